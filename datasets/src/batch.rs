@@ -1,0 +1,109 @@
+//! One micro-batch, and a stream of samples that is cut into them.
+
+use std::{ops::Range, sync::Arc};
+
+use crate::DataError;
+
+/// One micro-batch as host data: what a model's step is given.
+///
+/// The three counts let a trainer weigh the batch's loss and measure its throughput without
+/// looking inside.
+pub trait Batch: Send + 'static {
+    /// The supervised items: labels that count in the loss.
+    ///
+    /// For a language model these are the labels that are not [`IGNORE`](crate::IGNORE) once the
+    /// model has shifted them by one. The mean loss of several micro-batches is the sum of their
+    /// losses, each weighed with its items.
+    fn items(&self) -> usize;
+
+    /// The samples, that is, the rows.
+    fn samples(&self) -> usize;
+
+    /// The real tokens, padding left out, for throughput.
+    fn tokens(&self) -> usize;
+}
+
+/// A stream of samples as a pure function from positions to batches.
+///
+/// An epoch is a fixed sequence of [`samples`](Self::samples) samples, and
+/// [`batch`](Self::batch) gives those at a range of positions. A trainer first cuts the global
+/// batch of a step as one range, and only then deals parts of that range to micro-batches, ranks
+/// and worker threads. So the stream does not depend on how many there are of any of these, and
+/// where training stands is two numbers, the epoch and the samples consumed: a
+/// [`Cursor`](crate::Cursor).
+///
+/// An `Arc` of a stream is a stream too, and so is `Arc<dyn Batches<Batch = MyBatch>>`.
+///
+/// # Example
+///
+/// ```
+/// use std::ops::Range;
+/// use firebrick_datasets::{Batches, DataError, TokenBatch};
+///
+/// /// Rows of one token each: the position.
+/// struct Counting;
+///
+/// impl Batches for Counting {
+///     type Batch = TokenBatch;
+///
+///     fn samples(&self, _epoch: u64) -> usize {
+///         10
+///     }
+///
+///     fn batch(&self, epoch: u64, positions: Range<usize>) -> Result<TokenBatch, DataError> {
+///         if positions.end > 10 {
+///             return Err(DataError::OutOfRange { epoch, positions, samples: 10 });
+///         }
+///         TokenBatch::from_rows(positions.map(|position| vec![position as u32]).collect(), 0)
+///     }
+/// }
+///
+/// assert_eq!(Counting.batch(0, 3..5)?.shape(), [2, 1]);
+/// # Ok::<(), DataError>(())
+/// ```
+pub trait Batches: Send + Sync + 'static {
+    /// What a range of samples is collated into.
+    type Batch: Batch;
+
+    /// The number of samples in this epoch. It may differ from epoch to epoch.
+    fn samples(&self, epoch: u64) -> usize;
+
+    /// Collates the samples at `positions` of the epoch's order.
+    ///
+    /// Pure: the same arguments give the same batch, on any thread and in any sequence of calls.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::OutOfRange`] if the epoch does not have these positions, and whatever else
+    /// the data can run into.
+    fn batch(&self, epoch: u64, positions: Range<usize>) -> Result<Self::Batch, DataError>;
+}
+
+impl<T: Batches + ?Sized> Batches for Arc<T> {
+    type Batch = T::Batch;
+
+    fn samples(&self, epoch: u64) -> usize {
+        (**self).samples(epoch)
+    }
+
+    fn batch(&self, epoch: u64, positions: Range<usize>) -> Result<Self::Batch, DataError> {
+        (**self).batch(epoch, positions)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{TokenBatch, Windows};
+
+    #[test]
+    fn a_shared_trait_object_is_a_stream() {
+        fn samples_of(batches: impl Batches<Batch = TokenBatch>) -> usize {
+            batches.samples(0)
+        }
+        let windows = Windows::new(vec![1, 2, 3], 1).unwrap();
+        let shared: Arc<dyn Batches<Batch = TokenBatch>> = Arc::new(windows);
+        assert_eq!(shared.batch(0, 0..1).unwrap().shape(), [1, 2]);
+        assert_eq!(samples_of(shared), 2);
+    }
+}

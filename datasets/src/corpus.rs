@@ -1,0 +1,189 @@
+//! Reading text from a file or a folder.
+
+use std::{fs, path::Path};
+
+use crate::{DataError, folder};
+
+/// The extensions read from a folder if none are named.
+const DEFAULT_EXTENSIONS: [&str; 2] = ["txt", "md"];
+
+/// The text to learn from.
+///
+/// # Example
+///
+/// ```
+/// use firebrick_datasets::Corpus;
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let folder = folder.path();
+/// std::fs::write(folder.join("b.txt"), "second")?;
+/// std::fs::write(folder.join("a.md"), "first")?;
+/// std::fs::write(folder.join("c.png"), [0x89])?;
+///
+/// let corpus = Corpus::read(folder, &[])?;
+/// assert_eq!(corpus.text(), "first\nsecond");
+///
+/// let (train, valid) = corpus.split(0.25)?;
+/// assert_eq!((train.as_str(), valid.as_str()), ("first\nsec", "ond"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Corpus {
+    text: String,
+}
+
+impl Corpus {
+    /// Reads a UTF-8 text file, or all documents in a folder and the folders below it.
+    ///
+    /// A file is read whatever its name. From a folder, only files with one of the `extensions`
+    /// are read (without a dot, in any case; if none are named, `txt` and `md`), in the order of
+    /// their names, and joined by one newline. These are left out:
+    ///
+    /// - hidden files and folders, whose names begin with a dot
+    /// - folders that hold a `CACHEDIR.TAG`, such as cargo's `target`
+    /// - symbolic links
+    ///
+    /// The path itself is always read, even if it is hidden or a link.
+    ///
+    /// # Errors
+    ///
+    /// - [`DataError::Io`] if the path, or anything to be read below it, cannot be read
+    /// - [`DataError::NotUtf8`] if a file to be read is not text
+    /// - [`DataError::NoFiles`] if a folder has no file with one of the extensions
+    /// - [`DataError::EmptyText`] if all that was read is white space
+    pub fn read(path: impl AsRef<Path>, extensions: &[String]) -> Result<Self, DataError> {
+        let path = path.as_ref();
+        let metadata = fs::metadata(path).map_err(DataError::io(path))?;
+        let text = if metadata.is_dir() {
+            read_folder(path, extensions)?
+        } else {
+            read_file(path)?
+        };
+        if text.trim().is_empty() {
+            return Err(DataError::EmptyText {
+                place: format!("`{}`", path.display()),
+            });
+        }
+        Ok(Self { text })
+    }
+
+    /// The whole text.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Splits into a text for training and a text for validation.
+    ///
+    /// The last `valid_fraction` of the characters is for validation, rounded down: at 0 there is
+    /// no text for validation. Some text for training always remains.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::SplitFraction`] unless `valid_fraction` is at least 0 and below 1.
+    pub fn split(mut self, valid_fraction: f64) -> Result<(String, String), DataError> {
+        if !(0.0..1.0).contains(&valid_fraction) {
+            return Err(DataError::SplitFraction {
+                fraction: valid_fraction,
+            });
+        }
+        let characters = self.text.chars().count();
+        let valid = (characters as f64 * valid_fraction) as usize;
+        // The product may be rounded up to all of them.
+        let valid = valid.min(characters.saturating_sub(1));
+        let boundary = self
+            .text
+            .char_indices()
+            .nth(characters - valid)
+            .map_or(self.text.len(), |(boundary, _)| boundary);
+        let valid = self.text.split_off(boundary);
+        Ok((self.text, valid))
+    }
+}
+
+impl From<String> for Corpus {
+    /// A text that is in memory already.
+    fn from(text: String) -> Self {
+        Self { text }
+    }
+}
+
+fn read_file(path: &Path) -> Result<String, DataError> {
+    let bytes = fs::read(path).map_err(DataError::io(path))?;
+    String::from_utf8(bytes).map_err(|error| DataError::NotUtf8 {
+        path: path.to_owned(),
+        offset: error.utf8_error().valid_up_to(),
+    })
+}
+
+fn read_folder(folder: &Path, extensions: &[String]) -> Result<String, DataError> {
+    let extensions: Vec<String> = if extensions.is_empty() {
+        DEFAULT_EXTENSIONS.map(str::to_owned).to_vec()
+    } else {
+        extensions.to_vec()
+    };
+    let files = folder::documents(folder, &extensions)?;
+    if files.is_empty() {
+        return Err(DataError::NoFiles {
+            path: folder.to_owned(),
+            extensions,
+        });
+    }
+    let documents: Vec<String> = files
+        .iter()
+        .map(|file| read_file(file))
+        .collect::<Result<_, _>>()?;
+    Ok(documents.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn documents_are_joined() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("b.md"), "second\n").unwrap();
+        fs::write(folder.path().join("a.txt"), "first\n").unwrap();
+        let corpus = Corpus::read(folder.path(), &[]).unwrap();
+        assert_eq!(corpus.text(), "first\n\nsecond\n");
+        let file = Corpus::read(folder.path().join("b.md"), &["rs".into()]).unwrap();
+        assert_eq!(file.text(), "second\n");
+    }
+
+    #[test]
+    fn what_cannot_be_read() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("a.bin"), b"ok\xff").unwrap();
+        fs::write(folder.path().join("empty"), " \n").unwrap();
+        let read = |name: &str| Corpus::read(folder.path().join(name), &[]).unwrap_err();
+        assert!(matches!(read("no"), DataError::Io { .. }));
+        assert!(matches!(
+            read("a.bin"),
+            DataError::NotUtf8 { offset: 2, .. }
+        ));
+        assert!(matches!(read("empty"), DataError::EmptyText { .. }));
+
+        let error = Corpus::read(folder.path(), &["rs".into()]).unwrap_err();
+        assert!(matches!(error, DataError::NoFiles { extensions, .. } if extensions == ["rs"]));
+    }
+
+    #[test]
+    fn fractions_out_of_range() {
+        for fraction in [-0.1, 1.0, f64::NAN] {
+            let error = Corpus::from("ab".to_owned()).split(fraction).unwrap_err();
+            assert!(matches!(error, DataError::SplitFraction { .. }));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_split_loses_nothing(text: String, fraction in 0.0..1.0) {
+            let (train, valid) = Corpus::from(text.clone()).split(fraction).unwrap();
+            let characters = text.chars().count() as f64;
+            prop_assert_eq!(valid.chars().count(), (characters * fraction) as usize);
+            prop_assert_eq!(train + &valid, text);
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Computing batches ahead of the trainer.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, mpsc::Receiver},
+};
+
+use crate::{
+    Batches, DataError, Request,
+    workers::{Workers, compute, panicked},
+};
+
+/// Batches in the order of their requests, computed ahead by worker threads.
+///
+/// How many workers there are changes nothing but the time it takes. An error or a panic surfaces
+/// at exactly the place of its request, and the batches after it follow. Dropping the iterator
+/// stops the workers and waits for them; each finishes at most the batch that it is at.
+///
+/// The requests may be endless. They are pulled on the caller's thread, each at most `ahead`
+/// places before its batch is delivered.
+///
+/// # Example
+///
+/// ```
+/// use std::sync::Arc;
+/// use firebrick_datasets::{Batch, Cursor, Prefetch, Requests, Windows};
+///
+/// let windows = Arc::new(Windows::new(vec![7; 100], 10)?.shuffled(42));
+/// let requests = Requests::new(Arc::clone(&windows), Cursor::default(), 2, 2)?;
+///
+/// for delivered in Prefetch::new(windows, requests, 2, 4).take(6) {
+///     let (request, batch) = delivered?;
+///     assert_eq!(batch.samples(), request.positions.len());
+///     if let Some(cursor) = request.closes_window {
+///         // Step the optimizer. A checkpoint made here continues at `cursor`.
+///     }
+/// }
+/// # Ok::<(), firebrick_datasets::DataError>(())
+/// ```
+pub struct Prefetch<B: Batches> {
+    batches: Arc<B>,
+    requests: Box<dyn Iterator<Item = Result<Request, DataError>> + Send>,
+    ahead: usize,
+    /// What is under way, in the order of delivery. Its length bounds the memory.
+    pending: VecDeque<Result<Pending<B>, DataError>>,
+    workers: Workers<B>,
+}
+
+/// A request, and where its batch will arrive.
+struct Pending<B: Batches> {
+    request: Request,
+    reply: Receiver<Result<B::Batch, DataError>>,
+}
+
+impl<B: Batches> Prefetch<B> {
+    /// Starts `workers` threads, which compute up to `ahead` batches besides the one delivered
+    /// last.
+    ///
+    /// With 0 workers, each batch is computed on the caller's thread when it is asked for. With
+    /// workers, an `ahead` of 0 counts as 1, and an `ahead` below `workers` leaves some without
+    /// work. If the system refuses to start a thread, the others do its work.
+    ///
+    /// An error among the `requests` surfaces at its place.
+    pub fn new(
+        batches: B,
+        requests: impl Iterator<Item = Result<Request, DataError>> + Send + 'static,
+        workers: usize,
+        ahead: usize,
+    ) -> Self {
+        let batches = Arc::new(batches);
+        let mut prefetch = Self {
+            workers: Workers::start(&batches, workers),
+            batches,
+            requests: Box::new(requests.fuse()),
+            ahead: ahead.max(1),
+            pending: VecDeque::new(),
+        };
+        prefetch.fill();
+        prefetch
+    }
+
+    /// Gives the workers requests until enough are under way.
+    fn fill(&mut self) {
+        while !self.workers.is_empty() && self.pending.len() < self.ahead {
+            let Some(request) = self.requests.next() else {
+                break;
+            };
+            self.pending.push_back(request.map(|request| Pending {
+                reply: self.workers.compute(request.clone()),
+                request,
+            }));
+        }
+    }
+}
+
+impl<B: Batches> Iterator for Prefetch<B> {
+    /// A batch with its request.
+    type Item = Result<(Request, B::Batch), DataError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.workers.is_empty() {
+            let request = self.requests.next()?;
+            return Some(request.and_then(|request| {
+                let batch = compute(&*self.batches, &request)?;
+                Ok((request, batch))
+            }));
+        }
+        let item = self.pending.pop_front()?.and_then(|pending| {
+            let Pending { request, reply } = pending;
+            let batch = reply
+                .recv()
+                .unwrap_or_else(|_| Err(panicked(&request, "its worker is gone".to_owned())))?;
+            Ok((request, batch))
+        });
+        // Only now, so that the one just awaited counts as under way until it has arrived.
+        self.fill();
+        Some(item)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        ops::Range,
+        sync::atomic::{AtomicUsize, Ordering},
+    };
+
+    use super::*;
+    use crate::{Batch, Cursor, Requests};
+
+    /// A batch that knows its positions, and counts itself while it is alive.
+    #[derive(Debug)]
+    struct Counted {
+        positions: Range<usize>,
+        alive: Arc<AtomicUsize>,
+    }
+
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            self.alive.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    impl Batch for Counted {
+        fn items(&self) -> usize {
+            self.positions.len()
+        }
+        fn samples(&self) -> usize {
+            self.positions.len()
+        }
+        fn tokens(&self) -> usize {
+            self.positions.len()
+        }
+    }
+
+    /// Epochs of 10 samples, with an error at position 4 and a panic at 7 of epoch 1.
+    #[derive(Default)]
+    struct Faulty {
+        alive: Arc<AtomicUsize>,
+        most_alive: AtomicUsize,
+    }
+
+    impl Batches for Faulty {
+        type Batch = Counted;
+
+        fn samples(&self, _: u64) -> usize {
+            10
+        }
+
+        fn batch(&self, epoch: u64, positions: Range<usize>) -> Result<Counted, DataError> {
+            if epoch == 1 && positions.contains(&4) {
+                return Err(DataError::OutOfRange {
+                    epoch,
+                    positions,
+                    samples: 4,
+                });
+            }
+            assert!(epoch != 1 || !positions.contains(&7), "no sample 7");
+            let alive = self.alive.fetch_add(1, Ordering::SeqCst) + 1;
+            self.most_alive.fetch_max(alive, Ordering::SeqCst);
+            Ok(Counted {
+                positions,
+                alive: self.alive.clone(),
+            })
+        }
+    }
+
+    fn prefetch(batches: &Arc<Faulty>, workers: usize, ahead: usize) -> Prefetch<Arc<Faulty>> {
+        let requests = Requests::new(batches.clone(), Cursor::default(), 3, 2).unwrap();
+        Prefetch::new(batches.clone(), requests, workers, ahead)
+    }
+
+    /// What is delivered for the first 40 requests, in words.
+    fn delivered(workers: usize, ahead: usize) -> Vec<String> {
+        prefetch(&Arc::default(), workers, ahead)
+            .take(40)
+            .map(|result| match result {
+                Ok((request, batch)) => format!("{request:?}: {:?}", batch.positions),
+                Err(error) => error.to_string(),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn one_sequence_for_any_number_of_workers() {
+        let expected = delivered(0, 0);
+        assert!(expected[5].starts_with("epoch 1 has 4 sample(s), but positions 3..6"));
+        assert!(expected[6].contains("positions 6..9 of epoch 1 panicked: no sample 7"));
+        for place in (0..40).filter(|place| ![5, 6].contains(place)) {
+            let (epoch, positions) = (place / 4, place % 4 * 3..(place % 4 * 3 + 3).min(10));
+            let request = format!("Request {{ epoch: {epoch}, positions: {positions:?}");
+            assert!(expected[place].starts_with(&request));
+            assert!(expected[place].ends_with(&format!(": {positions:?}")));
+        }
+        for (workers, ahead) in [(1, 0), (1, 1), (2, 3), (4, 2), (4, 8)] {
+            assert_eq!(delivered(workers, ahead), expected, "{workers}, {ahead}");
+        }
+    }
+
+    #[test]
+    fn a_failing_request_surfaces_at_its_place() {
+        let request = |positions| Request {
+            epoch: 0,
+            positions,
+            closes_window: None,
+        };
+        for workers in [0, 2] {
+            let requests = vec![
+                Ok(request(0..1)),
+                Err(DataError::EmptyEpoch { epoch: 8 }),
+                Ok(request(1..2)),
+            ];
+            let batches = Faulty::default();
+            let results: Vec<_> =
+                Prefetch::new(batches, requests.into_iter(), workers, 8).collect();
+            assert!(matches!(
+                results[..],
+                [Ok(_), Err(DataError::EmptyEpoch { epoch: 8 }), Ok(_)]
+            ));
+        }
+    }
+
+    #[test]
+    fn an_early_drop_ends_the_workers() {
+        for delivered in [0, 1, 5] {
+            let batches = Arc::new(Faulty::default());
+            drop(prefetch(&batches, 4, 8).take(delivered).collect::<Vec<_>>());
+            assert_eq!(Arc::strong_count(&batches), 1);
+            assert_eq!(batches.alive.load(Ordering::SeqCst), 0);
+        }
+    }
+
+    #[test]
+    fn few_batches_are_alive() {
+        let batches = Arc::new(Faulty::default());
+        for result in prefetch(&batches, 4, 3).take(100) {
+            drop(result);
+        }
+        // Three under way, and the one delivered last.
+        assert!(batches.most_alive.load(Ordering::SeqCst) <= 4);
+    }
+}

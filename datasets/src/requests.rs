@@ -1,0 +1,254 @@
+//! The micro-batches that come next.
+
+use std::ops::Range;
+
+use crate::{Batches, Cursor, DataError};
+
+/// One micro-batch to compute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// The epoch.
+    pub epoch: u64,
+    /// The positions of the samples in the epoch's order.
+    pub positions: Range<usize>,
+    /// On the last micro-batch of a window, the cursor that follows the window.
+    pub closes_window: Option<Cursor>,
+}
+
+/// The micro-batches that follow a cursor, without end.
+///
+/// They come in windows: the micro-batches whose gradients make one step of the optimizer. A
+/// window is a range of samples that never crosses the end of an epoch. It is dealt to up to
+/// `per_window` micro-batches of `micro_batch` samples; at the end of an epoch there may be fewer
+/// micro-batches, and the last one may have fewer samples. The last micro-batch of a window
+/// [closes](Request::closes_window) it.
+///
+/// # Errors
+///
+/// An item is [`DataError::EmptyEpoch`] if an epoch has no samples, and [`DataError::OutOfRange`]
+/// if the epoch of the cursor has none left. Nothing follows an error.
+///
+/// # Example
+///
+/// ```
+/// use firebrick_datasets::{Cursor, Requests, Windows};
+///
+/// let five = Windows::new(vec![0; 6], 1)?;
+/// let mut requests = Requests::new(five, Cursor::default(), 2, 2)?.map(Result::unwrap);
+///
+/// let (first, second) = (requests.next().unwrap(), requests.next().unwrap());
+/// assert_eq!((first.positions, first.closes_window), (0..2, None));
+/// assert_eq!(second.positions, 2..4);
+/// assert_eq!(second.closes_window, Some(Cursor { epoch: 0, consumed: 4 }));
+///
+/// let third = requests.next().unwrap();
+/// assert_eq!(third.positions, 4..5);
+/// assert_eq!(third.closes_window, Some(Cursor { epoch: 1, consumed: 0 }));
+/// # Ok::<(), firebrick_datasets::DataError>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Requests<B> {
+    batches: B,
+    micro_batch: usize,
+    /// Samples in a full window.
+    window: usize,
+    /// The epoch of the open window.
+    epoch: u64,
+    /// The positions of the open window that no request has asked for yet.
+    left: Range<usize>,
+    /// The cursor that follows the open window.
+    after: Cursor,
+    failed: bool,
+}
+
+impl<B: Batches> Requests<B> {
+    /// The requests from `cursor` on: `per_window` micro-batches of `micro_batch` samples for each
+    /// step of the optimizer.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::Zero`] if `micro_batch` or `per_window` is 0.
+    pub fn new(
+        batches: B,
+        cursor: Cursor,
+        micro_batch: usize,
+        per_window: usize,
+    ) -> Result<Self, DataError> {
+        for (setting, value) in [("micro_batch", micro_batch), ("per_window", per_window)] {
+            if value == 0 {
+                return Err(DataError::Zero { setting });
+            }
+        }
+        Ok(Self {
+            batches,
+            micro_batch,
+            window: micro_batch.saturating_mul(per_window),
+            epoch: cursor.epoch,
+            left: 0..0,
+            after: cursor,
+            failed: false,
+        })
+    }
+
+    /// Opens the window that begins at the cursor.
+    fn open_window(&mut self) -> Result<(), DataError> {
+        let Cursor { epoch, consumed } = self.after;
+        let samples = self.batches.samples(epoch);
+        if samples == 0 {
+            return Err(DataError::EmptyEpoch { epoch });
+        }
+        if consumed >= samples {
+            return Err(DataError::OutOfRange {
+                epoch,
+                positions: consumed..consumed.saturating_add(1),
+                samples,
+            });
+        }
+        let end = consumed.saturating_add(self.window).min(samples);
+        self.epoch = epoch;
+        self.left = consumed..end;
+        self.after = if end == samples {
+            Cursor {
+                epoch: epoch.saturating_add(1),
+                consumed: 0,
+            }
+        } else {
+            Cursor {
+                epoch,
+                consumed: end,
+            }
+        };
+        Ok(())
+    }
+}
+
+impl<B: Batches> Iterator for Requests<B> {
+    type Item = Result<Request, DataError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.failed {
+            return None;
+        }
+        if self.left.is_empty()
+            && let Err(error) = self.open_window()
+        {
+            self.failed = true;
+            return Some(Err(error));
+        }
+        let start = self.left.start;
+        let end = start.saturating_add(self.micro_batch).min(self.left.end);
+        self.left.start = end;
+        Some(Ok(Request {
+            epoch: self.epoch,
+            positions: start..end,
+            closes_window: self.left.is_empty().then_some(self.after),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::TokenBatch;
+
+    /// Epochs of these many samples; the last repeats.
+    #[derive(Debug, Clone)]
+    struct Epochs(Vec<usize>);
+
+    impl Batches for Epochs {
+        type Batch = TokenBatch;
+
+        fn samples(&self, epoch: u64) -> usize {
+            let last = self.0.len() - 1;
+            self.0[last.min(epoch as usize)]
+        }
+
+        fn batch(&self, _: u64, _: Range<usize>) -> Result<TokenBatch, DataError> {
+            TokenBatch::from_rows(vec![], 0)
+        }
+    }
+
+    fn cursor(epoch: u64, consumed: usize) -> Cursor {
+        Cursor { epoch, consumed }
+    }
+
+    #[test]
+    fn a_window_of_fewer_samples_at_the_end() {
+        let requests = Requests::new(Epochs(vec![11]), cursor(3, 6), 2, 3).unwrap();
+        let shown: Vec<_> = requests
+            .map(Result::unwrap)
+            .take(4)
+            .map(|request| (request.epoch, request.positions, request.closes_window))
+            .collect();
+        let expected = [
+            (3, 6..8, None),
+            (3, 8..10, None),
+            (3, 10..11, Some(cursor(4, 0))),
+            (4, 0..2, None),
+        ];
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn impossible_settings() {
+        let new = |micro, per| Requests::new(Epochs(vec![1]), cursor(0, 0), micro, per);
+        let error = |micro, per| new(micro, per).unwrap_err().to_string();
+        assert!(error(0, 1).starts_with("`micro_batch` is 0"));
+        assert!(error(1, 0).starts_with("`per_window` is 0"));
+        let mut largest = new(usize::MAX, usize::MAX).unwrap();
+        assert_eq!(largest.next().unwrap().unwrap().positions, 0..1);
+    }
+
+    #[test]
+    fn an_empty_epoch_ends_the_requests() {
+        let mut requests = Requests::new(Epochs(vec![1, 0]), cursor(0, 0), 1, 1).unwrap();
+        assert!(requests.next().unwrap().is_ok());
+        let error = requests.next().unwrap().unwrap_err();
+        assert!(matches!(error, DataError::EmptyEpoch { epoch: 1 }));
+        assert!(requests.next().is_none());
+    }
+
+    #[test]
+    fn a_cursor_beyond_its_epoch() {
+        for consumed in [5, 6] {
+            let mut requests = Requests::new(Epochs(vec![5]), cursor(2, consumed), 1, 1).unwrap();
+            let error = requests.next().unwrap().unwrap_err();
+            assert!(matches!(error, DataError::OutOfRange { samples: 5, .. }));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_closed_window_is_a_place_to_continue(
+            samples in prop::collection::vec(1_usize..30, 1..4),
+            micro_batch in 1_usize..6, per_window in 1_usize..5, windows in 1_usize..20,
+        ) {
+            let epochs = Epochs(samples);
+            let mut expected = cursor(0, 0);
+            let mut left = windows;
+            let mut requests =
+                Requests::new(epochs.clone(), expected, micro_batch, per_window).unwrap();
+            while left > 0 {
+                let request = requests.next().unwrap().unwrap();
+                prop_assert_eq!(request.epoch, expected.epoch);
+                prop_assert_eq!(request.positions.start, expected.consumed);
+                prop_assert!((1..=micro_batch).contains(&request.positions.len()));
+                expected.consumed = request.positions.end;
+                if expected.consumed == epochs.samples(expected.epoch) {
+                    expected = cursor(expected.epoch + 1, 0);
+                    prop_assert!(request.closes_window.is_some());
+                }
+                if let Some(after) = request.closes_window {
+                    prop_assert_eq!(after, expected);
+                    left -= 1;
+                }
+            }
+            let resumed = Requests::new(epochs, expected, micro_batch, per_window).unwrap();
+            let resumed: Vec<_> = resumed.take(20).map(Result::unwrap).collect();
+            let straight: Vec<_> = requests.take(20).map(Result::unwrap).collect();
+            prop_assert_eq!(resumed, straight);
+        }
+    }
+}

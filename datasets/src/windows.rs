@@ -1,0 +1,233 @@
+//! A stream of samples: windows of one long text.
+
+use std::{ops::Range, sync::Arc};
+
+use crate::{Batches, DataError, Permutation, TokenBatch};
+
+/// What short rows are filled with. Padding is never a label, so any id will do.
+const PAD_ID: u32 = 0;
+
+/// Windows of a tokenized text, each `block + 1` tokens long, as samples of a language model.
+///
+/// A window shares its last token with the next window's first. The model predicts all tokens of a
+/// window but the first, so over an epoch each token of the text but its very first is predicted
+/// exactly once.
+///
+/// Without a shuffle, the windows come in order, cut at multiples of `block`: for validation. With
+/// [`shuffled`](Self::shuffled), order and cuts change from epoch to epoch.
+///
+/// The first and the last window may be shorter. In a batch, short rows are padded on the right,
+/// with labels that do not count.
+///
+/// # Example
+///
+/// ```
+/// use firebrick_datasets::{Batches, Windows};
+///
+/// let windows = Windows::new(vec![10, 11, 12, 13, 14, 15, 16], 3)?;
+/// assert_eq!(windows.samples(0), 2);
+/// let batch = windows.batch(0, 0..2)?;
+/// assert_eq!(batch.host_ids(), [10, 11, 12, 13, /* next row */ 13, 14, 15, 16]);
+/// # Ok::<(), firebrick_datasets::DataError>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Windows {
+    tokens: Arc<[u32]>,
+    block: usize,
+    seed: Option<u64>,
+}
+
+impl Windows {
+    /// Windows over `tokens` in which a model predicts up to `block` tokens.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::Zero`] if `block` is 0, [`DataError::TooShort`] if there are fewer than two
+    /// tokens, since the first is never predicted.
+    pub fn new(tokens: impl Into<Arc<[u32]>>, block: usize) -> Result<Self, DataError> {
+        let tokens = tokens.into();
+        if block == 0 {
+            return Err(DataError::Zero { setting: "block" });
+        }
+        if tokens.len() < 2 {
+            return Err(DataError::TooShort {
+                tokens: tokens.len(),
+                needed: 2,
+            });
+        }
+        Ok(Self {
+            // No window is longer than the text. The bound also keeps the sums below from
+            // overflowing.
+            block: block.min(tokens.len() - 1),
+            tokens,
+            seed: None,
+        })
+    }
+
+    /// Shuffles the windows, and moves their cuts, by the seed and the epoch.
+    ///
+    /// Two epochs in a row never cut the text at the same places (unless `block` is 1), and
+    /// `block` epochs in a row cut it everywhere.
+    pub fn shuffled(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// How many tokens before the start of the text the epoch's first window would begin.
+    fn shift(&self, epoch: u64) -> usize {
+        let Some(seed) = self.seed else { return 0 };
+        // Training reaches no such epoch, so the shifts repeat no epoch's order.
+        let shifts = Permutation::new(self.block, seed, u64::MAX);
+        shifts.at((epoch % self.block as u64) as usize)
+    }
+
+    /// The tokens of the `index`-th window from the left.
+    fn window(&self, index: usize, shift: usize) -> &[u32] {
+        let start = (index * self.block).saturating_sub(shift);
+        let last = ((index + 1) * self.block - shift).min(self.tokens.len() - 1);
+        &self.tokens[start..=last]
+    }
+}
+
+impl Batches for Windows {
+    type Batch = TokenBatch;
+
+    fn samples(&self, epoch: u64) -> usize {
+        let predicted = self.tokens.len() - 1;
+        (predicted + self.shift(epoch)).div_ceil(self.block)
+    }
+
+    fn batch(&self, epoch: u64, positions: Range<usize>) -> Result<TokenBatch, DataError> {
+        let samples = self.samples(epoch);
+        if positions.start > positions.end || positions.end > samples {
+            return Err(DataError::OutOfRange {
+                epoch,
+                positions,
+                samples,
+            });
+        }
+        let shift = self.shift(epoch);
+        let order = self.seed.map(|seed| Permutation::new(samples, seed, epoch));
+        let rows = positions
+            .map(|position| order.as_ref().map_or(position, |order| order.at(position)))
+            .map(|index| self.window(index, shift).to_vec())
+            .collect();
+        TokenBatch::from_rows(rows, PAD_ID)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Batch, IGNORE};
+
+    /// A text in which each token is its own position.
+    fn counting(len: usize, block: usize, seed: Option<u64>) -> Windows {
+        let windows = Windows::new((0..len as u32).collect::<Vec<_>>(), block).unwrap();
+        match seed {
+            Some(seed) => windows.shuffled(seed),
+            None => windows,
+        }
+    }
+
+    /// The rows of a batch without their padding.
+    fn rows(batch: &TokenBatch) -> Vec<Vec<i32>> {
+        let [samples, length] = batch.shape();
+        (0..samples)
+            .map(|row| {
+                let labels = &batch.host_labels()[row * length..(row + 1) * length];
+                labels.iter().copied().filter(|&l| l != IGNORE).collect()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn in_order() {
+        let windows = counting(6, 2, None);
+        let batch = windows.batch(9, 0..3).unwrap();
+        assert_eq!(rows(&batch), [vec![0, 1, 2], vec![2, 3, 4], vec![4, 5]]);
+        assert_eq!(batch.host_ids()[8], PAD_ID as i32);
+    }
+
+    #[test]
+    fn impossible_settings() {
+        let block = Windows::new(vec![1, 2], 0).unwrap_err();
+        assert!(matches!(block, DataError::Zero { setting: "block" }));
+        let short = Windows::new(vec![1], 4).unwrap_err();
+        assert!(matches!(
+            short,
+            DataError::TooShort {
+                tokens: 1,
+                needed: 2
+            }
+        ));
+    }
+
+    #[test]
+    fn positions_out_of_range() {
+        let windows = counting(10, 3, None);
+        #[expect(clippy::reversed_empty_ranges)]
+        for positions in [2..4, 2..1, 5..5] {
+            let error = windows.batch(0, positions).unwrap_err();
+            assert!(matches!(error, DataError::OutOfRange { samples: 3, .. }));
+        }
+        assert_eq!(windows.batch(0, 3..3).unwrap().samples(), 0);
+    }
+
+    #[test]
+    fn a_block_longer_than_the_text() {
+        let batch = counting(3, usize::MAX, None).batch(0, 0..1).unwrap();
+        assert_eq!(rows(&batch), [[0, 1, 2]]);
+    }
+
+    #[test]
+    fn each_shift_comes_before_one_comes_again() {
+        let windows = counting(100, 16, Some(5));
+        let mut shifts: Vec<usize> = (32..48).map(|epoch| windows.shift(epoch)).collect();
+        shifts.sort_unstable();
+        assert!(shifts.into_iter().eq(0..16));
+    }
+
+    proptest! {
+        #[test]
+        fn each_token_is_predicted_once(
+            len in 2_usize..300, block in 1_usize..40, seed: Option<u64>, epoch: u64,
+        ) {
+            let windows = counting(len, block, seed);
+            let batch = windows.batch(epoch, 0..windows.samples(epoch)).unwrap();
+            let mut predicted = Vec::new();
+            for row in rows(&batch) {
+                prop_assert!((2..=block + 1).contains(&row.len()));
+                prop_assert!(row.windows(2).all(|pair| pair[1] == pair[0] + 1));
+                predicted.extend_from_slice(&row[1..]);
+            }
+            prop_assert_eq!(batch.items(), predicted.len());
+            predicted.sort_unstable();
+            prop_assert!(predicted.into_iter().eq(1..len as i32));
+        }
+
+        #[test]
+        fn batches_are_parts_of_one_stream(
+            len in 2_usize..300, block in 1_usize..40, seed: Option<u64>, epoch: u64,
+            cuts: [prop::sample::Index; 3],
+        ) {
+            let windows = counting(len, block, seed);
+            let mut cuts = cuts.map(|cut| cut.index(windows.samples(epoch) + 1));
+            cuts.sort_unstable();
+            let [a, b, c] = cuts;
+            let whole = windows.batch(epoch, a..c).unwrap();
+            let mut parts = rows(&windows.batch(epoch, a..b).unwrap());
+            parts.extend(rows(&windows.batch(epoch, b..c).unwrap()));
+            prop_assert_eq!(rows(&whole), parts);
+            prop_assert_eq!(whole, windows.batch(epoch, a..c).unwrap());
+        }
+
+        #[test]
+        fn epochs_in_a_row_cut_differently(block in 2_usize..40, seed: u64, epoch in 0..u64::MAX) {
+            let windows = counting(200, block, Some(seed));
+            prop_assert_ne!(windows.shift(epoch), windows.shift(epoch + 1));
+        }
+    }
+}

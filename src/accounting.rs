@@ -1,0 +1,91 @@
+//! Bytes of what a run keeps: parameters, gradients, optimizer state.
+
+use std::collections::HashSet;
+
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::optim::{GradientsParams, ModuleOptimizer};
+use burn::tensor::Tensor;
+
+/// Bytes between two steps, each distinct tensor counted once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ParameterBytes {
+    /// The number of parameters.
+    pub parameters: usize,
+    pub master: usize,
+    /// What the replica holds beyond the master: nothing where they share tensors.
+    pub replica: usize,
+    pub gradients: usize,
+    pub optimizer: usize,
+}
+
+impl ParameterBytes {
+    /// Counts master and replica. A replica's tensor of the master's dtype is the master's own.
+    pub fn of<M: Module>(master: &M, replica: &M) -> Self {
+        let (master, replica) = (Tensors::of(master), Tensors::of(replica));
+        let shared = master.dtypes == replica.dtypes;
+        Self {
+            parameters: master.elements,
+            master: master.bytes,
+            replica: if shared { 0 } else { replica.bytes },
+            ..Self::default()
+        }
+    }
+
+    /// Counts the optimizer's state too.
+    pub fn with_optimizer(self, optimizer: &ModuleOptimizer) -> Self {
+        let tensors = optimizer.to_record().into_bytes().ok().and_then(|bytes| {
+            let reader = burn_pack::Reader::from_bytes(bytes).ok()?;
+            reader.into_tensors().ok()
+        });
+        let bytes = tensors.iter().flatten().map(burn_pack::Tensor::byte_len).sum();
+        Self {
+            optimizer: bytes,
+            ..self
+        }
+    }
+}
+
+/// Bytes of the gradients of a model's parameters.
+pub(crate) fn tensor_bytes<M: Module>(model: &M, grads: &GradientsParams) -> usize {
+    struct Sum<'a>(&'a GradientsParams, HashSet<ParamId>, usize);
+    impl ModuleVisitor for Sum<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if self.1.insert(param.id)
+                && let Some(grad) = self.0.get::<D>(param.id)
+            {
+                self.2 += grad.shape().num_elements() * grad.dtype().size();
+            }
+        }
+    }
+    let mut sum = Sum(grads, HashSet::new(), 0);
+    model.visit(&mut sum);
+    sum.2
+}
+
+#[derive(Default)]
+struct Tensors {
+    seen: HashSet<ParamId>,
+    elements: usize,
+    bytes: usize,
+    dtypes: Vec<burn::tensor::DType>,
+}
+
+impl Tensors {
+    fn of<M: Module>(model: &M) -> Self {
+        let mut tensors = Self::default();
+        model.visit(&mut tensors);
+        tensors
+    }
+}
+
+impl ModuleVisitor for Tensors {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if self.seen.insert(param.id) {
+            let value = param.base();
+            let elements = value.shape().num_elements();
+            self.elements += elements;
+            self.bytes += elements * value.dtype().size();
+            self.dtypes.push(value.dtype());
+        }
+    }
+}

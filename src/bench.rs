@@ -1,0 +1,149 @@
+//! Step time and memory of a run, alone or beside a plain Burn loop.
+
+use std::sync::mpsc::channel;
+use std::time::Instant;
+
+use burn::optim::{GradientsAccumulator, GradientsParams};
+use burn::tensor::Device;
+use firebrick_datasets::{Batch, Cursor};
+use serde::Serialize;
+
+use crate::feed::Feed;
+use crate::memory::{Usage, reset_peak};
+use crate::report::median;
+use crate::run::Parts;
+use crate::{Objective, Pass, Report, Run, RunError, TrainError};
+
+/// How long a benchmark is.
+#[derive(Clone, Copy, Debug)]
+pub struct Bench {
+    /// Steps that are timed, in each round.
+    pub steps: u64,
+    /// Steps before them that are not.
+    pub warmup: u64,
+    /// Rounds; each starts from fresh weights. With `raw`, both loops take turns.
+    pub rounds: usize,
+    /// Whether the same model, batch and optimizer run in a plain Burn loop too.
+    pub raw: bool,
+}
+
+/// What a benchmark found.
+#[derive(Clone, Debug, Serialize)]
+pub struct BenchReport {
+    /// The trainer's last round; step time, tokens per second and peak are over all rounds.
+    #[serde(flatten)]
+    pub trainer: Report,
+    /// The plain loop.
+    #[serde(flatten)]
+    pub raw: Option<RawReport>,
+}
+
+/// The plain Burn loop, and the trainer beside it.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct RawReport {
+    /// Median of the plain loop's steps.
+    pub raw_step_seconds_median: f64,
+    /// The most bytes in use in the plain loop.
+    pub raw_peak_bytes: usize,
+    /// The trainer's median over the plain loop's.
+    pub step_ratio_to_raw: f64,
+    /// The trainer's peak over the plain loop's.
+    pub peak_ratio_to_raw: f64,
+}
+
+/// Seconds of the timed steps, and the peak of one round.
+#[derive(Default)]
+struct Measured {
+    seconds: Vec<f64>,
+    peak: usize,
+}
+
+impl Measured {
+    fn add(&mut self, seconds: Vec<f64>, peak: usize) {
+        self.seconds.extend(seconds);
+        self.peak = self.peak.max(peak);
+    }
+}
+
+impl Bench {
+    /// Trains without evaluation and without files, and measures.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Run::launch`].
+    pub fn run(&self, run: &Run) -> Result<BenchReport, RunError> {
+        let mut parts = run.prepare()?;
+        parts.data.valid = None;
+        let (mut trainer, mut raw) = (Measured::default(), Measured::default());
+        let mut report = Report::default();
+        for _ in 0..self.rounds.max(1) {
+            reset_peak();
+            let seconds;
+            (report, seconds) = self.trainer_round(run, &parts)?;
+            trainer.add(seconds, report.peak_bytes);
+            if self.raw {
+                reset_peak();
+                let (seconds, peak) = self.raw_round(run, &parts)?;
+                raw.add(seconds, peak);
+            }
+        }
+        report.step_seconds_median = median(&trainer.seconds);
+        report.peak_bytes = trainer.peak;
+        let raw = self.raw.then(|| RawReport::new(&trainer, &raw));
+        Ok(BenchReport { trainer: report, raw })
+    }
+
+    fn trainer_round(&self, run: &Run, parts: &Parts) -> Result<(Report, Vec<f64>), RunError> {
+        let (model, optimizer) = run.fresh(parts);
+        let (sender, times) = channel();
+        let trainer = run.trainer().steps(self.warmup + self.steps);
+        let trained = trainer.fit_watched(model, optimizer, run.schedule, parts.data.clone(), move |step| {
+            let _ = sender.send(step.seconds);
+        })?;
+        let seconds = times.into_iter().skip(self.warmup as usize).collect();
+        Ok((trained.report, seconds))
+    }
+
+    /// What a Burn user writes by hand, for the same global batches.
+    fn raw_round(&self, run: &Run, parts: &Parts) -> Result<(Vec<f64>, usize), RunError> {
+        let (mut model, mut optimizer) = run.fresh(parts);
+        let per_window = run.micro_batches();
+        let mut feed = Feed::new(&parts.data, Cursor::default(), per_window)?;
+        let pass = Pass::train(&parts.device);
+        let total = self.warmup + self.steps;
+        let (mut seconds, mut peak) = (Vec::new(), 0);
+        for step in 0..total {
+            let started = Instant::now();
+            let batches = feed.window()?.batches;
+            let items: usize = batches.iter().map(Batch::items).sum();
+            let mut sum = GradientsAccumulator::new();
+            for batch in batches {
+                let loss = model.loss(batch, &pass).sum / items as f64;
+                peak = peak.max(peak_of(&parts.device));
+                let grads = GradientsParams::from_grads(loss.backward(), &model);
+                loss.try_into_scalar::<f64>().map_err(TrainError::from)?;
+                sum.accumulate(&model, grads);
+            }
+            model = optimizer.step(run.schedule.rate(step, total), model, sum.grads());
+            peak = peak.max(peak_of(&parts.device));
+            seconds.push(started.elapsed().as_secs_f64());
+        }
+        Ok((seconds.split_off(self.warmup as usize), peak))
+    }
+}
+
+impl RawReport {
+    fn new(trainer: &Measured, raw: &Measured) -> Self {
+        let (step, raw_step) = (median(&trainer.seconds), median(&raw.seconds));
+        Self {
+            raw_step_seconds_median: raw_step,
+            raw_peak_bytes: raw.peak,
+            step_ratio_to_raw: step / raw_step.max(f64::MIN_POSITIVE),
+            peak_ratio_to_raw: trainer.peak as f64 / raw.peak.max(1) as f64,
+        }
+    }
+}
+
+fn peak_of(device: &Device) -> usize {
+    Usage::of(device).unwrap_or_default().peak
+}

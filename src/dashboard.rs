@@ -1,0 +1,138 @@
+//! How a run is shown: burn-train's full-screen dashboard, plain lines, or not at all.
+
+use std::io::IsTerminal;
+use std::sync::Arc;
+
+use burn::data::dataloader::{DataLoader, DataLoaderIterator, Progress};
+use burn::data::dataset::DatasetError;
+use burn::module::{Module, Param};
+use burn::tensor::{Device, Tensor};
+use burn::train::renderer::MetricsRenderer;
+use burn::train::{InferenceStep, Interrupter, TrainOutput, TrainStep};
+
+use crate::gauges::Readings;
+use crate::lines::Lines;
+
+/// Where the progress of a run is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Show {
+    /// The full-screen dashboard where standard output is a terminal, plain lines elsewhere.
+    #[default]
+    Auto,
+    /// Plain lines on standard error.
+    Lines,
+    /// Nothing.
+    Nothing,
+}
+
+impl Show {
+    /// Whether this is the full-screen dashboard.
+    pub(crate) fn is_dashboard(self) -> bool {
+        cfg!(feature = "tui") && self == Self::Auto && std::io::stdout().is_terminal()
+    }
+
+    /// Must be called on the thread that trains; the dashboard draws on one of its own.
+    pub(crate) fn renderer(self, interrupter: &Interrupter, total_updates: u64) -> Box<dyn MetricsRenderer> {
+        #[cfg(feature = "tui")]
+        if self.is_dashboard() {
+            use burn::train::renderer::tui::TuiMetricsRendererWrapper;
+            return Box::new(TuiMetricsRendererWrapper::new(interrupter.clone(), None));
+        }
+        let _ = interrupter;
+        Box::new(Lines::new(self != Self::Nothing, total_updates))
+    }
+}
+
+/// Lets Ctrl-C reach the process while the dashboard has the terminal in raw mode, in which it
+/// would only be a key that the dashboard ignores. The dashboard sets the mode on its own thread,
+/// so this is called at each step; it costs one system call.
+#[cfg(all(unix, feature = "tui"))]
+pub(crate) fn let_ctrl_c_interrupt() {
+    use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, tcgetattr, tcsetattr};
+    let stdin = std::io::stdin();
+    if let Ok(mut mode) = tcgetattr(&stdin)
+        && !mode.local_modes.contains(LocalModes::ISIG)
+    {
+        mode.local_modes.insert(LocalModes::ISIG);
+        // Suspending or quitting would leave the terminal in raw mode: 0 turns those keys off.
+        mode.special_codes[SpecialCodeIndex::VSUSP] = 0;
+        mode.special_codes[SpecialCodeIndex::VQUIT] = 0;
+        let _ = tcsetattr(&stdin, OptionalActions::Now, &mode);
+    }
+}
+
+/// Without a terminal in raw mode there is nothing to let through.
+#[cfg(not(all(unix, feature = "tui")))]
+pub(crate) fn let_ctrl_c_interrupt() {}
+
+/// What burn-train is handed as the model. The real one lives in the training loop, because
+/// burn-train's learner has no place for a master beside a replica; this carries the types of the
+/// events and the one parameter that it looks for.
+#[derive(Module, Debug)]
+pub(crate) struct Vessel {
+    anchor: Param<Tensor<1>>,
+}
+
+impl Vessel {
+    pub fn new(device: &Device) -> Self {
+        Self {
+            anchor: Param::from_tensor(Tensor::zeros([1], device)),
+        }
+    }
+}
+
+impl TrainStep for Vessel {
+    type Input = ();
+    type Output = Readings;
+
+    /// Never called: the training loop is ours.
+    fn step(&self, (): ()) -> TrainOutput<Readings> {
+        let grads = self.anchor.val().backward();
+        TrainOutput::new(self, grads, Readings::of_evaluation(0.0, 0))
+    }
+}
+
+impl InferenceStep for Vessel {
+    type Input = ();
+    type Output = Readings;
+
+    /// Never called: the training loop is ours.
+    fn step(&self, (): ()) -> Readings {
+        Readings::of_evaluation(0.0, 0)
+    }
+}
+
+/// The empty loader that burn-train is handed: our loop draws windows itself.
+pub(crate) struct NoBatches;
+
+impl DataLoader<()> for NoBatches {
+    fn iter<'a>(&'a self) -> Box<dyn DataLoaderIterator<()> + 'a> {
+        Box::new(NoBatches)
+    }
+
+    fn num_items(&self) -> usize {
+        0
+    }
+
+    fn to_device(&self, _: &Device) -> Arc<dyn DataLoader<()>> {
+        Arc::new(NoBatches)
+    }
+
+    fn slice(&self, _: usize, _: usize) -> Arc<dyn DataLoader<()>> {
+        Arc::new(NoBatches)
+    }
+}
+
+impl Iterator for NoBatches {
+    type Item = Result<(), DatasetError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        None
+    }
+}
+
+impl DataLoaderIterator<()> for NoBatches {
+    fn progress(&self) -> Progress {
+        Progress::new(0, 0, None)
+    }
+}

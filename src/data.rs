@@ -1,0 +1,82 @@
+//! What a run trains and evaluates on.
+
+use std::fmt;
+use std::sync::Arc;
+
+use firebrick_datasets::{Batch, Batches};
+
+/// A shared stream of batches of one type.
+pub(crate) type Stream<B> = Arc<dyn Batches<Batch = B>>;
+
+/// The data of a run: a stream to train on, perhaps one to evaluate on, and how it is cut.
+///
+/// ```
+/// use firebrick::{Data, datasets::{Tokenizer, Windows}};
+///
+/// let text = "to be or not to be, that is the question";
+/// let tokenizer = Tokenizer::characters(text)?;
+/// let (train, valid) = text.split_at(30);
+/// let data = Data::new(Windows::new(tokenizer.encode(train)?, 8)?.shuffled(42))
+///     .valid(Windows::new(tokenizer.encode(valid)?, 8)?)
+///     .micro_batch(4);
+/// # Ok::<(), firebrick::datasets::DataError>(())
+/// ```
+pub struct Data<B> {
+    pub(crate) train: Stream<B>,
+    pub(crate) valid: Option<Stream<B>>,
+    pub(crate) micro_batch: usize,
+    pub(crate) workers: usize,
+}
+
+impl<B: Batch> Data<B> {
+    /// Trains on this stream, 8 samples in a micro-batch, collated ahead by one worker thread.
+    pub fn new(train: impl Batches<Batch = B>) -> Self {
+        Self {
+            train: Arc::new(train),
+            valid: None,
+            micro_batch: 8,
+            workers: 1,
+        }
+    }
+
+    /// Evaluates on epoch 0 of this stream.
+    pub fn valid(mut self, valid: impl Batches<Batch = B>) -> Self {
+        self.valid = Some(Arc::new(valid));
+        self
+    }
+
+    /// Samples that go through the model at once.
+    pub fn micro_batch(mut self, samples: usize) -> Self {
+        self.micro_batch = samples;
+        self
+    }
+
+    /// Threads that collate batches ahead of the trainer; with 0 it collates them itself. The
+    /// batches are the same.
+    pub fn workers(mut self, threads: usize) -> Self {
+        self.workers = threads;
+        self
+    }
+}
+
+impl<B> Clone for Data<B> {
+    fn clone(&self) -> Self {
+        Self {
+            train: self.train.clone(),
+            valid: self.valid.clone(),
+            micro_batch: self.micro_batch,
+            workers: self.workers,
+        }
+    }
+}
+
+impl<B: Batch> fmt::Debug for Data<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Data")
+            .field("train_samples", &self.train.samples(0))
+            .field("valid_samples", &self.valid.as_ref().map(|valid| valid.samples(0)))
+            .field("micro_batch", &self.micro_batch)
+            .field("workers", &self.workers)
+            .finish()
+    }
+}

@@ -1,0 +1,142 @@
+//! Devices by name.
+
+use burn::tensor::Device;
+use thiserror::Error;
+
+/// A device that cannot be used.
+#[derive(Debug, Error, PartialEq)]
+pub enum DeviceError {
+    /// The name is none.
+    #[error("unknown device `{0}`; expected auto, cpu, cuda, wgpu or vulkan, the last three perhaps with `:index`")]
+    Unknown(String),
+    /// The backend is not part of this program.
+    #[error("this program was built without {backend}; it has {compiled}. Build it with `--features {backend}`")]
+    NotCompiled {
+        /// The backend asked for.
+        backend: String,
+        /// Those that it has.
+        compiled: String,
+    },
+    /// The machine has no such device.
+    #[error("no {asked} here; this machine has {present}")]
+    NotPresent {
+        /// The device asked for.
+        asked: String,
+        /// Those that there are.
+        present: String,
+    },
+}
+
+/// A backend: its name, whether it is compiled in, and its devices.
+struct Backend {
+    name: &'static str,
+    compiled: bool,
+    devices: fn() -> Vec<Device>,
+}
+
+/// In the order in which `auto` tries them.
+const BACKENDS: [Backend; 4] = [
+    Backend {
+        name: "cuda",
+        compiled: cfg!(feature = "cuda"),
+        devices: cuda,
+    },
+    Backend {
+        name: "vulkan",
+        compiled: cfg!(feature = "vulkan"),
+        devices: vulkan,
+    },
+    Backend {
+        name: "wgpu",
+        compiled: cfg!(feature = "wgpu"),
+        devices: wgpu,
+    },
+    Backend {
+        name: "cpu",
+        compiled: cfg!(feature = "cpu"),
+        devices: cpu,
+    },
+];
+
+/// The device of this name: `auto`, or a backend with perhaps an index.
+///
+/// It is looked for on this machine, since a device that is not there panics only when it is first
+/// used.
+///
+/// # Errors
+///
+/// The name is unknown, the backend is not compiled in, or the machine has no such device; each
+/// says what there is.
+pub fn find(name: &str) -> Result<Device, DeviceError> {
+    if name == "auto" {
+        let first = BACKENDS.iter().find_map(|backend| (backend.devices)().into_iter().next());
+        return first.ok_or_else(|| not_present("device"));
+    }
+    let (backend, index) = name.split_once(':').unwrap_or((name, "0"));
+    let known = BACKENDS.iter().find(|known| known.name == backend);
+    let (Some(known), Ok(index)) = (known, index.parse::<usize>()) else {
+        return Err(DeviceError::Unknown(name.into()));
+    };
+    if !known.compiled {
+        return Err(DeviceError::NotCompiled {
+            backend: backend.into(),
+            compiled: names(|backend| backend.compiled),
+        });
+    }
+    (known.devices)().into_iter().nth(index).ok_or_else(|| not_present(name))
+}
+
+/// What a device is called in messages.
+pub(crate) fn name(device: &Device) -> String {
+    format!("{device:?}")
+}
+
+fn not_present(asked: &str) -> DeviceError {
+    DeviceError::NotPresent {
+        asked: asked.into(),
+        present: names(|backend| !(backend.devices)().is_empty()),
+    }
+}
+
+fn names(kept: impl Fn(&Backend) -> bool) -> String {
+    let names: Vec<_> = BACKENDS.iter().filter(|backend| kept(backend)).map(|backend| backend.name).collect();
+    match names.is_empty() {
+        true => "none".into(),
+        false => names.join(", "),
+    }
+}
+
+#[cfg(any(feature = "cuda", feature = "wgpu", feature = "cpu"))]
+fn present(kind: burn::tensor::DeviceType) -> Vec<Device> {
+    // A driver that cannot be loaded makes the look-up itself panic: then there is no device.
+    let found = std::panic::catch_unwind(|| Device::enumerate(kind).to_vec());
+    found.unwrap_or_default()
+}
+
+fn cuda() -> Vec<Device> {
+    #[cfg(feature = "cuda")]
+    return present(burn::tensor::DeviceType::Cuda);
+    #[cfg(not(feature = "cuda"))]
+    Vec::new()
+}
+
+fn vulkan() -> Vec<Device> {
+    #[cfg(feature = "vulkan")]
+    return present(burn::tensor::DeviceType::Vulkan);
+    #[cfg(not(feature = "vulkan"))]
+    Vec::new()
+}
+
+fn wgpu() -> Vec<Device> {
+    #[cfg(feature = "wgpu")]
+    return present(burn::tensor::DeviceType::Wgpu);
+    #[cfg(not(feature = "wgpu"))]
+    Vec::new()
+}
+
+fn cpu() -> Vec<Device> {
+    #[cfg(feature = "cpu")]
+    return present(burn::tensor::DeviceType::Flex);
+    #[cfg(not(feature = "cpu"))]
+    Vec::new()
+}

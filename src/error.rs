@@ -1,0 +1,85 @@
+//! What can go wrong between `fit` and its result.
+
+use std::path::PathBuf;
+
+use burn::tensor::TensorReadError;
+use firebrick_datasets::DataError;
+use firebrick_strategies::StrategyError;
+use thiserror::Error;
+
+/// A training run that cannot start, or cannot go on.
+#[derive(Debug, Error)]
+pub enum TrainError {
+    /// The strategies do not fit the model, the device, or one another.
+    #[error(transparent)]
+    Strategy(#[from] StrategyError),
+    /// The data cannot be read, or not be batched.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// A setting of the trainer is out of its range.
+    #[error("{setting} must be {expected}, found {found}")]
+    Setting {
+        /// The trainer's method or field.
+        setting: &'static str,
+        /// The range that it must be in.
+        expected: &'static str,
+        /// What it was.
+        found: String,
+    },
+    /// The optimizer clips by itself.
+    #[error("the optimizer clips each tensor's gradient by itself, which changes the direction of the update: build it without gradient clipping and write `.with(Clip::norm(..))`")]
+    OptimizerClips,
+    /// The objective counted other items than the batch.
+    #[error("the objective's loss is over {loss} items, but the batch says that {batch} are supervised: both must count the labels that enter the sum")]
+    Items {
+        /// What [`Loss::items`](crate::Loss::items) said.
+        loss: usize,
+        /// What [`Batch::items`](firebrick_datasets::Batch::items) said.
+        batch: usize,
+    },
+    /// The objective's loss is in half precision.
+    #[error("the objective's loss is {0}: widen the logits with `.cast(FloatDType::F32)` before the loss, so that a sum over many items keeps its digits")]
+    LossDtype(String),
+    /// A stage kept the gradients when the window was over.
+    #[error("{0} held the gradients back although the window is complete: a stage must answer the closing micro-batch with Apply or Skip")]
+    Held(&'static str),
+    /// Nothing but skipped updates.
+    #[error("{count} updates in a row were skipped ({reason}): the run has diverged; lower the learning rate, lengthen the warmup, or clip the gradients")]
+    OnlySkips {
+        /// How many.
+        count: u64,
+        /// The reason of the last one.
+        reason: String,
+    },
+    /// The device failed while a number was read.
+    #[error("the device failed while a result was read: {0}")]
+    Device(#[from] TensorReadError),
+    /// A file of the run cannot be written or read.
+    #[error("{path}: {doing}: {reason}")]
+    File {
+        /// The file or folder.
+        path: PathBuf,
+        /// What was being done.
+        doing: &'static str,
+        /// The system's reason.
+        reason: String,
+    },
+    /// The dashboard or a metric failed.
+    #[error("the dashboard failed: {0}")]
+    Dashboard(String),
+}
+
+impl TrainError {
+    /// A [`TrainError::File`], from any error.
+    pub(crate) fn file(
+        path: impl Into<PathBuf>,
+        doing: &'static str,
+        reason: impl ToString,
+    ) -> Self {
+        Self::File {
+            path: path.into(),
+            doing,
+            reason: reason.to_string(),
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! The numbers that the dashboard shows and plots.
+
+use std::sync::Arc;
+
+use burn::tensor::TensorReadError;
+use burn::train::metric::{
+    Adaptor, Metric, MetricAttributes, MetricMetadata, MetricName, Numeric, NumericAttributes,
+    NumericEntry, SerializedEntry,
+};
+use burn::train::{ItemLazy, SupervisedTraining};
+use burn_std::ExecutionError;
+
+use crate::dashboard::Vessel;
+use crate::step::StepNumbers;
+
+/// The loss, whose mean over the validation set decides which model is the best.
+pub(crate) const LOSS: &str = "Loss";
+
+/// One number of a step or of an evaluated batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reading {
+    name: &'static str,
+    value: f64,
+    /// Items that it is the mean over.
+    weight: usize,
+}
+
+/// All readings of one step, or of one evaluated batch.
+#[derive(Clone, Debug)]
+pub(crate) struct Readings(Vec<Reading>);
+
+impl Readings {
+    pub fn of_step(step: &StepNumbers) -> Self {
+        let values = [
+            (LOSS, step.loss, step.items),
+            ("Learning rate", step.learning_rate, 1),
+            ("Gradient norm", step.gradient_norm, 1),
+            ("Tokens per second", step.tokens_per_second, 1),
+            ("Skipped steps", step.skipped_steps as f64, 1),
+            ("Memory", step.memory_bytes as f64, 1),
+        ];
+        Self(values.map(|(name, value, weight)| Reading { name, value, weight }).into())
+    }
+
+    pub fn of_evaluation(loss: f64, items: usize) -> Self {
+        Self(vec![Reading {
+            name: LOSS,
+            value: loss,
+            weight: items,
+        }])
+    }
+}
+
+impl ItemLazy for Readings {
+    fn sync(self) -> Result<Self, ExecutionError> {
+        Ok(self)
+    }
+}
+
+impl Adaptor<Readings> for Readings {
+    fn adapt(&self) -> Readings {
+        self.clone()
+    }
+}
+
+/// Follows one of the readings over a round.
+#[derive(Clone, Debug)]
+struct Gauge {
+    name: MetricName,
+    unit: Option<&'static str>,
+    higher_is_better: bool,
+    /// What stands for the whole round: the mean of its readings, or the last of them.
+    mean: bool,
+    sum: f64,
+    weight: usize,
+    last: Option<Reading>,
+}
+
+impl Gauge {
+    fn new(name: &str, unit: Option<&'static str>, higher_is_better: bool, mean: bool) -> Self {
+        Self {
+            name: Arc::new(name.into()),
+            unit,
+            higher_is_better,
+            mean,
+            sum: 0.0,
+            weight: 0,
+            last: None,
+        }
+    }
+
+    fn round(&self) -> f64 {
+        match self.last {
+            Some(_) if self.mean => self.sum / self.weight.max(1) as f64,
+            Some(last) => last.value,
+            None => 0.0,
+        }
+    }
+
+    fn entry(&self) -> SerializedEntry {
+        let Some(last) = self.last else {
+            return SerializedEntry::not_available(self.unit);
+        };
+        let serialized = self.round().to_string();
+        let now = format_reading(&self.name, last.value);
+        let shown = match self.mean {
+            true => format!("round {} - step {now}", format_reading(&self.name, self.round())),
+            false => now,
+        };
+        SerializedEntry::new(shown, serialized)
+    }
+}
+
+/// A reading as people write it.
+pub(crate) fn format_reading(name: &str, value: f64) -> String {
+    match name {
+        "Learning rate" => format!("{value:.2e}"),
+        "Tokens per second" if value >= 1e4 => format!("{:.1}k", value / 1e3),
+        "Tokens per second" | "Skipped steps" => format!("{value:.0}"),
+        "Memory" => format!("{:.1} MB", value / 1e6),
+        _ => format!("{value:.4}"),
+    }
+}
+
+impl Metric for Gauge {
+    type Input = Readings;
+
+    fn name(&self) -> MetricName {
+        self.name.clone()
+    }
+
+    fn attributes(&self) -> MetricAttributes {
+        let unit = self.unit.map(str::to_string);
+        let higher_is_better = self.higher_is_better;
+        NumericAttributes { unit, higher_is_better }.into()
+    }
+
+    /// A reading that is not finite, as a skipped step's can be, leaves the gauge where it was: a
+    /// plot has no place for it.
+    fn update(&mut self, readings: &Readings, _: &MetricMetadata) -> Result<SerializedEntry, TensorReadError> {
+        let reading = readings.0.iter().find(|reading| reading.name == self.name.as_str());
+        if let Some(reading) = reading.filter(|reading| reading.value.is_finite()) {
+            self.sum += reading.value * reading.weight as f64;
+            self.weight += reading.weight;
+            self.last = Some(*reading);
+        }
+        Ok(self.entry())
+    }
+
+    fn compute(&mut self) -> Result<SerializedEntry, TensorReadError> {
+        Ok(self.entry())
+    }
+
+    fn clear(&mut self) {
+        let (mean, name) = (self.mean, self.name.clone());
+        *self = Self::new(&name, self.unit, self.higher_is_better, mean);
+    }
+}
+
+impl Numeric for Gauge {
+    fn value(&self) -> Option<NumericEntry> {
+        self.last.map(|last| match self.mean {
+            true => NumericEntry::Aggregated {
+                aggregated_value: last.value,
+                count: last.weight,
+            },
+            false => NumericEntry::Value(last.value),
+        })
+    }
+
+    fn running_value(&self) -> Option<NumericEntry> {
+        self.last.map(|_| NumericEntry::Value(self.round()))
+    }
+
+    fn final_value(&self) -> NumericEntry {
+        NumericEntry::Final(self.round())
+    }
+}
+
+/// Shows the gauges in burn-train's dashboard and keeps them in its metric files.
+pub(crate) fn register(training: SupervisedTraining<Vessel>) -> SupervisedTraining<Vessel> {
+    training
+        .metric_train_numeric(Gauge::new(LOSS, None, false, true))
+        .metric_valid_numeric(Gauge::new(LOSS, None, false, true))
+        .metric_train_numeric(Gauge::new("Learning rate", None, false, false))
+        .metric_train_numeric(Gauge::new("Gradient norm", None, false, true))
+        .metric_train_numeric(Gauge::new("Tokens per second", None, true, true))
+        .metric_train_numeric(Gauge::new("Skipped steps", None, false, false))
+        .metric_train_numeric(Gauge::new("Memory", Some("bytes"), false, false))
+}
+
+/// What early stopping looks at.
+pub(crate) fn loss_gauge() -> impl Metric {
+    Gauge::new(LOSS, None, false, true)
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::data::dataloader::Progress;
+
+    use super::*;
+
+    fn update(gauge: &mut Gauge, loss: f64, items: usize) {
+        let metadata = MetricMetadata {
+            progress: Progress::new(1, 1, None),
+            iteration: None,
+            lr: None,
+        };
+        gauge.update(&Readings::of_evaluation(loss, items), &metadata).unwrap();
+    }
+
+    #[test]
+    fn the_mean_of_a_round_weighs_batches_by_their_items() {
+        let mut gauge = Gauge::new(LOSS, None, false, true);
+        update(&mut gauge, 1.0, 30);
+        update(&mut gauge, 5.0, 10);
+        assert_eq!(gauge.final_value().current(), 2.0);
+        assert_eq!(gauge.value().unwrap().current(), 5.0);
+    }
+
+    #[test]
+    fn a_reading_that_is_not_finite_leaves_the_gauge_where_it_was() {
+        let mut gauge = Gauge::new(LOSS, None, false, true);
+        assert!(gauge.value().is_none());
+        update(&mut gauge, 1.0, 10);
+        update(&mut gauge, f64::NAN, 10);
+        assert_eq!(gauge.final_value().current(), 1.0);
+    }
+}

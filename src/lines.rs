@@ -1,0 +1,155 @@
+//! Progress as plain lines on standard error, for logs, pipes and terminals without a dashboard.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use burn::train::logger::{EvaluationProgressLogger, TrainingProgressLogger};
+use burn::train::metric::{MetricDefinition, MetricId};
+use burn::train::renderer::{
+    EvaluationName, MetricState, MetricsRenderer, MetricsRendererEvaluation, MetricsRendererTraining,
+};
+
+use crate::gauges::{LOSS, format_reading};
+
+/// Time between two lines of training; evaluations always get theirs.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// Writes a line every two seconds and at the end of each evaluation, or none at all.
+pub(crate) struct Lines {
+    shown: bool,
+    total_updates: u64,
+    names: HashMap<MetricId, String>,
+    latest: Vec<(String, f64)>,
+    /// Steps of the rounds before this one.
+    before: usize,
+    in_round: usize,
+    training: bool,
+    last_line: Option<Instant>,
+    validation: Option<f64>,
+}
+
+impl Lines {
+    pub fn new(shown: bool, total_updates: u64) -> Self {
+        Self {
+            shown,
+            total_updates,
+            names: HashMap::new(),
+            latest: Vec::new(),
+            before: 0,
+            in_round: 0,
+            training: true,
+            last_line: None,
+            validation: None,
+        }
+    }
+
+    fn name_and_value(&self, state: MetricState) -> Option<(String, f64)> {
+        let MetricState::Numeric(entry, Some(value)) = state else {
+            return None;
+        };
+        let name = self.names.get(&entry.metric_id)?.clone();
+        Some((name, value.current()))
+    }
+
+    fn line(&self) -> String {
+        let mut line = format!("step {:>6}/{}", self.before + self.in_round, self.total_updates);
+        for (name, value) in &self.latest {
+            let short = match name.as_str() {
+                "Learning rate" => "lr",
+                "Gradient norm" => "norm",
+                "Tokens per second" => "tok/s",
+                "Skipped steps" => "skipped",
+                "Memory" => "memory",
+                _ => "loss",
+            };
+            line += &format!("  {short} {}", format_reading(name, *value));
+        }
+        line
+    }
+
+    fn say(&self, line: &str) {
+        if self.shown {
+            eprintln!("{line}");
+        }
+    }
+}
+
+impl MetricsRendererTraining for Lines {
+    fn update_train(&mut self, state: MetricState) {
+        let Some((name, value)) = self.name_and_value(state) else { return };
+        match self.latest.iter_mut().find(|(known, _)| *known == name) {
+            Some(known) => known.1 = value,
+            None => {
+                self.latest.push((name, value));
+                self.latest.sort_by_key(|(name, _)| name != LOSS);
+            }
+        }
+    }
+
+    fn update_valid(&mut self, state: MetricState) {
+        if let Some((_, value)) = self.name_and_value(state) {
+            self.validation = Some(value);
+        }
+    }
+}
+
+impl TrainingProgressLogger for Lines {
+    fn start(&mut self, _: usize, _: usize, _: Option<usize>, label: Option<&str>) {
+        self.say(label.unwrap_or("training"));
+    }
+
+    fn start_split(&mut self, split: &str, _: usize) {
+        self.training = split == "train";
+        if !self.training {
+            self.validation = None;
+        }
+    }
+
+    fn update_split(&mut self, done: usize) {
+        if !self.training {
+            return;
+        }
+        self.in_round = done;
+        if self.last_line.is_none_or(|last| last.elapsed() >= PAUSE) {
+            self.last_line = Some(Instant::now());
+            self.say(&self.line());
+        }
+    }
+
+    fn end_split(&mut self) {
+        if self.training {
+            self.before += std::mem::take(&mut self.in_round);
+        } else if let Some(loss) = self.validation {
+            let (step, total) = (self.before, self.total_updates);
+            self.say(&format!("valid {step:>5}/{total}  loss {loss:.4}"));
+        }
+    }
+
+    fn update_epoch(&mut self, _: usize) {}
+
+    fn end(&mut self) {}
+
+    fn log_event_training(&mut self, _: String) {}
+}
+
+/// Lines are for training; evaluation of a finished model has its own output.
+impl MetricsRendererEvaluation for Lines {
+    fn update_test(&mut self, _: EvaluationName, _: MetricState) {}
+}
+
+impl EvaluationProgressLogger for Lines {
+    fn start_global_progress(&mut self, _: usize) {}
+    fn start_test(&mut self, _: &str, _: usize) {}
+    fn update_test_progress(&mut self, _: usize) {}
+    fn end_test(&mut self) {}
+    fn end_global_progress(&mut self) {}
+    fn log_event_evaluation(&mut self, _: String) {}
+}
+
+impl MetricsRenderer for Lines {
+    fn manual_close(&mut self) {}
+
+    fn register_metric(&mut self, definition: MetricDefinition) {
+        self.names.insert(definition.metric_id, definition.name.to_string());
+    }
+}

@@ -1,0 +1,14 @@
+//! The `firebrick` program.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use firebrick::cli::Cli;
+
+#[global_allocator]
+static ALLOCATOR: firebrick::memory::Counting = firebrick::memory::Counting;
+
+fn main() -> ExitCode {
+    firebrick::process_start();
+    Cli::parse().run()
+}

@@ -1,0 +1,106 @@
+//! Bytes in use: of the process on the CPU, of the device's pool elsewhere.
+
+#![allow(unsafe_code)] // A global allocator is an unsafe trait; the calls below only pass through.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use burn::tensor::Device;
+
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+/// The system's allocator, counting the bytes that are live and the most that ever were.
+///
+/// A program that wants the CPU's numbers in its reports installs it, as `firebrick` does:
+///
+/// ```
+/// #[global_allocator]
+/// static ALLOCATOR: firebrick::memory::Counting = firebrick::memory::Counting;
+///
+/// let before = firebrick::memory::Usage::of_process().unwrap();
+/// let megabyte = vec![1u8; 1 << 20];
+/// let after = firebrick::memory::Usage::of_process().unwrap();
+/// assert!(after.live >= before.live + megabyte.len());
+/// ```
+#[derive(Debug)]
+pub struct Counting;
+
+fn grow(bytes: usize) {
+    let live = LIVE.fetch_add(bytes, Relaxed) + bytes;
+    PEAK.fetch_max(live, Relaxed);
+}
+
+// SAFETY: every call is passed to the system's allocator with its arguments unchanged, so its
+// guarantees are kept; the counters are atomics and never allocate.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise about `layout`, passed on.
+        let pointer = unsafe { System.alloc(layout) };
+        if !pointer.is_null() {
+            grow(layout.size());
+        }
+        pointer
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise about `layout`, passed on.
+        let pointer = unsafe { System.alloc_zeroed(layout) };
+        if !pointer.is_null() {
+            grow(layout.size());
+        }
+        pointer
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size(), Relaxed);
+        // SAFETY: the caller's promise about `pointer` and `layout`, passed on.
+        unsafe { System.dealloc(pointer, layout) };
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller's promise about the arguments, passed on.
+        let moved = unsafe { System.realloc(pointer, layout, size) };
+        if !moved.is_null() {
+            grow(size);
+            LIVE.fetch_sub(layout.size(), Relaxed);
+        }
+        moved
+    }
+}
+
+/// Bytes in use, and the most that were since the last [`reset_peak`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes allocated now.
+    pub live: usize,
+    /// The highest value of `live`. A device's pool reports no peak: there it is the highest of the
+    /// moments at which it was sampled, which are after each forward pass and after each update.
+    pub peak: usize,
+}
+
+impl Usage {
+    /// The process's heap, where [`Counting`] is installed.
+    pub fn of_process() -> Option<Self> {
+        let peak = PEAK.load(Relaxed);
+        let live = LIVE.load(Relaxed);
+        (peak > 0).then_some(Self { live, peak })
+    }
+
+    /// The pool of a device that has one, and the process's heap otherwise. `None` where neither
+    /// is counted.
+    pub fn of(device: &Device) -> Option<Self> {
+        match device.memory_pool_usage() {
+            Some(pool) => {
+                let live = usize::try_from(pool.bytes_in_use).unwrap_or(usize::MAX);
+                Some(Self { live, peak: live })
+            }
+            None => Self::of_process(),
+        }
+    }
+}
+
+/// Forgets the process's peak: it starts again from what is live now.
+pub fn reset_peak() {
+    PEAK.store(LIVE.load(Relaxed), Relaxed);
+}

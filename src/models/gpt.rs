@@ -1,0 +1,222 @@
+//! A decoder-only transformer language model.
+
+use burn::module::{Module, Param};
+use burn::nn::{Dropout, DropoutConfig, Embedding, EmbeddingConfig, Initializer, Linear, LinearConfig};
+use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, activation};
+use firebrick_datasets::{Batch, TokenBatch};
+use firebrick_strategies::Pass;
+use serde::{Deserialize, Serialize};
+
+use super::{Norm, cross_entropy};
+use crate::{Loss, Objective};
+
+/// The shape of a [`Gpt`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GptConfig {
+    /// Transformer blocks.
+    pub layers: usize,
+    /// Attention heads; they share `width` evenly.
+    pub heads: usize,
+    /// Size of the hidden state.
+    pub width: usize,
+    /// Share of activations dropped while training, in `0.0..1.0`.
+    #[serde(default)]
+    pub dropout: f64,
+    /// Whether linear layers and norms have a bias.
+    #[serde(default = "yes")]
+    pub bias: bool,
+    /// Whether the head is the token embedding itself (Press & Wolf, 2017, arXiv:1608.05859).
+    #[serde(default = "yes")]
+    pub tied: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// GPT-2 (Radford et al., 2019): pre-norm, learned positions, GELU.
+///
+/// Weights start as GPT-2's: normal with deviation 0.02, those that end a residual branch with
+/// 0.02 / √(2·layers), biases at 0.
+#[derive(Module, Debug)]
+pub struct Gpt {
+    tokens: Embedding,
+    positions: Embedding,
+    dropout: Dropout,
+    blocks: Vec<Block>,
+    norm: Norm,
+    head: Option<Linear>,
+}
+
+impl GptConfig {
+    /// A model with fresh weights for `vocabulary` tokens and at most `context` positions.
+    ///
+    /// # Panics
+    ///
+    /// Where `heads` does not divide `width`; a run file is checked before it comes here.
+    pub fn init(&self, vocabulary: usize, context: usize, device: &Device) -> Gpt {
+        assert_eq!(self.width % self.heads, 0, "heads must divide width");
+        let embedding = |rows| {
+            let config = EmbeddingConfig::new(rows, self.width);
+            config.with_initializer(normal(0.02)).init(device)
+        };
+        let head = LinearConfig::new(self.width, vocabulary).with_bias(false);
+        let gpt = Gpt {
+            tokens: embedding(vocabulary),
+            positions: embedding(context),
+            dropout: DropoutConfig::new(self.dropout).init(),
+            blocks: (0..self.layers).map(|_| Block::new(self, device)).collect(),
+            norm: Norm::new(self.width, self.bias, device),
+            head: (!self.tied).then(|| head.with_initializer(normal(0.02)).init(device)),
+        };
+        drawn_now(gpt)
+    }
+}
+
+fn normal(std: f64) -> Initializer {
+    Initializer::Normal { mean: 0.0, std }
+}
+
+/// Burn draws a parameter when it is first read; drawing all now makes the weights a function of
+/// the seed alone, not of which code reads them first.
+fn drawn_now(gpt: Gpt) -> Gpt {
+    struct Draw;
+    impl burn::module::ModuleVisitor for Draw {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let _ = param.base();
+        }
+    }
+    gpt.visit(&mut Draw);
+    gpt
+}
+
+impl Gpt {
+    /// Token ids `[batch, length]` to logits `[batch, length, vocabulary]`, in the dtype of the
+    /// weights. `length` is at most the context.
+    pub fn forward(&self, tokens: Tensor<2, Int>, pass: &Pass) -> Tensor<3> {
+        let [_, length] = tokens.dims();
+        let device = tokens.device();
+        let places = Tensor::<1, Int>::arange(0..length as i64, &device).unsqueeze();
+        let x = self.tokens.forward(tokens) + self.positions.forward(places);
+        let future = future_mask(length, &device);
+        let x = self.blocks.iter().fold(self.dropout.forward(x), |x, block| {
+            let future = future.clone();
+            pass.segment(block, x, move |block, x| block.forward(x, future.clone()))
+        });
+        let x = self.norm.forward(x);
+        match &self.head {
+            Some(head) => head.forward(x),
+            None => x.matmul(self.tokens.weight.val().transpose().unsqueeze()),
+        }
+    }
+
+    /// The most positions that it can read at once.
+    pub fn context(&self) -> usize {
+        self.positions.weight.dims()[0]
+    }
+}
+
+impl Objective<TokenBatch> for Gpt {
+    /// Each position predicts the next token; the last token is only a label, so it is not read.
+    fn loss(&self, batch: TokenBatch, pass: &Pass) -> Loss {
+        let [rows, length] = batch.shape();
+        let ids = batch.ids(pass.device()).slice([0..rows, 0..length - 1]);
+        let labels = batch.labels(pass.device()).slice([0..rows, 1..length]);
+        let logits = self.forward(ids, pass);
+        Loss {
+            sum: cross_entropy(logits.flatten(0, 1), labels.flatten(0, 1)),
+            items: batch.items(),
+        }
+    }
+}
+
+/// `[1, 1, length, length]`, true where a position would read a later one.
+fn future_mask(length: usize, device: &Device) -> Tensor<4, Bool> {
+    Tensor::<2, Bool>::tril_mask([length, length], 0, device).unsqueeze()
+}
+
+/// Attention and a feed-forward layer, each on a normalised copy and added to what came in.
+#[derive(Module, Debug)]
+struct Block {
+    attention_norm: Norm,
+    attention: Attention,
+    feed_forward_norm: Norm,
+    widen: Linear,
+    narrow: Linear,
+    dropout: Dropout,
+}
+
+impl Block {
+    fn new(config: &GptConfig, device: &Device) -> Self {
+        let width = config.width;
+        Self {
+            attention_norm: Norm::new(width, config.bias, device),
+            attention: Attention::new(config, device),
+            feed_forward_norm: Norm::new(width, config.bias, device),
+            widen: linear(config, width, 4 * width, 0.02, device),
+            narrow: linear(config, 4 * width, width, residual_std(config), device),
+            dropout: DropoutConfig::new(config.dropout).init(),
+        }
+    }
+
+    /// `[batch, length, width]` to the same.
+    fn forward(&self, x: Tensor<3>, future: Tensor<4, Bool>) -> Tensor<3> {
+        let x = x.clone() + self.attention.forward(self.attention_norm.forward(x), future);
+        let hidden = activation::gelu(self.widen.forward(self.feed_forward_norm.forward(x.clone())));
+        x + self.dropout.forward(self.narrow.forward(hidden))
+    }
+}
+
+/// Causal self-attention with several heads (Vaswani et al., 2017, arXiv:1706.03762).
+#[derive(Module, Debug)]
+struct Attention {
+    query_key_value: Linear,
+    output: Linear,
+    dropout: Dropout,
+    heads: usize,
+}
+
+impl Attention {
+    fn new(config: &GptConfig, device: &Device) -> Self {
+        let width = config.width;
+        Self {
+            query_key_value: linear(config, width, 3 * width, 0.02, device),
+            output: linear(config, width, width, residual_std(config), device),
+            dropout: DropoutConfig::new(config.dropout).init(),
+            heads: config.heads,
+        }
+    }
+
+    fn forward(&self, x: Tensor<3>, future: Tensor<4, Bool>) -> Tensor<3> {
+        let [batch, length, width] = x.dims();
+        let size = width / self.heads;
+        // [batch, length, 3 * width] -> three of [batch, heads, length, size]
+        let joined = self.query_key_value.forward(x);
+        let part = |i: usize| -> Tensor<4> {
+            let part = joined.clone().narrow(2, i * width, width);
+            part.reshape([batch, length, self.heads, size]).swap_dims(1, 2)
+        };
+        let (query, key, value) = (part(0), part(1), part(2));
+        let dtype = FloatDType::from(query.dtype());
+        let scores = (query / (size as f64).sqrt()).matmul(key.transpose());
+        // Softmax in f32, as autocast does: its sum runs over the whole row.
+        let scores = scores.cast(FloatDType::F32).mask_fill(future, f32::NEG_INFINITY);
+        let weights = activation::softmax(scores, 3).cast(dtype);
+        let mixed = self.dropout.forward(weights).matmul(value);
+        let joined = mixed.swap_dims(1, 2).reshape([batch, length, width]);
+        self.dropout.forward(self.output.forward(joined))
+    }
+}
+
+fn residual_std(config: &GptConfig) -> f64 {
+    0.02 / ((2 * config.layers) as f64).sqrt()
+}
+
+/// A linear layer with weights of deviation `std` and bias 0.
+fn linear(config: &GptConfig, from: usize, to: usize, std: f64, device: &Device) -> Linear {
+    let weights = LinearConfig::new(from, to).with_bias(false);
+    let mut linear = weights.with_initializer(normal(std)).init(device);
+    linear.bias = config.bias.then(|| Param::from_tensor(Tensor::zeros([to], device)));
+    linear
+}

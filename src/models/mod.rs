@@ -1,0 +1,11 @@
+//! Models that Firebrick trains from a run file.
+
+mod cross_entropy;
+mod generate;
+mod gpt;
+mod norm;
+
+pub use cross_entropy::cross_entropy;
+pub use generate::Sampler;
+pub use gpt::{Gpt, GptConfig};
+pub use norm::Norm;

@@ -1,0 +1,52 @@
+//! Layer normalisation that is right in half precision.
+
+use burn::module::{Module, Param};
+use burn::tensor::{Device, FloatDType, Tensor, module::layer_norm};
+
+/// Layer normalisation over the last axis (Ba et al., 2016, arXiv:1607.06450).
+///
+/// Mean and variance are computed in f32 and the result returns to the input's dtype, as
+/// `torch.autocast` does: bf16 keeps 8 bits of a sum.
+#[derive(Module, Debug)]
+pub struct Norm {
+    scale: Param<Tensor<1>>,
+    bias: Option<Param<Tensor<1>>>,
+}
+
+impl Norm {
+    const EPSILON: f64 = 1e-5;
+
+    /// Scale 1 and, if asked for, bias 0, each of shape `[width]`.
+    pub fn new(width: usize, bias: bool, device: &Device) -> Self {
+        Self {
+            scale: Param::from_tensor(Tensor::ones([width], device)),
+            bias: bias.then(|| Param::from_tensor(Tensor::zeros([width], device))),
+        }
+    }
+
+    /// `[.., width]` to `[.., width]`, in the dtype of `x`.
+    pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        let dtype = FloatDType::from(x.dtype());
+        let wide = |param: &Param<Tensor<1>>| param.val().cast(FloatDType::F32);
+        let (scale, bias) = (wide(&self.scale), self.bias.as_ref().map(wide));
+        layer_norm(x.cast(FloatDType::F32), scale, bias, Self::EPSILON).cast(dtype)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bf16_rows_are_normalised_with_f32_statistics() {
+        let device = Device::flex();
+        // In bf16, 256 + 1 is 256: statistics in bf16 would lose the whole signal.
+        let x = Tensor::<2>::from_data([[254.0, 256.0, 258.0, 256.0]], &device);
+        let y = Norm::new(4, true, &device).forward(x.cast(FloatDType::BF16));
+        let y = y.cast(FloatDType::F32).into_data();
+        let expected = [-1.414, 0.0, 1.414, 0.0];
+        for (y, expected) in y.iter::<f32>().zip(expected) {
+            assert!((y - expected).abs() < 0.01, "{y} {expected}");
+        }
+    }
+}

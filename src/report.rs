@@ -1,0 +1,110 @@
+//! A run in numbers.
+
+use std::sync::OnceLock;
+use std::time::Instant;
+
+use serde::Serialize;
+
+use crate::accounting::ParameterBytes;
+use crate::training_loop::History;
+
+/// A finished run in numbers: what `--report json` prints as its last line. The names are a stable
+/// interface.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Report {
+    /// Updates made.
+    pub steps: u64,
+    /// Mean loss over the supervised items of the last 100 windows, or of all where they are fewer.
+    pub train_loss: f64,
+    /// Mean loss over the supervised items of the validation data, at the last evaluation.
+    pub valid_loss: Option<f64>,
+    /// The lowest validation loss.
+    pub best_valid_loss: Option<f64>,
+    /// The updates made when it was measured.
+    pub best_step: Option<u64>,
+    /// Tokens over the seconds of all steps, evaluation not counted.
+    pub tokens_per_second: f64,
+    /// Median over all steps.
+    pub step_seconds_median: f64,
+    /// Windows that made no update.
+    pub skipped_steps: u64,
+    /// L2 norm of all gradients in the last step, before clipping.
+    pub gradient_norm: f64,
+    /// Number of parameters, a tied one counted once.
+    pub parameters: usize,
+    /// Bytes of the parameters that the optimizer updates.
+    pub master_bytes: usize,
+    /// Bytes of the parameters that the forward pass reads, beyond the master's.
+    pub replica_bytes: usize,
+    /// Bytes of the gradients that the optimizer is given.
+    pub gradient_bytes: usize,
+    /// Bytes of the optimizer's state.
+    pub optimizer_bytes: usize,
+    /// The most bytes in use in any step, 0 where nothing counts them.
+    pub peak_bytes: usize,
+    /// From the start of the process to this report.
+    pub wall_seconds: f64,
+    /// From the start of the process to the end of the first step.
+    pub first_step_seconds: f64,
+    /// Why the run ended before its time, if it did.
+    pub stopped: Option<String>,
+}
+
+impl Report {
+    pub(crate) fn new(history: &History, bytes: ParameterBytes) -> Self {
+        let weight: usize = history.recent.iter().map(|(_, items)| items).sum();
+        let recent = history.recent.iter().map(|(loss, items)| loss * *items as f64);
+        let seconds: f64 = history.step_seconds.iter().sum();
+        let first = history.first_step.map(|at| at.duration_since(process_start()));
+        Self {
+            steps: history.last.step,
+            train_loss: recent.sum::<f64>() / weight.max(1) as f64,
+            valid_loss: history.validation.map(|valid| valid.loss),
+            best_valid_loss: history.best.map(|best| best.loss),
+            best_step: history.best.map(|best| best.step),
+            tokens_per_second: history.tokens as f64 / seconds.max(f64::MIN_POSITIVE),
+            step_seconds_median: median(&history.step_seconds),
+            skipped_steps: history.skipped,
+            gradient_norm: history.last.gradient_norm,
+            parameters: bytes.parameters,
+            master_bytes: bytes.master,
+            replica_bytes: bytes.replica,
+            gradient_bytes: bytes.gradients,
+            optimizer_bytes: bytes.optimizer,
+            peak_bytes: history.peak_bytes,
+            wall_seconds: process_start().elapsed().as_secs_f64(),
+            first_step_seconds: first.unwrap_or_default().as_secs_f64(),
+            stopped: history.stopped.clone(),
+        }
+    }
+}
+
+/// When the process started: the first call, which a program makes first of all.
+pub fn process_start() -> Instant {
+    static START: OnceLock<Instant> = OnceLock::new();
+    *START.get_or_init(Instant::now)
+}
+
+/// The middle value, or the mean of the two middle ones; 0 of none.
+pub(crate) fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => 0.0,
+        n if n.is_multiple_of(2) => (sorted[middle - 1] + sorted[middle]) / 2.0,
+        _ => sorted[middle],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_of_odd_even_and_no_values() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert_eq!(median(&[]), 0.0);
+    }
+}

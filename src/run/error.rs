@@ -1,0 +1,73 @@
+//! What can be wrong with a run file.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use crate::TrainError;
+use crate::device::DeviceError;
+
+/// A run file that cannot be run.
+#[derive(Debug, Error)]
+pub enum RunError {
+    /// The file cannot be read.
+    #[error("{path}: cannot read the run file: {reason}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        reason: String,
+    },
+    /// The file is not RON, or not of a run: an unknown field, a value of another type.
+    #[error("{file}:{line}:{column}: {reason}")]
+    Syntax {
+        /// The file.
+        file: String,
+        /// From 1.
+        line: usize,
+        /// From 1.
+        column: usize,
+        /// What was expected and found, and the nearest known name.
+        reason: String,
+    },
+    /// An override does not fit.
+    #[error("--set {set}: {reason}")]
+    Set {
+        /// The override as given.
+        set: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A value is impossible, or contradicts another.
+    #[error("{file}:{line}: `{field}` must be {expected}, found {found}")]
+    Value {
+        /// The file.
+        file: String,
+        /// Line of the field, or of the struct that lacks it.
+        line: usize,
+        /// Path of the field.
+        field: String,
+        /// What it may be.
+        expected: String,
+        /// What it is.
+        found: String,
+    },
+    /// The device is not there.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The data, the strategies or the training failed.
+    #[error(transparent)]
+    Train(#[from] TrainError),
+}
+
+impl From<firebrick_datasets::DataError> for RunError {
+    fn from(error: firebrick_datasets::DataError) -> Self {
+        Self::Train(error.into())
+    }
+}
+
+impl From<firebrick_strategies::StrategyError> for RunError {
+    fn from(error: firebrick_strategies::StrategyError) -> Self {
+        Self::Train(error.into())
+    }
+}

@@ -1,0 +1,170 @@
+//! From a checked run to a trained model.
+
+use std::path::PathBuf;
+
+use burn::module::{Module, ModuleVisitor, Param, ParamGroup, ParamId};
+use burn::optim::{AdamWConfig, ModuleOptimizer};
+use burn::tensor::{Device, Tensor};
+use burn::train::Interrupter;
+use firebrick_datasets::{Corpus, TokenBatch, Tokenizer, Windows};
+use firebrick_strategies::{Setup, Strategy};
+
+use super::{DataConfig, ModelConfig, OptimizerConfig, Run, RunError, TokenizerConfig};
+use crate::dashboard::Vessel;
+use crate::models::{Gpt, Sampler};
+use crate::{Data, Report, Show, Trainer, device, saving};
+
+/// What a run is made of, before it trains.
+pub struct Parts {
+    /// Where it trains, with autodiff.
+    pub device: Device,
+    /// The data, cut.
+    pub data: Data<TokenBatch>,
+    /// What made its tokens.
+    pub tokenizer: Tokenizer,
+}
+
+/// A run that has been trained.
+#[derive(Debug)]
+pub struct Launched {
+    /// The run in numbers.
+    pub report: Report,
+    /// Text that the model wrote, if the run asks for it.
+    pub sample: Option<String>,
+    /// Where the weights of the lowest validation loss are, if it was evaluated.
+    pub best: Option<PathBuf>,
+}
+
+impl Run {
+    /// Trains, and writes `model.safetensors`, `best.safetensors`, `tokenizer.json`, `run.ron`,
+    /// `report.json` and `metrics.jsonl` into the output folder.
+    ///
+    /// # Errors
+    ///
+    /// A device that is not there, data that cannot be read, strategies that do not fit, and
+    /// whatever ends a training run.
+    pub fn launch(&self, show: Show, interrupter: Interrupter) -> Result<Launched, RunError> {
+        let parts = self.prepare()?;
+        let (model, optimizer) = self.fresh(&parts);
+        let trained = self
+            .trainer()
+            .output(&self.output)
+            .show(show)
+            .label(format!("{} parameters on {}", model.num_params(), device::name(&parts.device)))
+            .interrupter(interrupter)
+            .fit(model, optimizer, self.schedule, parts.data.clone())?;
+        let report = serde_json::to_string_pretty(&trained.report).unwrap_or_default();
+        saving::save_text(&self.to_ron(), &self.output.join("run.ron"))?;
+        saving::save_text(&report, &self.output.join("report.json"))?;
+        parts.tokenizer.save(self.output.join("tokenizer.json"))?;
+        Ok(Launched {
+            sample: self.write_sample(&trained.model, &parts.tokenizer)?,
+            report: trained.report,
+            best: trained.best,
+        })
+    }
+
+    /// Finds the device, checks the strategies on it, and reads and tokenizes the text.
+    ///
+    /// # Errors
+    ///
+    /// A device that is not there, strategies that do not fit, or data that cannot be read.
+    pub fn prepare(&self) -> Result<Parts, RunError> {
+        let device = device::find(&self.device)?.autodiff();
+        // Strategies first, on a model of one number: an order that cannot be is found before
+        // anything is read or allocated.
+        self.composed().start(&mut Setup::new(&Vessel::new(&device), &device))?;
+        let (data, tokenizer) = self.data.prepare(self.seed)?;
+        Ok(Parts {
+            device,
+            data: data.micro_batch(self.batch.micro).workers(self.data.workers),
+            tokenizer,
+        })
+    }
+
+    /// A model with weights drawn from the seed, and an optimizer without state.
+    pub fn fresh(&self, parts: &Parts) -> (Gpt, ModuleOptimizer) {
+        parts.device.seed(self.seed);
+        let ModelConfig::Gpt(config) = &self.model;
+        let model = config.init(parts.tokenizer.vocab_size(), self.data.block, &parts.device);
+        let optimizer = self.optimizer.build(&model);
+        (model, optimizer)
+    }
+
+    /// The trainer that the run describes, without output and without display.
+    pub fn trainer(&self) -> Trainer<impl Strategy<Gpt> + use<>> {
+        let trainer = Trainer::new().with(self.composed());
+        let trainer = match (self.steps, self.epochs) {
+            (Some(steps), _) => trainer.steps(steps),
+            (None, epochs) => trainer.epochs(epochs.unwrap_or(1)),
+        };
+        let trainer = match self.evaluate_every {
+            Some(updates) => trainer.evaluate_every(updates),
+            None => trainer,
+        };
+        match self.early_stopping {
+            Some(evaluations) => trainer.early_stopping(evaluations),
+            None => trainer,
+        }
+    }
+
+    fn write_sample(&self, model: &Gpt, tokenizer: &Tokenizer) -> Result<Option<String>, RunError> {
+        let Some(sample) = &self.sample else {
+            return Ok(None);
+        };
+        let sampler = Sampler {
+            temperature: sample.temperature,
+            seed: self.seed,
+        };
+        let prompt = tokenizer.encode(&sample.prompt)?;
+        let tokens = sampler.generate(model, &prompt, sample.tokens).map_err(crate::TrainError::from)?;
+        Ok(Some(sample.prompt.clone() + &tokenizer.decode(&tokens)?))
+    }
+}
+
+impl DataConfig {
+    fn prepare(&self, seed: u64) -> Result<(Data<TokenBatch>, Tokenizer), RunError> {
+        let corpus = Corpus::read(&self.path, &self.extensions)?;
+        let whole = corpus.text().to_string();
+        let (train, valid) = corpus.split(self.valid_fraction)?;
+        let tokenizer = match &self.tokenizer {
+            TokenizerConfig::Characters => Tokenizer::characters(&whole)?,
+            TokenizerConfig::Bpe { vocabulary } => Tokenizer::train_bpe(&train, *vocabulary)?,
+            TokenizerConfig::File(path) => Tokenizer::from_file(path)?,
+        };
+        let windows = |text: &str| Windows::new(tokenizer.encode(text)?, self.block);
+        let data = Data::new(windows(&train)?.shuffled(seed));
+        let data = match valid.is_empty() {
+            true => data,
+            false => data.valid(windows(&valid)?),
+        };
+        Ok((data, tokenizer))
+    }
+}
+
+impl OptimizerConfig {
+    /// The optimizer, in which only matrices decay.
+    fn build<M: Module>(&self, model: &M) -> ModuleOptimizer {
+        let Self::AdamW { betas, epsilon, weight_decay } = self;
+        let adamw = |decay| {
+            let config = AdamWConfig::new().with_beta_1(betas.0).with_beta_2(betas.1);
+            config.with_epsilon(*epsilon).with_weight_decay(decay).build()
+        };
+        ModuleOptimizer::from(adamw(0.0)).with_group(matrices(model), adamw(*weight_decay), None)
+    }
+}
+
+/// The parameters of two or more axes.
+fn matrices<M: Module>(model: &M) -> ParamGroup {
+    struct Matrices(Vec<ParamId>);
+    impl ModuleVisitor for Matrices {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if D >= 2 {
+                self.0.push(param.id);
+            }
+        }
+    }
+    let mut matrices = Matrices(Vec::new());
+    model.visit(&mut matrices);
+    ParamGroup::from_ids(matrices.0)
+}

@@ -1,0 +1,283 @@
+//! A run as a RON file.
+
+mod check;
+mod error;
+mod launch;
+mod parse;
+mod ron_path;
+mod ron_scan;
+
+use std::path::PathBuf;
+
+use firebrick_strategies::{Accumulate, Amp, Clip, Setup, Stage, Strategy, StrategyError};
+use serde::{Deserialize, Serialize};
+
+use crate::Schedule;
+use crate::models::GptConfig;
+
+pub use error::RunError;
+pub use launch::{Launched, Parts};
+
+/// Everything that describes a run: what is trained, on what, and how.
+///
+/// ```
+/// use firebrick::Run;
+///
+/// let run = Run::parse("example", r#"(
+///     data: (path: "input.txt", tokenizer: Characters, block: 64),
+///     model: Gpt(layers: 4, heads: 4, width: 128),
+///     optimizer: AdamW(weight_decay: 0.1),
+///     schedule: Cosine(lr: 1e-3, min_lr: 1e-4, warmup: 100),
+///     batch: (micro: 12),
+///     steps: 2000,
+///     strategies: [Amp(bf16), Clip(norm: 1.0)],
+///     output: "runs/example",
+/// )"#, &["batch.accumulate=2"])?;
+/// assert_eq!(run.batch.accumulate, 2);
+/// # Ok::<(), firebrick::RunError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Run {
+    /// Seeds the weights, the order of the samples and dropout. Default: 1337.
+    #[serde(default = "default_seed")]
+    pub seed: u64,
+    /// `auto`, `cpu`, `cuda`, `wgpu` or `vulkan`, the last three with `:index` if there are
+    /// several. Default: `auto`, the first of cuda, vulkan, wgpu and cpu that is there.
+    #[serde(default = "default_device")]
+    pub device: String,
+    /// The text and how it is cut.
+    pub data: DataConfig,
+    /// The model.
+    pub model: ModelConfig,
+    /// The optimizer.
+    pub optimizer: OptimizerConfig,
+    /// The learning rate of each update.
+    pub schedule: Schedule,
+    /// How many samples make an update.
+    pub batch: BatchConfig,
+    /// Updates to make. Either this or `epochs`.
+    #[serde(default)]
+    pub steps: Option<u64>,
+    /// Times to go through the data. Either this or `steps`.
+    #[serde(default)]
+    pub epochs: Option<u64>,
+    /// Updates between two evaluations. Default: at the end of each epoch.
+    #[serde(default)]
+    pub evaluate_every: Option<u64>,
+    /// Evaluations without a lower validation loss after which the run ends. Default: never.
+    #[serde(default)]
+    pub early_stopping: Option<usize>,
+    /// The strategies, in the order in which gradients meet them. Default: none.
+    #[serde(default)]
+    pub strategies: Vec<StrategyConfig>,
+    /// The folder that the run writes into.
+    pub output: PathBuf,
+    /// Text to generate at the end. Default: none.
+    #[serde(default)]
+    pub sample: Option<SampleConfig>,
+}
+
+fn default_seed() -> u64 {
+    1337
+}
+
+fn default_device() -> String {
+    "auto".into()
+}
+
+/// A text and how it is cut into samples.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataConfig {
+    /// A text file, or a folder of them.
+    pub path: PathBuf,
+    /// Endings of the files that are read from a folder. Default: `txt` and `md`.
+    #[serde(default)]
+    pub extensions: Vec<String>,
+    /// What turns text into token ids.
+    pub tokenizer: TokenizerConfig,
+    /// Tokens that a sample predicts; the model's context.
+    pub block: usize,
+    /// The share of the text, at its end, that is kept for evaluation. Default: 0.1.
+    #[serde(default = "default_valid_fraction")]
+    pub valid_fraction: f64,
+    /// Threads that prepare batches ahead. Default: 1.
+    #[serde(default = "default_workers")]
+    pub workers: usize,
+}
+
+fn default_valid_fraction() -> f64 {
+    0.1
+}
+
+fn default_workers() -> usize {
+    1
+}
+
+/// What turns text into token ids.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub enum TokenizerConfig {
+    /// One token per distinct character of the text.
+    Characters,
+    /// Byte-level BPE, trained on the training part of the text.
+    Bpe {
+        /// Size of the vocabulary, at least 257.
+        vocabulary: usize,
+    },
+    /// Any `tokenizer.json`.
+    File(PathBuf),
+}
+
+/// The model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ModelConfig {
+    /// A decoder-only transformer.
+    Gpt(GptConfig),
+}
+
+/// The optimizer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub enum OptimizerConfig {
+    /// Adam with decoupled weight decay (Loshchilov & Hutter, 2019, arXiv:1711.05101).
+    AdamW {
+        /// Decay of the two moments. Default: `(0.9, 0.999)`.
+        #[serde(default = "default_betas")]
+        betas: (f32, f32),
+        /// Added to the root of the second moment. Default: 1e-8.
+        #[serde(default = "default_epsilon")]
+        epsilon: f32,
+        /// Times the learning rate is taken off each weight of a matrix at each update; vectors
+        /// (biases and the scales of norms) do not decay. Default: 0.
+        #[serde(default)]
+        weight_decay: f32,
+    },
+}
+
+fn default_betas() -> (f32, f32) {
+    (0.9, 0.999)
+}
+
+fn default_epsilon() -> f32 {
+    1e-8
+}
+
+/// How many samples make an update: `micro · accumulate`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BatchConfig {
+    /// Samples that go through the model at once.
+    pub micro: usize,
+    /// Micro-batches in an update. Default: 1.
+    #[serde(default = "default_accumulate")]
+    pub accumulate: usize,
+}
+
+fn default_accumulate() -> usize {
+    1
+}
+
+/// One strategy of the list.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum StrategyConfig {
+    /// Mixed precision.
+    Amp(Precision),
+    /// Sums so many micro-batches into an update.
+    Accumulate(usize),
+    /// Bounds the gradients.
+    Clip(ClipConfig),
+}
+
+/// The dtype that mixed precision computes in.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(non_camel_case_types, reason = "written as dtypes are")]
+pub enum Precision {
+    /// bfloat16.
+    bf16,
+}
+
+/// What is bounded: `Clip(norm: 1.0)` or `Clip(value: 0.5)`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClipConfig {
+    /// The L2 norm of all gradients together.
+    #[serde(default)]
+    pub norm: Option<f64>,
+    /// Each element.
+    #[serde(default)]
+    pub value: Option<f64>,
+}
+
+/// Text that the trained model writes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SampleConfig {
+    /// What it starts from. Default: a newline.
+    #[serde(default = "default_prompt")]
+    pub prompt: String,
+    /// Tokens to write. Default: 200.
+    #[serde(default = "default_sample_tokens")]
+    pub tokens: usize,
+    /// Below 1 more certain, above 1 more varied, 0 the most likely token. Default: 0.8.
+    #[serde(default = "default_temperature")]
+    pub temperature: f64,
+}
+
+fn default_prompt() -> String {
+    "\n".into()
+}
+
+fn default_sample_tokens() -> usize {
+    200
+}
+
+fn default_temperature() -> f64 {
+    0.8
+}
+
+impl Run {
+    /// Micro-batches in an update, however they are asked for.
+    pub(crate) fn micro_batches(&self) -> usize {
+        let asked = self.composed().into_iter().find_map(|strategy| match strategy {
+            StrategyConfig::Accumulate(micro_batches) => Some(micro_batches),
+            StrategyConfig::Amp(_) | StrategyConfig::Clip(_) => None,
+        });
+        asked.unwrap_or(1)
+    }
+
+    /// The strategies with `batch.accumulate` in its place: after what casts, before what needs
+    /// the whole window.
+    pub fn composed(&self) -> Vec<StrategyConfig> {
+        let mut strategies = self.strategies.clone();
+        if self.batch.accumulate > 1 {
+            let is_clip = |strategy: &StrategyConfig| matches!(strategy, StrategyConfig::Clip(_));
+            let place = strategies.iter().position(is_clip).unwrap_or(strategies.len());
+            strategies.insert(place, StrategyConfig::Accumulate(self.batch.accumulate));
+        }
+        strategies
+    }
+}
+
+impl<M: burn::module::Module + 'static> Strategy<M> for StrategyConfig {
+    type Stage = Box<dyn Stage<M>>;
+
+    fn start(&self, setup: &mut Setup<M>) -> Result<Self::Stage, StrategyError> {
+        Ok(match self {
+            Self::Amp(Precision::bf16) => Box::new(Amp::bf16().start(setup)?),
+            Self::Accumulate(micro_batches) => Box::new(Accumulate(*micro_batches).start(setup)?),
+            Self::Clip(clip) => Box::new(clip.recipe().start(setup)?),
+        })
+    }
+}
+
+impl ClipConfig {
+    /// The norm, unless a value is given; that only one is, has been checked.
+    fn recipe(&self) -> Clip {
+        match self.value {
+            Some(value) => Clip::value(value),
+            None => Clip::norm(self.norm.unwrap_or(f64::NAN)),
+        }
+    }
+}

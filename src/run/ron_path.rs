@@ -1,0 +1,395 @@
+//! Finds and replaces single values of a RON text by their path, such as `model.layers` or
+//! `strategies.0`, leaving every other byte, names of enums and comments included, as it was.
+
+use std::ops::Range;
+
+use super::ron_scan::{self, Entry, Group, ScanError, Shape, Value, line, plain_name};
+
+/// Where a value stands in its document.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// The value's bytes.
+    pub span: Range<usize>,
+    /// The 1-based line on which the value begins.
+    pub line: usize,
+}
+
+/// Why a path leads nowhere, or why a value cannot be put there.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PathError {
+    /// The document is not RON.
+    #[error("line {line}: expected {expected}, found {found}")]
+    Syntax {
+        /// The 1-based line.
+        line: usize,
+        /// What should stand there.
+        expected: String,
+        /// What stands there.
+        found: String,
+    },
+    /// The new value is not exactly one RON value.
+    #[error("the value `{value}`: expected {expected}, found {found}")]
+    Value {
+        /// The value as it was given.
+        value: String,
+        /// What should stand there.
+        expected: String,
+        /// What stands there.
+        found: String,
+    },
+    /// The path has an empty segment.
+    #[error("the path `{path}`: expected a field or an index as segment {position}, found nothing")]
+    Empty {
+        /// The path as it was given.
+        path: String,
+        /// Which segment is empty, counted from 1.
+        position: usize,
+    },
+    /// A struct or map does not have the field that the path names.
+    #[error("line {line}: {} has no `{segment}`; expected {known}", place(.prefix))]
+    Missing {
+        /// The longest part of the path that exists; empty for the document itself.
+        prefix: String,
+        /// The segment after it.
+        segment: String,
+        /// The line of `prefix`.
+        line: usize,
+        /// The fields that are there, as a phrase.
+        known: String,
+    },
+    /// A list or tuple does not have the element that the path names.
+    #[error(
+        "line {line}: {} has {length} element(s); expected an index below {length}, found `{segment}`",
+        place(.prefix)
+    )]
+    Index {
+        /// The path of the list; empty for the document itself.
+        prefix: String,
+        /// The segment after it.
+        segment: String,
+        /// The line of `prefix`.
+        line: usize,
+        /// How many elements the list has.
+        length: usize,
+    },
+    /// The path goes on below a value that has no parts.
+    #[error(
+        "line {line}: {} is {found}; expected a struct, list or map that has `{segment}`",
+        place(.prefix)
+    )]
+    Leaf {
+        /// The path of the value without parts; empty for the document itself.
+        prefix: String,
+        /// The segment after it.
+        segment: String,
+        /// The line of `prefix`.
+        line: usize,
+        /// The value's beginning.
+        found: String,
+    },
+}
+
+/// Byte range of the value at `path`, and its line.
+///
+/// Segments are separated by dots: names of fields, string keys of maps, or indices into lists
+/// and tuples. Names before a parenthesis are passed over: in `model: Gpt(layers: 4)` the 4 is
+/// `model.layers`. So is `Some`: in `clip: Some((norm: 1.0))` the number is `clip.norm`, while
+/// `clip` is all of `Some((norm: 1.0))`.
+///
+/// # Errors
+/// Where the document is malformed, or has no such value.
+pub fn find(document: &str, path: &str) -> Result<Found, PathError> {
+    let root = scan(document)?;
+    let segments = split(path)?;
+    let walk = Walk::new(document, &root, &segments);
+    if walk.depth < segments.len() {
+        return Err(walk.error(&segments));
+    }
+    let span = walk.value.span.clone();
+    Ok(Found {
+        line: line(document, span.start),
+        span,
+    })
+}
+
+/// The document with the value at `path` replaced by `value`.
+///
+/// A field or string key that its struct or map does not have yet is added after the last one:
+/// `model.width` set to 64 makes `Gpt(layers: 4, width: 64)` of `Gpt(layers: 4)`. Comments and
+/// whitespace around `value` are left out.
+///
+/// # Errors
+/// Where `value` is not one RON value, the document is malformed, or the path's parent is missing.
+pub fn set(document: &str, path: &str, value: &str) -> Result<String, PathError> {
+    let value = lone(value)?;
+    let root = scan(document)?;
+    let segments = split(path)?;
+    let walk = Walk::new(document, &root, &segments);
+    if walk.depth == segments.len() {
+        let span = walk.value.span.clone();
+        return Ok([&document[..span.start], value, &document[span.end..]].concat());
+    }
+    let added = match (&segments[walk.depth..], &walk.parts().shape) {
+        ([name], Shape::Group(group)) => new_key(document, group, name)
+            .map(|key| add(document, walk.parts(), group, &format!("{key}: {value}"))),
+        _ => None,
+    };
+    added.ok_or_else(|| walk.error(&segments))
+}
+
+/// The line on which the value at `path` begins, or the deepest part of the path that exists;
+/// in a malformed document, the line of the mistake.
+///
+/// In `"(\n  model: Gpt(\n    layers: 4,\n  ),\n)"`, `model.layers` is on line 3, and
+/// `model.width`, which is not there, is answered with 2.
+pub fn line_of(document: &str, path: &str) -> usize {
+    match ron_scan::document(document) {
+        Ok(root) => {
+            let segments: Vec<&str> = path.split('.').collect();
+            Walk::new(document, &root, &segments).line()
+        }
+        Err(error) => line(document, error.at),
+    }
+}
+
+/// How far a path leads.
+struct Walk<'a> {
+    document: &'a str,
+    value: &'a Value,
+    /// How many segments were found.
+    depth: usize,
+}
+
+impl<'a> Walk<'a> {
+    fn new(document: &'a str, root: &'a Value, segments: &[&str]) -> Self {
+        let mut walk = Walk {
+            document,
+            value: root,
+            depth: 0,
+        };
+        for segment in segments {
+            let Some(value) = walk.child(segment) else {
+                break;
+            };
+            walk.value = value;
+            walk.depth += 1;
+        }
+        walk
+    }
+
+    /// The value, or what is within its `Some(...)`.
+    fn parts(&self) -> &'a Value {
+        let mut value = self.value;
+        while let Shape::Group(group) = &value.shape
+            && &self.document[group.name.clone()] == "Some"
+            && let [
+                Entry {
+                    key: None,
+                    value: inner,
+                },
+            ] = group.entries.as_slice()
+        {
+            value = inner;
+        }
+        value
+    }
+
+    fn child(&self, segment: &str) -> Option<&'a Value> {
+        let Shape::Group(group) = &self.parts().shape else {
+            return None;
+        };
+        let entry = if is_keyed(group) {
+            let name = if group.close == ')' {
+                plain_name(segment)
+            } else {
+                segment
+            };
+            let is_it = |entry: &&Entry| key(self.document, entry).as_deref() == Some(name);
+            group.entries.iter().find(is_it)
+        } else {
+            index(segment).and_then(|index| group.entries.get(index))
+        };
+        entry.map(|entry| &entry.value)
+    }
+
+    fn line(&self) -> usize {
+        line(self.document, self.value.span.start)
+    }
+
+    /// Why the segment after the last one found leads nowhere.
+    fn error(&self, segments: &[&str]) -> PathError {
+        let prefix = segments[..self.depth].join(".");
+        let segment = segments[self.depth].to_string();
+        let line = self.line();
+        let parts = self.parts();
+        match &parts.shape {
+            Shape::Group(group)
+                if is_keyed(group) || (is_struct(group) && index(&segment).is_none()) =>
+            {
+                PathError::Missing {
+                    prefix,
+                    segment,
+                    line,
+                    known: known(self.document, group),
+                }
+            }
+            Shape::Group(group) => PathError::Index {
+                prefix,
+                segment,
+                line,
+                length: group.entries.len(),
+            },
+            _ => PathError::Leaf {
+                prefix,
+                segment,
+                line,
+                found: quote(&self.document[parts.span.clone()]),
+            },
+        }
+    }
+}
+
+/// Whether entries are named: those of maps and of structs with named fields.
+fn is_keyed(group: &Group) -> bool {
+    group.close == '}'
+        || group
+            .entries
+            .first()
+            .is_some_and(|entry| entry.key.is_some())
+}
+
+/// Whether fields may be added: `()` is taken for a struct without fields.
+fn is_struct(group: &Group) -> bool {
+    group.close == ')' && (group.entries.is_empty() || is_keyed(group))
+}
+
+/// Only plain digits: `+1` and `01` would be two more names for one element.
+fn index(segment: &str) -> Option<usize> {
+    let index = segment.parse::<usize>().ok()?;
+    (index.to_string() == segment).then_some(index)
+}
+
+/// What a path calls an entry: its field's name, its string key's content, or its key as written.
+fn key(document: &str, entry: &Entry) -> Option<String> {
+    let key = entry.key.as_ref()?;
+    let text = &document[key.span.clone()];
+    Some(match key.shape {
+        Shape::Name => plain_name(text).to_string(),
+        _ => ron::from_str(text).unwrap_or_else(|_| text.to_string()),
+    })
+}
+
+/// How the key of a new entry is written, if the group can take one of that name.
+fn new_key(document: &str, group: &Group, name: &str) -> Option<String> {
+    if is_struct(group) {
+        let plain = plain_name(name);
+        let fits = !plain.starts_with(|c: char| c.is_ascii_digit())
+            && plain.chars().all(|c| c == '_' || c.is_ascii_alphanumeric());
+        return (fits && !plain.is_empty()).then(|| name.to_string());
+    }
+    let is_text = |key: &Value| ron::from_str::<String>(&document[key.span.clone()]).is_ok();
+    let takes_text = group.close == '}'
+        && group
+            .entries
+            .iter()
+            .all(|e| e.key.as_ref().is_some_and(is_text));
+    takes_text.then(|| ron::to_string(name).ok()).flatten()
+}
+
+/// The document with `entry` added at the group's end, on a line of its own where the closing
+/// bracket has one.
+fn add(document: &str, value: &Value, group: &Group, entry: &str) -> String {
+    let close = value.span.end - group.close.len_utf8();
+    let body = document[..close].trim_end_matches([' ', '\t', '\r', '\n']);
+    let gap = &document[body.len()..close];
+    let last = group.entries.last().map(|entry| entry.value.span.end);
+    let comma = last.filter(|_| !group.comma);
+    let (before, after) = body.split_at(comma.unwrap_or(body.len()));
+    let comma = if comma.is_some() { "," } else { "" };
+    let newline = if gap.contains("\r\n") { "\r\n" } else { "\n" };
+    let added = match gap.rsplit_once('\n') {
+        Some((_, outer)) => format!("{newline}{}{entry},", indent(document, group, outer)),
+        None if body.ends_with(['(', '{']) => entry.to_string(),
+        None => format!(" {entry}"),
+    };
+    [before, comma, after, &added, &document[body.len()..]].concat()
+}
+
+/// The whitespace before the last entry's line, or a step more than the closing bracket's.
+fn indent(document: &str, group: &Group, outer: &str) -> String {
+    let key = group.entries.last().and_then(|entry| entry.key.as_ref());
+    key.and_then(|key| document[..key.span.start].rsplit_once('\n'))
+        .map(|(_, before)| before)
+        .filter(|before| before.chars().all(|c| matches!(c, ' ' | '\t')))
+        .map_or_else(|| format!("{outer}    "), str::to_string)
+}
+
+fn scan(document: &str) -> Result<Value, PathError> {
+    ron_scan::document(document).map_err(
+        |ScanError {
+             at,
+             expected,
+             found,
+         }| PathError::Syntax {
+            line: line(document, at),
+            expected,
+            found,
+        },
+    )
+}
+
+fn lone(value: &str) -> Result<&str, PathError> {
+    match ron_scan::lone_value(value) {
+        Ok(scanned) => Ok(&value[scanned.span]),
+        Err(ScanError {
+            expected, found, ..
+        }) => Err(PathError::Value {
+            value: value.to_string(),
+            expected,
+            found,
+        }),
+    }
+}
+
+fn split(path: &str) -> Result<Vec<&str>, PathError> {
+    let segments: Vec<&str> = path.split('.').collect();
+    match segments.iter().position(|segment| segment.is_empty()) {
+        Some(empty) => Err(PathError::Empty {
+            path: path.to_string(),
+            position: empty + 1,
+        }),
+        None => Ok(segments),
+    }
+}
+
+fn place(prefix: &str) -> String {
+    if prefix.is_empty() {
+        "the document".into()
+    } else {
+        format!("`{prefix}`")
+    }
+}
+
+fn known(document: &str, group: &Group) -> String {
+    let names = group
+        .entries
+        .iter()
+        .filter_map(|entry| key(document, entry));
+    let names: Vec<String> = names.map(|name| format!("`{name}`")).collect();
+    if names.is_empty() {
+        "nothing, as it is empty".into()
+    } else {
+        format!("one of {}", names.join(", "))
+    }
+}
+
+/// The beginning of a value, for a message.
+fn quote(text: &str) -> String {
+    let start: String = text.chars().take(40).collect();
+    let dots = if start.len() < text.len() { "..." } else { "" };
+    format!("`{start}{dots}`")
+}
+
+#[cfg(test)]
+#[path = "ron_path_tests.rs"]
+mod tests;

@@ -1,0 +1,403 @@
+//! Where the values of a RON text lie: a scanner that keeps byte ranges and drops nothing.
+//!
+//! It checks that brackets, quotes and separators fit together; whether a number or an escape
+//! is one that RON knows is left to the real parser. Whatever `ron` reads, this reads too.
+
+use std::ops::Range;
+
+/// As deep as `ron` itself nests values by default.
+const MAX_DEPTH: usize = 128;
+
+/// A value and where it stands.
+#[derive(Debug)]
+pub(super) struct Value {
+    pub(super) span: Range<usize>,
+    pub(super) shape: Shape,
+}
+
+/// What a value looks like.
+#[derive(Debug)]
+pub(super) enum Shape {
+    /// A lone identifier: an enum's unit variant, `true`, `None`.
+    Name,
+    /// A number, string, character or range.
+    Scalar,
+    /// Anything in brackets.
+    Group(Group),
+}
+
+/// A struct, tuple, list or map.
+#[derive(Debug)]
+pub(super) struct Group {
+    /// The struct's or variant's name; empty where there is none.
+    pub(super) name: Range<usize>,
+    /// Which bracket ends it: `)`, `]` or `}`.
+    pub(super) close: char,
+    pub(super) entries: Vec<Entry>,
+    /// Whether a comma follows the last entry.
+    pub(super) comma: bool,
+}
+
+/// A field, a map entry, or a list's element (which has no key).
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) key: Option<Value>,
+    pub(super) value: Value,
+}
+
+/// Where and why a text is not RON.
+#[derive(Debug)]
+pub(super) struct ScanError {
+    pub(super) at: usize,
+    pub(super) expected: String,
+    pub(super) found: String,
+}
+
+type Scan<T> = Result<T, ScanError>;
+
+/// The only value of a run file, after any `#![enable(...)]`.
+pub(super) fn document(text: &str) -> Scan<Value> {
+    let mut scanner = Scanner::new(text);
+    scanner.attributes()?;
+    scanner.only_value()
+}
+
+/// The only value of `text`, without attributes.
+pub(super) fn lone_value(text: &str) -> Scan<Value> {
+    Scanner::new(text).only_value()
+}
+
+/// The 1-based line of byte `at`.
+pub(super) fn line(text: &str, at: usize) -> usize {
+    1 + text.bytes().take(at).filter(|byte| *byte == b'\n').count()
+}
+
+/// A field's name without the `r#` that RON lets one write before it.
+pub(super) fn plain_name(name: &str) -> &str {
+    name.strip_prefix("r#").unwrap_or(name)
+}
+
+fn is_space(c: char) -> bool {
+    matches!(
+        c,
+        '\t'..='\r' | ' ' | '\u{85}' | '\u{200E}' | '\u{200F}' | '\u{2028}' | '\u{2029}'
+    )
+}
+
+/// Wider than RON's identifiers outside ASCII, so that no Unicode table is needed.
+fn is_name(c: char) -> bool {
+    c == '_' || c.is_ascii_alphanumeric() || (!c.is_ascii() && !is_space(c))
+}
+
+struct Scanner<'a> {
+    text: &'a str,
+    at: usize,
+    depth: usize,
+}
+
+impl<'a> Scanner<'a> {
+    fn new(text: &'a str) -> Self {
+        Self {
+            text,
+            at: 0,
+            depth: 0,
+        }
+    }
+
+    fn rest(&self) -> &'a str {
+        &self.text[self.at..]
+    }
+
+    fn peek(&self) -> Option<char> {
+        self.rest().chars().next()
+    }
+
+    fn bump(&mut self) -> Option<char> {
+        let c = self.peek()?;
+        self.at += c.len_utf8();
+        Some(c)
+    }
+
+    fn eat(&mut self, token: &str) -> bool {
+        let here = self.rest().starts_with(token);
+        if here {
+            self.at += token.len();
+        }
+        here
+    }
+
+    fn eat_while(&mut self, wanted: impl Fn(char) -> bool) {
+        let rest = self.rest();
+        self.at += rest.find(|c| !wanted(c)).unwrap_or(rest.len());
+    }
+
+    fn expect(&mut self, token: &str) -> Scan<()> {
+        if self.eat(token) {
+            Ok(())
+        } else {
+            Err(self.wants(format!("`{token}`")))
+        }
+    }
+
+    /// The error that something else should stand here.
+    fn wants(&self, expected: impl Into<String>) -> ScanError {
+        let found = match self.peek() {
+            Some(c) => format!("`{}`", c.escape_debug()),
+            None => "the end".into(),
+        };
+        ScanError {
+            at: self.at,
+            expected: expected.into(),
+            found,
+        }
+    }
+
+    /// The error that what began at `start` never ends.
+    fn unclosed(&self, start: usize, end: &str) -> ScanError {
+        let expected = format!("`{end}` to end what begins here");
+        ScanError {
+            at: start,
+            expected,
+            found: "the end".into(),
+        }
+    }
+
+    fn only_value(&mut self) -> Scan<Value> {
+        self.space()?;
+        let value = self.value()?;
+        self.space()?;
+        match self.peek() {
+            None => Ok(value),
+            Some(_) => Err(self.wants("nothing after the value")),
+        }
+    }
+
+    fn attributes(&mut self) -> Scan<()> {
+        self.space()?;
+        while self.eat("#") {
+            self.space()?;
+            self.expect("!")?;
+            self.space()?;
+            if self.peek() != Some('[') {
+                return Err(self.wants("`[`"));
+            }
+            self.group(self.at..self.at)?;
+            self.space()?;
+        }
+        Ok(())
+    }
+
+    /// Passes whitespace and comments.
+    fn space(&mut self) -> Scan<()> {
+        loop {
+            self.eat_while(is_space);
+            if self.rest().starts_with("//") {
+                self.eat_while(|c| c != '\n');
+            } else if self.rest().starts_with("/*") {
+                self.block_comment()?;
+            } else {
+                return Ok(());
+            }
+        }
+    }
+
+    fn block_comment(&mut self) -> Scan<()> {
+        let start = self.at;
+        let mut depth = 0usize;
+        loop {
+            if self.eat("/*") {
+                depth += 1;
+            } else if self.eat("*/") {
+                depth -= 1;
+            } else if self.bump().is_none() {
+                return Err(self.unclosed(start, "*/"));
+            }
+            if depth == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    fn value(&mut self) -> Scan<Value> {
+        let start = self.at;
+        let shape = match self.peek() {
+            Some('(' | '[' | '{') => self.group(start..start)?,
+            Some('"') => self.string()?,
+            Some('\'') => self.character()?,
+            Some('0'..='9' | '+' | '-' | '.') => self.number()?,
+            Some(c) if is_name(c) => self.word()?,
+            _ => return Err(self.wants("a value")),
+        };
+        Ok(Value {
+            span: start..self.at,
+            shape,
+        })
+    }
+
+    /// A number or a range, whose ends may be bytes: `1..=5`, `b'a'..b'f'`.
+    fn number(&mut self) -> Scan<Shape> {
+        let start = self.at;
+        let part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '+' | '-' | '.');
+        self.eat_while(part);
+        if self.text[start..self.at].ends_with("..") && self.eat("=") {
+            self.eat_while(part);
+        }
+        let bound = self.text[start..self.at].strip_suffix('b');
+        if self.peek() == Some('\'') && bound.is_some_and(|bound| bound.ends_with(['.', '='])) {
+            return self.character();
+        }
+        Ok(Shape::Scalar)
+    }
+
+    /// What begins with a letter: an identifier, or a string or byte with a prefix.
+    fn word(&mut self) -> Scan<Shape> {
+        let rest = self.rest();
+        let starts = |prefixes: &[&str]| prefixes.iter().any(|prefix| rest.starts_with(prefix));
+        if starts(&["b\""]) {
+            self.bump();
+            return self.string();
+        }
+        if starts(&["b'"]) {
+            self.bump();
+            let byte = self.character()?;
+            return if self.rest().starts_with("..") {
+                self.number()
+            } else {
+                Ok(byte)
+            };
+        }
+        if starts(&["r\"", "r#\"", "r##", "br\"", "br#"]) {
+            return self.raw_string();
+        }
+        self.identifier()
+    }
+
+    fn identifier(&mut self) -> Scan<Shape> {
+        let start = self.at;
+        if self.eat("r#") {
+            self.eat_while(|c| is_name(c) || matches!(c, '.' | '+' | '-'));
+        } else {
+            self.eat_while(is_name);
+        }
+        let name = start..self.at;
+        self.space()?;
+        if self.peek() == Some('(') {
+            return self.group(name);
+        }
+        self.at = name.end;
+        Ok(Shape::Name)
+    }
+
+    fn string(&mut self) -> Scan<Shape> {
+        let start = self.at;
+        self.bump();
+        while let Some(c) = self.bump() {
+            match c {
+                '"' => return Ok(Shape::Scalar),
+                '\\' => self.bump(),
+                _ => None,
+            };
+        }
+        Err(self.unclosed(start, "\""))
+    }
+
+    fn raw_string(&mut self) -> Scan<Shape> {
+        let start = self.at;
+        self.eat_while(|c| matches!(c, 'b' | 'r'));
+        let hashes = self.at;
+        self.eat_while(|c| c == '#');
+        let end = format!("\"{}", &self.text[hashes..self.at]);
+        self.expect("\"")?;
+        let Some(length) = self.rest().find(&end) else {
+            return Err(self.unclosed(start, &end));
+        };
+        self.at += length + end.len();
+        Ok(Shape::Scalar)
+    }
+
+    fn character(&mut self) -> Scan<Shape> {
+        self.bump();
+        if self.bump() == Some('\\') {
+            self.bump();
+            self.eat_while(|c| c.is_ascii_hexdigit() || matches!(c, '{' | '}'));
+        }
+        self.expect("'")?;
+        Ok(Shape::Scalar)
+    }
+
+    fn group(&mut self, name: Range<usize>) -> Scan<Shape> {
+        let open = self.at;
+        let close = match self.bump() {
+            Some('(') => ')',
+            Some('[') => ']',
+            _ => '}',
+        };
+        if self.depth == MAX_DEPTH {
+            return Err(self.wants(format!("at most {MAX_DEPTH} values within each other")));
+        }
+        self.depth += 1;
+        let mut group = Group {
+            name,
+            close,
+            entries: Vec::new(),
+            comma: true,
+        };
+        while !self.ends(open, &group)? {
+            let entry = self.entry(&group)?;
+            group.entries.push(entry);
+            self.space()?;
+            group.comma = self.eat(",");
+        }
+        self.depth -= 1;
+        Ok(Shape::Group(group))
+    }
+
+    /// Whether the group ends here; if not, another entry may follow.
+    fn ends(&mut self, open: usize, group: &Group) -> Scan<bool> {
+        self.space()?;
+        if self.eat(group.close.encode_utf8(&mut [0; 4])) {
+            return Ok(true);
+        }
+        if group.comma && self.peek().is_some() {
+            return Ok(false);
+        }
+        let opened = line(self.text, open);
+        Err(self.wants(format!(
+            "`,`, or `{}` for the bracket of line {opened}",
+            group.close
+        )))
+    }
+
+    fn entry(&mut self, group: &Group) -> Scan<Entry> {
+        let first = self.value()?;
+        self.space()?;
+        let has_key = self.peek() == Some(':');
+        let needs_key = match group.close {
+            ']' => false,
+            '}' => true,
+            _ => group
+                .entries
+                .first()
+                .map_or(has_key, |entry| entry.key.is_some()),
+        };
+        if has_key != needs_key {
+            return Err(self.wants(if needs_key { "`:`" } else { "`,`" }));
+        }
+        if !has_key {
+            return Ok(Entry {
+                key: None,
+                value: first,
+            });
+        }
+        if group.close == ')' && !matches!(first.shape, Shape::Name) {
+            self.at = first.span.start;
+            return Err(self.wants("a field's name"));
+        }
+        self.bump();
+        self.space()?;
+        Ok(Entry {
+            key: Some(first),
+            value: self.value()?,
+        })
+    }
+}

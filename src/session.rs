@@ -1,0 +1,210 @@
+//! A training run at work: master, replica, optimizer, and one step of them.
+
+use std::time::Instant;
+
+use burn::module::Module;
+use burn::optim::{GradientsParams, ModuleOptimizer};
+use burn::tensor::{DType, Device, Tensor};
+use firebrick_datasets::Batch;
+use firebrick_strategies::{Grads, Outcome, Pass, Setup, SkipReason, Stage, Strategy, tie, tied};
+
+use crate::accounting::{ParameterBytes, tensor_bytes};
+use crate::step::{Step, Verdict};
+use crate::{Loss, Objective, Schedule, TrainError};
+
+/// The live state between two steps.
+pub(crate) struct Session<M, S> {
+    stage: S,
+    weights: Weights<M>,
+    optimizer: ModuleOptimizer,
+    schedule: Schedule,
+    /// Updates that the schedule is stretched over.
+    total_updates: u64,
+    updates: u64,
+    tied: bool,
+    device: Device,
+    bytes: ParameterBytes,
+}
+
+/// Master and replica. Only inside an update are they not both there: the optimizer changes the
+/// master in place where nothing else holds its tensors.
+struct Weights<M> {
+    pair: Option<(M, M)>,
+}
+
+impl<M: Module> Weights<M> {
+    fn publish(master: M, stage: &mut impl Stage<M>) -> Self {
+        let replica = stage.publish(master.clone());
+        Self {
+            pair: Some((master, replica)),
+        }
+    }
+
+    fn pair(&self) -> (&M, &M) {
+        let (master, replica) = self.pair.as_ref().expect("master and replica are back after each update");
+        (master, replica)
+    }
+
+    fn update(&mut self, stage: &mut impl Stage<M>, update: impl FnOnce(M) -> M) {
+        if let Some((master, replica)) = self.pair.take() {
+            drop(replica);
+            *self = Self::publish(update(master), stage);
+        }
+    }
+}
+
+impl<M: Module, S: Stage<M>> Session<M, S> {
+    /// Starts the strategies on the model. Returns the session and the micro-batches of a window.
+    pub fn start<R: Strategy<M, Stage = S>>(
+        strategies: &R,
+        model: M,
+        optimizer: ModuleOptimizer,
+        schedule: Schedule,
+        total_updates: impl FnOnce(usize) -> u64,
+    ) -> Result<(Self, usize), TrainError> {
+        if optimizer.has_gradient_clipping() {
+            return Err(TrainError::OptimizerClips);
+        }
+        let device = model.devices().first().cloned().unwrap_or_default().autodiff();
+        let model = if model.devices().iter().all(Device::is_autodiff) { model } else { model.train() };
+        let mut setup = Setup::new(&model, &device);
+        let mut stage = strategies.start(&mut setup)?;
+        let window = setup.window();
+        let master = stage.own(model);
+        let tied = tied(&master);
+        let weights = Weights::publish(master, &mut stage);
+        let (master, replica) = weights.pair();
+        let bytes = ParameterBytes::of(master, replica);
+        let session = Self {
+            stage,
+            weights,
+            optimizer,
+            schedule,
+            total_updates: total_updates(window),
+            updates: 0,
+            tied,
+            device,
+            bytes,
+        };
+        Ok((session, window))
+    }
+
+    /// One window: forward and backward of each micro-batch, then the update, or none.
+    pub fn step<B: Batch>(&mut self, window: Vec<B>) -> Result<Step, TrainError>
+    where
+        M: Objective<B>,
+    {
+        let started = Instant::now();
+        let items: usize = window.iter().map(Batch::items).sum();
+        let tokens = window.iter().map(Batch::tokens).sum();
+        let mut step = Step::new(self.updates, items, tokens);
+        if items == 0 {
+            step.verdict = Verdict::Skipped(SkipReason::NoItems);
+            return Ok(step);
+        }
+        let last = window.len() - 1;
+        let mut outcome = Outcome::Hold;
+        for (index, batch) in window.into_iter().enumerate() {
+            let loss = self.forward(batch)? / items as f64;
+            step.add_loss(loss.clone().inner());
+            step.sample_memory(&self.device);
+            let (master, replica) = self.weights.pair();
+            let params = GradientsParams::from_grads(loss.backward(), replica);
+            drop(loss);
+            outcome = self.stage.collect(master, Grads::new(params, index == last))?;
+        }
+        self.settle(outcome, &mut step)?;
+        step.sample_memory(&self.device);
+        step.seconds = started.elapsed().as_secs_f64();
+        Ok(step)
+    }
+
+    /// The summed loss of one micro-batch, checked.
+    fn forward<B: Batch>(&self, batch: B) -> Result<Tensor<1>, TrainError>
+    where
+        M: Objective<B>,
+    {
+        let expected = batch.items();
+        let Loss { sum, items } = self.weights.pair().1.loss(batch, &Pass::train(&self.device));
+        checked(sum, items, expected)
+    }
+
+    /// What becomes of the window's gradients.
+    fn settle(&mut self, outcome: Outcome, step: &mut Step) -> Result<(), TrainError> {
+        let mut grads = match outcome {
+            Outcome::Apply(grads) => grads,
+            Outcome::Hold => return Err(TrainError::Held(self.stage.name())),
+            Outcome::Skip(reason) => {
+                step.verdict = Verdict::Skipped(reason);
+                return Ok(());
+            }
+        };
+        let norm = grads.norm(self.weights.pair().0);
+        step.norm = Some(norm.clone());
+        let skip = match grads.skip() {
+            Some(reason) => Some(reason.clone()),
+            None if grads.guarded() && !norm.try_into_scalar::<f32>()?.is_finite() => Some(SkipReason::NonFinite),
+            None => None,
+        };
+        match skip {
+            Some(reason) => step.verdict = Verdict::Skipped(reason),
+            None => self.update(grads.into_params(), step),
+        }
+        Ok(())
+    }
+
+    fn update(&mut self, grads: GradientsParams, step: &mut Step) {
+        let rate = self.schedule.rate(self.updates, self.total_updates);
+        step.rate = rate;
+        let Self { optimizer, stage, tied, bytes, .. } = self;
+        self.weights.update(stage, |master| {
+            bytes.gradients = tensor_bytes(&master, &grads);
+            let master = optimizer.step(rate, master, grads);
+            // Burn's optimizer updates the first place of a tied parameter only.
+            if *tied { tie(master) } else { master }
+        });
+        self.updates += 1;
+        step.update = self.updates;
+    }
+
+    /// Updates made so far.
+    pub fn updates(&self) -> u64 {
+        self.updates
+    }
+
+    /// The f32 master, whole.
+    pub fn master(&self) -> &M {
+        self.weights.pair().0
+    }
+
+    /// A copy of the replica that evaluates: outside autodiff, dropout off.
+    pub fn evaluator(&self) -> M {
+        self.weights.pair().1.valid()
+    }
+
+    /// Bytes of master, replica, gradients and optimizer state.
+    ///
+    /// The optimizer's state is counted by reading it, which is meant for the end of a run.
+    pub fn bytes(&self) -> ParameterBytes {
+        self.bytes.with_optimizer(&self.optimizer)
+    }
+
+    /// The device that evaluation runs on.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+}
+
+/// The sum of a loss, once its count and dtype are seen to be right.
+pub(crate) fn checked(sum: Tensor<1>, items: usize, expected: usize) -> Result<Tensor<1>, TrainError> {
+    if items != expected {
+        return Err(TrainError::Items {
+            loss: items,
+            batch: expected,
+        });
+    }
+    match sum.dtype() {
+        DType::F32 | DType::F64 => Ok(sum),
+        other => Err(TrainError::LossDtype(format!("{other:?}").to_lowercase())),
+    }
+}

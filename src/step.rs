@@ -1,0 +1,118 @@
+//! What one step was: first as the device left it, then as numbers.
+
+use burn::tensor::{Device, Tensor, TensorReadError};
+use firebrick_strategies::SkipReason;
+use serde::Serialize;
+
+use crate::memory::Usage;
+
+/// A step whose numbers may still be on the device. Reading them makes the device finish the step,
+/// so the loop reads them after it has handed over the next one.
+pub(crate) struct Step {
+    pub update: u64,
+    pub items: usize,
+    pub tokens: usize,
+    pub rate: f64,
+    pub seconds: f64,
+    pub verdict: Verdict,
+    pub norm: Option<Tensor<1>>,
+    pub memory: Option<Usage>,
+    loss: Option<Tensor<1>>,
+}
+
+/// Whether the step updated the model.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Verdict {
+    Applied,
+    Skipped(SkipReason),
+}
+
+/// The numbers of one step, as the dashboard shows and the log keeps them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct StepNumbers {
+    /// Updates made so far, this one included. A skipped step does not count.
+    pub step: u64,
+    /// Epoch of the data, from 0.
+    pub epoch: u64,
+    /// Mean loss over the supervised items of the window.
+    pub loss: f64,
+    /// Learning rate of the update; 0 where it was skipped.
+    pub learning_rate: f64,
+    /// L2 norm of all gradients before clipping.
+    pub gradient_norm: f64,
+    /// Supervised items in the window.
+    pub items: usize,
+    /// Tokens in the window, padding not counted.
+    pub tokens: usize,
+    /// Wall-clock seconds from the end of the step before to the end of this one.
+    pub seconds: f64,
+    /// `tokens / seconds`.
+    pub tokens_per_second: f64,
+    /// Updates skipped so far.
+    pub skipped_steps: u64,
+    /// Why this step made no update, if it made none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skipped: Option<String>,
+    /// Bytes in use after the step; 0 where nothing counts them.
+    pub memory_bytes: usize,
+    /// The most bytes in use so far.
+    pub peak_bytes: usize,
+}
+
+impl Step {
+    /// Nothing computed yet.
+    pub fn new(update: u64, items: usize, tokens: usize) -> Self {
+        Self {
+            update,
+            items,
+            tokens,
+            rate: 0.0,
+            seconds: 0.0,
+            verdict: Verdict::Applied,
+            norm: None,
+            memory: None,
+            loss: None,
+        }
+    }
+
+    /// Adds one micro-batch's share of the window's mean loss.
+    pub fn add_loss(&mut self, loss: Tensor<1>) {
+        self.loss = Some(match self.loss.take() {
+            None => loss,
+            Some(sum) => sum + loss,
+        });
+    }
+
+    /// Looks at the memory in use; the highest look counts.
+    pub fn sample_memory(&mut self, device: &Device) {
+        let Some(now) = Usage::of(device) else { return };
+        let peak = self.memory.map_or(now.peak, |before| before.peak.max(now.peak));
+        self.memory = Some(Usage { peak, ..now });
+    }
+
+    /// Waits for the device and reads the numbers.
+    pub fn read(self) -> Result<StepNumbers, TensorReadError> {
+        let read = |tensor: Option<Tensor<1>>| match tensor {
+            Some(tensor) => tensor.try_into_scalar::<f64>(),
+            None => Ok(0.0),
+        };
+        let memory = self.memory.unwrap_or_default();
+        Ok(StepNumbers {
+            step: self.update,
+            loss: read(self.loss)?,
+            learning_rate: self.rate,
+            gradient_norm: read(self.norm)?,
+            items: self.items,
+            tokens: self.tokens,
+            seconds: self.seconds,
+            tokens_per_second: self.tokens as f64 / self.seconds.max(f64::MIN_POSITIVE),
+            skipped: match self.verdict {
+                Verdict::Applied => None,
+                Verdict::Skipped(reason) => Some(reason.to_string()),
+            },
+            memory_bytes: memory.live,
+            peak_bytes: memory.peak,
+            ..StepNumbers::default()
+        })
+    }
+}

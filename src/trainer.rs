@@ -1,0 +1,420 @@
+//! The trainer: a composition of strategies and the settings of the loop.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use burn::lr_scheduler::constant::ConstantLr;
+use burn::optim::{ModuleOptimizer, SgdConfig};
+use burn::train::logger::{FileMetricLogger, InMemoryMetricLogger};
+use burn::train::metric::store::{Aggregate, Direction, Split};
+use burn::train::{
+    Interrupter, Learner, MetricEarlyStoppingStrategy, StoppingCondition, SupervisedLearningStrategy,
+    SupervisedTraining, SupervisedTrainingEventProcessor, TrainLoader, TrainingComponents,
+    TrainingStrategy, ValidLoader,
+};
+use firebrick_datasets::{Batch, Cursor};
+use firebrick_strategies::{Identity, Stack, Stage, Strategy};
+
+use crate::dashboard::{NoBatches, Show, Vessel};
+use crate::feed::{Feed, windows_in_epoch};
+use crate::gauges;
+use crate::log::Log;
+use crate::report::Report;
+use crate::session::Session;
+use crate::step::StepNumbers;
+use crate::training_loop::{Components, History, Plan, TrainingLoop};
+use crate::{Data, Objective, Schedule, TrainError, saving};
+
+/// Trains an ordinary Burn model; how is composed, one line per technique.
+///
+/// ```
+/// # use burn::optim::AdamWConfig;
+/// # use burn::tensor::Device;
+/// # use firebrick::{datasets::{Tokenizer, Windows}, models::GptConfig, *};
+/// # let text = "to be or not to be, that is the question; ".repeat(20);
+/// # let tokenizer = Tokenizer::characters(&text)?;
+/// # let data = Data::new(Windows::new(tokenizer.encode(&text)?, 8)?.shuffled(1));
+/// # let config = GptConfig { layers: 1, heads: 1, width: 8, dropout: 0.0, bias: true, tied: true };
+/// # let model = config.init(tokenizer.vocab_size(), 8, &Device::flex().autodiff());
+/// # let optimizer = AdamWConfig::new().init();
+/// # let schedule = Schedule::cosine(1e-2).warmup(2);
+/// let trained = Trainer::new()
+///     .with(Amp::bf16())
+///     .with(Accumulate(2))
+///     .with(Clip::norm(1.0))
+///     .steps(10)
+///     .fit(model, optimizer, schedule, data)?;
+/// assert_eq!(trained.report.steps, 10);
+/// # Ok::<(), TrainError>(())
+/// ```
+///
+/// Every strategy can be removed and the program still trains the same model to the same place.
+///
+/// # Order
+///
+/// Gradients meet the strategies in the order in which they are written. With Ψ parameters:
+///
+/// | composition | bytes held between steps | in a step |
+/// |---|---|---|
+/// | none | 12Ψ: 4 weights, 8 moments | 4Ψ of f32 gradients |
+/// | `Accumulate(8)` | 12Ψ | 4Ψ held over the window, and 4Ψ from each backward pass |
+/// | `Amp::bf16()` | 14Ψ: 4 master, 2 replica, 8 moments | 2Ψ from the backward pass become 4Ψ |
+/// | `Amp::bf16()`, `Accumulate(8)` | 14Ψ | 4Ψ held over the window, and 2Ψ from each backward pass |
+///
+/// An order that would give a wrong number is an error of [`fit`](Self::fit), with the fix in it:
+///
+/// ```
+/// # use burn::optim::AdamWConfig;
+/// # use burn::tensor::Device;
+/// # use firebrick::{datasets::Windows, models::GptConfig, *};
+/// # let data = Data::new(Windows::new(vec![0; 99], 8)?);
+/// # let config = GptConfig { layers: 1, heads: 1, width: 8, dropout: 0.0, bias: true, tied: true };
+/// # let model = config.init(1, 8, &Device::flex().autodiff());
+/// # let (optimizer, schedule) = (AdamWConfig::new().init(), Schedule::constant(1e-3));
+/// let wrong = Trainer::new().with(Clip::norm(1.0)).with(Accumulate(4)).steps(1);
+/// let error = wrong.fit(model, optimizer, schedule, data).unwrap_err();
+/// assert_eq!(
+///     error.to_string(),
+///     "Clip stands before Accumulate: it would see each micro-batch by itself, not the window; \
+///      write Accumulate first"
+/// );
+/// # Ok::<(), TrainError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Trainer<S = Identity> {
+    strategies: S,
+    length: Length,
+    evaluate_every: Option<u64>,
+    patience: Option<usize>,
+    output: Option<PathBuf>,
+    show: Show,
+    label: String,
+    interrupter: Interrupted,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Length {
+    Steps(u64),
+    Epochs(u64),
+}
+
+/// [`Interrupter`] has no `Debug`.
+#[derive(Clone, Default)]
+struct Interrupted(Interrupter);
+
+impl std::fmt::Debug for Interrupted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Interrupter({})", self.0.should_stop())
+    }
+}
+
+/// What [`Trainer::fit`] returns.
+#[derive(Debug)]
+pub struct Trained<M> {
+    /// The whole model in f32, outside autodiff.
+    pub model: M,
+    /// The run in numbers.
+    pub report: Report,
+    /// Where the weights of the lowest validation loss are, if the run has an output folder and
+    /// was evaluated.
+    pub best: Option<PathBuf>,
+    /// The numbers of the last step.
+    pub last_step: StepNumbers,
+}
+
+impl Default for Trainer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Trainer {
+    /// No strategy: one epoch, in f32, one micro-batch to an update, progress shown as
+    /// [`Show::Nothing`], and no files.
+    pub fn new() -> Self {
+        Self {
+            strategies: Identity,
+            length: Length::Epochs(1),
+            evaluate_every: None,
+            patience: None,
+            output: None,
+            show: Show::Nothing,
+            label: "training".into(),
+            interrupter: Interrupted::default(),
+        }
+    }
+}
+
+impl<S> Trainer<S> {
+    /// Composes one more strategy, which meets the gradients after those before it.
+    pub fn with<T>(self, strategy: T) -> Trainer<Stack<S, T>> {
+        Trainer {
+            strategies: Stack::new(self.strategies, strategy),
+            length: self.length,
+            evaluate_every: self.evaluate_every,
+            patience: self.patience,
+            output: self.output,
+            show: self.show,
+            label: self.label,
+            interrupter: self.interrupter,
+        }
+    }
+
+    /// Ends after this many updates; epochs follow one another as needed.
+    pub fn steps(mut self, updates: u64) -> Self {
+        self.length = Length::Steps(updates);
+        self
+    }
+
+    /// Ends after this many epochs.
+    pub fn epochs(mut self, epochs: u64) -> Self {
+        self.length = Length::Epochs(epochs);
+        self
+    }
+
+    /// Evaluates after every so many updates and at the end, instead of after each epoch.
+    pub fn evaluate_every(mut self, updates: u64) -> Self {
+        self.evaluate_every = Some(updates);
+        self
+    }
+
+    /// Ends once the validation loss has not fallen for this many evaluations.
+    pub fn early_stopping(mut self, evaluations: usize) -> Self {
+        self.patience = Some(evaluations);
+        self
+    }
+
+    /// Writes into this folder: `model.safetensors` at the end, `best.safetensors` at each lowest
+    /// validation loss, `metrics.jsonl` with a line per step and evaluation, and burn-train's
+    /// metric files. The folder of an earlier run is kept under another name.
+    pub fn output(mut self, folder: impl AsRef<Path>) -> Self {
+        self.output = Some(folder.as_ref().into());
+        self
+    }
+
+    /// Shows the progress.
+    pub fn show(mut self, show: Show) -> Self {
+        self.show = show;
+        self
+    }
+
+    /// Names the run in what is shown.
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.label = label.into();
+        self
+    }
+
+    /// Stops at the next step boundary when this handle says so, with everything saved.
+    pub fn interrupter(mut self, interrupter: Interrupter) -> Self {
+        self.interrupter = Interrupted(interrupter);
+        self
+    }
+
+    /// Trains `model` on `data`, and returns it whole and in f32.
+    ///
+    /// The model runs on the device that its parameters are on.
+    ///
+    /// # Errors
+    ///
+    /// A strategy, setting or order that cannot be; data that cannot be read; an objective whose
+    /// count or dtype is wrong; a file that cannot be written; or nothing but skipped updates.
+    pub fn fit<M, B>(
+        self,
+        model: M,
+        optimizer: ModuleOptimizer,
+        schedule: Schedule,
+        data: Data<B>,
+    ) -> Result<Trained<M>, TrainError>
+    where
+        M: Objective<B> + 'static,
+        B: Batch,
+        S: Strategy<M>,
+    {
+        self.fit_watched(model, optimizer, schedule, data, |_| {})
+    }
+
+    /// [`fit`](Self::fit), with each step's numbers handed to `watch` as well.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`fit`](Self::fit).
+    pub fn fit_watched<M, B>(
+        self,
+        model: M,
+        optimizer: ModuleOptimizer,
+        schedule: Schedule,
+        data: Data<B>,
+        watch: impl FnMut(&StepNumbers) + Send + 'static,
+    ) -> Result<Trained<M>, TrainError>
+    where
+        M: Objective<B> + 'static,
+        B: Batch,
+        S: Strategy<M>,
+    {
+        self.check()?;
+        let (session, window) = Session::start(&self.strategies, model, optimizer, schedule, |window| {
+            self.total_updates(&data, window)
+        })?;
+        let kept = self.output.as_deref().map(saving::prepare_output).transpose()?.flatten();
+        if let Some(kept) = kept {
+            eprintln!("kept the earlier run as {}", kept.display());
+        }
+        let plan = self.plan(&data, window);
+        let training = TrainingLoop {
+            feed: Feed::new(&data, Cursor::default(), window)?,
+            log: Log::new(self.output.as_deref())?,
+            history: History::default(),
+            watch: Box::new(watch),
+            session,
+            data,
+            plan,
+        };
+        let finished = self.launch(training)?;
+        self.finish(finished)
+    }
+
+    fn check(&self) -> Result<(), TrainError> {
+        let (length, found) = match self.length {
+            Length::Steps(updates) => ("steps", updates),
+            Length::Epochs(epochs) => ("epochs", epochs),
+        };
+        let settings = [
+            (length, found),
+            ("evaluate_every", self.evaluate_every.unwrap_or(1)),
+            ("early_stopping", self.patience.unwrap_or(1) as u64),
+        ];
+        match settings.into_iter().find(|(_, value)| *value == 0) {
+            None => Ok(()),
+            Some((setting, _)) => Err(TrainError::Setting {
+                setting,
+                expected: "at least 1",
+                found: "0".into(),
+            }),
+        }
+    }
+
+    fn total_updates<B: Batch>(&self, data: &Data<B>, window: usize) -> u64 {
+        match self.length {
+            Length::Steps(updates) => updates,
+            Length::Epochs(epochs) => (0..epochs).map(|epoch| windows_in_epoch(data, epoch, window)).sum(),
+        }
+    }
+
+    fn plan<B: Batch>(&self, data: &Data<B>, window: usize) -> Plan {
+        let total_updates = self.total_updates(data, window);
+        let round_updates = self.evaluate_every.unwrap_or_else(|| windows_in_epoch(data, 0, window));
+        Plan {
+            total_updates,
+            end_epoch: match self.length {
+                Length::Steps(_) => None,
+                Length::Epochs(epochs) => Some(epochs),
+            },
+            evaluate_every: self.evaluate_every,
+            rounds: total_updates.div_ceil(round_updates.max(1)) as usize,
+            round_updates: round_updates.min(total_updates),
+            best: self.output.as_ref().map(|folder| folder.join("best.safetensors")),
+            dashboard: self.show.is_dashboard(),
+        }
+    }
+
+    /// Runs the loop inside burn-train.
+    fn launch<M, B, T>(&self, training: TrainingLoop<M, B, T>) -> Result<TrainingLoop<M, B, T>, TrainError>
+    where
+        M: Objective<B> + 'static,
+        B: Batch,
+        T: Stage<M> + 'static,
+    {
+        let interrupter = self.interrupter.0.clone();
+        let renderer = self.show.renderer(&interrupter, training.plan.total_updates);
+        let vessel = Vessel::new(training.session.device());
+        let rounds = training.plan.rounds;
+        let inside = Arc::new(Inside(Mutex::new(Progress::Ready(Box::new(training)))));
+        let folder = self.output.clone().unwrap_or_default();
+        let mut supervised = SupervisedTraining::new(&folder, Arc::new(NoBatches), Arc::new(NoBatches))
+            .with_application_logger(None)
+            .with_interrupter(interrupter)
+            .with_training_strategy(TrainingStrategy::Custom(inside.clone()))
+            .renderer(renderer)
+            .num_epochs(rounds)
+            .label(&self.label);
+        supervised = match &self.output {
+            Some(folder) => supervised.with_metric_logger(FileMetricLogger::new(folder.join("metrics"))),
+            None => supervised.with_metric_logger(InMemoryMetricLogger::default()),
+        };
+        if let Some(n_epochs) = self.patience {
+            supervised = supervised.early_stopping(MetricEarlyStoppingStrategy::new(
+                &gauges::loss_gauge(),
+                Aggregate::Mean,
+                Direction::Lowest,
+                Split::Valid,
+                StoppingCondition::NoImprovementSince { n_epochs },
+            ));
+        }
+        let learner = Learner::new(vessel, SgdConfig::new().init(), ConstantLr::new(0.0));
+        let result = gauges::register(supervised).launch(learner);
+        // Leaves the full screen, so that what is printed next is seen.
+        drop(result.renderer);
+        match inside.take() {
+            Progress::Done(result) => result.map(|training| *training),
+            _ => Err(TrainError::Dashboard("the training loop did not run".into())),
+        }
+    }
+
+    fn finish<M, B, T>(&self, finished: TrainingLoop<M, B, T>) -> Result<Trained<M>, TrainError>
+    where
+        M: Objective<B>,
+        B: Batch,
+        T: Stage<M>,
+    {
+        let TrainingLoop { session, history, plan, .. } = finished;
+        let model = session.master().valid();
+        if let Some(folder) = &self.output {
+            saving::save_model(&model, &folder.join("model.safetensors"))?;
+        }
+        Ok(Trained {
+            model,
+            report: Report::new(&history, session.bytes()),
+            best: plan.best.filter(|_| history.best.is_some()),
+            last_step: history.last,
+        })
+    }
+}
+
+/// The loop as the strategy that burn-train runs.
+struct Inside<M, B: Batch, T>(Mutex<Progress<M, B, T>>);
+
+enum Progress<M, B: Batch, T> {
+    Ready(Box<TrainingLoop<M, B, T>>),
+    Running,
+    Done(Result<Box<TrainingLoop<M, B, T>>, TrainError>),
+}
+
+impl<M, B: Batch, T> Inside<M, B, T> {
+    fn take(&self) -> Progress<M, B, T> {
+        let mut progress = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *progress, Progress::Running)
+    }
+}
+
+impl<M, B, T> SupervisedLearningStrategy<Vessel> for Inside<M, B, T>
+where
+    M: Objective<B>,
+    B: Batch,
+    T: Stage<M>,
+{
+    fn fit(
+        &self,
+        components: TrainingComponents<Vessel>,
+        learner: Learner<Vessel>,
+        _: TrainLoader<Vessel>,
+        _: ValidLoader<Vessel>,
+        _: usize,
+    ) -> (Vessel, SupervisedTrainingEventProcessor<Vessel>) {
+        let mut components = Components::new(components);
+        if let Progress::Ready(mut training) = self.take() {
+            let result = training.run(&mut components).map(|()| training);
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Progress::Done(result);
+        }
+        (learner.model(), components.into_events())
+    }
+}

@@ -1,0 +1,161 @@
+//! Gradient accumulation: several micro-batches make one update.
+
+use burn::module::Module;
+
+use crate::{Grads, Outcome, Setup, Stage, Strategy, StrategyError};
+
+/// Sums the gradients of `n` micro-batches in f32 and passes them on when the window closes.
+///
+/// The loop divides each micro-batch's loss by the supervised items of the whole window, which it
+/// knows before the first forward, so the sum is the gradient of one batch of all samples, however
+/// ragged they are. The last window of an epoch may hold fewer micro-batches; it is divided by what
+/// it really holds.
+///
+/// It holds 4Ψ bytes for Ψ parameters while a window is open and nothing between windows.
+///
+/// ```
+/// use burn::{nn::LinearConfig, tensor::Device};
+/// use firebrick_strategies::{Accumulate, Setup, Strategy};
+///
+/// let device = Device::flex().autodiff();
+/// let model = LinearConfig::new(2, 2).init(&device);
+/// let mut setup = Setup::new(&model, &device);
+/// Accumulate(16).start(&mut setup)?;
+/// assert_eq!(setup.window(), 16);
+/// # Ok::<(), firebrick_strategies::StrategyError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Accumulate(
+    /// Micro-batches in a window, at least 1.
+    pub usize,
+);
+
+/// The window so far.
+#[derive(Debug, Default)]
+pub struct Accumulating {
+    sum: Option<Grads>,
+}
+
+impl<M: Module> Strategy<M> for Accumulate {
+    type Stage = Accumulating;
+
+    fn start(&self, setup: &mut Setup<M>) -> Result<Accumulating, StrategyError> {
+        if self.0 == 0 {
+            return Err(StrategyError::Setting {
+                strategy: "Accumulate",
+                setting: "the number of micro-batches",
+                expected: "at least 1",
+                found: "0".into(),
+            });
+        }
+        setup.accumulate("Accumulate", self.0)?;
+        Ok(Accumulating::default())
+    }
+}
+
+impl<M: Module> Stage<M> for Accumulating {
+    fn name(&self) -> &'static str {
+        "Accumulate"
+    }
+
+    fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
+        if let Some(sum) = self.sum.take() {
+            grads.add(master, sum);
+        }
+        match grads.closes() {
+            true => Ok(Outcome::Apply(grads)),
+            false => {
+                self.sum = Some(grads.in_f32(master));
+                Ok(Outcome::Hold)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::nn::{Linear, LinearConfig};
+    use burn::optim::GradientsParams;
+    use burn::tensor::{DType, Device, FloatDType, Tensor};
+
+    use super::*;
+    use crate::{Clip, SkipReason, Stack};
+
+    fn model() -> (Linear, Device) {
+        let device = Device::flex().autodiff();
+        (LinearConfig::new(4, 3).with_bias(false).init(&device), device)
+    }
+
+    fn constant(model: &Linear, value: f64, dtype: FloatDType, closes: bool) -> Grads {
+        let mut params = GradientsParams::new();
+        let grad = Tensor::<2>::full([4, 3], value, &Device::flex()).cast(dtype);
+        params.register(model.weight.id, grad);
+        Grads::new(params, closes)
+    }
+
+    #[test]
+    fn a_window_is_held_and_then_summed() {
+        let (model, _) = model();
+        let mut stage = Accumulating::default();
+        for closes in [false, false] {
+            let grads = constant(&model, 1.0, FloatDType::F32, closes);
+            assert!(matches!(stage.collect(&model, grads), Ok(Outcome::Hold)));
+        }
+        let last = constant(&model, 1.5, FloatDType::F32, true);
+        let Ok(Outcome::Apply(grads)) = stage.collect(&model, last) else {
+            panic!("the window closes")
+        };
+        let sum = grads.into_params().get::<2>(model.weight.id).unwrap();
+        assert_eq!(sum.into_data().to_vec::<f32>().unwrap(), [3.5; 12]);
+        assert!(stage.sum.is_none());
+    }
+
+    #[test]
+    fn small_gradients_in_bf16_are_not_lost_in_the_sum() {
+        let (model, _) = model();
+        let mut stage = Accumulating::default();
+        let mut outcome = Outcome::Hold;
+        // 1 + 256 * 2^-9 is 1.5, but in bf16 1 + 2^-9 is 1.
+        for i in 0..257 {
+            let value = if i == 0 { 1.0 } else { 1.0 / 512.0 };
+            let grads = constant(&model, value, FloatDType::BF16, i == 256);
+            outcome = stage.collect(&model, grads).unwrap();
+        }
+        let Outcome::Apply(grads) = outcome else {
+            panic!("the window closes")
+        };
+        let sum = grads.into_params().get::<2>(model.weight.id).unwrap();
+        assert_eq!(sum.dtype(), DType::F32);
+        assert_eq!(sum.into_data().to_vec::<f32>().unwrap(), [1.5; 12]);
+    }
+
+    #[test]
+    fn one_skipped_micro_batch_skips_the_window_and_no_later_one() {
+        let (model, _) = model();
+        let mut stage = Accumulating::default();
+        let skipped = Grads::skipped(SkipReason::NonFinite, false);
+        assert!(matches!(stage.collect(&model, skipped), Ok(Outcome::Hold)));
+        for expected in [Some(SkipReason::NonFinite), None] {
+            let last = constant(&model, 1.0, FloatDType::F32, true);
+            let Ok(Outcome::Apply(grads)) = stage.collect(&model, last) else {
+                panic!("the window closes")
+            };
+            assert_eq!(grads.skip(), expected.as_ref());
+        }
+    }
+
+    #[test]
+    fn impossible_settings_and_orders_are_refused() {
+        let (model, device) = model();
+        let start = |error: Option<StrategyError>| error.unwrap().to_string();
+        let mut setup = Setup::new(&model, &device);
+        let zero = start(Accumulate(0).start(&mut setup).err());
+        assert!(zero.contains("at least 1, found 0"), "{zero}");
+        let twice = Stack::new(Accumulate(2), Accumulate(2));
+        let twice = start(twice.start(&mut Setup::new(&model, &device)).err());
+        assert!(twice.contains("twice"), "{twice}");
+        let wrong = Stack::new(Clip::value(1.0), Accumulate(2));
+        let wrong = start(wrong.start(&mut Setup::new(&model, &device)).err());
+        assert!(wrong.contains("write Accumulate first"), "{wrong}");
+    }
+}

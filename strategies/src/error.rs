@@ -1,0 +1,61 @@
+//! What can be wrong with a strategy, or with the order of several.
+
+use thiserror::Error;
+
+/// A composition of strategies that cannot run, or cannot go on.
+#[derive(Debug, Error, PartialEq)]
+pub enum StrategyError {
+    /// A setting is out of its range.
+    #[error("{strategy}: {setting} must be {expected}, found {found}")]
+    Setting {
+        /// The strategy as written.
+        strategy: &'static str,
+        /// Which of its settings.
+        setting: &'static str,
+        /// The range that it must be in.
+        expected: &'static str,
+        /// What it was.
+        found: String,
+    },
+    /// One technique was named twice.
+    #[error("{0} is named twice: keep one of them")]
+    Twice(&'static str),
+    /// The order would give a wrong number.
+    #[error("{first} stands before {then}: {why}; write {then} first")]
+    Order {
+        /// The strategy that stands too early.
+        first: &'static str,
+        /// The strategy that it must follow.
+        then: &'static str,
+        /// What would go wrong.
+        why: &'static str,
+    },
+    /// The device cannot compute in a dtype.
+    #[error("{strategy}: {device} cannot compute in {dtype}; it can in {supported}")]
+    Dtype {
+        /// The strategy as written.
+        strategy: &'static str,
+        /// The device.
+        device: String,
+        /// The dtype asked for.
+        dtype: &'static str,
+        /// The float dtypes that it can compute in.
+        supported: String,
+    },
+    /// Saved states belong to another composition.
+    #[error("the saved state is of {found}, but the next strategy is {expected}: resume with the strategies, in the order, that the state was saved with")]
+    OtherStage {
+        /// The strategy that asked.
+        expected: &'static str,
+        /// The strategy that the state belongs to, or "nothing" at the end.
+        found: String,
+    },
+    /// A saved state lacks a value.
+    #[error("the saved state of {stage} has no value {value:?}: it was written by another version, or damaged")]
+    NoValue {
+        /// The strategy that asked.
+        stage: String,
+        /// The name of the missing value.
+        value: String,
+    },
+}

@@ -1,0 +1,252 @@
+//! Gradients on their way from the backward pass to the optimizer.
+
+use std::collections::HashSet;
+use std::fmt;
+
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::optim::GradientsParams;
+use burn::tensor::{FloatDType, Tensor};
+
+use crate::SkipReason;
+
+/// The gradients of one micro-batch, or of a window of them, with what is known about them.
+///
+/// They are those of the window's loss divided by the window's supervised items, so gradients of
+/// micro-batches are summed, never averaged.
+pub struct Grads {
+    params: GradientsParams,
+    closes: bool,
+    guarded: bool,
+    skip: Option<SkipReason>,
+    norm: Option<Tensor<1>>,
+}
+
+/// A map over gradients of any rank.
+pub trait GradMap {
+    /// The new gradient of the parameter.
+    fn map<const D: usize>(&mut self, id: ParamId, grad: Tensor<D>) -> Tensor<D>;
+}
+
+impl Grads {
+    /// Gradients as the backward pass left them. `closes` tells whether this is the window's last
+    /// micro-batch.
+    pub fn new(params: GradientsParams, closes: bool) -> Self {
+        Self {
+            params,
+            closes,
+            guarded: false,
+            skip: None,
+            norm: None,
+        }
+    }
+
+    /// No gradients, from a micro-batch that a stage wants skipped: they carry the reason to
+    /// whoever completes the window.
+    pub fn skipped(reason: SkipReason, closes: bool) -> Self {
+        Self {
+            skip: Some(reason),
+            ..Self::new(GradientsParams::new(), closes)
+        }
+    }
+
+    /// Whether this is the window's last micro-batch.
+    pub fn closes(&self) -> bool {
+        self.closes
+    }
+
+    /// Why the window that these belong to must make no update, if so.
+    pub fn skip(&self) -> Option<&SkipReason> {
+        self.skip.as_ref()
+    }
+
+    /// Demands that the window is skipped where a gradient is not finite.
+    pub fn guard(&mut self) {
+        self.guarded = true;
+    }
+
+    /// Whether the window is to be skipped where a gradient is not finite.
+    pub fn guarded(&self) -> bool {
+        self.guarded
+    }
+
+    /// The tensors by parameter id, without the facts.
+    pub fn into_params(self) -> GradientsParams {
+        self.params
+    }
+
+    /// Replaces the gradient of each distinct parameter of `model` that has one.
+    pub fn map<M: Module>(&mut self, model: &M, map: &mut impl GradMap) {
+        self.norm = None;
+        model.visit(&mut Distinct::new(&mut self.params, map));
+    }
+
+    /// The L2 norm over all gradients together, shape `[1]`, in f32; infinite or not a number if
+    /// any of them is, or above about 1.8e19, where its square leaves the range of f32.
+    ///
+    /// It is measured once, and stays what it was before anything [bounds](Self::bound) the gradients.
+    pub fn norm<M: Module>(&mut self, model: &M) -> Tensor<1> {
+        if let Some(norm) = &self.norm {
+            return norm.clone();
+        }
+        let mut squares = Squares(Vec::new());
+        model.visit(&mut Distinct::new(&mut self.params, &mut squares));
+        let norm = match squares.0.is_empty() {
+            true => Tensor::zeros([1], &model.devices()[0].clone().inner()),
+            false => Tensor::cat(squares.0, 0).sum().sqrt(),
+        };
+        self.norm.insert(norm).clone()
+    }
+
+    /// Replaces gradients by smaller ones; the [norm](Self::norm) keeps the value that it has, or
+    /// is measured now.
+    pub fn bound<M: Module>(&mut self, model: &M, map: &mut impl GradMap) {
+        let norm = self.norm(model);
+        self.map(model, map);
+        self.norm = Some(norm);
+    }
+
+    /// The same gradients, each in f32.
+    pub(crate) fn in_f32<M: Module>(mut self, model: &M) -> Self {
+        model.visit(&mut Distinct::new(&mut self.params, &mut Sum(GradientsParams::new())));
+        self
+    }
+
+    /// Adds the gradients of an earlier part of the window, in f32, with its facts.
+    pub(crate) fn add<M: Module>(&mut self, model: &M, earlier: Grads) {
+        self.guarded |= earlier.guarded;
+        self.skip = earlier.skip.or(self.skip.take());
+        self.norm = None;
+        let mut sum = Sum(earlier.params);
+        model.visit(&mut Distinct::new(&mut self.params, &mut sum));
+    }
+}
+
+impl fmt::Debug for Grads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Grads")
+            .field("tensors", &self.params.len())
+            .field("closes", &self.closes)
+            .field("guarded", &self.guarded)
+            .field("skip", &self.skip)
+            .finish()
+    }
+}
+
+/// What to do with the gradient of each distinct parameter; `None` where it has none.
+trait Visit {
+    fn visit<const D: usize>(&mut self, id: ParamId, grad: Option<Tensor<D>>) -> Option<Tensor<D>>;
+}
+
+impl<F: GradMap> Visit for F {
+    fn visit<const D: usize>(&mut self, id: ParamId, grad: Option<Tensor<D>>) -> Option<Tensor<D>> {
+        grad.map(|grad| self.map(id, grad))
+    }
+}
+
+/// Meets the gradient of a tied parameter once, however many places it stands at.
+struct Distinct<'a, V> {
+    params: &'a mut GradientsParams,
+    visit: &'a mut V,
+    seen: HashSet<ParamId>,
+}
+
+impl<'a, V> Distinct<'a, V> {
+    fn new(params: &'a mut GradientsParams, visit: &'a mut V) -> Self {
+        Self {
+            params,
+            visit,
+            seen: HashSet::new(),
+        }
+    }
+}
+
+impl<V: Visit> ModuleVisitor for Distinct<'_, V> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if !self.seen.insert(param.id) {
+            return;
+        }
+        let grad = self.params.remove::<D>(param.id);
+        if let Some(grad) = self.visit.visit(param.id, grad) {
+            self.params.register(param.id, grad);
+        }
+    }
+}
+
+struct Squares(Vec<Tensor<1>>);
+
+impl GradMap for Squares {
+    fn map<const D: usize>(&mut self, _: ParamId, grad: Tensor<D>) -> Tensor<D> {
+        self.0.push(grad.clone().cast(FloatDType::F32).square().sum());
+        grad
+    }
+}
+
+struct Sum(GradientsParams);
+
+impl Visit for Sum {
+    fn visit<const D: usize>(&mut self, id: ParamId, grad: Option<Tensor<D>>) -> Option<Tensor<D>> {
+        let grad = grad.map(|grad| grad.cast(FloatDType::F32));
+        match (self.0.remove::<D>(id), grad) {
+            (Some(earlier), Some(grad)) => Some(earlier + grad),
+            (earlier, grad) => earlier.or(grad),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::nn::{Linear, LinearConfig};
+    use burn::tensor::Device;
+
+    use super::*;
+
+    fn model() -> (Linear, Device) {
+        let device = Device::flex().autodiff();
+        (LinearConfig::new(2, 2).init(&device), device.inner())
+    }
+
+    fn grads(model: &Linear, weight: [[f32; 2]; 2], bias: [f32; 2], device: &Device) -> Grads {
+        let mut params = GradientsParams::new();
+        params.register(model.weight.id, Tensor::<2>::from_data(weight, device));
+        let id = model.bias.as_ref().unwrap().id;
+        params.register(id, Tensor::<1>::from_data(bias, device));
+        Grads::new(params, true)
+    }
+
+    #[test]
+    fn the_norm_is_over_all_parameters_and_counts_a_tied_one_once() {
+        let (linear, device) = model();
+        let mut grads = grads(&linear, [[2.0, 0.0], [0.0, 1.0]], [2.0, 4.0], &device);
+        let twins = vec![linear.clone(), linear];
+        assert_eq!(grads.norm(&twins).into_scalar::<f32>(), 5.0);
+    }
+
+    #[test]
+    fn the_norm_of_no_gradients_is_zero() {
+        let (linear, _) = model();
+        let mut none = Grads::new(GradientsParams::new(), true);
+        assert_eq!(none.norm(&linear).into_scalar::<f32>(), 0.0);
+    }
+
+    #[test]
+    fn a_sum_keeps_what_only_one_side_has() {
+        let (linear, device) = model();
+        let mut late = Grads::new(GradientsParams::new(), true);
+        let half = Tensor::<2>::ones([2, 2], &device).cast(FloatDType::BF16);
+        late.params.register(linear.weight.id, half);
+        late.add(&linear, grads(&linear, [[0.5; 2]; 2], [3.0; 2], &device));
+        let params = late.into_params();
+        let weight = params.get::<2>(linear.weight.id).unwrap().into_data();
+        assert_eq!(weight.to_vec::<f32>().unwrap(), [1.5; 4]);
+        let bias = params.get::<1>(linear.bias.unwrap().id).unwrap();
+        assert_eq!(bias.into_data().to_vec::<f32>().unwrap(), [3.0; 2]);
+    }
+
+    #[test]
+    fn a_reason_to_skip_survives_the_sum() {
+        let (linear, device) = model();
+        let mut late = grads(&linear, [[0.0; 2]; 2], [0.0; 2], &device);
+        late.add(&linear, Grads::skipped(SkipReason::NonFinite, false));
+        assert_eq!(late.skip(), Some(&SkipReason::NonFinite));
+    }
+}

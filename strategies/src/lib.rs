@@ -1,0 +1,141 @@
+//! How a Burn model is trained, one strategy per technique.
+//!
+//! A strategy changes the memory, the speed or the number of machines that training takes, and
+//! never its result beyond a stated tolerance. Strategies compose; the order in which they are
+//! written is the order in which gradients meet them.
+//!
+//! ```text
+//! strategy.rs    the two traits: Strategy, an inert recipe, and Stage, its live state
+//! setup.rs       what a strategy sees when it starts, and the order of composition it is checked against
+//! outcome.rs     what becomes of gradients: apply, hold, skip
+//! grads.rs       gradients on their way to the optimizer, with the facts known about them
+//! params.rs      maps over a model's parameters that keep tied parameters tied
+//! pass.rs        one forward pass: its mode, and the segment around each block
+//! stack.rs       composition: Stack, Identity, Option, Vec and boxed stages
+//! amp.rs         Amp: bf16 replica and activations over an f32 master
+//! accumulate.rs  Accumulate: sums micro-batches into one window
+//! clip.rs        Clip: bounds the gradient's norm or its elements
+//! state.rs       what a stage saves and restores
+//! error.rs       what can be wrong with a strategy or with the order of several
+//! ```
+//!
+//! # Master and replica
+//!
+//! The **master** is the copy of the parameters that the optimizer updates; the **replica** is the
+//! copy that the forward pass reads. A strategy is a pair of opposite maps between the two: it
+//! [publishes](Stage::publish) the master as a replica after each update, and it
+//! [collects](Stage::collect) the replica's gradients as gradients of the master. Without any
+//! strategy both are the same tensors and cost nothing.
+//!
+//! # Order, with numbers
+//!
+//! Gradients meet the strategies in the order in which they were written; `publish` runs the other
+//! way. For Ψ parameters, between two micro-batches of a window:
+//!
+//! | composition | held for the window | the norm is taken of |
+//! |---|---|---|
+//! | `Amp::bf16()`, `Accumulate(8)`, `Clip::norm(1.0)` | 4Ψ bytes, f32 | the mean gradient of the whole window |
+//! | `Accumulate(8)`, `Amp::bf16()`, `Clip::norm(1.0)` | 4Ψ bytes, f32: sums are never kept in bf16 | the same, to the bit |
+//! | `Clip::norm(1.0)`, `Accumulate(8)` | - | refused: it would clip each micro-batch by itself |
+//! | `Clip::norm(1.0)`, `Amp::bf16()` | - | refused: it would clip before the gradients are f32 |
+//!
+//! # Writing a strategy
+//!
+//! A strategy is a small, cloneable recipe; [`Strategy::start`] checks it and turns it into a
+//! [`Stage`] that holds what changes during the run. This one skips an update whose gradient norm
+//! is far above the usual, as a bad batch causes:
+//!
+//! ```
+//! use burn::module::Module;
+//! use firebrick_strategies::*;
+//!
+//! /// Skips an update whose gradient norm exceeds `times` the running mean of the norms.
+//! #[derive(Clone, Debug)]
+//! struct SkipSpikes { times: f64 }
+//!
+//! /// The live state: the running mean.
+//! struct Watching { times: f64, mean: Option<f64> }
+//!
+//! impl<M: Module> Strategy<M> for SkipSpikes {
+//!     type Stage = Watching;
+//!
+//!     fn start(&self, setup: &mut Setup<M>) -> Result<Watching, StrategyError> {
+//!         // A norm of one micro-batch says little: refuse to stand before `Accumulate`.
+//!         setup.needs_whole_window("SkipSpikes");
+//!         Ok(Watching { times: self.times, mean: None })
+//!     }
+//! }
+//!
+//! impl<M: Module> Stage<M> for Watching {
+//!     fn name(&self) -> &'static str { "SkipSpikes" }
+//!
+//!     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
+//!         let norm = grads.norm(master).into_scalar::<f64>();
+//!         let mean = *self.mean.get_or_insert(norm);
+//!         if norm > self.times * mean {
+//!             let why = format!("gradient norm {norm:.3}, usually {mean:.3}");
+//!             return Ok(Outcome::Skip(SkipReason::Other(why)));
+//!         }
+//!         self.mean = Some(0.9 * mean + 0.1 * norm);
+//!         Ok(Outcome::Apply(grads))
+//!     }
+//!
+//!     fn save(&self, states: &mut Vec<StageState>) {
+//!         let mean = self.mean.unwrap_or(f64::NAN);
+//!         states.push(StageState::new("SkipSpikes").with("mean", mean));
+//!     }
+//!
+//!     fn restore(&mut self, states: &mut SavedStates) -> Result<(), StrategyError> {
+//!         let mean = states.take("SkipSpikes")?.get("mean")?;
+//!         self.mean = (!mean.is_nan()).then_some(mean);
+//!         Ok(())
+//!     }
+//! }
+//!
+//! # use burn::{nn::LinearConfig, optim::GradientsParams, tensor::{Device, Tensor}};
+//! let device = Device::flex().autodiff();
+//! let model = LinearConfig::new(2, 1).init(&device);
+//! let composed = Stack::new(Accumulate(2), SkipSpikes { times: 3.0 });
+//! let mut stage = composed.start(&mut Setup::new(&model, &device))?;
+//!
+//! // Two micro-batches make a window: the first is held, the second completes it.
+//! let mut window = |scale: f64| {
+//!     let mut collect = |closes| {
+//!         let x = Tensor::<2>::ones([4, 2], &device) * scale;
+//!         let grads = model.forward(x).sum().backward();
+//!         stage.collect(&model, Grads::new(GradientsParams::from_grads(grads, &model), closes))
+//!     };
+//!     assert!(matches!(collect(false), Ok(Outcome::Hold)));
+//!     collect(true)
+//! };
+//! assert!(matches!(window(1.0)?, Outcome::Apply(_)));
+//! assert!(matches!(window(1.1)?, Outcome::Apply(_)));
+//! assert!(matches!(window(90.0)?, Outcome::Skip(_)));
+//! # Ok::<(), StrategyError>(())
+//! ```
+
+mod accumulate;
+mod amp;
+mod clip;
+mod error;
+mod grads;
+mod outcome;
+mod params;
+mod pass;
+mod setup;
+mod stack;
+mod state;
+mod strategy;
+
+pub use accumulate::{Accumulate, Accumulating};
+pub use amp::Amp;
+pub use clip::Clip;
+pub use error::StrategyError;
+pub use grads::{GradMap, Grads};
+pub use outcome::{Outcome, SkipReason};
+pub use params::{ParamMap, map_params, relift, tie, tied};
+pub use pass::Pass;
+pub use setup::Setup;
+pub use stack::{Identity, Stack};
+pub use state::{SavedStates, StageState};
+pub use strategy::{Stage, Strategy};

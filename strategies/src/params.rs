@@ -1,0 +1,143 @@
+//! Maps over a model's parameters that keep tied parameters tied.
+//!
+//! A tied parameter stands at several places of a model under one id. Burn's mappers meet each
+//! place by itself, and its optimizer updates the first one only: without care the places drift
+//! apart, or a gradient of one replaces that of the other.
+
+use std::any::Any;
+use std::collections::{HashMap, HashSet};
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::tensor::Tensor;
+
+/// A map over the values of float parameters of any rank.
+pub trait ParamMap {
+    /// The new value of the parameter.
+    fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D>;
+}
+
+/// Maps each distinct float parameter once; every further place of a tied one receives the same
+/// tensor.
+pub fn map_params<M: Module>(model: M, map: &mut impl ParamMap) -> M {
+    model.map(&mut MapOnce {
+        map,
+        done: HashMap::new(),
+    })
+}
+
+struct MapOnce<'a, F> {
+    map: &'a mut F,
+    done: HashMap<ParamId, Box<dyn Any>>,
+}
+
+impl<F: ParamMap> ModuleMapper for MapOnce<'_, F> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let (id, value, mapper) = param.consume();
+        let known = self.done.get(&id).and_then(|value| value.downcast_ref::<Tensor<D>>());
+        let value = match known {
+            Some(value) => value.clone(),
+            None => self.map.map(id, value),
+        };
+        self.done.insert(id, Box::new(value.clone()));
+        Param::from_mapped_value(id, value, mapper)
+    }
+}
+
+/// Puts the autodiff state of `like` on `value`, which belongs to no graph: a leaf that requires
+/// gradients where `like` did, under the same checkpointing strategy.
+pub fn relift<const D: usize>(value: Tensor<D>, like: &Tensor<D>) -> Tensor<D> {
+    if !like.device().is_autodiff() {
+        return value;
+    }
+    let mut leaf = Tensor::from_inner(value);
+    if let Some(strategy) = like.gradient_checkpointing_strategy() {
+        leaf = leaf.with_gradient_checkpointing_strategy(strategy);
+    }
+    leaf.set_require_grad(like.is_require_grad())
+}
+
+/// Whether some parameter stands at more than one place of the model.
+pub fn tied<M: Module>(model: &M) -> bool {
+    #[derive(Default)]
+    struct Seen(HashSet<ParamId>, bool);
+    impl ModuleVisitor for Seen {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.1 |= !self.0.insert(param.id);
+        }
+    }
+    let mut seen = Seen::default();
+    model.visit(&mut seen);
+    seen.1
+}
+
+/// Gives every place of a tied parameter the tensor of its first place.
+pub fn tie<M: Module>(model: M) -> M {
+    struct Keep;
+    impl ParamMap for Keep {
+        fn map<const D: usize>(&mut self, _: ParamId, value: Tensor<D>) -> Tensor<D> {
+            value
+        }
+    }
+    map_params(model, &mut Keep)
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::nn::{Linear, LinearConfig};
+    use burn::tensor::Device;
+
+    use super::*;
+
+    struct Double;
+    impl ParamMap for Double {
+        fn map<const D: usize>(&mut self, _: ParamId, value: Tensor<D>) -> Tensor<D> {
+            relift(value.clone().inner() * 2.0, &value)
+        }
+    }
+
+    fn twins() -> Vec<Linear> {
+        let linear = LinearConfig::new(2, 2).init(&Device::flex().autodiff());
+        vec![linear.clone(), linear]
+    }
+
+    fn values(linear: &Linear) -> Vec<f32> {
+        linear.weight.val().into_data().to_vec().unwrap()
+    }
+
+    #[test]
+    fn a_tied_parameter_is_mapped_once_and_stays_one_leaf() {
+        let model = twins();
+        let before = values(&model[0]);
+        let model = map_params(model, &mut Double);
+        let doubled: Vec<f32> = before.iter().map(|x| x * 2.0).collect();
+        assert_eq!(values(&model[0]), doubled);
+        assert_eq!(values(&model[1]), doubled);
+
+        // One leaf: the gradient found through the second place holds both uses.
+        let x = Tensor::<2>::ones([1, 2], &Device::flex().autodiff());
+        let y = model[1].forward(model[0].forward(x));
+        let grads = y.sum().backward();
+        let [a, b] = [0, 1].map(|i| model[i].weight.grad(&grads).unwrap().into_data());
+        assert_eq!(a, b);
+    }
+
+    #[test]
+    fn a_frozen_parameter_stays_frozen() {
+        let frozen = twins().remove(0).no_grad();
+        let mapped = map_params(frozen, &mut Double);
+        assert!(!mapped.weight.is_require_grad());
+        assert!(!mapped.train().weight.is_require_grad());
+    }
+
+    #[test]
+    fn ties_are_found_and_restored() {
+        let mut model = twins();
+        assert!(tied(&model));
+        let id = model[0].weight.id;
+        let device = Device::flex().autodiff();
+        model[0].weight = Param::initialized(id, Tensor::ones([2, 2], &device).require_grad());
+        let model = tie(model);
+        assert_eq!(values(&model[1]), [1.0; 4]);
+        assert!(!tied(&LinearConfig::new(2, 2).init(&device)));
+    }
+}

@@ -1,0 +1,98 @@
+//! What a strategy sees when it starts.
+
+use burn::tensor::{Device, FloatDType};
+
+use crate::StrategyError;
+
+/// The model, the device, and what the strategies written so far do to the gradients.
+///
+/// Strategies start in the order in which gradients will meet them, so each learns from here what
+/// has happened to the gradients before it, and an order that would give a wrong number is refused.
+#[derive(Debug)]
+pub struct Setup<'a, M> {
+    model: &'a M,
+    device: &'a Device,
+    window: Option<usize>,
+    replica: Option<FloatDType>,
+    whole_window: Option<&'static str>,
+}
+
+impl<'a, M> Setup<'a, M> {
+    /// Nothing composed yet.
+    pub fn new(model: &'a M, device: &'a Device) -> Self {
+        Self {
+            model,
+            device,
+            window: None,
+            replica: None,
+            whole_window: None,
+        }
+    }
+
+    /// The model as the user gave it.
+    pub fn model(&self) -> &'a M {
+        self.model
+    }
+
+    /// The device that the forward pass runs on.
+    pub fn device(&self) -> &'a Device {
+        self.device
+    }
+
+    /// Micro-batches in a window: 1 unless a strategy accumulates.
+    pub fn window(&self) -> usize {
+        self.window.unwrap_or(1)
+    }
+
+    /// The dtype of the replica where it is not the master's.
+    pub fn replica(&self) -> Option<FloatDType> {
+        self.replica
+    }
+
+    /// Declares that `strategy` sums `micro_batches` into one window.
+    ///
+    /// # Errors
+    ///
+    /// Something accumulates already, or something before this needs the whole window.
+    pub fn accumulate(
+        &mut self,
+        strategy: &'static str,
+        micro_batches: usize,
+    ) -> Result<(), StrategyError> {
+        self.still_partial(strategy, "it would see each micro-batch by itself, not the window")?;
+        match self.window.replace(micro_batches) {
+            None => Ok(()),
+            Some(_) => Err(StrategyError::Twice(strategy)),
+        }
+    }
+
+    /// Declares that `strategy` keeps the replica, and so the gradients before it, in `dtype`.
+    ///
+    /// # Errors
+    ///
+    /// A replica dtype is declared already, or something before this needs finished gradients.
+    pub fn cast_replica(
+        &mut self,
+        strategy: &'static str,
+        dtype: FloatDType,
+    ) -> Result<(), StrategyError> {
+        self.still_partial(strategy, "it would see gradients that are not yet those of the f32 master")?;
+        match self.replica.replace(dtype) {
+            None => Ok(()),
+            Some(_) => Err(StrategyError::Twice(strategy)),
+        }
+    }
+
+    /// Declares that `strategy` is right only on the whole window's gradients, in f32: what sums or
+    /// casts must stand before it.
+    pub fn needs_whole_window(&mut self, strategy: &'static str) {
+        self.whole_window.get_or_insert(strategy);
+    }
+
+    fn still_partial(&self, then: &'static str, why: &'static str) -> Result<(), StrategyError> {
+        match self.whole_window {
+            None => Ok(()),
+            Some(first) => Err(StrategyError::Order { first, then, why }),
+        }
+    }
+}
