@@ -38,10 +38,7 @@ impl ParameterBytes {
             reader.into_tensors().ok()
         });
         let bytes = tensors.iter().flatten().map(burn_pack::Tensor::byte_len).sum();
-        Self {
-            optimizer: bytes,
-            ..self
-        }
+        Self { optimizer: bytes, ..self }
     }
 }
 

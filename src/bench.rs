@@ -97,9 +97,10 @@ impl Bench {
         let (model, optimizer) = run.fresh(parts);
         let (sender, times) = channel();
         let trainer = run.trainer().steps(self.warmup + self.steps);
-        let trained = trainer.fit_watched(model, optimizer, run.schedule, parts.data.clone(), move |step| {
-            let _ = sender.send(step.seconds);
-        })?;
+        let trained =
+            trainer.fit_watched(model, optimizer, run.schedule, parts.data.clone(), move |step| {
+                let _ = sender.send(step.seconds);
+            })?;
         let seconds = times.into_iter().skip(self.warmup as usize).collect();
         Ok((trained.report, seconds))
     }

@@ -128,12 +128,7 @@ fn train(args: &TrainArgs) -> Result<(), RunError> {
 
 fn bench(args: &BenchArgs) -> Result<(), RunError> {
     let run = args.run.read()?;
-    let bench = Bench {
-        steps: args.steps,
-        warmup: args.warmup,
-        rounds: args.rounds,
-        raw: args.raw,
-    };
+    let bench = Bench { steps: args.steps, warmup: args.warmup, rounds: args.rounds, raw: args.raw };
     let report = bench.run(&run)?;
     match args.run.report {
         ReportFormat::Text => print!("{}", bench_in_words(&report)),

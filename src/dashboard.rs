@@ -75,9 +75,7 @@ pub(crate) struct Vessel {
 
 impl Vessel {
     pub fn new(device: &Device) -> Self {
-        Self {
-            anchor: Param::from_tensor(Tensor::zeros([1], device)),
-        }
+        Self { anchor: Param::from_tensor(Tensor::zeros([1], device)) }
     }
 }
 

@@ -31,12 +31,7 @@ pub struct Data<B> {
 impl<B: Batch> Data<B> {
     /// Trains on this stream, 8 samples in a micro-batch, collated ahead by one worker thread.
     pub fn new(train: impl Batches<Batch = B>) -> Self {
-        Self {
-            train: Arc::new(train),
-            valid: None,
-            micro_batch: 8,
-            workers: 1,
-        }
+        Self { train: Arc::new(train), valid: None, micro_batch: 8, workers: 1 }
     }
 
     /// Evaluates on epoch 0 of this stream.

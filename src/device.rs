@@ -7,10 +7,14 @@ use thiserror::Error;
 #[derive(Debug, Error, PartialEq)]
 pub enum DeviceError {
     /// The name is none.
-    #[error("unknown device `{0}`; expected auto, cpu, cuda, wgpu or vulkan, the last three perhaps with `:index`")]
+    #[error(
+        "unknown device `{0}`; expected auto, cpu, cuda, wgpu or vulkan, the last three perhaps with `:index`"
+    )]
     Unknown(String),
     /// The backend is not part of this program.
-    #[error("this program was built without {backend}; it has {compiled}. Build it with `--features {backend}`")]
+    #[error(
+        "this program was built without {backend}; it has {compiled}. Build it with `--features {backend}`"
+    )]
     NotCompiled {
         /// The backend asked for.
         backend: String,
@@ -36,26 +40,10 @@ struct Backend {
 
 /// In the order in which `auto` tries them.
 const BACKENDS: [Backend; 4] = [
-    Backend {
-        name: "cuda",
-        compiled: cfg!(feature = "cuda"),
-        devices: cuda,
-    },
-    Backend {
-        name: "vulkan",
-        compiled: cfg!(feature = "vulkan"),
-        devices: vulkan,
-    },
-    Backend {
-        name: "wgpu",
-        compiled: cfg!(feature = "wgpu"),
-        devices: wgpu,
-    },
-    Backend {
-        name: "cpu",
-        compiled: cfg!(feature = "cpu"),
-        devices: cpu,
-    },
+    Backend { name: "cuda", compiled: cfg!(feature = "cuda"), devices: cuda },
+    Backend { name: "vulkan", compiled: cfg!(feature = "vulkan"), devices: vulkan },
+    Backend { name: "wgpu", compiled: cfg!(feature = "wgpu"), devices: wgpu },
+    Backend { name: "cpu", compiled: cfg!(feature = "cpu"), devices: cpu },
 ];
 
 /// The device of this name: `auto`, or a backend with perhaps an index.
@@ -92,10 +80,7 @@ pub(crate) fn name(device: &Device) -> String {
 }
 
 fn not_present(asked: &str) -> DeviceError {
-    DeviceError::NotPresent {
-        asked: asked.into(),
-        present: names(|backend| !(backend.devices)().is_empty()),
-    }
+    DeviceError::NotPresent { asked: asked.into(), present: names(|backend| !(backend.devices)().is_empty()) }
 }
 
 fn names(kept: impl Fn(&Backend) -> bool) -> String {

@@ -27,10 +27,14 @@ pub enum TrainError {
         found: String,
     },
     /// The optimizer clips by itself.
-    #[error("the optimizer clips each tensor's gradient by itself, which changes the direction of the update: build it without gradient clipping and write `.with(Clip::norm(..))`")]
+    #[error(
+        "the optimizer clips each tensor's gradient by itself, which changes the direction of the update: build it without gradient clipping and write `.with(Clip::norm(..))`"
+    )]
     OptimizerClips,
     /// The objective counted other items than the batch.
-    #[error("the objective's loss is over {loss} items, but the batch says that {batch} are supervised: both must count the labels that enter the sum")]
+    #[error(
+        "the objective's loss is over {loss} items, but the batch says that {batch} are supervised: both must count the labels that enter the sum"
+    )]
     Items {
         /// What [`Loss::items`](crate::Loss::items) said.
         loss: usize,
@@ -38,13 +42,19 @@ pub enum TrainError {
         batch: usize,
     },
     /// The objective's loss is in half precision.
-    #[error("the objective's loss is {0}: widen the logits with `.cast(FloatDType::F32)` before the loss, so that a sum over many items keeps its digits")]
+    #[error(
+        "the objective's loss is {0}: widen the logits with `.cast(FloatDType::F32)` before the loss, so that a sum over many items keeps its digits"
+    )]
     LossDtype(String),
     /// A stage kept the gradients when the window was over.
-    #[error("{0} held the gradients back although the window is complete: a stage must answer the closing micro-batch with Apply or Skip")]
+    #[error(
+        "{0} held the gradients back although the window is complete: a stage must answer the closing micro-batch with Apply or Skip"
+    )]
     Held(&'static str),
     /// Nothing but skipped updates.
-    #[error("{count} updates in a row were skipped ({reason}): the run has diverged; lower the learning rate, lengthen the warmup, or clip the gradients")]
+    #[error(
+        "{count} updates in a row were skipped ({reason}): the run has diverged; lower the learning rate, lengthen the warmup, or clip the gradients"
+    )]
     OnlySkips {
         /// How many.
         count: u64,
@@ -71,15 +81,7 @@ pub enum TrainError {
 
 impl TrainError {
     /// A [`TrainError::File`], from any error.
-    pub(crate) fn file(
-        path: impl Into<PathBuf>,
-        doing: &'static str,
-        reason: impl ToString,
-    ) -> Self {
-        Self::File {
-            path: path.into(),
-            doing,
-            reason: reason.to_string(),
-        }
+    pub(crate) fn file(path: impl Into<PathBuf>, doing: &'static str, reason: impl ToString) -> Self {
+        Self::File { path: path.into(), doing, reason: reason.to_string() }
     }
 }

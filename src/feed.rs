@@ -23,9 +23,7 @@ impl<B: Batch> Feed<B> {
     pub fn new(data: &Data<B>, cursor: Cursor, per_window: usize) -> Result<Self, DataError> {
         let requests = Requests::new(data.train.clone(), cursor, data.micro_batch, per_window)?;
         let ahead = 2 * per_window;
-        Ok(Self {
-            ahead: Prefetch::new(data.train.clone(), requests, data.workers, ahead),
-        })
+        Ok(Self { ahead: Prefetch::new(data.train.clone(), requests, data.workers, ahead) })
     }
 
     /// The next window. There always is one: after an epoch comes the next.
@@ -38,11 +36,7 @@ impl<B: Batch> Feed<B> {
             let (request, batch) = delivered?;
             batches.push(batch);
             if let Some(after) = request.closes_window {
-                return Ok(Window {
-                    epoch: request.epoch,
-                    batches,
-                    after,
-                });
+                return Ok(Window { epoch: request.epoch, batches, after });
             }
         }
     }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use burn::tensor::TensorReadError;
 use burn::train::metric::{
-    Adaptor, Metric, MetricAttributes, MetricMetadata, MetricName, Numeric, NumericAttributes,
-    NumericEntry, SerializedEntry,
+    Adaptor, Metric, MetricAttributes, MetricMetadata, MetricName, Numeric, NumericAttributes, NumericEntry,
+    SerializedEntry,
 };
 use burn::train::{ItemLazy, SupervisedTraining};
 use burn_std::ExecutionError;
@@ -43,11 +43,7 @@ impl Readings {
     }
 
     pub fn of_evaluation(loss: f64, items: usize) -> Self {
-        Self(vec![Reading {
-            name: LOSS,
-            value: loss,
-            weight: items,
-        }])
+        Self(vec![Reading { name: LOSS, value: loss, weight: items }])
     }
 }
 
@@ -78,15 +74,7 @@ struct Gauge {
 
 impl Gauge {
     fn new(name: &str, unit: Option<&'static str>, higher_is_better: bool, mean: bool) -> Self {
-        Self {
-            name: Arc::new(name.into()),
-            unit,
-            higher_is_better,
-            mean,
-            sum: 0.0,
-            weight: 0,
-            last: None,
-        }
+        Self { name: Arc::new(name.into()), unit, higher_is_better, mean, sum: 0.0, weight: 0, last: None }
     }
 
     fn round(&self) -> f64 {
@@ -137,7 +125,11 @@ impl Metric for Gauge {
 
     /// A reading that is not finite, as a skipped step's can be, leaves the gauge where it was: a
     /// plot has no place for it.
-    fn update(&mut self, readings: &Readings, _: &MetricMetadata) -> Result<SerializedEntry, TensorReadError> {
+    fn update(
+        &mut self,
+        readings: &Readings,
+        _: &MetricMetadata,
+    ) -> Result<SerializedEntry, TensorReadError> {
         let reading = readings.0.iter().find(|reading| reading.name == self.name.as_str());
         if let Some(reading) = reading.filter(|reading| reading.value.is_finite()) {
             self.sum += reading.value * reading.weight as f64;
@@ -160,10 +152,7 @@ impl Metric for Gauge {
 impl Numeric for Gauge {
     fn value(&self) -> Option<NumericEntry> {
         self.last.map(|last| match self.mean {
-            true => NumericEntry::Aggregated {
-                aggregated_value: last.value,
-                count: last.weight,
-            },
+            true => NumericEntry::Aggregated { aggregated_value: last.value, count: last.weight },
             false => NumericEntry::Value(last.value),
         })
     }
@@ -201,11 +190,7 @@ mod tests {
     use super::*;
 
     fn update(gauge: &mut Gauge, loss: f64, items: usize) {
-        let metadata = MetricMetadata {
-            progress: Progress::new(1, 1, None),
-            iteration: None,
-            lr: None,
-        };
+        let metadata = MetricMetadata { progress: Progress::new(1, 1, None), iteration: None, lr: None };
         gauge.update(&Readings::of_evaluation(loss, items), &metadata).unwrap();
     }
 

@@ -41,9 +41,7 @@ impl Log {
         };
         let path = folder.join("metrics.jsonl");
         let file = File::create(&path).map_err(|error| TrainError::file(&path, "creating the log", error))?;
-        Ok(Self {
-            file: Some((path, LineWriter::new(file))),
-        })
+        Ok(Self { file: Some((path, LineWriter::new(file))) })
     }
 
     pub fn step(&mut self, numbers: &StepNumbers) -> Result<(), TrainError> {

@@ -19,9 +19,7 @@ pub(crate) fn save_model<M: Module>(model: &M, path: &Path) -> Result<(), TrainE
 
 /// Writes text.
 pub(crate) fn save_text(text: &str, path: &Path) -> Result<(), TrainError> {
-    replace(path, |staged| {
-        fs::write(staged, text).map_err(|error| TrainError::file(path, "writing", error))
-    })
+    replace(path, |staged| fs::write(staged, text).map_err(|error| TrainError::file(path, "writing", error)))
 }
 
 /// Writes beside the target, syncs, and renames over it: what was there stays until the new file
@@ -45,7 +43,8 @@ pub(crate) fn prepare_output(folder: &Path) -> Result<Option<PathBuf>, TrainErro
         true => Some(keep_earlier(folder)?),
         false => None,
     };
-    fs::create_dir_all(folder).map_err(|error| TrainError::file(folder, "making the output folder", error))?;
+    fs::create_dir_all(folder)
+        .map_err(|error| TrainError::file(folder, "making the output folder", error))?;
     Ok(kept)
 }
 

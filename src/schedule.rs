@@ -27,7 +27,7 @@ pub enum Schedule {
         #[serde(default)]
         warmup: u64,
     },
-    /// `lr + (min_lr - lr) · p`.
+    /// `min_lr + (lr - min_lr) · (1 - p)`.
     Linear {
         /// The highest rate.
         lr: f64,
@@ -59,20 +59,12 @@ impl Schedule {
 
     /// A straight line from `lr` to 0.
     pub fn linear(lr: f64) -> Self {
-        Self::Linear {
-            lr,
-            min_lr: 0.0,
-            warmup: 0,
-        }
+        Self::Linear { lr, min_lr: 0.0, warmup: 0 }
     }
 
     /// Half a cosine wave from `lr` to 0.
     pub fn cosine(lr: f64) -> Self {
-        Self::Cosine {
-            lr,
-            min_lr: 0.0,
-            warmup: 0,
-        }
+        Self::Cosine { lr, min_lr: 0.0, warmup: 0 }
     }
 
     /// Ends at `rate` instead of 0; a constant schedule has no end and stays as it is.
@@ -85,9 +77,8 @@ impl Schedule {
 
     /// Rises to the highest rate over the first `updates`.
     pub fn warmup(mut self, updates: u64) -> Self {
-        let (Self::Constant { warmup, .. }
-        | Self::Linear { warmup, .. }
-        | Self::Cosine { warmup, .. }) = &mut self;
+        let (Self::Constant { warmup, .. } | Self::Linear { warmup, .. } | Self::Cosine { warmup, .. }) =
+            &mut self;
         *warmup = updates;
         self
     }
@@ -104,7 +95,7 @@ impl Schedule {
         let progress = ((update - warmup) as f64 / rest as f64).min(1.0);
         match *self {
             Self::Constant { .. } => lr,
-            Self::Linear { min_lr, .. } => lr + (min_lr - lr) * progress,
+            Self::Linear { min_lr, .. } => min_lr + (lr - min_lr) * (1.0 - progress),
             Self::Cosine { min_lr, .. } => {
                 let wave = (1.0 + (std::f64::consts::PI * progress).cos()) / 2.0;
                 min_lr + (lr - min_lr) * wave

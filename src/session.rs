@@ -35,9 +35,7 @@ struct Weights<M> {
 impl<M: Module> Weights<M> {
     fn publish(master: M, stage: &mut impl Stage<M>) -> Self {
         let replica = stage.publish(master.clone());
-        Self {
-            pair: Some((master, replica)),
-        }
+        Self { pair: Some((master, replica)) }
     }
 
     fn pair(&self) -> (&M, &M) {
@@ -143,7 +141,9 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         step.norm = Some(norm.clone());
         let skip = match grads.skip() {
             Some(reason) => Some(reason.clone()),
-            None if grads.guarded() && !norm.try_into_scalar::<f32>()?.is_finite() => Some(SkipReason::NonFinite),
+            None if grads.guarded() && !norm.try_into_scalar::<f32>()?.is_finite() => {
+                Some(SkipReason::NonFinite)
+            }
             None => None,
         };
         match skip {
@@ -198,10 +198,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
 /// The sum of a loss, once its count and dtype are seen to be right.
 pub(crate) fn checked(sum: Tensor<1>, items: usize, expected: usize) -> Result<Tensor<1>, TrainError> {
     if items != expected {
-        return Err(TrainError::Items {
-            loss: items,
-            batch: expected,
-        });
+        return Err(TrainError::Items { loss: items, batch: expected });
     }
     match sum.dtype() {
         DType::F32 | DType::F64 => Ok(sum),

@@ -1,28 +1,20 @@
 //! The trainer: a composition of strategies and the settings of the loop.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
 
-use burn::lr_scheduler::constant::ConstantLr;
-use burn::optim::{ModuleOptimizer, SgdConfig};
-use burn::train::logger::{FileMetricLogger, InMemoryMetricLogger};
-use burn::train::metric::store::{Aggregate, Direction, Split};
-use burn::train::{
-    Interrupter, Learner, MetricEarlyStoppingStrategy, StoppingCondition, SupervisedLearningStrategy,
-    SupervisedTraining, SupervisedTrainingEventProcessor, TrainLoader, TrainingComponents,
-    TrainingStrategy, ValidLoader,
-};
+use burn::optim::ModuleOptimizer;
+use burn::train::Interrupter;
 use firebrick_datasets::{Batch, Cursor};
 use firebrick_strategies::{Identity, Stack, Stage, Strategy};
 
-use crate::dashboard::{NoBatches, Show, Vessel};
+use crate::dashboard::Show;
 use crate::feed::{Feed, windows_in_epoch};
-use crate::gauges;
+use crate::inside_burn_train::InsideBurnTrain;
 use crate::log::Log;
 use crate::report::Report;
 use crate::session::Session;
 use crate::step::StepNumbers;
-use crate::training_loop::{Components, History, Plan, TrainingLoop};
+use crate::training_loop::{History, Plan, TrainingLoop};
 use crate::{Data, Objective, Schedule, TrainError, saving};
 
 /// Trains an ordinary Burn model; how is composed, one line per technique.
@@ -269,7 +261,14 @@ impl<S> Trainer<S> {
             data,
             plan,
         };
-        let finished = self.launch(training)?;
+        let inside = InsideBurnTrain {
+            interrupter: self.interrupter.0.clone(),
+            renderer: self.show.renderer(&self.interrupter.0, training.plan.total_updates),
+            output: self.output.clone(),
+            patience: self.patience,
+            label: self.label.clone(),
+        };
+        let finished = inside.run(training)?;
         self.finish(finished)
     }
 
@@ -285,11 +284,9 @@ impl<S> Trainer<S> {
         ];
         match settings.into_iter().find(|(_, value)| *value == 0) {
             None => Ok(()),
-            Some((setting, _)) => Err(TrainError::Setting {
-                setting,
-                expected: "at least 1",
-                found: "0".into(),
-            }),
+            Some((setting, _)) => {
+                Err(TrainError::Setting { setting, expected: "at least 1", found: "0".into() })
+            }
         }
     }
 
@@ -317,49 +314,6 @@ impl<S> Trainer<S> {
         }
     }
 
-    /// Runs the loop inside burn-train.
-    fn launch<M, B, T>(&self, training: TrainingLoop<M, B, T>) -> Result<TrainingLoop<M, B, T>, TrainError>
-    where
-        M: Objective<B> + 'static,
-        B: Batch,
-        T: Stage<M> + 'static,
-    {
-        let interrupter = self.interrupter.0.clone();
-        let renderer = self.show.renderer(&interrupter, training.plan.total_updates);
-        let vessel = Vessel::new(training.session.device());
-        let rounds = training.plan.rounds;
-        let inside = Arc::new(Inside(Mutex::new(Progress::Ready(Box::new(training)))));
-        let folder = self.output.clone().unwrap_or_default();
-        let mut supervised = SupervisedTraining::new(&folder, Arc::new(NoBatches), Arc::new(NoBatches))
-            .with_application_logger(None)
-            .with_interrupter(interrupter)
-            .with_training_strategy(TrainingStrategy::Custom(inside.clone()))
-            .renderer(renderer)
-            .num_epochs(rounds)
-            .label(&self.label);
-        supervised = match &self.output {
-            Some(folder) => supervised.with_metric_logger(FileMetricLogger::new(folder.join("metrics"))),
-            None => supervised.with_metric_logger(InMemoryMetricLogger::default()),
-        };
-        if let Some(n_epochs) = self.patience {
-            supervised = supervised.early_stopping(MetricEarlyStoppingStrategy::new(
-                &gauges::loss_gauge(),
-                Aggregate::Mean,
-                Direction::Lowest,
-                Split::Valid,
-                StoppingCondition::NoImprovementSince { n_epochs },
-            ));
-        }
-        let learner = Learner::new(vessel, SgdConfig::new().init(), ConstantLr::new(0.0));
-        let result = gauges::register(supervised).launch(learner);
-        // Leaves the full screen, so that what is printed next is seen.
-        drop(result.renderer);
-        match inside.take() {
-            Progress::Done(result) => result.map(|training| *training),
-            _ => Err(TrainError::Dashboard("the training loop did not run".into())),
-        }
-    }
-
     fn finish<M, B, T>(&self, finished: TrainingLoop<M, B, T>) -> Result<Trained<M>, TrainError>
     where
         M: Objective<B>,
@@ -377,44 +331,5 @@ impl<S> Trainer<S> {
             best: plan.best.filter(|_| history.best.is_some()),
             last_step: history.last,
         })
-    }
-}
-
-/// The loop as the strategy that burn-train runs.
-struct Inside<M, B: Batch, T>(Mutex<Progress<M, B, T>>);
-
-enum Progress<M, B: Batch, T> {
-    Ready(Box<TrainingLoop<M, B, T>>),
-    Running,
-    Done(Result<Box<TrainingLoop<M, B, T>>, TrainError>),
-}
-
-impl<M, B: Batch, T> Inside<M, B, T> {
-    fn take(&self) -> Progress<M, B, T> {
-        let mut progress = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::replace(&mut *progress, Progress::Running)
-    }
-}
-
-impl<M, B, T> SupervisedLearningStrategy<Vessel> for Inside<M, B, T>
-where
-    M: Objective<B>,
-    B: Batch,
-    T: Stage<M>,
-{
-    fn fit(
-        &self,
-        components: TrainingComponents<Vessel>,
-        learner: Learner<Vessel>,
-        _: TrainLoader<Vessel>,
-        _: ValidLoader<Vessel>,
-        _: usize,
-    ) -> (Vessel, SupervisedTrainingEventProcessor<Vessel>) {
-        let mut components = Components::new(components);
-        if let Progress::Ready(mut training) = self.take() {
-            let result = training.run(&mut components).map(|()| training);
-            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Progress::Done(result);
-        }
-        (learner.model(), components.into_events())
     }
 }

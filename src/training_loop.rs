@@ -7,8 +7,8 @@ use std::time::Instant;
 use burn::data::dataloader::Progress;
 use burn::train::metric::store::EventStoreClient;
 use burn::train::{
-    EventProcessorError, EventProcessorTraining, Interrupter, LearnerEvent,
-    SupervisedTrainingEventProcessor, TrainingComponents, TrainingItem,
+    EventProcessorError, EventProcessorTraining, Interrupter, LearnerEvent, SupervisedTrainingEventProcessor,
+    TrainingComponents, TrainingItem,
 };
 use firebrick_datasets::{Batch, Cursor, DataError};
 use firebrick_strategies::{Pass, Stage};
@@ -140,7 +140,13 @@ where
     }
 
     /// Reads a step's numbers, and tells everybody who wants to know.
-    fn record(&mut self, epoch: u64, step: Step, start: u64, components: &mut Components) -> Result<(), TrainError> {
+    fn record(
+        &mut self,
+        epoch: u64,
+        step: Step,
+        start: u64,
+        components: &mut Components,
+    ) -> Result<(), TrainError> {
         let mut numbers = StepNumbers { epoch, ..step.read()? };
         self.history.add(&mut numbers)?;
         self.log.step(&numbers)?;
@@ -163,10 +169,7 @@ where
         };
         let started = Instant::now();
         let samples = valid.samples(0);
-        components.valid(LearnerEvent::StartSplit {
-            epoch_number: round,
-            total_items: samples,
-        })?;
+        components.valid(LearnerEvent::StartSplit { epoch_number: round, total_items: samples })?;
         let model = self.session.evaluator();
         let pass = Pass::evaluate(&self.session.device().clone().inner());
         let (mut sum, mut items) = (0.0, 0);
@@ -180,7 +183,12 @@ where
             items += expected;
             let readings = Readings::of_evaluation(loss / expected.max(1) as f64, expected);
             let progress = Progress::new(end, samples, Some("samples".into()));
-            components.valid(LearnerEvent::ProcessedItem(TrainingItem::new(readings, progress, Some(end), None)))?;
+            components.valid(LearnerEvent::ProcessedItem(TrainingItem::new(
+                readings,
+                progress,
+                Some(end),
+                None,
+            )))?;
             if components.interrupter.should_stop() {
                 return Ok(());
             }
@@ -283,10 +291,7 @@ impl Components {
         Self {
             events: components.event_processor,
             interrupter: components.interrupter,
-            lent: Lent {
-                store: components.event_store,
-                early_stopping: components.early_stopping,
-            },
+            lent: Lent { store: components.event_store, early_stopping: components.early_stopping },
         }
     }
 

@@ -20,10 +20,7 @@ const LEAST_COUNT: u64 = 2;
 /// Trains on `text`, which is cut as it is for encoding.
 pub(crate) fn train(text: &str, vocab_size: usize) -> Result<Tokenizer, DataError> {
     if vocab_size < LEAST_SIZE {
-        return Err(DataError::VocabularySize {
-            asked: vocab_size,
-            least: LEAST_SIZE,
-        });
+        return Err(DataError::VocabularySize { asked: vocab_size, least: LEAST_SIZE });
     }
     // Each merge makes the text at least one symbol shorter, so there are never more. The trainer
     // reserves memory for all that it is asked for.
@@ -62,10 +59,7 @@ mod tests {
     fn impossible_sizes() {
         assert!(matches!(
             train("text", 256).unwrap_err(),
-            DataError::VocabularySize {
-                asked: 256,
-                least: 257
-            }
+            DataError::VocabularySize { asked: 256, least: 257 }
         ));
         let all = train("aaaa", usize::MAX).unwrap();
         assert!((257..=260).contains(&all.get_vocab_size(true)));

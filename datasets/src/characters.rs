@@ -31,10 +31,7 @@ impl Characters {
     /// An ordinary tokenizer whose vocabulary is the sorted distinct characters of `text`.
     pub(crate) fn tokenizer(text: &str) -> Result<Tokenizer, DataError> {
         let characters: BTreeSet<char> = text.chars().collect();
-        let vocabulary = (0..)
-            .zip(characters)
-            .map(|(id, character)| (character.to_string(), id))
-            .collect();
+        let vocabulary = (0..).zip(characters).map(|(id, character)| (character.to_string(), id)).collect();
         let model = WordLevel::builder()
             .vocab(vocabulary)
             .unk_token(UNKNOWN.to_owned())
@@ -45,9 +42,7 @@ impl Characters {
             .map_err(DataError::tokenizer("split a text into characters"))?;
 
         let mut tokenizer = Tokenizer::new(model);
-        tokenizer
-            .with_pre_tokenizer(Some(split))
-            .with_decoder(Some(Fuse::new()));
+        tokenizer.with_pre_tokenizer(Some(split)).with_decoder(Some(Fuse::new()));
         Ok(tokenizer)
     }
 
@@ -121,22 +116,14 @@ mod tests {
         let tokenizer = Characters::tokenizer("é\nb").unwrap();
         let characters = Characters::of(&tokenizer).unwrap();
         let error = characters.encode("b\nééx").unwrap_err();
-        assert!(matches!(
-            error,
-            DataError::UnknownCharacter {
-                character: 'x',
-                line: 2,
-                column: 3
-            }
-        ));
+        assert!(matches!(error, DataError::UnknownCharacter { character: 'x', line: 2, column: 3 }));
         assert!(tokenizer.encode_fast("x", false).is_err());
     }
 
     #[test]
     fn other_tokenizers_have_no_table() {
         let mut more = Characters::tokenizer("ab").unwrap();
-        more.with_normalizer(Some(tokenizers::normalizers::Lowercase))
-            .unwrap();
+        more.with_normalizer(Some(tokenizers::normalizers::Lowercase)).unwrap();
         assert!(Characters::of(&more).is_none());
 
         let mut other = Characters::tokenizer("ab").unwrap();

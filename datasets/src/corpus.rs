@@ -54,15 +54,9 @@ impl Corpus {
     pub fn read(path: impl AsRef<Path>, extensions: &[String]) -> Result<Self, DataError> {
         let path = path.as_ref();
         let metadata = fs::metadata(path).map_err(DataError::io(path))?;
-        let text = if metadata.is_dir() {
-            read_folder(path, extensions)?
-        } else {
-            read_file(path)?
-        };
+        let text = if metadata.is_dir() { read_folder(path, extensions)? } else { read_file(path)? };
         if text.trim().is_empty() {
-            return Err(DataError::EmptyText {
-                place: format!("`{}`", path.display()),
-            });
+            return Err(DataError::EmptyText { place: format!("`{}`", path.display()) });
         }
         Ok(Self { text })
     }
@@ -82,9 +76,7 @@ impl Corpus {
     /// [`DataError::SplitFraction`] unless `valid_fraction` is at least 0 and below 1.
     pub fn split(mut self, valid_fraction: f64) -> Result<(String, String), DataError> {
         if !(0.0..1.0).contains(&valid_fraction) {
-            return Err(DataError::SplitFraction {
-                fraction: valid_fraction,
-            });
+            return Err(DataError::SplitFraction { fraction: valid_fraction });
         }
         let characters = self.text.chars().count();
         let valid = (characters as f64 * valid_fraction) as usize;
@@ -123,15 +115,9 @@ fn read_folder(folder: &Path, extensions: &[String]) -> Result<String, DataError
     };
     let files = folder::documents(folder, &extensions)?;
     if files.is_empty() {
-        return Err(DataError::NoFiles {
-            path: folder.to_owned(),
-            extensions,
-        });
+        return Err(DataError::NoFiles { path: folder.to_owned(), extensions });
     }
-    let documents: Vec<String> = files
-        .iter()
-        .map(|file| read_file(file))
-        .collect::<Result<_, _>>()?;
+    let documents: Vec<String> = files.iter().map(|file| read_file(file)).collect::<Result<_, _>>()?;
     Ok(documents.join("\n"))
 }
 
@@ -159,10 +145,7 @@ mod tests {
         fs::write(folder.path().join("empty"), " \n").unwrap();
         let read = |name: &str| Corpus::read(folder.path().join(name), &[]).unwrap_err();
         assert!(matches!(read("no"), DataError::Io { .. }));
-        assert!(matches!(
-            read("a.bin"),
-            DataError::NotUtf8 { offset: 2, .. }
-        ));
+        assert!(matches!(read("a.bin"), DataError::NotUtf8 { offset: 2, .. }));
         assert!(matches!(read("empty"), DataError::EmptyText { .. }));
 
         let error = Corpus::read(folder.path(), &["rs".into()]).unwrap_err();

@@ -23,12 +23,6 @@ mod tests {
         let fields = [("epoch", 3_u64), ("consumed", 7)].into_iter();
         let saved: MapDeserializer<'_, _, serde::de::value::Error> =
             MapDeserializer::new(fields.map(|(name, value)| (name, value.into_deserializer())));
-        assert_eq!(
-            Cursor::deserialize(saved).unwrap(),
-            Cursor {
-                epoch: 3,
-                consumed: 7
-            }
-        );
+        assert_eq!(Cursor::deserialize(saved).unwrap(), Cursor { epoch: 3, consumed: 7 });
     }
 }

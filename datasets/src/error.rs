@@ -202,18 +202,12 @@ pub enum DataError {
 impl DataError {
     /// The error of accessing this path.
     pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
-        move |source| Self::Io {
-            path: path.to_owned(),
-            source,
-        }
+        move |source| Self::Io { path: path.to_owned(), source }
     }
 
     /// The error of a tokenizer that was asked to do this.
     pub(crate) fn tokenizer<E: ToString>(action: impl Into<String>) -> impl FnOnce(E) -> Self {
-        move |reason| Self::TokenizerFailed {
-            action: action.into(),
-            reason: reason.to_string(),
-        }
+        move |reason| Self::TokenizerFailed { action: action.into(), reason: reason.to_string() }
     }
 }
 
@@ -229,11 +223,7 @@ mod tests {
 
     #[test]
     fn reads_as_a_sentence() {
-        let error = DataError::UnknownCharacter {
-            character: '\t',
-            line: 3,
-            column: 1,
-        };
+        let error = DataError::UnknownCharacter { character: '\t', line: 3, column: 1 };
         assert_eq!(
             error.to_string(),
             "line 3, column 1: the character '\\t' is not in the vocabulary; build the vocabulary \

@@ -21,14 +21,9 @@ pub(crate) fn documents(folder: &Path, extensions: &[String]) -> Result<Vec<Path
     Ok(files)
 }
 
-fn add_documents(
-    folder: &Path,
-    extensions: &[String],
-    files: &mut Vec<PathBuf>,
-) -> Result<(), DataError> {
-    let mut entries: Vec<DirEntry> = fs::read_dir(folder)
-        .and_then(Iterator::collect)
-        .map_err(DataError::io(folder))?;
+fn add_documents(folder: &Path, extensions: &[String], files: &mut Vec<PathBuf>) -> Result<(), DataError> {
+    let mut entries: Vec<DirEntry> =
+        fs::read_dir(folder).and_then(Iterator::collect).map_err(DataError::io(folder))?;
     // The operating system lists them in no order.
     entries.sort_by_key(DirEntry::file_name);
 
@@ -49,11 +44,9 @@ fn add_documents(
 }
 
 fn has_extension(path: &Path, extensions: &[String]) -> bool {
-    path.extension().and_then(OsStr::to_str).is_some_and(|of| {
-        extensions
-            .iter()
-            .any(|one| of.eq_ignore_ascii_case(one.trim_start_matches('.')))
-    })
+    path.extension()
+        .and_then(OsStr::to_str)
+        .is_some_and(|of| extensions.iter().any(|one| of.eq_ignore_ascii_case(one.trim_start_matches('.'))))
 }
 
 #[cfg(test)]

@@ -47,11 +47,7 @@ impl Permutation {
             state = state.wrapping_add(GOLDEN_GAMMA);
             mix(state)
         });
-        Self {
-            len,
-            half_bits: bits.div_ceil(2),
-            keys,
-        }
+        Self { len, half_bits: bits.div_ceil(2), keys }
     }
 
     /// The number of items.
@@ -70,11 +66,7 @@ impl Permutation {
     ///
     /// If `position` is not below [`len`](Self::len), as indexing a slice does.
     pub fn at(&self, position: usize) -> usize {
-        assert!(
-            position < self.len,
-            "position {position} is out of range for a permutation of {}",
-            self.len
-        );
+        assert!(position < self.len, "position {position} is out of range for a permutation of {}", self.len);
         let mut item = self.network(position as u64);
         while item >= self.len as u64 {
             item = self.network(item);
@@ -128,10 +120,8 @@ mod tests {
     /// How far the counts lie from all equal, as a chi-square in standard deviations.
     fn deviation(counts: &[u32]) -> f64 {
         let expected = f64::from(counts.iter().sum::<u32>()) / counts.len() as f64;
-        let chi_square: f64 = counts
-            .iter()
-            .map(|&count| (f64::from(count) - expected).powi(2) / expected)
-            .sum();
+        let chi_square: f64 =
+            counts.iter().map(|&count| (f64::from(count) - expected).powi(2) / expected).sum();
         let freedom = (counts.len() - 1) as f64;
         (chi_square - freedom) / (2.0 * freedom).sqrt()
     }

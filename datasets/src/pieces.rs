@@ -88,11 +88,7 @@ mod tests {
     fn the_first_error_in_order() {
         let items: Vec<usize> = (0..1000).collect();
         let odd = |_, &item: &usize| {
-            if item % 100 == 57 {
-                Err(item)
-            } else {
-                Ok(item)
-            }
+            if item % 100 == 57 { Err(item) } else { Ok(item) }
         };
         assert_eq!(on_all_cores(&items, odd), Err(57));
         assert_eq!(on_all_cores(&items[60..150], odd).unwrap(), items[60..150]);

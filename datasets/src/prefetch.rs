@@ -85,10 +85,9 @@ impl<B: Batches> Prefetch<B> {
             let Some(request) = self.requests.next() else {
                 break;
             };
-            self.pending.push_back(request.map(|request| Pending {
-                reply: self.workers.compute(request.clone()),
-                request,
-            }));
+            self.pending.push_back(
+                request.map(|request| Pending { reply: self.workers.compute(request.clone()), request }),
+            );
         }
     }
 }
@@ -107,9 +106,8 @@ impl<B: Batches> Iterator for Prefetch<B> {
         }
         let item = self.pending.pop_front()?.and_then(|pending| {
             let Pending { request, reply } = pending;
-            let batch = reply
-                .recv()
-                .unwrap_or_else(|_| Err(panicked(&request, "its worker is gone".to_owned())))?;
+            let batch =
+                reply.recv().unwrap_or_else(|_| Err(panicked(&request, "its worker is gone".to_owned())))?;
             Ok((request, batch))
         });
         // Only now, so that the one just awaited counts as under way until it has arrived.
@@ -169,19 +167,12 @@ mod tests {
 
         fn batch(&self, epoch: u64, positions: Range<usize>) -> Result<Counted, DataError> {
             if epoch == 1 && positions.contains(&4) {
-                return Err(DataError::OutOfRange {
-                    epoch,
-                    positions,
-                    samples: 4,
-                });
+                return Err(DataError::OutOfRange { epoch, positions, samples: 4 });
             }
             assert!(epoch != 1 || !positions.contains(&7), "no sample 7");
             let alive = self.alive.fetch_add(1, Ordering::SeqCst) + 1;
             self.most_alive.fetch_max(alive, Ordering::SeqCst);
-            Ok(Counted {
-                positions,
-                alive: self.alive.clone(),
-            })
+            Ok(Counted { positions, alive: self.alive.clone() })
         }
     }
 
@@ -219,24 +210,13 @@ mod tests {
 
     #[test]
     fn a_failing_request_surfaces_at_its_place() {
-        let request = |positions| Request {
-            epoch: 0,
-            positions,
-            closes_window: None,
-        };
+        let request = |positions| Request { epoch: 0, positions, closes_window: None };
         for workers in [0, 2] {
-            let requests = vec![
-                Ok(request(0..1)),
-                Err(DataError::EmptyEpoch { epoch: 8 }),
-                Ok(request(1..2)),
-            ];
+            let requests =
+                vec![Ok(request(0..1)), Err(DataError::EmptyEpoch { epoch: 8 }), Ok(request(1..2))];
             let batches = Faulty::default();
-            let results: Vec<_> =
-                Prefetch::new(batches, requests.into_iter(), workers, 8).collect();
-            assert!(matches!(
-                results[..],
-                [Ok(_), Err(DataError::EmptyEpoch { epoch: 8 }), Ok(_)]
-            ));
+            let results: Vec<_> = Prefetch::new(batches, requests.into_iter(), workers, 8).collect();
+            assert!(matches!(results[..], [Ok(_), Err(DataError::EmptyEpoch { epoch: 8 }), Ok(_)]));
         }
     }
 

@@ -68,12 +68,7 @@ impl<B: Batches> Requests<B> {
     /// # Errors
     ///
     /// [`DataError::Zero`] if `micro_batch` or `per_window` is 0.
-    pub fn new(
-        batches: B,
-        cursor: Cursor,
-        micro_batch: usize,
-        per_window: usize,
-    ) -> Result<Self, DataError> {
+    pub fn new(batches: B, cursor: Cursor, micro_batch: usize, per_window: usize) -> Result<Self, DataError> {
         for (setting, value) in [("micro_batch", micro_batch), ("per_window", per_window)] {
             if value == 0 {
                 return Err(DataError::Zero { setting });
@@ -108,15 +103,9 @@ impl<B: Batches> Requests<B> {
         self.epoch = epoch;
         self.left = consumed..end;
         self.after = if end == samples {
-            Cursor {
-                epoch: epoch.saturating_add(1),
-                consumed: 0,
-            }
+            Cursor { epoch: epoch.saturating_add(1), consumed: 0 }
         } else {
-            Cursor {
-                epoch,
-                consumed: end,
-            }
+            Cursor { epoch, consumed: end }
         };
         Ok(())
     }
@@ -182,12 +171,7 @@ mod tests {
             .take(4)
             .map(|request| (request.epoch, request.positions, request.closes_window))
             .collect();
-        let expected = [
-            (3, 6..8, None),
-            (3, 8..10, None),
-            (3, 10..11, Some(cursor(4, 0))),
-            (4, 0..2, None),
-        ];
+        let expected = [(3, 6..8, None), (3, 8..10, None), (3, 10..11, Some(cursor(4, 0))), (4, 0..2, None)];
         assert_eq!(shown, expected);
     }
 

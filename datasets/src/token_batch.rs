@@ -50,10 +50,8 @@ impl TokenBatch {
     ///
     /// [`DataError::IdTooLarge`] if an id is 2³¹ or more.
     pub fn from_rows(rows: Vec<Vec<u32>>, pad_id: u32) -> Result<Self, DataError> {
-        let labels = rows
-            .iter()
-            .map(|row| row.iter().map(|&id| signed(id)).collect())
-            .collect::<Result<_, _>>()?;
+        let labels =
+            rows.iter().map(|row| row.iter().map(|&id| signed(id)).collect()).collect::<Result<_, _>>()?;
         Self::with_labels(rows, labels, pad_id)
     }
 
@@ -65,16 +63,9 @@ impl TokenBatch {
     ///
     /// [`DataError::LabelRows`] or [`DataError::LabelLength`] if ids and labels differ in shape,
     /// and [`DataError::IdTooLarge`] if an id is 2³¹ or more.
-    pub fn with_labels(
-        rows: Vec<Vec<u32>>,
-        labels: Vec<Vec<i32>>,
-        pad_id: u32,
-    ) -> Result<Self, DataError> {
+    pub fn with_labels(rows: Vec<Vec<u32>>, labels: Vec<Vec<i32>>, pad_id: u32) -> Result<Self, DataError> {
         if rows.len() != labels.len() {
-            return Err(DataError::LabelRows {
-                ids: rows.len(),
-                labels: labels.len(),
-            });
+            return Err(DataError::LabelRows { ids: rows.len(), labels: labels.len() });
         }
         let length = rows.iter().map(Vec::len).max().unwrap_or(0);
         let pad_id = signed(pad_id)?;
@@ -87,11 +78,7 @@ impl TokenBatch {
         };
         for (row, (ids, labels)) in rows.iter().zip(labels).enumerate() {
             if ids.len() != labels.len() {
-                return Err(DataError::LabelLength {
-                    row,
-                    ids: ids.len(),
-                    labels: labels.len(),
-                });
+                return Err(DataError::LabelLength { row, ids: ids.len(), labels: labels.len() });
             }
             for &id in ids {
                 batch.ids.push(signed(id)?);
@@ -158,12 +145,9 @@ mod tests {
 
     #[test]
     fn labels_of_its_own() {
-        let batch = TokenBatch::with_labels(
-            vec![vec![1, 2, 3], vec![4]],
-            vec![vec![1, IGNORE, 3], vec![4]],
-            9,
-        )
-        .unwrap();
+        let batch =
+            TokenBatch::with_labels(vec![vec![1, 2, 3], vec![4]], vec![vec![1, IGNORE, 3], vec![4]], 9)
+                .unwrap();
         assert_eq!(batch.host_ids(), [1, 2, 3, 4, 9, 9]);
         assert_eq!(batch.host_labels(), [1, IGNORE, 3, 4, IGNORE, IGNORE]);
         assert_eq!(batch.items(), 1);
@@ -176,14 +160,7 @@ mod tests {
         assert!(matches!(error, DataError::LabelRows { ids: 1, labels: 0 }));
 
         let error = TokenBatch::with_labels(vec![vec![], vec![1]], vec![vec![], vec![1, 2]], 0);
-        assert!(matches!(
-            error.unwrap_err(),
-            DataError::LabelLength {
-                row: 1,
-                ids: 1,
-                labels: 2
-            }
-        ));
+        assert!(matches!(error.unwrap_err(), DataError::LabelLength { row: 1, ids: 1, labels: 2 }));
     }
 
     #[test]
@@ -198,10 +175,7 @@ mod tests {
         let batch = TokenBatch::from_rows(vec![], 0).unwrap();
         assert_eq!(batch.shape(), [0, 0]);
         assert_eq!(batch.items() + batch.tokens() + batch.samples(), 0);
-        assert_eq!(
-            TokenBatch::from_rows(vec![vec![]], 0).unwrap().shape(),
-            [1, 0]
-        );
+        assert_eq!(TokenBatch::from_rows(vec![vec![]], 0).unwrap().shape(), [1, 0]);
     }
 
     #[test]

@@ -128,10 +128,7 @@ impl Tokenizer {
     pub fn decode(&self, ids: &[u32]) -> Result<String, DataError> {
         let unknown = |id: &&u32| self.inner.id_to_token(**id).is_none();
         if let Some(&id) = ids.iter().find(unknown) {
-            return Err(DataError::UnknownId {
-                id,
-                vocab_size: self.vocab_size,
-            });
+            return Err(DataError::UnknownId { id, vocab_size: self.vocab_size });
         }
         guarded(|| self.inner.decode(ids, false)).map_err(DataError::tokenizer("decode the ids"))
     }
@@ -148,17 +145,15 @@ impl Tokenizer {
     /// [`DataError::Io`] if the file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), DataError> {
         let path = path.as_ref();
-        let json = guarded(|| self.inner.to_string(true))
-            .map_err(DataError::tokenizer("write itself as JSON"))?;
+        let json =
+            guarded(|| self.inner.to_string(true)).map_err(DataError::tokenizer("write itself as JSON"))?;
         fs::write(path, json).map_err(DataError::io(path))
     }
 }
 
 fn not_empty(text: &str) -> Result<(), DataError> {
     if text.is_empty() {
-        return Err(DataError::EmptyText {
-            place: "the text to build a vocabulary from".to_owned(),
-        });
+        return Err(DataError::EmptyText { place: "the text to build a vocabulary from".to_owned() });
     }
     Ok(())
 }
@@ -169,9 +164,7 @@ mod tests {
 
     /// A text of several pieces.
     fn long_text() -> String {
-        (0..20_000)
-            .map(|line| format!("line {line} and its neighbour {}\n", line + 1))
-            .collect()
+        (0..20_000).map(|line| format!("line {line} and its neighbour {}\n", line + 1)).collect()
     }
 
     /// Writes `json` to a file and reads it as a tokenizer.

@@ -16,10 +16,7 @@ pub(crate) fn read(path: &Path) -> Result<Tokenizer, DataError> {
         turn_off_dropout(&mut tokenizer);
         Ok(tokenizer)
     })
-    .map_err(|reason| DataError::TokenizerFile {
-        path: path.to_owned(),
-        reason,
-    })
+    .map_err(|reason| DataError::TokenizerFile { path: path.to_owned(), reason })
 }
 
 /// Does `work` with a tokenizer, and makes a panic an error: some files make the `tokenizers`
@@ -61,10 +58,7 @@ mod tests {
 
     #[test]
     fn broken_files_are_errors() {
-        assert!(matches!(
-            read(Path::new("no/such/tokenizer.json")).unwrap_err(),
-            DataError::Io { .. }
-        ));
+        assert!(matches!(read(Path::new("no/such/tokenizer.json")).unwrap_err(), DataError::Io { .. }));
         let model = |model: &str| format!(r#"{{"version": "1.0", "model": {model}}}"#);
         for broken in [
             String::new(),

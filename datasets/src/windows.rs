@@ -50,10 +50,7 @@ impl Windows {
             return Err(DataError::Zero { setting: "block" });
         }
         if tokens.len() < 2 {
-            return Err(DataError::TooShort {
-                tokens: tokens.len(),
-                needed: 2,
-            });
+            return Err(DataError::TooShort { tokens: tokens.len(), needed: 2 });
         }
         Ok(Self {
             // No window is longer than the text. The bound also keeps the sums below from
@@ -100,11 +97,7 @@ impl Batches for Windows {
     fn batch(&self, epoch: u64, positions: Range<usize>) -> Result<TokenBatch, DataError> {
         let samples = self.samples(epoch);
         if positions.start > positions.end || positions.end > samples {
-            return Err(DataError::OutOfRange {
-                epoch,
-                positions,
-                samples,
-            });
+            return Err(DataError::OutOfRange { epoch, positions, samples });
         }
         let shift = self.shift(epoch);
         let order = self.seed.map(|seed| Permutation::new(samples, seed, epoch));
@@ -156,13 +149,7 @@ mod tests {
         let block = Windows::new(vec![1, 2], 0).unwrap_err();
         assert!(matches!(block, DataError::Zero { setting: "block" }));
         let short = Windows::new(vec![1], 4).unwrap_err();
-        assert!(matches!(
-            short,
-            DataError::TooShort {
-                tokens: 1,
-                needed: 2
-            }
-        ));
+        assert!(matches!(short, DataError::TooShort { tokens: 1, needed: 2 }));
     }
 
     #[test]

@@ -41,11 +41,7 @@ impl<B: Batches> Workers<B> {
                     .ok()
             })
             .collect();
-        Self {
-            threads,
-            queue: Some(sender),
-            stop,
-        }
+        Self { threads, queue: Some(sender), stop }
     }
 
     /// Whether there is no thread.
@@ -100,11 +96,7 @@ pub(crate) fn compute<B: Batches>(batches: &B, request: &Request) -> Result<B::B
 
 /// The error of a request whose computation panicked.
 pub(crate) fn panicked(request: &Request, message: String) -> DataError {
-    DataError::BatchPanicked {
-        epoch: request.epoch,
-        positions: request.positions.clone(),
-        message,
-    }
+    DataError::BatchPanicked { epoch: request.epoch, positions: request.positions.clone(), message }
 }
 
 #[cfg(test)]
@@ -133,11 +125,7 @@ mod tests {
     #[test]
     fn threads_work_at_once() {
         let workers = Workers::start(&Arc::new(Together(Barrier::new(2))), 2);
-        let request = |position| Request {
-            epoch: 0,
-            positions: position..position + 1,
-            closes_window: None,
-        };
+        let request = |position| Request { epoch: 0, positions: position..position + 1, closes_window: None };
         let replies: Vec<_> = (0..4).map(|at| workers.compute(request(at))).collect();
         assert!(replies.iter().all(|reply| reply.recv().unwrap().is_ok()));
     }
@@ -146,11 +134,7 @@ mod tests {
     fn without_threads_nothing_arrives() {
         let workers = Workers::start(&Arc::new(Together(Barrier::new(1))), 0);
         assert!(workers.is_empty());
-        let request = Request {
-            epoch: 0,
-            positions: 0..1,
-            closes_window: None,
-        };
+        let request = Request { epoch: 0, positions: 0..1, closes_window: None };
         assert!(workers.compute(request).recv().is_err());
     }
 }

@@ -11,9 +11,8 @@ use firebrick_datasets::IGNORE;
 pub fn cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>) -> Tensor<1> {
     let ignored = labels.clone().equal_scalar(IGNORE);
     let picked = labels.mask_fill(ignored.clone(), 0);
-    let likelihood = log_softmax(logits.cast(FloatDType::F32), 1)
-        .gather(1, picked.unsqueeze_dim(1))
-        .squeeze_dim::<1>(1);
+    let likelihood =
+        log_softmax(logits.cast(FloatDType::F32), 1).gather(1, picked.unsqueeze_dim(1)).squeeze_dim::<1>(1);
     likelihood.mask_fill(ignored, 0.0).sum().neg()
 }
 

@@ -55,15 +55,14 @@ impl Sampler {
 
     /// The token whose share of the cumulative distribution holds `point`, in `0.0..1.0`.
     fn draw(&self, logits: &[f32], point: f64) -> u32 {
-        let (best, highest) = logits.iter().enumerate().fold((0, f32::MIN), |best, (id, &logit)| {
-            if logit > best.1 { (id, logit) } else { best }
-        });
+        let (best, highest) = logits
+            .iter()
+            .enumerate()
+            .fold((0, f32::MIN), |best, (id, &logit)| if logit > best.1 { (id, logit) } else { best });
         if self.temperature <= 0.0 {
             return best as u32;
         }
-        let weights = logits
-            .iter()
-            .map(|logit| (f64::from(logit - highest) / self.temperature).exp());
+        let weights = logits.iter().map(|logit| (f64::from(logit - highest) / self.temperature).exp());
         let mut rest = point * weights.clone().sum::<f64>();
         let mut ids = 0..;
         let found = weights.zip(&mut ids).find(|(weight, _)| {
@@ -82,7 +81,7 @@ mod tests {
     fn a_draw_follows_the_distribution() {
         let sampler = Sampler { temperature: 1.0, seed: 0 };
         let logits = [0.0, 2f32.ln(), f32::NEG_INFINITY, 0.0];
-        let points = (0..400).map(|i| f64::from(i) / 400.0);
+        let points = (0..400).map(|i| (f64::from(i) + 0.5) / 400.0);
         let mut counts = [0; 4];
         points.for_each(|point| counts[sampler.draw(&logits, point) as usize] += 1);
         assert_eq!(counts, [100, 200, 0, 100]);

@@ -124,10 +124,7 @@ impl Objective<TokenBatch> for Gpt {
         let ids = batch.ids(pass.device()).slice([0..rows, 0..length - 1]);
         let labels = batch.labels(pass.device()).slice([0..rows, 1..length]);
         let logits = self.forward(ids, pass);
-        Loss {
-            sum: cross_entropy(logits.flatten(0, 1), labels.flatten(0, 1)),
-            items: batch.items(),
-        }
+        Loss { sum: cross_entropy(logits.flatten(0, 1), labels.flatten(0, 1)), items: batch.items() }
     }
 }
 

@@ -25,11 +25,7 @@ struct Problem {
 
 /// A problem where `holds` is false.
 fn require(holds: bool, field: &str, expected: &str, found: impl ToString) -> Option<Problem> {
-    (!holds).then(|| Problem {
-        field: field.into(),
-        expected: expected.into(),
-        found: found.to_string(),
-    })
+    (!holds).then(|| Problem { field: field.into(), expected: expected.into(), found: found.to_string() })
 }
 
 fn positive(field: &str, value: usize) -> Option<Problem> {
@@ -138,8 +134,9 @@ fn strategies(run: &Run) -> Option<Problem> {
             StrategyConfig::Amp(_) => None,
             StrategyConfig::Accumulate(count) => {
                 let expected = "left out where `batch.accumulate` is given: they are the same";
-                positive(&field, *count)
-                    .or_else(|| require(run.batch.accumulate == 1, &field, expected, format!("Accumulate({count})")))
+                positive(&field, *count).or_else(|| {
+                    require(run.batch.accumulate == 1, &field, expected, format!("Accumulate({count})"))
+                })
             }
             StrategyConfig::Clip(clip) => match (clip.norm, clip.value) {
                 (Some(bound), None) | (None, Some(bound)) => {

@@ -75,11 +75,7 @@ impl Run {
         // anything is read or allocated.
         self.composed().start(&mut Setup::new(&Vessel::new(&device), &device))?;
         let (data, tokenizer) = self.data.prepare(self.seed)?;
-        Ok(Parts {
-            device,
-            data: data.micro_batch(self.batch.micro).workers(self.data.workers),
-            tokenizer,
-        })
+        Ok(Parts { device, data: data.micro_batch(self.batch.micro).workers(self.data.workers), tokenizer })
     }
 
     /// A model with weights drawn from the seed, and an optimizer without state.
@@ -112,10 +108,7 @@ impl Run {
         let Some(sample) = &self.sample else {
             return Ok(None);
         };
-        let sampler = Sampler {
-            temperature: sample.temperature,
-            seed: self.seed,
-        };
+        let sampler = Sampler { temperature: sample.temperature, seed: self.seed };
         let prompt = tokenizer.encode(&sample.prompt)?;
         let tokens = sampler.generate(model, &prompt, sample.tokens).map_err(crate::TrainError::from)?;
         Ok(Some(sample.prompt.clone() + &tokenizer.decode(&tokens)?))
@@ -143,8 +136,8 @@ impl DataConfig {
 }
 
 impl OptimizerConfig {
-    /// The optimizer, in which only matrices decay.
-    fn build<M: Module>(&self, model: &M) -> ModuleOptimizer {
+    /// The optimizer for this model. Only its matrices decay.
+    pub fn build<M: Module>(&self, model: &M) -> ModuleOptimizer {
         let Self::AdamW { betas, epsilon, weight_decay } = self;
         let adamw = |decay| {
             let config = AdamWConfig::new().with_beta_1(betas.0).with_beta_2(betas.1);

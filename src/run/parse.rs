@@ -14,10 +14,8 @@ impl Run {
     ///
     /// What is wrong, with file, line, the nearest known name, and what may stand there.
     pub fn read(path: &Path, overrides: &[impl AsRef<str>]) -> Result<Self, RunError> {
-        let text = std::fs::read_to_string(path).map_err(|error| RunError::Read {
-            path: path.into(),
-            reason: error.to_string(),
-        })?;
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| RunError::Read { path: path.into(), reason: error.to_string() })?;
         Self::parse(&path.display().to_string(), &text, overrides)
     }
 
@@ -90,9 +88,9 @@ fn explain(error: &RonError) -> String {
         | RonError::NoSuchEnumVariant { expected, found, .. } => (expected, found),
         _ => return error.to_string(),
     };
-    let nearest = expected.iter().max_by(|a, b| {
-        strsim::jaro_winkler(a, found).total_cmp(&strsim::jaro_winkler(b, found))
-    });
+    let nearest = expected
+        .iter()
+        .max_by(|a, b| strsim::jaro_winkler(a, found).total_cmp(&strsim::jaro_winkler(b, found)));
     let hint = match nearest {
         Some(name) if strsim::jaro_winkler(name, found) > 0.7 => format!(" (did you mean `{name}`?)"),
         _ => String::new(),

@@ -1,18 +1,7 @@
 //! Finds and replaces single values of a RON text by their path, such as `model.layers` or
 //! `strategies.0`, leaving every other byte, names of enums and comments included, as it was.
 
-use std::ops::Range;
-
 use super::ron_scan::{self, Entry, Group, ScanError, Shape, Value, line, plain_name};
-
-/// Where a value stands in its document.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
-    /// The value's bytes.
-    pub span: Range<usize>,
-    /// The 1-based line on which the value begins.
-    pub line: usize,
-}
 
 /// Why a path leads nowhere, or why a value cannot be put there.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -89,30 +78,12 @@ pub enum PathError {
     },
 }
 
-/// Byte range of the value at `path`, and its line.
+/// The document with the value at `path` replaced by `value`.
 ///
 /// Segments are separated by dots: names of fields, string keys of maps, or indices into lists
 /// and tuples. Names before a parenthesis are passed over: in `model: Gpt(layers: 4)` the 4 is
 /// `model.layers`. So is `Some`: in `clip: Some((norm: 1.0))` the number is `clip.norm`, while
 /// `clip` is all of `Some((norm: 1.0))`.
-///
-/// # Errors
-/// Where the document is malformed, or has no such value.
-pub fn find(document: &str, path: &str) -> Result<Found, PathError> {
-    let root = scan(document)?;
-    let segments = split(path)?;
-    let walk = Walk::new(document, &root, &segments);
-    if walk.depth < segments.len() {
-        return Err(walk.error(&segments));
-    }
-    let span = walk.value.span.clone();
-    Ok(Found {
-        line: line(document, span.start),
-        span,
-    })
-}
-
-/// The document with the value at `path` replaced by `value`.
 ///
 /// A field or string key that its struct or map does not have yet is added after the last one:
 /// `model.width` set to 64 makes `Gpt(layers: 4, width: 64)` of `Gpt(layers: 4)`. Comments and
@@ -162,11 +133,7 @@ struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     fn new(document: &'a str, root: &'a Value, segments: &[&str]) -> Self {
-        let mut walk = Walk {
-            document,
-            value: root,
-            depth: 0,
-        };
+        let mut walk = Walk { document, value: root, depth: 0 };
         for segment in segments {
             let Some(value) = walk.child(segment) else {
                 break;
@@ -182,12 +149,7 @@ impl<'a> Walk<'a> {
         let mut value = self.value;
         while let Shape::Group(group) = &value.shape
             && &self.document[group.name.clone()] == "Some"
-            && let [
-                Entry {
-                    key: None,
-                    value: inner,
-                },
-            ] = group.entries.as_slice()
+            && let [Entry { key: None, value: inner }] = group.entries.as_slice()
         {
             value = inner;
         }
@@ -199,11 +161,7 @@ impl<'a> Walk<'a> {
             return None;
         };
         let entry = if is_keyed(group) {
-            let name = if group.close == ')' {
-                plain_name(segment)
-            } else {
-                segment
-            };
+            let name = if group.close == ')' { plain_name(segment) } else { segment };
             let is_it = |entry: &&Entry| key(self.document, entry).as_deref() == Some(name);
             group.entries.iter().find(is_it)
         } else {
@@ -223,39 +181,18 @@ impl<'a> Walk<'a> {
         let line = self.line();
         let parts = self.parts();
         match &parts.shape {
-            Shape::Group(group)
-                if is_keyed(group) || (is_struct(group) && index(&segment).is_none()) =>
-            {
-                PathError::Missing {
-                    prefix,
-                    segment,
-                    line,
-                    known: known(self.document, group),
-                }
+            Shape::Group(group) if is_keyed(group) || (is_struct(group) && index(&segment).is_none()) => {
+                PathError::Missing { prefix, segment, line, known: known(self.document, group) }
             }
-            Shape::Group(group) => PathError::Index {
-                prefix,
-                segment,
-                line,
-                length: group.entries.len(),
-            },
-            _ => PathError::Leaf {
-                prefix,
-                segment,
-                line,
-                found: quote(&self.document[parts.span.clone()]),
-            },
+            Shape::Group(group) => PathError::Index { prefix, segment, line, length: group.entries.len() },
+            _ => PathError::Leaf { prefix, segment, line, found: quote(&self.document[parts.span.clone()]) },
         }
     }
 }
 
 /// Whether entries are named: those of maps and of structs with named fields.
 fn is_keyed(group: &Group) -> bool {
-    group.close == '}'
-        || group
-            .entries
-            .first()
-            .is_some_and(|entry| entry.key.is_some())
+    group.close == '}' || group.entries.first().is_some_and(|entry| entry.key.is_some())
 }
 
 /// Whether fields may be added: `()` is taken for a struct without fields.
@@ -288,11 +225,7 @@ fn new_key(document: &str, group: &Group, name: &str) -> Option<String> {
         return (fits && !plain.is_empty()).then(|| name.to_string());
     }
     let is_text = |key: &Value| ron::from_str::<String>(&document[key.span.clone()]).is_ok();
-    let takes_text = group.close == '}'
-        && group
-            .entries
-            .iter()
-            .all(|e| e.key.as_ref().is_some_and(is_text));
+    let takes_text = group.close == '}' && group.entries.iter().all(|e| e.key.as_ref().is_some_and(is_text));
     takes_text.then(|| ron::to_string(name).ok()).flatten()
 }
 
@@ -325,62 +258,38 @@ fn indent(document: &str, group: &Group, outer: &str) -> String {
 }
 
 fn scan(document: &str) -> Result<Value, PathError> {
-    ron_scan::document(document).map_err(
-        |ScanError {
-             at,
-             expected,
-             found,
-         }| PathError::Syntax {
-            line: line(document, at),
-            expected,
-            found,
-        },
-    )
+    ron_scan::document(document).map_err(|ScanError { at, expected, found }| PathError::Syntax {
+        line: line(document, at),
+        expected,
+        found,
+    })
 }
 
 fn lone(value: &str) -> Result<&str, PathError> {
     match ron_scan::lone_value(value) {
         Ok(scanned) => Ok(&value[scanned.span]),
-        Err(ScanError {
-            expected, found, ..
-        }) => Err(PathError::Value {
-            value: value.to_string(),
-            expected,
-            found,
-        }),
+        Err(ScanError { expected, found, .. }) => {
+            Err(PathError::Value { value: value.to_string(), expected, found })
+        }
     }
 }
 
 fn split(path: &str) -> Result<Vec<&str>, PathError> {
     let segments: Vec<&str> = path.split('.').collect();
     match segments.iter().position(|segment| segment.is_empty()) {
-        Some(empty) => Err(PathError::Empty {
-            path: path.to_string(),
-            position: empty + 1,
-        }),
+        Some(empty) => Err(PathError::Empty { path: path.to_string(), position: empty + 1 }),
         None => Ok(segments),
     }
 }
 
 fn place(prefix: &str) -> String {
-    if prefix.is_empty() {
-        "the document".into()
-    } else {
-        format!("`{prefix}`")
-    }
+    if prefix.is_empty() { "the document".into() } else { format!("`{prefix}`") }
 }
 
 fn known(document: &str, group: &Group) -> String {
-    let names = group
-        .entries
-        .iter()
-        .filter_map(|entry| key(document, entry));
+    let names = group.entries.iter().filter_map(|entry| key(document, entry));
     let names: Vec<String> = names.map(|name| format!("`{name}`")).collect();
-    if names.is_empty() {
-        "nothing, as it is empty".into()
-    } else {
-        format!("one of {}", names.join(", "))
-    }
+    if names.is_empty() { "nothing, as it is empty".into() } else { format!("one of {}", names.join(", ")) }
 }
 
 /// The beginning of a value, for a message.

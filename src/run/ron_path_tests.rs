@@ -1,5 +1,7 @@
 //! Tests of the locator and, through it, of the scanner.
 
+use std::ops::Range;
+
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -20,6 +22,35 @@ Run(
     raw: b"\")", byte: b'\'', range: 1..=5, r#type: "é", empty: (), none: None,
 )
 "##;
+
+/// Where a value stands in its document.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Found {
+    /// The value's bytes.
+    span: Range<usize>,
+    /// The 1-based line on which the value begins.
+    line: usize,
+}
+
+/// Byte range of the value at `path`, and its line.
+///
+/// Segments are separated by dots: names of fields, string keys of maps, or indices into lists
+/// and tuples. Names before a parenthesis are passed over: in `model: Gpt(layers: 4)` the 4 is
+/// `model.layers`. So is `Some`: in `clip: Some((norm: 1.0))` the number is `clip.norm`, while
+/// `clip` is all of `Some((norm: 1.0))`.
+///
+/// # Errors
+/// Where the document is malformed, or has no such value.
+fn find(document: &str, path: &str) -> Result<Found, PathError> {
+    let root = scan(document)?;
+    let segments = split(path)?;
+    let walk = Walk::new(document, &root, &segments);
+    if walk.depth < segments.len() {
+        return Err(walk.error(&segments));
+    }
+    let span = walk.value.span.clone();
+    Ok(Found { line: line(document, span.start), span })
+}
 
 fn text<'a>(document: &'a str, path: &str) -> &'a str {
     let found = find(document, path).expect("a path that exists");
@@ -74,21 +105,9 @@ fn tells_lines() {
 fn replaces_values() {
     let document = "(a: Gpt(n: 1), s: [Amp(bf16), Ema], c: Cosine(lr: 1) /* c */)";
     let cases = [
-        (
-            "a.n",
-            "4",
-            "(a: Gpt(n: 4), s: [Amp(bf16), Ema], c: Cosine(lr: 1) /* c */)",
-        ),
-        (
-            "s.0",
-            "Clip(norm: 1.0)",
-            "(a: Gpt(n: 1), s: [Clip(norm: 1.0), Ema], c: Cosine(lr: 1) /* c */)",
-        ),
-        (
-            "c",
-            " Flat // why",
-            "(a: Gpt(n: 1), s: [Amp(bf16), Ema], c: Flat /* c */)",
-        ),
+        ("a.n", "4", "(a: Gpt(n: 4), s: [Amp(bf16), Ema], c: Cosine(lr: 1) /* c */)"),
+        ("s.0", "Clip(norm: 1.0)", "(a: Gpt(n: 1), s: [Clip(norm: 1.0), Ema], c: Cosine(lr: 1) /* c */)"),
+        ("c", " Flat // why", "(a: Gpt(n: 1), s: [Amp(bf16), Ema], c: Flat /* c */)"),
         ("s", "[]", "(a: Gpt(n: 1), s: [], c: Cosine(lr: 1) /* c */)"),
     ];
     for (path, value, expected) in cases {
@@ -107,73 +126,31 @@ fn adds_fields() {
         ("(b: 2,)", "a", "(b: 2, a: 1)"),
         ("(b: 2 /* c */)", "a", "(b: 2, /* c */ a: 1)"),
         ("(\n  b: 2 // c\n)", "a", "(\n  b: 2, // c\n  a: 1,\n)"),
-        (
-            "(\n  b: 2, // c\n  // d\n)",
-            "a",
-            "(\n  b: 2, // c\n  // d\n  a: 1,\n)",
-        ),
+        ("(\n  b: 2, // c\n  // d\n)", "a", "(\n  b: 2, // c\n  // d\n  a: 1,\n)"),
         ("(\r\n\tb: 2\r\n)", "a", "(\r\n\tb: 2,\r\n\ta: 1,\r\n)"),
-        (
-            "(\n  m: G(\n  ),\n)",
-            "m.a",
-            "(\n  m: G(\n      a: 1,\n  ),\n)",
-        ),
+        ("(\n  m: G(\n  ),\n)", "m.a", "(\n  m: G(\n      a: 1,\n  ),\n)"),
         ("(c: Some((b: 2)))", "c.a", "(c: Some((b: 2, a: 1)))"),
         ("{\"b\": 2}", "a b\"", "{\"b\": 2, \"a b\\\"\": 1}"),
         ("{}", "a", "{\"a\": 1}"),
     ];
     for (document, path, expected) in cases {
-        assert_eq!(
-            set(document, path, "1").as_deref(),
-            Ok(expected),
-            "{document}"
-        );
+        assert_eq!(set(document, path, "1").as_deref(), Ok(expected), "{document}");
     }
 }
 
 #[test]
 fn explains_paths_that_lead_nowhere() {
     let cases = [
-        (
-            "",
-            "the path ``: expected a field or an index as segment 1, found nothing",
-        ),
-        (
-            "a..b",
-            "the path `a..b`: expected a field or an index as segment 2, found nothing",
-        ),
-        (
-            "model.x.y",
-            "line 4: `model` has no `x`; expected one of `layers`, `width`",
-        ),
-        (
-            "empty.x.y",
-            "line 13: `empty` has no `x`; expected nothing, as it is empty",
-        ),
-        (
-            "model.0",
-            "line 4: `model` has no `0`; expected one of `layers`, `width`",
-        ),
-        (
-            "strategies.3",
-            "line 10: `strategies` has 3 element(s); expected an index below 3, found `3`",
-        ),
-        (
-            "strategies.x",
-            "line 10: `strategies` has 3 element(s); expected an index below 3, found `x`",
-        ),
-        (
-            "strategies.-1",
-            "line 10: `strategies` has 3 element(s); expected an index below 3, found `-1`",
-        ),
-        (
-            "model.layers.x",
-            "line 5: `model.layers` is `4`; expected a struct, list or map that has `x`",
-        ),
-        (
-            "none.x",
-            "line 13: `none` is `None`; expected a struct, list or map that has `x`",
-        ),
+        ("", "the path ``: expected a field or an index as segment 1, found nothing"),
+        ("a..b", "the path `a..b`: expected a field or an index as segment 2, found nothing"),
+        ("model.x.y", "line 4: `model` has no `x`; expected one of `layers`, `width`"),
+        ("empty.x.y", "line 13: `empty` has no `x`; expected nothing, as it is empty"),
+        ("model.0", "line 4: `model` has no `0`; expected one of `layers`, `width`"),
+        ("strategies.3", "line 10: `strategies` has 3 element(s); expected an index below 3, found `3`"),
+        ("strategies.x", "line 10: `strategies` has 3 element(s); expected an index below 3, found `x`"),
+        ("strategies.-1", "line 10: `strategies` has 3 element(s); expected an index below 3, found `-1`"),
+        ("model.layers.x", "line 5: `model.layers` is `4`; expected a struct, list or map that has `x`"),
+        ("none.x", "line 13: `none` is `None`; expected a struct, list or map that has `x`"),
     ];
     for (path, expected) in cases {
         assert_eq!(message(find(RUN, path)), expected);
@@ -184,10 +161,7 @@ fn explains_paths_that_lead_nowhere() {
         "line 1: the document has 1 element(s); expected an index below 1, found `1`"
     );
     for (document, path) in [("(a: 1)", "b c"), ("(a: 1)", "b)"), ("{1: 2}", "b")] {
-        assert!(
-            matches!(set(document, path, "1"), Err(PathError::Missing { .. })),
-            "{path}"
-        );
+        assert!(matches!(set(document, path, "1"), Err(PathError::Missing { .. })), "{path}");
     }
 }
 
@@ -207,10 +181,7 @@ fn refuses_values_that_are_not_one_value() {
         "{1}",
         "#![enable(x)] 1",
     ] {
-        assert!(
-            matches!(set("(a: 0)", "a", value), Err(PathError::Value { .. })),
-            "{value}"
-        );
+        assert!(matches!(set("(a: 0)", "a", value), Err(PathError::Value { .. })), "{value}");
     }
     assert_eq!(
         message(set("(a: 0)", "a", "1)")),
@@ -245,10 +216,7 @@ fn refuses_malformed_documents_with_their_line() {
         message(find("(\n(\n1", "a")),
         "line 3: expected `,`, or `)` for the bracket of line 2, found the end"
     );
-    assert!(matches!(
-        find(&"[".repeat(100_000), "0"),
-        Err(PathError::Syntax { .. })
-    ));
+    assert!(matches!(find(&"[".repeat(100_000), "0"), Err(PathError::Syntax { .. })));
     assert!(find(&"/*".repeat(100_000), "0").is_err());
 }
 
@@ -282,29 +250,13 @@ fn leaf() -> impl Strategy<Value = String> {
 }
 
 fn space() -> impl Strategy<Value = &'static str> {
-    prop::sample::select(vec![
-        "",
-        " ",
-        "\n  ",
-        " // ) é\n",
-        "/* ( /* \" */ */",
-        "\r\n",
-    ])
+    prop::sample::select(vec!["", " ", "\n  ", " // ) é\n", "/* ( /* \" */ */", "\r\n"])
 }
 
 /// Writes a group; `shape` picks a list, tuple, struct, named struct or map.
 fn group(parts: Vec<(Sample, &str, &str)>, shape: usize, comma: bool) -> Sample {
-    let (open, close) = [
-        ("[", "]"),
-        ("T(", ")"),
-        ("(", ")"),
-        ("Gpt /* ( */ (", ")"),
-        ("{", "}"),
-    ][shape];
-    let mut sample = Sample {
-        text: open.into(),
-        paths: vec![],
-    };
+    let (open, close) = [("[", "]"), ("T(", ")"), ("(", ")"), ("Gpt /* ( */ (", ")"), ("{", "}")][shape];
+    let mut sample = Sample { text: open.into(), paths: vec![] };
     let count = parts.len();
     for (i, (part, before, after)) in parts.into_iter().enumerate() {
         let (name, key) = match shape {
@@ -313,9 +265,7 @@ fn group(parts: Vec<(Sample, &str, &str)>, shape: usize, comma: bool) -> Sample 
             _ => (format!("f{i}"), format!("f{i}{after}:")),
         };
         sample.paths.push(name.clone());
-        sample
-            .paths
-            .extend(part.paths.iter().map(|path| format!("{name}.{path}")));
+        sample.paths.extend(part.paths.iter().map(|path| format!("{name}.{path}")));
         let comma = if comma || i + 1 < count { "," } else { "" };
         sample.text += &[before, &key, before, &part.text, after, comma].concat();
     }
@@ -324,18 +274,12 @@ fn group(parts: Vec<(Sample, &str, &str)>, shape: usize, comma: bool) -> Sample 
 }
 
 fn sample() -> impl Strategy<Value = Sample> {
-    let leaf = leaf().prop_map(|text| Sample {
-        text,
-        paths: vec![],
-    });
+    let leaf = leaf().prop_map(|text| Sample { text, paths: vec![] });
     let tree = leaf.prop_recursive(4, 24, 4, |inner| {
         let parts = prop::collection::vec((inner.clone(), space(), space()), 1..4);
-        let groups = (parts, 0..5usize, any::<bool>())
-            .prop_map(|(parts, shape, comma)| group(parts, shape, comma));
-        let some = inner.prop_map(|part| Sample {
-            text: format!("Some({})", part.text),
-            ..part
-        });
+        let groups =
+            (parts, 0..5usize, any::<bool>()).prop_map(|(parts, shape, comma)| group(parts, shape, comma));
+        let some = inner.prop_map(|part| Sample { text: format!("Some({})", part.text), ..part });
         prop_oneof![4 => groups, 1 => some]
     });
     let parts = prop::collection::vec((tree, space(), space()), 1..4);

@@ -78,10 +78,7 @@ pub(super) fn plain_name(name: &str) -> &str {
 }
 
 fn is_space(c: char) -> bool {
-    matches!(
-        c,
-        '\t'..='\r' | ' ' | '\u{85}' | '\u{200E}' | '\u{200F}' | '\u{2028}' | '\u{2029}'
-    )
+    matches!(c, '\t'..='\r' | ' ' | '\u{85}' | '\u{200E}' | '\u{200F}' | '\u{2028}' | '\u{2029}')
 }
 
 /// Wider than RON's identifiers outside ASCII, so that no Unicode table is needed.
@@ -97,11 +94,7 @@ struct Scanner<'a> {
 
 impl<'a> Scanner<'a> {
     fn new(text: &'a str) -> Self {
-        Self {
-            text,
-            at: 0,
-            depth: 0,
-        }
+        Self { text, at: 0, depth: 0 }
     }
 
     fn rest(&self) -> &'a str {
@@ -132,11 +125,7 @@ impl<'a> Scanner<'a> {
     }
 
     fn expect(&mut self, token: &str) -> Scan<()> {
-        if self.eat(token) {
-            Ok(())
-        } else {
-            Err(self.wants(format!("`{token}`")))
-        }
+        if self.eat(token) { Ok(()) } else { Err(self.wants(format!("`{token}`"))) }
     }
 
     /// The error that something else should stand here.
@@ -145,21 +134,13 @@ impl<'a> Scanner<'a> {
             Some(c) => format!("`{}`", c.escape_debug()),
             None => "the end".into(),
         };
-        ScanError {
-            at: self.at,
-            expected: expected.into(),
-            found,
-        }
+        ScanError { at: self.at, expected: expected.into(), found }
     }
 
     /// The error that what began at `start` never ends.
     fn unclosed(&self, start: usize, end: &str) -> ScanError {
         let expected = format!("`{end}` to end what begins here");
-        ScanError {
-            at: start,
-            expected,
-            found: "the end".into(),
-        }
+        ScanError { at: start, expected, found: "the end".into() }
     }
 
     fn only_value(&mut self) -> Scan<Value> {
@@ -228,10 +209,7 @@ impl<'a> Scanner<'a> {
             Some(c) if is_name(c) => self.word()?,
             _ => return Err(self.wants("a value")),
         };
-        Ok(Value {
-            span: start..self.at,
-            shape,
-        })
+        Ok(Value { span: start..self.at, shape })
     }
 
     /// A number or a range, whose ends may be bytes: `1..=5`, `b'a'..b'f'`.
@@ -260,11 +238,7 @@ impl<'a> Scanner<'a> {
         if starts(&["b'"]) {
             self.bump();
             let byte = self.character()?;
-            return if self.rest().starts_with("..") {
-                self.number()
-            } else {
-                Ok(byte)
-            };
+            return if self.rest().starts_with("..") { self.number() } else { Ok(byte) };
         }
         if starts(&["r\"", "r#\"", "r##", "br\"", "br#"]) {
             return self.raw_string();
@@ -336,12 +310,7 @@ impl<'a> Scanner<'a> {
             return Err(self.wants(format!("at most {MAX_DEPTH} values within each other")));
         }
         self.depth += 1;
-        let mut group = Group {
-            name,
-            close,
-            entries: Vec::new(),
-            comma: true,
-        };
+        let mut group = Group { name, close, entries: Vec::new(), comma: true };
         while !self.ends(open, &group)? {
             let entry = self.entry(&group)?;
             group.entries.push(entry);
@@ -362,10 +331,7 @@ impl<'a> Scanner<'a> {
             return Ok(false);
         }
         let opened = line(self.text, open);
-        Err(self.wants(format!(
-            "`,`, or `{}` for the bracket of line {opened}",
-            group.close
-        )))
+        Err(self.wants(format!("`,`, or `{}` for the bracket of line {opened}", group.close)))
     }
 
     fn entry(&mut self, group: &Group) -> Scan<Entry> {
@@ -375,19 +341,13 @@ impl<'a> Scanner<'a> {
         let needs_key = match group.close {
             ']' => false,
             '}' => true,
-            _ => group
-                .entries
-                .first()
-                .map_or(has_key, |entry| entry.key.is_some()),
+            _ => group.entries.first().map_or(has_key, |entry| entry.key.is_some()),
         };
         if has_key != needs_key {
             return Err(self.wants(if needs_key { "`:`" } else { "`,`" }));
         }
         if !has_key {
-            return Ok(Entry {
-                key: None,
-                value: first,
-            });
+            return Ok(Entry { key: None, value: first });
         }
         if group.close == ')' && !matches!(first.shape, Shape::Name) {
             self.at = first.span.start;
@@ -395,9 +355,6 @@ impl<'a> Scanner<'a> {
         }
         self.bump();
         self.space()?;
-        Ok(Entry {
-            key: Some(first),
-            value: self.value()?,
-        })
+        Ok(Entry { key: Some(first), value: self.value()? })
     }
 }

@@ -26,7 +26,7 @@ use crate::{GradMap, Grads, Outcome, Setup, Stage, Strategy, StrategyError};
 /// let Outcome::Apply(mut grads) = clip.collect(&model, Grads::new(params, true))? else { panic!() };
 /// assert_eq!(grads.norm(&model).into_scalar::<f32>(), 5.0); // as it was
 /// let clipped = grads.into_params().get::<2>(model.weight.id).unwrap();
-/// assert!((clipped.into_data().to_vec::<f32>().unwrap()[1] - 0.8).abs() < 1e-6);
+/// assert!((clipped.into_data().try_to_vec::<f32>().unwrap()[1] - 0.8).abs() < 1e-6);
 /// # Ok::<(), firebrick_strategies::StrategyError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -122,7 +122,7 @@ mod tests {
         };
         let norm = grads.norm(&model).into_scalar::<f32>();
         let grad = grads.into_params().get::<2>(model.weight.id).unwrap();
-        (grad.into_data().to_vec().unwrap(), norm)
+        (grad.into_data().try_to_vec().unwrap(), norm)
     }
 
     #[test]

@@ -43,7 +43,9 @@ pub enum StrategyError {
         supported: String,
     },
     /// Saved states belong to another composition.
-    #[error("the saved state is of {found}, but the next strategy is {expected}: resume with the strategies, in the order, that the state was saved with")]
+    #[error(
+        "the saved state is of {found}, but the next strategy is {expected}: resume with the strategies, in the order, that the state was saved with"
+    )]
     OtherStage {
         /// The strategy that asked.
         expected: &'static str,
@@ -51,7 +53,9 @@ pub enum StrategyError {
         found: String,
     },
     /// A saved state lacks a value.
-    #[error("the saved state of {stage} has no value {value:?}: it was written by another version, or damaged")]
+    #[error(
+        "the saved state of {stage} has no value {value:?}: it was written by another version, or damaged"
+    )]
     NoValue {
         /// The strategy that asked.
         stage: String,

@@ -31,22 +31,13 @@ impl Grads {
     /// Gradients as the backward pass left them. `closes` tells whether this is the window's last
     /// micro-batch.
     pub fn new(params: GradientsParams, closes: bool) -> Self {
-        Self {
-            params,
-            closes,
-            guarded: false,
-            skip: None,
-            norm: None,
-        }
+        Self { params, closes, guarded: false, skip: None, norm: None }
     }
 
     /// No gradients, from a micro-batch that a stage wants skipped: they carry the reason to
     /// whoever completes the window.
     pub fn skipped(reason: SkipReason, closes: bool) -> Self {
-        Self {
-            skip: Some(reason),
-            ..Self::new(GradientsParams::new(), closes)
-        }
+        Self { skip: Some(reason), ..Self::new(GradientsParams::new(), closes) }
     }
 
     /// Whether this is the window's last micro-batch.
@@ -152,11 +143,7 @@ struct Distinct<'a, V> {
 
 impl<'a, V> Distinct<'a, V> {
     fn new(params: &'a mut GradientsParams, visit: &'a mut V) -> Self {
-        Self {
-            params,
-            visit,
-            seen: HashSet::new(),
-        }
+        Self { params, visit, seen: HashSet::new() }
     }
 }
 
@@ -237,9 +224,9 @@ mod tests {
         late.add(&linear, grads(&linear, [[0.5; 2]; 2], [3.0; 2], &device));
         let params = late.into_params();
         let weight = params.get::<2>(linear.weight.id).unwrap().into_data();
-        assert_eq!(weight.to_vec::<f32>().unwrap(), [1.5; 4]);
+        assert_eq!(weight.try_to_vec::<f32>().unwrap(), [1.5; 4]);
         let bias = params.get::<1>(linear.bias.unwrap().id).unwrap();
-        assert_eq!(bias.into_data().to_vec::<f32>().unwrap(), [3.0; 2]);
+        assert_eq!(bias.into_data().try_to_vec::<f32>().unwrap(), [3.0; 2]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::Grads;
 
 /// What a stage, or the whole composition, decided about the gradients that it was given.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "there is one per micro-batch; a box would buy nothing")]
 pub enum Outcome {
     /// Pass them on; at the end of the composition: update the master with them.
     Apply(Grads),

@@ -19,10 +19,7 @@ pub trait ParamMap {
 /// Maps each distinct float parameter once; every further place of a tied one receives the same
 /// tensor.
 pub fn map_params<M: Module>(model: M, map: &mut impl ParamMap) -> M {
-    model.map(&mut MapOnce {
-        map,
-        done: HashMap::new(),
-    })
+    model.map(&mut MapOnce { map, done: HashMap::new() })
 }
 
 struct MapOnce<'a, F> {
@@ -101,7 +98,7 @@ mod tests {
     }
 
     fn values(linear: &Linear) -> Vec<f32> {
-        linear.weight.val().into_data().to_vec().unwrap()
+        linear.weight.val().into_data().try_to_vec().unwrap()
     }
 
     #[test]

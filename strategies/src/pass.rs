@@ -16,18 +16,12 @@ pub struct Pass {
 impl Pass {
     /// A pass whose gradients are wanted. `device` is where the batch belongs.
     pub fn train(device: &Device) -> Self {
-        Self {
-            training: true,
-            device: device.clone(),
-        }
+        Self { training: true, device: device.clone() }
     }
 
     /// A pass that only measures.
     pub fn evaluate(device: &Device) -> Self {
-        Self {
-            training: false,
-            device: device.clone(),
-        }
+        Self { training: false, device: device.clone() }
     }
 
     /// Whether gradients are wanted.

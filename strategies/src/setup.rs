@@ -20,13 +20,7 @@ pub struct Setup<'a, M> {
 impl<'a, M> Setup<'a, M> {
     /// Nothing composed yet.
     pub fn new(model: &'a M, device: &'a Device) -> Self {
-        Self {
-            model,
-            device,
-            window: None,
-            replica: None,
-            whole_window: None,
-        }
+        Self { model, device, window: None, replica: None, whole_window: None }
     }
 
     /// The model as the user gave it.
@@ -54,11 +48,7 @@ impl<'a, M> Setup<'a, M> {
     /// # Errors
     ///
     /// Something accumulates already, or something before this needs the whole window.
-    pub fn accumulate(
-        &mut self,
-        strategy: &'static str,
-        micro_batches: usize,
-    ) -> Result<(), StrategyError> {
+    pub fn accumulate(&mut self, strategy: &'static str, micro_batches: usize) -> Result<(), StrategyError> {
         self.still_partial(strategy, "it would see each micro-batch by itself, not the window")?;
         match self.window.replace(micro_batches) {
             None => Ok(()),
@@ -71,11 +61,7 @@ impl<'a, M> Setup<'a, M> {
     /// # Errors
     ///
     /// A replica dtype is declared already, or something before this needs finished gradients.
-    pub fn cast_replica(
-        &mut self,
-        strategy: &'static str,
-        dtype: FloatDType,
-    ) -> Result<(), StrategyError> {
+    pub fn cast_replica(&mut self, strategy: &'static str, dtype: FloatDType) -> Result<(), StrategyError> {
         self.still_partial(strategy, "it would see gradients that are not yet those of the f32 master")?;
         match self.replica.replace(dtype) {
             None => Ok(()),

@@ -116,14 +116,11 @@ macro_rules! stage_in_sequence {
 
             fn collect(&mut self, master: &M, grads: Grads) -> Result<Outcome, StrategyError> {
                 let closes = grads.closes();
-                self.iter_mut()
-                    .try_fold(Outcome::Apply(grads), |outcome, stage| match outcome {
-                        Outcome::Apply(grads) => stage.collect(master, grads),
-                        Outcome::Hold => Ok(Outcome::Hold),
-                        Outcome::Skip(reason) => {
-                            stage.collect(master, Grads::skipped(reason, closes))
-                        }
-                    })
+                self.iter_mut().try_fold(Outcome::Apply(grads), |outcome, stage| match outcome {
+                    Outcome::Apply(grads) => stage.collect(master, grads),
+                    Outcome::Hold => Ok(Outcome::Hold),
+                    Outcome::Skip(reason) => stage.collect(master, Grads::skipped(reason, closes)),
+                })
             }
 
             fn save(&self, states: &mut Vec<StageState>) {

@@ -25,10 +25,7 @@ pub struct StageState {
 impl StageState {
     /// The empty state of the stage of this name.
     pub fn new(stage: &str) -> Self {
-        Self {
-            stage: stage.into(),
-            values: BTreeMap::new(),
-        }
+        Self { stage: stage.into(), values: BTreeMap::new() }
     }
 
     /// Adds a value. Whole numbers are exact up to 2^53.
@@ -46,10 +43,7 @@ impl StageState {
         self.values
             .get(name)
             .copied()
-            .ok_or_else(|| StrategyError::NoValue {
-                stage: self.stage.clone(),
-                value: name.into(),
-            })
+            .ok_or_else(|| StrategyError::NoValue { stage: self.stage.clone(), value: name.into() })
     }
 }
 
@@ -86,10 +80,7 @@ impl SavedStates {
     pub fn finish(mut self) -> Result<(), StrategyError> {
         match self.0.pop_front() {
             None => Ok(()),
-            Some(state) => Err(StrategyError::OtherStage {
-                expected: "nothing",
-                found: state.stage,
-            }),
+            Some(state) => Err(StrategyError::OtherStage { expected: "nothing", found: state.stage }),
         }
     }
 }
@@ -103,10 +94,7 @@ mod tests {
         let mut states = SavedStates::new(vec![StageState::new("Amp")]);
         assert_eq!(
             states.take("Clip").unwrap_err(),
-            StrategyError::OtherStage {
-                expected: "Clip",
-                found: "Amp".into()
-            }
+            StrategyError::OtherStage { expected: "Clip", found: "Amp".into() }
         );
         assert!(states.take("Clip").unwrap_err().to_string().contains("nothing"));
     }

@@ -1,0 +1,121 @@
+//! Runs the training loop inside burn-train, which lends its dashboard, metric files, early
+//! stopping and interrupter.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use burn::lr_scheduler::constant::ConstantLr;
+use burn::optim::SgdConfig;
+use burn::train::logger::{FileMetricLogger, InMemoryMetricLogger};
+use burn::train::metric::store::{Aggregate, Direction, Split};
+use burn::train::renderer::MetricsRenderer;
+use burn::train::{
+    Interrupter, Learner, MetricEarlyStoppingStrategy, StoppingCondition, SupervisedLearningStrategy,
+    SupervisedTraining, SupervisedTrainingEventProcessor, TrainLoader, TrainingComponents, TrainingStrategy,
+    ValidLoader,
+};
+use firebrick_datasets::Batch;
+use firebrick_strategies::Stage;
+
+use crate::dashboard::{NoBatches, Vessel};
+use crate::training_loop::{Components, TrainingLoop};
+use crate::{Objective, TrainError, gauges};
+
+/// What burn-train is set up with.
+pub(crate) struct InsideBurnTrain {
+    pub interrupter: Interrupter,
+    pub renderer: Box<dyn MetricsRenderer>,
+    /// Where its metric files go; without, they are kept in memory.
+    pub output: Option<PathBuf>,
+    /// Evaluations without a lower loss before it stops.
+    pub patience: Option<usize>,
+    pub label: String,
+}
+
+impl InsideBurnTrain {
+    /// Runs the loop to its end, and gives it back.
+    pub fn run<M, B, T>(self, training: TrainingLoop<M, B, T>) -> Result<TrainingLoop<M, B, T>, TrainError>
+    where
+        M: Objective<B> + 'static,
+        B: Batch,
+        T: Stage<M> + 'static,
+    {
+        let vessel = Vessel::new(training.session.device());
+        let rounds = training.plan.rounds;
+        let inside = Arc::new(Handover(Mutex::new(Progress::Ready(Box::new(training)))));
+        let folder = self.output.clone().unwrap_or_default();
+        let mut supervised = SupervisedTraining::new(folder, Arc::new(NoBatches), Arc::new(NoBatches))
+            .with_application_logger(None)
+            .with_interrupter(self.interrupter)
+            .with_training_strategy(TrainingStrategy::Custom(inside.clone()))
+            .renderer(self.renderer)
+            .num_epochs(rounds)
+            .label(&self.label);
+        supervised = match self.output {
+            Some(folder) => supervised.with_metric_logger(FileMetricLogger::new(folder.join("metrics"))),
+            None => supervised.with_metric_logger(InMemoryMetricLogger::default()),
+        };
+        if let Some(n_epochs) = self.patience {
+            supervised = supervised.early_stopping(MetricEarlyStoppingStrategy::new(
+                &gauges::loss_gauge(),
+                Aggregate::Mean,
+                Direction::Lowest,
+                Split::Valid,
+                StoppingCondition::NoImprovementSince { n_epochs },
+            ));
+        }
+        let learner = Learner::new(vessel, SgdConfig::new().init(), ConstantLr::new(0.0));
+        let result = gauges::register(supervised).launch(learner);
+        // Leaves the full screen, so that what is printed next is seen.
+        drop(result.renderer);
+        match inside.take() {
+            Progress::Done(result) => result.map(|training| *training),
+            Progress::Ready(_) | Progress::Running => {
+                Err(TrainError::Dashboard("the training loop did not run".into()))
+            }
+        }
+    }
+}
+
+/// The loop as the strategy that burn-train runs: handed in, taken out when it is done.
+struct Handover<M, B: Batch, T>(Mutex<Progress<M, B, T>>);
+
+enum Progress<M, B: Batch, T> {
+    Ready(Box<TrainingLoop<M, B, T>>),
+    Running,
+    Done(Result<Box<TrainingLoop<M, B, T>>, TrainError>),
+}
+
+impl<M, B: Batch, T> Handover<M, B, T> {
+    fn take(&self) -> Progress<M, B, T> {
+        self.put(Progress::Running)
+    }
+
+    fn put(&self, progress: Progress<M, B, T>) -> Progress<M, B, T> {
+        let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *place, progress)
+    }
+}
+
+impl<M, B, T> SupervisedLearningStrategy<Vessel> for Handover<M, B, T>
+where
+    M: Objective<B>,
+    B: Batch,
+    T: Stage<M>,
+{
+    fn fit(
+        &self,
+        components: TrainingComponents<Vessel>,
+        learner: Learner<Vessel>,
+        _: TrainLoader<Vessel>,
+        _: ValidLoader<Vessel>,
+        _: usize,
+    ) -> (Vessel, SupervisedTrainingEventProcessor<Vessel>) {
+        let mut components = Components::new(components);
+        if let Progress::Ready(mut training) = self.take() {
+            let result = training.run(&mut components).map(|()| training);
+            self.put(Progress::Done(result));
+        }
+        (learner.model(), components.into_events())
+    }
+}

@@ -1,0 +1,276 @@
+//! The program as its users meet it: what it prints, writes, and answers to mistakes.
+
+use std::fs;
+use std::path::Path;
+
+use assert_cmd::Command;
+use predicates::prelude::*;
+use predicates::str::contains;
+use tempfile::TempDir;
+
+/// A run that takes a second: characters, one layer, four steps.
+const RUN: &str = r#"(
+    data: (path: "text.txt", tokenizer: Characters, block: 8),
+    model: Gpt(layers: 1, heads: 2, width: 8),
+    optimizer: AdamW(weight_decay: 0.1),
+    schedule: Cosine(lr: 1e-2, warmup: 1),
+    batch: (micro: 4),
+    steps: 4,
+    evaluate_every: 2,
+    output: "out",
+)
+"#;
+
+/// A folder with a run file and its text.
+fn folder() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("run.ron"), RUN).unwrap();
+    fs::write(folder.path().join("text.txt"), "to be or not to be, that is the question\n".repeat(20))
+        .unwrap();
+    folder
+}
+
+fn firebrick(folder: &Path) -> Command {
+    let mut command = Command::cargo_bin("firebrick").unwrap();
+    command.current_dir(folder).env_remove("BURN_DEVICE").arg("train").arg("run.ron");
+    command
+}
+
+/// What the program says to a run with these overrides, which it refuses.
+fn refused(overrides: &[&str]) -> String {
+    let folder = folder();
+    let mut command = firebrick(folder.path());
+    for set in overrides {
+        command.arg("--set").arg(set);
+    }
+    let output = command.assert().code(1).stdout("").get_output().stderr.clone();
+    assert!(!folder.path().join("out").exists(), "refused before anything is written");
+    let said = String::from_utf8(output).unwrap();
+    assert!(!said.contains("panicked"), "{said}");
+    said
+}
+
+#[test]
+fn a_run_prints_its_report_and_leaves_its_files() {
+    let folder = folder();
+    let assert = firebrick(folder.path()).args(["--report", "json"]).assert().success();
+    let stdout = String::from_utf8(assert.get_output().stdout.clone()).unwrap();
+    let report: serde_json::Value = serde_json::from_str(stdout.lines().last().unwrap()).unwrap();
+    let names = [
+        "steps",
+        "train_loss",
+        "valid_loss",
+        "tokens_per_second",
+        "step_seconds_median",
+        "skipped_steps",
+        "gradient_norm",
+        "parameters",
+        "master_bytes",
+        "replica_bytes",
+        "gradient_bytes",
+        "optimizer_bytes",
+        "peak_bytes",
+        "wall_seconds",
+        "first_step_seconds",
+    ];
+    for name in names {
+        assert!(report[name].is_number(), "{name} in {report}");
+    }
+    assert_eq!(report["steps"], 4);
+    assert!(report["peak_bytes"].as_u64() > Some(0));
+    for name in ["model.safetensors", "best.safetensors", "tokenizer.json", "run.ron", "report.json"] {
+        assert!(folder.path().join("out").join(name).exists(), "{name}");
+    }
+    let log = fs::read_to_string(folder.path().join("out/metrics.jsonl")).unwrap();
+    let lines: Vec<serde_json::Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let kinds: Vec<_> = lines.iter().map(|line| line["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["train", "train", "valid", "train", "train", "valid"]);
+    assert_eq!(lines[5]["loss"], report["valid_loss"]);
+}
+
+#[test]
+fn without_a_terminal_there_are_plain_lines_on_stderr() {
+    let folder = folder();
+    let lines =
+        contains("step      1/4  loss").and(contains("valid     4/4  loss")).and(contains("\u{1b}").not());
+    firebrick(folder.path()).assert().success().stderr(lines).stdout(contains("saved in         out"));
+}
+
+#[test]
+fn the_saved_run_runs_again_and_the_earlier_one_is_kept() {
+    let folder = folder();
+    let loss = |command: &mut Command| -> serde_json::Value {
+        let output = command.args(["--report", "json"]).assert().success().get_output().stdout.clone();
+        let report: serde_json::Value = serde_json::from_slice(&output).unwrap();
+        report["valid_loss"].clone()
+    };
+    let first = loss(firebrick(folder.path()).args(["--set", "seed=5", "--set", "strategies=[Amp(bf16)]"]));
+    fs::copy(folder.path().join("out/run.ron"), folder.path().join("run.ron")).unwrap();
+    assert_eq!(loss(&mut firebrick(folder.path())), first, "the saved run file is the whole run");
+    assert!(folder.path().join("out-1/model.safetensors").exists());
+}
+
+#[test]
+fn mistakes_in_a_field_name_the_place_and_the_nearest_name() {
+    let unknown = refused(&["batch.mirco=4"]);
+    assert!(
+        unknown.contains("--set batch.mirco=4") && unknown.contains("did you mean `micro`?"),
+        "{unknown}"
+    );
+
+    let folder = folder();
+    fs::write(folder.path().join("run.ron"), RUN.replace("evaluate_every", "evaluate_evry")).unwrap();
+    let nearest = contains("run.ron:8:").and(contains("did you mean `evaluate_every`?"));
+    firebrick(folder.path()).assert().code(1).stderr(nearest);
+
+    fs::write(folder.path().join("run.ron"), RUN.replace("Cosine", "Cosin")).unwrap();
+    let nearest = contains("run.ron:5:").and(contains("did you mean `Cosine`?"));
+    firebrick(folder.path()).assert().code(1).stderr(nearest);
+
+    fs::write(folder.path().join("run.ron"), RUN.replace("micro: 4", "micro: \"4\"")).unwrap();
+    firebrick(folder.path()).assert().code(1).stderr(contains("run.ron:6:"));
+
+    fs::write(folder.path().join("run.ron"), &RUN[..RUN.len() - 3]).unwrap();
+    firebrick(folder.path()).assert().code(1).stderr(contains("run.ron:9:"));
+}
+
+#[test]
+fn impossible_values_are_refused_with_line_and_field() {
+    let cases = [
+        ("batch.micro=0", "run.ron:6: `batch.micro` must be at least 1, found 0"),
+        ("steps=0", "`steps` must be at least 1"),
+        ("epochs=2", "not both, found both"),
+        ("model.heads=3", "a multiple of `model.heads`, which is 3"),
+        ("model.dropout=1.0", "`model.dropout` must be at least 0 and below 1"),
+        ("data.valid_fraction=1.0", "`data.valid_fraction`"),
+        ("data.block=0", "`data.block`"),
+        ("data.tokenizer=Bpe(vocabulary: 9)", "at least 257"),
+        ("schedule.lr=-1.0", "`schedule.lr` must be above 0"),
+        ("schedule=Linear(lr: 1e-3, min_lr: 1e-2)", "`schedule.min_lr`"),
+        ("schedule.warmup=4", "below `steps`, which is 4"),
+        ("optimizer.betas=(0.9, 1.0)", "`optimizer.betas`"),
+        ("strategies=[Clip()]", "Clip(norm: ..) or Clip(value: ..), found neither"),
+        ("strategies=[Clip(norm: 0.0)]", "a bound above 0"),
+        ("strategies=[Clip(norm: 1.0), Amp(bf16)]", "write Amp first"),
+        ("strategies=[Amp(bf16), Amp(bf16)]", "Amp is named twice"),
+        ("data.path=\"missing.txt\"", "missing.txt"),
+        ("device=\"gpu\"", "expected auto, cpu, cuda, wgpu or vulkan"),
+        ("device=\"cpu:7\"", "no cpu:7 here; this machine has cpu"),
+    ];
+    for (set, expected) in cases {
+        let said = refused(&[set]);
+        assert!(said.contains(expected), "{set}: {said}");
+    }
+    let both = refused(&["batch.accumulate=2", "strategies=[Accumulate(2)]"]);
+    assert!(both.contains("`strategies.0` must be left out where `batch.accumulate` is given"), "{both}");
+}
+
+#[test]
+fn overrides_that_are_no_overrides_say_what_one_is() {
+    for (set, expected) in [
+        ("steps", "expected path=value"),
+        ("steps=", "expected"),
+        ("steps=1)", "expected nothing after the value"),
+        ("batch..micro=1", "batch..micro"),
+        ("strategies.3=Amp(bf16)", "strategies.3"),
+        ("steps.more=1", "steps.more"),
+        ("steps=many", "--set steps=many"),
+    ] {
+        let said = refused(&[set]);
+        assert!(said.contains(expected), "{set}: {said}");
+    }
+}
+
+#[test]
+fn devices_that_are_not_there_say_which_are() {
+    let folder = folder();
+    if !cfg!(feature = "cuda") {
+        let said = contains("built without cuda").and(contains("it has")).and(contains("--features cuda"));
+        firebrick(folder.path()).args(["--device", "cuda"]).assert().code(1).stderr(said);
+    }
+    firebrick(folder.path())
+        .env("BURN_DEVICE", "tpu")
+        .assert()
+        .code(1)
+        .stderr(contains("unknown device `tpu`"));
+    firebrick(folder.path()).args(["--device", "cpu"]).assert().success();
+}
+
+#[test]
+fn data_that_cannot_be_trained_on_is_refused() {
+    let folder = folder();
+    fs::write(folder.path().join("text.txt"), "").unwrap();
+    firebrick(folder.path()).assert().code(1).stderr(contains("holds no text"));
+    fs::write(folder.path().join("text.txt"), [0xff, 0xfe]).unwrap();
+    firebrick(folder.path()).assert().code(1).stderr(contains("not UTF-8"));
+    fs::write(folder.path().join("tokenizer.json"), "{}").unwrap();
+    let file = ["--set", "data.tokenizer=File(\"tokenizer.json\")"];
+    fs::write(folder.path().join("text.txt"), "some text to learn from").unwrap();
+    firebrick(folder.path()).args(file).assert().code(1).stderr(contains("not a usable tokenizer.json"));
+}
+
+#[test]
+fn an_output_that_cannot_be_written_is_told() {
+    let folder = folder();
+    fs::write(folder.path().join("file"), "").unwrap();
+    let set = ["--set", "output=\"file/out\""];
+    firebrick(folder.path())
+        .args(set)
+        .assert()
+        .code(1)
+        .stderr(contains("file/out").and(contains("panicked").not()));
+}
+
+#[test]
+fn run_wrongly_it_says_how_to_run_it_rightly() {
+    let mut command = Command::cargo_bin("firebrick").unwrap();
+    command.assert().code(2).stderr(contains("firebrick train examples/causal_lm.ron"));
+    let mut command = Command::cargo_bin("firebrick").unwrap();
+    command.arg("tran").assert().code(2).stderr(contains("'train'"));
+    let mut command = Command::cargo_bin("firebrick").unwrap();
+    command.args(["train", "no.ron"]).assert().code(1).stderr(contains("no.ron: cannot read the run file"));
+}
+
+#[test]
+fn a_benchmark_beside_the_plain_loop_reports_ratios() {
+    let folder = folder();
+    let mut command = Command::cargo_bin("firebrick").unwrap();
+    let arguments =
+        ["bench", "run.ron", "--raw", "--steps", "2", "--warmup", "1", "--rounds", "2", "--report", "json"];
+    let output = command.current_dir(folder.path()).args(arguments).assert().success();
+    let report: serde_json::Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
+    for name in ["raw_step_seconds_median", "raw_peak_bytes", "step_ratio_to_raw", "peak_ratio_to_raw"] {
+        assert!(report[name].as_f64() > Some(0.0), "{name} in {report}");
+    }
+    assert!(!folder.path().join("out").exists(), "a benchmark writes nothing");
+}
+
+/// A signal ends the run at a step boundary, with the model saved.
+#[cfg(unix)]
+#[test]
+fn an_interrupt_stops_at_a_step_with_everything_saved() {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
+    let folder = folder();
+    let mut child = Command::new(assert_cmd::cargo::cargo_bin("firebrick"))
+        .current_dir(folder.path())
+        .args(["train", "run.ron", "--set", "steps=1000000", "--report", "json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The first line of a step says that training is under way.
+    let mut stderr = BufReader::new(child.stderr.take().unwrap()).lines();
+    stderr.find(|line| line.as_ref().is_ok_and(|line| line.starts_with("step"))).unwrap().unwrap();
+    let id = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+    stderr.for_each(drop);
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["stopped"].as_str().unwrap().contains("signal"), "{report}");
+    assert!(report["steps"].as_u64().unwrap() < 1_000_000);
+    let saved = fs::read(folder.path().join("out/model.safetensors")).unwrap();
+    assert!(saved.len() > 1000);
+}

@@ -1,0 +1,139 @@
+//! AdamW and the schedules against torch; see `tests/golden/README.md`.
+
+use burn::module::{Module, Param};
+use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
+use burn::tensor::{Device, Tensor};
+use firebrick::{OptimizerConfig, Schedule};
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+struct Golden {
+    optimizers: Vec<Case>,
+    schedules: Vec<Rates>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    name: String,
+    beta1: f32,
+    beta2: f32,
+    eps: f32,
+    decay_matrix: f32,
+    decay_vector: f32,
+    rates: Vec<f64>,
+    initial: Pair,
+    gradients: Vec<Pair>,
+    after: Vec<After>,
+}
+
+#[derive(Deserialize)]
+struct Pair {
+    matrix: Vec<f32>,
+    vector: Vec<f32>,
+}
+
+#[derive(Deserialize)]
+struct After {
+    step: usize,
+    matrix: Vec<f32>,
+    vector: Vec<f32>,
+}
+
+#[derive(Deserialize)]
+struct Rates {
+    kind: String,
+    total: u64,
+    warmup: u64,
+    peak: f64,
+    floor: f64,
+    rates: Vec<f64>,
+}
+
+fn golden() -> Golden {
+    serde_json::from_str(include_str!("golden/adamw.json")).unwrap()
+}
+
+#[derive(Module, Debug)]
+struct Parameters {
+    matrix: Param<Tensor<2>>,
+    vector: Param<Tensor<1>>,
+}
+
+fn matrix(values: &[f32], device: &Device) -> Tensor<2> {
+    Tensor::<1>::from_data(values, device).reshape([3, 4])
+}
+
+/// The optimizer of a run file where matrices alone decay, Burn's own where all or none do.
+fn optimizer(case: &Case, model: &Parameters) -> ModuleOptimizer {
+    if case.decay_vector == 0.0 {
+        let config = OptimizerConfig::AdamW {
+            betas: (case.beta1, case.beta2),
+            epsilon: case.eps,
+            weight_decay: case.decay_matrix,
+        };
+        return config.build(model);
+    }
+    assert_eq!(case.decay_vector, case.decay_matrix);
+    let config = AdamWConfig::new().with_beta_1(case.beta1).with_beta_2(case.beta2);
+    config.with_epsilon(case.eps).with_weight_decay(case.decay_matrix).init()
+}
+
+#[test]
+fn adamw_is_torchs_to_1e_6_over_20_steps() {
+    let device = Device::flex(); // of the gradients
+    let autodiff = device.clone().autodiff(); // of the parameters
+    for case in golden().optimizers {
+        let mut model = Parameters {
+            matrix: Param::from_tensor(matrix(&case.initial.matrix, &autodiff)),
+            vector: Param::from_tensor(Tensor::from_data(case.initial.vector.as_slice(), &autodiff)),
+        };
+        let mut optimizer = optimizer(&case, &model);
+        let mut compared = 0;
+        for (index, gradient) in case.gradients.iter().enumerate() {
+            let mut grads = GradientsParams::new();
+            grads.register(model.matrix.id, matrix(&gradient.matrix, &device));
+            grads.register(model.vector.id, Tensor::<1>::from_data(gradient.vector.as_slice(), &device));
+            model = optimizer.step(case.rates[index], model, grads);
+            let Some(after) = case.after.iter().find(|after| after.step == index + 1) else {
+                continue;
+            };
+            let found = model.matrix.val().into_data();
+            let found =
+                found.iter::<f32>().chain(model.vector.val().into_data().iter::<f32>().collect::<Vec<_>>());
+            let expected = after.matrix.iter().chain(&after.vector);
+            for (found, expected) in found.zip(expected) {
+                let allowed = 1e-6 * expected.abs().max(1.0);
+                assert!(
+                    (found - expected).abs() <= allowed,
+                    "{} step {}: {found} {expected}",
+                    case.name,
+                    after.step
+                );
+                compared += 1;
+            }
+        }
+        assert_eq!(compared, 5 * 17);
+    }
+}
+
+#[test]
+fn schedules_are_torchs_to_1e_6() {
+    let schedules = golden().schedules;
+    assert_eq!(schedules.len(), 10);
+    for golden in schedules {
+        let schedule = match golden.kind.as_str() {
+            "constant" => Schedule::constant(golden.peak),
+            "linear" => Schedule::linear(golden.peak),
+            _ => Schedule::cosine(golden.peak),
+        };
+        let schedule = schedule.min_lr(golden.floor).warmup(golden.warmup);
+        assert_eq!(golden.rates.len() as u64, golden.total);
+        for (update, expected) in golden.rates.iter().enumerate() {
+            let found = schedule.rate(update as u64, golden.total);
+            assert!(
+                (found - expected).abs() <= 1e-6 * golden.peak,
+                "{schedule:?} update {update}: {found} {expected}"
+            );
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! A small model with ragged data, and what a Burn user writes by hand to train it.
+
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::ops::Range;
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
+use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
+use burn::tensor::{Device, FloatDType, Int, Tensor, activation::log_softmax};
+use firebrick::datasets::{Batch, Batches, DataError, TokenBatch};
+use firebrick::{Loss, Objective, Pass};
+
+pub const VOCABULARY: usize = 11;
+/// A token whose presence makes the loss NaN.
+pub const POISON: u32 = 10;
+
+/// Embeds each token and predicts the next from it.
+#[derive(Module, Debug)]
+pub struct Bigram {
+    pub embedding: Embedding,
+    pub hidden: Linear,
+    pub head: Linear,
+}
+
+impl Bigram {
+    pub fn new(device: &Device) -> Self {
+        device.seed(7);
+        let model = Self {
+            embedding: EmbeddingConfig::new(VOCABULARY, 6).init(device),
+            hidden: LinearConfig::new(6, 9).init(device),
+            head: LinearConfig::new(9, VOCABULARY).init(device),
+        };
+        parameters(&model); // draws them now
+        model
+    }
+
+    /// `[batch, length]` ids to the negative log-likelihoods `[batch, length - 1]` of the labels,
+    /// and 1 where the label is supervised.
+    pub fn losses(&self, ids: Tensor<2, Int>, labels: Tensor<2, Int>) -> (Tensor<2>, Tensor<2>) {
+        let [rows, length] = ids.dims();
+        let x = self.embedding.forward(ids.clone().slice([0..rows, 0..length - 1]));
+        let x = self.hidden.forward(x).tanh();
+        let logits = self.head.forward(x).cast(FloatDType::F32);
+        let labels = labels.slice([0..rows, 1..length]);
+        let mask = labels.clone().greater_equal_scalar(0).float();
+        let picked = labels.clamp_min(0).unsqueeze_dim::<3>(2);
+        let losses = log_softmax(logits, 2).gather(2, picked).squeeze_dim::<2>(2).neg();
+        let poisoned = ids.equal_scalar(POISON as i32).any().float();
+        let poison = poisoned.clone().equal_scalar(1.0);
+        let factor = poisoned.ones_like().mask_fill(poison, f32::NAN);
+        (losses * factor.reshape([1, 1]), mask)
+    }
+}
+
+impl Objective<TokenBatch> for Bigram {
+    fn loss(&self, batch: TokenBatch, pass: &Pass) -> Loss {
+        let (losses, mask) = self.losses(batch.ids(pass.device()), batch.labels(pass.device()));
+        Loss { sum: (losses * mask).sum(), items: batch.items() }
+    }
+}
+
+/// Rows of tokens, in order, the same in each epoch.
+#[derive(Clone)]
+pub struct Rows(pub Vec<Vec<u32>>);
+
+impl Rows {
+    /// `count` rows of 2 to 9 tokens.
+    pub fn ragged(count: usize) -> Self {
+        let row = |i: usize| (0..2 + (i * 5) % 8).map(|j| ((i * 7 + j * j * 3 + j) % 10) as u32).collect();
+        Self((0..count).map(row).collect())
+    }
+}
+
+impl Batches for Rows {
+    type Batch = TokenBatch;
+
+    fn samples(&self, _: u64) -> usize {
+        self.0.len()
+    }
+
+    fn batch(&self, _: u64, positions: Range<usize>) -> Result<TokenBatch, DataError> {
+        TokenBatch::from_rows(self.0[positions].to_vec(), 0)
+    }
+}
+
+/// AdamW as the tests use it.
+pub fn adamw() -> ModuleOptimizer {
+    AdamWConfig::new().with_epsilon(1e-8).with_weight_decay(0.1).init()
+}
+
+/// The plain loop: one batch, one mean loss, one update. It uses nothing of the trainer.
+pub fn plain_step(
+    model: Bigram,
+    optimizer: &mut ModuleOptimizer,
+    batch: &TokenBatch,
+    rate: f64,
+    change: impl FnOnce(&Bigram, GradientsParams) -> GradientsParams,
+    device: &Device,
+) -> (Bigram, f64) {
+    let (losses, mask) = model.losses(batch.ids(device), batch.labels(device));
+    let loss = (losses * mask).sum() / batch.items() as f64;
+    let grads = GradientsParams::from_grads(loss.backward(), &model);
+    let grads = change(&model, grads);
+    let value = loss.into_scalar::<f64>();
+    (optimizer.step(rate, model, grads), value)
+}
+
+/// All parameters one after the other.
+pub fn parameters<M: Module>(model: &M) -> Vec<f32> {
+    struct Values(Vec<f32>);
+    impl ModuleVisitor for Values {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.extend(param.base().into_data().iter::<f32>());
+        }
+    }
+    let mut values = Values(Vec::new());
+    model.visit(&mut values);
+    values.0
+}
+
+/// The largest difference, relative to the largest value.
+pub fn difference(a: &[f32], b: &[f32]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let largest = b.iter().fold(0f32, |most, x| most.max(x.abs()));
+    let difference = a.iter().zip(b).fold(0f32, |most, (a, b)| most.max((a - b).abs()));
+    assert!(a.iter().all(|x| x.is_finite()), "a parameter is not finite");
+    f64::from(difference) / f64::from(largest)
+}
