@@ -46,19 +46,28 @@ const BACKENDS: [Backend; 4] = [
     Backend { name: "cpu", compiled: cfg!(feature = "cpu"), devices: cpu },
 ];
 
-/// The device of this name: `auto`, or a backend with perhaps an index.
+/// The device of this name: `auto`, or a backend with perhaps an index. Returns its full name too.
 ///
 /// It is looked for on this machine, since a device that is not there panics only when it is first
 /// used.
+///
+/// ```
+/// # fn main() -> Result<(), firebrick::device::DeviceError> {
+/// let (device, name) = firebrick::device::find("cpu")?;
+/// assert_eq!(name, "cpu:0");
+/// assert!(firebrick::device::find("cpu:99").is_err());
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 ///
 /// The name is unknown, the backend is not compiled in, or the machine has no such device; each
 /// says what there is.
-pub fn find(name: &str) -> Result<Device, DeviceError> {
+pub fn find(name: &str) -> Result<(Device, String), DeviceError> {
     if name == "auto" {
-        let first = BACKENDS.iter().find_map(|backend| (backend.devices)().into_iter().next());
-        return first.ok_or_else(|| not_present("device"));
+        let first = BACKENDS.iter().find(|backend| !(backend.devices)().is_empty());
+        return find(first.ok_or_else(|| not_present("device"))?.name);
     }
     let (backend, index) = name.split_once(':').unwrap_or((name, "0"));
     let known = BACKENDS.iter().find(|known| known.name == backend);
@@ -71,12 +80,8 @@ pub fn find(name: &str) -> Result<Device, DeviceError> {
             compiled: names(|backend| backend.compiled),
         });
     }
-    (known.devices)().into_iter().nth(index).ok_or_else(|| not_present(name))
-}
-
-/// What a device is called in messages.
-pub(crate) fn name(device: &Device) -> String {
-    format!("{device:?}")
+    let found = (known.devices)().into_iter().nth(index);
+    found.map(|device| (device, format!("{backend}:{index}"))).ok_or_else(|| not_present(name))
 }
 
 fn not_present(asked: &str) -> DeviceError {

@@ -92,7 +92,7 @@ impl Gauge {
         let serialized = self.round().to_string();
         let now = format_reading(&self.name, last.value);
         let shown = match self.mean {
-            true => format!("round {} - step {now}", format_reading(&self.name, self.round())),
+            true => format!("{now} (mean {})", format_reading(&self.name, self.round())),
             false => now,
         };
         SerializedEntry::new(shown, serialized)

@@ -12,9 +12,9 @@ use burn::train::renderer::{
 use crate::gauges::{LOSS, format_reading};
 
 /// Time between two lines of training; evaluations always get theirs.
-const PAUSE: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_secs(5);
 
-/// Writes a line every two seconds and at the end of each evaluation, or none at all.
+/// Writes a line every five seconds and at the end of each evaluation, or none at all.
 pub(crate) struct Lines {
     shown: bool,
     total_updates: u64,

@@ -18,6 +18,8 @@ use crate::{Data, Report, Show, Trainer, device, saving};
 pub struct Parts {
     /// Where it trains, with autodiff.
     pub device: Device,
+    /// What it is called, as in `cuda:0`.
+    pub device_name: String,
     /// The data, cut.
     pub data: Data<TokenBatch>,
     /// What made its tokens.
@@ -50,7 +52,7 @@ impl Run {
             .trainer()
             .output(&self.output)
             .show(show)
-            .label(format!("{} parameters on {}", model.num_params(), device::name(&parts.device)))
+            .label(format!("{} parameters, {}", model.num_params(), parts.device_name))
             .interrupter(interrupter)
             .fit(model, optimizer, self.schedule, parts.data.clone())?;
         let report = serde_json::to_string_pretty(&trained.report).unwrap_or_default();
@@ -70,12 +72,18 @@ impl Run {
     ///
     /// A device that is not there, strategies that do not fit, or data that cannot be read.
     pub fn prepare(&self) -> Result<Parts, RunError> {
-        let device = device::find(&self.device)?.autodiff();
+        let (device, device_name) = device::find(&self.device)?;
+        let device = device.autodiff();
         // Strategies first, on a model of one number: an order that cannot be is found before
         // anything is read or allocated.
         self.composed().start(&mut Setup::new(&Vessel::new(&device), &device))?;
         let (data, tokenizer) = self.data.prepare(self.seed)?;
-        Ok(Parts { device, data: data.micro_batch(self.batch.micro).workers(self.data.workers), tokenizer })
+        Ok(Parts {
+            device,
+            device_name,
+            data: data.micro_batch(self.batch.micro).workers(self.data.workers),
+            tokenizer,
+        })
     }
 
     /// A model with weights drawn from the seed, and an optimizer without state.
