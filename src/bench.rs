@@ -72,7 +72,7 @@ impl Bench {
     ///
     /// Those of [`Run::launch`].
     pub fn run(&self, run: &Run) -> Result<BenchReport, RunError> {
-        let mut parts = run.prepare()?;
+        let mut parts = run.prepare(|_| {})?;
         parts.data.valid = None;
         let (mut trainer, mut raw) = (Measured::default(), Measured::default());
         let mut report = Report::default();

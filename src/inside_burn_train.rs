@@ -18,7 +18,8 @@ use firebrick_datasets::Batch;
 use firebrick_strategies::Stage;
 
 use crate::dashboard::{NoBatches, Vessel};
-use crate::training_loop::{Components, TrainingLoop};
+use crate::events::Events;
+use crate::training_loop::TrainingLoop;
 use crate::{Objective, TrainError, gauges};
 
 /// What burn-train is set up with.
@@ -111,11 +112,11 @@ where
         _: ValidLoader<Vessel>,
         _: usize,
     ) -> (Vessel, SupervisedTrainingEventProcessor<Vessel>) {
-        let mut components = Components::new(components);
+        let mut events = Events::new(components);
         if let Progress::Ready(mut training) = self.take() {
-            let result = training.run(&mut components).map(|()| training);
+            let result = training.run(&mut events).map(|()| training);
             self.put(Progress::Done(result));
         }
-        (learner.model(), components.into_events())
+        (learner.model(), events.into_processor())
     }
 }

@@ -1,5 +1,39 @@
 //! Firebrick trains models written with [Burn](https://burn.dev).
-#![doc = "stub"]
+//!
+//! A model says what one batch's loss is ([`Objective`]), data says what the samples at given
+//! positions are ([`datasets::Batches`]), and a [`Trainer`] composes how the one is trained on the
+//! other, one line per technique. A strategy changes memory, speed and the number of machines, never
+//! the result beyond a stated tolerance.
+//!
+//! ```
+//! use burn::{optim::AdamWConfig, tensor::Device};
+//! use firebrick::datasets::{Tokenizer, Windows};
+//! use firebrick::{Accumulate, Amp, Clip, Data, Schedule, Trainer, models::GptConfig};
+//!
+//! // Text to windows of 8 characters, each of which predicts the next.
+//! let text = "to be or not to be, that is the question; ".repeat(20);
+//! let tokenizer = Tokenizer::characters(&text)?;
+//! let data = Data::new(Windows::new(tokenizer.encode(&text)?, 8)?.shuffled(42)).micro_batch(4);
+//!
+//! // An ordinary Burn model, optimizer and device.
+//! let device = Device::flex().autodiff();
+//! let config = GptConfig { layers: 1, heads: 2, width: 16, dropout: 0.0, bias: true, tied: true };
+//! let model = config.init(tokenizer.vocab_size(), 8, &device);
+//! let optimizer = AdamWConfig::new().init();
+//!
+//! let trained = Trainer::new()
+//!     .with(Amp::bf16())
+//!     .with(Accumulate(2))
+//!     .with(Clip::norm(1.0))
+//!     .steps(30)
+//!     .fit(model, optimizer, Schedule::cosine(1e-2).warmup(3), data)?;
+//! assert!(trained.report.train_loss < 3.0);
+//! # Ok::<(), firebrick::TrainError>(())
+//! ```
+//!
+//! The same as a file is a [`Run`], which the program `firebrick` trains. How strategies meet
+//! gradients is told at [`Trainer`], how to write one at
+//! [`strategies`](firebrick_strategies#writing-a-strategy).
 
 /// Readers, tokenizers, collators and sample streams.
 pub use firebrick_datasets as datasets;
@@ -13,8 +47,10 @@ mod dashboard;
 mod data;
 pub mod device;
 mod error;
+mod events;
 mod feed;
 mod gauges;
+mod history;
 mod inside_burn_train;
 mod lines;
 mod log;

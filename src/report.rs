@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 use crate::accounting::ParameterBytes;
-use crate::training_loop::History;
+use crate::history::History;
 
 /// A finished run in numbers: what `--report json` prints as its last line. The names are a stable
 /// interface.

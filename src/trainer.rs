@@ -4,17 +4,18 @@ use std::path::{Path, PathBuf};
 
 use burn::optim::ModuleOptimizer;
 use burn::train::Interrupter;
-use firebrick_datasets::{Batch, Cursor};
+use firebrick_datasets::{Batch, Cursor, DataError};
 use firebrick_strategies::{Identity, Stack, Stage, Strategy};
 
 use crate::dashboard::Show;
 use crate::feed::{Feed, windows_in_epoch};
+use crate::history::History;
 use crate::inside_burn_train::InsideBurnTrain;
 use crate::log::Log;
 use crate::report::Report;
 use crate::session::Session;
 use crate::step::StepNumbers;
-use crate::training_loop::{History, Plan, TrainingLoop};
+use crate::training_loop::{Plan, TrainingLoop};
 use crate::{Data, Objective, Schedule, TrainError, saving};
 
 /// Trains an ordinary Burn model; how is composed, one line per technique.
@@ -110,6 +111,9 @@ pub struct Trained<M> {
     /// Where the weights of the lowest validation loss are, if the run has an output folder and
     /// was evaluated.
     pub best: Option<PathBuf>,
+    /// Where the stream of samples stands: a later run that starts here goes on with the samples
+    /// that this one has not seen.
+    pub cursor: Cursor,
     /// The numbers of the last step.
     pub last_step: StepNumbers,
 }
@@ -244,6 +248,9 @@ impl<S> Trainer<S> {
         S: Strategy<M>,
     {
         self.check()?;
+        if data.valid.as_ref().is_some_and(|valid| valid.samples(0) == 0) {
+            return Err(DataError::EmptyEpoch { epoch: 0 }.into());
+        }
         let (session, window) = Session::start(&self.strategies, model, optimizer, schedule, |window| {
             self.total_updates(&data, window)
         })?;
@@ -329,6 +336,7 @@ impl<S> Trainer<S> {
             model,
             report: Report::new(&history, session.bytes()),
             best: plan.best.filter(|_| history.best.is_some()),
+            cursor: history.cursor,
             last_step: history.last,
         })
     }

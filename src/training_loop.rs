@@ -1,30 +1,22 @@
 //! The training loop: rounds of steps, each closed by an evaluation.
 
-use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::Instant;
 
 use burn::data::dataloader::Progress;
-use burn::train::metric::store::EventStoreClient;
-use burn::train::{
-    EventProcessorError, EventProcessorTraining, Interrupter, LearnerEvent, SupervisedTrainingEventProcessor,
-    TrainingComponents, TrainingItem,
-};
-use firebrick_datasets::{Batch, Cursor, DataError};
+use burn::train::{LearnerEvent, TrainingItem};
+use firebrick_datasets::{Batch, DataError};
 use firebrick_strategies::{Pass, Stage};
 
-use crate::dashboard::{Vessel, let_ctrl_c_interrupt};
+use crate::dashboard::let_ctrl_c_interrupt;
+use crate::events::Events;
 use crate::feed::{Feed, Window};
 use crate::gauges::Readings;
+use crate::history::History;
 use crate::log::{EvaluationNumbers, Log};
 use crate::session::{Session, checked};
 use crate::step::{Step, StepNumbers};
 use crate::{Data, Objective, TrainError, saving};
-
-/// Skipped updates in a row after which a run is given up.
-const MOST_SKIPS: u64 = 100;
-/// Windows over which the reported training loss is the mean.
-const RECENT: usize = 100;
 
 /// A run that is ready to go.
 pub(crate) struct TrainingLoop<M, B: Batch, S> {
@@ -55,43 +47,25 @@ pub(crate) struct Plan {
     pub dashboard: bool,
 }
 
-/// What the run has been so far.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct History {
-    pub cursor: Cursor,
-    pub recent: VecDeque<(f64, usize)>,
-    pub last: StepNumbers,
-    pub tokens: usize,
-    pub step_seconds: Vec<f64>,
-    pub skipped: u64,
-    skipped_in_a_row: u64,
-    pub peak_bytes: usize,
-    pub validation: Option<EvaluationNumbers>,
-    pub best: Option<EvaluationNumbers>,
-    /// Why the run ended before its time.
-    pub stopped: Option<String>,
-    pub first_step: Option<Instant>,
-}
-
 impl<M, B: Batch, S: Stage<M>> TrainingLoop<M, B, S>
 where
     M: Objective<B>,
 {
     /// Trains to the end of the plan, or until it is interrupted.
-    pub fn run(&mut self, components: &mut Components) -> Result<(), TrainError> {
+    pub fn run(&mut self, events: &mut Events) -> Result<(), TrainError> {
         for round in 1.. {
-            components.train(LearnerEvent::StartSplit {
+            events.train(LearnerEvent::StartSplit {
                 epoch_number: round,
                 total_items: self.plan.round_updates as usize,
             })?;
-            self.train_round(components)?;
-            components.train(LearnerEvent::EndSplit(round))?;
-            if self.interrupted(components) {
+            self.train_round(events)?;
+            events.train(LearnerEvent::EndSplit(round))?;
+            if self.interrupted(events) {
                 break;
             }
-            self.evaluate(round, components)?;
-            components.train(LearnerEvent::EndEpoch(round))?;
-            if self.interrupted(components) || self.finished() || self.stops_early(round, components)? {
+            self.evaluate(round, events)?;
+            events.train(LearnerEvent::EndEpoch(round))?;
+            if self.interrupted(events) || self.finished() || self.stops_early(round, events)? {
                 break;
             }
         }
@@ -99,7 +73,7 @@ where
     }
 
     /// Steps until the next evaluation is due.
-    fn train_round(&mut self, components: &mut Components) -> Result<(), TrainError> {
+    fn train_round(&mut self, events: &mut Events) -> Result<(), TrainError> {
         let mut unread = None;
         let mut before = Instant::now();
         let start = self.session.updates();
@@ -111,24 +85,25 @@ where
             self.history.cursor = after;
             // A step's numbers are read when the next is under way, so that the device never waits.
             if let Some((epoch, step)) = unread.replace((epoch, step)) {
-                self.record(epoch, step, start, components)?;
+                self.record(epoch, step, start, events)?;
             }
-            if self.round_ends(epoch) || components.interrupter.should_stop() {
+            if self.round_ends(epoch, start) || events.interrupter.should_stop() {
                 break;
             }
         }
         match unread {
-            Some((epoch, step)) => self.record(epoch, step, start, components),
+            Some((epoch, step)) => self.record(epoch, step, start, events),
             None => Ok(()),
         }
     }
 
-    fn round_ends(&self, epoch: u64) -> bool {
-        let epoch_ends = self.history.cursor.epoch > epoch;
+    /// Whether an evaluation is due. A skipped step makes none: it has changed nothing.
+    fn round_ends(&self, epoch: u64, start: u64) -> bool {
+        let updates = self.session.updates();
         self.finished()
             || match self.plan.evaluate_every {
-                Some(every) => self.session.updates().is_multiple_of(every),
-                None => epoch_ends,
+                Some(every) => updates > start && updates.is_multiple_of(every),
+                None => self.history.cursor.epoch > epoch,
             }
     }
 
@@ -140,13 +115,7 @@ where
     }
 
     /// Reads a step's numbers, and tells everybody who wants to know.
-    fn record(
-        &mut self,
-        epoch: u64,
-        step: Step,
-        start: u64,
-        components: &mut Components,
-    ) -> Result<(), TrainError> {
+    fn record(&mut self, epoch: u64, step: Step, start: u64, events: &mut Events) -> Result<(), TrainError> {
         let mut numbers = StepNumbers { epoch, ..step.read()? };
         self.history.add(&mut numbers)?;
         self.log.step(&numbers)?;
@@ -159,17 +128,17 @@ where
         let rate = Some(numbers.learning_rate.into());
         let readings = Readings::of_step(&numbers);
         let item = TrainingItem::new(readings, progress, Some(numbers.step as usize), rate);
-        components.train(LearnerEvent::ProcessedItem(item))
+        events.train(LearnerEvent::ProcessedItem(item))
     }
 
     /// The mean loss over all items of the validation data, and the best model kept.
-    fn evaluate(&mut self, round: usize, components: &mut Components) -> Result<(), TrainError> {
+    fn evaluate(&mut self, round: usize, events: &mut Events) -> Result<(), TrainError> {
         let Some(valid) = self.data.valid.clone() else {
             return Ok(());
         };
         let started = Instant::now();
         let samples = valid.samples(0);
-        components.valid(LearnerEvent::StartSplit { epoch_number: round, total_items: samples })?;
+        events.valid(LearnerEvent::StartSplit { epoch_number: round, total_items: samples })?;
         let model = self.session.evaluator();
         let pass = Pass::evaluate(&self.session.device().clone().inner());
         let (mut sum, mut items) = (0.0, 0);
@@ -183,17 +152,17 @@ where
             items += expected;
             let readings = Readings::of_evaluation(loss / expected.max(1) as f64, expected);
             let progress = Progress::new(end, samples, Some("samples".into()));
-            components.valid(LearnerEvent::ProcessedItem(TrainingItem::new(
+            events.valid(LearnerEvent::ProcessedItem(TrainingItem::new(
                 readings,
                 progress,
                 Some(end),
                 None,
             )))?;
-            if components.interrupter.should_stop() {
+            if events.interrupter.should_stop() {
                 return Ok(());
             }
         }
-        components.valid(LearnerEvent::EndSplit(round))?;
+        events.valid(LearnerEvent::EndSplit(round))?;
         drop(model);
         if items == 0 {
             return Err(DataError::EmptyEpoch { epoch: 0 }.into());
@@ -220,103 +189,20 @@ where
         }
     }
 
-    fn interrupted(&mut self, components: &Components) -> bool {
-        let stopped = components.interrupter.should_stop();
+    fn interrupted(&mut self, events: &Events) -> bool {
+        let stopped = events.interrupter.should_stop();
         if stopped {
-            let reason = components.interrupter.get_message();
+            let reason = events.interrupter.get_message();
             self.history.stopped = Some(reason.unwrap_or_else(|| "interrupted".into()));
         }
         stopped
     }
 
-    fn stops_early(&mut self, round: usize, components: &mut Components) -> Result<bool, TrainError> {
-        components.flush()?;
-        let stops = components.stops_early(round);
+    fn stops_early(&mut self, round: usize, events: &mut Events) -> Result<bool, TrainError> {
+        let stops = events.stops_early(round)?;
         if stops {
             self.history.stopped = Some("the validation loss no longer falls".into());
         }
         Ok(stops)
     }
-}
-
-impl History {
-    /// Adds a step, and fills in the numbers that need the steps before it.
-    fn add(&mut self, numbers: &mut StepNumbers) -> Result<(), TrainError> {
-        self.first_step.get_or_insert_with(Instant::now);
-        match &numbers.skipped {
-            None => self.skipped_in_a_row = 0,
-            Some(reason) => {
-                self.skipped += 1;
-                self.skipped_in_a_row += 1;
-                if self.skipped_in_a_row >= MOST_SKIPS {
-                    return Err(TrainError::OnlySkips {
-                        count: self.skipped_in_a_row,
-                        reason: reason.clone(),
-                    });
-                }
-            }
-        }
-        numbers.skipped_steps = self.skipped;
-        numbers.tokens_per_second = numbers.tokens as f64 / numbers.seconds.max(f64::MIN_POSITIVE);
-        self.peak_bytes = self.peak_bytes.max(numbers.peak_bytes);
-        numbers.peak_bytes = self.peak_bytes;
-        self.tokens += numbers.tokens;
-        self.step_seconds.push(numbers.seconds);
-        if numbers.skipped.is_none() {
-            self.recent.push_back((numbers.loss, numbers.items));
-            if self.recent.len() > RECENT {
-                self.recent.pop_front();
-            }
-        }
-        self.last = numbers.clone();
-        Ok(())
-    }
-}
-
-/// What burn-train lends to the loop: the dashboard behind its events, the interrupter, and early
-/// stopping.
-pub(crate) struct Components {
-    events: SupervisedTrainingEventProcessor<Vessel>,
-    pub interrupter: Interrupter,
-    lent: Lent,
-}
-
-struct Lent {
-    store: std::sync::Arc<EventStoreClient>,
-    early_stopping: Option<Box<dyn burn::train::CloneEarlyStoppingStrategy>>,
-}
-
-impl Components {
-    pub fn new(components: TrainingComponents<Vessel>) -> Self {
-        Self {
-            events: components.event_processor,
-            interrupter: components.interrupter,
-            lent: Lent { store: components.event_store, early_stopping: components.early_stopping },
-        }
-    }
-
-    pub fn into_events(self) -> SupervisedTrainingEventProcessor<Vessel> {
-        self.events
-    }
-
-    fn train(&mut self, event: LearnerEvent<Readings>) -> Result<(), TrainError> {
-        self.events.process_train(event).map_err(failed)
-    }
-
-    fn valid(&mut self, event: LearnerEvent<Readings>) -> Result<(), TrainError> {
-        self.events.process_valid(event).map_err(failed)
-    }
-
-    fn flush(&mut self) -> Result<(), TrainError> {
-        self.events.flush().map_err(failed)
-    }
-
-    fn stops_early(&mut self, round: usize) -> bool {
-        let Lent { store, early_stopping } = &mut self.lent;
-        early_stopping.as_mut().is_some_and(|early| early.should_stop(round, store))
-    }
-}
-
-fn failed(error: EventProcessorError) -> TrainError {
-    TrainError::Dashboard(error.to_string())
 }

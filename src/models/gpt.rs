@@ -217,3 +217,82 @@ fn linear(config: &GptConfig, from: usize, to: usize, std: f64, device: &Device)
     linear.bias = config.bias.then(|| Param::from_tensor(Tensor::zeros([to], device)));
     linear
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> GptConfig {
+        GptConfig { layers: 8, heads: 4, width: 64, dropout: 0.0, bias: true, tied: false }
+    }
+
+    fn std(weights: Tensor<2>) -> f32 {
+        weights.inner().square().mean().sqrt().into_scalar()
+    }
+
+    #[test]
+    fn weights_start_as_gpt2s() {
+        let gpt = config().init(100, 32, &Device::flex());
+        let block = &gpt.blocks[7];
+        let residual = 0.02 / 16f32.sqrt();
+        for (weights, expected) in [
+            (gpt.tokens.weight.val(), 0.02),
+            (gpt.positions.weight.val(), 0.02),
+            (gpt.head.as_ref().unwrap().weight.val(), 0.02),
+            (block.attention.query_key_value.weight.val(), 0.02),
+            (block.attention.output.weight.val(), residual),
+            (block.widen.weight.val(), 0.02),
+            (block.narrow.weight.val(), residual),
+        ] {
+            let found = std(weights);
+            assert!((found / expected - 1.0).abs() < 0.1, "{found} {expected}");
+        }
+        let bias = block.narrow.bias.as_ref().unwrap().val().into_data();
+        assert!(bias.iter::<f32>().all(|x| x == 0.0));
+    }
+
+    #[test]
+    fn a_position_reads_nothing_after_it() {
+        let device = Device::flex();
+        let gpt = config().init(10, 8, &device);
+        let logits = |tokens: [[i32; 5]; 1]| -> Vec<f32> {
+            let tokens = Tensor::<2, Int>::from_data(tokens, &device);
+            let logits = gpt.forward(tokens, &Pass::evaluate(&device)).narrow(1, 0, 3);
+            logits.into_data().iter().collect()
+        };
+        assert_eq!(logits([[1, 2, 3, 4, 5]]), logits([[1, 2, 3, 9, 0]]));
+        assert_ne!(logits([[1, 2, 3, 4, 5]]), logits([[7, 2, 3, 4, 5]]));
+    }
+
+    #[test]
+    fn an_untrained_model_is_undecided() {
+        let device = Device::flex();
+        let gpt = config().init(10, 8, &device);
+        let rows = vec![vec![1, 2, 3, 4], vec![5, 6]];
+        let batch = TokenBatch::from_rows(rows, 0).unwrap();
+        let loss = gpt.loss(batch, &Pass::evaluate(&device));
+        assert_eq!(loss.items, 4);
+        let mean = loss.sum.into_scalar::<f32>() / 4.0;
+        assert!((mean - 10f32.ln()).abs() < 0.05, "{mean}");
+    }
+
+    #[test]
+    fn a_tied_head_adds_no_parameter() {
+        let untied = config().init(100, 32, &Device::flex()).num_params();
+        let tied = GptConfig { tied: true, ..config() };
+        assert_eq!(untied - tied.init(100, 32, &Device::flex()).num_params(), 64 * 100);
+    }
+
+    #[test]
+    fn dropout_acts_in_training_only() {
+        let device = Device::flex().autodiff();
+        let config = GptConfig { dropout: 0.5, ..config() };
+        let gpt = config.init(10, 8, &device);
+        let tokens = Tensor::<2, Int>::from_data([[1, 2, 3, 4]], &device);
+        let pass = Pass::train(&device);
+        let once = |gpt: &Gpt, tokens: &Tensor<2, Int>| gpt.forward(tokens.clone(), &pass).into_data();
+        assert_ne!(once(&gpt, &tokens), once(&gpt, &tokens));
+        let (gpt, tokens) = (gpt.valid(), tokens.inner());
+        assert_eq!(once(&gpt, &tokens), once(&gpt, &tokens));
+    }
+}

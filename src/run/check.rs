@@ -61,7 +61,8 @@ fn length(run: &Run) -> Option<Problem> {
 }
 
 fn batch(run: &Run) -> Option<Problem> {
-    positive("batch.micro", run.batch.micro).or_else(|| positive("batch.accumulate", run.batch.accumulate))
+    positive("batch.micro", run.batch.micro)
+        .or_else(|| positive("batch.accumulate", run.batch.accumulate.unwrap_or(1)))
 }
 
 fn data(run: &Run) -> Option<Problem> {
@@ -135,7 +136,7 @@ fn strategies(run: &Run) -> Option<Problem> {
             StrategyConfig::Accumulate(count) => {
                 let expected = "left out where `batch.accumulate` is given: they are the same";
                 positive(&field, *count).or_else(|| {
-                    require(run.batch.accumulate == 1, &field, expected, format!("Accumulate({count})"))
+                    require(run.batch.accumulate.is_none(), &field, expected, format!("Accumulate({count})"))
                 })
             }
             StrategyConfig::Clip(clip) => match (clip.norm, clip.value) {

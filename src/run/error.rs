@@ -19,14 +19,12 @@ pub enum RunError {
         reason: String,
     },
     /// The file is not RON, or not of a run: an unknown field, a value of another type.
-    #[error("{file}:{line}:{column}: {reason}")]
+    #[error("{file}:{line}: {reason}")]
     Syntax {
         /// The file.
         file: String,
         /// From 1.
         line: usize,
-        /// From 1.
-        column: usize,
         /// What was expected and found, and the nearest known name.
         reason: String,
     },

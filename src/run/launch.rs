@@ -46,7 +46,12 @@ impl Run {
     /// A device that is not there, data that cannot be read, strategies that do not fit, and
     /// whatever ends a training run.
     pub fn launch(&self, show: Show, interrupter: Interrupter) -> Result<Launched, RunError> {
-        let parts = self.prepare()?;
+        let say = |doing: &str| {
+            if show != Show::Nothing {
+                eprintln!("{doing}");
+            }
+        };
+        let parts = self.prepare(say)?;
         let (model, optimizer) = self.fresh(&parts);
         let trained = self
             .trainer()
@@ -59,6 +64,9 @@ impl Run {
         saving::save_text(&self.to_ron(), &self.output.join("run.ron"))?;
         saving::save_text(&report, &self.output.join("report.json"))?;
         parts.tokenizer.save(self.output.join("tokenizer.json"))?;
+        if self.sample.is_some() {
+            say("writing a sample");
+        }
         Ok(Launched {
             sample: self.write_sample(&trained.model, &parts.tokenizer)?,
             report: trained.report,
@@ -66,18 +74,19 @@ impl Run {
         })
     }
 
-    /// Finds the device, checks the strategies on it, and reads and tokenizes the text.
+    /// Finds the device, checks the strategies on it, and reads and tokenizes the text, saying what
+    /// it does.
     ///
     /// # Errors
     ///
     /// A device that is not there, strategies that do not fit, or data that cannot be read.
-    pub fn prepare(&self) -> Result<Parts, RunError> {
+    pub fn prepare(&self, say: impl Fn(&str)) -> Result<Parts, RunError> {
         let (device, device_name) = device::find(&self.device)?;
         let device = device.autodiff();
         // Strategies first, on a model of one number: an order that cannot be is found before
         // anything is read or allocated.
         self.composed().start(&mut Setup::new(&Vessel::new(&device), &device))?;
-        let (data, tokenizer) = self.data.prepare(self.seed)?;
+        let (data, tokenizer) = self.data.prepare(self.seed, say)?;
         Ok(Parts {
             device,
             device_name,
@@ -124,10 +133,12 @@ impl Run {
 }
 
 impl DataConfig {
-    fn prepare(&self, seed: u64) -> Result<(Data<TokenBatch>, Tokenizer), RunError> {
+    fn prepare(&self, seed: u64, say: impl Fn(&str)) -> Result<(Data<TokenBatch>, Tokenizer), RunError> {
+        say(&format!("reading {}", self.path.display()));
         let corpus = Corpus::read(&self.path, &self.extensions)?;
         let whole = corpus.text().to_string();
         let (train, valid) = corpus.split(self.valid_fraction)?;
+        say(&format!("tokenizing {:.1} MB of text", whole.len() as f64 / 1e6));
         let tokenizer = match &self.tokenizer {
             TokenizerConfig::Characters => Tokenizer::characters(&whole)?,
             TokenizerConfig::Bpe { vocabulary } => Tokenizer::train_bpe(&train, *vocabulary)?,

@@ -33,7 +33,7 @@ pub use launch::{Launched, Parts};
 ///     strategies: [Amp(bf16), Clip(norm: 1.0)],
 ///     output: "runs/example",
 /// )"#, &["batch.accumulate=2"])?;
-/// assert_eq!(run.batch.accumulate, 2);
+/// assert_eq!(run.batch.accumulate, Some(2));
 /// # Ok::<(), firebrick::RunError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -170,13 +170,9 @@ fn default_epsilon() -> f32 {
 pub struct BatchConfig {
     /// Samples that go through the model at once.
     pub micro: usize,
-    /// Micro-batches in an update. Default: 1.
-    #[serde(default = "default_accumulate")]
-    pub accumulate: usize,
-}
-
-fn default_accumulate() -> usize {
-    1
+    /// Micro-batches in an update. Default: what `strategies` say, or else 1.
+    #[serde(default)]
+    pub accumulate: Option<usize>,
 }
 
 /// One strategy of the list.
@@ -251,10 +247,10 @@ impl Run {
     /// the whole window.
     pub fn composed(&self) -> Vec<StrategyConfig> {
         let mut strategies = self.strategies.clone();
-        if self.batch.accumulate > 1 {
+        if let Some(micro_batches) = self.batch.accumulate {
             let is_clip = |strategy: &StrategyConfig| matches!(strategy, StrategyConfig::Clip(_));
             let place = strategies.iter().position(is_clip).unwrap_or(strategies.len());
-            strategies.insert(place, StrategyConfig::Accumulate(self.batch.accumulate));
+            strategies.insert(place, StrategyConfig::Accumulate(micro_batches));
         }
         strategies
     }

@@ -73,11 +73,14 @@ fn extensions() -> Extensions {
 
 fn parse_text(file: &str, text: &str) -> Result<Run, RunError> {
     let options = ron::Options::default().with_default_extension(extensions());
-    options.from_str(text).map_err(|SpannedError { code, span }| RunError::Syntax {
-        file: file.into(),
-        line: span.start.line,
-        column: span.start.col,
-        reason: explain(&code),
+    options.from_str(text).map_err(|SpannedError { code, span }| {
+        // Our scanner knows which bracket is still open; RON itself knows what a run is made of.
+        let broken = ron_path::first_mistake(text);
+        RunError::Syntax {
+            file: file.into(),
+            line: broken.as_ref().map_or(span.start.line, |(line, _)| *line),
+            reason: broken.map_or_else(|| explain(&code), |(_, reason)| reason),
+        }
     })
 }
 

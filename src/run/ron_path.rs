@@ -123,6 +123,12 @@ pub fn line_of(document: &str, path: &str) -> usize {
     }
 }
 
+/// The line of the first place where a document is not RON, and what was expected and found there.
+pub fn first_mistake(document: &str) -> Option<(usize, String)> {
+    let ScanError { at, expected, found } = ron_scan::document(document).err()?;
+    Some((line(document, at), format!("expected {expected}, found {found}")))
+}
+
 /// How far a path leads.
 struct Walk<'a> {
     document: &'a str,

@@ -1,0 +1,122 @@
+//! When a run evaluates, stops, and what it keeps.
+
+mod support;
+
+use std::fs;
+
+use burn::module::Module;
+use burn::store::{ModuleSnapshot, SafetensorsStore};
+use burn::tensor::Device;
+use firebrick::{Amp, Data, Interrupter, Schedule, Trainer};
+use support::*;
+
+fn model() -> Bigram {
+    Bigram::new(&Device::flex().autodiff())
+}
+
+/// Kind and step of each line of the log, as in `t1 t2 v2`.
+fn log(folder: &std::path::Path) -> String {
+    let text = fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
+    let short = |line: &str| {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        format!("{}{}", &line["kind"].as_str().unwrap()[..1], line["step"])
+    };
+    text.lines().map(short).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn evaluations_come_every_so_many_updates_and_at_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = Data::new(Rows::ragged(12)).valid(Rows::ragged(4)).micro_batch(4);
+    let trainer = Trainer::new().steps(5).evaluate_every(2).output(folder.path().join("run"));
+    trainer.fit(model(), adamw(), Schedule::constant(1e-2), data).unwrap();
+    assert_eq!(log(&folder.path().join("run")), "t1 t2 v2 t3 t4 v4 t5 v5");
+}
+
+#[test]
+fn without_a_number_they_come_after_each_epoch() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = Data::new(Rows::ragged(6)).valid(Rows::ragged(4)).micro_batch(4);
+    let trainer = Trainer::new().epochs(2).output(folder.path().join("run"));
+    trainer.fit(model(), adamw(), Schedule::constant(1e-2), data).unwrap();
+    assert_eq!(log(&folder.path().join("run")), "t1 t2 v2 t3 t4 v4");
+}
+
+#[test]
+fn a_skipped_step_is_no_reason_to_evaluate_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut rows = Rows::ragged(6).0;
+    rows[0] = vec![1, POISON];
+    rows[3] = vec![1, POISON];
+    let data = Data::new(Rows(rows)).valid(Rows::ragged(4)).micro_batch(1);
+    let trainer = Trainer::new().with(Amp::bf16()).steps(4).evaluate_every(2);
+    let trained = trainer.output(folder.path().join("run"));
+    let trained = trained.fit(model(), adamw(), Schedule::constant(1e-2), data).unwrap();
+    assert_eq!(log(&folder.path().join("run")), "t0 t1 t2 v2 t2 t3 t4 v4");
+    assert_eq!(trained.report.skipped_steps, 2);
+}
+
+#[test]
+fn the_best_model_is_kept_and_evaluates_to_its_loss() {
+    let folder = tempfile::tempdir().unwrap();
+    // A rate that is far too high: the loss rises after a few steps.
+    let data = || Data::new(Rows::ragged(12)).valid(Rows::ragged(5)).micro_batch(4);
+    let trainer = Trainer::new().steps(12).evaluate_every(1).output(folder.path().join("run"));
+    let trained = trainer.fit(model(), adamw(), Schedule::constant(1.0), data()).unwrap();
+    let report = trained.report;
+    assert!(report.best_valid_loss < report.valid_loss, "{report:?}");
+
+    let mut best = model().valid();
+    let path = trained.best.unwrap();
+    best.load_from(&mut SafetensorsStore::from_file(path)).unwrap();
+    let again = Trainer::new().steps(1).fit(best.train(), adamw(), Schedule::constant(1e-30), data());
+    let loss = again.unwrap().report.valid_loss.unwrap();
+    assert!((loss - report.best_valid_loss.unwrap()).abs() < 1e-6);
+}
+
+#[test]
+fn it_ends_when_the_validation_loss_no_longer_falls() {
+    let data = Data::new(Rows::ragged(12)).valid(Rows::ragged(5)).micro_batch(4);
+    let trainer = Trainer::new().steps(500).evaluate_every(1).early_stopping(3);
+    let trained = trainer.fit(model(), adamw(), Schedule::constant(1.0), data).unwrap();
+    let report = trained.report;
+    assert_eq!(report.steps, report.best_step.unwrap() + 3);
+    assert!(report.stopped.unwrap().contains("no longer falls"));
+}
+
+#[test]
+fn an_interrupter_ends_it_at_the_step() {
+    let interrupter = Interrupter::new();
+    let stop = interrupter.clone();
+    let data = Data::new(Rows::ragged(12)).micro_batch(4);
+    let trainer = Trainer::new().steps(500).interrupter(interrupter);
+    let watch = move |step: &firebrick::StepNumbers| {
+        if step.step == 3 {
+            stop.stop(Some("enough"));
+        }
+    };
+    let trained = trainer.fit_watched(model(), adamw(), Schedule::constant(1e-2), data, watch).unwrap();
+    assert_eq!(trained.report.stopped.as_deref(), Some("enough"));
+    assert_eq!(trained.report.steps, 4, "step 3 is read while step 4 is under way");
+}
+
+#[test]
+fn settings_that_cannot_be_are_refused() {
+    let fit = |trainer: Trainer, micro, valid: Rows| {
+        let data = Data::new(Rows::ragged(4)).valid(valid).micro_batch(micro);
+        trainer.fit(model(), adamw(), Schedule::constant(1e-2), data).unwrap_err().to_string()
+    };
+    let valid = || Rows::ragged(2);
+    assert!(fit(Trainer::new().steps(0), 1, valid()).contains("steps must be at least 1"));
+    assert!(fit(Trainer::new().evaluate_every(0), 1, valid()).contains("evaluate_every"));
+    assert!(fit(Trainer::new().early_stopping(0), 1, valid()).contains("early_stopping"));
+    assert!(fit(Trainer::new(), 0, valid()).contains("micro_batch"));
+    assert!(fit(Trainer::new(), 1, Rows(vec![])).contains("no samples"));
+
+    let clips = burn::optim::AdamWConfig::new()
+        .with_grad_clipping(Some(burn::grad_clipping::GradientClippingConfig::Norm(1.0)))
+        .init();
+    let data = Data::new(Rows::ragged(4));
+    let error = Trainer::new().fit(model(), clips, Schedule::constant(1e-2), data).unwrap_err();
+    assert!(error.to_string().contains("Clip::norm"), "{error}");
+}
