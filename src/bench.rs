@@ -22,7 +22,7 @@ pub struct Bench {
     /// Steps before them that are not.
     pub warmup: u64,
     /// Rounds; each starts from fresh weights. With `raw`, both loops take turns.
-    pub rounds: usize,
+    pub rounds: u64,
     /// Whether the same model, batch and optimizer run in a plain Burn loop too.
     pub raw: bool,
 }
@@ -76,7 +76,7 @@ impl Bench {
         parts.data.valid = None;
         let (mut trainer, mut raw) = (Measured::default(), Measured::default());
         let mut report = Report::default();
-        for _ in 0..self.rounds.max(1) {
+        for _ in 0..self.rounds {
             reset_peak();
             let seconds;
             (report, seconds) = self.trainer_round(run, &parts)?;

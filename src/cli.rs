@@ -6,6 +6,8 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde::Serialize;
 
+use crate::console::{print, tell};
+use crate::dashboard::Terminal;
 use crate::{Bench, BenchReport, Interrupter, Launched, Run, RunError, Show};
 
 /// Trains Burn models. A run is a RON file; every field of it can be overridden.
@@ -68,14 +70,14 @@ struct BenchArgs {
     #[arg(long)]
     raw: bool,
     /// Steps that are timed in each round.
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     steps: u64,
     /// Steps before them that are not.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
     warmup: u64,
     /// Rounds, each from fresh weights.
-    #[arg(long, default_value_t = 3)]
-    rounds: usize,
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    rounds: u64,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -94,7 +96,7 @@ impl Cli {
         match result {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                eprintln!("error: {error}");
+                tell(&format!("error: {error}"));
                 ExitCode::FAILURE
             }
         }
@@ -115,12 +117,20 @@ fn train(args: &TrainArgs) -> Result<(), RunError> {
     let run = args.run.read()?;
     let interrupter = Interrupter::new();
     let stop = interrupter.clone();
+    let terminal = Terminal::now();
     // Without a handler the run still trains; only Ctrl-C would then end it at once.
-    let _ = ctrlc::set_handler(move || stop.stop(Some("interrupted by a signal")));
+    let _ = ctrlc::set_handler(move || {
+        if stop.should_stop() {
+            // Asked for the second time: whatever is still being done is not waited for.
+            terminal.restore();
+            std::process::exit(130);
+        }
+        stop.stop(Some("interrupted by a signal"));
+    });
     let show = if args.plain { Show::Lines } else { Show::Auto };
     let launched = run.launch(show, interrupter)?;
     match args.run.report {
-        ReportFormat::Text => print!("{}", in_words(&run, &launched)),
+        ReportFormat::Text => print(&in_words(&run, &launched)),
         ReportFormat::Json => print_json(&launched.report),
     }
     Ok(())
@@ -131,14 +141,14 @@ fn bench(args: &BenchArgs) -> Result<(), RunError> {
     let bench = Bench { steps: args.steps, warmup: args.warmup, rounds: args.rounds, raw: args.raw };
     let report = bench.run(&run)?;
     match args.run.report {
-        ReportFormat::Text => print!("{}", bench_in_words(&report)),
+        ReportFormat::Text => print(&bench_in_words(&report)),
         ReportFormat::Json => print_json(&report),
     }
     Ok(())
 }
 
 fn print_json(report: &impl Serialize) {
-    println!("{}", serde_json::to_string(report).unwrap_or_default());
+    print(&(serde_json::to_string(report).unwrap_or_default() + "\n"));
 }
 
 fn in_words(run: &Run, launched: &Launched) -> String {

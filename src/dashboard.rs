@@ -65,6 +65,36 @@ pub(crate) fn let_ctrl_c_interrupt() {
 #[cfg(not(all(unix, feature = "tui")))]
 pub(crate) fn let_ctrl_c_interrupt() {}
 
+/// The terminal as it was before the dashboard.
+pub(crate) struct Terminal {
+    #[cfg(all(unix, feature = "tui"))]
+    mode: Option<rustix::termios::Termios>,
+}
+
+impl Terminal {
+    /// How the terminal is now.
+    pub fn now() -> Self {
+        Self {
+            #[cfg(all(unix, feature = "tui"))]
+            mode: rustix::termios::tcgetattr(std::io::stdin()).ok(),
+        }
+    }
+
+    /// Puts it back, and leaves the full screen.
+    pub fn restore(&self) {
+        #[cfg(all(unix, feature = "tui"))]
+        if let Some(mode) = &self.mode
+            && std::io::stdout().is_terminal()
+        {
+            let _ = rustix::termios::tcsetattr(std::io::stdin(), rustix::termios::OptionalActions::Now, mode);
+            // Mouse reports off, main screen, cursor on.
+            crate::console::print(
+                "\u{1b}[?1000l\u{1b}[?1002l\u{1b}[?1003l\u{1b}[?1006l\u{1b}[?1049l\u{1b}[?25h",
+            );
+        }
+    }
+}
+
 /// What burn-train is handed as the model. The real one lives in the training loop, because
 /// burn-train's learner has no place for a master beside a replica; this carries the types of the
 /// events and the one parameter that it looks for.

@@ -8,7 +8,7 @@ use thiserror::Error;
 pub enum DeviceError {
     /// The name is none.
     #[error(
-        "unknown device `{0}`; expected auto, cpu, cuda, wgpu or vulkan, the last three perhaps with `:index`"
+        "unknown device {0:?}; expected auto, cpu, cuda, wgpu or vulkan, the last three perhaps with `:index`"
     )]
     Unknown(String),
     /// The backend is not part of this program.

@@ -74,6 +74,34 @@ pub enum TrainError {
         /// The system's reason.
         reason: String,
     },
+    /// Another run writes into the output folder.
+    #[error("{0}: another run is using this folder; wait for it, or choose another output folder")]
+    OutputInUse(PathBuf),
+    /// The output folder holds something else.
+    #[error(
+        "{folder}: this folder holds {found:?} and no earlier run; choose another output folder, so that nothing of yours is replaced"
+    )]
+    ForeignOutput {
+        /// The folder.
+        folder: PathBuf,
+        /// One of the things in it.
+        found: String,
+    },
+    /// The loss is no longer a number.
+    #[error(
+        "the loss has not been finite for {0} updates: the run has diverged; lower the learning rate, lengthen the warmup, or clip the gradients. Weights of the lowest validation loss are kept in best.safetensors"
+    )]
+    Diverged(u64),
+    /// The warmup does not end.
+    #[error(
+        "the schedule warms up for {warmup} updates, but the run has {total}: shorten the warmup, or train for longer"
+    )]
+    Warmup {
+        /// Updates of warmup.
+        warmup: u64,
+        /// Updates of the run.
+        total: u64,
+    },
     /// The dashboard or a metric failed.
     #[error("the dashboard failed: {0}")]
     Dashboard(String),

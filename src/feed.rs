@@ -22,7 +22,7 @@ impl<B: Batch> Feed<B> {
     /// The windows that follow `cursor`, of `per_window` micro-batches.
     pub fn new(data: &Data<B>, cursor: Cursor, per_window: usize) -> Result<Self, DataError> {
         let requests = Requests::new(data.train.clone(), cursor, data.micro_batch, per_window)?;
-        let ahead = 2 * per_window;
+        let ahead = data.workers.saturating_mul(2).saturating_add(2);
         Ok(Self { ahead: Prefetch::new(data.train.clone(), requests, data.workers, ahead) })
     }
 
@@ -46,4 +46,15 @@ impl<B: Batch> Feed<B> {
 pub(crate) fn windows_in_epoch<B: Batch>(data: &Data<B>, epoch: u64, per_window: usize) -> u64 {
     let window = data.micro_batch.saturating_mul(per_window).max(1);
     data.train.samples(epoch).div_ceil(window) as u64
+}
+
+/// How many windows so many epochs have. Past the first thousand each counts as much as those do on
+/// average, so that an endless run is no endless count.
+pub(crate) fn updates_in_epochs<B: Batch>(data: &Data<B>, epochs: u64, per_window: usize) -> u64 {
+    let counted = epochs.min(1000);
+    let sum: u64 = (0..counted).map(|epoch| windows_in_epoch(data, epoch, per_window)).sum();
+    match epochs > counted {
+        true => (sum as f64 / counted as f64 * epochs as f64) as u64,
+        false => sum,
+    }
 }

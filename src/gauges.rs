@@ -20,7 +20,8 @@ pub(crate) const LOSS: &str = "Loss";
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading {
     name: &'static str,
-    value: f64,
+    /// `None` where there is nothing to read, as in a skipped step.
+    value: Option<f64>,
     /// Items that it is the mean over.
     weight: usize,
 }
@@ -31,19 +32,21 @@ pub(crate) struct Readings(Vec<Reading>);
 
 impl Readings {
     pub fn of_step(step: &StepNumbers) -> Self {
+        // A skipped step made no update: its loss and norm are those of gradients thrown away.
+        let applied = |value: f64| step.skipped.is_none().then_some(value);
         let values = [
-            (LOSS, step.loss, step.items),
-            ("Learning rate", step.learning_rate, 1),
-            ("Gradient norm", step.gradient_norm, 1),
-            ("Tokens per second", step.tokens_per_second, 1),
-            ("Skipped steps", step.skipped_steps as f64, 1),
-            ("Memory", step.memory_bytes as f64, 1),
+            (LOSS, applied(step.loss), step.items),
+            ("Learning rate", applied(step.learning_rate), 1),
+            ("Gradient norm", applied(step.gradient_norm), 1),
+            ("Tokens per second", Some(step.tokens_per_second), 1),
+            ("Skipped steps", Some(step.skipped_steps as f64), 1),
+            ("Memory", Some(step.memory_bytes as f64), 1),
         ];
         Self(values.map(|(name, value, weight)| Reading { name, value, weight }).into())
     }
 
     pub fn of_evaluation(loss: f64, items: usize) -> Self {
-        Self(vec![Reading { name: LOSS, value: loss, weight: items }])
+        Self(vec![Reading { name: LOSS, value: Some(loss), weight: items }])
     }
 }
 
@@ -69,7 +72,8 @@ struct Gauge {
     mean: bool,
     sum: f64,
     weight: usize,
-    last: Option<Reading>,
+    /// The last reading and its weight.
+    last: Option<(f64, usize)>,
 }
 
 impl Gauge {
@@ -77,25 +81,26 @@ impl Gauge {
         Self { name: Arc::new(name.into()), unit, higher_is_better, mean, sum: 0.0, weight: 0, last: None }
     }
 
+    /// The value of the round so far; not a number before the first reading.
     fn round(&self) -> f64 {
         match self.last {
             Some(_) if self.mean => self.sum / self.weight.max(1) as f64,
-            Some(last) => last.value,
-            None => 0.0,
+            Some((last, _)) => last,
+            None => f64::NAN,
         }
     }
 
-    fn entry(&self) -> SerializedEntry {
-        let Some(last) = self.last else {
+    /// As shown, and as a metric file keeps it.
+    fn entry(&self, kept: &NumericEntry) -> SerializedEntry {
+        let Some((last, _)) = self.last else {
             return SerializedEntry::not_available(self.unit);
         };
-        let serialized = self.round().to_string();
-        let now = format_reading(&self.name, last.value);
+        let now = format_reading(&self.name, last);
         let shown = match self.mean {
             true => format!("{now} (mean {})", format_reading(&self.name, self.round())),
             false => now,
         };
-        SerializedEntry::new(shown, serialized)
+        SerializedEntry::new(shown, kept.serialize())
     }
 }
 
@@ -123,24 +128,22 @@ impl Metric for Gauge {
         NumericAttributes { unit, higher_is_better }.into()
     }
 
-    /// A reading that is not finite, as a skipped step's can be, leaves the gauge where it was: a
-    /// plot has no place for it.
     fn update(
         &mut self,
         readings: &Readings,
         _: &MetricMetadata,
     ) -> Result<SerializedEntry, TensorReadError> {
         let reading = readings.0.iter().find(|reading| reading.name == self.name.as_str());
-        if let Some(reading) = reading.filter(|reading| reading.value.is_finite()) {
-            self.sum += reading.value * reading.weight as f64;
-            self.weight += reading.weight;
-            self.last = Some(*reading);
+        if let Some(Reading { value: Some(value), weight, .. }) = reading {
+            self.sum += value * *weight as f64;
+            self.weight += weight;
+            self.last = Some((*value, *weight));
         }
-        Ok(self.entry())
+        Ok(self.entry(&self.value().unwrap_or(NumericEntry::Value(f64::NAN))))
     }
 
     fn compute(&mut self) -> Result<SerializedEntry, TensorReadError> {
-        Ok(self.entry())
+        Ok(self.entry(&self.final_value()))
     }
 
     fn clear(&mut self) {
@@ -150,10 +153,12 @@ impl Metric for Gauge {
 }
 
 impl Numeric for Gauge {
+    /// A value that is not finite has no place in a plot.
     fn value(&self) -> Option<NumericEntry> {
-        self.last.map(|last| match self.mean {
-            true => NumericEntry::Aggregated { aggregated_value: last.value, count: last.weight },
-            false => NumericEntry::Value(last.value),
+        let (value, count) = self.last.filter(|(value, _)| value.is_finite())?;
+        Some(match self.mean {
+            true => NumericEntry::Aggregated { aggregated_value: value, count },
+            false => NumericEntry::Value(value),
         })
     }
 
@@ -204,11 +209,11 @@ mod tests {
     }
 
     #[test]
-    fn a_reading_that_is_not_finite_leaves_the_gauge_where_it_was() {
+    fn a_reading_that_is_not_finite_is_not_plotted_and_shows_in_the_round() {
         let mut gauge = Gauge::new(LOSS, None, false, true);
-        assert!(gauge.value().is_none());
+        assert!(gauge.value().is_none() && gauge.final_value().current().is_nan());
         update(&mut gauge, 1.0, 10);
         update(&mut gauge, f64::NAN, 10);
-        assert_eq!(gauge.final_value().current(), 1.0);
+        assert!(gauge.value().is_none() && gauge.final_value().current().is_nan());
     }
 }

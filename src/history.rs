@@ -1,6 +1,7 @@
 //! What a run has been so far.
 
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::time::Instant;
 
 use firebrick_datasets::Cursor;
@@ -9,7 +10,7 @@ use crate::TrainError;
 use crate::log::EvaluationNumbers;
 use crate::step::StepNumbers;
 
-/// Skipped updates in a row after which a run is given up.
+/// Skipped updates, or updates from a loss that is not finite, in a row after which a run is given up.
 const MOST_SKIPS: u64 = 100;
 /// Windows over which the reported training loss is the mean.
 const RECENT: usize = 100;
@@ -24,9 +25,12 @@ pub(crate) struct History {
     pub step_seconds: Vec<f64>,
     pub skipped: u64,
     skipped_in_a_row: u64,
+    infinite_in_a_row: u64,
     pub peak_bytes: usize,
     pub validation: Option<EvaluationNumbers>,
     pub best: Option<EvaluationNumbers>,
+    /// Where the weights of the best evaluation are.
+    pub best_path: Option<PathBuf>,
     /// Why the run ended before its time.
     pub stopped: Option<String>,
     pub first_step: Option<Instant>,
@@ -48,6 +52,11 @@ impl History {
                     });
                 }
             }
+        }
+        let finite = numbers.loss.is_finite() || numbers.skipped.is_some();
+        self.infinite_in_a_row = if finite { 0 } else { self.infinite_in_a_row + 1 };
+        if self.infinite_in_a_row >= MOST_SKIPS {
+            return Err(TrainError::Diverged(self.infinite_in_a_row));
         }
         numbers.skipped_steps = self.skipped;
         numbers.tokens_per_second = numbers.tokens as f64 / numbers.seconds.max(f64::MIN_POSITIVE);

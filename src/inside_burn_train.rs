@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::lr_scheduler::constant::ConstantLr;
 use burn::optim::SgdConfig;
-use burn::train::logger::{FileMetricLogger, InMemoryMetricLogger};
 use burn::train::metric::store::{Aggregate, Direction, Split};
 use burn::train::renderer::MetricsRenderer;
 use burn::train::{
@@ -19,6 +18,7 @@ use firebrick_strategies::Stage;
 
 use crate::dashboard::{NoBatches, Vessel};
 use crate::events::Events;
+use crate::metric_files::MetricFiles;
 use crate::training_loop::TrainingLoop;
 use crate::{Objective, TrainError, gauges};
 
@@ -47,15 +47,13 @@ impl InsideBurnTrain {
         let folder = self.output.clone().unwrap_or_default();
         let mut supervised = SupervisedTraining::new(folder, Arc::new(NoBatches), Arc::new(NoBatches))
             .with_application_logger(None)
-            .with_interrupter(self.interrupter)
+            .with_interrupter(self.interrupter.clone())
             .with_training_strategy(TrainingStrategy::Custom(inside.clone()))
             .renderer(self.renderer)
             .num_epochs(rounds)
             .label(&self.label);
-        supervised = match self.output {
-            Some(folder) => supervised.with_metric_logger(FileMetricLogger::new(folder.join("metrics"))),
-            None => supervised.with_metric_logger(InMemoryMetricLogger::default()),
-        };
+        let metric_folder = self.output.map(|folder| folder.join("metrics"));
+        supervised = supervised.with_metric_logger(MetricFiles::new(metric_folder, self.interrupter.clone()));
         if let Some(n_epochs) = self.patience {
             supervised = supervised.early_stopping(MetricEarlyStoppingStrategy::new(
                 &gauges::loss_gauge(),

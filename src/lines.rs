@@ -9,6 +9,7 @@ use burn::train::renderer::{
     EvaluationName, MetricState, MetricsRenderer, MetricsRendererEvaluation, MetricsRendererTraining,
 };
 
+use crate::console::tell;
 use crate::gauges::{LOSS, format_reading};
 
 /// Time between two lines of training; evaluations always get theirs.
@@ -69,7 +70,7 @@ impl Lines {
 
     fn say(&self, line: &str) {
         if self.shown {
-            eprintln!("{line}");
+            tell(line);
         }
     }
 }

@@ -100,6 +100,14 @@ impl Usage {
     }
 }
 
+/// Bytes of memory that the machine has, where the system tells.
+pub(crate) fn of_machine() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kilobytes * 1024)
+}
+
 /// Forgets the process's peak: it starts again from what is live now.
 pub fn reset_peak() {
     PEAK.store(LIVE.load(Relaxed), Relaxed);

@@ -1,7 +1,7 @@
 //! Files of a run, written so that each is there whole or not at all.
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use burn::module::Module;
 use burn::store::{ModuleSnapshot, SafetensorsStore};
@@ -28,34 +28,14 @@ fn replace(path: &Path, write: impl FnOnce(&Path) -> Result<(), TrainError>) -> 
     // The extension stays the last part of the name: a store may add its own where it is missing.
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let staged = path.with_file_name(format!(".staged-{name}"));
-    write(&staged)?;
+    let written = write(&staged);
+    if written.is_err() {
+        let _ = fs::remove_file(&staged);
+        return written;
+    }
     let synced = File::open(&staged).and_then(|file| file.sync_all());
     let done = synced.and_then(|()| fs::rename(&staged, path));
     done.map_err(|error| TrainError::file(path, "putting the file in place", error))
-}
-
-/// Makes the folder of a new run. A folder in which a run has been is kept under another name,
-/// `NAME-1` or the next number that is free.
-///
-/// Returns where the earlier run is now, if there was one.
-pub(crate) fn prepare_output(folder: &Path) -> Result<Option<PathBuf>, TrainError> {
-    let kept = match folder.join("metrics.jsonl").exists() {
-        true => Some(keep_earlier(folder)?),
-        false => None,
-    };
-    fs::create_dir_all(folder)
-        .map_err(|error| TrainError::file(folder, "making the output folder", error))?;
-    Ok(kept)
-}
-
-fn keep_earlier(folder: &Path) -> Result<PathBuf, TrainError> {
-    let name = folder.file_name().unwrap_or_default().to_string_lossy();
-    let free = (1..)
-        .map(|number| folder.with_file_name(format!("{name}-{number}")))
-        .find(|path| !path.exists())
-        .unwrap_or_else(|| folder.to_path_buf());
-    fs::rename(folder, &free).map_err(|error| TrainError::file(folder, "keeping the earlier run", error))?;
-    Ok(free)
 }
 
 #[cfg(test)]
@@ -70,17 +50,5 @@ mod tests {
         let failed = replace(&path, |_| Err(TrainError::file("x", "writing", "disk full")));
         assert!(failed.is_err());
         assert_eq!(fs::read_to_string(&path).unwrap(), "first");
-    }
-
-    #[test]
-    fn an_earlier_run_is_kept_under_the_next_free_number() {
-        let parent = tempfile::tempdir().unwrap();
-        let folder = parent.path().join("run");
-        for expected in [None, Some("run-1"), Some("run-2")] {
-            let kept = prepare_output(&folder).unwrap();
-            assert_eq!(kept, expected.map(|name| parent.path().join(name)));
-            fs::write(folder.join("metrics.jsonl"), "").unwrap();
-        }
-        assert!(parent.path().join("run-1/metrics.jsonl").exists());
     }
 }

@@ -83,13 +83,20 @@ impl Schedule {
         self
     }
 
+    /// Updates of warmup.
+    pub fn warmup_updates(&self) -> u64 {
+        let (Self::Constant { warmup, .. } | Self::Linear { warmup, .. } | Self::Cosine { warmup, .. }) =
+            *self;
+        warmup
+    }
+
     /// The rate of update `update`, counted from 0, in a run of `total` updates.
     pub fn rate(&self, update: u64, total: u64) -> f64 {
         let (Self::Constant { lr, warmup }
         | Self::Linear { lr, warmup, .. }
         | Self::Cosine { lr, warmup, .. }) = *self;
         if update < warmup {
-            return lr * (update + 1) as f64 / (warmup + 1) as f64;
+            return lr * (update as f64 + 1.0) / (warmup as f64 + 1.0);
         }
         let rest = total.saturating_sub(warmup).max(1);
         let progress = ((update - warmup) as f64 / rest as f64).min(1.0);

@@ -1,6 +1,7 @@
 //! The trainer: a composition of strategies and the settings of the loop.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use burn::optim::ModuleOptimizer;
 use burn::train::Interrupter;
@@ -8,15 +9,16 @@ use firebrick_datasets::{Batch, Cursor, DataError};
 use firebrick_strategies::{Identity, Stack, Stage, Strategy};
 
 use crate::dashboard::Show;
-use crate::feed::{Feed, windows_in_epoch};
+use crate::feed::{Feed, updates_in_epochs, windows_in_epoch};
 use crate::history::History;
 use crate::inside_burn_train::InsideBurnTrain;
 use crate::log::Log;
+use crate::output::Output;
 use crate::report::Report;
 use crate::session::Session;
 use crate::step::StepNumbers;
 use crate::training_loop::{Plan, TrainingLoop};
-use crate::{Data, Objective, Schedule, TrainError, saving};
+use crate::{Data, Objective, Schedule, TrainError};
 
 /// Trains an ordinary Burn model; how is composed, one line per technique.
 ///
@@ -79,10 +81,16 @@ pub struct Trainer<S = Identity> {
     length: Length,
     evaluate_every: Option<u64>,
     patience: Option<usize>,
-    output: Option<PathBuf>,
+    output: Option<Destination>,
     show: Show,
     label: String,
     interrupter: Interrupted,
+}
+
+#[derive(Clone, Debug)]
+enum Destination {
+    Folder(PathBuf),
+    Claimed(Arc<Output>),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -182,9 +190,16 @@ impl<S> Trainer<S> {
 
     /// Writes into this folder: `model.safetensors` at the end, `best.safetensors` at each lowest
     /// validation loss, `metrics.jsonl` with a line per step and evaluation, and burn-train's
-    /// metric files. The folder of an earlier run is kept under another name.
+    /// metric files. The folder of an earlier run is kept under another name; one that holds
+    /// anything else is refused.
     pub fn output(mut self, folder: impl AsRef<Path>) -> Self {
-        self.output = Some(folder.as_ref().into());
+        self.output = Some(Destination::Folder(folder.as_ref().into()));
+        self
+    }
+
+    /// Writes into a folder that is claimed already.
+    pub(crate) fn claimed(mut self, output: Arc<Output>) -> Self {
+        self.output = Some(Destination::Claimed(output));
         self
     }
 
@@ -254,14 +269,20 @@ impl<S> Trainer<S> {
         let (session, window) = Session::start(&self.strategies, model, optimizer, schedule, |window| {
             self.total_updates(&data, window)
         })?;
-        let kept = self.output.as_deref().map(saving::prepare_output).transpose()?.flatten();
-        if let Some(kept) = kept {
-            eprintln!("kept the earlier run as {}", kept.display());
-        }
+        let output = match &self.output {
+            None => None,
+            Some(Destination::Claimed(output)) => Some(output.clone()),
+            Some(Destination::Folder(folder)) => Some(Arc::new(Output::claim(folder)?)),
+        };
         let plan = self.plan(&data, window);
+        let warmup = schedule.warmup_updates();
+        if warmup >= plan.total_updates {
+            return Err(TrainError::Warmup { warmup, total: plan.total_updates });
+        }
         let training = TrainingLoop {
             feed: Feed::new(&data, Cursor::default(), window)?,
-            log: Log::new(self.output.as_deref())?,
+            output: output.clone(),
+            log: Log::new(output.as_ref().map(|output| output.folder()))?,
             history: History::default(),
             watch: Box::new(watch),
             session,
@@ -271,12 +292,12 @@ impl<S> Trainer<S> {
         let inside = InsideBurnTrain {
             interrupter: self.interrupter.0.clone(),
             renderer: self.show.renderer(&self.interrupter.0, training.plan.total_updates),
-            output: self.output.clone(),
+            output: output.as_ref().map(|output| output.folder().into()),
             patience: self.patience,
             label: self.label.clone(),
         };
         let finished = inside.run(training)?;
-        self.finish(finished)
+        finish(finished)
     }
 
     fn check(&self) -> Result<(), TrainError> {
@@ -300,7 +321,7 @@ impl<S> Trainer<S> {
     fn total_updates<B: Batch>(&self, data: &Data<B>, window: usize) -> u64 {
         match self.length {
             Length::Steps(updates) => updates,
-            Length::Epochs(epochs) => (0..epochs).map(|epoch| windows_in_epoch(data, epoch, window)).sum(),
+            Length::Epochs(epochs) => updates_in_epochs(data, epochs, window),
         }
     }
 
@@ -316,28 +337,28 @@ impl<S> Trainer<S> {
             evaluate_every: self.evaluate_every,
             rounds: total_updates.div_ceil(round_updates.max(1)) as usize,
             round_updates: round_updates.min(total_updates),
-            best: self.output.as_ref().map(|folder| folder.join("best.safetensors")),
             dashboard: self.show.is_dashboard(),
         }
     }
+}
 
-    fn finish<M, B, T>(&self, finished: TrainingLoop<M, B, T>) -> Result<Trained<M>, TrainError>
-    where
-        M: Objective<B>,
-        B: Batch,
-        T: Stage<M>,
-    {
-        let TrainingLoop { session, history, plan, .. } = finished;
-        let model = session.master().valid();
-        if let Some(folder) = &self.output {
-            saving::save_model(&model, &folder.join("model.safetensors"))?;
-        }
-        Ok(Trained {
-            model,
-            report: Report::new(&history, session.bytes()),
-            best: plan.best.filter(|_| history.best.is_some()),
-            cursor: history.cursor,
-            last_step: history.last,
-        })
+/// Saves the model and sums up.
+fn finish<M, B, T>(finished: TrainingLoop<M, B, T>) -> Result<Trained<M>, TrainError>
+where
+    M: Objective<B>,
+    B: Batch,
+    T: Stage<M>,
+{
+    let TrainingLoop { session, history, output, .. } = finished;
+    let model = session.master().valid();
+    if let Some(output) = &output {
+        output.save_model("model.safetensors", &model)?;
     }
+    Ok(Trained {
+        model,
+        report: Report::new(&history, session.bytes()),
+        best: history.best_path,
+        cursor: history.cursor,
+        last_step: history.last,
+    })
 }

@@ -1,6 +1,6 @@
 //! The training loop: rounds of steps, each closed by an evaluation.
 
-use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 use burn::data::dataloader::Progress;
@@ -14,9 +14,10 @@ use crate::feed::{Feed, Window};
 use crate::gauges::Readings;
 use crate::history::History;
 use crate::log::{EvaluationNumbers, Log};
+use crate::output::Output;
 use crate::session::{Session, checked};
 use crate::step::{Step, StepNumbers};
-use crate::{Data, Objective, TrainError, saving};
+use crate::{Data, Objective, TrainError};
 
 /// A run that is ready to go.
 pub(crate) struct TrainingLoop<M, B: Batch, S> {
@@ -25,6 +26,7 @@ pub(crate) struct TrainingLoop<M, B: Batch, S> {
     pub feed: Feed<B>,
     pub plan: Plan,
     pub log: Log,
+    pub output: Option<Arc<Output>>,
     pub history: History,
     /// Called with each step's numbers.
     pub watch: Box<dyn FnMut(&StepNumbers) + Send>,
@@ -42,8 +44,6 @@ pub(crate) struct Plan {
     pub rounds: usize,
     /// Updates of a round that the dashboard counts.
     pub round_updates: u64,
-    /// Where the best model is kept.
-    pub best: Option<PathBuf>,
     pub dashboard: bool,
 }
 
@@ -183,10 +183,10 @@ where
             return Ok(());
         }
         self.history.best = Some(numbers);
-        match &self.plan.best {
-            Some(path) => saving::save_model(self.session.master(), path),
-            None => Ok(()),
+        if let Some(output) = &self.output {
+            self.history.best_path = Some(output.save_model("best.safetensors", self.session.master())?);
         }
+        Ok(())
     }
 
     fn interrupted(&mut self, events: &Events) -> bool {

@@ -127,17 +127,29 @@ fn mistakes_in_a_field_name_the_place_and_the_nearest_name() {
     let nearest = contains("run.ron:5:").and(contains("did you mean `Cosine`?"));
     firebrick(folder.path()).assert().code(1).stderr(nearest);
 
+    fs::write(folder.path().join("run.ron"), RUN.replace("steps: 4,", "")).unwrap();
+    let both = contains("run.ron:1: `steps` must be given, or else `epochs`");
+    firebrick(folder.path()).assert().code(1).stderr(both);
+
+    fs::write(folder.path().join("run.ron"), RUN.replace("micro: 4", "micro: 0")).unwrap();
+    let line = contains("run.ron:6: `batch.micro` must be at least 1");
+    firebrick(folder.path()).assert().code(1).stderr(line);
+
+    fs::write(folder.path().join("run.ron"), RUN.replace("batch: (micro: 4),", "")).unwrap();
+    firebrick(folder.path()).assert().code(1).stderr(contains("the field `batch` is missing"));
+
     fs::write(folder.path().join("run.ron"), RUN.replace("micro: 4", "micro: \"4\"")).unwrap();
     firebrick(folder.path()).assert().code(1).stderr(contains("run.ron:6:"));
 
     fs::write(folder.path().join("run.ron"), &RUN[..RUN.len() - 3]).unwrap();
-    firebrick(folder.path()).assert().code(1).stderr(contains("run.ron:9:"));
+    let open = contains("expected `,`, or `)` for the bracket of line 1, found the end");
+    firebrick(folder.path()).assert().code(1).stderr(open);
 }
 
 #[test]
 fn impossible_values_are_refused_with_line_and_field() {
     let cases = [
-        ("batch.micro=0", "run.ron:6: `batch.micro` must be at least 1, found 0"),
+        ("batch.micro=0", "--set batch.micro=0: `batch.micro` must be at least 1"),
         ("steps=0", "`steps` must be at least 1"),
         ("epochs=2", "not both, found both"),
         ("model.heads=3", "a multiple of `model.heads`, which is 3"),
@@ -145,12 +157,17 @@ fn impossible_values_are_refused_with_line_and_field() {
         ("data.valid_fraction=1.0", "`data.valid_fraction`"),
         ("data.block=0", "`data.block`"),
         ("data.tokenizer=Bpe(vocabulary: 9)", "at least 257"),
-        ("schedule.lr=-1.0", "`schedule.lr` must be above 0"),
+        ("schedule.lr=-1.0", "`schedule.lr` must be finite and above 0"),
+        ("schedule.lr=inf", "found inf"),
+        ("data.workers=5000", "at most 256 threads"),
+        ("model.layers=100000000000", "at most a billion"),
+        ("model.width=131072000", "lower `model.width`"),
+        ("sample=(prompt: \"%\")", "`sample.prompt`"),
         ("schedule=Linear(lr: 1e-3, min_lr: 1e-2)", "`schedule.min_lr`"),
         ("schedule.warmup=4", "below `steps`, which is 4"),
         ("optimizer.betas=(0.9, 1.0)", "`optimizer.betas`"),
         ("strategies=[Clip()]", "Clip(norm: ..) or Clip(value: ..), found neither"),
-        ("strategies=[Clip(norm: 0.0)]", "a bound above 0"),
+        ("strategies=[Clip(norm: 0.0)]", "finite and above 0"),
         ("strategies=[Clip(norm: 1.0), Amp(bf16)]", "write Amp first"),
         ("strategies=[Amp(bf16), Amp(bf16)]", "Amp is named twice"),
         ("data.path=\"missing.txt\"", "missing.txt"),
@@ -192,7 +209,7 @@ fn devices_that_are_not_there_say_which_are() {
         .env("BURN_DEVICE", "tpu")
         .assert()
         .code(1)
-        .stderr(contains("unknown device `tpu`"));
+        .stderr(contains("unknown device \"tpu\""));
     firebrick(folder.path()).args(["--device", "cpu"]).assert().success();
 }
 
@@ -219,6 +236,54 @@ fn an_output_that_cannot_be_written_is_told() {
         .assert()
         .code(1)
         .stderr(contains("file/out").and(contains("panicked").not()));
+}
+
+#[test]
+fn nothing_of_the_user_is_replaced() {
+    // The folder of the run file and the text is no output folder.
+    let folder = folder();
+    let set = ["--set", "output=\".\""];
+    firebrick(folder.path()).args(set).assert().code(1).stderr(contains("choose another output"));
+    assert_eq!(fs::read_to_string(folder.path().join("run.ron")).unwrap(), RUN);
+}
+
+#[test]
+fn a_loss_that_is_no_number_is_shown_as_such_and_ends_the_run() {
+    let folder = folder();
+    let sets = ["--set", "schedule.lr=1e30", "--set", "steps=1000"];
+    let said = contains("loss NaN").and(contains("the run has diverged")).and(contains("panicked").not());
+    firebrick(folder.path()).args(sets).assert().code(1).stderr(said);
+}
+
+/// A reader who leaves is no reason to lose a run.
+#[cfg(unix)]
+#[test]
+fn closed_pipes_end_nothing() {
+    let folder = folder();
+    let program = assert_cmd::cargo::cargo_bin("firebrick");
+    let line = format!("{:?} train run.ron --set steps=50 2>&1 | head -n 1", program.display().to_string());
+    let status = std::process::Command::new("sh").arg("-c").arg(line).current_dir(folder.path()).status();
+    assert!(status.unwrap().success());
+    assert!(folder.path().join("out/model.safetensors").exists());
+}
+
+/// A full disk: an error that names the file, no panic, and no file half written.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_told() {
+    let folder = folder();
+    let program = assert_cmd::cargo::cargo_bin("firebrick");
+    // Files may grow to 4 blocks of 512 bytes: metrics.jsonl soon does not.
+    let line = format!(
+        "trap '' XFSZ; ulimit -f 4; {:?} train run.ron --set steps=50",
+        program.display().to_string()
+    );
+    let output =
+        std::process::Command::new("sh").arg("-c").arg(line).current_dir(folder.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("error: out/") && !said.contains("panicked"), "{said}");
+    assert!(!folder.path().join("out/.staged-best.safetensors").exists());
 }
 
 #[test]

@@ -59,10 +59,11 @@ fn a_skipped_step_is_no_reason_to_evaluate_again() {
 #[test]
 fn the_best_model_is_kept_and_evaluates_to_its_loss() {
     let folder = tempfile::tempdir().unwrap();
-    // A rate that is far too high: the loss rises after a few steps.
-    let data = || Data::new(Rows::ragged(12)).valid(Rows::ragged(5)).micro_batch(4);
-    let trainer = Trainer::new().steps(12).evaluate_every(1).output(folder.path().join("run"));
-    let trained = trainer.fit(model(), adamw(), Schedule::constant(1.0), data()).unwrap();
+    // Few rows to learn from, and others to be judged by: the loss falls, and then it rises.
+    let others = Rows(Rows::ragged(40).0.split_off(20));
+    let data = || Data::new(Rows::ragged(6)).valid(others.clone()).micro_batch(6);
+    let trainer = Trainer::new().steps(150).evaluate_every(5).output(folder.path().join("run"));
+    let trained = trainer.fit(model(), adamw(), Schedule::constant(3e-2), data()).unwrap();
     let report = trained.report;
     assert!(report.best_valid_loss < report.valid_loss, "{report:?}");
 
@@ -89,7 +90,7 @@ fn an_interrupter_ends_it_at_the_step() {
     let interrupter = Interrupter::new();
     let stop = interrupter.clone();
     let data = Data::new(Rows::ragged(12)).micro_batch(4);
-    let trainer = Trainer::new().steps(500).interrupter(interrupter);
+    let trainer = Trainer::new().steps(500).evaluate_every(100).interrupter(interrupter);
     let watch = move |step: &firebrick::StepNumbers| {
         if step.step == 3 {
             stop.stop(Some("enough"));

@@ -28,8 +28,11 @@ fn require(holds: bool, field: &str, expected: &str, found: impl ToString) -> Op
     (!holds).then(|| Problem { field: field.into(), expected: expected.into(), found: found.to_string() })
 }
 
+/// Sizes far above any use, so that a slip is told and not tried.
+const MOST: usize = 1_000_000_000;
+
 fn positive(field: &str, value: usize) -> Option<Problem> {
-    require(value > 0, field, "at least 1", value)
+    require((1..=MOST).contains(&value), field, "at least 1 and at most a billion", value)
 }
 
 fn first_problem(run: &Run) -> Option<Problem> {
@@ -73,6 +76,7 @@ fn data(run: &Run) -> Option<Problem> {
             let within = (0.0..1.0).contains(&fraction);
             require(within, "data.valid_fraction", "at least 0 and below 1", fraction)
         })
+        .or_else(|| require(data.workers <= 256, "data.workers", "at most 256 threads", data.workers))
         .or_else(|| match data.tokenizer {
             TokenizerConfig::Bpe { vocabulary } => {
                 let expected = "at least 257: 256 bytes and a merge";
@@ -102,7 +106,14 @@ fn optimizer(run: &Run) -> Option<Problem> {
     let within = |beta| (0.0..1.0).contains(&beta);
     let shown = format!("({}, {})", betas.0, betas.1);
     require(within(betas.0) && within(betas.1), "optimizer.betas", "at least 0 and below 1", shown)
-        .or_else(|| require(*epsilon > 0.0 && epsilon.is_finite(), "optimizer.epsilon", "above 0", epsilon))
+        .or_else(|| {
+            require(
+                *epsilon > 0.0 && epsilon.is_finite(),
+                "optimizer.epsilon",
+                "finite, above 0 and at least 1e-45",
+                epsilon,
+            )
+        })
         .or_else(|| {
             let possible = *weight_decay >= 0.0 && weight_decay.is_finite();
             require(possible, "optimizer.weight_decay", "at least 0", weight_decay)
@@ -116,7 +127,7 @@ fn schedule(run: &Run) -> Option<Problem> {
             (lr, min_lr, warmup)
         }
     };
-    require(lr > 0.0 && lr.is_finite(), "schedule.lr", "above 0", lr)
+    require(lr > 0.0 && lr.is_finite(), "schedule.lr", "finite and above 0", lr)
         .or_else(|| {
             let expected = format!("at least 0 and at most `schedule.lr`, which is {lr}");
             require((0.0..=lr).contains(&floor), "schedule.min_lr", &expected, floor)
@@ -140,9 +151,12 @@ fn strategies(run: &Run) -> Option<Problem> {
                 })
             }
             StrategyConfig::Clip(clip) => match (clip.norm, clip.value) {
-                (Some(bound), None) | (None, Some(bound)) => {
-                    require(bound > 0.0 && bound.is_finite(), &field, "a bound above 0", bound)
-                }
+                (Some(bound), None) | (None, Some(bound)) => require(
+                    bound > 0.0 && bound.is_finite(),
+                    &field,
+                    "a bound that is finite and above 0",
+                    bound,
+                ),
                 (norm, _) => {
                     let found = if norm.is_some() { "both" } else { "neither" };
                     require(false, &field, "Clip(norm: ..) or Clip(value: ..)", found)

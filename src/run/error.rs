@@ -50,6 +50,29 @@ pub enum RunError {
         /// What it is.
         found: String,
     },
+    /// The prompt cannot be encoded.
+    #[error("`sample.prompt`: {reason}")]
+    Prompt {
+        /// The tokenizer's reason.
+        reason: String,
+    },
+    /// The model cannot be in this machine's memory.
+    #[error(
+        "a model of {parameters:.3e} parameters needs {:.1} GB for weights, gradients and moments, but this \
+         machine has {:.1} GB: lower `model.width`, `model.layers`, `data.block` or the vocabulary",
+        needed / 1e9, *available as f64 / 1e9
+    )]
+    TooLarge {
+        /// Number of parameters.
+        parameters: f64,
+        /// Bytes.
+        needed: f64,
+        /// Bytes.
+        available: u64,
+    },
+    /// It was interrupted before the first step.
+    #[error("interrupted before training began; nothing was written")]
+    Interrupted,
     /// The device is not there.
     #[error(transparent)]
     Device(#[from] DeviceError),

@@ -1,18 +1,21 @@
 //! From a checked run to a trained model.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use burn::module::{Module, ModuleVisitor, Param, ParamGroup, ParamId};
 use burn::optim::{AdamWConfig, ModuleOptimizer};
 use burn::tensor::{Device, Tensor};
 use burn::train::Interrupter;
-use firebrick_datasets::{Corpus, TokenBatch, Tokenizer, Windows};
+use firebrick_datasets::{Corpus, DataError, TokenBatch, Tokenizer, Windows};
 use firebrick_strategies::{Setup, Strategy};
 
 use super::{DataConfig, ModelConfig, OptimizerConfig, Run, RunError, TokenizerConfig};
+use crate::console::tell;
 use crate::dashboard::Vessel;
 use crate::models::{Gpt, Sampler};
-use crate::{Data, Report, Show, Trainer, device, saving};
+use crate::output::Output;
+use crate::{Data, Report, Show, TrainError, Trainer, device, memory};
 
 /// What a run is made of, before it trains.
 pub struct Parts {
@@ -24,6 +27,8 @@ pub struct Parts {
     pub data: Data<TokenBatch>,
     /// What made its tokens.
     pub tokenizer: Tokenizer,
+    /// The tokens that the sample starts from.
+    pub prompt: Vec<u32>,
 }
 
 /// A run that has been trained.
@@ -48,27 +53,32 @@ impl Run {
     pub fn launch(&self, show: Show, interrupter: Interrupter) -> Result<Launched, RunError> {
         let say = |doing: &str| {
             if show != Show::Nothing {
-                eprintln!("{doing}");
+                tell(doing);
             }
         };
+        Output::check(&self.output)?;
         let parts = self.prepare(say)?;
+        if interrupter.should_stop() {
+            return Err(RunError::Interrupted);
+        }
+        let output = Arc::new(Output::claim(&self.output)?);
+        output.save_text("run.ron", &self.to_ron())?;
+        parts.tokenizer.save(output.folder().join("tokenizer.json"))?;
         let (model, optimizer) = self.fresh(&parts);
         let trained = self
             .trainer()
-            .output(&self.output)
+            .claimed(output.clone())
             .show(show)
             .label(format!("{} parameters, {}", model.num_params(), parts.device_name))
             .interrupter(interrupter)
             .fit(model, optimizer, self.schedule, parts.data.clone())?;
         let report = serde_json::to_string_pretty(&trained.report).unwrap_or_default();
-        saving::save_text(&self.to_ron(), &self.output.join("run.ron"))?;
-        saving::save_text(&report, &self.output.join("report.json"))?;
-        parts.tokenizer.save(self.output.join("tokenizer.json"))?;
+        output.save_text("report.json", &report)?;
         if self.sample.is_some() {
             say("writing a sample");
         }
         Ok(Launched {
-            sample: self.write_sample(&trained.model, &parts.tokenizer)?,
+            sample: self.write_sample(&trained.model, &parts)?,
             report: trained.report,
             best: trained.best,
         })
@@ -87,9 +97,21 @@ impl Run {
         // anything is read or allocated.
         self.composed().start(&mut Setup::new(&Vessel::new(&device), &device))?;
         let (data, tokenizer) = self.data.prepare(self.seed, say)?;
+        if self.early_stopping.is_some() && data.valid.is_none() {
+            let place = "the validation part, which `early_stopping` needs,".to_string();
+            return Err(DataError::EmptyText { place }.into());
+        }
+        let prompt = match &self.sample {
+            Some(sample) => tokenizer
+                .encode(&sample.prompt)
+                .map_err(|error| RunError::Prompt { reason: error.to_string() })?,
+            None => Vec::new(),
+        };
+        self.require_memory(&tokenizer, &device_name)?;
         Ok(Parts {
             device,
             device_name,
+            prompt,
             data: data.micro_batch(self.batch.micro).workers(self.data.workers),
             tokenizer,
         })
@@ -121,14 +143,26 @@ impl Run {
         }
     }
 
-    fn write_sample(&self, model: &Gpt, tokenizer: &Tokenizer) -> Result<Option<String>, RunError> {
+    /// Refuses a model whose weights, gradients and moments cannot be in the machine's memory.
+    fn require_memory(&self, tokenizer: &Tokenizer, device: &str) -> Result<(), RunError> {
+        let ModelConfig::Gpt(config) = &self.model;
+        let parameters = config.parameters(tokenizer.vocab_size(), self.data.block);
+        let needed = 16.0 * parameters;
+        match memory::of_machine() {
+            Some(available) if device.starts_with("cpu") && needed > available as f64 => {
+                Err(RunError::TooLarge { parameters, needed, available })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn write_sample(&self, model: &Gpt, parts: &Parts) -> Result<Option<String>, RunError> {
         let Some(sample) = &self.sample else {
             return Ok(None);
         };
         let sampler = Sampler { temperature: sample.temperature, seed: self.seed };
-        let prompt = tokenizer.encode(&sample.prompt)?;
-        let tokens = sampler.generate(model, &prompt, sample.tokens).map_err(crate::TrainError::from)?;
-        Ok(Some(sample.prompt.clone() + &tokenizer.decode(&tokens)?))
+        let tokens = sampler.generate(model, &parts.prompt, sample.tokens).map_err(TrainError::from)?;
+        Ok(Some(sample.prompt.clone() + &parts.tokenizer.decode(&tokens)?))
     }
 }
 

@@ -7,6 +7,9 @@ use ron::extensions::Extensions;
 
 use super::{Run, RunError, check, ron_path};
 
+/// A run file is small; anything larger is another file, named by mistake.
+const MOST_BYTES: u64 = 1 << 20;
+
 impl Run {
     /// Reads a run file, with overrides of the form `path=value` whose values are RON.
     ///
@@ -14,9 +17,14 @@ impl Run {
     ///
     /// What is wrong, with file, line, the nearest known name, and what may stand there.
     pub fn read(path: &Path, overrides: &[impl AsRef<str>]) -> Result<Self, RunError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| RunError::Read { path: path.into(), reason: error.to_string() })?;
-        Self::parse(&path.display().to_string(), &text, overrides)
+        let failed = |reason: String| RunError::Read { path: path.into(), reason };
+        let about = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?;
+        if !about.is_file() || about.len() > MOST_BYTES {
+            return Err(failed(format!("expected a text file of at most {MOST_BYTES} bytes")));
+        }
+        let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+        let text = text.trim_start_matches('\u{feff}');
+        Self::parse(&path.display().to_string(), text, overrides)
     }
 
     /// As [`read`](Self::read), of the text of a file called `file`.
@@ -48,8 +56,13 @@ impl Run {
             }
         }
         let run = run?;
-        check::check(&run, file, &text)?;
-        Ok(run)
+        match check::check(&run, file, &text) {
+            Err(RunError::Value { field, expected, found, .. }) if set_by(overrides, &field).is_some() => {
+                let set = set_by(overrides, &field).unwrap_or_default();
+                Err(RunError::Set { set, reason: format!("`{field}` must be {expected}, found {found}") })
+            }
+            checked => checked.map(|()| run),
+        }
     }
 
     /// The run as RON, every field written out.
@@ -58,6 +71,15 @@ impl Run {
         // A struct of numbers, texts and lists always can be written.
         ron::ser::to_string_pretty(self, pretty).unwrap_or_default()
     }
+}
+
+/// The override that set this field, or all of what it is a part of.
+fn set_by(overrides: &[impl AsRef<str>], field: &str) -> Option<String> {
+    let part_of =
+        |path: &str| field.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    let mut sets = overrides.iter().rev().map(AsRef::as_ref);
+    let set = sets.find(|set| set.split_once('=').is_some_and(|(path, _)| part_of(path.trim())))?;
+    Some(set.into())
 }
 
 fn apply(text: &str, set: &str) -> Result<String, String> {
@@ -79,17 +101,22 @@ fn parse_text(file: &str, text: &str) -> Result<Run, RunError> {
         RunError::Syntax {
             file: file.into(),
             line: broken.as_ref().map_or(span.start.line, |(line, _)| *line),
-            reason: broken.map_or_else(|| explain(&code), |(_, reason)| reason),
+            reason: broken.map_or_else(|| explain(&code, text, span.start.line), |(_, reason)| reason),
         }
     })
 }
 
-/// RON's reason, with the nearest known name where a name is unknown.
-fn explain(error: &RonError) -> String {
+/// RON's reason with the line that it is about, or the nearest known name where a name is unknown.
+fn explain(error: &RonError, text: &str, line: usize) -> String {
     let (expected, found) = match error {
         RonError::NoSuchStructField { expected, found, .. }
         | RonError::NoSuchEnumVariant { expected, found, .. } => (expected, found),
-        _ => return error.to_string(),
+        RonError::MissingStructField { field, .. } => return format!("the field `{field}` is missing"),
+        _ => {
+            let place = text.lines().nth(line.saturating_sub(1)).unwrap_or_default().trim();
+            let place: String = place.chars().take(80).collect();
+            return format!("{error}, in `{place}`");
+        }
     };
     let nearest = expected
         .iter()

@@ -1,0 +1,78 @@
+//! burn-train's metric files: one per metric, split and round.
+//!
+//! They have the layout of burn-train's own logger, `SPLIT/epoch-N/NAME.log` with a value a line. That
+//! one panics where a disk is full, and keeps a thread per file; this one ends the run at the next
+//! step, saved, with the reason.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use burn::train::Interrupter;
+use burn::train::logger::MetricLogger;
+use burn::train::metric::store::{EpochSummary, MetricsUpdate, Split};
+use burn::train::metric::{MetricDefinition, MetricId, NumericEntry};
+
+/// Writes the files, and remembers each round's final values for early stopping.
+pub(crate) struct MetricFiles {
+    /// Without one, nothing is written.
+    folder: Option<PathBuf>,
+    interrupter: Interrupter,
+    names: HashMap<MetricId, String>,
+    open: HashMap<PathBuf, File>,
+    finals: HashMap<(String, usize, String), NumericEntry>,
+}
+
+impl MetricFiles {
+    pub fn new(folder: Option<PathBuf>, interrupter: Interrupter) -> Self {
+        Self { folder, interrupter, names: HashMap::new(), open: HashMap::new(), finals: HashMap::new() }
+    }
+
+    fn write(&mut self, update: &MetricsUpdate, round: usize, split: &Split) -> io::Result<()> {
+        let Some(folder) = &self.folder else { return Ok(()) };
+        let folder = folder.join(split.to_string()).join(format!("epoch-{round}"));
+        for metric in &update.entries_numeric {
+            let Some(name) = self.names.get(&metric.entry.metric_id) else { continue };
+            let path = folder.join(format!("{}.log", name.replace(' ', "_")));
+            if !self.open.contains_key(&path) {
+                fs::create_dir_all(&folder)?;
+                self.open.insert(path.clone(), File::create(&path)?);
+            }
+            if let Some(file) = self.open.get_mut(&path) {
+                writeln!(file, "{}", metric.entry.serialized_entry.serialized)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl MetricLogger for MetricFiles {
+    fn log(&mut self, update: MetricsUpdate, round: usize, split: &Split) {
+        if let Err(error) = self.write(&update, round, split) {
+            self.folder = None;
+            self.interrupter.stop(Some(&format!("the metric files cannot be written: {error}")));
+        }
+        for metric in update.entries_numeric {
+            if let (Some(name), Some(value @ NumericEntry::Final(_))) =
+                (self.names.get(&metric.entry.metric_id), metric.numeric_entry)
+            {
+                self.finals.insert((name.clone(), round, split.to_string()), value);
+            }
+        }
+    }
+
+    fn read_numeric(&mut self, name: &str, round: usize, split: &Split) -> Result<Vec<NumericEntry>, String> {
+        let key = (name.to_string(), round, split.to_string());
+        Ok(self.finals.get(&key).cloned().into_iter().collect())
+    }
+
+    fn log_metric_definition(&mut self, definition: MetricDefinition) {
+        self.names.insert(definition.metric_id, definition.name.to_string());
+    }
+
+    /// A split of a round is over: its files are complete.
+    fn log_epoch_summary(&mut self, _: EpochSummary) {
+        self.open.clear();
+    }
+}
