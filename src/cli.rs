@@ -29,8 +29,8 @@ Examples:
 enum Command {
     /// Trains a model, and saves it.
     ///
-    /// Shows burn-train's dashboard on a terminal (q or Ctrl-C stops at the next step, with
-    /// everything saved), and plain lines on standard error elsewhere. Writes the model, the best
+    /// Shows burn-train's dashboard on a terminal (q and then s, or Ctrl-C, stops at the next
+    /// step, with everything saved), and plain lines on standard error elsewhere. Writes the model, the best
     /// model, the tokenizer, the run and its metrics into the run's `output` folder.
     Train(TrainArgs),
     /// Times training steps, without evaluation and without files.
@@ -161,7 +161,7 @@ fn in_words(run: &Run, launched: &Launched) -> String {
         text += &format!("stopped early    {stopped}\n");
     }
     text += &format!("steps            {} ({} skipped)\n", report.steps, report.skipped_steps);
-    text += &format!("train loss       {:.4}\n", report.train_loss);
+    text += &format!("train loss       {:.4} (mean of the last 100 updates)\n", report.train_loss);
     if let Some(loss) = report.valid_loss {
         text += &format!("valid loss       {loss:.4}\n");
     }

@@ -54,7 +54,8 @@ impl Lines {
 
     fn line(&self) -> String {
         let mut line = format!("step {:>6}/{}", self.before + self.in_round, self.total_updates);
-        for (name, value) in &self.latest {
+        // Memory of 0 bytes is memory that nobody counts.
+        for (name, value) in self.latest.iter().filter(|(name, value)| name != "Memory" || *value > 0.0) {
             let short = match name.as_str() {
                 "Learning rate" => "lr",
                 "Gradient norm" => "norm",

@@ -22,7 +22,7 @@ pub struct Loss {
 /// ```
 /// use burn::module::Module;
 /// use burn::nn::{Linear, loss::{MseLoss, Reduction}};
-/// use burn::tensor::Tensor;
+/// use burn::tensor::{FloatDType, Tensor};
 /// use firebrick::{Loss, Objective, Pass};
 /// use firebrick::datasets::Batch;
 ///
@@ -44,10 +44,32 @@ pub struct Loss {
 ///             let values: Vec<f32> = batch.0.iter().map(|point| point[i]).collect();
 ///             Tensor::<1>::from_data(values.as_slice(), pass.device()).reshape([-1, 1])
 ///         };
-///         let sum = MseLoss::new().forward(self.linear.forward(column(0)), column(1), Reduction::Sum);
-///         Loss { sum, items: batch.0.len() }
+///         // The weights are bf16 under `Amp`: the input takes their dtype, the loss is f32 again.
+///         let x = column(0).cast(FloatDType::from(self.linear.weight.val().dtype()));
+///         let y = self.linear.forward(x).cast(FloatDType::F32);
+///         Loss { sum: MseLoss::new().forward(y, column(1), Reduction::Sum), items: batch.0.len() }
 ///     }
 /// }
+///
+/// # use burn::{nn::LinearConfig, optim::SgdConfig, tensor::Device};
+/// # use firebrick::{Amp, Data, Schedule, Trainer, datasets::{Batches, DataError}};
+/// # struct Samples;
+/// # impl Batches for Samples {
+/// #     type Batch = Points;
+/// #     fn samples(&self, _: u64) -> usize { 16 }
+/// #     fn batch(&self, _: u64, at: std::ops::Range<usize>) -> Result<Points, DataError> {
+/// #         Ok(Points(at.map(|i| { let x = i as f32 / 8.0 - 1.0; [x, 2.0 * x + 1.0] }).collect()))
+/// #     }
+/// # }
+/// # let line = Line { linear: LinearConfig::new(1, 1).init(&Device::flex().autodiff()) };
+/// let trained = Trainer::new().with(Amp::bf16()).epochs(100).fit(
+///     line,
+///     SgdConfig::new().init(),
+///     Schedule::constant(0.1),
+///     Data::new(Samples).micro_batch(8),
+/// )?;
+/// assert!(trained.report.train_loss < 0.1); // y = 2x + 1
+/// # Ok::<(), firebrick::TrainError>(())
 /// ```
 pub trait Objective<B>: Module {
     /// The forward pass: the summed loss over the batch's supervised items, tracked for gradients.

@@ -14,7 +14,8 @@ use crate::history::History;
 pub struct Report {
     /// Updates made.
     pub steps: u64,
-    /// Mean loss over the supervised items of the last 100 windows, or of all where they are fewer.
+    /// Mean loss over the supervised items of the last 100 windows, or of all where they are fewer,
+    /// each as it was before its update.
     pub train_loss: f64,
     /// Mean loss over the supervised items of the validation data, at the last evaluation.
     pub valid_loss: Option<f64>,
@@ -79,7 +80,8 @@ impl Report {
     }
 }
 
-/// When the process started: the first call, which a program makes first of all.
+/// When the process started: the first call. A program makes it first of all; `fit` makes it at the
+/// latest.
 pub fn process_start() -> Instant {
     static START: OnceLock<Instant> = OnceLock::new();
     *START.get_or_init(Instant::now)

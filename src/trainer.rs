@@ -14,7 +14,7 @@ use crate::history::History;
 use crate::inside_burn_train::InsideBurnTrain;
 use crate::log::Log;
 use crate::output::Output;
-use crate::report::Report;
+use crate::report::{Report, process_start};
 use crate::session::Session;
 use crate::step::StepNumbers;
 use crate::training_loop::{Plan, TrainingLoop};
@@ -262,6 +262,7 @@ impl<S> Trainer<S> {
         B: Batch,
         S: Strategy<M>,
     {
+        process_start();
         self.check()?;
         if data.valid.as_ref().is_some_and(|valid| valid.samples(0) == 0) {
             return Err(DataError::EmptyEpoch { epoch: 0 }.into());

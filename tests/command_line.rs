@@ -151,7 +151,7 @@ fn impossible_values_are_refused_with_line_and_field() {
     let cases = [
         ("batch.micro=0", "--set batch.micro=0: `batch.micro` must be at least 1"),
         ("steps=0", "`steps` must be at least 1"),
-        ("epochs=2", "not both, found both"),
+        ("epochs=2", "not both (`None` takes one away), found both"),
         ("model.heads=3", "a multiple of `model.heads`, which is 3"),
         ("model.dropout=1.0", "`model.dropout` must be at least 0 and below 1"),
         ("data.valid_fraction=1.0", "`data.valid_fraction`"),
@@ -192,6 +192,8 @@ fn overrides_that_are_no_overrides_say_what_one_is() {
         ("strategies.3=Amp(bf16)", "strategies.3"),
         ("steps.more=1", "steps.more"),
         ("steps=many", "--set steps=many"),
+        ("device=cpu", "--set 'device=\"cpu\"'"),
+        ("data.path=input.txt", "--set 'data.path=\"input.txt\"'"),
     ] {
         let said = refused(&[set]);
         assert!(said.contains(expected), "{set}: {said}");

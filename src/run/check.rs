@@ -48,7 +48,7 @@ fn first_problem(run: &Run) -> Option<Problem> {
 }
 
 fn length(run: &Run) -> Option<Problem> {
-    let both = "given, or else `epochs`, and not both";
+    let both = "given, or else `epochs`, and not both (`None` takes one away)";
     match (run.steps, run.epochs) {
         (Some(_), Some(_)) => return require(false, "steps", both, "both"),
         (None, None) => return require(false, "steps", both, "neither"),

@@ -43,8 +43,9 @@ pub struct Launched {
 }
 
 impl Run {
-    /// Trains, and writes `model.safetensors`, `best.safetensors`, `tokenizer.json`, `run.ron`,
-    /// `report.json` and `metrics.jsonl` into the output folder.
+    /// Trains, and writes into the output folder: `run.ron` and `tokenizer.json` before the first
+    /// step, `metrics.jsonl` and `best.safetensors` during the run, `model.safetensors`,
+    /// `report.json` and `sample.txt` at the end.
     ///
     /// # Errors
     ///
@@ -62,7 +63,7 @@ impl Run {
             return Err(RunError::Interrupted);
         }
         let output = Arc::new(Output::claim(&self.output)?);
-        output.save_text("run.ron", &self.to_ron())?;
+        output.save_text("run.ron", &(self.to_ron() + "\n"))?;
         parts.tokenizer.save(output.folder().join("tokenizer.json"))?;
         let (model, optimizer) = self.fresh(&parts);
         let trained = self
@@ -73,15 +74,15 @@ impl Run {
             .interrupter(interrupter)
             .fit(model, optimizer, self.schedule, parts.data.clone())?;
         let report = serde_json::to_string_pretty(&trained.report).unwrap_or_default();
-        output.save_text("report.json", &report)?;
+        output.save_text("report.json", &(report + "\n"))?;
         if self.sample.is_some() {
             say("writing a sample");
         }
-        Ok(Launched {
-            sample: self.write_sample(&trained.model, &parts)?,
-            report: trained.report,
-            best: trained.best,
-        })
+        let sample = self.write_sample(&trained.model, &parts)?;
+        if let Some(sample) = &sample {
+            output.save_text("sample.txt", sample)?;
+        }
+        Ok(Launched { sample, report: trained.report, best: trained.best })
     }
 
     /// Finds the device, checks the strategies on it, and reads and tokenizes the text, saying what

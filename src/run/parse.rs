@@ -52,7 +52,8 @@ impl Run {
             };
             let before = std::mem::replace(&mut run, parse_text(file, &text));
             if let (Ok(_), Err(RunError::Syntax { reason, .. })) = (before, &run) {
-                return Err(failed(reason.clone()));
+                let value = set.split_once('=').map_or("", |(_, value)| value);
+                return Err(failed(format!("{reason}{}", quoting_hint(set, value))));
             }
         }
         let run = run?;
@@ -86,7 +87,16 @@ fn apply(text: &str, set: &str) -> Result<String, String> {
     let Some((path, value)) = set.split_once('=') else {
         return Err("expected path=value, as in `batch.micro=4`".into());
     };
-    ron_path::set(text, path.trim(), value).map_err(|error| error.to_string())
+    ron_path::set(text, path.trim(), value).map_err(|error| format!("{error}{}", quoting_hint(set, value)))
+}
+
+/// A text without quotes is the commonest slip: the shell takes one pair of them away.
+fn quoting_hint(set: &str, value: &str) -> String {
+    let bare = value.starts_with(|first: char| first.is_alphabetic() || "./~".contains(first));
+    match (bare && !value.contains(['(', '[', '"']), set.split_once('=')) {
+        (true, Some((path, _))) => format!("; a text needs quotes, as in --set '{path}=\"{value}\"'"),
+        _ => String::new(),
+    }
 }
 
 fn extensions() -> Extensions {

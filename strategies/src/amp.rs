@@ -12,8 +12,12 @@ use crate::{GradMap, Grads, Outcome, ParamMap, Setup, Stage, Strategy, StrategyE
 /// Computes in bf16 while the optimizer keeps f32 master weights, gradients and moments.
 ///
 /// Per parameter: 2 bytes of replica and 4 of master; gradients arrive in bf16 and are cast up
-/// before anything sums or clips them. A window with a gradient that is not finite is skipped. The
-/// model must compute its loss in f32.
+/// before anything sums or clips them. A window with a gradient that is not finite is skipped.
+///
+/// The forward pass meets bf16 weights, and Burn's operations take operands of one dtype only: a
+/// model casts its float inputs to the dtype of its weights, and its logits to f32 for the loss.
+/// Evaluation reads the replica too, so the loss that it reports is that of the rounded weights, a
+/// few parts in a thousand from that of the f32 master, which is what is saved.
 ///
 /// ```
 /// use firebrick_strategies::{Amp, Setup, Strategy, Stage};

@@ -72,11 +72,12 @@
 //!     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
 //!         let norm = grads.norm(master).into_scalar::<f64>();
 //!         let mean = *self.mean.get_or_insert(norm);
+//!         // The mean follows a spike too, bounded, so that a lasting change is no endless skip.
+//!         self.mean = Some(0.9 * mean + 0.1 * norm.min(self.times * mean));
 //!         if norm > self.times * mean {
 //!             let why = format!("gradient norm {norm:.3}, usually {mean:.3}");
 //!             return Ok(Outcome::Skip(SkipReason::Other(why)));
 //!         }
-//!         self.mean = Some(0.9 * mean + 0.1 * norm);
 //!         Ok(Outcome::Apply(grads))
 //!     }
 //!
