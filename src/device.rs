@@ -46,7 +46,8 @@ const BACKENDS: [Backend; 4] = [
     Backend { name: "cpu", compiled: cfg!(feature = "cpu"), devices: cpu },
 ];
 
-/// The device of this name: `auto`, or a backend with perhaps an index. Returns its full name too.
+/// The device of this name: `auto`, the first card or else the CPU, or a backend with perhaps an
+/// index. Returns its full name too.
 ///
 /// It is looked for on this machine, since a device that is not there panics only when it is first
 /// used.
@@ -66,8 +67,7 @@ const BACKENDS: [Backend; 4] = [
 /// says what there is.
 pub fn find(name: &str) -> Result<(Device, String), DeviceError> {
     if name == "auto" {
-        let first = BACKENDS.iter().find(|backend| !(backend.devices)().is_empty());
-        return find(first.ok_or_else(|| not_present("device"))?.name);
+        return automatic();
     }
     let (backend, index) = name.split_once(':').unwrap_or((name, "0"));
     let known = BACKENDS.iter().find(|known| known.name == backend);
@@ -82,6 +82,28 @@ pub fn find(name: &str) -> Result<(Device, String), DeviceError> {
     }
     let found = (known.devices)().into_iter().nth(index);
     found.map(|device| (device, format!("{backend}:{index}"))).ok_or_else(|| not_present(name))
+}
+
+/// The first device that is worth choosing unasked: a card, or else the CPU.
+fn automatic() -> Result<(Device, String), DeviceError> {
+    let found = BACKENDS.iter().find_map(|backend| {
+        let mut devices = (backend.devices)().into_iter().enumerate();
+        let (index, device) = devices.find(|(_, device)| backend.name == "cpu" || is_card(device))?;
+        Some((device, format!("{}:{index}", backend.name)))
+    });
+    found.ok_or_else(|| not_present("device"))
+}
+
+/// Whether a card is behind the device. wgpu also finds software rasterisers, which are slower than
+/// the CPU backend.
+fn is_card(device: &Device) -> bool {
+    #[cfg(any(feature = "cuda", feature = "wgpu"))]
+    return device.identity().is_some_and(|identity| identity.physical.is_some());
+    #[cfg(not(any(feature = "cuda", feature = "wgpu")))]
+    {
+        let _ = device;
+        false
+    }
 }
 
 fn not_present(asked: &str) -> DeviceError {

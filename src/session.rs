@@ -103,12 +103,12 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         let last = window.len() - 1;
         let mut outcome = Outcome::Hold;
         for (index, batch) in window.into_iter().enumerate() {
-            let loss = self.forward(batch)? / items as f64;
-            step.add_loss(loss.clone().inner());
-            step.sample_memory(&self.device);
-            let (master, replica) = self.weights.pair();
-            let params = GradientsParams::from_grads(loss.backward(), replica);
-            drop(loss);
+            let params = match batch.items() {
+                // Nothing to learn from: not even a NaN of its activations may count.
+                0 => GradientsParams::new(),
+                _ => self.gradients(batch, items, &mut step)?,
+            };
+            let master = self.weights.pair().0;
             outcome = self.stage.collect(master, Grads::new(params, index == last))?;
         }
         self.settle(outcome, &mut step)?;
@@ -117,14 +117,23 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         Ok(step)
     }
 
-    /// The summed loss of one micro-batch, checked.
-    fn forward<B: Batch>(&self, batch: B) -> Result<Tensor<1>, TrainError>
+    /// Forward and backward of one micro-batch: its share of the gradients of the window's mean loss.
+    fn gradients<B: Batch>(
+        &self,
+        batch: B,
+        window: usize,
+        step: &mut Step,
+    ) -> Result<GradientsParams, TrainError>
     where
         M: Objective<B>,
     {
+        let replica = self.weights.pair().1;
         let expected = batch.items();
-        let Loss { sum, items } = self.weights.pair().1.loss(batch, &Pass::train(&self.device));
-        checked(sum, items, expected)
+        let Loss { sum, items } = replica.loss(batch, &Pass::train(&self.device));
+        let loss = checked(sum, items, expected)? / window as f64;
+        step.add_loss(loss.clone().inner());
+        step.sample_memory(&self.device);
+        Ok(GradientsParams::from_grads(loss.backward(), replica))
     }
 
     /// What becomes of the window's gradients.

@@ -146,11 +146,14 @@ where
             let end = (start + self.data.micro_batch).min(samples);
             let batch = valid.batch(0, start..end)?;
             let expected = batch.items();
+            if expected == 0 {
+                continue;
+            }
             let loss = model.evaluate(batch, &pass);
             let loss = checked(loss.sum, loss.items, expected)?.try_into_scalar::<f64>()?;
             sum += loss;
             items += expected;
-            let readings = Readings::of_evaluation(loss / expected.max(1) as f64, expected);
+            let readings = Readings::of_evaluation(loss / expected as f64, expected);
             let progress = Progress::new(end, samples, Some("samples".into()));
             events.valid(LearnerEvent::ProcessedItem(TrainingItem::new(
                 readings,

@@ -105,7 +105,11 @@ fn drawn_now(gpt: Gpt) -> Gpt {
 
 impl Gpt {
     /// Token ids `[batch, length]` to logits `[batch, length, vocabulary]`, in the dtype of the
-    /// weights. `length` is at most the context.
+    /// weights.
+    ///
+    /// # Panics
+    ///
+    /// Where `length` is above the [context](Self::context), or an id is not in the vocabulary.
     pub fn forward(&self, tokens: Tensor<2, Int>, pass: &Pass) -> Tensor<3> {
         let [_, length] = tokens.dims();
         let device = tokens.device();
