@@ -89,7 +89,7 @@ pub enum TrainError {
     },
     /// The loss is no longer a number.
     #[error(
-        "the loss has not been finite for {0} updates: the run has diverged; lower the learning rate, lengthen the warmup, or clip the gradients. Weights of the lowest validation loss are kept in best.safetensors"
+        "the loss has not been finite for {0} updates: the run has diverged; lower the learning rate, lengthen the warmup, or clip the gradients. The weights of the lowest validation loss, if there was one, are in best.safetensors"
     )]
     Diverged(u64),
     /// The warmup does not end.

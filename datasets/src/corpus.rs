@@ -100,11 +100,20 @@ impl From<String> for Corpus {
 }
 
 fn read_file(path: &Path) -> Result<String, DataError> {
-    let bytes = fs::read(path).map_err(DataError::io(path))?;
+    let bytes = read_whole(path)?;
     String::from_utf8(bytes).map_err(|error| DataError::NotUtf8 {
         path: path.to_owned(),
         offset: error.utf8_error().valid_up_to(),
     })
+}
+
+/// The bytes of an ordinary file. A device or a pipe may have no end.
+pub(crate) fn read_whole(path: &Path) -> Result<Vec<u8>, DataError> {
+    let metadata = fs::metadata(path).map_err(DataError::io(path))?;
+    if !metadata.is_file() {
+        return Err(DataError::io(path)(std::io::Error::other("this is no ordinary file")));
+    }
+    fs::read(path).map_err(DataError::io(path))
 }
 
 fn read_folder(folder: &Path, extensions: &[String]) -> Result<String, DataError> {
@@ -168,5 +177,12 @@ mod tests {
             prop_assert_eq!(valid.chars().count(), (characters * fraction) as usize);
             prop_assert_eq!(train + &valid, text);
         }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_device_without_end_is_refused() {
+        let error = Corpus::read("/dev/zero", &[]).unwrap_err();
+        assert!(error.to_string().contains("no ordinary file"), "{error}");
     }
 }

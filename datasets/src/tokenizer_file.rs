@@ -1,14 +1,14 @@
 //! Reading a `tokenizer.json` that may come from anywhere.
 
-use std::{fs, path::Path};
+use std::path::Path;
 
 use tokenizers::{ModelWrapper, Tokenizer};
 
-use crate::{DataError, panics::caught};
+use crate::{DataError, corpus::read_whole, panics::caught};
 
 /// Reads the file, and turns off what would cut a text short or roll dice.
 pub(crate) fn read(path: &Path) -> Result<Tokenizer, DataError> {
-    let json = fs::read(path).map_err(DataError::io(path))?;
+    let json = read_whole(path)?;
     guarded(|| {
         let mut tokenizer = Tokenizer::from_bytes(&json)?;
         check_ids(&tokenizer)?;
@@ -48,6 +48,8 @@ fn turn_off_dropout(tokenizer: &mut Tokenizer) {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn read_json(json: &str) -> Result<Tokenizer, DataError> {
