@@ -12,7 +12,7 @@ use crate::feed::Feed;
 use crate::memory::{Usage, reset_peak};
 use crate::report::median;
 use crate::run::Parts;
-use crate::{Objective, Pass, Report, Run, RunError, TrainError};
+use crate::{Objective, Pass, Report, Run, RunError, Schedule, TrainError};
 
 /// How long a benchmark is.
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +98,7 @@ impl Bench {
         let (sender, times) = channel();
         let trainer = run.trainer().steps(self.warmup + self.steps);
         let trained =
-            trainer.fit_watched(model, optimizer, run.schedule, parts.data.clone(), move |step| {
+            trainer.fit_watched(model, optimizer, schedule(run), parts.data.clone(), move |step| {
                 let _ = sender.send(step.seconds);
             })?;
         let seconds = times.into_iter().skip(self.warmup as usize).collect();
@@ -125,7 +125,7 @@ impl Bench {
                 loss.try_into_scalar::<f64>().map_err(TrainError::from)?;
                 sum.accumulate(&model, grads);
             }
-            model = optimizer.step(run.schedule.rate(step, total), model, sum.grads());
+            model = optimizer.step(schedule(run).rate(step, total), model, sum.grads());
             peak = peak.max(peak_of(&parts.device));
             seconds.push(started.elapsed().as_secs_f64());
         }
@@ -143,6 +143,11 @@ impl RawReport {
             peak_ratio_to_raw: trainer.peak as f64 / raw.peak.max(1) as f64,
         }
     }
+}
+
+/// The run's schedule without its warmup, which may be longer than a benchmark.
+fn schedule(run: &Run) -> Schedule {
+    run.schedule.warmup(0)
 }
 
 fn peak_of(device: &Device) -> usize {
