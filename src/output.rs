@@ -10,7 +10,8 @@ use crate::{TrainError, saving};
 
 /// What marks a folder as that of a run.
 const LOG: &str = "metrics.jsonl";
-const LOCK: &str = ".lock";
+/// Stays in the folder, and marks it as ours also where a run ended before its first step.
+const LOCK: &str = ".firebrick.lock";
 
 /// A claimed folder. The claim ends when this is dropped, or with the process.
 #[derive(Debug)]
@@ -50,11 +51,10 @@ impl Output {
                 _ => Ok(()),
             };
         };
-        if folder.join(LOG).exists() {
+        if [LOG, LOCK].iter().any(|name| folder.join(name).exists()) {
             return lock(folder).map(drop);
         }
-        let foreign = entries.find_map(|entry| entry.ok().filter(|entry| entry.file_name() != LOCK));
-        match foreign {
+        match entries.find_map(Result::ok) {
             None => Ok(()),
             Some(entry) => {
                 let found = entry.file_name().to_string_lossy().into_owned();
@@ -130,6 +130,17 @@ mod tests {
         assert!(error.contains("another run"), "{error}");
         drop(claimed);
         Output::claim(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_run_that_ended_before_its_first_step_leaves_the_folder_usable() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = parent.path().join("run");
+        let output = Output::claim(&folder).unwrap();
+        output.save_text("run.ron", "()").unwrap();
+        drop(output);
+        Output::claim(&folder).unwrap();
+        assert!(!parent.path().join("run-1").exists());
     }
 
     #[test]

@@ -270,16 +270,17 @@ impl<S> Trainer<S> {
         let (session, window) = Session::start(&self.strategies, model, optimizer, schedule, |window| {
             self.total_updates(&data, window)
         })?;
-        let output = match &self.output {
-            None => None,
-            Some(Destination::Claimed(output)) => Some(output.clone()),
-            Some(Destination::Folder(folder)) => Some(Arc::new(Output::claim(folder)?)),
-        };
+        // Refused before the folder is touched.
         let plan = self.plan(&data, window);
         let warmup = schedule.warmup_updates();
         if warmup >= plan.total_updates {
             return Err(TrainError::Warmup { warmup, total: plan.total_updates });
         }
+        let output = match &self.output {
+            None => None,
+            Some(Destination::Claimed(output)) => Some(output.clone()),
+            Some(Destination::Folder(folder)) => Some(Arc::new(Output::claim(folder)?)),
+        };
         let training = TrainingLoop {
             feed: Feed::new(&data, Cursor::default(), window)?,
             output: output.clone(),
