@@ -6,6 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::Place;
+
 /// An error of this crate.
 ///
 /// Each message says where it happened, what was expected, what was found, and what to do.
@@ -19,6 +21,37 @@ pub enum DataError {
         path: PathBuf,
         /// What the operating system said.
         source: io::Error,
+    },
+
+    /// One record of a file is not what was expected. The records after it can still be read.
+    #[error(
+        "{place}{}: expected {expected}, found {found}; correct the record, or let malformed \
+         records be skipped",
+        field.as_ref().map(|field| format!(", field `{field}`")).unwrap_or_default()
+    )]
+    Record {
+        /// Where it is.
+        place: Place,
+        /// The field, if it is about one.
+        field: Option<String>,
+        /// What should be there.
+        expected: String,
+        /// What is there.
+        found: String,
+    },
+
+    /// A file as a whole is not what was expected.
+    #[error(
+        "`{}`: expected {expected}, found {found}; correct the file, or leave it out",
+        path.display()
+    )]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What it should be or hold.
+        expected: String,
+        /// What it is or holds.
+        found: String,
     },
 
     /// A file holds bytes that are not UTF-8.
@@ -45,6 +78,48 @@ pub enum DataError {
         path: PathBuf,
         /// The extensions looked for, without their dot.
         extensions: Vec<String>,
+    },
+
+    /// No file matches a pattern, or the pattern cannot be understood.
+    #[error("no file found for the pattern `{pattern}`: {reason}; check the path and the pattern")]
+    Pattern {
+        /// The pattern.
+        pattern: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+
+    /// The ending of a file says no known format.
+    #[error(
+        "the format of `{}` cannot be told from its ending; the known endings are {known}, each \
+         also with .gz or .zst; name the format",
+        path.display()
+    )]
+    UnknownFormat {
+        /// The file or pattern.
+        path: PathBuf,
+        /// The known endings.
+        known: String,
+    },
+
+    /// A part was asked for that a reader does not have.
+    #[error("part {part} was asked for, but there are {parts}; ask for parts from 0")]
+    NoPart {
+        /// The part, from 0.
+        part: usize,
+        /// How many there are.
+        parts: usize,
+    },
+
+    /// A setting of a reader makes no sense.
+    #[error("`{setting}`: expected {expected}, found {found}; correct the setting")]
+    ReaderSetting {
+        /// The name of the setting.
+        setting: &'static str,
+        /// What it can be.
+        expected: String,
+        /// What it is.
+        found: String,
     },
 
     /// There is no text where some is needed.
@@ -127,6 +202,20 @@ pub enum DataError {
         vocab_size: usize,
     },
 
+    /// A maximum length leaves no room for text.
+    #[error(
+        "a maximum of {max_length} token(s) leaves no room for text beside {special} special \
+         token(s) and a stride of {stride}; raise `max_length` or lower `stride`"
+    )]
+    TooFewTokens {
+        /// The most tokens of a sample.
+        max_length: usize,
+        /// The special tokens among them.
+        special: usize,
+        /// The tokens that are repeated.
+        stride: usize,
+    },
+
     /// A tokenizer could not do its work on a text or on ids.
     #[error("the tokenizer cannot {action}: {reason}; check its tokenizer.json")]
     TokenizerFailed {
@@ -200,6 +289,11 @@ pub enum DataError {
 }
 
 impl DataError {
+    /// Whether it is about one record only, which can be skipped.
+    pub fn is_about_a_record(&self) -> bool {
+        matches!(self, Self::Record { .. })
+    }
+
     /// The error of accessing this path.
     pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { path: path.to_owned(), source }

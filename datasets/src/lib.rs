@@ -6,8 +6,31 @@
 //!
 //! ```text
 //! text
-//! ├── corpus       reads a file or a folder, splits off a part for validation
-//! │   └── folder      finds the documents
+//! ├── readers      records out of files, one after the other
+//! │   ├── record         named values, and the place they came from
+//! │   ├── format         the formats by name and by ending
+//! │   ├── text           lines, paragraphs or documents
+//! │   ├── jsonl          an object in each line
+//! │   │   └── json          one of them
+//! │   ├── delimited      CSV and TSV
+//! │   │   └── row_lines     lines for the parser, so that it knows where it is
+//! │   ├── conll          words with labels
+//! │   │   ├── conll_sentence  one sentence out of its lines
+//! │   │   └── tag_scheme      IOB1, IOB2 and IOBES, all as IOB2
+//! │   ├── parallel       two files, line by line
+//! │   ├── parquet        columns of values
+//! │   │   ├── footer        checks what the end of a file says
+//! │   │   ├── pages         checks what a page says
+//! │   │   │   ├── levels       how long its lists are
+//! │   │   │   └── deltas       how many lengths it has
+//! │   │   ├── thrift        reads the headers that are checked
+//! │   │   └── values        what a value becomes
+//! │   ├── malformed      stop at malformed records, or skip and count them
+//! │   ├── corpus         one text out of all files, with a part split off for validation
+//! │   ├── files          paths, folders and patterns
+//! │   │   └── folder        finds the documents
+//! │   └── lines          a file line by line
+//! │       └── unpacked      opens it, gzip, zstd or neither
 //! └── tokenizer    text to ids and back
 //!     ├── characters      one token for each character, with a fast table
 //!     ├── bpe             byte-level BPE, trained on the text
@@ -44,30 +67,22 @@
 //! ```
 
 mod batch;
-mod bpe;
-mod characters;
-mod corpus;
-mod cursor;
+mod collators;
+mod delivery;
 mod error;
-mod folder;
-mod order;
 mod panics;
-mod pieces;
-mod prefetch;
-mod requests;
-mod token_batch;
-mod tokenizer;
-mod tokenizer_file;
-mod windows;
-mod workers;
+mod readers;
+mod samples;
+mod tokenization;
 
 pub use batch::{Batch, Batches};
-pub use corpus::Corpus;
-pub use cursor::Cursor;
+pub use collators::{Collator, Drawn, IGNORE, TokenBatch};
+pub use delivery::{Cursor, Prefetch, Request, Requests};
 pub use error::DataError;
-pub use order::Permutation;
-pub use prefetch::Prefetch;
-pub use requests::{Request, Requests};
-pub use token_batch::{IGNORE, TokenBatch};
-pub use tokenizer::Tokenizer;
-pub use windows::Windows;
+pub use readers::{
+    ConllReader, Corpus, DelimitedReader, Files, Format, JsonlReader, Malformed, ParallelReader,
+    ParquetReader, Place, Reader, Record, Records, Skipped, TagFault, TagScheme, Tags, TextReader, TextUnit,
+    Value,
+};
+pub use samples::{Permutation, Samples, Windows};
+pub use tokenization::{Encoder, Encoding, Input, Side, SpecialTokens, Tokenizer, Truncation};

@@ -2,12 +2,13 @@
 
 use std::{fs, path::Path};
 
-use crate::{
-    DataError, bpe,
+use super::{
+    SpecialTokens, bpe,
     characters::Characters,
     pieces::{on_all_cores, pieces},
     tokenizer_file::{self, guarded},
 };
+use crate::DataError;
 
 /// Turns text into token ids, and ids into text.
 ///
@@ -31,6 +32,7 @@ pub struct Tokenizer {
     /// The fast way, for a vocabulary of characters.
     characters: Option<Characters>,
     vocab_size: usize,
+    special: SpecialTokens,
 }
 
 impl Tokenizer {
@@ -88,6 +90,7 @@ impl Tokenizer {
         Self {
             vocab_size: ids.max().map_or(0, |largest| largest as usize + 1),
             characters: Characters::of(&inner),
+            special: SpecialTokens::default(),
             inner,
         }
     }
@@ -136,6 +139,16 @@ impl Tokenizer {
     /// One more than the largest id: the rows that an embedding needs.
     pub fn vocab_size(&self) -> usize {
         self.vocab_size
+    }
+
+    /// The tokens that have a role.
+    pub fn special(&self) -> &SpecialTokens {
+        &self.special
+    }
+
+    /// What does the work.
+    pub(super) fn inner(&self) -> &tokenizers::Tokenizer {
+        &self.inner
     }
 
     /// Saves as a `tokenizer.json`.

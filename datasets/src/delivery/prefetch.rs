@@ -5,10 +5,8 @@ use std::{
     sync::{Arc, mpsc::Receiver},
 };
 
-use crate::{
-    Batches, DataError, Request,
-    workers::{Workers, compute, panicked},
-};
+use super::workers::{Workers, compute, panicked};
+use crate::{Batches, DataError, Request};
 
 /// Batches in the order of their requests, computed ahead by worker threads.
 ///

@@ -1,11 +1,11 @@
 //! Finding the documents in a folder.
 
 use std::{
-    ffi::OsStr,
     fs::{self, DirEntry},
     path::{Path, PathBuf},
 };
 
+use super::files;
 use crate::DataError;
 
 /// The file by which a folder says that its contents are a cache, such as cargo's `target`
@@ -14,14 +14,14 @@ const CACHE_TAG: &str = "CACHEDIR.TAG";
 
 /// The files below `folder` that have one of the extensions, in the order of their names.
 ///
-/// [`Corpus::read`](crate::Corpus::read) says what is left out.
-pub(crate) fn documents(folder: &Path, extensions: &[String]) -> Result<Vec<PathBuf>, DataError> {
+/// [`Files::find`](crate::Files::find) says what is left out.
+pub(crate) fn documents(folder: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, DataError> {
     let mut files = Vec::new();
     add_documents(folder, extensions, &mut files)?;
     Ok(files)
 }
 
-fn add_documents(folder: &Path, extensions: &[String], files: &mut Vec<PathBuf>) -> Result<(), DataError> {
+fn add_documents(folder: &Path, extensions: &[&str], files: &mut Vec<PathBuf>) -> Result<(), DataError> {
     let mut entries: Vec<DirEntry> =
         fs::read_dir(folder).and_then(Iterator::collect).map_err(DataError::io(folder))?;
     // The operating system lists them in no order.
@@ -43,9 +43,8 @@ fn add_documents(folder: &Path, extensions: &[String], files: &mut Vec<PathBuf>)
     Ok(())
 }
 
-fn has_extension(path: &Path, extensions: &[String]) -> bool {
-    path.extension()
-        .and_then(OsStr::to_str)
+fn has_extension(path: &Path, extensions: &[&str]) -> bool {
+    files::extension(path)
         .is_some_and(|of| extensions.iter().any(|one| of.eq_ignore_ascii_case(one.trim_start_matches('.'))))
 }
 
@@ -66,8 +65,7 @@ mod tests {
 
     /// The names of the documents, relative to the folder.
     fn names(folder: &Path, extensions: &[&str]) -> Vec<String> {
-        let extensions: Vec<String> = extensions.iter().map(|&one| one.to_owned()).collect();
-        let documents = documents(folder, &extensions).unwrap();
+        let documents = documents(folder, extensions).unwrap();
         let name = |path: PathBuf| path.strip_prefix(folder).unwrap().display().to_string();
         documents.into_iter().map(name).collect()
     }
@@ -80,14 +78,18 @@ mod tests {
             "a.txt",
             "c.rs",
             "c.md",
+            "d.Txt.gz",
+            "e.txt.zst",
+            "f.gz",
             "txt",
+            "txt.gz",
             ".git/x.txt",
             ".x.txt",
             "target/CACHEDIR.TAG",
             "target/x.txt",
         ]);
         let found = names(folder.path(), &["txt", ".md"]);
-        assert_eq!(found, ["a.txt", "b/a.txt", "b/z.TXT", "c.md"]);
+        assert_eq!(found, ["a.txt", "b/a.txt", "b/z.TXT", "c.md", "d.Txt.gz", "e.txt.zst"]);
         assert!(names(folder.path(), &["py"]).is_empty());
     }
 

@@ -1,8 +1,12 @@
 //! Reading text from a file or a folder.
 
-use std::{fs, path::Path};
+use std::{io::Read, path::Path, sync::Arc};
 
-use crate::{DataError, folder};
+use super::{
+    Files,
+    unpacked::{Unpacked, open_ordinary},
+};
+use crate::DataError;
 
 /// The extensions read from a folder if none are named.
 const DEFAULT_EXTENSIONS: [&str; 2] = ["txt", "md"];
@@ -33,28 +37,38 @@ pub struct Corpus {
 }
 
 impl Corpus {
-    /// Reads a UTF-8 text file, or all documents in a folder and the folders below it.
+    /// Reads a UTF-8 text file, all documents in a folder and the folders below it, or all files
+    /// that match a pattern such as `data/*.txt`.
     ///
-    /// A file is read whatever its name. From a folder, only files with one of the `extensions`
-    /// are read (without a dot, in any case; if none are named, `txt` and `md`), in the order of
-    /// their names, and joined by one newline. These are left out:
+    /// A file is read whatever its name; one that is packed with gzip or zstd is unpacked, and a byte
+    /// order mark is left out. From a folder, only files with one of the `extensions` are read
+    /// (without a dot, in any case, and with `.gz` or `.zst` after it or not; if none are named, `txt`
+    /// and `md`), in the order of their names. Several documents are joined by one newline. These are
+    /// left out of a folder:
     ///
     /// - hidden files and folders, whose names begin with a dot
     /// - folders that hold a `CACHEDIR.TAG`, such as cargo's `target`
     /// - symbolic links
     ///
-    /// The path itself is always read, even if it is hidden or a link.
+    /// The path itself is always read, even if it is hidden or a link. All of the text is held in
+    /// memory, however large it is.
     ///
     /// # Errors
     ///
     /// - [`DataError::Io`] if the path, or anything to be read below it, cannot be read
-    /// - [`DataError::NotUtf8`] if a file to be read is not text
+    /// - [`DataError::NotUtf8`] or [`DataError::File`] if a file to be read is not text
     /// - [`DataError::NoFiles`] if a folder has no file with one of the extensions
+    /// - [`DataError::Pattern`] if nothing matches a pattern
     /// - [`DataError::EmptyText`] if all that was read is white space
     pub fn read(path: impl AsRef<Path>, extensions: &[String]) -> Result<Self, DataError> {
         let path = path.as_ref();
-        let metadata = fs::metadata(path).map_err(DataError::io(path))?;
-        let text = if metadata.is_dir() { read_folder(path, extensions)? } else { read_file(path)? };
+        let mut extensions: Vec<&str> = extensions.iter().map(String::as_str).collect();
+        if extensions.is_empty() {
+            extensions.extend(DEFAULT_EXTENSIONS);
+        }
+        let files = Files::find([path], &extensions)?;
+        let mut documents: Vec<String> = files.paths().iter().map(read_file).collect::<Result<_, _>>()?;
+        let text = if documents.len() == 1 { documents.remove(0) } else { documents.join("\n") };
         if text.trim().is_empty() {
             return Err(DataError::EmptyText { place: format!("`{}`", path.display()) });
         }
@@ -99,39 +113,22 @@ impl From<String> for Corpus {
     }
 }
 
-fn read_file(path: &Path) -> Result<String, DataError> {
-    let bytes = read_whole(path)?;
-    String::from_utf8(bytes).map_err(|error| DataError::NotUtf8 {
-        path: path.to_owned(),
-        offset: error.utf8_error().valid_up_to(),
-    })
+fn read_file(path: &Arc<Path>) -> Result<String, DataError> {
+    Unpacked::open(path)?.read_text()
 }
 
 /// The bytes of an ordinary file. A device or a pipe may have no end.
 pub(crate) fn read_whole(path: &Path) -> Result<Vec<u8>, DataError> {
-    let metadata = fs::metadata(path).map_err(DataError::io(path))?;
-    if !metadata.is_file() {
-        return Err(DataError::io(path)(std::io::Error::other("this is no ordinary file")));
-    }
-    fs::read(path).map_err(DataError::io(path))
-}
-
-fn read_folder(folder: &Path, extensions: &[String]) -> Result<String, DataError> {
-    let extensions: Vec<String> = if extensions.is_empty() {
-        DEFAULT_EXTENSIONS.map(str::to_owned).to_vec()
-    } else {
-        extensions.to_vec()
-    };
-    let files = folder::documents(folder, &extensions)?;
-    if files.is_empty() {
-        return Err(DataError::NoFiles { path: folder.to_owned(), extensions });
-    }
-    let documents: Vec<String> = files.iter().map(|file| read_file(file)).collect::<Result<_, _>>()?;
-    Ok(documents.join("\n"))
+    let mut bytes = Vec::new();
+    let read = open_ordinary(path).and_then(|mut file| file.read_to_end(&mut bytes));
+    read.map_err(DataError::io(path))?;
+    Ok(bytes)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -159,6 +156,17 @@ mod tests {
 
         let error = Corpus::read(folder.path(), &["rs".into()]).unwrap_err();
         assert!(matches!(error, DataError::NoFiles { extensions, .. } if extensions == ["rs"]));
+    }
+
+    #[test]
+    fn packed_files_and_patterns() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("a.txt.zst"), zstd::encode_all(b"first".as_slice(), 1).unwrap())
+            .unwrap();
+        fs::write(folder.path().join("b.txt"), "\u{feff}second").unwrap();
+        fs::write(folder.path().join("c.rs"), "third").unwrap();
+        assert_eq!(Corpus::read(folder.path(), &[]).unwrap().text(), "first\nsecond");
+        assert_eq!(Corpus::read(folder.path().join("[bc].*"), &[]).unwrap().text(), "second\nthird");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use tokenizers::{ModelWrapper, Tokenizer};
 
-use crate::{DataError, corpus::read_whole, panics::caught};
+use crate::{DataError, panics::caught, readers::read_whole};
 
 /// Reads the file, and turns off what would cut a text short or roll dice.
 pub(crate) fn read(path: &Path) -> Result<Tokenizer, DataError> {

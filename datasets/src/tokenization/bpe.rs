@@ -9,7 +9,8 @@ use tokenizers::{
     pre_tokenizers::byte_level::ByteLevel,
 };
 
-use crate::{DataError, pieces::pieces};
+use super::pieces::pieces;
+use crate::DataError;
 
 /// The smallest vocabulary: all bytes, and one merge.
 const LEAST_SIZE: usize = 257;

@@ -1,0 +1,10 @@
+//! Batches, computed ahead, from a place that can be saved.
+
+mod cursor;
+mod prefetch;
+mod requests;
+mod workers;
+
+pub use cursor::Cursor;
+pub use prefetch::Prefetch;
+pub use requests::{Request, Requests};

@@ -1,0 +1,257 @@
+//! Words with labels, one word a line: the columns of the CoNLL shared tasks.
+
+use std::sync::{Arc, OnceLock};
+
+use super::{
+    Files, Reader, Records, TagScheme, Tags,
+    conll_sentence::{Columns, Sentences},
+    lines::{LONGEST_RECORD, Lines},
+    records,
+    tag_scheme::Evidence,
+};
+use crate::DataError;
+
+/// Reads sentences of words and their labels, packed or not.
+///
+/// Each line is a word with its columns, and a line that is empty or has only spaces and tabs ends
+/// a sentence. Columns are separated by tabs if the line has one, else by spaces. Quotes mean
+/// nothing. Lines whose first column is `-DOCSTART-` are left out.
+///
+/// A record is a sentence with two fields, `words` and `labels`, which are lists of texts of the same
+/// length. A sentence with a malformed line is malformed as a whole; the error names that line.
+///
+/// # Example
+///
+/// ```
+/// use firebrick_datasets::{ConllReader, Reader, TagScheme, Tags};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("train.conll");
+/// std::fs::write(&path, "New\tI-LOC\nYork\tI-LOC\n.\tO\n\nYes\tO\n")?;
+///
+/// let reader = ConllReader::new(path).tags(Tags::From(TagScheme::Iob1));
+/// let sentence = reader.open(0)?.next().unwrap()?;
+/// assert_eq!(sentence.texts("words")?, ["New", "York", "."]);
+/// assert_eq!(sentence.texts("labels")?, ["B-LOC", "I-LOC", "O"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct ConllReader {
+    files: Files,
+    columns: Columns,
+    tags: Tags,
+    /// What was found out about the labels of all files.
+    detected: Arc<OnceLock<TagScheme>>,
+    longest: usize,
+}
+
+impl ConllReader {
+    /// Reads these files: words from the first column, labels from the last.
+    pub fn new(files: impl Into<Files>) -> Self {
+        Self {
+            files: files.into(),
+            columns: Columns { word: 0, label: -1, comments: false, tokens_only: false },
+            tags: Tags::Keep,
+            detected: Arc::default(),
+            longest: LONGEST_RECORD,
+        }
+    }
+
+    /// The column of the words, from 0, or from -1 for the last backwards. 0 by default.
+    pub fn word(mut self, column: i32) -> Self {
+        self.columns.word = column;
+        self
+    }
+
+    /// The column of the labels, from 0, or from -1 for the last backwards. -1 by default.
+    pub fn label(mut self, column: i32) -> Self {
+        self.columns.label = column;
+        self
+    }
+
+    /// Whether lines that begin with `#` are comments. Not by default: `#` begins words too.
+    pub fn comments(mut self, comments: bool) -> Self {
+        self.columns.comments = comments;
+        self
+    }
+
+    /// Whether to leave out lines whose first column is a range such as `1-2` or a decimal such as
+    /// `1.1`: in CoNLL-U these are no words of their own. Not by default.
+    pub fn tokens_only(mut self, tokens_only: bool) -> Self {
+        self.columns.tokens_only = tokens_only;
+        self
+    }
+
+    /// What to do with the labels. They are kept as they are by default.
+    ///
+    /// To detect their scheme, all files are read once more before the first record.
+    pub fn tags(mut self, tags: Tags) -> Self {
+        self.tags = tags;
+        self.detected = Arc::default();
+        self
+    }
+
+    /// The most bytes of a sentence; a longer one is malformed. 64 MiB by default.
+    pub fn longest(mut self, bytes: usize) -> Self {
+        self.longest = bytes;
+        self
+    }
+
+    fn sentences(&self, part: usize) -> Result<Sentences, DataError> {
+        let lines = Lines::open(self.files.part(part)?, self.longest)?;
+        Ok(Sentences::new(lines, self.columns, self.longest))
+    }
+
+    fn detect(&self) -> Result<TagScheme, DataError> {
+        if let Some(&scheme) = self.detected.get() {
+            return Ok(scheme);
+        }
+        let mut evidence = Evidence::default();
+        for part in 0..self.parts() {
+            let mut sentences = self.sentences(part)?;
+            loop {
+                match sentences.next() {
+                    Ok(Some(sentence)) => evidence.add(&sentence.labels),
+                    Ok(None) => break,
+                    // It will be met again.
+                    Err(error) if error.is_about_a_record() => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(*self.detected.get_or_init(|| evidence.scheme()))
+    }
+}
+
+impl Reader for ConllReader {
+    fn parts(&self) -> usize {
+        self.files.paths().len()
+    }
+
+    fn open(&self, part: usize) -> Result<Records, DataError> {
+        let Columns { word, label, .. } = self.columns;
+        if word == label {
+            return Err(DataError::ReaderSetting {
+                setting: "label",
+                expected: "another column than that of the words".into(),
+                found: label.to_string(),
+            });
+        }
+        let mut sentences = self.sentences(part)?;
+        let scheme = match self.tags {
+            Tags::Keep => None,
+            Tags::Detect => Some(self.detect()?),
+            Tags::From(scheme) => Some(scheme),
+        };
+        let names = ["words".into(), "labels".into()];
+        Ok(records(move || {
+            let Some(sentence) = sentences.next()? else { return Ok(None) };
+            sentences.record(sentence, scheme, &names).map(Some)
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::PathBuf};
+
+    use super::*;
+    use crate::Record;
+
+    type Brief = Result<(u64, String, String), String>;
+
+    /// The line, words and labels of each sentence, or its error.
+    fn read(text: impl AsRef<[u8]>, options: impl Fn(ConllReader) -> ConllReader) -> Vec<Brief> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), text).unwrap();
+        let records = options(ConllReader::new(file.path())).open(0).unwrap();
+        let of = |record: &Record, name| record.texts(name).unwrap().join("|");
+        let brief = |record: Record| (record.place().line, of(&record, "words"), of(&record, "labels"));
+        records.map(|record| record.map(brief).map_err(|error| error.to_string())).collect()
+    }
+
+    fn sentence(line: u64, words: &str, labels: &str) -> Brief {
+        Ok((line, words.to_owned(), labels.to_owned()))
+    }
+
+    #[test]
+    fn separators_and_blank_lines() {
+        let text = "\r\n\" O\r\na  b   B-x \n \t \n\n-DOCSTART- -X- O\n\n\u{a0}\tO\n#\tO\n\t\nc d\tx\tO";
+        let expected =
+            [sentence(2, "\"|a", "O|B-x"), sentence(8, "\u{a0}|#", "O|O"), sentence(11, "c d", "O")];
+        assert_eq!(read(text, |r| r), expected);
+        assert_eq!(read("", |r| r), []);
+        // It ends a sentence too.
+        assert_eq!(read("a O\n-DOCSTART- O\nb O", |r| r).len(), 2);
+    }
+
+    #[test]
+    fn columns_of_choice() {
+        let text = "a b c d\n";
+        assert_eq!(read(text, |r| r.word(1).label(2)), [sentence(1, "b", "c")]);
+        assert_eq!(read(text, |r| r.word(-1).label(-4)), [sentence(1, "d", "a")]);
+        let found = read("a b c d\ne f\n\ng h i j", |r| r.label(3));
+        let error = found[0].as_ref().unwrap_err();
+        assert!(error.contains(":2, field `labels`: expected 4 columns, found 2"), "{error}");
+        assert_eq!(found[1], sentence(4, "g", "j"));
+        assert!(read("a", |r| r)[0].as_ref().unwrap_err().contains("expected 2 columns, found 1"));
+        assert!(read("a b", |r| r.label(i32::MIN))[0].is_err());
+        let same = ConllReader::new(Vec::<PathBuf>::new()).label(0).open(0).err().unwrap();
+        assert!(matches!(same, DataError::ReaderSetting { setting: "label", .. }));
+    }
+
+    #[test]
+    fn two_names_for_one_column() {
+        // With one column, the first is the last.
+        let found = read("a b\n\nc\n\nd e", |r| r.label(-2).word(0));
+        assert!(found.iter().all(Result::is_err), "{found:?}");
+    }
+
+    #[test]
+    fn conll_u() {
+        let text = "# text = Vámonos\n1-2\tVámonos\t_\n1\tVamos\tVERB\n2\tnos\tPRON\n2.1\tx\t_\n";
+        let options = |reader: ConllReader| reader.word(1).comments(true).tokens_only(true);
+        assert_eq!(read(text, options), [sentence(3, "Vamos|nos", "VERB|PRON")]);
+        assert_eq!(read("1-2\tO\n1.1\tO\n1-b\tO", |r| r), [sentence(1, "1-2|1.1|1-b", "O|O|O")]);
+    }
+
+    #[test]
+    fn malformed_sentences() {
+        let text = b"a O\n\xff O\nb O\n\nc O\n\nddddddddddd O\nd O\n\ne O\n";
+        let found = read(text, |r| r.longest(13));
+        assert!(found[0].as_ref().unwrap_err().contains(":2: expected UTF-8"), "{found:?}");
+        assert_eq!(found[1], sentence(5, "c", "O"));
+        assert!(
+            found[2].as_ref().unwrap_err().contains(":7: expected a sentence of at most 13 bytes"),
+            "{found:?}"
+        );
+        assert_eq!(found[3], sentence(10, "e", "O"));
+    }
+
+    #[test]
+    fn schemes() {
+        let text = "a I-x\nb B-x\n\nc O\n";
+        assert_eq!(read(text, |r| r)[0], sentence(1, "a|b", "I-x|B-x"));
+        let detected = read(text, |r| r.tags(Tags::Detect));
+        assert_eq!(detected, [sentence(1, "a|b", "B-x|B-x"), sentence(4, "c", "O")]);
+        let found = read("a O\n-DOCSTART-\nb O\nc E-x\n\nd O", |r| r.tags(Tags::From(TagScheme::Iob2)));
+        let error = found[1].as_ref().unwrap_err();
+        assert!(
+            error.contains(":4, field `labels`: expected `O`, or `B-` or `I-` and a type, found \"E-x\""),
+            "{error}"
+        );
+        assert_eq!(found[2], sentence(6, "d", "O"));
+    }
+
+    #[test]
+    fn the_scheme_is_that_of_all_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let paths = ["a", "b"].map(|name| folder.path().join(name));
+        fs::write(&paths[0], "a I-x\n").unwrap();
+        fs::write(&paths[1], "a S-x\n").unwrap();
+        let reader = ConllReader::new(paths.to_vec()).tags(Tags::Detect);
+        let record = reader.open(1).unwrap().next().unwrap().unwrap();
+        assert_eq!(record.texts("labels").unwrap(), ["B-x"]);
+        assert_eq!(reader.detect().unwrap(), TagScheme::Iobes);
+    }
+}

@@ -1,0 +1,178 @@
+//! The sentences of a file of CoNLL columns.
+
+use std::sync::Arc;
+
+use super::{
+    Place, Record, TagScheme, Value,
+    lines::{Lines, is_blank},
+};
+use crate::DataError;
+
+/// The line that begins a document in CoNLL-2003.
+const DOCUMENT_START: &str = "-DOCSTART-";
+
+/// What is taken from which lines. [`ConllReader`](super::ConllReader) says what the fields mean.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Columns {
+    pub(super) word: i32,
+    pub(super) label: i32,
+    pub(super) comments: bool,
+    pub(super) tokens_only: bool,
+}
+
+/// Words, their labels, and the lines they are on.
+#[derive(Debug, Default)]
+pub(super) struct Sentence {
+    pub(super) words: Vec<String>,
+    pub(super) labels: Vec<String>,
+    lines: Vec<u64>,
+    /// Bytes of all lines.
+    bytes: usize,
+}
+
+pub(super) struct Sentences {
+    lines: Lines,
+    columns: Columns,
+    longest: usize,
+}
+
+/// What a line is.
+enum Kind<'a> {
+    /// Between sentences.
+    End,
+    /// Nothing.
+    LeftOut,
+    Word(&'a str, &'a str),
+    /// A column is missing or empty: the field, what it needs, and what there is.
+    Malformed(&'static str, String, String),
+}
+
+impl Sentences {
+    pub(super) fn new(lines: Lines, columns: Columns, longest: usize) -> Self {
+        Self { lines, columns, longest }
+    }
+
+    /// The next sentence, none at the end of the file.
+    pub(super) fn next(&mut self) -> Result<Option<Sentence>, DataError> {
+        let mut sentence = Sentence::default();
+        // The first problem. The sentence is then read to its end, but no longer kept.
+        let mut malformed: Option<DataError> = None;
+        loop {
+            let line = match self.lines.next() {
+                Ok(Some(line)) => line,
+                Ok(None) => break,
+                Err(error) if error.is_about_a_record() => {
+                    sentence = Sentence::default();
+                    malformed = malformed.or(Some(error));
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let length = line.len() + 1;
+            let problem = match kind(line, self.columns) {
+                Kind::End if sentence.words.is_empty() && malformed.is_none() => continue,
+                Kind::End => break,
+                Kind::LeftOut => continue,
+                _ if malformed.is_some() => continue,
+                Kind::Word(..) if sentence.bytes + length > self.longest => (
+                    sentence.lines.first().copied(),
+                    None,
+                    format!("a sentence of at most {} bytes", self.longest),
+                    "a longer one".into(),
+                ),
+                Kind::Word(word, label) => {
+                    sentence.words.push(word.to_owned());
+                    sentence.labels.push(label.to_owned());
+                    sentence.bytes += length;
+                    sentence.lines.push(self.lines.number());
+                    continue;
+                }
+                Kind::Malformed(field, expected, found) => (None, Some(field.to_owned()), expected, found),
+            };
+            let (line, field, expected, found) = problem;
+            let place = self.lines.place(line.unwrap_or(self.lines.number()));
+            malformed = Some(DataError::Record { place, field, expected, found });
+            sentence = Sentence::default();
+        }
+        match malformed {
+            Some(error) => Err(error),
+            None => Ok((!sentence.words.is_empty()).then_some(sentence)),
+        }
+    }
+
+    /// The sentence as a record, its labels turned into IOB2 if they are of some scheme.
+    pub(super) fn record(
+        &self,
+        sentence: Sentence,
+        scheme: Option<TagScheme>,
+        [words, labels]: &[Arc<str>; 2],
+    ) -> Result<Record, DataError> {
+        let place = |line: Option<&u64>| -> Place { self.lines.place(line.copied().unwrap_or_default()) };
+        let converted = match scheme {
+            Some(scheme) => scheme.to_iob2(&sentence.labels).map_err(|fault| DataError::Record {
+                place: place(sentence.lines.get(fault.index)),
+                field: Some(labels.to_string()),
+                expected: fault.expected,
+                found: fault.found,
+            })?,
+            None => sentence.labels,
+        };
+        let list = |texts: Vec<String>| Value::List(texts.into_iter().map(Value::Text).collect());
+        let fields = vec![(words.clone(), list(sentence.words)), (labels.clone(), list(converted))];
+        Ok(Record::new(place(sentence.lines.first()), fields))
+    }
+}
+
+fn kind(line: &str, columns: Columns) -> Kind<'_> {
+    if is_blank(line) {
+        return Kind::End;
+    }
+    if columns.comments && line.starts_with('#') {
+        return Kind::LeftOut;
+    }
+    if line.contains('\t') {
+        kind_of_columns(line.split('\t'), columns)
+    } else {
+        kind_of_columns(line.split(' ').filter(|column| !column.is_empty()), columns)
+    }
+}
+
+fn kind_of_columns<'a>(found: impl Iterator<Item = &'a str> + Clone, columns: Columns) -> Kind<'a> {
+    let first = found.clone().next().unwrap_or_default();
+    if first == DOCUMENT_START {
+        return Kind::End;
+    }
+    if columns.tokens_only && is_no_token(first) {
+        return Kind::LeftOut;
+    }
+    let count = found.clone().count();
+    let place = |column: i32| {
+        let back = column.unsigned_abs() as usize;
+        // The columns that are needed, and which of those that are there is meant.
+        if column < 0 { (back, count.checked_sub(back)) } else { (back + 1, Some(back)) }
+    };
+    let (word, label) = (place(columns.word), place(columns.label));
+    for (field, (needed, at)) in [("words", word), ("labels", label)] {
+        if at.is_none_or(|at| at >= count) {
+            return Kind::Malformed(field, format!("{needed} columns"), count.to_string());
+        }
+    }
+    if word.1 == label.1 {
+        return Kind::Malformed("labels", format!("{} columns", count + 1), count.to_string());
+    }
+    let column =
+        |(_, at): (usize, Option<usize>)| found.clone().nth(at.unwrap_or_default()).unwrap_or_default();
+    let (word, label) = (column(word), column(label));
+    for (field, text) in [("words", word), ("labels", label)] {
+        if text.is_empty() {
+            return Kind::Malformed(field, "a text".into(), "an empty column".into());
+        }
+    }
+    Kind::Word(word, label)
+}
+
+/// Whether an id of CoNLL-U is a range of words, or an empty node.
+fn is_no_token(id: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    id.split_once(['-', '.']).is_some_and(|(before, after)| is_number(before) && is_number(after))
+}

@@ -1,0 +1,300 @@
+//! Columns with a delimiter: CSV and TSV.
+
+use std::sync::Arc;
+
+use csv::ByteRecord;
+
+use super::{
+    Files, Reader, Record, Records, Value, lines::LONGEST_RECORD, record::brief, records, row_lines::RowLines,
+};
+use crate::{DataError, Place};
+
+/// Reads columns with a delimiter, packed or not. Every value is a [`Text`](Value::Text).
+///
+/// The first row names the fields, unless names are given. Lines without anything in them are left
+/// out. A row with another number of values than there are names is malformed. A quote that is never
+/// closed is an error that ends the file, as nobody can say where the next row begins.
+///
+/// | | delimiter | quote |
+/// |---|---|---|
+/// | [`csv`](Self::csv) | `,` | `"`, doubled within a quoted value |
+/// | [`tsv`](Self::tsv) | tab | none: a `"` is a character like any other |
+///
+/// # Example
+///
+/// ```
+/// use firebrick_datasets::{DelimitedReader, Reader};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("train.csv");
+/// std::fs::write(&path, "label,text\n1,\"Well, well\"\n0,\"two\nlines\"\n1,so\n")?;
+///
+/// let records: Vec<_> = DelimitedReader::csv(path).open(0)?.collect::<Result<_, _>>()?;
+/// assert_eq!(records[0].text("text")?, "Well, well");
+/// assert_eq!((records[2].text("label")?, records[2].place().line), ("1", 5));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct DelimitedReader {
+    files: Files,
+    delimiter: char,
+    quote: Option<char>,
+    names: Option<Vec<String>>,
+    longest: usize,
+}
+
+impl DelimitedReader {
+    /// Reads values separated by commas, of which some are in quotes.
+    pub fn csv(files: impl Into<Files>) -> Self {
+        let files = files.into();
+        Self { files, delimiter: ',', quote: Some('"'), names: None, longest: LONGEST_RECORD }
+    }
+
+    /// Reads values separated by tabs. There are no quotes.
+    pub fn tsv(files: impl Into<Files>) -> Self {
+        Self { delimiter: '\t', quote: None, ..Self::csv(files) }
+    }
+
+    /// What separates the values: an ASCII character.
+    pub fn delimiter(mut self, delimiter: char) -> Self {
+        self.delimiter = delimiter;
+        self
+    }
+
+    /// What stands around a value that has a delimiter or a newline in it: an ASCII character, or
+    /// nothing.
+    pub fn quote(mut self, quote: Option<char>) -> Self {
+        self.quote = quote;
+        self
+    }
+
+    /// The names of the fields, for files whose first row does not have them.
+    pub fn names(mut self, names: Vec<String>) -> Self {
+        self.names = Some(names);
+        self
+    }
+
+    /// The most bytes of a row; a longer one ends the file with an error. 64 MiB by default.
+    pub fn longest(mut self, bytes: usize) -> Self {
+        self.longest = bytes;
+        self
+    }
+
+    fn rows(&self, path: &Arc<std::path::Path>) -> Result<Rows, DataError> {
+        let delimiter = one_byte("delimiter", self.delimiter)?;
+        let quote = self.quote.map(|quote| one_byte("quote", quote)).transpose()?;
+        if quote == Some(delimiter) {
+            return Err(setting(
+                "quote",
+                "another character than the delimiter",
+                format!("{:?}", self.delimiter),
+            ));
+        }
+        let reader = csv::ReaderBuilder::new()
+            .delimiter(delimiter)
+            .quoting(quote.is_some())
+            .quote(quote.unwrap_or(b'"'))
+            .has_headers(false)
+            // Rows of another length are found here, to name their place.
+            .flexible(true)
+            .from_reader(RowLines::open(path, self.longest)?);
+        Ok(Rows { path: path.clone(), reader, row: ByteRecord::new(), names: Vec::new() })
+    }
+}
+
+fn setting(setting: &'static str, expected: &str, found: String) -> DataError {
+    DataError::ReaderSetting { setting, expected: expected.into(), found }
+}
+
+fn one_byte(name: &'static str, character: char) -> Result<u8, DataError> {
+    match u8::try_from(character) {
+        Ok(byte) if byte.is_ascii() && !b"\r\n\0".contains(&byte) => Ok(byte),
+        _ => Err(setting(name, "an ASCII character that ends no line", format!("{character:?}"))),
+    }
+}
+
+impl Reader for DelimitedReader {
+    fn parts(&self) -> usize {
+        self.files.paths().len()
+    }
+
+    fn open(&self, part: usize) -> Result<Records, DataError> {
+        let mut rows = self.rows(self.files.part(part)?)?;
+        match &self.names {
+            Some(names) => rows.set_names(names.clone())?,
+            None => rows.read_names()?,
+        }
+        Ok(records(move || rows.next()))
+    }
+}
+
+struct Rows {
+    path: Arc<std::path::Path>,
+    reader: csv::Reader<RowLines>,
+    row: ByteRecord,
+    names: Vec<Arc<str>>,
+}
+
+impl Rows {
+    /// Reads the next row, and says if there was one.
+    fn read(&mut self) -> Result<bool, DataError> {
+        self.reader.get_mut().begin_row();
+        let read = self.reader.read_byte_record(&mut self.row).map_err(|error| match error.into_kind() {
+            csv::ErrorKind::Io(error) => DataError::io(&self.path)(error),
+            other => self.file("rows of values", format!("{other:?}")),
+        })?;
+        let lines = self.reader.get_ref();
+        if lines.is_too_long() {
+            let expected = format!("rows of at most {} bytes", lines.longest());
+            let found = format!("a longer one, from line {}; is a quote never closed?", lines.first());
+            return Err(self.file(expected, found));
+        }
+        if read && lines.is_beyond_end() {
+            let found = format!("one without, in the row from line {}", lines.first());
+            return Err(self.file("a closing quote for each quote", found));
+        }
+        Ok(read)
+    }
+
+    fn read_names(&mut self) -> Result<(), DataError> {
+        if !self.read()? {
+            return Ok(());
+        }
+        let names: Result<Vec<_>, _> =
+            self.row.iter().map(|name| str::from_utf8(name).map(str::to_owned)).collect();
+        let names = names.map_err(|_| self.file("names of columns in UTF-8", "other bytes"))?;
+        self.set_names(names)
+    }
+
+    fn set_names(&mut self, names: Vec<String>) -> Result<(), DataError> {
+        let mut sorted: Vec<_> = names.iter().collect();
+        sorted.sort_unstable();
+        if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(
+                self.file("another name for each column", format!("two columns called {:?}", brief(pair[0])))
+            );
+        }
+        self.names = names.into_iter().map(Arc::from).collect();
+        Ok(())
+    }
+
+    fn next(&mut self) -> Result<Option<Record>, DataError> {
+        if !self.read()? {
+            return Ok(None);
+        }
+        let place = Place { file: self.path.clone(), line: self.reader.get_ref().first() };
+        let malformed = |field: Option<&Arc<str>>, expected: String, found: String| {
+            let field = field.map(|name| brief(name));
+            Err(DataError::Record { place: place.clone(), field, expected, found })
+        };
+        if self.row.len() != self.names.len() {
+            let found = self.row.len().to_string();
+            return malformed(None, format!("{} value(s), one for each column", self.names.len()), found);
+        }
+        let mut fields = Vec::with_capacity(self.row.len());
+        for (name, value) in self.names.iter().zip(&self.row) {
+            match str::from_utf8(value) {
+                Ok(value) => fields.push((name.clone(), Value::Text(value.to_owned()))),
+                Err(error) => {
+                    let found = format!("a byte {} that starts no valid character", error.valid_up_to() + 1);
+                    return malformed(Some(name), "UTF-8 text".into(), found);
+                }
+            }
+        }
+        Ok(Some(Record::new(place, fields)))
+    }
+
+    fn file(&self, expected: impl Into<String>, found: impl Into<String>) -> DataError {
+        DataError::File { path: self.path.to_path_buf(), expected: expected.into(), found: found.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// The line and values of a row, or its error.
+    type Row = Result<(u64, Vec<String>), String>;
+
+    /// Each row, or else the error of opening.
+    fn read(
+        text: impl AsRef<[u8]>,
+        options: impl Fn(DelimitedReader) -> DelimitedReader,
+    ) -> Result<Vec<Row>, String> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), text).unwrap();
+        let reader = options(DelimitedReader::csv(file.path()));
+        let values =
+            |record: &Record| record.names().map(|name| record.text(name).unwrap().to_owned()).collect();
+        let brief = |record: Record| (record.place().line, values(&record));
+        let records = reader.open(0).map_err(|error| error.to_string())?;
+        Ok(records.map(|record| record.map(brief).map_err(|error| error.to_string())).collect())
+    }
+
+    fn row(line: u64, values: &[&str]) -> Row {
+        Ok((line, values.iter().map(|&value| value.to_owned()).collect()))
+    }
+
+    #[test]
+    fn quotes_and_lines() {
+        let text = "\r\na,b\r\n\r\n1,\"x\"\"\n\ny\"\r\n\n2,\"\n\"";
+        let found = read(text, |r| r).unwrap();
+        assert_eq!(found, [row(4, &["1", "x\"\n\ny"]), row(8, &["2", "\n"])]);
+        // With and without a newline at the end.
+        for text in ["a\n\"x\n\"", "a\n\"x\n\"\n", "a\r\n\"x\n\"\r\n\r\n"] {
+            assert_eq!(read(text, |r| r).unwrap(), [row(2, &["x\n"])], "{text:?}");
+        }
+    }
+
+    #[test]
+    fn tabs_without_quotes() {
+        let tsv = |reader: DelimitedReader| reader.delimiter('\t').quote(None);
+        assert_eq!(read("a\tb\n\"x\ty\"\n", tsv).unwrap(), [row(2, &["\"x", "y\""])]);
+        let named = |reader: DelimitedReader| reader.names(vec!["n".into(), "m".into()]);
+        assert_eq!(read("1,2", named).unwrap(), [row(1, &["1", "2"])]);
+    }
+
+    #[test]
+    fn malformed_rows() {
+        let found = read(b"a,b\n1\n2,3\n4,\xff\n5,6".as_slice(), |r| r).unwrap();
+        assert!(
+            found[0].as_ref().unwrap_err().contains(":2: expected 2 value(s), one for each column, found 1")
+        );
+        assert_eq!(found[1], row(3, &["2", "3"]));
+        assert!(found[2].as_ref().unwrap_err().contains(":4, field `b`: expected UTF-8"));
+        assert_eq!(found[3], row(5, &["5", "6"]));
+    }
+
+    #[test]
+    fn a_quote_that_is_never_closed() {
+        for text in ["a\n1\n\"2\n3\n", "a\n1\n\"2\n3", "a\n1\n\""] {
+            let found = read(text, |r| r).unwrap();
+            assert_eq!(found.len(), 2);
+            let error = found[1].as_ref().unwrap_err();
+            assert!(
+                error.contains("closing quote for each quote, found one without, in the row from line 3"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_row_that_is_too_long() {
+        let long = format!("a\n1\n\"{}", "xyz\n".repeat(100_000));
+        let found = read(long, |r| r.longest(1000)).unwrap();
+        assert_eq!(found.len(), 2);
+        assert!(found[1].as_ref().unwrap_err().contains("a longer one, from line 3"), "{found:?}");
+    }
+
+    #[test]
+    fn names() {
+        assert!(read("a,b,a\n", |r| r).unwrap_err().contains("two columns called \"a\""));
+        assert!(read("\"a\n", |r| r).unwrap_err().contains("closing quote"));
+        assert_eq!(read("", |r| r), Ok(vec![]));
+        for (wrong, name) in [('é', "delimiter"), ('\n', "delimiter"), ('"', "quote")] {
+            assert!(read("", |r| r.delimiter(wrong)).unwrap_err().contains(name));
+        }
+    }
+}

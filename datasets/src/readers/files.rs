@@ -1,0 +1,208 @@
+//! Finding the files of a data set.
+
+use std::{
+    ffi::OsStr,
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use glob::{MatchOptions, glob_with};
+
+use super::folder;
+use crate::DataError;
+
+/// The endings of packed files, which say nothing about what is in them.
+const PACKED: [&str; 2] = ["gz", "zst"];
+
+/// The files that a reader reads, each one a part.
+///
+/// # Example
+///
+/// ```
+/// use firebrick_datasets::Files;
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let folder = folder.path();
+/// std::fs::write(folder.join("b.jsonl.gz"), "")?;
+/// std::fs::write(folder.join("a.jsonl"), "")?;
+/// std::fs::write(folder.join("notes.txt"), "")?;
+///
+/// let files = Files::find([folder], &["jsonl"])?;
+/// assert_eq!(files.paths()[0].file_name().unwrap(), "a.jsonl");
+/// assert_eq!(files.paths().len(), 2);
+///
+/// let files = Files::find([folder.join("*.txt")], &["jsonl"])?;
+/// assert_eq!(files.paths().len(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Files {
+    paths: Vec<Arc<Path>>,
+}
+
+impl Files {
+    /// The files that these paths stand for, in the order of the paths.
+    ///
+    /// Each path is one of these:
+    ///
+    /// - a file, which is taken whatever its name
+    /// - a folder: all files in it and below it that have one of the `extensions`, in the order of
+    ///   their names. An extension is given without a dot, in any case, and a `.gz` or `.zst` after
+    ///   it does not matter: `a.jsonl.gz` has the extension `jsonl`. Hidden files and folders,
+    ///   folders that hold a `CACHEDIR.TAG`, and symbolic links are left out
+    /// - a pattern with `*`, `?`, `[a-z]` or `**`: all files that match, in the order of their
+    ///   names. Hidden ones match only if the pattern has their dot
+    ///
+    /// A file that is found twice is read twice.
+    ///
+    /// # Errors
+    ///
+    /// - [`DataError::Io`] if a path or a folder cannot be read
+    /// - [`DataError::NoFiles`] if a folder has no file with one of the extensions
+    /// - [`DataError::Pattern`] if nothing matches a pattern, or if it is no valid pattern
+    pub fn find<P: AsRef<Path>>(
+        paths: impl IntoIterator<Item = P>,
+        extensions: &[&str],
+    ) -> Result<Self, DataError> {
+        let mut found = Vec::new();
+        for path in paths {
+            add(path.as_ref(), extensions, &mut found)?;
+        }
+        Ok(found.into())
+    }
+
+    /// The paths of the files.
+    pub fn paths(&self) -> &[Arc<Path>] {
+        &self.paths
+    }
+
+    /// The file of a part.
+    pub(super) fn part(&self, part: usize) -> Result<&Arc<Path>, DataError> {
+        self.paths.get(part).ok_or(DataError::NoPart { part, parts: self.paths.len() })
+    }
+}
+
+/// These files, as they are: nothing is looked for.
+impl From<Vec<PathBuf>> for Files {
+    fn from(paths: Vec<PathBuf>) -> Self {
+        Self { paths: paths.into_iter().map(Arc::from).collect() }
+    }
+}
+
+/// This one file.
+impl From<&Path> for Files {
+    fn from(path: &Path) -> Self {
+        Self { paths: vec![path.into()] }
+    }
+}
+
+/// This one file.
+impl From<PathBuf> for Files {
+    fn from(path: PathBuf) -> Self {
+        Self { paths: vec![path.into()] }
+    }
+}
+
+fn add(path: &Path, extensions: &[&str], found: &mut Vec<PathBuf>) -> Result<(), DataError> {
+    let missing = match fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => {
+            let files = folder::documents(path, extensions)?;
+            if files.is_empty() {
+                let extensions = extensions.iter().map(|&one| one.to_owned()).collect();
+                return Err(DataError::NoFiles { path: path.to_owned(), extensions });
+            }
+            found.extend(files);
+            return Ok(());
+        }
+        Ok(_) => {
+            found.push(path.to_owned());
+            return Ok(());
+        }
+        Err(error) => error,
+    };
+    // Only what is no path is a pattern: names may hold brackets.
+    match path.to_str() {
+        Some(pattern) if pattern.contains(['*', '?', '[']) => add_matches(pattern, found),
+        _ => Err(DataError::io(path)(missing)),
+    }
+}
+
+fn add_matches(pattern: &str, found: &mut Vec<PathBuf>) -> Result<(), DataError> {
+    let refused = |reason: String| DataError::Pattern { pattern: pattern.to_owned(), reason };
+    let options = MatchOptions { require_literal_leading_dot: true, ..MatchOptions::new() };
+    let before = found.len();
+    for path in glob_with(pattern, options).map_err(|error| refused(error.to_string()))? {
+        let path = path.map_err(|error| {
+            let place = error.path().to_owned();
+            DataError::io(&place)(error.into())
+        })?;
+        if !path.is_dir() {
+            found.push(path);
+        }
+    }
+    if found.len() == before { Err(refused("nothing matches it".into())) } else { Ok(()) }
+}
+
+/// The extension of a file in lower case, without that of its packing.
+pub(super) fn extension(path: &Path) -> Option<String> {
+    let of = |path: &Path| path.extension().and_then(OsStr::to_str).map(str::to_ascii_lowercase);
+    let last = of(path)?;
+    if PACKED.contains(&last.as_str()) { of(Path::new(path.file_stem()?)) } else { Some(last) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is found in a folder with these files, relative to it.
+    fn find(files: &[&str], paths: &[&str], extensions: &[&str]) -> Result<Vec<String>, DataError> {
+        let folder = tempfile::tempdir().unwrap();
+        for name in files {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
+        }
+        let found = Files::find(paths.iter().map(|path| folder.path().join(path)), extensions)?;
+        let name = |path: &Arc<Path>| path.strip_prefix(folder.path()).unwrap().display().to_string();
+        Ok(found.paths().iter().map(name).collect())
+    }
+
+    #[test]
+    fn files_folders_and_patterns() {
+        let files = ["b.csv", "a.csv", "x.txt", ".h.csv", "in/c.csv.gz", "in/d.csv", "[1].csv"];
+        let found = |path: &str| find(&files, &[path], &["csv"]).unwrap();
+        assert_eq!(found("x.txt"), ["x.txt"]);
+        assert_eq!(found(""), ["[1].csv", "a.csv", "b.csv", "in/c.csv.gz", "in/d.csv"]);
+        assert_eq!(found("*.csv"), ["[1].csv", "a.csv", "b.csv"]);
+        assert_eq!(found("[ab].csv"), ["a.csv", "b.csv"]);
+        // A file of that name goes first.
+        assert_eq!(found("[1].csv"), ["[1].csv"]);
+        assert_eq!(found("**/d.*"), ["in/d.csv"]);
+        assert_eq!(found("*"), ["[1].csv", "a.csv", "b.csv", "x.txt"]);
+        assert_eq!(find(&files, &["b.csv", "*.txt", "in"], &["csv"]).unwrap().len(), 4);
+    }
+
+    #[test]
+    fn what_is_not_found() {
+        let error = |path: &str| find(&["a.csv"], &[path], &["txt"]).unwrap_err();
+        assert!(matches!(error("b.csv"), DataError::Io { .. }));
+        assert!(matches!(error(""), DataError::NoFiles { .. }));
+        for pattern in ["*.txt", "[a", "a***b"] {
+            let error = error(pattern);
+            assert!(matches!(error, DataError::Pattern { .. }), "{error:?}");
+            assert!(error.to_string().contains(pattern), "{error}");
+        }
+    }
+
+    #[test]
+    fn extensions_without_packing() {
+        let of = |path: &str| extension(Path::new(path));
+        for path in ["a.b.TXT", "a.txt.gz", "x/a.txt.ZST"] {
+            assert_eq!(of(path).as_deref(), Some("txt"), "{path}");
+        }
+        for path in ["a", ".txt", "a.gz", ".txt.gz", "txt.gz"] {
+            assert_eq!(of(path), None, "{path}");
+        }
+    }
+}

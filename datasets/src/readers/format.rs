@@ -1,0 +1,256 @@
+//! The formats by name.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    ConllReader, DelimitedReader, Files, JsonlReader, ParallelReader, ParquetReader, Reader, Tags,
+    TextReader, TextUnit, files,
+};
+use crate::DataError;
+
+/// A format of files, with what has to be known to read it.
+///
+/// It has the shape that a run file writes, in which each setting may be left out:
+///
+/// | in a run file | reader |
+/// |---|---|
+/// | `Text(unit: Line, keep_blank: false)` | [`TextReader`] |
+/// | `Jsonl` | [`JsonlReader`] |
+/// | `Csv(delimiter: ',', quote: Some('"'), names: None)` | [`DelimitedReader`] |
+/// | `Tsv` | [`DelimitedReader::tsv`] |
+/// | `Conll(word: 0, label: -1, comments: false, tokens_only: false, tags: Keep)` | [`ConllReader`] |
+/// | `Parallel(source: "en", target: "fr", keep_blank: false)` | [`ParallelReader`] |
+/// | `Parquet` | [`ParquetReader`] |
+///
+/// # Example
+///
+/// ```
+/// use std::path::Path;
+/// use firebrick_datasets::{Format, TextUnit};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let folder = folder.path();
+/// std::fs::write(folder.join("a.jsonl"), "{\"text\": \"hello\"}\n")?;
+///
+/// let paths = [folder.join("*.jsonl")];
+/// let reader = Format::of(&paths[0])?.open(&paths)?;
+/// assert_eq!(reader.open(0)?.next().unwrap()?.text("text")?, "hello");
+/// assert_eq!(Format::of(Path::new("a.md.gz"))?, Format::Text { unit: TextUnit::Line, keep_blank: false });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub enum Format {
+    /// Plain text.
+    Text {
+        /// What is one record. A line by default.
+        #[serde(default)]
+        unit: TextUnit,
+        /// Whether a blank line is a record too. Not by default.
+        #[serde(default)]
+        keep_blank: bool,
+    },
+    /// JSON lines.
+    Jsonl,
+    /// Columns with a delimiter, and quotes.
+    Csv {
+        /// What separates values. A comma by default.
+        #[serde(default = "comma")]
+        delimiter: char,
+        /// What stands around values. A double quote by default; `None` for nothing.
+        #[serde(default = "double_quote")]
+        quote: Option<char>,
+        /// The names of the columns. By default, the first row has them.
+        #[serde(default)]
+        names: Option<Vec<String>>,
+    },
+    /// Columns separated by tabs, without quotes. The first row has their names.
+    Tsv,
+    /// Words with labels, one word a line.
+    Conll {
+        /// The column of the words, from 0, or from -1 for the last backwards. 0 by default.
+        #[serde(default)]
+        word: i32,
+        /// The column of the labels. -1 by default.
+        #[serde(default = "last")]
+        label: i32,
+        /// Whether lines that begin with `#` are comments. Not by default.
+        #[serde(default)]
+        comments: bool,
+        /// Whether to leave out the ranges and empty nodes of CoNLL-U. Not by default.
+        #[serde(default)]
+        tokens_only: bool,
+        /// What to do with the labels. They are kept by default.
+        #[serde(default)]
+        tags: Tags,
+    },
+    /// Two files, line by line. A path is what their names begin with: `data/train` stands for
+    /// `data/train.en` and `data/train.fr`, each also with `.gz` or `.zst`.
+    Parallel {
+        /// The ending of the first file, and the name of its field.
+        source: String,
+        /// The ending of the second file, and the name of its field.
+        target: String,
+        /// Whether pairs with a blank side are records. By default they are malformed.
+        #[serde(default)]
+        keep_blank: bool,
+    },
+    /// Parquet.
+    Parquet,
+}
+
+fn comma() -> char {
+    ','
+}
+
+fn double_quote() -> Option<char> {
+    Some('"')
+}
+
+fn last() -> i32 {
+    -1
+}
+
+impl Format {
+    /// The format that the ending of a path or pattern says, with default settings. A `.gz` or `.zst`
+    /// after it does not matter. A `.json` has to hold JSON lines. For `.conllu`, words are in column 1, labels (UPOS) in column 3.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::UnknownFormat`] if it is no known ending.
+    pub fn of(path: &Path) -> Result<Self, DataError> {
+        let conll = |word, label, universal| Self::Conll {
+            word,
+            label,
+            comments: universal,
+            tokens_only: universal,
+            tags: Tags::Keep,
+        };
+        Ok(match files::extension(path).as_deref() {
+            Some("txt" | "md") => Self::Text { unit: TextUnit::Line, keep_blank: false },
+            Some("jsonl" | "ndjson" | "json") => Self::Jsonl,
+            Some("csv") => Self::Csv { delimiter: comma(), quote: double_quote(), names: None },
+            Some("tsv") => Self::Tsv,
+            Some("conll" | "iob" | "bio") => conll(0, last(), false),
+            Some("conllu") => conll(1, 3, true),
+            Some("parquet") => Self::Parquet,
+            _ => return Err(DataError::UnknownFormat { path: path.to_owned(), known: known() }),
+        })
+    }
+
+    /// The endings of files that are looked for in a folder. A `.json` is not among them: in a folder
+    /// it mostly describes the data.
+    pub fn extensions(&self) -> &'static [&'static str] {
+        match self {
+            Self::Text { .. } => &["txt", "md"],
+            Self::Jsonl => &["jsonl", "ndjson"],
+            Self::Csv { .. } => &["csv"],
+            Self::Tsv => &["tsv"],
+            Self::Conll { .. } => &["conll", "iob", "bio", "conllu"],
+            Self::Parallel { .. } => &[],
+            Self::Parquet => &["parquet"],
+        }
+    }
+
+    /// A reader of this format for the files that these paths stand for, as [`Files::find`] finds
+    /// them.
+    ///
+    /// # Errors
+    ///
+    /// What [`Files::find`] can run into.
+    pub fn open<P: AsRef<Path>>(&self, paths: &[P]) -> Result<Box<dyn Reader>, DataError> {
+        let found = || Files::find(paths, self.extensions());
+        Ok(match self {
+            Self::Text { unit, keep_blank } => {
+                Box::new(TextReader::new(found()?).unit(*unit).keep_blank(*keep_blank))
+            }
+            Self::Jsonl => Box::new(JsonlReader::new(found()?)),
+            Self::Csv { delimiter, quote, names } => {
+                let reader = DelimitedReader::csv(found()?).delimiter(*delimiter).quote(*quote);
+                Box::new(match names {
+                    Some(names) => reader.names(names.clone()),
+                    None => reader,
+                })
+            }
+            Self::Tsv => Box::new(DelimitedReader::tsv(found()?)),
+            Self::Conll { word, label, comments, tokens_only, tags } => {
+                let reader = ConllReader::new(found()?).word(*word).label(*label);
+                Box::new(reader.comments(*comments).tokens_only(*tokens_only).tags(*tags))
+            }
+            Self::Parallel { source, target, keep_blank } => {
+                let side = |ending: &str| paths.iter().map(|path| file_of(path.as_ref(), ending)).collect();
+                let sides: (Vec<PathBuf>, Vec<PathBuf>) = (side(source), side(target));
+                Box::new(
+                    ParallelReader::new(sides.0, sides.1)?.fields(source, target).keep_blank(*keep_blank),
+                )
+            }
+            Self::Parquet => Box::new(ParquetReader::new(found()?)),
+        })
+    }
+}
+
+/// The known endings, as a message lists them.
+fn known() -> String {
+    "txt, md, jsonl, ndjson, json, csv, tsv, conll, iob, bio, conllu, parquet".into()
+}
+
+/// The file with this ending, packed if only such a one is there.
+fn file_of(prefix: &Path, ending: &str) -> PathBuf {
+    let with = |packing: &str| {
+        let mut name = prefix.as_os_str().to_owned();
+        name.push(format!(".{}{packing}", ending.trim_start_matches('.')));
+        PathBuf::from(name)
+    };
+    let packed = [".gz", ".zst"].map(with).into_iter().find(|path| path.exists());
+    let plain = with("");
+    if plain.exists() { plain } else { packed.unwrap_or(plain) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, io::Write};
+
+    use super::*;
+
+    #[test]
+    fn every_known_ending_is_known() {
+        for ending in known().split(", ") {
+            let format = Format::of(Path::new(&format!("a.b/x.{ending}.gz"))).unwrap();
+            assert!(format.extensions().contains(&ending) || ending == "json");
+        }
+        for path in ["x", "x.gz", "x.xml", "txt", ".txt", "x.txt.bz2"] {
+            let error = Format::of(Path::new(path)).unwrap_err().to_string();
+            assert!(error.contains("jsonl, ndjson"), "{error}");
+        }
+    }
+
+    #[test]
+    fn settings_may_be_left_out() {
+        let read = |json: &str| serde_json::from_str::<Format>(json);
+        let default = |path: &str| Format::of(Path::new(path)).unwrap();
+        assert_eq!(read(r#"{"Conll": {}}"#).unwrap(), default("x.conll"));
+        assert_eq!(read(r#"{"Csv": {}}"#).unwrap(), default("x.csv"));
+        assert_eq!(read(r#"{"Text": {}}"#).unwrap(), default("x.txt"));
+        assert!(read(r#"{"Conll": {"lable": 1}}"#).is_err());
+    }
+
+    #[test]
+    fn parallel_files_by_their_prefix() {
+        let folder = tempfile::tempdir().unwrap();
+        let prefix = folder.path().join("train.v1");
+        fs::write(folder.path().join("train.v1.en"), "Hello.\n").unwrap();
+        let packed = fs::File::create(folder.path().join("train.v1.fr.gz")).unwrap();
+        let mut packed = flate2::write::GzEncoder::new(packed, flate2::Compression::fast());
+        packed.write_all(b"Bonjour.\n").unwrap();
+        packed.finish().unwrap();
+        let format = Format::Parallel { source: "en".into(), target: "fr".into(), keep_blank: false };
+        let reader = format.open(&[&prefix]).unwrap();
+        let pair = reader.open(0).unwrap().next().unwrap().unwrap();
+        assert_eq!((pair.text("en").unwrap(), pair.text("fr").unwrap()), ("Hello.", "Bonjour."));
+
+        let error = format.open(&["no/such"]).unwrap().open(0).err().unwrap();
+        assert!(error.to_string().contains("no/such.en"), "{error}");
+    }
+}

@@ -1,0 +1,185 @@
+//! A file line by line.
+
+use std::{
+    io::{self, BufRead},
+    path::Path,
+    sync::Arc,
+};
+
+use super::{Place, unpacked::Unpacked};
+use crate::DataError;
+
+/// The most bytes of one record, unless a reader is told otherwise: 64 MiB.
+///
+/// It keeps a file without line ends, or a small packed file that unpacks to a huge one, from
+/// filling the memory.
+pub(super) const LONGEST_RECORD: usize = 64 << 20;
+
+/// The lines of a file, numbered from 1, without their ends (`\n` or `\r\n`).
+///
+/// After an error that is about one record, which here is a line, the next line follows.
+pub(super) struct Lines {
+    source: Unpacked,
+    longest: usize,
+    /// The number of the last line that was read.
+    number: u64,
+    line: Vec<u8>,
+}
+
+impl Lines {
+    pub(super) fn open(path: &Arc<Path>, longest: usize) -> Result<Self, DataError> {
+        Ok(Self { source: Unpacked::open(path)?, longest, number: 0, line: Vec::new() })
+    }
+
+    /// The file.
+    pub(super) fn path(&self) -> &Arc<Path> {
+        self.source.path()
+    }
+
+    /// The number of the line that was read last.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The place of a line.
+    pub(super) fn place(&self, line: u64) -> Place {
+        Place { file: self.source.path().clone(), line }
+    }
+
+    /// The next line, or none at the end of the file.
+    pub(super) fn next(&mut self) -> Result<Option<&str>, DataError> {
+        self.line.clear();
+        let whole = match self.read_line() {
+            Ok(Some(whole)) => whole,
+            Ok(None) => return Ok(None),
+            Err(error) => return Err(DataError::io(self.path())(error)),
+        };
+        self.number += 1;
+        if !whole {
+            // It is freed: it may be the only long one.
+            self.line = Vec::new();
+            return Err(self.malformed(format!("a line of at most {} bytes", self.longest), "a longer one"));
+        }
+        let line = self.line.strip_suffix(b"\r").unwrap_or(&self.line);
+        match str::from_utf8(line) {
+            Ok(line) => Ok(Some(line)),
+            Err(error) => {
+                let offset = error.valid_up_to();
+                let byte = line.get(offset).copied().unwrap_or_default();
+                Err(self.malformed(
+                    "UTF-8 text",
+                    format!("the byte {byte:#04x} as byte {} of the line", offset + 1),
+                ))
+            }
+        }
+    }
+
+    /// Reads on to the end of the line, and says if all of it was kept; none at the end of the file.
+    fn read_line(&mut self) -> io::Result<Option<bool>> {
+        let mut read = false;
+        let mut whole = true;
+        loop {
+            let available = self.source.fill_buf()?;
+            if available.is_empty() {
+                return Ok(read.then_some(whole));
+            }
+            read = true;
+            let end = available.iter().position(|&byte| byte == b'\n');
+            let part = &available[..end.unwrap_or(available.len())];
+            whole &= part.len() <= self.longest.saturating_sub(self.line.len());
+            if whole {
+                self.line.extend_from_slice(part);
+            }
+            let length = part.len() + usize::from(end.is_some());
+            self.source.consume(length);
+            if end.is_some() {
+                return Ok(Some(whole));
+            }
+        }
+    }
+
+    /// The error of the line that was read last.
+    fn malformed(&self, expected: impl Into<String>, found: impl Into<String>) -> DataError {
+        DataError::Record {
+            place: self.place(self.number),
+            field: None,
+            expected: expected.into(),
+            found: found.into(),
+        }
+    }
+}
+
+/// Whether there is nothing in a line but spaces and tabs.
+///
+/// Other white space, such as a no-break space, counts as text: it can be a word of a corpus.
+pub(super) fn is_blank(line: &str) -> bool {
+    line.bytes().all(|byte| byte.is_ascii_whitespace())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The lines of a file with this content: their numbers, and their texts or else their errors.
+    fn lines(bytes: &[u8], longest: usize) -> Vec<(u64, Result<String, String>)> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), bytes).unwrap();
+        let mut lines = Lines::open(&file.path().into(), longest).unwrap();
+        let mut read = Vec::new();
+        while let Some(line) = lines.next().map(|line| line.map(str::to_owned)).transpose() {
+            read.push((lines.number(), line.map_err(|error| error.to_string())));
+        }
+        read
+    }
+
+    #[test]
+    fn ends_of_lines() {
+        let read = lines(b"\xef\xbb\xbfa\r\n\r\nb\rc\nd", 100);
+        let expected = ["a", "", "b\rc", "d"];
+        assert_eq!(read.len(), expected.len());
+        for ((number, line), (index, text)) in read.into_iter().zip(expected.into_iter().enumerate()) {
+            assert_eq!((number, line.unwrap().as_str()), (index as u64 + 1, text));
+        }
+    }
+
+    #[test]
+    fn after_a_malformed_line_comes_the_next() {
+        let long = "x".repeat(200_000);
+        let read = lines(format!("12345\n123456\n{long}\r\nok\n{long}").as_bytes(), 5);
+        assert_eq!(read[0].1.as_deref(), Ok("12345"));
+        assert!(read[1].1.as_ref().unwrap_err().contains(":2: expected a line of at most 5 bytes"));
+        assert!(read[2].1.is_err());
+        assert_eq!(read[3], (4, Ok("ok".into())));
+        assert!(read[4].1.is_err());
+        assert_eq!(read.len(), 5);
+
+        let read = lines(b"ab\xffc\nok\n", 100);
+        let error = read[0].1.as_ref().unwrap_err();
+        assert!(
+            error.contains(":1: expected UTF-8 text, found the byte 0xff as byte 3 of the line"),
+            "{error}"
+        );
+        assert_eq!(read[1], (2, Ok("ok".into())));
+    }
+
+    #[test]
+    fn blank_lines() {
+        assert!(is_blank("") && is_blank(" \t"));
+        assert!(!is_blank("\u{a0}") && !is_blank("x"));
+    }
+
+    proptest! {
+        #[test]
+        fn the_same_lines_as_of_a_text(text in "[a-cé\r\n]{0,40}") {
+            let read: Vec<_> = lines(text.as_bytes(), 100).into_iter().map(|(_, line)| line.unwrap()).collect();
+            // The standard library keeps a last `\r` without `\n`.
+            let text = if text.ends_with('\r') { text + "\n" } else { text };
+            let expected: Vec<_> = text.lines().collect();
+            prop_assert_eq!(read, expected);
+        }
+    }
+}

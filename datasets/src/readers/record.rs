@@ -1,0 +1,181 @@
+//! One record, and where it came from.
+
+use std::{fmt, path::Path, sync::Arc};
+
+use crate::DataError;
+
+/// Where a record came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The file.
+    pub file: Arc<Path>,
+    /// The line on which the record begins, from 1; in a format without lines, its number.
+    pub line: u64,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file.display(), self.line)
+    }
+}
+
+/// One value of a record.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    /// Nothing.
+    Null,
+    /// Yes or no.
+    Bool(bool),
+    /// A whole number.
+    Integer(i64),
+    /// Any other number.
+    Float(f64),
+    /// A text.
+    Text(String),
+    /// Several values.
+    List(Vec<Value>),
+    /// Values with names.
+    Map(Vec<(String, Value)>),
+}
+
+/// One record: named values, and the place that errors name.
+///
+/// A name may be a path: `translation.en` is the value `en` of the map `translation`, unless a
+/// value is called `translation.en` as a whole.
+///
+/// # Example
+///
+/// ```
+/// use std::{path::Path, sync::Arc};
+/// use firebrick_datasets::{Place, Record, Value};
+///
+/// let place = Place { file: Path::new("train.jsonl").into(), line: 3 };
+/// let record = Record::new(place, vec![("text".into(), Value::Text("hello".into()))]);
+/// assert_eq!(record.text("text")?, "hello");
+///
+/// let error = record.text("txt").unwrap_err().to_string();
+/// assert!(error.starts_with("train.jsonl:3, field `txt`: expected a text, found nothing"));
+/// # Ok::<(), firebrick_datasets::DataError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct Record {
+    place: Place,
+    fields: Vec<(Arc<str>, Value)>,
+}
+
+impl Record {
+    /// A record of these fields.
+    pub fn new(place: Place, fields: Vec<(Arc<str>, Value)>) -> Self {
+        Self { place, fields }
+    }
+
+    /// Where it came from.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// The names of the fields, in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.fields.iter().map(|(name, _)| &**name)
+    }
+
+    /// The value at a path.
+    pub fn get(&self, path: &str) -> Option<&Value> {
+        if let Some((_, value)) = self.fields.iter().find(|(name, _)| **name == *path) {
+            return Some(value);
+        }
+        let (first, rest) = path.split_once('.')?;
+        let (_, value) = self.fields.iter().find(|(name, _)| **name == *first)?;
+        value.get(rest)
+    }
+
+    /// The text at a path.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::Record`] if there is none.
+    pub fn text(&self, path: &str) -> Result<&str, DataError> {
+        match self.get(path) {
+            Some(Value::Text(text)) => Ok(text),
+            _ => Err(self.expected(path, "a text")),
+        }
+    }
+
+    /// The texts of the list at a path.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::Record`] if there is no list, or if something in it is not a text.
+    pub fn texts(&self, path: &str) -> Result<Vec<&str>, DataError> {
+        let Some(Value::List(values)) = self.get(path) else {
+            return Err(self.expected(path, "a list of texts"));
+        };
+        let texts = values.iter().map(|value| match value {
+            Value::Text(text) => Some(text.as_str()),
+            _ => None,
+        });
+        texts.collect::<Option<_>>().ok_or_else(|| self.expected(path, "a list of texts"))
+    }
+
+    /// The error of a field that is not what it should be. It says what is there.
+    pub fn expected(&self, path: &str, expected: impl Into<String>) -> DataError {
+        let found = match self.get(path) {
+            Some(value) => value.to_string(),
+            None => {
+                let names: Vec<_> = self.names().take(20).collect();
+                format!("nothing; the fields are {}", brief(&names.join(", ")))
+            }
+        };
+        self.mismatch(path, expected, found)
+    }
+
+    /// The error of a field in which something else was found than expected.
+    pub fn mismatch(&self, path: &str, expected: impl Into<String>, found: impl Into<String>) -> DataError {
+        DataError::Record {
+            place: self.place.clone(),
+            field: Some(path.to_owned()),
+            expected: expected.into(),
+            found: found.into(),
+        }
+    }
+}
+
+impl Value {
+    fn get(&self, path: &str) -> Option<&Value> {
+        let Self::Map(fields) = self else { return None };
+        if let Some((_, value)) = fields.iter().find(|(name, _)| name == path) {
+            return Some(value);
+        }
+        let (first, rest) = path.split_once('.')?;
+        fields.iter().find(|(name, _)| name == first)?.1.get(rest)
+    }
+}
+
+/// The beginning of a text that may be long, for a message.
+pub(super) fn brief(text: &str) -> String {
+    /// In characters.
+    const LONGEST: usize = 200;
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// As an error shows it: in a few words, however long it is.
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Null => write!(f, "null"),
+            Self::Bool(value) => write!(f, "{value}"),
+            Self::Integer(value) => write!(f, "the number {value}"),
+            Self::Float(value) => write!(f, "the number {value}"),
+            Self::Text(text) => {
+                let short: String = text.chars().take(40).collect();
+                let dots = if short.len() < text.len() { "…" } else { "" };
+                write!(f, "the text {short:?}{dots}")
+            }
+            Self::List(values) => write!(f, "a list of {}", values.len()),
+            Self::Map(fields) => write!(f, "a map of {}", fields.len()),
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Opening a file of text, packed or not.
+
+use std::{
+    fs::{self, File},
+    io::{self, BufRead, BufReader, Cursor, Read},
+    path::Path,
+    sync::Arc,
+};
+
+use flate2::bufread::MultiGzDecoder;
+
+use crate::DataError;
+
+/// Bytes of a file that are read at once.
+const BUFFER: usize = 64 << 10;
+
+/// What a file can begin with, and what it then is.
+const PACKINGS: [(&[u8], Packing); 5] = [
+    (b"\x1f\x8b", Packing::Gzip),
+    (b"\x28\xb5\x2f\xfd", Packing::Zstd),
+    (b"BZh91AY&SY", Packing::Foreign("bzip2 data")),
+    (b"\xfd7zXZ\0", Packing::Foreign("xz data")),
+    (b"PK\x03\x04", Packing::Foreign("a zip archive")),
+];
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Packing {
+    None,
+    Gzip,
+    Zstd,
+    Foreign(&'static str),
+}
+
+/// The text of a file as bytes, unpacked while it is read, without a byte order mark.
+///
+/// What it is packed with is told from its first bytes, not from its name: gzip with any number of
+/// members, or zstd with any number of frames. Errors name how far it got.
+pub(super) struct Unpacked {
+    path: Arc<Path>,
+    packing: Packing,
+    inner: Box<dyn BufRead + Send>,
+    /// Bytes of text that were given out.
+    given: u64,
+    /// Bytes of the byte order mark, which were not.
+    mark: u64,
+}
+
+impl Unpacked {
+    /// Opens an ordinary file. A device or a pipe may have no end.
+    pub(super) fn open(path: &Arc<Path>) -> Result<Self, DataError> {
+        let (packing, packed) = detect(path).map_err(DataError::io(path))?;
+        let unpacked: Box<dyn BufRead + Send> = match packing {
+            Packing::None => Box::new(packed),
+            Packing::Gzip => Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(packed))),
+            Packing::Zstd => {
+                let decoder =
+                    zstd::stream::read::Decoder::with_buffer(packed).map_err(DataError::io(path))?;
+                Box::new(BufReader::with_capacity(BUFFER, decoder))
+            }
+            Packing::Foreign(found) => return Err(not_text(path, found)),
+        };
+        let mut unpacked = Self { path: path.clone(), packing, inner: unpacked, given: 0, mark: 0 };
+
+        let mut start = Vec::new();
+        unpacked.by_ref().take(3).read_to_end(&mut start).map_err(DataError::io(path))?;
+        unpacked.given = 0;
+        if start.starts_with(b"\xff\xfe") || start.starts_with(b"\xfe\xff") {
+            return Err(not_text(path, "UTF-16 text, which is not UTF-8"));
+        }
+        if start == b"\xef\xbb\xbf" {
+            unpacked.mark = 3;
+        } else {
+            unpacked.inner = Box::new(Cursor::new(start).chain(unpacked.inner));
+        }
+        Ok(unpacked)
+    }
+
+    pub(super) fn path(&self) -> &Arc<Path> {
+        &self.path
+    }
+
+    /// All of the text that is left.
+    pub(super) fn read_text(mut self) -> Result<String, DataError> {
+        let mut bytes = Vec::new();
+        self.read_to_end(&mut bytes).map_err(DataError::io(&self.path))?;
+        String::from_utf8(bytes).map_err(|error| DataError::NotUtf8 {
+            path: self.path.to_path_buf(),
+            offset: error.utf8_error().valid_up_to() + self.mark as usize,
+        })
+    }
+
+    /// An error of the decoder, with how far it got.
+    fn failed(&self, error: io::Error) -> io::Error {
+        let packing = match self.packing {
+            Packing::Gzip => "gzip",
+            Packing::Zstd => "zstd",
+            Packing::None | Packing::Foreign(_) => return error,
+        };
+        let given = self.given;
+        let problem = if error.kind() == io::ErrorKind::UnexpectedEof {
+            "end too early".to_owned()
+        } else {
+            format!("are damaged ({error})")
+        };
+        io::Error::new(error.kind(), format!("the {packing} data {problem}, {given} bytes into the text"))
+    }
+}
+
+impl Read for Unpacked {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let available = self.fill_buf()?;
+        let length = available.len().min(into.len());
+        into[..length].copy_from_slice(&available[..length]);
+        self.consume(length);
+        Ok(length)
+    }
+}
+
+impl BufRead for Unpacked {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        // Twice, as the borrow checker cannot see that nothing is borrowed after an error. The
+        // second call returns what the first one has buffered.
+        loop {
+            match self.inner.fill_buf() {
+                Ok(_) => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.failed(error)),
+            }
+        }
+        self.inner.fill_buf()
+    }
+
+    fn consume(&mut self, length: usize) {
+        self.given += length as u64;
+        self.inner.consume(length);
+    }
+}
+
+/// A file of bytes that are not text, read as it is.
+pub(super) fn open_ordinary(path: &Path) -> io::Result<File> {
+    // Before it is opened: that of a pipe would wait for the other side.
+    let metadata = fs::metadata(path)?;
+    if metadata.is_dir() {
+        return Err(io::Error::other("this is a folder, not a file"));
+    }
+    if !metadata.is_file() {
+        return Err(io::Error::other("this is no ordinary file"));
+    }
+    File::open(path)
+}
+
+fn detect(path: &Path) -> io::Result<(Packing, BufReader<impl Read + Send + use<>>)> {
+    let mut file = open_ordinary(path)?;
+    let mut start = Vec::new();
+    file.by_ref().take(10).read_to_end(&mut start)?;
+    let known = PACKINGS.iter().find(|(magic, _)| start.starts_with(magic));
+    let packing = match known {
+        Some(&(_, packing)) => packing,
+        None if is_skippable_frame(&start) => Packing::Zstd,
+        None => Packing::None,
+    };
+    Ok((packing, BufReader::with_capacity(BUFFER, Cursor::new(start).chain(file))))
+}
+
+/// Whether zstd data begin with a frame without text, as parallel packers write them.
+fn is_skippable_frame(start: &[u8]) -> bool {
+    matches!(start, [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..])
+}
+
+fn not_text(path: &Path, found: &str) -> DataError {
+    DataError::File {
+        path: path.to_owned(),
+        expected: "UTF-8 text, plain or packed with gzip or zstd".into(),
+        found: found.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use flate2::{Compression, write::GzEncoder};
+
+    use super::*;
+
+    fn gzip(text: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+        encoder.write_all(text).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn zstd(text: &[u8]) -> Vec<u8> {
+        zstd::encode_all(text, 3).unwrap()
+    }
+
+    fn read(bytes: &[u8]) -> Result<String, DataError> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), bytes).unwrap();
+        Unpacked::open(&file.path().into())?.read_text()
+    }
+
+    #[test]
+    fn any_packing() {
+        let skippable = [b"\x50\x2a\x4d\x18\x02\0\0\0ab".as_slice(), &zstd(b"x")].concat();
+        for (bytes, text) in [
+            (b"".to_vec(), ""),
+            (b"x".to_vec(), "x"),
+            ([gzip(b"one "), gzip(b""), gzip(b"two")].concat(), "one two"),
+            ([zstd(b"one "), zstd(b"two")].concat(), "one two"),
+            (skippable, "x"),
+            (b"\xef\xbb\xbfbom".to_vec(), "bom"),
+            (gzip(b"\xef\xbb\xbfbom"), "bom"),
+            (zstd(b"\xef\xbb\xbf"), ""),
+            (b"\xef\xbb\xbf\xef\xbb\xbf".to_vec(), "\u{feff}"),
+        ] {
+            assert_eq!(read(&bytes).unwrap(), text, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn truncated() {
+        let text: Vec<u8> = (0..100_000_u32).flat_map(|n| n.to_string().into_bytes()).collect();
+        for (name, packed) in [("gzip", gzip(&text)), ("zstd", zstd(&text))] {
+            for kept in [packed.len() / 2, packed.len() - 1, 11] {
+                let error = read(&packed[..kept]).unwrap_err();
+                assert!(matches!(error, DataError::Io { .. }), "{error:?}");
+                let expected = format!("the {name} data end too early, ");
+                assert!(error.to_string().contains(&expected), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn not_text() {
+        for (bytes, found) in [
+            (b"\xff\xfea\0".as_slice(), "found UTF-16 text"),
+            (b"\xfe\xff\0a", "found UTF-16 text"),
+            (&gzip(b"\xff\xfea\0"), "found UTF-16 text"),
+            (b"PK\x03\x04....", "found a zip archive"),
+            (b"\xef\xbb\xbf\xff", "byte 3 starts no valid character"),
+        ] {
+            let error = read(bytes).unwrap_err().to_string();
+            assert!(error.contains(found), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_folder_with_the_name_of_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.txt");
+        fs::create_dir(&path).unwrap();
+        let error = Unpacked::open(&path.into()).err().unwrap().to_string();
+        assert!(error.contains("this is a folder"), "{error}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_device_without_end_is_refused() {
+        let error = Unpacked::open(&Path::new("/dev/zero").into()).err().unwrap();
+        assert!(error.to_string().contains("no ordinary file"), "{error}");
+    }
+}
