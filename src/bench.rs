@@ -12,7 +12,7 @@ use crate::feed::Feed;
 use crate::memory::{Usage, reset_peak};
 use crate::report::median;
 use crate::run::Parts;
-use crate::{Objective, Pass, Report, Run, RunError, Schedule, TrainError};
+use crate::{DataRun, Objective, Pass, Report, Run, RunError, Schedule, TrainError};
 
 /// How long a benchmark is.
 #[derive(Clone, Copy, Debug)]
@@ -108,7 +108,7 @@ impl Bench {
     /// What a Burn user writes by hand, for the same global batches.
     fn raw_round(&self, run: &Run, parts: &Parts) -> Result<(Vec<f64>, usize), RunError> {
         let (mut model, mut optimizer) = run.fresh(parts);
-        let per_window = run.micro_batches();
+        let per_window = DataRun::from(run).micro_batches();
         let mut feed = Feed::new(&parts.data, Cursor::default(), per_window)?;
         let pass = Pass::train(&parts.device);
         let total = self.warmup + self.steps;

@@ -1,14 +1,15 @@
 //! The command line.
 
+use std::io::{IsTerminal, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde::Serialize;
 
-use crate::console::{print, tell};
+use crate::console::{print, tell, terminal_width};
 use crate::dashboard::Terminal;
-use crate::{Bench, BenchReport, Interrupter, Launched, Run, RunError, Show};
+use crate::{Bench, BenchReport, DataRun, Interrupter, Launched, Look, Run, RunError, Show, Tokenized};
 
 /// Trains Burn models. A run is a RON file; every field of it can be overridden.
 #[derive(Debug, Parser)]
@@ -23,7 +24,9 @@ Examples:
   firebrick train examples/causal_lm.ron
   firebrick train examples/tinyshakespeare.ron --set 'data.path=\"input.txt\"' --set steps=500
   firebrick train examples/causal_lm.ron --set 'strategies=[Amp(bf16), Clip(norm: 1.0)]'
-  firebrick bench examples/causal_lm.ron --raw --report json";
+  firebrick bench examples/causal_lm.ron --raw --report json
+  firebrick data examples/causal_lm.ron --batches 1 --rows 8
+  firebrick tokenize examples/causal_lm.ron --output corpus.tokens";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -33,24 +36,29 @@ enum Command {
     /// step, with everything saved), and plain lines on standard error elsewhere. Writes the model, the best
     /// model, the tokenizer, the run and its metrics into the run's `output` folder.
     Train(TrainArgs),
+    /// Shows the first batches as the model will see them, and the data in numbers.
+    ///
+    /// Tokens are decoded, with their labels below: the token or class that the model is to predict
+    /// there, and nothing where no label counts in the loss. Below that are the lengths of the samples,
+    /// the share of padding and the number of supervised tokens. Of the run file, only `task`, `data`,
+    /// `batch`, `seed` and `strategies` matter here, and the others may be missing.
+    Data(DataArgs),
+    /// Tokenizes a large corpus once, into a file of token ids.
+    ///
+    /// A run reads it in place, however large it is: name it as `data.path`, and the tokenizer as
+    /// `data.tokenizer`.
+    Tokenize(TokenizeArgs),
     /// Times training steps, without evaluation and without files.
     Bench(BenchArgs),
 }
 
 #[derive(Debug, Args)]
 struct RunArgs {
-    /// The run file.
-    #[arg(value_name = "RUN.ron")]
-    run: PathBuf,
-    /// Overrides a field of the run file; the value is RON. May be given several times.
-    #[arg(long = "set", value_name = "PATH=VALUE")]
-    overrides: Vec<String>,
+    #[command(flatten)]
+    file: FileArgs,
     /// Overrides the run's device: auto, cpu, cuda[:i], wgpu[:i] or vulkan[:i].
     #[arg(long, env = "BURN_DEVICE", value_name = "DEVICE")]
     device: Option<String>,
-    /// How the result is printed: `json` makes the last line on standard output one JSON object.
-    #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
-    report: ReportFormat,
 }
 
 #[derive(Debug, Args)]
@@ -80,6 +88,55 @@ struct BenchArgs {
     rounds: u64,
 }
 
+#[derive(Debug, Args)]
+struct FileArgs {
+    /// The run file.
+    #[arg(value_name = "RUN.ron")]
+    run: PathBuf,
+    /// Overrides a field of the run file; the value is RON. May be given several times.
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    overrides: Vec<String>,
+    /// How the result is printed: `json` makes the last line on standard output one JSON object.
+    #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
+    report: ReportFormat,
+}
+
+#[derive(Debug, Args)]
+struct DataArgs {
+    #[command(flatten)]
+    file: FileArgs,
+    /// Micro-batches that are shown.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(0..=1000))]
+    batches: u16,
+    /// Rows of each that are shown.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(0..=1000))]
+    rows: u16,
+    /// Whether there are colours.
+    #[arg(long, value_enum, default_value_t = Color::Auto)]
+    color: Color,
+    /// Columns of a line. Default: those of the terminal, or 100.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(20..=10_000))]
+    width: Option<u16>,
+}
+
+#[derive(Debug, Args)]
+struct TokenizeArgs {
+    #[command(flatten)]
+    file: FileArgs,
+    /// The file to write. One that is there is replaced when the new one is whole.
+    #[arg(long, short, value_name = "FILE")]
+    output: PathBuf,
+}
+
+/// Whether there are colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Color {
+    /// On a terminal, unless NO_COLOR is set.
+    Auto,
+    Always,
+    Never,
+}
+
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum ReportFormat {
     Text,
@@ -92,6 +149,8 @@ impl Cli {
         let result = match self.command {
             Command::Train(args) => train(&args),
             Command::Bench(args) => bench(&args),
+            Command::Data(args) => data(&args),
+            Command::Tokenize(args) => tokenize(&args),
         };
         match result {
             Ok(()) => ExitCode::SUCCESS,
@@ -105,7 +164,7 @@ impl Cli {
 
 impl RunArgs {
     fn read(&self) -> Result<Run, RunError> {
-        let mut run = Run::read(&self.run, &self.overrides)?;
+        let mut run = Run::read(&self.file.run, &self.file.overrides)?;
         if let Some(device) = &self.device {
             run.device = device.clone();
         }
@@ -115,6 +174,18 @@ impl RunArgs {
 
 fn train(args: &TrainArgs) -> Result<(), RunError> {
     let run = args.run.read()?;
+    let interrupter = interrupted_by_signals();
+    let show = if args.plain { Show::Lines } else { Show::Auto };
+    let launched = run.launch(show, interrupter)?;
+    match args.run.file.report {
+        ReportFormat::Text => print(&in_words(&run, &launched)),
+        ReportFormat::Json => print_json(&launched.report),
+    }
+    Ok(())
+}
+
+/// Stops at the next step when Ctrl-C is pressed, and at once when it is pressed again.
+fn interrupted_by_signals() -> Interrupter {
     let interrupter = Interrupter::new();
     let stop = interrupter.clone();
     let terminal = Terminal::now();
@@ -127,24 +198,65 @@ fn train(args: &TrainArgs) -> Result<(), RunError> {
         }
         stop.stop(Some("interrupted by a signal"));
     });
-    let show = if args.plain { Show::Lines } else { Show::Auto };
-    let launched = run.launch(show, interrupter)?;
-    match args.run.report {
-        ReportFormat::Text => print(&in_words(&run, &launched)),
-        ReportFormat::Json => print_json(&launched.report),
-    }
-    Ok(())
+    interrupter
 }
 
 fn bench(args: &BenchArgs) -> Result<(), RunError> {
     let run = args.run.read()?;
     let bench = Bench { steps: args.steps, warmup: args.warmup, rounds: args.rounds, raw: args.raw };
     let report = bench.run(&run)?;
-    match args.run.report {
+    match args.run.file.report {
         ReportFormat::Text => print(&bench_in_words(&report)),
         ReportFormat::Json => print_json(&report),
     }
     Ok(())
+}
+
+fn data(args: &DataArgs) -> Result<(), RunError> {
+    let run = DataRun::read(&args.file.run, &args.file.overrides)?;
+    let loaded = run.load(tell)?;
+    let preview = run.preview(&loaded, args.batches.into(), args.rows.into())?;
+    match args.file.report {
+        ReportFormat::Text => {
+            let color = match args.color {
+                Color::Always => true,
+                Color::Never => false,
+                Color::Auto => stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none(),
+            };
+            let width = args.width.or_else(terminal_width).unwrap_or(100).into();
+            print(&preview.draw(Look { width, color }));
+        }
+        ReportFormat::Json => print_json(&preview.numbers),
+    }
+    Ok(())
+}
+
+fn tokenize(args: &TokenizeArgs) -> Result<(), RunError> {
+    let run = DataRun::read(&args.file.run, &args.file.overrides)?;
+    let tokenized = run.tokenize(&args.output, &interrupted_by_signals(), tell)?;
+    match args.file.report {
+        ReportFormat::Text => print(&tokenized_in_words(&tokenized)),
+        ReportFormat::Json => print_json(&tokenized),
+    }
+    Ok(())
+}
+
+fn tokenized_in_words(tokenized: &Tokenized) -> String {
+    let mut text = format!(
+        "{} tokens of {} document(s) in {}\n",
+        tokenized.tokens,
+        tokenized.documents,
+        tokenized.path.display()
+    );
+    if let Some(tokenizer) = &tokenized.tokenizer {
+        text += &format!("the tokenizer is in {}\n", tokenizer.display());
+    }
+    let tokenizer = tokenized.tokenizer.as_ref().map_or("...".into(), |path| path.display().to_string());
+    text += &format!(
+        "a run reads it as data: (path: {:?}, tokenizer: File({tokenizer:?}), ...)\n",
+        tokenized.path
+    );
+    text
 }
 
 fn print_json(report: &impl Serialize) {

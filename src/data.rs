@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use firebrick_datasets::{Batch, Batches};
+use firebrick_datasets::{Amount, Batch, Batches};
 
 /// A shared stream of batches of one type.
 pub(crate) type Stream<B> = Arc<dyn Batches<Batch = B>>;
@@ -24,14 +24,14 @@ pub(crate) type Stream<B> = Arc<dyn Batches<Batch = B>>;
 pub struct Data<B> {
     pub(crate) train: Stream<B>,
     pub(crate) valid: Option<Stream<B>>,
-    pub(crate) micro_batch: usize,
+    pub(crate) micro_batch: Amount,
     pub(crate) workers: usize,
 }
 
 impl<B: Batch> Data<B> {
     /// Trains on this stream, 8 samples in a micro-batch, collated ahead by one worker thread.
     pub fn new(train: impl Batches<Batch = B>) -> Self {
-        Self { train: Arc::new(train), valid: None, micro_batch: 8, workers: 1 }
+        Self { train: Arc::new(train), valid: None, micro_batch: Amount::Samples(8), workers: 1 }
     }
 
     /// Evaluates on epoch 0 of this stream.
@@ -42,7 +42,15 @@ impl<B: Batch> Data<B> {
 
     /// Samples that go through the model at once.
     pub fn micro_batch(mut self, samples: usize) -> Self {
-        self.micro_batch = samples;
+        self.micro_batch = Amount::Samples(samples);
+        self
+    }
+
+    /// Instead of a number of samples, as many as have at most so many tokens, padding included.
+    /// The global batch is then bounded by as many times this as it has micro-batches; it is cut
+    /// first, so a window may need one micro-batch more.
+    pub fn micro_tokens(mut self, tokens: usize) -> Self {
+        self.micro_batch = Amount::Tokens(tokens);
         self
     }
 

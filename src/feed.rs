@@ -1,6 +1,6 @@
 //! The windows that training consumes, one after the other.
 
-use firebrick_datasets::{Batch, Cursor, DataError, Prefetch, Requests};
+use firebrick_datasets::{Amount, Batch, Batches, Cursor, Cut, DataError, Prefetch, Requests};
 
 use crate::Data;
 use crate::data::Stream;
@@ -21,7 +21,7 @@ pub(crate) struct Window<B> {
 impl<B: Batch> Feed<B> {
     /// The windows that follow `cursor`, of `per_window` micro-batches.
     pub fn new(data: &Data<B>, cursor: Cursor, per_window: usize) -> Result<Self, DataError> {
-        let requests = Requests::new(data.train.clone(), cursor, data.micro_batch, per_window)?;
+        let requests = Requests::new(data.train.clone(), cursor, cut(data, per_window)?);
         let ahead = data.workers.saturating_mul(2).saturating_add(2);
         Ok(Self { ahead: Prefetch::new(data.train.clone(), requests, data.workers, ahead) })
     }
@@ -42,19 +42,66 @@ impl<B: Batch> Feed<B> {
     }
 }
 
-/// How many windows an epoch has.
-pub(crate) fn windows_in_epoch<B: Batch>(data: &Data<B>, epoch: u64, per_window: usize) -> u64 {
-    let window = data.micro_batch.saturating_mul(per_window).max(1);
-    data.train.samples(epoch).div_ceil(window) as u64
+/// The cut of a run on one rank: windows of `per_window` micro-batches.
+pub(crate) fn cut<B: Batch>(data: &Data<B>, per_window: usize) -> Result<Cut, DataError> {
+    let global = match data.micro_batch {
+        Amount::Samples(samples) => Amount::Samples(samples.saturating_mul(per_window)),
+        Amount::Tokens(tokens) => Amount::Tokens(tokens.saturating_mul(per_window)),
+    };
+    Cut::new(global, data.micro_batch)
 }
 
-/// How many windows so many epochs have. Past the first thousand each counts as much as those do on
-/// average, so that an endless run is no endless count.
-pub(crate) fn updates_in_epochs<B: Batch>(data: &Data<B>, epochs: u64, per_window: usize) -> u64 {
-    let counted = epochs.min(1000);
-    let sum: u64 = (0..counted).map(|epoch| windows_in_epoch(data, epoch, per_window)).sum();
-    match epochs > counted {
+/// How many windows an epoch has.
+pub(crate) fn windows_in_epoch<B: Batch>(
+    data: &Data<B>,
+    epoch: u64,
+    per_window: usize,
+) -> Result<u64, DataError> {
+    let samples = data.train.samples(epoch);
+    let cut = cut(data, per_window)?;
+    if let Amount::Samples(micro_batch) = data.micro_batch {
+        return Ok(samples.div_ceil(micro_batch.saturating_mul(per_window)) as u64);
+    }
+    let (mut start, mut windows) = (0, 0);
+    while start < samples {
+        start = cut.global_batch(&data.train, epoch, start, samples)?.end;
+        windows += 1;
+    }
+    Ok(windows)
+}
+
+/// Samples that are looked at to count windows bounded by tokens.
+const MOST_LOOKED_AT: usize = 20_000_000;
+
+/// How many windows so many epochs have. Past the first thousand, or as many as have twenty million
+/// samples, each counts as much as those do on average, so that an endless run is no endless count.
+pub(crate) fn updates_in_epochs<B: Batch>(
+    data: &Data<B>,
+    epochs: u64,
+    per_window: usize,
+) -> Result<u64, DataError> {
+    let most = match data.micro_batch {
+        Amount::Samples(_) => 1000,
+        Amount::Tokens(_) => (MOST_LOOKED_AT / data.train.samples(0).max(1)).clamp(1, 1000) as u64,
+    };
+    let counted = epochs.min(most);
+    let mut sum = 0;
+    for epoch in 0..counted {
+        sum += windows_in_epoch(data, epoch, per_window)?;
+    }
+    Ok(match epochs > counted {
         true => (sum as f64 / counted as f64 * epochs as f64) as u64,
         false => sum,
-    }
+    })
+}
+
+/// The micro-batches of the first epoch, computed ahead as in training.
+pub(crate) fn first_epoch<B: Batch>(
+    data: &Data<B>,
+    per_window: usize,
+) -> Result<impl Iterator<Item = Result<B, DataError>> + use<B>, DataError> {
+    let requests = Requests::new(data.train.clone(), Cursor::default(), cut(data, per_window)?);
+    let requests = requests.take_while(|request| request.as_ref().map_or(true, |request| request.epoch == 0));
+    let ahead = Prefetch::new(data.train.clone(), requests, data.workers, 2 * data.workers + 2);
+    Ok(ahead.map(|delivered| Ok(delivered?.1)))
 }

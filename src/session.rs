@@ -5,7 +5,7 @@ use std::time::Instant;
 use burn::module::Module;
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{DType, Device, Tensor};
-use firebrick_datasets::Batch;
+use firebrick_datasets::{Batch, DataError};
 use firebrick_strategies::{Grads, Outcome, Pass, Setup, SkipReason, Stage, Strategy, tie, tied};
 
 use crate::accounting::{ParameterBytes, tensor_bytes};
@@ -58,7 +58,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         model: M,
         optimizer: ModuleOptimizer,
         schedule: Schedule,
-        total_updates: impl FnOnce(usize) -> u64,
+        total_updates: impl FnOnce(usize) -> Result<u64, DataError>,
     ) -> Result<(Self, usize), TrainError> {
         if optimizer.has_gradient_clipping() {
             return Err(TrainError::OptimizerClips);
@@ -78,7 +78,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
             weights,
             optimizer,
             schedule,
-            total_updates: total_updates(window),
+            total_updates: total_updates(window)?,
             updates: 0,
             tied,
             device,

@@ -271,7 +271,7 @@ impl<S> Trainer<S> {
             self.total_updates(&data, window)
         })?;
         // Refused before the folder is touched.
-        let plan = self.plan(&data, window);
+        let plan = self.plan(&data, window)?;
         let warmup = schedule.warmup_updates();
         if warmup >= plan.total_updates {
             return Err(TrainError::Warmup { warmup, total: plan.total_updates });
@@ -320,17 +320,20 @@ impl<S> Trainer<S> {
         }
     }
 
-    fn total_updates<B: Batch>(&self, data: &Data<B>, window: usize) -> u64 {
+    fn total_updates<B: Batch>(&self, data: &Data<B>, window: usize) -> Result<u64, DataError> {
         match self.length {
-            Length::Steps(updates) => updates,
+            Length::Steps(updates) => Ok(updates),
             Length::Epochs(epochs) => updates_in_epochs(data, epochs, window),
         }
     }
 
-    fn plan<B: Batch>(&self, data: &Data<B>, window: usize) -> Plan {
-        let total_updates = self.total_updates(data, window);
-        let round_updates = self.evaluate_every.unwrap_or_else(|| windows_in_epoch(data, 0, window));
-        Plan {
+    fn plan<B: Batch>(&self, data: &Data<B>, window: usize) -> Result<Plan, DataError> {
+        let total_updates = self.total_updates(data, window)?;
+        let round_updates = match self.evaluate_every {
+            Some(updates) => updates,
+            None => windows_in_epoch(data, 0, window)?,
+        };
+        Ok(Plan {
             total_updates,
             end_epoch: match self.length {
                 Length::Steps(_) => None,
@@ -340,7 +343,7 @@ impl<S> Trainer<S> {
             rounds: total_updates.div_ceil(round_updates.max(1)) as usize,
             round_updates: round_updates.min(total_updates),
             dashboard: self.show.is_dashboard(),
-        }
+        })
     }
 }
 

@@ -10,7 +10,7 @@ use firebrick_strategies::{Pass, Stage};
 
 use crate::dashboard::let_ctrl_c_interrupt;
 use crate::events::Events;
-use crate::feed::{Feed, Window};
+use crate::feed::{self, Feed, Window};
 use crate::gauges::Readings;
 use crate::history::History;
 use crate::log::{EvaluationNumbers, Log};
@@ -142,9 +142,12 @@ where
         let model = self.session.evaluator();
         let pass = Pass::evaluate(&self.session.device().clone().inner());
         let (mut sum, mut items) = (0.0, 0);
-        for start in (0..samples).step_by(self.data.micro_batch) {
-            let end = (start + self.data.micro_batch).min(samples);
-            let batch = valid.batch(0, start..end)?;
+        let cut = feed::cut(&self.data, 1)?;
+        let mut end = 0;
+        while end < samples {
+            let positions = cut.global_batch(&valid, 0, end, samples)?;
+            end = positions.end;
+            let batch = valid.batch(0, positions)?;
             let expected = batch.items();
             if expected == 0 {
                 continue;

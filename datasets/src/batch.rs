@@ -77,6 +77,19 @@ pub trait Batches: Send + Sync + 'static {
     /// [`DataError::OutOfRange`] if the epoch does not have these positions, and whatever else
     /// the data can run into.
     fn batch(&self, epoch: u64, positions: Range<usize>) -> Result<Self::Batch, DataError>;
+
+    /// The tokens, padding included, of the batch at `positions`, by which batches are bounded that
+    /// are [cut by tokens](crate::Amount::Tokens). It must not fall when a position is added at the
+    /// end.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`batch`](Self::batch); and [`DataError::NoTokenCounts`] if the data set does not
+    /// implement it.
+    fn padded_tokens(&self, epoch: u64, positions: Range<usize>) -> Result<usize, DataError> {
+        let _ = (epoch, positions);
+        Err(DataError::NoTokenCounts)
+    }
 }
 
 impl<T: Batches + ?Sized> Batches for Arc<T> {
@@ -88,6 +101,10 @@ impl<T: Batches + ?Sized> Batches for Arc<T> {
 
     fn batch(&self, epoch: u64, positions: Range<usize>) -> Result<Self::Batch, DataError> {
         (**self).batch(epoch, positions)
+    }
+
+    fn padded_tokens(&self, epoch: u64, positions: Range<usize>) -> Result<usize, DataError> {
+        (**self).padded_tokens(epoch, positions)
     }
 }
 

@@ -25,8 +25,8 @@ pub enum DataError {
 
     /// One record of a file is not what was expected. The records after it can still be read.
     #[error(
-        "{place}{}: expected {expected}, found {found}; correct the record, or let malformed \
-         records be skipped",
+        "{place}{}: expected {expected}, found {found}; correct the record, or skip \
+         malformed ones (`malformed: Skip`)",
         field.as_ref().map(|field| format!(", field `{field}`")).unwrap_or_default()
     )]
     Record {
@@ -164,6 +164,55 @@ pub enum DataError {
         reason: String,
     },
 
+    /// A token file cannot be used.
+    #[error("`{}` is not a usable token file: {reason}", path.display())]
+    TokenFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, and what to do.
+        reason: String,
+    },
+
+    /// Tokens were asked for that a sequence does not have.
+    #[error("tokens {range:?} were asked for, but there are {tokens}")]
+    TokenRange {
+        /// The tokens asked for.
+        range: Range<usize>,
+        /// How many there are.
+        tokens: usize,
+    },
+
+    /// A file beside a `tokenizer.json` cannot be used.
+    #[error(
+        "`{}`{}: expected {expected}, found {found}; correct the file, or remove it",
+        path.display(),
+        field.as_ref().map(|field| format!(", field `{field}`")).unwrap_or_default()
+    )]
+    TokenizerConfig {
+        /// The file.
+        path: PathBuf,
+        /// The field, if it is about one.
+        field: Option<String>,
+        /// What should be there.
+        expected: String,
+        /// What is there.
+        found: String,
+    },
+
+    /// A token that is to have a role is not in the vocabulary.
+    #[error(
+        "the {role} token {token:?} is not in the vocabulary; name one that is{}",
+        if known.is_empty() { String::new() } else { format!(", for example one of the special tokens {}", listed(known)) }
+    )]
+    UnknownToken {
+        /// The role.
+        role: &'static str,
+        /// The token that was named.
+        token: String,
+        /// The special tokens that the tokenizer has.
+        known: Vec<String>,
+    },
+
     /// A byte-level vocabulary is too small to hold the bytes and one merge.
     #[error(
         "a byte-level BPE vocabulary of {asked} is impossible: 256 entries are the single bytes; \
@@ -252,6 +301,67 @@ pub enum DataError {
         labels: usize,
     },
 
+    /// A row has more tokens than it may have.
+    #[error(
+        "row {row} has {tokens} token(s), but rows are {length} long; let the encoder cut texts \
+         with `max_length`, or raise the length"
+    )]
+    RowTooLong {
+        /// The row, from 0.
+        row: usize,
+        /// Its tokens.
+        tokens: usize,
+        /// The most tokens of a row.
+        length: usize,
+    },
+
+    /// A token with a role is needed, and nothing says which it is.
+    #[error(
+        "the tokenizer has no {role} token; give one with `{setting}`, or read the tokenizer from \
+         a folder whose configuration names it"
+    )]
+    NoToken {
+        /// What the token is for.
+        role: &'static str,
+        /// The setting that takes one.
+        setting: &'static str,
+    },
+
+    /// A setting is not a probability.
+    #[error("`{setting}` is {value}; it must be from 0 to 1")]
+    Probability {
+        /// The name of the setting.
+        setting: &'static str,
+        /// Its value.
+        value: f64,
+    },
+
+    /// A name of a class was given twice.
+    #[error("the label `{label}` comes twice; give each name once")]
+    DuplicateLabel {
+        /// The name.
+        label: String,
+    },
+
+    /// A label that begins an entity has none that continues it.
+    #[error("there is a label `{begins}` but no `{continues}`; add it to the labels")]
+    NoInsideLabel {
+        /// The label that begins.
+        begins: String,
+        /// The label that is missing.
+        continues: String,
+    },
+
+    /// A sample has another kind of label than its collator makes.
+    #[error(
+        "sample {index} has another kind of label than the batch; collate samples with the \
+         collator that made them"
+    )]
+    OtherLabel {
+        /// The sample's index.
+        index: u64,
+    },
+
     /// Samples were asked for that an epoch does not have.
     #[error(
         "epoch {epoch} has {samples} sample(s), but positions {positions:?} were asked for; \
@@ -264,6 +374,85 @@ pub enum DataError {
         positions: Range<usize>,
         /// How many samples the epoch has.
         samples: usize,
+    },
+
+    /// A sample has more tokens than may be in a row or a batch.
+    #[error(
+        "the sample at position {position} of epoch {epoch} has {tokens} tokens, more than the \
+         {most} that there is room for; cut samples at a maximum length, or give more room"
+    )]
+    SampleTooLong {
+        /// The epoch.
+        epoch: u64,
+        /// The position of the sample in the epoch's order.
+        position: usize,
+        /// Its tokens, once padded.
+        tokens: usize,
+        /// How many there is room for.
+        most: usize,
+    },
+
+    /// A batch is to be bounded by its tokens, but the data set does not tell them.
+    #[error(
+        "this data set does not know the tokens of its samples; cut batches by samples, or \
+         implement `Batches::padded_tokens`"
+    )]
+    NoTokenCounts,
+
+    /// Data that is read again is not what it was.
+    #[error(
+        "part {part} of the data (counted from 0) changed: it had {counted} samples when it was \
+         opened, and sample {read} is not as it was; leave the files as they are while they are read"
+    )]
+    Changed {
+        /// The part.
+        part: usize,
+        /// Its samples when it was opened.
+        counted: usize,
+        /// Where it differs.
+        read: usize,
+    },
+
+    /// A rank is not one of those there are.
+    #[error("rank {rank} is not one of {ranks}; ranks are counted from 0")]
+    Rank {
+        /// The rank.
+        rank: usize,
+        /// How many there are.
+        ranks: usize,
+    },
+
+    /// The weight of a corpus in a mix is impossible.
+    #[error(
+        "the weight of corpus {corpus} (counted from 0) is {weight}; it must be a number above 0, \
+         and here at least {least}, a ten-thousandth of all weights"
+    )]
+    Weight {
+        /// The corpus, from 0.
+        corpus: usize,
+        /// Its weight.
+        weight: f64,
+        /// The least that it may be.
+        least: f64,
+    },
+
+    /// A corpus to be mixed has no samples.
+    #[error("corpus {corpus} (counted from 0) has no samples; give one that has, or leave it out")]
+    EmptyCorpus {
+        /// The corpus, from 0.
+        corpus: usize,
+    },
+
+    /// Data that was read gave no samples.
+    #[error(
+        "{place} gave no samples ({skipped} malformed record(s) were skipped): its records are empty, or too \
+         short, or nothing of them is supervised; look at them, and at the maximum length"
+    )]
+    NoSamples {
+        /// Where the data is, and what it is for.
+        place: String,
+        /// The malformed records that were skipped.
+        skipped: u64,
     },
 
     /// An epoch has no samples, so that training could never get past it.
@@ -294,6 +483,23 @@ impl DataError {
         matches!(self, Self::Record { .. })
     }
 
+    /// If it is about the text of a record: the same about that record, with its place.
+    pub(crate) fn about(self, place: &Place) -> Self {
+        let expected = match self {
+            Self::TokenizerFailed { .. } | Self::UnknownCharacter { .. } => {
+                "a text that the tokenizer can encode"
+            }
+            Self::RowTooLong { .. } => "a sample that fits into a row",
+            other => return other,
+        };
+        Self::Record { place: place.clone(), field: None, expected: expected.into(), found: self.to_string() }
+    }
+
+    /// The error of a position that an epoch does not have.
+    pub(crate) fn out_of_range(epoch: u64, position: usize, samples: usize) -> Self {
+        Self::OutOfRange { epoch, positions: position..position.saturating_add(1), samples }
+    }
+
     /// The error of accessing this path.
     pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { path: path.to_owned(), source }
@@ -303,6 +509,13 @@ impl DataError {
     pub(crate) fn tokenizer<E: ToString>(action: impl Into<String>) -> impl FnOnce(E) -> Self {
         move |reason| Self::TokenizerFailed { action: action.into(), reason: reason.to_string() }
     }
+}
+
+/// The first few of many.
+fn listed(tokens: &[String]) -> String {
+    let few: Vec<String> = tokens.iter().take(12).map(|token| format!("{token:?}")).collect();
+    let more = tokens.len() - few.len();
+    few.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() }
 }
 
 #[cfg(test)]

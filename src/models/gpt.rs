@@ -2,11 +2,12 @@
 
 use burn::module::{Module, Param};
 use burn::nn::{Dropout, DropoutConfig, Embedding, EmbeddingConfig, Initializer, Linear, LinearConfig};
-use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, activation};
+use burn::tensor::{Bool, Device, Int, Tensor, activation};
 use firebrick_datasets::{Batch, TokenBatch};
 use firebrick_strategies::Pass;
 use serde::{Deserialize, Serialize};
 
+use super::attention::{Attention, future_mask, mask_of};
 use super::{Norm, cross_entropy};
 use crate::{Loss, Objective};
 
@@ -114,11 +115,30 @@ impl Gpt {
         let [_, length] = tokens.dims();
         let device = tokens.device();
         let places = Tensor::<1, Int>::arange(0..length as i64, &device).unsqueeze();
+        self.forward_placed(tokens, places, future_mask(length, &device), pass)
+    }
+
+    /// As [`forward`](Self::forward), for rows in which the place of a token in its sample is not
+    /// its column: with several samples in a row, or padding before the first.
+    ///
+    /// - `places` is `[batch, length]`, or `[1, length]` for all rows alike, from 0.
+    /// - `masked` is `[batch, 1, length, length]`, or with 1 row for all: true where a position (the
+    ///   third axis) must not read another (the fourth). Each position must read at least one.
+    ///
+    /// # Panics
+    ///
+    /// Where a place is above the [context](Self::context), or an id is not in the vocabulary.
+    pub fn forward_placed(
+        &self,
+        tokens: Tensor<2, Int>,
+        places: Tensor<2, Int>,
+        masked: Tensor<4, Bool>,
+        pass: &Pass,
+    ) -> Tensor<3> {
         let x = self.tokens.forward(tokens) + self.positions.forward(places);
-        let future = future_mask(length, &device);
         let x = self.blocks.iter().fold(self.dropout.forward(x), |x, block| {
-            let future = future.clone();
-            pass.segment(block, x, move |block, x| block.forward(x, future.clone()))
+            let masked = masked.clone();
+            pass.segment(block, x, move |block, x| block.forward(x, masked.clone()))
         });
         let x = self.norm.forward(x);
         match &self.head {
@@ -137,16 +157,18 @@ impl Objective<TokenBatch> for Gpt {
     /// Each position predicts the next token; the last token is only a label, so it is not read.
     fn loss(&self, batch: TokenBatch, pass: &Pass) -> Loss {
         let [rows, length] = batch.shape();
-        let ids = batch.ids(pass.device()).slice([0..rows, 0..length - 1]);
-        let labels = batch.labels(pass.device()).slice([0..rows, 1..length]);
-        let logits = self.forward(ids, pass);
+        let device = pass.device();
+        let ids = batch.ids(device).slice([0..rows, 0..length - 1]);
+        let labels = batch.labels(device).slice([0..rows, 1..length]);
+        let logits = match batch.position_ids(device) {
+            None => self.forward(ids, pass),
+            Some(places) => {
+                let places = places.slice([0..rows, 0..length - 1]);
+                self.forward_placed(ids, places, mask_of(&batch, device), pass)
+            }
+        };
         Loss { sum: cross_entropy(logits.flatten(0, 1), labels.flatten(0, 1)), items: batch.items() }
     }
-}
-
-/// `[1, 1, length, length]`, true where a position would read a later one.
-fn future_mask(length: usize, device: &Device) -> Tensor<4, Bool> {
-    Tensor::<2, Bool>::tril_mask([length, length], 0, device).unsqueeze()
 }
 
 /// Attention and a feed-forward layer, each on a normalised copy and added to what came in.
@@ -174,60 +196,19 @@ impl Block {
     }
 
     /// `[batch, length, width]` to the same.
-    fn forward(&self, x: Tensor<3>, future: Tensor<4, Bool>) -> Tensor<3> {
-        let x = x.clone() + self.attention.forward(self.attention_norm.forward(x), future);
+    fn forward(&self, x: Tensor<3>, masked: Tensor<4, Bool>) -> Tensor<3> {
+        let x = x.clone() + self.attention.forward(self.attention_norm.forward(x), masked);
         let hidden = activation::gelu(self.widen.forward(self.feed_forward_norm.forward(x.clone())));
         x + self.dropout.forward(self.narrow.forward(hidden))
     }
 }
 
-/// Causal self-attention with several heads (Vaswani et al., 2017, arXiv:1706.03762).
-#[derive(Module, Debug)]
-struct Attention {
-    query_key_value: Linear,
-    output: Linear,
-    dropout: Dropout,
-    heads: usize,
-}
-
-impl Attention {
-    fn new(config: &GptConfig, device: &Device) -> Self {
-        let width = config.width;
-        Self {
-            query_key_value: linear(config, width, 3 * width, 0.02, device),
-            output: linear(config, width, width, residual_std(config), device),
-            dropout: DropoutConfig::new(config.dropout).init(),
-            heads: config.heads,
-        }
-    }
-
-    fn forward(&self, x: Tensor<3>, future: Tensor<4, Bool>) -> Tensor<3> {
-        let [batch, length, width] = x.dims();
-        let size = width / self.heads;
-        // [batch, length, 3 * width] -> three of [batch, heads, length, size]
-        let joined = self.query_key_value.forward(x);
-        let part = |i: usize| -> Tensor<4> {
-            let part = joined.clone().narrow(2, i * width, width);
-            part.reshape([batch, length, self.heads, size]).swap_dims(1, 2)
-        };
-        let (query, key, value) = (part(0), part(1), part(2));
-        let dtype = FloatDType::from(query.dtype());
-        let scores = (query / (size as f64).sqrt()).matmul(key.transpose());
-        // Softmax in f32, as autocast does: its sum runs over the whole row.
-        let scores = scores.cast(FloatDType::F32).mask_fill(future, f32::NEG_INFINITY);
-        let weights = activation::softmax(scores, 3).cast(dtype);
-        let mixed = self.dropout.forward(weights).matmul(value);
-        let joined = mixed.swap_dims(1, 2).reshape([batch, length, width]);
-        self.dropout.forward(self.output.forward(joined))
-    }
-}
-
-fn residual_std(config: &GptConfig) -> f64 {
+pub(super) fn residual_std(config: &GptConfig) -> f64 {
     0.02 / ((2 * config.layers) as f64).sqrt()
 }
 
 /// A linear layer with weights of deviation `std` and bias 0.
-fn linear(config: &GptConfig, from: usize, to: usize, std: f64, device: &Device) -> Linear {
+pub(super) fn linear(config: &GptConfig, from: usize, to: usize, std: f64, device: &Device) -> Linear {
     let weights = LinearConfig::new(from, to).with_bias(false);
     let mut linear = weights.with_initializer(normal(std)).init(device);
     linear.bias = config.bias.then(|| Param::from_tensor(Tensor::zeros([to], device)));
@@ -236,6 +217,13 @@ fn linear(config: &GptConfig, from: usize, to: usize, std: f64, device: &Device)
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use burn::optim::GradientsParams;
+    use firebrick_datasets::{
+        CausalLm, CausalSample, Collator, Drawn, Encoder, Packing, Padding, Side, Tokenizer,
+    };
+
     use super::*;
 
     fn config() -> GptConfig {
@@ -278,6 +266,58 @@ mod tests {
         };
         assert_eq!(logits([[1, 2, 3, 4, 5]]), logits([[1, 2, 3, 9, 0]]));
         assert_ne!(logits([[1, 2, 3, 4, 5]]), logits([[7, 2, 3, 4, 5]]));
+    }
+
+    /// The loss and all gradients of a batch.
+    fn step(gpt: &Gpt, batch: TokenBatch) -> (f64, Vec<f32>) {
+        let items = batch.items();
+        let loss = gpt.loss(batch, &Pass::train(&Device::flex().autodiff()));
+        assert_eq!(loss.items, items);
+        let value = loss.sum.clone().into_scalar::<f64>();
+        let grads = GradientsParams::from_grads(loss.sum.backward(), gpt);
+        let of = |param: &Linear| -> Vec<f32> {
+            grads.get::<2>(param.weight.id).unwrap().into_data().iter().collect()
+        };
+        let blocks = gpt.blocks.iter();
+        (value, blocks.flat_map(|block| of(&block.attention.query_key_value)).collect())
+    }
+
+    /// Samples that are packed into a row, or padded at either side, give what they give alone.
+    #[test]
+    fn packing_and_padding_change_nothing() {
+        let tokenizer = Arc::new(Tokenizer::characters("abcdefghij").unwrap());
+        let causal = || CausalLm::new(Encoder::new(tokenizer.clone())).pad_id(0);
+        let sample = |length: u32| {
+            let ids = (0..length).map(|at| (at * at + length) % 10).collect();
+            Arc::new(CausalSample { ids, prompt: (length / 5) as usize })
+        };
+        let samples: Vec<_> = [5, 2, 7, 1, 3].map(sample).into();
+        let drawn = |sample: &Arc<CausalSample>| Drawn { epoch: 0, index: 0, sample: sample.clone() };
+        let gpt = GptConfig { layers: 2, ..config() }.init(10, 20, &Device::flex().autodiff());
+
+        let (mut loss, mut grads) = (0.0, Vec::new());
+        for sample in samples.iter().filter(|sample| sample.ids.len() > 1) {
+            let (of_one, grads_of_one) = step(&gpt, causal().collate(&[drawn(sample)]).unwrap());
+            loss += of_one;
+            grads.resize(grads_of_one.len(), 0.0);
+            grads.iter_mut().zip(grads_of_one).for_each(|(sum, grad)| *sum += grad);
+        }
+        let left = causal().padding(Padding::default().side(Side::Left).multiple_of(8).unwrap());
+        let packs = [samples[..3].to_vec(), samples[3..].to_vec()];
+        let packs = packs.map(|pack| Drawn { epoch: 0, index: 0, sample: Arc::new(pack) });
+        let all: Vec<_> = samples.iter().map(drawn).collect();
+        for batch in [
+            causal().collate(&all).unwrap(),
+            left.collate(&all).unwrap(),
+            Packing::new(causal(), 14).collate(&packs).unwrap(),
+        ] {
+            let (found, found_grads) = step(&gpt, batch);
+            assert!((found - loss).abs() < 1e-4 * loss, "{found} {loss}");
+            let largest = grads.iter().fold(0f32, |most, x| most.max(x.abs()));
+            for (found, expected) in found_grads.iter().zip(&grads) {
+                assert!((found - expected).abs() < 1e-4 * largest, "{found} {expected}");
+            }
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Models that Firebrick trains from a run file.
 
+mod attention;
 mod cross_entropy;
 mod generate;
 mod gpt;

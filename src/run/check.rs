@@ -1,11 +1,15 @@
 //! Values of a run that parse but cannot be.
 
-use super::{ModelConfig, OptimizerConfig, Run, RunError, StrategyConfig, TokenizerConfig, ron_path};
+use super::parse::FromRunFile;
+use super::{
+    BatchConfig, DataConfig, DataRun, ModelConfig, OptimizerConfig, Paths, Rows, Run, RunError,
+    StrategyConfig, TaskConfig, TokenizerConfig, ron_path,
+};
 use crate::Schedule;
 
 /// Refuses what is impossible or contradictory, before anything is read or allocated.
-pub(super) fn check(run: &Run, file: &str, text: &str) -> Result<(), RunError> {
-    match first_problem(run) {
+pub(super) fn check(run: &impl FromRunFile, file: &str, text: &str) -> Result<(), RunError> {
+    match run.first_problem() {
         None => Ok(()),
         Some(Problem { field, expected, found }) => Err(RunError::Value {
             file: file.into(),
@@ -17,7 +21,8 @@ pub(super) fn check(run: &Run, file: &str, text: &str) -> Result<(), RunError> {
     }
 }
 
-struct Problem {
+/// A value, and what it should be.
+pub(super) struct Problem {
     field: String,
     expected: String,
     found: String,
@@ -31,20 +36,33 @@ fn require(holds: bool, field: &str, expected: &str, found: impl ToString) -> Op
 /// Sizes far above any use, so that a slip is told and not tried.
 const MOST: usize = 1_000_000_000;
 
+/// Tokens that a row is padded to at most.
+const LONGEST_ROW: usize = 1_000_000;
+
 fn positive(field: &str, value: usize) -> Option<Problem> {
     require((1..=MOST).contains(&value), field, "at least 1 and at most a billion", value)
 }
 
-fn first_problem(run: &Run) -> Option<Problem> {
-    length(run)
-        .or_else(|| batch(run))
-        .or_else(|| data(run))
-        .or_else(|| model(run))
-        .or_else(|| optimizer(run))
-        .or_else(|| schedule(run))
-        .or_else(|| strategies(run))
-        .or_else(|| sample(run))
-        .or_else(|| require(!run.output.as_os_str().is_empty(), "output", "a folder", "\"\""))
+impl FromRunFile for Run {
+    fn first_problem(&self) -> Option<Problem> {
+        length(self)
+            .or_else(|| DataRun::from(self).first_problem())
+            .or_else(|| model(self))
+            .or_else(|| optimizer(self))
+            .or_else(|| schedule(self))
+            .or_else(|| sample(self))
+            .or_else(|| require(!self.output.as_os_str().is_empty(), "output", "a folder", "\"\""))
+    }
+}
+
+impl FromRunFile for DataRun {
+    fn first_problem(&self) -> Option<Problem> {
+        batch(&self.batch)
+            .or_else(|| strategies(&self.strategies, &self.batch))
+            .or_else(|| source(&self.data, &self.task))
+            .or_else(|| sizes(&self.data, &self.task))
+            .or_else(|| data(&self.data))
+    }
 }
 
 fn length(run: &Run) -> Option<Problem> {
@@ -58,24 +76,101 @@ fn length(run: &Run) -> Option<Problem> {
     .or_else(|| require(run.evaluate_every != Some(0), "evaluate_every", "at least 1", 0))
     .or_else(|| require(run.early_stopping != Some(0), "early_stopping", "at least 1", 0))
     .or_else(|| {
-        let evaluated = run.early_stopping.is_none() || run.data.valid_fraction > 0.0;
+        let evaluated =
+            run.early_stopping.is_none() || run.data.valid.is_some() || run.data.valid_fraction > 0.0;
         require(evaluated, "data.valid_fraction", "above 0 where `early_stopping` is given", 0)
     })
 }
 
-fn batch(run: &Run) -> Option<Problem> {
-    positive("batch.micro", run.batch.micro)
-        .or_else(|| positive("batch.accumulate", run.batch.accumulate.unwrap_or(1)))
+fn batch(batch: &BatchConfig) -> Option<Problem> {
+    let one = batch.micro.is_some() != batch.micro_tokens.is_some();
+    let found = if batch.micro.is_some() { "both" } else { "neither" };
+    require(one, "batch.micro", "given, or else `batch.micro_tokens`, and not both", found)
+        .or_else(|| positive("batch.micro", batch.micro.unwrap_or(1)))
+        .or_else(|| positive("batch.micro_tokens", batch.micro_tokens.unwrap_or(1)))
+        .or_else(|| positive("batch.accumulate", batch.accumulate.unwrap_or(1)))
 }
 
-fn data(run: &Run) -> Option<Problem> {
-    let data = &run.data;
-    let fraction = data.valid_fraction;
-    positive("data.block", data.block)
+/// Where the samples come from.
+fn source(data: &DataConfig, task: &TaskConfig) -> Option<Problem> {
+    let one = data.path.is_some() == data.mix.is_empty();
+    let found = if data.path.is_some() { "both" } else { "neither" };
+    let empty = |paths: &Paths| paths.as_slice().is_empty();
+    require(one, "data.path", "given, or else `data.mix`, and not both", found)
+        .or_else(|| require(!data.path.as_ref().is_some_and(empty), "data.path", "at least one path", "[]"))
         .or_else(|| {
-            let within = (0.0..1.0).contains(&fraction);
-            require(within, "data.valid_fraction", "at least 0 and below 1", fraction)
+            let expected = "left out where rows are windows of one text: `CausalLm(rows: Samples)` mixes";
+            require(data.mix.is_empty() || !task.is_windows(), "data.mix", expected, data.mix.len())
         })
+        .or_else(|| {
+            let expected = "left out where rows are windows: a token file is what streams them";
+            let found = data.stream.unwrap_or(0);
+            require(data.stream.is_none() || !task.is_windows(), "data.stream", expected, found)
+        })
+        .or_else(|| {
+            let both = data.stream.is_some() && !data.mix.is_empty();
+            require(!both, "data.stream", "left out where `data.mix` is given", "both")
+        })
+        .or_else(|| positive("data.stream", data.stream.unwrap_or(1)))
+        .or_else(|| unused(data, task))
+        .or_else(|| {
+            let packed = matches!(task, TaskConfig::CausalLm { rows: Rows::Packed, .. });
+            let expected = "left out where samples are packed: that takes all of their lengths";
+            require(data.stream.is_none() || !packed, "data.stream", expected, "given")
+        })
+        .or_else(|| {
+            let mut weights = data.mix.iter().enumerate();
+            let wrong = weights.find(|(_, corpus)| !(corpus.weight > 0.0 && corpus.weight.is_finite()))?;
+            require(false, &format!("data.mix.{}.weight", wrong.0), "above 0", wrong.1.weight)
+        })
+}
+
+/// Settings that the task has no use for.
+fn unused(data: &DataConfig, task: &TaskConfig) -> Option<Problem> {
+    let windows = "left out where rows are windows of one text";
+    let pairs = "left out for Seq2Seq, whose pairs are not split";
+    let packed = matches!(task, TaskConfig::CausalLm { rows: Rows::Packed, .. });
+    let prompt = matches!(task, TaskConfig::CausalLm { prompt: Some(_), .. });
+    let is_windows = task.is_windows();
+    [
+        (is_windows && prompt, "task.prompt", windows),
+        (is_windows && data.max_length.is_some(), "data.max_length", windows),
+        (is_windows && data.stride.is_some(), "data.stride", windows),
+        (is_windows && data.padding.is_some(), "data.padding", windows),
+        (is_windows && data.group_by_length, "data.group_by_length", windows),
+        (packed && data.group_by_length, "data.group_by_length", "left out where samples are packed"),
+        (matches!(task, TaskConfig::Seq2Seq { .. }) && data.stride.is_some(), "data.stride", pairs),
+    ]
+    .into_iter()
+    .find_map(|(is_unused, field, expected)| require(!is_unused, field, expected, "given"))
+}
+
+/// How long samples are.
+fn sizes(data: &DataConfig, task: &TaskConfig) -> Option<Problem> {
+    let needs = |holds: bool, field, expected| require(holds, field, expected, "nothing");
+    needs(!task.is_windows() || data.block.is_some(), "data.block", "given: tokens that a window predicts")
+        .or_else(|| positive("data.block", data.block.unwrap_or(1)))
+        .or_else(|| positive("data.max_length", data.max_length.unwrap_or(1)))
+        .or_else(|| {
+            let padded = data.padding.map_or(1, |padding| padding.length(1));
+            require(padded <= LONGEST_ROW, "data.padding", "of at most a million tokens", padded)
+        })
+        .or_else(|| {
+            let rows = matches!(task, TaskConfig::CausalLm { rows: Rows::Samples | Rows::Packed, .. });
+            let given = data.max_length.is_some() || data.block.is_some();
+            needs(!rows || given, "data.max_length", "given: the most tokens of a sample")
+        })
+        .or_else(|| {
+            let most = data.max_length.unwrap_or(usize::MAX);
+            let stride = data.stride.unwrap_or(0);
+            require(stride < most, "data.stride", "below `data.max_length`", stride)
+        })
+}
+
+fn data(data: &DataConfig) -> Option<Problem> {
+    let fraction = data.valid_fraction;
+    let within = (0.0..1.0).contains(&fraction);
+    require(within, "data.valid_fraction", "at least 0 and below 1", fraction)
         .or_else(|| require(data.workers <= 256, "data.workers", "at most 256 threads", data.workers))
         .or_else(|| match data.tokenizer {
             TokenizerConfig::Bpe { vocabulary } => {
@@ -139,15 +234,15 @@ fn schedule(run: &Run) -> Option<Problem> {
         })
 }
 
-fn strategies(run: &Run) -> Option<Problem> {
-    let mut problems = run.strategies.iter().enumerate().map(|(index, strategy)| {
+fn strategies(strategies: &[StrategyConfig], batch: &BatchConfig) -> Option<Problem> {
+    let mut problems = strategies.iter().enumerate().map(|(index, strategy)| {
         let field = format!("strategies.{index}");
         match strategy {
             StrategyConfig::Amp(_) => None,
             StrategyConfig::Accumulate(count) => {
                 let expected = "left out where `batch.accumulate` is given: they are the same";
                 positive(&field, *count).or_else(|| {
-                    require(run.batch.accumulate.is_none(), &field, expected, format!("Accumulate({count})"))
+                    require(batch.accumulate.is_none(), &field, expected, format!("Accumulate({count})"))
                 })
             }
             StrategyConfig::Clip(clip) => match (clip.norm, clip.value) {

@@ -56,6 +56,23 @@ pub enum RunError {
         /// The tokenizer's reason.
         reason: String,
     },
+    /// No model here does the task.
+    #[error(
+        "no model here is trained for `{task}` yet: `firebrick data` shows its batches, and a model of your own \
+         trains on them in Rust"
+    )]
+    Task {
+        /// The task.
+        task: &'static str,
+    },
+    /// A token file is asked for where none fits.
+    #[error(
+        "a token file holds the text of `CausalLm` from `data.path`, and not that of `{task}` or of a mix"
+    )]
+    Tokenize {
+        /// The task.
+        task: &'static str,
+    },
     /// The model cannot be in this machine's memory.
     #[error(
         "a model of {parameters:.3e} parameters needs {:.1} GB for weights, gradients and moments, but this \
@@ -70,8 +87,8 @@ pub enum RunError {
         /// Bytes.
         available: u64,
     },
-    /// It was interrupted before the first step.
-    #[error("interrupted before training began; nothing was written")]
+    /// It was interrupted before there was anything to save.
+    #[error("interrupted; nothing was written")]
     Interrupted,
     /// The device is not there.
     #[error(transparent)]

@@ -7,10 +7,10 @@ use burn::module::{Module, ModuleVisitor, Param, ParamGroup, ParamId};
 use burn::optim::{AdamWConfig, ModuleOptimizer};
 use burn::tensor::{Device, Tensor};
 use burn::train::Interrupter;
-use firebrick_datasets::{Corpus, DataError, TokenBatch, Tokenizer, Windows};
+use firebrick_datasets::{DataError, TokenBatch, Tokenizer};
 use firebrick_strategies::{Setup, Strategy};
 
-use super::{DataConfig, ModelConfig, OptimizerConfig, Run, RunError, TokenizerConfig};
+use super::{DataRun, Loaded, ModelConfig, OptimizerConfig, Run, RunError, TaskConfig, TaskData};
 use crate::console::tell;
 use crate::dashboard::Vessel;
 use crate::models::{Gpt, Sampler};
@@ -26,9 +26,12 @@ pub struct Parts {
     /// The data, cut.
     pub data: Data<TokenBatch>,
     /// What made its tokens.
-    pub tokenizer: Tokenizer,
+    pub tokenizer: Arc<Tokenizer>,
     /// The tokens that the sample starts from.
     pub prompt: Vec<u32>,
+    /// The positions that the model reads at once: all tokens of a row but the last, which is only
+    /// a label.
+    pub context: usize,
 }
 
 /// A run that has been trained.
@@ -94,10 +97,16 @@ impl Run {
     pub fn prepare(&self, say: impl Fn(&str)) -> Result<Parts, RunError> {
         let (device, device_name) = device::find(&self.device)?;
         let device = device.autodiff();
+        if !matches!(self.task, TaskConfig::CausalLm { .. }) {
+            return Err(RunError::Task { task: self.task.name() });
+        }
         // Strategies first, on a model of one number: an order that cannot be is found before
         // anything is read or allocated.
         self.composed().start(&mut Setup::new(&Vessel::new(&device), &device))?;
-        let (data, tokenizer) = self.data.prepare(self.seed, say)?;
+        let Loaded { tokenizer, data, longest_row, .. } = DataRun::from(self).load(&say)?;
+        let TaskData::CausalLm(data) = data else {
+            return Err(RunError::Task { task: self.task.name() });
+        };
         if self.early_stopping.is_some() && data.valid.is_none() {
             let place = "the validation part, which `early_stopping` needs,".to_string();
             return Err(DataError::EmptyText { place }.into());
@@ -108,21 +117,16 @@ impl Run {
                 .map_err(|error| RunError::Prompt { reason: error.to_string() })?,
             None => Vec::new(),
         };
-        self.require_memory(&tokenizer, &device_name)?;
-        Ok(Parts {
-            device,
-            device_name,
-            prompt,
-            data: data.micro_batch(self.batch.micro).workers(self.data.workers),
-            tokenizer,
-        })
+        let context = longest_row.unwrap_or(2).saturating_sub(1).max(1);
+        self.require_memory(&tokenizer, context, &device_name)?;
+        Ok(Parts { device, device_name, prompt, context, data, tokenizer })
     }
 
     /// A model with weights drawn from the seed, and an optimizer without state.
     pub fn fresh(&self, parts: &Parts) -> (Gpt, ModuleOptimizer) {
         parts.device.seed(self.seed);
         let ModelConfig::Gpt(config) = &self.model;
-        let model = config.init(parts.tokenizer.vocab_size(), self.data.block, &parts.device);
+        let model = config.init(parts.tokenizer.vocab_size(), parts.context, &parts.device);
         let optimizer = self.optimizer.build(&model);
         (model, optimizer)
     }
@@ -145,9 +149,9 @@ impl Run {
     }
 
     /// Refuses a model whose weights, gradients and moments cannot be in the machine's memory.
-    fn require_memory(&self, tokenizer: &Tokenizer, device: &str) -> Result<(), RunError> {
+    fn require_memory(&self, tokenizer: &Tokenizer, context: usize, device: &str) -> Result<(), RunError> {
         let ModelConfig::Gpt(config) = &self.model;
-        let parameters = config.parameters(tokenizer.vocab_size(), self.data.block);
+        let parameters = config.parameters(tokenizer.vocab_size(), context);
         let needed = 16.0 * parameters;
         match memory::of_machine() {
             Some(available) if device.starts_with("cpu") && needed > available as f64 => {
@@ -164,28 +168,6 @@ impl Run {
         let sampler = Sampler { temperature: sample.temperature, seed: self.seed };
         let tokens = sampler.generate(model, &parts.prompt, sample.tokens).map_err(TrainError::from)?;
         Ok(Some(sample.prompt.clone() + &parts.tokenizer.decode(&tokens)?))
-    }
-}
-
-impl DataConfig {
-    fn prepare(&self, seed: u64, say: impl Fn(&str)) -> Result<(Data<TokenBatch>, Tokenizer), RunError> {
-        say(&format!("reading {}", self.path.display()));
-        let corpus = Corpus::read(&self.path, &self.extensions)?;
-        let whole = corpus.text().to_string();
-        let (train, valid) = corpus.split(self.valid_fraction)?;
-        say(&format!("tokenizing {:.1} MB of text", whole.len() as f64 / 1e6));
-        let tokenizer = match &self.tokenizer {
-            TokenizerConfig::Characters => Tokenizer::characters(&whole)?,
-            TokenizerConfig::Bpe { vocabulary } => Tokenizer::train_bpe(&train, *vocabulary)?,
-            TokenizerConfig::File(path) => Tokenizer::from_file(path)?,
-        };
-        let windows = |text: &str| Windows::new(tokenizer.encode(text)?, self.block);
-        let data = Data::new(windows(&train)?.shuffled(seed));
-        let data = match valid.is_empty() {
-            true => data,
-            false => data.valid(windows(&valid)?),
-        };
-        Ok((data, tokenizer))
     }
 }
 

@@ -1,22 +1,33 @@
 //! A run as a RON file.
 
 mod check;
+mod data_config;
+mod data_run;
 mod error;
 mod launch;
+mod load;
 mod parse;
 mod ron_path;
 mod ron_scan;
+mod task_config;
+mod tokenize;
 
 use std::path::PathBuf;
 
+use firebrick_datasets::Amount;
 use firebrick_strategies::{Accumulate, Amp, Clip, Setup, Stage, Strategy, StrategyError};
 use serde::{Deserialize, Serialize};
 
 use crate::Schedule;
 use crate::models::GptConfig;
 
+pub use data_config::{Corpus, DataConfig, Paths, TokenizerConfig};
+pub use data_run::DataRun;
 pub use error::RunError;
 pub use launch::{Launched, Parts};
+pub use load::{Loaded, TaskData};
+pub use task_config::{LabelKind, Rows, TaskConfig};
+pub use tokenize::Tokenized;
 
 /// Everything that describes a run: what is trained, on what, and how.
 ///
@@ -46,7 +57,10 @@ pub struct Run {
     /// several. Default: `auto`, the first of cuda, vulkan, wgpu and cpu that is there.
     #[serde(default = "default_device")]
     pub device: String,
-    /// The text and how it is cut.
+    /// What is learned. Default: `CausalLm()`, in windows of one long text.
+    #[serde(default)]
+    pub task: TaskConfig,
+    /// The data and how it is cut.
     pub data: DataConfig,
     /// The model.
     pub model: ModelConfig,
@@ -84,50 +98,6 @@ fn default_seed() -> u64 {
 
 fn default_device() -> String {
     "auto".into()
-}
-
-/// A text and how it is cut into samples.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DataConfig {
-    /// A text file, or a folder of them.
-    pub path: PathBuf,
-    /// Endings of the files that are read from a folder. Default: `txt` and `md`.
-    #[serde(default)]
-    pub extensions: Vec<String>,
-    /// What turns text into token ids.
-    pub tokenizer: TokenizerConfig,
-    /// Tokens that a sample predicts; the model's context.
-    pub block: usize,
-    /// The share of the text, at its end, that is kept for evaluation. Default: 0.1.
-    #[serde(default = "default_valid_fraction")]
-    pub valid_fraction: f64,
-    /// Threads that prepare batches ahead. Default: 1.
-    #[serde(default = "default_workers")]
-    pub workers: usize,
-}
-
-fn default_valid_fraction() -> f64 {
-    0.1
-}
-
-fn default_workers() -> usize {
-    1
-}
-
-/// What turns text into token ids.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub enum TokenizerConfig {
-    /// One token per distinct character of the text.
-    Characters,
-    /// Byte-level BPE, trained on the training part of the text.
-    Bpe {
-        /// Size of the vocabulary, at least 257.
-        vocabulary: usize,
-    },
-    /// Any `tokenizer.json`.
-    File(PathBuf),
 }
 
 /// The model.
@@ -168,11 +138,25 @@ fn default_epsilon() -> f32 {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BatchConfig {
-    /// Samples that go through the model at once.
-    pub micro: usize,
+    /// Samples that go through the model at once. Either this or `micro_tokens`.
+    #[serde(default)]
+    pub micro: Option<usize>,
+    /// Instead, as many samples as have at most so many tokens, padding included.
+    #[serde(default)]
+    pub micro_tokens: Option<usize>,
     /// Micro-batches in an update. Default: what `strategies` say, or else 1.
     #[serde(default)]
     pub accumulate: Option<usize>,
+}
+
+impl BatchConfig {
+    /// How much goes through the model at once; that only one is given has been checked.
+    pub(crate) fn amount(&self) -> Amount {
+        match (self.micro, self.micro_tokens) {
+            (_, Some(tokens)) => Amount::Tokens(tokens),
+            (micro, None) => Amount::Samples(micro.unwrap_or(1)),
+        }
+    }
 }
 
 /// One strategy of the list.
@@ -234,15 +218,6 @@ fn default_temperature() -> f64 {
 }
 
 impl Run {
-    /// Micro-batches in an update, however they are asked for.
-    pub(crate) fn micro_batches(&self) -> usize {
-        let asked = self.composed().into_iter().find_map(|strategy| match strategy {
-            StrategyConfig::Accumulate(micro_batches) => Some(micro_batches),
-            StrategyConfig::Amp(_) | StrategyConfig::Clip(_) => None,
-        });
-        asked.unwrap_or(1)
-    }
-
     /// The strategies with `batch.accumulate` in its place: after what casts, before what needs
     /// the whole window.
     pub fn composed(&self) -> Vec<StrategyConfig> {

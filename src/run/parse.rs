@@ -4,27 +4,28 @@ use std::path::Path;
 
 use ron::error::{Error as RonError, SpannedError};
 use ron::extensions::Extensions;
+use serde::de::DeserializeOwned;
 
-use super::{Run, RunError, check, ron_path};
+use super::check::{self, Problem};
+use super::{DataRun, Run, RunError, ron_path};
 
 /// A run file is small; anything larger is another file, named by mistake.
 const MOST_BYTES: u64 = 1 << 20;
 
-impl Run {
-    /// Reads a run file, with overrides of the form `path=value` whose values are RON.
+/// What is read from a run file: the run, or a part of it.
+pub(super) trait FromRunFile: DeserializeOwned {
+    /// The first value that parses but cannot be.
+    fn first_problem(&self) -> Option<Problem>;
+}
+
+impl DataRun {
+    /// Reads the data of a run file, as [`Run::read`] reads all of it.
     ///
     /// # Errors
     ///
-    /// What is wrong, with file, line, the nearest known name, and what may stand there.
+    /// Those of [`Run::read`], as far as they are about the data.
     pub fn read(path: &Path, overrides: &[impl AsRef<str>]) -> Result<Self, RunError> {
-        let failed = |reason: String| RunError::Read { path: path.into(), reason };
-        let about = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?;
-        if !about.is_file() || about.len() > MOST_BYTES {
-            return Err(failed(format!("expected a text file of at most {MOST_BYTES} bytes")));
-        }
-        let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
-        let text = text.trim_start_matches('\u{feff}');
-        Self::parse(&path.display().to_string(), text, overrides)
+        read(path, overrides)
     }
 
     /// As [`read`](Self::read), of the text of a file called `file`.
@@ -33,37 +34,27 @@ impl Run {
     ///
     /// Those of [`read`](Self::read).
     pub fn parse(file: &str, text: &str, overrides: &[impl AsRef<str>]) -> Result<Self, RunError> {
-        let mut text = text.to_string();
-        let mut run = parse_text(file, &text);
-        for set in overrides {
-            let set = set.as_ref();
-            let failed = |reason: String| RunError::Set { set: set.into(), reason };
-            let changed = apply(&text, set).map_err(|reason| {
-                // A file that is broken by itself is the file's mistake, not the override's.
-                match &run {
-                    Err(RunError::Syntax { .. }) if reason.starts_with("line") => None,
-                    _ => Some(failed(reason)),
-                }
-            });
-            text = match changed {
-                Ok(changed) => changed,
-                Err(Some(error)) => return Err(error),
-                Err(None) => return run,
-            };
-            let before = std::mem::replace(&mut run, parse_text(file, &text));
-            if let (Ok(_), Err(RunError::Syntax { reason, .. })) = (before, &run) {
-                let value = set.split_once('=').map_or("", |(_, value)| value);
-                return Err(failed(format!("{reason}{}", quoting_hint(set, value))));
-            }
-        }
-        let run = run?;
-        match check::check(&run, file, &text) {
-            Err(RunError::Value { field, expected, found, .. }) if set_by(overrides, &field).is_some() => {
-                let set = set_by(overrides, &field).unwrap_or_default();
-                Err(RunError::Set { set, reason: format!("`{field}` must be {expected}, found {found}") })
-            }
-            checked => checked.map(|()| run),
-        }
+        parse(file, text, overrides)
+    }
+}
+
+impl Run {
+    /// Reads a run file, with overrides of the form `path=value` whose values are RON.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, with file, line, the nearest known name, and what may stand there.
+    pub fn read(path: &Path, overrides: &[impl AsRef<str>]) -> Result<Self, RunError> {
+        read(path, overrides)
+    }
+
+    /// As [`read`](Self::read), of the text of a file called `file`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read`](Self::read).
+    pub fn parse(file: &str, text: &str, overrides: &[impl AsRef<str>]) -> Result<Self, RunError> {
+        parse(file, text, overrides)
     }
 
     /// The run as RON, every field written out.
@@ -71,6 +62,51 @@ impl Run {
         let pretty = ron::ser::PrettyConfig::new().extensions(extensions());
         // A struct of numbers, texts and lists always can be written.
         ron::ser::to_string_pretty(self, pretty).unwrap_or_default()
+    }
+}
+
+fn read<T: FromRunFile>(path: &Path, overrides: &[impl AsRef<str>]) -> Result<T, RunError> {
+    let failed = |reason: String| RunError::Read { path: path.into(), reason };
+    let about = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?;
+    if !about.is_file() || about.len() > MOST_BYTES {
+        return Err(failed(format!("expected a text file of at most {MOST_BYTES} bytes")));
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+    let text = text.trim_start_matches('\u{feff}');
+    parse(&path.display().to_string(), text, overrides)
+}
+
+fn parse<T: FromRunFile>(file: &str, text: &str, overrides: &[impl AsRef<str>]) -> Result<T, RunError> {
+    let mut text = text.to_string();
+    let mut run: Result<T, _> = parse_text(file, &text);
+    for set in overrides {
+        let set = set.as_ref();
+        let failed = |reason: String| RunError::Set { set: set.into(), reason };
+        let changed = apply(&text, set).map_err(|reason| {
+            // A file that is broken by itself is the file's mistake, not the override's.
+            match &run {
+                Err(RunError::Syntax { .. }) if reason.starts_with("line") => None,
+                _ => Some(failed(reason)),
+            }
+        });
+        text = match changed {
+            Ok(changed) => changed,
+            Err(Some(error)) => return Err(error),
+            Err(None) => return run,
+        };
+        let before = std::mem::replace(&mut run, parse_text(file, &text));
+        if let (Ok(_), Err(RunError::Syntax { reason, .. })) = (before, &run) {
+            let value = set.split_once('=').map_or("", |(_, value)| value);
+            return Err(failed(format!("{reason}{}", quoting_hint(set, value))));
+        }
+    }
+    let run = run?;
+    match check::check(&run, file, &text) {
+        Err(RunError::Value { field, expected, found, .. }) if set_by(overrides, &field).is_some() => {
+            let set = set_by(overrides, &field).unwrap_or_default();
+            Err(RunError::Set { set, reason: format!("`{field}` must be {expected}, found {found}") })
+        }
+        checked => checked.map(|()| run),
     }
 }
 
@@ -103,7 +139,7 @@ fn extensions() -> Extensions {
     Extensions::IMPLICIT_SOME | Extensions::UNWRAP_VARIANT_NEWTYPES
 }
 
-fn parse_text(file: &str, text: &str) -> Result<Run, RunError> {
+fn parse_text<T: FromRunFile>(file: &str, text: &str) -> Result<T, RunError> {
     let options = ron::Options::default().with_default_extension(extensions());
     options.from_str(text).map_err(|SpannedError { code, span }| {
         // Our scanner knows which bracket is still open; RON itself knows what a run is made of.

@@ -1,19 +1,26 @@
 //! Rows of token ids with their labels.
 
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
+use super::{Padding, inputs::signed_row};
 use crate::{Batch, DataError};
 
 /// The label of a token that does not count in the loss.
 pub const IGNORE: i32 = -100;
 
-/// Rows of token ids and their labels, padded on the right to the longest row.
+/// Rows of token ids and their labels, padded.
 ///
-/// Both are `[batch, length]`. A padding position holds the pad id, and its label is [`IGNORE`].
+/// All tensors are `[batch, length]`. A padding position holds the pad id, its label is [`IGNORE`],
+/// and the mask is `false` there.
 ///
 /// The labels stand in the same column as their ids. The shift by one is the model's work: it
 /// compares what it predicts at column `t` with the label at column `t + 1`. So the first label of
 /// a row is never used, and [`items`](Batch::items) counts the other columns only.
+///
+/// Rows that are padded at the left, and rows of several samples, also have
+/// [`position_ids`](Self::position_ids); the latter have [`segments`](Self::segments) too. A model
+/// that numbers the columns of a row from 0 and lets each see all before it does without them only
+/// where there are none.
 ///
 /// # Example
 ///
@@ -25,6 +32,7 @@ pub const IGNORE: i32 = -100;
 /// assert_eq!(batch.shape(), [2, 3]);
 /// assert_eq!(batch.host_ids(), [5, 6, 7, 8, 9, 0]);
 /// assert_eq!(batch.host_labels(), [5, 6, 7, 8, 9, IGNORE]);
+/// assert_eq!(batch.host_mask(), [true, true, true, true, true, false]);
 /// assert_eq!((batch.samples(), batch.tokens(), batch.items()), (2, 5, 3));
 ///
 /// let ids = batch.ids(&Device::default());
@@ -35,6 +43,9 @@ pub const IGNORE: i32 = -100;
 pub struct TokenBatch {
     ids: Vec<i32>,
     labels: Vec<i32>,
+    mask: Vec<bool>,
+    position_ids: Option<Vec<i32>>,
+    segments: Option<Vec<i32>>,
     shape: [usize; 2],
     items: usize,
     tokens: usize,
@@ -43,15 +54,14 @@ pub struct TokenBatch {
 impl TokenBatch {
     /// A batch in which each token is its own label: for a language model.
     ///
-    /// `pad_id` fills the short rows. Any id of the vocabulary will do: a causal model does not
-    /// let a token see what follows it, and padding is never a label.
+    /// `pad_id` fills the short rows, at the right. Any id of the vocabulary will do: a causal
+    /// model does not let a token see what follows it, and padding is never a label.
     ///
     /// # Errors
     ///
     /// [`DataError::IdTooLarge`] if an id is 2³¹ or more.
     pub fn from_rows(rows: Vec<Vec<u32>>, pad_id: u32) -> Result<Self, DataError> {
-        let labels =
-            rows.iter().map(|row| row.iter().map(|&id| signed(id)).collect()).collect::<Result<_, _>>()?;
+        let labels = rows.iter().map(|row| signed_row(row)).collect::<Result<_, _>>()?;
         Self::with_labels(rows, labels, pad_id)
     }
 
@@ -64,37 +74,85 @@ impl TokenBatch {
     /// [`DataError::LabelRows`] or [`DataError::LabelLength`] if ids and labels differ in shape,
     /// and [`DataError::IdTooLarge`] if an id is 2³¹ or more.
     pub fn with_labels(rows: Vec<Vec<u32>>, labels: Vec<Vec<i32>>, pad_id: u32) -> Result<Self, DataError> {
+        Self::padded(rows, labels, &Padding::default(), pad_id)
+    }
+
+    /// Rows with their labels, padded as `padding` says.
+    ///
+    /// With padding before it, the first token of a row is not a label: padding would predict it.
+    pub(super) fn padded(
+        rows: Vec<Vec<u32>>,
+        labels: Vec<Vec<i32>>,
+        padding: &Padding,
+        pad_id: u32,
+    ) -> Result<Self, DataError> {
         if rows.len() != labels.len() {
             return Err(DataError::LabelRows { ids: rows.len(), labels: labels.len() });
         }
-        let length = rows.iter().map(Vec::len).max().unwrap_or(0);
+        let lengths: Vec<_> = rows.iter().map(Vec::len).collect();
+        let shape @ [_, length] = padding.shape(&lengths)?;
         let pad_id = signed(pad_id)?;
+        let tokens = lengths.iter().sum();
         let mut batch = Self {
             ids: Vec::with_capacity(rows.len() * length),
             labels: Vec::with_capacity(rows.len() * length),
-            shape: [rows.len(), length],
+            mask: Vec::with_capacity(rows.len() * length),
+            position_ids: None,
+            segments: None,
+            shape,
             items: 0,
-            tokens: 0,
+            tokens,
         };
-        for (row, (ids, labels)) in rows.iter().zip(labels).enumerate() {
+        for (row, (ids, mut labels)) in rows.iter().zip(labels).enumerate() {
             if ids.len() != labels.len() {
                 return Err(DataError::LabelLength { row, ids: ids.len(), labels: labels.len() });
             }
-            for &id in ids {
-                batch.ids.push(signed(id)?);
+            if let Some(first) = labels.first_mut()
+                && padding.is_left()
+                && ids.len() < length
+            {
+                *first = IGNORE;
             }
-            batch.tokens += ids.len();
             batch.items += labels.iter().skip(1).filter(|&&l| l != IGNORE).count();
-            batch.labels.extend(labels);
-
-            let padded = (row + 1) * length;
-            batch.ids.resize(padded, pad_id);
-            batch.labels.resize(padded, IGNORE);
+            padding.push(&mut batch.ids, signed_row(ids)?.into_iter(), length, pad_id);
+            padding.push(&mut batch.labels, labels.into_iter(), length, IGNORE);
+            padding.push(&mut batch.mask, std::iter::repeat_n(true, ids.len()), length, false);
+        }
+        if padding.is_left() {
+            let mut position_ids = Vec::with_capacity(rows.len() * length);
+            for row in &rows {
+                padding.push(&mut position_ids, 0..row.len() as i32, length, 0);
+            }
+            batch.position_ids = Some(position_ids);
         }
         Ok(batch)
     }
 
-    /// `[batch, length]`: the number of rows, and the length of the longest.
+    /// Rows of several samples. `cuts` has the lengths of the samples of each row; the first label
+    /// of each sample must not count.
+    pub(super) fn packed(
+        rows: Vec<Vec<u32>>,
+        labels: Vec<Vec<i32>>,
+        cuts: &[Vec<usize>],
+        padding: &Padding,
+        pad_id: u32,
+    ) -> Result<Self, DataError> {
+        let mut batch = Self::padded(rows, labels, padding, pad_id)?;
+        let (mut position_ids, mut segments) = (vec![], vec![]);
+        for cuts in cuts {
+            let places = cuts.iter().flat_map(|&tokens| 0..tokens as i32);
+            let places: Vec<_> = places.collect();
+            padding.push(&mut position_ids, places.into_iter(), batch.shape[1], 0);
+            let of_row = (1..).zip(cuts).flat_map(|(segment, &tokens)| std::iter::repeat_n(segment, tokens));
+            let of_row: Vec<i32> = of_row.collect();
+            padding.push(&mut segments, of_row.into_iter(), batch.shape[1], 0);
+        }
+        batch.position_ids = Some(position_ids);
+        batch.segments = Some(segments);
+        Ok(batch)
+    }
+
+    /// `[batch, length]`: the number of rows, and their length after padding.
     pub fn shape(&self) -> [usize; 2] {
         self.shape
     }
@@ -109,14 +167,71 @@ impl TokenBatch {
         &self.labels
     }
 
-    /// The ids as a tensor `[batch, length]` on `device`.
-    pub fn ids(&self, device: &Device) -> Tensor<2, Int> {
-        Tensor::from_data(TensorData::new(self.ids.clone(), self.shape), device)
+    /// Whether each token is real, row after row.
+    pub fn host_mask(&self) -> &[bool] {
+        &self.mask
     }
 
-    /// The labels as a tensor `[batch, length]` on `device`.
+    /// The place of each token in its sample, from 0, row after row; 0 for padding.
+    pub fn host_position_ids(&self) -> Option<&[i32]> {
+        self.position_ids.as_deref()
+    }
+
+    /// The sample of each token in its row, from 1, row after row; 0 for padding.
+    pub fn host_segments(&self) -> Option<&[i32]> {
+        self.segments.as_deref()
+    }
+
+    /// The ids as a tensor of integers `[batch, length]` on `device`.
+    pub fn ids(&self, device: &Device) -> Tensor<2, Int> {
+        self.integers(&self.ids, device)
+    }
+
+    /// The labels as a tensor of integers `[batch, length]` on `device`.
     pub fn labels(&self, device: &Device) -> Tensor<2, Int> {
-        Tensor::from_data(TensorData::new(self.labels.clone(), self.shape), device)
+        self.integers(&self.labels, device)
+    }
+
+    /// A tensor of booleans `[batch, length]`: `true` for a real token, `false` for padding.
+    ///
+    /// Burn's attention takes the opposite as its `mask_pad`: give it `mask.bool_not()`.
+    pub fn mask(&self, device: &Device) -> Tensor<2, Bool> {
+        Tensor::from_data(TensorData::new(self.mask.clone(), self.shape), device)
+    }
+
+    /// The place of each token in its sample, a tensor of integers `[batch, length]`, if places are
+    /// not simply the columns: with padding at the left, or with several samples in a row.
+    pub fn position_ids(&self, device: &Device) -> Option<Tensor<2, Int>> {
+        self.position_ids.as_ref().map(|ids| self.integers(ids, device))
+    }
+
+    /// The sample of each token, a tensor of integers `[batch, length]`, if rows hold several: they
+    /// are counted from 1 in each row, and 0 is padding.
+    pub fn segments(&self, device: &Device) -> Option<Tensor<2, Int>> {
+        self.segments.as_ref().map(|segments| self.integers(segments, device))
+    }
+
+    /// Which columns belong together, if rows hold several samples: a tensor of booleans
+    /// `[batch, length, length]`, `true` where both columns are of one sample.
+    ///
+    /// Padding belongs with padding, so that no token is left without one to attend to. It says
+    /// nothing of order: a causal model masks what follows as well. Burn's attention takes the
+    /// opposite as its `mask_attn`: give it `mask.bool_not()`.
+    pub fn block_mask(&self, device: &Device) -> Option<Tensor<3, Bool>> {
+        let segments = self.segments(device)?;
+        let [rows, length] = self.shape;
+        if rows * length == 0 {
+            // Burn does not expand to a dimension of 0.
+            let nothing = TensorData::new(Vec::<bool>::new(), [rows, length, length]);
+            return Some(Tensor::from_data(nothing, device));
+        }
+        let shape = [rows, length, length];
+        let of_query = segments.clone().unsqueeze_dim::<3>(2).expand(shape);
+        Some(of_query.equal(segments.unsqueeze_dim::<3>(1).expand(shape)))
+    }
+
+    fn integers(&self, values: &[i32], device: &Device) -> Tensor<2, Int> {
+        Tensor::from_data(TensorData::new(values.to_vec(), self.shape), device)
     }
 }
 
@@ -135,7 +250,7 @@ impl Batch for TokenBatch {
 }
 
 /// The id as tensors hold it: as a signed number, since labels need [`IGNORE`].
-fn signed(id: u32) -> Result<i32, DataError> {
+pub(super) fn signed(id: u32) -> Result<i32, DataError> {
     i32::try_from(id).map_err(|_| DataError::IdTooLarge { id })
 }
 

@@ -1,10 +1,12 @@
 //! Batches, computed ahead, from a place that can be saved.
 
 mod cursor;
+mod cut;
 mod prefetch;
 mod requests;
 mod workers;
 
 pub use cursor::Cursor;
+pub use cut::{Amount, Cut};
 pub use prefetch::Prefetch;
 pub use requests::{Request, Requests};

@@ -21,10 +21,11 @@ use crate::{Batches, DataError, Request};
 ///
 /// ```
 /// use std::sync::Arc;
-/// use firebrick_datasets::{Batch, Cursor, Prefetch, Requests, Windows};
+/// use firebrick_datasets::{Amount, Batch, Cursor, Cut, Prefetch, Requests, Windows};
 ///
 /// let windows = Arc::new(Windows::new(vec![7; 100], 10)?.shuffled(42));
-/// let requests = Requests::new(Arc::clone(&windows), Cursor::default(), 2, 2)?;
+/// let cut = Cut::new(Amount::Samples(4), Amount::Samples(2))?;
+/// let requests = Requests::new(Arc::clone(&windows), Cursor::default(), cut);
 ///
 /// for delivered in Prefetch::new(windows, requests, 2, 4).take(6) {
 ///     let (request, batch) = delivered?;
@@ -122,7 +123,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{Batch, Cursor, Requests};
+    use crate::{Amount, Batch, Cursor, Cut, Requests};
 
     /// A batch that knows its positions, and counts itself while it is alive.
     #[derive(Debug)]
@@ -175,7 +176,8 @@ mod tests {
     }
 
     fn prefetch(batches: &Arc<Faulty>, workers: usize, ahead: usize) -> Prefetch<Arc<Faulty>> {
-        let requests = Requests::new(batches.clone(), Cursor::default(), 3, 2).unwrap();
+        let cut = Cut::new(Amount::Samples(6), Amount::Samples(3)).unwrap();
+        let requests = Requests::new(batches.clone(), Cursor::default(), cut);
         Prefetch::new(batches.clone(), requests, workers, ahead)
     }
 

@@ -1,8 +1,8 @@
 //! The micro-batches that come next.
 
-use std::ops::Range;
+use std::{collections::VecDeque, ops::Range};
 
-use crate::{Batches, Cursor, DataError};
+use crate::{Batches, Cursor, Cut, DataError};
 
 /// One micro-batch to compute.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,23 +18,23 @@ pub struct Request {
 /// The micro-batches that follow a cursor, without end.
 ///
 /// They come in windows: the micro-batches whose gradients make one step of the optimizer. A
-/// window is a range of samples that never crosses the end of an epoch. It is dealt to up to
-/// `per_window` micro-batches of `micro_batch` samples; at the end of an epoch there may be fewer
-/// micro-batches, and the last one may have fewer samples. The last micro-batch of a window
+/// window is a global batch, or a rank's share of it, as [`Cut`] says. It never crosses the end of
+/// an epoch, so the last one of an epoch may be smaller. The last micro-batch of a window
 /// [closes](Request::closes_window) it.
 ///
 /// # Errors
 ///
-/// An item is [`DataError::EmptyEpoch`] if an epoch has no samples, and [`DataError::OutOfRange`]
-/// if the epoch of the cursor has none left. Nothing follows an error.
+/// An item is [`DataError::EmptyEpoch`] if an epoch has no samples, [`DataError::OutOfRange`] if
+/// the epoch of the cursor has none left, and what [`Cut`] can run into. Nothing follows an error.
 ///
 /// # Example
 ///
 /// ```
-/// use firebrick_datasets::{Cursor, Requests, Windows};
+/// use firebrick_datasets::{Amount, Cursor, Cut, Requests, Windows};
 ///
 /// let five = Windows::new(vec![0; 6], 1)?;
-/// let mut requests = Requests::new(five, Cursor::default(), 2, 2)?.map(Result::unwrap);
+/// let cut = Cut::new(Amount::Samples(4), Amount::Samples(2))?;
+/// let mut requests = Requests::new(five, Cursor::default(), cut).map(Result::unwrap);
 ///
 /// let (first, second) = (requests.next().unwrap(), requests.next().unwrap());
 /// assert_eq!((first.positions, first.closes_window), (0..2, None));
@@ -49,40 +49,20 @@ pub struct Request {
 #[derive(Debug, Clone)]
 pub struct Requests<B> {
     batches: B,
-    micro_batch: usize,
-    /// Samples in a full window.
-    window: usize,
+    cut: Cut,
     /// The epoch of the open window.
     epoch: u64,
-    /// The positions of the open window that no request has asked for yet.
-    left: Range<usize>,
+    /// The micro-batches of the open window that have not been asked for yet.
+    left: VecDeque<Range<usize>>,
     /// The cursor that follows the open window.
     after: Cursor,
     failed: bool,
 }
 
 impl<B: Batches> Requests<B> {
-    /// The requests from `cursor` on: `per_window` micro-batches of `micro_batch` samples for each
-    /// step of the optimizer.
-    ///
-    /// # Errors
-    ///
-    /// [`DataError::Zero`] if `micro_batch` or `per_window` is 0.
-    pub fn new(batches: B, cursor: Cursor, micro_batch: usize, per_window: usize) -> Result<Self, DataError> {
-        for (setting, value) in [("micro_batch", micro_batch), ("per_window", per_window)] {
-            if value == 0 {
-                return Err(DataError::Zero { setting });
-            }
-        }
-        Ok(Self {
-            batches,
-            micro_batch,
-            window: micro_batch.saturating_mul(per_window),
-            epoch: cursor.epoch,
-            left: 0..0,
-            after: cursor,
-            failed: false,
-        })
+    /// The requests from `cursor` on.
+    pub fn new(batches: B, cursor: Cursor, cut: Cut) -> Self {
+        Self { batches, cut, epoch: cursor.epoch, left: VecDeque::new(), after: cursor, failed: false }
     }
 
     /// Opens the window that begins at the cursor.
@@ -93,19 +73,15 @@ impl<B: Batches> Requests<B> {
             return Err(DataError::EmptyEpoch { epoch });
         }
         if consumed >= samples {
-            return Err(DataError::OutOfRange {
-                epoch,
-                positions: consumed..consumed.saturating_add(1),
-                samples,
-            });
+            return Err(DataError::out_of_range(epoch, consumed, samples));
         }
-        let end = consumed.saturating_add(self.window).min(samples);
+        let global = self.cut.global_batch(&self.batches, epoch, consumed, samples)?;
+        self.left = self.cut.micro_batches(&self.batches, epoch, &global)?.into();
         self.epoch = epoch;
-        self.left = consumed..end;
-        self.after = if end == samples {
+        self.after = if global.end == samples {
             Cursor { epoch: epoch.saturating_add(1), consumed: 0 }
         } else {
-            Cursor { epoch, consumed: end }
+            Cursor { epoch, consumed: global.end }
         };
         Ok(())
     }
@@ -124,14 +100,9 @@ impl<B: Batches> Iterator for Requests<B> {
             self.failed = true;
             return Some(Err(error));
         }
-        let start = self.left.start;
-        let end = start.saturating_add(self.micro_batch).min(self.left.end);
-        self.left.start = end;
-        Some(Ok(Request {
-            epoch: self.epoch,
-            positions: start..end,
-            closes_window: self.left.is_empty().then_some(self.after),
-        }))
+        let positions = self.left.pop_front()?;
+        let closes_window = self.left.is_empty().then_some(self.after);
+        Some(Ok(Request { epoch: self.epoch, positions, closes_window }))
     }
 }
 
@@ -140,7 +111,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::TokenBatch;
+    use crate::{Amount, TokenBatch};
 
     /// Epochs of these many samples; the last repeats.
     #[derive(Debug, Clone)]
@@ -163,9 +134,14 @@ mod tests {
         Cursor { epoch, consumed }
     }
 
+    /// Windows of `per_window` micro-batches of `micro` samples.
+    fn cut(micro: usize, per_window: usize) -> Cut {
+        Cut::new(Amount::Samples(micro * per_window), Amount::Samples(micro)).unwrap()
+    }
+
     #[test]
     fn a_window_of_fewer_samples_at_the_end() {
-        let requests = Requests::new(Epochs(vec![11]), cursor(3, 6), 2, 3).unwrap();
+        let requests = Requests::new(Epochs(vec![11]), cursor(3, 6), cut(2, 3));
         let shown: Vec<_> = requests
             .map(Result::unwrap)
             .take(4)
@@ -176,18 +152,8 @@ mod tests {
     }
 
     #[test]
-    fn impossible_settings() {
-        let new = |micro, per| Requests::new(Epochs(vec![1]), cursor(0, 0), micro, per);
-        let error = |micro, per| new(micro, per).unwrap_err().to_string();
-        assert!(error(0, 1).starts_with("`micro_batch` is 0"));
-        assert!(error(1, 0).starts_with("`per_window` is 0"));
-        let mut largest = new(usize::MAX, usize::MAX).unwrap();
-        assert_eq!(largest.next().unwrap().unwrap().positions, 0..1);
-    }
-
-    #[test]
     fn an_empty_epoch_ends_the_requests() {
-        let mut requests = Requests::new(Epochs(vec![1, 0]), cursor(0, 0), 1, 1).unwrap();
+        let mut requests = Requests::new(Epochs(vec![1, 0]), cursor(0, 0), cut(1, 1));
         assert!(requests.next().unwrap().is_ok());
         let error = requests.next().unwrap().unwrap_err();
         assert!(matches!(error, DataError::EmptyEpoch { epoch: 1 }));
@@ -197,7 +163,7 @@ mod tests {
     #[test]
     fn a_cursor_beyond_its_epoch() {
         for consumed in [5, 6] {
-            let mut requests = Requests::new(Epochs(vec![5]), cursor(2, consumed), 1, 1).unwrap();
+            let mut requests = Requests::new(Epochs(vec![5]), cursor(2, consumed), cut(1, 1));
             let error = requests.next().unwrap().unwrap_err();
             assert!(matches!(error, DataError::OutOfRange { samples: 5, .. }));
         }
@@ -213,7 +179,7 @@ mod tests {
             let mut expected = cursor(0, 0);
             let mut left = windows;
             let mut requests =
-                Requests::new(epochs.clone(), expected, micro_batch, per_window).unwrap();
+                Requests::new(epochs.clone(), expected, cut(micro_batch, per_window));
             while left > 0 {
                 let request = requests.next().unwrap().unwrap();
                 prop_assert_eq!(request.epoch, expected.epoch);
@@ -229,7 +195,7 @@ mod tests {
                     left -= 1;
                 }
             }
-            let resumed = Requests::new(epochs, expected, micro_batch, per_window).unwrap();
+            let resumed = Requests::new(epochs, expected, cut(micro_batch, per_window));
             let resumed: Vec<_> = resumed.take(20).map(Result::unwrap).collect();
             let straight: Vec<_> = requests.take(20).map(Result::unwrap).collect();
             prop_assert_eq!(resumed, straight);

@@ -160,9 +160,12 @@ impl Rows {
         if !self.read()? {
             return Ok(());
         }
-        let names: Result<Vec<_>, _> =
-            self.row.iter().map(|name| str::from_utf8(name).map(str::to_owned)).collect();
-        let names = names.map_err(|_| self.file("names of columns in UTF-8", "other bytes"))?;
+        // Not collected, which would make room for up to three times as many while it grows.
+        let mut names = Vec::with_capacity(self.row.len());
+        for name in &self.row {
+            let name = str::from_utf8(name);
+            names.push(name.map_err(|_| self.file("names of columns in UTF-8", "other bytes"))?.to_owned());
+        }
         self.set_names(names)
     }
 

@@ -22,7 +22,7 @@ use crate::DataError;
 /// | `Tsv` | [`DelimitedReader::tsv`] |
 /// | `Conll(word: 0, label: -1, comments: false, tokens_only: false, tags: Keep)` | [`ConllReader`] |
 /// | `Parallel(source: "en", target: "fr", keep_blank: false)` | [`ParallelReader`] |
-/// | `Parquet` | [`ParquetReader`] |
+/// | `Parquet(columns: [])` | [`ParquetReader`] |
 ///
 /// # Example
 ///
@@ -98,7 +98,11 @@ pub enum Format {
         keep_blank: bool,
     },
     /// Parquet.
-    Parquet,
+    Parquet {
+        /// The columns to read, in this order. All by default, which is also what an empty list says.
+        #[serde(default)]
+        columns: Vec<String>,
+    },
 }
 
 fn comma() -> char {
@@ -135,7 +139,7 @@ impl Format {
             Some("tsv") => Self::Tsv,
             Some("conll" | "iob" | "bio") => conll(0, last(), false),
             Some("conllu") => conll(1, 3, true),
-            Some("parquet") => Self::Parquet,
+            Some("parquet") => Self::Parquet { columns: Vec::new() },
             _ => return Err(DataError::UnknownFormat { path: path.to_owned(), known: known() }),
         })
     }
@@ -150,7 +154,7 @@ impl Format {
             Self::Tsv => &["tsv"],
             Self::Conll { .. } => &["conll", "iob", "bio", "conllu"],
             Self::Parallel { .. } => &[],
-            Self::Parquet => &["parquet"],
+            Self::Parquet { .. } => &["parquet"],
         }
     }
 
@@ -186,7 +190,10 @@ impl Format {
                     ParallelReader::new(sides.0, sides.1)?.fields(source, target).keep_blank(*keep_blank),
                 )
             }
-            Self::Parquet => Box::new(ParquetReader::new(found()?)),
+            Self::Parquet { columns } => {
+                let reader = ParquetReader::new(found()?);
+                Box::new(if columns.is_empty() { reader } else { reader.columns(columns.clone()) })
+            }
         })
     }
 }
@@ -233,7 +240,21 @@ mod tests {
         assert_eq!(read(r#"{"Conll": {}}"#).unwrap(), default("x.conll"));
         assert_eq!(read(r#"{"Csv": {}}"#).unwrap(), default("x.csv"));
         assert_eq!(read(r#"{"Text": {}}"#).unwrap(), default("x.txt"));
+        assert_eq!(read(r#"{"Parquet": {}}"#).unwrap(), default("x.parquet"));
         assert!(read(r#"{"Conll": {"lable": 1}}"#).is_err());
+    }
+
+    #[test]
+    fn columns_of_parquet() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus/zstd.parquet");
+        let names = |json: &str| -> Vec<String> {
+            let format: Format = serde_json::from_str(json).unwrap();
+            let record = format.open(&[path]).unwrap().open(0).unwrap().next().unwrap().unwrap();
+            record.names().map(str::to_owned).collect()
+        };
+        assert!(names(r#"{"Parquet": {}}"#).len() > 2);
+        assert_eq!(names(r#"{"Parquet": {"columns": []}}"#), names(r#"{"Parquet": {}}"#));
+        assert_eq!(names(r#"{"Parquet": {"columns": ["tags", "text"]}}"#), ["tags", "text"]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Records out of files, one after the other.
 
+mod chunks;
 mod conll;
 mod conll_sentence;
 mod corpus;
@@ -19,6 +20,7 @@ mod tag_scheme;
 mod text;
 mod unpacked;
 
+pub use chunks::TextChunks;
 pub use conll::ConllReader;
 pub use corpus::Corpus;
 pub(crate) use corpus::read_whole;
@@ -32,6 +34,7 @@ pub use parquet::ParquetReader;
 pub use record::{Place, Record, Value};
 pub use tag_scheme::{TagFault, TagScheme, Tags};
 pub use text::{TextReader, TextUnit};
+pub(crate) use unpacked::open_ordinary;
 
 use std::{fmt, iter};
 
@@ -58,6 +61,16 @@ pub trait Reader: fmt::Debug + Send + Sync + 'static {
     /// [`DataError::NoPart`] if there is no such part, [`DataError::Io`] if it cannot be opened, and
     /// whatever else the format can run into.
     fn open(&self, part: usize) -> Result<Records, DataError>;
+}
+
+impl<R: Reader + ?Sized> Reader for Box<R> {
+    fn parts(&self) -> usize {
+        (**self).parts()
+    }
+
+    fn open(&self, part: usize) -> Result<Records, DataError> {
+        (**self).open(part)
+    }
 }
 
 /// The records that `next` gives, up to the first error that is not about one record.

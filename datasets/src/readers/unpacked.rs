@@ -42,7 +42,7 @@ pub(super) struct Unpacked {
     /// Bytes of text that were given out.
     given: u64,
     /// Bytes of the byte order mark, which were not.
-    mark: u64,
+    mark: usize,
 }
 
 impl Unpacked {
@@ -79,13 +79,18 @@ impl Unpacked {
         &self.path
     }
 
+    /// Bytes of the byte order mark before the text: 3, or 0 if there is none.
+    pub(super) fn mark(&self) -> usize {
+        self.mark
+    }
+
     /// All of the text that is left.
     pub(super) fn read_text(mut self) -> Result<String, DataError> {
         let mut bytes = Vec::new();
         self.read_to_end(&mut bytes).map_err(DataError::io(&self.path))?;
         String::from_utf8(bytes).map_err(|error| DataError::NotUtf8 {
             path: self.path.to_path_buf(),
-            offset: error.utf8_error().valid_up_to() + self.mark as usize,
+            offset: error.utf8_error().valid_up_to() + self.mark,
         })
     }
 
@@ -137,7 +142,7 @@ impl BufRead for Unpacked {
 }
 
 /// A file of bytes that are not text, read as it is.
-pub(super) fn open_ordinary(path: &Path) -> io::Result<File> {
+pub(crate) fn open_ordinary(path: &Path) -> io::Result<File> {
     // Before it is opened: that of a pipe would wait for the other side.
     let metadata = fs::metadata(path)?;
     if metadata.is_dir() {

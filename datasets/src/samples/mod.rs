@@ -1,19 +1,34 @@
 //! Streams of samples, and the order in which they come.
 
+mod grouped_by_length;
+mod in_memory;
+mod mixed;
 mod order;
+mod packs;
+mod shuffled;
+mod source;
+mod stream;
 mod windows;
 
 use std::sync::Arc;
 
+pub use grouped_by_length::GroupedByLength;
+pub use in_memory::InMemory;
+pub use mixed::{Mixed, Until};
 pub use order::Permutation;
+pub(crate) use order::mix;
+pub use packs::Packs;
+pub use shuffled::Shuffled;
+pub use source::{PartSamples, Source};
+pub use stream::Stream;
 pub use windows::Windows;
 
 use crate::{DataError, Drawn};
 
 /// A stream of samples as a pure function of epoch and position.
 ///
-/// Streams are layers around a source: in memory, shuffled, grouped by length.
-/// What makes batches of them asks for samples by position.
+/// Streams are layers around a source: in memory, shuffled, grouped by length. A
+/// [`Batcher`](crate::Batcher) makes batches of them.
 pub trait Samples: Send + Sync + 'static {
     /// One sample.
     type Sample: Send + Sync + 'static;

@@ -1,8 +1,8 @@
 //! A stream of samples: windows of one long text.
 
-use std::{ops::Range, sync::Arc};
+use std::ops::Range;
 
-use crate::{Batches, DataError, Permutation, TokenBatch};
+use crate::{Batches, DataError, Permutation, TokenBatch, TokenSequence};
 
 /// What short rows are filled with. Padding is never a label, so any id will do.
 const PAD_ID: u32 = 0;
@@ -32,7 +32,9 @@ const PAD_ID: u32 = 0;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Windows {
-    tokens: Arc<[u32]>,
+    tokens: TokenSequence,
+    /// Where the text begins and ends among them.
+    range: Range<usize>,
     block: usize,
     seed: Option<u64>,
 }
@@ -44,19 +46,39 @@ impl Windows {
     ///
     /// [`DataError::Zero`] if `block` is 0, [`DataError::TooShort`] if there are fewer than two
     /// tokens, since the first is never predicted.
-    pub fn new(tokens: impl Into<Arc<[u32]>>, block: usize) -> Result<Self, DataError> {
+    pub fn new(tokens: impl Into<TokenSequence>, block: usize) -> Result<Self, DataError> {
+        let tokens = tokens.into();
+        let all = 0..tokens.len();
+        Self::within(tokens, all, block)
+    }
+
+    /// As [`new`](Self::new), over a range of the tokens: one file of tokens can hold both what is
+    /// trained and what is evaluated on.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`new`](Self::new), and [`DataError::TokenRange`] if there are no such tokens.
+    pub fn within(
+        tokens: impl Into<TokenSequence>,
+        range: Range<usize>,
+        block: usize,
+    ) -> Result<Self, DataError> {
         let tokens = tokens.into();
         if block == 0 {
             return Err(DataError::Zero { setting: "block" });
         }
-        if tokens.len() < 2 {
-            return Err(DataError::TooShort { tokens: tokens.len(), needed: 2 });
+        if range.end > tokens.len() || range.start > range.end {
+            return Err(DataError::TokenRange { range, tokens: tokens.len() });
+        }
+        if range.len() < 2 {
+            return Err(DataError::TooShort { tokens: range.len(), needed: 2 });
         }
         Ok(Self {
             // No window is longer than the text. The bound also keeps the sums below from
             // overflowing.
-            block: block.min(tokens.len() - 1),
+            block: block.min(range.len() - 1),
             tokens,
+            range,
             seed: None,
         })
     }
@@ -79,10 +101,11 @@ impl Windows {
     }
 
     /// The tokens of the `index`-th window from the left.
-    fn window(&self, index: usize, shift: usize) -> &[u32] {
+    fn window(&self, index: usize, shift: usize) -> Result<Vec<u32>, DataError> {
         let start = (index * self.block).saturating_sub(shift);
-        let last = ((index + 1) * self.block - shift).min(self.tokens.len() - 1);
-        &self.tokens[start..=last]
+        let last = ((index + 1) * self.block - shift).min(self.range.len() - 1);
+        let offset = self.range.start;
+        self.tokens.range(offset + start..offset + last + 1)
     }
 }
 
@@ -90,7 +113,7 @@ impl Batches for Windows {
     type Batch = TokenBatch;
 
     fn samples(&self, epoch: u64) -> usize {
-        let predicted = self.tokens.len() - 1;
+        let predicted = self.range.len() - 1;
         (predicted + self.shift(epoch)).div_ceil(self.block)
     }
 
@@ -103,9 +126,13 @@ impl Batches for Windows {
         let order = self.seed.map(|seed| Permutation::new(samples, seed, epoch));
         let rows = positions
             .map(|position| order.as_ref().map_or(position, |order| order.at(position)))
-            .map(|index| self.window(index, shift).to_vec())
-            .collect();
+            .map(|index| self.window(index, shift))
+            .collect::<Result<_, _>>()?;
         TokenBatch::from_rows(rows, PAD_ID)
+    }
+
+    fn padded_tokens(&self, _epoch: u64, positions: Range<usize>) -> Result<usize, DataError> {
+        Ok(positions.len().saturating_mul(self.block + 1))
     }
 }
 
@@ -134,6 +161,17 @@ mod tests {
                 labels.iter().copied().filter(|&l| l != IGNORE).collect()
             })
             .collect()
+    }
+
+    #[test]
+    fn a_range_is_a_text_of_its_own() {
+        let part = Windows::within((0..20).collect::<Vec<_>>(), 4..15, 3).unwrap().shuffled(5);
+        let whole = Windows::new((4..15).collect::<Vec<_>>(), 3).unwrap().shuffled(5);
+        for epoch in 0..4 {
+            let samples = whole.samples(epoch);
+            assert_eq!(part.batch(epoch, 0..samples).unwrap(), whole.batch(epoch, 0..samples).unwrap());
+        }
+        assert!(matches!(Windows::within(vec![0; 4], 2..5, 1), Err(DataError::TokenRange { tokens: 4, .. })));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use tokenizers::{
     pre_tokenizers::byte_level::ByteLevel,
 };
 
-use super::pieces::pieces;
+use super::pieces::pieces_of_short_words;
 use crate::DataError;
 
 /// The smallest vocabulary: all bytes, and one merge.
@@ -18,7 +18,7 @@ const LEAST_SIZE: usize = 257;
 /// A merge of a pair that was seen only once would shorten no other text.
 const LEAST_COUNT: u64 = 2;
 
-/// Trains on `text`, which is cut as it is for encoding.
+/// Trains on `text`, which is cut as it is for encoding, and within words of more than 4 KiB.
 pub(crate) fn train(text: &str, vocab_size: usize) -> Result<Tokenizer, DataError> {
     if vocab_size < LEAST_SIZE {
         return Err(DataError::VocabularySize { asked: vocab_size, least: LEAST_SIZE });
@@ -38,7 +38,7 @@ pub(crate) fn train(text: &str, vocab_size: usize) -> Result<Tokenizer, DataErro
     tokenizer
         .with_pre_tokenizer(Some(bytes))
         .with_decoder(Some(bytes))
-        .train(&mut trainer, pieces(text).into_iter())
+        .train(&mut trainer, pieces_of_short_words(text).into_iter())
         .map_err(DataError::tokenizer("train on the text"))?;
     Ok(tokenizer)
 }
@@ -64,6 +64,15 @@ mod tests {
         ));
         let all = train("aaaa", usize::MAX).unwrap();
         assert!((257..=260).contains(&all.get_vocab_size(true)));
+    }
+
+    #[test]
+    fn one_long_word() {
+        // Uncut, this takes minutes.
+        let word: String =
+            (0..300_000_u64).map(|at| char::from(b'a' + (at * at % 23 + at / 977 % 3) as u8)).collect();
+        let tokenizer = train(&word, 300).unwrap();
+        assert_eq!(tokenizer.get_vocab_size(true), 300);
     }
 
     proptest! {

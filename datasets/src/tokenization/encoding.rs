@@ -1,13 +1,6 @@
 //! One encoded text, with where each token came from.
 
-use std::sync::Arc;
-
 use serde::{Deserialize, Serialize};
-
-use tokenizers::{EncodeInput, InputSequence, TruncationDirection, TruncationParams, TruncationStrategy};
-
-use super::tokenizer_file::guarded;
-use crate::{DataError, Tokenizer};
 
 /// What is encoded: a text, or words that are split already.
 #[derive(Debug, Clone, Copy)]
@@ -68,103 +61,26 @@ impl Encoding {
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
-}
 
-/// A tokenizer with settings: how texts are cut, and whether special tokens are added.
-#[derive(Debug, Clone)]
-pub struct Encoder {
-    tokenizer: Arc<Tokenizer>,
-    special: bool,
-    max_length: Option<usize>,
-    stride: Option<usize>,
-    cut: Side,
-    truncation: Truncation,
-}
-
-impl Encoder {
-    /// Adds special tokens, and does not cut.
-    pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
+    pub(super) fn with_capacity(len: usize) -> Self {
         Self {
-            tokenizer,
-            special: true,
-            max_length: None,
-            stride: None,
-            cut: Side::Right,
-            truncation: Truncation::LongestFirst,
+            ids: Vec::with_capacity(len),
+            type_ids: Vec::with_capacity(len),
+            special: Vec::with_capacity(len),
+            words: Vec::with_capacity(len),
+            offsets: Vec::with_capacity(len),
+            sequences: Vec::with_capacity(len),
         }
     }
 
-    /// At most so many tokens, the special ones included.
-    pub fn max_length(mut self, tokens: Option<usize>) -> Self {
-        self.max_length = tokens;
-        self
-    }
-
-    /// What is cut off becomes further encodings, each of which repeats so many tokens of the one
-    /// before. Without a stride it is lost.
-    pub fn stride(mut self, tokens: Option<usize>) -> Self {
-        self.stride = tokens;
-        self
-    }
-
-    /// Where a sequence that is too long is cut. Default: at its right end.
-    pub fn cut(mut self, side: Side) -> Self {
-        self.cut = side;
-        self
-    }
-
-    /// Which sequence of a pair is cut. Default: the longer.
-    pub fn truncation(mut self, truncation: Truncation) -> Self {
-        self.truncation = truncation;
-        self
-    }
-
-    /// Whether special tokens are added. Default: yes.
-    pub fn special(mut self, add: bool) -> Self {
-        self.special = add;
-        self
-    }
-
-    /// The tokenizer.
-    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
-        &self.tokenizer
-    }
-
-    /// Encodes a sequence, or a pair of them. It is one encoding, or with a stride several.
-    ///
-    /// # Errors
-    ///
-    /// [`DataError::TokenizerFailed`] if the tokenizer cannot encode the text, and
-    /// [`DataError::TooFewTokens`] if the maximum leaves no room beside special tokens and stride.
-    pub fn encode(&self, first: Input<'_>, second: Option<Input<'_>>) -> Result<Vec<Encoding>, DataError> {
-        let side = |input| match input {
-            Input::Text(text) => InputSequence::from(text),
-            Input::Words(words) => InputSequence::from(words),
-        };
-        let input = match second {
-            Some(second) => EncodeInput::Dual(side(first), side(second)),
-            None => EncodeInput::Single(side(first)),
-        };
-        let mut inner = self.tokenizer.inner().clone();
-        let encoding = guarded(|| {
-            inner.with_truncation(self.max_length.map(|max_length| TruncationParams {
-                max_length,
-                stride: self.stride.unwrap_or(0),
-                direction: match self.cut {
-                    Side::Left => TruncationDirection::Left,
-                    Side::Right => TruncationDirection::Right,
-                },
-                strategy: match self.truncation {
-                    Truncation::LongestFirst => TruncationStrategy::LongestFirst,
-                    Truncation::OnlyFirst => TruncationStrategy::OnlyFirst,
-                    Truncation::OnlySecond => TruncationStrategy::OnlySecond,
-                },
-            }))?;
-            inner.encode(input, self.special)
-        })
-        .map_err(DataError::tokenizer("encode a text"))?;
-        let further = self.stride.is_some().then(|| encoding.get_overflowing().iter());
-        Ok([&encoding].into_iter().chain(further.into_iter().flatten()).map(Encoding::from).collect())
+    /// Adds the token that stands at `at` of another.
+    pub(super) fn extend_from(&mut self, other: &Self, at: usize) {
+        self.ids.push(other.ids[at]);
+        self.type_ids.push(other.type_ids[at]);
+        self.special.push(other.special[at]);
+        self.words.push(other.words[at]);
+        self.offsets.push(other.offsets[at]);
+        self.sequences.push(other.sequences[at]);
     }
 }
 

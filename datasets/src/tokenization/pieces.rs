@@ -1,30 +1,36 @@
 //! Cutting a long text at newlines, to work on the pieces on all cores.
 
-use std::{
-    collections::BTreeMap,
-    num::NonZero,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
-    thread,
-};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A piece ends with the first newline at or after this many bytes.
+use rayon::prelude::*;
+
+/// A piece ends with the first newline behind this many bytes.
 const PIECE: usize = 64 * 1024;
 
-/// Cuts `text` into pieces that end with a newline, all but the last.
+/// Without a newline, it ends before the last space of so many bytes, or after them.
+const LONGEST: usize = 2 * PIECE;
+
+/// A word for training is not longer: the time that training takes grows with its square.
+const WORD: usize = 4096;
+
+/// Cuts `text` into pieces of 64 KiB to 128 KiB, at newlines if there are any.
 ///
-/// The cuts depend on the text alone. A text without newlines is one piece.
+/// The cuts depend on the text alone.
 pub(crate) fn pieces(text: &str) -> Vec<&str> {
     let mut pieces = Vec::new();
     let mut rest = text;
-    while let Some(tail) = rest.as_bytes().get(PIECE..) {
-        // In UTF-8, the byte of a newline is never part of another character.
-        let Some(newline) = tail.iter().position(|&byte| byte == b'\n') else {
-            break;
+    while rest.len() > PIECE {
+        let window = &rest.as_bytes()[..rest.len().min(LONGEST)];
+        // In UTF-8, the byte of a newline or a space is never part of another character.
+        let end = match window[PIECE..].iter().position(|&byte| byte == b'\n') {
+            Some(newline) => PIECE + newline + 1,
+            None if rest.len() <= LONGEST => break,
+            None => match window[PIECE..].iter().rposition(|&byte| byte == b' ') {
+                Some(space) => PIECE + space,
+                None => rest.floor_char_boundary(LONGEST),
+            },
         };
-        let (piece, after) = rest.split_at(PIECE + newline + 1);
+        let (piece, after) = rest.split_at(end);
         pieces.push(piece);
         rest = after;
     }
@@ -34,37 +40,58 @@ pub(crate) fn pieces(text: &str) -> Vec<&str> {
     pieces
 }
 
+/// The bytes of `text`, the beginning of a longer one, up to which its pieces are those of the longer.
+pub(crate) fn final_pieces(text: &str) -> usize {
+    let mut end = 0;
+    for piece in pieces(text) {
+        if text.len() - end <= LONGEST {
+            break;
+        }
+        end += piece.len();
+    }
+    end
+}
+
+/// Cuts each piece of `text` further, where 4 KiB hold no white space.
+pub(crate) fn pieces_of_short_words(text: &str) -> Vec<&str> {
+    let mut short = Vec::new();
+    for piece in pieces(text) {
+        let (mut start, mut word) = (0, 0);
+        for (at, character) in piece.char_indices() {
+            if character.is_whitespace() {
+                word = at;
+            } else if at - word >= WORD {
+                short.push(&piece[start..at]);
+                (start, word) = (at, at);
+            }
+        }
+        short.push(&piece[start..]);
+    }
+    short
+}
+
 /// Does `work` on each item, with its index, on all cores. The results are in order, or the error
 /// is the first in order.
 pub(crate) fn on_all_cores<I: Sync, T: Send, E: Send>(
     items: &[I],
     work: impl Fn(usize, &I) -> Result<T, E> + Sync,
 ) -> Result<Vec<T>, E> {
-    let next = AtomicUsize::new(0);
-    let results = Mutex::new(BTreeMap::new());
-    let run = || {
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(item) = items.get(index) else { break };
-            let result = work(index, item);
-            if result.is_err() {
-                // No new items. All before this one have been dealt out, and are finished.
-                next.store(items.len(), Ordering::Relaxed);
-            }
-            let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
-            results.insert(index, result);
-        }
-    };
-    thread::scope(|scope| {
-        let cores = thread::available_parallelism().map_or(1, NonZero::get);
-        for _ in 1..cores.min(items.len()) {
-            // A thread that cannot be started leaves its work to the others, of which this is one.
-            let _ = thread::Builder::new().spawn_scoped(scope, run);
-        }
-        run();
-    });
-    let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
-    results.into_values().collect()
+    let failed = AtomicUsize::new(usize::MAX);
+    let results: Vec<Option<Result<T, E>>> = items
+        .par_iter()
+        .enumerate()
+        .map(|(index, item)| {
+            // What stands behind an error is not asked for any more.
+            (index < failed.load(Ordering::Relaxed)).then(|| {
+                let result = work(index, item);
+                if result.is_err() {
+                    failed.fetch_min(index, Ordering::Relaxed);
+                }
+                result
+            })
+        })
+        .collect();
+    results.into_iter().flatten().collect()
 }
 
 #[cfg(test)]
@@ -85,6 +112,25 @@ mod tests {
     }
 
     #[test]
+    fn cut_without_newlines() {
+        let words = "a b".repeat(LONGEST);
+        let cut = pieces(&words);
+        assert!(cut.iter().all(|piece| piece.len() <= LONGEST));
+        assert!(cut[1..].iter().all(|piece| piece.starts_with(' ')));
+        assert_eq!(cut.concat(), words);
+        let word = "xé".repeat(LONGEST);
+        assert_eq!(pieces(&word).concat(), word);
+        assert!(pieces(&word).iter().all(|piece| piece.len() <= LONGEST));
+        assert_eq!(pieces(&word)[0].len(), LONGEST - 1);
+        assert_eq!(pieces(&word[..LONGEST - 1]).len(), 1);
+
+        let short = pieces_of_short_words(&word);
+        assert!(short.iter().all(|piece| piece.len() <= WORD + 2));
+        assert_eq!(short.concat(), word);
+        assert_eq!(pieces_of_short_words("some words"), ["some words"]);
+    }
+
+    #[test]
     fn the_first_error_in_order() {
         let items: Vec<usize> = (0..1000).collect();
         let odd = |_, &item: &usize| {
@@ -102,7 +148,7 @@ mod tests {
             let pieces = pieces(&text);
             prop_assert_eq!(pieces.concat(), text.as_str());
             for piece in pieces.iter().rev().skip(1) {
-                prop_assert!(piece.len() > PIECE && piece.ends_with('\n'));
+                prop_assert!(piece.len() > PIECE && piece.len() <= LONGEST && piece.ends_with('\n'));
             }
         }
     }

@@ -1,11 +1,16 @@
 //! Text to token ids and back.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, sync::Arc};
+
+use sha2::{Digest, Sha256};
 
 use super::{
-    SpecialTokens, bpe,
+    Side, SpecialNames, SpecialTokens, bpe,
     characters::Characters,
+    fast::Fast,
+    framed::framed,
     pieces::{on_all_cores, pieces},
+    tokenizer_config::TokenizerConfig,
     tokenizer_file::{self, guarded},
 };
 use crate::DataError;
@@ -28,11 +33,15 @@ use crate::DataError;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
-    inner: tokenizers::Tokenizer,
+    fast: Arc<Fast>,
     /// The fast way, for a vocabulary of characters.
     characters: Option<Characters>,
     vocab_size: usize,
     special: SpecialTokens,
+    names: SpecialNames,
+    max_length: Option<usize>,
+    padding: Option<Side>,
+    truncation: Option<Side>,
 }
 
 impl Tokenizer {
@@ -51,7 +60,7 @@ impl Tokenizer {
     ///
     /// The same text gives the same tokenizer. If `text` is too short to repeat that many pairs,
     /// the vocabulary stays smaller. Tokens do not reach across words, nor across the cuts that
-    /// [`encode`](Self::encode) makes.
+    /// [`encode`](Self::encode) makes. Words of more than 4 KiB are cut.
     ///
     /// # Errors
     ///
@@ -73,34 +82,91 @@ impl Tokenizer {
         Ok(Self::new(bpe::train(text, vocab_size)?))
     }
 
-    /// Reads a `tokenizer.json`.
+    /// As [`train_bpe`](Self::train_bpe), with special tokens besides.
+    ///
+    /// They come after the vocabulary. Texts are framed with them: `cls` or else `bos` begins a
+    /// text, `sep` or else `eos` ends it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`train_bpe`](Self::train_bpe).
+    pub fn train_bpe_with(text: &str, vocab_size: usize, names: SpecialNames) -> Result<Self, DataError> {
+        not_empty(text)?;
+        Self::new(framed(bpe::train(text, vocab_size)?, &names)?).with_special(names)
+    }
+
+    /// Reads a `tokenizer.json`, or that of a folder.
     ///
     /// Its truncation, padding and dropout are turned off: they would cut the text short, or make
     /// its encoding depend on chance.
     ///
+    /// Which token has which [role](Self::special) is said, if the file is called
+    /// `tokenizer.json`, by `tokenizer_config.json` beside it, then by `special_tokens_map.json`;
+    /// in any case then by its own padding, post-processor and model. What is still missing is
+    /// looked for by name among its special tokens: `[PAD]`, `<pad>`, `<|pad|>`, `<|padding|>` and
+    /// `<|finetune_right_pad_id|>` fill rows, `[UNK]`, `<unk>` and `<|unk|>` stand for the unknown,
+    /// `[BOS]`, `<s>`, `<bos>`, `<|begin_of_text|>` and `<|startoftext|>` begin a text, `[EOS]`,
+    /// `</s>`, `<eos>`, `<|end_of_text|>` and `<|endoftext|>` end one, `[CLS]` and `<cls>` stand for
+    /// it, `[SEP]` and `<sep>` between two, and `[MASK]`, `<mask>` and `<|mask|>` hide a token.
+    ///
+    /// The file may come from anywhere: a broken or malicious one is an error.
+    ///
     /// # Errors
     ///
-    /// [`DataError::Io`] if the file cannot be read, [`DataError::TokenizerFile`] if it is broken.
+    /// [`DataError::Io`] if a file cannot be read, [`DataError::TokenizerFile`] if it is broken, and
+    /// [`DataError::TokenizerConfig`] if one beside it is, or names a token that it lacks.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, DataError> {
-        Ok(Self::new(tokenizer_file::read(path.as_ref())?))
+        let mut path = path.as_ref().to_owned();
+        if path.is_dir() {
+            path.push(FILE);
+        }
+        let (inner, names) = tokenizer_file::read(&path)?;
+        let config = match config_folder(&path) {
+            Some(folder) => TokenizerConfig::read(folder, |token| inner.token_to_id(token).is_some())?,
+            None => TokenizerConfig::default(),
+        };
+        let names = config.names.or(names.known_to(&inner)).or(SpecialNames::well_known(&inner));
+        Self {
+            max_length: config.max_length,
+            padding: config.padding,
+            truncation: config.truncation,
+            ..Self::new(inner)
+        }
+        .with_special(names)
     }
 
-    fn new(inner: tokenizers::Tokenizer) -> Self {
+    /// Gives tokens a role. Roles that are not named stay as they are.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::UnknownToken`] if a token is not in the vocabulary.
+    pub fn with_special(self, names: SpecialNames) -> Result<Self, DataError> {
+        let names = names.or(self.names);
+        let special = names.resolve(self.fast.tokenizer())?;
+        Ok(Self { special, names, ..self })
+    }
+
+    pub(super) fn new(inner: tokenizers::Tokenizer) -> Self {
         let ids = inner.get_vocab(true).into_values();
         Self {
             vocab_size: ids.max().map_or(0, |largest| largest as usize + 1),
             characters: Characters::of(&inner),
             special: SpecialTokens::default(),
-            inner,
+            names: SpecialNames::default(),
+            max_length: None,
+            padding: None,
+            truncation: None,
+            fast: Arc::new(Fast::new(inner)),
         }
     }
 
     /// The ids of `text`, without adding special tokens at its ends.
     ///
     /// A text of more than 64 KiB is first cut into pieces, each ending with the first newline
-    /// past 64 KiB, and the pieces are encoded on all cores. The cuts are part of what this
-    /// function means: they are the same on every machine, and so are the ids. With a vocabulary
-    /// of characters they change nothing.
+    /// past 64 KiB, and the pieces are encoded on all cores. If there is none before 128 KiB, a
+    /// piece ends before the last space, and if there is no space either, within the word. The
+    /// cuts are part of what this function means: they are the same on every machine, and so are
+    /// the ids. With a vocabulary of characters they change nothing.
     ///
     /// # Errors
     ///
@@ -112,8 +178,7 @@ impl Tokenizer {
         }
         let pieces = pieces(text);
         let ids = on_all_cores(&pieces, |index, &piece| {
-            let encode = || Ok(self.inner.encode_fast(piece, false)?.get_ids().to_vec());
-            guarded(encode).map_err(|reason| {
+            guarded(|| self.fast.ids(piece)).map_err(|reason| {
                 let start: usize = pieces[..index].iter().map(|piece| piece.len()).sum();
                 DataError::tokenizer(format!("encode the text from byte {start} on"))(reason)
             })
@@ -129,11 +194,48 @@ impl Tokenizer {
     ///
     /// [`DataError::UnknownId`] if an id is not in the vocabulary.
     pub fn decode(&self, ids: &[u32]) -> Result<String, DataError> {
-        let unknown = |id: &&u32| self.inner.id_to_token(**id).is_none();
+        let unknown = |id: &&u32| self.inner().id_to_token(**id).is_none();
         if let Some(&id) = ids.iter().find(unknown) {
             return Err(DataError::UnknownId { id, vocab_size: self.vocab_size });
         }
-        guarded(|| self.inner.decode(ids, false)).map_err(DataError::tokenizer("decode the ids"))
+        guarded(|| self.inner().decode(ids, false)).map_err(DataError::tokenizer("decode the ids"))
+    }
+
+    /// The ids of each of several texts, as [`encode`](Self::encode) makes them, on all cores.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`encode`](Self::encode), the first in order.
+    pub fn encode_each(&self, texts: &[&str]) -> Result<Vec<Vec<u32>>, DataError> {
+        on_all_cores(texts, |_, text| self.encode(text))
+    }
+
+    /// The id of a token by its name, as the vocabulary has it.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::UnknownToken`] if the vocabulary does not have it.
+    pub fn id(&self, token: &str) -> Result<u32, DataError> {
+        self.inner().token_to_id(token).ok_or_else(|| DataError::UnknownToken {
+            role: "given",
+            token: token.to_owned(),
+            known: self.special.all.iter().filter_map(|&id| self.inner().id_to_token(id)).collect(),
+        })
+    }
+
+    /// A token as one reads it: its text, or, where that is only a part of a character, its name
+    /// in the vocabulary. An id that is not in the vocabulary is shown as its number.
+    pub fn piece(&self, id: u32) -> String {
+        let Some(name) = self.inner().id_to_token(id) else {
+            return format!("#{id}");
+        };
+        match self.decode(&[id]) {
+            // What stands for a space at the beginning of a word is lost in decoding.
+            Ok(text) if !text.is_empty() && !text.contains('\u{FFFD}') && !name.starts_with('\u{2581}') => {
+                text
+            }
+            _ => name,
+        }
     }
 
     /// One more than the largest id: the rows that an embedding needs.
@@ -146,22 +248,77 @@ impl Tokenizer {
         &self.special
     }
 
+    /// SHA-256 of the tokenizer as JSON, by which a file of ids knows its tokenizer.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::TokenizerFailed`] if it cannot be written as JSON.
+    pub fn fingerprint(&self) -> Result<[u8; 32], DataError> {
+        let json = guarded(|| self.fast.tokenizer().to_string(false))
+            .map_err(DataError::tokenizer("write itself as JSON"))?;
+        Ok(Sha256::digest(json).into())
+    }
+
+    /// The most tokens that the model it was made for takes, special ones included.
+    pub fn model_max_length(&self) -> Option<usize> {
+        self.max_length
+    }
+
+    /// Where short rows were filled for the model it was made for.
+    pub fn padding_side(&self) -> Option<Side> {
+        self.padding
+    }
+
+    /// Where long texts were cut for the model it was made for.
+    pub fn truncation_side(&self) -> Option<Side> {
+        self.truncation
+    }
+
     /// What does the work.
     pub(super) fn inner(&self) -> &tokenizers::Tokenizer {
-        &self.inner
+        self.fast.tokenizer()
+    }
+
+    /// What encodes.
+    pub(super) fn fast(&self) -> &Fast {
+        &self.fast
     }
 
     /// Saves as a `tokenizer.json`.
     ///
+    /// If it is called so, `tokenizer_config.json` is written beside it, with the tokens that have a
+    /// role, the lengths and the sides, if there are any. What such a file says already about other
+    /// things stays.
+    ///
     /// # Errors
     ///
-    /// [`DataError::Io`] if the file cannot be written.
+    /// [`DataError::Io`] if a file cannot be written, [`DataError::TokenizerConfig`] if there is a
+    /// `tokenizer_config.json` that is broken.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), DataError> {
         let path = path.as_ref();
         let json =
-            guarded(|| self.inner.to_string(true)).map_err(DataError::tokenizer("write itself as JSON"))?;
-        fs::write(path, json).map_err(DataError::io(path))
+            guarded(|| self.inner().to_string(true)).map_err(DataError::tokenizer("write itself as JSON"))?;
+        fs::write(path, json).map_err(DataError::io(path))?;
+        let Some(folder) = config_folder(path) else {
+            return Ok(());
+        };
+        let config = TokenizerConfig {
+            names: self.names.clone(),
+            max_length: self.max_length,
+            padding: self.padding,
+            truncation: self.truncation,
+        };
+        config.write(folder)
     }
+}
+
+/// The name under which a tokenizer is found in a folder.
+const FILE: &str = "tokenizer.json";
+
+/// The folder with the other files of a tokenizer. A tokenizer under another name may be one of
+/// several, so files beside it are not known to be its own.
+fn config_folder(path: &Path) -> Option<&Path> {
+    path.parent().filter(|_| path.file_name().is_some_and(|name| name == FILE))
 }
 
 fn not_empty(text: &str) -> Result<(), DataError> {
@@ -245,5 +402,22 @@ mod tests {
         }
         let error = tokenizer.encode("c").unwrap_err();
         assert!(matches!(error, DataError::TokenizerFailed { .. }));
+    }
+
+    #[test]
+    fn ids_must_agree() {
+        for (added, processor, reason) in [
+            (7, 2, "its added token \"<s>\" has the id 7, but gets 2"),
+            (2, 0, "its post-processor's token \"<s>\" has the id 0, but gets 2"),
+        ] {
+            let error = read(&format!(
+                r#"{{"version": "1.0", "added_tokens": [{{"id": {added}, "content": "<s>", "single_word": false,
+                    "lstrip": false, "rstrip": false, "normalized": false, "special": true}}],
+                    "post_processor": {{"type": "BertProcessing", "cls": ["<s>", {processor}], "sep": ["a", 0]}},
+                    "model": {{"type": "WordLevel", "vocab": {{"a": 0, "?": 1}}, "unk_token": "?"}}}}"#
+            ))
+            .unwrap_err();
+            assert!(error.to_string().contains(reason), "{error}");
+        }
     }
 }

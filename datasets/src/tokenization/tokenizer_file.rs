@@ -2,27 +2,41 @@
 
 use std::path::Path;
 
+use serde_json::Value;
 use tokenizers::{ModelWrapper, Tokenizer};
 
-use crate::{DataError, panics::caught, readers::read_whole};
+use super::{
+    SpecialNames, json,
+    tokenizer_check::{check, processor_tokens},
+};
+use crate::{DataError, panics::caught_silently};
 
-/// Reads the file, and turns off what would cut a text short or roll dice.
-pub(crate) fn read(path: &Path) -> Result<Tokenizer, DataError> {
-    let json = read_whole(path)?;
-    guarded(|| {
-        let mut tokenizer = Tokenizer::from_bytes(&json)?;
-        check_ids(&tokenizer)?;
-        tokenizer.with_truncation(None)?.with_padding(None);
-        turn_off_dropout(&mut tokenizer);
-        Ok(tokenizer)
-    })
-    .map_err(|reason| DataError::TokenizerFile { path: path.to_owned(), reason })
+/// The largest that are known have 40 MB.
+const MOST_BYTES: u64 = 512 * 1024 * 1024;
+
+/// Reads the file, and turns off what would cut a text short or roll dice. With the tokenizer comes
+/// what the file says about its special tokens.
+pub(super) fn read(path: &Path) -> Result<(Tokenizer, SpecialNames), DataError> {
+    let bytes = json::bytes(path, MOST_BYTES)?;
+    let read = |bytes: Vec<u8>| {
+        let json = json::parse(&bytes)?;
+        guarded(|| {
+            check(&json)?;
+            let mut tokenizer = Tokenizer::from_bytes(&bytes)?;
+            check_ids(&tokenizer)?;
+            check_agreement(&tokenizer, &json)?;
+            tokenizer.with_truncation(None)?.with_padding(None);
+            turn_off_dropout(&mut tokenizer);
+            Ok((tokenizer, SpecialNames::of_json(&json)))
+        })
+    };
+    bytes.and_then(read).map_err(|reason| DataError::TokenizerFile { path: path.to_owned(), reason })
 }
 
 /// Does `work` with a tokenizer, and makes a panic an error: some files make the `tokenizers`
 /// crate panic, when they are read or later.
 pub(crate) fn guarded<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
-    match caught(work) {
+    match caught_silently(work) {
         Ok(result) => result.map_err(|error| error.to_string()),
         Err(message) => Err(format!("it panicked: {message}")),
     }
@@ -34,6 +48,29 @@ fn check_ids(tokenizer: &Tokenizer) -> tokenizers::Result<()> {
         Some(id) if i32::try_from(id).is_err() => Err(DataError::IdTooLarge { id }.into()),
         Some(_) => Ok(()),
     }
+}
+
+/// The crate numbers added tokens by itself, and does not compare. A model that was trained with
+/// the ids of the file would get others.
+fn check_agreement(tokenizer: &Tokenizer, json: &Value) -> tokenizers::Result<()> {
+    let added = json["added_tokens"].as_array().into_iter().flatten();
+    let added = added.filter_map(|token| token["content"].as_str().zip(token["id"].as_u64()));
+    for (place, tokens) in [
+        ("added token", added.collect()),
+        ("post-processor's token", processor_tokens(&json["post_processor"])),
+    ] {
+        for (token, id) in tokens {
+            match tokenizer.token_to_id(token) {
+                Some(known) if u64::from(known) == id => {}
+                Some(known) => {
+                    return Err(format!("its {place} {token:?} has the id {id}, but gets {known}").into());
+                }
+                None if token.is_empty() => {}
+                None => return Err(format!("its {place} {token:?} is not in the vocabulary").into()),
+            }
+        }
+    }
+    Ok(())
 }
 
 fn turn_off_dropout(tokenizer: &mut Tokenizer) {
@@ -55,7 +92,7 @@ mod tests {
     fn read_json(json: &str) -> Result<Tokenizer, DataError> {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), json).unwrap();
-        read(file.path())
+        Ok(read(file.path())?.0)
     }
 
     #[test]
@@ -80,6 +117,19 @@ mod tests {
             let error = read_json(&broken).unwrap_err();
             assert!(matches!(error, DataError::TokenizerFile { .. }), "{error}");
         }
+    }
+
+    #[test]
+    fn tokens_that_are_long_are_freed() {
+        let tokens: Vec<String> =
+            (0..3).map(|token| format!(r#"["{}", -1.0]"#, "ab".repeat(256 - token))).collect();
+        let json = format!(
+            r#"{{"version": "1.0", "model": {{"type": "Unigram", "unk_id": 0, "vocab": [{}]}}}}"#,
+            tokens.join(",")
+        );
+        // A small stack, as some threads have.
+        let work = move || drop(read_json(&json).unwrap().clone());
+        std::thread::Builder::new().stack_size(1 << 20).spawn(work).unwrap().join().unwrap();
     }
 
     #[test]

@@ -17,7 +17,7 @@ use parquet::{
 };
 
 use super::{Files, Place, Reader, Record, Records, record::brief, records, unpacked::open_ordinary};
-use crate::{DataError, panics::caught};
+use crate::{DataError, panics::caught_silently};
 
 /// Reads Parquet (<https://parquet.apache.org>), row by row. Each column is a field.
 ///
@@ -82,7 +82,7 @@ fn open_rows(path: &Path, columns: Option<&[String]>) -> Result<RowIter<'static>
     footer::check_schema(&mut file, length).map_err(|found| damaged(path, found))?;
     let guard = file.try_clone().map_err(DataError::io(path))?;
 
-    let opened = caught(|| SerializedFileReader::new(file));
+    let opened = caught_silently(|| SerializedFileReader::new(file));
     let inner = opened.map_err(|panic| damaged(path, brief(&panic)))?.map_err(failed(path))?;
     footer::check_columns(inner.metadata(), length).map_err(|found| damaged(path, found))?;
 
@@ -92,7 +92,7 @@ fn open_rows(path: &Path, columns: Option<&[String]>) -> Result<RowIter<'static>
         expected,
         found,
     })?;
-    let rows = caught(move || {
+    let rows = caught_silently(move || {
         RowIter::from_file_into(Box::new(pages::Guarded { inner, file: guard })).project(projection)
     });
     rows.map_err(|panic| damaged(path, brief(&panic)))?.map_err(failed(path))
@@ -114,7 +114,10 @@ fn projection(schema: &Type, columns: Option<&[String]>) -> Result<Option<Type>,
     }
     let Some(columns) = columns else { return Ok(None) };
     let mut fields = Vec::new();
-    for column in columns {
+    for (index, column) in columns.iter().enumerate() {
+        if columns.iter().take(index).any(|before| before == column) {
+            return Err(("each column once".into(), format!("the column `{column}` twice")));
+        }
         match schema.get_fields().iter().find(|field| field.name() == column) {
             Some(field) => fields.push(field.clone()),
             None => {
@@ -129,21 +132,21 @@ fn projection(schema: &Type, columns: Option<&[String]>) -> Result<Option<Type>,
     projected.map(Some).map_err(|error| ("columns that can be chosen".into(), brief(&error.to_string())))
 }
 
-struct Rows {
+struct Rows<R> {
     path: Arc<Path>,
-    rows: RowIter<'static>,
-    /// How many rows were read.
+    rows: R,
+    /// How many rows were read whole.
     number: u64,
     /// The names of the columns.
     names: Vec<Arc<str>>,
 }
 
-impl Rows {
+impl<R: Iterator<Item = parquet::errors::Result<Row>>> Rows<R> {
     fn next(&mut self) -> Result<Option<Record>, DataError> {
-        let row = caught(|| self.rows.next()).map_err(|panic| self.at_row(brief(&panic)))?;
+        let row = caught_silently(|| self.rows.next()).map_err(|panic| self.at_row(brief(&panic)))?;
         let Some(row) = row else { return Ok(None) };
-        self.number += 1;
         let row = row.map_err(|error| self.at_row(brief(&error.to_string())))?;
+        self.number += 1;
         self.record(row).map(Some)
     }
 
@@ -167,7 +170,7 @@ impl Rows {
     }
 
     fn at_row(&self, message: String) -> DataError {
-        damaged(&self.path, format!("damage after {} row(s): {message}", self.number.saturating_sub(1)))
+        damaged(&self.path, format!("damage after {} row(s): {message}", self.number))
     }
 }
 

@@ -258,3 +258,33 @@ fn a_page_that_claims_too_many_lengths() {
     // Of the lengths, of the prefixes and of the suffixes; plain numbers are no lengths.
     assert_eq!(refused, 3);
 }
+
+#[test]
+fn the_rows_before_damage_are_counted() {
+    let row = || Ok(Row::new(vec![("n".into(), parquet::record::Field::Int(1))]));
+    let error = |last: fn() -> Option<parquet::errors::Result<Row>>| {
+        let mut left = 2;
+        let rows = std::iter::from_fn(move || match left {
+            0 => last(),
+            _ => {
+                left -= 1;
+                Some(row())
+            }
+        });
+        let mut rows = Rows { path: Path::new("x").into(), rows, number: 0, names: Vec::new() };
+        assert_eq!(rows.next().unwrap().unwrap().place().line, 1);
+        assert_eq!(rows.next().unwrap().unwrap().place().line, 2);
+        rows.next().unwrap_err().to_string()
+    };
+    let of_parser = error(|| Some(Err(ParquetError::General("broken".into()))));
+    let of_panic = error(|| panic!("broken"));
+    for error in [of_parser, of_panic] {
+        assert!(error.contains("damage after 2 row(s): ") && error.contains("broken"), "{error}");
+    }
+}
+
+#[test]
+fn a_column_that_is_named_twice() {
+    let error = open(&example(Compression::SNAPPY), Some(&["text", "text"])).unwrap_err().to_string();
+    assert!(error.contains("expected each column once, found the column `text` twice"), "{error}");
+}

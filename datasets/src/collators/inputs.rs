@@ -1,0 +1,137 @@
+//! What an encoder model reads.
+
+use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
+
+use super::{Padding, token_batch::signed};
+use crate::{DataError, Encoding};
+
+/// One row of [`Inputs`] before padding.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Tokens {
+    /// The token ids.
+    pub ids: Vec<u32>,
+    /// For each id its segment; see [`Encoding::type_ids`].
+    pub type_ids: Vec<u32>,
+}
+
+impl Tokens {
+    /// The number of tokens.
+    pub fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// Whether there are no tokens.
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+}
+
+impl From<Encoding> for Tokens {
+    fn from(encoding: Encoding) -> Self {
+        Self { ids: encoding.ids, type_ids: encoding.type_ids }
+    }
+}
+
+/// What an encoder model reads: ids, which of them are real, and their segments.
+///
+/// All are `[batch, length]`, with the same padding. A padding position holds the pad id, `false`,
+/// and the segment 0.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Inputs {
+    ids: Vec<i32>,
+    mask: Vec<bool>,
+    type_ids: Vec<i32>,
+    shape: [usize; 2],
+}
+
+impl Inputs {
+    /// Pads the rows.
+    pub(crate) fn new(rows: &[&Tokens], padding: &Padding, pad_id: u32) -> Result<Self, DataError> {
+        let lengths: Vec<_> = rows.iter().map(|row| row.len()).collect();
+        let shape = padding.shape(&lengths)?;
+        let pad_id = signed(pad_id)?;
+        let mut inputs = Self { shape, ..Self::default() };
+        for row in rows {
+            let ids = signed_row(&row.ids)?;
+            padding.push(&mut inputs.ids, ids.into_iter(), shape[1], pad_id);
+            padding.push(&mut inputs.mask, std::iter::repeat_n(true, row.len()), shape[1], false);
+            let types = signed_row(&row.type_ids)?;
+            padding.push(&mut inputs.type_ids, types.into_iter(), shape[1], 0);
+        }
+        Ok(inputs)
+    }
+
+    /// `[batch, length]`.
+    pub fn shape(&self) -> [usize; 2] {
+        self.shape
+    }
+
+    /// The number of real tokens.
+    pub fn tokens(&self) -> usize {
+        self.mask.iter().filter(|&&real| real).count()
+    }
+
+    /// The ids, row after row.
+    pub fn host_ids(&self) -> &[i32] {
+        &self.ids
+    }
+
+    /// Whether each token is real, row after row.
+    pub fn host_mask(&self) -> &[bool] {
+        &self.mask
+    }
+
+    /// The segments, row after row.
+    pub fn host_type_ids(&self) -> &[i32] {
+        &self.type_ids
+    }
+
+    /// The ids as a tensor of integers `[batch, length]`.
+    pub fn ids(&self, device: &Device) -> Tensor<2, Int> {
+        Tensor::from_data(TensorData::new(self.ids.clone(), self.shape), device)
+    }
+
+    /// A tensor of booleans `[batch, length]`: `true` for a real token, `false` for padding.
+    ///
+    /// Burn's attention takes the opposite as its `mask_pad`: give it `mask.bool_not()`.
+    pub fn mask(&self, device: &Device) -> Tensor<2, Bool> {
+        Tensor::from_data(TensorData::new(self.mask.clone(), self.shape), device)
+    }
+
+    /// The segments, BERT's token types, as a tensor of integers `[batch, length]`.
+    pub fn type_ids(&self, device: &Device) -> Tensor<2, Int> {
+        Tensor::from_data(TensorData::new(self.type_ids.clone(), self.shape), device)
+    }
+}
+
+/// The ids as tensors hold them.
+pub(super) fn signed_row(ids: &[u32]) -> Result<Vec<i32>, DataError> {
+    ids.iter().map(|&id| signed(id)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Side;
+
+    #[test]
+    fn padded_at_the_left() {
+        let short = Tokens { ids: vec![5], type_ids: vec![1] };
+        let long = Tokens { ids: vec![6, 7], type_ids: vec![0, 1] };
+        let inputs = Inputs::new(&[&short, &long], &Padding::default().side(Side::Left), 9).unwrap();
+        let device = Device::default();
+        assert_eq!(inputs.ids(&device).into_data().iter::<i64>().collect::<Vec<_>>(), [9, 5, 6, 7]);
+        assert_eq!(inputs.type_ids(&device).into_data().iter::<i64>().collect::<Vec<_>>(), [0, 1, 0, 1]);
+        let mask: Vec<bool> = inputs.mask(&device).into_data().iter().collect();
+        assert_eq!(mask, [false, true, true, true]);
+        assert_eq!((inputs.shape(), inputs.tokens()), ([2, 2], 3));
+    }
+
+    #[test]
+    fn nothing() {
+        let inputs = Inputs::new(&[], &Padding::default(), 0).unwrap();
+        assert_eq!(inputs.mask(&Device::default()).dims(), [0, 0]);
+        let inputs = Inputs::new(&[&Tokens::default()], &Padding::default(), 0).unwrap();
+        assert_eq!(inputs.ids(&Device::default()).dims(), [1, 0]);
+    }
+}

@@ -1,0 +1,211 @@
+//! The names of classes.
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+
+use crate::{DataError, Malformed, Record, Skipped, Value};
+
+/// Names of classes and their ids, both ways.
+///
+/// # Example
+///
+/// ```
+/// use firebrick_datasets::Labels;
+///
+/// let labels = Labels::collect(["B-PER", "O", "B-LOC", "O"])?;
+/// assert_eq!(labels.names(), ["O", "B-LOC", "B-PER"]);
+/// assert_eq!(labels.id("B-PER"), Some(2));
+/// assert_eq!(labels.name(0), Some("O"));
+/// # Ok::<(), firebrick_datasets::DataError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Labels {
+    names: Vec<String>,
+    ids: BTreeMap<String, i32>,
+}
+
+impl Labels {
+    /// These names: the id of a name is its place among them.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::DuplicateLabel`] if a name comes twice, [`DataError::Zero`] if there is none.
+    pub fn new<N: Into<String>>(names: impl IntoIterator<Item = N>) -> Result<Self, DataError> {
+        let names: Vec<String> = names.into_iter().map(Into::into).collect();
+        if names.is_empty() {
+            return Err(DataError::Zero { setting: "the number of label names" });
+        }
+        let mut ids = BTreeMap::new();
+        for (name, id) in names.iter().zip(0..) {
+            if ids.insert(name.clone(), id).is_some() {
+                return Err(DataError::DuplicateLabel { label: name.clone() });
+            }
+        }
+        Ok(Self { names, ids })
+    }
+
+    /// The distinct names of some data. `O`, the label of words outside of any entity, comes first
+    /// if it is there; the others follow in the order of their code points, or, if all are whole
+    /// numbers, of these. So the ids do not
+    /// depend on the order of the data, but they do on which names it holds: use the training data
+    /// and keep the names with the model.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::Zero`] if there is none.
+    pub fn collect<N: Into<String>>(names: impl IntoIterator<Item = N>) -> Result<Self, DataError> {
+        let mut names: BTreeSet<String> = names.into_iter().map(Into::into).collect();
+        let outside = names.take("O");
+        let mut names: Vec<String> = names.into_iter().collect();
+        let numbers: Option<Vec<i64>> = names.iter().map(|name| name.parse().ok()).collect();
+        if numbers.is_some() {
+            names.sort_by_key(|name| name.parse::<i64>().unwrap_or_default());
+        }
+        Self::new(outside.into_iter().chain(names))
+    }
+
+    /// The names that records have in a field, which holds a text, a whole number, or a list of
+    /// them; collected as
+    /// [`collect`](Self::collect) does. Where malformed records are skipped, those with something
+    /// else in the field are too.
+    ///
+    /// # Errors
+    ///
+    /// The first error of the records that is not to be skipped, and those of
+    /// [`collect`](Self::collect).
+    pub fn from_records(
+        records: impl IntoIterator<Item = Result<Record, DataError>>,
+        field: &str,
+        malformed: Malformed,
+    ) -> Result<Self, DataError> {
+        let skipped = Skipped::default();
+        let mut names: BTreeSet<String> = BTreeSet::new();
+        for record in records {
+            let Some(record) = malformed.keep(record, &skipped)? else { continue };
+            for name in malformed.keep(names_in(&record, field), &skipped)?.unwrap_or_default() {
+                if !names.contains(&*name) {
+                    names.insert(name.into_owned());
+                }
+            }
+        }
+        Self::collect(names)
+    }
+
+    /// The names, each at the place of its id.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// The number of classes.
+    pub fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Whether there are no classes. There always are.
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// The id of a name.
+    pub fn id(&self, name: &str) -> Option<i32> {
+        self.ids.get(name).copied()
+    }
+
+    /// The name of an id.
+    pub fn name(&self, id: i32) -> Option<&str> {
+        self.names.get(usize::try_from(id).ok()?).map(String::as_str)
+    }
+
+    /// The id that a value of a record stands for: by its name, or as the number itself.
+    ///
+    /// `which` says which value of the field it is, for the error.
+    pub(super) fn read(
+        &self,
+        value: &Value,
+        record: &Record,
+        field: &str,
+        which: impl fmt::Display,
+    ) -> Result<i32, DataError> {
+        let by_number = |id: i64| i32::try_from(id).ok().filter(|&id| self.name(id).is_some());
+        let id = match value {
+            // A number may be a name, where names were collected from numbers.
+            Value::Text(name) => self.id(name).or_else(|| by_number(name.parse().ok()?)),
+            Value::Integer(id) => self.id(&id.to_string()).or_else(|| by_number(*id)),
+            _ => None,
+        };
+        id.ok_or_else(|| record.mismatch(field, self.known(), format!("{value}{which}")))
+    }
+
+    /// The labels as an error lists them.
+    fn known(&self) -> String {
+        const SHOWN: usize = 30;
+        let shown = self.names.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+        let rest = match self.len().saturating_sub(SHOWN) {
+            0 => String::new(),
+            rest => format!(" and {rest} more"),
+        };
+        format!("one of the labels {shown}{rest}, or a number from 0 to {}", self.len() - 1)
+    }
+}
+
+fn names_in<'a>(record: &'a Record, field: &str) -> Result<Vec<Cow<'a, str>>, DataError> {
+    let name = |value: &'a Value| match value {
+        Value::Text(name) => Some(Cow::from(name)),
+        Value::Integer(number) => Some(Cow::from(number.to_string())),
+        _ => None,
+    };
+    let names = match record.get(field) {
+        Some(Value::List(values)) => values.iter().map(name).collect(),
+        Some(value) => name(value).map(|name| vec![name]),
+        None => None,
+    };
+    names.ok_or_else(|| record.expected(field, "a label, or a list of labels: names or whole numbers"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{path::Path, sync::Arc};
+
+    use super::*;
+    use crate::Place;
+
+    fn record(label: Value) -> Record {
+        Record::new(Place { file: Arc::from(Path::new("a.csv")), line: 4 }, vec![("label".into(), label)])
+    }
+
+    #[test]
+    fn names_and_numbers() {
+        let labels = Labels::new(["no", "yes"]).unwrap();
+        for (value, id) in [(Value::Text("yes".into()), 1), (Value::Integer(0), 0)] {
+            assert_eq!(labels.read(&value, &record(value.clone()), "label", "").unwrap(), id);
+        }
+        for value in [Value::Text("maybe".into()), Value::Integer(2), Value::Integer(-1), Value::Null] {
+            let error = labels.read(&value, &record(value.clone()), "label", " for word 3").unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                format!(
+                    "a.csv:4, field `label`: expected one of the labels no, yes, or a number from 0 to 1, \
+                     found {value} for word 3; correct the record, or skip malformed ones (`malformed: Skip`)"
+                )
+            );
+        }
+    }
+
+    #[test]
+    fn collected_from_records() {
+        let list = |names: &[&str]| Value::List(names.iter().map(|&name| Value::Text(name.into())).collect());
+        let records = [record(list(&["I-B", "O"])), record(Value::Text("A".into())), record(list(&[]))];
+        let labels = Labels::from_records(records.map(Ok), "label", Malformed::Stop).unwrap();
+        assert_eq!(labels.names(), ["O", "A", "I-B"]);
+        assert!(Labels::from_records([Ok(record(Value::Null))], "label", Malformed::Stop).is_err());
+    }
+
+    #[test]
+    fn refused() {
+        assert!(matches!(Labels::new(["a", "a"]), Err(DataError::DuplicateLabel { .. })));
+        assert!(matches!(Labels::new([""; 0]), Err(DataError::Zero { .. })));
+    }
+}

@@ -1,0 +1,210 @@
+//! Tokens to be guessed from those around them.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use super::{
+    Collator, Drawn, IGNORE, LabeledBatch, Masking, Padding, Tokens, counter::Counter, roles,
+    token_batch::signed, words::word_of_each_token,
+};
+use crate::{DataError, Encoder, Input, Record};
+
+/// Texts with some tokens hidden, and these as labels: for BERT and its kin.
+///
+/// Which tokens are predicted and what replaces them is computed from the seed, the epoch, the
+/// sample's index and the place in the sample. So each epoch masks anew, and neither workers nor
+/// the size of a batch change anything.
+///
+/// Added tokens, padding, and special tokens that stand in the text are never predicted; the
+/// unknown token stands for text, so it may be. A random replacement is any token but the special
+/// ones. A record without a token that could be predicted makes no sample; one in which chance
+/// picks nothing stays.
+///
+/// With whole words, chance picks words, and then what becomes of each token of them. A word ends
+/// where the tokenizer's pre-tokenizer says so, and at white space.
+///
+/// # Example
+///
+/// ```
+/// use std::{path::Path, sync::Arc};
+/// use firebrick_datasets::{
+///     Collator, Drawn, Encoder, MaskedLm, Masking, Place, Record, Tokenizer, Value,
+/// };
+///
+/// let tokenizer = Arc::new(Tokenizer::from_file("tests/golden/wordpiece/tokenizer.json")?);
+/// let masking = Masking::default().probability(1.0)?.replaced(1.0, 0.0)?;
+/// let task = MaskedLm::new(Encoder::new(tokenizer), masking).pad_id(0).mask_id(4);
+///
+/// let place = Place { file: Path::new("text.jsonl").into(), line: 1 };
+/// let record = Record::new(place, vec![("text".into(), Value::Text("the river".into()))]);
+/// let sample = Arc::new(task.encode(&record)?.remove(0));
+/// let ids = &sample.tokens.ids;
+/// let batch = task.collate(&[Drawn { epoch: 0, index: 0, sample: sample.clone() }])?;
+/// // [CLS] [MASK] [MASK] [SEP]
+/// assert_eq!(batch.inputs().host_ids(), [2, 4, 4, 3]);
+/// assert_eq!(batch.host_labels(), [-100, ids[1] as i32, ids[2] as i32, -100]);
+/// # Ok::<(), firebrick_datasets::DataError>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct MaskedLm {
+    encoder: Encoder,
+    masking: Masking,
+    field: String,
+    padding: Padding,
+    pad_id: Option<u32>,
+    mask_id: Option<u32>,
+}
+
+/// Tokens, and which of them form a word.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MaskableTokens {
+    /// The tokens.
+    pub tokens: Tokens,
+    /// For each token the number of its word; `None` if it is never predicted.
+    pub words: Vec<Option<u32>>,
+}
+
+impl MaskedLm {
+    /// Reads the field `text`.
+    pub fn new(encoder: Encoder, masking: Masking) -> Self {
+        let (padding, pad_id, mask_id) = (Padding::default(), None, None);
+        Self { encoder, masking, field: "text".to_owned(), padding, pad_id, mask_id }
+    }
+
+    /// The field of the text. Default: `text`.
+    pub fn field(mut self, field: impl Into<String>) -> Self {
+        self.field = field.into();
+        self
+    }
+
+    /// How rows are padded. Default: at the right, to the longest.
+    pub fn padding(mut self, padding: Padding) -> Self {
+        self.padding = padding;
+        self
+    }
+
+    /// The padding token. Default: the tokenizer's.
+    pub fn pad_id(mut self, id: u32) -> Self {
+        self.pad_id = Some(id);
+        self
+    }
+
+    /// The token that hides others. Default: the tokenizer's.
+    pub fn mask_id(mut self, id: u32) -> Self {
+        self.mask_id = Some(id);
+        self
+    }
+
+    fn pad(&self) -> Result<u32, DataError> {
+        roles::pad(self.pad_id, self.encoder.tokenizer())
+    }
+
+    fn mask(&self) -> Result<u32, DataError> {
+        let special = self.encoder.tokenizer().special();
+        roles::role(self.mask_id, special.mask, "mask", "mask_id")
+    }
+
+    /// The tokens that no random replacement is.
+    fn special(&self) -> BTreeSet<u32> {
+        let special = self.encoder.tokenizer().special();
+        special.all.iter().copied().chain(self.pad_id).chain(self.mask_id).collect()
+    }
+
+    /// The tokens that are never predicted, wherever they stand.
+    fn never(&self) -> BTreeSet<u32> {
+        let special = self.encoder.tokenizer().special();
+        let mut never = self.special();
+        let others = [special.pad, special.bos, special.eos, special.cls, special.sep, special.mask];
+        let others = others.into_iter().chain([self.pad_id, self.mask_id]);
+        // GPT-2 names its end token as the unknown one too, though it can spell everything.
+        if let Some(unknown) = special.unk.filter(|&unknown| !others.flatten().any(|id| id == unknown)) {
+            never.remove(&unknown);
+        }
+        never
+    }
+}
+
+impl Collator for MaskedLm {
+    type Sample = MaskableTokens;
+    type Batch = LabeledBatch;
+
+    fn encode(&self, record: &Record) -> Result<Vec<MaskableTokens>, DataError> {
+        self.pad()?;
+        self.mask()?;
+        let text = record.text(&self.field)?;
+        let never = self.never();
+        let encodings = self.encoder.encode(Input::Text(text), None)?;
+        let samples = encodings.into_iter().map(|encoding| MaskableTokens {
+            words: word_of_each_token(&encoding, text, |id| never.contains(&id)),
+            tokens: encoding.into(),
+        });
+        Ok(samples.filter(|sample| sample.words.iter().any(Option::is_some)).collect())
+    }
+
+    fn length(&self, sample: &MaskableTokens) -> usize {
+        sample.tokens.len()
+    }
+
+    fn padded(&self, samples: &[Arc<MaskableTokens>]) -> usize {
+        self.padding.area(samples.iter().map(|sample| sample.tokens.len()))
+    }
+
+    fn collate(&self, samples: &[Drawn<MaskableTokens>]) -> Result<LabeledBatch, DataError> {
+        let replacement = Replacement {
+            masking: self.masking,
+            mask_id: self.mask()?,
+            special: self.special(),
+            vocab_size: self.encoder.tokenizer().vocab_size(),
+        };
+        let rows = samples.iter().map(|drawn| replacement.apply(drawn)).collect::<Result<Vec<_>, _>>()?;
+        let rows: Vec<_> = rows.iter().map(|(tokens, labels)| (tokens, &**labels)).collect();
+        LabeledBatch::new(&rows, &self.padding, self.pad()?)
+    }
+}
+
+/// What replaces the tokens that are predicted.
+struct Replacement {
+    masking: Masking,
+    mask_id: u32,
+    special: BTreeSet<u32>,
+    vocab_size: usize,
+}
+
+impl Replacement {
+    /// The tokens as the model sees them, and the labels.
+    fn apply(&self, drawn: &Drawn<MaskableTokens>) -> Result<(Tokens, Vec<i32>), DataError> {
+        let Masking { probability, masked, random, whole_words, seed } = self.masking;
+        let chance = Counter::new(seed, drawn.epoch, drawn.index);
+        let mut tokens = drawn.sample.tokens.clone();
+        let mut labels = vec![IGNORE; tokens.len()];
+        let places = tokens.ids.iter_mut().zip(&mut labels).zip(&drawn.sample.words);
+        for (position, ((id, label), &word)) in (0_u64..).zip(places) {
+            let Some(word) = word else { continue };
+            let picked = if whole_words { u64::from(word) } else { position };
+            if chance.uniform(picked, 0) >= probability {
+                continue;
+            }
+            *label = signed(*id)?;
+            let fate = chance.uniform(position, 1);
+            if fate < masked {
+                *id = self.mask_id;
+            } else if fate < masked + random {
+                *id = self.random(chance, position).unwrap_or(*id);
+            }
+        }
+        Ok((tokens, labels))
+    }
+
+    /// A token that is not special; `None` if there is none.
+    fn random(&self, chance: Counter, position: u64) -> Option<u32> {
+        let special = self.special.iter().filter(|&&id| (id as usize) < self.vocab_size);
+        let ordinary = self.vocab_size.saturating_sub(special.clone().count());
+        // The so many-th ordinary token: each special one up to it moves it by one.
+        let drawn = chance.below(ordinary as u64, position, 2)?;
+        let id = special.fold(drawn, |id, &special| id + u64::from(u64::from(special) <= id));
+        u32::try_from(id).ok()
+    }
+}
+
+#[cfg(test)]
+#[path = "masked_lm_tests.rs"]
+mod tests;

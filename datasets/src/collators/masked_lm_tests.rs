@@ -1,0 +1,133 @@
+//! Tests of the masked language model's collator.
+
+use super::*;
+use crate::{
+    Batch,
+    collators::testing::{drawn, record, text, wordpiece},
+};
+
+fn task(masking: Masking) -> MaskedLm {
+    MaskedLm::new(Encoder::new(wordpiece()), masking).pad_id(0).mask_id(4)
+}
+
+/// A sample of the ids 10, 11, and so on, in words of `word` tokens.
+fn sample(tokens: usize, word: usize) -> MaskableTokens {
+    let ids = (0..tokens as u32).map(|token| 10 + token % 300).collect();
+    let words = (0..tokens).map(|token| Some((token / word) as u32)).collect();
+    MaskableTokens { tokens: Tokens { ids, type_ids: vec![0; tokens] }, words }
+}
+
+/// Whether `count` of `of` is what comes of independent draws, within three standard deviations.
+#[track_caller]
+fn assert_fraction(what: &str, count: usize, of: usize, probability: f64) {
+    let (count, of) = (count as f64, of as f64);
+    let sigma = (of * probability * (1.0 - probability)).sqrt();
+    assert!((count - of * probability).abs() < 3.0 * sigma, "{what}: {count} of {of}, not {probability}");
+}
+
+/// Selected, masked, random and kept, over a million tokens; for whole words too.
+#[test]
+fn fractions() {
+    for (whole_words, word) in [(false, 1), (true, 4)] {
+        let task = task(Masking::default().whole_words(whole_words).seed(7));
+        let (mut tokens, mut selected, mut masked, mut kept) = (0, 0, 0, 0);
+        let (mut words, mut random_ids) = (0, [0; 320]);
+        for samples in 0..1000 {
+            let sample = Arc::new(sample(1000, word));
+            let one = Drawn { epoch: samples % 10, index: samples / 10, sample: sample.clone() };
+            let batch = task.collate(&[one]).unwrap();
+            let labels = batch.host_labels();
+            tokens += labels.len();
+            for (&id, &label) in batch.inputs().host_ids().iter().zip(labels) {
+                selected += usize::from(label != IGNORE);
+                masked += usize::from(label != IGNORE && id == 4);
+                kept += usize::from(id == label);
+                if label != IGNORE && id != 4 && id != label {
+                    random_ids[id as usize] += 1;
+                }
+            }
+            for word in labels.chunks(word) {
+                let any = word.iter().any(|&label| label != IGNORE);
+                assert_eq!(any, word.iter().all(|&label| label != IGNORE), "a word is split");
+                words += usize::from(any);
+            }
+        }
+        let random: usize = random_ids.iter().sum();
+        assert_fraction("selected", words, tokens / word, 0.15);
+        assert_fraction("masked", masked, selected, 0.8);
+        // Of the 315 ordinary ids one is the token itself, which then looks kept.
+        assert_fraction("random", random, selected, 0.1 * 314.0 / 315.0);
+        assert_fraction("kept", kept, selected, 0.1 + 0.1 / 315.0);
+        assert_eq!(random_ids[..5], [0; 5], "a special token is a replacement");
+        let ordinary = random_ids.iter().filter(|&&count| count > 0).count();
+        assert_eq!(ordinary, 315, "some ids are never drawn");
+    }
+}
+
+#[test]
+fn chance_depends_on_epoch_and_index_only() {
+    let task = task(Masking::default());
+    let sample = Arc::new(sample(200, 1));
+    let one = |epoch, index| Drawn { epoch, index, sample: sample.clone() };
+    let alone = task.collate(&[one(1, 5)]).unwrap();
+    let among = task.collate(&[one(0, 5), one(1, 5), one(1, 6)]).unwrap();
+    let rows: Vec<_> = among.host_labels().chunks(200).collect();
+    assert_eq!(rows[1], alone.host_labels());
+    assert!(rows[0] != rows[1] && rows[1] != rows[2]);
+    let seeded = MaskedLm { masking: Masking::default().seed(1), ..task.clone() };
+    assert_ne!(seeded.collate(&[one(1, 5)]).unwrap().host_labels(), alone.host_labels());
+
+    let left = task.clone().padding(Padding::default().side(crate::Side::Left).multiple_of(64).unwrap());
+    assert_eq!(&left.collate(&[one(1, 5)]).unwrap().host_labels()[56..], alone.host_labels());
+}
+
+/// The masks of a seed are part of what a run can be reproduced from.
+#[test]
+fn pinned() {
+    let batch = task(Masking::default()).collate(&drawn([sample(40, 1)])).unwrap();
+    let places = |of: &dyn Fn(i32, i32) -> bool| -> Vec<usize> {
+        let both = batch.inputs().host_ids().iter().zip(batch.host_labels());
+        both.enumerate().filter(|(_, (id, label))| of(**id, **label)).map(|(place, _)| place).collect()
+    };
+    assert_eq!(places(&|_, label| label != IGNORE), PINNED_LABELS);
+    assert_eq!(places(&|id, _| id == 4), PINNED_MASKS);
+}
+
+const PINNED_LABELS: [usize; 8] = [1, 5, 6, 9, 26, 27, 36, 38];
+const PINNED_MASKS: [usize; 6] = [1, 5, 6, 9, 26, 27];
+
+#[test]
+fn special_tokens_and_padding_are_left_alone() {
+    let all = Masking::default().probability(1.0).unwrap().replaced(1.0, 0.0).unwrap();
+    let task = task(all);
+    // The unknown token may be predicted, a mask that stands in the text not.
+    let encoded = ["the 日 river", "the [MASK]", "", "[MASK]"].map(|each| {
+        let mut samples = task.encode(&record(vec![("text", text(each))])).unwrap();
+        samples.pop()
+    });
+    assert!(encoded[2].is_none() && encoded[3].is_none(), "nothing to predict");
+    let batch = task.collate(&drawn(encoded.into_iter().flatten())).unwrap();
+    let labels: Vec<_> = batch.host_labels().chunks(5).map(|row| row.iter().map(|&l| l != IGNORE)).collect();
+    assert!(labels[0].clone().eq([false, true, true, true, false]));
+    assert!(labels[1].clone().eq([false, true, false, false, false]));
+    assert_eq!(batch.inputs().host_ids()[9], 0);
+    assert_eq!((batch.items(), batch.tokens()), (4, 9));
+}
+
+#[test]
+fn nothing_at_all() {
+    let task = task(Masking::default());
+    assert_eq!(task.collate(&[]).unwrap().items(), 0);
+    let batch = task.collate(&drawn([sample(0, 1)])).unwrap();
+    assert_eq!((batch.samples(), batch.items()), (1, 0));
+    let none = MaskedLm { masking: Masking::default().probability(0.0).unwrap(), ..task };
+    assert_eq!(none.collate(&drawn([sample(100, 1)])).unwrap().items(), 0);
+}
+
+#[test]
+fn a_missing_mask_token_is_named() {
+    let tokenizer = Arc::new(crate::Tokenizer::characters("ab").unwrap());
+    let task = MaskedLm::new(Encoder::new(tokenizer), Masking::default()).pad_id(0);
+    let error = task.encode(&record(vec![("text", text("a"))])).unwrap_err();
+    assert!(matches!(error, DataError::NoToken { role: "mask", setting: "mask_id" }));
+}

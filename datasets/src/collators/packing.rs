@@ -1,0 +1,184 @@
+//! Several samples in one row.
+
+use std::sync::Arc;
+
+use super::{CausalLm, CausalSample, Collator, Drawn, IGNORE, TokenBatch};
+use crate::{DataError, Record};
+
+/// Samples that become one row.
+pub type Pack = Vec<Arc<CausalSample>>;
+
+/// Packs of samples for a causal language model: each pack becomes one row, so that little of a
+/// batch is padding.
+///
+/// The row's [`position_ids`](TokenBatch::position_ids) begin anew with each sample, and its
+/// [`segments`](TokenBatch::segments) say which sample a token is of. A model that uses both, the
+/// segments as a [mask](TokenBatch::block_mask), computes for each sample what it would compute for
+/// it alone. The first token of each sample does not count in the loss: the sample before would
+/// predict it.
+///
+/// Which samples form a pack is decided elsewhere; here a record's samples are packs of one.
+///
+/// # Example
+///
+/// ```
+/// use std::sync::Arc;
+/// use firebrick_datasets::{
+///     CausalLm, CausalSample, Collator, Drawn, Encoder, Packing, Tokenizer,
+/// };
+///
+/// let tokenizer = Arc::new(Tokenizer::characters("abc")?);
+/// let task = Packing::new(CausalLm::new(Encoder::new(tokenizer)), 6);
+/// let sample = |ids: &[u32]| Arc::new(CausalSample { ids: ids.to_vec(), prompt: 0 });
+/// let pack = Arc::new(vec![sample(&[0, 1, 2]), sample(&[1, 2])]);
+/// let batch = task.collate(&[Drawn { epoch: 0, index: 0, sample: pack }])?;
+/// assert_eq!(batch.host_ids(), [0, 1, 2, 1, 2]);
+/// assert_eq!(batch.host_labels(), [-100, 1, 2, -100, 2]);
+/// assert_eq!(batch.host_position_ids(), Some(&[0, 1, 2, 0, 1][..]));
+/// assert_eq!(batch.host_segments(), Some(&[1, 1, 1, 2, 2][..]));
+/// # Ok::<(), firebrick_datasets::DataError>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Packing {
+    causal: CausalLm,
+    capacity: usize,
+}
+
+impl Packing {
+    /// Rows of at most `capacity` tokens. They are padded as `causal` pads its own.
+    pub fn new(causal: CausalLm, capacity: usize) -> Self {
+        Self { causal, capacity }
+    }
+
+    /// The most tokens of a row.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Makes the samples that are packed.
+    pub fn causal(&self) -> &CausalLm {
+        &self.causal
+    }
+
+    /// Refuses a row that holds more than it may.
+    fn checked(&self, row: usize, pack: &Pack) -> Result<(), DataError> {
+        let tokens = tokens(pack);
+        if tokens > self.capacity {
+            return Err(DataError::RowTooLong { row, tokens, length: self.capacity });
+        }
+        Ok(())
+    }
+}
+
+fn tokens(pack: &Pack) -> usize {
+    pack.iter().map(|sample| sample.ids.len()).sum()
+}
+
+impl Collator for Packing {
+    type Sample = Pack;
+    type Batch = TokenBatch;
+
+    /// # Errors
+    ///
+    /// As [`CausalLm`]'s, and [`DataError::RowTooLong`] if a sample does not fit in a row.
+    fn encode(&self, record: &Record) -> Result<Vec<Pack>, DataError> {
+        let packs: Vec<_> =
+            self.causal.encode(record)?.into_iter().map(|sample| vec![Arc::new(sample)]).collect();
+        packs.iter().try_for_each(|pack| self.checked(0, pack))?;
+        Ok(packs)
+    }
+
+    fn length(&self, pack: &Pack) -> usize {
+        tokens(pack)
+    }
+
+    fn padded(&self, packs: &[Arc<Pack>]) -> usize {
+        self.causal.rows().area(packs.iter().map(|pack| tokens(pack)))
+    }
+
+    /// # Errors
+    ///
+    /// [`DataError::RowTooLong`] if a pack has more tokens than a row.
+    fn collate(&self, packs: &[Drawn<Pack>]) -> Result<TokenBatch, DataError> {
+        let (mut rows, mut labels, mut cuts) = (vec![], vec![], vec![]);
+        for (row, pack) in packs.iter().map(|drawn| &*drawn.sample).enumerate() {
+            self.checked(row, pack)?;
+            let (mut ids, mut of_row) = (vec![], vec![]);
+            for sample in pack {
+                ids.extend_from_slice(&sample.ids);
+                let first = of_row.len();
+                of_row.extend(sample.labels()?);
+                of_row.iter_mut().skip(first).take(1).for_each(|label| *label = IGNORE);
+            }
+            rows.push(ids);
+            labels.push(of_row);
+            cuts.push(pack.iter().map(|sample| sample.ids.len()).collect());
+        }
+        TokenBatch::packed(rows, labels, &cuts, self.causal.rows(), self.causal.pad())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Device;
+
+    use super::*;
+    use crate::{
+        Batch, Encoder, Padding, Side, Tokenizer,
+        collators::testing::{drawn, record, text},
+    };
+
+    fn packing(padding: Padding) -> Packing {
+        let tokenizer = Arc::new(Tokenizer::characters("abcdefgh").unwrap());
+        Packing::new(CausalLm::new(Encoder::new(tokenizer)).padding(padding).pad_id(7), 5)
+    }
+
+    fn pack(samples: &[(&[u32], usize)]) -> Pack {
+        samples.iter().map(|&(ids, prompt)| Arc::new(CausalSample { ids: ids.to_vec(), prompt })).collect()
+    }
+
+    #[test]
+    fn padded_rows() {
+        let packs = [pack(&[(&[1, 2], 0), (&[], 0), (&[3, 4, 5], 2)]), pack(&[(&[6], 0)])];
+        let task = packing(Padding::default());
+        let batch = task.collate(&drawn(packs.clone())).unwrap();
+        assert_eq!(batch.host_ids(), [1, 2, 3, 4, 5, 6, 7, 7, 7, 7]);
+        let none = IGNORE;
+        assert_eq!(batch.host_labels(), [none, 2, none, none, 5, none, none, none, none, none]);
+        assert_eq!(batch.host_position_ids().unwrap(), [0, 1, 0, 1, 2, 0, 0, 0, 0, 0]);
+        assert_eq!(batch.host_segments().unwrap(), [1, 1, 3, 3, 3, 1, 0, 0, 0, 0]);
+        assert_eq!((batch.items(), batch.tokens(), batch.samples()), (2, 6, 2));
+        let [rows, length] = batch.shape();
+        assert_eq!(task.padded(&packs.map(Arc::new)), rows * length);
+    }
+
+    #[test]
+    fn a_mask_of_blocks() {
+        let task = packing(Padding::default().side(Side::Left));
+        let packs = [pack(&[(&[1, 2, 3, 4], 0)]), pack(&[(&[1], 0), (&[2, 3], 0)])];
+        let batch = task.collate(&drawn(packs)).unwrap();
+        assert_eq!(&batch.host_segments().unwrap()[4..], [0, 1, 2, 2]);
+        let mask = batch.block_mask(&Device::default()).unwrap();
+        assert_eq!(mask.dims(), [2, 4, 4]);
+        let mask: Vec<bool> = mask.into_data().iter().collect();
+        assert_eq!(mask[..16], [true; 16]);
+        let block = [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]];
+        assert_eq!(mask[16..], block.concat().into_iter().map(|one| one == 1).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn too_much_for_a_row() {
+        let task = packing(Padding::default());
+        let error = task.collate(&drawn([pack(&[]), pack(&[(&[1, 2, 3], 0), (&[1, 2, 3], 0)])])).unwrap_err();
+        assert!(matches!(error, DataError::RowTooLong { row: 1, tokens: 6, length: 5 }));
+        assert_eq!(task.encode(&record(vec![("text", text("abcde"))])).unwrap().len(), 1);
+        assert!(task.encode(&record(vec![("text", text("abcdef"))])).is_err());
+    }
+
+    #[test]
+    fn nothing() {
+        let task = packing(Padding::default());
+        assert!(task.collate(&[]).unwrap().block_mask(&Device::default()).is_some());
+        assert_eq!(task.collate(&drawn([pack(&[])])).unwrap().shape(), [1, 0]);
+    }
+}

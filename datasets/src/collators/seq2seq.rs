@@ -1,0 +1,284 @@
+//! One text into another.
+
+use std::sync::Arc;
+
+use super::{
+    Collator, Drawn, IGNORE, Inputs, Padding, Seq2SeqBatch, Tokens, causal_lm::tokens_of_prompt,
+    inputs::signed_row, roles, token_batch::signed,
+};
+use crate::{DataError, Encoder, Input, Record};
+
+/// A source to read and a target to write: for an encoder with a decoder, such as T5.
+///
+/// Sources and targets have an encoder each, so they are cut at lengths of their own, and the
+/// end token that a tokenizer adds stays in place when a target is cut. They are padded apart.
+///
+/// The decoder reads the target one step behind: the start token, then the target without its
+/// last token. The labels are the target; [`IGNORE`](crate::IGNORE) in padding, and in a part of
+/// the target that is given to the decoder but does not count, see
+/// [`target_prompt`](Self::target_prompt).
+///
+/// # Example
+///
+/// ```
+/// use std::{path::Path, sync::Arc};
+/// use firebrick_datasets::{Collator, Drawn, Encoder, Place, Record, Seq2Seq, Tokenizer, Value};
+///
+/// let tokenizer = Arc::new(Tokenizer::from_file("tests/golden/unigram/tokenizer.json")?);
+/// let encoder = Encoder::new(tokenizer);
+/// let task = Seq2Seq::new(encoder.clone().max_length(Some(64)), encoder.max_length(Some(8)))
+///     .fields("en", "de")
+///     .prefix("translate English to German: ")
+///     .pad_id(0);
+///
+/// let text = |text: &str| Value::Text(text.to_owned());
+/// let record = Record::new(
+///     Place { file: Path::new("pairs.jsonl").into(), line: 1 },
+///     vec![("en".into(), text("the mill")), ("de".into(), text("die Mühle"))],
+/// );
+/// let sample = Arc::new(task.encode(&record)?.remove(0));
+/// let target = &sample.target;
+/// let batch = task.collate(&[Drawn { epoch: 0, index: 0, sample: sample.clone() }])?;
+/// assert_eq!(batch.host_decoder_ids()[..2], [0, target[0] as i32]);
+/// assert_eq!(batch.host_labels()[..2], [target[0] as i32, target[1] as i32]);
+/// # Ok::<(), firebrick_datasets::DataError>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Seq2Seq {
+    source: Encoder,
+    target: Encoder,
+    source_field: String,
+    target_field: String,
+    prompt_field: Option<String>,
+    prefix: String,
+    source_padding: Padding,
+    target_padding: Padding,
+    pad_id: Option<u32>,
+    start_id: Option<u32>,
+}
+
+/// A source and its target, tokenized.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Seq2SeqSample {
+    /// What is read.
+    pub source: Tokens,
+    /// The ids of what is written.
+    pub target: Vec<u32>,
+    /// How many of these, from the start, do not count in the loss.
+    pub prompt: usize,
+}
+
+impl Seq2Seq {
+    /// Reads the fields `source` and `target`.
+    ///
+    /// A stride of the encoders has no effect: what is cut off is lost.
+    pub fn new(source: Encoder, target: Encoder) -> Self {
+        Self {
+            source: source.stride(None),
+            target: target.stride(None),
+            source_field: "source".to_owned(),
+            target_field: "target".to_owned(),
+            prompt_field: None,
+            prefix: String::new(),
+            source_padding: Padding::default(),
+            target_padding: Padding::default(),
+            pad_id: None,
+            start_id: None,
+        }
+    }
+
+    /// The fields of source and target. Default: `source` and `target`.
+    pub fn fields(mut self, source: impl Into<String>, target: impl Into<String>) -> Self {
+        self.source_field = source.into();
+        self.target_field = target.into();
+        self
+    }
+
+    /// What is put before each source, as T5 is told its task. Default: nothing.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// A field with the beginning of the target, which does not count in the loss: what is put
+    /// before the answer in a dialogue. The decoder does read it. Default: none.
+    ///
+    /// Both are tokenized as one text; the first token that reaches beyond the prompt counts.
+    pub fn target_prompt(mut self, field: impl Into<String>) -> Self {
+        self.prompt_field = Some(field.into());
+        self
+    }
+
+    /// How sources and targets are padded. Default: at the right, to the longest.
+    pub fn padding(mut self, sources: Padding, targets: Padding) -> Self {
+        (self.source_padding, self.target_padding) = (sources, targets);
+        self
+    }
+
+    /// The padding token. Default: the tokenizer's.
+    pub fn pad_id(mut self, id: u32) -> Self {
+        self.pad_id = Some(id);
+        self
+    }
+
+    /// The token with which the decoder starts, `decoder_start_token_id` in a model's
+    /// configuration. Default: the padding token, as in T5. BART's is its end token.
+    pub fn start_id(mut self, id: u32) -> Self {
+        self.start_id = Some(id);
+        self
+    }
+
+    /// The padding of sources and of targets, which may have tokenizers of their own.
+    fn pads(&self) -> Result<[u32; 2], DataError> {
+        let pad = |encoder: &Encoder| roles::pad(self.pad_id, encoder.tokenizer());
+        Ok([pad(&self.source)?, pad(&self.target)?])
+    }
+}
+
+impl Collator for Seq2Seq {
+    type Sample = Seq2SeqSample;
+    type Batch = Seq2SeqBatch;
+
+    fn encode(&self, record: &Record) -> Result<Vec<Seq2SeqSample>, DataError> {
+        self.pads()?;
+        let source = format!("{}{}", self.prefix, record.text(&self.source_field)?);
+        let mut target = record.text(&self.target_field)?.to_owned();
+        let mut prompt = 0;
+        if let Some(field) = &self.prompt_field {
+            let given = record.text(field)?;
+            prompt = given.len();
+            target.insert_str(0, given);
+        }
+        let sources = self.source.encode(Input::Text(&source), None)?;
+        let targets = self.target.encode(Input::Text(&target), None)?;
+        let both = sources.into_iter().zip(targets);
+        let samples = both.map(|(source, encoding)| Seq2SeqSample {
+            source: source.into(),
+            prompt: if prompt == 0 { 0 } else { tokens_of_prompt(&encoding, &target, prompt) },
+            target: encoding.ids,
+        });
+        Ok(samples.filter(|sample| sample.target.len() > sample.prompt).collect())
+    }
+
+    fn length(&self, sample: &Seq2SeqSample) -> usize {
+        sample.source.len() + sample.target.len()
+    }
+
+    fn padded(&self, samples: &[Arc<Seq2SeqSample>]) -> usize {
+        let sources = self.source_padding.area(samples.iter().map(|sample| sample.source.len()));
+        sources + self.target_padding.area(samples.iter().map(|sample| sample.target.len()))
+    }
+
+    fn collate(&self, samples: &[Drawn<Seq2SeqSample>]) -> Result<Seq2SeqBatch, DataError> {
+        let [source_pad, pad_id] = self.pads()?;
+        let sources: Vec<_> = samples.iter().map(|drawn| &drawn.sample.source).collect();
+        let source = Inputs::new(&sources, &self.source_padding, source_pad)?;
+        let lengths: Vec<_> = samples.iter().map(|drawn| drawn.sample.target.len()).collect();
+        let padding = &self.target_padding;
+        let shape @ [_, length] = padding.shape(&lengths)?;
+        let (pad_id, start) = (signed(pad_id)?, signed(self.start_id.unwrap_or(pad_id))?);
+        let mut batch =
+            Seq2SeqBatch { source, decoder_ids: vec![], decoder_mask: vec![], labels: vec![], shape };
+        for Seq2SeqSample { target, prompt, .. } in samples.iter().map(|drawn| &*drawn.sample) {
+            let mut labels = signed_row(target)?;
+            // At the right, the last token fills the first column of the padding, as if the row went on.
+            let shown = if padding.is_left() { target.len() } else { length };
+            let mut read = vec![start];
+            read.extend(&labels);
+            read.resize(shown.max(read.len()), pad_id);
+            read.truncate(shown);
+            padding.push(&mut batch.decoder_ids, read.into_iter(), length, pad_id);
+            padding.push(&mut batch.decoder_mask, std::iter::repeat_n(true, labels.len()), length, false);
+            labels.iter_mut().take(*prompt).for_each(|label| *label = IGNORE);
+            padding.push(&mut batch.labels, labels.into_iter(), length, IGNORE);
+        }
+        Ok(batch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Device;
+
+    use super::*;
+    use crate::{
+        Batch, Side,
+        collators::testing::{drawn, record, text, unigram},
+    };
+
+    fn task() -> Seq2Seq {
+        let encoder = Encoder::new(unigram());
+        Seq2Seq::new(encoder.clone(), encoder.max_length(Some(4))).pad_id(0)
+    }
+
+    fn sample(source: &[u32], target: &[u32], prompt: usize) -> Seq2SeqSample {
+        let source = Tokens { ids: source.to_vec(), type_ids: vec![0; source.len()] };
+        Seq2SeqSample { source, target: target.to_vec(), prompt }
+    }
+
+    #[test]
+    fn one_step_behind() {
+        let samples = [sample(&[9], &[5, 6, 1], 0), sample(&[9, 9], &[7, 1], 0)];
+        let task = task().start_id(2);
+        let batch = task.collate(&drawn(samples.clone())).unwrap();
+        assert_eq!(batch.host_decoder_ids(), [2, 5, 6, 2, 7, 1]);
+        assert_eq!(batch.host_labels(), [5, 6, 1, 7, 1, IGNORE]);
+        assert_eq!(batch.host_decoder_mask(), [true, true, true, true, true, false]);
+        assert_eq!((batch.items(), batch.samples(), batch.tokens()), (5, 2, 8));
+        assert_eq!(task.padded(&samples.clone().map(Arc::new)), 4 + 6);
+        let device = Device::default();
+        assert_eq!(batch.decoder_ids(&device).dims(), [2, 3]);
+        assert_eq!(batch.labels(&device).dims(), batch.decoder_mask(&device).dims());
+
+        let left = Padding::default().side(Side::Left);
+        let batch = task.padding(left, left).collate(&drawn(samples)).unwrap();
+        assert_eq!(batch.source().host_ids(), [0, 9, 9, 9]);
+        assert_eq!(batch.host_decoder_ids(), [2, 5, 6, 0, 2, 7]);
+        assert_eq!(batch.host_labels(), [5, 6, 1, IGNORE, 7, 1]);
+    }
+
+    #[test]
+    fn a_prompt_is_read_but_does_not_count() {
+        let batch = task().collate(&drawn([sample(&[9], &[5, 6, 1], 2)])).unwrap();
+        assert_eq!(batch.host_decoder_ids(), [0, 5, 6]);
+        assert_eq!(batch.host_labels(), [IGNORE, IGNORE, 1]);
+
+        let encoder = Encoder::new(unigram());
+        let task = Seq2Seq::new(encoder.clone(), encoder).target_prompt("asked").pad_id(0);
+        let fields = vec![("source", text("a")), ("asked", text("the river")), ("target", text(" runs"))];
+        let with = task.encode(&record(fields)).unwrap().remove(0);
+        let fields = vec![("source", text("a")), ("asked", text("the river")), ("target", text(""))];
+        let without = task.encode(&record(fields)).unwrap().remove(0);
+        // Without a target, only the end counts.
+        assert_eq!(without.prompt, without.target.len() - 1);
+        assert_eq!(with.prompt, without.prompt);
+        assert_eq!(with.target[..with.prompt], without.target[..without.prompt]);
+    }
+
+    #[test]
+    fn a_prompt_that_leaves_no_room() {
+        let fields =
+            vec![("source", text("a")), ("asked", text("the river runs slowly")), ("target", text(" x"))];
+        assert!(task().target_prompt("asked").encode(&record(fields)).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_cut_target_keeps_its_end() {
+        let fields = vec![("source", text("the mill")), ("target", text("the river runs in the hills"))];
+        let sample = task().prefix("say: ").encode(&record(fields)).unwrap().remove(0);
+        assert_eq!((sample.target.len(), sample.target[3]), (4, 1));
+        let plain = vec![("source", text("say: the mill")), ("target", text("x"))];
+        assert_eq!(sample.source, task().encode(&record(plain)).unwrap().remove(0).source);
+    }
+
+    #[test]
+    fn nothing() {
+        assert_eq!(task().collate(&[]).unwrap().samples(), 0);
+        let batch = task().collate(&drawn([sample(&[], &[], 0)])).unwrap();
+        assert_eq!(batch.target_shape(), [1, 0]);
+        assert!(batch.host_decoder_ids().is_empty());
+        let batch = task().collate(&drawn([sample(&[], &[], 0), sample(&[], &[5, 1], 0)])).unwrap();
+        assert_eq!(batch.host_decoder_ids(), [0, 0, 0, 5]);
+        assert_eq!(batch.items(), 2);
+    }
+}

@@ -1,0 +1,303 @@
+//! A label for each text, or each pair of texts.
+
+use std::sync::Arc;
+
+use super::{
+    Collator, Drawn, Inputs, Labels, Padding, SequenceBatch, Tokens, roles, sequence_batch::Targets,
+};
+use crate::{DataError, Encoder, Input, Record, Value};
+
+/// What is said of a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// One class: its name, or its number.
+    Class(Labels),
+    /// Any number of classes: a list of names or numbers.
+    Classes(Labels),
+    /// A number, to be predicted by regression.
+    Number,
+}
+
+/// Texts or pairs of texts, with a class, several classes or a number: for a model that reads a
+/// text as a whole.
+///
+/// # Example
+///
+/// ```
+/// use std::{path::Path, sync::Arc};
+/// use firebrick_datasets::{
+///     Collator, Drawn, Encoder, Labels, Place, Record, SequenceClassification, Target, Tokenizer, Value,
+/// };
+///
+/// let tokenizer = Arc::new(Tokenizer::from_file("tests/golden/wordpiece/tokenizer.json")?);
+/// let labels = Labels::new(["contradicts", "follows"])?;
+/// let task = SequenceClassification::new(Encoder::new(tokenizer), Target::Class(labels))
+///     .pair("premise", "hypothesis")
+///     .pad_id(0);
+///
+/// let text = |text: &str| Value::Text(text.to_owned());
+/// let record = Record::new(
+///     Place { file: Path::new("pairs.jsonl").into(), line: 1 },
+///     vec![
+///         ("premise".into(), text("the mill")),
+///         ("hypothesis".into(), text("the river")),
+///         ("label".into(), text("follows")),
+///     ],
+/// );
+/// let sample = Arc::new(task.encode(&record)?.remove(0));
+/// let batch = task.collate(&[Drawn { epoch: 0, index: 0, sample }])?;
+/// // [CLS] the mill [SEP] the river [SEP]
+/// assert_eq!(batch.inputs().host_type_ids()[..2], [0, 0]);
+/// assert_eq!(batch.inputs().host_type_ids().last(), Some(&1));
+/// assert_eq!(batch.host_classes(), Some(&[1][..]));
+/// # Ok::<(), firebrick_datasets::DataError>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct SequenceClassification {
+    encoder: Encoder,
+    target: Target,
+    first_field: String,
+    second_field: Option<String>,
+    label_field: String,
+    padding: Padding,
+    pad_id: Option<u32>,
+}
+
+/// A text, tokenized, and what is said of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClassifiedTokens {
+    /// The tokens.
+    pub tokens: Tokens,
+    /// The label.
+    pub label: Label,
+}
+
+/// What is said of one text.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Label {
+    /// Its class.
+    Class(i32),
+    /// Its classes.
+    Classes(Vec<i32>),
+    /// Its number.
+    Number(f32),
+}
+
+impl SequenceClassification {
+    /// Reads the fields `text` and `label`. With a stride of the encoder, each piece of a long text
+    /// is a sample with the label of the whole.
+    pub fn new(encoder: Encoder, target: Target) -> Self {
+        Self {
+            encoder,
+            target,
+            first_field: "text".to_owned(),
+            second_field: None,
+            label_field: "label".to_owned(),
+            padding: Padding::default(),
+            pad_id: None,
+        }
+    }
+
+    /// The field of the text. Default: `text`.
+    pub fn field(mut self, text: impl Into<String>) -> Self {
+        (self.first_field, self.second_field) = (text.into(), None);
+        self
+    }
+
+    /// The fields of two texts, which are read together. Which of them is cut if they are too long
+    /// is a setting of the encoder.
+    pub fn pair(mut self, first: impl Into<String>, second: impl Into<String>) -> Self {
+        (self.first_field, self.second_field) = (first.into(), Some(second.into()));
+        self
+    }
+
+    /// The field of the label. Default: `label`.
+    pub fn label(mut self, field: impl Into<String>) -> Self {
+        self.label_field = field.into();
+        self
+    }
+
+    /// How rows are padded. Default: at the right, to the longest.
+    pub fn padding(mut self, padding: Padding) -> Self {
+        self.padding = padding;
+        self
+    }
+
+    /// The padding token. Default: the tokenizer's.
+    pub fn pad_id(mut self, id: u32) -> Self {
+        self.pad_id = Some(id);
+        self
+    }
+
+    fn pad(&self) -> Result<u32, DataError> {
+        roles::pad(self.pad_id, self.encoder.tokenizer())
+    }
+
+    fn read_label(&self, record: &Record) -> Result<Label, DataError> {
+        let field = &self.label_field;
+        let value = record.get(field);
+        match (&self.target, value) {
+            (Target::Class(labels), Some(value)) => Ok(Label::Class(labels.read(value, record, field, "")?)),
+            (Target::Classes(labels), Some(Value::List(values))) => {
+                let read = |value| labels.read(value, record, field, " in the list");
+                Ok(Label::Classes(values.iter().map(read).collect::<Result<_, _>>()?))
+            }
+            (Target::Number, Some(value)) => number(value)
+                .map(Label::Number)
+                .ok_or_else(|| record.expected(field, "a finite number within f32's range")),
+            (Target::Class(_), None) => Err(record.expected(field, "the name or the number of a label")),
+            (Target::Classes(_), _) => Err(record.expected(field, "a list of labels")),
+            (Target::Number, None) => Err(record.expected(field, "a number")),
+        }
+    }
+}
+
+/// The number that a value is, also as a text, as tables without types have it.
+fn number(value: &Value) -> Option<f32> {
+    let number = match value {
+        Value::Integer(number) => *number as f32,
+        Value::Float(number) => *number as f32,
+        Value::Text(text) => text.trim().parse().ok()?,
+        _ => return None,
+    };
+    number.is_finite().then_some(number)
+}
+
+impl Collator for SequenceClassification {
+    type Sample = ClassifiedTokens;
+    type Batch = SequenceBatch;
+
+    fn encode(&self, record: &Record) -> Result<Vec<ClassifiedTokens>, DataError> {
+        self.pad()?;
+        let label = self.read_label(record)?;
+        let first = Input::Text(record.text(&self.first_field)?);
+        let second = self.second_field.as_ref().map(|field| record.text(field).map(Input::Text));
+        let encodings = self.encoder.encode(first, second.transpose()?)?;
+        let sample = |encoding| ClassifiedTokens { tokens: Tokens::from(encoding), label: label.clone() };
+        Ok(encodings.into_iter().map(sample).collect())
+    }
+
+    fn length(&self, sample: &ClassifiedTokens) -> usize {
+        sample.tokens.len()
+    }
+
+    fn padded(&self, samples: &[Arc<ClassifiedTokens>]) -> usize {
+        self.padding.area(samples.iter().map(|sample| sample.tokens.len()))
+    }
+
+    fn collate(&self, samples: &[Drawn<ClassifiedTokens>]) -> Result<SequenceBatch, DataError> {
+        let rows: Vec<_> = samples.iter().map(|drawn| &drawn.sample.tokens).collect();
+        let inputs = Inputs::new(&rows, &self.padding, self.pad()?)?;
+        let mut targets = match &self.target {
+            Target::Class(_) => Targets::Class(vec![]),
+            Target::Classes(labels) => Targets::Classes { flags: vec![], classes: labels.len() },
+            Target::Number => Targets::Numbers(vec![]),
+        };
+        for drawn in samples {
+            match (&mut targets, &drawn.sample.label) {
+                (Targets::Class(all), Label::Class(class)) => all.push(*class),
+                (Targets::Numbers(all), Label::Number(number)) => all.push(*number),
+                (Targets::Classes { flags, classes }, Label::Classes(present)) => {
+                    flags.extend(
+                        (0..).take(*classes).map(|class| f32::from(u8::from(present.contains(&class)))),
+                    );
+                }
+                _ => return Err(DataError::OtherLabel { index: drawn.index }),
+            }
+        }
+        Ok(SequenceBatch { inputs, targets })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Device;
+
+    use super::*;
+    use crate::{
+        Batch,
+        collators::testing::{drawn, list, record, text, wordpiece},
+    };
+
+    fn task(target: Target) -> SequenceClassification {
+        SequenceClassification::new(Encoder::new(wordpiece()), target).pad_id(0)
+    }
+
+    fn labels() -> Labels {
+        Labels::new(["a", "b", "c"]).unwrap()
+    }
+
+    fn encode(task: &SequenceClassification, label: Value) -> Result<ClassifiedTokens, DataError> {
+        task.encode(&record(vec![("text", text("the river")), ("label", label)])).map(|mut all| all.remove(0))
+    }
+
+    #[test]
+    fn classes() {
+        let task = task(Target::Class(labels()));
+        let samples = [text("c"), Value::Integer(1)].map(|label| encode(&task, label).unwrap());
+        let batch = task.collate(&drawn(samples)).unwrap();
+        assert_eq!(batch.host_classes(), Some(&[2, 1][..]));
+        assert_eq!(batch.classes(&Device::default()).unwrap().dims(), [2]);
+        assert!(batch.multi_hot(&Device::default()).is_none() && batch.numbers(&Device::default()).is_none());
+        assert_eq!((batch.items(), batch.samples()), (2, 2));
+        let error = encode(&task, text("d")).unwrap_err().to_string();
+        assert!(error.contains("one of the labels a, b, c, or a number from 0 to 2, found the text \"d\""));
+    }
+
+    #[test]
+    fn several_classes() {
+        let task = task(Target::Classes(labels()));
+        let samples = [list(&["c", "a"]), list(&[])].map(|label| encode(&task, label).unwrap());
+        let batch = task.collate(&drawn(samples)).unwrap();
+        assert_eq!(batch.host_multi_hot(), Some(&[1.0, 0.0, 1.0, 0.0, 0.0, 0.0][..]));
+        assert_eq!(batch.multi_hot(&Device::default()).unwrap().dims(), [2, 3]);
+        assert_eq!((batch.items(), batch.samples()), (6, 2));
+        assert!(encode(&task, text("a")).is_err() && encode(&task, list(&["d"])).is_err());
+    }
+
+    #[test]
+    fn numbers() {
+        let task = task(Target::Number);
+        let values = [Value::Integer(3), Value::Float(-0.5), text(" 2.5")];
+        let samples = values.map(|label| encode(&task, label).unwrap());
+        let batch = task.collate(&drawn(samples)).unwrap();
+        assert_eq!(batch.host_numbers(), Some(&[3.0, -0.5, 2.5][..]));
+        assert_eq!(batch.numbers(&Device::default()).unwrap().dims(), [3]);
+        for value in [Value::Float(f64::NAN), Value::Float(1e300), text("inf"), text("many"), Value::Null] {
+            assert!(matches!(encode(&task, value), Err(DataError::Record { .. })));
+        }
+        let error = task.encode(&record(vec![("text", text("a"))])).unwrap_err().to_string();
+        assert!(error.contains("expected a number, found nothing; the fields are text"), "{error}");
+    }
+
+    #[test]
+    fn pieces_of_a_long_text() {
+        let encoder = Encoder::new(wordpiece()).max_length(Some(4)).stride(Some(0));
+        let task = SequenceClassification::new(encoder, Target::Number).pad_id(0);
+        let fields = vec![("text", text("the the the the the")), ("label", Value::Integer(1))];
+        let samples = task.encode(&record(fields)).unwrap();
+        assert_eq!(samples.iter().map(|sample| task.length(sample)).collect::<Vec<_>>(), [4, 4, 3]);
+        let shared: Vec<_> = samples.iter().cloned().map(Arc::new).collect();
+        let batch = task.collate(&drawn(samples)).unwrap();
+        assert_eq!(batch.inputs().host_ids().len(), task.padded(&shared));
+    }
+
+    #[test]
+    fn an_empty_second_text_is_one() {
+        let fields = vec![("a", text("the")), ("b", text("")), ("label", Value::Integer(1))];
+        let sample = task(Target::Number).pair("a", "b").encode(&record(fields)).unwrap().remove(0);
+        assert_eq!(sample.tokens.type_ids, [0, 0, 0, 1]);
+    }
+
+    #[test]
+    fn nothing() {
+        for target in [Target::Class(labels()), Target::Classes(labels()), Target::Number] {
+            let batch = task(target).collate(&[]).unwrap();
+            assert_eq!((batch.items(), batch.samples(), batch.tokens()), (0, 0, 0));
+        }
+        // A sample of another collator is an error.
+        let sample = encode(&task(Target::Number), Value::Integer(1)).unwrap();
+        let error = task(Target::Class(labels())).collate(&drawn([sample])).unwrap_err();
+        assert!(matches!(error, DataError::OtherLabel { index: 0 }));
+    }
+}

@@ -1,0 +1,275 @@
+//! A label for each word, as in named entity recognition.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Collator, Drawn, IGNORE, LabeledBatch, Labels, Padding, Tokens, roles};
+use crate::{DataError, Encoder, Encoding, Input, Record, Value};
+
+/// Which tokens of a word carry its label.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Subwords {
+    /// The first only. The others do not count.
+    #[default]
+    First,
+    /// All, but after the first a `B-X` becomes an `I-X`: one entity begins once.
+    Inside,
+    /// All, with the same label.
+    All,
+}
+
+/// Words with labels into tokens with labels.
+///
+/// A record has a list of words and a list as long of labels: names, or the numbers of names. Each
+/// word is tokenized on its own, and its label goes to the tokens that come from it, as
+/// [`Subwords`] says. Special tokens and padding have the label [`IGNORE`](crate::IGNORE). A word
+/// that the tokenizer makes nothing of takes its label with it, and so does a word that is cut off.
+/// With a stride, what is cut off becomes further samples; the first token that such a sample has
+/// of a word counts as the word's first. A record without a single labelled token makes no sample.
+///
+/// # Example
+///
+/// ```
+/// use std::{path::Path, sync::Arc};
+/// use firebrick_datasets::{
+///     Collator, Encoder, Labels, Place, Record, TokenClassification, Tokenizer, Value,
+/// };
+///
+/// let tokenizer = Arc::new(Tokenizer::from_file("tests/golden/wordpiece/tokenizer.json")?);
+/// let labels = Labels::new(["O", "B-PER", "I-PER"])?;
+/// let task = TokenClassification::new(Encoder::new(tokenizer), labels).pad_id(0);
+///
+/// let list = |texts: [&str; 2]| Value::List(texts.map(|text| Value::Text(text.into())).into());
+/// let record = Record::new(
+///     Place { file: Path::new("train.jsonl").into(), line: 1 },
+///     vec![("words".into(), list(["Maria", "bakes"])), ("labels".into(), list(["B-PER", "O"]))],
+/// );
+/// let samples = task.encode(&record)?;
+/// // [CLS] ma ##ri ##a bak ##es [SEP]
+/// assert_eq!(samples[0].labels, [-100, 1, -100, -100, 0, -100, -100]);
+/// # Ok::<(), firebrick_datasets::DataError>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct TokenClassification {
+    encoder: Encoder,
+    labels: Labels,
+    subwords: Subwords,
+    /// For each label the one that continues it.
+    continued: Vec<i32>,
+    words_field: String,
+    labels_field: String,
+    padding: Padding,
+    pad_id: Option<u32>,
+}
+
+/// Tokens, each with a label.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LabeledTokens {
+    /// The tokens.
+    pub tokens: Tokens,
+    /// For each token its label, or [`IGNORE`](crate::IGNORE).
+    pub labels: Vec<i32>,
+}
+
+impl TokenClassification {
+    /// Reads the fields `words` and `labels`, and labels the first token of each word.
+    pub fn new(encoder: Encoder, labels: Labels) -> Self {
+        Self {
+            encoder,
+            labels,
+            subwords: Subwords::First,
+            continued: vec![],
+            words_field: "words".to_owned(),
+            labels_field: "labels".to_owned(),
+            padding: Padding::default(),
+            pad_id: None,
+        }
+    }
+
+    /// The fields of the words and of their labels. Default: `words` and `labels`.
+    pub fn fields(mut self, words: impl Into<String>, labels: impl Into<String>) -> Self {
+        self.words_field = words.into();
+        self.labels_field = labels.into();
+        self
+    }
+
+    /// Which tokens of a word carry its label. Default: the first.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::NoInsideLabel`] if it is [`Subwords::Inside`] and a label `B-X` has no `I-X`.
+    pub fn subwords(mut self, subwords: Subwords) -> Result<Self, DataError> {
+        self.subwords = subwords;
+        let continued = |name: &String| {
+            let continues = match name.strip_prefix("B-") {
+                Some(entity) if subwords == Subwords::Inside => format!("I-{entity}"),
+                _ => name.clone(),
+            };
+            let id = self.labels.id(&continues);
+            id.ok_or_else(|| DataError::NoInsideLabel { begins: name.clone(), continues })
+        };
+        self.continued = self.labels.names().iter().map(continued).collect::<Result<_, _>>()?;
+        Ok(self)
+    }
+
+    /// How rows are padded. Default: at the right, to the longest.
+    pub fn padding(mut self, padding: Padding) -> Self {
+        self.padding = padding;
+        self
+    }
+
+    /// The padding token. Default: the tokenizer's.
+    pub fn pad_id(mut self, id: u32) -> Self {
+        self.pad_id = Some(id);
+        self
+    }
+
+    /// The labels.
+    pub fn labels(&self) -> &Labels {
+        &self.labels
+    }
+
+    fn pad(&self) -> Result<u32, DataError> {
+        roles::pad(self.pad_id, self.encoder.tokenizer())
+    }
+
+    /// The labels of the words.
+    fn read_labels(&self, record: &Record, words: usize) -> Result<Vec<i32>, DataError> {
+        let field = &self.labels_field;
+        let Some(Value::List(values)) = record.get(field) else {
+            return Err(record.expected(field, "a list of labels"));
+        };
+        if values.len() != words {
+            let expected = format!("{words} label(s), one for each of `{}`", self.words_field);
+            return Err(record.mismatch(field, expected, values.len().to_string()));
+        }
+        let read =
+            |(word, value)| self.labels.read(value, record, field, format_args!(" for word {}", word + 1));
+        values.iter().enumerate().map(read).collect()
+    }
+
+    /// For each token the label of its word.
+    fn align(&self, encoding: &Encoding, of_words: &[i32]) -> Vec<i32> {
+        let mut before = None;
+        let label = |&word: &Option<u32>| {
+            let first = word != before;
+            before = word;
+            let Some(&label) = word.and_then(|word| of_words.get(word as usize)) else { return IGNORE };
+            match self.subwords {
+                _ if first => label,
+                Subwords::First => IGNORE,
+                Subwords::Inside => self.continued.get(label as usize).copied().unwrap_or(label),
+                Subwords::All => label,
+            }
+        };
+        encoding.words.iter().map(label).collect()
+    }
+}
+
+impl Collator for TokenClassification {
+    type Sample = LabeledTokens;
+    type Batch = LabeledBatch;
+
+    fn encode(&self, record: &Record) -> Result<Vec<LabeledTokens>, DataError> {
+        self.pad()?;
+        let words = record.texts(&self.words_field)?;
+        let of_words = self.read_labels(record, words.len())?;
+        let encodings = self.encoder.encode(Input::Words(&words), None)?;
+        let samples = encodings.into_iter().map(|encoding| LabeledTokens {
+            labels: self.align(&encoding, &of_words),
+            tokens: encoding.into(),
+        });
+        Ok(samples.filter(|sample| sample.labels.iter().any(|&label| label != IGNORE)).collect())
+    }
+
+    fn length(&self, sample: &LabeledTokens) -> usize {
+        sample.tokens.len()
+    }
+
+    fn padded(&self, samples: &[Arc<LabeledTokens>]) -> usize {
+        self.padding.area(samples.iter().map(|sample| sample.tokens.len()))
+    }
+
+    fn collate(&self, samples: &[Drawn<LabeledTokens>]) -> Result<LabeledBatch, DataError> {
+        let rows: Vec<_> =
+            samples.iter().map(|drawn| (&drawn.sample.tokens, &*drawn.sample.labels)).collect();
+        LabeledBatch::new(&rows, &self.padding, self.pad()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Batch,
+        collators::testing::{list, record, wordpiece},
+    };
+
+    fn task(names: &[&str], subwords: Subwords) -> TokenClassification {
+        let labels = Labels::new(names.iter().copied()).unwrap();
+        TokenClassification::new(Encoder::new(wordpiece()), labels).pad_id(0).subwords(subwords).unwrap()
+    }
+
+    fn labels(task: &TokenClassification, words: &[&str], labels: &[&str]) -> Vec<i32> {
+        let record = record(vec![("words", list(words)), ("labels", list(labels))]);
+        task.encode(&record).unwrap().remove(0).labels
+    }
+
+    #[test]
+    fn subwords() {
+        let names = ["O", "B-PER", "I-PER"];
+        // [CLS] ma ##ri ##a do ##es [SEP]
+        for (subwords, expected) in [
+            (Subwords::First, [-100, 1, -100, -100, 0, -100, -100]),
+            (Subwords::Inside, [-100, 1, 2, 2, 0, 0, -100]),
+            (Subwords::All, [-100, 1, 1, 1, 0, 0, -100]),
+        ] {
+            assert_eq!(labels(&task(&names, subwords), &["Maria", "does"], &["B-PER", "O"]), expected);
+        }
+    }
+
+    /// Not by the numbers of the labels.
+    #[test]
+    fn what_continues_goes_by_name() {
+        let task = task(&["I-B", "B-A", "O", "I-A", "B-B"], Subwords::Inside);
+        assert_eq!(labels(&task, &["Maria", "does"], &["B-A", "B-B"]), [-100, 1, 3, 3, 4, 0, -100]);
+        assert_eq!(labels(&task, &["Maria"], &["I-B"]), [-100, 0, 0, 0, -100]);
+    }
+
+    #[test]
+    fn words_that_vanish_shift_nothing() {
+        let task = task(&["a", "b", "c"], Subwords::First);
+        let found = labels(&task, &["\u{200b}", "the", "", "river"], &["a", "b", "a", "c"]);
+        assert_eq!(found.iter().filter(|&&label| label != IGNORE).collect::<Vec<_>>(), [&1, &2]);
+    }
+
+    #[test]
+    fn neighbouring_words_of_one_label() {
+        assert_eq!(labels(&task(&["a"], Subwords::First), &["the", "the"], &["a", "a"]), [-100, 0, 0, -100]);
+    }
+
+    #[test]
+    fn nothing_to_learn() {
+        let task = task(&["a"], Subwords::First);
+        let empty = record(vec![("words", list(&[])), ("labels", list(&[]))]);
+        assert!(task.encode(&empty).unwrap().is_empty());
+        assert_eq!(task.collate(&[]).unwrap().samples(), 0);
+    }
+
+    #[test]
+    fn mistakes() {
+        let task = task(&["O", "B-PER", "I-PER"], Subwords::First);
+        let message = |fields| task.encode(&record(fields)).unwrap_err().to_string();
+        let error = message(vec![("words", list(&["a", "b"])), ("labels", list(&["O", "B-ORG"]))]);
+        assert!(error.contains("field `labels`: expected one of the labels O, B-PER, I-PER, or"), "{error}");
+        assert!(error.contains("found the text \"B-ORG\" for word 2"), "{error}");
+        let error = message(vec![("words", list(&["a", "b"])), ("labels", list(&["O"]))]);
+        assert!(error.contains("expected 2 label(s), one for each of `words`, found 1;"), "{error}");
+
+        let labels = Labels::new(["B-PER"]).unwrap();
+        let task = TokenClassification::new(Encoder::new(wordpiece()), labels);
+        let error = task.clone().subwords(Subwords::Inside).unwrap_err();
+        assert!(matches!(error, DataError::NoInsideLabel { .. }));
+    }
+}

@@ -1,0 +1,213 @@
+//! From a reader's records to samples, on all cores.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    sync::{Arc, LazyLock},
+};
+
+use rayon::{ThreadPool, ThreadPoolBuilder, prelude::*};
+
+use super::InMemory;
+use crate::{Collator, DataError, Malformed, Reader, Record, Records, Skipped};
+
+/// Records that are read and then encoded at once, on all cores.
+const CHUNK: usize = 512;
+
+/// The threads that encode. They are none of the caller's: one of those might wait for what is
+/// encoded here, and if it were asked to help, wait for itself.
+static CORES: LazyLock<Option<ThreadPool>> =
+    LazyLock::new(|| ThreadPoolBuilder::new().thread_name(|at| format!("encode {at}")).build().ok());
+
+/// The records of a reader, and the collator that makes samples of them.
+///
+/// # Example
+///
+/// A task is trained either on all samples in memory, or on a stream of them:
+///
+/// ```
+/// use firebrick_datasets::{InMemory, Samples, Source};
+/// # use firebrick_datasets::{Collator, DataError, Drawn, Place, Reader, Record, Records, TokenBatch, Value};
+/// use std::sync::Arc;
+/// # use std::path::Path;
+/// # struct Lines;
+/// # impl Collator for Lines {
+/// #     type Sample = String;
+/// #     type Batch = TokenBatch;
+/// #     fn encode(&self, record: &Record) -> Result<Vec<String>, DataError> {
+/// #         Ok(vec![record.text("text")?.to_owned()])
+/// #     }
+/// #     fn length(&self, sample: &String) -> usize { sample.len() }
+/// #     fn padded(&self, _: &[Arc<String>]) -> usize { 0 }
+/// #     fn collate(&self, _: &[Drawn<String>]) -> Result<TokenBatch, DataError> {
+/// #         TokenBatch::from_rows(vec![], 0)
+/// #     }
+/// # }
+/// # #[derive(Debug)]
+/// # struct Two;
+/// # impl Reader for Two {
+/// #     fn parts(&self) -> usize { 1 }
+/// #     fn open(&self, _: usize) -> Result<Records, DataError> {
+/// #         let record = |line| {
+/// #             let place = Place { file: Path::new("a").into(), line };
+/// #             Ok(Record::new(place, vec![("text".into(), Value::Text(format!("line {line}")))]))
+/// #         };
+/// #         Ok(Box::new((1..3).map(record)))
+/// #     }
+/// # }
+/// # let (reader, collator) = (Two, Lines);
+/// let source = Source::new(reader, Arc::new(collator));
+/// let samples = source.load(|_| ())?;
+/// assert_eq!(samples.samples(0), 2);
+/// # Ok::<(), DataError>(())
+/// ```
+pub struct Source<C> {
+    reader: Arc<dyn Reader>,
+    collator: Arc<C>,
+    malformed: Malformed,
+    skipped: Skipped,
+    /// What was skipped while it was counted.
+    counted: Option<Skipped>,
+}
+
+impl<C: Collator> Source<C> {
+    /// Samples of all records of a reader. A malformed record is an error.
+    pub fn new(reader: impl Reader, collator: Arc<C>) -> Self {
+        Self {
+            reader: Arc::new(reader),
+            collator,
+            malformed: Malformed::default(),
+            skipped: Skipped::default(),
+            counted: None,
+        }
+    }
+
+    /// What is done about malformed records.
+    pub fn malformed(mut self, malformed: Malformed) -> Self {
+        self.malformed = malformed;
+        self
+    }
+
+    /// Counts skipped records together with what else is counted there.
+    pub fn counting(mut self, skipped: Skipped) -> Self {
+        self.skipped = skipped;
+        self
+    }
+
+    /// The same, which counts apart what it skips from now on.
+    pub(super) fn counting_no_more(self) -> Self {
+        Self { counted: Some(self.skipped.clone()), skipped: Skipped::default(), ..self }
+    }
+
+    /// The malformed records that have been skipped.
+    pub fn skipped(&self) -> &Skipped {
+        self.counted.as_ref().unwrap_or(&self.skipped)
+    }
+
+    /// The number of parts of the reader.
+    pub fn parts(&self) -> usize {
+        self.reader.parts()
+    }
+
+    /// What makes samples of records.
+    pub fn collator(&self) -> &Arc<C> {
+        &self.collator
+    }
+
+    /// The samples of a part, in order. They are encoded some hundred records at a time.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Reader::open`]. An item is an error if a record is malformed, and to be an error, or if
+    /// reading or tokenizing fails; nothing follows it.
+    pub fn open(&self, part: usize) -> Result<PartSamples<C>, DataError> {
+        Ok(PartSamples {
+            records: self.reader.open(part)?,
+            collator: Arc::clone(&self.collator),
+            malformed: self.malformed,
+            skipped: self.skipped.clone(),
+            ready: VecDeque::new(),
+            ended: false,
+        })
+    }
+
+    /// All samples, in memory. `progress` is told now and then how many there are.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`](Self::open).
+    pub fn load(&self, mut progress: impl FnMut(usize)) -> Result<InMemory<C::Sample>, DataError> {
+        let mut samples = Vec::new();
+        for part in 0..self.parts() {
+            for sample in self.open(part)? {
+                samples.push(sample?);
+                if samples.len().is_multiple_of(CHUNK) {
+                    progress(samples.len());
+                }
+            }
+        }
+        Ok(InMemory::new(samples))
+    }
+}
+
+impl<C> fmt::Debug for Source<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut fields = f.debug_struct("Source");
+        fields.field("reader", &self.reader).field("malformed", &self.malformed).finish_non_exhaustive()
+    }
+}
+
+/// The samples of one part of a source, in order.
+pub struct PartSamples<C: Collator> {
+    records: Records,
+    collator: Arc<C>,
+    malformed: Malformed,
+    skipped: Skipped,
+    ready: VecDeque<Result<C::Sample, DataError>>,
+    ended: bool,
+}
+
+impl<C: Collator> PartSamples<C> {
+    /// Reads and encodes more records.
+    ///
+    /// The records are let go of on the thread that read them: allocators take long to free on one
+    /// thread what another has allocated, and there is much of it.
+    fn fill(&mut self) {
+        let records: Vec<_> = self.records.by_ref().take(CHUNK).collect();
+        self.ended = records.is_empty();
+        let encode = |record: &Result<Record, _>| {
+            let record = record.as_ref().ok()?;
+            Some(self.collator.encode(record).map_err(|error| error.about(record.place())))
+        };
+        let on_all_cores = || records.par_iter().map(encode).collect();
+        let encoded: Vec<_> = match &*CORES {
+            Some(pool) => pool.install(on_all_cores),
+            None => records.iter().map(encode).collect(),
+        };
+        let encoded = records
+            .into_iter()
+            .zip(encoded)
+            .map(|(record, encoded)| record.and_then(|_| encoded.unwrap_or_else(|| Ok(Vec::new()))));
+        for samples in encoded {
+            match self.malformed.keep(samples, &self.skipped) {
+                Ok(samples) => self.ready.extend(samples.into_iter().flatten().map(Ok)),
+                Err(error) => {
+                    self.ready.push_back(Err(error));
+                    self.ended = true;
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl<C: Collator> Iterator for PartSamples<C> {
+    type Item = Result<C::Sample, DataError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while self.ready.is_empty() && !self.ended {
+            self.fill();
+        }
+        self.ready.pop_front()
+    }
+}

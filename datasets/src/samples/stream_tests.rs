@@ -1,0 +1,176 @@
+//! What a stream serves, and what becomes of failures.
+
+use std::{
+    path::Path,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{Malformed, Place, Reader, Record, Records, TokenBatch, Value};
+
+/// Parts of these sizes; the record that a number stands for is that number.
+#[derive(Debug)]
+struct Numbers {
+    sizes: Vec<usize>,
+    /// Records read so far, over all openings.
+    read: Arc<AtomicUsize>,
+    /// From the second opening on, this one is malformed.
+    bad: Option<i64>,
+    opened: AtomicUsize,
+}
+
+impl Reader for Numbers {
+    fn parts(&self) -> usize {
+        self.sizes.len()
+    }
+
+    fn open(&self, part: usize) -> Result<Records, DataError> {
+        let start: usize = self.sizes[..part].iter().sum();
+        let read = Arc::clone(&self.read);
+        let again = self.opened.fetch_add(1, Ordering::SeqCst) >= self.sizes.len();
+        let bad = self.bad.filter(|_| again);
+        Ok(Box::new((start..start + self.sizes[part]).map(move |number| {
+            read.fetch_add(1, Ordering::SeqCst);
+            let place = Place { file: Path::new("numbers").into(), line: number as u64 };
+            let field = if bad == Some(number as i64) { "bad" } else { "n" };
+            Ok(Record::new(place, vec![(field.into(), Value::Integer(number as i64))]))
+        })))
+    }
+}
+
+struct Itself;
+
+impl Collator for Itself {
+    type Sample = i64;
+    type Batch = TokenBatch;
+
+    /// Each number that is a multiple of 7 gives no sample, one of 5 gives two.
+    fn encode(&self, record: &Record) -> Result<Vec<i64>, DataError> {
+        match record.get("n") {
+            Some(Value::Integer(number)) if number % 7 == 6 => Ok(vec![]),
+            Some(Value::Integer(number)) if number % 5 == 4 => Ok(vec![*number, -number]),
+            Some(Value::Integer(number)) => Ok(vec![*number]),
+            _ => Err(record.expected("n", "a number")),
+        }
+    }
+
+    fn length(&self, _: &i64) -> usize {
+        1
+    }
+
+    fn padded(&self, samples: &[Arc<i64>]) -> usize {
+        samples.len()
+    }
+
+    fn collate(&self, _: &[Drawn<i64>]) -> Result<TokenBatch, DataError> {
+        TokenBatch::from_rows(Vec::new(), 0)
+    }
+}
+
+fn numbers(sizes: Vec<usize>) -> Numbers {
+    Numbers { sizes, read: Arc::default(), bad: None, opened: AtomicUsize::new(0) }
+}
+
+fn source(reader: Numbers) -> Source<Itself> {
+    Source::new(reader, Arc::new(Itself))
+}
+
+fn drawn(samples: &impl Samples<Sample = i64>, epoch: u64) -> Vec<(u64, i64)> {
+    let draw = |position| samples.sample(epoch, position).unwrap();
+    (0..samples.samples(epoch)).map(draw).map(|drawn| (drawn.index, *drawn.sample)).collect()
+}
+
+#[test]
+fn a_window_is_read_once_and_resuming_reads_its_part_only() {
+    let reader = numbers(vec![1000; 8]);
+    let read = Arc::clone(&reader.read);
+    let stream = Stream::open(source(reader), 256, |_| ()).unwrap().shuffled(3);
+    let counted = read.swap(0, Ordering::SeqCst);
+    assert_eq!(counted, 8000);
+    drawn(&stream, 0);
+    assert_eq!(read.swap(0, Ordering::SeqCst), 8000);
+    stream.sample(5, stream.samples(5) - 1).unwrap();
+    assert!(read.load(Ordering::SeqCst) <= 1000);
+}
+
+#[test]
+fn a_failure_is_that_of_its_sample() {
+    let failing = Numbers { bad: Some(70), ..numbers(vec![50, 50]) };
+    let stream = Stream::open(source(failing), 64, |_| ()).unwrap().shuffled(1);
+    let good = Stream::open(source(numbers(vec![50, 50])), 64, |_| ()).unwrap().shuffled(1);
+    let mut failed = 0;
+    for position in 0..good.samples(0) {
+        match (stream.sample(0, position), good.sample(0, position).unwrap()) {
+            (Ok(drawn), expected) => assert_eq!(drawn.sample, expected.sample),
+            (Err(error), expected) => {
+                assert!(error.to_string().contains("numbers:70, field `n`"), "{error}");
+                // In the order of the files, nothing after it can be read.
+                assert!(expected.sample.abs() >= 70 || good.part(0, 0) == 1);
+                failed += 1;
+            }
+        }
+    }
+    assert!(failed > 0);
+}
+
+#[test]
+fn malformed_records_are_found_before_training() {
+    let again = Numbers { bad: Some(3), opened: AtomicUsize::new(9), ..numbers(vec![10]) };
+    assert!(Stream::open(source(again), 4, |_| ()).is_err());
+    let again = Numbers { bad: Some(3), opened: AtomicUsize::new(9), ..numbers(vec![10]) };
+    let stream = Stream::open(source(again).malformed(Malformed::Skip), 4, |_| ()).unwrap();
+    assert!(drawn(&stream, 0).iter().all(|(_, number)| *number != 3));
+    assert_eq!(stream.source().skipped().count(), 1);
+}
+
+#[test]
+fn files_that_change() {
+    let shorter = Numbers { bad: Some(3), ..numbers(vec![10, 10]) };
+    let stream = Stream::open(source(shorter).malformed(Malformed::Skip), 4, |_| ()).unwrap();
+    let errors = (0..stream.samples(0)).filter_map(|position| stream.sample(0, position).err());
+    let errors: Vec<_> = errors.collect();
+    assert!(!errors.is_empty());
+    assert!(errors.iter().all(|error| matches!(error, DataError::Changed { part: 0, .. })));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Without a shuffle it is the order of the files; with one, each sample once, in
+    /// its window. Asked for in any order, and by several threads, it is the same.
+    #[test]
+    fn a_function_of_the_position(
+        sizes in prop::collection::vec(0_usize..40, 1..6), window in 1_usize..30, seed: u64, jumps in prop::collection::vec((0_u64..3, any::<prop::sample::Index>()), 1..30),
+    ) {
+        let loaded = source(numbers(sizes.clone())).load(|_| ()).unwrap();
+        let plain = Stream::open(source(numbers(sizes.clone())), window, |_| ()).unwrap();
+        prop_assert_eq!(drawn(&plain, 1), drawn(&loaded, 1));
+
+        let stream = Stream::open(source(numbers(sizes.clone())), window, |_| ()).unwrap().shuffled(seed);
+        let epochs: Vec<_> = (0..3).map(|epoch| drawn(&stream, epoch)).collect();
+        for epoch in &epochs {
+            let mut sorted = epoch.clone();
+            sorted.sort();
+            prop_assert_eq!(sorted, drawn(&loaded, 0));
+        }
+        if loaded.is_empty() {
+            return Ok(());
+        }
+        let fresh = Stream::open(source(numbers(sizes)), window, |_| ()).unwrap().shuffled(seed);
+        let ask = |&(epoch, jump): &(u64, prop::sample::Index)| {
+            let position = jump.index(loaded.len());
+            let drawn = fresh.sample(epoch, position).unwrap();
+            ((drawn.index, *drawn.sample), epochs[epoch as usize][position])
+        };
+        let answers: Vec<_> = std::thread::scope(|scope| {
+            let halves = jumps.chunks(jumps.len().div_ceil(2));
+            let threads: Vec<_> = halves.map(|half| scope.spawn(move || half.iter().map(ask).collect::<Vec<_>>())).collect();
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        });
+        for (found, expected) in answers {
+            prop_assert_eq!(found, expected);
+        }
+    }
+}

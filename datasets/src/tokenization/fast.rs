@@ -1,0 +1,177 @@
+//! The tokenizer with its memory: every text and word goes through here.
+
+use tokenizers::{Encoding, Result, Tokenizer};
+
+use super::{
+    added_tokens::AddedTokens,
+    chunks::Chunks,
+    pipeline::raw,
+    plain_words::PlainWords,
+    word_cache::{Piece, Token, WordCache},
+};
+
+/// Encodes as the `tokenizers` crate does, up to the post-processor, but encodes a word that comes
+/// again only once.
+///
+/// Words that are given split are each encoded alone by the crate as well, so they are remembered
+/// for all tokenizers. A text is cut into [`Chunks`] if the tokenizer's pipeline allows it, and if
+/// no added token is spelled in it; otherwise the crate gets it whole.
+#[derive(Debug)]
+pub(super) struct Fast {
+    tokenizer: Tokenizer,
+    chunks: Option<Chunks>,
+    added: AddedTokens,
+    cache: WordCache,
+}
+
+impl Fast {
+    pub(super) fn new(tokenizer: Tokenizer) -> Self {
+        Self {
+            chunks: Chunks::of(&tokenizer),
+            added: AddedTokens::of(&tokenizer),
+            cache: WordCache::new(
+                PlainWords::of(&tokenizer).map(|plain| (plain, AddedTokens::of(&tokenizer))),
+            ),
+            tokenizer,
+        }
+    }
+
+    pub(super) fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// Whether texts are cut into chunks.
+    #[cfg(test)]
+    pub(super) fn cuts(&self) -> bool {
+        self.chunks.is_some()
+    }
+
+    /// The tokens of a text. `texts` says whether post-processing may need their texts.
+    pub(super) fn text(&self, text: &str, texts: bool) -> Result<Tokens> {
+        // About as many tokens as common texts have.
+        let mut tokens = Tokens::new(text.len() / 4 + 1, texts);
+        if self.chunked(text, |piece, start, words| tokens.push(piece, start, |word| words + word))? {
+            Ok(tokens)
+        } else {
+            Ok(Tokens::of(&raw(&self.tokenizer, text)?.encoding))
+        }
+    }
+
+    /// The ids of a text.
+    pub(super) fn ids(&self, text: &str) -> Result<Vec<u32>> {
+        let mut ids = Vec::with_capacity(text.len() / 4);
+        if self.chunked(text, |piece, _, _| ids.extend(piece.tokens.iter().map(|token| token.id)))? {
+            Ok(ids)
+        } else {
+            Ok(raw(&self.tokenizer, text)?.encoding.get_ids().to_vec())
+        }
+    }
+
+    /// The tokens of words that are split already, each encoded alone.
+    pub(super) fn words(&self, words: &[&str], texts: bool) -> Result<Tokens> {
+        let mut slot = self.cache.slot();
+        let mut slot = slot.get();
+        let mut tokens = Tokens::new(2 * words.len(), texts);
+        for (index, word) in (0..).zip(words) {
+            let piece = slot.piece(&self.tokenizer, self.chunks.as_ref(), word)?;
+            tokens.push(&piece, 0, |_| index);
+        }
+        Ok(tokens)
+    }
+
+    /// Gives each chunk of `text` to `each`, with the byte and the word that it starts at. Says
+    /// `false` if the text must be encoded whole; what `each` got until then is worth nothing.
+    fn chunked(&self, text: &str, mut each: impl FnMut(&Piece<'_>, u32, u32)) -> Result<bool> {
+        let Some(chunks) = &self.chunks else {
+            return Ok(false);
+        };
+        if u32::try_from(text.len()).is_err() || self.added.occur_in(text) {
+            return Ok(false);
+        }
+        let mut slot = self.cache.slot();
+        let mut slot = slot.get();
+        let (mut start, mut words) = (0, 0);
+        for chunk in chunks.cut(text) {
+            let piece = slot.piece(&self.tokenizer, Some(chunks), chunk)?;
+            if !piece.local {
+                return Ok(false);
+            }
+            each(&piece, start, words);
+            // A text has at most `u32::MAX` bytes, a chunk is part of it.
+            start += chunk.len() as u32;
+            words += piece.words;
+        }
+        Ok(true)
+    }
+}
+
+/// The tokens of a sequence, before any truncation or special token.
+#[derive(Debug)]
+pub(super) struct Tokens {
+    pub(super) ids: Vec<u32>,
+    pub(super) words: Vec<Option<u32>>,
+    pub(super) offsets: Vec<(u32, u32)>,
+    /// Texts with the same white space at their ends as those of the tokens, if they are needed.
+    texts: Option<Vec<String>>,
+}
+
+impl Tokens {
+    fn new(capacity: usize, texts: bool) -> Self {
+        Self {
+            ids: Vec::with_capacity(capacity),
+            words: Vec::with_capacity(capacity),
+            offsets: Vec::with_capacity(capacity),
+            texts: texts.then(Vec::new),
+        }
+    }
+
+    fn of(encoding: &Encoding) -> Self {
+        Self {
+            ids: encoding.get_ids().to_vec(),
+            words: encoding.get_word_ids().to_vec(),
+            offsets: encoding.get_offsets().iter().map(|&(start, end)| (start as u32, end as u32)).collect(),
+            texts: Some(encoding.get_tokens().to_vec()),
+        }
+    }
+
+    fn push(&mut self, piece: &Piece<'_>, start: u32, word: impl Fn(u32) -> u32) {
+        self.ids.extend(piece.tokens.iter().map(|token| token.id));
+        self.words.extend(piece.tokens.iter().map(|token| Some(word(token.word))));
+        self.offsets.extend(piece.tokens.iter().map(|token| (start + token.start, start + token.end)));
+        if let Some(texts) = &mut self.texts {
+            texts.extend(piece.tokens.iter().map(Token::edges));
+        }
+    }
+
+    /// Keeps so many, of the end if `left` is cut.
+    pub(super) fn keep(&mut self, len: usize, left: bool) {
+        fn keep<T>(values: &mut Vec<T>, len: usize, left: bool) {
+            match left {
+                true => drop(values.drain(..values.len().saturating_sub(len))),
+                false => values.truncate(len),
+            }
+        }
+        keep(&mut self.ids, len, left);
+        keep(&mut self.words, len, left);
+        keep(&mut self.offsets, len, left);
+        if let Some(texts) = &mut self.texts {
+            keep(texts, len, left);
+        }
+    }
+
+    /// As the crate has it.
+    pub(super) fn encoding(self, segment: u32) -> Encoding {
+        let len = self.ids.len();
+        Encoding::new(
+            self.ids,
+            vec![segment; len],
+            self.texts.unwrap_or_else(|| vec![String::new(); len]),
+            self.words,
+            self.offsets.into_iter().map(|(start, end)| (start as usize, end as usize)).collect(),
+            vec![0; len],
+            vec![1; len],
+            Vec::new(),
+            Default::default(),
+        )
+    }
+}

@@ -1,0 +1,308 @@
+//! What a `tokenizer.json` must not hold.
+//!
+//! The `tokenizers` crate trusts its files: some make it panic, some make it ask for more memory
+//! than there is, which ends the process. What would do that is refused here, before the crate
+//! gets the file, and each refusal says why.
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use serde_json::Value;
+
+/// Ids may be so many times as large as there are tokens, and this much more. A model has a row
+/// for each id, so one huge id alone would ask for gigabytes.
+const SPARSE: u64 = 16;
+const SPARSE_MORE: u64 = 65_536;
+
+/// All normalizers, pre-tokenizers and decoders together may make a text so many times as long.
+/// Those of the known models stay below 600.
+const GROWTH: f64 = 4096.0;
+
+/// The crate frees a Unigram vocabulary with one level of recursion for each byte of a token.
+const UNIGRAM_TOKEN: usize = 512;
+
+/// The time that the crate takes for a word grows with the cube of this, which is usually 100.
+const WORD_PIECE_CHARACTERS: u64 = 1000;
+
+/// More than any template needs.
+const TEMPLATE_PIECES: usize = 64;
+
+/// Checks the parts of a file that the crate would not survive, or take without a word.
+pub(super) fn check(json: &Value) -> Result<(), String> {
+    check_ids(json)?;
+    check_model(&json["model"])?;
+    for part in ["normalizer", "pre_tokenizer", "decoder"] {
+        check_tables(&json[part])?;
+        let growth = growth(&json[part]);
+        if growth > GROWTH {
+            return Err(format!(
+                "its `{part}` could make a text {growth:.0} times as long, the most are {GROWTH:.0}"
+            ));
+        }
+    }
+    check_templates(&json["post_processor"])
+}
+
+/// The tokens of the model with their ids.
+fn vocabulary(model: &Value) -> Box<dyn Iterator<Item = (&str, Option<u64>)> + '_> {
+    match &model["vocab"] {
+        Value::Object(tokens) => Box::new(tokens.iter().map(|(token, id)| (token.as_str(), id.as_u64()))),
+        Value::Array(tokens) => {
+            Box::new((0..).zip(tokens).map(|(id, token)| (token[0].as_str().unwrap_or("?"), Some(id))))
+        }
+        _ => Box::new(std::iter::empty()),
+    }
+}
+
+fn check_ids(json: &Value) -> Result<(), String> {
+    let added = json["added_tokens"].as_array().map_or(&[][..], Vec::as_slice);
+    let added = added.iter().map(|token| (token["content"].as_str().unwrap_or("?"), token["id"].as_u64()));
+    let count = vocabulary(&json["model"]).count() + added.len();
+    let most = (count as u64).saturating_mul(SPARSE).saturating_add(SPARSE_MORE);
+    for (token, id) in vocabulary(&json["model"]).chain(added) {
+        let id = id.ok_or_else(|| format!("the id of its token {token:?} is no whole number"))?;
+        if id > most {
+            return Err(format!(
+                "its token {token:?} has the id {id}, far more than its {count} token(s) need"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn check_model(model: &Value) -> Result<(), String> {
+    if model["vocab"].is_array()
+        && let Some((token, _)) = vocabulary(model).find(|(token, _)| token.len() > UNIGRAM_TOKEN)
+    {
+        let start: String = token.chars().take(20).collect();
+        return Err(format!("its token {start:?}… has {} bytes, the most are {UNIGRAM_TOKEN}", token.len()));
+    }
+    if let Some(characters) = model["max_input_chars_per_word"].as_u64()
+        && characters > WORD_PIECE_CHARACTERS
+    {
+        return Err(format!(
+            "its `max_input_chars_per_word` is {characters}, the most are {WORD_PIECE_CHARACTERS}"
+        ));
+    }
+    // The crate cuts the prefix off the second part of each merge, by bytes.
+    let prefix = model["continuing_subword_prefix"].as_str().map_or(0, str::len);
+    for merge in model["merges"].as_array().map_or(&[][..], Vec::as_slice) {
+        let second = match merge {
+            Value::String(both) => both.split_once(' ').map(|(_, second)| second),
+            both => both[1].as_str(),
+        };
+        if second.is_some_and(|second| !second.is_char_boundary(prefix)) {
+            return Err(format!("its merge {merge} lacks the prefix of {prefix} byte(s)"));
+        }
+    }
+    Ok(())
+}
+
+/// Checks each `Precompiled` table: four bytes say how large its first half is, and the crate
+/// makes room for that much at once.
+fn check_tables(part: &Value) -> Result<(), String> {
+    if let Some(table) = part.get("precompiled_charsmap") {
+        let table = table.as_str().ok_or("its `precompiled_charsmap` is no text")?;
+        let table = STANDARD.decode(table).map_err(|error| format!("its `precompiled_charsmap`: {error}"))?;
+        let size = table.first_chunk().map(|size| u32::from_le_bytes(*size) as usize);
+        let Some(rest) = size.and_then(|size| table.get(4..)?.get(size / 4 * 4..)) else {
+            return Err("its `precompiled_charsmap` is shorter than it says".to_owned());
+        };
+        if std::str::from_utf8(rest).is_err() {
+            return Err("its `precompiled_charsmap` holds text that is not UTF-8".to_owned());
+        }
+    }
+    children(part).try_for_each(check_tables)
+}
+
+fn children(value: &Value) -> Box<dyn Iterator<Item = &Value> + '_> {
+    match value {
+        Value::Object(fields) => Box::new(fields.values()),
+        Value::Array(values) => Box::new(values.iter()),
+        _ => Box::new(std::iter::empty()),
+    }
+}
+
+/// How many times as long a text may become, in bytes. It goes by the keys, not by the types: the
+/// crate reads parts without a type as well.
+fn growth(part: &Value) -> f64 {
+    let length = |key: &str| part.get(key).and_then(Value::as_str).map_or(0.0, |text| text.len() as f64);
+    let mut factor = 1.0;
+    if let Some(pattern) = part.get("pattern") {
+        // A pattern that finds nothing at all finds it between all characters.
+        let least = match pattern.get("String").and_then(Value::as_str) {
+            Some(text) => text.len(),
+            None => shortest_match(pattern.get("Regex").and_then(Value::as_str).unwrap_or_default()),
+        };
+        factor *=
+            if least == 0 { 1.0 + length("content") } else { (length("content") / least as f64).max(1.0) };
+    }
+    // These stand before each part of a text, which is at least a byte.
+    factor *= 1.0 + length("prepend");
+    if part.get("replacement").is_some() {
+        factor *= 4.0;
+    }
+    // Written as a character, a byte may take two.
+    if part.get("add_prefix_space").is_some() || part["type"] == "ByteLevel" {
+        factor *= 2.0;
+    }
+    if let Some(table) = part.get("precompiled_charsmap").and_then(Value::as_str) {
+        factor *= longest_entry(table);
+    }
+    // Unicode's compatibility forms: three bytes may become 33.
+    if matches!(part["type"].as_str(), Some("NFKC" | "NFKD")) {
+        factor *= 11.0;
+    }
+    factor * children(part).map(growth).product::<f64>()
+}
+
+/// 0 if the pattern may match nothing, otherwise 1.
+fn shortest_match(pattern: &str) -> usize {
+    // Trying it is simpler than understanding it; a pattern that looks around may still match
+    // nothing elsewhere, so the usual ways to write one are counted as such.
+    let looks_around = ["(?=", "(?!", "(?<", r"\b", r"\B", "^", "$", r"\A", r"\z", r"\Z", r"\G", r"\K"];
+    let may_be_empty = looks_around.iter().any(|sign| pattern.contains(sign));
+    let empty =
+        tokenizers::utils::SysRegex::new(pattern).is_ok_and(|regex| regex.find_iter("").next().is_some());
+    usize::from(!may_be_empty && !empty)
+}
+
+/// The longest text that stands between two zeros of a table.
+fn longest_entry(table: &str) -> f64 {
+    let table = STANDARD.decode(table).unwrap_or_default();
+    let size = table.first_chunk().map_or(0, |size| u32::from_le_bytes(*size) as usize / 4 * 4);
+    let texts = table.get(4..).and_then(|rest| rest.get(size..)).unwrap_or_default();
+    texts.split(|&byte| byte == 0).map(<[u8]>::len).max().unwrap_or(0).max(1) as f64
+}
+
+/// Templates must name tokens they define, and each sequence once.
+fn check_templates(part: &Value) -> Result<(), String> {
+    for (name, allowed) in [("single", &["A"][..]), ("pair", &["A", "B"])] {
+        let Some(pieces) = part.get(name).and_then(Value::as_array) else {
+            continue;
+        };
+        if pieces.len() > TEMPLATE_PIECES {
+            return Err(format!(
+                "the `{name}` template of its post-processor has {} pieces, the most are {TEMPLATE_PIECES}",
+                pieces.len()
+            ));
+        }
+        let mut seen = Vec::new();
+        for piece in pieces {
+            if let Some(id) = piece["Sequence"]["id"].as_str() {
+                if !allowed.contains(&id) || seen.contains(&id) {
+                    return Err(format!(
+                        "the `{name}` template of its post-processor must hold each of {allowed:?} once, \
+                         but holds {id:?} at another place"
+                    ));
+                }
+                seen.push(id);
+            }
+            if let Some(id) = piece["SpecialToken"]["id"].as_str()
+                && part["special_tokens"].get(id).is_none()
+            {
+                return Err(format!(
+                    "the `{name}` template of its post-processor names {id:?}, which is not among its \
+                     `special_tokens`"
+                ));
+            }
+        }
+    }
+    children(part).try_for_each(check_templates)
+}
+
+/// The tokens that the post-processor adds, with the ids that it gives them.
+pub(super) fn processor_tokens(part: &Value) -> Vec<(&str, u64)> {
+    let mut tokens = Vec::new();
+    for role in ["sep", "cls"] {
+        tokens.extend(part[role][0].as_str().zip(part[role][1].as_u64()));
+    }
+    if let Some(special) = part["special_tokens"].as_object() {
+        for token in special.values() {
+            let names = token["tokens"].as_array().into_iter().flatten().filter_map(Value::as_str);
+            let ids = token["ids"].as_array().into_iter().flatten().filter_map(Value::as_u64);
+            tokens.extend(names.zip(ids));
+        }
+    } else {
+        for inner in children(part) {
+            tokens.extend(processor_tokens(inner));
+        }
+    }
+    tokens
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[track_caller]
+    fn refused(json: Value, reason: &str) {
+        let error = check(&json).unwrap_err();
+        assert!(error.contains(reason), "{error}");
+    }
+
+    #[test]
+    fn ids_far_off() {
+        refused(json!({"model": {"vocab": {"a": 0, "b": 2_000_000_000}}}), "\"b\" has the id 2000000000");
+        refused(json!({"added_tokens": [{"content": "x", "id": 70_000}]}), "\"x\" has the id 70000");
+        refused(json!({"model": {"vocab": {"a": -1}}}), "no whole number");
+        check(&json!({"model": {"vocab": {"a": 0, "b": 60_000}}})).unwrap();
+    }
+
+    #[test]
+    fn texts_that_explode() {
+        let replace = |pattern: Value, content: &str| json!({"type": "Replace", "pattern": pattern, "content": content});
+        let double = replace(json!({"String": "a"}), "aa");
+        let chain = |parts: usize| json!({"normalizer": {"type": "Sequence", "normalizers": vec![double.clone(); parts]}});
+        check(&chain(12)).unwrap();
+        refused(chain(13), "8192 times");
+        let long = "x".repeat(5000);
+        refused(json!({"decoder": replace(json!({"Regex": "[a-z]"}), &long)}), "`decoder`");
+        refused(json!({"normalizer": replace(json!({"String": ""}), &long)}), "`normalizer`");
+        refused(json!({"normalizer": {"type": "Prepend", "prepend": long}}), "`normalizer`");
+        check(&json!({"normalizer": replace(json!({"Regex": " {2,}"}), "▁")})).unwrap();
+        for (pattern, least) in [("a*", 0), ("a", 1), ("(?=b)", 0), (" {2,}", 1), ("(", 1)] {
+            assert_eq!(shortest_match(pattern), least, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn tables_shorter_than_they_say() {
+        let table = |bytes: &[u8]| {
+            json!({"normalizer": {"type": "Sequence", "normalizers": [
+            {"type": "Precompiled", "precompiled_charsmap": STANDARD.encode(bytes)}]}})
+        };
+        check(&table(&[4, 0, 0, 0, 0, 0, 0, 0, b'a', 0])).unwrap();
+        refused(table(&[0xFC, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0]), "shorter than it says");
+        refused(table(&[1, 2]), "shorter than it says");
+        refused(table(&[0, 0, 0, 0, 0xFF]), "not UTF-8");
+        let mut long = vec![0; 4];
+        long.resize(10_000, b'x');
+        refused(table(&long), "times as long");
+    }
+
+    #[test]
+    fn templates() {
+        let sequence = |id: &str| json!({"Sequence": {"id": id, "type_id": 0}});
+        let single = |pieces: Vec<Value>| {
+            json!({"post_processor": {"type": "Sequence", "processors": [
+            {"type": "TemplateProcessing", "single": pieces, "special_tokens": {}}]}})
+        };
+        check(&single(vec![sequence("A")])).unwrap();
+        refused(single(vec![sequence("B")]), "\"B\" at another place");
+        refused(single(vec![sequence("A"), sequence("A")]), "\"A\" at another place");
+        refused(single(vec![json!({"SpecialToken": {"id": "[X]", "type_id": 0}})]), "\"[X]\"");
+        refused(single(vec![json!({}); 65]), "65 pieces");
+    }
+
+    #[test]
+    fn models() {
+        let deep = "x".repeat(1000);
+        refused(json!({"model": {"type": "Unigram", "vocab": [[deep, 0.0]]}}), "has 1000 bytes");
+        refused(
+            json!({"model": {"continuing_subword_prefix": "#", "merges": [["a", "é"]]}}),
+            "prefix of 1 byte",
+        );
+        refused(json!({"model": {"vocab": {}, "max_input_chars_per_word": 1_000_000}}), "is 1000000");
+    }
+}

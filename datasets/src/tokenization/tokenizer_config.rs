@@ -1,0 +1,260 @@
+//! The files that stand beside a `tokenizer.json`.
+
+use std::{fs, io, path::Path};
+
+use serde_json::{Map, Value, json};
+
+use super::{Side, SpecialNames, json};
+use crate::DataError;
+
+/// The file that says most, and wins.
+pub(super) const CONFIG: &str = "tokenizer_config.json";
+
+/// The older file, which says only what the special tokens are.
+const SPECIAL: &str = "special_tokens_map.json";
+
+/// More is no configuration.
+const MOST_BYTES: u64 = 16 * 1024 * 1024;
+
+/// A longer maximum means that there is none: Python's tools write 1e30.
+const LONGEST: f64 = u32::MAX as f64;
+
+/// What the files say.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct TokenizerConfig {
+    /// The special tokens.
+    pub(super) names: SpecialNames,
+    /// The most tokens that the model takes.
+    pub(super) max_length: Option<usize>,
+    /// Where short rows are filled.
+    pub(super) padding: Option<Side>,
+    /// Where long texts are cut.
+    pub(super) truncation: Option<Side>,
+}
+
+impl TokenizerConfig {
+    /// Reads the files of a folder, as far as they are there. `known` says whether a token is in
+    /// the vocabulary.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::Io`], and [`DataError::TokenizerConfig`] if one is broken.
+    pub(super) fn read(folder: &Path, known: impl Fn(&str) -> bool) -> Result<Self, DataError> {
+        let (config, special) = (folder.join(CONFIG), folder.join(SPECIAL));
+        let (config, special) = (File::read(&config)?, File::read(&special)?);
+        Ok(Self {
+            names: config.names(&known)?.or(special.names(&known)?),
+            max_length: config.max_length()?,
+            padding: config.side("padding_side")?,
+            truncation: config.side("truncation_side")?,
+        })
+    }
+
+    /// Writes it into the folder. Other things that its file says already stay.
+    ///
+    /// # Errors
+    ///
+    /// As for [`read`](Self::read).
+    pub(super) fn write(&self, folder: &Path) -> Result<(), DataError> {
+        let path = folder.join(CONFIG);
+        let mut file = File::read(&path)?;
+        if *self == Self::default() && file.fields.is_empty() {
+            return Ok(());
+        }
+        let mut set = |field: &str, value: Option<Value>| {
+            match value {
+                Some(value) => file.fields.insert(field.to_owned(), value),
+                None => file.fields.remove(field),
+            };
+        };
+        for (role, name) in self.names.roles() {
+            set(&format!("{role}_token"), name.as_ref().map(|name| json!(name)));
+        }
+        let additional = &self.names.additional;
+        set("additional_special_tokens", (!additional.is_empty()).then(|| json!(additional)));
+        set("extra_special_tokens", None);
+        set("model_max_length", self.max_length.map(|tokens| json!(tokens)));
+        let side = |side: Option<Side>| {
+            side.map(|side| match side {
+                Side::Left => json!("left"),
+                Side::Right => json!("right"),
+            })
+        };
+        set("padding_side", side(self.padding));
+        set("truncation_side", side(self.truncation));
+        let text = format!("{:#}\n", Value::Object(file.fields));
+        fs::write(&path, text).map_err(DataError::io(&path))
+    }
+}
+
+struct File<'a> {
+    path: &'a Path,
+    fields: Map<String, Value>,
+}
+
+impl<'a> File<'a> {
+    fn read(path: &'a Path) -> Result<Self, DataError> {
+        let broken = |found: String| DataError::TokenizerConfig {
+            path: path.to_owned(),
+            field: None,
+            expected: "a JSON object".to_owned(),
+            found,
+        };
+        let fields = match json::bytes(path, MOST_BYTES) {
+            Err(DataError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Map::new(),
+            Err(error) => return Err(error),
+            Ok(bytes) => match bytes.and_then(|bytes| json::parse(&bytes)) {
+                Ok(Value::Object(fields)) => fields,
+                Ok(_) => return Err(broken("another value".to_owned())),
+                Err(reason) => return Err(broken(format!("something else: {reason}"))),
+            },
+        };
+        Ok(Self { path, fields })
+    }
+
+    fn error(&self, field: &str, expected: &str, found: &Value) -> DataError {
+        let mut found = found.to_string();
+        if let Some((end, _)) = found.char_indices().nth(80) {
+            found.truncate(end);
+            found.push('…');
+        }
+        DataError::TokenizerConfig {
+            path: self.path.to_owned(),
+            field: Some(field.to_owned()),
+            expected: expected.to_owned(),
+            found,
+        }
+    }
+
+    fn names(&self, known: impl Fn(&str) -> bool) -> Result<SpecialNames, DataError> {
+        let token = |field: &str, value: &Value| -> Result<Option<String>, DataError> {
+            let text = match value {
+                Value::Null => return Ok(None),
+                Value::Object(token) => token.get("content").and_then(Value::as_str),
+                other => other.as_str(),
+            };
+            match text {
+                Some("") => Ok(None),
+                Some(text) if known(text) => Ok(Some(text.to_owned())),
+                Some(_) => Err(self.error(field, "a token that the tokenizer.json beside it has", value)),
+                None => Err(self.error(field, "a token: a text, or an object with `content`", value)),
+            }
+        };
+        let mut names = SpecialNames::default();
+        for (role, name) in names.roles_mut() {
+            let field = format!("{role}_token");
+            *name = self.fields.get(&field).map_or(Ok(None), |value| token(&field, value))?;
+        }
+        for field in ["additional_special_tokens", "extra_special_tokens"] {
+            let tokens: Vec<&Value> = match self.fields.get(field) {
+                None | Some(Value::Null) => Vec::new(),
+                Some(Value::Array(tokens)) => tokens.iter().collect(),
+                Some(Value::Object(tokens)) => tokens.values().collect(),
+                Some(other) => return Err(self.error(field, "a list of tokens", other)),
+            };
+            for value in tokens {
+                names.additional.extend(token(field, value)?);
+            }
+        }
+        Ok(names)
+    }
+
+    fn max_length(&self) -> Result<Option<usize>, DataError> {
+        let field = "model_max_length";
+        let Some(value) = self.fields.get(field).filter(|value| !value.is_null()) else {
+            return Ok(None);
+        };
+        match value.as_f64() {
+            Some(tokens) if tokens > LONGEST => Ok(None),
+            Some(tokens) if tokens >= 1.0 && tokens.fract() == 0.0 => Ok(Some(tokens as usize)),
+            _ => Err(self.error(field, "a whole number from 1 on", value)),
+        }
+    }
+
+    fn side(&self, field: &str) -> Result<Option<Side>, DataError> {
+        match self.fields.get(field) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(side)) if side == "left" => Ok(Some(Side::Left)),
+            Some(Value::String(side)) if side == "right" => Ok(Some(Side::Right)),
+            Some(other) => Err(self.error(field, "\"left\" or \"right\"", other)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::tempdir;
+
+    use super::*;
+
+    fn read(config: &str, special: &str) -> Result<TokenizerConfig, DataError> {
+        let folder = tempdir().unwrap();
+        fs::write(folder.path().join(CONFIG), config).unwrap();
+        fs::write(folder.path().join(SPECIAL), special).unwrap();
+        TokenizerConfig::read(folder.path(), |token| token.starts_with('<'))
+    }
+
+    #[test]
+    fn the_config_wins() {
+        let config = read(
+            r#"{"pad_token": {"content": "<p>", "lstrip": true}, "eos_token": "<e>", "bos_token": null, "unk_token": "",
+                "extra_special_tokens": {"image": "<i>"}, "model_max_length": 1000000000000000019884624838656,
+                "padding_side": "left", "truncation_side": null, "tokenizer_class": 3}"#,
+            r#"{"pad_token": "<other>", "bos_token": {"content": "<b>"}, "unk_token": "<u>",
+                "additional_special_tokens": ["<x>", {"content": "<i>"}]}"#,
+        )
+        .unwrap();
+        let name = |name: &str| Some(name.to_owned());
+        let names = SpecialNames {
+            pad: name("<p>"),
+            eos: name("<e>"),
+            bos: name("<b>"),
+            unk: name("<u>"),
+            additional: vec!["<i>".to_owned(), "<x>".to_owned()],
+            ..SpecialNames::default()
+        };
+        assert_eq!(
+            config,
+            TokenizerConfig { names, max_length: None, padding: Some(Side::Left), truncation: None }
+        );
+        assert_eq!(read(r#"{"model_max_length": 512}"#, "{}").unwrap().max_length, Some(512));
+        assert_eq!(read("{}", "{}").unwrap(), TokenizerConfig::default());
+    }
+
+    #[test]
+    fn broken_files_are_named_with_the_field() {
+        for (config, special, expected) in [
+            ("", "{}", "tokenizer_config.json`: expected a JSON object"),
+            ("[1]", "{}", "found another value"),
+            ("{}", "{\"a\": 1, \"a\": 2}", "special_tokens_map.json`: expected a JSON object"),
+            (r#"{"pad_token": 3}"#, "{}", "field `pad_token`: expected a token"),
+            (r#"{"pad_token": {"text": "<p>"}}"#, "{}", "field `pad_token`"),
+            (
+                r#"{"pad_token": "unknown"}"#,
+                "{}",
+                "field `pad_token`: expected a token that the tokenizer.json",
+            ),
+            ("{}", r#"{"additional_special_tokens": "<x>"}"#, "field `additional_special_tokens`"),
+            (r#"{"model_max_length": 0}"#, "{}", "found 0"),
+            (r#"{"model_max_length": "512"}"#, "{}", "field `model_max_length`"),
+            (r#"{"padding_side": "up"}"#, "{}", "expected \"left\" or \"right\", found \"up\""),
+        ] {
+            let error = read(config, special).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn writing_keeps_the_rest() {
+        let folder = tempdir().unwrap();
+        TokenizerConfig::default().write(folder.path()).unwrap();
+        assert!(!folder.path().join(CONFIG).exists());
+        fs::write(folder.path().join(CONFIG), r#"{"chat_template": "x", "pad_token": "<old>"}"#).unwrap();
+        let names = SpecialNames { eos: Some("<e>".to_owned()), ..SpecialNames::default() };
+        let config =
+            TokenizerConfig { names, max_length: Some(77), padding: None, truncation: Some(Side::Left) };
+        config.write(folder.path()).unwrap();
+        assert_eq!(TokenizerConfig::read(folder.path(), |_| true).unwrap(), config);
+        assert!(fs::read_to_string(folder.path().join(CONFIG)).unwrap().contains("chat_template"));
+    }
+}

@@ -1,0 +1,235 @@
+//! A file of token ids, read in place.
+
+use std::{
+    io::Read,
+    ops::Range,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    header::{Header, MAGIC, Width},
+    mapped::Mapped,
+};
+use crate::{DataError, Tokenizer, readers::open_ordinary};
+
+/// A file of token ids that stays where it is: the system keeps in memory what is read.
+///
+/// [`TokenWriter`](super::TokenWriter) writes one, and so does `firebrick tokenize`. It opens at
+/// once, however large it is. The header is checked when it is opened, and each id when it
+/// is read. Do not change a file while it is open.
+///
+/// # Example
+///
+/// ```
+/// use firebrick_datasets::{Batches, TokenFile, Tokenizer, TokenWriter, Windows};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("corpus.tokens");
+/// let tokenizer = Tokenizer::characters("hello")?;
+/// let mut writer = TokenWriter::create(&path, &tokenizer)?;
+/// writer.document(&tokenizer.encode("hole")?)?;
+/// writer.finish()?;
+///
+/// let file = TokenFile::open(&path)?;
+/// file.require_tokenizer(&tokenizer)?;
+/// assert_eq!(file.range(1..3)?, [3, 2]);
+/// let windows = Windows::new(file, 3)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct TokenFile {
+    path: PathBuf,
+    header: Header,
+    bytes: Mapped,
+}
+
+impl TokenFile {
+    /// Opens a token file.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::Io`] if it cannot be opened, [`DataError::TokenFile`] if it is none, is of
+    /// another version, or is damaged.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, DataError> {
+        let path = path.as_ref();
+        let file = open_ordinary(path).map_err(DataError::io(path))?;
+        let metadata = file.metadata().map_err(DataError::io(path))?;
+        let failed = |reason| DataError::TokenFile { path: path.to_owned(), reason };
+        if metadata.len() < Header::BYTES as u64 {
+            return Err(failed("it is shorter than a header".into()));
+        }
+        let bytes = Mapped::new(&file).map_err(DataError::io(path))?;
+        let header = Header::read(&bytes, bytes.len() as u64).map_err(failed)?;
+        Ok(Self { path: path.to_owned(), header, bytes })
+    }
+
+    /// Whether a file begins as a token file does.
+    pub fn is_one(path: impl AsRef<Path>) -> bool {
+        let mut start = [0; MAGIC.len()];
+        let read = open_ordinary(path.as_ref()).and_then(|mut file| file.read_exact(&mut start));
+        read.is_ok() && start == MAGIC
+    }
+
+    /// The number of tokens.
+    pub fn len(&self) -> usize {
+        // The file is mapped, so its length fits.
+        self.header.tokens as usize
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.header.tokens == 0
+    }
+
+    /// The number of documents that were written.
+    pub fn documents(&self) -> u64 {
+        self.header.documents
+    }
+
+    /// The size of the vocabulary: all ids are smaller.
+    pub fn vocab_size(&self) -> u64 {
+        self.header.vocab_size
+    }
+
+    /// Refuses a tokenizer other than the one that made the ids.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::TokenFile`] if it is another.
+    pub fn require_tokenizer(&self, tokenizer: &Tokenizer) -> Result<(), DataError> {
+        match tokenizer.fingerprint()? == self.header.tokenizer {
+            true => Ok(()),
+            false => Err(self.failed(format!(
+                "its ids were made by another tokenizer, with a vocabulary of {}; name that one, or \
+                 tokenize the text again",
+                self.header.vocab_size
+            ))),
+        }
+    }
+
+    /// The ids of a range of tokens.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::TokenRange`] if it reaches beyond the end, [`DataError::TokenFile`] if an id in
+    /// it is not in the vocabulary.
+    pub fn range(&self, range: Range<usize>) -> Result<Vec<u32>, DataError> {
+        let width = self.header.width.bytes();
+        let place = |token: usize| token.checked_mul(width)?.checked_add(Header::BYTES);
+        let bytes = place(range.start).zip(place(range.end)).and_then(|(from, to)| self.bytes.get(from..to));
+        let Some(bytes) = bytes else {
+            return Err(DataError::TokenRange { range, tokens: self.len() });
+        };
+        let ids: Vec<u32> = match self.header.width {
+            Width::U16 => words(bytes).map(u16::from_le_bytes).map(u32::from).collect(),
+            Width::U32 => words(bytes).map(u32::from_le_bytes).collect(),
+        };
+        // One pass without a branch; only a damaged file needs the place.
+        let largest = ids.iter().copied().max().unwrap_or(0);
+        if u64::from(largest) >= self.header.vocab_size && !ids.is_empty() {
+            let offset = ids.iter().position(|&id| id == largest).unwrap_or(0);
+            return Err(self.failed(format!(
+                "token {} is {largest}, but the vocabulary has {}; the file is damaged",
+                range.start + offset,
+                self.header.vocab_size
+            )));
+        }
+        Ok(ids)
+    }
+
+    /// Reads the whole file and compares it with its checksum.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::TokenFile`] if it does not match.
+    pub fn verify(&self) -> Result<(), DataError> {
+        let ids = self.bytes.get(Header::BYTES..).unwrap_or_default();
+        match crc32fast::hash(ids) == self.header.checksum {
+            true => Ok(()),
+            false => Err(self.failed("its ids do not match their checksum; tokenize the text again".into())),
+        }
+    }
+
+    fn failed(&self, reason: String) -> DataError {
+        DataError::TokenFile { path: self.path.clone(), reason }
+    }
+}
+
+/// The bytes, `WIDTH` at a time.
+fn words<const WIDTH: usize>(bytes: &[u8]) -> impl ExactSizeIterator<Item = [u8; WIDTH]> {
+    let (words, _) = bytes.as_chunks::<WIDTH>();
+    words.iter().copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::TokenWriter;
+
+    fn tokenizer() -> Tokenizer {
+        Tokenizer::characters("abc").unwrap()
+    }
+
+    /// A file of the ids 0, 1, 2, 0, and what `change` makes of its bytes.
+    fn opened(change: impl FnOnce(&mut Vec<u8>)) -> Result<TokenFile, DataError> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.tokens");
+        let mut writer = TokenWriter::create(&path, &tokenizer()).unwrap();
+        writer.document(&[0, 1]).unwrap();
+        writer.document(&[2, 0]).unwrap();
+        writer.finish().unwrap();
+        let mut bytes = fs::read(&path).unwrap();
+        change(&mut bytes);
+        fs::write(&path, bytes).unwrap();
+        TokenFile::open(&path)
+    }
+
+    #[test]
+    fn ranges() {
+        let file = opened(|_| ()).unwrap();
+        assert_eq!((file.len(), file.documents(), file.vocab_size()), (4, 2, 3));
+        assert_eq!(file.range(0..4).unwrap(), [0, 1, 2, 0]);
+        assert!(file.range(4..4).unwrap().is_empty());
+        file.verify().unwrap();
+        for range in [0..5, 5..5, 0..usize::MAX, usize::MAX..usize::MAX] {
+            assert!(matches!(file.range(range).unwrap_err(), DataError::TokenRange { tokens: 4, .. }));
+        }
+    }
+
+    #[test]
+    fn damage() {
+        let cut = opened(|bytes| bytes.truncate(135)).unwrap_err();
+        assert!(cut.to_string().contains("cut short"), "{cut}");
+        assert!(opened(|bytes| bytes.truncate(5)).is_err());
+        assert!(opened(|bytes| bytes.clear()).is_err());
+        assert!(opened(|bytes| bytes.push(0)).is_err());
+
+        let changed = opened(|bytes| bytes[128] = 1).unwrap();
+        assert!(changed.verify().unwrap_err().to_string().contains("checksum"));
+        let beyond = opened(|bytes| bytes[130] = 3).unwrap();
+        assert_eq!(beyond.range(2..4).unwrap(), [2, 0]);
+        let error = beyond.range(0..4).unwrap_err().to_string();
+        assert!(error.contains("token 1 is 3, but the vocabulary has 3"), "{error}");
+    }
+
+    #[test]
+    fn another_tokenizer() {
+        let file = opened(|_| ()).unwrap();
+        file.require_tokenizer(&tokenizer()).unwrap();
+        let other = Tokenizer::characters("abd").unwrap();
+        assert!(file.require_tokenizer(&other).unwrap_err().to_string().contains("another tokenizer"));
+    }
+
+    #[test]
+    fn what_is_no_token_file() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(matches!(TokenFile::open(folder.path()).unwrap_err(), DataError::Io { .. }));
+        assert!(matches!(TokenFile::open(folder.path().join("no")).unwrap_err(), DataError::Io { .. }));
+        let text = folder.path().join("text");
+        fs::write(&text, "a".repeat(200)).unwrap();
+        assert!(TokenFile::open(&text).unwrap_err().to_string().contains("FBTOKENS"));
+        assert!(!TokenFile::is_one(&text));
+    }
+}

@@ -1,0 +1,198 @@
+//! Writing a token file.
+
+use std::{
+    fs::{self, File},
+    io::{BufWriter, Seek, SeekFrom, Write},
+    path::{Path, PathBuf},
+};
+
+use super::{
+    TokenFile,
+    header::{Header, Width},
+};
+use crate::{DataError, Tokenizer};
+
+/// Writes a token file, document by document, in constant memory.
+///
+/// The ids go into a file beside it, which gets the final name when it is
+/// [finished](Self::finish): so a token file is whole, or is not there. Dropped before that, it
+/// leaves nothing.
+#[derive(Debug)]
+pub struct TokenWriter {
+    path: PathBuf,
+    partial: PathBuf,
+    /// `None` once it is finished.
+    file: Option<BufWriter<File>>,
+    header: Header,
+    checksum: crc32fast::Hasher,
+    /// The ids of a document as bytes.
+    bytes: Vec<u8>,
+}
+
+impl TokenWriter {
+    /// Starts a file of this tokenizer's ids, which take 2 bytes each if the vocabulary has no more
+    /// than 65,536, and else 4.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::TokenFile`] if there is something else of that name, [`DataError::Io`] if the file
+    /// cannot be made.
+    pub fn create(path: impl AsRef<Path>, tokenizer: &Tokenizer) -> Result<Self, DataError> {
+        let path = path.as_ref().to_owned();
+        if path.symlink_metadata().is_ok() && !TokenFile::is_one(&path) {
+            let reason = "something else has this name; name another file, or remove it".into();
+            return Err(DataError::TokenFile { path, reason });
+        }
+        let mut partial = path.clone().into_os_string();
+        partial.push(format!(".{}.partial", std::process::id()));
+        let partial = PathBuf::from(partial);
+        let header = Header {
+            width: Width::of(tokenizer.vocab_size()),
+            tokens: 0,
+            documents: 0,
+            vocab_size: tokenizer.vocab_size() as u64,
+            tokenizer: tokenizer.fingerprint()?,
+            checksum: 0,
+        };
+        let mut file = BufWriter::new(File::create(&partial).map_err(DataError::io(&partial))?);
+        file.write_all(&[0; Header::BYTES]).map_err(DataError::io(&partial))?;
+        Ok(Self { path, partial, file: Some(file), header, checksum: Default::default(), bytes: Vec::new() })
+    }
+
+    /// Adds the ids of a document.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`part`](Self::part).
+    pub fn document(&mut self, ids: &[u32]) -> Result<(), DataError> {
+        self.part(ids)?;
+        self.header.documents += 1;
+        Ok(())
+    }
+
+    /// Adds the ids of the first part of a document, whose last part is [added](Self::document)
+    /// later.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::Io`] if they cannot be written, and [`DataError::UnknownId`] if one is not in the
+    /// vocabulary.
+    pub fn part(&mut self, ids: &[u32]) -> Result<(), DataError> {
+        let vocab_size = self.header.vocab_size;
+        if let Some(&id) = ids.iter().find(|&&id| u64::from(id) >= vocab_size) {
+            return Err(DataError::UnknownId { id, vocab_size: vocab_size as usize });
+        }
+        self.bytes.clear();
+        match self.header.width {
+            Width::U16 => self.bytes.extend(ids.iter().flat_map(|&id| (id as u16).to_le_bytes())),
+            Width::U32 => self.bytes.extend(ids.iter().flat_map(|id| id.to_le_bytes())),
+        }
+        if let Some(file) = &mut self.file {
+            file.write_all(&self.bytes).map_err(DataError::io(&self.partial))?;
+        }
+        self.checksum.update(&self.bytes);
+        self.header.tokens += ids.len() as u64;
+        Ok(())
+    }
+
+    /// The documents written so far.
+    pub fn documents(&self) -> u64 {
+        self.header.documents
+    }
+
+    /// The tokens written so far.
+    pub fn tokens(&self) -> u64 {
+        self.header.tokens
+    }
+
+    /// Writes the header, and gives the file its name. An older file of that name is replaced.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::Io`] if the file cannot be written or renamed.
+    pub fn finish(mut self) -> Result<(), DataError> {
+        self.header.checksum = self.checksum.clone().finalize();
+        if let Some(mut file) = self.file.take() {
+            let write = |file: &mut BufWriter<File>| {
+                file.seek(SeekFrom::Start(0))?;
+                file.write_all(&self.header.to_bytes())?;
+                file.flush()?;
+                file.get_ref().sync_all()
+            };
+            let written = write(&mut file).map_err(DataError::io(&self.partial));
+            written
+                .and_then(|()| fs::rename(&self.partial, &self.path).map_err(DataError::io(&self.path)))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for TokenWriter {
+    fn drop(&mut self) {
+        // After `finish` there is no such file any more.
+        let _ = fs::remove_file(&self.partial);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::TokenFile;
+
+    #[test]
+    fn unfinished_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.tokens");
+        let mut writer = TokenWriter::create(&path, &Tokenizer::characters("ab").unwrap()).unwrap();
+        writer.document(&[0, 1]).unwrap();
+        assert!(matches!(writer.document(&[2]).unwrap_err(), DataError::UnknownId { id: 2, vocab_size: 2 }));
+        drop(writer);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn only_a_token_file_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let tokenizer = Tokenizer::characters("ab").unwrap();
+        let path = folder.path().join("a.tokens");
+        for _ in 0..2 {
+            TokenWriter::create(&path, &tokenizer).unwrap().finish().unwrap();
+        }
+        let text = folder.path().join("text");
+        fs::write(&text, "to be").unwrap();
+        for other in [&text, folder.path()] {
+            let error = TokenWriter::create(other, &tokenizer).unwrap_err().to_string();
+            assert!(error.contains("something else has this name"), "{error}");
+        }
+        assert_eq!(fs::read_to_string(text).unwrap(), "to be");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+        #[test]
+        fn what_is_written_is_read(
+            documents in prop::collection::vec(prop::collection::vec(0_u32..70_000, 0..50), 0..20),
+            wide: bool,
+        ) {
+            let characters = if wide { '\u{20000}'..'\u{31171}' } else { '\u{20000}'..'\u{22000}' };
+            let tokenizer = Tokenizer::characters(&characters.collect::<String>()).unwrap();
+            let size = tokenizer.vocab_size() as u32;
+            let documents: Vec<Vec<u32>> =
+                documents.into_iter().map(|ids| ids.into_iter().map(|id| id % size).collect()).collect();
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("a.tokens");
+            let mut writer = TokenWriter::create(&path, &tokenizer).unwrap();
+            for ids in &documents {
+                writer.document(ids).unwrap();
+            }
+            writer.finish().unwrap();
+            let file = TokenFile::open(&path).unwrap();
+            prop_assert_eq!(file.range(0..file.len()).unwrap(), documents.concat());
+            let width = if wide { 4 } else { 2 };
+            prop_assert_eq!(fs::metadata(&path).unwrap().len() as usize, 128 + width * file.len());
+            file.verify().unwrap();
+        }
+    }
+}

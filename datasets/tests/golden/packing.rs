@@ -1,0 +1,82 @@
+//! Several texts in a row.
+
+use std::sync::Arc;
+
+use firebrick_datasets::{Batch, CausalLm, CausalSample, Collator, IGNORE, Input, Pack, Packing, Padding};
+use serde::Deserialize;
+
+use crate::{Pad, Sided, drawn, encoder, flat, golden, numbers, pad_id, record, shared, text};
+
+#[derive(Deserialize)]
+struct All {
+    texts: Vec<String>,
+    packs: Vec<Vec<usize>>,
+    prompts: Vec<usize>,
+    cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    tokenizer: String,
+    max_length: Option<usize>,
+    cut: Sided,
+    prompted: bool,
+    pad: Pad,
+    input_ids: Vec<Vec<i32>>,
+    attention_mask: Vec<Vec<i32>>,
+    labels: Vec<Vec<i32>>,
+    /// Not padded, as nothing of theirs pads them.
+    position_ids: Vec<Vec<i32>>,
+    /// Neither padded; samples are counted from 0.
+    seq_idx: Vec<Vec<i32>>,
+}
+
+/// Rows, padded with 0.
+fn padded(rows: impl IntoIterator<Item = Vec<i32>>, padding: &Padding, side: Sided) -> Vec<i32> {
+    let rows: Vec<_> = rows.into_iter().collect();
+    let length = padding.length(rows.iter().map(Vec::len).max().unwrap());
+    let pad = |row: Vec<i32>| {
+        let zeros = vec![0; length - row.len()];
+        if side == Sided::Left { [zeros, row].concat() } else { [row, zeros].concat() }
+    };
+    rows.into_iter().flat_map(pad).collect()
+}
+
+#[test]
+fn packing() {
+    let all: All = golden("collators", "flattening");
+    assert_eq!(all.cases.len(), 3 * 4 * 4);
+    for case in &all.cases {
+        let Case { tokenizer, max_length, cut, prompted, pad, .. } = case;
+        let what = format!("{tokenizer} {max_length:?} {cut:?} {prompted} {pad:?}");
+        let encoder = encoder(tokenizer, *max_length, None).cut((*cut).into());
+        let causal = CausalLm::new(encoder.clone()).padding(pad.padding()).pad_id(pad_id(tokenizer));
+        let task = Packing::new(causal, case.input_ids[0].len());
+        let sample = |&index: &usize| {
+            let of = all.texts[index].as_str();
+            let encoded = task.encode(&record([("text", text(of))])).unwrap().pop();
+            // Deliberate differences: nothing is learned from a single token; of nothing, theirs makes
+            // a label without a token, so it is in no pack.
+            let ids = encoder.encode(Input::Text(of), None).unwrap().remove(0).ids;
+            assert_eq!(encoded.is_none(), ids.len() < 2, "{what}");
+            let ids = encoded.map_or(ids, |pack| pack[0].ids.clone());
+            let prompt = if *prompted { all.prompts[index] } else { 0 };
+            (!ids.is_empty()).then(|| Arc::new(CausalSample { ids, prompt }))
+        };
+        let packs = all.packs.iter().map(|pack| pack.iter().filter_map(sample).collect::<Pack>());
+        let packs = drawn(packs);
+        let batch = task.collate(&packs).unwrap();
+        assert_eq!(batch.shape(), [case.input_ids.len(), case.input_ids[0].len()], "{what}");
+        assert_eq!(batch.host_ids(), flat(&case.input_ids), "{what}");
+        assert_eq!(batch.host_labels(), flat(&case.labels), "{what}");
+        assert_eq!(numbers(batch.host_mask()), flat(&case.attention_mask), "{what}");
+        let positions = padded(case.position_ids.clone(), &pad.padding(), pad.side);
+        assert_eq!(batch.host_position_ids().unwrap(), positions, "{what}");
+        // They count samples from 0; here 0 is padding.
+        let segments = case.seq_idx.iter().map(|row| row.iter().map(|sample| sample + 1).collect());
+        assert_eq!(batch.host_segments().unwrap(), padded(segments, &pad.padding(), pad.side), "{what}");
+        let counted = case.labels.concat().iter().filter(|&&label| label != IGNORE).count();
+        assert_eq!(batch.items(), counted, "{what}");
+        assert_eq!(task.padded(&shared(&packs)), batch.host_ids().len(), "{what}");
+    }
+}

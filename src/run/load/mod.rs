@@ -1,0 +1,214 @@
+//! From the data part of a run to streams of batches.
+
+mod samples;
+mod tasks;
+mod windows;
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use firebrick_datasets::{
+    Amount, Batch, DataError, Format, LabeledBatch, Labels, Reader, Record, Seq2SeqBatch, SequenceBatch,
+    Skipped, TokenBatch, Tokenizer,
+};
+
+use super::{Corpus, DataConfig, DataRun, Paths, Rows, RunError, TaskConfig, TokenizerConfig};
+use crate::Data;
+
+/// The data of a run, ready to be trained on.
+#[derive(Debug)]
+pub struct Loaded {
+    /// What made its tokens.
+    pub tokenizer: Arc<Tokenizer>,
+    /// Its batches.
+    pub data: TaskData,
+    /// The malformed records that were skipped.
+    pub skipped: Skipped,
+    /// The most tokens that a row may have, padding included; `None` if there is no bound.
+    pub longest_row: Option<usize>,
+}
+
+/// The batches of a run, of the type that its task makes.
+#[derive(Debug)]
+pub enum TaskData {
+    /// Of `CausalLm`.
+    CausalLm(Data<TokenBatch>),
+    /// Of `MaskedLm`.
+    MaskedLm(Data<LabeledBatch>),
+    /// Of `TokenClassification`, with the names of the labels.
+    TokenClassification(Data<LabeledBatch>, Labels),
+    /// Of `SequenceClassification`, with the names of the classes, if they are classes.
+    SequenceClassification(Data<SequenceBatch>, Option<Labels>),
+    /// Of `Seq2Seq`.
+    Seq2Seq(Data<Seq2SeqBatch>),
+}
+
+impl DataRun {
+    /// Reads and tokenizes the data, saying what it does.
+    ///
+    /// # Errors
+    ///
+    /// Data that cannot be read, or does not fit the task.
+    pub fn load(&self, say: impl Fn(&str)) -> Result<Loaded, RunError> {
+        let loading = Loading { run: self, config: &self.data, say: &say, skipped: Skipped::default() };
+        let loaded = loading.load()?;
+        tell_skipped(&loaded.skipped, say);
+        Ok(loaded)
+    }
+}
+
+/// Says how many malformed records were left out, and why the first were.
+pub(super) fn tell_skipped(skipped: &Skipped, say: impl Fn(&str)) {
+    if skipped.count() > 0 {
+        say(&format!("skipped {} malformed record(s), among them:", skipped.count()));
+        skipped.messages().iter().for_each(|message| say(&format!("  {message}")));
+    }
+}
+
+/// The format that the endings of some paths say: one and the same.
+fn format_of(paths: &Paths) -> Result<Format, DataError> {
+    let [first, others @ ..] = paths.as_slice() else {
+        return Err(DataError::EmptyText { place: "`data.path`".into() });
+    };
+    let format = Format::of(first)?;
+    match others.iter().find(|path| Format::of(path).as_ref().ok() != Some(&format)) {
+        None => Ok(format),
+        Some(other) => Err(DataError::File {
+            path: other.clone(),
+            expected: format!("a file of the same format as {}", first.display()),
+            found: "another ending (`data.format` says how all of them are read)".into(),
+        }),
+    }
+}
+
+/// A corpus, and how much of it is mixed in.
+struct Weighted<T> {
+    corpus: T,
+    weight: f64,
+}
+
+/// A loading under way.
+pub(super) struct Loading<'a> {
+    pub run: &'a DataRun,
+    pub config: &'a DataConfig,
+    pub say: &'a dyn Fn(&str),
+    pub skipped: Skipped,
+}
+
+impl Loading<'_> {
+    fn load(self) -> Result<Loaded, RunError> {
+        let (tokenizer, data) = match (&self.run.task, &self.config.path) {
+            (TaskConfig::CausalLm { rows: Rows::Windows, end, .. }, Some(paths)) => {
+                let (tokenizer, data) = self.windows(paths, *end)?;
+                (tokenizer, TaskData::CausalLm(self.cut(data)))
+            }
+            _ => {
+                let tokenizer = Arc::new(self.tokenizer(|| self.all_text())?);
+                let data = self.samples(&tokenizer)?;
+                (tokenizer, data)
+            }
+        };
+        let longest_row = match self.run.task.is_windows() {
+            true => self.config.block.map(|block| block + 1),
+            false => self.max_length(&tokenizer).map(|most| self.padding(&tokenizer).length(most)),
+        };
+        Ok(Loaded { tokenizer, data, skipped: self.skipped, longest_row })
+    }
+
+    fn cut<B: Batch>(&self, data: Data<B>) -> Data<B> {
+        let data = data.workers(self.config.workers);
+        match self.run.batch.amount() {
+            Amount::Samples(samples) => data.micro_batch(samples),
+            Amount::Tokens(tokens) => data.micro_tokens(tokens),
+        }
+    }
+
+    /// The tokenizer; `text` is asked for if it is made of the text.
+    pub(super) fn tokenizer(
+        &self,
+        text: impl FnOnce() -> Result<String, RunError>,
+    ) -> Result<Tokenizer, RunError> {
+        let special = self.config.special.clone();
+        Ok(match &self.config.tokenizer {
+            TokenizerConfig::Characters => Tokenizer::characters(&text()?)?.with_special(special)?,
+            TokenizerConfig::Bpe { vocabulary } => Tokenizer::train_bpe_with(&text()?, *vocabulary, special)?,
+            TokenizerConfig::File(path) => Tokenizer::from_file(path)?.with_special(special)?,
+        })
+    }
+
+    pub(super) fn reader(&self, paths: &Paths, format: Option<&Format>) -> Result<Box<dyn Reader>, RunError> {
+        let format = match format {
+            Some(format) => format.clone(),
+            None => format_of(paths)?,
+        };
+        Ok(format.open(paths.as_slice())?)
+    }
+
+    /// The corpora to train on.
+    fn corpora(&self) -> Result<Vec<Weighted<Box<dyn Reader>>>, RunError> {
+        let config = self.config;
+        if let Some(paths) = &config.path {
+            return Ok(vec![Weighted { corpus: self.reader(paths, config.format.as_ref())?, weight: 1.0 }]);
+        }
+        let format = |corpus: &Corpus| corpus.format.clone().or(config.format.clone());
+        let weighted = |corpus: &Corpus| {
+            let reader = self.reader(&corpus.path, format(corpus).as_ref())?;
+            Ok(Weighted { corpus: reader, weight: corpus.weight })
+        };
+        config.mix.iter().map(weighted).collect()
+    }
+
+    /// All records of a reader. Those that are skipped are counted in `skipped`.
+    pub(super) fn each_record(
+        &self,
+        reader: &dyn Reader,
+        skipped: &Skipped,
+        mut visit: impl FnMut(Record) -> Result<(), RunError>,
+    ) -> Result<(), RunError> {
+        for part in 0..reader.parts() {
+            for record in self.config.malformed.apply(reader.open(part)?, skipped) {
+                visit(record?)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The text of all records to train on, for a vocabulary. Malformed records are counted
+    /// when they are tokenized, and not here.
+    pub(super) fn all_text(&self) -> Result<String, RunError> {
+        (self.say)("reading the text for the vocabulary");
+        let uncounted = Skipped::default();
+        let mut all = String::new();
+        for Weighted { corpus, .. } in self.corpora()? {
+            self.each_record(&*corpus, &uncounted, |record| {
+                for text in self.config.malformed.keep(self.texts(&record), &uncounted)?.unwrap_or_default() {
+                    all += text;
+                    all += "\n";
+                }
+                Ok(())
+            })?;
+        }
+        Ok(all)
+    }
+
+    /// The texts of a record that are tokenized.
+    fn texts<'r>(&self, record: &'r Record) -> Result<Vec<&'r str>, DataError> {
+        let fields = self.run.task.text_fields();
+        match &self.run.task {
+            TaskConfig::TokenClassification { words, .. } => record.texts(words),
+            _ => fields.into_iter().map(|field| record.text(field)).collect(),
+        }
+    }
+
+    /// Tells now and then how many there are.
+    pub(super) fn progress(&self, what: &'static str) -> impl FnMut(usize) + '_ {
+        let last = Cell::new(Instant::now());
+        move |count| {
+            if last.get().elapsed() > Duration::from_secs(2) {
+                (self.say)(&format!("{count} {what} so far"));
+                last.set(Instant::now());
+            }
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Samples in memory or from files, shuffled, mixed, grouped and packed as the run file says.
+
+use std::sync::Arc;
+
+use firebrick_datasets::{
+    Amount, Batcher, CausalLm, CausalSample, Collator, DataError, GroupedByLength, InMemory, Mixed, Packing,
+    Packs, Reader, Samples, Source, Stream, TokenBatch, Tokenizer,
+};
+
+use super::{Loading, Weighted};
+use crate::Data;
+use crate::run::RunError;
+
+type AnySamples<C> = Arc<dyn Samples<Sample = <C as Collator>::Sample>>;
+
+/// Samples to train on, and those to evaluate on.
+struct Split<S> {
+    train: Vec<Weighted<InMemory<S>>>,
+    valid: Option<InMemory<S>>,
+}
+
+impl Loading<'_> {
+    fn source<C: Collator>(&self, reader: Box<dyn Reader>, collator: &Arc<C>) -> Source<C> {
+        Source::new(reader, collator.clone()).malformed(self.config.malformed).counting(self.skipped.clone())
+    }
+
+    fn require_some(&self, samples: usize, what: &str, place: String) -> Result<(), DataError> {
+        let place = format!("{what}, {place},");
+        match samples {
+            0 => Err(DataError::NoSamples { place, skipped: self.skipped.count() }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The data for evaluation that is given apart.
+    fn given_valid<C: Collator>(&self, collator: &Arc<C>) -> Result<Option<InMemory<C::Sample>>, RunError> {
+        let Some(paths) = &self.config.valid else { return Ok(None) };
+        (self.say)(&format!("reading {}", paths.in_words()));
+        let reader = self.reader(paths, self.config.format.as_ref())?;
+        let samples = self.source(reader, collator).load(self.progress("samples"))?;
+        self.require_some(samples.len(), "`data.valid`", paths.in_words())?;
+        Ok(Some(samples))
+    }
+
+    /// All samples to train on, in memory, and those to evaluate on.
+    fn in_memory<C: Collator>(&self, collator: &Arc<C>) -> Result<Split<C::Sample>, RunError> {
+        (self.say)(&format!("reading and tokenizing {}", self.config.in_words()));
+        let mut corpora = Vec::new();
+        for Weighted { corpus, weight } in self.corpora()? {
+            let corpus = self.source(corpus, collator).load(self.progress("samples"))?;
+            self.require_some(corpus.len(), "the training data", self.config.in_words())?;
+            corpora.push(Weighted { corpus, weight });
+        }
+        if let Some(valid) = self.given_valid(collator)? {
+            return Ok(Split { train: corpora, valid: Some(valid) });
+        }
+        let [Weighted { corpus: all, .. }] = &mut corpora[..] else {
+            return Ok(Split { train: corpora, valid: None });
+        };
+        // At least one sample is left to train on.
+        let kept = (all.len() as f64 * self.config.valid_fraction) as usize;
+        let train = all.len() - kept.min(all.len().saturating_sub(1));
+        let valid = (train < all.len()).then(|| all.part(train..all.len())).transpose()?;
+        *all = all.part(0..train)?;
+        Ok(Split { train: corpora, valid })
+    }
+
+    /// Batches of samples, shuffled.
+    pub(super) fn data<C: Collator>(&self, collator: C) -> Result<Data<C::Batch>, RunError> {
+        let collator = Arc::new(collator);
+        let (train, valid): (AnySamples<C>, _) = match self.config.stream {
+            Some(window) => {
+                (self.say)(&format!("counting the samples of {}", self.config.in_words()));
+                let reader = self.corpora()?.remove(0).corpus;
+                let stream = Stream::open(self.source(reader, &collator), window, self.progress("samples"))?;
+                (Arc::new(stream.shuffled(self.run.seed)), self.given_valid(&collator)?)
+            }
+            None => {
+                let Split { train, valid } = self.in_memory(&collator)?;
+                (self.mixed(train)?, valid)
+            }
+        };
+        let train = match self.config.group_by_length {
+            true => self.grouped(train, &collator)?,
+            false => train,
+        };
+        if let (Amount::Tokens(most), None) = (self.run.batch.amount(), self.config.stream) {
+            require_room(&train, &*collator, most)?;
+        }
+        let data = Data::new(Batcher::new(train, collator.clone()));
+        Ok(self.cut(match valid {
+            Some(valid) => data.valid(Batcher::new(valid, collator)),
+            None => data,
+        }))
+    }
+
+    /// Shuffled corpora as one stream.
+    fn mixed<S: Send + Sync + 'static>(
+        &self,
+        mut corpora: Vec<Weighted<InMemory<S>>>,
+    ) -> Result<Arc<dyn Samples<Sample = S>>, RunError> {
+        let seed = self.run.seed;
+        if corpora.len() == 1 {
+            return Ok(Arc::new(corpora.remove(0).corpus.shuffled(seed)));
+        }
+        let shuffled = (0..).zip(corpora);
+        let shuffled = shuffled.map(|(at, Weighted { corpus, weight })| {
+            // Corpora of one size must not come in one order.
+            (corpus.shuffled(seed.wrapping_add(at)), weight)
+        });
+        Ok(Arc::new(Mixed::new(shuffled.collect(), seed, self.config.mix_until)?))
+    }
+
+    fn grouped<C: Collator>(
+        &self,
+        train: AnySamples<C>,
+        collator: &Arc<C>,
+    ) -> Result<AnySamples<C>, RunError> {
+        let micro_batches = self.run.micro_batches();
+        let batch = match self.run.batch.amount() {
+            Amount::Samples(samples) => Amount::Samples(samples.saturating_mul(micro_batches)),
+            Amount::Tokens(tokens) => Amount::Tokens(tokens.saturating_mul(micro_batches)),
+        };
+        let collator = collator.clone();
+        let length = move |sample: &C::Sample| collator.length(sample);
+        let grouped = GroupedByLength::new(train, self.run.seed, batch, length)?;
+        match self.config.stream {
+            // A group in several windows would be read again for each of its batches.
+            Some(window) if window < grouped.group() => Err(RunError::from(DataError::ReaderSetting {
+                setting: "data.stream",
+                expected: format!(
+                    "at least {}, 50 batches, where samples are grouped by length",
+                    grouped.group()
+                ),
+                found: window.to_string(),
+            })),
+            _ => Ok(Arc::new(grouped)),
+        }
+    }
+
+    /// Whole samples packed into rows.
+    pub(super) fn packed(
+        &self,
+        causal: CausalLm,
+        tokenizer: &Arc<Tokenizer>,
+    ) -> Result<Data<TokenBatch>, RunError> {
+        let collator = Arc::new(causal.clone());
+        let Split { train, valid } = self.in_memory(&collator)?;
+        let capacity = self.max_length(tokenizer).unwrap_or(1);
+        let packing = Arc::new(Packing::new(causal, capacity));
+        let packs = |samples| {
+            let length = |sample: &CausalSample| sample.ids.len();
+            Packs::new(samples, self.run.seed, capacity, length)
+        };
+        let data = Data::new(Batcher::new(packs(self.mixed(train)?)?, packing.clone()));
+        Ok(self.cut(match valid {
+            Some(valid) => data.valid(Batcher::new(packs(Arc::new(valid))?, packing)),
+            None => data,
+        }))
+    }
+}
+
+/// Refuses a sample that alone has more tokens than a micro-batch may have: it would be found only
+/// when it is reached.
+fn require_room<C: Collator>(train: &AnySamples<C>, collator: &C, most: usize) -> Result<(), RunError> {
+    for position in 0..train.samples(0) {
+        let tokens = collator.padded(&[train.sample(0, position)?.sample]);
+        if tokens > most {
+            return Err(DataError::SampleTooLong { epoch: 0, position, tokens, most }.into());
+        }
+    }
+    Ok(())
+}
