@@ -1,6 +1,7 @@
 //! Every example runs, as a user would run it, for a few steps.
 
 use assert_cmd::Command;
+use predicates::prelude::*;
 use predicates::str::contains;
 
 #[path = "../examples/compose.rs"]
@@ -35,6 +36,46 @@ fn tinyshakespeare() {
         .unwrap();
     let sets = [format!("data.path={path:?}"), "sample.tokens=5".into()];
     example("tinyshakespeare", &sets.each_ref().map(String::as_str)).success().stdout(contains("valid loss"));
+}
+
+/// `firebrick data` of an example on data like those that it names.
+fn data_example(name: &str, files: &[(&str, &str)], sets: &[&str]) -> assert_cmd::assert::Assert {
+    let folder = tempfile::tempdir().unwrap();
+    for (file, text) in files {
+        let path = folder.path().join(file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+    let mut command = Command::cargo_bin("firebrick").unwrap();
+    let run = format!("{}/examples/{name}.ron", env!("CARGO_MANIFEST_DIR"));
+    command.current_dir(folder.path()).args(["data", &run]);
+    sets.iter().for_each(|set| {
+        command.args(["--set", set]);
+    });
+    command.assert()
+}
+
+#[test]
+fn wnut17() {
+    let sentence = "@paulwalk\tO\nEmpire\tB-location\nState\tI-location\n\n";
+    let files = [("wnut17/wnut17train.conll", &*sentence.repeat(5)), ("wnut17/emerging.dev.conll", sentence)];
+    data_example("wnut17", &files, &["data.tokenizer.vocabulary=300"])
+        .success()
+        .stdout(contains("B-location").and(contains("samples      5")));
+}
+
+#[test]
+fn multi30k() {
+    let (english, french) = ("Two young guys.\n".repeat(6), "Deux jeunes hommes.\n".repeat(6));
+    let files = [
+        ("multi30k/train.en", &*english),
+        ("multi30k/train.fr", &french),
+        ("multi30k/val.en", &english),
+        ("multi30k/val.fr", &french),
+    ];
+    data_example("multi30k", &files, &["data.tokenizer.vocabulary=300"])
+        .success()
+        .stdout(contains("decoder").and(contains("samples      6")));
 }
 
 #[test]
