@@ -210,6 +210,17 @@ fn a_task_without_a_model_is_refused_before_anything_is_read() {
 }
 
 #[test]
+fn the_part_that_is_too_short_is_named() {
+    let folder = folder();
+    let run = "(data: (path: \"text.txt\", valid: \"one.txt\", tokenizer: Characters, block: 8), batch: (micro: 4))";
+    fs::write(folder.path().join("one.txt"), "t").unwrap();
+    firebrick(folder.path(), "data", run)
+        .assert()
+        .code(1)
+        .stderr(contains("the validation part of the data: the text has 1 token(s) but at least 2"));
+}
+
+#[test]
 fn a_stream_is_grouped_in_large_windows_only() {
     let folder = folder();
     let run = |window: usize| {

@@ -317,8 +317,8 @@ pub enum DataError {
 
     /// A token with a role is needed, and nothing says which it is.
     #[error(
-        "the tokenizer has no {role} token; give one with `{setting}`, or read the tokenizer from \
-         a folder whose configuration names it"
+        "the tokenizer has no {role} token; say which of its tokens it is (`special` in a run file, \
+         `{setting}` in Rust), or read the tokenizer from a folder whose configuration names it"
     )]
     NoToken {
         /// What the token is for.

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use firebrick_datasets::DataError;
 use thiserror::Error;
 
 use crate::TrainError;
@@ -65,6 +66,14 @@ pub enum RunError {
         /// The task.
         task: &'static str,
     },
+    /// A part of the data cannot be cut into windows.
+    #[error("the {part} part of the data: {error}")]
+    Part {
+        /// `training` or `validation`.
+        part: &'static str,
+        /// What is wrong with it.
+        error: DataError,
+    },
     /// A token file is asked for where none fits.
     #[error(
         "a token file holds the text of `CausalLm` from `data.path`, and not that of `{task}` or of a mix"
@@ -98,8 +107,8 @@ pub enum RunError {
     Train(#[from] TrainError),
 }
 
-impl From<firebrick_datasets::DataError> for RunError {
-    fn from(error: firebrick_datasets::DataError) -> Self {
+impl From<DataError> for RunError {
+    fn from(error: DataError) -> Self {
         Self::Train(error.into())
     }
 }

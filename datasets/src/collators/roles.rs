@@ -26,6 +26,9 @@ mod tests {
         assert_eq!(role(Some(3), Some(4), "padding", "pad_id").unwrap(), 3);
         assert_eq!(role(None, Some(4), "padding", "pad_id").unwrap(), 4);
         let error = role(None, None, "padding", "pad_id").unwrap_err().to_string();
-        assert!(error.starts_with("the tokenizer has no padding token; give one with `pad_id`"), "{error}");
+        assert!(
+            error.starts_with("the tokenizer has no padding token; say which of its tokens it is"),
+            "{error}"
+        );
     }
 }

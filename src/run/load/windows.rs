@@ -133,7 +133,7 @@ impl Loading<'_> {
         asked: Option<bool>,
     ) -> Result<Option<u32>, RunError> {
         match (asked, tokenizer.special().eos) {
-            (Some(true), None) => Err(DataError::NoToken { role: "end", setting: "data.special.eos" }.into()),
+            (Some(true), None) => Err(DataError::NoToken { role: "end", setting: "end_id" }.into()),
             (Some(false), _) => Ok(None),
             (_, eos) => Ok(eos),
         }
@@ -170,13 +170,19 @@ impl Loading<'_> {
         valid: Option<TokenSequence>,
         kept: f64,
     ) -> Result<Data<TokenBatch>, RunError> {
-        let block = self.config.block.unwrap_or(1);
         let end = train.len();
         let cut = end - (end as f64 * kept) as usize;
-        let data = Data::new(Windows::within(train.clone(), 0..cut, block)?.shuffled(self.run.seed));
+        let windows = |tokens, range, part| {
+            let windows = Windows::within(tokens, range, self.config.block.unwrap_or(1));
+            windows.map_err(|error| RunError::Part { part, error })
+        };
+        let data = Data::new(windows(train.clone(), 0..cut, "training")?.shuffled(self.run.seed));
         Ok(match valid {
-            Some(valid) => data.valid(Windows::new(valid, block)?),
-            None if cut < end => data.valid(Windows::within(train, cut..end, block)?),
+            Some(valid) => {
+                let all = 0..valid.len();
+                data.valid(windows(valid, all, "validation")?)
+            }
+            None if cut < end => data.valid(windows(train, cut..end, "validation")?),
             None => data,
         })
     }
