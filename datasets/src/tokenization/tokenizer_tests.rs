@@ -1,0 +1,92 @@
+//! Tokenizers there and back, from files and without.
+
+use super::*;
+
+/// A text of several pieces.
+fn long_text() -> String {
+    (0..20_000).map(|line| format!("line {line} and its neighbour {}\n", line + 1)).collect()
+}
+
+/// Writes `json` to a file and reads it as a tokenizer.
+fn read(json: &str) -> Result<Tokenizer, DataError> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), json).unwrap();
+    Tokenizer::from_file(file.path())
+}
+
+fn saved(tokenizer: &Tokenizer) -> String {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    tokenizer.save(file.path()).unwrap();
+    fs::read_to_string(file.path()).unwrap()
+}
+
+#[test]
+fn characters_survive_a_file() {
+    let tokenizer = read(&saved(&Tokenizer::characters("añ \n\"").unwrap())).unwrap();
+    assert!(tokenizer.characters.is_some());
+    let ids = tokenizer.encode("a \nñ\"").unwrap();
+    assert_eq!(ids, [3, 1, 0, 4, 2]);
+    assert_eq!(tokenizer.decode(&ids).unwrap(), "a \nñ\"");
+}
+
+#[test]
+fn bpe_survives_a_file() {
+    let text = long_text();
+    let trained = Tokenizer::train_bpe(&text, 300).unwrap();
+    assert_eq!(trained.vocab_size(), 300);
+    let read = read(&saved(&trained)).unwrap();
+    let ids = trained.encode(&text).unwrap();
+    assert!(ids.len() < text.len() / 2);
+    assert_eq!(read.encode(&text).unwrap(), ids);
+    assert_eq!(read.decode(&ids).unwrap(), text);
+}
+
+#[test]
+fn pieces_are_encoded_on_their_own_and_in_order() {
+    let text = long_text();
+    let tokenizer = Tokenizer::train_bpe(&text, 300).unwrap();
+    let pieces = pieces(&text);
+    assert!(pieces.len() > 4);
+    let each = pieces.iter().map(|piece| tokenizer.encode(piece).unwrap());
+    let each: Vec<u32> = each.flatten().collect();
+    assert_eq!(tokenizer.encode(&text).unwrap(), each);
+}
+
+#[test]
+fn no_text_no_vocabulary() {
+    for result in [Tokenizer::characters(""), Tokenizer::train_bpe("", 300)] {
+        assert!(matches!(result.unwrap_err(), DataError::EmptyText { .. }));
+    }
+}
+
+#[test]
+fn unknown_ids_and_words() {
+    let tokenizer = read(
+        r#"{"version": "1.0",
+            "model": {"type": "WordLevel", "vocab": {"a": 0, "b": 2}, "unk_token": "?"}}"#,
+    )
+    .unwrap();
+    for id in [1, 3, u32::MAX] {
+        let error = tokenizer.decode(&[0, id]).unwrap_err();
+        assert!(matches!(error, DataError::UnknownId { vocab_size: 3, .. }));
+    }
+    let error = tokenizer.encode("c").unwrap_err();
+    assert!(matches!(error, DataError::TokenizerFailed { .. }));
+}
+
+#[test]
+fn ids_must_agree() {
+    for (added, processor, reason) in [
+        (7, 2, "its added token \"<s>\" has the id 7, but gets 2"),
+        (2, 0, "its post-processor's token \"<s>\" has the id 0, but gets 2"),
+    ] {
+        let error = read(&format!(
+            r#"{{"version": "1.0", "added_tokens": [{{"id": {added}, "content": "<s>", "single_word": false,
+                "lstrip": false, "rstrip": false, "normalized": false, "special": true}}],
+                "post_processor": {{"type": "BertProcessing", "cls": ["<s>", {processor}], "sep": ["a", 0]}},
+                "model": {{"type": "WordLevel", "vocab": {{"a": 0, "?": 1}}, "unk_token": "?"}}}}"#
+        ))
+        .unwrap_err();
+        assert!(error.to_string().contains(reason), "{error}");
+    }
+}
