@@ -44,11 +44,7 @@ impl<B: Batch> Feed<B> {
 
 /// The cut of a run on one rank: windows of `per_window` micro-batches.
 pub(crate) fn cut<B: Batch>(data: &Data<B>, per_window: usize) -> Result<Cut, DataError> {
-    let global = match data.micro_batch {
-        Amount::Samples(samples) => Amount::Samples(samples.saturating_mul(per_window)),
-        Amount::Tokens(tokens) => Amount::Tokens(tokens.saturating_mul(per_window)),
-    };
-    Cut::new(global, data.micro_batch)
+    Cut::new(data.micro_batch.times(per_window), data.micro_batch)
 }
 
 /// How many windows an epoch has.

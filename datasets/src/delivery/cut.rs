@@ -13,6 +13,16 @@ pub enum Amount {
     Tokens(usize),
 }
 
+impl Amount {
+    /// So many times as much.
+    pub fn times(self, factor: usize) -> Self {
+        match self {
+            Self::Samples(samples) => Self::Samples(samples.saturating_mul(factor)),
+            Self::Tokens(tokens) => Self::Tokens(tokens.saturating_mul(factor)),
+        }
+    }
+}
+
 /// How the samples of an epoch become micro-batches: first cut, then dealt.
 ///
 /// The *global batch* is what one step of the optimizer sees, over all ranks. It is cut first, by

@@ -71,8 +71,9 @@ impl Loading<'_> {
         let (train, valid): (AnySamples<C>, _) = match self.config.stream {
             Some(window) => {
                 (self.say)(&format!("counting the samples of {}", self.config.in_words()));
-                let reader = self.corpora()?.remove(0).corpus;
-                let stream = Stream::open(self.source(reader, &collator), window, self.progress("samples"))?;
+                let first = self.corpora()?.into_iter().next().ok_or(DataError::EmptyCorpus { corpus: 0 })?;
+                let stream =
+                    Stream::open(self.source(first.corpus, &collator), window, self.progress("samples"))?;
                 (Arc::new(stream.shuffled(self.run.seed)), self.given_valid(&collator)?)
             }
             None => {
@@ -116,11 +117,7 @@ impl Loading<'_> {
         train: AnySamples<C>,
         collator: &Arc<C>,
     ) -> Result<AnySamples<C>, RunError> {
-        let micro_batches = self.run.micro_batches();
-        let batch = match self.run.batch.amount() {
-            Amount::Samples(samples) => Amount::Samples(samples.saturating_mul(micro_batches)),
-            Amount::Tokens(tokens) => Amount::Tokens(tokens.saturating_mul(micro_batches)),
-        };
+        let batch = self.run.batch.amount().times(self.run.micro_batches());
         let collator = collator.clone();
         let length = move |sample: &C::Sample| collator.length(sample);
         let grouped = GroupedByLength::new(train, self.run.seed, batch, length)?;
