@@ -138,7 +138,7 @@ impl Gpt {
         let x = self.tokens.forward(tokens) + self.positions.forward(places);
         let x = self.blocks.iter().fold(self.dropout.forward(x), |x, block| {
             let masked = masked.clone();
-            pass.segment(block, x, move |block, x| block.forward(x, masked.clone()))
+            pass.segment(block, x, move |block, x, _| block.forward(x, masked.clone()))
         });
         let x = self.norm.forward(x);
         match &self.head {

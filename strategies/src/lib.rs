@@ -11,6 +11,7 @@
 //! grads.rs       gradients on their way to the optimizer, with the facts known about them
 //! params.rs      maps over a model's parameters that keep tied parameters tied
 //! pass.rs        one forward pass: its mode, and the segment around each block
+//! draws.rs       where random numbers come from: counters, never a generator with a state
 //! stack.rs       composition: Stack, Identity, Option, Vec and boxed stages
 //! amp.rs         Amp: bf16 replica and activations over an f32 master
 //! accumulate.rs  Accumulate: sums micro-batches into one window
@@ -118,6 +119,7 @@
 mod accumulate;
 mod amp;
 mod clip;
+mod draws;
 mod error;
 mod grads;
 mod outcome;
@@ -131,6 +133,7 @@ mod strategy;
 pub use accumulate::{Accumulate, Accumulating};
 pub use amp::Amp;
 pub use clip::Clip;
+pub use draws::Draws;
 pub use error::StrategyError;
 pub use grads::{GradMap, Grads};
 pub use outcome::{Outcome, SkipReason};

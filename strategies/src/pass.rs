@@ -1,7 +1,12 @@
 //! One forward pass.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 use burn::module::Module;
-use burn::tensor::Device;
+use burn::tensor::{Device, FloatDType};
+
+use crate::Draws;
 
 /// What a model needs to know of the forward pass that it is in.
 ///
@@ -11,17 +16,40 @@ use burn::tensor::Device;
 pub struct Pass {
     training: bool,
     device: Device,
+    dtype: FloatDType,
+    draws: Draws,
+    /// Of the segment that this pass is in; 0 outside all.
+    segment: u64,
+    /// Segments and places of random numbers met so far, in this segment.
+    met: Arc<AtomicU64>,
 }
 
 impl Pass {
     /// A pass whose gradients are wanted. `device` is where the batch belongs.
     pub fn train(device: &Device) -> Self {
-        Self { training: true, device: device.clone() }
+        Self {
+            training: true,
+            device: device.clone(),
+            dtype: FloatDType::F32,
+            draws: Draws::default(),
+            segment: 0,
+            met: Arc::default(),
+        }
     }
 
     /// A pass that only measures.
     pub fn evaluate(device: &Device) -> Self {
-        Self { training: false, device: device.clone() }
+        Self { training: false, ..Self::train(device) }
+    }
+
+    /// Activations are to be in this dtype. Default: f32.
+    pub fn computing_in(self, dtype: FloatDType) -> Self {
+        Self { dtype, ..self }
+    }
+
+    /// Random numbers come from here. Default: seed 0, epoch 0, and rows counted from 0.
+    pub fn drawing(self, draws: Draws) -> Self {
+        Self { draws, ..self }
     }
 
     /// Whether gradients are wanted.
@@ -34,12 +62,29 @@ impl Pass {
         &self.device
     }
 
+    /// The dtype that activations are in. A parameter may be kept in another: a layer returns the
+    /// dtype that it was given.
+    pub fn dtype(&self) -> FloatDType {
+        self.dtype
+    }
+
+    /// The seed, the epoch and the first sample of the batch.
+    pub fn draws(&self) -> Draws {
+        self.draws
+    }
+
+    /// A number for the next place that draws random numbers or opens a segment: the same in each
+    /// pass over the same model, and in each re-run of a segment.
+    pub(crate) fn next_site(&self) -> u64 {
+        Draws::mix(self.segment, self.met.fetch_add(1, Relaxed))
+    }
+
     /// Runs one block of the model on `input`.
     ///
     /// The segment is the unit that strategies act on: what drops and re-runs activations, gathers
     /// or fetches parameters, does so for one segment at a time. `run` may therefore be called more
-    /// than once and on a copy of `block`, so it reads parameters from its argument only, and every
-    /// tensor that carries a gradient (an encoder's output, say) is part of `input`.
+    /// than once and on a copy of `block`, so it reads parameters and the pass from its arguments
+    /// only, and every tensor that carries a gradient (an encoder's output, say) is part of `input`.
     ///
     /// ```
     /// use burn::{nn::LinearConfig, tensor::{Device, Tensor}};
@@ -49,15 +94,20 @@ impl Pass {
     /// let blocks = vec![LinearConfig::new(8, 8).init(&device); 3];
     /// let pass = Pass::evaluate(&device);
     /// let x = Tensor::<2>::ones([4, 8], &device);
-    /// let y = blocks.iter().fold(x, |x, block| pass.segment(block, x, |block, x| block.forward(x)));
+    /// let y = blocks.iter().fold(x, |x, block| pass.segment(block, x, |block, x, _| block.forward(x)));
     /// assert_eq!(y.dims(), [4, 8]);
     /// ```
     pub fn segment<B, X, Y, F>(&self, block: &B, input: X, run: F) -> Y
     where
         B: Module,
         X: Clone + Send + 'static,
-        F: Fn(&B, X) -> Y + Send + Sync + 'static,
+        F: Fn(&B, X, &Pass) -> Y + Send + Sync + 'static,
     {
-        run(block, input)
+        run(block, input, &self.inside(self.next_site()))
+    }
+
+    /// The pass inside a segment.
+    fn inside(&self, segment: u64) -> Self {
+        Self { segment, met: Arc::default(), ..self.clone() }
     }
 }
