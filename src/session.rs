@@ -6,7 +6,7 @@ use burn::module::Module;
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{DType, Device, Tensor};
 use firebrick_datasets::{Batch, DataError};
-use firebrick_strategies::{Grads, Outcome, Pass, Setup, SkipReason, Stage, Strategy, tie, tied};
+use firebrick_strategies::{Draws, Grads, Outcome, Pass, Setup, SkipReason, Stage, Strategy, tie, tied};
 
 use crate::accounting::{ParameterBytes, tensor_bytes};
 use crate::step::{Step, Verdict};
@@ -22,7 +22,8 @@ pub(crate) struct Session<M, S> {
     total_updates: u64,
     updates: u64,
     tied: bool,
-    device: Device,
+    /// A training pass as the strategies want it.
+    pass: Pass,
     bytes: ParameterBytes,
 }
 
@@ -68,6 +69,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         let mut setup = Setup::new(&model, &device);
         let mut stage = strategies.start(&mut setup)?;
         let window = setup.window();
+        let pass = setup.into_pass();
         let master = stage.own(model);
         let tied = tied(&master);
         let weights = Weights::publish(master, &mut stage);
@@ -81,7 +83,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
             total_updates: total_updates(window)?,
             updates: 0,
             tied,
-            device,
+            pass,
             bytes,
         };
         Ok((session, window))
@@ -112,7 +114,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
             outcome = self.stage.collect(master, Grads::new(params, index == last))?;
         }
         self.settle(outcome, &mut step)?;
-        step.sample_memory(&self.device);
+        step.sample_memory(self.device());
         step.seconds = started.elapsed().as_secs_f64();
         Ok(step)
     }
@@ -129,11 +131,14 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
     {
         let replica = self.weights.pair().1;
         let expected = batch.items();
-        let Loss { sum, items } = replica.loss(batch, &Pass::train(&self.device));
+        let Loss { sum, items } = replica.loss(batch, &self.pass.drawing(Draws::default()));
         let loss = checked(sum, items, expected)? / window as f64;
         step.add_loss(loss.clone().inner());
-        step.sample_memory(&self.device);
-        Ok(GradientsParams::from_grads(loss.backward(), replica))
+        step.sample_memory(self.device());
+        let grads = loss.backward();
+        // Before they are used: a segment that was run again may have told of itself.
+        self.pass.check()?;
+        Ok(GradientsParams::from_grads(grads, replica))
     }
 
     /// What becomes of the window's gradients.
@@ -200,7 +205,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
 
     /// The device that evaluation runs on.
     pub fn device(&self) -> &Device {
-        &self.device
+        self.pass.device()
     }
 }
 

@@ -73,9 +73,7 @@ impl GptConfig {
         };
         drawn_now(gpt)
     }
-}
 
-impl GptConfig {
     /// How many parameters [`init`](Self::init) draws, as a float: the shape may be impossible.
     pub(crate) fn parameters(&self, vocabulary: usize, context: usize) -> f64 {
         let [layers, width, vocabulary, context] =
@@ -84,6 +82,14 @@ impl GptConfig {
         let (block_biases, last_bias) = if self.bias { (11.0 * width, width) } else { (0.0, 0.0) };
         let block = 12.0 * width * width + 2.0 * width + block_biases;
         rows * width + layers * block + width + last_bias
+    }
+
+    /// A model with the same parts under the same names, and hardly any numbers.
+    pub(crate) fn skeleton(&self, device: &Device) -> Gpt {
+        // A run with more blocks than this is refused for its size.
+        const MOST_LAYERS: usize = 10_000;
+        let layers = self.layers.min(MOST_LAYERS);
+        Self { layers, heads: 1, width: 1, ..self.clone() }.init(1, 1, device)
     }
 }
 
@@ -137,8 +143,7 @@ impl Gpt {
     ) -> Tensor<3> {
         let x = self.tokens.forward(tokens) + self.positions.forward(places);
         let x = self.blocks.iter().fold(self.dropout.forward(x), |x, block| {
-            let masked = masked.clone();
-            pass.segment(block, x, move |block, x, _| block.forward(x, masked.clone()))
+            pass.segment(block, (x, masked.clone()), |block, (x, masked), _| block.forward(x, masked))
         });
         let x = self.norm.forward(x);
         match &self.head {

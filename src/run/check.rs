@@ -257,6 +257,11 @@ fn strategies(strategies: &[StrategyConfig], batch: &BatchConfig) -> Option<Prob
                     require(false, &field, "Clip(norm: ..) or Clip(value: ..)", found)
                 }
             },
+            StrategyConfig::Recompute(recompute) => {
+                let expected = "one of `every: 1`, `paths: [..]`, `within: bytes` and `elementwise: true`";
+                let choices = recompute.choices();
+                require(choices == 1, &field, expected, format!("{choices} of them"))
+            }
         }
     });
     problems.find_map(|problem| problem)

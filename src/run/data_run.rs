@@ -86,7 +86,7 @@ impl DataRun {
     pub(crate) fn micro_batches(&self) -> usize {
         let strategies = self.strategies.iter().find_map(|strategy| match strategy {
             StrategyConfig::Accumulate(micro_batches) => Some(*micro_batches),
-            StrategyConfig::Amp(_) | StrategyConfig::Clip(_) => None,
+            _ => None,
         });
         self.batch.accumulate.or(strategies).unwrap_or(1)
     }

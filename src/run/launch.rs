@@ -12,7 +12,6 @@ use firebrick_strategies::{Setup, Strategy};
 
 use super::{DataRun, Loaded, ModelConfig, OptimizerConfig, Run, RunError, TaskConfig, TaskData};
 use crate::console::tell;
-use crate::dashboard::Vessel;
 use crate::models::{Gpt, Sampler};
 use crate::output::Output;
 use crate::{Data, Report, Show, TrainError, Trainer, device, memory};
@@ -100,9 +99,11 @@ impl Run {
         if !matches!(self.task, TaskConfig::CausalLm { .. }) {
             return Err(RunError::Task { task: self.task.name() });
         }
-        // Strategies first, on a model of one number: an order that cannot be is found before
-        // anything is read or allocated.
-        self.composed().start(&mut Setup::new(&Vessel::new(&device), &device))?;
+        // Strategies first, on a model of the same parts but hardly a number: an order that cannot
+        // be is found before anything is read or allocated.
+        let ModelConfig::Gpt(config) = &self.model;
+        let skeleton = config.skeleton(&device);
+        self.composed().start(&mut Setup::new(&skeleton, &device))?;
         let Loaded { tokenizer, data, longest_row, .. } = DataRun::from(self).load(&say)?;
         let TaskData::CausalLm(data) = data else {
             return Err(RunError::Task { task: self.task.name() });

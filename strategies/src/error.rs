@@ -62,4 +62,54 @@ pub enum StrategyError {
         /// The name of the missing value.
         value: String,
     },
+    /// A pattern names no part of the model.
+    #[error("{strategy}: {pattern:?} matches no part of the model; among its parts are {paths}")]
+    NoSuchPath {
+        /// The strategy as written.
+        strategy: &'static str,
+        /// The pattern.
+        pattern: String,
+        /// Paths that there are.
+        paths: String,
+    },
+    /// Nothing counts the bytes in use, which this strategy goes by.
+    #[error(
+        "{0} needs to know how much memory is in use, which nothing counts here: make `firebrick::memory::Counting` the program's global allocator, or name what to recompute"
+    )]
+    NothingCounts(&'static str),
+    /// The program has no backend for the host's memory.
+    #[error(
+        "{0} moves tensors to the host, for which this program lacks the CPU backend: build it with `--features cpu`"
+    )]
+    NoHost(&'static str),
+    /// A segment reads a tracked tensor that is not part of its input.
+    #[error(
+        "segment {segment} reads a tensor that carries a gradient but is not part of its input, so the gradient would be lost: make it part of the input that `Pass::segment` is given"
+    )]
+    Captured {
+        /// The segment.
+        segment: String,
+    },
+    /// A segment gives another result when it is run again.
+    #[error(
+        "segment {segment} cannot be recomputed: run again, its result differs by {difference:.1e} of its largest value{hint}; it draws random numbers of its own or keeps a state. Use firebrick's Dropout, or leave this block out of Recompute"
+    )]
+    Irreproducible {
+        /// The segment.
+        segment: String,
+        /// The largest difference, relative to the largest value.
+        difference: f64,
+        /// Modules of the block that may be the reason, or nothing.
+        hint: String,
+    },
+    /// No choice of segments fits the budget.
+    #[error(
+        "Recompute: a budget of {budget} bytes cannot be kept: the inputs of all segments take {needed} bytes. Raise it, make the micro-batch smaller, or move the inputs to the host with `.offloaded()`"
+    )]
+    Budget {
+        /// Bytes that were allowed.
+        budget: usize,
+        /// Bytes that are needed where every segment is recomputed.
+        needed: usize,
+    },
 }

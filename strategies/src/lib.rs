@@ -12,6 +12,10 @@
 //! params.rs      maps over a model's parameters that keep tied parameters tied
 //! pass.rs        one forward pass: its mode, and the segment around each block
 //! draws.rs       where random numbers come from: counters, never a generator with a state
+//! segment/       the segment around each block: the plan for it, and how it is run again
+//! recompute.rs   Recompute: drops a block's activations and computes them again
+//! paths.rs       the paths of a model's parameters and modules
+//! memory.rs      bytes in use: of the process on the CPU, of the device's pool elsewhere
 //! stack.rs       composition: Stack, Identity, Option, Vec and boxed stages
 //! amp.rs         Amp: bf16 replica and activations over an f32 master
 //! accumulate.rs  Accumulate: sums micro-batches into one window
@@ -122,9 +126,13 @@ mod clip;
 mod draws;
 mod error;
 mod grads;
+pub mod memory;
 mod outcome;
 mod params;
 mod pass;
+mod paths;
+mod recompute;
+mod segment;
 mod setup;
 mod stack;
 mod state;
@@ -139,6 +147,9 @@ pub use grads::{GradMap, Grads};
 pub use outcome::{Outcome, SkipReason};
 pub use params::{ParamMap, map_params, relift, tie, tied};
 pub use pass::Pass;
+pub use paths::Paths;
+pub use recompute::{Recompute, Recomputing};
+pub use segment::{Bundle, SegmentPlan, TensorMap};
 pub use setup::Setup;
 pub use stack::{Identity, Stack};
 pub use state::{SavedStates, StageState};

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use burn::module::Module;
-use burn::tensor::{Device, FloatDType};
+use burn::tensor::{Device, FloatDType, Tensor};
 
-use crate::Draws;
+use crate::segment::{Met, recomputed};
+use crate::{Bundle, Draws, SegmentPlan, StrategyError};
 
 /// What a model needs to know of the forward pass that it is in.
 ///
@@ -18,10 +19,13 @@ pub struct Pass {
     device: Device,
     dtype: FloatDType,
     draws: Draws,
+    plan: Arc<SegmentPlan>,
     /// Of the segment that this pass is in; 0 outside all.
     segment: u64,
     /// Segments and places of random numbers met so far, in this segment.
     met: Arc<AtomicU64>,
+    /// Segments met so far, in this segment.
+    segments: Arc<AtomicU64>,
 }
 
 impl Pass {
@@ -32,8 +36,10 @@ impl Pass {
             device: device.clone(),
             dtype: FloatDType::F32,
             draws: Draws::default(),
+            plan: Arc::default(),
             segment: 0,
             met: Arc::default(),
+            segments: Arc::default(),
         }
     }
 
@@ -47,9 +53,15 @@ impl Pass {
         Self { dtype, ..self }
     }
 
-    /// Random numbers come from here. Default: seed 0, epoch 0, and rows counted from 0.
-    pub fn drawing(self, draws: Draws) -> Self {
-        Self { draws, ..self }
+    /// A new pass like this one, whose random numbers come from here. Default: seed 0, epoch 0, and
+    /// rows counted from 0.
+    pub fn drawing(&self, draws: Draws) -> Self {
+        Self { draws, ..self.again() }
+    }
+
+    /// Segments are treated as planned. Default: each is run as it is.
+    pub fn planned(self, plan: Arc<SegmentPlan>) -> Self {
+        Self { plan, ..self }
     }
 
     /// Whether gradients are wanted.
@@ -99,15 +111,40 @@ impl Pass {
     /// ```
     pub fn segment<B, X, Y, F>(&self, block: &B, input: X, run: F) -> Y
     where
-        B: Module,
-        X: Clone + Send + 'static,
+        B: Module + 'static,
+        X: Bundle,
+        Y: Bundle,
         F: Fn(&B, X, &Pass) -> Y + Send + Sync + 'static,
     {
-        run(block, input, &self.inside(self.next_site()))
+        let index = self.segments.fetch_add(1, Relaxed) as usize;
+        let met = Met { id: self.next_site(), index, outermost: self.segment == 0 };
+        let inside = Self { segment: met.id, ..self.again() };
+        match self.training.then(|| self.plan.recomputed(block, &input, met)).flatten() {
+            Some(segment) => recomputed(block, input, run, inside, segment),
+            None => run(block, input, &inside),
+        }
     }
 
-    /// The pass inside a segment.
-    fn inside(&self, segment: u64) -> Self {
-        Self { segment, met: Arc::default(), ..self.clone() }
+    /// What a segment of this pass did that makes its gradients useless, once. Whoever ran the
+    /// backward pass asks before it uses them.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`SegmentPlan::check`].
+    pub fn check(&self) -> Result<(), StrategyError> {
+        self.plan.check()
+    }
+
+    /// The same pass, with nothing met yet.
+    pub(crate) fn again(&self) -> Self {
+        Self { met: Arc::default(), segments: Arc::default(), ..self.clone() }
+    }
+
+    /// A tensor outside autodiff, as a constant of this pass.
+    pub(crate) fn lift<const D: usize>(&self, value: Tensor<D>) -> Tensor<D> {
+        match self.device.gradient_checkpointing_strategy() {
+            None => value,
+            Some(strategy) => Tensor::from_inner(value).with_gradient_checkpointing_strategy(strategy),
+        }
     }
 }

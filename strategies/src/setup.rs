@@ -1,8 +1,11 @@
 //! What a strategy sees when it starts.
 
+use std::sync::Arc;
+
+use burn::module::Module;
 use burn::tensor::{Device, FloatDType};
 
-use crate::StrategyError;
+use crate::{Pass, SegmentPlan, StrategyError};
 
 /// The model, the device, and what the strategies written so far do to the gradients.
 ///
@@ -15,12 +18,17 @@ pub struct Setup<'a, M> {
     window: Option<usize>,
     replica: Option<FloatDType>,
     whole_window: Option<&'static str>,
+    segments: SegmentPlan,
 }
 
 impl<'a, M> Setup<'a, M> {
     /// Nothing composed yet.
-    pub fn new(model: &'a M, device: &'a Device) -> Self {
-        Self { model, device, window: None, replica: None, whole_window: None }
+    pub fn new(model: &'a M, device: &'a Device) -> Self
+    where
+        M: Module,
+    {
+        let segments = SegmentPlan::of(model);
+        Self { model, device, window: None, replica: None, whole_window: None, segments }
     }
 
     /// The model as the user gave it.
@@ -41,6 +49,28 @@ impl<'a, M> Setup<'a, M> {
     /// The dtype of the replica where it is not the master's.
     pub fn replica(&self) -> Option<FloatDType> {
         self.replica
+    }
+
+    /// What is decided so far about the segments of the model.
+    pub fn segments(&self) -> &SegmentPlan {
+        &self.segments
+    }
+
+    pub(crate) fn segments_mut(&mut self) -> &mut SegmentPlan {
+        &mut self.segments
+    }
+
+    /// A training pass as all strategies together want it, once they have started.
+    pub fn into_pass(self) -> Pass {
+        let device = match self.segments.is_elementwise() {
+            true => self.device.clone().gradient_checkpointing(),
+            false => self.device.clone(),
+        };
+        let pass = Pass::train(&device).planned(Arc::new(self.segments));
+        match self.replica {
+            Some(dtype) => pass.computing_in(dtype),
+            None => pass,
+        }
     }
 
     /// Declares that `strategy` sums `micro_batches` into one window.

@@ -16,11 +16,11 @@ static PEAK: AtomicUsize = AtomicUsize::new(0);
 ///
 /// ```
 /// #[global_allocator]
-/// static ALLOCATOR: firebrick::memory::Counting = firebrick::memory::Counting;
+/// static ALLOCATOR: firebrick_strategies::memory::Counting = firebrick_strategies::memory::Counting;
 ///
-/// let before = firebrick::memory::Usage::of_process().unwrap();
+/// let before = firebrick_strategies::memory::Usage::of_process().unwrap();
 /// let megabyte = vec![1u8; 1 << 20];
-/// let after = firebrick::memory::Usage::of_process().unwrap();
+/// let after = firebrick_strategies::memory::Usage::of_process().unwrap();
 /// assert!(after.live >= before.live + megabyte.len());
 /// ```
 #[derive(Debug)]
@@ -101,7 +101,7 @@ impl Usage {
 }
 
 /// Bytes of memory that the machine has, where the system tells.
-pub(crate) fn of_machine() -> Option<u64> {
+pub fn of_machine() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kilobytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;

@@ -1,0 +1,192 @@
+//! Activation recompute: less memory for one more forward pass.
+
+use burn::module::{Module, ParamId};
+use burn::tensor::{Device, GradientCheckpointingStrategy, Tensor};
+use glob::Pattern;
+
+use crate::memory::Usage;
+use crate::segment::Which;
+use crate::{ParamMap, Setup, Stage, Strategy, StrategyError, map_params};
+
+/// Drops what a block computes in the forward pass and computes it again in the backward pass.
+///
+/// The unit is the [segment](crate::Pass::segment) that a model opens around each of its blocks: of
+/// a recomputed segment only the inputs are kept. The gradients are those of the plain run, to the
+/// bit on the CPU: the same operations run on the same numbers, dropout included. Only a tensor or a
+/// parameter that is read both in a segment and elsewhere has its terms summed in another order.
+///
+/// With `n` equal segments whose operations save `a` bytes each and whose input is `i` bytes:
+///
+/// | recipe | activations held | extra work |
+/// |---|---|---|
+/// | none | `n·a` | none |
+/// | [`every_block()`](Self::every_block) | `n·i + a` | one forward pass |
+/// | [`every(2)`](Self::every) | `n·a/2 + n·i/2 + a` | half a forward pass |
+/// | [`within(bytes)`](Self::within) | at most `bytes`, and `a` | as little as fits |
+/// | [`every_block().offloaded()`](Self::offloaded) | `a`; `n·i` on the host | one forward pass, `n·i` moved twice |
+/// | [`elementwise()`](Self::elementwise) | the inputs of matrix products | the operations between them |
+///
+/// A forward pass is about a third of a step, so recomputing everything takes about 4/3 of the time
+/// (Chen et al., 2016, arXiv:1604.06174).
+///
+/// A block whose result is not a function of its inputs, its parameters and the pass cannot be
+/// re-run: one with Burn's `Dropout`, say, or with batch normalisation. The first backward pass
+/// compares both results and ends the run with an error that names the block;
+/// [`Dropout`](crate::Dropout) drops the same elements again.
+///
+/// ```
+/// use burn::{nn::{Linear, LinearConfig}, tensor::{Device, Tensor}};
+/// use firebrick_strategies::{Pass, Recompute, Setup, Strategy};
+///
+/// let device = Device::flex().autodiff();
+/// let blocks: Vec<Linear> = (0..3).map(|_| LinearConfig::new(8, 8).init(&device)).collect();
+/// let gradient = |pass: &Pass| {
+///     let x = Tensor::<2>::ones([4, 8], &device);
+///     let run = |block: &Linear, x: Tensor<2>, _: &Pass| block.forward(x).tanh();
+///     let y = blocks.iter().fold(x, |x, block| pass.segment(block, x, run));
+///     let grads = y.sum().backward();
+///     blocks[0].weight.grad(&grads).unwrap().into_data()
+/// };
+///
+/// let mut setup = Setup::new(&blocks, &device);
+/// Recompute::every_block().start(&mut setup)?;
+/// let pass = setup.into_pass();
+/// assert_eq!(gradient(&pass), gradient(&Pass::train(&device)));
+/// # Ok::<(), firebrick_strategies::StrategyError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recompute {
+    recipe: Recipe,
+    offloaded: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Recipe {
+    Every(usize),
+    Paths(Vec<String>),
+    Within(usize),
+    Elementwise,
+}
+
+impl Recompute {
+    fn new(recipe: Recipe) -> Self {
+        Self { recipe, offloaded: false }
+    }
+
+    /// Recomputes every segment.
+    pub fn every_block() -> Self {
+        Self::every(1)
+    }
+
+    /// Recomputes the first segment of every `count`: all with 1, every other with 2.
+    pub fn every(count: usize) -> Self {
+        Self::new(Recipe::Every(count))
+    }
+
+    /// Recomputes the segments whose block is at one of these paths of the model; `*` and `?` stand
+    /// for any characters, as in `blocks.*`.
+    pub fn paths<T: Into<String>>(paths: impl IntoIterator<Item = T>) -> Self {
+        Self::new(Recipe::Paths(paths.into_iter().map(Into::into).collect()))
+    }
+
+    /// Recomputes as few segments as let all of them together hold at most `bytes` from the forward
+    /// to the backward pass.
+    ///
+    /// The segments are measured while training: in the first backward pass, and whenever one is
+    /// given a larger input than before; until then it is recomputed. What stands outside of
+    /// segments, embeddings and the logits say, comes on top.
+    pub fn within(bytes: usize) -> Self {
+        Self::new(Recipe::Within(bytes))
+    }
+
+    /// Burn's own scheme: keeps what matrix products read, and recomputes the element-wise
+    /// operations between them. It needs no segments.
+    pub fn elementwise() -> Self {
+        Self::new(Recipe::Elementwise)
+    }
+
+    /// Moves the kept inputs to the host's memory, and back when their segment is re-run.
+    pub fn offloaded(self) -> Self {
+        Self { offloaded: true, ..self }
+    }
+
+    fn check(&self) -> Result<(), StrategyError> {
+        let (setting, expected, found) = match &self.recipe {
+            Recipe::Every(0) => ("every", "at least 1", "0".into()),
+            Recipe::Paths(paths) if paths.is_empty() => ("paths", "at least one path", "none".into()),
+            Recipe::Within(0) => ("the budget", "at least 1 byte", "0".into()),
+            Recipe::Elementwise if self.offloaded => {
+                ("offloaded", "left out with elementwise, which keeps no inputs of blocks", "given".into())
+            }
+            _ => return Ok(()),
+        };
+        Err(StrategyError::Setting { strategy: "Recompute", setting, expected, found })
+    }
+}
+
+impl<M: Module> Strategy<M> for Recompute {
+    type Stage = Recomputing;
+
+    fn start(&self, setup: &mut Setup<M>) -> Result<Recomputing, StrategyError> {
+        self.check()?;
+        if setup.segments().is_decided() {
+            return Err(StrategyError::Twice("Recompute"));
+        }
+        let which = match &self.recipe {
+            Recipe::Elementwise => {
+                setup.segments_mut().recompute_elementwise();
+                return Ok(Recomputing { elementwise: true });
+            }
+            Recipe::Every(count) => Which::Every(*count),
+            Recipe::Paths(paths) => Which::Paths(patterns(paths, setup)?),
+            Recipe::Within(_) if Usage::of(setup.device()).is_none() => {
+                return Err(StrategyError::NothingCounts("Recompute::within"));
+            }
+            Recipe::Within(bytes) => Which::within(*bytes),
+        };
+        let host = if self.offloaded { Some(host()?) } else { None };
+        setup.segments_mut().recompute(which, host);
+        Ok(Recomputing { elementwise: false })
+    }
+}
+
+/// The host's memory, as a device.
+fn host() -> Result<Device, StrategyError> {
+    #[cfg(feature = "flex")]
+    return Ok(Device::flex());
+    #[cfg(not(feature = "flex"))]
+    Err(StrategyError::NoHost("Recompute"))
+}
+
+fn patterns<M>(paths: &[String], setup: &Setup<M>) -> Result<Vec<Pattern>, StrategyError> {
+    let known = setup.segments().paths();
+    paths.iter().map(|path| known.module_pattern("Recompute", path)).collect()
+}
+
+/// [`Recompute`] at work: nothing meets the gradients.
+#[derive(Debug)]
+pub struct Recomputing {
+    elementwise: bool,
+}
+
+impl<M: Module> Stage<M> for Recomputing {
+    fn name(&self) -> &'static str {
+        "Recompute"
+    }
+
+    fn own(&mut self, model: M) -> M {
+        if self.elementwise { map_params(model, &mut Balanced) } else { model }
+    }
+}
+
+/// Burn reads its scheme from the tensors, so the parameters carry it.
+struct Balanced;
+
+impl ParamMap for Balanced {
+    fn map<const D: usize>(&mut self, _: ParamId, value: Tensor<D>) -> Tensor<D> {
+        let required = value.is_require_grad();
+        let leaf = Tensor::from_inner(value.inner());
+        let leaf = leaf.with_gradient_checkpointing_strategy(GradientCheckpointingStrategy::Balanced);
+        leaf.set_require_grad(required)
+    }
+}

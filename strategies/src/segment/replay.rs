@@ -1,0 +1,394 @@
+//! A segment that keeps its inputs only, and is run again in the backward pass.
+//!
+//! Chen et al., *Training Deep Nets with Sublinear Memory Cost*, 2016 (arXiv:1604.06174).
+//!
+//! The outer backward pass holds the lock of its graph, so the block is run again on leaves of its
+//! own, in a graph of its own, and what is found there is handed to the outer graph by hooks:
+//!
+//! ```text
+//! token -- join(input 1) -- join(input 2) -- join(parameter 1) -- ... -- graft(output 1)
+//!                                                                     \- graft(output 2)
+//! ```
+//!
+//! Backward, each graft puts the gradient of its output aside. The last join, which comes after all
+//! of them, runs the block again; and each join takes its own gradient from what that found.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use burn::backend::DispatchTensor;
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::tensor::{Bool, Device, Gradients, Int, Tensor};
+
+use super::graft::{graft, join};
+use super::plan::Segment;
+use super::{Bundle, TensorMap};
+use crate::{ParamMap, Pass, map_params};
+
+/// Runs `run` on `block` and `input`, and keeps `input` alone for the backward pass.
+pub(crate) fn recomputed<B, X, Y, F>(block: &B, input: X, run: F, pass: Pass, segment: Segment) -> Y
+where
+    B: Module + 'static,
+    X: Bundle,
+    Y: Bundle,
+    F: Fn(&B, X, &Pass) -> Y + Send + Sync + 'static,
+{
+    let mut wanted = Wanted::default();
+    let input = input.map_tensors(&mut wanted);
+    block.visit(&mut wanted);
+    if wanted.is_empty() {
+        return run(block, input, &pass);
+    }
+    // Outside autodiff: nothing that is computed on the way is kept.
+    let copy = map_params(block.clone(), &mut Inner);
+    let plain_input = input.clone().map_tensors(&mut Inner);
+    let output = run(&copy, plain_input.clone(), &pass);
+    let mut of_output = Wanted::default();
+    let output = output.map_tensors(&mut of_output);
+    if !of_output.is_empty() {
+        segment.captures();
+        return output;
+    }
+    let output = output.map_tensors(&mut Inner);
+    let kept = match segment.host() {
+        None => plain_input,
+        Some(host) => plain_input.map_tensors(&mut Move(host.clone())),
+    };
+    let token = Tensor::zeros([1], pass.device());
+    let replay = Arc::new(Replay {
+        output_grads: Mutex::new(vec![None; of_output.inputs.len()]),
+        work: Mutex::new(Some(Work {
+            witness: segment.unverified().then(|| output.clone()),
+            block: copy,
+            input: kept,
+            run,
+            pass: pass.again(),
+            wanted: wanted.clone(),
+            segment,
+        })),
+        found: Mutex::new(None),
+    });
+    let mut joined = Joined { token, inputs: 0, wanted, gradient: of_input(&replay) };
+    input.map_tensors(&mut joined);
+    block.visit(&mut joined);
+    output.map_tensors(&mut Grafted { token: joined.token, outputs: 0, put: put_aside(&replay), pass: &pass })
+}
+
+/// A segment between its forward and its backward pass.
+struct Replay<B, X, Y, F> {
+    output_grads: Mutex<Vec<Option<DispatchTensor>>>,
+    work: Mutex<Option<Work<B, X, Y, F>>>,
+    found: Mutex<Option<Found>>,
+}
+
+/// What it takes to run the segment again.
+struct Work<B, X, Y, F> {
+    /// Outside autodiff, as is `input`.
+    block: B,
+    input: X,
+    run: F,
+    pass: Pass,
+    wanted: Wanted,
+    segment: Segment,
+    /// What the forward pass returned, where the re-run is to be held to it.
+    witness: Option<Y>,
+}
+
+/// The gradients of the inputs, by their place, and of the parameters.
+struct Found {
+    inputs: Vec<Option<DispatchTensor>>,
+    parameters: HashMap<ParamId, DispatchTensor>,
+}
+
+/// Whose gradient it is.
+#[derive(Clone, Copy)]
+enum Of {
+    Input(usize),
+    Parameter(ParamId),
+}
+
+type GradientOf = Arc<dyn Fn(Of) -> Option<DispatchTensor> + Send + Sync>;
+type PutAside = Arc<dyn Fn(usize, DispatchTensor) + Send + Sync>;
+
+fn of_input<B, X, Y, F>(replay: &Arc<Replay<B, X, Y, F>>) -> GradientOf
+where
+    B: Module + 'static,
+    X: Bundle,
+    Y: Bundle,
+    F: Fn(&B, X, &Pass) -> Y + Send + Sync + 'static,
+{
+    let replay = replay.clone();
+    Arc::new(move |of| replay.gradient(of))
+}
+
+fn put_aside<B, X, Y, F>(replay: &Arc<Replay<B, X, Y, F>>) -> PutAside
+where
+    B: Module + 'static,
+    X: Bundle,
+    Y: Bundle,
+    F: Send + Sync + 'static,
+{
+    let replay = replay.clone();
+    Arc::new(move |output, grad| lock(&replay.output_grads)[output] = Some(grad))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<B, X, Y, F> Replay<B, X, Y, F>
+where
+    B: Module + 'static,
+    X: Bundle,
+    Y: Bundle,
+    F: Fn(&B, X, &Pass) -> Y,
+{
+    fn gradient(&self, of: Of) -> Option<DispatchTensor> {
+        let mut found = lock(&self.found);
+        let found = found.get_or_insert_with(|| self.run_again());
+        match of {
+            Of::Input(place) => found.inputs[place].take(),
+            Of::Parameter(id) => found.parameters.remove(&id),
+        }
+    }
+
+    fn run_again(&self) -> Found {
+        let work = lock(&self.work).take().expect("Burn runs each step of a backward pass once");
+        let Work { block, input, run, pass, wanted, segment, witness } = work;
+        let input = match segment.host() {
+            None => input,
+            Some(_) => input.map_tensors(&mut Move(pass.device().clone().inner())),
+        };
+        let mut leaves = Leaves { wanted: &wanted, pass: &pass, inputs: Vec::new(), parameters: Vec::new() };
+        let input_bytes = bytes_of(&input);
+        let block = map_params(block, &mut leaves);
+        let input = input.map_tensors(&mut leaves);
+        let (inputs, parameters) = (leaves.inputs, leaves.parameters);
+        let meter = segment.meter(input_bytes, pass.device());
+        let output = run(&block, input, &pass);
+        meter.read();
+        if let Some(witness) = witness {
+            segment.verify(&block, witness, output.clone());
+        }
+        let grads = std::mem::take(&mut *lock(&self.output_grads));
+        let mut roots = Roots { grads: grads.into_iter(), pass: &pass, sum: None };
+        output.map_tensors(&mut roots);
+        let Some(root) = roots.sum else {
+            return Found { inputs: vec![None; inputs.len()], parameters: HashMap::new() };
+        };
+        let mut grads = root.backward();
+        Found {
+            inputs: inputs.into_iter().map(|leaf| leaf.and_then(|leaf| leaf(&mut grads))).collect(),
+            parameters: parameters
+                .into_iter()
+                .filter_map(|(id, leaf)| Some((id, leaf(&mut grads)?)))
+                .collect(),
+        }
+    }
+}
+
+/// Which inputs and parameters want a gradient.
+#[derive(Clone, Default)]
+struct Wanted {
+    inputs: Vec<bool>,
+    parameters: Vec<ParamId>,
+}
+
+impl Wanted {
+    fn is_empty(&self) -> bool {
+        self.parameters.is_empty() && !self.inputs.contains(&true)
+    }
+}
+
+impl TensorMap for Wanted {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        self.inputs.push(tensor.is_tracked());
+        tensor
+    }
+}
+
+impl ModuleVisitor for Wanted {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        // A tied parameter stands in the block twice, and has one gradient.
+        if param.base().is_tracked() && !self.parameters.contains(&param.id) {
+            self.parameters.push(param.id);
+        }
+    }
+}
+
+/// Takes tensors out of autodiff.
+struct Inner;
+
+impl TensorMap for Inner {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        tensor.inner()
+    }
+
+    fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+        tensor.inner()
+    }
+
+    fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+        tensor.inner()
+    }
+}
+
+impl ParamMap for Inner {
+    fn map<const D: usize>(&mut self, _: ParamId, value: Tensor<D>) -> Tensor<D> {
+        value.inner()
+    }
+}
+
+/// Moves tensors to a device.
+struct Move(Device);
+
+impl TensorMap for Move {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        tensor.to_device(&self.0)
+    }
+
+    fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+        tensor.to_device(&self.0)
+    }
+
+    fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+        tensor.to_device(&self.0)
+    }
+}
+
+type Leaf = Box<dyn FnOnce(&mut Gradients) -> Option<DispatchTensor>>;
+
+/// Makes leaves of what wants a gradient, and remembers where to find it.
+struct Leaves<'a> {
+    wanted: &'a Wanted,
+    pass: &'a Pass,
+    inputs: Vec<Option<Leaf>>,
+    parameters: Vec<(ParamId, Leaf)>,
+}
+
+impl Leaves<'_> {
+    fn leaf<const D: usize>(&self, value: Tensor<D>, wanted: bool) -> (Tensor<D>, Option<Leaf>) {
+        let leaf = self.pass.lift(value).set_require_grad(wanted);
+        let found = leaf.clone();
+        let of_leaf = move |grads: &mut Gradients| found.grad_remove(grads).map(Tensor::into_dispatch);
+        (leaf, wanted.then(|| Box::new(of_leaf) as Leaf))
+    }
+}
+
+impl TensorMap for Leaves<'_> {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        let (tensor, leaf) = self.leaf(tensor, self.wanted.inputs[self.inputs.len()]);
+        self.inputs.push(leaf);
+        tensor
+    }
+}
+
+impl ParamMap for Leaves<'_> {
+    fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D> {
+        let (value, leaf) = self.leaf(value, self.wanted.parameters.contains(&id));
+        self.parameters.extend(leaf.map(|leaf| (id, leaf)));
+        value
+    }
+}
+
+/// Joins the inputs and parameters that want a gradient to the token.
+struct Joined {
+    token: Tensor<1>,
+    inputs: usize,
+    wanted: Wanted,
+    gradient: GradientOf,
+}
+
+impl Joined {
+    fn join<const D: usize>(&mut self, tensor: Tensor<D>, of: Of) {
+        let gradient = self.gradient.clone();
+        let (shape, dtype, device) = (tensor.shape(), tensor.dtype(), tensor.device().inner());
+        // A leaf that nothing reads has no gradient, as in Burn; anything else waits for one.
+        let is_leaf = tensor.is_require_grad();
+        let found = move || match gradient(of) {
+            Some(grad) => Some(Tensor::from_dispatch(grad)),
+            None if is_leaf => None,
+            None => Some(Tensor::zeros(shape.clone(), (&device, dtype))),
+        };
+        self.token = join(self.token.clone(), tensor, found);
+    }
+}
+
+impl TensorMap for Joined {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        let place = self.inputs;
+        self.inputs += 1;
+        if self.wanted.inputs[place] {
+            self.join(tensor.clone(), Of::Input(place));
+        }
+        tensor
+    }
+}
+
+impl ModuleVisitor for Joined {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let before = self.wanted.parameters.len();
+        self.wanted.parameters.retain(|id| *id != param.id);
+        if self.wanted.parameters.len() < before {
+            self.join(param.base(), Of::Parameter(param.id));
+        }
+    }
+}
+
+/// Makes outputs of values: computed, for Burn, from the token.
+struct Grafted<'a> {
+    token: Tensor<1>,
+    outputs: usize,
+    put: PutAside,
+    pass: &'a Pass,
+}
+
+impl TensorMap for Grafted<'_> {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        let (put, place) = (self.put.clone(), self.outputs);
+        self.outputs += 1;
+        let zero = self.token.clone().inner();
+        let value = self.pass.lift(tensor);
+        graft(self.token.clone(), value, move |grad: Tensor<D>| {
+            put(place, grad.into_dispatch());
+            zero.clone()
+        })
+    }
+}
+
+/// The sum of scalars whose gradients are the outputs' given gradients.
+struct Roots<'a> {
+    grads: std::vec::IntoIter<Option<DispatchTensor>>,
+    pass: &'a Pass,
+    sum: Option<Tensor<1>>,
+}
+
+impl TensorMap for Roots<'_> {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        if let Some(grad) = self.grads.next().flatten()
+            && tensor.is_tracked()
+        {
+            let grad = Tensor::<D>::from_dispatch(grad);
+            let root = graft(tensor.clone(), Tensor::zeros([1], self.pass.device()), move |_| grad.clone());
+            self.sum = Some(match self.sum.take() {
+                None => root,
+                Some(sum) => sum + root,
+            });
+        }
+        tensor
+    }
+}
+
+/// Bytes of the float tensors of a bundle.
+pub(super) fn bytes_of<X: Bundle>(bundle: &X) -> usize {
+    struct Bytes(usize);
+    impl TensorMap for Bytes {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            self.0 += tensor.shape().num_elements() * tensor.dtype().size();
+            tensor
+        }
+    }
+    let mut bytes = Bytes(0);
+    bundle.clone().map_tensors(&mut bytes);
+    bytes.0
+}

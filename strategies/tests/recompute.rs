@@ -1,0 +1,433 @@
+//! Recomputed segments against the same segments run plainly.
+
+use std::sync::Mutex;
+
+use burn::module::Module;
+use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
+use burn::optim::GradientsParams;
+use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, TensorData};
+use firebrick_strategies::memory::{Counting, Usage};
+use firebrick_strategies::{
+    Amp, ParamMap, Pass, Paths, Recompute, Setup, Stack, Stage, Strategy, StrategyError, map_params, relift,
+};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// The allocator counts the whole process, so tests that measure, and those beside them, take turns.
+static ALONE: Mutex<()> = Mutex::new(());
+
+#[derive(Module, Debug)]
+struct Block {
+    wide: Linear,
+    narrow: Linear,
+    dropout: Dropout,
+}
+
+#[derive(Module, Debug)]
+struct Model {
+    blocks: Vec<Block>,
+}
+
+const WIDTH: usize = 16;
+
+impl Block {
+    fn new(dropout: f64, device: &Device) -> Self {
+        Self {
+            wide: LinearConfig::new(WIDTH, 3 * WIDTH).init(device),
+            narrow: LinearConfig::new(3 * WIDTH, WIDTH).init(device),
+            dropout: DropoutConfig::new(dropout).init(),
+        }
+    }
+
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        let hidden = self.wide.forward(x.clone()).tanh();
+        x + self.dropout.forward(self.narrow.forward(hidden)).sin()
+    }
+}
+
+impl Model {
+    fn new(blocks: usize, dropout: f64, device: &Device) -> Self {
+        let model = Self { blocks: (0..blocks).map(|_| Block::new(dropout, device)).collect() };
+        map_params(model, &mut Waves(0.0))
+    }
+
+    fn forward(&self, x: Tensor<2>, pass: &Pass) -> Tensor<2> {
+        let run = |block: &Block, x: Tensor<2>, _: &Pass| block.forward(x);
+        self.blocks.iter().fold(x, |x, block| pass.segment(block, x, run))
+    }
+}
+
+/// Values that look drawn, from no generator.
+struct Waves(f64);
+
+impl ParamMap for Waves {
+    fn map<const D: usize>(&mut self, _: burn::module::ParamId, value: Tensor<D>) -> Tensor<D> {
+        self.0 += 0.7;
+        let shape = value.shape();
+        relift(waves(shape.num_elements(), self.0, &value.device().inner()).reshape(shape), &value)
+    }
+}
+
+fn waves(count: usize, phase: f64, device: &Device) -> Tensor<1> {
+    let values: Vec<f32> = (0..count).map(|i| ((i as f64 * 1.7 + phase).sin() * 0.4) as f32).collect();
+    Tensor::from_data(TensorData::new(values, [count]), device)
+}
+
+fn device() -> Device {
+    Device::flex().autodiff()
+}
+
+fn input(rows: usize, device: &Device) -> Tensor<2> {
+    waves(rows * WIDTH, 0.1, device).reshape([rows, WIDTH])
+}
+
+/// A training pass under these strategies.
+fn pass<M: Module>(model: &M, strategy: &impl Strategy<M>) -> Pass {
+    let device = device();
+    let mut setup = Setup::new(model, &device);
+    strategy.start(&mut setup).unwrap();
+    setup.into_pass()
+}
+
+fn plain() -> Pass {
+    Pass::train(&device())
+}
+
+/// All gradients of a model, in the order of its parameters; `None` for those that have none.
+fn gradients<M: Module>(model: &M, loss: Tensor<1>) -> Vec<Option<Vec<f32>>> {
+    struct Read(GradientsParams, Vec<Option<Vec<f32>>>);
+    impl burn::module::ModuleVisitor for Read {
+        fn visit_float<const D: usize>(&mut self, param: &burn::module::Param<Tensor<D>>) {
+            let grad = self.0.get::<D>(param.id);
+            self.1.push(grad.map(|grad| grad.into_data().iter().collect()));
+        }
+    }
+    let mut read = Read(GradientsParams::from_grads(loss.backward(), model), Vec::new());
+    model.visit(&mut read);
+    read.1
+}
+
+fn every_recipe() -> Vec<Recompute> {
+    vec![
+        Recompute::every_block(),
+        Recompute::every(2),
+        Recompute::every_block().offloaded(),
+        Recompute::paths(["blocks.1", "blocks.3"]),
+        Recompute::within(1 << 30),
+        Recompute::within(100_000),
+    ]
+}
+
+#[test]
+fn gradients_equal_the_plain_runs_to_the_bit() {
+    let _alone = ALONE.lock();
+    let model = Model::new(4, 0.0, &device());
+    let x = input(5, &device());
+    let loss = |pass: &Pass| model.forward(x.clone(), pass).square().sum();
+    let expected = gradients(&model, loss(&plain()));
+    assert!(expected.iter().all(|grad| grad.as_ref().is_some_and(|grad| grad.iter().any(|x| *x != 0.0))));
+    for recipe in every_recipe() {
+        let pass = pass(&model, &recipe);
+        // Twice: a budget is measured in the first pass and kept in the second.
+        for _ in 0..2 {
+            let found = gradients(&model, loss(&pass.drawing(pass.draws())));
+            assert_eq!(found, expected, "{recipe:?}");
+            pass.check().unwrap();
+        }
+    }
+}
+
+#[test]
+fn the_gradient_of_the_input_arrives_too() {
+    let _alone = ALONE.lock();
+    let model = Model::new(3, 0.0, &device());
+    let of_input = |pass: &Pass| {
+        let x = input(5, &device()).require_grad();
+        // Not a leaf where it enters the first segment, and read outside of it as well.
+        let entering = x.clone() * 2.0;
+        let y = model.forward(entering.clone(), pass) + entering;
+        x.grad(&y.square().sum().backward()).unwrap().into_data()
+    };
+    let expected = of_input(&plain());
+    let found = of_input(&pass(&model, &Recompute::every_block()));
+    // The same three terms, summed in another order: those of the segment first.
+    for (found, expected) in found.iter::<f32>().zip(expected.iter::<f32>()) {
+        assert!((found - expected).abs() <= 1e-6 * expected.abs().max(1.0), "{found} {expected}");
+    }
+}
+
+#[test]
+fn frozen_parameters_have_no_gradient_and_hinder_none() {
+    let _alone = ALONE.lock();
+    let mut model = Model::new(3, 0.0, &device());
+    model.blocks[1] = model.blocks[1].clone().no_grad();
+    model.blocks[2].wide = model.blocks[2].wide.clone().no_grad();
+    let loss = |pass: &Pass| model.forward(input(5, &device()), pass).square().sum();
+    let expected = gradients(&model, loss(&plain()));
+    assert_eq!(expected.iter().filter(|grad| grad.is_none()).count(), 6);
+    assert_eq!(gradients(&model, loss(&pass(&model, &Recompute::every_block()))), expected);
+
+    // Nothing to learn in the first block, from which on data alone flows.
+    model.blocks[0] = model.blocks[0].clone().no_grad();
+    let loss = |pass: &Pass| model.forward(input(5, &device()), pass).square().sum();
+    let expected = gradients(&model, loss(&plain()));
+    assert_eq!(gradients(&model, loss(&pass(&model, &Recompute::every_block()))), expected);
+}
+
+#[test]
+fn tied_parameters_gather_the_gradients_of_all_their_places() {
+    let _alone = ALONE.lock();
+    let mut model = Model::new(3, 0.0, &device());
+    // One block at two places, and one weight twice in a block.
+    model.blocks[2] = model.blocks[0].clone();
+    let block = &mut model.blocks[1];
+    block.wide = LinearConfig::new(WIDTH, WIDTH).init(&device());
+    block.narrow = block.wide.clone();
+    let loss = |pass: &Pass| {
+        let y = model.forward(input(5, &device()), pass);
+        // And read outside of any segment.
+        (y.square().sum() + model.blocks[0].wide.weight.val().square().sum()).reshape([1])
+    };
+    let expected = gradients(&model, loss(&plain()));
+    let found = gradients(&model, loss(&pass(&model, &Recompute::every_block())));
+    for (found, expected) in found.iter().flatten().zip(expected.iter().flatten()) {
+        // The same sums, perhaps in another order.
+        for (found, expected) in found.iter().zip(expected) {
+            assert!((found - expected).abs() <= 1e-5 * expected.abs().max(1.0), "{found} {expected}");
+        }
+    }
+}
+
+#[derive(Module, Debug)]
+struct Decoder {
+    block: Block,
+    memory: Linear,
+}
+
+type Mixed = (Tensor<2>, (Tensor<3>, Option<Tensor<1, Int>>), Vec<Tensor<2, Bool>>);
+
+#[test]
+fn several_inputs_and_outputs_of_any_kind() {
+    let _alone = ALONE.lock();
+    let device = device();
+    let decoder =
+        Decoder { block: Block::new(0.0, &device), memory: LinearConfig::new(WIDTH, WIDTH).init(&device) };
+    let decoder = map_params(decoder, &mut Waves(3.0));
+    let run = |decoder: &Decoder, (x, (memory, places), masks): Mixed, _: &Pass| {
+        let memory = decoder.memory.forward(memory.mean_dim(0).squeeze_dim::<2>(0));
+        let picked = memory.clone().select(0, places.unwrap());
+        let y = decoder.block.forward(x).mask_fill(masks[0].clone(), 0.0);
+        (y.clone() + picked, vec![memory.clone()], Some(memory.sum()), y.greater_elem(0.0))
+    };
+    let all = |pass: &Pass, use_all: bool| {
+        let x = input(5, &device).require_grad();
+        let encoded = input(4 * 7, &device).reshape([4, 7, WIDTH]).require_grad();
+        let places = Tensor::<1, Int>::from_data([0, 6, 2, 2, 1], &device);
+        let mask = Tensor::<1, Int>::arange(0..5 * WIDTH as i64, &device).reshape([5, WIDTH]).equal_elem(7);
+        let input = (x.clone(), (encoded.clone(), Some(places)), vec![mask]);
+        let (a, b, c, d) = pass.segment(&decoder, input, run);
+        let loss = (a.square() * d.float()).sum();
+        let loss = match use_all {
+            true => loss + b[0].clone().sin().sum() + c.unwrap().square(),
+            false => loss,
+        };
+        let grads = loss.clone().backward();
+        let read = |grad: Option<TensorData>| grad.unwrap();
+        let of_inputs =
+            [read(x.grad(&grads).map(|g| g.into_data())), read(encoded.grad(&grads).map(|g| g.into_data()))];
+        let weights = [&decoder.memory, &decoder.block.wide]
+            .map(|linear| linear.weight.grad(&grads).unwrap().into_data());
+        (of_inputs, weights)
+    };
+    let recomputed = pass(&decoder, &Recompute::every_block());
+    for use_all in [true, false] {
+        assert_eq!(all(&recomputed, use_all), all(&plain(), use_all), "all outputs are read: {use_all}");
+    }
+    recomputed.check().unwrap();
+}
+
+#[test]
+fn nested_segments() {
+    let _alone = ALONE.lock();
+    let model = Model::new(4, 0.0, &device());
+    let whole = |pass: &Pass| {
+        let run = |model: &Model, x: Tensor<2>, pass: &Pass| model.forward(x, pass);
+        let y = pass.segment(&model, input(5, &device()), run);
+        pass.segment(&model, y, run).square().sum()
+    };
+    let expected = gradients(&model, whole(&plain()));
+    for recipe in [
+        Recompute::every_block(),
+        Recompute::every(2),
+        Recompute::within(1000),
+        Recompute::paths(["blocks.2"]),
+    ] {
+        let pass = pass(&model, &recipe);
+        assert_eq!(gradients(&model, whole(&pass)), expected, "{recipe:?}");
+        pass.check().unwrap();
+    }
+}
+
+#[test]
+fn under_burns_element_wise_scheme_and_in_half_precision() {
+    let _alone = ALONE.lock();
+    let model = Model::new(3, 0.0, &device());
+    let device = device();
+    let run = |strategy: &dyn Fn(&mut Setup<Model>) -> Box<dyn Stage<Model>>, half: bool| {
+        let mut setup = Setup::new(&model, &device);
+        let mut stage = strategy(&mut setup);
+        let pass = setup.into_pass();
+        let master = stage.own(model.clone());
+        let replica = stage.publish(master);
+        let x = input(5, pass.device());
+        let x = if half { x.cast(FloatDType::BF16) } else { x };
+        let loss = replica.forward(x, &pass).cast(FloatDType::F32).square().sum();
+        let grads = gradients(&replica, loss);
+        pass.check().unwrap();
+        grads
+    };
+    let none = run(&|_| Box::new(firebrick_strategies::Identity), false);
+    let elementwise = Recompute::elementwise();
+    assert_eq!(run(&|setup| Box::new(elementwise.start(setup).unwrap()), false), none);
+    let half = run(&|setup| Box::new(Amp::bf16().start(setup).unwrap()), true);
+    for recipe in [Recompute::every_block(), Recompute::elementwise()] {
+        for stack in [Stack::new(Some(Amp::bf16()), Some(recipe.clone()))] {
+            let found = run(&|setup| Box::new(stack.start(setup).unwrap()), true);
+            assert_eq!(found, half, "{recipe:?}");
+        }
+    }
+}
+
+/// A model that was made on a device with Burn's scheme keeps it inside recomputed blocks.
+#[test]
+fn a_model_with_burns_scheme_of_its_own() {
+    let _alone = ALONE.lock();
+    let device = device().gradient_checkpointing();
+    let model = Model::new(3, 0.0, &device);
+    let mut setup = Setup::new(&model, &device);
+    Recompute::every_block().start(&mut setup).unwrap();
+    let loss = |pass: &Pass| model.forward(input(5, &device), pass).square().sum();
+    let expected = gradients(&model, loss(&Pass::train(&device)));
+    assert_eq!(gradients(&model, loss(&setup.into_pass())), expected);
+}
+
+#[test]
+fn a_captured_tensor_that_carries_a_gradient_is_told() {
+    let _alone = ALONE.lock();
+    let model = Model::new(2, 0.0, &device());
+    let pass = pass(&model, &Recompute::every_block());
+    let scale = waves(WIDTH, 0.0, &device()).require_grad();
+    let x = input(3, &device());
+    pass.segment(&model.blocks[1], x, move |block, x: Tensor<2>, _| {
+        block.forward(x) * scale.clone().unsqueeze()
+    });
+    let error = pass.check().unwrap_err();
+    assert_eq!(error, StrategyError::Captured { segment: "blocks.1".into() });
+    assert!(error.to_string().contains("part of the input"), "{error}");
+    pass.check().expect("told once");
+}
+
+#[test]
+fn burns_dropout_inside_is_found_out_unless_it_drops_nothing() {
+    let _alone = ALONE.lock();
+    let model = Model::new(2, 0.2, &device());
+    let pass = pass(&model, &Recompute::every(2));
+    gradients(&model, model.forward(input(9, &device()), &pass).sum());
+    let error = pass.check().unwrap_err().to_string();
+    assert!(error.contains("blocks.0") && error.contains("Dropout of Burn"), "{error}");
+    let replaced = error.contains("Use firebrick's Dropout");
+    assert!(replaced, "{error}");
+}
+
+#[test]
+fn a_poisoned_block_is_not_blamed_for_nan() {
+    let _alone = ALONE.lock();
+    let model = Model::new(2, 0.0, &device());
+    let pass = pass(&model, &Recompute::every_block());
+    gradients(&model, model.forward(input(2, &device()) * f64::NAN, &pass).sum());
+    pass.check().unwrap();
+}
+
+#[test]
+fn impossible_recipes_are_refused() {
+    let model = Model::new(2, 0.0, &device());
+    let device = device();
+    let refused = |recipe: Recompute| {
+        let result = recipe.start(&mut Setup::new(&model, &device));
+        result.err().unwrap_or_else(|| panic!("{recipe:?} is refused")).to_string()
+    };
+    assert!(refused(Recompute::every(0)).contains("every must be at least 1"));
+    assert!(refused(Recompute::within(0)).contains("at least 1 byte"));
+    assert!(refused(Recompute::paths(Vec::<String>::new())).contains("at least one path"));
+    let unknown = refused(Recompute::paths(["blocks.7"]));
+    assert!(
+        unknown.contains("\"blocks.7\" matches no part") && unknown.contains("blocks.0.wide"),
+        "{unknown}"
+    );
+    assert!(refused(Recompute::elementwise().offloaded()).contains("keeps no inputs"));
+    let twice = Stack::new(Recompute::elementwise(), Recompute::every_block());
+    let twice = twice.start(&mut Setup::new(&model, &device)).err();
+    assert_eq!(twice, Some(StrategyError::Twice("Recompute")));
+    assert_eq!(Paths::of(&model).of_module(&model.blocks[1]).as_deref(), Some("blocks.1"));
+}
+
+/// A model that has run before, so that nothing is allocated for the first time.
+fn warm_model(blocks: usize) -> Model {
+    let model = Model::new(blocks, 0.0, &device());
+    held(&model, 512, &plain());
+    model
+}
+
+/// Bytes that a forward pass leaves allocated for its backward pass.
+fn held(model: &Model, rows: usize, pass: &Pass) -> usize {
+    let x = input(rows, &device());
+    let before = Usage::of_process().unwrap().live;
+    let loss = model.forward(x, pass).sum();
+    let held = Usage::of_process().unwrap().live - before;
+    loss.backward();
+    pass.check().unwrap();
+    held
+}
+
+#[test]
+fn what_is_held_is_the_inputs() {
+    let _alone = ALONE.lock();
+    let (blocks, rows) = (6, 512);
+    let model = warm_model(blocks);
+    let of_input = rows * WIDTH * 4;
+    let all = held(&model, rows, &plain());
+    let none = held(&model, rows, &pass(&model, &Recompute::every_block()));
+    assert!(all > 7 * blocks * of_input, "{all}");
+    // The inputs of the blocks, the result, and bookkeeping.
+    assert!(none < (blocks + 1) * of_input + 64 * 1024, "{none} {of_input}");
+    let half = held(&model, rows, &pass(&model, &Recompute::every(2)));
+    assert!(half > (all + none) * 4 / 10 && half < (all + none) * 6 / 10, "{half}");
+}
+
+#[test]
+fn a_budget_is_kept_with_as_few_segments_as_can_be() {
+    let _alone = ALONE.lock();
+    let (blocks, rows) = (6, 512);
+    let model = warm_model(blocks);
+    let all = held(&model, rows, &plain());
+    for share in [0.3, 0.5, 0.8, 1.2] {
+        let budget = (all as f64 * share) as usize;
+        let pass = pass(&model, &Recompute::within(budget));
+        let measuring = held(&model, rows, &pass);
+        assert!(measuring < all / 4, "until it is measured, everything is recomputed: {measuring}");
+        let kept = held(&model, rows, &pass.drawing(pass.draws()));
+        assert!(kept <= budget + 64 * 1024, "{kept} of {budget}");
+        // One more segment would not have fitted.
+        assert!(kept + all / blocks + 64 * 1024 > budget.min(all), "{kept} of {budget}");
+        // More rows than were measured: everything again.
+        let larger = held(&model, 2 * rows, &pass.drawing(pass.draws()));
+        assert!(larger < 2 * all / 4, "{larger}");
+    }
+    let pass = pass(&model, &Recompute::within(10_000));
+    held(&model, rows, &pass);
+    let loss = model.forward(input(rows, &device()), &pass.drawing(pass.draws())).sum();
+    let error = pass.check().unwrap_err();
+    assert!(matches!(error, StrategyError::Budget { budget: 10_000, needed } if needed > 100_000), "{error}");
+    drop(loss);
+}
