@@ -4,7 +4,9 @@ use std::collections::HashSet;
 
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::{GradientsParams, ModuleOptimizer};
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor};
+
+use crate::memory::Usage;
 
 /// Bytes between two steps, each distinct tensor counted once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,6 +42,35 @@ impl ParameterBytes {
         let bytes = tensors.iter().flatten().map(burn_pack::Tensor::byte_len).sum();
         Self { optimizer: bytes, ..self }
     }
+}
+
+/// Measures what an optimizer keeps, by what its first update leaves in use: its state cannot be
+/// counted without copying it.
+pub(crate) struct FirstUpdate {
+    bytes: ParameterBytes,
+    before: Option<usize>,
+}
+
+impl FirstUpdate {
+    /// Before an update; only the first is measured.
+    pub fn begins(bytes: ParameterBytes, device: &Device) -> Self {
+        let before = if bytes.optimizer == 0 { in_use(device) } else { None };
+        Self { bytes, before }
+    }
+
+    /// After it: bytes of the optimizer's state. The update has freed the gradients.
+    pub fn ends(self, device: &Device) -> usize {
+        match (self.before, self.before.and_then(|_| in_use(device))) {
+            (Some(before), Some(after)) => (after + self.bytes.gradients).saturating_sub(before),
+            _ => self.bytes.optimizer,
+        }
+    }
+}
+
+fn in_use(device: &Device) -> Option<usize> {
+    // What a device has yet to do may still allocate.
+    device.sync().ok()?;
+    Usage::of(device).map(|usage| usage.live)
 }
 
 /// Bytes of the gradients of a model's parameters.

@@ -30,12 +30,15 @@ pub struct Bench {
 /// What a benchmark found.
 #[derive(Clone, Debug, Serialize)]
 pub struct BenchReport {
-    /// The trainer's last round; step time, tokens per second and peak are over all rounds.
+    /// The trainer's last round; step time, tokens per second and peaks are over all rounds.
     #[serde(flatten)]
     pub trainer: Report,
-    /// The plain loop.
+    /// The plain loop, and the trainer beside it.
     #[serde(flatten)]
     pub raw: Option<RawReport>,
+    /// The other run, and this one beside it.
+    #[serde(flatten)]
+    pub beside: Option<BesideReport>,
 }
 
 /// The plain Burn loop, and the trainer beside it.
@@ -51,46 +54,81 @@ pub struct RawReport {
     pub peak_ratio_to_raw: f64,
 }
 
-/// Seconds of the timed steps, and the peak of one round.
+/// Another run of the trainer, with other settings, and the benchmarked one beside it.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct BesideReport {
+    /// Median of the other run's steps.
+    pub beside_step_seconds_median: f64,
+    /// The most bytes that its forward and backward passes had in use beyond those before them.
+    pub beside_activation_bytes: usize,
+    /// The most bytes in use in it.
+    pub beside_peak_bytes: usize,
+    /// This run's median over the other's.
+    pub step_ratio_to_beside: f64,
+    /// This run's activations over the other's.
+    pub activation_ratio_to_beside: f64,
+    /// This run's peak over the other's.
+    pub peak_ratio_to_beside: f64,
+}
+
+/// Seconds of the timed steps, and the peaks.
 #[derive(Default)]
 struct Measured {
     seconds: Vec<f64>,
     peak: usize,
+    activations: usize,
 }
 
 impl Measured {
-    fn add(&mut self, seconds: Vec<f64>, peak: usize) {
+    fn add(&mut self, seconds: Vec<f64>, peak: usize, activations: usize) {
         self.seconds.extend(seconds);
         self.peak = self.peak.max(peak);
+        self.activations = self.activations.max(activations);
+    }
+
+    /// A round of the trainer.
+    fn round(&mut self, bench: &Bench, run: &Run, parts: &Parts) -> Result<Report, RunError> {
+        reset_peak();
+        let (report, seconds) = bench.trainer_round(run, parts)?;
+        self.add(seconds, report.peak_bytes, report.activation_bytes);
+        Ok(report)
     }
 }
 
 impl Bench {
-    /// Trains without evaluation and without files, and measures.
+    /// Trains without evaluation and without files, and measures; a second run, if there is one, takes
+    /// turns with the first.
     ///
     /// # Errors
     ///
     /// Those of [`Run::launch`].
-    pub fn run(&self, run: &Run) -> Result<BenchReport, RunError> {
-        let mut parts = run.prepare(|_| {})?;
-        parts.data.valid = None;
-        let (mut trainer, mut raw) = (Measured::default(), Measured::default());
+    pub fn run(&self, run: &Run, beside: Option<&Run>) -> Result<BenchReport, RunError> {
+        let prepare = |run: &Run| {
+            let mut parts = run.prepare(|_| {})?;
+            parts.data.valid = None;
+            Ok::<_, RunError>(parts)
+        };
+        let parts = prepare(run)?;
+        let beside = beside.map(|run| Ok::<_, RunError>((run, prepare(run)?))).transpose()?;
+        let [mut trainer, mut raw, mut other] = [(); 3].map(|()| Measured::default());
         let mut report = Report::default();
         for _ in 0..self.rounds {
-            reset_peak();
-            let seconds;
-            (report, seconds) = self.trainer_round(run, &parts)?;
-            trainer.add(seconds, report.peak_bytes);
+            report = trainer.round(self, run, &parts)?;
+            if let Some((run, parts)) = &beside {
+                other.round(self, run, parts)?;
+            }
             if self.raw {
                 reset_peak();
                 let (seconds, peak) = self.raw_round(run, &parts)?;
-                raw.add(seconds, peak);
+                raw.add(seconds, peak, 0);
             }
         }
         report.step_seconds_median = median(&trainer.seconds);
         report.peak_bytes = trainer.peak;
+        report.activation_bytes = trainer.activations;
         let raw = self.raw.then(|| RawReport::new(&trainer, &raw));
-        Ok(BenchReport { trainer: report, raw })
+        let beside = beside.map(|_| BesideReport::new(&trainer, &other));
+        Ok(BenchReport { trainer: report, raw, beside })
     }
 
     fn trainer_round(&self, run: &Run, parts: &Parts) -> Result<(Report, Vec<f64>), RunError> {
@@ -140,9 +178,27 @@ impl RawReport {
             raw_step_seconds_median: raw_step,
             raw_peak_bytes: raw.peak,
             step_ratio_to_raw: step / raw_step.max(f64::MIN_POSITIVE),
-            peak_ratio_to_raw: trainer.peak as f64 / raw.peak.max(1) as f64,
+            peak_ratio_to_raw: ratio(trainer.peak, raw.peak),
         }
     }
+}
+
+impl BesideReport {
+    fn new(trainer: &Measured, other: &Measured) -> Self {
+        let (step, other_step) = (median(&trainer.seconds), median(&other.seconds));
+        Self {
+            beside_step_seconds_median: other_step,
+            beside_activation_bytes: other.activations,
+            beside_peak_bytes: other.peak,
+            step_ratio_to_beside: step / other_step.max(f64::MIN_POSITIVE),
+            activation_ratio_to_beside: ratio(trainer.activations, other.activations),
+            peak_ratio_to_beside: ratio(trainer.peak, other.peak),
+        }
+    }
+}
+
+fn ratio(bytes: usize, of: usize) -> f64 {
+    bytes as f64 / of.max(1) as f64
 }
 
 /// The run's schedule without its warmup, which may be longer than a benchmark.

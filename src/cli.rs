@@ -25,6 +25,7 @@ Examples:
   firebrick train examples/tinyshakespeare.ron --set 'data.path=\"input.txt\"' --set steps=500
   firebrick train examples/causal_lm.ron --set 'strategies=[Amp(bf16), Clip(norm: 1.0)]'
   firebrick bench examples/causal_lm.ron --raw --report json
+  firebrick bench examples/causal_lm.ron --set 'strategies=[Recompute(every: 1)]' --beside 'strategies=[]'
   firebrick data examples/causal_lm.ron --batches 1 --rows 8
   firebrick tokenize examples/causal_lm.ron --output corpus.tokens";
 
@@ -77,6 +78,10 @@ struct BenchArgs {
     /// Runs the same model, batch and optimizer in a plain Burn loop too, taking turns.
     #[arg(long)]
     raw: bool,
+    /// Runs the same with this field overridden too, taking turns, and prints the ratios. May be given
+    /// several times.
+    #[arg(long, value_name = "PATH=VALUE")]
+    beside: Vec<String>,
     /// Steps that are timed in each round.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     steps: u64,
@@ -164,7 +169,13 @@ impl Cli {
 
 impl RunArgs {
     fn read(&self) -> Result<Run, RunError> {
-        let mut run = Run::read(&self.file.run, &self.file.overrides)?;
+        self.read_with(&[])
+    }
+
+    /// The run with further overrides.
+    fn read_with(&self, further: &[String]) -> Result<Run, RunError> {
+        let overrides = [&self.file.overrides, further].concat();
+        let mut run = Run::read(&self.file.run, &overrides)?;
         if let Some(device) = &self.device {
             run.device = device.clone();
         }
@@ -204,7 +215,11 @@ fn interrupted_by_signals() -> Interrupter {
 fn bench(args: &BenchArgs) -> Result<(), RunError> {
     let run = args.run.read()?;
     let bench = Bench { steps: args.steps, warmup: args.warmup, rounds: args.rounds, raw: args.raw };
-    let report = bench.run(&run)?;
+    let beside = match args.beside.is_empty() {
+        true => None,
+        false => Some(args.run.read_with(&args.beside)?),
+    };
+    let report = bench.run(&run, beside.as_ref())?;
     match args.run.file.report {
         ReportFormat::Text => print(&bench_in_words(&report)),
         ReportFormat::Json => print_json(&report),
@@ -287,17 +302,31 @@ fn in_words(run: &Run, launched: &Launched) -> String {
 }
 
 fn bench_in_words(report: &BenchReport) -> String {
-    let BenchReport { trainer, raw } = report;
-    let line = |name: &str, step: f64, peak: usize| {
-        format!("{name:<10} {:>9.2} ms/step  {:>9.1} MB peak\n", step * 1e3, peak as f64 / 1e6)
+    let BenchReport { trainer, raw, beside } = report;
+    let megabytes = |bytes: usize| format!("{:.1}", bytes as f64 / 1e6);
+    let line = |name: &str, [step, activations, peak]: [String; 3]| {
+        format!("{name:<12} {step:>10} {activations:>15} {peak:>10}\n")
     };
-    let mut text = line("firebrick", trainer.step_seconds_median, trainer.peak_bytes);
+    let measured = |name, step: f64, activations: Option<usize>, peak| {
+        let activations = activations.map_or("-".into(), megabytes);
+        line(name, [format!("{:.2}", step * 1e3), activations, megabytes(peak)])
+    };
+    let ratio = |name, ratios: [Option<f64>; 3]| {
+        line(name, ratios.map(|ratio| ratio.map_or("-".into(), |ratio| format!("{ratio:.3}"))))
+    };
+    let mut text = line("", ["ms/step", "activations MB", "peak MB"].map(String::from));
+    let activations = Some(trainer.activation_bytes);
+    text += &measured("this run", trainer.step_seconds_median, activations, trainer.peak_bytes);
+    if let Some(other) = beside {
+        let activations = Some(other.beside_activation_bytes);
+        text += &measured("beside", other.beside_step_seconds_median, activations, other.beside_peak_bytes);
+        let ratios =
+            [other.step_ratio_to_beside, other.activation_ratio_to_beside, other.peak_ratio_to_beside];
+        text += &ratio("ratio", ratios.map(Some));
+    }
     if let Some(raw) = raw {
-        text += &line("plain Burn", raw.raw_step_seconds_median, raw.raw_peak_bytes);
-        text += &format!(
-            "{:<10} {:>9.3}          {:>9.3}\n",
-            "ratio", raw.step_ratio_to_raw, raw.peak_ratio_to_raw
-        );
+        text += &measured("plain Burn", raw.raw_step_seconds_median, None, raw.raw_peak_bytes);
+        text += &ratio("ratio", [Some(raw.step_ratio_to_raw), None, Some(raw.peak_ratio_to_raw)]);
     }
     text
 }

@@ -16,6 +16,10 @@ use crate::step::StepNumbers;
 /// The loss, whose mean over the validation set decides which model is the best.
 pub(crate) const LOSS: &str = "Loss";
 
+/// The readings that are bytes.
+pub(crate) const BYTES: [&str; 6] =
+    ["Memory", "Activations", "Peak memory", "Parameters", "Gradients", "Optimizer"];
+
 /// One number of a step or of an evaluated batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading {
@@ -41,6 +45,11 @@ impl Readings {
             ("Tokens per second", Some(step.tokens_per_second), 1),
             ("Skipped steps", Some(step.skipped_steps as f64), 1),
             ("Memory", Some(step.memory_bytes as f64), 1),
+            ("Activations", Some(step.activation_bytes as f64), 1),
+            ("Peak memory", Some(step.peak_bytes as f64), 1),
+            ("Parameters", Some(step.parameter_bytes as f64), 1),
+            ("Gradients", Some(step.gradient_bytes as f64), 1),
+            ("Optimizer", Some(step.optimizer_bytes as f64), 1),
         ];
         Self(values.map(|(name, value, weight)| Reading { name, value, weight }).into())
     }
@@ -110,7 +119,7 @@ pub(crate) fn format_reading(name: &str, value: f64) -> String {
         "Learning rate" => format!("{value:.2e}"),
         "Tokens per second" if value >= 1e4 => format!("{:.1}k", value / 1e3),
         "Tokens per second" | "Skipped steps" => format!("{value:.0}"),
-        "Memory" => format!("{:.1} MB", value / 1e6),
+        name if BYTES.contains(&name) => format!("{:.1} MB", value / 1e6),
         _ => format!("{value:.4}"),
     }
 }
@@ -173,14 +182,16 @@ impl Numeric for Gauge {
 
 /// Shows the gauges in burn-train's dashboard and keeps them in its metric files.
 pub(crate) fn register(training: SupervisedTraining<Vessel>) -> SupervisedTraining<Vessel> {
-    training
+    let training = training
         .metric_train_numeric(Gauge::new(LOSS, None, false, true))
         .metric_valid_numeric(Gauge::new(LOSS, None, false, true))
         .metric_train_numeric(Gauge::new("Learning rate", None, false, false))
         .metric_train_numeric(Gauge::new("Gradient norm", None, false, true))
         .metric_train_numeric(Gauge::new("Tokens per second", None, true, true))
-        .metric_train_numeric(Gauge::new("Skipped steps", None, false, false))
-        .metric_train_numeric(Gauge::new("Memory", Some("bytes"), false, false))
+        .metric_train_numeric(Gauge::new("Skipped steps", None, false, false));
+    BYTES.into_iter().fold(training, |training, name| {
+        training.metric_train_numeric(Gauge::new(name, Some("bytes"), false, false))
+    })
 }
 
 /// What early stopping looks at.

@@ -27,6 +27,7 @@ pub(crate) struct History {
     skipped_in_a_row: u64,
     infinite_in_a_row: u64,
     pub peak_bytes: usize,
+    pub activation_bytes: usize,
     pub validation: Option<EvaluationNumbers>,
     pub best: Option<EvaluationNumbers>,
     /// Where the weights of the best evaluation are.
@@ -62,6 +63,7 @@ impl History {
         numbers.tokens_per_second = numbers.tokens as f64 / numbers.seconds.max(f64::MIN_POSITIVE);
         self.peak_bytes = self.peak_bytes.max(numbers.peak_bytes);
         numbers.peak_bytes = self.peak_bytes;
+        self.activation_bytes = self.activation_bytes.max(numbers.activation_bytes);
         self.tokens += numbers.tokens;
         self.step_seconds.push(numbers.seconds);
         if numbers.skipped.is_none() {

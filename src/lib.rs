@@ -69,7 +69,7 @@ mod step;
 mod trainer;
 mod training_loop;
 
-pub use bench::{Bench, BenchReport, RawReport};
+pub use bench::{Bench, BenchReport, BesideReport, RawReport};
 pub use burn::train::Interrupter;
 pub use dashboard::Show;
 pub use data::Data;

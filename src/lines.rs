@@ -10,7 +10,7 @@ use burn::train::renderer::{
 };
 
 use crate::console::tell;
-use crate::gauges::{LOSS, format_reading};
+use crate::gauges::{BYTES, LOSS, format_reading};
 
 /// Time between two lines of training; evaluations always get theirs.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -54,14 +54,19 @@ impl Lines {
 
     fn line(&self) -> String {
         let mut line = format!("step {:>6}/{}", self.before + self.in_round, self.total_updates);
-        // Memory of 0 bytes is memory that nobody counts.
-        for (name, value) in self.latest.iter().filter(|(name, value)| name != "Memory" || *value > 0.0) {
+        // Memory of 0 bytes is memory that nobody counts; of a line's length, only two are told.
+        let is_told = |(name, value): &&(String, f64)| {
+            !BYTES.contains(&name.as_str())
+                || (*value > 0.0 && matches!(name.as_str(), "Memory" | "Activations"))
+        };
+        for (name, value) in self.latest.iter().filter(is_told) {
             let short = match name.as_str() {
                 "Learning rate" => "lr",
                 "Gradient norm" => "norm",
                 "Tokens per second" => "tok/s",
                 "Skipped steps" => "skipped",
                 "Memory" => "memory",
+                "Activations" => "activations",
                 _ => "loss",
             };
             line += &format!("  {short} {}", format_reading(name, *value));

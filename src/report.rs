@@ -41,6 +41,9 @@ pub struct Report {
     pub gradient_bytes: usize,
     /// Bytes of the optimizer's state.
     pub optimizer_bytes: usize,
+    /// The most bytes that a forward and backward pass of any step had in use beyond those in use
+    /// before it, 0 where nothing counts them.
+    pub activation_bytes: usize,
     /// The most bytes in use in any step, 0 where nothing counts them.
     pub peak_bytes: usize,
     /// From the start of the process to this report.
@@ -72,6 +75,7 @@ impl Report {
             replica_bytes: bytes.replica,
             gradient_bytes: bytes.gradients,
             optimizer_bytes: bytes.optimizer,
+            activation_bytes: history.activation_bytes,
             peak_bytes: history.peak_bytes,
             wall_seconds: process_start().elapsed().as_secs_f64(),
             first_step_seconds: first.unwrap_or_default().as_secs_f64(),

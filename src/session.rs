@@ -8,7 +8,7 @@ use burn::tensor::{DType, Device, Tensor};
 use firebrick_datasets::{Batch, DataError};
 use firebrick_strategies::{Draws, Grads, Outcome, Pass, Setup, SkipReason, Stage, Strategy, tie, tied};
 
-use crate::accounting::{ParameterBytes, tensor_bytes};
+use crate::accounting::{FirstUpdate, ParameterBytes, tensor_bytes};
 use crate::step::{Step, Verdict};
 use crate::{Loss, Objective, Schedule, TrainError};
 
@@ -115,6 +115,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         }
         self.settle(outcome, &mut step)?;
         step.sample_memory(self.device());
+        step.bytes = self.bytes;
         step.seconds = started.elapsed().as_secs_f64();
         Ok(step)
     }
@@ -131,6 +132,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
     {
         let replica = self.weights.pair().1;
         let expected = batch.items();
+        let before = step.before_pass(self.device());
         let Loss { sum, items } = replica.loss(batch, &self.pass.drawing(Draws::default()));
         let loss = checked(sum, items, expected)? / window as f64;
         step.add_loss(loss.clone().inner());
@@ -138,6 +140,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         let grads = loss.backward();
         // Before they are used: a segment that was run again may have told of itself.
         self.pass.check()?;
+        step.after_pass(before, self.device());
         Ok(GradientsParams::from_grads(grads, replica))
     }
 
@@ -170,10 +173,12 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
     fn update(&mut self, grads: GradientsParams, step: &mut Step) {
         let rate = self.schedule.rate(self.updates, self.total_updates);
         step.rate = rate;
-        let Self { optimizer, stage, tied, bytes, .. } = self;
+        let Self { optimizer, stage, tied, bytes, pass, .. } = self;
         self.weights.update(stage, |master| {
             bytes.gradients = tensor_bytes(&master, &grads);
+            let state = FirstUpdate::begins(*bytes, pass.device());
             let master = optimizer.step(rate, master, grads);
+            bytes.optimizer = state.ends(pass.device());
             // Burn's optimizer updates the first place of a tied parameter only.
             if *tied { tie(master) } else { master }
         });

@@ -4,7 +4,8 @@ use burn::tensor::{Device, Tensor, TensorReadError};
 use firebrick_strategies::SkipReason;
 use serde::Serialize;
 
-use crate::memory::Usage;
+use crate::accounting::ParameterBytes;
+use crate::memory::{Usage, reset_peak};
 
 /// A step whose numbers may still be on the device. Reading them makes the device finish the step,
 /// so the loop reads them after it has handed over the next one.
@@ -16,7 +17,9 @@ pub(crate) struct Step {
     pub seconds: f64,
     pub verdict: Verdict,
     pub norm: Option<Tensor<1>>,
-    pub memory: Option<Usage>,
+    pub bytes: ParameterBytes,
+    memory: Option<Usage>,
+    activations: usize,
     loss: Option<Tensor<1>>,
 }
 
@@ -55,6 +58,16 @@ pub struct StepNumbers {
     pub skipped: Option<String>,
     /// Bytes in use after the step; 0 where nothing counts them.
     pub memory_bytes: usize,
+    /// Bytes of the parameters: the optimizer's, and the replica's where it is another.
+    pub parameter_bytes: usize,
+    /// Bytes of the gradients that the last update was given.
+    pub gradient_bytes: usize,
+    /// Bytes that the first update left in use, as the optimizer's state; 0 where nothing counts
+    /// them.
+    pub optimizer_bytes: usize,
+    /// The most bytes that a forward and backward pass of this step had in use beyond those in use
+    /// before it: activations, and such gradients as were there by then.
+    pub activation_bytes: usize,
     /// The most bytes in use so far.
     pub peak_bytes: usize,
 }
@@ -70,7 +83,9 @@ impl Step {
             seconds: 0.0,
             verdict: Verdict::Applied,
             norm: None,
+            bytes: ParameterBytes::default(),
             memory: None,
+            activations: 0,
             loss: None,
         }
     }
@@ -88,6 +103,20 @@ impl Step {
         let Some(now) = Usage::of(device) else { return };
         let peak = self.memory.map_or(now.peak, |before| before.peak.max(now.peak));
         self.memory = Some(Usage { peak, ..now });
+    }
+
+    /// Starts a forward and backward pass: returns the bytes in use before it.
+    pub fn before_pass(&mut self, device: &Device) -> usize {
+        self.sample_memory(device);
+        reset_peak();
+        self.memory.map_or(0, |memory| memory.live)
+    }
+
+    /// Ends a forward and backward pass that began with so many bytes in use.
+    pub fn after_pass(&mut self, before: usize, device: &Device) {
+        let most = Usage::of(device).map_or(0, |usage| usage.peak);
+        self.activations = self.activations.max(most.saturating_sub(before));
+        self.sample_memory(device);
     }
 
     /// Waits for the device and reads the numbers.
@@ -111,6 +140,10 @@ impl Step {
                 Verdict::Skipped(reason) => Some(reason.to_string()),
             },
             memory_bytes: memory.live,
+            parameter_bytes: self.bytes.master + self.bytes.replica,
+            gradient_bytes: self.bytes.gradients,
+            optimizer_bytes: self.bytes.optimizer,
+            activation_bytes: self.activations,
             peak_bytes: memory.peak,
             ..StepNumbers::default()
         })

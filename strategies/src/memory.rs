@@ -9,6 +9,8 @@ use burn::tensor::Device;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
+/// The highest look at a device's pool.
+static HIGHEST_LOOK: AtomicUsize = AtomicUsize::new(0);
 
 /// The system's allocator, counting the bytes that are live and the most that ever were.
 ///
@@ -74,8 +76,9 @@ unsafe impl GlobalAlloc for Counting {
 pub struct Usage {
     /// Bytes allocated now.
     pub live: usize,
-    /// The highest value of `live`. A device's pool reports no peak: there it is the highest of the
-    /// moments at which it was sampled, which are after each forward pass and after each update.
+    /// The highest value of `live`. A device's pool reports no peak: there it is the highest that was
+    /// ever looked at, which happens after each forward pass, after each re-run of a segment, and
+    /// before and after each update.
     pub peak: usize,
 }
 
@@ -93,7 +96,8 @@ impl Usage {
         match device.memory_pool_usage() {
             Some(pool) => {
                 let live = usize::try_from(pool.bytes_in_use).unwrap_or(usize::MAX);
-                Some(Self { live, peak: live })
+                let peak = HIGHEST_LOOK.fetch_max(live, Relaxed).max(live);
+                Some(Self { live, peak })
             }
             None => Self::of_process(),
         }
@@ -108,7 +112,8 @@ pub fn of_machine() -> Option<u64> {
     Some(kilobytes * 1024)
 }
 
-/// Forgets the process's peak: it starts again from what is live now.
+/// Forgets the peak: it starts again from what is live now.
 pub fn reset_peak() {
     PEAK.store(LIVE.load(Relaxed), Relaxed);
+    HIGHEST_LOOK.store(0, Relaxed);
 }

@@ -23,6 +23,7 @@ use burn::tensor::{Bool, Device, Gradients, Int, Tensor};
 use super::graft::{graft, join};
 use super::plan::Segment;
 use super::{Bundle, TensorMap};
+use crate::memory::Usage;
 use crate::{ParamMap, Pass, map_params};
 
 /// Runs `run` on `block` and `input`, and keeps `input` alone for the backward pass.
@@ -167,6 +168,7 @@ where
         let meter = segment.meter(input_bytes, pass.device());
         let output = run(&block, input, &pass);
         meter.read();
+        Usage::of(pass.device());
         if let Some(witness) = witness {
             segment.verify(&block, witness, output.clone());
         }
