@@ -2,6 +2,8 @@
 
 use thiserror::Error;
 
+use crate::PathError;
+
 /// A composition of strategies that cannot run, or cannot go on.
 #[derive(Debug, Error, PartialEq)]
 pub enum StrategyError {
@@ -62,15 +64,13 @@ pub enum StrategyError {
         /// The name of the missing value.
         value: String,
     },
-    /// A pattern names no part of the model.
-    #[error("{strategy}: {pattern:?} matches no part of the model; among its parts are {paths}")]
-    NoSuchPath {
+    /// A pattern of paths cannot be followed in this model.
+    #[error("{strategy}: {error}")]
+    Path {
         /// The strategy as written.
         strategy: &'static str,
-        /// The pattern.
-        pattern: String,
-        /// Paths that there are.
-        paths: String,
+        /// What is wrong with the pattern.
+        error: PathError,
     },
     /// Nothing counts the bytes in use, which this strategy goes by.
     #[error(

@@ -10,11 +10,11 @@
 //! outcome.rs     what becomes of gradients: apply, hold, skip
 //! grads.rs       gradients on their way to the optimizer, with the facts known about them
 //! params.rs      maps over a model's parameters that keep tied parameters tied
+//! paths.rs       where a parameter stands in a model, and which ones a pattern means
 //! pass.rs        one forward pass: its mode, and the segment around each block
 //! draws.rs       where random numbers come from: counters, never a generator with a state
 //! segment/       the segment around each block: the plan for it, and how it is run again
 //! recompute.rs   Recompute: drops a block's activations and computes them again
-//! paths.rs       the paths of a model's parameters and modules
 //! memory.rs      bytes in use: of the process on the CPU, of the device's pool elsewhere
 //! stack.rs       composition: Stack, Identity, Option, Vec and boxed stages
 //! amp.rs         Amp: bf16 replica and activations over an f32 master
@@ -147,7 +147,7 @@ pub use grads::{GradMap, Grads};
 pub use outcome::{Outcome, SkipReason};
 pub use params::{ParamMap, map_params, relift, tie, tied};
 pub use pass::Pass;
-pub use paths::Paths;
+pub use paths::{PathError, Paths, Place};
 pub use recompute::{Recompute, Recomputing};
 pub use segment::{Bundle, SegmentPlan, TensorMap};
 pub use setup::Setup;

@@ -1,8 +1,9 @@
 //! Activation recompute: less memory for one more forward pass.
 
+use std::collections::HashSet;
+
 use burn::module::{Module, ParamId};
 use burn::tensor::{Device, GradientCheckpointingStrategy, Tensor};
-use glob::Pattern;
 
 use crate::memory::Usage;
 use crate::segment::Which;
@@ -83,8 +84,8 @@ impl Recompute {
         Self::new(Recipe::Every(count))
     }
 
-    /// Recomputes the segments whose block is at one of these paths of the model; `*` and `?` stand
-    /// for any characters, as in `blocks.*`.
+    /// Recomputes the segments whose block is at one of these [paths](crate::Paths) of the model, as
+    /// in `blocks.*`.
     pub fn paths<T: Into<String>>(paths: impl IntoIterator<Item = T>) -> Self {
         Self::new(Recipe::Paths(paths.into_iter().map(Into::into).collect()))
     }
@@ -138,7 +139,7 @@ impl<M: Module> Strategy<M> for Recompute {
                 return Ok(Recomputing { elementwise: true });
             }
             Recipe::Every(count) => Which::Every(*count),
-            Recipe::Paths(paths) => Which::Paths(patterns(paths, setup)?),
+            Recipe::Paths(patterns) => Which::Paths(modules(patterns, setup)?),
             Recipe::Within(_) if Usage::of(setup.device()).is_none() => {
                 return Err(StrategyError::NothingCounts("Recompute::within"));
             }
@@ -158,9 +159,14 @@ fn host() -> Result<Device, StrategyError> {
     Err(StrategyError::NoHost("Recompute"))
 }
 
-fn patterns<M>(paths: &[String], setup: &Setup<M>) -> Result<Vec<Pattern>, StrategyError> {
-    let known = setup.segments().paths();
-    paths.iter().map(|path| known.module_pattern("Recompute", path)).collect()
+fn modules<M>(patterns: &[String], setup: &Setup<M>) -> Result<HashSet<String>, StrategyError> {
+    let mut modules = HashSet::new();
+    for pattern in patterns {
+        let found = setup.segments().paths().modules_matching(pattern);
+        let found = found.map_err(|error| StrategyError::Path { strategy: "Recompute", error })?;
+        modules.extend(found.into_iter().map(str::to_string));
+    }
+    Ok(modules)
 }
 
 /// [`Recompute`] at work: nothing meets the gradients.

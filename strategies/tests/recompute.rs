@@ -369,7 +369,7 @@ fn impossible_recipes_are_refused() {
     let twice = Stack::new(Recompute::elementwise(), Recompute::every_block());
     let twice = twice.start(&mut Setup::new(&model, &device)).err();
     assert_eq!(twice, Some(StrategyError::Twice("Recompute")));
-    assert_eq!(Paths::of(&model).of_module(&model.blocks[1]).as_deref(), Some("blocks.1"));
+    assert_eq!(Paths::of(&model).module_of(&model.blocks[1]), Some("blocks.1"));
 }
 
 /// A model that has run before, so that nothing is allocated for the first time.

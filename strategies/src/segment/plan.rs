@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use burn::backend::DispatchTensor;
 use burn::module::{Flag, Module, ModuleVisitor, Param};
 use burn::tensor::{Device, FloatDType, Tensor};
-use glob::Pattern;
 
 use super::budget::{Budget, Cost};
 use super::replay::bytes_of;
@@ -32,8 +31,8 @@ pub struct SegmentPlan {
 pub(crate) enum Which {
     /// The first of every so many.
     Every(usize),
-    /// Those whose path matches one of these.
-    Paths(Vec<Pattern>),
+    /// Those at these paths.
+    Paths(HashSet<String>),
     /// As few as make the others fit.
     Within(Mutex<Budget>),
 }
@@ -114,10 +113,10 @@ impl SegmentPlan {
         B: Module,
         X: Bundle,
     {
-        let path = || self.paths.of_module(block);
+        let path = || self.paths.module_of(block);
         let is_recomputed = match self.recompute.as_ref()? {
             Which::Every(count) => met.index.is_multiple_of(*count),
-            Which::Paths(patterns) => path().is_some_and(|path| patterns.iter().any(|p| p.matches(&path))),
+            Which::Paths(paths) => path().is_some_and(|path| paths.contains(path)),
             Which::Within(_) if !met.outermost => false,
             Which::Within(budget) => {
                 let mut budget = lock(budget);
@@ -127,7 +126,7 @@ impl SegmentPlan {
                 })
             }
         };
-        let name = || path().unwrap_or_else(|| format!("number {}", met.index));
+        let name = || path().map_or_else(|| format!("number {}", met.index), str::to_string);
         is_recomputed.then(|| Segment { plan: self.clone(), id: met.id, name: name() })
     }
 }
