@@ -12,6 +12,7 @@
 //! params.rs      maps over a model's parameters that keep tied parameters tied
 //! pass.rs        one forward pass: its mode, and the segment around each block
 //! draws.rs       where random numbers come from: counters, never a generator with a state
+//! dropout/       Dropout: a mask that is a function of where each element stands
 //! stack.rs       composition: Stack, Identity, Option, Vec and boxed stages
 //! amp.rs         Amp: bf16 replica and activations over an f32 master
 //! accumulate.rs  Accumulate: sums micro-batches into one window
@@ -120,6 +121,7 @@ mod accumulate;
 mod amp;
 mod clip;
 mod draws;
+mod dropout;
 mod error;
 mod grads;
 mod outcome;
@@ -134,6 +136,7 @@ pub use accumulate::{Accumulate, Accumulating};
 pub use amp::Amp;
 pub use clip::Clip;
 pub use draws::Draws;
+pub use dropout::Dropout;
 pub use error::StrategyError;
 pub use grads::{GradMap, Grads};
 pub use outcome::{Outcome, SkipReason};
