@@ -5,10 +5,11 @@ use std::time::Instant;
 
 use burn::optim::{GradientsAccumulator, GradientsParams};
 use burn::tensor::Device;
-use firebrick_datasets::{Batch, Cursor};
+use firebrick_datasets::Cursor;
+use firebrick_strategies::Draws;
 use serde::Serialize;
 
-use crate::feed::Feed;
+use crate::feed::{Feed, MicroBatch};
 use crate::memory::{Usage, reset_peak};
 use crate::report::median;
 use crate::run::Parts;
@@ -148,15 +149,16 @@ impl Bench {
         let (mut model, mut optimizer) = run.fresh(parts);
         let per_window = DataRun::from(run).micro_batches();
         let mut feed = Feed::new(&parts.data, Cursor::default(), per_window)?;
-        let pass = Pass::train(&parts.device);
         let total = self.warmup + self.steps;
         let (mut seconds, mut peak) = (Vec::new(), 0);
         for step in 0..total {
             let started = Instant::now();
-            let batches = feed.window()?.batches;
-            let items: usize = batches.iter().map(Batch::items).sum();
+            let window = feed.window()?;
+            let items = window.items();
             let mut sum = GradientsAccumulator::new();
-            for batch in batches {
+            for MicroBatch { batch, first } in window.batches {
+                let draws = Draws { seed: run.seed, epoch: window.epoch, first };
+                let pass = Pass::train(&parts.device).drawing(draws);
                 let loss = model.loss(batch, &pass).sum / items as f64;
                 peak = peak.max(peak_of(&parts.device));
                 let grads = GradientsParams::from_grads(loss.backward(), &model);

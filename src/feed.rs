@@ -13,9 +13,28 @@ pub(crate) struct Feed<B: Batch> {
 /// The micro-batches of one update.
 pub(crate) struct Window<B> {
     pub epoch: u64,
-    pub batches: Vec<B>,
+    pub batches: Vec<MicroBatch<B>>,
     /// Where the stream stands after it.
     pub after: Cursor,
+}
+
+/// A micro-batch and its place in the stream.
+pub(crate) struct MicroBatch<B> {
+    pub batch: B,
+    /// The place in the epoch's order of its first sample.
+    pub first: u64,
+}
+
+impl<B: Batch> Window<B> {
+    /// Supervised items of the whole window.
+    pub fn items(&self) -> usize {
+        self.batches.iter().map(|micro| micro.batch.items()).sum()
+    }
+
+    /// Tokens of the whole window, padding not counted.
+    pub fn tokens(&self) -> usize {
+        self.batches.iter().map(|micro| micro.batch.tokens()).sum()
+    }
 }
 
 impl<B: Batch> Feed<B> {
@@ -34,7 +53,7 @@ impl<B: Batch> Feed<B> {
                 return Err(DataError::EmptyEpoch { epoch: 0 });
             };
             let (request, batch) = delivered?;
-            batches.push(batch);
+            batches.push(MicroBatch { batch, first: request.positions.start as u64 });
             if let Some(after) = request.closes_window {
                 return Ok(Window { epoch: request.epoch, batches, after });
             }
@@ -100,4 +119,30 @@ pub(crate) fn first_epoch<B: Batch>(
     let requests = requests.take_while(|request| request.as_ref().map_or(true, |request| request.epoch == 0));
     let ahead = Prefetch::new(data.train.clone(), requests, data.workers, 2 * data.workers + 2);
     Ok(ahead.map(|delivered| Ok(delivered?.1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use firebrick_datasets::Windows;
+
+    use super::*;
+
+    /// Epoch and first sample of each micro-batch of a window, wherever the stream was entered.
+    #[test]
+    fn a_micro_batch_knows_its_place_in_the_epoch() {
+        let data = Data::new(Windows::new(vec![0; 12], 1).unwrap()).micro_batch(2); // 11 samples
+        let windows = |cursor| {
+            let mut feed = Feed::new(&data, cursor, 2).unwrap();
+            let mut places = || {
+                let window = feed.window().unwrap();
+                let first = window.batches.iter().map(|micro| micro.first);
+                (window.epoch, first.collect::<Vec<_>>())
+            };
+            [places(), places(), places()]
+        };
+        let start = windows(Cursor::default());
+        assert_eq!(start, [(0, vec![0, 2]), (0, vec![4, 6]), (0, vec![8, 10])]);
+        let later = windows(Cursor { epoch: 0, consumed: 8 });
+        assert_eq!(later, [(0, vec![8, 10]), (1, vec![0, 2]), (1, vec![4, 6])]);
+    }
 }

@@ -9,6 +9,7 @@ use firebrick_datasets::{Batch, DataError};
 use firebrick_strategies::{Draws, Grads, Outcome, Pass, Setup, SkipReason, Stage, Strategy, tie, tied};
 
 use crate::accounting::{FirstUpdate, ParameterBytes, tensor_bytes};
+use crate::feed::{MicroBatch, Window};
 use crate::step::{Step, Verdict};
 use crate::{Loss, Objective, Schedule, TrainError};
 
@@ -21,6 +22,8 @@ pub(crate) struct Session<M, S> {
     /// Updates that the schedule is stretched over.
     total_updates: u64,
     updates: u64,
+    /// Of the random numbers that the model draws.
+    seed: u64,
     tied: bool,
     /// A training pass as the strategies want it.
     pass: Pass,
@@ -59,6 +62,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         model: M,
         optimizer: ModuleOptimizer,
         schedule: Schedule,
+        seed: u64,
         total_updates: impl FnOnce(usize) -> Result<u64, DataError>,
     ) -> Result<(Self, usize), TrainError> {
         if optimizer.has_gradient_clipping() {
@@ -82,6 +86,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
             schedule,
             total_updates: total_updates(window)?,
             updates: 0,
+            seed,
             tied,
             pass,
             bytes,
@@ -90,25 +95,27 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
     }
 
     /// One window: forward and backward of each micro-batch, then the update, or none.
-    pub fn step<B: Batch>(&mut self, window: Vec<B>) -> Result<Step, TrainError>
+    pub fn step<B: Batch>(&mut self, window: Window<B>) -> Result<Step, TrainError>
     where
         M: Objective<B>,
     {
         let started = Instant::now();
-        let items: usize = window.iter().map(Batch::items).sum();
-        let tokens = window.iter().map(Batch::tokens).sum();
-        let mut step = Step::new(self.updates, items, tokens);
+        let items = window.items();
+        let mut step = Step::new(self.updates, items, window.tokens());
         if items == 0 {
             step.verdict = Verdict::Skipped(SkipReason::NoItems);
             return Ok(step);
         }
-        let last = window.len() - 1;
+        let last = window.batches.len() - 1;
         let mut outcome = Outcome::Hold;
-        for (index, batch) in window.into_iter().enumerate() {
+        for (index, MicroBatch { batch, first }) in window.batches.into_iter().enumerate() {
             let params = match batch.items() {
                 // Nothing to learn from: not even a NaN of its activations may count.
                 0 => GradientsParams::new(),
-                _ => self.gradients(batch, items, &mut step)?,
+                _ => {
+                    let draws = Draws { seed: self.seed, epoch: window.epoch, first };
+                    self.gradients(batch, draws, items, &mut step)?
+                }
             };
             let master = self.weights.pair().0;
             outcome = self.stage.collect(master, Grads::new(params, index == last))?;
@@ -124,6 +131,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
     fn gradients<B: Batch>(
         &self,
         batch: B,
+        draws: Draws,
         window: usize,
         step: &mut Step,
     ) -> Result<GradientsParams, TrainError>
@@ -133,7 +141,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         let replica = self.weights.pair().1;
         let expected = batch.items();
         let before = step.before_pass(self.device());
-        let Loss { sum, items } = replica.loss(batch, &self.pass.drawing(Draws::default()));
+        let Loss { sum, items } = replica.loss(batch, &self.pass.drawing(draws));
         let loss = checked(sum, items, expected)? / window as f64;
         step.add_loss(loss.clone().inner());
         step.sample_memory(self.device());

@@ -78,6 +78,7 @@ use crate::{Data, Objective, Schedule, TrainError};
 #[derive(Clone, Debug)]
 pub struct Trainer<S = Identity> {
     strategies: S,
+    seed: u64,
     length: Length,
     evaluate_every: Option<u64>,
     patience: Option<usize>,
@@ -138,6 +139,7 @@ impl Trainer {
     pub fn new() -> Self {
         Self {
             strategies: Identity,
+            seed: 0,
             length: Length::Epochs(1),
             evaluate_every: None,
             patience: None,
@@ -154,6 +156,7 @@ impl<S> Trainer<S> {
     pub fn with<T>(self, strategy: T) -> Trainer<Stack<S, T>> {
         Trainer {
             strategies: Stack::new(self.strategies, strategy),
+            seed: self.seed,
             length: self.length,
             evaluate_every: self.evaluate_every,
             patience: self.patience,
@@ -162,6 +165,15 @@ impl<S> Trainer<S> {
             label: self.label,
             interrupter: self.interrupter,
         }
+    }
+
+    /// Seeds what the model draws while training, through [`Pass::draws`](crate::Pass::draws): the
+    /// masks of [`Dropout`](crate::strategies::Dropout). Default: 0. Burn's own random layers and
+    /// the model's first weights draw from the device's generator instead, which
+    /// [`Device::seed`](burn::tensor::Device::seed) seeds.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
     }
 
     /// Ends after this many updates; epochs follow one another as needed.
@@ -267,9 +279,9 @@ impl<S> Trainer<S> {
         if data.valid.as_ref().is_some_and(|valid| valid.samples(0) == 0) {
             return Err(DataError::EmptyEpoch { epoch: 0 }.into());
         }
-        let (session, window) = Session::start(&self.strategies, model, optimizer, schedule, |window| {
-            self.total_updates(&data, window)
-        })?;
+        let total_updates = |window| self.total_updates(&data, window);
+        let (session, window) =
+            Session::start(&self.strategies, model, optimizer, schedule, self.seed, total_updates)?;
         // Refused before the folder is touched.
         let plan = self.plan(&data, window)?;
         let warmup = schedule.warmup_updates();

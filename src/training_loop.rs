@@ -10,7 +10,7 @@ use firebrick_strategies::{Pass, Stage};
 
 use crate::dashboard::let_ctrl_c_interrupt;
 use crate::events::Events;
-use crate::feed::{self, Feed, Window};
+use crate::feed::{self, Feed};
 use crate::gauges::Readings;
 use crate::history::History;
 use crate::log::{EvaluationNumbers, Log};
@@ -78,8 +78,9 @@ where
         let mut before = Instant::now();
         let start = self.session.updates();
         loop {
-            let Window { epoch, batches, after } = self.feed.window()?;
-            let mut step = self.session.step(batches)?;
+            let window = self.feed.window()?;
+            let (epoch, after) = (window.epoch, window.after);
+            let mut step = self.session.step(window)?;
             step.seconds = before.elapsed().as_secs_f64();
             before = Instant::now();
             self.history.cursor = after;

@@ -1,9 +1,10 @@
 //! Causal self-attention, and what is masked in it.
 
 use burn::module::Module;
-use burn::nn::{Dropout, DropoutConfig, Linear};
+use burn::nn::Linear;
 use burn::tensor::{Bool, Device, FloatDType, Tensor, activation};
 use firebrick_datasets::TokenBatch;
+use firebrick_strategies::{Dropout, Pass};
 
 use super::gpt::{GptConfig, linear, residual_std};
 
@@ -45,13 +46,13 @@ impl Attention {
         Self {
             query_key_value: linear(config, width, 3 * width, 0.02, device),
             output: linear(config, width, width, residual_std(config), device),
-            dropout: DropoutConfig::new(config.dropout).init(),
+            dropout: Dropout::new(config.dropout),
             heads: config.heads,
         }
     }
 
     /// `[batch, length, width]` to the same; `masked` is `[1 or batch, 1, length, length]`.
-    pub(super) fn forward(&self, x: Tensor<3>, masked: Tensor<4, Bool>) -> Tensor<3> {
+    pub(super) fn forward(&self, x: Tensor<3>, masked: Tensor<4, Bool>, pass: &Pass) -> Tensor<3> {
         let [batch, length, width] = x.dims();
         let size = width / self.heads;
         // [batch, length, 3 * width] -> three of [batch, heads, length, size]
@@ -66,8 +67,8 @@ impl Attention {
         // Softmax in f32, as autocast does: its sum runs over the whole row.
         let scores = scores.cast(FloatDType::F32).mask_fill(masked, f32::NEG_INFINITY);
         let weights = activation::softmax(scores, 3).cast(dtype);
-        let mixed = self.dropout.forward(weights).matmul(value);
+        let mixed = self.dropout.forward_along(weights, &[2, 3], pass).matmul(value);
         let joined = mixed.swap_dims(1, 2).reshape([batch, length, width]);
-        self.dropout.forward(self.output.forward(joined))
+        self.dropout.forward(self.output.forward(joined), pass)
     }
 }

@@ -1,10 +1,10 @@
 //! A decoder-only transformer language model.
 
 use burn::module::{Module, Param};
-use burn::nn::{Dropout, DropoutConfig, Embedding, EmbeddingConfig, Initializer, Linear, LinearConfig};
+use burn::nn::{Embedding, EmbeddingConfig, Initializer, Linear, LinearConfig};
 use burn::tensor::{Bool, Device, Int, Tensor, activation};
 use firebrick_datasets::{Batch, TokenBatch};
-use firebrick_strategies::Pass;
+use firebrick_strategies::{Dropout, Pass};
 use serde::{Deserialize, Serialize};
 
 use super::attention::{Attention, future_mask, mask_of};
@@ -55,7 +55,7 @@ impl GptConfig {
     ///
     /// # Panics
     ///
-    /// Where `heads` does not divide `width`; a run file is checked before it comes here.
+    /// Where `heads` does not divide `width`, or `dropout` is out of its range; a run file is checked before it comes here.
     pub fn init(&self, vocabulary: usize, context: usize, device: &Device) -> Gpt {
         assert_eq!(self.width % self.heads, 0, "heads must divide width");
         let embedding = |rows| {
@@ -66,7 +66,7 @@ impl GptConfig {
         let gpt = Gpt {
             tokens: embedding(vocabulary),
             positions: embedding(context),
-            dropout: DropoutConfig::new(self.dropout).init(),
+            dropout: Dropout::new(self.dropout),
             blocks: (0..self.layers).map(|_| Block::new(self, device)).collect(),
             norm: Norm::new(self.width, self.bias, device),
             head: (!self.tied).then(|| head.with_initializer(normal(0.02)).init(device)),
@@ -142,8 +142,9 @@ impl Gpt {
         pass: &Pass,
     ) -> Tensor<3> {
         let x = self.tokens.forward(tokens) + self.positions.forward(places);
-        let x = self.blocks.iter().fold(self.dropout.forward(x), |x, block| {
-            pass.segment(block, (x, masked.clone()), |block, (x, masked), _| block.forward(x, masked))
+        let x = self.blocks.iter().fold(self.dropout.forward(x, pass), |x, block| {
+            let run = |block: &Block, (x, masked), pass: &Pass| block.forward(x, masked, pass);
+            pass.segment(block, (x, masked.clone()), run)
         });
         let x = self.norm.forward(x);
         match &self.head {
@@ -169,11 +170,18 @@ impl Objective<TokenBatch> for Gpt {
             None => self.forward(ids, pass),
             Some(places) => {
                 let places = places.slice([0..rows, 0..length - 1]);
-                self.forward_placed(ids, places, mask_of(&batch, device), pass)
+                let pass = pass.starting_at(starts_of(&batch));
+                self.forward_placed(ids, places, mask_of(&batch, device), &pass)
             }
         };
         Loss { sum: cross_entropy(logits.flatten(0, 1), labels.flatten(0, 1)), items: batch.items() }
     }
+}
+
+/// The column of the first token of each row.
+fn starts_of(batch: &TokenBatch) -> Vec<usize> {
+    let rows = batch.host_mask().chunks(batch.shape()[1].max(1));
+    rows.map(|row| row.iter().position(|&real| real).unwrap_or(0)).collect()
 }
 
 /// Attention and a feed-forward layer, each on a normalised copy and added to what came in.
@@ -196,15 +204,15 @@ impl Block {
             feed_forward_norm: Norm::new(width, config.bias, device),
             widen: linear(config, width, 4 * width, 0.02, device),
             narrow: linear(config, 4 * width, width, residual_std(config), device),
-            dropout: DropoutConfig::new(config.dropout).init(),
+            dropout: Dropout::new(config.dropout),
         }
     }
 
     /// `[batch, length, width]` to the same.
-    fn forward(&self, x: Tensor<3>, masked: Tensor<4, Bool>) -> Tensor<3> {
-        let x = x.clone() + self.attention.forward(self.attention_norm.forward(x), masked);
+    fn forward(&self, x: Tensor<3>, masked: Tensor<4, Bool>, pass: &Pass) -> Tensor<3> {
+        let x = x.clone() + self.attention.forward(self.attention_norm.forward(x), masked, pass);
         let hidden = activation::gelu(self.widen.forward(self.feed_forward_norm.forward(x.clone())));
-        x + self.dropout.forward(self.narrow.forward(hidden))
+        x + self.dropout.forward(self.narrow.forward(hidden), pass)
     }
 }
 
@@ -228,6 +236,7 @@ mod tests {
     use firebrick_datasets::{
         CausalLm, CausalSample, Collator, Drawn, Encoder, Packing, Padding, Side, Tokenizer,
     };
+    use firebrick_strategies::Draws;
 
     use super::*;
 
@@ -359,10 +368,13 @@ mod tests {
         let config = GptConfig { dropout: 0.5, ..config() };
         let gpt = config.init(10, 8, &device);
         let tokens = Tensor::<2, Int>::from_data([[1, 2, 3, 4]], &device);
-        let pass = Pass::train(&device);
-        let once = |gpt: &Gpt, tokens: &Tensor<2, Int>| gpt.forward(tokens.clone(), &pass).into_data();
-        assert_ne!(once(&gpt, &tokens), once(&gpt, &tokens));
-        let (gpt, tokens) = (gpt.valid(), tokens.inner());
-        assert_eq!(once(&gpt, &tokens), once(&gpt, &tokens));
+        let logits = |pass: Pass| gpt.forward(tokens.clone(), &pass).into_data();
+        let draws = |seed| Draws { seed, ..Draws::default() };
+        let trained = |seed| logits(Pass::train(&device).drawing(draws(seed)));
+        let measured = |seed| logits(Pass::evaluate(&device).drawing(draws(seed)));
+        assert_eq!(trained(1), trained(1));
+        assert_ne!(trained(1), trained(2));
+        assert_eq!(measured(1), measured(2));
+        assert_ne!(measured(1), trained(1));
     }
 }

@@ -134,7 +134,7 @@ impl Run {
 
     /// The trainer that the run describes, without output and without display.
     pub fn trainer(&self) -> Trainer<impl Strategy<Gpt> + use<>> {
-        let trainer = Trainer::new().with(self.composed());
+        let trainer = Trainer::new().with(self.composed()).seed(self.seed);
         let trainer = match (self.steps, self.epochs) {
             (Some(steps), _) => trainer.steps(steps),
             (None, epochs) => trainer.epochs(epochs.unwrap_or(1)),

@@ -16,6 +16,7 @@
 //! segment/       the segment around each block: the plan for it, and how it is run again
 //! recompute.rs   Recompute: drops a block's activations and computes them again
 //! memory.rs      bytes in use: of the process on the CPU, of the device's pool elsewhere
+//! dropout/       Dropout: a mask that is a function of where each element stands
 //! stack.rs       composition: Stack, Identity, Option, Vec and boxed stages
 //! amp.rs         Amp: bf16 replica and activations over an f32 master
 //! accumulate.rs  Accumulate: sums micro-batches into one window
@@ -124,6 +125,7 @@ mod accumulate;
 mod amp;
 mod clip;
 mod draws;
+mod dropout;
 mod error;
 mod grads;
 pub mod memory;
@@ -142,6 +144,7 @@ pub use accumulate::{Accumulate, Accumulating};
 pub use amp::Amp;
 pub use clip::Clip;
 pub use draws::Draws;
+pub use dropout::Dropout;
 pub use error::StrategyError;
 pub use grads::{GradMap, Grads};
 pub use outcome::{Outcome, SkipReason};

@@ -26,6 +26,8 @@ pub struct Pass {
     met: Arc<AtomicU64>,
     /// Segments met so far, in this segment.
     segments: Arc<AtomicU64>,
+    /// The column at which the sample of each row starts, where not all start at 0.
+    starts: Option<Arc<[usize]>>,
 }
 
 impl Pass {
@@ -40,6 +42,7 @@ impl Pass {
             segment: 0,
             met: Arc::default(),
             segments: Arc::default(),
+            starts: None,
         }
     }
 
@@ -83,6 +86,35 @@ impl Pass {
     /// The seed, the epoch and the first sample of the batch.
     pub fn draws(&self) -> Draws {
         self.draws
+    }
+
+    /// The same pass, for tensors in which the sample of each row starts at these columns: with
+    /// padding at the left. Random numbers count positions from there, so that they do not depend
+    /// on how far a row is padded. A row of several samples counts as one.
+    ///
+    /// An encoder and a decoder, whose rows are padded differently, each get a pass of their own
+    /// from the same one.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use firebrick_strategies::{Dropout, Pass};
+    ///
+    /// let device = Device::flex();
+    /// let dropout = Dropout::new(0.5);
+    /// let drop = |length, start| {
+    ///     let pass = Pass::train(&device).starting_at(vec![start]);
+    ///     let x = Tensor::<3>::ones([1, length, 16], &device);
+    ///     dropout.forward(x, &pass).narrow(1, start, 5).into_data()
+    /// };
+    /// assert_eq!(drop(5, 0), drop(8, 3)); // five positions, without padding and after three of it
+    /// ```
+    pub fn starting_at(&self, starts: Vec<usize>) -> Self {
+        let starts = starts.iter().any(|&start| start > 0).then(|| starts.into());
+        Self { starts, ..self.clone() }
+    }
+
+    pub(crate) fn starts(&self) -> Option<&[usize]> {
+        self.starts.as_deref()
     }
 
     /// A number for the next place that draws random numbers or opens a segment: the same in each

@@ -54,7 +54,7 @@ impl Bigram {
 }
 
 /// Values that look drawn.
-struct Waves(i64);
+pub struct Waves(pub i64);
 
 impl ParamMap for Waves {
     fn map<const D: usize>(&mut self, _: ParamId, value: Tensor<D>) -> Tensor<D> {

@@ -1,0 +1,136 @@
+//! Host and device agree, and the mask looks like independent draws.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const HALF: u32 = 1 << 31;
+
+fn axis(length: usize) -> Axis<'static> {
+    Axis { length, starts: None }
+}
+
+/// The mask of the rows from `first` on, `[rows, positions, features]`.
+fn mask(draws: Draws, site: u64, shape: [usize; 3], threshold: u32) -> Vec<bool> {
+    let [rows, positions, features] = shape;
+    Places::new(&draws, site, rows, vec![axis(positions), axis(features)]).on_host(threshold)
+}
+
+/// How far from half of the elements two masks agree in, in standard deviations.
+fn deviations(a: &[bool], b: &[bool]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let agreed = a.iter().zip(b).filter(|(a, b)| a == b).count() as f64;
+    let n = a.len() as f64;
+    (agreed - n / 2.0) / (n.sqrt() / 2.0)
+}
+
+#[test]
+fn the_share_that_is_dropped_is_p() {
+    for (p, seed) in [0.001_f64, 0.1, 0.25, 0.5, 0.9].into_iter().zip(1..) {
+        let threshold = (p * 4_294_967_296.0) as u32;
+        let draws = Draws { seed, ..Draws::default() };
+        for shape in [[10, 100, 1000], [1000, 100, 10], [10, 1000, 100], [1, 1, 1_000_000]] {
+            let mask = mask(draws, 5, shape, threshold);
+            let dropped = mask.iter().filter(|&&dropped| dropped).count() as f64;
+            let (expected, sigma) = (1e6 * p, (1e6 * p * (1.0 - p)).sqrt());
+            assert!((dropped - expected).abs() < 3.0 * sigma, "{p} {shape:?}: {dropped}");
+        }
+    }
+}
+
+/// Neighbours along each axis, and masks whose counters differ by little, agree as often as coins.
+#[test]
+fn neighbours_are_independent() {
+    let draws = Draws { seed: 1337, epoch: 0, first: 0 };
+    let shape @ [rows, positions, features] = [16, 256, 256];
+    let whole = mask(draws, 0, shape, HALF);
+    for step in [1, 2, 3, 7, 8, 16, 64, 128, 255] {
+        // Along each axis: elements that are `step` apart, without those that wrap around.
+        let apart = |stride: usize, length: usize| {
+            let first = |at: &usize| at / stride % length + step < length;
+            let (a, b): (Vec<_>, Vec<_>) = (0..rows * positions * features)
+                .filter(first)
+                .map(|at| (whole[at], whole[at + step * stride]))
+                .unzip();
+            (!a.is_empty()).then(|| deviations(&a, &b))
+        };
+        for (stride, length) in [(1, features), (features, positions), (features * positions, rows)] {
+            let found = apart(stride, length).unwrap_or(0.0);
+            assert!(found.abs() < 4.5, "{step} along {length}: {found}");
+        }
+        let step = step as u64;
+        for other in [
+            mask(draws, step, shape, HALF),
+            mask(Draws { epoch: step, ..draws }, 0, shape, HALF),
+            mask(Draws { seed: draws.seed + step, ..draws }, 0, shape, HALF),
+            mask(Draws { first: 16 * step, ..draws }, 0, shape, HALF),
+        ] {
+            let found = deviations(&whole, &other);
+            assert!(found.abs() < 4.5, "counters {step} apart: {found}");
+        }
+    }
+}
+
+/// Pairs of neighbours, as two bits, are uniform: χ² over blocks of 8 elements as bytes.
+#[test]
+fn runs_of_eight_are_uniform() {
+    let draws = Draws { seed: 9, epoch: 1, first: 4 };
+    let mask = mask(draws, 3, [16, 512, 512], HALF);
+    let mut counts = [0_u32; 256];
+    for eight in mask.chunks_exact(8) {
+        counts[eight.iter().fold(0, |byte, &bit| byte << 1 | usize::from(bit))] += 1;
+    }
+    let expected = mask.len() as f64 / 8.0 / 256.0;
+    let chi_squared: f64 = counts.iter().map(|&count| (f64::from(count) - expected).powi(2) / expected).sum();
+    // 255 degrees of freedom: mean 255, deviation 22.6.
+    assert!((chi_squared - 255.0).abs() < 4.5 * 22.6, "{chi_squared}");
+}
+
+/// Two of 200,000 lines of 64 coins are equal once in a billion samples; with one word of 32 bits
+/// for a line, four or five pairs would be.
+#[test]
+fn no_two_positions_are_dropped_alike() {
+    let mask = mask(Draws::default(), 0, [100, 2000, 64], HALF);
+    let mut lines: Vec<&[bool]> = mask.chunks_exact(64).collect();
+    lines.sort_unstable();
+    assert!(lines.windows(2).all(|pair| pair[0] != pair[1]));
+}
+
+fn on_device<const D: usize>(places: &Places, threshold: u32) -> Vec<bool> {
+    places.on_device::<D>(threshold, &Device::flex()).into_data().iter::<bool>().collect()
+}
+
+proptest! {
+    /// The tensor operations compute what the host does, to the bit.
+    #[test]
+    fn the_device_agrees_with_the_host(
+        lengths in prop::collection::vec(1_usize..12, 1..5),
+        rows in 1_usize..5,
+        starts in prop::collection::vec(0_usize..9, 5),
+        counted in prop::collection::vec(any::<bool>(), 4),
+        (seed, epoch, first, site) in any::<(u64, u64, u64, u64)>(),
+        threshold in prop_oneof![any::<u32>(), Just(u32::MAX), Just(1)],
+    ) {
+        let axes = lengths.iter().zip(&counted).map(|(&length, &counted)| {
+            Axis { length, starts: counted.then_some(&starts[..]) }
+        });
+        let places = Places::new(&Draws { seed, epoch, first }, site, rows, axes.collect());
+        let found = match lengths.len() {
+            1 => on_device::<2>(&places, threshold),
+            2 => on_device::<3>(&places, threshold),
+            3 => on_device::<4>(&places, threshold),
+            _ => on_device::<5>(&places, threshold),
+        };
+        prop_assert_eq!(found, places.on_host(threshold));
+    }
+}
+
+/// As many as the host deals to several tasks.
+#[test]
+fn the_device_agrees_with_the_host_on_many_elements() {
+    let starts = [0, 200, 17];
+    let counted = |length| Axis { length, starts: Some(&starts[..]) };
+    let draws = Draws { seed: u64::MAX, epoch: 3, first: 1 << 40 };
+    let places = Places::new(&draws, 1, 3, vec![axis(2), counted(128), counted(300)]);
+    assert_eq!(on_device::<4>(&places, HALF / 5), places.on_host(HALF / 5));
+}
