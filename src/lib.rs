@@ -67,6 +67,8 @@ mod saving;
 mod schedule;
 mod session;
 mod step;
+#[cfg(test)]
+mod testing;
 mod trainer;
 mod training_loop;
 
