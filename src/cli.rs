@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::console::{print, tell, terminal_width};
 use crate::dashboard::Terminal;
+use crate::device::Listing;
 use crate::{Bench, BenchReport, DataRun, Interrupter, Launched, Look, Run, RunError, Show, Tokenized};
 
 /// Trains Burn models. A run is a RON file; every field of it can be overridden.
@@ -27,7 +28,8 @@ Examples:
   firebrick bench examples/causal_lm.ron --raw --report json
   firebrick bench examples/causal_lm.ron --set 'strategies=[Recompute(every: 1)]' --beside 'strategies=[]'
   firebrick data examples/causal_lm.ron --batches 1 --rows 8
-  firebrick tokenize examples/causal_lm.ron --output corpus.tokens";
+  firebrick tokenize examples/causal_lm.ron --output corpus.tokens
+  firebrick devices";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -51,6 +53,11 @@ enum Command {
     Tokenize(TokenizeArgs),
     /// Times training steps, without evaluation and without files.
     Bench(BenchArgs),
+    /// Lists the devices of this machine, and the number formats with what each device can do with them.
+    ///
+    /// Shows the devices of the backends that are compiled in. `--device` and `BURN_DEVICE` take their
+    /// names.
+    Devices(DevicesArgs),
 }
 
 #[derive(Debug, Args)]
@@ -133,6 +140,13 @@ struct TokenizeArgs {
     output: PathBuf,
 }
 
+#[derive(Debug, Args)]
+struct DevicesArgs {
+    /// How the result is printed: `json` makes the last line on standard output one JSON object.
+    #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
+    report: ReportFormat,
+}
+
 /// Whether there are colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Color {
@@ -156,6 +170,10 @@ impl Cli {
             Command::Bench(args) => bench(&args),
             Command::Data(args) => data(&args),
             Command::Tokenize(args) => tokenize(&args),
+            Command::Devices(args) => {
+                devices(&args);
+                Ok(())
+            }
         };
         match result {
             Ok(()) => ExitCode::SUCCESS,
@@ -254,6 +272,14 @@ fn tokenize(args: &TokenizeArgs) -> Result<(), RunError> {
         ReportFormat::Json => print_json(&tokenized),
     }
     Ok(())
+}
+
+fn devices(args: &DevicesArgs) {
+    let listing = Listing::of_this_machine();
+    match args.report {
+        ReportFormat::Text => print(&listing.to_string()),
+        ReportFormat::Json => print_json(&listing),
+    }
 }
 
 fn tokenized_in_words(tokenized: &Tokenized) -> String {

@@ -66,6 +66,8 @@ mod saving;
 mod schedule;
 mod session;
 mod step;
+#[cfg(test)]
+mod testing;
 mod trainer;
 mod training_loop;
 

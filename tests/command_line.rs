@@ -32,7 +32,7 @@ fn folder() -> TempDir {
 
 fn firebrick(folder: &Path) -> Command {
     let mut command = Command::cargo_bin("firebrick").unwrap();
-    command.current_dir(folder).env_remove("BURN_DEVICE").arg("train").arg("run.ron");
+    command.current_dir(folder).arg("train").arg("run.ron");
     command
 }
 
@@ -43,6 +43,7 @@ fn refused(overrides: &[&str]) -> String {
     for set in overrides {
         command.arg("--set").arg(set);
     }
+    command.env_remove("BURN_DEVICE"); // it would override the run's
     let output = command.assert().code(1).stdout("").get_output().stderr.clone();
     assert!(!folder.path().join("out").exists(), "refused before anything is written");
     let said = String::from_utf8(output).unwrap();
@@ -213,6 +214,34 @@ fn devices_that_are_not_there_say_which_are() {
         .code(1)
         .stderr(contains("unknown device \"tpu\""));
     firebrick(folder.path()).args(["--device", "cpu"]).assert().success();
+}
+
+#[test]
+fn devices_are_listed_with_what_they_can_do() {
+    let list = |report: &[&str]| {
+        let mut command = Command::cargo_bin("firebrick").unwrap();
+        let assert = command.arg("devices").args(report).assert().success();
+        String::from_utf8(assert.get_output().stdout.clone()).unwrap()
+    };
+    let text = list(&[]);
+    for line in ["device  auto", "cpu:0", "bf16        16         8         7", "65504", "not in Burn"] {
+        assert!(text.contains(line), "{line} in {text}");
+    }
+    let listing: serde_json::Value = serde_json::from_str(&list(&["--report", "json"])).unwrap();
+    let devices = listing["devices"].as_array().unwrap();
+    let cpu = devices.iter().find(|device| device["name"] == "cpu:0").unwrap();
+    assert_eq!(cpu["usage"]["bf16"], serde_json::json!(["storage", "arithmetic"]));
+    assert_eq!(cpu["usage"]["fp6 e3m2"], serde_json::json!([]));
+    assert_eq!(devices.iter().filter(|device| device["auto"] == true).count(), 1);
+    let formats = listing["formats"].as_array().unwrap();
+    let e4m3 = formats.iter().find(|format| format["name"] == "fp8 e4m3").unwrap();
+    assert_eq!((&e4m3["largest"], &e4m3["in_burn"]), (&448.0.into(), &"quantized".into()));
+    // Every name in the list is one that `--device` takes.
+    let folder = folder();
+    for device in devices.iter().filter(|device| device["usage"].is_object()) {
+        let name = device["name"].as_str().unwrap();
+        firebrick(folder.path()).args(["--device", name, "--set", "steps=2"]).assert().success();
+    }
 }
 
 #[test]

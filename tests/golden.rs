@@ -1,5 +1,7 @@
 //! AdamW and the schedules against torch; see `tests/golden/README.md`.
 
+mod support;
+
 use burn::module::{Module, Param};
 use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, Tensor};
@@ -80,7 +82,7 @@ fn optimizer(case: &Case, model: &Parameters) -> ModuleOptimizer {
 
 #[test]
 fn adamw_is_torchs_to_1e_6_over_20_steps() {
-    let device = Device::flex(); // of the gradients
+    let device = support::device(); // of the gradients
     let autodiff = device.clone().autodiff(); // of the parameters
     for case in golden().optimizers {
         let mut model = Parameters {

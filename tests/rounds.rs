@@ -6,12 +6,11 @@ use std::fs;
 
 use burn::module::Module;
 use burn::store::{ModuleSnapshot, SafetensorsStore};
-use burn::tensor::Device;
 use firebrick::{Amp, Data, Interrupter, Schedule, Trainer};
 use support::*;
 
 fn model() -> Bigram {
-    Bigram::new(&Device::flex().autodiff())
+    Bigram::new(&device().autodiff())
 }
 
 /// Kind and step of each line of the log, as in `t1 t2 v2`.

@@ -15,7 +15,7 @@ use support::*;
 const RATE: f64 = 3e-2;
 
 fn device() -> Device {
-    Device::flex().autodiff()
+    support::device().autodiff()
 }
 
 /// Trains with the trainer, one epoch of `rows` unless `trainer` says otherwise.

@@ -18,13 +18,12 @@ pub fn cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>) -> Tensor<1> {
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::Device;
-
     use super::*;
+    use crate::testing;
 
     #[test]
     fn the_sum_equals_the_definition_and_ignored_positions_add_nothing() {
-        let device = Device::flex().autodiff();
+        let device = testing::device().autodiff();
         let logits = Tensor::<2>::from_data([[1.0, 2.0, 0.5], [0.0, 0.0, 9.0]], &device);
         let logits = logits.require_grad();
         let labels = Tensor::<1, Int>::from_data([1, -100], &device);
@@ -39,7 +38,7 @@ mod tests {
 
     #[test]
     fn no_supervised_position_gives_zero_and_not_nan() {
-        let device = Device::flex().autodiff();
+        let device = testing::device().autodiff();
         let logits = Tensor::<2>::ones([2, 3], &device).require_grad();
         let labels = Tensor::<1, Int>::from_data([-100, -100], &device);
         let loss = cross_entropy(logits.clone(), labels);

@@ -239,6 +239,7 @@ mod tests {
     use firebrick_strategies::Draws;
 
     use super::*;
+    use crate::testing;
 
     fn config() -> GptConfig {
         GptConfig { layers: 8, heads: 4, width: 64, dropout: 0.0, bias: true, tied: false }
@@ -250,7 +251,7 @@ mod tests {
 
     #[test]
     fn weights_start_as_gpt2s() {
-        let gpt = config().init(100, 32, &Device::flex());
+        let gpt = config().init(100, 32, &testing::device());
         let block = &gpt.blocks[7];
         let residual = 0.02 / 16f32.sqrt();
         for (weights, expected) in [
@@ -271,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_position_reads_nothing_after_it() {
-        let device = Device::flex();
+        let device = testing::device();
         let gpt = config().init(10, 8, &device);
         let logits = |tokens: [[i32; 5]; 1]| -> Vec<f32> {
             let tokens = Tensor::<2, Int>::from_data(tokens, &device);
@@ -285,7 +286,7 @@ mod tests {
     /// The loss and all gradients of a batch.
     fn step(gpt: &Gpt, batch: TokenBatch) -> (f64, Vec<f32>) {
         let items = batch.items();
-        let loss = gpt.loss(batch, &Pass::train(&Device::flex().autodiff()));
+        let loss = gpt.loss(batch, &Pass::train(&testing::device().autodiff()));
         assert_eq!(loss.items, items);
         let value = loss.sum.clone().into_scalar::<f64>();
         let grads = GradientsParams::from_grads(loss.sum.backward(), gpt);
@@ -307,7 +308,7 @@ mod tests {
         };
         let samples: Vec<_> = [5, 2, 7, 1, 3].map(sample).into();
         let drawn = |sample: &Arc<CausalSample>| Drawn { epoch: 0, index: 0, sample: sample.clone() };
-        let gpt = GptConfig { layers: 2, ..config() }.init(10, 20, &Device::flex().autodiff());
+        let gpt = GptConfig { layers: 2, ..config() }.init(10, 20, &testing::device().autodiff());
 
         let (mut loss, mut grads) = (0.0, Vec::new());
         for sample in samples.iter().filter(|sample| sample.ids.len() > 1) {
@@ -336,7 +337,7 @@ mod tests {
 
     #[test]
     fn an_untrained_model_is_undecided() {
-        let device = Device::flex();
+        let device = testing::device();
         let gpt = config().init(10, 8, &device);
         let rows = vec![vec![1, 2, 3, 4], vec![5, 6]];
         let batch = TokenBatch::from_rows(rows, 0).unwrap();
@@ -350,21 +351,21 @@ mod tests {
     fn parameters_are_foretold() {
         for (bias, tied) in [(true, true), (true, false), (false, true), (false, false)] {
             let config = GptConfig { bias, tied, ..config() };
-            let found = config.init(100, 32, &Device::flex()).num_params();
+            let found = config.init(100, 32, &testing::device()).num_params();
             assert_eq!(config.parameters(100, 32), found as f64);
         }
     }
 
     #[test]
     fn a_tied_head_adds_no_parameter() {
-        let untied = config().init(100, 32, &Device::flex()).num_params();
+        let untied = config().init(100, 32, &testing::device()).num_params();
         let tied = GptConfig { tied: true, ..config() };
-        assert_eq!(untied - tied.init(100, 32, &Device::flex()).num_params(), 64 * 100);
+        assert_eq!(untied - tied.init(100, 32, &testing::device()).num_params(), 64 * 100);
     }
 
     #[test]
     fn dropout_acts_in_training_only() {
-        let device = Device::flex().autodiff();
+        let device = testing::device().autodiff();
         let config = GptConfig { dropout: 0.5, ..config() };
         let gpt = config.init(10, 8, &device);
         let tokens = Tensor::<2, Int>::from_data([[1, 2, 3, 4]], &device);

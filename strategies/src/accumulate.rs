@@ -79,16 +79,16 @@ mod tests {
     use burn::tensor::{DType, Device, FloatDType, Tensor};
 
     use super::*;
-    use crate::{Clip, SkipReason, Stack};
+    use crate::{Clip, SkipReason, Stack, testing};
 
     fn model() -> (Linear, Device) {
-        let device = Device::flex().autodiff();
+        let device = testing::device().autodiff();
         (LinearConfig::new(4, 3).with_bias(false).init(&device), device)
     }
 
     fn constant(model: &Linear, value: f64, dtype: FloatDType, closes: bool) -> Grads {
         let mut params = GradientsParams::new();
-        let grad = Tensor::<2>::full([4, 3], value, &Device::flex()).cast(dtype);
+        let grad = Tensor::<2>::full([4, 3], value, &testing::device()).cast(dtype);
         params.register(model.weight.id, grad);
         Grads::new(params, closes)
     }

@@ -118,10 +118,10 @@ mod tests {
     use burn::tensor::DType;
 
     use super::*;
-    use crate::{Clip, Stack};
+    use crate::{Clip, Stack, testing};
 
     fn start() -> (Linear, Device, Amp) {
-        let device = Device::flex().autodiff();
+        let device = testing::device().autodiff();
         let model = LinearConfig::new(3, 2).init(&device);
         let amp = Amp::bf16().start(&mut Setup::new(&model, &device)).unwrap();
         (model, device, amp)

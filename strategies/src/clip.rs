@@ -107,16 +107,16 @@ impl GradMap for Clamp {
 mod tests {
     use burn::nn::{Linear, LinearConfig};
     use burn::optim::GradientsParams;
-    use burn::tensor::Device;
 
     use super::*;
+    use crate::testing;
 
     fn clip(recipe: Clip, values: [f32; 2]) -> (Vec<f32>, f32) {
-        let device = Device::flex().autodiff();
+        let device = testing::device().autodiff();
         let model: Linear = LinearConfig::new(1, 2).with_bias(false).init(&device);
         let mut stage = recipe.start(&mut Setup::new(&model, &device)).unwrap();
         let mut params = GradientsParams::new();
-        params.register(model.weight.id, Tensor::<2>::from_data([values], &Device::flex()));
+        params.register(model.weight.id, Tensor::<2>::from_data([values], &testing::device()));
         let Ok(Outcome::Apply(mut grads)) = stage.collect(&model, Grads::new(params, true)) else {
             panic!("gradients are passed on")
         };
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn impossible_bounds_are_refused() {
-        let device = Device::flex();
+        let device = testing::device();
         let model: Linear = LinearConfig::new(1, 2).init(&device);
         for max in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             let error = Clip::norm(max).start(&mut Setup::new(&model, &device)).err().unwrap();

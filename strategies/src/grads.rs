@@ -186,9 +186,10 @@ mod tests {
     use burn::tensor::Device;
 
     use super::*;
+    use crate::testing;
 
     fn model() -> (Linear, Device) {
-        let device = Device::flex().autodiff();
+        let device = testing::device().autodiff();
         (LinearConfig::new(2, 2).init(&device), device.inner())
     }
 

@@ -139,6 +139,8 @@ mod setup;
 mod stack;
 mod state;
 mod strategy;
+#[cfg(test)]
+mod testing;
 
 pub use accumulate::{Accumulate, Accumulating};
 pub use amp::Amp;

@@ -81,9 +81,9 @@ pub fn tie<M: Module>(model: M) -> M {
 #[cfg(test)]
 mod tests {
     use burn::nn::{Linear, LinearConfig};
-    use burn::tensor::Device;
 
     use super::*;
+    use crate::testing;
 
     struct Double;
     impl ParamMap for Double {
@@ -93,7 +93,7 @@ mod tests {
     }
 
     fn twins() -> Vec<Linear> {
-        let linear = LinearConfig::new(2, 2).init(&Device::flex().autodiff());
+        let linear = LinearConfig::new(2, 2).init(&testing::device().autodiff());
         vec![linear.clone(), linear]
     }
 
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(values(&model[1]), doubled);
 
         // One leaf: the gradient found through the second place holds both uses.
-        let x = Tensor::<2>::ones([1, 2], &Device::flex().autodiff());
+        let x = Tensor::<2>::ones([1, 2], &testing::device().autodiff());
         let y = model[1].forward(model[0].forward(x));
         let grads = y.sum().backward();
         let [a, b] = [0, 1].map(|i| model[i].weight.grad(&grads).unwrap().into_data());
@@ -131,7 +131,7 @@ mod tests {
         let mut model = twins();
         assert!(tied(&model));
         let id = model[0].weight.id;
-        let device = Device::flex().autodiff();
+        let device = testing::device().autodiff();
         model[0].weight = Param::initialized(id, Tensor::ones([2, 2], &device).require_grad());
         let model = tie(model);
         assert_eq!(values(&model[1]), [1.0; 4]);

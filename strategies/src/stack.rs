@@ -165,9 +165,8 @@ impl<M, S: Stage<M> + ?Sized> Stage<M> for Box<S> {
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::Device;
-
     use super::*;
+    use crate::testing;
 
     /// Notes the order in which it is called.
     #[derive(Clone, Debug)]
@@ -193,7 +192,7 @@ mod tests {
     }
 
     fn orders(strategy: impl Strategy<String>) -> (String, String, Vec<StageState>) {
-        let (model, device) = (String::new(), Device::flex());
+        let (model, device) = (String::new(), testing::device());
         let mut stage = strategy.start(&mut Setup::new(&model, &device)).unwrap();
         let mut states = vec![];
         stage.save(&mut states);

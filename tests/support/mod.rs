@@ -12,6 +12,12 @@ use firebrick::datasets::{Batch, Batches, DataError, TokenBatch};
 use firebrick::strategies::{ParamMap, map_params, relift};
 use firebrick::{Loss, Objective, Pass};
 
+/// The device that `BURN_DEVICE` names, as for the program; the CPU where it is not set.
+pub fn device() -> Device {
+    let name = std::env::var("BURN_DEVICE").unwrap_or("cpu".into());
+    firebrick::device::find(&name).unwrap_or_else(|error| panic!("BURN_DEVICE: {error}")).0
+}
+
 pub const VOCABULARY: usize = 11;
 /// A token whose presence makes the loss NaN.
 pub const POISON: u32 = 10;

@@ -113,13 +113,14 @@ pub(super) fn signed_row(ids: &[u32]) -> Result<Vec<i32>, DataError> {
 mod tests {
     use super::*;
     use crate::Side;
+    use crate::collators::testing;
 
     #[test]
     fn padded_at_the_left() {
         let short = Tokens { ids: vec![5], type_ids: vec![1] };
         let long = Tokens { ids: vec![6, 7], type_ids: vec![0, 1] };
         let inputs = Inputs::new(&[&short, &long], &Padding::default().side(Side::Left), 9).unwrap();
-        let device = Device::default();
+        let device = testing::device();
         assert_eq!(inputs.ids(&device).into_data().iter::<i64>().collect::<Vec<_>>(), [9, 5, 6, 7]);
         assert_eq!(inputs.type_ids(&device).into_data().iter::<i64>().collect::<Vec<_>>(), [0, 1, 0, 1]);
         let mask: Vec<bool> = inputs.mask(&device).into_data().iter().collect();
@@ -130,8 +131,8 @@ mod tests {
     #[test]
     fn nothing() {
         let inputs = Inputs::new(&[], &Padding::default(), 0).unwrap();
-        assert_eq!(inputs.mask(&Device::default()).dims(), [0, 0]);
+        assert_eq!(inputs.mask(&testing::device()).dims(), [0, 0]);
         let inputs = Inputs::new(&[&Tokens::default()], &Padding::default(), 0).unwrap();
-        assert_eq!(inputs.ids(&Device::default()).dims(), [1, 0]);
+        assert_eq!(inputs.ids(&testing::device()).dims(), [1, 0]);
     }
 }

@@ -64,6 +64,7 @@ impl Batch for LabeledBatch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::collators::testing;
 
     #[test]
     fn counts() {
@@ -73,7 +74,7 @@ mod tests {
         let batch = LabeledBatch::new(&rows, &Padding::default(), 0).unwrap();
         assert_eq!(batch.host_labels(), [1, IGNORE, IGNORE, 2]);
         assert_eq!((batch.items(), batch.samples(), batch.tokens()), (2, 2, 3));
-        assert_eq!(batch.labels(&Device::default()).dims(), [2, 2]);
+        assert_eq!(batch.labels(&testing::device()).dims(), [2, 2]);
 
         let error = LabeledBatch::new(&[(&long, &[1])], &Padding::default(), 0).unwrap_err();
         assert!(matches!(error, DataError::LabelLength { row: 0, ids: 2, labels: 1 }));

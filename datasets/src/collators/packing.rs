@@ -120,12 +120,10 @@ impl Collator for Packing {
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::Device;
-
     use super::*;
     use crate::{
         Batch, Encoder, Padding, Side, Tokenizer,
-        collators::testing::{drawn, record, text},
+        collators::testing::{self, drawn, record, text},
     };
 
     fn packing(padding: Padding) -> Packing {
@@ -158,7 +156,7 @@ mod tests {
         let packs = [pack(&[(&[1, 2, 3, 4], 0)]), pack(&[(&[1], 0), (&[2, 3], 0)])];
         let batch = task.collate(&drawn(packs)).unwrap();
         assert_eq!(&batch.host_segments().unwrap()[4..], [0, 1, 2, 2]);
-        let mask = batch.block_mask(&Device::default()).unwrap();
+        let mask = batch.block_mask(&testing::device()).unwrap();
         assert_eq!(mask.dims(), [2, 4, 4]);
         let mask: Vec<bool> = mask.into_data().iter().collect();
         assert_eq!(mask[..16], [true; 16]);
@@ -178,7 +176,7 @@ mod tests {
     #[test]
     fn nothing() {
         let task = packing(Padding::default());
-        assert!(task.collate(&[]).unwrap().block_mask(&Device::default()).is_some());
+        assert!(task.collate(&[]).unwrap().block_mask(&testing::device()).is_some());
         assert_eq!(task.collate(&drawn([pack(&[])])).unwrap().shape(), [1, 0]);
     }
 }

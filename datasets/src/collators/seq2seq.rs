@@ -198,12 +198,10 @@ impl Collator for Seq2Seq {
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::Device;
-
     use super::*;
     use crate::{
         Batch, Side,
-        collators::testing::{drawn, record, text, unigram},
+        collators::testing::{self, drawn, record, text, unigram},
     };
 
     fn task() -> Seq2Seq {
@@ -226,7 +224,7 @@ mod tests {
         assert_eq!(batch.host_decoder_mask(), [true, true, true, true, true, false]);
         assert_eq!((batch.items(), batch.samples(), batch.tokens()), (5, 2, 8));
         assert_eq!(task.padded(&samples.clone().map(Arc::new)), 4 + 6);
-        let device = Device::default();
+        let device = testing::device();
         assert_eq!(batch.decoder_ids(&device).dims(), [2, 3]);
         assert_eq!(batch.labels(&device).dims(), batch.decoder_mask(&device).dims());
 

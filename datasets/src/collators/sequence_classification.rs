@@ -211,12 +211,10 @@ impl Collator for SequenceClassification {
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::Device;
-
     use super::*;
     use crate::{
         Batch,
-        collators::testing::{drawn, list, record, text, wordpiece},
+        collators::testing::{self, drawn, list, record, text, wordpiece},
     };
 
     fn task(target: Target) -> SequenceClassification {
@@ -237,8 +235,8 @@ mod tests {
         let samples = [text("c"), Value::Integer(1)].map(|label| encode(&task, label).unwrap());
         let batch = task.collate(&drawn(samples)).unwrap();
         assert_eq!(batch.host_classes(), Some(&[2, 1][..]));
-        assert_eq!(batch.classes(&Device::default()).unwrap().dims(), [2]);
-        assert!(batch.multi_hot(&Device::default()).is_none() && batch.numbers(&Device::default()).is_none());
+        assert_eq!(batch.classes(&testing::device()).unwrap().dims(), [2]);
+        assert!(batch.multi_hot(&testing::device()).is_none() && batch.numbers(&testing::device()).is_none());
         assert_eq!((batch.items(), batch.samples()), (2, 2));
         let error = encode(&task, text("d")).unwrap_err().to_string();
         assert!(error.contains("one of the labels a, b, c, or a number from 0 to 2, found the text \"d\""));
@@ -250,7 +248,7 @@ mod tests {
         let samples = [list(&["c", "a"]), list(&[])].map(|label| encode(&task, label).unwrap());
         let batch = task.collate(&drawn(samples)).unwrap();
         assert_eq!(batch.host_multi_hot(), Some(&[1.0, 0.0, 1.0, 0.0, 0.0, 0.0][..]));
-        assert_eq!(batch.multi_hot(&Device::default()).unwrap().dims(), [2, 3]);
+        assert_eq!(batch.multi_hot(&testing::device()).unwrap().dims(), [2, 3]);
         assert_eq!((batch.items(), batch.samples()), (6, 2));
         assert!(encode(&task, text("a")).is_err() && encode(&task, list(&["d"])).is_err());
     }
@@ -262,7 +260,7 @@ mod tests {
         let samples = values.map(|label| encode(&task, label).unwrap());
         let batch = task.collate(&drawn(samples)).unwrap();
         assert_eq!(batch.host_numbers(), Some(&[3.0, -0.5, 2.5][..]));
-        assert_eq!(batch.numbers(&Device::default()).unwrap().dims(), [3]);
+        assert_eq!(batch.numbers(&testing::device()).unwrap().dims(), [3]);
         for value in [Value::Float(f64::NAN), Value::Float(1e300), text("inf"), text("many"), Value::Null] {
             assert!(matches!(encode(&task, value), Err(DataError::Record { .. })));
         }

@@ -35,7 +35,7 @@ pub const IGNORE: i32 = -100;
 /// assert_eq!(batch.host_mask(), [true, true, true, true, true, false]);
 /// assert_eq!((batch.samples(), batch.tokens(), batch.items()), (2, 5, 3));
 ///
-/// let ids = batch.ids(&Device::default());
+/// let ids = batch.ids(&Device::flex());
 /// assert_eq!(ids.dims(), [2, 3]);
 /// # Ok::<(), firebrick_datasets::DataError>(())
 /// ```
@@ -257,6 +257,7 @@ pub(super) fn signed(id: u32) -> Result<i32, DataError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::collators::testing;
 
     #[test]
     fn labels_of_its_own() {
@@ -295,7 +296,7 @@ mod tests {
 
     #[test]
     fn tensors() {
-        let device = Device::default();
+        let device = testing::device();
         let batch = TokenBatch::from_rows(vec![vec![1, 2], vec![3]], 7).unwrap();
         let ids: Vec<i64> = batch.ids(&device).into_data().iter().collect();
         let labels: Vec<i64> = batch.labels(&device).into_data().iter().collect();

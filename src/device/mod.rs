@@ -1,4 +1,11 @@
-//! Devices by name.
+//! Devices by name, and what they can do.
+
+mod listing;
+mod number_format;
+mod table;
+
+pub use listing::{InBurn, Listed, ListedFormat, Listing, Usage};
+pub use number_format::{FormatNumbers, NumberFormat};
 
 use burn::tensor::Device;
 use thiserror::Error;
@@ -92,6 +99,17 @@ fn automatic() -> Result<(Device, String), DeviceError> {
         Some((device, format!("{}:{index}", backend.name)))
     });
     found.ok_or_else(|| not_present("device"))
+}
+
+/// Whether the device is one of CubeCL's, whose kernels are compiled when they are first used.
+fn is_cube(device: &Device) -> bool {
+    #[cfg(any(feature = "cuda", feature = "wgpu"))]
+    return matches!(device.as_dispatch(), burn::backend::DispatchDevice::Cube(_));
+    #[cfg(not(any(feature = "cuda", feature = "wgpu")))]
+    {
+        let _ = device;
+        false
+    }
 }
 
 /// Whether a card is behind the device. wgpu also finds software rasterisers, which are slower than

@@ -1,0 +1,224 @@
+//! Floating-point formats as numbers: what their bits can hold.
+
+use serde::Serialize;
+
+/// What the largest exponent of a format stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TopExponent {
+    /// Infinity and NaN only, as in IEEE 754.
+    Special,
+    /// Numbers, but for the last code, which is NaN.
+    NumbersButOne,
+    /// Numbers only.
+    Numbers,
+}
+
+/// A binary floating-point format: `f64`, `f32` and `f16` of IEEE 754, `bf16`, and the 8, 6 and 4 bit
+/// formats of the Open Compute Project's Microscaling Formats specification, version 1.0.
+///
+/// ```
+/// use firebrick::device::NumberFormat;
+///
+/// let f16 = NumberFormat::named("f16").unwrap();
+/// assert_eq!((f16.bits(), f16.exponent_bits(), f16.mantissa_bits()), (16, 5, 10));
+/// assert_eq!(f16.largest(), 65504.0);
+/// assert_eq!(f16.epsilon(), 2f64.powi(-10));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NumberFormat {
+    name: &'static str,
+    signed: bool,
+    exponent: u32,
+    mantissa: u32,
+    top: TopExponent,
+}
+
+/// A format in numbers, as it is printed.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FormatNumbers {
+    /// As in [`NumberFormat::name`].
+    pub name: &'static str,
+    /// All bits.
+    pub bits: u32,
+    /// Bits of the exponent.
+    pub exponent_bits: u32,
+    /// Stored bits of the mantissa.
+    pub mantissa_bits: u32,
+    /// The smallest normal number above 0.
+    pub smallest_normal: f64,
+    /// The smallest number above 0, where the format has subnormal ones.
+    pub smallest_subnormal: Option<f64>,
+    /// The largest finite number.
+    pub largest: f64,
+    /// The distance from 1 to the next number.
+    pub epsilon: f64,
+}
+
+const fn ieee(name: &'static str, exponent: u32, mantissa: u32) -> NumberFormat {
+    NumberFormat { name, signed: true, exponent, mantissa, top: TopExponent::Special }
+}
+
+const fn finite(name: &'static str, exponent: u32, mantissa: u32) -> NumberFormat {
+    NumberFormat { name, signed: true, exponent, mantissa, top: TopExponent::Numbers }
+}
+
+/// From the widest to the narrowest.
+const FORMATS: [NumberFormat; 10] = [
+    ieee("f64", 11, 52),
+    ieee("f32", 8, 23),
+    ieee("f16", 5, 10),
+    ieee("bf16", 8, 7),
+    NumberFormat {
+        name: "fp8 e4m3",
+        signed: true,
+        exponent: 4,
+        mantissa: 3,
+        top: TopExponent::NumbersButOne,
+    },
+    ieee("fp8 e5m2", 5, 2),
+    NumberFormat {
+        name: "fp8 e8m0",
+        signed: false,
+        exponent: 8,
+        mantissa: 0,
+        top: TopExponent::NumbersButOne,
+    },
+    finite("fp6 e2m3", 2, 3),
+    finite("fp6 e3m2", 3, 2),
+    finite("fp4 e2m1", 2, 1),
+];
+
+impl NumberFormat {
+    /// All formats that [`Listing`](super::Listing) tells of, from the widest to the narrowest.
+    pub fn all() -> &'static [Self] {
+        &FORMATS
+    }
+
+    /// The format of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        FORMATS.into_iter().find(|format| format.name == name)
+    }
+
+    /// Its usual name, such as `bf16` or `fp8 e4m3`.
+    pub fn name(self) -> &'static str {
+        self.name
+    }
+
+    /// Bits of the exponent.
+    pub fn exponent_bits(self) -> u32 {
+        self.exponent
+    }
+
+    /// Stored bits of the mantissa: a normal number has one more, which is 1.
+    pub fn mantissa_bits(self) -> u32 {
+        self.mantissa
+    }
+
+    /// All bits, the sign's among them.
+    pub fn bits(self) -> u32 {
+        u32::from(self.signed) + self.exponent + self.mantissa
+    }
+
+    /// The number whose bits, below the sign's, are `code`. What infinity and NaN are is not looked at.
+    ///
+    /// With `e` bits of exponent E and `m` bits of mantissa M, and the bias `b = 2^(e-1) - 1`, it is
+    /// `2^(E-b) (1 + M/2^m)`, and `2^(1-b) M/2^m` where E is 0. A format without mantissa is a bare
+    /// power of two: it has no 0 and nothing subnormal.
+    fn value(self, code: u64) -> f64 {
+        let (exponent, mantissa) = (code >> self.mantissa, code & ((1 << self.mantissa) - 1));
+        let bias = (1i64 << (self.exponent - 1)) - 1;
+        let subnormal = exponent == 0 && self.mantissa > 0;
+        let (power, digits) = match subnormal {
+            true => (1, mantissa),
+            false => (exponent as i64, mantissa + (1 << self.mantissa)),
+        };
+        // Each factor is exact: digits have at most 53 bits, and the power of two is representable.
+        digits as f64 * 2f64.powf((power - bias - i64::from(self.mantissa)) as f64)
+    }
+
+    /// The largest finite number.
+    pub fn largest(self) -> f64 {
+        let end = 1 << (self.exponent + self.mantissa);
+        self.value(match self.top {
+            TopExponent::Special => end - (1 << self.mantissa) - 1,
+            TopExponent::NumbersButOne => end - 2,
+            TopExponent::Numbers => end - 1,
+        })
+    }
+
+    /// The smallest number above 0 that has all its digits.
+    pub fn smallest_normal(self) -> f64 {
+        self.value(if self.mantissa == 0 { 0 } else { 1 << self.mantissa })
+    }
+
+    /// The smallest number above 0, with fewer digits, where the format has such.
+    pub fn smallest_subnormal(self) -> Option<f64> {
+        (self.mantissa > 0).then(|| self.value(1))
+    }
+
+    /// The distance from 1 to the next number: a rounded result is off by at most half of it,
+    /// relative to its size.
+    pub fn epsilon(self) -> f64 {
+        2f64.powi(-(self.mantissa as i32))
+    }
+
+    /// All of it.
+    pub fn numbers(self) -> FormatNumbers {
+        FormatNumbers {
+            name: self.name,
+            bits: self.bits(),
+            exponent_bits: self.exponent,
+            mantissa_bits: self.mantissa,
+            smallest_normal: self.smallest_normal(),
+            smallest_subnormal: self.smallest_subnormal(),
+            largest: self.largest(),
+            epsilon: self.epsilon(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{bf16, f16};
+
+    use super::*;
+
+    fn numbers(name: &str) -> (u32, f64, Option<f64>, f64, f64) {
+        let numbers = NumberFormat::named(name).unwrap().numbers();
+        let FormatNumbers { bits, smallest_normal, smallest_subnormal, largest, epsilon, .. } = numbers;
+        (bits, smallest_normal, smallest_subnormal, largest, epsilon)
+    }
+
+    #[test]
+    fn formats_that_rust_has_are_as_it_says() {
+        let f64s = (64, f64::MIN_POSITIVE, Some(f64::from_bits(1)), f64::MAX, f64::EPSILON);
+        assert_eq!(numbers("f64"), f64s);
+        let f32s = [f32::MIN_POSITIVE, f32::from_bits(1), f32::MAX, f32::EPSILON].map(f64::from);
+        assert_eq!(numbers("f32"), (32, f32s[0], Some(f32s[1]), f32s[2], f32s[3]));
+        let f16s = [f16::MIN_POSITIVE, f16::MIN_POSITIVE_SUBNORMAL, f16::MAX, f16::EPSILON].map(f64::from);
+        assert_eq!(numbers("f16"), (16, f16s[0], Some(f16s[1]), 65504.0, f16s[3]));
+        assert_eq!(f16s[2], 65504.0);
+        let bf16s =
+            [bf16::MIN_POSITIVE, bf16::MIN_POSITIVE_SUBNORMAL, bf16::MAX, bf16::EPSILON].map(f64::from);
+        assert_eq!(numbers("bf16"), (16, bf16s[0], Some(bf16s[1]), bf16s[2], 2f64.powi(-7)));
+    }
+
+    /// Tables 1 to 5 of the specification of the Microscaling Formats, and section 5.4 for the scale.
+    #[test]
+    fn narrow_formats_are_as_specified() {
+        let two = |power| 2f64.powi(power);
+        assert_eq!(numbers("fp8 e4m3"), (8, two(-6), Some(two(-9)), 448.0, 0.125));
+        assert_eq!(numbers("fp8 e5m2"), (8, two(-14), Some(two(-16)), 57344.0, 0.25));
+        assert_eq!(numbers("fp8 e8m0"), (8, two(-127), None, two(127), 1.0));
+        assert_eq!(numbers("fp6 e2m3"), (6, 1.0, Some(0.125), 7.5, 0.125));
+        assert_eq!(numbers("fp6 e3m2"), (6, 0.25, Some(0.0625), 28.0, 0.25));
+        assert_eq!(numbers("fp4 e2m1"), (4, 1.0, Some(0.5), 6.0, 0.5));
+    }
+
+    #[test]
+    fn every_number_of_fp4_is_known() {
+        let format = NumberFormat::named("fp4 e2m1").unwrap();
+        let found: Vec<_> = (0..8).map(|code| format.value(code)).collect();
+        assert_eq!(found, [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]);
+    }
+}
