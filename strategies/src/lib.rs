@@ -10,6 +10,7 @@
 //! outcome.rs     what becomes of gradients: apply, hold, skip
 //! grads.rs       gradients on their way to the optimizer, with the facts known about them
 //! params.rs      maps over a model's parameters that keep tied parameters tied
+//! paths.rs       where a parameter stands in a model, and which ones a pattern means
 //! pass.rs        one forward pass: its mode, and the segment around each block
 //! draws.rs       where random numbers come from: counters, never a generator with a state
 //! stack.rs       composition: Stack, Identity, Option, Vec and boxed stages
@@ -125,6 +126,7 @@ mod grads;
 mod outcome;
 mod params;
 mod pass;
+mod paths;
 mod setup;
 mod stack;
 mod state;
@@ -139,6 +141,7 @@ pub use grads::{GradMap, Grads};
 pub use outcome::{Outcome, SkipReason};
 pub use params::{ParamMap, map_params, relift, tie, tied};
 pub use pass::Pass;
+pub use paths::{PathError, Paths, Place};
 pub use setup::Setup;
 pub use stack::{Identity, Stack};
 pub use state::{SavedStates, StageState};

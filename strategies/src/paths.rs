@@ -1,0 +1,307 @@
+//! Where a parameter stands in a model, and which ones a pattern means.
+
+use std::collections::{HashMap, HashSet};
+
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::tensor::Tensor;
+use glob::Pattern;
+use thiserror::Error;
+
+/// The paths of a model's float parameters: names of fields and indices of lists, joined by dots,
+/// such as `blocks.0.attention.output.weight`.
+///
+/// A pattern is a path in which `*` stands for any text, dots included, `?` for one character, and
+/// `[0-3]` for one of several. It means the parameters of that path, and all parameters below a
+/// module of that path: `blocks.0`, `blocks.0.*` and `blocks.0.*.weight` all are patterns.
+///
+/// ```
+/// use burn::{nn::LinearConfig, tensor::Device};
+/// use firebrick_strategies::Paths;
+///
+/// let device = Device::flex();
+/// let layers = vec![LinearConfig::new(2, 2).with_bias(false).init(&device); 1];
+/// let other = LinearConfig::new(2, 2).init(&device);
+/// let paths = Paths::of(&(layers, other.clone()));
+///
+/// assert_eq!(paths.path(other.weight.id), Some("1.weight"));
+/// assert_eq!(paths.modules().collect::<Vec<_>>(), ["0", "0.0", "1"]);
+/// assert_eq!(paths.params_matching("1.*")?.len(), 2);
+/// assert_eq!(paths.modules_matching("0.?")?, ["0.0"]);
+/// assert_eq!(paths.module_of(&other), Some("1"));
+///
+/// let error = paths.params_matching("1.weights").unwrap_err();
+/// assert!(error.to_string().contains("the nearest are `1.weight`"));
+/// # Ok::<(), firebrick_strategies::PathError>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Paths {
+    places: Vec<Place>,
+    first: HashMap<ParamId, usize>,
+}
+
+/// One place of the model at which a parameter stands. A tied parameter has several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The path of the parameter.
+    pub path: String,
+    /// The parameter.
+    pub id: ParamId,
+    /// The name of the type whose field it is, such as `LayerNorm`; empty where it is no field.
+    pub holder: String,
+}
+
+/// A pattern that cannot be followed.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum PathError {
+    /// It is no pattern.
+    #[error("`{pattern}` is no pattern: {reason}; `*` stands for any text, dots included")]
+    Pattern {
+        /// The pattern as given.
+        pattern: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// It means nothing in this model.
+    #[error("no {what} of the model matches `{pattern}`; {}", nearest_as_phrase(.nearest))]
+    NoMatch {
+        /// `parameter` or `module`.
+        what: &'static str,
+        /// The pattern as given.
+        pattern: String,
+        /// The most similar paths, the best first.
+        nearest: Vec<String>,
+    },
+}
+
+fn nearest_as_phrase(nearest: &[String]) -> String {
+    let quoted: Vec<_> = nearest.iter().map(|path| format!("`{path}`")).collect();
+    match quoted.is_empty() {
+        true => "it has none at all".into(),
+        false => format!("the nearest are {}", quoted.join(", ")),
+    }
+}
+
+impl Place {
+    /// The paths of the modules that it is in, the outermost first.
+    fn modules(&self) -> impl Iterator<Item = &str> {
+        self.path.match_indices('.').map(|(end, _)| &self.path[..end])
+    }
+
+    /// Whether the pattern means it or a module that it is in.
+    fn matches(&self, pattern: &Pattern) -> bool {
+        pattern.matches(&self.path) || self.modules().any(|module| pattern.matches(module))
+    }
+}
+
+impl Paths {
+    /// Of all float parameters of the model, in the order of its fields.
+    pub fn of<M: Module>(model: &M) -> Self {
+        let mut collect = Collect::default();
+        model.visit(&mut collect);
+        collect.paths
+    }
+
+    /// Where a parameter stands; of a tied one, its first place.
+    pub fn path(&self, id: ParamId) -> Option<&str> {
+        self.first.get(&id).map(|&place| self.places[place].path.as_str())
+    }
+
+    /// Every place, tied ones repeated.
+    pub fn places(&self) -> &[Place] {
+        &self.places
+    }
+
+    /// The modules that hold parameters, each before the ones in it.
+    pub fn modules(&self) -> impl Iterator<Item = &str> {
+        let mut seen = HashSet::new();
+        self.places.iter().flat_map(Place::modules).filter(move |module| seen.insert(*module))
+    }
+
+    /// The parameters that a pattern means, each once.
+    ///
+    /// # Errors
+    ///
+    /// Where it is no pattern or means none.
+    pub fn params_matching(&self, pattern: &str) -> Result<Vec<ParamId>, PathError> {
+        let parsed = parse(pattern)?;
+        let mut seen = HashSet::new();
+        let found = self.places.iter().filter(|place| place.matches(&parsed)).map(|place| place.id);
+        let found: Vec<_> = found.filter(|id| seen.insert(*id)).collect();
+        match found.is_empty() {
+            false => Ok(found),
+            true => Err(self.no_match("parameter", pattern, self.places.iter().map(|at| at.path.as_str()))),
+        }
+    }
+
+    /// The modules whose path the pattern is.
+    ///
+    /// # Errors
+    ///
+    /// Where it is no pattern or means none.
+    pub fn modules_matching(&self, pattern: &str) -> Result<Vec<&str>, PathError> {
+        let parsed = parse(pattern)?;
+        let found: Vec<_> = self.modules().filter(|module| parsed.matches(module)).collect();
+        match found.is_empty() {
+            false => Ok(found),
+            true => Err(self.no_match("module", pattern, std::iter::empty())),
+        }
+    }
+
+    /// The path of a part of the model, such as one of its blocks. `None` where it has no parameter,
+    /// or first met others (tied ones) elsewhere.
+    pub fn module_of<B: Module>(&self, part: &B) -> Option<&str> {
+        let inner = Self::of(part);
+        let mut paths = inner.places.iter().map(|place| {
+            let path = self.path(place.id)?;
+            // What stands before the path that it has within the part.
+            path.strip_suffix(&place.path)?.strip_suffix('.')
+        });
+        let first = paths.next()??;
+        paths.all(|path| path == Some(first)).then_some(first)
+    }
+
+    fn no_match<'a>(
+        &'a self,
+        what: &'static str,
+        pattern: &str,
+        more: impl Iterator<Item = &'a str>,
+    ) -> PathError {
+        let near = |path: &str| strsim::jaro_winkler(path, pattern);
+        let mut known: Vec<_> = more.chain(self.modules()).collect();
+        known.sort_by(|a, b| near(b).total_cmp(&near(a)));
+        let mut seen = HashSet::new();
+        known.retain(|path| seen.insert(*path));
+        let nearest = known.into_iter().take(3).map(str::to_string).collect();
+        PathError::NoMatch { what, pattern: pattern.into(), nearest }
+    }
+}
+
+fn parse(pattern: &str) -> Result<Pattern, PathError> {
+    Pattern::new(pattern).map_err(|error| PathError::Pattern { pattern: pattern.into(), reason: error.msg })
+}
+
+#[derive(Default)]
+struct Collect {
+    names: Vec<String>,
+    /// Of each name: the type that it is a field of, or empty for the element of a list.
+    holders: Vec<String>,
+    paths: Paths,
+}
+
+impl ModuleVisitor for Collect {
+    fn enter_module(&mut self, name: &str, container_type: &str) {
+        self.names.push(name.into());
+        // "Struct:LayerNorm", "Enum:Mixer"; lists, tuples and arrays have no colon.
+        self.holders.push(container_type.split_once(':').map_or("", |(_, name)| name).into());
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.names.pop();
+        self.holders.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let Paths { places, first } = &mut self.paths;
+        first.entry(param.id).or_insert(places.len());
+        let holder = self.holders.iter().rev().find(|holder| !holder.is_empty());
+        places.push(Place {
+            path: self.names.join("."),
+            id: param.id,
+            holder: holder.cloned().unwrap_or_default(),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
+    use burn::tensor::Device;
+
+    use super::*;
+
+    #[derive(Module, Debug)]
+    struct Block {
+        norm: LayerNorm,
+        linear: Linear,
+    }
+
+    #[derive(Module, Debug)]
+    struct Model {
+        tokens: Embedding,
+        blocks: Vec<Block>,
+        tied: Linear,
+    }
+
+    fn model() -> Model {
+        let device = Device::flex();
+        let block = || Block {
+            norm: LayerNormConfig::new(2).init(&device),
+            linear: LinearConfig::new(2, 2).init(&device),
+        };
+        let blocks: Vec<_> = (0..12).map(|_| block()).collect();
+        let tied = blocks[1].linear.clone();
+        Model { tokens: EmbeddingConfig::new(3, 2).init(&device), blocks, tied }
+    }
+
+    #[test]
+    fn every_place_has_its_path_and_its_type() {
+        let model = model();
+        let paths = Paths::of(&model);
+        let place = |index: usize| {
+            let place = &paths.places()[index];
+            (place.path.as_str(), place.holder.as_str())
+        };
+        assert_eq!(place(0), ("tokens.weight", "Embedding"));
+        assert_eq!(place(1), ("blocks.0.norm.gamma", "LayerNorm"));
+        assert_eq!(place(3), ("blocks.0.linear.weight", "Linear"));
+        assert_eq!(paths.places().len(), 1 + 12 * 4 + 2);
+        let tied = model.tied.weight.id;
+        assert_eq!(paths.path(tied), Some("blocks.1.linear.weight"), "the first place");
+        assert_eq!(
+            paths.modules().take(4).collect::<Vec<_>>(),
+            ["tokens", "blocks", "blocks.0", "blocks.0.norm"]
+        );
+    }
+
+    #[test]
+    fn a_pattern_means_parameters_and_what_is_below_modules() {
+        let model = model();
+        let paths = Paths::of(&model);
+        let count = |pattern| paths.params_matching(pattern).unwrap().len();
+        assert_eq!(count("tokens.weight"), 1);
+        assert_eq!(count("blocks.1"), 4, "not blocks.10 and blocks.11");
+        assert_eq!(count("blocks.1.*"), 4);
+        assert_eq!(count("blocks.1*"), 12);
+        assert_eq!(count("blocks.[2-4].norm"), 6);
+        assert_eq!(count("*.gamma"), 12);
+        assert_eq!(count("*linear.weight"), 12);
+        assert_eq!(count("tied"), 2);
+        assert_eq!(count("*"), 1 + 12 * 4, "a tied one counts once");
+        assert_eq!(paths.modules_matching("blocks.?").unwrap().len(), 10);
+    }
+
+    #[test]
+    fn a_part_of_the_model_is_found() {
+        let model = model();
+        let paths = Paths::of(&model);
+        assert_eq!(paths.module_of(&model.blocks[11]), Some("blocks.11"));
+        assert_eq!(paths.module_of(&model.blocks[2].norm), Some("blocks.2.norm"));
+        assert_eq!(paths.module_of(&LayerNormConfig::new(2).init(&Device::flex())), None);
+    }
+
+    #[test]
+    fn a_pattern_that_means_nothing_is_answered_with_the_nearest() {
+        let model = model();
+        let paths = Paths::of(&model);
+        let error = paths.params_matching("block.0.norm.gamma").unwrap_err();
+        let PathError::NoMatch { nearest, .. } = &error else { panic!("{error}") };
+        assert_eq!(nearest[0], "blocks.0.norm.gamma");
+        assert!(error.to_string().contains("no parameter of the model matches `block.0.norm.gamma`"));
+        let error = paths.modules_matching("blocks.12").unwrap_err().to_string();
+        assert!(error.contains("`blocks.1"), "{error}");
+        let error = paths.params_matching("blocks.[0").unwrap_err();
+        assert!(error.to_string().contains("is no pattern"), "{error}");
+        let error = Paths::default().params_matching("head").unwrap_err();
+        assert!(error.to_string().contains("it has none at all"), "{error}");
+    }
+}
