@@ -14,13 +14,34 @@ pub struct Setup<'a, M> {
     device: &'a Device,
     window: Option<usize>,
     replica: Option<FloatDType>,
+    evaluation: Option<FloatDType>,
+    stand_in: bool,
     whole_window: Option<&'static str>,
 }
 
 impl<'a, M> Setup<'a, M> {
     /// Nothing composed yet.
     pub fn new(model: &'a M, device: &'a Device) -> Self {
-        Self { model, device, window: None, replica: None, whole_window: None }
+        Self {
+            model,
+            device,
+            window: None,
+            replica: None,
+            evaluation: None,
+            stand_in: false,
+            whole_window: None,
+        }
+    }
+
+    /// The model only stands in for one that is not there yet: settings and orders are checked, and
+    /// nothing that is about its parameters.
+    pub fn stand_in(self) -> Self {
+        Self { stand_in: true, ..self }
+    }
+
+    /// Whether the model only stands in for another.
+    pub fn is_stand_in(&self) -> bool {
+        self.stand_in
     }
 
     /// The model as the user gave it.
@@ -38,9 +59,24 @@ impl<'a, M> Setup<'a, M> {
         self.window.unwrap_or(1)
     }
 
-    /// The dtype of the replica where it is not the master's.
+    /// The dtype of the replica, where a strategy has declared it.
     pub fn replica(&self) -> Option<FloatDType> {
         self.replica
+    }
+
+    /// The dtype that training computes in: the replica's, or else f32.
+    pub fn training_dtype(&self) -> FloatDType {
+        self.replica.unwrap_or(FloatDType::F32)
+    }
+
+    /// The dtype that evaluation computes in: training's, unless a strategy has declared another.
+    pub fn evaluation_dtype(&self) -> FloatDType {
+        self.evaluation.unwrap_or(self.training_dtype())
+    }
+
+    /// Declares that evaluation computes in `dtype`.
+    pub fn evaluate_in(&mut self, dtype: FloatDType) {
+        self.evaluation = Some(dtype);
     }
 
     /// Declares that `strategy` sums `micro_batches` into one window.
