@@ -1,7 +1,9 @@
 //! Gradient accumulation: several micro-batches make one update.
 
 use burn::module::Module;
+use burn::tensor::FloatDType;
 
+use crate::dtypes::require_dtype;
 use crate::{Grads, Outcome, Setup, Stage, Strategy, StrategyError};
 
 /// Sums the gradients of `n` micro-batches in f32 and passes them on when the window closes.
@@ -30,17 +32,44 @@ pub struct Accumulate(
     pub usize,
 );
 
+impl Accumulate {
+    /// Holds the sum in this dtype, instead of f32, and passes it on in it.
+    ///
+    /// `Accumulate(16).held_in(FloatDType::BF16)` holds 2Ψ bytes. Each addition is still computed in
+    /// f32, but its result is rounded: of a sum in bf16, what is below 2^-9 of it is lost, so many
+    /// small micro-batches are worth less than their number.
+    pub fn held_in(self, dtype: FloatDType) -> AccumulateIn {
+        AccumulateIn { micro_batches: self.0, dtype }
+    }
+}
+
+/// [`Accumulate`], with the sum in another dtype: see [`Accumulate::held_in`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct AccumulateIn {
+    micro_batches: usize,
+    dtype: FloatDType,
+}
+
 /// The window so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Accumulating {
     sum: Option<Grads>,
+    dtype: FloatDType,
 }
 
 impl<M: Module> Strategy<M> for Accumulate {
     type Stage = Accumulating;
 
     fn start(&self, setup: &mut Setup<M>) -> Result<Accumulating, StrategyError> {
-        if self.0 == 0 {
+        self.clone().held_in(FloatDType::F32).start(setup)
+    }
+}
+
+impl<M: Module> Strategy<M> for AccumulateIn {
+    type Stage = Accumulating;
+
+    fn start(&self, setup: &mut Setup<M>) -> Result<Accumulating, StrategyError> {
+        if self.micro_batches == 0 {
             return Err(StrategyError::Setting {
                 strategy: "Accumulate",
                 setting: "the number of micro-batches",
@@ -48,8 +77,9 @@ impl<M: Module> Strategy<M> for Accumulate {
                 found: "0".into(),
             });
         }
-        setup.accumulate("Accumulate", self.0)?;
-        Ok(Accumulating::default())
+        require_dtype("Accumulate", setup.device(), self.dtype)?;
+        setup.accumulate("Accumulate", self.micro_batches)?;
+        Ok(Accumulating { sum: None, dtype: self.dtype })
     }
 }
 
@@ -60,12 +90,12 @@ impl<M: Module> Stage<M> for Accumulating {
 
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
         if let Some(sum) = self.sum.take() {
-            grads.add(master, sum);
+            grads.add(master, sum, self.dtype);
         }
         match grads.closes() {
             true => Ok(Outcome::Apply(grads)),
             false => {
-                self.sum = Some(grads.in_f32(master));
+                self.sum = Some(grads.in_dtype(master, self.dtype));
                 Ok(Outcome::Hold)
             }
         }
@@ -93,10 +123,14 @@ mod tests {
         Grads::new(params, closes)
     }
 
+    fn accumulating(dtype: FloatDType) -> Accumulating {
+        Accumulating { sum: None, dtype }
+    }
+
     #[test]
     fn a_window_is_held_and_then_summed() {
         let (model, _) = model();
-        let mut stage = Accumulating::default();
+        let mut stage = accumulating(FloatDType::F32);
         for closes in [false, false] {
             let grads = constant(&model, 1.0, FloatDType::F32, closes);
             assert!(matches!(stage.collect(&model, grads), Ok(Outcome::Hold)));
@@ -111,7 +145,7 @@ mod tests {
     #[test]
     fn small_gradients_in_bf16_are_not_lost_in_the_sum() {
         let (model, _) = model();
-        let mut stage = Accumulating::default();
+        let mut stage = accumulating(FloatDType::F32);
         let mut outcome = Outcome::Hold;
         // 1 + 256 * 2^-9 is 1.5, but in bf16 1 + 2^-9 is 1.
         for i in 0..257 {
@@ -126,9 +160,24 @@ mod tests {
     }
 
     #[test]
+    fn a_sum_that_is_held_in_bf16_takes_half_and_loses_what_is_small() {
+        let (model, _) = model();
+        let mut stage = accumulating(FloatDType::BF16);
+        for (value, closes) in [(1.0, false), (1.0 / 512.0, false)] {
+            let grads = constant(&model, value, FloatDType::F32, closes);
+            assert!(matches!(stage.collect(&model, grads), Ok(Outcome::Hold)));
+        }
+        let last = constant(&model, 0.5, FloatDType::F32, true);
+        let Ok(Outcome::Apply(grads)) = stage.collect(&model, last) else { panic!("the window closes") };
+        let update = grads.for_update(&model).get::<2>(model.weight.id).unwrap();
+        assert_eq!(update.dtype(), DType::F32, "the optimizer is given the parameter's dtype");
+        assert_eq!(update.into_data().try_to_vec::<f32>().unwrap(), [1.5; 12]);
+    }
+
+    #[test]
     fn one_skipped_micro_batch_skips_the_window_and_no_later_one() {
         let (model, _) = model();
-        let mut stage = Accumulating::default();
+        let mut stage = accumulating(FloatDType::F32);
         let skipped = Grads::skipped(SkipReason::NonFinite, false);
         assert!(matches!(stage.collect(&model, skipped), Ok(Outcome::Hold)));
         for expected in [Some(SkipReason::NonFinite), None] {
@@ -145,7 +194,10 @@ mod tests {
         let mut setup = Setup::new(&model, &device);
         let zero = start(Accumulate(0).start(&mut setup).err());
         assert!(zero.contains("at least 1, found 0"), "{zero}");
-        let twice = Stack::new(Accumulate(2), Accumulate(2));
+        let dtype = Accumulate(2).held_in(FloatDType::Flex32);
+        let dtype = start(dtype.start(&mut Setup::new(&model, &device)).err());
+        assert!(dtype.contains("it can in f64, f32, bf16, f16"), "{dtype}");
+        let twice = Stack::new(Accumulate(2), Accumulate(2).held_in(FloatDType::BF16));
         let twice = start(twice.start(&mut Setup::new(&model, &device)).err());
         assert!(twice.contains("twice"), "{twice}");
         let wrong = Stack::new(Clip::value(1.0), Accumulate(2));

@@ -4,8 +4,9 @@
 //! (arXiv:1211.5063).
 
 use burn::module::{Module, ParamId};
-use burn::tensor::Tensor;
+use burn::tensor::{FloatDType, Tensor};
 
+use crate::dtypes::cast;
 use crate::{GradMap, Grads, Outcome, Setup, Stage, Strategy, StrategyError};
 
 /// Bounds the gradients of a window before the update.
@@ -91,7 +92,10 @@ struct Scale(Tensor<1>);
 
 impl GradMap for Scale {
     fn map<const D: usize>(&mut self, _: ParamId, grad: Tensor<D>) -> Tensor<D> {
-        grad * self.0.clone().reshape([1; D])
+        // In f32, and back: a gradient in half precision is rounded once, not twice.
+        let dtype = FloatDType::from(grad.dtype());
+        let wide = if dtype == FloatDType::F64 { dtype } else { FloatDType::F32 };
+        cast(cast(grad, wide) * cast(self.0.clone(), wide).reshape([1; D]), dtype)
     }
 }
 

@@ -44,6 +44,32 @@ pub enum StrategyError {
         /// The float dtypes that it can compute in.
         supported: String,
     },
+    /// A pattern of paths cannot be followed in this model.
+    #[error("{strategy}: {error}")]
+    Path {
+        /// The strategy as written.
+        strategy: &'static str,
+        /// What is wrong with the pattern.
+        error: PathError,
+    },
+    /// A kind of parameters is to be kept in f32, and the model has none of it.
+    #[error(
+        "Amp keeps the {kind} in f32, but the model has no {kind}: its parameters are {found}; name them by path instead"
+    )]
+    NothingKept {
+        /// `norms`, `embeddings` or `head`.
+        kind: &'static str,
+        /// A parameter of each type that the model is made of.
+        found: String,
+    },
+    /// Gradients overflow however small the loss scale is.
+    #[error(
+        "a gradient was infinite or not a number at the minimum loss scale of {scale}: f16 cannot hold this model's activations or gradients. Try `Amp::bf16()`, whose range is that of f32, where the device has it; or a lower learning rate or longer warmup, if the loss was rising; or keep the layers with the largest activations in f32 (`keep_f32`). If f32 overflows too, the data or the model makes a number that is not finite"
+    )]
+    MinimumScale {
+        /// The scale.
+        scale: f64,
+    },
     /// Saved states belong to another composition.
     #[error(
         "the saved state is of {found}, but the next strategy is {expected}: resume with the strategies, in the order, that the state was saved with"
@@ -63,14 +89,6 @@ pub enum StrategyError {
         stage: String,
         /// The name of the missing value.
         value: String,
-    },
-    /// A pattern of paths cannot be followed in this model.
-    #[error("{strategy}: {error}")]
-    Path {
-        /// The strategy as written.
-        strategy: &'static str,
-        /// What is wrong with the pattern.
-        error: PathError,
     },
     /// Nothing counts the bytes in use, which this strategy goes by.
     #[error(

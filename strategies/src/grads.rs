@@ -8,6 +8,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::{FloatDType, Tensor};
 
 use crate::SkipReason;
+use crate::dtypes::cast;
 
 /// The gradients of one micro-batch, or of a window of them, with what is known about them.
 ///
@@ -65,6 +66,13 @@ impl Grads {
         self.params
     }
 
+    /// The tensors by parameter id, each in the dtype of the parameter that it updates.
+    pub fn for_update<M: Module>(self, master: &M) -> GradientsParams {
+        let mut like = LikeParams { from: self.params, to: GradientsParams::new() };
+        master.visit(&mut like);
+        like.to
+    }
+
     /// Replaces the gradient of each distinct parameter of `model` that has one.
     pub fn map<M: Module>(&mut self, model: &M, map: &mut impl GradMap) {
         self.norm = None;
@@ -96,18 +104,20 @@ impl Grads {
         self.norm = Some(norm);
     }
 
-    /// The same gradients, each in f32.
-    pub(crate) fn in_f32<M: Module>(mut self, model: &M) -> Self {
-        model.visit(&mut Distinct::new(&mut self.params, &mut Sum(GradientsParams::new())));
+    /// The same gradients, each in `dtype`.
+    pub(crate) fn in_dtype<M: Module>(mut self, model: &M, dtype: FloatDType) -> Self {
+        let mut sum = Sum { earlier: GradientsParams::new(), dtype };
+        model.visit(&mut Distinct::new(&mut self.params, &mut sum));
         self
     }
 
-    /// Adds the gradients of an earlier part of the window, in f32, with its facts.
-    pub(crate) fn add<M: Module>(&mut self, model: &M, earlier: Grads) {
+    /// Adds the gradients of an earlier part of the window, with its facts: each sum is computed in
+    /// f32, or in f64 if that is asked for, and kept in `dtype`.
+    pub(crate) fn add<M: Module>(&mut self, model: &M, earlier: Grads, dtype: FloatDType) {
         self.guarded |= earlier.guarded;
         self.skip = earlier.skip.or(self.skip.take());
         self.norm = None;
-        let mut sum = Sum(earlier.params);
+        let mut sum = Sum { earlier: earlier.params, dtype };
         model.visit(&mut Distinct::new(&mut self.params, &mut sum));
     }
 }
@@ -168,14 +178,35 @@ impl GradMap for Squares {
     }
 }
 
-struct Sum(GradientsParams);
+struct Sum {
+    earlier: GradientsParams,
+    dtype: FloatDType,
+}
 
 impl Visit for Sum {
     fn visit<const D: usize>(&mut self, id: ParamId, grad: Option<Tensor<D>>) -> Option<Tensor<D>> {
-        let grad = grad.map(|grad| grad.cast(FloatDType::F32));
-        match (self.0.remove::<D>(id), grad) {
-            (Some(earlier), Some(grad)) => Some(earlier + grad),
+        let wide = match self.dtype {
+            FloatDType::F64 => FloatDType::F64,
+            _ => FloatDType::F32,
+        };
+        let sum = match (self.earlier.remove::<D>(id), grad) {
+            (Some(earlier), Some(grad)) => Some(cast(earlier, wide) + cast(grad, wide)),
             (earlier, grad) => earlier.or(grad),
+        };
+        sum.map(|sum| cast(sum, self.dtype))
+    }
+}
+
+/// Moves each gradient over in the dtype of its parameter.
+struct LikeParams {
+    from: GradientsParams,
+    to: GradientsParams,
+}
+
+impl ModuleVisitor for LikeParams {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if let Some(grad) = self.from.remove::<D>(param.id) {
+            self.to.register(param.id, cast(grad, FloatDType::from(param.base().dtype())));
         }
     }
 }
@@ -222,7 +253,7 @@ mod tests {
         let mut late = Grads::new(GradientsParams::new(), true);
         let half = Tensor::<2>::ones([2, 2], &device).cast(FloatDType::BF16);
         late.params.register(linear.weight.id, half);
-        late.add(&linear, grads(&linear, [[0.5; 2]; 2], [3.0; 2], &device));
+        late.add(&linear, grads(&linear, [[0.5; 2]; 2], [3.0; 2], &device), FloatDType::F32);
         let params = late.into_params();
         let weight = params.get::<2>(linear.weight.id).unwrap().into_data();
         assert_eq!(weight.try_to_vec::<f32>().unwrap(), [1.5; 4]);
@@ -234,7 +265,7 @@ mod tests {
     fn a_reason_to_skip_survives_the_sum() {
         let (linear, device) = model();
         let mut late = grads(&linear, [[0.0; 2]; 2], [0.0; 2], &device);
-        late.add(&linear, Grads::skipped(SkipReason::NonFinite, false));
+        late.add(&linear, Grads::skipped(SkipReason::NonFinite, false), FloatDType::F32);
         assert_eq!(late.skip(), Some(&SkipReason::NonFinite));
     }
 }

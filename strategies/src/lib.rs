@@ -18,7 +18,8 @@
 //! memory.rs      bytes in use: of the process on the CPU, of the device's pool elsewhere
 //! dropout/       Dropout: a mask that is a function of where each element stands
 //! stack.rs       composition: Stack, Identity, Option, Vec and boxed stages
-//! amp.rs         Amp: bf16 replica and activations over an f32 master
+//! amp/           Amp: half-precision replica and activations over an f32 master, and the loss scale
+//! dtypes.rs      the float dtypes: their names, and which of them a device has
 //! accumulate.rs  Accumulate: sums micro-batches into one window
 //! clip.rs        Clip: bounds the gradient's norm or its elements
 //! state.rs       what a stage saves and restores
@@ -42,6 +43,7 @@
 //! |---|---|---|
 //! | `Amp::bf16()`, `Accumulate(8)`, `Clip::norm(1.0)` | 4Ψ bytes, f32 | the mean gradient of the whole window |
 //! | `Accumulate(8)`, `Amp::bf16()`, `Clip::norm(1.0)` | 4Ψ bytes, f32: sums are never kept in bf16 | the same, to the bit |
+//! | `Amp::f16()`, `Accumulate(8)`, `Clip::norm(1.0)` | 4Ψ bytes, f32 | the same, without the loss scale |
 //! | `Clip::norm(1.0)`, `Accumulate(8)` | - | refused: it would clip each micro-batch by itself |
 //! | `Clip::norm(1.0)`, `Amp::bf16()` | - | refused: it would clip before the gradients are f32 |
 //!
@@ -126,6 +128,7 @@ mod amp;
 mod clip;
 mod draws;
 mod dropout;
+mod dtypes;
 mod error;
 mod grads;
 pub mod memory;
@@ -142,14 +145,15 @@ mod strategy;
 #[cfg(test)]
 mod testing;
 
-pub use accumulate::{Accumulate, Accumulating};
-pub use amp::Amp;
+pub use accumulate::{Accumulate, AccumulateIn, Accumulating};
+pub use amp::{Amp, Keep, LossScale, Mixing};
 pub use clip::Clip;
 pub use draws::Draws;
 pub use dropout::Dropout;
+pub use dtypes::{float_name, supported_floats};
 pub use error::StrategyError;
 pub use grads::{GradMap, Grads};
-pub use outcome::{Outcome, SkipReason};
+pub use outcome::{Outcome, Settled, SkipReason};
 pub use params::{ParamMap, map_params, relift, tie, tied};
 pub use pass::Pass;
 pub use paths::{PathError, Paths, Place};

@@ -18,10 +18,19 @@ pub enum Outcome {
     Skip(SkipReason),
 }
 
+/// What became of a window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// The master was updated.
+    Applied,
+    /// Nothing was.
+    Skipped(SkipReason),
+}
+
 /// Why a window made no update.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SkipReason {
-    /// A gradient was infinite or not a number.
+    /// A gradient was infinite or not a number: an overflow, where the loss is scaled.
     NonFinite,
     /// No label of the window is supervised, so there is nothing to learn from.
     NoItems,

@@ -17,6 +17,8 @@ pub struct Setup<'a, M> {
     device: &'a Device,
     window: Option<usize>,
     replica: Option<FloatDType>,
+    evaluation: Option<FloatDType>,
+    stand_in: bool,
     whole_window: Option<&'static str>,
     segments: SegmentPlan,
 }
@@ -27,8 +29,27 @@ impl<'a, M> Setup<'a, M> {
     where
         M: Module,
     {
-        let segments = SegmentPlan::of(model);
-        Self { model, device, window: None, replica: None, whole_window: None, segments }
+        Self {
+            model,
+            device,
+            window: None,
+            replica: None,
+            evaluation: None,
+            stand_in: false,
+            whole_window: None,
+            segments: SegmentPlan::of(model),
+        }
+    }
+
+    /// The model only stands in for one that is not there yet: settings and orders are checked, and
+    /// nothing that is about its parameters.
+    pub fn stand_in(self) -> Self {
+        Self { stand_in: true, ..self }
+    }
+
+    /// Whether the model only stands in for another.
+    pub fn is_stand_in(&self) -> bool {
+        self.stand_in
     }
 
     /// The model as the user gave it.
@@ -46,7 +67,7 @@ impl<'a, M> Setup<'a, M> {
         self.window.unwrap_or(1)
     }
 
-    /// The dtype of the replica where it is not the master's.
+    /// The dtype of the replica, where a strategy has declared it.
     pub fn replica(&self) -> Option<FloatDType> {
         self.replica
     }
@@ -66,11 +87,23 @@ impl<'a, M> Setup<'a, M> {
             true => self.device.clone().gradient_checkpointing(),
             false => self.device.clone(),
         };
-        let pass = Pass::train(&device).planned(Arc::new(self.segments));
-        match self.replica {
-            Some(dtype) => pass.computing_in(dtype),
-            None => pass,
-        }
+        let dtype = self.training_dtype();
+        Pass::train(&device).planned(Arc::new(self.segments)).computing_in(dtype)
+    }
+
+    /// The dtype that training computes in: the replica's, or else f32.
+    pub fn training_dtype(&self) -> FloatDType {
+        self.replica.unwrap_or(FloatDType::F32)
+    }
+
+    /// The dtype that evaluation computes in: training's, unless a strategy has declared another.
+    pub fn evaluation_dtype(&self) -> FloatDType {
+        self.evaluation.unwrap_or(self.training_dtype())
+    }
+
+    /// Declares that evaluation computes in `dtype`.
+    pub fn evaluate_in(&mut self, dtype: FloatDType) {
+        self.evaluation = Some(dtype);
     }
 
     /// Declares that `strategy` sums `micro_batches` into one window.

@@ -1,6 +1,6 @@
 //! Composition: two strategies are a strategy, and so are none, an optional one, and a list.
 
-use crate::{Grads, Outcome, SavedStates, Setup, Stage, StageState, Strategy, StrategyError};
+use crate::{Grads, Outcome, SavedStates, Settled, Setup, Stage, StageState, Strategy, StrategyError};
 
 /// The strategy that changes nothing.
 #[derive(Clone, Debug, Default)]
@@ -61,6 +61,14 @@ impl<M, A: Stage<M>, B: Stage<M>> Stage<M> for Stack<A, B> {
         self.first.publish(self.then.publish(master))
     }
 
+    fn evaluator(&mut self, master: &M, replica: M) -> M {
+        self.first.evaluator(master, self.then.evaluator(master, replica))
+    }
+
+    fn loss_scale(&self) -> Option<f64> {
+        product(self.first.loss_scale(), self.then.loss_scale())
+    }
+
     fn collect(&mut self, master: &M, grads: Grads) -> Result<Outcome, StrategyError> {
         let closes = grads.closes();
         match self.first.collect(master, grads)? {
@@ -68,6 +76,11 @@ impl<M, A: Stage<M>, B: Stage<M>> Stage<M> for Stack<A, B> {
             Outcome::Hold => Ok(Outcome::Hold),
             Outcome::Skip(reason) => self.then.collect(master, Grads::skipped(reason, closes)),
         }
+    }
+
+    fn settled(&mut self, settled: &Settled) -> Result<(), StrategyError> {
+        self.first.settled(settled)?;
+        self.then.settled(settled)
     }
 
     fn save(&self, states: &mut Vec<StageState>) {
@@ -78,6 +91,14 @@ impl<M, A: Stage<M>, B: Stage<M>> Stage<M> for Stack<A, B> {
     fn restore(&mut self, states: &mut SavedStates) -> Result<(), StrategyError> {
         self.first.restore(states)?;
         self.then.restore(states)
+    }
+}
+
+/// The scale of two stages, where at least one scales.
+fn product(first: Option<f64>, then: Option<f64>) -> Option<f64> {
+    match (first, then) {
+        (Some(first), Some(then)) => Some(first * then),
+        (first, then) => first.or(then),
     }
 }
 
@@ -114,6 +135,15 @@ macro_rules! stage_in_sequence {
                 stages.fold(master, |master, stage| stage.publish(master))
             }
 
+            fn evaluator(&mut self, master: &M, replica: M) -> M {
+                let stages = self.iter_mut().rev();
+                stages.fold(replica, |replica, stage| stage.evaluator(master, replica))
+            }
+
+            fn loss_scale(&self) -> Option<f64> {
+                self.iter().map(|stage| stage.loss_scale()).fold(None, product)
+            }
+
             fn collect(&mut self, master: &M, grads: Grads) -> Result<Outcome, StrategyError> {
                 let closes = grads.closes();
                 self.iter_mut().try_fold(Outcome::Apply(grads), |outcome, stage| match outcome {
@@ -121,6 +151,10 @@ macro_rules! stage_in_sequence {
                     Outcome::Hold => Ok(Outcome::Hold),
                     Outcome::Skip(reason) => stage.collect(master, Grads::skipped(reason, closes)),
                 })
+            }
+
+            fn settled(&mut self, settled: &Settled) -> Result<(), StrategyError> {
+                self.iter_mut().try_for_each(|stage| stage.settled(settled))
             }
 
             fn save(&self, states: &mut Vec<StageState>) {
@@ -150,8 +184,20 @@ impl<M, S: Stage<M> + ?Sized> Stage<M> for Box<S> {
         (**self).publish(master)
     }
 
+    fn evaluator(&mut self, master: &M, replica: M) -> M {
+        (**self).evaluator(master, replica)
+    }
+
+    fn loss_scale(&self) -> Option<f64> {
+        (**self).loss_scale()
+    }
+
     fn collect(&mut self, master: &M, grads: Grads) -> Result<Outcome, StrategyError> {
         (**self).collect(master, grads)
+    }
+
+    fn settled(&mut self, settled: &Settled) -> Result<(), StrategyError> {
+        (**self).settled(settled)
     }
 
     fn save(&self, states: &mut Vec<StageState>) {
@@ -189,6 +235,18 @@ mod tests {
         fn publish(&mut self, master: String) -> String {
             master + self.0
         }
+        fn evaluator(&mut self, master: &String, replica: String) -> String {
+            replica + master + self.0
+        }
+        fn loss_scale(&self) -> Option<f64> {
+            (self.0 != "b").then_some(2.0)
+        }
+        fn settled(&mut self, settled: &Settled) -> Result<(), StrategyError> {
+            match settled {
+                Settled::Applied => Ok(()),
+                Settled::Skipped(_) => Err(StrategyError::Twice(self.0)),
+            }
+        }
     }
 
     fn orders(strategy: impl Strategy<String>) -> (String, String, Vec<StageState>) {
@@ -212,9 +270,27 @@ mod tests {
         assert_eq!(orders(optional), expected);
     }
 
+    /// What a composition evaluates, scales by, and which stage hears first of a skip.
+    fn forwarded(mut stage: impl Stage<String>) -> (String, Option<f64>, &'static str) {
+        assert_eq!(stage.settled(&Settled::Applied), Ok(()));
+        let skipped = Settled::Skipped(crate::SkipReason::NoItems);
+        let Err(StrategyError::Twice(first)) = stage.settled(&skipped) else { panic!("a stage objects") };
+        (stage.evaluator(&"m".into(), String::new()), stage.loss_scale(), first)
+    }
+
+    #[test]
+    fn evaluation_scale_and_what_became_of_a_window_reach_every_stage() {
+        let stack = Stack::new(Stack::new(Identity, Note("a")), Stack::new(Some(Note("b")), Note("c")));
+        let expected = ("mcmbma".to_string(), Some(4.0), "a");
+        assert_eq!(forwarded(stack), expected);
+        assert_eq!(forwarded(vec![Note("a"), Note("b"), Note("c")]), expected);
+        assert_eq!(Stage::<String>::loss_scale(&Stack::new(Identity, None::<Note>)), None);
+    }
+
     #[test]
     fn a_boxed_stage_is_a_stage() {
         let mut stage: Vec<Box<dyn Stage<String>>> = vec![Box::new(Note("a")), Box::new(Note("b"))];
         assert_eq!(stage.publish(String::new()), "ba");
+        assert_eq!(forwarded(stage), ("mbma".to_string(), Some(2.0), "a"));
     }
 }

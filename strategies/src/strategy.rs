@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use crate::{Grads, Outcome, SavedStates, Setup, StageState, StrategyError};
+use crate::{Grads, Outcome, SavedStates, Settled, Setup, StageState, StrategyError};
 
 /// A recipe for one technique of training: inert, cheap to clone, and checked by [`start`](Self::start).
 ///
@@ -44,6 +44,20 @@ pub trait Stage<M>: Send {
         master
     }
 
+    /// What evaluation reads, given the master and the replica. In a composition, `replica` is what
+    /// the strategies written after this one answered.
+    fn evaluator(&mut self, master: &M, replica: M) -> M {
+        let _ = master;
+        replica
+    }
+
+    /// What the loss of each micro-batch is multiplied by before the backward pass, where this
+    /// stage scales it. It must stay the same within a window. [`collect`](Self::collect) takes it
+    /// off again.
+    fn loss_scale(&self) -> Option<f64> {
+        None
+    }
+
     /// Gradients of the replica, from one micro-batch, to gradients of the master.
     ///
     /// # Errors
@@ -52,6 +66,17 @@ pub trait Stage<M>: Send {
     fn collect(&mut self, master: &M, grads: Grads) -> Result<Outcome, StrategyError> {
         let _ = master;
         Ok(Outcome::Apply(grads))
+    }
+
+    /// Learns what became of the window: called once for each, at its end, those without a
+    /// supervised item included.
+    ///
+    /// # Errors
+    ///
+    /// What makes going on pointless.
+    fn settled(&mut self, settled: &Settled) -> Result<(), StrategyError> {
+        let _ = settled;
+        Ok(())
     }
 
     /// Appends what must survive a restart. Called between windows only.

@@ -1,0 +1,203 @@
+//! Which parameters mixed precision leaves in f32.
+
+use std::collections::HashSet;
+
+use burn::module::ParamId;
+
+use crate::{Paths, Place, StrategyError};
+
+use super::NAME;
+
+/// Parameters that stay in f32, by kind or by path.
+///
+/// | | which |
+/// |---|---|
+/// | [`norms`](Self::norms) | the fields of a type whose name contains `Norm`: Burn's `LayerNorm`, `RmsNorm`, `BatchNorm` and so on |
+/// | [`embeddings`](Self::embeddings) | the fields of a type whose name contains `Embedding` |
+/// | [`head`](Self::head) | what is in a module called `head` or `.._head`, or, as a field of the model itself, `output`, `output_projection` or `classifier`; not in lists. Where there is none, the first embedding, which is the head of a model that ties the two |
+/// | [`path`](Self::path) | what a [pattern](Paths) means, such as `blocks.0.*` |
+///
+/// One that means no parameter of the model is an error.
+///
+/// ```
+/// use firebrick_strategies::{Amp, Keep};
+///
+/// let amp = Amp::bf16().keep_f32(Keep::norms().and(Keep::path("blocks.0.*")));
+/// assert_eq!(amp, Amp::bf16().keep_f32(Keep::norms()).keep_f32(Keep::path("blocks.0.*")));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Keep(Vec<Kind>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Kind {
+    Norms,
+    Embeddings,
+    Head,
+    Path(String),
+}
+
+impl Keep {
+    /// Scales and biases of norms.
+    pub fn norms() -> Self {
+        Self(vec![Kind::Norms])
+    }
+
+    /// Tables of embeddings.
+    pub fn embeddings() -> Self {
+        Self(vec![Kind::Embeddings])
+    }
+
+    /// The layer that makes the model's output.
+    pub fn head() -> Self {
+        Self(vec![Kind::Head])
+    }
+
+    /// What a pattern means: see [`Paths`].
+    pub fn path(pattern: impl Into<String>) -> Self {
+        Self(vec![Kind::Path(pattern.into())])
+    }
+
+    /// These, and `other`.
+    pub fn and(mut self, other: Self) -> Self {
+        self.0.extend(other.0);
+        self
+    }
+
+    /// The parameters of a model that it means.
+    ///
+    /// # Errors
+    ///
+    /// [`StrategyError::Path`] and [`StrategyError::NothingKept`], where a part of it means none.
+    pub(super) fn resolve(&self, paths: &Paths) -> Result<HashSet<ParamId>, StrategyError> {
+        let mut kept = HashSet::new();
+        for kind in &self.0 {
+            kept.extend(kind.resolve(paths)?);
+        }
+        Ok(kept)
+    }
+}
+
+impl Kind {
+    fn resolve(&self, paths: &Paths) -> Result<Vec<ParamId>, StrategyError> {
+        let of = |which: &dyn Fn(&Place) -> bool| -> Vec<ParamId> {
+            paths.places().iter().filter(|place| which(place)).map(|place| place.id).collect()
+        };
+        let (kind, found) = match self {
+            Self::Path(pattern) => {
+                let found = paths.params_matching(pattern);
+                return found.map_err(|error| StrategyError::Path { strategy: NAME, error });
+            }
+            Self::Norms => ("norms", of(&|place| place.holder.contains("Norm"))),
+            Self::Embeddings => ("embeddings", of(&is_embedding)),
+            Self::Head => {
+                let found = of(&is_head);
+                match found.is_empty() {
+                    true => ("head", first_embedding(paths)),
+                    false => ("head", found),
+                }
+            }
+        };
+        match found.is_empty() {
+            false => Ok(found),
+            true => Err(StrategyError::NothingKept { kind, found: types(paths) }),
+        }
+    }
+}
+
+fn is_embedding(place: &Place) -> bool {
+    place.holder.contains("Embedding")
+}
+
+fn is_head(place: &Place) -> bool {
+    let names: Vec<_> = place.path.split('.').collect();
+    let Some((_, modules)) = names.split_last() else { return false };
+    // A head within a list is one of many: of an attention layer, say.
+    let in_list = modules.iter().any(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
+    let of_model = matches!(modules.first(), Some(&("output" | "output_projection" | "classifier")));
+    let called_so = modules.iter().any(|name| *name == "head" || name.ends_with("_head"));
+    !in_list && (called_so || of_model)
+}
+
+fn first_embedding(paths: &Paths) -> Vec<ParamId> {
+    paths.places().iter().find(|place| is_embedding(place)).map(|place| place.id).into_iter().collect()
+}
+
+/// The types that hold the model's parameters, and where the first of each is.
+fn types(paths: &Paths) -> String {
+    let mut seen = HashSet::new();
+    let first = paths.places().iter().filter(|place| seen.insert(&place.holder));
+    let shown: Vec<_> = first.map(|place| format!("`{}` of {}", place.path, place.holder)).collect();
+    shown.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::module::Module;
+    use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
+    use burn::tensor::Device;
+
+    use super::*;
+
+    #[derive(Module, Debug)]
+    struct Block {
+        norm: LayerNorm,
+        head: Linear,
+        output: Linear,
+    }
+
+    #[derive(Module, Debug)]
+    struct Model {
+        embedding: Embedding,
+        blocks: Vec<Block>,
+        lm_head: Option<Linear>,
+    }
+
+    fn model(head: bool) -> Model {
+        let device = Device::flex();
+        let linear = || LinearConfig::new(2, 2).init(&device);
+        let block =
+            || Block { norm: LayerNormConfig::new(2).init(&device), head: linear(), output: linear() };
+        Model {
+            embedding: EmbeddingConfig::new(2, 2).init(&device),
+            blocks: vec![block(), block()],
+            lm_head: head.then(linear),
+        }
+    }
+
+    fn kept(keep: Keep, model: &Model) -> Vec<String> {
+        let paths = Paths::of(model);
+        let kept = keep.resolve(&paths).unwrap();
+        let places = paths.places().iter().filter(|place| kept.contains(&place.id));
+        places.map(|place| place.path.clone()).collect()
+    }
+
+    #[test]
+    fn each_kind_means_what_its_documentation_says() {
+        let model = model(true);
+        let norms =
+            ["blocks.0.norm.gamma", "blocks.0.norm.beta", "blocks.1.norm.gamma", "blocks.1.norm.beta"];
+        assert_eq!(kept(Keep::norms(), &model), norms);
+        assert_eq!(kept(Keep::embeddings(), &model), ["embedding.weight"]);
+        assert_eq!(kept(Keep::head(), &model), ["lm_head.weight", "lm_head.bias"]);
+        let outputs = kept(Keep::path("blocks.*.output.weight"), &model);
+        assert_eq!(outputs, ["blocks.0.output.weight", "blocks.1.output.weight"]);
+        let both = kept(Keep::head().and(Keep::embeddings()), &model);
+        assert_eq!(both, ["embedding.weight", "lm_head.weight", "lm_head.bias"]);
+    }
+
+    #[test]
+    fn the_head_of_a_model_without_one_is_its_first_embedding() {
+        assert_eq!(kept(Keep::head(), &model(false)), ["embedding.weight"]);
+    }
+
+    #[test]
+    fn what_means_nothing_is_told_with_what_there_is() {
+        let paths = Paths::of(&vec![LinearConfig::new(2, 2).init(&Device::flex())]);
+        let message = |keep: Keep| keep.resolve(&paths).unwrap_err().to_string();
+        let norms = message(Keep::norms());
+        assert!(norms.contains("no norms") && norms.contains("`0.weight` of Linear"), "{norms}");
+        assert!(message(Keep::head()).contains("no head"));
+        let path = message(Keep::path("0.wieght"));
+        assert!(path.contains("`0.wieght`") && path.contains("`0.weight`"), "{path}");
+    }
+}

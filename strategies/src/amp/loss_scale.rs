@@ -1,0 +1,326 @@
+//! The loss scale: how f16 keeps small gradients.
+//!
+//! Micikevicius et al., *Mixed Precision Training*, 2018 (arXiv:1710.03740), section 3.2; the rules
+//! are those of torch's `GradScaler` and of DeepSpeed's `DynamicLossScaler`.
+
+use crate::{SkipReason, StageState, StrategyError};
+
+use super::NAME;
+
+/// How the loss scale starts and moves.
+///
+/// f16 has 5 bits of exponent: below 6e-8 a gradient becomes 0, above 65504 infinite. The loss is
+/// multiplied by the scale before the backward pass, so every gradient of the pass is, and
+/// gradients are divided by it in f32, before anything sums or clips them. The reported loss and
+/// norm are those without it.
+///
+/// - A window with a gradient that is not finite makes no update (an *overflow*), and multiplies the
+///   scale by `backoff`, down to `minimum`. An overflow at the minimum ends the run with
+///   [`StrategyError::MinimumScale`].
+/// - `interval` updates in a row without an overflow multiply the scale by `growth`, as long as that
+///   is at most 2^126, whose inverse f32 can hold. Windows that are skipped for another reason count
+///   as neither.
+/// - `hysteresis`: the first `hysteresis - 1` overflows leave the scale as it is, however far apart
+///   they are, and each one after them lowers it, until the scale grows: then as many are tolerated
+///   again. 1 tolerates none, as torch. This is DeepSpeed's rule without `consecutive_hysteresis`.
+///
+/// ```
+/// use firebrick_strategies::LossScale;
+///
+/// let torch = LossScale::default();
+/// let deepspeed = LossScale::default().interval(1000).hysteresis(2);
+/// assert_eq!(torch, LossScale::dynamic(65536.0).growth(2.0).backoff(0.5).interval(2000).minimum(1.0));
+/// # let _ = (deepspeed, LossScale::constant(1024.0));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LossScale {
+    initial: f64,
+    growth: f64,
+    backoff: f64,
+    interval: u64,
+    hysteresis: u64,
+    minimum: f64,
+    constant: bool,
+}
+
+/// The largest scale whose inverse is a normal number of f32.
+const LARGEST: f64 = (1u128 << 126) as f64;
+
+impl Default for LossScale {
+    /// torch's: from 2^16, twofold after 2000 good updates, halved at each overflow, at least 1.
+    fn default() -> Self {
+        Self::dynamic(65536.0)
+    }
+}
+
+impl LossScale {
+    /// Starts at `initial` and follows what the gradients allow; the rest is as in
+    /// [`default`](Self::default).
+    pub fn dynamic(initial: f64) -> Self {
+        Self {
+            initial,
+            growth: 2.0,
+            backoff: 0.5,
+            interval: 2000,
+            hysteresis: 1,
+            minimum: 1.0,
+            constant: false,
+        }
+    }
+
+    /// Never moves; a window that overflows is skipped. A scale of 1 is none at all.
+    pub fn constant(scale: f64) -> Self {
+        Self { constant: true, minimum: scale, ..Self::dynamic(scale) }
+    }
+
+    /// Times the scale grows by. Default: 2.
+    pub fn growth(self, growth: f64) -> Self {
+        Self { growth, ..self }
+    }
+
+    /// Times the scale falls by. Default: 0.5.
+    pub fn backoff(self, backoff: f64) -> Self {
+        Self { backoff, ..self }
+    }
+
+    /// Updates in a row without an overflow before it grows; DeepSpeed's `loss_scale_window`.
+    /// Default: 2000.
+    pub fn interval(self, updates: u64) -> Self {
+        Self { interval: updates, ..self }
+    }
+
+    /// The overflow, counted from the last growth, that is the first to lower the scale. Default: 1.
+    pub fn hysteresis(self, overflows: u64) -> Self {
+        Self { hysteresis: overflows, ..self }
+    }
+
+    /// It never falls below this. Default: 1.
+    pub fn minimum(self, minimum: f64) -> Self {
+        Self { minimum, ..self }
+    }
+
+    /// The live scale.
+    ///
+    /// # Errors
+    ///
+    /// A setting that is out of its range.
+    pub(super) fn start(self) -> Result<Scaler, StrategyError> {
+        let within = |scale: f64| scale > 0.0 && scale <= LARGEST;
+        let checks = [
+            (within(self.initial), "the loss scale", "above 0 and at most 2^126", self.initial),
+            (
+                within(self.minimum) && self.minimum <= self.initial,
+                "the minimum loss scale",
+                "above 0 and at most the initial one",
+                self.minimum,
+            ),
+            (
+                self.growth > 1.0 && self.growth.is_finite(),
+                "the growth of the loss scale",
+                "finite and above 1",
+                self.growth,
+            ),
+            (
+                self.backoff > 0.0 && self.backoff < 1.0,
+                "the backoff of the loss scale",
+                "above 0 and below 1",
+                self.backoff,
+            ),
+            (self.interval > 0, "the interval of the loss scale", "at least 1", 0.0),
+            (self.hysteresis > 0, "the hysteresis of the loss scale", "at least 1", 0.0),
+        ];
+        match checks.into_iter().find(|(holds, ..)| !holds) {
+            Some((_, setting, expected, found)) => {
+                Err(StrategyError::Setting { strategy: NAME, setting, expected, found: found.to_string() })
+            }
+            None => Ok(Scaler { recipe: self, scale: self.initial, good: 0, tolerated: self.hysteresis - 1 }),
+        }
+    }
+}
+
+/// The scale of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Scaler {
+    recipe: LossScale,
+    scale: f64,
+    /// Updates since the scale last moved, or since the last overflow.
+    good: u64,
+    /// Overflows that will still leave the scale as it is.
+    tolerated: u64,
+}
+
+impl Scaler {
+    pub fn scale(&self) -> f64 {
+        self.scale
+    }
+
+    /// After an update.
+    pub fn applied(&mut self) {
+        self.good += 1;
+        if self.recipe.constant || self.good < self.recipe.interval {
+            return;
+        }
+        self.good = 0;
+        self.tolerated = self.recipe.hysteresis - 1;
+        if self.scale * self.recipe.growth <= LARGEST {
+            self.scale *= self.recipe.growth;
+        }
+    }
+
+    /// After a window that made no update.
+    pub fn skipped(&mut self, reason: &SkipReason) -> Result<(), StrategyError> {
+        if self.recipe.constant || *reason != SkipReason::NonFinite {
+            return Ok(());
+        }
+        self.good = 0;
+        if self.tolerated > 0 {
+            self.tolerated -= 1;
+            return Ok(());
+        }
+        if self.scale <= self.recipe.minimum {
+            return Err(StrategyError::MinimumScale { scale: self.scale });
+        }
+        self.scale = (self.scale * self.recipe.backoff).max(self.recipe.minimum);
+        Ok(())
+    }
+
+    pub fn save(&self, state: StageState) -> StageState {
+        state
+            .with("loss_scale", self.scale)
+            .with("good_updates", self.good as f64)
+            .with("tolerated_overflows", self.tolerated as f64)
+    }
+
+    /// A constant scale stays what the recipe says.
+    pub fn restore(&mut self, state: &StageState) -> Result<(), StrategyError> {
+        if !self.recipe.constant {
+            self.scale = state.get("loss_scale")?;
+            self.good = state.get("good_updates")? as u64;
+            self.tolerated = (state.get("tolerated_overflows")? as u64).min(self.recipe.hysteresis - 1);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SavedStates;
+
+    const OVERFLOW: SkipReason = SkipReason::NonFinite;
+
+    /// The scale after each window: `.` an update, `x` an overflow, `0` a window without items.
+    fn scales(scaler: &mut Scaler, windows: &str) -> Vec<f64> {
+        let mut after = |window| {
+            match window {
+                '.' => scaler.applied(),
+                'x' => scaler.skipped(&OVERFLOW).unwrap(),
+                _ => scaler.skipped(&SkipReason::NoItems).unwrap(),
+            }
+            scaler.scale()
+        };
+        windows.chars().map(&mut after).collect()
+    }
+
+    #[test]
+    fn it_falls_at_each_overflow_and_grows_after_the_interval() {
+        let mut scaler = LossScale::dynamic(8.0).interval(3).start().unwrap();
+        let found = scales(&mut scaler, "x..x......");
+        assert_eq!(found, [4.0, 4.0, 4.0, 2.0, 2.0, 2.0, 4.0, 4.0, 4.0, 8.0]);
+    }
+
+    #[test]
+    fn a_window_without_items_neither_moves_nor_counts() {
+        let mut scaler = LossScale::dynamic(8.0).interval(2).start().unwrap();
+        assert_eq!(scales(&mut scaler, "0.00.0"), [8.0, 8.0, 8.0, 8.0, 16.0, 16.0]);
+        let other = SkipReason::Other("a spike".into());
+        assert_eq!(scaler.skipped(&other), Ok(()));
+        assert_eq!(scaler.scale(), 16.0);
+    }
+
+    /// DeepSpeed's `DynamicLossScaler.update_scale`, line by line, without `consecutive_hysteresis`.
+    #[test]
+    fn hysteresis_is_deepspeeds() {
+        for hysteresis in 1..4 {
+            let (interval, mut scale, mut left) = (3i64, 4096.0, hysteresis);
+            let mut last_overflow = -1;
+            let mut scaler = LossScale::dynamic(scale).interval(3).hysteresis(hysteresis).start().unwrap();
+            let windows = "xx.x..x...x...xxx......x.x...x.........";
+            let found = scales(&mut scaler, windows);
+            for (iteration, (window, found)) in (0..).zip(windows.chars().zip(found)) {
+                if window == 'x' {
+                    match left {
+                        1 => scale = f64::max(scale / 2.0, 1.0),
+                        _ => left -= 1,
+                    }
+                    last_overflow = iteration;
+                } else if (iteration - last_overflow) % interval == 0 {
+                    left = hysteresis;
+                    scale *= 2.0;
+                }
+                assert_eq!(found, scale, "window {iteration}, hysteresis {hysteresis}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_overflow_at_the_minimum_is_an_error_that_says_what_to_try() {
+        let mut scaler = LossScale::dynamic(3.0).minimum(1.0).start().unwrap();
+        assert_eq!(scales(&mut scaler, "xx"), [1.5, 1.0]);
+        let error = scaler.skipped(&OVERFLOW).unwrap_err();
+        assert_eq!(error, StrategyError::MinimumScale { scale: 1.0 });
+        assert!(error.to_string().contains("Amp::bf16()"), "{error}");
+        let mut tolerant = LossScale::dynamic(1.0).hysteresis(2).start().unwrap();
+        assert_eq!(scales(&mut tolerant, "x"), [1.0]);
+        assert!(tolerant.skipped(&OVERFLOW).is_err());
+    }
+
+    #[test]
+    fn a_constant_scale_never_moves() {
+        let mut scaler = LossScale::constant(1024.0).interval(1).start().unwrap();
+        assert_eq!(scales(&mut scaler, "x.x.xxx."), [1024.0; 8]);
+        let saved = LossScale::constant(7.0).start().unwrap().save(StageState::new("Amp"));
+        scaler.restore(&saved).unwrap();
+        assert_eq!(scaler.scale(), 1024.0);
+    }
+
+    #[test]
+    fn it_does_not_grow_beyond_what_f32_can_undo() {
+        let mut scaler = LossScale::dynamic(LARGEST / 2.0).interval(1).start().unwrap();
+        assert_eq!(scales(&mut scaler, "..."), [LARGEST; 3]);
+        assert!((1.0 / LARGEST) as f32 >= f32::MIN_POSITIVE);
+    }
+
+    #[test]
+    fn a_restored_scale_goes_on_as_if_uninterrupted() {
+        let recipe = LossScale::dynamic(64.0).interval(3).hysteresis(3);
+        let windows = "x..x...xx.x.....x...";
+        let whole = scales(&mut recipe.start().unwrap(), windows);
+        for cut in 0..windows.len() {
+            let mut before = recipe.start().unwrap();
+            let mut found = scales(&mut before, &windows[..cut]);
+            let mut states = SavedStates::new(vec![before.save(StageState::new(NAME))]);
+            let mut after = recipe.start().unwrap();
+            after.restore(&states.take(NAME).unwrap()).unwrap();
+            found.extend(scales(&mut after, &windows[cut..]));
+            assert_eq!(found, whole, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn impossible_settings_are_refused() {
+        let default = LossScale::default();
+        for (recipe, expected) in [
+            (LossScale::dynamic(0.0), "the loss scale must be above 0"),
+            (LossScale::constant(f64::NAN), "the loss scale must be above 0"),
+            (default.minimum(70000.0), "at most the initial one, found 70000"),
+            (default.growth(1.0), "above 1, found 1"),
+            (default.backoff(1.0), "below 1, found 1"),
+            (default.interval(0), "at least 1, found 0"),
+            (default.hysteresis(0), "at least 1, found 0"),
+        ] {
+            let error = recipe.start().unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

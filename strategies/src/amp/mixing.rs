@@ -1,0 +1,299 @@
+//! Mixed precision at work: casts between master and replica, and the live loss scale.
+
+use std::collections::HashSet;
+
+use burn::module::{Module, ParamId};
+use burn::tensor::{FloatDType, Tensor};
+
+use crate::dtypes::{cast, cast_params};
+use crate::{GradMap, Grads, Outcome, SavedStates, Settled, Stage, StageState, StrategyError};
+
+use super::NAME;
+use super::loss_scale::Scaler;
+
+/// [`Amp`](crate::Amp), started.
+#[derive(Clone, Debug)]
+pub struct Mixing {
+    pub(super) dtype: FloatDType,
+    pub(super) master: FloatDType,
+    pub(super) evaluation: FloatDType,
+    /// In f32 everywhere.
+    pub(super) kept: HashSet<ParamId>,
+    pub(super) scaler: Option<Scaler>,
+}
+
+impl Mixing {
+    /// The model with each parameter in `dtype`, but for what is kept.
+    fn cast<M: Module>(&self, model: M, dtype: FloatDType) -> M {
+        cast_params(model, |id| self.dtype_of(id, dtype))
+    }
+
+    fn dtype_of(&self, id: ParamId, dtype: FloatDType) -> FloatDType {
+        if self.kept.contains(&id) { FloatDType::F32 } else { dtype }
+    }
+}
+
+impl<M: Module> Stage<M> for Mixing {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn own(&mut self, model: M) -> M {
+        self.cast(model, self.master)
+    }
+
+    fn publish(&mut self, master: M) -> M {
+        self.cast(master, self.dtype)
+    }
+
+    fn evaluator(&mut self, master: &M, replica: M) -> M {
+        match self.evaluation == self.dtype {
+            true => replica,
+            false => self.cast(master.clone(), self.evaluation),
+        }
+    }
+
+    fn loss_scale(&self) -> Option<f64> {
+        self.scaler.as_ref().map(Scaler::scale)
+    }
+
+    /// To the dtype of the master's parameter, without the loss scale, which is taken off in f32.
+    fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
+        grads.map(master, &mut ToMaster { mixing: self, scale: self.scaler.as_ref().map(Scaler::scale) });
+        if self.dtype != FloatDType::F32 || self.scaler.is_some() {
+            grads.guard();
+        }
+        Ok(Outcome::Apply(grads))
+    }
+
+    fn settled(&mut self, settled: &Settled) -> Result<(), StrategyError> {
+        match (&mut self.scaler, settled) {
+            (None, _) => Ok(()),
+            (Some(scaler), Settled::Skipped(reason)) => scaler.skipped(reason),
+            (Some(scaler), Settled::Applied) => {
+                scaler.applied();
+                Ok(())
+            }
+        }
+    }
+
+    fn save(&self, states: &mut Vec<StageState>) {
+        let state = StageState::new(NAME);
+        states.push(match &self.scaler {
+            None => state,
+            Some(scaler) => scaler.save(state),
+        });
+    }
+
+    fn restore(&mut self, states: &mut SavedStates) -> Result<(), StrategyError> {
+        let state = states.take(NAME)?;
+        match &mut self.scaler {
+            None => Ok(()),
+            Some(scaler) => scaler.restore(&state),
+        }
+    }
+}
+
+struct ToMaster<'a> {
+    mixing: &'a Mixing,
+    scale: Option<f64>,
+}
+
+impl GradMap for ToMaster<'_> {
+    fn map<const D: usize>(&mut self, id: ParamId, grad: Tensor<D>) -> Tensor<D> {
+        let grad = match self.scale {
+            None => grad,
+            Some(scale) => cast(grad, FloatDType::F32) / scale,
+        };
+        cast(grad, self.mixing.dtype_of(id, self.mixing.master))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::nn::{Linear, LinearConfig};
+    use burn::optim::GradientsParams;
+    use burn::tensor::{DType, Device};
+
+    use super::*;
+    use crate::{Accumulate, Amp, Clip, Keep, LossScale, Setup, SkipReason, Stack, Strategy};
+
+    fn start(amp: Amp) -> (Linear, Device, Mixing) {
+        let device = Device::flex().autodiff();
+        let model = LinearConfig::new(3, 2).init(&device);
+        let amp = amp.start(&mut Setup::new(&model, &device)).unwrap();
+        (model, device, amp)
+    }
+
+    fn values(grads: Grads, model: &Linear) -> (DType, Vec<f32>) {
+        let weight = grads.into_params().get::<2>(model.weight.id).unwrap();
+        (weight.dtype(), weight.into_data().iter().collect())
+    }
+
+    /// Gradients of `value` times the loss scale, as a backward pass of `stage` leaves them.
+    fn backward<S: Stage<Linear>>(
+        stage: &S,
+        model: &Linear,
+        value: f32,
+        dtype: FloatDType,
+    ) -> GradientsParams {
+        let mut params = GradientsParams::new();
+        let scaled = f64::from(value) * stage.loss_scale().unwrap_or(1.0);
+        let grad = Tensor::<2>::full([3, 2], scaled, &Device::flex()).cast(dtype);
+        params.register(model.weight.id, grad);
+        params
+    }
+
+    #[test]
+    fn gradients_of_the_replica_arrive_in_f32_under_the_same_ids() {
+        let (model, device, mut amp) = start(Amp::bf16());
+        let replica = amp.publish(model.clone());
+        let x = Tensor::<2>::ones([4, 3], &device).cast(FloatDType::BF16);
+        let loss = replica.forward(x).cast(FloatDType::F32).sum();
+        let grads = GradientsParams::from_grads(loss.backward(), &replica);
+        let Ok(Outcome::Apply(grads)) = amp.collect(&model, Grads::new(grads, true)) else {
+            panic!("gradients are passed on")
+        };
+        assert!(grads.guarded());
+        assert_eq!(values(grads, &model), (DType::F32, vec![4.0; 6]));
+    }
+
+    #[test]
+    fn publishing_leaves_the_master_as_it_was_and_rounds_to_nearest() {
+        let (model, _, mut amp) = start(Amp::bf16());
+        let before = model.weight.val().into_data();
+        let replica = amp.publish(model.clone());
+        assert_eq!(model.weight.val().into_data(), before);
+        let error = (replica.weight.val().inner().cast(FloatDType::F32) - model.weight.val().inner())
+            .abs()
+            .max()
+            .into_scalar::<f32>();
+        let largest = before.iter::<f32>().fold(0f32, |a, b| a.max(b.abs()));
+        assert!(error > 0.0 && error <= largest / 256.0, "error {error}");
+    }
+
+    #[test]
+    fn each_mode_has_its_dtypes_of_master_and_replica() {
+        use DType::{BF16, F16, F32};
+        for (amp, master, replica, evaluator) in [
+            (Amp::bf16(), F32, BF16, BF16),
+            (Amp::f16(), F32, F16, F16),
+            (Amp::f32(), F32, F32, F32),
+            (Amp::pure_bf16(), BF16, BF16, BF16),
+            (Amp::bf16().evaluate_in(FloatDType::F32), F32, BF16, F32),
+            (Amp::f32().evaluate_in(FloatDType::F16), F32, F32, F16),
+            (Amp::pure_bf16().evaluate_in(FloatDType::F32), BF16, BF16, F32),
+        ] {
+            let (model, _, mut stage) = start(amp);
+            let owned = stage.own(model);
+            let published = stage.publish(owned.clone());
+            let evaluated = stage.evaluator(&owned, published.clone());
+            let found = [&owned, &published, &evaluated].map(|model| model.weight.val().dtype());
+            assert_eq!(found, [master, replica, evaluator]);
+            assert!(published.weight.is_require_grad());
+        }
+    }
+
+    #[test]
+    fn a_master_in_half_precision_becomes_f32() {
+        let (model, _, mut amp) = start(Amp::bf16());
+        let half = amp.publish(model);
+        assert_eq!(amp.own(half).weight.val().dtype(), DType::F32);
+    }
+
+    #[test]
+    fn what_is_kept_stays_in_f32_everywhere() {
+        for amp in [Amp::bf16(), Amp::f16(), Amp::pure_bf16()] {
+            let (model, _, mut stage) = start(amp.keep_f32(Keep::path("bias")));
+            let replica = {
+                let master = stage.own(model.clone());
+                assert_eq!(master.bias.as_ref().unwrap().val().dtype(), DType::F32);
+                stage.publish(master)
+            };
+            let bias = |model: &Linear| model.bias.as_ref().unwrap().val();
+            assert_eq!(bias(&replica).dtype(), DType::F32);
+            assert_ne!(replica.weight.val().dtype(), DType::F32);
+            assert_eq!(bias(&replica).into_data(), bias(&model).into_data());
+        }
+    }
+
+    #[test]
+    fn gradients_are_unscaled_in_f32() {
+        // 3e-8 is 0 in f16, and 2^16 times that is not.
+        let (model, _, mut amp) = start(Amp::f16());
+        let grads = Grads::new(backward(&amp, &model, 3e-8, FloatDType::F16), true);
+        let Ok(Outcome::Apply(grads)) = amp.collect(&model, grads) else { panic!("passed on") };
+        let (dtype, found) = values(grads, &model);
+        assert_eq!(dtype, DType::F32);
+        assert!(found.iter().all(|x| (x / 3e-8 - 1.0).abs() < 1e-3), "{found:?}");
+
+        let (model, _, mut bare) = start(Amp::f16().scaled_by(LossScale::constant(1.0)));
+        let grads = Grads::new(backward(&bare, &model, 2e-8, FloatDType::F16), true);
+        let Ok(Outcome::Apply(grads)) = bare.collect(&model, grads) else { panic!("passed on") };
+        assert_eq!(values(grads, &model).1, [0.0; 6]);
+    }
+
+    #[test]
+    fn accumulating_before_or_after_gives_the_same_unscaled_sum_and_norm() {
+        let device = Device::flex().autodiff();
+        let model: Linear = LinearConfig::new(3, 2).init(&device);
+        let run = |strategy: &dyn Fn() -> Box<dyn Stage<Linear>>| {
+            let mut stage = strategy();
+            let mut outcome = Outcome::Hold;
+            for (value, closes) in [(0.25, false), (0.5, false), (0.125, true)] {
+                let grads = backward(&stage, &model, value, FloatDType::F16);
+                outcome = stage.collect(&model, Grads::new(grads, closes)).unwrap();
+            }
+            let Outcome::Apply(mut grads) = outcome else { panic!("the window closes") };
+            assert!(grads.guarded());
+            let norm = grads.norm(&model).into_scalar::<f32>();
+            (norm, values(grads, &model))
+        };
+        let setup = || Setup::new(&model, &device);
+        let scaled = || Amp::f16().scaled_by(LossScale::constant(1024.0));
+        let first = run(&|| Box::new(Stack::new(scaled(), Accumulate(3)).start(&mut setup()).unwrap()));
+        let then = run(&|| Box::new(Stack::new(Accumulate(3), scaled()).start(&mut setup()).unwrap()));
+        assert_eq!(first, (0.875 * 6f32.sqrt(), (DType::F32, vec![0.875; 6])));
+        assert_eq!(then, first);
+        // Clipping sees the unscaled norm.
+        let clipped = Stack::new(Stack::new(scaled(), Accumulate(3)), Clip::norm(0.1));
+        let (norm, (_, values)) = run(&|| Box::new(clipped.start(&mut setup()).unwrap()));
+        assert_eq!(norm, first.0);
+        let after = values.iter().map(|x| x * x).sum::<f32>().sqrt();
+        assert!((after - 0.1).abs() < 1e-6, "{after}");
+    }
+
+    #[test]
+    fn a_pure_gradient_stays_in_bf16_and_clips_there() {
+        let device = Device::flex().autodiff();
+        let model: Linear = LinearConfig::new(3, 2).init(&device);
+        let recipe = Stack::new(Amp::pure_bf16(), Clip::norm(1.0));
+        let mut stage = recipe.start(&mut Setup::new(&model, &device)).unwrap();
+        let master = stage.own(model);
+        let grads = backward(&stage, &master, 5.0, FloatDType::BF16);
+        let Ok(Outcome::Apply(grads)) = stage.collect(&master, Grads::new(grads, true)) else {
+            panic!("passed on")
+        };
+        let (dtype, found) = values(grads, &master);
+        assert_eq!(dtype, DType::BF16);
+        assert!(found.iter().all(|x| (x * 6f32.sqrt() - 1.0).abs() < 4e-3), "{found:?}");
+    }
+
+    #[test]
+    fn the_scale_follows_what_became_of_windows_and_is_saved() {
+        let (_, _, mut amp) = start(Amp::f16().scaled_by(LossScale::dynamic(8.0).interval(2)));
+        let settle = |amp: &mut Mixing, settled: Settled| {
+            Stage::<Linear>::settled(amp, &settled).unwrap();
+            Stage::<Linear>::loss_scale(amp).unwrap()
+        };
+        assert_eq!(settle(&mut amp, Settled::Skipped(SkipReason::NonFinite)), 4.0);
+        assert_eq!(settle(&mut amp, Settled::Skipped(SkipReason::NoItems)), 4.0);
+        assert_eq!(settle(&mut amp, Settled::Applied), 4.0);
+        let mut states = Vec::new();
+        Stage::<Linear>::save(&amp, &mut states);
+        let (_, _, mut resumed) = start(Amp::f16().scaled_by(LossScale::dynamic(8.0).interval(2)));
+        Stage::<Linear>::restore(&mut resumed, &mut SavedStates::new(states)).unwrap();
+        assert_eq!(settle(&mut resumed, Settled::Applied), 8.0);
+        assert_eq!(settle(&mut amp, Settled::Applied), 8.0);
+    }
+}

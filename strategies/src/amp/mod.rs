@@ -1,0 +1,227 @@
+//! Mixed precision: a half-precision replica over an f32 master.
+//!
+//! Micikevicius et al., *Mixed Precision Training*, 2018 (arXiv:1710.03740); with bfloat16, whose
+//! exponent range is that of f32, no loss scale is needed (Kalamkar et al., 2019, arXiv:1905.12322).
+
+mod keep;
+mod loss_scale;
+mod mixing;
+
+use std::collections::HashSet;
+
+use burn::module::Module;
+use burn::tensor::FloatDType;
+
+use crate::dtypes::require_dtype;
+use crate::{Paths, Setup, Strategy, StrategyError};
+
+pub use keep::Keep;
+pub use loss_scale::LossScale;
+pub use mixing::Mixing;
+
+/// As users write it.
+const NAME: &str = "Amp";
+
+/// Computes in a smaller dtype than the optimizer's.
+///
+/// | | bits of exponent, mantissa | | replica | master | gradients | AdamW's moments | sum |
+/// |---|---|---|---|---|---|---|---|
+/// | [`bf16`](Self::bf16) | 8, 7 | the choice where the device has it | 2 | 4 | 4 | 8 | 18 |
+/// | [`f16`](Self::f16) | 5, 10 | with a [loss scale](LossScale) | 2 | 4 | 4 | 8 | 18 |
+/// | [`pure_bf16`](Self::pure_bf16) | 8, 7 | no f32 at all, at a price | - | 2 | 2 | 4 | 8 |
+/// | [`f32`](Self::f32) | 8, 23 | changes nothing | - | 4 | 4 | 8 | 16 |
+///
+/// The numbers are bytes per parameter. Gradients are counted as the optimizer is given them; the
+/// backward pass makes them in the replica's dtype, and they are cast up one by one before anything
+/// sums or clips them. A parameter that is [kept in f32](Self::keep_f32) takes 16 bytes in each row.
+///
+/// So weights and gradients take *more* memory than in f32, by 2 bytes per parameter: what mixed
+/// precision saves is activations, half of most of them, and the time of matrix products. A large
+/// model on a small batch can need more memory than without.
+///
+/// A window with a gradient that is not finite is skipped: parameters, moments, schedule and step
+/// counter stay as they are. So is one whose gradients have a norm above about 1.8e19, whose square
+/// f32 cannot hold; nor could an optimizer's second moment.
+///
+/// # What it asks of a model
+///
+/// The forward pass meets weights in the smaller dtype, and Burn's operations take operands of one
+/// dtype only: a model casts its float inputs to the dtype of its weights, and its logits to f32 for
+/// the loss. With [`keep_f32`](Self::keep_f32) the weights differ among themselves, so a layer has
+/// to return the dtype that it was given ([`Pass::dtype`](crate::Pass::dtype) at the start), as the
+/// layers of Firebrick's models do; Burn's own do not. A trainer tries the first batch before the
+/// run and names the parameter that does not fit.
+///
+/// # Evaluation
+///
+/// Evaluation reads the replica too, unless [`evaluate_in`](Self::evaluate_in) says otherwise: the
+/// loss that it reports is that of the rounded weights, a few parts in a thousand from that of the
+/// f32 master, which is what is saved.
+///
+/// # tf32
+///
+/// On NVIDIA GPUs since Ampere, Burn computes matrix products of f32 in tf32 (8 bits of exponent, 10
+/// of mantissa) wherever the kernel that it picks runs on tensor cores, and sums in f32. Burn 0.22
+/// has no switch for it: not a setting, not a variable of the environment. f32 on such a GPU is
+/// therefore exact to about 1e-3 per product; [`bf16`](Self::bf16) is one more step of the same kind.
+///
+/// ```
+/// use firebrick_strategies::{Amp, Setup, Strategy, Stage};
+/// use burn::{nn::LinearConfig, tensor::{DType, Device}};
+///
+/// let device = Device::flex().autodiff();
+/// let model = LinearConfig::new(2, 2).init(&device);
+/// let mut amp = Amp::bf16().start(&mut Setup::new(&model, &device))?;
+/// let master = amp.own(model);
+/// let replica = amp.publish(master.clone());
+/// assert_eq!(master.weight.val().dtype(), DType::F32);
+/// assert_eq!(replica.weight.val().dtype(), DType::BF16);
+/// # Ok::<(), firebrick_strategies::StrategyError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Amp {
+    /// Of the replica.
+    dtype: FloatDType,
+    /// Of the master, but for what is kept in f32.
+    master: FloatDType,
+    evaluation: Option<FloatDType>,
+    scale: Option<LossScale>,
+    keep: Keep,
+}
+
+impl Amp {
+    fn mixed(dtype: FloatDType) -> Self {
+        Self { dtype, master: FloatDType::F32, evaluation: None, scale: None, keep: Keep::default() }
+    }
+
+    /// Computes in bfloat16, which has the range of f32 and two to three digits.
+    pub fn bf16() -> Self {
+        Self::mixed(FloatDType::BF16)
+    }
+
+    /// Computes in half precision, which has three to four digits and a small range: the loss is
+    /// scaled by [`LossScale::default`], or as [`scaled_by`](Self::scaled_by) says.
+    pub fn f16() -> Self {
+        Self::mixed(FloatDType::F16).scaled_by(LossScale::default())
+    }
+
+    /// Keeps everything in bfloat16: parameters, gradients and the optimizer's state.
+    ///
+    /// The price: bf16 has 8 significant bits, so an update below 2^-9 of a weight is rounded away.
+    /// At the rates at which models are usually trained that is most updates of large weights:
+    /// training slows down and ends at a higher loss. AdamW's second moment decays by 1 - 0.999 per
+    /// update, which is below 2^-9 as well: it never falls. Take it where [`bf16`](Self::bf16) does
+    /// not fit, with a larger rate and a smaller `beta_2`.
+    pub fn pure_bf16() -> Self {
+        Self { master: FloatDType::BF16, ..Self::bf16() }
+    }
+
+    /// Computes in f32, as without it: for run files that switch, and for
+    /// `Amp::f32().evaluate_in(FloatDType::BF16)`.
+    pub fn f32() -> Self {
+        Self::mixed(FloatDType::F32)
+    }
+
+    /// Evaluates in this dtype. Default: the one that it trains in.
+    ///
+    /// `Amp::bf16().evaluate_in(FloatDType::F32)` evaluates the master itself; a smaller dtype than
+    /// the master's costs a copy of the weights while evaluating.
+    pub fn evaluate_in(mut self, dtype: FloatDType) -> Self {
+        self.evaluation = Some(dtype);
+        self
+    }
+
+    /// Multiplies the loss before the backward pass. Default: only [`f16`](Self::f16) does.
+    pub fn scaled_by(mut self, scale: LossScale) -> Self {
+        self.scale = Some(scale);
+        self
+    }
+
+    /// Keeps these parameters in f32, besides those named before: master, replica and gradients.
+    pub fn keep_f32(mut self, keep: Keep) -> Self {
+        self.keep = self.keep.and(keep);
+        self
+    }
+}
+
+impl<M: Module> Strategy<M> for Amp {
+    type Stage = Mixing;
+
+    fn start(&self, setup: &mut Setup<M>) -> Result<Mixing, StrategyError> {
+        let evaluation = self.evaluation.unwrap_or(self.dtype);
+        for dtype in [self.dtype, evaluation] {
+            require_dtype(NAME, setup.device(), dtype)?;
+        }
+        let scaler = self.scale.map(LossScale::start).transpose()?;
+        let kept = match setup.is_stand_in() {
+            true => HashSet::new(),
+            false => self.keep.resolve(&Paths::of(setup.model()))?,
+        };
+        setup.cast_replica(NAME, self.dtype)?;
+        setup.evaluate_in(evaluation);
+        Ok(Mixing { dtype: self.dtype, master: self.master, evaluation, kept, scaler })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::nn::{Linear, LinearConfig};
+    use burn::tensor::Device;
+
+    use super::*;
+    use crate::{Clip, Stack};
+
+    fn start(strategy: impl Strategy<Linear>) -> Result<(), StrategyError> {
+        let device = Device::flex().autodiff();
+        let model = LinearConfig::new(3, 2).init(&device);
+        strategy.start(&mut Setup::new(&model, &device)).map(drop)
+    }
+
+    #[test]
+    fn clipping_before_the_cast_is_refused_with_the_fix() {
+        for amp in [Amp::bf16(), Amp::f16(), Amp::pure_bf16()] {
+            let error = start(Stack::new(Clip::norm(1.0), amp)).unwrap_err();
+            assert!(error.to_string().contains("write Amp first"), "{error}");
+        }
+    }
+
+    #[test]
+    fn two_of_them_are_refused() {
+        let error = start(Stack::new(Amp::bf16(), Amp::f16()));
+        assert_eq!(error, Err(StrategyError::Twice("Amp")));
+    }
+
+    #[test]
+    fn a_dtype_that_no_device_computes_in_is_refused() {
+        for amp in [Amp::mixed(FloatDType::Flex32), Amp::f32().evaluate_in(FloatDType::Flex32)] {
+            let error = start(amp).unwrap_err();
+            assert!(error.to_string().contains("it can in f64, f32, bf16, f16"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_kept_must_be_there_unless_the_model_only_stands_in() {
+        let device = Device::flex().autodiff();
+        let model = LinearConfig::new(3, 2).init(&device);
+        let amp = Amp::bf16().keep_f32(Keep::norms());
+        assert!(amp.start(&mut Setup::new(&model, &device)).is_err());
+        assert!(amp.start(&mut Setup::new(&model, &device).stand_in()).is_ok());
+    }
+
+    #[test]
+    fn setup_learns_what_forward_passes_compute_in() {
+        let device = Device::flex().autodiff();
+        let model = LinearConfig::new(3, 2).init(&device);
+        let dtypes = |amp: Amp| {
+            let mut setup = Setup::new(&model, &device);
+            amp.start(&mut setup).unwrap();
+            (setup.training_dtype(), setup.evaluation_dtype())
+        };
+        let [f32, bf16, f16] = [FloatDType::F32, FloatDType::BF16, FloatDType::F16];
+        assert_eq!(dtypes(Amp::bf16()), (bf16, bf16));
+        assert_eq!(dtypes(Amp::f16().evaluate_in(f32)), (f16, f32));
+        assert_eq!(dtypes(Amp::f32().evaluate_in(bf16)), (f32, bf16));
+        let none = Setup::new(&model, &device);
+        assert_eq!((none.training_dtype(), none.evaluation_dtype()), (f32, f32));
+    }
+}

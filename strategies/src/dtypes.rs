@@ -1,0 +1,81 @@
+//! The float dtypes that training can compute in: their names, and which of them a device has.
+
+use burn::module::{Module, ParamId};
+use burn::tensor::{DType, Device, FloatDType, Tensor};
+
+use crate::{ParamMap, StrategyError, map_params, relift};
+
+const FLOATS: [(FloatDType, &str); 4] = [
+    (FloatDType::F64, "f64"),
+    (FloatDType::F32, "f32"),
+    (FloatDType::BF16, "bf16"),
+    (FloatDType::F16, "f16"),
+];
+
+/// The name of a float dtype in run files and messages: `f64`, `f32`, `bf16` or `f16`.
+pub fn float_name(dtype: FloatDType) -> &'static str {
+    FLOATS.iter().find(|(known, _)| *known == dtype).map_or("another dtype", |(_, name)| name)
+}
+
+/// The names of the float dtypes that a device can compute in.
+pub fn supported_floats(device: &Device) -> Vec<&'static str> {
+    let supported = FLOATS.iter().filter(|(dtype, _)| device.supports_dtype(*dtype));
+    supported.map(|(_, name)| *name).collect()
+}
+
+/// Refuses a dtype that the device cannot compute in, naming those that it can.
+pub(crate) fn require_dtype(
+    strategy: &'static str,
+    device: &Device,
+    dtype: FloatDType,
+) -> Result<(), StrategyError> {
+    if device.supports_dtype(dtype) {
+        return Ok(());
+    }
+    Err(StrategyError::Dtype {
+        strategy,
+        device: format!("{device:?}"),
+        dtype: float_name(dtype),
+        supported: supported_floats(device).join(", "),
+    })
+}
+
+/// The model with each float parameter in the dtype that `dtype_of` names. A parameter that is in
+/// it already keeps its tensor, so it costs nothing.
+pub(crate) fn cast_params<M: Module>(model: M, dtype_of: impl Fn(ParamId) -> FloatDType) -> M {
+    map_params(model, &mut Cast(dtype_of))
+}
+
+struct Cast<F>(F);
+
+impl<F: Fn(ParamId) -> FloatDType> ParamMap for Cast<F> {
+    fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D> {
+        let dtype = (self.0)(id);
+        match value.dtype() == DType::from(dtype) {
+            true => value,
+            false => relift(value.clone().inner().cast(dtype), &value),
+        }
+    }
+}
+
+/// The tensor in `dtype`; itself where it is already.
+pub(crate) fn cast<const D: usize>(tensor: Tensor<D>, dtype: FloatDType) -> Tensor<D> {
+    match tensor.dtype() == DType::from(dtype) {
+        true => tensor,
+        false => tensor.cast(dtype),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dtype_that_the_device_lacks_is_answered_with_those_it_has() {
+        let device = Device::flex();
+        assert_eq!(supported_floats(&device), ["f64", "f32", "bf16", "f16"]);
+        assert_eq!(require_dtype("Amp", &device, FloatDType::BF16), Ok(()));
+        let error = require_dtype("Amp", &device, FloatDType::Flex32).unwrap_err().to_string();
+        assert!(error.ends_with("cannot compute in another dtype; it can in f64, f32, bf16, f16"), "{error}");
+    }
+}
