@@ -22,7 +22,7 @@ use support::*;
 
 const SEED: u64 = 11;
 const STEPS: u64 = 20;
-const RATE: f64 = 1e-2;
+const RATE: f64 = 2e-3;
 /// Rows of a global batch. An epoch of 21 rows ends in a window of 5: with 4 micro-batches of 2, in
 /// two whole ones and one of a single row.
 const GLOBAL: usize = 8;

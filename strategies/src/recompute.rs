@@ -31,9 +31,9 @@ use crate::{ParamMap, Setup, Stage, Strategy, StrategyError, map_params};
 /// (Chen et al., 2016, arXiv:1604.06174).
 ///
 /// A block whose result is not a function of its inputs, its parameters and the pass cannot be
-/// re-run: one with Burn's `Dropout`, say, or with batch normalisation. The first backward pass
-/// compares both results and ends the run with an error that names the block;
-/// [`Dropout`](crate::Dropout) drops the same elements again.
+/// re-run: one with Burn's `Dropout`, say. The first backward pass compares both results and ends the
+/// run with an error that names the block; [`Dropout`](crate::Dropout) drops the same elements again.
+/// Batch normalisation gives the same result again, but its running statistics count the batch twice.
 ///
 /// ```
 /// use burn::{nn::{Linear, LinearConfig}, tensor::{Device, Tensor}};

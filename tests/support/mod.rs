@@ -165,6 +165,6 @@ struct SmallWaves(Waves);
 impl ParamMap for SmallWaves {
     fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D> {
         let waves = self.0.map(id, value.clone());
-        if D < 2 { value } else { relift(waves.inner() * 0.4, &value) }
+        if D < 2 { value } else { relift(waves.inner() * 0.2, &value) }
     }
 }

@@ -40,10 +40,13 @@ where
     if wanted.is_empty() {
         return run(block, input, &pass);
     }
-    // Outside autodiff: nothing that is computed on the way is kept.
     let copy = map_params(block.clone(), &mut Inner);
     let plain_input = input.clone().map_tensors(&mut Inner);
-    let output = run(&copy, plain_input.clone(), &pass);
+    // On constants of autodiff, so that nothing on the way is kept, and yet each operation is the
+    // one that will run again: without autodiff a backend fuses some, and rounds otherwise.
+    let constants = map_params(copy.clone(), &mut Constant(&pass));
+    let output = run(&constants, plain_input.clone().map_tensors(&mut Constant(&pass)), &pass);
+    drop(constants);
     let mut of_output = Wanted::default();
     let output = output.map_tensors(&mut of_output);
     if !of_output.is_empty() {
@@ -238,6 +241,21 @@ impl TensorMap for Inner {
 impl ParamMap for Inner {
     fn map<const D: usize>(&mut self, _: ParamId, value: Tensor<D>) -> Tensor<D> {
         value.inner()
+    }
+}
+
+/// Makes constants of tensors outside autodiff.
+struct Constant<'a>(&'a Pass);
+
+impl TensorMap for Constant<'_> {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        self.0.lift(tensor)
+    }
+}
+
+impl ParamMap for Constant<'_> {
+    fn map<const D: usize>(&mut self, _: ParamId, value: Tensor<D>) -> Tensor<D> {
+        self.0.lift(value)
     }
 }
 
