@@ -111,3 +111,23 @@ fn it_learns_in_spite_of_dropout() {
     let [before, after] = losses;
     assert!(after[0] < 0.8 * before[0] && after[1] < 0.8 * before[1], "{losses:?}");
 }
+
+/// The mask that tensor operations make on the device is the one that the host makes for Flex.
+#[cfg(feature = "wgpu")]
+#[test]
+fn wgpu_drops_what_the_cpu_drops() {
+    use burn::tensor::Tensor;
+    use firebrick::Pass;
+    use firebrick::strategies::{Draws, Dropout};
+
+    let (wgpu, name) = firebrick::device::find("wgpu").expect("built with feature `wgpu`: a device of it");
+    for shape in [[3, 2, 70, 129], [1, 1, 1, 1], [2, 1, 300, 7]] {
+        let kept = |device: &Device| -> Vec<f32> {
+            let pass = Pass::train(device).drawing(Draws { seed: u64::MAX, epoch: 3, first: 1 << 40 });
+            let pass = pass.starting_at((0..shape[0]).map(|row| 5 * row).collect());
+            let x = Tensor::<4>::ones(shape, device);
+            Dropout::new(0.8).forward_along(x, &[2, 3], &pass).into_data().iter().collect()
+        };
+        assert_eq!(kept(&wgpu), kept(&Device::flex()), "{name}");
+    }
+}

@@ -130,6 +130,8 @@ impl Gpt {
     /// - `places` is `[batch, length]`, or `[1, length]` for all rows alike, from 0.
     /// - `masked` is `[batch, 1, length, length]`, or with 1 row for all: true where a position (the
     ///   third axis) must not read another (the fourth). Each position must read at least one.
+    /// - `pass` knows [where rows start](Pass::starting_at) that are padded at the left, or dropout
+    ///   depends on how far they are.
     ///
     /// # Panics
     ///
