@@ -14,6 +14,7 @@
 //! draws.rs       where random numbers come from: counters, never a generator with a state
 //! stack.rs       composition: Stack, Identity, Option, Vec and boxed stages
 //! amp.rs         Amp: bf16 replica and activations over an f32 master
+//! half/          matmul, linear and cast in half precision, as fast as f32 on the CPU
 //! accumulate.rs  Accumulate: sums micro-batches into one window
 //! clip.rs        Clip: bounds the gradient's norm or its elements
 //! state.rs       what a stage saves and restores
@@ -122,6 +123,7 @@ mod clip;
 mod draws;
 mod error;
 mod grads;
+mod half;
 mod outcome;
 mod params;
 mod pass;
@@ -136,6 +138,7 @@ pub use clip::Clip;
 pub use draws::Draws;
 pub use error::StrategyError;
 pub use grads::{GradMap, Grads};
+pub use half::{Convert, HalfOps, cast, linear, matmul};
 pub use outcome::{Outcome, SkipReason};
 pub use params::{ParamMap, map_params, relift, tie, tied};
 pub use pass::Pass;
