@@ -49,3 +49,53 @@ impl ModuleDisplay for Linear {
         content.add("in", &from).add("out", &to).add("bias", &self.bias.is_some()).optional()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use burn::nn::{Initializer::Zeros, LinearConfig};
+    use burn::store::ModuleSnapshot;
+    use burn::tensor::DType;
+
+    use super::*;
+
+    #[test]
+    fn it_answers_in_the_dtype_of_its_input_and_computes_in_that_of_its_weight() {
+        let device = Device::flex().autodiff();
+        // 257 is no bf16, and 2049 no f16: either would be rounded to the bias, and the sum be 0.
+        let weight = Tensor::<2>::from_data([[257.0, 2049.0]], &device);
+        let bias = Tensor::from_data([-256.0, -2048.0], &device);
+        let linear = Linear { weight: Param::from_tensor(weight), bias: Some(Param::from_tensor(bias)) };
+        for dtype in [FloatDType::F32, FloatDType::BF16, FloatDType::F16] {
+            let x = Tensor::<3>::ones([1, 1, 1], &device).cast(dtype).require_grad();
+            let y = linear.forward(x.clone());
+            assert_eq!((y.dims(), y.dtype()), ([1, 1, 2], DType::from(dtype)));
+            assert_eq!(y.clone().into_data().iter::<f32>().collect::<Vec<_>>(), [1.0; 2]);
+            let grads = y.sum().backward();
+            assert_eq!(x.grad(&grads).unwrap().dtype(), DType::from(dtype));
+            assert_eq!(linear.weight.grad(&grads).unwrap().dtype(), DType::F32);
+        }
+    }
+
+    /// Files that hold a model with Burn's layers can be read into one with ours, and back.
+    #[test]
+    fn parameters_are_named_as_burns() {
+        let device = Device::flex();
+        for bias in [true, false] {
+            let ours = vec![Linear::new(2, 3, bias, Zeros, &device)];
+            let burns = vec![LinearConfig::new(2, 3).with_bias(bias).init(&device)];
+            let names = ours.collect(None, None, false).iter().map(|x| x.name.clone()).collect::<Vec<_>>();
+            let expected = burns.collect(None, None, false);
+            assert_eq!(names, expected.iter().map(|x| x.name.clone()).collect::<Vec<_>>());
+            assert_eq!(names.len(), 1 + usize::from(bias));
+        }
+    }
+
+    #[test]
+    fn a_new_one_has_bias_0_and_burns_weights() {
+        let device = Device::flex();
+        let constant = burn::nn::Initializer::Constant { value: 0.5 };
+        let linear = Linear::new(2, 3, true, constant, &device);
+        let y = linear.forward(Tensor::<1>::from_data([1.0, 3.0], &device));
+        assert_eq!(y.into_data().iter::<f32>().collect::<Vec<_>>(), [2.0; 3]);
+    }
+}
