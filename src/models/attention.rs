@@ -1,11 +1,11 @@
 //! Causal self-attention, and what is masked in it.
 
 use burn::module::Module;
-use burn::nn::Linear;
 use burn::tensor::{Bool, Device, FloatDType, Tensor, activation};
 use firebrick_datasets::TokenBatch;
-use firebrick_strategies::{Dropout, Pass};
+use firebrick_strategies::{Dropout, Pass, cast, matmul};
 
+use super::Linear;
 use super::gpt::{GptConfig, linear, residual_std};
 
 /// `[batch, 1, length - 1, length - 1]`, true where a position would read a later one, another
@@ -63,11 +63,11 @@ impl Attention {
         };
         let (query, key, value) = (part(0), part(1), part(2));
         let dtype = FloatDType::from(query.dtype());
-        let scores = (query / (size as f64).sqrt()).matmul(key.transpose());
+        let scores = matmul(query / (size as f64).sqrt(), key.transpose());
         // Softmax in f32, as autocast does: its sum runs over the whole row.
-        let scores = scores.cast(FloatDType::F32).mask_fill(masked, f32::NEG_INFINITY);
-        let weights = activation::softmax(scores, 3).cast(dtype);
-        let mixed = self.dropout.forward_along(weights, &[2, 3], pass).matmul(value);
+        let scores = cast(scores, FloatDType::F32).mask_fill(masked, f32::NEG_INFINITY);
+        let weights = cast(activation::softmax(scores, 3), dtype);
+        let mixed = matmul(self.dropout.forward_along(weights, &[2, 3], pass), value);
         let joined = mixed.swap_dims(1, 2).reshape([batch, length, width]);
         self.dropout.forward(self.output.forward(joined), pass)
     }

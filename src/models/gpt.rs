@@ -1,14 +1,14 @@
 //! A decoder-only transformer language model.
 
 use burn::module::{Module, Param};
-use burn::nn::{Embedding, EmbeddingConfig, Initializer, Linear, LinearConfig};
+use burn::nn::{Embedding, EmbeddingConfig, Initializer};
 use burn::tensor::{Bool, Device, Int, Tensor, activation};
 use firebrick_datasets::{Batch, TokenBatch};
-use firebrick_strategies::{Dropout, Pass};
+use firebrick_strategies::{Dropout, Pass, matmul};
 use serde::{Deserialize, Serialize};
 
 use super::attention::{Attention, future_mask, mask_of};
-use super::{Norm, cross_entropy};
+use super::{Linear, Norm, cross_entropy};
 use crate::{Loss, Objective};
 
 /// The shape of a [`Gpt`].
@@ -62,14 +62,14 @@ impl GptConfig {
             let config = EmbeddingConfig::new(rows, self.width);
             config.with_initializer(normal(0.02)).init(device)
         };
-        let head = LinearConfig::new(self.width, vocabulary).with_bias(false);
+        let head = || Linear::new(self.width, vocabulary, false, normal(0.02), device);
         let gpt = Gpt {
             tokens: embedding(vocabulary),
             positions: embedding(context),
             dropout: Dropout::new(self.dropout),
             blocks: (0..self.layers).map(|_| Block::new(self, device)).collect(),
             norm: Norm::new(self.width, self.bias, device),
-            head: (!self.tied).then(|| head.with_initializer(normal(0.02)).init(device)),
+            head: (!self.tied).then(head),
         };
         drawn_now(gpt)
     }
@@ -151,7 +151,7 @@ impl Gpt {
         let x = self.norm.forward(x);
         match &self.head {
             Some(head) => head.forward(x),
-            None => x.matmul(self.tokens.weight.val().transpose().unsqueeze()),
+            None => matmul(x, self.tokens.weight.val().transpose().unsqueeze()),
         }
     }
 
@@ -224,10 +224,7 @@ pub(super) fn residual_std(config: &GptConfig) -> f64 {
 
 /// A linear layer with weights of deviation `std` and bias 0.
 pub(super) fn linear(config: &GptConfig, from: usize, to: usize, std: f64, device: &Device) -> Linear {
-    let weights = LinearConfig::new(from, to).with_bias(false);
-    let mut linear = weights.with_initializer(normal(std)).init(device);
-    linear.bias = config.bias.then(|| Param::from_tensor(Tensor::zeros([to], device)));
-    linear
+    Linear::new(from, to, config.bias, normal(std), device)
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@
 //! stack.rs       composition: Stack, Identity, Option, Vec and boxed stages
 //! amp/           Amp: half-precision replica and activations over an f32 master, and the loss scale
 //! dtypes.rs      the float dtypes: their names, and which of them a device has
+//! half/          matmul, linear and cast in half precision, as fast as f32 on the CPU
 //! accumulate.rs  Accumulate: sums micro-batches into one window
 //! clip.rs        Clip: bounds the gradient's norm or its elements
 //! state.rs       what a stage saves and restores
@@ -131,6 +132,7 @@ mod dropout;
 mod dtypes;
 mod error;
 mod grads;
+mod half;
 pub mod memory;
 mod outcome;
 mod params;
@@ -153,6 +155,7 @@ pub use dropout::Dropout;
 pub use dtypes::{float_name, supported_floats};
 pub use error::StrategyError;
 pub use grads::{GradMap, Grads};
+pub use half::{Convert, HalfOps, cast, linear, matmul};
 pub use outcome::{Outcome, Settled, SkipReason};
 pub use params::{ParamMap, map_params, relift, tie, tied};
 pub use pass::Pass;

@@ -1,0 +1,156 @@
+//! Conversion between half precision and f32 on Flex: on all cores, in vectors, and of a view only
+//! what it shows.
+
+use std::cmp::Reverse;
+
+use burn::backend::flex::{FlexTensor, Layout};
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Element, Flex, ops::FloatTensorOps};
+use burn::tensor::{Bytes, DType, FloatDType, bf16, f16};
+use bytemuck::Pod;
+use half::slice::HalfFloatSliceExt;
+use rayon::prelude::*;
+
+use super::ops::Convert;
+
+/// Elements that one task converts: tens of microseconds of work, so that small tensors stay on
+/// one core.
+const TASK: usize = 1 << 15;
+
+/// Elements converted at a time: they fit the nearest cache, and many runs of a view fit them.
+const BLOCK: usize = 256;
+
+impl Convert for Flex {
+    fn computes_in(dtype: DType) -> DType {
+        match dtype {
+            DType::BF16 | DType::F16 => DType::F32,
+            dtype => dtype,
+        }
+    }
+
+    fn convert(x: FloatTensor<Self>, dtype: FloatDType) -> FloatTensor<Self> {
+        match (x.dtype(), DType::from(dtype)) {
+            (from, to) if from == to => x,
+            (DType::BF16, DType::F32) => converted(&x, widen_bf16),
+            (DType::F32, DType::BF16) => converted(&x, narrow_bf16),
+            (DType::F16, DType::F32) => converted(&x, |from: &[f16], to| from.convert_to_f32_slice(to)),
+            (DType::F32, DType::F16) => converted(&x, |from, to: &mut [f16]| to.convert_from_f32_slice(from)),
+            _ => Self::float_cast(x, dtype),
+        }
+    }
+}
+
+/// `x` with each element mapped, in the order of memory: a transposed operand stays transposed.
+fn converted<From, To>(x: &FlexTensor, convert: impl Fn(&[From], &mut [To]) + Sync) -> FlexTensor
+where
+    From: Element + Pod + Sync,
+    To: Element + Pod + Send,
+{
+    let shape = x.layout().shape();
+    if shape.num_elements() == 0 {
+        return FlexTensor::empty(shape.clone(), To::dtype());
+    }
+    let Some(view) = View::of(x.layout()) else {
+        return converted(&x.to_contiguous(), convert);
+    };
+    let from = x.storage::<From>();
+    let block_at = |at: usize, length: usize| {
+        let mut block = [To::default(); BLOCK];
+        let (mut rest, mut at) = (&mut block[..length], at);
+        while !rest.is_empty() {
+            let source = &from[view.source(at)..][..(view.run - at % view.run).min(rest.len())];
+            let (to, after) = rest.split_at_mut(source.len());
+            convert(source, to);
+            (rest, at) = (after, at + source.len());
+        }
+        block
+    };
+    // Whole blocks are collected, so that no memory is set to zero first, which one core would do.
+    let (blocks, tail) = (view.elements() / BLOCK, view.elements() % BLOCK);
+    let mut out = Vec::with_capacity(blocks + 1);
+    let whole = (0..blocks).into_par_iter().with_min_len(TASK / BLOCK);
+    whole.map(|block| block_at(block * BLOCK, BLOCK)).collect_into_vec(&mut out);
+    let mut out = out.into_flattened();
+    out.extend_from_slice(&block_at(blocks * BLOCK, tail)[..tail]);
+    FlexTensor::new(Bytes::from_elems(out), Layout::new(shape.clone(), view.strides, 0), To::dtype())
+}
+
+/// The elements that a layout shows, each once, in the order in which they lie in memory.
+struct View {
+    start: usize,
+    /// Axes over runs as (size, stride), the widest stride first.
+    axes: Vec<(usize, usize)>,
+    /// Elements of a run, which are neighbours in memory.
+    run: usize,
+    /// The layout's strides once only the shown elements are left.
+    strides: Vec<isize>,
+}
+
+impl View {
+    /// Runs shorter than this cost more than a copy that a kernel for strides makes.
+    const SHORTEST: usize = 8;
+
+    /// Nothing where the layout runs backwards, or its runs are short.
+    fn of(layout: &Layout) -> Option<Self> {
+        let (shape, strides) = (layout.shape(), layout.strides());
+        if strides.iter().any(|&stride| stride < 0) {
+            return None;
+        }
+        let mut order: Vec<usize> =
+            (0..strides.len()).filter(|&axis| shape[axis] > 1 && strides[axis] > 0).collect();
+        order.sort_by_key(|&axis| Reverse(strides[axis]));
+
+        // An axis of size 1 may have any stride; a broadcast one keeps 0.
+        let mut packed: Vec<isize> =
+            (0..strides.len()).map(|axis| if shape[axis] > 1 { 0 } else { 1 }).collect();
+        let mut elements = 1;
+        for &axis in order.iter().rev() {
+            packed[axis] = elements as isize;
+            elements *= shape[axis];
+        }
+
+        let mut axes: Vec<(usize, usize)> = Vec::new();
+        for (size, stride) in order.into_iter().map(|axis| (shape[axis], strides[axis] as usize)) {
+            match axes.last_mut() {
+                Some(outer) if outer.1 == size * stride => *outer = (outer.0 * size, stride),
+                _ => axes.push((size, stride)),
+            }
+        }
+        let run = axes.pop_if(|axis| axis.1 == 1).map_or(1, |(size, _)| size);
+        let long = axes.is_empty() || run >= Self::SHORTEST;
+        long.then_some(Self { start: layout.start_offset(), axes, run, strides: packed })
+    }
+
+    fn elements(&self) -> usize {
+        self.axes.iter().map(|(size, _)| size).product::<usize>() * self.run
+    }
+
+    /// Where in the storage the shown element `at` lies.
+    fn source(&self, at: usize) -> usize {
+        let mut run = at / self.run;
+        let mut offset = self.start + at % self.run;
+        for &(size, stride) in self.axes.iter().rev() {
+            offset += run % size * stride;
+            run /= size;
+        }
+        offset
+    }
+}
+
+/// bf16 is the upper half of f32.
+fn widen_bf16(from: &[bf16], to: &mut [f32]) {
+    for (from, to) in from.reinterpret_cast().iter().zip(to) {
+        *to = f32::from_bits(u32::from(*from) << 16);
+    }
+}
+
+/// Adding half of the last bit that stays, less one if that bit is even, carries into it exactly
+/// where rounding to nearest, ties to even, goes up. NaN would become infinity: it is made quiet.
+fn narrow_bf16(from: &[f32], to: &mut [bf16]) {
+    for (from, to) in from.iter().zip(to.reinterpret_cast_mut()) {
+        let bits = from.to_bits();
+        let rounded = bits.wrapping_add(0x7FFF + ((bits >> 16) & 1)) >> 16;
+        let quiet = (bits >> 16) | 0x40;
+        *to = if from.is_nan() { quiet } else { rounded } as u16;
+    }
+}

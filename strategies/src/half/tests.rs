@@ -1,0 +1,339 @@
+use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
+use half::{bf16, f16};
+use proptest::prelude::*;
+
+use super::{cast, linear, matmul};
+
+const HALF: [FloatDType; 2] = [FloatDType::BF16, FloatDType::F16];
+
+/// Distance from 1 to the next number.
+fn epsilon(dtype: FloatDType) -> f64 {
+    match dtype {
+        FloatDType::BF16 => 2f64.powi(-7),
+        FloatDType::F16 => 2f64.powi(-10),
+        _ => f64::from(f32::EPSILON),
+    }
+}
+
+/// Numbers between -1 and 1 that `dtype` holds exactly, and that differ between seeds.
+fn waves<const D: usize>(shape: [usize; D], seed: usize, dtype: FloatDType, device: &Device) -> Tensor<D> {
+    let count = shape.iter().product::<usize>();
+    let values: Vec<f32> = (0..count).map(|i| ((i * 7 + seed * 31) as f32 * 0.37).sin()).collect();
+    Tensor::<D>::from_data(TensorData::new(values, shape), device).cast(dtype)
+}
+
+fn values<const D: usize>(x: Tensor<D>) -> Vec<f32> {
+    x.into_data().iter().collect()
+}
+
+/// Each number of `found` is that of `expected`, rounded once; sums of up to 1000 products of
+/// numbers below 1 may differ by their order.
+fn assert_rounded(found: Vec<f32>, expected: Vec<f32>, dtype: FloatDType) {
+    assert_eq!(found.len(), expected.len());
+    for (at, (&found, &expected)) in found.iter().zip(&expected).enumerate() {
+        let (found, expected) = (f64::from(found), f64::from(expected));
+        let allowed = 0.51 * epsilon(dtype) * expected.abs() + 1e-4;
+        assert!((found - expected).abs() <= allowed, "{found} {expected} at {at}");
+    }
+}
+
+/// The sum of `y` times weights that half precision holds exactly: what flows back into `y` is
+/// then not rounded either.
+fn weighed<const D: usize>(y: Tensor<D>) -> Tensor<1> {
+    let weights = waves(y.dims(), 5, FloatDType::from(y.dtype()), &y.device());
+    cast(y, FloatDType::F32).mul(weights.cast(FloatDType::F32)).sum()
+}
+
+type View = fn(Tensor<4>) -> Tensor<4>;
+
+/// Product and gradients of operands as `views` show them, beside Burn's in f32.
+fn check_matmul(lhs: [usize; 4], rhs: [usize; 4], views: [View; 2], dtype: FloatDType) {
+    let device = Device::flex().autodiff();
+    let leaves = || {
+        let lhs = waves(lhs, 1, dtype, &device).require_grad();
+        (lhs, waves(rhs, 2, dtype, &device).require_grad())
+    };
+    let (a, b) = leaves();
+    let y = matmul(views[0](a.clone()), views[1](b.clone()));
+    assert_eq!(FloatDType::from(y.dtype()), dtype);
+    let grads = weighed(y.clone()).backward();
+
+    let (of_a, of_b) = leaves();
+    let wide = |x: &Tensor<4>, view: View| view(x.clone()).cast(FloatDType::F32);
+    let expected = wide(&of_a, views[0]).matmul(wide(&of_b, views[1]));
+    assert_rounded(values(y.clone()), values(expected.clone()), dtype);
+    let weights = waves(y.dims(), 5, dtype, &device).cast(FloatDType::F32);
+    let expected = (expected * weights).sum().backward();
+    for (leaf, reference) in [(a, of_a), (b, of_b)] {
+        let found = leaf.grad(&grads).unwrap();
+        assert_eq!(FloatDType::from(found.dtype()), dtype);
+        // The reference rounds its gradient at the cast: both are one rounding from the exact one.
+        let reference = values(reference.grad(&expected).unwrap());
+        for (found, reference) in values(found).into_iter().zip(reference) {
+            let allowed = 1.01 * epsilon(dtype) * f64::from(reference.abs()) + 1e-4;
+            assert!(f64::from(found - reference).abs() <= allowed, "{found} {reference}");
+        }
+    }
+}
+
+fn plain(x: Tensor<4>) -> Tensor<4> {
+    x
+}
+
+fn transposed(x: Tensor<4>) -> Tensor<4> {
+    x.transpose()
+}
+
+/// Rows and columns in the middle of others.
+fn inner(x: Tensor<4>) -> Tensor<4> {
+    let [_, _, m, n] = x.dims();
+    x.narrow(2, 1, m - 2).narrow(3, 2, n - 3)
+}
+
+fn backwards(x: Tensor<4>) -> Tensor<4> {
+    x.flip([3])
+}
+
+#[test]
+fn products_and_gradients_equal_those_in_f32() {
+    for dtype in HALF {
+        for (lhs, rhs) in [
+            ([1, 1, 1, 1], [1, 1, 1, 1]),
+            ([1, 1, 1, 5], [1, 1, 5, 3]),
+            ([1, 1, 7, 1], [1, 1, 1, 9]),
+            ([2, 3, 5, 7], [2, 3, 7, 11]),
+            ([2, 3, 5, 7], [1, 1, 7, 11]),
+            ([1, 3, 5, 7], [2, 1, 7, 11]),
+            ([1, 1, 201, 67], [1, 1, 67, 190]),
+            ([4, 2, 33, 64], [4, 2, 64, 65]),
+        ] {
+            check_matmul(lhs, rhs, [plain, plain], dtype);
+        }
+        check_matmul([2, 3, 7, 5], [2, 3, 11, 7], [transposed, transposed], dtype);
+        check_matmul([2, 3, 9, 20], [2, 3, 19, 14], [inner, inner], dtype);
+        check_matmul([2, 3, 9, 20], [1, 3, 12, 20], [inner, |x| transposed(inner(x))], dtype);
+        check_matmul([2, 3, 5, 7], [2, 3, 7, 11], [backwards, backwards], dtype);
+        check_matmul([2, 1, 5, 7], [1, 3, 7, 11], [|x| x.expand([2, 3, 5, 7]), plain], dtype);
+        // As attention cuts heads out of one projection.
+        let heads = |x: Tensor<4>| x.narrow(3, 16, 16).swap_dims(1, 2);
+        check_matmul([2, 12, 3, 48], [2, 12, 3, 48], [heads, |x| heads_transposed(x)], dtype);
+    }
+}
+
+fn heads_transposed(x: Tensor<4>) -> Tensor<4> {
+    x.narrow(3, 32, 16).swap_dims(1, 2).transpose()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn products_of_any_size_equal_those_in_f32(
+        [b, h, m, k, n] in prop::array::uniform5(1usize..20),
+        broadcast: [bool; 4],
+        half: bool,
+    ) {
+        let [lhs_b, lhs_h, rhs_b, rhs_h] =
+            [(b, 0), (h, 1), (b, 2), (h, 3)].map(|(size, at)| if broadcast[at] { 1 } else { size });
+        check_matmul([lhs_b, lhs_h, m, k], [rhs_b, rhs_h, k, n], [plain, plain], HALF[usize::from(half)]);
+    }
+
+    /// Whatever a view shows is converted, each element once, beyond one task of a thread too.
+    #[test]
+    fn a_cast_of_any_view_equals_burns(
+        [a, b, c, d] in prop::array::uniform4(1usize..24),
+        order in Just([0, 1, 2, 3]).prop_shuffle(),
+        cuts in prop::array::uniform4(0usize..3),
+        steps in prop::array::uniform4(1isize..3),
+        long: bool,
+        half: bool,
+    ) {
+        let device = Device::flex();
+        let shape = if long { [a, b, c, 40 * d] } else { [a, b, c, d] };
+        let x = waves(shape, 3, FloatDType::F32, &device).permute(order.map(|axis| axis as isize));
+        let dims = x.dims();
+        let cut = |at: usize| {
+            let from = cuts[at].min(dims[at] - 1) as isize;
+            burn::tensor::Slice::new(from, None, if long { 1 } else { steps[at] })
+        };
+        let x = x.slice([cut(0), cut(1), cut(2), cut(3)]);
+        let dtype = HALF[usize::from(half)];
+        let narrow = cast(x.clone(), dtype);
+        prop_assert_eq!(narrow.clone().into_data(), x.clone().cast(dtype).into_data());
+        let stretched = narrow.clone().unsqueeze_dim::<5>(2).repeat_dim(2, 1);
+        let [p, q, _, r, s] = stretched.dims();
+        let stretched = stretched.expand([p, q, 3, r, s]);
+        let wide = cast(stretched.clone(), FloatDType::F32);
+        prop_assert_eq!(wide.into_data(), stretched.cast(FloatDType::F32).into_data());
+    }
+}
+
+#[test]
+fn an_affine_map_and_its_gradients_equal_those_in_f32() {
+    let device = Device::flex().autodiff();
+    for dtype in HALF {
+        let x = waves([2, 9, 13], 1, dtype, &device).require_grad();
+        let weight = waves([13, 6], 2, dtype, &device).require_grad();
+        let bias = waves([6], 3, dtype, &device).require_grad();
+        let y = linear(x.clone(), weight.clone(), Some(bias.clone()));
+        let grads = weighed(y.clone()).backward();
+
+        let wide = |x: Tensor<2>| x.inner().cast(FloatDType::F32);
+        let rows = wide(x.clone().reshape([18, 13]));
+        let expected = rows.clone().matmul(wide(weight.clone())) + wide(bias.clone().unsqueeze());
+        assert_rounded(values(y), values(expected), dtype);
+        let grad = waves([18, 6], 5, dtype, &device.clone().inner()).cast(FloatDType::F32);
+        let of_x = grad.clone().matmul(wide(weight.clone()).transpose());
+        assert_rounded(values(x.grad(&grads).unwrap()), values(of_x), dtype);
+        let of_weight = rows.transpose().matmul(grad.clone());
+        assert_rounded(values(weight.grad(&grads).unwrap()), values(of_weight), dtype);
+        assert_rounded(values(bias.grad(&grads).unwrap()), values(grad.sum_dim(0)), dtype);
+
+        let one = waves([13], 1, dtype, &device.clone().inner());
+        let y = linear(one.clone(), weight.clone().inner(), None);
+        let expected = wide_row(one).matmul(wide(weight));
+        assert_rounded(values(y), values(expected), dtype);
+    }
+}
+
+fn wide_row(x: Tensor<1>) -> Tensor<2> {
+    x.cast(FloatDType::F32).unsqueeze()
+}
+
+/// 4096 gradients of 1 sum to 4096; a sum in bf16 stops at 256.
+#[test]
+fn the_gradient_of_a_bias_is_summed_in_f32() {
+    let device = Device::flex().autodiff();
+    let x = waves([4096, 2], 1, FloatDType::BF16, &device);
+    let weight = waves([2, 3], 2, FloatDType::BF16, &device);
+    let bias = waves([3], 3, FloatDType::BF16, &device).require_grad();
+    let y = linear(x, weight, Some(bias.clone()));
+    let grads = cast(y, FloatDType::F32).sum().backward();
+    assert_eq!(values(bias.grad(&grads).unwrap()), [4096.0; 3]);
+}
+
+#[test]
+fn a_frozen_operand_has_no_gradient_and_the_others_keep_theirs() {
+    let device = Device::flex().autodiff();
+    let dtype = FloatDType::BF16;
+    let gradients = |tracked: [bool; 3]| {
+        let x = waves([5, 4], 1, dtype, &device).set_require_grad(tracked[0]);
+        let weight = waves([4, 3], 2, dtype, &device).set_require_grad(tracked[1]);
+        let bias = waves([3], 3, dtype, &device).set_require_grad(tracked[2]);
+        let y = linear(x.clone(), weight.clone(), Some(bias.clone()));
+        let y = y + matmul(x.clone(), weight.clone());
+        let grads = weighed(y).backward();
+        [x.grad(&grads).map(values), weight.grad(&grads).map(values), bias.grad(&grads).map(values)]
+    };
+    let all = gradients([true; 3]);
+    assert!(all.iter().all(Option::is_some));
+    for bits in 1..7 {
+        let tracked = [bits & 1 > 0, bits & 2 > 0, bits & 4 > 0];
+        let found = gradients(tracked);
+        for ((found, all), tracked) in found.into_iter().zip(&all).zip(tracked) {
+            assert_eq!(found, if tracked { all.clone() } else { None });
+        }
+    }
+}
+
+#[test]
+fn gradients_are_the_same_when_burn_recomputes_operands() {
+    use burn::backend::GradientCheckpointingStrategy::{Balanced, Disabled};
+    let device = Device::flex().autodiff();
+    let gradients = |strategy| {
+        let leaf = |seed| {
+            let leaf = waves([6, 6], seed, FloatDType::F16, &device);
+            leaf.with_gradient_checkpointing_strategy(strategy).require_grad()
+        };
+        let (a, b) = (leaf(1), leaf(2));
+        let bias = leaf(3).narrow(0, 2, 1).squeeze_dim::<1>(0);
+        // Operands that Burn computes again under its own checkpointing.
+        let hidden = linear(a.clone().tanh(), b.clone().exp(), Some(bias));
+        let y = matmul(hidden.tanh(), cast(cast(a.clone(), FloatDType::F32).sin(), FloatDType::F16));
+        let grads = weighed(y).backward();
+        [a, b].map(|leaf| values(leaf.grad(&grads).unwrap()))
+    };
+    assert_eq!(gradients(Balanced), gradients(Disabled));
+}
+
+#[test]
+fn in_f32_it_is_burns_operation_to_the_bit() {
+    let device = Device::flex().autodiff();
+    let results = |own: bool| {
+        let [x, weight] = [1, 2].map(|seed| waves([30, 30], seed, FloatDType::F32, &device).require_grad());
+        let bias = waves([30], 3, FloatDType::F32, &device).require_grad();
+        let y = if own {
+            linear(matmul(x.clone(), weight.clone()), weight.clone(), Some(bias.clone()))
+        } else {
+            let product = x.clone().matmul(weight.clone());
+            burn::tensor::module::linear(product, weight.clone(), Some(bias.clone()))
+        };
+        let grads = weighed(y.clone()).backward();
+        let grad = |x: Tensor<2>| values(x.grad(&grads).unwrap());
+        (values(y), grad(x), grad(weight), values(bias.grad(&grads).unwrap()))
+    };
+    assert_eq!(results(true), results(false));
+}
+
+#[test]
+fn nothing_is_lost_of_what_is_not_finite() {
+    let device = Device::flex();
+    for dtype in HALF {
+        let x = Tensor::<2>::from_data([[f32::NAN, 1.0], [f32::INFINITY, 1.0], [2.0, 1.0]], &device);
+        let y = values(matmul(x.cast(dtype), Tensor::<2>::ones([2, 1], &device).cast(dtype)));
+        assert!(y[0].is_nan());
+        assert_eq!(y[1..], [f32::INFINITY, 3.0]);
+    }
+    // Larger than f16 holds, though f32 does: what loss scaling watches for.
+    let large = Tensor::<2>::full([1, 2], 60000.0, &device).cast(FloatDType::F16);
+    let y = matmul(large, Tensor::<2>::ones([2, 1], &device).cast(FloatDType::F16));
+    assert_eq!(values(y), [f32::INFINITY]);
+}
+
+#[test]
+fn nothing_times_something_is_nothing() {
+    let device = Device::flex();
+    for dtype in HALF {
+        let product = |m, k, n| {
+            let none = Tensor::<2>::zeros([m, k], &device).cast(dtype);
+            matmul(none, Tensor::<2>::ones([k, n], &device).cast(dtype))
+        };
+        assert_eq!(product(0, 4, 3).dims(), [0, 3]);
+        assert_eq!(product(2, 4, 0).dims(), [2, 0]);
+        assert_eq!(values(product(2, 0, 3)), [0.0; 6]);
+    }
+}
+
+/// Every number of 16 bits, and f32 numbers around every place where rounding changes.
+#[test]
+fn conversion_equals_its_definition() {
+    let device = Device::flex();
+    let same = |found: f32, expected: f32| {
+        found.to_bits() == expected.to_bits() || (found.is_nan() && expected.is_nan())
+    };
+    let patterns: Vec<u16> = (0..=u16::MAX).collect();
+    let bf16s: Vec<bf16> = patterns.iter().map(|&bits| bf16::from_bits(bits)).collect();
+    let f16s: Vec<f16> = patterns.iter().map(|&bits| f16::from_bits(bits)).collect();
+    let count = patterns.len();
+    let of_bf16 = Tensor::<1>::from_data(TensorData::new(bf16s.clone(), [count]), (&device, DType::BF16));
+    let of_f16 = Tensor::<1>::from_data(TensorData::new(f16s.clone(), [count]), (&device, DType::F16));
+    for (found, expected) in values(cast(of_bf16, FloatDType::F32)).into_iter().zip(bf16s) {
+        assert!(same(found, expected.to_f32()), "{found} {expected}");
+    }
+    for (found, expected) in values(cast(of_f16, FloatDType::F32)).into_iter().zip(f16s) {
+        assert!(same(found, expected.to_f32()), "{found} {expected}");
+    }
+
+    let near = [0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF, 0x0FFF, 0x1000, 0x1001, 0x2FFF, 0x3000, 0x3001];
+    let floats: Vec<f32> = patterns
+        .iter()
+        .flat_map(|&upper| near.map(|lower| f32::from_bits(u32::from(upper) << 16 | lower)))
+        .collect();
+    let x = Tensor::<1>::from_data(TensorData::new(floats.clone(), [floats.len()]), &device);
+    let found = [values(cast(x.clone(), FloatDType::BF16)), values(cast(x, FloatDType::F16))];
+    for (at, float) in floats.into_iter().enumerate() {
+        let expected = [bf16::from_f32(float).to_f32(), f16::from_f32(float).to_f32()];
+        assert!(same(found[0][at], expected[0]), "{float}: {} {}", found[0][at], expected[0]);
+        assert!(same(found[1][at], expected[1]), "{float}: {} {}", found[1][at], expected[1]);
+    }
+}
