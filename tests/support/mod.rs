@@ -9,7 +9,7 @@ use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, FloatDType, Int, Tensor, activation::log_softmax};
 use firebrick::datasets::{Batch, Batches, DataError, TokenBatch};
-use firebrick::strategies::{ParamMap, map_params, relift};
+use firebrick::strategies::{Draws, ParamMap, map_params, relift};
 use firebrick::models::{Gpt, GptConfig};
 use firebrick::{Loss, Objective, Pass};
 
@@ -156,15 +156,23 @@ pub fn is_cpu() -> bool {
 /// A small transformer of three blocks, always with the same weights.
 pub fn gpt(dropout: f64, device: &Device) -> Gpt {
     let config = GptConfig { layers: 3, heads: 2, width: 16, dropout, bias: true, tied: true };
-    map_params(config.init(VOCABULARY, 9, device), &mut SmallWaves(Waves(0)))
+    map_params(config.init(VOCABULARY, 9, device), &mut Hashed(0))
 }
 
-/// Matrices that look drawn; norms and biases as they start.
-struct SmallWaves(Waves);
+/// Matrices of uniform values in `-0.1..0.1`, from no generator; norms and biases as they start.
+struct Hashed(u64);
 
-impl ParamMap for SmallWaves {
-    fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D> {
-        let waves = self.0.map(id, value.clone());
-        if D < 2 { value } else { relift(waves.inner() * 0.2, &value) }
+impl ParamMap for Hashed {
+    fn map<const D: usize>(&mut self, _: ParamId, value: Tensor<D>) -> Tensor<D> {
+        if D < 2 {
+            return value;
+        }
+        self.0 += 1;
+        let shape = value.shape();
+        let uniform = |i| Draws::mix(self.0, i) as f64 / u64::MAX as f64;
+        let values: Vec<f32> =
+            (0..shape.num_elements() as u64).map(|i| (0.2 * uniform(i) - 0.1) as f32).collect();
+        let drawn = Tensor::<1>::from_data(values.as_slice(), &value.device().inner());
+        relift(drawn.reshape(shape), &value)
     }
 }
