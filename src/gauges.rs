@@ -16,6 +16,9 @@ use crate::step::StepNumbers;
 /// The loss, whose mean over the validation set decides which model is the best.
 pub(crate) const LOSS: &str = "Loss";
 
+/// What the loss is multiplied by before the backward pass.
+pub(crate) const LOSS_SCALE: &str = "Loss scale";
+
 /// One number of a step or of an evaluated batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading {
@@ -38,6 +41,7 @@ impl Readings {
             (LOSS, applied(step.loss), step.items),
             ("Learning rate", applied(step.learning_rate), 1),
             ("Gradient norm", applied(step.gradient_norm), 1),
+            (LOSS_SCALE, step.loss_scale, 1),
             ("Tokens per second", Some(step.tokens_per_second), 1),
             ("Skipped steps", Some(step.skipped_steps as f64), 1),
             ("Memory", Some(step.memory_bytes as f64), 1),
@@ -110,6 +114,7 @@ pub(crate) fn format_reading(name: &str, value: f64) -> String {
         "Learning rate" => format!("{value:.2e}"),
         "Tokens per second" if value >= 1e4 => format!("{:.1}k", value / 1e3),
         "Tokens per second" | "Skipped steps" => format!("{value:.0}"),
+        LOSS_SCALE => format!("{value}"),
         "Memory" => format!("{:.1} MB", value / 1e6),
         _ => format!("{value:.4}"),
     }
@@ -171,8 +176,16 @@ impl Numeric for Gauge {
     }
 }
 
-/// Shows the gauges in burn-train's dashboard and keeps them in its metric files.
-pub(crate) fn register(training: SupervisedTraining<Vessel>) -> SupervisedTraining<Vessel> {
+/// Shows the gauges in burn-train's dashboard and keeps them in its metric files; that of the loss
+/// scale only where there is one.
+pub(crate) fn register(
+    training: SupervisedTraining<Vessel>,
+    scales_loss: bool,
+) -> SupervisedTraining<Vessel> {
+    let training = match scales_loss {
+        true => training.metric_train_numeric(Gauge::new(LOSS_SCALE, None, true, false)),
+        false => training,
+    };
     training
         .metric_train_numeric(Gauge::new(LOSS, None, false, true))
         .metric_valid_numeric(Gauge::new(LOSS, None, false, true))

@@ -4,12 +4,12 @@ use std::time::Instant;
 
 use burn::module::Module;
 use burn::optim::{GradientsParams, ModuleOptimizer};
-use burn::tensor::{DType, Device, Tensor};
+use burn::tensor::{DType, Device, FloatDType, Tensor};
 use firebrick_datasets::{Batch, DataError};
-use firebrick_strategies::{Grads, Outcome, Pass, Setup, SkipReason, Stage, Strategy, tie, tied};
+use firebrick_strategies::{Grads, Outcome, Pass, Settled, Setup, SkipReason, Stage, Strategy, tie, tied};
 
 use crate::accounting::{ParameterBytes, tensor_bytes};
-use crate::step::{Step, Verdict};
+use crate::step::Step;
 use crate::{Loss, Objective, Schedule, TrainError};
 
 /// The live state between two steps.
@@ -23,6 +23,8 @@ pub(crate) struct Session<M, S> {
     updates: u64,
     tied: bool,
     device: Device,
+    training_dtype: FloatDType,
+    evaluation_dtype: FloatDType,
     bytes: ParameterBytes,
 }
 
@@ -68,6 +70,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         let mut setup = Setup::new(&model, &device);
         let mut stage = strategies.start(&mut setup)?;
         let window = setup.window();
+        let (training_dtype, evaluation_dtype) = (setup.training_dtype(), setup.evaluation_dtype());
         let master = stage.own(model);
         let tied = tied(&master);
         let weights = Weights::publish(master, &mut stage);
@@ -82,6 +85,8 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
             updates: 0,
             tied,
             device,
+            training_dtype,
+            evaluation_dtype,
             bytes,
         };
         Ok((session, window))
@@ -96,8 +101,9 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         let items: usize = window.iter().map(Batch::items).sum();
         let tokens = window.iter().map(Batch::tokens).sum();
         let mut step = Step::new(self.updates, items, tokens);
+        step.loss_scale = self.stage.loss_scale();
         if items == 0 {
-            step.verdict = Verdict::Skipped(SkipReason::NoItems);
+            self.skip(SkipReason::NoItems, &mut step)?;
             return Ok(step);
         }
         let last = window.len() - 1;
@@ -129,11 +135,16 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
     {
         let replica = self.weights.pair().1;
         let expected = batch.items();
-        let Loss { sum, items } = replica.loss(batch, &Pass::train(&self.device));
+        let pass = Pass::train(&self.device).computing_in(self.training_dtype);
+        let Loss { sum, items } = replica.loss(batch, &pass);
         let loss = checked(sum, items, expected)? / window as f64;
         step.add_loss(loss.clone().inner());
         step.sample_memory(&self.device);
-        Ok(GradientsParams::from_grads(loss.backward(), replica))
+        let scaled = match self.stage.loss_scale() {
+            None => loss,
+            Some(scale) => loss * scale,
+        };
+        Ok(GradientsParams::from_grads(scaled.backward(), replica))
     }
 
     /// What becomes of the window's gradients.
@@ -141,10 +152,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         let mut grads = match outcome {
             Outcome::Apply(grads) => grads,
             Outcome::Hold => return Err(TrainError::Held(self.stage.name())),
-            Outcome::Skip(reason) => {
-                step.verdict = Verdict::Skipped(reason);
-                return Ok(());
-            }
+            Outcome::Skip(reason) => return self.skip(reason, step),
         };
         let norm = grads.norm(self.weights.pair().0);
         step.norm = Some(norm.clone());
@@ -156,17 +164,25 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
             None => None,
         };
         match skip {
-            Some(reason) => step.verdict = Verdict::Skipped(reason),
-            None => self.update(grads.into_params(), step),
+            Some(reason) => self.skip(reason, step),
+            None => {
+                self.update(grads, step);
+                Ok(self.stage.settled(&step.settled)?)
+            }
         }
-        Ok(())
     }
 
-    fn update(&mut self, grads: GradientsParams, step: &mut Step) {
+    fn skip(&mut self, reason: SkipReason, step: &mut Step) -> Result<(), TrainError> {
+        step.settled = Settled::Skipped(reason);
+        Ok(self.stage.settled(&step.settled)?)
+    }
+
+    fn update(&mut self, grads: Grads, step: &mut Step) {
         let rate = self.schedule.rate(self.updates, self.total_updates);
         step.rate = rate;
         let Self { optimizer, stage, tied, bytes, .. } = self;
         self.weights.update(stage, |master| {
+            let grads = grads.for_update(&master);
             bytes.gradients = tensor_bytes(&master, &grads);
             let master = optimizer.step(rate, master, grads);
             // Burn's optimizer updates the first place of a tied parameter only.
@@ -181,14 +197,36 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         self.updates
     }
 
-    /// The f32 master, whole.
+    /// The master, whole.
     pub fn master(&self) -> &M {
         self.weights.pair().0
     }
 
-    /// A copy of the replica that evaluates: outside autodiff, dropout off.
-    pub fn evaluator(&self) -> M {
-        self.weights.pair().1.valid()
+    /// The copy that evaluates, the replica unless a strategy has another: outside autodiff,
+    /// dropout off.
+    pub fn evaluator(&mut self) -> M {
+        let (master, replica) = self.weights.pair();
+        self.stage.evaluator(master, replica.clone()).valid()
+    }
+
+    /// The replica, whole.
+    pub fn replica(&self) -> &M {
+        self.weights.pair().1
+    }
+
+    /// The dtype that training computes in.
+    pub fn training_dtype(&self) -> FloatDType {
+        self.training_dtype
+    }
+
+    /// The dtype that evaluation computes in.
+    pub fn evaluation_dtype(&self) -> FloatDType {
+        self.evaluation_dtype
+    }
+
+    /// Whether the loss is scaled.
+    pub fn scales_loss(&self) -> bool {
+        self.stage.loss_scale().is_some()
     }
 
     /// Bytes of master, replica, gradients and optimizer state.

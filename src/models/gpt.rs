@@ -2,7 +2,7 @@
 
 use burn::module::{Module, Param};
 use burn::nn::{Dropout, DropoutConfig, Embedding, EmbeddingConfig, Initializer, Linear, LinearConfig};
-use burn::tensor::{Bool, Device, Int, Tensor, activation};
+use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, activation};
 use firebrick_datasets::{Batch, TokenBatch};
 use firebrick_strategies::Pass;
 use serde::{Deserialize, Serialize};
@@ -106,7 +106,7 @@ fn drawn_now(gpt: Gpt) -> Gpt {
 
 impl Gpt {
     /// Token ids `[batch, length]` to logits `[batch, length, vocabulary]`, in the dtype of the
-    /// weights.
+    /// head's weights; what is before the head is in that of the pass.
     ///
     /// # Panics
     ///
@@ -135,16 +135,26 @@ impl Gpt {
         masked: Tensor<4, Bool>,
         pass: &Pass,
     ) -> Tensor<3> {
-        let x = self.tokens.forward(tokens) + self.positions.forward(places);
+        let dtype = pass.dtype();
+        let x = self.tokens.forward(tokens).cast(dtype) + self.positions.forward(places).cast(dtype);
         let x = self.blocks.iter().fold(self.dropout.forward(x), |x, block| {
             let masked = masked.clone();
             pass.segment(block, x, move |block, x, _| block.forward(x, masked.clone()))
         });
         let x = self.norm.forward(x);
+        // Of a head that is kept in f32, the logits are f32 too.
+        let weight = self.head.as_ref().map_or(&self.tokens.weight, |head| &head.weight).val();
+        let x = x.cast(FloatDType::from(weight.dtype()));
         match &self.head {
             Some(head) => head.forward(x),
-            None => x.matmul(self.tokens.weight.val().transpose().unsqueeze()),
+            None => x.matmul(weight.transpose().unsqueeze()),
         }
+    }
+
+    /// The dtype that its blocks compute in: that of their weights.
+    pub(super) fn dtype(&self) -> FloatDType {
+        let weight = self.blocks.first().map_or(&self.tokens.weight, |block| &block.widen.weight);
+        FloatDType::from(weight.base().dtype())
     }
 
     /// The most positions that it can read at once.
