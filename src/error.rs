@@ -48,12 +48,12 @@ pub enum TrainError {
     LossDtype(String),
     /// The model mixes dtypes.
     #[error(
-        "the model cannot compute in {dtype}: `{operation}`, after it read {after}. An operation takes operands of one dtype: let the layer cast its input to the dtype of its weights, as in `x.cast(FloatDType::from(self.weight.val().dtype()))`, or do not keep the parameter in f32"
+        "the model cannot compute in {dtype}: {operation}, after it read {after}. An operation takes operands of one dtype: let the layer cast its input to the dtype of its weights, as in `x.cast(FloatDType::from(self.weight.val().dtype()))`, or do not keep the parameter in f32"
     )]
     MixedDtypes {
         /// The dtype that strategies have cast the weights to.
         dtype: &'static str,
-        /// The operation that failed, in the words of the backend.
+        /// The operation that failed, and the backend's own words.
         operation: String,
         /// The last parameter read before it, and its dtype.
         after: String,

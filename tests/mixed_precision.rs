@@ -286,7 +286,9 @@ fn what_is_kept_in_f32_has_no_replica_and_the_model_casts_at_its_boundary() {
                 let (trained, steps) = train_gpt(Some(amp.keep_f32(keep.clone())), tied);
                 assert_eq!(trained.report.replica_bytes, 2 * (all - kept), "{keep:?}");
                 assert_eq!(trained.report.master_bytes, 4 * all);
-                follows(&steps, &plain, 1e-2);
+                let near = |a: f64, b: f64, tolerance: f64| (a - b).abs() < tolerance * b;
+                assert!(steps.iter().zip(&plain).all(|(step, plain)| near(step.loss, plain.loss, 1e-2)));
+                assert!(near(steps[0].gradient_norm, plain[0].gradient_norm, 2e-2), "{keep:?}");
             }
         }
     }
@@ -400,14 +402,14 @@ fn own(amp: Option<Amp>, forgets: usize) -> (Result<Trained<Own>, TrainError>, u
 #[test]
 fn a_model_that_mixes_dtypes_is_refused_by_parameter_and_operation() {
     for (amp, forgets, parts) in [
-        (Amp::bf16().keep_f32(Keep::norms()), 0, ["`norm.gamma`, in f32", "layer_norm", "in bf16"]),
-        (Amp::bf16(), FORGETS_INPUT, ["`linear.weight`, in bf16", "matmul", "cannot compute in bf16"]),
-        (Amp::f16(), FORGETS_INPUT, ["`linear.weight`, in f16", "matmul", "cannot compute in f16"]),
+        (Amp::bf16().keep_f32(Keep::norms()), 0, ["`norm.gamma`, in f32", "`layer_norm` failed", "in bf16"]),
         (
             Amp::bf16(),
-            FORGETS_FACTOR,
-            ["`linear.weight`, in bf16", "dtype mismatch", "cannot compute in bf16"],
+            FORGETS_INPUT,
+            ["`linear.weight`, in bf16", "`matmul` failed", "cannot compute in bf16"],
         ),
+        (Amp::f16(), FORGETS_INPUT, ["`linear.weight`, in f16", "`matmul` failed", "cannot compute in f16"]),
+        (Amp::bf16(), FORGETS_FACTOR, ["`linear.weight`, in bf16", "`mul` failed", "cannot compute in bf16"]),
     ] {
         let (result, _) = own(Some(amp), forgets);
         let error = result.unwrap_err();

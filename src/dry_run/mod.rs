@@ -18,7 +18,7 @@ use crate::feed::cut;
 use crate::session::Session;
 use crate::{Data, Objective, TrainError};
 
-use silence::caught;
+use silence::{Caught, caught};
 use watch::{Reads, watched};
 
 /// Makes the passes that strategies have cast, and none where they cast nothing.
@@ -90,7 +90,9 @@ impl Trial<'_> {
         let Some(first) = batch()? else { return Ok(()) };
         let reads = Reads::default();
         let model = at_rest(model.clone());
-        let Err(panic) = self.attempt(watched(model.clone(), &reads), first) else { return Ok(()) };
+        let Err(Caught { message, operation }) = self.attempt(watched(model.clone(), &reads), first) else {
+            return Ok(());
+        };
         let wide = map_params(model, &mut Widen);
         let in_f32 = Trial { dtype: FloatDType::F32, ..*self };
         if let Some(again) = batch()?
@@ -101,13 +103,13 @@ impl Trial<'_> {
         let suspect = reads.suspect(self.dtype);
         Err(TrainError::MixedDtypes {
             dtype: float_name(self.dtype),
-            operation: panic,
+            operation: operation.map_or_else(String::new, |name| format!("`{name}` failed: ")) + &message,
             after: suspect.map_or("no parameter".into(), |(path, dtype)| format!("`{path}`, in {dtype}")),
         })
     }
 
-    /// The message of the panic, if it panics.
-    fn attempt<M: Objective<B>, B: Batch>(&self, model: M, batch: B) -> Result<(), String> {
+    /// What it panics with, if it does.
+    fn attempt<M: Objective<B>, B: Batch>(&self, model: M, batch: B) -> Result<(), Caught> {
         caught(|| {
             let (pass, loss);
             if self.training {

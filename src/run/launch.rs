@@ -13,7 +13,7 @@ use firebrick_strategies::{Setup, Strategy};
 use super::{DataRun, Loaded, ModelConfig, OptimizerConfig, Run, RunError, TaskConfig, TaskData};
 use crate::console::tell;
 use crate::dashboard::Vessel;
-use crate::models::{Gpt, Sampler};
+use crate::models::{Gpt, GptConfig, Sampler};
 use crate::output::Output;
 use crate::{Data, Report, Show, TrainError, Trainer, device, memory};
 
@@ -102,7 +102,7 @@ impl Run {
         }
         // Strategies first, on a model of one number: an order that cannot be is found before
         // anything is read or allocated.
-        self.composed().start(&mut Setup::new(&Vessel::new(&device), &device))?;
+        self.composed().start(&mut Setup::new(&Vessel::new(&device), &device).stand_in())?;
         let Loaded { tokenizer, data, longest_row, .. } = DataRun::from(self).load(&say)?;
         let TaskData::CausalLm(data) = data else {
             return Err(RunError::Task { task: self.task.name() });
@@ -119,6 +119,10 @@ impl Run {
         };
         let context = longest_row.unwrap_or(2).saturating_sub(1).max(1);
         self.require_memory(&tokenizer, context, &device_name)?;
+        // What names parameters, on a small model of the same paths.
+        let ModelConfig::Gpt(config) = &self.model;
+        let small = GptConfig { width: config.heads, ..config.clone() }.init(1, 1, &device);
+        self.composed().start(&mut Setup::new(&small, &device))?;
         Ok(Parts { device, device_name, prompt, context, data, tokenizer })
     }
 
