@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::{GradientsParams, ModuleOptimizer};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 
 use crate::memory::Usage;
 
@@ -24,11 +24,12 @@ impl ParameterBytes {
     /// Counts master and replica. A replica's tensor of the master's dtype is the master's own.
     pub fn of<M: Module>(master: &M, replica: &M) -> Self {
         let (master, replica) = (Tensors::of(master), Tensors::of(replica));
-        let shared = master.dtypes == replica.dtypes;
+        let own =
+            replica.tensors.iter().zip(&master.tensors).filter(|(replica, master)| replica.1 != master.1);
         Self {
-            parameters: master.elements,
-            master: master.bytes,
-            replica: if shared { 0 } else { replica.bytes },
+            parameters: master.tensors.iter().map(|(elements, _)| elements).sum(),
+            master: master.bytes(),
+            replica: own.map(|((elements, dtype), _)| elements * dtype.size()).sum(),
             ..Self::default()
         }
     }
@@ -93,9 +94,8 @@ pub(crate) fn tensor_bytes<M: Module>(model: &M, grads: &GradientsParams) -> usi
 #[derive(Default)]
 struct Tensors {
     seen: HashSet<ParamId>,
-    elements: usize,
-    bytes: usize,
-    dtypes: Vec<burn::tensor::DType>,
+    /// Of each: its elements, and their dtype.
+    tensors: Vec<(usize, DType)>,
 }
 
 impl Tensors {
@@ -104,16 +104,17 @@ impl Tensors {
         model.visit(&mut tensors);
         tensors
     }
+
+    fn bytes(&self) -> usize {
+        self.tensors.iter().map(|(elements, dtype)| elements * dtype.size()).sum()
+    }
 }
 
 impl ModuleVisitor for Tensors {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if self.seen.insert(param.id) {
             let value = param.base();
-            let elements = value.shape().num_elements();
-            self.elements += elements;
-            self.bytes += elements * value.dtype().size();
-            self.dtypes.push(value.dtype());
+            self.tensors.push((value.shape().num_elements(), value.dtype()));
         }
     }
 }

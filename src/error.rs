@@ -46,6 +46,18 @@ pub enum TrainError {
         "the objective's loss is {0}: widen the logits with `.cast(FloatDType::F32)` before the loss, so that a sum over many items keeps its digits"
     )]
     LossDtype(String),
+    /// The model mixes dtypes.
+    #[error(
+        "the model cannot compute in {dtype}: {operation}, after it read {after}. An operation takes operands of one dtype: let the layer cast its input to the dtype of its weights, as in `x.cast(FloatDType::from(self.weight.val().dtype()))`, or do not keep the parameter in f32"
+    )]
+    MixedDtypes {
+        /// The dtype that strategies have cast the weights to.
+        dtype: &'static str,
+        /// The operation that failed, and the backend's own words.
+        operation: String,
+        /// The last parameter read before it, and its dtype.
+        after: String,
+    },
     /// A stage kept the gradients when the window was over.
     #[error(
         "{0} held the gradients back although the window is complete: a stage must answer the closing micro-batch with Apply or Skip"

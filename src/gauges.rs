@@ -20,6 +20,9 @@ pub(crate) const LOSS: &str = "Loss";
 pub(crate) const BYTES: [&str; 6] =
     ["Memory", "Activations", "Peak memory", "Parameters", "Gradients", "Optimizer"];
 
+/// What the loss is multiplied by before the backward pass.
+pub(crate) const LOSS_SCALE: &str = "Loss scale";
+
 /// One number of a step or of an evaluated batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading {
@@ -42,6 +45,7 @@ impl Readings {
             (LOSS, applied(step.loss), step.items),
             ("Learning rate", applied(step.learning_rate), 1),
             ("Gradient norm", applied(step.gradient_norm), 1),
+            (LOSS_SCALE, step.loss_scale, 1),
             ("Tokens per second", Some(step.tokens_per_second), 1),
             ("Skipped steps", Some(step.skipped_steps as f64), 1),
             ("Memory", Some(step.memory_bytes as f64), 1),
@@ -119,6 +123,7 @@ pub(crate) fn format_reading(name: &str, value: f64) -> String {
         "Learning rate" => format!("{value:.2e}"),
         "Tokens per second" if value >= 1e4 => format!("{:.1}k", value / 1e3),
         "Tokens per second" | "Skipped steps" => format!("{value:.0}"),
+        LOSS_SCALE => format!("{value}"),
         name if BYTES.contains(&name) => format!("{:.1} MB", value / 1e6),
         _ => format!("{value:.4}"),
     }
@@ -180,8 +185,16 @@ impl Numeric for Gauge {
     }
 }
 
-/// Shows the gauges in burn-train's dashboard and keeps them in its metric files.
-pub(crate) fn register(training: SupervisedTraining<Vessel>) -> SupervisedTraining<Vessel> {
+/// Shows the gauges in burn-train's dashboard and keeps them in its metric files; that of the loss
+/// scale only where there is one.
+pub(crate) fn register(
+    training: SupervisedTraining<Vessel>,
+    scales_loss: bool,
+) -> SupervisedTraining<Vessel> {
+    let training = match scales_loss {
+        true => training.metric_train_numeric(Gauge::new(LOSS_SCALE, None, true, false)),
+        false => training,
+    };
     let training = training
         .metric_train_numeric(Gauge::new(LOSS, None, false, true))
         .metric_valid_numeric(Gauge::new(LOSS, None, false, true))

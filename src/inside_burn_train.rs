@@ -42,7 +42,7 @@ impl InsideBurnTrain {
         T: Stage<M> + 'static,
     {
         let vessel = Vessel::new(training.session.device());
-        let rounds = training.plan.rounds;
+        let (rounds, scales_loss) = (training.plan.rounds, training.session.scales_loss());
         let inside = Arc::new(Handover(Mutex::new(Progress::Ready(Box::new(training)))));
         let folder = self.output.clone().unwrap_or_default();
         let mut supervised = SupervisedTraining::new(folder, Arc::new(NoBatches), Arc::new(NoBatches))
@@ -64,7 +64,7 @@ impl InsideBurnTrain {
             ));
         }
         let learner = Learner::new(vessel, SgdConfig::new().init(), ConstantLr::new(0.0));
-        let result = gauges::register(supervised).launch(learner);
+        let result = gauges::register(supervised, scales_loss).launch(learner);
         // Leaves the full screen, so that what is printed next is seen.
         drop(result.renderer);
         match inside.take() {

@@ -47,6 +47,7 @@ mod console;
 mod dashboard;
 mod data;
 pub mod device;
+mod dry_run;
 mod error;
 mod events;
 mod feed;
@@ -76,7 +77,9 @@ pub use burn::train::Interrupter;
 pub use dashboard::Show;
 pub use data::Data;
 pub use error::TrainError;
-pub use firebrick_strategies::{Accumulate, Amp, Clip, Pass, Recompute, Strategy, memory};
+pub use firebrick_strategies::{
+    Accumulate, Amp, Clip, Dropout, Keep, LossScale, Pass, Recompute, Strategy, memory,
+};
 pub use objective::{Loss, Objective};
 pub use preview::{Cell, Kind, Legible, Look, Names, Numbers, Preview, Row};
 pub use report::{Report, process_start};

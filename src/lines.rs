@@ -10,7 +10,7 @@ use burn::train::renderer::{
 };
 
 use crate::console::tell;
-use crate::gauges::{BYTES, LOSS, format_reading};
+use crate::gauges::{BYTES, LOSS, LOSS_SCALE, format_reading};
 
 /// Time between two lines of training; evaluations always get theirs.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -63,6 +63,7 @@ impl Lines {
             let short = match name.as_str() {
                 "Learning rate" => "lr",
                 "Gradient norm" => "norm",
+                LOSS_SCALE => "scale",
                 "Tokens per second" => "tok/s",
                 "Skipped steps" => "skipped",
                 "Memory" => "memory",

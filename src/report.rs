@@ -31,6 +31,9 @@ pub struct Report {
     pub skipped_steps: u64,
     /// L2 norm of all gradients in the last step, before clipping.
     pub gradient_norm: f64,
+    /// The last window's loss scale, where the loss is scaled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<f64>,
     /// Number of parameters, a tied one counted once.
     pub parameters: usize,
     /// Bytes of the parameters that the optimizer updates.
@@ -70,6 +73,7 @@ impl Report {
             step_seconds_median: median(&history.step_seconds),
             skipped_steps: history.skipped,
             gradient_norm: history.last.gradient_norm,
+            loss_scale: history.last.loss_scale,
             parameters: bytes.parameters,
             master_bytes: bytes.master,
             replica_bytes: bytes.replica,

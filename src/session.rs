@@ -4,13 +4,15 @@ use std::time::Instant;
 
 use burn::module::Module;
 use burn::optim::{GradientsParams, ModuleOptimizer};
-use burn::tensor::{DType, Device, Tensor};
+use burn::tensor::{DType, Device, FloatDType, Tensor};
 use firebrick_datasets::{Batch, DataError};
-use firebrick_strategies::{Draws, Grads, Outcome, Pass, Setup, SkipReason, Stage, Strategy, tie, tied};
+use firebrick_strategies::{
+    Draws, Grads, Outcome, Pass, Settled, Setup, SkipReason, Stage, Strategy, tie, tied,
+};
 
 use crate::accounting::{FirstUpdate, ParameterBytes, tensor_bytes};
 use crate::feed::{MicroBatch, Window};
-use crate::step::{Step, Verdict};
+use crate::step::Step;
 use crate::{Loss, Objective, Schedule, TrainError};
 
 /// The live state between two steps.
@@ -27,6 +29,7 @@ pub(crate) struct Session<M, S> {
     tied: bool,
     /// A training pass as the strategies want it.
     pass: Pass,
+    evaluation_dtype: FloatDType,
     bytes: ParameterBytes,
 }
 
@@ -73,6 +76,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         let mut setup = Setup::new(&model, &device);
         let mut stage = strategies.start(&mut setup)?;
         let window = setup.window();
+        let evaluation_dtype = setup.evaluation_dtype();
         let pass = setup.into_pass();
         let master = stage.own(model);
         let tied = tied(&master);
@@ -89,6 +93,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
             seed,
             tied,
             pass,
+            evaluation_dtype,
             bytes,
         };
         Ok((session, window))
@@ -102,8 +107,9 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         let started = Instant::now();
         let items = window.items();
         let mut step = Step::new(self.updates, items, window.tokens());
+        step.loss_scale = self.stage.loss_scale();
         if items == 0 {
-            step.verdict = Verdict::Skipped(SkipReason::NoItems);
+            self.skip(SkipReason::NoItems, &mut step)?;
             return Ok(step);
         }
         let last = window.batches.len() - 1;
@@ -145,7 +151,11 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         let loss = checked(sum, items, expected)? / window as f64;
         step.add_loss(loss.clone().inner());
         step.sample_memory(self.device());
-        let grads = loss.backward();
+        let scaled = match self.stage.loss_scale() {
+            None => loss,
+            Some(scale) => loss * scale,
+        };
+        let grads = scaled.backward();
         // Before they are used: a segment that was run again may have told of itself.
         self.pass.check()?;
         step.after_pass(before, self.device());
@@ -157,10 +167,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         let mut grads = match outcome {
             Outcome::Apply(grads) => grads,
             Outcome::Hold => return Err(TrainError::Held(self.stage.name())),
-            Outcome::Skip(reason) => {
-                step.verdict = Verdict::Skipped(reason);
-                return Ok(());
-            }
+            Outcome::Skip(reason) => return self.skip(reason, step),
         };
         let norm = grads.norm(self.weights.pair().0);
         step.norm = Some(norm.clone());
@@ -172,17 +179,25 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
             None => None,
         };
         match skip {
-            Some(reason) => step.verdict = Verdict::Skipped(reason),
-            None => self.update(grads.into_params(), step),
+            Some(reason) => self.skip(reason, step),
+            None => {
+                self.update(grads, step);
+                Ok(self.stage.settled(&step.settled)?)
+            }
         }
-        Ok(())
     }
 
-    fn update(&mut self, grads: GradientsParams, step: &mut Step) {
+    fn skip(&mut self, reason: SkipReason, step: &mut Step) -> Result<(), TrainError> {
+        step.settled = Settled::Skipped(reason);
+        Ok(self.stage.settled(&step.settled)?)
+    }
+
+    fn update(&mut self, grads: Grads, step: &mut Step) {
         let rate = self.schedule.rate(self.updates, self.total_updates);
         step.rate = rate;
         let Self { optimizer, stage, tied, bytes, pass, .. } = self;
         self.weights.update(stage, |master| {
+            let grads = grads.for_update(&master);
             bytes.gradients = tensor_bytes(&master, &grads);
             let state = FirstUpdate::begins(*bytes, pass.device());
             let master = optimizer.step(rate, master, grads);
@@ -199,14 +214,36 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         self.updates
     }
 
-    /// The f32 master, whole.
+    /// The master, whole.
     pub fn master(&self) -> &M {
         self.weights.pair().0
     }
 
-    /// A copy of the replica that evaluates: outside autodiff, dropout off.
-    pub fn evaluator(&self) -> M {
-        self.weights.pair().1.valid()
+    /// The copy that evaluates, the replica unless a strategy has another: outside autodiff,
+    /// dropout off.
+    pub fn evaluator(&mut self) -> M {
+        let (master, replica) = self.weights.pair();
+        self.stage.evaluator(master, replica.clone()).valid()
+    }
+
+    /// The replica, whole.
+    pub fn replica(&self) -> &M {
+        self.weights.pair().1
+    }
+
+    /// The dtype that training computes in.
+    pub fn training_dtype(&self) -> FloatDType {
+        self.pass.dtype()
+    }
+
+    /// The dtype that evaluation computes in.
+    pub fn evaluation_dtype(&self) -> FloatDType {
+        self.evaluation_dtype
+    }
+
+    /// Whether the loss is scaled.
+    pub fn scales_loss(&self) -> bool {
+        self.stage.loss_scale().is_some()
     }
 
     /// Bytes of master, replica, gradients and optimizer state.

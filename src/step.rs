@@ -1,7 +1,7 @@
 //! What one step was: first as the device left it, then as numbers.
 
 use burn::tensor::{Device, Tensor, TensorReadError};
-use firebrick_strategies::SkipReason;
+use firebrick_strategies::Settled;
 use serde::Serialize;
 
 use crate::accounting::ParameterBytes;
@@ -15,19 +15,14 @@ pub(crate) struct Step {
     pub tokens: usize,
     pub rate: f64,
     pub seconds: f64,
-    pub verdict: Verdict,
+    pub settled: Settled,
+    /// Where the loss is scaled: by what, in this window.
+    pub loss_scale: Option<f64>,
     pub norm: Option<Tensor<1>>,
     pub bytes: ParameterBytes,
     memory: Option<Usage>,
     activations: usize,
     loss: Option<Tensor<1>>,
-}
-
-/// Whether the step updated the model.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Verdict {
-    Applied,
-    Skipped(SkipReason),
 }
 
 /// The numbers of one step, as the dashboard shows and the log keeps them.
@@ -41,8 +36,12 @@ pub struct StepNumbers {
     pub loss: f64,
     /// Learning rate of the update; 0 where it was skipped.
     pub learning_rate: f64,
-    /// L2 norm of all gradients before clipping.
+    /// L2 norm of all gradients before clipping, without the loss scale.
     pub gradient_norm: f64,
+    /// What the window's loss was multiplied by before the backward pass, where it is scaled. After
+    /// an overflow the next window's is lower.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<f64>,
     /// Supervised items in the window.
     pub items: usize,
     /// Tokens in the window, padding not counted.
@@ -81,7 +80,8 @@ impl Step {
             tokens,
             rate: 0.0,
             seconds: 0.0,
-            verdict: Verdict::Applied,
+            settled: Settled::Applied,
+            loss_scale: None,
             norm: None,
             bytes: ParameterBytes::default(),
             memory: None,
@@ -135,9 +135,10 @@ impl Step {
             tokens: self.tokens,
             seconds: self.seconds,
             tokens_per_second: self.tokens as f64 / self.seconds.max(f64::MIN_POSITIVE),
-            skipped: match self.verdict {
-                Verdict::Applied => None,
-                Verdict::Skipped(reason) => Some(reason.to_string()),
+            loss_scale: self.loss_scale,
+            skipped: match self.settled {
+                Settled::Applied => None,
+                Settled::Skipped(reason) => Some(reason.to_string()),
             },
             memory_bytes: memory.live,
             parameter_bytes: self.bytes.master + self.bytes.replica,

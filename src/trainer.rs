@@ -9,6 +9,7 @@ use firebrick_datasets::{Batch, Cursor, DataError};
 use firebrick_strategies::{Identity, Stack, Stage, Strategy};
 
 use crate::dashboard::Show;
+use crate::dry_run::dry_run;
 use crate::feed::{Feed, updates_in_epochs, windows_in_epoch};
 use crate::history::History;
 use crate::inside_burn_train::InsideBurnTrain;
@@ -113,7 +114,7 @@ impl std::fmt::Debug for Interrupted {
 /// What [`Trainer::fit`] returns.
 #[derive(Debug)]
 pub struct Trained<M> {
-    /// The whole model in f32, outside autodiff.
+    /// The whole master, outside autodiff: in f32, or in bf16 under `Amp::pure_bf16()`.
     pub model: M,
     /// The run in numbers.
     pub report: Report,
@@ -233,9 +234,11 @@ impl<S> Trainer<S> {
         self
     }
 
-    /// Trains `model` on `data`, and returns it whole and in f32.
+    /// Trains `model` on `data`, and returns it whole.
     ///
-    /// The model runs on the device that its parameters are on.
+    /// The model runs on the device that its parameters are on. Where a strategy computes in a
+    /// smaller dtype, the first batch is tried before the run, so that a model that mixes dtypes is
+    /// told which parameter does not fit.
     ///
     /// # Errors
     ///
@@ -280,7 +283,7 @@ impl<S> Trainer<S> {
             return Err(DataError::EmptyEpoch { epoch: 0 }.into());
         }
         let total_updates = |window| self.total_updates(&data, window);
-        let (session, window) =
+        let (mut session, window) =
             Session::start(&self.strategies, model, optimizer, schedule, self.seed, total_updates)?;
         // Refused before the folder is touched.
         let plan = self.plan(&data, window)?;
@@ -288,6 +291,7 @@ impl<S> Trainer<S> {
         if warmup >= plan.total_updates {
             return Err(TrainError::Warmup { warmup, total: plan.total_updates });
         }
+        dry_run(&mut session, &data, window)?;
         let output = match &self.output {
             None => None,
             Some(Destination::Claimed(output)) => Some(output.clone()),

@@ -141,7 +141,8 @@ where
         let samples = valid.samples(0);
         events.valid(LearnerEvent::StartSplit { epoch_number: round, total_items: samples })?;
         let model = self.session.evaluator();
-        let pass = Pass::evaluate(&self.session.device().clone().inner());
+        let device = self.session.device().clone().inner();
+        let pass = Pass::evaluate(&device).computing_in(self.session.evaluation_dtype());
         let (mut sum, mut items) = (0.0, 0);
         let cut = feed::cut(&self.data, 1)?;
         let mut end = 0;

@@ -18,7 +18,7 @@ use support::*;
 /// Reads up to 9 tokens of a sample. Always the same weights.
 fn gpt(dropout: f64) -> Gpt {
     let config = GptConfig { layers: 2, heads: 2, width: 16, dropout, bias: true, tied: false };
-    map_params(config.init(VOCABULARY, 9, &Device::flex().autodiff()), &mut Waves(0))
+    map_params(config.init(VOCABULARY, 9, &device().autodiff()), &mut Waves::default())
 }
 
 fn train<S: Strategy<Gpt>>(

@@ -235,7 +235,7 @@ fn a_list_of_strategies_composes_exactly_as_types_do() {
     use firebrick::{ClipConfig, Precision, StrategyConfig};
     let rows = Rows::ragged(37);
     let list = vec![
-        StrategyConfig::Amp(Precision::bf16),
+        StrategyConfig::Amp(Precision::bf16.into()),
         StrategyConfig::Accumulate(4),
         StrategyConfig::Clip(ClipConfig { norm: Some(0.3), value: None }),
     ];

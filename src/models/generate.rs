@@ -37,7 +37,7 @@ impl Sampler {
     pub fn generate(&self, gpt: &Gpt, prompt: &[u32], count: usize) -> Result<Vec<u32>, TensorReadError> {
         let gpt = gpt.valid();
         let device = gpt.devices()[0].clone();
-        let pass = Pass::evaluate(&device);
+        let pass = Pass::evaluate(&device).computing_in(gpt.dtype());
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
         let mut tokens = if prompt.is_empty() { vec![0] } else { prompt.to_vec() };
         let start = tokens.len();

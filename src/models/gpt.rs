@@ -2,9 +2,9 @@
 
 use burn::module::{Module, Param};
 use burn::nn::{Embedding, EmbeddingConfig, Initializer};
-use burn::tensor::{Bool, Device, Int, Tensor, activation};
+use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, activation};
 use firebrick_datasets::{Batch, TokenBatch};
-use firebrick_strategies::{Dropout, Pass, matmul};
+use firebrick_strategies::{Dropout, Pass, cast, matmul};
 use serde::{Deserialize, Serialize};
 
 use super::attention::{Attention, future_mask, mask_of};
@@ -112,7 +112,7 @@ fn drawn_now(gpt: Gpt) -> Gpt {
 
 impl Gpt {
     /// Token ids `[batch, length]` to logits `[batch, length, vocabulary]`, in the dtype of the
-    /// weights.
+    /// head's weights; what is before the head is in that of the pass.
     ///
     /// # Panics
     ///
@@ -143,16 +143,26 @@ impl Gpt {
         masked: Tensor<4, Bool>,
         pass: &Pass,
     ) -> Tensor<3> {
-        let x = self.tokens.forward(tokens) + self.positions.forward(places);
+        let dtype = pass.dtype();
+        let x = cast(self.tokens.forward(tokens), dtype) + cast(self.positions.forward(places), dtype);
         let x = self.blocks.iter().fold(self.dropout.forward(x, pass), |x, block| {
             let run = |block: &Block, (x, masked), pass: &Pass| block.forward(x, masked, pass);
             pass.segment(block, (x, masked.clone()), run)
         });
         let x = self.norm.forward(x);
+        // Of a head that is kept in f32, the logits are f32 too.
+        let weight = self.head.as_ref().map_or(&self.tokens.weight, |head| &head.weight).val();
+        let x = cast(x, FloatDType::from(weight.dtype()));
         match &self.head {
             Some(head) => head.forward(x),
-            None => matmul(x, self.tokens.weight.val().transpose().unsqueeze()),
+            None => matmul(x, weight.transpose().unsqueeze()),
         }
+    }
+
+    /// The dtype that its blocks compute in: that of their weights.
+    pub(super) fn dtype(&self) -> FloatDType {
+        let weight = self.blocks.first().map_or(&self.tokens.weight, |block| &block.widen.weight);
+        FloatDType::from(weight.base().dtype())
     }
 
     /// The most positions that it can read at once.

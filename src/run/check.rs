@@ -2,8 +2,8 @@
 
 use super::parse::FromRunFile;
 use super::{
-    BatchConfig, DataConfig, DataRun, ModelConfig, OptimizerConfig, Paths, Rows, Run, RunError,
-    StrategyConfig, TaskConfig, TokenizerConfig, ron_path,
+    BatchConfig, DataConfig, DataRun, LossScaleConfig, ModelConfig, OptimizerConfig, Paths, Rows, Run,
+    RunError, StrategyConfig, TaskConfig, TokenizerConfig, ron_path,
 };
 use crate::Schedule;
 
@@ -89,6 +89,11 @@ fn batch(batch: &BatchConfig) -> Option<Problem> {
         .or_else(|| positive("batch.micro", batch.micro.unwrap_or(1)))
         .or_else(|| positive("batch.micro_tokens", batch.micro_tokens.unwrap_or(1)))
         .or_else(|| positive("batch.accumulate", batch.accumulate.unwrap_or(1)))
+        .or_else(|| {
+            let alone = batch.accumulate_dtype.is_some() && batch.accumulate.is_none();
+            let expected = "left out where `batch.accumulate` is: nothing is summed";
+            require(!alone, "batch.accumulate_dtype", expected, "given")
+        })
 }
 
 /// Where the samples come from.
@@ -238,8 +243,8 @@ fn strategies(strategies: &[StrategyConfig], batch: &BatchConfig) -> Option<Prob
     let mut problems = strategies.iter().enumerate().map(|(index, strategy)| {
         let field = format!("strategies.{index}");
         match strategy {
-            StrategyConfig::Amp(_) => None,
-            StrategyConfig::Accumulate(count) => {
+            StrategyConfig::Amp(amp) => amp.loss_scale.as_ref().and_then(|scale| loss_scale(&field, scale)),
+            StrategyConfig::Accumulate(count) | StrategyConfig::AccumulateIn(count, _) => {
                 let expected = "left out where `batch.accumulate` is given: they are the same";
                 positive(&field, *count).or_else(|| {
                     require(batch.accumulate.is_none(), &field, expected, format!("Accumulate({count})"))
@@ -265,6 +270,37 @@ fn strategies(strategies: &[StrategyConfig], batch: &BatchConfig) -> Option<Prob
         }
     });
     problems.find_map(|problem| problem)
+}
+
+fn loss_scale(strategy: &str, scale: &LossScaleConfig) -> Option<Problem> {
+    let field = |name: &str| format!("{strategy}.loss_scale.{name}");
+    // A scale whose inverse f32 can hold.
+    let within = |scale: f64| scale > 0.0 && scale <= 2f64.powi(126);
+    let is_scale = |name: &str, scale: Option<f64>| {
+        require(within(scale.unwrap_or(1.0)), &field(name), "above 0 and at most 2^126", scale.unwrap_or(1.0))
+    };
+    let count = |name: &str, count: Option<u64>| require(count != Some(0), &field(name), "at least 1", 0);
+    let both = scale.constant.is_some() && scale.moves();
+    let expected = "the only setting of the loss scale: one that is constant never moves";
+    require(!both, &field("constant"), expected, "others")
+        .or_else(|| is_scale("constant", scale.constant))
+        .or_else(|| is_scale("initial", scale.initial))
+        .or_else(|| is_scale("minimum", scale.minimum))
+        .or_else(|| {
+            let (initial, minimum) = (scale.initial.unwrap_or(65536.0), scale.minimum.unwrap_or(1.0));
+            let expected = format!("at most the initial scale, which is {initial}");
+            require(scale.constant.is_some() || minimum <= initial, &field("minimum"), &expected, minimum)
+        })
+        .or_else(|| {
+            let growth = scale.growth.unwrap_or(2.0);
+            require(growth > 1.0 && growth.is_finite(), &field("growth"), "finite and above 1", growth)
+        })
+        .or_else(|| {
+            let backoff = scale.backoff.unwrap_or(0.5);
+            require(backoff > 0.0 && backoff < 1.0, &field("backoff"), "above 0 and below 1", backoff)
+        })
+        .or_else(|| count("interval", scale.interval))
+        .or_else(|| count("hysteresis", scale.hysteresis))
 }
 
 fn sample(run: &Run) -> Option<Problem> {

@@ -85,7 +85,9 @@ impl DataRun {
     /// Micro-batches in an update, however they are asked for.
     pub(crate) fn micro_batches(&self) -> usize {
         let strategies = self.strategies.iter().find_map(|strategy| match strategy {
-            StrategyConfig::Accumulate(micro_batches) => Some(*micro_batches),
+            StrategyConfig::Accumulate(micro_batches) | StrategyConfig::AccumulateIn(micro_batches, _) => {
+                Some(*micro_batches)
+            }
             _ => None,
         });
         self.batch.accumulate.or(strategies).unwrap_or(1)

@@ -1,5 +1,6 @@
 //! A run as a RON file.
 
+mod amp_config;
 mod check;
 mod data_config;
 mod data_run;
@@ -15,12 +16,13 @@ mod tokenize;
 use std::path::PathBuf;
 
 use firebrick_datasets::Amount;
-use firebrick_strategies::{Accumulate, Amp, Clip, Recompute, Setup, Stage, Strategy, StrategyError};
+use firebrick_strategies::{Accumulate, Clip, Recompute, Setup, Stage, Strategy, StrategyError};
 use serde::{Deserialize, Serialize};
 
 use crate::Schedule;
 use crate::models::GptConfig;
 
+pub use amp_config::{AmpConfig, Float, KeepConfig, LossScaleConfig, Precision};
 pub use data_config::{Corpus, DataConfig, Paths, TokenizerConfig};
 pub use data_run::DataRun;
 pub use error::RunError;
@@ -147,6 +149,9 @@ pub struct BatchConfig {
     /// Micro-batches in an update. Default: what `strategies` say, or else 1.
     #[serde(default)]
     pub accumulate: Option<usize>,
+    /// The dtype that their gradients are summed and held in. Default: `f32`.
+    #[serde(default)]
+    pub accumulate_dtype: Option<Float>,
 }
 
 impl BatchConfig {
@@ -162,10 +167,12 @@ impl BatchConfig {
 /// One strategy of the list.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum StrategyConfig {
-    /// Mixed precision.
-    Amp(Precision),
+    /// Mixed precision: `Amp(bf16)`, or `Amp(dtype: f16, ..)` with settings.
+    Amp(AmpConfig),
     /// Sums so many micro-batches into an update.
     Accumulate(usize),
+    /// The same, with the sum held in another dtype than f32: `AccumulateIn(16, bf16)`.
+    AccumulateIn(usize, Float),
     /// Bounds the gradients.
     Clip(ClipConfig),
     /// Recomputes activations in the backward pass.
@@ -192,14 +199,6 @@ pub struct RecomputeConfig {
     /// Whether the inputs of recomputed blocks wait in the host's memory. Default: no.
     #[serde(default)]
     pub offloaded: bool,
-}
-
-/// The dtype that mixed precision computes in.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[allow(non_camel_case_types, reason = "written as dtypes are")]
-pub enum Precision {
-    /// bfloat16.
-    bf16,
 }
 
 /// What is bounded: `Clip(norm: 1.0)` or `Clip(value: 0.5)`.
@@ -249,7 +248,13 @@ impl Run {
         if let Some(micro_batches) = self.batch.accumulate {
             let is_clip = |strategy: &StrategyConfig| matches!(strategy, StrategyConfig::Clip(_));
             let place = strategies.iter().position(is_clip).unwrap_or(strategies.len());
-            strategies.insert(place, StrategyConfig::Accumulate(micro_batches));
+            strategies.insert(
+                place,
+                match self.batch.accumulate_dtype {
+                    None => StrategyConfig::Accumulate(micro_batches),
+                    Some(dtype) => StrategyConfig::AccumulateIn(micro_batches, dtype),
+                },
+            );
         }
         strategies
     }
@@ -260,8 +265,11 @@ impl<M: burn::module::Module + 'static> Strategy<M> for StrategyConfig {
 
     fn start(&self, setup: &mut Setup<M>) -> Result<Self::Stage, StrategyError> {
         Ok(match self {
-            Self::Amp(Precision::bf16) => Box::new(Amp::bf16().start(setup)?),
+            Self::Amp(amp) => Box::new(amp.recipe().start(setup)?),
             Self::Accumulate(micro_batches) => Box::new(Accumulate(*micro_batches).start(setup)?),
+            Self::AccumulateIn(micro_batches, dtype) => {
+                Box::new(Accumulate(*micro_batches).held_in((*dtype).into()).start(setup)?)
+            }
             Self::Clip(clip) => Box::new(clip.recipe().start(setup)?),
             Self::Recompute(recompute) => Box::new(recompute.recipe().start(setup)?),
         })

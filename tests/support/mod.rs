@@ -39,7 +39,7 @@ impl Bigram {
             hidden: LinearConfig::new(6, 9).init(device),
             head: LinearConfig::new(9, VOCABULARY).init(device),
         };
-        map_params(model, &mut Waves(0))
+        map_params(model, &mut Waves::default())
     }
 
     /// `[batch, length]` ids to the negative log-likelihoods `[batch, length - 1]` of the labels,
@@ -60,8 +60,9 @@ impl Bigram {
     }
 }
 
-/// Values that look drawn.
-pub struct Waves(pub i64);
+/// Values that look drawn, and the same each time: `map_params(model, &mut Waves::default())`.
+#[derive(Default)]
+pub struct Waves(i64);
 
 impl ParamMap for Waves {
     fn map<const D: usize>(&mut self, _: ParamId, value: Tensor<D>) -> Tensor<D> {
