@@ -5,7 +5,6 @@ mod support;
 use std::sync::Arc;
 
 use burn::optim::SgdConfig;
-use burn::tensor::Device;
 use firebrick::datasets::{
     Batcher, Batches, CausalLm, CausalSample, Encoder, InMemory, Packing, Packs, Padding, Side, TokenBatch,
     Tokenizer,

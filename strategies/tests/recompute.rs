@@ -369,10 +369,13 @@ fn impossible_recipes_are_refused() {
     assert_eq!(Paths::of(&model).module_of(&model.blocks[1]), Some("blocks.1"));
 }
 
+/// Bytes of graphs and allocators' own, at most.
+const BOOKKEEPING: usize = 128 * 1024;
+
 /// A model that has run before, so that nothing is allocated for the first time.
 fn warm_model(blocks: usize) -> Model {
     let model = Model::new(blocks, 0.0, &device());
-    held(&model, 512, &plain());
+    held(&model, 2048, &plain());
     model
 }
 
@@ -390,14 +393,14 @@ fn held(model: &Model, rows: usize, pass: &Pass) -> usize {
 #[test]
 fn what_is_held_is_the_inputs() {
     let _alone = ALONE.lock();
-    let (blocks, rows) = (6, 512);
+    let (blocks, rows) = (6, 2048);
     let model = warm_model(blocks);
     let of_input = rows * WIDTH * 4;
     let all = held(&model, rows, &plain());
     let none = held(&model, rows, &pass(&model, &Recompute::every_block()));
     assert!(all > 7 * blocks * of_input, "{all}");
     // The inputs of the blocks, the result, and bookkeeping.
-    assert!(none < (blocks + 1) * of_input + 64 * 1024, "{none} {of_input}");
+    assert!(none < (blocks + 1) * of_input + BOOKKEEPING, "{none} {of_input}");
     let half = held(&model, rows, &pass(&model, &Recompute::every(2)));
     assert!(half > (all + none) * 4 / 10 && half < (all + none) * 6 / 10, "{half}");
 }
@@ -405,7 +408,7 @@ fn what_is_held_is_the_inputs() {
 #[test]
 fn a_budget_is_kept_with_as_few_segments_as_can_be() {
     let _alone = ALONE.lock();
-    let (blocks, rows) = (6, 512);
+    let (blocks, rows) = (6, 2048);
     let model = warm_model(blocks);
     let all = held(&model, rows, &plain());
     for share in [0.3, 0.5, 0.8, 1.2] {
@@ -414,9 +417,9 @@ fn a_budget_is_kept_with_as_few_segments_as_can_be() {
         let measuring = held(&model, rows, &pass);
         assert!(measuring < all / 4, "until it is measured, everything is recomputed: {measuring}");
         let kept = held(&model, rows, &pass.drawing(pass.draws()));
-        assert!(kept <= budget + 64 * 1024, "{kept} of {budget}");
+        assert!(kept <= budget + BOOKKEEPING, "{kept} of {budget}");
         // One more segment would not have fitted.
-        assert!(kept + all / blocks + 64 * 1024 > budget.min(all), "{kept} of {budget}");
+        assert!(kept + all / blocks + BOOKKEEPING > budget.min(all), "{kept} of {budget}");
         // More rows than were measured: everything again.
         let larger = held(&model, 2 * rows, &pass.drawing(pass.draws()));
         assert!(larger < 2 * all / 4, "{larger}");
@@ -425,6 +428,6 @@ fn a_budget_is_kept_with_as_few_segments_as_can_be() {
     held(&model, rows, &pass);
     let loss = model.forward(input(rows, &device()), &pass.drawing(pass.draws())).sum();
     let error = pass.check().unwrap_err();
-    assert!(matches!(error, StrategyError::Budget { budget: 10_000, needed } if needed > 100_000), "{error}");
+    assert!(matches!(error, StrategyError::Budget { budget: 10_000, needed } if needed > 400_000), "{error}");
     drop(loss);
 }
