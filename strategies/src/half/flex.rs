@@ -6,12 +6,12 @@ use std::cmp::Reverse;
 use burn::backend::flex::{FlexTensor, Layout};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Element, Flex, ops::FloatTensorOps};
-use burn::tensor::{Bytes, DType, FloatDType, bf16, f16};
+use burn::tensor::{Bytes, DType, FloatDType, f16};
 use bytemuck::Pod;
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 
-use super::ops::Convert;
+use super::{bf16, ops::Convert};
 
 /// Elements that one task converts: tens of microseconds of work, so that small tensors stay on
 /// one core.
@@ -31,8 +31,8 @@ impl Convert for Flex {
     fn convert(x: FloatTensor<Self>, dtype: FloatDType) -> FloatTensor<Self> {
         match (x.dtype(), DType::from(dtype)) {
             (from, to) if from == to => x,
-            (DType::BF16, DType::F32) => converted(&x, widen_bf16),
-            (DType::F32, DType::BF16) => converted(&x, narrow_bf16),
+            (DType::BF16, DType::F32) => converted(&x, bf16::widen),
+            (DType::F32, DType::BF16) => converted(&x, bf16::narrow),
             (DType::F16, DType::F32) => converted(&x, |from: &[f16], to| from.convert_to_f32_slice(to)),
             (DType::F32, DType::F16) => converted(&x, |from, to: &mut [f16]| to.convert_from_f32_slice(from)),
             _ => Self::float_cast(x, dtype),
@@ -134,23 +134,5 @@ impl View {
             run /= size;
         }
         offset
-    }
-}
-
-/// bf16 is the upper half of f32.
-fn widen_bf16(from: &[bf16], to: &mut [f32]) {
-    for (from, to) in from.reinterpret_cast().iter().zip(to) {
-        *to = f32::from_bits(u32::from(*from) << 16);
-    }
-}
-
-/// Adding half of the last bit that stays, less one if that bit is even, carries into it exactly
-/// where rounding to nearest, ties to even, goes up. NaN would become infinity: it is made quiet.
-fn narrow_bf16(from: &[f32], to: &mut [bf16]) {
-    for (from, to) in from.iter().zip(to.reinterpret_cast_mut()) {
-        let bits = from.to_bits();
-        let rounded = bits.wrapping_add(0x7FFF + ((bits >> 16) & 1)) >> 16;
-        let quiet = (bits >> 16) | 0x40;
-        *to = if from.is_nan() { quiet } else { rounded } as u16;
     }
 }

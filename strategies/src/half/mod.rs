@@ -11,10 +11,13 @@
 //! ```text
 //! ops.rs       the traits over Backend: what a backend computes in, and the products themselves
 //! backward.rs  their gradients, once for every backend
-//! flex.rs      conversion between half precision and f32 on Flex
+//! flex.rs      conversion between half precision and f32 on Flex, of any view
+//! bf16.rs      the two conversions of bf16, in vectors
 //! ```
 
 mod backward;
+#[cfg(feature = "flex")]
+mod bf16;
 #[cfg(feature = "flex")]
 mod flex;
 mod ops;

@@ -1,3 +1,4 @@
+use burn::backend::Flex;
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 use half::{bf16, f16};
 use proptest::prelude::*;
@@ -232,6 +233,25 @@ fn a_frozen_operand_has_no_gradient_and_the_others_keep_theirs() {
         let found = gradients(tracked);
         for ((found, all), tracked) in found.into_iter().zip(&all).zip(tracked) {
             assert_eq!(found, if tracked { all.clone() } else { None });
+        }
+    }
+}
+
+/// What the backward pass reads is the operand itself, in half precision; what nothing reads is
+/// not kept.
+#[test]
+fn an_operand_is_kept_where_a_gradient_reads_it_and_only_there() {
+    let device = Device::flex().autodiff();
+    let leaf = |seed, tracked| waves([8, 8], seed, FloatDType::BF16, &device).set_require_grad(tracked);
+    for (own, affine) in [(true, true), (true, false), (false, false)] {
+        for weight_tracked in [true, false] {
+            let x = leaf(1, true) + 1.0;
+            let handle = x.clone().inner().try_into_primitive::<Flex>().unwrap();
+            let bias = affine.then(|| waves([8], 3, FloatDType::BF16, &device));
+            let weight = leaf(2, weight_tracked);
+            let y = if own { linear(x, weight, bias) } else { matmul(x, weight) };
+            assert_eq!(!handle.is_unique(), weight_tracked);
+            drop(y);
         }
     }
 }

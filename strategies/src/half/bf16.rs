@@ -1,0 +1,61 @@
+//! Slices of bf16 to f32 and back, in the vectors that the processor has.
+#![allow(unsafe_code)] // A call of code for AVX2 is unsafe: it is made where AVX2 was found.
+
+use burn::tensor::bf16;
+use half::slice::HalfFloatSliceExt;
+
+/// bf16 is the upper half of f32.
+pub(super) fn widen(from: &[bf16], to: &mut [f32]) {
+    for (from, to) in from.reinterpret_cast().iter().zip(to) {
+        *to = f32::from_bits(u32::from(*from) << 16);
+    }
+}
+
+/// Rounds to nearest, ties to even.
+pub(super) fn narrow(from: &[f32], to: &mut [bf16]) {
+    let to = to.reinterpret_cast_mut();
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        // SAFETY: the processor has AVX2, which is all that the function asks for.
+        return unsafe { narrow_avx2(from, to) };
+    }
+    narrow_portable(from, to);
+}
+
+/// The same loop, in which the compiler may use AVX2: half again as fast as with the vectors that
+/// every x86-64 processor has.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn narrow_avx2(from: &[f32], to: &mut [u16]) {
+    narrow_portable(from, to);
+}
+
+/// Adding half of the last bit that stays, less one if that bit is even, carries into it exactly
+/// where rounding goes up. NaN would become infinity or zero: it is made quiet instead.
+#[inline(always)]
+fn narrow_portable(from: &[f32], to: &mut [u16]) {
+    for (from, to) in from.iter().zip(to) {
+        let bits = from.to_bits();
+        let rounded = bits.wrapping_add(0x7FFF + ((bits >> 16) & 1)) >> 16;
+        let quiet = (bits >> 16) | 0x40;
+        *to = if from.is_nan() { quiet } else { rounded } as u16;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The vectors of this processor and the plain loop agree, at every length of a remainder.
+    #[test]
+    fn vectors_change_nothing() {
+        let patterns = (0..4000u32).map(|i| f32::from_bits(i.wrapping_mul(0x9E37_79B9)));
+        let from: Vec<f32> = patterns.collect();
+        for length in (0..70).chain([4000]) {
+            let (mut found, mut expected) = (vec![bf16::ZERO; length], vec![0; length]);
+            narrow(&from[..length], &mut found);
+            narrow_portable(&from[..length], &mut expected);
+            assert_eq!(found.reinterpret_cast(), expected);
+        }
+    }
+}
