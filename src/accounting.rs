@@ -59,10 +59,13 @@ impl FirstUpdate {
         Self { bytes, before }
     }
 
-    /// After it: bytes of the optimizer's state. The update has freed the gradients.
+    /// After it: bytes of the optimizer's state. The update has freed the gradients, and made the
+    /// replica anew.
     pub fn ends(self, device: &Device) -> usize {
         match (self.before, self.before.and_then(|_| in_use(device))) {
-            (Some(before), Some(after)) => (after + self.bytes.gradients).saturating_sub(before),
+            (Some(before), Some(after)) => {
+                (after + self.bytes.gradients).saturating_sub(before + self.bytes.replica)
+            }
             _ => self.bytes.optimizer,
         }
     }

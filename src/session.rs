@@ -39,23 +39,30 @@ struct Weights<M> {
     pair: Option<(M, M)>,
 }
 
-impl<M: Module> Weights<M> {
-    fn publish(master: M, stage: &mut impl Stage<M>) -> Self {
-        let replica = stage.publish(master.clone());
-        Self { pair: Some((master, replica)) }
+impl<M> Weights<M> {
+    fn new(pair: (M, M)) -> Self {
+        Self { pair: Some(pair) }
     }
 
     fn pair(&self) -> (&M, &M) {
         let (master, replica) = self.pair.as_ref().expect("master and replica are back after each update");
         (master, replica)
     }
+}
 
-    fn update(&mut self, stage: &mut impl Stage<M>, update: impl FnOnce(M) -> M) {
-        if let Some((master, replica)) = self.pair.take() {
-            drop(replica);
-            *self = Self::publish(update(master), stage);
-        }
-    }
+/// Master and replica. What outlives a step is made in the device's pool for that, apart from what
+/// comes and goes with each step.
+fn published<M: Module, S: Stage<M>, I: Send>(
+    device: &Device,
+    stage: &mut S,
+    input: I,
+    master: impl Fn(I, &mut S) -> M + Send + Sync,
+) -> (M, M) {
+    device.memory_persistent_allocations((input, stage), |(input, stage)| {
+        let master = master(input, stage);
+        let replica = stage.publish(master.clone());
+        (master, replica)
+    })
 }
 
 impl<M: Module, S: Stage<M>> Session<M, S> {
@@ -78,10 +85,9 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         let window = setup.window();
         let evaluation_dtype = setup.evaluation_dtype();
         let pass = setup.into_pass();
-        let master = stage.own(model);
-        let tied = tied(&master);
-        let weights = Weights::publish(master, &mut stage);
+        let weights = Weights::new(published(&device, &mut stage, model, |model, stage| stage.own(model)));
         let (master, replica) = weights.pair();
+        let tied = tied(master);
         let bytes = ParameterBytes::of(master, replica);
         let session = Self {
             stage,
@@ -195,16 +201,20 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
     fn update(&mut self, grads: Grads, step: &mut Step) {
         let rate = self.schedule.rate(self.updates, self.total_updates);
         step.rate = rate;
-        let Self { optimizer, stage, tied, bytes, pass, .. } = self;
-        self.weights.update(stage, |master| {
-            let grads = grads.for_update(&master);
-            bytes.gradients = tensor_bytes(&master, &grads);
-            let state = FirstUpdate::begins(*bytes, pass.device());
+        let Self { optimizer, stage, tied, bytes, pass, weights, .. } = self;
+        let Some((master, replica)) = weights.pair.take() else { return };
+        drop(replica);
+        let grads = grads.for_update(&master);
+        bytes.gradients = tensor_bytes(&master, &grads);
+        let state = FirstUpdate::begins(*bytes, pass.device());
+        let (input, is_tied) = ((optimizer, master, grads), *tied);
+        let pair = published(pass.device(), stage, input, |(optimizer, master, grads), _| {
             let master = optimizer.step(rate, master, grads);
-            bytes.optimizer = state.ends(pass.device());
             // Burn's optimizer updates the first place of a tied parameter only.
-            if *tied { tie(master) } else { master }
+            if is_tied { tie(master) } else { master }
         });
+        bytes.optimizer = state.ends(pass.device());
+        *weights = Weights::new(pair);
         self.updates += 1;
         step.update = self.updates;
     }

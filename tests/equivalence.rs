@@ -159,7 +159,9 @@ fn follows(precision: Precision, micro_batches: usize) {
     for (clip, dropout) in [(false, 0.0), (true, 0.0), (false, 0.1), (true, 0.1)] {
         let expected = plain(clip, dropout);
         let row = |recompute: Option<Recompute>| {
-            let name = format!("{precision:?}, {micro_batches} micro-batches, {recompute:?}, clip {clip}, dropout {dropout}");
+            let name = format!(
+                "{precision:?}, {micro_batches} micro-batches, {recompute:?}, clip {clip}, dropout {dropout}"
+            );
             (name, trained(precision, micro_batches, recompute, clip, dropout))
         };
         let (name, without) = row(None);

@@ -2,6 +2,7 @@
 
 use burn::tensor::{FloatDType, Int, Tensor, activation::log_softmax};
 use firebrick_datasets::IGNORE;
+use firebrick_strategies::cast;
 
 /// The sum over supervised positions of the negative log-likelihood of the label, shape `[1]`, f32.
 ///
@@ -12,7 +13,7 @@ pub fn cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>) -> Tensor<1> {
     let ignored = labels.clone().equal_scalar(IGNORE);
     let picked = labels.mask_fill(ignored.clone(), 0);
     let likelihood =
-        log_softmax(logits.cast(FloatDType::F32), 1).gather(1, picked.unsqueeze_dim(1)).squeeze_dim::<1>(1);
+        log_softmax(cast(logits, FloatDType::F32), 1).gather(1, picked.unsqueeze_dim(1)).squeeze_dim::<1>(1);
     likelihood.mask_fill(ignored, 0.0).sum().neg()
 }
 

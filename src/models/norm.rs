@@ -2,6 +2,7 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, FloatDType, Tensor, module::layer_norm};
+use firebrick_strategies::cast;
 
 /// Layer normalisation over the last axis (Ba et al., 2016, arXiv:1607.06450).
 ///
@@ -27,9 +28,9 @@ impl Norm {
     /// `[.., width]` to `[.., width]`, in the dtype of `x`.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         let dtype = FloatDType::from(x.dtype());
-        let wide = |param: &Param<Tensor<1>>| param.val().cast(FloatDType::F32);
+        let wide = |param: &Param<Tensor<1>>| cast(param.val(), FloatDType::F32);
         let (scale, bias) = (wide(&self.scale), self.bias.as_ref().map(wide));
-        layer_norm(x.cast(FloatDType::F32), scale, bias, Self::EPSILON).cast(dtype)
+        cast(layer_norm(cast(x, FloatDType::F32), scale, bias, Self::EPSILON), dtype)
     }
 }
 

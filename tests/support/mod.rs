@@ -9,8 +9,8 @@ use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, FloatDType, Int, Tensor, activation::log_softmax};
 use firebrick::datasets::{Batch, Batches, DataError, TokenBatch};
-use firebrick::strategies::{Draws, ParamMap, map_params, relift};
 use firebrick::models::{Gpt, GptConfig};
+use firebrick::strategies::{Draws, ParamMap, map_params, relift};
 use firebrick::{Loss, Objective, Pass};
 
 /// The device that `BURN_DEVICE` names, as for the program; the CPU where it is not set.

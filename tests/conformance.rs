@@ -1,0 +1,251 @@
+//! What every strategy must do, now and later. A new strategy adds itself to `every_strategy`.
+
+mod support;
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::{GradientsParams, ModuleOptimizer};
+use burn::tensor::Tensor;
+use firebrick::datasets::{Batch, Batches};
+use firebrick::models::Gpt;
+use firebrick::strategies::{Grads, Outcome, Paths, SavedStates, Settled, Setup, Stage, StageState, Strategy};
+use firebrick::{
+    AmpConfig, ClipConfig, Data, Loss, Objective, Pass, Precision, RecomputeConfig, Schedule, StrategyConfig,
+    Trainer,
+};
+use support::*;
+
+fn clip(norm: f64) -> StrategyConfig {
+    StrategyConfig::Clip(ClipConfig { norm: Some(norm), value: None })
+}
+
+fn amp(precision: Precision) -> StrategyConfig {
+    StrategyConfig::Amp(AmpConfig::from(precision))
+}
+
+fn recompute(config: RecomputeConfig) -> StrategyConfig {
+    StrategyConfig::Recompute(config)
+}
+
+/// Every strategy, with settings that have an effect.
+fn every_strategy() -> Vec<StrategyConfig> {
+    let half = [Precision::bf16, Precision::f16, Precision::pure_bf16].map(amp);
+    let supported = |strategy: &StrategyConfig| {
+        let device = device().autodiff();
+        strategy.start(&mut Setup::new(&gpt(0.0, &device), &device)).is_ok()
+    };
+    let every = RecomputeConfig { every: Some(1), ..Default::default() };
+    half.into_iter()
+        .filter(supported)
+        .chain([
+            StrategyConfig::Accumulate(4),
+            clip(0.01),
+            StrategyConfig::Clip(ClipConfig { norm: None, value: Some(0.01) }),
+            recompute(every.clone()),
+            recompute(RecomputeConfig { offloaded: true, ..every }),
+            recompute(RecomputeConfig { paths: Some(vec!["blocks.1".into()]), ..Default::default() }),
+            recompute(RecomputeConfig { elementwise: true, ..Default::default() }),
+        ])
+        .collect()
+}
+
+/// Every strategy, with settings under which it has nothing to do.
+fn identities() -> Vec<StrategyConfig> {
+    let paths = vec!["norm".into()];
+    vec![
+        amp(Precision::f32),
+        StrategyConfig::Accumulate(1),
+        clip(1e30),
+        StrategyConfig::Clip(ClipConfig { norm: None, value: Some(1e30) }),
+        // A path of no segment.
+        recompute(RecomputeConfig { paths: Some(paths), ..Default::default() }),
+        recompute(RecomputeConfig { every: Some(1000), ..Default::default() }),
+    ]
+}
+
+fn train(strategies: Vec<StrategyConfig>, micro: usize, steps: u64) -> (Vec<f64>, Gpt) {
+    let (sender, losses) = std::sync::mpsc::channel();
+    let data = Data::new(Rows::ragged(21)).micro_batch(micro);
+    let trained = Trainer::new().seed(5).with(strategies).steps(steps).fit_watched(
+        gpt(0.1, &device().autodiff()),
+        adamw(),
+        Schedule::constant(1e-2),
+        data,
+        move |step| sender.send(step.loss).unwrap(),
+    );
+    (losses.into_iter().collect(), trained.unwrap().model)
+}
+
+#[test]
+fn identity_settings_change_no_bit() {
+    let (losses, model) = train(Vec::new(), 8, 10);
+    let expected = parameters(&model);
+    let all_of_them = identities();
+    let each = identities().into_iter().map(|strategy| vec![strategy]);
+    for strategies in each.chain([all_of_them]) {
+        let name = format!("{strategies:?}");
+        let (found, model) = train(strategies, 8, 10);
+        assert_eq!(found, losses, "{name}");
+        assert_eq!(parameters(&model), expected, "{name}");
+    }
+}
+
+#[test]
+fn no_gradient_is_lost() {
+    let device = device().autodiff();
+    let before = gpt(0.0, &device);
+    let paths = Paths::of(&before);
+    for strategy in every_strategy() {
+        let (_, after) = train(vec![strategy.clone()], 4, 2);
+        let [before, after] = [each_parameter(&before), each_parameter(&after)];
+        for ((place, before), after) in paths.places().iter().zip(before).zip(after) {
+            assert_ne!(before, after, "{strategy:?}: {} has not moved", place.path);
+        }
+    }
+}
+
+/// The values of each parameter.
+fn each_parameter<M: Module>(model: &M) -> Vec<Vec<f32>> {
+    struct Each(Vec<Vec<f32>>);
+    impl ModuleVisitor for Each {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.push(param.base().into_data().iter().collect());
+        }
+    }
+    let mut each = Each(Vec::new());
+    model.visit(&mut each);
+    each.0
+}
+
+/// A run by hand: windows of one micro-batch of two rows through a composition, of which some are
+/// poisoned.
+struct Drive<S> {
+    stage: S,
+    master: Gpt,
+    optimizer: ModuleOptimizer,
+    pass: Pass,
+    window: usize,
+}
+
+impl<S: Stage<Gpt>> Drive<S> {
+    fn start(recipe: &impl Strategy<Gpt, Stage = S>) -> Self {
+        let device = device().autodiff();
+        let model = gpt(0.0, &device);
+        let mut setup = Setup::new(&model, &device);
+        let mut stage = recipe.start(&mut setup).unwrap();
+        let window = setup.window();
+        let pass = setup.into_pass();
+        let master = stage.own(model);
+        Self { stage, master, optimizer: adamw(), pass, window }
+    }
+
+    fn states(&self) -> Vec<StageState> {
+        let mut states = Vec::new();
+        self.stage.save(&mut states);
+        states
+    }
+
+    fn window(&mut self, number: usize) {
+        let poisoned = number % 3 == 1;
+        let replica = self.stage.publish(self.master.clone());
+        let mut outcome = Outcome::Hold;
+        for micro in 0..self.window {
+            let at = (2 * (number * self.window + micro)) % 18;
+            let batch = Rows::ragged(20).batch(0, at..at + 2).unwrap();
+            let items = batch.items() as f64;
+            let Loss { sum, .. } = replica.loss(batch, &self.pass.drawing(self.pass.draws()));
+            let scale = self.stage.loss_scale().unwrap_or(1.0);
+            let poison = if poisoned && micro == 0 { f64::INFINITY } else { 1.0 };
+            let grads = (sum / items * scale * poison).backward();
+            self.pass.check().unwrap();
+            let grads = Grads::new(GradientsParams::from_grads(grads, &replica), micro + 1 == self.window);
+            outcome = self.stage.collect(&self.master, grads).unwrap();
+        }
+        let Outcome::Apply(mut grads) = outcome else { panic!("the window closes") };
+        let is_finite = grads.norm(&self.master).into_scalar::<f32>().is_finite();
+        let settled = match is_finite {
+            true => Settled::Applied,
+            false => Settled::Skipped(firebrick::strategies::SkipReason::NonFinite),
+        };
+        if is_finite {
+            let grads = grads.for_update(&self.master);
+            self.master = self.optimizer.step(1e-2, self.master.clone(), grads);
+        }
+        self.stage.settled(&settled).unwrap();
+    }
+}
+
+#[test]
+fn a_restored_state_goes_on_as_if_nothing_had_happened() {
+    for strategy in every_strategy() {
+        let mut whole = Drive::start(&vec![strategy.clone()]);
+        (0..7).for_each(|number| whole.window(number));
+
+        let mut first = Drive::start(&vec![strategy.clone()]);
+        (0..4).for_each(|number| first.window(number));
+        let text = serde_json::to_string(&first.states()).unwrap();
+        let mut second = Drive::start(&vec![strategy.clone()]);
+        let mut states = SavedStates::new(serde_json::from_str(&text).unwrap());
+        second.stage.restore(&mut states).unwrap();
+        states.finish().unwrap();
+        (second.master, second.optimizer) = (first.master, first.optimizer);
+        (4..7).for_each(|number| second.window(number));
+
+        assert_eq!(second.states(), whole.states(), "{strategy:?}");
+        assert_eq!(parameters(&second.master), parameters(&whole.master), "{strategy:?}");
+        assert_eq!(second.stage.loss_scale(), whole.stage.loss_scale(), "{strategy:?}");
+        assert!(parameters(&second.master).iter().all(|x| x.is_finite()) || !guards(&strategy));
+    }
+}
+
+/// Whether a strategy keeps a gradient that is not finite away from the parameters by itself. All of
+/// them see one here, and the loop above skips it.
+fn guards(_: &StrategyConfig) -> bool {
+    true
+}
+
+#[test]
+fn states_of_another_composition_are_refused() {
+    let strategies = every_strategy();
+    for (index, strategy) in strategies.iter().enumerate() {
+        let other = &strategies[(index + 3) % strategies.len()];
+        let name = |strategy: &StrategyConfig| Drive::start(strategy).stage.name();
+        if name(strategy) == name(other) {
+            continue;
+        }
+        let states = Drive::start(&vec![other.clone()]).states();
+        let mut stage = Drive::start(&vec![strategy.clone()]).stage;
+        let refused = stage.restore(&mut SavedStates::new(states)).unwrap_err().to_string();
+        assert!(refused.contains(name(strategy)), "{refused}");
+    }
+}
+
+/// For each ordered pair: it starts, or it is refused with advice. What clips must stand behind what
+/// sums and casts; nothing else depends on the order.
+#[test]
+fn wrong_orders_are_refused() {
+    let device = device().autodiff();
+    let model = gpt(0.0, &device);
+    let kind = |strategy: &StrategyConfig| match strategy {
+        StrategyConfig::Amp(_) => "Amp",
+        StrategyConfig::Accumulate(_) | StrategyConfig::AccumulateIn(..) => "Accumulate",
+        StrategyConfig::Clip(_) => "Clip",
+        StrategyConfig::Recompute(_) => "Recompute",
+    };
+    for first in every_strategy() {
+        for then in every_strategy() {
+            let composed = vec![first.clone(), then.clone()];
+            let result = composed.start(&mut Setup::new(&model, &device)).err().map(|error| error.to_string());
+            let name = format!("{first:?}, {then:?}: {result:?}");
+            match (kind(&first), kind(&then)) {
+                ("Clip", "Clip") => assert_eq!(result, None, "{name}"),
+                (first, then) if first == then => {
+                    assert!(result.unwrap().contains(&format!("{first} is named twice")), "{name}");
+                }
+                ("Clip", then @ ("Amp" | "Accumulate")) => {
+                    assert!(result.unwrap().contains(&format!("write {then} first")), "{name}");
+                }
+                _ => assert_eq!(result, None, "{name}"),
+            }
+        }
+    }
+}
