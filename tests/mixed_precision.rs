@@ -250,6 +250,18 @@ fn pure_bf16_accumulated_and_clipped_trains_in_half_the_bytes() {
     }
 }
 
+/// What the documentation of `Amp::pure_bf16` says.
+#[test]
+fn the_price_of_pure_bf16_is_small_updates_and_a_second_moment_that_never_falls() {
+    let values: Vec<f32> = (0..128).map(|i| 1.0 + i as f32 / 128.0).collect(); // all of 1 to 2 in bf16
+    let weights = || Tensor::<1>::from_data(values.as_slice(), &Device::flex()).cast(FloatDType::BF16);
+    let same = |changed: Tensor<1>| changed.into_data() == weights().into_data();
+    let update = 0.99 * 2f64.powi(-9);
+    assert!(same(weights() - weights() * update) && same(weights() + weights() * update));
+    assert!(same(weights() * 0.999));
+    assert!(!same(weights() * 0.99));
+}
+
 fn gpt(tied: bool) -> Gpt {
     let config = GptConfig { layers: 2, heads: 2, width: 16, dropout: 0.0, bias: true, tied };
     map_params(config.init(VOCABULARY, 9, &device()), &mut Waves::default())

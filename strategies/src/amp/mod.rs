@@ -138,8 +138,9 @@ impl Amp {
 
     /// Evaluates in this dtype. Default: the one that it trains in.
     ///
-    /// `Amp::bf16().evaluate_in(FloatDType::F32)` evaluates the master itself; a smaller dtype than
-    /// the master's costs a copy of the weights while evaluating.
+    /// `Amp::bf16().evaluate_in(FloatDType::F32)` evaluates the master itself.
+    /// `Amp::f32().evaluate_in(FloatDType::BF16)`, which others call full evaluation in bf16, takes a
+    /// copy of the weights in bf16 while it evaluates, and half of the activations.
     pub fn evaluate_in(mut self, dtype: FloatDType) -> Self {
         self.evaluation = Some(dtype);
         self
