@@ -98,6 +98,24 @@ fn without_a_terminal_there_are_plain_lines_on_stderr() {
 }
 
 #[test]
+fn a_loss_scale_is_in_the_lines_the_log_and_the_report() {
+    let folder = folder();
+    let set = "strategies=[Amp(dtype: f16, keep_f32: [norms, head], evaluate_in: f32), Clip(norm: 1.0)]";
+    let mut command = firebrick(folder.path());
+    let assert = command.args(["--report", "json", "--set", set]).assert().success();
+    let said = assert.get_output();
+    assert!(String::from_utf8_lossy(&said.stderr).contains("scale 65536"));
+    let report: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap();
+    assert_eq!(report["loss_scale"], 65536.0);
+    let log = fs::read_to_string(folder.path().join("out/metrics.jsonl")).unwrap();
+    let first: serde_json::Value = serde_json::from_str(log.lines().next().unwrap()).unwrap();
+    assert_eq!(first["loss_scale"], 65536.0);
+    // Without scaling there is none to show.
+    let assert = firebrick(folder.path()).args(["--report", "json"]).assert().success();
+    assert!(!String::from_utf8_lossy(&assert.get_output().stdout).contains("loss_scale"));
+}
+
+#[test]
 fn the_saved_run_runs_again_and_the_earlier_one_is_kept() {
     let folder = folder();
     let loss = |command: &mut Command| -> serde_json::Value {
@@ -170,6 +188,9 @@ fn impossible_values_are_refused_with_line_and_field() {
         ("strategies=[Clip()]", "Clip(norm: ..) or Clip(value: ..), found neither"),
         ("strategies=[Clip(norm: 0.0)]", "finite and above 0"),
         ("strategies=[Clip(norm: 1.0), Amp(bf16)]", "write Amp first"),
+        ("strategies=[Amp(dtype: f16, keep_f32: [path(\"block.*\")])]", "`blocks.0"),
+        ("strategies=[Amp(dtype: f16, loss_scale: (interval: 0))]", "`strategies.0.loss_scale.interval`"),
+        ("strategies=[Amp(half)]", "unknown name `half`"),
         ("strategies=[Amp(bf16), Amp(bf16)]", "Amp is named twice"),
         ("data.path=\"missing.txt\"", "missing.txt"),
         ("device=\"gpu\"", "expected auto, cpu, cuda, wgpu or vulkan"),

@@ -234,7 +234,7 @@ fn an_overflow_at_the_minimum_scale_ends_the_run_with_advice() {
 #[test]
 fn pure_bf16_accumulated_and_clipped_trains_in_half_the_bytes() {
     let rows = Rows::ragged(32);
-    for accumulate in [Accumulate(1).held_in(FloatDType::F32), Accumulate(4).held_in(FloatDType::BF16)] {
+    for accumulate in [Accumulate(4).held_in(FloatDType::F32), Accumulate(4).held_in(FloatDType::BF16)] {
         let trainer = Trainer::new().with(Amp::pure_bf16()).with(accumulate).with(Clip::norm(1.0)).epochs(20);
         let (trained, steps) = train(trainer, &rows, 8);
         let Report { parameters, master_bytes, replica_bytes, gradient_bytes, optimizer_bytes, .. } =
@@ -248,6 +248,18 @@ fn pure_bf16_accumulated_and_clipped_trains_in_half_the_bytes() {
             trained.report.train_loss
         );
     }
+}
+
+/// What the documentation of `Amp::pure_bf16` says.
+#[test]
+fn the_price_of_pure_bf16_is_small_updates_and_a_second_moment_that_never_falls() {
+    let values: Vec<f32> = (0..128).map(|i| 1.0 + i as f32 / 128.0).collect(); // all of 1 to 2 in bf16
+    let weights = || Tensor::<1>::from_data(values.as_slice(), &Device::flex()).cast(FloatDType::BF16);
+    let same = |changed: Tensor<1>| changed.into_data() == weights().into_data();
+    let update = 0.99 * 2f64.powi(-9);
+    assert!(same(weights() - weights() * update) && same(weights() + weights() * update));
+    assert!(same(weights() * 0.999));
+    assert!(!same(weights() * 0.99));
 }
 
 fn gpt(tied: bool) -> Gpt {

@@ -16,7 +16,7 @@ pub struct AmpConfig {
     /// Parameters that stay in f32. Default: none.
     pub keep_f32: Vec<KeepConfig>,
     /// What evaluation computes in. Default: as training.
-    pub evaluate_in: Option<Float>,
+    pub evaluate_in: Option<FloatConfig>,
     /// How the loss is scaled. Default: dynamically from 2^16 for `f16`, not at all for the others.
     pub loss_scale: Option<LossScaleConfig>,
 }
@@ -38,7 +38,7 @@ pub enum Precision {
 /// A float dtype.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(non_camel_case_types, reason = "written as dtypes are")]
-pub enum Float {
+pub enum FloatConfig {
     /// Double precision.
     f64,
     /// Single precision.
@@ -102,13 +102,13 @@ impl Precision {
     }
 }
 
-impl From<Float> for FloatDType {
-    fn from(float: Float) -> Self {
+impl From<FloatConfig> for FloatDType {
+    fn from(float: FloatConfig) -> Self {
         match float {
-            Float::f64 => Self::F64,
-            Float::f32 => Self::F32,
-            Float::bf16 => Self::BF16,
-            Float::f16 => Self::F16,
+            FloatConfig::f64 => Self::F64,
+            FloatConfig::f32 => Self::F32,
+            FloatConfig::bf16 => Self::BF16,
+            FloatConfig::f16 => Self::F16,
         }
     }
 }
@@ -186,7 +186,7 @@ struct Settings<'a> {
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     keep_f32: &'a [KeepConfig],
     #[serde(skip_serializing_if = "Option::is_none")]
-    evaluate_in: Option<Float>,
+    evaluate_in: Option<FloatConfig>,
     #[serde(skip_serializing_if = "Option::is_none")]
     loss_scale: Option<&'a LossScaleConfig>,
 }

@@ -77,7 +77,7 @@ fn what_is_written_out_reads_back() {
 fn accumulation_has_its_dtype() {
     let run =
         run("[Amp(bf16), Clip(norm: 1.0)]", &["batch=(micro: 1, accumulate: 8, accumulate_dtype: bf16)"]);
-    assert_eq!(run.unwrap().composed()[1], StrategyConfig::AccumulateIn(8, Float::bf16));
+    assert_eq!(run.unwrap().composed()[1], StrategyConfig::AccumulateIn(8, FloatConfig::bf16));
 }
 
 #[test]

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::Schedule;
 use crate::models::GptConfig;
 
-pub use amp_config::{AmpConfig, Float, KeepConfig, LossScaleConfig, Precision};
+pub use amp_config::{AmpConfig, FloatConfig, KeepConfig, LossScaleConfig, Precision};
 pub use data_config::{Corpus, DataConfig, Paths, TokenizerConfig};
 pub use data_run::DataRun;
 pub use error::RunError;
@@ -151,7 +151,7 @@ pub struct BatchConfig {
     pub accumulate: Option<usize>,
     /// The dtype that their gradients are summed and held in. Default: `f32`.
     #[serde(default)]
-    pub accumulate_dtype: Option<Float>,
+    pub accumulate_dtype: Option<FloatConfig>,
 }
 
 impl BatchConfig {
@@ -172,7 +172,7 @@ pub enum StrategyConfig {
     /// Sums so many micro-batches into an update.
     Accumulate(usize),
     /// The same, with the sum held in another dtype than f32: `AccumulateIn(16, bf16)`.
-    AccumulateIn(usize, Float),
+    AccumulateIn(usize, FloatConfig),
     /// Bounds the gradients.
     Clip(ClipConfig),
     /// Recomputes activations in the backward pass.

@@ -6,7 +6,6 @@
 use burn::module::{Module, ParamId};
 use burn::tensor::{FloatDType, Tensor};
 
-use crate::dtypes::cast;
 use crate::{GradMap, Grads, Outcome, Setup, Stage, Strategy, StrategyError};
 
 /// Bounds the gradients of a window before the update.
@@ -95,7 +94,7 @@ impl GradMap for Scale {
         // In f32, and back: a gradient in half precision is rounded once, not twice.
         let dtype = FloatDType::from(grad.dtype());
         let wide = if dtype == FloatDType::F64 { dtype } else { FloatDType::F32 };
-        cast(cast(grad, wide) * cast(self.0.clone(), wide).reshape([1; D]), dtype)
+        (grad.cast(wide) * self.0.clone().cast(wide).reshape([1; D])).cast(dtype)
     }
 }
 

@@ -58,14 +58,6 @@ impl<F: Fn(ParamId) -> FloatDType> ParamMap for Cast<F> {
     }
 }
 
-/// The tensor in `dtype`; itself where it is already.
-pub(crate) fn cast<const D: usize>(tensor: Tensor<D>, dtype: FloatDType) -> Tensor<D> {
-    match tensor.dtype() == DType::from(dtype) {
-        true => tensor,
-        false => tensor.cast(dtype),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,7 +8,6 @@ use burn::optim::GradientsParams;
 use burn::tensor::{FloatDType, Tensor};
 
 use crate::SkipReason;
-use crate::dtypes::cast;
 
 /// The gradients of one micro-batch, or of a window of them, with what is known about them.
 ///
@@ -190,10 +189,10 @@ impl Visit for Sum {
             _ => FloatDType::F32,
         };
         let sum = match (self.earlier.remove::<D>(id), grad) {
-            (Some(earlier), Some(grad)) => Some(cast(earlier, wide) + cast(grad, wide)),
+            (Some(earlier), Some(grad)) => Some(earlier.cast(wide) + grad.cast(wide)),
             (earlier, grad) => earlier.or(grad),
         };
-        sum.map(|sum| cast(sum, self.dtype))
+        sum.map(|sum| sum.cast(self.dtype))
     }
 }
 
@@ -206,7 +205,7 @@ struct LikeParams {
 impl ModuleVisitor for LikeParams {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if let Some(grad) = self.from.remove::<D>(param.id) {
-            self.to.register(param.id, cast(grad, FloatDType::from(param.base().dtype())));
+            self.to.register(param.id, grad.cast(FloatDType::from(param.base().dtype())));
         }
     }
 }

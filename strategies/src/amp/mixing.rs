@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use burn::module::{Module, ParamId};
 use burn::tensor::{FloatDType, Tensor};
 
-use crate::dtypes::{cast, cast_params};
+use crate::dtypes::cast_params;
 use crate::{GradMap, Grads, Outcome, SavedStates, Settled, Stage, StageState, StrategyError};
 
 use super::NAME;
@@ -103,9 +103,9 @@ impl GradMap for ToMaster<'_> {
     fn map<const D: usize>(&mut self, id: ParamId, grad: Tensor<D>) -> Tensor<D> {
         let grad = match self.scale {
             None => grad,
-            Some(scale) => cast(grad, FloatDType::F32) / scale,
+            Some(scale) => grad.cast(FloatDType::F32) / scale,
         };
-        cast(grad, self.mixing.dtype_of(id, self.mixing.master))
+        grad.cast(self.mixing.dtype_of(id, self.mixing.master))
     }
 }
 

@@ -36,8 +36,22 @@ const NAME: &str = "Amp";
 /// sums or clips them. A parameter that is [kept in f32](Self::keep_f32) takes 16 bytes in each row.
 ///
 /// So weights and gradients take *more* memory than in f32, by 2 bytes per parameter: what mixed
-/// precision saves is activations, half of most of them, and the time of matrix products. A large
-/// model on a small batch can need more memory than without.
+/// precision saves is activations, half of most of them, and the time of matrix products where the
+/// hardware has them. A large model on a small batch needs more memory than without. The peak, on
+/// the CPU, beside f32:
+///
+/// | model | batch | f32 | `bf16` | `f16` | `pure_bf16` |
+/// |---|---|---|---|---|---|
+/// | 6 layers of width 512 (19M parameters) | 1 x 64 tokens | 316 MB | 1.13 | 1.12 | 0.54 |
+/// | 4 layers of width 64 (0.2M parameters) | 64 x 128 tokens | 384 MB | 0.79 | 0.74 | 0.78 |
+///
+/// as `peak_bytes` of the report of
+///
+/// ```text
+/// firebrick bench examples/tinyshakespeare.ron --set 'data.path="input.txt"' --report json \
+///     --set 'strategies=[Amp(bf16), Clip(norm: 1.0)]' \
+///     --set model.width=512 --set model.layers=6 --set batch.micro=1 --set data.block=64
+/// ```
 ///
 /// A window with a gradient that is not finite is skipped: parameters, moments, schedule and step
 /// counter stay as they are. So is one whose gradients have a norm above about 1.8e19, whose square
@@ -124,8 +138,9 @@ impl Amp {
 
     /// Evaluates in this dtype. Default: the one that it trains in.
     ///
-    /// `Amp::bf16().evaluate_in(FloatDType::F32)` evaluates the master itself; a smaller dtype than
-    /// the master's costs a copy of the weights while evaluating.
+    /// `Amp::bf16().evaluate_in(FloatDType::F32)` evaluates the master itself.
+    /// `Amp::f32().evaluate_in(FloatDType::BF16)`, which others call full evaluation in bf16, takes a
+    /// copy of the weights in bf16 while it evaluates, and half of the activations.
     pub fn evaluate_in(mut self, dtype: FloatDType) -> Self {
         self.evaluation = Some(dtype);
         self
