@@ -129,6 +129,9 @@ mod tests {
 
     #[test]
     fn gradients_of_the_replica_arrive_in_f32_under_the_same_ids() {
+        if !testing::has_bf16() {
+            return;
+        }
         let (model, device, mut amp) = start();
         let replica = amp.publish(model.clone());
         let x = Tensor::<2>::ones([4, 3], &device).cast(FloatDType::BF16);
@@ -145,6 +148,9 @@ mod tests {
 
     #[test]
     fn publishing_leaves_the_master_as_it_was_and_rounds_to_nearest() {
+        if !testing::has_bf16() {
+            return;
+        }
         let (model, _, mut amp) = start();
         let before = model.weight.val().into_data();
         let replica = amp.publish(model.clone());
@@ -159,6 +165,9 @@ mod tests {
 
     #[test]
     fn a_master_in_half_precision_becomes_f32() {
+        if !testing::has_bf16() {
+            return;
+        }
         let (model, _, mut amp) = start();
         let half = amp.publish(model);
         assert_eq!(amp.own(half).weight.val().dtype(), DType::F32);
@@ -166,6 +175,9 @@ mod tests {
 
     #[test]
     fn clipping_before_the_cast_is_refused_with_the_fix() {
+        if !testing::has_bf16() {
+            return;
+        }
         let (model, device, _) = start();
         let wrong = Stack::new(Clip::norm(1.0), Amp::bf16());
         let error = wrong.start(&mut Setup::new(&model, &device)).err().unwrap();
@@ -174,6 +186,9 @@ mod tests {
 
     #[test]
     fn two_of_them_are_refused() {
+        if !testing::has_bf16() {
+            return;
+        }
         let (model, device, _) = start();
         let error = Stack::new(Amp::bf16(), Amp::bf16()).start(&mut Setup::new(&model, &device));
         assert_eq!(error.err(), Some(StrategyError::Twice("Amp")));
