@@ -123,7 +123,8 @@ fn the_saved_run_runs_again_and_the_earlier_one_is_kept() {
         let report: serde_json::Value = serde_json::from_slice(&output).unwrap();
         report["valid_loss"].clone()
     };
-    let first = loss(firebrick(folder.path()).args(["--set", "seed=5", "--set", "strategies=[Amp(bf16)]"]));
+    let first =
+        loss(firebrick(folder.path()).args(["--set", "seed=5", "--set", "strategies=[Clip(norm: 0.5)]"]));
     fs::copy(folder.path().join("out/run.ron"), folder.path().join("run.ron")).unwrap();
     assert_eq!(loss(&mut firebrick(folder.path())), first, "the saved run file is the whole run");
     assert!(folder.path().join("out-1/model.safetensors").exists());
@@ -194,7 +195,7 @@ fn impossible_values_are_refused_with_line_and_field() {
         ("strategies=[Amp(bf16), Amp(bf16)]", "Amp is named twice"),
         ("data.path=\"missing.txt\"", "missing.txt"),
         ("device=\"gpu\"", "expected auto, cpu, cuda, wgpu or vulkan"),
-        ("device=\"cpu:7\"", "no cpu:7 here; this machine has cpu"),
+        ("device=\"cpu:7\"", "no cpu:7 here; this machine has "),
     ];
     for (set, expected) in cases {
         let said = refused(&[set]);
@@ -263,6 +264,27 @@ fn devices_are_listed_with_what_they_can_do() {
         let name = device["name"].as_str().unwrap();
         firebrick(folder.path()).args(["--device", name, "--set", "steps=2"]).assert().success();
     }
+}
+
+/// What `firebrick devices` says of a device is what training on it meets.
+#[test]
+fn a_dtype_that_the_device_lacks_is_refused_with_those_it_has() {
+    let mut command = Command::cargo_bin("firebrick").unwrap();
+    let output = command.args(["devices", "--report", "json"]).assert().success().get_output().stdout.clone();
+    let listing: serde_json::Value = serde_json::from_slice(&output).unwrap();
+    let name = std::env::var("BURN_DEVICE").unwrap_or("cpu".into());
+    let devices = listing["devices"].as_array().unwrap();
+    let of_tests = |name: &str| devices.iter().find(|device| device["name"] == name);
+    let device = of_tests(&name).or(of_tests(&format!("{name}:0"))).unwrap();
+    let computes = device["usage"]["bf16"].as_array().unwrap().contains(&"arithmetic".into());
+
+    let folder = folder();
+    let mut command = firebrick(folder.path());
+    let assert = command.args(["--device", &name, "--set", "strategies=[Amp(bf16)]"]).assert();
+    match computes {
+        true => assert.success(),
+        false => assert.code(1).stderr(contains("cannot compute in bf16; it can in").and(contains("f32"))),
+    };
 }
 
 #[test]

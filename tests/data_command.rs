@@ -30,7 +30,7 @@ fn folder() -> TempDir {
 fn firebrick(folder: &Path, command: &str, run: &str) -> Command {
     fs::write(folder.join("run.ron"), run).unwrap();
     let mut firebrick = Command::cargo_bin("firebrick").unwrap();
-    firebrick.current_dir(folder).env_remove("BURN_DEVICE").args([command, "run.ron"]);
+    firebrick.current_dir(folder).args([command, "run.ron"]);
     firebrick
 }
 

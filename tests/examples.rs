@@ -11,7 +11,7 @@ mod compose;
 fn example(name: &str, sets: &[&str]) -> assert_cmd::assert::Assert {
     let output = tempfile::tempdir().unwrap();
     let mut command = Command::cargo_bin("firebrick").unwrap();
-    command.current_dir(env!("CARGO_MANIFEST_DIR")).env_remove("BURN_DEVICE");
+    command.current_dir(env!("CARGO_MANIFEST_DIR"));
     command.arg("train").arg(format!("examples/{name}.ron"));
     let folder = format!("output={:?}", output.path().join("run"));
     for set in

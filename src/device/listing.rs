@@ -18,7 +18,7 @@ pub struct Usage {
     pub storage: bool,
     /// Computes in them.
     pub arithmetic: bool,
-    /// Multiplies matrices of them in units made for it, such as tensor cores.
+    /// Has units for matrix products, such as tensor cores, that take or give them.
     pub accelerated: bool,
 }
 

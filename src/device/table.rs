@@ -4,8 +4,7 @@ use std::fmt::{Display, Formatter, Result};
 
 use super::{InBurn, Listed, Listing, Usage};
 
-/// A table: the first row is the heading, the first column is on the left, and so are those whose
-/// heading is; the others hold numbers.
+/// Rows of cells, the first of which is the heading, in columns; those of `numbers` end in line.
 fn table(f: &mut Formatter, rows: &[Vec<String>], numbers: std::ops::Range<usize>) -> Result {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -97,8 +96,8 @@ impl Display for Listing {
         table(f, &rows, 0..0)?;
         writeln!(
             f,
-            "\nstorage: holds and converts. arithmetic: holds, converts and computes. accelerated: multiplies\n\
-             matrices in units made for it, such as tensor cores."
+            "\nstorage: holds and converts. arithmetic: holds, converts and computes. accelerated: units for\n\
+             matrix products, such as tensor cores, take or give it."
         )
     }
 }

@@ -40,15 +40,21 @@ mod tests {
     use crate::testing;
 
     #[test]
-    fn bf16_rows_are_normalised_with_f32_statistics() {
+    fn rows_in_half_precision_are_normalised_with_f32_statistics() {
         let device = testing::device();
-        // In bf16, 256 + 1 is 256: statistics in bf16 would lose the whole signal.
-        let x = Tensor::<2>::from_data([[254.0, 256.0, 258.0, 256.0]], &device);
-        let y = Norm::new(4, true, &device).forward(x.cast(FloatDType::BF16));
-        let y = y.cast(FloatDType::F32).into_data();
-        let expected = [-1.414, 0.0, 1.414, 0.0];
-        for (y, expected) in y.iter::<f32>().zip(expected) {
-            assert!((y - expected).abs() < 0.01, "{y} {expected}");
+        // In bf16, 256 + 1 is 256, and in f16 2048 + 1 is 2048: statistics in the dtype of the rows would
+        // lose the whole signal.
+        let mut halves = vec![(FloatDType::BF16, 256.0), (FloatDType::F16, 2048.0)];
+        halves.retain(|(dtype, _)| device.supports_dtype(*dtype));
+        assert!(!halves.is_empty());
+        for (half, middle) in halves {
+            let x = Tensor::<2>::from_data([[middle - 2.0, middle, middle + 2.0, middle]], &device);
+            let y = Norm::new(4, true, &device).forward(x.cast(half));
+            let y = y.cast(FloatDType::F32).into_data();
+            let expected = [-1.414, 0.0, 1.414, 0.0];
+            for (y, expected) in y.iter::<f32>().zip(expected) {
+                assert!((y - expected).abs() < 0.01, "{half:?}: {y} {expected}");
+            }
         }
     }
 }

@@ -10,13 +10,30 @@ use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, FloatDType, Int, Tensor, activation::log_softmax};
 use firebrick::datasets::{Batch, Batches, DataError, TokenBatch};
 use firebrick::models::{Gpt, GptConfig};
-use firebrick::strategies::{Draws, ParamMap, map_params, relift};
-use firebrick::{Loss, Objective, Pass};
+use firebrick::strategies::{Draws, ParamMap, StrategyError, map_params, relift};
+use firebrick::{Amp, Data, Loss, Objective, Pass, Schedule, TrainError, Trainer};
 
 /// The device that `BURN_DEVICE` names, as for the program; the CPU where it is not set.
 pub fn device() -> Device {
     let name = std::env::var("BURN_DEVICE").unwrap_or("cpu".into());
     firebrick::device::find(&name).unwrap_or_else(|error| panic!("BURN_DEVICE: {error}")).0
+}
+
+/// Whether the device computes in bf16. Where it does not, a test in bf16 is over with this: it has
+/// seen that `Amp::bf16()` is refused, and that the error names what the device computes in.
+pub fn has_bf16() -> bool {
+    let device = device().autodiff();
+    let trainer = Trainer::new().with(Amp::bf16()).steps(1);
+    let (data, schedule) = (Data::new(Rows::ragged(2)), Schedule::constant(1e-3));
+    match trainer.fit(Bigram::new(&device), adamw(), schedule, data) {
+        Ok(_) => true,
+        Err(TrainError::Strategy(StrategyError::Dtype { dtype: "bf16", supported, .. })) => {
+            assert!(supported.contains("f32") && !supported.contains("bf16"), "{supported}");
+            assert!(!device.supports_dtype(FloatDType::BF16));
+            false
+        }
+        Err(error) => panic!("{error}"),
+    }
 }
 
 pub const VOCABULARY: usize = 11;
