@@ -7,7 +7,9 @@ use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::Tensor;
 use firebrick::datasets::{Batch, Batches};
 use firebrick::models::Gpt;
-use firebrick::strategies::{Grads, Outcome, Paths, SavedStates, Settled, Setup, Stage, StageState, Strategy};
+use firebrick::strategies::{
+    Grads, Outcome, Paths, SavedStates, Settled, Setup, Stage, StageState, Strategy,
+};
 use firebrick::{
     AmpConfig, ClipConfig, Data, Loss, Objective, Pass, Precision, RecomputeConfig, Schedule, StrategyConfig,
     Trainer,
@@ -79,7 +81,8 @@ fn train(strategies: Vec<StrategyConfig>, micro: usize, steps: u64) -> (Vec<f64>
 fn identity_settings_change_no_bit() {
     let (losses, model) = train(Vec::new(), 8, 10);
     let expected = parameters(&model);
-    let all_of_them = identities();
+    // One of each kind, together.
+    let all_of_them = identities().into_iter().take(5).collect();
     let each = identities().into_iter().map(|strategy| vec![strategy]);
     for strategies in each.chain([all_of_them]) {
         let name = format!("{strategies:?}");
@@ -161,6 +164,7 @@ impl<S: Stage<Gpt>> Drive<S> {
             outcome = self.stage.collect(&self.master, grads).unwrap();
         }
         let Outcome::Apply(mut grads) = outcome else { panic!("the window closes") };
+        // What the loop does for a stage that asks for it, and here for all.
         let is_finite = grads.norm(&self.master).into_scalar::<f32>().is_finite();
         let settled = match is_finite {
             true => Settled::Applied,
@@ -193,14 +197,8 @@ fn a_restored_state_goes_on_as_if_nothing_had_happened() {
         assert_eq!(second.states(), whole.states(), "{strategy:?}");
         assert_eq!(parameters(&second.master), parameters(&whole.master), "{strategy:?}");
         assert_eq!(second.stage.loss_scale(), whole.stage.loss_scale(), "{strategy:?}");
-        assert!(parameters(&second.master).iter().all(|x| x.is_finite()) || !guards(&strategy));
+        assert!(parameters(&second.master).iter().all(|x| x.is_finite()), "{strategy:?}");
     }
-}
-
-/// Whether a strategy keeps a gradient that is not finite away from the parameters by itself. All of
-/// them see one here, and the loop above skips it.
-fn guards(_: &StrategyConfig) -> bool {
-    true
 }
 
 #[test]
@@ -234,7 +232,8 @@ fn wrong_orders_are_refused() {
     for first in every_strategy() {
         for then in every_strategy() {
             let composed = vec![first.clone(), then.clone()];
-            let result = composed.start(&mut Setup::new(&model, &device)).err().map(|error| error.to_string());
+            let result =
+                composed.start(&mut Setup::new(&model, &device)).err().map(|error| error.to_string());
             let name = format!("{first:?}, {then:?}: {result:?}");
             match (kind(&first), kind(&then)) {
                 ("Clip", "Clip") => assert_eq!(result, None, "{name}"),
