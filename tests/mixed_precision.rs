@@ -21,7 +21,7 @@ use support::*;
 const RATE: f64 = 3e-2;
 
 fn device() -> Device {
-    Device::flex().autodiff()
+    support::device().autodiff()
 }
 
 /// Trains, and keeps each step's numbers.
@@ -71,6 +71,9 @@ fn follows(found: &[StepNumbers], expected: &[StepNumbers], tolerance: f64) {
 /// The numbers of the table in the documentation of `Amp`.
 #[test]
 fn bytes_per_parameter_are_those_of_the_documentation() {
+    if !has_bf16() {
+        return;
+    }
     let rows = Rows::ragged(16);
     let bytes = |amp: Amp| {
         let Report { parameters, master_bytes, replica_bytes, gradient_bytes, optimizer_bytes, .. } =
@@ -233,6 +236,9 @@ fn an_overflow_at_the_minimum_scale_ends_the_run_with_advice() {
 
 #[test]
 fn pure_bf16_accumulated_and_clipped_trains_in_half_the_bytes() {
+    if !has_bf16() {
+        return;
+    }
     let rows = Rows::ragged(32);
     for accumulate in [Accumulate(4).held_in(FloatDType::F32), Accumulate(4).held_in(FloatDType::BF16)] {
         let trainer = Trainer::new().with(Amp::pure_bf16()).with(accumulate).with(Clip::norm(1.0)).epochs(20);
@@ -253,8 +259,11 @@ fn pure_bf16_accumulated_and_clipped_trains_in_half_the_bytes() {
 /// What the documentation of `Amp::pure_bf16` says.
 #[test]
 fn the_price_of_pure_bf16_is_small_updates_and_a_second_moment_that_never_falls() {
+    if !has_bf16() {
+        return;
+    }
     let values: Vec<f32> = (0..128).map(|i| 1.0 + i as f32 / 128.0).collect(); // all of 1 to 2 in bf16
-    let weights = || Tensor::<1>::from_data(values.as_slice(), &Device::flex()).cast(FloatDType::BF16);
+    let weights = || Tensor::<1>::from_data(values.as_slice(), &support::device()).cast(FloatDType::BF16);
     let same = |changed: Tensor<1>| changed.into_data() == weights().into_data();
     let update = 0.99 * 2f64.powi(-9);
     assert!(same(weights() - weights() * update) && same(weights() + weights() * update));
@@ -275,6 +284,9 @@ fn train_gpt(amp: Option<Amp>, tied: bool) -> (Trained<Gpt>, Vec<StepNumbers>) {
 
 #[test]
 fn what_is_kept_in_f32_has_no_replica_and_the_model_casts_at_its_boundary() {
+    if !has_bf16() {
+        return;
+    }
     for tied in [false, true] {
         let model = gpt(tied);
         let (_, plain) = train_gpt(None, tied);
@@ -325,6 +337,9 @@ fn size(model: &Gpt, path: &str) -> usize {
 
 #[test]
 fn a_path_that_means_nothing_is_refused_with_the_nearest() {
+    if !has_bf16() {
+        return;
+    }
     let amp = Amp::bf16().keep_f32(Keep::path("block.0.norm"));
     let data = Data::new(Rows::ragged(4));
     let error = fit(Trainer::new().with(amp), gpt(true), adamw(), RATE, data).0.unwrap_err().to_string();
@@ -335,12 +350,15 @@ fn a_path_that_means_nothing_is_refused_with_the_nearest() {
 fn mean_loss(model: &Bigram, rows: &Rows) -> f64 {
     let batch = rows.batch(0, 0..rows.0.len()).unwrap();
     let items = batch.items();
-    let Loss { sum, .. } = model.loss(batch, &Pass::evaluate(&Device::flex()));
+    let Loss { sum, .. } = model.loss(batch, &Pass::evaluate(&support::device()));
     sum.into_scalar::<f64>() / items as f64
 }
 
 #[test]
 fn evaluation_reads_the_replica_unless_told_otherwise() {
+    if !has_bf16() {
+        return;
+    }
     let rows = Rows::ragged(37);
     let run = |amp: Option<Amp>| {
         let data = Data::new(rows.clone()).valid(rows.clone()).micro_batch(37);
@@ -413,6 +431,9 @@ fn own(amp: Option<Amp>, forgets: usize) -> (Result<Trained<Own>, TrainError>, u
 
 #[test]
 fn a_model_that_mixes_dtypes_is_refused_by_parameter_and_operation() {
+    if !has_bf16() {
+        return;
+    }
     for (amp, forgets, parts) in [
         (Amp::bf16().keep_f32(Keep::norms()), 0, ["`norm.gamma`, in f32", "`layer_norm` failed", "in bf16"]),
         (
@@ -433,6 +454,9 @@ fn a_model_that_mixes_dtypes_is_refused_by_parameter_and_operation() {
 
 #[test]
 fn the_trial_is_one_more_pass_and_only_where_something_is_cast() {
+    if !has_bf16() {
+        return;
+    }
     for (amp, calls) in [(None, 3), (Some(Amp::f32()), 3), (Some(Amp::bf16()), 4)] {
         let (result, found) = own(amp, 0);
         assert_eq!((result.unwrap().report.steps, found), (3, calls));
@@ -442,6 +466,9 @@ fn the_trial_is_one_more_pass_and_only_where_something_is_cast() {
 
 #[test]
 fn a_model_that_cannot_be_evaluated_in_a_dtype_is_refused_before_the_run() {
+    if !has_bf16() {
+        return;
+    }
     let model = Own::new(FORGETS_FACTOR);
     let data = Data::new(Rows::ragged(8)).valid(Rows::ragged(8)).micro_batch(2);
     let trainer = Trainer::new().with(Amp::f32().evaluate_in(FloatDType::BF16)).steps(3);

@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_model_at_rest_drops_nothing_and_the_one_it_was_cloned_from_still_does() {
-        let device = Device::flex().autodiff();
+        let device = crate::testing::device().autodiff();
         let dropout: Dropout = DropoutConfig::new(0.5).init();
         let x = Tensor::<1>::ones([64], &device);
         let rest = at_rest(dropout.clone());

@@ -58,7 +58,7 @@ fn message(panic: &(dyn Any + Send)) -> String {
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::{Device, FloatDType, Tensor};
+    use burn::tensor::{FloatDType, Tensor};
 
     use super::*;
 
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn the_operation_of_a_panic_is_found() {
-        let device = Device::flex();
+        let device = crate::testing::device();
         let failed = caught(|| {
             let half = Tensor::<1>::ones([2], &device).cast(FloatDType::F16);
             let _ = half * Tensor::<1>::ones([2], &device);

@@ -72,13 +72,12 @@ impl Reparameterization for Note {
 #[cfg(test)]
 mod tests {
     use burn::nn::{Linear, LinearConfig};
-    use burn::tensor::Device;
 
     use super::*;
 
     #[test]
     fn the_last_layer_is_suspected_and_in_it_what_is_in_another_dtype() {
-        let device = Device::flex();
+        let device = crate::testing::device();
         let layers: Vec<Linear> = (0..2).map(|_| LinearConfig::new(2, 2).init(&device)).collect();
         let reads = Reads::default();
         assert_eq!(reads.suspect(FloatDType::F32), None);

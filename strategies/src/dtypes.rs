@@ -61,10 +61,11 @@ impl<F: Fn(ParamId) -> FloatDType> ParamMap for Cast<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing;
 
     #[test]
     fn a_dtype_that_the_device_lacks_is_answered_with_those_it_has() {
-        let device = Device::flex();
+        let device = testing::device();
         assert_eq!(supported_floats(&device), ["f64", "f32", "bf16", "f16"]);
         assert_eq!(require_dtype("Amp", &device, FloatDType::BF16), Ok(()));
         let error = require_dtype("Amp", &device, FloatDType::Flex32).unwrap_err().to_string();

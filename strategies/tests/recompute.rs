@@ -74,8 +74,12 @@ fn waves(count: usize, phase: f64, device: &Device) -> Tensor<1> {
     Tensor::from_data(TensorData::new(values, [count]), device)
 }
 
+/// The device that `BURN_DEVICE` names; the CPU where it is not set.
 fn device() -> Device {
-    Device::flex().autodiff()
+    match std::env::var("BURN_DEVICE").as_deref() {
+        Err(_) | Ok("cpu") => Device::flex().autodiff(),
+        Ok(_) => Device::default().autodiff(),
+    }
 }
 
 fn input(rows: usize, device: &Device) -> Tensor<2> {
@@ -379,9 +383,13 @@ fn warm_model(blocks: usize) -> Model {
 /// Bytes that a forward pass leaves allocated for its backward pass.
 fn held(model: &Model, rows: usize, pass: &Pass) -> usize {
     let x = input(rows, &device());
-    let before = Usage::of_process().unwrap().live;
+    let live = || {
+        device().sync().unwrap();
+        Usage::of(&device()).unwrap().live
+    };
+    let before = live();
     let loss = model.forward(x, pass).sum();
-    let held = Usage::of_process().unwrap().live - before;
+    let held = live() - before;
     loss.backward();
     pass.check().unwrap();
     held

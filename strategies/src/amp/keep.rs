@@ -134,9 +134,9 @@ fn types(paths: &Paths) -> String {
 mod tests {
     use burn::module::Module;
     use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
-    use burn::tensor::Device;
 
     use super::*;
+    use crate::testing;
 
     #[derive(Module, Debug)]
     struct Block {
@@ -153,7 +153,7 @@ mod tests {
     }
 
     fn model(head: bool) -> Model {
-        let device = Device::flex();
+        let device = testing::device();
         let linear = || LinearConfig::new(2, 2).init(&device);
         let block =
             || Block { norm: LayerNormConfig::new(2).init(&device), head: linear(), output: linear() };
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn what_means_nothing_is_told_with_what_there_is() {
-        let paths = Paths::of(&vec![LinearConfig::new(2, 2).init(&Device::flex())]);
+        let paths = Paths::of(&vec![LinearConfig::new(2, 2).init(&testing::device())]);
         let message = |keep: Keep| keep.resolve(&paths).unwrap_err().to_string();
         let norms = message(Keep::norms());
         assert!(norms.contains("no norms") && norms.contains("`0.weight` of Linear"), "{norms}");

@@ -116,10 +116,10 @@ mod tests {
     use burn::tensor::{DType, Device};
 
     use super::*;
-    use crate::{Accumulate, Amp, Clip, Keep, LossScale, Setup, SkipReason, Stack, Strategy};
+    use crate::{Accumulate, Amp, Clip, Keep, LossScale, Setup, SkipReason, Stack, Strategy, testing};
 
     fn start(amp: Amp) -> (Linear, Device, Mixing) {
-        let device = Device::flex().autodiff();
+        let device = testing::device().autodiff();
         let model = LinearConfig::new(3, 2).init(&device);
         let amp = amp.start(&mut Setup::new(&model, &device)).unwrap();
         (model, device, amp)
@@ -139,13 +139,16 @@ mod tests {
     ) -> GradientsParams {
         let mut params = GradientsParams::new();
         let scaled = f64::from(value) * stage.loss_scale().unwrap_or(1.0);
-        let grad = Tensor::<2>::full([3, 2], scaled, &Device::flex()).cast(dtype);
+        let grad = Tensor::<2>::full([3, 2], scaled, &testing::device()).cast(dtype);
         params.register(model.weight.id, grad);
         params
     }
 
     #[test]
     fn gradients_of_the_replica_arrive_in_f32_under_the_same_ids() {
+        if !testing::has_bf16() {
+            return;
+        }
         let (model, device, mut amp) = start(Amp::bf16());
         let replica = amp.publish(model.clone());
         let x = Tensor::<2>::ones([4, 3], &device).cast(FloatDType::BF16);
@@ -160,6 +163,9 @@ mod tests {
 
     #[test]
     fn publishing_leaves_the_master_as_it_was_and_rounds_to_nearest() {
+        if !testing::has_bf16() {
+            return;
+        }
         let (model, _, mut amp) = start(Amp::bf16());
         let before = model.weight.val().into_data();
         let replica = amp.publish(model.clone());
@@ -174,6 +180,9 @@ mod tests {
 
     #[test]
     fn each_mode_has_its_dtypes_of_master_and_replica() {
+        if !testing::has_bf16() {
+            return;
+        }
         use DType::{BF16, F16, F32};
         for (amp, master, replica, evaluator) in [
             (Amp::bf16(), F32, BF16, BF16),
@@ -196,6 +205,9 @@ mod tests {
 
     #[test]
     fn a_master_in_half_precision_becomes_f32() {
+        if !testing::has_bf16() {
+            return;
+        }
         let (model, _, mut amp) = start(Amp::bf16());
         let half = amp.publish(model);
         assert_eq!(amp.own(half).weight.val().dtype(), DType::F32);
@@ -203,6 +215,9 @@ mod tests {
 
     #[test]
     fn what_is_kept_stays_in_f32_everywhere() {
+        if !testing::has_bf16() {
+            return;
+        }
         for amp in [Amp::bf16(), Amp::f16(), Amp::pure_bf16()] {
             let (model, _, mut stage) = start(amp.keep_f32(Keep::path("bias")));
             let replica = {
@@ -235,7 +250,7 @@ mod tests {
 
     #[test]
     fn accumulating_before_or_after_gives_the_same_unscaled_sum_and_norm() {
-        let device = Device::flex().autodiff();
+        let device = testing::device().autodiff();
         let model: Linear = LinearConfig::new(3, 2).init(&device);
         let run = |strategy: &dyn Fn() -> Box<dyn Stage<Linear>>| {
             let mut stage = strategy();
@@ -265,7 +280,10 @@ mod tests {
 
     #[test]
     fn a_pure_gradient_stays_in_bf16_and_clips_there() {
-        let device = Device::flex().autodiff();
+        if !testing::has_bf16() {
+            return;
+        }
+        let device = testing::device().autodiff();
         let model: Linear = LinearConfig::new(3, 2).init(&device);
         let recipe = Stack::new(Amp::pure_bf16(), Clip::norm(1.0));
         let mut stage = recipe.start(&mut Setup::new(&model, &device)).unwrap();

@@ -145,13 +145,13 @@ pub(super) fn join<const D: usize>(
 
 #[cfg(all(test, feature = "flex"))]
 mod tests {
-    use burn::tensor::Device;
 
     use super::*;
+    use crate::testing;
 
     #[test]
     fn a_graft_replaces_the_derivative() {
-        let device = Device::flex().autodiff();
+        let device = testing::device().autodiff();
         let x = Tensor::<1>::from_data([1.0, 2.0], &device).require_grad();
         let value = Tensor::<2>::from_data([[5.0], [7.0]], &device);
         let y = graft(x.clone() * 2.0, value, |grad| grad.reshape([2]) * 10.0);
@@ -161,10 +161,11 @@ mod tests {
 
     #[test]
     fn a_join_adds_an_input_without_computing() {
-        let device = Device::flex().autodiff();
+        let device = testing::device().autodiff();
         let leaf = || Tensor::<1>::from_data([1.0], &device).require_grad();
         let (token, input) = (leaf(), leaf());
-        let joined = join(token.clone(), input.clone(), || Some(Tensor::from_data([4.0], &Device::flex())));
+        let joined =
+            join(token.clone(), input.clone(), || Some(Tensor::from_data([4.0], &testing::device())));
         let grads = (joined * 3.0).backward();
         let read = |leaf: &Tensor<1>| leaf.grad(&grads).unwrap().into_scalar::<f32>();
         assert_eq!((read(&token), read(&input)), (3.0, 4.0));
