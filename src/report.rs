@@ -45,7 +45,8 @@ pub struct Report {
     /// Bytes of the optimizer's state.
     pub optimizer_bytes: usize,
     /// The most bytes that a forward and backward pass of any step had in use beyond those in use
-    /// before it, 0 where nothing counts them.
+    /// before it and beyond the parameters' gradients of recomputed segments, 0 where nothing counts
+    /// them.
     pub activation_bytes: usize,
     /// The most bytes in use in any step, 0 where nothing counts them.
     pub peak_bytes: usize,

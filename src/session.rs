@@ -12,6 +12,7 @@ use firebrick_strategies::{
 
 use crate::accounting::{FirstUpdate, ParameterBytes, tensor_bytes};
 use crate::feed::{MicroBatch, Window};
+use crate::memory::Beyond;
 use crate::step::Step;
 use crate::{Loss, Objective, Schedule, TrainError};
 
@@ -152,7 +153,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
     {
         let replica = self.weights.pair().1;
         let expected = batch.items();
-        let before = step.before_pass(self.device());
+        let activations = Beyond::begin(self.device());
         let Loss { sum, items } = replica.loss(batch, &self.pass.drawing(draws));
         let loss = checked(sum, items, expected)? / window as f64;
         step.add_loss(loss.clone().inner());
@@ -164,7 +165,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         let grads = scaled.backward();
         // Before they are used: a segment that was run again may have told of itself.
         self.pass.check()?;
-        step.after_pass(before, self.device());
+        step.add_activations(activations.end(self.device()));
         Ok(GradientsParams::from_grads(grads, replica))
     }
 

@@ -5,7 +5,7 @@ use firebrick_strategies::Settled;
 use serde::Serialize;
 
 use crate::accounting::ParameterBytes;
-use crate::memory::{Usage, reset_peak};
+use crate::memory::Usage;
 
 /// A step whose numbers may still be on the device. Reading them makes the device finish the step,
 /// so the loop reads them after it has handed over the next one.
@@ -65,7 +65,8 @@ pub struct StepNumbers {
     /// them.
     pub optimizer_bytes: usize,
     /// The most bytes that a forward and backward pass of this step had in use beyond those in use
-    /// before it: activations, and such gradients as were there by then.
+    /// before it, and beyond the parameters' gradients of recomputed segments: activations and their
+    /// gradients.
     pub activation_bytes: usize,
     /// The most bytes in use so far.
     pub peak_bytes: usize,
@@ -105,18 +106,9 @@ impl Step {
         self.memory = Some(Usage { peak, ..now });
     }
 
-    /// Starts a forward and backward pass: returns the bytes in use before it.
-    pub fn before_pass(&mut self, device: &Device) -> usize {
-        self.sample_memory(device);
-        reset_peak();
-        self.memory.map_or(0, |memory| memory.live)
-    }
-
-    /// Ends a forward and backward pass that began with so many bytes in use.
-    pub fn after_pass(&mut self, before: usize, device: &Device) {
-        let most = Usage::of(device).map_or(0, |usage| usage.peak);
-        self.activations = self.activations.max(most.saturating_sub(before));
-        self.sample_memory(device);
+    /// A forward and backward pass is over, for which so many bytes were in use.
+    pub fn add_activations(&mut self, bytes: usize) {
+        self.activations = self.activations.max(bytes);
     }
 
     /// Waits for the device and reads the numbers.

@@ -8,9 +8,18 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use burn::tensor::Device;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
+/// The most live bytes since the last [`Beyond`] was read.
 static PEAK: AtomicUsize = AtomicUsize::new(0);
-/// The highest look at a device's pool.
-static HIGHEST_LOOK: AtomicUsize = AtomicUsize::new(0);
+/// The most before that, since the last [`reset_peak`].
+static EARLIER_PEAK: AtomicUsize = AtomicUsize::new(0);
+/// The highest look at a device's pool since the last [`Beyond`] was read.
+static LOOK: AtomicUsize = AtomicUsize::new(0);
+/// The highest look before that, since the last [`reset_peak`].
+static EARLIER_LOOK: AtomicUsize = AtomicUsize::new(0);
+/// Bytes of parameters' gradients that recomputed segments have left in this backward pass.
+static GRADIENTS: AtomicUsize = AtomicUsize::new(0);
+/// The most bytes beyond those gradients, in the parts of the pass that are over.
+static MOST_BEYOND: AtomicUsize = AtomicUsize::new(0);
 
 /// The system's allocator, counting the bytes that are live and the most that ever were.
 ///
@@ -85,7 +94,7 @@ pub struct Usage {
 impl Usage {
     /// The process's heap, where [`Counting`] is installed.
     pub fn of_process() -> Option<Self> {
-        let peak = PEAK.load(Relaxed);
+        let peak = PEAK.load(Relaxed).max(EARLIER_PEAK.load(Relaxed));
         let live = LIVE.load(Relaxed);
         (peak > 0).then_some(Self { live, peak })
     }
@@ -96,7 +105,7 @@ impl Usage {
         match device.memory_pool_usage() {
             Some(pool) => {
                 let live = usize::try_from(pool.bytes_in_use).unwrap_or(usize::MAX);
-                let peak = HIGHEST_LOOK.fetch_max(live, Relaxed).max(live);
+                let peak = LOOK.fetch_max(live, Relaxed).max(live).max(EARLIER_LOOK.load(Relaxed));
                 Some(Self { live, peak })
             }
             None => Self::of_process(),
@@ -115,32 +124,57 @@ pub fn of_machine() -> Option<u64> {
 /// Forgets the peak: it starts again from what is live now.
 pub fn reset_peak() {
     PEAK.store(LIVE.load(Relaxed), Relaxed);
-    HIGHEST_LOOK.store(0, Relaxed);
+    for peak in [&EARLIER_PEAK, &LOOK, &EARLIER_LOOK] {
+        peak.store(0, Relaxed);
+    }
 }
 
-#[cfg(test)]
-mod tests {
-    use burn::tensor::Tensor;
+/// Measures a forward and backward pass: the most bytes in use beyond those in use before it and
+/// beyond the parameters' gradients that it leaves.
+///
+/// Of the gradients it knows those of recomputed segments, each from when it is there: they grow
+/// while the activations shrink. It measures the process, so two at once disturb each other.
+#[derive(Debug)]
+pub struct Beyond {
+    before: usize,
+}
 
-    use super::*;
-    use crate::testing;
+impl Beyond {
+    /// A pass begins.
+    pub fn begin(device: &Device) -> Self {
+        let before = Usage::of(device).map_or(0, |usage| usage.live);
+        take_peak(device);
+        GRADIENTS.store(0, Relaxed);
+        MOST_BEYOND.store(0, Relaxed);
+        Self { before }
+    }
 
-    #[test]
-    fn a_device_with_a_pool_counts_its_tensors_in_it() {
-        let device = testing::device();
-        if device.memory_pool_usage().is_none() {
-            // No allocator counts in this test program, so that nothing is known of the CPU.
-            assert_eq!((Usage::of(&device), Usage::of_process()), (None, None));
-            return;
+    /// A recomputed segment has left gradients of so many bytes.
+    pub(crate) fn left(gradients: usize, device: &Device) {
+        let beyond = take_peak(device).saturating_sub(GRADIENTS.fetch_add(gradients, Relaxed));
+        MOST_BEYOND.fetch_max(beyond, Relaxed);
+    }
+
+    /// The pass is over.
+    pub fn end(self, device: &Device) -> usize {
+        Self::left(0, device);
+        MOST_BEYOND.load(Relaxed).saturating_sub(self.before)
+    }
+}
+
+/// The peak since the last call, after which it starts again from what is live.
+fn take_peak(device: &Device) -> usize {
+    match device.memory_pool_usage() {
+        Some(_) => {
+            Usage::of(device);
+            let look = LOOK.swap(0, Relaxed);
+            EARLIER_LOOK.fetch_max(look, Relaxed);
+            look
         }
-        // Far more than other tests use at the same time.
-        let bytes = 256 << 20;
-        let before = Usage::of(&device).unwrap().live;
-        let tensor = Tensor::<1>::zeros([bytes / 4], &device);
-        device.sync().unwrap();
-        assert!(Usage::of(&device).unwrap().live > before + bytes / 2);
-        drop(tensor);
-        device.sync().unwrap();
-        assert!(Usage::of(&device).unwrap().live < before + bytes / 2);
+        None => {
+            let peak = PEAK.swap(LIVE.load(Relaxed), Relaxed);
+            EARLIER_PEAK.fetch_max(peak, Relaxed);
+            peak
+        }
     }
 }

@@ -10,7 +10,7 @@ use burn::tensor::{Device, FloatDType, Tensor};
 use super::budget::{Budget, Cost};
 use super::replay::bytes_of;
 use super::{Bundle, TensorMap};
-use crate::memory::Usage;
+use crate::memory::{Beyond, Usage};
 use crate::{Paths, StrategyError};
 
 /// What strategies have decided about the segments of a model, and what has become known of them.
@@ -53,6 +53,7 @@ pub(crate) struct Segment {
     plan: Arc<SegmentPlan>,
     id: u64,
     name: String,
+    outermost: bool,
 }
 
 impl Which {
@@ -127,7 +128,12 @@ impl SegmentPlan {
             }
         };
         let name = || path().map_or_else(|| format!("number {}", met.index), str::to_string);
-        is_recomputed.then(|| Segment { plan: self.clone(), id: met.id, name: name() })
+        is_recomputed.then(|| Segment {
+            plan: self.clone(),
+            id: met.id,
+            name: name(),
+            outermost: met.outermost,
+        })
     }
 }
 
@@ -139,6 +145,14 @@ impl Segment {
     /// Where its inputs wait for the backward pass, if not where they are.
     pub fn host(&self) -> Option<&Device> {
         self.plan.host.as_ref()
+    }
+
+    /// Its parameters' gradients are found, so many bytes. Those of a segment in another one are
+    /// found again by that one.
+    pub fn leaves(&self, gradients: usize, device: &Device) {
+        if self.outermost {
+            Beyond::left(gradients, device);
+        }
     }
 
     /// Its result carries a gradient of something that it was not given.

@@ -16,7 +16,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use burn::backend::DispatchTensor;
+use burn::backend::{DispatchTensor, TensorMetadata};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Bool, Device, Gradients, Int, Tensor};
 
@@ -182,13 +182,16 @@ where
             return Found { inputs: vec![None; inputs.len()], parameters: HashMap::new() };
         };
         let mut grads = root.backward();
-        Found {
+        let found = Found {
             inputs: inputs.into_iter().map(|leaf| leaf.and_then(|leaf| leaf(&mut grads))).collect(),
             parameters: parameters
                 .into_iter()
                 .filter_map(|(id, leaf)| Some((id, leaf(&mut grads)?)))
                 .collect(),
-        }
+        };
+        let bytes = |grad: &DispatchTensor| grad.shape().num_elements() * grad.dtype().size();
+        segment.leaves(found.parameters.values().map(bytes).sum(), pass.device());
+        found
     }
 }
 
