@@ -8,6 +8,7 @@ mod error;
 mod launch;
 mod load;
 mod parse;
+mod recompute_config;
 mod ron_path;
 mod ron_scan;
 mod task_config;
@@ -16,7 +17,7 @@ mod tokenize;
 use std::path::PathBuf;
 
 use firebrick_datasets::Amount;
-use firebrick_strategies::{Accumulate, Clip, Recompute, Setup, Stage, Strategy, StrategyError};
+use firebrick_strategies::{Accumulate, Clip, Setup, Stage, Strategy, StrategyError};
 use serde::{Deserialize, Serialize};
 
 use crate::Schedule;
@@ -28,6 +29,7 @@ pub use data_run::DataRun;
 pub use error::RunError;
 pub use launch::{Launched, Parts};
 pub use load::{Loaded, TaskData};
+pub use recompute_config::RecomputeConfig;
 pub use task_config::{LabelKind, Rows, TaskConfig};
 pub use tokenize::Tokenized;
 
@@ -179,28 +181,6 @@ pub enum StrategyConfig {
     Recompute(RecomputeConfig),
 }
 
-/// What is recomputed: one of `Recompute(every: 1)`, `Recompute(paths: ["blocks.0"])`,
-/// `Recompute(within: 500000000)` and `Recompute(elementwise: true)`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RecomputeConfig {
-    /// The first block of every so many: 1 for all.
-    #[serde(default)]
-    pub every: Option<usize>,
-    /// The blocks at these paths, in which `*` stands for any characters.
-    #[serde(default)]
-    pub paths: Option<Vec<String>>,
-    /// As few blocks as let all hold at most so many bytes.
-    #[serde(default)]
-    pub within: Option<usize>,
-    /// The operations between matrix products, by Burn's own scheme.
-    #[serde(default)]
-    pub elementwise: bool,
-    /// Whether the inputs of recomputed blocks wait in the host's memory. Default: no.
-    #[serde(default)]
-    pub offloaded: bool,
-}
-
 /// What is bounded: `Clip(norm: 1.0)` or `Clip(value: 0.5)`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -273,26 +253,6 @@ impl<M: burn::module::Module + 'static> Strategy<M> for StrategyConfig {
             Self::Clip(clip) => Box::new(clip.recipe().start(setup)?),
             Self::Recompute(recompute) => Box::new(recompute.recipe().start(setup)?),
         })
-    }
-}
-
-impl RecomputeConfig {
-    /// How many ways of choosing are given; that it is one, has been checked.
-    fn choices(&self) -> usize {
-        [self.every.is_some(), self.paths.is_some(), self.within.is_some(), self.elementwise]
-            .into_iter()
-            .filter(|is_given| *is_given)
-            .count()
-    }
-
-    fn recipe(&self) -> Recompute {
-        let recipe = match (self.every, &self.paths, self.within) {
-            (Some(count), ..) => Recompute::every(count),
-            (_, Some(paths), _) => Recompute::paths(paths.clone()),
-            (.., Some(bytes)) => Recompute::within(bytes),
-            _ => Recompute::elementwise(),
-        };
-        if self.offloaded { recipe.offloaded() } else { recipe }
     }
 }
 
