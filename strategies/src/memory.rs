@@ -178,3 +178,32 @@ fn take_peak(device: &Device) -> usize {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Tensor;
+
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn a_device_with_a_pool_counts_its_tensors_in_it() {
+        let device = testing::device();
+        if device.memory_pool_usage().is_none() {
+            // No allocator counts in this test program, so that nothing is known of the CPU.
+            assert_eq!((Usage::of(&device), Usage::of_process()), (None, None));
+            return;
+        }
+        // Far more than other tests use at the same time.
+        let bytes = 64 << 20;
+        let before = Usage::of(&device).unwrap().live;
+        let tensor = Tensor::<1>::zeros([bytes / 4], &device);
+        device.sync().unwrap();
+        let with = Usage::of(&device).unwrap().live;
+        assert!(with > before + bytes / 2, "{before} {with}");
+        drop(tensor);
+        device.sync().unwrap();
+        let after = Usage::of(&device).unwrap().live;
+        assert!(after < before + bytes / 2, "{before} {after}");
+    }
+}
