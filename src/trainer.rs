@@ -56,6 +56,10 @@ use crate::{Data, Objective, Schedule, TrainError};
 /// | `Accumulate(8)` | 12Ψ | 4Ψ held over the window, and 4Ψ from each backward pass |
 /// | `Amp::bf16()` | 14Ψ: 4 master, 2 replica, 8 moments | 2Ψ from the backward pass become 4Ψ |
 /// | `Amp::bf16()`, `Accumulate(8)` | 14Ψ | 4Ψ held over the window, and 2Ψ from each backward pass |
+/// | `Amp::pure_bf16()` | 6Ψ: 2 weights, 4 moments | 2Ψ of bf16 gradients |
+///
+/// [`Recompute`](crate::Recompute) meets no gradient, so it may stand anywhere: it acts on the activations of a
+/// step, which the model's batch determines and Ψ does not.
 ///
 /// An order that would give a wrong number is an error of [`fit`](Self::fit), with the fix in it:
 ///

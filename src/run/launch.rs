@@ -12,7 +12,7 @@ use firebrick_strategies::{Setup, Strategy};
 
 use super::{DataRun, Loaded, ModelConfig, OptimizerConfig, Run, RunError, TaskConfig, TaskData};
 use crate::console::tell;
-use crate::models::{Gpt, GptConfig, Sampler};
+use crate::models::{Gpt, Sampler};
 use crate::output::Output;
 use crate::{Data, Report, Show, TrainError, Trainer, device, memory};
 
@@ -120,10 +120,6 @@ impl Run {
         };
         let context = longest_row.unwrap_or(2).saturating_sub(1).max(1);
         self.require_memory(&tokenizer, context, &device_name)?;
-        // What names parameters, on a small model of the same paths.
-        let ModelConfig::Gpt(config) = &self.model;
-        let small = GptConfig { width: config.heads, ..config.clone() }.init(1, 1, &device);
-        self.composed().start(&mut Setup::new(&small, &device))?;
         Ok(Parts { device, device_name, prompt, context, data, tokenizer })
     }
 

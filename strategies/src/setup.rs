@@ -18,7 +18,6 @@ pub struct Setup<'a, M> {
     window: Option<usize>,
     replica: Option<FloatDType>,
     evaluation: Option<FloatDType>,
-    stand_in: bool,
     whole_window: Option<&'static str>,
     segments: SegmentPlan,
 }
@@ -35,21 +34,9 @@ impl<'a, M> Setup<'a, M> {
             window: None,
             replica: None,
             evaluation: None,
-            stand_in: false,
             whole_window: None,
             segments: SegmentPlan::of(model),
         }
-    }
-
-    /// The model only stands in for one that is not there yet: settings and orders are checked, and
-    /// nothing that is about its parameters.
-    pub fn stand_in(self) -> Self {
-        Self { stand_in: true, ..self }
-    }
-
-    /// Whether the model only stands in for another.
-    pub fn is_stand_in(&self) -> bool {
-        self.stand_in
     }
 
     /// The model as the user gave it.

@@ -7,13 +7,11 @@ mod keep;
 mod loss_scale;
 mod mixing;
 
-use std::collections::HashSet;
-
 use burn::module::Module;
 use burn::tensor::FloatDType;
 
 use crate::dtypes::require_dtype;
-use crate::{Paths, Setup, Strategy, StrategyError};
+use crate::{Setup, Strategy, StrategyError};
 
 pub use keep::Keep;
 pub use loss_scale::LossScale;
@@ -168,10 +166,7 @@ impl<M: Module> Strategy<M> for Amp {
             require_dtype(NAME, setup.device(), dtype)?;
         }
         let scaler = self.scale.map(LossScale::start).transpose()?;
-        let kept = match setup.is_stand_in() {
-            true => HashSet::new(),
-            false => self.keep.resolve(&Paths::of(setup.model()))?,
-        };
+        let kept = self.keep.resolve(setup.segments().paths())?;
         setup.cast_replica(NAME, self.dtype)?;
         setup.evaluate_in(evaluation);
         Ok(Mixing { dtype: self.dtype, master: self.master, evaluation, kept, scaler })
@@ -223,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_must_be_there_unless_the_model_only_stands_in() {
+    fn what_is_kept_must_be_there() {
         if !testing::has_bf16() {
             return;
         }
@@ -231,7 +226,6 @@ mod tests {
         let model = LinearConfig::new(3, 2).init(&device);
         let amp = Amp::bf16().keep_f32(Keep::norms());
         assert!(amp.start(&mut Setup::new(&model, &device)).is_err());
-        assert!(amp.start(&mut Setup::new(&model, &device).stand_in()).is_ok());
     }
 
     #[test]

@@ -1,0 +1,62 @@
+//! Memory by its parts, as the trainer measures it. One test: the allocator counts the process.
+
+mod support;
+
+use burn::optim::AdamWConfig;
+use firebrick::memory::Counting;
+use firebrick::models::GptConfig;
+use firebrick::{Amp, Data, Recompute, Report, Schedule, StepNumbers, Trainer};
+use support::*;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const ROWS: usize = 4;
+const LENGTH: usize = 128;
+const WIDTH: usize = 64;
+/// Bytes of a block's input.
+const INPUT: usize = ROWS * LENGTH * WIDTH * 4;
+/// Bytes that Burn's graph takes for itself, at most, of each block.
+const GRAPH: usize = 128 * 1024;
+
+fn run(layers: usize, amp: Option<Amp>, recompute: Option<Recompute>) -> (Report, StepNumbers) {
+    let config = GptConfig { layers, heads: 4, width: WIDTH, dropout: 0.1, bias: true, tied: true };
+    let model = config.init(VOCABULARY, LENGTH, &device().autodiff());
+    // A row predicts all of its tokens but the first.
+    let row = |i: usize| (0..=LENGTH).map(|j| ((i * 7 + j * j * 3 + j) % 10) as u32).collect();
+    let data = Data::new(Rows((0..4 * ROWS).map(row).collect())).micro_batch(ROWS);
+    let trainer = Trainer::new().with(amp).with(recompute).steps(4);
+    let optimizer = AdamWConfig::new().init();
+    let trained = trainer.fit(model, optimizer, Schedule::constant(1e-3), data).unwrap();
+    (trained.report, trained.last_step)
+}
+
+#[test]
+fn each_part_is_what_it_should_be() {
+    // The first run of a process allocates for the process.
+    run(2, None, None);
+
+    let (report, step) = run(12, None, None);
+    let parameters = report.parameters;
+    assert_eq!(step.parameter_bytes, 4 * parameters);
+    assert_eq!(step.gradient_bytes, 4 * parameters);
+    assert_eq!(report.optimizer_bytes, 8 * parameters);
+    // Measured by what the first update left, and so beside what else happened meanwhile.
+    let measured = step.optimizer_bytes as f64 / report.optimizer_bytes as f64;
+    assert!((0.9..1.25).contains(&measured), "{measured}");
+    assert!(step.peak_bytes > step.parameter_bytes + step.optimizer_bytes + step.activation_bytes * 9 / 10);
+
+    // Of each block its input remains, and one block at a time is computed again.
+    let (recomputed, _) = run(12, None, Some(Recompute::every_block()));
+    let [all, inputs] = [&report, &recomputed].map(|report| report.activation_bytes);
+    assert!(all > 4 * inputs, "{all} {inputs}");
+    let (deeper, _) = run(24, None, Some(Recompute::every_block()));
+    let grown = deeper.activation_bytes.saturating_sub(inputs);
+    assert!(grown < 12 * (INPUT + GRAPH), "{grown} for 12 blocks with inputs of {INPUT}");
+
+    // Activations in half the bytes, but for those of softmax and norms.
+    let (half, step) = run(12, Some(Amp::f16()), None);
+    assert_eq!(step.parameter_bytes, 6 * parameters);
+    let share = half.activation_bytes as f64 / all as f64;
+    assert!((0.5..0.8).contains(&share), "{share}");
+}
