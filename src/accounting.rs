@@ -6,7 +6,9 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{DType, Device, Tensor};
 
-use crate::memory::Usage;
+use firebrick_strategies::Paths;
+
+use crate::memory::in_use;
 
 /// Bytes between two steps, each distinct tensor counted once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,6 +47,19 @@ impl ParameterBytes {
     }
 }
 
+/// The path and dtype of each float parameter and running state.
+pub(crate) fn dtypes<M: Module>(model: &M) -> Vec<(String, DType)> {
+    struct Dtypes(Vec<DType>);
+    impl ModuleVisitor for Dtypes {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.push(param.base().dtype());
+        }
+    }
+    let mut dtypes = Dtypes(Vec::new());
+    model.visit(&mut dtypes);
+    Paths::of(model).places().iter().map(|place| place.path.clone()).zip(dtypes.0).collect()
+}
+
 /// Measures what an optimizer keeps, by what its first update leaves in use: its state cannot be
 /// counted without copying it.
 pub(crate) struct FirstUpdate {
@@ -53,9 +68,9 @@ pub(crate) struct FirstUpdate {
 }
 
 impl FirstUpdate {
-    /// Before an update; only the first is measured.
-    pub fn begins(bytes: ParameterBytes, device: &Device) -> Self {
-        let before = if bytes.optimizer == 0 { in_use(device) } else { None };
+    /// Before an update, of which only the first is measured.
+    pub fn begins(is_first: bool, bytes: ParameterBytes, device: &Device) -> Self {
+        let before = if is_first { in_use(device) } else { None };
         Self { bytes, before }
     }
 
@@ -69,12 +84,6 @@ impl FirstUpdate {
             _ => self.bytes.optimizer,
         }
     }
-}
-
-fn in_use(device: &Device) -> Option<usize> {
-    // What a device has yet to do may still allocate.
-    device.sync().ok()?;
-    Usage::of(device).map(|usage| usage.live)
 }
 
 /// Bytes of the gradients of a model's parameters.

@@ -65,7 +65,7 @@ pub enum TrainError {
     Held(&'static str),
     /// Nothing but skipped updates.
     #[error(
-        "{count} updates in a row were skipped ({reason}): the run has diverged; lower the learning rate, lengthen the warmup, or clip the gradients"
+        "{count} updates in a row were skipped ({reason}): the run has diverged; lower the learning rate, lengthen the warmup, clip the gradients, or start from a smaller loss scale, if there is one"
     )]
     OnlySkips {
         /// How many.
@@ -104,6 +104,14 @@ pub enum TrainError {
         "the loss has not been finite for {0} updates: the run has diverged; lower the learning rate, lengthen the warmup, or clip the gradients. The weights of the lowest validation loss, if there was one, are in best.safetensors"
     )]
     Diverged(u64),
+    /// A state that all copies of the model share would be rounded with the replica.
+    #[error(
+        "`{path}` is a state that all copies of the model share, as the running means of batch normalisation are, and mixed precision would round it for all of them: use a norm without such a state, such as LayerNorm or GroupNorm, or train in f32"
+    )]
+    SharedState {
+        /// Where it stands in the model.
+        path: String,
+    },
     /// The warmup does not end.
     #[error(
         "the schedule warms up for {warmup} updates, but the run has {total}: shorten the warmup, or train for longer"

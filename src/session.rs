@@ -10,7 +10,7 @@ use firebrick_strategies::{
     Draws, Grads, Outcome, Pass, Settled, Setup, SkipReason, Stage, Strategy, tie, tied,
 };
 
-use crate::accounting::{FirstUpdate, ParameterBytes, tensor_bytes};
+use crate::accounting::{FirstUpdate, ParameterBytes, dtypes, tensor_bytes};
 use crate::feed::{MicroBatch, Window};
 use crate::memory::Beyond;
 use crate::step::Step;
@@ -51,16 +51,17 @@ impl<M> Weights<M> {
     }
 }
 
-/// Master and replica. What outlives a step is made in the device's pool for that, apart from what
-/// comes and goes with each step.
+/// Master and replica. What outlives a step is made in the device's pool for that, apart from the
+/// activations that come and go with each step. An update's own temporaries are made there too: they
+/// have the sizes of parameters, and the next update takes them again.
 fn published<M: Module, S: Stage<M>, I: Send>(
     device: &Device,
     stage: &mut S,
     input: I,
-    master: impl Fn(I, &mut S) -> M + Send + Sync,
+    master: impl Fn(I) -> M + Send + Sync,
 ) -> (M, M) {
     device.memory_persistent_allocations((input, stage), |(input, stage)| {
-        let master = master(input, stage);
+        let master = master(input);
         let replica = stage.publish(master.clone());
         (master, replica)
     })
@@ -86,8 +87,15 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         let window = setup.window();
         let evaluation_dtype = setup.evaluation_dtype();
         let pass = setup.into_pass();
-        let weights = Weights::new(published(&device, &mut stage, model, |model, stage| stage.own(model)));
+        let owned = (model, &mut stage);
+        let master = device.memory_persistent_allocations(owned, |(model, stage)| stage.own(model));
+        let before = dtypes(&master);
+        let weights = Weights::new(published(&device, &mut stage, master, |master| master));
         let (master, replica) = weights.pair();
+        let changed = before.into_iter().zip(dtypes(master)).find(|(before, after)| before != after);
+        if let Some(((path, _), _)) = changed {
+            return Err(TrainError::SharedState { path });
+        }
         let tied = tied(master);
         let bytes = ParameterBytes::of(master, replica);
         let session = Self {
@@ -117,6 +125,8 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         step.loss_scale = self.stage.loss_scale();
         if items == 0 {
             self.skip(SkipReason::NoItems, &mut step)?;
+            step.sample_memory(self.device());
+            step.bytes = self.bytes;
             return Ok(step);
         }
         let last = window.batches.len() - 1;
@@ -202,14 +212,14 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
     fn update(&mut self, grads: Grads, step: &mut Step) {
         let rate = self.schedule.rate(self.updates, self.total_updates);
         step.rate = rate;
-        let Self { optimizer, stage, tied, bytes, pass, weights, .. } = self;
+        let Self { optimizer, stage, tied, bytes, pass, weights, updates, .. } = self;
         let Some((master, replica)) = weights.pair.take() else { return };
         drop(replica);
         let grads = grads.for_update(&master);
         bytes.gradients = tensor_bytes(&master, &grads);
-        let state = FirstUpdate::begins(*bytes, pass.device());
+        let state = FirstUpdate::begins(*updates == 0, *bytes, pass.device());
         let (input, is_tied) = ((optimizer, master, grads), *tied);
-        let pair = published(pass.device(), stage, input, |(optimizer, master, grads), _| {
+        let pair = published(pass.device(), stage, input, |(optimizer, master, grads)| {
             let master = optimizer.step(rate, master, grads);
             // Burn's optimizer updates the first place of a tied parameter only.
             if is_tied { tie(master) } else { master }
@@ -242,9 +252,9 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         self.weights.pair().1
     }
 
-    /// The dtype that training computes in.
-    pub fn training_dtype(&self) -> FloatDType {
-        self.pass.dtype()
+    /// A training pass as the strategies want it.
+    pub fn pass(&self) -> &Pass {
+        &self.pass
     }
 
     /// The dtype that evaluation computes in.

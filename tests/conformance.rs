@@ -3,7 +3,7 @@
 mod support;
 
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::optim::{GradientsParams, ModuleOptimizer};
+use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
 use burn::tensor::Tensor;
 use firebrick::datasets::{Batch, Batches};
 use firebrick::models::Gpt;
@@ -11,8 +11,8 @@ use firebrick::strategies::{
     Grads, Outcome, Paths, SavedStates, Settled, Setup, Stage, StageState, Strategy,
 };
 use firebrick::{
-    AmpConfig, ClipConfig, Data, Loss, Objective, Pass, Precision, RecomputeConfig, Schedule, StrategyConfig,
-    Trainer,
+    AmpConfig, ClipConfig, Data, FloatConfig, KeepConfig, Loss, LossScaleConfig, Objective, Pass, Precision,
+    RecomputeConfig, Schedule, StrategyConfig, Trainer,
 };
 use support::*;
 
@@ -30,14 +30,21 @@ fn recompute(config: RecomputeConfig) -> StrategyConfig {
 
 /// Every strategy, with settings that have an effect.
 fn every_strategy() -> Vec<StrategyConfig> {
+    let kept = AmpConfig { keep_f32: vec![KeepConfig::norms], ..AmpConfig::from(Precision::f16) };
+    // A scale that moves within a few windows.
+    let scale = LossScaleConfig { initial: Some(1024.0), interval: Some(2), ..Default::default() };
+    let scaled = AmpConfig { loss_scale: Some(scale), ..AmpConfig::from(Precision::f16) };
     let half = [Precision::bf16, Precision::f16, Precision::pure_bf16].map(amp);
+    let half = half.into_iter().chain([kept, scaled].map(StrategyConfig::Amp));
+    let half = half.chain([StrategyConfig::AccumulateIn(4, FloatConfig::bf16)]);
     let supported = |strategy: &StrategyConfig| {
         let device = device().autodiff();
-        strategy.start(&mut Setup::new(&gpt(0.0, &device), &device)).is_ok()
+        let has_it = strategy.start(&mut Setup::new(&gpt(0.0, &device), &device)).is_ok();
+        assert!(has_it || !is_cpu(), "the CPU computes in every dtype: {strategy:?}");
+        has_it
     };
     let every = RecomputeConfig { every: Some(1), ..Default::default() };
-    half.into_iter()
-        .filter(supported)
+    half.filter(supported)
         .chain([
             StrategyConfig::Accumulate(4),
             clip(0.01),
@@ -69,12 +76,17 @@ fn train(strategies: Vec<StrategyConfig>, micro: usize, steps: u64) -> (Vec<f64>
     let data = Data::new(Rows::ragged(21)).micro_batch(micro);
     let trained = Trainer::new().seed(5).with(strategies).steps(steps).fit_watched(
         gpt(0.1, &device().autodiff()),
-        adamw(),
+        optimizer(),
         Schedule::constant(1e-2),
         data,
         move |step| sender.send(step.loss).unwrap(),
     );
     (losses.into_iter().collect(), trained.unwrap().model)
+}
+
+/// Without weight decay, which would move a weight whose gradient is lost.
+fn optimizer() -> ModuleOptimizer {
+    AdamWConfig::new().with_weight_decay(0.0).init()
 }
 
 #[test]
@@ -88,7 +100,7 @@ fn identity_settings_change_no_bit() {
         let name = format!("{strategies:?}");
         let (found, model) = train(strategies, 8, 10);
         assert_eq!(found, losses, "{name}");
-        assert_eq!(parameters(&model), expected, "{name}");
+        assert!(parameters(&model) == expected, "{name}");
     }
 }
 
@@ -131,14 +143,17 @@ struct Drive<S> {
 
 impl<S: Stage<Gpt>> Drive<S> {
     fn start(recipe: &impl Strategy<Gpt, Stage = S>) -> Self {
+        Self::start_on(gpt(0.0, &device().autodiff()), recipe)
+    }
+
+    fn start_on(model: Gpt, recipe: &impl Strategy<Gpt, Stage = S>) -> Self {
         let device = device().autodiff();
-        let model = gpt(0.0, &device);
         let mut setup = Setup::new(&model, &device);
         let mut stage = recipe.start(&mut setup).unwrap();
         let window = setup.window();
         let pass = setup.into_pass();
         let master = stage.own(model);
-        Self { stage, master, optimizer: adamw(), pass, window }
+        Self { stage, master, optimizer: optimizer(), pass, window }
     }
 
     fn states(&self) -> Vec<StageState> {
@@ -187,15 +202,15 @@ fn a_restored_state_goes_on_as_if_nothing_had_happened() {
         let mut first = Drive::start(&vec![strategy.clone()]);
         (0..4).for_each(|number| first.window(number));
         let text = serde_json::to_string(&first.states()).unwrap();
-        let mut second = Drive::start(&vec![strategy.clone()]);
+        let mut second = Drive::start_on(first.master, &vec![strategy.clone()]);
         let mut states = SavedStates::new(serde_json::from_str(&text).unwrap());
         second.stage.restore(&mut states).unwrap();
         states.finish().unwrap();
-        (second.master, second.optimizer) = (first.master, first.optimizer);
+        second.optimizer = first.optimizer;
         (4..7).for_each(|number| second.window(number));
 
         assert_eq!(second.states(), whole.states(), "{strategy:?}");
-        assert_eq!(parameters(&second.master), parameters(&whole.master), "{strategy:?}");
+        assert!(parameters(&second.master) == parameters(&whole.master), "{strategy:?}");
         assert_eq!(second.stage.loss_scale(), whole.stage.loss_scale(), "{strategy:?}");
         assert!(parameters(&second.master).iter().all(|x| x.is_finite()), "{strategy:?}");
     }

@@ -121,12 +121,12 @@ fn wgpu_drops_what_the_cpu_drops() {
 
     let (wgpu, name) = firebrick::device::find("wgpu").expect("built with feature `wgpu`: a device of it");
     for shape in [[3, 2, 70, 129], [1, 1, 1, 1], [2, 1, 300, 7]] {
-        let kept = |device: &Device| -> Vec<f32> {
+        let kept = |device: &burn::tensor::Device| -> Vec<f32> {
             let pass = Pass::train(device).drawing(Draws { seed: u64::MAX, epoch: 3, first: 1 << 40 });
             let pass = pass.starting_at((0..shape[0]).map(|row| 5 * row).collect());
             let x = Tensor::<4>::ones(shape, device);
             Dropout::new(0.8).forward_along(x, &[2, 3], &pass).into_data().iter().collect()
         };
-        assert_eq!(kept(&wgpu), kept(&Device::flex()), "{name}");
+        assert_eq!(kept(&wgpu), kept(&burn::tensor::Device::flex()), "{name}");
     }
 }

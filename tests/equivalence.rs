@@ -21,13 +21,17 @@ use firebrick::{Accumulate, Amp, Clip, Data, Objective, Pass, Recompute, Schedul
 use support::*;
 
 const SEED: u64 = 11;
-const STEPS: u64 = 20;
 const RATE: f64 = 2e-3;
 /// Rows of a global batch. An epoch of 21 rows ends in a window of 5: with 4 micro-batches of 2, in
 /// two whole ones and one of a single row.
 const GLOBAL: usize = 8;
 const ROWS: usize = 21;
 const NORM: f64 = 0.4;
+
+/// Updates of a run: over an epoch's end in any case, and few where a processor plays the GPU.
+fn steps() -> u64 {
+    if is_cpu() { 20 } else { 4 }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Precision {
@@ -72,7 +76,7 @@ fn plain(clip: bool, dropout: f64) -> Run {
     let (mut model, mut optimizer, rows) = (gpt(dropout, &device), optimizer(), Rows::ragged(ROWS));
     let mut losses = Vec::new();
     let mut place = (0, 0);
-    for _ in 0..STEPS {
+    for _ in 0..steps() {
         let (epoch, start) = place;
         let end = (start + GLOBAL).min(ROWS);
         let batch = rows.batch(epoch, start..end).unwrap();
@@ -126,7 +130,7 @@ fn trained(
         .with(recompute)
         .with(Accumulate(micro_batches))
         .with(clip.then(|| Clip::norm(NORM)))
-        .steps(STEPS)
+        .steps(steps())
         .fit_watched(
             gpt(dropout, &device().autodiff()),
             optimizer(),
@@ -168,7 +172,7 @@ fn follows(precision: Precision, micro_batches: usize) {
         let (loss_tolerance, tolerance) = precision.tolerance();
         if precision == Precision::F32 && micro_batches == 1 && !clip && on_cpu {
             assert_eq!(without.losses, expected.losses, "{name}");
-            assert_eq!(without.parameters, expected.parameters, "{name}");
+            assert!(without.parameters == expected.parameters, "{name}");
         }
         for (step, (found, expected)) in without.losses.iter().zip(&expected.losses).enumerate() {
             let apart = (found - expected).abs() / expected;
@@ -181,7 +185,7 @@ fn follows(precision: Precision, micro_batches: usize) {
             match on_cpu {
                 true => {
                     assert_eq!(with.losses, without.losses, "{name}");
-                    assert_eq!(with.parameters, without.parameters, "{name}");
+                    assert!(with.parameters == without.parameters, "{name}");
                 }
                 false => {
                     let apart = difference(&with.parameters, &without.parameters);

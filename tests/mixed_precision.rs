@@ -477,3 +477,30 @@ fn a_model_that_cannot_be_evaluated_in_a_dtype_is_refused_before_the_run() {
     assert!(matches!(error, TrainError::MixedDtypes { dtype: "bf16", .. }), "{error}");
     assert!(steps.is_empty());
 }
+
+/// Burn's running means are one state for all copies of a model.
+#[test]
+fn a_state_that_copies_share_is_refused_by_its_path() {
+    use burn::nn::{BatchNorm, BatchNormConfig};
+
+    #[derive(Module, Debug)]
+    struct Normed {
+        bigram: Bigram,
+        norm: BatchNorm,
+    }
+
+    impl Objective<TokenBatch> for Normed {
+        fn loss(&self, batch: TokenBatch, pass: &Pass) -> Loss {
+            self.bigram.loss(batch, pass)
+        }
+    }
+
+    let normed = || Normed { bigram: Bigram::new(&device()), norm: BatchNormConfig::new(4).init(&device()) };
+    let run = |amp: Option<Amp>| {
+        let data = Data::new(Rows::ragged(4));
+        Trainer::new().with(amp).steps(1).fit(normed(), adamw(), Schedule::constant(RATE), data)
+    };
+    let error = run(Some(Amp::f16())).unwrap_err();
+    assert!(matches!(&error, TrainError::SharedState { path } if path == "norm.running_mean"), "{error}");
+    run(None).unwrap();
+}

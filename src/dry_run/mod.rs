@@ -9,12 +9,13 @@ mod silence;
 mod watch;
 
 use burn::module::{Flag, Module, ModuleMapper, Param, ParamId};
-use burn::tensor::{Device, FloatDType, Tensor};
+use burn::tensor::{FloatDType, Tensor};
 use firebrick_datasets::{Batch, Batches, Cursor, Requests};
 use firebrick_strategies::{ParamMap, Pass, Stage, float_name, map_params, relift};
 
 use crate::data::Stream;
 use crate::feed::cut;
+use crate::memory::reset_peak;
 use crate::session::Session;
 use crate::{Data, Objective, TrainError};
 
@@ -22,6 +23,9 @@ use silence::{Caught, caught};
 use watch::{Reads, watched};
 
 /// Makes the passes that strategies have cast, and none where they cast nothing.
+///
+/// It finds what Burn refuses, and that is for its backend to tell: the CPU's compares dtypes in each
+/// operation, while kernels for GPUs are made for the dtypes that they are given.
 ///
 /// Nothing of the run changes: parameters are only read, the batch is made anew for the first step,
 /// and dropout and whatever else acts in training only is off, so that no random number is drawn
@@ -36,18 +40,21 @@ where
     B: Batch,
     S: Stage<M>,
 {
-    let device = session.device().clone();
-    let dtype = session.training_dtype();
-    if dtype != FloatDType::F32 {
+    let pass = session.pass().apart();
+    if pass.dtype() != FloatDType::F32 {
         let batch = || first_batch(&data.train, data, window);
-        Trial { training: true, dtype, device: &device }.make(session.replica(), batch)?;
+        Trial { pass }.make(session.replica(), batch)?;
+        // What the trial took is not the run's.
+        reset_peak();
     }
     let dtype = session.evaluation_dtype();
     if let Some(valid) = &data.valid
         && dtype != FloatDType::F32
     {
         let batch = || first_batch(valid, data, 1);
-        Trial { training: false, dtype, device: &device.inner() }.make(&session.evaluator(), batch)?;
+        let pass = Pass::evaluate(&session.device().clone().inner()).computing_in(dtype);
+        Trial { pass }.make(&session.evaluator(), batch)?;
+        reset_peak();
     }
     Ok(())
 }
@@ -68,14 +75,12 @@ fn first_batch<B: Batch>(
     Ok(None)
 }
 
-/// A forward pass, and where training is tried a backward pass, in `dtype`.
-struct Trial<'a> {
-    training: bool,
-    dtype: FloatDType,
-    device: &'a Device,
+/// A forward pass, and where training is tried a backward pass too.
+struct Trial {
+    pass: Pass,
 }
 
-impl Trial<'_> {
+impl Trial {
     /// An error where the model panics, and the same model in f32 does not. One that panics in f32
     /// as well will do so in its first step, for all to see.
     fn make<M, B>(
@@ -94,15 +99,15 @@ impl Trial<'_> {
             return Ok(());
         };
         let wide = map_params(model, &mut Widen);
-        let in_f32 = Trial { dtype: FloatDType::F32, ..*self };
+        let in_f32 = Trial { pass: self.pass.apart().computing_in(FloatDType::F32) };
         if let Some(again) = batch()?
             && in_f32.attempt(wide, again).is_err()
         {
             return Ok(());
         }
-        let suspect = reads.suspect(self.dtype);
+        let suspect = reads.suspect(self.pass.dtype());
         Err(TrainError::MixedDtypes {
-            dtype: float_name(self.dtype),
+            dtype: float_name(self.pass.dtype()),
             operation: operation.map_or_else(String::new, |name| format!("`{name}` failed: ")) + &message,
             after: suspect.map_or("no parameter".into(), |(path, dtype)| format!("`{path}`, in {dtype}")),
         })
@@ -111,19 +116,14 @@ impl Trial<'_> {
     /// What it panics with, if it does.
     fn attempt<M: Objective<B>, B: Batch>(&self, model: M, batch: B) -> Result<(), Caught> {
         caught(|| {
-            let (pass, loss);
-            if self.training {
-                pass = Pass::train(self.device).computing_in(self.dtype);
-                loss = model.loss(batch, &pass).sum;
-                drop(loss.backward());
+            if self.pass.is_training() {
+                drop(model.loss(batch, &self.pass).sum.backward());
             } else {
-                pass = Pass::evaluate(self.device).computing_in(self.dtype);
-                loss = model.evaluate(batch, &pass).sum;
                 // A device that computes later is to fail here.
-                let _ = loss.try_into_data();
+                let _ = model.evaluate(batch, &self.pass).sum.try_into_data();
             }
             // Failures that are no panics are told by the step that meets them.
-            let _ = self.device.sync();
+            let _ = self.pass.device().sync();
         })
     }
 }

@@ -74,7 +74,8 @@ mod tests {
 
     #[test]
     fn the_operation_of_a_panic_is_found() {
-        let device = crate::testing::device();
+        // Of the backends, this one checks dtypes when an operation is called.
+        let device = burn::tensor::Device::flex();
         let failed = caught(|| {
             let half = Tensor::<1>::ones([2], &device).cast(FloatDType::F16);
             let _ = half * Tensor::<1>::ones([2], &device);

@@ -110,19 +110,19 @@ pub enum StrategyError {
     },
     /// A segment gives another result when it is run again.
     #[error(
-        "segment {segment} cannot be recomputed: run again, its result differs by {difference:.1e} of its largest value{hint}; it draws random numbers of its own or keeps a state. Use firebrick's Dropout, or leave this block out of Recompute"
+        "segment {segment} cannot be recomputed: run again, its result differs in {differ:.1}% of its elements{hint}; it draws random numbers of its own or keeps a state. Use firebrick's Dropout, or leave this block out of Recompute"
     )]
     Irreproducible {
         /// The segment.
         segment: String,
-        /// The largest difference, relative to the largest value.
-        difference: f64,
+        /// The share of the elements that differ, in percent.
+        differ: f64,
         /// Modules of the block that may be the reason, or nothing.
         hint: String,
     },
     /// No choice of segments fits the budget.
     #[error(
-        "Recompute: a budget of {budget} bytes cannot be kept: the inputs of all segments take {needed} bytes. Raise it, make the micro-batch smaller, or move the inputs to the host with `.offloaded()`"
+        "Recompute: a budget of {budget} bytes cannot be kept: the inputs of all segments take {needed} bytes. Raise it, make the micro-batch smaller, or, on a GPU, move the inputs to the host with `.offloaded()`"
     )]
     Budget {
         /// Bytes that were allowed.

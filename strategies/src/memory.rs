@@ -113,6 +113,13 @@ impl Usage {
     }
 }
 
+/// Bytes in use once a device has done all that it was given, which may allocate. `None` where
+/// nothing counts them.
+pub fn in_use(device: &Device) -> Option<usize> {
+    device.sync().ok()?;
+    Usage::of(device).map(|usage| usage.live)
+}
+
 /// Bytes of memory that the machine has, where the system tells.
 pub fn of_machine() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;

@@ -62,6 +62,11 @@ impl Pass {
         Self { draws, ..self.again() }
     }
 
+    /// A pass like this one that leaves no trace in it: what becomes known of segments stays apart.
+    pub fn apart(&self) -> Self {
+        Self { plan: Arc::new(self.plan.afresh()), ..self.again() }
+    }
+
     /// Segments are treated as planned. Default: each is run as it is.
     pub fn planned(self, plan: Arc<SegmentPlan>) -> Self {
         Self { plan, ..self }

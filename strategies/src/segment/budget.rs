@@ -6,19 +6,37 @@ use std::collections::{BTreeMap, HashSet};
 ///
 /// What a segment would keep is not known until it has run. So each one is recomputed at first, which
 /// needs the least, and is measured when it runs again in the backward pass, one at a time. From then
-/// on the choice stands, until a segment is given a larger input than was measured: that one is
-/// recomputed and measured anew.
+/// on the choice stands, until a segment is given an input that is larger along some axis than those
+/// that were measured: that one is recomputed and measured too, and the most counts.
 #[derive(Debug)]
 pub(crate) struct Budget {
     bytes: usize,
-    costs: BTreeMap<u64, Cost>,
+    known: BTreeMap<u64, Known>,
     chosen: Option<HashSet<u64>>,
 }
 
+/// What is known of a segment.
+#[derive(Debug, Default)]
+struct Known {
+    cost: Cost,
+    /// The shapes of the inputs that were measured.
+    shapes: Vec<Vec<usize>>,
+}
+
+impl Known {
+    /// Whether an input of this shape costs no more than what was measured.
+    fn covers(&self, shape: &[usize]) -> bool {
+        let is_within = |known: &Vec<usize>| {
+            known.len() == shape.len() && known.iter().zip(shape).all(|(known, axis)| axis <= known)
+        };
+        self.shapes.iter().any(is_within)
+    }
+}
+
 /// What a segment holds from the forward to the backward pass, in bytes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cost {
-    /// Where it is recomputed: its inputs.
+    /// Where it is recomputed: its inputs, unless they wait elsewhere.
     pub input: usize,
     /// Where it is not: all that its operations save.
     pub kept: usize,
@@ -30,16 +48,16 @@ pub(crate) struct Needs(pub usize);
 
 impl Budget {
     pub fn new(bytes: usize) -> Self {
-        Self { bytes, costs: BTreeMap::new(), chosen: None }
+        Self { bytes, known: BTreeMap::new(), chosen: None }
     }
 
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Whether this segment is to be recomputed.
-    pub fn recomputes(&mut self, segment: u64, input: usize) -> Result<bool, Needs> {
-        if self.costs.get(&segment).is_none_or(|known| input > known.input) {
+    /// Whether this segment is to be recomputed, given an input of this shape.
+    pub fn recomputes(&mut self, segment: u64, shape: &[usize]) -> Result<bool, Needs> {
+        if !self.known.get(&segment).is_some_and(|known| known.covers(shape)) {
             return Ok(true);
         }
         if self.chosen.is_none() {
@@ -49,18 +67,24 @@ impl Budget {
     }
 
     /// Takes down what a segment was measured to hold.
-    pub fn learn(&mut self, segment: u64, cost: Cost) {
-        if self.costs.get(&segment).is_none_or(|known| cost.input > known.input) {
-            self.costs.insert(segment, cost);
-            self.chosen = None;
+    pub fn learn(&mut self, segment: u64, shape: Vec<usize>, cost: Cost) {
+        let known = self.known.entry(segment).or_default();
+        if known.covers(&shape) {
+            return;
         }
+        known.cost.input = known.cost.input.max(cost.input);
+        known.cost.kept = known.cost.kept.max(cost.kept);
+        known.shapes.retain(|smaller| !(Known { cost, shapes: vec![shape.clone()] }).covers(smaller));
+        known.shapes.push(shape);
+        self.chosen = None;
     }
 
     /// The fewest segments are those that save most.
     fn choose(&self) -> Result<HashSet<u64>, Needs> {
         let saving = |cost: &Cost| cost.kept.saturating_sub(cost.input);
-        let mut held: usize = self.costs.values().map(|cost| cost.kept).sum();
-        let mut by_saving: Vec<_> = self.costs.iter().collect();
+        let costs = || self.known.iter().map(|(segment, known)| (segment, &known.cost));
+        let mut held: usize = costs().map(|(_, cost)| cost.kept).sum();
+        let mut by_saving: Vec<_> = costs().collect();
         by_saving.sort_by_key(|(segment, cost)| (std::cmp::Reverse(saving(cost)), **segment));
         let mut chosen = HashSet::new();
         for (segment, cost) in by_saving {
@@ -80,11 +104,13 @@ mod tests {
 
     use super::*;
 
+    const SHAPE: [usize; 2] = [4, 8];
+
     fn measured(bytes: usize, costs: &[(usize, usize)]) -> Budget {
         let mut budget = Budget::new(bytes);
         for (segment, &(input, kept)) in costs.iter().enumerate() {
-            assert_eq!(budget.recomputes(segment as u64, input), Ok(true), "nothing is known yet");
-            budget.learn(segment as u64, Cost { input, kept });
+            assert_eq!(budget.recomputes(segment as u64, &SHAPE), Ok(true), "nothing is known yet");
+            budget.learn(segment as u64, SHAPE.into(), Cost { input, kept });
         }
         budget
     }
@@ -96,23 +122,28 @@ mod tests {
             [(60, vec![]), (59, vec![1]), (31, vec![1]), (30, vec![1, 2]), (3, vec![0, 1, 2])]
         {
             let mut budget = measured(bytes, &costs);
-            let chosen: Vec<_> = (0..3).filter(|segment| budget.recomputes(*segment, 1).unwrap()).collect();
+            let chosen: Vec<_> =
+                (0..3).filter(|segment| budget.recomputes(*segment, &SHAPE).unwrap()).collect();
             assert_eq!(chosen, expected, "{bytes} bytes");
         }
-        assert_eq!(measured(2, &costs).recomputes(0, 1), Err(Needs(3)));
+        assert_eq!(measured(2, &costs).recomputes(0, &SHAPE), Err(Needs(3)));
     }
 
     #[test]
-    fn a_larger_input_is_recomputed_and_measured_anew() {
+    fn an_input_that_is_larger_along_some_axis_is_recomputed_and_measured_too() {
         let mut budget = measured(100, &[(10, 40), (10, 40)]);
-        assert_eq!(budget.recomputes(0, 10), Ok(false));
-        assert_eq!(budget.recomputes(0, 20), Ok(true));
-        budget.learn(0, Cost { input: 20, kept: 80 });
-        assert_eq!(budget.recomputes(0, 20), Ok(true));
-        assert_eq!(budget.recomputes(1, 10), Ok(false));
+        assert_eq!(budget.recomputes(0, &[3, 8]), Ok(false));
+        // As many numbers as were measured, and yet not covered by it.
+        assert_eq!(budget.recomputes(0, &[2, 16]), Ok(true));
+        budget.learn(0, vec![2, 16], Cost { input: 10, kept: 80 });
+        assert_eq!(budget.recomputes(0, &[2, 16]), Ok(true));
+        assert_eq!(budget.recomputes(1, &SHAPE), Ok(false));
         // A smaller one changes nothing.
-        budget.learn(0, Cost { input: 1, kept: 1 });
-        assert_eq!(budget.recomputes(0, 20), Ok(true));
+        budget.learn(0, vec![1, 1], Cost { input: 1, kept: 1000 });
+        assert_eq!(budget.recomputes(1, &SHAPE), Ok(false));
+        assert_eq!(budget.known[&0].shapes.len(), 2);
+        budget.learn(0, vec![4, 16], Cost { input: 20, kept: 80 });
+        assert_eq!(budget.known[&0].shapes, [[4, 16]]);
     }
 
     proptest! {
@@ -131,7 +162,7 @@ mod tests {
                 .map(u32::count_ones)
                 .min();
             let found: Result<Vec<_>, _> =
-                costs.iter().enumerate().map(|(i, cost)| budget.recomputes(i as u64, cost.0)).collect();
+                (0..costs.len()).map(|i| budget.recomputes(i as u64, &SHAPE)).collect();
             match found {
                 Err(_) => prop_assert_eq!(fewest, None),
                 Ok(found) => {

@@ -1,16 +1,16 @@
 //! What strategies decide about the segments of a model.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use burn::backend::DispatchTensor;
 use burn::module::{Flag, Module, ModuleVisitor, Param};
-use burn::tensor::{Device, FloatDType, Tensor};
+use burn::tensor::{Bool, Device, FloatDType, Int, Tensor};
 
 use super::budget::{Budget, Cost};
-use super::replay::bytes_of;
-use super::{Bundle, TensorMap};
-use crate::memory::{Beyond, Usage};
+use super::replay::shape_of;
+use super::{Bundle, TensorMap, lock};
+use crate::memory::{Beyond, in_use};
 use crate::{Paths, StrategyError};
 
 /// What strategies have decided about the segments of a model, and what has become known of them.
@@ -51,9 +51,7 @@ pub(crate) struct Met {
 /// A segment that is to be recomputed.
 pub(crate) struct Segment {
     plan: Arc<SegmentPlan>,
-    id: u64,
-    name: String,
-    outermost: bool,
+    met: Met,
 }
 
 impl Which {
@@ -66,6 +64,17 @@ impl SegmentPlan {
     /// A plan that leaves every segment as it is.
     pub fn of<M: Module>(model: &M) -> Self {
         Self { paths: Paths::of(model), ..Self::default() }
+    }
+
+    /// The same decisions, with nothing known yet of any segment.
+    pub(crate) fn afresh(&self) -> Self {
+        let recompute = self.recompute.as_ref().map(|which| match which {
+            Which::Every(count) => Which::Every(*count),
+            Which::Paths(paths) => Which::Paths(paths.clone()),
+            Which::Within(budget) => Which::within(lock(budget).bytes()),
+        });
+        let (host, elementwise, paths) = (self.host.clone(), self.elementwise, self.paths.clone());
+        Self { recompute, host, elementwise, paths, ..Self::default() }
     }
 
     /// The paths of the model's parameters and modules.
@@ -121,82 +130,90 @@ impl SegmentPlan {
             Which::Within(_) if !met.outermost => false,
             Which::Within(budget) => {
                 let mut budget = lock(budget);
-                budget.recomputes(met.id, bytes_of(input)).unwrap_or_else(|needs| {
+                budget.recomputes(met.id, &shape_of(input)).unwrap_or_else(|needs| {
                     self.report(StrategyError::Budget { budget: budget.bytes(), needed: needs.0 });
                     true
                 })
             }
         };
-        let name = || path().map_or_else(|| format!("number {}", met.index), str::to_string);
-        is_recomputed.then(|| Segment {
-            plan: self.clone(),
-            id: met.id,
-            name: name(),
-            outermost: met.outermost,
-        })
+        is_recomputed.then(|| Segment { plan: self.clone(), met })
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Segment {
-    /// Where its inputs wait for the backward pass, if not where they are.
-    pub fn host(&self) -> Option<&Device> {
-        self.plan.host.as_ref()
+    /// As it is called in errors.
+    fn name<B: Module>(&self, block: &B) -> String {
+        let path = self.plan.paths.module_of(block);
+        path.map_or_else(|| format!("number {}", self.met.index), str::to_string)
+    }
+
+    /// Moves tensors to where they wait for the backward pass.
+    pub fn put_away<X: Bundle>(&self, tensors: X) -> X {
+        match &self.plan.host {
+            None => tensors,
+            Some(host) => tensors.map_tensors(&mut Move(host.clone())),
+        }
+    }
+
+    /// Moves tensors back.
+    pub fn fetch<X: Bundle>(&self, tensors: X, device: &Device) -> X {
+        match &self.plan.host {
+            None => tensors,
+            Some(_) => tensors.map_tensors(&mut Move(device.clone().inner())),
+        }
     }
 
     /// Its parameters' gradients are found, so many bytes. Those of a segment in another one are
     /// found again by that one.
     pub fn leaves(&self, gradients: usize, device: &Device) {
-        if self.outermost {
+        if self.met.outermost {
             Beyond::left(gradients, device);
         }
     }
 
     /// Its result carries a gradient of something that it was not given.
-    pub fn captures(&self) {
-        self.plan.report(StrategyError::Captured { segment: self.name.clone() });
+    pub fn captures<B: Module>(&self, block: &B) {
+        self.plan.report(StrategyError::Captured { segment: self.name(block) });
     }
 
-    /// Whether it has yet to be seen that it gives the same result twice.
-    pub fn unverified(&self) -> bool {
-        !lock(&self.plan.verified).contains(&self.id)
+    /// Whether it has yet to be seen that it gives the same result twice. One that holds a module
+    /// which may draw random numbers must show it each time.
+    pub fn unverified<B: Module>(&self, block: &B) -> bool {
+        !lock(&self.plan.verified).contains(&self.met.id) || !Random::of(block).found.is_empty()
     }
 
     /// Holds the result of the re-run to that of the first run.
     pub fn verify<B: Module, Y: Bundle>(&self, block: &B, first: Y, again: Y) {
         let mut expected = Values(Vec::new());
         first.map_tensors(&mut expected);
-        let mut compared = Compared { expected: expected.0.into_iter(), difference: 0.0 };
+        let mut compared = Compared { expected: expected.0.into_iter(), differ: 0.0 };
         again.map_tensors(&mut compared);
-        let difference = compared.difference;
-        if difference > SAME {
-            let mut random = Random::default();
-            block.visit(&mut random);
+        if compared.differ > MAY_DIFFER {
             self.plan.report(StrategyError::Irreproducible {
-                segment: self.name.clone(),
-                difference,
-                hint: random.hint(),
+                segment: self.name(block),
+                differ: 100.0 * compared.differ,
+                hint: Random::of(block).hint(),
             });
         }
-        lock(&self.plan.verified).insert(self.id);
+        lock(&self.plan.verified).insert(self.met.id);
     }
 
     /// Measures what the segment's operations save, where the plan needs to know.
-    pub fn meter<'a>(&'a self, input: usize, device: &'a Device) -> Meter<'a> {
+    pub fn meter<'a>(&'a self, shape: Vec<usize>, input: usize, device: &'a Device) -> Meter<'a> {
         let before = match self.plan.recompute {
             Some(Which::Within(_)) => in_use(device),
             _ => None,
         };
-        Meter { segment: self, input, device, before }
+        // Inputs that wait on another device take nothing of this one.
+        let is_away = self.plan.host.as_ref().is_some_and(|host| *host != device.clone().inner());
+        Meter { segment: self, shape, input: if is_away { 0 } else { input }, device, before }
     }
 }
 
 /// Bytes in use before a segment ran again.
 pub(crate) struct Meter<'a> {
     segment: &'a Segment,
+    shape: Vec<usize>,
     input: usize,
     device: &'a Device,
     before: Option<usize>,
@@ -208,20 +225,31 @@ impl Meter<'_> {
         let Some(Which::Within(budget)) = &self.segment.plan.recompute else { return };
         if let (Some(before), Some(after)) = (self.before, in_use(self.device)) {
             let kept = after.saturating_sub(before);
-            lock(budget).learn(self.segment.id, Cost { input: self.input, kept });
+            lock(budget).learn(self.segment.met.id, self.shape, Cost { input: self.input, kept });
         }
     }
 }
 
-fn in_use(device: &Device) -> Option<usize> {
-    // What a device has yet to do may still allocate.
-    device.sync().ok()?;
-    Usage::of(device).map(|usage| usage.live)
-}
+/// The share of elements that may differ between two runs of one segment. A GPU may choose another
+/// kernel, in tf32 even, so that a few near 0 do; while dropping one element of a hundred changes two.
+const MAY_DIFFER: f64 = 1e-3;
 
-/// The largest share of the largest value by which two runs of one segment may differ: a GPU may
-/// choose another kernel, in tf32 even, while a dropped element differs by all that it is.
-const SAME: f64 = 1e-2;
+/// Moves tensors to a device.
+struct Move(Device);
+
+impl TensorMap for Move {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        tensor.to_device(&self.0)
+    }
+
+    fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+        tensor.to_device(&self.0)
+    }
+
+    fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+        tensor.to_device(&self.0)
+    }
+}
 
 struct Values(Vec<DispatchTensor>);
 
@@ -232,23 +260,25 @@ impl TensorMap for Values {
     }
 }
 
-/// The largest difference, relative to the largest value; of values that are not finite, none.
+/// The largest share of a tensor's elements that differ by more than 2% of what they are. One that
+/// is not a number differs from nothing.
 struct Compared {
     expected: std::vec::IntoIter<DispatchTensor>,
-    difference: f64,
+    differ: f64,
 }
 
 impl TensorMap for Compared {
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        if let Some(expected) = self.expected.next() {
+        let elements = tensor.shape().num_elements();
+        if let Some(expected) = self.expected.next()
+            && elements > 0
+        {
             let expected = Tensor::<D>::from_dispatch(expected).cast(FloatDType::F32);
             let found = tensor.clone().inner().cast(FloatDType::F32);
-            let largest = expected.clone().abs().max();
-            let both = Tensor::cat(vec![(found - expected).abs().max(), largest], 0);
-            let both: Vec<f32> = both.try_into_data().map(|data| data.iter().collect()).unwrap_or_default();
-            if let [difference, largest] = both[..] {
-                self.difference = self.difference.max(f64::from(difference) / f64::from(largest).max(1e-30));
-            }
+            let bound = (found.clone().abs() + expected.clone().abs()) * 0.01;
+            let differ = (found - expected).abs().greater(bound).float().sum();
+            let differ = differ.try_into_scalar::<f64>().unwrap_or(0.0) / elements as f64;
+            self.differ = self.differ.max(differ);
         }
         tensor
     }
@@ -283,6 +313,12 @@ impl ModuleVisitor for Random {
 }
 
 impl Random {
+    fn of<B: Module>(block: &B) -> Self {
+        let mut random = Self::default();
+        block.visit(&mut random);
+        random
+    }
+
     fn hint(&self) -> String {
         match self.found.is_empty() {
             true => String::new(),

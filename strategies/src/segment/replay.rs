@@ -14,15 +14,15 @@
 //! of them, runs the block again; and each join takes its own gradient from what that found.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use burn::backend::{DispatchTensor, TensorMetadata};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
-use burn::tensor::{Bool, Device, Gradients, Int, Tensor};
+use burn::tensor::{Bool, Gradients, Int, Tensor};
 
 use super::graft::{graft, join};
 use super::plan::Segment;
-use super::{Bundle, TensorMap};
+use super::{Bundle, TensorMap, lock};
 use crate::memory::Usage;
 use crate::{ParamMap, Pass, map_params};
 
@@ -50,19 +50,16 @@ where
     let mut of_output = Wanted::default();
     let output = output.map_tensors(&mut of_output);
     if !of_output.is_empty() {
-        segment.captures();
+        segment.captures(&copy);
         return output;
     }
     let output = output.map_tensors(&mut Inner);
-    let kept = match segment.host() {
-        None => plain_input,
-        Some(host) => plain_input.map_tensors(&mut Move(host.clone())),
-    };
+    let kept = segment.put_away(plain_input);
     let token = Tensor::zeros([1], pass.device());
     let replay = Arc::new(Replay {
         output_grads: Mutex::new(vec![None; of_output.inputs.len()]),
         work: Mutex::new(Some(Work {
-            witness: segment.unverified().then(|| output.clone()),
+            witness: segment.unverified(&copy).then(|| segment.put_away(output.clone())),
             block: copy,
             input: kept,
             run,
@@ -136,10 +133,6 @@ where
     Arc::new(move |output, grad| lock(&replay.output_grads)[output] = Some(grad))
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl<B, X, Y, F> Replay<B, X, Y, F>
 where
     B: Module + 'static,
@@ -159,21 +152,18 @@ where
     fn run_again(&self) -> Found {
         let work = lock(&self.work).take().expect("Burn runs each step of a backward pass once");
         let Work { block, input, run, pass, wanted, segment, witness } = work;
-        let input = match segment.host() {
-            None => input,
-            Some(_) => input.map_tensors(&mut Move(pass.device().clone().inner())),
-        };
+        let input = segment.fetch(input, pass.device());
         let mut leaves = Leaves { wanted: &wanted, pass: &pass, inputs: Vec::new(), parameters: Vec::new() };
-        let input_bytes = bytes_of(&input);
         let block = map_params(block, &mut leaves);
         let input = input.map_tensors(&mut leaves);
         let (inputs, parameters) = (leaves.inputs, leaves.parameters);
-        let meter = segment.meter(input_bytes, pass.device());
+        let meter = segment.meter(shape_of(&input), bytes_of(&input), pass.device());
         let output = run(&block, input, &pass);
         meter.read();
+        // A device's pool knows its peak from those who look.
         Usage::of(pass.device());
         if let Some(witness) = witness {
-            segment.verify(&block, witness, output.clone());
+            segment.verify(&block, segment.fetch(witness, pass.device()), output.clone());
         }
         let grads = std::mem::take(&mut *lock(&self.output_grads));
         let mut roots = Roots { grads: grads.into_iter(), pass: &pass, sum: None };
@@ -259,23 +249,6 @@ impl TensorMap for Constant<'_> {
 impl ParamMap for Constant<'_> {
     fn map<const D: usize>(&mut self, _: ParamId, value: Tensor<D>) -> Tensor<D> {
         self.0.lift(value)
-    }
-}
-
-/// Moves tensors to a device.
-struct Move(Device);
-
-impl TensorMap for Move {
-    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        tensor.to_device(&self.0)
-    }
-
-    fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-        tensor.to_device(&self.0)
-    }
-
-    fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-        tensor.to_device(&self.0)
     }
 }
 
@@ -400,6 +373,20 @@ impl TensorMap for Roots<'_> {
         }
         tensor
     }
+}
+
+/// The sizes of all axes of the float tensors of a bundle.
+pub(super) fn shape_of<X: Bundle>(bundle: &X) -> Vec<usize> {
+    struct Axes(Vec<usize>);
+    impl TensorMap for Axes {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            self.0.extend(tensor.dims());
+            tensor
+        }
+    }
+    let mut axes = Axes(Vec::new());
+    bundle.clone().map_tensors(&mut axes);
+    axes.0
 }
 
 /// Bytes of the float tensors of a bundle.
