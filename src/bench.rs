@@ -56,6 +56,10 @@ pub struct RawReport {
 }
 
 /// Another run of the trainer, with other settings, and the benchmarked one beside it.
+///
+/// Activations are those of [`Report::activation_bytes`]: the gradients that recomputed segments leave
+/// are taken off. Without recompute there are none yet when the activations are most, at the start of
+/// the backward pass, unless the model is large and the batch tiny.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct BesideReport {
     /// Median of the other run's steps.
@@ -200,7 +204,8 @@ impl BesideReport {
 }
 
 fn ratio(bytes: usize, of: usize) -> f64 {
-    bytes as f64 / of.max(1) as f64
+    // Nothing beside nothing, where nothing counts, is no ratio.
+    if of == 0 { f64::NAN } else { bytes as f64 / of as f64 }
 }
 
 /// The run's schedule without its warmup, which may be longer than a benchmark.

@@ -7,7 +7,7 @@ use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 use firebrick_datasets::{Batch, DataError};
 use firebrick_strategies::{
-    Draws, Grads, Outcome, Pass, Settled, Setup, SkipReason, Stage, Strategy, tie, tied,
+    Draws, Grads, Outcome, Pass, Settled, Setup, SkipReason, Stage, Strategy, float_name, tie, tied,
 };
 
 use crate::accounting::{FirstUpdate, ParameterBytes, dtypes, tensor_bytes};
@@ -287,6 +287,6 @@ pub(crate) fn checked(sum: Tensor<1>, items: usize, expected: usize) -> Result<T
     }
     match sum.dtype() {
         DType::F32 | DType::F64 => Ok(sum),
-        other => Err(TrainError::LossDtype(format!("{other:?}").to_lowercase())),
+        other => Err(TrainError::LossDtype(float_name(other.into()).into())),
     }
 }

@@ -43,8 +43,7 @@ pub(crate) fn require_dtype(
 /// The device as users name it. Burn tells it only in `Debug`, as in `Device<Cube(Wgpu(DefaultDevice))>`.
 fn device_name(device: &Device) -> String {
     let told = format!("{:?}", device.clone().inner());
-    let backends =
-        [("Flex", "cpu"), ("Cuda", "cuda"), ("Vulkan", "vulkan"), ("Wgpu", "wgpu"), ("Metal", "metal")];
+    let backends = [("Flex", "cpu"), ("Cuda", "cuda"), ("Vulkan", "vulkan"), ("Wgpu", "wgpu")];
     backends.iter().find(|(tells, _)| told.contains(tells)).map_or(told.clone(), |(_, name)| name.to_string())
 }
 

@@ -134,6 +134,7 @@ impl Pass {
     /// or fetches parameters, does so for one segment at a time. `run` may therefore be called more
     /// than once and on a copy of `block`, so it reads parameters and the pass from its arguments
     /// only, and every tensor that carries a gradient (an encoder's output, say) is part of `input`.
+    /// Of several outputs, all that are used go into one loss: the segment has one backward pass.
     ///
     /// ```
     /// use burn::{nn::LinearConfig, tensor::{Device, Tensor}};
