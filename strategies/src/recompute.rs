@@ -110,7 +110,8 @@ impl Recompute {
         Self::new(Recipe::Elementwise)
     }
 
-    /// Moves the kept inputs to the host's memory, and back when their segment is re-run.
+    /// Moves the kept inputs to the host's memory, and back when their segment is re-run. Masks and
+    /// indices, which blocks share, stay.
     pub fn offloaded(self) -> Self {
         Self { offloaded: true, ..self }
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use burn::backend::DispatchTensor;
 use burn::module::{Flag, Module, ModuleVisitor, Param};
-use burn::tensor::{Bool, Device, FloatDType, Int, Tensor};
+use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 
 use super::budget::{Budget, Cost};
 use super::replay::shape_of;
@@ -151,7 +151,7 @@ impl Segment {
     pub fn put_away<X: Bundle>(&self, tensors: X) -> X {
         match &self.plan.host {
             None => tensors,
-            Some(host) => tensors.map_tensors(&mut Move(host.clone())),
+            Some(host) => tensors.map_tensors(&mut PutAway(host)),
         }
     }
 
@@ -159,7 +159,7 @@ impl Segment {
     pub fn fetch<X: Bundle>(&self, tensors: X, device: &Device) -> X {
         match &self.plan.host {
             None => tensors,
-            Some(_) => tensors.map_tensors(&mut Move(device.clone().inner())),
+            Some(_) => tensors.map_tensors(&mut Fetch(&device.clone().inner())),
         }
     }
 
@@ -234,20 +234,30 @@ impl Meter<'_> {
 /// kernel, in tf32 even, so that a few near 0 do; while dropping one element of a hundred changes two.
 const MAY_DIFFER: f64 = 1e-3;
 
-/// Moves tensors to a device.
-struct Move(Device);
+/// Moves float tensors to the host. Masks and indices stay: all blocks share them.
+///
+/// The numbers are copied. Where a GPU shares the processor's memory, what CubeCL 0.11 reads from it may
+/// still be the device's own: the next kernel that works in place would change it.
+struct PutAway<'a>(&'a Device);
 
-impl TensorMap for Move {
+impl TensorMap for PutAway<'_> {
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        tensor.to_device(&self.0)
+        if tensor.device() == *self.0 {
+            return tensor;
+        }
+        let (shape, dtype) = (tensor.shape(), tensor.dtype());
+        let read = tensor.into_data();
+        let copy = TensorData::from_bytes_vec(read.as_bytes().to_vec(), shape, dtype);
+        Tensor::from_data(copy, (self.0, dtype))
     }
+}
 
-    fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-        tensor.to_device(&self.0)
-    }
+/// Moves float tensors to a device.
+struct Fetch<'a>(&'a Device);
 
-    fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-        tensor.to_device(&self.0)
+impl TensorMap for Fetch<'_> {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        tensor.to_device(self.0)
     }
 }
 
