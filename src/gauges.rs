@@ -191,10 +191,6 @@ pub(crate) fn register(
     training: SupervisedTraining<Vessel>,
     scales_loss: bool,
 ) -> SupervisedTraining<Vessel> {
-    let training = match scales_loss {
-        true => training.metric_train_numeric(Gauge::new(LOSS_SCALE, None, true, false)),
-        false => training,
-    };
     let training = training
         .metric_train_numeric(Gauge::new(LOSS, None, false, true))
         .metric_valid_numeric(Gauge::new(LOSS, None, false, true))
@@ -202,6 +198,10 @@ pub(crate) fn register(
         .metric_train_numeric(Gauge::new("Gradient norm", None, false, true))
         .metric_train_numeric(Gauge::new("Tokens per second", None, true, true))
         .metric_train_numeric(Gauge::new("Skipped steps", None, false, false));
+    let training = match scales_loss {
+        true => training.metric_train_numeric(Gauge::new(LOSS_SCALE, None, true, false)),
+        false => training,
+    };
     BYTES.into_iter().fold(training, |training, name| {
         training.metric_train_numeric(Gauge::new(name, Some("bytes"), false, false))
     })

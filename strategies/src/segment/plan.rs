@@ -3,13 +3,13 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
-use burn::backend::DispatchTensor;
-use burn::module::{Flag, Module, ModuleVisitor, Param};
-use burn::tensor::{Device, FloatDType, Tensor, TensorData};
+use burn::module::Module;
+use burn::tensor::Device;
 
 use super::budget::{Budget, Cost};
-use super::replay::shape_of;
-use super::{Bundle, TensorMap, lock};
+use super::maps::{Fetch, PutAway, shape_of};
+use super::verify::{MAY_DIFFER, Random, differing};
+use super::{Bundle, lock};
 use crate::memory::{Beyond, in_use};
 use crate::{Paths, StrategyError};
 
@@ -179,19 +179,16 @@ impl Segment {
     /// Whether it has yet to be seen that it gives the same result twice. One that holds a module
     /// which may draw random numbers must show it each time.
     pub fn unverified<B: Module>(&self, block: &B) -> bool {
-        !lock(&self.plan.verified).contains(&self.met.id) || !Random::of(block).found.is_empty()
+        !lock(&self.plan.verified).contains(&self.met.id) || !Random::of(block).is_empty()
     }
 
     /// Holds the result of the re-run to that of the first run.
     pub fn verify<B: Module, Y: Bundle>(&self, block: &B, first: Y, again: Y) {
-        let mut expected = Values(Vec::new());
-        first.map_tensors(&mut expected);
-        let mut compared = Compared { expected: expected.0.into_iter(), differ: 0.0 };
-        again.map_tensors(&mut compared);
-        if compared.differ > MAY_DIFFER {
+        let differ = differing(first, again);
+        if differ > MAY_DIFFER {
             self.plan.report(StrategyError::Irreproducible {
                 segment: self.name(block),
-                differ: 100.0 * compared.differ,
+                differ: 100.0 * differ,
                 hint: Random::of(block).hint(),
             });
         }
@@ -226,113 +223,6 @@ impl Meter<'_> {
         if let (Some(before), Some(after)) = (self.before, in_use(self.device)) {
             let kept = after.saturating_sub(before);
             lock(budget).learn(self.segment.met.id, self.shape, Cost { input: self.input, kept });
-        }
-    }
-}
-
-/// The share of elements that may differ between two runs of one segment. A GPU may choose another
-/// kernel, in tf32 even, so that a few near 0 do; while dropping one element of a hundred changes two.
-const MAY_DIFFER: f64 = 1e-3;
-
-/// Moves float tensors to the host. Masks and indices stay: all blocks share them.
-///
-/// The numbers are copied. Where a GPU shares the processor's memory, what CubeCL 0.11 reads from it may
-/// still be the device's own: the next kernel that works in place would change it.
-struct PutAway<'a>(&'a Device);
-
-impl TensorMap for PutAway<'_> {
-    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        if tensor.device() == *self.0 {
-            return tensor;
-        }
-        let (shape, dtype) = (tensor.shape(), tensor.dtype());
-        let read = tensor.into_data();
-        let copy = TensorData::from_bytes_vec(read.as_bytes().to_vec(), shape, dtype);
-        Tensor::from_data(copy, (self.0, dtype))
-    }
-}
-
-/// Moves float tensors to a device.
-struct Fetch<'a>(&'a Device);
-
-impl TensorMap for Fetch<'_> {
-    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        tensor.to_device(self.0)
-    }
-}
-
-struct Values(Vec<DispatchTensor>);
-
-impl TensorMap for Values {
-    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        self.0.push(tensor.clone().into_dispatch());
-        tensor
-    }
-}
-
-/// The largest share of a tensor's elements that differ by more than 2% of what they are. One that
-/// is not a number differs from nothing.
-struct Compared {
-    expected: std::vec::IntoIter<DispatchTensor>,
-    differ: f64,
-}
-
-impl TensorMap for Compared {
-    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        let elements = tensor.shape().num_elements();
-        if let Some(expected) = self.expected.next()
-            && elements > 0
-        {
-            let expected = Tensor::<D>::from_dispatch(expected).cast(FloatDType::F32);
-            let found = tensor.clone().inner().cast(FloatDType::F32);
-            let bound = (found.clone().abs() + expected.clone().abs()) * 0.01;
-            let differ = (found - expected).abs().greater(bound).float().sum();
-            let differ = differ.try_into_scalar::<f64>().unwrap_or(0.0) / elements as f64;
-            self.differ = self.differ.max(differ);
-        }
-        tensor
-    }
-}
-
-/// Modules of Burn that act in training only, and by themselves: dropout, noise, batch norm.
-#[derive(Default)]
-struct Random {
-    containers: Vec<String>,
-    found: Vec<String>,
-}
-
-impl ModuleVisitor for Random {
-    fn enter_module(&mut self, _: &str, container: &str) {
-        self.containers.push(container.trim_start_matches("Struct:").to_string());
-    }
-
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.containers.pop();
-    }
-
-    fn visit_flag(&mut self, flag: &Param<Flag>) {
-        // The flag itself is the innermost field of the module that it belongs to.
-        let owner =
-            self.containers.iter().rev().find(|name| !matches!(name.as_str(), "Flag" | "Vec" | "Tuple"));
-        if let Some(owner) = owner.filter(|_| flag.is_enabled())
-            && !self.found.contains(owner)
-        {
-            self.found.push(owner.clone());
-        }
-    }
-}
-
-impl Random {
-    fn of<B: Module>(block: &B) -> Self {
-        let mut random = Self::default();
-        block.visit(&mut random);
-        random
-    }
-
-    fn hint(&self) -> String {
-        match self.found.is_empty() {
-            true => String::new(),
-            false => format!(" (it holds {} of Burn)", self.found.join(", ")),
         }
     }
 }

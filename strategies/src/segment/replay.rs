@@ -18,9 +18,10 @@ use std::sync::{Arc, Mutex};
 
 use burn::backend::{DispatchTensor, TensorMetadata};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
-use burn::tensor::{Bool, Gradients, Int, Tensor};
+use burn::tensor::{Gradients, Tensor};
 
 use super::graft::{graft, join};
+use super::maps::{Constant, Inner, Wanted, bytes_of, shape_of};
 use super::plan::Segment;
 use super::{Bundle, TensorMap, lock};
 use crate::memory::Usage;
@@ -185,73 +186,6 @@ where
     }
 }
 
-/// Which inputs and parameters want a gradient.
-#[derive(Clone, Default)]
-struct Wanted {
-    inputs: Vec<bool>,
-    parameters: Vec<ParamId>,
-}
-
-impl Wanted {
-    fn is_empty(&self) -> bool {
-        self.parameters.is_empty() && !self.inputs.contains(&true)
-    }
-}
-
-impl TensorMap for Wanted {
-    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        self.inputs.push(tensor.is_tracked());
-        tensor
-    }
-}
-
-impl ModuleVisitor for Wanted {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        // A tied parameter stands in the block twice, and has one gradient.
-        if param.base().is_tracked() && !self.parameters.contains(&param.id) {
-            self.parameters.push(param.id);
-        }
-    }
-}
-
-/// Takes tensors out of autodiff.
-struct Inner;
-
-impl TensorMap for Inner {
-    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        tensor.inner()
-    }
-
-    fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-        tensor.inner()
-    }
-
-    fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-        tensor.inner()
-    }
-}
-
-impl ParamMap for Inner {
-    fn map<const D: usize>(&mut self, _: ParamId, value: Tensor<D>) -> Tensor<D> {
-        value.inner()
-    }
-}
-
-/// Makes constants of tensors outside autodiff.
-struct Constant<'a>(&'a Pass);
-
-impl TensorMap for Constant<'_> {
-    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        self.0.lift(tensor)
-    }
-}
-
-impl ParamMap for Constant<'_> {
-    fn map<const D: usize>(&mut self, _: ParamId, value: Tensor<D>) -> Tensor<D> {
-        self.0.lift(value)
-    }
-}
-
 type Leaf = Box<dyn FnOnce(&mut Gradients) -> Option<DispatchTensor>>;
 
 /// Makes leaves of what wants a gradient, and remembers where to find it.
@@ -373,32 +307,4 @@ impl TensorMap for Roots<'_> {
         }
         tensor
     }
-}
-
-/// The sizes of all axes of the float tensors of a bundle.
-pub(super) fn shape_of<X: Bundle>(bundle: &X) -> Vec<usize> {
-    struct Axes(Vec<usize>);
-    impl TensorMap for Axes {
-        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-            self.0.extend(tensor.dims());
-            tensor
-        }
-    }
-    let mut axes = Axes(Vec::new());
-    bundle.clone().map_tensors(&mut axes);
-    axes.0
-}
-
-/// Bytes of the float tensors of a bundle.
-pub(super) fn bytes_of<X: Bundle>(bundle: &X) -> usize {
-    struct Bytes(usize);
-    impl TensorMap for Bytes {
-        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-            self.0 += tensor.shape().num_elements() * tensor.dtype().size();
-            tensor
-        }
-    }
-    let mut bytes = Bytes(0);
-    bundle.clone().map_tensors(&mut bytes);
-    bytes.0
 }

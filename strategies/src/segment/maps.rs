@@ -1,0 +1,129 @@
+//! What is done to all tensors of a segment's inputs, outputs and block.
+
+use burn::module::{ModuleVisitor, Param, ParamId};
+use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
+
+use super::{Bundle, TensorMap};
+use crate::{ParamMap, Pass};
+
+/// Which inputs and parameters want a gradient.
+#[derive(Clone, Default)]
+pub struct Wanted {
+    pub inputs: Vec<bool>,
+    pub parameters: Vec<ParamId>,
+}
+
+impl Wanted {
+    pub fn is_empty(&self) -> bool {
+        self.parameters.is_empty() && !self.inputs.contains(&true)
+    }
+}
+
+impl TensorMap for Wanted {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        self.inputs.push(tensor.is_tracked());
+        tensor
+    }
+}
+
+impl ModuleVisitor for Wanted {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        // A tied parameter stands in the block twice, and has one gradient.
+        if param.base().is_tracked() && !self.parameters.contains(&param.id) {
+            self.parameters.push(param.id);
+        }
+    }
+}
+
+/// Takes tensors out of autodiff.
+pub struct Inner;
+
+impl TensorMap for Inner {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        tensor.inner()
+    }
+
+    fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+        tensor.inner()
+    }
+
+    fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+        tensor.inner()
+    }
+}
+
+impl ParamMap for Inner {
+    fn map<const D: usize>(&mut self, _: ParamId, value: Tensor<D>) -> Tensor<D> {
+        value.inner()
+    }
+}
+
+/// Makes constants of tensors outside autodiff.
+pub struct Constant<'a>(pub &'a Pass);
+
+impl TensorMap for Constant<'_> {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        self.0.lift(tensor)
+    }
+}
+
+impl ParamMap for Constant<'_> {
+    fn map<const D: usize>(&mut self, _: ParamId, value: Tensor<D>) -> Tensor<D> {
+        self.0.lift(value)
+    }
+}
+
+/// Moves float tensors to the host. Masks and indices stay: all blocks share them.
+///
+/// The numbers are copied. Where a GPU shares the processor's memory, what CubeCL 0.11 reads from it may
+/// still be the device's own: the next kernel that works in place would change it.
+pub struct PutAway<'a>(pub &'a Device);
+
+impl TensorMap for PutAway<'_> {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        if tensor.device() == *self.0 {
+            return tensor;
+        }
+        let (shape, dtype) = (tensor.shape(), tensor.dtype());
+        let read = tensor.into_data();
+        let copy = TensorData::from_bytes_vec(read.as_bytes().to_vec(), shape, dtype);
+        Tensor::from_data(copy, (self.0, dtype))
+    }
+}
+
+/// Moves float tensors to a device.
+pub struct Fetch<'a>(pub &'a Device);
+
+impl TensorMap for Fetch<'_> {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        tensor.to_device(self.0)
+    }
+}
+
+/// The sizes of all axes of the float tensors of a bundle.
+pub fn shape_of<X: Bundle>(bundle: &X) -> Vec<usize> {
+    struct Axes(Vec<usize>);
+    impl TensorMap for Axes {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            self.0.extend(tensor.dims());
+            tensor
+        }
+    }
+    let mut axes = Axes(Vec::new());
+    bundle.clone().map_tensors(&mut axes);
+    axes.0
+}
+
+/// Bytes of the float tensors of a bundle.
+pub fn bytes_of<X: Bundle>(bundle: &X) -> usize {
+    struct Bytes(usize);
+    impl TensorMap for Bytes {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            self.0 += tensor.shape().num_elements() * tensor.dtype().size();
+            tensor
+        }
+    }
+    let mut bytes = Bytes(0);
+    bundle.clone().map_tensors(&mut bytes);
+    bytes.0
+}
