@@ -157,7 +157,9 @@ impl Pass {
         let index = self.segments.fetch_add(1, Relaxed) as usize;
         let met = Met { id: self.next_site(), index, outermost: self.segment == 0 };
         let inside = Self { segment: met.id, ..self.again() };
-        match self.training.then(|| self.plan.recomputed(block, &input, met)).flatten() {
+        // Without autodiff nothing is kept that could be computed again.
+        let keeps = self.training && self.device.is_autodiff();
+        match keeps.then(|| self.plan.recomputed(block, &input, met)).flatten() {
             Some(segment) => recomputed(block, input, run, inside, segment),
             None => run(block, input, &inside),
         }

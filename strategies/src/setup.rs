@@ -70,7 +70,7 @@ impl<'a, M> Setup<'a, M> {
 
     /// A training pass as all strategies together want it, once they have started.
     pub fn into_pass(self) -> Pass {
-        let device = match self.segments.is_elementwise() {
+        let device = match self.segments.is_elementwise() && self.device.is_autodiff() {
             true => self.device.clone().gradient_checkpointing(),
             false => self.device.clone(),
         };

@@ -361,6 +361,22 @@ fn a_poisoned_block_is_not_blamed_for_nan() {
     pass.check().unwrap();
 }
 
+/// A pass made by hand on a device without autodiff, with a model on one with it.
+#[test]
+fn a_pass_without_autodiff_runs_each_block_as_it_is() {
+    let _alone = ALONE.lock();
+    let model = Model::new(3, 0.0, &device());
+    let without = device().inner();
+    let expected = gradients(&model, model.forward(input(5, &without), &plain()).sum());
+    for recipe in [Recompute::every_block(), Recompute::elementwise()] {
+        let mut setup = Setup::new(&model, &without);
+        recipe.start(&mut setup).unwrap();
+        let pass = setup.into_pass();
+        assert_eq!(gradients(&model, model.forward(input(5, &without), &pass).sum()), expected);
+        pass.check().unwrap();
+    }
+}
+
 #[test]
 fn impossible_recipes_are_refused() {
     let model = Model::new(2, 0.0, &device());
