@@ -8,32 +8,66 @@ use burn::tensor::{DType, Device, Tensor};
 
 use firebrick_strategies::Paths;
 
-use crate::memory::in_use;
+use crate::memory::{Storages, in_use};
 
-/// Bytes between two steps, each distinct tensor counted once.
+/// Where a run keeps what, by intention: on the CPU the device's memory is the host's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ParameterBytes {
-    /// The number of parameters.
-    pub parameters: usize,
-    pub master: usize,
-    /// What the replica holds beyond the master: nothing where they share tensors.
-    pub replica: usize,
-    pub gradients: usize,
-    pub optimizer: usize,
+pub(crate) struct Placement {
+    /// The master waits on the host, with its average and the optimizer's state, which are kept
+    /// beside it.
+    pub master_on_host: bool,
+    /// The replica waits on the host, and parts of it are fetched.
+    pub replica_on_host: bool,
+    /// Whether gradients that are held over a window are.
+    pub held_on_host: bool,
 }
 
+/// Bytes between two steps, each distinct storage counted once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ParameterBytes {
+    /// The number of parameters, of the whole model.
+    pub parameters: usize,
+    pub master: usize,
+    /// What the replica holds beyond the master, or what the master is a part of.
+    pub replica: usize,
+    /// What the average of the master holds beyond both.
+    pub averaged: usize,
+    /// The most that gradients took, of all windows so far.
+    pub gradients: usize,
+    pub optimizer: usize,
+    pub placement: Placement,
+}
+
+/// The readers of storages, the first of which is charged where several read as much.
+const MASTER: usize = 0;
+const REPLICA: usize = 1;
+const AVERAGED: usize = 2;
+
 impl ParameterBytes {
-    /// Counts master and replica. A replica's tensor of the master's dtype is the master's own.
-    pub fn of<M: Module>(master: &M, replica: &M) -> Self {
-        let (master, replica) = (Tensors::of(master), Tensors::of(replica));
-        let own =
-            replica.tensors.iter().zip(&master.tensors).filter(|(replica, master)| replica.1 != master.1);
-        Self {
-            parameters: master.tensors.iter().map(|(elements, _)| elements).sum(),
-            master: master.bytes(),
-            replica: own.map(|((elements, dtype), _)| elements * dtype.size()).sum(),
-            ..Self::default()
+    /// Of the model as it is given, before anything is owned.
+    pub fn of<M: Module>(model: &M, placement: Placement) -> Self {
+        Self { parameters: elements(model), placement, ..Self::default() }
+    }
+
+    /// Counts master, replica and average as they are now.
+    pub fn count<M: Module>(&mut self, master: &M, replica: &M, averaged: Option<&M>) {
+        let mut storages = Storages::new();
+        storages.add_model(MASTER, master);
+        storages.add_model(REPLICA, replica);
+        if let Some(averaged) = averaged {
+            storages.add_model(AVERAGED, averaged);
         }
+        [self.master, self.replica, self.averaged] =
+            [MASTER, REPLICA, AVERAGED].map(|reader| storages.charged_to(reader));
+    }
+
+    /// All but the gradients, in the host's memory and on the device.
+    pub fn by_place(&self) -> (usize, usize) {
+        let Placement { master_on_host, replica_on_host, .. } = self.placement;
+        let of_master = self.master + self.averaged + self.optimizer;
+        let on_host = |bytes: usize, is_there: bool| if is_there { bytes } else { 0 };
+        let host = on_host(of_master, master_on_host) + on_host(self.replica, replica_on_host);
+        (host, of_master + self.replica - host)
     }
 
     /// Counts the optimizer's state too.
@@ -63,70 +97,89 @@ pub(crate) fn dtypes<M: Module>(model: &M) -> Vec<(String, DType)> {
 /// Measures what an optimizer keeps, by what its first update leaves in use: its state cannot be
 /// counted without copying it.
 pub(crate) struct FirstUpdate {
-    bytes: ParameterBytes,
+    /// In use, beyond the master and its gradients.
     before: Option<usize>,
 }
 
 impl FirstUpdate {
-    /// Before an update, of which only the first is measured.
-    pub fn begins(is_first: bool, bytes: ParameterBytes, device: &Device) -> Self {
-        let before = if is_first { in_use(device) } else { None };
-        Self { bytes, before }
+    /// Before an update, of which only the first is measured. There is no replica.
+    pub fn begins<M: Module>(is_first: bool, master: &M, grads: &GradientsParams, device: &Device) -> Self {
+        let in_use = if is_first { in_use(device) } else { None };
+        let beyond = |in_use: usize| {
+            let mut storages = Storages::new();
+            storages.add_model(MASTER, master);
+            storages.add_gradients(REPLICA, master, grads);
+            in_use.saturating_sub(storages.bytes())
+        };
+        Self { before: in_use.map(beyond) }
     }
 
-    /// After it: bytes of the optimizer's state. The update has freed the gradients, and made the
-    /// replica anew.
-    pub fn ends(self, device: &Device) -> usize {
-        match (self.before, self.before.and_then(|_| in_use(device))) {
-            (Some(before), Some(after)) => {
-                (after + self.bytes.gradients).saturating_sub(before + self.bytes.replica)
-            }
-            _ => self.bytes.optimizer,
-        }
+    /// After it: bytes of the optimizer's state, where they were measured. The update has freed the
+    /// gradients, and made the replica anew.
+    pub fn ends<M: Module>(self, master: &M, replica: &M, device: &Device) -> Option<usize> {
+        let before = self.before?;
+        let after = in_use(device)?;
+        let mut storages = Storages::new();
+        storages.add_model(MASTER, master);
+        storages.add_model(REPLICA, replica);
+        Some(after.saturating_sub(before + storages.bytes()))
     }
 }
 
-/// Bytes of the gradients of a model's parameters.
-pub(crate) fn tensor_bytes<M: Module>(model: &M, grads: &GradientsParams) -> usize {
-    struct Sum<'a>(&'a GradientsParams, HashSet<ParamId>, usize);
-    impl ModuleVisitor for Sum<'_> {
+/// Bytes of the parameters that are trained, a tied one counted once.
+pub(crate) fn trainable_bytes<M: Module>(model: &M) -> usize {
+    #[derive(Default)]
+    struct Trainable(HashSet<ParamId>, usize);
+    impl ModuleVisitor for Trainable {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if self.1.insert(param.id)
-                && let Some(grad) = self.0.get::<D>(param.id)
-            {
-                self.2 += grad.shape().num_elements() * grad.dtype().size();
+            let value = param.base();
+            if self.0.insert(param.id) && value.is_require_grad() {
+                self.1 += value.shape().num_elements() * value.dtype().size();
             }
         }
     }
-    let mut sum = Sum(grads, HashSet::new(), 0);
-    model.visit(&mut sum);
-    sum.2
+    let mut trainable = Trainable::default();
+    model.visit(&mut trainable);
+    trainable.1
 }
 
-#[derive(Default)]
-struct Tensors {
-    seen: HashSet<ParamId>,
-    /// Of each: its elements, and their dtype.
-    tensors: Vec<(usize, DType)>,
-}
-
-impl Tensors {
-    fn of<M: Module>(model: &M) -> Self {
-        let mut tensors = Self::default();
-        model.visit(&mut tensors);
-        tensors
-    }
-
-    fn bytes(&self) -> usize {
-        self.tensors.iter().map(|(elements, dtype)| elements * dtype.size()).sum()
-    }
-}
-
-impl ModuleVisitor for Tensors {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if self.seen.insert(param.id) {
-            let value = param.base();
-            self.tensors.push((value.shape().num_elements(), value.dtype()));
+/// The number of a model's float parameters, a tied one counted once.
+fn elements<M: Module>(model: &M) -> usize {
+    #[derive(Default)]
+    struct Elements(HashSet<ParamId>, usize);
+    impl ModuleVisitor for Elements {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if self.0.insert(param.id) {
+                self.1 += param.base().shape().num_elements();
+            }
         }
+    }
+    let mut elements = Elements::default();
+    model.visit(&mut elements);
+    elements.1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_on_the_host_is_not_on_the_device() {
+        let bytes = ParameterBytes {
+            master: 4000,
+            replica: 2000,
+            averaged: 400,
+            optimizer: 8000,
+            gradients: 20_000,
+            ..Default::default()
+        };
+        let by_place = |master_on_host, replica_on_host| {
+            let placement = Placement { master_on_host, replica_on_host, held_on_host: false };
+            ParameterBytes { placement, ..bytes }.by_place()
+        };
+        assert_eq!(by_place(false, false), (0, 14_400));
+        assert_eq!(by_place(true, false), (12_400, 2000));
+        assert_eq!(by_place(true, true), (14_400, 0));
+        assert_eq!(by_place(false, true), (2000, 12_400));
     }
 }

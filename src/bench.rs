@@ -9,7 +9,7 @@ use firebrick_datasets::Cursor;
 use firebrick_strategies::Draws;
 use serde::Serialize;
 
-use crate::feed::{Feed, MicroBatch};
+use crate::feed::{Feed, MicroBatch, Share};
 use crate::memory::{Usage, reset_peak};
 use crate::report::median;
 use crate::run::Parts;
@@ -139,7 +139,7 @@ impl Bench {
     fn trainer_round(&self, run: &Run, parts: &Parts) -> Result<(Report, Vec<f64>), RunError> {
         let (model, optimizer) = run.fresh(parts);
         let (sender, times) = channel();
-        let trainer = run.trainer().steps(self.warmup + self.steps);
+        let trainer = run.trainer(parts).steps(self.warmup + self.steps);
         let trained =
             trainer.fit_watched(model, optimizer, schedule(run), parts.data.clone(), move |step| {
                 let _ = sender.send(step.seconds);
@@ -152,15 +152,16 @@ impl Bench {
     fn raw_round(&self, run: &Run, parts: &Parts) -> Result<(Vec<f64>, usize), RunError> {
         let (mut model, mut optimizer) = run.fresh(parts);
         let per_window = DataRun::from(run).micro_batches();
-        let mut feed = Feed::new(&parts.data, Cursor::default(), per_window)?;
+        let mut feed = Feed::new(&parts.data, Cursor::default(), per_window, Share::WHOLE)?;
         let total = self.warmup + self.steps;
         let (mut seconds, mut peak) = (Vec::new(), 0);
         for step in 0..total {
             let started = Instant::now();
             let window = feed.window()?;
-            let items = window.items();
+            let items: usize = window.batches.iter().map(MicroBatch::items).sum();
             let mut sum = GradientsAccumulator::new();
             for MicroBatch { batch, first } in window.batches {
+                let Some(batch) = batch else { continue };
                 let draws = Draws { seed: run.seed, epoch: window.epoch, first };
                 let pass = Pass::train(&parts.device).drawing(draws);
                 let loss = model.loss(batch, &pass).sum / items as f64;

@@ -10,6 +10,8 @@ use serde::Serialize;
 use crate::console::{print, tell, terminal_width};
 use crate::dashboard::Terminal;
 use crate::device::Listing;
+use crate::rank_report::table_of_ranks;
+use crate::run::Process;
 use crate::{Bench, BenchReport, DataRun, Interrupter, Launched, Look, Run, RunError, Show, Tokenized};
 
 /// Trains Burn models. A run is a RON file; every field of it can be overridden.
@@ -25,6 +27,7 @@ Examples:
   firebrick train examples/causal_lm.ron
   firebrick train examples/tinyshakespeare.ron --set 'data.path=\"input.txt\"' --set steps=500
   firebrick train examples/causal_lm.ron --set 'strategies=[Amp(bf16), Clip(norm: 1.0)]'
+  firebrick train examples/causal_lm.ron --ranks 8 --set 'strategies=[Zero(stage: 3), Clip(norm: 1.0)]'
   firebrick bench examples/causal_lm.ron --raw --report json
   firebrick bench examples/causal_lm.ron --set 'strategies=[Recompute(every: 1)]' --beside 'strategies=[]'
   firebrick data examples/causal_lm.ron --batches 1 --rows 8
@@ -67,6 +70,15 @@ struct RunArgs {
     /// Overrides the run's device: auto, cpu, cuda[:i], wgpu[:i] or vulkan[:i].
     #[arg(long, env = "BURN_DEVICE", value_name = "DEVICE")]
     device: Option<String>,
+    /// Overrides the run's ranks: so many train together, each a thread with a device of its own, or all on the
+    /// CPU. Under mpirun each process is a rank, unless there are to be more.
+    ///
+    /// An update then sees `batch.micro` samples x micro-batches (`batch.accumulate`) x ranks.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    ranks: Option<u64>,
+    /// Overrides the run's deadline: how long a rank waits for the others before the run ends.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    deadline: Option<u64>,
 }
 
 #[derive(Debug, Args)]
@@ -197,6 +209,8 @@ impl RunArgs {
         if let Some(device) = &self.device {
             run.device = device.clone();
         }
+        run.ranks = self.ranks.map_or(run.ranks, |ranks| Some(ranks as usize));
+        run.deadline = self.deadline.or(run.deadline);
         Ok(run)
     }
 }
@@ -206,6 +220,9 @@ fn train(args: &TrainArgs) -> Result<(), RunError> {
     let interrupter = interrupted_by_signals();
     let show = if args.plain { Show::Lines } else { Show::Auto };
     let launched = run.launch(show, interrupter)?;
+    if !Process::this()?.leads() {
+        return Ok(());
+    }
     match args.run.file.report {
         ReportFormat::Text => print(&in_words(&run, &launched)),
         ReportFormat::Json => print_json(&launched.report),
@@ -238,6 +255,9 @@ fn bench(args: &BenchArgs) -> Result<(), RunError> {
         false => Some(args.run.read_with(&args.beside)?),
     };
     let report = bench.run(&run, beside.as_ref())?;
+    if !Process::this()?.leads() {
+        return Ok(());
+    }
     match args.run.file.report {
         ReportFormat::Text => print(&bench_in_words(&report)),
         ReportFormat::Json => print_json(&report),
@@ -324,7 +344,7 @@ fn in_words(run: &Run, launched: &Launched) -> String {
     text += &format!("tokens/s         {:.0}\n", report.tokens_per_second);
     text += &format!("peak memory      {:.1} MB\n", report.peak_bytes as f64 / 1e6);
     text += &format!("saved in         {}\n", run.output.display());
-    text
+    text + &table_of_ranks(&report.ranks)
 }
 
 fn bench_in_words(report: &BenchReport) -> String {
@@ -340,6 +360,7 @@ fn bench_in_words(report: &BenchReport) -> String {
     let ratio = |name, ratios: [Option<f64>; 3]| {
         line(name, ratios.map(|ratio| ratio.map_or("-".into(), |ratio| format!("{ratio:.3}"))))
     };
+    let of_ranks = table_of_ranks(&trainer.ranks);
     let mut text = line("", ["ms/step", "activations MB", "peak MB"].map(String::from));
     let activations = Some(trainer.activation_bytes);
     text += &measured("this run", trainer.step_seconds_median, activations, trainer.peak_bytes);
@@ -354,5 +375,5 @@ fn bench_in_words(report: &BenchReport) -> String {
         text += &measured("plain Burn", raw.raw_step_seconds_median, None, raw.raw_peak_bytes);
         text += &ratio("ratio", [Some(raw.step_ratio_to_raw), None, Some(raw.peak_ratio_to_raw)]);
     }
-    text
+    text + &of_ranks
 }

@@ -4,8 +4,10 @@ use std::path::PathBuf;
 
 use burn::tensor::TensorReadError;
 use firebrick_datasets::DataError;
-use firebrick_strategies::StrategyError;
+use firebrick_strategies::{StrategyError, WorldError};
 use thiserror::Error;
+
+use crate::budget::OverBudget;
 
 /// A training run that cannot start, or cannot go on.
 #[derive(Debug, Error)]
@@ -101,9 +103,15 @@ pub enum TrainError {
     },
     /// The loss is no longer a number.
     #[error(
-        "the loss has not been finite for {0} updates: the run has diverged; lower the learning rate, lengthen the warmup, or clip the gradients. The weights of the lowest validation loss, if there was one, are in best.safetensors"
+        "the loss has not been finite for {updates} updates{}: the run has diverged; lower the learning rate, lengthen the warmup, or clip the gradients. The weights of the lowest validation loss, if there was one, are in best.safetensors",
+        first.map_or_else(String::new, |rank| format!(", first on rank {rank}"))
     )]
-    Diverged(u64),
+    Diverged {
+        /// Updates in a row from such a loss.
+        updates: u64,
+        /// The rank whose samples it began with, where there are several.
+        first: Option<usize>,
+    },
     /// A state that all copies of the model share would be rounded with the replica.
     #[error(
         "`{path}` is a state that all copies of the model share, as the running means of batch normalisation are, and mixed precision would round it for all of them: use a norm without such a state, such as LayerNorm or GroupNorm, or train in f32"
@@ -112,6 +120,9 @@ pub enum TrainError {
         /// Where it stands in the model.
         path: String,
     },
+    /// More on the device than it may be.
+    #[error(transparent)]
+    OverBudget(#[from] Box<OverBudget>),
     /// The warmup does not end.
     #[error(
         "the schedule warms up for {warmup} updates, but the run has {total}: shorten the warmup, or train for longer"
@@ -125,6 +136,61 @@ pub enum TrainError {
     /// The dashboard or a metric failed.
     #[error("the dashboard failed: {0}")]
     Dashboard(String),
+    /// Several ranks train, and each would go its own way.
+    #[error(
+        "{ranks} ranks train, but no strategy sums their gradients, so that each would train a model of its own: write `.with(Zero::stage(0))` before `Clip`"
+    )]
+    NotReduced {
+        /// How many.
+        ranks: usize,
+    },
+    /// The optimizer cannot update a shard.
+    #[error(
+        "the optimizer's update of an element of `{parameter}` depends on other elements, which stages 1 to 3 of Zero keep on other ranks: use AdamW, Adam, Lion, Sgd, Adan, AdaGrad or RmsProp for it, or `Zero::stage(0)`"
+    )]
+    NotElementwise {
+        /// The path of the first such parameter.
+        parameter: String,
+    },
+    /// The trainer and a strategy name different ranks.
+    #[error("the trainer's ranks are {trainer}, those of its strategies {strategies}: name them once")]
+    TwoWorlds {
+        /// As given to [`Trainer::over`](crate::Trainer::over).
+        trainer: String,
+        /// As given to a strategy.
+        strategies: String,
+    },
+    /// Another rank trains on other samples.
+    #[error(
+        "rank {rank} is elsewhere in the data than this rank: all ranks must be given the same data, seed, micro-batch and strategies"
+    )]
+    OtherData {
+        /// That rank.
+        rank: usize,
+    },
+    /// One of several ranks failed, and with it the run.
+    #[error("rank {rank}: {reason}")]
+    Rank {
+        /// Which.
+        rank: usize,
+        /// What it met.
+        reason: Box<TrainError>,
+    },
+    /// One of several ranks panicked.
+    #[error("panicked: {0}")]
+    Panicked(String),
+    /// A strategy keeps the trained model from the rank that asks for it.
+    #[error("no strategy answered with the whole model: `Stage::whole` must, on the rank that it is told")]
+    NoModel,
+    /// The system starts no thread for a rank.
+    #[error("the system starts no thread for the rank: {0}")]
+    NoThread(String),
+}
+
+impl From<WorldError> for TrainError {
+    fn from(error: WorldError) -> Self {
+        Self::Strategy(error.into())
+    }
 }
 
 impl TrainError {

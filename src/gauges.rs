@@ -23,6 +23,15 @@ pub(crate) const BYTES: [&str; 6] =
 /// What the loss is multiplied by before the backward pass.
 pub(crate) const LOSS_SCALE: &str = "Loss scale";
 
+/// The share of a step in which the rank that waited longest waited for another, and for which.
+pub(crate) const WAITING: &str = "Waiting for a rank";
+pub(crate) const SLOWEST: &str = "Slowest rank";
+
+/// Percent of the step.
+fn waiting(step: &StepNumbers) -> Option<f64> {
+    Some(100.0 * step.waited_seconds? / step.seconds.max(f64::MIN_POSITIVE))
+}
+
 /// One number of a step or of an evaluated batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading {
@@ -47,6 +56,8 @@ impl Readings {
             ("Gradient norm", applied(step.gradient_norm), 1),
             (LOSS_SCALE, step.loss_scale, 1),
             ("Tokens per second", Some(step.tokens_per_second), 1),
+            (WAITING, waiting(step), 1),
+            (SLOWEST, step.slowest_rank.map(|rank| rank as f64), 1),
             ("Skipped steps", Some(step.skipped_steps as f64), 1),
             ("Memory", Some(step.memory_bytes as f64), 1),
             ("Activations", Some(step.activation_bytes as f64), 1),
@@ -56,6 +67,11 @@ impl Readings {
             ("Optimizer", Some(step.optimizer_bytes as f64), 1),
         ];
         Self(values.map(|(name, value, weight)| Reading { name, value, weight }).into())
+    }
+
+    /// Of a batch of which the others know nothing yet.
+    pub fn none() -> Self {
+        Self(Vec::new())
     }
 
     pub fn of_evaluation(loss: f64, items: usize) -> Self {
@@ -123,7 +139,8 @@ pub(crate) fn format_reading(name: &str, value: f64) -> String {
         "Learning rate" => format!("{value:.2e}"),
         "Tokens per second" if value >= 1e4 => format!("{:.1}k", value / 1e3),
         "Tokens per second" | "Skipped steps" => format!("{value:.0}"),
-        LOSS_SCALE => format!("{value}"),
+        LOSS_SCALE | SLOWEST => format!("{value}"),
+        WAITING => format!("{value:.0}%"),
         name if BYTES.contains(&name) => format!("{:.1} MB", value / 1e6),
         _ => format!("{value:.4}"),
     }
@@ -186,10 +203,11 @@ impl Numeric for Gauge {
 }
 
 /// Shows the gauges in burn-train's dashboard and keeps them in its metric files; that of the loss
-/// scale only where there is one.
+/// scale only where there is one, and those of slow ranks where there are several.
 pub(crate) fn register(
     training: SupervisedTraining<Vessel>,
     scales_loss: bool,
+    several_ranks: bool,
 ) -> SupervisedTraining<Vessel> {
     let training = training
         .metric_train_numeric(Gauge::new(LOSS, None, false, true))
@@ -200,6 +218,12 @@ pub(crate) fn register(
         .metric_train_numeric(Gauge::new("Skipped steps", None, false, false));
     let training = match scales_loss {
         true => training.metric_train_numeric(Gauge::new(LOSS_SCALE, None, true, false)),
+        false => training,
+    };
+    let training = match several_ranks {
+        true => training
+            .metric_train_numeric(Gauge::new(WAITING, Some("%"), false, true))
+            .metric_train_numeric(Gauge::new(SLOWEST, None, false, false)),
         false => training,
     };
     BYTES.into_iter().fold(training, |training, name| {

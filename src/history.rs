@@ -8,6 +8,7 @@ use firebrick_datasets::Cursor;
 
 use crate::TrainError;
 use crate::log::EvaluationNumbers;
+use crate::rank_report::Exchanged;
 use crate::step::StepNumbers;
 
 /// Skipped updates, or updates from a loss that is not finite, in a row after which a run is given up.
@@ -26,6 +27,8 @@ pub(crate) struct History {
     pub skipped: u64,
     skipped_in_a_row: u64,
     infinite_in_a_row: u64,
+    /// The rank that it began with, where there are several.
+    infinite_first: Option<usize>,
     pub peak_bytes: usize,
     pub activation_bytes: usize,
     pub validation: Option<EvaluationNumbers>,
@@ -35,11 +38,14 @@ pub(crate) struct History {
     /// Why the run ended before its time.
     pub stopped: Option<String>,
     pub first_step: Option<Instant>,
+    /// With the other ranks, in all steps.
+    pub exchanged: Exchanged,
 }
 
 impl History {
-    /// Adds a step, and fills in the numbers that need the steps before it.
-    pub fn add(&mut self, numbers: &mut StepNumbers) -> Result<(), TrainError> {
+    /// Adds a step, and fills in the numbers that need the steps before it. `infinite` is the first of many
+    /// ranks whose part of the loss is not finite.
+    pub fn add(&mut self, numbers: &mut StepNumbers, infinite: Option<usize>) -> Result<(), TrainError> {
         self.first_step.get_or_insert_with(Instant::now);
         match &numbers.skipped {
             None => self.skipped_in_a_row = 0,
@@ -55,9 +61,12 @@ impl History {
             }
         }
         let finite = numbers.loss.is_finite() || numbers.skipped.is_some();
+        if self.infinite_in_a_row == 0 {
+            self.infinite_first = infinite;
+        }
         self.infinite_in_a_row = if finite { 0 } else { self.infinite_in_a_row + 1 };
         if self.infinite_in_a_row >= MOST_SKIPS {
-            return Err(TrainError::Diverged(self.infinite_in_a_row));
+            return Err(TrainError::Diverged { updates: self.infinite_in_a_row, first: self.infinite_first });
         }
         numbers.skipped_steps = self.skipped;
         numbers.tokens_per_second = numbers.tokens as f64 / numbers.seconds.max(f64::MIN_POSITIVE);

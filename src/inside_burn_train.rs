@@ -17,7 +17,7 @@ use firebrick_datasets::Batch;
 use firebrick_strategies::Stage;
 
 use crate::dashboard::{NoBatches, Vessel};
-use crate::events::Events;
+use crate::events::{Events, Shown};
 use crate::metric_files::MetricFiles;
 use crate::training_loop::TrainingLoop;
 use crate::{Objective, TrainError, gauges};
@@ -43,6 +43,7 @@ impl InsideBurnTrain {
     {
         let vessel = Vessel::new(training.session.device());
         let (rounds, scales_loss) = (training.plan.rounds, training.session.scales_loss());
+        let several_ranks = training.session.world().size() > 1;
         let inside = Arc::new(Handover(Mutex::new(Progress::Ready(Box::new(training)))));
         let folder = self.output.clone().unwrap_or_default();
         let mut supervised = SupervisedTraining::new(folder, Arc::new(NoBatches), Arc::new(NoBatches))
@@ -64,7 +65,7 @@ impl InsideBurnTrain {
             ));
         }
         let learner = Learner::new(vessel, SgdConfig::new().init(), ConstantLr::new(0.0));
-        let result = gauges::register(supervised, scales_loss).launch(learner);
+        let result = gauges::register(supervised, scales_loss, several_ranks).launch(learner);
         // Leaves the full screen, so that what is printed next is seen.
         drop(result.renderer);
         match inside.take() {
@@ -110,11 +111,13 @@ where
         _: ValidLoader<Vessel>,
         _: usize,
     ) -> (Vessel, SupervisedTrainingEventProcessor<Vessel>) {
-        let mut events = Events::new(components);
+        let interrupter = components.interrupter.clone();
+        let mut shown = Shown::new(components);
         if let Progress::Ready(mut training) = self.take() {
+            let mut events = Events::new(interrupter, Some(&mut shown));
             let result = training.run(&mut events).map(|()| training);
             self.put(Progress::Done(result));
         }
-        (learner.model(), events.into_processor())
+        (learner.model(), shown.processor)
     }
 }

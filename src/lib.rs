@@ -6,8 +6,9 @@
 //! the result beyond a stated tolerance.
 //!
 //! ```
-//! use burn::{optim::AdamWConfig, tensor::Device};
+//! use burn::tensor::Device;
 //! use firebrick::datasets::{Tokenizer, Windows};
+//! use firebrick::optim::AdamW;
 //! use firebrick::{Accumulate, Amp, Clip, Data, Schedule, Trainer, models::GptConfig};
 //!
 //! // Text to windows of 8 characters, each of which predicts the next.
@@ -15,11 +16,11 @@
 //! let tokenizer = Tokenizer::characters(&text)?;
 //! let data = Data::new(Windows::new(tokenizer.encode(&text)?, 8)?.shuffled(42)).micro_batch(4);
 //!
-//! // An ordinary Burn model, optimizer and device.
+//! // An ordinary Burn model, optimizer (any of Burn's, or one that is faster on the CPU) and device.
 //! let device = Device::flex().autodiff();
 //! let config = GptConfig { layers: 1, heads: 2, width: 16, dropout: 0.0, bias: true, tied: true };
 //! let model = config.init(tokenizer.vocab_size(), 8, &device);
-//! let optimizer = AdamWConfig::new().init();
+//! let optimizer = AdamW::new().init();
 //!
 //! let trained = Trainer::new()
 //!     .with(Amp::bf16())
@@ -32,7 +33,7 @@
 //! ```
 //!
 //! The same as a file is a [`Run`], which the program `firebrick` trains. How strategies meet
-//! gradients is told at [`Trainer`], how to write one at
+//! gradients is told at [`Trainer`], how many ranks train together in [`many_ranks`], how to write one at
 //! [`strategies`](firebrick_strategies#writing-a-strategy).
 
 /// Readers, tokenizers, collators and sample streams.
@@ -41,13 +42,18 @@ pub use firebrick_datasets as datasets;
 pub use firebrick_strategies as strategies;
 
 mod accounting;
+mod agreement;
 mod bench;
+mod budget;
+mod byte_size;
 pub mod cli;
 mod console;
 mod dashboard;
 mod data;
+mod dealt;
 pub mod device;
 mod dry_run;
+mod elementwise;
 mod error;
 mod events;
 mod feed;
@@ -56,11 +62,15 @@ mod history;
 mod inside_burn_train;
 mod lines;
 mod log;
+#[doc = include_str!("../docs/many_ranks.md")]
+pub mod many_ranks {}
 mod metric_files;
 pub mod models;
 mod objective;
 mod output;
 mod preview;
+mod rank_report;
+mod ranks;
 mod report;
 mod run;
 mod saving;
@@ -73,15 +83,19 @@ mod trainer;
 mod training_loop;
 
 pub use bench::{Bench, BenchReport, BesideReport, RawReport};
+pub use budget::{Moment, OnDevice, OverBudget};
 pub use burn::train::Interrupter;
+pub use byte_size::ByteSize;
 pub use dashboard::Show;
 pub use data::Data;
 pub use error::TrainError;
 pub use firebrick_strategies::{
-    Accumulate, Amp, Clip, Dropout, Keep, LossScale, Pass, Recompute, Strategy, memory,
+    Accumulate, Amp, Clip, Dropout, Ema, Keep, LossScale, Offload, Pass, Recompute, Strategy, World, Zero,
+    memory, optim,
 };
 pub use objective::{Loss, Objective};
 pub use preview::{Cell, Kind, Legible, Look, Names, Numbers, Preview, Row};
+pub use rank_report::{PerStep, RankReport};
 pub use report::{Report, process_start};
 pub use run::*;
 pub use schedule::Schedule;

@@ -10,7 +10,10 @@ use burn::train::renderer::{
 };
 
 use crate::console::tell;
-use crate::gauges::{BYTES, LOSS, LOSS_SCALE, format_reading};
+use crate::gauges::{BYTES, LOSS, LOSS_SCALE, SLOWEST, WAITING, format_reading};
+
+/// Percent of a step from which a rank that is waited for is told.
+const SLOW: f64 = 20.0;
 
 /// Time between two lines of training; evaluations always get theirs.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -55,9 +58,11 @@ impl Lines {
     fn line(&self) -> String {
         let mut line = format!("step {:>6}/{}", self.before + self.in_round, self.total_updates);
         // Memory of 0 bytes is memory that nobody counts; of a line's length, only two are told.
-        let is_told = |(name, value): &&(String, f64)| {
-            !BYTES.contains(&name.as_str())
-                || (*value > 0.0 && matches!(name.as_str(), "Memory" | "Activations"))
+        let is_told = |(name, value): &&(String, f64)| match name.as_str() {
+            // Told below, where a rank is slow.
+            WAITING | SLOWEST => false,
+            "Memory" | "Activations" => *value > 0.0,
+            name => !BYTES.contains(&name),
         };
         for (name, value) in self.latest.iter().filter(is_told) {
             let short = match name.as_str() {
@@ -71,6 +76,12 @@ impl Lines {
                 _ => "loss",
             };
             line += &format!("  {short} {}", format_reading(name, *value));
+        }
+        let reading = |name: &str| self.latest.iter().find(|(known, _)| known == name).map(|known| known.1);
+        if let (Some(share), Some(rank)) = (reading(WAITING).filter(|share| *share > SLOW), reading(SLOWEST))
+        {
+            let share = format_reading(WAITING, share);
+            line += &format!("  rank {rank} is slow: another waits for it {share} of the time");
         }
         line
     }
@@ -159,5 +170,22 @@ impl MetricsRenderer for Lines {
 
     fn register_metric(&mut self, definition: MetricDefinition) {
         self.names.insert(definition.metric_id, definition.name.to_string());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_that_others_wait_for_is_told_where_it_costs() {
+        let line = |share: f64| {
+            let mut lines = Lines::new(false, 10);
+            lines.latest = vec![(LOSS.into(), 1.5), (WAITING.into(), share), (SLOWEST.into(), 3.0)];
+            lines.line()
+        };
+        assert_eq!(line(12.0), "step      0/10  loss 1.5000");
+        let slow = "step      0/10  loss 1.5000  rank 3 is slow: another waits for it 41% of the time";
+        assert_eq!(line(41.2), slow);
     }
 }

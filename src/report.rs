@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::accounting::ParameterBytes;
 use crate::history::History;
+use crate::rank_report::RankReport;
 
 /// A finished run in numbers: what `--report json` prints as its last line. The names are a stable
 /// interface.
@@ -38,12 +39,20 @@ pub struct Report {
     pub parameters: usize,
     /// Bytes of the parameters that the optimizer updates.
     pub master_bytes: usize,
-    /// Bytes of the parameters that the forward pass reads, beyond the master's.
+    /// Bytes of the parameters that the forward pass reads, beyond the master's. Where the master is a
+    /// part of these, they are counted here and not there.
     pub replica_bytes: usize,
-    /// Bytes of the gradients that the optimizer is given.
+    /// Bytes of the average of the parameters, where there is one.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub averaged_bytes: usize,
+    /// The most bytes that gradients took at the end of a backward pass, in the dtype that it leaves
+    /// them in; or, where micro-batches are accumulated, that were held of them between two.
     pub gradient_bytes: usize,
     /// Bytes of the optimizer's state.
     pub optimizer_bytes: usize,
+    /// Bytes of all these that wait in the host's memory, where some do.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub host_bytes: usize,
     /// The most bytes that a forward and backward pass of any step had in use beyond those in use
     /// before it and beyond the parameters' gradients of recomputed segments, 0 where nothing counts
     /// them.
@@ -56,10 +65,13 @@ pub struct Report {
     pub first_step_seconds: f64,
     /// Why the run ended before its time, if it did.
     pub stopped: Option<String>,
+    /// Each rank, where there are several. The bytes above are those of the first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ranks: Vec<RankReport>,
 }
 
 impl Report {
-    pub(crate) fn new(history: &History, bytes: ParameterBytes) -> Self {
+    pub(crate) fn new(history: &History, bytes: ParameterBytes, ranks: Vec<RankReport>) -> Self {
         let weight: usize = history.recent.iter().map(|(_, items)| items).sum();
         let recent = history.recent.iter().map(|(loss, items)| loss * *items as f64);
         let seconds: f64 = history.step_seconds.iter().sum();
@@ -78,6 +90,8 @@ impl Report {
             parameters: bytes.parameters,
             master_bytes: bytes.master,
             replica_bytes: bytes.replica,
+            averaged_bytes: bytes.averaged,
+            host_bytes: bytes.by_place().0,
             gradient_bytes: bytes.gradients,
             optimizer_bytes: bytes.optimizer,
             activation_bytes: history.activation_bytes,
@@ -85,8 +99,14 @@ impl Report {
             wall_seconds: process_start().elapsed().as_secs_f64(),
             first_step_seconds: first.unwrap_or_default().as_secs_f64(),
             stopped: history.stopped.clone(),
+            ranks,
         }
     }
+}
+
+/// What is nothing is left out.
+fn is_zero(bytes: &usize) -> bool {
+    *bytes == 0
 }
 
 /// When the process started: the first call. A program makes it first of all; `fit` makes it at the

@@ -1,11 +1,14 @@
 //! What one step was: first as the device left it, then as numbers.
 
-use burn::tensor::{Device, Tensor, TensorReadError};
-use firebrick_strategies::Settled;
+use burn::tensor::{Device, Tensor};
+use firebrick_strategies::{Communicator, Settled};
 use serde::Serialize;
 
+use crate::TrainError;
 use crate::accounting::ParameterBytes;
+use crate::agreement::LossOfAll;
 use crate::memory::Usage;
+use crate::rank_report::Exchanged;
 
 /// A step whose numbers may still be on the device. Reading them makes the device finish the step,
 /// so the loop reads them after it has handed over the next one.
@@ -16,10 +19,14 @@ pub(crate) struct Step {
     pub rate: f64,
     pub seconds: f64,
     pub settled: Settled,
+    /// The first rank that wants to end the run after this step.
+    pub stops: Option<usize>,
     /// Where the loss is scaled: by what, in this window.
     pub loss_scale: Option<f64>,
     pub norm: Option<Tensor<1>>,
     pub bytes: ParameterBytes,
+    /// With the other ranks.
+    pub exchanged: Exchanged,
     memory: Option<Usage>,
     activations: usize,
     loss: Option<Tensor<1>>,
@@ -57,9 +64,10 @@ pub struct StepNumbers {
     pub skipped: Option<String>,
     /// Bytes in use after the step; 0 where nothing counts them.
     pub memory_bytes: usize,
-    /// Bytes of the parameters: the optimizer's, and the replica's where it is another.
+    /// Bytes of the parameters: the optimizer's, the replica's where it is another, and their average
+    /// where there is one.
     pub parameter_bytes: usize,
-    /// Bytes of the gradients that the last update was given.
+    /// As [`Report::gradient_bytes`](crate::Report::gradient_bytes), so far.
     pub gradient_bytes: usize,
     /// Bytes that the first update left in use, as the optimizer's state; 0 where nothing counts
     /// them.
@@ -70,6 +78,23 @@ pub struct StepNumbers {
     pub activation_bytes: usize,
     /// The most bytes in use so far.
     pub peak_bytes: usize,
+    /// Bytes that this rank sent to others in this step.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub sent_bytes: u64,
+    /// Bytes that this rank received from others in this step.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub received_bytes: u64,
+    /// The rank that the others waited for longest in this step, where there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slowest_rank: Option<usize>,
+    /// Seconds that the rank which waited longest for it waited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waited_seconds: Option<f64>,
+}
+
+/// What is nothing is left out.
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 impl Step {
@@ -82,9 +107,11 @@ impl Step {
             rate: 0.0,
             seconds: 0.0,
             settled: Settled::Applied,
+            stops: None,
             loss_scale: None,
             norm: None,
             bytes: ParameterBytes::default(),
+            exchanged: Exchanged::default(),
             memory: None,
             activations: 0,
             loss: None,
@@ -111,16 +138,20 @@ impl Step {
         self.activations = self.activations.max(bytes);
     }
 
-    /// Waits for the device and reads the numbers.
-    pub fn read(self) -> Result<StepNumbers, TensorReadError> {
+    /// Waits for the device and reads the numbers, and the first of many ranks whose part of the loss is
+    /// not finite. All ranks do so at the same time: the loss is the sum of their parts.
+    pub fn read(self, world: &Communicator) -> Result<(StepNumbers, Option<usize>), TrainError> {
         let read = |tensor: Option<Tensor<1>>| match tensor {
             Some(tensor) => tensor.try_into_scalar::<f64>(),
             None => Ok(0.0),
         };
         let memory = self.memory.unwrap_or_default();
-        Ok(StepNumbers {
+        let LossOfAll { loss, infinite, slowest } =
+            LossOfAll::agree(world, read(self.loss)?, &self.exchanged)?;
+        let (sent_bytes, received_bytes) = self.exchanged.bytes();
+        let numbers = StepNumbers {
             step: self.update,
-            loss: read(self.loss)?,
+            loss,
             learning_rate: self.rate,
             gradient_norm: read(self.norm)?,
             items: self.items,
@@ -133,12 +164,17 @@ impl Step {
                 Settled::Skipped(reason) => Some(reason.to_string()),
             },
             memory_bytes: memory.live,
-            parameter_bytes: self.bytes.master + self.bytes.replica,
+            parameter_bytes: self.bytes.master + self.bytes.replica + self.bytes.averaged,
             gradient_bytes: self.bytes.gradients,
             optimizer_bytes: self.bytes.optimizer,
             activation_bytes: self.activations,
             peak_bytes: memory.peak,
+            sent_bytes,
+            received_bytes,
+            slowest_rank: slowest.map(|(rank, _)| rank),
+            waited_seconds: slowest.map(|(_, seconds)| seconds),
             ..StepNumbers::default()
-        })
+        };
+        Ok((numbers, infinite))
     }
 }

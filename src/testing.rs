@@ -1,9 +1,19 @@
-//! The device of the tests.
+//! The device and the ranks of the tests.
 
 use burn::tensor::Device;
+use firebrick_strategies::{Communicator, World};
 
 /// The device that `BURN_DEVICE` names, as for the program; the CPU where it is not set.
 pub fn device() -> Device {
     let name = std::env::var("BURN_DEVICE").unwrap_or("cpu".into());
     crate::device::find(&name).unwrap_or_else(|error| panic!("BURN_DEVICE: {error}")).0
+}
+
+/// What each of so many ranks, a thread each, returns.
+pub fn on_ranks<T: Send>(ranks: usize, rank: impl Fn(Communicator) -> T + Sync) -> Vec<T> {
+    let ranks = World::threads(ranks).join().unwrap();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = ranks.into_iter().map(|world| scope.spawn(|| rank(world))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
 }

@@ -5,12 +5,15 @@ use std::time::Instant;
 
 use burn::data::dataloader::Progress;
 use burn::train::{LearnerEvent, TrainingItem};
-use firebrick_datasets::{Batch, DataError};
-use firebrick_strategies::{Pass, Stage};
+use firebrick_datasets::{Batch, Batches, DataError};
+use firebrick_strategies::Stage;
 
+use crate::agreement::{SumOfAll, any};
 use crate::dashboard::let_ctrl_c_interrupt;
+use crate::data::Stream;
+use crate::dealt::{Deal, Spare};
 use crate::events::Events;
-use crate::feed::{self, Feed};
+use crate::feed::{self, Feed, Share};
 use crate::gauges::Readings;
 use crate::history::History;
 use crate::log::{EvaluationNumbers, Log};
@@ -28,6 +31,10 @@ pub(crate) struct TrainingLoop<M, B: Batch, S> {
     pub log: Log,
     pub output: Option<Arc<Output>>,
     pub history: History,
+    /// Whether some rank has an output folder.
+    pub saves: bool,
+    /// The first rank that wants to end the run, once all know of it.
+    pub stops: Option<usize>,
     /// Called with each step's numbers.
     pub watch: Box<dyn FnMut(&StepNumbers) + Send>,
 }
@@ -45,6 +52,8 @@ pub(crate) struct Plan {
     /// Updates of a round that the dashboard counts.
     pub round_updates: u64,
     pub dashboard: bool,
+    /// Whether the run may end early.
+    pub patient: bool,
 }
 
 impl<M, B: Batch, S: Stage<M>> TrainingLoop<M, B, S>
@@ -80,7 +89,9 @@ where
         loop {
             let window = self.feed.window()?;
             let (epoch, after) = (window.epoch, window.after);
-            let mut step = self.session.step(window)?;
+            let stops = events.interrupter.should_stop();
+            let mut step = self.session.step(window, stops, || self.feed.spare())?;
+            self.stops = step.stops.filter(|_| self.session.world().size() > 1);
             step.seconds = before.elapsed().as_secs_f64();
             before = Instant::now();
             self.history.cursor = after;
@@ -88,7 +99,7 @@ where
             if let Some((epoch, step)) = unread.replace((epoch, step)) {
                 self.record(epoch, step, start, events)?;
             }
-            if self.round_ends(epoch, start) || events.interrupter.should_stop() {
+            if self.round_ends(epoch, start) || self.should_stop(events) {
                 break;
             }
         }
@@ -117,8 +128,10 @@ where
 
     /// Reads a step's numbers, and tells everybody who wants to know.
     fn record(&mut self, epoch: u64, step: Step, start: u64, events: &mut Events) -> Result<(), TrainError> {
-        let mut numbers = StepNumbers { epoch, ..step.read()? };
-        self.history.add(&mut numbers)?;
+        self.history.exchanged.add(&step.exchanged);
+        let (numbers, infinite) = step.read(self.session.world())?;
+        let mut numbers = StepNumbers { epoch, ..numbers };
+        self.history.add(&mut numbers, infinite)?;
         self.log.step(&numbers)?;
         (self.watch)(&numbers);
         if self.plan.dashboard {
@@ -138,40 +151,9 @@ where
             return Ok(());
         };
         let started = Instant::now();
-        let samples = valid.samples(0);
-        events.valid(LearnerEvent::StartSplit { epoch_number: round, total_items: samples })?;
-        let model = self.session.evaluator();
-        let device = self.session.device().clone().inner();
-        let pass = Pass::evaluate(&device).computing_in(self.session.evaluation_dtype());
-        let (mut sum, mut items) = (0.0, 0);
-        let cut = feed::cut(&self.data, 1)?;
-        let mut end = 0;
-        while end < samples {
-            let positions = cut.global_batch(&valid, 0, end, samples)?;
-            end = positions.end;
-            let batch = valid.batch(0, positions)?;
-            let expected = batch.items();
-            if expected == 0 {
-                continue;
-            }
-            let loss = model.evaluate(batch, &pass);
-            let loss = checked(loss.sum, loss.items, expected)?.try_into_scalar::<f64>()?;
-            sum += loss;
-            items += expected;
-            let readings = Readings::of_evaluation(loss / expected as f64, expected);
-            let progress = Progress::new(end, samples, Some("samples".into()));
-            events.valid(LearnerEvent::ProcessedItem(TrainingItem::new(
-                readings,
-                progress,
-                Some(end),
-                None,
-            )))?;
-            if events.interrupter.should_stop() {
-                return Ok(());
-            }
-        }
+        events.valid(LearnerEvent::StartSplit { epoch_number: round, total_items: valid.samples(0) })?;
+        let Some((sum, items)) = self.sum_of_losses(&valid, events)? else { return Ok(()) };
         events.valid(LearnerEvent::EndSplit(round))?;
-        drop(model);
         if items == 0 {
             return Err(DataError::EmptyEpoch { epoch: 0 }.into());
         }
@@ -185,32 +167,117 @@ where
         self.keep_best(numbers)
     }
 
+    /// The sum over the validation data, and its items; `None` where the run was interrupted.
+    ///
+    /// Each rank goes through its part, and all get the sum of the whole.
+    fn sum_of_losses(
+        &mut self,
+        valid: &Stream<B>,
+        events: &mut Events,
+    ) -> Result<Option<(f64, usize)>, TrainError> {
+        let world = self.session.world().clone();
+        let (alone, samples) = (world.size() == 1, valid.samples(0));
+        let model = self.session.evaluator()?;
+        let pass = self.session.pass().evaluating(self.session.evaluation_dtype());
+        let mut spare = Spare::new(valid.clone());
+        let (mut sum, mut items) = (0.0, 0);
+        let cut = feed::cut(&self.data, 1, Share::of(&world))?;
+        let mut end = 0;
+        while end < samples {
+            let global = cut.global_batch(valid, 0, end, samples)?;
+            end = global.end;
+            for positions in cut.micro_batches(valid, 0, &global)? {
+                let own = Deal(valid.clone()).batch(0, positions)?.0.filter(|batch| batch.items() > 0);
+                let expected = own.as_ref().map_or(0, Batch::items);
+                let batch = match own {
+                    Some(batch) => batch,
+                    None if pass.is_collective() => spare.batch()?,
+                    None => continue,
+                };
+                let (entered, pass) = pass.clone().silent(expected == 0).enter(&model)?;
+                let loss = entered.evaluate(batch, &pass);
+                pass.check()?;
+                if expected == 0 {
+                    continue;
+                }
+                let loss = checked(loss.sum, loss.items, expected)?.try_into_scalar::<f64>()?;
+                sum += loss;
+                items += expected;
+                let readings = match alone {
+                    true => Readings::of_evaluation(loss / expected as f64, expected),
+                    false => Readings::none(),
+                };
+                events.valid(evaluated(readings, end, samples))?;
+            }
+            if alone && events.interrupter.should_stop() {
+                return Ok(None);
+            }
+        }
+        if !alone {
+            let stops = events.interrupter.should_stop();
+            let of_all = SumOfAll::agree(&world, sum, items, stops)?;
+            (sum, items) = (of_all.sum, of_all.items);
+            self.stops = of_all.stops;
+            let readings = Readings::of_evaluation(sum / items.max(1) as f64, items);
+            events.valid(evaluated(readings, samples, samples))?;
+        }
+        Ok(Some((sum, items)))
+    }
+
     fn keep_best(&mut self, numbers: EvaluationNumbers) -> Result<(), TrainError> {
         self.history.validation = Some(numbers);
         if self.history.best.is_some_and(|best| best.loss <= numbers.loss) || !numbers.loss.is_finite() {
             return Ok(());
         }
         self.history.best = Some(numbers);
-        if let Some(output) = &self.output {
-            self.history.best_path = Some(output.save_model("best.safetensors", self.session.master())?);
+        if self.saves {
+            let best = match self.session.is_averaged() {
+                true => self.session.whole_average(Some(0))?,
+                false => self.session.whole(Some(0))?,
+            };
+            if let (Some(best), Some(output)) = (best, &self.output) {
+                self.history.best_path = Some(output.save_model("best.safetensors", &best)?);
+            }
         }
         Ok(())
     }
 
+    /// Whether to end the run at this step. Among ranks it is what they agreed on when the step began.
+    fn should_stop(&self, events: &Events) -> bool {
+        match self.session.world().size() {
+            1 => events.interrupter.should_stop(),
+            _ => self.stops.is_some(),
+        }
+    }
+
     fn interrupted(&mut self, events: &Events) -> bool {
-        let stopped = events.interrupter.should_stop();
+        let stopped = self.should_stop(events);
         if stopped {
-            let reason = events.interrupter.get_message();
-            self.history.stopped = Some(reason.unwrap_or_else(|| "interrupted".into()));
+            let own = events.interrupter.should_stop().then(|| events.interrupter.get_message());
+            self.history.stopped = Some(match (own, self.stops) {
+                (None, Some(rank)) => format!("rank {rank} was interrupted"),
+                (own, _) => own.flatten().unwrap_or_else(|| "interrupted".into()),
+            });
         }
         stopped
     }
 
     fn stops_early(&mut self, round: usize, events: &mut Events) -> Result<bool, TrainError> {
-        let stops = events.stops_early(round)?;
+        if !self.plan.patient {
+            return Ok(false);
+        }
+        let own = events.stops_early(round)?;
+        // The first rank's word: it alone follows the rounds.
+        let stops = any(self.session.world(), "whether to stop early", own)?;
         if stops {
             self.history.stopped = Some("the validation loss no longer falls".into());
         }
         Ok(stops)
     }
+}
+
+/// How far an evaluation is.
+fn evaluated(readings: Readings, done: usize, samples: usize) -> LearnerEvent<Readings> {
+    let progress = Progress::new(done, samples, Some("samples".into()));
+    LearnerEvent::ProcessedItem(TrainingItem::new(readings, progress, Some(done), None))
 }

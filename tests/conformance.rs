@@ -3,16 +3,14 @@
 mod support;
 
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
+use burn::optim::{AdamWConfig, ModuleOptimizer};
 use burn::tensor::Tensor;
 use firebrick::datasets::{Batch, Batches};
 use firebrick::models::Gpt;
-use firebrick::strategies::{
-    Grads, Outcome, Paths, SavedStates, Settled, Setup, Stage, StageState, Strategy,
-};
+use firebrick::strategies::{Outcome, Paths, SavedStates, Settled, Setup, Stage, StageState, Strategy};
 use firebrick::{
-    AmpConfig, ClipConfig, Data, FloatConfig, KeepConfig, Loss, LossScaleConfig, Objective, Pass, Precision,
-    RecomputeConfig, Schedule, StrategyConfig, Trainer,
+    AmpConfig, ClipConfig, Data, EmaConfig, FloatConfig, KeepConfig, Loss, LossScaleConfig, Objective,
+    OffloadConfig, Pass, Precision, RecomputeConfig, Schedule, StrategyConfig, Trainer, ZeroConfig,
 };
 use support::*;
 
@@ -24,8 +22,17 @@ fn amp(precision: Precision) -> StrategyConfig {
     StrategyConfig::Amp(AmpConfig::from(precision))
 }
 
+/// As one rank of one.
+fn zero(stage: u8) -> StrategyConfig {
+    StrategyConfig::Zero(ZeroConfig { replicate_below: Some(64), ..ZeroConfig::from(stage) })
+}
+
 fn recompute(config: RecomputeConfig) -> StrategyConfig {
     StrategyConfig::Recompute(config)
+}
+
+fn ema(decay: f64) -> StrategyConfig {
+    StrategyConfig::Ema(EmaConfig { decay, warmup: true })
 }
 
 /// Every strategy, with settings that have an effect.
@@ -52,7 +59,14 @@ fn every_strategy() -> Vec<StrategyConfig> {
             recompute(every.clone()),
             recompute(RecomputeConfig { offloaded: true, ..every }),
             recompute(RecomputeConfig { paths: Some(vec!["blocks.1".into()]), ..Default::default() }),
+            StrategyConfig::Offload(OffloadConfig::optimizer),
+            StrategyConfig::Offload(OffloadConfig::parameters),
+            zero(0),
+            zero(1),
+            zero(2),
+            zero(3),
             recompute(RecomputeConfig { elementwise: true, ..Default::default() }),
+            ema(0.9),
         ])
         .collect()
 }
@@ -67,6 +81,8 @@ fn identities() -> Vec<StrategyConfig> {
         StrategyConfig::Clip(ClipConfig { norm: None, value: Some(1e30) }),
         // A path of no segment.
         recompute(RecomputeConfig { paths: Some(paths), ..Default::default() }),
+        // Trains the same, and evaluates another.
+        ema(0.9),
         recompute(RecomputeConfig { every: Some(1000), ..Default::default() }),
     ]
 }
@@ -94,7 +110,7 @@ fn identity_settings_change_no_bit() {
     let (losses, model) = train(Vec::new(), 8, 10);
     let expected = parameters(&model);
     // One of each kind, together.
-    let all_of_them = identities().into_iter().take(5).collect();
+    let all_of_them = identities().into_iter().take(6).collect();
     let each = identities().into_iter().map(|strategy| vec![strategy]);
     for strategies in each.chain([all_of_them]) {
         let name = format!("{strategies:?}");
@@ -152,7 +168,8 @@ impl<S: Stage<Gpt>> Drive<S> {
         let mut stage = recipe.start(&mut setup).unwrap();
         let window = setup.window();
         let pass = setup.into_pass();
-        let master = stage.own(model);
+        let master = stage.own(model).unwrap();
+        stage.updated(&master);
         Self { stage, master, optimizer: optimizer(), pass, window }
     }
 
@@ -164,23 +181,23 @@ impl<S: Stage<Gpt>> Drive<S> {
 
     fn window(&mut self, number: usize) {
         let poisoned = number % 3 == 1;
-        let replica = self.stage.publish(self.master.clone());
+        let replica = self.stage.publish(self.master.clone()).unwrap();
         let mut outcome = Outcome::Hold;
         for micro in 0..self.window {
             let at = (2 * (number * self.window + micro)) % 18;
             let batch = Rows::ragged(20).batch(0, at..at + 2).unwrap();
             let items = batch.items() as f64;
-            let Loss { sum, .. } = replica.loss(batch, &self.pass.drawing(self.pass.draws()));
+            let (entered, pass) = self.pass.drawing(self.pass.draws()).enter(&replica).unwrap();
+            let Loss { sum, .. } = entered.loss(batch, &pass);
             let scale = self.stage.loss_scale().unwrap_or(1.0);
             let poison = if poisoned && micro == 0 { f64::INFINITY } else { 1.0 };
             let grads = (sum / items * scale * poison).backward();
-            self.pass.check().unwrap();
-            let grads = Grads::new(GradientsParams::from_grads(grads, &replica), micro + 1 == self.window);
+            let grads = pass.gradients(grads, &entered, micro + 1 == self.window).unwrap();
             outcome = self.stage.collect(&self.master, grads).unwrap();
         }
         let Outcome::Apply(mut grads) = outcome else { panic!("the window closes") };
         // What the loop does for a stage that asks for it, and here for all.
-        let is_finite = grads.norm(&self.master).into_scalar::<f32>().is_finite();
+        let is_finite = grads.norm(&self.master).unwrap().into_scalar::<f32>().is_finite();
         let settled = match is_finite {
             true => Settled::Applied,
             false => Settled::Skipped(firebrick::strategies::SkipReason::NonFinite),
@@ -188,6 +205,7 @@ impl<S: Stage<Gpt>> Drive<S> {
         if is_finite {
             let grads = grads.for_update(&self.master);
             self.master = self.optimizer.step(1e-2, self.master.clone(), grads);
+            self.stage.updated(&self.master);
         }
         self.stage.settled(&settled).unwrap();
     }
@@ -243,6 +261,11 @@ fn wrong_orders_are_refused() {
         StrategyConfig::Accumulate(_) | StrategyConfig::AccumulateIn(..) => "Accumulate",
         StrategyConfig::Clip(_) => "Clip",
         StrategyConfig::Recompute(_) => "Recompute",
+        StrategyConfig::Offload(OffloadConfig::optimizer) => "Offload",
+        StrategyConfig::Offload(OffloadConfig::parameters) => "Offload of parameters",
+        StrategyConfig::Ema(_) => "Ema",
+        StrategyConfig::Zero(ZeroConfig { stage: 0 | 1, .. }) => "Zero",
+        StrategyConfig::Zero(_) => "Zero in the backward pass",
     };
     for first in every_strategy() {
         for then in every_strategy() {
@@ -252,6 +275,22 @@ fn wrong_orders_are_refused() {
             let name = format!("{first:?}, {then:?}: {result:?}");
             match (kind(&first), kind(&then)) {
                 ("Clip", "Clip") => assert_eq!(result, None, "{name}"),
+                ("Offload" | "Offload of parameters", "Offload" | "Offload of parameters") => {
+                    assert!(result.unwrap().contains("Offload is named twice"), "{name}");
+                }
+                // It takes the gradients of blocks in the backward pass.
+                (first @ ("Amp" | "Accumulate" | "Clip"), "Offload of parameters") => {
+                    assert!(result.unwrap().contains(&format!("{first} stands before Offload")), "{name}");
+                }
+                (first, then) if first.starts_with("Zero") && then.starts_with("Zero") => {
+                    assert!(result.unwrap().contains("Zero is named twice"), "{name}");
+                }
+                ("Clip", then) if then.starts_with("Zero") => {
+                    assert!(result.unwrap().contains("write Zero first"), "{name}");
+                }
+                ("Amp" | "Accumulate" | "Offload" | "Offload of parameters", "Zero in the backward pass") => {
+                    assert!(result.unwrap().contains("write Zero first"), "{name}");
+                }
                 (first, then) if first == then => {
                     assert!(result.unwrap().contains(&format!("{first} is named twice")), "{name}");
                 }

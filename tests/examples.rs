@@ -28,6 +28,14 @@ fn causal_lm() {
     example("causal_lm", &sets).success().stdout(contains("valid loss")).stdout(contains("saved in"));
 }
 
+/// The configuration of eight GPUs, on the CPU.
+#[test]
+fn eight_ranks() {
+    let sets = ["sample.tokens=5", "data.path=\"examples\"", "data.tokenizer.vocabulary=300"];
+    let run = example("eight_ranks", &sets).success().stdout(contains("saved in").and(contains("awaited")));
+    run.stderr(contains("8 ranks x 2 micro-batches of 1 = 16 samples in an update"));
+}
+
 #[test]
 fn tinyshakespeare() {
     let text = tempfile::tempdir().unwrap();

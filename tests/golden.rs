@@ -5,6 +5,7 @@ mod support;
 use burn::module::{Module, Param};
 use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, Tensor};
+use firebrick::strategies::optim::AdamW;
 use firebrick::{OptimizerConfig, Schedule};
 use serde::Deserialize;
 
@@ -65,56 +66,59 @@ fn matrix(values: &[f32], device: &Device) -> Tensor<2> {
     Tensor::<1>::from_data(values, device).reshape([3, 4])
 }
 
-/// The optimizer of a run file where matrices alone decay, Burn's own where all or none do.
-fn optimizer(case: &Case, model: &Parameters) -> ModuleOptimizer {
+/// The optimizer of a run file where matrices alone decay; where all or none do, ours and Burn's own.
+fn optimizers(case: &Case, model: &Parameters) -> Vec<ModuleOptimizer> {
     if case.decay_vector == 0.0 {
         let config = OptimizerConfig::AdamW {
             betas: (case.beta1, case.beta2),
             epsilon: case.eps,
             weight_decay: case.decay_matrix,
         };
-        return config.build(model);
+        return vec![config.build(model)];
     }
     assert_eq!(case.decay_vector, case.decay_matrix);
     let config = AdamWConfig::new().with_beta_1(case.beta1).with_beta_2(case.beta2);
-    config.with_epsilon(case.eps).with_weight_decay(case.decay_matrix).init()
+    let burns = config.with_epsilon(case.eps).with_weight_decay(case.decay_matrix).init();
+    let ours = AdamW::new().betas(case.beta1, case.beta2).epsilon(case.eps);
+    vec![ours.weight_decay(case.decay_matrix).init(), burns]
+}
+
+fn initial(case: &Case, device: &Device) -> Parameters {
+    let autodiff = device.clone().autodiff();
+    Parameters {
+        matrix: Param::from_tensor(matrix(&case.initial.matrix, &autodiff)),
+        vector: Param::from_tensor(Tensor::from_data(case.initial.vector.as_slice(), &autodiff)),
+    }
 }
 
 #[test]
 fn adamw_is_torchs_to_1e_6_over_20_steps() {
     let device = support::device(); // of the gradients
-    let autodiff = device.clone().autodiff(); // of the parameters
     for case in golden().optimizers {
-        let mut model = Parameters {
-            matrix: Param::from_tensor(matrix(&case.initial.matrix, &autodiff)),
-            vector: Param::from_tensor(Tensor::from_data(case.initial.vector.as_slice(), &autodiff)),
-        };
-        let mut optimizer = optimizer(&case, &model);
-        let mut compared = 0;
-        for (index, gradient) in case.gradients.iter().enumerate() {
-            let mut grads = GradientsParams::new();
-            grads.register(model.matrix.id, matrix(&gradient.matrix, &device));
-            grads.register(model.vector.id, Tensor::<1>::from_data(gradient.vector.as_slice(), &device));
-            model = optimizer.step(case.rates[index], model, grads);
-            let Some(after) = case.after.iter().find(|after| after.step == index + 1) else {
-                continue;
-            };
-            let found = model.matrix.val().into_data();
-            let found =
-                found.iter::<f32>().chain(model.vector.val().into_data().iter::<f32>().collect::<Vec<_>>());
-            let expected = after.matrix.iter().chain(&after.vector);
-            for (found, expected) in found.zip(expected) {
-                let allowed = 1e-6 * expected.abs().max(1.0);
-                assert!(
-                    (found - expected).abs() <= allowed,
-                    "{} step {}: {found} {expected}",
-                    case.name,
-                    after.step
-                );
-                compared += 1;
+        for which in 0..optimizers(&case, &initial(&case, &device)).len() {
+            let mut model = initial(&case, &device);
+            let mut optimizer = optimizers(&case, &model).remove(which);
+            let mut compared = 0;
+            for (index, gradient) in case.gradients.iter().enumerate() {
+                let mut grads = GradientsParams::new();
+                grads.register(model.matrix.id, matrix(&gradient.matrix, &device));
+                grads.register(model.vector.id, Tensor::<1>::from_data(gradient.vector.as_slice(), &device));
+                model = optimizer.step(case.rates[index], model, grads);
+                let Some(after) = case.after.iter().find(|after| after.step == index + 1) else {
+                    continue;
+                };
+                let mut found: Vec<f32> = model.matrix.val().into_data().iter().collect();
+                found.extend(model.vector.val().into_data().iter::<f32>());
+                let expected = after.matrix.iter().chain(&after.vector);
+                for (found, expected) in found.into_iter().zip(expected) {
+                    let allowed = 1e-6 * expected.abs().max(1.0);
+                    let place = format!("{}, optimizer {which}, step {}", case.name, after.step);
+                    assert!((found - expected).abs() <= allowed, "{place}: {found} {expected}");
+                    compared += 1;
+                }
             }
+            assert_eq!(compared, 5 * 17);
         }
-        assert_eq!(compared, 5 * 17);
     }
 }
 

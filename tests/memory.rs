@@ -3,9 +3,9 @@
 mod support;
 
 use burn::optim::AdamWConfig;
-use firebrick::memory::Counting;
-use firebrick::models::GptConfig;
-use firebrick::{Amp, Data, Recompute, Report, Schedule, StepNumbers, Trainer};
+use firebrick::memory::{Account, Counting};
+use firebrick::models::{Gpt, GptConfig};
+use firebrick::{Accumulate, Amp, Data, Ema, Recompute, Report, Schedule, StepNumbers, Strategy, Trainer};
 use support::*;
 
 #[global_allocator]
@@ -20,14 +20,17 @@ const INPUT: usize = ROWS * LENGTH * WIDTH * 4;
 const GRAPH: usize = 128 * 1024;
 
 fn run(layers: usize, amp: Option<Amp>, recompute: Option<Recompute>) -> (Report, StepNumbers) {
+    train(layers, Trainer::new().with(amp).with(recompute))
+}
+
+fn train<S: Strategy<Gpt>>(layers: usize, trainer: Trainer<S>) -> (Report, StepNumbers) {
     let config = GptConfig { layers, heads: 4, width: WIDTH, dropout: 0.1, bias: true, tied: true };
     let model = config.init(VOCABULARY, LENGTH, &device().autodiff());
     // A row predicts all of its tokens but the first.
     let row = |i: usize| (0..=LENGTH).map(|j| ((i * 7 + j * j * 3 + j) % 10) as u32).collect();
     let data = Data::new(Rows((0..4 * ROWS).map(row).collect())).micro_batch(ROWS);
-    let trainer = Trainer::new().with(amp).with(recompute).steps(4);
     let optimizer = AdamWConfig::new().init();
-    let trained = trainer.fit(model, optimizer, Schedule::constant(1e-3), data).unwrap();
+    let trained = trainer.steps(4).fit(model, optimizer, Schedule::constant(1e-3), data).unwrap();
     (trained.report, trained.last_step)
 }
 
@@ -58,6 +61,33 @@ fn each_part_is_what_it_should_be() {
     // Activations in half the bytes, but for those of softmax and norms.
     let (half, step) = run(12, Some(Amp::f16()), None);
     assert_eq!(step.parameter_bytes, 6 * parameters);
+    assert_eq!(step.gradient_bytes, 2 * parameters, "as the backward pass leaves them");
     let share = half.activation_bytes as f64 / all as f64;
     assert!((0.5..0.8).contains(&share), "{share}");
+
+    // What is held of a window, and an average that is neither master nor the optimizer's.
+    let (summed, step) = train(12, Trainer::new().with(Amp::f16()).with(Accumulate(2)).with(Ema::new(0.9)));
+    assert_eq!(summed.gradient_bytes, 4 * parameters);
+    assert_eq!([summed.master_bytes, summed.replica_bytes], [4 * parameters, 2 * parameters]);
+    assert_eq!(summed.averaged_bytes, 4 * parameters);
+    assert_eq!(step.parameter_bytes, 10 * parameters);
+    let measured = step.optimizer_bytes as f64 / summed.optimizer_bytes as f64;
+    assert!((0.9..1.25).contains(&measured), "{measured}");
+
+    // Runs that are threads of one process, each on its account, as if each were alone.
+    let on_account = |layers: usize| {
+        let account = Account::new();
+        let _on_it = account.enter();
+        let (report, step) = run(layers, None, None);
+        [report.activation_bytes, report.peak_bytes, step.optimizer_bytes]
+    };
+    let alone = [4, 12].map(on_account);
+    let together = std::thread::scope(|scope| {
+        let runs = [4, 12].map(|layers| scope.spawn(move || on_account(layers)));
+        runs.map(|run| run.join().unwrap())
+    });
+    for (alone, together) in alone.as_flattened().iter().zip(together.as_flattened()) {
+        let ratio = *together as f64 / *alone as f64;
+        assert!((0.95..1.05).contains(&ratio), "{together} beside another, {alone} alone");
+    }
 }

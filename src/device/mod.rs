@@ -91,6 +91,18 @@ pub fn find(name: &str) -> Result<(Device, String), DeviceError> {
     found.map(|device| (device, format!("{backend}:{index}"))).ok_or_else(|| not_present(name))
 }
 
+/// The devices that ranks are dealt, of those like the one that `asked` was [found](find) as: all of its backend,
+/// unless one of them was asked for by its index. Of software rasterisers there is only the one found.
+pub(crate) fn alike(asked: &str, found: &str) -> Vec<Device> {
+    let (backend, index) = found.split_once(':').unwrap_or((found, "0"));
+    let Some(known) = BACKENDS.iter().find(|known| known.name == backend) else { return Vec::new() };
+    let devices = (known.devices)();
+    match asked.contains(':') || !devices.iter().all(is_card) {
+        true => devices.into_iter().skip(index.parse().unwrap_or(0)).take(1).collect(),
+        false => devices,
+    }
+}
+
 /// The first device that is worth choosing unasked: a card, or else the CPU.
 fn automatic() -> Result<(Device, String), DeviceError> {
     let found = BACKENDS.iter().find_map(|backend| {

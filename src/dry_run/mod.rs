@@ -11,15 +11,20 @@ mod watch;
 use burn::module::{Flag, Module, ModuleMapper, Param, ParamId};
 use burn::tensor::{FloatDType, Tensor};
 use firebrick_datasets::{Batch, Batches, Cursor, Requests};
-use firebrick_strategies::{ParamMap, Pass, Stage, float_name, map_params, relift};
+use firebrick_strategies::{
+    Communicator, ParamMap, Pass, Stage, StrategyError, float_name, map_params, relift,
+};
 
+use crate::agreement::any;
 use crate::data::Stream;
-use crate::feed::cut;
+use crate::feed::{Share, cut};
 use crate::memory::reset_peak;
 use crate::session::Session;
 use crate::{Data, Objective, TrainError};
 
-use silence::{Caught, caught};
+pub(crate) use silence::caught;
+
+use silence::Caught;
 use watch::{Reads, watched};
 
 /// Makes the passes that strategies have cast, and none where they cast nothing.
@@ -29,7 +34,7 @@ use watch::{Reads, watched};
 ///
 /// Nothing of the run changes: parameters are only read, the batch is made anew for the first step,
 /// and dropout and whatever else acts in training only is off, so that no random number is drawn
-/// and no running mean moves.
+/// and no running mean moves. All ranks try the same batch, so that they exchange the same.
 pub(crate) fn dry_run<M, B, S>(
     session: &mut Session<M, S>,
     data: &Data<B>,
@@ -43,7 +48,7 @@ where
     let pass = session.pass().apart();
     if pass.dtype() != FloatDType::F32 {
         let batch = || first_batch(&data.train, data, window);
-        Trial { pass }.make(session.replica(), batch)?;
+        Trial { pass, world: session.world().clone() }.make(session.replica(), batch)?;
         // What the trial took is not the run's.
         reset_peak();
     }
@@ -52,8 +57,9 @@ where
         && dtype != FloatDType::F32
     {
         let batch = || first_batch(valid, data, 1);
-        let pass = Pass::evaluate(&session.device().clone().inner()).computing_in(dtype);
-        Trial { pass }.make(&session.evaluator(), batch)?;
+        let pass = session.pass().apart().evaluating(dtype);
+        let world = session.world().clone();
+        Trial { pass, world }.make(&session.evaluator()?, batch)?;
         reset_peak();
     }
     Ok(())
@@ -65,7 +71,9 @@ fn first_batch<B: Batch>(
     data: &Data<B>,
     window: usize,
 ) -> Result<Option<B>, TrainError> {
-    for request in Requests::new(batches.clone(), Cursor::default(), cut(data, window)?).take(16) {
+    for request in
+        Requests::new(batches.clone(), Cursor::default(), cut(data, window, Share::WHOLE)?).take(16)
+    {
         let request = request?;
         let batch = batches.batch(request.epoch, request.positions)?;
         if batch.items() > 0 {
@@ -78,6 +86,7 @@ fn first_batch<B: Batch>(
 /// A forward pass, and where training is tried a backward pass too.
 struct Trial {
     pass: Pass,
+    world: Communicator,
 }
 
 impl Trial {
@@ -95,16 +104,19 @@ impl Trial {
         let Some(first) = batch()? else { return Ok(()) };
         let reads = Reads::default();
         let model = at_rest(model.clone());
-        let Err(Caught { message, operation }) = self.attempt(watched(model.clone(), &reads), first) else {
-            return Ok(());
-        };
-        let wide = map_params(model, &mut Widen);
-        let in_f32 = Trial { pass: self.pass.apart().computing_in(FloatDType::F32) };
-        if let Some(again) = batch()?
-            && in_f32.attempt(wide, again).is_err()
-        {
+        let failed = self.attempt(watched(model.clone(), &reads), first)?.err();
+        if !any(&self.world, "the trial", failed.is_some())? {
             return Ok(());
         }
+        let wide = map_params(model, &mut Widen);
+        let in_f32 = self.pass.apart().computing_in(FloatDType::F32);
+        let in_f32 = Trial { pass: in_f32, world: self.world.clone() };
+        let again = match batch()? {
+            Some(again) => in_f32.attempt(wide, again)?,
+            None => Ok(()),
+        };
+        let in_f32_too = any(&self.world, "the trial in f32", again.is_err())?;
+        let Some(Caught { message, operation }) = failed.filter(|_| !in_f32_too) else { return Ok(()) };
         let suspect = reads.suspect(self.pass.dtype());
         Err(TrainError::MixedDtypes {
             dtype: float_name(self.pass.dtype()),
@@ -113,18 +125,28 @@ impl Trial {
         })
     }
 
-    /// What it panics with, if it does.
-    fn attempt<M: Objective<B>, B: Batch>(&self, model: M, batch: B) -> Result<(), Caught> {
-        caught(|| {
-            if self.pass.is_training() {
-                drop(model.loss(batch, &self.pass).sum.backward());
+    /// What it panics with, if it does. An error is that of another rank.
+    fn attempt<M: Objective<B>, B: Batch>(
+        &self,
+        model: M,
+        batch: B,
+    ) -> Result<Result<(), Caught>, TrainError> {
+        let (model, pass) = self.pass.enter(&model)?;
+        let result = caught(|| {
+            if pass.is_training() {
+                drop(model.loss(batch, &pass).sum.backward());
             } else {
                 // A device that computes later is to fail here.
-                let _ = model.evaluate(batch, &self.pass).sum.try_into_data();
+                let _ = model.evaluate(batch, &pass).sum.try_into_data();
             }
             // Failures that are no panics are told by the step that meets them.
-            let _ = self.pass.device().sync();
-        })
+            let _ = pass.device().sync();
+        });
+        match pass.check() {
+            Err(error @ StrategyError::World(_)) => Err(error.into()),
+            // Told by the step that meets it.
+            _ => Ok(result),
+        }
     }
 }
 

@@ -14,7 +14,7 @@ thread_local! {
 
 /// A panic, told.
 #[derive(Debug, PartialEq)]
-pub(super) struct Caught {
+pub(crate) struct Caught {
     /// In one line.
     pub message: String,
     /// The operation on tensors that it happened in, if it was one and the program has symbols.
@@ -22,7 +22,7 @@ pub(super) struct Caught {
 }
 
 /// Runs `work`. Where it panics on this thread, nothing is printed, and what happened is returned.
-pub(super) fn caught(work: impl FnOnce()) -> Result<(), Caught> {
+pub(crate) fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Caught> {
     static HOOK: Once = Once::new();
     // Put in place once and for all, in front of the hook that is there: taking it out again could
     // take out another's.

@@ -3,9 +3,9 @@
 use super::parse::FromRunFile;
 use super::{
     BatchConfig, DataConfig, DataRun, LossScaleConfig, ModelConfig, OptimizerConfig, Paths, Rows, Run,
-    RunError, StrategyConfig, TaskConfig, TokenizerConfig, ron_path,
+    RunError, StrategyConfig, TaskConfig, TokenizerConfig, ZeroConfig, ron_path,
 };
-use crate::Schedule;
+use crate::{ByteSize, Schedule};
 
 /// Refuses what is impossible or contradictory, before anything is read or allocated.
 pub(super) fn check(run: &impl FromRunFile, file: &str, text: &str) -> Result<(), RunError> {
@@ -51,6 +51,7 @@ impl FromRunFile for Run {
             .or_else(|| optimizer(self))
             .or_else(|| schedule(self))
             .or_else(|| sample(self))
+            .or_else(|| ranks(self))
             .or_else(|| require(!self.output.as_os_str().is_empty(), "output", "a folder", "\"\""))
     }
 }
@@ -75,11 +76,21 @@ fn length(run: &Run) -> Option<Problem> {
     }
     .or_else(|| require(run.evaluate_every != Some(0), "evaluate_every", "at least 1", 0))
     .or_else(|| require(run.early_stopping != Some(0), "early_stopping", "at least 1", 0))
+    .or_else(|| require(run.device_budget != Some(ByteSize(0)), "device_budget", "at least 1 byte", 0))
     .or_else(|| {
         let evaluated =
             run.early_stopping.is_none() || run.data.valid.is_some() || run.data.valid_fraction > 0.0;
         require(evaluated, "data.valid_fraction", "above 0 where `early_stopping` is given", 0)
     })
+}
+
+/// Ranks far above any use: a slip is told, and no thread is started for each.
+const MOST_RANKS: usize = 100_000;
+
+fn ranks(run: &Run) -> Option<Problem> {
+    let ranks = run.ranks.unwrap_or(1);
+    require((1..=MOST_RANKS).contains(&ranks), "ranks", "at least 1 and at most 100000", ranks)
+        .or_else(|| require(run.deadline != Some(0), "deadline", "at least 1 second", 0))
 }
 
 fn batch(batch: &BatchConfig) -> Option<Problem> {
@@ -202,22 +213,41 @@ fn model(run: &Run) -> Option<Problem> {
 }
 
 fn optimizer(run: &Run) -> Option<Problem> {
-    let OptimizerConfig::AdamW { betas, epsilon, weight_decay } = &run.optimizer;
     let within = |beta| (0.0..1.0).contains(&beta);
-    let shown = format!("({}, {})", betas.0, betas.1);
-    require(within(betas.0) && within(betas.1), "optimizer.betas", "at least 0 and below 1", shown)
-        .or_else(|| {
-            require(
-                *epsilon > 0.0 && epsilon.is_finite(),
-                "optimizer.epsilon",
-                "finite, above 0 and at least 1e-45",
-                epsilon,
-            )
-        })
-        .or_else(|| {
-            let possible = *weight_decay >= 0.0 && weight_decay.is_finite();
-            require(possible, "optimizer.weight_decay", "at least 0", weight_decay)
-        })
+    let betas = |betas: (f32, f32)| {
+        let shown = format!("({}, {})", betas.0, betas.1);
+        let holds = within(betas.0) && within(betas.1);
+        require(holds, "optimizer.betas", "at least 0 and below 1", shown)
+    };
+    let decay = |weight_decay: f32| {
+        let possible = weight_decay >= 0.0 && weight_decay.is_finite();
+        require(possible, "optimizer.weight_decay", "at least 0", weight_decay)
+    };
+    match run.optimizer {
+        OptimizerConfig::AdamW { betas: both, epsilon, weight_decay } => betas(both)
+            .or_else(|| {
+                let possible = epsilon > 0.0 && epsilon.is_finite();
+                require(possible, "optimizer.epsilon", "finite, above 0 and at least 1e-45", epsilon)
+            })
+            .or_else(|| decay(weight_decay)),
+        OptimizerConfig::Lion { betas: both, weight_decay } => betas(both).or_else(|| decay(weight_decay)),
+        OptimizerConfig::Sgd { momentum, nesterov, weight_decay, dampening } => {
+            require(within(momentum), "optimizer.momentum", "at least 0 and below 1", momentum)
+                .or_else(|| {
+                    let possible = (0.0..=1.0).contains(&dampening);
+                    require(possible, "optimizer.dampening", "at least 0 and at most 1", dampening)
+                })
+                .or_else(|| {
+                    let expected = "0 where `optimizer.momentum` is";
+                    require(momentum > 0.0 || dampening == 0.0, "optimizer.dampening", expected, dampening)
+                })
+                .or_else(|| {
+                    let expected = "false where `optimizer.momentum` is 0";
+                    require(momentum > 0.0 || !nesterov, "optimizer.nesterov", expected, nesterov)
+                })
+                .or_else(|| decay(weight_decay))
+        }
+    }
 }
 
 fn schedule(run: &Run) -> Option<Problem> {
@@ -267,9 +297,24 @@ fn strategies(strategies: &[StrategyConfig], batch: &BatchConfig) -> Option<Prob
                 let choices = recompute.choices();
                 require(choices == 1, &field, expected, format!("{choices} of them"))
             }
+            StrategyConfig::Offload(_) => None,
+            StrategyConfig::Zero(zero) => zero_problem(&field, zero),
+            StrategyConfig::Ema(ema) => {
+                let within = (0.0..1.0).contains(&ema.decay);
+                require(within, &format!("{field}.decay"), "at least 0 and below 1", ema.decay)
+            }
         }
     });
     problems.find_map(|problem| problem)
+}
+
+fn zero_problem(strategy: &str, zero: &ZeroConfig) -> Option<Problem> {
+    let field = |name: &str| format!("{strategy}.{name}");
+    require(zero.stage <= 3, &field("stage"), "0, 1, 2 or 3", zero.stage).or_else(|| {
+        let blocks = zero.blocks.iter().flatten().count();
+        let expected = "left out in stages 0 and 1, which do not go block by block";
+        require(zero.stage >= 2 || blocks == 0, &field("blocks"), expected, blocks)
+    })
 }
 
 fn loss_scale(strategy: &str, scale: &LossScaleConfig) -> Option<Problem> {

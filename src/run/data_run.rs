@@ -53,6 +53,10 @@ pub struct DataRun {
     _evaluate_every: Option<IgnoredAny>,
     #[serde(default, rename = "early_stopping")]
     _early_stopping: Option<IgnoredAny>,
+    #[serde(default, rename = "ranks")]
+    _ranks: Option<IgnoredAny>,
+    #[serde(default, rename = "deadline")]
+    _deadline: Option<IgnoredAny>,
     #[serde(default, rename = "output")]
     _output: Option<IgnoredAny>,
     #[serde(default, rename = "sample")]
@@ -75,6 +79,8 @@ impl From<&Run> for DataRun {
             _epochs: None,
             _evaluate_every: None,
             _early_stopping: None,
+            _ranks: None,
+            _deadline: None,
             _output: None,
             _sample: None,
         }

@@ -96,6 +96,24 @@ pub enum RunError {
         /// Bytes.
         available: u64,
     },
+    /// A launcher started several processes of a program that knows no MPI.
+    #[error(
+        "a launcher started {processes} processes, but this program was built without MPI: build it with          `cargo build --release --features mpi`, or train with `--ranks {processes}` in one process"
+    )]
+    NoMpi {
+        /// How many.
+        processes: usize,
+    },
+    /// The ranks cannot be dealt to the processes.
+    #[error(
+        "{ranks} ranks cannot be dealt evenly to {processes} processes: let `ranks` be a multiple of {processes}"
+    )]
+    Ranks {
+        /// Of the run.
+        ranks: usize,
+        /// That a launcher started.
+        processes: usize,
+    },
     /// It was interrupted before there was anything to save.
     #[error("interrupted; nothing was written")]
     Interrupted,

@@ -3,18 +3,18 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use burn::module::{Module, ModuleVisitor, Param, ParamGroup, ParamId};
-use burn::optim::{AdamWConfig, ModuleOptimizer};
-use burn::tensor::{Device, Tensor};
+use burn::module::Module;
+use burn::optim::ModuleOptimizer;
+use burn::tensor::Device;
 use burn::train::Interrupter;
 use firebrick_datasets::{DataError, TokenBatch, Tokenizer};
-use firebrick_strategies::{Setup, Strategy};
+use firebrick_strategies::{Setup, Strategy, World};
 
-use super::{DataRun, Loaded, ModelConfig, OptimizerConfig, Run, RunError, TaskConfig, TaskData};
+use super::{DataRun, Loaded, ModelConfig, Process, Run, RunError, TaskConfig, TaskData};
 use crate::console::tell;
 use crate::models::{Gpt, Sampler};
 use crate::output::Output;
-use crate::{Data, Report, Show, TrainError, Trainer, device, memory};
+use crate::{ByteSize, Data, Report, Show, TrainError, Trainer, device, memory};
 
 /// What a run is made of, before it trains.
 pub struct Parts {
@@ -22,6 +22,8 @@ pub struct Parts {
     pub device: Device,
     /// What it is called, as in `cuda:0`.
     pub device_name: String,
+    /// The ranks.
+    pub world: World,
     /// The data, cut.
     pub data: Data<TokenBatch>,
     /// What made its tokens.
@@ -47,40 +49,52 @@ pub struct Launched {
 impl Run {
     /// Trains, and writes into the output folder: `run.ron` and `tokenizer.json` before the first
     /// step, `metrics.jsonl` and `best.safetensors` during the run, `model.safetensors`,
-    /// `report.json` and `sample.txt` at the end.
+    /// `ema.safetensors` where the weights are averaged, `report.json` and `sample.txt` at the end. The
+    /// averaged weights write the sample, where there are some.
     ///
     /// # Errors
     ///
     /// A device that is not there, data that cannot be read, strategies that do not fit, and
     /// whatever ends a training run.
     pub fn launch(&self, show: Show, interrupter: Interrupter) -> Result<Launched, RunError> {
+        let show = if Process::this()?.leads() { show } else { Show::Nothing };
         let say = |doing: &str| {
             if show != Show::Nothing {
                 tell(doing);
             }
         };
-        Output::check(&self.output)?;
+        let leads = Process::this()?.leads();
+        if leads {
+            Output::check(&self.output)?;
+        }
+        say(&self.batch_in_words());
         let parts = self.prepare(say)?;
         if interrupter.should_stop() {
             return Err(RunError::Interrupted);
         }
+        let (model, optimizer) = self.fresh(&parts);
+        let trainer = self
+            .trainer(&parts)
+            .show(show)
+            .label(format!("{} parameters, {}", model.num_params(), parts.device_name))
+            .interrupter(interrupter);
+        if !leads {
+            let trained =
+                trainer.saved_elsewhere().fit(model, optimizer, self.schedule, parts.data.clone())?;
+            return Ok(Launched { sample: None, report: trained.report, best: None });
+        }
         let output = Arc::new(Output::claim(&self.output)?);
         output.save_text("run.ron", &(self.to_ron() + "\n"))?;
         parts.tokenizer.save(output.folder().join("tokenizer.json"))?;
-        let (model, optimizer) = self.fresh(&parts);
-        let trained = self
-            .trainer()
-            .claimed(output.clone())
-            .show(show)
-            .label(format!("{} parameters, {}", model.num_params(), parts.device_name))
-            .interrupter(interrupter)
-            .fit(model, optimizer, self.schedule, parts.data.clone())?;
+        let trained =
+            trainer.claimed(output.clone()).fit(model, optimizer, self.schedule, parts.data.clone())?;
         let report = serde_json::to_string_pretty(&trained.report).unwrap_or_default();
         output.save_text("report.json", &(report + "\n"))?;
         if self.sample.is_some() {
             say("writing a sample");
         }
-        let sample = self.write_sample(&trained.model, &parts)?;
+        let writer = trained.averaged.as_ref().unwrap_or(&trained.model);
+        let sample = self.write_sample(writer, &parts)?;
         if let Some(sample) = &sample {
             output.save_text("sample.txt", sample)?;
         }
@@ -95,6 +109,7 @@ impl Run {
     /// A device that is not there, strategies that do not fit, or data that cannot be read.
     pub fn prepare(&self, say: impl Fn(&str)) -> Result<Parts, RunError> {
         let (device, device_name) = device::find(&self.device)?;
+        let world = self.world(device::alike(&self.device, &device_name))?;
         let device = device.autodiff();
         if !matches!(self.task, TaskConfig::CausalLm { .. }) {
             return Err(RunError::Task { task: self.task.name() });
@@ -120,7 +135,7 @@ impl Run {
         };
         let context = longest_row.unwrap_or(2).saturating_sub(1).max(1);
         self.require_memory(&tokenizer, context, &device_name)?;
-        Ok(Parts { device, device_name, prompt, context, data, tokenizer })
+        Ok(Parts { device, device_name, world, prompt, context, data, tokenizer })
     }
 
     /// A model with weights drawn from the seed, and an optimizer without state.
@@ -133,8 +148,8 @@ impl Run {
     }
 
     /// The trainer that the run describes, without output and without display.
-    pub fn trainer(&self) -> Trainer<impl Strategy<Gpt> + use<>> {
-        let trainer = Trainer::new().with(self.composed()).seed(self.seed);
+    pub fn trainer(&self, parts: &Parts) -> Trainer<impl Strategy<Gpt> + use<>> {
+        let trainer = Trainer::new().with(self.composed()).over(parts.world.clone()).seed(self.seed);
         let trainer = match (self.steps, self.epochs) {
             (Some(steps), _) => trainer.steps(steps),
             (None, epochs) => trainer.epochs(epochs.unwrap_or(1)),
@@ -143,8 +158,13 @@ impl Run {
             Some(updates) => trainer.evaluate_every(updates),
             None => trainer,
         };
-        match self.early_stopping {
+        let trainer = match self.early_stopping {
             Some(evaluations) => trainer.early_stopping(evaluations),
+            None => trainer,
+        };
+        let trainer = trainer.optimizer_states(self.optimizer.states());
+        match self.device_budget {
+            Some(ByteSize(bytes)) => trainer.device_budget(bytes),
             None => trainer,
         }
     }
@@ -170,31 +190,4 @@ impl Run {
         let tokens = sampler.generate(model, &parts.prompt, sample.tokens).map_err(TrainError::from)?;
         Ok(Some(sample.prompt.clone() + &parts.tokenizer.decode(&tokens)?))
     }
-}
-
-impl OptimizerConfig {
-    /// The optimizer for this model. Only its matrices decay.
-    pub fn build<M: Module>(&self, model: &M) -> ModuleOptimizer {
-        let Self::AdamW { betas, epsilon, weight_decay } = self;
-        let adamw = |decay| {
-            let config = AdamWConfig::new().with_beta_1(betas.0).with_beta_2(betas.1);
-            config.with_epsilon(*epsilon).with_weight_decay(decay).build()
-        };
-        ModuleOptimizer::from(adamw(0.0)).with_group(matrices(model), adamw(*weight_decay), None)
-    }
-}
-
-/// The parameters of two or more axes.
-fn matrices<M: Module>(model: &M) -> ParamGroup {
-    struct Matrices(Vec<ParamId>);
-    impl ModuleVisitor for Matrices {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if D >= 2 {
-                self.0.push(param.id);
-            }
-        }
-    }
-    let mut matrices = Matrices(Vec::new());
-    model.visit(&mut matrices);
-    ParamGroup::from_ids(matrices.0)
 }

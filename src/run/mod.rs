@@ -4,15 +4,21 @@ mod amp_config;
 mod check;
 mod data_config;
 mod data_run;
+mod ema_config;
 mod error;
 mod launch;
+mod launcher;
 mod load;
+mod many_ranks;
+mod offload_config;
+mod optimizer_config;
 mod parse;
 mod recompute_config;
 mod ron_path;
 mod ron_scan;
 mod task_config;
 mod tokenize;
+mod zero_config;
 
 use std::path::PathBuf;
 
@@ -20,18 +26,23 @@ use firebrick_datasets::Amount;
 use firebrick_strategies::{Accumulate, Clip, Setup, Stage, Strategy, StrategyError};
 use serde::{Deserialize, Serialize};
 
-use crate::Schedule;
 use crate::models::GptConfig;
+use crate::{ByteSize, Schedule};
 
 pub use amp_config::{AmpConfig, FloatConfig, KeepConfig, LossScaleConfig, Precision};
 pub use data_config::{Corpus, DataConfig, Paths, TokenizerConfig};
 pub use data_run::DataRun;
+pub use ema_config::EmaConfig;
 pub use error::RunError;
 pub use launch::{Launched, Parts};
+pub(crate) use launcher::Process;
 pub use load::{Loaded, TaskData};
+pub use offload_config::OffloadConfig;
+pub use optimizer_config::OptimizerConfig;
 pub use recompute_config::RecomputeConfig;
 pub use task_config::{LabelKind, Rows, TaskConfig};
 pub use tokenize::Tokenized;
+pub use zero_config::ZeroConfig;
 
 /// Everything that describes a run: what is trained, on what, and how.
 ///
@@ -61,6 +72,10 @@ pub struct Run {
     /// several. Default: `auto`, the first of cuda, vulkan, wgpu and cpu that is there.
     #[serde(default = "default_device")]
     pub device: String,
+    /// The most bytes that may be on the device, as in `"2GB"`, `"512MiB"` or `2000000000`: a run that
+    /// would need more ends with what would help. Default: no limit.
+    #[serde(default)]
+    pub device_budget: Option<ByteSize>,
     /// What is learned. Default: `CausalLm()`, in windows of one long text.
     #[serde(default)]
     pub task: TaskConfig,
@@ -86,6 +101,13 @@ pub struct Run {
     /// Evaluations without a lower validation loss after which the run ends. Default: never.
     #[serde(default)]
     pub early_stopping: Option<usize>,
+    /// Ranks that train together, of all processes: threads of this one, or of each that `mpirun` started.
+    /// Default: one for each process.
+    #[serde(default)]
+    pub ranks: Option<usize>,
+    /// Seconds that a rank waits for the others before the run ends. Default: 600.
+    #[serde(default)]
+    pub deadline: Option<u64>,
     /// The strategies, in the order in which gradients meet them. Default: none.
     #[serde(default)]
     pub strategies: Vec<StrategyConfig>,
@@ -111,34 +133,7 @@ pub enum ModelConfig {
     Gpt(GptConfig),
 }
 
-/// The optimizer.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub enum OptimizerConfig {
-    /// Adam with decoupled weight decay (Loshchilov & Hutter, 2019, arXiv:1711.05101).
-    AdamW {
-        /// Decay of the two moments. Default: `(0.9, 0.999)`.
-        #[serde(default = "default_betas")]
-        betas: (f32, f32),
-        /// Added to the root of the second moment. Default: 1e-8.
-        #[serde(default = "default_epsilon")]
-        epsilon: f32,
-        /// Times the learning rate is taken off each weight of a matrix at each update; vectors
-        /// (biases and the scales of norms) do not decay. Default: 0.
-        #[serde(default)]
-        weight_decay: f32,
-    },
-}
-
-fn default_betas() -> (f32, f32) {
-    (0.9, 0.999)
-}
-
-fn default_epsilon() -> f32 {
-    1e-8
-}
-
-/// How many samples make an update: `micro · accumulate`.
+/// How many samples make an update: `micro · accumulate · ranks`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BatchConfig {
@@ -179,6 +174,12 @@ pub enum StrategyConfig {
     Clip(ClipConfig),
     /// Recomputes activations in the backward pass.
     Recompute(RecomputeConfig),
+    /// Averages the weights, and evaluates the average.
+    Ema(EmaConfig),
+    /// Trains on many ranks, and shards what they hold.
+    Zero(ZeroConfig),
+    /// Keeps state on the host: `Offload(optimizer)` or `Offload(parameters)`.
+    Offload(OffloadConfig),
 }
 
 /// What is bounded: `Clip(norm: 1.0)` or `Clip(value: 0.5)`.
@@ -222,19 +223,23 @@ fn default_temperature() -> f64 {
 
 impl Run {
     /// The strategies with `batch.accumulate` in its place: after what casts, before what needs
-    /// the whole window.
+    /// the whole window. Several ranks without a [`Zero`](StrategyConfig::Zero) get that of stage 0, behind it.
     pub fn composed(&self) -> Vec<StrategyConfig> {
         let mut strategies = self.strategies.clone();
-        if let Some(micro_batches) = self.batch.accumulate {
+        let mut before_clip = |strategy: StrategyConfig| {
             let is_clip = |strategy: &StrategyConfig| matches!(strategy, StrategyConfig::Clip(_));
             let place = strategies.iter().position(is_clip).unwrap_or(strategies.len());
-            strategies.insert(
-                place,
-                match self.batch.accumulate_dtype {
-                    None => StrategyConfig::Accumulate(micro_batches),
-                    Some(dtype) => StrategyConfig::AccumulateIn(micro_batches, dtype),
-                },
-            );
+            strategies.insert(place, strategy);
+        };
+        if let Some(micro_batches) = self.batch.accumulate {
+            before_clip(match self.batch.accumulate_dtype {
+                None => StrategyConfig::Accumulate(micro_batches),
+                Some(dtype) => StrategyConfig::AccumulateIn(micro_batches, dtype),
+            });
+        }
+        let is_zero = |strategy: &StrategyConfig| matches!(strategy, StrategyConfig::Zero(_));
+        if self.number_of_ranks() > 1 && !self.strategies.iter().any(is_zero) {
+            before_clip(StrategyConfig::Zero(0.into()));
         }
         strategies
     }
@@ -252,6 +257,9 @@ impl<M: burn::module::Module + 'static> Strategy<M> for StrategyConfig {
             }
             Self::Clip(clip) => Box::new(clip.recipe().start(setup)?),
             Self::Recompute(recompute) => Box::new(recompute.recipe().start(setup)?),
+            Self::Ema(ema) => Box::new(ema.recipe().start(setup)?),
+            Self::Offload(offload) => Box::new(offload.recipe().start(setup)?),
+            Self::Zero(zero) => Box::new(zero.recipe().start(setup)?),
         })
     }
 }

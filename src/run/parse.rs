@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 
 use super::check::{self, Problem};
 use super::{DataRun, Run, RunError, ron_path};
+use crate::ByteSize;
 
 /// A run file is small; anything larger is another file, named by mistake.
 const MOST_BYTES: u64 = 1 << 20;
@@ -128,7 +129,8 @@ fn apply(text: &str, set: &str) -> Result<String, String> {
 
 /// A text without quotes is the commonest slip: the shell takes one pair of them away.
 fn quoting_hint(set: &str, value: &str) -> String {
-    let bare = value.starts_with(|first: char| first.is_alphabetic() || "./~".contains(first));
+    let is_size = value.parse::<f64>().is_err() && value.parse::<ByteSize>().is_ok();
+    let bare = is_size || value.starts_with(|first: char| first.is_alphabetic() || "./~".contains(first));
     match (bare && !value.contains(['(', '[', '"']), set.split_once('=')) {
         (true, Some((path, _))) => format!("; a text needs quotes, as in --set '{path}=\"{value}\"'"),
         _ => String::new(),

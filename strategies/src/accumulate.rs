@@ -54,6 +54,8 @@ pub struct AccumulateIn {
 #[derive(Debug)]
 pub struct Accumulating {
     sum: Option<Grads>,
+    /// Its bytes.
+    held: usize,
     dtype: FloatDType,
 }
 
@@ -79,7 +81,7 @@ impl<M: Module> Strategy<M> for AccumulateIn {
         }
         require_dtype("Accumulate", setup.device(), self.dtype)?;
         setup.accumulate("Accumulate", self.micro_batches)?;
-        Ok(Accumulating { sum: None, dtype: self.dtype })
+        Ok(Accumulating { sum: None, held: 0, dtype: self.dtype })
     }
 }
 
@@ -93,12 +95,21 @@ impl<M: Module> Stage<M> for Accumulating {
             grads.add(master, sum, self.dtype);
         }
         match grads.closes() {
-            true => Ok(Outcome::Apply(grads)),
+            true => {
+                self.held = 0;
+                Ok(Outcome::Apply(grads))
+            }
             false => {
-                self.sum = Some(grads.in_dtype(master, self.dtype));
+                let sum = grads.in_dtype(master, self.dtype);
+                self.held = sum.bytes(master);
+                self.sum = Some(sum);
                 Ok(Outcome::Hold)
             }
         }
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.held
     }
 }
 
@@ -124,7 +135,7 @@ mod tests {
     }
 
     fn accumulating(dtype: FloatDType) -> Accumulating {
-        Accumulating { sum: None, dtype }
+        Accumulating { sum: None, held: 0, dtype }
     }
 
     #[test]
@@ -134,12 +145,14 @@ mod tests {
         for closes in [false, false] {
             let grads = constant(&model, 1.0, FloatDType::F32, closes);
             assert!(matches!(stage.collect(&model, grads), Ok(Outcome::Hold)));
+            assert_eq!(Stage::<Linear>::held_bytes(&stage), 4 * 12);
         }
         let last = constant(&model, 1.5, FloatDType::F32, true);
         let Ok(Outcome::Apply(grads)) = stage.collect(&model, last) else { panic!("the window closes") };
         let sum = grads.into_params().get::<2>(model.weight.id).unwrap();
         assert_eq!(sum.into_data().try_to_vec::<f32>().unwrap(), [3.5; 12]);
         assert!(stage.sum.is_none());
+        assert_eq!(Stage::<Linear>::held_bytes(&stage), 0);
     }
 
     #[test]
@@ -172,6 +185,7 @@ mod tests {
         for (value, closes) in [(1.0, false), (1.0 / 512.0, false)] {
             let grads = constant(&model, value, FloatDType::F32, closes);
             assert!(matches!(stage.collect(&model, grads), Ok(Outcome::Hold)));
+            assert_eq!(Stage::<Linear>::held_bytes(&stage), 2 * 12);
         }
         let last = constant(&model, 0.5, FloatDType::F32, true);
         let Ok(Outcome::Apply(grads)) = stage.collect(&model, last) else { panic!("the window closes") };

@@ -24,7 +24,7 @@ use crate::{GradMap, Grads, Outcome, Setup, Stage, Strategy, StrategyError};
 /// params.register(model.weight.id, Tensor::<2>::from_data([[3.0, 4.0]], &Device::flex()));
 ///
 /// let Outcome::Apply(mut grads) = clip.collect(&model, Grads::new(params, true))? else { panic!() };
-/// assert_eq!(grads.norm(&model).into_scalar::<f32>(), 5.0); // as it was
+/// assert_eq!(grads.norm(&model)?.into_scalar::<f32>(), 5.0); // as it was
 /// let clipped = grads.into_params().get::<2>(model.weight.id).unwrap();
 /// assert!((clipped.into_data().try_to_vec::<f32>().unwrap()[1] - 0.8).abs() < 1e-6);
 /// # Ok::<(), firebrick_strategies::StrategyError>(())
@@ -77,11 +77,11 @@ impl<M: Module> Stage<M> for Clip {
         match *self {
             Self::Norm(max) => {
                 // The factor stays on the device: reading it would make the device wait.
-                let norm = grads.norm(master);
+                let norm = grads.norm(master)?;
                 let factor = ((norm + 1e-6).recip() * max).clamp_max(1.0);
-                grads.bound(master, &mut Scale(factor));
+                grads.bound(master, &mut Scale(factor))?;
             }
-            Self::Value(max) => grads.bound(master, &mut Clamp(max)),
+            Self::Value(max) => grads.bound(master, &mut Clamp(max))?,
         }
         Ok(Outcome::Apply(grads))
     }
@@ -123,7 +123,7 @@ mod tests {
         let Ok(Outcome::Apply(mut grads)) = stage.collect(&model, Grads::new(params, true)) else {
             panic!("gradients are passed on")
         };
-        let norm = grads.norm(&model).into_scalar::<f32>();
+        let norm = grads.norm(&model).unwrap().into_scalar::<f32>();
         let grad = grads.into_params().get::<2>(model.weight.id).unwrap();
         (grad.into_data().try_to_vec().unwrap(), norm)
     }

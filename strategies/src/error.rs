@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::PathError;
+use crate::{PathError, WorldError};
 
 /// A composition of strategies that cannot run, or cannot go on.
 #[derive(Debug, Error, PartialEq)]
@@ -120,6 +120,27 @@ pub enum StrategyError {
         /// Modules of the block that may be the reason, or nothing.
         hint: String,
     },
+    /// Something stands before what takes gradients in the backward pass.
+    #[error(
+        "{first} stands before {then}, which takes the gradients of each block in the backward pass, before {first} could meet them: write {then} first"
+    )]
+    BackwardOrder {
+        /// The strategy that stands too early.
+        first: &'static str,
+        /// The strategy that it must follow.
+        then: &'static str,
+    },
+    /// A parameter of a block is read where it is not.
+    #[error(
+        "`{parameter}` is read outside the segment of its block, where it is not gathered: read it in the closure of `Pass::segment`, or leave its block out of `Zero::blocks`"
+    )]
+    OutsideSegment {
+        /// Its path.
+        parameter: String,
+    },
+    /// A number could not be read from a device.
+    #[error("a number could not be read from the device: {0}")]
+    Read(String),
     /// No choice of segments fits the budget.
     #[error(
         "Recompute: a budget of {budget} bytes cannot be kept: the inputs of all segments take {needed} bytes. Raise it, make the micro-batch smaller, or, on a GPU, move the inputs to the host with `.offloaded()`"
@@ -130,4 +151,7 @@ pub enum StrategyError {
         /// Bytes that are needed where every segment is recomputed.
         needed: usize,
     },
+    /// The ranks cannot go on together.
+    #[error(transparent)]
+    World(#[from] WorldError),
 }

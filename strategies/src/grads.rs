@@ -1,13 +1,16 @@
 //! Gradients on their way from the backward pass to the optimizer.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::sync::Arc;
 
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::{FloatDType, Tensor};
+use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 
-use crate::SkipReason;
+use crate::memory::Storages;
+use crate::zero::Sharding;
+use crate::{SkipReason, StrategyError};
 
 /// The gradients of one micro-batch, or of a window of them, with what is known about them.
 ///
@@ -15,10 +18,14 @@ use crate::SkipReason;
 /// micro-batches are summed, never averaged.
 pub struct Grads {
     params: GradientsParams,
+    /// Those that segments have reduced or moved already, in the backward pass.
+    delivered: HashMap<ParamId, TensorData>,
     closes: bool,
     guarded: bool,
     skip: Option<SkipReason>,
     norm: Option<Tensor<1>>,
+    /// Where these are shards: whose the others are.
+    sharding: Option<Arc<Sharding>>,
 }
 
 /// A map over gradients of any rank.
@@ -31,13 +38,57 @@ impl Grads {
     /// Gradients as the backward pass left them. `closes` tells whether this is the window's last
     /// micro-batch.
     pub fn new(params: GradientsParams, closes: bool) -> Self {
-        Self { params, closes, guarded: false, skip: None, norm: None }
+        let delivered = HashMap::new();
+        Self { params, delivered, closes, guarded: false, skip: None, norm: None, sharding: None }
     }
 
     /// No gradients, from a micro-batch that a stage wants skipped: they carry the reason to
     /// whoever completes the window.
     pub fn skipped(reason: SkipReason, closes: bool) -> Self {
         Self { skip: Some(reason), ..Self::new(GradientsParams::new(), closes) }
+    }
+
+    /// With those that segments have reduced or moved already.
+    pub(crate) fn with_delivered(self, delivered: HashMap<ParamId, TensorData>) -> Self {
+        Self { delivered, ..self }
+    }
+
+    /// Those that segments have delivered, which whoever planned it takes.
+    pub(crate) fn take_delivered(&mut self) -> HashMap<ParamId, TensorData> {
+        std::mem::take(&mut self.delivered)
+    }
+
+    /// Puts what segments have delivered where the others are.
+    pub(crate) fn put_delivered<M: Module>(&mut self, model: &M, device: &Device) {
+        struct Put<'a>(&'a mut GradientsParams, HashMap<ParamId, TensorData>, &'a Device);
+        impl ModuleVisitor for Put<'_> {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                if let Some(data) = self.1.remove(&param.id) {
+                    let dtype = data.dtype();
+                    let delivered = Tensor::<D>::from_data(data, (self.2, dtype));
+                    // What read a block's parameter outside its segment too has left a gradient as well.
+                    let sum = match self.0.remove::<D>(param.id) {
+                        Some(grad) => grad + delivered,
+                        None => delivered,
+                    };
+                    self.0.register(param.id, sum);
+                }
+            }
+        }
+        let delivered = self.take_delivered();
+        if !delivered.is_empty() {
+            self.norm = None;
+            model.visit(&mut Put(&mut self.params, delivered, device));
+        }
+    }
+
+    /// Declares that each is this rank's shard of the sum over all ranks.
+    pub(crate) fn set_sharding(&mut self, sharding: Arc<Sharding>) {
+        self.sharding = Some(sharding);
+    }
+
+    pub(crate) fn params_mut(&mut self) -> &mut GradientsParams {
+        &mut self.params
     }
 
     /// Whether this is the window's last micro-batch.
@@ -58,6 +109,16 @@ impl Grads {
     /// Whether the window is to be skipped where a gradient is not finite.
     pub fn guarded(&self) -> bool {
         self.guarded
+    }
+
+    /// Bytes of the storages that the gradients stand in.
+    pub fn bytes<M: Module>(&self, model: &M) -> usize {
+        Storages::of_gradients(model, &self.params) + self.delivered_bytes()
+    }
+
+    /// Bytes of those that are in host memory already, where segments have delivered them.
+    pub fn delivered_bytes(&self) -> usize {
+        self.delivered.values().map(|data| data.as_bytes().len()).sum()
     }
 
     /// The tensors by parameter id, without the facts.
@@ -81,26 +142,42 @@ impl Grads {
     /// The L2 norm over all gradients together, shape `[1]`, in f32; infinite or not a number if
     /// any of them is, or above about 1.8e19, where its square leaves the range of f32.
     ///
+    /// Of shards it is the norm over all ranks' together, the same on each.
+    ///
     /// It is measured once, and stays what it was before anything [bounds](Self::bound) the gradients.
-    pub fn norm<M: Module>(&mut self, model: &M) -> Tensor<1> {
+    ///
+    /// # Errors
+    ///
+    /// Of shards: another rank is gone.
+    pub fn norm<M: Module>(&mut self, model: &M) -> Result<Tensor<1>, StrategyError> {
         if let Some(norm) = &self.norm {
-            return norm.clone();
+            return Ok(norm.clone());
         }
-        let mut squares = Squares(Vec::new());
+        let mut squares = Squares { sharding: self.sharding.clone(), shards: Vec::new(), wholes: Vec::new() };
         model.visit(&mut Distinct::new(&mut self.params, &mut squares));
-        let norm = match squares.0.is_empty() {
-            true => Tensor::zeros([1], &model.devices()[0].clone().inner()),
-            false => Tensor::cat(squares.0, 0).sum().sqrt(),
+        let device = model.devices()[0].clone().inner();
+        let sum = |squares: Vec<Tensor<1>>| match squares.is_empty() {
+            true => Tensor::zeros([1], &device),
+            false => Tensor::cat(squares, 0).sum(),
         };
-        self.norm.insert(norm).clone()
+        let squares = match &self.sharding {
+            None => sum(squares.wholes),
+            Some(sharding) => sharding.sum_of(sum(squares.shards))? + sum(squares.wholes),
+        };
+        Ok(self.norm.insert(squares.sqrt()).clone())
     }
 
     /// Replaces gradients by smaller ones; the [norm](Self::norm) keeps the value that it has, or
     /// is measured now.
-    pub fn bound<M: Module>(&mut self, model: &M, map: &mut impl GradMap) {
-        let norm = self.norm(model);
+    ///
+    /// # Errors
+    ///
+    /// Those of [`norm`](Self::norm).
+    pub fn bound<M: Module>(&mut self, model: &M, map: &mut impl GradMap) -> Result<(), StrategyError> {
+        let norm = self.norm(model)?;
         self.map(model, map);
         self.norm = Some(norm);
+        Ok(())
     }
 
     /// The same gradients, each in `dtype`.
@@ -115,6 +192,7 @@ impl Grads {
     pub(crate) fn add<M: Module>(&mut self, model: &M, earlier: Grads, dtype: FloatDType) {
         self.guarded |= earlier.guarded;
         self.skip = earlier.skip.or(self.skip.take());
+        self.sharding = earlier.sharding.or(self.sharding.take());
         self.norm = None;
         let mut sum = Sum { earlier: earlier.params, dtype };
         model.visit(&mut Distinct::new(&mut self.params, &mut sum));
@@ -168,11 +246,20 @@ impl<V: Visit> ModuleVisitor for Distinct<'_, V> {
     }
 }
 
-struct Squares(Vec<Tensor<1>>);
+/// The sums of squares of those that ranks share, and of those that each rank has whole.
+struct Squares {
+    sharding: Option<Arc<Sharding>>,
+    shards: Vec<Tensor<1>>,
+    wholes: Vec<Tensor<1>>,
+}
 
 impl GradMap for Squares {
-    fn map<const D: usize>(&mut self, _: ParamId, grad: Tensor<D>) -> Tensor<D> {
-        self.0.push(grad.clone().cast(FloatDType::F32).square().sum());
+    fn map<const D: usize>(&mut self, id: ParamId, grad: Tensor<D>) -> Tensor<D> {
+        let squares = grad.clone().cast(FloatDType::F32).square().sum();
+        match self.sharding.as_ref().is_some_and(|sharding| sharding.shards(id)) {
+            true => self.shards.push(squares),
+            false => self.wholes.push(squares),
+        }
         grad
     }
 }
@@ -213,7 +300,6 @@ impl ModuleVisitor for LikeParams {
 #[cfg(test)]
 mod tests {
     use burn::nn::{Linear, LinearConfig};
-    use burn::tensor::Device;
 
     use super::*;
     use crate::testing;
@@ -236,14 +322,14 @@ mod tests {
         let (linear, device) = model();
         let mut grads = grads(&linear, [[2.0, 0.0], [0.0, 1.0]], [2.0, 4.0], &device);
         let twins = vec![linear.clone(), linear];
-        assert_eq!(grads.norm(&twins).into_scalar::<f32>(), 5.0);
+        assert_eq!(grads.norm(&twins).unwrap().into_scalar::<f32>(), 5.0);
     }
 
     #[test]
     fn the_norm_of_no_gradients_is_zero() {
         let (linear, _) = model();
         let mut none = Grads::new(GradientsParams::new(), true);
-        assert_eq!(none.norm(&linear).into_scalar::<f32>(), 0.0);
+        assert_eq!(none.norm(&linear).unwrap().into_scalar::<f32>(), 0.0);
     }
 
     #[test]

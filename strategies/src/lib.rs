@@ -15,14 +15,20 @@
 //! draws.rs       where random numbers come from: counters, never a generator with a state
 //! segment/       the segment around each block: the plan for it, and how it is run again
 //! recompute.rs   Recompute: drops a block's activations and computes them again
-//! memory.rs      bytes in use: of the process on the CPU, of the device's pool elsewhere
+//! memory/        bytes in use: of the process or a rank on the CPU, of the device's pool elsewhere
 //! dropout/       Dropout: a mask that is a function of where each element stands
 //! stack.rs       composition: Stack, Identity, Option, Vec and boxed stages
 //! amp/           Amp: half-precision replica and activations over an f32 master, and the loss scale
 //! dtypes.rs      the float dtypes: their names, and which of them a device has
+//! optim/         AdamW, Lion and SGD in one pass over memory on the CPU
 //! half/          matmul, linear and cast in half precision, as fast as f32 on the CPU
 //! accumulate.rs  Accumulate: sums micro-batches into one window
+//! ema.rs         Ema: an average of the weights over the updates
 //! clip.rs        Clip: bounds the gradient's norm or its elements
+//! world/         who the ranks are, and what they exchange
+//! zero/          Zero: data parallel training, with what the ranks hold sharded among them
+//! offload.rs     Offload: master and moments, and the replica too, in the host's memory
+//! host.rs        the host's memory, as a device
 //! state.rs       what a stage saves and restores
 //! error.rs       what can be wrong with a strategy or with the order of several
 //! ```
@@ -79,7 +85,7 @@
 //!     fn name(&self) -> &'static str { "SkipSpikes" }
 //!
 //!     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
-//!         let norm = grads.norm(master).into_scalar::<f64>();
+//!         let norm = grads.norm(master)?.into_scalar::<f64>();
 //!         let mean = *self.mean.get_or_insert(norm);
 //!         // The mean follows a spike too, bounded, so that a lasting change is no endless skip.
 //!         self.mean = Some(0.9 * mean + 0.1 * norm.min(self.times * mean));
@@ -130,10 +136,14 @@ mod clip;
 mod draws;
 mod dropout;
 mod dtypes;
+mod ema;
 mod error;
 mod grads;
 mod half;
+mod host;
 pub mod memory;
+mod offload;
+pub mod optim;
 mod outcome;
 mod params;
 mod pass;
@@ -146,6 +156,8 @@ mod state;
 mod strategy;
 #[cfg(test)]
 mod testing;
+mod world;
+mod zero;
 
 pub use accumulate::{Accumulate, AccumulateIn, Accumulating};
 pub use amp::{Amp, Keep, LossScale, Mixing};
@@ -153,11 +165,13 @@ pub use clip::Clip;
 pub use draws::Draws;
 pub use dropout::Dropout;
 pub use dtypes::{float_name, supported_floats};
+pub use ema::{Averaging, Ema};
 pub use error::StrategyError;
 pub use grads::{GradMap, Grads};
 pub use half::{Convert, HalfOps, cast, linear, matmul};
+pub use offload::{Offload, Offloading};
 pub use outcome::{Outcome, Settled, SkipReason};
-pub use params::{ParamMap, map_params, relift, tie, tied};
+pub use params::{ParamMap, map_params, relift, tie, tied, untie};
 pub use pass::Pass;
 pub use paths::{PathError, Paths, Place};
 pub use recompute::{Recompute, Recomputing};
@@ -166,3 +180,5 @@ pub use setup::Setup;
 pub use stack::{Identity, Stack};
 pub use state::{SavedStates, StageState};
 pub use strategy::{Stage, Strategy};
+pub use world::{Communicator, Gathering, Kind, Moved, PartShape, Traffic, World, WorldError};
+pub use zero::{Sharded, Zero};

@@ -14,7 +14,8 @@ pub enum Outcome {
     Hold,
     /// Make no update from this window. Parameters, moments, schedule and step counter stay as
     /// they are; the skip is counted and shown. The stages behind still take part in the window,
-    /// with nothing to add: a stage may skip at any micro-batch.
+    /// with nothing to add: a stage may skip at any micro-batch. Before `Zero`, one rank may skip, and all do;
+    /// behind it each stage must decide alike on every rank, as from the norm, which all have.
     Skip(SkipReason),
 }
 

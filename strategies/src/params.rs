@@ -14,6 +14,12 @@ use burn::tensor::Tensor;
 pub trait ParamMap {
     /// The new value of the parameter.
     fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D>;
+
+    /// Whether it maps parameters that have no value yet, which gives them one. Those of a block that
+    /// wait elsewhere have none outside of their segment.
+    fn wakes(&self) -> bool {
+        true
+    }
 }
 
 /// Maps each distinct float parameter once; every further place of a tied one receives the same
@@ -29,6 +35,9 @@ struct MapOnce<'a, F> {
 
 impl<F: ParamMap> ModuleMapper for MapOnce<'_, F> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        if !param.is_initialized() && !self.map.wakes() {
+            return param;
+        }
         let (id, value, mapper) = param.consume();
         let known = self.done.get(&id).and_then(|value| value.downcast_ref::<Tensor<D>>());
         let value = match known {
@@ -76,6 +85,27 @@ pub fn tie<M: Module>(model: M) -> M {
         }
     }
     map_params(model, &mut Keep)
+}
+
+/// Leaves the tensor of a tied parameter at its first place only, where an optimizer can then change
+/// it in place; every further place holds a stand-in of the same shape until [`tie`] gives it the
+/// tensor back.
+pub fn untie<M: Module>(model: M) -> M {
+    struct First(HashSet<ParamId>);
+    impl ModuleMapper for First {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            let (id, value, mapper) = param.consume();
+            let value = match self.0.insert(id) {
+                true => value,
+                false => {
+                    let zero = Tensor::<D>::zeros([1; D], (&value.device().inner(), value.dtype()));
+                    relift(zero.expand(value.dims()), &value)
+                }
+            };
+            Param::from_mapped_value(id, value, mapper)
+        }
+    }
+    model.map(&mut First(HashSet::new()))
 }
 
 #[cfg(test)]
@@ -135,6 +165,10 @@ mod tests {
         model[0].weight = Param::initialized(id, Tensor::ones([2, 2], &device).require_grad());
         let model = tie(model);
         assert_eq!(values(&model[1]), [1.0; 4]);
+        let loose = untie(model);
+        assert_eq!([values(&loose[0]), values(&loose[1])], [[1.0; 4], [0.0; 4]]);
+        assert!(tied(&loose) && loose[1].weight.is_require_grad());
+        assert_eq!(values(&tie(loose)[1]), [1.0; 4]);
         assert!(!tied(&LinearConfig::new(2, 2).init(&device)));
     }
 }

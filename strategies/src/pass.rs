@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use burn::module::Module;
-use burn::tensor::{Device, FloatDType, Tensor};
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::optim::GradientsParams;
+use burn::tensor::{Device, FloatDType, Gradients, Tensor};
 
-use crate::segment::{Met, recomputed};
-use crate::{Bundle, Draws, SegmentPlan, StrategyError};
+use crate::segment::{Constant, Entered, Met, Unit, Way, delivered, recomputed};
+use crate::{Bundle, Draws, Grads, SegmentPlan, StrategyError, map_params};
 
 /// What a model needs to know of the forward pass that it is in.
 ///
@@ -28,6 +29,25 @@ pub struct Pass {
     segments: Arc<AtomicU64>,
     /// The column at which the sample of each row starts, where not all start at 0.
     starts: Option<Arc<[usize]>>,
+    /// The model that it goes through, where parameters of blocks come and go.
+    entered: Option<Arc<Entered>>,
+    /// Whether it is in a block whose parameters have come.
+    inside_unit: bool,
+    /// Whether what is computed may have gradients.
+    recorded: bool,
+    /// Whether this rank adds nothing to what the ranks do together.
+    silent: bool,
+}
+
+/// Gives parameters their first values: what has none in a segment is taken for one that waits elsewhere.
+fn wake<B: Module>(block: &B) {
+    struct Wake;
+    impl ModuleVisitor for Wake {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            param.base();
+        }
+    }
+    block.visit(&mut Wake);
 }
 
 impl Pass {
@@ -43,12 +63,22 @@ impl Pass {
             met: Arc::default(),
             segments: Arc::default(),
             starts: None,
+            entered: None,
+            inside_unit: false,
+            recorded: true,
+            silent: false,
         }
     }
 
     /// A pass that only measures.
     pub fn evaluate(device: &Device) -> Self {
         Self { training: false, ..Self::train(device) }
+    }
+
+    /// A pass that only measures, through the same model in this dtype, outside autodiff.
+    pub fn evaluating(&self, dtype: FloatDType) -> Self {
+        let plan = self.plan.clone();
+        Self::evaluate(&self.device.clone().inner()).computing_in(dtype).planned(plan)
     }
 
     /// Activations are to be in this dtype. Default: f32.
@@ -65,6 +95,69 @@ impl Pass {
     /// A pass like this one that leaves no trace in it: what becomes known of segments stays apart.
     pub fn apart(&self) -> Self {
         Self { plan: Arc::new(self.plan.afresh()), ..self.again() }
+    }
+
+    /// The model as one pass reads it, and that pass. Without a strategy that shards or offloads parameters
+    /// both are what they were.
+    ///
+    /// Under such a strategy the parameters of blocks are not in this model: their segment brings them. What
+    /// is in no block is gathered, or fetched, here. Every rank enters at the same time.
+    ///
+    /// # Errors
+    ///
+    /// Another rank is gone.
+    pub fn enter<M: Module>(&self, model: &M) -> Result<(M, Self), StrategyError> {
+        if !self.plan.handling().delivers() {
+            return Ok((model.clone(), self.clone()));
+        }
+        let (model, entered) = Entered::new(model, &self.plan, &self.device, self.silent)?;
+        Ok((model, Self { entered: Some(entered), ..self.clone() }))
+    }
+
+    /// A pass of a rank that has nothing to learn from where others have: it takes part in what they do
+    /// together, and adds nothing.
+    pub fn silent(self, silent: bool) -> Self {
+        Self { silent, ..self }
+    }
+
+    /// Whether the ranks exchange something in this pass, so that all of them must make it.
+    pub fn is_collective(&self) -> bool {
+        self.plan.handling().sharding.as_ref().is_some_and(|sharding| sharding.world().size() > 1)
+    }
+
+    /// The gradients that a backward pass found for the parameters of the model that it
+    /// [entered](Self::enter): those of Burn's graph, and those that segments have delivered. `closes` tells
+    /// whether this is the window's last micro-batch.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`check`](Self::check): what makes them useless; another rank that is gone.
+    pub fn gradients<M: Module>(
+        &self,
+        mut graph: Gradients,
+        model: &M,
+        closes: bool,
+    ) -> Result<Grads, StrategyError> {
+        struct OfGraph<'a>(&'a mut Gradients, GradientsParams);
+        impl ModuleVisitor for OfGraph<'_> {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                // What has no value here waits elsewhere, and its segment delivers its gradient.
+                if param.is_initialized()
+                    && param.base().is_require_grad()
+                    && let Some(grad) = param.val().grad_remove(self.0)
+                {
+                    self.1.register(param.id, grad);
+                }
+            }
+        }
+        self.check()?;
+        let mut found = OfGraph(&mut graph, GradientsParams::new());
+        if !self.silent {
+            model.visit(&mut found);
+        }
+        let Some(entered) = &self.entered else { return Ok(Grads::new(found.1, closes)) };
+        let delivered = entered.take_delivered(model, &mut found.1)?;
+        Ok(Grads::new(found.1, closes).with_delivered(delivered))
     }
 
     /// Segments are treated as planned. Default: each is run as it is.
@@ -154,14 +247,49 @@ impl Pass {
         Y: Bundle,
         F: Fn(&B, X, &Pass) -> Y + Send + Sync + 'static,
     {
+        if !self.entered.as_ref().is_some_and(|entered| entered.is_provided()) {
+            wake(block);
+        }
         let index = self.segments.fetch_add(1, Relaxed) as usize;
         let met = Met { id: self.next_site(), index, outermost: self.segment == 0 };
-        let inside = Self { segment: met.id, ..self.again() };
+        let unit = self.entered.as_ref().filter(|_| !self.inside_unit);
+        let unit = unit.and_then(|entered| entered.unit(block));
+        let inside_unit = self.inside_unit || unit.is_some();
+        let inside = Self { segment: met.id, inside_unit, ..self.again() };
         // Without autodiff nothing is kept that could be computed again.
-        let keeps = self.training && self.device.is_autodiff();
-        match keeps.then(|| self.plan.recomputed(block, &input, met)).flatten() {
+        let keeps = self.training && self.recorded && self.device.is_autodiff();
+        if !keeps {
+            return match unit.filter(Unit::is_provided) {
+                Some(unit) => run(&self.lift_block(unit.provide(block, Way::Forward)), input, &inside),
+                None => run(block, input, &inside),
+            };
+        }
+        match self.plan.recomputed(block, &input, met, unit.clone()) {
             Some(segment) => recomputed(block, input, run, inside, segment),
-            None => run(block, input, &inside),
+            None => match unit.filter(Unit::is_delivered) {
+                Some(unit) => delivered(block, input, run, inside, unit),
+                None => run(block, input, &inside),
+            },
+        }
+    }
+
+    /// Whether a segment of this pass delivers this parameter's gradient: of a block whose segment this is, or
+    /// of one that is still to come.
+    pub(crate) fn delivers(&self, id: ParamId, is_unit: bool) -> bool {
+        let comes = is_unit || !self.inside_unit;
+        comes && self.entered.as_ref().is_some_and(|entered| entered.delivers(id))
+    }
+
+    /// The same pass where nothing is kept for a backward pass.
+    pub(crate) fn unrecorded(&self) -> Self {
+        Self { recorded: false, ..self.clone() }
+    }
+
+    /// A block outside autodiff, as constants of this pass.
+    fn lift_block<B: Module>(&self, block: B) -> B {
+        match self.device.is_autodiff() {
+            true => map_params(block, &mut Constant(self)),
+            false => block,
         }
     }
 

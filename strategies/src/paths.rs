@@ -48,6 +48,8 @@ pub struct Place {
     pub id: ParamId,
     /// The name of the type whose field it is, such as `LayerNorm`; empty where it is no field.
     pub holder: String,
+    /// Where the path ends of the list's element that it is in, if it is in one.
+    block: Option<usize>,
 }
 
 /// A pattern that cannot be followed.
@@ -117,6 +119,13 @@ impl Paths {
         self.places.iter().flat_map(Place::modules).filter(move |module| seen.insert(*module))
     }
 
+    /// The elements of the model's lists, its blocks; of a list within a list, those of the outer one.
+    pub fn blocks(&self) -> impl Iterator<Item = &str> {
+        let mut seen = HashSet::new();
+        let blocks = self.places.iter().filter_map(|place| Some(&place.path[..place.block?]));
+        blocks.filter(move |block| seen.insert(*block))
+    }
+
     /// The parameters that a pattern means, each once.
     ///
     /// # Errors
@@ -183,17 +192,25 @@ struct Collect {
     names: Vec<String>,
     /// Of each name: the type that it is a field of, or empty for the element of a list.
     holders: Vec<String>,
+    /// How many names the outermost element of a list has, of each that is entered.
+    lists: Vec<usize>,
     paths: Paths,
 }
 
 impl ModuleVisitor for Collect {
     fn enter_module(&mut self, name: &str, container_type: &str) {
         self.names.push(name.into());
+        if matches!(container_type, "Vec" | "Array") {
+            self.lists.push(self.names.len());
+        }
         // "Struct:LayerNorm", "Enum:Mixer"; lists, tuples and arrays have no colon.
         self.holders.push(container_type.split_once(':').map_or("", |(_, name)| name).into());
     }
 
-    fn exit_module(&mut self, _: &str, _: &str) {
+    fn exit_module(&mut self, _: &str, container_type: &str) {
+        if matches!(container_type, "Vec" | "Array") {
+            self.lists.pop();
+        }
         self.names.pop();
         self.holders.pop();
     }
@@ -206,6 +223,7 @@ impl ModuleVisitor for Collect {
             path: self.names.join("."),
             id: param.id,
             holder: holder.cloned().unwrap_or_default(),
+            block: self.lists.first().map(|&names| self.names[..names].join(".").len()),
         });
     }
 }

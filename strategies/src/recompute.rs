@@ -3,8 +3,9 @@
 use std::collections::HashSet;
 
 use burn::module::{Module, ParamId};
-use burn::tensor::{Device, GradientCheckpointingStrategy, Tensor};
+use burn::tensor::{GradientCheckpointingStrategy, Tensor};
 
+use crate::host::host;
 use crate::memory::Usage;
 use crate::segment::Which;
 use crate::{ParamMap, Setup, Stage, Strategy, StrategyError, map_params};
@@ -150,18 +151,10 @@ impl<M: Module> Strategy<M> for Recompute {
             }
             Recipe::Within(bytes) => Which::within(*bytes),
         };
-        let host = if self.offloaded { Some(host()?) } else { None };
+        let host = if self.offloaded { Some(host("Recompute")?) } else { None };
         setup.segments_mut().recompute(which, host);
         Ok(Recomputing { elementwise: false })
     }
-}
-
-/// The host's memory, as a device.
-fn host() -> Result<Device, StrategyError> {
-    #[cfg(feature = "flex")]
-    return Ok(Device::flex());
-    #[cfg(not(feature = "flex"))]
-    Err(StrategyError::NoHost("Recompute"))
 }
 
 fn modules<M>(patterns: &[String], setup: &Setup<M>) -> Result<HashSet<String>, StrategyError> {
@@ -185,8 +178,8 @@ impl<M: Module> Stage<M> for Recomputing {
         "Recompute"
     }
 
-    fn own(&mut self, model: M) -> M {
-        if self.elementwise { map_params(model, &mut Balanced) } else { model }
+    fn own(&mut self, model: M) -> Result<M, StrategyError> {
+        Ok(if self.elementwise { map_params(model, &mut Balanced) } else { model })
     }
 }
 

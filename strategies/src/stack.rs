@@ -1,6 +1,6 @@
 //! Composition: two strategies are a strategy, and so are none, an optional one, and a list.
 
-use crate::{Grads, Outcome, SavedStates, Settled, Setup, Stage, StageState, Strategy, StrategyError};
+use crate::{Grads, Outcome, SavedStates, Settled, Setup, Stage, StageState, Strategy, StrategyError, World};
 
 /// The strategy that changes nothing.
 #[derive(Clone, Debug, Default)]
@@ -43,6 +43,10 @@ impl<A, B> Stack<A, B> {
 impl<M, A: Strategy<M>, B: Strategy<M>> Strategy<M> for Stack<A, B> {
     type Stage = Stack<A::Stage, B::Stage>;
 
+    fn world(&self) -> Option<&World> {
+        self.first.world().or(self.then.world())
+    }
+
     fn start(&self, setup: &mut Setup<M>) -> Result<Self::Stage, StrategyError> {
         Ok(Stack::new(self.first.start(setup)?, self.then.start(setup)?))
     }
@@ -53,16 +57,41 @@ impl<M, A: Stage<M>, B: Stage<M>> Stage<M> for Stack<A, B> {
         "Stack"
     }
 
-    fn own(&mut self, model: M) -> M {
-        self.then.own(self.first.own(model))
+    fn own(&mut self, model: M) -> Result<M, StrategyError> {
+        self.then.own(self.first.own(model)?)
     }
 
-    fn publish(&mut self, master: M) -> M {
-        self.first.publish(self.then.publish(master))
+    fn publish(&mut self, master: M) -> Result<M, StrategyError> {
+        self.first.publish(self.then.publish(master)?)
     }
 
-    fn evaluator(&mut self, master: &M, replica: M) -> M {
-        self.first.evaluator(master, self.then.evaluator(master, replica))
+    fn updated(&mut self, master: &M) {
+        self.first.updated(master);
+        self.then.updated(master);
+    }
+
+    fn averaged(&self) -> Option<M> {
+        self.first.averaged().or_else(|| self.then.averaged())
+    }
+
+    fn keep(&mut self, master: M, replica: &M) -> M {
+        let master = self.then.keep(master, replica);
+        self.first.keep(master, replica)
+    }
+
+    fn reclaim(&mut self, master: M) -> M {
+        self.then.reclaim(self.first.reclaim(master))
+    }
+
+    fn evaluator(&mut self, master: &M, replica: M) -> Result<M, StrategyError> {
+        self.first.evaluator(master, self.then.evaluator(master, replica)?)
+    }
+
+    fn whole(&mut self, master: M, root: Option<usize>) -> Result<Option<M>, StrategyError> {
+        match self.then.whole(master, root)? {
+            Some(master) => self.first.whole(master, root),
+            None => Ok(None),
+        }
     }
 
     fn loss_scale(&self) -> Option<f64> {
@@ -76,6 +105,10 @@ impl<M, A: Stage<M>, B: Stage<M>> Stage<M> for Stack<A, B> {
             Outcome::Hold => Ok(Outcome::Hold),
             Outcome::Skip(reason) => self.then.collect(master, Grads::skipped(reason, closes)),
         }
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.first.held_bytes() + self.then.held_bytes()
     }
 
     fn settled(&mut self, settled: &Settled) -> Result<(), StrategyError> {
@@ -105,6 +138,10 @@ fn product(first: Option<f64>, then: Option<f64>) -> Option<f64> {
 impl<M, S: Strategy<M>> Strategy<M> for Option<S> {
     type Stage = Option<S::Stage>;
 
+    fn world(&self) -> Option<&World> {
+        self.as_ref()?.world()
+    }
+
     fn start(&self, setup: &mut Setup<M>) -> Result<Self::Stage, StrategyError> {
         self.as_ref().map(|strategy| strategy.start(setup)).transpose()
     }
@@ -112,6 +149,10 @@ impl<M, S: Strategy<M>> Strategy<M> for Option<S> {
 
 impl<M, S: Strategy<M>> Strategy<M> for Vec<S> {
     type Stage = Vec<S::Stage>;
+
+    fn world(&self) -> Option<&World> {
+        self.iter().find_map(|strategy| strategy.world())
+    }
 
     fn start(&self, setup: &mut Setup<M>) -> Result<Self::Stage, StrategyError> {
         self.iter().map(|strategy| strategy.start(setup)).collect()
@@ -126,18 +167,41 @@ macro_rules! stage_in_sequence {
                 $name
             }
 
-            fn own(&mut self, model: M) -> M {
-                self.iter_mut().fold(model, |model, stage| stage.own(model))
+            fn own(&mut self, model: M) -> Result<M, StrategyError> {
+                self.iter_mut().try_fold(model, |model, stage| stage.own(model))
             }
 
-            fn publish(&mut self, master: M) -> M {
-                let stages = self.iter_mut().rev();
-                stages.fold(master, |master, stage| stage.publish(master))
+            fn publish(&mut self, master: M) -> Result<M, StrategyError> {
+                self.iter_mut().rev().try_fold(master, |master, stage| stage.publish(master))
             }
 
-            fn evaluator(&mut self, master: &M, replica: M) -> M {
-                let stages = self.iter_mut().rev();
-                stages.fold(replica, |replica, stage| stage.evaluator(master, replica))
+            fn updated(&mut self, master: &M) {
+                self.iter_mut().for_each(|stage| stage.updated(master));
+            }
+
+            fn averaged(&self) -> Option<M> {
+                self.iter().find_map(|stage| stage.averaged())
+            }
+
+            fn keep(&mut self, master: M, replica: &M) -> M {
+                self.iter_mut().rev().fold(master, |master, stage| stage.keep(master, replica))
+            }
+
+            fn reclaim(&mut self, master: M) -> M {
+                self.iter_mut().fold(master, |master, stage| stage.reclaim(master))
+            }
+
+            fn evaluator(&mut self, master: &M, replica: M) -> Result<M, StrategyError> {
+                let mut stages = self.iter_mut().rev();
+                stages.try_fold(replica, |replica, stage| stage.evaluator(master, replica))
+            }
+
+            fn whole(&mut self, master: M, root: Option<usize>) -> Result<Option<M>, StrategyError> {
+                let mut stages = self.iter_mut().rev();
+                stages.try_fold(Some(master), |master, stage| match master {
+                    Some(master) => stage.whole(master, root),
+                    None => Ok(None),
+                })
             }
 
             fn loss_scale(&self) -> Option<f64> {
@@ -151,6 +215,10 @@ macro_rules! stage_in_sequence {
                     Outcome::Hold => Ok(Outcome::Hold),
                     Outcome::Skip(reason) => stage.collect(master, Grads::skipped(reason, closes)),
                 })
+            }
+
+            fn held_bytes(&self) -> usize {
+                self.iter().map(|stage| stage.held_bytes()).sum()
             }
 
             fn settled(&mut self, settled: &Settled) -> Result<(), StrategyError> {
@@ -176,16 +244,36 @@ impl<M, S: Stage<M> + ?Sized> Stage<M> for Box<S> {
         (**self).name()
     }
 
-    fn own(&mut self, model: M) -> M {
+    fn own(&mut self, model: M) -> Result<M, StrategyError> {
         (**self).own(model)
     }
 
-    fn publish(&mut self, master: M) -> M {
+    fn publish(&mut self, master: M) -> Result<M, StrategyError> {
         (**self).publish(master)
     }
 
-    fn evaluator(&mut self, master: &M, replica: M) -> M {
+    fn updated(&mut self, master: &M) {
+        (**self).updated(master);
+    }
+
+    fn averaged(&self) -> Option<M> {
+        (**self).averaged()
+    }
+
+    fn keep(&mut self, master: M, replica: &M) -> M {
+        (**self).keep(master, replica)
+    }
+
+    fn reclaim(&mut self, master: M) -> M {
+        (**self).reclaim(master)
+    }
+
+    fn evaluator(&mut self, master: &M, replica: M) -> Result<M, StrategyError> {
         (**self).evaluator(master, replica)
+    }
+
+    fn whole(&mut self, master: M, root: Option<usize>) -> Result<Option<M>, StrategyError> {
+        (**self).whole(master, root)
     }
 
     fn loss_scale(&self) -> Option<f64> {
@@ -194,6 +282,10 @@ impl<M, S: Stage<M> + ?Sized> Stage<M> for Box<S> {
 
     fn collect(&mut self, master: &M, grads: Grads) -> Result<Outcome, StrategyError> {
         (**self).collect(master, grads)
+    }
+
+    fn held_bytes(&self) -> usize {
+        (**self).held_bytes()
     }
 
     fn settled(&mut self, settled: &Settled) -> Result<(), StrategyError> {
@@ -210,87 +302,5 @@ impl<M, S: Stage<M> + ?Sized> Stage<M> for Box<S> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing;
-
-    /// Notes the order in which it is called.
-    #[derive(Clone, Debug)]
-    struct Note(&'static str);
-
-    impl Strategy<String> for Note {
-        type Stage = Note;
-        fn start(&self, _: &mut Setup<String>) -> Result<Note, StrategyError> {
-            Ok(self.clone())
-        }
-    }
-
-    impl Stage<String> for Note {
-        fn name(&self) -> &'static str {
-            self.0
-        }
-        fn own(&mut self, model: String) -> String {
-            model + self.0
-        }
-        fn publish(&mut self, master: String) -> String {
-            master + self.0
-        }
-        fn evaluator(&mut self, master: &String, replica: String) -> String {
-            replica + master + self.0
-        }
-        fn loss_scale(&self) -> Option<f64> {
-            (self.0 != "b").then_some(2.0)
-        }
-        fn settled(&mut self, settled: &Settled) -> Result<(), StrategyError> {
-            match settled {
-                Settled::Applied => Ok(()),
-                Settled::Skipped(_) => Err(StrategyError::Twice(self.0)),
-            }
-        }
-    }
-
-    fn orders(strategy: impl Strategy<String>) -> (String, String, Vec<StageState>) {
-        let (model, device) = (String::new(), testing::device());
-        let mut stage = strategy.start(&mut Setup::new(&model, &device)).unwrap();
-        let mut states = vec![];
-        stage.save(&mut states);
-        stage.restore(&mut SavedStates::new(states.clone())).unwrap();
-        (stage.own(String::new()), stage.publish(String::new()), states)
-    }
-
-    #[test]
-    fn own_runs_forward_and_publish_backward_however_composed() {
-        let stack = Stack::new(Stack::new(Identity, Note("a")), Stack::new(Note("b"), Note("c")));
-        let list = vec![Note("a"), Note("b"), Note("c")];
-        let optional = Stack::new(Some(Note("a")), Stack::new(None::<Note>, list[1..].to_vec()));
-        let states: Vec<_> = ["a", "b", "c"].map(StageState::new).into();
-        let expected = ("abc".to_string(), "cba".to_string(), states);
-        assert_eq!(orders(stack), expected);
-        assert_eq!(orders(list), expected);
-        assert_eq!(orders(optional), expected);
-    }
-
-    /// What a composition evaluates, scales by, and which stage hears first of a skip.
-    fn forwarded(mut stage: impl Stage<String>) -> (String, Option<f64>, &'static str) {
-        assert_eq!(stage.settled(&Settled::Applied), Ok(()));
-        let skipped = Settled::Skipped(crate::SkipReason::NoItems);
-        let Err(StrategyError::Twice(first)) = stage.settled(&skipped) else { panic!("a stage objects") };
-        (stage.evaluator(&"m".into(), String::new()), stage.loss_scale(), first)
-    }
-
-    #[test]
-    fn evaluation_scale_and_what_became_of_a_window_reach_every_stage() {
-        let stack = Stack::new(Stack::new(Identity, Note("a")), Stack::new(Some(Note("b")), Note("c")));
-        let expected = ("mcmbma".to_string(), Some(4.0), "a");
-        assert_eq!(forwarded(stack), expected);
-        assert_eq!(forwarded(vec![Note("a"), Note("b"), Note("c")]), expected);
-        assert_eq!(Stage::<String>::loss_scale(&Stack::new(Identity, None::<Note>)), None);
-    }
-
-    #[test]
-    fn a_boxed_stage_is_a_stage() {
-        let mut stage: Vec<Box<dyn Stage<String>>> = vec![Box::new(Note("a")), Box::new(Note("b"))];
-        assert_eq!(stage.publish(String::new()), "ba");
-        assert_eq!(forwarded(stage), ("mbma".to_string(), Some(2.0), "a"));
-    }
-}
+#[path = "stack_tests.rs"]
+mod tests;

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use crate::{Grads, Outcome, SavedStates, Settled, Setup, StageState, StrategyError};
+use crate::{Grads, Outcome, SavedStates, Settled, Setup, StageState, StrategyError, World};
 
 /// A recipe for one technique of training: inert, cheap to clone, and checked by [`start`](Self::start).
 ///
@@ -12,9 +12,14 @@ use crate::{Grads, Outcome, SavedStates, Settled, Setup, StageState, StrategyErr
     label = "passed to `.with(..)`, but does not implement `Strategy`",
     note = "see \"Writing a strategy\" in the documentation of `firebrick-strategies`"
 )]
-pub trait Strategy<M>: Clone + Debug {
+pub trait Strategy<M>: Clone + Debug + Send + 'static {
     /// The live state that this recipe turns into.
     type Stage: Stage<M> + 'static;
+
+    /// The ranks that train together, where this strategy says who they are.
+    fn world(&self) -> Option<&World> {
+        None
+    }
 
     /// Checks the recipe against the model, the device and the strategies written before it, and
     /// makes its live state.
@@ -35,20 +40,68 @@ pub trait Stage<M>: Send {
     fn name(&self) -> &'static str;
 
     /// Model to master, once, before the first step.
-    fn own(&mut self, model: M) -> M {
-        model
+    ///
+    /// # Errors
+    ///
+    /// Another rank is gone, where the stage shares the model among ranks.
+    fn own(&mut self, model: M) -> Result<M, StrategyError> {
+        Ok(model)
     }
 
     /// Master to replica: before the first step and after each update.
-    fn publish(&mut self, master: M) -> M {
+    ///
+    /// # Errors
+    ///
+    /// Another rank is gone, where the stage collects the master from ranks.
+    fn publish(&mut self, master: M) -> Result<M, StrategyError> {
+        Ok(master)
+    }
+
+    /// What is kept of the master between two updates, once the replica is there: a stage whose
+    /// replica holds the master's numbers anyway lets the master be a view of them.
+    fn keep(&mut self, master: M, replica: &M) -> M {
+        let _ = replica;
         master
+    }
+
+    /// The master in tensors of its own, before an update, when the replica is gone: takes back what
+    /// [`keep`](Self::keep) did.
+    fn reclaim(&mut self, master: M) -> M {
+        master
+    }
+
+    /// Learns what the master is now: before the first step, where training starts from it, and after
+    /// each update that was made, always before it is [published](Self::publish).
+    fn updated(&mut self, master: &M) {
+        let _ = master;
+    }
+
+    /// Weights to evaluate and save instead of the master, where this stage has some: of the master's
+    /// shapes and on its devices, so that they can be [published](Self::publish).
+    fn averaged(&self) -> Option<M> {
+        None
     }
 
     /// What evaluation reads, given the master and the replica. In a composition, `replica` is what
     /// the strategies written after this one answered.
-    fn evaluator(&mut self, master: &M, replica: M) -> M {
+    ///
+    /// # Errors
+    ///
+    /// Those of [`publish`](Self::publish).
+    fn evaluator(&mut self, master: &M, replica: M) -> Result<M, StrategyError> {
         let _ = master;
-        replica
+        Ok(replica)
+    }
+
+    /// The master as one whole model again, to be saved: on `root` alone, or on every rank without
+    /// one. Every rank calls it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`publish`](Self::publish).
+    fn whole(&mut self, master: M, root: Option<usize>) -> Result<Option<M>, StrategyError> {
+        let _ = root;
+        Ok(Some(master))
     }
 
     /// What the loss of each micro-batch is multiplied by before the backward pass, where this
@@ -66,6 +119,11 @@ pub trait Stage<M>: Send {
     fn collect(&mut self, master: &M, grads: Grads) -> Result<Outcome, StrategyError> {
         let _ = master;
         Ok(Outcome::Apply(grads))
+    }
+
+    /// Bytes of the gradients that this stage holds between two micro-batches of a window.
+    fn held_bytes(&self) -> usize {
+        0
     }
 
     /// Learns what became of the window: called once for each, at its end, those without a

@@ -285,8 +285,8 @@ fn under_burns_element_wise_scheme_and_in_half_precision() {
         let is_half = amp.is_some();
         let mut stage = Stack::new(amp, recompute).start(&mut setup).unwrap();
         let pass = setup.into_pass();
-        let master = stage.own(model.clone());
-        let replica = stage.publish(master);
+        let master = stage.own(model.clone()).unwrap();
+        let replica = stage.publish(master).unwrap();
         let x = input(5, pass.device());
         let x = if is_half { x.cast(FloatDType::F16) } else { x };
         let loss = replica.forward(x, &pass).cast(FloatDType::F32).square().sum();
@@ -437,7 +437,7 @@ fn what_is_held_is_the_inputs() {
         let device = device();
         let mut setup = Setup::new(&model, &device);
         let mut stage = recipe.start(&mut setup).unwrap();
-        (stage.own(model.clone()), setup.into_pass())
+        (stage.own(model.clone()).unwrap(), setup.into_pass())
     };
     let (balanced, pass_of) = setup_of(&Recompute::elementwise());
     let x = input(rows, pass_of.device());

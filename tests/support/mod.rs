@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod many;
+
 use std::ops::Range;
 
 use burn::module::{Module, ModuleVisitor, Param, ParamId};

@@ -38,19 +38,19 @@ impl<M: Module> Stage<M> for Mixing {
         NAME
     }
 
-    fn own(&mut self, model: M) -> M {
-        self.cast(model, self.master)
+    fn own(&mut self, model: M) -> Result<M, StrategyError> {
+        Ok(self.cast(model, self.master))
     }
 
-    fn publish(&mut self, master: M) -> M {
-        self.cast(master, self.dtype)
+    fn publish(&mut self, master: M) -> Result<M, StrategyError> {
+        Ok(self.cast(master, self.dtype))
     }
 
-    fn evaluator(&mut self, master: &M, replica: M) -> M {
-        match self.evaluation == self.dtype {
+    fn evaluator(&mut self, master: &M, replica: M) -> Result<M, StrategyError> {
+        Ok(match self.evaluation == self.dtype {
             true => replica,
             false => self.cast(master.clone(), self.evaluation),
-        }
+        })
     }
 
     fn loss_scale(&self) -> Option<f64> {
@@ -150,7 +150,7 @@ mod tests {
             return;
         }
         let (model, device, mut amp) = start(Amp::bf16());
-        let replica = amp.publish(model.clone());
+        let replica = amp.publish(model.clone()).unwrap();
         let x = Tensor::<2>::ones([4, 3], &device).cast(FloatDType::BF16);
         let loss = replica.forward(x).cast(FloatDType::F32).sum();
         let grads = GradientsParams::from_grads(loss.backward(), &replica);
@@ -168,7 +168,7 @@ mod tests {
         }
         let (model, _, mut amp) = start(Amp::bf16());
         let before = model.weight.val().into_data();
-        let replica = amp.publish(model.clone());
+        let replica = amp.publish(model.clone()).unwrap();
         assert_eq!(model.weight.val().into_data(), before);
         let error = (replica.weight.val().inner().cast(FloatDType::F32) - model.weight.val().inner())
             .abs()
@@ -194,9 +194,9 @@ mod tests {
             (Amp::pure_bf16().evaluate_in(FloatDType::F32), BF16, BF16, F32),
         ] {
             let (model, _, mut stage) = start(amp);
-            let owned = stage.own(model);
-            let published = stage.publish(owned.clone());
-            let evaluated = stage.evaluator(&owned, published.clone());
+            let owned = stage.own(model).unwrap();
+            let published = stage.publish(owned.clone()).unwrap();
+            let evaluated = stage.evaluator(&owned, published.clone()).unwrap();
             let found = [&owned, &published, &evaluated].map(|model| model.weight.val().dtype());
             assert_eq!(found, [master, replica, evaluator]);
             assert!(published.weight.is_require_grad());
@@ -209,8 +209,8 @@ mod tests {
             return;
         }
         let (model, _, mut amp) = start(Amp::bf16());
-        let half = amp.publish(model);
-        assert_eq!(amp.own(half).weight.val().dtype(), DType::F32);
+        let half = amp.publish(model).unwrap();
+        assert_eq!(amp.own(half).unwrap().weight.val().dtype(), DType::F32);
     }
 
     #[test]
@@ -221,9 +221,9 @@ mod tests {
         for amp in [Amp::bf16(), Amp::f16(), Amp::pure_bf16()] {
             let (model, _, mut stage) = start(amp.keep_f32(Keep::path("bias")));
             let replica = {
-                let master = stage.own(model.clone());
+                let master = stage.own(model.clone()).unwrap();
                 assert_eq!(master.bias.as_ref().unwrap().val().dtype(), DType::F32);
-                stage.publish(master)
+                stage.publish(master).unwrap()
             };
             let bias = |model: &Linear| model.bias.as_ref().unwrap().val();
             assert_eq!(bias(&replica).dtype(), DType::F32);
@@ -261,7 +261,7 @@ mod tests {
             }
             let Outcome::Apply(mut grads) = outcome else { panic!("the window closes") };
             assert!(grads.guarded());
-            let norm = grads.norm(&model).into_scalar::<f32>();
+            let norm = grads.norm(&model).unwrap().into_scalar::<f32>();
             (norm, values(grads, &model))
         };
         let setup = || Setup::new(&model, &device);
@@ -287,7 +287,7 @@ mod tests {
         let model: Linear = LinearConfig::new(3, 2).init(&device);
         let recipe = Stack::new(Amp::pure_bf16(), Clip::norm(1.0));
         let mut stage = recipe.start(&mut Setup::new(&model, &device)).unwrap();
-        let master = stage.own(model);
+        let master = stage.own(model).unwrap();
         let grads = backward(&stage, &master, 5.0, FloatDType::BF16);
         let Ok(Outcome::Apply(grads)) = stage.collect(&master, Grads::new(grads, true)) else {
             panic!("passed on")

@@ -24,17 +24,19 @@ const NAME: &str = "Amp";
 ///
 /// | | bits of exponent, mantissa | | replica | master | gradients | AdamW's moments | sum |
 /// |---|---|---|---|---|---|---|---|
-/// | [`bf16`](Self::bf16) | 8, 7 | the choice where the device has it | 2 | 4 | 4 | 8 | 18 |
-/// | [`f16`](Self::f16) | 5, 10 | with a [loss scale](LossScale) | 2 | 4 | 4 | 8 | 18 |
+/// | [`bf16`](Self::bf16) | 8, 7 | the choice where the device has it | 2 | 4 | 2 | 8 | 16 |
+/// | [`f16`](Self::f16) | 5, 10 | with a [loss scale](LossScale) | 2 | 4 | 2 | 8 | 16 |
 /// | [`pure_bf16`](Self::pure_bf16) | 8, 7 | no f32 at all, at a price | - | 2 | 2 | 4 | 8 |
 /// | [`f32`](Self::f32) | 8, 23 | changes nothing | - | 4 | 4 | 8 | 16 |
 ///
-/// The numbers are bytes per parameter. Gradients are counted as the optimizer is given them; the
-/// backward pass makes them in the replica's dtype, and they are cast up one by one before anything
-/// sums or clips them. A parameter that is [kept in f32](Self::keep_f32) takes 16 bytes in each row.
+/// The numbers are bytes per parameter. Gradients are counted as the backward pass leaves them, in the
+/// replica's dtype. They are cast up one by one before anything sums or clips them, and the optimizer
+/// is given them in the master's: for the length of an update, and for all of a window that
+/// [`Accumulate`](crate::Accumulate) sums, they take 4 bytes in the first two rows too, 18 in sum. A
+/// parameter that is [kept in f32](Self::keep_f32) takes 16 bytes in each row.
 ///
-/// So weights and gradients take *more* memory than in f32, by 2 bytes per parameter: what mixed
-/// precision saves is activations, half of most of them, and the time of matrix products where the
+/// So weights and gradients take at least as much memory as in f32, and at the peak 2 bytes per
+/// parameter more: what mixed precision saves is activations, half of most of them, and the time of matrix products where the
 /// hardware has them. A large model on a small batch needs more memory than without. The peak, on
 /// the CPU, beside f32:
 ///
@@ -84,8 +86,8 @@ const NAME: &str = "Amp";
 /// let device = Device::flex().autodiff();
 /// let model = LinearConfig::new(2, 2).init(&device);
 /// let mut amp = Amp::bf16().start(&mut Setup::new(&model, &device))?;
-/// let master = amp.own(model);
-/// let replica = amp.publish(master.clone());
+/// let master = amp.own(model)?;
+/// let replica = amp.publish(master.clone())?;
 /// assert_eq!(master.weight.val().dtype(), DType::F32);
 /// assert_eq!(replica.weight.val().dtype(), DType::BF16);
 /// # Ok::<(), firebrick_strategies::StrategyError>(())

@@ -5,14 +5,14 @@ use burn::tensor::bf16;
 use half::slice::HalfFloatSliceExt;
 
 /// bf16 is the upper half of f32.
-pub(super) fn widen(from: &[bf16], to: &mut [f32]) {
+pub(crate) fn widen(from: &[bf16], to: &mut [f32]) {
     for (from, to) in from.reinterpret_cast().iter().zip(to) {
         *to = f32::from_bits(u32::from(*from) << 16);
     }
 }
 
 /// Rounds to nearest, ties to even.
-pub(super) fn narrow(from: &[f32], to: &mut [bf16]) {
+pub(crate) fn narrow(from: &[f32], to: &mut [bf16]) {
     let to = to.reinterpret_cast_mut();
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {

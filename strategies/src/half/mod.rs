@@ -16,8 +16,7 @@
 //! ```
 
 mod backward;
-#[cfg(feature = "flex")]
-mod bf16;
+pub(crate) mod bf16;
 #[cfg(feature = "flex")]
 mod flex;
 mod ops;

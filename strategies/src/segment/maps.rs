@@ -29,7 +29,7 @@ impl TensorMap for Wanted {
 impl ModuleVisitor for Wanted {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         // A tied parameter stands in the block twice, and has one gradient.
-        if param.base().is_tracked() && !self.parameters.contains(&param.id) {
+        if param.is_initialized() && param.base().is_tracked() && !self.parameters.contains(&param.id) {
             self.parameters.push(param.id);
         }
     }
@@ -56,6 +56,10 @@ impl ParamMap for Inner {
     fn map<const D: usize>(&mut self, _: ParamId, value: Tensor<D>) -> Tensor<D> {
         value.inner()
     }
+
+    fn wakes(&self) -> bool {
+        false
+    }
 }
 
 /// Makes constants of tensors outside autodiff.
@@ -70,6 +74,10 @@ impl TensorMap for Constant<'_> {
 impl ParamMap for Constant<'_> {
     fn map<const D: usize>(&mut self, _: ParamId, value: Tensor<D>) -> Tensor<D> {
         self.0.lift(value)
+    }
+
+    fn wakes(&self) -> bool {
+        false
     }
 }
 

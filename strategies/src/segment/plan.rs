@@ -1,16 +1,21 @@
 //! What strategies decide about the segments of a model.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
-use burn::module::Module;
+use burn::backend::DispatchTensor;
+use burn::module::{Module, ParamId};
 use burn::tensor::Device;
 
 use super::budget::{Budget, Cost};
+use super::entered::Way;
 use super::maps::{Fetch, PutAway, shape_of};
+use super::unit::Unit;
+use super::units::{Handling, Units};
 use super::verify::{MAY_DIFFER, Random, differing};
 use super::{Bundle, lock};
 use crate::memory::{Beyond, in_use};
+use crate::zero::{Part, Sharding};
 use crate::{Paths, StrategyError};
 
 /// What strategies have decided about the segments of a model, and what has become known of them.
@@ -21,6 +26,9 @@ pub struct SegmentPlan {
     recompute: Option<Which>,
     host: Option<Device>,
     elementwise: bool,
+    handling: Handling,
+    /// The units that passes have come to, one after the other.
+    order: Mutex<Vec<usize>>,
     paths: Paths,
     verified: Mutex<HashSet<u64>>,
     fault: Mutex<Option<StrategyError>>,
@@ -52,6 +60,8 @@ pub(crate) struct Met {
 pub(crate) struct Segment {
     plan: Arc<SegmentPlan>,
     met: Met,
+    /// What brings its parameters or takes its gradients.
+    pub unit: Option<Unit>,
 }
 
 impl Which {
@@ -74,7 +84,7 @@ impl SegmentPlan {
             Which::Within(budget) => Which::within(lock(budget).bytes()),
         });
         let (host, elementwise, paths) = (self.host.clone(), self.elementwise, self.paths.clone());
-        Self { recompute, host, elementwise, paths, ..Self::default() }
+        Self { recompute, host, elementwise, paths, handling: self.handling.clone(), ..Self::default() }
     }
 
     /// The paths of the model's parameters and modules.
@@ -100,6 +110,45 @@ impl SegmentPlan {
         self.elementwise = true;
     }
 
+    /// What is done with the parameters of blocks.
+    pub(crate) fn handling(&self) -> &Handling {
+        &self.handling
+    }
+
+    /// The gradients of blocks are summed over the ranks in the backward pass, and with `gathers` their
+    /// parameters gathered for it.
+    pub(crate) fn shard(&mut self, units: Units, sharding: Arc<Sharding>, gathers: bool) {
+        self.handling.units = units;
+        self.handling.sharding = Some(sharding);
+        self.handling.gathers = gathers;
+    }
+
+    /// The gradients of blocks go to the host in the backward pass if they land there, and with `fetches` their
+    /// parameters wait there.
+    pub(crate) fn offload(&mut self, fetches: bool, lands: bool) {
+        if self.handling.units.count() == 0 && (fetches || lands) {
+            let blocks: Vec<_> = self.paths.blocks().map(str::to_string).collect();
+            self.handling.units = Units::of(&self.paths, &blocks);
+        }
+        self.handling.fetches = fetches;
+        self.handling.lands = lands;
+    }
+
+    /// The unit that is likely to come after this one, which is met at this place of a pass: the one that
+    /// did in the last pass.
+    pub(crate) fn comes_after(&self, place: usize, unit: usize) -> Option<usize> {
+        let mut order = lock(&self.order);
+        let next = match order.get(place) == Some(&unit) {
+            true => order.get(place + 1).copied(),
+            false => None,
+        };
+        if next.is_none() {
+            order.truncate(place);
+            order.push(unit);
+        }
+        next
+    }
+
     /// What a segment did that makes going on pointless, once.
     ///
     /// A model's forward pass returns no error, so whoever ran it asks here before it uses the
@@ -108,23 +157,46 @@ impl SegmentPlan {
     /// # Errors
     ///
     /// A segment that read a tracked tensor which is not part of its input, that cannot be re-run
-    /// to the same result, or a budget that nothing fits.
+    /// to the same result, or a budget that nothing fits; a parameter of a block that was read outside
+    /// its segment; another rank that is gone.
     pub fn check(&self) -> Result<(), StrategyError> {
         lock(&self.fault).take().map_or(Ok(()), Err)
     }
 
-    fn report(&self, fault: StrategyError) {
+    pub(crate) fn report(&self, fault: StrategyError) {
         lock(&self.fault).get_or_insert(fault);
     }
 
     /// The segment, if it is to be recomputed.
-    pub(crate) fn recomputed<B, X>(self: &Arc<Self>, block: &B, input: &X, met: Met) -> Option<Segment>
+    pub(crate) fn recomputed<B, X>(
+        self: &Arc<Self>,
+        block: &B,
+        input: &X,
+        met: Met,
+        unit: Option<Unit>,
+    ) -> Option<Segment>
     where
         B: Module,
         X: Bundle,
     {
         let path = || self.paths.module_of(block);
-        let is_recomputed = match self.recompute.as_ref()? {
+        let is_recomputed = match &self.recompute {
+            None => false,
+            Some(which) => self.chooses(which, path, input, met),
+        };
+        // What is brought for a segment would else be kept alive by Burn's graph.
+        let must = unit.as_ref().is_some_and(Unit::is_provided);
+        (is_recomputed || must).then(|| Segment { plan: self.clone(), met, unit })
+    }
+
+    fn chooses<'a, X: Bundle>(
+        &self,
+        which: &Which,
+        path: impl Fn() -> Option<&'a str>,
+        input: &X,
+        met: Met,
+    ) -> bool {
+        match which {
             Which::Every(count) => met.index.is_multiple_of(*count),
             Which::Paths(paths) => path().is_some_and(|path| paths.contains(path)),
             Which::Within(_) if !met.outermost => false,
@@ -135,12 +207,29 @@ impl SegmentPlan {
                     true
                 })
             }
-        };
-        is_recomputed.then(|| Segment { plan: self.clone(), met })
+        }
     }
 }
 
 impl Segment {
+    /// The block with its parameters, where they wait elsewhere.
+    pub fn provided<B: Module>(&self, block: &B, way: Way) -> Option<B> {
+        let unit = self.unit.as_ref().filter(|unit| unit.is_provided())?;
+        Some(unit.provide(block, way))
+    }
+
+    /// Takes the gradients that the segment delivers from all that were found. Answers their bytes.
+    pub fn deliver<B: Module>(
+        &self,
+        block: &B,
+        own: Vec<Part>,
+        found: &mut HashMap<ParamId, DispatchTensor>,
+    ) -> usize {
+        let Some(unit) = self.unit.as_ref().filter(|unit| unit.is_delivered()) else { return 0 };
+        let grads = own.iter().filter_map(|part| Some((part.id, found.remove(&part.id)?))).collect();
+        unit.deliver(block, own, grads)
+    }
+
     /// As it is called in errors.
     fn name<B: Module>(&self, block: &B) -> String {
         let path = self.plan.paths.module_of(block);

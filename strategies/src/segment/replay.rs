@@ -23,8 +23,9 @@ use burn::tensor::{Gradients, Tensor};
 use super::graft::{graft, join};
 use super::maps::{Constant, Inner, Wanted, bytes_of, shape_of};
 use super::plan::Segment;
-use super::{Bundle, TensorMap, lock};
+use super::{Bundle, TensorMap, Way, lock};
 use crate::memory::Usage;
+use crate::zero::Part;
 use crate::{ParamMap, Pass, map_params};
 
 /// Runs `run` on `block` and `input`, and keeps `input` alone for the backward pass.
@@ -38,15 +39,21 @@ where
     let mut wanted = Wanted::default();
     let input = input.map_tensors(&mut wanted);
     block.visit(&mut wanted);
-    if wanted.is_empty() {
-        return run(block, input, &pass);
-    }
+    wanted.parameters.retain(|id| !pass.delivers(*id, segment.unit.is_some()));
+    let own = segment.unit.as_ref().filter(|unit| unit.is_delivered());
+    let own = own.map_or_else(Vec::new, |unit| unit.trained(block));
     let copy = map_params(block.clone(), &mut Inner);
+    if wanted.is_empty() && own.is_empty() {
+        let block = segment.provided(&copy, Way::Forward).unwrap_or_else(|| block.clone());
+        return run(&block, input, &pass);
+    }
     let plain_input = input.clone().map_tensors(&mut Inner);
     // On constants of autodiff, so that nothing on the way is kept, and yet each operation is the
     // one that will run again: without autodiff a backend fuses some, and rounds otherwise.
-    let constants = map_params(copy.clone(), &mut Constant(&pass));
-    let output = run(&constants, plain_input.clone().map_tensors(&mut Constant(&pass)), &pass);
+    let constants = segment.provided(&copy, Way::Forward).unwrap_or_else(|| copy.clone());
+    let constants = map_params(constants, &mut Constant(&pass));
+    let once = pass.unrecorded();
+    let output = run(&constants, plain_input.clone().map_tensors(&mut Constant(&pass)), &once);
     drop(constants);
     let mut of_output = Wanted::default();
     let output = output.map_tensors(&mut of_output);
@@ -56,7 +63,8 @@ where
     }
     let output = output.map_tensors(&mut Inner);
     let kept = segment.put_away(plain_input);
-    let token = Tensor::zeros([1], pass.device());
+    // A leaf of its own where gradients are delivered, which are no part of this graph.
+    let token = Tensor::zeros([1], pass.device()).set_require_grad(!own.is_empty());
     let replay = Arc::new(Replay {
         output_grads: Mutex::new(vec![None; of_output.inputs.len()]),
         work: Mutex::new(Some(Work {
@@ -66,6 +74,7 @@ where
             run,
             pass: pass.again(),
             wanted: wanted.clone(),
+            own,
             segment,
         })),
         found: Mutex::new(None),
@@ -91,6 +100,8 @@ struct Work<B, X, Y, F> {
     run: F,
     pass: Pass,
     wanted: Wanted,
+    /// The gradients that the segment delivers.
+    own: Vec<Part>,
     segment: Segment,
     /// What the forward pass returned, where the re-run is to be held to it.
     witness: Option<Y>,
@@ -152,9 +163,15 @@ where
 
     fn run_again(&self) -> Found {
         let work = lock(&self.work).take().expect("Burn runs each step of a backward pass once");
-        let Work { block, input, run, pass, wanted, segment, witness } = work;
+        let Work { block: stored, input, run, pass, wanted, own, segment, witness } = work;
+        let block = segment.provided(&stored, Way::Backward).unwrap_or_else(|| stored.clone());
+        if let Some(unit) = segment.unit.as_ref().filter(|unit| unit.is_silent()) {
+            unit.deliver(&stored, own, HashMap::new());
+            return Found { inputs: vec![None; wanted.inputs.len()], parameters: HashMap::new() };
+        }
         let input = segment.fetch(input, pass.device());
-        let mut leaves = Leaves { wanted: &wanted, pass: &pass, inputs: Vec::new(), parameters: Vec::new() };
+        let (inputs, parameters) = (Vec::new(), Vec::new());
+        let mut leaves = Leaves { wanted: &wanted, own: &own, pass: &pass, inputs, parameters };
         let block = map_params(block, &mut leaves);
         let input = input.map_tensors(&mut leaves);
         let (inputs, parameters) = (leaves.inputs, leaves.parameters);
@@ -169,19 +186,24 @@ where
         let grads = std::mem::take(&mut *lock(&self.output_grads));
         let mut roots = Roots { grads: grads.into_iter(), pass: &pass, sum: None };
         output.map_tensors(&mut roots);
+        drop(block);
         let Some(root) = roots.sum else {
+            segment.deliver(&stored, own, &mut HashMap::new());
             return Found { inputs: vec![None; inputs.len()], parameters: HashMap::new() };
         };
         let mut grads = root.backward();
-        let found = Found {
+        let mut found = Found {
             inputs: inputs.into_iter().map(|leaf| leaf.and_then(|leaf| leaf(&mut grads))).collect(),
             parameters: parameters
                 .into_iter()
                 .filter_map(|(id, leaf)| Some((id, leaf(&mut grads)?)))
                 .collect(),
         };
+        drop(grads);
+        let delivered = segment.deliver(&stored, own, &mut found.parameters);
         let bytes = |grad: &DispatchTensor| grad.shape().num_elements() * grad.dtype().size();
-        segment.leaves(found.parameters.values().map(bytes).sum(), pass.device());
+        let found_bytes: usize = found.parameters.values().map(bytes).sum();
+        segment.leaves(found_bytes + delivered, pass.device());
         found
     }
 }
@@ -191,6 +213,7 @@ type Leaf = Box<dyn FnOnce(&mut Gradients) -> Option<DispatchTensor>>;
 /// Makes leaves of what wants a gradient, and remembers where to find it.
 struct Leaves<'a> {
     wanted: &'a Wanted,
+    own: &'a [Part],
     pass: &'a Pass,
     inputs: Vec<Option<Leaf>>,
     parameters: Vec<(ParamId, Leaf)>,
@@ -215,9 +238,14 @@ impl TensorMap for Leaves<'_> {
 
 impl ParamMap for Leaves<'_> {
     fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D> {
-        let (value, leaf) = self.leaf(value, self.wanted.parameters.contains(&id));
+        let wanted = self.wanted.parameters.contains(&id) || self.own.iter().any(|part| part.id == id);
+        let (value, leaf) = self.leaf(value, wanted);
         self.parameters.extend(leaf.map(|leaf| (id, leaf)));
         value
+    }
+
+    fn wakes(&self) -> bool {
+        false
     }
 }
 

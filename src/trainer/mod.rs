@@ -1,25 +1,24 @@
 //! The trainer: a composition of strategies and the settings of the loop.
 
+mod one_rank;
+mod trained;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use burn::optim::ModuleOptimizer;
 use burn::train::Interrupter;
-use firebrick_datasets::{Batch, Cursor, DataError};
-use firebrick_strategies::{Identity, Stack, Stage, Strategy};
+use firebrick_datasets::{Batch, DataError};
+use firebrick_strategies::{Identity, Stack, Strategy, World};
 
 use crate::dashboard::Show;
-use crate::dry_run::dry_run;
-use crate::feed::{Feed, updates_in_epochs, windows_in_epoch};
-use crate::history::History;
-use crate::inside_burn_train::InsideBurnTrain;
-use crate::log::Log;
 use crate::output::Output;
-use crate::report::{Report, process_start};
-use crate::session::Session;
+use crate::ranks::each_rank;
+use crate::report::process_start;
 use crate::step::StepNumbers;
-use crate::training_loop::{Plan, TrainingLoop};
 use crate::{Data, Objective, Schedule, TrainError};
+
+pub use trained::Trained;
 
 /// Trains an ordinary Burn model; how is composed, one line per technique.
 ///
@@ -57,6 +56,7 @@ use crate::{Data, Objective, Schedule, TrainError};
 /// | `Amp::bf16()` | 14Ψ: 4 master, 2 replica, 8 moments | 2Ψ from the backward pass become 4Ψ |
 /// | `Amp::bf16()`, `Accumulate(8)` | 14Ψ | 4Ψ held over the window, and 2Ψ from each backward pass |
 /// | `Amp::pure_bf16()` | 6Ψ: 2 weights, 4 moments | 2Ψ of bf16 gradients |
+/// | `Ema::new(0.999)` | 16Ψ: 4 weights, 4 average, 8 moments | 4Ψ of f32 gradients |
 ///
 /// [`Recompute`](crate::Recompute) meets no gradient, so it may stand anywhere: it acts on the activations of a
 /// step, which the model's batch determines and Ψ does not.
@@ -83,20 +83,29 @@ use crate::{Data, Objective, Schedule, TrainError};
 #[derive(Clone, Debug)]
 pub struct Trainer<S = Identity> {
     strategies: S,
+    world: Option<World>,
     seed: u64,
     length: Length,
     evaluate_every: Option<u64>,
     patience: Option<usize>,
+    device_budget: Option<usize>,
+    /// Tensors like each parameter that the optimizer will keep, where that is known.
+    optimizer_states: usize,
     output: Option<Destination>,
     show: Show,
     label: String,
     interrupter: Interrupted,
 }
 
+/// Is handed each step's numbers.
+type Watch = Box<dyn FnMut(&StepNumbers) + Send>;
+
 #[derive(Clone, Debug)]
 enum Destination {
     Folder(PathBuf),
     Claimed(Arc<Output>),
+    /// That of the first rank, in another process.
+    Elsewhere,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -115,23 +124,6 @@ impl std::fmt::Debug for Interrupted {
     }
 }
 
-/// What [`Trainer::fit`] returns.
-#[derive(Debug)]
-pub struct Trained<M> {
-    /// The whole master, outside autodiff: in f32, or in bf16 under `Amp::pure_bf16()`.
-    pub model: M,
-    /// The run in numbers.
-    pub report: Report,
-    /// Where the weights of the lowest validation loss are, if the run has an output folder and
-    /// was evaluated.
-    pub best: Option<PathBuf>,
-    /// Where the stream of samples stands: a later run that starts here goes on with the samples
-    /// that this one has not seen.
-    pub cursor: Cursor,
-    /// The numbers of the last step.
-    pub last_step: StepNumbers,
-}
-
 impl Default for Trainer {
     fn default() -> Self {
         Self::new()
@@ -144,10 +136,13 @@ impl Trainer {
     pub fn new() -> Self {
         Self {
             strategies: Identity,
+            world: None,
             seed: 0,
             length: Length::Epochs(1),
             evaluate_every: None,
             patience: None,
+            device_budget: None,
+            optimizer_states: 0,
             output: None,
             show: Show::Nothing,
             label: "training".into(),
@@ -161,15 +156,49 @@ impl<S> Trainer<S> {
     pub fn with<T>(self, strategy: T) -> Trainer<Stack<S, T>> {
         Trainer {
             strategies: Stack::new(self.strategies, strategy),
+            world: self.world,
             seed: self.seed,
             length: self.length,
             evaluate_every: self.evaluate_every,
             patience: self.patience,
+            device_budget: self.device_budget,
+            optimizer_states: self.optimizer_states,
             output: self.output,
             show: self.show,
             label: self.label,
             interrupter: self.interrupter,
         }
+    }
+
+    /// Trains on many ranks. A strategy must sum their gradients: [`Zero`](crate::Zero), in any stage. Default:
+    /// the world that a strategy names, or one rank.
+    ///
+    /// A global batch is `micro-batch · Accumulate · ranks` samples. Each rank reads its part of each, and all
+    /// make the same updates: those of one rank with the same global batch. Ranks of this process are threads,
+    /// each with the model on its [device](World::device) and with a clone of the optimizer. The first
+    /// rank owns the output folder and what is shown.
+    ///
+    /// ```
+    /// # use burn::optim::AdamWConfig;
+    /// # use burn::tensor::Device;
+    /// # use firebrick::{datasets::{Tokenizer, Windows}, models::GptConfig, *};
+    /// # let text = "to be or not to be, that is the question; ".repeat(20);
+    /// # let tokenizer = Tokenizer::characters(&text)?;
+    /// # let data = Data::new(Windows::new(tokenizer.encode(&text)?, 8)?.shuffled(1));
+    /// # let config = GptConfig { layers: 1, heads: 1, width: 8, dropout: 0.0, bias: true, tied: true };
+    /// # let model = config.init(tokenizer.vocab_size(), 8, &Device::flex().autodiff());
+    /// # let optimizer = AdamWConfig::new().init();
+    /// let trained = Trainer::new()
+    ///     .over(World::threads(4))
+    ///     .with(Zero::stage(1))
+    ///     .steps(3)
+    ///     .fit(model, optimizer, Schedule::constant(1e-3), data.micro_batch(2))?; // 4 · 2 samples
+    /// assert_eq!(trained.cursor.consumed, 3 * 8);
+    /// # Ok::<(), TrainError>(())
+    /// ```
+    pub fn over(mut self, world: World) -> Self {
+        self.world = Some(world);
+        self
     }
 
     /// Seeds what the model draws while training, through [`Pass::draws`](crate::Pass::draws): the
@@ -205,8 +234,28 @@ impl<S> Trainer<S> {
         self
     }
 
-    /// Writes into this folder: `model.safetensors` at the end, `best.safetensors` at each lowest
-    /// validation loss, `metrics.jsonl` with a line per step and evaluation, and burn-train's
+    /// Ends the run with [`TrainError::OverBudget`] where more than so many bytes are on the device: at
+    /// once where the parameters and their gradients are more, or else at the first forward and backward
+    /// pass or update that takes more. Default: no limit.
+    ///
+    /// The CPU is a device like any other here, so that a run for a GPU can be tried on one. What counts
+    /// is told at [`OnDevice`](crate::OnDevice): activations only where the program counts its memory,
+    /// with [`memory::Counting`](crate::memory::Counting), or the device has a pool that does. For a rank
+    /// that is a thread it is the rank's own.
+    pub fn device_budget(mut self, bytes: usize) -> Self {
+        self.device_budget = Some(bytes);
+        self
+    }
+
+    /// The optimizer will keep so many tensors like each parameter.
+    pub(crate) fn optimizer_states(mut self, tensors: usize) -> Self {
+        self.optimizer_states = tensors;
+        self
+    }
+
+    /// Writes into this folder: `model.safetensors` at the end, and `ema.safetensors` where the weights
+    /// are averaged; `best.safetensors`, of the weights that were evaluated, at each lowest
+    /// validation loss; `metrics.jsonl` with a line per step and evaluation, and burn-train's
     /// metric files. The folder of an earlier run is kept under another name; one that holds
     /// anything else is refused.
     pub fn output(mut self, folder: impl AsRef<Path>) -> Self {
@@ -217,6 +266,12 @@ impl<S> Trainer<S> {
     /// Writes into a folder that is claimed already.
     pub(crate) fn claimed(mut self, output: Arc<Output>) -> Self {
         self.output = Some(Destination::Claimed(output));
+        self
+    }
+
+    /// The first rank, which is in another process, writes into a folder.
+    pub(crate) fn saved_elsewhere(mut self) -> Self {
+        self.output = Some(Destination::Elsewhere);
         self
     }
 
@@ -247,7 +302,9 @@ impl<S> Trainer<S> {
     /// # Errors
     ///
     /// A strategy, setting or order that cannot be; data that cannot be read; an objective whose
-    /// count or dtype is wrong; a file that cannot be written; or nothing but skipped updates.
+    /// count or dtype is wrong; a file that cannot be written; or nothing but skipped updates. Of many
+    /// ranks: the first error of any, with [its number](TrainError::Rank); or
+    /// [one that is late](firebrick_strategies::WorldError::Deadline).
     pub fn fit<M, B>(
         self,
         model: M,
@@ -286,40 +343,37 @@ impl<S> Trainer<S> {
         if data.valid.as_ref().is_some_and(|valid| valid.samples(0) == 0) {
             return Err(DataError::EmptyEpoch { epoch: 0 }.into());
         }
-        let total_updates = |window| self.total_updates(&data, window);
-        let (mut session, window) =
-            Session::start(&self.strategies, model, optimizer, schedule, self.seed, total_updates)?;
-        // Refused before the folder is touched.
-        let plan = self.plan(&data, window)?;
-        let warmup = schedule.warmup_updates();
-        if warmup >= plan.total_updates {
-            return Err(TrainError::Warmup { warmup, total: plan.total_updates });
+        let world = self.world()?;
+        let mut ranks = world.join()?;
+        let watch: Watch = Box::new(watch);
+        if let Some(alone) = ranks.pop_if(|rank| rank.size() == 1) {
+            let model = match world.device(0) {
+                Some(device) => model.fork(device),
+                None => model,
+            };
+            return self
+                .train(alone, model, optimizer, schedule, data, watch, Some(0))?
+                .ok_or(TrainError::NoModel);
         }
-        dry_run(&mut session, &data, window)?;
-        let output = match &self.output {
-            None => None,
-            Some(Destination::Claimed(output)) => Some(output.clone()),
-            Some(Destination::Folder(folder)) => Some(Arc::new(Output::claim(folder)?)),
-        };
-        let training = TrainingLoop {
-            feed: Feed::new(&data, Cursor::default(), window)?,
-            output: output.clone(),
-            log: Log::new(output.as_ref().map(|output| output.folder()))?,
-            history: History::default(),
-            watch: Box::new(watch),
-            session,
-            data,
-            plan,
-        };
-        let inside = InsideBurnTrain {
-            interrupter: self.interrupter.0.clone(),
-            renderer: self.show.renderer(&self.interrupter.0, training.plan.total_updates),
-            output: output.as_ref().map(|output| output.folder().into()),
-            patience: self.patience,
-            label: self.label.clone(),
-        };
-        let finished = inside.run(training)?;
-        finish(finished)
+        // In one process the model is wanted once; of several, each wants it.
+        let root = (ranks.len() == ranks[0].size()).then_some(0);
+        let mut watch = Some(watch);
+        let jobs = ranks.into_iter().map(|rank| {
+            let own = model.devices().first().cloned();
+            let device = world.device(rank.local_rank()).cloned().or(own);
+            // Ranks that shared a leaf would share its graph, and wait for each other in the backward pass.
+            let model = device.map_or_else(|| model.clone(), |device| model.clone().fork(&device));
+            let watch = watch.take_if(|_| rank.rank() == 0).unwrap_or_else(|| Box::new(|_| {}));
+            (rank, (self.clone(), model, optimizer.clone(), data.clone(), watch))
+        });
+        let jobs: Vec<_> = jobs.collect();
+        // Each rank has its own: what was given would be held through the whole run.
+        drop((model, optimizer, data));
+        let trained =
+            each_rank(jobs, world.limit(), move |rank, (trainer, model, optimizer, data, watch)| {
+                trainer.train(rank, model, optimizer, schedule, data, watch, root)
+            });
+        trained?.ok_or(TrainError::NoModel)
     }
 
     fn check(&self) -> Result<(), TrainError> {
@@ -329,6 +383,7 @@ impl<S> Trainer<S> {
         };
         let settings = [
             (length, found),
+            ("device_budget", self.device_budget.unwrap_or(1) as u64),
             ("evaluate_every", self.evaluate_every.unwrap_or(1)),
             ("early_stopping", self.patience.unwrap_or(1) as u64),
         ];
@@ -339,51 +394,4 @@ impl<S> Trainer<S> {
             }
         }
     }
-
-    fn total_updates<B: Batch>(&self, data: &Data<B>, window: usize) -> Result<u64, DataError> {
-        match self.length {
-            Length::Steps(updates) => Ok(updates),
-            Length::Epochs(epochs) => updates_in_epochs(data, epochs, window),
-        }
-    }
-
-    fn plan<B: Batch>(&self, data: &Data<B>, window: usize) -> Result<Plan, DataError> {
-        let total_updates = self.total_updates(data, window)?;
-        let round_updates = match self.evaluate_every {
-            Some(updates) => updates,
-            None => windows_in_epoch(data, 0, window)?,
-        };
-        Ok(Plan {
-            total_updates,
-            end_epoch: match self.length {
-                Length::Steps(_) => None,
-                Length::Epochs(epochs) => Some(epochs),
-            },
-            evaluate_every: self.evaluate_every,
-            rounds: total_updates.div_ceil(round_updates.max(1)) as usize,
-            round_updates: round_updates.min(total_updates),
-            dashboard: self.show.is_dashboard(),
-        })
-    }
-}
-
-/// Saves the model and sums up.
-fn finish<M, B, T>(finished: TrainingLoop<M, B, T>) -> Result<Trained<M>, TrainError>
-where
-    M: Objective<B>,
-    B: Batch,
-    T: Stage<M>,
-{
-    let TrainingLoop { session, history, output, .. } = finished;
-    let model = session.master().valid();
-    if let Some(output) = &output {
-        output.save_model("model.safetensors", &model)?;
-    }
-    Ok(Trained {
-        model,
-        report: Report::new(&history, session.bytes()),
-        best: history.best_path,
-        cursor: history.cursor,
-        last_step: history.last,
-    })
 }

@@ -1,0 +1,213 @@
+//! One update of 50 million parameters in f32: the fused optimizers beside Burn's own, and beside a
+//! plain copy of as many bytes. Everything takes turns in one run; the fastest round of each counts,
+//! since other work on the machine only adds time.
+//!
+//! `cargo bench --bench fused_optimizers`, or with fewer rounds: `cargo bench --bench fused_optimizers -- 3`.
+//!
+//! **Bytes** are those that an update must move: it reads parameter, gradient and moments, and writes
+//! parameter and moments. That is 28 per parameter for AdamW (16 read, 12 written), 20 for Lion and for
+//! SGD with momentum (12 and 8), 12 for plain SGD (8 and 4), 26 for AdamW with bf16 gradients, and 30
+//! where it writes a bf16 replica too. The **copy** moves as many: half of them read, half written, by
+//! one `memcpy` per core, each of its own part, into memory that has been written before. The C library
+//! stores past the caches in copies of this size; with ordinary stores it would be slower.
+//!
+//! **Beside Burn** both are given gradients that nothing else holds, as in training, and free them
+//! within the time that is taken. **Beside the copy** the gradients are kept, for a copy frees nothing.
+//!
+//! `fused_adamw_torch.py` runs this program as `serve OPTIMIZER`: it then makes one update for each line
+//! on its input, and answers with the seconds that it took.
+
+use std::io::{BufRead, Write};
+use std::time::Instant;
+
+use burn::module::{Module, Param};
+use burn::optim::{
+    AdamWConfig, GradientsParams, LionConfig, ModuleOptimizer, SgdConfig, momentum::MomentumConfig,
+};
+use burn::tensor::{Device, FloatDType, Tensor, TensorData};
+use firebrick::strategies::optim::{AdamW, Lion, Sgd, copies, replicas};
+
+/// So many square matrices of this width: 50.3 million parameters.
+const MATRICES: usize = 12;
+const WIDTH: usize = 2048;
+const PARAMETERS: usize = MATRICES * WIDTH * WIDTH;
+
+#[derive(Module, Debug)]
+struct Weights {
+    matrices: Vec<Param<Tensor<2>>>,
+}
+
+fn matrix(seed: usize, device: &Device) -> Tensor<2> {
+    let values: Vec<f32> = (0..WIDTH * WIDTH).map(|i| ((i * 7 + seed) as f32 * 0.37).sin() * 0.1).collect();
+    Tensor::from_data(TensorData::new(values, [WIDTH, WIDTH]), device)
+}
+
+/// A model at work, and the gradients of each of its updates.
+struct Training {
+    model: Option<Weights>,
+    optimizer: ModuleOptimizer,
+    grads: Vec<Tensor<2>>,
+}
+
+impl Training {
+    fn new(optimizer: ModuleOptimizer) -> Self {
+        let device = Device::flex();
+        let param = |seed| Param::from_tensor(matrix(seed, &device.clone().autodiff()));
+        let model = Weights { matrices: (0..MATRICES).map(param).collect() };
+        let grads = (0..MATRICES).map(|seed| matrix(100 + seed, &device)).collect();
+        Self { model: Some(model), optimizer, grads }
+    }
+
+    fn in_dtype(mut self, dtype: FloatDType) -> Self {
+        self.grads = self.grads.into_iter().map(|grad| grad.cast(dtype)).collect();
+        self
+    }
+
+    /// Seconds of an update whose gradients are kept.
+    fn kept(&mut self) -> f64 {
+        let grads = self.grads.clone();
+        self.update(grads)
+    }
+
+    /// Seconds of an update whose gradients nothing else holds, and that are freed.
+    fn freed(&mut self) -> f64 {
+        // Adding zero makes a tensor of its own.
+        let grads = self.grads.iter().map(|grad| grad.clone().add_scalar(0.0)).collect();
+        self.update(grads)
+    }
+
+    fn update(&mut self, tensors: Vec<Tensor<2>>) -> f64 {
+        let model = self.model.take().expect("the model is back after each update");
+        let mut grads = GradientsParams::new();
+        for (param, grad) in model.matrices.iter().zip(tensors) {
+            grads.register(param.id, grad);
+        }
+        let start = Instant::now();
+        self.model = Some(self.optimizer.step(1e-3, model, grads));
+        start.elapsed().as_secs_f64()
+    }
+}
+
+/// Copies half of these bytes: it reads as many as it writes.
+struct Copy {
+    from: Vec<u8>,
+    to: Vec<u8>,
+}
+
+impl Copy {
+    fn moving(bytes: usize) -> Self {
+        Self { from: vec![1; bytes / 2], to: vec![2; bytes / 2] }
+    }
+
+    fn seconds(&mut self) -> f64 {
+        let part = self.from.len().div_ceil(rayon::current_num_threads());
+        let start = Instant::now();
+        rayon::scope(|scope| {
+            for (from, to) in self.from.chunks(part).zip(self.to.chunks_mut(part)) {
+                scope.spawn(|_| to.copy_from_slice(from));
+            }
+        });
+        start.elapsed().as_secs_f64()
+    }
+}
+
+/// The fastest of so many rounds of each, in turns, after one that is not counted.
+fn fastest<const N: usize>(rounds: usize, mut variants: [&mut dyn FnMut() -> f64; N]) -> [f64; N] {
+    let mut best = [f64::INFINITY; N];
+    for round in 0..=rounds {
+        for (variant, best) in variants.iter_mut().zip(&mut best) {
+            let seconds = variant();
+            if round > 0 {
+                *best = best.min(seconds);
+            }
+        }
+    }
+    best
+}
+
+fn row(name: &str, bytes: usize, rounds: usize, ours: &mut Training, burns: Option<ModuleOptimizer>) {
+    let mut copy = Copy::moving(bytes * PARAMETERS);
+    let before = copies();
+    let [copying, kept] = fastest(rounds, [&mut || copy.seconds(), &mut || ours.kept()]);
+    drop(copy);
+    let speed = (bytes * PARAMETERS) as f64 / kept / 1e9;
+    let beside_burn = burns.map(|burns| {
+        let mut burns = Training::new(burns);
+        let [ours, burns] = fastest(rounds, [&mut || ours.freed(), &mut || burns.freed()]);
+        format!("{:8.1} {:10.1}", burns * 1e3, burns / ours)
+    });
+    assert_eq!(copies(), before, "an update copied what it should have changed in place");
+    let (ms, share) = (kept * 1e3, copying / kept);
+    println!("{name:28} {bytes:5} {ms:8.1} {speed:7.1} {share:11.2}   {}", beside_burn.unwrap_or_default());
+}
+
+fn table(rounds: usize) {
+    println!("{PARAMETERS} parameters, {} threads", rayon::current_num_threads());
+    println!(
+        "{:28} {:>5} {:>8} {:>7} {:>11}   {:>8} {:>10}",
+        "", "bytes", "ms", "GB/s", "beside copy", "Burn, ms", "Burn/ours"
+    );
+    let momentum = MomentumConfig::new().with_dampening(0.0);
+    let burns_sgd = SgdConfig::new().with_momentum(Some(momentum)).init();
+    let adamw = || Training::new(ours("adamw"));
+    row("AdamW", 28, rounds, &mut adamw(), Some(AdamWConfig::new().with_epsilon(1e-8).init()));
+    row("Lion", 20, rounds, &mut Training::new(Lion::new().init()), Some(LionConfig::new().init()));
+    row("SGD with momentum", 20, rounds, &mut Training::new(ours("sgd")), Some(burns_sgd));
+    row("SGD", 12, rounds, &mut Training::new(Sgd::new().init()), Some(SgdConfig::new().init()));
+    row("AdamW, bf16 gradients", 26, rounds, &mut adamw().in_dtype(FloatDType::BF16), None);
+    replica(rounds);
+}
+
+/// The pass that writes a bf16 replica too, beside the pass alone and a cast after it.
+fn replica(rounds: usize) {
+    let [mut one, mut two] = [(); 2].map(|()| Training::new(ours("adamw")));
+    let together = &mut || {
+        let start = Instant::now();
+        let (_, replicas) = replicas(FloatDType::BF16, || one.kept());
+        assert_eq!(replicas.len(), MATRICES);
+        start.elapsed().as_secs_f64()
+    };
+    let after = &mut || {
+        let start = Instant::now();
+        two.kept();
+        let cast = |param: &Param<Tensor<2>>| firebrick::strategies::cast(param.val(), FloatDType::BF16);
+        let model = two.model.as_ref().expect("the model is back after each update");
+        let replicas: Vec<_> = model.matrices.iter().map(cast).collect();
+        let seconds = start.elapsed().as_secs_f64();
+        drop(replicas);
+        seconds
+    };
+    let [together, after] = fastest(rounds, [together, after]);
+    let (ms, beside) = (together * 1e3, after * 1e3);
+    println!(
+        "AdamW with a bf16 replica {ms:18.1} ms; with a cast after it {beside:.1} ms, ratio {:.2}",
+        after / together
+    );
+}
+
+fn ours(name: &str) -> ModuleOptimizer {
+    match name {
+        "sgd" => Sgd::new().momentum(0.9).init(),
+        _ => AdamW::new().weight_decay(0.01).init(),
+    }
+}
+
+/// One update for each line of input.
+fn serve(name: &str) {
+    let mut training = Training::new(ours(name));
+    let (input, mut output) = (std::io::stdin().lock(), std::io::stdout().lock());
+    for _ in input.lines().map_while(Result::ok) {
+        let answered = writeln!(output, "{}", training.kept()).and_then(|()| output.flush());
+        if answered.is_err() {
+            return;
+        }
+    }
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    match arguments.first().map(String::as_str) {
+        Some("serve") => serve(arguments.get(1).map_or("adamw", String::as_str)),
+        given => table(given.and_then(|rounds| rounds.parse().ok()).unwrap_or(10)),
+    }
+}

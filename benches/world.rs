@@ -1,0 +1,97 @@
+//! Times collectives among ranks that are threads beside copies of the same bytes, and prints a line of
+//! JSON for each.
+//!
+//! A rank of an all-gather writes the bytes of all ranks, and a rank of a reduce-scatter reads as many: what
+//! is beside them is each rank's thread copying that many bytes into fresh memory.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use burn::tensor::{DType, TensorData, bf16};
+use firebrick::strategies::{Communicator, PartShape, World};
+use serde_json::json;
+
+/// Measurements of each; both take turns.
+const ROUNDS: usize = 21;
+
+/// Bytes of the whole: a unit of a model with some hundred million parameters.
+const BYTES: usize = 64 << 20;
+
+fn seconds(run: impl FnOnce()) -> f64 {
+    let started = Instant::now();
+    run();
+    started.elapsed().as_secs_f64()
+}
+
+fn median(mut seconds: Vec<f64>) -> f64 {
+    seconds.sort_by(f64::total_cmp);
+    seconds[seconds.len() / 2]
+}
+
+/// Ones of a dtype, as many as fit the bytes.
+fn ones(bytes: usize, dtype: DType) -> TensorData {
+    match dtype {
+        DType::BF16 => TensorData::new(vec![bf16::ONE; bytes / 2], [bytes / 2]),
+        _ => TensorData::new(vec![1f32; bytes / 4], [bytes / 4]),
+    }
+}
+
+/// What a rank measures: its collective, and a copy; all ranks take part in either at once.
+fn rounds(
+    rank: &Communicator,
+    input: impl Fn() -> TensorData,
+    collective: impl Fn(&Communicator, TensorData) -> TensorData,
+) -> (f64, f64) {
+    let whole = vec![1u8; BYTES];
+    let (mut collectives, mut copies) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let input = input();
+        rank.barrier().unwrap();
+        collectives.push(seconds(|| drop(black_box(collective(rank, input)))));
+        rank.barrier().unwrap();
+        copies.push(seconds(|| drop(black_box(black_box(&whole).to_vec()))));
+    }
+    (median(collectives), median(copies))
+}
+
+fn compare(
+    name: &str,
+    ranks: usize,
+    dtype: DType,
+    input: impl Fn() -> TensorData + Sync,
+    collective: impl Fn(&Communicator, TensorData) -> TensorData + Sync,
+) {
+    let (seconds, copy) = std::thread::scope(|scope| {
+        let start = |rank: Communicator| {
+            let (input, collective) = (&input, &collective);
+            scope.spawn(move || rounds(&rank, input, collective))
+        };
+        let threads: Vec<_> = World::threads(ranks).join().unwrap().into_iter().map(start).collect();
+        let measured: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        measured.into_iter().next().unwrap()
+    });
+    let timed = json!({
+        "collective": name,
+        "ranks": ranks,
+        "dtype": format!("{dtype:?}"),
+        "bytes": BYTES,
+        "seconds": seconds,
+        "seconds_copy": copy,
+        "ratio_to_copy": seconds / copy,
+    });
+    println!("{timed}");
+}
+
+fn main() {
+    for (ranks, dtype) in [(2, DType::F32), (4, DType::F32), (2, DType::BF16), (4, DType::BF16)] {
+        let shard = || ones(BYTES / ranks, dtype);
+        compare("all_gather", ranks, dtype, shard, |rank, shard| {
+            rank.start_all_gather("", vec![shard]).unwrap().wait().unwrap().remove(0)
+        });
+        let whole = || ones(BYTES, dtype);
+        let like = [PartShape::of(&whole())];
+        compare("reduce_scatter", ranks, dtype, whole, |rank, whole| {
+            rank.reduce_scatter_parts("", vec![Some(whole)], &like).unwrap().remove(0).unwrap()
+        });
+    }
+}

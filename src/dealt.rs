@@ -1,0 +1,120 @@
+//! Batches as ranks are dealt them: perhaps none, and one to stand in where a rank has none.
+
+use std::ops::Range;
+
+use firebrick_datasets::{Batch, Batches, DataError};
+
+use crate::data::Stream;
+
+/// What a rank is dealt: nothing, where the last samples of an epoch do not suffice for all ranks.
+pub(crate) struct Dealt<B>(pub Option<B>);
+
+impl<B: Batch> Batch for Dealt<B> {
+    fn items(&self) -> usize {
+        self.0.as_ref().map_or(0, Batch::items)
+    }
+
+    fn samples(&self) -> usize {
+        self.0.as_ref().map_or(0, Batch::samples)
+    }
+
+    fn tokens(&self) -> usize {
+        self.0.as_ref().map_or(0, Batch::tokens)
+    }
+}
+
+/// A stream whose empty ranges are not collated: not every collator can.
+pub(crate) struct Deal<B>(pub Stream<B>);
+
+impl<B: Batch> Batches for Deal<B> {
+    type Batch = Dealt<B>;
+
+    fn samples(&self, epoch: u64) -> usize {
+        self.0.samples(epoch)
+    }
+
+    fn batch(&self, epoch: u64, positions: Range<usize>) -> Result<Dealt<B>, DataError> {
+        match positions.is_empty() {
+            true => Ok(Dealt(None)),
+            false => self.0.batch(epoch, positions).map(|batch| Dealt(Some(batch))),
+        }
+    }
+
+    fn padded_tokens(&self, epoch: u64, positions: Range<usize>) -> Result<usize, DataError> {
+        self.0.padded_tokens(epoch, positions)
+    }
+}
+
+/// Samples that are looked at for one that the model can compute.
+const MOST_LOOKED_AT: usize = 1024;
+
+/// A batch for the passes of a rank that has none of its own, while the others have.
+pub(crate) struct Spare<B> {
+    stream: Stream<B>,
+    position: Option<usize>,
+}
+
+impl<B: Batch> Spare<B> {
+    pub fn new(stream: Stream<B>) -> Self {
+        Self { stream, position: None }
+    }
+
+    /// The first sample that has something to learn from: any model can compute it.
+    pub fn batch(&mut self) -> Result<B, DataError> {
+        if let Some(position) = self.position {
+            return self.stream.batch(0, position..position + 1);
+        }
+        for position in 0..self.stream.samples(0).min(MOST_LOOKED_AT) {
+            let batch = self.stream.batch(0, position..position + 1)?;
+            if batch.items() > 0 {
+                self.position = Some(position);
+                return Ok(batch);
+            }
+        }
+        self.stream.batch(0, 0..1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use firebrick_datasets::TokenBatch;
+
+    use super::*;
+
+    /// Rows of these lengths, of which those of one token have no label; an empty batch is refused.
+    struct Lengths(Vec<usize>);
+
+    impl Batches for Lengths {
+        type Batch = TokenBatch;
+
+        fn samples(&self, _: u64) -> usize {
+            self.0.len()
+        }
+
+        fn batch(&self, epoch: u64, positions: Range<usize>) -> Result<TokenBatch, DataError> {
+            if positions.is_empty() {
+                return Err(DataError::EmptyEpoch { epoch });
+            }
+            TokenBatch::from_rows(self.0[positions].iter().map(|&length| vec![1; length]).collect(), 0)
+        }
+    }
+
+    #[test]
+    fn an_empty_range_is_never_collated() {
+        let deal = Deal(Arc::new(Lengths(vec![2, 3])));
+        assert!(deal.batch(0, 1..1).unwrap().0.is_none());
+        let dealt = deal.batch(0, 0..2).unwrap();
+        assert_eq!((dealt.items(), dealt.samples(), dealt.tokens()), (3, 2, 5));
+    }
+
+    #[test]
+    fn the_spare_batch_has_an_item_wherever_a_sample_has() {
+        let mut spare = Spare::new(Arc::new(Lengths(vec![1, 1, 4, 2])));
+        for _ in 0..2 {
+            assert_eq!(spare.batch().unwrap().shape(), [1, 4]);
+        }
+        assert_eq!(Spare::new(Arc::new(Lengths(vec![1, 1]))).batch().unwrap().shape(), [1, 1]);
+    }
+}

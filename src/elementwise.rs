@@ -1,0 +1,221 @@
+//! Whether an optimizer treats each element of a parameter by itself, as one that updates shards must.
+//!
+//! What an optimizer does cannot be read from it, so it is tried: a copy updates a few made-up rows of each
+//! parameter as a whole, and two further copies a half of the rows each. Where the halves together are not the
+//! whole, to the bit, the update of an element depends on others: on the norm of its row, of its matrix, or on
+//! the whole matrix.
+
+use std::collections::{HashMap, HashSet};
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::optim::{GradientsParams, ModuleOptimizer};
+use burn::tensor::{Device, Tensor, TensorData};
+use firebrick_strategies::Paths;
+
+use crate::TrainError;
+use crate::dry_run::caught;
+
+/// Rows of the made-up parameter, of one axis and of several. Halves fill whole vectors of a processor, so that
+/// no element is computed by other instructions.
+const ROWS: [usize; 2] = [64, 4];
+/// Columns of a made-up matrix.
+const COLUMNS: usize = 16;
+/// Updates that are compared: the first of many optimizers has no history yet.
+const UPDATES: usize = 3;
+const RATE: f64 = 0.01;
+
+/// Refuses an optimizer that cannot update shards.
+///
+/// # Errors
+///
+/// [`TrainError::NotElementwise`], with the parameter that it updates otherwise.
+pub(crate) fn require_elementwise<M: Module>(
+    model: &M,
+    optimizer: &ModuleOptimizer,
+) -> Result<(), TrainError> {
+    let device = model.devices().first().cloned().unwrap_or_default().inner();
+    let updated = |rows: Part| updated(model, optimizer.clone(), rows, &device);
+    let refused = |path| Err(TrainError::NotElementwise { parameter: path });
+    let first = || Paths::of(model).places().first().map_or_else(String::new, |place| place.path.clone());
+    let [Some(whole), Some(upper), Some(lower)] =
+        [Part::Whole, Part::Upper, Part::Lower].map(|part| caught(|| updated(part)).ok())
+    else {
+        return refused(first());
+    };
+    for place in Paths::of(model).places() {
+        let of = |values: &HashMap<ParamId, Vec<f32>>| values.get(&place.id).cloned().unwrap_or_default();
+        let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+        if bits(of(&whole)) != bits([of(&upper), of(&lower)].concat()) {
+            return refused(place.path.clone());
+        }
+    }
+    Ok(())
+}
+
+/// Which of the made-up rows.
+#[derive(Clone, Copy, PartialEq)]
+enum Part {
+    Whole,
+    Upper,
+    Lower,
+}
+
+/// The values of each made-up parameter after some updates.
+fn updated<M: Module>(
+    model: &M,
+    mut optimizer: ModuleOptimizer,
+    part: Part,
+    device: &Device,
+) -> HashMap<ParamId, Vec<f32>> {
+    let mut small = model.clone().map(&mut MakeUp { part, device });
+    for update in 0..UPDATES {
+        let mut grads =
+            GradientsOf { update, part, device, grads: GradientsParams::new(), seen: HashSet::new() };
+        small.visit(&mut grads);
+        small = optimizer.step(RATE, small, grads.grads);
+    }
+    let mut values = Values(HashMap::new());
+    small.visit(&mut values);
+    values.0
+}
+
+/// Numbers that look drawn, of sizes that differ from row to row: a norm of one half is not that of another.
+fn made_up<const D: usize>(part: Part, phase: f32, device: &Device) -> Tensor<D> {
+    let rows = ROWS[usize::from(D > 1)];
+    let columns = if D > 1 { COLUMNS } else { 1 };
+    let number = |at: usize| ((at as f32 + phase) * 1.7).sin() * (1 + at / columns) as f32 * 0.1;
+    let numbers = (0..rows * columns).map(number).collect::<Vec<_>>();
+    let half = rows * columns / 2;
+    let (numbers, rows) = match part {
+        Part::Whole => (numbers, rows),
+        Part::Upper => (numbers[..half].to_vec(), rows / 2),
+        Part::Lower => (numbers[half..].to_vec(), rows / 2),
+    };
+    let mut shape = [1; D];
+    shape[0] = rows;
+    if D > 1 {
+        shape[1] = columns;
+    }
+    Tensor::from_data(TensorData::new(numbers, shape), device)
+}
+
+/// Puts made-up numbers in the place of each parameter.
+struct MakeUp<'a> {
+    part: Part,
+    device: &'a Device,
+}
+
+impl ModuleMapper for MakeUp<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        match D {
+            0 => param,
+            _ => {
+                let device = self.device.clone().autodiff();
+                Param::initialized(param.id, made_up(self.part, 0.0, &device).require_grad())
+            }
+        }
+    }
+}
+
+/// Made-up gradients for one update.
+struct GradientsOf<'a> {
+    update: usize,
+    part: Part,
+    device: &'a Device,
+    grads: GradientsParams,
+    seen: HashSet<ParamId>,
+}
+
+impl ModuleVisitor for GradientsOf<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if D > 0 && self.seen.insert(param.id) {
+            let phase = 31.0 * (self.update + 1) as f32;
+            self.grads.register(param.id, made_up::<D>(self.part, phase, self.device));
+        }
+    }
+}
+
+/// Of each parameter, where it is met first: the others of a tied one keep what they had.
+struct Values(HashMap<ParamId, Vec<f32>>);
+
+impl ModuleVisitor for Values {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if D > 0 {
+            self.0.entry(param.id).or_insert_with(|| param.base().into_data().iter().collect());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::module::ParamGroup;
+    use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
+    use burn::optim::{
+        AdaGradConfig, AdafactorConfig, AdamConfig, AdamWConfig, AdanConfig, LambConfig, LionConfig,
+        MuonConfig, RmsPropConfig, SgdConfig, momentum::MomentumConfig,
+    };
+
+    use super::*;
+    use crate::optim;
+    use crate::testing::device;
+
+    #[derive(Module, Debug)]
+    struct Model {
+        linear: Linear,
+        norm: LayerNorm,
+    }
+
+    fn model() -> Model {
+        let device = device().autodiff();
+        Model { linear: LinearConfig::new(8, 8).init(&device), norm: LayerNormConfig::new(8).init(&device) }
+    }
+
+    #[test]
+    fn optimizers_that_go_element_by_element_are_let_through() {
+        let momentum = MomentumConfig { momentum: 0.9, dampening: 0.1, nesterov: true };
+        let fit = [
+            ("AdamW", AdamWConfig::new().with_weight_decay(0.1).init()),
+            ("Adam", AdamConfig::new().init()),
+            ("Lion", LionConfig::new().init()),
+            ("Sgd", SgdConfig::new().with_momentum(Some(momentum)).init()),
+            ("AdaGrad", AdaGradConfig::new().init()),
+            ("RmsProp", RmsPropConfig::new().init()),
+            ("Adan", AdanConfig::new().init()),
+            ("our AdamW", optim::AdamW::new().weight_decay(0.1).into()),
+        ];
+        for (name, optimizer) in fit {
+            let found = require_elementwise(&model(), &optimizer);
+            assert!(found.is_ok(), "{name}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn others_are_refused_with_the_parameter_and_those_that_fit() {
+        let model = model();
+        let matrices = ParamGroup::from_ids(vec![model.linear.weight.id]);
+        let muon = ModuleOptimizer::from(AdamWConfig::new().build()).with_group(
+            matrices.clone(),
+            MuonConfig::new().build(),
+            None,
+        );
+        let lamb = ModuleOptimizer::from(AdamWConfig::new().build()).with_group(
+            ParamGroup::from_ids(vec![model.norm.gamma.id]),
+            LambConfig::new().build(),
+            None,
+        );
+        let refused = [
+            (muon, "linear.weight"),
+            (lamb, "norm.gamma"),
+            (LambConfig::new().init(), "linear.weight"),
+            (AdafactorConfig::new().init(), "linear.weight"),
+        ];
+        for (optimizer, path) in refused {
+            let error = require_elementwise(&model, &optimizer).unwrap_err();
+            assert!(
+                matches!(&error, TrainError::NotElementwise { parameter } if parameter == path),
+                "{error}"
+            );
+            assert!(error.to_string().contains("AdamW, Adam, Lion"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! What `mpirun`, or Slurm's `srun`, tells a process of itself.
+
+use super::RunError;
+
+/// A process among those of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Process {
+    /// Which it is, from 0.
+    pub number: usize,
+    pub of: usize,
+    /// Which it is among those of its machine.
+    pub on_machine: usize,
+}
+
+/// The variables of number, count and number on the machine, by launcher: Open MPI's `mpirun`, that of MPICH
+/// and Intel MPI, and `srun`.
+const LAUNCHERS: [[&str; 3]; 3] = [
+    ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"],
+    ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"],
+    ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"],
+];
+
+impl Process {
+    /// The only one.
+    const ALONE: Self = Self { number: 0, of: 1, on_machine: 0 };
+
+    /// This one, by the variables that `var` reads.
+    fn by(var: impl Fn(&str) -> Option<String>) -> Self {
+        let number = |name: &str| var(name)?.parse::<usize>().ok();
+        let found = LAUNCHERS.iter().find_map(|[own, count, on_machine]| {
+            let (of, own) = (number(count)?, number(own)?);
+            (of > 1).then(|| Self { number: own, of, on_machine: number(on_machine).unwrap_or(own) })
+        });
+        found.unwrap_or(Self::ALONE)
+    }
+
+    /// This one.
+    ///
+    /// # Errors
+    ///
+    /// There are several, and this program was built without MPI.
+    pub fn this() -> Result<Self, RunError> {
+        let process = Self::by(|name| std::env::var(name).ok());
+        match process.of > 1 && !cfg!(feature = "mpi") {
+            true => Err(RunError::NoMpi { processes: process.of }),
+            false => Ok(process),
+        }
+    }
+
+    /// Whether it owns the output folder and what is shown.
+    pub fn leads(self) -> bool {
+        self.number == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_known_by_its_launcher() {
+        let by = |set: &[(&str, &str)]| {
+            Process::by(|name| {
+                set.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_string())
+            })
+        };
+        assert_eq!(by(&[]), Process::ALONE);
+        // A batch job of several tasks runs its script once.
+        assert_eq!(by(&[("SLURM_NTASKS", "4"), ("SLURM_PROCID", "0")]), Process::ALONE);
+        let of_open_mpi = [("OMPI_COMM_WORLD_RANK", "3"), ("OMPI_COMM_WORLD_SIZE", "4")];
+        assert_eq!(by(&of_open_mpi), Process { number: 3, of: 4, on_machine: 3 });
+        let of_slurm = [("SLURM_PROCID", "5"), ("SLURM_STEP_NUM_TASKS", "8"), ("SLURM_LOCALID", "1")];
+        assert_eq!(by(&of_slurm), Process { number: 5, of: 8, on_machine: 1 });
+        assert!(by(&[]).leads() && !by(&of_slurm).leads());
+    }
+}

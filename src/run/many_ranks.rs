@@ -1,0 +1,109 @@
+//! The ranks of a run: how many, where, and what they see of a global batch.
+
+use std::time::Duration;
+
+use burn::tensor::Device;
+use firebrick_datasets::Amount;
+use firebrick_strategies::World;
+
+use super::launcher::Process;
+use super::{DataRun, Run, RunError};
+
+impl Run {
+    /// How many ranks train: what the run says, or else each process that a launcher started.
+    pub(crate) fn number_of_ranks(&self) -> usize {
+        let processes = || Process::this().map_or(1, |process| process.of);
+        self.ranks.unwrap_or_else(processes)
+    }
+
+    /// The ranks: threads of this process, or of each process that a launcher started.
+    ///
+    /// They use `devices` in turn, which are those of this machine: processes that share it begin at
+    /// different ones.
+    ///
+    /// # Errors
+    ///
+    /// The ranks cannot be dealt to the processes, or this program was built without MPI.
+    pub(crate) fn world(&self, mut devices: Vec<Device>) -> Result<World, RunError> {
+        let (process, ranks) = (Process::this()?, self.number_of_ranks());
+        if !ranks.is_multiple_of(process.of) {
+            return Err(RunError::Ranks { ranks, processes: process.of });
+        }
+        let threads = ranks / process.of;
+        let world = of_processes(process, threads);
+        let world = match self.deadline {
+            Some(seconds) => world.deadline(Duration::from_secs(seconds)),
+            None => world,
+        };
+        if devices.len() > 1 {
+            let first = process.on_machine * threads % devices.len();
+            devices.rotate_left(first);
+            return Ok(world.on(devices));
+        }
+        Ok(world)
+    }
+
+    /// How a global batch is made up, in words: `4 ranks x 2 micro-batches of 8 = 64 samples`.
+    pub(crate) fn batch_in_words(&self) -> String {
+        let (ranks, micro_batches) = (self.number_of_ranks(), DataRun::from(self).micro_batches());
+        let plural = |count: usize, one: &str, many: &str| match count {
+            1 => format!("1 {one}"),
+            count => format!("{count} {many}"),
+        };
+        let all = ranks.saturating_mul(micro_batches);
+        let (micro, global) = match self.batch.amount() {
+            Amount::Samples(samples) => {
+                (samples.to_string(), plural(samples.saturating_mul(all), "sample", "samples"))
+            }
+            Amount::Tokens(tokens) => {
+                (format!("at most {tokens} tokens"), format!("at most {} tokens", tokens.saturating_mul(all)))
+            }
+        };
+        let ranks = plural(ranks, "rank", "ranks");
+        let micro_batches = plural(micro_batches, "micro-batch", "micro-batches");
+        format!("{ranks} x {micro_batches} of {micro} = {global} in an update")
+    }
+}
+
+#[cfg(feature = "mpi")]
+fn of_processes(process: Process, threads: usize) -> World {
+    match process.of {
+        1 => World::threads(threads),
+        _ => World::mpi().threads_each(threads),
+    }
+}
+
+#[cfg(not(feature = "mpi"))]
+fn of_processes(_: Process, threads: usize) -> World {
+    World::threads(threads)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(sets: &[&str]) -> Run {
+        Run::parse("file", include_str!("../../examples/tinyshakespeare.ron"), sets).unwrap()
+    }
+
+    #[test]
+    fn a_global_batch_in_words() {
+        let words = |sets: &[&str]| run(sets).batch_in_words();
+        let four = ["ranks=4", "batch=(micro: 8, accumulate: 2)"];
+        assert_eq!(words(&four), "4 ranks x 2 micro-batches of 8 = 64 samples in an update");
+        let one = ["batch=(micro: 1)", "strategies=[]"];
+        assert_eq!(words(&one), "1 rank x 1 micro-batch of 1 = 1 sample in an update");
+        let tokens = ["ranks=2", "batch=(micro_tokens: 512)", "strategies=[Accumulate(3)]"];
+        let expected = "2 ranks x 3 micro-batches of at most 512 tokens = at most 3072 tokens in an update";
+        assert_eq!(words(&tokens), expected);
+    }
+
+    #[test]
+    fn the_world_has_the_ranks_the_deadline_and_the_devices_of_the_run() {
+        let run = run(&["ranks=3", "deadline=7"]);
+        let expected = World::threads(3).deadline(Duration::from_secs(7));
+        assert_eq!(run.world(vec![Device::flex()]).unwrap(), expected);
+        let two = vec![Device::flex(), Device::flex().autodiff()];
+        assert_eq!(run.world(two.clone()).unwrap(), expected.on(two));
+    }
+}

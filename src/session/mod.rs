@@ -1,0 +1,374 @@
+//! A training run at work: master, replica, optimizer, and one step of them.
+
+mod prepared;
+
+use std::time::Instant;
+
+use burn::module::Module;
+use burn::optim::{GradientsParams, ModuleOptimizer};
+use burn::tensor::{DType, Device, FloatDType, Tensor};
+use firebrick_datasets::{Batch, DataError};
+use firebrick_strategies::{
+    Communicator, Draws, Grads, Outcome, Pass, Settled, SkipReason, Stage, StrategyError, float_name, tie,
+    untie,
+};
+
+use crate::accounting::{FirstUpdate, ParameterBytes, Placement, trainable_bytes};
+use crate::agreement::{WindowOfAll, agreed_skip};
+use crate::budget::{Moment, OnDevice, OverBudget};
+use crate::feed::{MicroBatch, Window};
+use crate::memory::{Beyond, Storages, Taken};
+use crate::rank_report::Exchanged;
+use crate::step::Step;
+use crate::{Loss, Objective, Schedule, TrainError};
+
+pub(crate) use prepared::Prepared;
+
+/// The live state between two steps.
+pub(crate) struct Session<M, S> {
+    stage: S,
+    weights: Weights<M>,
+    optimizer: ModuleOptimizer,
+    schedule: Schedule,
+    /// Updates that the schedule is stretched over.
+    total_updates: u64,
+    updates: u64,
+    /// Of the random numbers that the model draws.
+    seed: u64,
+    tied: bool,
+    /// A training pass as the strategies want it.
+    pass: Pass,
+    evaluation_dtype: FloatDType,
+    bytes: ParameterBytes,
+    /// The most bytes that may be on the device.
+    budget: Option<usize>,
+    /// This rank among all.
+    world: Communicator,
+}
+
+/// Master and replica. Only inside an update are they not both there: the optimizer changes the
+/// master in place where nothing else holds its tensors.
+struct Weights<M> {
+    pair: Option<(M, M)>,
+}
+
+impl<M> Weights<M> {
+    fn new(pair: (M, M)) -> Self {
+        Self { pair: Some(pair) }
+    }
+
+    fn pair(&self) -> (&M, &M) {
+        let (master, replica) = self.pair.as_ref().expect("master and replica are back after each update");
+        (master, replica)
+    }
+}
+
+/// Master and replica, once the stages have learnt of the master. What outlives a step is made in the
+/// device's pool for that, apart from the activations that come and go with each step. An update's own
+/// temporaries are made there too: they have the sizes of parameters, and the next update takes them again.
+fn published<M: Module, S: Stage<M>, I: Send>(
+    device: &Device,
+    stage: &mut S,
+    input: I,
+    master: impl Fn(I) -> M + Send + Sync,
+) -> Result<(M, M), StrategyError> {
+    device.memory_persistent_allocations((input, stage), |(input, stage)| {
+        let master = master(input);
+        stage.updated(&master);
+        let replica = stage.publish(master.clone())?;
+        let master = stage.keep(master, &replica);
+        Ok((master, replica))
+    })
+}
+
+impl<M: Module, S: Stage<M>> Session<M, S> {
+    /// Keeps to a budget of bytes on the device, if one is given. `states` is how many tensors like each
+    /// parameter the optimizer will keep, as far as is known.
+    pub fn within(mut self, budget: Option<usize>, states: usize) -> Result<Self, TrainError> {
+        self.budget = budget;
+        let (master, replica) = self.weights.pair();
+        // At least: blocks may hand theirs to the host, or to other ranks, one after the other.
+        let gradients = match self.bytes.placement.master_on_host {
+            true => 0,
+            false => trainable_bytes(replica).min(trainable_bytes(master)),
+        };
+        let optimizer = states * trainable_bytes(master);
+        let found = OnDevice::between_steps(&ParameterBytes { optimizer, ..self.bytes });
+        self.check_budget(OnDevice { gradients, ..found }, Moment::Start)?;
+        Ok(self)
+    }
+
+    fn check_budget(&self, found: OnDevice, moment: Moment) -> Result<(), TrainError> {
+        match self.budget {
+            None => Ok(()),
+            Some(budget) => Ok(OverBudget::check(budget, found, moment)?),
+        }
+    }
+
+    /// One window: forward and backward of each micro-batch, then the update, or none.
+    ///
+    /// `stops` says whether this rank wants to end the run after it; [`Step::stops`] whether one does.
+    /// `spare` is a batch to go through the model with where the ranks must go together and this one
+    /// has nothing to learn from.
+    pub fn step<B: Batch>(
+        &mut self,
+        window: Window<B>,
+        stops: bool,
+        mut spare: impl FnMut() -> Result<B, DataError>,
+    ) -> Result<Step, TrainError>
+    where
+        M: Objective<B>,
+    {
+        let started = Instant::now();
+        let before = Exchanged::of(&self.world);
+        let of_all = WindowOfAll::agree(&self.world, &window, stops)?;
+        let items = of_all.items.iter().sum();
+        let mut step = Step::new(self.updates, items, of_all.tokens);
+        step.stops = of_all.stops;
+        step.loss_scale = self.stage.loss_scale();
+        if items == 0 {
+            self.skip(SkipReason::NoItems, &mut step)?;
+            step.sample_memory(self.device());
+            step.bytes = self.bytes;
+            return Ok(step);
+        }
+        let last = window.batches.len() - 1;
+        let mut outcome = Outcome::Hold;
+        // Bytes of gradients: the most that a pass left, the most that was held, and what is held now.
+        let (mut left, mut held, mut holds) = (0, 0, 0);
+        for (index, MicroBatch { batch, first }) in window.batches.into_iter().enumerate() {
+            let closes = index == last;
+            let draws = Draws { seed: self.seed, epoch: window.epoch, first };
+            let (grads, taken) = match batch.filter(|batch| batch.items() > 0) {
+                Some(batch) => self.gradients(batch, draws, items, closes, &mut step)?,
+                None if of_all.items[index] > 0 && self.pass.is_collective() => {
+                    (self.silence(spare()?, draws, closes)?, Taken::default())
+                }
+                // Nothing to learn from: not even a NaN of its activations may count.
+                None => (Grads::new(GradientsParams::new(), closes), Taken::default()),
+            };
+            let (master, replica) = self.weights.pair();
+            let leaves = grads.bytes(replica);
+            let Placement { master_on_host, held_on_host, .. } = self.bytes.placement;
+            let gone_down = if master_on_host { grads.delivered_bytes() } else { 0 };
+            let held_here = if held_on_host { 0 } else { holds };
+            let found = OnDevice {
+                activations: taken.most.saturating_sub(leaves),
+                gradients: held_here + leaves - gone_down,
+                ..OnDevice::between_steps(&self.bytes)
+            };
+            self.check_budget(found, Moment::Pass)?;
+            outcome = self.stage.collect(master, grads)?;
+            holds = self.stage.held_bytes();
+            (left, held) = (left.max(leaves), held.max(holds));
+        }
+        // What a backward pass leaves comes and goes where something holds the sum.
+        let gradients = if held > 0 { held } else { left };
+        self.bytes.gradients = gradients.max(self.bytes.gradients);
+        self.settle(outcome, &mut step)?;
+        step.exchanged = Exchanged::of(&self.world).since(&before);
+        step.sample_memory(self.device());
+        step.bytes = self.bytes;
+        step.seconds = started.elapsed().as_secs_f64();
+        Ok(step)
+    }
+
+    /// Forward and backward of one micro-batch: its share of the gradients of the window's mean loss,
+    /// and the bytes that it took.
+    fn gradients<B: Batch>(
+        &self,
+        batch: B,
+        draws: Draws,
+        window: usize,
+        closes: bool,
+        step: &mut Step,
+    ) -> Result<(Grads, Taken), TrainError>
+    where
+        M: Objective<B>,
+    {
+        let replica = self.weights.pair().1;
+        let expected = batch.items();
+        let activations = Beyond::begin(self.device());
+        let (model, pass) = self.pass.drawing(draws).enter(replica)?;
+        let Loss { sum, items } = model.loss(batch, &pass);
+        let loss = checked(sum, items, expected)? / window as f64;
+        step.add_loss(loss.clone().inner());
+        step.sample_memory(self.device());
+        let scaled = match self.stage.loss_scale() {
+            None => loss,
+            Some(scale) => loss * scale,
+        };
+        let grads = scaled.backward();
+        let taken = activations.end(self.device());
+        step.add_activations(taken.activations);
+        Ok((pass.gradients(grads, &model, closes)?, taken))
+    }
+
+    /// Forward and backward with the other ranks, adding nothing.
+    fn silence<B: Batch>(&self, batch: B, draws: Draws, closes: bool) -> Result<Grads, TrainError>
+    where
+        M: Objective<B>,
+    {
+        let (model, pass) = self.pass.drawing(draws).silent(true).enter(self.weights.pair().1)?;
+        let grads = model.loss(batch, &pass).sum.backward();
+        Ok(pass.gradients(grads, &model, closes)?)
+    }
+
+    /// What becomes of the window's gradients.
+    fn settle(&mut self, outcome: Outcome, step: &mut Step) -> Result<(), TrainError> {
+        let fit = match outcome {
+            Outcome::Apply(mut grads) => {
+                let norm = grads.norm(self.weights.pair().0)?;
+                step.norm = Some(norm.clone());
+                match grads.skip() {
+                    Some(reason) => Err(reason.clone()),
+                    None if grads.guarded() && !norm.try_into_scalar::<f32>()?.is_finite() => {
+                        Err(SkipReason::NonFinite)
+                    }
+                    None => Ok(grads),
+                }
+            }
+            Outcome::Hold => return Err(TrainError::Held(self.stage.name())),
+            Outcome::Skip(reason) => Err(reason),
+        };
+        match (agreed_skip(&self.world, fit.as_ref().err().cloned())?, fit) {
+            (None, Ok(grads)) => {
+                let gradients = self.update(grads, step)?;
+                let found = OnDevice { gradients, ..OnDevice::between_steps(&self.bytes) };
+                self.check_budget(found, Moment::Update)?;
+                Ok(self.stage.settled(&step.settled)?)
+            }
+            (Some(reason), _) | (None, Err(reason)) => self.skip(reason, step),
+        }
+    }
+
+    fn skip(&mut self, reason: SkipReason, step: &mut Step) -> Result<(), TrainError> {
+        step.settled = Settled::Skipped(reason);
+        Ok(self.stage.settled(&step.settled)?)
+    }
+
+    /// Updates the master. Returns the bytes of the gradients that the optimizer
+    /// was given on the device.
+    fn update(&mut self, grads: Grads, step: &mut Step) -> Result<usize, TrainError> {
+        let rate = self.schedule.rate(self.updates, self.total_updates);
+        step.rate = rate;
+        let Self { optimizer, stage, tied, bytes, pass, weights, updates, budget, .. } = self;
+        let Some((master, replica)) = weights.pair.take() else { return Ok(0) };
+        drop(replica);
+        let master = stage.reclaim(master);
+        let grads = grads.for_update(&master);
+        let given = Storages::of_gradients(&master, &grads);
+        let state = FirstUpdate::begins(*updates == 0, &master, &grads, pass.device());
+        let (input, is_tied) = ((&mut *optimizer, master, grads), *tied);
+        let pair = published(pass.device(), stage, input, |(optimizer, master, grads)| {
+            // Burn's optimizer updates the first place of a tied parameter only, and in place only where
+            // no other holds the tensor.
+            match is_tied {
+                true => tie(optimizer.step(rate, untie(master), grads)),
+                false => optimizer.step(rate, master, grads),
+            }
+        })?;
+        bytes.optimizer = match state.ends(&pair.0, &pair.1, pass.device()) {
+            Some(measured) => measured,
+            // Where nothing counts, reading it once is the price of a budget.
+            None if *updates == 0 && budget.is_some() => bytes.with_optimizer(optimizer).optimizer,
+            None => bytes.optimizer,
+        };
+        bytes.count(&pair.0, &pair.1, stage.averaged().as_ref());
+        *weights = Weights::new(pair);
+        self.updates += 1;
+        step.update = self.updates;
+        Ok(if bytes.placement.master_on_host { 0 } else { given })
+    }
+
+    /// Updates made so far.
+    pub fn updates(&self) -> u64 {
+        self.updates
+    }
+
+    /// The copy that evaluates, the replica unless a strategy has another or averages the master:
+    /// outside autodiff, dropout off.
+    pub fn evaluator(&mut self) -> Result<M, TrainError> {
+        let evaluator = match self.stage.averaged() {
+            Some(averaged) => {
+                let replica = self.stage.publish(averaged.clone())?;
+                // What a stage remembers for the master, of what was published last, is not the master's here.
+                drop(self.stage.keep(averaged.clone(), &replica));
+                self.stage.evaluator(&averaged, replica)?
+            }
+            None => {
+                let (master, replica) = self.weights.pair();
+                self.stage.evaluator(master, replica.clone())?
+            }
+        };
+        Ok(evaluator.valid())
+    }
+
+    /// The replica, as the ranks share it.
+    pub fn replica(&self) -> &M {
+        self.weights.pair().1
+    }
+
+    /// A training pass as the strategies want it.
+    pub fn pass(&self) -> &Pass {
+        &self.pass
+    }
+
+    /// The dtype that evaluation computes in.
+    pub fn evaluation_dtype(&self) -> FloatDType {
+        self.evaluation_dtype
+    }
+
+    /// Whether the loss is scaled.
+    pub fn scales_loss(&self) -> bool {
+        self.stage.loss_scale().is_some()
+    }
+
+    /// Bytes of master, replica, gradients and optimizer state.
+    ///
+    /// The optimizer's state is counted by reading it, which is meant for the end of a run.
+    pub fn bytes(&self) -> ParameterBytes {
+        self.bytes.with_optimizer(&self.optimizer)
+    }
+
+    /// This rank among all.
+    pub fn world(&self) -> &Communicator {
+        &self.world
+    }
+
+    /// The master as one whole model, outside autodiff: on `root` alone, or on every rank. Every rank
+    /// calls it.
+    pub fn whole(&mut self, root: Option<usize>) -> Result<Option<M>, TrainError> {
+        let master = self.weights.pair().0.clone();
+        Ok(self.stage.whole(master, root)?.map(|master| master.valid()))
+    }
+
+    /// Whether a strategy averages the master.
+    pub fn is_averaged(&self) -> bool {
+        self.stage.averaged().is_some()
+    }
+
+    /// The weights to keep instead of the master, where a strategy averages it, as [`whole`](Self::whole).
+    pub fn whole_average(&mut self, root: Option<usize>) -> Result<Option<M>, TrainError> {
+        match self.stage.averaged() {
+            None => Ok(None),
+            Some(averaged) => Ok(self.stage.whole(averaged, root)?.map(|averaged| averaged.valid())),
+        }
+    }
+
+    /// The device that evaluation runs on.
+    pub fn device(&self) -> &Device {
+        self.pass.device()
+    }
+}
+
+/// The sum of a loss, once its count and dtype are seen to be right.
+pub(crate) fn checked(sum: Tensor<1>, items: usize, expected: usize) -> Result<Tensor<1>, TrainError> {
+    if items != expected {
+        return Err(TrainError::Items { loss: items, batch: expected });
+    }
+    match sum.dtype() {
+        DType::F32 | DType::F64 => Ok(sum),
+        other => Err(TrainError::LossDtype(float_name(other.into()).into())),
+    }
+}

@@ -1,0 +1,95 @@
+//! A run whose strategies have started, before it has master and replica.
+
+use burn::module::Module;
+use burn::optim::ModuleOptimizer;
+use burn::tensor::{Device, FloatDType};
+use firebrick_strategies::{Communicator, Pass, Setup, Stage, Strategy, tied};
+
+use super::{Session, Weights, published};
+use crate::accounting::{ParameterBytes, Placement, dtypes};
+use crate::elementwise::require_elementwise;
+use crate::{Schedule, TrainError};
+
+/// What is known of a run once its strategies fit, before anything is exchanged with other ranks.
+pub(crate) struct Prepared<M, S> {
+    stage: S,
+    model: M,
+    device: Device,
+    window: usize,
+    pass: Pass,
+    evaluation_dtype: FloatDType,
+    placement: Placement,
+    world: Communicator,
+}
+
+impl<M: Module, S: Stage<M>> Prepared<M, S> {
+    /// Starts the strategies on the model, for one of the ranks.
+    pub fn new<R: Strategy<M, Stage = S>>(
+        strategies: &R,
+        model: M,
+        optimizer: &ModuleOptimizer,
+        world: Communicator,
+    ) -> Result<Self, TrainError> {
+        if optimizer.has_gradient_clipping() {
+            return Err(TrainError::OptimizerClips);
+        }
+        let device = model.devices().first().cloned().unwrap_or_default().autodiff();
+        let model = if model.devices().iter().all(Device::is_autodiff) { model } else { model.train() };
+        let mut setup = Setup::new(&model, &device).among(world.clone());
+        let stage = strategies.start(&mut setup)?;
+        if world.size() > 1 && setup.sums_over_ranks().is_none() {
+            return Err(TrainError::NotReduced { ranks: world.size() });
+        }
+        if setup.shards_master() {
+            require_elementwise(&model, optimizer)?;
+        }
+        let (window, evaluation_dtype) = (setup.window(), setup.evaluation_dtype());
+        let [master_on_host, replica_on_host, held_on_host] = setup.on_host();
+        let placement = Placement { master_on_host, replica_on_host, held_on_host };
+        let pass = setup.into_pass();
+        Ok(Self { stage, model, device, window, pass, evaluation_dtype, placement, world })
+    }
+
+    /// The micro-batches of a window.
+    pub fn window(&self) -> usize {
+        self.window
+    }
+
+    /// Makes master and replica of the model, with the other ranks.
+    pub fn start(
+        self,
+        optimizer: ModuleOptimizer,
+        schedule: Schedule,
+        seed: u64,
+        total_updates: u64,
+    ) -> Result<Session<M, S>, TrainError> {
+        let Self { mut stage, model, device, pass, evaluation_dtype, placement, world, .. } = self;
+        let mut bytes = ParameterBytes::of(&model, placement);
+        let owned = (model, &mut stage);
+        let master = device.memory_persistent_allocations(owned, |(model, stage)| stage.own(model))?;
+        let before = dtypes(&master);
+        let weights = Weights::new(published(&device, &mut stage, master, |master| master)?);
+        let (master, replica) = weights.pair();
+        let changed = before.into_iter().zip(dtypes(master)).find(|(before, after)| before != after);
+        if let Some(((path, _), _)) = changed {
+            return Err(TrainError::SharedState { path });
+        }
+        let tied = tied(master);
+        bytes.count(master, replica, stage.averaged().as_ref());
+        Ok(Session {
+            stage,
+            weights,
+            optimizer,
+            schedule,
+            total_updates,
+            updates: 0,
+            seed,
+            tied,
+            pass,
+            evaluation_dtype,
+            bytes,
+            budget: None,
+            world,
+        })
+    }
+}

@@ -1,0 +1,153 @@
+//! Who the ranks are, and what each does, from its strategies' start to its report.
+
+use std::sync::Arc;
+
+use burn::optim::ModuleOptimizer;
+use firebrick_datasets::{Batch, Cursor, DataError};
+use firebrick_strategies::{Communicator, Stage, Strategy, World};
+
+use super::{Destination, Length, Trained, Trainer, Watch};
+use crate::dry_run::dry_run;
+use crate::events::Events;
+use crate::feed::{Feed, Share, updates_in_epochs, windows_in_epoch};
+use crate::history::History;
+use crate::inside_burn_train::InsideBurnTrain;
+use crate::log::Log;
+use crate::output::Output;
+use crate::rank_report::RankReport;
+use crate::report::Report;
+use crate::session::Prepared;
+use crate::training_loop::{Plan, TrainingLoop};
+use crate::{Data, Objective, Schedule, TrainError};
+
+impl<S> Trainer<S> {
+    /// Who the ranks are.
+    pub(super) fn world<M>(&self) -> Result<World, TrainError>
+    where
+        S: Strategy<M>,
+    {
+        match (&self.world, self.strategies.world()) {
+            (Some(trainer), Some(strategies)) if trainer != strategies => Err(TrainError::TwoWorlds {
+                trainer: format!("{trainer:?}"),
+                strategies: format!("{strategies:?}"),
+            }),
+            (Some(world), _) | (None, Some(world)) => Ok(world.clone()),
+            (None, None) => Ok(World::solo()),
+        }
+    }
+
+    /// What one rank does. It returns the model where that is the `root`, or on all without one.
+    #[allow(clippy::too_many_arguments, reason = "what `fit` is given, for one rank")]
+    pub(super) fn train<M, B>(
+        self,
+        rank: Communicator,
+        model: M,
+        optimizer: ModuleOptimizer,
+        schedule: Schedule,
+        data: Data<B>,
+        watch: Watch,
+        root: Option<usize>,
+    ) -> Result<Option<Trained<M>>, TrainError>
+    where
+        M: Objective<B> + 'static,
+        B: Batch,
+        S: Strategy<M>,
+    {
+        // What is wrong is told before the folder is touched, and before ranks wait for one another.
+        let prepared = Prepared::new(&self.strategies, model, &optimizer, rank.clone())?;
+        let window = prepared.window();
+        let plan = self.plan(&data, window, rank.size())?;
+        let (warmup, total) = (schedule.warmup_updates(), plan.total_updates);
+        if warmup >= total {
+            return Err(TrainError::Warmup { warmup, total });
+        }
+        let session = prepared.start(optimizer, schedule, self.seed, total)?;
+        let mut session = session.within(self.device_budget, self.optimizer_states)?;
+        dry_run(&mut session, &data, window)?;
+        let leads = rank.rank() == 0;
+        let output = match &self.output {
+            Some(Destination::Claimed(output)) if leads => Some(output.clone()),
+            Some(Destination::Folder(folder)) if leads => Some(Arc::new(Output::claim(folder)?)),
+            _ => None,
+        };
+        let mut training = TrainingLoop {
+            feed: Feed::new(&data, Cursor::default(), window, Share::of(&rank))?,
+            output: output.clone(),
+            log: Log::new(output.as_ref().map(|output| output.folder()))?,
+            history: History::default(),
+            saves: self.output.is_some(),
+            stops: None,
+            watch,
+            session,
+            data,
+            plan,
+        };
+        if !leads {
+            training.run(&mut Events::new(self.interrupter.0.clone(), None))?;
+            return finish(training, root);
+        }
+        let inside = InsideBurnTrain {
+            interrupter: self.interrupter.0.clone(),
+            renderer: self.show.renderer(&self.interrupter.0, training.plan.total_updates),
+            output: output.as_ref().map(|output| output.folder().into()),
+            patience: self.patience,
+            label: self.label.clone(),
+        };
+        finish(inside.run(training)?, root)
+    }
+
+    fn plan<B: Batch>(&self, data: &Data<B>, window: usize, ranks: usize) -> Result<Plan, DataError> {
+        let total_updates = match self.length {
+            Length::Steps(updates) => updates,
+            Length::Epochs(epochs) => updates_in_epochs(data, epochs, window, ranks)?,
+        };
+        let round_updates = match self.evaluate_every {
+            Some(updates) => updates,
+            None => windows_in_epoch(data, 0, window, ranks)?,
+        };
+        Ok(Plan {
+            total_updates,
+            end_epoch: match self.length {
+                Length::Steps(_) => None,
+                Length::Epochs(epochs) => Some(epochs),
+            },
+            evaluate_every: self.evaluate_every,
+            rounds: total_updates.div_ceil(round_updates.max(1)) as usize,
+            round_updates: round_updates.min(total_updates),
+            dashboard: self.show.is_dashboard(),
+            patient: self.patience.is_some(),
+        })
+    }
+}
+
+/// Saves the model and sums up, where there is a whole one.
+fn finish<M, B, T>(
+    finished: TrainingLoop<M, B, T>,
+    root: Option<usize>,
+) -> Result<Option<Trained<M>>, TrainError>
+where
+    M: Objective<B>,
+    B: Batch,
+    T: Stage<M>,
+{
+    let TrainingLoop { mut session, history, output, .. } = finished;
+    let bytes = session.bytes();
+    let (peak, steps) = (history.peak_bytes, history.last.step);
+    let ranks = RankReport::gather(session.world(), bytes, peak, &history.exchanged, steps)?;
+    let averaged = session.whole_average(root)?;
+    let Some(model) = session.whole(root)? else { return Ok(None) };
+    if let Some(output) = &output {
+        output.save_model("model.safetensors", &model)?;
+        if let Some(averaged) = &averaged {
+            output.save_model("ema.safetensors", averaged)?;
+        }
+    }
+    Ok(Some(Trained {
+        model,
+        averaged,
+        report: Report::new(&history, bytes, ranks),
+        best: history.best_path,
+        cursor: history.cursor,
+        last_step: history.last,
+    }))
+}

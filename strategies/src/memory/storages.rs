@@ -1,0 +1,264 @@
+//! Distinct storages: what tensors really take, each block of memory counted once.
+
+use std::collections::{HashMap, HashSet};
+
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::optim::GradientsParams;
+use burn::tensor::Tensor;
+
+/// The distinct storages that tensors stand in, and who reads how much of each.
+///
+/// A tensor may be a view of a storage that others read too, as a shard is of the whole: then what is
+/// in memory is that storage, once, and all of it. Each is charged to one reader, the one that reads
+/// most of it, and of equals to the first.
+///
+/// On the CPU a storage is known by its address and its length. Burn shows neither on other backends:
+/// there two tensors of one parameter are taken to share a storage where dtype, shape and device are
+/// equal, and a view counts as a storage of its own, with the bytes that it shows.
+///
+/// ```
+/// use burn::{nn::LinearConfig, tensor::Device};
+/// use firebrick_strategies::memory::Storages;
+///
+/// let model = LinearConfig::new(8, 4).with_bias(false).init(&Device::flex());
+/// let mut storages = Storages::new();
+/// storages.add_model(0, &model);
+/// storages.add_model(1, &model.clone()); // A copy that shares its tensors.
+/// assert_eq!([storages.charged_to(0), storages.charged_to(1)], [4 * 8 * 4, 0]);
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Storages {
+    blocks: HashMap<Storage, Block>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Storage {
+    /// In the host's memory: where it begins, and its bytes.
+    At(usize, usize),
+    /// On a backend that does not show it: of a parameter, with dtype, shape and device in words.
+    Of(ParamId, String),
+}
+
+#[derive(Clone, Debug, Default)]
+struct Block {
+    bytes: usize,
+    /// Bytes that each reader's tensors show of it, by the reader's number.
+    read: Vec<usize>,
+}
+
+impl Block {
+    fn charged_to(&self) -> Option<usize> {
+        let most = self.read.iter().max()?;
+        self.read.iter().position(|read| read == most)
+    }
+}
+
+impl Storages {
+    /// None yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a tensor of a parameter, which the reader of this number reads.
+    pub fn add<const D: usize>(&mut self, reader: usize, parameter: ParamId, tensor: &Tensor<D>) {
+        let shows = tensor.shape().num_elements() * tensor.dtype().size();
+        let (storage, bytes) = match place(tensor) {
+            Some((address, bytes)) => (Storage::At(address, bytes), bytes),
+            None => {
+                let words = format!("{:?} {:?} {:?}", tensor.dtype(), tensor.shape(), plain(tensor).device());
+                (Storage::Of(parameter, words), shows)
+            }
+        };
+        let block = self.blocks.entry(storage).or_default();
+        block.bytes = bytes;
+        if block.read.len() <= reader {
+            block.read.resize(reader + 1, 0);
+        }
+        block.read[reader] += shows;
+    }
+
+    /// Adds the float parameters of a model, a tied one once.
+    pub fn add_model<M: Module>(&mut self, reader: usize, model: &M) {
+        struct Parameters<'a>(&'a mut Storages, usize, HashSet<ParamId>);
+        impl ModuleVisitor for Parameters<'_> {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                if self.2.insert(param.id) {
+                    self.0.add(self.1, param.id, &param.base());
+                }
+            }
+        }
+        model.visit(&mut Parameters(self, reader, HashSet::new()));
+    }
+
+    /// Adds the gradients of a model's parameters.
+    pub fn add_gradients<M: Module>(&mut self, reader: usize, model: &M, grads: &GradientsParams) {
+        struct Gradients<'a>(&'a mut Storages, usize, HashSet<ParamId>, &'a GradientsParams);
+        impl ModuleVisitor for Gradients<'_> {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                if self.2.insert(param.id)
+                    && let Some(grad) = self.3.get::<D>(param.id)
+                {
+                    self.0.add(self.1, param.id, &grad);
+                }
+            }
+        }
+        model.visit(&mut Gradients(self, reader, HashSet::new(), grads));
+    }
+
+    /// Bytes of the storages that are charged to the reader of this number.
+    pub fn charged_to(&self, reader: usize) -> usize {
+        let charged = self.blocks.values().filter(|block| block.charged_to() == Some(reader));
+        charged.map(|block| block.bytes).sum()
+    }
+
+    /// Bytes of all storages.
+    pub fn bytes(&self) -> usize {
+        self.blocks.values().map(|block| block.bytes).sum()
+    }
+
+    /// Bytes of the storages of gradients.
+    pub fn of_gradients<M: Module>(model: &M, grads: &GradientsParams) -> usize {
+        let mut storages = Self::new();
+        storages.add_gradients(0, model, grads);
+        storages.bytes()
+    }
+}
+
+/// The tensor outside autodiff.
+fn plain<const D: usize>(tensor: &Tensor<D>) -> Tensor<D> {
+    match tensor.device().is_autodiff() {
+        true => tensor.clone().inner(),
+        false => tensor.clone(),
+    }
+}
+
+/// Where the storage of a tensor in the host's memory begins, and its bytes.
+#[cfg(feature = "flex")]
+fn place<const D: usize>(tensor: &Tensor<D>) -> Option<(usize, usize)> {
+    let tensor = plain(tensor).try_into_primitive::<burn::backend::Flex>().ok()?;
+    let bytes = tensor.bytes();
+    Some((bytes.as_ptr().addr(), bytes.len()))
+}
+
+/// Without the CPU's backend no tensor is in the host's memory.
+#[cfg(not(feature = "flex"))]
+fn place<const D: usize>(_: &Tensor<D>) -> Option<(usize, usize)> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::nn::{Linear, LinearConfig};
+    use burn::tensor::{DType, Device};
+
+    use super::*;
+    use crate::{ParamMap, map_params, relift, testing};
+
+    const WHOLE: usize = 4 * 8 * 4;
+    const MASTER: usize = 0;
+    const REPLICA: usize = 1;
+
+    fn linear() -> Linear {
+        LinearConfig::new(8, 4).with_bias(false).init(&testing::device().autodiff())
+    }
+
+    /// The model with its weight replaced.
+    fn with(model: &Linear, change: impl Fn(Tensor<2>) -> Tensor<2>) -> Linear {
+        let weight = model.weight.val();
+        let changed = relift(change(weight.clone().inner()), &weight);
+        Linear { weight: Param::initialized(model.weight.id, changed), ..model.clone() }
+    }
+
+    /// What master and replica are charged with, and both together.
+    fn charged<M: Module>(master: &M, replica: &M) -> [usize; 3] {
+        let mut storages = Storages::new();
+        storages.add_model(MASTER, master);
+        storages.add_model(REPLICA, replica);
+        [storages.charged_to(MASTER), storages.charged_to(REPLICA), storages.bytes()]
+    }
+
+    fn is_flex() -> bool {
+        testing::device() == Device::flex()
+    }
+
+    #[test]
+    fn shared_tensors_are_the_masters() {
+        let model = linear();
+        assert_eq!(charged(&model, &model.clone()), [WHOLE, 0, WHOLE]);
+        // Another dtype is another storage.
+        let half = with(&model, |weight| weight.cast(DType::F16));
+        assert_eq!(charged(&model, &half), [WHOLE, WHOLE / 2, WHOLE / 2 * 3]);
+    }
+
+    #[test]
+    fn a_master_that_is_a_view_of_the_replica_costs_nothing() {
+        if !is_flex() {
+            return; // No other backend shows its storages.
+        }
+        let replica = linear();
+        let shard = with(&replica, |weight| weight.slice([2..4, 0..4]));
+        assert_eq!(charged(&shard, &replica), [0, WHOLE, WHOLE]);
+        // Until it is updated, and is one of its own.
+        let updated = with(&shard, |weight| weight * 2.0);
+        assert_eq!(charged(&updated, &replica), [WHOLE / 4, WHOLE, WHOLE / 4 + WHOLE]);
+        // Alone it still keeps all of the storage that it is a view of.
+        let mut storages = Storages::new();
+        storages.add_model(MASTER, &shard);
+        assert_eq!(storages.bytes(), WHOLE);
+    }
+
+    #[test]
+    fn equal_numbers_in_another_storage_are_another() {
+        if !is_flex() {
+            return; // No other backend shows its storages.
+        }
+        let model = linear();
+        let copy = with(&model, |weight| weight * 1.0);
+        assert_eq!(charged(&model, &copy), [WHOLE, WHOLE, 2 * WHOLE]);
+    }
+
+    #[test]
+    fn a_tied_parameter_counts_once() {
+        let twins = vec![linear(); 2];
+        assert_eq!(charged(&twins, &twins), [WHOLE, 0, WHOLE]);
+    }
+
+    #[test]
+    fn gradients_count_by_what_they_hold() {
+        let model = linear();
+        let x = Tensor::<2>::ones([3, 8], &testing::device().autodiff());
+        let grads = model.forward(x).square().sum().backward();
+        let grads = GradientsParams::from_grads(grads, &vec![model.clone(), model.clone()]);
+        assert_eq!(Storages::of_gradients(&model, &grads), WHOLE);
+        assert_eq!(Storages::of_gradients(&model, &GradientsParams::new()), 0);
+        // Of a view of something larger the larger is held.
+        if is_flex() {
+            let mut view = GradientsParams::new();
+            let grad = Tensor::<2>::zeros([80, 4], &testing::device()).slice([0..8, 0..4]);
+            view.register(model.weight.id, grad);
+            assert_eq!(Storages::of_gradients(&model, &view), 10 * WHOLE);
+        }
+    }
+
+    #[test]
+    fn one_storage_may_hold_several_parameters() {
+        if !is_flex() {
+            return; // No other backend shows its storages.
+        }
+        struct Flat(Tensor<1>, usize);
+        impl ParamMap for Flat {
+            fn map<const D: usize>(&mut self, _: ParamId, like: Tensor<D>) -> Tensor<D> {
+                let (start, shape) = (self.1, like.shape());
+                self.1 += shape.num_elements();
+                relift(self.0.clone().slice(start..self.1).reshape(shape), &like)
+            }
+        }
+        let device = testing::device();
+        let model = vec![linear(), linear(), linear()];
+        let flat = map_params(model.clone(), &mut Flat(Tensor::ones([96], &device), 0));
+        // The master is a part of it, one parameter of three.
+        let mut master = model;
+        master[1] = flat[1].clone();
+        assert_eq!(charged(&master, &flat), [2 * WHOLE, 3 * WHOLE, 5 * WHOLE]);
+    }
+}

@@ -1,0 +1,168 @@
+//! AdamW: Adam with decoupled weight decay.
+
+use burn::optim::{AdamWConfig, AdamWState, AdaptiveMomentumState, LearningRate, ModuleOptimizer, Optimizer};
+use burn::tensor::{Device, Tensor};
+
+use super::fused;
+#[cfg(feature = "flex")]
+use super::kernel::Update;
+use super::rule::{Parts, Rule};
+
+/// AdamW, Adam with decoupled weight decay ([Loshchilov and Hutter, 2019](https://arxiv.org/abs/1711.05101)).
+///
+/// For the gradient g of the parameter θ at update t, with the learning rate η:
+///
+/// ```text
+/// m ← β₁m + (1 - β₁)g        m̂ = m / (1 - β₁ᵗ)
+/// v ← β₂v + (1 - β₂)g²       v̂ = v / (1 - β₂ᵗ)
+/// θ ← (1 - ηλ)θ - η m̂ / (√v̂ + ε)
+/// ```
+///
+/// In f32 it is [Burn's AdamW](burn::optim::AdamW) to the bit, and reads and writes its records. Burn's
+/// variants, AMSGrad and cautious weight decay, are left to Burn's.
+///
+/// ```
+/// use burn::{nn::LinearConfig, optim::GradientsParams, tensor::{Device, Tensor}};
+/// use firebrick_strategies::optim::AdamW;
+///
+/// let device = Device::flex().autodiff();
+/// let model = LinearConfig::new(2, 1).init(&device);
+/// let mut optimizer = AdamW::new().betas(0.9, 0.95).weight_decay(0.1).init();
+/// let loss = model.forward(Tensor::<2>::ones([1, 2], &device)).sum();
+/// let grads = GradientsParams::from_grads(loss.backward(), &model);
+/// let model = optimizer.step(1e-3, model, grads);
+/// # let _ = model;
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdamW {
+    beta_1: f32,
+    beta_2: f32,
+    epsilon: f32,
+    weight_decay: f32,
+}
+
+impl Default for AdamW {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl AdamW {
+    /// β₁ = 0.9, β₂ = 0.999, ε = 1e-8, and no weight decay.
+    pub fn new() -> Self {
+        Self { beta_1: 0.9, beta_2: 0.999, epsilon: 1e-8, weight_decay: 0.0 }
+    }
+
+    /// β₁ and β₂, by which the two moments decay at each update.
+    pub fn betas(mut self, beta_1: f32, beta_2: f32) -> Self {
+        (self.beta_1, self.beta_2) = (beta_1, beta_2);
+        self
+    }
+
+    /// ε, added to the root of the second moment.
+    pub fn epsilon(mut self, epsilon: f32) -> Self {
+        self.epsilon = epsilon;
+        self
+    }
+
+    /// λ: times the learning rate it is taken off each parameter at each update.
+    pub fn weight_decay(mut self, weight_decay: f32) -> Self {
+        self.weight_decay = weight_decay;
+        self
+    }
+
+    /// An optimizer of a whole model. For parameters that other settings are for, add
+    /// [groups](ModuleOptimizer::with_group): `.with_group(group, AdamW::new(), None)`.
+    pub fn init(self) -> ModuleOptimizer {
+        self.into()
+    }
+
+    /// The arithmetic of update `time`, the first of which is 1.
+    fn rule(&self, rate: LearningRate, time: usize) -> Equation {
+        let Self { beta_1, beta_2, epsilon, weight_decay } = *self;
+        Equation {
+            beta_1,
+            beta_2,
+            epsilon,
+            rest_1: 1.0 - beta_1,
+            rest_2: 1.0 - beta_2,
+            correction_1: 1.0 - beta_1.powi(time as i32),
+            correction_2: 1.0 - beta_2.powi(time as i32),
+            kept: (1.0 - rate * f64::from(weight_decay)) as f32,
+            rate: rate as f32,
+        }
+    }
+
+    /// Burn's own.
+    fn of_burn(&self) -> burn::optim::AdamW {
+        let config = AdamWConfig::new().with_beta_1(self.beta_1).with_beta_2(self.beta_2);
+        config.with_epsilon(self.epsilon).with_weight_decay(self.weight_decay).build()
+    }
+}
+
+impl Optimizer for AdamW {
+    type State<const D: usize> = AdamWState<D>;
+
+    fn step<const D: usize>(
+        &self,
+        rate: LearningRate,
+        param: Tensor<D>,
+        grad: Tensor<D>,
+        state: Option<AdamWState<D>>,
+    ) -> (Tensor<D>, Option<AdamWState<D>>) {
+        let (before, max_moment_2, moments) = match state.map(|state| state.momentum) {
+            None => (0, None, None),
+            Some(AdaptiveMomentumState { time, moment_1, moment_2, max_moment_2 }) => {
+                (time, max_moment_2, Some([moment_1, moment_2]))
+            }
+        };
+        let state = |time, [moment_1, moment_2]: [Tensor<D>; 2], max_moment_2| {
+            AdamWState::new(AdaptiveMomentumState { time, moment_1, moment_2, max_moment_2 })
+        };
+        let time = before + 1;
+        match fused::step(&self.rule(rate, time), Parts { param, grad, moments }) {
+            Ok((param, moments)) => (param, Some(state(time, moments, max_moment_2))),
+            Err(Parts { param, grad, moments }) => {
+                let grad = grad.cast(param.dtype());
+                let state = moments.map(|moments| state(before, moments, max_moment_2));
+                self.of_burn().step(rate, param, grad, state)
+            }
+        }
+    }
+
+    fn to_device<const D: usize>(state: AdamWState<D>, device: &Device) -> AdamWState<D> {
+        burn::optim::AdamW::to_device(state, device)
+    }
+}
+
+/// One update in numbers.
+struct Equation {
+    beta_1: f32,
+    beta_2: f32,
+    epsilon: f32,
+    /// 1 - β₁ and 1 - β₂.
+    rest_1: f32,
+    rest_2: f32,
+    /// 1 - β₁ᵗ and 1 - β₂ᵗ.
+    correction_1: f32,
+    correction_2: f32,
+    /// 1 - ηλ.
+    kept: f32,
+    rate: f32,
+}
+
+impl Rule<2> for Equation {
+    #[inline(always)]
+    fn element(&self, param: f32, grad: f32, [m, v]: [f32; 2]) -> (f32, [f32; 2]) {
+        let m = self.beta_1 * m + self.rest_1 * grad;
+        let v = self.beta_2 * v + self.rest_2 * (grad * grad);
+        let delta = (m / self.correction_1) / ((v / self.correction_2).sqrt() + self.epsilon);
+        (self.kept * param - self.rate * delta, [m, v])
+    }
+
+    #[cfg(feature = "flex")]
+    #[inline(never)]
+    fn run(&self, update: Update<'_, 2>, fresh: bool) {
+        update.run(self, fresh);
+    }
+}

@@ -1,0 +1,148 @@
+//! Tensors of Flex as slices: in place where nothing else holds them, and in copies elsewhere.
+
+use std::array::from_fn;
+use std::cell::Cell;
+
+use burn::backend::flex::{FlexTensor, Layout};
+use burn::backend::{DispatchDevice, Element, Flex};
+use burn::tensor::{Bytes, DType, FloatDType, Shape, Tensor, bf16, f16};
+use bytemuck::Pod;
+use half::vec::HalfBitsVecExt;
+use rayon::prelude::*;
+
+use super::floats::{Floats, FloatsMut};
+use super::kernel::{TASK, Update};
+use super::replicas;
+use super::rule::{Parts, Rule};
+use crate::cast;
+
+thread_local! {
+    static COPIES: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Parameters and moments that updates on this thread have copied so far.
+pub(super) fn copies() -> u64 {
+    COPIES.get()
+}
+
+/// One update in one pass: the new parameter and moments, in the parameter's dtype. Gives the
+/// tensors back where there is no such pass for them.
+#[allow(clippy::result_large_err)] // It is what was given, and is taken apart at once.
+pub(super) fn step<const D: usize, const N: usize, R: Rule<N>>(
+    rule: &R,
+    parts: Parts<D, N>,
+) -> Result<(Tensor<D>, [Tensor<D>; N]), Parts<D, N>> {
+    let shape = parts.param.dims();
+    let fits = |tensor: &Tensor<D>| is_fast(tensor) && tensor.dims() == shape;
+    if !fits(&parts.param) || !fits(&parts.grad) || !parts.moments.iter().flatten().all(fits) {
+        return Err(parts);
+    }
+    let Parts { param, grad, moments } = parts;
+    let dtype = param.dtype();
+    let mut param = writable(flex(param));
+    let grad = flex(grad);
+    let grad = if grad.is_contiguous() { grad } else { grad.to_contiguous() };
+    let fresh = moments.is_none();
+    let mut moments = match moments {
+        // Those of a record may be in another dtype.
+        Some(moments) => moments.map(|moment| writable(flex(cast(moment, FloatDType::from(dtype))))),
+        None => from_fn(|_| zeros(shape.into(), dtype)),
+    };
+    let mut replica = match replicas::wanted() {
+        Some(half) if dtype == DType::F32 => Some(zeros(shape.into(), half.into())),
+        _ => None,
+    };
+    let update = Update {
+        param: floats_mut(&mut param),
+        grad: floats(&grad),
+        moments: moments.each_mut().map(floats_mut),
+        replica: replica.as_mut().map(floats_mut),
+    };
+    rule.run(update, fresh);
+    let param = Tensor::from_primitive::<Flex>(param);
+    if let Some(replica) = replica {
+        replicas::keep(&param, Tensor::from_primitive::<Flex>(replica));
+    }
+    Ok((param, moments.map(Tensor::from_primitive::<Flex>)))
+}
+
+/// Where the elements of a tensor of Flex start in memory.
+pub(super) fn address<const D: usize>(tensor: &Tensor<D>) -> Option<usize> {
+    if !is_fast(tensor) || tensor.shape().num_elements() == 0 {
+        return None;
+    }
+    let tensor = flex(tensor.clone());
+    let offset = tensor.layout().start_offset() * tensor.dtype().size();
+    Some(tensor.bytes().as_ptr().addr() + offset)
+}
+
+/// Whether a tensor is of Flex, outside autodiff, and in a dtype that the pass knows.
+fn is_fast<const D: usize>(tensor: &Tensor<D>) -> bool {
+    matches!(tensor.dtype(), DType::F32 | DType::BF16 | DType::F16)
+        && !tensor.is_autodiff()
+        && matches!(tensor.device().as_dispatch(), DispatchDevice::Flex(_))
+}
+
+fn flex<const D: usize>(tensor: Tensor<D>) -> FlexTensor {
+    tensor.try_into_primitive::<Flex>().expect("a tensor on the device of Flex is Flex's own")
+}
+
+/// The tensor, if nothing else holds its memory and it lies there in order; else a copy.
+fn writable(tensor: FlexTensor) -> FlexTensor {
+    if tensor.is_unique() && tensor.is_contiguous() {
+        return tensor;
+    }
+    COPIES.set(COPIES.get() + 1);
+    if !tensor.is_contiguous() {
+        return tensor.to_contiguous();
+    }
+    match floats(&tensor) {
+        Floats::F32(floats) => copied(floats, &tensor),
+        Floats::Bf16(floats) => copied(floats, &tensor),
+        Floats::F16(floats) => copied(floats, &tensor),
+    }
+}
+
+/// A copy made by all cores.
+fn copied<T: Element + Pod + Send + Sync>(floats: &[T], like: &FlexTensor) -> FlexTensor {
+    let copy: Vec<T> = floats.par_iter().with_min_len(TASK).copied().collect();
+    FlexTensor::new(Bytes::from_elems(copy), Layout::contiguous(like.layout().shape().clone()), like.dtype())
+}
+
+/// Zeros that touch no memory yet: the pass that writes them does, on all cores.
+fn zeros(shape: Shape, dtype: DType) -> FlexTensor {
+    let length = shape.num_elements();
+    let bytes = match dtype {
+        DType::BF16 => Bytes::from_elems(vec![0; length].reinterpret_into::<bf16>()),
+        DType::F16 => Bytes::from_elems(vec![0; length].reinterpret_into::<f16>()),
+        _ => Bytes::from_elems(vec![0f32; length]),
+    };
+    FlexTensor::new(bytes, Layout::contiguous(shape), dtype)
+}
+
+/// The elements of a tensor that lies in order.
+fn floats(tensor: &FlexTensor) -> Floats<'_> {
+    fn slice<T: Element + Pod>(tensor: &FlexTensor) -> &[T] {
+        let start = tensor.layout().start_offset();
+        &tensor.storage()[start..][..tensor.layout().num_elements()]
+    }
+    match tensor.dtype() {
+        DType::BF16 => Floats::Bf16(slice(tensor)),
+        DType::F16 => Floats::F16(slice(tensor)),
+        _ => Floats::F32(slice(tensor)),
+    }
+}
+
+/// The elements of a [`writable`] tensor.
+fn floats_mut(tensor: &mut FlexTensor) -> FloatsMut<'_> {
+    fn slice<T: Element + Pod>(tensor: &mut FlexTensor) -> &mut [T] {
+        let (start, length) = (tensor.layout().start_offset(), tensor.layout().num_elements());
+        // Would copy what something else holds rather than write into it.
+        &mut tensor.storage_mut()[start..][..length]
+    }
+    match tensor.dtype() {
+        DType::BF16 => FloatsMut::Bf16(slice(tensor)),
+        DType::F16 => FloatsMut::F16(slice(tensor)),
+        _ => FloatsMut::F32(slice(tensor)),
+    }
+}

@@ -1,0 +1,180 @@
+//! One pass over a parameter, its gradient and its moments, on all cores and in vectors.
+//!
+//! The arithmetic is f32 without fused multiply-add, and each element's result depends on nothing but
+//! its own values: it is the same to the bit on every processor, with any number of threads.
+
+use std::array::from_fn;
+use std::sync::{Mutex, PoisonError};
+
+use pulp::{Arch, NullaryFnOnce};
+
+use super::floats::{BLOCK, Block, Floats, FloatsMut};
+use super::rule::Rule;
+
+/// Elements of one task: tens of microseconds of work, so that small parameters stay on one core.
+pub(super) const TASK: usize = 1 << 15;
+
+/// What one pass goes over: slices of one length, of a parameter with `N` moments.
+pub(super) struct Update<'a, const N: usize> {
+    pub param: FloatsMut<'a>,
+    pub grad: Floats<'a>,
+    pub moments: [FloatsMut<'a>; N],
+    /// Receives the new parameter too, rounded.
+    pub replica: Option<FloatsMut<'a>>,
+}
+
+impl<'a, const N: usize> Update<'a, N> {
+    /// Updates the parameter and the moments in place. Where the moments are `fresh`, what they hold
+    /// is not read: they are taken for zero.
+    pub fn run<R: Rule<N>>(mut self, rule: &R, fresh: bool) {
+        let arch = Arch::new();
+        let run = |update| arch.dispatch(Task { update, rule, fresh });
+        let mut tasks = Vec::with_capacity(self.len().div_ceil(TASK));
+        while self.len() > TASK {
+            tasks.push(self.take(TASK));
+        }
+        match tasks.is_empty() {
+            true => run(self),
+            false => {
+                tasks.push(self);
+                // The caller works too: a thread of the pool that was asleep takes a while to come.
+                let tasks = Mutex::new(tasks.into_iter());
+                let next = || tasks.lock().unwrap_or_else(PoisonError::into_inner).next();
+                let work = || std::iter::from_fn(next).for_each(run);
+                rayon::in_place_scope(|scope| {
+                    (1..rayon::current_num_threads()).for_each(|_| scope.spawn(|_| work()));
+                    work();
+                });
+            }
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.param.len()
+    }
+
+    /// Takes off the first elements.
+    #[inline(always)]
+    fn take(&mut self, length: usize) -> Self {
+        Self {
+            param: self.param.take(length),
+            grad: self.grad.take(length),
+            moments: self.moments.each_mut().map(|moment| moment.take(length)),
+            replica: self.replica.as_mut().map(|replica| replica.take(length)),
+        }
+    }
+}
+
+/// What one core does at a time, compiled for the vectors of each kind of processor.
+struct Task<'a, 'r, R, const N: usize> {
+    update: Update<'a, N>,
+    rule: &'r R,
+    fresh: bool,
+}
+
+impl<R: Rule<N>, const N: usize> NullaryFnOnce for Task<'_, '_, R, N> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let Self { mut update, rule, fresh } = self;
+        let mut blocks: ([Block; 2], [Block; N]) = ([[0.0; BLOCK]; 2], [[0.0; BLOCK]; N]);
+        let ([param_block, grad_block], moment_blocks) = &mut blocks;
+        while update.len() > 0 {
+            let mut part = update.take(BLOCK);
+            let param = part.param.open(param_block);
+            let grad = part.grad.read(grad_block);
+            let mut opened = part.moments.iter_mut().zip(moment_blocks.iter_mut());
+            let mut moments: [&mut [f32]; N] = from_fn(|_| match opened.next() {
+                Some((moment, block)) => moment.open(block),
+                None => &mut [],
+            });
+            if fresh {
+                // Zero that adding changes nothing to, not even the sign of another zero.
+                moments.iter_mut().for_each(|moment| moment.fill(-0.0));
+            }
+            each(rule, param, grad, moments);
+            if let Some(replica) = &mut part.replica {
+                replica.write(param);
+            }
+            part.param.close(param_block);
+            for (moment, block) in part.moments.iter_mut().zip(&*moment_blocks) {
+                moment.close(block);
+            }
+        }
+    }
+}
+
+/// Applies the rule to each element.
+#[inline(always)]
+fn each<R: Rule<N>, const N: usize>(rule: &R, param: &mut [f32], grad: &[f32], moments: [&mut [f32]; N]) {
+    // Told that all are of one length, the compiler makes vectors of the loop.
+    let length = param.len();
+    let grad = &grad[..length];
+    let mut moments = moments.map(|moment| &mut moment[..length]);
+    for i in 0..length {
+        let (updated, next) = rule.element(param[i], grad[i], from_fn(|k| moments[k][i]));
+        param[i] = updated;
+        for (moment, next) in moments.iter_mut().zip(next) {
+            moment[i] = next;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rounds after each operation, and would not with fused multiply-add.
+    struct Twice;
+    impl Rule<2> for Twice {
+        #[inline(always)]
+        fn element(&self, param: f32, grad: f32, [m, v]: [f32; 2]) -> (f32, [f32; 2]) {
+            let m = 0.9 * m + 0.1 * grad;
+            let v = 0.99 * v + 0.01 * (grad * grad);
+            (0.7 * param - 0.3 * (m / (v.sqrt() + 1e-3)), [m, v])
+        }
+
+        fn run(&self, update: Update<'_, 2>, fresh: bool) {
+            update.run(self, fresh);
+        }
+    }
+
+    type Numbers = [Vec<u32>; 4];
+
+    /// Two updates as `run` makes them, with f16 gradients and a bf16 replica: the bits of all.
+    fn updated(length: usize, run: impl Fn(Task<'_, '_, Twice, 2>)) -> Numbers {
+        use burn::tensor::{bf16, f16};
+        let mut param: Vec<f32> = (0..length).map(|i| (i as f32 * 0.37).sin()).collect();
+        let grad: Vec<f16> = (0..length).map(|i| f16::from_f32((i as f32 * 0.91).cos())).collect();
+        // Not a number, which a fresh moment is not read for.
+        let (mut m, mut v) = (vec![f32::NAN; length], vec![f32::NAN; length]);
+        let mut replica = vec![bf16::ZERO; length];
+        for fresh in [true, false] {
+            let update = Update {
+                param: FloatsMut::F32(&mut param),
+                grad: Floats::F16(&grad),
+                moments: [FloatsMut::F32(&mut m), FloatsMut::F32(&mut v)],
+                replica: Some(FloatsMut::Bf16(&mut replica)),
+            };
+            run(Task { update, rule: &Twice, fresh });
+        }
+        let rounded: Vec<bf16> = param.iter().copied().map(bf16::from_f32).collect();
+        assert_eq!(replica, rounded);
+        let bits = |floats: &[f32]| floats.iter().map(|x| x.to_bits()).collect();
+        [bits(&param), bits(&m), bits(&v), replica.iter().map(|x| x.to_bits().into()).collect()]
+    }
+
+    #[test]
+    fn every_processor_gives_the_same_bits() {
+        for length in [1, 7, 512, 1000, 5001] {
+            let plain = updated(length, |task| task.call());
+            assert!(plain[0].iter().all(|&bits| f32::from_bits(bits).is_finite()));
+            assert_eq!(updated(length, |task| Arch::new().dispatch(task)), plain);
+            #[cfg(target_arch = "x86_64")]
+            if let Some(avx2) = pulp::x86::V3::try_new() {
+                assert_eq!(updated(length, |task| pulp::Simd::vectorize(avx2, task)), plain);
+            }
+        }
+    }
+}

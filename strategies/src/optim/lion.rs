@@ -1,0 +1,136 @@
+//! Lion: the sign of a momentum.
+
+use burn::optim::{LearningRate, LionConfig, LionState, ModuleOptimizer, Optimizer};
+use burn::tensor::{Device, Tensor};
+
+use super::fused;
+#[cfg(feature = "flex")]
+use super::kernel::Update;
+use super::rule::{Parts, Rule};
+
+/// Lion, evolved sign momentum ([Chen et al., 2023](https://arxiv.org/abs/2302.06675)).
+///
+/// For the gradient g of the parameter θ, with the learning rate η:
+///
+/// ```text
+/// θ ← (1 - ηλ)θ - η sign(β₁m + (1 - β₁)g)
+/// m ← β₂m + (1 - β₂)g
+/// ```
+///
+/// It keeps one moment where AdamW keeps two. Each element moves by η, so η is usually 3 to 10 times
+/// smaller than AdamW's, and λ as many times larger.
+///
+/// In f32 it is [Burn's Lion](burn::optim::Lion) to the bit, and reads and writes its records.
+///
+/// ```
+/// let optimizer = firebrick_strategies::optim::Lion::new().weight_decay(1.0).init();
+/// # let _ = optimizer;
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Lion {
+    beta_1: f32,
+    beta_2: f32,
+    weight_decay: f32,
+}
+
+impl Default for Lion {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Lion {
+    /// β₁ = 0.9, β₂ = 0.99, and no weight decay.
+    pub fn new() -> Self {
+        Self { beta_1: 0.9, beta_2: 0.99, weight_decay: 0.0 }
+    }
+
+    /// β₁, the share of the momentum in the update, and β₂, by which the momentum decays.
+    pub fn betas(mut self, beta_1: f32, beta_2: f32) -> Self {
+        (self.beta_1, self.beta_2) = (beta_1, beta_2);
+        self
+    }
+
+    /// λ: times the learning rate it is taken off each parameter at each update.
+    pub fn weight_decay(mut self, weight_decay: f32) -> Self {
+        self.weight_decay = weight_decay;
+        self
+    }
+
+    /// An optimizer of a whole model.
+    pub fn init(self) -> ModuleOptimizer {
+        self.into()
+    }
+
+    fn rule(&self, rate: LearningRate) -> Equation {
+        let Self { beta_1, beta_2, weight_decay } = *self;
+        let kept = (1.0 - rate * f64::from(weight_decay)) as f32;
+        Equation { beta_1, beta_2, rest_1: 1.0 - beta_1, rest_2: 1.0 - beta_2, kept, rate: rate as f32 }
+    }
+
+    /// Burn's own.
+    fn of_burn(&self) -> burn::optim::Lion {
+        let config = LionConfig::new().with_beta_1(self.beta_1).with_beta_2(self.beta_2);
+        config.with_weight_decay(self.weight_decay).build()
+    }
+}
+
+impl Optimizer for Lion {
+    type State<const D: usize> = LionState<D>;
+
+    fn step<const D: usize>(
+        &self,
+        rate: LearningRate,
+        param: Tensor<D>,
+        grad: Tensor<D>,
+        state: Option<LionState<D>>,
+    ) -> (Tensor<D>, Option<LionState<D>>) {
+        let moments = state.map(|state| [state.momentum]);
+        match fused::step(&self.rule(rate), Parts { param, grad, moments }) {
+            Ok((param, [momentum])) => (param, Some(LionState::new(momentum))),
+            Err(Parts { param, grad, moments }) => {
+                let grad = grad.cast(param.dtype());
+                let state = moments.map(|[momentum]| LionState::new(momentum));
+                self.of_burn().step(rate, param, grad, state)
+            }
+        }
+    }
+
+    fn to_device<const D: usize>(state: LionState<D>, device: &Device) -> LionState<D> {
+        burn::optim::Lion::to_device(state, device)
+    }
+}
+
+/// One update in numbers.
+struct Equation {
+    beta_1: f32,
+    beta_2: f32,
+    /// 1 - β₁ and 1 - β₂.
+    rest_1: f32,
+    rest_2: f32,
+    /// 1 - ηλ.
+    kept: f32,
+    rate: f32,
+}
+
+impl Rule<1> for Equation {
+    #[inline(always)]
+    fn element(&self, param: f32, grad: f32, [m]: [f32; 1]) -> (f32, [f32; 1]) {
+        let update = sign(self.beta_1 * m + self.rest_1 * grad);
+        let m = self.beta_2 * m + self.rest_2 * grad;
+        (self.kept * param - self.rate * update, [m])
+    }
+
+    #[cfg(feature = "flex")]
+    #[inline(never)]
+    fn run(&self, update: Update<'_, 1>, fresh: bool) {
+        update.run(self, fresh);
+    }
+}
+
+/// -1, 0 or 1; 0 of what is not a number, as Burn has it on the CPU.
+#[inline(always)]
+fn sign(x: f32) -> f32 {
+    let positive = if x > 0.0 { 1.0 } else { 0.0 };
+    if x < 0.0 { -1.0 } else { positive }
+}

@@ -1,0 +1,237 @@
+//! SGD: gradient descent, plain or with momentum.
+
+use burn::optim::{LearningRate, ModuleOptimizer, Optimizer, RecordState, StateSink, StateSource};
+use burn::tensor::{Device, Tensor};
+
+use super::fused;
+#[cfg(feature = "flex")]
+use super::kernel::Update;
+use super::rule::{Parts, Rule};
+
+/// Stochastic gradient descent, plain or with momentum
+/// ([Sutskever et al., 2013](https://proceedings.mlr.press/v28/sutskever13.html)).
+///
+/// For the gradient g of the parameter θ, with the learning rate η, as torch and Burn have it:
+///
+/// ```text
+/// g ← g + λθ
+/// u ← μu + (1 - τ)g          at the first update u ← g
+/// g ← g + μu                 with Nesterov momentum
+/// g ← u                      with the plain one
+/// θ ← θ - ηg
+/// ```
+///
+/// In f32 it is [Burn's Sgd](burn::optim::Sgd) to the bit, and reads and writes its records.
+///
+/// ```
+/// let optimizer = firebrick_strategies::optim::Sgd::new().momentum(0.9).nesterov(true).init();
+/// # let _ = optimizer;
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sgd {
+    momentum: f32,
+    dampening: f64,
+    nesterov: bool,
+    weight_decay: f32,
+}
+
+impl Default for Sgd {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Sgd {
+    /// Plain gradient descent: no momentum, no dampening, no weight decay.
+    pub fn new() -> Self {
+        Self { momentum: 0.0, dampening: 0.0, nesterov: false, weight_decay: 0.0 }
+    }
+
+    /// μ, by which the velocity decays at each update. At 0 none is kept.
+    pub fn momentum(mut self, momentum: f32) -> Self {
+        self.momentum = momentum;
+        self
+    }
+
+    /// τ, the share of each gradient but the first that the velocity does not take up.
+    pub fn dampening(mut self, dampening: f64) -> Self {
+        self.dampening = dampening;
+        self
+    }
+
+    /// Whether the step looks ahead along the new velocity. Without momentum it changes nothing.
+    pub fn nesterov(mut self, nesterov: bool) -> Self {
+        self.nesterov = nesterov;
+        self
+    }
+
+    /// λ: so many times the parameter is added to its gradient.
+    pub fn weight_decay(mut self, weight_decay: f32) -> Self {
+        self.weight_decay = weight_decay;
+        self
+    }
+
+    /// An optimizer of a whole model.
+    pub fn init(self) -> ModuleOptimizer {
+        self.into()
+    }
+
+    /// With momentum; `first` where there is no velocity yet.
+    fn rule(&self, rate: LearningRate, first: bool) -> Equation {
+        Equation {
+            momentum: self.momentum,
+            taken: if first { 1.0 } else { (1.0 - self.dampening) as f32 },
+            nesterov: self.nesterov,
+            plain: self.plain(rate),
+        }
+    }
+
+    /// Without momentum.
+    fn plain(&self, rate: LearningRate) -> Plain {
+        Plain { weight_decay: (self.weight_decay != 0.0).then_some(self.weight_decay), rate: rate as f32 }
+    }
+
+    /// The same in tensor operations, on backends where there is no single pass.
+    fn by_tensors<const D: usize>(
+        &self,
+        rate: LearningRate,
+        param: Tensor<D>,
+        grad: Tensor<D>,
+        velocity: Option<Tensor<D>>,
+    ) -> (Tensor<D>, Option<Tensor<D>>) {
+        let grad = grad.cast(param.dtype());
+        let grad = match self.weight_decay {
+            0.0 => grad,
+            weight_decay => param.clone().mul_scalar(weight_decay).add(grad),
+        };
+        if self.momentum == 0.0 {
+            return (param - grad.mul_scalar(rate), None);
+        }
+        let velocity = match velocity {
+            None => grad.clone(),
+            Some(velocity) => {
+                grad.clone().mul_scalar(1.0 - self.dampening).add(velocity.mul_scalar(self.momentum))
+            }
+        };
+        let grad = match self.nesterov {
+            true => velocity.clone().mul_scalar(self.momentum).add(grad),
+            false => velocity.clone(),
+        };
+        (param - grad.mul_scalar(rate), Some(velocity))
+    }
+}
+
+/// What [`Sgd`] keeps of a parameter. In a record it is named as Burn's is.
+#[derive(Clone, Debug)]
+pub struct SgdState<const D: usize> {
+    /// The decaying sum of the gradients, with momentum.
+    pub velocity: Option<Tensor<D>>,
+}
+
+/// Where Burn's record has the velocity.
+const VELOCITY: &str = "momentum.velocity";
+
+impl<const D: usize> RecordState for SgdState<D> {
+    fn state_flatten(&self, prefix: &str, out: &mut StateSink) {
+        if let Some(velocity) = &self.velocity {
+            out.push_tensor(prefix, VELOCITY, velocity.clone().into_data());
+        }
+    }
+
+    fn state_unflatten(prefix: &str, src: &mut StateSource, device: &Device) -> Option<Self> {
+        let velocity = src.take_tensor(prefix, VELOCITY);
+        Some(Self { velocity: velocity.map(|velocity| Tensor::from_data(velocity, device)) })
+    }
+}
+
+impl Optimizer for Sgd {
+    type State<const D: usize> = SgdState<D>;
+
+    fn step<const D: usize>(
+        &self,
+        rate: LearningRate,
+        param: Tensor<D>,
+        grad: Tensor<D>,
+        state: Option<SgdState<D>>,
+    ) -> (Tensor<D>, Option<SgdState<D>>) {
+        let velocity = state.and_then(|state| state.velocity).filter(|_| self.momentum != 0.0);
+        let stepped = match self.momentum {
+            0.0 => fused::step(&self.plain(rate), Parts { param, grad, moments: Some([]) })
+                .map(|(param, [])| (param, None))
+                .map_err(|Parts { param, grad, .. }| (param, grad, None)),
+            _ => {
+                let rule = self.rule(rate, velocity.is_none());
+                let moments = velocity.map(|velocity| [velocity]);
+                fused::step(&rule, Parts { param, grad, moments })
+                    .map(|(param, [velocity])| (param, Some(velocity)))
+                    .map_err(|Parts { param, grad, moments }| {
+                        (param, grad, moments.map(|[velocity]| velocity))
+                    })
+            }
+        };
+        let (param, velocity) = match stepped {
+            Ok(stepped) => stepped,
+            Err((param, grad, velocity)) => self.by_tensors(rate, param, grad, velocity),
+        };
+        (param, Some(SgdState { velocity }))
+    }
+
+    fn to_device<const D: usize>(state: SgdState<D>, device: &Device) -> SgdState<D> {
+        SgdState { velocity: state.velocity.map(|velocity| velocity.to_device(device)) }
+    }
+}
+
+/// One update in numbers, without momentum.
+struct Plain {
+    weight_decay: Option<f32>,
+    rate: f32,
+}
+
+impl Plain {
+    /// The gradient with the parameter's decay in it.
+    #[inline(always)]
+    fn decayed(&self, param: f32, grad: f32) -> f32 {
+        match self.weight_decay {
+            None => grad,
+            Some(weight_decay) => weight_decay * param + grad,
+        }
+    }
+}
+
+impl Rule<0> for Plain {
+    #[inline(always)]
+    fn element(&self, param: f32, grad: f32, []: [f32; 0]) -> (f32, [f32; 0]) {
+        (param - self.rate * self.decayed(param, grad), [])
+    }
+
+    #[cfg(feature = "flex")]
+    #[inline(never)]
+    fn run(&self, update: Update<'_, 0>, fresh: bool) {
+        update.run(self, fresh);
+    }
+}
+
+/// One update in numbers, with momentum.
+struct Equation {
+    momentum: f32,
+    /// 1 - τ.
+    taken: f32,
+    nesterov: bool,
+    plain: Plain,
+}
+
+impl Rule<1> for Equation {
+    #[inline(always)]
+    fn element(&self, param: f32, grad: f32, [velocity]: [f32; 1]) -> (f32, [f32; 1]) {
+        let grad = self.plain.decayed(param, grad);
+        let velocity = self.taken * grad + self.momentum * velocity;
+        let along = if self.nesterov { self.momentum * velocity + grad } else { velocity };
+        (param - self.plain.rate * along, [velocity])
+    }
+
+    #[cfg(feature = "flex")]
+    #[inline(never)]
+    fn run(&self, update: Update<'_, 1>, fresh: bool) {
+        update.run(self, fresh);
+    }
+}

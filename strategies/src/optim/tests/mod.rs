@@ -1,0 +1,257 @@
+//! The fused optimizers beside Burn's own, on Flex: the same to the bit in f32.
+
+mod halves;
+mod in_place;
+
+use burn::module::{Module, Param, ParamGroup, ParamId};
+use burn::nn::Linear;
+use burn::optim::{
+    AdamWConfig, GradientsParams, LearningRate, LionConfig, ModuleOptimizer, Optimizer, SgdConfig,
+    decay::WeightDecayConfig, momentum::MomentumConfig,
+};
+use burn::tensor::{Device, FloatDType, Tensor, TensorData};
+
+use super::{AdamW, Lion, Sgd};
+
+/// Lengths around those of vectors, blocks and tasks.
+const LENGTHS: [usize; 10] = [0, 1, 3, 17, 511, 513, 1025, 32_768, 32_769, 70_001];
+
+/// Numbers of many sizes and both signs, with zeros, that differ for each `seed`.
+fn numbers(length: usize, seed: usize) -> Vec<f32> {
+    let number = |i: usize| {
+        let bits = ((i + 1) * (2 * seed + 1)).wrapping_mul(0x9E37_79B9) as u32;
+        let size = 10f32.powi(((bits >> 8) % 7) as i32 - 5);
+        match bits % 11 {
+            0 => 0.0,
+            _ => size * ((bits >> 12) as f32 / 524_288.0 - 1.0),
+        }
+    };
+    (0..length).map(number).collect()
+}
+
+fn vector(values: Vec<f32>) -> Tensor<1> {
+    Tensor::from_data(TensorData::from(values.as_slice()), &Device::flex())
+}
+
+fn bits<const D: usize>(tensor: &Tensor<D>) -> Vec<u32> {
+    // One NaN is as good as another.
+    let bits = |x: f32| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() };
+    tensor.clone().cast(FloatDType::F32).into_data().iter::<f32>().map(bits).collect()
+}
+
+/// A vector after each of the updates.
+fn updates<O: Optimizer>(optimizer: &O, length: usize, gradients: &[Vec<f32>]) -> Vec<Vec<u32>> {
+    let (mut param, mut state) = (vector(numbers(length, 99)), None);
+    let update = |(step, gradient): (usize, &Vec<f32>)| {
+        let rate = 1e-2 / (step + 1) as LearningRate;
+        (param, state) = optimizer.step(rate, param.clone(), vector(gradient.clone()), state.take());
+        bits(&param)
+    };
+    gradients.iter().enumerate().map(update).collect()
+}
+
+fn same_as_burns(ours: &impl Optimizer, burns: &impl Optimizer, name: &str) {
+    for length in LENGTHS {
+        let gradients: Vec<_> = (0..12).map(|step| numbers(length, step)).collect();
+        assert_eq!(updates(ours, length, &gradients), updates(burns, length, &gradients), "{name}, {length}");
+    }
+    let mut gradients = vec![numbers(40, 1), vec![0.0; 40], vec![-0.0; 40], numbers(40, 2)];
+    gradients[0][7] = f32::NAN;
+    gradients[3][8] = f32::INFINITY;
+    gradients[3][9] = f32::NEG_INFINITY;
+    gradients[3][10] = f32::MAX;
+    gradients.push(numbers(40, 3));
+    assert_eq!(updates(ours, 40, &gradients), updates(burns, 40, &gradients), "{name}, not finite");
+}
+
+fn burns_adamw(beta_1: f32, beta_2: f32, epsilon: f32, decay: f32) -> burn::optim::AdamW {
+    let config = AdamWConfig::new().with_beta_1(beta_1).with_beta_2(beta_2);
+    config.with_epsilon(epsilon).with_weight_decay(decay).build()
+}
+
+fn burns_sgd(decay: f32, momentum: f64, dampening: f64, nesterov: bool) -> burn::optim::Sgd {
+    let decay = (decay != 0.0).then(|| WeightDecayConfig::new(decay));
+    let with =
+        MomentumConfig::new().with_momentum(momentum).with_dampening(dampening).with_nesterov(nesterov);
+    SgdConfig::new().with_weight_decay(decay).with_momentum((momentum != 0.0).then_some(with)).build()
+}
+
+#[test]
+fn adamw_is_burns_to_the_bit() {
+    for (beta_1, beta_2, epsilon, decay) in
+        [(0.9, 0.999, 1e-8, 0.0), (0.9, 0.95, 1e-8, 0.1), (0.0, 0.5, 1e-3, 2.0), (0.8, 0.0, 1e-5, 0.0)]
+    {
+        let ours = AdamW::new().betas(beta_1, beta_2).epsilon(epsilon).weight_decay(decay);
+        let name = format!("{ours:?}");
+        same_as_burns(&ours, &burns_adamw(beta_1, beta_2, epsilon, decay), &name);
+    }
+}
+
+#[test]
+fn lion_is_burns_to_the_bit() {
+    for (beta_1, beta_2, decay) in [(0.9, 0.99, 0.0), (0.95, 0.98, 1.0), (0.0, 0.0, 0.1)] {
+        let ours = Lion::new().betas(beta_1, beta_2).weight_decay(decay);
+        let config = LionConfig::new().with_beta_1(beta_1).with_beta_2(beta_2);
+        same_as_burns(&ours, &config.with_weight_decay(decay).build(), &format!("{ours:?}"));
+    }
+}
+
+#[test]
+fn sgd_is_burns_to_the_bit() {
+    for (decay, momentum, dampening, nesterov) in [
+        (0.0, 0.0, 0.0, false),
+        (0.1, 0.0, 0.0, true),
+        (0.0, 0.9, 0.0, false),
+        (0.1, 0.9, 0.1, false),
+        (0.01, 0.95, 0.3, true),
+    ] {
+        let ours = Sgd::new().weight_decay(decay).momentum(momentum as f32);
+        let ours = ours.dampening(dampening).nesterov(nesterov);
+        same_as_burns(&ours, &burns_sgd(decay, momentum, dampening, nesterov), &format!("{ours:?}"));
+    }
+}
+
+/// The defaults of the papers and of torch.
+#[test]
+fn defaults_are_what_the_docs_say() {
+    assert_eq!(AdamW::default(), AdamW::new().betas(0.9, 0.999).epsilon(1e-8).weight_decay(0.0));
+    assert_eq!(Lion::default(), Lion::new().betas(0.9, 0.99).weight_decay(0.0));
+    assert_eq!(Sgd::default(), Sgd::new().momentum(0.0).dampening(0.0).nesterov(false).weight_decay(0.0));
+}
+
+#[derive(Module, Debug)]
+struct Net {
+    hidden: Linear,
+    head: Linear,
+}
+
+/// The same each time, in memory of its own and with the same ids.
+fn net() -> Net {
+    let device = Device::flex().autodiff();
+    let linear = |from: usize, to: usize, id: u64| {
+        let values = numbers(from * to, id as usize).into_iter().map(|x| x.clamp(-0.5, 0.5)).collect();
+        let weight = Tensor::from_inner(vector(values)).reshape([from, to]).detach();
+        let bias = Tensor::zeros([to], &device);
+        Linear {
+            weight: Param::initialized(ParamId::from(id), weight.require_grad()),
+            bias: Some(Param::initialized(ParamId::from(id + 1), bias.require_grad())),
+        }
+    };
+    Net { hidden: linear(37, 150, 1), head: linear(150, 3, 3) }
+}
+
+fn gradients(net: &Net, step: usize) -> GradientsParams {
+    let x = Tensor::from_inner(vector(numbers(4 * 37, step))).reshape([4, 37]);
+    let y = net.head.forward(net.hidden.forward(x).tanh());
+    GradientsParams::from_grads(y.powi_scalar(2).mean().backward(), net)
+}
+
+fn parameters(net: &Net) -> Vec<Vec<u32>> {
+    [&net.hidden, &net.head]
+        .into_iter()
+        .flat_map(|linear| [bits(&linear.weight.val()), bits(&linear.bias.as_ref().unwrap().val())])
+        .collect()
+}
+
+fn trained(
+    mut optimizer: ModuleOptimizer,
+    steps: std::ops::Range<usize>,
+    net: Net,
+) -> (Net, ModuleOptimizer) {
+    let step = |net, step| {
+        let gradients = gradients(&net, step);
+        optimizer.step(1e-2, net, gradients)
+    };
+    let net = steps.fold(net, step);
+    (net, optimizer)
+}
+
+/// Each of ours beside Burn's, with another setting for the weights than for the biases.
+fn pairs() -> Vec<[ModuleOptimizer; 2]> {
+    let weights = || ParamGroup::from_ids(vec![ParamId::from(1), ParamId::from(3)]);
+    let sgd = |decay| Sgd::new().momentum(0.9).dampening(0.1).weight_decay(decay);
+    vec![
+        [
+            AdamW::new().init().with_group(weights(), AdamW::new().weight_decay(0.1), None),
+            ModuleOptimizer::from(burns_adamw(0.9, 0.999, 1e-8, 0.0)).with_group(
+                weights(),
+                burns_adamw(0.9, 0.999, 1e-8, 0.1),
+                None,
+            ),
+        ],
+        [
+            Lion::new().init().with_group(weights(), Lion::new().weight_decay(0.1), None),
+            LionConfig::new().init().with_group(
+                weights(),
+                LionConfig::new().with_weight_decay(0.1).build(),
+                None,
+            ),
+        ],
+        [
+            sgd(0.0).init().with_group(weights(), sgd(0.1), None),
+            ModuleOptimizer::from(burns_sgd(0.0, 0.9, 0.1, false)).with_group(
+                weights(),
+                burns_sgd(0.1, 0.9, 0.1, false),
+                None,
+            ),
+        ],
+        [Sgd::new().init(), SgdConfig::new().init()],
+    ]
+}
+
+#[test]
+fn records_go_from_burns_to_ours_and_back() {
+    for (pair, fresh) in pairs().into_iter().zip(pairs()) {
+        let [ours, burns] = pair.map(|optimizer| trained(optimizer, 0..5, net()));
+        assert_eq!(parameters(&ours.0), parameters(&burns.0));
+        assert_ne!(parameters(&ours.0), parameters(&net()));
+        let [our_bytes, burns_bytes] = [&ours, &burns].map(|(_, optimizer)| optimizer.into_bytes().unwrap());
+        let [our_fresh, burns_fresh] = fresh;
+        let (went_on, _) = trained(burns.1, 5..9, burns.0);
+        let (of_burns, _) = trained(our_fresh.from_bytes(burns_bytes).unwrap(), 5..9, ours.0.clone());
+        let (of_ours, _) = trained(burns_fresh.from_bytes(our_bytes).unwrap(), 5..9, ours.0);
+        assert_eq!(parameters(&of_burns), parameters(&went_on));
+        assert_eq!(parameters(&of_ours), parameters(&went_on));
+    }
+}
+
+#[test]
+fn one_thread_and_many_agree() {
+    let gradients: Vec<_> = (0..4).map(|step| numbers(200_003, step)).collect();
+    let with = |threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| {
+            let all = (AdamW::new().weight_decay(0.1), Lion::new(), Sgd::new().momentum(0.9));
+            [
+                updates(&all.0, 200_003, &gradients),
+                updates(&all.1, 200_003, &gradients),
+                updates(&all.2, 200_003, &gradients),
+            ]
+        })
+    };
+    let one = with(1);
+    assert!(one == with(2) && one == with(5));
+}
+
+#[test]
+fn other_dtypes_go_to_burns_operations() {
+    let wide = |seed| vector(numbers(100, seed)).cast(FloatDType::F64);
+    fn three<O: Optimizer>(optimizer: O, wide: impl Fn(usize) -> Tensor<1>) -> TensorData {
+        let (mut param, mut state) = (wide(9), None);
+        for step in 0..3 {
+            // A gradient of another precision is taken in the parameter's.
+            let grad = if step == 1 { wide(step).cast(FloatDType::F32) } else { wide(step) };
+            (param, state) = optimizer.step(0.1, param, grad.cast(FloatDType::F64), state);
+        }
+        param.into_data()
+    }
+    let pair = (AdamW::new().weight_decay(0.1), burns_adamw(0.9, 0.999, 1e-8, 0.1));
+    assert_eq!(three(pair.0, wide), three(pair.1, wide));
+    assert_eq!(three(Lion::new(), wide), three(LionConfig::new().build(), wide));
+    for (momentum, dampening, nesterov) in [(0.0, 0.0, false), (0.9, 0.1, false), (0.9, 0.1, true)] {
+        // Burn keeps the factor of the momentum in f32.
+        let ours = Sgd::new().momentum(momentum as f32).dampening(dampening).nesterov(nesterov);
+        let burns = burns_sgd(0.1, momentum, dampening, nesterov);
+        assert_eq!(three(ours.weight_decay(0.1), wide), three(burns, wide));
+    }
+}

@@ -1,0 +1,130 @@
+//! A block whose parameters come for its segment and whose gradients are taken from it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use burn::backend::DispatchTensor;
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::tensor::{Tensor, TensorData};
+
+use super::entered::{Entered, Way};
+use crate::zero::{Part, on_host};
+
+/// A unit that a segment has come to.
+#[derive(Clone)]
+pub(crate) struct Unit {
+    entered: Arc<Entered>,
+    index: usize,
+}
+
+impl Unit {
+    pub(super) fn new(entered: Arc<Entered>, index: usize) -> Self {
+        Self { entered, index }
+    }
+
+    /// Whether its parameters are there only while its segment runs.
+    pub fn is_provided(&self) -> bool {
+        self.entered.handling().provides()
+    }
+
+    /// Whether its gradients are taken from its segment.
+    pub fn is_delivered(&self) -> bool {
+        self.entered.handling().delivers()
+    }
+
+    /// Whether this rank only takes part.
+    pub fn is_silent(&self) -> bool {
+        self.entered.silent
+    }
+
+    /// The block with all of its parameters, outside autodiff.
+    pub fn provide<B: Module>(&self, block: &B, way: Way) -> B {
+        let data = self.entered.bring(self.index, way).unwrap_or_else(|error| {
+            self.entered.plan.report(error);
+            HashMap::new()
+        });
+        block.clone().map(&mut Provide { entered: &self.entered, data, done: HashMap::new() })
+    }
+
+    /// The gradients that the segment is to deliver, still without data: of each trained parameter that
+    /// belongs to this unit.
+    pub fn trained<B: Module>(&self, block: &B) -> Vec<Part> {
+        struct Trained<'a>(&'a Entered, Vec<Part>);
+        impl ModuleVisitor for Trained<'_> {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                let id = param.id;
+                if !self.0.delivers(id) || self.1.iter().any(|part| part.id == id) {
+                    return;
+                }
+                let (shape, dtype) = match self.0.stored.get(&id) {
+                    Some(stored) if stored.is_trained => (stored.shape.clone(), stored.dtype),
+                    None if param.base().is_tracked() => {
+                        let value = param.base();
+                        (value.dims().to_vec(), value.dtype())
+                    }
+                    _ => return,
+                };
+                self.1.push(Part { id, shape, dtype, data: None });
+            }
+        }
+        let mut trained = Trained(&self.entered, Vec::new());
+        block.visit(&mut trained);
+        trained.1
+    }
+
+    /// Takes the gradients of a block to where they are kept: summed over the ranks, on the host, or both.
+    /// Answers their bytes.
+    pub fn deliver<B: Module>(
+        &self,
+        block: &B,
+        mut parts: Vec<Part>,
+        grads: HashMap<ParamId, DispatchTensor>,
+    ) -> usize {
+        struct Fill<'a>(&'a mut [Part], HashMap<ParamId, DispatchTensor>);
+        impl ModuleVisitor for Fill<'_> {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                if let Some(part) = self.0.iter_mut().find(|part| part.id == param.id)
+                    && let Some(grad) = self.1.remove(&param.id)
+                {
+                    part.data = Some(on_host(Tensor::<D>::from_dispatch(grad)).convert_dtype(part.dtype));
+                }
+            }
+        }
+        if !self.is_silent() {
+            block.visit(&mut Fill(&mut parts, grads));
+        }
+        self.entered.deliver(self.index, parts).unwrap_or_else(|error| {
+            self.entered.plan.report(error);
+            0
+        })
+    }
+}
+
+/// Puts what was brought into a block.
+struct Provide<'a> {
+    entered: &'a Entered,
+    data: HashMap<ParamId, TensorData>,
+    /// A tied parameter is one tensor at all of its places.
+    done: HashMap<ParamId, DispatchTensor>,
+}
+
+impl ModuleMapper for Provide<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let id = param.id;
+        let Some(stored) = self.entered.stored.get(&id) else {
+            return if param.is_initialized() { param.map(Tensor::inner) } else { param };
+        };
+        if let Some(done) = self.done.get(&id) {
+            return Param::initialized(id, Tensor::from_dispatch(done.clone()));
+        }
+        let device = self.entered.device.clone().inner();
+        let options = (&device, stored.dtype);
+        let value: Tensor<D> = match self.data.remove(&id) {
+            None => Tensor::zeros(stored.shape.clone(), options),
+            Some(data) if data.shape()[0] == stored.shape[0] => Tensor::from_data(data, options),
+            Some(padded) => Tensor::from_data(padded, options).narrow(0, 0, stored.shape[0]),
+        };
+        self.done.insert(id, value.clone().into_dispatch());
+        Param::initialized(id, value)
+    }
+}

@@ -1,0 +1,105 @@
+//! Which parameters are handled block by block, and how.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::tensor::Tensor;
+
+use crate::Paths;
+use crate::zero::Sharding;
+
+/// Which parameters belong to which block.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Units {
+    unit_of: HashMap<ParamId, usize>,
+    paths: Vec<String>,
+}
+
+impl Units {
+    /// The modules of these paths. A parameter that stands outside of its block too belongs to none.
+    pub fn of(paths: &Paths, blocks: &[String]) -> Self {
+        let block_of = |path: &str| {
+            blocks
+                .iter()
+                .position(|block| path.strip_prefix(block.as_str()).is_some_and(|rest| rest.starts_with('.')))
+        };
+        let mut unit_of: HashMap<ParamId, Option<usize>> = HashMap::new();
+        for place in paths.places() {
+            let block = block_of(&place.path);
+            let first = *unit_of.entry(place.id).or_insert(block);
+            if first != block {
+                unit_of.insert(place.id, None);
+            }
+        }
+        let unit_of = unit_of.into_iter().filter_map(|(id, block)| Some((id, block?))).collect();
+        Self { unit_of, paths: blocks.to_vec() }
+    }
+
+    pub fn has(&self, id: ParamId) -> bool {
+        self.unit_of.contains_key(&id)
+    }
+
+    pub fn of_param(&self, id: ParamId) -> Option<usize> {
+        self.unit_of.get(&id).copied()
+    }
+
+    pub fn count(&self) -> usize {
+        self.paths.len()
+    }
+
+    pub fn path(&self, unit: usize) -> &str {
+        &self.paths[unit]
+    }
+
+    /// The unit that a block is, or is a part of. One that holds parameters of several is none: the segments in
+    /// it are.
+    pub fn of_block<B: Module>(&self, block: &B) -> Option<usize> {
+        struct Found<'a>(&'a Units, HashSet<usize>);
+        impl ModuleVisitor for Found<'_> {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                self.1.extend(self.0.unit_of.get(&param.id));
+            }
+        }
+        let mut found = Found(self, HashSet::new());
+        block.visit(&mut found);
+        let mut units = found.1.into_iter();
+        units.next().filter(|_| units.next().is_none())
+    }
+}
+
+/// What is done with units.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Handling {
+    pub units: Units,
+    /// Gradients are summed over the ranks in the backward pass.
+    pub sharding: Option<Arc<Sharding>>,
+    /// Parameters are gathered for the segment.
+    pub gathers: bool,
+    /// Parameters wait on the host.
+    pub fetches: bool,
+    /// Gradients go to the host in the backward pass.
+    pub lands: bool,
+}
+
+impl Handling {
+    /// Whether gradients are summed over the ranks in the backward pass.
+    pub fn reduces(&self) -> bool {
+        self.sharding.is_some()
+    }
+
+    /// Whether a unit's parameters are there only while its segment runs.
+    pub fn provides(&self) -> bool {
+        self.gathers || self.fetches
+    }
+
+    /// Whether a unit's gradients are taken from its segment.
+    pub fn delivers(&self) -> bool {
+        self.sharding.is_some() || self.lands || self.provides()
+    }
+
+    /// Whether the parameter itself waits elsewhere.
+    pub fn is_away(&self, id: ParamId) -> bool {
+        self.fetches || self.gathers && self.sharding.as_ref().is_some_and(|sharding| sharding.shards(id))
+    }
+}

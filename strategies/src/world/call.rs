@@ -1,0 +1,135 @@
+//! What ranks do together: the part of a call that all of them must agree on.
+
+use std::fmt::{self, Display};
+
+use burn::tensor::{DType, TensorData};
+use serde::{Deserialize, Serialize};
+
+/// What is done together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// The sum of all ranks' tensors, to every rank.
+    AllReduce,
+    /// The sum of all ranks' tensors, a chunk of it to each rank.
+    ReduceScatter,
+    /// Each rank's tensor, to every rank.
+    AllGather,
+    /// One rank's tensor, to every rank.
+    Broadcast,
+    /// Each rank's tensor, to one rank.
+    Gather,
+    /// Nothing but that all ranks have arrived.
+    Barrier,
+    /// A few numbers of each rank, to every rank.
+    Scalars,
+}
+
+impl Display for Kind {
+    fn fmt(&self, to: &mut fmt::Formatter) -> fmt::Result {
+        to.write_str(match self {
+            Kind::AllReduce => "all_reduce",
+            Kind::ReduceScatter => "reduce_scatter",
+            Kind::AllGather => "all_gather",
+            Kind::Broadcast => "broadcast",
+            Kind::Gather => "gather",
+            Kind::Barrier => "barrier",
+            Kind::Scalars => "numbers",
+        })
+    }
+}
+
+/// What a part is on every rank, also where a rank has none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartShape {
+    /// Its shape on each rank, before it is reduced.
+    pub shape: Vec<usize>,
+    /// Its dtype on each rank, and as it is sent.
+    pub dtype: DType,
+    /// The dtype of the result: the sum is rounded to it, once.
+    pub sum: DType,
+}
+
+impl PartShape {
+    /// The part that this data is, with the sum in the same dtype.
+    pub fn of(data: &TensorData) -> Self {
+        Self { shape: data.shape().to_vec(), dtype: data.dtype(), sum: data.dtype() }
+    }
+
+    pub(super) fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+}
+
+impl Display for PartShape {
+    fn fmt(&self, to: &mut fmt::Formatter) -> fmt::Result {
+        write!(to, "{:?} {}", self.shape, name(self.dtype))?;
+        if self.sum != self.dtype {
+            write!(to, " summed to {}", name(self.sum))?;
+        }
+        Ok(())
+    }
+}
+
+/// A dtype as users write it.
+pub(super) fn name(dtype: DType) -> String {
+    format!("{dtype:?}").to_lowercase()
+}
+
+/// A call, as each rank announces it to the others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Call {
+    pub kind: Kind,
+    pub what: String,
+    pub root: Option<usize>,
+    pub parts: Vec<PartShape>,
+}
+
+impl Call {
+    pub fn new(kind: Kind, what: &str, parts: Vec<PartShape>) -> Self {
+        Self { kind, what: what.to_string(), root: None, parts }
+    }
+
+    pub fn rooted(self, root: usize) -> Self {
+        Self { root: Some(root), ..self }
+    }
+
+    /// This call and another as a reader can tell them apart: with the first part that differs, where
+    /// nothing else does.
+    pub fn beside(&self, other: &Self) -> (String, String) {
+        let (mine, theirs) = (self.to_string(), other.to_string());
+        if mine != theirs {
+            return (mine, theirs);
+        }
+        let at = self.parts.iter().zip(&other.parts).position(|(mine, theirs)| mine != theirs);
+        at.map_or((mine.clone(), theirs.clone()), |at| {
+            (
+                format!("{mine} with part {at} {}", self.parts[at]),
+                format!("{theirs} with part {at} {}", other.parts[at]),
+            )
+        })
+    }
+}
+
+impl Display for Call {
+    fn fmt(&self, to: &mut fmt::Formatter) -> fmt::Result {
+        write!(to, "{}", self.kind)?;
+        if !self.what.is_empty() {
+            write!(to, " of {}", self.what)?;
+        }
+        match self.parts.as_slice() {
+            [] => {}
+            [one] if self.what.is_empty() => write!(to, " of {one}")?,
+            parts => {
+                let elements: usize = parts.iter().map(PartShape::elements).sum();
+                let s = if parts.len() == 1 { "" } else { "s" };
+                write!(to, " ({} part{s}, {elements} elements)", parts.len())?;
+            }
+        }
+        match self.root {
+            Some(root) if self.kind == Kind::Gather => write!(to, " to rank {root}"),
+            Some(root) => write!(to, " from rank {root}"),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! A rank's end of a world.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::call::Call;
+use super::exchange::{Arrived, Exchange, Piece};
+use super::{Kind, PartShape, Traffic, WorldError};
+
+/// A rank's end of a world: what it calls to exchange tensors with the other ranks.
+///
+/// Clones are the same rank. All ranks must make the same calls in the same order; ranks in different
+/// calls end with [`WorldError::Mismatch`]. Every call takes at most the world's
+/// [deadline](super::World::deadline).
+///
+/// When the last clone goes, the rank has ended: a rank that still calls then gets an error that names
+/// it. When it goes because its thread panics, all other ranks get an error that says so.
+///
+/// The default is a world of one, where every call returns at once.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use firebrick_strategies::World;
+///
+/// let ranks = World::threads(2).join()?;
+/// let sums = std::thread::scope(|scope| {
+///     let threads = ranks.into_iter().map(|rank| {
+///         scope.spawn(move || {
+///             let mine = Tensor::<1>::from_data([1.0, rank.rank() as f32], &Device::flex());
+///             rank.all_reduce(mine).map(|sum| sum.into_data())
+///         })
+///     });
+///     let threads: Vec<_> = threads.collect();
+///     threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+/// });
+/// for sum in sums {
+///     assert_eq!(sum?.as_slice::<f32>().unwrap(), [2.0, 1.0]);
+/// }
+/// # Ok::<(), firebrick_strategies::WorldError>(())
+/// ```
+#[derive(Clone)]
+pub struct Communicator(Arc<Member>);
+
+struct Member {
+    exchange: Arc<Exchange>,
+    rank: usize,
+    /// Calls posted so far.
+    calls: AtomicU64,
+    /// Seconds waited for each rank.
+    waited: Mutex<Vec<f64>>,
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.exchange.fail(WorldError::Rank {
+                rank: self.rank,
+                call: self.exchange.place(self.rank),
+                reason: "panicked".to_string(),
+            });
+        }
+        self.exchange.end(self.rank);
+    }
+}
+
+impl Default for Communicator {
+    fn default() -> Self {
+        Self::solo()
+    }
+}
+
+impl fmt::Debug for Communicator {
+    fn fmt(&self, to: &mut fmt::Formatter) -> fmt::Result {
+        write!(to, "Communicator(rank {} of {})", self.rank(), self.size())
+    }
+}
+
+impl Communicator {
+    /// The one rank of a world of one.
+    pub fn solo() -> Self {
+        // No call of a world of one waits: the deadline never passes.
+        Self::of(Arc::new(Exchange::new(1, 0..1, Duration::MAX)), 0)
+    }
+
+    pub(super) fn of(exchange: Arc<Exchange>, rank: usize) -> Self {
+        let waited = Mutex::new(vec![0.0; exchange.size()]);
+        Self(Arc::new(Member { exchange, rank, calls: AtomicU64::new(0), waited }))
+    }
+
+    /// Which of the world's ranks this is, from 0.
+    pub fn rank(&self) -> usize {
+        self.0.rank
+    }
+
+    /// How many ranks the world has.
+    pub fn size(&self) -> usize {
+        self.0.exchange.size()
+    }
+
+    /// Which of this process's ranks this is, from 0.
+    pub fn local_rank(&self) -> usize {
+        self.0.exchange.local(self.rank())
+    }
+
+    /// Returns once all ranks have called it.
+    ///
+    /// # Errors
+    ///
+    /// [`WorldError`], if a rank fails, ends, calls something else, or is late.
+    pub fn barrier(&self) -> Result<(), WorldError> {
+        let call = self.open(Call::new(Kind::Barrier, "", vec![]));
+        self.exchange(&call, vec![vec![]; self.size()]).map(|_| ())
+    }
+
+    /// Each rank's numbers, by rank: for counts, flags and norms. Ranks may have different numbers of
+    /// them. `what` names them in errors. Exact to the bit, and counted apart from tensors.
+    ///
+    /// # Errors
+    ///
+    /// [`WorldError`], if a rank fails, ends, calls something else, or is late.
+    ///
+    /// ```
+    /// use firebrick_strategies::Communicator;
+    ///
+    /// assert_eq!(Communicator::solo().numbers("norm", &[0.5, 2.0])?, [[0.5, 2.0]]);
+    /// # Ok::<(), firebrick_strategies::WorldError>(())
+    /// ```
+    pub fn numbers(&self, what: &str, mine: &[f64]) -> Result<Vec<Vec<f64>>, WorldError> {
+        let call = self.open(Call::new(Kind::Scalars, what, vec![]));
+        let bytes: Bytes = mine.iter().flat_map(|number| number.to_le_bytes()).collect();
+        let piece = Piece { bytes, element: size_of::<f64>() };
+        let arrived = self.exchange(&call, vec![vec![Some(piece)]; self.size()])?;
+        Ok(arrived.iter().map(|pieces| numbers_of(pieces)).collect())
+    }
+
+    /// What this rank has exchanged with the others so far.
+    pub fn traffic(&self) -> Traffic {
+        self.0.exchange.traffic(self.rank())
+    }
+
+    /// Seconds that this rank has waited for each rank so far: a rank that stands out on all others is
+    /// slow. In one call it waits for several at once, so the sum may exceed the time that passed.
+    pub fn lateness(&self) -> Vec<f64> {
+        self.0.waited.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Tells all other ranks that this one ends, and why. The call that each is in, or its next, ends with
+    /// [`WorldError::Rank`], and so does every call after it. The first failure of a world is the one told.
+    pub fn fail(&self, reason: &str) {
+        let (rank, call) = (self.rank(), self.0.exchange.place(self.rank()));
+        self.0.exchange.fail(WorldError::Rank { rank, call, reason: format!("failed: {reason}") });
+    }
+
+    /// The error that the world ended with, if it is over.
+    pub fn failure(&self) -> Option<WorldError> {
+        self.0.exchange.failure(self.rank())
+    }
+
+    /// Counts a call.
+    pub(super) fn open(&self, call: Call) -> Arc<Call> {
+        self.0.exchange.count(self.rank(), call.kind);
+        Arc::new(call)
+    }
+
+    /// Hands `pieces[to]` to each rank, and returns the number of the exchange.
+    pub(super) fn post(&self, call: &Arc<Call>, pieces: Vec<Vec<Option<Piece>>>) -> Result<u64, WorldError> {
+        let sequence = self.0.calls.fetch_add(1, Ordering::Relaxed);
+        self.0.exchange.post(self.rank(), sequence, call, pieces)?;
+        Ok(sequence)
+    }
+
+    /// Waits for everybody's pieces, by rank.
+    pub(super) fn complete(
+        &self,
+        call: &Arc<Call>,
+        sequence: u64,
+    ) -> Result<Vec<Vec<Option<Piece>>>, WorldError> {
+        let Arrived { pieces, waited } = self.0.exchange.complete(self.rank(), sequence, call)?;
+        let mut sums = self.0.waited.lock().unwrap_or_else(PoisonError::into_inner);
+        sums.iter_mut().zip(waited).for_each(|(sum, waited)| *sum += waited);
+        Ok(pieces)
+    }
+
+    /// Hands out and waits.
+    pub(super) fn exchange(
+        &self,
+        call: &Arc<Call>,
+        pieces: Vec<Vec<Option<Piece>>>,
+    ) -> Result<Vec<Vec<Option<Piece>>>, WorldError> {
+        let sequence = self.post(call, pieces)?;
+        self.complete(call, sequence)
+    }
+
+    /// Gives up on an exchange that was posted.
+    pub(super) fn abandon(&self, sequence: u64) {
+        self.0.exchange.abandon(self.rank(), sequence);
+    }
+
+    pub(super) fn checked_root(&self, call: Call, root: usize) -> Result<Call, WorldError> {
+        let size = self.size();
+        if root < size {
+            return Ok(call.rooted(root));
+        }
+        Err(WorldError::Root { call: call.to_string(), root, size })
+    }
+
+    /// Refuses a part whose first axis cannot be dealt to the ranks.
+    pub(super) fn check_divisible(&self, call: &Call, part: &PartShape) -> Result<(), WorldError> {
+        match part.shape.first() {
+            Some(first) if first.is_multiple_of(self.size()) => Ok(()),
+            _ => Err(WorldError::Shape {
+                call: call.to_string(),
+                expected: format!("a first axis that {} ranks divide", self.size()),
+                found: format!("{:?}", part.shape),
+            }),
+        }
+    }
+}
+
+fn numbers_of(pieces: &[Option<Piece>]) -> Vec<f64> {
+    let bytes = pieces.iter().flatten().flat_map(|piece| piece.bytes.as_chunks::<8>().0);
+    bytes.map(|bytes| f64::from_le_bytes(*bytes)).collect()
+}

@@ -1,0 +1,360 @@
+//! The one thing that every call is made of: each rank hands each rank a message.
+//!
+//! A call is two steps. [`Exchange::post`] hands out this rank's messages and returns at once;
+//! [`Exchange::complete`] waits for everybody's. Messages carry the number of the call in the order of
+//! the sender's calls, so that several may be under way, and the call itself, so that ranks in different
+//! calls notice.
+//!
+//! Ranks of one process hand each other the buffers themselves, in mailboxes behind one lock. A message
+//! to another process goes to a [`Remote`], and what comes from there is put into the same mailboxes: a
+//! waiting rank does not know the difference.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::call::Call;
+use super::{Kind, Traffic, WorldError};
+
+/// A buffer on its way to a rank.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    pub bytes: Bytes,
+    /// Bytes of one element.
+    pub element: usize,
+}
+
+/// What one rank hands another in one call. `None` stands for a part that the sender does not have.
+#[derive(Clone, Debug)]
+pub struct Message {
+    pub call: Arc<Call>,
+    pub pieces: Vec<Option<Piece>>,
+}
+
+/// What becomes of a rank, as the others are told.
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+pub enum Notice {
+    /// It is done, and makes no more calls.
+    Ended(usize),
+    /// The world is over.
+    Failed(WorldError),
+}
+
+/// The way to the ranks of other processes. Nothing here may block.
+pub trait Remote: Send + Sync {
+    fn send(&self, from: usize, to: usize, sequence: u64, message: Message);
+    fn tell(&self, notice: Notice);
+    /// The world is over, by a fault.
+    fn failed(&self);
+}
+
+/// What a rank found when a call was complete.
+pub struct Arrived {
+    /// The pieces of each rank, its own included.
+    pub pieces: Vec<Vec<Option<Piece>>>,
+    /// Seconds that it waited for each rank.
+    pub waited: Vec<f64>,
+}
+
+/// The mailboxes of a process's ranks, and the way to all others.
+pub struct Exchange {
+    size: usize,
+    /// The ranks of this process.
+    here: std::ops::Range<usize>,
+    deadline: Duration,
+    state: Mutex<State>,
+    /// One for each rank of this process.
+    arrivals: Vec<Condvar>,
+    remote: Option<Box<dyn Remote>>,
+}
+
+#[derive(Default)]
+struct State {
+    /// By receiver and number of the call.
+    slots: HashMap<(usize, u64), Slot>,
+    ended: Vec<bool>,
+    /// The last call that each rank was seen in.
+    seen: Vec<Option<Arc<Call>>>,
+    failure: Option<WorldError>,
+    /// By rank of this process.
+    traffic: Vec<Traffic>,
+}
+
+/// What has arrived for one rank in one call, by sender.
+#[derive(Default)]
+struct Slot {
+    messages: Vec<Option<(Message, Instant)>>,
+    /// Nobody will take it.
+    abandoned: bool,
+}
+
+impl Slot {
+    fn missing(&self) -> Vec<usize> {
+        (0..self.messages.len()).filter(|from| self.messages[*from].is_none()).collect()
+    }
+
+    /// The first rank that is in another call.
+    fn elsewhere(&self, call: &Call) -> Option<(usize, &Call)> {
+        let arrived =
+            self.messages.iter().enumerate().filter_map(|(from, m)| Some((from, &*m.as_ref()?.0.call)));
+        arrived.into_iter().find(|(_, theirs)| *theirs != call)
+    }
+}
+
+impl Exchange {
+    /// A world of `size` ranks, of which those `here` are in this process.
+    pub fn new(size: usize, here: std::ops::Range<usize>, deadline: Duration) -> Self {
+        let state = State {
+            ended: vec![false; size],
+            seen: vec![None; size],
+            traffic: vec![Traffic::default(); here.len()],
+            ..State::default()
+        };
+        let arrivals = here.clone().map(|_| Condvar::new()).collect();
+        Self { size, here, deadline, state: Mutex::new(state), arrivals, remote: None }
+    }
+
+    /// With ranks in other processes.
+    #[cfg(feature = "mpi")]
+    pub fn beyond(self, remote: Box<dyn Remote>) -> Self {
+        Self { remote: Some(remote), ..self }
+    }
+
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The index of a rank among those of this process.
+    pub fn local(&self, rank: usize) -> usize {
+        rank - self.here.start
+    }
+
+    /// A panic elsewhere leaves the state whole: each change to it is one step.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a call of `rank`.
+    pub fn count(&self, rank: usize, kind: Kind) {
+        self.lock().traffic[self.local(rank)].kind(kind).calls += 1;
+    }
+
+    pub fn traffic(&self, rank: usize) -> Traffic {
+        self.lock().traffic[self.local(rank)].clone()
+    }
+
+    /// Hands `pieces[to]` to each rank.
+    pub fn post(
+        &self,
+        rank: usize,
+        sequence: u64,
+        call: &Arc<Call>,
+        pieces: Vec<Vec<Option<Piece>>>,
+    ) -> Result<(), WorldError> {
+        let mut state = self.lock();
+        state.seen[rank] = Some(call.clone());
+        if let Some(failure) = &state.failure {
+            return Err(seen_from(failure, call));
+        }
+        for (to, pieces) in pieces.into_iter().enumerate() {
+            if to != rank {
+                let moved = state.traffic[self.local(rank)].kind(call.kind);
+                for piece in pieces.iter().flatten() {
+                    moved.sent += piece.bytes.len() as u64;
+                    moved.elements += (piece.bytes.len() / piece.element) as u64;
+                }
+            }
+            let message = Message { call: call.clone(), pieces };
+            match &self.remote {
+                Some(remote) if !self.here.contains(&to) => remote.send(rank, to, sequence, message),
+                _ => self.put(&mut state, rank, to, sequence, message),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the messages of all ranks.
+    pub fn complete(&self, rank: usize, sequence: u64, call: &Arc<Call>) -> Result<Arrived, WorldError> {
+        let started = Instant::now();
+        // Waited for in steps: of a time in which this process itself stood still, one step counts.
+        let (step, mut waited) = (self.deadline / 20, Duration::ZERO);
+        let mut state = self.lock();
+        loop {
+            let slot = state.slots.entry((rank, sequence)).or_default();
+            slot.messages.resize_with(self.size, || None);
+            let missing = slot.missing();
+            let elsewhere = slot.elsewhere(call).map(|(other, theirs)| (other, call.beside(theirs)));
+            if missing.is_empty() && elsewhere.is_none() {
+                // Also where the world has failed since: what a rank can complete does not hang on how fast
+                // another goes on to fail.
+                return Ok(self.take(&mut state, rank, sequence, call.kind, started));
+            }
+            if let Some(failure) = &state.failure {
+                return Err(seen_from(failure, call));
+            }
+            if let Some((other, (call, found))) = elsewhere {
+                return Err(self.fail_with(state, WorldError::Mismatch { rank, call, other, found }));
+            }
+            if let Some(gone) = missing.iter().copied().find(|other| state.ended[*other]) {
+                let reason = "has ended, while others go on".to_string();
+                let error = WorldError::Rank { rank: gone, call: call.to_string(), reason };
+                return Err(self.fail_with(state, error));
+            }
+            if waited >= self.deadline {
+                let seen = missing.iter().map(|rank| state.seen[*rank].as_ref().map(|call| call.to_string()));
+                let (seen, limit) = (seen.collect(), self.deadline);
+                let error = WorldError::Deadline { ranks: missing, call: call.to_string(), limit, seen };
+                return Err(self.fail_with(state, error));
+            }
+            let slept = Instant::now();
+            let arrival = &self.arrivals[self.local(rank)];
+            state = arrival.wait_timeout(state, step).unwrap_or_else(PoisonError::into_inner).0;
+            // At least a tick, so that a deadline of nothing passes too.
+            waited += slept.elapsed().min(step).max(Duration::from_nanos(1));
+        }
+    }
+
+    fn take(&self, state: &mut State, rank: usize, sequence: u64, kind: Kind, started: Instant) -> Arrived {
+        let slot = state.slots.remove(&(rank, sequence)).unwrap_or_default();
+        let (mut pieces, mut waited) = (Vec::new(), Vec::new());
+        for (message, at) in slot.messages.into_iter().flatten() {
+            pieces.push(message.pieces);
+            waited.push(at.saturating_duration_since(started).as_secs_f64());
+        }
+        let others = pieces.iter().enumerate().filter(|(from, _)| *from != rank);
+        let received: usize = others.flat_map(|(_, p)| p.iter().flatten()).map(|p| p.bytes.len()).sum();
+        state.traffic[self.local(rank)].kind(kind).received += received as u64;
+        Arrived { pieces, waited }
+    }
+
+    /// Says that nobody will complete this call of `rank`.
+    pub fn abandon(&self, rank: usize, sequence: u64) {
+        let mut state = self.lock();
+        let slot = state.slots.entry((rank, sequence)).or_default();
+        slot.messages.resize_with(self.size, || None);
+        slot.abandoned = true;
+        if slot.missing().is_empty() {
+            state.slots.remove(&(rank, sequence));
+        }
+    }
+
+    /// Puts a message into the mailbox of a rank of this process.
+    fn put(&self, state: &mut State, from: usize, to: usize, sequence: u64, message: Message) {
+        state.seen[from] = Some(message.call.clone());
+        let slot = state.slots.entry((to, sequence)).or_default();
+        slot.messages.resize_with(self.size, || None);
+        slot.messages[from] = Some((message, Instant::now()));
+        if slot.abandoned && slot.missing().is_empty() {
+            state.slots.remove(&(to, sequence));
+        }
+        self.arrivals[self.local(to)].notify_all();
+    }
+
+    /// Ends the world with an error, unless it is over already; either way, the error it ended with.
+    pub fn fail(&self, error: WorldError) -> WorldError {
+        self.fail_with(self.lock(), error)
+    }
+
+    fn fail_with(&self, mut state: MutexGuard<'_, State>, error: WorldError) -> WorldError {
+        if state.failure.is_none() {
+            state.failure = Some(error.clone());
+            if let Some(remote) = &self.remote {
+                remote.failed();
+                remote.tell(Notice::Failed(error.clone()));
+            }
+            self.arrivals.iter().for_each(Condvar::notify_all);
+        }
+        error
+    }
+
+    /// Says that `rank` makes no more calls.
+    pub fn end(&self, rank: usize) {
+        let mut state = self.lock();
+        state.ended[rank] = true;
+        if let Some(remote) = &self.remote {
+            remote.tell(Notice::Ended(rank));
+        }
+        self.arrivals.iter().for_each(Condvar::notify_all);
+    }
+
+    /// Says that no rank of this process makes more calls.
+    #[cfg(feature = "mpi")]
+    pub fn end_here(&self) {
+        let going: Vec<_> = self.here.clone().filter(|rank| !self.lock().ended[*rank]).collect();
+        going.into_iter().for_each(|rank| self.end(rank));
+    }
+
+    /// Takes a message that came from another process.
+    #[cfg(feature = "mpi")]
+    pub fn arrived(&self, from: usize, to: usize, sequence: u64, message: Message) {
+        self.put(&mut self.lock(), from, to, sequence, message);
+    }
+
+    /// Takes a notice that came from another process.
+    #[cfg(feature = "mpi")]
+    pub fn noticed(&self, notice: Notice) {
+        let mut state = self.lock();
+        match notice {
+            Notice::Ended(rank) => state.ended[rank] = true,
+            Notice::Failed(error) => {
+                state.failure.get_or_insert(error);
+            }
+        }
+        self.arrivals.iter().for_each(Condvar::notify_all);
+    }
+
+    /// The error that the world ended with, as `rank` sees it.
+    pub fn failure(&self, rank: usize) -> Option<WorldError> {
+        let state = self.lock();
+        let failure = state.failure.as_ref()?;
+        Some(match &state.seen[rank] {
+            Some(call) => seen_from(failure, call),
+            None => failure.clone(),
+        })
+    }
+
+    /// What to call `rank`'s place where it is in no call.
+    pub fn place(&self, rank: usize) -> String {
+        let state = self.lock();
+        state.seen[rank].as_ref().map_or("no call yet".to_string(), |call| call.to_string())
+    }
+}
+
+/// A failure, with the call of the rank that is told of it.
+fn seen_from(failure: &WorldError, call: &Call) -> WorldError {
+    match failure.clone() {
+        WorldError::Rank { rank, reason, .. } => WorldError::Rank { rank, call: call.to_string(), reason },
+        failure => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What nobody will take is not kept, whether the others come before it is given up, or after.
+    #[test]
+    fn what_is_given_up_is_not_kept() {
+        let exchange = Exchange::new(2, 0..2, Duration::from_secs(600));
+        let call = Arc::new(Call::new(Kind::AllGather, "", vec![]));
+        let post = |rank, sequence| exchange.post(rank, sequence, &call, vec![vec![]; 2]).unwrap();
+        let abandon = |sequence| {
+            exchange.abandon(0, sequence);
+            exchange.abandon(1, sequence);
+        };
+        post(0, 0);
+        post(1, 0);
+        abandon(0);
+        assert!(exchange.lock().slots.is_empty());
+        post(0, 1);
+        abandon(1);
+        post(1, 1);
+        assert!(exchange.lock().slots.is_empty());
+        abandon(2);
+        post(0, 2);
+        post(1, 2);
+        assert!(exchange.lock().slots.is_empty());
+    }
+}

@@ -1,0 +1,84 @@
+//! Gathers that are started early and waited for later.
+
+use std::sync::Arc;
+
+use burn::tensor::TensorData;
+
+use super::call::Call;
+use super::collectives::{check_axes, concatenated, piece};
+use super::{Communicator, Kind, PartShape, WorldError};
+
+/// An all-gather under way: this rank's shards are handed out, the others' may be on their way.
+///
+/// Several may be under way, and they may be waited for in any order. Dropping one gives it up.
+#[must_use = "nothing is gathered until it is waited for"]
+#[derive(Debug)]
+pub struct Gathering {
+    communicator: Communicator,
+    call: Arc<Call>,
+    state: Waiting,
+}
+
+#[derive(Debug)]
+enum Waiting {
+    /// There is nobody to wait for.
+    Alone(Vec<TensorData>),
+    Exchange(u64),
+    Over,
+}
+
+impl Communicator {
+    /// Starts to gather each rank's shards, and returns at once: the exchange goes on while this rank
+    /// computes. `what` names the shards in errors. All ranks' shards have the same shapes and dtypes.
+    ///
+    /// # Errors
+    ///
+    /// [`WorldError::Shape`] for a shard without axes; or if the world is over.
+    ///
+    /// ```
+    /// use burn::tensor::TensorData;
+    /// use firebrick_strategies::Communicator;
+    ///
+    /// let next = Communicator::solo().start_all_gather("block 1", vec![TensorData::from([1.0f32])])?;
+    /// // Block 0 computes here.
+    /// assert_eq!(next.wait()?, [TensorData::from([1.0f32])]);
+    /// # Ok::<(), firebrick_strategies::WorldError>(())
+    /// ```
+    pub fn start_all_gather(&self, what: &str, shards: Vec<TensorData>) -> Result<Gathering, WorldError> {
+        let call = Call::new(Kind::AllGather, what, shards.iter().map(PartShape::of).collect());
+        check_axes(&call)?;
+        let call = self.open(call);
+        let communicator = self.clone();
+        if self.size() == 1 {
+            return Ok(Gathering { communicator, call, state: Waiting::Alone(shards) });
+        }
+        let pieces: Vec<_> = shards.into_iter().map(|shard| Some(piece(shard))).collect();
+        let sequence = self.post(&call, vec![pieces; self.size()])?;
+        Ok(Gathering { communicator, call, state: Waiting::Exchange(sequence) })
+    }
+}
+
+impl Gathering {
+    /// The gathered parts: each rank's shards, concatenated along the first axis in rank order.
+    ///
+    /// # Errors
+    ///
+    /// [`WorldError`], if a rank fails, ends, calls something else, or is late: the deadline counts from here.
+    pub fn wait(mut self) -> Result<Vec<TensorData>, WorldError> {
+        match std::mem::replace(&mut self.state, Waiting::Over) {
+            Waiting::Alone(shards) => Ok(shards),
+            Waiting::Exchange(sequence) => {
+                Ok(concatenated(&self.call, self.communicator.complete(&self.call, sequence)?))
+            }
+            Waiting::Over => Ok(vec![]),
+        }
+    }
+}
+
+impl Drop for Gathering {
+    fn drop(&mut self) {
+        if let Waiting::Exchange(sequence) = self.state {
+            self.communicator.abandon(sequence);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Ranks in processes that `mpirun` or Slurm started, each of them one thread or several.
+//!
+//! ```text
+//! office.rs    the thread that speaks MPI for a process, without ever blocking in it
+//! envelope.rs  what processes tell each other
+//! wire.rs      the buffers that MPI works on
+//! ```
+
+mod envelope;
+mod office;
+mod wire;
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use super::exchange::{Exchange, Message, Notice, Remote};
+use super::{Communicator, WorldError};
+use envelope::Envelope;
+use office::Office;
+
+/// Variables that a launcher of MPI processes sets: Open MPI's `mpirun`, Hydra's and Slurm's `srun`.
+const LAUNCHERS: [&str; 4] = ["OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "MPI_LOCALNRANKS"];
+
+/// How long a process that failed waits for the others to hear of it before it exits: the launcher ends all
+/// others then, and they would say nothing.
+const GRACE: Duration = Duration::from_secs(5);
+
+static OFFICE: OnceLock<Arc<Office>> = OnceLock::new();
+
+/// The longest deadline of the worlds joined so far: how long the exit of a process waits for the others.
+static LONGEST: Mutex<Duration> = Mutex::new(Duration::ZERO);
+
+/// The way to other processes for the ranks of one world.
+struct Way {
+    office: Arc<Office>,
+    world: u64,
+    /// Ranks in each process.
+    threads: usize,
+    processes: usize,
+    me: usize,
+}
+
+impl Remote for Way {
+    fn send(&self, from: usize, to: usize, sequence: u64, message: Message) {
+        let (envelope, buffers) = Envelope::of(self.world, from, to, sequence, message);
+        self.office.send(to / self.threads, envelope, buffers);
+    }
+
+    fn tell(&self, notice: Notice) {
+        for process in (0..self.processes).filter(|process| *process != self.me) {
+            let envelope = Envelope::Notice { world: self.world, notice: notice.clone() };
+            self.office.send(process, envelope, vec![]);
+        }
+    }
+
+    fn failed(&self) {
+        self.office.failed();
+    }
+}
+
+/// Joins `threads` ranks of this process, once all processes are there.
+pub fn join(threads: usize, deadline: Duration) -> Result<Vec<Communicator>, WorldError> {
+    if !LAUNCHERS.iter().any(|name| std::env::var_os(name).is_some()) {
+        return Err(WorldError::Mpi(
+            "this process was started by no launcher, and would be alone: start it as `mpirun -n 4 PROGRAM`, or with `srun` in a Slurm job; for ranks in one process use World::threads".to_string(),
+        ));
+    }
+    {
+        let mut longest = LONGEST.lock().unwrap_or_else(PoisonError::into_inner);
+        *longest = deadline.max(*longest);
+    }
+    let office = OFFICE.get_or_init(|| {
+        let office = Office::open();
+        exit::run_at_exit();
+        office
+    });
+    let (me, processes) = office.started(deadline)?;
+    if let Some(started) = started_by_launcher().filter(|started| *started != processes) {
+        return Err(WorldError::Mpi(format!(
+            "the launcher started {started} processes, of which this program's MPI library sees {processes}: start it with the `mpirun` of that library, or build it with the launcher's"
+        )));
+    }
+    let world = |threads: usize| {
+        let here = me * threads..(me + 1) * threads;
+        office.enter(|world| {
+            let way = Way { office: office.clone(), world, threads, processes, me };
+            Exchange::new(processes * threads, here, deadline).beyond(Box::new(way))
+        })
+    };
+    // One rank for each process first: they say how many threads they have.
+    let process = Communicator::of(world(1), me);
+    let counts = process.numbers("threads in each process", &[threads as f64])?;
+    if let Some(other) = counts.iter().position(|count| *count != [threads as f64]) {
+        let found = format!("a world of {} threads in each process", counts[other][0]);
+        let call = format!("a world of {threads} threads in each process");
+        return Err(WorldError::Mismatch { rank: me, call, other, found });
+    }
+    let exchange = world(threads);
+    Ok((me * threads..(me + 1) * threads).map(|rank| Communicator::of(exchange.clone(), rank)).collect())
+}
+
+/// How many processes a launcher says that it started.
+fn started_by_launcher() -> Option<usize> {
+    let counts = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"];
+    counts.iter().find_map(|name| std::env::var(name).ok()?.parse().ok())
+}
+
+mod exit {
+    //! The end of the process.
+    #![allow(unsafe_code)] // `atexit` is the one place that every way out of a program passes.
+
+    use super::{GRACE, LONGEST, OFFICE, PoisonError};
+
+    extern "C" fn close() {
+        if let Some(office) = OFFICE.get() {
+            let limit = *LONGEST.lock().unwrap_or_else(PoisonError::into_inner);
+            office.close(limit, GRACE.min(limit));
+        }
+    }
+
+    /// Leaves MPI in order when the process exits, whether by `main`'s return or by `exit`.
+    pub fn run_at_exit() {
+        // SAFETY: the function takes nothing, is never unloaded, and does not panic: `close` waits and
+        // writes a line.
+        if unsafe { libc::atexit(close) } != 0 {
+            // Rust's own handler is one of 32 that there is room for at the least; the launcher will tell.
+            eprintln!(
+                "MPI: no room for an exit handler: the launcher may report that the process left early"
+            );
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Buffers that MPI reads and writes while the program goes on.
+#![allow(unsafe_code)] // MPI is handed memory that must outlive a call: it is leaked, and taken back when MPI is done.
+
+use std::mem;
+
+use bytes::Bytes;
+use mpi::Tag;
+use mpi::request::{Request, StaticScope};
+use mpi::topology::Process;
+use mpi::traits::*;
+
+/// Bytes of one message of MPI, whose counts are 31-bit numbers: longer buffers go in several.
+const LONGEST: usize = 1 << 30;
+
+type Pending = Request<'static, [u8], StaticScope>;
+
+/// Messages of one buffer that MPI still works on.
+struct Requests(Vec<Pending>);
+
+impl Requests {
+    /// Whether MPI is done with all of them.
+    fn done(&mut self) -> bool {
+        let pending = mem::take(&mut self.0).into_iter();
+        self.0 = pending.filter_map(|request| request.test().err()).collect();
+        self.0.is_empty()
+    }
+}
+
+impl Drop for Requests {
+    /// A request of rsmpi panics where it is dropped. These stay pending: so does the memory, which the
+    /// buffers below leak in that case.
+    fn drop(&mut self) {
+        mem::take(&mut self.0).into_iter().for_each(mem::forget);
+    }
+}
+
+/// A buffer that is being sent.
+pub struct Sending {
+    requests: Requests,
+    /// The buffer; leaked where the sending never ends.
+    buffer: mem::ManuallyDrop<Bytes>,
+}
+
+impl Sending {
+    /// Starts to send a buffer. An empty one sends nothing, and [`Receiving`] expects nothing.
+    pub fn start(to: &Process, tag: Tag, buffer: Bytes) -> Self {
+        // SAFETY: the bytes are on the heap, and stay there unchanged as long as `buffer` lives, which is
+        // until MPI is done: `unless_done` alone drops it.
+        let bytes: &'static [u8] = unsafe { mem::transmute::<&[u8], &'static [u8]>(&buffer) };
+        let send = |chunk| to.immediate_send_with_tag(StaticScope, chunk, tag);
+        let requests = Requests(bytes.chunks(LONGEST).map(send).collect());
+        Self { requests, buffer: mem::ManuallyDrop::new(buffer) }
+    }
+
+    /// Itself, where MPI is not done with it yet.
+    pub fn unless_done(mut self) -> Option<Self> {
+        if !self.requests.done() {
+            return Some(self);
+        }
+        mem::ManuallyDrop::into_inner(self.buffer);
+        None
+    }
+}
+
+/// A buffer that is being received.
+pub struct Receiving {
+    requests: Requests,
+    /// The buffer; leaked where it never arrives.
+    memory: *mut [u8],
+}
+
+impl Receiving {
+    /// Starts to receive a buffer of `length` bytes.
+    pub fn start(from: &Process, tag: Tag, length: usize) -> Self {
+        let memory = Box::into_raw(vec![0u8; length].into_boxed_slice());
+        // SAFETY: the memory was leaked a line ago, and nothing refers to it but these requests until they
+        // are done. The chunks do not overlap.
+        let bytes: &'static mut [u8] = unsafe { &mut *memory };
+        let receive = |chunk| from.immediate_receive_into_with_tag(StaticScope, chunk, tag);
+        Self { requests: Requests(bytes.chunks_mut(LONGEST).map(receive).collect()), memory }
+    }
+
+    /// The bytes, once they have arrived.
+    pub fn finished(mut self) -> Result<Bytes, Self> {
+        if !self.requests.done() {
+            return Err(self);
+        }
+        // SAFETY: it came from `Box::into_raw`, no request refers to it any more, and `self` is consumed.
+        Ok(Bytes::from(unsafe { Box::from_raw(self.memory) }))
+    }
+}

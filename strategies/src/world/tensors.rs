@@ -1,0 +1,81 @@
+//! Collectives on tensors.
+//!
+//! A tensor is of any float dtype and on any device; the result is on the same device, in the same dtype
+//! and carries no gradient. Sums are taken in rank order; f16 and bf16 are accumulated in f32 and rounded
+//! once. All ranks get the same bits.
+
+use burn::tensor::{Tensor, TensorData};
+
+use super::call::Call;
+use super::collectives::piece;
+use super::{Communicator, Kind, PartShape, WorldError, host};
+
+impl Communicator {
+    /// The sum of all ranks' tensors, of any shape, on every rank.
+    ///
+    /// # Errors
+    ///
+    /// [`WorldError`], if a rank fails, ends, calls something else, or is late.
+    pub fn all_reduce<const D: usize>(&self, tensor: Tensor<D>) -> Result<Tensor<D>, WorldError> {
+        self.on_host(Kind::AllReduce, tensor, |part, like| {
+            Ok(self.all_reduce_parts("", vec![Some(part)], &[like])?.into_iter().flatten())
+        })
+    }
+
+    /// This rank's chunk of the sum of all ranks' tensors, cut along the first axis: `[n, ..]` gives
+    /// `[n / size, ..]`.
+    ///
+    /// # Errors
+    ///
+    /// [`WorldError::Shape`], if the first axis is not divisible by the number of ranks; and if a rank
+    /// fails, ends, calls something else, or is late.
+    pub fn reduce_scatter<const D: usize>(&self, tensor: Tensor<D>) -> Result<Tensor<D>, WorldError> {
+        self.on_host(Kind::ReduceScatter, tensor, |part, like| {
+            Ok(self.reduce_scatter_parts("", vec![Some(part)], &[like])?.into_iter().flatten())
+        })
+    }
+
+    /// All ranks' tensors, which have the same shape, concatenated along the first axis in rank order:
+    /// `[n, ..]` gives `[n * size, ..]`.
+    ///
+    /// # Errors
+    ///
+    /// [`WorldError`], if a rank fails, ends, calls something else, or is late.
+    pub fn all_gather<const D: usize>(&self, tensor: Tensor<D>) -> Result<Tensor<D>, WorldError> {
+        self.on_host(Kind::AllGather, tensor, |part, _| {
+            Ok(self.start_all_gather("", vec![part])?.wait()?.into_iter())
+        })
+    }
+
+    /// The tensor of rank `root`, on every rank. The others' tensors have its shape and dtype.
+    ///
+    /// # Errors
+    ///
+    /// [`WorldError::Root`], if there is no such rank; and if a rank fails, ends, calls something else, or
+    /// is late.
+    pub fn broadcast<const D: usize>(&self, tensor: Tensor<D>, root: usize) -> Result<Tensor<D>, WorldError> {
+        self.on_host(Kind::Broadcast, tensor, |part, like| {
+            let call = self.checked_root(Call::new(Kind::Broadcast, "", vec![like.clone()]), root)?;
+            let call = self.open(call);
+            let mine = if self.rank() == root { vec![Some(piece(part))] } else { vec![] };
+            let arrived = self.exchange(&call, vec![mine; self.size()])?;
+            let sent = arrived[root].iter().flatten().map(|piece| &*piece.bytes);
+            Ok(std::iter::once(host::joined(like.dtype, like.shape, sent)))
+        })
+    }
+
+    /// The result of a collective on one tensor's data, where that tensor is.
+    fn on_host<const D: usize, I: Iterator<Item = TensorData>>(
+        &self,
+        kind: Kind,
+        tensor: Tensor<D>,
+        collective: impl FnOnce(TensorData, PartShape) -> Result<I, WorldError>,
+    ) -> Result<Tensor<D>, WorldError> {
+        let (device, dtype) = (tensor.device(), tensor.dtype());
+        let like = PartShape { shape: tensor.dims().to_vec(), dtype, sum: dtype };
+        let data = host::read(tensor, &Call::new(kind, "", vec![like.clone()]))?;
+        let result = collective(data, like)?.next();
+        // One part went in, and is on every rank.
+        Ok(Tensor::from_data(result.expect("one part has one result"), (&device, dtype)))
+    }
+}

@@ -1,0 +1,153 @@
+//! Sums of gradients over the ranks.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::optim::GradientsParams;
+use burn::tensor::{DType, Tensor, TensorData};
+
+use super::sharding::{Sharding, buckets, on_host};
+use crate::StrategyError;
+use crate::world::PartShape;
+
+/// A gradient on its way to the other ranks.
+pub(crate) struct Part {
+    pub id: ParamId,
+    /// Of the whole parameter.
+    pub shape: Vec<usize>,
+    pub dtype: DType,
+    /// `None` where this rank has nothing to add.
+    pub data: Option<TensorData>,
+}
+
+impl Part {
+    pub fn bytes(&self) -> usize {
+        self.shape.iter().product::<usize>() * self.dtype.size()
+    }
+
+    /// The same without data.
+    pub fn empty(&self) -> Self {
+        Self { id: self.id, shape: self.shape.clone(), dtype: self.dtype, data: None }
+    }
+
+    /// This part, with its data, which it leaves behind without.
+    pub fn take(&mut self) -> Self {
+        Self { data: self.data.take(), ..self.empty() }
+    }
+}
+
+/// Adds what a parameter got elsewhere to what it got here.
+pub(crate) fn add(sums: &mut HashMap<ParamId, TensorData>, id: ParamId, more: TensorData) {
+    let sum = match sums.remove(&id) {
+        None => more,
+        Some(found) => sum(found, more),
+    };
+    sums.insert(id, sum);
+}
+
+/// Rounded once, to the dtype of the first.
+fn sum(a: TensorData, b: TensorData) -> TensorData {
+    let (dtype, shape) = (a.dtype(), a.shape().clone());
+    let [a, b] = [a, b].map(|data| data.iter::<f64>().collect::<Vec<_>>());
+    let sums: Vec<f64> = std::iter::zip(a, b).map(|(a, b)| a + b).collect();
+    TensorData::new(sums, shape).convert_dtype(dtype)
+}
+
+impl Sharding {
+    /// The sums of all gradients of a model, run by run; `parts` are those that this rank may have, some with
+    /// data already.
+    pub fn reduce_all<M: Module>(
+        &self,
+        model: &M,
+        params: &mut GradientsParams,
+        parts: Vec<Part>,
+    ) -> Result<Vec<(ParamId, TensorData)>, StrategyError> {
+        let mut end = 0;
+        let runs: Vec<_> = buckets(&parts, Part::bytes)
+            .into_iter()
+            .map(|run| {
+                end += run.len();
+                end - run.len()..end
+            })
+            .collect();
+        let mut parts = Parts { params, parts, at: HashMap::new() };
+        let mut sums = Vec::new();
+        for run in runs {
+            sums.extend(self.reduce("the gradients", parts.read(model, run))?);
+        }
+        Ok(sums)
+    }
+
+    /// The sum over all ranks of gradients that not every rank may have: this rank's shard of those that
+    /// are sharded, and the others whole.
+    pub fn reduce(&self, what: &str, parts: Vec<Part>) -> Result<Vec<(ParamId, TensorData)>, StrategyError> {
+        let (sharded, replicated): (Vec<_>, Vec<_>) =
+            parts.into_iter().partition(|part| self.shards(part.id));
+        let mut sums = Vec::new();
+        for (parts, is_sharded) in [(sharded, true), (replicated, false)] {
+            if parts.is_empty() {
+                continue;
+            }
+            let ids: Vec<_> = parts.iter().map(|part| part.id).collect();
+            let like: Vec<_> = parts.iter().map(|part| self.shape_of(part)).collect();
+            let data = parts.into_iter().zip(&like).map(|(part, like)| {
+                let data = part.data?.convert_dtype(like.dtype);
+                Some(match self.rows(part.id) {
+                    None => data,
+                    Some(rows) => rows.pad(data),
+                })
+            });
+            let data: Vec<_> = data.collect();
+            let found = match is_sharded {
+                true => self.world.reduce_scatter_parts(what, data, &like)?,
+                false => self.world.all_reduce_parts(what, data, &like)?,
+            };
+            sums.extend(std::iter::zip(ids, found).filter_map(|(id, data)| Some((id, data?))));
+        }
+        Ok(sums)
+    }
+
+    /// What a part is on the wire, and what its sum is: never narrower than what was given.
+    fn shape_of(&self, part: &Part) -> PartShape {
+        let wire = self.wire.map_or(part.dtype, DType::from);
+        let sum = if wire.size() > part.dtype.size() { wire } else { part.dtype };
+        let mut shape = part.shape.clone();
+        if let Some(rows) = self.rows(part.id) {
+            shape[0] = rows.padded();
+        }
+        PartShape { shape, dtype: wire, sum }
+    }
+}
+
+/// The gradients of this rank, on their way to the others.
+struct Parts<'a> {
+    params: &'a mut GradientsParams,
+    parts: Vec<Part>,
+    /// Of the run that is being read.
+    at: HashMap<ParamId, usize>,
+}
+
+impl Parts<'_> {
+    /// Takes the gradients of a run out of the others.
+    fn read<M: Module>(&mut self, model: &M, run: Range<usize>) -> Vec<Part> {
+        self.at = run.clone().map(|at| (self.parts[at].id, at)).collect();
+        model.visit(self);
+        self.parts[run].iter_mut().map(Part::take).collect()
+    }
+}
+
+impl ModuleVisitor for Parts<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if let Some(&at) = self.at.get(&param.id)
+            && let Some(grad) = self.params.remove::<D>(param.id)
+        {
+            let part = &mut self.parts[at];
+            let data = on_host(grad).convert_dtype(part.dtype);
+            part.data = Some(match part.data.take() {
+                None => data,
+                Some(delivered) => sum(delivered, data),
+            });
+        }
+    }
+}

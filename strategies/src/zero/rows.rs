@@ -1,0 +1,83 @@
+//! The rows of a parameter that each rank holds.
+
+use burn::tensor::TensorData;
+
+/// A first axis of so many rows, in equal shards: the last ones end in rows of zeros where the ranks do
+/// not divide it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rows {
+    rows: usize,
+    per_rank: usize,
+    ranks: usize,
+}
+
+impl Rows {
+    pub fn of(rows: usize, ranks: usize) -> Self {
+        Self { rows, per_rank: rows.div_ceil(ranks), ranks }
+    }
+
+    /// Of the whole parameter.
+    pub fn rows(self) -> usize {
+        self.rows
+    }
+
+    /// Of a shard.
+    pub fn per_rank(self) -> usize {
+        self.per_rank
+    }
+
+    /// Of all shards together.
+    pub fn padded(self) -> usize {
+        self.per_rank * self.ranks
+    }
+
+    pub fn is_padded(self) -> bool {
+        self.padded() != self.rows
+    }
+
+    /// The whole parameter, padded.
+    pub fn pad(self, whole: TensorData) -> TensorData {
+        if !self.is_padded() {
+            return whole;
+        }
+        let (dtype, mut shape) = (whole.dtype(), whole.shape().clone());
+        let mut bytes = whole.as_bytes().to_vec();
+        bytes.resize(bytes.len() / self.rows.max(1) * self.padded(), 0);
+        shape[0] = self.padded();
+        TensorData::from_bytes_vec(bytes, shape, dtype)
+    }
+
+    /// A rank's shard of the whole parameter.
+    pub fn shard(self, whole: TensorData, rank: usize) -> TensorData {
+        let (dtype, mut shape) = (whole.dtype(), whole.shape().clone());
+        let bytes = whole.as_bytes();
+        let shard = bytes.len() / self.rows.max(1) * self.per_rank;
+        let place = |rank: usize| (rank * shard).min(bytes.len());
+        let mut own = bytes[place(rank)..place(rank + 1)].to_vec();
+        own.resize(shard, 0);
+        shape[0] = self.per_rank;
+        TensorData::from_bytes_vec(own, shape, dtype)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_are_equal_and_together_the_whole() {
+        for (rows, ranks) in [(5, 1), (5, 2), (5, 3), (8, 4), (5, 5), (9, 4)] {
+            let whole: Vec<f32> = (0..2 * rows).map(|x| x as f32 + 1.0).collect();
+            let data = TensorData::new(whole.clone(), [rows, 2]);
+            let division = Rows::of(rows, ranks);
+            let shards = (0..ranks).map(|rank| division.shard(data.clone(), rank));
+            let shards: Vec<_> = shards
+                .inspect(|shard| assert_eq!(shard.shape()[0], rows.div_ceil(ranks)))
+                .flat_map(|shard| shard.try_to_vec::<f32>().unwrap())
+                .collect();
+            assert_eq!(shards[..whole.len()], whole);
+            assert!(shards[whole.len()..].iter().all(|&x| x == 0.0));
+            assert_eq!(division.pad(data).try_to_vec::<f32>().unwrap(), shards);
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! ZeRO at work: shards of the master, gathered or not, and sums of gradients over the ranks.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use burn::backend::DispatchTensor;
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::optim::GradientsParams;
+use burn::tensor::{DType, Device, Tensor, TensorData};
+
+use super::NAME;
+use super::reduced::Part;
+use super::sharding::{Sharding, on_host};
+use crate::{Grads, Outcome, ParamMap, Stage, StrategyError, map_params, relift};
+
+/// [`Zero`](crate::Zero), started.
+#[derive(Debug)]
+pub struct Sharded {
+    stage: u8,
+    sharding: Arc<Sharding>,
+    /// The parameters that have a gradient, each once, in the order of the model.
+    trained: Vec<(ParamId, Vec<usize>)>,
+    /// What parameters are where this strategy stands: gradients come as the same.
+    places: HashMap<ParamId, (DType, Device)>,
+    /// What was gathered last, with its padding: until the master has become a view of it.
+    padded: HashMap<ParamId, DispatchTensor>,
+    /// Whether the master is to stay apart from the replica.
+    master_is_away: Arc<AtomicBool>,
+}
+
+impl Sharded {
+    pub(super) fn new(stage: u8, sharding: Arc<Sharding>, master_is_away: Arc<AtomicBool>) -> Self {
+        let (trained, places, padded) = (Vec::new(), HashMap::new(), HashMap::new());
+        Self { stage, sharding, trained, places, padded, master_is_away }
+    }
+
+    /// Whether the forward pass reads whole parameters.
+    fn gathers_all(&self) -> bool {
+        matches!(self.stage, 1 | 2)
+    }
+
+    /// What this rank is to add to the sums, still without data.
+    fn parts(&self) -> Vec<Part> {
+        let parts = self.trained.iter().filter_map(|(id, shape)| {
+            let (dtype, _) = self.places.get(id)?;
+            Some(Part { id: *id, shape: shape.clone(), dtype: *dtype, data: None })
+        });
+        parts.collect()
+    }
+}
+
+impl<M: Module> Stage<M> for Sharded {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn own(&mut self, model: M) -> Result<M, StrategyError> {
+        let model = self.sharding.divide(model)?;
+        self.trained = trained(&model, &self.sharding);
+        Ok(model)
+    }
+
+    fn publish(&mut self, master: M) -> Result<M, StrategyError> {
+        // An average of the master, which is published to be evaluated, is no place of gradients.
+        if self.places.is_empty() {
+            self.places = places(&master);
+        }
+        if !self.gathers_all() {
+            return Ok(master);
+        }
+        let gathered = self.sharding.gather(master, "the parameters", |_| true)?;
+        self.padded = gathered.padded;
+        Ok(gathered.model)
+    }
+
+    /// Where the replica reads what was gathered, a shard is a part of it.
+    fn keep(&mut self, master: M, replica: &M) -> M {
+        let padded = std::mem::take(&mut self.padded);
+        if padded.is_empty() || self.master_is_away.load(Relaxed) {
+            return master;
+        }
+        map_params(master, &mut View { sharding: &self.sharding, padded, replica: places(replica) })
+    }
+
+    /// A view would keep the whole replica alive through the update.
+    fn reclaim(&mut self, master: M) -> M {
+        match self.gathers_all() && !self.master_is_away.load(Relaxed) {
+            true => map_params(master, &mut Apart(&self.sharding)),
+            false => master,
+        }
+    }
+
+    fn evaluator(&mut self, _: &M, replica: M) -> Result<M, StrategyError> {
+        if !self.gathers_all() {
+            return Ok(replica);
+        }
+        // Whole already, unless a strategy behind this one made it of the master.
+        let shards = Shapes::of(&replica);
+        let is_shard = |id| {
+            let rows = self.sharding.rows(id);
+            rows.is_some_and(|rows| {
+                rows.rows() != rows.per_rank() && shards.get(&id) == Some(&rows.per_rank())
+            })
+        };
+        Ok(self.sharding.gather(replica, "the parameters to evaluate", is_shard)?.model)
+    }
+
+    fn whole(&mut self, master: M, root: Option<usize>) -> Result<Option<M>, StrategyError> {
+        self.sharding.whole(master, root)
+    }
+
+    fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
+        let mut sums = grads.take_delivered();
+        // In stages 2 and 3 the backward pass has summed them.
+        if self.stage < 2 {
+            // Those of blocks on the host were delivered as this rank found them.
+            let mut parts = self.parts();
+            for part in &mut parts {
+                part.data = sums.remove(&part.id).map(|data| data.convert_dtype(part.dtype));
+            }
+            sums = self.sharding.reduce_all(master, grads.params_mut(), parts)?.into_iter().collect();
+        }
+        let mut put = Put { sums, places: &self.places, params: grads.params_mut() };
+        master.visit(&mut put);
+        if self.stage > 0 {
+            grads.set_sharding(self.sharding.clone());
+        }
+        Ok(Outcome::Apply(grads))
+    }
+}
+
+/// The parameters that have a gradient, each once, with the shape of the whole.
+fn trained<M: Module>(divided: &M, sharding: &Sharding) -> Vec<(ParamId, Vec<usize>)> {
+    struct Trained<'a>(&'a Sharding, Vec<(ParamId, Vec<usize>)>);
+    impl ModuleVisitor for Trained<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let value = param.base();
+            if value.is_require_grad() && !self.1.iter().any(|(id, _)| *id == param.id) {
+                let mut shape = value.dims().to_vec();
+                if let Some(rows) = self.0.rows(param.id) {
+                    shape[0] = rows.rows();
+                }
+                self.1.push((param.id, shape));
+            }
+        }
+    }
+    let mut trained = Trained(sharding, Vec::new());
+    divided.visit(&mut trained);
+    trained.1
+}
+
+/// What a model's parameters are, and where.
+fn places<M: Module>(model: &M) -> HashMap<ParamId, (DType, Device)> {
+    struct Places(HashMap<ParamId, (DType, Device)>);
+    impl ModuleVisitor for Places {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let value = param.base();
+            self.0.insert(param.id, (value.dtype(), value.device().inner()));
+        }
+    }
+    let mut places = Places(HashMap::new());
+    model.visit(&mut places);
+    places.0
+}
+
+/// The rows of each parameter of a model.
+struct Shapes;
+
+impl Shapes {
+    fn of<M: Module>(model: &M) -> HashMap<ParamId, usize> {
+        struct Rows(HashMap<ParamId, usize>);
+        impl ModuleVisitor for Rows {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                if let Some(&rows) = param.lazy_shape().first() {
+                    self.0.insert(param.id, rows);
+                }
+            }
+        }
+        let mut rows = Rows(HashMap::new());
+        model.visit(&mut rows);
+        rows.0
+    }
+}
+
+/// Makes of each shard a view of the whole that was gathered from it.
+struct View<'a> {
+    sharding: &'a Sharding,
+    padded: HashMap<ParamId, DispatchTensor>,
+    /// What a strategy before this one has cast is no longer what was gathered.
+    replica: HashMap<ParamId, (DType, Device)>,
+}
+
+impl ParamMap for View<'_> {
+    fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D> {
+        let (Some(rows), Some(padded)) = (self.sharding.rows(id), self.padded.remove(&id)) else {
+            return value;
+        };
+        let padded = Tensor::<D>::from_dispatch(padded);
+        let master = (value.dtype(), value.device().inner());
+        if (padded.dtype(), padded.device()) != master || self.replica.get(&id) != Some(&master) {
+            return value;
+        }
+        let start = self.sharding.world().rank() * rows.per_rank();
+        relift(padded.narrow(0, start, rows.per_rank()), &value)
+    }
+}
+
+/// Makes of each view a tensor of its own.
+struct Apart<'a>(&'a Sharding);
+
+impl ParamMap for Apart<'_> {
+    fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D> {
+        if !self.0.shards(id) {
+            return value;
+        }
+        let (device, dtype) = (value.device().inner(), value.dtype());
+        relift(Tensor::from_data(on_host(value.clone()), (&device, dtype)), &value)
+    }
+}
+
+/// Puts sums where the gradients were.
+struct Put<'a> {
+    sums: HashMap<ParamId, TensorData>,
+    places: &'a HashMap<ParamId, (DType, Device)>,
+    params: &'a mut GradientsParams,
+}
+
+impl ModuleVisitor for Put<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if let Some(sum) = self.sums.remove(&param.id)
+            && let Some((_, device)) = self.places.get(&param.id)
+        {
+            let dtype = sum.dtype();
+            self.params.register(param.id, Tensor::<D>::from_data(sum, (device, dtype)));
+        }
+    }
+}

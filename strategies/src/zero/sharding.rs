@@ -1,0 +1,269 @@
+//! How the parameters of a model are divided among the ranks, and what they say to one another.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+
+use burn::backend::DispatchTensor;
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::tensor::{FloatDType, Tensor, TensorData};
+
+use super::rows::Rows;
+use crate::world::Communicator;
+use crate::{ParamMap, StrategyError, map_params, relift};
+
+/// Bytes that are under way at once: large enough that a network is used well, and small beside a model.
+const BUCKET_BYTES: usize = 16 << 20;
+
+/// Which parameters are sharded, and among whom.
+pub(crate) struct Sharding {
+    pub(super) world: Communicator,
+    /// Of each sharded parameter.
+    rows: HashMap<ParamId, Rows>,
+    /// Gradients are summed in this dtype, or in their own.
+    pub(super) wire: Option<FloatDType>,
+}
+
+impl fmt::Debug for Sharding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Sharding({} parameters among {} ranks)", self.rows.len(), self.world.size())
+    }
+}
+
+impl Sharding {
+    /// Shards each parameter of at least `smallest` elements, and as many rows as there are ranks; with
+    /// `trained` only those that have a gradient: where the replica is whole, the others have nothing to
+    /// share.
+    pub fn of<M: Module>(
+        model: &M,
+        world: Communicator,
+        smallest: usize,
+        trained: bool,
+        wire: Option<FloatDType>,
+    ) -> Self {
+        struct Shapes {
+            rows: HashMap<ParamId, Rows>,
+            smallest: usize,
+            ranks: usize,
+            trained: bool,
+        }
+        impl ModuleVisitor for Shapes {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                let shape = param.lazy_shape();
+                let large = D > 0 && shape.num_elements() >= self.smallest && shape[0] >= self.ranks;
+                // What waits for its first value is asked for it only where the whole is held anyway.
+                if large && (!self.trained || param.base().is_require_grad()) {
+                    self.rows.insert(param.id, Rows::of(shape[0], self.ranks));
+                }
+            }
+        }
+        let (smallest, ranks) = (smallest.max(1), world.size());
+        let mut shapes = Shapes { rows: HashMap::new(), smallest, ranks, trained };
+        model.visit(&mut shapes);
+        Self { world, rows: shapes.rows, wire }
+    }
+
+    /// Nothing is sharded: every rank holds everything.
+    pub fn none(world: Communicator, wire: Option<FloatDType>) -> Self {
+        Self { world, rows: HashMap::new(), wire }
+    }
+
+    pub fn world(&self) -> &Communicator {
+        &self.world
+    }
+
+    /// Whether ranks share this parameter.
+    pub fn shards(&self, id: ParamId) -> bool {
+        self.rows.contains_key(&id)
+    }
+
+    pub fn rows(&self, id: ParamId) -> Option<Rows> {
+        self.rows.get(&id).copied()
+    }
+
+    /// A number of each rank, summed in the order of ranks, so that all have the same.
+    pub fn sum_of(&self, number: Tensor<1>) -> Result<Tensor<1>, StrategyError> {
+        let device = number.device();
+        let mine = number.try_into_scalar::<f64>().map_err(|error| StrategyError::Read(error.to_string()))?;
+        let sum: f64 = self.world.numbers("the norm of the gradients", &[mine])?.iter().flatten().sum();
+        Ok(Tensor::from_data([sum as f32], &device))
+    }
+
+    /// The model as this rank is to hold it, from rank 0's numbers: parameter by parameter, so that the
+    /// whole model is never held twice.
+    pub fn divide<M: Module>(&self, model: M) -> Result<M, StrategyError> {
+        struct Divide<'a>(&'a Sharding, Result<(), StrategyError>);
+        impl ParamMap for Divide<'_> {
+            fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D> {
+                if self.1.is_err() {
+                    return value;
+                }
+                let whole = match self.0.world.broadcast(value.clone().inner(), 0) {
+                    Ok(whole) => whole,
+                    Err(error) => {
+                        self.1 = Err(error.into());
+                        return value;
+                    }
+                };
+                let own = match self.0.rows(id) {
+                    None => whole,
+                    Some(rows) => {
+                        let device = whole.device();
+                        let data = rows.shard(whole.into_data(), self.0.world.rank());
+                        let dtype = data.dtype();
+                        Tensor::from_data(data, (&device, dtype))
+                    }
+                };
+                relift(own, &value)
+            }
+        }
+        let mut divide = Divide(self, Ok(()));
+        let model = map_params(model, &mut divide);
+        divide.1.map(|()| model)
+    }
+
+    /// The model with each sharded parameter for which `wanted` holds gathered, and what was gathered
+    /// with its padding.
+    pub fn gather<M: Module>(
+        &self,
+        model: M,
+        what: &str,
+        wanted: impl Fn(ParamId) -> bool,
+    ) -> Result<Gathered<M>, StrategyError> {
+        let shards = Shards::of(&model, |id| self.shards(id) && wanted(id));
+        let mut whole = HashMap::new();
+        let mut under_way = None;
+        for bucket in shards.buckets() {
+            let (ids, data): (Vec<_>, Vec<_>) = shards.read(&model, bucket).into_iter().unzip();
+            let next = (ids, self.world.start_all_gather(what, data)?);
+            if let Some((ids, gathering)) = under_way.replace(next) {
+                whole.extend(std::iter::zip(ids, wait(gathering)?));
+            }
+        }
+        if let Some((ids, gathering)) = under_way {
+            whole.extend(std::iter::zip(ids, wait(gathering)?));
+        }
+        let mut put = Put { rows: &self.rows, whole, padded: HashMap::new() };
+        let model = map_params(model, &mut put);
+        Ok(Gathered { model, padded: put.padded })
+    }
+
+    /// The model with each sharded parameter whole again: on `root` alone, or everywhere.
+    pub fn whole<M: Module>(&self, model: M, root: Option<usize>) -> Result<Option<M>, StrategyError> {
+        let Some(root) = root else {
+            return Ok(Some(self.gather(model, "the whole model", |_| true)?.model));
+        };
+        let shards = Shards::of(&model, |id| self.shards(id));
+        let mut whole = HashMap::new();
+        for bucket in shards.buckets() {
+            let (ids, data): (Vec<_>, Vec<_>) = shards.read(&model, bucket).into_iter().unzip();
+            if let Some(parts) = self.world.gather("the whole model", data, root)? {
+                whole.extend(std::iter::zip(ids, parts));
+            }
+        }
+        if self.world.rank() != root {
+            return Ok(None);
+        }
+        Ok(Some(map_params(model, &mut Put { rows: &self.rows, whole, padded: HashMap::new() })))
+    }
+}
+
+fn wait(gathering: crate::world::Gathering) -> Result<Vec<TensorData>, StrategyError> {
+    Ok(gathering.wait()?)
+}
+
+/// A model with parameters gathered.
+pub(crate) struct Gathered<M> {
+    pub model: M,
+    /// The same tensors, with their padding.
+    pub padded: HashMap<ParamId, DispatchTensor>,
+}
+
+/// The parameters of a model that are wanted, each once, with their bytes.
+struct Shards(Vec<(ParamId, usize)>);
+
+impl Shards {
+    fn of<M: Module>(model: &M, wanted: impl Fn(ParamId) -> bool) -> Self {
+        struct Find<F>(F, HashSet<ParamId>, Vec<(ParamId, usize)>);
+        impl<F: Fn(ParamId) -> bool> ModuleVisitor for Find<F> {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                if (self.0)(param.id) && self.1.insert(param.id) {
+                    let value = param.base();
+                    self.2.push((param.id, value.shape().num_elements() * value.dtype().size()));
+                }
+            }
+        }
+        let mut find = Find(wanted, HashSet::new(), Vec::new());
+        model.visit(&mut find);
+        Self(find.2)
+    }
+
+    /// Runs of them of about so many bytes.
+    fn buckets(&self) -> Vec<&[(ParamId, usize)]> {
+        buckets(&self.0, |(_, bytes)| *bytes)
+    }
+
+    fn read<M: Module>(&self, model: &M, bucket: &[(ParamId, usize)]) -> Vec<(ParamId, TensorData)> {
+        struct Read(HashMap<ParamId, Option<TensorData>>);
+        impl ModuleVisitor for Read {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                if let Some(data @ None) = self.0.get_mut(&param.id) {
+                    *data = Some(on_host(param.base()));
+                }
+            }
+        }
+        let mut read = Read(bucket.iter().map(|(id, _)| (*id, None)).collect());
+        model.visit(&mut read);
+        bucket.iter().filter_map(|(id, _)| Some((*id, read.0.remove(id)??))).collect()
+    }
+}
+
+/// Runs of neighbours of about [`BUCKET_BYTES`] each.
+pub(super) fn buckets<T>(all: &[T], bytes: impl Fn(&T) -> usize) -> Vec<&[T]> {
+    let mut sum = 0;
+    let mut runs = Vec::new();
+    let mut start = 0;
+    for (end, item) in all.iter().enumerate() {
+        if sum > 0 && sum + bytes(item) > BUCKET_BYTES {
+            runs.push(&all[start..end]);
+            (start, sum) = (end, 0);
+        }
+        sum += bytes(item);
+    }
+    if start < all.len() {
+        runs.push(&all[start..]);
+    }
+    runs
+}
+
+/// The numbers of a tensor in memory of their own.
+///
+/// Where a GPU shares the processor's memory, what CubeCL 0.11 reads from it may still be the device's: the
+/// next kernel that works in place would change it.
+pub(crate) fn on_host<const D: usize>(tensor: Tensor<D>) -> TensorData {
+    let tensor = tensor.inner();
+    let (shape, dtype) = (tensor.shape(), tensor.dtype());
+    let is_host = crate::host::is_host(&tensor.device());
+    let data = tensor.into_data();
+    match is_host {
+        true => data,
+        false => TensorData::from_bytes_vec(data.as_bytes().to_vec(), shape, dtype),
+    }
+}
+
+/// Puts what was gathered in the place of the shards.
+struct Put<'a> {
+    rows: &'a HashMap<ParamId, Rows>,
+    whole: HashMap<ParamId, TensorData>,
+    padded: HashMap<ParamId, DispatchTensor>,
+}
+
+impl ParamMap for Put<'_> {
+    fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D> {
+        let (Some(rows), Some(data)) = (self.rows.get(&id), self.whole.remove(&id)) else { return value };
+        let dtype = data.dtype();
+        let padded = Tensor::<D>::from_data(data, (&value.device().inner(), dtype));
+        self.padded.insert(id, padded.clone().into_dispatch());
+        let whole = if rows.is_padded() { padded.narrow(0, 0, rows.rows()) } else { padded };
+        relift(whole, &value)
+    }
+}

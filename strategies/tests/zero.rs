@@ -1,0 +1,378 @@
+//! Ranks as threads against one model that sees all of their rows.
+
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
+use burn::tensor::{Device, FloatDType, Tensor, TensorData};
+use firebrick_strategies::{
+    Accumulate, Amp, Clip, Communicator, Grads, Kind, LossScale, Offload, Outcome, ParamMap, Pass, Recompute,
+    Setup, Stack, Stage, Strategy, StrategyError, World, Zero, map_params, relift, tie,
+};
+
+const WIDTH: usize = 10;
+/// Rows of a global batch: odd for most numbers of ranks.
+const ROWS: usize = 12;
+const MICRO_BATCHES: usize = 2;
+const UPDATES: usize = 3;
+
+#[derive(Module, Debug)]
+struct Block {
+    wide: Linear,
+    narrow: Linear,
+    /// The same parameter as the model's.
+    tied: Linear,
+    frozen: Linear,
+}
+
+/// Two blocks between an entry and an exit, whose weight stands in the blocks too.
+#[derive(Module, Debug)]
+struct Model {
+    entry: Linear,
+    blocks: Vec<Block>,
+    exit: Linear,
+}
+
+impl Model {
+    fn new(device: &Device) -> Self {
+        let linear = |from, to| LinearConfig::new(from, to).init(device);
+        let exit: Linear = linear(WIDTH, WIDTH);
+        let block = || Block {
+            wide: linear(WIDTH, 3 * WIDTH),
+            narrow: linear(3 * WIDTH, WIDTH),
+            tied: exit.clone(),
+            frozen: linear(WIDTH, WIDTH).no_grad(),
+        };
+        let model = Self { entry: linear(WIDTH, WIDTH), blocks: vec![block(), block(), block()], exit };
+        map_params(model, &mut Waves(0.0))
+    }
+
+    /// `[rows, WIDTH]` to the sum of squares of the outputs, in f32.
+    fn loss(&self, x: Tensor<2>, pass: &Pass) -> Tensor<1> {
+        let run = |block: &Block, x: Tensor<2>, _: &Pass| {
+            let hidden = block.wide.forward(x.clone()).tanh();
+            let x = x.clone() + block.narrow.forward(hidden) + block.frozen.forward(x);
+            block.tied.forward(x).sin()
+        };
+        let x = self.entry.forward(x.cast(FloatDType::from(self.entry.weight.val().dtype())));
+        let x = self.blocks.iter().fold(x, |x, block| pass.segment(block, x, run));
+        self.exit.forward(x).cast(FloatDType::F32).square().sum()
+    }
+}
+
+/// Values that look drawn, from no generator.
+struct Waves(f64);
+
+impl ParamMap for Waves {
+    fn map<const D: usize>(&mut self, _: ParamId, value: Tensor<D>) -> Tensor<D> {
+        self.0 += 0.7;
+        let shape = value.shape();
+        let values = waves(shape.num_elements(), self.0);
+        let drawn = Tensor::<1>::from_data(values.as_slice(), &value.device().inner());
+        relift(drawn.reshape(shape), &value)
+    }
+}
+
+fn waves(count: usize, phase: f64) -> Vec<f32> {
+    (0..count).map(|i| ((i as f64 * 1.7 + phase).sin() * 0.4) as f32).collect()
+}
+
+/// The device that `BURN_DEVICE` names; the CPU where it is not set.
+fn device() -> Device {
+    match std::env::var("BURN_DEVICE").as_deref() {
+        Err(_) | Ok("cpu") => Device::flex().autodiff(),
+        #[cfg(feature = "cube")]
+        Ok(_) => Device::default().autodiff(),
+        #[cfg(not(feature = "cube"))]
+        Ok(other) => panic!("this build has no {other}"),
+    }
+}
+
+/// The rows of a micro-batch that a rank is dealt; the last ranks may get fewer, or none.
+fn rows(update: usize, micro: usize, rank: usize, ranks: usize) -> Option<Tensor<2>> {
+    let each = (ROWS / MICRO_BATCHES).div_ceil(ranks);
+    let (from, to) = (rank * each, ((rank + 1) * each).min(ROWS / MICRO_BATCHES));
+    if from >= to {
+        return None;
+    }
+    let all = waves(ROWS * WIDTH, 1.0 + update as f64);
+    let start = micro * ROWS / MICRO_BATCHES;
+    let own = all[(start + from) * WIDTH..(start + to) * WIDTH].to_vec();
+    Some(Tensor::from_data(TensorData::new(own, [to - from, WIDTH]), &device()))
+}
+
+fn optimizer() -> ModuleOptimizer {
+    AdamWConfig::new().with_epsilon(1e-3).with_weight_decay(0.1).init()
+}
+
+fn values(model: &Model) -> Vec<f32> {
+    struct Values(Vec<f32>);
+    impl ModuleVisitor for Values {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.extend(param.base().into_data().iter::<f32>());
+        }
+    }
+    let mut values = Values(Vec::new());
+    model.visit(&mut values);
+    values.0
+}
+
+/// The loop that a Burn user writes, on all rows; the norm of the first update's gradients, too.
+fn plain() -> (Vec<f32>, f32) {
+    let (mut model, mut optimizer) = (Model::new(&device()), optimizer());
+    let mut norms = Vec::new();
+    for update in 0..UPDATES {
+        let pass = Pass::train(&device());
+        let losses = (0..MICRO_BATCHES).map(|micro| model.loss(rows(update, micro, 0, 1).unwrap(), &pass));
+        let loss = losses.reduce(|a, b| a + b).unwrap() / ROWS as f64;
+        let grads = GradientsParams::from_grads(loss.backward(), &model);
+        let mut facts = Grads::new(grads, true);
+        norms.push(facts.norm(&model).unwrap().into_scalar::<f32>());
+        model = tie(optimizer.step(1e-2, model, facts.into_params()));
+    }
+    (values(&model), norms[0])
+}
+
+/// One rank of a run: the whole model at the end, and the first norm.
+fn rank<R: Strategy<Model>>(world: Communicator, recipe: R) -> Result<(Vec<f32>, f32), StrategyError> {
+    rank_counted(world, recipe, |_| ()).map(|(found, ())| found)
+}
+
+/// The same, and what `look` sees of the rank when its last update is made.
+fn rank_counted<R: Strategy<Model>, T>(
+    world: Communicator,
+    recipe: R,
+    look: impl Fn(&Communicator) -> T,
+) -> Result<((Vec<f32>, f32), T), StrategyError> {
+    let device = device();
+    // Only rank 0's numbers count.
+    let model = match world.rank() {
+        0 => Model::new(&device),
+        _ => map_params(Model::new(&device), &mut Waves(5.0)),
+    };
+    let mut setup = Setup::new(&model, &device).among(world.clone());
+    let mut stage = recipe.start(&mut setup)?;
+    let pass = setup.into_pass();
+    let mut master = stage.own(model)?;
+    let mut optimizer = optimizer();
+    let mut norms = Vec::new();
+    for update in 0..UPDATES {
+        let replica = stage.publish(master.clone())?;
+        master = stage.keep(master, &replica);
+        let mut outcome = Outcome::Hold;
+        for micro in 0..MICRO_BATCHES {
+            let own = rows(update, micro, world.rank(), world.size());
+            // A rank without rows computes on others', in silence.
+            let pass = pass.drawing(pass.draws()).silent(own.is_none());
+            let x = own.unwrap_or_else(|| rows(update, micro, 0, world.size()).unwrap());
+            let (entered, pass) = pass.enter(&replica)?;
+            let loss = entered.loss(x, &pass) / ROWS as f64;
+            let scale = stage.loss_scale().unwrap_or(1.0);
+            let grads = (loss * scale).backward();
+            let grads = pass.gradients(grads, &entered, micro + 1 == MICRO_BATCHES)?;
+            outcome = stage.collect(&master, grads)?;
+        }
+        let Outcome::Apply(mut grads) = outcome else { panic!("the window closes") };
+        norms.push(grads.norm(&master)?.into_scalar::<f32>());
+        drop(replica);
+        master = stage.reclaim(master);
+        let grads = grads.for_update(&master);
+        master = tie(optimizer.step(1e-2, master, grads));
+    }
+    let looked = look(&world);
+    let whole = stage.whole(master, None)?.expect("every rank asks for it");
+    Ok(((values(&whole), norms[0]), looked))
+}
+
+/// What each rank ends with.
+fn ranks<R>(count: usize, recipe: R) -> Vec<Result<(Vec<f32>, f32), StrategyError>>
+where
+    R: Strategy<Model> + 'static,
+{
+    let spawn = |world| {
+        let recipe = recipe.clone();
+        std::thread::spawn(move || rank(world, recipe))
+    };
+    let threads: Vec<_> = World::threads(count).join().unwrap().into_iter().map(spawn).collect();
+    threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+}
+
+fn distance(a: &[f32], b: &[f32]) -> f32 {
+    a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f32>().sqrt()
+}
+
+fn zero(stage: u8) -> Zero {
+    Zero::stage(stage).replicate_below(40)
+}
+
+fn follows<R: Strategy<Model> + 'static>(count: usize, recipe: R, tolerance: f32) {
+    follows_run(plain(), count, recipe, tolerance);
+}
+
+fn follows_run<R>((expected, norm): (Vec<f32>, f32), count: usize, recipe: R, tolerance: f32)
+where
+    R: Strategy<Model> + 'static,
+{
+    for (rank, found) in ranks(count, recipe.clone()).into_iter().enumerate() {
+        let name = format!("rank {rank} of {count}, {recipe:?}");
+        let (found, found_norm) = found.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let apart = distance(&found, &expected) / distance(&expected, &values(&Model::new(&device())));
+        assert!(apart < tolerance, "{name}: apart by {apart:e} of what training moves");
+        assert!((found_norm / norm - 1.0).abs() < tolerance, "{name}: norm {found_norm}, not {norm}");
+    }
+}
+
+fn is_cpu() -> bool {
+    std::env::var("BURN_DEVICE").map_or(true, |name| name == "cpu")
+}
+
+/// Numbers of ranks: fewer where a processor plays the GPU.
+fn counts(on_cpu: &'static [usize]) -> impl Iterator<Item = usize> {
+    let all = if is_cpu() { on_cpu } else { &on_cpu[on_cpu.len() - 1..] };
+    all.iter().copied()
+}
+
+/// The half precision that the device has.
+fn half() -> Amp {
+    match device().supports_dtype(FloatDType::BF16) {
+        true => Amp::bf16(),
+        false => Amp::f16().scaled_by(LossScale::constant(64.0)),
+    }
+}
+
+#[test]
+fn every_stage_on_every_number_of_ranks_follows_one_model() {
+    for stage in 0..=3 {
+        for count in counts(&[1, 2, 3, 4]) {
+            follows(count, Stack::new(zero(stage), Accumulate(MICRO_BATCHES)), 1e-4);
+        }
+    }
+}
+
+#[test]
+fn so_do_orders_and_neighbours() {
+    let accumulate = || Accumulate(MICRO_BATCHES);
+    for count in counts(&[2, 3]) {
+        follows(count, Stack::new(accumulate(), zero(0)), 1e-4);
+        follows(count, Stack::new(accumulate(), zero(1)), 1e-4);
+        follows(count, Stack::new(Stack::new(accumulate(), zero(1)), Clip::norm(1e9)), 1e-4);
+        for stage in 1..=3 {
+            let clipped = Stack::new(Stack::new(zero(stage), accumulate()), Clip::norm(1e9));
+            follows(count, clipped, 1e-4);
+            let recomputed = Stack::new(Stack::new(Recompute::every_block(), zero(stage)), accumulate());
+            follows(count, recomputed, 1e-4);
+            let mixed = |zero| Stack::new(Stack::new(zero, half()), accumulate());
+            let alone = rank(Communicator::solo(), mixed(None)).unwrap();
+            follows_run(alone, count, mixed(Some(zero(stage))), 5e-2);
+        }
+    }
+}
+
+/// Elements of the parameters, padded for so many ranks: those in blocks, and the others; of each, all that are
+/// sharded, those of them that are trained, and the trained ones that are not sharded.
+fn elements(stage: u8, ranks: usize) -> [[usize; 3]; 2] {
+    struct Count {
+        stage: u8,
+        ranks: usize,
+        names: Vec<String>,
+        seen: Vec<ParamId>,
+        found: [[usize; 3]; 2],
+    }
+    impl ModuleVisitor for Count {
+        fn enter_module(&mut self, name: &str, _: &str) {
+            self.names.push(name.into());
+        }
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.names.pop();
+        }
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if self.seen.contains(&param.id) {
+                return;
+            }
+            self.seen.push(param.id);
+            let (shape, trained) = (param.shape(), param.is_require_grad());
+            let in_block = self.names[0] == "blocks" && self.names[2] != "tied";
+            let [all, sharded, small] = &mut self.found[usize::from(!in_block)];
+            let elements = shape.num_elements();
+            if self.stage == 0 || elements < 40 || shape[0] < self.ranks || self.stage < 3 && !trained {
+                *small += if trained { elements } else { 0 };
+                return;
+            }
+            let padded = elements / shape[0] * shape[0].div_ceil(self.ranks) * self.ranks;
+            *all += padded;
+            *sharded += if trained { padded } else { 0 };
+        }
+    }
+    let mut count = Count { stage, ranks, names: vec![], seen: vec![], found: [[0; 3]; 2] };
+    Model::new(&device()).visit(&mut count);
+    count.found
+}
+
+/// What all ranks together send, as the papers count it.
+#[test]
+fn what_is_sent_is_what_the_equations_say() {
+    let k = MICRO_BATCHES;
+    // Each rank has rows: one without sends no gradients.
+    for n in counts(&[1, 2, 3, 6]) {
+        for stage in 0..=3 {
+            let zero = |is_here: bool| is_here.then(|| zero(stage));
+            // Stages 0 and 1 once per window, stages 2 and 3 in each backward pass.
+            let recipe = Stack::new(Stack::new(zero(stage >= 2), Accumulate(k)), zero(stage < 2));
+            let spawn = |world| {
+                let recipe = recipe.clone();
+                std::thread::spawn(move || rank_counted(world, recipe, Communicator::traffic).unwrap().1)
+            };
+            let ranks: Vec<_> = World::threads(n).join().unwrap().into_iter().map(spawn).collect();
+            let traffic: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+            let sent = |kind| traffic.iter().map(|rank| rank.of(kind).elements as usize).sum::<usize>();
+            let [[units, units_trained, units_small], [root, root_trained, root_small]] = elements(stage, n);
+            let (trained, small) = (units_trained + root_trained, units_small + root_small);
+            let expected = match stage {
+                0 => [0, 0, 2 * small],
+                1 => [trained, units + root, 2 * small],
+                2 => [k * trained, units + root, 2 * k * small],
+                _ => [k * trained, k * (2 * units + root), 2 * k * small],
+            };
+            let found = [Kind::ReduceScatter, Kind::AllGather, Kind::AllReduce].map(sent);
+            let all = expected.map(|elements| UPDATES * (n - 1) * elements);
+            assert_eq!(found, all, "stage {stage}, {n} ranks");
+        }
+    }
+}
+
+#[test]
+fn so_does_what_is_offloaded() {
+    let accumulate = || Accumulate(MICRO_BATCHES);
+    for offload in [Offload::optimizer(), Offload::parameters()] {
+        follows(1, Stack::new(offload, accumulate()), 1e-4);
+        follows(1, Stack::new(Stack::new(Recompute::every(2), offload), accumulate()), 1e-4);
+        for stage in 0..=3 {
+            for count in counts(&[1, 3]) {
+                follows(count, Stack::new(Stack::new(zero(stage), offload), accumulate()), 1e-4);
+            }
+            let mixed =
+                |zero, offload| Stack::new(Stack::new(Stack::new(zero, offload), half()), accumulate());
+            let alone = rank(Communicator::solo(), mixed(None, None)).unwrap();
+            follows_run(alone, 2, mixed(Some(zero(stage)), Some(offload)), 5e-2);
+        }
+    }
+    follows(2, Stack::new(Stack::new(accumulate(), Offload::optimizer()), zero(1)), 1e-4);
+}
+
+#[test]
+fn a_block_parameter_read_outside_its_segment_is_named() {
+    let found = ranks(2, Stack::new(zero(3).blocks(["entry"]), Accumulate(MICRO_BATCHES)));
+    for found in found {
+        let error = found.unwrap_err().to_string();
+        assert!(error.contains("`entry.weight` is read outside the segment"), "{error}");
+    }
+}
+
+/// Its parameters would come in segments of their own, which the model does not open.
+#[test]
+fn a_segment_of_several_blocks_brings_none_of_them() {
+    let blocks = ["blocks.*.wide", "blocks.*.narrow"];
+    for found in ranks(2, Stack::new(zero(3).blocks(blocks), Accumulate(MICRO_BATCHES))) {
+        let error = found.unwrap_err().to_string();
+        assert!(error.contains("`blocks.0.wide.weight` is read outside the segment"), "{error}");
+    }
+}

@@ -1,0 +1,266 @@
+//! Many ranks train to where one rank with the same global batches does.
+
+// On a processor that plays the GPU these take long: `many_ranks.rs` stands for them there.
+#![cfg(not(feature = "wgpu"))]
+
+mod support;
+
+use burn::module::Module;
+use burn::tensor::FloatDType;
+use firebrick::datasets::{Batch, TokenBatch};
+use firebrick::models::Gpt;
+use firebrick::strategies::{Grads, Outcome, Setup, SkipReason, Stack, Stage, StrategyError};
+use firebrick::{
+    Amp, Clip, Data, Loss, Objective, Pass, Schedule, Strategy, TrainError, Trainer, World, Zero,
+};
+use support::many::*;
+use support::{Bigram, POISON, Rows, adamw, device, is_cpu, parameters};
+
+/// f32 sums in another order, over 20 updates.
+const TOLERANCE: f64 = 2e-6;
+
+/// ZeRO where it may stand: stages 2 and 3 before what accumulates, 0 and 1 after it.
+fn sharded(stage: u8, micro_batches: usize) -> impl Strategy<Gpt> {
+    let zero = Zero::stage(stage).replicate_below(64);
+    let (first, last) = if stage < 2 { (None, Some(zero)) } else { (Some(zero), None) };
+    Stack::new(Stack::new(first, accumulate(micro_batches)), last)
+}
+
+/// Holds a run to that of one rank.
+fn follows(setting: &Setting, stage: u8, ranks: usize, micro_batches: usize) {
+    let setting = setting.cut_for(ranks, micro_batches);
+    let found = setting.run(ranks, micro_batches, sharded(stage, micro_batches));
+    let (losses, parameters) = apart(&found, &setting.alone());
+    let name = format!("stage {stage}, {ranks} ranks, {micro_batches} micro-batches, {setting:?}");
+    assert!(losses < TOLERANCE, "{name}: losses differ by {losses:e}");
+    assert!(parameters < TOLERANCE, "{name}: parameters differ by {parameters:e}");
+}
+
+#[test]
+fn ranks_follow_one_rank_with_the_same_global_batch() {
+    for (stage, ranks, micro_batches) in
+        (0..=3).flat_map(|stage| (1..=4).flat_map(move |ranks| [1, 3].map(|k| (stage, ranks, k))))
+    {
+        follows(&Setting::default(), stage, ranks, micro_batches);
+    }
+}
+
+#[test]
+fn ranks_without_a_sample_in_the_last_window_take_part() {
+    // The last window of an epoch has two rows, for four ranks.
+    let setting = Setting { rows: 18, ..Setting::default() };
+    for stage in 0..=3 {
+        follows(&setting, stage, 4, 1);
+        follows(&setting, stage, 4, 2);
+    }
+}
+
+#[test]
+fn the_norm_that_bounds_the_update_is_over_all_ranks() {
+    let setting = Setting::default().cut_for(3, 2);
+    let expected = setting.run(1, 1, Clip::norm(0.05));
+    for stage in 0..=3 {
+        let found = setting.run(3, 2, Stack::new(sharded(stage, 2), Clip::norm(0.05)));
+        let (losses, parameters) = apart(&found, &expected);
+        assert!(losses < TOLERANCE && parameters < TOLERANCE, "{losses:e} {parameters:e}");
+        for (found, expected) in found.steps.iter().zip(&expected.steps) {
+            let norms = (found.gradient_norm - expected.gradient_norm).abs() / expected.gradient_norm;
+            assert!(norms < 1e-5 && expected.gradient_norm > 0.05, "{norms:e}");
+        }
+    }
+    assert!(apart(&setting.alone(), &expected).1 > 1e-3, "the bound must have an effect");
+}
+
+#[test]
+fn the_numbers_of_a_step_are_those_of_all_ranks() {
+    let setting = Setting { evaluated: true, ..Setting::default() };
+    let alone = setting.alone();
+    let four = setting.run(4, 1, Zero::stage(1));
+    for (found, expected) in four.steps.iter().zip(&alone.steps) {
+        assert_eq!((found.items, found.tokens), (expected.items, expected.tokens));
+        assert_eq!((found.step, found.epoch), (expected.step, expected.epoch));
+    }
+    for (found, expected) in [
+        (four.report.valid_loss, alone.report.valid_loss),
+        (four.report.best_valid_loss, alone.report.best_valid_loss),
+    ] {
+        let (found, expected) = (found.unwrap(), expected.unwrap());
+        assert!((found - expected).abs() < TOLERANCE * expected, "{found} {expected}");
+    }
+    assert_eq!(four.report.best_step, alone.report.best_step);
+}
+
+/// Trains the small model on ranks.
+fn bigram(
+    trainer: Trainer<impl Strategy<Bigram>>,
+    data: Data<TokenBatch>,
+) -> Result<(Vec<f32>, u64), TrainError> {
+    let model = Bigram::new(&device().autodiff());
+    let trained = trainer.fit(model, adamw(), Schedule::constant(1e-2), data)?;
+    Ok((parameters(&trained.model), trained.report.skipped_steps))
+}
+
+#[test]
+fn an_overflow_on_one_rank_skips_the_update_of_all() {
+    // The poisoned row goes to the second of two ranks, in the second of three windows.
+    let mut rows = Rows::ragged(24).0;
+    rows[14] = vec![1, POISON, 3];
+    let without: Vec<_> = rows[..8].iter().chain(&rows[16..]).cloned().collect();
+    let train = |rows: &[Vec<u32>], ranks, stage| {
+        let data = Data::new(Rows(rows.to_vec())).micro_batch(8 / ranks);
+        let trainer = Trainer::new().over(World::threads(ranks)).with(Zero::stage(stage).replicate_below(16));
+        bigram(trainer.with(Amp::f16()).with(Clip::norm(1.0)).epochs(1), data).unwrap()
+    };
+    for stage in [0, 1] {
+        let (found, skipped) = train(&rows, 2, stage);
+        let (expected, none) = train(&without, 2, stage);
+        assert_eq!((skipped, none), (1, 0));
+        if is_cpu() {
+            assert_eq!(found, expected);
+        }
+    }
+}
+
+/// Blocks that meet an input in f32, whatever they are kept in, where it forgets to cast.
+#[derive(Module, Debug)]
+struct Forgetful {
+    embedding: burn::nn::Embedding,
+    blocks: Vec<burn::nn::Linear>,
+    forgets: bool,
+}
+
+impl Forgetful {
+    fn new(forgets: bool) -> Self {
+        let device = device().autodiff();
+        let block = || burn::nn::LinearConfig::new(8, 8).init(&device);
+        let embedding = burn::nn::EmbeddingConfig::new(support::VOCABULARY, 8).init(&device);
+        Self { embedding, blocks: vec![block(), block()], forgets }
+    }
+}
+
+impl Objective<TokenBatch> for Forgetful {
+    fn loss(&self, batch: TokenBatch, pass: &Pass) -> Loss {
+        let x = self.embedding.forward(batch.ids(pass.device()));
+        let x = if self.forgets { x.cast(FloatDType::F32) } else { x };
+        let y = self.blocks.iter().fold(x, |x, block| pass.segment(block, x, |block, x, _| block.forward(x)));
+        let items = batch.items();
+        Loss { sum: y.cast(FloatDType::F32).square().mean() * items as f64, items }
+    }
+}
+
+#[test]
+fn all_ranks_try_a_smaller_dtype_together() {
+    if !support::has_bf16() {
+        return;
+    }
+    for stage in [1, 3] {
+        let fit = |forgets| {
+            let zero = Zero::stage(stage).replicate_below(1);
+            let trainer = Trainer::new().over(World::threads(3)).with(zero).with(Amp::bf16()).steps(2);
+            let data = Data::new(Rows::ragged(12)).valid(Rows::ragged(5)).micro_batch(2);
+            trainer.fit(Forgetful::new(forgets), adamw(), Schedule::constant(1e-3), data)
+        };
+        assert_eq!(fit(false).unwrap().report.steps, 2);
+        let error = fit(true).unwrap_err();
+        assert!(matches!(error, TrainError::MixedDtypes { dtype: "bf16", .. }), "stage {stage}: {error}");
+    }
+}
+
+#[test]
+fn an_optimizer_that_needs_whole_parameters_is_refused_where_they_are_sharded() {
+    let fit = |stage| {
+        let trainer = Trainer::new().over(World::threads(2)).with(Zero::stage(stage)).steps(2);
+        let data = Data::new(Rows::ragged(8)).micro_batch(2);
+        let lamb = burn::optim::LambConfig::new().init();
+        trainer.fit(Bigram::new(&device().autodiff()), lamb, Schedule::constant(1e-3), data)
+    };
+    assert!(fit(0).is_ok());
+    let error = fit(1).unwrap_err();
+    assert!(
+        matches!(&error, TrainError::NotElementwise { parameter } if parameter == "embedding.weight"),
+        "{error}"
+    );
+}
+
+#[test]
+fn the_report_tells_what_each_rank_held_and_sent() {
+    let setting = Setting { steps: 4, dropout: 0.0, ..Setting::default() };
+    let (alone, ranks) = (setting.alone().report, 4);
+    assert!(alone.ranks.is_empty());
+    for stage in 0..=3 {
+        let report = setting.run(ranks, 1, Zero::stage(stage).replicate_below(1)).report;
+        assert_eq!(report.ranks.len(), ranks);
+        for (rank, held) in report.ranks.iter().enumerate() {
+            assert_eq!(held.rank, rank);
+            assert_eq!(held.waited_seconds.len(), ranks);
+            let (sent, received) = held.bytes_per_step();
+            assert!(sent > 0.0 && received > 0.0, "{held:?}");
+            let share = if stage == 0 { 1 } else { ranks };
+            let optimizer = alone.optimizer_bytes / share;
+            let within = optimizer..=optimizer + optimizer / 10;
+            assert!(within.contains(&held.optimizer_bytes), "stage {stage}: {held:?}, {optimizer}");
+        }
+        let last = setting.run(ranks, 1, Zero::stage(stage).replicate_below(1)).steps.pop().unwrap();
+        assert!(last.sent_bytes > 0 && last.received_bytes > 0);
+        assert!(last.slowest_rank.is_some_and(|rank| rank < ranks), "{last:?}");
+    }
+}
+
+/// Skips the second window, on one rank.
+#[derive(Clone, Debug)]
+struct SkipsOn {
+    rank: usize,
+    windows: usize,
+}
+
+impl<M> Strategy<M> for SkipsOn {
+    type Stage = SkipsOn;
+
+    fn start(&self, setup: &mut Setup<M>) -> Result<SkipsOn, StrategyError> {
+        let is_here = setup.world().rank() == self.rank;
+        Ok(SkipsOn { rank: usize::from(is_here), windows: 0 })
+    }
+}
+
+impl<M> Stage<M> for SkipsOn {
+    fn name(&self) -> &'static str {
+        "SkipsOn"
+    }
+
+    fn collect(&mut self, _: &M, grads: Grads) -> Result<Outcome, StrategyError> {
+        self.windows += 1;
+        match self.windows == 2 && self.rank == 1 {
+            true => Ok(Outcome::Skip(SkipReason::Other("a whim".into()))),
+            false => Ok(Outcome::Apply(grads)),
+        }
+    }
+}
+
+#[test]
+fn what_a_strategy_skips_on_one_rank_all_skip() {
+    for (rank, reason) in [(0, "a whim"), (1, "a strategy of rank 1 skipped it")] {
+        let setting = Setting { steps: 4, ..Setting::default() };
+        let strategies = Stack::new(SkipsOn { rank, windows: 0 }, Zero::stage(1));
+        let found = setting.run(2, 1, strategies);
+        assert_eq!((found.report.steps, found.report.skipped_steps), (4, 1));
+        assert_eq!(found.steps[1].skipped.as_deref(), Some(reason));
+    }
+}
+
+#[test]
+fn a_rank_that_only_takes_part_adds_nothing_not_even_what_is_no_number() {
+    if !support::has_bf16() {
+        return;
+    }
+    // The last window of an epoch has two rows for four ranks. The others go along with the first row, whose
+    // loss is not a number.
+    let mut rows = Rows::ragged(18).0;
+    rows[0] = vec![1, POISON, 3];
+    for stage in 0..=3 {
+        let data = Data::new(Rows(rows.clone())).micro_batch(2);
+        let zero = Zero::stage(stage).replicate_below(16);
+        let trainer = Trainer::new().over(World::threads(4)).with(zero).with(Amp::bf16()).epochs(2);
+        let (_, skipped) = bigram(trainer, data).unwrap();
+        assert_eq!(skipped, 2, "stage {stage}: the first window of each epoch");
+    }
+}

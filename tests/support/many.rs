@@ -1,0 +1,101 @@
+//! One run on many ranks, and the same on one.
+
+use burn::optim::{AdamWConfig, ModuleOptimizer};
+use firebrick::strategies::Strategy;
+use firebrick::{Accumulate, Clip, Data, Report, Schedule, StepNumbers, Trainer, World, models::Gpt};
+
+use super::{Rows, gpt};
+
+/// What a run came to.
+pub struct Outcome {
+    pub losses: Vec<f64>,
+    pub parameters: Vec<f32>,
+    pub steps: Vec<StepNumbers>,
+    pub report: Report,
+}
+
+/// A run of the small transformer on ragged rows: what is the same for all rows of a grid.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// Rows of an epoch.
+    pub rows: usize,
+    /// Samples of a global batch, at least: as many as ranks and micro-batches divide.
+    pub global: usize,
+    pub steps: u64,
+    pub dropout: f64,
+    pub seed: u64,
+    pub rate: f64,
+    /// Whether the same rows are evaluated at each epoch's end.
+    pub evaluated: bool,
+}
+
+impl Default for Setting {
+    /// An epoch of 21 rows ends in a window of 5, which 2, 3 and 4 ranks cannot share evenly.
+    fn default() -> Self {
+        // Over an epoch's end in any case, and few where a processor plays the GPU.
+        let steps = if super::is_cpu() { 20 } else { 4 };
+        Self { rows: 21, global: 8, steps, dropout: 0.1, seed: 11, rate: 2e-3, evaluated: false }
+    }
+}
+
+impl Setting {
+    /// The same with a global batch that so many ranks and micro-batches divide.
+    pub fn cut_for(&self, ranks: usize, micro_batches: usize) -> Self {
+        Self { global: self.global.next_multiple_of(ranks * micro_batches), ..self.clone() }
+    }
+
+    /// The run on so many ranks, each window cut into so many micro-batches on each, under `strategies`,
+    /// of which one accumulates so many where there are several.
+    pub fn run<S: Strategy<Gpt>>(&self, ranks: usize, micro_batches: usize, strategies: S) -> Outcome {
+        let device = super::device().autodiff();
+        let micro = self.global / ranks / micro_batches;
+        assert_eq!(micro * ranks * micro_batches, self.global, "a global batch is cut without a rest");
+        let data = Data::new(Rows::ragged(self.rows)).micro_batch(micro);
+        let data = if self.evaluated { data.valid(Rows::ragged(self.rows)) } else { data };
+        let (sender, steps) = std::sync::mpsc::channel();
+        let trained = Trainer::new()
+            .over(World::threads(ranks))
+            .with(strategies)
+            .seed(self.seed)
+            .steps(self.steps)
+            .fit_watched(
+                gpt(self.dropout, &device),
+                optimizer(),
+                Schedule::constant(self.rate),
+                data,
+                move |step| sender.send(step.clone()).unwrap(),
+            )
+            .unwrap_or_else(|error| panic!("{self:?} on {ranks} ranks: {error}"));
+        let steps: Vec<_> = steps.into_iter().collect();
+        Outcome {
+            losses: steps.iter().map(|step| step.loss).collect(),
+            parameters: super::parameters(&trained.model),
+            steps,
+            report: trained.report,
+        }
+    }
+
+    /// The run on one rank with the same global batches, without any of what ranks need.
+    pub fn alone(&self) -> Outcome {
+        self.run(1, 1, None::<Clip>)
+    }
+}
+
+/// How far losses and parameters of a run are from those of another, relative to the largest.
+pub fn apart(found: &Outcome, expected: &Outcome) -> (f64, f64) {
+    assert_eq!(found.losses.len(), expected.losses.len());
+    let losses = found.losses.iter().zip(&expected.losses);
+    let losses = losses.map(|(found, expected)| (found - expected).abs() / expected).fold(0.0, f64::max);
+    (losses, super::difference(&found.parameters, &expected.parameters))
+}
+
+/// An optimizer with a large epsilon: a smaller one turns the rounding of a gradient that is almost 0
+/// into a whole step.
+pub fn optimizer() -> ModuleOptimizer {
+    AdamWConfig::new().with_epsilon(1e-3).with_weight_decay(0.1).init()
+}
+
+/// `Accumulate`, where there is something to accumulate.
+pub fn accumulate(micro_batches: usize) -> Option<Accumulate> {
+    (micro_batches > 1).then_some(Accumulate(micro_batches))
+}
