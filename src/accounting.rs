@@ -55,7 +55,7 @@ impl ParameterBytes {
         storages.add_model(MASTER, master);
         storages.add_model(REPLICA, replica);
         if let Some(averaged) = averaged {
-            storages.add_model(AVERAGED, averaged);
+            storages.add_average(AVERAGED, averaged);
         }
         [self.master, self.replica, self.averaged] =
             [MASTER, REPLICA, AVERAGED].map(|reader| storages.charged_to(reader));

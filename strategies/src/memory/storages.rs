@@ -14,7 +14,8 @@ use burn::tensor::Tensor;
 ///
 /// On the CPU a storage is known by its address and its length. Burn shows neither on other backends:
 /// there two tensors of one parameter are taken to share a storage where dtype, shape and device are
-/// equal, and a view counts as a storage of its own, with the bytes that it shows.
+/// equal, and a view counts as a storage of its own, with the bytes that it shows. What is computed of a
+/// parameter, its gradient and its average, shares none with it.
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::Device};
@@ -36,7 +37,36 @@ enum Storage {
     /// In the host's memory: where it begins, and its bytes.
     At(usize, usize),
     /// On a backend that does not show it: of a parameter, with dtype, shape and device in words.
-    Of(ParamId, String),
+    Of(ParamId, Role, String),
+}
+
+/// What a tensor is to its parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Role {
+    Value,
+    Gradient,
+    Average,
+}
+
+impl Storage {
+    /// That of a tensor, and its bytes.
+    fn of<const D: usize>(parameter: ParamId, role: Role, tensor: &Tensor<D>) -> (Self, usize) {
+        match place(tensor) {
+            Some((address, bytes)) => (Self::At(address, bytes), bytes),
+            None => (Self::unseen(parameter, role, tensor), shown(tensor)),
+        }
+    }
+
+    /// That of a tensor whose backend does not show it.
+    fn unseen<const D: usize>(parameter: ParamId, role: Role, tensor: &Tensor<D>) -> Self {
+        let words = format!("{:?} {:?} {:?}", tensor.dtype(), tensor.shape(), plain(tensor).device());
+        Self::Of(parameter, role, words)
+    }
+}
+
+/// Bytes that a tensor shows of its storage.
+fn shown<const D: usize>(tensor: &Tensor<D>) -> usize {
+    tensor.shape().num_elements() * tensor.dtype().size()
 }
 
 #[derive(Clone, Debug, Default)]
@@ -61,20 +91,17 @@ impl Storages {
 
     /// Adds a tensor of a parameter, which the reader of this number reads.
     pub fn add<const D: usize>(&mut self, reader: usize, parameter: ParamId, tensor: &Tensor<D>) {
-        let shows = tensor.shape().num_elements() * tensor.dtype().size();
-        let (storage, bytes) = match place(tensor) {
-            Some((address, bytes)) => (Storage::At(address, bytes), bytes),
-            None => {
-                let words = format!("{:?} {:?} {:?}", tensor.dtype(), tensor.shape(), plain(tensor).device());
-                (Storage::Of(parameter, words), shows)
-            }
-        };
+        self.charge(reader, parameter, Role::Value, tensor);
+    }
+
+    fn charge<const D: usize>(&mut self, reader: usize, parameter: ParamId, role: Role, tensor: &Tensor<D>) {
+        let (storage, bytes) = Storage::of(parameter, role, tensor);
         let block = self.blocks.entry(storage).or_default();
         block.bytes = bytes;
         if block.read.len() <= reader {
             block.read.resize(reader + 1, 0);
         }
-        block.read[reader] += shows;
+        block.read[reader] += shown(tensor);
     }
 
     /// Adds the float parameters of a model, a tied one once.
@@ -90,6 +117,22 @@ impl Storages {
         model.visit(&mut Parameters(self, reader, HashSet::new()));
     }
 
+    /// Adds an average of a model over the updates, as [`Ema`](crate::Ema) keeps it: what is trained has one
+    /// of its own, and the rest is the model's.
+    pub fn add_average<M: Module>(&mut self, reader: usize, average: &M) {
+        struct Averages<'a>(&'a mut Storages, usize, HashSet<ParamId>);
+        impl ModuleVisitor for Averages<'_> {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                if self.2.insert(param.id) {
+                    let value = param.base();
+                    let role = if value.is_require_grad() { Role::Average } else { Role::Value };
+                    self.0.charge(self.1, param.id, role, &value);
+                }
+            }
+        }
+        average.visit(&mut Averages(self, reader, HashSet::new()));
+    }
+
     /// Adds the gradients of a model's parameters.
     pub fn add_gradients<M: Module>(&mut self, reader: usize, model: &M, grads: &GradientsParams) {
         struct Gradients<'a>(&'a mut Storages, usize, HashSet<ParamId>, &'a GradientsParams);
@@ -98,7 +141,7 @@ impl Storages {
                 if self.2.insert(param.id)
                     && let Some(grad) = self.3.get::<D>(param.id)
                 {
-                    self.0.add(self.1, param.id, &grad);
+                    self.0.charge(self.1, param.id, Role::Gradient, &grad);
                 }
             }
         }
@@ -230,6 +273,10 @@ mod tests {
         let grads = model.forward(x).square().sum().backward();
         let grads = GradientsParams::from_grads(grads, &vec![model.clone(), model.clone()]);
         assert_eq!(Storages::of_gradients(&model, &grads), WHOLE);
+        let mut both = Storages::new();
+        both.add_model(0, &model);
+        both.add_gradients(1, &model, &grads);
+        assert_eq!([both.charged_to(0), both.charged_to(1)], [WHOLE, WHOLE]);
         assert_eq!(Storages::of_gradients(&model, &GradientsParams::new()), 0);
         // Of a view of something larger the larger is held.
         if is_flex() {
@@ -238,6 +285,28 @@ mod tests {
             view.register(model.weight.id, grad);
             assert_eq!(Storages::of_gradients(&model, &view), 10 * WHOLE);
         }
+    }
+
+    #[test]
+    fn an_average_is_its_own_but_for_what_is_frozen() {
+        let model = vec![linear(), linear().no_grad()];
+        let mut average = model.clone();
+        average[0] = with(&model[0], |weight| weight * 1.0);
+        let mut storages = Storages::new();
+        storages.add_model(0, &model);
+        storages.add_average(1, &average);
+        assert_eq!([storages.charged_to(0), storages.charged_to(1)], [2 * WHOLE, WHOLE]);
+    }
+
+    #[test]
+    fn where_storages_are_not_shown_only_values_share_one() {
+        let model = linear();
+        let (id, weight) = (model.weight.id, model.weight.val());
+        let value = Storage::unseen(id, Role::Value, &weight);
+        assert_eq!(value, Storage::unseen(id, Role::Value, &weight.clone().inner()));
+        let gradient = Storage::unseen(id, Role::Gradient, &weight);
+        let average = Storage::unseen(id, Role::Average, &weight);
+        assert!(value != gradient && value != average && gradient != average);
     }
 
     #[test]
