@@ -33,17 +33,23 @@ pub(crate) fn examine(
         let before = done.fetch_add(bytes, Ordering::Relaxed);
         progress(before + bytes, total);
     };
-    let files = all(manifest.files.par_iter().map(|file| verified(path, file, &read)).collect())?;
-    // In the order of the manifest, which was checked: the files of each kind, and the trainer's.
+    let checked = manifest.files.par_iter().map(|entry| {
+        let file = verified(path, entry, &read)?;
+        let header = if entry.name == TRAINER { None } else { Some(header(&file)?) };
+        Ok((file, header))
+    });
+    // In the order of the manifest, which was checked.
+    let (files, mut headers): (Vec<_>, Vec<_>) = all(checked.collect())?.into_iter().unzip();
     let files: Arc<[VerifiedFile]> = files.into();
-    let headers = files.par_iter().enumerate().filter(|(_, file)| !file.path.ends_with(TRAINER));
-    let headers = all(headers.map(|(at, file)| Ok((at, header(file)?))).collect())?;
 
-    let tensors = |holds: Holds| {
+    let mut tensors = |holds: Holds| {
         let names: Vec<String> =
             (0..manifest.world_size).map(|rank| rank_file(holds, rank, manifest.world_size)).collect();
-        let of_kind = headers.iter().filter(|(at, _)| names.binary_search(&manifest.files[*at].name).is_ok());
-        let of_kind = of_kind.map(|(at, (before, header))| (*at, *before, header.clone()));
+        let of_kind = headers.iter_mut().enumerate().filter_map(|(at, header)| {
+            names.binary_search(&manifest.files[at].name).ok()?;
+            let (before, header) = header.take()?;
+            Some((at, before, header))
+        });
         Tensors::new(path, files.clone(), of_kind.collect())
     };
     let averaged = manifest.files.len() > 2 * manifest.world_size + 1;

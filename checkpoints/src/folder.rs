@@ -75,10 +75,6 @@ impl Folder {
         &self.path
     }
 
-    pub(crate) fn disk(&self) -> &dyn Disk {
-        &*self.disk
-    }
-
     /// A checkpoint of a step to be written. Every rank must ask with the same `attempt`, which must be another
     /// for each try: 1 to 64 ASCII letters, digits, `.`, `_` or `-`.
     pub fn staging(&self, step: u64, attempt: &str) -> Staging {

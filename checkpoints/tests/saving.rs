@@ -109,7 +109,7 @@ fn clean_removes_what_interrupted_saves_left_and_nothing_else() {
     removed.sort();
     assert_eq!(
         removed,
-        [".removed-step-00000000", ".staged-latest", ".staging-step-00000003-lost"].map(|name| path(name))
+        [".removed-step-00000000", ".staged-latest", ".staging-step-00000003-lost"].map(path)
     );
     let left =
         [".removed-step-1", ".staging-mine", "latest", "notes", "step-00000001", "step-00000002", "step-1"];
