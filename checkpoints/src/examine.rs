@@ -1,0 +1,172 @@
+//! Checks a checkpoint, in an order in which nothing is believed before it is checked.
+
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rayon::prelude::*;
+
+use crate::digest::Hasher;
+use crate::error::{CheckpointError, Result};
+use crate::file_names::{Holds, MANIFEST, TRAINER, rank_file};
+use crate::header::{Header, LENGTH, MAX_HEADER};
+use crate::regular::{self, Identity};
+use crate::tensors::VerifiedFile;
+use crate::{Checkpoint, FileEntry, Manifest, Tensors};
+
+/// Bytes that are read at once.
+const CHUNK: usize = 1 << 20;
+
+/// The checkpoint, or all that is wrong with it, at least one thing.
+///
+/// `progress` is told bytes checked, of all.
+pub(crate) fn examine(
+    path: &Path,
+    progress: &(impl Fn(u64, u64) + Sync),
+) -> std::result::Result<Checkpoint, Vec<CheckpointError>> {
+    let manifest = Manifest::read(path).map_err(|error| vec![error])?;
+    let total = manifest.bytes();
+    let done = AtomicU64::new(0);
+    progress(0, total);
+    let read = |bytes| {
+        let before = done.fetch_add(bytes, Ordering::Relaxed);
+        progress(before + bytes, total);
+    };
+    let checked = manifest.files.par_iter().map(|entry| {
+        let file = verified(path, entry, &read)?;
+        let header = if entry.name == TRAINER { None } else { Some(header(&file)?) };
+        Ok((file, header))
+    });
+    // In the order of the manifest, which was checked.
+    let (files, mut headers): (Vec<_>, Vec<_>) = all(checked.collect())?.into_iter().unzip();
+    let files: Arc<[VerifiedFile]> = files.into();
+
+    let mut tensors = |holds: Holds| {
+        let names: Vec<String> =
+            (0..manifest.world_size).map(|rank| rank_file(holds, rank, manifest.world_size)).collect();
+        let of_kind = headers.iter_mut().enumerate().filter_map(|(at, header)| {
+            names.binary_search(&manifest.files[at].name).ok()?;
+            let (before, header) = header.take()?;
+            Some((at, before, header))
+        });
+        Tensors::new(path, files.clone(), of_kind.collect())
+    };
+    let averaged = manifest.files.len() > 2 * manifest.world_size + 1;
+    let assembled = (
+        tensors(Holds::Parameters),
+        tensors(Holds::Optimizer),
+        averaged.then(|| tensors(Holds::Average)).transpose(),
+        trainer(&files),
+    );
+    match assembled {
+        (Ok(parameters), Ok(optimizer), Ok(average), Ok(trainer)) => {
+            let checkpoint =
+                Checkpoint { path: path.into(), manifest, trainer, parameters, optimizer, average };
+            let wrong = inconsistent(&checkpoint);
+            if wrong.is_empty() { Ok(checkpoint) } else { Err(wrong) }
+        }
+        (parameters, optimizer, average, trainer) => {
+            let errors = [parameters.err(), optimizer.err(), average.err(), trainer.err()];
+            Err(errors.into_iter().flatten().collect())
+        }
+    }
+}
+
+/// All values, or all errors.
+fn all<T>(results: Vec<Result<T>>) -> std::result::Result<Vec<T>, Vec<CheckpointError>> {
+    let (mut values, mut errors) = (Vec::with_capacity(results.len()), Vec::new());
+    for result in results {
+        match result {
+            Ok(value) => values.push(value),
+            Err(error) => errors.push(error),
+        }
+    }
+    if errors.is_empty() { Ok(values) } else { Err(errors) }
+}
+
+/// A file with the size and the sum of the manifest.
+fn verified(folder: &Path, entry: &FileEntry, read: &impl Fn(u64)) -> Result<VerifiedFile> {
+    let path = folder.join(&entry.name);
+    let (mut file, metadata) = regular::open(&path)?;
+    let size = |found| Err(CheckpointError::Size { path: path.clone(), expected: entry.bytes, found });
+    if metadata.len() != entry.bytes {
+        return size(metadata.len());
+    }
+    let mut hasher = Hasher::new();
+    let mut buffer = vec![0; CHUNK.min(entry.bytes as usize)];
+    let mut left = entry.bytes;
+    while left > 0 {
+        let wanted = &mut buffer[..CHUNK.min(left as usize)];
+        match file.read(wanted) {
+            Ok(0) => return size(entry.bytes - left),
+            Ok(bytes) => {
+                hasher.update(&wanted[..bytes]);
+                left -= bytes as u64;
+                read(bytes as u64);
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => (),
+            Err(error) => return Err(CheckpointError::io("read", &path, error)),
+        }
+    }
+    let found = hasher.finish();
+    if found != entry.sha256 {
+        return Err(CheckpointError::Sum { path, expected: entry.sha256, found });
+    }
+    Ok(VerifiedFile { path, identity: Identity::of(&metadata) })
+}
+
+/// The bytes before the tensors, and the header.
+fn header(file: &VerifiedFile) -> Result<(u64, Header)> {
+    let wrong =
+        |found: String| CheckpointError::damaged(&file.path, "a safetensors file of firebrick", found);
+    let bytes = file.identity.bytes();
+    if bytes < LENGTH {
+        return Err(wrong(format!("{bytes} bytes")));
+    }
+    let mut length = [0; LENGTH as usize];
+    file.read_at(0, &mut length)?;
+    let length = u64::from_le_bytes(length);
+    if length > MAX_HEADER || length > bytes - LENGTH {
+        return Err(wrong(format!("a header of {length} bytes in a file of {bytes}")));
+    }
+    let before = LENGTH + length;
+    let mut text = vec![0; before as usize];
+    file.read_at(0, &mut text)?;
+    Ok((before, Header::decode(&text, bytes).map_err(wrong)?))
+}
+
+fn trainer(files: &[VerifiedFile]) -> Result<String> {
+    let Some(file) = files.last() else { return Ok(String::new()) };
+    // Of a bounded size: the manifest was checked.
+    let mut text = vec![0; file.identity.bytes() as usize];
+    file.read_at(0, &mut text)?;
+    String::from_utf8(text)
+        .map_err(|error| CheckpointError::damaged(&file.path, "a text in UTF-8", error.to_string()))
+}
+
+/// What each file allows, and all together do not.
+fn inconsistent(checkpoint: &Checkpoint) -> Vec<CheckpointError> {
+    let manifest = checkpoint.path.join(MANIFEST);
+    let parameters = &checkpoint.parameters;
+    let mut wrong = Vec::new();
+    for (alias, saved) in &checkpoint.manifest.aliases {
+        if parameters.info(saved).is_none() {
+            let expected = format!("the tensor `{saved}`, for which `{alias}` is an alias");
+            wrong.push(CheckpointError::damaged(&manifest, expected, "no tensor of this name"));
+        }
+        if parameters.info(alias).is_some() {
+            let expected = format!("`{alias}` as an alias of `{saved}` only");
+            wrong.push(CheckpointError::damaged(&manifest, expected, "a tensor of this name"));
+        }
+    }
+    let others = [(Holds::Parameters, Some(parameters)), (Holds::Average, checkpoint.average.as_ref())];
+    for (holds, tensors) in others {
+        if let Some((name, _)) = tensors.and_then(|tensors| tensors.scalars().iter().next()) {
+            let expected = format!("tensors only in the files of {holds}");
+            let path = checkpoint.path.join(rank_file(holds, 0, checkpoint.manifest.world_size));
+            wrong.push(CheckpointError::damaged(&path, expected, format!("the number `{name}`")));
+        }
+    }
+    wrong
+}

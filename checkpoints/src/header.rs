@@ -1,0 +1,285 @@
+//! The header of a rank's safetensors file: which tensors it holds, which rows of them, and where.
+//!
+//! It has one spelling, like the manifest: what is read must be, byte for byte, what would be written for the
+//! same tensors. That leaves no room for names that come twice, unknown fields or hidden bytes.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+
+use safetensors::Dtype;
+use safetensors::tensor::{Metadata, TensorInfo};
+use serde::{Deserialize, Serialize};
+
+use crate::Scalar;
+use crate::dtypes::tensor_bytes;
+use crate::error::dtype_name;
+
+/// The most bytes of a header's text, which also bounds what parsing it takes.
+pub(crate) const MAX_HEADER: u64 = 64 << 20;
+/// The most bytes of a tensor's name.
+const MAX_NAME: usize = 4096;
+/// The bytes before the text: its length.
+pub(crate) const LENGTH: u64 = 8;
+/// The entry of safetensors' metadata that is ours. One only: safetensors writes them in any order.
+const ENTRY: &str = "firebrick";
+
+/// What a file says of one tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub(crate) name: String,
+    pub(crate) dtype: Dtype,
+    /// The shape of the whole tensor.
+    pub(crate) shape: Vec<usize>,
+    /// The rows of the first axis that the file holds, or `None` for all.
+    pub(crate) rows: Option<Range<usize>>,
+}
+
+impl Part {
+    /// The shape of what the file holds.
+    fn held(&self) -> Vec<usize> {
+        let mut shape = self.shape.clone();
+        if let (Some(first), Some(rows)) = (shape.first_mut(), &self.rows) {
+            *first = rows.len();
+        }
+        shape
+    }
+
+    /// Bytes that the file holds, or why it cannot hold such a tensor.
+    pub(crate) fn bytes(&self) -> Result<usize, String> {
+        let whole = tensor_bytes(self.dtype, &self.shape).ok_or_else(|| {
+            format!("{} of shape {:?}, which cannot be saved", dtype_name(self.dtype), self.shape)
+        })?;
+        let Some(rows) = &self.rows else { return Ok(whole) };
+        let Some(&first) = self.shape.first() else {
+            return Err(format!("rows {rows:?} of a tensor without axes"));
+        };
+        if rows.start > rows.end || rows.end > first {
+            return Err(format!("rows {rows:?} of {first}"));
+        }
+        // Not more than the whole tensor's, which could be counted.
+        Ok(tensor_bytes(self.dtype, &self.held()).unwrap_or(whole))
+    }
+}
+
+/// Refuses a name that no tensor of ours has.
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
+    if name == "__metadata__" {
+        return Err("`__metadata__`, which is no tensor in safetensors".into());
+    }
+    if name.is_empty() || name.len() > MAX_NAME || name.chars().any(char::is_control) {
+        let shown: String = name.chars().take(80).collect();
+        return Err(format!("a name of {} bytes, {shown:?}", name.len()));
+    }
+    Ok(())
+}
+
+/// The tensors of a file, in the order of their bytes, and its scalars.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Header {
+    /// Each part, and where its bytes start behind the header.
+    pub(crate) parts: Vec<(Part, u64)>,
+    pub(crate) scalars: BTreeMap<String, Scalar>,
+}
+
+/// Our entry in safetensors' metadata.
+#[derive(Serialize, Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    slices: BTreeMap<String, Slice>,
+    scalars: BTreeMap<String, Scalar>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Slice {
+    shape: Vec<usize>,
+    start: usize,
+}
+
+/// The order of tensors in a file: large elements first, so that each stands on a multiple of its size, then
+/// by name. It is the order of the safetensors library.
+pub(crate) fn file_order(a: (Dtype, &str), b: (Dtype, &str)) -> std::cmp::Ordering {
+    b.0.cmp(&a.0).then(a.1.cmp(b.1))
+}
+
+/// The length and the text of a safetensors header of tensors that follow each other.
+pub(crate) fn encoded(
+    tensors: impl IntoIterator<Item = (String, Dtype, Vec<usize>, usize)>,
+    metadata: (&str, String),
+) -> Result<Vec<u8>, String> {
+    let mut end = 0usize;
+    let mut infos = Vec::new();
+    for (name, dtype, shape, bytes) in tensors {
+        let start = end;
+        end = end.checked_add(bytes).ok_or("more bytes than can be counted")?;
+        infos.push((name, TensorInfo { dtype, shape, data_offsets: (start, end) }));
+    }
+    let metadata = HashMap::from([(metadata.0.to_owned(), metadata.1)]);
+    let header = Metadata::new(Some(metadata), infos).map_err(|error| error.to_string())?;
+    let mut text = serde_json::to_vec(&header).map_err(|error| error.to_string())?;
+    // Tensors start at a multiple of 8 bytes.
+    text.resize(text.len().next_multiple_of(8), b' ');
+    if text.len() as u64 > MAX_HEADER {
+        return Err(format!("a header of {} bytes, more than {MAX_HEADER}", text.len()));
+    }
+    let mut bytes = (text.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(text);
+    Ok(bytes)
+}
+
+impl Header {
+    /// Puts parts in order and checks each. The error says what was found.
+    pub(crate) fn new(mut parts: Vec<Part>, scalars: BTreeMap<String, Scalar>) -> Result<Self, String> {
+        parts.sort_by(|a, b| file_order((a.dtype, &a.name), (b.dtype, &b.name)));
+        let mut names: Vec<&str> = parts.iter().map(|part| part.name.as_str()).collect();
+        names.extend(scalars.keys().map(String::as_str));
+        names.sort_unstable();
+        for name in &names {
+            check_name(name)?;
+        }
+        if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(format!("`{}` twice", twice[0]));
+        }
+        let mut start = 0u64;
+        let mut placed = Vec::with_capacity(parts.len());
+        for part in parts {
+            let bytes = part.bytes().map_err(|why| format!("`{}`: {why}", part.name))?;
+            let end = start.checked_add(bytes as u64).ok_or("more bytes than can be counted")?;
+            placed.push((part, start));
+            start = end;
+        }
+        Ok(Self { parts: placed, scalars })
+    }
+
+    /// The bytes of all parts.
+    pub(crate) fn data_bytes(&self) -> u64 {
+        self.parts.last().map_or(0, |(part, start)| start + part.bytes().unwrap_or(0) as u64)
+    }
+
+    /// What stands in the file before the bytes of the tensors.
+    pub(crate) fn encode(&self) -> Result<Vec<u8>, String> {
+        let mut entry = Entry { scalars: self.scalars.clone(), ..Default::default() };
+        let mut tensors = Vec::with_capacity(self.parts.len());
+        for (part, _) in &self.parts {
+            if let Some(rows) = &part.rows {
+                let slice = Slice { shape: part.shape.clone(), start: rows.start };
+                entry.slices.insert(part.name.clone(), slice);
+            }
+            tensors.push((part.name.clone(), part.dtype, part.held(), part.bytes()?));
+        }
+        let entry = serde_json::to_string(&entry).map_err(|error| error.to_string())?;
+        encoded(tensors, (ENTRY, entry))
+    }
+
+    /// Reads what was encoded, its length included, of a file that has `file_bytes`.
+    pub(crate) fn decode(bytes: &[u8], file_bytes: u64) -> Result<Self, String> {
+        let text = bytes.get(LENGTH as usize..).ok_or("no header")?;
+        let header: Metadata = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+        let entry = header.metadata().as_ref().and_then(|metadata| metadata.get(ENTRY));
+        let entry = entry.ok_or_else(|| format!("no entry `{ENTRY}`"))?;
+        let Entry { mut slices, scalars } =
+            serde_json::from_str(entry).map_err(|error| format!("an entry `{ENTRY}` with {error}"))?;
+        let mut parts = Vec::new();
+        for (name, info) in header.tensors() {
+            let (mut shape, mut rows) = (info.shape.clone(), None);
+            if let Some(slice) = slices.remove(&name) {
+                let held = shape.first().copied().unwrap_or(0);
+                let end = slice.start.checked_add(held).ok_or_else(|| format!("`{name}`: too many rows"))?;
+                rows = Some(slice.start..end);
+                shape = slice.shape;
+            }
+            parts.push(Part { name, dtype: info.dtype, shape, rows });
+        }
+        let header = Self::new(parts, scalars)?;
+        if header.encode()? != bytes {
+            return Err("the same tensors spelled otherwise".into());
+        }
+        let expected = (bytes.len() as u64).checked_add(header.data_bytes());
+        if expected != Some(file_bytes) {
+            return Err(format!("tensors of {} bytes in a file of {file_bytes}", header.data_bytes()));
+        }
+        Ok(header)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtypes::DTYPES;
+
+    fn part(name: &str, dtype: Dtype, shape: &[usize], rows: Option<Range<usize>>) -> Part {
+        Part { name: name.into(), dtype, shape: shape.into(), rows }
+    }
+
+    fn some() -> Header {
+        let parts = vec![
+            part("b", Dtype::F32, &[5, 2], Some(2..4)),
+            part("a", Dtype::BF16, &[3], None),
+            part("scalar", Dtype::I64, &[], None),
+            part("empty", Dtype::F32, &[0, 7], None),
+            part("no rows", Dtype::F32, &[5, 2], Some(5..5)),
+        ];
+        Header::new(parts, BTreeMap::from([("s".into(), Scalar::Float(f64::NAN))])).unwrap()
+    }
+
+    #[test]
+    fn a_header_is_read_back() {
+        let bytes = some().encode().unwrap();
+        let read = Header::decode(&bytes, bytes.len() as u64 + 8 + 16 + 6).unwrap();
+        assert_eq!(read, some());
+        let starts: Vec<_> = read.parts.iter().map(|(part, start)| (part.name.as_str(), *start)).collect();
+        assert_eq!(starts, [("scalar", 0), ("b", 8), ("empty", 24), ("no rows", 24), ("a", 24)]);
+        assert!(Header::decode(&bytes, bytes.len() as u64 + 31).unwrap_err().contains("30 bytes in a file"));
+    }
+
+    #[test]
+    fn the_safetensors_library_reads_every_dtype() {
+        for dtype in DTYPES {
+            let header = Header::new(vec![part("x", dtype, &[3, 2], Some(1..3))], BTreeMap::new()).unwrap();
+            let mut file = header.encode().unwrap();
+            file.resize(file.len() + 4 * dtype.bitsize() / 8, 1);
+            let tensors = safetensors::SafeTensors::deserialize(&file).unwrap();
+            assert_eq!(tensors.tensor("x").unwrap().shape(), [2, 2]);
+            assert_eq!(tensors.tensor("x").unwrap().dtype(), dtype);
+        }
+    }
+
+    #[test]
+    fn every_other_spelling_is_refused() {
+        let bytes = some().encode().unwrap();
+        let file_bytes = bytes.len() as u64 + 30;
+        for at in 0..bytes.len() {
+            for bit in 0..8 {
+                let mut other = bytes.clone();
+                other[at] ^= 1 << bit;
+                // The length stands before the text, and is looked at by whoever reads it.
+                match Header::decode(&other, file_bytes) {
+                    Ok(read) => assert_ne!(read, some(), "byte {at}, bit {bit}"),
+                    Err(why) => assert!(!why.is_empty()),
+                }
+            }
+        }
+        assert!(Header::decode(&bytes[..7], file_bytes).is_err());
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let none = BTreeMap::new;
+        for (wrong, told) in [
+            (part("", Dtype::F32, &[1], None), "a name of 0 bytes"),
+            (part("a\n", Dtype::F32, &[1], None), "a name of 2 bytes"),
+            (part("__metadata__", Dtype::F32, &[1], None), "no tensor in safetensors"),
+            (part("a", Dtype::F4, &[2], None), "F4 of shape [2]"),
+            (part("a", Dtype::F32, &[1 << 62, 4], None), "cannot be saved"),
+            (part("a", Dtype::F32, &[], Some(0..1)), "without axes"),
+            (part("a", Dtype::F32, &[4], Some(3..5)), "rows 3..5 of 4"),
+        ] {
+            let found = Header::new(vec![wrong], none()).unwrap_err();
+            assert!(found.contains(told), "{found}");
+        }
+        let a = part("a", Dtype::F32, &[1], None);
+        assert_eq!(Header::new(vec![a.clone(), a.clone()], none()).unwrap_err(), "`a` twice");
+        let scalars = BTreeMap::from([("a".into(), Scalar::Bool(true))]);
+        assert_eq!(Header::new(vec![a], scalars).unwrap_err(), "`a` twice");
+    }
+}

@@ -1,0 +1,240 @@
+//! What a checkpoint is made of: its files with their sizes and sums.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::disk::name_of;
+use crate::error::{CheckpointError, Result};
+use crate::file_names::{Holds, MANIFEST, MAX_RANKS, REPLACED, TRAINER, rank_file, step_folder, step_of};
+use crate::header::check_name;
+use crate::regular::{read_small, real_folder};
+use crate::{Digest, FORMAT};
+
+/// The most bytes of a manifest.
+pub(crate) const MAX_MANIFEST: u64 = 64 << 20;
+/// The most bytes of the trainer's text.
+pub(crate) const MAX_TRAINER: u64 = 16 << 20;
+/// The most bytes of the run's id, and of the program's version.
+const MAX_LABEL: usize = 256;
+
+/// One file of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileEntry {
+    /// Its name in the folder.
+    pub name: String,
+    /// Its size.
+    pub bytes: u64,
+    /// Its SHA-256.
+    pub sha256: Digest,
+}
+
+/// What `manifest.json` says.
+///
+/// It has one spelling: what is read must be, byte for byte, what would be written.
+///
+/// ```
+/// use firebrick_checkpoints::Manifest;
+///
+/// let manifest = Manifest::new("run-1", 1000, 4, "0.1.0").metric(3.21);
+/// assert_eq!((manifest.step, manifest.world_size), (1000, 4));
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// The version of the format, [`FORMAT`].
+    pub format: u32,
+    /// The id of the run that saved it.
+    pub run: String,
+    /// Updates of the run so far.
+    pub step: u64,
+    /// The number of ranks that saved it.
+    pub world_size: usize,
+    /// The version of the program that saved it.
+    pub program: String,
+    /// Counts the checkpoints that were published in a folder, from 1: the highest is the newest, also where a
+    /// run went back to an earlier step. Publishing sets it.
+    pub sequence: u64,
+    /// How good the checkpoint is, as the validation loss. A number that is not finite is none.
+    #[serde(with = "metric")]
+    pub metric: Option<f64>,
+    /// Tied weights: the path of an alias, and the path under which the tensor is saved.
+    pub aliases: BTreeMap<String, String>,
+    /// The files, in the order of their names.
+    pub files: Vec<FileEntry>,
+}
+
+impl Manifest {
+    /// A manifest without files, of a run's id, a step, a world size and the program's version.
+    pub fn new(run: &str, step: u64, world_size: usize, program: &str) -> Self {
+        Self {
+            format: FORMAT,
+            run: run.into(),
+            step,
+            world_size,
+            program: program.into(),
+            sequence: 0,
+            metric: None,
+            aliases: BTreeMap::new(),
+            files: Vec::new(),
+        }
+    }
+
+    /// Adds the files of one rank, or of several.
+    pub fn files(mut self, files: impl IntoIterator<Item = FileEntry>) -> Self {
+        self.files.extend(files);
+        self
+    }
+
+    /// Names tied weights: the path of each alias, and the path under which the tensor is saved.
+    pub fn aliases(mut self, aliases: impl IntoIterator<Item = (String, String)>) -> Self {
+        self.aliases.extend(aliases);
+        self
+    }
+
+    /// Says how good it is, as the validation loss. A number that is not finite is left out.
+    pub fn metric(mut self, metric: f64) -> Self {
+        self.metric = Some(metric).filter(|metric| metric.is_finite());
+        self
+    }
+
+    /// The bytes of all files that it names.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().fold(0, |sum, file| sum.saturating_add(file.bytes))
+    }
+
+    /// What is written.
+    pub fn to_json(&self) -> Vec<u8> {
+        // Only a map whose keys are not strings, or a failing writer, could make this fail.
+        let mut json = serde_json::to_vec_pretty(self).unwrap_or_default();
+        json.push(b'\n');
+        json
+    }
+
+    /// Reads and checks what was written. `path` is for errors.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::Format`] of another version, [`CheckpointError::Damaged`] of all else.
+    pub fn from_json(json: &[u8], path: &Path) -> Result<Self> {
+        // A newer version may have other fields: its number is looked at first.
+        #[derive(Deserialize)]
+        struct Version {
+            format: u32,
+        }
+        let damaged = |error: serde_json::Error| {
+            CheckpointError::damaged(path, "a manifest of firebrick", error.to_string())
+        };
+        let Version { format } = serde_json::from_slice(json).map_err(damaged)?;
+        if format != FORMAT {
+            return Err(CheckpointError::Format { path: path.into(), found: format });
+        }
+        let manifest: Self = serde_json::from_slice(json).map_err(damaged)?;
+        manifest.check().map_err(|(expected, found)| CheckpointError::damaged(path, expected, found))?;
+        if manifest.to_json() != json {
+            let found = "the same values spelled otherwise";
+            return Err(CheckpointError::damaged(path, "a manifest as firebrick writes it", found));
+        }
+        Ok(manifest)
+    }
+
+    /// Reads the manifest of a checkpoint's folder, which must have the name of its step.
+    pub(crate) fn read(folder: &Path) -> Result<Self> {
+        real_folder(folder)?;
+        let path = folder.join(MANIFEST);
+        let manifest = Self::from_json(&read_small(&path, MAX_MANIFEST)?, &path)?;
+        let expected = step_folder(manifest.step);
+        let name = match folder.file_name() {
+            Some(_) => name_of(folder),
+            // As of `.`, which is the name of a folder all the same.
+            None => name_of(&folder.canonicalize().unwrap_or_default()),
+        };
+        if name.strip_prefix(REPLACED).unwrap_or(&name) != expected {
+            // The folder's name or the manifest may be the wrong one.
+            return Err(match step_of(&name) {
+                Some(_) => CheckpointError::damaged(
+                    &path,
+                    format!("the manifest of {name}"),
+                    format!("that of {expected}"),
+                ),
+                None => CheckpointError::FolderName { path: folder.into(), expected },
+            });
+        }
+        Ok(manifest)
+    }
+
+    /// What is expected and what was found, where something cannot be right.
+    pub(crate) fn check(&self) -> Result<(), (String, String)> {
+        let wrong = |expected: &str, found: String| Err((expected.to_owned(), found));
+        for (label, text) in [("run", &self.run), ("program", &self.program)] {
+            if text.is_empty() || text.len() > MAX_LABEL || text.chars().any(char::is_control) {
+                return wrong(&format!("`{label}` of 1 to {MAX_LABEL} bytes without control characters"), {
+                    format!("{} bytes", text.len())
+                });
+            }
+        }
+        if !(1..=MAX_RANKS).contains(&self.world_size) {
+            return wrong("`world_size` between 1 and 99999", self.world_size.to_string());
+        }
+        if self.metric.is_some_and(|metric| !metric.is_finite()) {
+            return wrong("a finite `metric`, or none", format!("{:?}", self.metric));
+        }
+        self.check_files()?;
+        for (alias, saved) in &self.aliases {
+            for path in [alias, saved] {
+                check_name(path).or_else(|why| wrong("paths as aliases", why))?;
+            }
+            if self.aliases.contains_key(saved) {
+                return wrong("aliases of saved tensors", format!("`{alias}` as an alias of an alias"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Each file of each rank is named once, and nothing else is.
+    fn check_files(&self) -> Result<(), (String, String)> {
+        let ranks = self.world_size;
+        let (without, with) = (2 * ranks + 1, 3 * ranks + 1);
+        if ![without, with].contains(&self.files.len()) {
+            let expected = format!("{without} files of {ranks} ranks, or {with} with averages");
+            return Err((expected, self.files.len().to_string()));
+        }
+        let kinds = if self.files.len() == with {
+            &[Holds::Average, Holds::Optimizer, Holds::Parameters][..]
+        } else {
+            &[Holds::Optimizer, Holds::Parameters]
+        };
+        let files = kinds.iter().flat_map(|&holds| (0..ranks).map(move |rank| rank_file(holds, rank, ranks)));
+        for (file, expected) in self.files.iter().zip(files.chain([TRAINER.to_owned()])) {
+            if file.name != expected {
+                let found: String = file.name.chars().take(80).collect();
+                return Err((format!("the file `{expected}`"), format!("{found:?}")));
+            }
+        }
+        let trainer = self.files.last().map_or(0, |file| file.bytes);
+        if trainer > MAX_TRAINER {
+            return Err((format!("`{TRAINER}` of at most {MAX_TRAINER} bytes"), format!("{trainer} bytes")));
+        }
+        let sum = self.files.iter().try_fold(0u64, |sum, file| sum.checked_add(file.bytes));
+        match sum {
+            Some(_) => Ok(()),
+            None => Err(("files whose bytes can be summed".into(), "more than 2^64 bytes".into())),
+        }
+    }
+}
+
+/// The metric as a text with the shortest digits that are read back exactly: JSON's readers round.
+mod metric {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(metric: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
+        metric.map(|metric| metric.to_string()).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+        let text = Option::<String>::deserialize(deserializer)?;
+        text.map(|text| text.parse().map_err(de::Error::custom)).transpose()
+    }
+}

@@ -1,0 +1,154 @@
+//! Which checkpoints are kept, and the removal of the others.
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+
+use crate::error::Result;
+use crate::file_names::{REMOVED, REPLACED, step_folder, step_of};
+use crate::{Folder, Saved};
+
+/// Which checkpoints are kept: a checkpoint stays if any of these says so.
+///
+/// The newest, and the one that `latest` names, are never removed.
+///
+/// ```
+/// use firebrick_checkpoints::Keep;
+///
+/// // The two newest, the one with the lowest validation loss, and each of step 10000, 20000, ..
+/// let keep = Keep::last(2).best(1).every(10_000);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keep {
+    last: usize,
+    best: usize,
+    every: Option<u64>,
+    highest: bool,
+}
+
+impl Keep {
+    /// The `n` newest. 0 is as 1.
+    pub fn last(n: usize) -> Self {
+        Self { last: n, best: 0, every: None, highest: false }
+    }
+
+    /// All.
+    pub fn all() -> Self {
+        Self::last(usize::MAX)
+    }
+
+    /// Also the `n` whose metric is lowest, of equal ones the newest. One without a metric is none of them.
+    pub fn best(mut self, n: usize) -> Self {
+        self.best = n;
+        self
+    }
+
+    /// The best are those whose metric is highest.
+    pub fn highest(mut self) -> Self {
+        self.highest = true;
+        self
+    }
+
+    /// Also those whose step is a multiple of so many. 0 is as never.
+    pub fn every(mut self, steps: u64) -> Self {
+        self.every = Some(steps).filter(|steps| *steps > 0);
+        self
+    }
+
+    /// The steps that stay, of checkpoints in the order in which they were published.
+    fn kept(&self, saved: &[Saved], named: Option<u64>) -> HashSet<u64> {
+        let mut kept: HashSet<u64> = named.into_iter().collect();
+        kept.extend(saved.iter().rev().take(self.last.max(1)).map(|saved| saved.step));
+        if let Some(every) = self.every {
+            kept.extend(saved.iter().map(|saved| saved.step).filter(|step| step % every == 0));
+        }
+        let mut best: Vec<(f64, &Saved)> =
+            saved.iter().rev().filter_map(|saved| Some((saved.metric?, saved))).collect();
+        // Stable, so that the newer of equal ones stays first.
+        best.sort_by(|(a, _), (b, _)| if self.highest { b.total_cmp(a) } else { a.total_cmp(b) });
+        kept.extend(best.iter().take(self.best).map(|(_, saved)| saved.step));
+        kept
+    }
+}
+
+impl Folder {
+    /// Removes the checkpoints that need not be kept, and tells which. To be called after a save, never before.
+    ///
+    /// Only complete checkpoints are looked at. Each is renamed first, so that none is ever half there.
+    ///
+    /// # Errors
+    ///
+    /// The first [`CheckpointError::Io`], after all others were tried. What could not be removed is when it is
+    /// called again; the checkpoints that are kept are not touched.
+    ///
+    /// [`CheckpointError::Io`]: crate::CheckpointError::Io
+    pub fn prune(&self, keep: &Keep) -> Result<Vec<PathBuf>> {
+        let saved = self.list()?;
+        let kept = keep.kept(&saved, self.named());
+        let (mut removed, mut failed) = (Vec::new(), None);
+        for old in saved.iter().filter(|saved| !kept.contains(&saved.step)) {
+            match self.remove_checkpoint(old) {
+                Ok(()) => removed.push(old.path.clone()),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        if let Err(error) = self.sweep(&saved) {
+            failed = failed.or(Some(error));
+        }
+        failed.map_or(Ok(removed), Err)
+    }
+
+    /// Removes what an earlier removal left.
+    fn sweep(&self, complete: &[Saved]) -> Result<()> {
+        for name in self.names()? {
+            let half_removed = name.strip_prefix(REMOVED).is_some_and(|step| step_of(step).is_some());
+            let in_place = |step| complete.iter().any(|saved| saved.path.ends_with(step_folder(step)));
+            let replaced = name.strip_prefix(REPLACED).and_then(step_of).is_some_and(in_place);
+            if half_removed || replaced {
+                self.remove(&self.path().join(&name))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checkpoints of these steps and metrics, published in this order.
+    fn saved(all: &[(u64, f64)]) -> Vec<Saved> {
+        let saved = all.iter().zip(1..).map(|(&(step, metric), sequence)| Saved {
+            step,
+            path: step_folder(step).into(),
+            metric: Some(metric).filter(|metric| metric.is_finite()),
+            sequence,
+        });
+        saved.collect()
+    }
+
+    fn kept(keep: Keep, all: &[(u64, f64)], named: Option<u64>) -> Vec<u64> {
+        let mut kept: Vec<u64> = keep.kept(&saved(all), named).into_iter().collect();
+        kept.sort();
+        kept
+    }
+
+    #[test]
+    fn a_checkpoint_stays_if_any_rule_says_so() {
+        let all = [(1, 3.0), (2, 1.0), (3, 2.0), (4, f64::NAN), (5, 1.0), (6, 4.0)];
+        assert_eq!(kept(Keep::last(2), &all, Some(6)), [5, 6]);
+        assert_eq!(kept(Keep::last(1).best(1), &all, None), [5, 6]);
+        assert_eq!(kept(Keep::last(1).best(2), &all, None), [2, 5, 6]);
+        assert_eq!(kept(Keep::last(1).best(9), &all, None), [1, 2, 3, 5, 6]);
+        assert_eq!(kept(Keep::last(1).best(2).highest(), &all, None), [1, 6]);
+        assert_eq!(kept(Keep::last(1).every(2), &all, None), [2, 4, 6]);
+        assert_eq!(kept(Keep::last(0).every(0), &all, Some(3)), [3, 6]);
+        assert_eq!(kept(Keep::all(), &all, None), [1, 2, 3, 4, 5, 6]);
+    }
+
+    #[test]
+    fn the_newest_is_what_was_published_last() {
+        // A run that went back from step 30 to 10.
+        let all = [(10, 1.0), (20, 1.0), (30, 1.0), (11, 1.0)];
+        assert_eq!(kept(Keep::last(2), &all, Some(11)), [11, 30]);
+    }
+}

@@ -1,0 +1,172 @@
+//! The protocol of one save: all ranks write into a staging folder, and one rename makes it a checkpoint.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::disk::{self, Disk, at};
+use crate::error::{CheckpointError, Result};
+use crate::file_names::{LATEST, MANIFEST, REPLACED, STAGED_LATEST, STAGING, TRAINER, step_folder};
+use crate::manifest::MAX_TRAINER;
+use crate::{Digest, FileEntry, Folder, Manifest, RankState, Saved, rank_files};
+
+/// A checkpoint that is being written: the folder `.staging-step-00001000-ATTEMPT`.
+///
+/// Made by [`Folder::staging`], alike on every rank. All ranks [write](Self::write_rank); when all have, rank 0
+/// [publishes](Self::publish).
+#[derive(Clone, Debug)]
+pub struct Staging {
+    folder: PathBuf,
+    disk: Arc<dyn Disk>,
+    step: u64,
+    attempt: String,
+}
+
+impl Staging {
+    pub(crate) fn new(folder: &Path, disk: Arc<dyn Disk>, step: u64, attempt: &str) -> Self {
+        Self { folder: folder.into(), disk, step, attempt: attempt.into() }
+    }
+
+    /// Where the files are written.
+    pub fn path(&self) -> PathBuf {
+        self.folder.join(format!("{STAGING}{}-{}", step_folder(self.step), self.attempt))
+    }
+
+    /// Writes and syncs this rank's files, and tells their sizes and sums, for the manifest.
+    ///
+    /// Each file is summed while it is written, and all of a rank's files are written at once.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::State`] of a state that cannot be saved, before anything is written;
+    /// [`CheckpointError::Io`] where the disk refuses. Then [`discard`](Self::discard), or write again.
+    pub fn write_rank(&self, state: &RankState) -> Result<Vec<FileEntry>> {
+        self.check_attempt()?;
+        rank_files::write(&*self.disk, &self.path(), state)
+    }
+
+    /// Makes what all ranks wrote a checkpoint. `manifest` has the entries of all ranks' files; `trainer` is
+    /// what `trainer.ron` shall hold.
+    ///
+    /// A checkpoint of the same step that is there is renamed aside, and removed when `latest` is written.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::State`] of a manifest that cannot be right, [`CheckpointError::NotShared`] where a
+    /// file is not as its rank told, [`CheckpointError::Io`] where the disk refuses. The checkpoints that were
+    /// there are still there. After the rename the new one is there too, and `latest` may still name the one
+    /// before: publishing the step again, or [`Folder::clean`], makes that good.
+    pub fn publish(&self, manifest: Manifest, trainer: &str) -> Result<Saved> {
+        self.check_attempt()?;
+        let disk = &*self.disk;
+        let staging = self.path();
+        let manifest = self.completed(manifest, trainer)?;
+        for file in manifest.files.iter().filter(|file| file.name != TRAINER) {
+            told(&staging.join(&file.name), file.bytes)?;
+        }
+        disk::write_file(disk, &staging.join(TRAINER), trainer.as_bytes())?;
+        disk::write_file(disk, &staging.join(MANIFEST), &manifest.to_json())?;
+        let point = "sync the staging folder";
+        at(point, &staging, disk.sync_dir(point, &staging))?;
+
+        let path = self.folder.join(step_folder(self.step));
+        let aside = self.folder.join(format!("{REPLACED}{}", step_folder(self.step)));
+        let replaces = path.symlink_metadata().is_ok();
+        if replaces {
+            self.remove_aside(&aside)?;
+            let point = "rename the checkpoint that is replaced";
+            at(point, &path, disk.rename(point, &path, &aside))?;
+        }
+        let point = "rename the staging folder";
+        if let Err(error) = disk.rename(point, &staging, &path) {
+            if replaces {
+                // Where this fails too, the old one is still found by the name that it has.
+                let _ = disk.rename("rename the replaced checkpoint back", &aside, &path);
+            }
+            return Err(CheckpointError::io(point, &staging, error));
+        }
+        let point = "sync the checkpoints' folder after the rename";
+        at(point, &self.folder, disk.sync_dir(point, &self.folder))?;
+        write_latest(disk, &self.folder, self.step)?;
+        // The checkpoint is safe: what cannot be removed now is when the next one is pruned, or the folder cleaned.
+        let _ = self.remove_aside(&aside);
+        Ok(Saved { step: self.step, path, metric: manifest.metric, sequence: manifest.sequence })
+    }
+
+    /// Removes the staging folder, after an error. What is not there counts as removed.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::Io`]; [`Folder::clean`] will try again.
+    pub fn discard(&self) -> Result<()> {
+        self.check_attempt()?;
+        let path = self.path();
+        if path.symlink_metadata().is_err() {
+            return Ok(());
+        }
+        let point = "remove the staging folder";
+        at(point, &path, self.disk.remove_dir_all(point, &path))
+    }
+
+    /// The manifest with the trainer's file, checked.
+    fn completed(&self, mut manifest: Manifest, trainer: &str) -> Result<Manifest> {
+        let wrong = |expected: String, found: String| CheckpointError::state(MANIFEST, expected, found);
+        if manifest.step != self.step {
+            return Err(wrong(format!("step {}", self.step), manifest.step.to_string()));
+        }
+        if trainer.len() as u64 > MAX_TRAINER {
+            let found = format!("{} bytes", trainer.len());
+            return Err(CheckpointError::state(TRAINER, format!("at most {MAX_TRAINER} bytes"), found));
+        }
+        manifest.metric = manifest.metric.filter(|metric| metric.is_finite());
+        // Also where the one of this step is replaced: what is published last is the newest.
+        let newest = Folder::new(&self.folder).list()?.last().map_or(0, |saved| saved.sequence);
+        manifest.sequence = newest.saturating_add(1);
+        manifest.files.push(FileEntry {
+            name: TRAINER.into(),
+            bytes: trainer.len() as u64,
+            sha256: Digest::of(trainer.as_bytes()),
+        });
+        manifest.files.sort_by(|a, b| a.name.cmp(&b.name));
+        manifest.check().map_err(|(expected, found)| wrong(expected, found))?;
+        Ok(manifest)
+    }
+
+    /// The attempt becomes part of a folder's name.
+    fn check_attempt(&self) -> Result<()> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+        if (1..=64).contains(&self.attempt.len()) && self.attempt.chars().all(plain) {
+            return Ok(());
+        }
+        let expected = "1 to 64 ASCII letters, digits, `.`, `_` or `-`";
+        Err(CheckpointError::state("the attempt of a save", expected, format!("{:?}", self.attempt)))
+    }
+
+    fn remove_aside(&self, aside: &Path) -> Result<()> {
+        if aside.symlink_metadata().is_err() {
+            return Ok(());
+        }
+        let point = "remove the replaced checkpoint";
+        at(point, aside, self.disk.remove_dir_all(point, aside))
+    }
+}
+
+/// A rank's file must be seen here with the size that the rank told.
+fn told(path: &Path, expected: u64) -> Result<()> {
+    let found = match path.symlink_metadata() {
+        Ok(metadata) if metadata.is_file() && metadata.len() == expected => return Ok(()),
+        Ok(metadata) if metadata.is_file() => format!("one of {} bytes", metadata.len()),
+        Ok(_) => "something else".into(),
+        Err(error) => error.to_string(),
+    };
+    Err(CheckpointError::NotShared { path: path.into(), expected, found })
+}
+
+/// Makes `latest` name the checkpoint of a step: at each moment it names the old one or the new one.
+pub(crate) fn write_latest(disk: &dyn Disk, folder: &Path, step: u64) -> Result<()> {
+    let staged = folder.join(STAGED_LATEST);
+    disk::write_file(disk, &staged, format!("{}\n", step_folder(step)).as_bytes())?;
+    let point = "rename latest";
+    at(point, &staged, disk.rename(point, &staged, &folder.join(LATEST)))?;
+    let point = "sync the checkpoints' folder after latest";
+    at(point, folder, disk.sync_dir(point, folder))
+}

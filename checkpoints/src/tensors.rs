@@ -1,0 +1,258 @@
+//! The tensors of a checkpoint, whole, out of the files of all ranks.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Seek, SeekFrom};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use safetensors::Dtype;
+
+use crate::Scalar;
+use crate::dtypes::element_bytes;
+use crate::error::{CheckpointError, Result, dtype_name};
+use crate::header::{Header, Part};
+use crate::regular::{self, Identity};
+
+/// A file whose sum was checked.
+#[derive(Clone, Debug)]
+pub(crate) struct VerifiedFile {
+    pub(crate) path: PathBuf,
+    pub(crate) identity: Identity,
+}
+
+impl VerifiedFile {
+    /// Reads at a place, if it is still the file that was checked.
+    pub(crate) fn read_at(&self, start: u64, into: &mut [u8]) -> Result<()> {
+        let (mut file, metadata) = regular::open(&self.path)?;
+        if Identity::of(&metadata) != self.identity {
+            return Err(CheckpointError::Changed { path: self.path.clone() });
+        }
+        let read = file.seek(SeekFrom::Start(start)).and_then(|_| file.read_exact(into));
+        read.map_err(|error| CheckpointError::io("read", &self.path, error))
+    }
+}
+
+/// What a tensor is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Info {
+    /// The dtype of its elements.
+    pub dtype: Dtype,
+    /// The shape of the whole tensor.
+    pub shape: Vec<usize>,
+}
+
+impl Info {
+    /// The length of the first axis; 1 of a tensor without axes.
+    pub fn rows(&self) -> usize {
+        self.shape.first().copied().unwrap_or(1)
+    }
+
+    /// Bytes of one row. Of a tensor whose bytes can be counted these can be too.
+    pub fn row_bytes(&self) -> usize {
+        let others = self.shape.iter().skip(1);
+        others.fold(element_bytes(self.dtype).unwrap_or(0), |bytes, &length| bytes.saturating_mul(length))
+    }
+
+    /// Bytes of the whole tensor.
+    pub fn bytes(&self) -> usize {
+        self.row_bytes().saturating_mul(self.rows())
+    }
+
+    /// As `F32 [4, 8]`.
+    pub(crate) fn shown(&self) -> String {
+        format!("{} {:?}", dtype_name(self.dtype), self.shape)
+    }
+}
+
+/// Rows of a tensor, and where their bytes are.
+#[derive(Debug)]
+struct Place {
+    rows: Range<usize>,
+    file: usize,
+    start: u64,
+}
+
+#[derive(Debug)]
+struct Tensor {
+    info: Info,
+    /// In the order of the rows, without a gap.
+    places: Vec<Place>,
+}
+
+/// Tensors by name, whichever ranks hold their rows.
+#[derive(Debug)]
+pub struct Tensors {
+    /// The checkpoint, for errors.
+    folder: PathBuf,
+    files: Arc<[VerifiedFile]>,
+    tensors: BTreeMap<String, Tensor>,
+    scalars: BTreeMap<String, Scalar>,
+}
+
+impl Tensors {
+    /// Puts the headers of all ranks together: each is the number of its file, the bytes before its tensors,
+    /// and what it holds.
+    pub(crate) fn new(
+        folder: &Path,
+        files: Arc<[VerifiedFile]>,
+        headers: Vec<(usize, u64, Header)>,
+    ) -> Result<Self> {
+        let mut tensors = BTreeMap::<String, Tensor>::new();
+        let mut scalars = BTreeMap::new();
+        for (file, before, header) in headers {
+            let path = &files[file].path;
+            for (name, scalar) in header.scalars {
+                let first = *scalars.entry(name.clone()).or_insert(scalar);
+                if first != scalar {
+                    return Err(wrong(
+                        path,
+                        &name,
+                        format!("{first:?}, as of another rank"),
+                        format!("{scalar:?}"),
+                    ));
+                }
+            }
+            for (part, start) in header.parts {
+                let Part { name, dtype, shape, rows } = part;
+                let info = Info { dtype, shape };
+                let sliced = rows.is_some();
+                let rows = rows.unwrap_or(0..info.rows());
+                let place = Place { rows, file, start: before + start };
+                let tensor = tensors
+                    .entry(name.clone())
+                    .or_insert_with(|| Tensor { info: info.clone(), places: Vec::new() });
+                if tensor.info != info {
+                    return Err(wrong(path, &name, tensor.info.shown(), info.shown()));
+                }
+                if !sliced && !tensor.places.is_empty() {
+                    return Err(wrong(path, &name, "to be saved once", "it whole, and more of it elsewhere"));
+                }
+                tensor.places.push(place);
+            }
+        }
+        for (name, tensor) in &mut tensors {
+            if let Some(scalar) = scalars.get(name) {
+                let path = &files[tensor.places[0].file].path;
+                return Err(wrong(path, name, "a tensor only", format!("{scalar:?} of the same name")));
+            }
+            cover(&files, name, tensor)?;
+        }
+        Ok(Self { folder: folder.into(), files, tensors, scalars })
+    }
+
+    /// The names, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.keys().map(String::as_str)
+    }
+
+    /// What the tensor of this name is, if there is one.
+    pub fn info(&self, name: &str) -> Option<&Info> {
+        self.tensors.get(name).map(|tensor| &tensor.info)
+    }
+
+    /// All names with what they are, sorted.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Info)> {
+        self.tensors.iter().map(|(name, tensor)| (name.as_str(), &tensor.info))
+    }
+
+    /// The optimizer's numbers, by name.
+    pub fn scalars(&self) -> &BTreeMap<String, Scalar> {
+        &self.scalars
+    }
+
+    /// The bytes of a whole tensor, row-major and little-endian, in memory of its own.
+    ///
+    /// # Errors
+    ///
+    /// As of [`read_rows`](Self::read_rows).
+    pub fn read(&self, name: &str) -> Result<Vec<u8>> {
+        let rows = self.tensor(name)?.info.rows();
+        self.read_rows(name, 0..rows)
+    }
+
+    /// The bytes of some rows of the whole tensor's first axis, out of whichever files hold them. A tensor
+    /// without axes has the row 0.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::NoTensor`], [`CheckpointError::Rows`], [`CheckpointError::Changed`] where a file is no
+    /// longer the one whose sum was checked, [`CheckpointError::Io`].
+    pub fn read_rows(&self, name: &str, rows: Range<usize>) -> Result<Vec<u8>> {
+        let Tensor { info, places } = self.tensor(name)?;
+        if rows.start > rows.end || rows.end > info.rows() {
+            return Err(CheckpointError::Rows {
+                path: self.folder.clone(),
+                tensor: name.into(),
+                rows: info.rows(),
+                found: format!("{rows:?}"),
+            });
+        }
+        // As many as the files hold: that was checked.
+        let mut bytes = vec![0; rows.len() * info.row_bytes()];
+        let mut rest = &mut bytes[..];
+        for place in places {
+            let (start, end) = (place.rows.start.max(rows.start), place.rows.end.min(rows.end));
+            if start >= end || rest.is_empty() {
+                continue;
+            }
+            let (wanted, behind) = rest.split_at_mut((end - start) * info.row_bytes());
+            let skipped = (start - place.rows.start) * info.row_bytes();
+            self.files[place.file].read_at(place.start + skipped as u64, wanted)?;
+            rest = behind;
+        }
+        Ok(bytes)
+    }
+
+    /// Cuts a tensor's rows so that each cut has about so many bytes, and at least one row.
+    pub(crate) fn cuts(info: &Info, bytes: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let step = (bytes / info.row_bytes().max(1)).max(1);
+        // Without bytes there is nothing to read, however many rows there are.
+        let rows = if info.bytes() == 0 { 0 } else { info.rows() };
+        (0..rows).step_by(step).map(move |start| start..rows.min(start + step))
+    }
+
+    fn tensor(&self, name: &str) -> Result<&Tensor> {
+        self.tensors.get(name).ok_or_else(|| CheckpointError::NoTensor {
+            path: self.folder.clone(),
+            tensor: name.into(),
+            hint: match self.tensors.keys().next() {
+                Some(first) => format!("; it has {} tensors, such as `{first}`", self.tensors.len()),
+                None => "; it has none".into(),
+            },
+        })
+    }
+}
+
+fn wrong(
+    path: &Path,
+    tensor: &str,
+    expected: impl Into<String>,
+    found: impl Into<String>,
+) -> CheckpointError {
+    CheckpointError::Slices {
+        path: path.into(),
+        tensor: tensor.into(),
+        expected: expected.into(),
+        found: found.into(),
+    }
+}
+
+/// Sorts a tensor's places, which must hold each row once.
+fn cover(files: &[VerifiedFile], name: &str, tensor: &mut Tensor) -> Result<()> {
+    // A slice without rows goes before the one that starts at its place.
+    tensor.places.sort_by_key(|place| (place.rows.start, place.rows.end));
+    let mut next = 0;
+    for place in &tensor.places {
+        if place.rows.start != next {
+            let path = &files[place.file].path;
+            return Err(wrong(path, name, format!("rows from {next}"), format!("rows {:?}", place.rows)));
+        }
+        next = place.rows.end;
+    }
+    if next != tensor.info.rows() {
+        let path = tensor.places.last().map_or(Path::new(""), |place| &files[place.file].path);
+        return Err(wrong(path, name, format!("{} rows", tensor.info.rows()), format!("{next} rows")));
+    }
+    Ok(())
+}

@@ -1,0 +1,214 @@
+//! One file out of the files of all ranks.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use firebrick_checkpoints::{
+    Checkpoint, Consolidate, Consolidated, Digest, Dtype, Folder, Manifest, RankState, What, consolidate,
+};
+use safetensors::SafeTensors;
+
+mod state;
+use state::{save, whole, whole_state};
+
+/// A checkpoint of a step that so many ranks saved, and a folder to write into.
+fn saved(step: u64, ranks: usize) -> (tempfile::TempDir, Checkpoint) {
+    let output = tempfile::tempdir().unwrap();
+    let saved = save(&Folder::new(output.path().join("checkpoints")), step, ranks).unwrap();
+    (output, Checkpoint::open(saved.path).unwrap())
+}
+
+fn written(checkpoint: &Checkpoint, what: What, to: &Path, options: Consolidate) -> Consolidated {
+    let mut seen = (0, 0);
+    let told = std::cell::RefCell::new(&mut seen);
+    let written =
+        consolidate(checkpoint, what, to, &options, |done, total| **told.borrow_mut() = (done, total));
+    let written = written.unwrap();
+    assert_eq!(seen, (written.bytes, written.bytes));
+    written
+}
+
+#[test]
+fn any_number_of_ranks_gives_the_same_bytes() {
+    for what in [What::Parameters, What::Average] {
+        for dtype in [None, Some(Dtype::F32), Some(Dtype::BF16), Some(Dtype::F16)] {
+            let files: Vec<Vec<u8>> = [1, 2, 3, 4, 9]
+                .map(|ranks| {
+                    let (output, checkpoint) = saved(7, ranks);
+                    let to = output.path().join("model.safetensors");
+                    written(&checkpoint, what, &to, Consolidate { dtype, ..Default::default() });
+                    fs::read(to).unwrap()
+                })
+                .into();
+            assert!(files.iter().all(|file| *file == files[0]), "{what:?} {dtype:?}");
+        }
+    }
+}
+
+/// The files that are committed, which tests/golden/check_with_safetensors.py has read.
+const GOLDEN: [(Option<Dtype>, &str, &[u8], &str); 2] = [
+    (
+        None,
+        "model.safetensors",
+        include_bytes!("golden/model.safetensors"),
+        "25ea98b54cb2a66f2a442a1b87c34f1ae73f2805d78a1534be315fa9da4db4a2",
+    ),
+    (
+        Some(Dtype::BF16),
+        "model-bf16.safetensors",
+        include_bytes!("golden/model-bf16.safetensors"),
+        "0aa21df83f60dd4be07ac649508cf57f11f4ff8811dfb1a2d05bb69080967c7d",
+    ),
+];
+
+#[test]
+fn the_bytes_of_a_small_model_are_known() {
+    let (_output, checkpoint) = saved(7, 4);
+    for (dtype, name, golden, sum) in GOLDEN {
+        // It stays there, so that it can be looked at if it changes.
+        let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        written(&checkpoint, What::Parameters, &to, Consolidate { dtype, ..Default::default() });
+        let file = fs::read(&to).unwrap();
+        assert_eq!(Digest::of(&file).to_string(), sum, "{}", to.display());
+        assert_eq!(file, golden);
+    }
+}
+
+#[test]
+fn the_safetensors_library_reads_what_was_saved() {
+    let (output, checkpoint) = saved(7, 4);
+    let to = output.path().join("model.safetensors");
+    let result = written(&checkpoint, What::Parameters, &to, Consolidate::default());
+    assert_eq!((result.files, result.tensors, result.infinite), (vec![to.clone()], 6, 0));
+    let file = fs::read(&to).unwrap();
+    let tensors = SafeTensors::deserialize(&file).unwrap();
+    assert_eq!(tensors.len(), 6);
+    for piece in whole_state(7).parameters {
+        let tensor = tensors.tensor(&piece.name).unwrap();
+        assert_eq!((tensor.dtype(), tensor.shape()), (piece.dtype, &piece.shape[..]));
+        assert_eq!(tensor.data(), piece.bytes.as_ref());
+    }
+    let (_, header) = SafeTensors::read_metadata(&file).unwrap();
+    assert_eq!(header.metadata().as_ref().unwrap()["format"], "pt");
+}
+
+#[test]
+fn floats_are_cast_and_integers_stay() {
+    let (output, checkpoint) = saved(7, 2);
+    let to = output.path().join("model.safetensors");
+    let options = Consolidate { dtype: Some(Dtype::F16), ..Default::default() };
+    let result = written(&checkpoint, What::Parameters, &to, options);
+    let file = fs::read(&to).unwrap();
+    let tensors = SafeTensors::deserialize(&file).unwrap();
+    assert_eq!(tensors.tensor("seen").unwrap().dtype(), Dtype::I64);
+    assert_eq!(tensors.tensor("nothing").unwrap().shape(), [0, 3]);
+    let half = tensors.tensor("embedding.weight").unwrap();
+    assert_eq!(half.dtype(), Dtype::F16);
+    let from = whole_state(7).parameters.swap_remove(0);
+    let expected =
+        from.bytes.as_ref().as_chunks().0.iter().map(|&b| half::f16::from_f32(f32::from_le_bytes(b)));
+    assert_eq!(half.data(), expected.flat_map(half::f16::to_le_bytes).collect::<Vec<_>>());
+    let all: usize = tensors.tensors().iter().map(|(_, tensor)| tensor.data().len()).sum();
+    assert_eq!(all as u64, result.bytes);
+}
+
+#[test]
+fn tied_weights_are_written_once_unless_asked_for() {
+    let (output, checkpoint) = saved(7, 2);
+    let to = output.path().join("model.safetensors");
+    let names = |with_aliases| {
+        written(&checkpoint, What::Parameters, &to, Consolidate { with_aliases, ..Default::default() });
+        let file = fs::read(&to).unwrap();
+        let tensors = SafeTensors::deserialize(&file).unwrap();
+        if with_aliases {
+            let alias = tensors.tensor("head.weight").unwrap();
+            assert_eq!(alias.data(), tensors.tensor("embedding.weight").unwrap().data());
+        }
+        tensors.len()
+    };
+    assert_eq!((names(false), names(true)), (6, 7));
+}
+
+#[test]
+fn shards_have_the_index_of_hugging_face() {
+    let (output, checkpoint) = saved(7, 2);
+    let to = output.path().join("model.safetensors");
+    let options = Consolidate { shard_bytes: Some(83), ..Default::default() };
+    let result = written(&checkpoint, What::Parameters, &to, options);
+    let names: Vec<_> = result.files.iter().map(|file| file.file_name().unwrap().to_str().unwrap()).collect();
+    // By name: 80 bytes of the block, the 84 of the embedding, which is too large, and 24 + 0 + 4 + 16 that fit.
+    assert_eq!(
+        names,
+        [
+            "model-00001-of-00003.safetensors",
+            "model-00002-of-00003.safetensors",
+            "model-00003-of-00003.safetensors",
+            "model.safetensors.index.json"
+        ]
+    );
+    assert!(!to.exists());
+    let index: serde_json::Value = serde_json::from_slice(&fs::read(&result.files[3]).unwrap()).unwrap();
+    assert_eq!(index["metadata"]["total_size"], 208);
+    let map: BTreeMap<String, String> = serde_json::from_value(index["weight_map"].clone()).unwrap();
+    assert_eq!(map.len(), 6);
+    let state = whole_state(7);
+    for (name, file) in map {
+        let file = fs::read(output.path().join(file)).unwrap();
+        let tensors = SafeTensors::deserialize(&file).unwrap();
+        let piece = state.parameters.iter().find(|piece| piece.name == name).unwrap();
+        assert_eq!(tensors.tensor(&name).unwrap().data(), piece.bytes.as_ref());
+    }
+    // What fits one file is one file, which has no index.
+    let one = output.path().join("one.safetensors");
+    let options = Consolidate { shard_bytes: Some(208), ..Default::default() };
+    assert_eq!(written(&checkpoint, What::Parameters, &one, options).files, [one]);
+}
+
+#[test]
+fn what_is_written_stays_beside_until_it_is_whole() {
+    let (output, checkpoint) = saved(7, 1);
+    let to = output.path().join("model.safetensors");
+    fs::write(&to, "before").unwrap();
+    fs::write(checkpoint.path().join("parameters-00000-of-00001.safetensors"), "changed").unwrap();
+    let error =
+        consolidate(&checkpoint, What::Parameters, &to, &Consolidate::default(), |_, _| ()).unwrap_err();
+    assert!(error.to_string().contains("was changed after its sum was checked"), "{error}");
+    assert_eq!(fs::read_to_string(&to).unwrap(), "before");
+    assert_eq!(fs::read_dir(output.path()).unwrap().count(), 2);
+}
+
+#[test]
+fn what_cannot_be_asked_for_is_told() {
+    let (output, checkpoint) = saved(7, 1);
+    let to = output.path().join("model.safetensors");
+    let refused = |to: PathBuf, options: Consolidate, told: &str| {
+        let error =
+            consolidate(&checkpoint, What::Parameters, &to, &options, |_, _| ()).unwrap_err().to_string();
+        assert!(error.contains(told), "{error}");
+    };
+    let dtype = Consolidate { dtype: Some(Dtype::I8), ..Default::default() };
+    refused(to.clone(), dtype, "expected the dtype F32, BF16 or F16, found I8");
+    let none = Consolidate { shard_bytes: Some(0), ..Default::default() };
+    refused(to.clone(), none, "at least 1 byte");
+    refused(
+        output.path().join("model"),
+        Consolidate::default(),
+        "expected a file named as `model.safetensors`",
+    );
+    refused(checkpoint.path().join("model.safetensors"), Consolidate::default(), "outside the checkpoint");
+    refused(output.path().join("none/model.safetensors"), Consolidate::default(), "No such file");
+    fs::write(&to, "one file").unwrap();
+    let shards = Consolidate { shard_bytes: Some(83), ..Default::default() };
+    refused(to.clone(), shards, "remove it, or name another file");
+
+    let folder = Folder::new(output.path().join("plain"));
+    let staging = folder.staging(1, "a");
+    let weight = whole("w", Dtype::F32, &[1], vec![0; 4]);
+    let state = RankState { ranks: 1, parameters: vec![weight], ..Default::default() };
+    let files = staging.write_rank(&state).unwrap();
+    let plain = staging.publish(Manifest::new("run", 1, 1, "0.1.0").files(files), "()").unwrap();
+    let plain = Checkpoint::open(plain.path).unwrap();
+    let error = consolidate(&plain, What::Average, &to, &Consolidate::default(), |_, _| ()).unwrap_err();
+    assert!(error.to_string().contains("expected averaged weights, found none"), "{error}");
+}
