@@ -3,16 +3,21 @@
 use std::io::{IsTerminal, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde::Serialize;
 
+use crate::checkpoint_command::{CheckpointCommand, ConsolidateArgs, checkpoint, consolidate};
 use crate::console::{print, tell, terminal_width};
 use crate::dashboard::Terminal;
 use crate::device::Listing;
 use crate::rank_report::table_of_ranks;
 use crate::run::Process;
-use crate::{Bench, BenchReport, DataRun, Interrupter, Launched, Look, Run, RunError, Show, Tokenized};
+use crate::{
+    Bench, BenchReport, DataRun, Interrupter, Launched, Look, Resume, Run, RunError, Show, Tokenized,
+};
 
 /// Trains Burn models. A run is a RON file; every field of it can be overridden.
 #[derive(Debug, Parser)]
@@ -32,6 +37,9 @@ Examples:
   firebrick bench examples/causal_lm.ron --set 'strategies=[Recompute(every: 1)]' --beside 'strategies=[]'
   firebrick data examples/causal_lm.ron --batches 1 --rows 8
   firebrick tokenize examples/causal_lm.ron --output corpus.tokens
+  firebrick train examples/causal_lm.ron --set 'checkpoints=(every: 50)' --resume auto
+  firebrick checkpoint show runs/causal_lm
+  firebrick consolidate runs/causal_lm --dtype bf16 -o model.safetensors
   firebrick devices";
 
 #[derive(Debug, Subcommand)]
@@ -40,7 +48,8 @@ enum Command {
     ///
     /// Shows burn-train's dashboard on a terminal (q and then s, or Ctrl-C, stops at the next
     /// step, with everything saved), and plain lines on standard error elsewhere. Writes the model, the best
-    /// model, the tokenizer, the run and its metrics into the run's `output` folder.
+    /// model, checkpoints, the tokenizer, the run and its metrics into the run's `output` folder. A run that was
+    /// interrupted goes on with `--resume`.
     Train(TrainArgs),
     /// Shows the first batches as the model will see them, and the data in numbers.
     ///
@@ -54,6 +63,14 @@ enum Command {
     /// A run reads it in place, however large it is: name it as `data.path`, and the tokenizer as
     /// `data.tokenizer`.
     Tokenize(TokenizeArgs),
+    /// Makes one file of a checkpoint's weights, whichever number of ranks saved them.
+    ///
+    /// Works on any machine and without the run file: tensors are read one after the other, so that the largest one
+    /// has to fit in memory and not the model. `transformers`, `safetensors` and Burn open the result.
+    Consolidate(ConsolidateArgs),
+    /// Shows, checks and compares checkpoints.
+    #[command(subcommand)]
+    Checkpoint(CheckpointCommand),
     /// Times training steps, without evaluation and without files.
     Bench(BenchArgs),
     /// Lists the devices of this machine, and the number formats with what each device can do with them.
@@ -88,6 +105,17 @@ struct TrainArgs {
     /// Shows plain lines also on a terminal.
     #[arg(long)]
     plain: bool,
+    /// Goes on from a checkpoint: `latest`, the newest complete one in the run's output folder (also where WHERE
+    /// is left out); `auto`, the same, or from the beginning where there is none; `step-N`; or the path of a
+    /// checkpoint or of another run's output folder.
+    ///
+    /// The run goes on as if it had never ended. It may have other strategies, another number of ranks with the
+    /// same global batch, and another length. See `checkpoints` in the run file for when a run is saved.
+    #[arg(long, value_name = "WHERE", num_args = 0..=1, default_missing_value = "latest")]
+    resume: Option<Resume>,
+    /// Goes on although fields have changed that the result depends on, such as the seed, the schedule or the data.
+    #[arg(long, requires = "resume")]
+    allow_changes: bool,
 }
 
 #[derive(Debug, Args)]
@@ -179,6 +207,8 @@ impl Cli {
     pub fn run(self) -> ExitCode {
         let result = match self.command {
             Command::Train(args) => train(&args),
+            Command::Consolidate(args) => consolidate(&args),
+            Command::Checkpoint(command) => checkpoint(&command),
             Command::Bench(args) => bench(&args),
             Command::Data(args) => data(&args),
             Command::Tokenize(args) => tokenize(&args),
@@ -217,9 +247,9 @@ impl RunArgs {
 
 fn train(args: &TrainArgs) -> Result<(), RunError> {
     let run = args.run.read()?;
-    let interrupter = interrupted_by_signals();
+    let interrupter = interrupted_by_signals(run.checkpoints.grace.map(Duration::from_secs));
     let show = if args.plain { Show::Lines } else { Show::Auto };
-    let launched = run.launch(show, interrupter)?;
+    let launched = run.launch_from(args.resume.clone(), args.allow_changes, show, interrupter)?;
     if !Process::this()?.leads() {
         return Ok(());
     }
@@ -230,11 +260,12 @@ fn train(args: &TrainArgs) -> Result<(), RunError> {
     Ok(())
 }
 
-/// Stops at the next step when Ctrl-C is pressed, and at once when it is pressed again.
-fn interrupted_by_signals() -> Interrupter {
+/// Stops at the next step when Ctrl-C is pressed or the process is told to end (SIGTERM), and at once when that is
+/// said again, or when it takes longer than the time of grace.
+fn interrupted_by_signals(grace: Option<Duration>) -> Interrupter {
     let interrupter = Interrupter::new();
     let stop = interrupter.clone();
-    let terminal = Terminal::now();
+    let terminal = Arc::new(Terminal::now());
     // Without a handler the run still trains; only Ctrl-C would then end it at once.
     let _ = ctrlc::set_handler(move || {
         if stop.should_stop() {
@@ -243,6 +274,18 @@ fn interrupted_by_signals() -> Interrupter {
             std::process::exit(130);
         }
         stop.stop(Some("interrupted by a signal"));
+        if let Some(grace) = grace {
+            let terminal = terminal.clone();
+            std::thread::spawn(move || {
+                std::thread::sleep(grace);
+                terminal.restore();
+                let seconds = grace.as_secs();
+                tell(&format!(
+                    "error: the run did not end within its {seconds} s of grace: it is at its last checkpoint"
+                ));
+                std::process::exit(130);
+            });
+        }
     });
     interrupter
 }
@@ -286,7 +329,7 @@ fn data(args: &DataArgs) -> Result<(), RunError> {
 
 fn tokenize(args: &TokenizeArgs) -> Result<(), RunError> {
     let run = DataRun::read(&args.file.run, &args.file.overrides)?;
-    let tokenized = run.tokenize(&args.output, &interrupted_by_signals(), tell)?;
+    let tokenized = run.tokenize(&args.output, &interrupted_by_signals(None), tell)?;
     match args.file.report {
         ReportFormat::Text => print(&tokenized_in_words(&tokenized)),
         ReportFormat::Json => print_json(&tokenized),
@@ -344,6 +387,9 @@ fn in_words(run: &Run, launched: &Launched) -> String {
     text += &format!("tokens/s         {:.0}\n", report.tokens_per_second);
     text += &format!("peak memory      {:.1} MB\n", report.peak_bytes as f64 / 1e6);
     text += &format!("saved in         {}\n", run.output.display());
+    if let Some(step) = report.checkpoint_step {
+        text += &format!("checkpoint       step {step}; `--resume` goes on from it\n");
+    }
     text + &table_of_ranks(&report.ranks)
 }
 

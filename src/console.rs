@@ -1,6 +1,8 @@
 //! Lines for whoever watches. A reader who has left is no reason to end a training run.
 
 use std::io::{self, Write};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// A line on standard error.
 pub(crate) fn tell(line: &str) {
@@ -20,4 +22,25 @@ pub(crate) fn terminal_width() -> Option<u16> {
         return (size.ws_col >= 20).then_some(size.ws_col);
     }
     None
+}
+
+/// How much of something long is done, on standard error: a line at most once a second, and none of what is over
+/// sooner.
+pub(crate) struct Share {
+    doing: &'static str,
+    told: Mutex<Instant>,
+}
+
+impl Share {
+    pub fn of(doing: &'static str) -> Self {
+        Self { doing, told: Mutex::new(Instant::now()) }
+    }
+
+    pub fn tell(&self, done: u64, all: u64) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.elapsed() >= Duration::from_secs(1) {
+            *told = Instant::now();
+            tell(&format!("{} {:.0}%", self.doing, done as f64 / all.max(1) as f64 * 100.0));
+        }
+    }
 }

@@ -8,6 +8,7 @@ use firebrick_strategies::{StrategyError, WorldError};
 use thiserror::Error;
 
 use crate::budget::OverBudget;
+use crate::checkpoint::ResumeError;
 
 /// A training run that cannot start, or cannot go on.
 #[derive(Debug, Error)]
@@ -133,6 +134,9 @@ pub enum TrainError {
         /// Updates of the run.
         total: u64,
     },
+    /// The run cannot continue from a checkpoint, or not be saved as one.
+    #[error(transparent)]
+    Resume(Box<ResumeError>),
     /// The dashboard or a metric failed.
     #[error("the dashboard failed: {0}")]
     Dashboard(String),
@@ -185,6 +189,12 @@ pub enum TrainError {
     /// The system starts no thread for a rank.
     #[error("the system starts no thread for the rank: {0}")]
     NoThread(String),
+}
+
+impl From<ResumeError> for TrainError {
+    fn from(error: ResumeError) -> Self {
+        Self::Resume(Box::new(error))
+    }
 }
 
 impl From<WorldError> for TrainError {

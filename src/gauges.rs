@@ -231,11 +231,6 @@ pub(crate) fn register(
     })
 }
 
-/// What early stopping looks at.
-pub(crate) fn loss_gauge() -> impl Metric {
-    Gauge::new(LOSS, None, false, true)
-}
-
 #[cfg(test)]
 mod tests {
     use burn::data::dataloader::Progress;

@@ -1,40 +1,35 @@
 //! What a run has been so far.
 
-use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use firebrick_datasets::Cursor;
-
 use crate::TrainError;
-use crate::log::EvaluationNumbers;
+use crate::output::{BEST, Output};
+use crate::progress::Progress;
 use crate::rank_report::Exchanged;
 use crate::step::StepNumbers;
 
 /// Skipped updates, or updates from a loss that is not finite, in a row after which a run is given up.
 const MOST_SKIPS: u64 = 100;
-/// Windows over which the reported training loss is the mean.
-const RECENT: usize = 100;
 
 /// What the run has been so far.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
-    pub cursor: Cursor,
-    pub recent: VecDeque<(f64, usize)>,
+    /// What outlives the process.
+    pub progress: Progress,
     pub last: StepNumbers,
     pub tokens: usize,
     pub step_seconds: Vec<f64>,
-    pub skipped: u64,
-    skipped_in_a_row: u64,
-    infinite_in_a_row: u64,
-    /// The rank that it began with, where there are several.
-    infinite_first: Option<usize>,
     pub peak_bytes: usize,
     pub activation_bytes: usize,
-    pub validation: Option<EvaluationNumbers>,
-    pub best: Option<EvaluationNumbers>,
     /// Where the weights of the best evaluation are.
     pub best_path: Option<PathBuf>,
+    /// Updates made at the newest checkpoint.
+    pub saved_step: Option<u64>,
+    /// Why the last save failed, if it did.
+    pub save_error: Option<String>,
+    /// Whether it was told to end.
+    pub interrupted: bool,
     /// Why the run ended before its time.
     pub stopped: Option<String>,
     pub first_step: Option<Instant>,
@@ -43,32 +38,45 @@ pub(crate) struct History {
 }
 
 impl History {
+    /// That of a run which goes on after so many updates.
+    pub fn going_on(progress: Progress, updates: u64, output: Option<&Output>) -> Self {
+        let best = output.map(|output| output.folder().join(BEST)).filter(|path| path.exists());
+        Self {
+            best_path: best.filter(|_| progress.best.is_some()),
+            last: StepNumbers { step: updates, ..StepNumbers::default() },
+            progress,
+            ..Self::default()
+        }
+    }
+
     /// Adds a step, and fills in the numbers that need the steps before it. `infinite` is the first of many
     /// ranks whose part of the loss is not finite.
     pub fn add(&mut self, numbers: &mut StepNumbers, infinite: Option<usize>) -> Result<(), TrainError> {
         self.first_step.get_or_insert_with(Instant::now);
+        let progress = &mut self.progress;
         match &numbers.skipped {
-            None => self.skipped_in_a_row = 0,
+            None => progress.skipped_in_a_row = 0,
             Some(reason) => {
-                self.skipped += 1;
-                self.skipped_in_a_row += 1;
-                if self.skipped_in_a_row >= MOST_SKIPS {
+                progress.skipped += 1;
+                progress.skipped_in_a_row += 1;
+                if progress.skipped_in_a_row >= MOST_SKIPS {
                     return Err(TrainError::OnlySkips {
-                        count: self.skipped_in_a_row,
+                        count: progress.skipped_in_a_row,
                         reason: reason.clone(),
                     });
                 }
             }
         }
         let finite = numbers.loss.is_finite() || numbers.skipped.is_some();
-        if self.infinite_in_a_row == 0 {
-            self.infinite_first = infinite;
+        if progress.infinite_in_a_row == 0 {
+            progress.infinite_first = infinite;
         }
-        self.infinite_in_a_row = if finite { 0 } else { self.infinite_in_a_row + 1 };
-        if self.infinite_in_a_row >= MOST_SKIPS {
-            return Err(TrainError::Diverged { updates: self.infinite_in_a_row, first: self.infinite_first });
+        progress.infinite_in_a_row = if finite { 0 } else { progress.infinite_in_a_row + 1 };
+        if progress.infinite_in_a_row >= MOST_SKIPS {
+            let (updates, first) = (progress.infinite_in_a_row, progress.infinite_first);
+            return Err(TrainError::Diverged { updates, first });
         }
-        numbers.skipped_steps = self.skipped;
+        numbers.skipped_steps = progress.skipped;
         numbers.tokens_per_second = numbers.tokens as f64 / numbers.seconds.max(f64::MIN_POSITIVE);
         self.peak_bytes = self.peak_bytes.max(numbers.peak_bytes);
         numbers.peak_bytes = self.peak_bytes;
@@ -76,10 +84,7 @@ impl History {
         self.tokens += numbers.tokens;
         self.step_seconds.push(numbers.seconds);
         if numbers.skipped.is_none() {
-            self.recent.push_back((numbers.loss, numbers.items));
-            if self.recent.len() > RECENT {
-                self.recent.pop_front();
-            }
+            self.progress.add_loss(numbers.loss, numbers.items);
         }
         self.last = numbers.clone();
         Ok(())

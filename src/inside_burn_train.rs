@@ -1,23 +1,20 @@
-//! Runs the training loop inside burn-train, which lends its dashboard, metric files, early
-//! stopping and interrupter.
+//! Runs the training loop inside burn-train, which lends its dashboard, metric files and interrupter.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::lr_scheduler::constant::ConstantLr;
 use burn::optim::SgdConfig;
-use burn::train::metric::store::{Aggregate, Direction, Split};
 use burn::train::renderer::MetricsRenderer;
 use burn::train::{
-    Interrupter, Learner, MetricEarlyStoppingStrategy, StoppingCondition, SupervisedLearningStrategy,
-    SupervisedTraining, SupervisedTrainingEventProcessor, TrainLoader, TrainingComponents, TrainingStrategy,
-    ValidLoader,
+    Interrupter, Learner, SupervisedLearningStrategy, SupervisedTraining, SupervisedTrainingEventProcessor,
+    TrainLoader, TrainingComponents, TrainingStrategy, ValidLoader,
 };
 use firebrick_datasets::Batch;
 use firebrick_strategies::Stage;
 
 use crate::dashboard::{NoBatches, Vessel};
-use crate::events::{Events, Shown};
+use crate::events::Events;
 use crate::metric_files::MetricFiles;
 use crate::training_loop::TrainingLoop;
 use crate::{Objective, TrainError, gauges};
@@ -28,8 +25,6 @@ pub(crate) struct InsideBurnTrain {
     pub renderer: Box<dyn MetricsRenderer>,
     /// Where its metric files go; without, they are kept in memory.
     pub output: Option<PathBuf>,
-    /// Evaluations without a lower loss before it stops.
-    pub patience: Option<usize>,
     pub label: String,
 }
 
@@ -55,15 +50,6 @@ impl InsideBurnTrain {
             .label(&self.label);
         let metric_folder = self.output.map(|folder| folder.join("metrics"));
         supervised = supervised.with_metric_logger(MetricFiles::new(metric_folder, self.interrupter.clone()));
-        if let Some(n_epochs) = self.patience {
-            supervised = supervised.early_stopping(MetricEarlyStoppingStrategy::new(
-                &gauges::loss_gauge(),
-                Aggregate::Mean,
-                Direction::Lowest,
-                Split::Valid,
-                StoppingCondition::NoImprovementSince { n_epochs },
-            ));
-        }
         let learner = Learner::new(vessel, SgdConfig::new().init(), ConstantLr::new(0.0));
         let result = gauges::register(supervised, scales_loss, several_ranks).launch(learner);
         // Leaves the full screen, so that what is printed next is seen.
@@ -112,12 +98,12 @@ where
         _: usize,
     ) -> (Vessel, SupervisedTrainingEventProcessor<Vessel>) {
         let interrupter = components.interrupter.clone();
-        let mut shown = Shown::new(components);
+        let mut shown = components.event_processor;
         if let Progress::Ready(mut training) = self.take() {
             let mut events = Events::new(interrupter, Some(&mut shown));
             let result = training.run(&mut events).map(|()| training);
             self.put(Progress::Done(result));
         }
-        (learner.model(), shown.processor)
+        (learner.model(), shown)
     }
 }

@@ -36,6 +36,8 @@
 //! gradients is told at [`Trainer`], how many ranks train together in [`many_ranks`], how to write one at
 //! [`strategies`](firebrick_strategies#writing-a-strategy).
 
+/// Files of a checkpoint: how they are written, checked and read.
+pub use firebrick_checkpoints as checkpoints;
 /// Readers, tokenizers, collators and sample streams.
 pub use firebrick_datasets as datasets;
 /// How a model is trained.
@@ -46,6 +48,8 @@ mod agreement;
 mod bench;
 mod budget;
 mod byte_size;
+mod checkpoint;
+mod checkpoint_command;
 pub mod cli;
 mod console;
 mod dashboard;
@@ -69,6 +73,7 @@ pub mod models;
 mod objective;
 mod output;
 mod preview;
+mod progress;
 mod rank_report;
 mod ranks;
 mod report;
@@ -86,6 +91,7 @@ pub use bench::{Bench, BenchReport, BesideReport, RawReport};
 pub use budget::{Moment, OnDevice, OverBudget};
 pub use burn::train::Interrupter;
 pub use byte_size::ByteSize;
+pub use checkpoint::{Change, Checkpoints, Resume, ResumeError, TrainerState};
 pub use dashboard::Show;
 pub use data::Data;
 pub use error::TrainError;

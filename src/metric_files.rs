@@ -14,7 +14,7 @@ use burn::train::logger::MetricLogger;
 use burn::train::metric::store::{EpochSummary, MetricsUpdate, Split};
 use burn::train::metric::{MetricDefinition, MetricId, NumericEntry};
 
-/// Writes the files, and remembers each round's final values for early stopping.
+/// Writes the files, and remembers each round's final values for summaries.
 pub(crate) struct MetricFiles {
     /// Without one, nothing is written.
     folder: Option<PathBuf>,

@@ -4,10 +4,14 @@ use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use burn::module::Module;
+use firebrick_checkpoints::Folder;
 
+use crate::checkpoint::{self, ResumeError};
 use crate::console::tell;
-use crate::{TrainError, saving};
+use crate::{Resume, TrainError, saving};
 
+/// The weights of the lowest validation loss.
+pub(crate) const BEST: &str = "best.safetensors";
 /// What marks a folder as that of a run.
 const LOG: &str = "metrics.jsonl";
 /// Stays in the folder, and marks it as ours also where a run ended before its first step.
@@ -38,6 +42,26 @@ impl Output {
             .map_err(|error| TrainError::file(folder, "making the output folder", error))?;
         let lock = lock(folder)?;
         Ok(Self { folder: folder.into(), _lock: lock })
+    }
+
+    /// Claims the folder of a run that is to go on from one of its own checkpoints; `None` where it starts
+    /// from the beginning, or from a checkpoint of another folder. What an interrupted save left in it is removed.
+    ///
+    /// # Errors
+    ///
+    /// Another run is using the folder, it cannot be written, or there is no such checkpoint.
+    pub fn reopen(folder: &Path, resume: &Resume) -> Result<Option<Self>, TrainError> {
+        let lock = match folder.join(LOCK).exists() {
+            true => Some(lock(folder)?),
+            false => None,
+        };
+        let checkpoints = folder.join(checkpoint::FOLDER);
+        if lock.is_some() && checkpoints.is_dir() {
+            Folder::new(checkpoints).clean().map_err(ResumeError::from)?;
+        }
+        let found = resume.find(folder)?;
+        let own = found.is_some_and(|checkpoint| is_within(&checkpoint, folder));
+        Ok(lock.filter(|_| own).map(|lock| Self { folder: folder.into(), _lock: lock }))
     }
 
     /// Whether the folder could be claimed, as far as can be told without touching it.
@@ -77,6 +101,14 @@ impl Output {
         let path = self.folder.join(name);
         saving::save_model(model, &path)?;
         Ok(path)
+    }
+}
+
+/// Whether a path is below a folder, whatever links lead there.
+pub(crate) fn is_within(path: &Path, folder: &Path) -> bool {
+    match (path.canonicalize(), folder.canonicalize()) {
+        (Ok(path), Ok(folder)) => path.starts_with(folder),
+        _ => false,
     }
 }
 

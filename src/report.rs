@@ -65,6 +65,12 @@ pub struct Report {
     pub first_step_seconds: f64,
     /// Why the run ended before its time, if it did.
     pub stopped: Option<String>,
+    /// The updates after which the newest checkpoint was saved, where one was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint_step: Option<u64>,
+    /// Why the last save failed, if it did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint_error: Option<String>,
     /// Each rank, where there are several. The bytes above are those of the first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ranks: Vec<RankReport>,
@@ -72,19 +78,18 @@ pub struct Report {
 
 impl Report {
     pub(crate) fn new(history: &History, bytes: ParameterBytes, ranks: Vec<RankReport>) -> Self {
-        let weight: usize = history.recent.iter().map(|(_, items)| items).sum();
-        let recent = history.recent.iter().map(|(loss, items)| loss * *items as f64);
+        let progress = &history.progress;
         let seconds: f64 = history.step_seconds.iter().sum();
         let first = history.first_step.map(|at| at.duration_since(process_start()));
         Self {
             steps: history.last.step,
-            train_loss: recent.sum::<f64>() / weight.max(1) as f64,
-            valid_loss: history.validation.map(|valid| valid.loss),
-            best_valid_loss: history.best.map(|best| best.loss),
-            best_step: history.best.map(|best| best.step),
+            train_loss: progress.recent_loss(),
+            valid_loss: progress.validation.map(|valid| valid.loss),
+            best_valid_loss: progress.best.map(|best| best.loss),
+            best_step: progress.best.map(|best| best.step),
             tokens_per_second: history.tokens as f64 / seconds.max(f64::MIN_POSITIVE),
             step_seconds_median: median(&history.step_seconds),
-            skipped_steps: history.skipped,
+            skipped_steps: progress.skipped,
             gradient_norm: history.last.gradient_norm,
             loss_scale: history.last.loss_scale,
             parameters: bytes.parameters,
@@ -99,6 +104,8 @@ impl Report {
             wall_seconds: process_start().elapsed().as_secs_f64(),
             first_step_seconds: first.unwrap_or_default().as_secs_f64(),
             stopped: history.stopped.clone(),
+            checkpoint_step: history.saved_step,
+            checkpoint_error: history.save_error.clone(),
             ranks,
         }
     }

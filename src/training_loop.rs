@@ -8,7 +8,8 @@ use burn::train::{LearnerEvent, TrainingItem};
 use firebrick_datasets::{Batch, Batches, DataError};
 use firebrick_strategies::Stage;
 
-use crate::agreement::{SumOfAll, any};
+use crate::agreement::SumOfAll;
+use crate::checkpoint::Saves;
 use crate::dashboard::let_ctrl_c_interrupt;
 use crate::data::Stream;
 use crate::dealt::{Deal, Spare};
@@ -17,7 +18,7 @@ use crate::feed::{self, Feed, Share};
 use crate::gauges::Readings;
 use crate::history::History;
 use crate::log::{EvaluationNumbers, Log};
-use crate::output::Output;
+use crate::output::{BEST, Output};
 use crate::session::{Session, checked};
 use crate::step::{Step, StepNumbers};
 use crate::{Data, Objective, TrainError};
@@ -33,6 +34,8 @@ pub(crate) struct TrainingLoop<M, B: Batch, S> {
     pub history: History,
     /// Whether some rank has an output folder.
     pub saves: bool,
+    /// Where the run saves itself so that it can go on.
+    pub checkpoints: Option<Saves>,
     /// The first rank that wants to end the run, once all know of it.
     pub stops: Option<usize>,
     /// Called with each step's numbers.
@@ -52,8 +55,8 @@ pub(crate) struct Plan {
     /// Updates of a round that the dashboard counts.
     pub round_updates: u64,
     pub dashboard: bool,
-    /// Whether the run may end early.
-    pub patient: bool,
+    /// Evaluations without a lower loss after which the run ends.
+    pub patience: Option<usize>,
 }
 
 impl<M, B: Batch, S: Stage<M>> TrainingLoop<M, B, S>
@@ -62,23 +65,41 @@ where
 {
     /// Trains to the end of the plan, or until it is interrupted.
     pub fn run(&mut self, events: &mut Events) -> Result<(), TrainError> {
-        for round in 1.. {
+        let mut ends = self.ends();
+        while !ends {
+            let round = self.history.progress.rounds + 1;
             events.train(LearnerEvent::StartSplit {
                 epoch_number: round,
                 total_items: self.plan.round_updates as usize,
             })?;
-            self.train_round(events)?;
+            // A run that was saved between the two goes on with the evaluation.
+            if !self.history.progress.evaluation_due {
+                self.train_round(events)?;
+            }
             events.train(LearnerEvent::EndSplit(round))?;
-            if self.interrupted(events) {
+            if self.interrupted(events) || !self.evaluate(round, events)? {
                 break;
             }
-            self.evaluate(round, events)?;
+            self.history.progress.evaluation_due = false;
+            self.history.progress.rounds = round;
+            self.save_if_due()?;
             events.train(LearnerEvent::EndEpoch(round))?;
-            if self.interrupted(events) || self.finished() || self.stops_early(round, events)? {
-                break;
-            }
+            ends = self.interrupted(events) || self.ends();
         }
-        Ok(())
+        self.save_at_end()
+    }
+
+    /// Whether the run is over between two rounds.
+    fn ends(&mut self) -> bool {
+        let progress = &self.history.progress;
+        if progress.evaluation_due {
+            return false;
+        }
+        let is_late = self.plan.patience.is_some_and(|most| progress.evaluations_since_best >= most);
+        if is_late {
+            self.history.stopped = Some("the validation loss no longer falls".into());
+        }
+        is_late || self.finished()
     }
 
     /// Steps until the next evaluation is due.
@@ -94,13 +115,21 @@ where
             self.stops = step.stops.filter(|_| self.session.world().size() > 1);
             step.seconds = before.elapsed().as_secs_f64();
             before = Instant::now();
-            self.history.cursor = after;
+            self.history.progress.cursor = after;
             // A step's numbers are read when the next is under way, so that the device never waits.
             if let Some((epoch, step)) = unread.replace((epoch, step)) {
                 self.record(epoch, step, start, events)?;
             }
-            if self.round_ends(epoch, start) || self.should_stop(events) {
+            self.history.progress.evaluation_due = self.round_ends(epoch, start);
+            if self.history.progress.evaluation_due || self.should_stop(events) {
                 break;
+            }
+            if self.wants_save()? {
+                // What is saved includes the numbers of all steps that it is made of.
+                if let Some((epoch, step)) = unread.take() {
+                    self.record(epoch, step, start, events)?;
+                }
+                self.save_if_due()?;
             }
         }
         match unread {
@@ -115,13 +144,13 @@ where
         self.finished()
             || match self.plan.evaluate_every {
                 Some(every) => updates > start && updates.is_multiple_of(every),
-                None => self.history.cursor.epoch > epoch,
+                None => self.history.progress.cursor.epoch > epoch,
             }
     }
 
     fn finished(&self) -> bool {
         match self.plan.end_epoch {
-            Some(end) => self.history.cursor.epoch >= end,
+            Some(end) => self.history.progress.cursor.epoch >= end,
             None => self.session.updates() >= self.plan.total_updates,
         }
     }
@@ -145,14 +174,18 @@ where
         events.train(LearnerEvent::ProcessedItem(item))
     }
 
-    /// The mean loss over all items of the validation data, and the best model kept.
-    fn evaluate(&mut self, round: usize, events: &mut Events) -> Result<(), TrainError> {
+    /// The mean loss over all items of the validation data, and the best model kept. Whether it came to its
+    /// end: it does not where the run is interrupted.
+    fn evaluate(&mut self, round: usize, events: &mut Events) -> Result<bool, TrainError> {
         let Some(valid) = self.data.valid.clone() else {
-            return Ok(());
+            return Ok(true);
         };
         let started = Instant::now();
         events.valid(LearnerEvent::StartSplit { epoch_number: round, total_items: valid.samples(0) })?;
-        let Some((sum, items)) = self.sum_of_losses(&valid, events)? else { return Ok(()) };
+        let Some((sum, items)) = self.sum_of_losses(&valid, events)? else {
+            self.interrupted(events);
+            return Ok(false);
+        };
         events.valid(LearnerEvent::EndSplit(round))?;
         if items == 0 {
             return Err(DataError::EmptyEpoch { epoch: 0 }.into());
@@ -164,7 +197,10 @@ where
             seconds: started.elapsed().as_secs_f64(),
         };
         self.log.evaluation(&numbers)?;
-        self.keep_best(numbers)
+        if self.history.progress.evaluated(numbers) {
+            self.keep_best()?;
+        }
+        Ok(true)
     }
 
     /// The sum over the validation data, and its items; `None` where the run was interrupted.
@@ -224,22 +260,57 @@ where
         Ok(Some((sum, items)))
     }
 
-    fn keep_best(&mut self, numbers: EvaluationNumbers) -> Result<(), TrainError> {
-        self.history.validation = Some(numbers);
-        if self.history.best.is_some_and(|best| best.loss <= numbers.loss) || !numbers.loss.is_finite() {
-            return Ok(());
-        }
-        self.history.best = Some(numbers);
+    fn keep_best(&mut self) -> Result<(), TrainError> {
         if self.saves {
             let best = match self.session.is_averaged() {
                 true => self.session.whole_average(Some(0))?,
                 false => self.session.whole(Some(0))?,
             };
             if let (Some(best), Some(output)) = (best, &self.output) {
-                self.history.best_path = Some(output.save_model("best.safetensors", &best)?);
+                self.history.best_path = Some(output.save_model(BEST, &best)?);
             }
         }
         Ok(())
+    }
+
+    /// Whether a save is to begin now; one that is under way goes on.
+    fn wants_save(&mut self) -> Result<bool, TrainError> {
+        match &mut self.checkpoints {
+            None => Ok(false),
+            Some(saves) => saves.wants(self.session.updates(), &mut self.log),
+        }
+    }
+
+    fn save_if_due(&mut self) -> Result<(), TrainError> {
+        match self.wants_save()? {
+            true => self.save(),
+            false => Ok(()),
+        }
+    }
+
+    fn save(&mut self) -> Result<(), TrainError> {
+        match &mut self.checkpoints {
+            None => Ok(()),
+            Some(saves) => saves.begin(&self.session, &self.history.progress, &mut self.log),
+        }
+    }
+
+    /// The last save, for which the run waits.
+    fn save_at_end(&mut self) -> Result<(), TrainError> {
+        let Some(saves) = &self.checkpoints else { return Ok(()) };
+        let updates = self.session.updates();
+        let mut again = saves.wants_at_end(updates, &self.history.progress, self.history.interrupted);
+        loop {
+            if again {
+                self.save()?;
+            }
+            let Some(saves) = &mut self.checkpoints else { return Ok(()) };
+            again = saves.finish(&mut self.log)?;
+            (self.history.saved_step, self.history.save_error) = saves.outcome();
+            if !again {
+                return Ok(());
+            }
+        }
     }
 
     /// Whether to end the run at this step. Among ranks it is what they agreed on when the step began.
@@ -253,6 +324,7 @@ where
     fn interrupted(&mut self, events: &Events) -> bool {
         let stopped = self.should_stop(events);
         if stopped {
+            self.history.interrupted = true;
             let own = events.interrupter.should_stop().then(|| events.interrupter.get_message());
             self.history.stopped = Some(match (own, self.stops) {
                 (None, Some(rank)) => format!("rank {rank} was interrupted"),
@@ -260,19 +332,6 @@ where
             });
         }
         stopped
-    }
-
-    fn stops_early(&mut self, round: usize, events: &mut Events) -> Result<bool, TrainError> {
-        if !self.plan.patient {
-            return Ok(false);
-        }
-        let own = events.stops_early(round)?;
-        // The first rank's word: it alone follows the rounds.
-        let stops = any(self.session.world(), "whether to stop early", own)?;
-        if stops {
-            self.history.stopped = Some("the validation loss no longer falls".into());
-        }
-        Ok(stops)
     }
 }
 

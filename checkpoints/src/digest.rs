@@ -45,6 +45,18 @@ impl Hasher {
     }
 }
 
+impl From<[u8; 32]> for Digest {
+    fn from(sum: [u8; 32]) -> Self {
+        Self(sum)
+    }
+}
+
+impl AsRef<[u8; 32]> for Digest {
+    fn as_ref(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))

@@ -75,6 +75,11 @@ impl Folder {
         &self.path
     }
 
+    /// Where the checkpoint of a step is, if there is one.
+    pub fn checkpoint(&self, step: u64) -> PathBuf {
+        self.path.join(step_folder(step))
+    }
+
     /// A checkpoint of a step to be written. Every rank must ask with the same `attempt`, which must be another
     /// for each try: 1 to 64 ASCII letters, digits, `.`, `_` or `-`.
     pub fn staging(&self, step: u64, attempt: &str) -> Staging {

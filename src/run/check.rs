@@ -2,8 +2,8 @@
 
 use super::parse::FromRunFile;
 use super::{
-    BatchConfig, DataConfig, DataRun, LossScaleConfig, ModelConfig, OptimizerConfig, Paths, Rows, Run,
-    RunError, StrategyConfig, TaskConfig, TokenizerConfig, ZeroConfig, ron_path,
+    BatchConfig, CheckpointsConfig, DataConfig, DataRun, LossScaleConfig, ModelConfig, OptimizerConfig,
+    Paths, Rows, Run, RunError, StrategyConfig, TaskConfig, TokenizerConfig, ZeroConfig, ron_path,
 };
 use crate::{ByteSize, Schedule};
 
@@ -76,6 +76,13 @@ fn length(run: &Run) -> Option<Problem> {
     }
     .or_else(|| require(run.evaluate_every != Some(0), "evaluate_every", "at least 1", 0))
     .or_else(|| require(run.early_stopping != Some(0), "early_stopping", "at least 1", 0))
+    .or_else(|| {
+        let CheckpointsConfig { every, keep_last, keep_every, grace, .. } = run.checkpoints;
+        require(every != Some(0), "checkpoints.every", "at least 1 update", 0)
+            .or_else(|| require(keep_last > 0, "checkpoints.keep_last", "at least 1", 0))
+            .or_else(|| require(keep_every != Some(0), "checkpoints.keep_every", "at least 1 update", 0))
+            .or_else(|| require(grace != Some(0), "checkpoints.grace", "at least 1 second", 0))
+    })
     .or_else(|| require(run.device_budget != Some(ByteSize(0)), "device_budget", "at least 1 byte", 0))
     .or_else(|| {
         let evaluated =

@@ -53,6 +53,8 @@ pub struct DataRun {
     _evaluate_every: Option<IgnoredAny>,
     #[serde(default, rename = "early_stopping")]
     _early_stopping: Option<IgnoredAny>,
+    #[serde(default, rename = "checkpoints")]
+    _checkpoints: Option<IgnoredAny>,
     #[serde(default, rename = "ranks")]
     _ranks: Option<IgnoredAny>,
     #[serde(default, rename = "deadline")]
@@ -79,6 +81,7 @@ impl From<&Run> for DataRun {
             _epochs: None,
             _evaluate_every: None,
             _early_stopping: None,
+            _checkpoints: None,
             _ranks: None,
             _deadline: None,
             _output: None,

@@ -98,7 +98,7 @@ pub enum RunError {
     },
     /// A launcher started several processes of a program that knows no MPI.
     #[error(
-        "a launcher started {processes} processes, but this program was built without MPI: build it with          `cargo build --release --features mpi`, or train with `--ranks {processes}` in one process"
+        "a launcher started {processes} processes, but this program was built without MPI: build it with `cargo build --release --features mpi`, or train with `--ranks {processes}` in one process"
     )]
     NoMpi {
         /// How many.
@@ -113,6 +113,16 @@ pub enum RunError {
         ranks: usize,
         /// That a launcher started.
         processes: usize,
+    },
+    /// A checkpoint is not as it was saved.
+    #[error(
+        "{path}: {problems} problem(s), told above: resume from another checkpoint, or restore the files"
+    )]
+    Damaged {
+        /// Its folder.
+        path: PathBuf,
+        /// How many.
+        problems: usize,
     },
     /// It was interrupted before there was anything to save.
     #[error("interrupted; nothing was written")]

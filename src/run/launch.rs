@@ -10,11 +10,12 @@ use burn::train::Interrupter;
 use firebrick_datasets::{DataError, TokenBatch, Tokenizer};
 use firebrick_strategies::{Setup, Strategy, World};
 
-use super::{DataRun, Loaded, ModelConfig, Process, Run, RunError, TaskConfig, TaskData};
+use super::{DataRun, Loaded, ModelConfig, Process, Run, RunError, TaskConfig, TaskData, changes};
+use crate::checkpoint::RunText;
 use crate::console::tell;
 use crate::models::{Gpt, Sampler};
 use crate::output::Output;
-use crate::{ByteSize, Data, Report, Show, TrainError, Trainer, device, memory};
+use crate::{ByteSize, Data, Report, Resume, Show, TrainError, Trainer, device, memory};
 
 /// What a run is made of, before it trains.
 pub struct Parts {
@@ -48,7 +49,7 @@ pub struct Launched {
 
 impl Run {
     /// Trains, and writes into the output folder: `run.ron` and `tokenizer.json` before the first
-    /// step, `metrics.jsonl` and `best.safetensors` during the run, `model.safetensors`,
+    /// step, `metrics.jsonl`, `best.safetensors` and `checkpoints` during the run, `model.safetensors`,
     /// `ema.safetensors` where the weights are averaged, `report.json` and `sample.txt` at the end. The
     /// averaged weights write the sample, where there are some.
     ///
@@ -57,6 +58,22 @@ impl Run {
     /// A device that is not there, data that cannot be read, strategies that do not fit, and
     /// whatever ends a training run.
     pub fn launch(&self, show: Show, interrupter: Interrupter) -> Result<Launched, RunError> {
+        self.launch_from(None, false, show, interrupter)
+    }
+
+    /// [`launch`](Self::launch), which goes on from a checkpoint: see [`Trainer::resume`]. What has changed in the
+    /// run file since is told; what its result depends on is refused unless `allow_changes`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`launch`](Self::launch), and a checkpoint that is not there, damaged, or of another run.
+    pub fn launch_from(
+        &self,
+        resume: Option<Resume>,
+        allow_changes: bool,
+        show: Show,
+        interrupter: Interrupter,
+    ) -> Result<Launched, RunError> {
         let show = if Process::this()?.leads() { show } else { Show::Nothing };
         let say = |doing: &str| {
             if show != Show::Nothing {
@@ -66,6 +83,10 @@ impl Run {
         let leads = Process::this()?.leads();
         if leads {
             Output::check(&self.output)?;
+            if let Some(resume) = &resume {
+                // What is not there is told before the data is read.
+                resume.find(&self.output).map_err(TrainError::from)?;
+            }
         }
         say(&self.batch_in_words());
         let parts = self.prepare(say)?;
@@ -77,17 +98,44 @@ impl Run {
             .trainer(&parts)
             .show(show)
             .label(format!("{} parameters, {}", model.num_params(), parts.device_name))
-            .interrupter(interrupter);
+            .interrupter(interrupter)
+            .checkpoints(self.checkpoints.policy())
+            .allow_changes(allow_changes)
+            .described(RunText { text: self.to_ron(), compare: changes::compare });
+        let trainer = match &resume {
+            Some(resume) => trainer.resume(resume.clone()),
+            None => trainer,
+        };
         if !leads {
-            let trained =
-                trainer.saved_elsewhere().fit(model, optimizer, self.schedule, parts.data.clone())?;
+            let trained = trainer.saved_elsewhere(&self.output).fit(
+                model,
+                optimizer,
+                self.schedule,
+                parts.data.clone(),
+            )?;
             return Ok(Launched { sample: None, report: trained.report, best: None });
         }
-        let output = Arc::new(Output::claim(&self.output)?);
-        output.save_text("run.ron", &(self.to_ron() + "\n"))?;
-        parts.tokenizer.save(output.folder().join("tokenizer.json"))?;
+        let reopened = match &resume {
+            Some(resume) => Output::reopen(&self.output, resume)?,
+            None => None,
+        };
+        // Before the first step, so that a run which is killed has them; a run that goes on may yet be refused.
+        let describe = |output: &Output| -> Result<(), RunError> {
+            output.save_text("run.ron", &(self.to_ron() + "\n"))?;
+            Ok(parts.tokenizer.save(output.folder().join("tokenizer.json"))?)
+        };
+        let (output, goes_on) = match reopened {
+            Some(output) => (Arc::new(output), true),
+            None => (Arc::new(Output::claim(&self.output)?), false),
+        };
+        if !goes_on {
+            describe(&output)?;
+        }
         let trained =
             trainer.claimed(output.clone()).fit(model, optimizer, self.schedule, parts.data.clone())?;
+        if goes_on {
+            describe(&output)?;
+        }
         let report = serde_json::to_string_pretty(&trained.report).unwrap_or_default();
         output.save_text("report.json", &(report + "\n"))?;
         if self.sample.is_some() {

@@ -1,7 +1,9 @@
 //! A run as a RON file.
 
 mod amp_config;
+mod changes;
 mod check;
+mod checkpoints_config;
 mod data_config;
 mod data_run;
 mod ema_config;
@@ -30,6 +32,7 @@ use crate::models::GptConfig;
 use crate::{ByteSize, Schedule};
 
 pub use amp_config::{AmpConfig, FloatConfig, KeepConfig, LossScaleConfig, Precision};
+pub use checkpoints_config::CheckpointsConfig;
 pub use data_config::{Corpus, DataConfig, Paths, TokenizerConfig};
 pub use data_run::DataRun;
 pub use ema_config::EmaConfig;
@@ -113,6 +116,9 @@ pub struct Run {
     pub strategies: Vec<StrategyConfig>,
     /// The folder that the run writes into.
     pub output: PathBuf,
+    /// When it is saved so that it can be resumed. Default: where it is interrupted.
+    #[serde(default)]
+    pub checkpoints: CheckpointsConfig,
     /// Text to generate at the end. Default: none.
     #[serde(default)]
     pub sample: Option<SampleConfig>,

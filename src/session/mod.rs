@@ -1,6 +1,7 @@
 //! A training run at work: master, replica, optimizer, and one step of them.
 
 mod prepared;
+mod saved;
 
 use std::time::Instant;
 

@@ -1,22 +1,20 @@
 //! The trainer: a composition of strategies and the settings of the loop.
 
+mod fit;
 mod one_rank;
 mod trained;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use burn::optim::ModuleOptimizer;
 use burn::train::Interrupter;
-use firebrick_datasets::{Batch, DataError};
-use firebrick_strategies::{Identity, Stack, Strategy, World};
+use firebrick_strategies::{Identity, Stack, World};
 
+use crate::checkpoint::RunText;
 use crate::dashboard::Show;
 use crate::output::Output;
-use crate::ranks::each_rank;
-use crate::report::process_start;
 use crate::step::StepNumbers;
-use crate::{Data, Objective, Schedule, TrainError};
+use crate::{Checkpoints, Resume};
 
 pub use trained::Trained;
 
@@ -92,6 +90,11 @@ pub struct Trainer<S = Identity> {
     /// Tensors like each parameter that the optimizer will keep, where that is known.
     optimizer_states: usize,
     output: Option<Destination>,
+    checkpoints: Option<Checkpoints>,
+    resume: Option<Resume>,
+    allow_changes: bool,
+    /// The run file, where the run has one.
+    run: Option<RunText>,
     show: Show,
     label: String,
     interrupter: Interrupted,
@@ -105,7 +108,16 @@ enum Destination {
     Folder(PathBuf),
     Claimed(Arc<Output>),
     /// That of the first rank, in another process.
-    Elsewhere,
+    Elsewhere(PathBuf),
+}
+
+impl Destination {
+    fn folder(&self) -> &Path {
+        match self {
+            Self::Folder(folder) | Self::Elsewhere(folder) => folder,
+            Self::Claimed(output) => output.folder(),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -144,6 +156,10 @@ impl Trainer {
             device_budget: None,
             optimizer_states: 0,
             output: None,
+            checkpoints: None,
+            resume: None,
+            allow_changes: false,
+            run: None,
             show: Show::Nothing,
             label: "training".into(),
             interrupter: Interrupted::default(),
@@ -164,6 +180,10 @@ impl<S> Trainer<S> {
             device_budget: self.device_budget,
             optimizer_states: self.optimizer_states,
             output: self.output,
+            checkpoints: self.checkpoints,
+            resume: self.resume,
+            allow_changes: self.allow_changes,
+            run: self.run,
             show: self.show,
             label: self.label,
             interrupter: self.interrupter,
@@ -269,9 +289,57 @@ impl<S> Trainer<S> {
         self
     }
 
-    /// The first rank, which is in another process, writes into a folder.
-    pub(crate) fn saved_elsewhere(mut self) -> Self {
-        self.output = Some(Destination::Elsewhere);
+    /// The first rank, which is in another process, writes into this folder.
+    pub(crate) fn saved_elsewhere(mut self, folder: &Path) -> Self {
+        self.output = Some(Destination::Elsewhere(folder.into()));
+        self
+    }
+
+    /// Saves the run into `checkpoints` of the output folder, so that it can be [resumed](Self::resume).
+    ///
+    /// ```
+    /// # use burn::tensor::Device;
+    /// # use firebrick::{datasets::Windows, models::GptConfig, optim::AdamW, *};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let output = folder.path().join("run");
+    /// # let data = Data::new(Windows::new((0..99).map(|i| i % 7).collect(), 8)?.shuffled(1));
+    /// # let config = GptConfig { layers: 1, heads: 1, width: 8, dropout: 0.1, bias: true, tied: true };
+    /// # let model = || config.init(7, 8, &Device::flex().autodiff());
+    /// let trainer = Trainer::new().steps(6).output(&output).checkpoints(Checkpoints::every(2));
+    /// trainer.clone().fit(model(), AdamW::new().init(), Schedule::constant(1e-3), data.clone())?;
+    ///
+    /// // Another process, with other first weights, goes on after the fourth update.
+    /// let again = trainer.resume(Resume::Step(4));
+    /// let trained = again.fit(model(), AdamW::new().init(), Schedule::constant(1e-3), data)?;
+    /// assert_eq!(trained.report.steps, 6);
+    /// # Ok::<(), TrainError>(())
+    /// ```
+    pub fn checkpoints(mut self, checkpoints: Checkpoints) -> Self {
+        self.checkpoints = Some(checkpoints);
+        self
+    }
+
+    /// Continues from a checkpoint: the losses, the weights, the order of samples and every random number are those
+    /// of the run that was saved, had it not ended; on the CPU to the bit.
+    ///
+    /// The number of ranks and the strategies may be others, as long as an update sees as many samples: the run
+    /// then goes on as on those ranks, within their rounding. The length may be another one too, which moves a schedule
+    /// that is stretched over it. A seed, schedule, global batch or number of samples that is another
+    /// is refused, unless [allowed](Self::allow_changes).
+    pub fn resume(mut self, from: Resume) -> Self {
+        self.resume = Some(from);
+        self
+    }
+
+    /// Lets a [resumed](Self::resume) run go on with settings that its result depends on.
+    pub fn allow_changes(mut self, allow: bool) -> Self {
+        self.allow_changes = allow;
+        self
+    }
+
+    /// The run file, to be saved and compared with.
+    pub(crate) fn described(mut self, run: RunText) -> Self {
+        self.run = Some(run);
         self
     }
 
@@ -291,107 +359,5 @@ impl<S> Trainer<S> {
     pub fn interrupter(mut self, interrupter: Interrupter) -> Self {
         self.interrupter = Interrupted(interrupter);
         self
-    }
-
-    /// Trains `model` on `data`, and returns it whole.
-    ///
-    /// The model runs on the device that its parameters are on. Where a strategy computes in a
-    /// smaller dtype, the first batch is tried before the run, so that a model that mixes dtypes is
-    /// told which parameter does not fit.
-    ///
-    /// # Errors
-    ///
-    /// A strategy, setting or order that cannot be; data that cannot be read; an objective whose
-    /// count or dtype is wrong; a file that cannot be written; or nothing but skipped updates. Of many
-    /// ranks: the first error of any, with [its number](TrainError::Rank); or
-    /// [one that is late](firebrick_strategies::WorldError::Deadline).
-    pub fn fit<M, B>(
-        self,
-        model: M,
-        optimizer: ModuleOptimizer,
-        schedule: Schedule,
-        data: Data<B>,
-    ) -> Result<Trained<M>, TrainError>
-    where
-        M: Objective<B> + 'static,
-        B: Batch,
-        S: Strategy<M>,
-    {
-        self.fit_watched(model, optimizer, schedule, data, |_| {})
-    }
-
-    /// [`fit`](Self::fit), with each step's numbers handed to `watch` as well.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`fit`](Self::fit).
-    pub fn fit_watched<M, B>(
-        self,
-        model: M,
-        optimizer: ModuleOptimizer,
-        schedule: Schedule,
-        data: Data<B>,
-        watch: impl FnMut(&StepNumbers) + Send + 'static,
-    ) -> Result<Trained<M>, TrainError>
-    where
-        M: Objective<B> + 'static,
-        B: Batch,
-        S: Strategy<M>,
-    {
-        process_start();
-        self.check()?;
-        if data.valid.as_ref().is_some_and(|valid| valid.samples(0) == 0) {
-            return Err(DataError::EmptyEpoch { epoch: 0 }.into());
-        }
-        let world = self.world()?;
-        let mut ranks = world.join()?;
-        let watch: Watch = Box::new(watch);
-        if let Some(alone) = ranks.pop_if(|rank| rank.size() == 1) {
-            let model = match world.device(0) {
-                Some(device) => model.fork(device),
-                None => model,
-            };
-            return self
-                .train(alone, model, optimizer, schedule, data, watch, Some(0))?
-                .ok_or(TrainError::NoModel);
-        }
-        // In one process the model is wanted once; of several, each wants it.
-        let root = (ranks.len() == ranks[0].size()).then_some(0);
-        let mut watch = Some(watch);
-        let jobs = ranks.into_iter().map(|rank| {
-            let own = model.devices().first().cloned();
-            let device = world.device(rank.local_rank()).cloned().or(own);
-            // Ranks that shared a leaf would share its graph, and wait for each other in the backward pass.
-            let model = device.map_or_else(|| model.clone(), |device| model.clone().fork(&device));
-            let watch = watch.take_if(|_| rank.rank() == 0).unwrap_or_else(|| Box::new(|_| {}));
-            (rank, (self.clone(), model, optimizer.clone(), data.clone(), watch))
-        });
-        let jobs: Vec<_> = jobs.collect();
-        // Each rank has its own: what was given would be held through the whole run.
-        drop((model, optimizer, data));
-        let trained =
-            each_rank(jobs, world.limit(), move |rank, (trainer, model, optimizer, data, watch)| {
-                trainer.train(rank, model, optimizer, schedule, data, watch, root)
-            });
-        trained?.ok_or(TrainError::NoModel)
-    }
-
-    fn check(&self) -> Result<(), TrainError> {
-        let (length, found) = match self.length {
-            Length::Steps(updates) => ("steps", updates),
-            Length::Epochs(epochs) => ("epochs", epochs),
-        };
-        let settings = [
-            (length, found),
-            ("device_budget", self.device_budget.unwrap_or(1) as u64),
-            ("evaluate_every", self.evaluate_every.unwrap_or(1)),
-            ("early_stopping", self.patience.unwrap_or(1) as u64),
-        ];
-        match settings.into_iter().find(|(_, value)| *value == 0) {
-            None => Ok(()),
-            Some((setting, _)) => {
-                Err(TrainError::Setting { setting, expected: "at least 1", found: "0".into() })
-            }
-        }
     }
 }

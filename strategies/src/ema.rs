@@ -132,6 +132,10 @@ impl<M: Module> Stage<M> for Averaging<M> {
         self.average.clone()
     }
 
+    fn resume_average(&mut self, averaged: M) {
+        self.average = Some(map_params(averaged, &mut Copied(&self.trained)));
+    }
+
     fn save(&self, states: &mut Vec<StageState>) {
         states.push(StageState::new(NAME).with("updates", self.updates as f64));
     }

@@ -16,7 +16,7 @@ pub(crate) fn host(strategy: &'static str) -> Result<Device, StrategyError> {
 }
 
 /// Whether a device is the host.
-pub(crate) fn is_host(device: &Device) -> bool {
+pub fn is_host(device: &Device) -> bool {
     #[cfg(feature = "flex")]
     return device.clone().inner() == Device::flex();
     #[cfg(not(feature = "flex"))]

@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! strategy.rs    the two traits: Strategy, an inert recipe, and Stage, its live state
+//! shard.rs       which part of a parameter a rank holds
 //! setup.rs       what a strategy sees when it starts, and the order of composition it is checked against
 //! outcome.rs     what becomes of gradients: apply, hold, skip
 //! grads.rs       gradients on their way to the optimizer, with the facts known about them
@@ -151,6 +152,7 @@ mod paths;
 mod recompute;
 mod segment;
 mod setup;
+mod shard;
 mod stack;
 mod state;
 mod strategy;
@@ -169,6 +171,7 @@ pub use ema::{Averaging, Ema};
 pub use error::StrategyError;
 pub use grads::{GradMap, Grads};
 pub use half::{Convert, HalfOps, cast, linear, matmul};
+pub use host::is_host;
 pub use offload::{Offload, Offloading};
 pub use outcome::{Outcome, Settled, SkipReason};
 pub use params::{ParamMap, map_params, relift, tie, tied, untie};
@@ -177,8 +180,9 @@ pub use paths::{PathError, Paths, Place};
 pub use recompute::{Recompute, Recomputing};
 pub use segment::{Bundle, SegmentPlan, TensorMap};
 pub use setup::Setup;
+pub use shard::Shard;
 pub use stack::{Identity, Stack};
 pub use state::{SavedStates, StageState};
 pub use strategy::{Stage, Strategy};
 pub use world::{Communicator, Gathering, Kind, Moved, PartShape, Traffic, World, WorldError};
-pub use zero::{Sharded, Zero};
+pub use zero::{Sharded, Zero, on_host};

@@ -1,6 +1,10 @@
 //! Composition: two strategies are a strategy, and so are none, an optional one, and a list.
 
-use crate::{Grads, Outcome, SavedStates, Settled, Setup, Stage, StageState, Strategy, StrategyError, World};
+use burn::module::ParamId;
+
+use crate::{
+    Grads, Outcome, SavedStates, Settled, Setup, Shard, Stage, StageState, Strategy, StrategyError, World,
+};
 
 /// The strategy that changes nothing.
 #[derive(Clone, Debug, Default)]
@@ -72,6 +76,17 @@ impl<M, A: Stage<M>, B: Stage<M>> Stage<M> for Stack<A, B> {
 
     fn averaged(&self) -> Option<M> {
         self.first.averaged().or_else(|| self.then.averaged())
+    }
+
+    fn resume_average(&mut self, averaged: M) {
+        match self.first.averaged().is_some() {
+            true => self.first.resume_average(averaged),
+            false => self.then.resume_average(averaged),
+        }
+    }
+
+    fn shard(&self, parameter: ParamId) -> Option<Shard> {
+        self.first.shard(parameter).or_else(|| self.then.shard(parameter))
     }
 
     fn keep(&mut self, master: M, replica: &M) -> M {
@@ -183,6 +198,16 @@ macro_rules! stage_in_sequence {
                 self.iter().find_map(|stage| stage.averaged())
             }
 
+            fn resume_average(&mut self, averaged: M) {
+                if let Some(stage) = self.iter_mut().find(|stage| stage.averaged().is_some()) {
+                    stage.resume_average(averaged);
+                }
+            }
+
+            fn shard(&self, parameter: ParamId) -> Option<Shard> {
+                self.iter().find_map(|stage| stage.shard(parameter))
+            }
+
             fn keep(&mut self, master: M, replica: &M) -> M {
                 self.iter_mut().rev().fold(master, |master, stage| stage.keep(master, replica))
             }
@@ -258,6 +283,14 @@ impl<M, S: Stage<M> + ?Sized> Stage<M> for Box<S> {
 
     fn averaged(&self) -> Option<M> {
         (**self).averaged()
+    }
+
+    fn resume_average(&mut self, averaged: M) {
+        (**self).resume_average(averaged);
+    }
+
+    fn shard(&self, parameter: ParamId) -> Option<Shard> {
+        (**self).shard(parameter)
     }
 
     fn keep(&mut self, master: M, replica: &M) -> M {

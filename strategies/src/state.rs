@@ -34,6 +34,11 @@ impl StageState {
         self
     }
 
+    /// The name of the stage that saved it.
+    pub fn stage(&self) -> &str {
+        &self.stage
+    }
+
     /// A value by its name.
     ///
     /// # Errors
@@ -55,6 +60,33 @@ impl SavedStates {
     /// The states that a composition saved.
     pub fn new(states: Vec<StageState>) -> Self {
         Self(states.into())
+    }
+
+    /// The states for another composition than the one that saved them. `fresh` is what that one saves
+    /// when it has just started: each of its states takes the values of the first saved one of its name
+    /// that is left, and the values that this one lacks stay as they are. What no state took is dropped.
+    ///
+    /// ```
+    /// use firebrick_strategies::{SavedStates, StageState};
+    ///
+    /// let saved = vec![StageState::new("Zero"), StageState::new("Ema").with("updates", 40.0)];
+    /// let fresh = vec![StageState::new("Ema").with("updates", 0.0), StageState::new("Clip")];
+    /// let mut states = SavedStates::matching(fresh, saved);
+    /// assert_eq!(states.take("Ema")?.get("updates")?, 40.0);
+    /// assert_eq!(states.take("Clip")?, StageState::new("Clip"));
+    /// states.finish()?;
+    /// # Ok::<(), firebrick_strategies::StrategyError>(())
+    /// ```
+    pub fn matching(fresh: Vec<StageState>, mut saved: Vec<StageState>) -> Self {
+        let taken = fresh.into_iter().map(|mut state| {
+            if let Some(place) = saved.iter().position(|saved| saved.stage == state.stage) {
+                let mut values = saved.remove(place).values;
+                values.retain(|name, _| state.values.contains_key(name));
+                state.values.extend(values);
+            }
+            state
+        });
+        Self(taken.collect())
     }
 
     /// The next state, which must be of the stage of this name.

@@ -2,7 +2,9 @@
 
 use std::fmt::Debug;
 
-use crate::{Grads, Outcome, SavedStates, Settled, Setup, StageState, StrategyError, World};
+use burn::module::ParamId;
+
+use crate::{Grads, Outcome, SavedStates, Settled, Setup, Shard, StageState, StrategyError, World};
 
 /// A recipe for one technique of training: inert, cheap to clone, and checked by [`start`](Self::start).
 ///
@@ -79,6 +81,18 @@ pub trait Stage<M>: Send {
     /// Weights to evaluate and save instead of the master, where this stage has some: of the master's
     /// shapes and on its devices, so that they can be [published](Self::publish).
     fn averaged(&self) -> Option<M> {
+        None
+    }
+
+    /// Takes the weights that [`averaged`](Self::averaged) gave when the run was saved; where it was saved
+    /// without, the master. Called after [`restore`](Self::restore).
+    fn resume_average(&mut self, averaged: M) {
+        let _ = averaged;
+    }
+
+    /// Which part of a parameter the master holds on this rank; `None`: all of it.
+    fn shard(&self, parameter: ParamId) -> Option<Shard> {
+        let _ = parameter;
         None
     }
 

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub mod many;
+pub mod resuming;
 
 use std::ops::Range;
 
@@ -171,6 +172,11 @@ pub fn difference(a: &[f32], b: &[f32]) -> f64 {
 /// Whether the tests run on the CPU, where equal operations give equal bits.
 pub fn is_cpu() -> bool {
     std::env::var("BURN_DEVICE").map_or(true, |name| name.starts_with("cpu"))
+}
+
+/// The model with other weights, always the same.
+pub fn map_waves<M: Module>(model: M) -> M {
+    map_params(model, &mut Waves::default())
 }
 
 /// A small transformer of three blocks, always with the same weights.

@@ -25,7 +25,8 @@ use crate::{Setup, Strategy, StrategyError};
 
 pub(crate) use reduced::{Part, add};
 pub use sharded::Sharded;
-pub(crate) use sharding::{Sharding, on_host};
+pub(crate) use sharding::Sharding;
+pub use sharding::on_host;
 
 const NAME: &str = "Zero";
 

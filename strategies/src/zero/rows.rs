@@ -2,6 +2,8 @@
 
 use burn::tensor::TensorData;
 
+use crate::Shard;
+
 /// A first axis of so many rows, in equal shards: the last ones end in rows of zeros where the ranks do
 /// not divide it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +35,12 @@ impl Rows {
 
     pub fn is_padded(self) -> bool {
         self.padded() != self.rows
+    }
+
+    /// What a rank holds.
+    pub fn of_rank(self, rank: usize) -> Shard {
+        let place = |rank: usize| (rank * self.per_rank).min(self.rows);
+        Shard { whole: self.rows, rows: place(rank)..place(rank + 1), padded: self.per_rank }
     }
 
     /// The whole parameter, padded.

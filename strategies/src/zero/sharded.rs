@@ -12,7 +12,7 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 use super::NAME;
 use super::reduced::Part;
 use super::sharding::{Sharding, on_host};
-use crate::{Grads, Outcome, ParamMap, Stage, StrategyError, map_params, relift};
+use crate::{Grads, Outcome, ParamMap, Shard, Stage, StrategyError, map_params, relift};
 
 /// [`Zero`](crate::Zero), started.
 #[derive(Debug)]
@@ -104,6 +104,10 @@ impl<M: Module> Stage<M> for Sharded {
             })
         };
         Ok(self.sharding.gather(replica, "the parameters to evaluate", is_shard)?.model)
+    }
+
+    fn shard(&self, parameter: ParamId) -> Option<Shard> {
+        Some(self.sharding.rows(parameter)?.of_rank(self.sharding.world.rank()))
     }
 
     fn whole(&mut self, master: M, root: Option<usize>) -> Result<Option<M>, StrategyError> {

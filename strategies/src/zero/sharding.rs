@@ -239,7 +239,7 @@ pub(super) fn buckets<T>(all: &[T], bytes: impl Fn(&T) -> usize) -> Vec<&[T]> {
 ///
 /// Where a GPU shares the processor's memory, what CubeCL 0.11 reads from it may still be the device's: the
 /// next kernel that works in place would change it.
-pub(crate) fn on_host<const D: usize>(tensor: Tensor<D>) -> TensorData {
+pub fn on_host<const D: usize>(tensor: Tensor<D>) -> TensorData {
     let tensor = tensor.inner();
     let (shape, dtype) = (tensor.shape(), tensor.dtype());
     let is_host = crate::host::is_host(&tensor.device());

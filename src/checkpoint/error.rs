@@ -1,0 +1,68 @@
+//! Why a run cannot be saved, or not be resumed.
+
+use std::path::PathBuf;
+
+use firebrick_checkpoints::CheckpointError;
+use thiserror::Error;
+
+use super::Change;
+
+/// A run that cannot continue from a checkpoint.
+#[derive(Debug, Error)]
+pub enum ResumeError {
+    /// The checkpoint's files are not what they should be, or cannot be read or written.
+    #[error(transparent)]
+    Files(#[from] CheckpointError),
+    /// There is none.
+    #[error(
+        "{folder}: there is no complete checkpoint here to resume from; start the run without `--resume`, or let `--resume auto` decide"
+    )]
+    NoCheckpoint {
+        /// Where it was looked for.
+        folder: PathBuf,
+    },
+    /// There is none of this step.
+    #[error(
+        "{folder}: there is no complete checkpoint of step {step}; there are those of the steps {steps:?}"
+    )]
+    NoStep {
+        /// Where it was looked for.
+        folder: PathBuf,
+        /// The step asked for.
+        step: u64,
+        /// Those that are there.
+        steps: Vec<u64>,
+    },
+    /// The trainer has no folder for checkpoints.
+    #[error("checkpoints are kept in the output folder: give the trainer one with `.output(folder)`")]
+    NoOutput,
+    /// `trainer.ron` cannot be read.
+    #[error("trainer.ron: {reason}")]
+    State {
+        /// What was expected and found.
+        reason: String,
+    },
+    /// The model is another one.
+    #[error(
+        "the checkpoint is of another model: {}; resume with the model that was saved", .0.join("; ")
+    )]
+    OtherModel(Vec<String>),
+    /// The optimizer's state does not fit.
+    #[error("the optimizer's state in the checkpoint does not fit this run: {reason}")]
+    Optimizer {
+        /// What was expected and found.
+        reason: String,
+    },
+    /// Settings that the result depends on have changed.
+    #[error(
+        "the run is not the one that was saved, and would not go on as it did:\n{}\nresume with the settings that were saved, or allow the changes with `--allow-changes` (in Rust, `Trainer::allow_changes`)",
+        .0.iter().map(|change| format!("  {change}")).collect::<Vec<_>>().join("\n")
+    )]
+    Changed(Vec<Change>),
+    /// Settings that a run cannot change.
+    #[error(
+        "the run cannot continue from this checkpoint:\n{}\nstart a new run for these, in another output folder",
+        .0.iter().map(|change| format!("  {change}")).collect::<Vec<_>>().join("\n")
+    )]
+    Impossible(Vec<Change>),
+}

@@ -1,0 +1,89 @@
+//! Which tensors there are, by name, and which part of them this rank writes.
+
+use std::collections::{BTreeMap, HashMap};
+
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::tensor::Tensor;
+use firebrick_strategies::{Communicator, Paths, Shard, Stage};
+
+/// The float parameters of a master, each once, as checkpoints name and divide them.
+#[derive(Debug)]
+pub(crate) struct Layout {
+    parameters: HashMap<ParamId, Place>,
+    /// Further paths of tied parameters, and the path that each is saved under.
+    pub aliases: BTreeMap<String, String>,
+}
+
+/// Where a parameter stands, and who writes it.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    /// Its path, of a tied one the first.
+    pub path: String,
+    /// What this rank holds of it, where ranks share it.
+    pub shard: Option<Shard>,
+    /// Whether this rank writes what all ranks hold alike.
+    pub writes_whole: bool,
+}
+
+impl Layout {
+    /// Of the master of a run. What all ranks hold alike is dealt out among them, so that each writes
+    /// about as many bytes.
+    pub fn of<M: Module, S: Stage<M>>(master: &M, stage: &S, world: &Communicator) -> Self {
+        struct Sizes(Vec<(ParamId, usize)>);
+        impl ModuleVisitor for Sizes {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                let value = param.base();
+                self.0.push((param.id, value.shape().num_elements() * value.dtype().size()));
+            }
+        }
+        let mut sizes = Sizes(Vec::new());
+        master.visit(&mut sizes);
+        let paths = Paths::of(master);
+        let (mut parameters, mut aliases) = (HashMap::<ParamId, Place>::new(), BTreeMap::new());
+        let mut written = vec![0usize; world.size()];
+        for (place, (id, bytes)) in paths.places().iter().zip(sizes.0) {
+            if let Some(first) = parameters.get(&id) {
+                aliases.insert(place.path.clone(), first.path.clone());
+                continue;
+            }
+            let shard = stage.shard(id);
+            let writer = match &shard {
+                Some(_) => None,
+                None => (0..written.len()).min_by_key(|rank| written[*rank]),
+            };
+            if let Some(rank) = writer {
+                written[rank] += bytes.max(1);
+            }
+            let writes_whole = writer == Some(world.rank());
+            parameters.insert(id, Place { path: place.path.clone(), shard, writes_whole });
+        }
+        Self { parameters, aliases }
+    }
+
+    pub fn place(&self, id: ParamId) -> Option<&Place> {
+        self.parameters.get(&id)
+    }
+
+    /// All of them, in no order.
+    pub fn places(&self) -> impl Iterator<Item = (ParamId, &Place)> {
+        self.parameters.iter().map(|(id, place)| (*id, place))
+    }
+}
+
+impl Place {
+    /// Whether this rank writes any of it.
+    pub fn is_written(&self) -> bool {
+        match &self.shard {
+            Some(shard) => !shard.rows.is_empty(),
+            None => self.writes_whole,
+        }
+    }
+
+    /// Whether this rank writes the numbers that belong to all of it: one rank does.
+    pub fn writes_scalars(&self) -> bool {
+        match &self.shard {
+            Some(shard) => shard.rows.start == 0 && !shard.rows.is_empty(),
+            None => self.writes_whole,
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Saved tensors, into the master that a rank holds.
+
+use std::collections::BTreeSet;
+
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::tensor::{Bytes, DType, Tensor, TensorData};
+use firebrick_checkpoints::{Dtype, Tensors};
+use firebrick_strategies::{ParamMap, Shard, map_params, relift};
+
+use super::ResumeError;
+use super::dtype::of_tensor;
+use super::layout::Layout;
+
+/// Differences that an error lists, before it only counts them.
+const LISTED: usize = 10;
+
+/// The model with the values that were saved, of the parts that this rank holds, in the model's dtypes.
+///
+/// # Errors
+///
+/// The saved tensors are not the model's, told by name before any is read.
+pub(crate) fn load<M: Module>(model: M, layout: &Layout, saved: &Tensors) -> Result<M, ResumeError> {
+    require_same(&model, layout, saved)?;
+    let mut put = Put { layout, saved, error: None };
+    let model = map_params(model, &mut put);
+    put.error.map_or(Ok(model), Err)
+}
+
+/// Names and shapes.
+fn require_same<M: Module>(model: &M, layout: &Layout, saved: &Tensors) -> Result<(), ResumeError> {
+    struct Compare<'a> {
+        layout: &'a Layout,
+        saved: &'a Tensors,
+        known: BTreeSet<String>,
+        differences: Vec<String>,
+    }
+    impl ModuleVisitor for Compare<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let Some(place) = self.layout.place(param.id) else { return };
+            if !self.known.insert(place.path.clone()) {
+                return;
+            }
+            let mut shape = param.base().dims().to_vec();
+            if let (Some(shard), Some(rows)) = (&place.shard, shape.first_mut()) {
+                *rows = shard.whole;
+            }
+            match self.saved.info(&place.path) {
+                None => self.differences.push(format!("`{}` is not in it", place.path)),
+                Some(info) if info.shape != shape => self
+                    .differences
+                    .push(format!("`{}` is {:?} in it and {shape:?} in the model", place.path, info.shape)),
+                Some(_) => {}
+            }
+        }
+    }
+    let mut compare = Compare { layout, saved, known: BTreeSet::new(), differences: Vec::new() };
+    model.visit(&mut compare);
+    let Compare { known, mut differences, .. } = compare;
+    let unknown = saved.names().filter(|name| !known.contains(*name));
+    differences.extend(unknown.map(|name| format!("the model has no `{name}`")));
+    let more = differences.len().saturating_sub(LISTED);
+    if more > 0 {
+        differences.truncate(LISTED);
+        differences.push(format!("and {more} more"));
+    }
+    match differences.is_empty() {
+        true => Ok(()),
+        false => Err(ResumeError::OtherModel(differences)),
+    }
+}
+
+struct Put<'a> {
+    layout: &'a Layout,
+    saved: &'a Tensors,
+    error: Option<ResumeError>,
+}
+
+impl ParamMap for Put<'_> {
+    fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D> {
+        match self.error {
+            Some(_) => value,
+            None => self.read(id, &value).unwrap_or_else(|error| {
+                self.error = Some(error);
+                value
+            }),
+        }
+    }
+}
+
+impl Put<'_> {
+    fn read<const D: usize>(&self, id: ParamId, value: &Tensor<D>) -> Result<Tensor<D>, ResumeError> {
+        let Some(place) = self.layout.place(id) else { return Ok(value.clone()) };
+        let Some(info) = self.saved.info(&place.path) else { return Ok(value.clone()) };
+        let dtype = tensor_dtype(&place.path, info.dtype)?;
+        let (shape, bytes) = read_part(self.saved, &place.path, &info.shape, place.shard.as_ref())?;
+        let data = TensorData::from_bytes(Bytes::from_bytes_vec(bytes), shape, dtype);
+        let data = data.convert_dtype(value.dtype());
+        Ok(relift(Tensor::from_data(data, (&value.device().inner(), value.dtype())), value))
+    }
+}
+
+pub(super) fn tensor_dtype(name: &str, dtype: Dtype) -> Result<DType, ResumeError> {
+    of_tensor(dtype).ok_or_else(|| {
+        ResumeError::OtherModel(vec![format!("`{name}` is in {dtype:?}, which no parameter is in")])
+    })
+}
+
+/// What a rank holds of a saved tensor, with its shape: the rows of its shard, and then its padding.
+pub(super) fn read_part(
+    saved: &Tensors,
+    name: &str,
+    shape: &[usize],
+    shard: Option<&Shard>,
+) -> Result<(Vec<usize>, Vec<u8>), ResumeError> {
+    let Some(shard) = shard.filter(|shard| shape.first() == Some(&shard.whole)) else {
+        return Ok((shape.to_vec(), saved.read(name)?));
+    };
+    let mut bytes = saved.read_rows(name, shard.rows.clone())?;
+    let mut held = shape.to_vec();
+    held[0] = shard.padded;
+    let size = saved.info(name).map_or(0, |info| info.dtype.bitsize() / 8);
+    bytes.resize(held.iter().product::<usize>() * size, 0);
+    Ok((held, bytes))
+}

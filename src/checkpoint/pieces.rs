@@ -1,0 +1,54 @@
+//! Tensors of a rank as pieces of files.
+
+use burn::tensor::{Bytes, DType};
+use firebrick_checkpoints::{Bytes as FileBytes, Piece};
+
+use super::dtype::of_file;
+use super::layout::Place;
+
+/// The piece of a tensor that lies like its parameter: `shape` is what this rank holds, padding included.
+/// `None` where nothing of it is the rank's to write, or no file has its dtype.
+pub(super) fn piece(
+    place: &Place,
+    name: String,
+    dtype: DType,
+    shape: &[usize],
+    bytes: Bytes,
+) -> Option<Piece> {
+    if !place.is_written() {
+        return None;
+    }
+    let dtype = of_file(dtype)?;
+    // A state of another shape than the parameter's, as a factored one, belongs to no row.
+    let shard = place.shard.as_ref().filter(|shard| shape.first() == Some(&shard.padded));
+    Some(match shard {
+        None => Piece { name, dtype, shape: shape.to_vec(), rows: None, bytes: FileBytes::new(AllOf(bytes)) },
+        Some(shard) => {
+            let of_row = bytes.len() / shard.padded.max(1);
+            let mut whole = shape.to_vec();
+            whole[0] = shard.whole;
+            let bytes = FileBytes::new(FirstOf { length: of_row * shard.rows.len(), bytes });
+            Piece { name, dtype, shape: whole, rows: Some(shard.rows.clone()), bytes }
+        }
+    })
+}
+
+struct AllOf(Bytes);
+
+impl AsRef<[u8]> for AllOf {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// What comes before the padding.
+struct FirstOf {
+    bytes: Bytes,
+    length: usize,
+}
+
+impl AsRef<[u8]> for FirstOf {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}

@@ -1,0 +1,85 @@
+//! Which checkpoint a run continues from.
+
+use std::convert::Infallible;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use firebrick_checkpoints::{Folder, Saved};
+
+use super::ResumeError;
+
+/// The checkpoint that a run continues from.
+///
+/// ```
+/// use firebrick::Resume;
+///
+/// assert_eq!("latest".parse(), Ok(Resume::Latest));
+/// assert_eq!("step-1000".parse(), Ok(Resume::Step(1000)));
+/// assert_eq!("runs/a/checkpoints/step-00001000".parse(), Ok(Resume::Path("runs/a/checkpoints/step-00001000".into())));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Resume {
+    /// The newest complete one in the output folder.
+    Latest,
+    /// The newest complete one in the output folder; where there is none, the run starts from the
+    /// beginning. This is what a job that may be started again wants.
+    Auto,
+    /// The one in the output folder that was saved after so many updates.
+    Step(u64),
+    /// That of another folder: a checkpoint, or the output folder of a run, whose newest one it is.
+    Path(PathBuf),
+}
+
+impl FromStr for Resume {
+    type Err = Infallible;
+
+    /// `latest`, `auto`, `step-N`, or else a path.
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        let step = text.strip_prefix("step-").and_then(|step| step.parse().ok());
+        Ok(match (text, step) {
+            ("latest", _) => Self::Latest,
+            ("auto", _) => Self::Auto,
+            (_, Some(step)) => Self::Step(step),
+            _ => Self::Path(text.into()),
+        })
+    }
+}
+
+impl Resume {
+    /// The folder of the checkpoint; `None` where the run is to start from the beginning.
+    pub(crate) fn find(&self, output: &Path) -> Result<Option<PathBuf>, ResumeError> {
+        let Self::Path(path) = self else { return Ok(self.find_own(output)?.map(|saved| saved.path)) };
+        let of_run = path.join(FOLDER);
+        match of_run.is_dir() {
+            true => Ok(Some(newest(of_run)?.path)),
+            false => Ok(Some(path.clone())),
+        }
+    }
+
+    /// The checkpoint in the output folder; none where it is to be looked for elsewhere.
+    pub(super) fn find_own(&self, output: &Path) -> Result<Option<Saved>, ResumeError> {
+        let own = output.join(FOLDER);
+        match self {
+            Self::Path(_) => Ok(None),
+            Self::Latest => newest(own).map(Some),
+            Self::Auto => Ok(Folder::new(own).latest()?),
+            Self::Step(step) => {
+                let mut saved = Folder::new(&own).list()?;
+                match saved.iter().position(|saved| saved.step == *step) {
+                    Some(place) => Ok(Some(saved.swap_remove(place))),
+                    None => {
+                        let steps = saved.iter().map(|saved| saved.step).collect();
+                        Err(ResumeError::NoStep { folder: own, step: *step, steps })
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Where a run's checkpoints are, in its output folder.
+pub(crate) const FOLDER: &str = "checkpoints";
+
+fn newest(folder: PathBuf) -> Result<Saved, ResumeError> {
+    Folder::new(&folder).latest()?.ok_or(ResumeError::NoCheckpoint { folder })
+}

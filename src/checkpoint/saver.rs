@@ -1,0 +1,338 @@
+//! Saves of a run, one at a time, beside its training.
+//!
+//! Each rank copies its part at a step boundary, and a thread of its own writes the copy. At the boundaries that
+//! follow the ranks tell one another how far they are. Once all files of all ranks are synced, the first rank
+//! publishes the checkpoint, again in a thread. The ranks thus never wait for a disk, and never disagree on which
+//! checkpoint there is.
+
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use firebrick_checkpoints::{FileEntry, Folder, Keep, Manifest, Saved, Staging};
+use firebrick_datasets::Cursor;
+use firebrick_strategies::Communicator;
+
+use super::layout::Layout;
+use super::snapshot::Snapshot;
+use super::{Checkpoints, ResumeError};
+use crate::TrainError;
+
+/// Saves a run by a policy.
+pub(crate) struct Saver {
+    policy: Checkpoints,
+    folder: Folder,
+    run_id: String,
+    world: Communicator,
+    pub layout: Arc<Layout>,
+    phase: Phase,
+    /// Of all saves of this process, each of which has a staging folder of its own.
+    attempts: u64,
+    retries_left: u32,
+    /// A save failed, and is to be tried again at the next boundary.
+    retries: bool,
+    /// Where the data stood at the last save that began.
+    last: Option<(u64, Cursor)>,
+    /// What became of saves since this was last looked at.
+    pub done: Vec<Ended>,
+    /// Updates made at the newest checkpoint of this process.
+    pub newest: Option<u64>,
+    /// Why the last save failed, if it did.
+    pub failed: Option<String>,
+}
+
+/// What became of a save.
+#[derive(Clone, Debug)]
+pub(crate) struct Ended {
+    pub step: u64,
+    /// From the snapshot's start to the end.
+    pub seconds: f64,
+    /// For which training stood still.
+    pub pause: f64,
+    pub error: Option<String>,
+}
+
+/// What is under way.
+enum Phase {
+    Nothing,
+    Writing {
+        save: Save,
+        files: Worker<(Vec<FileEntry>, String)>,
+    },
+    /// Only the first rank does anything.
+    Publishing {
+        save: Save,
+        published: Option<Worker<Saved>>,
+    },
+}
+
+struct Save {
+    step: u64,
+    metric: Option<f64>,
+    staging: Staging,
+    began: Instant,
+    pause: f64,
+}
+
+type Worker<T> = JoinHandle<Result<T, ResumeError>>;
+
+/// How far a rank is, in what the ranks tell one another.
+const BUSY: f64 = 0.0;
+const DONE: f64 = 1.0;
+const FAILED: f64 = 2.0;
+
+/// Numbers that tell of a file: its size, and its sum in pieces that an f64 holds exactly.
+const NUMBERS: usize = 9;
+
+impl Saver {
+    pub fn new(
+        policy: Checkpoints,
+        folder: Folder,
+        run_id: String,
+        world: Communicator,
+        layout: Arc<Layout>,
+    ) -> Self {
+        Self {
+            policy,
+            folder,
+            run_id,
+            world,
+            layout,
+            phase: Phase::Nothing,
+            attempts: 0,
+            retries_left: policy.retries,
+            retries: false,
+            last: None,
+            done: Vec::new(),
+            newest: None,
+            failed: None,
+        }
+    }
+
+    /// Whether a save is to begin at this boundary.
+    pub fn is_due(&self, updates: u64) -> bool {
+        self.retries || (self.policy.is_due(updates) && self.last.is_none_or(|(step, _)| step != updates))
+    }
+
+    /// Whether the last save failed and is to be tried again.
+    pub fn tries_again(&self) -> bool {
+        self.retries
+    }
+
+    /// Whether the run as it is now is not saved, and its policy wants it to be at the end.
+    pub fn is_due_at_end(&self, updates: u64, cursor: Cursor, interrupted: bool) -> bool {
+        let wanted = interrupted || self.policy.every.is_some();
+        wanted && (self.last != Some((updates, cursor)) || self.failed.is_some())
+    }
+
+    /// Nothing new is saved before the next step: the run continues from this.
+    pub fn starts_from(&mut self, updates: u64, cursor: Cursor) {
+        self.last = Some((updates, cursor));
+    }
+
+    /// Begins a save of what `copy` copies, which is what training waits for.
+    ///
+    /// # Errors
+    ///
+    /// What cannot be copied, or another rank that is gone.
+    pub fn begin(
+        &mut self,
+        updates: u64,
+        cursor: Cursor,
+        metric: Option<f64>,
+        copy: impl FnOnce(&Arc<Layout>) -> Result<Snapshot, TrainError>,
+    ) -> Result<(), TrainError> {
+        self.finish()?;
+        let began = Instant::now();
+        let snapshot = copy(&self.layout)?;
+        if self.last.is_none_or(|last| last != (updates, cursor)) {
+            self.retries_left = self.policy.retries;
+        }
+        self.last = Some((updates, cursor));
+        self.retries = false;
+        self.attempts += 1;
+        let staging = self.folder.staging(updates, &format!("{}-{}", self.run_id, self.attempts));
+        let save = Save {
+            step: updates,
+            metric,
+            staging: staging.clone(),
+            began,
+            pause: began.elapsed().as_secs_f64(),
+        };
+        let files = thread::spawn(move || {
+            let (state, trainer) = snapshot.into_rank_state()?;
+            Ok((staging.write_rank(&state)?, trainer.to_ron()?))
+        });
+        self.phase = Phase::Writing { save, files };
+        Ok(())
+    }
+
+    /// At a step boundary: hears how far the ranks are, and takes the next step of the protocol once all are.
+    ///
+    /// # Errors
+    ///
+    /// Another rank is gone. That a save fails is no error.
+    pub fn poll(&mut self) -> Result<(), TrainError> {
+        if matches!(self.phase, Phase::Nothing) {
+            return Ok(());
+        }
+        let mine = match &self.phase {
+            Phase::Writing { files, .. } => is_over(files),
+            Phase::Publishing { published, .. } => published.as_ref().is_none_or(is_over),
+            Phase::Nothing => true,
+        };
+        match self.agree(if mine { DONE } else { BUSY })?.contains(&BUSY) {
+            true => Ok(()),
+            false => self.advance(),
+        }
+    }
+
+    /// Waits for what is under way.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`poll`](Self::poll).
+    pub fn finish(&mut self) -> Result<(), TrainError> {
+        while !matches!(self.phase, Phase::Nothing) {
+            self.advance()?;
+        }
+        Ok(())
+    }
+
+    /// The next step of the protocol, for which this rank waits.
+    fn advance(&mut self) -> Result<(), TrainError> {
+        match std::mem::replace(&mut self.phase, Phase::Nothing) {
+            Phase::Nothing => Ok(()),
+            Phase::Writing { save, files } => {
+                let written = joined(files);
+                let codes = self.agree(if written.is_ok() { DONE } else { FAILED })?;
+                match (written, codes.iter().position(|code| *code == FAILED)) {
+                    (Ok((files, trainer)), None) => self.publish(save, files, trainer),
+                    (written, rank) => {
+                        self.discard(&save);
+                        let other = format!("rank {} could not write its files", rank.unwrap_or_default());
+                        self.ends(&save, Err(written.err().map_or(other, |error| error.to_string())));
+                        Ok(())
+                    }
+                }
+            }
+            Phase::Publishing { save, published } => {
+                let result = published.map(joined);
+                let codes = self.agree(match &result {
+                    Some(Err(_)) => FAILED,
+                    _ => DONE,
+                })?;
+                if let Some(Err(_)) = &result {
+                    self.discard(&save);
+                }
+                let failed = codes.contains(&FAILED);
+                self.ends(
+                    &save,
+                    match result {
+                        Some(Err(error)) => Err(error.to_string()),
+                        _ if failed => Err("the first rank could not publish it".into()),
+                        _ => Ok(()),
+                    },
+                );
+                Ok(())
+            }
+        }
+    }
+
+    /// Tells the first rank of this rank's files; it publishes those of all.
+    fn publish(&mut self, save: Save, files: Vec<FileEntry>, trainer: String) -> Result<(), TrainError> {
+        let entries = self.entries_of_all(files)?;
+        let published = (self.world.rank() == 0).then(|| {
+            let manifest =
+                Manifest::new(&self.run_id, save.step, self.world.size(), env!("CARGO_PKG_VERSION"))
+                    .aliases(self.layout.aliases.clone())
+                    .metric(save.metric.unwrap_or(f64::NAN))
+                    .files(entries);
+            let (staging, folder, policy) = (save.staging.clone(), self.folder.clone(), self.policy);
+            thread::spawn(move || {
+                let saved = staging.publish(manifest, &trainer)?;
+                let keep = Keep::last(policy.last).best(policy.best).every(policy.kept_every.unwrap_or(0));
+                // What cannot be removed now is removed after a later save: the checkpoint is there.
+                let _ = folder.prune(&keep);
+                Ok(saved)
+            })
+        });
+        self.phase = Phase::Publishing { save, published };
+        Ok(())
+    }
+
+    /// What every rank has written.
+    fn entries_of_all(&self, files: Vec<FileEntry>) -> Result<Vec<FileEntry>, TrainError> {
+        if self.world.size() == 1 {
+            return Ok(files);
+        }
+        let mine: Vec<f64> = files.iter().flat_map(to_numbers).collect();
+        let all = self.world.numbers("the files of a checkpoint", &mine)?;
+        let (size, averaged) = (self.world.size(), files.len() == FileEntry::names(0, 1, true).len());
+        let entries = all.iter().enumerate().flat_map(|(rank, theirs)| {
+            let names = FileEntry::names(rank, size, averaged);
+            names
+                .into_iter()
+                .zip(theirs.chunks_exact(NUMBERS))
+                .map(|(name, numbers)| of_numbers(name, numbers))
+        });
+        Ok(entries.collect())
+    }
+
+    fn agree(&self, mine: f64) -> Result<Vec<f64>, TrainError> {
+        match self.world.size() {
+            1 => Ok(vec![mine]),
+            _ => Ok(self.world.numbers("how far a checkpoint is", &[mine])?.into_iter().flatten().collect()),
+        }
+    }
+
+    /// All threads that wrote there have ended.
+    fn discard(&self, save: &Save) {
+        if self.world.rank() == 0 {
+            // If it cannot be removed now, it is when the next run claims the folder.
+            let _ = save.staging.discard();
+        }
+    }
+
+    fn ends(&mut self, save: &Save, result: Result<(), String>) {
+        self.failed = result.err();
+        if self.failed.is_none() {
+            self.newest = Some(save.step);
+        }
+        if self.failed.is_some() && self.retries_left > 0 {
+            self.retries_left -= 1;
+            self.retries = true;
+        }
+        self.done.push(Ended {
+            step: save.step,
+            seconds: save.began.elapsed().as_secs_f64(),
+            pause: save.pause,
+            error: self.failed.clone(),
+        });
+    }
+}
+
+fn is_over<T>(worker: &Worker<T>) -> bool {
+    worker.is_finished()
+}
+
+fn joined<T>(worker: Worker<T>) -> Result<T, ResumeError> {
+    worker.join().unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+fn to_numbers(file: &FileEntry) -> Vec<f64> {
+    let words = file.sha256.as_ref().chunks_exact(4).map(|word| {
+        let word = word.try_into().map_or(0, u32::from_be_bytes);
+        f64::from(word)
+    });
+    std::iter::once(file.bytes as f64).chain(words).collect()
+}
+
+fn of_numbers(name: String, numbers: &[f64]) -> FileEntry {
+    let mut sum = [0; 32];
+    for (bytes, word) in sum.chunks_exact_mut(4).zip(&numbers[1..]) {
+        bytes.copy_from_slice(&(*word as u32).to_be_bytes());
+    }
+    FileEntry { name, bytes: numbers[0] as u64, sha256: sum.into() }
+}

@@ -1,0 +1,91 @@
+//! The training loop's side of saving: what is saved of a run at a boundary, and who hears of it.
+
+use burn::module::Module;
+use firebrick_strategies::Stage;
+
+use super::saver::{Ended, Saver};
+use super::trainer_state::{Settings, TrainerState};
+use crate::TrainError;
+use crate::console::tell;
+use crate::log::{Log, SaveNumbers};
+use crate::progress::Progress;
+use crate::session::Session;
+
+/// Saves a run at its boundaries.
+pub(crate) struct Saves {
+    pub saver: Saver,
+    pub settings: Settings,
+    /// The run file.
+    pub run: Option<String>,
+    /// Whether failures are told on standard error.
+    pub tells: bool,
+}
+
+impl Saves {
+    /// At a step boundary: a save that is under way goes on. Whether another is to begin.
+    ///
+    /// # Errors
+    ///
+    /// Another rank is gone, or the log cannot be written.
+    pub fn wants(&mut self, updates: u64, log: &mut Log) -> Result<bool, TrainError> {
+        self.saver.poll()?;
+        self.report(log)?;
+        Ok(self.saver.is_due(updates))
+    }
+
+    /// Whether the run is to be saved where it ends, or was interrupted.
+    pub fn wants_at_end(&self, updates: u64, progress: &Progress, interrupted: bool) -> bool {
+        self.saver.is_due_at_end(updates, progress.cursor, interrupted)
+    }
+
+    /// Begins a save of the session as it is.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be copied, another rank is gone, or the log cannot be written.
+    pub fn begin<M: Module, S: Stage<M>>(
+        &mut self,
+        session: &Session<M, S>,
+        progress: &Progress,
+        log: &mut Log,
+    ) -> Result<(), TrainError> {
+        let updates = session.updates();
+        let metric = progress.validation.map(|numbers| numbers.loss);
+        let state = TrainerState::new(
+            updates,
+            self.settings.clone(),
+            progress.clone(),
+            session.strategies(),
+            log.bytes(),
+            self.run.clone(),
+        );
+        self.saver.begin(updates, progress.cursor, metric, |layout| session.snapshot(layout, state))?;
+        self.report(log)
+    }
+
+    /// Waits for the save that is under way. Whether it failed and is to be tried again.
+    ///
+    /// # Errors
+    ///
+    /// Another rank is gone, or the log cannot be written.
+    pub fn finish(&mut self, log: &mut Log) -> Result<bool, TrainError> {
+        self.saver.finish()?;
+        self.report(log)?;
+        Ok(self.saver.tries_again())
+    }
+
+    /// The updates at the newest checkpoint of this process, and why the last save failed, if it did.
+    pub fn outcome(&self) -> (Option<u64>, Option<String>) {
+        (self.saver.newest, self.saver.failed.clone())
+    }
+
+    fn report(&mut self, log: &mut Log) -> Result<(), TrainError> {
+        for Ended { step, seconds, pause, error } in self.saver.done.drain(..) {
+            if let (Some(error), true) = (&error, self.tells) {
+                tell(&format!("the checkpoint of step {step} could not be saved, training goes on: {error}"));
+            }
+            log.save(&SaveNumbers { step, seconds, pause_seconds: pause, error })?;
+        }
+        Ok(())
+    }
+}

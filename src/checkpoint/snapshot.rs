@@ -1,0 +1,105 @@
+//! A run at a step boundary, copied.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::optim::{ModuleOptimizer, OptimizerRecord};
+use burn::tensor::{Bytes, Device, Tensor, TensorData};
+use firebrick_checkpoints::{Piece, RankState};
+use firebrick_strategies::{Communicator, is_host, on_host};
+
+use super::layout::Layout;
+use super::pieces::piece;
+use super::{ResumeError, TrainerState, optimizer_state};
+
+/// What a rank saves, in memory that training no longer touches.
+pub(crate) struct Snapshot {
+    rank: usize,
+    ranks: usize,
+    layout: Arc<Layout>,
+    parameters: Vec<Piece>,
+    average: Option<Vec<Piece>>,
+    optimizer: Copied,
+    pub state: TrainerState,
+}
+
+/// The optimizer's state, taken off the device.
+enum Copied {
+    /// On the host its tensors are copies. What else there is to do can wait.
+    Record(Box<OptimizerRecord>),
+    /// What was read from a device may still be the device's memory, so it is copied once more at once.
+    Bytes(Bytes),
+}
+
+impl Snapshot {
+    /// Copies master, average and optimizer state: this is all that training waits for.
+    ///
+    /// # Errors
+    ///
+    /// The optimizer's state cannot be read.
+    pub fn take<M: Module>(
+        layout: &Arc<Layout>,
+        world: &Communicator,
+        master: &M,
+        average: Option<&M>,
+        optimizer: &ModuleOptimizer,
+        state: TrainerState,
+    ) -> Result<Self, ResumeError> {
+        let on_device = master.devices().iter().any(|device: &Device| !is_host(device));
+        let record = optimizer.to_record();
+        let optimizer = match on_device {
+            false => Copied::Record(Box::new(record)),
+            true => Copied::Bytes(into_bytes(record)?),
+        };
+        Ok(Self {
+            rank: world.rank(),
+            ranks: world.size(),
+            layout: layout.clone(),
+            parameters: copied(layout, master),
+            average: average.map(|average| copied(layout, average)),
+            optimizer,
+            state,
+        })
+    }
+
+    /// The files' contents: work that needs no device.
+    ///
+    /// # Errors
+    ///
+    /// The optimizer's state is not what Burn writes.
+    pub fn into_rank_state(self) -> Result<(RankState, TrainerState), ResumeError> {
+        let Self { rank, ranks, layout, parameters, average, optimizer, state } = self;
+        let bytes = match optimizer {
+            Copied::Record(record) => into_bytes(*record)?,
+            Copied::Bytes(bytes) => bytes,
+        };
+        let (optimizer, scalars) = optimizer_state::pieces(bytes, &layout)?;
+        Ok((RankState { rank, ranks, parameters, optimizer, scalars, average }, state))
+    }
+}
+
+fn into_bytes(record: OptimizerRecord) -> Result<Bytes, ResumeError> {
+    record.into_bytes().map_err(|error| ResumeError::Optimizer { reason: error.to_string() })
+}
+
+/// A copy of each parameter that this rank writes.
+fn copied<M: Module>(layout: &Layout, model: &M) -> Vec<Piece> {
+    struct Copy<'a>(&'a Layout, HashSet<ParamId>, Vec<(ParamId, TensorData)>);
+    impl ModuleVisitor for Copy<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let is_written = self.0.place(param.id).is_some_and(|place| place.is_written());
+            if is_written && self.1.insert(param.id) {
+                self.2.push((param.id, on_host(param.base())));
+            }
+        }
+    }
+    let mut copy = Copy(layout, HashSet::new(), Vec::new());
+    model.visit(&mut copy);
+    let pieces = copy.2.into_iter().filter_map(|(id, data)| {
+        let place = layout.place(id)?;
+        let (bytes, shape, dtype) = data.into_parts();
+        piece(place, place.path.clone(), dtype, &shape, bytes)
+    });
+    pieces.collect()
+}

@@ -1,0 +1,93 @@
+//! How far a run has come: what its future and its report depend on, besides the weights.
+
+use std::collections::VecDeque;
+
+use firebrick_datasets::Cursor;
+use serde::{Deserialize, Serialize};
+
+use crate::log::EvaluationNumbers;
+
+/// Windows over which the reported training loss is the mean.
+pub(crate) const RECENT: usize = 100;
+
+/// What a run carries from step to step on the side of the host, and from one process to the next.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Progress {
+    /// Where the data stands.
+    pub cursor: Cursor,
+    /// Rounds that are over: a round ends with an evaluation.
+    pub rounds: usize,
+    /// Whether this round's last step is made, and only its evaluation is missing.
+    pub evaluation_due: bool,
+    /// Loss and items of the last windows.
+    pub recent: VecDeque<(f64, usize)>,
+    /// Windows that made no update.
+    pub skipped: u64,
+    pub skipped_in_a_row: u64,
+    pub infinite_in_a_row: u64,
+    /// The rank that it began with, where there are several.
+    pub infinite_first: Option<usize>,
+    pub validation: Option<EvaluationNumbers>,
+    pub best: Option<EvaluationNumbers>,
+    /// Evaluations since the best one.
+    pub evaluations_since_best: usize,
+}
+
+impl Progress {
+    /// A window's loss, over so many items.
+    pub fn add_loss(&mut self, loss: f64, items: usize) {
+        self.recent.push_back((loss, items));
+        if self.recent.len() > RECENT {
+            self.recent.pop_front();
+        }
+    }
+
+    /// An evaluation, and whether its loss is the lowest so far.
+    pub fn evaluated(&mut self, numbers: EvaluationNumbers) -> bool {
+        self.validation = Some(numbers);
+        let is_best = numbers.loss.is_finite() && self.best.is_none_or(|best| numbers.loss < best.loss);
+        self.evaluations_since_best = if is_best { 0 } else { self.evaluations_since_best + 1 };
+        if is_best {
+            self.best = Some(numbers);
+        }
+        is_best
+    }
+
+    /// The mean loss of the last windows, each item counted once.
+    pub fn recent_loss(&self) -> f64 {
+        let items: usize = self.recent.iter().map(|(_, items)| items).sum();
+        let sum: f64 = self.recent.iter().map(|(loss, items)| loss * *items as f64).sum();
+        sum / items.max(1) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_lower_loss_is_better() {
+        let mut progress = Progress::default();
+        let mut evaluated = |loss| {
+            let numbers = EvaluationNumbers { step: 0, loss, items: 1, seconds: 0.0 };
+            (progress.evaluated(numbers), progress.evaluations_since_best)
+        };
+        assert_eq!(evaluated(f64::NAN), (false, 1));
+        assert_eq!(evaluated(2.0), (true, 0));
+        assert_eq!(evaluated(2.0), (false, 1));
+        assert_eq!(evaluated(f64::NAN), (false, 2));
+        assert_eq!(evaluated(1.0), (true, 0));
+        assert_eq!(progress.best.unwrap().loss, 1.0);
+    }
+
+    #[test]
+    fn the_recent_loss_weighs_windows_by_their_items() {
+        let mut progress = Progress::default();
+        (0..RECENT).for_each(|_| progress.add_loss(9.0, 1));
+        (0..RECENT - 2).for_each(|_| progress.add_loss(0.0, 0));
+        progress.add_loss(1.0, 30);
+        progress.add_loss(5.0, 10);
+        assert_eq!(progress.recent_loss(), 2.0);
+    }
+}

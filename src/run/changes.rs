@@ -1,0 +1,174 @@
+//! A run file beside the one that a checkpoint was saved with, field by field.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{Run, StrategyConfig};
+use crate::Change;
+use crate::checkpoint::Compared;
+
+/// What a change of a field means for a run that goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meaning {
+    /// The run goes on as it would have.
+    Free,
+    /// It goes on, but otherwise than it would have.
+    OfResult,
+    /// There is no way to go on.
+    Impossible,
+}
+
+/// Fields and those below them, the first that fits. What is not here is of the result.
+const MEANINGS: [(&str, Meaning); 20] = [
+    ("steps", Meaning::Free),
+    ("epochs", Meaning::Free),
+    ("evaluate_every", Meaning::Free),
+    ("early_stopping", Meaning::Free),
+    ("checkpoints", Meaning::Free),
+    ("output", Meaning::Free),
+    ("sample", Meaning::Free),
+    ("device", Meaning::Free),
+    ("device_budget", Meaning::Free),
+    ("ranks", Meaning::Free),
+    ("deadline", Meaning::Free),
+    // How the global batch is cut. That it is as large is asked of the trainer.
+    ("batch", Meaning::Free),
+    ("data.workers", Meaning::Free),
+    ("data.valid", Meaning::Free),
+    ("data.malformed", Meaning::OfResult),
+    ("model.Gpt.dropout", Meaning::OfResult),
+    ("model", Meaning::Impossible),
+    ("task", Meaning::Impossible),
+    ("data.tokenizer", Meaning::Impossible),
+    ("optimizer.kind", Meaning::Impossible),
+];
+
+fn meaning(path: &str) -> Meaning {
+    let below =
+        |field: &str| path.strip_prefix(field).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    MEANINGS.iter().find(|(field, _)| below(field)).map_or(Meaning::OfResult, |(_, meaning)| *meaning)
+}
+
+/// Compares the texts of two run files, with all overrides in them.
+pub(super) fn compare(saved: &str, now: &str) -> Compared {
+    let parsed = |text: &str| Run::parse("the checkpoint's run file", text, &[] as &[&str]);
+    let (saved, now) = match (parsed(saved), parsed(now)) {
+        (Ok(saved), Ok(now)) => (fields(&saved), fields(&now)),
+        (Err(error), _) | (_, Err(error)) => {
+            let change = Change {
+                field: "run".into(),
+                saved: format!("a run file that this version cannot read ({error})"),
+                now: "another".into(),
+            };
+            return Compared { of_result: vec![change], impossible: Vec::new() };
+        }
+    };
+    let mut compared = Compared::default();
+    let mut paths: Vec<_> = saved.keys().chain(now.keys()).collect();
+    paths.sort();
+    paths.dedup();
+    for path in paths {
+        let of =
+            |fields: &BTreeMap<String, String>| fields.get(path).cloned().unwrap_or_else(|| "absent".into());
+        let change = Change { field: path.clone(), saved: of(&saved), now: of(&now) };
+        match meaning(path) {
+            _ if change.saved == change.now => {}
+            Meaning::Free => {}
+            Meaning::OfResult => compared.of_result.push(change),
+            Meaning::Impossible => compared.impossible.push(change),
+        }
+    }
+    compared
+}
+
+/// The fields of a run file by their paths.
+fn fields(run: &Run) -> BTreeMap<String, String> {
+    let mut fields = BTreeMap::new();
+    let (optimizer, strategies) = (json(&run.optimizer), relevant(run));
+    let rest = Run { strategies: Vec::new(), ..run.clone() };
+    flatten("", &json(&rest), &mut fields);
+    fields.insert("strategies".into(), strategies);
+    let kind = optimizer.as_object().and_then(|one| one.keys().next().cloned());
+    fields.insert("optimizer.kind".into(), kind.unwrap_or_else(|| optimizer.to_string()));
+    fields
+}
+
+/// The strategies that the result depends on, as text: the others move memory, time and rounding.
+fn relevant(run: &Run) -> String {
+    let of_result =
+        |strategy: &&StrategyConfig| matches!(strategy, StrategyConfig::Clip(_) | StrategyConfig::Ema(_));
+    json(&run.strategies.iter().filter(of_result).collect::<Vec<_>>()).to_string()
+}
+
+fn json(value: &impl Serialize) -> Value {
+    serde_json::to_value(value).unwrap_or_default()
+}
+
+fn flatten(path: &str, value: &Value, fields: &mut BTreeMap<String, String>) {
+    let below = |name: &str| if path.is_empty() { name.into() } else { format!("{path}.{name}") };
+    match value {
+        Value::Object(map) if !map.is_empty() => {
+            map.iter().for_each(|(name, value)| flatten(&below(name), value, fields));
+        }
+        Value::Array(list) if !list.is_empty() => {
+            let items = list.iter().enumerate();
+            items.for_each(|(index, value)| flatten(&below(&index.to_string()), value, fields));
+        }
+        leaf => {
+            fields.insert(path.into(), leaf.to_string());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changed(overrides: &[&str]) -> [Vec<String>; 2] {
+        let file = include_str!("../../examples/tinyshakespeare.ron");
+        let text = |overrides: &[&str]| Run::parse("file", file, overrides).unwrap().to_ron();
+        let Compared { of_result, impossible } = compare(&text(&[]), &text(overrides));
+        [of_result, impossible].map(|changes| changes.into_iter().map(|change| change.field).collect())
+    }
+
+    #[test]
+    fn each_field_is_told_by_its_path() {
+        assert_eq!(changed(&[]), [vec![], vec![] as Vec<String>]);
+        let free =
+            ["steps=9", "output=\"other\"", "ranks=2", "device=\"cpu\"", "data.workers=3", "batch.micro=3"];
+        assert_eq!(changed(&free), [vec![], vec![] as Vec<String>]);
+        let found = changed(&["seed=1", "schedule=Constant(lr: 1e-3)", "optimizer=AdamW(weight_decay: 0.5)"]);
+        assert!(found[1].is_empty());
+        for field in ["seed", "schedule.Constant.lr", "optimizer.AdamW.weight_decay"] {
+            assert!(found[0].contains(&field.to_string()), "{field}: {found:?}");
+        }
+        let found = changed(&["model.layers=3", "optimizer=Lion()", "data.tokenizer=Bytes"]);
+        for field in ["model.Gpt.layers", "optimizer.kind", "data.tokenizer"] {
+            assert!(found[1].contains(&field.to_string()), "{field}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn strategies_that_keep_the_result_may_change() {
+        let of_result = |strategies: &str| changed(&[&format!("strategies={strategies}")])[0].clone();
+        let file = include_str!("../../examples/tinyshakespeare.ron");
+        let run = Run::parse("file", file, &[] as &[&str]).unwrap();
+        let clips = run.strategies.iter().any(|strategy| matches!(strategy, StrategyConfig::Clip(_)));
+        let same = if clips {
+            "[Zero(stage: 3), Amp(bf16), Clip(norm: 1.0)]"
+        } else {
+            "[Zero(stage: 3), Amp(bf16)]"
+        };
+        assert_eq!(of_result(same), [""; 0]);
+        assert_eq!(of_result("[Clip(norm: 7.0)]"), ["strategies"]);
+    }
+
+    #[test]
+    fn a_text_that_is_no_run_file_is_told() {
+        let now = Run::parse("file", include_str!("../../examples/tinyshakespeare.ron"), &[] as &[&str]);
+        let compared = compare("(stpes: 1)", &now.unwrap().to_ron());
+        assert_eq!(compared.of_result[0].field, "run");
+    }
+}

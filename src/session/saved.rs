@@ -1,0 +1,65 @@
+//! A session's state, out of it and back into it.
+
+use std::sync::Arc;
+
+use burn::module::Module;
+use firebrick_strategies::{SavedStates, Stage, StageState};
+
+use super::{Session, Weights, published};
+use crate::TrainError;
+use crate::checkpoint::{Layout, Resumed, Snapshot, TrainerState, load, load_optimizer};
+
+impl<M: Module, S: Stage<M>> Session<M, S> {
+    /// The names of the master's tensors, and which part of them this rank saves.
+    pub fn layout(&self) -> Layout {
+        Layout::of(self.weights.pair().0, &self.stage, &self.world)
+    }
+
+    /// The states of the strategies, in their order.
+    pub fn strategies(&self) -> Vec<StageState> {
+        let mut states = Vec::new();
+        self.stage.save(&mut states);
+        states
+    }
+
+    /// Copies what this rank saves.
+    pub fn snapshot(&self, layout: &Arc<Layout>, state: TrainerState) -> Result<Snapshot, TrainError> {
+        let (master, average) = (self.weights.pair().0, self.stage.averaged());
+        Ok(Snapshot::take(layout, &self.world, master, average.as_ref(), &self.optimizer, state)?)
+    }
+
+    /// Continues from a checkpoint, of any number of ranks and any strategies. Every rank calls it.
+    ///
+    /// # Errors
+    ///
+    /// It is of another model or optimizer, or another rank is gone. The session is of no use then.
+    pub fn resume(&mut self, layout: &Layout, from: &Resumed) -> Result<(), TrainError> {
+        let (checkpoint, state) = (&from.checkpoint, &from.state);
+        let fresh = self.strategies();
+        let Some((master, replica)) = self.weights.pair.take() else { return Ok(()) };
+        drop(replica);
+        let device = self.pass.device().clone();
+        let reclaimed = (self.stage.reclaim(master), checkpoint.parameters());
+        let load_master = |(master, saved)| load(master, layout, saved);
+        let master = device.memory_persistent_allocations(reclaimed, load_master)?;
+        let optimizer = (self.optimizer.clone(), checkpoint.optimizer());
+        let load_state = |(optimizer, saved)| load_optimizer(optimizer, layout, saved);
+        let loaded = device.memory_persistent_allocations(optimizer, load_state)?;
+        (self.optimizer, self.bytes.optimizer) = loaded;
+        let pair = published(&device, &mut self.stage, master, |master| master)?;
+        let mut states = SavedStates::matching(fresh, state.strategies().to_vec());
+        self.stage.restore(&mut states)?;
+        states.finish()?;
+        if let Some(average) = self.stage.averaged() {
+            let average = match checkpoint.average() {
+                Some(saved) => load(average, layout, saved)?,
+                None => pair.0.clone(),
+            };
+            self.stage.resume_average(average);
+        }
+        self.bytes.count(&pair.0, &pair.1, self.stage.averaged().as_ref());
+        self.weights = Weights::new(pair);
+        self.updates = state.step();
+        Ok(())
+    }
+}

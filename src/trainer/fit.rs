@@ -1,0 +1,123 @@
+//! What `fit` does: checks, then each rank of this process on its own.
+
+use burn::optim::ModuleOptimizer;
+use firebrick_datasets::{Batch, DataError};
+use firebrick_strategies::Strategy;
+
+use super::{Length, Trained, Trainer, Watch};
+use crate::checkpoint::{ResumeError, Shared};
+use crate::ranks::each_rank;
+use crate::report::process_start;
+use crate::step::StepNumbers;
+use crate::{Data, Objective, Schedule, TrainError};
+
+impl<S> Trainer<S> {
+    /// Trains `model` on `data`, and returns it whole.
+    ///
+    /// The model runs on the device that its parameters are on. Where a strategy computes in a
+    /// smaller dtype, the first batch is tried before the run, so that a model that mixes dtypes is
+    /// told which parameter does not fit.
+    ///
+    /// # Errors
+    ///
+    /// A strategy, setting or order that cannot be; data that cannot be read; an objective whose
+    /// count or dtype is wrong; a file that cannot be written; or nothing but skipped updates. Of many
+    /// ranks: the first error of any, with [its number](TrainError::Rank); or
+    /// [one that is late](firebrick_strategies::WorldError::Deadline).
+    pub fn fit<M, B>(
+        self,
+        model: M,
+        optimizer: ModuleOptimizer,
+        schedule: Schedule,
+        data: Data<B>,
+    ) -> Result<Trained<M>, TrainError>
+    where
+        M: Objective<B> + 'static,
+        B: Batch,
+        S: Strategy<M>,
+    {
+        self.fit_watched(model, optimizer, schedule, data, |_| {})
+    }
+
+    /// [`fit`](Self::fit), with each step's numbers handed to `watch` as well.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`fit`](Self::fit).
+    pub fn fit_watched<M, B>(
+        self,
+        model: M,
+        optimizer: ModuleOptimizer,
+        schedule: Schedule,
+        data: Data<B>,
+        watch: impl FnMut(&StepNumbers) + Send + 'static,
+    ) -> Result<Trained<M>, TrainError>
+    where
+        M: Objective<B> + 'static,
+        B: Batch,
+        S: Strategy<M>,
+    {
+        process_start();
+        self.check()?;
+        if data.valid.as_ref().is_some_and(|valid| valid.samples(0) == 0) {
+            return Err(DataError::EmptyEpoch { epoch: 0 }.into());
+        }
+        let world = self.world()?;
+        let mut ranks = world.join()?;
+        let watch: Watch = Box::new(watch);
+        let shared = Shared::default();
+        if let Some(alone) = ranks.pop_if(|rank| rank.size() == 1) {
+            let model = match world.device(0) {
+                Some(device) => model.fork(device),
+                None => model,
+            };
+            return self
+                .train(alone, model, optimizer, schedule, data, watch, Some(0), &shared)?
+                .ok_or(TrainError::NoModel);
+        }
+        // In one process the model is wanted once; of several, each wants it.
+        let root = (ranks.len() == ranks[0].size()).then_some(0);
+        let mut watch = Some(watch);
+        let jobs = ranks.into_iter().map(|rank| {
+            let own = model.devices().first().cloned();
+            let device = world.device(rank.local_rank()).cloned().or(own);
+            // Ranks that shared a leaf would share its graph, and wait for each other in the backward pass.
+            let model = device.map_or_else(|| model.clone(), |device| model.clone().fork(&device));
+            let watch = watch.take_if(|_| rank.rank() == 0).unwrap_or_else(|| Box::new(|_| {}));
+            (rank, (self.clone(), model, optimizer.clone(), data.clone(), watch))
+        });
+        let jobs: Vec<_> = jobs.collect();
+        // Each rank has its own: what was given would be held through the whole run.
+        drop((model, optimizer, data));
+        let trained =
+            each_rank(jobs, world.limit(), move |rank, (trainer, model, optimizer, data, watch)| {
+                trainer.train(rank, model, optimizer, schedule, data, watch, root, &shared)
+            });
+        trained?.ok_or(TrainError::NoModel)
+    }
+
+    fn check(&self) -> Result<(), TrainError> {
+        let (length, found) = match self.length {
+            Length::Steps(updates) => ("steps", updates),
+            Length::Epochs(epochs) => ("epochs", epochs),
+        };
+        if let Some(setting) = self.checkpoints.and_then(|policy| policy.out_of_range()) {
+            return Err(TrainError::Setting { setting, expected: "at least 1", found: "0".into() });
+        }
+        if (self.checkpoints.is_some() || self.resume.is_some()) && self.output.is_none() {
+            return Err(ResumeError::NoOutput.into());
+        }
+        let settings = [
+            (length, found),
+            ("device_budget", self.device_budget.unwrap_or(1) as u64),
+            ("evaluate_every", self.evaluate_every.unwrap_or(1)),
+            ("early_stopping", self.patience.unwrap_or(1) as u64),
+        ];
+        match settings.into_iter().find(|(_, value)| *value == 0) {
+            None => Ok(()),
+            Some((setting, _)) => {
+                Err(TrainError::Setting { setting, expected: "at least 1", found: "0".into() })
+            }
+        }
+    }
+}

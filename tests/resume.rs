@@ -1,0 +1,224 @@
+//! A run that ended and went on is the run that never ended, to the bit: losses, weights, moments, averages, the order
+//! of samples and dropout, from any step boundary, under every strategy.
+//!
+//! The run crosses the ends of epochs, whose last window is ragged, evaluates there, and its learning rate
+//! follows a cosine. On a GPU kernels may be chosen anew in each process; these tests hold within one, where they are not.
+
+mod support;
+
+use firebrick::strategies::{Stack, Strategy};
+use firebrick::{
+    Accumulate, Amp, Checkpoints, Clip, Ema, LossScale, Offload, Recompute, Resume, ResumeError, TrainError,
+    Zero, models::Gpt,
+};
+use support::is_cpu;
+use support::many::accumulate;
+use support::resuming::*;
+
+/// Holds the run, saved after every update, to its continuations from these.
+fn continues<S: Strategy<Gpt>>(ranks: usize, micro_batches: usize, strategies: S, from: &[u64]) {
+    let folder = tempfile::tempdir().unwrap();
+    let (whole, way) = (folder.path().join("whole"), Way::on(ranks, micro_batches));
+    let expected = way.train(&whole, strategies.clone()).unwrap();
+    assert_eq!(expected.losses.len() as u64, STEPS);
+    for &step in from {
+        let part = folder.path().join(format!("from-{step}"));
+        let found = way.clone().from(Resume::Path(saved(&whole, step))).train(&part, strategies.clone());
+        let found = found.unwrap_or_else(|error| panic!("{strategies:?} from {step}: {error}"));
+        assert_eq!(found.losses, expected.losses[step as usize..], "{strategies:?} from {step}");
+        assert!(found.parameters == expected.parameters, "{strategies:?} from {step}");
+        let of = |report: &firebrick::Report| {
+            (report.steps, report.train_loss, report.valid_loss, report.best_valid_loss, report.best_step)
+        };
+        assert_eq!(of(&found.report), of(&expected.report), "{strategies:?} from {step}");
+        if step < STEPS {
+            assert_eq!(sums(&saved(&part, STEPS)), sums(&saved(&whole, STEPS)), "{strategies:?} from {step}");
+        }
+    }
+}
+
+/// Before and after the end of an epoch, and at the end.
+const SOME: [u64; 4] = [1, 3, 4, 8];
+
+#[test]
+fn from_any_step_without_a_strategy() {
+    let every: Vec<u64> = (1..=STEPS).collect();
+    continues(1, 1, None::<Clip>, if is_cpu() { &every } else { &SOME });
+}
+
+#[test]
+fn with_a_loss_scale_that_grows() {
+    let scale = LossScale::dynamic(1024.0).interval(3);
+    let strategies = Stack::new(Stack::new(Amp::f16().scaled_by(scale), Accumulate(2)), Clip::norm(1.0));
+    continues(1, 2, strategies, &SOME);
+}
+
+#[test]
+fn with_an_average() {
+    let strategies = Stack::new(Stack::new(Recompute::every_block(), Clip::norm(0.5)), Ema::new(0.9));
+    continues(1, 1, strategies, &SOME);
+}
+
+#[test]
+fn on_the_host() {
+    let strategies = Stack::new(Offload::parameters(), Accumulate(4));
+    continues(1, 4, strategies, &SOME[..2]);
+    continues(1, 1, Stack::new(Offload::optimizer(), Clip::norm(1.0)), &SOME[..2]);
+}
+
+#[test]
+fn among_ranks() {
+    for stage in 0..=3 {
+        for (ranks, micro_batches) in [(2, 1), (4, 2)] {
+            let zero = Zero::stage(stage).replicate_below(64);
+            let then = Stack::new(accumulate(micro_batches), Stack::new(Clip::norm(1.0), Ema::new(0.8)));
+            continues(ranks, micro_batches, Stack::new(zero, then), &SOME[1..3]);
+        }
+        let zero = Stack::new(Zero::stage(stage).replicate_below(64), Offload::optimizer());
+        continues(2, 2, Stack::new(zero, Accumulate(2)), &SOME[1..2]);
+    }
+}
+
+#[test]
+fn interrupted_twice_in_a_row_and_once_between_a_round_and_its_evaluation() {
+    let folder = tempfile::tempdir().unwrap();
+    let strategies = || Stack::new(Accumulate(2), Clip::norm(1.0));
+    let way = Way { checkpoints: Checkpoints::when_stopped(), ..Way::on(1, 2) };
+    let expected = way.train(&folder.path().join("whole"), strategies()).unwrap();
+    let output = folder.path().join("parts");
+    let mut losses = Vec::new();
+    // An epoch has three updates.
+    for stop_at in [Some(3), Some(5), Some(8), None] {
+        let way = Way { stop_at, ..way.clone() };
+        let way = if losses.is_empty() { way } else { way.from(Resume::Latest) };
+        let part = way.train(&output, strategies()).unwrap();
+        losses.extend(part.losses);
+        if stop_at == Some(3) {
+            // Between the last step of an epoch and its evaluation.
+            assert_eq!((part.report.checkpoint_step, part.report.valid_loss), (stop_at, None));
+        }
+        assert_eq!(part.report.stopped.as_deref(), stop_at.map(|_| "enough"));
+        assert_eq!(part.report.checkpoint_step.is_some(), stop_at.is_some());
+        if stop_at.is_none() {
+            assert!(part.parameters == expected.parameters);
+            assert_eq!(part.report.best_valid_loss, expected.report.best_valid_loss);
+        }
+    }
+    assert_eq!(losses, expected.losses);
+    // One log, as if the run had never ended, but for the saves.
+    let steps = |folder: &std::path::Path| -> Vec<(String, u64)> {
+        let log = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
+        let lines = log.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        let of = |line: serde_json::Value| (line["kind"].to_string(), line["step"].as_u64().unwrap());
+        lines.map(of).filter(|(kind, _)| kind != "\"checkpoint\"").collect()
+    };
+    assert_eq!(steps(&output), steps(&folder.path().join("whole")));
+}
+
+#[test]
+fn a_longer_run_goes_on_from_the_end_of_a_shorter_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("run");
+    let short = Way { steps: 4, ..Way::on(1, 1) };
+    // There is none yet.
+    short.clone().from(Resume::Auto).train(&output, None::<Clip>).unwrap();
+    let done = short.clone().from(Resume::Latest).train(&output, None::<Clip>).unwrap();
+    assert_eq!((done.losses.len(), done.report.steps), (0, 4), "it is over already");
+    let longer = Way { steps: 6, ..short }.from(Resume::Latest).train(&output, None::<Clip>).unwrap();
+    assert_eq!((longer.losses.len(), longer.report.steps), (2, 6));
+}
+
+#[test]
+fn early_stopping_counts_across_a_stop() {
+    // Nothing is learned at a rate this high, so that the first evaluation stays the best.
+    use firebrick::{Data, Schedule, Trainer, models};
+    let folder = tempfile::tempdir().unwrap();
+    let fit = |output: &str, steps, resume: Option<Resume>| {
+        let device = support::device().autodiff();
+        let data = Data::new(support::Rows::ragged(8)).valid(support::Rows::ragged(8)).micro_batch(8);
+        let trainer = Trainer::new().steps(steps).early_stopping(3).output(folder.path().join(output));
+        let trainer = trainer.checkpoints(Checkpoints::every(1).keep_every(1)).allow_changes(true);
+        let trainer = match resume {
+            Some(resume) => trainer.resume(resume),
+            None => trainer,
+        };
+        let model: models::Gpt = support::gpt(0.0, &device);
+        trainer.fit(model, support::adamw(), Schedule::constant(0.5), data).unwrap().report
+    };
+    let whole = fit("whole", 40, None);
+    assert_eq!(whole.stopped.as_deref(), Some("the validation loss no longer falls"));
+    assert!(whole.steps > 3 && whole.steps < 40, "{}", whole.steps);
+    fit("parts", whole.steps - 1, None);
+    let parts = fit("parts", 40, Some(Resume::Latest));
+    assert_eq!((parts.steps, parts.stopped), (whole.steps, whole.stopped.clone()));
+    assert_eq!(fit("parts", 40, Some(Resume::Latest)).steps, whole.steps, "it stays stopped");
+}
+
+fn refused(way: Way, from: &std::path::Path, strategies: impl Strategy<Gpt>) -> ResumeError {
+    let folder = tempfile::tempdir().unwrap();
+    match way.from(Resume::Path(from.into())).train(&folder.path().join("run"), strategies) {
+        Err(TrainError::Resume(error)) => *error,
+        Err(TrainError::Rank { reason, .. }) => match *reason {
+            TrainError::Resume(error) => *error,
+            other => panic!("{other}"),
+        },
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("it went on"),
+    }
+}
+
+#[test]
+fn what_would_change_the_result_is_refused_by_name_and_may_be_allowed() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("run");
+    Way { steps: 2, ..Way::on(1, 1) }.train(&output, None::<Clip>).unwrap();
+    let from = saved(&output, 2);
+    let other_seed = Way { seed: 12, ..Way::on(1, 1) };
+    let error = refused(other_seed.clone(), &from, None::<Clip>).to_string();
+    assert!(error.contains("`seed` was 11, and is 12") && error.contains("allow"), "{error}");
+    let larger = refused(Way::on(1, 1), &from, Accumulate(2)).to_string();
+    assert!(larger.contains("`global batch` was Samples(8), and is Samples(16)"), "{larger}");
+    let allowed = Way { allow_changes: true, ..other_seed }.from(Resume::Path(from));
+    assert_eq!(
+        allowed.train(&folder.path().join("other"), None::<Clip>).unwrap().losses.len() as u64,
+        STEPS - 2
+    );
+}
+
+#[test]
+fn a_checkpoint_that_is_not_there_is_told_with_those_that_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("run");
+    let from = |resume| Way::on(1, 1).from(resume).train(&output, None::<Clip>).err().unwrap().to_string();
+    let error = from(Resume::Latest);
+    assert!(error.contains("no complete checkpoint") && error.contains("auto"), "{error}");
+    Way { steps: 2, ..Way::on(1, 1) }.train(&output, None::<Clip>).unwrap();
+    let error = from(Resume::Step(7));
+    assert!(error.contains("step 7") && error.contains("[1, 2]"), "{error}");
+}
+
+#[test]
+fn the_state_of_another_optimizer_or_model_is_refused() {
+    use burn::optim::SgdConfig;
+    use firebrick::{Data, Schedule, Trainer, models::GptConfig};
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("run");
+    Way { steps: 2, ..Way::on(1, 1) }.train(&output, None::<Clip>).unwrap();
+    let device = support::device().autodiff();
+    let data = || Data::new(support::Rows::ragged(21)).micro_batch(8);
+    let trainer = |name: &str| {
+        let trainer = Trainer::new().steps(3).seed(11).allow_changes(true).output(folder.path().join(name));
+        trainer.resume(Resume::Path(saved(&output, 2)))
+    };
+    let schedule = Schedule::constant(1e-3);
+    let momentum = burn::optim::momentum::MomentumConfig::new();
+    let sgd = SgdConfig::new().with_momentum(Some(momentum)).init();
+    let error = trainer("sgd").fit(support::gpt(0.1, &device), sgd, schedule, data()).err().unwrap();
+    assert!(error.to_string().contains("kind of optimizer"), "{error}");
+    let config = GptConfig { layers: 4, heads: 2, width: 24, dropout: 0.1, bias: true, tied: false };
+    let other = config.init(support::VOCABULARY, 9, &device);
+    let error = trainer("gpt").fit(other, support::adamw(), schedule, data()).err().unwrap().to_string();
+    for part in ["another model", "is [11, 16] in it and [11, 24] in the model", "more"] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+}

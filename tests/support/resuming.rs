@@ -1,0 +1,111 @@
+//! A run in parts: saved, and continued from a checkpoint.
+
+use std::path::Path;
+
+use firebrick::checkpoints::{Checkpoint, Folder};
+use firebrick::strategies::Strategy;
+use firebrick::{
+    Checkpoints, Data, Interrupter, Report, Resume, Schedule, TrainError, Trainer, World, models::Gpt,
+};
+
+use super::many::optimizer;
+use super::{Rows, gpt, map_waves};
+
+/// Rows of an epoch: with a global batch of 8, its third window has 5 of them.
+const ROWS: usize = 21;
+
+/// The run: 10 updates of 8 rows, over more than three epochs, each with an evaluation.
+pub const STEPS: u64 = 10;
+
+/// What a part of a run came to.
+pub struct Part {
+    /// Of each step of this part.
+    pub losses: Vec<f64>,
+    pub parameters: Vec<f32>,
+    pub report: Report,
+}
+
+/// Where a part starts, and how it ends.
+#[derive(Clone, Debug)]
+pub struct Way {
+    pub ranks: usize,
+    pub micro_batches: usize,
+    /// Samples of an update.
+    pub global: usize,
+    pub schedule: Schedule,
+    pub steps: u64,
+    pub resume: Option<Resume>,
+    pub checkpoints: Checkpoints,
+    /// Interrupted after so many updates, or the one after where this part begins with it.
+    pub stop_at: Option<u64>,
+    pub allow_changes: bool,
+    pub seed: u64,
+}
+
+impl Way {
+    pub fn on(ranks: usize, micro_batches: usize) -> Self {
+        Self {
+            ranks,
+            micro_batches,
+            global: 8,
+            schedule: Schedule::cosine(4e-3).warmup(1),
+            steps: STEPS,
+            resume: None,
+            checkpoints: Checkpoints::every(1).keep_every(1),
+            stop_at: None,
+            allow_changes: false,
+            seed: 11,
+        }
+    }
+
+    pub fn from(self, resume: Resume) -> Self {
+        Self { resume: Some(resume), ..self }
+    }
+
+    /// Trains. A part that continues starts with other weights, which must not matter.
+    pub fn train<S: Strategy<Gpt>>(&self, output: &Path, strategies: S) -> Result<Part, TrainError> {
+        let device = super::device().autodiff();
+        let micro = self.global / self.ranks / self.micro_batches;
+        let data = Data::new(Rows::ragged(ROWS)).valid(Rows::ragged(ROWS)).micro_batch(micro);
+        let (sender, losses) = std::sync::mpsc::channel();
+        let interrupter = Interrupter::new();
+        let (stop, stop_at) = (interrupter.clone(), self.stop_at);
+        let trainer = Trainer::new()
+            .over(World::threads(self.ranks))
+            .with(strategies)
+            .seed(self.seed)
+            .steps(self.steps)
+            .output(output)
+            .checkpoints(self.checkpoints)
+            .allow_changes(self.allow_changes)
+            .interrupter(interrupter);
+        let (trainer, model) = match &self.resume {
+            None => (trainer, gpt(0.1, &device)),
+            Some(resume) => (trainer.resume(resume.clone()), map_waves(gpt(0.1, &device))),
+        };
+        let trained = trainer.fit_watched(model, optimizer(), self.schedule, data, move |step| {
+            sender.send(step.loss).unwrap();
+            // A step's numbers are seen when the next is under way.
+            if stop_at.is_some_and(|at| step.step + 1 >= at) {
+                stop.stop(Some("enough"));
+            }
+        })?;
+        Ok(Part {
+            losses: losses.into_iter().collect(),
+            parameters: super::parameters(&trained.model),
+            report: trained.report,
+        })
+    }
+}
+
+/// The checkpoint of a step.
+pub fn saved(output: &Path, step: u64) -> std::path::PathBuf {
+    Folder::new(output.join("checkpoints")).checkpoint(step)
+}
+
+/// The sums of all tensor files: parameters, moments and averages of every rank.
+pub fn sums(checkpoint: &Path) -> Vec<(String, String)> {
+    let checkpoint = Checkpoint::open(checkpoint).unwrap();
+    let files = checkpoint.manifest().files.iter().filter(|file| file.name.ends_with(".safetensors"));
+    files.map(|file| (file.name.clone(), file.sha256.to_string())).collect()
+}
