@@ -66,6 +66,25 @@ pub struct Manifest {
     pub files: Vec<FileEntry>,
 }
 
+/// The file's content. Without a sum of its own, a bit that flips in the run's id would be believed.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sealed {
+    manifest: Manifest,
+    sha256: Digest,
+}
+
+/// As little of the file's content as tells its version.
+#[derive(Deserialize)]
+struct Versioned {
+    manifest: Version,
+}
+
+#[derive(Deserialize)]
+struct Version {
+    format: u32,
+}
+
 impl FileEntry {
     /// The names of a rank's files, in the order in which [`Staging::write_rank`](crate::Staging::write_rank)
     /// returns them.
@@ -115,33 +134,40 @@ impl Manifest {
         self.files.iter().fold(0, |sum, file| sum.saturating_add(file.bytes))
     }
 
-    /// What is written.
+    /// What is written: the manifest, and the SHA-256 of its JSON without spaces.
     pub fn to_json(&self) -> Vec<u8> {
+        let sealed = Sealed { manifest: self.clone(), sha256: self.sum() };
         // Only a map whose keys are not strings, or a failing writer, could make this fail.
-        let mut json = serde_json::to_vec_pretty(self).unwrap_or_default();
+        let mut json = serde_json::to_vec_pretty(&sealed).unwrap_or_default();
         json.push(b'\n');
         json
+    }
+
+    fn sum(&self) -> Digest {
+        Digest::of(&serde_json::to_vec(self).unwrap_or_default())
     }
 
     /// Reads and checks what was written. `path` is for errors.
     ///
     /// # Errors
     ///
-    /// [`CheckpointError::Format`] of another version, [`CheckpointError::Damaged`] of all else.
+    /// [`CheckpointError::Format`] of another version, [`CheckpointError::Sum`] of a manifest whose own sum does
+    /// not fit, [`CheckpointError::Damaged`] of all else.
     pub fn from_json(json: &[u8], path: &Path) -> Result<Self> {
-        // A newer version may have other fields: its number is looked at first.
-        #[derive(Deserialize)]
-        struct Version {
-            format: u32,
-        }
         let damaged = |error: serde_json::Error| {
             CheckpointError::damaged(path, "a manifest of firebrick", error.to_string())
         };
-        let Version { format } = serde_json::from_slice(json).map_err(damaged)?;
+        // A newer version may have other fields: its number is looked at first.
+        let versioned: Versioned = serde_json::from_slice(json).map_err(damaged)?;
+        let format = versioned.manifest.format;
         if format != FORMAT {
             return Err(CheckpointError::Format { path: path.into(), found: format });
         }
-        let manifest: Self = serde_json::from_slice(json).map_err(damaged)?;
+        let Sealed { manifest, sha256 } = serde_json::from_slice(json).map_err(damaged)?;
+        let found = manifest.sum();
+        if found != sha256 {
+            return Err(CheckpointError::Sum { path: path.into(), expected: sha256, found });
+        }
         manifest.check().map_err(|(expected, found)| CheckpointError::damaged(path, expected, found))?;
         if manifest.to_json() != json {
             let found = "the same values spelled otherwise";

@@ -87,3 +87,54 @@ impl Place {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use burn::nn::{Linear, LinearConfig};
+    use firebrick_strategies::{Setup, Strategy, Zero};
+
+    use super::*;
+    use crate::testing::on_ranks;
+
+    /// Two places of one layer, and one of another.
+    fn model() -> (Vec<Linear>, Linear) {
+        let device = burn::tensor::Device::default().autodiff();
+        let tied = LinearConfig::new(64, 64).init(&device);
+        (vec![tied.clone(), tied], LinearConfig::new(32, 8).init(&device))
+    }
+
+    #[test]
+    fn a_tied_parameter_is_saved_once_under_its_first_path() {
+        let model = model();
+        let stage = Strategy::start(&None::<Zero>, &mut Setup::new(&model, &model.1.devices()[0])).unwrap();
+        let layout = Layout::of(&model, &stage, &Communicator::solo());
+        let mut paths: Vec<_> = layout.places().map(|(_, place)| place.path.as_str()).collect();
+        paths.sort();
+        assert_eq!(paths, ["0.0.bias", "0.0.weight", "1.bias", "1.weight"]);
+        let alias = |name: &str| layout.aliases[&format!("0.1.{name}")].clone();
+        assert_eq!([alias("weight"), alias("bias")], ["0.0.weight", "0.0.bias"]);
+        assert!(layout.places().all(|(_, place)| place.is_written() && place.writes_scalars()));
+    }
+
+    #[test]
+    fn ranks_write_each_byte_once_and_about_as_many_each() {
+        let written = on_ranks(3, |world| {
+            let model = model();
+            let mut setup = Setup::new(&model, &model.1.devices()[0]).among(world.clone());
+            let stage = Zero::stage(1).replicate_below(1000).start(&mut setup).unwrap();
+            let layout = Layout::of(&model, &stage, &world);
+            let mut rows: Vec<_> = layout
+                .places()
+                .filter(|(_, place)| place.is_written())
+                .map(|(_, place)| (place.path.clone(), place.shard.clone().map(|shard| shard.rows)))
+                .collect();
+            rows.sort_by(|a, b| a.0.cmp(&b.0));
+            rows
+        });
+        let whole: Vec<_> = written.iter().flatten().filter(|(_, rows)| rows.is_none()).collect();
+        assert_eq!(whole.len(), 3, "each small one by one rank: {written:?}");
+        let of_sharded = |rank: usize| written[rank].iter().find_map(|(_, rows)| rows.clone()).unwrap();
+        assert_eq!([of_sharded(0), of_sharded(1), of_sharded(2)], [0..22, 22..44, 44..64]);
+        assert!(written.iter().all(|rank| rank.len() == 2), "{written:?}");
+    }
+}

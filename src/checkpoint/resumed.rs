@@ -103,7 +103,7 @@ impl Resumed {
                 return Err(ResumeError::Impossible(impossible));
             }
             // The run file names them better; only what it cannot know is left to the trainer.
-            changes.retain(|change| of_result.is_empty() && change.field == "training data");
+            changes.retain(|change| ["global batch", "training data"].contains(&change.field.as_str()));
             changes.extend(of_result);
         }
         match changes.is_empty() || allowed {

@@ -1,0 +1,291 @@
+//! Checkpoints whose sums are right and whose content cannot be: made by someone, not by chance.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use firebrick_checkpoints::{
+    Checkpoint, CheckpointError, Digest, Dtype, FileEntry, Folder, Manifest, Piece, RankState, Scalar,
+};
+
+mod state;
+use state::{open_as, rows, save, whole};
+
+/// Publishes states of ranks, and opens what came of it. The folder stays as long as the checkpoint.
+fn opened(
+    states: Vec<RankState>,
+    aliases: &[(&str, &str)],
+) -> Result<(Checkpoint, tempfile::TempDir), CheckpointError> {
+    let output = tempfile::tempdir().unwrap();
+    let ranks = states.len();
+    let staging = Folder::new(output.path()).staging(1, "a");
+    let files = states
+        .into_iter()
+        .enumerate()
+        .flat_map(|(rank, state)| staging.write_rank(&RankState { rank, ranks, ..state }).unwrap());
+    let manifest = Manifest::new("run", 1, ranks, "0.1.0").files(files);
+    let aliases = aliases.iter().map(|&(alias, saved)| (alias.to_owned(), saved.to_owned()));
+    let saved = staging.publish(manifest.aliases(aliases), "()").unwrap();
+    Ok((Checkpoint::open(saved.path)?, output))
+}
+
+fn holding(parameters: Vec<Piece>) -> RankState {
+    RankState { parameters, ..Default::default() }
+}
+
+fn weight() -> Piece {
+    whole("w", Dtype::F32, &[4, 2], (0..32).collect())
+}
+
+#[test]
+fn slices_make_a_whole_tensor() {
+    let cut = |ranges: &[std::ops::Range<usize>]| {
+        opened(ranges.iter().map(|range| holding(vec![rows(&weight(), range.clone())])).collect(), &[])
+    };
+    for ranges in [&[0..2, 2..4][..], &[2..4, 0..2], &[0..0, 0..4, 4..4], &[0..3, 3..3, 3..4]] {
+        let (checkpoint, _output) = cut(ranges).unwrap();
+        assert_eq!(checkpoint.parameters().read("w").unwrap(), weight().bytes.as_ref(), "{ranges:?}");
+    }
+    for (ranges, told) in [
+        (&[0..2, 3..4][..], "expected rows from 2, found rows 3..4"),
+        (&[0..3, 2..4], "expected rows from 3, found rows 2..4"),
+        (&[0..4, 0..4], "expected rows from 4, found rows 0..4"),
+        (&[1..4, 0..0], "expected rows from 0, found rows 1..4"),
+        (&[0..2, 2..3], "expected 4 rows, found 3 rows"),
+        (&[0..0, 4..4], "expected rows from 0, found rows 4..4"),
+    ] {
+        let error = cut(ranges).map(drop).unwrap_err();
+        assert!(error.to_string().contains(told), "{ranges:?}: {error}");
+        assert!(error.path().unwrap().to_string_lossy().contains("parameters-0000"), "{error}");
+    }
+}
+
+#[test]
+fn ranks_agree_on_what_a_tensor_is() {
+    let half = |dtype, shape: &[usize], range| rows(&whole("w", dtype, shape, vec![0; 32]), range);
+    let first = || holding(vec![half(Dtype::F32, &[4, 2], 0..2)]);
+    for (other, told) in [
+        (half(Dtype::I32, &[4, 2], 2..4), "expected F32 [4, 2], found I32 [4, 2]"),
+        (half(Dtype::F32, &[4, 1, 2], 2..4), "expected F32 [4, 2], found F32 [4, 1, 2]"),
+        (weight(), "found it whole, and more of it elsewhere"),
+    ] {
+        let error = opened(vec![first(), holding(vec![other])], &[]).unwrap_err();
+        assert!(error.to_string().contains(told), "{error}");
+    }
+    let error = opened(vec![holding(vec![weight()]), holding(vec![weight()])], &[]).unwrap_err();
+    assert!(error.to_string().contains("expected to be saved once"), "{error}");
+
+    let counting =
+        |scalar| RankState { scalars: BTreeMap::from([("n".into(), scalar)]), ..Default::default() };
+    let both = |a, b| opened(vec![counting(a), counting(b)], &[]);
+    let nan = Scalar::Float(f64::NAN);
+    assert_eq!(both(nan, nan).unwrap().0.optimizer().scalars()["n"], nan);
+    let error = both(Scalar::UInt(1), Scalar::Int(1)).unwrap_err();
+    assert!(error.to_string().contains("expected UInt(1), as of another rank, found Int(1)"), "{error}");
+    let named = RankState { optimizer: vec![whole("n", Dtype::U8, &[1], vec![0])], ..Default::default() };
+    let error = opened(vec![counting(nan), named], &[]).unwrap_err();
+    assert!(error.to_string().contains("of the same name"), "{error}");
+}
+
+#[test]
+fn an_alias_is_of_a_saved_tensor() {
+    let with = |aliases: &[(&str, &str)]| opened(vec![holding(vec![weight()])], aliases);
+    with(&[("tied", "w")]).unwrap();
+    let error = with(&[("tied", "v")]).unwrap_err().to_string();
+    assert!(error.contains("expected the tensor `v`, for which `tied` is an alias"), "{error}");
+    let error = opened(vec![holding(vec![weight(), whole("v", Dtype::U8, &[], vec![0])])], &[("v", "w")]);
+    assert!(error.unwrap_err().to_string().contains("expected `v` as an alias of `w` only"));
+}
+
+/// A sound checkpoint, of which a file, and perhaps the manifest, is put in another's place with the right sums.
+struct Forged {
+    _output: tempfile::TempDir,
+    path: PathBuf,
+    manifest: Manifest,
+}
+
+impl Forged {
+    fn new() -> Self {
+        let output = tempfile::tempdir().unwrap();
+        let path = save(&Folder::new(output.path()), 1, 1).unwrap().path;
+        let manifest = Checkpoint::open(&path).unwrap().manifest().clone();
+        Self { _output: output, path, manifest }
+    }
+
+    fn with_file(&self, name: &str, bytes: &[u8]) -> CheckpointError {
+        let before = fs::read(self.path.join(name)).unwrap();
+        let mut manifest = self.manifest.clone();
+        let entry = manifest.files.iter_mut().find(|file| file.name == name).unwrap();
+        *entry = FileEntry { name: name.into(), bytes: bytes.len() as u64, sha256: Digest::of(bytes) };
+        fs::write(self.path.join(name), bytes).unwrap();
+        let error = self.refused(&manifest.to_json());
+        fs::write(self.path.join(name), before).unwrap();
+        open_as(&self.path, 1);
+        error
+    }
+
+    fn with_manifest(&self, json: &[u8]) -> CheckpointError {
+        let error = self.refused(json);
+        open_as(&self.path, 1);
+        error
+    }
+
+    fn refused(&self, json: &[u8]) -> CheckpointError {
+        fs::write(self.path.join("manifest.json"), json).unwrap();
+        let error = Checkpoint::open(&self.path).map(drop).unwrap_err();
+        fs::write(self.path.join("manifest.json"), self.manifest.to_json()).unwrap();
+        error
+    }
+}
+
+/// A safetensors file with any header.
+fn file(header: &str, data: usize) -> Vec<u8> {
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.as_bytes());
+    bytes.resize(bytes.len() + data, 0);
+    bytes
+}
+
+#[test]
+fn a_header_is_as_it_would_be_written() {
+    let forged = Forged::new();
+    let parameters = "parameters-00000-of-00001.safetensors";
+    let entry = r#""__metadata__":{"firebrick":"{\"slices\":{},\"scalars\":{}}"}"#;
+    let sliced = r#""__metadata__":{"firebrick":"{\"slices\":{\"w\":{\"shape\":[9223372036854775807],\"start\":18446744073709551615}},\"scalars\":{}}"}"#;
+    let tensor = r#""w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}"#;
+    for (bytes, told) in [
+        (vec![], "found 0 bytes"),
+        (vec![0; 7], "found 7 bytes"),
+        (vec![255; 64], "a header of 18446744073709551615 bytes in a file of 64"),
+        (file("", 0), "EOF"),
+        (file("{}", 0), "no entry `firebrick`"),
+        (file(r#"{"__metadata__":{"firebrick":"{}"}}"#, 0), "missing field"),
+        (file(&format!("{{{entry},{tensor}}}"), 8), "spelled otherwise"),
+        (file(&format!("{{{entry},{tensor}}} "), 8), "spelled otherwise"),
+        (file(&format!("{{{sliced},{tensor}}}"), 8), "too many rows"),
+        (
+            file(&format!("{{{},{tensor}}}", sliced.replace("18446744073709551615", "0")), 8),
+            "cannot be saved",
+        ),
+        (file(&format!("{{{entry},{}}}", tensor.replace("[2]", "[4294967296,4294967296]")), 8), "overflow"),
+        (file(&format!("{{{entry},{}}}", tensor.replace("[0,8]", "[8,16]")), 16), "invalid"),
+        (
+            file(&format!("{{{entry},{}}}", tensor.replace("F32", "F8_E4M3").replace("[2]", "[8]")), 8),
+            "F8_E4M3",
+        ),
+        (file(&format!("{{{entry},{}}}", tensor.replace("F32", "PICKLE")), 8), "unknown variant"),
+        (file(&"{\"a\":".repeat(100_000), 0), "recursion"),
+    ] {
+        let error = forged.with_file(parameters, &bytes);
+        assert!(error.to_string().contains(told), "{told}: {error}");
+        assert!(error.path().unwrap().ends_with(parameters), "{error}");
+    }
+    // What is sound for the optimizer is not for parameters.
+    let optimizer = fs::read(forged.path.join("optimizer-00000-of-00001.safetensors")).unwrap();
+    let error = forged.with_file(parameters, &optimizer).to_string();
+    assert!(error.contains("head.weight") || error.contains("the number"), "{error}");
+    let error = forged.with_file("trainer.ron", b"\xff");
+    assert!(error.to_string().contains("a text in UTF-8") && error.path().unwrap().ends_with("trainer.ron"));
+}
+
+#[test]
+fn a_manifest_is_as_it_would_be_written() {
+    let forged = Forged::new();
+    let manifest = &forged.manifest;
+    let with = |edit: &dyn Fn(&mut Manifest)| {
+        let mut manifest = manifest.clone();
+        edit(&mut manifest);
+        forged.with_manifest(&manifest.to_json()).to_string()
+    };
+    let name = |name: &'static str| move |manifest: &mut Manifest| manifest.files[0].name = name.into();
+    for (error, told) in [
+        (with(&|manifest| manifest.format = 2), "expected format 1, found format 2"),
+        (with(&|manifest| manifest.step = 2), "that of step-00000002"),
+        (with(&|manifest| manifest.world_size = 0), "`world_size` between 1 and 99999"),
+        (with(&|manifest| manifest.world_size = usize::MAX), "`world_size` between 1 and 99999"),
+        (
+            with(&|manifest| manifest.world_size = 2),
+            "expected 5 files of 2 ranks, or 7 with averages, found 4",
+        ),
+        (with(&|manifest| manifest.files.clear()), "found 0"),
+        (
+            with(&|manifest| manifest.files[1] = manifest.files[0].clone()),
+            "the file `optimizer-00000-of-00001",
+        ),
+        (
+            with(&|manifest| manifest.files.reverse()),
+            "expected the file `average-00000-of-00001.safetensors`",
+        ),
+        (with(&name("../../etc/passwd")), "found \"../../etc/passwd\""),
+        (with(&name("/etc/passwd")), "found \"/etc/passwd\""),
+        (with(&name("average-00000-of-00001.safetensors\0")), "\\0"),
+        (with(&name("average-0-of-1.safetensors")), "found \"average-0-of-1"),
+        (with(&name("average-00000-of-00002.safetensors")), "found \"average-00000-of-00002"),
+        (with(&|manifest| manifest.files[0].bytes = u64::MAX), "bytes can be summed"),
+        (with(&|manifest| manifest.files[0].bytes += 1 << 40), "found"),
+        (with(&|manifest| manifest.files[3].bytes = 17 << 20), "`trainer.ron` of at most 16777216 bytes"),
+        (with(&|manifest| manifest.run = String::new()), "`run` of 1 to 256 bytes"),
+        (with(&|manifest| manifest.program = "a\u{1b}[2J".into()), "without control characters"),
+        (
+            with(&|manifest| drop(manifest.aliases.insert("a".into(), "head.weight".into()))),
+            "an alias of an alias",
+        ),
+        (with(&|manifest| drop(manifest.aliases.insert("a\n".into(), "scale".into()))), "a name of 2 bytes"),
+        (with(&|manifest| manifest.metric = Some(f64::NAN)), "a finite `metric`"),
+    ] {
+        assert!(error.contains(told), "{told}: {error}");
+    }
+
+    let json = String::from_utf8(manifest.to_json()).unwrap();
+    let compact = serde_json::to_string(&serde_json::from_str::<serde_json::Value>(&json).unwrap()).unwrap();
+    for (text, told) in [
+        (compact, "spelled otherwise"),
+        (format!("{json}\n"), "spelled otherwise"),
+        (format!(" {json}"), "spelled otherwise"),
+        (json.replacen("\"step\": 1", "\"step\": 1,\n    \"more\": 1", 1), "unknown field `more`"),
+        (json.replacen("\"step\": 1,", "\"step\": 1,\n    \"step\": 1,", 1), "duplicate field `step`"),
+        (json.replacen("\"step\": 1", "\"step\": -1", 1), "invalid value"),
+        (json.replacen("\"step\": 1", "\"step\": 1.0", 1), "invalid type"),
+        (json.replacen("\"run\": \"run\"", "\"run\": \"ru\\u006e\"", 1), "spelled otherwise"),
+        (json.replacen("\"metric\": \"10\"", "\"metric\": \"1e1\"", 1), "spelled otherwise"),
+        (json.replacen("\"run\": \"run\"", "\"run\": \"ran\"", 1), "expected SHA-256"),
+        (json[..json.len() - 2].into(), "EOF"),
+        (String::new(), "EOF"),
+        ("[".repeat(1 << 20), "invalid type"),
+    ] {
+        let error = forged.with_manifest(text.as_bytes());
+        assert!(error.to_string().contains(told), "{told}: {error}");
+        assert!(error.path().unwrap().ends_with("manifest.json"), "{error}");
+    }
+}
+
+#[test]
+fn a_manifest_that_is_too_long_is_not_read() {
+    let forged = Forged::new();
+    let path = forged.path.join("manifest.json");
+    // A hole: no such file takes a place on the disk.
+    fs::File::options().write(true).open(&path).unwrap().set_len(65 << 20).unwrap();
+    let error = Checkpoint::open(&forged.path).unwrap_err().to_string();
+    assert!(error.contains("at most 67108864 bytes, found 68157440 bytes"), "{error}");
+}
+
+#[test]
+fn a_manifest_is_read_back() {
+    let entries = |rank: usize| {
+        ["parameters", "optimizer"].map(|holds| FileEntry {
+            name: format!("{holds}-{rank:05}-of-00002.safetensors"),
+            bytes: rank as u64,
+            sha256: Digest::of(b""),
+        })
+    };
+    for metric in [None, Some(0.1 + 0.2), Some(-0.0), Some(5e-324), Some(1.7976931348623157e308)] {
+        let trainer = FileEntry { name: "trainer.ron".into(), bytes: 1, sha256: Digest::of(b"") };
+        let mut manifest = Manifest::new("run \"1\" \u{e9}", u64::MAX, 2, "0.1.0")
+            .files(entries(1).into_iter().chain(entries(0)).chain([trainer]));
+        manifest.files.sort_by(|a, b| a.name.cmp(&b.name));
+        manifest.metric = metric;
+        let read = Manifest::from_json(&manifest.to_json(), Path::new("manifest.json")).unwrap();
+        assert_eq!(read.metric.map(f64::to_bits), metric.map(f64::to_bits));
+        assert_eq!(read, manifest);
+    }
+}

@@ -1,0 +1,239 @@
+//! Checkpoints as users of the program meet them: stopped by a signal, continued, shown, checked, compared, and made
+//! one file.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+use assert_cmd::Command;
+use predicates::str::contains;
+use tempfile::TempDir;
+
+/// A run of a second: dropout, evaluations, an average, and a checkpoint at every tenth update.
+const RUN: &str = r#"(
+    data: (path: "text.txt", tokenizer: Characters, block: 8, valid_fraction: 0.2),
+    model: Gpt(layers: 2, heads: 2, width: 16, dropout: 0.1, tied: true),
+    optimizer: AdamW(weight_decay: 0.1),
+    schedule: Cosine(lr: 1e-2, warmup: 3),
+    batch: (micro: 4, accumulate: 2),
+    steps: 40,
+    evaluate_every: 8,
+    checkpoints: (every: 10, keep_last: 3, keep_best: 1),
+    strategies: [Clip(norm: 1.0), Ema(decay: 0.9)],
+    output: "out",
+)
+"#;
+
+fn folder() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("run.ron"), RUN).unwrap();
+    fs::write(folder.path().join("text.txt"), "to be or not to be, that is the question\n".repeat(40))
+        .unwrap();
+    folder
+}
+
+fn firebrick(folder: &Path) -> Command {
+    let mut command = Command::cargo_bin("firebrick").unwrap();
+    command.current_dir(folder);
+    command
+}
+
+fn train(folder: &Path, options: &[&str]) -> Command {
+    let mut command = firebrick(folder);
+    command.args(["train", "run.ron", "--report", "json"]).args(options);
+    command
+}
+
+fn report(command: &mut Command) -> serde_json::Value {
+    let output = command.assert().success().get_output().stdout.clone();
+    serde_json::from_str(String::from_utf8(output).unwrap().lines().last().unwrap()).unwrap()
+}
+
+/// The numbers of each step and evaluation in the log, without times and sizes.
+fn log(folder: &Path) -> Vec<String> {
+    let text = fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let steps = lines.filter(|line| line["kind"] != "checkpoint");
+    steps
+        .map(|line| ["kind", "step", "loss", "learning_rate"].map(|name| line[name].to_string()).join(" "))
+        .collect()
+}
+
+/// The tensors of a safetensors file: what follows the header, whose order of names may vary.
+fn tensors(path: &Path) -> Vec<u8> {
+    let bytes = fs::read(path).unwrap();
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    bytes[8 + header..].to_vec()
+}
+
+#[test]
+fn a_run_goes_on_in_its_folder_as_if_it_had_never_ended() {
+    let (folder, whole) = (folder(), folder());
+    report(&mut train(whole.path(), &[]));
+    // It fails, by itself, at a checkpoint that it had not reached: one that is over early stands for one that was killed.
+    let first = report(&mut train(
+        folder.path(),
+        &["--set", "schedule=Cosine(lr: 1e-2, warmup: 3)", "--set", "steps=40"],
+    ));
+    assert_eq!(first["checkpoint_step"], 40);
+    fs::remove_dir_all(folder.path().join("out/checkpoints/step-00000040")).unwrap();
+    let said = train(folder.path(), &["--resume", "step-30"]).assert().success();
+    said.stderr(contains("going on after update 30"));
+    let out = |folder: &TempDir| folder.path().join("out");
+    assert_eq!(log(&out(&folder)), log(&out(&whole)));
+    for name in ["model.safetensors", "ema.safetensors", "best.safetensors"] {
+        assert!(tensors(&out(&folder).join(name)) == tensors(&out(&whole).join(name)), "{name}");
+    }
+    assert!(!folder.path().join("out-1").exists(), "the run's own folder goes on");
+    let of = |folder: &TempDir| {
+        let step = out(folder).join("checkpoints/step-00000040");
+        firebrick(folder.path()).args(["checkpoint", "verify"]).arg(&step).assert().success();
+        step
+    };
+    let same = firebrick(folder.path()).args(["checkpoint", "diff"]).args([of(&folder), of(&whole)]).assert();
+    same.success().stdout(contains("0 differ"));
+    let other = out(&whole).join("checkpoints/step-00000030");
+    let differ = firebrick(folder.path()).args(["checkpoint", "diff"]).args([of(&folder), other]).assert();
+    differ.success().stdout(contains("tokens.weight")).stdout(contains("elements differ"));
+}
+
+#[test]
+fn checkpoints_are_shown_and_kept_as_the_run_file_says() {
+    let folder = folder();
+    report(&mut train(folder.path(), &["--set", "checkpoints.every=5"]));
+    let mut kept: Vec<_> = fs::read_dir(folder.path().join("out/checkpoints"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.starts_with("step-"))
+        .collect();
+    kept.sort();
+    assert!(kept.len() == 3 || kept.len() == 4, "the newest three, and the best: {kept:?}");
+    assert!(kept.ends_with(&["step-00000030", "step-00000035", "step-00000040"].map(String::from)));
+    let shown = firebrick(folder.path()).args(["checkpoint", "show", "out", "--tensors"]).assert().success();
+    for part in
+        ["step             40", "ranks            1", "Clip, Ema", "moment", "average", "F32 [16, 48]"]
+    {
+        assert!(String::from_utf8_lossy(&shown.get_output().stdout).contains(part), "{part}");
+    }
+    let json = firebrick(folder.path()).args(["checkpoint", "show", "out", "--json"]).assert().success();
+    let json: serde_json::Value = serde_json::from_slice(&json.get_output().stdout).unwrap();
+    assert_eq!((&json["manifest"]["step"], &json["trainer"]["step"]), (&40.into(), &40.into()));
+    assert!(json["trainer"]["run"].as_str().unwrap().contains("Cosine"));
+}
+
+#[test]
+fn one_file_holds_the_weights_in_any_dtype_and_in_parts() {
+    let folder = folder();
+    report(&mut train(folder.path(), &["--ranks", "2", "--set", "batch.accumulate=1"]));
+    let consolidate = |options: &[&str]| {
+        let mut command = firebrick(folder.path());
+        command.args(["consolidate", "out"]).args(options);
+        command.assert()
+    };
+    consolidate(&["-o", "whole.safetensors"]).success().stdout(contains("whole.safetensors"));
+    let whole = fs::metadata(folder.path().join("whole.safetensors")).unwrap().len();
+    consolidate(&["-o", "half.safetensors", "--dtype", "bf16"]).success();
+    let half = fs::metadata(folder.path().join("half.safetensors")).unwrap().len();
+    assert!(half < whole * 7 / 10, "{half} of {whole}");
+    consolidate(&["-o", "average.safetensors", "--average"]).success();
+    assert!(
+        tensors(&folder.path().join("average.safetensors"))
+            != tensors(&folder.path().join("whole.safetensors"))
+    );
+    consolidate(&["-o", "parts/model.safetensors", "--sharded", "10kB"]).failure().stderr(contains("parts"));
+    fs::create_dir(folder.path().join("parts")).unwrap();
+    consolidate(&["-o", "parts/model.safetensors", "--sharded", "10kB"]).success();
+    let index = fs::read_to_string(folder.path().join("parts/model.safetensors.index.json")).unwrap();
+    assert!(index.contains("model-00001-of-0000"), "{index}");
+}
+
+#[test]
+fn mistakes_are_told_with_what_to_do() {
+    let folder = folder();
+    let refused = |options: &[&str]| {
+        let output = train(folder.path(), options).assert().code(1).get_output().stderr.clone();
+        String::from_utf8(output).unwrap()
+    };
+    let none = refused(&["--resume"]);
+    assert!(none.contains("no complete checkpoint") && none.contains("--resume auto"), "{none}");
+    assert!(!folder.path().join("out").exists());
+    report(&mut train(folder.path(), &["--resume", "auto"]));
+    let changed = refused(&["--resume", "step-20", "--set", "seed=5", "--set", "steps=50"]);
+    assert!(
+        changed.contains("`seed` was 1337, and is 5") && changed.contains("--allow-changes"),
+        "{changed}"
+    );
+    assert!(!changed.contains("steps"), "{changed}");
+    let impossible = refused(&["--resume", "step-20", "--set", "model.layers=3", "--allow-changes"]);
+    assert!(impossible.contains("`model.Gpt.layers` was 2, and is 3"), "{impossible}");
+    let batch = refused(&["--resume", "step-20", "--ranks", "2"]);
+    assert!(batch.contains("global batch"), "{batch}");
+    report(&mut train(
+        folder.path(),
+        &["--resume", "step-20", "--ranks", "2", "--set", "batch.accumulate=1"],
+    ));
+
+    // What was damaged is refused, by its name, and the one before it still continues.
+    let step = folder.path().join("out/checkpoints/step-00000040");
+    let file = fs::read_dir(&step).unwrap().map(|entry| entry.unwrap().path());
+    let file = file.into_iter().find(|path| path.to_string_lossy().contains("optimizer")).unwrap();
+    let mut bytes = fs::read(&file).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&file, bytes).unwrap();
+    let damaged = refused(&["--resume", "latest", "--set", "steps=60"]);
+    assert!(damaged.contains("optimizer-0000") && damaged.contains("SHA-256"), "{damaged}");
+    let verified = firebrick(folder.path()).args(["checkpoint", "verify", "out"]).assert().failure();
+    verified.stderr(contains("optimizer-0000")).stderr(contains("1 problem"));
+    assert_eq!(report(&mut train(folder.path(), &["--resume", "step-30"]))["steps"], 40);
+}
+
+/// Starts a run that would take minutes, and waits until it trains.
+#[cfg(unix)]
+fn started(folder: &Path, options: &[&str]) -> Child {
+    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("firebrick"))
+        .current_dir(folder)
+        .args(["train", "run.ron", "--plain", "--report", "json"])
+        .args(options)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    lines.find(|line| line.as_ref().unwrap().starts_with("step")).unwrap().unwrap();
+    // What it says later must find a reader.
+    std::thread::spawn(move || lines.for_each(drop));
+    child
+}
+
+#[cfg(unix)]
+#[test]
+fn a_run_that_is_told_to_end_is_saved_and_goes_on() {
+    for (signal, ranks) in [("-TERM", "1"), ("-INT", "2")] {
+        let folder = folder();
+        let long = ["--set", "steps=1000000", "--set", "checkpoints=()", "--ranks", ranks];
+        let child = started(folder.path(), &long);
+        assert!(
+            std::process::Command::new("kill")
+                .args([signal, &child.id().to_string()])
+                .status()
+                .unwrap()
+                .success()
+        );
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success());
+        let text = String::from_utf8(output.stdout).unwrap();
+        let first: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+        let step = first["checkpoint_step"].as_u64().unwrap();
+        assert_eq!(first["steps"], step);
+        assert!(first["stopped"].as_str().unwrap().contains("interrupted"), "{first}");
+        let more = (step + 3).to_string();
+        let steps = format!("steps={more}");
+        let options = ["--resume", "--ranks", ranks, "--set", &steps];
+        assert_eq!(report(&mut train(folder.path(), &options))["steps"].to_string(), more);
+        assert_eq!(
+            log(&folder.path().join("out")).iter().filter(|line| line.contains("train")).count() as u64,
+            step + 3
+        );
+    }
+}

@@ -1,0 +1,94 @@
+//! A save that fails is told, leaves training as it is, and is tried again.
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+
+use firebrick::checkpoints::{Checkpoint, Folder};
+use firebrick::{Checkpoints, Data, Report, Schedule, Trainer, World, Zero};
+
+/// A run of 8 updates, saved at each second. `before` is told each update before the next one is made.
+fn run(
+    output: &Path,
+    ranks: usize,
+    policy: Checkpoints,
+    mut before: impl FnMut(u64) + Send + 'static,
+) -> (Report, Vec<f32>) {
+    let device = support::device().autodiff();
+    let data = Data::new(support::Rows::ragged(21)).micro_batch(8 / ranks);
+    let trainer = Trainer::new().over(World::threads(ranks)).with(Zero::stage(1)).steps(8).output(output);
+    let trained = trainer
+        .checkpoints(policy)
+        .fit_watched(
+            support::gpt(0.1, &device),
+            support::adamw(),
+            Schedule::constant(1e-3),
+            data,
+            move |step| {
+                before(step.step);
+            },
+        )
+        .unwrap();
+    (trained.report, support::parameters(&trained.model))
+}
+
+/// The saves in the log: step, and whether it failed.
+fn saves(output: &Path) -> Vec<(u64, bool)> {
+    let log = fs::read_to_string(output.join("metrics.jsonl")).unwrap();
+    let lines = log.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let saves = lines.filter(|line| line["kind"] == "checkpoint");
+    saves.map(|line| (line["step"].as_u64().unwrap(), line["error"].is_string())).collect()
+}
+
+#[test]
+fn a_folder_that_cannot_be_made_costs_saves_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let policy = Checkpoints::every(2).keep_every(1);
+    for &ranks in if support::is_cpu() { &[1, 2][..] } else { &[1] } {
+        let (_, expected) = run(&folder.path().join(format!("whole-{ranks}")), ranks, policy, |_| {});
+        let output = folder.path().join(format!("run-{ranks}"));
+        // A file in the place of the folder, from before the first save until after the fourth update.
+        let place = output.join("checkpoints");
+        let (report, found) = run(&output, ranks, policy, move |step| match step {
+            1 => fs::write(&place, "").unwrap(),
+            5 => fs::remove_file(&place).unwrap(),
+            _ => {}
+        });
+        assert!(found == expected, "{ranks} ranks");
+        let saves = saves(&output);
+        assert_eq!(saves[0], (2, true), "{saves:?}");
+        assert!(saves.iter().filter(|(_, failed)| *failed).count() >= 2, "tried again: {saves:?}");
+        assert_eq!(saves.last(), Some(&(8, false)), "{saves:?}");
+        assert_eq!((report.checkpoint_step, &report.checkpoint_error), (Some(8), &None));
+        let kept = Folder::new(output.join("checkpoints")).list().unwrap();
+        for saved in &kept {
+            Checkpoint::open(&saved.path).unwrap();
+        }
+        let steps: Vec<_> = kept.iter().map(|saved| saved.step).collect();
+        let written: Vec<_> = saves.iter().filter(|(_, failed)| !failed).map(|(step, _)| *step).collect();
+        assert_eq!(steps, written);
+    }
+}
+
+#[test]
+fn a_run_whose_last_save_failed_says_so_and_keeps_the_older_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("run");
+    let place = output.join("checkpoints");
+    let (report, _) = run(&output, 1, Checkpoints::every(2).keep_every(1).retries(1), move |step| {
+        if step == 5 {
+            // Complete ones stay where they are; nothing new can be staged beside them.
+            fs::rename(&place, place.with_file_name("aside")).unwrap();
+            fs::write(&place, "").unwrap();
+        }
+    });
+    assert_eq!(report.steps, 8);
+    let error = report.checkpoint_error.unwrap();
+    assert!(error.contains("checkpoints"), "{error}");
+    let kept = Folder::new(output.join("aside")).list().unwrap();
+    assert!(!kept.is_empty());
+    for saved in kept {
+        Checkpoint::open(&saved.path).unwrap();
+    }
+}
