@@ -120,7 +120,8 @@ mod tests {
     fn ranks_write_each_byte_once_and_about_as_many_each() {
         let written = on_ranks(3, |world| {
             let model = model();
-            let mut setup = Setup::new(&model, &model.1.devices()[0]).among(world.clone());
+            let device = model.1.devices()[0].clone();
+            let mut setup = Setup::new(&model, &device).among(world.clone());
             let stage = Zero::stage(1).replicate_below(1000).start(&mut setup).unwrap();
             let layout = Layout::of(&model, &stage, &world);
             let mut rows: Vec<_> = layout

@@ -2,6 +2,7 @@
 
 mod fit;
 mod one_rank;
+mod start;
 mod trained;
 
 use std::path::{Path, PathBuf};

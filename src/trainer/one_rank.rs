@@ -1,28 +1,22 @@
 //! Who the ranks are, and what each does, from its strategies' start to its report.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use burn::optim::ModuleOptimizer;
-use firebrick_checkpoints::Folder;
 use firebrick_datasets::{Batch, DataError};
 use firebrick_strategies::{Communicator, Stage, Strategy, World};
 
-use super::{Destination, Length, Trained, Trainer, Watch};
-use crate::checkpoint::{self, Change, Resumed, Saver, Saves, Settings, Shared, told};
-use crate::console::tell;
+use super::{Length, Trained, Trainer, Watch};
+use crate::checkpoint::{Settings, Shared};
 use crate::dry_run::dry_run;
 use crate::events::Events;
 use crate::feed::{Feed, Share, updates_in_epochs, windows_in_epoch};
-use crate::history::History;
 use crate::inside_burn_train::InsideBurnTrain;
-use crate::log::Log;
-use crate::output::{Output, is_within};
 use crate::rank_report::RankReport;
 use crate::report::Report;
 use crate::session::Prepared;
 use crate::training_loop::{Plan, TrainingLoop};
-use crate::{Data, Objective, Schedule, Show, TrainError};
+use crate::{Data, Objective, Schedule, TrainError};
 
 impl<S> Trainer<S> {
     /// Who the ranks are.
@@ -73,55 +67,21 @@ impl<S> Trainer<S> {
             global_batch: data.micro_batch.times(window).times(rank.size()).into(),
             train_samples: data.train.samples(0),
         };
-        let leads = rank.rank() == 0;
-        let mut output = match &self.output {
-            Some(Destination::Claimed(output)) if leads => Some(output.clone()),
-            Some(Destination::Folder(folder)) if leads => match &self.resume {
-                Some(resume) => Output::reopen(folder, resume)?.map(Arc::new),
-                None => None,
-            },
-            _ => None,
-        };
-        let from = self.open(&rank, shared)?;
-        let allowed = match &from {
-            Some(from) => from.check(&settings, self.run.as_ref(), self.allow_changes)?,
-            None => Vec::new(),
-        };
+        let mut start = self.start(&rank, shared, &settings)?;
         let session = prepared.start(optimizer, schedule, self.seed, total)?;
         let mut session = session.within(self.device_budget, self.optimizer_states)?;
         let layout = Arc::new(session.layout());
-        if let Some(from) = &from {
+        if let Some(from) = &start.from {
             session.resume(&layout, from)?;
         }
         dry_run(&mut session, &data, window)?;
-        let goes_on = from.as_ref().is_some_and(|from| self.is_own(from.checkpoint.path()));
-        if let (true, None, Some(Destination::Folder(folder))) = (leads, &output, &self.output) {
-            output = Some(Arc::new(Output::claim(folder)?));
-        }
-        let progress = from.as_ref().map(|from| from.state.progress.clone()).unwrap_or_default();
-        let kept = from.as_ref().filter(|_| goes_on).map(|from| from.state.log_bytes);
-        let tells = leads && self.show != Show::Nothing && !self.show.is_dashboard();
-        if tells {
-            self.tell_of(from.as_deref(), &allowed);
-        }
-        let run_id = self.run_id(from.as_deref(), &rank)?;
-        let checkpoints = match (self.checkpoints, &self.output) {
-            (Some(policy), Some(output)) => {
-                let folder = Folder::new(output.folder().join(checkpoint::FOLDER));
-                let mut saver = Saver::new(policy, folder, run_id, rank.clone(), layout);
-                if goes_on {
-                    saver.starts_from(session.updates(), progress.cursor);
-                }
-                let run = self.run.as_ref().map(|run| run.text.clone());
-                Some(Saves { saver, settings, run, tells })
-            }
-            _ => None,
-        };
-        let history = History::going_on(progress, session.updates(), output.as_deref());
+        self.claim(&mut start, &rank)?;
+        let checkpoints = self.saves(&start, settings, &session, layout);
+        let history = start.history(session.updates());
         let mut training = TrainingLoop {
             feed: Feed::new(&data, history.progress.cursor, window, Share::of(&rank))?,
-            output: output.clone(),
-            log: Log::new(output.as_ref().map(|output| output.folder()), kept)?,
+            output: start.output.clone(),
+            log: start.log()?,
             history,
             saves: self.output.is_some(),
             checkpoints,
@@ -131,54 +91,17 @@ impl<S> Trainer<S> {
             data,
             plan,
         };
-        if !leads {
+        if rank.rank() != 0 {
             training.run(&mut Events::new(self.interrupter.0.clone(), None))?;
             return finish(training, root);
         }
         let inside = InsideBurnTrain {
             interrupter: self.interrupter.0.clone(),
             renderer: self.show.renderer(&self.interrupter.0, training.plan.total_updates),
-            output: output.as_ref().map(|output| output.folder().into()),
+            output: start.output.map(|output| output.folder().into()),
             label: self.label.clone(),
         };
         finish(inside.run(training)?, root)
-    }
-
-    /// The checkpoint that it goes on from, if any. Every rank calls it.
-    fn open(&self, rank: &Communicator, shared: &Shared) -> Result<Option<Arc<Resumed>>, TrainError> {
-        match (&self.resume, &self.output) {
-            (Some(resume), Some(output)) => shared.open(resume, output.folder(), rank),
-            _ => Ok(None),
-        }
-    }
-
-    /// Whether a checkpoint is of the output folder, which the run then goes on to write into.
-    fn is_own(&self, checkpoint: &Path) -> bool {
-        self.output.as_ref().is_some_and(|output| is_within(checkpoint, output.folder()))
-    }
-
-    /// What names the run in its checkpoints: once it has one, it stays the same. Ranks call it when the first has
-    /// claimed the output folder, which none may write into before.
-    fn run_id(&self, from: Option<&Resumed>, rank: &Communicator) -> Result<String, TrainError> {
-        // As many bits as a number that ranks exchange holds exactly.
-        let drawn = told(rank, (rand::random::<u64>() >> 16) as f64)?;
-        Ok(match from {
-            Some(from) => from.checkpoint.manifest().run.clone(),
-            None => format!("{:012x}", drawn as u64),
-        })
-    }
-
-    /// Where the run goes on, and with which changes.
-    fn tell_of(&self, from: Option<&Resumed>, changes: &[Change]) {
-        let Some(from) = from else { return };
-        tell(&format!(
-            "going on after update {}, from {}",
-            from.state.step(),
-            from.checkpoint.path().display()
-        ));
-        for change in changes {
-            tell(&format!("changed: {change}"));
-        }
     }
 
     fn plan<B: Batch>(&self, data: &Data<B>, window: usize, ranks: usize) -> Result<Plan, DataError> {

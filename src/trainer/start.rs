@@ -1,0 +1,119 @@
+//! Where a rank starts from, and where it writes: from the beginning into a folder of its own, or from a checkpoint.
+
+use std::sync::Arc;
+
+use burn::module::Module;
+use firebrick_checkpoints::Folder;
+use firebrick_strategies::{Communicator, Stage};
+
+use super::{Destination, Trainer};
+use crate::checkpoint::{self, Change, Layout, Resumed, Saver, Saves, Settings, Shared, told};
+use crate::console::tell;
+use crate::history::History;
+use crate::log::Log;
+use crate::output::{Output, is_within};
+use crate::session::Session;
+use crate::{Show, TrainError};
+
+/// Where a rank starts from, and where it writes.
+pub(super) struct Start {
+    /// The checkpoint that the run goes on from.
+    pub from: Option<Arc<Resumed>>,
+    /// The changes since then that are allowed.
+    changes: Vec<Change>,
+    /// Whether the run goes on in the folder that the checkpoint is in.
+    in_place: bool,
+    /// The folder of the first rank, once it is claimed.
+    pub output: Option<Arc<Output>>,
+    /// What names the run in its checkpoints.
+    run_id: String,
+}
+
+impl<S> Trainer<S> {
+    /// Finds and opens the checkpoint that the run goes on from, if any, and compares the settings. Every rank calls
+    /// it.
+    pub(super) fn start(
+        &self,
+        rank: &Communicator,
+        shared: &Shared,
+        settings: &Settings,
+    ) -> Result<Start, TrainError> {
+        let output = match (&self.output, &self.resume) {
+            (Some(Destination::Claimed(output)), _) if rank.rank() == 0 => Some(output.clone()),
+            (Some(Destination::Folder(folder)), Some(resume)) if rank.rank() == 0 => {
+                Output::reopen(folder, resume)?.map(Arc::new)
+            }
+            _ => None,
+        };
+        let from = match (&self.resume, &self.output) {
+            (Some(resume), Some(output)) => shared.open(resume, output.folder(), rank)?,
+            _ => None,
+        };
+        let (changes, in_place) = match (&from, &self.output) {
+            (Some(from), Some(output)) => (
+                from.check(settings, self.run.as_ref(), self.allow_changes)?,
+                is_within(from.checkpoint.path(), output.folder()),
+            ),
+            _ => (Vec::new(), false),
+        };
+        Ok(Start { from, changes, in_place, output, run_id: String::new() })
+    }
+
+    /// Claims the folder, now that nothing more can be wrong with the run, and tells where it goes on. Every rank calls
+    /// it, and none writes before.
+    pub(super) fn claim(&self, start: &mut Start, rank: &Communicator) -> Result<(), TrainError> {
+        if let (0, None, Some(Destination::Folder(folder))) = (rank.rank(), &start.output, &self.output) {
+            start.output = Some(Arc::new(Output::claim(folder)?));
+        }
+        // As many bits as a number that ranks exchange holds exactly.
+        let drawn = told(rank, (rand::random::<u64>() >> 16) as f64)?;
+        start.run_id = match &start.from {
+            Some(from) => from.checkpoint.manifest().run.clone(),
+            None => format!("{:012x}", drawn as u64),
+        };
+        if let (Some(from), true) = (&start.from, self.tells(rank)) {
+            let (step, path) = (from.state.step(), from.checkpoint.path().display());
+            tell(&format!("going on after update {step}, from {path}"));
+            start.changes.iter().for_each(|change| tell(&format!("changed: {change}")));
+        }
+        Ok(())
+    }
+
+    /// What saves the run, if anything does.
+    pub(super) fn saves<M: Module, T: Stage<M>>(
+        &self,
+        start: &Start,
+        settings: Settings,
+        session: &Session<M, T>,
+        layout: Arc<Layout>,
+    ) -> Option<Saves> {
+        let (policy, output) = (self.checkpoints?, self.output.as_ref()?);
+        let folder = Folder::new(output.folder().join(checkpoint::FOLDER));
+        let world = session.world().clone();
+        let tells = self.tells(&world);
+        let mut saver = Saver::new(policy, folder, start.run_id.clone(), world, layout);
+        if let (Some(from), true) = (&start.from, start.in_place) {
+            saver.starts_from(session.updates(), from.state.progress.cursor);
+        }
+        Some(Saves { saver, settings, run: self.run.as_ref().map(|run| run.text.clone()), tells })
+    }
+
+    /// Whether lines on standard error are seen, and disturb no dashboard.
+    fn tells(&self, rank: &Communicator) -> bool {
+        rank.rank() == 0 && self.show != Show::Nothing && !self.show.is_dashboard()
+    }
+}
+
+impl Start {
+    /// What the run has been so far.
+    pub fn history(&self, updates: u64) -> History {
+        let progress = self.from.as_ref().map(|from| from.state.progress.clone()).unwrap_or_default();
+        History::going_on(progress, updates, self.output.as_deref())
+    }
+
+    /// The log: that of the run so far, where it goes on in its folder.
+    pub fn log(&self) -> Result<Log, TrainError> {
+        let kept = self.from.as_ref().filter(|_| self.in_place).map(|from| from.state.log_bytes);
+        Log::new(self.output.as_ref().map(|output| output.folder()), kept)
+    }
+}
