@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rayon::prelude::*;
 
 use crate::digest::Hasher;
+use crate::disk::name_of;
 use crate::error::{CheckpointError, Result};
 use crate::file_names::{Holds, MANIFEST, TRAINER, rank_file};
 use crate::header::{Header, LENGTH, MAX_HEADER};
@@ -36,6 +37,7 @@ pub(crate) fn examine(
     let checked = manifest.files.par_iter().map(|entry| {
         let file = verified(path, entry, &read)?;
         let header = if entry.name == TRAINER { None } else { Some(header(&file)?) };
+        only_the_optimizer_has_numbers(&file, header.as_ref())?;
         Ok((file, header))
     });
     // In the order of the manifest, which was checked.
@@ -136,6 +138,16 @@ fn header(file: &VerifiedFile) -> Result<(u64, Header)> {
     Ok((before, Header::decode(&text, bytes).map_err(wrong)?))
 }
 
+fn only_the_optimizer_has_numbers(file: &VerifiedFile, header: Option<&(u64, Header)>) -> Result<()> {
+    let number = header.and_then(|(_, header)| header.scalars.keys().next());
+    match number {
+        Some(number) if !name_of(&file.path).starts_with(&Holds::Optimizer.to_string()) => {
+            Err(CheckpointError::damaged(&file.path, "tensors only", format!("the number `{number}`")))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn trainer(files: &[VerifiedFile]) -> Result<String> {
     let Some(file) = files.last() else { return Ok(String::new()) };
     // Of a bounded size: the manifest was checked.
@@ -158,14 +170,6 @@ fn inconsistent(checkpoint: &Checkpoint) -> Vec<CheckpointError> {
         if parameters.info(alias).is_some() {
             let expected = format!("`{alias}` as an alias of `{saved}` only");
             wrong.push(CheckpointError::damaged(&manifest, expected, "a tensor of this name"));
-        }
-    }
-    let others = [(Holds::Parameters, Some(parameters)), (Holds::Average, checkpoint.average.as_ref())];
-    for (holds, tensors) in others {
-        if let Some((name, _)) = tensors.and_then(|tensors| tensors.scalars().iter().next()) {
-            let expected = format!("tensors only in the files of {holds}");
-            let path = checkpoint.path.join(rank_file(holds, 0, checkpoint.manifest.world_size));
-            wrong.push(CheckpointError::damaged(&path, expected, format!("the number `{name}`")));
         }
     }
     wrong

@@ -1,0 +1,137 @@
+//! Times a whole save beside writing and syncing the same bytes in as many files, and opening beside reading
+//! them, and prints a table.
+//!
+//! The bytes are those of one rank with f32 weights and AdamW's two moments. What is beside a save writes both
+//! files at once too, each in one thread; what is beside opening reads both at once. All take turns, and the
+//! ratio is of the medians. The folder is `target/tmp`, or the one that `CHECKPOINTS_BENCH` names.
+
+use std::fs::{self, File};
+use std::hint::black_box;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
+
+use firebrick_checkpoints::{Bytes, Checkpoint, Dtype, Folder, Manifest, Piece, RankState};
+
+/// Measurements of each.
+const ROUNDS: usize = 7;
+
+/// Parameters of each of the tensors, and how many tensors: 600 MB with both moments.
+const TENSOR: usize = 1_000_000;
+const TENSORS: usize = 50;
+
+/// Bytes that are read or written at once.
+const CHUNK: usize = 4 << 20;
+
+fn seconds<T>(run: impl FnOnce() -> T) -> (f64, T) {
+    let started = Instant::now();
+    let result = run();
+    (started.elapsed().as_secs_f64(), result)
+}
+
+fn median(mut seconds: Vec<f64>) -> f64 {
+    seconds.sort_by(f64::total_cmp);
+    seconds[seconds.len() / 2]
+}
+
+/// Shared, so that a piece costs no copy.
+struct Shared(Arc<Vec<u8>>);
+
+impl AsRef<[u8]> for Shared {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+fn state(memory: &[Arc<Vec<u8>>]) -> RankState {
+    let piece = |name: String, memory: &Arc<Vec<u8>>| Piece {
+        name,
+        dtype: Dtype::F32,
+        shape: vec![TENSOR],
+        rows: None,
+        bytes: Bytes::new(Shared(memory.clone())),
+    };
+    let (parameters, moments) = memory.split_at(TENSORS);
+    let parameters =
+        parameters.iter().enumerate().map(|(at, memory)| piece(format!("blocks.{at}.weight"), memory));
+    let moments = moments.iter().enumerate().map(|(at, memory)| {
+        piece(format!("blocks.{}.weight/momentum.moment_{}", at / 2, at % 2 + 1), memory)
+    });
+    RankState {
+        ranks: 1,
+        parameters: parameters.collect(),
+        optimizer: moments.collect(),
+        ..Default::default()
+    }
+}
+
+fn save(folder: &Folder, state: &RankState) -> PathBuf {
+    let staging = folder.staging(1, "bench");
+    let files = staging.write_rank(state).unwrap();
+    staging.publish(Manifest::new("bench", 1, 1, "0.1.0").files(files), "()").unwrap().path
+}
+
+/// Writes and syncs the same bytes, in two files at once.
+fn write(folder: &Path, memory: &[Arc<Vec<u8>>]) {
+    fs::create_dir(folder).unwrap();
+    let (parameters, moments) = memory.split_at(TENSORS);
+    thread::scope(|scope| {
+        for (name, tensors) in [("parameters", parameters), ("moments", moments)] {
+            scope.spawn(move || {
+                let mut file = File::create(folder.join(name)).unwrap();
+                for tensor in tensors {
+                    tensor.chunks(CHUNK).for_each(|chunk| file.write_all(chunk).unwrap());
+                }
+                file.sync_all().unwrap();
+            });
+        }
+    });
+    File::open(folder).unwrap().sync_all().unwrap();
+}
+
+fn read(folder: &Path) {
+    thread::scope(|scope| {
+        for entry in fs::read_dir(folder).unwrap() {
+            scope.spawn(move || {
+                let mut file = File::open(entry.unwrap().path()).unwrap();
+                let mut buffer = vec![0; CHUNK];
+                while file.read(&mut buffer).unwrap() > 0 {
+                    black_box(&buffer);
+                }
+            });
+        }
+    });
+}
+
+fn main() {
+    let place = std::env::var("CHECKPOINTS_BENCH").unwrap_or_else(|_| env!("CARGO_TARGET_TMPDIR").into());
+    let output = tempfile::tempdir_in(place).unwrap();
+    // Each tensor in memory of its own, as a run has them; the bytes are not all alike.
+    let memory: Vec<_> = (0..3 * TENSORS)
+        .map(|at| Arc::new((0..4 * TENSOR).map(|byte| (byte * 31 + at) as u8).collect::<Vec<u8>>()))
+        .collect();
+    let state = state(&memory);
+    let (plain, checkpoints) = (output.path().join("plain"), output.path().join("checkpoints"));
+    let (mut saves, mut writes, mut opens, mut reads) = (vec![], vec![], vec![], vec![]);
+    for _ in 0..ROUNDS {
+        writes.push(seconds(|| write(&plain, &memory)).0);
+        let (time, path) = seconds(|| save(&Folder::new(&checkpoints), &state));
+        saves.push(time);
+        reads.push(seconds(|| read(&plain)).0);
+        opens.push(seconds(|| Checkpoint::open(&path).unwrap()).0);
+        fs::remove_dir_all(&plain).unwrap();
+        fs::remove_dir_all(&checkpoints).unwrap();
+    }
+    println!("{} MB in two files, median of {ROUNDS}", 12 * TENSOR * TENSORS / 1_000_000);
+    println!("{:<30} {:>8} {:>8}", "", "seconds", "ratio");
+    for (beside, seconds, ours, our_seconds) in [
+        ("write and sync", writes, "save: the same and publish", saves),
+        ("read", reads, "open: the same and check", opens),
+    ] {
+        let (plain, ours_median) = (median(seconds), median(our_seconds));
+        println!("{beside:<30} {plain:>8.3}");
+        println!("{ours:<30} {ours_median:>8.3} {:>8.2}", ours_median / plain);
+    }
+}

@@ -1,0 +1,54 @@
+//! Any bytes as the file of a rank's parameters, with the right sum: an error that names the file, or tensors
+//! that are as long as they say.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use firebrick_checkpoints::{Checkpoint, Digest, FileEntry, Folder, Manifest, RankState, Tensors};
+use tempfile::TempDir;
+
+/// A checkpoint without tensors, made once, whose parameters are replaced.
+fn checkpoint() -> &'static (TempDir, PathBuf, Manifest) {
+    static CHECKPOINT: OnceLock<(TempDir, PathBuf, Manifest)> = OnceLock::new();
+    CHECKPOINT.get_or_init(|| {
+        // In memory, where there is such a folder.
+        let output = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        let staging = Folder::new(output.path()).staging(1, "fuzz");
+        let files = staging.write_rank(&RankState { ranks: 1, ..Default::default() }).unwrap();
+        let manifest = Manifest::new("fuzz", 1, 1, "0.1.0").files(files);
+        let path = staging.publish(manifest, "()").unwrap().path;
+        let manifest = Checkpoint::open(&path).unwrap().manifest().clone();
+        (output, path, manifest)
+    })
+}
+
+pub fn check(bytes: &[u8]) {
+    let (_, path, manifest) = checkpoint();
+    let name = "parameters-00000-of-00001.safetensors";
+    let entry = FileEntry { name: name.into(), bytes: bytes.len() as u64, sha256: Digest::of(bytes) };
+    let mut manifest = manifest.clone();
+    manifest.files.retain(|file| file.name != name);
+    manifest.files.insert(1, entry);
+    fs::write(path.join(name), bytes).unwrap();
+    fs::write(path.join("manifest.json"), manifest.to_json()).unwrap();
+    match Checkpoint::open(path) {
+        Ok(checkpoint) => read(checkpoint.parameters(), bytes.len()),
+        Err(error) => assert_eq!(error.path(), Some(&*path.join(name)), "{error}"),
+    }
+}
+
+/// Reads all, and a row of each.
+fn read(tensors: &Tensors, most: usize) {
+    let mut sum = 0;
+    for (name, info) in tensors.iter() {
+        let bytes = tensors.read(name).unwrap();
+        assert_eq!(bytes.len(), info.bytes());
+        sum += bytes.len();
+        if info.rows() > 0 {
+            let row = tensors.read_rows(name, info.rows() - 1..info.rows()).unwrap();
+            assert!(bytes.ends_with(&row));
+        }
+    }
+    assert!(sum <= most, "{sum} bytes out of {most}");
+}
