@@ -28,7 +28,7 @@ fn model() -> Gpt {
 
 /// Trains, and returns the seconds to the end of the first step.
 fn train(output: &Path, resume: Option<Resume>, steps: u64, checkpoints: Checkpoints) -> f64 {
-    let tokens = (0..999).map(|i| i * 7 % 64).collect();
+    let tokens: Vec<u32> = (0..999).map(|i| i * 7 % 64).collect();
     let data = Data::new(Windows::new(tokens, 8).unwrap().shuffled(1)).micro_batch(1);
     let trainer = Trainer::new().steps(steps).output(output).checkpoints(checkpoints);
     let trainer = match resume {
@@ -64,11 +64,12 @@ fn main() {
     let pause = median(saves.iter().map(|save| save["pause_seconds"].as_f64().unwrap()).collect());
     let whole = median(saves.iter().map(|save| save["seconds"].as_f64().unwrap()).collect());
 
-    let sizes: Vec<usize> = sizes();
+    let sizes = sizes();
     let sources: Vec<Vec<f32>> = sizes.iter().map(|size| vec![1.0; *size]).collect();
     let copy = || {
         // Master and both moments, and all copies alive at once, as a snapshot's are.
-        let copies: Vec<_> = (0..3).flat_map(|_| sources.iter().map(|source| black_box(source).to_vec())).collect();
+        let copies: Vec<_> =
+            (0..3).flat_map(|_| sources.iter().map(|source| black_box(source).to_vec())).collect();
         drop(black_box(copies));
     };
     let copied = median((0..ROUNDS).map(|_| seconds(copy)).collect());

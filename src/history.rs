@@ -57,8 +57,8 @@ impl History {
         match &numbers.skipped {
             None => progress.skipped_in_a_row = 0,
             Some(reason) => {
-                progress.skipped += 1;
-                progress.skipped_in_a_row += 1;
+                progress.skipped = progress.skipped.saturating_add(1);
+                progress.skipped_in_a_row = progress.skipped_in_a_row.saturating_add(1);
                 if progress.skipped_in_a_row >= MOST_SKIPS {
                     return Err(TrainError::OnlySkips {
                         count: progress.skipped_in_a_row,
@@ -71,7 +71,7 @@ impl History {
         if progress.infinite_in_a_row == 0 {
             progress.infinite_first = infinite;
         }
-        progress.infinite_in_a_row = if finite { 0 } else { progress.infinite_in_a_row + 1 };
+        progress.infinite_in_a_row = if finite { 0 } else { progress.infinite_in_a_row.saturating_add(1) };
         if progress.infinite_in_a_row >= MOST_SKIPS {
             let (updates, first) = (progress.infinite_in_a_row, progress.infinite_first);
             return Err(TrainError::Diverged { updates, first });

@@ -33,7 +33,8 @@
 //! ```
 //!
 //! The same as a file is a [`Run`], which the program `firebrick` trains. How strategies meet
-//! gradients is told at [`Trainer`], how many ranks train together in [`many_ranks`], how to write one at
+//! gradients is told at [`Trainer`], how many ranks train together in [`many_ranks`], how a run is saved and goes on
+//! in [`saving_and_resuming`], how to write one at
 //! [`strategies`](firebrick_strategies#writing-a-strategy).
 
 /// Files of a checkpoint: how they are written, checked and read.
@@ -68,6 +69,8 @@ mod lines;
 mod log;
 #[doc = include_str!("../docs/many_ranks.md")]
 pub mod many_ranks {}
+#[doc = include_str!("../docs/checkpoints.md")]
+pub mod saving_and_resuming {}
 mod metric_files;
 pub mod models;
 mod objective;

@@ -47,7 +47,7 @@ impl Progress {
     pub fn evaluated(&mut self, numbers: EvaluationNumbers) -> bool {
         self.validation = Some(numbers);
         let is_best = numbers.loss.is_finite() && self.best.is_none_or(|best| numbers.loss < best.loss);
-        self.evaluations_since_best = if is_best { 0 } else { self.evaluations_since_best + 1 };
+        self.evaluations_since_best = if is_best { 0 } else { self.evaluations_since_best.saturating_add(1) };
         if is_best {
             self.best = Some(numbers);
         }

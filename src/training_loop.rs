@@ -67,7 +67,7 @@ where
     pub fn run(&mut self, events: &mut Events) -> Result<(), TrainError> {
         let mut ends = self.ends();
         while !ends {
-            let round = self.history.progress.rounds + 1;
+            let round = self.history.progress.rounds.saturating_add(1);
             events.train(LearnerEvent::StartSplit {
                 epoch_number: round,
                 total_items: self.plan.round_updates as usize,

@@ -85,6 +85,26 @@ pub(crate) fn told(world: &Communicator, number: f64) -> Result<f64, TrainError>
 }
 
 impl Resumed {
+    /// Whether the data has the place that the run goes on from.
+    ///
+    /// # Errors
+    ///
+    /// It has fewer samples, as only other data or a forged checkpoint can have.
+    pub fn require_place(&self, samples: impl Fn(u64) -> usize) -> Result<(), ResumeError> {
+        let cursor = self.state.cursor();
+        let found = samples(cursor.epoch);
+        match cursor.consumed < found {
+            true => Ok(()),
+            false => {
+                let reason = format!(
+                    "expected a place in the {found} samples of epoch {}, found {} of them consumed: resume with the data that was saved",
+                    cursor.epoch, cursor.consumed
+                );
+                Err(ResumeError::State { reason })
+            }
+        }
+    }
+
     /// Compares the run that was saved with this one. The changes that are allowed are returned.
     ///
     /// # Errors

@@ -98,7 +98,11 @@ impl TrainerState {
     }
 
     /// As text.
-    pub(crate) fn to_ron(&self) -> Result<String, ResumeError> {
+    ///
+    /// # Errors
+    ///
+    /// [`ResumeError::State`] of what RON cannot hold, which nothing here is.
+    pub fn to_ron(&self) -> Result<String, ResumeError> {
         ron::ser::to_string_pretty(self, ron::ser::PrettyConfig::new().depth_limit(4))
             .map_err(|error| ResumeError::State { reason: error.to_string() })
     }

@@ -72,6 +72,7 @@ impl<S> Trainer<S> {
         let mut session = session.within(self.device_budget, self.optimizer_states)?;
         let layout = Arc::new(session.layout());
         if let Some(from) = &start.from {
+            from.require_place(|epoch| data.train.samples(epoch))?;
             session.resume(&layout, from)?;
         }
         dry_run(&mut session, &data, window)?;

@@ -63,7 +63,19 @@ pub(super) enum FloatsMut<'a> {
     F16(&'a mut [f16]),
 }
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
 impl FloatsMut<'_> {
+    /// Floats before the first that begins a cache line.
+    pub fn before_line(&self) -> usize {
+        match self {
+            Self::F32(floats) => floats.as_ptr().align_offset(LINE),
+            Self::Bf16(floats) => floats.as_ptr().align_offset(LINE),
+            Self::F16(floats) => floats.as_ptr().align_offset(LINE),
+        }
+    }
+
     pub fn len(&self) -> usize {
         match self {
             Self::F32(floats) => floats.len(),

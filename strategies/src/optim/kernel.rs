@@ -29,7 +29,12 @@ impl<'a, const N: usize> Update<'a, N> {
     pub fn run<R: Rule<N>>(mut self, rule: &R, fresh: bool) {
         let arch = Arch::new();
         let run = |update| arch.dispatch(Task { update, rule, fresh });
-        let mut tasks = Vec::with_capacity(self.len().div_ceil(TASK));
+        let mut tasks = Vec::with_capacity(self.len().div_ceil(TASK) + 1);
+        if self.len() > TASK {
+            // Large tensors begin at like places of a page, behind their allocations' headers: from where the
+            // parameter's cache lines begin, no vector of any of them straddles two.
+            tasks.push(self.take(self.param.before_line()));
+        }
         while self.len() > TASK {
             tasks.push(self.take(TASK));
         }

@@ -1,0 +1,6 @@
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| run_file::check(bytes));
+
+#[path = "../../tests/fuzzed/run_file.rs"]
+mod run_file;
