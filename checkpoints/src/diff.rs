@@ -123,7 +123,7 @@ fn tensor(first: &Tensors, second: &Tensors, name: &str) -> Result<Option<Change
         }
     }
     let Difference { elements, largest } = difference;
-    let of = (a.bytes() * 8 / a.dtype.bitsize()) as u64;
+    let of = (a.bytes() / (a.dtype.bitsize() / 8)) as u64;
     Ok((elements > 0).then_some(Change::Values { elements, of, largest }))
 }
 

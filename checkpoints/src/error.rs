@@ -31,7 +31,7 @@ pub enum CheckpointError {
     Kind {
         /// What was looked at.
         path: PathBuf,
-        /// "a file" or "a folder".
+        /// "a plain file" or "a folder".
         expected: &'static str,
         /// What it is.
         found: &'static str,

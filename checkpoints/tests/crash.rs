@@ -82,12 +82,13 @@ impl Scenario {
             saved.iter().for_each(|saved| drop(open_as(&saved.path, saved.step)));
             let latest = folder.latest().unwrap().unwrap();
             open_as(&latest.path, latest.step);
+            // Also for whoever reads the file alone.
+            let text = fs::read_to_string(path.join("latest")).unwrap();
+            assert_eq!(text, format!("step-{:08}\n", latest.step), "{place}");
             let incomplete = folder.incomplete().unwrap();
             assert!(incomplete.is_empty(), "{place}: {incomplete:?}");
             if cleaned {
                 assert_eq!(latest, *last, "{place}");
-                let text = fs::read_to_string(path.join("latest")).unwrap();
-                assert_eq!(text, format!("step-{newest:08}\n"), "{place}");
             } else {
                 folder.clean().unwrap();
             }

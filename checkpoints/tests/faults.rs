@@ -60,6 +60,8 @@ fn fail_everywhere(before: &[u64], step: u64, stays: bool, code: Errno, done: us
         check(&sound, if operation > rename { step } else { *before.last().unwrap() }, &place);
         let latest = sound.latest().unwrap().unwrap();
         open_as(&latest.path, latest.step);
+        // One that was renamed aside has its name again, unless the disk refuses that too.
+        assert!(stays || latest.path.ends_with(format!("step-{:08}", latest.step)), "{place}");
         assert_eq!(staging.discard().is_err(), stays && staging.path().exists(), "{place}");
 
         // The disk works again: another try, then what is left goes.
@@ -71,6 +73,47 @@ fn fail_everywhere(before: &[u64], step: u64, stays: bool, code: Errno, done: us
         let last = sound.latest().unwrap().unwrap();
         assert_eq!(open_as(&last.path, step).manifest().world_size, 4, "{place}");
     }
+}
+
+#[test]
+fn what_is_written_is_synced_before_it_is_named() {
+    let output = tempfile::tempdir().unwrap();
+    let disk = FaultyDisk::sound();
+    let folder = Folder::new(output.path()).with_disk(disk.clone());
+    save(&folder, 1, 1).unwrap();
+    let before = disk.reached().len();
+    save(&folder, 1, 1).unwrap();
+    let points = disk.reached().split_off(before);
+    let place = |wanted: &str| {
+        points.iter().position(|point| point == wanted).unwrap_or_else(|| panic!("{wanted}: {points:?}"))
+    };
+    let folder_synced = place("sync the folder of rank 0, .staging-step-00000001-test");
+    for file in ["parameters-00000-of-00001", "optimizer-00000-of-00001", "average-00000-of-00001"] {
+        let [created, written, synced] =
+            ["create", "write", "sync"].map(|what| place(&format!("{what} {file}.safetensors")));
+        assert!(created < written && written < synced && synced < folder_synced, "{points:?}");
+    }
+    assert_eq!(
+        points[folder_synced + 1..],
+        [
+            "create trainer.ron",
+            "write trainer.ron",
+            "sync trainer.ron",
+            "create manifest.json",
+            "write manifest.json",
+            "sync manifest.json",
+            "sync the staging folder",
+            "rename the checkpoint that is replaced",
+            "rename the staging folder",
+            "sync the checkpoints' folder after the rename",
+            "create .staged-latest",
+            "write .staged-latest",
+            "sync .staged-latest",
+            "rename latest",
+            "sync the checkpoints' folder after latest",
+            "remove the replaced checkpoint",
+        ]
+    );
 }
 
 #[test]

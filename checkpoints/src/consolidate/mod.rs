@@ -95,7 +95,9 @@ pub fn consolidate(
     let stem = checked(checkpoint, to, options)?;
     let outputs = outputs(checkpoint, tensors, options)?;
     let sizes: Vec<u64> = outputs.iter().map(|output| output.bytes).collect();
-    let total = sizes.iter().sum();
+    let total = sizes.iter().try_fold(0u64, |sum, &bytes| sum.checked_add(bytes)).ok_or_else(|| {
+        refused(to, "tensors whose bytes can be summed", "more than 2^64 bytes", "leave out the aliases")
+    })?;
     let shards = cut(&sizes, options.shard_bytes);
     let names: Vec<String> = match shards.len() {
         1 => vec![name_of(to)],

@@ -15,7 +15,7 @@ pub(super) fn cut(bytes: &[u64], most: Option<u64>) -> Vec<Vec<usize>> {
             shards.push(vec![tensor]);
             continue;
         }
-        if held + bytes > most {
+        if bytes > most - held {
             shards.push(std::mem::take(&mut current));
             held = 0;
         }
@@ -62,6 +62,7 @@ mod tests {
         assert_eq!(cut(&[4, 4, 4], Some(12)), [vec![0, 1, 2]]);
         // Too large for any: alone, while the shard that was begun goes on.
         assert_eq!(cut(&[4, 9, 4, 1], Some(8)), [vec![1], vec![0, 2], vec![3]]);
+        assert_eq!(cut(&[u64::MAX, 1], Some(u64::MAX)), [vec![0], vec![1]]);
         assert_eq!(cut(&[9, 9], Some(8)), [vec![0], vec![1]]);
         assert_eq!(cut(&[], Some(8)), [vec![0usize; 0]]);
         assert_eq!(shard_name("model", 0, 3), "model-00001-of-00003.safetensors");
