@@ -28,7 +28,7 @@
 //! world/         who the ranks are, and what they exchange
 //! zero/          Zero: data parallel training, with what the ranks hold sharded among them
 //! offload.rs     Offload: master and moments, and the replica too, in the host's memory
-//! host.rs        the host's memory, as a device
+//! host.rs        the host's memory: as a device, and tensors' numbers in it
 //! state.rs       what a stage saves and restores
 //! error.rs       what can be wrong with a strategy or with the order of several
 //! ```
@@ -169,6 +169,7 @@ pub use ema::{Averaging, Ema};
 pub use error::StrategyError;
 pub use grads::{GradMap, Grads};
 pub use half::{Convert, HalfOps, cast, linear, matmul};
+pub use host::{host_device, is_host, on_host};
 pub use offload::{Offload, Offloading};
 pub use outcome::{Outcome, Settled, SkipReason};
 pub use params::{ParamMap, map_params, relift, tie, tied, untie};

@@ -32,6 +32,7 @@ pub struct Setup<'a, M> {
     segments: SegmentPlan,
     world: Communicator,
     master_is_away: Arc<AtomicBool>,
+    places_master: bool,
 }
 
 impl<'a, M> Setup<'a, M> {
@@ -56,6 +57,7 @@ impl<'a, M> Setup<'a, M> {
             segments: SegmentPlan::of(model),
             world: Communicator::solo(),
             master_is_away: Arc::default(),
+            places_master: false,
         }
     }
 
@@ -74,7 +76,20 @@ impl<'a, M> Setup<'a, M> {
         self.master_is_away.clone()
     }
 
-    /// The model as the user gave it.
+    /// Declares that the strategy brings each parameter to where the master is kept when it
+    /// [owns](crate::Stage::own) the model, one after the other. Until then the model may be anywhere, and
+    /// need not fit on the device.
+    pub fn place_master(&mut self) {
+        self.places_master = true;
+    }
+
+    /// Whether a strategy [places](Self::place_master) the master.
+    pub fn places_master(&self) -> bool {
+        self.places_master
+    }
+
+    /// The model as the user gave it, where that is; without a strategy that
+    /// [places](Self::place_master) the master, on the device.
     pub fn model(&self) -> &'a M {
         self.model
     }

@@ -11,8 +11,9 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use super::NAME;
 use super::reduced::Part;
-use super::sharding::{Sharding, on_host};
-use crate::{Grads, Outcome, ParamMap, Stage, StrategyError, map_params, relift};
+use super::sharding::Sharding;
+use crate::host::{host, on_host};
+use crate::{Grads, Outcome, ParamMap, Setup, Stage, StrategyError, map_params, relift};
 
 /// [`Zero`](crate::Zero), started.
 #[derive(Debug)]
@@ -25,14 +26,23 @@ pub struct Sharded {
     places: HashMap<ParamId, (DType, Device)>,
     /// What was gathered last, with its padding: until the master has become a view of it.
     padded: HashMap<ParamId, DispatchTensor>,
-    /// Whether the master is to stay apart from the replica.
+    /// Where the forward pass runs.
+    device: Device,
+    /// Whether the master is to stay apart from the replica, on the host.
     master_is_away: Arc<AtomicBool>,
 }
 
 impl Sharded {
-    pub(super) fn new(stage: u8, sharding: Arc<Sharding>, master_is_away: Arc<AtomicBool>) -> Self {
-        let (trained, places, padded) = (Vec::new(), HashMap::new(), HashMap::new());
-        Self { stage, sharding, trained, places, padded, master_is_away }
+    pub(super) fn new<M>(stage: u8, sharding: Arc<Sharding>, setup: &Setup<M>) -> Self {
+        Self {
+            stage,
+            sharding,
+            trained: Vec::new(),
+            places: HashMap::new(),
+            padded: HashMap::new(),
+            device: setup.device().clone().inner(),
+            master_is_away: setup.master_is_away(),
+        }
     }
 
     /// Whether the forward pass reads whole parameters.
@@ -56,7 +66,11 @@ impl<M: Module> Stage<M> for Sharded {
     }
 
     fn own(&mut self, model: M) -> Result<M, StrategyError> {
-        let model = self.sharding.divide(model)?;
+        let device = match self.master_is_away.load(Relaxed) {
+            true => host(NAME)?,
+            false => self.device.clone(),
+        };
+        let model = self.sharding.divide(model, &device)?;
         self.trained = trained(&model, &self.sharding);
         Ok(model)
     }
