@@ -32,6 +32,7 @@ pub struct Setup<'a, M> {
     segments: SegmentPlan,
     world: Communicator,
     master_is_away: Arc<AtomicBool>,
+    gradients_land: Arc<AtomicBool>,
     places_master: bool,
 }
 
@@ -57,6 +58,7 @@ impl<'a, M> Setup<'a, M> {
             segments: SegmentPlan::of(model),
             world: Communicator::solo(),
             master_is_away: Arc::default(),
+            gradients_land: Arc::default(),
             places_master: false,
         }
     }
@@ -74,6 +76,12 @@ impl<'a, M> Setup<'a, M> {
     /// Whether the master lives elsewhere than the replica, once all strategies have started.
     pub fn master_is_away(&self) -> Arc<AtomicBool> {
         self.master_is_away.clone()
+    }
+
+    /// Whether gradients that are summed over the ranks go straight to the host from there, once all
+    /// strategies have started: nothing between reads them on the device.
+    pub(crate) fn gradients_land(&self) -> Arc<AtomicBool> {
+        self.gradients_land.clone()
     }
 
     /// Declares that the strategy brings each parameter to where the master is kept when it
@@ -230,6 +238,7 @@ impl<'a, M> Setup<'a, M> {
             (Err(_), false) => (),
             // Whole gradients are summed first, where they are summed at the end of the pass.
             (Ok(()), _) => {
+                self.gradients_land.store(true, Relaxed);
                 let sums_later = self.reduces.is_some() && !self.segments.handling().reduces();
                 self.segments.offload(parameters, !sums_later);
             }
