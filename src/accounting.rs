@@ -150,7 +150,8 @@ fn elements<M: Module>(model: &M) -> usize {
     impl ModuleVisitor for Elements {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             if self.0.insert(param.id) {
-                self.1 += param.base().shape().num_elements();
+                // Without giving it its first value where it has none yet.
+                self.1 += param.lazy_shape().num_elements();
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::sync::mpsc::channel;
 use std::time::Instant;
 
+use burn::module::Module;
 use burn::optim::{GradientsAccumulator, GradientsParams};
 use burn::tensor::Device;
 use firebrick_datasets::Cursor;
@@ -150,7 +151,8 @@ impl Bench {
 
     /// What a Burn user writes by hand, for the same global batches.
     fn raw_round(&self, run: &Run, parts: &Parts) -> Result<(Vec<f64>, usize), RunError> {
-        let (mut model, mut optimizer) = run.fresh(parts);
+        let (model, mut optimizer) = run.fresh(parts);
+        let mut model = model.fork(&parts.device);
         let per_window = DataRun::from(run).micro_batches();
         let mut feed = Feed::new(&parts.data, Cursor::default(), per_window, Share::WHOLE)?;
         let total = self.warmup + self.steps;

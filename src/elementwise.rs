@@ -24,7 +24,7 @@ const COLUMNS: usize = 16;
 const UPDATES: usize = 3;
 const RATE: f64 = 0.01;
 
-/// Refuses an optimizer that cannot update shards.
+/// Refuses an optimizer that cannot update shards, on the device that it would update them on.
 ///
 /// # Errors
 ///
@@ -32,8 +32,9 @@ const RATE: f64 = 0.01;
 pub(crate) fn require_elementwise<M: Module>(
     model: &M,
     optimizer: &ModuleOptimizer,
+    device: &Device,
 ) -> Result<(), TrainError> {
-    let device = model.devices().first().cloned().unwrap_or_default().inner();
+    let device = device.clone().inner();
     let updated = |rows: Part| updated(model, optimizer.clone(), rows, &device);
     let refused = |path| Err(TrainError::NotElementwise { parameter: path });
     let first = || Paths::of(model).places().first().map_or_else(String::new, |place| place.path.clone());
@@ -184,7 +185,7 @@ mod tests {
             ("our AdamW", optim::AdamW::new().weight_decay(0.1).into()),
         ];
         for (name, optimizer) in fit {
-            let found = require_elementwise(&model(), &optimizer);
+            let found = require_elementwise(&model(), &optimizer, &Device::flex());
             assert!(found.is_ok(), "{name}: {found:?}");
         }
     }
@@ -210,7 +211,7 @@ mod tests {
             (AdafactorConfig::new().init(), "linear.weight"),
         ];
         for (optimizer, path) in refused {
-            let error = require_elementwise(&model, &optimizer).unwrap_err();
+            let error = require_elementwise(&model, &optimizer, &Device::flex()).unwrap_err();
             assert!(
                 matches!(&error, TrainError::NotElementwise { parameter } if parameter == path),
                 "{error}"

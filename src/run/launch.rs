@@ -8,7 +8,7 @@ use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
 use burn::train::Interrupter;
 use firebrick_datasets::{DataError, TokenBatch, Tokenizer};
-use firebrick_strategies::{Setup, Strategy, World};
+use firebrick_strategies::{Setup, Strategy, World, host_device};
 
 use super::{DataRun, Loaded, ModelConfig, Process, Run, RunError, TaskConfig, TaskData, changes};
 use crate::checkpoint::RunText;
@@ -21,6 +21,9 @@ use crate::{ByteSize, Data, Report, Resume, Show, TrainError, Trainer, device, m
 pub struct Parts {
     /// Where it trains, with autodiff.
     pub device: Device,
+    /// Where its weights are made: there too, or on the host where strategies take them from there, one after
+    /// the other.
+    pub origin: Device,
     /// What it is called, as in `cuda:0`.
     pub device_name: String,
     /// The ranks.
@@ -166,7 +169,12 @@ impl Run {
         // be is found before anything is read or allocated.
         let ModelConfig::Gpt(config) = &self.model;
         let skeleton = config.skeleton(&device);
-        self.composed().start(&mut Setup::new(&skeleton, &device))?;
+        let mut setup = Setup::new(&skeleton, &device);
+        self.composed().start(&mut setup)?;
+        let origin = match host_device() {
+            Some(host) if setup.places_master() => host.autodiff(),
+            _ => device.clone(),
+        };
         let Loaded { tokenizer, data, longest_row, .. } = DataRun::from(self).load(&say)?;
         let TaskData::CausalLm(data) = data else {
             return Err(RunError::Task { task: self.task.name() });
@@ -183,14 +191,15 @@ impl Run {
         };
         let context = longest_row.unwrap_or(2).saturating_sub(1).max(1);
         self.require_memory(&tokenizer, context, &device_name)?;
-        Ok(Parts { device, device_name, world, prompt, context, data, tokenizer })
+        Ok(Parts { device, origin, device_name, world, prompt, context, data, tokenizer })
     }
 
     /// A model with weights drawn from the seed, and an optimizer without state.
     pub fn fresh(&self, parts: &Parts) -> (Gpt, ModuleOptimizer) {
         parts.device.seed(self.seed);
+        parts.origin.seed(self.seed);
         let ModelConfig::Gpt(config) = &self.model;
-        let model = config.init(parts.tokenizer.vocab_size(), parts.context, &parts.device);
+        let model = config.init(parts.tokenizer.vocab_size(), parts.context, &parts.origin);
         let optimizer = self.optimizer.build(&model);
         (model, optimizer)
     }

@@ -35,12 +35,10 @@ impl Run {
             Some(seconds) => world.deadline(Duration::from_secs(seconds)),
             None => world,
         };
-        if devices.len() > 1 {
-            let first = process.on_machine * threads % devices.len();
+        if let Some(first) = (process.on_machine * threads).checked_rem(devices.len()) {
             devices.rotate_left(first);
-            return Ok(world.on(devices));
         }
-        Ok(world)
+        Ok(world.on(devices))
     }
 
     /// How a global batch is made up, in words: `4 ranks x 2 micro-batches of 8 = 64 samples`.
@@ -102,7 +100,9 @@ mod tests {
     fn the_world_has_the_ranks_the_deadline_and_the_devices_of_the_run() {
         let run = run(&["ranks=3", "deadline=7"]);
         let expected = World::threads(3).deadline(Duration::from_secs(7));
-        assert_eq!(run.world(vec![Device::flex()]).unwrap(), expected);
+        assert_eq!(run.world(vec![]).unwrap(), expected);
+        let one = vec![Device::flex()];
+        assert_eq!(run.world(one.clone()).unwrap(), expected.clone().on(one));
         let two = vec![Device::flex(), Device::flex().autodiff()];
         assert_eq!(run.world(two.clone()).unwrap(), expected.on(two));
     }

@@ -23,17 +23,19 @@ pub(crate) struct Prepared<M, S> {
 }
 
 impl<M: Module, S: Stage<M>> Prepared<M, S> {
-    /// Starts the strategies on the model, for one of the ranks.
+    /// Starts the strategies on the model, for one of the ranks, which computes on `device` or else where the
+    /// model is.
     pub fn new<R: Strategy<M, Stage = S>>(
         strategies: &R,
         model: M,
+        device: Option<Device>,
         optimizer: &ModuleOptimizer,
         world: Communicator,
     ) -> Result<Self, TrainError> {
         if optimizer.has_gradient_clipping() {
             return Err(TrainError::OptimizerClips);
         }
-        let device = model.devices().first().cloned().unwrap_or_default().autodiff();
+        let device = device.or_else(|| model.devices().first().cloned()).unwrap_or_default().autodiff();
         let model = if model.devices().iter().all(Device::is_autodiff) { model } else { model.train() };
         let mut setup = Setup::new(&model, &device).among(world.clone());
         let stage = strategies.start(&mut setup)?;
@@ -41,12 +43,16 @@ impl<M: Module, S: Stage<M>> Prepared<M, S> {
             return Err(TrainError::NotReduced { ranks: world.size() });
         }
         if setup.shards_master() {
-            require_elementwise(&model, optimizer)?;
+            require_elementwise(&model, optimizer, &device)?;
         }
         let (window, evaluation_dtype) = (setup.window(), setup.evaluation_dtype());
         let [master_on_host, replica_on_host, held_on_host] = setup.on_host();
         let placement = Placement { master_on_host, replica_on_host, held_on_host };
+        let places_master = setup.places_master();
         let pass = setup.into_pass();
+        // A strategy that places the master takes the parameters from where they are.
+        let is_there = places_master || model.devices().iter().all(|own| *own == device);
+        let model = if is_there { model } else { model.fork(&device) };
         Ok(Self { stage, model, device, window, pass, evaluation_dtype, placement, world })
     }
 

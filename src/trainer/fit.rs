@@ -4,6 +4,7 @@ use burn::optim::ModuleOptimizer;
 use firebrick_datasets::{Batch, DataError};
 use firebrick_strategies::Strategy;
 
+use super::lent::lent;
 use super::{Length, Trained, Trainer, Watch};
 use crate::checkpoint::{ResumeError, Shared};
 use crate::ranks::each_rank;
@@ -14,9 +15,11 @@ use crate::{Data, Objective, Schedule, TrainError};
 impl<S> Trainer<S> {
     /// Trains `model` on `data`, and returns it whole.
     ///
-    /// The model runs on the device that its parameters are on. Where a strategy computes in a
-    /// smaller dtype, the first batch is tried before the run, so that a model that mixes dtypes is
-    /// told which parameter does not fit.
+    /// The model runs on the device that its parameters are on, unless the [`World`](crate::World) names
+    /// [devices](crate::World::on). A model that the device cannot hold is made on the host, and named a device
+    /// for so: [`Zero`](crate::Zero) and [`Offload`](crate::Offload) take from it, one parameter after the other,
+    /// what they keep on the device. Where a strategy computes in a smaller dtype, the first batch is tried before
+    /// the run, so that a model that mixes dtypes is told which parameter does not fit.
     ///
     /// # Errors
     ///
@@ -67,12 +70,13 @@ impl<S> Trainer<S> {
         let watch: Watch = Box::new(watch);
         let shared = Shared::default();
         if let Some(alone) = ranks.pop_if(|rank| rank.size() == 1) {
-            let model = match world.device(0) {
-                Some(device) => model.fork(device),
+            let device = world.device(0).cloned();
+            let model = match &device {
+                Some(device) => lent(model, device),
                 None => model,
             };
             return self
-                .train(alone, model, optimizer, schedule, data, watch, Some(0), &shared)?
+                .train(alone, (model, device), optimizer, schedule, data, watch, Some(0), &shared)?
                 .ok_or(TrainError::NoModel);
         }
         // In one process the model is wanted once; of several, each wants it.
@@ -82,9 +86,9 @@ impl<S> Trainer<S> {
             let own = model.devices().first().cloned();
             let device = world.device(rank.local_rank()).cloned().or(own);
             // Ranks that shared a leaf would share its graph, and wait for each other in the backward pass.
-            let model = device.map_or_else(|| model.clone(), |device| model.clone().fork(&device));
+            let own = device.as_ref().map_or_else(|| model.clone(), |device| lent(model.clone(), device));
             let watch = watch.take_if(|_| rank.rank() == 0).unwrap_or_else(|| Box::new(|_| {}));
-            (rank, (self.clone(), model, optimizer.clone(), data.clone(), watch))
+            (rank, (self.clone(), (own, device), optimizer.clone(), data.clone(), watch))
         });
         let jobs: Vec<_> = jobs.collect();
         // Each rank has its own: what was given would be held through the whole run.

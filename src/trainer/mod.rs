@@ -1,6 +1,7 @@
 //! The trainer: a composition of strategies and the settings of the loop.
 
 mod fit;
+mod lent;
 mod one_rank;
 mod start;
 mod trained;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use burn::optim::ModuleOptimizer;
+use burn::tensor::Device;
 use firebrick_datasets::{Batch, DataError};
 use firebrick_strategies::{Communicator, Stage, Strategy, World};
 
@@ -39,7 +40,7 @@ impl<S> Trainer<S> {
     pub(super) fn train<M, B>(
         self,
         rank: Communicator,
-        model: M,
+        (model, device): (M, Option<Device>),
         optimizer: ModuleOptimizer,
         schedule: Schedule,
         data: Data<B>,
@@ -53,7 +54,7 @@ impl<S> Trainer<S> {
         S: Strategy<M>,
     {
         // What is wrong is told before the folder is touched, and before ranks wait for one another.
-        let prepared = Prepared::new(&self.strategies, model, &optimizer, rank.clone())?;
+        let prepared = Prepared::new(&self.strategies, model, device, &optimizer, rank.clone())?;
         let window = prepared.window();
         let plan = self.plan(&data, window, rank.size())?;
         let (warmup, total) = (schedule.warmup_updates(), plan.total_updates);

@@ -85,7 +85,10 @@ fn every_call(rank: &Communicator) -> Result<(Vec<Vec<u8>>, Traffic), WorldError
             let mine = numbers(me, [rows, 257]).cast(dtype);
             results.push(rank.all_reduce(mine.clone())?.into_data());
             results.push(rank.all_gather(mine.clone())?.into_data());
-            results.push(rank.broadcast(mine, size - 1)?.into_data());
+            results.push(rank.broadcast(mine.clone(), size - 1)?.into_data());
+            let part = mine.into_data();
+            let like = PartShape::of(&part);
+            results.push(rank.scatter("rows", (me == 0).then_some(part), like, 0)?);
             let divisible = numbers(me, [rows * size, 5]).cast(dtype);
             results.push(rank.reduce_scatter(divisible)?.into_data());
         }

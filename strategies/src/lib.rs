@@ -29,7 +29,7 @@
 //! world/         who the ranks are, and what they exchange
 //! zero/          Zero: data parallel training, with what the ranks hold sharded among them
 //! offload.rs     Offload: master and moments, and the replica too, in the host's memory
-//! host.rs        the host's memory, as a device
+//! host.rs        the host's memory: as a device, and tensors' numbers in it
 //! state.rs       what a stage saves and restores
 //! error.rs       what can be wrong with a strategy or with the order of several
 //! ```
@@ -171,7 +171,7 @@ pub use ema::{Averaging, Ema};
 pub use error::StrategyError;
 pub use grads::{GradMap, Grads};
 pub use half::{Convert, HalfOps, cast, linear, matmul};
-pub use host::is_host;
+pub use host::{host_device, is_host, on_host};
 pub use offload::{Offload, Offloading};
 pub use outcome::{Outcome, Settled, SkipReason};
 pub use params::{ParamMap, map_params, relift, tie, tied, untie};
@@ -185,4 +185,4 @@ pub use stack::{Identity, Stack};
 pub use state::{SavedStates, StageState};
 pub use strategy::{Stage, Strategy};
 pub use world::{Communicator, Gathering, Kind, Moved, PartShape, Traffic, World, WorldError};
-pub use zero::{Sharded, Zero, on_host};
+pub use zero::{Sharded, Zero};

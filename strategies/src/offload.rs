@@ -5,8 +5,7 @@
 use burn::module::{Module, ParamId};
 use burn::tensor::{Device, Tensor};
 
-use crate::host::host;
-use crate::zero::on_host;
+use crate::host::{host, on_host};
 use crate::{GradMap, Grads, Outcome, ParamMap, Setup, Stage, Strategy, StrategyError, map_params, relift};
 
 const NAME: &str = "Offload";
@@ -31,6 +30,12 @@ const NAME: &str = "Offload";
 /// `Offload` before `Amp` and `Accumulate`, so that their f32 copies are the host's too.
 /// `parameters` acts through the segments, so it must stand there. A block whose parameters wait on the
 /// host is always run again in the backward pass.
+///
+/// # At the start
+///
+/// Parameters are taken from where the model was made, one after the other. A model that was made on the host,
+/// as a run file makes it, is the master itself: its f32 parameters are never on the device, which is named by
+/// [`World::on`](crate::World::on).
 ///
 /// On the CPU, host and device are the same memory. The copies are made all the same, so that a run shows
 /// what it would hold on a GPU, and that its result is the same.
@@ -72,6 +77,7 @@ impl<M: Module> Strategy<M> for Offload {
     fn start(&self, setup: &mut Setup<M>) -> Result<Offloading, StrategyError> {
         let host = host(NAME)?;
         setup.offload(NAME, self.parameters)?;
+        setup.place_master();
         Ok(Offloading { parameters: self.parameters, host, device: setup.device().clone().inner() })
     }
 }

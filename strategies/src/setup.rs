@@ -32,6 +32,8 @@ pub struct Setup<'a, M> {
     segments: SegmentPlan,
     world: Communicator,
     master_is_away: Arc<AtomicBool>,
+    gradients_land: Arc<AtomicBool>,
+    places_master: bool,
 }
 
 impl<'a, M> Setup<'a, M> {
@@ -56,6 +58,8 @@ impl<'a, M> Setup<'a, M> {
             segments: SegmentPlan::of(model),
             world: Communicator::solo(),
             master_is_away: Arc::default(),
+            gradients_land: Arc::default(),
+            places_master: false,
         }
     }
 
@@ -74,7 +78,26 @@ impl<'a, M> Setup<'a, M> {
         self.master_is_away.clone()
     }
 
-    /// The model as the user gave it.
+    /// Whether gradients that are summed over the ranks go straight to the host from there, once all
+    /// strategies have started: nothing between reads them on the device.
+    pub(crate) fn gradients_land(&self) -> Arc<AtomicBool> {
+        self.gradients_land.clone()
+    }
+
+    /// Declares that the strategy brings each parameter to where the master is kept when it
+    /// [owns](crate::Stage::own) the model, one after the other. Until then the model may be anywhere, and
+    /// need not fit on the device.
+    pub fn place_master(&mut self) {
+        self.places_master = true;
+    }
+
+    /// Whether a strategy [places](Self::place_master) the master.
+    pub fn places_master(&self) -> bool {
+        self.places_master
+    }
+
+    /// The model as the user gave it, where that is; without a strategy that
+    /// [places](Self::place_master) the master, on the device.
     pub fn model(&self) -> &'a M {
         self.model
     }
@@ -215,6 +238,7 @@ impl<'a, M> Setup<'a, M> {
             (Err(_), false) => (),
             // Whole gradients are summed first, where they are summed at the end of the pass.
             (Ok(()), _) => {
+                self.gradients_land.store(true, Relaxed);
                 let sums_later = self.reduces.is_some() && !self.segments.handling().reduces();
                 self.segments.offload(parameters, !sums_later);
             }

@@ -11,8 +11,9 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 use super::unit::Unit;
 use super::units::Handling;
 use super::{SegmentPlan, lock};
+use crate::host::on_host;
 use crate::world::Gathering;
-use crate::zero::{Part, add, on_host};
+use crate::zero::{Part, add};
 use crate::{ParamMap, StrategyError, map_params, relift};
 
 /// A model that a pass goes through.

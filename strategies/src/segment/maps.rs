@@ -1,9 +1,10 @@
 //! What is done to all tensors of a segment's inputs, outputs and block.
 
 use burn::module::{ModuleVisitor, Param, ParamId};
-use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
+use burn::tensor::{Bool, Device, Int, Tensor};
 
 use super::{Bundle, TensorMap};
+use crate::host::on_host;
 use crate::{ParamMap, Pass};
 
 /// Which inputs and parameters want a gradient.
@@ -82,9 +83,6 @@ impl ParamMap for Constant<'_> {
 }
 
 /// Moves float tensors to the host. Masks and indices stay: all blocks share them.
-///
-/// The numbers are copied. Where a GPU shares the processor's memory, what CubeCL 0.11 reads from it may
-/// still be the device's own: the next kernel that works in place would change it.
 pub struct PutAway<'a>(pub &'a Device);
 
 impl TensorMap for PutAway<'_> {
@@ -92,10 +90,8 @@ impl TensorMap for PutAway<'_> {
         if tensor.device() == *self.0 {
             return tensor;
         }
-        let (shape, dtype) = (tensor.shape(), tensor.dtype());
-        let read = tensor.into_data();
-        let copy = TensorData::from_bytes_vec(read.as_bytes().to_vec(), shape, dtype);
-        Tensor::from_data(copy, (self.0, dtype))
+        let dtype = tensor.dtype();
+        Tensor::from_data(on_host(tensor), (self.0, dtype))
     }
 }
 

@@ -8,7 +8,8 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Tensor, TensorData};
 
 use super::entered::{Entered, Way};
-use crate::zero::{Part, on_host};
+use crate::host::on_host;
+use crate::zero::Part;
 
 /// A unit that a segment has come to.
 #[derive(Clone)]

@@ -17,6 +17,8 @@ pub enum Kind {
     AllGather,
     /// One rank's tensor, to every rank.
     Broadcast,
+    /// One rank's tensor, a chunk of it to each rank.
+    Scatter,
     /// Each rank's tensor, to one rank.
     Gather,
     /// Nothing but that all ranks have arrived.
@@ -32,6 +34,7 @@ impl Display for Kind {
             Kind::ReduceScatter => "reduce_scatter",
             Kind::AllGather => "all_gather",
             Kind::Broadcast => "broadcast",
+            Kind::Scatter => "scatter",
             Kind::Gather => "gather",
             Kind::Barrier => "barrier",
             Kind::Scalars => "numbers",

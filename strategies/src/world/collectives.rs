@@ -7,6 +7,7 @@ use burn::tensor::TensorData;
 use super::call::{Call, name};
 use super::exchange::Piece;
 use super::{Communicator, Kind, PartShape, WorldError, host, sum};
+use crate::host::joined;
 
 /// Parts as they were gathered, each with its pieces by rank.
 type Pieces = Vec<Vec<Option<Piece>>>;
@@ -77,7 +78,7 @@ impl Communicator {
         let sums = gathered.iter().zip(like).map(|(pieces, part)| {
             let chunks: Option<Vec<&[u8]>> =
                 pieces.iter().map(|piece| Some(&*piece.as_ref()?.bytes)).collect();
-            Some(host::joined(part.sum, part.shape.clone(), chunks?.into_iter()))
+            Some(joined(part.sum, part.shape.clone(), chunks?.into_iter()))
         });
         Ok(sums.collect())
     }
@@ -165,7 +166,7 @@ pub(super) fn concatenated(call: &Call, arrived: Pieces) -> Vec<TensorData> {
     let join = |(pieces, part): (Vec<Option<Piece>>, &PartShape)| {
         let mut shape = part.shape.clone();
         shape[0] *= ranks;
-        host::joined(part.dtype, shape, pieces.iter().flatten().map(|piece| &*piece.bytes))
+        joined(part.dtype, shape, pieces.iter().flatten().map(|piece| &*piece.bytes))
     };
     parts.map(join).collect()
 }

@@ -104,6 +104,30 @@ fn all_gather_and_broadcast_move_every_bit() {
     }
 }
 
+/// Rows that the ranks do not divide leave the last ones fewer, or none; nobody but the root reads its part.
+#[test]
+fn scatter_deals_the_rows_of_the_root() {
+    for (ranks, dtype) in RANKS.into_iter().flat_map(|ranks| dtypes().into_iter().map(move |d| (ranks, d))) {
+        for rows in [0, 1, 3, 4, 11] {
+            let root = ranks - 1;
+            let whole = move || tensor(root, [rows, 3], dtype).into_data();
+            let found = run(World::threads(ranks), move |rank| {
+                let like = like([rows, 3], dtype.into(), dtype.into());
+                rank.scatter("", (rank.rank() == root).then(whole), like, root)
+            });
+            let each = rows.div_ceil(ranks);
+            let row = 3 * DType::from(dtype).size();
+            for (rank, found) in found.into_iter().enumerate() {
+                let (found, place) = (found.unwrap(), |rank: usize| (rank * each).min(rows));
+                let own = place(rank)..place(rank + 1);
+                assert_eq!(found.shape().as_slice(), [own.len(), 3]);
+                assert_eq!(found.as_bytes(), &whole().as_bytes()[own.start * row..own.end * row]);
+                assert_eq!(found.dtype(), dtype.into());
+            }
+        }
+    }
+}
+
 /// A NaN keeps its payload and zero its sign wherever nothing is added.
 #[test]
 fn what_is_not_summed_is_not_changed() {
@@ -244,6 +268,8 @@ fn traffic_is_what_went_to_others() {
         )?;
         rank.all_gather(tensor(0, [2, 3], FloatDType::F32))?;
         rank.broadcast(tensor(0, [2, 3], FloatDType::F32), 1)?;
+        let rows = tensor(0, [6, 1], FloatDType::F32).into_data();
+        rank.scatter("", Some(rows), like([6, 1], DType::F32, DType::F32), 0)?;
         rank.gather("", vec![TensorData::from([1.0f32])], 2)?;
         rank.numbers("", &[1.0, 2.0])?;
         let traffic = rank.traffic().since(&before);
@@ -263,9 +289,12 @@ fn traffic_is_what_went_to_others() {
         assert_eq!(moved(Kind::ReduceScatter), (1, 3, 6, 6));
         assert_eq!(moved(Kind::AllGather), (1, 18, 72, 72));
         assert_eq!(moved(Kind::Broadcast), if rank == 1 { (1, 18, 72, 0) } else { (1, 0, 0, 24) });
+        // Of six rows, two each to ranks 1 and 2, and none to the last.
+        let scattered = [(1, 4, 16, 0), (1, 0, 0, 8), (1, 0, 0, 8), (1, 0, 0, 0)];
+        assert_eq!(moved(Kind::Scatter), scattered[rank]);
         assert_eq!(moved(Kind::Gather), if rank == 2 { (1, 0, 0, 12) } else { (1, 1, 4, 0) });
         assert_eq!(moved(Kind::Scalars), (1, 6, 48, 48));
-        assert_eq!(found.tensors().calls, 5);
+        assert_eq!(found.tensors().calls, 6);
     }
 }
 
@@ -290,6 +319,14 @@ fn what_does_not_fit_is_refused_before_it_is_sent() {
     );
     let error = rank.broadcast(tensor(0, [1], FloatDType::F32), 2).unwrap_err();
     assert_eq!(error.to_string(), "broadcast of [1] f32: root must be one of the 2 ranks, found 2");
+    let error = rank.scatter("head", None, like([2, 1], DType::F32, DType::F32), 0).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "scatter of head (1 part, 2 elements) from rank 0: expected the part of this rank to be [2, 1] f32, found none"
+    );
+    let half = Some(TensorData::from([[1.0f32, 2.0]]));
+    let error = rank.broadcast_part("", half, like([1, 2], DType::BF16, DType::BF16), 0).unwrap_err();
+    assert!(error.to_string().contains("to be [1, 2] bf16, found [1, 2] f32"), "{error}");
     let part = || vec![Some(TensorData::from([[1.0f32, 2.0]]))];
     let error = rank.all_reduce_parts("head", part(), &[like([2, 1], DType::F32, DType::F32)]).unwrap_err();
     assert_eq!(

@@ -8,6 +8,7 @@
 //! communicator.rs  Communicator: a rank's end, its numbers, barrier and failure
 //! tensors.rs       collectives on tensors
 //! collectives.rs   collectives on many parts at once, in host memory
+//! from_root.rs     what one rank has, to every rank, or a chunk of it to each
 //! gathering.rs     gathers that are started early and waited for later
 //! exchange.rs      what all of them are made of: each rank hands each rank a message
 //! call.rs          what ranks must agree on
@@ -29,6 +30,7 @@ mod collectives;
 mod communicator;
 mod error;
 mod exchange;
+mod from_root;
 mod gathering;
 mod host;
 #[cfg(feature = "mpi")]
@@ -131,7 +133,8 @@ impl World {
         Self { threads: n, ..self }
     }
 
-    /// The devices of this process's ranks, dealt in turn. Default: all use the model's.
+    /// The devices of this process's ranks, dealt in turn. Default: all use the model's. The model may be on
+    /// another one, such as the host: a trainer brings it, or each rank's part of it, to the rank's device.
     pub fn on(self, devices: Vec<Device>) -> Self {
         Self { devices, ..self }
     }

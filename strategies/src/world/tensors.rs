@@ -7,7 +7,6 @@
 use burn::tensor::{Tensor, TensorData};
 
 use super::call::Call;
-use super::collectives::piece;
 use super::{Communicator, Kind, PartShape, WorldError, host};
 
 impl Communicator {
@@ -54,14 +53,11 @@ impl Communicator {
     /// [`WorldError::Root`], if there is no such rank; and if a rank fails, ends, calls something else, or
     /// is late.
     pub fn broadcast<const D: usize>(&self, tensor: Tensor<D>, root: usize) -> Result<Tensor<D>, WorldError> {
-        self.on_host(Kind::Broadcast, tensor, |part, like| {
-            let call = self.checked_root(Call::new(Kind::Broadcast, "", vec![like.clone()]), root)?;
-            let call = self.open(call);
-            let mine = if self.rank() == root { vec![Some(piece(part))] } else { vec![] };
-            let arrived = self.exchange(&call, vec![mine; self.size()])?;
-            let sent = arrived[root].iter().flatten().map(|piece| &*piece.bytes);
-            Ok(std::iter::once(host::joined(like.dtype, like.shape, sent)))
-        })
+        let (device, dtype) = (tensor.device(), tensor.dtype());
+        let like = PartShape { shape: tensor.dims().to_vec(), dtype, sum: dtype };
+        let read = |like| host::read(tensor, &Call::new(Kind::Broadcast, "", vec![like]));
+        let part = (self.rank() == root).then(|| read(like.clone())).transpose()?;
+        Ok(Tensor::from_data(self.broadcast_part("", part, like, root)?, (&device, dtype)))
     }
 
     /// The result of a collective on one tensor's data, where that tensor is.

@@ -26,7 +26,6 @@ use crate::{Setup, Strategy, StrategyError};
 pub(crate) use reduced::{Part, add};
 pub use sharded::Sharded;
 pub(crate) use sharding::Sharding;
-pub use sharding::on_host;
 
 const NAME: &str = "Zero";
 
@@ -78,8 +77,10 @@ const REPLICATE_BELOW: usize = 1024;
 ///
 /// # At the start
 ///
-/// Every rank is given the whole model, of which it keeps its shards, parameter by parameter: a device has to hold
-/// the model's parameters once, in the dtype in which they were made.
+/// Rank 0 deals the model that it was given, one parameter after the other: through the host's memory each rank is
+/// sent its shard, and what is held whole. So a device never holds more of the master than it keeps. A model that no
+/// device could hold is made on the host, and the devices are named by [`World::on`]; ranks of one process are
+/// given the same model, which is in memory once. A run file makes it there by itself.
 ///
 /// # Optimizers
 ///
@@ -208,6 +209,7 @@ impl<M: Module> Strategy<M> for Zero {
             let gathers = self.stage == 3;
             setup.segments_mut().shard(units, sharding.clone(), gathers);
         }
-        Ok(Sharded::new(self.stage, sharding, setup.master_is_away()))
+        setup.place_master();
+        Ok(Sharded::new(self.stage, sharding, setup))
     }
 }

@@ -7,8 +7,9 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Tensor, TensorData};
 
-use super::sharding::{Sharding, buckets, on_host};
+use super::sharding::{Sharding, buckets};
 use crate::StrategyError;
+use crate::host::on_host;
 use crate::world::PartShape;
 
 /// A gradient on its way to the other ranks.

@@ -3,6 +3,7 @@
 use burn::tensor::TensorData;
 
 use crate::Shard;
+use crate::host::joined;
 
 /// A first axis of so many rows, in equal shards: the last ones end in rows of zeros where the ranks do
 /// not divide it.
@@ -45,27 +46,25 @@ impl Rows {
 
     /// The whole parameter, padded.
     pub fn pad(self, whole: TensorData) -> TensorData {
-        if !self.is_padded() {
-            return whole;
-        }
-        let (dtype, mut shape) = (whole.dtype(), whole.shape().clone());
-        let mut bytes = whole.as_bytes().to_vec();
-        bytes.resize(bytes.len() / self.rows.max(1) * self.padded(), 0);
-        shape[0] = self.padded();
-        TensorData::from_bytes_vec(bytes, shape, dtype)
+        padded(whole, self.padded())
     }
 
-    /// A rank's shard of the whole parameter.
-    pub fn shard(self, whole: TensorData, rank: usize) -> TensorData {
-        let (dtype, mut shape) = (whole.dtype(), whole.shape().clone());
-        let bytes = whole.as_bytes();
-        let shard = bytes.len() / self.rows.max(1) * self.per_rank;
-        let place = |rank: usize| (rank * shard).min(bytes.len());
-        let mut own = bytes[place(rank)..place(rank + 1)].to_vec();
-        own.resize(shard, 0);
-        shape[0] = self.per_rank;
-        TensorData::from_bytes_vec(own, shape, dtype)
+    /// The shard of a rank, of its rows of the parameter.
+    pub fn shard(self, own: TensorData) -> TensorData {
+        padded(own, self.per_rank)
     }
+}
+
+/// The same, with rows of zeros up to so many.
+fn padded(data: TensorData, rows: usize) -> TensorData {
+    let mut shape = data.shape().to_vec();
+    let missing = rows - shape[0];
+    if missing == 0 {
+        return data;
+    }
+    let row = shape[1..].iter().product::<usize>() * data.dtype().size();
+    shape[0] = rows;
+    joined(data.dtype(), shape, [data.as_bytes(), &vec![0; missing * row]].into_iter())
 }
 
 #[cfg(test)]
@@ -78,7 +77,11 @@ mod tests {
             let whole: Vec<f32> = (0..2 * rows).map(|x| x as f32 + 1.0).collect();
             let data = TensorData::new(whole.clone(), [rows, 2]);
             let division = Rows::of(rows, ranks);
-            let shards = (0..ranks).map(|rank| division.shard(data.clone(), rank));
+            let each = rows.div_ceil(ranks);
+            let shards = (0..ranks).map(|rank| {
+                let own = &whole[(2 * each * rank).min(2 * rows)..(2 * each * (rank + 1)).min(2 * rows)];
+                division.shard(TensorData::new(own.to_vec(), [own.len() / 2, 2]))
+            });
             let shards: Vec<_> = shards
                 .inspect(|shard| assert_eq!(shard.shape()[0], rows.div_ceil(ranks)))
                 .flat_map(|shard| shard.try_to_vec::<f32>().unwrap())

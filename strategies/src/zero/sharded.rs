@@ -11,8 +11,9 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use super::NAME;
 use super::reduced::Part;
-use super::sharding::{Sharding, on_host};
-use crate::{Grads, Outcome, ParamMap, Shard, Stage, StrategyError, map_params, relift};
+use super::sharding::Sharding;
+use crate::host::{host, on_host};
+use crate::{Grads, Outcome, ParamMap, Setup, Shard, Stage, StrategyError, map_params, relift};
 
 /// [`Zero`](crate::Zero), started.
 #[derive(Debug)]
@@ -25,14 +26,26 @@ pub struct Sharded {
     places: HashMap<ParamId, (DType, Device)>,
     /// What was gathered last, with its padding: until the master has become a view of it.
     padded: HashMap<ParamId, DispatchTensor>,
-    /// Whether the master is to stay apart from the replica.
+    /// Where the forward pass runs.
+    device: Device,
+    /// Whether the master is to stay apart from the replica, on the host.
     master_is_away: Arc<AtomicBool>,
+    /// Whether sums of gradients go to the host next.
+    gradients_land: Arc<AtomicBool>,
 }
 
 impl Sharded {
-    pub(super) fn new(stage: u8, sharding: Arc<Sharding>, master_is_away: Arc<AtomicBool>) -> Self {
-        let (trained, places, padded) = (Vec::new(), HashMap::new(), HashMap::new());
-        Self { stage, sharding, trained, places, padded, master_is_away }
+    pub(super) fn new<M>(stage: u8, sharding: Arc<Sharding>, setup: &Setup<M>) -> Self {
+        Self {
+            stage,
+            sharding,
+            trained: Vec::new(),
+            places: HashMap::new(),
+            padded: HashMap::new(),
+            device: setup.device().clone().inner(),
+            master_is_away: setup.master_is_away(),
+            gradients_land: setup.gradients_land(),
+        }
     }
 
     /// Whether the forward pass reads whole parameters.
@@ -56,7 +69,11 @@ impl<M: Module> Stage<M> for Sharded {
     }
 
     fn own(&mut self, model: M) -> Result<M, StrategyError> {
-        let model = self.sharding.divide(model)?;
+        let device = match self.master_is_away.load(Relaxed) {
+            true => host(NAME)?,
+            false => self.device.clone(),
+        };
+        let model = self.sharding.divide(model, &device)?;
         self.trained = trained(&model, &self.sharding);
         Ok(model)
     }
@@ -125,8 +142,10 @@ impl<M: Module> Stage<M> for Sharded {
             }
             sums = self.sharding.reduce_all(master, grads.params_mut(), parts)?.into_iter().collect();
         }
-        let mut put = Put { sums, places: &self.places, params: grads.params_mut() };
-        master.visit(&mut put);
+        match self.gradients_land.load(Relaxed) {
+            true => grads = grads.with_delivered(sums),
+            false => master.visit(&mut Put { sums, places: &self.places, params: grads.params_mut() }),
+        }
         if self.stage > 0 {
             grads.set_sharding(self.sharding.clone());
         }
@@ -238,5 +257,57 @@ impl ModuleVisitor for Put<'_> {
             let dtype = sum.dtype();
             self.params.register(param.id, Tensor::<D>::from_data(sum, (device, dtype)));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::nn::{Linear, LinearConfig};
+
+    use super::*;
+    use crate::{Amp, Clip, Offload, Setup, Strategy, Zero, testing};
+
+    /// Whether gradients that blocks have summed come back to the device before the host takes them.
+    fn return_to_the_device(stage: u8, between: Option<Amp>, then: impl Strategy<Linear>) -> bool {
+        let device = testing::device().autodiff();
+        let model: Linear = LinearConfig::new(64, 32).init(&device);
+        let mut setup = Setup::new(&model, &device);
+        let mut zero = Zero::stage(stage).start(&mut setup).unwrap();
+        let mut between = between.start(&mut setup).unwrap();
+        let mut then = then.start(&mut setup).unwrap();
+        let master = then.own(between.own(zero.own(model.clone()).unwrap()).unwrap()).unwrap();
+        zero.publish(between.publish(then.publish(master.clone()).unwrap()).unwrap()).unwrap();
+
+        let (id, mut found) = (model.weight.id, GradientsParams::new());
+        let ones = Tensor::<2>::ones([64, 32], &device.inner());
+        let mut delivered = HashMap::new();
+        // In stages 2 and 3 a block's segment has delivered the sum.
+        match stage {
+            0 | 1 => found.register(id, ones.clone()),
+            _ => drop(delivered.insert(id, ones.clone().into_data())),
+        }
+        let grads = Grads::new(found, true).with_delivered(delivered);
+        let Ok(Outcome::Apply(mut grads)) = zero.collect(&master, grads) else { panic!("passed on") };
+        let on_device = grads.params_mut().get::<2>(id).is_some();
+        assert_eq!(grads.delivered_bytes(), if on_device { 0 } else { 64 * 32 * 4 });
+        // Wherever they were, they arrive.
+        let Ok(Outcome::Apply(grads)) = between.collect(&master, grads) else { panic!("passed on") };
+        let Ok(Outcome::Apply(grads)) = then.collect(&master, grads) else { panic!("passed on") };
+        let arrived = grads.into_params().get::<2>(id).expect("the weight's gradient");
+        assert_eq!(arrived.into_data(), ones.into_data());
+        on_device
+    }
+
+    #[test]
+    fn what_goes_to_the_host_next_is_left_there() {
+        for stage in 0..=3 {
+            assert!(!return_to_the_device(stage, None, Offload::optimizer()), "stage {stage}");
+            assert!(return_to_the_device(stage, None, Clip::norm(1e9)), "stage {stage}");
+        }
+        for stage in 2..=3 {
+            assert!(!return_to_the_device(stage, None, Offload::parameters()));
+        }
+        // What stands between computes on the device.
+        assert!(return_to_the_device(2, Some(Amp::f32()), Offload::optimizer()));
     }
 }

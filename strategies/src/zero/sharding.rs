@@ -5,10 +5,11 @@ use std::fmt;
 
 use burn::backend::DispatchTensor;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
-use burn::tensor::{FloatDType, Tensor, TensorData};
+use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 
 use super::rows::Rows;
-use crate::world::Communicator;
+use crate::host::on_host;
+use crate::world::{Communicator, PartShape};
 use crate::{ParamMap, StrategyError, map_params, relift};
 
 /// Bytes that are under way at once: large enough that a network is used well, and small beside a model.
@@ -88,37 +89,41 @@ impl Sharding {
         Ok(Tensor::from_data([sum as f32], &device))
     }
 
-    /// The model as this rank is to hold it, from rank 0's numbers: parameter by parameter, so that the
-    /// whole model is never held twice.
-    pub fn divide<M: Module>(&self, model: M) -> Result<M, StrategyError> {
-        struct Divide<'a>(&'a Sharding, Result<(), StrategyError>);
+    /// The model as this rank is to hold it on `device`, from rank 0's numbers: parameter by parameter,
+    /// through the host's memory, so that nothing but this rank's part is ever on the device.
+    pub fn divide<M: Module>(&self, model: M, device: &Device) -> Result<M, StrategyError> {
+        struct Divide<'a>(&'a Sharding, &'a Device, Result<(), StrategyError>);
         impl ParamMap for Divide<'_> {
             fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D> {
-                if self.1.is_err() {
+                if self.2.is_err() {
                     return value;
                 }
-                let whole = match self.0.world.broadcast(value.clone().inner(), 0) {
-                    Ok(whole) => whole,
+                match self.0.own(id, &value) {
+                    Ok(own) => {
+                        let dtype = own.dtype();
+                        relift(Tensor::from_data(own, (self.1, dtype)), &value)
+                    }
                     Err(error) => {
-                        self.1 = Err(error.into());
-                        return value;
+                        self.2 = Err(error);
+                        value
                     }
-                };
-                let own = match self.0.rows(id) {
-                    None => whole,
-                    Some(rows) => {
-                        let device = whole.device();
-                        let data = rows.shard(whole.into_data(), self.0.world.rank());
-                        let dtype = data.dtype();
-                        Tensor::from_data(data, (&device, dtype))
-                    }
-                };
-                relift(own, &value)
+                }
             }
         }
-        let mut divide = Divide(self, Ok(()));
+        let mut divide = Divide(self, device, Ok(()));
         let model = map_params(model, &mut divide);
-        divide.1.map(|()| model)
+        divide.2.map(|()| model)
+    }
+
+    /// This rank's part of a parameter, of rank 0's numbers.
+    fn own<const D: usize>(&self, id: ParamId, value: &Tensor<D>) -> Result<TensorData, StrategyError> {
+        let dtype = value.dtype();
+        let like = PartShape { shape: value.dims().to_vec(), dtype, sum: dtype };
+        let whole = (self.world.rank() == 0).then(|| on_host(value.clone()));
+        Ok(match self.rows(id) {
+            None => self.world.broadcast_part("", whole, like, 0)?,
+            Some(rows) => rows.shard(self.world.scatter("", whole, like, 0)?),
+        })
     }
 
     /// The model with each sharded parameter for which `wanted` holds gathered, and what was gathered
@@ -233,21 +238,6 @@ pub(super) fn buckets<T>(all: &[T], bytes: impl Fn(&T) -> usize) -> Vec<&[T]> {
         runs.push(&all[start..]);
     }
     runs
-}
-
-/// The numbers of a tensor in memory of their own.
-///
-/// Where a GPU shares the processor's memory, what CubeCL 0.11 reads from it may still be the device's: the
-/// next kernel that works in place would change it.
-pub fn on_host<const D: usize>(tensor: Tensor<D>) -> TensorData {
-    let tensor = tensor.inner();
-    let (shape, dtype) = (tensor.shape(), tensor.dtype());
-    let is_host = crate::host::is_host(&tensor.device());
-    let data = tensor.into_data();
-    match is_host {
-        true => data,
-        false => TensorData::from_bytes_vec(data.as_bytes().to_vec(), shape, dtype),
-    }
 }
 
 /// Puts what was gathered in the place of the shards.

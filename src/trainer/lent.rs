@@ -1,0 +1,91 @@
+//! A model as one rank is given it: with leaves of its own, and on its device but for the parameters.
+
+use std::any::Any;
+use std::collections::HashMap;
+
+use burn::module::{Module, ModuleMapper, Param, ParamId};
+use burn::tensor::{Device, Tensor};
+use firebrick_strategies::relift;
+
+/// The model on a device, but that its float parameters stay where they are, shared with whoever has the
+/// model too: they may be more than the device holds. Ranks that shared a leaf would share its graph, and wait
+/// for each other in the backward pass: so the leaves are new.
+pub(super) fn lent<M: Module>(model: M, device: &Device) -> M {
+    if model.devices().iter().all(|own| own == device) {
+        return model.fork(device);
+    }
+    let mut taken = Taken(HashMap::new());
+    let hollow = model.map(&mut taken).fork(device);
+    hollow.map(&mut Filled(taken.0))
+}
+
+/// Takes the values of parameters, and leaves a number in the place of each.
+struct Taken(HashMap<ParamId, Box<dyn Any>>);
+
+impl ModuleMapper for Taken {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let (id, value, mapper) = param.consume();
+        let number = Tensor::zeros([1; D], (&value.device().inner(), value.dtype()));
+        let number = relift(number, &value);
+        // One that is tied is met again, and is the same leaf at each of its places.
+        self.0.entry(id).or_insert_with(|| Box::new(relift(value.clone().inner(), &value)));
+        Param::from_mapped_value(id, number, mapper)
+    }
+}
+
+/// Puts them back.
+struct Filled(HashMap<ParamId, Box<dyn Any>>);
+
+impl ModuleMapper for Filled {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let Some(value) = self.0.get(&param.id).and_then(|value| value.downcast_ref::<Tensor<D>>()) else {
+            return param;
+        };
+        let (id, _, mapper) = param.consume();
+        Param::from_mapped_value(id, value.clone(), mapper)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::nn::{Linear, LinearConfig};
+
+    use super::*;
+
+    #[derive(Module, Debug)]
+    struct Masked {
+        first: Linear,
+        again: Linear,
+        frozen: Linear,
+        mask: Tensor<1>,
+    }
+
+    fn model(device: &Device) -> Masked {
+        let first = LinearConfig::new(3, 2).init(device);
+        let frozen = LinearConfig::new(3, 2).init(device).no_grad();
+        Masked { again: first.clone(), first, frozen, mask: Tensor::ones([2], device) }
+    }
+
+    #[test]
+    fn each_rank_has_leaves_of_its_own_and_the_numbers_are_shared() {
+        let device = Device::flex().autodiff();
+        let model = model(&device);
+        let values = |model: &Masked| model.first.weight.val().into_data();
+        // On the device already, and as if it were another.
+        let mut taken = Taken(HashMap::new());
+        let hollow = model.clone().map(&mut taken);
+        assert_eq!(hollow.first.weight.val().dims(), [1, 1]);
+        for own in [lent(model.clone(), &device), hollow.map(&mut Filled(taken.0))] {
+            assert_eq!(values(&own), values(&model));
+            let mut storages = firebrick_strategies::memory::Storages::new();
+            storages.add_model(0, &model);
+            storages.add_model(1, &own);
+            assert_eq!(storages.charged_to(1), 0);
+            assert!(own.first.weight.is_require_grad() && !own.frozen.weight.is_require_grad());
+            let x = Tensor::<2>::ones([1, 3], &device);
+            let grads = (own.again.forward(x) * own.mask.clone().unsqueeze()).sum().backward();
+            assert!(own.first.weight.grad(&grads).is_some() || own.again.weight.grad(&grads).is_some());
+            assert!(model.first.weight.grad(&grads).is_none());
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! What a rank takes of the model at the start: its part, one parameter after the other. One test: the
+//! allocator counts the process.
+
+mod support;
+
+use std::sync::{Arc, Mutex};
+
+use burn::module::Module;
+use burn::tensor::Device;
+use firebrick::memory::{Account, Counting, Usage, reset_peak};
+use firebrick::models::{Gpt, GptConfig};
+use firebrick::optim::AdamW;
+use firebrick::strategies::{Setup, Stack, Stage, StrategyError};
+use firebrick::{Amp, Data, Offload, Schedule, Strategy, TrainError, Trainer, World, Zero};
+use support::*;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const RANKS: usize = 4;
+const LENGTH: usize = 8;
+const WIDTH: usize = 256;
+
+/// Blocks of many matrices, of which none is a large part of the model.
+fn model(device: &Device) -> Gpt {
+    let config = GptConfig { layers: 4, heads: 4, width: WIDTH, dropout: 0.0, bias: true, tied: true };
+    config.init(VOCABULARY, LENGTH, device)
+}
+
+/// Looks at what each rank allocates while it comes to own its master. It stands first.
+#[derive(Clone, Debug, Default)]
+struct Look {
+    /// Of all ranks: which, and the most bytes.
+    peaks: Arc<Mutex<Vec<(usize, usize)>>>,
+    rank: usize,
+    before: usize,
+}
+
+impl<M: Module> Strategy<M> for Look {
+    type Stage = Self;
+
+    fn start(&self, setup: &mut Setup<M>) -> Result<Self, StrategyError> {
+        Ok(Self { rank: setup.world().rank(), ..self.clone() })
+    }
+}
+
+impl<M: Module> Stage<M> for Look {
+    fn name(&self) -> &'static str {
+        "Look"
+    }
+
+    fn own(&mut self, model: M) -> Result<M, StrategyError> {
+        reset_peak();
+        self.before = Usage::of_process().unwrap().live;
+        Ok(model)
+    }
+
+    /// Before anything is published.
+    fn updated(&mut self, _: &M) {
+        let peak = Usage::of_process().unwrap().peak;
+        self.peaks.lock().unwrap().push((self.rank, peak - self.before));
+    }
+}
+
+/// The most that each rank had allocated when it owned its master; the model is not its own. The run ends there,
+/// at a budget that nothing keeps to.
+fn peaks(world: World, strategies: impl Strategy<Gpt>, model: Gpt) -> Vec<usize> {
+    let look = Look::default();
+    let data = Data::new(Rows::ragged(64)).micro_batch(1);
+    let trainer = Trainer::new().over(world).with(look.clone()).with(strategies).device_budget(1);
+    let error = trainer.steps(1).fit(model, AdamW::new().init(), Schedule::constant(1e-3), data).unwrap_err();
+    let over = match &error {
+        TrainError::Rank { reason, .. } => reason,
+        other => other,
+    };
+    assert!(matches!(over, TrainError::OverBudget(_)), "{error}");
+    let mut peaks = look.peaks.lock().unwrap().clone();
+    peaks.sort_unstable();
+    peaks.into_iter().map(|(_, peak)| peak).collect()
+}
+
+#[test]
+fn a_rank_takes_its_part_of_the_model_and_nothing_else() {
+    if !is_cpu() {
+        return; // The accounts are of the host's memory.
+    }
+    let device = device().autodiff();
+    let whole = 4 * model(&device).num_params();
+    let parameter = 4 * WIDTH * 4 * WIDTH;
+    for stage in 0..=3 {
+        let part = if stage == 0 { whole } else { whole / RANKS };
+        let before = Usage::of_all_accounts().unwrap().live;
+        reset_peak();
+        let peaks = peaks(World::threads(RANKS), Zero::stage(stage), model(&device));
+        // Rank 0 hands out one parameter at a time.
+        let most = [part + 2 * parameter, part + parameter, part + parameter, part + parameter];
+        assert_eq!(peaks.len(), RANKS);
+        assert!(
+            peaks.iter().zip(most).all(|(peak, most)| *peak < most),
+            "stage {stage}: {peaks:?}, {most:?}"
+        );
+        if stage == 3 {
+            // Of all ranks together: the model once, and their parts of it.
+            let together = Usage::of_all_accounts().unwrap().peak - before;
+            assert!(together < 2 * whole + whole / 2, "{together} bytes for a model of {whole}");
+        }
+    }
+    // On the host the master is the model itself, where no other rank has it too.
+    for offload in [Offload::optimizer(), Offload::parameters()] {
+        let (model, account) = (model(&device), Account::new());
+        let _on_it = account.enter();
+        let peaks = peaks(World::solo(), Stack::new(offload, Amp::bf16()), model);
+        assert!(peaks[0] < parameter, "{offload:?}: {} bytes of {whole}", peaks[0]);
+    }
+}
