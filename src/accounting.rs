@@ -6,7 +6,7 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{DType, Device, Tensor};
 
-use firebrick_strategies::Paths;
+use firebrick_strategies::{Paths, Trained, trained};
 
 use crate::memory::{Storages, in_use};
 
@@ -128,19 +128,8 @@ impl FirstUpdate {
 
 /// Bytes of the parameters that are trained, a tied one counted once.
 pub(crate) fn trainable_bytes<M: Module>(model: &M) -> usize {
-    #[derive(Default)]
-    struct Trainable(HashSet<ParamId>, usize);
-    impl ModuleVisitor for Trainable {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let value = param.base();
-            if self.0.insert(param.id) && value.is_require_grad() {
-                self.1 += value.shape().num_elements() * value.dtype().size();
-            }
-        }
-    }
-    let mut trainable = Trainable::default();
-    model.visit(&mut trainable);
-    trainable.1
+    let bytes = |one: &Trained| one.shape.iter().product::<usize>() * one.dtype.size();
+    trained(model).iter().map(bytes).sum()
 }
 
 /// The number of a model's float parameters, a tied one counted once.

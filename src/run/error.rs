@@ -84,8 +84,9 @@ pub enum RunError {
     },
     /// The model cannot be in this machine's memory.
     #[error(
-        "a model of {parameters:.3e} parameters needs {:.1} GB for weights, gradients and moments, but this \
-         machine has {:.1} GB: lower `model.width`, `model.layers`, `data.block` or the vocabulary",
+        "a model of {parameters:.3e} parameters needs {:.1} GB for weights, gradients and moments of all ranks, \
+         but this machine has {:.1} GB: lower `model.width`, `model.layers`, `data.block`, the vocabulary or \
+         `ranks`",
         needed / 1e9, *available as f64 / 1e9
     )]
     TooLarge {

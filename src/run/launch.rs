@@ -226,11 +226,12 @@ impl Run {
         }
     }
 
-    /// Refuses a model whose weights, gradients and moments cannot be in the machine's memory.
+    /// Refuses a model whose weights, gradients and moments cannot be in the machine's memory, with those of all
+    /// ranks of this process.
     fn require_memory(&self, tokenizer: &Tokenizer, context: usize, device: &str) -> Result<(), RunError> {
         let ModelConfig::Gpt(config) = &self.model;
         let parameters = config.parameters(tokenizer.vocab_size(), context);
-        let needed = 16.0 * parameters;
+        let needed = self.bytes_per_parameter(Process::this()?.of) * parameters;
         match memory::of_machine() {
             Some(available) if device.starts_with("cpu") && needed > available as f64 => {
                 Err(RunError::TooLarge { parameters, needed, available })

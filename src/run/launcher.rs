@@ -1,5 +1,7 @@
 //! What `mpirun`, or Slurm's `srun`, tells a process of itself.
 
+use firebrick_strategies::{LAUNCHERS, Launcher};
+
 use super::RunError;
 
 /// A process among those of a run.
@@ -12,14 +14,6 @@ pub(crate) struct Process {
     pub on_machine: usize,
 }
 
-/// The variables of number, count and number on the machine, by launcher: Open MPI's `mpirun`, that of MPICH
-/// and Intel MPI, and `srun`.
-const LAUNCHERS: [[&str; 3]; 3] = [
-    ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"],
-    ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"],
-    ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"],
-];
-
 impl Process {
     /// The only one.
     const ALONE: Self = Self { number: 0, of: 1, on_machine: 0 };
@@ -27,7 +21,7 @@ impl Process {
     /// This one, by the variables that `var` reads.
     fn by(var: impl Fn(&str) -> Option<String>) -> Self {
         let number = |name: &str| var(name)?.parse::<usize>().ok();
-        let found = LAUNCHERS.iter().find_map(|[own, count, on_machine]| {
+        let found = LAUNCHERS.iter().find_map(|Launcher { number: own, count, on_machine, .. }| {
             let (of, own) = (number(count)?, number(own)?);
             (of > 1).then(|| Self { number: own, of, on_machine: number(on_machine).unwrap_or(own) })
         });

@@ -9,6 +9,7 @@ use burn::module::Module;
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 use firebrick_datasets::{Batch, DataError};
+use firebrick_strategies::optim::{Replicas, replicas};
 use firebrick_strategies::{
     Communicator, Draws, Grads, Outcome, Pass, Settled, SkipReason, Stage, StrategyError, float_name, tie,
     untie,
@@ -45,6 +46,8 @@ pub(crate) struct Session<M, S> {
     budget: Option<usize>,
     /// This rank among all.
     world: Communicator,
+    /// The dtype in which updates write the replica too, as long as what publishes takes it from them.
+    writes: Option<FloatDType>,
 }
 
 /// Master and replica. Only inside an update are they not both there: the optimizer changes the
@@ -64,21 +67,27 @@ impl<M> Weights<M> {
     }
 }
 
-/// Master and replica, once the stages have learnt of the master. What outlives a step is made in the
-/// device's pool for that, apart from the activations that come and go with each step. An update's own
-/// temporaries are made there too: they have the sizes of parameters, and the next update takes them again.
+/// Master and replica, once the stages have learnt of the master, and how many parameters of the replica are
+/// copies that the update has written. What outlives a step is made in the device's pool for that, apart from the
+/// activations that come and go with each step. An update's own temporaries are made there too: they have the
+/// sizes of parameters, and the next update takes them again.
 fn published<M: Module, S: Stage<M>, I: Send>(
     device: &Device,
     stage: &mut S,
     input: I,
-    master: impl Fn(I) -> M + Send + Sync,
-) -> Result<(M, M), StrategyError> {
+    master: impl Fn(I) -> (M, Option<Replicas>) + Send + Sync,
+) -> Result<((M, M), usize), StrategyError> {
     device.memory_persistent_allocations((input, stage), |(input, stage)| {
-        let master = master(input);
+        let (master, written) = master(input);
         stage.updated(&master);
-        let replica = stage.publish(master.clone())?;
+        let mut publish = || stage.publish(master.clone());
+        let (replica, taken) = match written {
+            None => (publish(), 0),
+            Some(written) => written.lend(publish),
+        };
+        let replica = replica?;
         let master = stage.keep(master, &replica);
-        Ok((master, replica))
+        Ok(((master, replica), taken))
     })
 }
 
@@ -253,22 +262,31 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
     fn update(&mut self, grads: Grads, step: &mut Step) -> Result<usize, TrainError> {
         let rate = self.schedule.rate(self.updates, self.total_updates);
         step.rate = rate;
-        let Self { optimizer, stage, tied, bytes, pass, weights, updates, budget, .. } = self;
+        let Self { optimizer, stage, tied, bytes, pass, weights, updates, budget, writes, .. } = self;
         let Some((master, replica)) = weights.pair.take() else { return Ok(0) };
         drop(replica);
         let master = stage.reclaim(master);
         let grads = grads.for_update(&master);
         let given = Storages::of_gradients(&master, &grads);
         let state = FirstUpdate::begins(*updates == 0, &master, &grads, pass.device());
-        let (input, is_tied) = ((&mut *optimizer, master, grads), *tied);
-        let pair = published(pass.device(), stage, input, |(optimizer, master, grads)| {
+        let (input, is_tied, dtype) = ((&mut *optimizer, master, grads), *tied, *writes);
+        let (pair, taken) = published(pass.device(), stage, input, |(optimizer, master, grads)| {
             // Burn's optimizer updates the first place of a tied parameter only, and in place only where
             // no other holds the tensor.
-            match is_tied {
+            let update = || match is_tied {
                 true => tie(optimizer.step(rate, untie(master), grads)),
                 false => optimizer.step(rate, master, grads),
+            };
+            match dtype {
+                None => (update(), None),
+                Some(dtype) => {
+                    let (master, written) = replicas(dtype, update);
+                    (master, Some(written))
+                }
             }
         })?;
+        // Nobody casts the master itself, or the optimizer is another: then writing them is in vain.
+        *writes = writes.filter(|_| taken > 0);
         bytes.optimizer = match state.ends(&pair.0, &pair.1, pass.device()) {
             Some(measured) => measured,
             // Where nothing counts, reading it once is the price of a budget.

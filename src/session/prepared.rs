@@ -70,11 +70,12 @@ impl<M: Module, S: Stage<M>> Prepared<M, S> {
         total_updates: u64,
     ) -> Result<Session<M, S>, TrainError> {
         let Self { mut stage, model, device, pass, evaluation_dtype, placement, world, .. } = self;
+        let writes = Some(pass.dtype()).filter(|dtype| *dtype != FloatDType::F32);
         let mut bytes = ParameterBytes::of(&model, placement);
         let owned = (model, &mut stage);
         let master = device.memory_persistent_allocations(owned, |(model, stage)| stage.own(model))?;
         let before = dtypes(&master);
-        let weights = Weights::new(published(&device, &mut stage, master, |master| master)?);
+        let weights = Weights::new(published(&device, &mut stage, master, |master| (master, None))?.0);
         let (master, replica) = weights.pair();
         let changed = before.into_iter().zip(dtypes(master)).find(|(before, after)| before != after);
         if let Some(((path, _), _)) = changed {
@@ -96,6 +97,7 @@ impl<M: Module, S: Stage<M>> Prepared<M, S> {
             bytes,
             budget: None,
             world,
+            writes,
         })
     }
 }

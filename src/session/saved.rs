@@ -46,7 +46,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         let load_state = |(optimizer, saved)| load_optimizer(optimizer, layout, saved);
         let loaded = device.memory_persistent_allocations(optimizer, load_state)?;
         (self.optimizer, self.bytes.optimizer) = loaded;
-        let pair = published(&device, &mut self.stage, master, |master| master)?;
+        let (pair, _) = published(&device, &mut self.stage, master, |master| (master, None))?;
         let mut states = SavedStates::matching(fresh, state.strategies().to_vec());
         self.stage.restore(&mut states)?;
         states.finish()?;

@@ -15,11 +15,10 @@ use crate::{Data, Objective, Schedule, TrainError};
 impl<S> Trainer<S> {
     /// Trains `model` on `data`, and returns it whole.
     ///
-    /// The model runs on the device that its parameters are on, unless the [`World`](crate::World) names
-    /// [devices](crate::World::on). A model that the device cannot hold is made on the host, and named a device
-    /// for so: [`Zero`](crate::Zero) and [`Offload`](crate::Offload) take from it, one parameter after the other,
-    /// what they keep on the device. Where a strategy computes in a smaller dtype, the first batch is tried before
-    /// the run, so that a model that mixes dtypes is told which parameter does not fit.
+    /// The model runs where its parameters are, or on the devices that the world [names](crate::World::on). One that
+    /// no device can hold is made on the host: [`Zero`](crate::Zero) and [`Offload`](crate::Offload) take from it,
+    /// one parameter after the other, what they keep. Where a strategy computes in a smaller dtype, the first
+    /// batch is tried before the run, so that a model that mixes dtypes is told which parameter does not fit.
     ///
     /// # Errors
     ///
@@ -71,10 +70,7 @@ impl<S> Trainer<S> {
         let shared = Shared::default();
         if let Some(alone) = ranks.pop_if(|rank| rank.size() == 1) {
             let device = world.device(0).cloned();
-            let model = match &device {
-                Some(device) => lent(model, device),
-                None => model,
-            };
+            let model = lent(model, device.as_ref());
             return self
                 .train(alone, (model, device), optimizer, schedule, data, watch, Some(0), &shared)?
                 .ok_or(TrainError::NoModel);
@@ -86,7 +82,7 @@ impl<S> Trainer<S> {
             let own = model.devices().first().cloned();
             let device = world.device(rank.local_rank()).cloned().or(own);
             // Ranks that shared a leaf would share its graph, and wait for each other in the backward pass.
-            let own = device.as_ref().map_or_else(|| model.clone(), |device| lent(model.clone(), device));
+            let own = lent(model.clone(), device.as_ref());
             let watch = watch.take_if(|_| rank.rank() == 0).unwrap_or_else(|| Box::new(|_| {}));
             (rank, (self.clone(), (own, device), optimizer.clone(), data.clone(), watch))
         });

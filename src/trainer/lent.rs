@@ -7,10 +7,11 @@ use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::{Device, Tensor};
 use firebrick_strategies::relift;
 
-/// The model on a device, but that its float parameters stay where they are, shared with whoever has the
+/// The model on a device, if it has one, but that its float parameters stay where they are, shared with whoever has the
 /// model too: they may be more than the device holds. Ranks that shared a leaf would share its graph, and wait
 /// for each other in the backward pass: so the leaves are new.
-pub(super) fn lent<M: Module>(model: M, device: &Device) -> M {
+pub(super) fn lent<M: Module>(model: M, device: Option<&Device>) -> M {
+    let Some(device) = device else { return model };
     if model.devices().iter().all(|own| own == device) {
         return model.fork(device);
     }
@@ -75,7 +76,7 @@ mod tests {
         let mut taken = Taken(HashMap::new());
         let hollow = model.clone().map(&mut taken);
         assert_eq!(hollow.first.weight.val().dims(), [1, 1]);
-        for own in [lent(model.clone(), &device), hollow.map(&mut Filled(taken.0))] {
+        for own in [lent(model.clone(), Some(&device)), hollow.map(&mut Filled(taken.0))] {
             assert_eq!(values(&own), values(&model));
             let mut storages = firebrick_strategies::memory::Storages::new();
             storages.add_model(0, &model);

@@ -3,6 +3,7 @@
 use burn::module::{Module, ParamId};
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 
+use crate::optim::take;
 use crate::{ParamMap, StrategyError, map_params, relift};
 
 const FLOATS: [(FloatDType, &str); 4] = [
@@ -48,7 +49,8 @@ fn device_name(device: &Device) -> String {
 }
 
 /// The model with each float parameter in the dtype that `dtype_of` names. A parameter that is in
-/// it already keeps its tensor, so it costs nothing.
+/// it already keeps its tensor, so it costs nothing; nor does one of which the update has written a copy
+/// in it, where the copies are [lent](crate::optim::Replicas::lend).
 pub(crate) fn cast_params<M: Module>(model: M, dtype_of: impl Fn(ParamId) -> FloatDType) -> M {
     map_params(model, &mut Cast(dtype_of))
 }
@@ -60,7 +62,10 @@ impl<F: Fn(ParamId) -> FloatDType> ParamMap for Cast<F> {
         let dtype = (self.0)(id);
         match value.dtype() == DType::from(dtype) {
             true => value,
-            false => relift(value.clone().inner().cast(dtype), &value),
+            false => {
+                let cast = || value.clone().inner().cast(dtype);
+                relift(take(&value, dtype).unwrap_or_else(cast), &value)
+            }
         }
     }
 }

@@ -10,7 +10,7 @@
 //! setup.rs       what a strategy sees when it starts, and the order of composition it is checked against
 //! outcome.rs     what becomes of gradients: apply, hold, skip
 //! grads.rs       gradients on their way to the optimizer, with the facts known about them
-//! params.rs      maps over a model's parameters that keep tied parameters tied
+//! params.rs      maps over a model's parameters that keep tied parameters tied, and which are trained
 //! paths.rs       where a parameter stands in a model, and which ones a pattern means
 //! pass.rs        one forward pass: its mode, and the segment around each block
 //! draws.rs       where random numbers come from: counters, never a generator with a state
@@ -174,7 +174,7 @@ pub use half::{Convert, HalfOps, cast, linear, matmul};
 pub use host::{host_device, is_host, on_host};
 pub use offload::{Offload, Offloading};
 pub use outcome::{Outcome, Settled, SkipReason};
-pub use params::{ParamMap, map_params, relift, tie, tied, untie};
+pub use params::{ParamMap, Trained, map_params, relift, tie, tied, trained, untie};
 pub use pass::Pass;
 pub use paths::{PathError, Paths, Place};
 pub use recompute::{Recompute, Recomputing};
@@ -184,5 +184,7 @@ pub use shard::Shard;
 pub use stack::{Identity, Stack};
 pub use state::{SavedStates, StageState};
 pub use strategy::{Stage, Strategy};
-pub use world::{Communicator, Gathering, Kind, Moved, PartShape, Traffic, World, WorldError};
+pub use world::{
+    Communicator, Gathering, Kind, LAUNCHERS, Launcher, Moved, PartShape, Traffic, World, WorldError,
+};
 pub use zero::{Sharded, Zero};

@@ -1,4 +1,4 @@
-//! Maps over a model's parameters that keep tied parameters tied.
+//! Maps over a model's parameters that keep tied parameters tied, and which of them are trained.
 //!
 //! A tied parameter stands at several places of a model under one id. Burn's mappers meet each
 //! place by itself, and its optimizer updates the first one only: without care the places drift
@@ -8,7 +8,7 @@ use std::any::Any;
 use std::collections::{HashMap, HashSet};
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 
 /// A map over the values of float parameters of any rank.
 pub trait ParamMap {
@@ -74,6 +74,57 @@ pub fn tied<M: Module>(model: &M) -> bool {
     let mut seen = Seen::default();
     model.visit(&mut seen);
     seen.1
+}
+
+/// A parameter that has a gradient.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trained {
+    /// Its id, which a tied one has at each of its places.
+    pub id: ParamId,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// Its dtype.
+    pub dtype: DType,
+}
+
+/// The parameters that have a gradient, each once, in the order of the model. Those without a value are given
+/// their first one.
+///
+/// ```
+/// use burn::{nn::LinearConfig, tensor::Device};
+/// use firebrick_strategies::trained;
+///
+/// let linear = LinearConfig::new(3, 2).with_bias(false).init(&Device::flex().autodiff());
+/// let model = vec![linear.clone(), linear];
+/// assert_eq!(trained(&model)[0].shape, [3, 2]);
+/// assert_eq!(trained(&model).len(), 1);
+/// ```
+pub fn trained<M: Module>(model: &M) -> Vec<Trained> {
+    trained_of(model, true)
+}
+
+/// The same without those that have no value: under some strategies they wait elsewhere.
+pub(crate) fn trained_here<M: Module>(model: &M) -> Vec<Trained> {
+    trained_of(model, false)
+}
+
+fn trained_of<M: Module>(model: &M, wakes: bool) -> Vec<Trained> {
+    struct Find(bool, HashSet<ParamId>, Vec<Trained>);
+    impl ModuleVisitor for Find {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if !self.0 && !param.is_initialized() {
+                return;
+            }
+            let value = param.base();
+            if value.is_require_grad() && self.1.insert(param.id) {
+                let shape = value.dims().to_vec();
+                self.2.push(Trained { id: param.id, shape, dtype: value.dtype() });
+            }
+        }
+    }
+    let mut find = Find(wakes, HashSet::new(), Vec::new());
+    model.visit(&mut find);
+    find.2
 }
 
 /// Gives every place of a tied parameter the tensor of its first place.
@@ -154,6 +205,21 @@ mod tests {
         let mapped = map_params(frozen, &mut Double);
         assert!(!mapped.weight.is_require_grad());
         assert!(!mapped.train().weight.is_require_grad());
+    }
+
+    #[test]
+    fn trained_is_what_has_a_gradient_once() {
+        let device = testing::device().autodiff();
+        let lazy: Linear = LinearConfig::new(4, 1).with_bias(false).init(&device);
+        let [first, again] = [twins(), twins()].map(|mut twins| twins.remove(0));
+        let model = vec![first.clone(), again.clone().no_grad(), lazy.clone(), first.clone()];
+        let ids = |found: Vec<Trained>| found.into_iter().map(|one| one.id).collect::<Vec<_>>();
+        let of = |linear: &Linear| vec![linear.weight.id, linear.bias.as_ref().unwrap().id];
+        assert!(!lazy.weight.is_initialized());
+        map_params(first.clone(), &mut Double);
+        assert_eq!(ids(trained_here(&model)), of(&first));
+        assert_eq!(ids(trained(&model)), [of(&first), vec![lazy.weight.id]].concat());
+        assert_eq!(trained(&lazy)[0], Trained { id: lazy.weight.id, shape: vec![4, 1], dtype: DType::F32 });
     }
 
     #[test]

@@ -20,7 +20,7 @@
 //! adamw.rs     AdamW
 //! lion.rs      Lion
 //! sgd.rs       Sgd
-//! replicas.rs  half-precision copies of parameters, written in the same pass
+//! replicas.rs  half-precision copies of parameters, written in the same pass and lent to casts
 //! rule.rs      what an optimizer does to one element
 //! fused.rs     tensors as slices, in place or copied
 //! kernel.rs    the pass over the slices, on all cores and in vectors
@@ -43,7 +43,8 @@ mod tests;
 
 pub use adamw::AdamW;
 pub use lion::Lion;
-pub use replicas::{Replicas, replicas};
+pub(crate) use replicas::take;
+pub use replicas::{Replicas, replicas, taken};
 pub use sgd::{Sgd, SgdState};
 
 /// How many parameters and moments the updates on this thread have copied so far, since something

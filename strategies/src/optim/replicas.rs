@@ -1,17 +1,26 @@
 //! Half-precision copies of parameters, written in the pass that updates them.
 
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fmt;
+use std::thread::LocalKey;
 
 use burn::tensor::{FloatDType, Tensor};
 
 use super::fused::address;
 
 thread_local! {
-    /// Those of the innermost scope on this thread.
+    /// Those that the innermost update on this thread writes.
     static OPEN: RefCell<Option<Replicas>> = const { RefCell::new(None) };
+    /// Those that casts on this thread may take.
+    static LENT: RefCell<Option<Replicas>> = const { RefCell::new(None) };
+    static TAKEN: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Copies on this thread that casts have [taken](Replicas::lend) so far.
+pub fn taken() -> u64 {
+    TAKEN.get()
 }
 
 /// Runs `update`, in which each fused step of an f32 parameter on this thread writes its copy in
@@ -34,16 +43,27 @@ thread_local! {
 /// assert_eq!(half.into_data(), model.weight.val().cast(FloatDType::BF16).into_data());
 /// ```
 pub fn replicas<R>(dtype: FloatDType, update: impl FnOnce() -> R) -> (R, Replicas) {
-    /// Gives the outer scope back its place, even where the update panics.
-    struct Outer(Option<Replicas>);
+    let none = || Replicas { dtype, kept: HashMap::new() };
+    let (result, written) = within(&OPEN, none(), update);
+    (result, written.unwrap_or_else(none))
+}
+
+/// Runs something with these replicas in a place of the thread, and gives them back.
+fn within<R>(
+    place: &'static LocalKey<RefCell<Option<Replicas>>>,
+    replicas: Replicas,
+    run: impl FnOnce() -> R,
+) -> (R, Option<Replicas>) {
+    /// Gives the outer scope back its place, even where what runs panics.
+    struct Outer(&'static LocalKey<RefCell<Option<Replicas>>>, Option<Replicas>);
     impl Drop for Outer {
         fn drop(&mut self) {
-            OPEN.replace(self.0.take());
+            self.0.replace(self.1.take());
         }
     }
-    let outer = Outer(OPEN.replace(Some(Replicas { dtype, kept: HashMap::new() })));
-    let result = update();
-    let replicas = OPEN.take().unwrap_or(Replicas { dtype, kept: HashMap::new() });
+    let outer = Outer(place, place.replace(Some(replicas)));
+    let result = run();
+    let replicas = place.take();
     drop(outer);
     (result, replicas)
 }
@@ -66,6 +86,34 @@ impl Replicas {
         (param.dims() == inner.dims() && param.dtype() == inner.dtype()).then(|| replica.clone())
     }
 
+    /// Runs `publish`, in which [`Amp`](crate::Amp) takes a copy where it would else cast its parameter. Answers
+    /// also how many it took; what is left is dropped.
+    ///
+    /// ```
+    /// use burn::{nn::LinearConfig, optim::GradientsParams, tensor::{Device, FloatDType, Tensor}};
+    /// use firebrick_strategies::optim::{AdamW, replicas};
+    /// use firebrick_strategies::{Amp, Setup, Stage, Strategy};
+    ///
+    /// let device = Device::flex().autodiff();
+    /// let model = LinearConfig::new(2, 2).init(&device);
+    /// let mut amp = Amp::bf16().start(&mut Setup::new(&model, &device))?;
+    /// let mut optimizer = AdamW::new().init();
+    /// let grads = model.forward(Tensor::<2>::ones([1, 2], &device)).sum().backward();
+    /// let grads = GradientsParams::from_grads(grads, &model);
+    /// let (master, replicas) = replicas(FloatDType::BF16, || optimizer.step(1e-3, model, grads));
+    /// let (replica, taken) = replicas.lend(|| amp.publish(master));
+    /// assert_eq!(taken, 2); // weight and bias
+    /// # drop(replica?);
+    /// # Ok::<(), firebrick_strategies::StrategyError>(())
+    /// ```
+    pub fn lend<R>(self, publish: impl FnOnce() -> R) -> (R, usize) {
+        let lent = self.len();
+        let (result, left) = within(&LENT, self, publish);
+        let taken = lent - left.map_or(0, |left| left.len());
+        TAKEN.set(TAKEN.get() + taken as u64);
+        (result, taken)
+    }
+
     /// The number of copies.
     pub fn len(&self) -> usize {
         self.kept.len()
@@ -81,6 +129,16 @@ impl fmt::Debug for Replicas {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Replicas").field("dtype", &self.dtype).field("len", &self.len()).finish()
     }
+}
+
+/// The copy of a parameter, outside autodiff, in this dtype, where one is lent to this thread.
+pub(crate) fn take<const D: usize>(param: &Tensor<D>, dtype: FloatDType) -> Option<Tensor<D>> {
+    LENT.with_borrow_mut(|lent| {
+        let replicas = lent.as_mut().filter(|replicas| replicas.dtype == dtype)?;
+        let copy = replicas.of(param)?;
+        replicas.kept.remove(&address(&param.clone().inner())?);
+        Some(copy)
+    })
 }
 
 /// The dtype of the copies that the innermost scope on this thread wants.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
@@ -12,6 +12,7 @@ use super::unit::Unit;
 use super::units::Handling;
 use super::{SegmentPlan, lock};
 use crate::host::on_host;
+use crate::params::{Trained, trained_here};
 use crate::world::Gathering;
 use crate::zero::{Part, add};
 use crate::{ParamMap, StrategyError, map_params, relift};
@@ -115,7 +116,10 @@ impl Entered {
     ) -> Result<HashMap<ParamId, TensorData>, StrategyError> {
         let mut delivered = std::mem::take(&mut *lock(&self.delivered));
         if let Some(sharding) = &self.handling().sharding {
-            for (id, sum) in sharding.reduce_all(model, graph, trained(model))? {
+            // Those that the model's own graph may find, still without data.
+            let own = trained_here(model).into_iter();
+            let parts = own.map(|Trained { id, shape, dtype }| Part { id, shape, dtype, data: None });
+            for (id, sum) in sharding.reduce_all(model, graph, parts.collect())? {
                 add(&mut delivered, id, sum);
             }
         }
@@ -188,25 +192,6 @@ impl Entered {
         }
         Ok(bytes)
     }
-}
-
-/// The gradients that a model's own graph may find, still without data.
-fn trained<M: Module>(model: &M) -> Vec<Part> {
-    struct Trained(Vec<Part>);
-    impl ModuleVisitor for Trained {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if param.is_initialized()
-                && param.base().is_require_grad()
-                && !self.0.iter().any(|part| part.id == param.id)
-            {
-                let (shape, dtype) = (param.base().dims().to_vec(), param.base().dtype());
-                self.0.push(Part { id: param.id, shape, dtype, data: None });
-            }
-        }
-    }
-    let mut trained = Trained(Vec::new());
-    model.visit(&mut trained);
-    trained.0
 }
 
 /// Takes the parameters of blocks away.

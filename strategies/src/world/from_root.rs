@@ -27,7 +27,7 @@ impl Communicator {
         root: usize,
     ) -> Result<TensorData, WorldError> {
         let call = self.checked_root(Call::new(Kind::Broadcast, what, vec![like.clone()]), root)?;
-        let sent = self.from_root(call, part, root, |part, _| part.clone())?;
+        let sent = self.handed_out(call, part, root, |part, _| part.clone())?;
         Ok(joined(like.dtype, like.shape, sent.iter().map(|piece| &*piece.bytes)))
     }
 
@@ -69,7 +69,7 @@ impl Communicator {
         check_axes(&call)?;
         let (rows, ranks) = (like.shape[0], self.size());
         let row = like.elements() / rows.max(1) * like.dtype.size();
-        let sent = self.from_root(call, part, root, |part, rank| {
+        let sent = self.handed_out(call, part, root, |part, rank| {
             let rows = chunk(rows, rank, ranks);
             Piece { bytes: part.bytes.slice(rows.start * row..rows.end * row), element: part.element }
         })?;
@@ -79,7 +79,7 @@ impl Communicator {
     }
 
     /// What `root` hands to this rank, cut from its part for each.
-    fn from_root(
+    fn handed_out(
         &self,
         call: Call,
         part: Option<TensorData>,

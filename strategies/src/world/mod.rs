@@ -15,6 +15,7 @@
 //! sum.rs           sums in rank order, rounded once
 //! host.rs          tensors in host memory, lent without a copy
 //! mpi/             ranks in other processes
+//! launchers.rs     what a launcher tells each of them of itself
 //! traffic.rs       what was sent and received, counted where it happens
 //! error.rs         what can go wrong
 //! ```
@@ -33,6 +34,7 @@ mod exchange;
 mod from_root;
 mod gathering;
 mod host;
+mod launchers;
 #[cfg(feature = "mpi")]
 mod mpi;
 mod sum;
@@ -55,6 +57,7 @@ pub use call::{Kind, PartShape};
 pub use communicator::Communicator;
 pub use error::WorldError;
 pub use gathering::Gathering;
+pub use launchers::{LAUNCHERS, Launcher};
 pub use traffic::{Moved, Traffic};
 
 use exchange::Exchange;

@@ -13,15 +13,17 @@ use super::NAME;
 use super::reduced::Part;
 use super::sharding::Sharding;
 use crate::host::{host, on_host};
-use crate::{Grads, Outcome, ParamMap, Setup, Shard, Stage, StrategyError, map_params, relift};
+use crate::{
+    Grads, Outcome, ParamMap, Setup, Shard, Stage, StrategyError, Trained, map_params, relift, trained,
+};
 
 /// [`Zero`](crate::Zero), started.
 #[derive(Debug)]
 pub struct Sharded {
     stage: u8,
     sharding: Arc<Sharding>,
-    /// The parameters that have a gradient, each once, in the order of the model.
-    trained: Vec<(ParamId, Vec<usize>)>,
+    /// The parameters that have a gradient, with the shapes of the whole.
+    trained: Vec<Trained>,
     /// What parameters are where this strategy stands: gradients come as the same.
     places: HashMap<ParamId, (DType, Device)>,
     /// What was gathered last, with its padding: until the master has become a view of it.
@@ -55,7 +57,7 @@ impl Sharded {
 
     /// What this rank is to add to the sums, still without data.
     fn parts(&self) -> Vec<Part> {
-        let parts = self.trained.iter().filter_map(|(id, shape)| {
+        let parts = self.trained.iter().filter_map(|Trained { id, shape, .. }| {
             let (dtype, _) = self.places.get(id)?;
             Some(Part { id: *id, shape: shape.clone(), dtype: *dtype, data: None })
         });
@@ -74,7 +76,12 @@ impl<M: Module> Stage<M> for Sharded {
             false => self.device.clone(),
         };
         let model = self.sharding.divide(model, &device)?;
-        self.trained = trained(&model, &self.sharding);
+        self.trained = trained(&model);
+        for parameter in &mut self.trained {
+            if let Some(rows) = self.sharding.rows(parameter.id) {
+                parameter.shape[0] = rows.rows();
+            }
+        }
         Ok(model)
     }
 
@@ -151,26 +158,6 @@ impl<M: Module> Stage<M> for Sharded {
         }
         Ok(Outcome::Apply(grads))
     }
-}
-
-/// The parameters that have a gradient, each once, with the shape of the whole.
-fn trained<M: Module>(divided: &M, sharding: &Sharding) -> Vec<(ParamId, Vec<usize>)> {
-    struct Trained<'a>(&'a Sharding, Vec<(ParamId, Vec<usize>)>);
-    impl ModuleVisitor for Trained<'_> {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let value = param.base();
-            if value.is_require_grad() && !self.1.iter().any(|(id, _)| *id == param.id) {
-                let mut shape = value.dims().to_vec();
-                if let Some(rows) = self.0.rows(param.id) {
-                    shape[0] = rows.rows();
-                }
-                self.1.push((param.id, shape));
-            }
-        }
-    }
-    let mut trained = Trained(sharding, Vec::new());
-    divided.visit(&mut trained);
-    trained.1
 }
 
 /// What a model's parameters are, and where.

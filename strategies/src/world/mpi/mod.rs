@@ -14,12 +14,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::exchange::{Exchange, Message, Notice, Remote};
-use super::{Communicator, WorldError};
+use super::{Communicator, LAUNCHERS, WorldError};
 use envelope::Envelope;
 use office::Office;
-
-/// Variables that a launcher of MPI processes sets: Open MPI's `mpirun`, Hydra's and Slurm's `srun`.
-const LAUNCHERS: [&str; 4] = ["OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "MPI_LOCALNRANKS"];
 
 /// How long a process that failed waits for the others to hear of it before it exits: the launcher ends all
 /// others then, and they would say nothing.
@@ -60,7 +57,8 @@ impl Remote for Way {
 
 /// Joins `threads` ranks of this process, once all processes are there.
 pub fn join(threads: usize, deadline: Duration) -> Result<Vec<Communicator>, WorldError> {
-    if !LAUNCHERS.iter().any(|name| std::env::var_os(name).is_some()) {
+    let mut variables = LAUNCHERS.iter().flat_map(|launcher| launcher.of_mpi);
+    if !variables.any(|name| std::env::var_os(name).is_some()) {
         return Err(WorldError::Mpi(
             "this process was started by no launcher, and would be alone: start it as `mpirun -n 4 PROGRAM`, or with `srun` in a Slurm job; for ranks in one process use World::threads".to_string(),
         ));
@@ -101,8 +99,7 @@ pub fn join(threads: usize, deadline: Duration) -> Result<Vec<Communicator>, Wor
 
 /// How many processes a launcher says that it started.
 fn started_by_launcher() -> Option<usize> {
-    let counts = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"];
-    counts.iter().find_map(|name| std::env::var(name).ok()?.parse().ok())
+    LAUNCHERS.iter().find_map(|launcher| std::env::var(launcher.count).ok()?.parse().ok())
 }
 
 mod exit {

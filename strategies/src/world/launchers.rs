@@ -1,0 +1,37 @@
+//! The variables by which launchers of processes tell each who it is.
+
+/// A launcher of processes, by the names of its variables.
+#[derive(Clone, Copy, Debug)]
+pub struct Launcher {
+    /// The number of a process, from 0.
+    pub number: &'static str,
+    /// How many processes there are.
+    pub count: &'static str,
+    /// The number of a process among those of its machine.
+    pub on_machine: &'static str,
+    /// What it sets for processes of MPI alone.
+    pub of_mpi: &'static [&'static str],
+}
+
+/// Open MPI's `mpirun`, that of MPICH and Intel MPI (Hydra), and Slurm's `srun`.
+pub const LAUNCHERS: [Launcher; 3] = [
+    Launcher {
+        number: "OMPI_COMM_WORLD_RANK",
+        count: "OMPI_COMM_WORLD_SIZE",
+        on_machine: "OMPI_COMM_WORLD_LOCAL_RANK",
+        of_mpi: &["OMPI_COMM_WORLD_SIZE"],
+    },
+    Launcher {
+        number: "PMI_RANK",
+        count: "PMI_SIZE",
+        on_machine: "MPI_LOCALRANKID",
+        of_mpi: &["PMI_RANK", "MPI_LOCALNRANKS"],
+    },
+    // It starts processes of any kind, and speaks PMI or PMIx with those of MPI.
+    Launcher {
+        number: "SLURM_PROCID",
+        count: "SLURM_STEP_NUM_TASKS",
+        on_machine: "SLURM_LOCALID",
+        of_mpi: &["PMI_RANK", "PMIX_RANK"],
+    },
+];

@@ -1,0 +1,98 @@
+//! Under `Amp` the update writes the replica too, and nothing casts the master again.
+
+mod support;
+
+use std::collections::HashSet;
+use std::sync::mpsc::channel;
+
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::optim::ModuleOptimizer;
+use burn::tensor::Tensor;
+use firebrick::models::Gpt;
+use firebrick::optim::{AdamW, Lion, Sgd, taken};
+use firebrick::{
+    Accumulate, Amp, Clip, Data, Ema, Keep, Offload, Schedule, StepNumbers, Strategy, Trainer, Zero,
+};
+use support::*;
+
+const STEPS: u64 = 5;
+
+/// What a run came to: the bits of its losses and parameters, and the copies that were taken.
+struct Found {
+    losses: Vec<u64>,
+    parameters: Vec<u32>,
+    taken: u64,
+}
+
+fn train(trainer: Trainer<impl Strategy<Gpt>>, optimizer: ModuleOptimizer) -> Found {
+    let data = Data::new(Rows::ragged(24)).micro_batch(2).valid(Rows::ragged(4));
+    let (sender, steps) = channel();
+    let trainer = trainer.steps(STEPS).evaluate_every(2);
+    let before = taken();
+    let watch = move |step: &StepNumbers| sender.send(step.loss.to_bits()).unwrap();
+    let model = gpt(0.1, &device().autodiff());
+    let trained = trainer.fit_watched(model, optimizer, Schedule::constant(1e-2), data, watch).unwrap();
+    let parameters = parameters(&trained.model).into_iter().map(f32::to_bits).collect();
+    Found { losses: steps.into_iter().collect(), parameters, taken: taken() - before }
+}
+
+/// The distinct parameters of the model.
+fn distinct() -> u64 {
+    struct Distinct(HashSet<ParamId>);
+    impl ModuleVisitor for Distinct {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.insert(param.id);
+        }
+    }
+    let mut distinct = Distinct(HashSet::new());
+    gpt(0.1, &device().autodiff()).visit(&mut distinct);
+    distinct.0.len() as u64
+}
+
+/// The host's update, before what brings the master to the device: nothing there can be taken.
+fn cast_again(amp: Amp, optimizer: ModuleOptimizer) -> Found {
+    train(Trainer::new().with(amp).with(Offload::optimizer()), optimizer)
+}
+
+#[test]
+fn each_parameter_is_cast_once_at_the_start_and_never_again() {
+    if !is_cpu() {
+        return; // Elsewhere Burn's operations make the update.
+    }
+    let all = STEPS * distinct();
+    for optimizer in
+        [AdamW::new().weight_decay(0.1).init(), Lion::new().init(), Sgd::new().momentum(0.9).init()]
+    {
+        for amp in [Amp::bf16(), Amp::f16()] {
+            let expected = cast_again(amp.clone(), optimizer.clone());
+            assert_eq!((expected.taken, expected.losses.len() as u64), (0, STEPS));
+            let offload = Trainer::new().with(Offload::optimizer()).with(amp.clone());
+            for (name, found) in [
+                ("alone", train(Trainer::new().with(amp.clone()), optimizer.clone())),
+                ("offloaded", train(offload, optimizer.clone())),
+                ("sharded", train(Trainer::new().with(Zero::stage(3)).with(amp.clone()), optimizer.clone())),
+            ] {
+                assert_eq!(found.taken, all, "{name}, {amp:?}");
+                assert_eq!(found.losses, expected.losses, "{name}, {amp:?}");
+                assert_eq!(found.parameters, expected.parameters, "{name}, {amp:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_nobody_takes_is_cast_as_ever() {
+    if !is_cpu() {
+        return;
+    }
+    let optimizer = || AdamW::new().init();
+    // Another optimizer, no smaller dtype, no f32 master.
+    assert_eq!(train(Trainer::new().with(Amp::bf16()), many::optimizer()).taken, 0);
+    assert_eq!(train(Trainer::new().with(Clip::norm(1.0)), optimizer()).taken, 0);
+    assert_eq!(train(Trainer::new().with(Amp::pure_bf16()), optimizer()).taken, 0);
+    // The average is published by itself, and what is kept in f32 as it is.
+    let with = |amp: Amp| Trainer::new().with(amp).with(Accumulate(2)).with(Ema::new(0.9));
+    let found = train(with(Amp::bf16().keep_f32(Keep::norms())), optimizer());
+    assert!(found.taken > 0 && found.taken < STEPS * distinct(), "{}", found.taken);
+    assert_eq!(train(with(Amp::bf16()), optimizer()).taken, STEPS * distinct());
+}
