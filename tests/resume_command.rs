@@ -206,6 +206,38 @@ fn started(folder: &Path, options: &[&str]) -> Child {
     child
 }
 
+/// A step that lasts for minutes does not keep a run beyond its time of grace.
+#[cfg(unix)]
+#[test]
+fn a_run_that_does_not_end_in_time_is_ended() {
+    let folder = folder();
+    fs::write(folder.path().join("text.txt"), "to be or not to be, that is the question\n".repeat(50_000))
+        .unwrap();
+    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("firebrick"))
+        .current_dir(folder.path())
+        .args(["train", "run.ron", "--plain", "--set", "checkpoints.grace=1"])
+        .args(["--set", "batch=(micro: 1, accumulate: 1000000)", "--set", "evaluate_every=None"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It is written when nothing is left to be done before the first step.
+    while !folder.path().join("out/metrics.jsonl").exists() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it trained");
+        std::thread::yield_now();
+    }
+    assert!(
+        std::process::Command::new("kill")
+            .args(["-TERM", &child.id().to_string()])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("did not end within its 1 s of grace"), "{said}");
+}
+
 #[cfg(unix)]
 #[test]
 fn a_run_that_is_told_to_end_is_saved_and_goes_on() {

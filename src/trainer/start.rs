@@ -1,5 +1,6 @@
 //! Where a rank starts from, and where it writes: from the beginning into a folder of its own, or from a checkpoint.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use burn::module::Module;
@@ -73,6 +74,10 @@ impl<S> Trainer<S> {
         };
         if let (Some(from), true) = (&start.from, self.tells(rank)) {
             let (step, path) = (from.state.step(), from.checkpoint.path().display());
+            // What cannot be believed is passed over for an older one, which the user should hear of.
+            let passed_over =
+                Folder::new(from.checkpoint.path().parent().unwrap_or(Path::new(""))).incomplete();
+            passed_over.iter().flatten().for_each(|problem| tell(&format!("passed over: {problem}")));
             tell(&format!("going on after update {step}, from {path}"));
             start.changes.iter().for_each(|change| tell(&format!("changed: {change}")));
         }

@@ -1,11 +1,15 @@
 //! What a run leaves.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use burn::module::{Module, ParamId};
+use burn::tensor::{FloatDType, Tensor};
 use firebrick_datasets::Cursor;
+use firebrick_strategies::{ParamMap, map_params};
 
 use crate::report::Report;
 use crate::step::StepNumbers;
+use crate::{TrainError, saving};
 
 /// What [`Trainer::fit`](crate::Trainer::fit) returns.
 #[derive(Debug)]
@@ -24,4 +28,37 @@ pub struct Trained<M> {
     pub cursor: Cursor,
     /// The numbers of the last step.
     pub last_step: StepNumbers,
+}
+
+impl<M: Module> Trained<M> {
+    /// Writes the weights as safetensors by module path, all of them in `dtype`, rounded to the nearest, ties to even. A
+    /// file that is there is replaced when the new one is whole. The file of a checkpoint's weights is made by
+    /// [`consolidate`](firebrick_checkpoints::consolidate), also while the run goes on.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError::File`]: it cannot be written.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, FloatDType};
+    /// # use firebrick::{datasets::Windows, models::GptConfig, optim::AdamW, *};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let data = Data::new(Windows::new((0..99).map(|i| i % 7).collect(), 8)?);
+    /// # let config = GptConfig { layers: 1, heads: 1, width: 8, dropout: 0.0, bias: true, tied: true };
+    /// # let model = config.init(7, 8, &Device::flex().autodiff());
+    /// # let trainer = Trainer::new().steps(1);
+    /// let trained = trainer.fit(model, AdamW::new().init(), Schedule::constant(1e-3), data)?;
+    /// trained.save_weights(folder.path().join("model.safetensors"), FloatDType::BF16)?;
+    /// # assert!(folder.path().join("model.safetensors").metadata().unwrap().len() > 2000);
+    /// # Ok::<(), TrainError>(())
+    /// ```
+    pub fn save_weights(&self, path: impl AsRef<Path>, dtype: FloatDType) -> Result<(), TrainError> {
+        struct Round(FloatDType);
+        impl ParamMap for Round {
+            fn map<const D: usize>(&mut self, _: ParamId, value: Tensor<D>) -> Tensor<D> {
+                value.cast(self.0)
+            }
+        }
+        saving::save_model(&map_params(self.model.clone(), &mut Round(dtype)), path.as_ref())
+    }
 }
