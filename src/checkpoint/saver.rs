@@ -146,7 +146,7 @@ impl Saver {
         self.finish()?;
         let began = Instant::now();
         let snapshot = copy(&self.layout)?;
-        if self.last.is_none_or(|last| last != (updates, cursor)) {
+        if !self.retries {
             self.retries_left = self.policy.retries;
         }
         self.last = Some((updates, cursor));
