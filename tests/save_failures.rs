@@ -86,12 +86,13 @@ fn a_run_whose_last_save_failed_says_so_and_keeps_the_older_ones() {
     assert_eq!(report.steps, 8);
     // Each that is due, and one more try: that of step 6 before the next is due, that of step 8 at once.
     let saves = saves(&output);
-    let failed: Vec<_> = saves.iter().filter(|(_, failed)| *failed).map(|(step, _)| *step).collect();
-    assert!(matches!(failed[..], [6, 7, 8, 8] | [8, 8]), "{saves:?}");
+    // The save of step 4 may still be under way when its folder goes.
+    let failed = saves.iter().filter(|(step, failed)| *failed && *step > 4).map(|(step, _)| *step);
+    assert_eq!(failed.collect::<Vec<_>>(), [6, 7, 8, 8], "{saves:?}");
     let error = report.checkpoint_error.unwrap();
     assert!(error.contains("checkpoints"), "{error}");
     let kept = Folder::new(output.join("aside")).list().unwrap();
-    assert!(!kept.is_empty());
+    assert!(kept.iter().any(|saved| saved.step == 2), "{kept:?}");
     for saved in kept {
         Checkpoint::open(&saved.path).unwrap();
     }
