@@ -86,11 +86,12 @@ fn a_run_whose_last_save_failed_says_so_and_keeps_the_older_ones() {
         }
     });
     assert_eq!(report.steps, 8);
-    // Each that is due, and one more try: that of step 6 before the next is due, that of step 8 at once.
     let saves = saves(&output);
-    // The save of step 4 may still be under way when its folder goes.
+    // Each that is due, and one more try: that of step 6 at the next boundary, unless the next is due when it is heard of;
+    // that of step 8 at once. The save of step 4 may still be under way when its folder goes.
     let failed = saves.iter().filter(|(step, failed)| *failed && *step > 4).map(|(step, _)| *step);
-    assert_eq!(failed.collect::<Vec<_>>(), [6, 7, 8, 8], "{saves:?}");
+    let failed: Vec<_> = failed.collect();
+    assert!(matches!(failed[..], [6, 7, 8, 8] | [6, 8, 8]), "{saves:?}");
     let error = report.checkpoint_error.unwrap();
     assert!(error.contains("checkpoints"), "{error}");
     let kept = Folder::new(output.join("aside")).list().unwrap();

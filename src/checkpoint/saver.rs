@@ -112,7 +112,12 @@ impl Saver {
 
     /// Whether a save is to begin at this boundary.
     pub fn is_due(&self, updates: u64) -> bool {
-        self.retries || (self.policy.is_due(updates) && self.last.is_none_or(|(step, _)| step != updates))
+        self.retries || self.is_regular(updates)
+    }
+
+    /// Whether the policy wants this step, and it is not what was saved last. A skipped update moves the data only.
+    fn is_regular(&self, updates: u64) -> bool {
+        self.policy.is_due(updates) && self.last.is_none_or(|(step, _)| step != updates)
     }
 
     /// Whether the last save failed and is to be tried again.
@@ -146,9 +151,11 @@ impl Saver {
         self.finish()?;
         let began = Instant::now();
         let snapshot = copy(&self.layout)?;
-        if !self.retries {
+        // One that is due has all its tries, also where another is to be tried again.
+        if self.is_regular(updates) || !self.retries {
             self.retries_left = self.policy.retries;
         }
+        self.failed = None;
         self.last = Some((updates, cursor));
         self.retries = false;
         self.attempts += 1;

@@ -137,14 +137,14 @@ mod tests {
     fn each_field_is_told_by_its_path() {
         assert_eq!(changed(&[]), [vec![], vec![] as Vec<String>]);
         let free =
-            ["steps=9", "output=\"other\"", "ranks=2", "device=\"cpu\"", "data.workers=3", "batch.micro=3"];
+            ["steps=900", "output=\"other\"", "ranks=2", "device=\"cpu\"", "data.workers=3", "batch.micro=3"];
         assert_eq!(changed(&free), [vec![], vec![] as Vec<String>]);
         let found = changed(&["seed=1", "schedule=Constant(lr: 1e-3)", "optimizer=AdamW(weight_decay: 0.5)"]);
         assert!(found[1].is_empty());
         for field in ["seed", "schedule.Constant.lr", "optimizer.AdamW.weight_decay"] {
             assert!(found[0].contains(&field.to_string()), "{field}: {found:?}");
         }
-        let found = changed(&["model.layers=3", "optimizer=Lion()", "data.tokenizer=Bytes"]);
+        let found = changed(&["model.layers=3", "optimizer=Lion()", "data.tokenizer=Bpe(vocabulary: 300)"]);
         for field in ["model.Gpt.layers", "optimizer.kind", "data.tokenizer"] {
             assert!(found[1].contains(&field.to_string()), "{field}: {found:?}");
         }

@@ -31,14 +31,14 @@ const NAME: &str = "Offload";
 /// `parameters` acts through the segments, so it must stand there. A block whose parameters wait on the
 /// host is always run again in the backward pass.
 ///
-/// # At the start
-///
-/// Parameters are taken from where the model was made, one after the other. A model that was made on the host,
-/// as a run file makes it, is the master itself: its f32 parameters are never on the device, which is named by
-/// [`World::on`](crate::World::on).
-///
 /// On the CPU, host and device are the same memory. The copies are made all the same, so that a run shows
 /// what it would hold on a GPU, and that its result is the same.
+///
+/// # At the start
+///
+/// Parameters are taken from where the model was made, one after the other. One that was made on the host, as a
+/// run file makes it, is the master itself: on the device, which [`World::on`](crate::World::on) names, is
+/// nothing of it but the replica.
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::{DType, Device}};

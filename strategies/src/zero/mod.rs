@@ -77,10 +77,10 @@ const REPLICATE_BELOW: usize = 1024;
 ///
 /// # At the start
 ///
-/// Rank 0 deals the model that it was given, one parameter after the other: through the host's memory each rank is
-/// sent its shard, and what is held whole. So a device never holds more of the master than it keeps. A model that no
-/// device could hold is made on the host, and the devices are named by [`World::on`]; ranks of one process are
-/// given the same model, which is in memory once. A run file makes it there by itself.
+/// Rank 0 deals the model that it was given, one parameter after the other: through the host's memory it sends
+/// each rank its shard, and what all hold whole. So no device holds more of the master than it keeps. A model
+/// that none could hold is made on the host, and the devices are named by [`World::on`]; ranks of one process
+/// share it, so that it is in memory once. A run file makes it there by itself.
 ///
 /// # Optimizers
 ///
