@@ -304,7 +304,7 @@ impl<S> Trainer<S> {
     /// # use firebrick::{datasets::Windows, models::GptConfig, optim::AdamW, *};
     /// # let folder = tempfile::tempdir().unwrap();
     /// # let output = folder.path().join("run");
-    /// # let data = Data::new(Windows::new((0..99).map(|i| i % 7).collect(), 8)?.shuffled(1));
+    /// # let data = Data::new(Windows::new((0..99).map(|i| i % 7).collect::<Vec<u32>>(), 8)?.shuffled(1));
     /// # let config = GptConfig { layers: 1, heads: 1, width: 8, dropout: 0.1, bias: true, tied: true };
     /// # let model = || config.init(7, 8, &Device::flex().autodiff());
     /// let trainer = Trainer::new().steps(6).output(&output).checkpoints(Checkpoints::every(2));

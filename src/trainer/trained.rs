@@ -43,7 +43,7 @@ impl<M: Module> Trained<M> {
     /// # use burn::tensor::{Device, FloatDType};
     /// # use firebrick::{datasets::Windows, models::GptConfig, optim::AdamW, *};
     /// # let folder = tempfile::tempdir().unwrap();
-    /// # let data = Data::new(Windows::new((0..99).map(|i| i % 7).collect(), 8)?);
+    /// # let data = Data::new(Windows::new((0..99).map(|i| i % 7).collect::<Vec<u32>>(), 8)?);
     /// # let config = GptConfig { layers: 1, heads: 1, width: 8, dropout: 0.0, bias: true, tied: true };
     /// # let model = config.init(7, 8, &Device::flex().autodiff());
     /// # let trainer = Trainer::new().steps(1);
