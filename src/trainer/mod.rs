@@ -256,7 +256,7 @@ impl<S> Trainer<S> {
         self
     }
 
-    /// Ends the run with [`TrainError::OverBudget`] where more than so many bytes are on the device: at
+    /// Ends the run with [`TrainError::OverBudget`](crate::TrainError::OverBudget) where more than so many bytes are on the device: at
     /// once where the parameters and their gradients are more, or else at the first forward and backward
     /// pass or update that takes more. Default: no limit.
     ///
