@@ -1,16 +1,15 @@
 //! What strategies make of a window of micro-batches, against a plain loop written by hand.
 
-mod support;
-
 use std::sync::{Arc, Mutex};
 
+use crate::support;
+use crate::support::*;
 use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor};
 use firebrick::datasets::{Batch, Batches};
 use firebrick::strategies::{Stack, Strategy};
 use firebrick::{Accumulate, Amp, Clip, Data, Schedule, StepNumbers, Trained, Trainer};
-use support::*;
 
 const RATE: f64 = 3e-2;
 

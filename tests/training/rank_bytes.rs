@@ -1,14 +1,12 @@
 //! What each rank holds between two steps is what the equations of ZeRO say.
 
-mod support;
-
+use crate::support::*;
 use burn::module::{ModuleVisitor, Param, ParamId};
 use burn::tensor::Tensor;
 use firebrick::models::{Gpt, GptConfig};
 use firebrick::optim::AdamW;
 use firebrick::strategies::Stack;
 use firebrick::{Accumulate, Amp, Data, RankReport, Schedule, Trainer, World, Zero};
-use support::*;
 
 const RANKS: usize = 4;
 const LENGTH: usize = 16;

@@ -1,15 +1,11 @@
-//! Memory by its parts, as the trainer measures it. One test: the allocator counts the process.
+//! Memory by its parts, as the trainer measures it.
 
-mod support;
-
+use crate::alone;
+use crate::support::*;
 use burn::optim::AdamWConfig;
-use firebrick::memory::{Account, Counting};
+use firebrick::memory::Account;
 use firebrick::models::{Gpt, GptConfig};
 use firebrick::{Accumulate, Amp, Data, Ema, Recompute, Report, Schedule, StepNumbers, Strategy, Trainer};
-use support::*;
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const ROWS: usize = 16;
 const LENGTH: usize = 64;
@@ -36,6 +32,7 @@ fn train<S: Strategy<Gpt>>(layers: usize, trainer: Trainer<S>) -> (Report, StepN
 
 #[test]
 fn each_part_is_what_it_should_be() {
+    let _alone = alone();
     // The first run of a process allocates for the process.
     run(2, None, None);
 

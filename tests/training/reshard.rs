@@ -2,15 +2,14 @@
 
 #![cfg(not(feature = "wgpu"))] // Ranks as threads on one GPU are tested elsewhere.
 
-mod support;
-
 use std::path::Path;
 
+use crate::support;
+use crate::support::resuming::*;
 use burn::store::{ModuleSnapshot, SafetensorsStore};
 use firebrick::checkpoints::{Checkpoint, Consolidate, What, consolidate};
 use firebrick::strategies::Stack;
 use firebrick::{Amp, Checkpoints, Offload, Resume, Schedule, Zero};
-use support::resuming::*;
 
 /// Ranks and stage, with parameters of fewer than 64 elements whole.
 fn run(

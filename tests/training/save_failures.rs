@@ -2,11 +2,10 @@
 
 #![cfg(not(feature = "wgpu"))] // It is about disks.
 
-mod support;
-
 use std::fs;
 use std::path::Path;
 
+use crate::support;
 use firebrick::checkpoints::{Checkpoint, Folder};
 use firebrick::{Checkpoints, Data, Report, Schedule, Trainer, World, Zero};
 

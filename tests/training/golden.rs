@@ -1,7 +1,6 @@
 //! AdamW and the schedules against torch; see `tests/golden/README.md`.
 
-mod support;
-
+use crate::support;
 use burn::module::{Module, Param};
 use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, Tensor};
@@ -53,7 +52,7 @@ struct Rates {
 }
 
 fn golden() -> Golden {
-    serde_json::from_str(include_str!("golden/adamw.json")).unwrap()
+    serde_json::from_str(include_str!("../golden/adamw.json")).unwrap()
 }
 
 #[derive(Module, Debug)]

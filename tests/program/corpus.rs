@@ -1,9 +1,9 @@
 //! What fuzzing has looked at is looked at again: the corpora of run files and of `trainer.ron`, and each text with a part
 //! of it changed.
 
-#[path = "fuzzed/run_file.rs"]
+#[path = "../fuzzed/run_file.rs"]
 mod run_file;
-#[path = "fuzzed/trainer_state.rs"]
+#[path = "../fuzzed/trainer_state.rs"]
 mod trainer_state;
 
 use std::fs;

@@ -1,9 +1,8 @@
 //! Training with dropout: what is dropped depends on the seed and the samples, not on the batches.
 
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::*;
 use burn::optim::SgdConfig;
 use firebrick::datasets::{
     Batcher, Batches, CausalLm, CausalSample, Encoder, InMemory, Packing, Packs, Padding, Side, TokenBatch,
@@ -12,7 +11,6 @@ use firebrick::datasets::{
 use firebrick::models::{Gpt, GptConfig};
 use firebrick::strategies::map_params;
 use firebrick::{Accumulate, Data, Schedule, Strategy, Trained, Trainer};
-use support::*;
 
 /// Reads up to 9 tokens of a sample. Always the same weights.
 fn gpt(dropout: f64) -> Gpt {

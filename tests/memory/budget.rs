@@ -1,20 +1,15 @@
-//! A budget of bytes on the device, kept or told. One test: the allocator counts the process.
-
-mod support;
+//! A budget of bytes on the device, kept or told.
 
 use std::sync::mpsc::channel;
 
+use crate::alone;
+use crate::support::*;
 use burn::optim::AdamWConfig;
-use firebrick::memory::Counting;
 use firebrick::models::{Gpt, GptConfig};
 use firebrick::{
     Accumulate, Amp, Data, Ema, Moment, Offload, OnDevice, OverBudget, Recompute, Report, Schedule, Strategy,
     TrainError, Trainer,
 };
-use support::*;
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const LENGTH: usize = 32;
 
@@ -48,6 +43,7 @@ fn over<S: Strategy<Gpt>>(trainer: Trainer<S>, rows: usize) -> OverBudget {
 
 #[test]
 fn a_run_keeps_to_its_budget_or_ends_with_what_would_help() {
+    let _alone = alone();
     if device().memory_pool_usage().is_some() {
         return; // The figures below are those of the host's allocator, which has no granules.
     }

@@ -1,10 +1,9 @@
 //! Under `Amp` the update writes the replica too, and nothing casts the master again.
 
-mod support;
-
 use std::collections::HashSet;
 use std::sync::mpsc::channel;
 
+use crate::support::*;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::ModuleOptimizer;
 use burn::tensor::Tensor;
@@ -13,7 +12,6 @@ use firebrick::optim::{AdamW, Lion, Sgd, taken};
 use firebrick::{
     Accumulate, Amp, Clip, Data, Ema, Keep, Offload, Schedule, StepNumbers, Strategy, Trainer, Zero,
 };
-use support::*;
 
 const STEPS: u64 = 5;
 

@@ -4,7 +4,7 @@ use assert_cmd::Command;
 use predicates::prelude::*;
 use predicates::str::contains;
 
-#[path = "../examples/compose.rs"]
+#[path = "../../examples/compose.rs"]
 #[allow(dead_code)]
 mod compose;
 

@@ -1,7 +1,6 @@
 //! What every strategy must do, now and later. A new strategy adds itself to `every_strategy`.
 
-mod support;
-
+use crate::support::*;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::{AdamWConfig, ModuleOptimizer};
 use burn::tensor::Tensor;
@@ -12,7 +11,6 @@ use firebrick::{
     AmpConfig, ClipConfig, Data, EmaConfig, FloatConfig, KeepConfig, Loss, LossScaleConfig, Objective,
     OffloadConfig, Pass, Precision, RecomputeConfig, Schedule, StrategyConfig, Trainer, ZeroConfig,
 };
-use support::*;
 
 fn clip(norm: f64) -> StrategyConfig {
     StrategyConfig::Clip(ClipConfig { norm: Some(norm), value: None })

@@ -1,10 +1,10 @@
 //! What mixed precision does to a whole run: dtypes, bytes, the loss scale, and what is refused.
 
-mod support;
-
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
+use crate::support;
+use crate::support::*;
 use burn::module::Module;
 use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::optim::{ModuleOptimizer, SgdConfig};
@@ -16,7 +16,6 @@ use firebrick::{
     Accumulate, Amp, Clip, Data, Keep, Loss, LossScale, Objective, Pass, Report, Schedule, StepNumbers,
     TrainError, Trained, Trainer,
 };
-use support::*;
 
 const RATE: f64 = 3e-2;
 

@@ -1,21 +1,16 @@
-//! What a rank takes of the model at the start: its part, one parameter after the other. One test: the
-//! allocator counts the process.
-
-mod support;
+//! What a rank takes of the model at the start: its part, one parameter after the other.
 
 use std::sync::{Arc, Mutex};
 
+use crate::alone;
+use crate::support::*;
 use burn::module::Module;
 use burn::tensor::Device;
-use firebrick::memory::{Account, Counting, Usage, reset_peak};
+use firebrick::memory::{Account, Usage, reset_peak};
 use firebrick::models::{Gpt, GptConfig};
 use firebrick::optim::AdamW;
 use firebrick::strategies::{Setup, Stack, Stage, StrategyError};
 use firebrick::{Amp, Data, Offload, Schedule, Strategy, TrainError, Trainer, World, Zero};
-use support::*;
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const RANKS: usize = 4;
 const LENGTH: usize = 8;
@@ -81,6 +76,7 @@ fn peaks(world: World, strategies: impl Strategy<Gpt>, model: Gpt) -> Vec<usize>
 
 #[test]
 fn a_rank_takes_its_part_of_the_model_and_nothing_else() {
+    let _alone = alone();
     if !is_cpu() {
         return; // The accounts are of the host's memory.
     }

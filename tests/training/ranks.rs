@@ -3,8 +3,9 @@
 // On a processor that plays the GPU these take long: `many_ranks.rs` stands for them there.
 #![cfg(not(feature = "wgpu"))]
 
-mod support;
-
+use crate::support;
+use crate::support::many::*;
+use crate::support::{Bigram, POISON, Rows, adamw, device, is_cpu, parameters};
 use burn::module::Module;
 use burn::tensor::FloatDType;
 use firebrick::datasets::{Batch, TokenBatch};
@@ -13,8 +14,6 @@ use firebrick::strategies::{Grads, Outcome, Setup, SkipReason, Stack, Stage, Str
 use firebrick::{
     Amp, Clip, Data, Loss, Objective, Pass, Schedule, Strategy, TrainError, Trainer, World, Zero,
 };
-use support::many::*;
-use support::{Bigram, POISON, Rows, adamw, device, is_cpu, parameters};
 
 /// f32 sums in another order, over 20 updates.
 const TOLERANCE: f64 = 2e-6;

@@ -9,14 +9,13 @@
 //! The global batch is 12 rows, or 18 for three ranks with three micro-batches; an epoch of 21 ends in a window
 //! of 9 or 3 rows, which four ranks cannot share evenly, and of which some get none. Parameters of fewer than 64 elements are replicated, and the embedding is tied to the head.
 
-mod support;
-
 use std::collections::HashMap;
 
+use crate::support;
+use crate::support::many::*;
+use crate::support::{device, gpt, is_cpu, parameters};
 use firebrick::strategies::Stack;
 use firebrick::{Amp, Offload, Recompute, Zero};
-use support::many::*;
-use support::{device, gpt, is_cpu, parameters};
 
 /// Ranks, micro-batches, bf16, offload and recompute of a row.
 #[derive(Clone, Copy, Debug)]

@@ -1,13 +1,11 @@
 //! Averaged weights beside an average that is taken by hand of a plain loop.
 
-mod support;
-
+use crate::support::*;
 use burn::store::{ModuleSnapshot, SafetensorsStore};
 use burn::tensor::DType;
 use firebrick::datasets::Batches;
 use firebrick::{Accumulate, Amp, Clip, Data, Ema, Loss, LossScale, Objective, Pass};
 use firebrick::{Schedule, Strategy, Trained, Trainer};
-use support::*;
 
 /// Rows of an update.
 const WINDOW: usize = 4;

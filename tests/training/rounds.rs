@@ -1,13 +1,11 @@
 //! When a run evaluates, stops, and what it keeps.
 
-mod support;
-
 use std::fs;
 
+use crate::support::*;
 use burn::module::Module;
 use burn::store::{ModuleSnapshot, SafetensorsStore};
 use firebrick::{Amp, Data, Interrupter, Schedule, Trainer};
-use support::*;
 
 fn model() -> Bigram {
     Bigram::new(&device().autodiff())

@@ -1,13 +1,11 @@
 //! A model that was made on the host trains on the device that the world names.
 
-mod support;
-
+use crate::support::*;
 use burn::module::Module;
 use burn::tensor::Device;
 use firebrick::models::Gpt;
 use firebrick::strategies::Stack;
 use firebrick::{Data, Offload, Schedule, StepNumbers, Strategy, Trainer, World, Zero};
-use support::*;
 
 /// The losses of three updates on the same global batches.
 fn losses(model: Gpt, ranks: usize, world: World, strategies: impl Strategy<Gpt>) -> Vec<f64> {

@@ -3,16 +3,14 @@
 // On a processor that plays the GPU these take long: `many_ranks.rs` stands for them there.
 #![cfg(not(feature = "wgpu"))]
 
-mod support;
-
 use std::ops::Range;
 
+use crate::support::{Bigram, POISON, Rows, adamw, device, gpt};
 use burn::module::Module;
 use firebrick::datasets::{Batches, DataError, TokenBatch};
 use firebrick::models::Gpt;
 use firebrick::strategies::{Stack, StrategyError, WorldError};
 use firebrick::{Data, Interrupter, Loss, Objective, Pass, Schedule, TrainError, Trainer, World, Zero};
-use support::{Bigram, POISON, Rows, adamw, device, gpt};
 
 #[test]
 fn a_run_that_diverges_on_one_rank_ends_with_its_number() {

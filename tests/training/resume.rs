@@ -4,16 +4,15 @@
 //! The run crosses the ends of epochs, whose last window is ragged, evaluates there, and its learning rate
 //! follows a cosine. On a GPU it is within 1e-5 of the largest weight: a kernel may be another one when it is tuned again.
 
-mod support;
-
+use crate::support;
+use crate::support::many::accumulate;
+use crate::support::resuming::*;
+use crate::support::{difference, is_cpu};
 use firebrick::strategies::{Stack, Strategy};
 use firebrick::{
     Accumulate, Amp, Checkpoints, Clip, Ema, LossScale, Offload, Recompute, Resume, ResumeError, TrainError,
     Zero, models::Gpt,
 };
-use support::many::accumulate;
-use support::resuming::*;
-use support::{difference, is_cpu};
 
 /// Holds the run, saved after every update, to its continuations from these.
 fn continues<S: Strategy<Gpt>>(ranks: usize, micro_batches: usize, strategies: S, from: &[u64]) {

@@ -10,15 +10,13 @@
 //!
 //! And each recomputed run to the same run without recompute, by the bits on the CPU.
 
-mod support;
-
+use crate::support::*;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
 use burn::tensor::{FloatDType, Tensor};
 use firebrick::datasets::{Batch, Batches};
 use firebrick::strategies::Draws;
 use firebrick::{Accumulate, Amp, Clip, Data, Objective, Pass, Recompute, Schedule, Trainer};
-use support::*;
 
 const SEED: u64 = 11;
 const RATE: f64 = 2e-3;

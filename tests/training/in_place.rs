@@ -1,16 +1,14 @@
 //! The optimizer changes the master in place, whatever is composed around it.
 
-mod support;
-
 use std::sync::{Arc, Mutex};
 
+use crate::support::*;
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use firebrick::datasets::TokenBatch;
 use firebrick::models::Gpt;
 use firebrick::strategies::optim::{AdamW, Lion, Sgd, copies};
 use firebrick::{Accumulate, Amp, Clip, Data, Loss, Objective, Pass, Recompute, Schedule, Strategy, Trainer};
-use support::*;
 
 /// Copies that each step of a run made.
 fn copied(trainer: Trainer<impl Strategy<Gpt>>, optimizer: ModuleOptimizer) -> Vec<u64> {

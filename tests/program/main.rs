@@ -1,0 +1,8 @@
+//! The program `firebrick` as its users meet it.
+
+mod command_line;
+mod corpus;
+mod data_command;
+mod examples;
+mod ranks_command;
+mod resume_command;

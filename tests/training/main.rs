@@ -1,0 +1,23 @@
+//! What training is, under every strategy and number of ranks. One program, since Burn is compiled into each.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod conformance;
+mod dropout;
+mod ema;
+mod equivalence;
+mod from_host;
+mod golden;
+mod in_place;
+mod many_ranks;
+mod mixed_precision;
+mod rank_bytes;
+mod ranks;
+mod ranks_end;
+mod replicas;
+mod reshard;
+mod resume;
+mod rounds;
+mod save_failures;
+mod windows;
