@@ -18,8 +18,10 @@ use super::rule::{Parts, Rule};
 /// θ ← (1 - ηλ)θ - η m̂ / (√v̂ + ε)
 /// ```
 ///
-/// In f32 it is [Burn's AdamW](burn::optim::AdamW) to the bit, and reads and writes its records. Burn's
-/// variants, AMSGrad and cautious weight decay, are left to Burn's.
+/// As in torch, the corrections are taken out of the elements' arithmetic: `(η / (1 - β₁ᵗ)) m / (√v / √(1 - β₂ᵗ) + ε)`
+/// has one division where the equation has three, which is what a pass would wait for instead of memory. In f32 it is
+/// [Burn's AdamW](burn::optim::AdamW) but for that rounding, and reads and writes its records. Burn's variants,
+/// AMSGrad and cautious weight decay, are left to Burn's.
 ///
 /// ```
 /// use burn::{nn::LinearConfig, optim::GradientsParams, tensor::{Device, Tensor}};
@@ -80,16 +82,16 @@ impl AdamW {
     /// The arithmetic of update `time`, the first of which is 1.
     fn rule(&self, rate: LearningRate, time: usize) -> Equation {
         let Self { beta_1, beta_2, epsilon, weight_decay } = *self;
+        let correction = |beta: f32| 1.0 - f64::from(beta).powi(time as i32);
         Equation {
             beta_1,
             beta_2,
             epsilon,
             rest_1: 1.0 - beta_1,
             rest_2: 1.0 - beta_2,
-            correction_1: 1.0 - beta_1.powi(time as i32),
-            correction_2: 1.0 - beta_2.powi(time as i32),
             kept: (1.0 - rate * f64::from(weight_decay)) as f32,
-            rate: rate as f32,
+            step: (rate / correction(beta_1)) as f32,
+            root: correction(beta_2).sqrt().recip() as f32,
         }
     }
 
@@ -143,12 +145,12 @@ struct Equation {
     /// 1 - β₁ and 1 - β₂.
     rest_1: f32,
     rest_2: f32,
-    /// 1 - β₁ᵗ and 1 - β₂ᵗ.
-    correction_1: f32,
-    correction_2: f32,
     /// 1 - ηλ.
     kept: f32,
-    rate: f32,
+    /// η / (1 - β₁ᵗ).
+    step: f32,
+    /// 1 / √(1 - β₂ᵗ).
+    root: f32,
 }
 
 impl Rule<2> for Equation {
@@ -156,8 +158,8 @@ impl Rule<2> for Equation {
     fn element(&self, param: f32, grad: f32, [m, v]: [f32; 2]) -> (f32, [f32; 2]) {
         let m = self.beta_1 * m + self.rest_1 * grad;
         let v = self.beta_2 * v + self.rest_2 * (grad * grad);
-        let delta = (m / self.correction_1) / ((v / self.correction_2).sqrt() + self.epsilon);
-        (self.kept * param - self.rate * delta, [m, v])
+        let delta = m / (v.sqrt() * self.root + self.epsilon);
+        (self.kept * param - self.step * delta, [m, v])
     }
 
     #[cfg(feature = "flex")]

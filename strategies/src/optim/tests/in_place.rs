@@ -54,8 +54,8 @@ fn the_moments_of_a_cloned_optimizer_stay_its_own() {
 
 #[test]
 fn views_are_updated_as_what_they_show() {
-    let burns = burns_adamw(0.9, 0.999, 1e-8, 0.1);
-    let ours = AdamW::new().weight_decay(0.1);
+    let burns = burns_sgd(0.1, 0.9, 0.0, false);
+    let ours = Sgd::new().weight_decay(0.1).momentum(0.9);
     let matrix = |seed| vector(numbers(60, seed)).reshape([6, 10]);
     let views: [fn(Tensor<2>) -> Tensor<2>; 4] = [
         |whole| whole.transpose(),

@@ -1,4 +1,4 @@
-//! The fused optimizers beside Burn's own, on Flex: the same to the bit in f32.
+//! The fused optimizers beside Burn's own, on Flex: the same to the bit in f32, AdamW but for its rounding.
 
 mod halves;
 mod in_place;
@@ -40,28 +40,44 @@ fn bits<const D: usize>(tensor: &Tensor<D>) -> Vec<u32> {
 }
 
 /// A vector after each of the updates.
-fn updates<O: Optimizer>(optimizer: &O, length: usize, gradients: &[Vec<f32>]) -> Vec<Vec<u32>> {
+fn updates<O: Optimizer>(optimizer: &O, length: usize, gradients: &[Vec<f32>]) -> Vec<Tensor<1>> {
     let (mut param, mut state) = (vector(numbers(length, 99)), None);
     let update = |(step, gradient): (usize, &Vec<f32>)| {
-        let rate = 1e-2 / (step + 1) as LearningRate;
-        (param, state) = optimizer.step(rate, param.clone(), vector(gradient.clone()), state.take());
-        bits(&param)
+        (param, state) = optimizer.step(rate(step), param.clone(), vector(gradient.clone()), state.take());
+        param.clone()
     };
     gradients.iter().enumerate().map(update).collect()
 }
 
-fn same_as_burns(ours: &impl Optimizer, burns: &impl Optimizer, name: &str) {
-    for length in LENGTHS {
-        let gradients: Vec<_> = (0..12).map(|step| numbers(length, step)).collect();
-        assert_eq!(updates(ours, length, &gradients), updates(burns, length, &gradients), "{name}, {length}");
-    }
+fn rate(step: usize) -> LearningRate {
+    1e-2 / (step + 1) as LearningRate
+}
+
+/// Both after each update of several runs: of many lengths, and with numbers that are not finite.
+fn beside_burns(
+    ours: &impl Optimizer,
+    burns: &impl Optimizer,
+    check: impl Fn(usize, &Tensor<1>, &Tensor<1>),
+) {
+    let mut runs: Vec<_> = LENGTHS
+        .iter()
+        .map(|&length| (length, (0..12).map(|step| numbers(length, step)).collect::<Vec<_>>()))
+        .collect();
     let mut gradients = vec![numbers(40, 1), vec![0.0; 40], vec![-0.0; 40], numbers(40, 2)];
     gradients[0][7] = f32::NAN;
     gradients[3][8] = f32::INFINITY;
     gradients[3][9] = f32::NEG_INFINITY;
     gradients[3][10] = f32::MAX;
     gradients.push(numbers(40, 3));
-    assert_eq!(updates(ours, 40, &gradients), updates(burns, 40, &gradients), "{name}, not finite");
+    runs.push((40, gradients));
+    for (length, gradients) in runs {
+        let both = updates(ours, length, &gradients).into_iter().zip(updates(burns, length, &gradients));
+        both.enumerate().for_each(|(step, (a, b))| check(step, &a, &b));
+    }
+}
+
+fn same_as_burns(ours: &impl Optimizer, burns: &impl Optimizer, name: &str) {
+    beside_burns(ours, burns, |step, a, b| assert!(bits(a) == bits(b), "{name}, {}, {step}", a.dims()[0]));
 }
 
 fn burns_adamw(beta_1: f32, beta_2: f32, epsilon: f32, decay: f32) -> burn::optim::AdamW {
@@ -77,13 +93,21 @@ fn burns_sgd(decay: f32, momentum: f64, dampening: f64, nesterov: bool) -> burn:
 }
 
 #[test]
-fn adamw_is_burns_to_the_bit() {
+fn adamw_is_burns_within_its_rounding() {
     for (beta_1, beta_2, epsilon, decay) in
         [(0.9, 0.999, 1e-8, 0.0), (0.9, 0.95, 1e-8, 0.1), (0.0, 0.5, 1e-3, 2.0), (0.8, 0.0, 1e-5, 0.0)]
     {
         let ours = AdamW::new().betas(beta_1, beta_2).epsilon(epsilon).weight_decay(decay);
-        let name = format!("{ours:?}");
-        same_as_burns(&ours, &burns_adamw(beta_1, beta_2, epsilon, decay), &name);
+        beside_burns(&ours, &burns_adamw(beta_1, beta_2, epsilon, decay), |step, a, b| {
+            let [a, b] = [a, b].map(|tensor| tensor.clone().into_data().iter::<f32>().collect::<Vec<_>>());
+            for (a, b) in a.into_iter().zip(b) {
+                let bound = 1e-6 * (b.abs() + rate(step) as f32);
+                assert!(
+                    (a - b).abs() <= bound || a.is_nan() && b.is_nan() || a == b,
+                    "{ours:?}, {step}: {a} {b}"
+                );
+            }
+        });
     }
 }
 
