@@ -142,7 +142,7 @@ impl Bench {
         let (sender, times) = channel();
         let trainer = run.trainer(parts).steps(self.warmup + self.steps);
         let trained =
-            trainer.fit_watched(model, optimizer, schedule(run), parts.data.clone(), move |step| {
+            trainer.fit_watched(model, optimizer, self.schedule(run), parts.data.clone(), move |step| {
                 let _ = sender.send(step.seconds);
             })?;
         let seconds = times.into_iter().skip(self.warmup as usize).collect();
@@ -155,7 +155,7 @@ impl Bench {
         let mut model = model.fork(&parts.device);
         let per_window = DataRun::from(run).micro_batches();
         let mut feed = Feed::new(&parts.data, Cursor::default(), per_window, Share::WHOLE)?;
-        let total = self.warmup + self.steps;
+        let (schedule, total) = (self.schedule(run), self.warmup + self.steps);
         let (mut seconds, mut peak) = (Vec::new(), 0);
         for step in 0..total {
             let started = Instant::now();
@@ -172,11 +172,21 @@ impl Bench {
                 loss.try_into_scalar::<f64>().map_err(TrainError::from)?;
                 sum.accumulate(&model, grads);
             }
-            model = optimizer.step(schedule(run).rate(step, total), model, sum.grads());
+            model = optimizer.step(schedule.rate(step, total), model, sum.grads());
             peak = peak.max(peak_of(&parts.device));
             seconds.push(started.elapsed().as_secs_f64());
         }
         Ok((seconds.split_off(self.warmup as usize), peak))
+    }
+
+    /// The run's schedule without its warmup, which may be longer than a benchmark; where its other phases are too,
+    /// its highest rate.
+    fn schedule(&self, run: &Run) -> Schedule {
+        let schedule = run.schedule.warmup(0);
+        match schedule.check(Some(self.warmup + self.steps)) {
+            Ok(()) => schedule,
+            Err(_) => Schedule::constant(schedule.peak()),
+        }
     }
 }
 
@@ -209,11 +219,6 @@ impl BesideReport {
 fn ratio(bytes: usize, of: usize) -> f64 {
     // Nothing beside nothing, where nothing counts, is no ratio.
     if of == 0 { f64::NAN } else { bytes as f64 / of as f64 }
-}
-
-/// The run's schedule without its warmup, which may be longer than a benchmark.
-fn schedule(run: &Run) -> Schedule {
-    run.schedule.warmup(0)
 }
 
 fn peak_of(device: &Device) -> usize {

@@ -7,6 +7,7 @@ use firebrick_datasets::DataError;
 use firebrick_strategies::{StrategyError, WorldError};
 use thiserror::Error;
 
+use crate::ScheduleError;
 use crate::budget::OverBudget;
 use crate::checkpoint::ResumeError;
 
@@ -124,16 +125,9 @@ pub enum TrainError {
     /// More on the device than it may be.
     #[error(transparent)]
     OverBudget(#[from] Box<OverBudget>),
-    /// The warmup does not end.
-    #[error(
-        "the schedule warms up for {warmup} updates, but the run has {total}: shorten the warmup, or train for longer"
-    )]
-    Warmup {
-        /// Updates of warmup.
-        warmup: u64,
-        /// Updates of the run.
-        total: u64,
-    },
+    /// The schedule cannot be, or not in a run of this length.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
     /// The run cannot continue from a checkpoint, or not be saved as one.
     #[error(transparent)]
     Resume(Box<ResumeError>),

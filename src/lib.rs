@@ -82,7 +82,7 @@ mod ranks;
 mod report;
 mod run;
 mod saving;
-mod schedule;
+pub mod schedule;
 mod session;
 mod step;
 #[cfg(test)]
@@ -107,6 +107,6 @@ pub use preview::{Cell, Kind, Legible, Look, Names, Numbers, Preview, Row};
 pub use rank_report::{PerStep, RankReport};
 pub use report::{Report, process_start};
 pub use run::*;
-pub use schedule::Schedule;
+pub use schedule::{Schedule, ScheduleError, Warmup};
 pub use step::StepNumbers;
 pub use trainer::{Trained, Trainer};

@@ -5,7 +5,7 @@ use super::{
     BatchConfig, CheckpointsConfig, DataConfig, DataRun, LossScaleConfig, ModelConfig, OptimizerConfig,
     Paths, Rows, Run, RunError, StrategyConfig, TaskConfig, TokenizerConfig, ZeroConfig, ron_path,
 };
-use crate::{ByteSize, Schedule};
+use crate::ByteSize;
 
 /// Refuses what is impossible or contradictory, before anything is read or allocated.
 pub(super) fn check(run: &impl FromRunFile, file: &str, text: &str) -> Result<(), RunError> {
@@ -258,22 +258,14 @@ fn optimizer(run: &Run) -> Option<Problem> {
 }
 
 fn schedule(run: &Run) -> Option<Problem> {
-    let (lr, floor, warmup) = match run.schedule {
-        Schedule::Constant { lr, warmup } => (lr, 0.0, warmup),
-        Schedule::Linear { lr, min_lr, warmup } | Schedule::Cosine { lr, min_lr, warmup } => {
-            (lr, min_lr, warmup)
-        }
+    let checked = match run.steps {
+        // How many updates `epochs` are is known once the data is.
+        None => run.schedule.check_numbers(),
+        steps => run.schedule.check(steps),
     };
-    require(lr > 0.0 && lr.is_finite(), "schedule.lr", "finite and above 0", lr)
-        .or_else(|| {
-            let expected = format!("at least 0 and at most `schedule.lr`, which is {lr}");
-            require((0.0..=lr).contains(&floor), "schedule.min_lr", &expected, floor)
-        })
-        .or_else(|| {
-            let steps = run.steps?;
-            let expected = format!("below `steps`, which is {steps}");
-            require(warmup < steps, "schedule.warmup", &expected, warmup)
-        })
+    let error = checked.err()?;
+    let (expected, found) = error.expected_and_found();
+    Some(Problem { field: format!("schedule.{}", error.field()), expected, found })
 }
 
 fn strategies(strategies: &[StrategyConfig], batch: &BatchConfig) -> Option<Problem> {

@@ -57,10 +57,8 @@ impl<S> Trainer<S> {
         let prepared = Prepared::new(&self.strategies, model, device, &optimizer, rank.clone())?;
         let window = prepared.window();
         let plan = self.plan(&data, window, rank.size())?;
-        let (warmup, total) = (schedule.warmup_updates(), plan.total_updates);
-        if warmup >= total {
-            return Err(TrainError::Warmup { warmup, total });
-        }
+        let total = plan.total_updates;
+        schedule.check(Some(total))?;
         let settings = Settings {
             seed: self.seed,
             schedule,

@@ -185,6 +185,8 @@ fn impossible_values_are_refused_with_line_and_field() {
         ("sample=(prompt: \"%\")", "`sample.prompt`"),
         ("schedule=Linear(lr: 1e-3, min_lr: 1e-2)", "`schedule.min_lr`"),
         ("schedule.warmup=4", "below `steps`, which is 4"),
+        ("schedule.warmup=Ratio(1.5)", "`schedule.warmup` must be a Ratio of at least 0 and below 1"),
+        ("schedule=OneCycle(min_lr: 0.0, lr: 1e-3)", "`schedule.first_step_size` must be below `steps`"),
         ("optimizer.betas=(0.9, 1.0)", "`optimizer.betas`"),
         ("strategies=[Clip()]", "Clip(norm: ..) or Clip(value: ..), found neither"),
         ("strategies=[Clip(norm: 0.0)]", "finite and above 0"),

@@ -119,7 +119,8 @@ fn a_mistake_in_what_all_are_given_is_told_once_and_of_no_rank() {
         Schedule::constant(1e-2).warmup(5),
         Data::new(Rows::ragged(8)),
     );
-    assert!(matches!(warmup.unwrap_err(), TrainError::Warmup { warmup: 5, total: 3 }));
+    let TrainError::Schedule(error) = warmup.unwrap_err() else { panic!("another error") };
+    assert_eq!(error, firebrick::ScheduleError::Warmup { field: "warmup", warmup: 5, total: 3 });
 }
 
 /// Rows whose first batch on a rank of this number waits until it is told to go on.

@@ -1,0 +1,120 @@
+//! Why a schedule cannot be.
+
+/// Why a [`Schedule`](super::Schedule) cannot be, at all or in a run of this length.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ScheduleError {
+    /// A number that is negative, not finite, or otherwise none that the field can have.
+    #[error("the schedule's `{field}` must be {expected}, found {found}")]
+    Number {
+        /// Its name.
+        field: &'static str,
+        /// What it must be.
+        expected: &'static str,
+        /// What it is.
+        found: f64,
+    },
+    /// A rate below 0, or above the one that bounds it.
+    #[error(
+        "the schedule's `{field}` must be at least 0 and at most `{bound}`, which is {most}, found {found}: lower it, or raise `{bound}`"
+    )]
+    Above {
+        /// Its name.
+        field: &'static str,
+        /// What it is.
+        found: f64,
+        /// The name of the highest rate.
+        bound: &'static str,
+        /// The highest rate.
+        most: f64,
+    },
+    /// A count that must not be 0.
+    #[error("the schedule's `{field}` must be at least 1, found 0")]
+    Zero {
+        /// Its name.
+        field: &'static str,
+    },
+    /// The warmup does not end within the run.
+    #[error(
+        "the schedule warms up for {warmup} updates, but the run has {total}: shorten the warmup, or train for longer"
+    )]
+    Warmup {
+        /// The field that says how long it is.
+        field: &'static str,
+        /// Updates of warmup.
+        warmup: u64,
+        /// Updates of the run.
+        total: u64,
+    },
+    /// Warmup, high rate and decay do not end within the run.
+    #[error(
+        "the schedule's warmup, stable rate and decay take {phases} updates, but the run has {total}: shorten `{field}`, or train for longer"
+    )]
+    Phases {
+        /// The field to shorten.
+        field: &'static str,
+        /// Updates of all of them.
+        phases: u64,
+        /// Updates of the run.
+        total: u64,
+    },
+    /// The length that is given with the schedule is no longer than its warmup.
+    #[error(
+        "the schedule's `total` must be above its warmup, which is {warmup} updates, found {total}: raise it, leave it out to have the run's, or shorten the warmup"
+    )]
+    Total {
+        /// Updates of warmup.
+        warmup: u64,
+        /// What is given.
+        total: u64,
+    },
+    /// A schedule that is stretched over a run without a known length.
+    #[error(
+        "{schedule} is stretched over the run, whose number of updates is not known: give the run a length, or {instead}"
+    )]
+    NoEnd {
+        /// Its name.
+        schedule: &'static str,
+        /// What needs no length.
+        instead: &'static str,
+    },
+}
+
+impl ScheduleError {
+    /// The field that is wrong, by its name in a run file.
+    pub fn field(&self) -> &'static str {
+        match self {
+            Self::Number { field, .. }
+            | Self::Above { field, .. }
+            | Self::Zero { field }
+            | Self::Warmup { field, .. }
+            | Self::Phases { field, .. } => field,
+            Self::Total { .. } | Self::NoEnd { .. } => "total",
+        }
+    }
+
+    /// What a run file must have there, and what it has.
+    pub(crate) fn expected_and_found(&self) -> (String, String) {
+        match self {
+            Self::Number { expected, found, .. } => ((*expected).into(), found.to_string()),
+            Self::Above { found, bound, most, .. } => {
+                (format!("at least 0 and at most `schedule.{bound}`, which is {most}"), found.to_string())
+            }
+            Self::Zero { .. } => ("at least 1".into(), "0".into()),
+            Self::Warmup { warmup, total, .. } => {
+                (format!("below `steps`, which is {total}"), warmup.to_string())
+            }
+            Self::Phases { phases, total, .. } => {
+                let expected = format!(
+                    "short enough that warmup, `stable` and `decay` together are at most `steps`, which is {total}"
+                );
+                (expected, format!("{phases} updates in all"))
+            }
+            Self::Total { warmup, total } => {
+                (format!("above the updates of warmup, which are {warmup}"), total.to_string())
+            }
+            Self::NoEnd { instead, .. } => {
+                (format!("known: give `steps` or `epochs`, or {instead}"), "nothing".into())
+            }
+        }
+    }
+}

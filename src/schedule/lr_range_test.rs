@@ -1,0 +1,90 @@
+//! A test that finds the highest rate.
+
+use serde::{Deserialize, Serialize};
+
+use super::ScheduleError;
+use super::check::{above_zero, not_zero};
+
+/// DeepSpeed's `LRRangeTest` (Smith, 2018, arXiv:1803.09820): `min_lr · (1 + step_rate · t / step_size)`, on and on.
+///
+/// It is for a short run beside the real one: the loss over [`points`](super::Schedule::points) falls, flattens, and
+/// rises where the rate is too high. A `staircase` takes `floor(t / step_size)` instead.
+///
+/// ```
+/// use firebrick::{Schedule, schedule::LrRangeTest};
+///
+/// let test = Schedule::LrRangeTest(LrRangeTest { min_lr: 0.5, step_size: 2, ..LrRangeTest::default() });
+/// let points: Vec<_> = test.points(4).collect();
+/// assert_eq!(points, [(0, 0.5), (1, 0.75), (2, 1.0), (3, 1.25)]);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LrRangeTest {
+    /// The first rate. Default: 0.001.
+    #[serde(alias = "lr_range_test_min_lr")]
+    pub min_lr: f64,
+    /// Updates in which the factor grows by `step_rate`. Default: 2000.
+    #[serde(alias = "lr_range_test_step_size")]
+    pub step_size: u64,
+    /// How fast it grows. Default: 1.
+    #[serde(alias = "lr_range_test_step_rate")]
+    pub step_rate: f64,
+    /// Whether it stays the same for `step_size` updates at a time. Default: no.
+    #[serde(alias = "lr_range_test_staircase")]
+    pub staircase: bool,
+}
+
+impl Default for LrRangeTest {
+    /// As DeepSpeed has it.
+    fn default() -> Self {
+        Self { min_lr: 1e-3, step_size: 2000, step_rate: 1.0, staircase: false }
+    }
+}
+
+impl LrRangeTest {
+    /// The rate of an update, in a run of any length.
+    pub(super) fn rate(&self, update: u64) -> f64 {
+        // A step of 0 is refused before any rate is asked for.
+        let size = self.step_size.max(1);
+        let steps = match self.staircase {
+            true => (update / size) as f64,
+            false => update as f64 / size as f64,
+        };
+        self.min_lr * (1.0 + self.step_rate * steps)
+    }
+
+    pub(super) fn check_numbers(&self) -> Result<(), ScheduleError> {
+        above_zero("min_lr", self.min_lr)?;
+        not_zero("step_size", self.step_size)?;
+        above_zero("step_rate", self.step_rate)
+    }
+
+    /// The highest rate is a number.
+    pub(super) fn check_last(&self, total: u64) -> Result<(), ScheduleError> {
+        let expected = "so low that the rate of the last update is finite";
+        match self.rate(total).is_finite() {
+            true => Ok(()),
+            false => Err(ScheduleError::Number { field: "step_rate", expected, found: self.step_rate }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_staircase_stays_for_a_step() {
+        let test = LrRangeTest { min_lr: 1.0, step_size: 3, step_rate: 2.0, staircase: true };
+        assert_eq!([0, 2, 3, 5, 6].map(|update| test.rate(update)), [1.0, 1.0, 3.0, 3.0, 5.0]);
+    }
+
+    #[test]
+    fn rates_without_a_bound_are_told() {
+        let test = LrRangeTest { step_rate: 1e308, ..LrRangeTest::default() };
+        assert_eq!(test.check_numbers(), Ok(()));
+        assert_eq!(test.check_last(2000), Ok(()));
+        let error = test.check_last(1 << 40).unwrap_err();
+        assert_eq!(error.field(), "step_rate");
+    }
+}

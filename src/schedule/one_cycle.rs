@@ -1,0 +1,159 @@
+//! One cycle up and down, then a decay.
+
+use serde::{Deserialize, Serialize};
+
+use super::ScheduleError;
+use super::check::{above_zero, at_most, not_zero};
+
+/// DeepSpeed's `OneCycle` (Smith, 2018, arXiv:1803.09820): up from `min_lr` to `lr` along a line of `a` updates, down
+/// again along one of `b`, and then, `n` updates after the cycle, `min_lr / (1 + decay_lr_rate · n / decay_step_size)`.
+///
+/// With stairs, `k` of them in a half, its line `x` from 0 to 1 becomes `floor(kx) / k`. The cycling of the momentum
+/// that DeepSpeed adds (`cycle_min_mom`, `cycle_max_mom`, `decay_mom_rate`) is not part of this: a schedule here is
+/// one of rates, and the optimizer's momentum stays as it is. Set `cycle_momentum` to false there to compare.
+///
+/// ```
+/// use firebrick::{Schedule, schedule::OneCycle};
+///
+/// let cycle = OneCycle { first_step_size: 4, second_step_size: Some(2), ..OneCycle::new(0.25, 1.25) };
+/// let schedule = Schedule::OneCycle(OneCycle { decay_step_size: 1, decay_lr_rate: 0.5, ..cycle });
+/// let rates = [0, 1, 4, 5, 6, 8].map(|update| schedule.rate(update, 10));
+/// assert_eq!(rates, [0.25, 0.5, 1.25, 0.75, 0.25, 0.125]);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OneCycle {
+    /// The rate in the middle of the cycle.
+    #[serde(alias = "cycle_max_lr")]
+    pub lr: f64,
+    /// The rate at both ends of the cycle.
+    #[serde(alias = "cycle_min_lr")]
+    pub min_lr: f64,
+    /// Updates on the way up. Default: 2000.
+    #[serde(default = "two_thousand", alias = "cycle_first_step_size")]
+    pub first_step_size: u64,
+    /// Updates on the way down; 0 is straight down. Default: those on the way up.
+    #[serde(default, alias = "cycle_second_step_size")]
+    pub second_step_size: Option<u64>,
+    /// Stairs on the way up. Default: 0, a line.
+    #[serde(default, alias = "cycle_first_stair_count")]
+    pub first_stair_count: u64,
+    /// Stairs on the way down. Default: those on the way up.
+    #[serde(default, alias = "cycle_second_stair_count")]
+    pub second_stair_count: Option<u64>,
+    /// How fast it falls after the cycle. Default: 0, not at all.
+    #[serde(default)]
+    pub decay_lr_rate: f64,
+    /// Updates in which the divisor grows by `decay_lr_rate`. Default: 0, no decay.
+    #[serde(default)]
+    pub decay_step_size: u64,
+}
+
+fn two_thousand() -> u64 {
+    2000
+}
+
+impl OneCycle {
+    /// With DeepSpeed's defaults: 2000 updates up, as many down, and no decay.
+    pub fn new(min_lr: f64, lr: f64) -> Self {
+        Self {
+            lr,
+            min_lr,
+            first_step_size: two_thousand(),
+            second_step_size: None,
+            first_stair_count: 0,
+            second_stair_count: None,
+            decay_lr_rate: 0.0,
+            decay_step_size: 0,
+        }
+    }
+
+    /// The rate of an update, in a run of any length.
+    pub(super) fn rate(&self, update: u64) -> f64 {
+        let first = self.first_step_size;
+        let second = self.second_step_size.unwrap_or(first);
+        let cycle = first.saturating_add(second);
+        if update >= cycle {
+            return self.after(update - cycle);
+        }
+        let height = match update <= first {
+            true => on_stairs(update, first, self.first_stair_count),
+            false => {
+                let stairs = self.second_stair_count.unwrap_or(self.first_stair_count);
+                on_stairs(cycle - update, second, stairs)
+            }
+        };
+        self.min_lr + (self.lr - self.min_lr) * height
+    }
+
+    /// The rate so many updates after the cycle.
+    fn after(&self, update: u64) -> f64 {
+        match self.decay_step_size {
+            0 => self.min_lr,
+            size => self.min_lr / (1.0 + self.decay_lr_rate * (update as f64 / size as f64)),
+        }
+    }
+
+    pub(super) fn check_numbers(&self) -> Result<(), ScheduleError> {
+        above_zero("lr", self.lr)?;
+        at_most("min_lr", self.min_lr, "lr", self.lr)?;
+        not_zero("first_step_size", self.first_step_size)?;
+        let (field, found) = ("decay_lr_rate", self.decay_lr_rate);
+        match found >= 0.0 && found.is_finite() {
+            true => Ok(()),
+            false => Err(ScheduleError::Number { field, expected: "finite and at least 0", found }),
+        }
+    }
+}
+
+/// The share of the way up after `steps` of `size`, on so many stairs, or on a line without any. Whole numbers count
+/// the stairs: a float may stand just below one.
+fn on_stairs(steps: u64, size: u64, stairs: u64) -> f64 {
+    match stairs {
+        0 => steps as f64 / size as f64,
+        _ => {
+            let stair = u128::from(steps) * u128::from(stairs) / u128::from(size);
+            stair as f64 / stairs as f64
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stairs_hold_the_rate_and_reach_the_highest() {
+        let cycle = OneCycle {
+            first_step_size: 6,
+            second_step_size: Some(4),
+            first_stair_count: 3,
+            ..OneCycle::new(0.0, 3.0)
+        };
+        let rates: Vec<_> = (0..12).map(|update| cycle.rate(update)).collect();
+        assert_eq!(rates, [0.0, 0.0, 1.0, 1.0, 2.0, 2.0, 3.0, 2.0, 1.0, 0.0, 0.0, 0.0]);
+        let lines_down = OneCycle { second_stair_count: Some(0), ..cycle };
+        assert_eq!([7, 8, 9].map(|update| lines_down.rate(update)), [2.25, 1.5, 0.75]);
+    }
+
+    #[test]
+    fn a_stair_starts_at_its_first_update() {
+        // 49 times the float nearest to 1/49 is below 1.
+        let cycle = OneCycle { first_step_size: 49, first_stair_count: 49, ..OneCycle::new(0.0, 49.0) };
+        for update in 0..49 {
+            assert_eq!(cycle.rate(update).round(), update as f64);
+        }
+    }
+
+    #[test]
+    fn nothing_on_the_way_down_is_straight_down() {
+        let cycle = OneCycle { first_step_size: 2, second_step_size: Some(0), ..OneCycle::new(0.5, 1.0) };
+        assert_eq!([0, 1, 2, 3].map(|update| cycle.rate(update)), [0.5, 0.75, 0.5, 0.5]);
+    }
+
+    #[test]
+    fn the_longest_cycle_is_counted() {
+        let cycle = OneCycle { first_step_size: u64::MAX, ..OneCycle::new(0.0, 1.0) };
+        assert_eq!(cycle.rate(u64::MAX / 2 + 1), 0.5);
+    }
+}

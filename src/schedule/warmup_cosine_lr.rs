@@ -1,0 +1,82 @@
+//! DeepSpeed's warmup with a cosine decay.
+
+use serde::{Deserialize, Serialize};
+
+use super::check::{above_zero, ratio, share};
+use super::warmup_lr::{thousand, updates};
+use super::{ScheduleError, Warmup, WarmupType, decay};
+
+/// DeepSpeed's `WarmupCosineLR`: up from `lr · warmup_min_ratio` to `lr` as [`WarmupType`] says, then
+/// `lr · (r + (1 - r) · (1 + cos πp) / 2)` with `r = cos_min_ratio` and `p = (t - w) / (total - w)`.
+///
+/// As there, the first update runs at 0 whatever `warmup_min_ratio` is: the scheduler has not begun. `lr` is what
+/// DeepSpeed takes from the optimizer.
+///
+/// ```
+/// use firebrick::{Schedule, schedule::WarmupCosineLr};
+///
+/// let schedule = WarmupCosineLr { warmup_min_ratio: 0.5, cos_min_ratio: 0.1, ..WarmupCosineLr::new(1.0) };
+/// let schedule = Schedule::WarmupCosineLr(schedule).warmup(4);
+/// let rates = [0, 1, 2, 4, 10].map(|update| schedule.rate(update, 10));
+/// assert_eq!(rates, [0.0, 0.5, 0.75, 1.0, 0.1]);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WarmupCosineLr {
+    /// The highest rate.
+    pub lr: f64,
+    /// The rate at the start of the warmup, as a share of `lr`. Default: 0.
+    #[serde(default)]
+    pub warmup_min_ratio: f64,
+    /// The last rate, as a share of `lr`. Default: 0.0001.
+    #[serde(default = "cos_min_ratio")]
+    pub cos_min_ratio: f64,
+    /// How long it rises. Default: 1000 updates.
+    #[serde(default = "thousand", alias = "warmup_num_steps")]
+    pub warmup: Warmup,
+    /// How it rises. Default: `Log`.
+    #[serde(default)]
+    pub warmup_type: WarmupType,
+    /// The update at which it has fallen. Default: the length of the run.
+    #[serde(default, alias = "total_num_steps")]
+    pub total: Option<u64>,
+}
+
+fn cos_min_ratio() -> f64 {
+    1e-4
+}
+
+impl WarmupCosineLr {
+    /// With DeepSpeed's defaults: up from 0 over 1000 updates, and down to `lr / 10000` at the end of the run.
+    pub fn new(lr: f64) -> Self {
+        Self {
+            lr,
+            warmup_min_ratio: 0.0,
+            cos_min_ratio: cos_min_ratio(),
+            warmup: thousand(),
+            warmup_type: WarmupType::Log,
+            total: None,
+        }
+    }
+
+    /// The rate of an update in a run of `total`.
+    pub(super) fn rate(&self, update: u64, total: u64) -> f64 {
+        let (warmup, total) = (updates(self.warmup, total), self.total.unwrap_or(total));
+        match self.warmup_type.risen(update, warmup) {
+            Some(_) if update == 0 => 0.0,
+            Some(risen) => self.lr * (self.warmup_min_ratio + (1.0 - self.warmup_min_ratio) * risen),
+            None => {
+                let rest = total.saturating_sub(warmup).max(1);
+                let progress = (update.saturating_sub(warmup) as f64 / rest as f64).min(1.0);
+                self.lr * (self.cos_min_ratio + (1.0 - self.cos_min_ratio) * decay::cosine(progress))
+            }
+        }
+    }
+
+    pub(super) fn check_numbers(&self) -> Result<(), ScheduleError> {
+        above_zero("lr", self.lr)?;
+        ratio("warmup_min_ratio", self.warmup_min_ratio)?;
+        ratio("cos_min_ratio", self.cos_min_ratio)?;
+        share(self.warmup)
+    }
+}

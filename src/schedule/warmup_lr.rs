@@ -1,0 +1,190 @@
+//! DeepSpeed's warmup, alone or with a linear decay.
+
+use serde::{Deserialize, Serialize};
+
+use super::check::{above_zero, at_most, share};
+use super::{ScheduleError, Warmup};
+
+/// How DeepSpeed's schedules rise over `w` updates.
+///
+/// DeepSpeed steps its scheduler after the optimizer, and the scheduler counts from 0: so the first two updates run at
+/// the lowest rate `m`, and `lr` is reached one update later than in other schedules (with `Log`, at update `w`
+/// already). That is kept, so that a run has the rates that it has there. `w` is at least 2, and 0 is no warmup. Of
+/// `lr: 1.0, warmup: 4`, the first six rates are:
+///
+/// | | 0 | 1 | 2 | 3 | 4 | 5 |
+/// |---|---|---|---|---|---|---|
+/// | `Log` | 0.0 | 0.0 | 0.5 | 0.7925 | 1.0 | 1.0 |
+/// | `Linear` | 0.0 | 0.0 | 0.25 | 0.5 | 0.75 | 1.0 |
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WarmupType {
+    /// `m + (lr - m) · ln t / ln w`.
+    #[default]
+    #[serde(alias = "log")]
+    Log,
+    /// `m + (lr - m) · (t - 1) / w`.
+    #[serde(alias = "linear")]
+    Linear,
+}
+
+impl WarmupType {
+    /// The share of the way up, while update `update` is within a warmup of so many.
+    pub(super) fn risen(self, update: u64, warmup: u64) -> Option<f64> {
+        // The scheduler's count, which is one behind; at update 0 it has not begun.
+        let count = update.saturating_sub(1);
+        (count < warmup).then(|| match self {
+            Self::Log => ((count + 1) as f64).ln() / (warmup as f64).ln(),
+            Self::Linear => count as f64 / warmup as f64,
+        })
+    }
+}
+
+/// How many updates DeepSpeed warms up for.
+pub(super) fn updates(warmup: Warmup, total: u64) -> u64 {
+    match warmup.updates(total) {
+        0 => 0,
+        updates => updates.max(2),
+    }
+}
+
+/// DeepSpeed's default of `warmup_num_steps`.
+pub(super) fn thousand() -> Warmup {
+    Warmup::Updates(1000)
+}
+
+/// DeepSpeed's `WarmupLR`: up from `min_lr` to `lr` as [`WarmupType`] says, and there for good.
+///
+/// ```
+/// use firebrick::{Schedule, schedule::{WarmupLr, WarmupType}};
+///
+/// let schedule = WarmupLr { warmup_type: WarmupType::Linear, ..WarmupLr::new(1.0) };
+/// let schedule = Schedule::WarmupLr(schedule).warmup(4);
+/// assert_eq!([0, 1, 2, 4, 5].map(|update| schedule.rate(update, 10)), [0.0, 0.0, 0.25, 0.75, 1.0]);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WarmupLr {
+    /// The highest rate.
+    #[serde(alias = "warmup_max_lr")]
+    pub lr: f64,
+    /// The first rate. Default: 0.
+    #[serde(default, alias = "warmup_min_lr")]
+    pub min_lr: f64,
+    /// How long it rises. Default: 1000 updates.
+    #[serde(default = "thousand", alias = "warmup_num_steps")]
+    pub warmup: Warmup,
+    /// How it rises. Default: `Log`.
+    #[serde(default)]
+    pub warmup_type: WarmupType,
+}
+
+impl WarmupLr {
+    /// With DeepSpeed's defaults: up from 0 over 1000 updates.
+    pub fn new(lr: f64) -> Self {
+        Self { lr, min_lr: 0.0, warmup: thousand(), warmup_type: WarmupType::Log }
+    }
+
+    /// The rate of an update in a run of `total`.
+    pub(super) fn rate(&self, update: u64, total: u64) -> f64 {
+        let risen = self.warmup_type.risen(update, updates(self.warmup, total)).unwrap_or(1.0);
+        self.min_lr + (self.lr - self.min_lr) * risen
+    }
+
+    pub(super) fn check_numbers(&self) -> Result<(), ScheduleError> {
+        above_zero("lr", self.lr)?;
+        at_most("min_lr", self.min_lr, "lr", self.lr)?;
+        share(self.warmup)
+    }
+}
+
+/// DeepSpeed's `WarmupDecayLR`: up from `min_lr` to `lr` as [`WarmupType`] says, and back along a straight line,
+/// `min_lr + (lr - min_lr) · (total - t + 1) / (total - w)`: the scheduler, one behind, would be at `min_lr` an update
+/// after the last.
+///
+/// ```
+/// use firebrick::{Schedule, schedule::WarmupDecayLr};
+///
+/// let schedule = Schedule::WarmupDecayLr(WarmupDecayLr::new(1.0)).warmup(2);
+/// assert_eq!([2, 3, 6, 10, 11].map(|update| schedule.rate(update, 10)), [1.0, 1.0, 0.625, 0.125, 0.0]);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WarmupDecayLr {
+    /// The highest rate.
+    #[serde(alias = "warmup_max_lr")]
+    pub lr: f64,
+    /// The first rate, and the last. Default: 0.
+    #[serde(default, alias = "warmup_min_lr")]
+    pub min_lr: f64,
+    /// How long it rises. Default: 1000 updates.
+    #[serde(default = "thousand", alias = "warmup_num_steps")]
+    pub warmup: Warmup,
+    /// How it rises. Default: `Log`.
+    #[serde(default)]
+    pub warmup_type: WarmupType,
+    /// The update at which it has fallen. Default: the length of the run.
+    #[serde(default, alias = "total_num_steps")]
+    pub total: Option<u64>,
+}
+
+impl WarmupDecayLr {
+    /// With DeepSpeed's defaults: up from 0 over 1000 updates, and down to 0 at the end of the run.
+    pub fn new(lr: f64) -> Self {
+        Self { lr, min_lr: 0.0, warmup: thousand(), warmup_type: WarmupType::Log, total: None }
+    }
+
+    /// The rate of an update in a run of `total`.
+    pub(super) fn rate(&self, update: u64, total: u64) -> f64 {
+        let (warmup, total) = (updates(self.warmup, total), self.total.unwrap_or(total));
+        let share = self.warmup_type.risen(update, warmup).unwrap_or_else(|| {
+            let left = total.saturating_sub(update.saturating_sub(1));
+            left as f64 / total.saturating_sub(warmup).max(1) as f64
+        });
+        self.min_lr + (self.lr - self.min_lr) * share
+    }
+
+    pub(super) fn check_numbers(&self) -> Result<(), ScheduleError> {
+        let Self { lr, min_lr, warmup, warmup_type, .. } = *self;
+        WarmupLr { lr, min_lr, warmup, warmup_type }.check_numbers()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Schedule;
+
+    #[test]
+    fn the_first_rates_are_those_of_the_table() {
+        let rates = |warmup_type| {
+            let schedule = WarmupLr { warmup: 4.into(), warmup_type, ..WarmupLr::new(1.0) };
+            [0, 1, 2, 3, 4, 5].map(|update| (schedule.rate(update, 9) * 1e4).round() / 1e4)
+        };
+        assert_eq!(rates(WarmupType::Log), [0.0, 0.0, 0.5, 0.7925, 1.0, 1.0]);
+        assert_eq!(rates(WarmupType::Linear), [0.0, 0.0, 0.25, 0.5, 0.75, 1.0]);
+    }
+
+    #[test]
+    fn no_warmup_is_none_and_one_update_is_two() {
+        let rates = |warmup: u64| {
+            let schedule = WarmupLr { warmup: warmup.into(), ..WarmupLr::new(1.0) };
+            [0, 1, 2].map(|update| schedule.rate(update, 9))
+        };
+        assert_eq!(rates(0), [1.0; 3]);
+        assert_eq!([rates(1), rates(2)], [[0.0, 0.0, 1.0]; 2]);
+        let counted = |warmup: u64| Schedule::WarmupLr(WarmupLr::new(1.0)).warmup(warmup).warmup_updates(9);
+        assert_eq!([0, 1, 2, 3].map(counted), [0, 2, 2, 3]);
+    }
+
+    #[test]
+    fn a_decay_without_a_warmup_starts_at_the_highest_rate_and_never_above() {
+        let schedule = WarmupDecayLr { warmup: 0.into(), ..WarmupDecayLr::new(1.0) };
+        assert_eq!([0, 1, 2].map(|update| schedule.rate(update, 10)), [1.0, 1.0, 0.9]);
+    }
+
+    #[test]
+    fn its_own_length_goes_before_that_of_the_run() {
+        let schedule = WarmupDecayLr { warmup: 2.into(), total: Some(6), ..WarmupDecayLr::new(1.0) };
+        assert_eq!([5, 6, 7, 99].map(|update| schedule.rate(update, 100)), [0.5, 0.25, 0.0, 0.0]);
+    }
+}

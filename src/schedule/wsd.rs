@@ -1,0 +1,142 @@
+//! Warmup, stable, decay.
+
+use std::f64::consts::PI;
+
+use serde::{Deserialize, Serialize};
+
+use super::check::{above_zero, at_most, not_zero, share};
+use super::{ScheduleError, Warmup, decay, warmup};
+
+/// Warmup, stable, decay (Hu et al., 2024, arXiv:2404.06395): up to `lr`, there for most of the run, and down to
+/// `min_lr` at its end, so that a checkpoint of the stable phase can be trained on for longer.
+///
+/// With `s` updates at `lr` and `d` of decay, the warmup is at `min_lr + (lr - min_lr) · g(v)`, where `v` goes from 0
+/// to 1 as in [`Warmup`], and the decay at `min_lr + (lr - min_lr) · f(q)`, where `q = (t - w - s) / d`. After that it
+/// stays at `min_lr`. It is Transformers' `get_wsd_schedule`, whose `min_lr_ratio` is `min_lr / lr`, and whose
+/// `num_cycles` is its default of 0.5. As there, the warmup starts from `min_lr`.
+///
+/// ```
+/// use firebrick::{Schedule, schedule::{Wsd, WsdShape}};
+///
+/// let schedule = Wsd { decay_type: WsdShape::OneMinusSqrt, ..Wsd::new(1.0, 100) };
+/// let schedule = Schedule::Wsd(schedule).warmup(50);
+/// let rates = [50, 899, 900, 925, 1000].map(|update| schedule.rate(update, 1000));
+/// assert_eq!(rates, [1.0, 1.0, 1.0, 0.5, 0.0]);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Wsd {
+    /// The highest rate.
+    pub lr: f64,
+    /// The rate at the end of the decay. Default: 0.
+    #[serde(default)]
+    pub min_lr: f64,
+    /// How long it rises. Default: not at all.
+    #[serde(default, alias = "num_warmup_steps")]
+    pub warmup: Warmup,
+    /// Updates at `lr`. Default: what warmup and decay leave of the run.
+    #[serde(default, alias = "num_stable_steps")]
+    pub stable: Option<u64>,
+    /// Updates of decay.
+    #[serde(alias = "num_decay_steps")]
+    pub decay: u64,
+    /// The shape of the warmup. Default: `Linear`.
+    #[serde(default = "linear")]
+    pub warmup_type: WsdShape,
+    /// The shape of the decay. Default: `Cosine`.
+    #[serde(default = "cosine")]
+    pub decay_type: WsdShape,
+    /// Whether the [warmup](Warmup) starts at `min_lr`, as in Transformers. Default: no.
+    #[serde(default)]
+    pub from_zero: bool,
+}
+
+/// The shape of a warmup or of a decay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WsdShape {
+    /// Up with `g(v) = v`, down with `f(q) = 1 - q`.
+    #[serde(alias = "linear")]
+    Linear,
+    /// Up with `(1 - cos πv) / 2`, down with `(1 + cos πq) / 2`.
+    #[serde(alias = "cosine")]
+    Cosine,
+    /// Up with `1 - √(1 - v)`, down with `1 - √q`: in Transformers `1-sqrt`.
+    #[serde(alias = "1-sqrt")]
+    OneMinusSqrt,
+}
+
+fn linear() -> WsdShape {
+    WsdShape::Linear
+}
+
+fn cosine() -> WsdShape {
+    WsdShape::Cosine
+}
+
+impl Wsd {
+    /// At `lr` until the last `decay` updates, which take it to 0.
+    pub fn new(lr: f64, decay: u64) -> Self {
+        Self {
+            lr,
+            min_lr: 0.0,
+            warmup: Warmup::default(),
+            stable: None,
+            decay,
+            warmup_type: linear(),
+            decay_type: cosine(),
+            from_zero: false,
+        }
+    }
+
+    /// The rate of an update in a run of `total`.
+    pub(super) fn rate(&self, update: u64, total: u64) -> f64 {
+        let warmup = self.warmup.updates(total);
+        let between = |share: f64| self.min_lr + (self.lr - self.min_lr) * share;
+        if update < warmup {
+            let (risen, of) = warmup::risen(update, warmup, self.from_zero);
+            return between(self.warmup_type.up(risen / of));
+        }
+        match (update - warmup).checked_sub(self.stable_updates(total)) {
+            None => self.lr,
+            Some(done) if done < self.decay => between(self.decay_type.down(done as f64 / self.decay as f64)),
+            Some(_) => self.min_lr,
+        }
+    }
+
+    fn stable_updates(&self, total: u64) -> u64 {
+        let left = || total.saturating_sub(self.warmup.updates(total)).saturating_sub(self.decay);
+        self.stable.unwrap_or_else(left)
+    }
+
+    pub(super) fn check_numbers(&self) -> Result<(), ScheduleError> {
+        above_zero("lr", self.lr)?;
+        at_most("min_lr", self.min_lr, "lr", self.lr)?;
+        not_zero("decay", self.decay)?;
+        share(self.warmup)
+    }
+
+    pub(super) fn check_phases(&self, total: u64) -> Result<(), ScheduleError> {
+        let stable = self.stable.unwrap_or(0);
+        let phases = self.warmup.updates(total).saturating_add(stable).saturating_add(self.decay);
+        let field = if stable > 0 { "stable" } else { "decay" };
+        if phases > total { Err(ScheduleError::Phases { field, phases, total }) } else { Ok(()) }
+    }
+}
+
+impl WsdShape {
+    fn up(self, progress: f64) -> f64 {
+        match self {
+            Self::Linear => progress,
+            Self::Cosine => (1.0 - (PI * progress).cos()) / 2.0,
+            Self::OneMinusSqrt => decay::one_minus_sqrt(1.0 - progress),
+        }
+    }
+
+    fn down(self, progress: f64) -> f64 {
+        match self {
+            Self::Linear => decay::linear(progress),
+            Self::Cosine => decay::cosine(progress),
+            Self::OneMinusSqrt => decay::one_minus_sqrt(progress),
+        }
+    }
+}
