@@ -20,4 +20,5 @@ mod reshard;
 mod resume;
 mod rounds;
 mod save_failures;
+mod schedules;
 mod windows;
