@@ -54,11 +54,12 @@ impl WindowOfAll {
     }
 }
 
-/// The losses of an evaluation, over all ranks.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// The losses and counts of an evaluation, over all ranks.
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SumOfAll {
     pub sum: f64,
     pub items: usize,
+    pub counts: Vec<f64>,
     /// The first rank that wants to end the run now.
     pub stops: Option<usize>,
 }
@@ -69,13 +70,39 @@ impl SumOfAll {
     /// # Errors
     ///
     /// Another rank is gone.
-    pub fn agree(world: &Communicator, sum: f64, items: usize, stops: bool) -> Result<Self, TrainError> {
-        let mine = [sum, items as f64, f64::from(u8::from(stops))];
+    pub fn agree(world: &Communicator, part: &Sums, stops: bool) -> Result<Self, TrainError> {
+        let mut mine = vec![part.loss, part.items as f64, f64::from(u8::from(stops))];
+        mine.extend(&part.counts);
         let all = world.numbers("the validation loss", &mine)?;
         let total = |at: usize| all.iter().map(|theirs| theirs[at]).sum::<f64>();
         let stops = all.iter().position(|theirs| theirs[2] != 0.0);
-        Ok(Self { sum: total(0), items: total(1) as usize, stops })
+        let mut counts = Vec::new();
+        all.iter().for_each(|theirs| add(&mut counts, &theirs[3..]));
+        Ok(Self { sum: total(0), items: total(1) as usize, counts, stops })
     }
+}
+
+/// What one rank has seen of an evaluation.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Sums {
+    pub loss: f64,
+    pub items: usize,
+    pub counts: Vec<f64>,
+}
+
+impl Sums {
+    /// Adds a batch.
+    pub fn add(&mut self, loss: f64, items: usize, counts: &[f64]) {
+        self.loss += loss;
+        self.items += items;
+        add(&mut self.counts, counts);
+    }
+}
+
+/// Adds counts to others; a rank without batches has none.
+fn add(sums: &mut Vec<f64>, counts: &[f64]) {
+    sums.resize(sums.len().max(counts.len()), 0.0);
+    sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
 }
 
 /// What ranks tell one another when they read a step's numbers.

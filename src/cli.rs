@@ -381,8 +381,14 @@ fn in_words(run: &Run, launched: &Launched) -> String {
     if let Some(loss) = report.valid_loss {
         text += &format!("valid loss       {loss:.4}\n");
     }
+    for (name, value) in &report.valid_scores {
+        text += &format!("{:16} {value:.4}\n", format!("valid {name}"));
+    }
     if let (Some(loss), Some(step)) = (report.best_valid_loss, report.best_step) {
         text += &format!("best valid loss  {loss:.4} at step {step}\n");
+        for (name, value) in &report.best_valid_scores {
+            text += &format!("{:16} {value:.4}\n", format!("best {name}"));
+        }
     }
     text += &format!("tokens/s         {:.0}\n", report.tokens_per_second);
     text += &format!("peak memory      {:.1} MB\n", report.peak_bytes as f64 / 1e6);

@@ -30,6 +30,17 @@ pub enum TrainError {
         /// What it was.
         found: String,
     },
+    /// The model has no score of this name.
+    #[error(
+        "no score is called `{score}`: the best evaluation can be told by {}",
+        if known.is_empty() { "the loss alone, as this model has no scores".into() } else { known.join(", ") }
+    )]
+    Score {
+        /// The score that was to decide.
+        score: String,
+        /// Those that the model has.
+        known: Vec<&'static str>,
+    },
     /// The optimizer clips by itself.
     #[error(
         "the optimizer clips each tensor's gradient by itself, which changes the direction of the update: build it without gradient clipping and write `.with(Clip::norm(..))`"

@@ -10,6 +10,7 @@ use burn::train::metric::{
 use burn::train::{ItemLazy, SupervisedTraining};
 use burn_std::ExecutionError;
 
+use crate::Score;
 use crate::dashboard::Vessel;
 use crate::step::StepNumbers;
 
@@ -72,6 +73,11 @@ impl Readings {
     /// Of a batch of which the others know nothing yet.
     pub fn none() -> Self {
         Self(Vec::new())
+    }
+
+    pub fn of_scores(scores: &[Score]) -> Self {
+        let reading = |score: &Score| Reading { name: score.name, value: Some(score.value), weight: 1 };
+        Self(scores.iter().map(reading).collect())
     }
 
     pub fn of_evaluation(loss: f64, items: usize) -> Self {
@@ -203,11 +209,12 @@ impl Numeric for Gauge {
 }
 
 /// Shows the gauges in burn-train's dashboard and keeps them in its metric files; that of the loss
-/// scale only where there is one, and those of slow ranks where there are several.
+/// scale only where there is one, those of slow ranks where there are several, and those of the model's scores.
 pub(crate) fn register(
     training: SupervisedTraining<Vessel>,
     scales_loss: bool,
     several_ranks: bool,
+    scores: &[Score],
 ) -> SupervisedTraining<Vessel> {
     let training = training
         .metric_train_numeric(Gauge::new(LOSS, None, false, true))
@@ -226,6 +233,9 @@ pub(crate) fn register(
             .metric_train_numeric(Gauge::new(SLOWEST, None, false, false)),
         false => training,
     };
+    let training = scores.iter().fold(training, |training, score| {
+        training.metric_valid_numeric(Gauge::new(score.name, None, score.higher_is_better, false))
+    });
     BYTES.into_iter().fold(training, |training, name| {
         training.metric_train_numeric(Gauge::new(name, Some("bytes"), false, false))
     })

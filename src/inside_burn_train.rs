@@ -17,7 +17,7 @@ use crate::dashboard::{NoBatches, Vessel};
 use crate::events::Events;
 use crate::metric_files::MetricFiles;
 use crate::training_loop::TrainingLoop;
-use crate::{Objective, TrainError, gauges};
+use crate::{Objective, Score, TrainError, gauges};
 
 /// What burn-train is set up with.
 pub(crate) struct InsideBurnTrain {
@@ -26,6 +26,8 @@ pub(crate) struct InsideBurnTrain {
     /// Where its metric files go; without, they are kept in memory.
     pub output: Option<PathBuf>,
     pub label: String,
+    /// What the model's scores are called.
+    pub scores: Vec<Score>,
 }
 
 impl InsideBurnTrain {
@@ -39,6 +41,7 @@ impl InsideBurnTrain {
         let vessel = Vessel::new(training.session.device());
         let (rounds, scales_loss) = (training.plan.rounds, training.session.scales_loss());
         let several_ranks = training.session.world().size() > 1;
+        let scores = if training.data.valid.is_some() { self.scores } else { Vec::new() };
         let inside = Arc::new(Handover(Mutex::new(Progress::Ready(Box::new(training)))));
         let folder = self.output.clone().unwrap_or_default();
         let mut supervised = SupervisedTraining::new(folder, Arc::new(NoBatches), Arc::new(NoBatches))
@@ -51,7 +54,7 @@ impl InsideBurnTrain {
         let metric_folder = self.output.map(|folder| folder.join("metrics"));
         supervised = supervised.with_metric_logger(MetricFiles::new(metric_folder, self.interrupter.clone()));
         let learner = Learner::new(vessel, SgdConfig::new().init(), ConstantLr::new(0.0));
-        let result = gauges::register(supervised, scales_loss, several_ranks).launch(learner);
+        let result = gauges::register(supervised, scales_loss, several_ranks, &scores).launch(learner);
         // Leaves the full screen, so that what is printed next is seen.
         drop(result.renderer);
         match inside.take() {

@@ -83,6 +83,7 @@ mod report;
 mod run;
 mod saving;
 pub mod schedule;
+mod score;
 mod session;
 mod step;
 #[cfg(test)]
@@ -108,5 +109,6 @@ pub use rank_report::{PerStep, RankReport};
 pub use report::{Report, process_start};
 pub use run::*;
 pub use schedule::{Schedule, ScheduleError, Warmup};
+pub use score::{Evaluation, Score, Scores};
 pub use step::StepNumbers;
 pub use trainer::{Trained, Trainer};

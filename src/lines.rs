@@ -29,7 +29,8 @@ pub(crate) struct Lines {
     in_round: usize,
     training: bool,
     last_line: Option<Instant>,
-    validation: Option<f64>,
+    /// The readings of the evaluation, in the order in which they came.
+    validation: Vec<(String, f64)>,
 }
 
 impl Lines {
@@ -43,7 +44,7 @@ impl Lines {
             in_round: 0,
             training: true,
             last_line: None,
-            validation: None,
+            validation: Vec::new(),
         }
     }
 
@@ -106,8 +107,9 @@ impl MetricsRendererTraining for Lines {
     }
 
     fn update_valid(&mut self, state: MetricState) {
-        if let Some((_, value)) = self.name_and_value(state) {
-            self.validation = Some(value);
+        if let Some(reading) = self.name_and_value(state) {
+            self.validation.retain(|(known, _)| *known != reading.0);
+            self.validation.push(reading);
         }
     }
 }
@@ -120,7 +122,7 @@ impl TrainingProgressLogger for Lines {
     fn start_split(&mut self, split: &str, _: usize) {
         self.training = split == "train";
         if !self.training {
-            self.validation = None;
+            self.validation.clear();
         }
     }
 
@@ -138,9 +140,14 @@ impl TrainingProgressLogger for Lines {
     fn end_split(&mut self) {
         if self.training {
             self.before += std::mem::take(&mut self.in_round);
-        } else if let Some(loss) = self.validation {
-            let (step, total) = (self.before, self.total_updates);
-            self.say(&format!("valid {step:>5}/{total}  loss {loss:.4}"));
+        } else if !self.validation.is_empty() {
+            let mut line = format!("valid {:>5}/{}", self.before, self.total_updates);
+            self.validation.sort_by_key(|(name, _)| name != LOSS);
+            for (name, value) in &self.validation {
+                let name = if name == LOSS { "loss" } else { name };
+                line += &format!("  {name} {value:.4}");
+            }
+            self.say(&line);
         }
     }
 

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::TrainError;
 use crate::step::StepNumbers;
+use crate::{Scores, TrainError};
 
 /// One evaluation, as the log keeps it.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct EvaluationNumbers {
     /// Updates made before it.
@@ -19,6 +19,9 @@ pub(crate) struct EvaluationNumbers {
     pub loss: f64,
     pub items: usize,
     pub seconds: f64,
+    /// What the model says of itself besides.
+    #[serde(default, skip_serializing_if = "Scores::is_empty")]
+    pub scores: Scores,
 }
 
 #[derive(Serialize)]
@@ -110,7 +113,8 @@ mod tests {
     #[test]
     fn a_log_that_goes_on_keeps_the_lines_up_to_the_checkpoint() {
         let folder = tempfile::tempdir().unwrap();
-        let numbers = |step| EvaluationNumbers { step, loss: 0.5, items: 1, seconds: 0.0 };
+        let numbers =
+            |step| EvaluationNumbers { step, loss: 0.5, items: 1, seconds: 0.0, scores: Scores::new() };
         let mut log = Log::new(Some(folder.path()), None).unwrap();
         log.evaluation(&numbers(1)).unwrap();
         let kept = log.bytes();

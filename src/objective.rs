@@ -4,6 +4,8 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 use firebrick_strategies::Pass;
 
+use crate::{Evaluation, Score};
+
 /// The loss of one batch: a sum, and over how many items.
 ///
 /// It is a sum, not a mean, because only the loop knows the divisor: the supervised items of the
@@ -77,9 +79,48 @@ pub trait Objective<B>: Module {
     /// Tensors made from the batch belong on [`pass.device()`](Pass::device).
     fn loss(&self, batch: B, pass: &Pass) -> Loss;
 
-    /// The summed loss that evaluation reports; the same as in training unless a model says
-    /// otherwise.
-    fn evaluate(&self, batch: B, pass: &Pass) -> Loss {
-        self.loss(batch, pass)
+    /// The summed loss that evaluation reports, and counts for [`scores`](Self::scores); the loss of training,
+    /// and no counts, unless a model says otherwise.
+    fn evaluate(&self, batch: B, pass: &Pass) -> Evaluation {
+        self.loss(batch, pass).into()
+    }
+
+    /// The scores of an evaluation, of the counts that were summed over all its batches. What they are called is
+    /// asked before the run, with no counts at all.
+    ///
+    /// ```
+    /// # use burn::{module::Module, tensor::{Device, Tensor}};
+    /// # use firebrick::{Evaluation, Loss, Objective, Pass, Score, datasets::TokenBatch};
+    /// # #[derive(Module, Debug)]
+    /// # struct Tagger;
+    /// # impl Tagger {
+    /// #     fn right(&self) -> usize { 3 }
+    /// # }
+    /// impl Objective<TokenBatch> for Tagger {
+    ///     # fn loss(&self, _: TokenBatch, pass: &Pass) -> Loss {
+    ///     #     Loss { sum: Tensor::zeros([1], pass.device()), items: 4 }
+    ///     # }
+    ///     // fn loss ...
+    ///
+    ///     fn evaluate(&self, batch: TokenBatch, pass: &Pass) -> Evaluation {
+    ///         let loss = self.loss(batch, pass);
+    ///         let counts = vec![self.right() as f64, loss.items as f64];
+    ///         Evaluation { loss, counts }
+    ///     }
+    ///
+    ///     fn scores(&self, counts: &[f64]) -> Vec<Score> {
+    ///         let [right, all] = *counts else { return vec![Score::higher("accuracy", f64::NAN)] };
+    ///         vec![Score::higher("accuracy", right / all)]
+    ///     }
+    /// }
+    /// # use firebrick::datasets::Batch;
+    /// # let batch = TokenBatch::from_rows(vec![vec![1, 2, 3, 4, 5]], 0)?;
+    /// # let evaluation = Tagger.evaluate(batch, &Pass::evaluate(&Device::flex()));
+    /// # assert_eq!(Tagger.scores(&evaluation.counts)[0].value, 0.75);
+    /// # Ok::<(), firebrick::datasets::DataError>(())
+    /// ```
+    fn scores(&self, counts: &[f64]) -> Vec<Score> {
+        let _ = counts;
+        Vec::new()
     }
 }

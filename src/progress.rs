@@ -6,6 +6,7 @@ use firebrick_datasets::Cursor;
 use serde::{Deserialize, Serialize};
 
 use crate::log::EvaluationNumbers;
+use crate::score::BestBy;
 
 /// Windows over which the reported training loss is the mean.
 pub(crate) const RECENT: usize = 100;
@@ -43,10 +44,11 @@ impl Progress {
         }
     }
 
-    /// An evaluation, and whether its loss is the lowest so far.
-    pub fn evaluated(&mut self, numbers: EvaluationNumbers) -> bool {
-        self.validation = Some(numbers);
-        let is_best = numbers.loss.is_finite() && self.best.is_none_or(|best| numbers.loss < best.loss);
+    /// An evaluation, and whether it is the best so far.
+    pub fn evaluated(&mut self, numbers: EvaluationNumbers, by: &BestBy) -> bool {
+        self.validation = Some(numbers.clone());
+        let best = self.best.as_ref().map(|best| by.value(best.loss, &best.scores));
+        let is_best = by.is_better(by.value(numbers.loss, &numbers.scores), best);
         self.evaluations_since_best = if is_best { 0 } else { self.evaluations_since_best.saturating_add(1) };
         if is_best {
             self.best = Some(numbers);
@@ -65,13 +67,15 @@ impl Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Scores;
 
     #[test]
     fn only_a_lower_loss_is_better() {
         let mut progress = Progress::default();
         let mut evaluated = |loss| {
-            let numbers = EvaluationNumbers { step: 0, loss, items: 1, seconds: 0.0 };
-            (progress.evaluated(numbers), progress.evaluations_since_best)
+            let scores = Scores::new();
+            let numbers = EvaluationNumbers { step: 0, loss, items: 1, seconds: 0.0, scores };
+            (progress.evaluated(numbers, &BestBy::Loss), progress.evaluations_since_best)
         };
         assert_eq!(evaluated(f64::NAN), (false, 1));
         assert_eq!(evaluated(2.0), (true, 0));

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 
+use crate::Scores;
 use crate::accounting::ParameterBytes;
 use crate::history::History;
 use crate::rank_report::RankReport;
@@ -20,8 +21,15 @@ pub struct Report {
     pub train_loss: f64,
     /// Mean loss over the supervised items of the validation data, at the last evaluation.
     pub valid_loss: Option<f64>,
-    /// The lowest validation loss.
+    /// What the model says of itself besides, at the last evaluation.
+    #[serde(skip_serializing_if = "Scores::is_empty")]
+    pub valid_scores: Scores,
+    /// The validation loss of the best evaluation: the lowest, unless another number
+    /// [decides](crate::Trainer::best_by).
     pub best_valid_loss: Option<f64>,
+    /// The scores of the best evaluation.
+    #[serde(skip_serializing_if = "Scores::is_empty")]
+    pub best_valid_scores: Scores,
     /// The updates made when it was measured.
     pub best_step: Option<u64>,
     /// Tokens over the seconds of all steps, evaluation not counted.
@@ -84,9 +92,11 @@ impl Report {
         Self {
             steps: history.last.step,
             train_loss: progress.recent_loss(),
-            valid_loss: progress.validation.map(|valid| valid.loss),
-            best_valid_loss: progress.best.map(|best| best.loss),
-            best_step: progress.best.map(|best| best.step),
+            valid_loss: progress.validation.as_ref().map(|valid| valid.loss),
+            valid_scores: progress.validation.as_ref().map(|valid| valid.scores.clone()).unwrap_or_default(),
+            best_valid_loss: progress.best.as_ref().map(|best| best.loss),
+            best_valid_scores: progress.best.as_ref().map(|best| best.scores.clone()).unwrap_or_default(),
+            best_step: progress.best.as_ref().map(|best| best.step),
             tokens_per_second: history.tokens as f64 / seconds.max(f64::MIN_POSITIVE),
             step_seconds_median: median(&history.step_seconds),
             skipped_steps: progress.skipped,

@@ -8,7 +8,7 @@ use burn::train::{LearnerEvent, TrainingItem};
 use firebrick_datasets::{Batch, Batches, DataError};
 use firebrick_strategies::Stage;
 
-use crate::agreement::SumOfAll;
+use crate::agreement::{SumOfAll, Sums};
 use crate::checkpoint::Saves;
 use crate::dashboard::let_ctrl_c_interrupt;
 use crate::data::Stream;
@@ -19,9 +19,10 @@ use crate::gauges::Readings;
 use crate::history::History;
 use crate::log::{EvaluationNumbers, Log};
 use crate::output::{BEST, Output};
+use crate::score::{BestBy, Scores};
 use crate::session::{Session, checked};
 use crate::step::{Step, StepNumbers};
-use crate::{Data, Objective, TrainError};
+use crate::{Data, Evaluation, Objective, TrainError};
 
 /// A run that is ready to go.
 pub(crate) struct TrainingLoop<M, B: Batch, S> {
@@ -55,7 +56,9 @@ pub(crate) struct Plan {
     /// Updates of a round that the dashboard counts.
     pub round_updates: u64,
     pub dashboard: bool,
-    /// Evaluations without a lower loss after which the run ends.
+    /// The number by which the best evaluation is told.
+    pub best_by: BestBy,
+    /// Evaluations without a better one after which the run ends.
     pub patience: Option<usize>,
 }
 
@@ -97,7 +100,10 @@ where
         }
         let is_late = self.plan.patience.is_some_and(|most| progress.evaluations_since_best >= most);
         if is_late {
-            self.history.stopped = Some("the validation loss no longer falls".into());
+            self.history.stopped = Some(match &self.plan.best_by {
+                BestBy::Loss => "the validation loss no longer falls".into(),
+                BestBy::Score { name, .. } => format!("{name} no longer gets better"),
+            });
         }
         is_late || self.finished()
     }
@@ -182,41 +188,42 @@ where
         };
         let started = Instant::now();
         events.valid(LearnerEvent::StartSplit { epoch_number: round, total_items: valid.samples(0) })?;
-        let Some((sum, items)) = self.sum_of_losses(&valid, events)? else {
+        let Some((sums, scores)) = self.sums_of_validation(&valid, events)? else {
             self.interrupted(events);
             return Ok(false);
         };
         events.valid(LearnerEvent::EndSplit(round))?;
-        if items == 0 {
+        if sums.items == 0 {
             return Err(DataError::EmptyEpoch { epoch: 0 }.into());
         }
         let numbers = EvaluationNumbers {
             step: self.session.updates(),
-            loss: sum / items as f64,
-            items,
+            loss: sums.loss / sums.items as f64,
+            items: sums.items,
             seconds: started.elapsed().as_secs_f64(),
+            scores,
         };
         self.log.evaluation(&numbers)?;
-        if self.history.progress.evaluated(numbers) {
+        if self.history.progress.evaluated(numbers, &self.plan.best_by) {
             self.keep_best()?;
         }
         Ok(true)
     }
 
-    /// The sum over the validation data, and its items; `None` where the run was interrupted.
+    /// The sums over the validation data, and the scores that they make; `None` where the run was interrupted.
     ///
-    /// Each rank goes through its part, and all get the sum of the whole.
-    fn sum_of_losses(
+    /// Each rank goes through its part, and all get the sums of the whole.
+    fn sums_of_validation(
         &mut self,
         valid: &Stream<B>,
         events: &mut Events,
-    ) -> Result<Option<(f64, usize)>, TrainError> {
+    ) -> Result<Option<(Sums, Scores)>, TrainError> {
         let world = self.session.world().clone();
         let (alone, samples) = (world.size() == 1, valid.samples(0));
         let model = self.session.evaluator()?;
         let pass = self.session.pass().evaluating(self.session.evaluation_dtype());
         let mut spare = Spare::new(valid.clone());
-        let (mut sum, mut items) = (0.0, 0);
+        let mut sums = Sums::default();
         let cut = feed::cut(&self.data, 1, Share::of(&world))?;
         let mut end = 0;
         while end < samples {
@@ -231,14 +238,13 @@ where
                     None => continue,
                 };
                 let (entered, pass) = pass.clone().silent(expected == 0).enter(&model)?;
-                let loss = entered.evaluate(batch, &pass);
+                let Evaluation { loss, counts } = entered.evaluate(batch, &pass);
                 pass.check()?;
                 if expected == 0 {
                     continue;
                 }
                 let loss = checked(loss.sum, loss.items, expected)?.try_into_scalar::<f64>()?;
-                sum += loss;
-                items += expected;
+                sums.add(loss, expected, &counts);
                 let readings = match alone {
                     true => Readings::of_evaluation(loss / expected as f64, expected),
                     false => Readings::none(),
@@ -251,13 +257,18 @@ where
         }
         if !alone {
             let stops = events.interrupter.should_stop();
-            let of_all = SumOfAll::agree(&world, sum, items, stops)?;
-            (sum, items) = (of_all.sum, of_all.items);
+            let of_all = SumOfAll::agree(&world, &sums, stops)?;
+            sums = Sums { loss: of_all.sum, items: of_all.items, counts: of_all.counts };
             self.stops = of_all.stops;
-            let readings = Readings::of_evaluation(sum / items.max(1) as f64, items);
+            let readings = Readings::of_evaluation(sums.loss / sums.items.max(1) as f64, sums.items);
             events.valid(evaluated(readings, samples, samples))?;
         }
-        Ok(Some((sum, items)))
+        let scores = model.scores(&sums.counts);
+        if !scores.is_empty() {
+            events.valid(evaluated(Readings::of_scores(&scores), samples, samples))?;
+        }
+        let scores = scores.into_iter().map(|score| (score.name.to_string(), score.value)).collect();
+        Ok(Some((sums, scores)))
     }
 
     fn keep_best(&mut self) -> Result<(), TrainError> {

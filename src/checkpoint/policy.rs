@@ -29,6 +29,8 @@ pub struct Checkpoints {
     pub(crate) every: Option<u64>,
     pub(crate) last: usize,
     pub(crate) best: usize,
+    /// Whether the best are those whose number is highest.
+    pub(crate) highest: bool,
     pub(crate) kept_every: Option<u64>,
     pub(crate) retries: u32,
 }
@@ -42,7 +44,7 @@ impl Checkpoints {
 
     /// Only where the run is interrupted.
     pub fn when_stopped() -> Self {
-        Self { every: None, last: 2, best: 0, kept_every: None, retries: 2 }
+        Self { every: None, last: 2, best: 0, highest: false, kept_every: None, retries: 2 }
     }
 
     /// Keeps the newest so many, at least one.
@@ -50,7 +52,8 @@ impl Checkpoints {
         Self { last: checkpoints, ..self }
     }
 
-    /// Keeps those of the lowest validation loss too, as it was last measured before the save.
+    /// Keeps those of the best evaluation too, as it was last made before the save: of the lowest validation
+    /// loss, unless a [score decides](crate::Trainer::best_by).
     pub fn keep_best(self, checkpoints: usize) -> Self {
         Self { best: checkpoints, ..self }
     }

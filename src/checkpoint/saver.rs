@@ -260,6 +260,7 @@ impl Saver {
             thread::spawn(move || {
                 let saved = staging.publish(manifest, &trainer)?;
                 let keep = Keep::last(policy.last).best(policy.best).every(policy.kept_every.unwrap_or(0));
+                let keep = if policy.highest { keep.highest() } else { keep };
                 // What cannot be removed now is removed after a later save: the checkpoint is there.
                 let _ = folder.prune(&keep);
                 Ok(saved)

@@ -9,12 +9,15 @@ use crate::TrainError;
 use crate::console::tell;
 use crate::log::{Log, SaveNumbers};
 use crate::progress::Progress;
+use crate::score::BestBy;
 use crate::session::Session;
 
 /// Saves a run at its boundaries.
 pub(crate) struct Saves {
     pub saver: Saver,
     pub settings: Settings,
+    /// The number by which the best checkpoints are told.
+    pub best_by: BestBy,
     /// The run file.
     pub run: Option<String>,
     /// Whether failures are told on standard error.
@@ -50,7 +53,8 @@ impl Saves {
         log: &mut Log,
     ) -> Result<(), TrainError> {
         let updates = session.updates();
-        let metric = progress.validation.map(|numbers| numbers.loss);
+        let metric = progress.validation.as_ref();
+        let metric = metric.map(|numbers| self.best_by.value(numbers.loss, &numbers.scores));
         let state = TrainerState::new(
             updates,
             self.settings.clone(),

@@ -137,7 +137,7 @@ impl Trial {
                 drop(model.loss(batch, &pass).sum.backward());
             } else {
                 // A device that computes later is to fail here.
-                let _ = model.evaluate(batch, &pass).sum.try_into_data();
+                let _ = model.evaluate(batch, &pass).loss.sum.try_into_data();
             }
             // Failures that are no panics are told by the step that meets them.
             let _ = pass.device().sync();

@@ -21,11 +21,12 @@ enum Meaning {
 }
 
 /// Fields and those below them, the first that fits. What is not here is of the result.
-const MEANINGS: [(&str, Meaning); 20] = [
+const MEANINGS: [(&str, Meaning); 21] = [
     ("steps", Meaning::Free),
     ("epochs", Meaning::Free),
     ("evaluate_every", Meaning::Free),
     ("early_stopping", Meaning::Free),
+    ("best_by", Meaning::Free),
     ("checkpoints", Meaning::Free),
     ("output", Meaning::Free),
     ("sample", Meaning::Free),

@@ -39,6 +39,8 @@ pub struct DataRun {
     // The names that a run file may have besides.
     #[serde(default, rename = "device")]
     _device: Option<IgnoredAny>,
+    #[serde(default, rename = "device_budget")]
+    _device_budget: Option<IgnoredAny>,
     #[serde(default, rename = "model")]
     _model: Option<IgnoredAny>,
     #[serde(default, rename = "optimizer")]
@@ -53,6 +55,8 @@ pub struct DataRun {
     _evaluate_every: Option<IgnoredAny>,
     #[serde(default, rename = "early_stopping")]
     _early_stopping: Option<IgnoredAny>,
+    #[serde(default, rename = "best_by")]
+    _best_by: Option<IgnoredAny>,
     #[serde(default, rename = "checkpoints")]
     _checkpoints: Option<IgnoredAny>,
     #[serde(default, rename = "ranks")]
@@ -74,6 +78,7 @@ impl From<&Run> for DataRun {
             batch: run.batch.clone(),
             strategies: run.strategies.clone(),
             _device: None,
+            _device_budget: None,
             _model: None,
             _optimizer: None,
             _schedule: None,
@@ -81,6 +86,7 @@ impl From<&Run> for DataRun {
             _epochs: None,
             _evaluate_every: None,
             _early_stopping: None,
+            _best_by: None,
             _checkpoints: None,
             _ranks: None,
             _deadline: None,

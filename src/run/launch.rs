@@ -215,6 +215,10 @@ impl Run {
             Some(updates) => trainer.evaluate_every(updates),
             None => trainer,
         };
+        let trainer = match &self.best_by {
+            Some(score) => trainer.best_by(score),
+            None => trainer,
+        };
         let trainer = match self.early_stopping {
             Some(evaluations) => trainer.early_stopping(evaluations),
             None => trainer,

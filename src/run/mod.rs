@@ -101,7 +101,11 @@ pub struct Run {
     /// Updates between two evaluations. Default: at the end of each epoch.
     #[serde(default)]
     pub evaluate_every: Option<u64>,
-    /// Evaluations without a lower validation loss after which the run ends. Default: never.
+    /// The score that tells the best evaluation, for the best model, the best checkpoints and early stopping.
+    /// Default: the validation loss.
+    #[serde(default)]
+    pub best_by: Option<String>,
+    /// Evaluations without a better one after which the run ends. Default: never.
     #[serde(default)]
     pub early_stopping: Option<usize>,
     /// Ranks that train together, of all processes: threads of this one, or of each that `mpirun` started.

@@ -88,6 +88,7 @@ pub struct Trainer<S = Identity> {
     length: Length,
     evaluate_every: Option<u64>,
     patience: Option<usize>,
+    best_by: Option<String>,
     device_budget: Option<usize>,
     /// Tensors like each parameter that the optimizer will keep, where that is known.
     optimizer_states: usize,
@@ -155,6 +156,7 @@ impl Trainer {
             length: Length::Epochs(1),
             evaluate_every: None,
             patience: None,
+            best_by: None,
             device_budget: None,
             optimizer_states: 0,
             output: None,
@@ -179,6 +181,7 @@ impl<S> Trainer<S> {
             length: self.length,
             evaluate_every: self.evaluate_every,
             patience: self.patience,
+            best_by: self.best_by,
             device_budget: self.device_budget,
             optimizer_states: self.optimizer_states,
             output: self.output,
@@ -250,7 +253,15 @@ impl<S> Trainer<S> {
         self
     }
 
-    /// Ends once the validation loss has not fallen for this many evaluations.
+    /// Tells the best evaluation by one of the model's [scores](crate::Objective::scores) instead of by the validation
+    /// loss: for the best model, the best checkpoints and early stopping. Whether more of it is better, the
+    /// score knows.
+    pub fn best_by(mut self, score: impl Into<String>) -> Self {
+        self.best_by = Some(score.into());
+        self
+    }
+
+    /// Ends once the validation loss has not fallen, or the [score](Self::best_by) not got better, for this many evaluations.
     pub fn early_stopping(mut self, evaluations: usize) -> Self {
         self.patience = Some(evaluations);
         self

@@ -15,9 +15,10 @@ use crate::feed::{Feed, Share, updates_in_epochs, windows_in_epoch};
 use crate::inside_burn_train::InsideBurnTrain;
 use crate::rank_report::RankReport;
 use crate::report::Report;
+use crate::score::BestBy;
 use crate::session::Prepared;
 use crate::training_loop::{Plan, TrainingLoop};
-use crate::{Data, Objective, Schedule, TrainError};
+use crate::{Data, Objective, Schedule, Score, TrainError};
 
 impl<S> Trainer<S> {
     /// Who the ranks are.
@@ -54,9 +55,11 @@ impl<S> Trainer<S> {
         S: Strategy<M>,
     {
         // What is wrong is told before the folder is touched, and before ranks wait for one another.
+        let scores = model.scores(&[]);
+        let best_by = self.found(&scores)?;
         let prepared = Prepared::new(&self.strategies, model, device, &optimizer, rank.clone())?;
         let window = prepared.window();
-        let plan = self.plan(&data, window, rank.size())?;
+        let plan = self.plan(&data, window, rank.size(), best_by.clone())?;
         let total = plan.total_updates;
         schedule.check(Some(total))?;
         let settings = Settings {
@@ -76,7 +79,7 @@ impl<S> Trainer<S> {
         }
         dry_run(&mut session, &data, window)?;
         self.claim(&mut start, &rank)?;
-        let checkpoints = self.saves(&start, settings, &session, layout);
+        let checkpoints = self.saves(&start, settings, &session, layout, best_by);
         let history = start.history(session.updates());
         let mut training = TrainingLoop {
             feed: Feed::new(&data, history.progress.cursor, window, Share::of(&rank))?,
@@ -100,11 +103,32 @@ impl<S> Trainer<S> {
             renderer: self.show.renderer(&self.interrupter.0, training.plan.total_updates),
             output: start.output.map(|output| output.folder().into()),
             label: self.label.clone(),
+            scores,
         };
         finish(inside.run(training)?, root)
     }
 
-    fn plan<B: Batch>(&self, data: &Data<B>, window: usize, ranks: usize) -> Result<Plan, DataError> {
+    /// The number that decides which evaluation is the best.
+    fn found(&self, scores: &[Score]) -> Result<BestBy, TrainError> {
+        let Some(wanted) = &self.best_by else { return Ok(BestBy::Loss) };
+        match scores.iter().find(|score| score.name == wanted) {
+            Some(score) => {
+                Ok(BestBy::Score { name: wanted.clone(), higher_is_better: score.higher_is_better })
+            }
+            None => Err(TrainError::Score {
+                score: wanted.clone(),
+                known: scores.iter().map(|score| score.name).collect(),
+            }),
+        }
+    }
+
+    fn plan<B: Batch>(
+        &self,
+        data: &Data<B>,
+        window: usize,
+        ranks: usize,
+        best_by: BestBy,
+    ) -> Result<Plan, DataError> {
         let total_updates = match self.length {
             Length::Steps(updates) => updates,
             Length::Epochs(epochs) => updates_in_epochs(data, epochs, window, ranks)?,
@@ -123,6 +147,7 @@ impl<S> Trainer<S> {
             rounds: total_updates.div_ceil(round_updates.max(1)) as usize,
             round_updates: round_updates.min(total_updates),
             dashboard: self.show.is_dashboard(),
+            best_by,
             patience: self.patience,
         })
     }

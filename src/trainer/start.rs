@@ -13,8 +13,9 @@ use crate::console::tell;
 use crate::history::History;
 use crate::log::Log;
 use crate::output::{Output, is_within};
+use crate::score::BestBy;
 use crate::session::Session;
-use crate::{Show, TrainError};
+use crate::{Checkpoints, Show, TrainError};
 
 /// Where a rank starts from, and where it writes.
 pub(super) struct Start {
@@ -91,8 +92,10 @@ impl<S> Trainer<S> {
         settings: Settings,
         session: &Session<M, T>,
         layout: Arc<Layout>,
+        best_by: BestBy,
     ) -> Option<Saves> {
         let (policy, output) = (self.checkpoints?, self.output.as_ref()?);
+        let policy = Checkpoints { highest: best_by.is_higher(), ..policy };
         let folder = Folder::new(output.folder().join(checkpoint::FOLDER));
         let world = session.world().clone();
         let tells = self.tells(&world);
@@ -100,7 +103,8 @@ impl<S> Trainer<S> {
         if let (Some(from), true) = (&start.from, start.in_place) {
             saver.starts_from(session.updates(), from.state.progress.cursor);
         }
-        Some(Saves { saver, settings, run: self.run.as_ref().map(|run| run.text.clone()), tells })
+        let run = self.run.as_ref().map(|run| run.text.clone());
+        Some(Saves { saver, settings, best_by, run, tells })
     }
 
     /// Whether lines on standard error are seen, and disturb no dashboard.

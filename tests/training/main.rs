@@ -21,4 +21,5 @@ mod resume;
 mod rounds;
 mod save_failures;
 mod schedules;
+mod scores;
 mod windows;

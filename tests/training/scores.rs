@@ -1,0 +1,110 @@
+//! Scores of an evaluation: of all batches and ranks together, logged, reported, and deciding which is the best.
+
+use crate::support::*;
+use burn::module::Module;
+use firebrick::datasets::{Batch, TokenBatch};
+use firebrick::{
+    Checkpoints, Clip, Data, Evaluation, Loss, Objective, Pass, Report, Schedule, Score, TrainError, Trainer,
+    World, Zero,
+};
+
+/// A bigram that counts how often it is right, and how wrong its rows are.
+#[derive(Module, Debug)]
+struct Counted {
+    bigram: Bigram,
+}
+
+impl Objective<TokenBatch> for Counted {
+    fn loss(&self, batch: TokenBatch, pass: &Pass) -> Loss {
+        self.bigram.loss(batch, pass)
+    }
+
+    fn evaluate(&self, batch: TokenBatch, pass: &Pass) -> Evaluation {
+        let (losses, mask) = self.bigram.losses(batch.ids(pass.device()), batch.labels(pass.device()));
+        // A label is right that has more than half of the probability.
+        let right = (losses.lower_scalar(std::f64::consts::LN_2).float() * mask).sum().into_scalar::<f64>();
+        let counts = vec![right, batch.items() as f64];
+        Evaluation { loss: self.loss(batch, pass), counts }
+    }
+
+    fn scores(&self, counts: &[f64]) -> Vec<Score> {
+        let [right, all] = *counts else { return vec![Score::higher("accuracy", f64::NAN), worse(f64::NAN)] };
+        vec![Score::higher("accuracy", right / all), worse(right / all)]
+    }
+}
+
+/// What a better model has less of, but which rises as this one learns.
+fn worse(value: f64) -> Score {
+    Score::lower("hits", value)
+}
+
+fn trained<S: firebrick::Strategy<Counted>>(trainer: Trainer<S>, ranks: usize) -> Result<Report, TrainError> {
+    let model = Counted { bigram: Bigram::new(&device().autodiff()) };
+    let data = Data::new(Rows::ragged(24)).valid(Rows::ragged(17)).micro_batch(4 / ranks);
+    let trained = trainer.steps(12).evaluate_every(4).fit(model, adamw(), Schedule::constant(0.05), data)?;
+    Ok(trained.report)
+}
+
+#[test]
+fn batches_and_ranks_are_scored_together() {
+    let one = trained(Trainer::new(), 1).unwrap();
+    let two = trained(Trainer::new().over(World::threads(2)).with(Zero::stage(0)), 2).unwrap();
+    let accuracy = one.valid_scores["accuracy"];
+    assert!(accuracy > 0.1 && accuracy < 1.0, "{accuracy}");
+    // The ranks' rounding may tip a guess.
+    assert!((two.valid_scores["accuracy"] - accuracy).abs() < 0.02, "{accuracy} {:?}", two.valid_scores);
+    // Of 17 ragged rows, as often as the labels say; a mean of the batches' accuracies is another number.
+    let items: usize = Rows::ragged(17).0.iter().map(|row| row.len() - 1).sum();
+    let right = accuracy * items as f64;
+    assert!((right - right.round()).abs() < 1e-9, "{right} of {items}");
+}
+
+#[test]
+fn a_score_decides_which_evaluation_is_the_best() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("run");
+    let trainer = || Trainer::new().with(Clip::norm(1.0));
+    let report = trained(trainer().output(&output).best_by("hits"), 1).unwrap();
+    // The lower is the better one, so the first stays the best.
+    assert_eq!(report.best_step, Some(4));
+    assert!(report.best_valid_scores["hits"] < report.valid_scores["hits"]);
+    let text = std::fs::read_to_string(output.join("metrics.jsonl")).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let valid: Vec<_> = lines.filter(|line| line["kind"] == "valid").collect();
+    assert_eq!(valid.len(), 3);
+    assert_eq!(valid[2]["scores"]["accuracy"].as_f64(), Some(report.valid_scores["accuracy"]));
+
+    let report = trained(trainer().best_by("accuracy"), 1).unwrap();
+    assert_eq!(report.best_step, Some(12));
+    let patient = trained(trainer().best_by("hits").early_stopping(1), 1).unwrap();
+    assert_eq!((patient.steps, patient.stopped.as_deref()), (8, Some("hits no longer gets better")));
+}
+
+/// The best checkpoints are those of the highest score where more of it is better.
+#[test]
+fn the_best_checkpoint_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    for (score, kept) in [("accuracy", vec![12]), ("hits", vec![4, 12])] {
+        let output = folder.path().join(score);
+        let policy = Checkpoints::every(4).keep_last(1).keep_best(1);
+        let trainer = Trainer::new().output(&output).checkpoints(policy).best_by(score);
+        trained(trainer, 1).unwrap();
+        let mut steps: Vec<u64> = std::fs::read_dir(output.join("checkpoints"))
+            .unwrap()
+            .filter_map(|entry| entry.unwrap().file_name().to_str()?.strip_prefix("step-")?.parse().ok())
+            .collect();
+        steps.sort();
+        assert_eq!(steps, kept, "{score}");
+    }
+}
+
+#[test]
+fn a_score_that_the_model_lacks_is_told_with_those_it_has() {
+    let error = trained(Trainer::new().best_by("f1"), 1).unwrap_err().to_string();
+    assert_eq!(error, "no score is called `f1`: the best evaluation can be told by accuracy, hits");
+    let data = Data::new(Rows::ragged(8)).valid(Rows::ragged(8));
+    let trainer = Trainer::new().best_by("f1");
+    let model = Bigram::new(&device().autodiff());
+    let error = trainer.fit(model, adamw(), Schedule::constant(0.1), data).unwrap_err().to_string();
+    assert!(error.ends_with("by the loss alone, as this model has no scores"), "{error}");
+}
