@@ -16,7 +16,7 @@ use crate::{Metric, MetricError, PrecisionRecallF1};
 /// Words are runs of the lowercased letters a to z and of digits, so it is made for English. ROUGE-Lsum
 /// compares line by line: put a newline between sentences. Of several references, the one with the best
 /// F1 counts, for each of the four on its own. The score of a corpus is the mean over its predictions;
-/// `evaluate` shows the median of means of random samples instead, which differs in the third digit or so.
+/// `evaluate` shows the median of means of random samples instead, which is near it, but another each time.
 ///
 /// # Example
 ///
