@@ -140,9 +140,11 @@ impl Metric for ExactMatch {
     }
 
     fn from_counts(_: &Self, counts: &[f64]) -> Result<Self, MetricError> {
-        let Some((whole, parts)) = counts.split_at_checked(2) else {
-            return Err(length(Self::NAME, counts, 2 + ExactSum::PARTS));
-        };
+        let expected = 2 + ExactSum::PARTS;
+        if counts.len() != expected {
+            return Err(length(Self::NAME, counts, expected));
+        }
+        let (whole, parts) = counts.split_at(2);
         let f1 = ExactSum::from_parts(Self::NAME, parts)?;
         let [answers, exact] = whole_array(Self::NAME, whole)?;
         Ok(Self { answers, exact, f1 })

@@ -1,6 +1,6 @@
 //! Perplexity of a language model.
 
-use crate::counts::whole_array;
+use crate::counts::{length, whole_array};
 use crate::exact_sum::ExactSum;
 use crate::{Metric, MetricError};
 
@@ -64,7 +64,11 @@ impl Metric for Perplexity {
     }
 
     fn from_counts(_: &Self, counts: &[f64]) -> Result<Self, MetricError> {
-        let (items, parts) = counts.split_at_checked(1).unwrap_or((counts, &[]));
+        let expected = 1 + ExactSum::PARTS;
+        if counts.len() != expected {
+            return Err(length(Self::NAME, counts, expected));
+        }
+        let (items, parts) = counts.split_at(1);
         let losses = ExactSum::from_parts(Self::NAME, parts)?;
         let [items] = whole_array(Self::NAME, items)?;
         Ok(Self { losses, items })
