@@ -1,0 +1,293 @@
+//! chrF: n-grams of characters, and for chrF++ of words, of a translation that are in a reference.
+
+use std::borrow::Cow;
+
+use crate::counts::whole_numbers;
+use crate::ngrams::{common, ngrams};
+use crate::pairs::pairs;
+use crate::{Metric, MetricError, whitespace};
+
+/// Corpus chrF (Popović, 2015, <https://aclanthology.org/W15-3049/>) and chrF++ (Popović, 2017,
+/// <https://aclanthology.org/W17-4770/>), as sacrebleu.
+///
+/// Characters are code points. Of several references, the one that gives the best score counts.
+///
+/// # Example
+///
+/// ```
+/// use firebrick_metrics::{ChrF, Metric};
+///
+/// let (predictions, references) = (["Der Hund bellt laut."], [["Der Hund bellte laut."]]);
+/// let mut chrf = ChrF::new();
+/// chrf.add(&predictions, &references)?;
+/// let mut chrf_plus_plus = ChrF::plus_plus();
+/// chrf_plus_plus.add(&predictions, &references)?;
+/// assert_eq!(format!("{:.2} {:.2}", chrf.score(), chrf_plus_plus.score()), "76.88 73.92");
+/// # Ok::<(), firebrick_metrics::MetricError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct ChrF {
+    settings: Settings,
+    /// One for each order: those of characters, then those of words.
+    counts: Vec<OrderCounts>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Settings {
+    char_orders: u8,
+    word_orders: u8,
+    beta: u8,
+    lowercase: bool,
+    whitespace: bool,
+}
+
+/// N-grams of one order.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+struct OrderCounts {
+    predicted: u64,
+    reference: u64,
+    matches: u64,
+}
+
+/// A text as chrF sees it.
+struct Units<'a> {
+    characters: Vec<char>,
+    words: Vec<&'a str>,
+}
+
+impl ChrF {
+    /// chrF: n-grams of up to 6 characters without white space, recall weighted twice (beta 2).
+    pub fn new() -> Self {
+        let settings =
+            Settings { char_orders: 6, word_orders: 0, beta: 2, lowercase: false, whitespace: false };
+        Self { counts: settings.no_counts(), settings }
+    }
+
+    /// chrF++: the same, with words and pairs of words. Punctuation at the end of a word, else that at
+    /// its start, is a word of its own.
+    pub fn plus_plus() -> Self {
+        Self::new().orders(6, 2)
+    }
+
+    /// The longest n-grams of characters and of words. Forgets what was added.
+    pub fn orders(mut self, characters: u8, words: u8) -> Self {
+        self.settings.char_orders = characters;
+        self.settings.word_orders = words;
+        self.counts = self.settings.no_counts();
+        self
+    }
+
+    /// How many times as much recall counts as precision. Call it before anything is added: with
+    /// several references, it decides which of them counts.
+    pub fn beta(mut self, beta: u8) -> Self {
+        self.settings.beta = beta;
+        self
+    }
+
+    /// Takes upper and lower case as the same. Call it before anything is added.
+    pub fn lowercase(mut self) -> Self {
+        self.settings.lowercase = true;
+        self
+    }
+
+    /// Counts white space as characters. Call it before anything is added.
+    pub fn whitespace(mut self) -> Self {
+        self.settings.whitespace = true;
+        self
+    }
+
+    /// Adds predictions, each with its references.
+    ///
+    /// # Errors
+    ///
+    /// [`MetricError::Pairs`] if they differ in number, [`MetricError::NoReference`] for a prediction
+    /// without any. Then nothing is added.
+    pub fn add<P, R, S>(&mut self, predictions: &[P], references: &[R]) -> Result<(), MetricError>
+    where
+        P: AsRef<str>,
+        R: AsRef<[S]>,
+        S: AsRef<str>,
+    {
+        for (prediction, references) in pairs(predictions, references)? {
+            let best = self.settings.best(prediction, references);
+            for (sum, counts) in self.counts.iter_mut().zip(best) {
+                sum.predicted += counts.predicted;
+                sum.reference += counts.reference;
+                sum.matches += counts.matches;
+            }
+        }
+        Ok(())
+    }
+
+    /// The score of one prediction alone, from 0 to 100. It is not added.
+    ///
+    /// # Errors
+    ///
+    /// [`MetricError::NoReference`] if there is none.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use firebrick_metrics::ChrF;
+    ///
+    /// assert_eq!(ChrF::new().sentence("naïve", &["naif", "naïve"])?, 100.0);
+    /// # Ok::<(), firebrick_metrics::MetricError>(())
+    /// ```
+    pub fn sentence<S: AsRef<str>>(&self, prediction: &str, references: &[S]) -> Result<f64, MetricError> {
+        let mut sentence = Self { settings: self.settings.clone(), counts: self.settings.no_counts() };
+        sentence.add(&[prediction], &[references])?;
+        Ok(sentence.score())
+    }
+}
+
+impl Default for ChrF {
+    /// [`ChrF::new`].
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Settings {
+    fn no_counts(&self) -> Vec<OrderCounts> {
+        vec![OrderCounts::default(); usize::from(self.char_orders) + usize::from(self.word_orders)]
+    }
+
+    /// The counts against that reference which gives the best score, the first of several such.
+    fn best<S: AsRef<str>>(&self, prediction: &str, references: &[S]) -> Vec<OrderCounts> {
+        let prediction = self.cased(prediction);
+        let prediction = self.units(&prediction);
+        let mut best = (-1.0, Vec::new());
+        for reference in references {
+            let reference = self.cased(reference.as_ref());
+            let counts = self.compare(&prediction, &self.units(&reference));
+            let score = self.f_score(&counts);
+            if score > best.0 {
+                best = (score, counts);
+            }
+        }
+        best.1
+    }
+
+    fn cased<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        if self.lowercase { text.to_lowercase().into() } else { text.into() }
+    }
+
+    fn units<'a>(&self, text: &'a str) -> Units<'a> {
+        let counts = |character: &char| self.whitespace || !whitespace::is_space(*character);
+        let words = if self.word_orders > 0 { words(text) } else { Vec::new() };
+        Units { characters: text.chars().filter(counts).collect(), words }
+    }
+
+    fn compare(&self, prediction: &Units, reference: &Units) -> Vec<OrderCounts> {
+        let characters = (1..=self.char_orders)
+            .map(|order| OrderCounts::of(&prediction.characters, &reference.characters, order));
+        let words =
+            (1..=self.word_orders).map(|order| OrderCounts::of(&prediction.words, &reference.words, order));
+        characters.chain(words).collect()
+    }
+
+    /// F-beta of the mean precision and the mean recall, over those orders that both sides have.
+    fn f_score(&self, counts: &[OrderCounts]) -> f64 {
+        let seen: Vec<_> =
+            counts.iter().filter(|counts| counts.predicted > 0 && counts.reference > 0).collect();
+        let mean = |rate: fn(&OrderCounts) -> f64| {
+            seen.iter().map(|counts| rate(counts)).sum::<f64>() / seen.len().max(1) as f64
+        };
+        let precision = mean(|counts| counts.matches as f64 / counts.predicted as f64);
+        let recall = mean(|counts| counts.matches as f64 / counts.reference as f64);
+        if precision + recall == 0.0 {
+            return 0.0;
+        }
+        let weight = f64::from(self.beta).powi(2);
+        100.0 * (1.0 + weight) * precision * recall / (weight * precision + recall)
+    }
+}
+
+impl OrderCounts {
+    fn of<T: Eq + std::hash::Hash>(prediction: &[T], reference: &[T], order: u8) -> Self {
+        let order = usize::from(order);
+        let (predicted, wanted) = (prediction.windows(order).len(), reference.windows(order).len());
+        Self {
+            // Not counted where the reference is too short to have any.
+            predicted: if wanted > 0 { predicted as u64 } else { 0 },
+            reference: wanted as u64,
+            matches: common(&ngrams(prediction, order), &ngrams(reference, order)),
+        }
+    }
+}
+
+/// Words of chrF++: `(hi)` is `(hi` and `)`.
+fn words(text: &str) -> Vec<&str> {
+    let mut words = Vec::new();
+    for word in whitespace::split(text) {
+        let punctuation = |character: char| character.is_ascii_punctuation();
+        let parts = match (word.strip_suffix(punctuation), word.strip_prefix(punctuation)) {
+            (Some(rest), _) if !rest.is_empty() => Some(word.split_at(rest.len())),
+            (_, Some(rest)) if !rest.is_empty() => Some(word.split_at(word.len() - rest.len())),
+            _ => None,
+        };
+        match parts {
+            Some((first, second)) => words.extend([first, second]),
+            None => words.push(word),
+        }
+    }
+    words
+}
+
+impl Metric for ChrF {
+    /// From 0 to 100.
+    type Score = f64;
+
+    const NAME: &'static str = "chrF";
+
+    /// chrF of the corpus. It is 0 if nothing was added.
+    fn score(&self) -> f64 {
+        self.settings.f_score(&self.counts)
+    }
+
+    /// For each order the n-grams of the predictions, of the references, and those that are right.
+    fn counts(&self) -> Vec<f64> {
+        let numbers =
+            self.counts.iter().flat_map(|counts| [counts.predicted, counts.reference, counts.matches]);
+        numbers.map(|count| count as f64).collect()
+    }
+
+    fn from_counts(settings: &Self, counts: &[f64]) -> Result<Self, MetricError> {
+        let settings = settings.settings.clone();
+        let mut orders = settings.no_counts();
+        let mut counts = whole_numbers(Self::NAME, counts, 3 * orders.len())?.into_iter();
+        let mut next = || counts.next().unwrap_or_default();
+        for order in &mut orders {
+            *order = OrderCounts { predicted: next(), reference: next(), matches: next() };
+        }
+        Ok(Self { settings, counts: orders })
+    }
+
+    fn same_settings(&self, other: &Self) -> bool {
+        self.settings == other.settings
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn punctuation_is_a_word_at_one_side_only() {
+        assert_eq!(
+            words("(hi) \"so, ... ! a é, end.\""),
+            ["(hi", ")", "\"so", ",", "..", ".", "!", "a", "é", ",", "end.", "\""]
+        );
+        assert_eq!(words("'tis"), ["'", "tis"]);
+    }
+
+    #[test]
+    fn errors_and_nothing_added() {
+        let mut chrf = ChrF::new();
+        assert!(chrf.add(&["a"], &[Vec::<String>::new()]).is_err());
+        assert_eq!((chrf.score(), &chrf), (0.0, &ChrF::new()));
+        assert!(chrf.merge(&ChrF::plus_plus()).is_err());
+        assert!(ChrF::from_counts(&chrf, &[0.0; 24]).is_err());
+        assert_eq!(ChrF::new().orders(0, 0).sentence("a", &["a"]), Ok(0.0));
+    }
+}

@@ -1,0 +1,136 @@
+//! Classification: accuracy, precision, recall and F1, and which class is taken for which.
+
+use crate::counts::whole_numbers;
+use crate::report::{Tally, share};
+use crate::{Metric, MetricError, Report, Side};
+
+/// Accuracy, precision, recall and F1 of classes, as scikit-learn with `zero_division=0`.
+///
+/// Averages are over the classes that are in the predictions or the references, as they are in
+/// scikit-learn where no `labels` are given. Micro averages all equal the accuracy.
+///
+/// # Example
+///
+/// ```
+/// use firebrick_metrics::{Classification, Metric};
+///
+/// let mut classification = Classification::new(["negative", "neutral", "positive"]);
+/// classification.add(&[2, 0, 2, 2], &[2, 0, 0, 2])?;
+///
+/// let report = classification.score();
+/// assert_eq!(report.accuracy, 0.75);
+/// assert_eq!(report.class("negative").map(|class| class.scores.recall), Some(0.5));
+/// assert_eq!(classification.confusion(), [[1, 0, 1], [0, 0, 0], [0, 0, 2]]);
+/// # Ok::<(), firebrick_metrics::MetricError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct Classification {
+    names: Vec<String>,
+    /// How often each class of the references (rows) was predicted as each (columns), row by row.
+    confusion: Vec<u64>,
+}
+
+impl Classification {
+    /// Counts classes with these names: the number of a class is its place among them.
+    pub fn new<N: Into<String>>(names: impl IntoIterator<Item = N>) -> Self {
+        let names: Vec<String> = names.into_iter().map(Into::into).collect();
+        let confusion = vec![0; names.len() * names.len()];
+        Self { names, confusion }
+    }
+
+    /// Adds predicted classes, and those of the references.
+    ///
+    /// # Errors
+    ///
+    /// [`MetricError::Pairs`] if they differ in number, [`MetricError::Class`] for a number that is no
+    /// class. Then nothing is added.
+    pub fn add(&mut self, predictions: &[usize], references: &[usize]) -> Result<(), MetricError> {
+        if predictions.len() != references.len() {
+            let (predictions, references) = (predictions.len(), references.len());
+            return Err(MetricError::Pairs { predictions, references });
+        }
+        let classes = self.names.len();
+        for (side, items) in [(Side::Prediction, predictions), (Side::Reference, references)] {
+            if let Some((position, &found)) = items.iter().enumerate().find(|(_, item)| **item >= classes) {
+                return Err(MetricError::Class { side, position, found, classes });
+            }
+        }
+        for (predicted, reference) in predictions.iter().zip(references) {
+            if let Some(count) = self.confusion.get_mut(reference * classes + predicted) {
+                *count += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// The confusion matrix: how often each class of the references (rows) was predicted as each
+    /// (columns). All classes are in it, also those that never came.
+    pub fn confusion(&self) -> Vec<Vec<u64>> {
+        self.rows().map(<[u64]>::to_vec).collect()
+    }
+
+    fn rows(&self) -> impl Iterator<Item = &[u64]> {
+        // Without classes there are no rows, of any width.
+        self.confusion.chunks(self.names.len().max(1))
+    }
+}
+
+impl Metric for Classification {
+    type Score = Report;
+
+    const NAME: &'static str = "classification";
+
+    /// Scores per class and their averages, and the accuracy. Of nothing, all are 0.
+    fn score(&self) -> Report {
+        let mut tallies = vec![Tally::default(); self.names.len()];
+        for (class, row) in self.rows().enumerate() {
+            for (tally, (column, &count)) in tallies.iter_mut().zip(row.iter().enumerate()) {
+                tally.predicted += count;
+                tally.correct += if column == class { count } else { 0 };
+            }
+            if let Some(tally) = tallies.get_mut(class) {
+                tally.support += row.iter().sum::<u64>();
+            }
+        }
+        let correct = tallies.iter().map(|tally| tally.correct).sum();
+        let accuracy = share(correct, self.confusion.iter().sum());
+        Report::new(self.names.iter().zip(tallies), accuracy)
+    }
+
+    /// The confusion matrix, row by row.
+    fn counts(&self) -> Vec<f64> {
+        self.confusion.iter().map(|&count| count as f64).collect()
+    }
+
+    fn from_counts(settings: &Self, counts: &[f64]) -> Result<Self, MetricError> {
+        let confusion = whole_numbers(Self::NAME, counts, settings.confusion.len())?;
+        Ok(Self { names: settings.names.clone(), confusion })
+    }
+
+    fn same_settings(&self, other: &Self) -> bool {
+        self.names == other.names
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_name_the_place_and_nothing_is_added() {
+        let mut classification = Classification::new(["no", "yes"]);
+        let error = classification.add(&[0, 1], &[0, 2]).unwrap_err();
+        assert_eq!(error, MetricError::Class { side: Side::Reference, position: 1, found: 2, classes: 2 });
+        let error = classification.add(&[0, 1], &[0]).unwrap_err();
+        assert_eq!(error, MetricError::Pairs { predictions: 2, references: 1 });
+        assert_eq!(classification.counts(), [0.0; 4]);
+        assert!(classification.merge(&Classification::new(["yes", "no"])).is_err());
+    }
+
+    #[test]
+    fn no_classes_and_no_items() {
+        let none = Classification::new::<String>([]);
+        assert_eq!((none.score().accuracy, none.confusion().len()), (0.0, 0));
+        assert_eq!(Classification::new(["no", "yes"]).score().macro_average.f1, 0.0);
+    }
+}

@@ -1,0 +1,35 @@
+//! Predictions with their references, checked before any is counted.
+
+use crate::MetricError;
+
+/// Each prediction with its references, of which there is at least one.
+pub(crate) fn pairs<'a, P, R, S>(
+    predictions: &'a [P],
+    references: &'a [R],
+) -> Result<impl Iterator<Item = (&'a str, &'a [S])>, MetricError>
+where
+    P: AsRef<str>,
+    R: AsRef<[S]>,
+    S: AsRef<str> + 'a,
+{
+    if let Some(segment) = references.iter().position(|references| references.as_ref().is_empty()) {
+        return Err(MetricError::NoReference { segment });
+    }
+    pairs_or_none(predictions, references)
+}
+
+/// Each prediction with its references, of which there may be none.
+pub(crate) fn pairs_or_none<'a, P, R, S>(
+    predictions: &'a [P],
+    references: &'a [R],
+) -> Result<impl Iterator<Item = (&'a str, &'a [S])>, MetricError>
+where
+    P: AsRef<str>,
+    R: AsRef<[S]>,
+    S: AsRef<str> + 'a,
+{
+    if predictions.len() != references.len() {
+        return Err(MetricError::Pairs { predictions: predictions.len(), references: references.len() });
+    }
+    Ok(predictions.iter().map(AsRef::as_ref).zip(references.iter().map(AsRef::as_ref)))
+}

@@ -1,0 +1,121 @@
+//! Perplexity of a language model.
+
+use crate::counts::{length, whole_array};
+use crate::exact_sum::ExactSum;
+use crate::{Metric, MetricError};
+
+/// Perplexity: e to the mean loss per item (Jelinek et al., 1977).
+///
+/// The loss is the cross-entropy in nats, and items are what it was summed over: the tokens that are
+/// not masked. So batches of different sizes count by their items.
+///
+/// # Example
+///
+/// ```
+/// use firebrick_metrics::{Metric, Perplexity};
+///
+/// let mut perplexity = Perplexity::new();
+/// // Two batches of a model that finds 4, and then 2, tokens equally likely at each place.
+/// perplexity.add(30.0 * 4_f64.ln(), 30);
+/// perplexity.add(10.0 * 2_f64.ln(), 10);
+/// let score = perplexity.score().unwrap_or(f64::NAN);
+/// assert!((score - 4_f64.powf(0.75) * 2_f64.powf(0.25)).abs() < 1e-12);
+/// ```
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Perplexity {
+    losses: ExactSum,
+    items: u64,
+}
+
+impl Perplexity {
+    /// Nothing was added yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds the sum of the losses of a batch, in nats, and how many there were.
+    pub fn add(&mut self, sum_of_losses: f64, items: u64) {
+        self.losses.add(sum_of_losses);
+        self.items = self.items.saturating_add(items);
+    }
+
+    /// The mean loss per item in nats; `None` without items.
+    pub fn mean_loss(&self) -> Option<f64> {
+        (self.items > 0).then(|| self.losses.value() / self.items as f64)
+    }
+}
+
+impl Metric for Perplexity {
+    /// `None` if there were no items. [`f64::INFINITY`] if the mean loss exceeds about 709.78 nats, or
+    /// is infinite; NaN if a loss was.
+    type Score = Option<f64>;
+
+    const NAME: &'static str = "perplexity";
+
+    fn score(&self) -> Option<f64> {
+        self.mean_loss().map(f64::exp)
+    }
+
+    /// The items; then the sum of the losses in five numbers, so that sums of it are exact.
+    fn counts(&self) -> Vec<f64> {
+        let mut counts = vec![self.items as f64];
+        counts.extend(self.losses.parts());
+        counts
+    }
+
+    fn from_counts(_: &Self, counts: &[f64]) -> Result<Self, MetricError> {
+        let expected = 1 + ExactSum::PARTS;
+        if counts.len() != expected {
+            return Err(length(Self::NAME, counts, expected));
+        }
+        let (items, parts) = counts.split_at(1);
+        let losses = ExactSum::from_parts(Self::NAME, parts)?;
+        let [items] = whole_array(Self::NAME, items)?;
+        Ok(Self { losses, items })
+    }
+
+    fn same_settings(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overflow_is_infinity_and_nothing_is_none() {
+        let mut perplexity = Perplexity::new();
+        assert_eq!(perplexity.score(), None);
+        perplexity.add(709.0, 1);
+        assert!(perplexity.score().unwrap().is_finite());
+        perplexity.add(711.0, 1);
+        assert_eq!(perplexity.score(), Some(f64::INFINITY));
+        perplexity.add(f64::NAN, 1);
+        assert!(perplexity.score().unwrap().is_nan());
+        assert!(
+            Perplexity::from_counts(&perplexity, &perplexity.counts()).unwrap().score().unwrap().is_nan()
+        );
+    }
+
+    #[test]
+    fn shards_in_any_order_are_the_whole() {
+        let batches = [(0.1, 3), (1e5, 2), (7.3e-9, 1), (2.5, 5)];
+        let of = |batches: &[(f64, u64)]| {
+            let mut perplexity = Perplexity::new();
+            batches.iter().for_each(|&(losses, items)| perplexity.add(losses, items));
+            perplexity
+        };
+        let mut merged = of(&batches[2..]);
+        merged.merge(&of(&batches[..2])).unwrap();
+        assert_eq!(merged, of(&batches));
+        assert_eq!(merged.score(), of(&batches).score());
+    }
+
+    #[test]
+    fn wrong_counts() {
+        for counts in [&[][..], &[1.0], &[0.5, 0.0, 0.0, 0.0, 0.0, 0.0], &[1.0; 7]] {
+            assert!(Perplexity::from_counts(&Perplexity::new(), counts).is_err(), "{counts:?}");
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! ROUGE: what a summary has in common with its reference.
+
+use std::collections::{BTreeSet, HashMap};
+
+use crate::common_subsequence::{common_length, common_places};
+use crate::counts::{length, whole_array};
+use crate::exact_sum::ExactSum;
+use crate::ngrams::{common, ngrams};
+use crate::pairs::pairs;
+use crate::report::Tally;
+use crate::{Metric, MetricError, PrecisionRecallF1};
+
+/// ROUGE-1, ROUGE-2, ROUGE-L and ROUGE-Lsum (Lin, 2004, <https://aclanthology.org/W04-1013/>), as
+/// Google's `rouge_score` without its stemmer.
+///
+/// Words are runs of the lowercased letters a to z and of digits, so it is made for English. ROUGE-Lsum
+/// compares line by line: put a newline between sentences. Of several references, the one with the best
+/// F1 counts, for each of the four on its own. The score of a corpus is the mean over its predictions;
+/// `evaluate` shows the median of means of random samples instead, which is near it, but another each time.
+///
+/// # Example
+///
+/// ```
+/// use firebrick_metrics::{Metric, Rouge};
+///
+/// let mut rouge = Rouge::new();
+/// rouge.add(&["The cat sat on the mat.\nIt slept."], &[["A cat was on the mat.\nIt slept well."]])?;
+/// let score = rouge.score().ok_or("nothing was added")?;
+/// assert_eq!(format!("{:.4}", score.rouge1.f1), "0.7059");
+/// assert_eq!(format!("{:.4}", score.rouge2.f1), "0.5333");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Rouge {
+    segments: u64,
+    /// Precision, recall and F1 of each of the four.
+    sums: [ExactSum; RATES],
+}
+
+const RATES: usize = 12;
+
+/// The scores of one prediction, or their means.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct RougeScore {
+    /// Words.
+    pub rouge1: PrecisionRecallF1,
+    /// Pairs of adjacent words.
+    pub rouge2: PrecisionRecallF1,
+    /// The longest common subsequence of words.
+    pub rouge_l: PrecisionRecallF1,
+    /// For each line of the reference, the words of its longest common subsequences with all lines of
+    /// the prediction.
+    pub rouge_lsum: PrecisionRecallF1,
+}
+
+impl Rouge {
+    /// Nothing was added yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds predictions, each with its references.
+    ///
+    /// # Errors
+    ///
+    /// [`MetricError::Pairs`] if they differ in number, [`MetricError::NoReference`] for a prediction
+    /// without any. Then nothing is added.
+    pub fn add<P, R, S>(&mut self, predictions: &[P], references: &[R]) -> Result<(), MetricError>
+    where
+        P: AsRef<str>,
+        R: AsRef<[S]>,
+        S: AsRef<str>,
+    {
+        for (prediction, references) in pairs(predictions, references)? {
+            let scores: Vec<RougeScore> =
+                references.iter().map(|reference| RougeScore::of(prediction, reference.as_ref())).collect();
+            for (sum, rate) in self.sums.iter_mut().zip(RougeScore::best(&scores).rates()) {
+                sum.add(rate);
+            }
+            self.segments += 1;
+        }
+        Ok(())
+    }
+}
+
+impl RougeScore {
+    /// The scores of one prediction against one reference.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use firebrick_metrics::RougeScore;
+    ///
+    /// let score = RougeScore::of("police killed the gunman", "the gunman killed police");
+    /// assert_eq!((score.rouge1.f1, score.rouge_l.f1), (1.0, 0.5));
+    /// ```
+    pub fn of(prediction: &str, reference: &str) -> Self {
+        let (prediction, reference) = (prediction.to_lowercase(), reference.to_lowercase());
+        let (predicted, wanted) = (words(&prediction), words(&reference));
+        Self {
+            rouge1: of_ngrams(&predicted, &wanted, 1),
+            rouge2: of_ngrams(&predicted, &wanted, 2),
+            rouge_l: PrecisionRecallF1::of_counts(Tally {
+                correct: common_length(&wanted, &predicted) as u64,
+                predicted: predicted.len() as u64,
+                support: wanted.len() as u64,
+            }),
+            rouge_lsum: of_lines(&lines(&prediction), &lines(&reference)),
+        }
+    }
+
+    /// Each of the four at its best F1, the first of several such.
+    fn best(scores: &[Self]) -> Self {
+        let best = |kind: fn(&Self) -> PrecisionRecallF1| {
+            let scores = scores.iter().map(kind);
+            scores.reduce(|best, score| if score.f1 > best.f1 { score } else { best }).unwrap_or_default()
+        };
+        Self {
+            rouge1: best(|score| score.rouge1),
+            rouge2: best(|score| score.rouge2),
+            rouge_l: best(|score| score.rouge_l),
+            rouge_lsum: best(|score| score.rouge_lsum),
+        }
+    }
+
+    fn rates(&self) -> [f64; RATES] {
+        let [a, b, c, d] = [self.rouge1, self.rouge2, self.rouge_l, self.rouge_lsum]
+            .map(|scores| [scores.precision, scores.recall, scores.f1]);
+        let mut rates = [0.0; RATES];
+        for (rate, value) in rates.iter_mut().zip([a, b, c, d].into_iter().flatten()) {
+            *rate = value;
+        }
+        rates
+    }
+
+    fn of_rates(rates: [f64; RATES]) -> Self {
+        let [p1, r1, f1, p2, r2, f2, pl, rl, fl, ps, rs, fs] = rates;
+        let scores = |precision, recall, f1| PrecisionRecallF1 { precision, recall, f1 };
+        Self {
+            rouge1: scores(p1, r1, f1),
+            rouge2: scores(p2, r2, f2),
+            rouge_l: scores(pl, rl, fl),
+            rouge_lsum: scores(ps, rs, fs),
+        }
+    }
+}
+
+/// Words of a lowercased text.
+fn words(text: &str) -> Vec<&str> {
+    let parts = text.split(|character: char| !matches!(character, 'a'..='z' | '0'..='9'));
+    parts.filter(|word| !word.is_empty()).collect()
+}
+
+/// Words of each line that is not empty.
+fn lines(text: &str) -> Vec<Vec<&str>> {
+    text.split('\n').map(words).collect()
+}
+
+fn of_ngrams(predicted: &[&str], wanted: &[&str], order: usize) -> PrecisionRecallF1 {
+    PrecisionRecallF1::of_counts(Tally {
+        correct: common(&ngrams(predicted, order), &ngrams(wanted, order)),
+        predicted: predicted.windows(order).len() as u64,
+        support: wanted.windows(order).len() as u64,
+    })
+}
+
+/// Summary-level common subsequences, section 3.2 of the paper, where no word counts more often than
+/// it is in both texts.
+fn of_lines(predicted: &[Vec<&str>], wanted: &[Vec<&str>]) -> PrecisionRecallF1 {
+    let (mut left_predicted, mut left_wanted) = (word_counts(predicted), word_counts(wanted));
+    let mut hits = 0;
+    for line in wanted {
+        let union: BTreeSet<usize> = predicted.iter().flat_map(|other| common_places(line, other)).collect();
+        for word in union.into_iter().filter_map(|place| line.get(place)) {
+            let (Some(predicted), Some(wanted)) = (left_predicted.get_mut(word), left_wanted.get_mut(word))
+            else {
+                continue;
+            };
+            if *predicted > 0 && *wanted > 0 {
+                (*predicted, *wanted) = (*predicted - 1, *wanted - 1);
+                hits += 1;
+            }
+        }
+    }
+    let words = |lines: &[Vec<&str>]| lines.iter().map(Vec::len).sum::<usize>() as u64;
+    PrecisionRecallF1::of_counts(Tally { correct: hits, predicted: words(predicted), support: words(wanted) })
+}
+
+fn word_counts<'a>(lines: &[Vec<&'a str>]) -> HashMap<&'a str, u64> {
+    let mut counts = HashMap::new();
+    for word in lines.iter().flatten() {
+        *counts.entry(*word).or_default() += 1;
+    }
+    counts
+}
+
+impl Metric for Rouge {
+    /// Each from 0 to 1; `None` if nothing was added.
+    type Score = Option<RougeScore>;
+
+    const NAME: &'static str = "ROUGE";
+
+    fn score(&self) -> Option<RougeScore> {
+        let mean = |sum: ExactSum| sum.value() / self.segments as f64;
+        (self.segments > 0).then(|| RougeScore::of_rates(self.sums.map(mean)))
+    }
+
+    /// The number of predictions; then the sums of precision, recall and F1 of ROUGE-1, 2, L and Lsum,
+    /// each in five numbers, so that sums of it are exact.
+    fn counts(&self) -> Vec<f64> {
+        let sums = self.sums.iter().flat_map(ExactSum::parts);
+        [self.segments as f64].into_iter().chain(sums).collect()
+    }
+
+    fn from_counts(_: &Self, counts: &[f64]) -> Result<Self, MetricError> {
+        let expected = 1 + RATES * ExactSum::PARTS;
+        if counts.len() != expected {
+            return Err(length(Self::NAME, counts, expected));
+        }
+        let (segments, parts) = counts.split_at(1);
+        let [segments] = whole_array(Self::NAME, segments)?;
+        let mut sums = [ExactSum::default(); RATES];
+        for (sum, parts) in sums.iter_mut().zip(parts.chunks_exact(ExactSum::PARTS)) {
+            *sum = ExactSum::from_parts(Self::NAME, parts)?;
+        }
+        Ok(Self { segments, sums })
+    }
+
+    fn same_settings(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_takes_its_own_best_reference() {
+        let mut rouge = Rouge::new();
+        assert_eq!(rouge.score(), None);
+        rouge.add(&["a b c"], &[["c b a", "a b x x x x x"]]).unwrap();
+        let score = rouge.score().unwrap();
+        assert_eq!((score.rouge1.f1, score.rouge2.precision), (1.0, 0.5));
+    }
+
+    #[test]
+    fn nothing_in_common_with_nothing() {
+        assert_eq!(RougeScore::of("", ""), RougeScore::default());
+        assert_eq!(RougeScore::of("word", "!?\n\n"), RougeScore::default());
+    }
+
+    #[test]
+    fn wrong_counts() {
+        for count in [0, 1, 60, 62] {
+            assert!(Rouge::from_counts(&Rouge::new(), &vec![0.0; count]).is_err());
+        }
+        assert!(Rouge::from_counts(&Rouge::new(), &[0.0; 61]).is_ok());
+    }
+}

@@ -1,0 +1,62 @@
+//! The tokenizer 13a: words and punctuation of Western languages, as WMT counts them.
+
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+/// What is set apart by spaces, and how; applied one after the other.
+static RULES: LazyLock<[(Regex, &str); 4]> = LazyLock::new(|| {
+    [
+        // Punctuation and symbols of ASCII, but period, comma, hyphen and apostrophe.
+        (r"([{-~\[-` -&(-+:-@/])", " $1 "),
+        // Period and comma, unless a digit stands before them.
+        (r"([^0-9])([.,])", "$1 $2 "),
+        // Period and comma, unless a digit follows.
+        (r"([.,])([^0-9])", " $1 $2"),
+        // A hyphen after a digit.
+        (r"([0-9])(-)", "$1 $2 "),
+    ]
+    .map(|(pattern, replacement)| (Regex::new(pattern).expect("the patterns are constants"), replacement))
+});
+
+/// Sets tokens apart by white space, as the script `mteval-v13a.pl` and sacrebleu do.
+pub(crate) fn tokenize(line: &str) -> String {
+    let mut line = line.replace("<skipped>", "").replace("-\n", "").replace('\n', " ");
+    for (entity, character) in [("&quot;", "\""), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">")] {
+        if line.contains('&') {
+            line = line.replace(entity, character);
+        }
+    }
+    line = format!(" {line} ");
+    for (pattern, replacement) in RULES.iter() {
+        line = pattern.replace_all(&line, *replacement).into_owned();
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::whitespace;
+
+    fn tokens(line: &str) -> String {
+        whitespace::split(&tokenize(line)).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn tokens_as_sacrebleu_has_them() {
+        for (line, expected) in [
+            ("", ""),
+            ("Hello, world!", "Hello , world !"),
+            ("It costs 1,000.5, or 3.", "It costs 1,000.5 , or 3 ."),
+            ("&quot;A&amp;B&quot; &lt;tag&gt;", "\" A & B \" < tag >"),
+            ("&amp;lt;", "<"),
+            ("1990-1995 well-known -5", "1990 - 1995 well-known -5"),
+            ("don't (stop)...now", "don't ( stop ) . . . now"),
+            ("a<skipped>b line-\nbreak new\nline", "ab linebreak new line"),
+            ("naïve, .5 5. é.", "naïve , . 5 5 . é ."),
+        ] {
+            assert_eq!(tokens(line), expected, "{line}");
+        }
+    }
+}
