@@ -41,6 +41,8 @@
 pub use firebrick_checkpoints as checkpoints;
 /// Readers, tokenizers, collators and sample streams.
 pub use firebrick_datasets as datasets;
+/// Scores of language tasks, as the field's implementations compute them.
+pub use firebrick_metrics as metrics;
 /// How a model is trained.
 pub use firebrick_strategies as strategies;
 
