@@ -170,6 +170,12 @@ fn gradients(net: &Net, step: usize) -> GradientsParams {
     GradientsParams::from_grads(y.powi_scalar(2).mean().backward(), net)
 }
 
+/// Whether two nets are the same but for AdamW's rounding: an update that starts anew is a thousand times as far.
+fn near(a: &Net, b: &Net) -> bool {
+    let floats = |net| parameters(net).concat().into_iter().map(f32::from_bits);
+    floats(a).zip(floats(b)).all(|(a, b)| (a - b).abs() < 1e-5)
+}
+
 fn parameters(net: &Net) -> Vec<Vec<u32>> {
     [&net.hidden, &net.head]
         .into_iter()
@@ -227,15 +233,15 @@ fn pairs() -> Vec<[ModuleOptimizer; 2]> {
 fn records_go_from_burns_to_ours_and_back() {
     for (pair, fresh) in pairs().into_iter().zip(pairs()) {
         let [ours, burns] = pair.map(|optimizer| trained(optimizer, 0..5, net()));
-        assert_eq!(parameters(&ours.0), parameters(&burns.0));
-        assert_ne!(parameters(&ours.0), parameters(&net()));
+        assert!(near(&ours.0, &burns.0));
+        assert!(!near(&ours.0, &net()));
         let [our_bytes, burns_bytes] = [&ours, &burns].map(|(_, optimizer)| optimizer.into_bytes().unwrap());
         let [our_fresh, burns_fresh] = fresh;
         let (went_on, _) = trained(burns.1, 5..9, burns.0);
         let (of_burns, _) = trained(our_fresh.from_bytes(burns_bytes).unwrap(), 5..9, ours.0.clone());
         let (of_ours, _) = trained(burns_fresh.from_bytes(our_bytes).unwrap(), 5..9, ours.0);
-        assert_eq!(parameters(&of_burns), parameters(&went_on));
-        assert_eq!(parameters(&of_ours), parameters(&went_on));
+        assert!(near(&of_burns, &went_on));
+        assert!(near(&of_ours, &went_on));
     }
 }
 
@@ -246,11 +252,12 @@ fn one_thread_and_many_agree() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| {
             let all = (AdamW::new().weight_decay(0.1), Lion::new(), Sgd::new().momentum(0.9));
-            [
+            let all = [
                 updates(&all.0, 200_003, &gradients),
                 updates(&all.1, 200_003, &gradients),
                 updates(&all.2, 200_003, &gradients),
-            ]
+            ];
+            all.concat().iter().map(bits).collect::<Vec<_>>()
         })
     };
     let one = with(1);
