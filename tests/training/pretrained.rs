@@ -1,0 +1,175 @@
+//! Models of Hugging Face folders against transformers; see `tests/golden/README.md`.
+
+use burn::module::ParamId;
+use burn::optim::GradientsParams;
+use burn::tensor::{Bool, FloatDType, Int, Tensor, TensorData};
+use firebrick::datasets::{Batch, TokenBatch};
+use firebrick::models::pretrained::Pretrained;
+use firebrick::models::{BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt};
+use firebrick::strategies::{Draws, ParamMap, Setup, map_params};
+use firebrick::{Loss, Objective, Pass, Recompute, Strategy};
+
+use crate::support::golden_models::{Case, cases, device, folder, gradient_norms};
+
+/// Logits, loss and gradients of each case of a folder; that a training pass, with dropout, has the same gradients
+/// when its blocks are run again; and that the loss is about the same in half precision.
+fn golden<M, B>(
+    name: &str,
+    drops: bool,
+    batch_of: impl Fn(&Case) -> B,
+    logits_of: impl Fn(&M, &Case, &B, &Pass) -> Vec<f32>,
+) where
+    M: Pretrained + Objective<B>,
+    B: Batch + Clone,
+{
+    let (folder, device) = (folder(name), device());
+    let config = folder.config().unwrap();
+    let loaded = folder.load::<M>(&config, &device).unwrap();
+    assert!(loaded.fresh.is_empty(), "{name}: {:?}", loaded.fresh);
+    let model = loaded.model;
+    let gradients = |loss: Loss| GradientsParams::from_grads(loss.sum.backward(), &model);
+    let cases = cases(name);
+    assert!(!cases.is_empty());
+    for case in cases {
+        let what = format!("{name}, {}, padded at the {}", case.task, case.side);
+        let (batch, pass) = (batch_of(&case), Pass::evaluate(&device));
+
+        let logits = logits_of(&model, &case, &batch, &pass);
+        assert_eq!(logits.len(), case.logits.len(), "{what}");
+        let furthest = logits.iter().zip(&case.logits).fold(0f32, |most, (a, b)| most.max((a - b).abs()));
+        assert!(furthest < 1e-5, "{what}: logits differ by {furthest:e}");
+
+        let loss = model.loss(batch.clone(), &pass);
+        assert_eq!(loss.items, batch.items());
+        let value = loss.sum.clone().into_scalar::<f64>();
+        assert!((value / case.loss - 1.0).abs() < 1e-5, "{what}: loss {value}, expected {}", case.loss);
+
+        let norms = gradient_norms(&model, &config, &gradients(loss));
+        let largest = case.gradient_norms.values().fold(0f64, |most, &norm| most.max(norm));
+        for (parameter, expected) in &case.gradient_norms {
+            let found = norms.get(parameter).unwrap_or_else(|| panic!("{what}: {parameter} has no gradient"));
+            // A key's bias moves all scores of a row alike: its gradient is 0, but for rounding.
+            let is_zero = found.max(*expected) < 1e-6 * largest;
+            let error = (found / expected - 1.0).abs();
+            assert!(
+                is_zero || error < 1e-4,
+                "{what}: gradient of {parameter} {found}, expected {expected}, the largest {largest}"
+            );
+        }
+        assert_eq!(
+            norms.keys().collect::<Vec<_>>(),
+            case.gradient_norms.keys().collect::<Vec<_>>(),
+            "{what}"
+        );
+
+        let draws = Draws { seed: 7, ..Draws::default() };
+        let trained = |pass: Pass| {
+            let loss = model.loss(batch.clone(), &pass.drawing(draws));
+            let value = loss.sum.clone().into_scalar::<f64>();
+            let gradients = gradients(loss);
+            pass.check().unwrap();
+            (value, gradient_norms(&model, &config, &gradients))
+        };
+        let mut setup = Setup::new(&model, &device);
+        Recompute::every_block().start(&mut setup).unwrap();
+        let ((plain, norms), (again, again_norms)) =
+            (trained(Pass::train(&device)), trained(setup.into_pass()));
+        assert_eq!(plain, again, "{what}: recomputed");
+        assert!(plain != value || !drops, "{what}: nothing was dropped");
+        assert_eq!(norms.len(), again_norms.len());
+        // What several blocks read has its terms summed in another order.
+        for ((parameter, norm), again) in norms.iter().zip(again_norms.values()) {
+            let apart = (norm - again).abs();
+            assert!(apart <= 1e-6 * norm.max(1e-2 * largest), "{what}: recomputed gradient of {parameter}");
+        }
+
+        for half in
+            [FloatDType::BF16, FloatDType::F16].into_iter().filter(|half| device.supports_dtype(*half))
+        {
+            let pass = Pass::evaluate(&device.clone().inner()).computing_in(half);
+            let found = map_params(model.clone().valid(), &mut Cast(half)).loss(batch.clone(), &pass).sum;
+            assert_eq!(FloatDType::from(found.dtype()), FloatDType::F32);
+            let found = found.into_scalar::<f64>();
+            assert!((found / value - 1.0).abs() < 0.03, "{what}: {found} in {half:?}, {value} in f32");
+        }
+    }
+}
+
+/// All parameters in a dtype.
+struct Cast(FloatDType);
+
+impl ParamMap for Cast {
+    fn map<const D: usize>(&mut self, _: ParamId, value: Tensor<D>) -> Tensor<D> {
+        value.cast(self.0)
+    }
+}
+
+#[test]
+fn bert_labels_tokens() {
+    golden::<BertTokenClassifier, _>(
+        "bert-tokens",
+        true,
+        |case| case.labeled(0),
+        |model, case, batch, pass| case.real(model.forward(batch.inputs(), pass), &case.rows),
+    );
+}
+
+#[test]
+fn bert_labels_texts() {
+    for (name, pad) in [("bert-sequence", 0), ("xlm-roberta-sequence", 1)] {
+        golden::<BertSequenceClassifier, _>(
+            name,
+            true,
+            |case| case.classified(pad),
+            |model, _, batch, pass| model.forward(batch.inputs(), pass).into_data().iter().collect(),
+        );
+    }
+}
+
+#[test]
+fn bert_guesses_hidden_tokens() {
+    for (name, pad) in [("bert-masked-lm", 0), ("roberta-masked-lm", 1)] {
+        golden::<BertMaskedLm, _>(
+            name,
+            true,
+            |case| case.labeled(pad),
+            |model, case, batch, pass| case.real(model.forward(batch.inputs(), pass), &case.rows),
+        );
+    }
+}
+
+/// What a causal model reads of a batch: ids, places and what is masked.
+fn placed(batch: &TokenBatch) -> (Tensor<2, Int>, Tensor<2, Int>, Tensor<4, Bool>) {
+    let ([rows, length], device, real) = (batch.shape(), device(), batch.host_mask());
+    let columns = || Tensor::<1, Int>::arange(0..length as i64, &device).unsqueeze();
+    let masked = |at: usize| {
+        let (row, query, key) = (at / (length * length), at / length % length, at % length);
+        key > query || real[row * length + key] != real[row * length + query]
+    };
+    let masked: Vec<bool> = (0..rows * length * length).map(masked).collect();
+    let masked = Tensor::from_data(TensorData::new(masked, [rows, 1, length, length]), &device);
+    (batch.ids(&device), batch.position_ids(&device).unwrap_or_else(columns), masked)
+}
+
+#[test]
+fn gpt2_continues_texts() {
+    for name in ["gpt2", "gpt2-untied"] {
+        golden::<Gpt, _>(name, true, Case::causal, |model, case, batch, pass| {
+            let (ids, places, masked) = placed(batch);
+            case.real(model.forward_placed(ids, places, masked, pass), &case.rows)
+        });
+    }
+}
+
+/// Samples that share a row are as alone.
+fn packs<M: Pretrained + Objective<TokenBatch>>(name: &str) {
+    let (folder, case) = (folder(name), &cases(name)[0]);
+    let model = folder.load::<M>(&folder.config().unwrap(), &device()).unwrap().model;
+    let loss = model.loss(case.packed(), &Pass::evaluate(&device())).sum.into_scalar::<f64>();
+    assert!((loss / case.loss - 1.0).abs() < 1e-5, "{name}: {loss}, expected {}", case.loss);
+}
+
+#[test]
+fn packed_texts_are_continued_as_alone() {
+    packs::<Gpt>("gpt2");
+}
