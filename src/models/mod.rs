@@ -7,9 +7,11 @@
 //! ├── causal.rs         what a causal model reads of a batch, and its loss
 //! └── generate.rs       text from a trained one
 //! bert/              BERT, RoBERTa and models like them, with heads
+//! llama/             Llama, Mistral and Qwen2
 //! attention.rs       scaled dot-product attention, and what is masked in it
 //! linear.rs          an affine map that is fast in half precision on the CPU
 //! norm.rs            layer normalisation that is right in half precision
+//! rms_norm.rs        the same without a mean
 //! activation.rs      the functions between two linear layers
 //! cross_entropy.rs   the loss of tokens
 //! sequence_loss.rs   the loss of texts
@@ -24,8 +26,10 @@ mod generate;
 mod gpt;
 mod gpt2;
 mod linear;
+mod llama;
 mod norm;
 pub mod pretrained;
+mod rms_norm;
 mod sequence_loss;
 
 pub use activation::Activation;
@@ -35,5 +39,7 @@ pub use generate::Sampler;
 pub use gpt::{Gpt, GptConfig};
 pub use gpt2::Gpt2Config;
 pub use linear::Linear;
+pub use llama::{Llama, LlamaConfig};
 pub use norm::Norm;
+pub use rms_norm::RmsNorm;
 pub use sequence_loss::sequence_loss;

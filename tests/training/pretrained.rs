@@ -5,7 +5,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::{Bool, FloatDType, Int, Tensor, TensorData};
 use firebrick::datasets::{Batch, TokenBatch};
 use firebrick::models::pretrained::Pretrained;
-use firebrick::models::{BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt};
+use firebrick::models::{BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Llama};
 use firebrick::strategies::{Draws, ParamMap, Setup, map_params};
 use firebrick::{Loss, Objective, Pass, Recompute, Strategy};
 
@@ -161,6 +161,16 @@ fn gpt2_continues_texts() {
     }
 }
 
+#[test]
+fn llama_continues_texts() {
+    for name in ["llama", "llama3", "qwen2"] {
+        golden::<Llama, _>(name, false, Case::causal, |model, case, batch, pass| {
+            let (ids, places, masked) = placed(batch);
+            case.real(model.forward_placed(ids, places, masked, pass), &case.rows)
+        });
+    }
+}
+
 /// Samples that share a row are as alone.
 fn packs<M: Pretrained + Objective<TokenBatch>>(name: &str) {
     let (folder, case) = (folder(name), &cases(name)[0]);
@@ -172,4 +182,5 @@ fn packs<M: Pretrained + Objective<TokenBatch>>(name: &str) {
 #[test]
 fn packed_texts_are_continued_as_alone() {
     packs::<Gpt>("gpt2");
+    packs::<Llama>("llama");
 }

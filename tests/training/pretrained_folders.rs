@@ -7,7 +7,7 @@ use burn::module::Module;
 use burn::tensor::Device;
 use firebrick::models::pretrained::{Folder, Pretrained, PretrainedError, Unfit, save};
 use firebrick::models::{
-    BertConfig, BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Gpt2Config,
+    BertConfig, BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Gpt2Config, Llama,
 };
 use serde_json::{Value, json};
 
@@ -55,6 +55,9 @@ fn what_was_saved_is_loaded_to_the_bit() {
     round_trip::<BertMaskedLm>("roberta-masked-lm");
     round_trip::<Gpt>("gpt2");
     round_trip::<Gpt>("gpt2-untied");
+    round_trip::<Llama>("llama");
+    round_trip::<Llama>("llama3");
+    round_trip::<Llama>("qwen2");
 }
 
 #[test]

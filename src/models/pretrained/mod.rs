@@ -22,6 +22,7 @@
 //! | | | [`BertSequenceClassifier`](super::BertSequenceClassifier) | `BertForSequenceClassification` | [`SequenceBatch`](firebrick_datasets::SequenceBatch) |
 //! | | | [`BertMaskedLm`](super::BertMaskedLm) | `BertForMaskedLM` | [`LabeledBatch`](firebrick_datasets::LabeledBatch) |
 //! | `gpt2` | [`Gpt2Config`](super::Gpt2Config) | [`Gpt`](super::Gpt) | `GPT2LMHeadModel` | [`TokenBatch`](firebrick_datasets::TokenBatch) |
+//! | `llama`, `mistral`, `qwen2` | [`LlamaConfig`](super::LlamaConfig) | [`Llama`](super::Llama) | `LlamaForCausalLM`, `MistralForCausalLM`, `Qwen2ForCausalLM` | [`TokenBatch`](firebrick_datasets::TokenBatch) |
 //!
 //! # What of `config.json` is read
 //!
@@ -32,11 +33,12 @@
 //! |---|---|---|
 //! | BERT | `vocab_size`, `hidden_size`, `num_hidden_layers`, `num_attention_heads`, `intermediate_size`, `hidden_act`, `hidden_dropout_prob`, `attention_probs_dropout_prob`, `classifier_dropout`, `max_position_embeddings`, `type_vocab_size`, `initializer_range`, `layer_norm_eps`, `pad_token_id`, `id2label`, `num_labels` | `position_embedding_type` other than `absolute`; `is_decoder`; a masked LM with `tie_word_embeddings: false` |
 //! | GPT-2 | `vocab_size`, `n_positions`, `n_embd`, `n_layer`, `n_head`, `n_inner`, `activation_function`, `resid_pdrop`, `embd_pdrop`, `attn_pdrop`, `layer_norm_epsilon`, `tie_word_embeddings` | `scale_attn_weights: false`, `scale_attn_by_inverse_layer_idx`, `add_cross_attention` |
+//! | Llama | `vocab_size`, `hidden_size`, `intermediate_size`, `num_hidden_layers`, `num_attention_heads`, `num_key_value_heads`, `head_dim`, `hidden_act`, `initializer_range`, `rms_norm_eps`, `rope_theta` with `rope_scaling`, or `rope_parameters`, `attention_bias`, `mlp_bias`, `attention_dropout`, `tie_word_embeddings` | a `rope_type` other than `default`, `linear` and `llama3`; a `sliding_window` in use below `max_position_embeddings` |
 //!
 //! # What of the weights is read
 //!
 //! `model.safetensors`, or the files of `model.safetensors.index.json`, in f32, f16 or bf16; a model is f32.
-//! Names may have the family's prefix (`bert.`, `transformer.`) or not, and norms TensorFlow's names
+//! Names may have the family's prefix (`bert.`, `transformer.`, `model.`) or not, and norms TensorFlow's names
 //! (`LayerNorm.gamma`). Each tensor must have its place and each parameter its tensor, else all differences are
 //! listed by name ([`Unfit`]); but a new head may be missing, and heads of other tasks are passed over.
 //!
