@@ -57,6 +57,14 @@ pub(super) fn mask_of(batch: &TokenBatch, device: &Device) -> Tensor<4, Bool> {
     apart.bool_or(future_mask(read, device).expand([rows, 1, read, read]))
 }
 
+/// `[batch, 1, length, length]` of which positions are real, `[batch, length]`: true where one would read a
+/// later one, or a real one padding. Padding reads padding.
+pub(super) fn causal_mask(real: Tensor<2, Bool>) -> Tensor<4, Bool> {
+    let ([rows, length], device) = (real.dims(), real.device());
+    let apart = alike(real).bool_not().unsqueeze_dim::<4>(1);
+    apart.bool_or(future_mask(length, &device).expand([rows, 1, length, length]))
+}
+
 /// `[batch, length, length]`, true where both are real or both padding.
 fn alike(real: Tensor<2, Bool>) -> Tensor<3, Bool> {
     let [rows, length] = real.dims();

@@ -8,6 +8,7 @@
 //! └── generate.rs       text from a trained one
 //! bert/              BERT, RoBERTa and models like them, with heads
 //! llama/             Llama, Mistral and Qwen2
+//! t5/                T5: an encoder and a decoder
 //! attention.rs       scaled dot-product attention, and what is masked in it
 //! linear.rs          an affine map that is fast in half precision on the CPU
 //! norm.rs            layer normalisation that is right in half precision
@@ -31,6 +32,7 @@ mod norm;
 pub mod pretrained;
 mod rms_norm;
 mod sequence_loss;
+mod t5;
 
 pub use activation::Activation;
 pub use bert::{Bert, BertConfig, BertMaskedLm, BertSequenceClassifier, BertTokenClassifier};
@@ -43,3 +45,4 @@ pub use llama::{Llama, LlamaConfig};
 pub use norm::Norm;
 pub use rms_norm::RmsNorm;
 pub use sequence_loss::sequence_loss;
+pub use t5::{Encoded, T5, T5Config};

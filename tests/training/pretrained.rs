@@ -5,7 +5,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::{Bool, FloatDType, Int, Tensor, TensorData};
 use firebrick::datasets::{Batch, TokenBatch};
 use firebrick::models::pretrained::Pretrained;
-use firebrick::models::{BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Llama};
+use firebrick::models::{BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Llama, T5};
 use firebrick::strategies::{Draws, ParamMap, Setup, map_params};
 use firebrick::{Loss, Objective, Pass, Recompute, Strategy};
 
@@ -167,6 +167,15 @@ fn llama_continues_texts() {
         golden::<Llama, _>(name, false, Case::causal, |model, case, batch, pass| {
             let (ids, places, masked) = placed(batch);
             case.real(model.forward_placed(ids, places, masked, pass), &case.rows)
+        });
+    }
+}
+
+#[test]
+fn t5_turns_one_text_into_another() {
+    for name in ["t5", "t5-untied"] {
+        golden::<T5, _>(name, true, Case::seq2seq, |model, case, batch, pass| {
+            case.real(model.forward(batch, pass), &case.targets)
         });
     }
 }

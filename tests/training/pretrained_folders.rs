@@ -7,7 +7,7 @@ use burn::module::Module;
 use burn::tensor::Device;
 use firebrick::models::pretrained::{Folder, Pretrained, PretrainedError, Unfit, save};
 use firebrick::models::{
-    BertConfig, BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Gpt2Config, Llama,
+    BertConfig, BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Gpt2Config, Llama, T5,
 };
 use serde_json::{Value, json};
 
@@ -58,6 +58,8 @@ fn what_was_saved_is_loaded_to_the_bit() {
     round_trip::<Llama>("llama");
     round_trip::<Llama>("llama3");
     round_trip::<Llama>("qwen2");
+    round_trip::<T5>("t5");
+    round_trip::<T5>("t5-untied");
 }
 
 #[test]

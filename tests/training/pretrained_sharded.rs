@@ -4,7 +4,7 @@ use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::FloatDType;
 use firebrick::datasets::Batch;
 use firebrick::models::pretrained::Pretrained;
-use firebrick::models::{BertMaskedLm, Gpt, Llama};
+use firebrick::models::{BertMaskedLm, Gpt, Llama, T5};
 use firebrick::strategies::{Communicator, Outcome, Setup, Stage, tie};
 use firebrick::{Objective, Pass, Strategy, World, Zero};
 
@@ -76,4 +76,5 @@ fn a_sharded_model_learns_what_the_whole_one_does() {
     shards::<BertMaskedLm, _>("bert-masked-lm", |case| case.labeled(0));
     shards::<Gpt, _>("gpt2", Case::causal);
     shards::<Llama, _>("qwen2", Case::causal);
+    shards::<T5, _>("t5", Case::seq2seq);
 }
