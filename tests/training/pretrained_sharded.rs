@@ -9,6 +9,7 @@ use firebrick::strategies::{Communicator, Outcome, Setup, Stage, tie};
 use firebrick::{Objective, Pass, Strategy, World, Zero};
 
 use crate::support::golden_models::{Case, bits, cases, device, folder};
+use crate::support::is_cpu;
 
 const RATE: f64 = 0.1;
 
@@ -73,6 +74,10 @@ where
 
 #[test]
 fn a_sharded_model_learns_what_the_whole_one_does() {
+    // Ranks on other devices are seen in `ranks.rs`.
+    if !is_cpu() {
+        return;
+    }
     shards::<BertMaskedLm, _>("bert-masked-lm", |case| case.labeled(0));
     shards::<Gpt, _>("gpt2", Case::causal);
     shards::<Llama, _>("qwen2", Case::causal);

@@ -89,8 +89,8 @@ impl Folder {
         &self.tensors
     }
 
-    /// Whether the files hold a tensor under one of the names of either kind, with other numbers: what one of
-    /// two tied parameters would not be.
+    /// Whether the files hold two tensors, each under one of its names, and these have other numbers: which tied
+    /// parameters have not.
     ///
     /// # Errors
     ///

@@ -129,6 +129,9 @@ impl KeyMap {
         };
         let olds: Vec<_> = names.iter().filter_map(old).collect();
         names.extend(olds);
+        // Of tied parameters a file may keep any.
+        let aliases = self.aliases.iter().filter(|(_, of)| *of == key.name);
+        names.extend(aliases.map(|(alias, _)| (*alias).to_owned()));
         names
     }
 
@@ -166,6 +169,7 @@ mod tests {
             .body(&[("embeddings.LayerNorm.weight", "bert.norm.scale", Layout::Same)])
             .layers(2, &[("layer.#.dense.weight", "bert.blocks.#.dense.weight", Layout::Transposed)])
             .new_head("classifier", &[("classifier.bias", "classifier.bias", Layout::Same)])
+            .alias("decoder.bias", "classifier.bias")
             .ignored(&["embeddings.position_ids", "cls.*", "h.#.attn.bias"])
     }
 
@@ -183,7 +187,8 @@ mod tests {
                 "embeddings.LayerNorm.gamma"
             ]
         );
-        assert_eq!(map.names_of(&map.keys()[3]), ["classifier.bias"]);
+        assert_eq!(map.names_of(&map.keys()[3]), ["classifier.bias", "decoder.bias"]);
+        assert_eq!(map.alias_of("decoder.bias").unwrap().path, "classifier.bias");
     }
 
     #[test]

@@ -20,7 +20,8 @@ pub struct Loaded<M> {
     /// Tensors that the folder lacks and that started anew, by the names they are saved under: those of a new
     /// head.
     pub fresh: Vec<String>,
-    /// Tensors of the folder that were not read: those of other heads, and what is no parameter.
+    /// Tensors of the folder that were not read: those of other heads, tied ones under a further name, and what
+    /// is no parameter.
     pub unread: Vec<String>,
 }
 
@@ -88,8 +89,7 @@ impl Folder {
         }
         let mut unread = Vec::new();
         for (name, tensor) in self.tensors().iter().filter(|(name, _)| !taken.contains(*name)) {
-            let tied_to = keys.alias_of(name);
-            match tied_to {
+            match keys.alias_of(name) {
                 Some(key) if self.differ(&[name], &keys.names_of(key))? => {
                     unfit.untied.push((name.clone(), key.name.clone()));
                 }

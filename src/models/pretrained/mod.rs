@@ -8,7 +8,7 @@
 //! let folder = Folder::open("all-MiniLM-L6-v2")?;
 //! let config = folder.config::<BertConfig>()?.with_labels(["O", "B-PER", "I-PER"]);
 //! let loaded = folder.load::<BertTokenClassifier>(&config, &Device::flex().autodiff())?;
-//! assert_eq!(loaded.fresh, ["classifier.weight", "classifier.bias"]);
+//! assert_eq!(loaded.fresh, ["classifier.bias", "classifier.weight"]); // of the new task
 //! // .. train loaded.model ..
 //! save(&loaded.model, &config, "out")?;
 //! # Ok::<(), firebrick::models::pretrained::PretrainedError>(())
@@ -93,7 +93,7 @@ pub trait HubConfig: Serialize + DeserializeOwned {
     }
 }
 
-/// A model that Hugging Face folders hold.
+/// A model that Hugging Face folders hold: those of this module's table.
 pub trait Pretrained: Module {
     /// What it is made by.
     type Config: HubConfig;

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,16 +11,18 @@ use burn::tensor::DType;
 use burn_pack::Tensor as StoredTensor;
 use serde_json::Value;
 
-use super::folder::{CONFIG, WEIGHTS};
+use super::folder::{CONFIG, INDEX, WEIGHTS};
+use super::key_map::Key;
 use super::load::transposed;
-use super::{Layout, Pretrained, PretrainedError};
+use super::{KeyMap, Layout, Pretrained, PretrainedError};
 
 /// Writes `config.json` and `model.safetensors` into a folder, which is made if it is not there: all that
 /// transformers needs besides the tokenizer's files.
 ///
 /// Weights are f32, one tensor at a time, under Hugging Face's names; a tied one is written once. Fields of
 /// `config.json` that are not known here are written as they were read; `architectures` and `dtype` say what
-/// the weights are. Each file replaces an earlier one as a whole.
+/// the weights are. Each file replaces an earlier one as a whole; the index of earlier weights in several files
+/// is removed.
 ///
 /// # Errors
 ///
@@ -41,6 +44,12 @@ pub fn save<M: Pretrained>(
     model
         .save_into(&mut store)
         .map_err(|error| PretrainedError::file(weights, "write the weights", error))?;
+    match fs::remove_file(folder.join(INDEX)) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(PretrainedError::file(folder.join(INDEX), "remove it", error));
+        }
+        _ => {}
+    }
     write_config(config, M::architecture(config), &folder.join(CONFIG))
 }
 
@@ -66,8 +75,8 @@ fn write_config(
 }
 
 /// For each path of a model the name in a file, and the layout there.
-fn names_of(keys: &super::KeyMap) -> HashMap<String, (String, Layout)> {
-    let named = |key: &super::key_map::Key| (key.path.clone(), (key.name.clone(), key.layout));
+fn names_of(keys: &KeyMap) -> HashMap<String, (String, Layout)> {
+    let named = |key: &Key| (key.path.clone(), (key.name.clone(), key.layout));
     keys.keys().iter().map(named).collect()
 }
 
