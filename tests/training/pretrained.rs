@@ -1,18 +1,17 @@
 //! Models of Hugging Face folders against transformers; see `tests/golden/README.md`.
 
-use burn::module::ParamId;
 use burn::optim::GradientsParams;
 use burn::tensor::{Bool, FloatDType, Int, Tensor, TensorData};
 use firebrick::datasets::{Batch, TokenBatch};
 use firebrick::models::pretrained::Pretrained;
 use firebrick::models::{BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Llama, T5};
-use firebrick::strategies::{Draws, ParamMap, Setup, map_params};
-use firebrick::{Loss, Objective, Pass, Recompute, Strategy};
+use firebrick::strategies::{Draws, Setup, Stage};
+use firebrick::{Amp, Keep, Objective, Pass, Recompute, Strategy};
 
 use crate::support::golden_models::{Case, cases, device, folder, gradient_norms};
 use crate::support::is_cpu;
 
-/// Each case of a folder: as transformers has it, the same when blocks are run again, and about the same in half
+/// Each case of a folder: as transformers has it, the same when blocks are run again, and about the same in mixed
 /// precision.
 fn golden<M, B>(
     name: &str,
@@ -102,28 +101,27 @@ where
     }
 }
 
-/// The loss of a model that is cast, and computes, in half precision.
+/// The loss in mixed precision, with all parameters in bf16 or some kept in f32.
 fn halved<M, B>(model: &M, expected: f64, batch: B, what: &str)
 where
     M: Pretrained + Objective<B>,
     B: Batch + Clone,
 {
-    let device = device().inner();
-    for half in [FloatDType::BF16, FloatDType::F16].into_iter().filter(|half| device.supports_dtype(*half)) {
-        let pass = Pass::evaluate(&device).computing_in(half);
-        let found = map_params(model.clone().valid(), &mut Cast(half)).loss(batch.clone(), &pass).sum;
+    let device = device();
+    if !device.supports_dtype(FloatDType::BF16) {
+        return;
+    }
+    let kept = Amp::bf16().keep_f32(Keep::norms()).keep_f32(Keep::embeddings()).keep_f32(Keep::head());
+    for amp in [Amp::bf16(), kept] {
+        let mut setup = Setup::new(model, &device);
+        let mut stage = amp.start(&mut setup).unwrap();
+        let pass = setup.into_pass().evaluating(FloatDType::BF16);
+        let master = stage.own(model.clone()).unwrap();
+        let replica = stage.publish(master).unwrap();
+        let found = replica.valid().loss(batch.clone(), &pass).sum;
         assert_eq!(FloatDType::from(found.dtype()), FloatDType::F32);
         let found = found.into_scalar::<f64>();
-        assert!((found / expected - 1.0).abs() < 0.03, "{what}: {found} in {half:?}, expected {expected}");
-    }
-}
-
-/// All parameters in a dtype.
-struct Cast(FloatDType);
-
-impl ParamMap for Cast {
-    fn map<const D: usize>(&mut self, _: ParamId, value: Tensor<D>) -> Tensor<D> {
-        value.cast(self.0)
+        assert!((found / expected - 1.0).abs() < 0.03, "{what}: {found} under {amp:?}, expected {expected}");
     }
 }
 
