@@ -150,7 +150,7 @@ impl Shape {
     }
 }
 
-pub(super) fn normal(std: f64) -> Initializer {
+fn normal(std: f64) -> Initializer {
     Initializer::Normal { mean: 0.0, std }
 }
 
