@@ -1,29 +1,76 @@
-//! Causal self-attention, and what is masked in it.
+//! Scaled dot-product attention, what is masked in it, and the causal self-attention of GPT-2.
 
 use burn::module::Module;
-use burn::tensor::{Bool, Device, FloatDType, Tensor, activation};
-use firebrick_datasets::TokenBatch;
+use burn::tensor::{Bool, Device, FloatDType, Tensor, TensorData, activation};
+use firebrick_datasets::{Inputs, TokenBatch};
 use firebrick_strategies::{Dropout, Pass, cast, matmul};
 
 use super::Linear;
-use super::gpt::{GptConfig, linear, residual_std};
+use super::gpt::Shape;
+
+/// `softmax(query · keyᵀ + bias) · value` (Vaswani et al., 2017, arXiv:1706.03762), `[batch, heads, length,
+/// size]`. The query is scaled already.
+///
+/// - `key` and `value` are `[batch, heads, read, size]`.
+/// - `masked` is true where a position must not read another; it broadcasts to `[batch, heads, length, read]`.
+/// - `bias` is added to the scores in f32 and broadcasts as `masked` does.
+pub(super) fn attend(
+    query: Tensor<4>,
+    key: Tensor<4>,
+    value: Tensor<4>,
+    masked: Tensor<4, Bool>,
+    bias: Option<Tensor<4>>,
+    dropout: &Dropout,
+    pass: &Pass,
+) -> Tensor<4> {
+    let dtype = FloatDType::from(query.dtype());
+    // Softmax in f32, as autocast does: its sum runs over the whole row.
+    let scores = cast(matmul(query, key.transpose()), FloatDType::F32);
+    let scores = match bias {
+        Some(bias) => scores + cast(bias, FloatDType::F32),
+        None => scores,
+    };
+    let scores = scores.mask_fill(masked, f32::NEG_INFINITY);
+    let weights = cast(activation::softmax(scores, 3), dtype);
+    matmul(dropout.forward_along(weights, &[2, 3], pass), value)
+}
+
+/// `[batch, length, heads * size]` to `[batch, heads, length, size]`.
+pub(super) fn split_heads(x: Tensor<3>, heads: usize) -> Tensor<4> {
+    let [batch, length, width] = x.dims();
+    x.reshape([batch, length, heads, width / heads]).swap_dims(1, 2)
+}
+
+/// `[batch, heads, length, size]` to `[batch, length, heads * size]`.
+pub(super) fn join_heads(x: Tensor<4>) -> Tensor<3> {
+    let [batch, heads, length, size] = x.dims();
+    x.swap_dims(1, 2).reshape([batch, length, heads * size])
+}
 
 /// `[batch, 1, length - 1, length - 1]`, true where a position would read a later one, another
 /// sample, or padding. Padding reads padding: a position that reads nothing has no softmax.
 pub(super) fn mask_of(batch: &TokenBatch, device: &Device) -> Tensor<4, Bool> {
     let [rows, length] = batch.shape();
     let read = length - 1;
-    let together = match batch.block_mask(device) {
-        Some(together) => together,
-        None => {
-            let shape = [rows, length, length];
-            let real = batch.mask(device);
-            let reader = real.clone().unsqueeze_dim::<3>(2).expand(shape);
-            reader.equal(real.unsqueeze_dim::<3>(1).expand(shape))
-        }
-    };
+    let together = batch.block_mask(device).unwrap_or_else(|| alike(batch.mask(device)));
     let apart = together.slice([0..rows, 0..read, 0..read]).bool_not().unsqueeze_dim::<4>(1);
     apart.bool_or(future_mask(read, device).expand([rows, 1, read, read]))
+}
+
+/// `[batch, 1, length, length]` of which positions are real, `[batch, length]`: true where one would read a
+/// later one, or a real one padding. Padding reads padding.
+pub(super) fn causal_mask(real: Tensor<2, Bool>) -> Tensor<4, Bool> {
+    let ([rows, length], device) = (real.dims(), real.device());
+    let apart = alike(real).bool_not().unsqueeze_dim::<4>(1);
+    apart.bool_or(future_mask(length, &device).expand([rows, 1, length, length]))
+}
+
+/// `[batch, length, length]`, true where both are real or both padding.
+fn alike(real: Tensor<2, Bool>) -> Tensor<3, Bool> {
+    let [rows, length] = real.dims();
+    let shape = [rows, length, length];
+    let reader = real.clone().unsqueeze_dim::<3>(2).expand(shape);
+    reader.equal(real.unsqueeze_dim::<3>(1).expand(shape))
 }
 
 /// `[1, 1, length, length]`, true where a position would read a later one.
@@ -31,44 +78,54 @@ pub(super) fn future_mask(length: usize, device: &Device) -> Tensor<4, Bool> {
     Tensor::<2, Bool>::tril_mask([length, length], 0, device).unsqueeze()
 }
 
-/// Causal self-attention with several heads (Vaswani et al., 2017, arXiv:1706.03762).
+/// `[batch, 1, 1, length]`, true for padding, which no position of an encoder reads. A row of nothing but
+/// padding reads all of it: a position that reads nothing has no softmax.
+pub(super) fn padding_mask(inputs: &Inputs, device: &Device) -> Tensor<4, Bool> {
+    let [rows, length] = inputs.shape();
+    let row = |row: &[bool]| -> Vec<bool> {
+        let some = row.contains(&true);
+        row.iter().map(|real| some && !real).collect()
+    };
+    let masked: Vec<bool> = inputs.host_mask().chunks(length.max(1)).flat_map(row).collect();
+    Tensor::from_data(TensorData::new(masked, [rows, 1, 1, length]), device)
+}
+
+/// The column of the first real token of each row, 0 where there is none.
+pub(super) fn starts_of(real: &[bool], length: usize) -> Vec<usize> {
+    let rows = real.chunks(length.max(1));
+    rows.map(|row| row.iter().position(|&real| real).unwrap_or(0)).collect()
+}
+
+/// Causal self-attention with several heads.
 #[derive(Module, Debug)]
 pub(super) struct Attention {
     pub(super) query_key_value: Linear,
     pub(super) output: Linear,
+    weight_dropout: Dropout,
     dropout: Dropout,
     heads: usize,
 }
 
 impl Attention {
-    pub(super) fn new(config: &GptConfig, device: &Device) -> Self {
-        let width = config.width;
+    pub(super) fn new(shape: &Shape, device: &Device) -> Self {
+        let width = shape.width;
         Self {
-            query_key_value: linear(config, width, 3 * width, 0.02, device),
-            output: linear(config, width, width, residual_std(config), device),
-            dropout: Dropout::new(config.dropout),
-            heads: config.heads,
+            query_key_value: shape.linear(width, 3 * width, 0.02, device),
+            output: shape.linear(width, width, shape.residual_std(), device),
+            weight_dropout: Dropout::new(shape.attention_dropout),
+            dropout: Dropout::new(shape.residual_dropout),
+            heads: shape.heads,
         }
     }
 
     /// `[batch, length, width]` to the same; `masked` is `[1 or batch, 1, length, length]`.
     pub(super) fn forward(&self, x: Tensor<3>, masked: Tensor<4, Bool>, pass: &Pass) -> Tensor<3> {
-        let [batch, length, width] = x.dims();
-        let size = width / self.heads;
+        let [_, _, width] = x.dims();
         // [batch, length, 3 * width] -> three of [batch, heads, length, size]
         let joined = self.query_key_value.forward(x);
-        let part = |i: usize| -> Tensor<4> {
-            let part = joined.clone().narrow(2, i * width, width);
-            part.reshape([batch, length, self.heads, size]).swap_dims(1, 2)
-        };
-        let (query, key, value) = (part(0), part(1), part(2));
-        let dtype = FloatDType::from(query.dtype());
-        let scores = matmul(query / (size as f64).sqrt(), key.transpose());
-        // Softmax in f32, as autocast does: its sum runs over the whole row.
-        let scores = cast(scores, FloatDType::F32).mask_fill(masked, f32::NEG_INFINITY);
-        let weights = cast(activation::softmax(scores, 3), dtype);
-        let mixed = matmul(self.dropout.forward_along(weights, &[2, 3], pass), value);
-        let joined = mixed.swap_dims(1, 2).reshape([batch, length, width]);
-        self.dropout.forward(self.output.forward(joined), pass)
+        let part = |i: usize| split_heads(joined.clone().narrow(2, i * width, width), self.heads);
+        let query = part(0) / ((width / self.heads) as f64).sqrt();
+        let mixed = attend(query, part(1), part(2), masked, None, &self.weight_dropout, pass);
+        self.dropout.forward(self.output.forward(join_heads(mixed)), pass)
     }
 }

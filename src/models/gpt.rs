@@ -2,13 +2,14 @@
 
 use burn::module::{Module, Param};
 use burn::nn::{Embedding, EmbeddingConfig, Initializer};
-use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, activation};
-use firebrick_datasets::{Batch, TokenBatch};
+use burn::tensor::{Bool, Device, FloatDType, Int, Tensor};
+use firebrick_datasets::TokenBatch;
 use firebrick_strategies::{Dropout, Pass, cast, matmul};
 use serde::{Deserialize, Serialize};
 
-use super::attention::{Attention, future_mask, mask_of};
-use super::{Linear, Norm, cross_entropy};
+use super::attention::Attention;
+use super::causal::{Placed, next_token_loss};
+use super::{Activation, Linear, Norm};
 use crate::{Loss, Objective};
 
 /// The shape of a [`Gpt`].
@@ -39,7 +40,8 @@ fn yes() -> bool {
 /// GPT-2 (Radford et al., 2019): pre-norm, learned positions, GELU.
 ///
 /// Weights start as GPT-2's: normal with deviation 0.02, those that end a residual branch with
-/// 0.02 / √(2·layers), biases at 0.
+/// 0.02 / √(2·layers), biases at 0. Those of a Hugging Face folder are read with a
+/// [`Gpt2Config`](super::Gpt2Config).
 #[derive(Module, Debug)]
 pub struct Gpt {
     tokens: Embedding,
@@ -58,20 +60,23 @@ impl GptConfig {
     /// Where `heads` does not divide `width`, or `dropout` is out of its range; a run file is checked before it comes here.
     pub fn init(&self, vocabulary: usize, context: usize, device: &Device) -> Gpt {
         assert_eq!(self.width % self.heads, 0, "heads must divide width");
-        let embedding = |rows| {
-            let config = EmbeddingConfig::new(rows, self.width);
-            config.with_initializer(normal(0.02)).init(device)
-        };
-        let head = || Linear::new(self.width, vocabulary, false, normal(0.02), device);
-        let gpt = Gpt {
-            tokens: embedding(vocabulary),
-            positions: embedding(context),
-            dropout: Dropout::new(self.dropout),
-            blocks: (0..self.layers).map(|_| Block::new(self, device)).collect(),
-            norm: Norm::new(self.width, self.bias, device),
-            head: (!self.tied).then(head),
-        };
-        drawn_now(gpt)
+        drawn_now(self.shape().gpt(vocabulary, context, device))
+    }
+
+    fn shape(&self) -> Shape {
+        Shape {
+            layers: self.layers,
+            heads: self.heads,
+            width: self.width,
+            inner: 4 * self.width,
+            bias: self.bias,
+            tied: self.tied,
+            embedding_dropout: self.dropout,
+            attention_dropout: self.dropout,
+            residual_dropout: self.dropout,
+            activation: Activation::Gelu,
+            epsilon: 1e-5,
+        }
     }
 
     /// How many parameters [`init`](Self::init) draws, as a float: the shape may be impossible.
@@ -93,21 +98,73 @@ impl GptConfig {
     }
 }
 
+/// All that a [`Gpt`] is made by, but the sizes of its embeddings.
+pub(super) struct Shape {
+    pub layers: usize,
+    pub heads: usize,
+    pub width: usize,
+    /// The width inside a feed-forward layer.
+    pub inner: usize,
+    pub bias: bool,
+    pub tied: bool,
+    pub embedding_dropout: f64,
+    /// Of attention weights.
+    pub attention_dropout: f64,
+    /// At the end of each residual branch.
+    pub residual_dropout: f64,
+    pub activation: Activation,
+    /// Added to variances.
+    pub epsilon: f64,
+}
+
+impl Shape {
+    /// A model whose weights are drawn when they are first read.
+    pub fn gpt(&self, vocabulary: usize, context: usize, device: &Device) -> Gpt {
+        let embedding = |rows| {
+            let config = EmbeddingConfig::new(rows, self.width);
+            config.with_initializer(normal(0.02)).init(device)
+        };
+        let head = || Linear::new(self.width, vocabulary, false, normal(0.02), device);
+        Gpt {
+            tokens: embedding(vocabulary),
+            positions: embedding(context),
+            dropout: Dropout::new(self.embedding_dropout),
+            blocks: (0..self.layers).map(|_| Block::new(self, device)).collect(),
+            norm: self.norm(device),
+            head: (!self.tied).then(head),
+        }
+    }
+
+    /// The deviation of weights that end a residual branch.
+    pub fn residual_std(&self) -> f64 {
+        0.02 / ((2 * self.layers) as f64).sqrt()
+    }
+
+    /// A linear layer with weights of deviation `std` and bias 0.
+    pub fn linear(&self, from: usize, to: usize, std: f64, device: &Device) -> Linear {
+        Linear::new(from, to, self.bias, normal(std), device)
+    }
+
+    fn norm(&self, device: &Device) -> Norm {
+        Norm::new(self.width, self.bias, device).with_epsilon(self.epsilon)
+    }
+}
+
 fn normal(std: f64) -> Initializer {
     Initializer::Normal { mean: 0.0, std }
 }
 
 /// Burn draws a parameter when it is first read; drawing all now makes the weights a function of
 /// the seed alone, not of which code reads them first.
-fn drawn_now(gpt: Gpt) -> Gpt {
+pub(super) fn drawn_now<M: Module>(model: M) -> M {
     struct Draw;
     impl burn::module::ModuleVisitor for Draw {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             let _ = param.base();
         }
     }
-    gpt.visit(&mut Draw);
-    gpt
+    model.visit(&mut Draw);
+    model
 }
 
 impl Gpt {
@@ -118,10 +175,8 @@ impl Gpt {
     ///
     /// Where `length` is above the [context](Self::context), or an id is not in the vocabulary.
     pub fn forward(&self, tokens: Tensor<2, Int>, pass: &Pass) -> Tensor<3> {
-        let [_, length] = tokens.dims();
-        let device = tokens.device();
-        let places = Tensor::<1, Int>::arange(0..length as i64, &device).unsqueeze();
-        self.forward_placed(tokens, places, future_mask(length, &device), pass)
+        let Placed { ids, places, masked } = Placed::in_columns(tokens);
+        self.forward_placed(ids, places, masked, pass)
     }
 
     /// As [`forward`](Self::forward), for rows in which the place of a token in its sample is not
@@ -174,26 +229,10 @@ impl Gpt {
 impl Objective<TokenBatch> for Gpt {
     /// Each position predicts the next token; the last token is only a label, so it is not read.
     fn loss(&self, batch: TokenBatch, pass: &Pass) -> Loss {
-        let [rows, length] = batch.shape();
-        let device = pass.device();
-        let ids = batch.ids(device).slice([0..rows, 0..length - 1]);
-        let labels = batch.labels(device).slice([0..rows, 1..length]);
-        let logits = match batch.position_ids(device) {
-            None => self.forward(ids, pass),
-            Some(places) => {
-                let places = places.slice([0..rows, 0..length - 1]);
-                let pass = pass.starting_at(starts_of(&batch));
-                self.forward_placed(ids, places, mask_of(&batch, device), &pass)
-            }
-        };
-        Loss { sum: cross_entropy(logits.flatten(0, 1), labels.flatten(0, 1)), items: batch.items() }
+        next_token_loss(batch, pass, |Placed { ids, places, masked }, pass| {
+            self.forward_placed(ids, places, masked, pass)
+        })
     }
-}
-
-/// The column of the first token of each row.
-fn starts_of(batch: &TokenBatch) -> Vec<usize> {
-    let rows = batch.host_mask().chunks(batch.shape()[1].max(1));
-    rows.map(|row| row.iter().position(|&real| real).unwrap_or(0)).collect()
 }
 
 /// Attention and a feed-forward layer, each on a normalised copy and added to what came in.
@@ -205,186 +244,33 @@ struct Block {
     widen: Linear,
     narrow: Linear,
     dropout: Dropout,
+    #[module(skip)]
+    activation: Activation,
 }
 
 impl Block {
-    fn new(config: &GptConfig, device: &Device) -> Self {
-        let width = config.width;
+    fn new(shape: &Shape, device: &Device) -> Self {
+        let Shape { width, inner, .. } = *shape;
         Self {
-            attention_norm: Norm::new(width, config.bias, device),
-            attention: Attention::new(config, device),
-            feed_forward_norm: Norm::new(width, config.bias, device),
-            widen: linear(config, width, 4 * width, 0.02, device),
-            narrow: linear(config, 4 * width, width, residual_std(config), device),
-            dropout: Dropout::new(config.dropout),
+            attention_norm: shape.norm(device),
+            attention: Attention::new(shape, device),
+            feed_forward_norm: shape.norm(device),
+            widen: shape.linear(width, inner, 0.02, device),
+            narrow: shape.linear(inner, width, shape.residual_std(), device),
+            dropout: Dropout::new(shape.residual_dropout),
+            activation: shape.activation,
         }
     }
 
     /// `[batch, length, width]` to the same.
     fn forward(&self, x: Tensor<3>, masked: Tensor<4, Bool>, pass: &Pass) -> Tensor<3> {
         let x = x.clone() + self.attention.forward(self.attention_norm.forward(x), masked, pass);
-        let hidden = activation::gelu(self.widen.forward(self.feed_forward_norm.forward(x.clone())));
+        let widened = self.widen.forward(self.feed_forward_norm.forward(x.clone()));
+        let hidden = self.activation.forward(widened);
         x + self.dropout.forward(self.narrow.forward(hidden), pass)
     }
 }
 
-pub(super) fn residual_std(config: &GptConfig) -> f64 {
-    0.02 / ((2 * config.layers) as f64).sqrt()
-}
-
-/// A linear layer with weights of deviation `std` and bias 0.
-pub(super) fn linear(config: &GptConfig, from: usize, to: usize, std: f64, device: &Device) -> Linear {
-    Linear::new(from, to, config.bias, normal(std), device)
-}
-
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use burn::optim::GradientsParams;
-    use firebrick_datasets::{
-        CausalLm, CausalSample, Collator, Drawn, Encoder, Packing, Padding, Side, Tokenizer,
-    };
-    use firebrick_strategies::Draws;
-
-    use super::*;
-    use crate::testing;
-
-    fn config() -> GptConfig {
-        GptConfig { layers: 8, heads: 4, width: 64, dropout: 0.0, bias: true, tied: false }
-    }
-
-    fn std(weights: Tensor<2>) -> f32 {
-        weights.inner().square().mean().sqrt().into_scalar()
-    }
-
-    #[test]
-    fn weights_start_as_gpt2s() {
-        let gpt = config().init(100, 32, &testing::device());
-        let block = &gpt.blocks[7];
-        let residual = 0.02 / 16f32.sqrt();
-        for (weights, expected) in [
-            (gpt.tokens.weight.val(), 0.02),
-            (gpt.positions.weight.val(), 0.02),
-            (gpt.head.as_ref().unwrap().weight.val(), 0.02),
-            (block.attention.query_key_value.weight.val(), 0.02),
-            (block.attention.output.weight.val(), residual),
-            (block.widen.weight.val(), 0.02),
-            (block.narrow.weight.val(), residual),
-        ] {
-            let found = std(weights);
-            assert!((found / expected - 1.0).abs() < 0.1, "{found} {expected}");
-        }
-        let bias = block.narrow.bias.as_ref().unwrap().val().into_data();
-        assert!(bias.iter::<f32>().all(|x| x == 0.0));
-    }
-
-    #[test]
-    fn a_position_reads_nothing_after_it() {
-        let device = testing::device();
-        let gpt = config().init(10, 8, &device);
-        let logits = |tokens: [[i32; 5]; 1]| -> Vec<f32> {
-            let tokens = Tensor::<2, Int>::from_data(tokens, &device);
-            let logits = gpt.forward(tokens, &Pass::evaluate(&device)).narrow(1, 0, 3);
-            logits.into_data().iter().collect()
-        };
-        assert_eq!(logits([[1, 2, 3, 4, 5]]), logits([[1, 2, 3, 9, 0]]));
-        assert_ne!(logits([[1, 2, 3, 4, 5]]), logits([[7, 2, 3, 4, 5]]));
-    }
-
-    /// The loss and all gradients of a batch.
-    fn step(gpt: &Gpt, batch: TokenBatch) -> (f64, Vec<f32>) {
-        let items = batch.items();
-        let loss = gpt.loss(batch, &Pass::train(&testing::device().autodiff()));
-        assert_eq!(loss.items, items);
-        let value = loss.sum.clone().into_scalar::<f64>();
-        let grads = GradientsParams::from_grads(loss.sum.backward(), gpt);
-        let of = |param: &Linear| -> Vec<f32> {
-            grads.get::<2>(param.weight.id).unwrap().into_data().iter().collect()
-        };
-        let blocks = gpt.blocks.iter();
-        (value, blocks.flat_map(|block| of(&block.attention.query_key_value)).collect())
-    }
-
-    /// Samples that are packed into a row, or padded at either side, give what they give alone.
-    #[test]
-    fn packing_and_padding_change_nothing() {
-        let tokenizer = Arc::new(Tokenizer::characters("abcdefghij").unwrap());
-        let causal = || CausalLm::new(Encoder::new(tokenizer.clone())).pad_id(0);
-        let sample = |length: u32| {
-            let ids = (0..length).map(|at| (at * at + length) % 10).collect();
-            Arc::new(CausalSample { ids, prompt: (length / 5) as usize })
-        };
-        let samples: Vec<_> = [5, 2, 7, 1, 3].map(sample).into();
-        let drawn = |sample: &Arc<CausalSample>| Drawn { epoch: 0, index: 0, sample: sample.clone() };
-        let gpt = GptConfig { layers: 2, ..config() }.init(10, 20, &testing::device().autodiff());
-
-        let (mut loss, mut grads) = (0.0, Vec::new());
-        for sample in samples.iter().filter(|sample| sample.ids.len() > 1) {
-            let (of_one, grads_of_one) = step(&gpt, causal().collate(&[drawn(sample)]).unwrap());
-            loss += of_one;
-            grads.resize(grads_of_one.len(), 0.0);
-            grads.iter_mut().zip(grads_of_one).for_each(|(sum, grad)| *sum += grad);
-        }
-        let left = causal().padding(Padding::default().side(Side::Left).multiple_of(8).unwrap());
-        let packs = [samples[..3].to_vec(), samples[3..].to_vec()];
-        let packs = packs.map(|pack| Drawn { epoch: 0, index: 0, sample: Arc::new(pack) });
-        let all: Vec<_> = samples.iter().map(drawn).collect();
-        for batch in [
-            causal().collate(&all).unwrap(),
-            left.collate(&all).unwrap(),
-            Packing::new(causal(), 14).collate(&packs).unwrap(),
-        ] {
-            let (found, found_grads) = step(&gpt, batch);
-            assert!((found - loss).abs() < 1e-4 * loss, "{found} {loss}");
-            let largest = grads.iter().fold(0f32, |most, x| most.max(x.abs()));
-            for (found, expected) in found_grads.iter().zip(&grads) {
-                assert!((found - expected).abs() < 1e-4 * largest, "{found} {expected}");
-            }
-        }
-    }
-
-    #[test]
-    fn an_untrained_model_is_undecided() {
-        let device = testing::device();
-        let gpt = config().init(10, 8, &device);
-        let rows = vec![vec![1, 2, 3, 4], vec![5, 6]];
-        let batch = TokenBatch::from_rows(rows, 0).unwrap();
-        let loss = gpt.loss(batch, &Pass::evaluate(&device));
-        assert_eq!(loss.items, 4);
-        let mean = loss.sum.into_scalar::<f32>() / 4.0;
-        assert!((mean - 10f32.ln()).abs() < 0.3, "{mean}");
-    }
-
-    #[test]
-    fn parameters_are_foretold() {
-        for (bias, tied) in [(true, true), (true, false), (false, true), (false, false)] {
-            let config = GptConfig { bias, tied, ..config() };
-            let found = config.init(100, 32, &testing::device()).num_params();
-            assert_eq!(config.parameters(100, 32), found as f64);
-        }
-    }
-
-    #[test]
-    fn a_tied_head_adds_no_parameter() {
-        let untied = config().init(100, 32, &testing::device()).num_params();
-        let tied = GptConfig { tied: true, ..config() };
-        assert_eq!(untied - tied.init(100, 32, &testing::device()).num_params(), 64 * 100);
-    }
-
-    #[test]
-    fn dropout_acts_in_training_only() {
-        let device = testing::device().autodiff();
-        let config = GptConfig { dropout: 0.5, ..config() };
-        let gpt = config.init(10, 8, &device);
-        let tokens = Tensor::<2, Int>::from_data([[1, 2, 3, 4]], &device);
-        let logits = |pass: Pass| gpt.forward(tokens.clone(), &pass).into_data();
-        let draws = |seed| Draws { seed, ..Draws::default() };
-        let trained = |seed| logits(Pass::train(&device).drawing(draws(seed)));
-        let measured = |seed| logits(Pass::evaluate(&device).drawing(draws(seed)));
-        assert_eq!(trained(1), trained(1));
-        assert_ne!(trained(1), trained(2));
-        assert_eq!(measured(1), measured(2));
-        assert_ne!(measured(1), trained(1));
-    }
-}
+#[path = "gpt_tests.rs"]
+mod tests;

@@ -12,17 +12,22 @@ use firebrick_strategies::cast;
 pub struct Norm {
     scale: Param<Tensor<1>>,
     bias: Option<Param<Tensor<1>>>,
+    epsilon: f64,
 }
 
 impl Norm {
-    const EPSILON: f64 = 1e-5;
-
-    /// Scale 1 and, if asked for, bias 0, each of shape `[width]`.
+    /// Scale 1 and, if asked for, bias 0, each of shape `[width]`. The variance is raised by 1e-5.
     pub fn new(width: usize, bias: bool, device: &Device) -> Self {
         Self {
             scale: Param::from_tensor(Tensor::ones([width], device)),
             bias: bias.then(|| Param::from_tensor(Tensor::zeros([width], device))),
+            epsilon: 1e-5,
         }
+    }
+
+    /// The same, with this added to the variance.
+    pub fn with_epsilon(self, epsilon: f64) -> Self {
+        Self { epsilon, ..self }
     }
 
     /// `[.., width]` to `[.., width]`, in the dtype of `x`.
@@ -30,7 +35,7 @@ impl Norm {
         let dtype = FloatDType::from(x.dtype());
         let wide = |param: &Param<Tensor<1>>| cast(param.val(), FloatDType::F32);
         let (scale, bias) = (wide(&self.scale), self.bias.as_ref().map(wide));
-        cast(layer_norm(cast(x, FloatDType::F32), scale, bias, Self::EPSILON), dtype)
+        cast(layer_norm(cast(x, FloatDType::F32), scale, bias, self.epsilon), dtype)
     }
 }
 

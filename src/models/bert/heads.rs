@@ -1,0 +1,243 @@
+//! What BERT is trained to say: a label for each token or each text, or hidden tokens.
+
+use burn::module::{Module, Param};
+use burn::tensor::{Device, FloatDType, Int, Tensor};
+use firebrick_datasets::{Batch, Inputs, LabeledBatch, SequenceBatch};
+use firebrick_strategies::{Dropout, Pass, cast, matmul};
+
+use super::{Bert, BertConfig, keys};
+use crate::models::attention::starts_of;
+use crate::models::pretrained::{HubConfig, KeyMap, Pretrained, PretrainedError};
+use crate::models::{Activation, Linear, Norm, cross_entropy, sequence_loss};
+use crate::{Loss, Objective};
+
+/// A label for each token: `BertForTokenClassification`, `RobertaForTokenClassification`.
+///
+/// ```
+/// use burn::tensor::Device;
+/// use firebrick::models::{BertConfig, BertTokenClassifier, pretrained::{Folder, Pretrained, save}};
+///
+/// let config = BertConfig {
+///     vocab_size: 30, hidden_size: 16, num_hidden_layers: 1, num_attention_heads: 2, intermediate_size: 32,
+///     ..Default::default()
+/// };
+/// let config = config.with_labels(["O", "B-LOC", "I-LOC"]);
+/// let model = BertTokenClassifier::init(&config, &Device::flex());
+///
+/// let folder = tempfile::tempdir()?;
+/// save(&model, &config, folder.path())?;
+/// let loaded = Folder::open(folder.path())?.load::<BertTokenClassifier>(&config, &Device::flex())?;
+/// assert!(loaded.fresh.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Module, Debug)]
+pub struct BertTokenClassifier {
+    bert: Bert,
+    dropout: Dropout,
+    classifier: Linear,
+}
+
+impl BertTokenClassifier {
+    /// Tokens `[batch, length]` to logits `[batch, length, classes]`, in the dtype of the pass.
+    ///
+    /// # Panics
+    ///
+    /// As [`Bert::forward`].
+    pub fn forward(&self, inputs: &Inputs, pass: &Pass) -> Tensor<3> {
+        let x = self.bert.forward(inputs, pass);
+        self.classifier.forward(self.dropout.forward(x, &pass_of(inputs, pass)))
+    }
+}
+
+impl Objective<LabeledBatch> for BertTokenClassifier {
+    fn loss(&self, batch: LabeledBatch, pass: &Pass) -> Loss {
+        token_loss(self.forward(batch.inputs(), pass), &batch)
+    }
+}
+
+impl Pretrained for BertTokenClassifier {
+    type Config = BertConfig;
+
+    fn architecture(config: &BertConfig) -> &'static str {
+        named(config, TOKEN_CLASSIFIERS)
+    }
+
+    fn init(config: &BertConfig, device: &Device) -> Self {
+        Self {
+            bert: Bert::new(config, device),
+            dropout: Dropout::new(config.classifier_dropout()),
+            classifier: config.linear(config.hidden_size, config.labels(), device),
+        }
+    }
+
+    fn keys(config: &BertConfig) -> KeyMap {
+        keys::token_classifier(config)
+    }
+}
+
+/// A label for each text, of its first token: `BertForSequenceClassification`,
+/// `RobertaForSequenceClassification`.
+///
+/// In a row that is padded at the left the first token is the first that is real; transformers reads the padding
+/// in the first column.
+#[derive(Module, Debug)]
+pub struct BertSequenceClassifier {
+    bert: Bert,
+    dense: Linear,
+    dropout: Dropout,
+    classifier: Linear,
+    /// Whether the first token is dropped from as well, as in RoBERTa.
+    drops_first: bool,
+}
+
+impl BertSequenceClassifier {
+    /// Tokens `[batch, length]` to logits `[batch, classes]`, in the dtype of the pass.
+    ///
+    /// # Panics
+    ///
+    /// As [`Bert::forward`].
+    pub fn forward(&self, inputs: &Inputs, pass: &Pass) -> Tensor<2> {
+        let x = first_of(self.bert.forward(inputs, pass), inputs);
+        let x = if self.drops_first { self.dropout.forward(x, pass) } else { x };
+        let x = self.dense.forward(x).tanh();
+        self.classifier.forward(self.dropout.forward(x, pass))
+    }
+}
+
+impl Objective<SequenceBatch> for BertSequenceClassifier {
+    fn loss(&self, batch: SequenceBatch, pass: &Pass) -> Loss {
+        sequence_loss(self.forward(batch.inputs(), pass), &batch)
+    }
+}
+
+impl Pretrained for BertSequenceClassifier {
+    type Config = BertConfig;
+
+    fn architecture(config: &BertConfig) -> &'static str {
+        named(config, SEQUENCE_CLASSIFIERS)
+    }
+
+    fn init(config: &BertConfig, device: &Device) -> Self {
+        let width = config.hidden_size;
+        Self {
+            bert: Bert::new(config, device),
+            dense: config.linear(width, width, device),
+            dropout: Dropout::new(config.classifier_dropout()),
+            classifier: config.linear(width, config.labels(), device),
+            drops_first: config.is_roberta(),
+        }
+    }
+
+    fn keys(config: &BertConfig) -> KeyMap {
+        keys::sequence_classifier(config)
+    }
+}
+
+/// Hidden tokens: `BertForMaskedLM`, `RobertaForMaskedLM`. It predicts with the embedding of tokens.
+#[derive(Module, Debug)]
+pub struct BertMaskedLm {
+    bert: Bert,
+    transform: Linear,
+    norm: Norm,
+    /// `[vocabulary]`.
+    bias: Param<Tensor<1>>,
+    #[module(skip)]
+    activation: Activation,
+}
+
+impl BertMaskedLm {
+    /// Tokens `[batch, length]` to logits `[batch, length, vocabulary]`, in the dtype of the embedding.
+    ///
+    /// # Panics
+    ///
+    /// As [`Bert::forward`].
+    pub fn forward(&self, inputs: &Inputs, pass: &Pass) -> Tensor<3> {
+        let x = self.transform.forward(self.bert.forward(inputs, pass));
+        let x = self.norm.forward(self.activation.forward(x));
+        let weight = self.bert.tokens();
+        let dtype = FloatDType::from(weight.dtype());
+        let logits = matmul(cast(x, dtype), weight.transpose().unsqueeze());
+        logits + cast(self.bias.val(), dtype).unsqueeze()
+    }
+}
+
+impl Objective<LabeledBatch> for BertMaskedLm {
+    fn loss(&self, batch: LabeledBatch, pass: &Pass) -> Loss {
+        token_loss(self.forward(batch.inputs(), pass), &batch)
+    }
+}
+
+impl Pretrained for BertMaskedLm {
+    type Config = BertConfig;
+
+    fn architecture(config: &BertConfig) -> &'static str {
+        named(config, MASKED_LMS)
+    }
+
+    fn check(config: &BertConfig) -> Result<(), PretrainedError> {
+        config.check()?;
+        match config.tie_word_embeddings {
+            true => Ok(()),
+            false => Err(PretrainedError::setting("tie_word_embeddings", "true", false)),
+        }
+    }
+
+    fn init(config: &BertConfig, device: &Device) -> Self {
+        let width = config.hidden_size;
+        Self {
+            bert: Bert::new(config, device),
+            transform: config.linear(width, width, device),
+            norm: config.norm(device),
+            bias: Param::from_tensor(Tensor::zeros([config.vocab_size], device)),
+            activation: if config.is_roberta() { Activation::Gelu } else { config.hidden_act },
+        }
+    }
+
+    fn keys(config: &BertConfig) -> KeyMap {
+        keys::masked_lm(config)
+    }
+}
+
+const TOKEN_CLASSIFIERS: [&str; 4] = [
+    "BertForTokenClassification",
+    "RobertaForTokenClassification",
+    "XLMRobertaForTokenClassification",
+    "CamembertForTokenClassification",
+];
+const SEQUENCE_CLASSIFIERS: [&str; 4] = [
+    "BertForSequenceClassification",
+    "RobertaForSequenceClassification",
+    "XLMRobertaForSequenceClassification",
+    "CamembertForSequenceClassification",
+];
+const MASKED_LMS: [&str; 4] =
+    ["BertForMaskedLM", "RobertaForMaskedLM", "XLMRobertaForMaskedLM", "CamembertForMaskedLM"];
+
+/// The class of transformers for the configuration's family, of those in the order of
+/// [`MODEL_TYPES`](HubConfig::MODEL_TYPES).
+fn named(config: &BertConfig, classes: [&'static str; 4]) -> &'static str {
+    let found = BertConfig::MODEL_TYPES.iter().zip(classes).find(|(family, _)| **family == config.model_type);
+    found.map_or(classes[0], |(_, class)| class)
+}
+
+/// The pass in which rows start where they do in `inputs`.
+fn pass_of(inputs: &Inputs, pass: &Pass) -> Pass {
+    pass.starting_at(starts_of(inputs.host_mask(), inputs.shape()[1]))
+}
+
+/// `[batch, length, width]` to the first real token of each row, `[batch, width]`.
+fn first_of(x: Tensor<3>, inputs: &Inputs) -> Tensor<2> {
+    let [rows, length, width] = x.dims();
+    let starts = starts_of(inputs.host_mask(), length);
+    if starts.iter().all(|&start| start == 0) {
+        return x.narrow(1, 0, 1).squeeze_dim(1);
+    }
+    let starts: Vec<i64> = starts.into_iter().map(|start| start as i64).collect();
+    let at = Tensor::<1, Int>::from_data(starts.as_slice(), &x.device());
+    x.gather(1, at.reshape([rows, 1, 1]).expand([rows, 1, width])).squeeze_dim(1)
+}
+
+fn token_loss(logits: Tensor<3>, batch: &LabeledBatch) -> Loss {
+    let labels = batch.labels(&logits.device());
+    Loss { sum: cross_entropy(logits.flatten(0, 1), labels.flatten(0, 1)), items: batch.items() }
+}

@@ -1,0 +1,50 @@
+//! What a causal language model reads of a batch, and its loss.
+
+use burn::tensor::{Bool, Int, Tensor};
+use firebrick_datasets::{Batch, TokenBatch};
+use firebrick_strategies::Pass;
+
+use super::attention::{future_mask, mask_of, starts_of};
+use super::cross_entropy;
+use crate::Loss;
+
+/// Tokens, and where they stand.
+pub(super) struct Placed {
+    /// `[batch, length]`.
+    pub ids: Tensor<2, Int>,
+    /// The place of each token in its sample, from 0: `[batch, length]`, or `[1, length]` for all rows alike.
+    pub places: Tensor<2, Int>,
+    /// True where a position must not read another: `[batch, 1, length, length]`, or with 1 row for all.
+    pub masked: Tensor<4, Bool>,
+}
+
+impl Placed {
+    /// Rows that hold a sample each, from column 0 on.
+    pub fn in_columns(ids: Tensor<2, Int>) -> Self {
+        let ([_, length], device) = (ids.dims(), ids.device());
+        let places = Tensor::<1, Int>::arange(0..length as i64, &device).unsqueeze();
+        Self { ids, places, masked: future_mask(length, &device) }
+    }
+}
+
+/// Each position predicts the next token; the last token is only a label, so it is not read. `logits` is the
+/// model: what it reads to `[batch, length - 1, vocabulary]`.
+pub(super) fn next_token_loss(
+    batch: TokenBatch,
+    pass: &Pass,
+    logits: impl FnOnce(Placed, &Pass) -> Tensor<3>,
+) -> Loss {
+    let [rows, length] = batch.shape();
+    let device = pass.device();
+    let ids = batch.ids(device).slice([0..rows, 0..length - 1]);
+    let labels = batch.labels(device).slice([0..rows, 1..length]);
+    let logits = match batch.position_ids(device) {
+        None => logits(Placed::in_columns(ids), pass),
+        Some(places) => {
+            let places = places.slice([0..rows, 0..length - 1]);
+            let pass = pass.starting_at(starts_of(batch.host_mask(), length));
+            logits(Placed { ids, places, masked: mask_of(&batch, device) }, &pass)
+        }
+    };
+    Loss { sum: cross_entropy(logits.flatten(0, 1), labels.flatten(0, 1)), items: batch.items() }
+}

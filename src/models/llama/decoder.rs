@@ -1,0 +1,203 @@
+//! The decoder itself: pre-norm blocks with rotated positions and a gated feed-forward layer.
+
+use burn::module::Module;
+use burn::nn::{Embedding, EmbeddingConfig};
+use burn::tensor::{Bool, Device, FloatDType, Int, Tensor};
+use firebrick_datasets::TokenBatch;
+use firebrick_strategies::{Dropout, Pass, cast, matmul};
+
+use super::rope::{Rope, rotate};
+use super::{LlamaConfig, keys};
+use crate::models::attention::{attend, join_heads, split_heads};
+use crate::models::causal::{Placed, next_token_loss};
+use crate::models::pretrained::{KeyMap, Pretrained};
+use crate::models::{Activation, Linear, RmsNorm};
+use crate::{Loss, Objective};
+
+/// Llama (Touvron et al., 2023, arXiv:2302.13971), and Mistral and Qwen2, which differ in biases: `LlamaForCausalLM`.
+///
+/// ```
+/// use burn::tensor::{Device, Int, Tensor};
+/// use firebrick::Pass;
+/// use firebrick::models::{Llama, LlamaConfig, pretrained::Pretrained};
+///
+/// let config = LlamaConfig {
+///     vocab_size: 30, hidden_size: 16, intermediate_size: 32, num_hidden_layers: 1, num_attention_heads: 4,
+///     num_key_value_heads: Some(2), ..Default::default()
+/// };
+/// let device = Device::flex();
+/// let llama = Llama::init(&config, &device);
+/// let logits = llama.forward(Tensor::<2, Int>::from_data([[1, 2, 3]], &device), &Pass::evaluate(&device));
+/// assert_eq!(logits.dims(), [1, 3, 30]);
+/// ```
+#[derive(Module, Debug)]
+pub struct Llama {
+    tokens: Embedding,
+    blocks: Vec<Block>,
+    norm: RmsNorm,
+    head: Option<Linear>,
+    #[module(skip)]
+    rope: Rope,
+}
+
+impl Llama {
+    /// Token ids `[batch, length]` to logits `[batch, length, vocabulary]`, in the dtype of the head's weights.
+    ///
+    /// # Panics
+    ///
+    /// Where an id is not in the vocabulary.
+    pub fn forward(&self, tokens: Tensor<2, Int>, pass: &Pass) -> Tensor<3> {
+        let Placed { ids, places, masked } = Placed::in_columns(tokens);
+        self.forward_placed(ids, places, masked, pass)
+    }
+
+    /// As [`forward`](Self::forward), for rows in which the place of a token in its sample is not its column; as
+    /// [`Gpt::forward_placed`](crate::models::Gpt::forward_placed).
+    ///
+    /// # Panics
+    ///
+    /// Where an id is not in the vocabulary.
+    pub fn forward_placed(
+        &self,
+        tokens: Tensor<2, Int>,
+        places: Tensor<2, Int>,
+        masked: Tensor<4, Bool>,
+        pass: &Pass,
+    ) -> Tensor<3> {
+        let angles = self.rope.angles(places, &tokens.device());
+        let x = cast(self.tokens.forward(tokens), pass.dtype());
+        let x = self.blocks.iter().fold(x, |x, block| {
+            let run =
+                |block: &Block, (x, angles, masked), pass: &Pass| block.forward(x, angles, masked, pass);
+            pass.segment(block, (x, angles.clone(), masked.clone()), run)
+        });
+        let x = self.norm.forward(x);
+        // Of a head that is kept in f32, the logits are f32 too.
+        let weight = self.head.as_ref().map_or(&self.tokens.weight, |head| &head.weight).val();
+        let x = cast(x, FloatDType::from(weight.dtype()));
+        match &self.head {
+            Some(head) => head.forward(x),
+            None => matmul(x, weight.transpose().unsqueeze()),
+        }
+    }
+}
+
+impl Objective<TokenBatch> for Llama {
+    /// Each position predicts the next token; the last token is only a label, so it is not read.
+    fn loss(&self, batch: TokenBatch, pass: &Pass) -> Loss {
+        next_token_loss(batch, pass, |Placed { ids, places, masked }, pass| {
+            self.forward_placed(ids, places, masked, pass)
+        })
+    }
+}
+
+impl Pretrained for Llama {
+    type Config = LlamaConfig;
+
+    fn architecture(config: &LlamaConfig) -> &'static str {
+        match &*config.model_type {
+            "mistral" => "MistralForCausalLM",
+            "qwen2" => "Qwen2ForCausalLM",
+            _ => "LlamaForCausalLM",
+        }
+    }
+
+    /// # Panics
+    ///
+    /// Where the configuration's check is not passed.
+    fn init(config: &LlamaConfig, device: &Device) -> Self {
+        let width = config.hidden_size;
+        let embedding = EmbeddingConfig::new(config.vocab_size, width).with_initializer(config.normal());
+        let head = || config.linear(width, config.vocab_size, false, device);
+        Self {
+            tokens: embedding.init(device),
+            blocks: (0..config.num_hidden_layers).map(|_| Block::new(config, device)).collect(),
+            norm: config.norm(device),
+            head: (!config.tie_word_embeddings).then(head),
+            rope: Rope::new(config).unwrap_or_else(|error| panic!("{error}")),
+        }
+    }
+
+    fn keys(config: &LlamaConfig) -> KeyMap {
+        keys::causal_lm(config)
+    }
+}
+
+/// Attention and a gated feed-forward layer (Shazeer, 2020, arXiv:2002.05202), each on a normalised copy and added
+/// to what came in.
+#[derive(Module, Debug)]
+struct Block {
+    attention_norm: RmsNorm,
+    query: Linear,
+    key: Linear,
+    value: Linear,
+    output: Linear,
+    feed_forward_norm: RmsNorm,
+    gate: Linear,
+    widen: Linear,
+    narrow: Linear,
+    weight_dropout: Dropout,
+    heads: usize,
+    key_value_heads: usize,
+    #[module(skip)]
+    activation: Activation,
+}
+
+impl Block {
+    fn new(config: &LlamaConfig, device: &Device) -> Self {
+        let (width, inner) = (config.hidden_size, config.intermediate_size);
+        let (heads, key_value_heads) = (config.num_attention_heads, config.key_value_heads());
+        let (of_inputs, of_output) = config.attention_biases();
+        let from_input = |heads| config.linear(width, heads * config.head_size(), of_inputs, device);
+        let feed_forward = |from, to| config.linear(from, to, config.mlp_bias, device);
+        Self {
+            attention_norm: config.norm(device),
+            query: from_input(heads),
+            key: from_input(key_value_heads),
+            value: from_input(key_value_heads),
+            output: config.linear(heads * config.head_size(), width, of_output, device),
+            feed_forward_norm: config.norm(device),
+            gate: feed_forward(width, inner),
+            widen: feed_forward(width, inner),
+            narrow: feed_forward(inner, width),
+            weight_dropout: Dropout::new(config.attention_dropout),
+            heads,
+            key_value_heads,
+            activation: config.hidden_act,
+        }
+    }
+
+    /// `[batch, length, width]` to the same; `angles` are the rotations of positions, and `masked` is
+    /// `[1 or batch, 1, length, length]`.
+    fn forward(
+        &self,
+        x: Tensor<3>,
+        angles: (Tensor<4>, Tensor<4>),
+        masked: Tensor<4, Bool>,
+        pass: &Pass,
+    ) -> Tensor<3> {
+        let normed = self.attention_norm.forward(x.clone());
+        let query = split_heads(self.query.forward(normed.clone()), self.heads);
+        let key = split_heads(self.key.forward(normed.clone()), self.key_value_heads);
+        let value = split_heads(self.value.forward(normed), self.key_value_heads);
+        let query = rotate(query, angles.clone());
+        let query = query.clone() / (query.dims()[3] as f64).sqrt();
+        let (key, value) = (self.shared(rotate(key, angles)), self.shared(value));
+        let mixed = attend(query, key, value, masked, None, &self.weight_dropout, pass);
+        let x = x + self.output.forward(join_heads(mixed));
+        let normed = self.feed_forward_norm.forward(x.clone());
+        let gate = self.activation.forward(self.gate.forward(normed.clone()));
+        x + self.narrow.forward(gate * self.widen.forward(normed))
+    }
+
+    /// Keys or values `[batch, key_value_heads, length, size]`, once for each head that reads them.
+    fn shared(&self, x: Tensor<4>) -> Tensor<4> {
+        let [batch, kept, length, size] = x.dims();
+        let readers = self.heads / kept;
+        if readers == 1 {
+            return x;
+        }
+        let repeated = x.unsqueeze_dim::<5>(2).expand([batch, kept, readers, length, size]);
+        repeated.reshape([batch, self.heads, length, size])
+    }
+}

@@ -1,0 +1,160 @@
+//! Tensors of a folder into the parameters of a model.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::store::{FloatCastAdapter, ModuleAdapter, ModuleContext, ModuleSnapshot, PyTorchToBurnAdapter};
+use burn::tensor::{DType, Device, Tensor};
+use burn_pack::Tensor as StoredTensor;
+
+use super::folder::is_read;
+use super::key_map::Key;
+use super::{Folder, KeyMap, Layout, Pretrained, PretrainedError, Unfit};
+use crate::models::gpt::drawn_now;
+
+/// A model out of a folder.
+#[derive(Debug)]
+pub struct Loaded<M> {
+    /// The model.
+    pub model: M,
+    /// Tensors that the folder lacks and that started anew, by the names they are saved under: those of a new
+    /// head.
+    pub fresh: Vec<String>,
+    /// Tensors of the folder that were not read: those of other heads, tied ones under a further name, and what
+    /// is no parameter.
+    pub unread: Vec<String>,
+}
+
+impl Folder {
+    /// The folder's weights as a model in f32, read one tensor at a time.
+    ///
+    /// A head that the folder has nothing of starts anew and is [listed](Loaded::fresh): that of a new task.
+    ///
+    /// # Errors
+    ///
+    /// The tensors are not those of the model, with all differences by name; or a file cannot be read.
+    pub fn load<M: Pretrained>(
+        &self,
+        config: &M::Config,
+        device: &Device,
+    ) -> Result<Loaded<M>, PretrainedError> {
+        M::check(config)?;
+        let keys = M::keys(config);
+        let mut model = M::init(config, device);
+        let found = self.match_up(&keys, &shapes_of(&model), M::architecture(config))?;
+        let result = model.apply(found.tensors, None, None, false);
+        if let Some(error) = result.errors.first() {
+            return Err(PretrainedError::file(self.path(), "read a tensor", error));
+        }
+        Ok(Loaded { model: drawn_now(model), fresh: found.fresh, unread: found.unread })
+    }
+
+    fn match_up(
+        &self,
+        keys: &KeyMap,
+        shapes: &BTreeMap<String, Vec<usize>>,
+        architecture: &str,
+    ) -> Result<Found, PretrainedError> {
+        let mut unfit =
+            Unfit { folder: self.path().into(), architecture: architecture.into(), ..Unfit::default() };
+        let stored = |key: &Key| {
+            let name = keys.names_of(key).into_iter().find(|name| self.tensors().contains_key(name))?;
+            Some((self.tensors().get(&name)?, name))
+        };
+        let present: HashSet<_> =
+            keys.keys().iter().filter(|key| stored(key).is_some()).filter_map(|key| key.head).collect();
+        let (mut tensors, mut fresh, mut taken) = (Vec::new(), Vec::new(), HashSet::new());
+        let by_path = keys.by_path();
+        for (path, shape) in shapes {
+            let Some(key) = by_path.get(path.as_str()) else {
+                unfit.missing.push((path.clone(), shape.clone()));
+                continue;
+            };
+            let expected = in_file(shape, key.layout);
+            let Some((tensor, name)) = stored(key) else {
+                match key.head {
+                    Some(head) if !present.contains(head) => fresh.push(key.name.clone()),
+                    _ => unfit.missing.push((key.name.clone(), expected)),
+                }
+                continue;
+            };
+            if tensor.shape.to_vec() != expected {
+                unfit.misshapen.push((name.clone(), expected, tensor.shape.to_vec()));
+            } else if !is_read(tensor.dtype) {
+                unfit.mistyped.push((name.clone(), format!("{:?}", tensor.dtype)));
+            } else {
+                tensors.push(as_parameter(tensor.clone(), path, key.layout));
+            }
+            taken.insert(name);
+        }
+        let mut unread = Vec::new();
+        for (name, tensor) in self.tensors().iter().filter(|(name, _)| !taken.contains(*name)) {
+            match keys.alias_of(name) {
+                Some(key) if self.differ(&[name], &keys.names_of(key))? => {
+                    unfit.untied.push((name.clone(), key.name.clone()));
+                }
+                None if !keys.ignores(name) => unfit.extra.push((name.clone(), tensor.shape.to_vec())),
+                _ => unread.push(name.clone()),
+            }
+        }
+        match unfit.is_empty() {
+            true => Ok(Found { tensors, fresh, unread }),
+            false => Err(PretrainedError::Tensors(Box::new(unfit))),
+        }
+    }
+}
+
+struct Found {
+    tensors: Vec<StoredTensor>,
+    fresh: Vec<String>,
+    unread: Vec<String>,
+}
+
+fn in_file(shape: &[usize], layout: Layout) -> Vec<usize> {
+    match layout {
+        Layout::Same => shape.to_vec(),
+        Layout::Transposed => shape.iter().rev().copied().collect(),
+    }
+}
+
+/// The tensor under the parameter's path, in f32 and in the parameter's layout. Nothing is read yet.
+fn as_parameter(mut tensor: StoredTensor, path: &str, layout: Layout) -> StoredTensor {
+    tensor.name = path.to_owned();
+    let tensor = FloatCastAdapter::to(DType::F32).adapt(tensor, ModuleContext::new(&[]));
+    transposed(tensor, layout)
+}
+
+/// Burn's store turns the weights of linear layers around, either way.
+pub(super) fn transposed(tensor: StoredTensor, layout: Layout) -> StoredTensor {
+    match layout {
+        Layout::Same => tensor,
+        Layout::Transposed => {
+            PyTorchToBurnAdapter.adapt(tensor, ModuleContext::new(&["Struct:Linear".to_owned()]))
+        }
+    }
+}
+
+/// The shape of each float parameter, by path, without giving those a value that have none yet.
+fn shapes_of<M: Module>(model: &M) -> BTreeMap<String, Vec<usize>> {
+    #[derive(Default)]
+    struct Shapes {
+        path: Vec<String>,
+        shapes: HashMap<String, Vec<usize>>,
+    }
+    impl ModuleVisitor for Shapes {
+        fn enter_module(&mut self, name: &str, _: &str) {
+            self.path.push(name.to_owned());
+        }
+
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.path.pop();
+        }
+
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.shapes.insert(self.path.join("."), param.lazy_shape().to_vec());
+        }
+    }
+    let mut found = Shapes::default();
+    model.visit(&mut found);
+    found.shapes.into_iter().collect()
+}

@@ -1,0 +1,152 @@
+//! Models out of Hugging Face folders, and back into them.
+//!
+//! ```no_run
+//! use burn::tensor::Device;
+//! use firebrick::models::{BertConfig, BertTokenClassifier};
+//! use firebrick::models::pretrained::{Folder, save};
+//!
+//! let folder = Folder::open("all-MiniLM-L6-v2")?;
+//! let config = folder.config::<BertConfig>()?.with_labels(["O", "B-PER", "I-PER"]);
+//! let loaded = folder.load::<BertTokenClassifier>(&config, &Device::flex().autodiff())?;
+//! assert_eq!(loaded.fresh, ["classifier.bias", "classifier.weight"]); // of the new task
+//! // .. train loaded.model ..
+//! save(&loaded.model, &config, "out")?;
+//! # Ok::<(), firebrick::models::pretrained::PretrainedError>(())
+//! ```
+//!
+//! # Families and heads
+//!
+//! | `model_type` | Configuration | Model | As in transformers | Learns from |
+//! |---|---|---|---|---|
+//! | `bert`, `roberta`, `xlm-roberta`, `camembert` | [`BertConfig`](super::BertConfig) | [`BertTokenClassifier`](super::BertTokenClassifier) | `BertForTokenClassification` | [`LabeledBatch`](firebrick_datasets::LabeledBatch) |
+//! | | | [`BertSequenceClassifier`](super::BertSequenceClassifier) | `BertForSequenceClassification` | [`SequenceBatch`](firebrick_datasets::SequenceBatch) |
+//! | | | [`BertMaskedLm`](super::BertMaskedLm) | `BertForMaskedLM` | [`LabeledBatch`](firebrick_datasets::LabeledBatch) |
+//! | `gpt2` | [`Gpt2Config`](super::Gpt2Config) | [`Gpt`](super::Gpt) | `GPT2LMHeadModel` | [`TokenBatch`](firebrick_datasets::TokenBatch) |
+//! | `llama`, `mistral`, `qwen2` | [`LlamaConfig`](super::LlamaConfig) | [`Llama`](super::Llama) | `LlamaForCausalLM`, `MistralForCausalLM`, `Qwen2ForCausalLM` | [`TokenBatch`](firebrick_datasets::TokenBatch) |
+//! | `t5` | [`T5Config`](super::T5Config) | [`T5`](super::T5) | `T5ForConditionalGeneration` | [`Seq2SeqBatch`](firebrick_datasets::Seq2SeqBatch) |
+//!
+//! # What of `config.json` is read
+//!
+//! Fields that are absent have the defaults of transformers' classes. Fields that are not in the table are kept
+//! and written back by [`save`].
+//!
+//! | Family | Read | Refused |
+//! |---|---|---|
+//! | BERT | `vocab_size`, `hidden_size`, `num_hidden_layers`, `num_attention_heads`, `intermediate_size`, `hidden_act`, `hidden_dropout_prob`, `attention_probs_dropout_prob`, `classifier_dropout`, `max_position_embeddings`, `type_vocab_size`, `initializer_range`, `layer_norm_eps`, `pad_token_id`, `id2label`, `num_labels` | `position_embedding_type` other than `absolute`; `is_decoder`; a masked LM with `tie_word_embeddings: false` |
+//! | GPT-2 | `vocab_size`, `n_positions`, `n_embd`, `n_layer`, `n_head`, `n_inner`, `activation_function`, `resid_pdrop`, `embd_pdrop`, `attn_pdrop`, `layer_norm_epsilon`, `tie_word_embeddings` | `scale_attn_weights: false`, `scale_attn_by_inverse_layer_idx`, `add_cross_attention` |
+//! | Llama | `vocab_size`, `hidden_size`, `intermediate_size`, `num_hidden_layers`, `num_attention_heads`, `num_key_value_heads`, `head_dim`, `hidden_act`, `initializer_range`, `rms_norm_eps`, `rope_theta` with `rope_scaling`, or `rope_parameters`, `attention_bias`, `mlp_bias`, `attention_dropout`, `tie_word_embeddings` | a `rope_type` other than `default`, `linear` and `llama3`; a `sliding_window` in use below `max_position_embeddings` |
+//! | T5 | `vocab_size`, `d_model`, `d_kv`, `d_ff`, `num_layers`, `num_decoder_layers`, `num_heads`, `relative_attention_num_buckets`, `relative_attention_max_distance`, `dropout_rate`, `layer_norm_epsilon`, `initializer_factor`, `feed_forward_proj`, `tie_word_embeddings`, `scale_decoder_outputs` | |
+//!
+//! # What of the weights is read
+//!
+//! `model.safetensors`, or the files of `model.safetensors.index.json`, in f32, f16 or bf16; a model is f32.
+//! Names may have the family's prefix (`bert.`, `transformer.`, `model.`) or not, and norms TensorFlow's names
+//! (`LayerNorm.gamma`). Each tensor must have its place and each parameter its tensor, else all differences are
+//! listed by name ([`Unfit`]); but a new head may be missing, and heads of other tasks are passed over.
+//!
+//! ```text
+//! folder.rs    config.json, and the tensors of one file or several
+//! key_map.rs   which tensor of a file is which parameter
+//! load.rs      tensors into parameters
+//! save.rs      parameters into tensors
+//! error.rs     what can be wrong with a folder
+//! ```
+
+mod error;
+mod folder;
+mod key_map;
+mod load;
+mod save;
+
+use burn::module::Module;
+use burn::tensor::Device;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+pub use error::{PretrainedError, Unfit};
+pub use folder::Folder;
+pub use key_map::KeyMap;
+pub(super) use key_map::{Layout, Row};
+pub use load::Loaded;
+pub use save::save;
+
+/// What `config.json` says of a family of models.
+pub trait HubConfig: Serialize + DeserializeOwned {
+    /// The values of `model_type` that it is read from.
+    const MODEL_TYPES: &'static [&'static str];
+
+    /// Refuses what a model cannot be made of.
+    ///
+    /// # Errors
+    ///
+    /// [`PretrainedError::Setting`], which names the field.
+    fn check(&self) -> Result<(), PretrainedError>;
+
+    /// Settles by the weights what the fields leave open.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be read.
+    fn settle(&mut self, folder: &Folder) -> Result<(), PretrainedError> {
+        let _ = folder;
+        Ok(())
+    }
+}
+
+/// A model that Hugging Face folders hold: those of this module's table.
+pub trait Pretrained: Module {
+    /// What it is made by.
+    type Config: HubConfig;
+
+    /// The name of the class that transformers opens it with.
+    fn architecture(config: &Self::Config) -> &'static str;
+
+    /// Refuses what this head cannot be made of, besides what none of the family can.
+    ///
+    /// # Errors
+    ///
+    /// [`PretrainedError::Setting`], which names the field.
+    fn check(config: &Self::Config) -> Result<(), PretrainedError> {
+        config.check()
+    }
+
+    /// A model with fresh weights, drawn when they are first read.
+    fn init(config: &Self::Config, device: &Device) -> Self;
+
+    /// Which tensor of a file is which parameter.
+    fn keys(config: &Self::Config) -> KeyMap;
+}
+
+/// Refuses a size of 0, and sizes beyond any model, before memory is taken for them.
+pub(super) fn check_sizes(sizes: &[(&'static str, usize)]) -> Result<(), PretrainedError> {
+    const MOST: usize = 1 << 24;
+    match sizes.iter().find(|(_, size)| !(1..=MOST).contains(size)) {
+        Some((field, size)) => Err(PretrainedError::setting(field, format!("1 to {MOST}"), size)),
+        None => Ok(()),
+    }
+}
+
+/// Refuses more layers than any model has.
+pub(super) fn check_layers(field: &'static str, layers: usize) -> Result<(), PretrainedError> {
+    const MOST: usize = 2000;
+    match layers <= MOST {
+        true => Ok(()),
+        false => Err(PretrainedError::setting(field, format!("at most {MOST}"), layers)),
+    }
+}
+
+/// Refuses a probability of dropout that [`Dropout`](firebrick_strategies::Dropout) does.
+pub(super) fn check_dropouts(dropouts: &[(&'static str, f64)]) -> Result<(), PretrainedError> {
+    match dropouts.iter().find(|(_, dropout)| !(0.0..1.0).contains(dropout)) {
+        Some((field, dropout)) => Err(PretrainedError::setting(field, "at least 0 and below 1", dropout)),
+        None => Ok(()),
+    }
+}
+
+/// Refuses heads that do not share the width evenly.
+pub(super) fn check_heads(field: &'static str, heads: usize, width: usize) -> Result<(), PretrainedError> {
+    match heads > 0 && width.is_multiple_of(heads) {
+        true => Ok(()),
+        false => Err(PretrainedError::setting(field, format!("a divisor of {width}"), heads)),
+    }
+}

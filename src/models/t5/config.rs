@@ -1,0 +1,196 @@
+//! `config.json` of T5.
+
+use burn::nn::Initializer;
+use burn::tensor::Device;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::models::pretrained::{
+    Folder, HubConfig, PretrainedError, check_dropouts, check_layers, check_sizes,
+};
+use crate::models::{Activation, Linear, RmsNorm};
+
+/// `config.json` of T5 and models like it (v1.1, Flan), with transformers' names and defaults.
+///
+/// ```
+/// use firebrick::models::T5Config;
+///
+/// let config: T5Config = serde_json::from_str(r#"{"feed_forward_proj": "gated-gelu", "num_layers": 8}"#)?;
+/// assert_eq!(config.decoder_layers(), 8);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct T5Config {
+    /// `t5`.
+    pub model_type: String,
+    /// Tokens of the vocabulary.
+    pub vocab_size: usize,
+    /// Size of the hidden state.
+    pub d_model: usize,
+    /// Size of an attention head; the heads need not share `d_model`.
+    pub d_kv: usize,
+    /// The width inside a feed-forward layer.
+    pub d_ff: usize,
+    /// Blocks of the encoder.
+    pub num_layers: usize,
+    /// Blocks of the decoder; as many as the encoder's where it is not said.
+    pub num_decoder_layers: Option<usize>,
+    /// Attention heads.
+    pub num_heads: usize,
+    /// Distances are told apart in so many groups.
+    pub relative_attention_num_buckets: usize,
+    /// All distances from here on are in one group.
+    pub relative_attention_max_distance: usize,
+    /// All dropout.
+    pub dropout_rate: f64,
+    /// Added to mean squares.
+    pub layer_norm_epsilon: f64,
+    /// Multiplies the deviation of fresh weights.
+    pub initializer_factor: f64,
+    /// An activation, such as `relu`, or `gated-` and one, such as `gated-gelu`, which is the approximation by the
+    /// hyperbolic tangent.
+    pub feed_forward_proj: String,
+    /// Whether the head is the token embedding itself.
+    pub tie_word_embeddings: bool,
+    /// Whether what the head reads is divided by √d_model; as `tie_word_embeddings` where it is not said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scale_decoder_outputs: Option<bool>,
+    /// All other fields, as they were read.
+    #[serde(flatten)]
+    pub rest: Map<String, Value>,
+}
+
+impl Default for T5Config {
+    fn default() -> Self {
+        Self {
+            model_type: "t5".into(),
+            vocab_size: 32128,
+            d_model: 512,
+            d_kv: 64,
+            d_ff: 2048,
+            num_layers: 6,
+            num_decoder_layers: None,
+            num_heads: 8,
+            relative_attention_num_buckets: 32,
+            relative_attention_max_distance: 128,
+            dropout_rate: 0.1,
+            layer_norm_epsilon: 1e-6,
+            initializer_factor: 1.0,
+            feed_forward_proj: "relu".into(),
+            tie_word_embeddings: true,
+            scale_decoder_outputs: None,
+            rest: Map::new(),
+        }
+    }
+}
+
+impl T5Config {
+    /// Blocks of the decoder.
+    pub fn decoder_layers(&self) -> usize {
+        self.num_decoder_layers.unwrap_or(self.num_layers)
+    }
+
+    /// What `feed_forward_proj` means: the activation, and whether it is of a gate.
+    pub(super) fn feed_forward(&self) -> Result<(Activation, bool), PretrainedError> {
+        let said = &*self.feed_forward_proj;
+        let (gated, name) = match said.strip_prefix("gated-") {
+            Some(name) => (true, name),
+            None => (false, said),
+        };
+        let name = if (gated, name) == (true, "gelu") { "gelu_new" } else { name };
+        let activation = serde_json::from_value(Value::String(name.into()));
+        let known = |_| PretrainedError::setting("feed_forward_proj", "relu, gated-gelu or the like", said);
+        Ok((activation.map_err(known)?, gated))
+    }
+
+    pub(super) fn is_scaled(&self) -> bool {
+        self.scale_decoder_outputs.unwrap_or(self.tie_word_embeddings)
+    }
+
+    /// Weights of deviation `initializer_factor / √size`.
+    pub(super) fn normal(&self, size: usize) -> Initializer {
+        Initializer::Normal { mean: 0.0, std: self.initializer_factor / (size as f64).sqrt() }
+    }
+
+    /// A linear layer without bias whose weights have the deviation of [`normal`](Self::normal).
+    pub(super) fn linear(&self, [from, to]: [usize; 2], size: usize, device: &Device) -> Linear {
+        Linear::new(from, to, false, self.normal(size), device)
+    }
+
+    pub(super) fn norm(&self, device: &Device) -> RmsNorm {
+        RmsNorm::new(self.d_model, self.layer_norm_epsilon, device)
+    }
+}
+
+impl HubConfig for T5Config {
+    const MODEL_TYPES: &'static [&'static str] = &["t5"];
+
+    fn check(&self) -> Result<(), PretrainedError> {
+        check_sizes(&[
+            ("vocab_size", self.vocab_size),
+            ("d_model", self.d_model),
+            ("d_kv", self.d_kv),
+            ("d_ff", self.d_ff),
+            ("num_heads", self.num_heads),
+        ])?;
+        check_layers("num_layers", self.num_layers)?;
+        check_layers("num_decoder_layers", self.decoder_layers())?;
+        check_dropouts(&[("dropout_rate", self.dropout_rate)])?;
+        // The encoder's are halved, and half of these are single distances.
+        let buckets = self.relative_attention_num_buckets;
+        if !(4..1 << 16).contains(&buckets) {
+            return Err(PretrainedError::setting("relative_attention_num_buckets", "4 to 65535", buckets));
+        }
+        let distance = self.relative_attention_max_distance;
+        if distance <= buckets / 2 {
+            let expected = format!("more than {}, half the buckets", buckets / 2);
+            return Err(PretrainedError::setting("relative_attention_max_distance", expected, distance));
+        }
+        self.feed_forward().map(|_| ())
+    }
+
+    /// A head of its own is read as one, whatever the field says, as transformers does: what it reads is scaled
+    /// or not by the field still.
+    fn settle(&mut self, folder: &Folder) -> Result<(), PretrainedError> {
+        self.scale_decoder_outputs = Some(self.is_scaled());
+        self.tie_word_embeddings &= !folder.differ(&["lm_head.weight"], &["shared.weight"])?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(fields: &str) -> T5Config {
+        serde_json::from_str(fields).unwrap()
+    }
+
+    #[test]
+    fn feed_forward_layers_by_name() {
+        for (name, expected) in [
+            ("relu", (Activation::Relu, false)),
+            ("gated-gelu", (Activation::GeluNew, true)),
+            ("gated-silu", (Activation::Silu, true)),
+            ("gelu", (Activation::Gelu, false)),
+        ] {
+            let config = T5Config { feed_forward_proj: name.into(), ..T5Config::default() };
+            assert_eq!(config.feed_forward().unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn what_is_refused_is_named() {
+        for (fields, field) in [
+            (r#"{"feed_forward_proj": "gated-mish"}"#, "feed_forward_proj"),
+            (r#"{"relative_attention_num_buckets": 2}"#, "relative_attention_num_buckets"),
+            (r#"{"relative_attention_max_distance": 16}"#, "relative_attention_max_distance"),
+            (r#"{"d_kv": 0}"#, "d_kv"),
+            (r#"{"num_decoder_layers": 9999999}"#, "num_decoder_layers"),
+        ] {
+            let error = config(fields).check().unwrap_err().to_string();
+            assert!(error.contains(&format!("`{field}`")), "{error}");
+        }
+    }
+}

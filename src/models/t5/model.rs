@@ -1,0 +1,193 @@
+//! The encoder and the decoder, with the head.
+
+use burn::module::Module;
+use burn::nn::{Embedding, EmbeddingConfig};
+use burn::tensor::{Bool, Device, FloatDType, Int, Tensor};
+use firebrick_datasets::{Batch, Inputs, Seq2SeqBatch};
+use firebrick_strategies::{Dropout, Pass, cast, matmul};
+
+use super::block::{DecoderBlock, EncoderBlock};
+use super::relative_bias::RelativeBias;
+use super::{T5Config, keys};
+use crate::models::attention::{causal_mask, padding_mask, starts_of};
+use crate::models::pretrained::{KeyMap, Pretrained};
+use crate::models::{Linear, RmsNorm, cross_entropy};
+use crate::{Loss, Objective};
+
+/// T5 (Raffel et al., 2020, arXiv:1910.10683): pre-norm, relative positions: `T5ForConditionalGeneration`.
+///
+/// Its activations grow beyond f16: compute in bf16 or f32.
+///
+/// ```
+/// use burn::tensor::Device;
+/// use firebrick::models::{T5, T5Config, pretrained::{Folder, Pretrained, save}};
+///
+/// let config = T5Config { vocab_size: 30, d_model: 16, d_kv: 4, d_ff: 32, num_layers: 1, num_heads: 4, ..Default::default() };
+/// let model = T5::init(&config, &Device::flex());
+///
+/// let folder = tempfile::tempdir()?;
+/// save(&model, &config, folder.path())?;
+/// let loaded = Folder::open(folder.path())?.load::<T5>(&config, &Device::flex())?;
+/// assert!(loaded.unread.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Module, Debug)]
+pub struct T5 {
+    tokens: Embedding,
+    encoder: Encoder,
+    decoder: Decoder,
+    head: Option<Linear>,
+    /// Whether what the head reads is divided by √d_model.
+    scaled: bool,
+}
+
+/// A source as the encoder left it: what the decoder reads.
+#[derive(Clone, Debug)]
+pub struct Encoded {
+    /// `[batch, source length, d_model]`.
+    states: Tensor<3>,
+    /// `[batch, 1, 1, source length]`, true for padding.
+    masked: Tensor<4, Bool>,
+}
+
+impl T5 {
+    /// Logits `[batch, target length, vocabulary]`: in each column of the token that stands there in the target.
+    /// They are in the dtype of the head's weights.
+    ///
+    /// # Panics
+    ///
+    /// Where an id is not in the vocabulary.
+    pub fn forward(&self, batch: &Seq2SeqBatch, pass: &Pass) -> Tensor<3> {
+        let device = pass.device();
+        let encoded = self.encode(batch.source(), pass);
+        let starts = starts_of(batch.host_decoder_mask(), batch.target_shape()[1]);
+        let (ids, real) = (batch.decoder_ids(device), batch.decoder_mask(device));
+        self.decode(ids, real, encoded, &pass.starting_at(starts))
+    }
+
+    /// What the encoder makes of a source `[batch, source length]`.
+    ///
+    /// # Panics
+    ///
+    /// Where an id is not in the vocabulary.
+    pub fn encode(&self, source: &Inputs, pass: &Pass) -> Encoded {
+        let [_, length] = source.shape();
+        let pass = &pass.starting_at(starts_of(source.host_mask(), length));
+        let masked = padding_mask(source, pass.device());
+        let x = cast(self.tokens.forward(source.ids(pass.device())), pass.dtype());
+        Encoded { states: self.encoder.forward(x, masked.clone(), pass), masked }
+    }
+
+    /// Logits of the tokens that follow `ids`, `[batch, length]`, of which those that are not `real` are padding.
+    /// `pass` knows [where rows start](Pass::starting_at) that are padded at the left.
+    ///
+    /// # Panics
+    ///
+    /// Where an id is not in the vocabulary.
+    pub fn decode(
+        &self,
+        ids: Tensor<2, Int>,
+        real: Tensor<2, Bool>,
+        source: Encoded,
+        pass: &Pass,
+    ) -> Tensor<3> {
+        let x = cast(self.tokens.forward(ids), pass.dtype());
+        let x = self.decoder.forward(x, causal_mask(real), source, pass);
+        let [_, _, width] = x.dims();
+        let x = if self.scaled { x / (width as f64).sqrt() } else { x };
+        // Of a head that is kept in f32, the logits are f32 too.
+        let weight = self.head.as_ref().map_or(&self.tokens.weight, |head| &head.weight).val();
+        let x = cast(x, FloatDType::from(weight.dtype()));
+        match &self.head {
+            Some(head) => head.forward(x),
+            None => matmul(x, weight.transpose().unsqueeze()),
+        }
+    }
+}
+
+impl Objective<Seq2SeqBatch> for T5 {
+    fn loss(&self, batch: Seq2SeqBatch, pass: &Pass) -> Loss {
+        let logits = self.forward(&batch, pass);
+        let labels = batch.labels(pass.device());
+        Loss { sum: cross_entropy(logits.flatten(0, 1), labels.flatten(0, 1)), items: batch.items() }
+    }
+}
+
+impl Pretrained for T5 {
+    type Config = T5Config;
+
+    fn architecture(_: &T5Config) -> &'static str {
+        "T5ForConditionalGeneration"
+    }
+
+    /// # Panics
+    ///
+    /// Where the configuration's check is not passed.
+    fn init(config: &T5Config, device: &Device) -> Self {
+        let embedding = EmbeddingConfig::new(config.vocab_size, config.d_model);
+        let head = || config.linear([config.d_model, config.vocab_size], 1, device);
+        Self {
+            tokens: embedding.with_initializer(config.normal(1)).init(device),
+            encoder: Encoder {
+                bias: RelativeBias::new(config, true, device),
+                blocks: (0..config.num_layers).map(|_| EncoderBlock::new(config, device)).collect(),
+                norm: config.norm(device),
+                dropout: Dropout::new(config.dropout_rate),
+            },
+            decoder: Decoder {
+                bias: RelativeBias::new(config, false, device),
+                blocks: (0..config.decoder_layers()).map(|_| DecoderBlock::new(config, device)).collect(),
+                norm: config.norm(device),
+                dropout: Dropout::new(config.dropout_rate),
+            },
+            head: (!config.tie_word_embeddings).then(head),
+            scaled: config.is_scaled(),
+        }
+    }
+
+    fn keys(config: &T5Config) -> KeyMap {
+        keys::conditional_generation(config)
+    }
+}
+
+#[derive(Module, Debug)]
+struct Encoder {
+    bias: RelativeBias,
+    blocks: Vec<EncoderBlock>,
+    norm: RmsNorm,
+    dropout: Dropout,
+}
+
+impl Encoder {
+    fn forward(&self, x: Tensor<3>, masked: Tensor<4, Bool>, pass: &Pass) -> Tensor<3> {
+        let bias = self.bias.forward(x.dims()[1], &x.device());
+        let x = self.blocks.iter().fold(self.dropout.forward(x, pass), |x, block| {
+            let run =
+                |block: &EncoderBlock, (x, bias, masked), pass: &Pass| block.forward(x, bias, masked, pass);
+            pass.segment(block, (x, bias.clone(), masked.clone()), run)
+        });
+        self.dropout.forward(self.norm.forward(x), pass)
+    }
+}
+
+#[derive(Module, Debug)]
+struct Decoder {
+    bias: RelativeBias,
+    blocks: Vec<DecoderBlock>,
+    norm: RmsNorm,
+    dropout: Dropout,
+}
+
+impl Decoder {
+    fn forward(&self, x: Tensor<3>, masked: Tensor<4, Bool>, source: Encoded, pass: &Pass) -> Tensor<3> {
+        let bias = self.bias.forward(x.dims()[1], &x.device());
+        let source = (source.states, source.masked);
+        let x = self.blocks.iter().fold(self.dropout.forward(x, pass), |x, block| {
+            let run = |block: &DecoderBlock, (x, bias, masked, source), pass: &Pass| {
+                block.forward(x, bias, masked, source, pass)
+            };
+            pass.segment(block, (x, bias.clone(), masked.clone(), source.clone()), run)
+        });
+        self.dropout.forward(self.norm.forward(x), pass)
+    }
+}

@@ -1,0 +1,224 @@
+//! Models of Hugging Face folders against transformers; see `tests/golden/README.md`.
+
+use burn::optim::GradientsParams;
+use burn::tensor::{Bool, FloatDType, Int, Tensor, TensorData};
+use firebrick::datasets::{Batch, TokenBatch};
+use firebrick::models::pretrained::Pretrained;
+use firebrick::models::{BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Llama, T5};
+use firebrick::strategies::{Draws, Setup, Stage};
+use firebrick::{Amp, Keep, Objective, Pass, Recompute, Strategy};
+
+use crate::support::golden_models::{Case, cases, device, folder, gradient_norms};
+use crate::support::is_cpu;
+
+/// Each case of a folder: as transformers has it, the same when blocks are run again, and about the same in mixed
+/// precision.
+fn golden<M, B>(
+    name: &str,
+    batch_of: impl Fn(&Case) -> B,
+    logits_of: impl Fn(&M, &Case, &B, &Pass) -> Vec<f32>,
+) where
+    M: Pretrained + Objective<B>,
+    B: Batch + Clone,
+{
+    let folder = folder(name);
+    let config = folder.config().unwrap();
+    let loaded = folder.load::<M>(&config, &device()).unwrap();
+    assert!(loaded.fresh.is_empty(), "{name}: {:?}", loaded.fresh);
+    // Where a processor plays the GPU, kernels take long to compile.
+    let cases = cases(name).into_iter().take(if is_cpu() { usize::MAX } else { 1 });
+    for case in cases {
+        let what = format!("{name}, {}, padded at the {}", case.task, case.side);
+        let batch = batch_of(&case);
+        let logits = logits_of(&loaded.model, &case, &batch, &Pass::evaluate(&device()));
+        assert_eq!(logits.len(), case.logits.len(), "{what}");
+        let furthest = logits.iter().zip(&case.logits).fold(0f32, |most, (a, b)| most.max((a - b).abs()));
+        assert!(f64::from(furthest) < slack() * 1e-5, "{what}: logits differ by {furthest:e}");
+        loss_and_gradients(&loaded.model, &config, &case, batch.clone(), &what);
+        recomputed(&loaded.model, &config, batch.clone(), &what);
+        halved(&loaded.model, case.loss, batch, &what);
+    }
+}
+
+/// What the tolerance is multiplied by: a GPU sums in another order, and its functions are less exact.
+fn slack() -> f64 {
+    if is_cpu() { 1.0 } else { 100.0 }
+}
+
+fn loss_and_gradients<M, B>(model: &M, config: &M::Config, case: &Case, batch: B, what: &str)
+where
+    M: Pretrained + Objective<B>,
+    B: Batch,
+{
+    let items = batch.items();
+    let loss = model.loss(batch, &Pass::evaluate(&device()));
+    assert_eq!(loss.items, items);
+    let value = loss.sum.clone().into_scalar::<f64>();
+    let error = (value / case.loss - 1.0).abs();
+    assert!(error < slack() * 1e-5, "{what}: loss {value}, expected {}", case.loss);
+
+    let found = gradient_norms(model, config, &GradientsParams::from_grads(loss.sum.backward(), model));
+    assert!(found.keys().eq(case.gradient_norms.keys()), "{what}: {:?}", found.keys());
+    let largest = case.gradient_norms.values().fold(0f64, |most, &norm| most.max(norm));
+    for ((parameter, expected), found) in case.gradient_norms.iter().zip(found.values()) {
+        // A key's bias moves all scores of a row alike: its gradient is 0, but for rounding.
+        let is_zero = found.max(*expected) < slack() * 1e-6 * largest;
+        let error = (found / expected - 1.0).abs();
+        let text = format!("{what}: gradient of {parameter} {found}, expected {expected}");
+        assert!(is_zero || error < slack() * 1e-4, "{text}, the largest {largest}");
+    }
+}
+
+/// A training pass, with dropout, has the same loss and gradients when each block is run again.
+fn recomputed<M, B>(model: &M, config: &M::Config, batch: B, what: &str)
+where
+    M: Pretrained + Objective<B>,
+    B: Batch + Clone,
+{
+    if !is_cpu() {
+        return;
+    }
+    let trained = |pass: Pass| {
+        let pass = pass.drawing(Draws { seed: 7, ..Draws::default() });
+        let loss = model.loss(batch.clone(), &pass).sum;
+        let value = loss.clone().into_scalar::<f64>();
+        let grads = GradientsParams::from_grads(loss.backward(), model);
+        pass.check().unwrap();
+        (value, gradient_norms(model, config, &grads))
+    };
+    let device = device();
+    let mut setup = Setup::new(model, &device);
+    Recompute::every_block().start(&mut setup).unwrap();
+    let (plain, norms) = trained(Pass::train(&device));
+    let (again, again_norms) = trained(setup.into_pass());
+    assert_eq!(plain, again, "{what}: recomputed");
+    assert!(norms.keys().eq(again_norms.keys()));
+    let largest = norms.values().fold(0f64, |most, &norm| most.max(norm));
+    // What several blocks read has its terms summed in another order.
+    for ((parameter, norm), again) in norms.iter().zip(again_norms.values()) {
+        let apart = (norm - again).abs();
+        assert!(apart <= 1e-6 * norm.max(1e-2 * largest), "{what}: recomputed gradient of {parameter}");
+    }
+}
+
+/// The loss in mixed precision, with all parameters in bf16 or some kept in f32.
+fn halved<M, B>(model: &M, expected: f64, batch: B, what: &str)
+where
+    M: Pretrained + Objective<B>,
+    B: Batch + Clone,
+{
+    let device = device();
+    if !device.supports_dtype(FloatDType::BF16) {
+        return;
+    }
+    let kept = Amp::bf16().keep_f32(Keep::norms()).keep_f32(Keep::embeddings()).keep_f32(Keep::head());
+    for amp in [Amp::bf16(), kept] {
+        let mut setup = Setup::new(model, &device);
+        let mut stage = amp.start(&mut setup).unwrap();
+        let pass = setup.into_pass().evaluating(FloatDType::BF16);
+        let master = stage.own(model.clone()).unwrap();
+        let replica = stage.publish(master).unwrap();
+        let found = replica.valid().loss(batch.clone(), &pass).sum;
+        assert_eq!(FloatDType::from(found.dtype()), FloatDType::F32);
+        let found = found.into_scalar::<f64>();
+        assert!((found / expected - 1.0).abs() < 0.03, "{what}: {found} under {amp:?}, expected {expected}");
+    }
+}
+
+#[test]
+fn bert_labels_tokens() {
+    golden::<BertTokenClassifier, _>(
+        "bert-tokens",
+        |case| case.labeled(0),
+        |model, case, batch, pass| case.real(model.forward(batch.inputs(), pass), &case.rows),
+    );
+}
+
+#[test]
+fn bert_labels_texts() {
+    for (name, pad) in [("bert-sequence", 0), ("xlm-roberta-sequence", 1)] {
+        golden::<BertSequenceClassifier, _>(
+            name,
+            |case| case.classified(pad),
+            |model, _, batch, pass| model.forward(batch.inputs(), pass).into_data().iter().collect(),
+        );
+    }
+}
+
+#[test]
+fn bert_guesses_hidden_tokens() {
+    for (name, pad) in [("bert-masked-lm", 0), ("roberta-masked-lm", 1)] {
+        golden::<BertMaskedLm, _>(
+            name,
+            |case| case.labeled(pad),
+            |model, case, batch, pass| case.real(model.forward(batch.inputs(), pass), &case.rows),
+        );
+    }
+}
+
+/// What a causal model reads of a batch: ids, places and what is masked.
+fn placed(batch: &TokenBatch) -> (Tensor<2, Int>, Tensor<2, Int>, Tensor<4, Bool>) {
+    let ([rows, length], device, real) = (batch.shape(), device(), batch.host_mask());
+    let columns = || Tensor::<1, Int>::arange(0..length as i64, &device).unsqueeze();
+    let masked = |at: usize| {
+        let (row, query, key) = (at / (length * length), at / length % length, at % length);
+        key > query || real[row * length + key] != real[row * length + query]
+    };
+    let masked: Vec<bool> = (0..rows * length * length).map(masked).collect();
+    let masked = Tensor::from_data(TensorData::new(masked, [rows, 1, length, length]), &device);
+    (batch.ids(&device), batch.position_ids(&device).unwrap_or_else(columns), masked)
+}
+
+#[test]
+fn gpt2_continues_texts() {
+    for name in ["gpt2", "gpt2-untied"] {
+        golden::<Gpt, _>(name, Case::causal, |model, case, batch, pass| {
+            let (ids, places, masked) = placed(batch);
+            case.real(model.forward_placed(ids, places, masked, pass), &case.rows)
+        });
+    }
+}
+
+#[test]
+fn llama_continues_texts() {
+    for name in ["llama", "llama3", "qwen2"] {
+        golden::<Llama, _>(name, Case::causal, |model, case, batch, pass| {
+            let (ids, places, masked) = placed(batch);
+            case.real(model.forward_placed(ids, places, masked, pass), &case.rows)
+        });
+    }
+}
+
+#[test]
+fn t5_turns_one_text_into_another() {
+    for name in ["t5", "t5-untied"] {
+        golden::<T5, _>(name, Case::seq2seq, |model, case, batch, pass| {
+            case.real(model.forward(batch, pass), &case.targets)
+        });
+    }
+}
+
+/// Samples that share a row are as alone.
+fn packs<M: Pretrained + Objective<TokenBatch>>(name: &str) {
+    let (folder, case) = (folder(name), &cases(name)[0]);
+    let model = folder.load::<M>(&folder.config().unwrap(), &device()).unwrap().model;
+    let loss = model.loss(case.packed(), &Pass::evaluate(&device())).sum.into_scalar::<f64>();
+    assert!((loss / case.loss - 1.0).abs() < slack() * 1e-5, "{name}: {loss}, expected {}", case.loss);
+}
+
+#[test]
+fn packed_texts_are_continued_as_alone() {
+    packs::<Gpt>("gpt2");
+    packs::<Llama>("llama");
+}
+
+#[test]
+fn training_drops() {
+    let (folder, case) = (folder("bert-tokens"), &cases("bert-tokens")[0]);
+    let model = folder.load::<BertTokenClassifier>(&folder.config().unwrap(), &device()).unwrap().model;
+    let loss = |seed| {
+        let pass = Pass::train(&device()).drawing(Draws { seed, ..Draws::default() });
+        model.loss(case.labeled(0), &pass).sum.into_scalar::<f64>()
+    };
+    assert!((loss(1) - case.loss).abs() > 1e-3 && loss(1) != loss(2) && loss(1) == loss(1));
+}

@@ -1,0 +1,85 @@
+//! Models of Hugging Face folders whose blocks are gathered one at a time: two ranks against one.
+
+use burn::optim::{GradientsParams, SgdConfig};
+use burn::tensor::FloatDType;
+use firebrick::datasets::Batch;
+use firebrick::models::pretrained::Pretrained;
+use firebrick::models::{BertMaskedLm, Gpt, Llama, T5};
+use firebrick::strategies::{Communicator, Outcome, Setup, Stage, tie};
+use firebrick::{Objective, Pass, Strategy, World, Zero};
+
+use crate::support::golden_models::{Case, bits, cases, device, folder};
+use crate::support::is_cpu;
+
+const RATE: f64 = 0.1;
+
+/// One update of a model of which each rank has a shard, on the same batch each, is that of the whole model.
+fn shards<M, B>(name: &str, batch_of: impl Fn(&Case) -> B)
+where
+    M: Pretrained + Objective<B>,
+    B: Batch + Clone + Sync,
+{
+    let folder = folder(name);
+    let config = folder.config().unwrap();
+    let load = || folder.load::<M>(&config, &device()).unwrap().model;
+    let batch = batch_of(&cases(name)[0]);
+    let items = batch.items() as f64;
+
+    let model = load();
+    let loss = model.loss(batch.clone(), &Pass::train(&device())).sum / items;
+    let grads = GradientsParams::from_grads(loss.backward(), &model);
+    let expected = bits(&tie(SgdConfig::new().init().step(RATE, model.clone(), grads)));
+    assert_ne!(expected, bits(&model));
+
+    let rank = |world: Communicator, model: M| {
+        let device = device();
+        let mut setup = Setup::new(&model, &device).among(world);
+        let mut stage = Zero::stage(3).replicate_below(1).start(&mut setup).unwrap();
+        let pass = setup.into_pass();
+        let master = stage.own(model).unwrap();
+        let replica = stage.publish(master.clone()).unwrap();
+        let master = stage.keep(master, &replica);
+        let (entered, pass) = pass.enter(&replica).unwrap();
+        let loss = entered.loss(batch.clone(), &pass).sum / (2.0 * items);
+        assert_eq!(FloatDType::from(loss.dtype()), FloatDType::F32);
+        let grads = pass.gradients(loss.backward(), &entered, true).unwrap();
+        let Outcome::Apply(grads) = stage.collect(&master, grads).unwrap() else { panic!("it closes") };
+        drop(replica);
+        let master = stage.reclaim(master);
+        let grads = grads.for_update(&master);
+        let master = tie(SgdConfig::new().init().step(RATE, master, grads));
+        bits(&stage.whole(master, None).unwrap().unwrap())
+    };
+    let worlds = World::threads(2).join().unwrap();
+    let found = std::thread::scope(|scope| {
+        // Ranks that share leaves would share a graph.
+        let spawn = |world| {
+            let (rank, model) = (&rank, load());
+            scope.spawn(move || rank(world, model))
+        };
+        let ranks: Vec<_> = worlds.into_iter().map(spawn).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect::<Vec<_>>()
+    });
+    for found in found {
+        assert_eq!(found.len(), expected.len());
+        for (found, expected) in found.iter().zip(&expected) {
+            let (found, expected) = (f32::from_bits(*found), f32::from_bits(*expected));
+            assert!(
+                (found - expected).abs() < 1e-5 * expected.abs().max(1.0),
+                "{name}: {found}, not {expected}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_sharded_model_learns_what_the_whole_one_does() {
+    // Ranks on other devices are seen in `ranks.rs`.
+    if !is_cpu() {
+        return;
+    }
+    shards::<BertMaskedLm, _>("bert-masked-lm", |case| case.labeled(0));
+    shards::<Gpt, _>("gpt2", Case::causal);
+    shards::<Llama, _>("qwen2", Case::causal);
+    shards::<T5, _>("t5", Case::seq2seq);
+}
