@@ -19,6 +19,8 @@ fn precision() {
     // Accelerate adds what the ds_config does not have.
     assert_eq!(strategies("{}", Some(r#"{"bf16": true}"#)), ["Amp(bf16)"]);
     assert_eq!(strategies(r#"{"fp16": {"enabled": "auto"}}"#, Some(r#"{"fp16_full_eval": true}"#)), [moving]);
+    let full_eval = r#"{"bf16": false, "bf16_full_eval": true}"#;
+    assert_eq!(strategies(r#"{"bf16": {"enabled": "auto"}}"#, Some(full_eval)), ["Amp(bf16)"]);
     let both = refused("{\"fp16\": {\"enabled\": true},\n\"bf16\": {\"enabled\": true}}", None);
     assert!(
         both.starts_with("ds.json:2: `bf16.enabled` must be false where `fp16.enabled` is true"),

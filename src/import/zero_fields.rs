@@ -13,7 +13,10 @@ const BLOCKS: &str = "a block is gathered when it is needed, and the next one be
 /// In the order in which they are looked up.
 pub(super) static ZERO: &[Rule] = &[
     rule("zero_optimization.stage", Read("ranks share nothing")),
-    rule("zero_optimization.overlap_comm", Moot("gradients travel while the backward pass goes on, always")),
+    rule(
+        "zero_optimization.overlap_comm",
+        Moot("stages 2 and 3 reduce each block in the backward pass, always"),
+    ),
     rule(
         "zero_optimization.contiguous_gradients",
         Moot("each block's gradients are reduced and freed at once"),
