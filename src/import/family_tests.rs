@@ -1,0 +1,165 @@
+//! Each family of fields but for optimizers and schedules: what it becomes, and what is refused.
+
+use super::testing::{field, import, lines, outcome, refused, strategies};
+use super::*;
+
+#[test]
+fn precision() {
+    assert_eq!(strategies(r#"{"bf16": {"enabled": true}}"#, None), ["Amp(bf16)"]);
+    assert_eq!(strategies(r#"{"bfloat16": {"enabled": true}}"#, None), ["Amp(bf16)"]);
+    assert_eq!(strategies(r#"{"bf16": {"enabled": false}}"#, None), [""; 0]);
+    let scale = |fields: &str| strategies(&format!(r#"{{"fp16": {{"enabled": true{fields}}}}}"#), None);
+    let moving =
+        "Amp(dtype: f16, loss_scale: (initial: 65536.0, interval: 1000, hysteresis: 2, minimum: 1.0))";
+    assert_eq!(scale(""), [moving]);
+    assert_eq!(scale(r#", "loss_scale": 0.0"#), [moving]);
+    assert_eq!(scale(r#", "loss_scale": 128"#), ["Amp(dtype: f16, loss_scale: (constant: 128.0))"]);
+    let autocast = r#"{"torch_autocast": {"enabled": true, "dtype": "float16"}}"#;
+    assert_eq!(strategies(autocast, None), ["Amp(f16)"]);
+    // Accelerate adds what the ds_config does not have.
+    assert_eq!(strategies("{}", Some(r#"{"bf16": true}"#)), ["Amp(bf16)"]);
+    assert_eq!(strategies(r#"{"fp16": {"enabled": "auto"}}"#, Some(r#"{"fp16_full_eval": true}"#)), [moving]);
+    let full_eval = r#"{"bf16": false, "bf16_full_eval": true}"#;
+    assert_eq!(strategies(r#"{"bf16": {"enabled": "auto"}}"#, Some(full_eval)), ["Amp(bf16)"]);
+    let both = refused("{\"fp16\": {\"enabled\": true},\n\"bf16\": {\"enabled\": true}}", None);
+    assert!(
+        both.starts_with("ds.json:2: `bf16.enabled` must be false where `fp16.enabled` is true"),
+        "{both}"
+    );
+    let differ = refused(r#"{"bf16": {"enabled": true}}"#, Some(r#"{"bf16": false}"#));
+    assert!(
+        differ.contains("`bf16.enabled` is true, but `bf16` of the training arguments is false"),
+        "{differ}"
+    );
+    let power = refused(r#"{"fp16": {"enabled": true, "initial_scale_power": 127}}"#, None);
+    assert!(power.contains("must be a whole number from 0 to 126, found 127"), "{power}");
+    let minimum =
+        refused(r#"{"fp16": {"enabled": true, "initial_scale_power": 2, "min_loss_scale": 8}}"#, None);
+    assert!(minimum.contains("at most the first loss scale, which is 4.0, found 8"), "{minimum}");
+}
+
+#[test]
+fn zero_and_offload() {
+    let zero = |fields: &str| strategies(&format!(r#"{{"zero_optimization": {{{fields}}}}}"#), None);
+    assert_eq!(zero(r#""stage": 2"#), ["Zero(stage: 2)"]);
+    assert_eq!(zero(r#""stage": 0"#), [""; 0]);
+    let offload = |stage: u8, part: &str, device: &str| {
+        zero(&format!(r#""stage": {stage}, "offload_{part}": {{"device": "{device}"}}"#))
+    };
+    assert_eq!(offload(1, "optimizer", "cpu"), ["Offload(optimizer)", "Zero(stage: 1)"]);
+    assert_eq!(offload(3, "param", "cpu"), ["Zero(stage: 3)", "Offload(parameters)"]);
+    assert_eq!(offload(3, "param", "nvme"), ["Zero(stage: 3)", "Offload(parameters)"]);
+    assert_eq!(offload(2, "param", "cpu"), ["Zero(stage: 2)"]);
+    assert_eq!(offload(2, "optimizer", "none"), ["Zero(stage: 2)"]);
+    assert_eq!(zero(r#""stage": 2, "cpu_offload": true"#), ["Zero(stage: 2)", "Offload(optimizer)"]);
+    assert_eq!(
+        zero(r#""stage": 3, "stage3_param_persistence_threshold": 1e4"#),
+        ["Zero(stage: 3, replicate_below: 10000)"]
+    );
+    assert_eq!(zero(r#""stage": 2, "stage3_param_persistence_threshold": 1e4"#), ["Zero(stage: 2)"]);
+    let sum_in =
+        r#"{"communication_data_type": "fp16", "gradient_accumulation_steps": 2, "gradient_clipping": 1}"#;
+    assert_eq!(strategies(sum_in, None), ["Accumulate(2)", "Zero(stage: 0, sum_in: f16)", "Clip(norm: 1.0)"]);
+    let nvme =
+        r#"{"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "ratio": 0.5}}}"#;
+    for name in ["device", "ratio"] {
+        let path = format!("zero_optimization.offload_optimizer.{name}");
+        assert_eq!(outcome(&path, nvme, None), ("not supported", false));
+    }
+    assert!(refused(r#"{"zero_optimization": {"stage": 4}}"#, None).contains("from 0 to 3, found 4"));
+    let device = r#"{"zero_optimization": {"offload_param": {"device": "gpu"}}}"#;
+    assert!(refused(device, None).contains(r#"must be "cpu", "nvme" or "none", found "gpu""#));
+}
+
+#[test]
+fn strategies_stand_in_an_order_that_is_right() {
+    let config = |stage: u8| {
+        format!(
+            r#"{{"zero_optimization": {{"stage": {stage}, "offload_optimizer": {{"device": "cpu"}}}},
+                "bf16": {{"enabled": true}}, "activation_checkpointing": {{"cpu_checkpointing": true}},
+                "gradient_clipping": 0.5, "gradient_accumulation_steps": 4, "data_types": {{"grad_accum_dtype": "bf16"}}}}"#
+        )
+    };
+    let middle = ["Amp(bf16)", "Recompute(every: 1, offloaded: true)", "AccumulateIn(4, bf16)"];
+    let expected = [&["Zero(stage: 3)", "Offload(optimizer)"][..], &middle, &["Clip(norm: 0.5)"]].concat();
+    assert_eq!(strategies(&config(3), None), expected);
+    let expected = [&["Offload(optimizer)"][..], &middle, &["Zero(stage: 1)", "Clip(norm: 0.5)"]].concat();
+    assert_eq!(strategies(&config(1), None), expected);
+}
+
+#[test]
+fn clipping_and_recompute() {
+    assert_eq!(strategies(r#"{"gradient_clipping": 0}"#, None), [""; 0]);
+    assert_eq!(strategies(r#"{"gradient_clipping": "auto"}"#, Some("{}")), ["Clip(norm: 1.0)"]);
+    assert_eq!(strategies(r#"{"gradient_clipping": "auto"}"#, Some(r#"{"max_grad_norm": 0}"#)), [""; 0]);
+    // Nothing is clipped there either.
+    assert_eq!(strategies("{}", Some(r#"{"max_grad_norm": 1.0}"#)), [""; 0]);
+    assert_eq!(outcome("max_grad_norm", "{}", Some(r#"{"max_grad_norm": 1.0}"#)), ("no effect", false));
+    assert!(refused(r#"{"gradient_clipping": -1}"#, None).contains("found -1"));
+    assert_eq!(strategies("{}", Some(r#"{"gradient_checkpointing": true}"#)), ["Recompute(every: 1)"]);
+    assert_eq!(strategies(r#"{"activation_checkpointing": {"profile": true}}"#, None), [""; 0]);
+}
+
+#[test]
+fn length_evaluation_and_checkpoints() {
+    let of = |name: &str, args: &str| field(name, "{}", Some(args));
+    assert_eq!(
+        [of("steps", r#"{"max_steps": 9, "num_train_epochs": 2}"#), of("epochs", r#"{"max_steps": 9}"#)],
+        ["9", ""]
+    );
+    assert_eq!([of("epochs", "{}"), of("epochs", r#"{"num_train_epochs": 2.0}"#)], ["3", "2"]);
+    assert_eq!(
+        outcome("num_train_epochs", "{}", Some(r#"{"num_train_epochs": 2.5}"#)),
+        ("not supported", true)
+    );
+    let evaluated = |args: &str| {
+        of("evaluate_every", &format!(r#"{{"max_steps": 1000, "eval_strategy": "steps"{args}}}"#))
+    };
+    assert_eq!(evaluated(""), "500");
+    assert_eq!(evaluated(r#", "logging_steps": 20"#), "20");
+    assert_eq!(evaluated(r#", "eval_steps": 50, "logging_steps": 20"#), "50");
+    assert_eq!(evaluated(r#", "eval_steps": 0.0251"#), "26");
+    let share = r#"{"evaluation_strategy": "steps", "eval_steps": 0.1}"#;
+    assert_eq!(outcome("eval_steps", "{}", Some(share)), ("not supported", false));
+    assert_eq!(of("checkpoints", "{}"), "(every: 500)");
+    assert_eq!(of("checkpoints", r#"{"save_strategy": "no"}"#), "");
+    assert_eq!(
+        of("checkpoints", r#"{"save_steps": 0.5, "max_steps": 10, "save_total_limit": 1}"#),
+        "(every: 5, keep_last: 1)"
+    );
+    assert!(refused("{}", Some(r#"{"save_strategy": "never"}"#)).contains("`save_strategy` must be"));
+    assert!(refused("{}", Some(r#"{"max_steps": 1.5}"#)).contains("`max_steps` must be a number of updates"));
+}
+
+#[test]
+fn data_seed_and_output() {
+    let args = r#"{"output_dir": "a \"b\"", "seed": 7, "data_seed": 8, "ddp_timeout": 60, "dataloader_num_workers": 0}"#;
+    let lines = lines("{}", Some(args));
+    assert!(lines.contains(&r#"output: "a \"b\"""#.to_string()), "{lines:?}");
+    assert!(
+        lines.contains(&"seed: 7".to_string()) && lines.contains(&"deadline: 60".to_string()),
+        "{lines:?}"
+    );
+    assert_eq!(outcome("data_seed", "{}", Some(args)), ("not supported", true));
+    let run_file = |args: &str| import("{}", Some(args)).unwrap().run_file;
+    assert!(run_file(args).contains("valid_fraction: 0.0") && run_file(args).contains("workers: 1"));
+    let grouped = run_file(r#"{"train_sampling_strategy": "group_by_length", "eval_strategy": "epoch"}"#);
+    assert!(
+        grouped.contains("group_by_length: true") && grouped.contains("valid: \"valid.txt\""),
+        "{grouped}"
+    );
+    assert!(refused("{}", Some(r#"{"output_dir": ""}"#)).contains("the path of a folder"));
+}
+
+#[test]
+fn ranks_that_are_asked_for_share_the_batch() {
+    let config = r#"{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4}"#;
+    let run_file = Import::of("ds.json", config).ranks(8).run().unwrap().run_file;
+    assert!(run_file.contains("    ranks: 8,\n") && run_file.contains("Accumulate(2)"), "{run_file}");
+    assert_eq!(field("ranks", config, None), "1");
+    for ranks in [0, 100_001, u64::MAX] {
+        let error = Import::of("ds.json", config).ranks(ranks).run().unwrap_err();
+        assert_eq!(error, ImportError::Ranks { ranks });
+    }
+    assert_eq!(field("ranks", r#"{"train_micro_batch_size_per_gpu": 4}"#, None), "");
+}

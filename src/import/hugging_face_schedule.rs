@@ -1,0 +1,166 @@
+//! `lr_scheduler_type`: the schedules of Transformers, by the names that they have here.
+
+use super::draft::Item;
+use super::inputs::{Inputs, shown};
+use super::optimizer::Optimizer;
+use super::source::{Given, Source};
+use super::{ImportError, Outcome};
+
+const TYPE: &str = "lr_scheduler_type";
+type Range = (&'static str, fn(f64) -> bool);
+const AT_LEAST_ZERO: Range = ("at least 0", |rate| rate >= 0.0);
+const SHARE: Range = ("at least 0 and at most 1", |share| (0.0..=1.0).contains(&share));
+
+/// The schedule of the training arguments.
+///
+/// # Errors
+///
+/// A setting cannot be.
+pub(super) fn read(inputs: &mut Inputs, optimizer: &Optimizer) -> Result<Item, ImportError> {
+    let name = inputs.argument(|args| args.text(TYPE), TYPE, "linear".into())?.unwrap_or_default();
+    // The ds_config's optimizer has it, or Trainer's.
+    let rate = optimizer.rate.map_or(5e-5, |rate| rate.value);
+    let lr = shown(rate);
+    let learning_rate = match inputs.ds.has_below("optimizer") {
+        true => {
+            Outcome::moot("the ds_config's optimizer has no `lr`, so that DeepSpeed takes its own default")
+        }
+        false => Outcome::Taken(format!("schedule.lr: {lr}")),
+    };
+    inputs.settle_argument("learning_rate", learning_rate);
+    if name == "constant" {
+        let none = Outcome::moot("`constant` has no warmup; `constant_with_warmup` has");
+        inputs.settle_argument("warmup_steps", none.clone());
+        inputs.settle_argument("warmup_ratio", none);
+        inputs.settle_argument(TYPE, Outcome::taken("schedule: Constant"));
+        return Ok(Item::certain(format!("Constant(lr: {lr})")));
+    }
+    let rise = format!("warmup: {}, from_zero: true", warmup(inputs)?);
+    let Some(args) = &mut inputs.args else { return Ok(Item::certain(format!("Constant(lr: {lr})"))) };
+    let text = match name.as_str() {
+        "linear" => Some(format!("Linear(lr: {lr}, {rise})")),
+        "cosine" => Some(format!("Cosine(lr: {lr}, {rise})")),
+        "constant_with_warmup" => Some(format!("Constant(lr: {lr}, {rise})")),
+        "inverse_sqrt" => Some(format!("InverseSqrt(lr: {lr}, {rise})")),
+        "cosine_with_restarts" => {
+            let cycles = counted(args, "num_cycles", "cycles", 1)?.unwrap_or(1);
+            Some(format!("CosineRestarts(lr: {lr}, cycles: {cycles}, {rise})"))
+        }
+        "polynomial" => {
+            let lowest = taken(args, "lr_end", ("min_lr", 1.0), AT_LEAST_ZERO)?.unwrap_or(1e-7);
+            let power =
+                taken(args, "power", ("power", 1.0), ("above 0", |power| power > 0.0))?.unwrap_or(1.0);
+            Some(format!("Polynomial(lr: {lr}, min_lr: {}, power: {}, {rise})", shown(lowest), shown(power)))
+        }
+        "cosine_with_min_lr" => {
+            let lowest = taken(args, "min_lr", ("min_lr", 1.0), AT_LEAST_ZERO)?;
+            let lowest = lowest.or(taken(args, "min_lr_rate", ("min_lr", rate), SHARE)?);
+            Some(format!("Cosine(lr: {lr}, min_lr: {}, {rise})", shown(lowest.unwrap_or(0.0))))
+        }
+        "warmup_stable_decay" => Some(stable(args, rate, &rise)?),
+        _ => None,
+    };
+    half_waves(args)?;
+    let known = "linear, cosine, cosine_with_restarts, cosine_with_min_lr, polynomial, constant, \
+                 constant_with_warmup, inverse_sqrt or warmup_stable_decay";
+    let Some(text) = text else {
+        args.settle_below(
+            "lr_scheduler_kwargs",
+            &Outcome::refused("what `lr_scheduler_type` is replaced with"),
+        );
+        args.settle(TYPE, Outcome::refused(known));
+        return Ok(Item::suggested(format!("Linear(lr: {lr}, {rise})")).noted(format!("instead of {name}")));
+    };
+    args.settle(TYPE, Outcome::Taken(format!("schedule: {}", text.split('(').next().unwrap_or_default())));
+    args.settle_below("lr_scheduler_kwargs", &Outcome::refused("this schedule without the setting"));
+    Ok(Item::certain(text))
+}
+
+/// `Wsd`, whose decay must be given.
+fn stable(args: &mut Source, rate: f64, rise: &str) -> Result<String, ImportError> {
+    let decay = counted(args, "num_decay_steps", "decay", 1)?;
+    let decay = decay.ok_or_else(|| args.wrong("lr_scheduler_kwargs.num_decay_steps", "given"))?;
+    let mut text = format!("Wsd(lr: {}, decay: {decay}, {rise}", shown(rate));
+    if let Some(stable) = counted(args, "num_stable_steps", "stable", 0)? {
+        text += &format!(", stable: {stable}");
+    }
+    if let Some(lowest) = taken(args, "min_lr_ratio", ("min_lr", rate), SHARE)? {
+        text += &format!(", min_lr: {}", shown(lowest));
+    }
+    for name in ["warmup_type", "decay_type"] {
+        let path = option(name);
+        let Given::Is(shape) = args.text(&path)? else { continue };
+        let shape = match shape.as_str() {
+            "linear" => "Linear",
+            "cosine" => "Cosine",
+            "1-sqrt" => "OneMinusSqrt",
+            _ => return Err(args.wrong(&path, "\"linear\", \"cosine\" or \"1-sqrt\"")),
+        };
+        args.settle(&path, Outcome::Taken(format!("schedule.{name}: {shape}")));
+        text += &format!(", {name}: {shape}");
+    }
+    Ok(text + ")")
+}
+
+/// How long Trainer warms up: so many updates, or else a share of the run. In newer versions, updates below 1 are
+/// that share.
+///
+/// # Errors
+///
+/// It cannot be.
+pub(super) fn warmup(inputs: &mut Inputs) -> Result<String, ImportError> {
+    const UPDATES: &str = "warmup_steps";
+    const RATIO: &str = "warmup_ratio";
+    let (updates, ratio) = match &inputs.args {
+        Some(args) => (
+            args.number(UPDATES, "a number of updates, or a share of the run below 1", |updates| {
+                (0.0..=2f64.powi(53)).contains(&updates) && (updates < 1.0 || updates.fract() == 0.0)
+            })?,
+            args.number(RATIO, "at least 0 and below 1", |ratio| (0.0..1.0).contains(&ratio))?,
+        ),
+        None => (Given::Missing, Given::Missing),
+    };
+    let (text, told, other) = match (updates, ratio) {
+        (Given::Is(updates), _) if updates >= 1.0 => ((updates as u64).to_string(), UPDATES, RATIO),
+        (Given::Is(share), _) if share > 0.0 => (format!("Ratio({})", shown(share)), UPDATES, RATIO),
+        (_, Given::Is(share)) if share > 0.0 => (format!("Ratio({})", shown(share)), RATIO, UPDATES),
+        _ => ("0".into(), UPDATES, RATIO),
+    };
+    inputs.settle_argument(told, Outcome::Taken(format!("schedule.warmup: {text}")));
+    inputs.settle_argument(other, Outcome::moot(format!("the warmup is {text}, by `{told}`")));
+    Ok(text)
+}
+
+/// Transformers' cosines are half a wave long unless they are told otherwise.
+fn half_waves(args: &mut Source) -> Result<(), ImportError> {
+    let path = option("num_cycles");
+    if args.number(&path, "a number", |_| true)? == Given::Is(0.5) {
+        args.settle(&path, Outcome::moot("a cosine is half a wave here too"));
+    }
+    Ok(())
+}
+
+fn option(name: &str) -> String {
+    format!("lr_scheduler_kwargs.{name}")
+}
+
+/// A number that a field of the schedule takes, so many times over.
+fn taken(
+    args: &mut Source,
+    name: &str,
+    (here, times): (&str, f64),
+    (expected, holds): Range,
+) -> Result<Option<f64>, ImportError> {
+    let path = option(name);
+    let Given::Is(number) = args.number(&path, expected, holds)? else { return Ok(None) };
+    let number = number * times;
+    args.settle(&path, Outcome::Taken(format!("schedule.{here}: {}", shown(number))));
+    Ok(Some(number))
+}
+
+fn counted(args: &mut Source, name: &str, here: &str, least: u64) -> Result<Option<u64>, ImportError> {
+    let path = option(name);
+    let Given::Is(count) = args.count(&path, least, 1 << 53)? else { return Ok(None) };
+    args.settle(&path, Outcome::Taken(format!("schedule.{here}: {count}")));
+    Ok(Some(count))
+}

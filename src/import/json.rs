@@ -1,0 +1,202 @@
+//! JSON with the line of each field, of which none is lost.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
+use std::fmt;
+use std::io::{self, Read};
+
+use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::{Deserializer, Serialize};
+
+use super::ImportError;
+
+/// Far above any configuration. So few can be looked up one after the other.
+pub(super) const MOST_FIELDS: usize = 5000;
+
+/// Characters of a field's name, which paths repeat.
+const LONGEST_NAME: usize = 200;
+
+/// A value.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub(super) enum Json {
+    Null,
+    Bool(bool),
+    Number(serde_json::Number),
+    Text(String),
+    List(Vec<Json>),
+    #[serde(serialize_with = "as_map")]
+    Object(Vec<Entry>),
+}
+
+/// A field of an object.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Entry {
+    pub name: String,
+    /// Of its name, from 1.
+    pub line: usize,
+    pub value: Json,
+}
+
+fn as_map<S: serde::Serializer>(entries: &[Entry], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(entries.iter().map(|entry| (&entry.name, &entry.value)))
+}
+
+impl fmt::Display for Json {
+    /// As JSON, in one line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&serde_json::to_string(self).unwrap_or_default())
+    }
+}
+
+/// Reads a file's text.
+///
+/// # Errors
+///
+/// It is not JSON, is nested more than 127 deep, has too many fields or too long a name, or has a field twice.
+pub(super) fn parse(file: &str, text: &str) -> Result<Json, ImportError> {
+    let text = text.trim_start_matches('\u{feff}');
+    let state = State { line: Cell::new(1), fields: Cell::new(0), fault: RefCell::new(None) };
+    let lines = Lines { rest: text.as_bytes(), line: &state.line };
+    let mut deserializer = serde_json::Deserializer::from_reader(lines);
+    let value = Value { state: &state, path: "" };
+    let read = value.deserialize(&mut deserializer).and_then(|json| deserializer.end().map(|()| json));
+    read.map_err(|error| match state.fault.take() {
+        Some(Fault::Twice(field)) => ImportError::Twice { file: file.into(), line: state.line.get(), field },
+        Some(Fault::TooMany) => {
+            ImportError::TooMany { file: file.into(), line: state.line.get(), most: MOST_FIELDS }
+        }
+        Some(Fault::LongName) => {
+            ImportError::LongName { file: file.into(), line: state.line.get(), most: LONGEST_NAME }
+        }
+        None => syntax(file, text, &error),
+    })
+}
+
+fn syntax(file: &str, text: &str, error: &serde_json::Error) -> ImportError {
+    let (line, column) = (error.line().max(1), error.column().max(1));
+    let said = error.to_string();
+    let said = said.rsplit_once(" at line ").map_or(said.as_str(), |(said, _)| said);
+    let begun = text.lines().nth(line - 1).unwrap_or_default().trim_start();
+    let hint = match begun.starts_with(['/', '#']) || begun.contains(" //") || begun.contains(" #") {
+        true => "; JSON has no comments, although DeepSpeed reads them: take them out",
+        false => "",
+    };
+    ImportError::Syntax { file: file.into(), line, column, reason: format!("not JSON: {said}{hint}") }
+}
+
+/// The path of a field in an object. A name that would not be told apart from a path is put in quotes.
+pub(super) fn joined(path: &str, name: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "_-/@+".contains(c);
+    let name = match !name.is_empty() && name.chars().all(is_plain) {
+        true => name.to_string(),
+        false => format!("{name:?}"),
+    };
+    if path.is_empty() { name } else { format!("{path}.{name}") }
+}
+
+/// Hands out bytes one at a time and counts their lines, so that the count is that of the name just read.
+struct Lines<'a> {
+    rest: &'a [u8],
+    line: &'a Cell<usize>,
+}
+
+impl Read for Lines<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let ([byte, rest @ ..], [place, ..]) = (self.rest, buffer) else { return Ok(0) };
+        (*place, self.rest) = (*byte, rest);
+        self.line.set(self.line.get() + usize::from(*byte == b'\n'));
+        Ok(1)
+    }
+}
+
+struct State {
+    line: Cell<usize>,
+    fields: Cell<usize>,
+    fault: RefCell<Option<Fault>>,
+}
+
+/// What is JSON all the same.
+enum Fault {
+    Twice(String),
+    TooMany,
+    LongName,
+}
+
+struct Value<'a> {
+    state: &'a State,
+    path: &'a str,
+}
+
+impl<'de> DeserializeSeed<'de> for Value<'_> {
+    type Value = Json;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Json, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Value<'_> {
+    type Value = Json;
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Json, E> {
+        Ok(Json::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Json, E> {
+        Ok(Json::Bool(value))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Json, E> {
+        Ok(Json::Number(value.into()))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Json, E> {
+        Ok(Json::Number(value.into()))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Json, E> {
+        Ok(serde_json::Number::from_f64(value).map_or(Json::Null, Json::Number))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Json, E> {
+        Ok(Json::Text(value.into()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Json, A::Error> {
+        let mut list = Vec::new();
+        while let Some(element) = elements.next_element_seed(Value { ..self })? {
+            list.push(element);
+        }
+        Ok(Json::List(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Json, A::Error> {
+        let (mut entries, mut names) = (Vec::new(), HashSet::new());
+        while let Some(name) = map.next_key::<String>()? {
+            let (line, path) = (self.state.line.get(), joined(self.path, &name));
+            self.state.fields.set(self.state.fields.get() + 1);
+            let fault = match names.insert(name.clone()) {
+                false => Some(Fault::Twice(path.clone())),
+                true if self.state.fields.get() > MOST_FIELDS => Some(Fault::TooMany),
+                true if name.chars().nth(LONGEST_NAME).is_some() => Some(Fault::LongName),
+                true => None,
+            };
+            if fault.is_some() {
+                *self.state.fault.borrow_mut() = fault;
+                return Err(A::Error::custom("told apart"));
+            }
+            let value = map.next_value_seed(Value { state: self.state, path: &path })?;
+            entries.push(Entry { name, line, value });
+        }
+        Ok(Json::Object(entries))
+    }
+}
+
+#[cfg(test)]
+#[path = "json_tests.rs"]
+mod tests;

@@ -1,0 +1,242 @@
+//! A configuration of DeepSpeed, perhaps with Hugging Face's training arguments, as a run file.
+//!
+//! ```
+//! use firebrick::import::{Import, Outcome};
+//!
+//! let config = r#"{
+//!     "train_batch_size": 64,
+//!     "train_micro_batch_size_per_gpu": 4,
+//!     "gradient_accumulation_steps": 8,
+//!     "bf16": {"enabled": true},
+//!     "gradient_clipping": 1.0,
+//!     "zero_optimization": {"stage": 2, "overlap_comm": true},
+//!     "optimizer": {"type": "AdamW", "params": {"lr": 3e-4}}
+//! }"#;
+//! let imported = Import::of("ds_config.json", config).run()?;
+//! assert!(imported.run_file.contains("Zero(stage: 2),\n        Amp(bf16),\n        Accumulate(8),"));
+//! assert!(imported.run_file.contains("ranks: 2,"));
+//! let overlap = imported.rows.iter().find(|row| row.path == "zero_optimization.overlap_comm").unwrap();
+//! assert!(matches!(overlap.outcome, Outcome::NoEffect(_)));
+//! # Ok::<(), firebrick::import::ImportError>(())
+//! ```
+//!
+//! What no file tells (data, model, and whatever is "auto" without the training arguments) stands in the run file
+//! with a mark, `// fill in:`, and a value to start from. Every field of the files has a [`Row`] that says what became
+//! of it.
+//!
+//! # From DeepSpeed
+//!
+//! | DeepSpeed | here |
+//! |---|---|
+//! | `train_micro_batch_size_per_gpu` | `batch: (micro: ..)` |
+//! | `gradient_accumulation_steps` | `Accumulate(..)` |
+//! | `train_batch_size` | micro x accumulate x `ranks`: what is not given follows, and what contradicts is refused |
+//! | `data_types.grad_accum_dtype` | `AccumulateIn(.., bf16)` |
+//! | `gradient_clipping` | `Clip(norm: ..)` |
+//! | `communication_data_type` | `Zero(sum_in: ..)` |
+//! | `bf16.enabled`, `torch_autocast` | `Amp(bf16)` |
+//! | `bf16` with master weights and optimizer states in bf16 | `Amp(pure_bf16)` |
+//! | `fp16`: `initial_scale_power`, `loss_scale_window`, `hysteresis`, `min_loss_scale` | `Amp(dtype: f16, loss_scale: (initial, interval, hysteresis, minimum))` |
+//! | `fp16.loss_scale` that is not 0 | `loss_scale: (constant: ..)` |
+//! | `zero_optimization.stage` | `Zero(stage: ..)` |
+//! | `stage3_param_persistence_threshold` | `Zero(replicate_below: ..)` |
+//! | `offload_optimizer.device`: `cpu` | `Offload(optimizer)`; `nvme` becomes the same |
+//! | `offload_param.device`: `cpu` | `Offload(parameters)`, with the optimizer's state |
+//! | `activation_checkpointing`, if any of it is on | `Recompute(every: 1)`, `offloaded` with `cpu_checkpointing` |
+//! | `optimizer`: `Adam`, `AdamW`, `Lion`, `SGD` | `AdamW`, `Lion`, `Sgd`; weights of matrices decay, vectors do not |
+//! | `scheduler`: `WarmupLR`, `WarmupDecayLR`, `WarmupCosineLR`, `OneCycle`, `LRRangeTest` | the same, see [`schedule`](crate::schedule) |
+//! | `overlap_comm`, buckets, prefetching, pinning, logs, profilers, monitors | no effect |
+//! | 1-bit Adam, Lamb, Muon, ZeRO++ quantization, curriculum, elasticity, compression, sparse attention | not supported |
+//!
+//! # From Hugging Face
+//!
+//! "auto" is what `Trainer` makes of it: each field that it fills in is the training argument, or that argument's
+//! default where it is not given. A value that differs from its argument is refused, as there. Without an `optimizer`
+//! or a `scheduler` in the ds_config, they are `Trainer`'s.
+//!
+//! | training argument | here |
+//! |---|---|
+//! | `learning_rate`, `lr_scheduler_type`, `warmup_steps`, `warmup_ratio` | `schedule`, with `from_zero: true` |
+//! | `optim`, `adam_beta1`, `adam_beta2`, `adam_epsilon`, `weight_decay` | `optimizer` |
+//! | `max_steps`, `num_train_epochs` | `steps`, `epochs` |
+//! | `eval_strategy`, `eval_steps` | `evaluate_every`; without evaluation, no data is held out for it |
+//! | `save_strategy`, `save_steps`, `save_total_limit`, `load_best_model_at_end` | `checkpoints: (every, keep_last, keep_best)` |
+//! | `gradient_checkpointing` | `Recompute(every: 1)` |
+//! | `dataloader_num_workers`, `group_by_length` | `data.workers`, `data.group_by_length` |
+//! | `seed`, `output_dir`, `ddp_timeout` | `seed`, `output`, `deadline` |
+//! | `label_smoothing_factor`, `neftune_noise_alpha`, 8-bit optimizers | not supported |
+
+mod batch;
+mod data_and_output;
+mod deepspeed_fields;
+mod draft;
+mod error;
+mod hugging_face_optimizer;
+mod hugging_face_schedule;
+mod inputs;
+mod json;
+mod length;
+mod optimizer;
+mod outcome;
+mod precision;
+mod rules;
+mod saving;
+mod schedule;
+mod schedule_fields;
+mod source;
+mod strategies;
+mod table;
+mod training_argument_fields;
+mod zero;
+mod zero_fields;
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+pub use error::ImportError;
+pub use outcome::{Outcome, Row};
+
+use draft::{Draft, Item};
+use inputs::Inputs;
+use json::Json;
+use source::Source;
+
+/// A configuration is small; anything larger is another file, named by mistake.
+pub(crate) const MOST_BYTES: u64 = 1 << 20;
+
+/// What is imported.
+#[derive(Clone, Debug)]
+pub struct Import<'a> {
+    config: (&'a str, &'a str),
+    arguments: Option<(&'a str, &'a str)>,
+    ranks: Option<u64>,
+}
+
+/// A run file, and what became of each field of what it was made of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Imported {
+    /// RON, with places that are marked `// fill in:`.
+    pub run_file: String,
+    /// One for each field, in the order of the files.
+    pub rows: Vec<Row>,
+}
+
+impl<'a> Import<'a> {
+    /// A DeepSpeed configuration: the name of its file, for messages, and its text.
+    pub fn of(file: &'a str, text: &'a str) -> Self {
+        Self { config: (file, text), arguments: None, ranks: None }
+    }
+
+    /// With Hugging Face's `TrainingArguments` as JSON, as `to_json_string` writes them, or some of them.
+    pub fn training_arguments(self, file: &'a str, text: &'a str) -> Self {
+        Self { arguments: Some((file, text)), ..self }
+    }
+
+    /// On so many ranks. Default: what `train_batch_size` makes of it; if that leaves it open, one.
+    pub fn ranks(self, ranks: u64) -> Self {
+        Self { ranks: Some(ranks), ..self }
+    }
+
+    /// The run file.
+    ///
+    /// # Errors
+    ///
+    /// A file is not JSON, a value or the number of ranks cannot be, or values contradict one another. That something is not supported is
+    /// no error of this: see [`Imported::may_change_the_result`].
+    pub fn run(&self) -> Result<Imported, ImportError> {
+        let read = |(file, text): (&str, &str)| match text.len() as u64 {
+            0..=MOST_BYTES => Source::parse(file, text),
+            _ => Err(ImportError::TooLarge { file: file.into() }),
+        };
+        if let Some(ranks) = self.ranks
+            && !(1..=batch::MOST_RANKS).contains(&ranks)
+        {
+            return Err(ImportError::Ranks { ranks });
+        }
+        let args = self.arguments.map(read).transpose()?;
+        let mut inputs = Inputs { ds: read(self.config)?, args, ranks: self.ranks };
+        let draft = draft(&mut inputs)?;
+        rules::apply(&mut inputs.ds, rules::OF_DEEPSPEED);
+        let mut sources = inputs.ds.file().to_string();
+        let mut rows = inputs.ds.rows();
+        if let Some(mut args) = inputs.args {
+            rules::apply(&mut args, rules::OF_TRAINING_ARGUMENTS);
+            sources += &format!(" and {}", args.file());
+            rows.extend(args.rows());
+        }
+        Ok(Imported { run_file: draft.text(&sources), rows })
+    }
+}
+
+/// The run file, field by field. What each part reads, it says what became of.
+fn draft(inputs: &mut Inputs) -> Result<Draft, ImportError> {
+    let batch = batch::read(inputs)?;
+    let length = length::read(inputs)?;
+    let saving = saving::read(inputs, &length)?;
+    let optimizer = optimizer::read(inputs)?;
+    let schedule = schedule::read(inputs, &optimizer, &length)?;
+    let amp = precision::read(inputs)?;
+    let sharing = zero::read(inputs)?;
+    let strategies = strategies::composed(inputs, sharing, amp, &batch)?;
+
+    let mut draft = Draft { strategies, output: Some(data_and_output::output(inputs)?), ..Draft::default() };
+    draft.add("seed", data_and_output::seed(inputs)?);
+    draft.fields.extend(data_and_output::places(inputs, saving.evaluates)?);
+    draft.add("optimizer", optimizer.item);
+    draft.add("schedule", schedule);
+    let micro = Item::of(batch.micro.map(|micro| format!("(micro: {micro})")));
+    draft.add("batch", micro.noted(batch.in_words()));
+    let assumed =
+        if batch.ranks_are_assumed { "assumed: `--ranks N` deals the same batch to more" } else { "" };
+    draft.add("ranks", batch.ranks.map(|ranks| Item::certain(ranks.to_string()).noted(assumed)));
+    draft.add("deadline", data_and_output::deadline(inputs)?);
+    draft.add(length.field.0, length.field.1);
+    draft.add("evaluate_every", saving.evaluate_every);
+    draft.add("checkpoints", saving.checkpoints);
+    Ok(draft)
+}
+
+impl Imported {
+    /// The fields without which a run may end with another model: those that are not supported, and those whose
+    /// names are not known.
+    pub fn may_change_the_result(&self) -> impl Iterator<Item = &Row> {
+        self.rows.iter().filter(|row| row.outcome.may_change_the_result())
+    }
+
+    /// The run file with all its places taken as they are filled in: what is wrong with it is wrong with what was
+    /// imported.
+    pub fn filled_in(&self) -> String {
+        draft::filled_in(&self.run_file)
+    }
+
+    /// What became of each field, as a table.
+    pub fn table(&self) -> String {
+        table::table(&self.rows)
+    }
+}
+
+/// The text of a file that may be imported.
+///
+/// # Errors
+///
+/// It cannot be read, is no UTF-8 text, or is larger than a megabyte.
+pub fn read_file(path: &Path) -> Result<String, ImportError> {
+    let failed = |reason: String| ImportError::Read { path: path.into(), reason };
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(|error| failed(error.to_string()))?;
+    file.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(|error| failed(error.to_string()))?;
+    match bytes.len() as u64 {
+        0..=MOST_BYTES => String::from_utf8(bytes).map_err(|_| failed("it is not UTF-8 text".into())),
+        _ => Err(ImportError::TooLarge { file: path.display().to_string() }),
+    }
+}
+
+#[cfg(test)]
+mod family_tests;
+#[cfg(test)]
+mod optimizer_tests;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,209 @@
+//! `optimizer`, or that of the training arguments.
+
+use super::draft::Item;
+use super::inputs::{Inputs, Known, shown};
+use super::source::{Given, Source};
+use super::{ImportError, Json, Outcome, hugging_face_optimizer};
+
+/// An optimizer and its learning rate.
+#[derive(Debug)]
+pub(super) struct Optimizer {
+    pub item: Item,
+    /// Where it is given. A schedule may have its own.
+    pub rate: Option<Known<f64>>,
+    /// Whether it has `betas`, which DeepSpeed's `OneCycle` moves.
+    pub has_betas: bool,
+}
+
+pub(super) type Range = (&'static str, fn(f64) -> bool);
+
+pub(super) const RATE: Range = ("above 0", |rate| rate > 0.0);
+// Run files have these in f32.
+pub(super) const DECAY: Range = ("at least 0", |decay| decay >= 0.0 && (decay as f32).is_finite());
+pub(super) const EPSILON: Range = ("above 0", |epsilon| epsilon as f32 > 0.0 && (epsilon as f32).is_finite());
+pub(super) const MOMENTUM: Range = ("at least 0 and below 1", within_one);
+
+fn within_one(beta: f64) -> bool {
+    beta >= 0.0 && (beta as f32) < 1.0
+}
+
+/// The optimizers of run files.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    AdamW,
+    Lion,
+    Sgd,
+}
+
+/// The optimizer of the ds_config; of the training arguments, where it has none.
+///
+/// # Errors
+///
+/// A setting cannot be, or the files contradict each other.
+pub(super) fn read(inputs: &mut Inputs) -> Result<Optimizer, ImportError> {
+    let optimizer = match inputs.ds.has_below("optimizer") {
+        true => of_deepspeed(inputs)?,
+        false if inputs.args.is_some() => hugging_face_optimizer::read(inputs)?,
+        false => Optimizer {
+            item: Item::suggested("AdamW(weight_decay: 0.01)").noted("the ds_config has no optimizer"),
+            rate: None,
+            has_betas: true,
+        },
+    };
+    for name in ["adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "optim", "optim_args"] {
+        inputs.settle_argument(name, Outcome::moot("the optimizer does not ask for it"));
+    }
+    Ok(optimizer)
+}
+
+fn of_deepspeed(inputs: &mut Inputs) -> Result<Optimizer, ImportError> {
+    const TYPE: &str = "optimizer.type";
+    let Given::Is(name) = inputs.ds.text(TYPE)? else {
+        return Err(inputs.ds.wrong(TYPE, "the name of an optimizer"));
+    };
+    let lower = name.to_ascii_lowercase();
+    // DeepSpeed's Adam is AdamW unless it is told otherwise.
+    let coupled = lower == "adam" && inputs.ds.flag("optimizer.params.adam_w_mode")? == Given::Is(false);
+    let (kind, outcome) = match lower.as_str() {
+        "adam" | "adamw" => (Kind::AdamW, Outcome::taken("optimizer: AdamW")),
+        "lion" => (Kind::Lion, Outcome::taken("optimizer: Lion")),
+        "sgd" => (Kind::Sgd, Outcome::taken("optimizer: Sgd")),
+        "onebitadam" | "zerooneadam" | "onebitlamb" => (
+            Kind::AdamW,
+            Outcome::refused("AdamW; `Zero(sum_in: bf16)` halves what gradients take on the wire"),
+        ),
+        _ => (Kind::AdamW, Outcome::refused("AdamW, Lion or Sgd, with their own learning rates")),
+    };
+    let is_known = !outcome.may_change_the_result();
+    inputs.ds.settle(TYPE, outcome);
+    // Torch's AdamW has a default of its own.
+    let of_torch = inputs.ds.flag("optimizer.params.torch_adam")? == Given::Is(true);
+    let decay = if kind == Kind::AdamW && of_torch && !coupled { 0.01 } else { 0.0 };
+    let rate = inputs.number("optimizer.params.lr", ("learning_rate", 5e-5), RATE, "schedule.lr: {}")?;
+    let item = match kind {
+        Kind::AdamW => adam_w(inputs, decay, coupled)?,
+        Kind::Lion => lion(inputs)?,
+        Kind::Sgd => sgd(inputs)?,
+    };
+    let item = if is_known { item } else { item.left_open_if(true).noted(format!("instead of {name}")) };
+    if !is_known {
+        inputs
+            .ds
+            .settle_below("optimizer.params", &Outcome::refused("what `optimizer.type` is replaced with"));
+    }
+    // The default of all optimizers of DeepSpeed.
+    Ok(Optimizer { item, rate: rate.or(Some(Known::certain(1e-3))), has_betas: kind != Kind::Sgd })
+}
+
+fn adam_w(inputs: &mut Inputs, decay: f64, coupled: bool) -> Result<Item, ImportError> {
+    let betas = betas(inputs, [0.9, 0.999])?;
+    let epsilon =
+        inputs.number("optimizer.params.eps", ("adam_epsilon", 1e-8), EPSILON, "optimizer.epsilon: {}")?;
+    let epsilon = epsilon.unwrap_or(Known::certain(1e-8));
+    let decay = weight_decay(inputs, decay)?;
+    let ds = &mut inputs.ds;
+    let mode = match coupled && decay.value > 0.0 {
+        true => Outcome::refused(
+            "decay that is added to gradients: AdamW decays the weights, or set weight_decay to 0",
+        ),
+        false => Outcome::taken("optimizer: AdamW"),
+    };
+    ds.settle("optimizer.params.adam_w_mode", mode);
+    for (name, usual, instead) in [
+        ("bias_correction", true, "the moments are always corrected for their start at 0"),
+        ("amsgrad", false, "AdamW without AMSGrad"),
+    ] {
+        let path = format!("optimizer.params.{name}");
+        let outcome = match ds.flag(&path)? {
+            Given::Is(set) if set != usual => Outcome::refused(instead),
+            _ => Outcome::moot("as here"),
+        };
+        ds.settle(&path, outcome);
+    }
+    let text = format!(
+        "AdamW(betas: {}, epsilon: {}, weight_decay: {})",
+        pair(betas.value),
+        shown(epsilon.value),
+        shown(decay.value)
+    );
+    Ok(Item::certain(text).left_open_if(betas.suggested || epsilon.suggested || decay.suggested))
+}
+
+fn lion(inputs: &mut Inputs) -> Result<Item, ImportError> {
+    let (betas, decay) = (betas(inputs, [0.9, 0.99])?, weight_decay(inputs, 0.0)?);
+    let text = format!("Lion(betas: {}, weight_decay: {})", pair(betas.value), shown(decay.value));
+    Ok(Item::certain(text).left_open_if(betas.suggested || decay.suggested))
+}
+
+fn sgd(inputs: &mut Inputs) -> Result<Item, ImportError> {
+    let path = |name: &str| format!("optimizer.params.{name}");
+    let ds = &mut inputs.ds;
+    let mut number = |name: &str, (expected, holds): Range| {
+        let (path, to) = (path(name), format!("optimizer.{name}"));
+        let Given::Is(value) = ds.number(&path, expected, holds)? else { return Ok(0.0) };
+        ds.settle(&path, Outcome::Taken(format!("{to}: {}", shown(value))));
+        Ok(value)
+    };
+    let momentum = number("momentum", MOMENTUM)?;
+    let dampening = number("dampening", ("at least 0 and at most 1", |share| (0.0..=1.0).contains(&share)))?;
+    let nesterov = ds.flag(&path("nesterov"))? == Given::Is(true);
+    ds.settle(&path("nesterov"), Outcome::Taken(format!("optimizer.nesterov: {nesterov}")));
+    let decay = weight_decay(inputs, 0.0)?;
+    let mut text = format!("Sgd(momentum: {}, nesterov: {nesterov}", shown(momentum));
+    // Without momentum there is no velocity that it would dampen, in torch neither.
+    if momentum > 0.0 && dampening > 0.0 {
+        text += &format!(", dampening: {}", shown(dampening));
+    }
+    Ok(Item::certain(format!("{text}, weight_decay: {})", shown(decay.value))).left_open_if(decay.suggested))
+}
+
+fn weight_decay(inputs: &mut Inputs, default: f64) -> Result<Known<f64>, ImportError> {
+    let to = "optimizer.weight_decay: {}, of matrices";
+    let decay = inputs.number("optimizer.params.weight_decay", ("weight_decay", 0.0), DECAY, to)?;
+    Ok(decay.unwrap_or(Known::certain(default)))
+}
+
+fn betas(inputs: &mut Inputs, default: [f64; 2]) -> Result<Known<[f64; 2]>, ImportError> {
+    const PATH: &str = "optimizer.params.betas";
+    let expected = "two numbers of at least 0 and below 1";
+    let given = inputs.ds.read(PATH, expected, |value| match value {
+        Json::List(list) => match list.as_slice() {
+            [Json::Number(first), Json::Number(second)] => {
+                let both = [first.as_f64()?, second.as_f64()?];
+                both.into_iter().all(within_one).then_some(both)
+            }
+            _ => None,
+        },
+        _ => None,
+    })?;
+    if let Given::Is(both) = given {
+        inputs.ds.settle(PATH, Outcome::Taken(format!("optimizer.betas: {}", pair(both))));
+    }
+    // Each half of the pair is compared with its argument.
+    let mut halves = [0.9, 0.999];
+    for (index, argument) in ["adam_beta1", "adam_beta2"].into_iter().enumerate() {
+        let usual = halves[index];
+        let half = given.map(|betas| betas[index]);
+        let read = |args: &Source| args.number(argument, MOMENTUM.0, MOMENTUM.1);
+        let half = inputs
+            .merged(PATH, half, argument, usual, read, |half| format!("optimizer.betas: {}", shown(*half)))?;
+        halves[index] = half.map_or(default[index], |half| half.value);
+    }
+    let open = given == Given::Auto && inputs.args.is_none();
+    let told = format!("optimizer.betas: {}", pair(halves));
+    match (given, open) {
+        (Given::Auto, true) => {
+            inputs.ds.correct(PATH, Outcome::FillIn(format!("{told}, Transformers' defaults")))
+        }
+        (Given::Auto, false) => {
+            inputs.ds.correct(PATH, Outcome::Taken(format!("{told}, by `adam_beta1` and `adam_beta2`")))
+        }
+        (Given::Is(_) | Given::Missing, _) => {}
+    }
+    Ok(Known { value: halves, suggested: open })
+}
+
+/// Two numbers as they stand in a run file.
+pub(super) fn pair([first, second]: [f64; 2]) -> String {
+    format!("({}, {})", shown(first), shown(second))
+}

@@ -1,0 +1,205 @@
+//! `fp16`, `bf16` and `torch_autocast`: `Amp`.
+
+use super::draft::Item;
+use super::inputs::{Inputs, shown};
+use super::source::{Given, Source};
+use super::{ImportError, Outcome};
+
+/// A precision that is or may be on.
+#[derive(Clone, Copy, PartialEq)]
+enum Enabled {
+    No,
+    Yes,
+    /// "auto" without the training arguments.
+    Open,
+}
+
+/// `Amp`, unless all is computed in f32.
+///
+/// # Errors
+///
+/// A setting cannot be, both precisions are on, or the files contradict each other.
+pub(super) fn read(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {
+    let bf16_path = if inputs.ds.has_below("bf16") { "bf16" } else { "bfloat16" };
+    let fp16 = enabled(inputs, "fp16", &["fp16", "fp16_full_eval"])?;
+    let bf16 = enabled(inputs, bf16_path, &["bf16", "bf16_full_eval"])?;
+    Ok(match (fp16, bf16) {
+        (Enabled::Yes, Enabled::Yes) => {
+            let path = format!("{bf16_path}.enabled");
+            return Err(inputs
+                .ds
+                .wrong(&path, "false where `fp16.enabled` is true: one of the two is computed in"));
+        }
+        (_, Enabled::Yes) => Some(brain_float(inputs, bf16_path)?),
+        (Enabled::Yes, _) => Some(half(inputs)?),
+        (_, Enabled::Open) => Some(brain_float(inputs, bf16_path)?.left_open_if(true)),
+        (Enabled::Open, Enabled::No) => Some(half(inputs)?.left_open_if(true)),
+        (Enabled::No, Enabled::No) => autocast(inputs)?,
+    })
+}
+
+/// Whether a precision is on: by the ds_config, by its "auto", or by a training argument alone, which Accelerate
+/// then adds to the ds_config.
+fn enabled(inputs: &mut Inputs, block: &str, arguments: &[&'static str; 2]) -> Result<Enabled, ImportError> {
+    let path = format!("{block}.enabled");
+    let argument = argued(inputs, arguments)?;
+    let given = inputs.ds.flag(&path)?;
+    let dtype = if block == "fp16" { "f16" } else { "bf16" };
+    let to = |on: bool| {
+        if on { format!("strategies: Amp({dtype})") } else { format!("no Amp({dtype}) in `strategies`") }
+    };
+    let on = match (given, argument) {
+        (Given::Is(on), Some(Some(other))) if on != other => return Err(inputs.differ(&path, arguments[0])),
+        (Given::Is(on), _) => on,
+        (Given::Auto, Some(other)) => other.unwrap_or(false),
+        (Given::Missing, Some(Some(other))) if !inputs.ds.has_below(block) => other,
+        (Given::Missing, _) => false,
+        (Given::Auto, None) => {
+            let told =
+                format!("strategies: Amp({dtype}); Transformers' default of `{}` is false", arguments[0]);
+            inputs.ds.settle(&path, Outcome::FillIn(told));
+            return Ok(Enabled::Open);
+        }
+    };
+    inputs.ds.settle(&path, Outcome::taken(to(on)));
+    for argument in arguments {
+        inputs.settle_argument(argument, Outcome::taken(to(on)));
+    }
+    Ok(if on { Enabled::Yes } else { Enabled::No })
+}
+
+/// What the training arguments say: nothing where there are none, and `Some(None)` where they do not tell.
+fn argued(inputs: &Inputs, arguments: &[&'static str; 2]) -> Result<Option<Option<bool>>, ImportError> {
+    let Some(args) = &inputs.args else { return Ok(None) };
+    let flag = |name: &str| args.flag(name);
+    let (training, evaluation) = (flag(arguments[0])?, flag(arguments[1])?);
+    // As Trainer has it: evaluating in half precision turns it on.
+    Ok(Some(match (training, evaluation) {
+        (Given::Is(training), evaluation) => Some(training || evaluation == Given::Is(true)),
+        (_, Given::Is(true)) => Some(true),
+        _ => None,
+    }))
+}
+
+fn brain_float(inputs: &mut Inputs, block: &str) -> Result<Item, ImportError> {
+    let ds = &mut inputs.ds;
+    let [master, moments] =
+        ["bf16_master_weights_and_grads", "bf16_optimizer_states"].map(|name| format!("{block}.{name}"));
+    let pure = [ds.flag(&master)?, ds.flag(&moments)?];
+    let text = if pure == [Given::Is(true); 2] { "Amp(pure_bf16)" } else { "Amp(bf16)" };
+    if pure == [Given::Is(true); 2] {
+        ds.correct(&format!("{block}.enabled"), Outcome::Taken(format!("strategies: {text}")));
+    }
+    if pure[0] == Given::Is(true) {
+        let moments_in_f32 =
+            "master weights in f32, or bf16_optimizer_states too, which makes it `Amp(pure_bf16)`";
+        let outcome = match pure[1] {
+            Given::Is(true) => Outcome::taken("strategies: Amp(pure_bf16)"),
+            _ => Outcome::refused(moments_in_f32),
+        };
+        ds.settle(&master, outcome.clone());
+        ds.settle(&moments, outcome);
+    }
+    let f32 = Outcome::moot("master weights, gradients' sums and moments are in f32");
+    ds.settle(&master, f32.clone());
+    ds.settle(&moments, f32);
+    let always = "an update with a gradient that is not finite is always skipped, and counted";
+    ds.settle(&format!("{block}.check_grad_overflow"), Outcome::moot(always));
+    let at_once = "a block's gradients are added up as soon as they are there";
+    ds.settle(&format!("{block}.immediate_grad_update"), Outcome::moot(at_once));
+    Ok(Item::certain(text))
+}
+
+fn half(inputs: &mut Inputs) -> Result<Item, ImportError> {
+    let ds = &mut inputs.ds;
+    ds.settle("fp16.auto_cast", Outcome::moot("activations have the dtype of the pass by themselves"));
+    let master = "fp16.fp16_master_weights_and_grads";
+    let in_f32 = match ds.flag(master)? {
+        Given::Is(true) => Outcome::refused("master weights in f32, or `Amp(pure_bf16)`, which has none"),
+        _ => Outcome::moot("master weights are in f32"),
+    };
+    ds.settle(master, in_f32);
+    let scale = loss_scale(ds)?;
+    Ok(Item::certain(format!("Amp(dtype: f16, loss_scale: ({scale}))")))
+}
+
+/// The loss scale with DeepSpeed's defaults, which are not those of `Amp`.
+fn loss_scale(ds: &mut Source) -> Result<String, ImportError> {
+    let largest = 2f64.powi(126);
+    let above_zero = |scale: f64| scale > 0.0 && scale <= largest;
+    let or = |given: Given<f64>, default: f64| match given {
+        Given::Is(value) => Ok(value),
+        Given::Missing => Ok(default),
+        Given::Auto => Err(()),
+    };
+    let constant = ds.number("fp16.loss_scale", "0 or a scale of at most 2^126", |scale| {
+        scale == 0.0 || above_zero(scale)
+    })?;
+    let constant =
+        or(constant, 0.0).map_err(|()| ds.wrong("fp16.loss_scale", "a number: Trainer fills in none"))?;
+    let names = [
+        "initial_scale_power",
+        "loss_scale_window",
+        "hysteresis",
+        "min_loss_scale",
+        "consecutive_hysteresis",
+    ]
+    .map(|name| format!("fp16.{name}"));
+    let [power, window, hysteresis, minimum, consecutive] = &names;
+    if constant != 0.0 {
+        let text = format!("constant: {}", shown(constant));
+        ds.settle("fp16.loss_scale", Outcome::Taken(format!("Amp(loss_scale: ({text}))")));
+        names.iter().for_each(|name| ds.settle(name, Outcome::moot("the loss scale is constant")));
+        return Ok(text);
+    }
+    ds.settle("fp16.loss_scale", Outcome::taken("a loss scale that moves"));
+    let count = |name: &str, least, most, default| match ds.count(name, least, most)? {
+        Given::Is(count) => Ok(count),
+        Given::Missing => Ok(default),
+        Given::Auto => Err(ds.wrong(name, "a number: Trainer fills in none")),
+    };
+    let initial = 2f64.powi(count(power, 0, 126, 16)? as i32);
+    let (interval, tolerance) = (count(window, 1, u64::MAX, 1000)?, count(hysteresis, 1, u64::MAX, 2)?);
+    let range = format!("above 0 and at most the first loss scale, which is {}", shown(initial));
+    let least = ds.number(minimum, &range, |scale| scale > 0.0 && scale <= initial)?;
+    let least = or(least, 1.0).map_err(|()| ds.wrong(minimum, "a number: Trainer fills in none"))?;
+    let told = |name: &str, value: String| Outcome::Taken(format!("Amp(loss_scale: ({name}: {value}))"));
+    let refill = match ds.flag(consecutive)? {
+        Given::Is(true) => Outcome::refused(
+            "tolerated overflows that are counted from the last growth, not from the last good update",
+        ),
+        _ => Outcome::moot("tolerated overflows are counted from the last growth"),
+    };
+    ds.settle(power, told("initial", shown(initial)));
+    ds.settle(window, told("interval", interval.to_string()));
+    ds.settle(hysteresis, told("hysteresis", tolerance.to_string()));
+    ds.settle(minimum, told("minimum", shown(least)));
+    ds.settle(consecutive, refill);
+    let initial = shown(initial);
+    Ok(format!(
+        "initial: {initial}, interval: {interval}, hysteresis: {tolerance}, minimum: {}",
+        shown(least)
+    ))
+}
+
+fn autocast(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {
+    let ds = &mut inputs.ds;
+    if ds.flag("torch_autocast.enabled")? != Given::Is(true) {
+        return Ok(None);
+    }
+    let dtype = ds.text("torch_autocast.dtype")?;
+    let text = match dtype {
+        Given::Missing => "Amp(bf16)",
+        Given::Is(dtype) if ["bfloat16", "bf16", "torch.bfloat16"].contains(&dtype.as_str()) => "Amp(bf16)",
+        Given::Is(dtype) if ["float16", "fp16", "half", "torch.float16"].contains(&dtype.as_str()) => {
+            "Amp(f16)"
+        }
+        _ => return Err(ds.wrong("torch_autocast.dtype", "\"bfloat16\" or \"float16\"")),
+    };
+    let told = Outcome::Taken(format!("strategies: {text}"));
+    ds.settle("torch_autocast.enabled", told.clone());
+    ds.settle("torch_autocast.dtype", told);
+    let modules = "matrix products are in half precision; `keep_f32` of `Amp` names what is not";
+    ds.settle("torch_autocast.lower_precision_safe_modules", Outcome::moot(modules));
+    Ok(Some(Item::certain(text)))
+}

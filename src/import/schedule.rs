@@ -1,0 +1,173 @@
+//! `scheduler`: DeepSpeed's schedules, by the names that they have here.
+
+use super::draft::Item;
+use super::hugging_face_schedule;
+use super::inputs::{Inputs, Known, shown};
+use super::length::Length;
+use super::optimizer::{Optimizer, RATE};
+use super::schedule_fields::{counted, param, taken, total, warmup_type, warmup_updates};
+use super::source::Given;
+use super::{ImportError, Outcome};
+
+const TYPE: &str = "scheduler.type";
+const AT_LEAST_ZERO: (&str, fn(f64) -> bool) = ("at least 0", |rate| rate >= 0.0);
+const SHARE: (&str, fn(f64) -> bool) = ("at least 0 and at most 1", |share| (0.0..=1.0).contains(&share));
+
+/// The schedule of the ds_config; of the training arguments, where it has none; or else a constant rate.
+///
+/// # Errors
+///
+/// A setting cannot be, or the files contradict each other.
+pub(super) fn read(inputs: &mut Inputs, optimizer: &Optimizer, length: &Length) -> Result<Item, ImportError> {
+    let item = match (inputs.ds.has_below("scheduler"), inputs.args.is_some()) {
+        (true, _) => of_deepspeed(inputs, optimizer, length)?,
+        (false, true) => hugging_face_schedule::read(inputs, optimizer)?,
+        (false, false) => match optimizer.rate {
+            Some(rate) => Item::of(rate.map(|rate| format!("Constant(lr: {})", shown(rate))))
+                .noted("the ds_config has no scheduler"),
+            None => Item::suggested("Constant(lr: 1e-3)").noted("the ds_config has no scheduler"),
+        },
+    };
+    let own = Outcome::moot("the ds_config has a schedule of its own, which goes before it");
+    for name in ["learning_rate", "lr_scheduler_type", "warmup_steps", "warmup_ratio", "lr_scheduler_kwargs"]
+    {
+        inputs.settle_argument(name, own.clone());
+    }
+    if let Some(args) = &mut inputs.args {
+        args.settle_below("lr_scheduler_kwargs", &own);
+    }
+    Ok(item)
+}
+
+fn of_deepspeed(inputs: &mut Inputs, optimizer: &Optimizer, length: &Length) -> Result<Item, ImportError> {
+    let Given::Is(name) = inputs.ds.text(TYPE)? else {
+        return Err(inputs.ds.wrong(TYPE, "the name of a schedule"));
+    };
+    // All but one have their highest rate themselves, and not the optimizer's.
+    let (item, has_rate) = match name.as_str() {
+        "WarmupLR" => (warmup(inputs, "WarmupLr", None)?, true),
+        "WarmupDecayLR" => (warmup(inputs, "WarmupDecayLr", Some(length))?, true),
+        "WarmupCosineLR" => (cosine(inputs, optimizer, length)?, false),
+        "OneCycle" => (one_cycle(inputs, optimizer)?, true),
+        "LRRangeTest" => (range_test(inputs)?, true),
+        _ => {
+            let known = "WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle, LRRangeTest, or any `schedule` of a run file";
+            inputs.ds.settle(TYPE, Outcome::refused(known));
+            inputs.ds.settle_below(
+                "scheduler.params",
+                &Outcome::refused("what `scheduler.type` is replaced with"),
+            );
+            let rate = optimizer.rate.map_or(1e-3, |rate| rate.value);
+            let instead = Item::suggested(format!("Constant(lr: {})", shown(rate)));
+            (instead.noted(format!("instead of {name}")), false)
+        }
+    };
+    inputs.ds.settle(
+        TYPE,
+        Outcome::Taken(format!("schedule: {}", item.ron.split('(').next().unwrap_or_default())),
+    );
+    let begun = match inputs.ds.get(&param("last_batch_iteration")).map(|field| field.value.to_string()) {
+        Some(update) if update != "-1" => {
+            Outcome::refused("a schedule from its start; `--resume` goes on with one")
+        }
+        _ => Outcome::moot("schedules start with the run"),
+    };
+    inputs.ds.settle(&param("last_batch_iteration"), begun);
+    if has_rate {
+        inputs.ds.correct("optimizer.params.lr", Outcome::moot("the schedule has its own highest rate"));
+    }
+    Ok(item)
+}
+
+/// `WarmupLR`, and `WarmupDecayLR` with the length of its own.
+fn warmup(inputs: &mut Inputs, name: &str, decay: Option<&Length>) -> Result<Item, ImportError> {
+    let (warmup, kind) = (warmup_updates(inputs)?, warmup_type(&mut inputs.ds)?);
+    let highest = inputs.number(&param("warmup_max_lr"), ("learning_rate", 5e-5), RATE, "schedule.lr: {}")?;
+    let highest = highest.unwrap_or(Known::certain(1e-3));
+    // No training argument has the lowest rate: Trainer fills in 0.
+    let path = param("warmup_min_lr");
+    let lowest = match inputs
+        .ds
+        .number(&path, "at least 0 and at most warmup_max_lr", |rate| (0.0..=highest.value).contains(&rate))?
+    {
+        Given::Is(rate) => rate,
+        Given::Missing | Given::Auto => 0.0,
+    };
+    inputs.ds.settle(&path, Outcome::Taken(format!("schedule.min_lr: {}", shown(lowest))));
+    let total = decay.map(|length| total(inputs, length)).transpose()?.unwrap_or_default();
+    let text = format!(
+        "{name}(lr: {}, min_lr: {}, warmup: {}, warmup_type: {kind}{total})",
+        shown(highest.value),
+        shown(lowest),
+        warmup.value,
+    );
+    Ok(Item::certain(text).left_open_if(highest.suggested || warmup.suggested))
+}
+
+fn cosine(inputs: &mut Inputs, optimizer: &Optimizer, length: &Length) -> Result<Item, ImportError> {
+    let (warmup, kind) = (warmup_updates(inputs)?, warmup_type(&mut inputs.ds)?);
+    let rate = optimizer.rate.unwrap_or(Known::suggested(1e-3));
+    let mut text =
+        format!("WarmupCosineLr(lr: {}, warmup: {}, warmup_type: {kind}", shown(rate.value), warmup.value);
+    for name in ["warmup_min_ratio", "cos_min_ratio"] {
+        if let Some(ratio) = taken(&mut inputs.ds, name, name, SHARE)? {
+            text += &format!(", {name}: {ratio}");
+        }
+    }
+    let text = format!("{text}{})", total(inputs, length)?);
+    Ok(Item::certain(text).left_open_if(rate.suggested || warmup.suggested))
+}
+
+fn one_cycle(inputs: &mut Inputs, optimizer: &Optimizer) -> Result<Item, ImportError> {
+    let ds = &mut inputs.ds;
+    let turned_off = ds.flag(&param("cycle_momentum"))? == Given::Is(false) || !optimizer.has_betas;
+    let momentum = match turned_off {
+        true => Outcome::moot("no momentum moves"),
+        false => Outcome::refused("momentum that stays, as with cycle_momentum: false"),
+    };
+    let highest =
+        taken(ds, "cycle_max_lr", "lr", RATE)?.ok_or_else(|| ds.wrong(&param("cycle_max_lr"), "given"))?;
+    let lowest = taken(ds, "cycle_min_lr", "min_lr", AT_LEAST_ZERO)?;
+    let lowest = lowest.ok_or_else(|| ds.wrong(&param("cycle_min_lr"), "given"))?;
+    let mut text = format!("OneCycle(lr: {highest}, min_lr: {lowest}");
+    if let Some(rate) = taken(ds, "decay_lr_rate", "decay_lr_rate", AT_LEAST_ZERO)? {
+        text += &format!(", decay_lr_rate: {rate}");
+    }
+    for (name, here, least) in [
+        ("cycle_first_step_size", "first_step_size", 1),
+        ("cycle_second_step_size", "second_step_size", 0),
+        ("cycle_first_stair_count", "first_stair_count", 0),
+        ("cycle_second_stair_count", "second_stair_count", 0),
+        ("decay_step_size", "decay_step_size", 0),
+    ] {
+        if let Some(count) = counted(ds, name, here, least)? {
+            text += &format!(", {here}: {count}");
+        }
+    }
+    // It is on unless it is turned off: then the type alone tells of it.
+    if ds.get(&param("cycle_momentum")).is_none() && !turned_off {
+        let half = "OneCycle of the rate alone: momentum cycles there, unless cycle_momentum is false";
+        ds.settle(TYPE, Outcome::refused(half));
+    }
+    for name in ["cycle_momentum", "cycle_min_mom", "cycle_max_mom", "decay_mom_rate"] {
+        ds.settle(&param(name), momentum.clone());
+    }
+    Ok(Item::certain(text + ")"))
+}
+
+fn range_test(inputs: &mut Inputs) -> Result<Item, ImportError> {
+    let (ds, old) = (&mut inputs.ds, "lr_range_test_");
+    let mut fields = Vec::new();
+    for (here, range) in [("min_lr", RATE), ("step_rate", RATE)] {
+        fields.extend(taken(ds, &format!("{old}{here}"), here, range)?.map(|rate| format!("{here}: {rate}")));
+    }
+    fields.extend(
+        counted(ds, &format!("{old}step_size"), "step_size", 1)?.map(|size| format!("step_size: {size}")),
+    );
+    let stairs = param(&format!("{old}staircase"));
+    if let Given::Is(stays) = ds.flag(&stairs)? {
+        ds.settle(&stairs, Outcome::Taken(format!("schedule.staircase: {stays}")));
+        fields.push(format!("staircase: {stays}"));
+    }
+    Ok(Item::certain(format!("LrRangeTest({})", fields.join(", "))))
+}

@@ -1,0 +1,104 @@
+//! The settings of DeepSpeed's schedules.
+
+use super::inputs::{Inputs, Known, shown};
+use super::length::Length;
+use super::source::{Given, Source};
+use super::{ImportError, Outcome, hugging_face_schedule};
+
+/// The path of a setting.
+pub(super) fn param(name: &str) -> String {
+    format!("scheduler.params.{name}")
+}
+
+/// A number that a field of the schedule takes, as it stands in a run file.
+pub(super) fn taken(
+    ds: &mut Source,
+    name: &str,
+    here: &str,
+    (expected, holds): (&str, fn(f64) -> bool),
+) -> Result<Option<String>, ImportError> {
+    let path = param(name);
+    let number = match ds.number(&path, expected, holds)? {
+        Given::Is(number) => shown(number),
+        Given::Missing => return Ok(None),
+        Given::Auto => return Err(ds.wrong(&path, "a number: Trainer fills in none")),
+    };
+    ds.settle(&path, Outcome::Taken(format!("schedule.{here}: {number}")));
+    Ok(Some(number))
+}
+
+/// As `taken`, of whole numbers of at least `least`.
+pub(super) fn counted(
+    ds: &mut Source,
+    name: &str,
+    here: &str,
+    least: u64,
+) -> Result<Option<u64>, ImportError> {
+    let path = param(name);
+    let count = match ds.count(&path, least, 1 << 53)? {
+        Given::Is(count) => count,
+        Given::Missing => return Ok(None),
+        Given::Auto => return Err(ds.wrong(&path, "a number: Trainer fills in none")),
+    };
+    ds.settle(&path, Outcome::Taken(format!("schedule.{here}: {count}")));
+    Ok(Some(count))
+}
+
+/// `log` or `linear`.
+pub(super) fn warmup_type(ds: &mut Source) -> Result<&'static str, ImportError> {
+    let path = param("warmup_type");
+    let kind = match ds.text(&path)? {
+        Given::Missing => return Ok("Log"),
+        Given::Is(kind) if kind == "log" => "Log",
+        Given::Is(kind) if kind == "linear" => "Linear",
+        _ => return Err(ds.wrong(&path, "\"log\" or \"linear\"")),
+    };
+    ds.settle(&path, Outcome::Taken(format!("schedule.warmup_type: {kind}")));
+    Ok(kind)
+}
+
+/// Updates, or a share of the run where the training arguments have one.
+pub(super) fn warmup_updates(inputs: &mut Inputs) -> Result<Known<String>, ImportError> {
+    let path = param("warmup_num_steps");
+    match inputs.ds.count(&path, 0, 1 << 53)? {
+        Given::Missing => Ok(Known::certain("1000".into())),
+        Given::Is(updates) => {
+            if let Some(args) = &inputs.args
+                && let Given::Is(other) = args.count("warmup_steps", 0, 1 << 53).unwrap_or(Given::Missing)
+                && other > 0
+                && other != updates
+            {
+                return Err(inputs.differ(&path, "warmup_steps"));
+            }
+            inputs.ds.settle(&path, Outcome::Taken(format!("schedule.warmup: {updates}")));
+            Ok(Known::certain(updates.to_string()))
+        }
+        Given::Auto => {
+            let warmup = match inputs.args {
+                Some(_) => Known::certain(hugging_face_schedule::warmup(inputs)?),
+                None => Known::suggested("0".into()),
+            };
+            let told = format!("schedule.warmup: {}", warmup.value);
+            inputs.ds.settle(
+                &path,
+                match warmup.suggested {
+                    true => Outcome::FillIn(format!("{told}, Transformers' default of `warmup_steps`")),
+                    false => Outcome::Taken(told),
+                },
+            );
+            Ok(warmup)
+        }
+    }
+}
+
+/// The length of the schedule's own: nothing where it is the run's.
+pub(super) fn total(inputs: &mut Inputs, length: &Length) -> Result<String, ImportError> {
+    let path = param("total_num_steps");
+    let own = match inputs.ds.count(&path, 1, 1 << 53)? {
+        Given::Is(updates) if length.steps != Some(updates) => Some(updates),
+        _ => None,
+    };
+    let told = own.map_or("the length of the run".into(), |updates| format!("schedule.total: {updates}"));
+    inputs.ds.settle(&path, Outcome::Taken(told));
+    Ok(own.map(|updates| format!(", total: {updates}")).unwrap_or_default())
+}

@@ -1,0 +1,213 @@
+//! The fields of one file, each with what became of it.
+
+use super::json::{self, Json, joined};
+use super::{ImportError, Outcome, Row};
+
+/// A file's fields.
+#[derive(Debug)]
+pub(super) struct Source {
+    file: String,
+    pub fields: Vec<Field>,
+}
+
+/// A value that has no fields of its own: text, number, list, or an empty object.
+#[derive(Debug)]
+pub(super) struct Field {
+    pub path: String,
+    pub line: usize,
+    pub value: Json,
+    /// None until something is said about it.
+    pub outcome: Option<Outcome>,
+}
+
+/// What a file says of a field.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Given<T> {
+    /// Nothing, or null.
+    Missing,
+    /// That Transformers' Trainer is to fill it in.
+    Auto,
+    Is(T),
+}
+
+impl<T> Given<T> {
+    pub fn map<U>(self, then: impl FnOnce(T) -> U) -> Given<U> {
+        match self {
+            Self::Missing => Given::Missing,
+            Self::Auto => Given::Auto,
+            Self::Is(value) => Given::Is(then(value)),
+        }
+    }
+}
+
+impl Source {
+    pub fn parse(file: &str, text: &str) -> Result<Self, ImportError> {
+        let mut source = Self { file: file.into(), fields: Vec::new() };
+        match json::parse(file, text)? {
+            Json::Object(entries) => entries.into_iter().for_each(|entry| source.add("", entry)),
+            other => {
+                let (expected, found) = ("an object, `{..}`".into(), shortened(&other.to_string(), 40));
+                return Err(ImportError::Value {
+                    file: file.into(),
+                    line: 1,
+                    field: "the whole file".into(),
+                    expected,
+                    found,
+                });
+            }
+        }
+        Ok(source)
+    }
+
+    fn add(&mut self, parent: &str, entry: json::Entry) {
+        let path = joined(parent, &entry.name);
+        match entry.value {
+            Json::Object(entries) if !entries.is_empty() => {
+                entries.into_iter().for_each(|entry| self.add(&path, entry));
+            }
+            value => self.fields.push(Field { path, line: entry.line, value, outcome: None }),
+        }
+    }
+
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// The field, unless it is null.
+    pub fn get(&self, path: &str) -> Option<&Field> {
+        self.fields.iter().find(|field| field.path == path && field.value != Json::Null)
+    }
+
+    /// Whether there is a field below this path.
+    pub fn has_below(&self, path: &str) -> bool {
+        self.fields.iter().any(|field| is_below(&field.path, path))
+    }
+
+    /// Says what became of a field, if it is there and nothing has been said yet.
+    pub fn settle(&mut self, path: &str, outcome: Outcome) {
+        let mut fields = self.fields.iter_mut();
+        if let Some(field) = fields.find(|field| field.path == path && field.value != Json::Null) {
+            field.outcome.get_or_insert(outcome);
+        }
+    }
+
+    /// Says otherwise what became of a field.
+    pub fn correct(&mut self, path: &str, outcome: Outcome) {
+        if let Some(field) =
+            self.fields.iter_mut().find(|field| field.path == path && field.outcome.is_some())
+        {
+            field.outcome = Some(outcome);
+        }
+    }
+
+    /// Says the same of all fields below a path of which nothing has been said yet.
+    pub fn settle_below(&mut self, path: &str, outcome: &Outcome) {
+        let fields = self.fields.iter_mut().filter(|field| field.value != Json::Null);
+        for field in fields.filter(|field| is_below(&field.path, path)) {
+            field.outcome.get_or_insert_with(|| outcome.clone());
+        }
+    }
+
+    /// A number within a range; `expected` says which.
+    pub fn number(
+        &self,
+        path: &str,
+        expected: &str,
+        holds: impl Fn(f64) -> bool,
+    ) -> Result<Given<f64>, ImportError> {
+        self.read(path, expected, |value| match value {
+            Json::Number(number) => number.as_f64().filter(|number| number.is_finite() && holds(*number)),
+            _ => None,
+        })
+    }
+
+    /// A whole number within a range, also when it is written as in `5e8`.
+    pub fn count(&self, path: &str, least: u64, most: u64) -> Result<Given<u64>, ImportError> {
+        let expected = format!("a whole number from {least} to {most}");
+        self.read(path, &expected, |value| whole(value).filter(|count| (least..=most).contains(count)))
+    }
+
+    pub fn flag(&self, path: &str) -> Result<Given<bool>, ImportError> {
+        self.read(path, "true or false", |value| match value {
+            Json::Bool(flag) => Some(*flag),
+            _ => None,
+        })
+    }
+
+    pub fn text(&self, path: &str) -> Result<Given<String>, ImportError> {
+        self.read(path, "a text", |value| match value {
+            Json::Text(text) => Some(text.clone()),
+            _ => None,
+        })
+    }
+
+    /// What `pick` makes of the value.
+    pub fn read<T>(
+        &self,
+        path: &str,
+        expected: &str,
+        pick: impl Fn(&Json) -> Option<T>,
+    ) -> Result<Given<T>, ImportError> {
+        let Some(field) = self.get(path) else { return Ok(Given::Missing) };
+        match pick(&field.value) {
+            Some(value) => Ok(Given::Is(value)),
+            None if field.value == Json::Text("auto".into()) => Ok(Given::Auto),
+            None => Err(self.wrong(path, expected)),
+        }
+    }
+
+    /// All fields with what became of them; of which nothing has been said, that nothing came of it.
+    pub fn rows(&self) -> Vec<Row> {
+        let row = |field: &Field| Row {
+            file: self.file.clone(),
+            line: field.line,
+            path: field.path.clone(),
+            value: field.value.to_string(),
+            outcome: field.outcome.clone().unwrap_or(Outcome::Unknown(None)),
+        };
+        self.fields.iter().map(row).collect()
+    }
+
+    /// A field that is not what it must be.
+    pub fn wrong(&self, path: &str, expected: &str) -> ImportError {
+        let (line, found) = match self.get(path) {
+            Some(field) => (field.line, shortened(&field.value.to_string(), 40)),
+            None => (1, "nothing".into()),
+        };
+        ImportError::Value {
+            file: self.file.clone(),
+            line,
+            field: path.into(),
+            expected: expected.into(),
+            found,
+        }
+    }
+}
+
+/// A number without a fraction that is not below 0.
+pub(super) fn whole(value: &Json) -> Option<u64> {
+    let Json::Number(number) = value else { return None };
+    let exact = |number: &f64| number.fract() == 0.0 && (0.0..=2f64.powi(53)).contains(number);
+    number.as_u64().or_else(|| number.as_f64().filter(exact).map(|number| number as u64))
+}
+
+pub(super) fn is_below(path: &str, parent: &str) -> bool {
+    path.strip_prefix(parent).is_some_and(|rest| rest.starts_with('.'))
+}
+
+/// The beginning of a value, without what a terminal would take for a command.
+pub(super) fn shortened(json: &str, most: usize) -> String {
+    let shown = |text: &str| -> String {
+        text.chars()
+            .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
+            .collect()
+    };
+    match json.char_indices().nth(most) {
+        None => shown(json),
+        Some((end, _)) => shown(&json[..end]) + "...",
+    }
+}
+
+#[cfg(test)]
+#[path = "source_tests.rs"]
+mod tests;

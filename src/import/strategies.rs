@@ -1,0 +1,102 @@
+//! The strategies, in an order that is right.
+
+use super::batch::Batch;
+use super::draft::Item;
+use super::inputs::{Inputs, shown};
+use super::source::Given;
+use super::zero::{Sharing, dtype_of};
+use super::{ImportError, Outcome};
+
+/// All strategies: those that reduce in the backward pass or copy to the host come first, `Clip` last.
+///
+/// Stages 0 and 1 of `Zero` stand behind `Accumulate`, so that ranks sum once in an update.
+///
+/// # Errors
+///
+/// A setting cannot be, or the files contradict each other.
+pub(super) fn composed(
+    inputs: &mut Inputs,
+    sharing: Sharing,
+    amp: Option<Item>,
+    batch: &Batch,
+) -> Result<Vec<Item>, ImportError> {
+    let Sharing { stage, zero, offload } = sharing;
+    let (first, last) = if stage >= 2 { (zero, None) } else { (None, zero) };
+    let recompute = recompute(inputs)?;
+    let accumulate = accumulate(inputs, batch)?;
+    let clip = clip(inputs)?;
+    Ok([first, offload, amp, recompute, accumulate, last, clip].into_iter().flatten().collect())
+}
+
+/// Blocks that are run again in the backward pass.
+///
+/// DeepSpeed does so where the model's code asks for it, and its settings say how: that some of them are on tells that
+/// the code does.
+fn recompute(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {
+    let name = |name: &str| format!("activation_checkpointing.{name}");
+    let asked = match &inputs.args {
+        Some(args) => args.flag("gradient_checkpointing")? == Given::Is(true),
+        None => false,
+    };
+    let ds = &mut inputs.ds;
+    let offloaded = ds.flag(&name("cpu_checkpointing"))? == Given::Is(true);
+    let split = ds.flag(&name("partition_activations"))? == Given::Is(true);
+    let counted = matches!(ds.count(&name("number_checkpoints"), 0, u64::MAX)?, Given::Is(1..));
+    let text = match (asked || offloaded || split || counted, offloaded) {
+        (false, _) => None,
+        (true, false) => Some("Recompute(every: 1)"),
+        (true, true) => Some("Recompute(every: 1, offloaded: true)"),
+    };
+    let told = |text: &str| Outcome::Taken(format!("strategies: {text}"));
+    if let Some(text) = text {
+        for (is_on, field) in [
+            (offloaded, "cpu_checkpointing"),
+            (split, "partition_activations"),
+            (counted, "number_checkpoints"),
+        ] {
+            if is_on {
+                ds.settle(&name(field), told(text));
+            }
+        }
+    }
+    let argued = match text {
+        Some(text) if asked => told(text),
+        _ => Outcome::moot("nothing is recomputed"),
+    };
+    inputs.settle_argument("gradient_checkpointing", argued);
+    Ok(text.map(Item::certain))
+}
+
+fn accumulate(inputs: &mut Inputs, batch: &Batch) -> Result<Option<Item>, ImportError> {
+    const PATH: &str = "data_types.grad_accum_dtype";
+    let ds = &mut inputs.ds;
+    let dtype = match ds.text(PATH)? {
+        Given::Missing => "f32",
+        Given::Is(name) => dtype_of(&name).ok_or_else(|| ds.wrong(PATH, "\"fp32\", \"bf16\" or \"fp16\""))?,
+        Given::Auto => return Err(ds.wrong(PATH, "\"fp32\", \"bf16\" or \"fp16\"")),
+    };
+    let count = batch.accumulate.value;
+    if count == 1 && !batch.accumulate.suggested {
+        ds.settle(PATH, Outcome::moot("nothing is accumulated"));
+        return Ok(None);
+    }
+    let text = if dtype == "f32" {
+        format!("Accumulate({count})")
+    } else {
+        format!("AccumulateIn({count}, {dtype})")
+    };
+    ds.settle(PATH, Outcome::Taken(format!("strategies: {text}")));
+    Ok(Some(Item::certain(text).left_open_if(batch.accumulate.suggested)))
+}
+
+fn clip(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {
+    const PATH: &str = "gradient_clipping";
+    let argument = ("max_grad_norm", 1.0);
+    let range = ("0 or the largest norm, above 0", (|norm| norm >= 0.0) as fn(f64) -> bool);
+    let norm = inputs.number(PATH, argument, range, "strategies: Clip(norm: {})")?;
+    let nothing = "the ds_config has no `gradient_clipping`, so nothing is clipped there either";
+    inputs.settle_argument(argument.0, Outcome::moot(nothing));
+    Ok(norm
+        .filter(|norm| norm.value > 0.0 || norm.suggested)
+        .map(|norm| Item::of(norm.map(|norm| format!("Clip(norm: {})", shown(norm))))))
+}

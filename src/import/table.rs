@@ -1,0 +1,88 @@
+//! What became of each field, as one reads it.
+
+use super::source::shortened;
+use super::{Outcome, Row};
+
+/// Characters of a path's column at most: a longer path moves the rest of its line.
+const PATH: usize = 56;
+
+/// Characters of a value that are shown.
+const VALUE: usize = 20;
+
+/// All rows by their files, and in numbers.
+pub(super) fn table(rows: &[Row]) -> String {
+    let width = |cells: &dyn Fn(&Row) -> String, most| {
+        rows.iter().map(|row| cells(row).chars().count()).filter(|width| *width <= most).max().unwrap_or(0)
+    };
+    let value = |row: &Row| shortened(&row.value, VALUE);
+    let (paths, values) = (width(&|row| row.path.clone(), PATH), width(&value, usize::MAX));
+    let (mut text, mut file) = (String::new(), "");
+    for row in rows {
+        if row.file != file {
+            file = &row.file;
+            text += &format!("{file:?}\n").replace('"', "");
+        }
+        text += &format!(
+            "  {:<paths$}  {:<values$}  {:<13}  {}\n",
+            row.path,
+            value(row),
+            row.outcome.name(),
+            row.outcome.explained()
+        );
+    }
+    text + &summary(rows)
+}
+
+/// As in `9 fields: 5 taken, 3 without effect, 1 not supported`.
+fn summary(rows: &[Row]) -> String {
+    let count = |is: fn(&Outcome) -> bool| rows.iter().filter(|row| is(&row.outcome)).count();
+    let counts = [
+        (count(|outcome| matches!(outcome, Outcome::Taken(_))), "taken"),
+        (count(|outcome| matches!(outcome, Outcome::NoEffect(_))), "without effect"),
+        (count(|outcome| matches!(outcome, Outcome::FillIn(_))), "to fill in"),
+        (count(|outcome| matches!(outcome, Outcome::NotSupported { .. })), "not supported"),
+        (count(|outcome| matches!(outcome, Outcome::Unknown(_))), "unknown"),
+    ];
+    let counts: Vec<_> = counts
+        .into_iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, name)| format!("{count} {name}"))
+        .collect();
+    let fields = if rows.len() == 1 { "field" } else { "fields" };
+    match counts.is_empty() {
+        true => format!("{} {fields}\n", rows.len()),
+        false => format!("{} {fields}: {}\n", rows.len(), counts.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_stand_below_their_file_and_are_counted() {
+        let row = |file: &str, path: &str, value: &str, outcome| {
+            let (file, path, value) = (file.into(), path.into(), value.into());
+            Row { file, line: 1, path, value, outcome }
+        };
+        let rows = [
+            row("ds.json", "bf16.enabled", "true", Outcome::taken("strategies: Amp(bf16)")),
+            row("ds.json", "steps_per_print", "2000", Outcome::moot("all are shown")),
+            row("args.json", "adafactor", "true", Outcome::refused("AdamW")),
+            row("args.json", "lerning_rate", "1e-3", Outcome::Unknown(Some("learning_rate".into()))),
+            row("args.json", "qwertz", "\"\u{1b}[2J\"", Outcome::Unknown(None)),
+        ];
+        let expected = "\
+ds.json
+  bf16.enabled     true         taken          strategies: Amp(bf16)
+  steps_per_print  2000         no effect      all are shown
+args.json
+  adafactor        true         not supported  instead: AdamW
+  lerning_rate     1e-3         unknown        did you mean `learning_rate`?
+  qwertz           \"\\u{1b}[2J\"  unknown        no field of this name is known: take it out
+5 fields: 1 taken, 1 without effect, 1 not supported, 2 unknown
+";
+        assert_eq!(table(&rows), expected);
+        assert_eq!(table(&[]), "0 fields\n");
+    }
+}

@@ -1,0 +1,48 @@
+//! What configurations make, for tests.
+
+use super::{Import, Imported};
+
+/// What a configuration and training arguments make.
+pub(super) fn import(config: &str, arguments: Option<&str>) -> Result<Imported, String> {
+    let import = Import::of("ds.json", config);
+    let import = match arguments {
+        Some(arguments) => import.training_arguments("args.json", arguments),
+        None => import,
+    };
+    import.run().map_err(|error| error.to_string())
+}
+
+/// The lines of the run file that a configuration makes, without those that the files leave open.
+pub(super) fn lines(config: &str, arguments: Option<&str>) -> Vec<String> {
+    let run_file = import(config, arguments).unwrap().run_file;
+    let lines = run_file.lines().map(|line| line.split(" // ").next().unwrap_or_default().trim());
+    lines
+        .filter(|line| line.len() > 1 && !line.starts_with("//"))
+        .map(|line| line.trim_end_matches(',').into())
+        .collect()
+}
+
+/// Its strategies.
+pub(super) fn strategies(config: &str, arguments: Option<&str>) -> Vec<String> {
+    let lines = lines(config, arguments);
+    let start = lines.iter().position(|line| line == "strategies: [").map_or(lines.len(), |start| start + 1);
+    lines[start..].iter().take_while(|line| *line != "]").cloned().collect()
+}
+
+/// The value of a field of the run file.
+pub(super) fn field(name: &str, config: &str, arguments: Option<&str>) -> String {
+    let lines = lines(config, arguments);
+    lines.iter().find_map(|line| line.strip_prefix(&format!("{name}: "))).unwrap_or_default().into()
+}
+
+/// The outcome of a field, and whether another model may come out.
+pub(super) fn outcome(path: &str, config: &str, arguments: Option<&str>) -> (&'static str, bool) {
+    let imported = import(config, arguments).unwrap();
+    let row = imported.rows.iter().find(|row| row.path == path).unwrap();
+    (row.outcome.name(), row.outcome.may_change_the_result())
+}
+
+/// Why it is refused.
+pub(super) fn refused(config: &str, arguments: Option<&str>) -> String {
+    import(config, arguments).unwrap_err()
+}

@@ -1,0 +1,154 @@
+//! `zero_optimization`: `Zero` and `Offload`.
+
+use super::draft::Item;
+use super::inputs::Inputs;
+use super::source::{Given, Source};
+use super::{ImportError, Outcome};
+
+const STAGE: &str = "zero_optimization.stage";
+
+/// What the ranks share, and what waits on the host.
+#[derive(Debug, Default)]
+pub(super) struct Sharing {
+    pub stage: u64,
+    pub zero: Option<Item>,
+    pub offload: Option<Item>,
+}
+
+/// `Zero`, unless nothing is to be said of it, and `Offload`.
+///
+/// # Errors
+///
+/// A setting cannot be.
+pub(super) fn read(inputs: &mut Inputs) -> Result<Sharing, ImportError> {
+    let ds = &mut inputs.ds;
+    let stage = stage(ds)?;
+    let mut settings = String::new();
+    if let Some(dtype) = sum_in(ds)? {
+        settings += &format!(", sum_in: {dtype}");
+    }
+    if let Some(elements) = replicate_below(ds, stage)? {
+        settings += &format!(", replicate_below: {elements}");
+    }
+    let zero = match (stage, settings.is_empty()) {
+        (0, true) => None,
+        _ => Some(Item::certain(format!("Zero(stage: {stage}{settings})"))),
+    };
+    Ok(Sharing { stage, zero, offload: offload(ds, stage)? })
+}
+
+fn stage(ds: &mut Source) -> Result<u64, ImportError> {
+    // Of old, `true` was stage 1.
+    if let Given::Is(on) = ds.flag("zero_optimization").unwrap_or(Given::Missing) {
+        let told = if on { "strategies: Zero(stage: 1)" } else { "no `Zero` in `strategies`" };
+        ds.settle("zero_optimization", Outcome::taken(told));
+        return Ok(u64::from(on));
+    }
+    let stage = match ds.count(STAGE, 0, 3)? {
+        Given::Is(stage) => stage,
+        Given::Missing => 0,
+        Given::Auto => return Err(ds.wrong(STAGE, "0, 1, 2 or 3: Trainer fills in none")),
+    };
+    let told = match stage {
+        0 => "ranks share nothing: without `Zero` in `strategies`, or with it in stage 0".into(),
+        stage => format!("strategies: Zero(stage: {stage})"),
+    };
+    ds.settle(STAGE, Outcome::Taken(told));
+    Ok(stage)
+}
+
+/// The dtype that gradients travel in.
+fn sum_in(ds: &mut Source) -> Result<Option<&'static str>, ImportError> {
+    const PATH: &str = "communication_data_type";
+    let dtype = match ds.text(PATH)? {
+        Given::Missing => return Ok(None),
+        Given::Is(dtype) => dtype_of(&dtype),
+        Given::Auto => None,
+    };
+    let dtype = dtype.ok_or_else(|| ds.wrong(PATH, "\"fp32\", \"bf16\" or \"fp16\""))?;
+    ds.settle(PATH, Outcome::Taken(format!("Zero(sum_in: {dtype})")));
+    Ok(Some(dtype))
+}
+
+/// The dtype that DeepSpeed calls so, as a run file does.
+pub(super) fn dtype_of(name: &str) -> Option<&'static str> {
+    Some(match name.to_ascii_lowercase().as_str() {
+        "fp32" | "float32" | "float" | "torch.float32" => "f32",
+        "bf16" | "bfloat16" | "torch.bfloat16" => "bf16",
+        "fp16" | "float16" | "half" | "torch.float16" => "f16",
+        _ => return None,
+    })
+}
+
+fn replicate_below(ds: &mut Source, stage: u64) -> Result<Option<u64>, ImportError> {
+    const PATH: &str = "zero_optimization.stage3_param_persistence_threshold";
+    let (outcome, elements) = match ds.count(PATH, 0, 1 << 53)? {
+        _ if stage != 3 => (Outcome::moot("it is for stage 3"), None),
+        Given::Is(elements) => (Outcome::Taken(format!("Zero(replicate_below: {elements})")), Some(elements)),
+        _ => (
+            Outcome::moot(
+                "there it is 10 x the hidden size; 1024 here, unless `replicate_below` says otherwise",
+            ),
+            None,
+        ),
+    };
+    ds.settle(PATH, outcome);
+    Ok(elements)
+}
+
+/// What the host keeps. There is one `Offload`: that of parameters takes the optimizer's state along.
+fn offload(ds: &mut Source, stage: u64) -> Result<Option<Item>, ImportError> {
+    let optimizer = device(ds, "offload_optimizer", "cpu_offload", (1, stage), "Offload(optimizer)")?;
+    let parameters = device(ds, "offload_param", "cpu_offload_param", (3, stage), "Offload(parameters)")?;
+    let old = device(ds, "offload_param", "cpu_offload_params", (3, stage), "Offload(parameters)")?;
+    for name in ["ratio", "nvme_path"] {
+        let path = format!("zero_optimization.offload_optimizer.{name}");
+        let all = match (name, ds.get(&path).map(|field| field.value.to_string()).as_deref()) {
+            (_, None | Some("1" | "1.0")) => Outcome::moot("all of it is on the host"),
+            ("ratio", _) if optimizer => Outcome::spared("all of it on the host"),
+            _ => Outcome::moot("nothing is kept on disks"),
+        };
+        ds.settle(&path, all);
+    }
+    Ok(match (parameters || old, optimizer) {
+        (true, _) => Some(Item::certain("Offload(parameters)")),
+        (false, true) => Some(Item::certain("Offload(optimizer)")),
+        (false, false) => None,
+    })
+}
+
+/// Whether a part of the state waits on the host. `old` is the name of a flag that was there before the block.
+fn device(
+    ds: &mut Source,
+    block: &str,
+    old: &str,
+    (least, stage): (u64, u64),
+    strategy: &str,
+) -> Result<bool, ImportError> {
+    let (path, old) = (format!("zero_optimization.{block}.device"), format!("zero_optimization.{old}"));
+    let told = Outcome::Taken(format!("strategies: {strategy}"));
+    let too_low = Outcome::moot(format!("DeepSpeed heeds it from stage {least} on"));
+    let flag = ds.flag(&old)? == Given::Is(true);
+    ds.settle(
+        &old,
+        match flag {
+            true if stage >= least => told.clone(),
+            true => too_low.clone(),
+            false => Outcome::moot("nothing is offloaded"),
+        },
+    );
+    let on_disk = Outcome::spared(format!("{strategy}, in the host's memory: nothing is kept on disks"));
+    let (outcome, on) = match ds.text(&path)? {
+        Given::Missing => return Ok(flag && stage >= least),
+        Given::Is(device) => match device.to_ascii_lowercase().as_str() {
+            "none" => (Outcome::moot("nothing is offloaded"), false),
+            "cpu" | "nvme" if stage < least => (too_low, false),
+            "cpu" => (told, true),
+            "nvme" => (on_disk, true),
+            _ => return Err(ds.wrong(&path, "\"cpu\", \"nvme\" or \"none\"")),
+        },
+        Given::Auto => return Err(ds.wrong(&path, "\"cpu\", \"nvme\" or \"none\": Trainer fills in none")),
+    };
+    ds.settle(&path, outcome);
+    Ok(on || flag && stage >= least)
+}
