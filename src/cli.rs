@@ -13,6 +13,7 @@ use crate::checkpoint_command::{CheckpointCommand, ConsolidateArgs, checkpoint, 
 use crate::console::{print, tell, terminal_width};
 use crate::dashboard::Terminal;
 use crate::device::Listing;
+use crate::import_command::{ImportArgs, import};
 use crate::rank_report::table_of_ranks;
 use crate::run::Process;
 use crate::{
@@ -40,6 +41,7 @@ Examples:
   firebrick train examples/causal_lm.ron --set 'checkpoints=(every: 50)' --resume auto
   firebrick checkpoint show runs/causal_lm
   firebrick consolidate runs/causal_lm --dtype bf16 -o model.safetensors
+  firebrick import ds_config.json --training-args args.json -o run.ron
   firebrick devices";
 
 #[derive(Debug, Subcommand)]
@@ -71,6 +73,12 @@ enum Command {
     /// Shows, checks and compares checkpoints.
     #[command(subcommand)]
     Checkpoint(CheckpointCommand),
+    /// Makes a run file of a DeepSpeed configuration, and tells what became of each of its fields.
+    ///
+    /// "auto" is what Hugging Face's Trainer makes of it, with `--training-args`. What no file tells, such as data and
+    /// model, stands in the run file behind a mark, `// fill in:`. Fails where a field that is not supported, or not
+    /// known, may change the model that comes out, unless `--allow-unsupported` is given.
+    Import(ImportArgs),
     /// Times training steps, without evaluation and without files.
     Bench(BenchArgs),
     /// Lists the devices of this machine, and the number formats with what each device can do with them.
@@ -209,6 +217,7 @@ impl Cli {
             Command::Train(args) => train(&args),
             Command::Consolidate(args) => consolidate(&args),
             Command::Checkpoint(command) => checkpoint(&command),
+            Command::Import(args) => import(&args),
             Command::Bench(args) => bench(&args),
             Command::Data(args) => data(&args),
             Command::Tokenize(args) => tokenize(&args),

@@ -34,7 +34,7 @@
 //!
 //! The same as a file is a [`Run`], which the program `firebrick` trains. How strategies meet
 //! gradients is told at [`Trainer`], how many ranks train together in [`many_ranks`], how a run is saved and goes on
-//! in [`saving_and_resuming`], how to write one at
+//! in [`saving_and_resuming`], what is called what elsewhere in [`coming_over`], how to write one at
 //! [`strategies`](firebrick_strategies#writing-a-strategy).
 
 /// Files of a checkpoint: how they are written, checked and read.
@@ -66,11 +66,15 @@ mod events;
 mod feed;
 mod gauges;
 mod history;
+pub mod import;
+mod import_command;
 mod inside_burn_train;
 mod lines;
 mod log;
 #[doc = include_str!("../docs/many_ranks.md")]
 pub mod many_ranks {}
+#[doc = include_str!("../docs/coming_over.md")]
+pub mod coming_over {}
 #[doc = include_str!("../docs/checkpoints.md")]
 pub mod saving_and_resuming {}
 mod metric_files;

@@ -7,6 +7,7 @@ use thiserror::Error;
 
 use crate::TrainError;
 use crate::device::DeviceError;
+use crate::import::ImportError;
 
 /// A run file that cannot be run.
 #[derive(Debug, Error)]
@@ -125,9 +126,29 @@ pub enum RunError {
         /// How many.
         problems: usize,
     },
+    /// What is imported asks for what is not there.
+    #[error(
+        "{fields} field(s) on which the result may depend are not supported or not known, told above: change them, \
+         or go on without them with --allow-unsupported"
+    )]
+    NotImported {
+        /// How many.
+        fields: usize,
+    },
+    /// A run file cannot be written.
+    #[error("{path}: cannot write the run file: {reason}")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What is in the way.
+        reason: String,
+    },
     /// It was interrupted before there was anything to save.
     #[error("interrupted; nothing was written")]
     Interrupted,
+    /// A configuration cannot be imported.
+    #[error(transparent)]
+    Import(#[from] ImportError),
     /// The device is not there.
     #[error(transparent)]
     Device(#[from] DeviceError),
