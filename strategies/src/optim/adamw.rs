@@ -20,8 +20,8 @@ use super::rule::{Parts, Rule};
 ///
 /// As in torch, the corrections are taken out of the elements' arithmetic: `(η / (1 - β₁ᵗ)) m / (√v / √(1 - β₂ᵗ) + ε)`
 /// has one division where the equation has three, which is what a pass would wait for instead of memory. In f32 it is
-/// [Burn's AdamW](burn::optim::AdamW) but for that rounding, and reads and writes its records. Burn's variants,
-/// AMSGrad and cautious weight decay, are left to Burn's.
+/// [Burn's AdamW](burn::optim::AdamW) but for rounding (1 - β₂ᵗ is taken in f64 here), and reads and writes its
+/// records. Burn's variants, AMSGrad and cautious weight decay, are left to Burn's.
 ///
 /// ```
 /// use burn::{nn::LinearConfig, optim::GradientsParams, tensor::{Device, Tensor}};
