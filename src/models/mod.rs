@@ -16,6 +16,8 @@
 //! activation.rs      the functions between two linear layers
 //! cross_entropy.rs   the loss of tokens
 //! sequence_loss.rs   the loss of texts
+//! token_scores.rs    how good labels of tokens are
+//! sequence_scores.rs how good classes of texts are
 //! ```
 
 mod activation;
@@ -32,7 +34,9 @@ mod norm;
 pub mod pretrained;
 mod rms_norm;
 mod sequence_loss;
+mod sequence_scores;
 mod t5;
+mod token_scores;
 
 pub use activation::Activation;
 pub use bert::{Bert, BertConfig, BertMaskedLm, BertSequenceClassifier, BertTokenClassifier};
@@ -45,4 +49,6 @@ pub use llama::{Llama, LlamaConfig};
 pub use norm::Norm;
 pub use rms_norm::RmsNorm;
 pub use sequence_loss::sequence_loss;
+pub use sequence_scores::SequenceScores;
 pub use t5::{Encoded, T5, T5Config};
+pub use token_scores::TokenScores;

@@ -1,5 +1,7 @@
 //! Every example runs, as a user would run it, for a few steps.
 
+use std::path::Path;
+
 use assert_cmd::Command;
 use predicates::prelude::*;
 use predicates::str::contains;
@@ -7,6 +9,9 @@ use predicates::str::contains;
 #[path = "../../examples/compose.rs"]
 #[allow(dead_code)]
 mod compose;
+#[path = "../../examples/token_classification.rs"]
+#[allow(dead_code)]
+mod token_classification;
 
 fn example(name: &str, sets: &[&str]) -> assert_cmd::assert::Assert {
     let output = tempfile::tempdir().unwrap();
@@ -89,4 +94,40 @@ fn multi30k() {
 #[test]
 fn compose_in_rust() {
     compose::main().unwrap();
+}
+
+/// A tiny BERT with fresh weights and a tokenizer, fine-tuned on sentences that name people.
+#[test]
+fn token_classification_in_rust() {
+    use burn::tensor::Device;
+    use firebrick::models::pretrained::{Folder, Pretrained, save};
+    use firebrick::models::{BertConfig, BertTokenClassifier};
+
+    let folder = tempfile::tempdir().unwrap();
+    let [model, train, valid] = ["bert", "train.conll", "valid.conll"].map(|name| folder.path().join(name));
+    let config = BertConfig {
+        vocab_size: 500,
+        hidden_size: 32,
+        num_hidden_layers: 2,
+        num_attention_heads: 2,
+        intermediate_size: 64,
+        ..Default::default()
+    };
+    save(&BertTokenClassifier::init(&config, &Device::flex()), &config, &model).unwrap();
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("datasets/tests/golden/wordpiece");
+    for file in ["tokenizer.json", "tokenizer_config.json"] {
+        std::fs::copy(golden.join(file), model.join(file)).unwrap();
+    }
+    let sentence = "Maria\tB-PER\nbakes\tO\nbread\tO\nfor\tO\nPeter\tB-PER\nBell\tI-PER\n\n";
+    std::fs::write(&train, sentence.repeat(64)).unwrap();
+    std::fs::write(&valid, sentence.repeat(4)).unwrap();
+
+    let output = folder.path().join("run");
+    let report = token_classification::fine_tune(&model, [&train, &valid], &output, 1).unwrap();
+    assert_eq!(report.steps, 3 * 4);
+    assert!(report.valid_scores["accuracy"] > 0.4, "{:?}", report.valid_scores);
+    let saved = Folder::open(output.join("pretrained")).unwrap();
+    let config = saved.config::<BertConfig>().unwrap();
+    assert_eq!(config.label_names().len(), 3);
+    assert!(saved.load::<BertTokenClassifier>(&config, &Device::flex()).unwrap().fresh.is_empty());
 }

@@ -118,6 +118,15 @@ impl BertConfig {
         named.or(self.num_labels).unwrap_or(2)
     }
 
+    /// The names of the classes, in the order of their numbers; `LABEL_3` for one without a name, as in transformers.
+    pub fn label_names(&self) -> Vec<String> {
+        let name = |id: usize| {
+            let named = self.id2label.as_ref().and_then(|names| names.get(&id.to_string())?.as_str());
+            named.map_or_else(|| format!("LABEL_{id}"), String::from)
+        };
+        (0..self.labels()).map(name).collect()
+    }
+
     /// The most tokens that it reads at once: a RoBERTa's positions begin after the padding token's id.
     pub fn max_length(&self) -> usize {
         let before = if self.is_roberta() { self.pad() + 1 } else { 0 };
@@ -212,6 +221,8 @@ mod tests {
             serde_json::to_value(config(r#"{"num_labels": 5}"#).with_labels(["x", "y", "z"])).unwrap();
         assert_eq!(named["id2label"], json!({"0": "x", "1": "y", "2": "z"}));
         assert_eq!(named["label2id"], json!({"x": 0, "y": 1, "z": 2}));
+        assert_eq!(config("{}").with_labels(["O", "B-X"]).label_names(), ["O", "B-X"]);
+        assert_eq!(config(r#"{"num_labels": 2}"#).label_names(), ["LABEL_0", "LABEL_1"]);
         assert_eq!(named.get("num_labels"), None);
     }
 

@@ -2,14 +2,15 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, FloatDType, Int, Tensor};
-use firebrick_datasets::{Batch, Inputs, LabeledBatch, SequenceBatch};
+use firebrick_datasets::{Batch, IGNORE, Inputs, LabeledBatch, SequenceBatch};
+use firebrick_metrics::Classification;
 use firebrick_strategies::{Dropout, Pass, cast, matmul};
 
 use super::{Bert, BertConfig, keys};
 use crate::models::attention::starts_of;
 use crate::models::pretrained::{HubConfig, KeyMap, Pretrained, PretrainedError};
-use crate::models::{Activation, Linear, Norm, cross_entropy, sequence_loss};
-use crate::{Loss, Objective};
+use crate::models::{Activation, Linear, Norm, SequenceScores, TokenScores, cross_entropy, sequence_loss};
+use crate::{Evaluation, Loss, Objective, Score};
 
 /// A label for each token: `BertForTokenClassification`, `RobertaForTokenClassification`.
 ///
@@ -35,6 +36,8 @@ pub struct BertTokenClassifier {
     bert: Bert,
     dropout: Dropout,
     classifier: Linear,
+    #[module(skip)]
+    scores: TokenScores,
 }
 
 impl BertTokenClassifier {
@@ -53,6 +56,18 @@ impl Objective<LabeledBatch> for BertTokenClassifier {
     fn loss(&self, batch: LabeledBatch, pass: &Pass) -> Loss {
         token_loss(self.forward(batch.inputs(), pass), &batch)
     }
+
+    fn evaluate(&self, batch: LabeledBatch, pass: &Pass) -> Evaluation {
+        let logits = self.forward(batch.inputs(), pass);
+        let length = batch.inputs().shape()[1];
+        let counts = self.scores.counts(&likeliest(logits.clone()), batch.host_labels(), length);
+        Evaluation { loss: token_loss(logits, &batch), counts }
+    }
+
+    /// Those of [`TokenScores`].
+    fn scores(&self, counts: &[f64]) -> Vec<Score> {
+        self.scores.scores(counts)
+    }
 }
 
 impl Pretrained for BertTokenClassifier {
@@ -67,6 +82,7 @@ impl Pretrained for BertTokenClassifier {
             bert: Bert::new(config, device),
             dropout: Dropout::new(config.classifier_dropout()),
             classifier: config.linear(config.hidden_size, config.labels(), device),
+            scores: TokenScores::new(config.label_names()),
         }
     }
 
@@ -88,6 +104,8 @@ pub struct BertSequenceClassifier {
     classifier: Linear,
     /// Whether the first token is dropped from as well, as in RoBERTa.
     drops_first: bool,
+    #[module(skip)]
+    scores: SequenceScores,
 }
 
 impl BertSequenceClassifier {
@@ -108,6 +126,19 @@ impl Objective<SequenceBatch> for BertSequenceClassifier {
     fn loss(&self, batch: SequenceBatch, pass: &Pass) -> Loss {
         sequence_loss(self.forward(batch.inputs(), pass), &batch)
     }
+
+    fn evaluate(&self, batch: SequenceBatch, pass: &Pass) -> Evaluation {
+        let logits = cast(self.forward(batch.inputs(), pass), FloatDType::F32);
+        let host: Vec<f32> = logits.clone().into_data().iter().collect();
+        let counts = self.scores.counts(&host, &batch);
+        Evaluation { loss: sequence_loss(logits, &batch), counts }
+    }
+
+    /// Those of [`SequenceScores`], of the kind that `problem_type` says, or else of a number where there is one
+    /// label, and of classes where there are more.
+    fn scores(&self, counts: &[f64]) -> Vec<Score> {
+        self.scores.scores(counts)
+    }
 }
 
 impl Pretrained for BertSequenceClassifier {
@@ -125,6 +156,7 @@ impl Pretrained for BertSequenceClassifier {
             dropout: Dropout::new(config.classifier_dropout()),
             classifier: config.linear(width, config.labels(), device),
             drops_first: config.is_roberta(),
+            scores: scores_of(config),
         }
     }
 
@@ -164,6 +196,23 @@ impl BertMaskedLm {
 impl Objective<LabeledBatch> for BertMaskedLm {
     fn loss(&self, batch: LabeledBatch, pass: &Pass) -> Loss {
         token_loss(self.forward(batch.inputs(), pass), &batch)
+    }
+
+    fn evaluate(&self, batch: LabeledBatch, pass: &Pass) -> Evaluation {
+        let logits = self.forward(batch.inputs(), pass);
+        let guesses = likeliest(logits.clone());
+        let hidden = guesses.iter().zip(batch.host_labels()).filter(|(_, label)| **label != IGNORE);
+        let right = hidden.filter(|(guess, label)| guess == label).count();
+        let loss = token_loss(logits, &batch);
+        let sum = loss.sum.clone().into_scalar::<f64>();
+        let counts = vec![right as f64, loss.items as f64, sum];
+        Evaluation { loss, counts }
+    }
+
+    /// `accuracy` over the hidden tokens, and `perplexity`, e to their mean loss.
+    fn scores(&self, counts: &[f64]) -> Vec<Score> {
+        let [right, items, loss] = counts.try_into().unwrap_or([f64::NAN; 3]);
+        vec![Score::higher("accuracy", right / items), Score::lower("perplexity", (loss / items).exp())]
     }
 }
 
@@ -235,6 +284,21 @@ fn first_of(x: Tensor<3>, inputs: &Inputs) -> Tensor<2> {
     let starts: Vec<i64> = starts.into_iter().map(|start| start as i64).collect();
     let at = Tensor::<1, Int>::from_data(starts.as_slice(), &x.device());
     x.gather(1, at.reshape([rows, 1, 1]).expand([rows, 1, width])).squeeze_dim(1)
+}
+
+/// How texts with this configuration are scored.
+fn scores_of(config: &BertConfig) -> SequenceScores {
+    match config.rest.get("problem_type").and_then(|kind| kind.as_str()) {
+        Some("regression") => SequenceScores::Number,
+        Some("multi_label_classification") => SequenceScores::Classes(config.labels()),
+        None if config.labels() == 1 => SequenceScores::Number,
+        _ => SequenceScores::Class(Classification::new(config.label_names())),
+    }
+}
+
+/// `[batch, length, classes]` to the class with the largest logit of each token, row after row.
+fn likeliest(logits: Tensor<3>) -> Vec<i32> {
+    logits.argmax(2).into_data().iter().collect()
 }
 
 fn token_loss(logits: Tensor<3>, batch: &LabeledBatch) -> Loss {
