@@ -96,6 +96,13 @@ fn compose_in_rust() {
     compose::main().unwrap();
 }
 
+/// The validation losses in a run's log.
+fn valid_losses(output: &Path) -> Vec<f64> {
+    let log = std::fs::read_to_string(output.join("metrics.jsonl")).unwrap();
+    let lines = log.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    lines.filter(|line| line["kind"] == "valid").map(|line| line["loss"].as_f64().unwrap()).collect()
+}
+
 /// A tiny BERT with fresh weights and a tokenizer, fine-tuned on sentences that name people.
 #[test]
 fn token_classification_in_rust() {
@@ -125,7 +132,10 @@ fn token_classification_in_rust() {
     let output = folder.path().join("run");
     let report = token_classification::fine_tune(&model, [&train, &valid], &output, 1).unwrap();
     assert_eq!(report.steps, 3 * 4);
-    assert!(report.valid_scores["accuracy"] > 0.4, "{:?}", report.valid_scores);
+    // How well so few updates do depends on the weights that were drawn; that they do better each epoch does not.
+    let losses = valid_losses(&output);
+    assert!(losses.len() == 3 && losses.is_sorted_by(|before, after| after < before), "{losses:?}");
+    assert!(report.valid_scores.contains_key("f1"), "{:?}", report.valid_scores);
     let saved = Folder::open(output.join("pretrained")).unwrap();
     let config = saved.config::<BertConfig>().unwrap();
     assert_eq!(config.label_names().len(), 3);
