@@ -5,7 +5,8 @@
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
 use firebrick::datasets::{Corpus, Tokenizer, Windows};
-use firebrick::models::{GptConfig, Sampler};
+use firebrick::decoding::{Decoding, Prompt};
+use firebrick::models::{Continues, GptConfig};
 use firebrick::{Accumulate, Amp, Clip, Data, Schedule, Show, Trainer};
 
 /// Trains a small GPT on the README.
@@ -32,8 +33,9 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
         .show(Show::Lines)
         .fit(model, AdamWConfig::new().init(), Schedule::cosine(1e-2).warmup(5), data)?;
 
-    let sampler = Sampler { temperature: 0.8, seed: 1 };
-    let text = tokenizer.decode(&sampler.generate(&trained.model, &tokenizer.encode("Fire")?, 60)?)?;
+    let prompt = Prompt::new(0, tokenizer.encode("Fire")?);
+    let decoding = Decoding { max_new_tokens: 60, temperature: 0.8, seed: 1, ..Decoding::default() };
+    let text = tokenizer.decode(&trained.model.continued(&[prompt], &decoding)?[0][0].tokens)?;
     println!("validation loss {:?}\nFire{text}", trained.report.valid_loss);
     Ok(())
 }

@@ -3,7 +3,6 @@
 use std::sync::mpsc::channel;
 use std::time::Instant;
 
-use burn::module::Module;
 use burn::optim::{GradientsAccumulator, GradientsParams};
 use burn::tensor::Device;
 use firebrick_datasets::Cursor;
@@ -12,9 +11,10 @@ use serde::Serialize;
 
 use crate::feed::{Feed, MicroBatch, Share};
 use crate::memory::{Usage, reset_peak};
+use crate::models::pretrained::Folder;
 use crate::report::median;
-use crate::run::Parts;
-use crate::{DataRun, Objective, Pass, Report, Run, RunError, Schedule, TrainError};
+use crate::run::{ForModel, Parts, Trainable};
+use crate::{DataRun, Pass, Report, Run, RunError, Schedule, TrainError};
 
 /// How long a benchmark is.
 #[derive(Clone, Copy, Debug)]
@@ -93,7 +93,12 @@ impl Measured {
     }
 
     /// A round of the trainer.
-    fn round(&mut self, bench: &Bench, run: &Run, parts: &Parts) -> Result<Report, RunError> {
+    fn round<M: Trainable>(
+        &mut self,
+        bench: &Bench,
+        run: &Run,
+        parts: &Parts<M>,
+    ) -> Result<Report, RunError> {
         reset_peak();
         let (report, seconds) = bench.trainer_round(run, parts)?;
         self.add(seconds, report.peak_bytes, report.activation_bytes);
@@ -103,42 +108,21 @@ impl Measured {
 
 impl Bench {
     /// Trains without evaluation and without files, and measures; a second run, if there is one, takes
-    /// turns with the first.
+    /// turns with the first. It has the same model and task, and may have another shape.
     ///
     /// # Errors
     ///
     /// Those of [`Run::launch`].
     pub fn run(&self, run: &Run, beside: Option<&Run>) -> Result<BenchReport, RunError> {
-        let prepare = |run: &Run| {
-            let mut parts = run.prepare(|_| {})?;
-            parts.data.valid = None;
-            Ok::<_, RunError>(parts)
-        };
-        let parts = prepare(run)?;
-        let beside = beside.map(|run| Ok::<_, RunError>((run, prepare(run)?))).transpose()?;
-        let [mut trainer, mut raw, mut other] = [(); 3].map(|()| Measured::default());
-        let mut report = Report::default();
-        for _ in 0..self.rounds {
-            report = trainer.round(self, run, &parts)?;
-            if let Some((run, parts)) = &beside {
-                other.round(self, run, parts)?;
-            }
-            if self.raw {
-                reset_peak();
-                let (seconds, peak) = self.raw_round(run, &parts)?;
-                raw.add(seconds, peak, 0);
-            }
-        }
-        report.step_seconds_median = median(&trainer.seconds);
-        report.peak_bytes = trainer.peak;
-        report.activation_bytes = trainer.activations;
-        let raw = self.raw.then(|| RawReport::new(&trainer, &raw));
-        let beside = beside.map(|_| BesideReport::new(&trainer, &other));
-        Ok(BenchReport { trainer: report, raw, beside })
+        run.for_model(Benched { bench: self, run, beside })
     }
 
-    fn trainer_round(&self, run: &Run, parts: &Parts) -> Result<(Report, Vec<f64>), RunError> {
-        let (model, optimizer) = run.fresh(parts);
+    fn trainer_round<M: Trainable>(
+        &self,
+        run: &Run,
+        parts: &Parts<M>,
+    ) -> Result<(Report, Vec<f64>), RunError> {
+        let (model, optimizer) = run.fresh(parts, |_| {})?;
         let (sender, times) = channel();
         let trainer = run.trainer(parts).steps(self.warmup + self.steps);
         let trained =
@@ -150,8 +134,8 @@ impl Bench {
     }
 
     /// What a Burn user writes by hand, for the same global batches.
-    fn raw_round(&self, run: &Run, parts: &Parts) -> Result<(Vec<f64>, usize), RunError> {
-        let (model, mut optimizer) = run.fresh(parts);
+    fn raw_round<M: Trainable>(&self, run: &Run, parts: &Parts<M>) -> Result<(Vec<f64>, usize), RunError> {
+        let (model, mut optimizer) = run.fresh(parts, |_| {})?;
         let mut model = model.fork(&parts.device);
         let per_window = DataRun::from(run).micro_batches();
         let mut feed = Feed::new(&parts.data, Cursor::default(), per_window, Share::WHOLE)?;
@@ -187,6 +171,48 @@ impl Bench {
             Ok(()) => schedule,
             Err(_) => Schedule::constant(schedule.peak()),
         }
+    }
+}
+
+/// A benchmark of a run whose model is known.
+struct Benched<'a> {
+    bench: &'a Bench,
+    run: &'a Run,
+    beside: Option<&'a Run>,
+}
+
+impl ForModel for Benched<'_> {
+    type Output = BenchReport;
+
+    fn with<M: Trainable>(self, folder: Option<Folder>) -> Result<BenchReport, RunError> {
+        let Self { bench, run, beside } = self;
+        let prepare = |run: &Run, folder| {
+            let mut parts = run.prepare::<M>(folder, |_| {})?;
+            parts.data.valid = None;
+            Ok::<_, RunError>(parts)
+        };
+        let reopened = folder.as_ref().map(|folder| Folder::open(folder.path())).transpose()?;
+        let parts = prepare(run, folder)?;
+        let beside = beside.map(|run| Ok::<_, RunError>((run, prepare(run, reopened)?))).transpose()?;
+        let [mut trainer, mut raw, mut other] = [(); 3].map(|()| Measured::default());
+        let mut report = Report::default();
+        for _ in 0..bench.rounds {
+            report = trainer.round(bench, run, &parts)?;
+            if let Some((run, parts)) = &beside {
+                other.round(bench, run, parts)?;
+            }
+            if bench.raw {
+                reset_peak();
+                let (seconds, peak) = bench.raw_round(run, &parts)?;
+                raw.add(seconds, peak, 0);
+            }
+        }
+        report.step_seconds_median = median(&trainer.seconds);
+        report.peak_bytes = trainer.peak;
+        report.activation_bytes = trainer.activations;
+        let raw = bench.raw.then(|| RawReport::new(&trainer, &raw));
+        let beside = beside.map(|_| BesideReport::new(&trainer, &other));
+        Ok(BenchReport { trainer: report, raw, beside })
     }
 }
 

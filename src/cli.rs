@@ -14,11 +14,10 @@ use crate::console::{print, tell, terminal_width};
 use crate::dashboard::Terminal;
 use crate::device::Listing;
 use crate::import_command::{ImportArgs, import};
-use crate::rank_report::table_of_ranks;
+use crate::in_words::{bench_in_words, tokenized_in_words, trained_in_words};
 use crate::run::Process;
-use crate::{
-    Bench, BenchReport, DataRun, Interrupter, Launched, Look, Resume, Run, RunError, Show, Tokenized,
-};
+use crate::trained_command::{EvalArgs, GenerateArgs, PredictArgs, eval, generate, predict};
+use crate::{Bench, DataRun, Interrupter, Look, Resume, Run, RunError, Show};
 
 /// Trains Burn models. A run is a RON file; every field of it can be overridden.
 #[derive(Debug, Parser)]
@@ -37,6 +36,9 @@ Examples:
   firebrick bench examples/causal_lm.ron --raw --report json
   firebrick bench examples/causal_lm.ron --set 'strategies=[Recompute(every: 1)]' --beside 'strategies=[]'
   firebrick data examples/causal_lm.ron --batches 1 --rows 8
+  firebrick eval runs/token_classification --data test.conll
+  firebrick predict runs/token_classification --data new.jsonl -o answers.jsonl
+  firebrick generate runs/causal_lm --prompt '/// ' --temperature 0.8 --top-p 0.95
   firebrick tokenize examples/causal_lm.ron --output corpus.tokens
   firebrick train examples/causal_lm.ron --set 'checkpoints=(every: 50)' --resume auto
   firebrick checkpoint show runs/causal_lm
@@ -53,6 +55,16 @@ enum Command {
     /// model, checkpoints, the tokenizer, the run and its metrics into the run's `output` folder. A run that was
     /// interrupted goes on with `--resume`.
     Train(TrainArgs),
+    /// Evaluates a trained run: loss and scores, on its validation data or on other files.
+    ///
+    /// Uses the best weights of the run, which are in `pretrained` of its output folder.
+    Eval(EvalArgs),
+    /// Asks a trained run about the records of a file: a line of JSON for each, with what is predicted.
+    ///
+    /// Records need no labels; where they have some, they stand beside the prediction as `expected`.
+    Predict(PredictArgs),
+    /// Lets a trained run write: what follows a prompt (`CausalLm`), or what is made of a source (`Seq2Seq`).
+    Generate(GenerateArgs),
     /// Shows the first batches as the model will see them, and the data in numbers.
     ///
     /// Tokens are decoded, with their labels below: the token or class that the model is to predict
@@ -215,6 +227,9 @@ impl Cli {
     pub fn run(self) -> ExitCode {
         let result = match self.command {
             Command::Train(args) => train(&args),
+            Command::Eval(args) => eval(&args),
+            Command::Predict(args) => predict(&args),
+            Command::Generate(args) => generate(&args),
             Command::Consolidate(args) => consolidate(&args),
             Command::Checkpoint(command) => checkpoint(&command),
             Command::Import(args) => import(&args),
@@ -263,7 +278,7 @@ fn train(args: &TrainArgs) -> Result<(), RunError> {
         return Ok(());
     }
     match args.run.file.report {
-        ReportFormat::Text => print(&in_words(&run, &launched)),
+        ReportFormat::Text => print(&trained_in_words(&run, &launched)),
         ReportFormat::Json => print_json(&launched.report),
     }
     Ok(())
@@ -354,87 +369,6 @@ fn devices(args: &DevicesArgs) {
     }
 }
 
-fn tokenized_in_words(tokenized: &Tokenized) -> String {
-    let mut text = format!(
-        "{} tokens of {} document(s) in {}\n",
-        tokenized.tokens,
-        tokenized.documents,
-        tokenized.path.display()
-    );
-    if let Some(tokenizer) = &tokenized.tokenizer {
-        text += &format!("the tokenizer is in {}\n", tokenizer.display());
-    }
-    let tokenizer = tokenized.tokenizer.as_ref().map_or("...".into(), |path| path.display().to_string());
-    text += &format!(
-        "a run reads it as data: (path: {:?}, tokenizer: File({tokenizer:?}), ...)\n",
-        tokenized.path
-    );
-    text
-}
-
 fn print_json(report: &impl Serialize) {
     print(&(serde_json::to_string(report).unwrap_or_default() + "\n"));
-}
-
-fn in_words(run: &Run, launched: &Launched) -> String {
-    let report = &launched.report;
-    let mut text = String::new();
-    if let Some(sample) = &launched.sample {
-        text += &format!("{sample}\n\n");
-    }
-    if let Some(stopped) = &report.stopped {
-        text += &format!("stopped early    {stopped}\n");
-    }
-    text += &format!("steps            {} ({} skipped)\n", report.steps, report.skipped_steps);
-    text += &format!("train loss       {:.4} (mean of the last 100 updates)\n", report.train_loss);
-    if let Some(loss) = report.valid_loss {
-        text += &format!("valid loss       {loss:.4}\n");
-    }
-    for (name, value) in &report.valid_scores {
-        text += &format!("{:16} {value:.4}\n", format!("valid {name}"));
-    }
-    if let (Some(loss), Some(step)) = (report.best_valid_loss, report.best_step) {
-        text += &format!("best valid loss  {loss:.4} at step {step}\n");
-        for (name, value) in &report.best_valid_scores {
-            text += &format!("{:16} {value:.4}\n", format!("best {name}"));
-        }
-    }
-    text += &format!("tokens/s         {:.0}\n", report.tokens_per_second);
-    text += &format!("peak memory      {:.1} MB\n", report.peak_bytes as f64 / 1e6);
-    text += &format!("saved in         {}\n", run.output.display());
-    if let Some(step) = report.checkpoint_step {
-        text += &format!("checkpoint       step {step}; `--resume` goes on from it\n");
-    }
-    text + &table_of_ranks(&report.ranks)
-}
-
-fn bench_in_words(report: &BenchReport) -> String {
-    let BenchReport { trainer, raw, beside } = report;
-    let megabytes = |bytes: usize| format!("{:.1}", bytes as f64 / 1e6);
-    let line = |name: &str, [step, activations, peak]: [String; 3]| {
-        format!("{name:<12} {step:>10} {activations:>15} {peak:>10}\n")
-    };
-    let measured = |name, step: f64, activations: Option<usize>, peak| {
-        let activations = activations.map_or("-".into(), megabytes);
-        line(name, [format!("{:.2}", step * 1e3), activations, megabytes(peak)])
-    };
-    let ratio = |name, ratios: [Option<f64>; 3]| {
-        line(name, ratios.map(|ratio| ratio.map_or("-".into(), |ratio| format!("{ratio:.3}"))))
-    };
-    let of_ranks = table_of_ranks(&trainer.ranks);
-    let mut text = line("", ["ms/step", "activations MB", "peak MB"].map(String::from));
-    let activations = Some(trainer.activation_bytes);
-    text += &measured("this run", trainer.step_seconds_median, activations, trainer.peak_bytes);
-    if let Some(other) = beside {
-        let activations = Some(other.beside_activation_bytes);
-        text += &measured("beside", other.beside_step_seconds_median, activations, other.beside_peak_bytes);
-        let ratios =
-            [other.step_ratio_to_beside, other.activation_ratio_to_beside, other.peak_ratio_to_beside];
-        text += &ratio("ratio", ratios.map(Some));
-    }
-    if let Some(raw) = raw {
-        text += &measured("plain Burn", raw.raw_step_seconds_median, None, raw.raw_peak_bytes);
-        text += &ratio("ratio", [Some(raw.step_ratio_to_raw), None, Some(raw.peak_ratio_to_raw)]);
-    }
-    text + &of_ranks
 }

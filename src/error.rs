@@ -10,6 +10,7 @@ use thiserror::Error;
 use crate::ScheduleError;
 use crate::budget::OverBudget;
 use crate::checkpoint::ResumeError;
+use crate::decoding::DecodingError;
 
 /// A training run that cannot start, or cannot go on.
 #[derive(Debug, Error)]
@@ -20,6 +21,9 @@ pub enum TrainError {
     /// The data cannot be read, or not be batched.
     #[error(transparent)]
     Data(#[from] DataError),
+    /// Texts cannot be written so.
+    #[error(transparent)]
+    Decoding(#[from] DecodingError),
     /// A setting of the trainer is out of its range.
     #[error("{setting} must be {expected}, found {found}")]
     Setting {

@@ -7,6 +7,7 @@ use firebrick_strategies::{Dropout, Pass, cast, matmul};
 
 use super::Linear;
 use super::gpt::Shape;
+use super::key_value::{KeyValue, behind};
 
 /// `softmax(query · keyᵀ + bias) · value` (Vaswani et al., 2017, arXiv:1706.03762), `[batch, heads, length,
 /// size]`. The query is scaled already.
@@ -118,14 +119,22 @@ impl Attention {
         }
     }
 
-    /// `[batch, length, width]` to the same; `masked` is `[1 or batch, 1, length, length]`.
-    pub(super) fn forward(&self, x: Tensor<3>, masked: Tensor<4, Bool>, pass: &Pass) -> Tensor<3> {
+    /// `[batch, length, width]` to the same, behind what was read before, with keys and values of both; `masked` is
+    /// `[1 or batch, 1, length, past + length]`.
+    pub(super) fn read_on(
+        &self,
+        x: Tensor<3>,
+        past: Option<KeyValue>,
+        masked: Tensor<4, Bool>,
+        pass: &Pass,
+    ) -> (Tensor<3>, KeyValue) {
         let [_, _, width] = x.dims();
         // [batch, length, 3 * width] -> three of [batch, heads, length, size]
         let joined = self.query_key_value.forward(x);
         let part = |i: usize| split_heads(joined.clone().narrow(2, i * width, width), self.heads);
         let query = part(0) / ((width / self.heads) as f64).sqrt();
-        let mixed = attend(query, part(1), part(2), masked, None, &self.weight_dropout, pass);
-        self.dropout.forward(self.output.forward(join_heads(mixed)), pass)
+        let (keys, values) = behind(past, part(1), part(2));
+        let mixed = attend(query, keys.clone(), values.clone(), masked, None, &self.weight_dropout, pass);
+        (self.dropout.forward(self.output.forward(join_heads(mixed)), pass), (keys, values))
     }
 }

@@ -9,7 +9,7 @@ use super::cross_entropy;
 use crate::Loss;
 
 /// Tokens, and where they stand.
-pub(super) struct Placed {
+pub(crate) struct Placed {
     /// `[batch, length]`.
     pub ids: Tensor<2, Int>,
     /// The place of each token in its sample, from 0: `[batch, length]`, or `[1, length]` for all rows alike.

@@ -3,14 +3,17 @@
 use burn::module::{Module, Param};
 use burn::nn::{Embedding, EmbeddingConfig, Initializer};
 use burn::tensor::{Bool, Device, FloatDType, Int, Tensor};
-use firebrick_datasets::TokenBatch;
+use firebrick_datasets::{Inputs, TokenBatch};
 use firebrick_strategies::{Dropout, Pass, cast, matmul};
 use serde::{Deserialize, Serialize};
 
 use super::attention::Attention;
 use super::causal::{Placed, next_token_loss};
+use super::key_value::{KeyValue, Past};
+use super::perplexity::{counted, perplexity};
+use super::writing::{ReadsOn, last_column};
 use super::{Activation, Linear, Norm};
-use crate::{Loss, Objective};
+use crate::{Evaluation, Loss, Objective, Score};
 
 /// The shape of a [`Gpt`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -78,24 +81,6 @@ impl GptConfig {
             epsilon: 1e-5,
         }
     }
-
-    /// How many parameters [`init`](Self::init) draws, as a float: the shape may be impossible.
-    pub(crate) fn parameters(&self, vocabulary: usize, context: usize) -> f64 {
-        let [layers, width, vocabulary, context] =
-            [self.layers, self.width, vocabulary, context].map(|size| size as f64);
-        let rows = if self.tied { vocabulary } else { 2.0 * vocabulary } + context;
-        let (block_biases, last_bias) = if self.bias { (11.0 * width, width) } else { (0.0, 0.0) };
-        let block = 12.0 * width * width + 2.0 * width + block_biases;
-        rows * width + layers * block + width + last_bias
-    }
-
-    /// A model with the same parts under the same names, and hardly any numbers.
-    pub(crate) fn skeleton(&self, device: &Device) -> Gpt {
-        // A run with more blocks than this is refused for its size.
-        const MOST_LAYERS: usize = 10_000;
-        let layers = self.layers.min(MOST_LAYERS);
-        Self { layers, heads: 1, width: 1, ..self.clone() }.init(1, 1, device)
-    }
 }
 
 /// All that a [`Gpt`] is made by, but the sizes of its embeddings.
@@ -156,7 +141,7 @@ fn normal(std: f64) -> Initializer {
 
 /// Burn draws a parameter when it is first read; drawing all now makes the weights a function of
 /// the seed alone, not of which code reads them first.
-pub(super) fn drawn_now<M: Module>(model: M) -> M {
+pub(crate) fn drawn_now<M: Module>(model: M) -> M {
     struct Draw;
     impl burn::module::ModuleVisitor for Draw {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
@@ -198,12 +183,20 @@ impl Gpt {
         masked: Tensor<4, Bool>,
         pass: &Pass,
     ) -> Tensor<3> {
-        let dtype = pass.dtype();
-        let x = cast(self.tokens.forward(tokens), dtype) + cast(self.positions.forward(places), dtype);
-        let x = self.blocks.iter().fold(self.dropout.forward(x, pass), |x, block| {
+        let x = self.blocks.iter().fold(self.embedded(tokens, places, pass), |x, block| {
             let run = |block: &Block, (x, masked), pass: &Pass| block.forward(x, masked, pass);
             pass.segment(block, (x, masked.clone()), run)
         });
+        self.logits(x)
+    }
+
+    fn embedded(&self, tokens: Tensor<2, Int>, places: Tensor<2, Int>, pass: &Pass) -> Tensor<3> {
+        let dtype = pass.dtype();
+        let x = cast(self.tokens.forward(tokens), dtype) + cast(self.positions.forward(places), dtype);
+        self.dropout.forward(x, pass)
+    }
+
+    fn logits(&self, x: Tensor<3>) -> Tensor<3> {
         let x = self.norm.forward(x);
         // Of a head that is kept in f32, the logits are f32 too.
         let weight = self.head.as_ref().map_or(&self.tokens.weight, |head| &head.weight).val();
@@ -214,15 +207,44 @@ impl Gpt {
         }
     }
 
-    /// The dtype that its blocks compute in: that of their weights.
-    pub(super) fn dtype(&self) -> FloatDType {
+    /// The most positions that it can read at once.
+    pub fn context(&self) -> usize {
+        self.positions.weight.dims()[0]
+    }
+}
+
+impl ReadsOn for Gpt {
+    fn vocabulary(&self) -> usize {
+        self.tokens.weight.dims()[0]
+    }
+
+    fn positions(&self) -> Option<usize> {
+        Some(self.context())
+    }
+
+    fn dtype(&self) -> FloatDType {
         let weight = self.blocks.first().map_or(&self.tokens.weight, |block| &block.widen.weight);
         FloatDType::from(weight.base().dtype())
     }
 
-    /// The most positions that it can read at once.
-    pub fn context(&self) -> usize {
-        self.positions.weight.dims()[0]
+    fn read_on(
+        &self,
+        read: Placed,
+        _: Option<&Inputs>,
+        past: Option<Past>,
+        pass: &Pass,
+    ) -> (Tensor<2>, Past) {
+        let Placed { ids, places, masked } = read;
+        let mut past = past.map(|past| past.own.into_iter());
+        let (mut x, mut own) = (self.embedded(ids, places, pass), Vec::new());
+        for block in &self.blocks {
+            let past = past.as_mut().and_then(Iterator::next);
+            let run = |block: &Block, (x, past, masked), pass: &Pass| block.read_on(x, past, masked, pass);
+            let (read, kept) = pass.segment(block, (x, past, masked.clone()), run);
+            x = read;
+            own.push(kept);
+        }
+        (self.logits(last_column(x)).squeeze_dim(1), Past { own, source: None })
     }
 }
 
@@ -232,6 +254,15 @@ impl Objective<TokenBatch> for Gpt {
         next_token_loss(batch, pass, |Placed { ids, places, masked }, pass| {
             self.forward_placed(ids, places, masked, pass)
         })
+    }
+
+    fn evaluate(&self, batch: TokenBatch, pass: &Pass) -> Evaluation {
+        counted(self.loss(batch, pass))
+    }
+
+    /// `perplexity`, e to the mean loss of a token.
+    fn scores(&self, counts: &[f64]) -> Vec<Score> {
+        vec![perplexity(counts)]
     }
 }
 
@@ -264,7 +295,23 @@ impl Block {
 
     /// `[batch, length, width]` to the same.
     fn forward(&self, x: Tensor<3>, masked: Tensor<4, Bool>, pass: &Pass) -> Tensor<3> {
-        let x = x.clone() + self.attention.forward(self.attention_norm.forward(x), masked, pass);
+        self.read_on(x, None, masked, pass).0
+    }
+
+    /// The same behind what was read before, with keys and values of both.
+    fn read_on(
+        &self,
+        x: Tensor<3>,
+        past: Option<KeyValue>,
+        masked: Tensor<4, Bool>,
+        pass: &Pass,
+    ) -> (Tensor<3>, KeyValue) {
+        let (mixed, kept) =
+            self.attention.read_on(self.attention_norm.forward(x.clone()), past, masked, pass);
+        (self.fed_forward(x + mixed, pass), kept)
+    }
+
+    fn fed_forward(&self, x: Tensor<3>, pass: &Pass) -> Tensor<3> {
         let widened = self.widen.forward(self.feed_forward_norm.forward(x.clone()));
         let hidden = self.activation.forward(widened);
         x + self.dropout.forward(self.narrow.forward(hidden), pass)

@@ -9,7 +9,7 @@ use super::pretrained::{
     Folder, HubConfig, KeyMap, Layout, Pretrained, PretrainedError, Row, check_dropouts, check_heads,
     check_layers, check_sizes,
 };
-use super::{Activation, Gpt};
+use super::{Activation, Gpt, GptConfig};
 
 /// `config.json` of a GPT-2, with transformers' names and defaults.
 ///
@@ -62,6 +62,10 @@ pub struct Gpt2Config {
     pub scale_attn_by_inverse_layer_idx: bool,
     /// Must be false.
     pub add_cross_attention: bool,
+    /// Whether linear layers and norms have a bias. Of one that has none transformers knows nothing: it opens the
+    /// folder with biases of 0, which compute the same.
+    #[serde(skip_serializing_if = "is_true")]
+    pub bias: bool,
     /// All other fields, as they were read.
     #[serde(flatten)]
     pub rest: Map<String, Value>,
@@ -86,12 +90,37 @@ impl Default for Gpt2Config {
             scale_attn_weights: true,
             scale_attn_by_inverse_layer_idx: false,
             add_cross_attention: false,
+            bias: true,
             rest: Map::new(),
         }
     }
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "what serde hands over")]
+fn is_true(value: &bool) -> bool {
+    *value
+}
+
 impl Gpt2Config {
+    /// That of a [`GptConfig`] for `vocabulary` tokens and at most `context` positions.
+    pub fn of_shape(shape: &GptConfig, vocabulary: usize, context: usize) -> Self {
+        let &GptConfig { layers, heads, width, dropout, bias, tied } = shape;
+        Self {
+            vocab_size: vocabulary,
+            n_positions: context,
+            n_embd: width,
+            n_layer: layers,
+            n_head: heads,
+            activation_function: Activation::Gelu,
+            resid_pdrop: dropout,
+            embd_pdrop: dropout,
+            attn_pdrop: dropout,
+            tie_word_embeddings: tied,
+            bias,
+            ..Self::default()
+        }
+    }
+
     /// A model with fresh weights, drawn when they are first read.
     ///
     /// # Panics
@@ -104,7 +133,7 @@ impl Gpt2Config {
             heads: self.n_head,
             width: self.n_embd,
             inner: self.n_inner.unwrap_or(4 * self.n_embd),
-            bias: true,
+            bias: self.bias,
             tied: self.tie_word_embeddings,
             embedding_dropout: self.embd_pdrop,
             attention_dropout: self.attn_pdrop,
@@ -191,6 +220,7 @@ impl Pretrained for Gpt {
         let map = KeyMap::new("transformer.").body(EMBEDDINGS).layers(config.n_layer, BLOCK);
         // Causal masks, which early files hold.
         let map = map.ignored(&["h.#.attn.bias", "h.#.attn.masked_bias"]);
+        let map = if config.bias { map } else { map.without_biases() };
         match config.tie_word_embeddings {
             true => map.alias("lm_head.weight", "transformer.wte.weight"),
             false => map.head(HEAD),

@@ -21,7 +21,7 @@ enum Meaning {
 }
 
 /// Fields and those below them, the first that fits. What is not here is of the result.
-const MEANINGS: [(&str, Meaning); 21] = [
+const MEANINGS: [(&str, Meaning); 24] = [
     ("steps", Meaning::Free),
     ("epochs", Meaning::Free),
     ("evaluate_every", Meaning::Free),
@@ -40,6 +40,9 @@ const MEANINGS: [(&str, Meaning); 21] = [
     ("data.valid", Meaning::Free),
     ("data.malformed", Meaning::OfResult),
     ("model.Gpt.dropout", Meaning::OfResult),
+    ("model.Llama.dropout", Meaning::OfResult),
+    ("model.Bert.dropout", Meaning::OfResult),
+    ("model.T5.dropout", Meaning::OfResult),
     ("model", Meaning::Impossible),
     ("task", Meaning::Impossible),
     ("data.tokenizer", Meaning::Impossible),

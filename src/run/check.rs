@@ -2,8 +2,9 @@
 
 use super::parse::FromRunFile;
 use super::{
-    BatchConfig, CheckpointsConfig, DataConfig, DataRun, LossScaleConfig, ModelConfig, OptimizerConfig,
-    Paths, Rows, Run, RunError, StrategyConfig, TaskConfig, TokenizerConfig, ZeroConfig, ron_path,
+    BatchConfig, CheckpointsConfig, DataConfig, DataRun, LlamaShape, LossScaleConfig, ModelConfig,
+    OptimizerConfig, Paths, Rows, Run, RunError, StrategyConfig, TaskConfig, TokenizerConfig, ZeroConfig,
+    ron_path,
 };
 use crate::ByteSize;
 
@@ -205,18 +206,42 @@ fn data(data: &DataConfig) -> Option<Problem> {
 }
 
 fn model(run: &Run) -> Option<Problem> {
-    let ModelConfig::Gpt(gpt) = &run.model;
-    positive("model.layers", gpt.layers)
-        .or_else(|| positive("model.heads", gpt.heads))
-        .or_else(|| positive("model.width", gpt.width))
-        .or_else(|| {
-            let expected = format!("a multiple of `model.heads`, which is {}", gpt.heads);
-            require(gpt.width.is_multiple_of(gpt.heads), "model.width", &expected, gpt.width)
-        })
-        .or_else(|| {
-            let within = (0.0..1.0).contains(&gpt.dropout);
-            require(within, "model.dropout", "at least 0 and below 1", gpt.dropout)
-        })
+    let shape = |layers, heads, width: usize, inner: Option<usize>, dropout: f64| {
+        positive("model.layers", layers)
+            .or_else(|| positive("model.heads", heads))
+            .or_else(|| positive("model.width", width))
+            .or_else(|| positive("model.inner", inner.unwrap_or(1)))
+            .or_else(|| {
+                let expected = format!("a multiple of `model.heads`, which is {heads}");
+                require(width.is_multiple_of(heads), "model.width", &expected, width)
+            })
+            .or_else(|| {
+                let within = (0.0..1.0).contains(&dropout);
+                require(within, "model.dropout", "at least 0 and below 1", dropout)
+            })
+    };
+    match &run.model {
+        ModelConfig::Gpt(gpt) => shape(gpt.layers, gpt.heads, gpt.width, None, gpt.dropout),
+        ModelConfig::Bert(bert) => shape(bert.layers, bert.heads, bert.width, bert.inner, bert.dropout),
+        ModelConfig::T5(t5) => shape(t5.layers, t5.heads, t5.width, t5.inner, t5.dropout),
+        ModelConfig::Llama(llama) => {
+            let LlamaShape { layers, heads, width, inner, dropout, .. } = *llama;
+            shape(layers, heads, width, inner, dropout)
+                .or_else(|| {
+                    let shared = llama.key_value_heads.unwrap_or(heads);
+                    let expected = format!("a divisor of `model.heads`, which is {heads}");
+                    let divides = shared > 0 && heads.is_multiple_of(shared);
+                    require(divides, "model.key_value_heads", &expected, shared)
+                })
+                .or_else(|| {
+                    let expected = "an even multiple of `model.heads`: positions turn pairs of numbers";
+                    require((width / heads).is_multiple_of(2), "model.width", expected, width)
+                })
+        }
+        ModelConfig::Pretrained(folder) => {
+            require(!folder.as_os_str().is_empty(), "model.Pretrained", "a folder", "\"\"")
+        }
+    }
 }
 
 fn optimizer(run: &Run) -> Option<Problem> {
@@ -349,8 +374,16 @@ fn loss_scale(strategy: &str, scale: &LossScaleConfig) -> Option<Problem> {
 
 fn sample(run: &Run) -> Option<Problem> {
     let sample = run.sample.as_ref()?;
-    positive("sample.tokens", sample.tokens).or_else(|| {
-        let possible = sample.temperature >= 0.0 && sample.temperature.is_finite();
-        require(possible, "sample.temperature", "at least 0", sample.temperature)
-    })
+    let writes = matches!(run.task, TaskConfig::CausalLm { .. } | TaskConfig::Seq2Seq { .. });
+    let expected = "left out, or the task one that writes, `CausalLm` or `Seq2Seq`";
+    require(writes, "sample", expected, run.task.name())
+        .or_else(|| positive("sample.tokens", sample.tokens))
+        .or_else(|| {
+            let possible = sample.temperature >= 0.0 && sample.temperature.is_finite();
+            require(possible, "sample.temperature", "at least 0", sample.temperature)
+        })
+        .or_else(|| {
+            let within = sample.top_p > 0.0 && sample.top_p <= 1.0;
+            require(within, "sample.top_p", "above 0 and at most 1", sample.top_p)
+        })
 }

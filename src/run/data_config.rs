@@ -1,8 +1,9 @@
 //! The data of a run: where it is, how it is read, tokenized and cut.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use firebrick_datasets::{Format, Malformed, Padding, SpecialNames, Until};
+use firebrick_datasets::{Encoder, Format, Malformed, Padding, SpecialNames, Tokenizer, Until};
 use serde::{Deserialize, Serialize};
 
 /// Where the data is, and how it is read, tokenized and cut into samples.
@@ -77,6 +78,25 @@ fn default_workers() -> usize {
 }
 
 impl DataConfig {
+    /// The most tokens of a sample, if there is a bound.
+    pub(crate) fn most_tokens(&self, tokenizer: &Tokenizer) -> Option<usize> {
+        let of_block = self.block.map(|block| block + 1);
+        self.max_length.or(of_block).or(tokenizer.model_max_length())
+    }
+
+    /// What tokenizes texts; `most` is the most tokens of one, where it is not as for all.
+    pub(crate) fn encoder(&self, tokenizer: &Arc<Tokenizer>, most: Option<usize>) -> Encoder {
+        let most = most.or(self.most_tokens(tokenizer));
+        let encoder = Encoder::new(tokenizer.clone()).max_length(most).stride(self.stride);
+        encoder.cut(tokenizer.truncation_side().unwrap_or_default())
+    }
+
+    /// How rows are padded.
+    pub(crate) fn padding(&self, tokenizer: &Tokenizer) -> Padding {
+        let side = tokenizer.padding_side().unwrap_or_default();
+        self.padding.unwrap_or(Padding::default().side(side))
+    }
+
     /// Where the training data is, in a few words.
     pub(crate) fn in_words(&self) -> String {
         match &self.path {

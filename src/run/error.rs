@@ -8,6 +8,7 @@ use thiserror::Error;
 use crate::TrainError;
 use crate::device::DeviceError;
 use crate::import::ImportError;
+use crate::models::pretrained::PretrainedError;
 
 /// A run file that cannot be run.
 #[derive(Debug, Error)]
@@ -58,15 +59,69 @@ pub enum RunError {
         /// The tokenizer's reason.
         reason: String,
     },
-    /// No model here does the task.
-    #[error(
-        "no model here is trained for `{task}` yet: `firebrick data` shows its batches, and a model of your own \
-         trains on them in Rust"
-    )]
+    /// The model does not learn the task.
+    #[error("`model`: expected one that learns `{task}`: {models}; found `{found}`")]
     Task {
         /// The task.
         task: &'static str,
+        /// What learns it.
+        models: &'static str,
+        /// What was named.
+        found: String,
     },
+    /// The folder is of another family.
+    #[error("{folder}: expected a `model_type` of {}; found {found}", known.join(", "))]
+    Family {
+        /// The folder.
+        folder: PathBuf,
+        /// The families that are known.
+        known: Vec<&'static str>,
+        /// What `config.json` says.
+        found: String,
+    },
+    /// The tokenizer has more tokens than the model.
+    #[error(
+        "the tokenizer has {tokenizer} tokens, but the model knows {model}: name the tokenizer of the model's \
+         folder as `data.tokenizer`"
+    )]
+    Vocabulary {
+        /// Of the tokenizer.
+        tokenizer: usize,
+        /// Of the model.
+        model: usize,
+    },
+    /// Rows may be longer than the model reads.
+    #[error(
+        "rows may have {} tokens, but {}: set `data.max_length`, or `data.block` for windows",
+        longest.map_or("any number of".into(), |longest| longest.to_string()),
+        most.map_or("a fresh model needs a bound".into(), |most| format!("the model reads at most {most}"))
+    )]
+    Rows {
+        /// The most that the data may have.
+        longest: Option<usize>,
+        /// The most that fit.
+        most: Option<usize>,
+    },
+    /// A run has left no weights.
+    #[error(
+        "{folder}: expected the weights of a trained run: train it to its end, or name a Hugging Face folder with \
+         --weights"
+    )]
+    NotTrained {
+        /// Where they would be.
+        folder: PathBuf,
+    },
+    /// The model of the task writes no text.
+    #[error(
+        "`{task}` writes no text, as `CausalLm` and `Seq2Seq` do: `firebrick predict` asks its model about records"
+    )]
+    WritesNothing {
+        /// The task.
+        task: &'static str,
+    },
+    /// There are no records to answer.
+    #[error("the run has no validation files: name the records to answer with --data")]
+    NothingAsked,
     /// A part of the data cannot be cut into windows.
     #[error("the {part} part of the data: {error}")]
     Part {
@@ -149,6 +204,9 @@ pub enum RunError {
     /// A configuration cannot be imported.
     #[error(transparent)]
     Import(#[from] ImportError),
+    /// A Hugging Face folder cannot be read or written.
+    #[error(transparent)]
+    Pretrained(#[from] PretrainedError),
     /// The device is not there.
     #[error(transparent)]
     Device(#[from] DeviceError),

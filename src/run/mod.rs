@@ -1,6 +1,7 @@
 //! A run as a RON file.
 
 mod amp_config;
+mod asking;
 mod changes;
 mod check;
 mod checkpoints_config;
@@ -8,18 +9,23 @@ mod data_config;
 mod data_run;
 mod ema_config;
 mod error;
+mod export;
+mod family;
 mod launch;
 mod launcher;
 mod load;
 mod many_ranks;
+mod model_config;
 mod offload_config;
 mod optimizer_config;
 mod parse;
+mod prepare;
 mod recompute_config;
 mod ron_path;
 mod ron_scan;
 mod task_config;
 mod tokenize;
+mod trainable;
 mod zero_config;
 
 use std::path::PathBuf;
@@ -28,7 +34,6 @@ use firebrick_datasets::Amount;
 use firebrick_strategies::{Accumulate, Clip, Setup, Stage, Strategy, StrategyError};
 use serde::{Deserialize, Serialize};
 
-use crate::models::GptConfig;
 use crate::{ByteSize, Schedule};
 
 pub use amp_config::{AmpConfig, FloatConfig, KeepConfig, LossScaleConfig, Precision};
@@ -37,14 +42,19 @@ pub use data_config::{Corpus, DataConfig, Paths, TokenizerConfig};
 pub use data_run::DataRun;
 pub use ema_config::EmaConfig;
 pub use error::RunError;
-pub use launch::{Launched, Parts};
+pub(crate) use export::PRETRAINED;
+pub use launch::Launched;
 pub(crate) use launcher::Process;
+pub(crate) use load::open;
 pub use load::{Loaded, TaskData};
+pub use model_config::{BertShape, LlamaShape, ModelConfig, T5Shape};
 pub use offload_config::OffloadConfig;
 pub use optimizer_config::OptimizerConfig;
+pub(crate) use prepare::Parts;
 pub use recompute_config::RecomputeConfig;
 pub use task_config::{LabelKind, Rows, TaskConfig};
 pub use tokenize::Tokenized;
+pub(crate) use trainable::{ForModel, Trainable};
 pub use zero_config::ZeroConfig;
 
 /// Everything that describes a run: what is trained, on what, and how.
@@ -136,13 +146,6 @@ fn default_device() -> String {
     "auto".into()
 }
 
-/// The model.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum ModelConfig {
-    /// A decoder-only transformer.
-    Gpt(GptConfig),
-}
-
 /// How many samples make an update: `micro · accumulate · ranks`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -217,6 +220,16 @@ pub struct SampleConfig {
     /// Below 1 more certain, above 1 more varied, 0 the most likely token. Default: 0.8.
     #[serde(default = "default_temperature")]
     pub temperature: f64,
+    /// Draws from so many of the most likely tokens; 0 from all. Default: 0.
+    #[serde(default)]
+    pub top_k: usize,
+    /// Draws from the fewest of the most likely tokens that together are as probable as this. Default: 1, all.
+    #[serde(default = "default_top_p")]
+    pub top_p: f64,
+}
+
+fn default_top_p() -> f64 {
+    1.0
 }
 
 fn default_prompt() -> String {

@@ -155,6 +155,17 @@ impl TaskConfig {
         }
     }
 
+    /// Gives the labels these names, where the task has labels with names.
+    pub(crate) fn name_labels(&mut self, known: Option<Vec<String>>) {
+        match (self, known) {
+            (Self::TokenClassification { names, .. }, Some(known)) => *names = known,
+            (Self::SequenceClassification { names, kind, .. }, Some(known)) if *kind != LabelKind::Number => {
+                *names = known;
+            }
+            _ => {}
+        }
+    }
+
     /// Whether rows are windows of one long text.
     pub(crate) fn is_windows(&self) -> bool {
         matches!(self, Self::CausalLm { rows: Rows::Windows, .. })

@@ -46,7 +46,11 @@ pub struct Inputs {
 
 impl Inputs {
     /// Pads the rows.
-    pub(crate) fn new(rows: &[&Tokens], padding: &Padding, pad_id: u32) -> Result<Self, DataError> {
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::RowTooLong`] where rows are padded to a fixed length, and an id that is none.
+    pub fn new(rows: &[&Tokens], padding: &Padding, pad_id: u32) -> Result<Self, DataError> {
         let lengths: Vec<_> = rows.iter().map(|row| row.len()).collect();
         let shape = padding.shape(&lengths)?;
         let pad_id = signed(pad_id)?;

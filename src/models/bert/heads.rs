@@ -8,6 +8,7 @@ use firebrick_strategies::{Dropout, Pass, cast, matmul};
 
 use super::{Bert, BertConfig, keys};
 use crate::models::attention::starts_of;
+use crate::models::perplexity::{counted, perplexity};
 use crate::models::pretrained::{HubConfig, KeyMap, Pretrained, PretrainedError};
 use crate::models::{Activation, Linear, Norm, SequenceScores, TokenScores, cross_entropy, sequence_loss};
 use crate::{Evaluation, Loss, Objective, Score};
@@ -203,16 +204,15 @@ impl Objective<LabeledBatch> for BertMaskedLm {
         let guesses = likeliest(logits.clone());
         let hidden = guesses.iter().zip(batch.host_labels()).filter(|(_, label)| **label != IGNORE);
         let right = hidden.filter(|(guess, label)| guess == label).count();
-        let loss = token_loss(logits, &batch);
-        let sum = loss.sum.clone().into_scalar::<f64>();
-        let counts = vec![right as f64, loss.items as f64, sum];
+        let Evaluation { loss, mut counts } = counted(token_loss(logits, &batch));
+        counts.push(right as f64);
         Evaluation { loss, counts }
     }
 
     /// `accuracy` over the hidden tokens, and `perplexity`, e to their mean loss.
     fn scores(&self, counts: &[f64]) -> Vec<Score> {
-        let [right, items, loss] = counts.try_into().unwrap_or([f64::NAN; 3]);
-        vec![Score::higher("accuracy", right / items), Score::lower("perplexity", (loss / items).exp())]
+        let [loss, items, right] = counts.try_into().unwrap_or([f64::NAN; 3]);
+        vec![Score::higher("accuracy", right / items), perplexity(&[loss, items])]
     }
 }
 

@@ -3,16 +3,19 @@
 use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig};
 use burn::tensor::{Bool, Device, FloatDType, Int, Tensor};
-use firebrick_datasets::TokenBatch;
+use firebrick_datasets::{Inputs, TokenBatch};
 use firebrick_strategies::{Dropout, Pass, cast, matmul};
 
 use super::rope::{Rope, rotate};
 use super::{LlamaConfig, keys};
 use crate::models::attention::{attend, join_heads, split_heads};
 use crate::models::causal::{Placed, next_token_loss};
+use crate::models::key_value::{KeyValue, Past, behind};
+use crate::models::perplexity::{counted, perplexity};
 use crate::models::pretrained::{KeyMap, Pretrained};
+use crate::models::writing::{ReadsOn, last_column};
 use crate::models::{Activation, Linear, RmsNorm};
-use crate::{Loss, Objective};
+use crate::{Evaluation, Loss, Objective, Score};
 
 /// Llama (Touvron et al., 2023, arXiv:2302.13971), and Mistral and Qwen2, which differ in biases: `LlamaForCausalLM`.
 ///
@@ -71,6 +74,10 @@ impl Llama {
                 |block: &Block, (x, angles, masked), pass: &Pass| block.forward(x, angles, masked, pass);
             pass.segment(block, (x, angles.clone(), masked.clone()), run)
         });
+        self.logits(x)
+    }
+
+    fn logits(&self, x: Tensor<3>) -> Tensor<3> {
         let x = self.norm.forward(x);
         // Of a head that is kept in f32, the logits are f32 too.
         let weight = self.head.as_ref().map_or(&self.tokens.weight, |head| &head.weight).val();
@@ -82,12 +89,59 @@ impl Llama {
     }
 }
 
+impl ReadsOn for Llama {
+    fn vocabulary(&self) -> usize {
+        self.tokens.weight.dims()[0]
+    }
+
+    fn positions(&self) -> Option<usize> {
+        None
+    }
+
+    fn dtype(&self) -> FloatDType {
+        let weight = self.blocks.first().map_or(&self.tokens.weight, |block| &block.widen.weight);
+        FloatDType::from(weight.base().dtype())
+    }
+
+    fn read_on(
+        &self,
+        read: Placed,
+        _: Option<&Inputs>,
+        past: Option<Past>,
+        pass: &Pass,
+    ) -> (Tensor<2>, Past) {
+        let Placed { ids, places, masked } = read;
+        let angles = self.rope.angles(places, &ids.device());
+        let mut past = past.map(|past| past.own.into_iter());
+        let (mut x, mut own) = (cast(self.tokens.forward(ids), pass.dtype()), Vec::new());
+        for block in &self.blocks {
+            let past = past.as_mut().and_then(Iterator::next);
+            let run = |block: &Block, (x, past, angles, masked), pass: &Pass| {
+                block.read_on(x, past, angles, masked, pass)
+            };
+            let (read, kept) = pass.segment(block, (x, past, angles.clone(), masked.clone()), run);
+            x = read;
+            own.push(kept);
+        }
+        (self.logits(last_column(x)).squeeze_dim(1), Past { own, source: None })
+    }
+}
+
 impl Objective<TokenBatch> for Llama {
     /// Each position predicts the next token; the last token is only a label, so it is not read.
     fn loss(&self, batch: TokenBatch, pass: &Pass) -> Loss {
         next_token_loss(batch, pass, |Placed { ids, places, masked }, pass| {
             self.forward_placed(ids, places, masked, pass)
         })
+    }
+
+    fn evaluate(&self, batch: TokenBatch, pass: &Pass) -> Evaluation {
+        counted(self.loss(batch, pass))
+    }
+
+    /// `perplexity`, e to the mean loss of a token.
+    fn scores(&self, counts: &[f64]) -> Vec<Score> {
+        vec![perplexity(counts)]
     }
 }
 
@@ -176,18 +230,31 @@ impl Block {
         masked: Tensor<4, Bool>,
         pass: &Pass,
     ) -> Tensor<3> {
+        self.read_on(x, None, angles, masked, pass).0
+    }
+
+    /// The same behind what was read before, with keys and values of both; `masked` is of both too.
+    fn read_on(
+        &self,
+        x: Tensor<3>,
+        past: Option<KeyValue>,
+        angles: (Tensor<4>, Tensor<4>),
+        masked: Tensor<4, Bool>,
+        pass: &Pass,
+    ) -> (Tensor<3>, KeyValue) {
         let normed = self.attention_norm.forward(x.clone());
         let query = split_heads(self.query.forward(normed.clone()), self.heads);
         let key = split_heads(self.key.forward(normed.clone()), self.key_value_heads);
         let value = split_heads(self.value.forward(normed), self.key_value_heads);
         let query = rotate(query, angles.clone());
         let query = query.clone() / (query.dims()[3] as f64).sqrt();
-        let (key, value) = (self.shared(rotate(key, angles)), self.shared(value));
+        let (keys, values) = behind(past, rotate(key, angles), value);
+        let (key, value) = (self.shared(keys.clone()), self.shared(values.clone()));
         let mixed = attend(query, key, value, masked, None, &self.weight_dropout, pass);
         let x = x + self.output.forward(join_heads(mixed));
         let normed = self.feed_forward_norm.forward(x.clone());
         let gate = self.activation.forward(self.gate.forward(normed.clone()));
-        x + self.narrow.forward(gate * self.widen.forward(normed))
+        (x + self.narrow.forward(gate * self.widen.forward(normed)), (keys, values))
     }
 
     /// Keys or values `[batch, key_value_heads, length, size]`, once for each head that reads them.

@@ -85,6 +85,12 @@ impl KeyMap {
         self
     }
 
+    /// Of a model none of whose parameters is a bias.
+    pub(in crate::models) fn without_biases(mut self) -> Self {
+        self.keys.retain(|key| !key.path.ends_with(".bias"));
+        self
+    }
+
     fn add(mut self, rows: &[Row], layer: Option<usize>, prefixed: bool, head: Option<&'static str>) -> Self {
         let numbered = |text: &str| match layer {
             Some(layer) => text.replace('#', &layer.to_string()),

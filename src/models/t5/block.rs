@@ -6,6 +6,7 @@ use firebrick_strategies::{Dropout, Pass};
 
 use super::T5Config;
 use crate::models::attention::{attend, join_heads, split_heads};
+use crate::models::key_value::{KeyValue, behind};
 use crate::models::{Activation, Linear, RmsNorm};
 
 /// Attention whose scores are not scaled: the weights start smaller instead.
@@ -41,9 +42,26 @@ impl Attention {
         masked: Tensor<4, Bool>,
         pass: &Pass,
     ) -> Tensor<3> {
-        let query = split_heads(self.query.forward(x), self.heads);
+        let kept = self.key_value(read);
+        self.attended(x, kept, bias, masked, pass)
+    }
+
+    /// Keys and values of what is read, `[batch, read, d_model]`.
+    fn key_value(&self, read: Tensor<3>) -> KeyValue {
         let key = split_heads(self.key.forward(read.clone()), self.heads);
-        let value = split_heads(self.value.forward(read), self.heads);
+        (key, split_heads(self.value.forward(read), self.heads))
+    }
+
+    /// The same with keys and values that are there.
+    fn attended(
+        &self,
+        x: Tensor<3>,
+        (key, value): KeyValue,
+        bias: Option<Tensor<4>>,
+        masked: Tensor<4, Bool>,
+        pass: &Pass,
+    ) -> Tensor<3> {
+        let query = split_heads(self.query.forward(x), self.heads);
         let mixed = attend(query, key, value, masked, bias, &self.dropout, pass);
         self.dropout.forward(self.output.forward(join_heads(mixed)), pass)
     }
@@ -147,5 +165,28 @@ impl DecoderBlock {
         let normed = self.source_norm.forward(x.clone());
         let x = x + self.source.forward(normed, source, None, source_masked, pass);
         self.feed_forward.forward(x, pass)
+    }
+    /// Keys and values of a source, `[batch, source length, d_model]`.
+    pub fn of_source(&self, source: Tensor<3>) -> KeyValue {
+        self.source.key_value(source)
+    }
+
+    /// The same behind what was read before, with keys and values of both; those of the source are there.
+    pub fn read_on(
+        &self,
+        x: Tensor<3>,
+        past: Option<KeyValue>,
+        bias: Tensor<4>,
+        masked: Tensor<4, Bool>,
+        (of_source, source_masked): (KeyValue, Tensor<4, Bool>),
+        pass: &Pass,
+    ) -> (Tensor<3>, KeyValue) {
+        let normed = self.attention_norm.forward(x.clone());
+        let (key, value) = self.attention.key_value(normed.clone());
+        let own = behind(past, key, value);
+        let x = x + self.attention.attended(normed, own.clone(), Some(bias), masked, pass);
+        let normed = self.source_norm.forward(x.clone());
+        let x = x + self.source.attended(normed, of_source, None, source_masked, pass);
+        (self.feed_forward.forward(x, pass), own)
     }
 }

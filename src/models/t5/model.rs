@@ -10,9 +10,13 @@ use super::block::{DecoderBlock, EncoderBlock};
 use super::relative_bias::RelativeBias;
 use super::{T5Config, keys};
 use crate::models::attention::{causal_mask, padding_mask, starts_of};
+use crate::models::causal::Placed;
+use crate::models::key_value::{KeyValue, Past, PastSource};
+use crate::models::perplexity::{counted, perplexity};
 use crate::models::pretrained::{KeyMap, Pretrained};
+use crate::models::writing::{ReadsOn, last_column};
 use crate::models::{Linear, RmsNorm, cross_entropy};
-use crate::{Loss, Objective};
+use crate::{Evaluation, Loss, Objective, Score};
 
 /// T5 (Raffel et al., 2020, arXiv:1910.10683): pre-norm, relative positions: `T5ForConditionalGeneration`.
 ///
@@ -92,7 +96,10 @@ impl T5 {
         pass: &Pass,
     ) -> Tensor<3> {
         let x = cast(self.tokens.forward(ids), pass.dtype());
-        let x = self.decoder.forward(x, causal_mask(real), source, pass);
+        self.logits(self.decoder.forward(x, causal_mask(real), source, pass))
+    }
+
+    fn logits(&self, x: Tensor<3>) -> Tensor<3> {
         let [_, _, width] = x.dims();
         let x = if self.scaled { x / (width as f64).sqrt() } else { x };
         // Of a head that is kept in f32, the logits are f32 too.
@@ -105,11 +112,52 @@ impl T5 {
     }
 }
 
+impl ReadsOn for T5 {
+    fn vocabulary(&self) -> usize {
+        self.tokens.weight.dims()[0]
+    }
+
+    fn positions(&self) -> Option<usize> {
+        None
+    }
+
+    fn dtype(&self) -> FloatDType {
+        FloatDType::from(self.tokens.weight.base().dtype())
+    }
+
+    fn read_on(
+        &self,
+        read: Placed,
+        source: Option<&Inputs>,
+        past: Option<Past>,
+        pass: &Pass,
+    ) -> (Tensor<2>, Past) {
+        let Placed { ids, masked, .. } = read;
+        let x = cast(self.tokens.forward(ids), pass.dtype());
+        let (own, of_source) = match past {
+            Some(Past { own, source }) => (Some(own), source),
+            None => (None, source.map(|source| self.decoder.of_source(self.encode(source, pass), pass))),
+        };
+        let of_source = of_source.expect("a decoder of T5 is given a source");
+        let (x, own) = self.decoder.read_on(x, masked, &of_source, own, pass);
+        (self.logits(last_column(x)).squeeze_dim(1), Past { own, source: Some(of_source) })
+    }
+}
+
 impl Objective<Seq2SeqBatch> for T5 {
     fn loss(&self, batch: Seq2SeqBatch, pass: &Pass) -> Loss {
         let logits = self.forward(&batch, pass);
         let labels = batch.labels(pass.device());
         Loss { sum: cross_entropy(logits.flatten(0, 1), labels.flatten(0, 1)), items: batch.items() }
+    }
+
+    fn evaluate(&self, batch: Seq2SeqBatch, pass: &Pass) -> Evaluation {
+        counted(self.loss(batch, pass))
+    }
+
+    /// `perplexity`, e to the mean loss of a token.
+    fn scores(&self, counts: &[f64]) -> Vec<Score> {
+        vec![perplexity(counts)]
     }
 }
 
@@ -189,5 +237,40 @@ impl Decoder {
             pass.segment(block, (x, bias.clone(), masked.clone(), source.clone()), run)
         });
         self.dropout.forward(self.norm.forward(x), pass)
+    }
+
+    /// What each block reads of a source.
+    fn of_source(&self, source: Encoded, pass: &Pass) -> PastSource {
+        let of_block = |block| {
+            let run = |block: &DecoderBlock, states, _: &Pass| block.of_source(states);
+            pass.segment(block, source.states.clone(), run)
+        };
+        PastSource { blocks: self.blocks.iter().map(of_block).collect(), masked: source.masked }
+    }
+
+    /// Further columns behind what was read before, with keys and values of both.
+    fn read_on(
+        &self,
+        x: Tensor<3>,
+        masked: Tensor<4, Bool>,
+        source: &PastSource,
+        past: Option<Vec<KeyValue>>,
+        pass: &Pass,
+    ) -> (Tensor<3>, Vec<KeyValue>) {
+        let [_, _, length, columns] = masked.dims();
+        let bias = self.bias.forward(columns, &x.device()).narrow(2, columns - length, length);
+        let mut past = past.map(Vec::into_iter);
+        let (mut x, mut own) = (self.dropout.forward(x, pass), Vec::new());
+        for (block, of_source) in self.blocks.iter().zip(&source.blocks) {
+            let past = past.as_mut().and_then(Iterator::next);
+            let source = (of_source.clone(), source.masked.clone());
+            let run = |block: &DecoderBlock, (x, past, bias, masked, source), pass: &Pass| {
+                block.read_on(x, past, bias, masked, source, pass)
+            };
+            let (read, kept) = pass.segment(block, (x, past, bias.clone(), masked.clone(), source), run);
+            x = read;
+            own.push(kept);
+        }
+        (self.dropout.forward(self.norm.forward(x), pass), own)
     }
 }

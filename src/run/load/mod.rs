@@ -82,6 +82,15 @@ fn format_of(paths: &Paths) -> Result<Format, DataError> {
     }
 }
 
+/// Opens files that are read as `format` says, or as their endings do.
+pub(crate) fn open(paths: &Paths, format: Option<&Format>) -> Result<Box<dyn Reader>, RunError> {
+    let format = match format {
+        Some(format) => format.clone(),
+        None => format_of(paths)?,
+    };
+    Ok(format.open(paths.as_slice())?)
+}
+
 /// A corpus, and how much of it is mixed in.
 struct Weighted<T> {
     corpus: T,
@@ -111,7 +120,10 @@ impl Loading<'_> {
         };
         let longest_row = match self.run.task.is_windows() {
             true => self.config.block.map(|block| block + 1),
-            false => self.max_length(&tokenizer).map(|most| self.padding(&tokenizer).length(most)),
+            false => {
+                let most = self.config.most_tokens(&tokenizer);
+                most.map(|most| self.config.padding(&tokenizer).length(most))
+            }
         };
         Ok(Loaded { tokenizer, data, skipped: self.skipped, longest_row })
     }
@@ -137,23 +149,15 @@ impl Loading<'_> {
         })
     }
 
-    pub(super) fn reader(&self, paths: &Paths, format: Option<&Format>) -> Result<Box<dyn Reader>, RunError> {
-        let format = match format {
-            Some(format) => format.clone(),
-            None => format_of(paths)?,
-        };
-        Ok(format.open(paths.as_slice())?)
-    }
-
     /// The corpora to train on.
     fn corpora(&self) -> Result<Vec<Weighted<Box<dyn Reader>>>, RunError> {
         let config = self.config;
         if let Some(paths) = &config.path {
-            return Ok(vec![Weighted { corpus: self.reader(paths, config.format.as_ref())?, weight: 1.0 }]);
+            return Ok(vec![Weighted { corpus: open(paths, config.format.as_ref())?, weight: 1.0 }]);
         }
         let format = |corpus: &Corpus| corpus.format.clone().or(config.format.clone());
         let weighted = |corpus: &Corpus| {
-            let reader = self.reader(&corpus.path, format(corpus).as_ref())?;
+            let reader = open(&corpus.path, format(corpus).as_ref())?;
             Ok(Weighted { corpus: reader, weight: corpus.weight })
         };
         config.mix.iter().map(weighted).collect()

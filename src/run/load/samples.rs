@@ -7,7 +7,7 @@ use firebrick_datasets::{
     Packs, Reader, Samples, Source, Stream, TokenBatch, Tokenizer,
 };
 
-use super::{Loading, Weighted};
+use super::{Loading, Weighted, open};
 use crate::Data;
 use crate::run::RunError;
 
@@ -36,7 +36,7 @@ impl Loading<'_> {
     fn given_valid<C: Collator>(&self, collator: &Arc<C>) -> Result<Option<InMemory<C::Sample>>, RunError> {
         let Some(paths) = &self.config.valid else { return Ok(None) };
         (self.say)(&format!("reading {}", paths.in_words()));
-        let reader = self.reader(paths, self.config.format.as_ref())?;
+        let reader = open(paths, self.config.format.as_ref())?;
         let samples = self.source(reader, collator).load(self.progress("samples"))?;
         self.require_some(samples.len(), "`data.valid`", paths.in_words())?;
         Ok(Some(samples))
@@ -143,7 +143,7 @@ impl Loading<'_> {
     ) -> Result<Data<TokenBatch>, RunError> {
         let collator = Arc::new(causal.clone());
         let Split { train, valid } = self.in_memory(&collator)?;
-        let capacity = self.max_length(tokenizer).unwrap_or(1);
+        let capacity = self.config.most_tokens(tokenizer).unwrap_or(1);
         let packing = Arc::new(Packing::new(causal, capacity));
         let packs = |samples| {
             let length = |sample: &CausalSample| sample.ids.len();

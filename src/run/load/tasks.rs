@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use firebrick_datasets::{
-    CausalLm, Encoder, Labels, MaskedLm, Padding, Reader, Seq2Seq, SequenceClassification, Target,
-    TokenClassification, Tokenizer,
+    CausalLm, Labels, MaskedLm, Reader, Seq2Seq, SequenceClassification, Target, TokenClassification,
+    Tokenizer,
 };
 
 use super::{Loading, TaskData, Weighted};
@@ -25,26 +25,9 @@ impl Loading<'_> {
         Ok(Labels::from_records(records, field, self.config.malformed)?)
     }
 
-    /// The most tokens of a sample.
-    pub(super) fn max_length(&self, tokenizer: &Tokenizer) -> Option<usize> {
-        let of_block = self.config.block.map(|block| block + 1);
-        self.config.max_length.or(of_block).or(tokenizer.model_max_length())
-    }
-
-    fn encoder(&self, tokenizer: &Arc<Tokenizer>, max_length: Option<usize>) -> Encoder {
-        let max_length = max_length.or(self.max_length(tokenizer));
-        let encoder = Encoder::new(tokenizer.clone()).max_length(max_length).stride(self.config.stride);
-        encoder.cut(tokenizer.truncation_side().unwrap_or_default())
-    }
-
-    pub(super) fn padding(&self, tokenizer: &Tokenizer) -> Padding {
-        let side = tokenizer.padding_side().unwrap_or_default();
-        self.config.padding.unwrap_or(Padding::default().side(side))
-    }
-
     pub(super) fn samples(&self, tokenizer: &Arc<Tokenizer>) -> Result<TaskData, RunError> {
-        let encoder = self.encoder(tokenizer, None);
-        let padding = self.padding(tokenizer);
+        let encoder = self.config.encoder(tokenizer, None);
+        let padding = self.config.padding(tokenizer);
         Ok(match &self.run.task {
             TaskConfig::CausalLm { rows, text, prompt, end } => {
                 let causal = CausalLm::new(encoder).padding(padding);
@@ -88,7 +71,7 @@ impl Loading<'_> {
                 TaskData::SequenceClassification(self.data(task.padding(padding))?, names)
             }
             TaskConfig::Seq2Seq { source, target, prefix, target_prompt, max_target_length, start } => {
-                let targets = self.encoder(tokenizer, *max_target_length);
+                let targets = self.config.encoder(tokenizer, *max_target_length);
                 let task = Seq2Seq::new(encoder, targets).fields(source, target).prefix(prefix);
                 let task = task.padding(padding, padding);
                 let task = match target_prompt {

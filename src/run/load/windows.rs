@@ -7,7 +7,7 @@ use firebrick_datasets::{
     Corpus, DataError, Format, Record, TokenBatch, TokenFile, TokenSequence, Tokenizer, Windows,
 };
 
-use super::Loading;
+use super::{Loading, open};
 use crate::Data;
 use crate::run::{Paths, RunError, TokenizerConfig};
 
@@ -115,7 +115,7 @@ impl Loading<'_> {
             texts.clear();
             Ok::<_, RunError>(())
         };
-        let reader = self.reader(paths, self.config.format.as_ref())?;
+        let reader = open(paths, self.config.format.as_ref())?;
         self.each_record(&*reader, &self.skipped, |record: Record| {
             texts.extend(self.config.malformed.keep(record.text(&field).map(str::to_owned), &self.skipped)?);
             match texts.len() == CHUNK {

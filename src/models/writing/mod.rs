@@ -1,0 +1,137 @@
+//! Texts that trained models write.
+//!
+//! ```text
+//! mod.rs       what continues a prompt, and what makes a text of another
+//! reads_on.rs  a decoder that goes on from what it has read
+//! caching.rs   the decoder behind the decoding, with its keys and values
+//! ```
+
+mod caching;
+mod reads_on;
+#[cfg(test)]
+mod tests;
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+use firebrick_datasets::Inputs;
+use firebrick_strategies::{Communicator, Pass};
+
+use super::{Gpt, Llama, T5};
+use crate::TrainError;
+use crate::decoding::{Decoding, Prompt, Text};
+use caching::Caching;
+pub(crate) use reads_on::ReadsOn;
+
+/// A model that continues texts: [`Gpt`] and [`Llama`].
+///
+/// Each token is read once: keys and values of what was read are kept. Where a text grows longer than the model's
+/// positions, its end is read again for each token.
+///
+/// ```
+/// use burn::tensor::Device;
+/// use firebrick::decoding::{Decoding, Prompt};
+/// use firebrick::models::{Continues, GptConfig};
+///
+/// let config = GptConfig { layers: 1, heads: 1, width: 8, dropout: 0.0, bias: true, tied: true };
+/// let gpt = config.init(5, 16, &Device::flex());
+/// let decoding = Decoding { max_new_tokens: 6, temperature: 0.8, seed: 7, ..Decoding::default() };
+/// let texts = gpt.continued(&[Prompt::new(0, [1, 2]), Prompt::new(1, [3])], &decoding)?;
+/// assert_eq!(texts[0][0].tokens.len(), 6);
+/// # Ok::<(), firebrick::TrainError>(())
+/// ```
+#[allow(private_bounds, reason = "how a model is read is its own matter")]
+pub trait Continues: ReadsOn {
+    /// The texts that follow each prompt, without it. An empty prompt starts from token 0; of a long one the model
+    /// reads as much of the end as it has positions.
+    ///
+    /// # Errors
+    ///
+    /// A setting of the decoding cannot be, or the device failed.
+    fn continued(&self, prompts: &[Prompt], decoding: &Decoding) -> Result<Vec<Vec<Text>>, TrainError> {
+        let model = self.valid();
+        let device = model.devices().first().cloned().unwrap_or_default();
+        let pass = Pass::evaluate(&device).computing_in(model.dtype());
+        decoding.write(&mut Caching::new(&model, pass, prompts, None)?, prompts)
+    }
+
+    /// As [`continued`](Self::continued), on ranks that share the model: each has prompts of its own, perhaps none.
+    /// One that is done takes part until all are.
+    ///
+    /// The model is what evaluation reads and `pass` how it reads it, as the strategies made them: of
+    /// [`Zero`](crate::Zero) in stage 3 a shard, whose blocks are gathered one at a time for each token.
+    ///
+    /// # Errors
+    ///
+    /// As [`continued`](Self::continued), and another rank is gone.
+    fn continued_among(
+        &self,
+        world: &Communicator,
+        pass: &Pass,
+        prompts: &[Prompt],
+        decoding: &Decoding,
+    ) -> Result<Vec<Vec<Text>>, TrainError> {
+        let mut model = Caching::new(self, pass.clone(), prompts, None)?.among(world);
+        decoding.write(&mut model, prompts)
+    }
+}
+
+impl Continues for Gpt {}
+
+impl Continues for Llama {}
+
+impl T5 {
+    /// The texts that are made of each source, each from the `start` token on, which is not returned: in T5 the
+    /// padding token.
+    ///
+    /// ```
+    /// use burn::tensor::Device;
+    /// use firebrick::datasets::{Inputs, Padding, Tokens};
+    /// use firebrick::decoding::Decoding;
+    /// use firebrick::models::{T5, T5Config, pretrained::Pretrained};
+    ///
+    /// let config = T5Config { vocab_size: 30, d_model: 16, d_kv: 4, d_ff: 32, num_layers: 1, num_heads: 4, ..Default::default() };
+    /// let model = T5::init(&config, &Device::flex());
+    /// let source = Tokens { ids: vec![5, 6, 1], type_ids: vec![0; 3] };
+    /// let sources = Inputs::new(&[&source], &Padding::default(), 0)?;
+    /// let decoding = Decoding { max_new_tokens: 4, beams: 2, end_tokens: vec![1], ..Decoding::default() };
+    /// let texts = model.written(&sources, 0, &decoding)?;
+    /// assert!(texts[0][0].tokens.len() <= 4);
+    /// # Ok::<(), firebrick::TrainError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Continues::continued`].
+    pub fn written(
+        &self,
+        sources: &Inputs,
+        start: u32,
+        decoding: &Decoding,
+    ) -> Result<Vec<Vec<Text>>, TrainError> {
+        let prompts: Vec<_> = (0..sources.shape()[0] as u64).map(|row| Prompt::new(row, [start])).collect();
+        self.written_from(sources, &prompts, decoding)
+    }
+
+    /// As [`written`](Self::written), each from a beginning of its own.
+    ///
+    /// # Errors
+    ///
+    /// As [`Continues::continued`].
+    pub fn written_from(
+        &self,
+        sources: &Inputs,
+        prompts: &[Prompt],
+        decoding: &Decoding,
+    ) -> Result<Vec<Vec<Text>>, TrainError> {
+        let model = self.valid();
+        let device = model.devices().first().cloned().unwrap_or_default();
+        let pass = Pass::evaluate(&device).computing_in(ReadsOn::dtype(&model));
+        decoding.write(&mut Caching::new(&model, pass, prompts, Some(sources))?, prompts)
+    }
+}
+
+/// `[batch, length, width]` to its last column, `[batch, 1, width]`.
+pub(super) fn last_column(x: Tensor<3>) -> Tensor<3> {
+    let length = x.dims()[1];
+    x.narrow(1, length - 1, 1)
+}

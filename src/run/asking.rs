@@ -1,0 +1,64 @@
+//! With what the model of a run is asked about texts.
+
+use std::sync::Arc;
+
+use burn::tensor::Device;
+use firebrick_datasets::{Amount, Tokenizer};
+
+use super::trainable::Trainable;
+use super::{LabelKind, Run, SampleConfig, TaskConfig};
+use crate::answers::{Asking, Kind};
+use crate::decoding::Decoding;
+
+impl Run {
+    /// With what its model is asked. Texts end at the tokenizer's end token, where `decoding` names no other.
+    pub(crate) fn asking<'a, M: Trainable>(
+        &self,
+        config: &M::Config,
+        tokenizer: &'a Arc<Tokenizer>,
+        device: &'a Device,
+        mut decoding: Decoding,
+    ) -> Asking<'a> {
+        if decoding.end_tokens.is_empty() {
+            decoding.end_tokens.extend(tokenizer.special().eos);
+        }
+        let encoder = self.data.encoder(tokenizer, None);
+        Asking {
+            encoder: match &self.task {
+                // A word that is cut off is to have an answer too.
+                TaskConfig::TokenClassification { .. } => encoder.stride(self.data.stride.or(Some(0))),
+                _ => encoder.stride(None),
+            },
+            padding: self.data.padding(tokenizer),
+            rows: match self.batch.amount() {
+                Amount::Samples(samples) => samples,
+                Amount::Tokens(_) => 16,
+            },
+            labels: M::label_names(config).unwrap_or_default(),
+            kind: match &self.task {
+                TaskConfig::SequenceClassification { kind: LabelKind::Number, .. } => Kind::Number,
+                TaskConfig::SequenceClassification { kind: LabelKind::Classes, .. } => Kind::Classes,
+                _ => Kind::Class,
+            },
+            decoding,
+            start: M::start_of(config).or(tokenizer.special().pad).unwrap_or(0),
+            first: 0,
+            tokenizer,
+            device,
+        }
+    }
+}
+
+impl SampleConfig {
+    /// How it is written: all its tokens, whatever they are.
+    pub(crate) fn decoding(&self, seed: u64) -> Decoding {
+        Decoding {
+            max_new_tokens: self.tokens,
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            seed,
+            ..Decoding::default()
+        }
+    }
+}

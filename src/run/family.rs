@@ -1,0 +1,252 @@
+//! What a run asks of a family's configuration: one for fresh weights, and a small one to try strategies on.
+
+use firebrick_datasets::{Labels, SpecialTokens};
+use serde_json::{Map, Value};
+
+use super::{LabelKind, ModelConfig, TaskConfig};
+use crate::models::pretrained::HubConfig;
+use crate::models::{BertConfig, Gpt2Config, LlamaConfig, T5Config};
+
+/// What the data says of a fresh model.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes<'a> {
+    /// Tokens of the vocabulary.
+    pub vocabulary: usize,
+    /// The most positions of a row that the model reads.
+    pub positions: usize,
+    pub special: &'a SpecialTokens,
+}
+
+/// A family's configuration, as far as a run changes it.
+pub(crate) trait Family: HubConfig + Clone + Send + Sync + 'static {
+    /// That of fresh weights; `None` where the run file names another family.
+    fn fresh(model: &ModelConfig, sizes: Sizes<'_>) -> Option<Self>;
+
+    /// Transformer blocks, the decoder's left out where there are two stacks.
+    fn layers(&self) -> usize;
+
+    /// The same with another number of blocks, in each stack.
+    fn with_layers(self, layers: usize) -> Self;
+
+    /// The same parts under the same names, and hardly any numbers.
+    fn smallest(self) -> Self;
+
+    /// Tokens of the vocabulary.
+    fn vocabulary(&self) -> usize;
+
+    /// The most tokens of a row that it can read, where there is a bound.
+    fn positions(&self) -> Option<usize>;
+
+    /// The names of its classes, where it has a classifier.
+    fn label_names(&self) -> Option<Vec<String>> {
+        None
+    }
+
+    /// The token that a decoder with an encoder starts from.
+    fn start(&self) -> Option<u32> {
+        None
+    }
+
+    /// With the classes of the task.
+    fn labelled(self, task: &TaskConfig, labels: Option<&Labels>) -> Self {
+        let _ = (task, labels);
+        self
+    }
+}
+
+/// The ids of tokens with a role, under transformers' names.
+fn ids(special: &SpecialTokens) -> Map<String, Value> {
+    let roles = [
+        ("pad_token_id", special.pad),
+        ("bos_token_id", special.bos.or(special.cls)),
+        ("eos_token_id", special.eos.or(special.sep)),
+    ];
+    roles.into_iter().map(|(name, id)| (name.into(), id.into())).collect()
+}
+
+impl Family for Gpt2Config {
+    fn fresh(model: &ModelConfig, Sizes { vocabulary, positions, special }: Sizes<'_>) -> Option<Self> {
+        match model {
+            ModelConfig::Gpt(shape) => {
+                Some(Self { rest: ids(special), ..Self::of_shape(shape, vocabulary, positions) })
+            }
+            _ => None,
+        }
+    }
+
+    fn layers(&self) -> usize {
+        self.n_layer
+    }
+
+    fn with_layers(self, n_layer: usize) -> Self {
+        Self { n_layer, ..self }
+    }
+
+    fn smallest(self) -> Self {
+        Self { vocab_size: 1, n_positions: 1, n_embd: 1, n_head: 1, n_inner: Some(1), ..self }
+    }
+
+    fn vocabulary(&self) -> usize {
+        self.vocab_size
+    }
+
+    fn positions(&self) -> Option<usize> {
+        Some(self.n_positions)
+    }
+}
+
+impl Family for LlamaConfig {
+    fn fresh(model: &ModelConfig, Sizes { vocabulary, positions, special }: Sizes<'_>) -> Option<Self> {
+        let ModelConfig::Llama(shape) = model else { return None };
+        Some(Self {
+            vocab_size: vocabulary,
+            max_position_embeddings: positions,
+            hidden_size: shape.width,
+            intermediate_size: shape.inner.unwrap_or((shape.width.saturating_mul(8) / 3).next_multiple_of(8)),
+            num_hidden_layers: shape.layers,
+            num_attention_heads: shape.heads,
+            num_key_value_heads: Some(shape.key_value_heads.unwrap_or(shape.heads)),
+            attention_dropout: shape.dropout,
+            tie_word_embeddings: shape.tied,
+            rest: ids(special),
+            ..Self::default()
+        })
+    }
+
+    fn layers(&self) -> usize {
+        self.num_hidden_layers
+    }
+
+    fn with_layers(self, num_hidden_layers: usize) -> Self {
+        Self { num_hidden_layers, ..self }
+    }
+
+    fn smallest(self) -> Self {
+        // Positions turn pairs of numbers.
+        Self {
+            vocab_size: 1,
+            hidden_size: 2,
+            intermediate_size: 1,
+            num_attention_heads: 1,
+            num_key_value_heads: Some(1),
+            head_dim: None,
+            ..self
+        }
+    }
+
+    fn vocabulary(&self) -> usize {
+        self.vocab_size
+    }
+
+    fn positions(&self) -> Option<usize> {
+        None
+    }
+}
+
+impl Family for BertConfig {
+    fn fresh(model: &ModelConfig, Sizes { vocabulary, positions, special }: Sizes<'_>) -> Option<Self> {
+        let ModelConfig::Bert(shape) = model else { return None };
+        let mut rest = ids(special);
+        rest.remove("pad_token_id");
+        Some(Self {
+            vocab_size: vocabulary,
+            max_position_embeddings: positions,
+            hidden_size: shape.width,
+            intermediate_size: shape.inner.unwrap_or(shape.width.saturating_mul(4)),
+            num_hidden_layers: shape.layers,
+            num_attention_heads: shape.heads,
+            hidden_dropout_prob: shape.dropout,
+            attention_probs_dropout_prob: shape.dropout,
+            pad_token_id: special.pad.map(|id| id as usize),
+            rest,
+            ..Self::default()
+        })
+    }
+
+    fn layers(&self) -> usize {
+        self.num_hidden_layers
+    }
+
+    fn with_layers(self, num_hidden_layers: usize) -> Self {
+        Self { num_hidden_layers, ..self }
+    }
+
+    fn smallest(self) -> Self {
+        Self { vocab_size: 1, hidden_size: 1, intermediate_size: 1, num_attention_heads: 1, ..self }
+    }
+
+    fn vocabulary(&self) -> usize {
+        self.vocab_size
+    }
+
+    fn positions(&self) -> Option<usize> {
+        Some(self.max_length())
+    }
+
+    fn label_names(&self) -> Option<Vec<String>> {
+        Some(BertConfig::label_names(self))
+    }
+
+    fn labelled(mut self, task: &TaskConfig, labels: Option<&Labels>) -> Self {
+        if let TaskConfig::SequenceClassification { kind, .. } = task {
+            let problem = match kind {
+                LabelKind::Class => "single_label_classification",
+                LabelKind::Classes => "multi_label_classification",
+                LabelKind::Number => "regression",
+            };
+            self.rest.insert("problem_type".into(), problem.into());
+            if *kind == LabelKind::Number {
+                return self.with_labels(["LABEL_0"]);
+            }
+        }
+        match labels {
+            Some(labels) => self.with_labels(labels.names()),
+            None => self,
+        }
+    }
+}
+
+impl Family for T5Config {
+    fn fresh(model: &ModelConfig, Sizes { vocabulary, special, .. }: Sizes<'_>) -> Option<Self> {
+        let ModelConfig::T5(shape) = model else { return None };
+        let mut rest = ids(special);
+        rest.insert("decoder_start_token_id".into(), special.pad.into());
+        Some(Self {
+            vocab_size: vocabulary,
+            d_model: shape.width,
+            d_kv: shape.width / shape.heads.max(1),
+            d_ff: shape.inner.unwrap_or(shape.width.saturating_mul(4)),
+            num_layers: shape.layers,
+            num_heads: shape.heads,
+            dropout_rate: shape.dropout,
+            feed_forward_proj: if shape.gated { "gated-gelu" } else { "relu" }.into(),
+            tie_word_embeddings: shape.tied,
+            rest,
+            ..Self::default()
+        })
+    }
+
+    fn layers(&self) -> usize {
+        self.num_layers
+    }
+
+    fn with_layers(self, layers: usize) -> Self {
+        Self { num_layers: layers, num_decoder_layers: Some(layers), ..self }
+    }
+
+    fn smallest(self) -> Self {
+        Self { vocab_size: 1, d_model: 1, d_kv: 1, d_ff: 1, num_heads: 1, ..self }
+    }
+
+    fn vocabulary(&self) -> usize {
+        self.vocab_size
+    }
+
+    fn positions(&self) -> Option<usize> {
+        None
+    }
+
+    fn start(&self) -> Option<u32> {
+        self.rest.get("decoder_start_token_id")?.as_u64()?.try_into().ok()
+    }
+}

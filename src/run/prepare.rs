@@ -1,0 +1,251 @@
+//! What a run is made of, before it trains.
+
+use std::sync::Arc;
+
+use burn::optim::ModuleOptimizer;
+use burn::tensor::Device;
+use firebrick_datasets::{DataError, Labels, SpecialTokens, Tokenizer};
+use firebrick_strategies::{Setup, Strategy, World, host_device};
+
+use super::family::{Family, Sizes};
+use super::trainable::Trainable;
+use super::{DataRun, Loaded, Process, Run, RunError, TaskConfig};
+use crate::models::drawn_now;
+use crate::models::pretrained::{Folder, HubConfig};
+use crate::{ByteSize, Data, Trainer, device, memory};
+
+/// What a run is made of, before it trains.
+pub(crate) struct Parts<M: Trainable> {
+    /// Where it trains, with autodiff.
+    pub device: Device,
+    /// Where its weights are made: there too, or on the host where strategies take them from there, one after
+    /// the other.
+    pub origin: Device,
+    /// What it is called, as in `cuda:0`.
+    pub device_name: String,
+    /// The ranks.
+    pub world: World,
+    /// The data, cut.
+    pub data: Data<M::Batch>,
+    /// What made its tokens.
+    pub tokenizer: Arc<Tokenizer>,
+    /// What the model is made by.
+    pub config: M::Config,
+    /// Where its weights come from, where they are not fresh.
+    pub folder: Option<Folder>,
+}
+
+/// What is known of a fresh model before the data is.
+const UNKNOWN: Sizes<'static> = Sizes { vocabulary: 1, positions: 1, special: &NO_TOKENS };
+static NO_TOKENS: SpecialTokens = SpecialTokens {
+    pad: None,
+    unk: None,
+    bos: None,
+    eos: None,
+    cls: None,
+    sep: None,
+    mask: None,
+    all: std::collections::BTreeSet::new(),
+};
+
+impl Run {
+    /// Finds the device, checks the strategies on it, and reads and tokenizes the text, saying what
+    /// it does.
+    ///
+    /// # Errors
+    ///
+    /// A device that is not there, strategies that do not fit, data that cannot be read, or a model that does not
+    /// fit the data.
+    pub(crate) fn prepare<M: Trainable>(
+        &self,
+        folder: Option<Folder>,
+        say: impl Fn(&str),
+    ) -> Result<Parts<M>, RunError> {
+        let (device, device_name) = device::find(&self.device)?;
+        let world = self.world(device::alike(&self.device, &device_name))?;
+        let device = device.autodiff();
+        // Strategies first, on a model of the same parts but hardly a number: an order that cannot
+        // be is found before anything is read or allocated.
+        let config = self.config::<M>(folder.as_ref(), UNKNOWN)?;
+        let skeleton: M = skeleton(config, &device);
+        let mut setup = Setup::new(&skeleton, &device);
+        self.composed().start(&mut setup)?;
+        let origin = match host_device() {
+            Some(host) if setup.places_master() => host.autodiff(),
+            _ => device.clone(),
+        };
+        let Loaded { tokenizer, data, longest_row, .. } = DataRun::from(self).load(&say)?;
+        let (data, labels) = M::batches(data).ok_or_else(|| self.other_task())?;
+        if self.early_stopping.is_some() && data.valid.is_none() {
+            let place = "the validation part, which `early_stopping` needs,".to_string();
+            return Err(DataError::EmptyText { place }.into());
+        }
+        let config = self.fitted::<M>(folder.as_ref(), &tokenizer, longest_row, labels.as_ref())?;
+        // That the sample's beginning has tokens is known before the run.
+        if let Some(Err(error)) = self.sample.as_ref().map(|sample| tokenizer.encode(&sample.prompt)) {
+            return Err(RunError::Prompt { reason: error.to_string() });
+        }
+        self.require_memory(parameters::<M>(&config), &device_name)?;
+        config.check()?;
+        Ok(Parts { device, origin, device_name, world, data, tokenizer, config, folder })
+    }
+
+    /// What the model is made by: as its folder says, or as the run file does.
+    fn config<M: Trainable>(&self, folder: Option<&Folder>, sizes: Sizes<'_>) -> Result<M::Config, RunError> {
+        match folder {
+            Some(folder) => M::config_of(folder),
+            None => M::Config::fresh(&self.model, sizes).ok_or_else(|| self.other_task()),
+        }
+    }
+
+    /// The same for this data: with its labels, and refused where its tokens or rows are none of the model's.
+    fn fitted<M: Trainable>(
+        &self,
+        folder: Option<&Folder>,
+        tokenizer: &Tokenizer,
+        longest_row: Option<usize>,
+        labels: Option<&Labels>,
+    ) -> Result<M::Config, RunError> {
+        // The last token of a causal row is only a label.
+        let unread = usize::from(matches!(self.task, TaskConfig::CausalLm { .. }));
+        let longest = longest_row.map(|tokens| tokens.saturating_sub(unread).max(1));
+        let vocabulary = tokenizer.vocab_size();
+        let fresh = Sizes { vocabulary, positions: longest.unwrap_or(0), special: tokenizer.special() };
+        let config = self.config::<M>(folder, fresh)?.labelled(&self.task, labels);
+        if config.vocabulary() < vocabulary {
+            return Err(RunError::Vocabulary { tokenizer: vocabulary, model: config.vocabulary() });
+        }
+        match (longest, config.positions()) {
+            (None, Some(0)) => Err(RunError::Rows { longest, most: None }),
+            (longest, Some(most)) if longest.is_none_or(|longest| longest > most) => {
+                Err(RunError::Rows { longest, most: Some(most + unread) })
+            }
+            _ => Ok(config),
+        }
+    }
+
+    /// The data is not of the model's task.
+    pub(crate) fn other_task(&self) -> RunError {
+        RunError::Task { task: self.task.name(), models: "another model", found: self.model.name().into() }
+    }
+
+    /// The model, with weights of its folder or drawn from the seed, and an optimizer without state. What starts
+    /// anew in a pretrained model is told.
+    ///
+    /// # Errors
+    ///
+    /// The folder's tensors are not those of the model.
+    pub(crate) fn fresh<M: Trainable>(
+        &self,
+        parts: &Parts<M>,
+        say: impl Fn(&str),
+    ) -> Result<(M, ModuleOptimizer), RunError> {
+        parts.device.seed(self.seed);
+        parts.origin.seed(self.seed);
+        let model = match &parts.folder {
+            None => drawn_now(M::init(&parts.config, &parts.origin)),
+            Some(folder) => {
+                say(&format!("loading {}", folder.path().display()));
+                let loaded = folder.load::<M>(&parts.config, &parts.origin)?;
+                if !loaded.fresh.is_empty() {
+                    say(&format!("not in the folder, so they start anew: {}", loaded.fresh.join(", ")));
+                }
+                loaded.model
+            }
+        };
+        let optimizer = self.optimizer.build(&model);
+        Ok((model, optimizer))
+    }
+
+    /// The trainer that the run describes, without output and without display.
+    pub(crate) fn trainer<M: Trainable>(&self, parts: &Parts<M>) -> Trainer<impl Strategy<M> + use<M>> {
+        let trainer = Trainer::new().with(self.composed()).over(parts.world.clone()).seed(self.seed);
+        let trainer = match (self.steps, self.epochs) {
+            (Some(steps), _) => trainer.steps(steps),
+            (None, epochs) => trainer.epochs(epochs.unwrap_or(1)),
+        };
+        let trainer = match self.evaluate_every {
+            Some(updates) => trainer.evaluate_every(updates),
+            None => trainer,
+        };
+        let trainer = match &self.best_by {
+            Some(score) => trainer.best_by(score),
+            None => trainer,
+        };
+        let trainer = match self.early_stopping {
+            Some(evaluations) => trainer.early_stopping(evaluations),
+            None => trainer,
+        };
+        let trainer = trainer.optimizer_states(self.optimizer.states());
+        match self.device_budget {
+            Some(ByteSize(bytes)) => trainer.device_budget(bytes),
+            None => trainer,
+        }
+    }
+
+    /// Refuses a model whose weights, gradients and moments cannot be in the machine's memory, with those of all
+    /// ranks of this process.
+    fn require_memory(&self, parameters: f64, device: &str) -> Result<(), RunError> {
+        let needed = self.bytes_per_parameter(Process::this()?.of) * parameters;
+        match memory::of_machine() {
+            Some(available) if device.starts_with("cpu") && needed > available as f64 => {
+                Err(RunError::TooLarge { parameters, needed, available })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The model with the same parts under the same names, and hardly any numbers.
+fn skeleton<M: Trainable>(config: M::Config, device: &Device) -> M {
+    // A run with more blocks than this is refused for its size.
+    const MOST_LAYERS: usize = 2000;
+    let layers = config.layers().min(MOST_LAYERS);
+    drawn_now(M::init(&config.smallest().with_layers(layers), device))
+}
+
+/// How many parameters a model has, as a float: the shape may be impossible. None is drawn.
+fn parameters<M: Trainable>(config: &M::Config) -> f64 {
+    let with = |layers| M::init(&config.clone().with_layers(layers), &Device::flex()).num_params() as f64;
+    let (one, two) = (with(1), with(2));
+    one + (config.layers() as f64 - 1.0) * (two - one)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::models::{Gpt, Gpt2Config, GptConfig, Llama, LlamaConfig, T5, T5Config};
+
+    fn counted<M: Trainable>(config: &M::Config) -> f64 {
+        drawn_now(M::init(config, &Device::flex())).num_params() as f64
+    }
+
+    #[test]
+    fn parameters_are_foretold() {
+        for (bias, tied) in [(true, true), (true, false), (false, true), (false, false)] {
+            let shape = GptConfig { layers: 3, heads: 2, width: 16, dropout: 0.0, bias, tied };
+            let config = Gpt2Config::of_shape(&shape, 100, 32);
+            assert_eq!(parameters::<Gpt>(&config), counted::<Gpt>(&config));
+        }
+        let small =
+            LlamaConfig { hidden_size: 8, intermediate_size: 16, vocab_size: 9, ..Default::default() };
+        let config = LlamaConfig { num_hidden_layers: 4, num_attention_heads: 2, ..small };
+        assert_eq!(parameters::<Llama>(&config), counted::<Llama>(&config));
+        let small = T5Config { d_model: 8, d_kv: 4, d_ff: 16, vocab_size: 9, ..Default::default() };
+        let config = T5Config { num_layers: 3, num_heads: 2, ..small };
+        assert_eq!(parameters::<T5>(&config), counted::<T5>(&config));
+    }
+
+    #[test]
+    fn a_shape_that_cannot_be_is_counted_without_being_made() {
+        let shape = GptConfig {
+            layers: 1_000_000_000,
+            heads: 1,
+            width: 100_000_000,
+            dropout: 0.0,
+            bias: true,
+            tied: true,
+        };
+        assert!(parameters::<Gpt>(&Gpt2Config::of_shape(&shape, 50_000, 1024)) > 1e26);
+    }
+}

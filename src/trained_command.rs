@@ -1,0 +1,159 @@
+//! The commands that use a trained run: `eval`, `predict` and `generate`.
+
+use std::fs::File;
+use std::io::{BufRead, BufWriter, Write, stdin, stdout};
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use crate::console::{print, tell};
+use crate::decoding_args::DecodingArgs;
+use crate::run::Paths;
+use crate::trained_run::{Evaluated, TrainedRun};
+use crate::{RunError, TrainError};
+
+/// A trained run, as all its commands name it.
+#[derive(Debug, Args)]
+struct TrainedArgs {
+    /// The output folder of a run, or its run file.
+    #[arg(value_name = "RUN")]
+    run: PathBuf,
+    /// A Hugging Face folder whose weights are used. Default: `pretrained` in the output folder, which holds the
+    /// best weights of the run.
+    #[arg(long, value_name = "FOLDER")]
+    weights: Option<PathBuf>,
+    /// Overrides a field of the run file; the value is RON. May be given several times.
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    overrides: Vec<String>,
+    /// Overrides the run's device: auto, cpu, cuda[:i], wgpu[:i] or vulkan[:i].
+    #[arg(long, env = "BURN_DEVICE", value_name = "DEVICE")]
+    device: Option<String>,
+}
+
+/// Files of records.
+#[derive(Debug, Args)]
+struct RecordArgs {
+    /// Files that are read as the run's data is. Default: the run's validation data.
+    #[arg(long, short, value_name = "FILE")]
+    data: Vec<PathBuf>,
+}
+
+/// `firebrick eval`.
+#[derive(Debug, Args)]
+pub(crate) struct EvalArgs {
+    #[command(flatten)]
+    trained: TrainedArgs,
+    #[command(flatten)]
+    records: RecordArgs,
+    /// How the result is printed: `json` makes the last line on standard output one JSON object.
+    #[arg(long, value_enum, default_value_t = Report::Text)]
+    report: Report,
+}
+
+/// `firebrick predict`.
+#[derive(Debug, Args)]
+pub(crate) struct PredictArgs {
+    #[command(flatten)]
+    trained: TrainedArgs,
+    #[command(flatten)]
+    records: RecordArgs,
+    /// The file to write. Default: standard output.
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Answers at most so many records.
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+    #[command(flatten)]
+    decoding: DecodingArgs,
+}
+
+/// `firebrick generate`.
+#[derive(Debug, Args)]
+pub(crate) struct GenerateArgs {
+    #[command(flatten)]
+    trained: TrainedArgs,
+    /// What the text begins with, or what it is made of. May be given several times. Default: each line of standard
+    /// input.
+    #[arg(long, short, value_name = "TEXT")]
+    prompt: Vec<String>,
+    #[command(flatten)]
+    decoding: DecodingArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+enum Report {
+    Text,
+    Json,
+}
+
+impl TrainedArgs {
+    fn open(&self) -> Result<TrainedRun, RunError> {
+        let trained = TrainedRun::open(&self.run, self.weights.as_deref(), &self.overrides)?;
+        Ok(match &self.device {
+            Some(device) => trained.on(device),
+            None => trained,
+        })
+    }
+}
+
+impl RecordArgs {
+    fn paths(&self) -> Option<Paths> {
+        (!self.data.is_empty()).then(|| Paths::Several(self.data.clone()))
+    }
+}
+
+/// Runs `firebrick eval`.
+pub(crate) fn eval(args: &EvalArgs) -> Result<(), RunError> {
+    let evaluated = args.trained.open()?.evaluate(args.records.paths(), tell)?;
+    match args.report {
+        Report::Text => print(&in_words(&evaluated)),
+        Report::Json => print(&(serde_json::to_string(&evaluated).unwrap_or_default() + "\n")),
+    }
+    Ok(())
+}
+
+fn in_words(evaluated: &Evaluated) -> String {
+    let Evaluated { loss, scores, items, samples, tokens_per_second } = evaluated;
+    let mut text = format!("loss             {loss:.4}\n");
+    scores.iter().for_each(|(name, value)| text += &format!("{name:16} {value:.4}\n"));
+    text += &format!("samples          {samples}\nitems            {items}\n");
+    text + &format!("tokens/s         {tokens_per_second:.0}\n")
+}
+
+/// Runs `firebrick predict`.
+pub(crate) fn predict(args: &PredictArgs) -> Result<(), RunError> {
+    let trained = args.trained.open()?;
+    let mut output: Box<dyn Write> = match &args.output {
+        Some(path) => {
+            let file =
+                File::create(path).map_err(|error| TrainError::file(path, "making the file", error))?;
+            Box::new(BufWriter::new(file))
+        }
+        None => Box::new(BufWriter::new(stdout())),
+    };
+    let predicted =
+        trained.predict(args.records.paths(), args.limit, &args.decoding.decoding(), &mut output, tell)?;
+    output.flush().map_err(|error| TrainError::file("the predictions", "writing", error))?;
+    let right = match predicted.expected {
+        0 => String::new(),
+        of => format!(", {} of {of} as expected", predicted.right),
+    };
+    tell(&format!("{} answers{right}", predicted.answers));
+    Ok(())
+}
+
+/// Runs `firebrick generate`.
+pub(crate) fn generate(args: &GenerateArgs) -> Result<(), RunError> {
+    let trained = args.trained.open()?;
+    let prompts = match args.prompt.is_empty() {
+        false => args.prompt.clone(),
+        true => {
+            let lines = stdin().lock().lines().collect::<Result<Vec<_>, _>>();
+            lines.map_err(|error| TrainError::file("standard input", "reading prompts", error))?
+        }
+    };
+    for text in trained.generate(&prompts, &args.decoding.decoding())?.into_iter().flatten() {
+        print(&(text + "\n"));
+    }
+    Ok(())
+}

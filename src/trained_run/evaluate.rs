@@ -1,0 +1,111 @@
+//! Loss and scores of a trained model on any data of its task.
+
+use std::time::Instant;
+
+use burn::tensor::FloatDType;
+use firebrick_datasets::Batch;
+use serde::Serialize;
+
+use super::TrainedRun;
+use crate::agreement::Sums;
+use crate::feed::first_epoch;
+use crate::models::pretrained::Folder;
+use crate::run::{DataRun, ForModel, Paths, Trainable};
+use crate::session::checked;
+use crate::{Data, Evaluation, Run, RunError, Scores, TrainError, device};
+use firebrick_datasets::DataError;
+use firebrick_strategies::Pass;
+
+/// What an evaluation found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Evaluated {
+    /// Mean loss over all supervised items.
+    pub loss: f64,
+    /// The scores of the task, by name.
+    pub scores: Scores,
+    /// Supervised items.
+    pub items: usize,
+    /// Samples.
+    pub samples: usize,
+    /// Tokens per second, padding not counted.
+    pub tokens_per_second: f64,
+}
+
+impl TrainedRun {
+    /// Evaluates on files that are read as the run's data is, or on the run's own validation data.
+    ///
+    /// # Errors
+    ///
+    /// A device that is not there, data that cannot be read, or weights that are not those of the model.
+    pub fn evaluate(&self, data: Option<Paths>, say: impl Fn(&str)) -> Result<Evaluated, RunError> {
+        let data = data.or_else(|| self.run.data.valid.clone());
+        let evaluating = Evaluating { run: &self.run, data, say: &say };
+        self.run.for_model_of(Some(self.weights()?), evaluating)
+    }
+}
+
+struct Evaluating<'a> {
+    run: &'a Run,
+    /// The files; `None`: the end of the training data.
+    data: Option<Paths>,
+    say: &'a dyn Fn(&str),
+}
+
+impl ForModel for Evaluating<'_> {
+    type Output = Evaluated;
+
+    fn with<M: Trainable>(self, folder: Option<Folder>) -> Result<Evaluated, RunError> {
+        let Self { run, data, say } = self;
+        let folder = match folder {
+            Some(folder) => folder,
+            None => return Err(RunError::NotTrained { folder: run.output.clone() }),
+        };
+        let (device, _) = device::find(&run.device)?;
+        let config = M::config_of(&folder)?;
+        let mut asked = DataRun::from(run);
+        asked.task.name_labels(M::label_names(&config));
+        if let Some(paths) = data {
+            let whole = &mut asked.data;
+            (whole.path, whole.valid, whole.valid_fraction) = (Some(paths), None, 0.0);
+            (whole.mix, whole.stream) = (Vec::new(), None);
+        }
+        let is_whole = asked.data.valid_fraction == 0.0;
+        let loaded = asked.load(say)?;
+        let (data, _) = M::batches(loaded.data).ok_or_else(|| run.other_task())?;
+        let data = match (is_whole, data.valid.clone()) {
+            (true, _) => Data { valid: None, ..data },
+            (false, Some(valid)) => Data { train: valid, valid: None, ..data },
+            (false, None) => {
+                let place = "the validation part of the data".to_string();
+                return Err(DataError::EmptyText { place }.into());
+            }
+        };
+        let model = folder.load::<M>(&config, &device)?.model;
+        let pass = Pass::evaluate(&device).computing_in(FloatDType::F32);
+        let (started, mut tokens, mut samples) = (Instant::now(), 0, 0);
+        let mut sums = Sums::default();
+        for batch in first_epoch(&data, 1)? {
+            let batch = batch?;
+            (tokens, samples) = (tokens + batch.tokens(), samples + batch.samples());
+            let items = batch.items();
+            if items == 0 {
+                continue;
+            }
+            let Evaluation { loss, counts } = model.evaluate(batch, &pass);
+            let sum = checked(loss.sum, loss.items, items)?;
+            sums.add(sum.try_into_scalar::<f64>().map_err(TrainError::from)?, items, &counts);
+        }
+        if sums.items == 0 {
+            return Err(DataError::EmptyEpoch { epoch: 0 }.into());
+        }
+        let scores =
+            model.scores(&sums.counts).into_iter().map(|score| (score.name.to_string(), score.value));
+        Ok(Evaluated {
+            loss: sums.loss / sums.items as f64,
+            scores: scores.collect(),
+            items: sums.items,
+            samples,
+            tokens_per_second: tokens as f64 / started.elapsed().as_secs_f64().max(1e-9),
+        })
+    }
+}

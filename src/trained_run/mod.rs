@@ -1,0 +1,85 @@
+//! A run that has been trained: evaluated on other data, asked about texts, and let write.
+//!
+//! ```text
+//! mod.rs       where its weights and its run file are
+//! evaluate.rs  loss and scores on any data of its task
+//! predict.rs   answers to the records of a file
+//! generate.rs  texts after prompts, or made of sources
+//! ```
+
+mod evaluate;
+mod generate;
+mod predict;
+
+use std::path::{Path, PathBuf};
+
+use crate::models::pretrained::{Folder, PretrainedError};
+use crate::run::{ModelConfig, PRETRAINED, TokenizerConfig};
+use crate::{Run, RunError};
+
+pub use evaluate::Evaluated;
+pub use predict::Predicted;
+
+/// A run that has been trained, with the Hugging Face folder of its weights.
+///
+/// ```no_run
+/// use firebrick::{Paths, TrainedRun};
+///
+/// let trained = TrainedRun::open("runs/entities".as_ref(), None, &[""; 0])?;
+/// let evaluated = trained.evaluate(Some(Paths::One("test.conll".into())), |doing| eprintln!("{doing}"))?;
+/// println!("f1 {:.3}", evaluated.scores["f1"]);
+/// # Ok::<(), firebrick::RunError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct TrainedRun {
+    /// With the folder as its model, and the folder's tokenizer.
+    run: Run,
+    folder: PathBuf,
+}
+
+impl TrainedRun {
+    /// Opens the output folder of a run, or the one that a run file names. `weights` is a Hugging Face folder to be
+    /// used instead of the run's own, and `overrides` are those of [`Run::read`].
+    ///
+    /// # Errors
+    ///
+    /// There is no run file, it is not one, or there are no weights.
+    pub fn open(
+        place: &Path,
+        weights: Option<&Path>,
+        overrides: &[impl AsRef<str>],
+    ) -> Result<Self, RunError> {
+        let (file, output) = match place.is_dir() {
+            true => (place.join("run.ron"), Some(place)),
+            false => (place.to_path_buf(), None),
+        };
+        let mut run = Run::read(&file, overrides)?;
+        let folder = match weights {
+            Some(weights) => weights.to_path_buf(),
+            None => output.unwrap_or(&run.output).join(PRETRAINED),
+        };
+        if weights.is_none() && !folder.is_dir() {
+            return Err(RunError::NotTrained { folder });
+        }
+        run.model = ModelConfig::Pretrained(folder.clone());
+        if folder.join("tokenizer.json").is_file() {
+            run.data.tokenizer = TokenizerConfig::File(folder.clone());
+        }
+        Ok(Self { run, folder })
+    }
+
+    /// Where the weights are.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The same on another device.
+    pub fn on(mut self, device: impl Into<String>) -> Self {
+        self.run.device = device.into();
+        self
+    }
+
+    fn weights(&self) -> Result<Folder, PretrainedError> {
+        Folder::open(&self.folder)
+    }
+}

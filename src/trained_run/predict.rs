@@ -1,0 +1,193 @@
+//! Answers of a trained model to the records of a file.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use firebrick_datasets::{DataError, Record, Skipped, Tokenizer, Value as Field};
+use serde_json::{Map, Value, json};
+
+use super::TrainedRun;
+use crate::answers::{Answer, Answers, Asking, Question};
+use crate::decoding::Decoding;
+use crate::models::pretrained::Folder;
+use crate::run::{ForModel, Paths, TaskConfig, Trainable, open};
+use crate::{Run, RunError, TrainError, device};
+
+/// How many records were answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Predicted {
+    /// Answers that were written.
+    pub answers: usize,
+    /// Of those with an expected answer: how many are it.
+    pub right: usize,
+    /// Records that say what is expected.
+    pub expected: usize,
+}
+
+impl TrainedRun {
+    /// Writes a line of JSON for each record of the files, which are read as the run's data is; without any, of the
+    /// run's validation data. At most `limit` are answered.
+    ///
+    /// A line has what was asked (`tokens` or `text`), what is `predicted`, and where the record says so what is
+    /// `expected`; records need no labels. What else is there depends on the task:
+    ///
+    /// | Task | `predicted` | Besides |
+    /// |---|---|---|
+    /// | `TokenClassification` | a label for each word | `scores`, their shares |
+    /// | `SequenceClassification` | a class, classes, or a number | `scores`, the share of each class |
+    /// | `MaskedLm` | the text, filled in | `hidden`, the likeliest tokens of each place |
+    /// | `CausalLm` | what follows the prompt | `log_probability`, and whether an end token `ended` it |
+    /// | `Seq2Seq` | what is made of the source | the same |
+    ///
+    /// Texts are written as `decoding` says.
+    ///
+    /// # Errors
+    ///
+    /// A device that is not there, records that cannot be read, or an output that cannot be written.
+    pub fn predict(
+        &self,
+        data: Option<Paths>,
+        limit: Option<usize>,
+        decoding: &Decoding,
+        output: &mut dyn Write,
+        say: impl Fn(&str),
+    ) -> Result<Predicted, RunError> {
+        let Some(data) = data.or_else(|| self.run.data.valid.clone()) else {
+            return Err(RunError::NothingAsked);
+        };
+        let predicting = Predicting { run: &self.run, data, limit, decoding, output, say: &say };
+        self.run.for_model_of(Some(self.weights()?), predicting)
+    }
+}
+
+struct Predicting<'a> {
+    run: &'a Run,
+    data: Paths,
+    limit: Option<usize>,
+    decoding: &'a Decoding,
+    output: &'a mut dyn Write,
+    say: &'a dyn Fn(&str),
+}
+
+/// A record: what is asked of it, and what it says itself.
+struct Asked {
+    question: Question,
+    expected: Option<Value>,
+}
+
+/// Records that are tokenized and sorted at once.
+const TOGETHER: usize = 256;
+
+impl ForModel for Predicting<'_> {
+    type Output = Predicted;
+
+    fn with<M: Trainable>(mut self, folder: Option<Folder>) -> Result<Predicted, RunError> {
+        let folder = match folder {
+            Some(folder) => folder,
+            None => return Err(RunError::NotTrained { folder: self.run.output.clone() }),
+        };
+        let (device, _) = device::find(&self.run.device)?;
+        let config = M::config_of(&folder)?;
+        let tokenizer = Arc::new(Tokenizer::from_file(folder.path())?);
+        let tokenizer =
+            Arc::new(Arc::unwrap_or_clone(tokenizer).with_special(self.run.data.special.clone())?);
+        (self.say)(&format!("loading {}", folder.path().display()));
+        let model = folder.load::<M>(&config, &device)?.model;
+        let asking = self.run.asking::<M>(&config, &tokenizer, &device, self.decoding.clone());
+        let (mut predicted, mut waiting) = (Predicted::default(), Vec::new());
+        let most = self.limit.unwrap_or(usize::MAX);
+        let reader = open(&self.data, self.run.data.format.as_ref())?;
+        let skipped = Skipped::default();
+        'parts: for part in 0..reader.parts() {
+            for record in self.run.data.malformed.apply(reader.open(part)?, &skipped) {
+                if predicted.answers + waiting.len() >= most {
+                    break 'parts;
+                }
+                waiting.push(asked(&self.run.task, &record?)?);
+                if waiting.len() == TOGETHER {
+                    self.answer(&model, &asking, &mut waiting, &mut predicted)?;
+                }
+            }
+        }
+        self.answer(&model, &asking, &mut waiting, &mut predicted)?;
+        Ok(predicted)
+    }
+}
+
+impl Predicting<'_> {
+    fn answer<M: Answers>(
+        &mut self,
+        model: &M,
+        asking: &Asking<'_>,
+        waiting: &mut Vec<Asked>,
+        predicted: &mut Predicted,
+    ) -> Result<(), RunError> {
+        let (questions, expected): (Vec<_>, Vec<_>) =
+            waiting.drain(..).map(|asked| (asked.question, asked.expected)).unzip();
+        let asking = Asking { first: predicted.answers as u64, ..asking.clone() };
+        let answers = model.answers(&questions, &asking)?;
+        for ((question, expected), answer) in questions.iter().zip(expected).zip(answers) {
+            predicted.answers += 1;
+            if let Some(expected) = &expected {
+                predicted.expected += 1;
+                predicted.right += usize::from(answer.get("predicted") == Some(expected));
+            }
+            let line = line(question, expected, answer);
+            let written = writeln!(self.output, "{}", Value::Object(line));
+            written.map_err(|error| TrainError::file("the predictions", "writing", error))?;
+        }
+        Ok(())
+    }
+}
+
+fn line(question: &Question, expected: Option<Value>, answer: Answer) -> Map<String, Value> {
+    let name = if matches!(question, Question::Words(_)) { "tokens" } else { "text" };
+    let mut line = Map::from_iter([(name.to_string(), json!(question))]);
+    line.extend(answer);
+    line.extend(expected.map(|expected| ("expected".to_string(), expected)));
+    line
+}
+
+/// What a record asks, by the fields of the task.
+fn asked(task: &TaskConfig, record: &Record) -> Result<Asked, DataError> {
+    let text = |field: &str| record.text(field).map(str::to_owned);
+    let expected = |field: &str| record.get(field).map(json_of);
+    Ok(match task {
+        TaskConfig::TokenClassification { words, labels, .. } => {
+            let words = record.texts(words)?.into_iter().map(str::to_owned).collect();
+            Asked { question: Question::Words(words), expected: expected(labels) }
+        }
+        TaskConfig::SequenceClassification { text: first, pair, label, .. } => {
+            let question = match pair {
+                Some(second) => Question::Pair(text(first)?, text(second)?),
+                None => Question::Text(text(first)?),
+            };
+            Asked { question, expected: expected(label) }
+        }
+        TaskConfig::MaskedLm { text: field, .. } => {
+            Asked { question: Question::Text(text(field)?), expected: None }
+        }
+        TaskConfig::CausalLm { text: field, prompt, .. } => match prompt {
+            Some(prompt) => Asked { question: Question::Text(text(prompt)?), expected: expected(field) },
+            None => Asked { question: Question::Text(text(field)?), expected: None },
+        },
+        TaskConfig::Seq2Seq { source, target, prefix, .. } => {
+            let question = Question::Text(prefix.clone() + &text(source)?);
+            Asked { question, expected: expected(target) }
+        }
+    })
+}
+
+fn json_of(field: &Field) -> Value {
+    match field {
+        Field::Null => Value::Null,
+        Field::Bool(value) => json!(value),
+        Field::Integer(value) => json!(value),
+        Field::Float(value) => json!(value),
+        Field::Text(value) => json!(value),
+        Field::List(values) => values.iter().map(json_of).collect(),
+        Field::Map(values) => {
+            Value::Object(values.iter().map(|(name, value)| (name.clone(), json_of(value))).collect())
+        }
+    }
+}
