@@ -1,0 +1,165 @@
+//! Beam search: the best of all that could be written next go on.
+
+use super::logits::Logits;
+use super::write::{Search, Step};
+use super::{Decoding, DecodingError, EarlyStopping, Prompt, Text};
+
+/// The search for the texts of one prompt.
+pub(super) struct BeamSearch<'a> {
+    decoding: &'a Decoding,
+    prompt: &'a Prompt,
+    written: usize,
+    /// What goes on, the best first.
+    beams: Vec<Beam>,
+    /// What has ended, the best first: never more than there may be beams.
+    ended: Vec<Text>,
+}
+
+struct Beam {
+    /// The prompt, then the text.
+    tokens: Vec<u32>,
+    /// The sum of its log probabilities after the penalties.
+    sum: f64,
+    /// The same before them.
+    log_probability: f64,
+}
+
+/// A token that could be written next.
+struct Candidate {
+    /// The place of the beam that it goes on from.
+    from: usize,
+    token: u32,
+    /// With it, the sum of the beam's log probabilities after the penalties.
+    sum: f64,
+}
+
+impl<'a> BeamSearch<'a> {
+    /// That of a prompt.
+    pub fn new(decoding: &'a Decoding, prompt: &'a Prompt) -> Self {
+        let beam = Beam { tokens: prompt.tokens.clone(), sum: 0.0, log_probability: 0.0 };
+        Self { decoding, prompt, written: 0, beams: vec![beam], ended: Vec::new() }
+    }
+
+    /// Tokens that could be written next, the best first: so many that, if all beams could end in every way, as many
+    /// would be left to go on.
+    fn candidates(&self, rows: &[Logits]) -> Vec<Candidate> {
+        let mut candidates = Vec::new();
+        for (from, (beam, logits)) in self.beams.iter().zip(rows).enumerate() {
+            let mut scores = logits.log_probabilities();
+            self.decoding.process(&mut scores, &beam.tokens, self.written);
+            let possible = (0u32..).zip(scores).filter(|(_, score)| *score > f64::NEG_INFINITY);
+            candidates.extend(possible.map(|(token, score)| Candidate {
+                from,
+                token,
+                sum: beam.sum + score,
+            }));
+        }
+        let better = |one: &Candidate, other: &Candidate| {
+            other.sum.total_cmp(&one.sum).then_with(|| (one.from, one.token).cmp(&(other.from, other.token)))
+        };
+        let kept = self.decoding.beams.saturating_mul(self.decoding.end_tokens.len().max(1) + 1);
+        if kept < candidates.len() {
+            candidates.select_nth_unstable_by(kept, better);
+            candidates.truncate(kept);
+        }
+        candidates.sort_unstable_by(better);
+        candidates
+    }
+
+    /// What a text is ranked by.
+    fn score(&self, sum: f64, length: usize) -> f64 {
+        sum / (length as f64).powf(self.decoding.length_penalty)
+    }
+
+    /// Whether no beam goes on, or none needs to.
+    fn is_over(&self) -> bool {
+        let (Some(best), Some(worst)) = (self.beams.first(), self.ended.last()) else {
+            return self.beams.is_empty();
+        };
+        let length = match self.decoding.early_stopping {
+            EarlyStopping::Impossible if self.decoding.length_penalty > 0.0 => self.decoding.max_new_tokens,
+            _ => self.written,
+        };
+        let is_settled = || {
+            self.decoding.early_stopping == EarlyStopping::Full || self.score(best.sum, length) <= worst.score
+        };
+        self.ended.len() >= self.decoding.beams && is_settled()
+    }
+}
+
+impl Search for BeamSearch<'_> {
+    fn advance(&mut self, rows: &[&[f32]]) -> Result<Vec<Step>, DecodingError> {
+        let (row, written) = (self.prompt.row, self.written);
+        let rows: Vec<_> =
+            rows.iter().map(|raw| Logits::read(raw, row, written)).collect::<Result<_, _>>()?;
+        let candidates = self.candidates(&rows);
+        if candidates.is_empty() && self.ended.is_empty() {
+            return Err(DecodingError::Banned { row, written });
+        }
+        self.written += 1;
+        let (mut beams, mut steps) = (Vec::new(), Vec::new());
+        for (place, Candidate { from, token, sum }) in candidates.into_iter().enumerate() {
+            let beam = &self.beams[from];
+            let log_probability = beam.log_probability + rows[from].log_probability(token);
+            let with_token = |before: &[u32]| before.iter().copied().chain([token]).collect::<Vec<_>>();
+            match self.decoding.end(token, self.written) {
+                // What is worse than the beams there may be does not end, even if nothing better does.
+                Some(end) if place < self.decoding.beams => {
+                    let tokens = with_token(&beam.tokens[self.prompt.tokens.len()..]);
+                    let score = self.score(sum, self.written);
+                    self.ended.push(Text { tokens, log_probability, score, end });
+                }
+                None if beams.len() < self.decoding.beams => {
+                    beams.push(Beam { tokens: with_token(&beam.tokens), sum, log_probability });
+                    steps.push(Step { from, token });
+                }
+                _ => {}
+            }
+        }
+        // A stable sort: of equal texts the one that ended first stays.
+        self.ended.sort_by(|one, other| other.score.total_cmp(&one.score));
+        self.ended.truncate(self.decoding.beams);
+        self.beams = beams;
+        if self.is_over() {
+            steps.clear();
+        }
+        Ok(steps)
+    }
+
+    fn texts(mut self: Box<Self>) -> Vec<Text> {
+        self.ended.truncate(self.decoding.returned);
+        self.ended
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decoding::{Rereading, Row};
+
+    /// After token 1, the less likely one at first, token 3 is nearly certain; after token 0 nothing is.
+    fn read(rows: &[Row]) -> Result<Vec<f32>, DecodingError> {
+        let logits = |row: &Row| -> [f32; 4] {
+            match row.tokens.last() {
+                None => [0.6, 0.4, 0.0, 0.0],
+                Some(1) => [0.0, 0.05, 0.0, 0.95],
+                _ => [0.25; 4],
+            }
+        };
+        Ok(rows.iter().flat_map(logits).map(f32::ln).collect())
+    }
+
+    #[test]
+    fn a_token_that_leads_to_a_likelier_text_is_found() {
+        let prompts = [Prompt::new(0, [])];
+        let found = |beams| {
+            let decoding = Decoding { max_new_tokens: 2, beams, length_penalty: 1.0, ..Decoding::default() };
+            decoding.write(&mut Rereading::new(&prompts, 4, read), &prompts).unwrap()[0][0].clone()
+        };
+        assert_eq!(found(1).tokens, [0, 0]);
+        let best = found(2);
+        assert_eq!(best.tokens, [1, 3]);
+        assert!((best.log_probability - (0.4f64 * 0.95).ln()).abs() < 1e-6);
+        assert!((best.score - best.log_probability / 2.0).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,89 @@
+//! What changes scores for what was written: repetition, n-grams, least length.
+
+use super::Decoding;
+
+impl Decoding {
+    /// Changes the scores of the token after `tokens`, of which the last `written` are the text's and those before the
+    /// prompt's. What is banned becomes minus infinity.
+    pub(super) fn process(&self, scores: &mut [f64], tokens: &[u32], written: usize) {
+        if self.repetition_penalty != 1.0 {
+            penalize(scores, tokens, self.repetition_penalty);
+        }
+        for token in repeated(tokens, self.no_repeat_ngram) {
+            ban(scores, token);
+        }
+        if written < self.min_new_tokens {
+            self.end_tokens.iter().for_each(|token| ban(scores, *token));
+        }
+    }
+}
+
+/// Makes tokens rarer that stand in `tokens`, however often.
+fn penalize(scores: &mut [f64], tokens: &[u32], penalty: f64) {
+    let mut seen = tokens.to_vec();
+    seen.sort_unstable();
+    seen.dedup();
+    for token in seen {
+        if let Some(score) = scores.get_mut(token as usize) {
+            *score = if *score < 0.0 { *score * penalty } else { *score / penalty };
+        }
+    }
+}
+
+/// Tokens that would end a sequence of `length` tokens which stands in `tokens` already.
+fn repeated(tokens: &[u32], length: usize) -> impl Iterator<Item = u32> {
+    // The tokens that would be the first of such a sequence; none where there are too few.
+    let begun = length.checked_sub(1).and_then(|begun| tokens.len().checked_sub(begun));
+    let begun = begun.map(|at| &tokens[at..]);
+    tokens.windows(length.max(1)).filter_map(move |sequence| {
+        let (last, first) = sequence.split_last()?;
+        (Some(first) == begun).then_some(*last)
+    })
+}
+
+/// Bans a token, if the model has it.
+fn ban(scores: &mut [f64], token: u32) {
+    if let Some(score) = scores.get_mut(token as usize) {
+        *score = f64::NEG_INFINITY;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BANNED: f64 = f64::NEG_INFINITY;
+
+    #[test]
+    fn a_repeated_token_is_rarer_on_either_side_of_zero_and_penalized_once() {
+        let decoding = Decoding { repetition_penalty: 2.0, ..Decoding::default() };
+        let mut scores = [1.0, -1.0, 4.0, -3.0];
+        // Token 9 is one that the model reads but does not write.
+        decoding.process(&mut scores, &[2, 1, 2, 9, 2], 0);
+        assert_eq!(scores, [1.0, -2.0, 2.0, -3.0]);
+    }
+
+    #[test]
+    fn no_sequence_is_written_twice() {
+        let tokens = [0, 1, 2, 0, 1, 3, 0, 1];
+        let banned = |length| repeated(&tokens, length).collect::<Vec<_>>();
+        let none: [u32; 0] = [];
+        assert_eq!(banned(0), none);
+        assert_eq!(banned(1), tokens);
+        assert_eq!(banned(2), [2, 3]);
+        assert_eq!(banned(3), [2, 3]);
+        assert_eq!(banned(4), none);
+        assert_eq!(banned(100), none);
+        assert_eq!(repeated(&[], 1).count(), 0);
+    }
+
+    #[test]
+    fn a_text_does_not_end_before_it_is_long_enough() {
+        let decoding = Decoding { min_new_tokens: 2, end_tokens: vec![1, 9], ..Decoding::default() };
+        for (written, expected) in [(0, BANNED), (1, BANNED), (2, 5.0)] {
+            let mut scores = [4.0, 5.0];
+            decoding.process(&mut scores, &[0; 6], written);
+            assert_eq!(scores, [4.0, expected]);
+        }
+    }
+}

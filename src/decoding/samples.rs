@@ -1,0 +1,115 @@
+//! Greedy decoding and sampling: each text grows by itself.
+
+use rand::{RngExt, rngs::ChaCha8Rng};
+
+use super::draw::{draw, generator};
+use super::logits::Logits;
+use super::write::{Search, Step};
+use super::{Decoding, DecodingError, End, Prompt, Text};
+
+/// The texts of one prompt, each of which grows by itself.
+pub(super) struct Samples<'a> {
+    decoding: &'a Decoding,
+    prompt: &'a Prompt,
+    written: usize,
+    samples: Vec<Sample>,
+}
+
+struct Sample {
+    /// The prompt, then the text.
+    tokens: Vec<u32>,
+    log_probability: f64,
+    /// None where nothing is drawn.
+    generator: Option<ChaCha8Rng>,
+    end: Option<End>,
+}
+
+impl<'a> Samples<'a> {
+    /// Those of a prompt.
+    pub fn new(decoding: &'a Decoding, prompt: &'a Prompt) -> Self {
+        let draws = decoding.temperature > 0.0;
+        let sample = |copy: usize| Sample {
+            tokens: prompt.tokens.clone(),
+            log_probability: 0.0,
+            generator: draws.then(|| generator(decoding.seed, prompt.row, copy as u64)),
+            end: None,
+        };
+        Self { decoding, prompt, written: 0, samples: (0..decoding.returned).map(sample).collect() }
+    }
+}
+
+impl Search for Samples<'_> {
+    fn advance(&mut self, rows: &[&[f32]]) -> Result<Vec<Step>, DecodingError> {
+        let (row, written) = (self.prompt.row, self.written);
+        self.written += 1;
+        let mut steps = Vec::new();
+        for (place, sample) in self.samples.iter_mut().filter(|sample| sample.end.is_none()).enumerate() {
+            // All copies go on from the one row of the prompt at first.
+            let from = if written == 0 { 0 } else { place };
+            let logits = Logits::read(rows[from], row, written)?;
+            let mut scores = logits.values();
+            self.decoding.process(&mut scores, &sample.tokens, written);
+            let best = highest(&scores).ok_or(DecodingError::Banned { row, written })?;
+            let token = match &mut sample.generator {
+                None => best,
+                Some(generator) => {
+                    draw(&self.decoding.distribution(scores), generator.random()).unwrap_or(best)
+                }
+            };
+            sample.tokens.push(token);
+            sample.log_probability += logits.log_probability(token);
+            sample.end = self.decoding.end(token, self.written);
+            if sample.end.is_none() {
+                steps.push(Step { from, token });
+            }
+        }
+        Ok(steps)
+    }
+
+    fn texts(self: Box<Self>) -> Vec<Text> {
+        let start = self.prompt.tokens.len();
+        let text = |mut sample: Sample| Text {
+            tokens: sample.tokens.split_off(start),
+            log_probability: sample.log_probability,
+            score: sample.log_probability,
+            end: sample.end.unwrap_or(End::Length),
+        };
+        self.samples.into_iter().map(text).collect()
+    }
+}
+
+/// The token of the highest score, the first of equal ones. None where all are banned.
+fn highest(scores: &[f64]) -> Option<u32> {
+    let possible = (0u32..).zip(scores).filter(|(_, score)| **score > f64::NEG_INFINITY);
+    possible.reduce(|best, other| if other.1 > best.1 { other } else { best }).map(|(token, _)| token)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::decoding::table_model::Table;
+
+    #[test]
+    fn seed_row_and_place_each_make_another_text_and_the_same_make_the_same() {
+        let table = Table { vocabulary: 9, logits: vec![0.0; 729] };
+        let prompts = [4, 5].map(|row| Prompt::new(row, [1]));
+        let write = |seed| {
+            let decoding = Decoding { temperature: 1.0, returned: 3, seed, ..Decoding::default() };
+            decoding.write(&mut table.model(&prompts), &prompts).unwrap()
+        };
+        let texts: Vec<_> = [0, 1].into_iter().flat_map(write).flatten().map(|text| text.tokens).collect();
+        assert_eq!(texts.iter().collect::<BTreeSet<_>>().len(), 2 * 2 * 3);
+        assert_eq!(write(1), write(1));
+    }
+
+    #[test]
+    fn the_highest_is_the_first_of_equal_ones() {
+        let banned = f64::NEG_INFINITY;
+        assert_eq!(highest(&[banned, 1.0, 3.0, 3.0]), Some(2));
+        assert_eq!(highest(&[banned, -1e308]), Some(1));
+        assert_eq!(highest(&[banned; 3]), None);
+        assert_eq!(highest(&[]), None);
+    }
+}

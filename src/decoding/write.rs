@@ -1,0 +1,236 @@
+//! The loop: one call of the model for each token, with all rows that still write.
+
+use super::beam_search::BeamSearch;
+use super::samples::Samples;
+use super::{Decoding, DecodingError, NextToken, Prompt, Text};
+
+/// How the texts of one prompt are found.
+pub(super) trait Search {
+    /// Goes on by a token: `rows` are the logits after each of the last steps, or after the prompt at first. What goes
+    /// on is returned; nothing where all texts have ended.
+    fn advance(&mut self, rows: &[&[f32]]) -> Result<Vec<Step>, DecodingError>;
+
+    /// What was found, the best first.
+    fn texts(self: Box<Self>) -> Vec<Text>;
+}
+
+/// A row that goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Step {
+    /// Which of the prompt's last rows it goes on from.
+    pub from: usize,
+    /// What is appended to it.
+    pub token: u32,
+}
+
+impl Decoding {
+    /// The texts of each prompt: as many as are to be `returned`, and in beam search the best first. Beam search has
+    /// fewer where so few can be written.
+    ///
+    /// `model` has the same prompts, in the same order; there may be none. What is written after one depends on its
+    /// tokens and its row, not on the others. Ranks that share a model call this together: see
+    /// [`NextToken::any_writes`].
+    ///
+    /// # Errors
+    ///
+    /// The settings do not pass the [check](Self::check), the model could not be read, or it has no logits that a token
+    /// can be chosen by.
+    pub fn write<M: NextToken>(&self, model: &mut M, prompts: &[Prompt]) -> Result<Vec<Vec<Text>>, M::Error> {
+        self.check()?;
+        let search = |prompt| -> Box<dyn Search + '_> {
+            match self.beams {
+                1 => Box::new(Samples::new(self, prompt)),
+                _ => Box::new(BeamSearch::new(self, prompt)),
+            }
+        };
+        let searches = prompts.iter().map(search).collect();
+        run(model, searches)
+    }
+}
+
+/// Goes on with all searches until none has a row left, on any rank.
+pub(super) fn run<M: NextToken>(
+    model: &mut M,
+    mut searches: Vec<Box<dyn Search + '_>>,
+) -> Result<Vec<Vec<Text>>, M::Error> {
+    let vocabulary = model.vocabulary();
+    // Rows of each search in the last call.
+    let mut counts = vec![1; searches.len()];
+    let (mut from, mut tokens) = (Vec::new(), Vec::new());
+    let mut is_first = true;
+    while model.any_writes(counts.iter().any(|count| *count > 0))? {
+        let logits = if is_first { model.start()? } else { model.append(&from, &tokens)? };
+        is_first = false;
+        let rows = counts.iter().sum::<usize>();
+        if logits.len() != rows * vocabulary {
+            let found = logits.len();
+            return Err(DecodingError::Count { rows, vocabulary, found }.into());
+        }
+        let logits: Vec<_> = (0..rows).map(|row| &logits[row * vocabulary..][..vocabulary]).collect();
+        let mut first = 0;
+        from.clear();
+        tokens.clear();
+        for (search, count) in searches.iter_mut().zip(&mut counts).filter(|(_, count)| **count > 0) {
+            let steps = search.advance(&logits[first..][..*count])?;
+            from.extend(steps.iter().map(|step| first + step.from));
+            tokens.extend(steps.iter().map(|step| step.token));
+            first += *count;
+            *count = steps.len();
+        }
+    }
+    Ok(searches.into_iter().map(Search::texts).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Barrier, Mutex};
+
+    use super::*;
+    use crate::decoding::table_model::Table;
+    use crate::decoding::{End, Rereading, Row};
+
+    /// Of tokens 0 to 3: what it counts up to ends the text.
+    fn counting() -> Table {
+        let after = |last: usize| (0..4).map(move |token| if token == (last + 1) % 4 { 2.0 } else { 0.0 });
+        Table { vocabulary: 4, logits: (0..16).flat_map(|place| after(place % 4)).collect() }
+    }
+
+    #[test]
+    fn rows_that_have_ended_are_not_read_again() {
+        let (table, mut read) = (counting(), Vec::new());
+        let prompts = [Prompt::new(0, [2]), Prompt::new(1, [0]), Prompt::new(2, [1])];
+        let decoding = Decoding { end_tokens: vec![3], ..Decoding::default() };
+        let mut model = Rereading::new(&prompts, 4, |rows: &[Row]| {
+            read.push(rows.iter().map(|row| row.prompt).collect::<Vec<_>>());
+            table.read(rows)
+        });
+        let texts = decoding.write(&mut model, &prompts).unwrap();
+        let tokens: Vec<_> = texts.iter().map(|texts| texts[0].tokens.as_slice()).collect();
+        assert_eq!(tokens, [&[3][..], &[1, 2, 3], &[2, 3]]);
+        assert_eq!(texts[1][0].without_end(), [1, 2]);
+        assert_eq!(read, [vec![0, 1, 2], vec![1, 2], vec![1]]);
+    }
+
+    #[test]
+    fn a_prompt_is_read_once_however_many_texts_go_on_from_it() {
+        let (table, mut read) = (counting(), Vec::new());
+        let prompts = [Prompt::new(0, [0]), Prompt::new(1, [1])];
+        let decodings = [
+            Decoding { max_new_tokens: 3, temperature: 1.0, returned: 3, ..Decoding::default() },
+            Decoding { max_new_tokens: 3, beams: 3, ..Decoding::default() },
+        ];
+        for decoding in decodings {
+            let mut model = Rereading::new(&prompts, 4, |rows: &[Row]| {
+                read.push(rows.len());
+                table.read(rows)
+            });
+            decoding.write(&mut model, &prompts).unwrap();
+            assert_eq!(std::mem::take(&mut read), [2, 6, 6]);
+        }
+    }
+
+    #[test]
+    fn ranks_make_as_many_calls_and_write_what_they_write_alone() {
+        let table = counting();
+        // One has nothing to write, and they end one after the other.
+        let prompts = [vec![], vec![Prompt::new(0, [2])], vec![Prompt::new(1, [3]), Prompt::new(2, [1])]];
+        for beams in [1, 2] {
+            let decoding = Decoding { end_tokens: vec![3], beams, max_new_tokens: 6, ..Decoding::default() };
+            let (barrier, said) = (Barrier::new(3), Mutex::new([false; 3]));
+            let calls = Mutex::new([0; 3]);
+            let on_rank = |rank: usize| {
+                let any = |here: bool| {
+                    said.lock().unwrap()[rank] = here;
+                    barrier.wait();
+                    let any = said.lock().unwrap().contains(&true);
+                    barrier.wait();
+                    Ok(any)
+                };
+                let read = |rows: &[Row]| {
+                    calls.lock().unwrap()[rank] += 1;
+                    table.read(rows)
+                };
+                let mut model = Rereading::new(&prompts[rank], 4, read).among(any);
+                decoding.write(&mut model, &prompts[rank]).unwrap()
+            };
+            let texts = std::thread::scope(|scope| {
+                let on_rank = &on_rank;
+                let ranks: Vec<_> = (0..3).map(|rank| scope.spawn(move || on_rank(rank))).collect();
+                ranks.into_iter().map(|rank| rank.join().unwrap()).collect::<Vec<_>>()
+            });
+            let alone = |rows: &Vec<Prompt>| decoding.write(&mut table.model(rows), rows).unwrap();
+            assert_eq!(texts, prompts.iter().map(alone).collect::<Vec<_>>());
+            let [first, rest @ ..] = *calls.lock().unwrap();
+            assert!(first >= 4 && rest == [first; 2], "{first} {rest:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_read_where_there_are_no_prompts() {
+        let mut model =
+            Rereading::new(&[], 4, |_: &[Row]| Err(DecodingError::NoToken { row: 0, written: 0 }));
+        assert_eq!(Decoding::default().write(&mut model, &[]), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn logits_that_are_no_numbers_end_it_and_name_the_row() {
+        let prompts = [Prompt::new(5, [0]), Prompt::new(6, [1])];
+        let errors = [
+            (f32::NAN, "row 6, after 2 tokens: the logit of token 2 must be a number"),
+            (f32::NEG_INFINITY, "row 6, after 2 tokens: some logit must be above minus infinity"),
+        ];
+        for (wrong, expected) in errors {
+            let mut table = counting();
+            // After tokens 2 and 3, which the second prompt is the first to come to.
+            let place = 2 * 4 + 3;
+            let first = if wrong.is_nan() { 2 } else { 0 };
+            table.logits[place * 4 + first..(place + 1) * 4].fill(wrong);
+            for beams in [1, 3] {
+                let decoding = Decoding { beams, ..Decoding::default() };
+                let error = decoding.write(&mut table.model(&prompts), &prompts).unwrap_err().to_string();
+                assert!(error.contains(expected), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn settings_that_leave_no_token_end_it_and_name_the_row() {
+        let prompts = [Prompt::new(9, [0, 1])];
+        for beams in [1, 2] {
+            let decoding = Decoding { beams, no_repeat_ngram: 1, ..Decoding::default() };
+            let error = decoding.write(&mut counting().model(&prompts), &prompts).unwrap_err();
+            assert_eq!(error, DecodingError::Banned { row: 9, written: 2 });
+        }
+    }
+
+    #[test]
+    fn what_has_ended_is_there_even_if_nothing_else_can_go_on() {
+        let prompts = [Prompt::new(9, [0, 1])];
+        let mut table = counting();
+        // After tokens 1 and 2 only token 0 may come, which stands in the prompt.
+        let place = 4 + 2;
+        table.logits[place * 4 + 1..(place + 1) * 4].fill(f32::NEG_INFINITY);
+        let decoding = Decoding { beams: 2, no_repeat_ngram: 1, end_tokens: vec![3], ..Decoding::default() };
+        let texts = decoding.write(&mut table.model(&prompts), &prompts).unwrap();
+        let ends: Vec<_> = texts[0].iter().map(|text| (text.tokens.as_slice(), text.end)).collect();
+        assert_eq!(ends, [(&[3][..], End::Token)]);
+    }
+
+    #[test]
+    fn another_number_of_logits_is_told() {
+        let prompts = [Prompt::new(0, [0]), Prompt::new(1, [0])];
+        let mut model = Rereading::new(&prompts, 3, |_: &[Row]| Ok(vec![0.0; 7]));
+        let error: DecodingError = Decoding::default().write(&mut model, &prompts).unwrap_err();
+        assert_eq!(error, DecodingError::Count { rows: 2, vocabulary: 3, found: 7 });
+        let mut empty = Rereading::new(&prompts, 0, |_: &[Row]| Ok(Vec::new()));
+        let error: DecodingError = Decoding::default().write(&mut empty, &prompts).unwrap_err();
+        assert_eq!(error, DecodingError::NoToken { row: 0, written: 0 });
+    }
+
+    #[test]
+    fn wrong_settings_are_told_before_the_model_is_read() {
+        let mut model = Rereading::new(&[], 4, |_: &[Row]| Ok::<_, DecodingError>(Vec::new()));
+        let error = Decoding { beams: 0, ..Decoding::default() }.write(&mut model, &[]).unwrap_err();
+        assert!(matches!(error, DecodingError::Setting { field: "beams", .. }));
+    }
+}
