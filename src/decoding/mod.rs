@@ -145,6 +145,8 @@ impl Decoding {
 }
 
 #[cfg(test)]
+mod golden_tests;
+#[cfg(test)]
 mod properties;
 #[cfg(test)]
 mod table_model;
