@@ -135,7 +135,7 @@ impl Search for BeamSearch<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decoding::{Rereading, Row};
+    use crate::decoding::{End, Rereading, Row};
 
     /// After token 1, the less likely one at first, token 3 is nearly certain; after token 0 nothing is.
     fn read(rows: &[Row]) -> Result<Vec<f32>, DecodingError> {
@@ -161,5 +161,37 @@ mod tests {
         assert_eq!(best.tokens, [1, 3]);
         assert!((best.log_probability - (0.4f64 * 0.95).ln()).abs() < 1e-6);
         assert!((best.score - best.log_probability / 2.0).abs() < 1e-12);
+    }
+    #[test]
+    fn it_ends_where_no_beam_is_better_at_the_length_that_counts() {
+        use EarlyStopping::{Full, Impossible, Unlikely};
+        // The sum of the best beam is -4: its score is -2 at its 2 tokens, -0.4 at the 10 that it may have, and with the
+        // other penalty -8 and -40.
+        for (early_stopping, length_penalty, worst, expected) in [
+            (Full, 1.0, -9.0, true),
+            (Unlikely, 1.0, -2.0, true),
+            (Unlikely, 1.0, -2.1, false),
+            (Impossible, 1.0, -0.4, true),
+            (Impossible, 1.0, -0.5, false),
+            (Unlikely, -1.0, -8.0, true),
+            (Unlikely, -1.0, -8.1, false),
+            (Impossible, -1.0, -8.0, true),
+            (Impossible, -1.0, -8.1, false),
+        ] {
+            let beams = 2;
+            let decoding =
+                Decoding { max_new_tokens: 10, beams, early_stopping, length_penalty, ..Decoding::default() };
+            let prompt = Prompt::new(0, []);
+            let text = |score| Text { tokens: vec![0], log_probability: score, score, end: End::Token };
+            let beam = |sum| Beam { tokens: vec![0; 2], sum, log_probability: sum };
+            let mut search = BeamSearch::new(&decoding, &prompt);
+            (search.written, search.beams) = (2, vec![beam(-4.0), beam(-5.0)]);
+            search.ended = vec![text(-0.1)];
+            assert!(!search.is_over(), "one place is free");
+            search.ended.push(text(worst));
+            assert_eq!(search.is_over(), expected, "{early_stopping:?} {length_penalty} {worst}");
+            search.beams.clear();
+            assert!(search.is_over());
+        }
     }
 }

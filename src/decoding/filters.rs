@@ -47,7 +47,7 @@ fn keep_top_p(scores: &mut [f64], p: f64) {
     }
 }
 
-/// Scores stay whose probability is at least `p` of the highest one's. That is 0: [`Decoding::distribution`] sets it so.
+/// Scores stay whose probability is at least `p` of the highest one's: as that score is 0, its exponential.
 fn keep_min_p(scores: &mut [f64], p: f64) {
     for score in scores.iter_mut().filter(|score| score.exp() < p) {
         *score = f64::NEG_INFINITY;
@@ -85,6 +85,10 @@ mod tests {
         close(&distribution(Decoding { top_p: 0.0, ..drawn.clone() }), &[0.0, 1.0, 0.0, 0.0]);
         close(&distribution(Decoding { min_p: 0.45, ..drawn.clone() }), &[1.0 / 3.0, 2.0 / 3.0, 0.0, 0.0]);
         close(&distribution(Decoding { min_p: 1.0, ..drawn.clone() }), &[0.0, 1.0, 0.0, 0.0]);
+        // Top-p comes first: without the last, the third is 2/9, and would go too.
+        let both = Decoding { top_p: 0.75, min_p: 0.3, ..drawn.clone() };
+        let expected = [0.4, 0.3, 0.2, 0.0].map(|probability| probability / 0.9);
+        close(&both.distribution(scores(&[0.4, 0.3, 0.2, 0.1])), &expected);
         // Squares.
         let sum = 0.0625 + 0.25 + 0.0025 + 0.04;
         let expected = [0.0625, 0.25, 0.0025, 0.04].map(|square| square / sum);
@@ -96,7 +100,11 @@ mod tests {
         let drawn = Decoding { temperature: 1.0, ..Decoding::default() };
         let equal = vec![0.0; 4];
         close(&Decoding { top_k: 1, ..drawn.clone() }.distribution(equal.clone()), &[0.25; 4]);
-        close(&Decoding { top_p: 0.4, ..drawn }.distribution(equal), &[0.0, 0.0, 0.5, 0.5]);
+        // Two of them are just the half that goes.
+        for top_p in [0.4, 0.5] {
+            let decoding = Decoding { top_p, ..drawn.clone() };
+            close(&decoding.distribution(equal.clone()), &[0.0, 0.0, 0.5, 0.5]);
+        }
     }
 
     #[test]

@@ -25,6 +25,7 @@ impl Text {
     ///
     /// let text = Text { tokens: vec![5, 6, 2], log_probability: -1.0, score: -1.0, end: End::Token };
     /// assert_eq!(text.without_end(), [5, 6]);
+    /// assert_eq!(Text { end: End::Length, ..text }.without_end(), [5, 6, 2]);
     /// ```
     pub fn without_end(&self) -> &[u32] {
         match (self.end, self.tokens.split_last()) {

@@ -148,6 +148,7 @@ def distributions():
         {"temperature": 1.0, "top_p": 0.9},
         {"temperature": 1.0, "min_p": 0.05},
         {"temperature": 1.0, "min_p": 0.6},
+        {"temperature": 1.0, "top_p": 0.75, "min_p": 0.3},
         {"temperature": 0.7, "top_k": 6, "top_p": 0.8},
         {"temperature": 1.3, "top_k": 7, "top_p": 0.95, "min_p": 0.1},
     ):
