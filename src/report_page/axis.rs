@@ -84,14 +84,15 @@ impl Axis {
     }
 }
 
-/// Two ends that are apart.
+/// Two ends that are apart, by `least` where they were not.
 fn widened(low: f64, high: f64, least: f64) -> (f64, f64) {
-    // Below this share of themselves, numbers next to each other could not be told apart.
-    let least = if least > 0.0 { least } else { 1.0 };
-    match high - low > (low.abs().max(high.abs()) * 1e-9) {
-        true => (low, high),
-        false => (low - least / 2.0, high + least / 2.0),
+    let size = low.abs().max(high.abs());
+    if high - low > size * 1e-9 {
+        return (low, high);
     }
+    // Below such a share of themselves, numbers next to each other could not be told apart.
+    let least = if least > 0.0 { least.max(size * 1e-6) } else { 1.0 };
+    (low - least / 2.0, high + least / 2.0)
 }
 
 /// The next of 1, 2 and 5 times a power of ten.
@@ -128,6 +129,8 @@ mod tests {
             assert!((2..20).contains(&axis.ticks.len()), "{value} {axis:?}");
         }
         assert_eq!(labels(&Axis::of_steps(5.0, 5.0)), ["5"]);
+        let late = Axis::of_steps(u64::MAX as f64, u64::MAX as f64);
+        assert!((late.place(u64::MAX as f64) - 0.5).abs() < 1e-3, "{late:?}");
     }
 
     #[test]

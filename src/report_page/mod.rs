@@ -9,17 +9,17 @@
 //! in the files is text on the page too, and never markup. A run that is still going on, or was killed, has a page
 //! as well: it tells what is missing.
 
-mod axis;
+pub(crate) mod axis;
 mod chart;
 pub(crate) mod curve;
 mod escape;
-mod finished;
+pub(crate) mod finished;
 pub(crate) mod log_line;
 mod marks;
 pub(crate) mod number;
 mod page;
 mod predictions;
-mod record;
+pub(crate) mod record;
 mod tables;
 
 use std::fs::{self, File};

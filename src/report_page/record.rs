@@ -204,7 +204,7 @@ mod tests {
         assert_eq!((record.seconds, record.step_seconds), (12.5, 6.0));
         assert_eq!(record.mean_tokens_per_second(), Some(80.0 / 6.0));
         assert_eq!((record.saves.failed_count, record.saves.pause_seconds), (1, 0.5));
-        assert_eq!(record.memory.points(), []);
+        assert!(record.memory.points().is_empty());
     }
 
     #[test]

@@ -121,3 +121,31 @@ fn a_page_that_cannot_be_put_in_place_leaves_nothing() {
     assert!(matches!(write(folder.path(), &[]), Err(ReportPageError::Write { .. })));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
 }
+
+proptest::proptest! {
+    #![proptest_config(proptest::test_runner::Config::with_cases(64))]
+    #[test]
+    fn whatever_the_numbers_are_every_point_has_a_place(
+        values in proptest::collection::vec((proptest::num::u64::ANY, proptest::num::f64::ANY), 1..40),
+        tail in proptest::collection::vec(proptest::num::u8::ANY, 0..200),
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let mut log: Vec<u8> = Vec::new();
+        for (step, value) in values {
+            let line = serde_json::json!({
+                "kind": "train", "step": step, "loss": value, "gradient_norm": value.abs(), "seconds": value,
+                "tokens_per_second": value, "memory_bytes": value, "peak_bytes": value, "waited_seconds": value,
+            });
+            let valid = serde_json::json!({"kind": "valid", "step": step, "loss": value, "scores": {"f1": value}});
+            log.extend(format!("{line}\n{valid}\n").bytes());
+        }
+        log.extend(tail);
+        fs::write(folder.path().join("metrics.jsonl"), log).unwrap();
+        let html = fs::read_to_string(write(folder.path(), &[]).unwrap()).unwrap();
+        let styles = html.split("style=\"").skip(1);
+        let paths = html.split(" d=\"").skip(1);
+        for place in styles.chain(paths).filter_map(|rest| rest.split('"').next()) {
+            proptest::prop_assert!(!place.contains("NaN") && !place.contains("inf"), "{place}");
+        }
+    }
+}
