@@ -26,6 +26,8 @@ fn lines_go_from_edge_to_edge() {
 fn a_wide_range_can_be_looked_at_both_ways() {
     let html = chart().line("train", &curve(&[1000.0, 10.0, 1.0]), Look::First).html();
     assert_eq!(html.matches("class=\"plot ").count(), 2);
+    assert_eq!(html.matches("type=\"radio\"").count(), 2);
+    assert!(html.contains("id=\"loss-log\" class=\"to-log\" checked"), "{html}");
     assert!(html.contains("class=\"plot linear\"") && html.contains("class=\"plot log\""), "{html}");
     // On the logarithmic plot, 10 is a third of the way from 1 to 1000; on the other it is nearly at the bottom.
     assert!(html.contains("L500.0 658.") && html.contains("L500.0 990.0"), "{html}");
