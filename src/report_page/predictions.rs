@@ -31,8 +31,10 @@ struct Prediction {
 /// The first predictions, and what was counted over all.
 #[derive(Debug, Default)]
 pub(crate) struct Predictions {
-    rows: Vec<String>,
-    of_tokens: bool,
+    /// Items of a list: texts of which each token has a label.
+    labelled: Vec<String>,
+    /// Rows of a table: texts with one answer.
+    answered: Vec<String>,
     texts: u64,
     wrong_texts: u64,
     passed_over: u64,
@@ -56,13 +58,11 @@ impl Predictions {
         self.texts += 1;
         let is_wrong = prediction.predicted != prediction.expected;
         self.wrong_texts += u64::from(is_wrong);
-        if self.rows.len() < SHOWN {
-            let labels = prediction.labels();
-            self.of_tokens |= labels.is_some();
-            self.rows.push(match labels {
-                Some(labels) => row_of_tokens(&labels, is_wrong),
-                None => row_of_text(prediction, is_wrong),
-            });
+        if self.labelled.len() + self.answered.len() < SHOWN {
+            match prediction.labels() {
+                Some(labels) => self.labelled.push(item_of_tokens(&labels, is_wrong)),
+                None => self.answered.push(row_of_text(prediction, is_wrong)),
+            }
         }
     }
 
@@ -75,30 +75,36 @@ impl Predictions {
             0 => String::new(),
             lines => format!(" {lines} lines are not predictions and were passed over."),
         };
-        let shown = match self.texts > self.rows.len() as u64 {
-            true => format!(" The first {} are shown.", self.rows.len()),
+        let shown = match self.texts > SHOWN as u64 {
+            true => format!(" The first {SHOWN} are shown."),
             false => String::new(),
         };
-        let rows = self.rows.concat();
         let (texts, right) = (count(self.texts as f64), count((self.texts - self.wrong_texts) as f64));
-        let (in_words, list) = match self.of_tokens {
-            true => (
-                " in every token. A wrong one is framed, with what was expected",
-                format!("<ol class=\"texts\">{rows}</ol>"),
-            ),
+        let (framed, list) = match self.labelled.is_empty() {
+            true => ("", String::new()),
             false => (
-                "",
-                format!(
-                    "<div class=\"wide\"><table class=\"answers\"><thead><tr><th scope=\"col\">text</th>\
-                 <th scope=\"col\">predicted</th><th scope=\"col\">expected</th><th scope=\"col\">is</th></tr></thead>\
-                 <tbody>{rows}</tbody></table></div>"
-                ),
+                " in every part. A wrong token is framed, with what was expected",
+                format!("<ol class=\"texts\">{}</ol>\n", self.labelled.concat()),
             ),
         };
         format!(
-            "<section><h2>Predictions</h2>\n<p>{right} of {texts} texts are right{in_words}.{shown}{passed}</p>\n\
-             {list}</section>\n"
+            "<section><h2>Predictions</h2>\n<p>{right} of {texts} texts are right{framed}.{shown}{passed}</p>\n\
+             {list}{}</section>\n",
+            self.table()
         )
+    }
+
+    /// The texts with one answer; nothing where there are none.
+    fn table(&self) -> String {
+        match self.answered.is_empty() {
+            true => String::new(),
+            false => format!(
+                "<div class=\"wide\"><table class=\"answers\"><thead><tr><th scope=\"col\">text</th>\
+                 <th scope=\"col\">predicted</th><th scope=\"col\">expected</th><th scope=\"col\">is</th></tr></thead>\
+                 <tbody>{}</tbody></table></div>\n",
+                self.answered.concat()
+            ),
+        }
     }
 }
 
@@ -139,7 +145,7 @@ fn words(value: &Value) -> String {
     }
 }
 
-fn row_of_tokens(labels: &[Labelled], is_wrong: bool) -> String {
+fn item_of_tokens(labels: &[Labelled], is_wrong: bool) -> String {
     let tokens = labels.iter().take(TOKENS).map(|Labelled { token, predicted, expected }| {
         let token = escape_start(token, 100);
         let (predicted_text, expected_text) = (escape_start(predicted, 60), escape_start(expected, 60));
@@ -216,6 +222,8 @@ mod tests {
         );
         let html = Predictions::read(lines.as_bytes()).unwrap().html();
         assert!(html.contains("&lt;img") && !html.contains("<img") && !html.contains("</script"), "{html}");
+        // Of both kinds, each in its own place.
+        assert!(html.contains("</li>\n</ol>") && html.contains("<tbody><tr"), "{html}");
     }
 
     #[test]
