@@ -1,0 +1,169 @@
+//! Lines of `metrics.jsonl`, for whoever reads a run that another process writes.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, Read};
+
+use serde::Deserialize;
+
+/// No line of a run is as long. A longer one is passed over without being held.
+const LONGEST: u64 = 1 << 20;
+
+/// One line of the log. Fields that a reader does not know are passed over, and those that are missing are
+/// `None`: a run of another version can be read too. A number that is not finite is `null` in the log, and
+/// `None` here.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub(crate) enum LogLine {
+    Train(Box<TrainLine>),
+    Valid(ValidLine),
+    Checkpoint(SaveLine),
+}
+
+/// A step: see [`StepNumbers`](crate::StepNumbers).
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub(crate) struct TrainLine {
+    pub step: u64,
+    pub epoch: Option<u64>,
+    pub loss: Option<f64>,
+    pub learning_rate: Option<f64>,
+    pub gradient_norm: Option<f64>,
+    pub loss_scale: Option<f64>,
+    pub items: Option<f64>,
+    pub tokens: Option<f64>,
+    pub seconds: Option<f64>,
+    pub tokens_per_second: Option<f64>,
+    pub skipped_steps: Option<u64>,
+    pub skipped: Option<String>,
+    pub memory_bytes: Option<f64>,
+    pub activation_bytes: Option<f64>,
+    pub peak_bytes: Option<f64>,
+    pub sent_bytes: Option<f64>,
+    pub received_bytes: Option<f64>,
+    pub slowest_rank: Option<usize>,
+    pub waited_seconds: Option<f64>,
+}
+
+impl TrainLine {
+    /// A number of a step that made an update: those of a skipped one are of gradients thrown away.
+    pub fn applied(&self, number: Option<f64>) -> Option<f64> {
+        number.filter(|_| self.skipped.is_none())
+    }
+
+    /// Percent of the step in which the rank that waited longest waited for another.
+    pub fn waiting(&self) -> Option<f64> {
+        Some(100.0 * self.waited_seconds? / self.seconds?.max(f64::MIN_POSITIVE))
+    }
+}
+
+/// An evaluation.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub(crate) struct ValidLine {
+    pub step: u64,
+    pub loss: Option<f64>,
+    pub seconds: Option<f64>,
+    #[serde(default)]
+    pub scores: BTreeMap<String, Option<f64>>,
+}
+
+/// A save.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub(crate) struct SaveLine {
+    pub step: u64,
+    pub seconds: Option<f64>,
+    pub pause_seconds: Option<f64>,
+    pub error: Option<String>,
+}
+
+impl LogLine {
+    /// Of a line's bytes; `None` where they are not a line of a log, or of a kind that is not known.
+    pub fn parse(line: &[u8]) -> Option<Self> {
+        serde_json::from_slice(line).ok()
+    }
+
+    /// Updates made before it was written.
+    pub fn step(&self) -> u64 {
+        match self {
+            Self::Train(line) => line.step,
+            Self::Valid(line) => line.step,
+            Self::Checkpoint(line) => line.step,
+        }
+    }
+}
+
+/// Hands over each line of a file without its end, and whether it had one; in bounded memory. A line that is too
+/// long is handed over as `None`.
+pub(crate) fn for_each_line(
+    mut reader: impl BufRead,
+    mut take: impl FnMut(Option<&[u8]>, bool),
+) -> io::Result<()> {
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        if (&mut reader).take(LONGEST).read_until(b'\n', &mut line)? == 0 {
+            return Ok(());
+        }
+        if line.ends_with(b"\n") {
+            line.pop();
+            take(Some(&line), true);
+        } else if (line.len() as u64) < LONGEST {
+            take(Some(&line), false);
+        } else {
+            take(None, skip_line(&mut reader)?);
+        }
+    }
+}
+
+/// Passes over the rest of a line, and says whether it had an end.
+fn skip_line(reader: &mut impl BufRead) -> io::Result<bool> {
+    loop {
+        let read = reader.fill_buf()?;
+        if read.is_empty() {
+            return Ok(false);
+        }
+        let end = read.iter().position(|byte| *byte == b'\n');
+        let length = end.map_or(read.len(), |end| end + 1);
+        reader.consume(length);
+        if end.is_some() {
+            return Ok(true);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_read_whatever_fields_it_has() {
+        let train = br#"{"kind":"train","step":3,"loss":null,"new":[1],"skipped":"overflow"}"#;
+        let Some(LogLine::Train(train)) = LogLine::parse(train) else { panic!() };
+        assert_eq!((train.step, train.loss, train.skipped.as_deref()), (3, None, Some("overflow")));
+        let valid = br#"{"kind":"valid","step":4,"loss":2.5,"scores":{"f1":0.5,"accuracy":null}}"#;
+        let Some(LogLine::Valid(valid)) = LogLine::parse(valid) else { panic!() };
+        assert_eq!((valid.scores["f1"], valid.scores["accuracy"]), (Some(0.5), None));
+        for other in
+            [r#"{"kind":"weather","step":1}"#, r#"{"kind":"train"}"#, r#"{"kind":"train","st"#, "", "7"]
+        {
+            assert_eq!(LogLine::parse(other.as_bytes()), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn numbers_of_a_skipped_step_do_not_count() {
+        let skipped = TrainLine { skipped: Some("overflow".into()), ..TrainLine::default() };
+        assert_eq!(skipped.applied(Some(1.0)), None);
+        assert_eq!(TrainLine::default().applied(Some(1.0)), Some(1.0));
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_passed_over_alone() {
+        let long = "x".repeat(3 * LONGEST as usize);
+        let text = format!("first\n{long}\nlast");
+        let mut seen = Vec::new();
+        for_each_line(io::BufReader::new(text.as_bytes()), |line, ended| {
+            seen.push((line.map(|line| String::from_utf8_lossy(line).into_owned()), ended));
+        })
+        .unwrap();
+        assert_eq!(seen, [(Some("first".into()), true), (None, true), (Some("last".into()), false)]);
+    }
+}

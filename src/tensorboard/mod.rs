@@ -1,0 +1,38 @@
+//! A run in [TensorBoard](https://www.tensorflow.org/tensorboard): its numbers and texts as event files.
+//!
+//! An event file is a sequence of records, each an `Event` message. `tensorboard --logdir OUTPUT` reads all files of
+//! a folder as one run, in the order of their names, while they are being written. A run that goes on writes a new
+//! file, which begins by saying from which step on the earlier ones do not count.
+
+mod board;
+mod event;
+mod record;
+mod writer;
+
+pub use board::{TensorBoard, TensorBoardError};
+pub use writer::Writer;
+
+#[cfg(test)]
+mod tests {
+    use super::{event, record};
+
+    /// A file that TensorBoard's own reader has been seen to read: of steps 1 to 4 it kept 1 and 2 and the second 3.
+    const GOLDEN: &[u8] = include_bytes!("../../tests/golden/tensorboard/resumed.tfevents");
+
+    #[test]
+    fn a_file_has_the_bytes_that_tensorboard_reads() {
+        let mut events = vec![event::file_version(1_700_000_000.0), event::session_start(1_700_000_000.0, 0)];
+        for step in 1..=4 {
+            let loss = 4.0 / step as f64;
+            let values = [("train/loss", loss), ("train/learning_rate", 1e-3)];
+            events.push(event::scalars(1_700_000_000.25 + step as f64, step, &values));
+        }
+        events.push(event::scalars(1_700_000_005.0, 2, &[("valid/loss", f64::NAN)]));
+        events.push(event::session_start(1_700_000_010.0, 3));
+        events.push(event::scalars(1_700_000_011.0, 3, &[("train/loss", 9.5)]));
+        events.push(event::text(1_700_000_012.0, 3, "sample", "not to be \u{1f525}"));
+        let mut file = Vec::new();
+        events.iter().for_each(|event| record::write_record(&mut file, event).unwrap());
+        assert_eq!(file, GOLDEN);
+    }
+}

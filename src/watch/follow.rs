@@ -1,0 +1,197 @@
+//! A log that another process writes, read as it grows.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::PathBuf;
+
+use crate::report_page::log_line::LogLine;
+
+/// Bytes that are read at once.
+const CHUNK: usize = 1 << 16;
+/// No line of a run is as long. A longer one is passed over without being held.
+const LONGEST: usize = 1 << 20;
+/// Bytes before the place up to which the log was read, by which it is known again.
+const REMEMBERED: usize = 256;
+
+/// What a look at the log has found, one after the other.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Found {
+    /// It is not the log that was read so far: what was read of it does not count.
+    Restarted,
+    Line(LogLine),
+    /// A line that is not one of a log, or of a kind that is not known.
+    PassedOver,
+}
+
+/// Reads a log on from where it was read before. A run that goes on from a checkpoint cuts its log, and a new run
+/// puts another in its place: both are noticed by the length and by the bytes that were read last, and the log is
+/// then read again from its beginning.
+#[derive(Debug)]
+pub(crate) struct Follower {
+    path: PathBuf,
+    /// How far it is read.
+    read: u64,
+    /// The last bytes that were read.
+    remembered: Vec<u8>,
+    /// The beginning of a line whose end is not written yet.
+    begun: Vec<u8>,
+    /// Whether that line is too long to be one.
+    too_long: bool,
+}
+
+impl Follower {
+    /// Of a log that need not be there yet.
+    pub fn new(path: PathBuf) -> Self {
+        Self { path, read: 0, remembered: Vec::new(), begun: Vec::new(), too_long: false }
+    }
+
+    /// Hands over what is new.
+    pub fn look(&mut self, mut take: impl FnMut(Found)) -> io::Result<()> {
+        let mut file = match File::open(&self.path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.restart(&mut take);
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        let length = file.metadata()?.len();
+        if !self.goes_on(&mut file, length)? {
+            self.restart(&mut take);
+        }
+        file.seek(SeekFrom::Start(self.read))?;
+        let mut new = file.take(length - self.read);
+        let mut chunk = vec![0; CHUNK];
+        loop {
+            match new.read(&mut chunk)? {
+                0 => return Ok(()),
+                count => self.add(chunk.get(..count).unwrap_or_default(), &mut take),
+            }
+        }
+    }
+
+    fn restart(&mut self, take: &mut impl FnMut(Found)) {
+        if self.read > 0 {
+            *self = Self::new(std::mem::take(&mut self.path));
+            take(Found::Restarted);
+        }
+    }
+
+    /// Whether the file still begins with what was read.
+    fn goes_on(&self, file: &mut File, length: u64) -> io::Result<bool> {
+        if length < self.read {
+            return Ok(false);
+        }
+        file.seek(SeekFrom::Start(self.read - self.remembered.len() as u64))?;
+        let mut there = vec![0; self.remembered.len()];
+        match file.read_exact(&mut there) {
+            Ok(()) => Ok(there == self.remembered),
+            // It has just been cut.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn add(&mut self, bytes: &[u8], take: &mut impl FnMut(Found)) {
+        self.read += bytes.len() as u64;
+        self.remembered.extend(bytes.iter().skip(bytes.len().saturating_sub(REMEMBERED)));
+        let surplus = self.remembered.len().saturating_sub(REMEMBERED);
+        self.remembered.drain(..surplus);
+        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
+            let (part, ended) = match part.strip_suffix(b"\n") {
+                Some(part) => (part, true),
+                None => (part, false),
+            };
+            self.too_long |= self.begun.len() + part.len() > LONGEST;
+            match self.too_long {
+                true => self.begun.clear(),
+                false => self.begun.extend(part),
+            }
+            if ended {
+                match LogLine::parse(&self.begun) {
+                    Some(line) => take(Found::Line(line)),
+                    None if self.begun.is_empty() && !self.too_long => {}
+                    None => take(Found::PassedOver),
+                }
+                self.begun.clear();
+                self.too_long = false;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, OpenOptions};
+    use std::io::Write;
+    use std::path::Path;
+
+    use super::*;
+
+    fn line(step: u64) -> String {
+        format!("{{\"kind\":\"train\",\"step\":{step},\"loss\":1.0}}\n")
+    }
+
+    fn append(path: &Path, text: &str) {
+        let mut file = OpenOptions::new().append(true).create(true).open(path).unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+    }
+
+    /// The steps of new lines; 0 stands for a new beginning, and -1 for what was passed over.
+    fn look(follower: &mut Follower) -> Vec<i64> {
+        let mut seen = Vec::new();
+        let take = |found| {
+            seen.push(match found {
+                Found::Restarted => 0,
+                Found::Line(line) => line.step() as i64,
+                Found::PassedOver => -1,
+            })
+        };
+        follower.look(take).unwrap();
+        seen
+    }
+
+    #[test]
+    fn lines_are_seen_once_and_when_they_are_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        let mut follower = Follower::new(path.clone());
+        assert!(look(&mut follower).is_empty());
+        append(&path, &(line(1) + &line(2)));
+        assert_eq!(look(&mut follower), [1, 2]);
+        assert!(look(&mut follower).is_empty());
+        let third = line(3);
+        append(&path, &third[..10]);
+        assert!(look(&mut follower).is_empty());
+        append(&path, &third[10..]);
+        append(&path, "\nnothing\n");
+        assert_eq!(look(&mut follower), [3, -1]);
+    }
+
+    #[test]
+    fn a_log_that_is_cut_is_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        let mut follower = Follower::new(path.clone());
+        append(&path, &(line(1) + &line(2) + &line(3)));
+        assert_eq!(look(&mut follower), [1, 2, 3]);
+        fs::write(&path, line(1)).unwrap();
+        assert_eq!(look(&mut follower), [0, 1]);
+        // Cut, and longer than it was before the next look.
+        fs::write(&path, line(7) + &line(8) + &line(9)).unwrap();
+        assert_eq!(look(&mut follower), [0, 7, 8, 9]);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(look(&mut follower), [0]);
+        assert!(look(&mut follower).is_empty());
+    }
+
+    #[test]
+    fn lines_of_any_length_are_read_in_bounded_memory() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        append(&path, &("x".repeat(3 * LONGEST) + "\n" + &line(2)));
+        let mut follower = Follower::new(path);
+        assert_eq!(look(&mut follower), [-1, 2]);
+        assert!(follower.begun.capacity() <= 2 * LONGEST);
+    }
+}

@@ -1,0 +1,78 @@
+//! The full screen: draws, and listens to keys.
+
+use std::io;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+
+use super::plain::in_words;
+use super::screen::{View, draw};
+use super::watched::Watch;
+use super::{LOOK, WatchError, WatchOptions};
+use crate::console::print;
+
+/// Time in which a key is answered.
+const KEYS: Duration = Duration::from_millis(100);
+
+/// Shows the run until it or its reader ends, and puts the terminal back. How the run ended stays on the screen.
+pub(crate) fn watch_on_terminal(mut watch: Watch, options: &WatchOptions) -> Result<(), WatchError> {
+    let mut terminal = ratatui::try_init().map_err(WatchError::Show)?;
+    let shown = show(&mut watch, options, &mut terminal);
+    ratatui::restore();
+    shown?;
+    if let Some(end) = in_words(&watch.watched) {
+        print(&format!("{end}\n"));
+    }
+    Ok(())
+}
+
+fn show(watch: &mut Watch, options: &WatchOptions, terminal: &mut DefaultTerminal) -> Result<(), WatchError> {
+    let mut view = View::default();
+    while !options.stop.load(Ordering::Relaxed) {
+        watch.look()?;
+        let looked = Instant::now();
+        terminal.draw(|frame| draw(frame, &watch.watched, view)).map_err(WatchError::Show)?;
+        if watch.watched.finished.is_some() {
+            return Ok(());
+        }
+        while looked.elapsed() < LOOK && !options.stop.load(Ordering::Relaxed) {
+            match key(KEYS).map_err(WatchError::Show)? {
+                Key::Quit => return Ok(()),
+                Key::Redraw => break,
+                Key::Logarithmic => {
+                    view.logarithmic = !view.logarithmic;
+                    break;
+                }
+                Key::None => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What a reader asks for.
+enum Key {
+    None,
+    Quit,
+    Logarithmic,
+    Redraw,
+}
+
+fn key(within: Duration) -> io::Result<Key> {
+    if !event::poll(within)? {
+        return Ok(Key::None);
+    }
+    Ok(match event::read()? {
+        Event::Key(key) if key.kind != KeyEventKind::Release => match key.code {
+            KeyCode::Char('q') | KeyCode::Esc => Key::Quit,
+            // The terminal hands Ctrl-C over as a key here.
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => Key::Quit,
+            KeyCode::Char('l') => Key::Logarithmic,
+            _ => Key::None,
+        },
+        Event::Resize(..) => Key::Redraw,
+        _ => Key::None,
+    })
+}
