@@ -15,6 +15,7 @@ use crate::dashboard::Terminal;
 use crate::device::Listing;
 use crate::import_command::{ImportArgs, import};
 use crate::in_words::{bench_in_words, tokenized_in_words, trained_in_words};
+use crate::page_command::{ReportArgs, WatchArgs, report, watch};
 use crate::run::Process;
 use crate::trained_command::{EvalArgs, GenerateArgs, PredictArgs, eval, generate, predict};
 use crate::{Bench, DataRun, Interrupter, Look, Resume, Run, RunError, Show};
@@ -65,6 +66,14 @@ enum Command {
     Predict(PredictArgs),
     /// Lets a trained run write: what follows a prompt (`CausalLm`), or what is made of a source (`Seq2Seq`).
     Generate(GenerateArgs),
+    /// Shows a run in progress from another terminal: its curves, its last numbers, and how long it still takes.
+    ///
+    /// On a terminal it fills the screen (q or Ctrl-C leaves it; the run goes on), elsewhere it prints lines. It only
+    /// reads.
+    Watch(WatchArgs),
+    /// Writes `report.html` into the output folder of a run, in progress or over: curves, numbers, predictions and
+    /// settings on one page that needs no network.
+    Report(ReportArgs),
     /// Shows the first batches as the model will see them, and the data in numbers.
     ///
     /// Tokens are decoded, with their labels below: the token or class that the model is to predict
@@ -230,6 +239,8 @@ impl Cli {
             Command::Eval(args) => eval(&args),
             Command::Predict(args) => predict(&args),
             Command::Generate(args) => generate(&args),
+            Command::Watch(args) => watch(&args),
+            Command::Report(args) => report(&args),
             Command::Consolidate(args) => consolidate(&args),
             Command::Checkpoint(command) => checkpoint(&command),
             Command::Import(args) => import(&args),
@@ -277,6 +288,7 @@ fn train(args: &TrainArgs) -> Result<(), RunError> {
     if !Process::this()?.leads() {
         return Ok(());
     }
+    run.describe(&launched);
     match args.run.file.report {
         ReportFormat::Text => print(&trained_in_words(&run, &launched)),
         ReportFormat::Json => print_json(&launched.report),

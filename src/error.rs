@@ -11,6 +11,7 @@ use crate::ScheduleError;
 use crate::budget::OverBudget;
 use crate::checkpoint::ResumeError;
 use crate::decoding::DecodingError;
+use crate::tensorboard::TensorBoardError;
 
 /// A training run that cannot start, or cannot go on.
 #[derive(Debug, Error)]
@@ -209,6 +210,12 @@ impl From<ResumeError> for TrainError {
 impl From<WorldError> for TrainError {
     fn from(error: WorldError) -> Self {
         Self::Strategy(error.into())
+    }
+}
+
+impl From<TensorBoardError> for TrainError {
+    fn from(TensorBoardError { path, doing, error }: TensorBoardError) -> Self {
+        Self::file(path, doing, error)
     }
 }
 

@@ -85,23 +85,28 @@ mod metric_files;
 pub mod models;
 mod objective;
 mod output;
+mod page_command;
 mod preview;
 mod progress;
 mod rank_report;
 mod ranks;
 mod report;
+pub mod report_page;
 mod run;
 mod saving;
 pub mod schedule;
 mod score;
 mod session;
 mod step;
+pub mod tensorboard;
 #[cfg(test)]
 mod testing;
 mod trained_command;
 mod trained_run;
 mod trainer;
 mod training_loop;
+
+pub mod watch;
 
 pub use bench::{Bench, BenchReport, BesideReport, RawReport};
 pub use budget::{Moment, OnDevice, OverBudget};

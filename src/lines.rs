@@ -57,34 +57,7 @@ impl Lines {
     }
 
     fn line(&self) -> String {
-        let mut line = format!("step {:>6}/{}", self.before + self.in_round, self.total_updates);
-        // Memory of 0 bytes is memory that nobody counts; of a line's length, only two are told.
-        let is_told = |(name, value): &&(String, f64)| match name.as_str() {
-            // Told below, where a rank is slow.
-            WAITING | SLOWEST => false,
-            "Memory" | "Activations" => *value > 0.0,
-            name => !BYTES.contains(&name),
-        };
-        for (name, value) in self.latest.iter().filter(is_told) {
-            let short = match name.as_str() {
-                "Learning rate" => "lr",
-                "Gradient norm" => "norm",
-                LOSS_SCALE => "scale",
-                "Tokens per second" => "tok/s",
-                "Skipped steps" => "skipped",
-                "Memory" => "memory",
-                "Activations" => "activations",
-                _ => "loss",
-            };
-            line += &format!("  {short} {}", format_reading(name, *value));
-        }
-        let reading = |name: &str| self.latest.iter().find(|(known, _)| known == name).map(|known| known.1);
-        if let (Some(share), Some(rank)) = (reading(WAITING).filter(|share| *share > SLOW), reading(SLOWEST))
-        {
-            let share = format_reading(WAITING, share);
-            line += &format!("  rank {rank} is slow: another waits for it {share} of the time");
-        }
-        line
+        step_line((self.before + self.in_round) as u64, Some(self.total_updates), &self.latest)
     }
 
     fn say(&self, line: &str) {
@@ -92,6 +65,51 @@ impl Lines {
             tell(line);
         }
     }
+}
+
+/// A step as a line: how many updates are made, of how many where that is known, and its readings by name.
+pub(crate) fn step_line(done: u64, total: Option<u64>, readings: &[(String, f64)]) -> String {
+    let mut line = format!("step {done:>6}{}", of(total));
+    // Memory of 0 bytes is memory that nobody counts; of a line's length, only two are told.
+    let is_told = |(name, value): &&(String, f64)| match name.as_str() {
+        // Told below, where a rank is slow.
+        WAITING | SLOWEST => false,
+        "Memory" | "Activations" => *value > 0.0,
+        name => !BYTES.contains(&name),
+    };
+    for (name, value) in readings.iter().filter(is_told) {
+        let short = match name.as_str() {
+            "Learning rate" => "lr",
+            "Gradient norm" => "norm",
+            LOSS_SCALE => "scale",
+            "Tokens per second" => "tok/s",
+            "Skipped steps" => "skipped",
+            "Memory" => "memory",
+            "Activations" => "activations",
+            _ => "loss",
+        };
+        line += &format!("  {short} {}", format_reading(name, *value));
+    }
+    let reading = |name: &str| readings.iter().find(|(known, _)| known == name).map(|known| known.1);
+    if let (Some(share), Some(rank)) = (reading(WAITING).filter(|share| *share > SLOW), reading(SLOWEST)) {
+        let share = format_reading(WAITING, share);
+        line += &format!("  rank {rank} is slow: another waits for it {share} of the time");
+    }
+    line
+}
+
+/// An evaluation as a line: after how many updates, and its readings by name, the loss first.
+pub(crate) fn valid_line(done: u64, total: Option<u64>, readings: &[(String, f64)]) -> String {
+    let mut line = format!("valid {done:>5}{}", of(total));
+    for (name, value) in readings {
+        let name = if name == LOSS { "loss" } else { name };
+        line += &format!("  {name} {value:.4}");
+    }
+    line
+}
+
+fn of(total: Option<u64>) -> String {
+    total.map(|total| format!("/{total}")).unwrap_or_default()
 }
 
 impl MetricsRendererTraining for Lines {
@@ -141,13 +159,8 @@ impl TrainingProgressLogger for Lines {
         if self.training {
             self.before += std::mem::take(&mut self.in_round);
         } else if !self.validation.is_empty() {
-            let mut line = format!("valid {:>5}/{}", self.before, self.total_updates);
             self.validation.sort_by_key(|(name, _)| name != LOSS);
-            for (name, value) in &self.validation {
-                let name = if name == LOSS { "loss" } else { name };
-                line += &format!("  {name} {value:.4}");
-            }
-            self.say(&line);
+            self.say(&valid_line(self.before as u64, Some(self.total_updates), &self.validation));
         }
     }
 

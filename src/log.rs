@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::step::StepNumbers;
+use crate::tensorboard::Writer;
 use crate::{Scores, TrainError};
 
 /// One evaluation, as the log keeps it.
@@ -48,25 +49,37 @@ pub(crate) struct SaveNumbers {
 
 /// Writes `metrics.jsonl`: a line per step, per evaluation and per save. Numbers that are not finite are
 /// `null`. A line is with the system once it is written, so a killed run keeps all its lines.
+///
+/// TensorBoard's files, in the folder `tensorboard`, have the same numbers.
 pub(crate) struct Log {
     file: Option<(PathBuf, LineWriter<File>)>,
+    board: Option<Writer>,
     bytes: u64,
 }
 
+/// What is kept of the log of a run that goes on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kept {
+    /// Those after them are of steps that are made again.
+    pub bytes: u64,
+    /// Updates that these lines are of.
+    pub updates: u64,
+}
+
 impl Log {
-    /// In this folder, or nowhere. The lines of a run that goes on are kept up to so many bytes: those
-    /// after them are of steps that are made again.
-    pub fn new(folder: Option<&Path>, kept: Option<u64>) -> Result<Self, TrainError> {
+    /// In this folder, or nowhere. Of a run that goes on the first lines are kept.
+    pub fn new(folder: Option<&Path>, kept: Option<Kept>) -> Result<Self, TrainError> {
         let Some(folder) = folder else {
-            return Ok(Self { file: None, bytes: 0 });
+            return Ok(Self { file: None, board: None, bytes: 0 });
         };
         let path = folder.join("metrics.jsonl");
         let opened = match kept {
             None => File::create(&path).map(|file| (file, 0)),
-            Some(kept) => goes_on(&path, kept),
+            Some(kept) => goes_on(&path, kept.bytes),
         };
         let (file, bytes) = opened.map_err(|error| TrainError::file(&path, "creating the log", error))?;
-        Ok(Self { file: Some((path, LineWriter::new(file))), bytes })
+        let board = Writer::new(&folder.join("tensorboard"), kept.map(|kept| kept.updates))?;
+        Ok(Self { file: Some((path, LineWriter::new(file))), board: Some(board), bytes })
     }
 
     /// How long it is.
@@ -79,11 +92,32 @@ impl Log {
     }
 
     pub fn step(&mut self, numbers: &StepNumbers) -> Result<(), TrainError> {
-        self.write(&Line::Train(numbers))
+        self.write(&Line::Train(numbers))?;
+        let Some(board) = &mut self.board else { return Ok(()) };
+        let scale = numbers.loss_scale.map(|scale| ("loss_scale", scale));
+        let always = [
+            ("tokens_per_second", numbers.tokens_per_second),
+            ("skipped_steps", numbers.skipped_steps as f64),
+            ("memory_bytes", numbers.memory_bytes as f64),
+            ("peak_bytes", numbers.peak_bytes as f64),
+        ];
+        // A step that made no update has no rate, and a loss that would only spoil the curve.
+        let of_update = [
+            ("loss", numbers.loss),
+            ("learning_rate", numbers.learning_rate),
+            ("gradient_norm", numbers.gradient_norm),
+        ];
+        let of_update = of_update.into_iter().filter(|_| numbers.skipped.is_none());
+        let values: Vec<_> = always.into_iter().chain(scale).chain(of_update).collect();
+        Ok(board.train(numbers.step, &values)?)
     }
 
     pub fn evaluation(&mut self, numbers: &EvaluationNumbers) -> Result<(), TrainError> {
-        self.write(&Line::Valid(numbers))
+        self.write(&Line::Valid(numbers))?;
+        let Some(board) = &mut self.board else { return Ok(()) };
+        let scores = numbers.scores.iter().map(|(name, value)| (name.as_str(), *value));
+        let values: Vec<_> = std::iter::once(("loss", numbers.loss)).chain(scores).collect();
+        Ok(board.valid(numbers.step, &values)?)
     }
 
     fn write(&mut self, line: &Line) -> Result<(), TrainError> {
@@ -117,11 +151,11 @@ mod tests {
             |step| EvaluationNumbers { step, loss: 0.5, items: 1, seconds: 0.0, scores: Scores::new() };
         let mut log = Log::new(Some(folder.path()), None).unwrap();
         log.evaluation(&numbers(1)).unwrap();
-        let kept = log.bytes();
+        let kept = Kept { bytes: log.bytes(), updates: 1 };
         log.evaluation(&numbers(2)).unwrap();
         drop(log);
         let mut log = Log::new(Some(folder.path()), Some(kept)).unwrap();
-        assert_eq!(log.bytes(), kept);
+        assert_eq!(log.bytes(), kept.bytes);
         log.evaluation(&numbers(3)).unwrap();
         let text = std::fs::read_to_string(folder.path().join("metrics.jsonl")).unwrap();
         assert_eq!(text.len() as u64, log.bytes());

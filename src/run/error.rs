@@ -9,6 +9,8 @@ use crate::TrainError;
 use crate::device::DeviceError;
 use crate::import::ImportError;
 use crate::models::pretrained::PretrainedError;
+use crate::report_page::ReportPageError;
+use crate::watch::WatchError;
 
 /// A run file that cannot be run.
 #[derive(Debug, Error)]
@@ -204,6 +206,12 @@ pub enum RunError {
     /// A configuration cannot be imported.
     #[error(transparent)]
     Import(#[from] ImportError),
+    /// The page of a run cannot be made.
+    #[error(transparent)]
+    Page(#[from] ReportPageError),
+    /// A run cannot be watched.
+    #[error(transparent)]
+    Watch(#[from] WatchError),
     /// A Hugging Face folder cannot be read or written.
     #[error(transparent)]
     Pretrained(#[from] PretrainedError),

@@ -4,9 +4,11 @@
 //! mod.rs       where its weights and its run file are
 //! evaluate.rs  loss and scores on any data of its task
 //! predict.rs   answers to the records of a file
+//! described.rs predictions and the page of a run
 //! generate.rs  texts after prompts, or made of sources
 //! ```
 
+mod described;
 mod evaluate;
 mod generate;
 mod predict;
@@ -17,6 +19,7 @@ use crate::models::pretrained::{Folder, PretrainedError};
 use crate::run::{ModelConfig, PRETRAINED, TokenizerConfig};
 use crate::{Run, RunError};
 
+pub(crate) use described::versions;
 pub use evaluate::Evaluated;
 pub use predict::Predicted;
 

@@ -11,7 +11,7 @@ use super::{Destination, Trainer};
 use crate::checkpoint::{self, Change, Layout, Resumed, Saver, Saves, Settings, Shared, told};
 use crate::console::tell;
 use crate::history::History;
-use crate::log::Log;
+use crate::log::{Kept, Log};
 use crate::output::{Output, is_within};
 use crate::score::BestBy;
 use crate::session::Session;
@@ -122,7 +122,8 @@ impl Start {
 
     /// The log: that of the run so far, where it goes on in its folder.
     pub fn log(&self) -> Result<Log, TrainError> {
-        let kept = self.from.as_ref().filter(|_| self.in_place).map(|from| from.state.log_bytes);
+        let kept = |from: &Arc<Resumed>| Kept { bytes: from.state.log_bytes, updates: from.state.step() };
+        let kept = self.from.as_ref().filter(|_| self.in_place).map(kept);
         Log::new(self.output.as_ref().map(|output| output.folder()), kept)
     }
 }

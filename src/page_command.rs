@@ -1,0 +1,45 @@
+//! The commands that show a run to those who look at it: `watch` and `report`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::console::print;
+use crate::trained_run::versions;
+use crate::watch::WatchOptions;
+use crate::{Run, RunError, report_page, watch as watching};
+
+/// `firebrick watch`.
+#[derive(Debug, Args)]
+pub(crate) struct WatchArgs {
+    /// The output folder of a run.
+    #[arg(value_name = "FOLDER")]
+    folder: PathBuf,
+    /// Shows plain lines also on a terminal.
+    #[arg(long)]
+    plain: bool,
+}
+
+/// `firebrick report`.
+#[derive(Debug, Args)]
+pub(crate) struct ReportArgs {
+    /// The output folder of a run.
+    #[arg(value_name = "FOLDER")]
+    folder: PathBuf,
+}
+
+/// Runs `firebrick watch`.
+pub(crate) fn watch(args: &WatchArgs) -> Result<(), RunError> {
+    // Without its run file a run can be watched too; how long it takes is then not known.
+    let run = Run::read(&args.folder.join("run.ron"), &[""; 0]).ok();
+    let total_updates = run.and_then(|run| run.steps);
+    let options = WatchOptions { plain: args.plain, total_updates, ..WatchOptions::default() };
+    Ok(watching::watch(&args.folder, &options)?)
+}
+
+/// Runs `firebrick report`.
+pub(crate) fn report(args: &ReportArgs) -> Result<(), RunError> {
+    let page = report_page::write(&args.folder, &versions())?;
+    print(&format!("{}\n", page.display()));
+    Ok(())
+}
