@@ -138,7 +138,7 @@ impl Bench {
     }
 
     fn trainer_round(&self, run: &Run, parts: &Parts) -> Result<(Report, Vec<f64>), RunError> {
-        let (model, optimizer) = run.fresh(parts);
+        let (model, optimizer) = run.fresh(parts)?;
         let (sender, times) = channel();
         let trainer = run.trainer(parts).steps(self.warmup + self.steps);
         let trained =
@@ -151,7 +151,7 @@ impl Bench {
 
     /// What a Burn user writes by hand, for the same global batches.
     fn raw_round(&self, run: &Run, parts: &Parts) -> Result<(Vec<f64>, usize), RunError> {
-        let (model, mut optimizer) = run.fresh(parts);
+        let (model, mut optimizer) = run.fresh(parts)?;
         let mut model = model.fork(&parts.device);
         let per_window = DataRun::from(run).micro_batches();
         let mut feed = Feed::new(&parts.data, Cursor::default(), per_window, Share::WHOLE)?;

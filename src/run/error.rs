@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use firebrick_datasets::DataError;
+use firebrick_strategies::optim::GroupsError;
 use thiserror::Error;
 
 use crate::TrainError;
@@ -149,6 +150,9 @@ pub enum RunError {
     /// A configuration cannot be imported.
     #[error(transparent)]
     Import(#[from] ImportError),
+    /// A group of `param_groups`, or `layer_decay`, does not fit the model.
+    #[error(transparent)]
+    Groups(#[from] GroupsError),
     /// The device is not there.
     #[error(transparent)]
     Device(#[from] DeviceError),

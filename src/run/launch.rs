@@ -96,7 +96,7 @@ impl Run {
         if interrupter.should_stop() {
             return Err(RunError::Interrupted);
         }
-        let (model, optimizer) = self.fresh(&parts);
+        let (model, optimizer) = self.fresh(&parts)?;
         let trainer = self
             .trainer(&parts)
             .show(show)
@@ -165,12 +165,13 @@ impl Run {
         if !matches!(self.task, TaskConfig::CausalLm { .. }) {
             return Err(RunError::Task { task: self.task.name() });
         }
-        // Strategies first, on a model of the same parts but hardly a number: an order that cannot
-        // be is found before anything is read or allocated.
+        // Strategies and groups first, on a model of the same parts but hardly a number: an order that
+        // cannot be is found before anything is read or allocated.
         let ModelConfig::Gpt(config) = &self.model;
         let skeleton = config.skeleton(&device);
         let mut setup = Setup::new(&skeleton, &device);
         self.composed().start(&mut setup)?;
+        self.optimizer.build(&skeleton, &self.groups())?;
         let origin = match host_device() {
             Some(host) if setup.places_master() => host.autodiff(),
             _ => device.clone(),
@@ -195,13 +196,17 @@ impl Run {
     }
 
     /// A model with weights drawn from the seed, and an optimizer without state.
-    pub fn fresh(&self, parts: &Parts) -> (Gpt, ModuleOptimizer) {
+    ///
+    /// # Errors
+    ///
+    /// Groups of parameters that do not fit the model.
+    pub fn fresh(&self, parts: &Parts) -> Result<(Gpt, ModuleOptimizer), RunError> {
         parts.device.seed(self.seed);
         parts.origin.seed(self.seed);
         let ModelConfig::Gpt(config) = &self.model;
         let model = config.init(parts.tokenizer.vocab_size(), parts.context, &parts.origin);
-        let optimizer = self.optimizer.build(&model);
-        (model, optimizer)
+        let optimizer = self.optimizer.build(&model, &self.groups())?;
+        Ok((model, optimizer))
     }
 
     /// The trainer that the run describes, without output and without display.
