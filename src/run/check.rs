@@ -50,6 +50,7 @@ impl FromRunFile for Run {
             .or_else(|| DataRun::from(self).first_problem())
             .or_else(|| model(self))
             .or_else(|| optimizer(self))
+            .or_else(|| param_groups(self))
             .or_else(|| schedule(self))
             .or_else(|| sample(self))
             .or_else(|| ranks(self))
@@ -280,6 +281,21 @@ fn optimizer(run: &Run) -> Option<Problem> {
                 .or_else(|| decay(weight_decay))
         }
     }
+}
+
+fn param_groups(run: &Run) -> Option<Problem> {
+    let mut problems = run.param_groups.iter().enumerate().map(|(index, group)| {
+        let field = |name: &str| format!("param_groups.{index}.{name}");
+        let possible = |value: f64| value >= 0.0 && value.is_finite();
+        let decay = group.weight_decay.unwrap_or(0.0);
+        require(!group.paths.is_empty(), &field("paths"), "at least one path", "[]")
+            .or_else(|| require(possible(group.lr_scale), &field("lr_scale"), "at least 0", group.lr_scale))
+            .or_else(|| require(possible(decay.into()), &field("weight_decay"), "at least 0", decay))
+    });
+    problems.find_map(|problem| problem).or_else(|| {
+        let decay = run.layer_decay.unwrap_or(1.0);
+        require(decay > 0.0 && decay <= 1.0, "layer_decay", "above 0 and at most 1", decay)
+    })
 }
 
 fn schedule(run: &Run) -> Option<Problem> {

@@ -45,6 +45,10 @@ pub struct DataRun {
     _model: Option<IgnoredAny>,
     #[serde(default, rename = "optimizer")]
     _optimizer: Option<IgnoredAny>,
+    #[serde(default, rename = "param_groups")]
+    _param_groups: Option<IgnoredAny>,
+    #[serde(default, rename = "layer_decay")]
+    _layer_decay: Option<IgnoredAny>,
     #[serde(default, rename = "schedule")]
     _schedule: Option<IgnoredAny>,
     #[serde(default, rename = "steps")]
@@ -81,6 +85,8 @@ impl From<&Run> for DataRun {
             _device_budget: None,
             _model: None,
             _optimizer: None,
+            _param_groups: None,
+            _layer_decay: None,
             _schedule: None,
             _steps: None,
             _epochs: None,

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use firebrick_datasets::DataError;
+use firebrick_strategies::optim::GroupsError;
 use thiserror::Error;
 
 use crate::TrainError;
@@ -215,6 +216,9 @@ pub enum RunError {
     /// A Hugging Face folder cannot be read or written.
     #[error(transparent)]
     Pretrained(#[from] PretrainedError),
+    /// A group of `param_groups`, or `layer_decay`, does not fit the model.
+    #[error(transparent)]
+    Groups(#[from] GroupsError),
     /// The device is not there.
     #[error(transparent)]
     Device(#[from] DeviceError),

@@ -18,6 +18,7 @@ mod many_ranks;
 mod model_config;
 mod offload_config;
 mod optimizer_config;
+mod param_group_config;
 mod parse;
 mod prepare;
 mod recompute_config;
@@ -50,6 +51,7 @@ pub use load::{Loaded, TaskData};
 pub use model_config::{BertShape, LlamaShape, ModelConfig, T5Shape};
 pub use offload_config::OffloadConfig;
 pub use optimizer_config::OptimizerConfig;
+pub use param_group_config::ParamGroupConfig;
 pub(crate) use prepare::Parts;
 pub use recompute_config::RecomputeConfig;
 pub use task_config::{LabelKind, Rows, TaskConfig};
@@ -98,6 +100,14 @@ pub struct Run {
     pub model: ModelConfig,
     /// The optimizer.
     pub optimizer: OptimizerConfig,
+    /// Parameters at another learning rate or weight decay; of several groups that name one, the first counts.
+    /// Default: none.
+    #[serde(default)]
+    pub param_groups: Vec<ParamGroupConfig>,
+    /// What the rates of the blocks are multiplied by, once more for each block nearer to the input; see
+    /// [`Groups::layer_decay`](firebrick_strategies::optim::Groups::layer_decay). Default: all have the same.
+    #[serde(default)]
+    pub layer_decay: Option<f64>,
     /// The learning rate of each update.
     pub schedule: Schedule,
     /// How many samples make an update.

@@ -1,13 +1,12 @@
 //! The optimizer in a run file.
 
-use burn::module::{Module, ModuleVisitor, Param, ParamGroup, ParamId};
-use burn::optim::{ModuleOptimizer, Optimizer};
-use burn::tensor::Tensor;
-use firebrick_strategies::optim::{AdamW, Lion, Sgd};
+use burn::module::Module;
+use burn::optim::ModuleOptimizer;
+use firebrick_strategies::optim::{AdamW, Groups, GroupsError, Lion, Sgd};
 use serde::{Deserialize, Serialize};
 
 /// The optimizer, one of [`firebrick_strategies::optim`]. Weights of matrices decay; vectors (biases
-/// and the scales of norms) do not.
+/// and the scales of norms) do not, unless a [group](super::ParamGroupConfig) says so.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub enum OptimizerConfig {
@@ -71,43 +70,28 @@ impl OptimizerConfig {
         }
     }
 
-    /// The optimizer for this model. Only its matrices decay.
-    pub fn build<M: Module>(&self, model: &M) -> ModuleOptimizer {
+    /// The optimizer for this model, whose parameters are treated as the groups say. Where they say nothing, its
+    /// matrices decay.
+    ///
+    /// # Errors
+    ///
+    /// A group that does not fit the model.
+    pub fn build<M: Module>(&self, model: &M, groups: &Groups) -> Result<ModuleOptimizer, GroupsError> {
         match *self {
             Self::AdamW { betas: (beta_1, beta_2), epsilon, weight_decay } => {
                 let adamw = AdamW::new().betas(beta_1, beta_2).epsilon(epsilon);
-                decaying(model, adamw, adamw.weight_decay(weight_decay))
+                groups.clone().weight_decay(weight_decay).init(model, adamw, AdamW::weight_decay)
             }
             Self::Lion { betas: (beta_1, beta_2), weight_decay } => {
                 let lion = Lion::new().betas(beta_1, beta_2);
-                decaying(model, lion, lion.weight_decay(weight_decay))
+                groups.clone().weight_decay(weight_decay).init(model, lion, Lion::weight_decay)
             }
             Self::Sgd { momentum, nesterov, weight_decay, dampening } => {
                 let sgd = Sgd::new().momentum(momentum).nesterov(nesterov).dampening(dampening);
-                decaying(model, sgd, sgd.weight_decay(weight_decay))
+                groups.clone().weight_decay(weight_decay).init(model, sgd, Sgd::weight_decay)
             }
         }
     }
-}
-
-/// One optimizer for vectors, and another for matrices.
-fn decaying<M: Module>(model: &M, vectors: impl Optimizer, of_matrices: impl Optimizer) -> ModuleOptimizer {
-    ModuleOptimizer::from(vectors).with_group(matrices(model), of_matrices, None)
-}
-
-/// The parameters of two or more axes.
-fn matrices<M: Module>(model: &M) -> ParamGroup {
-    struct Matrices(Vec<ParamId>);
-    impl ModuleVisitor for Matrices {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if D >= 2 {
-                self.0.push(param.id);
-            }
-        }
-    }
-    let mut matrices = Matrices(Vec::new());
-    model.visit(&mut matrices);
-    ParamGroup::from_ids(matrices.0)
 }
 
 #[cfg(test)]
@@ -179,7 +163,8 @@ mod tests {
             let before = model.clone();
             let grads = (model.weight.val().sum() + model.bias.as_ref().unwrap().val().sum()) * 0.0;
             let grads = GradientsParams::from_grads(grads.backward(), &model);
-            let model = run(optimizer).unwrap().optimizer.build(&model).step(0.1, model, grads);
+            let mut built = run(optimizer).unwrap().optimizer.build(&model, &Groups::new()).unwrap();
+            let model = built.step(0.1, model, grads);
             let change = model.weight.val() - before.weight.val() * 0.95;
             assert!(change.abs().max().into_scalar::<f32>() < 1e-7, "{optimizer}");
             let [bias, old] = [model, before].map(|model| model.bias.unwrap().val().into_data());

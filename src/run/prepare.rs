@@ -64,12 +64,13 @@ impl Run {
         let (device, device_name) = device::find(&self.device)?;
         let world = self.world(device::alike(&self.device, &device_name))?;
         let device = device.autodiff();
-        // Strategies first, on a model of the same parts but hardly a number: an order that cannot
-        // be is found before anything is read or allocated.
+        // Strategies and groups first, on a model of the same parts but hardly a number: an order that
+        // cannot be is found before anything is read or allocated.
         let config = self.config::<M>(folder.as_ref(), UNKNOWN)?;
         let skeleton: M = skeleton(config, &device);
         let mut setup = Setup::new(&skeleton, &device);
         self.composed().start(&mut setup)?;
+        self.optimizer.build(&skeleton, &self.groups())?;
         let origin = match host_device() {
             Some(host) if setup.places_master() => host.autodiff(),
             _ => device.clone(),
@@ -134,7 +135,7 @@ impl Run {
     ///
     /// # Errors
     ///
-    /// The folder's tensors are not those of the model.
+    /// The folder's tensors are not those of the model, or groups of parameters do not fit it.
     pub(crate) fn fresh<M: Trainable>(
         &self,
         parts: &Parts<M>,
@@ -153,7 +154,7 @@ impl Run {
                 loaded.model
             }
         };
-        let optimizer = self.optimizer.build(&model);
+        let optimizer = self.optimizer.build(&model, &self.groups())?;
         Ok((model, optimizer))
     }
 

@@ -84,6 +84,11 @@ fn nearest_as_phrase(nearest: &[String]) -> String {
 }
 
 impl Place {
+    /// The path of the block that it is in: the element of a list, of a list within a list the outer one's.
+    pub fn block(&self) -> Option<&str> {
+        Some(&self.path[..self.block?])
+    }
+
     /// The paths of the modules that it is in, the outermost first.
     fn modules(&self) -> impl Iterator<Item = &str> {
         self.path.match_indices('.').map(|(end, _)| &self.path[..end])
@@ -122,7 +127,7 @@ impl Paths {
     /// The elements of the model's lists, its blocks; of a list within a list, those of the outer one.
     pub fn blocks(&self) -> impl Iterator<Item = &str> {
         let mut seen = HashSet::new();
-        let blocks = self.places.iter().filter_map(|place| Some(&place.path[..place.block?]));
+        let blocks = self.places.iter().filter_map(Place::block);
         blocks.filter(move |block| seen.insert(*block))
     }
 

@@ -193,6 +193,10 @@ fn impossible_values_are_refused_with_line_and_field() {
         ("strategies=[Clip(norm: 1.0), Amp(bf16)]", "write Amp first"),
         ("strategies=[Amp(dtype: f16, keep_f32: [path(\"block.*\")])]", "`blocks.0"),
         ("strategies=[Amp(dtype: f16, loss_scale: (interval: 0))]", "`strategies.0.loss_scale.interval`"),
+        (
+            "param_groups=[(paths: [\"block.0\"])]",
+            "parameter group 0: no parameter of the model matches `block.0`",
+        ),
         ("strategies=[Amp(half)]", "unknown name `half`"),
         ("strategies=[Amp(bf16), Amp(bf16)]", "Amp is named twice"),
         ("data.path=\"missing.txt\"", "missing.txt"),

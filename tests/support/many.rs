@@ -1,6 +1,7 @@
 //! One run on many ranks, and the same on one.
 
 use burn::optim::{AdamWConfig, ModuleOptimizer};
+use firebrick::optim::{AdamW, Group, Groups};
 use firebrick::strategies::Strategy;
 use firebrick::{Accumulate, Clip, Data, Report, Schedule, StepNumbers, Trainer, World, models::Gpt};
 
@@ -25,6 +26,8 @@ pub struct Setting {
     pub dropout: f64,
     pub seed: u64,
     pub rate: f64,
+    /// Made for the model.
+    pub optimizer: fn(&Gpt) -> ModuleOptimizer,
     /// Whether the same rows are evaluated at each epoch's end.
     pub evaluated: bool,
 }
@@ -34,7 +37,8 @@ impl Default for Setting {
     fn default() -> Self {
         // Over an epoch's end in any case, and few where a processor plays the GPU.
         let steps = if super::is_cpu() { 20 } else { 4 };
-        Self { rows: 21, global: 8, steps, dropout: 0.1, seed: 11, rate: 2e-3, evaluated: false }
+        let optimizer = |_: &Gpt| optimizer();
+        Self { rows: 21, global: 8, steps, dropout: 0.1, seed: 11, rate: 2e-3, optimizer, evaluated: false }
     }
 }
 
@@ -53,18 +57,16 @@ impl Setting {
         let data = Data::new(Rows::ragged(self.rows)).micro_batch(micro);
         let data = if self.evaluated { data.valid(Rows::ragged(self.rows)) } else { data };
         let (sender, steps) = std::sync::mpsc::channel();
+        let model = gpt(self.dropout, &device);
+        let optimizer = (self.optimizer)(&model);
         let trained = Trainer::new()
             .over(World::threads(ranks))
             .with(strategies)
             .seed(self.seed)
             .steps(self.steps)
-            .fit_watched(
-                gpt(self.dropout, &device),
-                optimizer(),
-                Schedule::constant(self.rate),
-                data,
-                move |step| sender.send(step.clone()).unwrap(),
-            )
+            .fit_watched(model, optimizer, Schedule::constant(self.rate), data, move |step| {
+                sender.send(step.clone()).unwrap()
+            })
             .unwrap_or_else(|error| panic!("{self:?} on {ranks} ranks: {error}"));
         let steps: Vec<_> = steps.into_iter().collect();
         Outcome {
@@ -98,4 +100,14 @@ pub fn optimizer() -> ModuleOptimizer {
 /// `Accumulate`, where there is something to accumulate.
 pub fn accumulate(micro_batches: usize) -> Option<Accumulate> {
     (micro_batches > 1).then_some(Accumulate(micro_batches))
+}
+
+/// The same at other rates and weight decays: of blocks, of embeddings and of norms.
+pub fn grouped(model: &Gpt) -> ModuleOptimizer {
+    let groups = Groups::new()
+        .weight_decay(0.1)
+        .layer_decay(0.7)
+        .with(Group::of(["*norm*", "blocks.0.*.bias"]).lr_scale(2.0).weight_decay(0.3))
+        .with(Group::of(["tokens", "blocks.1"]).lr_scale(0.5));
+    groups.init(model, AdamW::new().epsilon(1e-3), AdamW::weight_decay).unwrap()
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use burn::optim::ModuleOptimizer;
 use firebrick::checkpoints::{Checkpoint, Folder};
 use firebrick::strategies::Strategy;
 use firebrick::{
@@ -33,6 +34,8 @@ pub struct Way {
     /// Samples of an update.
     pub global: usize,
     pub schedule: Schedule,
+    /// Made for the model.
+    pub optimizer: fn(&Gpt) -> ModuleOptimizer,
     pub steps: u64,
     pub resume: Option<Resume>,
     pub checkpoints: Checkpoints,
@@ -49,6 +52,7 @@ impl Way {
             micro_batches,
             global: 8,
             schedule: Schedule::cosine(4e-3).warmup(1),
+            optimizer: |_| optimizer(),
             steps: STEPS,
             resume: None,
             checkpoints: Checkpoints::every(1).keep_every(1),
@@ -83,7 +87,8 @@ impl Way {
             None => (trainer, gpt(0.1, &device)),
             Some(resume) => (trainer.resume(resume.clone()), map_waves(gpt(0.1, &device))),
         };
-        let trained = trainer.fit_watched(model, optimizer(), self.schedule, data, move |step| {
+        let optimizer = (self.optimizer)(&model);
+        let trained = trainer.fit_watched(model, optimizer, self.schedule, data, move |step| {
             sender.send(step.loss).unwrap();
             // A step's numbers are seen when the next is under way.
             if stop_at.is_some_and(|at| step.step + 1 >= at) {

@@ -4,7 +4,7 @@ use crate::support;
 use burn::module::{Module, Param};
 use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, Tensor};
-use firebrick::strategies::optim::AdamW;
+use firebrick::optim::{AdamW, Groups};
 use firebrick::{OptimizerConfig, Schedule};
 use serde::Deserialize;
 
@@ -73,7 +73,7 @@ fn optimizers(case: &Case, model: &Parameters) -> Vec<ModuleOptimizer> {
             epsilon: case.eps,
             weight_decay: case.decay_matrix,
         };
-        return vec![config.build(model)];
+        return vec![config.build(model, &Groups::new()).unwrap()];
     }
     assert_eq!(case.decay_vector, case.decay_matrix);
     let config = AdamWConfig::new().with_beta_1(case.beta1).with_beta_2(case.beta2);

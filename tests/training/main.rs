@@ -9,6 +9,7 @@ mod ema;
 mod equivalence;
 mod from_host;
 mod golden;
+mod groups;
 mod in_place;
 mod many_ranks;
 mod mixed_precision;

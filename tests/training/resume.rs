@@ -5,7 +5,7 @@
 //! follows a cosine. On a GPU it is within 1e-5 of the largest weight: a kernel may be another one when it is tuned again.
 
 use crate::support;
-use crate::support::many::accumulate;
+use crate::support::many::{accumulate, grouped};
 use crate::support::resuming::*;
 use crate::support::{difference, is_cpu};
 use firebrick::strategies::{Stack, Strategy};
@@ -16,8 +16,13 @@ use firebrick::{
 
 /// Holds the run, saved after every update, to its continuations from these.
 fn continues<S: Strategy<Gpt>>(ranks: usize, micro_batches: usize, strategies: S, from: &[u64]) {
+    continues_on(Way::on(ranks, micro_batches), strategies, from);
+}
+
+/// The same of another run.
+pub fn continues_on<S: Strategy<Gpt>>(way: Way, strategies: S, from: &[u64]) {
     let folder = tempfile::tempdir().unwrap();
-    let (whole, way) = (folder.path().join("whole"), Way::on(ranks, micro_batches));
+    let whole = folder.path().join("whole");
     let expected = way.train(&whole, strategies.clone()).unwrap();
     assert_eq!(expected.losses.len() as u64, STEPS);
     for &step in from {
@@ -47,7 +52,7 @@ fn continues<S: Strategy<Gpt>>(ranks: usize, micro_batches: usize, strategies: S
 }
 
 /// Before and after the end of an epoch, and at the end.
-const SOME: [u64; 4] = [1, 3, 4, 8];
+pub const SOME: [u64; 4] = [1, 3, 4, 8];
 
 #[test]
 fn from_any_step_without_a_strategy() {
@@ -88,6 +93,16 @@ fn among_ranks() {
         }
         let zero = Stack::new(Zero::stage(stage).replicate_below(64), Offload::optimizer());
         continues(2, 2, Stack::new(zero, Accumulate(2)), &SOME[1..2]);
+    }
+}
+
+#[test]
+#[cfg(not(feature = "wgpu"))] // Kernels take long where a processor plays the GPU.
+fn with_groups_of_parameters() {
+    let way = |ranks, micro_batches| Way { optimizer: grouped, ..Way::on(ranks, micro_batches) };
+    continues_on(way(1, 2), Stack::new(Amp::bf16(), Stack::new(Accumulate(2), Clip::norm(1.0))), &SOME);
+    for stage in [0, 2, 3] {
+        continues_on(way(2, 1), Zero::stage(stage).replicate_below(64), &SOME[1..2]);
     }
 }
 

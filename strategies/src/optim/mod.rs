@@ -17,6 +17,9 @@
 //! clone of the model that lives through an update.
 //!
 //! ```text
+//! groups.rs    parameters with their own learning rate and weight decay
+//! layer_decay.rs  rates that fall from the head to the embeddings
+//! scaled.rs    an optimizer at a multiple of the learning rate
 //! adamw.rs     AdamW
 //! lion.rs      Lion
 //! sgd.rs       Sgd
@@ -32,19 +35,24 @@ mod adamw;
 mod floats;
 #[cfg(feature = "flex")]
 mod fused;
+mod groups;
 #[cfg(feature = "flex")]
 mod kernel;
+mod layer_decay;
 mod lion;
 mod replicas;
 mod rule;
+mod scaled;
 mod sgd;
 #[cfg(test)]
 mod tests;
 
 pub use adamw::AdamW;
+pub use groups::{Alike, Group, Groups, GroupsError};
 pub use lion::Lion;
 pub(crate) use replicas::take;
 pub use replicas::{Replicas, replicas, taken};
+pub use scaled::Scaled;
 pub use sgd::{Sgd, SgdState};
 
 /// How many parameters and moments the updates on this thread have copied so far, since something
