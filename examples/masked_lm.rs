@@ -8,7 +8,7 @@ use burn::tensor::Device;
 use firebrick::datasets::{Batcher, Encoder, Format, MaskedLm, Masking, Source, SpecialNames, Tokenizer};
 use firebrick::models::{BertConfig, BertMaskedLm, pretrained::Pretrained};
 use firebrick::optim::AdamW;
-use firebrick::{Clip, Data, Report, Schedule, Show, Trainer};
+use firebrick::{Clip, Data, Report, Schedule, Show, Trainer, Warmup};
 
 /// Trains for some epochs; the report has the perplexity of what was hidden.
 pub fn fill_in(epochs: u64) -> Result<Report, Box<dyn Error>> {
@@ -41,7 +41,7 @@ pub fn fill_in(epochs: u64) -> Result<Report, Box<dyn Error>> {
     let trained = Trainer::new().with(Clip::norm(1.0)).seed(7).epochs(epochs).show(Show::Lines).fit(
         BertMaskedLm::init(&config, &device),
         AdamW::new().init(),
-        Schedule::linear(2e-3).warmup(20),
+        Schedule::linear(2e-3).warmup(Warmup::Ratio(0.1)),
         data,
     )?;
     Ok(trained.report)

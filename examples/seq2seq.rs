@@ -11,7 +11,7 @@ use firebrick::datasets::{
 use firebrick::decoding::Decoding;
 use firebrick::models::{T5, T5Config, pretrained::Pretrained};
 use firebrick::optim::AdamW;
-use firebrick::{Clip, Data, Schedule, Show, Trainer};
+use firebrick::{Clip, Data, Schedule, Show, Trainer, Warmup};
 
 /// Trains for some epochs, and returns what the model makes of each of these texts.
 pub fn learn_numbers(epochs: u64, asked: &[&str]) -> Result<Vec<String>, Box<dyn Error>> {
@@ -44,7 +44,7 @@ pub fn learn_numbers(epochs: u64, asked: &[&str]) -> Result<Vec<String>, Box<dyn
     let trained = Trainer::new().with(Clip::norm(1.0)).seed(7).epochs(epochs).show(Show::Lines).fit(
         T5::init(&config, &device),
         AdamW::new().init(),
-        Schedule::linear(3e-3).warmup(50),
+        Schedule::linear(3e-3).warmup(Warmup::Ratio(0.1)),
         data,
     )?;
 

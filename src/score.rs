@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::Loss;
+use crate::{Loss, TrainError};
 
 /// What a model makes of one batch in evaluation: its loss, and counts for the scores.
 ///
@@ -60,6 +60,22 @@ pub(crate) enum BestBy {
 }
 
 impl BestBy {
+    /// The one that is wanted, out of the scores that a model has.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError::Score`]: it has none of that name.
+    pub fn of(wanted: Option<&String>, scores: &[Score]) -> Result<Self, TrainError> {
+        let Some(wanted) = wanted else { return Ok(Self::Loss) };
+        match scores.iter().find(|score| score.name == wanted) {
+            Some(score) => Ok(Self::Score { name: wanted.clone(), higher_is_better: score.higher_is_better }),
+            None => Err(TrainError::Score {
+                score: wanted.clone(),
+                known: scores.iter().map(|score| score.name).collect(),
+            }),
+        }
+    }
+
     /// Whether more of it is better.
     pub fn is_higher(&self) -> bool {
         matches!(self, Self::Score { higher_is_better: true, .. })

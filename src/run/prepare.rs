@@ -12,6 +12,7 @@ use super::trainable::Trainable;
 use super::{DataRun, Loaded, Process, Run, RunError, TaskConfig};
 use crate::models::drawn_now;
 use crate::models::pretrained::{Folder, HubConfig};
+use crate::score::BestBy;
 use crate::{ByteSize, Data, Trainer, device, memory};
 
 /// What a run is made of, before it trains.
@@ -88,6 +89,7 @@ impl Run {
         }
         self.require_memory(parameters::<M>(&config), &device_name)?;
         config.check()?;
+        BestBy::of(self.best_by.as_ref(), &M::init(&config, &Device::flex()).scores(&[]))?;
         Ok(Parts { device, origin, device_name, world, data, tokenizer, config, folder })
     }
 

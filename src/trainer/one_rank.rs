@@ -18,7 +18,7 @@ use crate::report::Report;
 use crate::score::BestBy;
 use crate::session::Prepared;
 use crate::training_loop::{Plan, TrainingLoop};
-use crate::{Data, Objective, Schedule, Score, TrainError};
+use crate::{Data, Objective, Schedule, TrainError};
 
 impl<S> Trainer<S> {
     /// Who the ranks are.
@@ -56,7 +56,7 @@ impl<S> Trainer<S> {
     {
         // What is wrong is told before the folder is touched, and before ranks wait for one another.
         let scores = model.scores(&[]);
-        let best_by = self.found(&scores)?;
+        let best_by = BestBy::of(self.best_by.as_ref(), &scores)?;
         let prepared = Prepared::new(&self.strategies, model, device, &optimizer, rank.clone())?;
         let window = prepared.window();
         let plan = self.plan(&data, window, rank.size(), best_by.clone())?;
@@ -106,20 +106,6 @@ impl<S> Trainer<S> {
             scores,
         };
         finish(inside.run(training)?, root)
-    }
-
-    /// The number that decides which evaluation is the best.
-    fn found(&self, scores: &[Score]) -> Result<BestBy, TrainError> {
-        let Some(wanted) = &self.best_by else { return Ok(BestBy::Loss) };
-        match scores.iter().find(|score| score.name == wanted) {
-            Some(score) => {
-                Ok(BestBy::Score { name: wanted.clone(), higher_is_better: score.higher_is_better })
-            }
-            None => Err(TrainError::Score {
-                score: wanted.clone(),
-                known: scores.iter().map(|score| score.name).collect(),
-            }),
-        }
     }
 
     fn plan<B: Batch>(

@@ -200,13 +200,13 @@ fn samples_are_trained_on_padded_and_packed() {
 }
 
 #[test]
-fn a_task_without_a_model_is_refused_before_anything_is_read() {
+fn a_task_that_the_model_does_not_learn_is_refused_before_anything_is_read() {
     let folder = folder();
     let run = training("TokenClassification()", "path: \"no such file\", tokenizer: Characters");
     firebrick(folder.path(), "train", &run)
         .assert()
         .code(1)
-        .stderr(contains("`TokenClassification`").and(contains("firebrick data")));
+        .stderr(contains("one that learns `TokenClassification`: `Bert`").and(contains("found `Gpt`")));
 }
 
 #[test]

@@ -6,3 +6,4 @@ mod data_command;
 mod examples;
 mod ranks_command;
 mod resume_command;
+mod tasks;
