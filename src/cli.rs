@@ -16,6 +16,7 @@ use crate::device::Listing;
 use crate::import_command::{ImportArgs, import};
 use crate::in_words::{bench_in_words, tokenized_in_words, trained_in_words};
 use crate::page_command::{ReportArgs, WatchArgs, report, watch};
+use crate::plan_command::{PlanArgs, plan};
 use crate::run::Process;
 use crate::trained_command::{EvalArgs, GenerateArgs, PredictArgs, eval, generate, predict};
 use crate::{Bench, DataRun, Interrupter, Look, Resume, Run, RunError, Show};
@@ -34,6 +35,7 @@ Examples:
   firebrick train examples/tinyshakespeare.ron --set 'data.path=\"input.txt\"' --set steps=500
   firebrick train examples/causal_lm.ron --set 'strategies=[Amp(bf16), Clip(norm: 1.0)]'
   firebrick train examples/causal_lm.ron --ranks 8 --set 'strategies=[Zero(stage: 3), Clip(norm: 1.0)]'
+  firebrick plan examples/causal_lm.ron --ranks 4 --budget 24GB
   firebrick bench examples/causal_lm.ron --raw --report json
   firebrick bench examples/causal_lm.ron --set 'strategies=[Recompute(every: 1)]' --beside 'strategies=[]'
   firebrick data examples/causal_lm.ron --batches 1 --rows 8
@@ -100,6 +102,13 @@ enum Command {
     /// model, stands in the run file behind a mark, `// fill in:`. Fails where a field that is not supported, or not
     /// known, may change the model that comes out, unless `--allow-unsupported` is given.
     Import(ImportArgs),
+    /// Foretells what a run will hold, send and compute, and which strategies would let it fit.
+    ///
+    /// Nothing is trained: bytes of parameters, gradients and optimizer state come of the model's shapes, and those of
+    /// activations of a few passes of the longest of the first micro-batches through two and three of its blocks, on
+    /// the CPU. The table has every sensible combination of strategies, the cheapest first, and the first that fits
+    /// is printed as it stands in a run file.
+    Plan(PlanArgs),
     /// Times training steps, without evaluation and without files.
     Bench(BenchArgs),
     /// Lists the devices of this machine, and the number formats with what each device can do with them.
@@ -110,9 +119,9 @@ enum Command {
 }
 
 #[derive(Debug, Args)]
-struct RunArgs {
+pub(crate) struct RunArgs {
     #[command(flatten)]
-    file: FileArgs,
+    pub file: FileArgs,
     /// Overrides the run's device: auto, cpu, cuda[:i], wgpu[:i] or vulkan[:i].
     #[arg(long, env = "BURN_DEVICE", value_name = "DEVICE")]
     device: Option<String>,
@@ -170,7 +179,7 @@ struct BenchArgs {
 }
 
 #[derive(Debug, Args)]
-struct FileArgs {
+pub(crate) struct FileArgs {
     /// The run file.
     #[arg(value_name = "RUN.ron")]
     run: PathBuf,
@@ -179,7 +188,7 @@ struct FileArgs {
     overrides: Vec<String>,
     /// How the result is printed: `json` makes the last line on standard output one JSON object.
     #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
-    report: ReportFormat,
+    pub report: ReportFormat,
 }
 
 #[derive(Debug, Args)]
@@ -226,7 +235,7 @@ enum Color {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum ReportFormat {
+pub(crate) enum ReportFormat {
     Text,
     Json,
 }
@@ -244,6 +253,7 @@ impl Cli {
             Command::Consolidate(args) => consolidate(&args),
             Command::Checkpoint(command) => checkpoint(&command),
             Command::Import(args) => import(&args),
+            Command::Plan(args) => plan(&args),
             Command::Bench(args) => bench(&args),
             Command::Data(args) => data(&args),
             Command::Tokenize(args) => tokenize(&args),
@@ -263,7 +273,7 @@ impl Cli {
 }
 
 impl RunArgs {
-    fn read(&self) -> Result<Run, RunError> {
+    pub(crate) fn read(&self) -> Result<Run, RunError> {
         self.read_with(&[])
     }
 
@@ -381,6 +391,6 @@ fn devices(args: &DevicesArgs) {
     }
 }
 
-fn print_json(report: &impl Serialize) {
+pub(crate) fn print_json(report: &impl Serialize) {
     print(&(serde_json::to_string(report).unwrap_or_default() + "\n"));
 }

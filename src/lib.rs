@@ -95,6 +95,8 @@ pub mod models;
 mod objective;
 mod output;
 mod page_command;
+mod plan;
+mod plan_command;
 mod preview;
 mod progress;
 mod rank_report;
@@ -130,6 +132,7 @@ pub use firebrick_strategies::{
     memory, optim,
 };
 pub use objective::{Loss, Objective};
+pub use plan::{FoundBatch, Plan, PlanError, Planned, Sent};
 pub use preview::{Cell, Kind, Legible, Look, Names, Numbers, Preview, Row};
 pub use rank_report::{PerStep, RankReport};
 pub use report::{Report, process_start};

@@ -22,7 +22,7 @@ impl Linear {
     pub fn new(from: usize, to: usize, bias: bool, initializer: Initializer, device: &Device) -> Self {
         Self {
             weight: initializer.init_with([from, to], Some(from), Some(to), device),
-            bias: bias.then(|| Param::from_tensor(Tensor::zeros([to], device))),
+            bias: bias.then(|| Initializer::Zeros.init([to], device)),
         }
     }
 

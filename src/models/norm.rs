@@ -1,6 +1,7 @@
 //! Layer normalisation that is right in half precision.
 
 use burn::module::{Module, Param};
+use burn::nn::Initializer;
 use burn::tensor::{Device, FloatDType, Tensor, module::layer_norm};
 use firebrick_strategies::cast;
 
@@ -19,8 +20,8 @@ impl Norm {
     /// Scale 1 and, if asked for, bias 0, each of shape `[width]`. The variance is raised by 1e-5.
     pub fn new(width: usize, bias: bool, device: &Device) -> Self {
         Self {
-            scale: Param::from_tensor(Tensor::ones([width], device)),
-            bias: bias.then(|| Param::from_tensor(Tensor::zeros([width], device))),
+            scale: Initializer::Ones.init([width], device),
+            bias: bias.then(|| Initializer::Zeros.init([width], device)),
             epsilon: 1e-5,
         }
     }

@@ -1,6 +1,7 @@
 //! Root mean square layer normalisation that is right in half precision.
 
 use burn::module::{Module, Param};
+use burn::nn::Initializer;
 use burn::tensor::{Device, FloatDType, Tensor};
 use firebrick_strategies::cast;
 
@@ -17,7 +18,7 @@ pub struct RmsNorm {
 impl RmsNorm {
     /// Scale 1 of shape `[width]`; `epsilon` is added to the mean square.
     pub fn new(width: usize, epsilon: f64, device: &Device) -> Self {
-        Self { scale: Param::from_tensor(Tensor::ones([width], device)), epsilon }
+        Self { scale: Initializer::Ones.init([width], device), epsilon }
     }
 
     /// `[.., width]` to `[.., width]`, in the dtype of `x`.

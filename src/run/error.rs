@@ -6,12 +6,12 @@ use firebrick_datasets::DataError;
 use firebrick_strategies::optim::GroupsError;
 use thiserror::Error;
 
-use crate::TrainError;
 use crate::device::DeviceError;
 use crate::import::ImportError;
 use crate::models::pretrained::PretrainedError;
 use crate::report_page::ReportPageError;
 use crate::watch::WatchError;
+use crate::{PlanError, TrainError};
 
 /// A run file that cannot be run.
 #[derive(Debug, Error)]
@@ -207,6 +207,9 @@ pub enum RunError {
     /// A configuration cannot be imported.
     #[error(transparent)]
     Import(#[from] ImportError),
+    /// The run cannot be planned.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
     /// The page of a run cannot be made.
     #[error(transparent)]
     Page(#[from] ReportPageError),

@@ -31,6 +31,9 @@ pub(crate) trait Family: HubConfig + Clone + Send + Sync + 'static {
     /// The same parts under the same names, and hardly any numbers.
     fn smallest(self) -> Self;
 
+    /// Attention layers, and the width of all heads of one together.
+    fn attention(&self) -> (usize, usize);
+
     /// Tokens of the vocabulary.
     fn vocabulary(&self) -> usize;
 
@@ -86,6 +89,10 @@ impl Family for Gpt2Config {
         Self { vocab_size: 1, n_positions: 1, n_embd: 1, n_head: 1, n_inner: Some(1), ..self }
     }
 
+    fn attention(&self) -> (usize, usize) {
+        (self.n_layer, self.n_embd)
+    }
+
     fn vocabulary(&self) -> usize {
         self.vocab_size
     }
@@ -134,6 +141,11 @@ impl Family for LlamaConfig {
         }
     }
 
+    fn attention(&self) -> (usize, usize) {
+        let head = self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads.max(1));
+        (self.num_hidden_layers, self.num_attention_heads * head)
+    }
+
     fn vocabulary(&self) -> usize {
         self.vocab_size
     }
@@ -173,6 +185,10 @@ impl Family for BertConfig {
 
     fn smallest(self) -> Self {
         Self { vocab_size: 1, hidden_size: 1, intermediate_size: 1, num_attention_heads: 1, ..self }
+    }
+
+    fn attention(&self) -> (usize, usize) {
+        (self.num_hidden_layers, self.hidden_size)
     }
 
     fn vocabulary(&self) -> usize {
@@ -236,6 +252,12 @@ impl Family for T5Config {
 
     fn smallest(self) -> Self {
         Self { vocab_size: 1, d_model: 1, d_kv: 1, d_ff: 1, num_heads: 1, ..self }
+    }
+
+    fn attention(&self) -> (usize, usize) {
+        // A block of the decoder has two: over its own tokens, and over those of the encoder.
+        let decoder = self.num_decoder_layers.unwrap_or(self.num_layers);
+        (self.num_layers + 2 * decoder, self.num_heads * self.d_kv)
     }
 
     fn vocabulary(&self) -> usize {

@@ -27,6 +27,7 @@ mod ron_scan;
 mod task_config;
 mod tokenize;
 mod trainable;
+mod written;
 mod zero_config;
 
 use std::path::PathBuf;
@@ -44,6 +45,7 @@ pub use data_run::DataRun;
 pub use ema_config::EmaConfig;
 pub use error::RunError;
 pub(crate) use export::PRETRAINED;
+pub(crate) use family::Family;
 pub use launch::Launched;
 pub(crate) use launcher::Process;
 pub(crate) use load::open;
@@ -52,11 +54,12 @@ pub use model_config::{BertShape, LlamaShape, ModelConfig, T5Shape};
 pub use offload_config::OffloadConfig;
 pub use optimizer_config::OptimizerConfig;
 pub use param_group_config::ParamGroupConfig;
-pub(crate) use prepare::Parts;
+pub(crate) use prepare::{Parts, skeleton};
 pub use recompute_config::RecomputeConfig;
 pub use task_config::{LabelKind, Rows, TaskConfig};
 pub use tokenize::Tokenized;
 pub(crate) use trainable::{ForModel, Trainable};
+pub(crate) use written::strategies_line;
 pub use zero_config::ZeroConfig;
 
 /// Everything that describes a run: what is trained, on what, and how.

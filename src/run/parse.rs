@@ -137,7 +137,7 @@ fn quoting_hint(set: &str, value: &str) -> String {
     }
 }
 
-fn extensions() -> Extensions {
+pub(super) fn extensions() -> Extensions {
     Extensions::IMPLICIT_SOME | Extensions::UNWRAP_VARIANT_NEWTYPES
 }
 

@@ -62,6 +62,21 @@ impl Run {
         folder: Option<Folder>,
         say: impl Fn(&str),
     ) -> Result<Parts<M>, RunError> {
+        let parts = self.prepare_unbounded::<M>(folder, say)?;
+        self.require_memory(parameters::<M>(&parts.config), &parts.device_name)?;
+        Ok(parts)
+    }
+
+    /// The same of a model that this machine may be too small for: one that is not made here.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`prepare`](Self::prepare) but for the model's size.
+    pub(crate) fn prepare_unbounded<M: Trainable>(
+        &self,
+        folder: Option<Folder>,
+        say: impl Fn(&str),
+    ) -> Result<Parts<M>, RunError> {
         let (device, device_name) = device::find(&self.device)?;
         let world = self.world(device::alike(&self.device, &device_name))?;
         let device = device.autodiff();
@@ -87,7 +102,6 @@ impl Run {
         if let Some(Err(error)) = self.sample.as_ref().map(|sample| tokenizer.encode(&sample.prompt)) {
             return Err(RunError::Prompt { reason: error.to_string() });
         }
-        self.require_memory(parameters::<M>(&config), &device_name)?;
         config.check()?;
         BestBy::of(self.best_by.as_ref(), &M::init(&config, &Device::flex()).scores(&[]))?;
         Ok(Parts { device, origin, device_name, world, data, tokenizer, config, folder })
@@ -200,7 +214,7 @@ impl Run {
 }
 
 /// The model with the same parts under the same names, and hardly any numbers.
-fn skeleton<M: Trainable>(config: M::Config, device: &Device) -> M {
+pub(crate) fn skeleton<M: Trainable>(config: M::Config, device: &Device) -> M {
     // A run with more blocks than this is refused for its size.
     const MOST_LAYERS: usize = 2000;
     let layers = config.layers().min(MOST_LAYERS);

@@ -26,6 +26,11 @@ pub struct RecomputeConfig {
 }
 
 impl RecomputeConfig {
+    /// Each block is run again: `Recompute(every: 1)`.
+    pub(crate) fn every_block() -> Self {
+        Self { every: Some(1), ..Self::default() }
+    }
+
     /// How many ways of choosing are given; that it is one, has been checked.
     pub(super) fn choices(&self) -> usize {
         [self.every.is_some(), self.paths.is_some(), self.within.is_some(), self.elementwise]

@@ -323,6 +323,11 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         Ok(evaluator.valid())
     }
 
+    /// The parameters that the optimizer updates.
+    pub fn master(&self) -> &M {
+        self.weights.pair().0
+    }
+
     /// The replica, as the ranks share it.
     pub fn replica(&self) -> &M {
         self.weights.pair().1

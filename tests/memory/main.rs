@@ -6,6 +6,7 @@ mod support;
 
 mod budget;
 mod parts;
+mod plan;
 mod start;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

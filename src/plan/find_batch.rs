@@ -1,0 +1,232 @@
+//! The largest micro-batch that fits, by trial.
+
+use std::ops::Range;
+
+use firebrick_datasets::{Batch, Batches, DataError};
+use serde::Serialize;
+
+use super::longest::Longest;
+use super::{Limit, PlanError};
+use crate::data::Stream;
+use crate::dry_run::caught;
+use crate::models::pretrained::Folder;
+use crate::run::{ForModel, Parts, Trainable};
+use crate::{ByteSize, Data, DataRun, Run, RunError, Schedule, StrategyConfig, TrainError};
+
+/// The largest micro-batch that a step of the run could be made with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FoundBatch {
+    /// Samples that go through the model at once.
+    pub micro: usize,
+    /// Micro-batches in an update, so that the global batch is what it was.
+    pub accumulate: usize,
+    /// What was tried, in that order: samples, and whether they fitted.
+    pub tried: Vec<(usize, bool)>,
+}
+
+impl Run {
+    /// Finds the largest micro-batch that keeps the global batch, and with which a step of the run stays within
+    /// what a rank may have on the device: `budget`, or the run's `device_budget`, or on the CPU each rank's part of the
+    /// machine's memory. It makes real steps with the longest of the first micro-batches, with
+    /// twice as many samples each time and then between the last two sizes. Nothing is written.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`launch`](Self::launch), and [`PlanError`].
+    pub fn find_batch(&self, budget: Option<ByteSize>, say: impl Fn(&str)) -> Result<FoundBatch, RunError> {
+        self.for_model(Finding { run: self, budget, say: &say })
+    }
+
+    /// The same run with another micro-batch.
+    fn with_batch(&self, micro: usize, accumulate: usize) -> Self {
+        let mut run = self.clone();
+        run.batch.micro = Some(micro);
+        let mut is_listed = false;
+        for strategy in &mut run.strategies {
+            if let StrategyConfig::Accumulate(count) | StrategyConfig::AccumulateIn(count, _) = strategy {
+                (*count, is_listed) = (accumulate, true);
+            }
+        }
+        if !is_listed {
+            run.batch.accumulate = Some(accumulate);
+        }
+        run
+    }
+}
+
+struct Finding<'a> {
+    run: &'a Run,
+    budget: Option<ByteSize>,
+    say: &'a dyn Fn(&str),
+}
+
+impl ForModel for Finding<'_> {
+    type Output = FoundBatch;
+
+    fn with<M: Trainable>(self, folder: Option<Folder>) -> Result<FoundBatch, RunError> {
+        let Self { run, budget, say } = self;
+        let Some(micro) = run.batch.micro else { return Err(PlanError::BoundedByTokens.into()) };
+        let of_rank = micro.saturating_mul(DataRun::from(run).micro_batches());
+        let mut parts = run.prepare::<M>(folder, say)?;
+        parts.data.valid = None;
+        let limit = Limit::of(run, budget, parts.device_name.starts_with("cpu"))?;
+        let sizes = divisors(of_rank);
+        let mut tried = Vec::new();
+        let mut reason = String::new();
+        let largest = largest(sizes.len(), |index| {
+            let micro = sizes[index];
+            let trial = Trial { run, parts: &parts, limit, micro, accumulate: of_rank / micro };
+            let failed = trial.make()?;
+            tried.push((micro, failed.is_none()));
+            let outcome = if failed.is_none() { "fits" } else { "is too large" };
+            say(&format!("a micro-batch of {micro} {outcome}"));
+            reason = failed.unwrap_or(std::mem::take(&mut reason));
+            Ok(tried.last().is_some_and(|(_, fits)| *fits))
+        })?;
+        match largest {
+            Some(index) => Ok(FoundBatch { micro: sizes[index], accumulate: of_rank / sizes[index], tried }),
+            None => {
+                let budget = limit.bytes.map_or("what the device has".into(), |bytes| {
+                    ByteSize(usize::try_from(bytes).unwrap_or(usize::MAX)).to_string()
+                });
+                Err(PlanError::NoBatchFits { budget, reason }.into())
+            }
+        }
+    }
+}
+
+/// A step with so many samples at once.
+struct Trial<'a, M: Trainable> {
+    run: &'a Run,
+    parts: &'a Parts<M>,
+    limit: Limit,
+    micro: usize,
+    accumulate: usize,
+}
+
+impl<M: Trainable> Trial<'_, M> {
+    /// Why it does not fit, if it does not.
+    fn make(&self) -> Result<Option<String>, RunError> {
+        // Of more micro-batches than two the sum of the gradients is no larger.
+        let run = self.run.with_batch(self.micro, self.accumulate.min(2));
+        let data = self.parts.data.clone().micro_batch(self.micro);
+        let longest = Longest::of(&data, self.accumulate.saturating_mul(run.number_of_ranks()))?;
+        let train = From { stream: data.train.clone(), start: longest.start() };
+        let data = Data { train: std::sync::Arc::new(train), ..data };
+        let (model, optimizer) = run.fresh(self.parts, |_| {})?;
+        let trainer = run.trainer(self.parts).steps(1);
+        let trainer = match self.limit.bytes {
+            Some(bytes) => trainer.device_budget(usize::try_from(bytes).unwrap_or(usize::MAX)),
+            None => trainer,
+        };
+        let schedule = Schedule::constant(run.schedule.peak());
+        // An allocator that fails ends the step with a panic.
+        match caught(|| trainer.fit(model, optimizer, schedule, data)) {
+            Ok(Ok(_)) => Ok(None),
+            Ok(Err(error)) if is_too_large(&error) => Ok(Some(error.to_string())),
+            Ok(Err(error)) => Err(error.into()),
+            Err(panic) => Ok(Some(panic.message)),
+        }
+    }
+}
+
+fn is_too_large(error: &TrainError) -> bool {
+    match error {
+        TrainError::OverBudget(_) | TrainError::Panicked(_) => true,
+        TrainError::Rank { reason, .. } => is_too_large(reason),
+        _ => false,
+    }
+}
+
+/// A stream that begins later.
+struct From<B> {
+    stream: Stream<B>,
+    start: usize,
+}
+
+impl<B: Batch> From<B> {
+    fn later(&self, positions: Range<usize>) -> Range<usize> {
+        positions.start.saturating_add(self.start)..positions.end.saturating_add(self.start)
+    }
+}
+
+impl<B: Batch> Batches for From<B> {
+    type Batch = B;
+
+    fn samples(&self, epoch: u64) -> usize {
+        self.stream.samples(epoch).saturating_sub(self.start)
+    }
+
+    fn batch(&self, epoch: u64, positions: Range<usize>) -> Result<B, DataError> {
+        self.stream.batch(epoch, self.later(positions))
+    }
+
+    fn padded_tokens(&self, epoch: u64, positions: Range<usize>) -> Result<usize, DataError> {
+        self.stream.padded_tokens(epoch, self.later(positions))
+    }
+}
+
+/// All numbers that divide this one, the smallest first.
+fn divisors(number: usize) -> Vec<usize> {
+    let small: Vec<usize> =
+        (1..).take_while(|i| i * i <= number).filter(|i| number.is_multiple_of(*i)).collect();
+    let large = small.iter().rev().map(|i| number / i).filter(|large| large * large != number);
+    small.iter().copied().chain(large).collect()
+}
+
+/// The last of so many that fits, where those before it do too: doubling, then bisecting.
+fn largest(
+    count: usize,
+    mut fits: impl FnMut(usize) -> Result<bool, RunError>,
+) -> Result<Option<usize>, RunError> {
+    let (mut below, mut next) = (None, 0);
+    let mut above = loop {
+        if next >= count {
+            break count;
+        }
+        if !fits(next)? {
+            break next;
+        }
+        below = Some(next);
+        next = 2 * next + 1;
+    };
+    let Some(mut largest) = below else { return Ok(None) };
+    while largest + 1 < above {
+        let middle = largest.midpoint(above);
+        match fits(middle)? {
+            true => largest = middle,
+            false => above = middle,
+        }
+    }
+    Ok(Some(largest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_that_fits_is_found_wherever_it_is() {
+        for count in 1..20 {
+            for last in 0..=count {
+                let found = largest(count, |index| {
+                    assert!(index < count);
+                    Ok(index < last)
+                });
+                assert_eq!(found.unwrap(), last.checked_sub(1), "{last} of {count}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_global_batch_stays_what_it_was() {
+        assert_eq!(divisors(12), [1, 2, 3, 4, 6, 12]);
+        assert_eq!(divisors(16), [1, 2, 4, 8, 16]);
+        assert_eq!((divisors(1), divisors(7)), (vec![1], vec![1, 7]));
+        let file = include_str!("../../examples/tinyshakespeare.ron");
+        for set in ["batch=(micro: 6, accumulate: 2)", "strategies=[Accumulate(3)]"] {
+            let run = Run::parse("file", file, &[set]).unwrap().with_batch(4, 3);
+            assert_eq!((run.batch.micro, DataRun::from(&run).micro_batches()), (Some(4), 3));
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Bytes that a rank holds, parameter by parameter, by the equations of ZeRO.
+//!
+//! Rajbhandari et al., *ZeRO: Memory Optimizations Toward Training Trillion Parameter Models*, 2020
+//! (arXiv:1910.02054), and what this program adds to them: padding, small parameters that each rank holds whole, and
+//! masters that are a part of the replica.
+
+use super::order::Order;
+use super::parameters::{Shape, Treatment};
+use super::trace::Traced;
+use crate::OffloadConfig;
+
+/// Bytes of the first rank, which holds as much as any.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Held {
+    pub master: u64,
+    pub replica: u64,
+    pub averaged: u64,
+    pub gradients: u64,
+    pub optimizer: u64,
+    /// Of all these but the gradients, on the host.
+    pub host: u64,
+    /// Of the device, between two steps.
+    pub between: u64,
+    /// Of the device, at the most in a step.
+    pub peak: u64,
+}
+
+/// Gradients of a parameter at the moments that count.
+#[derive(Clone, Copy, Default)]
+struct Gradients {
+    /// What a backward pass leaves.
+    left: u64,
+    /// What of it is on the host by then.
+    gone_down: u64,
+    /// What is held of a window.
+    held: u64,
+    /// What the optimizer is given.
+    given: u64,
+}
+
+impl Held {
+    /// With so many tensors of state for each parameter.
+    pub fn of(
+        shapes: &[Shape],
+        treatment: &Treatment,
+        order: &Order,
+        ranks: u64,
+        states: u64,
+        traced: Traced,
+    ) -> Self {
+        let placement = treatment.placement;
+        let (mut held, mut gradients) = (Self::default(), Gradients::default());
+        for shape in shapes {
+            held.add(shape, treatment, order, ranks, states, &mut gradients);
+        }
+        held.gradients = if order.micro_batches > 1 { gradients.held } else { gradients.left };
+        let of_master = held.master + held.averaged + held.optimizer;
+        let on_host = |bytes: u64, is_there: bool| if is_there { bytes } else { 0 };
+        held.host =
+            on_host(of_master, placement.master_on_host) + on_host(held.replica, placement.replica_on_host);
+        held.between = of_master + held.replica - held.host;
+        let of_window = match order.micro_batches > 1 && !placement.held_on_host {
+            true => gradients.held,
+            false => 0,
+        };
+        let gone_down = on_host(gradients.gone_down, placement.master_on_host);
+        let in_pass = match order.delivers() {
+            // The traced gradients were those of one rank alone.
+            true => traced.activations + gradients.left,
+            false => traced.most,
+        };
+        let pass = held.between + of_window + in_pass.saturating_sub(gone_down);
+        let update = held.between + if placement.master_on_host { 0 } else { gradients.given };
+        held.peak = pass.max(update);
+        held
+    }
+
+    fn add(
+        &mut self,
+        shape: &Shape,
+        treatment: &Treatment,
+        order: &Order,
+        ranks: u64,
+        states: u64,
+        gradients: &mut Gradients,
+    ) {
+        let treated = treatment.get(&shape.path);
+        let (whole, stage) = (shape.elements(), order.zero.stage);
+        let padded = order.padded(&shape.shape, treated.trained, ranks);
+        let shard = padded.map_or(whole, |padded| padded / ranks);
+        let is_cast = treated.replica != treated.master;
+        let mut master = shard * treated.master;
+        let replica = match (order.offload, padded.filter(|_| stage < 3)) {
+            // The forward pass reads the master itself, or a copy in another dtype.
+            (None | Some(OffloadConfig::parameters), None) if !is_cast => 0,
+            (_, None) => shard * treated.replica,
+            (offload, Some(padded)) => {
+                let is_view = offload.is_none() && !is_cast && ranks > 1;
+                if is_view {
+                    master = 0;
+                }
+                // What is gathered before it is cast or copied loses its padding then.
+                let is_copied = is_cast && !order.exchanges_replica()
+                    || offload == Some(OffloadConfig::optimizer) && order.gathers_on_host();
+                match ranks == 1 && !is_cast && offload.is_none() {
+                    true => 0,
+                    false => (if is_copied { whole } else { padded }) * treated.replica,
+                }
+            }
+        };
+        self.master += master;
+        self.replica += replica;
+        if !treated.trained {
+            return;
+        }
+        self.optimizer += states * shard * treated.master;
+        self.averaged += if order.averages { shard * 4 } else { 0 };
+        let left = if stage >= 2 { shard } else { whole } * treated.replica;
+        gradients.left += left;
+        let lands = order.delivers() && (stage >= 2 || shape.in_block);
+        gradients.gone_down += if lands { left } else { 0 };
+        let sum = if order.sums_each_micro_batch() { shard } else { whole };
+        gradients.held += sum * order.held;
+        gradients.given += shard * treated.master;
+    }
+}

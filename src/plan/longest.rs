@@ -1,0 +1,77 @@
+//! The micro-batch that takes most memory, of those that come first.
+
+use std::ops::Range;
+
+use firebrick_datasets::{Batch, Batches, Cursor, DataError, Requests};
+
+use super::PlanError;
+use crate::data::Stream;
+use crate::feed::{Share, cut};
+use crate::{Data, RunError};
+
+/// How many are looked at: past these a longer one is unlikely, and each has to be collated.
+const LOOKED_AT: usize = 256;
+
+/// The longest micro-batch, and what they are on average.
+pub(super) struct Longest<B> {
+    stream: Stream<B>,
+    positions: Range<usize>,
+    /// Of the longest, padding included.
+    pub tokens: usize,
+    /// Rows of the longest.
+    pub samples: usize,
+    /// Tokens of a micro-batch on average, padding included.
+    pub mean_tokens: f64,
+    /// Tokens of a row on average, padding included.
+    pub mean_length: f64,
+}
+
+impl<B: Batch> Longest<B> {
+    /// Of the first epoch, for ranks that make so many micro-batches in an update together.
+    ///
+    /// # Errors
+    ///
+    /// The data cannot be read, or nothing in it is supervised.
+    pub fn of(data: &Data<B>, per_window: usize) -> Result<Self, RunError> {
+        let (mut best, mut sums): (Option<(usize, Range<usize>, usize)>, _) = (None, [0usize; 3]);
+        let cut = cut(data, per_window, Share::WHOLE)?;
+        for request in Requests::new(data.train.clone(), Cursor::default(), cut).take(LOOKED_AT) {
+            let request = request?;
+            if request.epoch > 0 {
+                break;
+            }
+            let batch = data.train.batch(0, request.positions.clone())?;
+            let tokens = match data.train.padded_tokens(0, request.positions.clone()) {
+                Err(DataError::NoTokenCounts) => batch.tokens(),
+                counted => counted?,
+            };
+            sums = [sums[0] + 1, sums[1] + tokens, sums[2] + batch.samples()];
+            let is_longer = best.as_ref().is_none_or(|(most, ..)| tokens > *most);
+            if batch.items() > 0 && is_longer {
+                best = Some((tokens, request.positions, batch.samples()));
+            }
+        }
+        let [looked, all_tokens, all_samples] = sums;
+        let Some((tokens, positions, samples)) = best else {
+            return Err(PlanError::NothingToLearn { looked }.into());
+        };
+        Ok(Self {
+            stream: data.train.clone(),
+            positions,
+            tokens,
+            samples,
+            mean_tokens: all_tokens as f64 / looked.max(1) as f64,
+            mean_length: all_tokens as f64 / all_samples.max(1) as f64,
+        })
+    }
+
+    /// Where it begins.
+    pub fn start(&self) -> usize {
+        self.positions.start
+    }
+
+    /// Collated anew.
+    pub fn batch(&self) -> Result<B, DataError> {
+        self.stream.batch(0, self.positions.clone())
+    }
+}

@@ -1,0 +1,263 @@
+//! A run before it is made: what it will hold, send and compute, and which strategies would let it fit.
+//!
+//! ```text
+//! mod.rs           Plan: the run as it is written, and all combinations of strategies beside it
+//! combinations.rs  the combinations, the cheapest first
+//! parameters.rs    shapes and dtypes of a model that is not made
+//! order.rs         where each strategy stands in a list, as far as bytes depend on it
+//! held.rs          bytes that a rank holds
+//! sent.rs          what a rank sends
+//! trace.rs         what a pass takes, seen on the real model with few of its blocks
+//! longest.rs       the micro-batch that is traced
+//! flops.rs         operations of an update
+//! find_batch.rs    the largest micro-batch, by trial
+//! table.rs         a plan as text
+//! error.rs         why there is none
+//! ```
+
+mod combinations;
+mod error;
+mod find_batch;
+mod flops;
+mod held;
+mod longest;
+mod order;
+mod parameters;
+mod sent;
+mod table;
+mod trace;
+
+use std::collections::BTreeMap;
+
+use burn::tensor::FloatDType;
+use firebrick_strategies::Kind;
+use serde::Serialize;
+
+use crate::memory::of_machine;
+use crate::models::pretrained::Folder;
+use crate::run::{Family, ForModel, Parts, Process, Trainable, strategies_line};
+use crate::{ByteSize, DataRun, Run, RunError, StrategyConfig};
+
+pub use error::PlanError;
+pub use find_batch::FoundBatch;
+pub use sent::Sent;
+
+use combinations::combinations;
+use flops::Work;
+use held::Held;
+use longest::Longest;
+use order::Order;
+use parameters::{Shape, Treatment, shapes};
+use trace::Tracer;
+
+/// What a run will hold, send and compute.
+#[derive(Clone, Debug, Serialize)]
+pub struct Plan {
+    /// How a global batch is made up.
+    pub batch: String,
+    /// Number of parameters, a tied one counted once.
+    pub parameters: u64,
+    /// Ranks that train together.
+    pub ranks: u64,
+    /// Tokens of an update on average, padding included, of all ranks together.
+    pub tokens: f64,
+    /// Where it trains.
+    pub device: String,
+    /// Bytes that a rank may have on the device, where that is known.
+    pub budget_bytes: Option<u64>,
+    /// Whether the host's memory is the device's, so that what waits on the host counts too.
+    pub host_is_device: bool,
+    /// The run as it is written.
+    pub as_written: Planned,
+    /// Each sensible combination of strategies, the cheapest first.
+    pub combinations: Vec<Planned>,
+    /// The first of them that fits.
+    pub recommended: Option<usize>,
+}
+
+/// The run with one list of strategies: bytes of the first rank, which holds as much as any.
+#[derive(Clone, Debug, Serialize)]
+pub struct Planned {
+    /// The list, as a line of a run file.
+    pub strategies: String,
+    /// As [`Report::master_bytes`](crate::Report::master_bytes).
+    pub master_bytes: u64,
+    /// As [`Report::replica_bytes`](crate::Report::replica_bytes).
+    pub replica_bytes: u64,
+    /// As [`Report::averaged_bytes`](crate::Report::averaged_bytes).
+    pub averaged_bytes: u64,
+    /// As [`Report::gradient_bytes`](crate::Report::gradient_bytes).
+    pub gradient_bytes: u64,
+    /// As [`Report::optimizer_bytes`](crate::Report::optimizer_bytes).
+    pub optimizer_bytes: u64,
+    /// As [`Report::activation_bytes`](crate::Report::activation_bytes), traced on the CPU.
+    pub activation_bytes: u64,
+    /// As [`Report::host_bytes`](crate::Report::host_bytes).
+    pub host_bytes: u64,
+    /// On the device between two steps.
+    pub between_steps_bytes: u64,
+    /// On the device at the most, in a pass or an update, as `device_budget` counts it.
+    pub peak_bytes: u64,
+    /// What the first rank sends in an update, by the kind of call.
+    pub sent: BTreeMap<Kind, Sent>,
+    /// The same of all kinds.
+    pub sent_elements: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+    /// Floating-point operations of an update, of all ranks together.
+    pub flops: f64,
+    /// Whether it fits, where it is known what there is.
+    pub fits: Option<bool>,
+}
+
+impl Run {
+    /// Foretells what the run will hold, send and compute, as it is written and with each sensible combination of
+    /// strategies. It reads the data, and makes a few passes of the longest of its first micro-batches
+    /// through a model of few blocks on the CPU; `say` hears of them.
+    ///
+    /// What a rank may have on the device is `budget`, or the run's `device_budget`, or on the CPU each rank's part of
+    /// the machine's memory.
+    ///
+    /// Bytes of activations are counted where the program installs
+    /// [`memory::Counting`](crate::memory::Counting), and are 0 elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`launch`](Self::launch) before its first step, and [`PlanError`].
+    pub fn plan(&self, budget: Option<ByteSize>, say: impl Fn(&str)) -> Result<Plan, RunError> {
+        self.for_model(Planning { run: self, budget, say: &say })
+    }
+}
+
+struct Planning<'a> {
+    run: &'a Run,
+    budget: Option<ByteSize>,
+    say: &'a dyn Fn(&str),
+}
+
+impl ForModel for Planning<'_> {
+    type Output = Plan;
+
+    fn with<M: Trainable>(self, folder: Option<Folder>) -> Result<Plan, RunError> {
+        let Self { run, budget, say } = self;
+        let parts = run.prepare_unbounded::<M>(folder, say)?;
+        let micro_batches = DataRun::from(run).micro_batches();
+        let longest = Longest::of(&parts.data, micro_batches.saturating_mul(run.number_of_ranks()))?;
+        say(&format!(
+            "the longest of the first micro-batches has {} samples and {} tokens",
+            longest.samples, longest.tokens
+        ));
+        let in_update = (micro_batches * run.number_of_ranks()) as f64;
+        let (layers, width) = parts.config.attention();
+        let work = Work {
+            tokens: longest.mean_tokens * in_update,
+            length: longest.mean_length,
+            layers: layers as f64,
+            width: width as f64,
+        };
+        let is_cpu = parts.device_name.starts_with("cpu");
+        let limit = Limit::of(run, budget, is_cpu)?;
+        let shapes = shapes::<M>(&parts.config);
+        let tracer = Tracer::<M>::new(run, &parts.config, &longest)?;
+        let mut planner = Planner { run, parts: &parts, shapes: &shapes, tracer, work, limit, say };
+        let as_written = planner.plan(&run.strategies, &run.composed())?;
+        let [has_bf16, has_f16] =
+            [FloatDType::BF16, FloatDType::F16].map(|dtype| parts.device.supports_dtype(dtype));
+        let mut planned = Vec::new();
+        for combination in combinations(run, has_bf16, has_f16) {
+            match planner.plan(&combination.strategies, &combination.strategies) {
+                Ok(one) => planned.push(one),
+                // What the device, the optimizer or the model does not go with is no combination of this run.
+                Err(RunError::Train(
+                    crate::TrainError::Strategy(_) | crate::TrainError::NotElementwise { .. },
+                )) => (),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Plan {
+            batch: run.batch_in_words(),
+            parameters: shapes.iter().map(Shape::elements).sum(),
+            ranks: run.number_of_ranks() as u64,
+            tokens: work.tokens,
+            device: parts.device_name.clone(),
+            budget_bytes: limit.bytes,
+            host_is_device: limit.with_host,
+            as_written,
+            recommended: planned.iter().position(|one| one.fits == Some(true)),
+            combinations: planned,
+        })
+    }
+}
+
+/// What a rank may have.
+#[derive(Clone, Copy)]
+struct Limit {
+    bytes: Option<u64>,
+    /// Whether it is of all memory, that of the host included.
+    with_host: bool,
+}
+
+impl Limit {
+    fn of(run: &Run, budget: Option<ByteSize>, is_cpu: bool) -> Result<Self, RunError> {
+        if let Some(ByteSize(bytes)) = budget.or(run.device_budget) {
+            return Ok(Self { bytes: Some(bytes as u64), with_host: false });
+        }
+        let here = (run.number_of_ranks() / Process::this()?.of).max(1) as u64;
+        let bytes = of_machine().filter(|_| is_cpu).map(|bytes| bytes / here);
+        Ok(Self { bytes, with_host: is_cpu })
+    }
+}
+
+/// What all lists of strategies are planned with.
+struct Planner<'a, M: Trainable> {
+    run: &'a Run,
+    parts: &'a Parts<M>,
+    shapes: &'a [Shape],
+    tracer: Tracer<'a, M>,
+    work: Work,
+    limit: Limit,
+    say: &'a dyn Fn(&str),
+}
+
+impl<M: Trainable> Planner<'_, M> {
+    /// With these strategies, as they are written, and with micro-batches and ranks in their places.
+    fn plan(
+        &mut self,
+        written: &[StrategyConfig],
+        composed: &Vec<StrategyConfig>,
+    ) -> Result<Planned, RunError> {
+        let ranks = self.run.number_of_ranks() as u64;
+        let mut composed = composed.clone();
+        let sums = |strategy: &StrategyConfig| matches!(strategy, StrategyConfig::Zero(_));
+        if ranks > 1 && !composed.iter().any(sums) {
+            // As a run does by itself: whole windows, before they are clipped.
+            let is_clip = |strategy: &StrategyConfig| matches!(strategy, StrategyConfig::Clip(_));
+            let place = composed.iter().position(is_clip).unwrap_or(composed.len());
+            composed.insert(place, StrategyConfig::Zero(0.into()));
+        }
+        let treatment = Treatment::of(self.run, &composed, self.parts)?;
+        let order = Order::of(&composed, self.parts.config.layers());
+        let traced = self.tracer.trace(&composed, self.say)?;
+        let states = self.run.optimizer.states() as u64;
+        let held = Held::of(self.shapes, &treatment, &order, ranks, states, traced);
+        let sent = sent::sent(self.shapes, &treatment, &order, 0, ranks);
+        let host = if self.limit.with_host { held.host } else { 0 };
+        Ok(Planned {
+            strategies: strategies_line(written),
+            master_bytes: held.master,
+            replica_bytes: held.replica,
+            averaged_bytes: held.averaged,
+            gradient_bytes: held.gradients,
+            optimizer_bytes: held.optimizer,
+            activation_bytes: traced.activations,
+            host_bytes: held.host,
+            between_steps_bytes: held.between,
+            peak_bytes: held.peak,
+            sent_elements: sent.values().map(|sent| sent.elements).sum(),
+            sent_bytes: sent.values().map(|sent| sent.bytes).sum(),
+            sent,
+            flops: self.work.flops(self.shapes, &order),
+            fits: self.limit.bytes.map(|limit| held.peak + host <= limit),
+        })
+    }
+}

@@ -1,0 +1,116 @@
+//! The parameters of a model that is not made: their shapes, dtypes and blocks.
+
+use std::collections::{HashMap, HashSet};
+
+use burn::module::{ModuleVisitor, Param, ParamId};
+use burn::tensor::{Device, Tensor};
+use firebrick_strategies::{Communicator, Paths};
+
+use crate::accounting::{Placement, dtypes};
+use crate::run::{Parts, Trainable, skeleton};
+use crate::session::Prepared;
+use crate::{Run, RunError, StrategyConfig};
+
+/// A parameter as it will be, a tied one once.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Shape {
+    /// Its first place in the model.
+    pub path: String,
+    /// Of the whole parameter.
+    pub shape: Vec<usize>,
+    /// Whether it is in one block, which segments treat by itself.
+    pub in_block: bool,
+}
+
+impl Shape {
+    pub fn elements(&self) -> u64 {
+        self.shape.iter().map(|size| *size as u64).product()
+    }
+}
+
+/// The parameters of the whole model. None is drawn.
+pub(super) fn shapes<M: Trainable>(config: &M::Config) -> Vec<Shape> {
+    struct Shapes(Vec<(ParamId, Vec<usize>)>);
+    impl ModuleVisitor for Shapes {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.push((param.id, param.lazy_shape().to_vec()));
+        }
+    }
+    let model = M::init(config, &Device::flex());
+    let paths = Paths::of(&model);
+    let blocks: Vec<&str> = paths.blocks().collect();
+    let block_of = |path: &str| {
+        blocks.iter().position(|block| path.strip_prefix(*block).is_some_and(|rest| rest.starts_with('.')))
+    };
+    // What is tied to a place elsewhere is of no block.
+    let mut homes: HashMap<ParamId, HashSet<Option<usize>>> = HashMap::new();
+    for place in paths.places() {
+        homes.entry(place.id).or_default().insert(block_of(&place.path));
+    }
+    let mut visited = Shapes(Vec::new());
+    model.visit(&mut visited);
+    let mut seen = HashSet::new();
+    let places = paths.places().iter().zip(visited.0).filter(|(place, _)| seen.insert(place.id));
+    let shapes = places.map(|(place, (id, shape))| Shape {
+        path: place.path.clone(),
+        shape,
+        in_block: homes.get(&id).is_some_and(|homes| homes.len() == 1 && !homes.contains(&None)),
+    });
+    shapes.collect()
+}
+
+/// What strategies make of one parameter.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Treated {
+    /// Bytes of an element of the master.
+    pub master: u64,
+    /// Bytes of an element of the replica.
+    pub replica: u64,
+    /// Whether it has a gradient.
+    pub trained: bool,
+}
+
+/// What a run's strategies make of the model, found by starting them on one that has the same parts and hardly any
+/// numbers.
+#[derive(Clone, Debug)]
+pub(super) struct Treatment {
+    of: HashMap<String, Treated>,
+    /// What waits on the host.
+    pub placement: Placement,
+}
+
+impl Treatment {
+    /// # Errors
+    ///
+    /// The strategies do not fit one another, the model, the optimizer or the device.
+    pub fn of<M: Trainable>(
+        run: &Run,
+        strategies: &Vec<StrategyConfig>,
+        parts: &Parts<M>,
+    ) -> Result<Self, RunError> {
+        let skeleton: M = skeleton(parts.config.clone(), &parts.device);
+        let trained: HashSet<ParamId> =
+            firebrick_strategies::trained(&skeleton).into_iter().map(|one| one.id).collect();
+        let places = Paths::of(&skeleton);
+        let trains: HashMap<String, bool> =
+            places.places().iter().map(|place| (place.path.clone(), trained.contains(&place.id))).collect();
+        let optimizer = run.optimizer.build(&skeleton, &run.groups())?;
+        let device = Some(parts.device.clone());
+        let prepared = Prepared::new(strategies, skeleton, device, &optimizer, Communicator::solo())?;
+        let session = prepared.start(optimizer, run.schedule, run.seed, 1)?;
+        let replica: HashMap<String, u64> =
+            dtypes(session.replica()).into_iter().map(|(path, dtype)| (path, dtype.size() as u64)).collect();
+        let of = dtypes(session.master()).into_iter().map(|(path, dtype)| {
+            let master = dtype.size() as u64;
+            let replica = replica.get(&path).copied().unwrap_or(master);
+            let trained = trains.get(&path).copied().unwrap_or(true);
+            (path, Treated { master, replica, trained })
+        });
+        Ok(Self { of: of.collect(), placement: session.bytes().placement })
+    }
+
+    /// Of the parameter that stands first at this path.
+    pub fn get(&self, path: &str) -> Treated {
+        self.of.get(path).copied().unwrap_or(Treated { master: 4, replica: 4, trained: true })
+    }
+}

@@ -1,0 +1,129 @@
+//! What a plan foretells is what a run then measures.
+
+use std::fs;
+use std::path::Path;
+
+use firebrick::{Interrupter, Planned, RankReport, Report, Run, Show};
+use tempfile::TempDir;
+
+use crate::alone;
+use crate::support::device;
+
+const GPT: &str = r#"
+    data: (path: "FOLDER/text.txt", tokenizer: Characters, block: 64),
+    model: Gpt(layers: 5, heads: 4, width: 64),
+    batch: (micro: 4, accumulate: 2),
+"#;
+
+const BERT: &str = r#"
+    task: MaskedLm(),
+    data: (
+        path: "FOLDER/text.txt",
+        tokenizer: Bpe(vocabulary: 300),
+        special: (pad: "<pad>", mask: "<mask>"),
+        max_length: 64,
+        padding: (to: MaxLength),
+    ),
+    model: Bert(layers: 4, heads: 4, width: 64),
+    batch: (micro: 8),
+"#;
+
+const T5: &str = r#"
+    task: Seq2Seq(source: "source", target: "target"),
+    data: (
+        path: "FOLDER/pairs.jsonl",
+        tokenizer: Bpe(vocabulary: 300),
+        special: (pad: "<pad>", eos: "</s>"),
+        max_length: 32,
+        padding: (to: MaxLength),
+    ),
+    model: T5(layers: 4, heads: 4, width: 64),
+    batch: (micro: 8),
+"#;
+
+fn folder() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let line = |i: usize| format!("line {i}: to be or not to be, that is the question {}\n", i * i);
+    let text: String = (0..400).map(line).collect();
+    fs::write(folder.path().join("text.txt"), text).unwrap();
+    let pair = |i: usize| format!("{{\"source\": \"the number {i}\", \"target\": \"{} and more\"}}\n", i * 7);
+    fs::write(folder.path().join("pairs.jsonl"), (0..400).map(pair).collect::<String>()).unwrap();
+    folder
+}
+
+fn run(folder: &Path, model: &str, sets: &[String]) -> Run {
+    let text = format!(
+        "(device: \"cpu\", optimizer: AdamW(), schedule: Constant(lr: 1e-3), steps: 2, evaluate_every: 2,
+          output: \"FOLDER/out\", {model})"
+    );
+    let text = text.replace("FOLDER", &folder.display().to_string());
+    Run::parse("run.ron", &text, sets).unwrap_or_else(|error| panic!("{sets:?}: {error}"))
+}
+
+/// How far the parts of a plan are from those of a report, as what is foretold over what was measured.
+fn compared(planned: &Planned, report: &Report) -> Vec<(&'static str, f64, f64)> {
+    let rank = report.ranks.first().cloned().unwrap_or(RankReport {
+        master_bytes: report.master_bytes,
+        replica_bytes: report.replica_bytes,
+        gradient_bytes: report.gradient_bytes,
+        optimizer_bytes: report.optimizer_bytes,
+        ..RankReport::default()
+    });
+    let parts = [
+        ("master", planned.master_bytes, rank.master_bytes),
+        ("replica", planned.replica_bytes, rank.replica_bytes),
+        ("gradients", planned.gradient_bytes, rank.gradient_bytes),
+        ("optimizer", planned.optimizer_bytes, rank.optimizer_bytes),
+        ("host", planned.host_bytes, report.host_bytes),
+        ("activations", planned.activation_bytes, report.activation_bytes),
+    ];
+    parts.map(|(name, foretold, measured)| (name, foretold as f64, measured as f64)).to_vec()
+}
+
+/// Of each combination, run as the plan says to write it, what is more than a tenth away.
+fn away(model: &str, ranks: usize) -> Vec<String> {
+    let folder = folder();
+    let with_ranks = format!("ranks={ranks}");
+    let plan = run(folder.path(), model, std::slice::from_ref(&with_ranks)).plan(None, |_| {}).unwrap();
+    let expected = if ranks == 1 { 10 } else { 36 };
+    assert_eq!(plan.combinations.len(), expected, "some do not start");
+    let mut away = Vec::new();
+    for planned in &plan.combinations {
+        let list = planned.strategies.strip_prefix("strategies: ").unwrap().trim_end_matches(',');
+        let sets = [format!("strategies={list}"), with_ranks.clone(), "batch.accumulate=None".into()];
+        let launched = run(folder.path(), model, &sets).launch(Show::Nothing, Interrupter::new());
+        let report = launched.unwrap_or_else(|error| panic!("{list}: {error}")).report;
+        assert_eq!(plan.parameters, report.parameters as u64);
+        for (name, foretold, measured) in compared(planned, &report) {
+            if (foretold - measured).abs() > 0.1 * measured {
+                away.push(format!("{ranks} {list}: {name} {foretold}, measured {measured}"));
+            }
+        }
+        if let Some(rank) = report.ranks.first() {
+            for (kind, moved) in rank.per_step.iter().filter(|(kind, _)| {
+                !matches!(format!("{kind:?}").as_str(), "Scalars" | "Barrier" | "Broadcast" | "Gather")
+            }) {
+                let sent = planned.sent.get(kind).copied().unwrap_or_default();
+                if [sent.elements as f64, sent.bytes as f64] != [moved.elements, moved.sent_bytes] {
+                    away.push(format!("{ranks} {list}: sent {kind:?} {sent:?}, counted {moved:?}"));
+                }
+            }
+        }
+    }
+    away
+}
+
+#[test]
+fn a_plan_is_what_a_run_measures() {
+    let _alone = alone();
+    if device().memory_pool_usage().is_some() {
+        return; // What is planned is the CPU's here.
+    }
+    let mut all = Vec::new();
+    for (name, model) in [("Gpt", GPT), ("Bert", BERT), ("T5", T5)] {
+        for ranks in [1, 2, 3] {
+            all.extend(away(model, ranks).into_iter().map(|away| format!("{name} {away}")));
+        }
+    }
+    assert!(all.is_empty(), "{} are away:\n{}", all.len(), all.join("\n"));
+}

@@ -1,0 +1,86 @@
+//! `firebrick plan` as its users meet it.
+
+// On a processor that plays the GPU these take long.
+#![cfg(not(feature = "wgpu"))]
+
+use std::fs;
+
+use assert_cmd::Command;
+use predicates::prelude::*;
+use predicates::str::contains;
+use serde_json::Value;
+use tempfile::TempDir;
+
+const RUN: &str = r#"(
+    data: (path: "text.txt", tokenizer: Characters, block: 16),
+    model: Gpt(layers: 5, heads: 2, width: 64),
+    optimizer: AdamW(weight_decay: 0.1),
+    schedule: Constant(lr: 1e-2),
+    batch: (micro: 4, accumulate: 2),
+    steps: 2,
+    strategies: [Clip(norm: 1.0)],
+    output: "out",
+)
+"#;
+
+fn folder() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("run.ron"), RUN).unwrap();
+    let text = "to be or not to be, that is the question\n".repeat(40);
+    fs::write(folder.path().join("text.txt"), text).unwrap();
+    folder
+}
+
+fn plan(folder: &TempDir, options: &[&str]) -> assert_cmd::assert::Assert {
+    let mut program = Command::cargo_bin("firebrick").unwrap();
+    program.current_dir(folder.path()).args(["plan", "run.ron", "--device", "cpu"]).args(options);
+    for name in ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"] {
+        program.env_remove(name);
+    }
+    program.assert()
+}
+
+fn json(assert: assert_cmd::assert::Assert) -> Value {
+    let output = assert.success().get_output().stdout.clone();
+    let text = String::from_utf8(output).unwrap();
+    serde_json::from_str(text.lines().last().unwrap()).unwrap()
+}
+
+#[test]
+fn what_is_recommended_is_the_first_that_fits() {
+    let folder = folder();
+    let all = json(plan(&folder, &["--ranks", "2", "--report", "json"]));
+    let combinations = all["combinations"].as_array().unwrap();
+    assert_eq!((combinations.len(), &all["recommended"]), (36, &Value::from(0)), "all fit a machine");
+    let peak = |one: &Value| one["peak_bytes"].as_u64().unwrap();
+    // With less than the cheapest needs, a dearer one; nothing is written.
+    let budget = (peak(&combinations[0]) - 1).to_string();
+    let tighter = json(plan(&folder, &["--ranks", "2", "--report", "json", "--budget", &budget]));
+    let found = tighter["recommended"].as_u64().unwrap() as usize;
+    assert!(found > 0 && peak(&combinations[found]) <= peak(&combinations[0]) - 1, "{found}");
+    assert!(combinations[..found].iter().all(|one| peak(one) > peak(&combinations[0]) - 1));
+    assert!(!folder.path().join("out").exists());
+
+    let text = plan(&folder, &["--ranks", "2"]).success();
+    let text = text
+        .stderr(contains("tracing a pass with no strategies"))
+        .stdout(contains("2 ranks x 2 micro-batches of 4 = 16 samples in an update"));
+    text.stdout(contains(
+        "The cheapest that fits, as lines of the run file:\n  strategies: [Accumulate(2), Clip",
+    ));
+}
+
+#[test]
+fn where_nothing_fits_it_says_so_and_a_batch_is_found_by_trial() {
+    let folder = folder();
+    let nothing = plan(&folder, &["--budget", "1kB"]).success();
+    nothing.stdout(contains("Nothing fits within 1.00 kB: the least").and(contains("Lower `batch.micro`")));
+    let found = plan(&folder, &["--find-batch", "--budget", "1GB"]).success();
+    found.stdout("batch: (micro: 8, accumulate: 1),\n").stderr(contains("a micro-batch of 8 fits"));
+    let error = plan(&folder, &["--find-batch", "--budget", "1kB"]).failure();
+    error.stderr(contains("not even a micro-batch of 1 sample").and(contains("firebrick plan")));
+    let error = plan(&folder, &["--budget", "1G"]).failure();
+    error.stderr(contains("did you mean `GB`?"));
+    let tokens = ["--find-batch", "--set", "batch=(micro_tokens: 64)"];
+    plan(&folder, &tokens).failure().stderr(contains("name samples instead"));
+}
