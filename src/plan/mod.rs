@@ -221,13 +221,9 @@ struct Planner<'a, M: Trainable> {
 
 impl<M: Trainable> Planner<'_, M> {
     /// With these strategies, as they are written, and with micro-batches and ranks in their places.
-    fn plan(
-        &mut self,
-        written: &[StrategyConfig],
-        composed: &Vec<StrategyConfig>,
-    ) -> Result<Planned, RunError> {
+    fn plan(&mut self, written: &[StrategyConfig], composed: &[StrategyConfig]) -> Result<Planned, RunError> {
         let ranks = self.run.number_of_ranks() as u64;
-        let mut composed = composed.clone();
+        let mut composed = composed.to_vec();
         let sums = |strategy: &StrategyConfig| matches!(strategy, StrategyConfig::Zero(_));
         if ranks > 1 && !composed.iter().any(sums) {
             // As a run does by itself: whole windows, before they are clipped.

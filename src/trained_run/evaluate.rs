@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use burn::tensor::FloatDType;
-use firebrick_datasets::Batch;
+use firebrick_datasets::{Batch, DataError};
+use firebrick_strategies::Pass;
 use serde::Serialize;
 
 use super::TrainedRun;
@@ -13,8 +14,6 @@ use crate::models::pretrained::Folder;
 use crate::run::{DataRun, ForModel, Paths, Trainable};
 use crate::session::checked;
 use crate::{Data, Evaluation, Run, RunError, Scores, TrainError, device};
-use firebrick_datasets::DataError;
-use firebrick_strategies::Pass;
 
 /// What an evaluation found.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
