@@ -62,8 +62,10 @@ impl Run {
         folder: Option<Folder>,
         say: impl Fn(&str),
     ) -> Result<Parts<M>, RunError> {
-        let parts = self.prepare_unbounded::<M>(folder, say)?;
+        let parts = self.parts::<M>(folder, say)?;
+        // A size that no machine has is told as that, and not as one that no configuration may have.
         self.require_memory(parameters::<M>(&parts.config), &parts.device_name)?;
+        self.require_possible(&parts)?;
         Ok(parts)
     }
 
@@ -77,6 +79,12 @@ impl Run {
         folder: Option<Folder>,
         say: impl Fn(&str),
     ) -> Result<Parts<M>, RunError> {
+        let parts = self.parts::<M>(folder, say)?;
+        self.require_possible(&parts)?;
+        Ok(parts)
+    }
+
+    fn parts<M: Trainable>(&self, folder: Option<Folder>, say: impl Fn(&str)) -> Result<Parts<M>, RunError> {
         let (device, device_name) = device::find(&self.device)?;
         let world = self.world(device::alike(&self.device, &device_name))?;
         let device = device.autodiff();
@@ -102,8 +110,6 @@ impl Run {
         if let Some(Err(error)) = self.sample.as_ref().map(|sample| tokenizer.encode(&sample.prompt)) {
             return Err(RunError::Prompt { reason: error.to_string() });
         }
-        config.check()?;
-        BestBy::of(self.best_by.as_ref(), &M::init(&config, &Device::flex()).scores(&[]))?;
         Ok(Parts { device, origin, device_name, world, data, tokenizer, config, folder })
     }
 
@@ -198,6 +204,13 @@ impl Run {
             Some(ByteSize(bytes)) => trainer.device_budget(bytes),
             None => trainer,
         }
+    }
+
+    /// Refuses a model that cannot be made, and a `best_by` that is none of its scores.
+    fn require_possible<M: Trainable>(&self, Parts { config, .. }: &Parts<M>) -> Result<(), RunError> {
+        config.check()?;
+        BestBy::of(self.best_by.as_ref(), &M::init(config, &Device::flex()).scores(&[]))?;
+        Ok(())
     }
 
     /// Refuses a model whose weights, gradients and moments cannot be in the machine's memory, with those of all
