@@ -60,8 +60,8 @@ fn run(folder: &Path, model: &str, sets: &[String]) -> Run {
     Run::parse("run.ron", &text, sets).unwrap_or_else(|error| panic!("{sets:?}: {error}"))
 }
 
-/// Bytes that the products of matrices keep for each thread, and that a rank in a thread of its own takes anew. In a
-/// model as small as these they are a fifth of all.
+/// What a pass of a rank among several was seen to take beyond a rank that is alone, whatever the model's size. In a
+/// model as small as these it is a fifth of all.
 const OF_A_THREAD: f64 = 1.1e6;
 
 /// How far the parts of a plan are from those of a report, as what is foretold over what was measured.
