@@ -46,6 +46,11 @@ pub enum TrainError {
         "the optimizer clips each tensor's gradient by itself, which changes the direction of the update: build it without gradient clipping and write `.with(Clip::norm(..))`"
     )]
     OptimizerClips,
+    /// The objective does not smooth its labels.
+    #[error(
+        "labels are to be smoothed, but the model's loss on this data is over no classes, or does not ask for `Pass::label_smoothing`: leave out label_smoothing, or compute the loss with `models::smoothed_cross_entropy`"
+    )]
+    LabelsNotSmoothed,
     /// The objective counted other items than the batch.
     #[error(
         "the objective's loss is over {loss} items, but the batch says that {batch} are supervised: both must count the labels that enter the sum"

@@ -40,7 +40,7 @@ mod token_scores;
 
 pub use activation::Activation;
 pub use bert::{Bert, BertConfig, BertMaskedLm, BertSequenceClassifier, BertTokenClassifier};
-pub use cross_entropy::cross_entropy;
+pub use cross_entropy::{cross_entropy, smoothed_cross_entropy};
 pub use generate::Sampler;
 pub use gpt::{Gpt, GptConfig};
 pub use gpt2::Gpt2Config;

@@ -50,6 +50,10 @@ impl FromRunFile for Run {
             .or_else(|| model(self))
             .or_else(|| optimizer(self))
             .or_else(|| schedule(self))
+            .or_else(|| {
+                let (share, expected) = (self.label_smoothing, "at least 0 and below 1");
+                require((0.0..1.0).contains(&share), "label_smoothing", expected, share)
+            })
             .or_else(|| sample(self))
             .or_else(|| ranks(self))
             .or_else(|| require(!self.output.as_os_str().is_empty(), "output", "a folder", "\"\""))

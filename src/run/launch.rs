@@ -207,6 +207,7 @@ impl Run {
     /// The trainer that the run describes, without output and without display.
     pub fn trainer(&self, parts: &Parts) -> Trainer<impl Strategy<Gpt> + use<>> {
         let trainer = Trainer::new().with(self.composed()).over(parts.world.clone()).seed(self.seed);
+        let trainer = trainer.label_smoothing(self.label_smoothing);
         let trainer = match (self.steps, self.epochs) {
             (Some(steps), _) => trainer.steps(steps),
             (None, epochs) => trainer.epochs(epochs.unwrap_or(1)),

@@ -92,6 +92,10 @@ pub struct Run {
     pub schedule: Schedule,
     /// How many samples make an update.
     pub batch: BatchConfig,
+    /// The share of each label that is spread evenly over all classes while training, at least 0 and below 1.
+    /// Default: 0.
+    #[serde(default)]
+    pub label_smoothing: f64,
     /// Updates to make. Either this or `epochs`.
     #[serde(default)]
     pub steps: Option<u64>,

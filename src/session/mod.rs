@@ -111,6 +111,11 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
     fn check_budget(&self, found: OnDevice, moment: Moment) -> Result<(), TrainError> {
         match self.budget {
             None => Ok(()),
+    /// The labels of losses over classes are smoothed by this share while training.
+    pub fn smoothing_labels(self, share: f64) -> Self {
+        Self { pass: self.pass.smoothing_labels(share), ..self }
+    }
+
             Some(budget) => Ok(OverBudget::check(budget, found, moment)?),
         }
     }
@@ -204,6 +209,9 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         let loss = checked(sum, items, expected)? / window as f64;
         step.add_loss(loss.clone().inner());
         step.sample_memory(self.device());
+        if pass.smooths_in_vain() {
+            return Err(TrainError::LabelsNotSmoothed);
+        }
         let scaled = match self.stage.loss_scale() {
             None => loss,
             Some(scale) => loss * scale,

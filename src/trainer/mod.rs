@@ -85,6 +85,7 @@ pub struct Trainer<S = Identity> {
     strategies: S,
     world: Option<World>,
     seed: u64,
+    label_smoothing: f64,
     length: Length,
     evaluate_every: Option<u64>,
     patience: Option<usize>,
@@ -153,6 +154,7 @@ impl Trainer {
             strategies: Identity,
             world: None,
             seed: 0,
+            label_smoothing: 0.0,
             length: Length::Epochs(1),
             evaluate_every: None,
             patience: None,
@@ -178,6 +180,7 @@ impl<S> Trainer<S> {
             strategies: Stack::new(self.strategies, strategy),
             world: self.world,
             seed: self.seed,
+            label_smoothing: self.label_smoothing,
             length: self.length,
             evaluate_every: self.evaluate_every,
             patience: self.patience,
@@ -232,6 +235,17 @@ impl<S> Trainer<S> {
     /// [`Device::seed`](burn::tensor::Device::seed) seeds.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
+        self
+    }
+
+    /// Smooths the labels of losses over classes while training: this share of each label, at least 0 and below 1, is
+    /// spread evenly over all classes, as `label_smoothing` of torch's cross entropy does. Default: 0. The training
+    /// loss is that of smoothed labels; evaluation reports the plain one.
+    ///
+    /// Firebrick's models do so; a model of your own does where its loss is a
+    /// [`smoothed_cross_entropy`](crate::models::smoothed_cross_entropy), and else is refused.
+    pub fn label_smoothing(mut self, share: f64) -> Self {
+        self.label_smoothing = share;
         self
     }
 

@@ -64,6 +64,7 @@ impl<S> Trainer<S> {
         schedule.check(Some(total))?;
         let settings = Settings {
             seed: self.seed,
+            label_smoothing: self.label_smoothing,
             schedule,
             total_updates: total,
             global_batch: data.micro_batch.times(window).times(rank.size()).into(),
@@ -71,6 +72,7 @@ impl<S> Trainer<S> {
         };
         let mut start = self.start(&rank, shared, &settings)?;
         let session = prepared.start(optimizer, schedule, self.seed, total)?;
+        let session = session.smoothing_labels(self.label_smoothing);
         let mut session = session.within(self.device_budget, self.optimizer_states)?;
         let layout = Arc::new(session.layout());
         if let Some(from) = &start.from {

@@ -10,6 +10,7 @@ mod equivalence;
 mod from_host;
 mod golden;
 mod in_place;
+mod label_smoothing;
 mod many_ranks;
 mod mixed_precision;
 mod pretrained;

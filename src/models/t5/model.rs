@@ -11,7 +11,7 @@ use super::relative_bias::RelativeBias;
 use super::{T5Config, keys};
 use crate::models::attention::{causal_mask, padding_mask, starts_of};
 use crate::models::pretrained::{KeyMap, Pretrained};
-use crate::models::{Linear, RmsNorm, cross_entropy};
+use crate::models::{Linear, RmsNorm, smoothed_cross_entropy};
 use crate::{Loss, Objective};
 
 /// T5 (Raffel et al., 2020, arXiv:1910.10683): pre-norm, relative positions: `T5ForConditionalGeneration`.
@@ -109,7 +109,8 @@ impl Objective<Seq2SeqBatch> for T5 {
     fn loss(&self, batch: Seq2SeqBatch, pass: &Pass) -> Loss {
         let logits = self.forward(&batch, pass);
         let labels = batch.labels(pass.device());
-        Loss { sum: cross_entropy(logits.flatten(0, 1), labels.flatten(0, 1)), items: batch.items() }
+        let sum = smoothed_cross_entropy(logits.flatten(0, 1), labels.flatten(0, 1), pass);
+        Loss { sum, items: batch.items() }
     }
 }
 
