@@ -106,8 +106,8 @@ pub use dashboard::Show;
 pub use data::Data;
 pub use error::TrainError;
 pub use firebrick_strategies::{
-    Accumulate, Amp, Clip, Dropout, Ema, Keep, LossScale, Offload, Pass, Recompute, Strategy, World, Zero,
-    memory, optim,
+    Accumulate, Amp, Clip, Dropout, Ema, Freeze, Keep, Lora, LossScale, Offload, Pass, Recompute, Strategy,
+    World, Zero, memory, optim,
 };
 pub use objective::{Loss, Objective};
 pub use preview::{Cell, Kind, Legible, Look, Names, Numbers, Preview, Row};

@@ -8,7 +8,7 @@ use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
 use burn::train::Interrupter;
 use firebrick_datasets::{DataError, TokenBatch, Tokenizer};
-use firebrick_strategies::{Setup, Strategy, World, host_device};
+use firebrick_strategies::{Adaptation, Setup, Strategy, World, host_device};
 
 use super::{DataRun, Loaded, ModelConfig, Process, Run, RunError, TaskConfig, TaskData, changes};
 use crate::checkpoint::RunText;
@@ -168,7 +168,7 @@ impl Run {
         // Strategies first, on a model of the same parts but hardly a number: an order that cannot
         // be is found before anything is read or allocated.
         let ModelConfig::Gpt(config) = &self.model;
-        let skeleton = config.skeleton(&device);
+        let skeleton = self.composed().adapt(config.skeleton(&device), &mut Adaptation::default())?;
         let mut setup = Setup::new(&skeleton, &device);
         self.composed().start(&mut setup)?;
         let origin = match host_device() {

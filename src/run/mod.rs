@@ -11,6 +11,7 @@ mod error;
 mod launch;
 mod launcher;
 mod load;
+mod lora_config;
 mod many_ranks;
 mod offload_config;
 mod optimizer_config;
@@ -25,7 +26,7 @@ mod zero_config;
 use std::path::PathBuf;
 
 use firebrick_datasets::Amount;
-use firebrick_strategies::{Accumulate, Clip, Setup, Stage, Strategy, StrategyError};
+use firebrick_strategies::{Accumulate, Adaptation, Clip, Freeze, Setup, Stage, Strategy, StrategyError};
 use serde::{Deserialize, Serialize};
 
 use crate::models::GptConfig;
@@ -40,6 +41,7 @@ pub use error::RunError;
 pub use launch::{Launched, Parts};
 pub(crate) use launcher::Process;
 pub use load::{Loaded, TaskData};
+pub use lora_config::LoraConfig;
 pub use offload_config::OffloadConfig;
 pub use optimizer_config::OptimizerConfig;
 pub use recompute_config::RecomputeConfig;
@@ -90,12 +92,12 @@ pub struct Run {
     pub optimizer: OptimizerConfig,
     /// The learning rate of each update.
     pub schedule: Schedule,
-    /// How many samples make an update.
-    pub batch: BatchConfig,
     /// The share of each label that is spread evenly over all classes while training, at least 0 and below 1.
     /// Default: 0.
     #[serde(default)]
     pub label_smoothing: f64,
+    /// How many samples make an update.
+    pub batch: BatchConfig,
     /// Updates to make. Either this or `epochs`.
     #[serde(default)]
     pub steps: Option<u64>,
@@ -194,6 +196,10 @@ pub enum StrategyConfig {
     Zero(ZeroConfig),
     /// Keeps state on the host: `Offload(optimizer)` or `Offload(parameters)`.
     Offload(OffloadConfig),
+    /// Trains factors of low rank beside frozen matrices.
+    Lora(LoraConfig),
+    /// Leaves the parameters at these paths as they are: `Freeze(["tokens"])`.
+    Freeze(Vec<String>),
 }
 
 /// What is bounded: `Clip(norm: 1.0)` or `Clip(value: 0.5)`.
@@ -262,6 +268,14 @@ impl Run {
 impl<M: burn::module::Module + 'static> Strategy<M> for StrategyConfig {
     type Stage = Box<dyn Stage<M>>;
 
+    fn adapt(&self, model: M, adaptation: &mut Adaptation) -> Result<M, StrategyError> {
+        match self {
+            Self::Lora(lora) => lora.recipe().adapt(model, adaptation),
+            Self::Freeze(paths) => Freeze::paths(paths.clone()).adapt(model, adaptation),
+            _ => Ok(model),
+        }
+    }
+
     fn start(&self, setup: &mut Setup<M>) -> Result<Self::Stage, StrategyError> {
         Ok(match self {
             Self::Amp(amp) => Box::new(amp.recipe().start(setup)?),
@@ -274,6 +288,8 @@ impl<M: burn::module::Module + 'static> Strategy<M> for StrategyConfig {
             Self::Ema(ema) => Box::new(ema.recipe().start(setup)?),
             Self::Offload(offload) => Box::new(offload.recipe().start(setup)?),
             Self::Zero(zero) => Box::new(zero.recipe().start(setup)?),
+            Self::Lora(lora) => Box::new(lora.recipe().start(setup)?),
+            Self::Freeze(paths) => Box::new(Freeze::paths(paths.clone()).start(setup)?),
         })
     }
 }

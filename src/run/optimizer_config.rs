@@ -95,7 +95,7 @@ fn decaying<M: Module>(model: &M, vectors: impl Optimizer, of_matrices: impl Opt
     ModuleOptimizer::from(vectors).with_group(matrices(model), of_matrices, None)
 }
 
-/// The parameters of two or more axes.
+/// The parameters of two or more axes, and the factors that [`Lora`](firebrick_strategies::Lora) will attach.
 fn matrices<M: Module>(model: &M) -> ParamGroup {
     struct Matrices(Vec<ParamId>);
     impl ModuleVisitor for Matrices {
@@ -107,7 +107,7 @@ fn matrices<M: Module>(model: &M) -> ParamGroup {
     }
     let mut matrices = Matrices(Vec::new());
     model.visit(&mut matrices);
-    ParamGroup::from_ids(matrices.0)
+    ParamGroup::from_ids(matrices.0).fuse(&ParamGroup::from_predicate(".lora."))
 }
 
 #[cfg(test)]

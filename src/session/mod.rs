@@ -2,6 +2,7 @@
 
 mod prepared;
 mod saved;
+mod whole;
 
 use std::time::Instant;
 
@@ -11,8 +12,8 @@ use burn::tensor::{DType, Device, FloatDType, Tensor};
 use firebrick_datasets::{Batch, DataError};
 use firebrick_strategies::optim::{Replicas, replicas};
 use firebrick_strategies::{
-    Communicator, Draws, Grads, Outcome, Pass, Settled, SkipReason, Stage, StrategyError, float_name, tie,
-    untie,
+    Adaptation, Communicator, Draws, Grads, Outcome, Pass, Settled, SkipReason, Stage, StrategyError,
+    float_name, tie, untie,
 };
 
 use crate::accounting::{FirstUpdate, ParameterBytes, Placement, trainable_bytes};
@@ -29,6 +30,8 @@ pub(crate) use prepared::Prepared;
 /// The live state between two steps.
 pub(crate) struct Session<M, S> {
     stage: S,
+    /// What was changed of the model before the run.
+    adaptation: Adaptation,
     weights: Weights<M>,
     optimizer: ModuleOptimizer,
     schedule: Schedule,
@@ -108,14 +111,14 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         Ok(self)
     }
 
-    fn check_budget(&self, found: OnDevice, moment: Moment) -> Result<(), TrainError> {
-        match self.budget {
-            None => Ok(()),
     /// The labels of losses over classes are smoothed by this share while training.
     pub fn smoothing_labels(self, share: f64) -> Self {
         Self { pass: self.pass.smoothing_labels(share), ..self }
     }
 
+    fn check_budget(&self, found: OnDevice, moment: Moment) -> Result<(), TrainError> {
+        match self.budget {
+            None => Ok(()),
             Some(budget) => Ok(OverBudget::check(budget, found, moment)?),
         }
     }
@@ -206,12 +209,12 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         let activations = Beyond::begin(self.device());
         let (model, pass) = self.pass.drawing(draws).enter(replica)?;
         let Loss { sum, items } = model.loss(batch, &pass);
-        let loss = checked(sum, items, expected)? / window as f64;
-        step.add_loss(loss.clone().inner());
-        step.sample_memory(self.device());
         if pass.smooths_in_vain() {
             return Err(TrainError::LabelsNotSmoothed);
         }
+        let loss = checked(sum, items, expected)? / window as f64;
+        step.add_loss(loss.clone().inner());
+        step.sample_memory(self.device());
         let scaled = match self.stage.loss_scale() {
             None => loss,
             Some(scale) => loss * scale,
@@ -361,26 +364,6 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
     /// This rank among all.
     pub fn world(&self) -> &Communicator {
         &self.world
-    }
-
-    /// The master as one whole model, outside autodiff: on `root` alone, or on every rank. Every rank
-    /// calls it.
-    pub fn whole(&mut self, root: Option<usize>) -> Result<Option<M>, TrainError> {
-        let master = self.weights.pair().0.clone();
-        Ok(self.stage.whole(master, root)?.map(|master| master.valid()))
-    }
-
-    /// Whether a strategy averages the master.
-    pub fn is_averaged(&self) -> bool {
-        self.stage.averaged().is_some()
-    }
-
-    /// The weights to keep instead of the master, where a strategy averages it, as [`whole`](Self::whole).
-    pub fn whole_average(&mut self, root: Option<usize>) -> Result<Option<M>, TrainError> {
-        match self.stage.averaged() {
-            None => Ok(None),
-            Some(averaged) => Ok(self.stage.whole(averaged, root)?.map(|averaged| averaged.valid())),
-        }
     }
 
     /// The device that evaluation runs on.

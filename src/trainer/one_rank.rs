@@ -57,7 +57,7 @@ impl<S> Trainer<S> {
         // What is wrong is told before the folder is touched, and before ranks wait for one another.
         let scores = model.scores(&[]);
         let best_by = self.found(&scores)?;
-        let prepared = Prepared::new(&self.strategies, model, device, &optimizer, rank.clone())?;
+        let prepared = Prepared::new(&self.strategies, model, device, &optimizer, rank.clone(), self.seed)?;
         let window = prepared.window();
         let plan = self.plan(&data, window, rank.size(), best_by.clone())?;
         let total = plan.total_updates;

@@ -14,7 +14,8 @@ use crate::{TrainError, saving};
 /// What [`Trainer::fit`](crate::Trainer::fit) returns.
 #[derive(Debug)]
 pub struct Trained<M> {
-    /// The whole master, outside autodiff: in f32, or in bf16 under `Amp::pure_bf16()`.
+    /// The whole master, outside autodiff, as the model was given: in f32, or in bf16 under `Amp::pure_bf16()`, and
+    /// with the factors of [`Lora`](crate::Lora) merged into their matrices.
     pub model: M,
     /// Its average over the updates, in f32, under [`Ema`](crate::Ema): what was evaluated.
     pub averaged: Option<M>,
