@@ -47,6 +47,7 @@ pub use firebrick_metrics as metrics;
 pub use firebrick_strategies as strategies;
 
 mod accounting;
+mod adapters;
 mod agreement;
 mod bench;
 mod budget;
@@ -97,6 +98,7 @@ mod testing;
 mod trainer;
 mod training_loop;
 
+pub use adapters::{Adapters, Factors};
 pub use bench::{Bench, BenchReport, BesideReport, RawReport};
 pub use budget::{Moment, OnDevice, OverBudget};
 pub use burn::train::Interrupter;

@@ -4,7 +4,7 @@ use burn::module::Module;
 use firebrick_strategies::{LowRank, Stage};
 
 use super::Session;
-use crate::TrainError;
+use crate::{Adapters, TrainError};
 
 impl<M: Module, S: Stage<M>> Session<M, S> {
     /// The master as one whole model, outside autodiff, with what strategies have attached to it: on `root` alone,
@@ -22,6 +22,11 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
     /// A whole model as it was given.
     pub fn given_back(&self, adapted: M) -> M {
         self.adaptation.give_back(adapted)
+    }
+
+    /// The factors of a whole model, with what is trained whole beside them, where there are some.
+    pub fn adapters(&self, adapted: &M) -> Option<Adapters> {
+        Adapters::of(adapted, &self.adaptation)
     }
 
     /// The factors of low rank that are trained, if any are.

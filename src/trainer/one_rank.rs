@@ -170,16 +170,22 @@ where
     let (peak, steps) = (history.peak_bytes, history.last.step);
     let ranks = RankReport::gather(session.world(), bytes, peak, &history.exchanged, steps)?;
     let averaged = session.whole_average(root)?;
-    let Some(model) = session.whole(root)? else { return Ok(None) };
+    let Some(adapted) = session.adapted(root)? else { return Ok(None) };
+    let adapters = session.adapters(&adapted);
+    let model = session.given_back(adapted);
     if let Some(output) = &output {
         output.save_model("model.safetensors", &model)?;
         if let Some(averaged) = &averaged {
             output.save_model("ema.safetensors", averaged)?;
         }
+        if let Some(adapters) = &adapters {
+            adapters.save(output.folder().join("adapter"))?;
+        }
     }
     Ok(Some(Trained {
         model,
         averaged,
+        adapters,
         report: Report::new(&history, bytes, ranks),
         best: history.best_path,
         cursor: history.progress.cursor,

@@ -9,7 +9,7 @@ use firebrick_strategies::{ParamMap, map_params};
 
 use crate::report::Report;
 use crate::step::StepNumbers;
-use crate::{TrainError, saving};
+use crate::{Adapters, TrainError, saving};
 
 /// What [`Trainer::fit`](crate::Trainer::fit) returns.
 #[derive(Debug)]
@@ -19,6 +19,8 @@ pub struct Trained<M> {
     pub model: M,
     /// Its average over the updates, in f32, under [`Ema`](crate::Ema): what was evaluated.
     pub averaged: Option<M>,
+    /// The factors alone, under [`Lora`](crate::Lora).
+    pub adapters: Option<Adapters>,
     /// The run in numbers.
     pub report: Report,
     /// Where the weights of the lowest validation loss are, if the run has an output folder and

@@ -230,3 +230,49 @@ fn of_an_average_the_merged_average_is_saved() {
     best.load_from(&mut SafetensorsStore::from_file(to)).unwrap();
     assert!(difference(&parameters(&best), &parameters(&average)) < 1e-6);
 }
+
+/// What a file holds, by name.
+fn tensors(path: &std::path::Path) -> std::collections::BTreeMap<String, (Vec<usize>, Vec<f64>)> {
+    let bytes = std::fs::read(path).unwrap();
+    let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let read = |data: &[u8]| data.as_chunks().0.iter().map(|&b| f64::from(f32::from_le_bytes(b))).collect();
+    file.iter().map(|(name, view)| (name.to_string(), (view.shape().to_vec(), read(view.data())))).collect()
+}
+
+#[test]
+fn the_factors_alone_are_saved_as_peft_does_and_make_the_merged_weights() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("run");
+    let trained = with_files(&output, None::<Clip>);
+    let adapters = tensors(&output.join("adapter/adapter_model.safetensors"));
+    let merged = tensors(&output.join("model.safetensors"));
+    let given = folder.path().join("given.safetensors");
+    gpt(0.1, &device()).save_into(&mut SafetensorsStore::from_file(&given)).unwrap();
+    let given = tensors(&given);
+    assert_eq!(adapters.len(), 3 * 2 * 2 + 2);
+    assert_eq!(adapters["base_model.model.norm.scale"], merged["norm.scale"]);
+    for block in 0..3 {
+        for (module, columns) in [("query_key_value", 48), ("output", 16)] {
+            let module = format!("blocks.{block}.attention.{module}");
+            let (of_a, a) = &adapters[&format!("base_model.model.{module}.lora_A.weight")];
+            let (of_b, b) = &adapters[&format!("base_model.model.{module}.lora_B.weight")];
+            assert_eq!(
+                (of_a.as_slice(), of_b.as_slice()),
+                ([RANK, 16].as_slice(), [columns, RANK].as_slice())
+            );
+            let name = format!("{module}.weight");
+            for (at, (merged, given)) in merged[&name].1.iter().zip(&given[&name].1).enumerate() {
+                let (row, column) = (at / columns, at % columns);
+                let product: f64 = (0..RANK).map(|i| a[i * 16 + row] * b[column * RANK + i]).sum();
+                assert!((given + 4.0 * product - merged).abs() < 1e-6, "{name} {at}");
+            }
+        }
+    }
+    let config = std::fs::read_to_string(output.join("adapter/adapter_config.json")).unwrap();
+    let config: serde_json::Value = serde_json::from_str(&config).unwrap();
+    assert_eq!((config["r"].as_u64(), config["lora_alpha"].as_u64()), (Some(4), Some(16)));
+    assert_eq!(config["target_modules"][1], "blocks.0.attention.output");
+    assert_eq!(config["modules_to_save"], serde_json::json!(["norm"]));
+    let adapters = trained.adapters.unwrap();
+    assert_eq!((adapters.factors.len(), adapters.whole.len()), (6, 2));
+}

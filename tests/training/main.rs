@@ -15,6 +15,7 @@ mod label_smoothing;
 mod lora;
 mod many_ranks;
 mod mixed_precision;
+mod peft;
 mod pretrained;
 mod pretrained_folders;
 mod pretrained_sharded;
