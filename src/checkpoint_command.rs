@@ -171,6 +171,9 @@ fn show(args: &ShowArgs) -> Result<(), RunError> {
     if let Some(metric) = manifest.metric {
         text += &format!("valid loss       {metric:.4}\n");
     }
+    if let Some(scale) = manifest.lora_scale {
+        text += &format!("factors          merged by `consolidate`, scaled by {scale}\n");
+    }
     let names: Vec<_> = state.strategies().iter().map(|state| state.stage()).collect();
     text +=
         &format!("strategies       {}\n", if names.is_empty() { "none".into() } else { names.join(", ") });

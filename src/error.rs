@@ -51,6 +51,16 @@ pub enum TrainError {
         "the optimizer clips each tensor's gradient by itself, which changes the direction of the update: build it without gradient clipping and write `.with(Clip::norm(..))`"
     )]
     OptimizerClips,
+    /// No parameter has a gradient.
+    #[error(
+        "nothing is left to train: every parameter of the model is frozen, by the model itself, by Freeze or by Lora; leave out a pattern"
+    )]
+    NothingTrained,
+    /// The objective does not smooth its labels.
+    #[error(
+        "labels are to be smoothed, but the model's loss on this data is over no classes, or does not ask for `Pass::label_smoothing`: leave out label_smoothing, or compute the loss with `models::smoothed_cross_entropy`"
+    )]
+    LabelsNotSmoothed,
     /// The objective counted other items than the batch.
     #[error(
         "the objective's loss is over {loss} items, but the batch says that {batch} are supervised: both must count the labels that enter the sum"

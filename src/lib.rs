@@ -48,6 +48,7 @@ pub use firebrick_metrics as metrics;
 pub use firebrick_strategies as strategies;
 
 mod accounting;
+mod adapters;
 mod agreement;
 mod answers;
 mod bench;
@@ -116,9 +117,9 @@ mod trained_command;
 mod trained_run;
 mod trainer;
 mod training_loop;
-
 pub mod watch;
 
+pub use adapters::{Adapters, Factors};
 pub use bench::{Bench, BenchReport, BesideReport, RawReport};
 pub use budget::{Moment, OnDevice, OverBudget};
 pub use burn::train::Interrupter;
@@ -128,8 +129,8 @@ pub use dashboard::Show;
 pub use data::Data;
 pub use error::TrainError;
 pub use firebrick_strategies::{
-    Accumulate, Amp, Clip, Dropout, Ema, Keep, LossScale, Offload, Pass, Recompute, Strategy, World, Zero,
-    memory, optim,
+    Accumulate, Amp, Clip, Dropout, Ema, Freeze, Keep, Lora, LossScale, Offload, Pass, Recompute, Strategy,
+    World, Zero, memory, optim,
 };
 pub use objective::{Loss, Objective};
 pub use plan::{FoundBatch, Plan, PlanError, Planned, Sent};

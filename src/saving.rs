@@ -24,7 +24,10 @@ pub(crate) fn save_text(text: &str, path: &Path) -> Result<(), TrainError> {
 
 /// Writes beside the target, syncs, and renames over it: what was there stays until the new file
 /// is complete.
-fn replace(path: &Path, write: impl FnOnce(&Path) -> Result<(), TrainError>) -> Result<(), TrainError> {
+pub(crate) fn replace(
+    path: &Path,
+    write: impl FnOnce(&Path) -> Result<(), TrainError>,
+) -> Result<(), TrainError> {
     // The extension stays the last part of the name: a store may add its own where it is missing.
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let staged = path.with_file_name(format!(".staged-{name}"));

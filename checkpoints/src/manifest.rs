@@ -62,6 +62,10 @@ pub struct Manifest {
     pub metric: Option<f64>,
     /// Tied weights: the path of an alias, and the path under which the tensor is saved.
     pub aliases: BTreeMap<String, String>,
+    /// Of adapted matrices: what the product of the factors `PATH.lora.a` and `PATH.lora.b` is multiplied by
+    /// before it is added to `PATH`.
+    #[serde(with = "metric", default, skip_serializing_if = "Option::is_none")]
+    pub lora_scale: Option<f64>,
     /// The files, in the order of their names.
     pub files: Vec<FileEntry>,
 }
@@ -107,6 +111,7 @@ impl Manifest {
             sequence: 0,
             metric: None,
             aliases: BTreeMap::new(),
+            lora_scale: None,
             files: Vec::new(),
         }
     }
@@ -126,6 +131,12 @@ impl Manifest {
     /// Says how good it is, as the validation loss. A number that is not finite is left out.
     pub fn metric(mut self, metric: f64) -> Self {
         self.metric = Some(metric).filter(|metric| metric.is_finite());
+        self
+    }
+
+    /// Says what the product of factors is multiplied by before it is added to their matrix.
+    pub fn lora_scale(mut self, scale: f64) -> Self {
+        self.lora_scale = Some(scale);
         self
     }
 
@@ -217,6 +228,9 @@ impl Manifest {
         if self.metric.is_some_and(|metric| !metric.is_finite()) {
             return wrong("a finite `metric`, or none", format!("{:?}", self.metric));
         }
+        if self.lora_scale.is_some_and(|scale| !scale.is_finite()) {
+            return wrong("a finite `lora_scale`, or none", format!("{:?}", self.lora_scale));
+        }
         self.check_files()?;
         for (alias, saved) in &self.aliases {
             for path in [alias, saved] {
@@ -261,7 +275,7 @@ impl Manifest {
     }
 }
 
-/// The metric as a text with the shortest digits that are read back exactly: JSON's readers round.
+/// A number as a text with the shortest digits that are read back exactly: JSON's readers round.
 mod metric {
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 

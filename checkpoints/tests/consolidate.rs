@@ -212,3 +212,85 @@ fn what_cannot_be_asked_for_is_told() {
     let error = consolidate(&plain, What::Average, &to, &Consolidate::default(), |_, _| ()).unwrap_err();
     assert!(error.to_string().contains("expected averaged weights, found none"), "{error}");
 }
+
+/// A matrix of f32 with its factors, a bias, and what is written of them.
+fn adapted(scale: Option<f64>, rank_of_b: usize) -> (tempfile::TempDir, Checkpoint) {
+    let piece = |name: &str, shape: &[usize], of: fn(usize) -> f32| {
+        let bytes = (0..shape.iter().product()).flat_map(|at| of(at).to_le_bytes()).collect();
+        whole(name, Dtype::F32, shape, bytes)
+    };
+    let output = tempfile::tempdir().unwrap();
+    let state = RankState {
+        rank: 0,
+        ranks: 1,
+        parameters: vec![
+            piece("dense.bias", &[2], |at| at as f32),
+            piece("dense.weight", &[3, 2], |at| at as f32 * 0.5),
+            piece("dense.weight.lora.a", &[3, 2], |at| 1.0 + at as f32),
+            piece("dense.weight.lora.b", &[rank_of_b, 2], |at| at as f32 - 1.0),
+        ],
+        optimizer: Vec::new(),
+        scalars: BTreeMap::new(),
+        average: None,
+    };
+    let folder = Folder::new(output.path().join("checkpoints"));
+    let staging = folder.staging(1, "test");
+    let manifest = Manifest::new("run", 1, 1, "0.1.0").files(staging.write_rank(&state).unwrap());
+    let aliases = ["", ".lora.a", ".lora.b"].map(|end| (format!("head{end}"), format!("dense.weight{end}")));
+    let manifest = manifest.aliases(aliases);
+    let manifest = match scale {
+        Some(scale) => manifest.lora_scale(scale),
+        None => manifest,
+    };
+    let saved = staging.publish(manifest, "()").unwrap();
+    (output, Checkpoint::open(saved.path).unwrap())
+}
+
+#[test]
+fn matrices_are_written_with_the_product_of_their_factors_added() {
+    let (output, checkpoint) = adapted(Some(0.1), 2);
+    assert_eq!(checkpoint.manifest().lora_scale, Some(0.1));
+    let to = output.path().join("model.safetensors");
+    let options = Consolidate { with_aliases: true, ..Default::default() };
+    let done = written(&checkpoint, What::Parameters, &to, options);
+    assert_eq!((done.tensors, done.bytes), (3, (2 + 6 + 6) * 4));
+    let file = fs::read(&to).unwrap();
+    let file = SafeTensors::deserialize(&file).unwrap();
+    let mut names = file.names();
+    names.sort();
+    assert_eq!(names, ["dense.bias", "dense.weight", "head"]);
+    let read = |name: &str| -> Vec<f32> {
+        let data = file.tensor(name).unwrap();
+        data.data().as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect()
+    };
+    // [1 2; 3 4; 5 6] times [-1 0; 1 2] is [1 4; 1 8; 1 12].
+    let expected: Vec<f32> = [(0.0, 1.0), (0.5, 4.0), (1.0, 1.0), (1.5, 8.0), (2.0, 1.0), (2.5, 12.0)]
+        .map(|(matrix, product): (f64, f64)| (matrix + 0.1 * product) as f32)
+        .into();
+    assert_eq!(read("dense.weight"), expected);
+    assert_eq!(read("head"), expected);
+    assert_eq!(read("dense.bias"), [0.0, 1.0]);
+
+    // Rounded once, to the dtype that is asked for.
+    let options = Consolidate { dtype: Some(Dtype::BF16), ..Default::default() };
+    written(&checkpoint, What::Parameters, &to, options);
+    let file = fs::read(&to).unwrap();
+    let file = SafeTensors::deserialize(&file).unwrap();
+    let data = file.tensor("dense.weight").unwrap();
+    let halves = expected.iter().flat_map(|x| half::bf16::from_f32(*x).to_le_bytes()).collect::<Vec<_>>();
+    assert_eq!((data.dtype(), data.data()), (Dtype::BF16, halves.as_slice()));
+}
+
+#[test]
+fn factors_without_a_scale_are_tensors_like_others_and_those_that_do_not_fit_are_refused() {
+    let (output, checkpoint) = adapted(None, 2);
+    let to = output.path().join("model.safetensors");
+    assert_eq!(written(&checkpoint, What::Parameters, &to, Consolidate::default()).tensors, 4);
+    let (output, checkpoint) = adapted(Some(1.0), 3);
+    let to = output.path().join("model.safetensors");
+    let error = consolidate(&checkpoint, What::Parameters, &to, &Consolidate::default(), |_, _| {});
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("factors of `dense.weight`, which is F32 [3, 2]"), "{error}");
+    assert!(error.contains("F32 [3, 2] and F32 [3, 2]"), "{error}");
+    assert!(!to.exists());
+}

@@ -27,6 +27,7 @@ impl Settings {
     pub fn changes(&self, now: &Self) -> Vec<Change> {
         let fields = [
             ("seed", self.seed.to_string(), now.seed.to_string()),
+            ("label smoothing", self.label_smoothing.to_string(), now.label_smoothing.to_string()),
             ("schedule", format!("{:?}", self.schedule), format!("{:?}", now.schedule)),
             ("global batch", format!("{:?}", self.global_batch), format!("{:?}", now.global_batch)),
             ("training data", samples(self.train_samples), samples(now.train_samples)),

@@ -12,6 +12,8 @@ pub(crate) struct Layout {
     parameters: HashMap<ParamId, Place>,
     /// Further paths of tied parameters, and the path that each is saved under.
     pub aliases: BTreeMap<String, String>,
+    /// What the product of an adapted matrix's factors is multiplied by, where there are some.
+    pub lora_scale: Option<f64>,
 }
 
 /// Where a parameter stands, and who writes it.
@@ -57,7 +59,12 @@ impl Layout {
             let writes_whole = writer == Some(world.rank());
             parameters.insert(id, Place { path: place.path.clone(), shard, writes_whole });
         }
-        Self { parameters, aliases }
+        Self { parameters, aliases, lora_scale: None }
+    }
+
+    /// With factors whose product is multiplied by this.
+    pub fn scaling(self, lora_scale: Option<f64>) -> Self {
+        Self { lora_scale, ..self }
     }
 
     pub fn place(&self, id: ParamId) -> Option<&Place> {

@@ -256,6 +256,10 @@ impl Saver {
                     .aliases(self.layout.aliases.clone())
                     .metric(save.metric.unwrap_or(f64::NAN))
                     .files(entries);
+            let manifest = match self.layout.lora_scale {
+                Some(scale) => manifest.lora_scale(scale),
+                None => manifest,
+            };
             let (staging, folder, policy) = (save.staging.clone(), self.folder.clone(), self.policy);
             thread::spawn(move || {
                 let saved = staging.publish(manifest, &trainer)?;

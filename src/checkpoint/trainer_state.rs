@@ -40,6 +40,8 @@ pub struct TrainerState {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Settings {
     pub seed: u64,
+    #[serde(default)]
+    pub label_smoothing: f64,
     pub schedule: Schedule,
     pub total_updates: u64,
     /// Of an update, on all ranks.

@@ -1,7 +1,7 @@
 //! What the training arguments tell of data, seed and output, and places for what no file tells.
 
 use super::draft::Item;
-use super::inputs::Inputs;
+use super::inputs::{Inputs, shown};
 use super::source::{Given, Source};
 use super::{ImportError, Outcome};
 
@@ -23,6 +23,23 @@ pub(super) fn seed(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {
     };
     args.settle("data_seed", of_data);
     Ok(Some(Item::certain(seed.to_string())))
+}
+
+/// The share of each label that is spread over all classes, if there is one.
+///
+/// # Errors
+///
+/// It cannot be.
+pub(super) fn label_smoothing(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {
+    const NAME: &str = "label_smoothing_factor";
+    let Some(args) = &mut inputs.args else { return Ok(None) };
+    let within = |share: f64| (0.0..1.0).contains(&share);
+    let Given::Is(share) = args.number(NAME, "at least 0 and below 1", within)? else { return Ok(None) };
+    if share == 0.0 {
+        return Ok(None);
+    }
+    args.settle(NAME, Outcome::Taken(format!("label_smoothing: {}", shown(share))));
+    Ok(Some(Item::certain(shown(share))))
 }
 
 /// The folder that the run writes into, or a place for it.
@@ -104,4 +121,21 @@ fn grouped_by_length(args: &mut Source) -> Result<bool, ImportError> {
         if known { told } else { Outcome::refused("samples in random order, or of about one length") },
     );
     Ok(grouped)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::import::testing::{field, outcome, refused};
+
+    #[test]
+    fn labels_are_smoothed_as_the_arguments_say() {
+        let smoothed = Some("{\"label_smoothing_factor\": 0.1}");
+        assert_eq!(field("label_smoothing", "{}", smoothed), "0.1");
+        assert_eq!(outcome("label_smoothing_factor", "{}", smoothed), ("taken", false));
+        for plain in [Some("{\"label_smoothing_factor\": 0}"), Some("{}"), None] {
+            assert_eq!(field("label_smoothing", "{}", plain), "", "{plain:?}");
+        }
+        let error = refused("{}", Some("{\"label_smoothing_factor\": 1.5}"));
+        assert!(error.contains("at least 0 and below 1"), "{error}");
+    }
 }

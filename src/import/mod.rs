@@ -64,7 +64,8 @@
 //! | `gradient_checkpointing` | `Recompute(every: 1)` |
 //! | `dataloader_num_workers`, `group_by_length` | `data.workers`, `data.group_by_length` |
 //! | `seed`, `output_dir`, `ddp_timeout` | `seed`, `output`, `deadline` |
-//! | `label_smoothing_factor`, `neftune_noise_alpha`, 8-bit optimizers | not supported |
+//! | `label_smoothing_factor` | `label_smoothing`; evaluation reports the plain loss |
+//! | `neftune_noise_alpha`, 8-bit optimizers | not supported |
 
 mod batch;
 mod data_and_output;
@@ -185,6 +186,7 @@ fn draft(inputs: &mut Inputs) -> Result<Draft, ImportError> {
     draft.fields.extend(data_and_output::places(inputs, saving.evaluates)?);
     draft.add("optimizer", optimizer.item);
     draft.add("schedule", schedule);
+    draft.add("label_smoothing", data_and_output::label_smoothing(inputs)?);
     let micro = Item::of(batch.micro.map(|micro| format!("(micro: {micro})")));
     draft.add("batch", micro.noted(batch.in_words()));
     let assumed =

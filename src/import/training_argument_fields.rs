@@ -128,7 +128,7 @@ pub(super) static TRAINING_ARGUMENTS: &[Rule] = &[
         Refused(&["{}", "\"\""], "`Zero`: layers and sequences are not cut among ranks"),
     ),
     rule("deepspeed.*", Moot("it is the ds_config that is imported")),
-    rule("label_smoothing_factor", Refused(&["0", "0.0"], "plain cross entropy: labels are not smoothed")),
+    rule("label_smoothing_factor", Read("as it is without it")),
     rule("optim", Read("the ds_config has an optimizer of its own")),
     rule("optim_args", Refused(&["\"\""], "the fields of `optimizer`")),
     rule("optim_target_modules", Refused(&["[]", "\"\""], "one optimizer for all parameters")),

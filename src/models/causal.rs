@@ -5,7 +5,7 @@ use firebrick_datasets::{Batch, TokenBatch};
 use firebrick_strategies::Pass;
 
 use super::attention::{future_mask, mask_of, starts_of};
-use super::cross_entropy;
+use super::smoothed_cross_entropy;
 use crate::Loss;
 
 /// Tokens, and where they stand.
@@ -46,5 +46,6 @@ pub(super) fn next_token_loss(
             logits(Placed { ids, places, masked: mask_of(&batch, device) }, &pass)
         }
     };
-    Loss { sum: cross_entropy(logits.flatten(0, 1), labels.flatten(0, 1)), items: batch.items() }
+    let sum = smoothed_cross_entropy(logits.flatten(0, 1), labels.flatten(0, 1), pass);
+    Loss { sum, items: batch.items() }
 }

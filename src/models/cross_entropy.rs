@@ -2,7 +2,7 @@
 
 use burn::tensor::{FloatDType, Int, Tensor, activation::log_softmax};
 use firebrick_datasets::IGNORE;
-use firebrick_strategies::cast;
+use firebrick_strategies::{Pass, cast};
 
 /// The sum over supervised positions of the negative log-likelihood of the label, shape `[1]`, f32.
 ///
@@ -10,15 +10,37 @@ use firebrick_strategies::cast;
 /// `[positions]`, with -100 where a position is not supervised: it adds exactly 0 to the sum and to
 /// every gradient.
 pub fn cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>) -> Tensor<1> {
+    smoothed(logits, labels, 0.0)
+}
+
+/// [`cross_entropy`] in a pass: while it trains, with the labels smoothed by its
+/// [share](Pass::label_smoothing) ε.
+///
+/// Of C classes with probabilities p, a position of label y has the loss of `torch.nn.functional.cross_entropy`:
+///
+/// ```text
+/// (1 - ε) · -ln p(y)  +  ε/C · Σ -ln p(c)
+/// ```
+pub fn smoothed_cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>, pass: &Pass) -> Tensor<1> {
+    smoothed(logits, labels, pass.label_smoothing())
+}
+
+fn smoothed(logits: Tensor<2>, labels: Tensor<1, Int>, share: f64) -> Tensor<1> {
     let ignored = labels.clone().equal_scalar(IGNORE);
-    let picked = labels.mask_fill(ignored.clone(), 0);
-    let likelihood =
-        log_softmax(cast(logits, FloatDType::F32), 1).gather(1, picked.unsqueeze_dim(1)).squeeze_dim::<1>(1);
+    let picked = labels.mask_fill(ignored.clone(), 0).unsqueeze_dim(1);
+    let likelihoods = log_softmax(cast(logits, FloatDType::F32), 1);
+    let of_label = likelihoods.clone().gather(1, picked).squeeze_dim::<1>(1);
+    let likelihood = match share > 0.0 {
+        true => of_label * (1.0 - share) + likelihoods.mean_dim(1).squeeze_dim::<1>(1) * share,
+        false => of_label,
+    };
     likelihood.mask_fill(ignored, 0.0).sum().neg()
 }
 
 #[cfg(test)]
 mod tests {
+    use burn::tensor::TensorData;
+
     use super::*;
     use crate::testing;
 
@@ -47,5 +69,42 @@ mod tests {
         let grads = loss.backward();
         let grad = logits.grad(&grads).unwrap().into_data();
         assert!(grad.iter::<f32>().all(|x| x == 0.0));
+    }
+
+    #[test]
+    fn smoothed_labels_are_those_of_torch() {
+        #[derive(serde::Deserialize)]
+        struct Golden {
+            logits: Vec<[f32; 4]>,
+            labels: Vec<i32>,
+            cases: Vec<Case>,
+        }
+        #[derive(serde::Deserialize)]
+        struct Case {
+            share: f64,
+            loss: f64,
+            grad: Vec<[f32; 4]>,
+        }
+        let golden: Golden =
+            serde_json::from_str(include_str!("../../tests/golden/label_smoothing.json")).unwrap();
+        let device = testing::device().autodiff();
+        let logits = || {
+            let values = TensorData::new(golden.logits.concat(), [golden.logits.len(), 4]);
+            Tensor::<2>::from_data(values, &device).require_grad()
+        };
+        let labels = Tensor::<1, Int>::from_data(golden.labels.as_slice(), &device);
+        for Case { share, loss, grad } in golden.cases {
+            let (logits, pass) = (logits(), Pass::train(&device).smoothing_labels(share));
+            let found = smoothed_cross_entropy(logits.clone(), labels.clone(), &pass);
+            assert!((found.clone().into_scalar::<f64>() - loss).abs() < 1e-5, "{share}");
+            let grads = found.backward();
+            let found: Vec<f32> = logits.grad(&grads).unwrap().into_data().iter().collect();
+            let apart = found.iter().zip(grad.concat()).map(|(found, expected)| (found - expected).abs());
+            assert!(apart.fold(0.0, f32::max) < 1e-6, "{share}");
+        }
+        // What measures reports the plain loss.
+        let measured =
+            smoothed_cross_entropy(logits(), labels.clone(), &Pass::evaluate(&device).smoothing_labels(0.5));
+        assert_eq!(measured.into_data(), cross_entropy(logits(), labels).into_data());
     }
 }

@@ -44,7 +44,7 @@ mod writing;
 
 pub use activation::Activation;
 pub use bert::{Bert, BertConfig, BertMaskedLm, BertSequenceClassifier, BertTokenClassifier};
-pub use cross_entropy::cross_entropy;
+pub use cross_entropy::{cross_entropy, smoothed_cross_entropy};
 pub(crate) use gpt::drawn_now;
 pub use gpt::{Gpt, GptConfig};
 pub use gpt2::Gpt2Config;

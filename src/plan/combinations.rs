@@ -50,13 +50,16 @@ struct Own {
     amp: Option<AmpConfig>,
     zero: Option<ZeroConfig>,
     accumulate: Option<StrategyConfig>,
+    /// What changes the model before anything else acts.
+    adapting: Vec<StrategyConfig>,
     /// In their order, after all others.
     rest: Vec<StrategyConfig>,
 }
 
 impl Own {
     fn of(run: &Run) -> Self {
-        let mut own = Self { amp: None, zero: None, accumulate: None, rest: Vec::new() };
+        let mut own =
+            Self { amp: None, zero: None, accumulate: None, adapting: Vec::new(), rest: Vec::new() };
         for strategy in run.composed() {
             match strategy {
                 StrategyConfig::Amp(amp) => own.amp = Some(amp),
@@ -66,6 +69,7 @@ impl Own {
                     own.accumulate = Some(strategy);
                 }
                 StrategyConfig::Recompute(_) | StrategyConfig::Offload(_) => (),
+                StrategyConfig::Lora(_) | StrategyConfig::Freeze(_) => own.adapting.push(strategy),
                 StrategyConfig::Clip(_) | StrategyConfig::Ema(_) => own.rest.push(strategy),
             }
         }
@@ -108,7 +112,7 @@ impl Own {
             self.accumulate.clone(),
             last,
         ];
-        list.into_iter().flatten().chain(self.rest.clone()).collect()
+        self.adapting.clone().into_iter().chain(list.into_iter().flatten()).chain(self.rest.clone()).collect()
     }
 }
 
@@ -144,11 +148,13 @@ mod tests {
 
     #[test]
     fn ranks_share_before_blocks_are_run_again_and_each_list_is_one_that_can_be() {
-        let sets =
-            ["strategies=[Zero(stage: 2, replicate_below: 9), Accumulate(2), Clip(norm: 1.0)]", "ranks=2"];
+        let sets = [
+            "strategies=[Zero(stage: 2, replicate_below: 9), Accumulate(2), Clip(norm: 1.0), Lora(rank: 2)]",
+            "ranks=2",
+        ];
         let found = lists(&sets, true);
         assert_eq!(found.len(), 2 * (7 + 7 + 4));
-        assert_eq!(found[0], "strategies: [Accumulate(2), Clip(norm: 1.0)],");
+        assert_eq!(found[0], "strategies: [Lora(rank: 2), Accumulate(2), Clip(norm: 1.0)],");
         let first = |part: &str| found.iter().position(|list| list.contains(part)).unwrap();
         let order = ["Amp", "stage: 1", "stage: 2", "Recompute", "stage: 3", "(optimizer)", "(parameters)"]
             .map(first);

@@ -157,7 +157,7 @@ impl ForModel for Planning<'_> {
         };
         let is_cpu = parts.device_name.starts_with("cpu");
         let limit = Limit::of(run, budget, is_cpu)?;
-        let shapes = shapes::<M>(&parts.config);
+        let shapes = shapes::<M>(&parts.config, &run.strategies)?;
         let tracer = Tracer::<M>::new(run, &parts.config, &longest)?;
         let mut planner = Planner { run, parts: &parts, shapes: &shapes, tracer, work, limit, say };
         let as_written = planner.plan(&run.strategies, &run.composed())?;
@@ -252,7 +252,7 @@ impl<M: Trainable> Planner<'_, M> {
             sent_elements: sent.values().map(|sent| sent.elements).sum(),
             sent_bytes: sent.values().map(|sent| sent.bytes).sum(),
             sent,
-            flops: self.work.flops(self.shapes, &order),
+            flops: self.work.flops(self.shapes, &treatment, &order),
             fits: self.limit.bytes.map(|limit| held.peak + host <= limit),
         })
     }

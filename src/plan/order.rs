@@ -59,7 +59,7 @@ impl Order {
                     let share = layers.div_ceil(every) as f64 / layers.max(1) as f64;
                     order.recomputed = if recompute.elementwise { 0.0 } else { share };
                 }
-                StrategyConfig::Clip(_) => (),
+                StrategyConfig::Clip(_) | StrategyConfig::Lora(_) | StrategyConfig::Freeze(_) => (),
             }
         }
         // Parameters that are fetched or gathered for a block are so for the backward pass too.

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use burn::module::{ModuleVisitor, Param, ParamId};
 use burn::tensor::{Device, Tensor};
-use firebrick_strategies::{Communicator, Paths};
+use firebrick_strategies::{Adaptation, Communicator, LowRank, Paths, Place, Strategy};
 
 use crate::accounting::{Placement, dtypes};
 use crate::run::{Parts, Trainable, skeleton};
@@ -28,16 +28,43 @@ impl Shape {
     }
 }
 
-/// The parameters of the whole model. None is drawn.
-pub(super) fn shapes<M: Trainable>(config: &M::Config) -> Vec<Shape> {
-    struct Shapes(Vec<(ParamId, Vec<usize>)>);
+/// The parameters of the whole model, and the factors that these strategies attach to them. None is drawn.
+///
+/// # Errors
+///
+/// The strategies do not fit the model.
+pub(super) fn shapes<M: Trainable>(
+    config: &M::Config,
+    strategies: &Vec<StrategyConfig>,
+) -> Result<Vec<Shape>, RunError> {
+    struct Shapes(HashMap<ParamId, Vec<usize>>);
     impl ModuleVisitor for Shapes {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.0.push((param.id, param.lazy_shape().to_vec()));
+            self.0.insert(param.id, param.lazy_shape().to_vec());
         }
     }
-    let model = M::init(config, &Device::flex());
-    let paths = Paths::of(&model);
+    let whole = M::init(config, &Device::flex());
+    let mut visited = Shapes(HashMap::new());
+    whole.visit(&mut visited);
+    let whole: HashMap<String, Vec<usize>> = Paths::of(&whole)
+        .places()
+        .iter()
+        .map(|place| (place.path.clone(), visited.0[&place.id].clone()))
+        .collect();
+    let mut adaptation = Adaptation::default();
+    let adapted: M =
+        strategies.adapt(skeleton(config.clone(), &Device::flex().autodiff()), &mut adaptation)?;
+    let paths = Paths::of(&adapted);
+    let shape_of = |place: &Place| match (&place.reparameterizes, adaptation.low_rank()) {
+        (Some(matrix), Some(LowRank { rank, .. })) => {
+            let shape = &whole[matrix];
+            match place.path.ends_with(".a") {
+                true => vec![shape[0], rank],
+                false => vec![rank, shape[shape.len() - 1]],
+            }
+        }
+        _ => whole[&place.path].clone(),
+    };
     let blocks: Vec<&str> = paths.blocks().collect();
     let block_of = |path: &str| {
         blocks.iter().position(|block| path.strip_prefix(*block).is_some_and(|rest| rest.starts_with('.')))
@@ -47,16 +74,14 @@ pub(super) fn shapes<M: Trainable>(config: &M::Config) -> Vec<Shape> {
     for place in paths.places() {
         homes.entry(place.id).or_default().insert(block_of(&place.path));
     }
-    let mut visited = Shapes(Vec::new());
-    model.visit(&mut visited);
     let mut seen = HashSet::new();
-    let places = paths.places().iter().zip(visited.0).filter(|(place, _)| seen.insert(place.id));
-    let shapes = places.map(|(place, (id, shape))| Shape {
+    let places = paths.places().iter().filter(|place| seen.insert(place.id));
+    let shapes = places.map(|place| Shape {
         path: place.path.clone(),
-        shape,
-        in_block: homes.get(&id).is_some_and(|homes| homes.len() == 1 && !homes.contains(&None)),
+        shape: shape_of(place),
+        in_block: homes.get(&place.id).is_some_and(|homes| homes.len() == 1 && !homes.contains(&None)),
     });
-    shapes.collect()
+    Ok(shapes.collect())
 }
 
 /// What strategies make of one parameter.
@@ -72,9 +97,10 @@ pub(super) struct Treated {
 
 /// What a run's strategies make of the model, found by starting them on one that has the same parts and hardly any
 /// numbers.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Treatment {
-    of: HashMap<String, Treated>,
+    /// By the path where it stands first.
+    pub of: HashMap<String, Treated>,
     /// What waits on the host.
     pub placement: Placement,
 }
@@ -89,14 +115,16 @@ impl Treatment {
         parts: &Parts<M>,
     ) -> Result<Self, RunError> {
         let skeleton: M = skeleton(parts.config.clone(), &parts.device);
+        let adapted = strategies.adapt(skeleton.clone(), &mut Adaptation::default())?;
         let trained: HashSet<ParamId> =
-            firebrick_strategies::trained(&skeleton).into_iter().map(|one| one.id).collect();
-        let places = Paths::of(&skeleton);
+            firebrick_strategies::trained(&adapted).into_iter().map(|one| one.id).collect();
+        let places = Paths::of(&adapted);
         let trains: HashMap<String, bool> =
             places.places().iter().map(|place| (place.path.clone(), trained.contains(&place.id))).collect();
         let optimizer = run.optimizer.build(&skeleton, &run.groups())?;
         let device = Some(parts.device.clone());
-        let prepared = Prepared::new(strategies, skeleton, device, &optimizer, Communicator::solo())?;
+        let prepared =
+            Prepared::new(strategies, skeleton, device, &optimizer, Communicator::solo(), run.seed)?;
         let session = prepared.start(optimizer, run.schedule, run.seed, 1)?;
         let replica: HashMap<String, u64> =
             dtypes(session.replica()).into_iter().map(|(path, dtype)| (path, dtype.size() as u64)).collect();

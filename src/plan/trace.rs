@@ -100,7 +100,7 @@ impl<'a, M: Trainable> Tracer<'a, M> {
         let model: M = drawn_now(M::init(&self.config.clone().with_layers(layers), &self.device));
         let optimizer = run.optimizer.build(&model, &run.groups())?;
         let device = Some(self.device.clone());
-        let prepared = Prepared::new(strategies, model, device, &optimizer, Communicator::solo())?;
+        let prepared = Prepared::new(strategies, model, device, &optimizer, Communicator::solo(), run.seed)?;
         let session = prepared.start(optimizer, run.schedule, run.seed, 1)?;
         let draws = Draws { seed: run.seed, epoch: 0, first: 0 };
         let once = || -> Result<Traced, RunError> {
@@ -132,7 +132,11 @@ impl<'a, M: Trainable> Tracer<'a, M> {
 fn acts(strategy: &StrategyConfig) -> bool {
     match strategy {
         StrategyConfig::Zero(zero) => zero.stage >= 2,
-        StrategyConfig::Amp(_) | StrategyConfig::Recompute(_) | StrategyConfig::Offload(_) => true,
+        StrategyConfig::Amp(_)
+        | StrategyConfig::Recompute(_)
+        | StrategyConfig::Offload(_)
+        | StrategyConfig::Lora(_)
+        | StrategyConfig::Freeze(_) => true,
         StrategyConfig::Accumulate(_)
         | StrategyConfig::AccumulateIn(..)
         | StrategyConfig::Clip(_)

@@ -101,8 +101,8 @@ fn fields(run: &Run) -> BTreeMap<String, String> {
 
 /// The strategies that the result depends on, as text: the others move memory, time and rounding.
 fn relevant(run: &Run) -> String {
-    let of_result =
-        |strategy: &&StrategyConfig| matches!(strategy, StrategyConfig::Clip(_) | StrategyConfig::Ema(_));
+    use StrategyConfig::{Clip, Ema, Freeze, Lora};
+    let of_result = |strategy: &&StrategyConfig| matches!(strategy, Clip(_) | Ema(_) | Freeze(_) | Lora(_));
     json(&run.strategies.iter().filter(of_result).collect::<Vec<_>>()).to_string()
 }
 
@@ -166,7 +166,9 @@ mod tests {
             "[Zero(stage: 3), Amp(bf16)]"
         };
         assert_eq!(of_result(same), [""; 0]);
-        assert_eq!(of_result("[Clip(norm: 7.0)]"), ["strategies"]);
+        for other in ["Clip(norm: 7.0)", "Freeze([\"tokens\"])", "Lora(rank: 2)"] {
+            assert_eq!(of_result(&format!("[{other}]")), ["strategies"], "{other}");
+        }
     }
 
     #[test]

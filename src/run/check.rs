@@ -52,6 +52,10 @@ impl FromRunFile for Run {
             .or_else(|| optimizer(self))
             .or_else(|| param_groups(self))
             .or_else(|| schedule(self))
+            .or_else(|| {
+                let (share, expected) = (self.label_smoothing, "at least 0 and below 1");
+                require((0.0..1.0).contains(&share), "label_smoothing", expected, share)
+            })
             .or_else(|| sample(self))
             .or_else(|| ranks(self))
             .or_else(|| require(!self.output.as_os_str().is_empty(), "output", "a folder", "\"\""))
@@ -338,6 +342,13 @@ fn strategies(strategies: &[StrategyConfig], batch: &BatchConfig) -> Option<Prob
                 require(choices == 1, &field, expected, format!("{choices} of them"))
             }
             StrategyConfig::Offload(_) => None,
+            StrategyConfig::Lora(lora) => {
+                let alpha = lora.alpha.unwrap_or(1.0);
+                let possible = alpha > 0.0 && alpha.is_finite();
+                positive(&format!("{field}.rank"), lora.rank)
+                    .or_else(|| require(possible, &format!("{field}.alpha"), "finite and above 0", alpha))
+            }
+            StrategyConfig::Freeze(paths) => require(!paths.is_empty(), &field, "at least one path", "[]"),
             StrategyConfig::Zero(zero) => zero_problem(&field, zero),
             StrategyConfig::Ema(ema) => {
                 let within = (0.0..1.0).contains(&ema.decay);

@@ -48,14 +48,18 @@ impl Run {
             StrategyConfig::Zero(zero) => Some(zero.stage),
             _ => None,
         });
-        let shared = match stage {
-            None | Some(0) => 0.0,
-            Some(1) => 8.0,
-            Some(2) => 12.0,
-            Some(_) => 16.0,
+        // Of frozen matrices, only the weights.
+        let frozen = self.strategies.iter().any(|strategy| matches!(strategy, StrategyConfig::Lora(_)));
+        let (held, shared) = match (stage.unwrap_or(0), frozen) {
+            (3.., true) => (4.0, 4.0),
+            (_, true) => (4.0, 0.0),
+            (0, _) => (16.0, 0.0),
+            (1, _) => (16.0, 8.0),
+            (2, _) => (16.0, 12.0),
+            (_, _) => (16.0, 16.0),
         };
         let ranks = self.number_of_ranks().max(1) as f64;
-        ranks / processes as f64 * (16.0 - shared + shared / ranks)
+        ranks / processes as f64 * (held - shared + shared / ranks)
     }
 
     /// How a global batch is made up, in words: `4 ranks x 2 micro-batches of 8 = 64 samples`.
@@ -122,6 +126,10 @@ mod tests {
             assert_eq!(bytes(&["ranks=4", &strategies], 1), expected, "stage {stage}");
             assert_eq!(bytes(&["ranks=4", &strategies], 2), expected / 2.0, "stage {stage}");
         }
+        assert_eq!(bytes(&["strategies=[Lora(rank: 2)]"], 1), 4.0);
+        let shared = |stage| format!("strategies=[Lora(rank: 2), Zero(stage: {stage})]");
+        assert_eq!(bytes(&["ranks=4", &shared(2)], 1), 4.0 * 4.0);
+        assert_eq!(bytes(&["ranks=4", &shared(3)], 1), 4.0);
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod family;
 mod launch;
 mod launcher;
 mod load;
+mod lora_config;
 mod many_ranks;
 mod model_config;
 mod offload_config;
@@ -33,7 +34,7 @@ mod zero_config;
 use std::path::PathBuf;
 
 use firebrick_datasets::Amount;
-use firebrick_strategies::{Accumulate, Clip, Setup, Stage, Strategy, StrategyError};
+use firebrick_strategies::{Accumulate, Adaptation, Clip, Freeze, Setup, Stage, Strategy, StrategyError};
 use serde::{Deserialize, Serialize};
 
 use crate::{ByteSize, Schedule};
@@ -50,6 +51,7 @@ pub use launch::Launched;
 pub(crate) use launcher::Process;
 pub(crate) use load::open;
 pub use load::{Loaded, TaskData};
+pub use lora_config::LoraConfig;
 pub use model_config::{BertShape, LlamaShape, ModelConfig, T5Shape};
 pub use offload_config::OffloadConfig;
 pub use optimizer_config::OptimizerConfig;
@@ -113,6 +115,10 @@ pub struct Run {
     pub layer_decay: Option<f64>,
     /// The learning rate of each update.
     pub schedule: Schedule,
+    /// The share of each label that is spread evenly over all classes while training, at least 0 and below 1.
+    /// Default: 0.
+    #[serde(default)]
+    pub label_smoothing: f64,
     /// How many samples make an update.
     pub batch: BatchConfig,
     /// Updates to make. Either this or `epochs`.
@@ -206,6 +212,10 @@ pub enum StrategyConfig {
     Zero(ZeroConfig),
     /// Keeps state on the host: `Offload(optimizer)` or `Offload(parameters)`.
     Offload(OffloadConfig),
+    /// Trains factors of low rank beside frozen matrices.
+    Lora(LoraConfig),
+    /// Leaves the parameters at these paths as they are: `Freeze(["tokens"])`.
+    Freeze(Vec<String>),
 }
 
 /// What is bounded: `Clip(norm: 1.0)` or `Clip(value: 0.5)`.
@@ -284,6 +294,14 @@ impl Run {
 impl<M: burn::module::Module + 'static> Strategy<M> for StrategyConfig {
     type Stage = Box<dyn Stage<M>>;
 
+    fn adapt(&self, model: M, adaptation: &mut Adaptation) -> Result<M, StrategyError> {
+        match self {
+            Self::Lora(lora) => lora.recipe().adapt(model, adaptation),
+            Self::Freeze(paths) => Freeze::paths(paths.clone()).adapt(model, adaptation),
+            _ => Ok(model),
+        }
+    }
+
     fn start(&self, setup: &mut Setup<M>) -> Result<Self::Stage, StrategyError> {
         Ok(match self {
             Self::Amp(amp) => Box::new(amp.recipe().start(setup)?),
@@ -296,6 +314,8 @@ impl<M: burn::module::Module + 'static> Strategy<M> for StrategyConfig {
             Self::Ema(ema) => Box::new(ema.recipe().start(setup)?),
             Self::Offload(offload) => Box::new(offload.recipe().start(setup)?),
             Self::Zero(zero) => Box::new(zero.recipe().start(setup)?),
+            Self::Lora(lora) => Box::new(lora.recipe().start(setup)?),
+            Self::Freeze(paths) => Box::new(Freeze::paths(paths.clone()).start(setup)?),
         })
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
 use firebrick_datasets::{DataError, Labels, SpecialTokens, Tokenizer};
-use firebrick_strategies::{Setup, Strategy, World, host_device};
+use firebrick_strategies::{Adaptation, Setup, Strategy, World, host_device};
 
 use super::family::{Family, Sizes};
 use super::trainable::Trainable;
@@ -92,9 +92,10 @@ impl Run {
         // cannot be is found before anything is read or allocated.
         let config = self.config::<M>(folder.as_ref(), UNKNOWN)?;
         let skeleton: M = skeleton(config, &device);
-        let mut setup = Setup::new(&skeleton, &device);
-        self.composed().start(&mut setup)?;
         self.optimizer.build(&skeleton, &self.groups())?;
+        let adapted = self.composed().adapt(skeleton, &mut Adaptation::default())?;
+        let mut setup = Setup::new(&adapted, &device);
+        self.composed().start(&mut setup)?;
         let origin = match host_device() {
             Some(host) if setup.places_master() => host.autodiff(),
             _ => device.clone(),
@@ -183,6 +184,7 @@ impl Run {
     /// The trainer that the run describes, without output and without display.
     pub(crate) fn trainer<M: Trainable>(&self, parts: &Parts<M>) -> Trainer<impl Strategy<M> + use<M>> {
         let trainer = Trainer::new().with(self.composed()).over(parts.world.clone()).seed(self.seed);
+        let trainer = trainer.label_smoothing(self.label_smoothing);
         let trainer = match (self.steps, self.epochs) {
             (Some(steps), _) => trainer.steps(steps),
             (None, epochs) => trainer.epochs(epochs.unwrap_or(1)),

@@ -56,6 +56,7 @@ mod tests {
             "[Amp(dtype: f16, keep_f32: [norms]), Accumulate(4), Zero(stage: 1), Clip(value: 0.5)]",
             "[Zero(stage: 3, replicate_below: 9), Offload(parameters), Recompute(every: 2, offloaded: true)]",
             "[AccumulateIn(2, bf16), Ema(decay: 0.99)]",
+            "[Freeze([\"tokens\"]), Lora(rank: 8, alpha: 16, paths: [\"*.query.weight\"], also: [\"head\"]), Lora(rank: 2)]",
         ] {
             let read = |line: &str| {
                 let run = Run::parse("file", file, &[format!("strategies={line}")]);

@@ -2,6 +2,7 @@
 
 mod prepared;
 mod saved;
+mod whole;
 
 use std::time::Instant;
 
@@ -11,8 +12,8 @@ use burn::tensor::{DType, Device, FloatDType, Tensor};
 use firebrick_datasets::{Batch, DataError};
 use firebrick_strategies::optim::{Replicas, replicas};
 use firebrick_strategies::{
-    Communicator, Draws, Grads, Outcome, Pass, Settled, SkipReason, Stage, StrategyError, float_name, tie,
-    untie,
+    Adaptation, Communicator, Draws, Grads, Outcome, Pass, Settled, SkipReason, Stage, StrategyError,
+    float_name, tie, untie,
 };
 
 use crate::accounting::{FirstUpdate, ParameterBytes, Placement, trainable_bytes};
@@ -29,6 +30,8 @@ pub(crate) use prepared::Prepared;
 /// The live state between two steps.
 pub(crate) struct Session<M, S> {
     stage: S,
+    /// What was changed of the model before the run.
+    adaptation: Adaptation,
     weights: Weights<M>,
     optimizer: ModuleOptimizer,
     schedule: Schedule,
@@ -106,6 +109,11 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         let found = OnDevice::between_steps(&ParameterBytes { optimizer, ..self.bytes });
         self.check_budget(OnDevice { gradients, ..found }, Moment::Start)?;
         Ok(self)
+    }
+
+    /// The labels of losses over classes are smoothed by this share while training.
+    pub fn smoothing_labels(self, share: f64) -> Self {
+        Self { pass: self.pass.smoothing_labels(share), ..self }
     }
 
     fn check_budget(&self, found: OnDevice, moment: Moment) -> Result<(), TrainError> {
@@ -201,6 +209,9 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         let activations = Beyond::begin(self.device());
         let (model, pass) = self.pass.drawing(draws).enter(replica)?;
         let Loss { sum, items } = model.loss(batch, &pass);
+        if pass.smooths_in_vain() {
+            return Err(TrainError::LabelsNotSmoothed);
+        }
         let loss = checked(sum, items, expected)? / window as f64;
         step.add_loss(loss.clone().inner());
         step.sample_memory(self.device());
@@ -358,26 +369,6 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
     /// This rank among all.
     pub fn world(&self) -> &Communicator {
         &self.world
-    }
-
-    /// The master as one whole model, outside autodiff: on `root` alone, or on every rank. Every rank
-    /// calls it.
-    pub fn whole(&mut self, root: Option<usize>) -> Result<Option<M>, TrainError> {
-        let master = self.weights.pair().0.clone();
-        Ok(self.stage.whole(master, root)?.map(|master| master.valid()))
-    }
-
-    /// Whether a strategy averages the master.
-    pub fn is_averaged(&self) -> bool {
-        self.stage.averaged().is_some()
-    }
-
-    /// The weights to keep instead of the master, where a strategy averages it, as [`whole`](Self::whole).
-    pub fn whole_average(&mut self, root: Option<usize>) -> Result<Option<M>, TrainError> {
-        match self.stage.averaged() {
-            None => Ok(None),
-            Some(averaged) => Ok(self.stage.whole(averaged, root)?.map(|averaged| averaged.valid())),
-        }
     }
 
     /// The device that evaluation runs on.

@@ -3,7 +3,7 @@
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, FloatDType};
-use firebrick_strategies::{Communicator, Pass, Setup, Stage, Strategy, tied};
+use firebrick_strategies::{Adaptation, Communicator, Pass, Setup, Stage, Strategy, tied, trained};
 
 use super::{Session, Weights, published};
 use crate::accounting::{ParameterBytes, Placement, dtypes};
@@ -14,6 +14,7 @@ use crate::{Schedule, TrainError};
 pub(crate) struct Prepared<M, S> {
     stage: S,
     model: M,
+    adaptation: Adaptation,
     device: Device,
     window: usize,
     pass: Pass,
@@ -23,20 +24,23 @@ pub(crate) struct Prepared<M, S> {
 }
 
 impl<M: Module, S: Stage<M>> Prepared<M, S> {
-    /// Starts the strategies on the model, for one of the ranks, which computes on `device` or else where the
-    /// model is.
+    /// Adapts the model, and starts the strategies on it, for one of the ranks, which computes on `device` or else
+    /// where the model is.
     pub fn new<R: Strategy<M, Stage = S>>(
         strategies: &R,
         model: M,
         device: Option<Device>,
         optimizer: &ModuleOptimizer,
         world: Communicator,
+        seed: u64,
     ) -> Result<Self, TrainError> {
         if optimizer.has_gradient_clipping() {
             return Err(TrainError::OptimizerClips);
         }
         let device = device.or_else(|| model.devices().first().cloned()).unwrap_or_default().autodiff();
         let model = if model.devices().iter().all(Device::is_autodiff) { model } else { model.train() };
+        let mut adaptation = Adaptation::seeded(seed);
+        let model = strategies.adapt(model, &mut adaptation)?;
         let mut setup = Setup::new(&model, &device).among(world.clone());
         let stage = strategies.start(&mut setup)?;
         if world.size() > 1 && setup.sums_over_ranks().is_none() {
@@ -53,7 +57,7 @@ impl<M: Module, S: Stage<M>> Prepared<M, S> {
         // A strategy that places the master takes the parameters from where they are.
         let is_there = places_master || model.devices().iter().all(|own| *own == device);
         let model = if is_there { model } else { model.fork(&device) };
-        Ok(Self { stage, model, device, window, pass, evaluation_dtype, placement, world })
+        Ok(Self { stage, model, adaptation, device, window, pass, evaluation_dtype, placement, world })
     }
 
     /// The micro-batches of a window.
@@ -69,11 +73,15 @@ impl<M: Module, S: Stage<M>> Prepared<M, S> {
         seed: u64,
         total_updates: u64,
     ) -> Result<Session<M, S>, TrainError> {
-        let Self { mut stage, model, device, pass, evaluation_dtype, placement, world, .. } = self;
+        let Self { mut stage, model, adaptation, device, pass, evaluation_dtype, placement, world, .. } =
+            self;
         let writes = Some(pass.dtype()).filter(|dtype| *dtype != FloatDType::F32);
         let mut bytes = ParameterBytes::of(&model, placement);
         let owned = (model, &mut stage);
         let master = device.memory_persistent_allocations(owned, |(model, stage)| stage.own(model))?;
+        if trained(&master).is_empty() {
+            return Err(TrainError::NothingTrained);
+        }
         let before = dtypes(&master);
         let weights = Weights::new(published(&device, &mut stage, master, |master| (master, None))?.0);
         let (master, replica) = weights.pair();
@@ -85,6 +93,7 @@ impl<M: Module, S: Stage<M>> Prepared<M, S> {
         bytes.count(master, replica, stage.averaged().as_ref());
         Ok(Session {
             stage,
+            adaptation,
             weights,
             optimizer,
             schedule,

@@ -12,7 +12,8 @@ use crate::checkpoint::{Layout, Resumed, Snapshot, TrainerState, load, load_opti
 impl<M: Module, S: Stage<M>> Session<M, S> {
     /// The names of the master's tensors, and which part of them this rank saves.
     pub fn layout(&self) -> Layout {
-        Layout::of(self.weights.pair().0, &self.stage, &self.world)
+        let layout = Layout::of(self.weights.pair().0, &self.stage, &self.world);
+        layout.scaling(self.low_rank().map(|factors| factors.scale()))
     }
 
     /// The states of the strategies, in their order.

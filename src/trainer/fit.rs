@@ -107,6 +107,13 @@ impl<S> Trainer<S> {
         if (self.checkpoints.is_some() || self.resume.is_some()) && self.output.is_none() {
             return Err(ResumeError::NoOutput.into());
         }
+        if !(0.0..1.0).contains(&self.label_smoothing) {
+            return Err(TrainError::Setting {
+                setting: "label_smoothing",
+                expected: "at least 0 and below 1",
+                found: self.label_smoothing.to_string(),
+            });
+        }
         let settings = [
             (length, found),
             ("device_budget", self.device_budget.unwrap_or(1) as u64),

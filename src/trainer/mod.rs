@@ -85,6 +85,7 @@ pub struct Trainer<S = Identity> {
     strategies: S,
     world: Option<World>,
     seed: u64,
+    label_smoothing: f64,
     length: Length,
     evaluate_every: Option<u64>,
     patience: Option<usize>,
@@ -153,6 +154,7 @@ impl Trainer {
             strategies: Identity,
             world: None,
             seed: 0,
+            label_smoothing: 0.0,
             length: Length::Epochs(1),
             evaluate_every: None,
             patience: None,
@@ -178,6 +180,7 @@ impl<S> Trainer<S> {
             strategies: Stack::new(self.strategies, strategy),
             world: self.world,
             seed: self.seed,
+            label_smoothing: self.label_smoothing,
             length: self.length,
             evaluate_every: self.evaluate_every,
             patience: self.patience,
@@ -235,6 +238,17 @@ impl<S> Trainer<S> {
         self
     }
 
+    /// Smooths the labels of losses over classes while training: this share of each label, at least 0 and below 1, is
+    /// spread evenly over all classes, as `label_smoothing` of torch's cross entropy does. Default: 0. The training
+    /// loss is that of smoothed labels; evaluation reports the plain one.
+    ///
+    /// Firebrick's models do so; a model of your own does where its loss is a
+    /// [`smoothed_cross_entropy`](crate::models::smoothed_cross_entropy), and else is refused.
+    pub fn label_smoothing(mut self, share: f64) -> Self {
+        self.label_smoothing = share;
+        self
+    }
+
     /// Ends after this many updates; epochs follow one another as needed.
     pub fn steps(mut self, updates: u64) -> Self {
         self.length = Length::Steps(updates);
@@ -286,11 +300,10 @@ impl<S> Trainer<S> {
         self
     }
 
-    /// Writes into this folder: `model.safetensors` at the end, and `ema.safetensors` where the weights
-    /// are averaged; `best.safetensors`, of the weights that were evaluated, at each lowest
-    /// validation loss; `metrics.jsonl` with a line per step and evaluation, and burn-train's
-    /// metric files. The folder of an earlier run is kept under another name; one that holds
-    /// anything else is refused.
+    /// Writes into this folder: `model.safetensors` at the end, `ema.safetensors` where the weights are averaged, and
+    /// `adapter` with the factors of [`Lora`](crate::Lora); `best.safetensors`, of the weights that were evaluated, at
+    /// each lowest validation loss; `metrics.jsonl` with a line per step and evaluation, and burn-train's metric
+    /// files. The folder of an earlier run is kept under another name; one that holds anything else is refused.
     pub fn output(mut self, folder: impl AsRef<Path>) -> Self {
         self.output = Some(Destination::Folder(folder.as_ref().into()));
         self

@@ -57,13 +57,14 @@ impl<S> Trainer<S> {
         // What is wrong is told before the folder is touched, and before ranks wait for one another.
         let scores = model.scores(&[]);
         let best_by = BestBy::of(self.best_by.as_ref(), &scores)?;
-        let prepared = Prepared::new(&self.strategies, model, device, &optimizer, rank.clone())?;
+        let prepared = Prepared::new(&self.strategies, model, device, &optimizer, rank.clone(), self.seed)?;
         let window = prepared.window();
         let plan = self.plan(&data, window, rank.size(), best_by.clone())?;
         let total = plan.total_updates;
         schedule.check(Some(total))?;
         let settings = Settings {
             seed: self.seed,
+            label_smoothing: self.label_smoothing,
             schedule,
             total_updates: total,
             global_batch: data.micro_batch.times(window).times(rank.size()).into(),
@@ -71,6 +72,7 @@ impl<S> Trainer<S> {
         };
         let mut start = self.start(&rank, shared, &settings)?;
         let session = prepared.start(optimizer, schedule, self.seed, total)?;
+        let session = session.smoothing_labels(self.label_smoothing);
         let mut session = session.within(self.device_budget, self.optimizer_states)?;
         let layout = Arc::new(session.layout());
         if let Some(from) = &start.from {
@@ -154,16 +156,22 @@ where
     let (peak, steps) = (history.peak_bytes, history.last.step);
     let ranks = RankReport::gather(session.world(), bytes, peak, &history.exchanged, steps)?;
     let averaged = session.whole_average(root)?;
-    let Some(model) = session.whole(root)? else { return Ok(None) };
+    let Some(adapted) = session.adapted(root)? else { return Ok(None) };
+    let adapters = session.adapters(&adapted);
+    let model = session.given_back(adapted);
     if let Some(output) = &output {
         output.save_model("model.safetensors", &model)?;
         if let Some(averaged) = &averaged {
             output.save_model("ema.safetensors", averaged)?;
         }
+        if let Some(adapters) = &adapters {
+            adapters.save(output.folder().join("adapter"))?;
+        }
     }
     Ok(Some(Trained {
         model,
         averaged,
+        adapters,
         report: Report::new(&history, bytes, ranks),
         best: history.best_path,
         cursor: history.progress.cursor,

@@ -9,15 +9,18 @@ use firebrick_strategies::{ParamMap, map_params};
 
 use crate::report::Report;
 use crate::step::StepNumbers;
-use crate::{TrainError, saving};
+use crate::{Adapters, TrainError, saving};
 
 /// What [`Trainer::fit`](crate::Trainer::fit) returns.
 #[derive(Debug)]
 pub struct Trained<M> {
-    /// The whole master, outside autodiff: in f32, or in bf16 under `Amp::pure_bf16()`.
+    /// The whole master, outside autodiff, as the model was given: in f32, or in bf16 under `Amp::pure_bf16()`, and
+    /// with the factors of [`Lora`](crate::Lora) merged into their matrices.
     pub model: M,
     /// Its average over the updates, in f32, under [`Ema`](crate::Ema): what was evaluated.
     pub averaged: Option<M>,
+    /// The factors alone, under [`Lora`](crate::Lora).
+    pub adapters: Option<Adapters>,
     /// The run in numbers.
     pub report: Report,
     /// Where the weights of the lowest validation loss are, if the run has an output folder and

@@ -138,6 +138,27 @@ pub enum StrategyError {
         /// Its path.
         parameter: String,
     },
+    /// The model has factors already.
+    #[error(
+        "{strategy}: `{parameter}` is read through an adapter already: merge it first with `model.materialize()`, or leave {strategy} out"
+    )]
+    Reparameterized {
+        /// The strategy as written.
+        strategy: &'static str,
+        /// The first such parameter.
+        parameter: String,
+    },
+    /// Nothing in the model is called as an attention's projections are.
+    #[error(
+        "Lora finds no projection of attention in the model, whose matrices are {found}: name those that it is to adapt, as in `Lora::rank(8).on([\"*.query.weight\"])`"
+    )]
+    NoProjections {
+        /// Some of the model's matrices.
+        found: String,
+    },
+    /// What a strategy does to the model was not done.
+    #[error("{0} starts on a model that it has not adapted: call `Strategy::adapt` before `Setup::new`")]
+    NotAdapted(&'static str),
     /// A number could not be read from a device.
     #[error("a number could not be read from the device: {0}")]
     Read(String),

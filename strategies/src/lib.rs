@@ -7,6 +7,7 @@
 //! ```text
 //! strategy.rs    the two traits: Strategy, an inert recipe, and Stage, its live state
 //! shard.rs       which part of a parameter a rank holds
+//! adaptation.rs  what strategies change of a model before it is trained, and how it is given back
 //! setup.rs       what a strategy sees when it starts, and the order of composition it is checked against
 //! outcome.rs     what becomes of gradients: apply, hold, skip
 //! grads.rs       gradients on their way to the optimizer, with the facts known about them
@@ -24,6 +25,8 @@
 //! optim/         AdamW, Lion and SGD in one pass over memory on the CPU
 //! half/          matmul, linear and cast in half precision, as fast as f32 on the CPU
 //! accumulate.rs  Accumulate: sums micro-batches into one window
+//! freeze.rs      Freeze: parameters that are not trained
+//! lora/          Lora: factors of low rank beside frozen matrices
 //! ema.rs         Ema: an average of the weights over the updates
 //! clip.rs        Clip: bounds the gradient's norm or its elements
 //! world/         who the ranks are, and what they exchange
@@ -132,6 +135,7 @@
 //! ```
 
 mod accumulate;
+mod adaptation;
 mod amp;
 mod clip;
 mod draws;
@@ -139,9 +143,11 @@ mod dropout;
 mod dtypes;
 mod ema;
 mod error;
+mod freeze;
 mod grads;
 mod half;
 mod host;
+mod lora;
 pub mod memory;
 mod offload;
 pub mod optim;
@@ -162,6 +168,7 @@ mod world;
 mod zero;
 
 pub use accumulate::{Accumulate, AccumulateIn, Accumulating};
+pub use adaptation::{Adaptation, LowRank};
 pub use amp::{Amp, Keep, LossScale, Mixing};
 pub use clip::Clip;
 pub use draws::Draws;
@@ -169,9 +176,11 @@ pub use dropout::Dropout;
 pub use dtypes::{float_name, supported_floats};
 pub use ema::{Averaging, Ema};
 pub use error::StrategyError;
+pub use freeze::{Freeze, Frozen};
 pub use grads::{GradMap, Grads};
 pub use half::{Convert, HalfOps, cast, linear, matmul};
 pub use host::{host_device, is_host, on_host};
+pub use lora::{Adapting, Lora};
 pub use offload::{Offload, Offloading};
 pub use outcome::{Outcome, Settled, SkipReason};
 pub use params::{ParamMap, Trained, map_params, relift, tie, tied, trained, untie};

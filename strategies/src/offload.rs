@@ -155,7 +155,7 @@ mod tests {
     use burn::optim::GradientsParams;
 
     use super::*;
-    use crate::{Accumulate, Amp, Clip, Stack, Zero, testing};
+    use crate::{Accumulate, Amp, Clip, Pass, Stack, Zero, testing};
 
     fn refused(recipe: impl Strategy<Linear>) -> String {
         let device = testing::device().autodiff();
@@ -188,6 +188,30 @@ mod tests {
             };
             let grad = grads.into_params().get::<2>(model.weight.id).unwrap();
             assert_eq!(grad.device(), host(NAME).unwrap());
+        }
+    }
+
+    #[test]
+    fn a_block_whose_input_carries_no_gradient_has_those_of_its_parameters() {
+        let device = testing::device().autodiff();
+        let model: Vec<Linear> = (0..2).map(|_| LinearConfig::new(3, 3).init(&device)).collect();
+        let loss = |model: &Vec<Linear>, pass: &Pass| {
+            let run = |block: &Linear, x: Tensor<2>, _: &Pass| block.forward(x).tanh();
+            let x = Tensor::<2>::ones([2, 3], &device);
+            model.iter().fold(x, |x, block| pass.segment(block, x, run)).sum()
+        };
+        let expected = loss(&model, &Pass::train(&device)).backward();
+        let mut setup = Setup::new(&model, &device);
+        let mut stage = Offload::parameters().start(&mut setup).unwrap();
+        let pass = setup.into_pass();
+        let master = stage.own(model.clone()).unwrap();
+        let (replica, pass) = pass.enter(&stage.publish(master.clone()).unwrap()).unwrap();
+        let grads = pass.gradients(loss(&replica, &pass).backward(), &replica, true).unwrap();
+        let Outcome::Apply(grads) = stage.collect(&master, grads).unwrap() else { panic!("passed on") };
+        let grads = grads.into_params();
+        for (index, linear) in model.iter().enumerate() {
+            let found = grads.get::<2>(linear.weight.id).map(Tensor::into_data);
+            assert_eq!(found, linear.weight.grad(&expected).map(Tensor::into_data), "block {index}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! One forward pass.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
@@ -37,6 +37,9 @@ pub struct Pass {
     recorded: bool,
     /// Whether this rank adds nothing to what the ranks do together.
     silent: bool,
+    label_smoothing: f64,
+    /// Whether a loss has asked for it.
+    smooths: Arc<AtomicBool>,
 }
 
 /// Gives parameters their first values: what has none in a segment is taken for one that waits elsewhere.
@@ -67,6 +70,8 @@ impl Pass {
             inside_unit: false,
             recorded: true,
             silent: false,
+            label_smoothing: 0.0,
+            smooths: Arc::default(),
         }
     }
 
@@ -84,6 +89,24 @@ impl Pass {
     /// Activations are to be in this dtype. Default: f32.
     pub fn computing_in(self, dtype: FloatDType) -> Self {
         Self { dtype, ..self }
+    }
+
+    /// Losses are to smooth labels by this share. Default: 0.
+    pub fn smoothing_labels(self, share: f64) -> Self {
+        Self { label_smoothing: share, ..self }
+    }
+
+    /// The share of each label that a loss over classes spreads evenly over all of them (Szegedy et al., 2016,
+    /// arXiv:1512.00567): while training, as [set](Self::smoothing_labels), and 0 otherwise, so that evaluation
+    /// reports the plain loss.
+    pub fn label_smoothing(&self) -> f64 {
+        self.smooths.store(true, Relaxed);
+        if self.training { self.label_smoothing } else { 0.0 }
+    }
+
+    /// Whether labels are to be smoothed, and no loss has asked for it so far.
+    pub fn smooths_in_vain(&self) -> bool {
+        self.label_smoothing > 0.0 && !self.smooths.load(Relaxed)
     }
 
     /// A new pass like this one, whose random numbers come from here. Default: seed 0, epoch 0, and

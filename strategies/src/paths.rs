@@ -46,8 +46,12 @@ pub struct Place {
     pub path: String,
     /// The parameter.
     pub id: ParamId,
-    /// The name of the type whose field it is, such as `LayerNorm`; empty where it is no field.
+    /// The name of the type whose field it is, such as `LayerNorm`; empty where it is no field. Of a factor
+    /// that another parameter is read through, that of the other.
     pub holder: String,
+    /// The path of the parameter that is read through this one, as a matrix is through the factors of
+    /// [`Lora`](crate::Lora), if it is for that.
+    pub reparameterizes: Option<String>,
     /// Where the path ends of the list's element that it is in, if it is in one.
     block: Option<usize>,
 }
@@ -199,11 +203,19 @@ struct Collect {
     holders: Vec<String>,
     /// How many names the outermost element of a list has, of each that is entered.
     lists: Vec<usize>,
+    /// How many names the parameter has that is read through what is entered, if any is.
+    through: Option<usize>,
     paths: Paths,
 }
 
+/// What Burn enters for that which a parameter is read through.
+const THROUGH: &str = "Reparameterization";
+
 impl ModuleVisitor for Collect {
     fn enter_module(&mut self, name: &str, container_type: &str) {
+        if container_type == THROUGH {
+            self.through.get_or_insert(self.names.len());
+        }
         self.names.push(name.into());
         if matches!(container_type, "Vec" | "Array") {
             self.lists.push(self.names.len());
@@ -217,17 +229,22 @@ impl ModuleVisitor for Collect {
             self.lists.pop();
         }
         self.names.pop();
+        if self.through == Some(self.names.len()) {
+            self.through = None;
+        }
         self.holders.pop();
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let Paths { places, first } = &mut self.paths;
         first.entry(param.id).or_insert(places.len());
-        let holder = self.holders.iter().rev().find(|holder| !holder.is_empty());
+        let owner = self.through.unwrap_or(self.names.len());
+        let holder = self.holders[..owner].iter().rev().find(|holder| !holder.is_empty());
         places.push(Place {
             path: self.names.join("."),
             id: param.id,
             holder: holder.cloned().unwrap_or_default(),
+            reparameterizes: self.through.map(|names| self.names[..names].join(".")),
             block: self.lists.first().map(|&names| self.names[..names].join(".").len()),
         });
     }

@@ -3,7 +3,8 @@
 use burn::module::ParamId;
 
 use crate::{
-    Grads, Outcome, SavedStates, Settled, Setup, Shard, Stage, StageState, Strategy, StrategyError, World,
+    Adaptation, Grads, Outcome, SavedStates, Settled, Setup, Shard, Stage, StageState, Strategy,
+    StrategyError, World,
 };
 
 /// The strategy that changes nothing.
@@ -49,6 +50,10 @@ impl<M, A: Strategy<M>, B: Strategy<M>> Strategy<M> for Stack<A, B> {
 
     fn world(&self) -> Option<&World> {
         self.first.world().or(self.then.world())
+    }
+
+    fn adapt(&self, model: M, adaptation: &mut Adaptation) -> Result<M, StrategyError> {
+        self.then.adapt(self.first.adapt(model, adaptation)?, adaptation)
     }
 
     fn start(&self, setup: &mut Setup<M>) -> Result<Self::Stage, StrategyError> {
@@ -157,6 +162,13 @@ impl<M, S: Strategy<M>> Strategy<M> for Option<S> {
         self.as_ref()?.world()
     }
 
+    fn adapt(&self, model: M, adaptation: &mut Adaptation) -> Result<M, StrategyError> {
+        match self {
+            Some(strategy) => strategy.adapt(model, adaptation),
+            None => Ok(model),
+        }
+    }
+
     fn start(&self, setup: &mut Setup<M>) -> Result<Self::Stage, StrategyError> {
         self.as_ref().map(|strategy| strategy.start(setup)).transpose()
     }
@@ -167,6 +179,10 @@ impl<M, S: Strategy<M>> Strategy<M> for Vec<S> {
 
     fn world(&self) -> Option<&World> {
         self.iter().find_map(|strategy| strategy.world())
+    }
+
+    fn adapt(&self, model: M, adaptation: &mut Adaptation) -> Result<M, StrategyError> {
+        self.iter().try_fold(model, |model, strategy| strategy.adapt(model, adaptation))
     }
 
     fn start(&self, setup: &mut Setup<M>) -> Result<Self::Stage, StrategyError> {

@@ -4,7 +4,9 @@ use std::fmt::Debug;
 
 use burn::module::ParamId;
 
-use crate::{Grads, Outcome, SavedStates, Settled, Setup, Shard, StageState, StrategyError, World};
+use crate::{
+    Adaptation, Grads, Outcome, SavedStates, Settled, Setup, Shard, StageState, StrategyError, World,
+};
 
 /// A recipe for one technique of training: inert, cheap to clone, and checked by [`start`](Self::start).
 ///
@@ -23,8 +25,20 @@ pub trait Strategy<M>: Clone + Debug + Send + 'static {
         None
     }
 
-    /// Checks the recipe against the model, the device and the strategies written before it, and
-    /// makes its live state.
+    /// The model that is trained, made of the one that was given, before anything else sees it: optimizer,
+    /// shards, moments and checkpoints are of the parameters that have a gradient after this. In a
+    /// composition the strategies adapt it in the order in which they were written.
+    ///
+    /// # Errors
+    ///
+    /// The model has not what is to be changed of it.
+    fn adapt(&self, model: M, adaptation: &mut Adaptation) -> Result<M, StrategyError> {
+        let _ = adaptation;
+        Ok(model)
+    }
+
+    /// Checks the recipe against the model, once it is [adapted](Self::adapt), the device and the strategies
+    /// written before it, and makes its live state.
     ///
     /// # Errors
     ///

@@ -59,6 +59,11 @@ impl Model {
     }
 }
 
+/// f32 sums in another order, as a share of what training moves.
+const TOLERANCE: f32 = 1e-5;
+/// The same in half precision: bf16 alone is 0.6% from f32, and f16 0.1%.
+const OF_HALF: f32 = 1e-2;
+
 /// Values that look drawn, from no generator.
 struct Waves(f64);
 
@@ -68,7 +73,8 @@ impl ParamMap for Waves {
         let shape = value.shape();
         let values = waves(shape.num_elements(), self.0);
         let drawn = Tensor::<1>::from_data(values.as_slice(), &value.device().inner());
-        relift(drawn.reshape(shape), &value)
+        // Small ones: through larger matrices of waves, gradients depend on the last bit of what goes in.
+        relift((drawn * 0.4).reshape(shape), &value)
     }
 }
 
@@ -243,7 +249,7 @@ fn half() -> Amp {
 fn every_stage_on_every_number_of_ranks_follows_one_model() {
     for stage in 0..=3 {
         for count in counts(&[1, 2, 3, 4]) {
-            follows(count, Stack::new(zero(stage), Accumulate(MICRO_BATCHES)), 1e-4);
+            follows(count, Stack::new(zero(stage), Accumulate(MICRO_BATCHES)), TOLERANCE);
         }
     }
 }
@@ -252,17 +258,17 @@ fn every_stage_on_every_number_of_ranks_follows_one_model() {
 fn so_do_orders_and_neighbours() {
     let accumulate = || Accumulate(MICRO_BATCHES);
     for count in counts(&[2, 3]) {
-        follows(count, Stack::new(accumulate(), zero(0)), 1e-4);
-        follows(count, Stack::new(accumulate(), zero(1)), 1e-4);
-        follows(count, Stack::new(Stack::new(accumulate(), zero(1)), Clip::norm(1e9)), 1e-4);
+        follows(count, Stack::new(accumulate(), zero(0)), TOLERANCE);
+        follows(count, Stack::new(accumulate(), zero(1)), TOLERANCE);
+        follows(count, Stack::new(Stack::new(accumulate(), zero(1)), Clip::norm(1e9)), TOLERANCE);
         for stage in 1..=3 {
             let clipped = Stack::new(Stack::new(zero(stage), accumulate()), Clip::norm(1e9));
-            follows(count, clipped, 1e-4);
+            follows(count, clipped, TOLERANCE);
             let recomputed = Stack::new(Stack::new(Recompute::every_block(), zero(stage)), accumulate());
-            follows(count, recomputed, 1e-4);
+            follows(count, recomputed, TOLERANCE);
             let mixed = |zero| Stack::new(Stack::new(zero, half()), accumulate());
             let alone = rank(Communicator::solo(), mixed(None)).unwrap();
-            follows_run(alone, count, mixed(Some(zero(stage))), 5e-2);
+            follows_run(alone, count, mixed(Some(zero(stage))), OF_HALF);
         }
     }
 }
@@ -343,19 +349,19 @@ fn what_is_sent_is_what_the_equations_say() {
 fn so_does_what_is_offloaded() {
     let accumulate = || Accumulate(MICRO_BATCHES);
     for offload in [Offload::optimizer(), Offload::parameters()] {
-        follows(1, Stack::new(offload, accumulate()), 1e-4);
-        follows(1, Stack::new(Stack::new(Recompute::every(2), offload), accumulate()), 1e-4);
+        follows(1, Stack::new(offload, accumulate()), TOLERANCE);
+        follows(1, Stack::new(Stack::new(Recompute::every(2), offload), accumulate()), TOLERANCE);
         for stage in 0..=3 {
             for count in counts(&[1, 3]) {
-                follows(count, Stack::new(Stack::new(zero(stage), offload), accumulate()), 1e-4);
+                follows(count, Stack::new(Stack::new(zero(stage), offload), accumulate()), TOLERANCE);
             }
             let mixed =
                 |zero, offload| Stack::new(Stack::new(Stack::new(zero, offload), half()), accumulate());
             let alone = rank(Communicator::solo(), mixed(None, None)).unwrap();
-            follows_run(alone, 2, mixed(Some(zero(stage)), Some(offload)), 5e-2);
+            follows_run(alone, 2, mixed(Some(zero(stage)), Some(offload)), OF_HALF);
         }
     }
-    follows(2, Stack::new(Stack::new(accumulate(), Offload::optimizer()), zero(1)), 1e-4);
+    follows(2, Stack::new(Stack::new(accumulate(), Offload::optimizer()), zero(1)), TOLERANCE);
 }
 
 #[test]

@@ -6,10 +6,13 @@ use burn::optim::{AdamWConfig, ModuleOptimizer};
 use burn::tensor::Tensor;
 use firebrick::datasets::{Batch, Batches};
 use firebrick::models::Gpt;
-use firebrick::strategies::{Outcome, Paths, SavedStates, Settled, Setup, Stage, StageState, Strategy};
+use firebrick::strategies::{
+    Adaptation, Outcome, Paths, SavedStates, Settled, Setup, Stage, StageState, Strategy,
+};
 use firebrick::{
-    AmpConfig, ClipConfig, Data, EmaConfig, FloatConfig, KeepConfig, Loss, LossScaleConfig, Objective,
-    OffloadConfig, Pass, Precision, RecomputeConfig, Schedule, StrategyConfig, Trainer, ZeroConfig,
+    AmpConfig, ClipConfig, Data, EmaConfig, FloatConfig, KeepConfig, LoraConfig, Loss, LossScaleConfig,
+    Objective, OffloadConfig, Pass, Precision, RecomputeConfig, Schedule, StrategyConfig, Trainer,
+    ZeroConfig,
 };
 
 fn clip(norm: f64) -> StrategyConfig {
@@ -67,6 +70,19 @@ fn every_strategy() -> Vec<StrategyConfig> {
             ema(0.9),
         ])
         .collect()
+}
+
+/// Those that leave parameters as they are, and all others.
+fn all_strategies() -> Vec<StrategyConfig> {
+    let lora = LoraConfig { rank: 2, alpha: Some(4.0), paths: Vec::new(), also: vec!["norm".into()] };
+    let mut all = every_strategy();
+    all.extend([StrategyConfig::Lora(lora), StrategyConfig::Freeze(vec!["tokens".into()])]);
+    all
+}
+
+/// The model as the strategies adapt it.
+fn adapted(model: Gpt, recipe: &impl Strategy<Gpt>) -> Gpt {
+    recipe.adapt(model, &mut Adaptation::seeded(5)).unwrap()
 }
 
 /// Every strategy, with settings under which it has nothing to do.
@@ -157,7 +173,7 @@ struct Drive<S> {
 
 impl<S: Stage<Gpt>> Drive<S> {
     fn start(recipe: &impl Strategy<Gpt, Stage = S>) -> Self {
-        Self::start_on(gpt(0.0, &device().autodiff()), recipe)
+        Self::start_on(adapted(gpt(0.0, &device().autodiff()), recipe), recipe)
     }
 
     fn start_on(model: Gpt, recipe: &impl Strategy<Gpt, Stage = S>) -> Self {
@@ -211,7 +227,7 @@ impl<S: Stage<Gpt>> Drive<S> {
 
 #[test]
 fn a_restored_state_goes_on_as_if_nothing_had_happened() {
-    for strategy in every_strategy() {
+    for strategy in all_strategies() {
         let mut whole = Drive::start(&vec![strategy.clone()]);
         (0..7).for_each(|number| whole.window(number));
 
@@ -234,7 +250,7 @@ fn a_restored_state_goes_on_as_if_nothing_had_happened() {
 
 #[test]
 fn states_of_another_composition_are_refused() {
-    let strategies = every_strategy();
+    let strategies = all_strategies();
     for (index, strategy) in strategies.iter().enumerate() {
         let other = &strategies[(index + 3) % strategies.len()];
         let name = |strategy: &StrategyConfig| Drive::start(strategy).stage.name();
@@ -262,17 +278,21 @@ fn wrong_orders_are_refused() {
         StrategyConfig::Offload(OffloadConfig::optimizer) => "Offload",
         StrategyConfig::Offload(OffloadConfig::parameters) => "Offload of parameters",
         StrategyConfig::Ema(_) => "Ema",
+        StrategyConfig::Lora(_) => "Lora",
+        StrategyConfig::Freeze(_) => "Freeze",
         StrategyConfig::Zero(ZeroConfig { stage: 0 | 1, .. }) => "Zero",
         StrategyConfig::Zero(_) => "Zero in the backward pass",
     };
-    for first in every_strategy() {
-        for then in every_strategy() {
+    for first in all_strategies() {
+        for then in all_strategies() {
             let composed = vec![first.clone(), then.clone()];
-            let result =
-                composed.start(&mut Setup::new(&model, &device)).err().map(|error| error.to_string());
+            let adapted = composed.adapt(model.clone(), &mut Adaptation::default());
+            let started =
+                adapted.and_then(|model| composed.start(&mut Setup::new(&model, &device)).map(drop));
+            let result = started.err().map(|error| error.to_string());
             let name = format!("{first:?}, {then:?}: {result:?}");
             match (kind(&first), kind(&then)) {
-                ("Clip", "Clip") => assert_eq!(result, None, "{name}"),
+                ("Clip", "Clip") | ("Freeze", "Freeze") => assert_eq!(result, None, "{name}"),
                 ("Offload" | "Offload of parameters", "Offload" | "Offload of parameters") => {
                     assert!(result.unwrap().contains("Offload is named twice"), "{name}");
                 }

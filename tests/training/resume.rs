@@ -10,8 +10,8 @@ use crate::support::resuming::*;
 use crate::support::{difference, is_cpu};
 use firebrick::strategies::{Stack, Strategy};
 use firebrick::{
-    Accumulate, Amp, Checkpoints, Clip, Ema, LossScale, Offload, Recompute, Resume, ResumeError, TrainError,
-    Zero, models::Gpt,
+    Accumulate, Amp, Checkpoints, Clip, Ema, Freeze, Lora, LossScale, Offload, Recompute, Resume,
+    ResumeError, TrainError, Zero, models::Gpt,
 };
 
 /// Holds the run, saved after every update, to its continuations from these.
@@ -182,6 +182,36 @@ fn early_stopping_counts_across_a_stop() {
     let parts = fit("parts", 40, Some(Resume::Latest));
     assert_eq!((parts.steps, parts.stopped), (whole.steps, whole.stopped.clone()));
     assert_eq!(fit("parts", 40, Some(Resume::Latest)).steps, whole.steps, "it stays stopped");
+}
+
+#[test]
+#[cfg(not(feature = "wgpu"))] // Kernels take long where a processor plays the GPU.
+fn with_factors_of_low_rank_and_frozen_parameters() {
+    let lora = || Lora::rank(4).alpha(16.0).also(["norm"]);
+    continues(1, 1, lora(), &SOME);
+    continues(1, 2, Stack::new(lora(), Stack::new(Accumulate(2), Ema::new(0.9))), &SOME[1..3]);
+    for stage in [1, 3] {
+        let zero = Zero::stage(stage).replicate_below(64);
+        continues(2, 1, Stack::new(zero, Stack::new(Clip::norm(1.0), lora())), &SOME[1..3]);
+    }
+    continues(1, 1, Freeze::paths(["tokens", "blocks.1"]), &SOME[1..3]);
+}
+
+#[test]
+#[cfg(not(feature = "wgpu"))] // Kernels take long where a processor plays the GPU.
+fn factors_of_another_run_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("run");
+    Way { steps: 2, ..Way::on(1, 1) }.train(&output, Lora::rank(4).alpha(16.0)).unwrap();
+    let from = saved(&output, 2);
+    let of = |lora: Option<Lora>| refused(Way::on(1, 1), &from, lora).to_string();
+    let rank = of(Some(Lora::rank(2)));
+    assert!(rank.contains("`blocks.0.attention.query_key_value.weight.lora.a` is [16, 4] in it"), "{rank}");
+    let none = of(None);
+    assert!(none.contains("the model has no `blocks.0.attention.output.weight.lora.a`"), "{none}");
+    let way = Way::on(1, 1).from(Resume::Path(from.clone()));
+    let scale = way.train(&folder.path().join("other"), Lora::rank(4)).err().unwrap().to_string();
+    assert!(scale.contains("alpha 4 of rank 4, where it was 16 of 4"), "{scale}");
 }
 
 fn refused(way: Way, from: &std::path::Path, strategies: impl Strategy<Gpt>) -> ResumeError {

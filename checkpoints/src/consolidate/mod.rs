@@ -15,9 +15,11 @@ use crate::header::{encoded, file_order};
 use crate::{Checkpoint, Info, Tensors};
 
 mod cast;
+mod merge;
 mod shards;
 
 use cast::cast;
+use merge::{Product, is_factor};
 use shards::{Index, cut, shard_name};
 
 /// Bytes of a tensor that are in memory at once, or one row where a row has more.
@@ -65,6 +67,8 @@ struct Output<'a> {
     info: &'a Info,
     dtype: Dtype,
     bytes: u64,
+    /// What is added to it.
+    product: Option<Product>,
 }
 
 /// Writes the whole tensors of a checkpoint to `to`, as in `model.safetensors`, in little memory: at most one
@@ -73,7 +77,8 @@ struct Output<'a> {
 /// The same tensors give the same bytes, whichever number of ranks saved them. What is at `to` stays until all is
 /// written. With [`shard_bytes`](Consolidate::shard_bytes), and where one file is not enough, the files are
 /// `model-00001-of-00003.safetensors` and so on, with `model.safetensors.index.json`, as Hugging Face has them.
-/// `progress` is told bytes written, of all.
+/// `progress` is told bytes written, of all. Matrices that were trained by factors of low rank are written with
+/// their scaled product added, summed in f64 and rounded once, and the factors are left out.
 ///
 /// # Errors
 ///
@@ -166,10 +171,14 @@ fn write(
     file.write(&header)?;
     for output in outputs {
         for rows in Tensors::cuts(output.info, CHUNK) {
-            let mut bytes = tensors.read_rows(output.saved, rows)?;
-            let mut infinite = 0;
-            if output.dtype != output.info.dtype {
-                bytes = cast(output.info.dtype, output.dtype, &bytes, &mut infinite);
+            let mut bytes = tensors.read_rows(output.saved, rows.clone())?;
+            let (mut dtype, mut infinite) = (output.info.dtype, 0);
+            if let Some(product) = &output.product {
+                bytes = product.added(tensors, dtype, &bytes, rows)?;
+                dtype = Dtype::F64;
+            }
+            if output.dtype != dtype {
+                bytes = cast(dtype, output.dtype, &bytes, &mut infinite);
             }
             file.write(&bytes)?;
             written(bytes.len() as u64, infinite);
@@ -226,6 +235,10 @@ fn outputs<'a>(
         let aliases = &checkpoint.manifest.aliases;
         names.extend(aliases.iter().map(|(alias, saved)| (alias.as_str(), saved.as_str())));
     }
+    let scale = checkpoint.manifest.lora_scale;
+    if scale.is_some() {
+        names.retain(|_, saved| !is_factor(tensors, saved));
+    }
     let outputs = names.into_iter().map(|(name, saved)| {
         let info = tensors.info(saved).ok_or_else(|| {
             let found = format!("no tensor `{saved}`, for which `{name}` is an alias");
@@ -236,7 +249,13 @@ fn outputs<'a>(
         let bytes = tensor_bytes(dtype, &info.shape).ok_or_else(|| {
             refused(&checkpoint.path, "tensors of countable bytes", format!("`{name}`"), "keep its dtype")
         })?;
-        Ok(Output { name, saved, info, dtype, bytes: bytes as u64 })
+        let product = match scale {
+            None => None,
+            Some(scale) => Product::of(tensors, saved, scale).map_err(|(expected, found)| {
+                refused(&checkpoint.path, expected, found, "save the run again")
+            })?,
+        };
+        Ok(Output { name, saved, info, dtype, bytes: bytes as u64, product })
     });
     outputs.collect()
 }

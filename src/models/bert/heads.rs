@@ -10,7 +10,9 @@ use super::{Bert, BertConfig, keys};
 use crate::models::attention::starts_of;
 use crate::models::perplexity::{counted, perplexity};
 use crate::models::pretrained::{HubConfig, KeyMap, Pretrained, PretrainedError};
-use crate::models::{Activation, Linear, Norm, SequenceScores, TokenScores, cross_entropy, sequence_loss};
+use crate::models::{
+    Activation, Linear, Norm, SequenceScores, TokenScores, sequence_loss, smoothed_cross_entropy,
+};
 use crate::{Evaluation, Loss, Objective, Score};
 
 /// A label for each token: `BertForTokenClassification`, `RobertaForTokenClassification`.
@@ -55,14 +57,14 @@ impl BertTokenClassifier {
 
 impl Objective<LabeledBatch> for BertTokenClassifier {
     fn loss(&self, batch: LabeledBatch, pass: &Pass) -> Loss {
-        token_loss(self.forward(batch.inputs(), pass), &batch)
+        token_loss(self.forward(batch.inputs(), pass), &batch, pass)
     }
 
     fn evaluate(&self, batch: LabeledBatch, pass: &Pass) -> Evaluation {
         let logits = self.forward(batch.inputs(), pass);
         let length = batch.inputs().shape()[1];
         let counts = self.scores.counts(&likeliest(logits.clone()), batch.host_labels(), length);
-        Evaluation { loss: token_loss(logits, &batch), counts }
+        Evaluation { loss: token_loss(logits, &batch, pass), counts }
     }
 
     /// Those of [`TokenScores`].
@@ -125,14 +127,14 @@ impl BertSequenceClassifier {
 
 impl Objective<SequenceBatch> for BertSequenceClassifier {
     fn loss(&self, batch: SequenceBatch, pass: &Pass) -> Loss {
-        sequence_loss(self.forward(batch.inputs(), pass), &batch)
+        sequence_loss(self.forward(batch.inputs(), pass), &batch, pass)
     }
 
     fn evaluate(&self, batch: SequenceBatch, pass: &Pass) -> Evaluation {
         let logits = cast(self.forward(batch.inputs(), pass), FloatDType::F32);
         let host: Vec<f32> = logits.clone().into_data().iter().collect();
         let counts = self.scores.counts(&host, &batch);
-        Evaluation { loss: sequence_loss(logits, &batch), counts }
+        Evaluation { loss: sequence_loss(logits, &batch, pass), counts }
     }
 
     /// Those of [`SequenceScores`], of the kind that `problem_type` says, or else of a number where there is one
@@ -196,7 +198,7 @@ impl BertMaskedLm {
 
 impl Objective<LabeledBatch> for BertMaskedLm {
     fn loss(&self, batch: LabeledBatch, pass: &Pass) -> Loss {
-        token_loss(self.forward(batch.inputs(), pass), &batch)
+        token_loss(self.forward(batch.inputs(), pass), &batch, pass)
     }
 
     fn evaluate(&self, batch: LabeledBatch, pass: &Pass) -> Evaluation {
@@ -204,7 +206,7 @@ impl Objective<LabeledBatch> for BertMaskedLm {
         let guesses = likeliest(logits.clone());
         let hidden = guesses.iter().zip(batch.host_labels()).filter(|(_, label)| **label != IGNORE);
         let right = hidden.filter(|(guess, label)| guess == label).count();
-        let Evaluation { loss, mut counts } = counted(token_loss(logits, &batch));
+        let Evaluation { loss, mut counts } = counted(token_loss(logits, &batch, pass));
         counts.push(right as f64);
         Evaluation { loss, counts }
     }
@@ -301,7 +303,8 @@ fn likeliest(logits: Tensor<3>) -> Vec<i32> {
     logits.argmax(2).into_data().iter().collect()
 }
 
-fn token_loss(logits: Tensor<3>, batch: &LabeledBatch) -> Loss {
+fn token_loss(logits: Tensor<3>, batch: &LabeledBatch, pass: &Pass) -> Loss {
     let labels = batch.labels(&logits.device());
-    Loss { sum: cross_entropy(logits.flatten(0, 1), labels.flatten(0, 1)), items: batch.items() }
+    let sum = smoothed_cross_entropy(logits.flatten(0, 1), labels.flatten(0, 1), pass);
+    Loss { sum, items: batch.items() }
 }

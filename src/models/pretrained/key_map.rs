@@ -112,6 +112,12 @@ impl KeyMap {
         self.keys.iter().map(|key| (key.path.as_str(), key.name.as_str()))
     }
 
+    /// The name that the parameter of this path is saved under, and whether its axes are swapped there.
+    pub(crate) fn saved_as(&self, path: &str) -> Option<(&str, bool)> {
+        let key = self.keys.iter().find(|key| key.path == path)?;
+        Some((&key.name, key.layout == Layout::Transposed))
+    }
+
     pub(super) fn keys(&self) -> &[Key] {
         &self.keys
     }

@@ -15,7 +15,7 @@ use crate::models::key_value::{KeyValue, Past, PastSource};
 use crate::models::perplexity::{counted, perplexity};
 use crate::models::pretrained::{KeyMap, Pretrained};
 use crate::models::writing::{ReadsOn, last_column};
-use crate::models::{Linear, RmsNorm, cross_entropy};
+use crate::models::{Linear, RmsNorm, smoothed_cross_entropy};
 use crate::{Evaluation, Loss, Objective, Score};
 
 /// T5 (Raffel et al., 2020, arXiv:1910.10683): pre-norm, relative positions: `T5ForConditionalGeneration`.
@@ -148,7 +148,8 @@ impl Objective<Seq2SeqBatch> for T5 {
     fn loss(&self, batch: Seq2SeqBatch, pass: &Pass) -> Loss {
         let logits = self.forward(&batch, pass);
         let labels = batch.labels(pass.device());
-        Loss { sum: cross_entropy(logits.flatten(0, 1), labels.flatten(0, 1)), items: batch.items() }
+        let sum = smoothed_cross_entropy(logits.flatten(0, 1), labels.flatten(0, 1), pass);
+        Loss { sum, items: batch.items() }
     }
 
     fn evaluate(&self, batch: Seq2SeqBatch, pass: &Pass) -> Evaluation {

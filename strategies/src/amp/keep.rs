@@ -118,8 +118,12 @@ fn is_head(place: &Place) -> bool {
     !in_list && (called_so || of_model)
 }
 
+/// With the factors that it is read through, if it is.
 fn first_embedding(paths: &Paths) -> Vec<ParamId> {
-    paths.places().iter().find(|place| is_embedding(place)).map(|place| place.id).into_iter().collect()
+    let Some(first) = paths.places().iter().find(|place| is_embedding(place)) else { return Vec::new() };
+    let belongs =
+        |place: &&Place| place.id == first.id || place.reparameterizes.as_ref() == Some(&first.path);
+    paths.places().iter().filter(belongs).map(|place| place.id).collect()
 }
 
 /// The types that hold the model's parameters, and where the first of each is.

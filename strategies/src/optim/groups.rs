@@ -18,7 +18,7 @@ use crate::{PathError, Paths};
 ///
 /// A parameter belongs to the first group that names it. Groups and [layer-wise decay](Self::layer_decay) both count:
 /// their factors are multiplied. They multiply what the schedule says at each update, so that warmup and decay are the
-/// same in all groups.
+/// same in all groups. The factors that [`Lora`](crate::Lora) attaches to a matrix are treated as the matrix is.
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::Device};
@@ -233,13 +233,21 @@ impl Groups {
         decaying: impl Fn(O, f32) -> O,
     ) -> Result<ModuleOptimizer, GroupsError> {
         let groups = self.resolve(model)?;
-        // What the model does not have now belongs to no group.
+        let paths = Paths::of(model);
+        // What the model does not have now, and no matrix of it will, belongs to no group.
         let all = ModuleOptimizer::from(Scaled::by(1.0, decaying(optimizer.clone(), 0.0)));
         Ok(groups.into_iter().fold(all, |all, Alike { ids, lr_scale, weight_decay }| {
             let optimizer = Scaled::by(lr_scale, decaying(optimizer.clone(), weight_decay));
-            all.with_group(ParamGroup::from_ids(ids), optimizer, None)
+            let factors = ParamGroup::from_paths(factors_of(&ids, &paths));
+            all.with_group(ParamGroup::from_ids(ids).fuse(&factors), optimizer, None)
         }))
     }
+}
+
+/// The paths of the factors that [`Lora`](crate::Lora) may attach to these parameters, which are treated as they are.
+fn factors_of(ids: &[ParamId], paths: &Paths) -> Vec<String> {
+    let own = paths.places().iter().filter(|place| ids.contains(&place.id));
+    own.flat_map(|place| ["a", "b"].map(|factor| format!("{}.lora.{factor}", place.path))).collect()
 }
 
 /// The float parameters, each once, and how many axes they have.

@@ -79,7 +79,12 @@ where
         })),
         found: Mutex::new(None),
     });
+    let nothing_asks = wanted.is_empty();
     let mut joined = Joined { token, inputs: 0, wanted, gradient: of_input(&replay) };
+    if nothing_asks {
+        // A leaf, for a segment whose input carries no gradient and that delivers all it finds.
+        joined.join(Tensor::<1>::zeros([1], pass.device()).require_grad(), Of::Nothing);
+    }
     input.map_tensors(&mut joined);
     block.visit(&mut joined);
     output.map_tensors(&mut Grafted { token: joined.token, outputs: 0, put: put_aside(&replay), pass: &pass })
@@ -118,6 +123,8 @@ struct Found {
 enum Of {
     Input(usize),
     Parameter(ParamId),
+    /// It only asks that the segment is run again.
+    Nothing,
 }
 
 type GradientOf = Arc<dyn Fn(Of) -> Option<DispatchTensor> + Send + Sync>;
@@ -158,6 +165,7 @@ where
         match of {
             Of::Input(place) => found.inputs[place].take(),
             Of::Parameter(id) => found.parameters.remove(&id),
+            Of::Nothing => None,
         }
     }
 

@@ -1,0 +1,100 @@
+//! Matrices that were trained by factors of low rank, with their product added.
+
+use std::ops::Range;
+
+use safetensors::Dtype;
+
+use crate::elements::{floats, is_float};
+use crate::error::Result;
+use crate::{Info, Tensors};
+
+/// The names of a matrix's factors.
+const FACTORS: [&str; 2] = [".lora.a", ".lora.b"];
+
+/// What is added to a matrix `[rows, columns]`.
+pub(super) struct Product {
+    /// `[rows, rank]`.
+    a: String,
+    /// `[rank, columns]`.
+    b: String,
+    scale: f64,
+}
+
+/// Whether a tensor is a factor of another one.
+pub(super) fn is_factor(tensors: &Tensors, saved: &str) -> bool {
+    let matrix = FACTORS.iter().find_map(|ending| saved.strip_suffix(ending));
+    matrix.is_some_and(|matrix| tensors.info(matrix).is_some())
+}
+
+impl Product {
+    /// What is added to a tensor, if it has factors.
+    ///
+    /// # Errors
+    ///
+    /// What is expected and what was found, where they do not fit it.
+    pub fn of(
+        tensors: &Tensors,
+        name: &str,
+        scale: f64,
+    ) -> std::result::Result<Option<Self>, (String, String)> {
+        let [a, b] = FACTORS.map(|ending| format!("{name}{ending}"));
+        let (Some(matrix), of_a, of_b) = (tensors.info(name), tensors.info(&a), tensors.info(&b)) else {
+            return Ok(None);
+        };
+        let shown = |info: Option<&Info>| info.map_or("nothing".into(), |info| info.shown());
+        match (of_a, of_b) {
+            (None, None) => Ok(None),
+            (Some(of_a), Some(of_b)) if fits(matrix, of_a, of_b) => Ok(Some(Self { a, b, scale })),
+            _ => {
+                let expected = format!("factors of `{name}`, which is {}", matrix.shown());
+                Err((expected, format!("{} and {}", shown(of_a), shown(of_b))))
+            }
+        }
+    }
+
+    /// These rows of the matrix, given by their bytes, with the product added, in f64.
+    pub fn added(
+        &self,
+        tensors: &Tensors,
+        dtype: Dtype,
+        bytes: &[u8],
+        rows: Range<usize>,
+    ) -> Result<Vec<u8>> {
+        let mut sums = numbers(dtype, bytes);
+        let a = read(tensors, &self.a, Some(rows.clone()))?;
+        let b = read(tensors, &self.b, None)?;
+        let (rank, columns) = (a.len() / rows.len().max(1), sums.len() / rows.len().max(1));
+        if rank > 0 && columns > 0 {
+            for (sums, a) in sums.chunks_exact_mut(columns).zip(a.chunks_exact(rank)) {
+                for (a, b) in a.iter().zip(b.chunks_exact(columns)) {
+                    sums.iter_mut().zip(b).for_each(|(sum, b)| *sum += self.scale * a * b);
+                }
+            }
+        }
+        Ok(sums.into_iter().flat_map(f64::to_le_bytes).collect())
+    }
+}
+
+fn fits(matrix: &Info, a: &Info, b: &Info) -> bool {
+    let ([rows, columns], [of_a, rank], [of_b, of_columns]) =
+        (matrix.shape.as_slice(), a.shape.as_slice(), b.shape.as_slice())
+    else {
+        return false;
+    };
+    let floats = [matrix, a, b].iter().all(|info| is_float(info.dtype));
+    floats && (rows, rank, columns) == (of_a, of_b, of_columns)
+}
+
+fn numbers(dtype: Dtype, bytes: &[u8]) -> Vec<f64> {
+    let mut numbers = Vec::with_capacity(bytes.len() / (dtype.bitsize() / 8).max(1));
+    floats(dtype, bytes, |float| numbers.push(float));
+    numbers
+}
+
+fn read(tensors: &Tensors, name: &str, rows: Option<Range<usize>>) -> Result<Vec<f64>> {
+    let bytes = match rows {
+        None => tensors.read(name)?,
+        Some(rows) => tensors.read_rows(name, rows)?,
+    };
+    Ok(tensors.info(name).map_or_else(Vec::new, |info| numbers(info.dtype, &bytes)))
+}

@@ -1,0 +1,217 @@
+//! Factors of low rank apart from the model that they adapt, and as PEFT saves them.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fs;
+use std::path::Path;
+
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::tensor::{DType, Tensor, TensorData};
+use firebrick_strategies::{Adaptation, LowRank, Paths, on_host};
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
+use serde_json::{Value, json};
+
+use crate::TrainError;
+use crate::models::pretrained::Pretrained;
+use crate::saving::{replace, save_text};
+
+/// What [`Lora`](crate::Lora) has trained: the factors of each adapted matrix, and what was trained whole.
+#[derive(Clone, Debug)]
+pub struct Adapters {
+    /// The rank of all factors, and how their products are scaled.
+    pub low_rank: LowRank,
+    /// In the order of the model.
+    pub factors: Vec<Factors>,
+    /// The path and the values of each parameter that was trained whole.
+    pub whole: Vec<(String, TensorData)>,
+}
+
+/// The factors of one matrix W `[in, out]`, to which their scaled product A·B is added.
+#[derive(Clone, Debug)]
+pub struct Factors {
+    /// The matrix's path.
+    pub path: String,
+    /// A, `[in, rank]`.
+    pub a: TensorData,
+    /// B, `[rank, out]`.
+    pub b: TensorData,
+    /// Whether the matrix is a table of embeddings.
+    is_embedding: bool,
+}
+
+/// What a parameter is called in a file, and whether its axes are swapped there.
+type Named<'a> = Box<dyn Fn(&str) -> Option<(String, bool)> + 'a>;
+
+impl Adapters {
+    /// Of a whole model that is adapted, if factors are attached to it.
+    pub(crate) fn of<M: Module>(model: &M, adaptation: &Adaptation) -> Option<Self> {
+        struct Values<'a> {
+            adaptation: &'a Adaptation,
+            factors: HashSet<ParamId>,
+            found: Vec<(ParamId, TensorData)>,
+        }
+        impl ModuleVisitor for Values<'_> {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                let is_wanted = self.factors.contains(&param.id) || self.adaptation.is_whole(param.id);
+                if is_wanted && self.found.iter().all(|(id, _)| *id != param.id) {
+                    self.found.push((param.id, on_host(param.base()).convert_dtype(DType::F32)));
+                }
+            }
+        }
+        let low_rank = adaptation.low_rank()?;
+        let paths = Paths::of(model);
+        let factors = paths.places().iter().filter(|place| place.reparameterizes.is_some());
+        let factors = factors.map(|place| place.id).collect();
+        let mut values = Values { adaptation, factors, found: Vec::new() };
+        model.visit(&mut values);
+        let mut adapters = Self { low_rank, factors: Vec::new(), whole: Vec::new() };
+        // Of each pair A comes first.
+        let mut first: Option<TensorData> = None;
+        for (id, data) in values.found {
+            let Some(place) = paths.places().iter().find(|place| place.id == id) else { continue };
+            let Some(path) = &place.reparameterizes else {
+                adapters.whole.push((place.path.clone(), data));
+                continue;
+            };
+            let Some(a) = first.take() else {
+                first = Some(data);
+                continue;
+            };
+            let is_embedding = place.holder.contains("Embedding");
+            adapters.factors.push(Factors { path: path.clone(), a, b: data, is_embedding });
+        }
+        Some(adapters)
+    }
+
+    /// Writes `adapter_config.json` and `adapter_model.safetensors` into a folder, as PEFT does, with modules called
+    /// by their paths in the model. The folder is made if it is not there.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError::File`]: they cannot be written.
+    pub fn save(&self, folder: impl AsRef<Path>) -> Result<(), TrainError> {
+        self.write(folder.as_ref(), Box::new(|path| Some((path.to_string(), true))))
+    }
+
+    /// The same with the names of the Hugging Face folder that a model `M` of this configuration is of, so that
+    /// `PeftModel.from_pretrained` puts them onto it.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError::File`]: they cannot be written, or are of another model.
+    ///
+    /// ```
+    /// # use burn::tensor::Device;
+    /// # use firebrick::{datasets::Windows, models::*, models::pretrained::Pretrained, optim::AdamW, *};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let data = Data::new(Windows::new((0..99).map(|i| i % 7).collect::<Vec<u32>>(), 8)?);
+    /// # let config = LlamaConfig {
+    /// #     vocab_size: 7, hidden_size: 8, intermediate_size: 8, num_hidden_layers: 1, num_attention_heads: 2,
+    /// #     ..Default::default()
+    /// # };
+    /// # let model = Llama::init(&config, &Device::flex().autodiff());
+    /// let trainer = Trainer::new().with(Lora::rank(2).alpha(4.0)).steps(1);
+    /// let trained = trainer.fit(model, AdamW::new().init(), Schedule::constant(1e-3), data)?;
+    /// trained.adapters.unwrap().save_as::<Llama>(&config, folder.path())?;
+    /// # let saved = std::fs::read_to_string(folder.path().join("adapter_config.json")).unwrap();
+    /// # assert!(saved.contains("model.layers.0.self_attn.q_proj"), "{saved}");
+    /// # Ok::<(), TrainError>(())
+    /// ```
+    pub fn save_as<M: Pretrained>(
+        &self,
+        config: &M::Config,
+        folder: impl AsRef<Path>,
+    ) -> Result<(), TrainError> {
+        let keys = M::keys(config);
+        let named = |path: &str| keys.saved_as(path).map(|(name, swapped)| (name.to_string(), swapped));
+        self.write(folder.as_ref(), Box::new(named))
+    }
+
+    fn write(&self, folder: &Path, named: Named) -> Result<(), TrainError> {
+        let file = |reason: String| TrainError::file(folder, "saving the adapters", reason);
+        fs::create_dir_all(folder).map_err(|error| file(error.to_string()))?;
+        let name_of = |path: &str| {
+            named(path)
+                .ok_or_else(|| file(format!("the model has no name for `{path}`: it is of another kind")))
+        };
+        let mut tensors = BTreeMap::new();
+        let (mut targets, mut whole, mut swapped_all) = (Vec::new(), BTreeSet::new(), true);
+        for Factors { path, a, b, is_embedding } in &self.factors {
+            let (name, swapped) = name_of(path)?;
+            let module = module_of(&name);
+            let [of_a, of_b] = match is_embedding {
+                true => ["lora_embedding_A", "lora_embedding_B"],
+                false => ["lora_A.weight", "lora_B.weight"],
+            };
+            swapped_all &= swapped || *is_embedding;
+            tensors.insert(format!("base_model.model.{module}.{of_a}"), Written::of(a, true));
+            tensors.insert(format!("base_model.model.{module}.{of_b}"), Written::of(b, true));
+            targets.push(module.to_string());
+        }
+        for (path, data) in &self.whole {
+            let (name, swapped) = name_of(path)?;
+            whole.insert(module_of(&name).to_string());
+            tensors.insert(format!("base_model.model.{name}"), Written::of(data, swapped));
+        }
+        let views = tensors.iter().map(|(name, tensor)| Ok((name, tensor.view()?)));
+        let views: Result<Vec<_>, safetensors::SafeTensorError> = views.collect();
+        // Other programs refuse files that do not say so.
+        let metadata = [("format".to_string(), "pt".to_string())].into();
+        let bytes = views.and_then(|views| safetensors::serialize(views, Some(metadata)));
+        let bytes = bytes.map_err(|error| file(error.to_string()))?;
+        let path = folder.join("adapter_model.safetensors");
+        replace(&path, |staged| fs::write(staged, &bytes).map_err(|error| file(error.to_string())))?;
+        let config = self.config(targets, whole, !swapped_all);
+        save_text(&format!("{config:#}\n"), &folder.join("adapter_config.json"))
+    }
+
+    fn config(&self, targets: Vec<String>, whole: BTreeSet<String>, fan_in_fan_out: bool) -> Value {
+        let LowRank { rank, alpha } = self.low_rank;
+        // PEFT's own are whole numbers.
+        let alpha = if alpha.fract() == 0.0 { json!(alpha as i64) } else { json!(alpha) };
+        json!({
+            "peft_type": "LORA",
+            "task_type": null,
+            "base_model_name_or_path": null,
+            "inference_mode": true,
+            "r": rank,
+            "lora_alpha": alpha,
+            "lora_dropout": 0.0,
+            "bias": "none",
+            "fan_in_fan_out": fan_in_fan_out,
+            "init_lora_weights": true,
+            "target_modules": targets,
+            "modules_to_save": if whole.is_empty() { Value::Null } else { json!(whole) },
+        })
+    }
+}
+
+/// The module that a parameter belongs to.
+fn module_of(name: &str) -> &str {
+    name.rsplit_once('.').map_or(name, |(module, _)| module)
+}
+
+/// A tensor as it stands in the file.
+struct Written {
+    shape: Vec<usize>,
+    bytes: Vec<u8>,
+}
+
+impl Written {
+    /// Numbers in f32, of a matrix with its axes swapped if so wanted.
+    fn of(data: &TensorData, swapped: bool) -> Self {
+        let (shape, values) = (data.shape().to_vec(), data.iter::<f32>().collect::<Vec<_>>());
+        match (swapped, shape.as_slice()) {
+            (true, &[rows, columns]) => {
+                let of = |at: usize| values[at % rows * columns + at / rows];
+                let bytes = (0..values.len()).flat_map(|at| of(at).to_le_bytes()).collect();
+                Self { shape: vec![columns, rows], bytes }
+            }
+            _ => Self { shape, bytes: values.into_iter().flat_map(f32::to_le_bytes).collect() },
+        }
+    }
+
+    fn view(&self) -> Result<TensorView<'_>, safetensors::SafeTensorError> {
+        TensorView::new(Dtype::F32, self.shape.clone(), &self.bytes)
+    }
+}

@@ -1,0 +1,154 @@
+//! Parameters that are not trained, by path.
+
+use std::collections::HashSet;
+
+use burn::module::{Module, ModuleMapper, Param, ParamId};
+use burn::tensor::Tensor;
+
+use crate::adaptation::params_of;
+use crate::{Adaptation, Paths, Setup, Stage, Strategy, StrategyError};
+
+const NAME: &str = "Freeze";
+
+/// Leaves parameters as they are: they have no gradient, no optimizer state and no weight decay.
+///
+/// A [pattern](Paths) means parameters, or all parameters below a module. A tied parameter is frozen at all of
+/// its places. What the model has frozen itself stays so; the model that a run returns is trained again where it
+/// was as it was given.
+///
+/// | held between steps, of Ψ frozen parameters in f32 with AdamW | trained | frozen |
+/// |---|---|---|
+/// | the parameters | 4Ψ | 4Ψ |
+/// | gradients and moments | 12Ψ | - |
+///
+/// It may stand anywhere among strategies that meet gradients. Before [`Lora`](crate::Lora) it sees the model
+/// without factors, and leaves them alone; after it they are parameters like others.
+///
+/// ```
+/// use burn::{nn::LinearConfig, tensor::Device};
+/// use firebrick_strategies::{Adaptation, Freeze, Strategy};
+///
+/// let model = LinearConfig::new(3, 2).init(&Device::flex().autodiff());
+/// let frozen = Freeze::paths(["weight"]).adapt(model.clone(), &mut Adaptation::default())?;
+/// assert!(!frozen.weight.is_require_grad() && frozen.bias.as_ref().unwrap().is_require_grad());
+///
+/// let error = Freeze::paths(["wieght"]).adapt(model, &mut Adaptation::default()).unwrap_err();
+/// assert!(error.to_string().contains("the nearest are `weight`"));
+/// # Ok::<(), firebrick_strategies::StrategyError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Freeze {
+    patterns: Vec<String>,
+}
+
+impl Freeze {
+    /// Freezes what these patterns mean, each of which must mean something.
+    pub fn paths<P: Into<String>>(patterns: impl IntoIterator<Item = P>) -> Self {
+        Self { patterns: patterns.into_iter().map(Into::into).collect() }
+    }
+}
+
+impl<M: Module> Strategy<M> for Freeze {
+    type Stage = Frozen;
+
+    fn adapt(&self, model: M, adaptation: &mut Adaptation) -> Result<M, StrategyError> {
+        let frozen = params_of(NAME, &self.patterns, &Paths::of(&model))?;
+        Ok(model.map(&mut Freezing { frozen, adaptation }))
+    }
+
+    fn start(&self, _: &mut Setup<M>) -> Result<Frozen, StrategyError> {
+        match self.patterns.is_empty() {
+            false => Ok(Frozen),
+            true => Err(StrategyError::Setting {
+                strategy: NAME,
+                setting: "paths",
+                expected: "at least one pattern",
+                found: "none".into(),
+            }),
+        }
+    }
+}
+
+struct Freezing<'a> {
+    frozen: HashSet<ParamId>,
+    adaptation: &'a mut Adaptation,
+}
+
+impl ModuleMapper for Freezing<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        match self.frozen.contains(&param.id) {
+            true => self.adaptation.freeze(param),
+            false => param,
+        }
+    }
+}
+
+/// [`Freeze`] at work: there is nothing left to do.
+#[derive(Clone, Copy, Debug)]
+pub struct Frozen;
+
+impl<M> Stage<M> for Frozen {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::nn::{Linear, LinearConfig};
+
+    use super::*;
+    use crate::{Stack, testing, trained};
+
+    fn linear() -> Linear {
+        LinearConfig::new(3, 2).init(&testing::device().autodiff())
+    }
+
+    fn adapted<M: Module>(model: M, strategy: &impl Strategy<M>) -> (M, Adaptation) {
+        let mut adaptation = Adaptation::seeded(0);
+        (strategy.adapt(model, &mut adaptation).unwrap(), adaptation)
+    }
+
+    #[test]
+    fn a_tied_parameter_is_frozen_at_all_of_its_places() {
+        let tied = linear();
+        let model = vec![tied.clone(), linear(), tied];
+        let (model, _) = adapted(model, &Freeze::paths(["2.weight"]));
+        let is_trained: Vec<_> = model.iter().map(|linear| linear.weight.is_require_grad()).collect();
+        assert_eq!(is_trained, [false, true, false]);
+        assert!(model[0].bias.as_ref().unwrap().is_require_grad());
+        assert_eq!(trained(&model).len(), 3);
+    }
+
+    #[test]
+    fn several_are_frozen_together_and_given_back_as_they_were() {
+        let model = vec![linear(), linear().no_grad(), linear()];
+        let strategies = Stack::new(Freeze::paths(["0"]), vec![Freeze::paths(["1", "2.bias"])]);
+        let (model, adaptation) = adapted(model, &strategies);
+        assert_eq!(trained(&model).len(), 1);
+        let back = adaptation.give_back(model.valid()).train();
+        let of = |linear: &Linear| linear.weight.is_require_grad();
+        assert_eq!([of(&back[0]), of(&back[1]), of(&back[2])], [true, false, true]);
+        assert_eq!(trained(&back).len(), 4);
+    }
+
+    /// Clones of a parameter share what draws its first value.
+    #[test]
+    fn what_was_given_is_not_frozen_with_it() {
+        let given = linear();
+        assert!(!given.weight.is_initialized());
+        let (frozen, _) = adapted(given.clone(), &Freeze::paths(["*"]));
+        assert!(!frozen.weight.is_require_grad() && given.weight.is_require_grad());
+        assert_eq!(frozen.weight.val().into_data(), given.weight.val().into_data());
+    }
+
+    #[test]
+    fn what_means_nothing_is_refused() {
+        let error = Freeze::paths(["bais"]).adapt(linear(), &mut Adaptation::default()).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("Freeze") && text.contains("`bais`") && text.contains("`bias`"), "{text}");
+        let (model, device) = (linear(), testing::device().autodiff());
+        let error = Freeze::paths([""; 0]).start(&mut Setup::new(&model, &device)).unwrap_err();
+        assert!(error.to_string().contains("at least one pattern"), "{error}");
+    }
+}

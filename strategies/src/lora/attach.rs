@@ -1,0 +1,104 @@
+//! The factors, and what is frozen.
+
+use std::collections::{HashMap, HashSet};
+
+use burn::module::{LoraAdapter, Param, ParamId, Reparameterizer};
+use burn::tensor::{Tensor, TensorData};
+
+use crate::adaptation::LowRank;
+use crate::{Adaptation, Draws};
+
+/// Apart from what else is drawn from the run's seed.
+const SITE: u64 = 0x4c6f_5241;
+
+/// Attaches factors to matrices, and freezes what is not to be trained.
+pub(super) struct Attach<'a> {
+    low_rank: LowRank,
+    targets: HashSet<ParamId>,
+    also: HashSet<ParamId>,
+    adaptation: &'a mut Adaptation,
+    /// A tied matrix has one pair of factors.
+    done: HashMap<ParamId, LoraAdapter>,
+}
+
+impl<'a> Attach<'a> {
+    pub fn new(
+        low_rank: LowRank,
+        targets: HashSet<ParamId>,
+        also: HashSet<ParamId>,
+        adaptation: &'a mut Adaptation,
+    ) -> Self {
+        Self { low_rank, targets, also, adaptation, done: HashMap::new() }
+    }
+
+    /// Factors of a matrix `[in, out]`, in its dtype: their product is added to it.
+    fn factors<const D: usize>(&self, path: &str, matrix: &Tensor<D>) -> LoraAdapter {
+        let LowRank { rank, .. } = self.low_rank;
+        let [from, to] = [matrix.dims()[0], matrix.dims()[D - 1]];
+        let (device, dtype) = (matrix.device(), matrix.dtype());
+        let factor = |values: Vec<f32>, shape: [usize; 2]| {
+            let data = TensorData::new(values, shape);
+            // A packed matrix has no float dtype: then the device's own.
+            Param::from_tensor(match dtype.is_float() {
+                true => Tensor::from_data(data, (&device, dtype)),
+                false => Tensor::from_data(data, &device),
+            })
+        };
+        let key = Draws::mix(self.adaptation.seed(), SITE);
+        let key = path.bytes().fold(key, |key, byte| Draws::mix(key, byte.into()));
+        let a = uniform(key, from * rank, 1.0 / (from as f32).sqrt());
+        // They live as long as the model does.
+        let (a, b) = device.memory_persistent_allocations(a, |a| {
+            (factor(a, [from, rank]), factor(vec![0.0; rank * to], [rank, to]))
+        });
+        LoraAdapter { a, b, scale: self.low_rank.scale() }
+    }
+}
+
+impl Reparameterizer for Attach<'_> {
+    type Reparam = LoraAdapter;
+
+    fn reparameterize<const D: usize>(
+        &mut self,
+        path: &str,
+        param: Param<Tensor<D>>,
+    ) -> (Param<Tensor<D>>, Option<LoraAdapter>) {
+        let id = param.id;
+        if self.also.contains(&id) {
+            return (self.adaptation.train(param), None);
+        }
+        if !self.targets.contains(&id) {
+            return (self.adaptation.freeze(param), None);
+        }
+        let factors = match self.done.get(&id) {
+            Some(done) => done.clone(),
+            None => self.factors(path, &param.base()),
+        };
+        self.done.insert(id, factors.clone());
+        (self.adaptation.freeze(param), Some(factors))
+    }
+}
+
+/// Numbers within plus or minus `bound`, each a function of the key and of its place.
+fn uniform(key: u64, count: usize, bound: f32) -> Vec<f32> {
+    const STEPS: f32 = (1u64 << 24) as f32;
+    let of = |at: usize| (Draws::mix(key, at as u64) >> 40) as f32 / STEPS * 2.0 - 1.0;
+    (0..count).map(|at| of(at) * bound).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_spread_evenly_and_depend_on_the_key() {
+        let numbers = uniform(7, 10_000, 0.5);
+        assert!(numbers.iter().all(|x| (-0.5..0.5).contains(x)));
+        let mean = numbers.iter().sum::<f32>() / 1e4;
+        let square = numbers.iter().map(|x| x * x).sum::<f32>() / 1e4;
+        // Of a uniform number within ±b: mean 0, variance b²/3; to 5 standard deviations.
+        assert!(mean.abs() < 0.0145 && (square - 1.0 / 12.0).abs() < 0.004, "{mean} {square}");
+        assert_eq!(numbers, uniform(7, 10_000, 0.5));
+        assert_ne!(numbers, uniform(8, 10_000, 0.5));
+    }
+}

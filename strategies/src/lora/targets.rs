@@ -1,0 +1,82 @@
+//! Which matrices have factors.
+
+use std::collections::HashSet;
+
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::tensor::Tensor;
+
+use super::NAME;
+use crate::{Paths, Place, StrategyError};
+
+/// Modules that make queries, keys and values.
+const READ: [&str; 8] = ["query", "key", "value", "query_key_value", "qkv", "q_proj", "k_proj", "v_proj"];
+/// Modules that end an attention, beside one of those.
+const WRITE: [&str; 3] = ["output", "out_proj", "o_proj"];
+
+/// The matrices that patterns mean, or the projections of attention where there are none.
+pub(super) fn targets<M: Module>(
+    model: &M,
+    paths: &Paths,
+    patterns: &[String],
+) -> Result<HashSet<ParamId>, StrategyError> {
+    let matrices = matrices(model);
+    if patterns.is_empty() {
+        return projections(paths, &matrices);
+    }
+    let mut targets = HashSet::new();
+    for pattern in patterns {
+        let found = paths.params_matching(pattern);
+        let found = found.map_err(|error| StrategyError::Path { strategy: NAME, error })?;
+        let found: Vec<_> = found.into_iter().filter(|id| matrices.contains(id)).collect();
+        if found.is_empty() {
+            return Err(StrategyError::Setting {
+                strategy: NAME,
+                setting: "each pattern",
+                expected: "of a matrix, as Linear and Embedding have",
+                found: format!("`{pattern}`, which means parameters of other shapes"),
+            });
+        }
+        targets.extend(found);
+    }
+    Ok(targets)
+}
+
+/// The parameters of two axes.
+fn matrices<M: Module>(model: &M) -> HashSet<ParamId> {
+    struct Matrices(HashSet<ParamId>);
+    impl ModuleVisitor for Matrices {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if D == 2 {
+                self.0.insert(param.id);
+            }
+        }
+    }
+    let mut matrices = Matrices(HashSet::new());
+    model.visit(&mut matrices);
+    matrices.0
+}
+
+fn projections(paths: &Paths, matrices: &HashSet<ParamId>) -> Result<HashSet<ParamId>, StrategyError> {
+    let matrices: Vec<&Place> = paths.places().iter().filter(|place| matrices.contains(&place.id)).collect();
+    let of = |place: &Place| {
+        let (module, _) = place.path.rsplit_once('.')?;
+        let (parent, name) = module.rsplit_once('.').unwrap_or(("", module));
+        Some((parent.to_string(), name.to_string()))
+    };
+    let reads = |name: &str| READ.contains(&name);
+    let named = || matrices.iter().filter_map(|place| Some((place, of(place)?)));
+    let attentions: HashSet<String> =
+        named().filter(|(_, (_, name))| reads(name)).map(|(_, (parent, _))| parent).collect();
+    let is_target =
+        |parent: &String, name: &str| reads(name) || WRITE.contains(&name) && attentions.contains(parent);
+    let found = named().filter(|(_, (parent, name))| is_target(parent, name)).map(|(place, _)| place.id);
+    let found: HashSet<_> = found.collect();
+    match found.is_empty() {
+        false => Ok(found),
+        true => {
+            let shown: Vec<_> = matrices.iter().take(5).map(|place| format!("`{}`", place.path)).collect();
+            let found = if shown.is_empty() { "none".into() } else { shown.join(", ") };
+            Err(StrategyError::NoProjections { found })
+        }
+    }
+}

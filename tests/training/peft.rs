@@ -1,0 +1,97 @@
+//! Factors of pretrained models under Hugging Face's names, as PEFT puts them onto the model that they are of.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::path::PathBuf;
+
+use burn::optim::AdamConfig;
+use firebrick::datasets::{Batch, Batches, DataError};
+use firebrick::models::pretrained::{Pretrained, save};
+use firebrick::models::{BertTokenClassifier, Gpt, Llama, T5};
+use firebrick::{Data, Lora, Objective, Schedule, Trainer};
+use serde_json::Value;
+
+use crate::support::golden_models::{Case, cases, device, folder};
+
+/// The same batch at every position.
+struct Same<B>(B);
+
+impl<B: Batch + Clone + Sync> Batches for Same<B> {
+    type Batch = B;
+
+    fn samples(&self, _: u64) -> usize {
+        4
+    }
+
+    fn batch(&self, _: u64, _: Range<usize>) -> Result<B, DataError> {
+        Ok(self.0.clone())
+    }
+}
+
+/// Trains factors for a few updates, and saves the model as it was, the factors, and both merged. Answers the names
+/// of the factors' file, without those of layers, and the configuration.
+fn adapted<M, B>(name: &str, lora: Lora, batch_of: impl Fn(&Case) -> B) -> (BTreeSet<String>, Value)
+where
+    M: Pretrained + Objective<B> + 'static,
+    B: Batch + Clone + Sync,
+{
+    let folder = folder(name);
+    let config = folder.config().unwrap();
+    let model = folder.load::<M>(&config, &device()).unwrap().model;
+    let out = tempfile::tempdir().unwrap();
+    // For `tests/golden/opens_in_peft.py`.
+    let kept = std::env::var_os("FIREBRICK_ADAPTED").map(PathBuf::from);
+    let out = kept.unwrap_or_else(|| out.path().into()).join(name);
+    save(&model, &config, out.join("given")).unwrap();
+    let data = Data::new(Same(batch_of(&cases(name)[0])));
+    let trainer = Trainer::new().with(lora).steps(4);
+    let trained = trainer.fit(model, AdamConfig::new().init(), Schedule::constant(0.05), data).unwrap();
+    save(&trained.model, &config, out.join("merged")).unwrap();
+    let adapters = trained.adapters.unwrap();
+    adapters.save_as::<M>(&config, out.join("adapter")).unwrap();
+
+    let bytes = std::fs::read(out.join("adapter/adapter_model.safetensors")).unwrap();
+    let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let names =
+        file.names().into_iter().map(|name| name.replace(|x: char| x.is_ascii_digit(), "#")).collect();
+    let config = std::fs::read_to_string(out.join("adapter/adapter_config.json")).unwrap();
+    (names, serde_json::from_str(&config).unwrap())
+}
+
+/// The names of the factors of these modules.
+fn factors(modules: &[&str]) -> BTreeSet<String> {
+    let of =
+        |module: &&str| ["A", "B"].map(|factor| format!("base_model.model.{module}.lora_{factor}.weight"));
+    modules.iter().flat_map(of).collect()
+}
+
+#[test]
+fn modules_are_called_as_in_hugging_face_folders() {
+    let lora = || Lora::rank(2).alpha(4.0);
+    let with_head = lora().on(["*.query.weight", "*.value.weight"]).also(["classifier"]);
+    let batch = |case: &Case| case.labeled(0);
+    let (names, config) = adapted::<BertTokenClassifier, _>("bert-tokens", with_head, batch);
+    let mut expected = factors(
+        &["query", "value"]
+            .map(|name| format!("bert.encoder.layer.#.attention.self.{name}"))
+            .each_ref()
+            .map(String::as_str),
+    );
+    expected.extend(["weight", "bias"].map(|name| format!("base_model.model.classifier.{name}")));
+    assert_eq!(names, expected);
+    assert_eq!(config["modules_to_save"], serde_json::json!(["classifier"]));
+    assert_eq!(config["fan_in_fan_out"], false);
+
+    let (names, config) = adapted::<Gpt, _>("gpt2", lora(), Case::causal);
+    assert_eq!(names, factors(&["transformer.h.#.attn.c_attn", "transformer.h.#.attn.c_proj"]));
+    assert_eq!(config["fan_in_fan_out"], true, "its layers keep weights as [in, out]");
+    let (names, config) = adapted::<Llama, _>("llama", lora().alpha(1.5), Case::causal);
+    let projections = ["q", "k", "v", "o"].map(|name| format!("model.layers.#.self_attn.{name}_proj"));
+    assert_eq!(names, factors(&projections.each_ref().map(String::as_str)));
+    assert_eq!((config["lora_alpha"].as_f64(), config["modules_to_save"].is_null()), (Some(1.5), true));
+    let (names, _) = adapted::<T5, _>("t5", lora(), Case::seq2seq);
+    assert!(
+        names.contains("base_model.model.decoder.block.#.layer.#.EncDecAttention.q.lora_A.weight"),
+        "{names:?}"
+    );
+}
