@@ -42,20 +42,21 @@ impl Run {
     }
 
     /// Bytes that each parameter takes in one of so many processes, on all of its ranks together: weights,
-    /// gradients and two moments in f32, of which they share as much as the stage of ZeRO says.
+    /// gradients and the optimizer's state in f32, of which they share as much as the stage of ZeRO says.
     pub(crate) fn bytes_per_parameter(&self, processes: usize) -> f64 {
         let stage = self.strategies.iter().find_map(|strategy| match strategy {
             StrategyConfig::Zero(zero) => Some(zero.stage),
             _ => None,
         });
+        let state = 4.0 * self.optimizer.states();
         let shared = match stage {
             None | Some(0) => 0.0,
-            Some(1) => 8.0,
-            Some(2) => 12.0,
-            Some(_) => 16.0,
+            Some(1) => state,
+            Some(2) => state + 4.0,
+            Some(_) => state + 8.0,
         };
         let ranks = self.number_of_ranks().max(1) as f64;
-        ranks / processes as f64 * (16.0 - shared + shared / ranks)
+        ranks / processes as f64 * (8.0 + state - shared + shared / ranks)
     }
 
     /// How a global batch is made up, in words: `4 ranks x 2 micro-batches of 8 = 64 samples`.
@@ -117,6 +118,7 @@ mod tests {
     fn all_ranks_of_a_process_take_memory_but_what_they_share_is_there_once() {
         let bytes = |sets: &[&str], processes| run(sets).bytes_per_parameter(processes);
         assert_eq!(bytes(&["strategies=[]"], 1), 16.0);
+        assert_eq!(bytes(&["strategies=[]", "optimizer=Adafactor()"], 1), 8.0);
         for (stage, expected) in [(0, 4.0 * 16.0), (1, 4.0 * 8.0 + 8.0), (2, 4.0 * 4.0 + 12.0), (3, 16.0)] {
             let strategies = format!("strategies=[Zero(stage: {stage})]");
             assert_eq!(bytes(&["ranks=4", &strategies], 1), expected, "stage {stage}");

@@ -13,6 +13,7 @@ mod launcher;
 mod load;
 mod many_ranks;
 mod offload_config;
+mod optimizer_check;
 mod optimizer_config;
 mod param_group_config;
 mod parse;
