@@ -10,7 +10,8 @@ pub(super) fn optimizer(run: &Run) -> Option<Problem> {
 
 fn of_optimizer(run: &Run) -> Option<Problem> {
     match run.optimizer {
-        OptimizerConfig::AdamW { betas: both, epsilon: small, weight_decay } => {
+        OptimizerConfig::AdamW { betas: both, epsilon: small, weight_decay }
+        | OptimizerConfig::AdamW8bit { betas: both, epsilon: small, weight_decay, .. } => {
             betas(both).or_else(|| epsilon(small)).or_else(|| decay(weight_decay))
         }
         OptimizerConfig::Lion { betas: both, weight_decay } => betas(both).or_else(|| decay(weight_decay)),

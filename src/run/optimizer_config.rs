@@ -2,7 +2,7 @@
 
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
-use firebrick_strategies::optim::{Adafactor, AdamW, Groups, GroupsError, Lamb, Lion, Sgd};
+use firebrick_strategies::optim::{Adafactor, AdamW, AdamW8bit, Groups, GroupsError, Lamb, Lion, Sgd};
 use serde::{Deserialize, Serialize};
 
 /// The optimizer, one of [`firebrick_strategies::optim`]. Weights of matrices decay; vectors (biases
@@ -21,6 +21,22 @@ pub enum OptimizerConfig {
         /// Times the learning rate is taken off each weight of a matrix at each update. Default: 0.
         #[serde(default)]
         weight_decay: f32,
+    },
+    /// AdamW whose moments are 8-bit numbers in blocks (Dettmers et al., 2022, arXiv:2110.02861): 2 bytes for a
+    /// parameter instead of 8. Vectors and small matrices keep theirs in f32.
+    AdamW8bit {
+        /// Decay of the two moments. Default: `(0.9, 0.999)`.
+        #[serde(default = "adamw_betas")]
+        betas: (f32, f32),
+        /// Added to the root of the second moment. Default: 1e-8.
+        #[serde(default = "default_epsilon")]
+        epsilon: f32,
+        /// Times the learning rate is taken off each weight of a matrix at each update. Default: 0.
+        #[serde(default)]
+        weight_decay: f32,
+        /// Matrices of fewer elements keep their moments in f32. Default: 4096.
+        #[serde(default = "min_8bit_size")]
+        min_8bit_size: usize,
     },
     /// The sign of a momentum (Chen et al., 2023, arXiv:2302.06675).
     Lion {
@@ -103,6 +119,10 @@ fn adamw_betas() -> (f32, f32) {
     (0.9, 0.999)
 }
 
+fn min_8bit_size() -> usize {
+    4096
+}
+
 fn lion_betas() -> (f32, f32) {
     (0.9, 0.99)
 }
@@ -141,6 +161,7 @@ impl OptimizerConfig {
         match self {
             Self::AdamW { .. } | Self::Lamb { .. } => 2.0,
             Self::Lion { .. } => 1.0,
+            Self::AdamW8bit { .. } => 0.5,
             Self::Sgd { momentum, .. } => f64::from(*momentum != 0.0),
             Self::Adafactor { beta1, .. } => f64::from(beta1.is_some()),
         }
@@ -157,6 +178,11 @@ impl OptimizerConfig {
             Self::AdamW { betas: (beta_1, beta_2), epsilon, weight_decay } => {
                 let adamw = AdamW::new().betas(beta_1, beta_2).epsilon(epsilon);
                 groups.clone().weight_decay(weight_decay).init(model, adamw, AdamW::weight_decay)
+            }
+            Self::AdamW8bit { betas: (beta_1, beta_2), epsilon, weight_decay, min_8bit_size } => {
+                let adamw = AdamW8bit::new().betas(beta_1, beta_2).epsilon(epsilon);
+                let adamw = adamw.min_8bit_size(min_8bit_size);
+                adamw.init(model, &groups.clone().weight_decay(weight_decay))
             }
             Self::Lion { betas: (beta_1, beta_2), weight_decay } => {
                 let lion = Lion::new().betas(beta_1, beta_2);
@@ -239,6 +265,7 @@ mod tests {
             "Adafactor()",
             "Adafactor(beta1: 0.9, decay_rate: -0.5, epsilons: (1e-10, 1e-2), scale_parameter: true)",
             "Lamb(max_coeff: 5.0, bias_correction: false)",
+            "AdamW8bit(betas: (0.9, 0.95), weight_decay: 0.1, min_8bit_size: 64)",
         ] {
             let parsed = run(given).unwrap();
             assert_eq!(Run::parse("saved", &parsed.to_ron(), &[] as &[&str]).unwrap(), parsed, "{given}");
@@ -276,6 +303,9 @@ mod tests {
                 "`schedule.lr` must be 1 where `optimizer.relative_step` is true",
             ),
             ("Adafactor(epsilon: 1e-8)", "did you mean `epsilons`?"),
+            ("AdamW8bit(betas: (-0.1, 0.9))", "`optimizer.betas` must be at least 0 and below 1"),
+            ("AdamW8bit(epsilon: 0.0)", "`optimizer.epsilon` must be finite, above 0"),
+            ("AdamW8bit(weight_decay: -0.1)", "`optimizer.weight_decay` must be at least 0"),
             ("Lamb(betas: (0.9, 1.0))", "`optimizer.betas` must be at least 0 and below 1"),
             ("Lamb(epsilon: -1.0)", "`optimizer.epsilon` must be finite, above 0"),
             ("Lamb(weight_decay: inf)", "`optimizer.weight_decay` must be at least 0"),
@@ -302,6 +332,7 @@ mod tests {
             "Lion(weight_decay: 0.5)",
             "Sgd(weight_decay: 0.5)",
             "Adafactor(weight_decay: 0.5)",
+            "AdamW8bit(weight_decay: 0.5, min_8bit_size: 1)",
         ];
         for optimizer in decays {
             let mut model = LinearConfig::new(2, 2).init(&Device::default().autodiff());

@@ -1,8 +1,8 @@
-//! Adafactor and LAMB against other implementations; see `tests/golden/README.md`.
+//! Adafactor, LAMB and the map of 8-bit numbers against other implementations; see `tests/golden/README.md`.
 
 use burn::optim::Optimizer;
 use burn::tensor::{Device, Tensor, TensorData};
-use firebrick::optim::{Adafactor, Lamb};
+use firebrick::optim::{Adafactor, Lamb, dynamic_map};
 use serde::Deserialize;
 
 use crate::support;
@@ -11,6 +11,7 @@ use crate::support;
 struct Golden {
     adafactor: Vec<Case<AdafactorSettings>>,
     lamb: Vec<Case<LambSettings>>,
+    dynamic_map: Maps,
 }
 
 #[derive(Deserialize)]
@@ -35,6 +36,12 @@ struct After {
     step: usize,
     #[serde(flatten)]
     values: Values,
+}
+
+#[derive(Deserialize)]
+struct Maps {
+    signed: Vec<f32>,
+    unsigned: Vec<f32>,
 }
 
 #[derive(Deserialize)]
@@ -134,5 +141,17 @@ fn lamb_is_that_of_deepspeed() {
             .coefficients(min_coeff, max_coeff)
             .bias_correction(bias_correction);
         all_follow(&case, &optimizer, 2e-6);
+    }
+}
+
+#[test]
+fn the_values_of_8_bit_moments_are_those_of_bitsandbytes() {
+    let Maps { signed, unsigned } = golden().dynamic_map;
+    for (found, expected) in [(dynamic_map(true), signed), (dynamic_map(false), unsigned)] {
+        assert_eq!(expected.len(), 256);
+        for (found, expected) in found.into_iter().zip(expected) {
+            // They are computed in f32 there.
+            assert!((found - expected).abs() <= 2.4e-7 * expected.abs(), "{found} {expected}");
+        }
     }
 }

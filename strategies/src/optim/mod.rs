@@ -11,7 +11,7 @@
 //! dtype. On other backends, and in other dtypes, Burn's own operations do the update.
 //!
 //! [`Adafactor`] and [`Lamb`] need more than one pass, since an update depends on the whole parameter: they are tensor
-//! operations, on every backend.
+//! operations, on every backend. [`AdamW8bit`] is a pass over the host's memory, over moments of one byte each.
 //!
 //! # In place
 //!
@@ -26,6 +26,9 @@
 //! adamw.rs     AdamW
 //! adafactor.rs  Adafactor
 //! lamb.rs      LAMB
+//! adamw_8bit.rs   AdamW whose moments are 8-bit numbers
+//! dynamic_map.rs  the values of these numbers, and which is the nearest
+//! blocks.rs    the pass over blocks of them
 //! lion.rs      Lion
 //! sgd.rs       Sgd
 //! replicas.rs  half-precision copies of parameters, written in the same pass and lent to casts
@@ -37,6 +40,9 @@
 
 mod adafactor;
 mod adamw;
+mod adamw_8bit;
+mod blocks;
+mod dynamic_map;
 #[cfg(feature = "flex")]
 mod floats;
 #[cfg(feature = "flex")]
@@ -56,6 +62,8 @@ mod tests;
 
 pub use adafactor::{Adafactor, AdafactorState};
 pub use adamw::AdamW;
+pub use adamw_8bit::{AdamW8bit, AdamW8bitState};
+pub use dynamic_map::dynamic_map;
 pub use groups::{Alike, Group, Groups, GroupsError};
 pub use lamb::{Lamb, LambState};
 pub use lion::Lion;
