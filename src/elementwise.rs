@@ -174,6 +174,7 @@ mod tests {
     #[test]
     fn optimizers_that_go_element_by_element_are_let_through() {
         let momentum = MomentumConfig { momentum: 0.9, dampening: 0.1, nesterov: true };
+        let model = model();
         let fit = [
             ("AdamW", AdamWConfig::new().with_weight_decay(0.1).init()),
             ("Adam", AdamConfig::new().init()),
@@ -183,9 +184,13 @@ mod tests {
             ("RmsProp", RmsPropConfig::new().init()),
             ("Adan", AdanConfig::new().init()),
             ("our AdamW", optim::AdamW::new().weight_decay(0.1).into()),
+            (
+                "AdamW8bit",
+                optim::AdamW8bit::new().min_8bit_size(1).init(&model, &optim::Groups::new()).unwrap(),
+            ),
         ];
         for (name, optimizer) in fit {
-            let found = require_elementwise(&model(), &optimizer, &Device::flex());
+            let found = require_elementwise(&model, &optimizer, &Device::flex());
             assert!(found.is_ok(), "{name}: {found:?}");
         }
     }
@@ -209,6 +214,9 @@ mod tests {
             (lamb, "norm.gamma"),
             (LambConfig::new().init(), "linear.weight"),
             (AdafactorConfig::new().init(), "linear.weight"),
+            (optim::Lamb::new().init(), "linear.weight"),
+            (optim::Adafactor::new().init(), "linear.weight"),
+            (optim::Adafactor::new().relative_step(true).beta_1(0.9).init(), "linear.weight"),
         ];
         for (optimizer, path) in refused {
             let error = require_elementwise(&model, &optimizer, &Device::flex()).unwrap_err();

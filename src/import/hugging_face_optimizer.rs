@@ -2,8 +2,8 @@
 
 use super::draft::Item;
 use super::inputs::{Inputs, Known, shown};
-use super::optimizer::{DECAY, EPSILON, MOMENTUM, Optimizer, RATE, Range, pair};
-use super::{ImportError, Outcome};
+use super::optimizer::{DECAY, EPSILON, MOMENTUM, Optimizer, RATE, Range, SHARDED, pair};
+use super::{ImportError, Outcome, zero};
 
 /// Trainer's own, whose name is an argument.
 ///
@@ -13,6 +13,13 @@ use super::{ImportError, Outcome};
 pub(super) fn read(inputs: &mut Inputs) -> Result<Optimizer, ImportError> {
     const NAME: &str = "optim";
     let name = inputs.argument(|args| args.text(NAME), NAME, "adamw_torch".into())?.unwrap_or_default();
+    // Of old, a flag of its own.
+    const OLD: &str = "adafactor";
+    let name = match inputs.argument(|args| args.flag(OLD), OLD, false)? {
+        Some(true) => OLD.into(),
+        _ => name,
+    };
+    let is_sharded = zero::stage(&mut inputs.ds)? > 0;
     let number = |name: &str, (expected, holds): Range, default| {
         let value = inputs.argument(|args| args.number(name, expected, holds), name, default)?;
         Ok(value.unwrap_or(default))
@@ -21,8 +28,9 @@ pub(super) fn read(inputs: &mut Inputs) -> Result<Optimizer, ImportError> {
     let betas = [number("adam_beta1", MOMENTUM, 0.9)?, number("adam_beta2", MOMENTUM, 0.999)?];
     let epsilon = number("adam_epsilon", EPSILON, 1e-8)?;
     let rate = number("learning_rate", RATE, 5e-5)?;
-    let adam =
-        format!("AdamW(betas: {}, epsilon: {}, weight_decay: {})", pair(betas), shown(epsilon), shown(decay));
+    let settings =
+        format!("(betas: {}, epsilon: {}, weight_decay: {})", pair(betas), shown(epsilon), shown(decay));
+    let adam = format!("AdamW{settings}");
     let is_adam = [
         "adamw_torch",
         "adamw_torch_fused",
@@ -39,8 +47,19 @@ pub(super) fn read(inputs: &mut Inputs) -> Result<Optimizer, ImportError> {
             format!("Lion(betas: {}, weight_decay: {})", pair(betas), shown(decay)),
             Outcome::taken("optimizer: Lion"),
         ),
+        "adamw_bnb_8bit" | "adamw_8bit" | "paged_adamw_8bit" => {
+            (format!("AdamW8bit{settings}"), Outcome::taken("optimizer: AdamW8bit"))
+        }
+        OLD if is_sharded => (adam, Outcome::refused(SHARDED)),
+        OLD => (
+            format!("Adafactor(weight_decay: {})", shown(decay)),
+            Outcome::taken("optimizer: Adafactor, at the schedule's rate, as Trainer has it"),
+        ),
         "sgd" => (format!("Sgd(weight_decay: {})", shown(decay)), Outcome::taken("optimizer: Sgd")),
-        _ => (adam, Outcome::refused("AdamW, Lion or Sgd, in f32, with their own learning rates")),
+        _ => (
+            adam,
+            Outcome::refused("AdamW, AdamW8bit, Adafactor, Lion or Sgd, with their own learning rates"),
+        ),
     };
     let is_known = !outcome.may_change_the_result();
     let told = |field: &str| Outcome::Taken(format!("optimizer.{field}"));
@@ -52,11 +71,14 @@ pub(super) fn read(inputs: &mut Inputs) -> Result<Optimizer, ImportError> {
         }
     }
     inputs.settle_argument("weight_decay", told(&format!("weight_decay: {}, of matrices", shown(decay))));
+    if name == OLD {
+        inputs.settle_argument(OLD, outcome.clone());
+    }
     inputs.settle_argument(NAME, outcome);
     let item = if is_known {
         Item::certain(text.as_str())
     } else {
         Item::suggested(text.as_str()).noted(format!("instead of {name}"))
     };
-    Ok(Optimizer { has_betas: !text.starts_with("Sgd"), item, rate: Some(Known::certain(rate)) })
+    Ok(Optimizer { has_betas: text.contains("betas"), item, rate: Some(Known::certain(rate)) })
 }

@@ -43,10 +43,10 @@
 //! | `offload_optimizer.device`: `cpu` | `Offload(optimizer)`; `nvme` becomes the same |
 //! | `offload_param.device`: `cpu` | `Offload(parameters)`, with the optimizer's state |
 //! | `activation_checkpointing`, if any of it is on | `Recompute(every: 1)`, `offloaded` with `cpu_checkpointing` |
-//! | `optimizer`: `Adam`, `AdamW`, `Lion`, `SGD` | `AdamW`, `Lion`, `Sgd`; weights of matrices decay, vectors do not |
+//! | `optimizer`: `Adam`, `AdamW`, `Lion`, `Lamb`, `SGD` | `AdamW`, `Lion`, `Lamb`, `Sgd`; weights of matrices decay, vectors do not |
 //! | `scheduler`: `WarmupLR`, `WarmupDecayLR`, `WarmupCosineLR`, `OneCycle`, `LRRangeTest` | the same, see [`schedule`](crate::schedule) |
 //! | `overlap_comm`, buckets, prefetching, pinning, logs, profilers, monitors | no effect |
-//! | 1-bit Adam, Lamb, Muon, ZeRO++ quantization, curriculum, elasticity, compression, sparse attention | not supported |
+//! | 1-bit Adam, `Lamb` with ZeRO, Muon, ZeRO++ quantization, curriculum, elasticity, compression, sparse attention | not supported |
 //!
 //! # From Hugging Face
 //!
@@ -57,7 +57,7 @@
 //! | training argument | here |
 //! |---|---|
 //! | `learning_rate`, `lr_scheduler_type`, `warmup_steps`, `warmup_ratio` | `schedule`, with `from_zero: true` |
-//! | `optim`, `adam_beta1`, `adam_beta2`, `adam_epsilon`, `weight_decay` | `optimizer` |
+//! | `optim`, `adam_beta1`, `adam_beta2`, `adam_epsilon`, `weight_decay` | `optimizer`: `AdamW`, `AdamW8bit`, `Adafactor`, `Lion` or `Sgd` |
 //! | `max_steps`, `num_train_epochs` | `steps`, `epochs` |
 //! | `eval_strategy`, `eval_steps` | `evaluate_every`; without evaluation, no data is held out for it |
 //! | `save_strategy`, `save_steps`, `save_total_limit`, `load_best_model_at_end` | `checkpoints: (every, keep_last, keep_best)` |
@@ -65,7 +65,7 @@
 //! | `dataloader_num_workers`, `group_by_length` | `data.workers`, `data.group_by_length` |
 //! | `seed`, `output_dir`, `ddp_timeout` | `seed`, `output`, `deadline` |
 //! | `label_smoothing_factor` | `label_smoothing`; evaluation reports the plain loss |
-//! | `neftune_noise_alpha`, 8-bit optimizers | not supported |
+//! | `neftune_noise_alpha`, other 8-bit optimizers | not supported |
 
 mod batch;
 mod data_and_output;

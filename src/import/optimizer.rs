@@ -3,7 +3,7 @@
 use super::draft::Item;
 use super::inputs::{Inputs, Known, shown};
 use super::source::{Given, Source};
-use super::{ImportError, Json, Outcome, hugging_face_optimizer};
+use super::{ImportError, Json, Outcome, hugging_face_optimizer, zero};
 
 /// An optimizer and its learning rate.
 #[derive(Debug)]
@@ -32,8 +32,13 @@ fn within_one(beta: f64) -> bool {
 enum Kind {
     AdamW,
     Lion,
+    Lamb,
     Sgd,
 }
+
+/// Of an optimizer that cannot update shards, where ZeRO would have it do so.
+pub(super) const SHARDED: &str =
+    "AdamW, or no stage of ZeRO: an update depends on the whole parameter, of which ranks would have shards";
 
 /// The optimizer of the ds_config; of the training arguments, where it has none.
 ///
@@ -50,7 +55,9 @@ pub(super) fn read(inputs: &mut Inputs) -> Result<Optimizer, ImportError> {
             has_betas: true,
         },
     };
-    for name in ["adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "optim", "optim_args"] {
+    for name in
+        ["adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "optim", "optim_args", "adafactor"]
+    {
         inputs.settle_argument(name, Outcome::moot("the optimizer does not ask for it"));
     }
     Ok(optimizer)
@@ -62,17 +69,20 @@ fn of_deepspeed(inputs: &mut Inputs) -> Result<Optimizer, ImportError> {
         return Err(inputs.ds.wrong(TYPE, "the name of an optimizer"));
     };
     let lower = name.to_ascii_lowercase();
+    let is_sharded = zero::stage(&mut inputs.ds)? > 0;
     // DeepSpeed's Adam is AdamW unless it is told otherwise.
     let coupled = lower == "adam" && inputs.ds.flag("optimizer.params.adam_w_mode")? == Given::Is(false);
     let (kind, outcome) = match lower.as_str() {
         "adam" | "adamw" => (Kind::AdamW, Outcome::taken("optimizer: AdamW")),
         "lion" => (Kind::Lion, Outcome::taken("optimizer: Lion")),
         "sgd" => (Kind::Sgd, Outcome::taken("optimizer: Sgd")),
+        "lamb" if is_sharded => (Kind::AdamW, Outcome::refused(SHARDED)),
+        "lamb" => (Kind::Lamb, Outcome::taken("optimizer: Lamb")),
         "onebitadam" | "zerooneadam" | "onebitlamb" => (
             Kind::AdamW,
             Outcome::refused("AdamW; `Zero(sum_in: bf16)` halves what gradients take on the wire"),
         ),
-        _ => (Kind::AdamW, Outcome::refused("AdamW, Lion or Sgd, with their own learning rates")),
+        _ => (Kind::AdamW, Outcome::refused("AdamW, Lion, Lamb or Sgd, with their own learning rates")),
     };
     let is_known = !outcome.may_change_the_result();
     inputs.ds.settle(TYPE, outcome);
@@ -83,6 +93,7 @@ fn of_deepspeed(inputs: &mut Inputs) -> Result<Optimizer, ImportError> {
     let item = match kind {
         Kind::AdamW => adam_w(inputs, decay, coupled)?,
         Kind::Lion => lion(inputs)?,
+        Kind::Lamb => lamb(inputs)?,
         Kind::Sgd => sgd(inputs)?,
     };
     let item = if is_known { item } else { item.left_open_if(true).noted(format!("instead of {name}")) };
@@ -133,6 +144,41 @@ fn lion(inputs: &mut Inputs) -> Result<Item, ImportError> {
     let (betas, decay) = (betas(inputs, [0.9, 0.99])?, weight_decay(inputs, 0.0)?);
     let text = format!("Lion(betas: {}, weight_decay: {})", pair(betas.value), shown(decay.value));
     Ok(Item::certain(text).left_open_if(betas.suggested || decay.suggested))
+}
+
+/// With the names and defaults of DeepSpeed's `FusedLamb`.
+fn lamb(inputs: &mut Inputs) -> Result<Item, ImportError> {
+    let path = |name: &str| format!("optimizer.params.{name}");
+    let betas = betas(inputs, [0.9, 0.999])?;
+    let epsilon = inputs.number(&path("eps"), ("adam_epsilon", 1e-8), EPSILON, "optimizer.epsilon: {}")?;
+    let epsilon = epsilon.unwrap_or(Known::certain(1e-8));
+    let decay = weight_decay(inputs, 0.0)?;
+    let ds = &mut inputs.ds;
+    let mut text = format!(
+        "Lamb(betas: {}, epsilon: {}, weight_decay: {}",
+        pair(betas.value),
+        shown(epsilon.value),
+        shown(decay.value)
+    );
+    let mut bounds = [10.0, 0.01];
+    for (bound, name) in bounds.iter_mut().zip(["max_coeff", "min_coeff"]) {
+        if let Given::Is(given) = ds.number(&path(name), DECAY.0, DECAY.1)? {
+            *bound = given;
+            ds.settle(&path(name), Outcome::Taken(format!("optimizer.{name}: {}", shown(given))));
+            text += &format!(", {name}: {}", shown(given));
+        }
+    }
+    if bounds[0] < bounds[1] {
+        return Err(ds.wrong(&path("max_coeff"), "at least min_coeff"));
+    }
+    if let Given::Is(corrected) = ds.flag(&path("bias_correction"))? {
+        ds.settle(
+            &path("bias_correction"),
+            Outcome::Taken(format!("optimizer.bias_correction: {corrected}")),
+        );
+        text += &format!(", bias_correction: {corrected}");
+    }
+    Ok(Item::certain(text + ")").left_open_if(betas.suggested || epsilon.suggested || decay.suggested))
 }
 
 fn sgd(inputs: &mut Inputs) -> Result<Item, ImportError> {

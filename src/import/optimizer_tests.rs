@@ -15,6 +15,27 @@ fn optimizers() {
     assert_eq!(of("lion", r#""weight_decay": 0.5"#), "Lion(betas: (0.9, 0.99), weight_decay: 0.5)");
     let sgd = r#""momentum": 0.9, "dampening": 0.1"#;
     assert_eq!(of("SGD", sgd), "Sgd(momentum: 0.9, nesterov: false, dampening: 0.1, weight_decay: 0.0)");
+    assert_eq!(of("Lamb", ""), "Lamb(betas: (0.9, 0.999), epsilon: 1e-8, weight_decay: 0.0)");
+    let lamb =
+        r#""weight_decay": 0.01, "eps": 1e-6, "max_coeff": 5, "min_coeff": 0.1, "bias_correction": false"#;
+    assert_eq!(
+        of("lamb", lamb),
+        "Lamb(betas: (0.9, 0.999), epsilon: 1e-6, weight_decay: 0.01, max_coeff: 5.0, min_coeff: 0.1, \
+         bias_correction: false)"
+    );
+    let lamb = |rest: &str| {
+        format!(
+            r#"{{"optimizer": {{"type": "Lamb", "params": {{"max_coeff": 1, "eps_inside_sqrt": true}}}}{rest}}}"#
+        )
+    };
+    assert_eq!(outcome("optimizer.params.max_coeff", &lamb(""), None), ("taken", false));
+    assert_eq!(outcome("optimizer.params.eps_inside_sqrt", &lamb(""), None), ("not supported", true));
+    let sharded = lamb(r#", "zero_optimization": {"stage": 1}"#);
+    assert_eq!(outcome("optimizer.type", &sharded, None), ("not supported", true));
+    assert_eq!(
+        outcome("optimizer.type", &lamb(r#", "zero_optimization": {"stage": 0}"#), None),
+        ("taken", false)
+    );
     assert_eq!(of("Muon", ""), "", "to be looked at");
     let coupled = |decay: &str| {
         format!(
@@ -36,6 +57,10 @@ fn optimizers() {
         let said = refused(&format!(r#"{{"optimizer": {{"type": "AdamW", "params": {{{params}}}}}}}"#), None);
         assert!(said.contains(told), "{params}: {said}");
     }
+    let bounds = r#"{"optimizer": {"type": "Lamb", "params": {"max_coeff": 0.1, "min_coeff": 0.2}}}"#;
+    assert!(
+        refused(bounds, None).contains("`optimizer.params.max_coeff` must be at least min_coeff, found 0.1")
+    );
     assert!(
         refused(r#"{"optimizer": {"params": {"lr": 1}}}"#, None)
             .contains("`optimizer.type` must be the name")
@@ -48,7 +73,21 @@ fn optimizers_of_the_training_arguments() {
         r#"{"optim": "sgd", "weight_decay": 0.1, "learning_rate": 0.5, "lr_scheduler_type": "constant"}"#;
     assert_eq!(field("optimizer", "{}", Some(args)), "Sgd(weight_decay: 0.1)");
     assert_eq!(field("schedule", "{}", Some(args)), "Constant(lr: 0.5)");
-    assert_eq!(outcome("optim", "{}", Some(r#"{"optim": "adamw_bnb_8bit"}"#)), ("not supported", true));
+    assert_eq!(outcome("optim", "{}", Some(r#"{"optim": "lion_8bit"}"#)), ("not supported", true));
+    let bits = r#"{"optim": "adamw_bnb_8bit", "adam_beta2": 0.95, "weight_decay": 0.1}"#;
+    assert_eq!(
+        field("optimizer", "{}", Some(bits)),
+        "AdamW8bit(betas: (0.9, 0.95), epsilon: 1e-8, weight_decay: 0.1)"
+    );
+    assert_eq!(outcome("adam_beta2", "{}", Some(bits)), ("taken", false));
+    let adafactor = r#"{"optim": "adafactor", "weight_decay": 0.1, "adam_beta1": 0.8}"#;
+    assert_eq!(field("optimizer", "{}", Some(adafactor)), "Adafactor(weight_decay: 0.1)");
+    assert_eq!(outcome("adam_beta1", "{}", Some(adafactor)), ("no effect", false));
+    let sharded = r#"{"zero_optimization": {"stage": 2}}"#;
+    assert_eq!(outcome("optim", sharded, Some(adafactor)), ("not supported", true));
+    assert_eq!(outcome("adafactor", "{}", Some(r#"{"adafactor": true}"#)), ("taken", false));
+    assert_eq!(field("optimizer", "{}", Some(r#"{"adafactor": true}"#)), "Adafactor(weight_decay: 0.0)");
+    assert_eq!(outcome("adafactor", "{}", Some(r#"{"adafactor": false}"#)), ("no effect", false));
     let own = r#"{"optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}}"#;
     assert_eq!(outcome("optim", own, Some(r#"{"optim": "sgd"}"#)), ("no effect", false));
     let betas = r#"{"optimizer": {"type": "AdamW", "params": {"betas": [0.9, 0.95]}}}"#;

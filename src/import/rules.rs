@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(near("zero_optimization.overlap_com").as_deref(), Some("zero_optimization.overlap_comm"));
         assert_eq!(near("fp16.enable").as_deref(), Some("fp16.enabled"));
         assert_eq!(near("fp16").as_deref(), Some("fp16.enabled"));
-        assert_eq!([near("qwertz"), near("optimizer.params.max_coeff")], [None, None]);
+        assert_eq!([near("qwertz"), near("optimizer.params.qwertz")], [None, None]);
         let near = |path: &str| nearest(path, OF_TRAINING_ARGUMENTS);
         assert_eq!(near("lr").as_deref(), None);
         assert_eq!(near("learning_rates").as_deref(), Some("learning_rate"));

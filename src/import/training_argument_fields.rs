@@ -132,7 +132,7 @@ pub(super) static TRAINING_ARGUMENTS: &[Rule] = &[
     rule("optim", Read("the ds_config has an optimizer of its own")),
     rule("optim_args", Refused(&["\"\""], "the fields of `optimizer`")),
     rule("optim_target_modules", Refused(&["[]", "\"\""], "one optimizer for all parameters")),
-    rule("adafactor", Refused(OFF, "AdamW, Lion or Sgd, in f32, with their own learning rates")),
+    rule("adafactor", Read("`optim` names the optimizer")),
     rule("group_by_length", Read("batches are of samples in random order")),
     rule("train_sampling_strategy", Read("batches are of samples in random order")),
     rule("length_column_name", Moot("lengths are counted")),

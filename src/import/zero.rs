@@ -37,7 +37,12 @@ pub(super) fn read(inputs: &mut Inputs) -> Result<Sharing, ImportError> {
     Ok(Sharing { stage, zero, offload: offload(ds, stage)? })
 }
 
-fn stage(ds: &mut Source) -> Result<u64, ImportError> {
+/// The stage of ZeRO.
+///
+/// # Errors
+///
+/// There is no such stage.
+pub(super) fn stage(ds: &mut Source) -> Result<u64, ImportError> {
     // Of old, `true` was stage 1.
     if let Given::Is(on) = ds.flag("zero_optimization").unwrap_or(Given::Missing) {
         let told = if on { "strategies: Zero(stage: 1)" } else { "no `Zero` in `strategies`" };

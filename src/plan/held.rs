@@ -7,7 +7,7 @@
 use super::order::Order;
 use super::parameters::{Shape, Treatment};
 use super::trace::Traced;
-use crate::OffloadConfig;
+use crate::{OffloadConfig, OptimizerConfig};
 
 /// Bytes of the first rank, which holds as much as any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,19 +39,19 @@ struct Gradients {
 }
 
 impl Held {
-    /// With so many tensors of state for each parameter.
+    /// With what this optimizer keeps.
     pub fn of(
         shapes: &[Shape],
         treatment: &Treatment,
         order: &Order,
         ranks: u64,
-        states: u64,
+        optimizer: &OptimizerConfig,
         traced: Traced,
     ) -> Self {
         let placement = treatment.placement;
         let (mut held, mut gradients) = (Self::default(), Gradients::default());
         for shape in shapes {
-            held.add(shape, treatment, order, ranks, states, &mut gradients);
+            held.add(shape, treatment, order, ranks, optimizer, &mut gradients);
         }
         held.gradients = if order.micro_batches > 1 { gradients.held } else { gradients.left };
         let of_master = held.master + held.averaged + held.optimizer;
@@ -81,7 +81,7 @@ impl Held {
         treatment: &Treatment,
         order: &Order,
         ranks: u64,
-        states: u64,
+        optimizer: &OptimizerConfig,
         gradients: &mut Gradients,
     ) {
         let treated = treatment.get(&shape.path);
@@ -113,7 +113,7 @@ impl Held {
         if !treated.trained {
             return;
         }
-        self.optimizer += states * shard * treated.master;
+        self.optimizer += optimizer.state_bytes(&shape.shape, shard, treated.master);
         self.averaged += if order.averages { shard * 4 } else { 0 };
         let left = if stage >= 2 { shard } else { whole } * treated.replica;
         gradients.left += left;

@@ -234,8 +234,7 @@ impl<M: Trainable> Planner<'_, M> {
         let treatment = Treatment::of(self.run, &composed, self.parts)?;
         let order = Order::of(&composed, self.parts.config.layers());
         let traced = self.tracer.trace(&composed, self.say)?;
-        let states = self.run.optimizer.states() as u64;
-        let held = Held::of(self.shapes, &treatment, &order, ranks, states, traced);
+        let held = Held::of(self.shapes, &treatment, &order, ranks, &self.run.optimizer, traced);
         let sent = sent::sent(self.shapes, &treatment, &order, 0, ranks);
         let host = if self.limit.with_host { held.host } else { 0 };
         Ok(Planned {

@@ -1,10 +1,10 @@
 //! Values of a run that parse but cannot be.
 
+use super::optimizer_check::optimizer;
 use super::parse::FromRunFile;
 use super::{
-    BatchConfig, CheckpointsConfig, DataConfig, DataRun, LlamaShape, LossScaleConfig, ModelConfig,
-    OptimizerConfig, Paths, Rows, Run, RunError, StrategyConfig, TaskConfig, TokenizerConfig, ZeroConfig,
-    ron_path,
+    BatchConfig, CheckpointsConfig, DataConfig, DataRun, LlamaShape, LossScaleConfig, ModelConfig, Paths,
+    Rows, Run, RunError, StrategyConfig, TaskConfig, TokenizerConfig, ZeroConfig, ron_path,
 };
 use crate::ByteSize;
 
@@ -30,7 +30,7 @@ pub(super) struct Problem {
 }
 
 /// A problem where `holds` is false.
-fn require(holds: bool, field: &str, expected: &str, found: impl ToString) -> Option<Problem> {
+pub(super) fn require(holds: bool, field: &str, expected: &str, found: impl ToString) -> Option<Problem> {
     (!holds).then(|| Problem { field: field.into(), expected: expected.into(), found: found.to_string() })
 }
 
@@ -50,7 +50,6 @@ impl FromRunFile for Run {
             .or_else(|| DataRun::from(self).first_problem())
             .or_else(|| model(self))
             .or_else(|| optimizer(self))
-            .or_else(|| param_groups(self))
             .or_else(|| schedule(self))
             .or_else(|| {
                 let (share, expected) = (self.label_smoothing, "at least 0 and below 1");
@@ -247,59 +246,6 @@ fn model(run: &Run) -> Option<Problem> {
             require(!folder.as_os_str().is_empty(), "model.Pretrained", "a folder", "\"\"")
         }
     }
-}
-
-fn optimizer(run: &Run) -> Option<Problem> {
-    let within = |beta| (0.0..1.0).contains(&beta);
-    let betas = |betas: (f32, f32)| {
-        let shown = format!("({}, {})", betas.0, betas.1);
-        let holds = within(betas.0) && within(betas.1);
-        require(holds, "optimizer.betas", "at least 0 and below 1", shown)
-    };
-    let decay = |weight_decay: f32| {
-        let possible = weight_decay >= 0.0 && weight_decay.is_finite();
-        require(possible, "optimizer.weight_decay", "at least 0", weight_decay)
-    };
-    match run.optimizer {
-        OptimizerConfig::AdamW { betas: both, epsilon, weight_decay } => betas(both)
-            .or_else(|| {
-                let possible = epsilon > 0.0 && epsilon.is_finite();
-                require(possible, "optimizer.epsilon", "finite, above 0 and at least 1e-45", epsilon)
-            })
-            .or_else(|| decay(weight_decay)),
-        OptimizerConfig::Lion { betas: both, weight_decay } => betas(both).or_else(|| decay(weight_decay)),
-        OptimizerConfig::Sgd { momentum, nesterov, weight_decay, dampening } => {
-            require(within(momentum), "optimizer.momentum", "at least 0 and below 1", momentum)
-                .or_else(|| {
-                    let possible = (0.0..=1.0).contains(&dampening);
-                    require(possible, "optimizer.dampening", "at least 0 and at most 1", dampening)
-                })
-                .or_else(|| {
-                    let expected = "0 where `optimizer.momentum` is";
-                    require(momentum > 0.0 || dampening == 0.0, "optimizer.dampening", expected, dampening)
-                })
-                .or_else(|| {
-                    let expected = "false where `optimizer.momentum` is 0";
-                    require(momentum > 0.0 || !nesterov, "optimizer.nesterov", expected, nesterov)
-                })
-                .or_else(|| decay(weight_decay))
-        }
-    }
-}
-
-fn param_groups(run: &Run) -> Option<Problem> {
-    let mut problems = run.param_groups.iter().enumerate().map(|(index, group)| {
-        let field = |name: &str| format!("param_groups.{index}.{name}");
-        let possible = |value: f64| value >= 0.0 && value.is_finite();
-        let decay = group.weight_decay.unwrap_or(0.0);
-        require(!group.paths.is_empty(), &field("paths"), "at least one path", "[]")
-            .or_else(|| require(possible(group.lr_scale), &field("lr_scale"), "at least 0", group.lr_scale))
-            .or_else(|| require(possible(decay.into()), &field("weight_decay"), "at least 0", decay))
-    });
-    problems.find_map(|problem| problem).or_else(|| {
-        let decay = run.layer_decay.unwrap_or(1.0);
-        require(decay > 0.0 && decay <= 1.0, "layer_decay", "above 0 and at most 1", decay)
-    })
 }
 
 fn schedule(run: &Run) -> Option<Problem> {

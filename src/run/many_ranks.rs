@@ -42,7 +42,7 @@ impl Run {
     }
 
     /// Bytes that each parameter takes in one of so many processes, on all of its ranks together: weights,
-    /// gradients and two moments in f32, of which they share as much as the stage of ZeRO says.
+    /// gradients and the optimizer's state in f32, of which they share as much as the stage of ZeRO says.
     pub(crate) fn bytes_per_parameter(&self, processes: usize) -> f64 {
         let stage = self.strategies.iter().find_map(|strategy| match strategy {
             StrategyConfig::Zero(zero) => Some(zero.stage),
@@ -50,13 +50,14 @@ impl Run {
         });
         // Of frozen matrices, only the weights.
         let frozen = self.strategies.iter().any(|strategy| matches!(strategy, StrategyConfig::Lora(_)));
+        let state = 4.0 * self.optimizer.states();
         let (held, shared) = match (stage.unwrap_or(0), frozen) {
             (3.., true) => (4.0, 4.0),
             (_, true) => (4.0, 0.0),
-            (0, _) => (16.0, 0.0),
-            (1, _) => (16.0, 8.0),
-            (2, _) => (16.0, 12.0),
-            (_, _) => (16.0, 16.0),
+            (0, _) => (8.0 + state, 0.0),
+            (1, _) => (8.0 + state, state),
+            (2, _) => (8.0 + state, 4.0 + state),
+            (_, _) => (8.0 + state, 8.0 + state),
         };
         let ranks = self.number_of_ranks().max(1) as f64;
         ranks / processes as f64 * (held - shared + shared / ranks)
@@ -121,6 +122,7 @@ mod tests {
     fn all_ranks_of_a_process_take_memory_but_what_they_share_is_there_once() {
         let bytes = |sets: &[&str], processes| run(sets).bytes_per_parameter(processes);
         assert_eq!(bytes(&["strategies=[]"], 1), 16.0);
+        assert_eq!(bytes(&["strategies=[]", "optimizer=Adafactor()"], 1), 8.0);
         for (stage, expected) in [(0, 4.0 * 16.0), (1, 4.0 * 8.0 + 8.0), (2, 4.0 * 4.0 + 12.0), (3, 16.0)] {
             let strategies = format!("strategies=[Zero(stage: {stage})]");
             assert_eq!(bytes(&["ranks=4", &strategies], 1), expected, "stage {stage}");

@@ -18,6 +18,7 @@ mod lora_config;
 mod many_ranks;
 mod model_config;
 mod offload_config;
+mod optimizer_check;
 mod optimizer_config;
 mod param_group_config;
 mod parse;

@@ -2,7 +2,7 @@
 
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
-use firebrick_strategies::optim::{AdamW, Groups, GroupsError, Lion, Sgd};
+use firebrick_strategies::optim::{Adafactor, AdamW, AdamW8bit, Groups, GroupsError, Lamb, Lion, Sgd};
 use serde::{Deserialize, Serialize};
 
 /// The optimizer, one of [`firebrick_strategies::optim`]. Weights of matrices decay; vectors (biases
@@ -21,6 +21,22 @@ pub enum OptimizerConfig {
         /// Times the learning rate is taken off each weight of a matrix at each update. Default: 0.
         #[serde(default)]
         weight_decay: f32,
+    },
+    /// AdamW whose moments are 8-bit numbers in blocks (Dettmers et al., 2022, arXiv:2110.02861): 2 bytes for a
+    /// parameter instead of 8. Vectors and small matrices keep theirs in f32.
+    AdamW8bit {
+        /// Decay of the two moments. Default: `(0.9, 0.999)`.
+        #[serde(default = "adamw_betas")]
+        betas: (f32, f32),
+        /// Added to the root of the second moment. Default: 1e-8.
+        #[serde(default = "default_epsilon")]
+        epsilon: f32,
+        /// Times the learning rate is taken off each weight of a matrix at each update. Default: 0.
+        #[serde(default)]
+        weight_decay: f32,
+        /// Matrices of fewer elements keep their moments in f32. Default: 4096.
+        #[serde(default = "min_8bit_size")]
+        min_8bit_size: usize,
     },
     /// The sign of a momentum (Chen et al., 2023, arXiv:2302.06675).
     Lion {
@@ -46,10 +62,65 @@ pub enum OptimizerConfig {
         #[serde(default)]
         dampening: f64,
     },
+    /// The second moment of a matrix as a row and a column (Shazeer & Stern, 2018, arXiv:1804.04235), as Transformers
+    /// has it. What is left out is as Hugging Face's Trainer sets it: at the schedule's rate, relative to nothing.
+    Adafactor {
+        /// Added to squares of gradients, and the least that the size of a parameter counts. Default:
+        /// `(1e-30, 1e-3)`.
+        #[serde(default = "adafactor_epsilons")]
+        epsilons: (f32, f32),
+        /// The root mean square that an update has at most. Default: 1.
+        #[serde(default = "one")]
+        clip_threshold: f32,
+        /// The share of a new square at update t is t to this power. Default: -0.8.
+        #[serde(default = "adafactor_decay_rate")]
+        decay_rate: f64,
+        /// Decay of a first moment. Default: none is kept.
+        #[serde(default)]
+        beta1: Option<f32>,
+        /// Times the step size is taken off each weight of a matrix at each update. Default: 0.
+        #[serde(default)]
+        weight_decay: f32,
+        /// Whether the step is relative to the root mean square of the parameter. Default: no.
+        #[serde(default)]
+        scale_parameter: bool,
+        /// Whether it has its own rate, min(0.01, 1/√t), times the schedule's, which is to be 1. Default: no.
+        #[serde(default)]
+        relative_step: bool,
+        /// Whether that rate is min(1e-6 t, 1/√t) instead. Default: no.
+        #[serde(default)]
+        warmup_init: bool,
+    },
+    /// Adam, with each parameter's update as large as the parameter asks for (You et al., 2020, arXiv:1904.00962), as
+    /// DeepSpeed's `FusedLamb`.
+    Lamb {
+        /// Decay of the two moments. Default: `(0.9, 0.999)`.
+        #[serde(default = "adamw_betas")]
+        betas: (f32, f32),
+        /// Added to the root of the second moment. Default: 1e-8.
+        #[serde(default = "default_epsilon")]
+        epsilon: f32,
+        /// So many times each weight of a matrix is added to its update. Default: 0.
+        #[serde(default)]
+        weight_decay: f32,
+        /// The most that an update is multiplied by. Default: 10.
+        #[serde(default = "lamb_max_coeff")]
+        max_coeff: f32,
+        /// The least that an update is multiplied by. Default: 0.01.
+        #[serde(default = "lamb_min_coeff")]
+        min_coeff: f32,
+        /// Whether the step corrects the moments for their start at 0. Default: yes.
+        #[serde(default = "yes")]
+        bias_correction: bool,
+    },
 }
 
 fn adamw_betas() -> (f32, f32) {
     (0.9, 0.999)
+}
+
+fn min_8bit_size() -> usize {
+    4096
 }
 
 fn lion_betas() -> (f32, f32) {
@@ -60,13 +131,67 @@ fn default_epsilon() -> f32 {
     1e-8
 }
 
+fn adafactor_epsilons() -> (f32, f32) {
+    (1e-30, 1e-3)
+}
+
+fn adafactor_decay_rate() -> f64 {
+    -0.8
+}
+
+fn one() -> f32 {
+    1.0
+}
+
+fn lamb_max_coeff() -> f32 {
+    10.0
+}
+
+fn lamb_min_coeff() -> f32 {
+    0.01
+}
+
+fn yes() -> bool {
+    true
+}
+
 impl OptimizerConfig {
-    /// How many numbers it keeps of each parameter.
-    pub(crate) fn states(&self) -> usize {
+    /// How many f32 numbers it keeps for each parameter, at least.
+    pub(crate) fn states(&self) -> f64 {
         match self {
-            Self::AdamW { .. } => 2,
-            Self::Lion { .. } => 1,
-            Self::Sgd { momentum, .. } => usize::from(*momentum != 0.0),
+            Self::AdamW { .. } | Self::Lamb { .. } => 2.0,
+            Self::Lion { .. } => 1.0,
+            Self::AdamW8bit { .. } => 0.5,
+            Self::Sgd { momentum, .. } => f64::from(*momentum != 0.0),
+            Self::Adafactor { beta1, .. } => f64::from(beta1.is_some()),
+        }
+    }
+
+    /// Bytes of what it keeps of a parameter of this shape, of which it updates so many elements, of `size` bytes each.
+    pub(crate) fn state_bytes(&self, shape: &[usize], elements: u64, size: u64) -> u64 {
+        let whole: u64 = shape.iter().map(|size| *size as u64).product();
+        match *self {
+            Self::AdamW8bit { min_8bit_size, .. } if shape.len() >= 2 && whole >= min_8bit_size as u64 => {
+                let row = whole / (shape[0] as u64).max(1);
+                AdamW8bit::state_bytes(elements / row.max(1), row)
+            }
+            Self::AdamW { .. } | Self::AdamW8bit { .. } => 2 * elements * size,
+            Self::Lamb { .. } => 2 * elements * 4,
+            Self::Lion { .. } => elements * size,
+            Self::Sgd { momentum, .. } => {
+                if momentum == 0.0 {
+                    0
+                } else {
+                    elements * size
+                }
+            }
+            Self::Adafactor { beta1, .. } => {
+                let squares = match *shape {
+                    [.., rows, columns] => whole / ((rows * columns) as u64).max(1) * (rows + columns) as u64,
+                    _ => elements,
+                };
+                4 * (squares + if beta1.is_some() { elements } else { 0 })
+            }
         }
     }
 
@@ -82,6 +207,11 @@ impl OptimizerConfig {
                 let adamw = AdamW::new().betas(beta_1, beta_2).epsilon(epsilon);
                 groups.clone().weight_decay(weight_decay).init(model, adamw, AdamW::weight_decay)
             }
+            Self::AdamW8bit { betas: (beta_1, beta_2), epsilon, weight_decay, min_8bit_size } => {
+                let adamw = AdamW8bit::new().betas(beta_1, beta_2).epsilon(epsilon);
+                let adamw = adamw.min_8bit_size(min_8bit_size);
+                adamw.init(model, &groups.clone().weight_decay(weight_decay))
+            }
             Self::Lion { betas: (beta_1, beta_2), weight_decay } => {
                 let lion = Lion::new().betas(beta_1, beta_2);
                 groups.clone().weight_decay(weight_decay).init(model, lion, Lion::weight_decay)
@@ -89,6 +219,38 @@ impl OptimizerConfig {
             Self::Sgd { momentum, nesterov, weight_decay, dampening } => {
                 let sgd = Sgd::new().momentum(momentum).nesterov(nesterov).dampening(dampening);
                 groups.clone().weight_decay(weight_decay).init(model, sgd, Sgd::weight_decay)
+            }
+            Self::Adafactor {
+                epsilons: (of_squares, of_parameters),
+                clip_threshold,
+                decay_rate,
+                beta1,
+                weight_decay,
+                scale_parameter,
+                relative_step,
+                warmup_init,
+            } => {
+                let adafactor = Adafactor::new()
+                    .epsilons(of_squares, of_parameters)
+                    .clip_threshold(clip_threshold)
+                    .decay_rate(decay_rate)
+                    .scale_parameter(scale_parameter)
+                    .relative_step(relative_step)
+                    .warmup_init(warmup_init);
+                let adafactor = beta1.map_or(adafactor, |beta_1| adafactor.beta_1(beta_1));
+                groups.clone().weight_decay(weight_decay).init(model, adafactor, Adafactor::weight_decay)
+            }
+            Self::Lamb {
+                betas: (beta_1, beta_2),
+                epsilon,
+                weight_decay,
+                max_coeff,
+                min_coeff,
+                bias_correction,
+            } => {
+                let lamb = Lamb::new().betas(beta_1, beta_2).epsilon(epsilon);
+                let lamb = lamb.coefficients(min_coeff, max_coeff).bias_correction(bias_correction);
+                groups.clone().weight_decay(weight_decay).init(model, lamb, Lamb::weight_decay)
             }
         }
     }
@@ -127,6 +289,15 @@ mod tests {
         let sgd = OptimizerConfig::Sgd { momentum: 0.9, nesterov: true, weight_decay: 0.0, dampening: 0.0 };
         let parsed = run("Sgd(momentum: 0.9, nesterov: true)").unwrap();
         assert_eq!(parsed.optimizer, sgd);
+        for given in [
+            "Adafactor()",
+            "Adafactor(beta1: 0.9, decay_rate: -0.5, epsilons: (1e-10, 1e-2), scale_parameter: true)",
+            "Lamb(max_coeff: 5.0, bias_correction: false)",
+            "AdamW8bit(betas: (0.9, 0.95), weight_decay: 0.1, min_8bit_size: 64)",
+        ] {
+            let parsed = run(given).unwrap();
+            assert_eq!(Run::parse("saved", &parsed.to_ron(), &[] as &[&str]).unwrap(), parsed, "{given}");
+        }
         assert_eq!(Run::parse("saved", &parsed.to_ron(), &[] as &[&str]).unwrap(), parsed);
     }
 
@@ -146,6 +317,35 @@ mod tests {
             ("Sgd(dampening: 0.5)", "`optimizer.dampening` must be 0 where `optimizer.momentum` is"),
             ("Sgd(nesterov: true)", "`optimizer.nesterov` must be false where `optimizer.momentum` is 0"),
             ("Sgd(weight_decay: NaN)", "`optimizer.weight_decay` must be at least 0"),
+            ("Adafactor(epsilons: (0.0, 1e-3))", "`optimizer.epsilons` must be finite and above 0"),
+            ("Adafactor(clip_threshold: 0.0)", "`optimizer.clip_threshold` must be finite and above 0"),
+            ("Adafactor(decay_rate: 0.8)", "`optimizer.decay_rate` must be finite and below 0"),
+            ("Adafactor(beta1: 1.0)", "`optimizer.beta1` must be at least 0 and below 1"),
+            ("Adafactor(weight_decay: -1.0)", "`optimizer.weight_decay` must be at least 0"),
+            (
+                "Adafactor(warmup_init: true)",
+                "`optimizer.warmup_init` must be false where `optimizer.relative_step` is",
+            ),
+            (
+                "Adafactor(relative_step: true)",
+                "`schedule.lr` must be 1 where `optimizer.relative_step` is true",
+            ),
+            ("Adafactor(epsilon: 1e-8)", "did you mean `epsilons`?"),
+            ("AdamW8bit(betas: (-0.1, 0.9))", "`optimizer.betas` must be at least 0 and below 1"),
+            ("AdamW8bit(epsilon: 0.0)", "`optimizer.epsilon` must be finite, above 0"),
+            ("AdamW8bit(weight_decay: -0.1)", "`optimizer.weight_decay` must be at least 0"),
+            ("Lamb(betas: (0.9, 1.0))", "`optimizer.betas` must be at least 0 and below 1"),
+            ("Lamb(epsilon: -1.0)", "`optimizer.epsilon` must be finite, above 0"),
+            ("Lamb(weight_decay: inf)", "`optimizer.weight_decay` must be at least 0"),
+            (
+                "Lamb(max_coeff: inf)",
+                "`optimizer.max_coeff` must be finite and at least `optimizer.min_coeff`",
+            ),
+            (
+                "Lamb(min_coeff: 20.0)",
+                "`optimizer.max_coeff` must be finite and at least `optimizer.min_coeff`",
+            ),
+            ("Lamb(min_coeff: -1.0)", "`optimizer.min_coeff` must be at least 0"),
         ] {
             let said = run(optimizer).unwrap_err();
             assert!(said.contains(expected), "{optimizer}: {said}");
@@ -155,7 +355,13 @@ mod tests {
     /// Without a gradient only the decay moves a weight.
     #[test]
     fn matrices_alone_decay() {
-        let decays = ["AdamW(weight_decay: 0.5)", "Lion(weight_decay: 0.5)", "Sgd(weight_decay: 0.5)"];
+        let decays = [
+            "AdamW(weight_decay: 0.5)",
+            "Lion(weight_decay: 0.5)",
+            "Sgd(weight_decay: 0.5)",
+            "Adafactor(weight_decay: 0.5)",
+            "AdamW8bit(weight_decay: 0.5, min_8bit_size: 1)",
+        ];
         for optimizer in decays {
             let mut model = LinearConfig::new(2, 2).init(&Device::default().autodiff());
             model.bias =

@@ -96,8 +96,8 @@ fn published<M: Module, S: Stage<M>, I: Send>(
 
 impl<M: Module, S: Stage<M>> Session<M, S> {
     /// Keeps to a budget of bytes on the device, if one is given. `states` is how many tensors like each
-    /// parameter the optimizer will keep, as far as is known.
-    pub fn within(mut self, budget: Option<usize>, states: usize) -> Result<Self, TrainError> {
+    /// parameter the optimizer will keep at least, as far as is known.
+    pub fn within(mut self, budget: Option<usize>, states: f64) -> Result<Self, TrainError> {
         self.budget = budget;
         let (master, replica) = self.weights.pair();
         // At least: blocks may hand theirs to the host, or to other ranks, one after the other.
@@ -105,7 +105,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
             true => 0,
             false => trainable_bytes(replica).min(trainable_bytes(master)),
         };
-        let optimizer = states * trainable_bytes(master);
+        let optimizer = (states * trainable_bytes(master) as f64) as usize;
         let found = OnDevice::between_steps(&ParameterBytes { optimizer, ..self.bytes });
         self.check_budget(OnDevice { gradients, ..found }, Moment::Start)?;
         Ok(self)

@@ -91,8 +91,8 @@ pub struct Trainer<S = Identity> {
     patience: Option<usize>,
     best_by: Option<String>,
     device_budget: Option<usize>,
-    /// Tensors like each parameter that the optimizer will keep, where that is known.
-    optimizer_states: usize,
+    /// Tensors like each parameter that the optimizer will keep at least, where that is known.
+    optimizer_states: f64,
     output: Option<Destination>,
     checkpoints: Option<Checkpoints>,
     resume: Option<Resume>,
@@ -160,7 +160,7 @@ impl Trainer {
             patience: None,
             best_by: None,
             device_budget: None,
-            optimizer_states: 0,
+            optimizer_states: 0.0,
             output: None,
             checkpoints: None,
             resume: None,
@@ -294,8 +294,8 @@ impl<S> Trainer<S> {
         self
     }
 
-    /// The optimizer will keep so many tensors like each parameter.
-    pub(crate) fn optimizer_states(mut self, tensors: usize) -> Self {
+    /// The optimizer will keep at least so many tensors like each parameter.
+    pub(crate) fn optimizer_states(mut self, tensors: f64) -> Self {
         self.optimizer_states = tensors;
         self
     }

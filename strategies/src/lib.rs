@@ -22,7 +22,7 @@
 //! stack.rs       composition: Stack, Identity, Option, Vec and boxed stages
 //! amp/           Amp: half-precision replica and activations over an f32 master, and the loss scale
 //! dtypes.rs      the float dtypes: their names, and which of them a device has
-//! optim/         AdamW, Lion and SGD in one pass over memory on the CPU
+//! optim/         AdamW, Lion and SGD in one pass over memory, AdamW in 8 bits, Adafactor, LAMB, and parameter groups
 //! half/          matmul, linear and cast in half precision, as fast as f32 on the CPU
 //! accumulate.rs  Accumulate: sums micro-batches into one window
 //! freeze.rs      Freeze: parameters that are not trained

@@ -80,7 +80,7 @@ impl AdamW {
     }
 
     /// The arithmetic of update `time`, the first of which is 1.
-    fn rule(&self, rate: LearningRate, time: usize) -> Equation {
+    pub(super) fn rule(&self, rate: LearningRate, time: usize) -> Equation {
         let Self { beta_1, beta_2, epsilon, weight_decay } = *self;
         let correction = |beta: f32| 1.0 - f64::from(beta).powi(time as i32);
         Equation {
@@ -138,7 +138,7 @@ impl Optimizer for AdamW {
 }
 
 /// One update in numbers.
-struct Equation {
+pub(super) struct Equation {
     beta_1: f32,
     beta_2: f32,
     epsilon: f32,

@@ -238,16 +238,17 @@ impl Groups {
         let all = ModuleOptimizer::from(Scaled::by(1.0, decaying(optimizer.clone(), 0.0)));
         Ok(groups.into_iter().fold(all, |all, Alike { ids, lr_scale, weight_decay }| {
             let optimizer = Scaled::by(lr_scale, decaying(optimizer.clone(), weight_decay));
-            let factors = ParamGroup::from_paths(factors_of(&ids, &paths));
+            let factors = factors_of(&ids, &paths);
             all.with_group(ParamGroup::from_ids(ids).fuse(&factors), optimizer, None)
         }))
     }
 }
 
-/// The paths of the factors that [`Lora`](crate::Lora) may attach to these parameters, which are treated as they are.
-fn factors_of(ids: &[ParamId], paths: &Paths) -> Vec<String> {
+/// The factors that [`Lora`](crate::Lora) may attach to these parameters, and which are treated as they are.
+pub(super) fn factors_of(ids: &[ParamId], paths: &Paths) -> ParamGroup {
     let own = paths.places().iter().filter(|place| ids.contains(&place.id));
-    own.flat_map(|place| ["a", "b"].map(|factor| format!("{}.lora.{factor}", place.path))).collect()
+    let factors = own.flat_map(|place| ["a", "b"].map(|factor| format!("{}.lora.{factor}", place.path)));
+    ParamGroup::from_paths(factors.collect::<Vec<_>>())
 }
 
 /// The float parameters, each once, and how many axes they have.

@@ -10,6 +10,9 @@
 //! the parameter is stored in; gradients may be in f32, bf16 or f16, and moments are in the parameter's
 //! dtype. On other backends, and in other dtypes, Burn's own operations do the update.
 //!
+//! [`Adafactor`] and [`Lamb`] need more than one pass, since an update depends on the whole parameter: they are tensor
+//! operations, on every backend. [`AdamW8bit`] is a pass over the host's memory, over moments of one byte each.
+//!
 //! # In place
 //!
 //! An update may write into a tensor only where nothing else holds its memory; where something does,
@@ -21,6 +24,11 @@
 //! layer_decay.rs  rates that fall from the head to the embeddings
 //! scaled.rs    an optimizer at a multiple of the learning rate
 //! adamw.rs     AdamW
+//! adafactor.rs  Adafactor
+//! lamb.rs      LAMB
+//! adamw_8bit.rs   AdamW whose moments are 8-bit numbers
+//! dynamic_map.rs  the values of these numbers, and which is the nearest
+//! blocks.rs    the pass over blocks of them
 //! lion.rs      Lion
 //! sgd.rs       Sgd
 //! replicas.rs  half-precision copies of parameters, written in the same pass and lent to casts
@@ -30,7 +38,11 @@
 //! floats.rs    blocks of f32 from slices in any precision, and back
 //! ```
 
+mod adafactor;
 mod adamw;
+mod adamw_8bit;
+mod blocks;
+mod dynamic_map;
 #[cfg(feature = "flex")]
 mod floats;
 #[cfg(feature = "flex")]
@@ -38,6 +50,7 @@ mod fused;
 mod groups;
 #[cfg(feature = "flex")]
 mod kernel;
+mod lamb;
 mod layer_decay;
 mod lion;
 mod replicas;
@@ -47,8 +60,12 @@ mod sgd;
 #[cfg(test)]
 mod tests;
 
+pub use adafactor::{Adafactor, AdafactorState};
 pub use adamw::AdamW;
+pub use adamw_8bit::{AdamW8bit, AdamW8bitState};
+pub use dynamic_map::dynamic_map;
 pub use groups::{Alike, Group, Groups, GroupsError};
+pub use lamb::{Lamb, LambState};
 pub use lion::Lion;
 pub(crate) use replicas::take;
 pub use replicas::{Replicas, replicas, taken};

@@ -1,0 +1,247 @@
+//! Adafactor: the second moment of a matrix as a row and a column.
+
+use burn::optim::{LearningRate, ModuleOptimizer, Optimizer, RecordState, StateSink, StateSource};
+use burn::tensor::{Device, FloatDType, Tensor};
+
+use crate::cast;
+
+/// Adafactor ([Shazeer and Stern, 2018](https://arxiv.org/abs/1804.04235)), as Transformers has it.
+///
+/// For the gradient g of the parameter θ at update t, with the learning rate η:
+///
+/// ```text
+/// β₂ ← 1 - t^d                          d is the decay rate, -0.8
+/// r ← β₂r + (1 - β₂) mean of (g² + ε₁) over columns, c the same over rows
+/// u ← g / √(r cᵀ / mean of r)           of a vector g / √v, with v ← β₂v + (1 - β₂)(g² + ε₁)
+/// u ← u / max(1, RMS(u) / threshold)
+/// α ← ηρ max(ε₂, RMS(θ))                ρ with relative_step, the last with scale_parameter
+/// m ← β₁m + (1 - β₁)αu                  with a first moment; else m is αu
+/// θ ← (1 - αλ)θ - m
+/// ```
+///
+/// A matrix of n by m takes n + m numbers, where AdamW's moments take 2nm; of more axes, the last two are the matrix, one
+/// for each place along the others. It is tensor operations on every backend, in f32 whatever the parameter is in.
+///
+/// With [`relative_step`](Self::relative_step) it has a schedule of its own, ρ = min(0.01, 1/√t), which the learning rate
+/// multiplies: a constant rate of 1 is what Transformers does.
+///
+/// An update of an element depends on its row, its column and the whole parameter: it cannot update shards, and
+/// `Zero` refuses it in stages 1 to 3.
+///
+/// ```
+/// use firebrick_strategies::optim::Adafactor;
+///
+/// // With a rate that is given, as Trainer has it; and as the paper has it, at a rate of 1.
+/// let optimizer = Adafactor::new().init();
+/// let paper = Adafactor::new().relative_step(true).scale_parameter(true).init();
+/// # let _ = (optimizer, paper);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Adafactor {
+    epsilons: (f32, f32),
+    clip_threshold: f32,
+    decay_rate: f64,
+    beta_1: Option<f32>,
+    weight_decay: f32,
+    scale_parameter: bool,
+    relative_step: bool,
+    warmup_init: bool,
+}
+
+impl Default for Adafactor {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Adafactor {
+    /// ε₁ = 1e-30, ε₂ = 1e-3, a threshold of 1, a decay rate of -0.8, no first moment, no weight decay, and the
+    /// learning rate as it is given.
+    pub fn new() -> Self {
+        Self {
+            epsilons: (1e-30, 1e-3),
+            clip_threshold: 1.0,
+            decay_rate: -0.8,
+            beta_1: None,
+            weight_decay: 0.0,
+            scale_parameter: false,
+            relative_step: false,
+            warmup_init: false,
+        }
+    }
+
+    /// ε₁, added to squares of gradients, and ε₂, the least that the size of a parameter counts.
+    pub fn epsilons(self, of_squares: f32, of_parameters: f32) -> Self {
+        Self { epsilons: (of_squares, of_parameters), ..self }
+    }
+
+    /// The root mean square that an update has at most, before the learning rate.
+    pub fn clip_threshold(self, clip_threshold: f32) -> Self {
+        Self { clip_threshold, ..self }
+    }
+
+    /// d, below 0: the share of a new square at update t is t^d.
+    pub fn decay_rate(self, decay_rate: f64) -> Self {
+        Self { decay_rate, ..self }
+    }
+
+    /// Keeps a first moment of the updates, which decays by β₁, and takes as many numbers as there are parameters.
+    pub fn beta_1(self, beta_1: f32) -> Self {
+        Self { beta_1: Some(beta_1), ..self }
+    }
+
+    /// λ: times the step size α it is taken off each parameter at each update.
+    pub fn weight_decay(self, weight_decay: f32) -> Self {
+        Self { weight_decay, ..self }
+    }
+
+    /// Whether the step is relative to the root mean square of the parameter.
+    pub fn scale_parameter(self, scale_parameter: bool) -> Self {
+        Self { scale_parameter, ..self }
+    }
+
+    /// Whether the learning rate multiplies ρ = min(0.01, 1/√t).
+    pub fn relative_step(self, relative_step: bool) -> Self {
+        Self { relative_step, ..self }
+    }
+
+    /// Whether ρ is min(t · 1e-6, 1/√t) instead. Without a relative step it changes nothing.
+    pub fn warmup_init(self, warmup_init: bool) -> Self {
+        Self { warmup_init, ..self }
+    }
+
+    /// An optimizer of a whole model.
+    pub fn init(self) -> ModuleOptimizer {
+        self.into()
+    }
+
+    /// ηρ.
+    fn rate(&self, rate: LearningRate, time: usize) -> f64 {
+        let time = time as f64;
+        let least = if self.warmup_init { 1e-6 * time } else { 1e-2 };
+        if self.relative_step { rate * least.min(time.sqrt().recip()) } else { rate }
+    }
+}
+
+/// What [`Adafactor`] keeps of a parameter, in f32.
+#[derive(Clone, Debug)]
+pub struct AdafactorState<const D: usize> {
+    /// Updates so far.
+    pub time: usize,
+    /// The decaying mean of squares: of each row, `[.., rows, 1]`; of a vector, of each element.
+    pub squares: Tensor<D>,
+    /// That of each column, `[.., 1, columns]`. Vectors have none.
+    pub columns: Option<Tensor<D>>,
+    /// The first moment, if there is one.
+    pub first: Option<Tensor<D>>,
+}
+
+/// The names of its fields in a record.
+const TIME: &str = "time";
+const SQUARES: &str = "squares";
+const COLUMNS: &str = "columns";
+const FIRST: &str = "first";
+
+impl<const D: usize> RecordState for AdafactorState<D> {
+    fn state_flatten(&self, prefix: &str, out: &mut StateSink) {
+        out.push_scalar(prefix, TIME, self.time.into());
+        let tensors =
+            [(SQUARES, Some(&self.squares)), (COLUMNS, self.columns.as_ref()), (FIRST, self.first.as_ref())];
+        for (name, tensor) in tensors {
+            if let Some(tensor) = tensor {
+                out.push_tensor(prefix, name, tensor.to_data());
+            }
+        }
+    }
+
+    fn state_unflatten(prefix: &str, src: &mut StateSource, device: &Device) -> Option<Self> {
+        let time = usize::try_from(src.take_scalar(prefix, TIME)?).ok()?;
+        let mut tensor = |name| Some(Tensor::from_data(src.take_tensor(prefix, name)?, device));
+        Some(Self { time, squares: tensor(SQUARES)?, columns: tensor(COLUMNS), first: tensor(FIRST) })
+    }
+}
+
+impl Optimizer for Adafactor {
+    type State<const D: usize> = AdafactorState<D>;
+
+    fn step<const D: usize>(
+        &self,
+        rate: LearningRate,
+        param: Tensor<D>,
+        grad: Tensor<D>,
+        state: Option<AdafactorState<D>>,
+    ) -> (Tensor<D>, Option<AdafactorState<D>>) {
+        let dtype = param.dtype();
+        let [param, grad] = [param, grad].map(|tensor| cast(tensor, FloatDType::F32));
+        let (time, before) = match state {
+            None => (1, None),
+            Some(AdafactorState { time, squares, columns, first }) => {
+                (time + 1, Some((squares, columns, first)))
+            }
+        };
+        let (squares_before, columns_before, first_before) =
+            before.map_or((None, None, None), |(squares, columns, first)| (Some(squares), columns, first));
+        // At the first update 1.
+        let new = (time as f64).powf(self.decay_rate);
+        let mean = |before: Option<Tensor<D>>, now: Tensor<D>| match before {
+            None => now,
+            Some(before) => before.mul_scalar(1.0 - new).add(now.mul_scalar(new)),
+        };
+        let square = grad.clone().square().add_scalar(self.epsilons.0);
+        let (squares, columns) = if D >= 2 {
+            let rows = mean(squares_before, square.clone().mean_dim(D - 1));
+            (rows, Some(mean(columns_before, square.mean_dim(D - 2))))
+        } else {
+            (mean(squares_before, square), None)
+        };
+        let update = match &columns {
+            // The product of two small moments may be less than f32 has: each factor by itself is not.
+            Some(columns) => {
+                let rows = squares.clone().div(squares.clone().mean_dim(D - 2)).sqrt();
+                grad.div(rows).div(columns.clone().sqrt())
+            }
+            None => grad.div(squares.clone().sqrt()),
+        };
+        let too_large = rms(update.clone()).div_scalar(self.clip_threshold).clamp_min(1.0);
+        let mut size = too_large.recip().mul_scalar(self.rate(rate, time));
+        // α, which the decay takes without the bound on the update.
+        let mut decayed = size.ones_like().mul_scalar(self.rate(rate, time));
+        if self.scale_parameter {
+            let of_param = rms(param.clone()).clamp_min(self.epsilons.1);
+            (size, decayed) = (size * of_param.clone(), decayed * of_param);
+        }
+        let update = update.mul(size.reshape([1; D]));
+        let (update, first) = match self.beta_1 {
+            None => (update, None),
+            Some(beta_1) => {
+                let update = update.mul_scalar(1.0 - beta_1);
+                let first = match first_before {
+                    None => update,
+                    Some(before) => before.mul_scalar(beta_1).add(update),
+                };
+                (first.clone(), Some(first))
+            }
+        };
+        let param = match self.weight_decay {
+            0.0 => param,
+            weight_decay => {
+                let taken = param.clone().mul(decayed.mul_scalar(weight_decay).reshape([1; D]));
+                param - taken
+            }
+        };
+        let param = cast(param - update, FloatDType::from(dtype));
+        (param, Some(AdafactorState { time, squares, columns, first }))
+    }
+
+    fn to_device<const D: usize>(state: AdafactorState<D>, device: &Device) -> AdafactorState<D> {
+        let AdafactorState { time, squares, columns, first } = state;
+        let moved = |tensor: Option<Tensor<D>>| tensor.map(|tensor| tensor.to_device(device));
+        let squares = squares.to_device(device);
+        AdafactorState { time, squares, columns: moved(columns), first: moved(first) }
+    }
+}
+
+/// The root of the mean of squares, `[1]`.
+fn rms<const D: usize>(tensor: Tensor<D>) -> Tensor<1> {
+    tensor.square().mean().sqrt()
+}

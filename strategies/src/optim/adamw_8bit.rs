@@ -1,0 +1,218 @@
+//! AdamW whose moments are 8-bit numbers.
+
+use std::collections::HashSet;
+
+use burn::module::{Module, ModuleVisitor, Param, ParamGroup, ParamId};
+use burn::optim::{LearningRate, ModuleOptimizer, Optimizer, RecordState, StateSink, StateSource};
+use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
+
+use super::blocks::{BLOCK, Rows, blocks};
+use super::groups::factors_of;
+use super::{AdamW, Alike, Groups, GroupsError, Scaled};
+use crate::{Paths, cast};
+
+/// [`AdamW`] whose two moments take one byte each for an element, where they take four
+/// ([Dettmers et al., 2022](https://arxiv.org/abs/2110.02861)), as bitsandbytes has it.
+///
+/// A moment is kept as the [dynamic 8-bit number](super::dynamic_map) that is nearest to it, in blocks of 256 that are
+/// each divided by the largest magnitude in them: 2 bytes and 1/32 for a parameter instead of 8. An update reads them as
+/// f32, is AdamW's, and rounds the new ones.
+///
+/// Two things are otherwise than in bitsandbytes. A block ends with its row, so that a parameter whose rows are divided
+/// among ranks is updated as the whole is, to the bit, and a checkpoint goes on with any number of them. And a second
+/// moment that is not zero does not become zero, which the next update would divide by.
+///
+/// Vectors, parameters of fewer than 4096 elements and the factors of [`Lora`](crate::Lora) keep AdamW's moments in f32.
+///
+/// The pass is over the host's memory, in place on the CPU. On another device the parameter and its gradient come to the
+/// host and go back at each update: with [`Offload`](crate::Offload) they are there already.
+///
+/// ```
+/// use burn::{nn::LinearConfig, tensor::Device};
+/// use firebrick_strategies::optim::{AdamW8bit, Groups};
+///
+/// let model = LinearConfig::new(64, 64).init(&Device::flex().autodiff());
+/// let optimizer = AdamW8bit::new().init(&model, &Groups::new().weight_decay(0.01))?;
+/// # let _ = optimizer;
+/// # Ok::<(), firebrick_strategies::optim::GroupsError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdamW8bit {
+    adamw: AdamW,
+    smallest: usize,
+}
+
+impl Default for AdamW8bit {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl AdamW8bit {
+    /// Bytes of the moments of so many rows of a matrix, each of so many elements.
+    pub fn state_bytes(rows: u64, row: u64) -> u64 {
+        2 * rows * (row + 4 * row.div_ceil(BLOCK as u64))
+    }
+
+    /// β₁ = 0.9, β₂ = 0.999, ε = 1e-8, no weight decay, and matrices of fewer than 4096 elements in f32.
+    pub fn new() -> Self {
+        Self { adamw: AdamW::new(), smallest: 4096 }
+    }
+
+    /// β₁ and β₂, by which the two moments decay at each update.
+    pub fn betas(self, beta_1: f32, beta_2: f32) -> Self {
+        Self { adamw: self.adamw.betas(beta_1, beta_2), ..self }
+    }
+
+    /// ε, added to the root of the second moment.
+    pub fn epsilon(self, epsilon: f32) -> Self {
+        Self { adamw: self.adamw.epsilon(epsilon), ..self }
+    }
+
+    /// λ: times the learning rate it is taken off each parameter at each update. [`init`](Self::init) takes that of the
+    /// groups.
+    pub fn weight_decay(self, weight_decay: f32) -> Self {
+        Self { adamw: self.adamw.weight_decay(weight_decay), ..self }
+    }
+
+    /// The elements of the smallest matrix whose moments [`init`](Self::init) keeps in 8 bits: what smaller ones would
+    /// save is little.
+    pub fn min_8bit_size(self, elements: usize) -> Self {
+        Self { smallest: elements, ..self }
+    }
+
+    /// An optimizer of the whole model: this one for its large matrices, [`AdamW`] for all else, and both as the groups
+    /// say.
+    ///
+    /// # Errors
+    ///
+    /// Groups that do not fit the model.
+    pub fn init<M: Module>(self, model: &M, groups: &Groups) -> Result<ModuleOptimizer, GroupsError> {
+        let (large, paths) = (large(model, self.smallest), Paths::of(model));
+        // What the model does not have now, and no matrix of it will, belongs to no group.
+        let mut optimizer = ModuleOptimizer::from(Scaled::by(1.0, self.adamw.weight_decay(0.0)));
+        for Alike { ids, lr_scale, weight_decay } in groups.resolve(model)? {
+            let factors = factors_of(&ids, &paths);
+            let (large, small) = ids.into_iter().partition::<Vec<_>, _>(|id| large.contains(id));
+            let decaying = self.weight_decay(weight_decay);
+            optimizer = optimizer
+                .with_group(
+                    ParamGroup::from_ids(small).fuse(&factors),
+                    Scaled::by(lr_scale, decaying.adamw),
+                    None,
+                )
+                .with_group(ParamGroup::from_ids(large), Scaled::by(lr_scale, decaying), None);
+        }
+        Ok(optimizer)
+    }
+}
+
+/// The matrices of enough elements.
+fn large<M: Module>(model: &M, smallest: usize) -> HashSet<ParamId> {
+    struct Large(HashSet<ParamId>, usize);
+    impl ModuleVisitor for Large {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if D >= 2 && param.lazy_shape().num_elements() >= self.1 {
+                self.0.insert(param.id);
+            }
+        }
+    }
+    let mut large = Large(HashSet::new(), smallest);
+    model.visit(&mut large);
+    large.0
+}
+
+/// What [`AdamW8bit`] keeps of a parameter, in the host's memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdamW8bitState<const D: usize> {
+    time: usize,
+    shape: [usize; D],
+    /// Of both moments, like the parameter.
+    codes: [Vec<u8>; 2],
+    /// The largest magnitude of each block, `[rows, blocks of a row]`.
+    largest: [Vec<f32>; 2],
+}
+
+/// Rows of a parameter, and elements of a row.
+fn rows_of(shape: &[usize]) -> (usize, usize) {
+    match shape {
+        [] => (1, 1),
+        [rows, row @ ..] => (*rows, row.iter().product()),
+    }
+}
+
+/// The names of its fields in a record.
+const TIME: &str = "time";
+const CODES: [&str; 2] = ["codes_1", "codes_2"];
+const LARGEST: [&str; 2] = ["largest_1", "largest_2"];
+
+impl<const D: usize> AdamW8bitState<D> {
+    /// Before the first update.
+    fn none(shape: [usize; D]) -> Self {
+        let (rows, row) = rows_of(&shape);
+        let (codes, largest) = (vec![0; rows * row], vec![0.0; rows * blocks(row)]);
+        Self { time: 0, shape, codes: [codes.clone(), codes], largest: [largest.clone(), largest] }
+    }
+}
+
+impl<const D: usize> RecordState for AdamW8bitState<D> {
+    fn state_flatten(&self, prefix: &str, out: &mut StateSink) {
+        let (rows, row) = rows_of(&self.shape);
+        out.push_scalar(prefix, TIME, self.time.into());
+        for moment in 0..2 {
+            out.push_tensor(prefix, CODES[moment], TensorData::new(self.codes[moment].clone(), self.shape));
+            let largest = TensorData::new(self.largest[moment].clone(), [rows, blocks(row)]);
+            out.push_tensor(prefix, LARGEST[moment], largest);
+        }
+    }
+
+    fn state_unflatten(prefix: &str, src: &mut StateSource, _: &Device) -> Option<Self> {
+        let time = usize::try_from(src.take_scalar(prefix, TIME)?).ok()?;
+        let first = src.take_tensor(prefix, CODES[0])?;
+        let shape: [usize; D] = first.shape().to_vec().try_into().ok()?;
+        let codes = |data: TensorData| data.try_into_vec::<u8>().ok();
+        let codes = [codes(first)?, codes(src.take_tensor(prefix, CODES[1])?)?];
+        let mut largest = |name| src.take_tensor(prefix, name)?.try_into_vec::<f32>().ok();
+        let largest = [largest(LARGEST[0])?, largest(LARGEST[1])?];
+        let (rows, row) = rows_of(&shape);
+        let fits = codes.iter().all(|codes| codes.len() == rows * row)
+            && largest.iter().all(|largest| largest.len() == rows * blocks(row));
+        fits.then_some(Self { time, shape, codes, largest })
+    }
+}
+
+impl Optimizer for AdamW8bit {
+    type State<const D: usize> = AdamW8bitState<D>;
+
+    fn step<const D: usize>(
+        &self,
+        rate: LearningRate,
+        param: Tensor<D>,
+        grad: Tensor<D>,
+        state: Option<AdamW8bitState<D>>,
+    ) -> (Tensor<D>, Option<AdamW8bitState<D>>) {
+        let (shape, dtype, device) = (param.dims(), param.dtype(), param.device());
+        let mut state =
+            state.filter(|state| state.shape == shape).unwrap_or_else(|| AdamW8bitState::none(shape));
+        state.time += 1;
+        let [mut param, grad] = [param, grad].map(|tensor| cast(tensor, FloatDType::F32).into_data());
+        let rows = Rows {
+            row: rows_of(&shape).1,
+            param: param.as_mut_slice().expect("it is in f32"),
+            grad: grad.as_slice().expect("it is in f32"),
+            codes: state.codes.each_mut().map(Vec::as_mut_slice),
+            largest: state.largest.each_mut().map(Vec::as_mut_slice),
+        };
+        rows.update(&self.adamw.rule(rate, state.time), state.time == 1);
+        let param = Tensor::from_data(param, (&device, DType::F32));
+        (cast(param, FloatDType::from(dtype)), Some(state))
+    }
+
+    fn to_device<const D: usize>(state: AdamW8bitState<D>, _: &Device) -> AdamW8bitState<D> {
+        state
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/adamw_8bit.rs"]
+mod tests;

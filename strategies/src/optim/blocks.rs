@@ -1,0 +1,142 @@
+//! One pass over a parameter whose moments are 8-bit numbers in blocks.
+
+use rayon::prelude::*;
+
+use super::adamw::Equation;
+use super::dynamic_map::{DynamicMap, SIGNED, UNSIGNED};
+use super::rule::Rule;
+
+/// Elements of a block, at most: it lies within one row, so that rows can be on different ranks.
+pub(super) const BLOCK: usize = 256;
+
+/// Elements of a task, at least.
+const TASK: usize = 1 << 15;
+
+/// Rows of a parameter, its gradient, and its two moments.
+pub(super) struct Rows<'a> {
+    /// Elements of a row.
+    pub row: usize,
+    pub param: &'a mut [f32],
+    pub grad: &'a [f32],
+    /// The moments' codes, one for each element.
+    pub codes: [&'a mut [u8]; 2],
+    /// What the value of a code is multiplied by: the largest magnitude of a moment in each block.
+    pub largest: [&'a mut [f32]; 2],
+}
+
+/// Blocks of a row.
+pub(super) fn blocks(row: usize) -> usize {
+    row.div_ceil(BLOCK)
+}
+
+impl Rows<'_> {
+    /// Updates the parameter and the moments in place, on all cores. Where the moments are `fresh`, what they hold is
+    /// not read: they are taken for zero.
+    #[inline(never)] // Compiled with this crate, and not, perhaps unoptimised, with the program.
+    pub fn update(self, rule: &Equation, fresh: bool) {
+        let Self { row, param, grad, codes: [codes_1, codes_2], largest: [largest_1, largest_2] } = self;
+        if param.is_empty() {
+            return;
+        }
+        let rows = TASK.div_ceil(row);
+        let (elements, scales) = (rows * row, rows * blocks(row));
+        param
+            .par_chunks_mut(elements)
+            .zip(grad.par_chunks(elements))
+            .zip(codes_1.par_chunks_mut(elements).zip(codes_2.par_chunks_mut(elements)))
+            .zip(largest_1.par_chunks_mut(scales).zip(largest_2.par_chunks_mut(scales)))
+            .for_each(|(((param, grad), (codes_1, codes_2)), (largest_1, largest_2))| {
+                let (codes, largest) = ([codes_1, codes_2], [largest_1, largest_2]);
+                Task { rows: Rows { row, param, grad, codes, largest }, rule, fresh }.dispatch();
+            });
+    }
+}
+
+/// What one core does at a time, compiled for the vectors of each kind of processor.
+struct Task<'a, 'r> {
+    rows: Rows<'a>,
+    rule: &'r Equation,
+    fresh: bool,
+}
+
+#[cfg(feature = "flex")]
+impl pulp::NullaryFnOnce for Task<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        self.run();
+    }
+}
+
+impl Task<'_, '_> {
+    fn dispatch(self) {
+        #[cfg(feature = "flex")]
+        pulp::Arch::new().dispatch(self);
+        #[cfg(not(feature = "flex"))]
+        self.run();
+    }
+
+    #[inline(always)]
+    fn run(self) {
+        let Self { rows: Rows { row, param, grad, codes: [codes_1, codes_2], largest }, rule, fresh } = self;
+        let (signed, unsigned): (&DynamicMap, &DynamicMap) = (&SIGNED, &UNSIGNED);
+        let mut moments = [[0.0f32; BLOCK]; 2];
+        let mut scale = 0;
+        let rows = param.chunks_mut(row).zip(grad.chunks(row));
+        for ((param, grad), (codes_1, codes_2)) in
+            rows.zip(codes_1.chunks_mut(row).zip(codes_2.chunks_mut(row)))
+        {
+            let blocks = param.chunks_mut(BLOCK).zip(grad.chunks(BLOCK));
+            let codes = codes_1.chunks_mut(BLOCK).zip(codes_2.chunks_mut(BLOCK));
+            for ((param, grad), (codes_1, codes_2)) in blocks.zip(codes) {
+                let [m, v] = moments.each_mut().map(|moment| &mut moment[..param.len()]);
+                if fresh {
+                    // Zero that adding changes nothing to, not even the sign of another zero.
+                    m.fill(-0.0);
+                    v.fill(-0.0);
+                } else {
+                    read(signed, codes_1, largest[0][scale], m);
+                    read(unsigned, codes_2, largest[1][scale], v);
+                }
+                update(rule, param, grad, m, v);
+                largest[0][scale] = write(signed, m, codes_1);
+                largest[1][scale] = write(unsigned, v, codes_2);
+                // Divided by the root of a zero, the next update would be without bound.
+                codes_2.iter_mut().zip(v).for_each(|(code, v)| *code = (*code).max(u8::from(*v > 0.0)));
+                scale += 1;
+            }
+        }
+    }
+}
+
+/// The numbers of codes.
+#[inline(always)]
+fn read(map: &DynamicMap, codes: &[u8], largest: f32, numbers: &mut [f32]) {
+    for (number, code) in numbers.iter_mut().zip(codes) {
+        *number = map.value(*code) * largest;
+    }
+}
+
+/// The codes of numbers, and their largest magnitude.
+#[inline(always)]
+fn write(map: &DynamicMap, numbers: &[f32], codes: &mut [u8]) -> f32 {
+    let largest =
+        numbers.iter().fold(0f32, |most, number| if number.abs() > most { number.abs() } else { most });
+    let divisor = if largest > 0.0 { largest } else { 1.0 };
+    for (number, code) in numbers.iter().zip(codes) {
+        *code = map.code(number / divisor);
+    }
+    largest
+}
+
+#[inline(always)]
+fn update(rule: &Equation, param: &mut [f32], grad: &[f32], m: &mut [f32], v: &mut [f32]) {
+    // Told that all are of one length, the compiler makes vectors of the loop.
+    let length = param.len();
+    let (grad, m, v) = (&grad[..length], &mut m[..length], &mut v[..length]);
+    for i in 0..length {
+        let (updated, [next_m, next_v]) = rule.element(param[i], grad[i], [m[i], v[i]]);
+        (param[i], m[i], v[i]) = (updated, next_m, next_v);
+    }
+}

@@ -1,0 +1,178 @@
+//! LAMB: Adam, with each parameter's update as large as the parameter asks for.
+
+use burn::optim::{LearningRate, ModuleOptimizer, Optimizer, RecordState, StateSink, StateSource};
+use burn::tensor::{Device, FloatDType, Tensor};
+
+use crate::cast;
+
+/// LAMB, layer-wise adaptive moments for large batches ([You et al., 2020](https://arxiv.org/abs/1904.00962)), as
+/// DeepSpeed's `FusedLamb` computes it.
+///
+/// For the gradient g of the parameter θ at update t, with the learning rate η:
+///
+/// ```text
+/// m ← β₁m + (1 - β₁)g
+/// v ← β₂v + (1 - β₂)g²
+/// u ← m / (√v + ε) + λθ
+/// c ← ‖θ‖ / ‖u‖, at least the least and at most the most coefficient; 1 where a norm is 0
+/// θ ← θ - η √(1 - β₂ᵗ) / (1 - β₁ᵗ) c u
+/// ```
+///
+/// In the paper, and in [Burn's LAMB](burn::optim::Lamb), the moments are corrected before u is made of them, and c is not
+/// bounded. It is tensor operations on every backend, in f32 whatever the parameter is in.
+///
+/// An update of an element depends on the norm of the whole parameter: it cannot update shards, and `Zero` refuses it
+/// in stages 1 to 3.
+///
+/// ```
+/// let optimizer = firebrick_strategies::optim::Lamb::new().weight_decay(0.01).init();
+/// # let _ = optimizer;
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Lamb {
+    beta_1: f32,
+    beta_2: f32,
+    epsilon: f32,
+    weight_decay: f32,
+    coefficients: (f32, f32),
+    bias_correction: bool,
+}
+
+impl Default for Lamb {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Lamb {
+    /// β₁ = 0.9, β₂ = 0.999, ε = 1e-8, no weight decay, and coefficients from 0.01 to 10.
+    pub fn new() -> Self {
+        Self {
+            beta_1: 0.9,
+            beta_2: 0.999,
+            epsilon: 1e-8,
+            weight_decay: 0.0,
+            coefficients: (0.01, 10.0),
+            bias_correction: true,
+        }
+    }
+
+    /// β₁ and β₂, by which the two moments decay at each update.
+    pub fn betas(self, beta_1: f32, beta_2: f32) -> Self {
+        Self { beta_1, beta_2, ..self }
+    }
+
+    /// ε, added to the root of the second moment.
+    pub fn epsilon(self, epsilon: f32) -> Self {
+        Self { epsilon, ..self }
+    }
+
+    /// λ: so many times the parameter is added to its update.
+    pub fn weight_decay(self, weight_decay: f32) -> Self {
+        Self { weight_decay, ..self }
+    }
+
+    /// The least and the most that an update is multiplied by.
+    pub fn coefficients(self, least: f32, most: f32) -> Self {
+        Self { coefficients: (least, most), ..self }
+    }
+
+    /// Whether the step corrects the moments for their start at 0.
+    pub fn bias_correction(self, bias_correction: bool) -> Self {
+        Self { bias_correction, ..self }
+    }
+
+    /// An optimizer of a whole model.
+    pub fn init(self) -> ModuleOptimizer {
+        self.into()
+    }
+
+    /// η, corrected.
+    fn rate(&self, rate: LearningRate, time: usize) -> f64 {
+        let correction = |beta: f32| 1.0 - f64::from(beta).powi(time as i32);
+        match self.bias_correction {
+            true => rate * correction(self.beta_2).sqrt() / correction(self.beta_1),
+            false => rate,
+        }
+    }
+}
+
+/// What [`Lamb`] keeps of a parameter, in f32.
+#[derive(Clone, Debug)]
+pub struct LambState<const D: usize> {
+    /// Updates so far.
+    pub time: usize,
+    /// The decaying mean of gradients.
+    pub moment_1: Tensor<D>,
+    /// The decaying mean of their squares.
+    pub moment_2: Tensor<D>,
+}
+
+/// The names of its fields in a record: Burn's.
+const TIME: &str = "time";
+const MOMENT_1: &str = "moment_1";
+const MOMENT_2: &str = "moment_2";
+
+impl<const D: usize> RecordState for LambState<D> {
+    fn state_flatten(&self, prefix: &str, out: &mut StateSink) {
+        out.push_scalar(prefix, TIME, self.time.into());
+        out.push_tensor(prefix, MOMENT_1, self.moment_1.to_data());
+        out.push_tensor(prefix, MOMENT_2, self.moment_2.to_data());
+    }
+
+    fn state_unflatten(prefix: &str, src: &mut StateSource, device: &Device) -> Option<Self> {
+        let time = usize::try_from(src.take_scalar(prefix, TIME)?).ok()?;
+        let mut tensor = |name| Some(Tensor::from_data(src.take_tensor(prefix, name)?, device));
+        Some(Self { time, moment_1: tensor(MOMENT_1)?, moment_2: tensor(MOMENT_2)? })
+    }
+}
+
+impl Optimizer for Lamb {
+    type State<const D: usize> = LambState<D>;
+
+    fn step<const D: usize>(
+        &self,
+        rate: LearningRate,
+        param: Tensor<D>,
+        grad: Tensor<D>,
+        state: Option<LambState<D>>,
+    ) -> (Tensor<D>, Option<LambState<D>>) {
+        let dtype = param.dtype();
+        let [param, grad] = [param, grad].map(|tensor| cast(tensor, FloatDType::F32));
+        let (time, before) = match state {
+            None => (1, None),
+            Some(LambState { time, moment_1, moment_2 }) => (time + 1, Some((moment_1, moment_2))),
+        };
+        let square = grad.clone().square().mul_scalar(1.0 - self.beta_2);
+        let grad = grad.mul_scalar(1.0 - self.beta_1);
+        let (moment_1, moment_2) = match before {
+            None => (grad, square),
+            Some((moment_1, moment_2)) => {
+                (moment_1.mul_scalar(self.beta_1).add(grad), moment_2.mul_scalar(self.beta_2).add(square))
+            }
+        };
+        let update = moment_1.clone().div(moment_2.clone().sqrt().add_scalar(self.epsilon));
+        let update = match self.weight_decay {
+            0.0 => update,
+            weight_decay => update.add(param.clone().mul_scalar(weight_decay)),
+        };
+        let (of_param, of_update) = (norm(param.clone()), norm(update.clone()));
+        let none = of_param.clone().equal_scalar(0.0).bool_or(of_update.clone().equal_scalar(0.0));
+        let (least, most) = self.coefficients;
+        // 0 / 0 is a number too, before the mask takes its place.
+        let coefficient = (of_param / of_update.clamp_min(f32::MIN_POSITIVE)).clamp(least, most);
+        let coefficient = coefficient.mask_fill(none, 1.0).mul_scalar(self.rate(rate, time));
+        let param = cast(param - update.mul(coefficient.reshape([1; D])), FloatDType::from(dtype));
+        (param, Some(LambState { time, moment_1, moment_2 }))
+    }
+
+    fn to_device<const D: usize>(state: LambState<D>, device: &Device) -> LambState<D> {
+        let LambState { time, moment_1, moment_2 } = state;
+        LambState { time, moment_1: moment_1.to_device(device), moment_2: moment_2.to_device(device) }
+    }
+}
+
+/// The root of the sum of squares, `[1]`.
+fn norm<const D: usize>(tensor: Tensor<D>) -> Tensor<1> {
+    tensor.square().sum().sqrt()
+}
