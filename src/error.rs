@@ -56,6 +56,11 @@ pub enum TrainError {
         "nothing is left to train: every parameter of the model is frozen, by the model itself, by Freeze or by Lora; leave out a pattern"
     )]
     NothingTrained,
+    /// No gradient has reached a parameter.
+    #[error(
+        "the loss has no gradient of any parameter that is trained: compute it from what the model returns, and detach nothing on the way"
+    )]
+    NoGradients,
     /// The objective does not smooth its labels.
     #[error(
         "labels are to be smoothed, but the model's loss on this data is over no classes, or does not ask for `Pass::label_smoothing`: leave out label_smoothing, or compute the loss with `models::smoothed_cross_entropy`"

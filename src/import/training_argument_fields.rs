@@ -12,6 +12,8 @@ const RANKS: &str = "ranks are started by `--ranks` or mpirun, and exchange what
 const LABELS: &str = "what is read of a record is up to `task`";
 const DEEPSPEED: &str = "the ds_config decides";
 const EVALUATION: &str = "evaluation adds up losses, and keeps no predictions";
+const WRITTEN: &str =
+    "`generate` of the task: `Seq2Seq(generate: 128)` writes texts in evaluation and scores them";
 const DATA: &str = "data is read ahead beside the training";
 const BATCH: &str = "`train_micro_batch_size_per_gpu` decides";
 const PRECISION: &str = "`fp16` and `bf16` of the ds_config decide";
@@ -180,6 +182,13 @@ pub(super) static TRAINING_ARGUMENTS: &[Rule] = &[
     rule("ray_scope", Moot("a run is one run")),
     rule("include_tokens_per_second", Moot("tokens per second are always shown")),
     rule("include_num_input_tokens_seen", Moot("tokens per second are always shown")),
+    rule("predict_with_generate", Spared(OFF, WRITTEN)),
+    rule("generation_max_length", Spared(&[], WRITTEN)),
+    rule(
+        "generation_num_beams",
+        Spared(&["1"], "greedy texts in evaluation, and `firebrick predict --beams` after it"),
+    ),
+    rule("generation_config", Spared(&[], WRITTEN)),
     rule("neftune_noise_alpha", Refused(&["0", "0.0"], "embeddings without noise")),
     rule("use_liger_kernel", Moot(KERNELS)),
     rule("liger_kernel_config.*", Moot(KERNELS)),

@@ -10,6 +10,7 @@
 //! t5/                T5: an encoder and a decoder
 //! writing/           texts that trained models write
 //! └── key_value.rs      what a decoder has read, so that it need not read it again
+//! written_scores.rs  how good texts are that a model writes in evaluation
 //! attention.rs       scaled dot-product attention, and what is masked in it
 //! linear.rs          an affine map that is fast in half precision on the CPU
 //! norm.rs            layer normalisation that is right in half precision
@@ -41,6 +42,7 @@ mod sequence_scores;
 mod t5;
 mod token_scores;
 mod writing;
+mod written_scores;
 
 pub use activation::Activation;
 pub use bert::{Bert, BertConfig, BertMaskedLm, BertSequenceClassifier, BertTokenClassifier};
@@ -57,3 +59,4 @@ pub use sequence_scores::SequenceScores;
 pub use t5::{Encoded, T5, T5Config};
 pub use token_scores::TokenScores;
 pub use writing::Continues;
+pub use written_scores::WrittenScores;

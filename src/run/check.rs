@@ -56,6 +56,10 @@ impl FromRunFile for Run {
                 require((0.0..1.0).contains(&share), "label_smoothing", expected, share)
             })
             .or_else(|| sample(self))
+            .or_else(|| match self.task {
+                TaskConfig::Seq2Seq { generate: Some(tokens), .. } => positive("task.generate", tokens),
+                _ => None,
+            })
             .or_else(|| ranks(self))
             .or_else(|| require(!self.output.as_os_str().is_empty(), "output", "a folder", "\"\""))
     }

@@ -23,6 +23,15 @@ pub struct LoraConfig {
 }
 
 impl LoraConfig {
+    /// As one writes it, without what is the default.
+    pub(super) fn written(&self) -> String {
+        let patterns = |name: &str, of: &[String]| (!of.is_empty()).then(|| format!("{name}: {of:?}"));
+        let rank = Some(format!("rank: {}", self.rank));
+        let alpha = self.alpha.map(|alpha| format!("alpha: {alpha:?}"));
+        let settings = [rank, alpha, patterns("paths", &self.paths), patterns("also", &self.also)];
+        format!("Lora({})", settings.into_iter().flatten().collect::<Vec<_>>().join(", "))
+    }
+
     pub(super) fn recipe(&self) -> Lora {
         let lora = Lora::rank(self.rank).on(self.paths.clone()).also(self.also.clone());
         match self.alpha {

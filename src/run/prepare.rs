@@ -10,8 +10,9 @@ use firebrick_strategies::{Adaptation, Setup, Strategy, World, host_device};
 use super::family::{Family, Sizes};
 use super::trainable::Trainable;
 use super::{DataRun, Loaded, Process, Run, RunError, TaskConfig};
-use crate::models::drawn_now;
+use crate::decoding::Decoding;
 use crate::models::pretrained::{Folder, HubConfig};
+use crate::models::{WrittenScores, drawn_now};
 use crate::score::BestBy;
 use crate::{ByteSize, Data, Trainer, device, memory};
 
@@ -178,7 +179,7 @@ impl Run {
             }
         };
         let optimizer = self.optimizer.build(&model, &self.groups())?;
-        Ok((model, optimizer))
+        Ok((self.scoring(model, &parts.tokenizer), optimizer))
     }
 
     /// The trainer that the run describes, without output and without display.
@@ -209,10 +210,18 @@ impl Run {
     }
 
     /// Refuses a model that cannot be made, and a `best_by` that is none of its scores.
-    fn require_possible<M: Trainable>(&self, Parts { config, .. }: &Parts<M>) -> Result<(), RunError> {
-        config.check()?;
-        BestBy::of(self.best_by.as_ref(), &M::init(config, &Device::flex()).scores(&[]))?;
+    fn require_possible<M: Trainable>(&self, parts: &Parts<M>) -> Result<(), RunError> {
+        parts.config.check()?;
+        let model = self.scoring(M::init(&parts.config, &Device::flex()), &parts.tokenizer);
+        BestBy::of(self.best_by.as_ref(), &model.scores(&[]))?;
         Ok(())
+    }
+
+    /// The model, which writes texts in evaluation where the task says so.
+    pub(crate) fn scoring<M: Trainable>(&self, model: M, tokenizer: &Arc<Tokenizer>) -> M {
+        let TaskConfig::Seq2Seq { generate: Some(tokens), .. } = self.task else { return model };
+        let decoding = Decoding { max_new_tokens: tokens, ..Decoding::default() };
+        model.scoring(WrittenScores::new(tokenizer.clone(), decoding))
     }
 
     /// Refuses a model whose weights, gradients and moments cannot be in the machine's memory, with those of all

@@ -86,6 +86,10 @@ pub enum TaskConfig {
         /// The token with which the decoder starts, by name. Default: the padding token.
         #[serde(default)]
         start: Option<String>,
+        /// The most tokens of a text that each evaluation writes for each source, so that it has the scores of
+        /// [`WrittenScores`](crate::models::WrittenScores) too. Default: it writes none.
+        #[serde(default)]
+        generate: Option<usize>,
     },
 }
 

@@ -8,7 +8,7 @@ use crate::answers::Answers;
 use crate::models::pretrained::{Folder, HubConfig, Pretrained};
 use crate::models::{
     BertConfig, BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Gpt2Config, Llama,
-    LlamaConfig, T5, T5Config,
+    LlamaConfig, T5, T5Config, WrittenScores,
 };
 use crate::{Data, Legible, Objective};
 
@@ -35,6 +35,11 @@ pub(crate) trait Trainable:
 
     /// The batches of its task, and the names of their labels; `None` of another task's.
     fn batches(data: TaskData) -> Option<(Data<Self::Batch>, Option<Labels>)>;
+
+    /// The same model, which in evaluation writes texts and scores them, where it does.
+    fn scoring(self, _: WrittenScores) -> Self {
+        self
+    }
 
     /// The token that its decoder starts from, where it has an encoder.
     fn start_of(config: &Self::Config) -> Option<u32> {
@@ -106,6 +111,10 @@ impl Trainable for T5 {
             TaskData::Seq2Seq(data) => Some((data, None)),
             _ => None,
         }
+    }
+
+    fn scoring(self, scores: WrittenScores) -> Self {
+        T5::scoring(self, scores)
     }
 }
 

@@ -20,6 +20,7 @@ impl StrategyConfig {
             }
             Self::Offload(OffloadConfig::optimizer) => "Offload(optimizer)".into(),
             Self::Offload(OffloadConfig::parameters) => "Offload(parameters)".into(),
+            Self::Lora(lora) => lora.written(),
             other => {
                 let options = ron::Options::default().with_default_extension(parse::extensions());
                 let pretty = ron::ser::PrettyConfig::new().depth_limit(0).separate_tuple_members(false);

@@ -243,6 +243,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
                 step.norm = Some(norm.clone());
                 match grads.skip() {
                     Some(reason) => Err(reason.clone()),
+                    None if grads.is_empty() => return Err(TrainError::NoGradients),
                     None if grads.guarded() && !norm.try_into_scalar::<f32>()?.is_finite() => {
                         Err(SkipReason::NonFinite)
                     }

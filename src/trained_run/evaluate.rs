@@ -70,6 +70,7 @@ impl ForModel for Evaluating<'_> {
         }
         let is_whole = asked.data.valid_fraction == 0.0;
         let loaded = asked.load(say)?;
+        let tokenizer = loaded.tokenizer;
         let (data, _) = M::batches(loaded.data).ok_or_else(|| run.other_task())?;
         let data = match (is_whole, data.valid.clone()) {
             (true, _) => Data { valid: None, ..data },
@@ -79,7 +80,7 @@ impl ForModel for Evaluating<'_> {
                 return Err(DataError::EmptyText { place }.into());
             }
         };
-        let model = folder.load::<M>(&config, &device)?.model;
+        let model = run.scoring(folder.load::<M>(&config, &device)?.model, &tokenizer);
         let pass = Pass::evaluate(&device).computing_in(FloatDType::F32);
         let (started, mut tokens, mut samples) = (Instant::now(), 0, 0);
         let mut sums = Sums::default();

@@ -126,8 +126,14 @@ impl Grads {
         self.params
     }
 
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.params.is_empty() && self.delivered.is_empty()
+    }
+
     /// The tensors by parameter id, each in the dtype of the parameter that it updates.
     pub fn for_update<M: Module>(self, master: &M) -> GradientsParams {
+        debug_assert!(self.delivered.is_empty(), "a strategy has left gradients where segments put them");
         let mut like = LikeParams { from: self.params, to: GradientsParams::new() };
         master.visit(&mut like);
         like.to

@@ -8,7 +8,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::{Device, FloatDType, Gradients, Tensor};
 
 use crate::segment::{Constant, Entered, Met, Unit, Way, delivered, recomputed};
-use crate::{Bundle, Draws, Grads, SegmentPlan, StrategyError, map_params};
+use crate::{Bundle, Communicator, Draws, Grads, SegmentPlan, StrategyError, map_params};
 
 /// What a model needs to know of the forward pass that it is in.
 ///
@@ -145,7 +145,13 @@ impl Pass {
 
     /// Whether the ranks exchange something in this pass, so that all of them must make it.
     pub fn is_collective(&self) -> bool {
-        self.plan.handling().sharding.as_ref().is_some_and(|sharding| sharding.world().size() > 1)
+        self.ranks().is_some()
+    }
+
+    /// The ranks that exchange something in this pass, where there are several.
+    pub fn ranks(&self) -> Option<&Communicator> {
+        let world = self.plan.handling().sharding.as_ref()?.world();
+        (world.size() > 1).then_some(world)
     }
 
     /// The gradients that a backward pass found for the parameters of the model that it

@@ -238,7 +238,8 @@ impl<'a, M> Setup<'a, M> {
             (Err(_), false) => (),
             // Whole gradients are summed first, where they are summed at the end of the pass.
             (Ok(()), _) => {
-                self.gradients_land.store(true, Relaxed);
+                // What sums behind this one finds them on the host, and keeps them with the others.
+                self.gradients_land.store(self.reduces.is_some(), Relaxed);
                 let sums_later = self.reduces.is_some() && !self.segments.handling().reduces();
                 self.segments.offload(parameters, !sums_later);
             }

@@ -91,6 +91,21 @@ fn every_row(stage: u8, half: bool) {
     }
 }
 
+/// As a run file without `Zero` composes it: the ranks' sums stand last.
+#[test]
+fn sums_behind_offload_are_those_of_all_ranks() {
+    let row = Row { stage: 0, ranks: 2, micro_batches: 1, half: false, offload: None, recompute: false };
+    let expected = row.alone();
+    for offload in [Offload::optimizer(), Offload::parameters()] {
+        for stage in [0, 1] {
+            let zero = Zero::stage(stage).replicate_below(64);
+            let found = row.setting().run(2, 1, Stack::new(offload, zero));
+            let (losses, most) = apart(&found, &expected);
+            assert!(losses < 1e-5 && most < 1e-5, "{offload:?} {stage}: {losses:e} {most:e}");
+        }
+    }
+}
+
 macro_rules! rows {
     ($($name:ident: $stage:literal, $half:literal;)*) => {
         $(

@@ -15,12 +15,12 @@ use crate::support::resuming::{Way, saved};
 use crate::support::{Rows, device, difference, gpt};
 
 fn adafactor(model: &Gpt) -> ModuleOptimizer {
-    let optimizer = Adafactor::new().beta_1(0.9).scale_parameter(true);
+    // A smaller epsilon turns the rounding of a gradient that is almost 0 into a whole step.
+    let optimizer = Adafactor::new().epsilons(1e-6, 1e-3).beta_1(0.9).scale_parameter(true);
     Groups::new().weight_decay(0.1).init(model, optimizer, Adafactor::weight_decay).unwrap()
 }
 
 fn lamb(model: &Gpt) -> ModuleOptimizer {
-    // A smaller epsilon turns the rounding of a gradient that is almost 0 into a whole step.
     Groups::new().weight_decay(0.1).init(model, Lamb::new().epsilon(1e-3), Lamb::weight_decay).unwrap()
 }
 

@@ -3,20 +3,21 @@
 use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig};
 use burn::tensor::{Bool, Device, FloatDType, Int, Tensor};
-use firebrick_datasets::{Batch, Inputs, Seq2SeqBatch};
+use firebrick_datasets::{Batch, IGNORE, Inputs, Seq2SeqBatch};
 use firebrick_strategies::{Dropout, Pass, cast, matmul};
 
 use super::block::{DecoderBlock, EncoderBlock};
 use super::relative_bias::RelativeBias;
 use super::{T5Config, keys};
+use crate::decoding::{Prompt, Text};
 use crate::models::attention::{causal_mask, padding_mask, starts_of};
 use crate::models::causal::Placed;
 use crate::models::key_value::{KeyValue, Past, PastSource};
 use crate::models::perplexity::{counted, perplexity};
 use crate::models::pretrained::{KeyMap, Pretrained};
-use crate::models::writing::{ReadsOn, last_column};
-use crate::models::{Linear, RmsNorm, smoothed_cross_entropy};
-use crate::{Evaluation, Loss, Objective, Score};
+use crate::models::writing::{Caching, ReadsOn, last_column};
+use crate::models::{Linear, RmsNorm, WrittenScores, smoothed_cross_entropy};
+use crate::{Evaluation, Loss, Objective, Score, TrainError};
 
 /// T5 (Raffel et al., 2020, arXiv:1910.10683): pre-norm, relative positions: `T5ForConditionalGeneration`.
 ///
@@ -43,6 +44,9 @@ pub struct T5 {
     head: Option<Linear>,
     /// Whether what the head reads is divided by √d_model.
     scaled: bool,
+    /// How what it writes is scored in evaluation, if it is.
+    #[module(skip)]
+    scoring: Option<WrittenScores>,
 }
 
 /// A source as the encoder left it: what the decoder reads.
@@ -67,6 +71,36 @@ impl T5 {
         let starts = starts_of(batch.host_decoder_mask(), batch.target_shape()[1]);
         let (ids, real) = (batch.decoder_ids(device), batch.decoder_mask(device));
         self.decode(ids, real, encoded, &pass.starting_at(starts))
+    }
+
+    /// The same model, which in evaluation writes a text for each source and scores it.
+    pub fn scoring(self, scores: WrittenScores) -> Self {
+        Self { scoring: Some(scores), ..self }
+    }
+
+    /// The counts of what it writes for the sources of a batch, beside the batch's targets. A target with a beginning
+    /// that has no labels is written from there.
+    fn counts_of_written(
+        &self,
+        batch: &Seq2SeqBatch,
+        scores: &WrittenScores,
+        pass: &Pass,
+    ) -> Result<Vec<f64>, TrainError> {
+        let [_, length] = batch.target_shape();
+        let rows = batch.host_decoder_ids().chunks(length).zip(batch.host_labels().chunks(length));
+        let rows = rows.zip(batch.host_decoder_mask().chunks(length));
+        let (mut prompts, mut wanted) = (Vec::new(), Vec::new());
+        for (row, ((read, labels), is_real)) in rows.enumerate() {
+            let first = labels.iter().position(|label| *label != IGNORE).unwrap_or(0);
+            let begun = read.iter().zip(is_real).take(first + 1).filter(|(_, is_real)| **is_real);
+            prompts.push(Prompt::new(row as u64, begun.map(|(id, _)| *id as u32).collect::<Vec<_>>()));
+            wanted.push(labels.iter().filter(|label| **label != IGNORE).map(|label| *label as u32).collect());
+        }
+        let mut model = Caching::within(self, pass, &prompts, Some(batch.source()));
+        let texts = scores.decoding().write(&mut model, &prompts)?;
+        let best =
+            |texts: &Vec<Text>| texts.first().map(|text| text.without_end().to_vec()).unwrap_or_default();
+        scores.counts(&texts.iter().map(best).collect::<Vec<_>>(), &wanted)
     }
 
     /// What the encoder makes of a source `[batch, source length]`.
@@ -153,12 +187,19 @@ impl Objective<Seq2SeqBatch> for T5 {
     }
 
     fn evaluate(&self, batch: Seq2SeqBatch, pass: &Pass) -> Evaluation {
-        counted(self.loss(batch, pass))
+        let Some(scores) = &self.scoring else { return counted(self.loss(batch, pass)) };
+        // What has failed, the loss of a device or a rank that is gone tells too: here nothing is scored.
+        let written = self.counts_of_written(&batch, scores, pass).unwrap_or(WrittenScores::unknown());
+        let Evaluation { loss, mut counts } = counted(self.loss(batch, pass));
+        counts.extend(written);
+        Evaluation { loss, counts }
     }
 
-    /// `perplexity`, e to the mean loss of a token.
+    /// `perplexity`, e to the mean loss of a token; and those of [`WrittenScores`] where it is [scoring](Self::scoring).
     fn scores(&self, counts: &[f64]) -> Vec<Score> {
-        vec![perplexity(counts)]
+        let (of_loss, of_written) = counts.split_at(counts.len().min(2));
+        let written = self.scoring.iter().flat_map(|_| WrittenScores::scores(of_written));
+        [perplexity(of_loss)].into_iter().chain(written).collect()
     }
 }
 
@@ -191,6 +232,7 @@ impl Pretrained for T5 {
             },
             head: (!config.tie_word_embeddings).then(head),
             scaled: config.is_scaled(),
+            scoring: None,
         }
     }
 

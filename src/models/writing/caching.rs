@@ -15,9 +15,11 @@ use crate::models::key_value::Past;
 /// A decoder that has read some rows.
 ///
 /// Rows are padded at the left, so that all of them go on in the same column.
-pub(super) struct Caching<'a, M> {
+pub(in crate::models) struct Caching<'a, M> {
     model: &'a M,
     pass: Pass,
+    /// Whether the pass has entered the model.
+    is_entered: bool,
     world: Option<&'a Communicator>,
     /// Tokens and positions of the whole model, of which this may be a shard.
     vocabulary: usize,
@@ -50,8 +52,25 @@ impl<'a, M: ReadsOn> Caching<'a, M> {
         let rows = prompts.iter().map(row).collect();
         let (whole, _) = pass.enter(model)?;
         let (vocabulary, positions) = (whole.vocabulary(), whole.positions().unwrap_or(usize::MAX));
-        let (starts, past) = (Vec::new(), None);
-        Ok(Self { model, pass, world: None, vocabulary, positions, source, rows, starts, past })
+        let (starts, past, is_entered) = (Vec::new(), None, false);
+        Ok(Self { model, pass, is_entered, world: None, vocabulary, positions, source, rows, starts, past })
+    }
+
+    /// The same through a model that the pass has entered, in the middle of it. Ranks that share it do so together.
+    pub fn within(model: &'a M, pass: &'a Pass, prompts: &[Prompt], source: Option<&'a Inputs>) -> Self {
+        let rows = prompts.iter().map(|prompt| prompt.tokens.clone()).collect();
+        let (vocabulary, positions) = (model.vocabulary(), model.positions().unwrap_or(usize::MAX));
+        let (starts, past, is_entered) = (Vec::new(), None, true);
+        let (world, pass) = (pass.ranks(), pass.clone());
+        Self { model, pass, is_entered, world, vocabulary, positions, source, rows, starts, past }
+    }
+
+    /// The model as the next pass reads it.
+    fn enter(&self) -> Result<(M, Pass), TrainError> {
+        match self.is_entered {
+            true => Ok((self.model.clone(), self.pass.drawing(self.pass.draws()))),
+            false => Ok(self.pass.enter(self.model)?),
+        }
     }
 
     /// On ranks that share the model.
@@ -91,7 +110,7 @@ impl<'a, M: ReadsOn> Caching<'a, M> {
             places: grid(places),
             masked: causal_mask(real).narrow(2, before, length),
         };
-        let (model, pass) = self.pass.enter(self.model)?;
+        let (model, pass) = self.enter()?;
         let (logits, past) = model.read_on(read, self.source, self.past.take(), &pass);
         pass.check()?;
         self.past = Some(past);

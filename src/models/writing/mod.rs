@@ -19,7 +19,7 @@ use firebrick_strategies::{Communicator, Pass};
 use super::{Gpt, Llama, T5};
 use crate::TrainError;
 use crate::decoding::{Decoding, Prompt, Text};
-use caching::Caching;
+pub(super) use caching::Caching;
 pub(crate) use reads_on::ReadsOn;
 
 /// A model that continues texts: [`Gpt`] and [`Llama`].

@@ -1,15 +1,19 @@
 //! What is written with keys and values that are kept is what is written by reading all again.
 
+use std::sync::Arc;
+
 use burn::module::Module;
 use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
-use firebrick_datasets::{Inputs, Padding, Side, Tokens};
-use firebrick_strategies::{Pass, Setup, Stage, Strategy, Zero};
+use firebrick_datasets::{
+    Collator, Drawn, Encoder, Inputs, Padding, Seq2Seq, Seq2SeqSample, Side, Tokenizer, Tokens,
+};
+use firebrick_strategies::{Communicator, Pass, Setup, Stage, Strategy, Zero};
 
 use super::*;
 use crate::decoding::{Decoding, Rereading, Row};
 use crate::models::pretrained::Pretrained;
-use crate::models::{GptConfig, LlamaConfig, T5, T5Config};
-use crate::testing;
+use crate::models::{GptConfig, LlamaConfig, T5, T5Config, WrittenScores};
+use crate::{Objective, testing};
 
 const VOCABULARY: usize = 13;
 
@@ -176,21 +180,104 @@ fn ranks_that_share_a_model_write_what_the_whole_model_writes() {
         let seed = rank as u64;
         (prompts, Decoding { max_new_tokens: most, temperature: 1.0, seed, ..Decoding::default() })
     };
-    let ranks = std::sync::Mutex::new(vec![model.clone(); 3]);
-    let texts = testing::on_ranks(3, |world| {
-        let model = ranks.lock().unwrap().pop().unwrap().fork(&device);
-        let mut setup = Setup::new(&model, &device).among(world.clone());
-        let mut stage = Zero::stage(3).replicate_below(1).start(&mut setup).unwrap();
-        let pass = setup.into_pass().evaluating(FloatDType::F32);
-        let master = stage.own(model).unwrap();
-        let replica = stage.publish(master.clone()).unwrap();
-        let reads = stage.evaluator(&master, replica).unwrap().valid();
+    let texts = on_sharing_ranks(3, &model, &device, |reads, pass, world| {
         let (prompts, decoding) = asked(world.rank());
-        reads.continued_among(&world, &pass, &prompts, &decoding).unwrap()
+        reads.continued_among(world, pass, &prompts, &decoding).unwrap()
     });
     for (rank, texts) in texts.iter().enumerate() {
         let (prompts, decoding) = asked(rank);
         assert_alike(texts, &model.continued(&prompts, &decoding).unwrap());
         assert!(texts.iter().flatten().all(|text| text.tokens.len() == decoding.max_new_tokens));
     }
+}
+
+/// What each rank finds with a shard of the model, as evaluation reads it.
+fn on_sharing_ranks<M: Module + Sync + 'static, T: Send>(
+    count: usize,
+    model: &M,
+    device: &Device,
+    find: impl Fn(M, &Pass, &Communicator) -> T + Sync,
+) -> Vec<T> {
+    let ranks = std::sync::Mutex::new(vec![model.clone(); count]);
+    testing::on_ranks(count, |world| {
+        let model = ranks.lock().unwrap().pop().unwrap().fork(device);
+        let mut setup = Setup::new(&model, device).among(world.clone());
+        let mut stage = Zero::stage(3).replicate_below(1).start(&mut setup).unwrap();
+        let pass = setup.into_pass().evaluating(FloatDType::F32);
+        let master = stage.own(model).unwrap();
+        let replica = stage.publish(master.clone()).unwrap();
+        let reads = stage.evaluator(&master, replica).unwrap().valid();
+        find(reads, &pass, &world)
+    })
+}
+
+#[test]
+fn what_is_written_in_evaluation_is_scored() {
+    let device = testing::device().autodiff();
+    let text = "abcdefghij";
+    let tokenizer = Arc::new(Tokenizer::characters(text).unwrap());
+    device.seed(3);
+    let config = T5Config {
+        vocab_size: VOCABULARY,
+        d_model: 8,
+        d_kv: 4,
+        d_ff: 12,
+        num_layers: 2,
+        num_heads: 2,
+        ..Default::default()
+    };
+    let model = spread(T5::init(&config, &device));
+    let encoder = Encoder::new(tokenizer.clone());
+    let task = Seq2Seq::new(encoder.clone(), encoder).pad_id(11).start_id(10);
+    let sample = |source: &str, target: &str, prompt| {
+        let ids = |text: &str| text.bytes().map(|byte| u32::from(byte - b'a')).collect::<Vec<u32>>();
+        let (source, target) = (ids(source), ids(target));
+        let source = Tokens { type_ids: vec![0; source.len()], ids: source };
+        Seq2SeqSample { source, target, prompt }
+    };
+    // The last one's target begins with two tokens that are given.
+    let all =
+        [sample("abcd", "hgfe", 0), sample("cc", "a", 0), sample("fghij", "bcd", 0), sample("ij", "cdab", 2)];
+    let batch = |samples: &[Seq2SeqSample]| {
+        let drawn = |sample: &Seq2SeqSample| Drawn { epoch: 0, index: 0, sample: Arc::new(sample.clone()) };
+        task.collate(&samples.iter().map(drawn).collect::<Vec<_>>()).unwrap()
+    };
+
+    let sources = batch(&all);
+    let prompts: Vec<Prompt> = [vec![10], vec![10], vec![10], vec![10, 2, 3]]
+        .into_iter()
+        .zip(0..)
+        .map(|(ids, row)| Prompt::new(row, ids))
+        .collect();
+    let written = |end: Option<u32>| -> (Decoding, Vec<Vec<u32>>) {
+        let decoding =
+            Decoding { max_new_tokens: 7, end_tokens: end.into_iter().collect(), ..Decoding::default() };
+        let texts = model.written_from(sources.source(), &prompts, &decoding).unwrap();
+        (decoding, texts.iter().map(|texts| texts[0].without_end().to_vec()).collect())
+    };
+    // Rows end at different places: ranks that have them wait for one another.
+    let (_, endless) = written(None);
+    let place = |row: &Vec<u32>, end| row.iter().position(|id| *id == end);
+    let parts = |end: &u32| endless.iter().any(|row| place(row, *end) != place(&endless[0], *end));
+    let end = (0..VOCABULARY as u32).find(parts).expect("rows are not alike");
+    let (decoding, best) = written(Some(end));
+    let scores = WrittenScores::new(tokenizer, decoding);
+    let model = model.clone().scoring(scores.clone());
+
+    let pass = Pass::evaluate(&device.clone().inner());
+    let alone = model.valid().evaluate(batch(&all), &pass).counts;
+    let wanted = [vec![7, 6, 5, 4], vec![0], vec![1, 2, 3], vec![0, 1]];
+    assert_eq!(alone[2..], scores.counts(&best, &wanted).unwrap());
+    let named = model.scores(&alone);
+    assert!(named.len() == 7 && named.iter().all(|score| score.value.is_finite()), "{named:?}");
+
+    // Each of the ranks has some of the rows, and one of them twice as many.
+    let shares = [&all[..1], &all[1..2], &all[2..]];
+    let of_ranks = on_sharing_ranks(3, &model, &device, |reads, pass, world| {
+        let (entered, pass) = pass.enter(&reads).unwrap();
+        entered.evaluate(batch(shares[world.rank()]), &pass).counts
+    });
+    let sum = |at: usize| of_ranks.iter().map(|counts| counts[at]).sum::<f64>();
+    assert!((sum(0) - alone[0]).abs() < 1e-4 * alone[0], "the loss");
+    assert_eq!((1..alone.len()).map(sum).collect::<Vec<_>>(), alone[1..]);
 }

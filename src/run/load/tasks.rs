@@ -70,7 +70,9 @@ impl Loading<'_> {
                 };
                 TaskData::SequenceClassification(self.data(task.padding(padding))?, names)
             }
-            TaskConfig::Seq2Seq { source, target, prefix, target_prompt, max_target_length, start } => {
+            TaskConfig::Seq2Seq {
+                source, target, prefix, target_prompt, max_target_length, start, ..
+            } => {
                 let targets = self.config.encoder(tokenizer, *max_target_length);
                 let task = Seq2Seq::new(encoder, targets).fields(source, target).prefix(prefix);
                 let task = task.padding(padding, padding);

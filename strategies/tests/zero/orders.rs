@@ -1,0 +1,90 @@
+//! Every order of strategies that starts trains as one rank does without them.
+
+use firebrick_strategies::Strategy;
+
+use super::*;
+
+/// A strategy of a list.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum One {
+    Zero(u8),
+    Offload(Offload),
+    Recompute,
+    Accumulate,
+    Half,
+    Clip,
+}
+
+impl Strategy<Model> for One {
+    type Stage = Box<dyn Stage<Model>>;
+
+    fn start(&self, setup: &mut Setup<Model>) -> Result<Self::Stage, StrategyError> {
+        Ok(match self {
+            Self::Zero(stage) => Box::new(zero(*stage).start(setup)?),
+            Self::Offload(offload) => Box::new(offload.start(setup)?),
+            Self::Recompute => Box::new(Recompute::every_block().start(setup)?),
+            Self::Accumulate => Box::new(Accumulate(MICRO_BATCHES).start(setup)?),
+            Self::Half => Box::new(half().start(setup)?),
+            Self::Clip => Box::new(Clip::norm(1e9).start(setup)?),
+        })
+    }
+}
+
+/// All orders of a list.
+fn orders(list: &[One]) -> Vec<Vec<One>> {
+    let Some((first, rest)) = list.split_first() else { return vec![Vec::new()] };
+    let with_first = |order: Vec<One>| {
+        (0..=order.len()).map(move |place| {
+            let mut order = order.clone();
+            order.insert(place, *first);
+            order
+        })
+    };
+    orders(rest).into_iter().flat_map(with_first).collect()
+}
+
+/// Runs each order on two ranks, and returns how many start. One that is refused is so on all ranks.
+fn follow(list: &[One], expected: &(Vec<f32>, f32), tolerance: f32) -> usize {
+    let starts = |order: &Vec<One>| {
+        let found = ranks(2, order.clone());
+        let refused = found.iter().filter(|found| found.is_err()).count();
+        assert!(refused == 0 || refused == 2, "{order:?}: {found:?}");
+        if refused == 0 {
+            follow_found(found, expected, order, tolerance);
+        }
+        refused == 0
+    };
+    orders(list).iter().filter(|order| starts(order)).count()
+}
+
+#[test]
+fn all_orders_that_start_follow_one_rank() {
+    if !is_cpu() {
+        return; // Kernels take long where a processor plays the GPU.
+    }
+    let expected = plain();
+    for stage in 0..=3 {
+        for offload in [None, Some(Offload::optimizer()), Some(Offload::parameters())] {
+            let list = [One::Zero(stage), One::Recompute, One::Accumulate, One::Clip];
+            let list: Vec<One> = list.into_iter().chain(offload.map(One::Offload)).collect();
+            let started = follow(&list, &expected, TOLERANCE);
+            assert!(started > 0, "no order of {list:?} starts");
+        }
+    }
+}
+
+#[test]
+fn so_do_those_in_half_precision() {
+    if !is_cpu() {
+        return;
+    }
+    let alone = rank(Communicator::solo(), vec![One::Half, One::Accumulate]).unwrap();
+    for stage in 0..=3 {
+        for offload in [None, Some(Offload::optimizer()), Some(Offload::parameters())] {
+            let list = [One::Zero(stage), One::Half, One::Accumulate];
+            let list: Vec<One> = list.into_iter().chain(offload.map(One::Offload)).collect();
+            let started = follow(&list, &alone, OF_HALF);
+            assert!(started > 0, "no order of {list:?} starts");
+        }
+    }
+}
