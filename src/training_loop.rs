@@ -126,6 +126,11 @@ where
             if let Some((epoch, step)) = unread.replace((epoch, step)) {
                 self.record(epoch, step, start, events)?;
             }
+            // But for the first, whose end is when the run has started.
+            let is_first = self.history.first_step.is_none();
+            if let Some((epoch, step)) = unread.take_if(|_| is_first) {
+                self.record(epoch, step, start, events)?;
+            }
             self.history.progress.evaluation_due = self.round_ends(epoch, start);
             if self.history.progress.evaluation_due || self.should_stop(events) {
                 break;

@@ -138,11 +138,11 @@ mod tests {
         let tokenizer = Arc::new(Tokenizer::characters(text).unwrap());
         let ids = |text: &str| tokenizer.encode(text).unwrap();
         let scores = WrittenScores::new(tokenizer.clone(), Decoding::default());
-        let [right, wrong] = [ids("a small dog sleeps on the mat."), ids("the dog sleeps on a mat.")];
-        let first = scores.counts(&[right.clone()], &[right.clone()]).unwrap();
-        let second = scores.counts(&[wrong.clone()], &[right.clone()]).unwrap();
+        let [right, wrong] = [[ids("a small dog sleeps on the mat.")], [ids("the dog sleeps on a mat.")]];
+        let first = scores.counts(&right, &right).unwrap();
+        let second = scores.counts(&wrong, &right).unwrap();
         let both: Vec<f64> = first.iter().zip(&second).map(|(a, b)| a + b).collect();
-        let all = scores.counts(&[right.clone(), wrong], &[right.clone(), right]).unwrap();
+        let all = scores.counts(&[right.clone(), wrong].concat(), &[right.clone(), right].concat()).unwrap();
         assert_eq!(both, all);
         let value = |counts: &[f64], name: &str| {
             WrittenScores::scores(counts).into_iter().find(|score| score.name == name).unwrap().value

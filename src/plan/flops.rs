@@ -43,7 +43,12 @@ mod tests {
 
     #[test]
     fn the_operations_of_a_model_by_hand() {
-        let shape = |elements, in_block| Shape { path: String::new(), shape: vec![elements], in_block };
+        let shape = |elements, in_block| Shape {
+            path: String::new(),
+            shape: vec![elements],
+            in_block,
+            is_factor: false,
+        };
         let shapes = [shape(100, true), shape(10, false)];
         let work = Work { tokens: 2.0, length: 3.0, layers: 4.0, width: 5.0 };
         let all = Treatment::default();

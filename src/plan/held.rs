@@ -113,7 +113,7 @@ impl Held {
         if !treated.trained {
             return;
         }
-        self.optimizer += optimizer.state_bytes(&shape.shape, shard, treated.master);
+        self.optimizer += optimizer.state_bytes(&shape.shape, shard, treated.master, shape.is_factor);
         self.averaged += if order.averages { shard * 4 } else { 0 };
         let left = if stage >= 2 { shard } else { whole } * treated.replica;
         gradients.left += left;

@@ -20,6 +20,8 @@ pub(super) struct Shape {
     pub shape: Vec<usize>,
     /// Whether it is in one block, which segments treat by itself.
     pub in_block: bool,
+    /// Whether a matrix is read through it.
+    pub is_factor: bool,
 }
 
 impl Shape {
@@ -80,6 +82,7 @@ pub(super) fn shapes<M: Trainable>(
         path: place.path.clone(),
         shape: shape_of(place),
         in_block: homes.get(&place.id).is_some_and(|homes| homes.len() == 1 && !homes.contains(&None)),
+        is_factor: place.reparameterizes.is_some(),
     });
     Ok(shapes.collect())
 }

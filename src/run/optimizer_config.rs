@@ -167,11 +167,14 @@ impl OptimizerConfig {
         }
     }
 
-    /// Bytes of what it keeps of a parameter of this shape, of which it updates so many elements, of `size` bytes each.
-    pub(crate) fn state_bytes(&self, shape: &[usize], elements: u64, size: u64) -> u64 {
+    /// Bytes of what it keeps of a parameter of this shape, of which it updates so many elements, of `size` bytes each;
+    /// a factor of low rank is attached after it was made.
+    pub(crate) fn state_bytes(&self, shape: &[usize], elements: u64, size: u64, is_factor: bool) -> u64 {
         let whole: u64 = shape.iter().map(|size| *size as u64).product();
         match *self {
-            Self::AdamW8bit { min_8bit_size, .. } if shape.len() >= 2 && whole >= min_8bit_size as u64 => {
+            Self::AdamW8bit { min_8bit_size, .. }
+                if shape.len() >= 2 && whole >= min_8bit_size as u64 && !is_factor =>
+            {
                 let row = whole / (shape[0] as u64).max(1);
                 AdamW8bit::state_bytes(elements / row.max(1), row)
             }
