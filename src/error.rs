@@ -175,7 +175,7 @@ pub enum TrainError {
     },
     /// The optimizer cannot update a shard.
     #[error(
-        "the optimizer's update of an element of `{parameter}` depends on other elements, which stages 1 to 3 of Zero keep on other ranks: use AdamW, Adam, Lion, Sgd, Adan, AdaGrad or RmsProp for it, or `Zero::stage(0)`"
+        "the optimizer's update of an element of `{parameter}` depends on other elements, which stages 1 to 3 of Zero keep on other ranks: use AdamW, AdamW8bit, Adam, Lion, Sgd, Adan, AdaGrad or RmsProp for it, or `Zero::stage(0)`"
     )]
     NotElementwise {
         /// The path of the first such parameter.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Run, StrategyConfig};
+use super::{LoraConfig, Run, StrategyConfig};
 use crate::Change;
 use crate::checkpoint::Compared;
 
@@ -21,7 +21,7 @@ enum Meaning {
 }
 
 /// Fields and those below them, the first that fits. What is not here is of the result.
-const MEANINGS: [(&str, Meaning); 24] = [
+const MEANINGS: [(&str, Meaning); 27] = [
     ("steps", Meaning::Free),
     ("epochs", Meaning::Free),
     ("evaluate_every", Meaning::Free),
@@ -44,9 +44,14 @@ const MEANINGS: [(&str, Meaning); 24] = [
     ("model.Bert.dropout", Meaning::OfResult),
     ("model.T5.dropout", Meaning::OfResult),
     ("model", Meaning::Impossible),
+    // What evaluation writes changes nothing that is learned.
+    ("task.Seq2Seq.generate", Meaning::Free),
     ("task", Meaning::Impossible),
     ("data.tokenizer", Meaning::Impossible),
     ("optimizer.kind", Meaning::Impossible),
+    // What has moments, and of which kind.
+    ("optimizer.AdamW8bit.min_8bit_size", Meaning::Impossible),
+    ("strategies.Lora", Meaning::Impossible),
 ];
 
 fn meaning(path: &str) -> Meaning {
@@ -90,20 +95,42 @@ pub(super) fn compare(saved: &str, now: &str) -> Compared {
 /// The fields of a run file by their paths.
 fn fields(run: &Run) -> BTreeMap<String, String> {
     let mut fields = BTreeMap::new();
-    let (optimizer, strategies) = (json(&run.optimizer), relevant(run));
+    let optimizer = json(&run.optimizer);
     let rest = Run { strategies: Vec::new(), ..run.clone() };
     flatten("", &json(&rest), &mut fields);
-    fields.insert("strategies".into(), strategies);
+    fields.insert("strategies".into(), relevant(run));
+    fields.insert("strategies.Lora".into(), factors(run));
     let kind = optimizer.as_object().and_then(|one| one.keys().next().cloned());
     fields.insert("optimizer.kind".into(), kind.unwrap_or_else(|| optimizer.to_string()));
     fields
 }
 
-/// The strategies that the result depends on, as text: the others move memory, time and rounding.
+/// The strategies that the result depends on, as they are written: the others move memory, time and rounding. What
+/// freezes acts before all others, wherever it stands.
 fn relevant(run: &Run) -> String {
-    use StrategyConfig::{Clip, Ema, Freeze, Lora};
-    let of_result = |strategy: &&StrategyConfig| matches!(strategy, Clip(_) | Ema(_) | Freeze(_) | Lora(_));
-    json(&run.strategies.iter().filter(of_result).collect::<Vec<_>>()).to_string()
+    use StrategyConfig::{Clip, Ema, Freeze};
+    let frozen = run.strategies.iter().filter_map(|strategy| match strategy {
+        Freeze(paths) => {
+            let mut paths = paths.clone();
+            paths.sort();
+            Some(Freeze(paths).written())
+        }
+        _ => None,
+    });
+    let others = run.strategies.iter().filter(|strategy| matches!(strategy, Clip(_) | Ema(_)));
+    format!("[{}]", frozen.chain(others.map(StrategyConfig::written)).collect::<Vec<_>>().join(", "))
+}
+
+/// The factors of low rank that are trained, as they are written out in full.
+fn factors(run: &Run) -> String {
+    let factors = run.strategies.iter().find_map(|strategy| match strategy {
+        StrategyConfig::Lora(lora) => {
+            let lora = LoraConfig { alpha: lora.alpha.or(Some(lora.rank as f64)), ..lora.clone() };
+            Some(StrategyConfig::Lora(lora).written())
+        }
+        _ => None,
+    });
+    factors.unwrap_or_else(|| "none".into())
 }
 
 fn json(value: &impl Serialize) -> Value {
@@ -166,9 +193,26 @@ mod tests {
             "[Zero(stage: 3), Amp(bf16)]"
         };
         assert_eq!(of_result(same), [""; 0]);
-        for other in ["Clip(norm: 7.0)", "Freeze([\"tokens\"])", "Lora(rank: 2)"] {
+        for other in ["Clip(norm: 7.0)", "Freeze([\"tokens\"])"] {
             assert_eq!(of_result(&format!("[{other}]")), ["strategies"], "{other}");
         }
+    }
+
+    #[test]
+    fn factors_stay_what_they_are_and_may_stand_anywhere() {
+        let text = |strategies: &str| {
+            let file = include_str!("../../examples/tinyshakespeare.ron");
+            Run::parse("file", file, &[format!("strategies={strategies}")]).unwrap().to_ron()
+        };
+        let saved = text("[Ema(decay: 0.9), Lora(rank: 4), Freeze([\"tokens\", \"norm\"])]");
+        let moved = text("[Freeze([\"norm\", \"tokens\"]), Lora(rank: 4, alpha: 4), Ema(decay: 0.9)]");
+        let Compared { of_result, impossible } = compare(&saved, &moved);
+        assert!(of_result.is_empty() && impossible.is_empty(), "{of_result:?} {impossible:?}");
+        let other = text("[Ema(decay: 0.9), Lora(rank: 8), Freeze([\"tokens\", \"norm\"])]");
+        let Compared { of_result, impossible } = compare(&saved, &other);
+        assert!(of_result.is_empty(), "{of_result:?}");
+        assert_eq!(impossible[0].field, "strategies.Lora");
+        assert_eq!(impossible[0].saved, "Lora(rank: 4, alpha: 4.0)");
     }
 
     #[test]

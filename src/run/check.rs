@@ -37,6 +37,9 @@ pub(super) fn require(holds: bool, field: &str, expected: &str, found: impl ToSt
 /// Sizes far above any use, so that a slip is told and not tried.
 const MOST: usize = 1_000_000_000;
 
+/// Columns of a factor of low rank, at most: as wide as the widest models are.
+const MOST_RANK: usize = 65_536;
+
 /// Tokens that a row is padded to at most.
 const LONGEST_ROW: usize = 1_000_000;
 
@@ -295,7 +298,8 @@ fn strategies(strategies: &[StrategyConfig], batch: &BatchConfig) -> Option<Prob
             StrategyConfig::Lora(lora) => {
                 let alpha = lora.alpha.unwrap_or(1.0);
                 let possible = alpha > 0.0 && alpha.is_finite();
-                positive(&format!("{field}.rank"), lora.rank)
+                let (rank, expected) = (format!("{field}.rank"), "at least 1 and at most 65536");
+                require((1..=MOST_RANK).contains(&lora.rank), &rank, expected, lora.rank)
                     .or_else(|| require(possible, &format!("{field}.alpha"), "finite and above 0", alpha))
             }
             StrategyConfig::Freeze(paths) => require(!paths.is_empty(), &field, "at least one path", "[]"),

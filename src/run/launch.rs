@@ -135,6 +135,10 @@ impl ForModel for Launch<'_> {
         let report = serde_json::to_string_pretty(&trained.report).unwrap_or_default();
         output.save_text("report.json", &(report + "\n"))?;
         let pretrained = export::export(&trained, &parts, output.folder())?;
+        if let (Some(adapters), Some(_)) = (&trained.adapters, &parts.folder) {
+            // By the names of the folder that the run started from, so that they are put onto it.
+            adapters.save_as::<M>(&parts.config, output.folder().join("adapter"))?;
+        }
         if run.sample.is_some() {
             say("writing a sample");
         }

@@ -145,6 +145,13 @@ impl Grads {
         model.visit(&mut Distinct::new(&mut self.params, map));
     }
 
+    /// The same gradients elsewhere: their [norm](Self::norm) keeps the value that it has.
+    pub(crate) fn moved<M: Module>(&mut self, model: &M, map: &mut impl GradMap) {
+        let norm = self.norm.take();
+        self.map(model, map);
+        self.norm = norm;
+    }
+
     /// The L2 norm over all gradients together, shape `[1]`, in f32; infinite or not a number if
     /// any of them is, or above about 1.8e19, where its square leaves the range of f32.
     ///

@@ -115,7 +115,7 @@ impl<M: Module> Stage<M> for Offloading {
     }
 
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
-        grads.map(master, &mut Move { to: &self.host, copies: false });
+        grads.moved(master, &mut Move { to: &self.host, copies: false });
         grads.put_delivered(master, &self.host);
         Ok(Outcome::Apply(grads))
     }

@@ -37,6 +37,20 @@ fn llama(device: &Device) -> Llama {
     spread(Llama::init(&config, device))
 }
 
+fn t5(device: &Device) -> T5 {
+    device.seed(7);
+    let config = T5Config {
+        vocab_size: VOCABULARY,
+        d_model: 8,
+        d_kv: 4,
+        d_ff: 12,
+        num_layers: 2,
+        num_heads: 2,
+        ..Default::default()
+    };
+    spread(T5::init(&config, device))
+}
+
 /// With weights that are so far apart that tokens are.
 fn spread<M: Module>(model: M) -> M {
     struct Spread;
@@ -118,17 +132,7 @@ fn a_llama_with_shared_keys_does_so() {
 #[test]
 fn a_t5_makes_of_each_source_what_it_makes_of_it_alone() {
     let device = testing::device();
-    device.seed(7);
-    let config = T5Config {
-        vocab_size: VOCABULARY,
-        d_model: 8,
-        d_kv: 4,
-        d_ff: 12,
-        num_layers: 2,
-        num_heads: 2,
-        ..Default::default()
-    };
-    let model = spread(T5::init(&config, &device));
+    let model = t5(&device);
     let sources = [vec![4, 5, 6, 1], vec![7, 1], vec![8, 9, 10, 11, 12, 1]];
     let source = |ids: &Vec<u32>| Tokens { ids: ids.clone(), type_ids: vec![0; ids.len()] };
     for decoding in decodings() {
@@ -216,17 +220,7 @@ fn what_is_written_in_evaluation_is_scored() {
     let device = testing::device().autodiff();
     let text = "abcdefghij";
     let tokenizer = Arc::new(Tokenizer::characters(text).unwrap());
-    device.seed(3);
-    let config = T5Config {
-        vocab_size: VOCABULARY,
-        d_model: 8,
-        d_kv: 4,
-        d_ff: 12,
-        num_layers: 2,
-        num_heads: 2,
-        ..Default::default()
-    };
-    let model = spread(T5::init(&config, &device));
+    let model = t5(&device);
     let encoder = Encoder::new(tokenizer.clone());
     let task = Seq2Seq::new(encoder.clone(), encoder).pad_id(11).start_id(10);
     let sample = |source: &str, target: &str, prompt| {

@@ -131,7 +131,16 @@ impl<M: Module> Strategy<M> for Lora {
         }
         let paths = Paths::of(&model);
         let also = params_of(NAME, &self.also, &paths)?;
-        let targets = targets(&model, &paths, &self.on)?;
+        let mut targets = targets(&model, &paths, &self.on)?;
+        targets.retain(|target| !also.contains(target));
+        if targets.is_empty() {
+            return Err(StrategyError::Setting {
+                strategy: NAME,
+                setting: "the matrices with factors",
+                expected: "some that `also` does not train whole",
+                found: "none".into(),
+            });
+        }
         adaptation.attach(self.low_rank);
         Ok(model.apply_reparameterization(Attach::new(self.low_rank, targets, also, adaptation)))
     }
