@@ -224,7 +224,7 @@ mod tests {
                 matches!(&error, TrainError::NotElementwise { parameter } if parameter == path),
                 "{error}"
             );
-            assert!(error.to_string().contains("AdamW, Adam, Lion"), "{error}");
+            assert!(error.to_string().contains("AdamW, AdamW8bit, Adam, Lion"), "{error}");
         }
     }
 }

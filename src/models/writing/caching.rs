@@ -123,7 +123,15 @@ impl<'a, M: ReadsOn> Caching<'a, M> {
     fn take_part(&self) -> Result<(), TrainError> {
         let (model, pass, rows) = (self.model, self.pass.clone(), vec![vec![0]]);
         let mut alike = Caching { model, pass, rows, starts: Vec::new(), past: None, ..*self };
-        alike.read().map(drop)
+        match (&self.past, self.source) {
+            // An encoder has read at the start: the others go on with what it made.
+            (Some(past), Some(_)) => {
+                let first = Tensor::<1, Int>::from_data([0], self.pass.device());
+                (alike.starts, alike.past) = (vec![self.starts[0]], Some(past.clone().select(&first)));
+                alike.read_on(vec![0], 1).map(drop)
+            }
+            _ => alike.read().map(drop),
+        }
     }
 }
 
