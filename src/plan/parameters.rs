@@ -30,7 +30,8 @@ impl Shape {
     }
 }
 
-/// The parameters of the whole model, and the factors that these strategies attach to them. None is drawn.
+/// The parameters of the whole model, and the factors that these strategies attach to them. Of the whole
+/// model none is drawn.
 ///
 /// # Errors
 ///

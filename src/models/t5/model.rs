@@ -86,7 +86,8 @@ impl T5 {
         scores: &WrittenScores,
         pass: &Pass,
     ) -> Result<Vec<f64>, TrainError> {
-        let [_, length] = batch.target_shape();
+        // Where all targets are empty there is no row to write.
+        let length = batch.target_shape()[1].max(1);
         let rows = batch.host_decoder_ids().chunks(length).zip(batch.host_labels().chunks(length));
         let rows = rows.zip(batch.host_decoder_mask().chunks(length));
         let (mut prompts, mut wanted) = (Vec::new(), Vec::new());
