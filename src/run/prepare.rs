@@ -23,6 +23,8 @@ pub(crate) struct Parts<M: Trainable> {
     /// Where its weights are made: there too, or on the host where strategies take them from there, one after
     /// the other.
     pub origin: Device,
+    /// Whether they do, so that each may be read when it is taken.
+    pub later: bool,
     /// What it is called, as in `cuda:0`.
     pub device_name: String,
     /// The ranks.
@@ -97,8 +99,9 @@ impl Run {
         let adapted = self.composed().adapt(skeleton, &mut Adaptation::default())?;
         let mut setup = Setup::new(&adapted, &device);
         self.composed().start(&mut setup)?;
+        let later = setup.places_master();
         let origin = match host_device() {
-            Some(host) if setup.places_master() => host.autodiff(),
+            Some(host) if later => host.autodiff(),
             _ => device.clone(),
         };
         let Loaded { tokenizer, data, longest_row, .. } = DataRun::from(self).load(&say)?;
@@ -112,7 +115,7 @@ impl Run {
         if let Some(Err(error)) = self.sample.as_ref().map(|sample| tokenizer.encode(&sample.prompt)) {
             return Err(RunError::Prompt { reason: error.to_string() });
         }
-        Ok(Parts { device, origin, device_name, world, data, tokenizer, config, folder })
+        Ok(Parts { device, origin, later, device_name, world, data, tokenizer, config, folder })
     }
 
     /// What the model is made by: as its folder says, or as the run file does.
@@ -171,7 +174,10 @@ impl Run {
             None => drawn_now(M::init(&parts.config, &parts.origin)),
             Some(folder) => {
                 say(&format!("loading {}", folder.path().display()));
-                let loaded = folder.load::<M>(&parts.config, &parts.origin)?;
+                let loaded = match parts.later {
+                    true => folder.load_later::<M>(&parts.config, &parts.origin)?,
+                    false => folder.load::<M>(&parts.config, &parts.origin)?,
+                };
                 if !loaded.fresh.is_empty() {
                     say(&format!("not in the folder, so they start anew: {}", loaded.fresh.join(", ")));
                 }

@@ -5,31 +5,33 @@ use std::collections::HashMap;
 
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::{Device, Tensor};
-use firebrick_strategies::relift;
+use firebrick_strategies::{apart, relift};
 
 /// The model on the device, where one is named, but that its float parameters stay where they are, shared with
 /// whoever has the model too: they may be more than the device holds. The leaves are new.
 pub(super) fn lent<M: Module>(model: M, device: Option<&Device>) -> M {
     let Some(device) = device else { return model };
-    if model.devices().iter().all(|own| own == device) {
-        return model.fork(device);
-    }
     let mut taken = Taken(HashMap::new());
     let hollow = model.map(&mut taken).fork(device);
     hollow.map(&mut Filled(taken.0))
 }
 
-/// Takes the values of parameters, and leaves a number in the place of each.
+/// Takes the parameters, and leaves a number in the place of each.
 struct Taken(HashMap<ParamId, Box<dyn Any>>);
 
 impl ModuleMapper for Taken {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let (id, value, mapper) = param.consume();
-        let number = Tensor::zeros([1; D], (&value.device().inner(), value.dtype()));
-        let number = relift(number, &value);
+        let number = Tensor::<D>::zeros([1; D], &param.lazy_device());
+        let (id, number) = (param.id, Param::initialized(param.id, number));
         // One that is tied is met again, and is the same leaf at each of its places.
-        self.0.entry(id).or_insert_with(|| Box::new(relift(value.clone().inner(), &value)));
-        Param::from_mapped_value(id, number, mapper)
+        self.0.entry(id).or_insert_with(|| {
+            // What waits for its first value goes on waiting.
+            Box::new(apart(match param.is_initialized() {
+                true => param.map(|value| relift(value.clone().inner(), &value)),
+                false => param,
+            }))
+        });
+        number
     }
 }
 
@@ -38,11 +40,8 @@ struct Filled(HashMap<ParamId, Box<dyn Any>>);
 
 impl ModuleMapper for Filled {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let Some(value) = self.0.get(&param.id).and_then(|value| value.downcast_ref::<Tensor<D>>()) else {
-            return param;
-        };
-        let (id, _, mapper) = param.consume();
-        Param::from_mapped_value(id, value.clone(), mapper)
+        let taken = self.0.get(&param.id).and_then(|taken| taken.downcast_ref::<Param<Tensor<D>>>());
+        taken.cloned().unwrap_or(param)
     }
 }
 

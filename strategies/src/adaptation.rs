@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::Tensor;
 
-use crate::{Paths, StrategyError};
+use crate::{Paths, StrategyError, apart, learns};
 
 /// What strategies have changed of a model before anything else has seen it: which parameters they have
 /// frozen, and how the factors of low rank are scaled that they have attached.
@@ -74,19 +74,16 @@ impl Adaptation {
 
     /// The parameter without a gradient.
     pub(crate) fn freeze<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        // With a value, so that clones do not share what draws it, and are not frozen with it.
-        if param.base().is_require_grad() {
+        if learns(&param) {
             self.frozen.insert(param.id);
         }
-        param.set_require_grad(false)
+        apart(param).set_require_grad(false)
     }
 
     /// The parameter with a gradient, beside factors.
     pub(crate) fn train<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        // Clones of one without a value share what draws it, and shall not be changed with it.
-        param.base();
         self.whole.insert(param.id);
-        param.set_require_grad(true)
+        apart(param).set_require_grad(true)
     }
 
     /// A model with these changes as it was given, with the values that it has now: factors are merged into

@@ -183,7 +183,7 @@ pub use host::{host_device, is_host, on_host};
 pub use lora::{Adapting, Lora};
 pub use offload::{Offload, Offloading};
 pub use outcome::{Outcome, Settled, SkipReason};
-pub use params::{ParamMap, Trained, map_params, relift, tie, tied, trained, untie};
+pub use params::{ParamMap, Trained, apart, learns, map_params, relift, tie, tied, trained, untie};
 pub use pass::Pass;
 pub use paths::{PathError, Paths, Place};
 pub use recompute::{Recompute, Recomputing};

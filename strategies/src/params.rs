@@ -62,6 +62,25 @@ pub fn relift<const D: usize>(value: Tensor<D>, like: &Tensor<D>) -> Tensor<D> {
     leaf.set_require_grad(like.is_require_grad())
 }
 
+/// Whether the parameter has a gradient in training. One without a value is given none.
+pub fn learns<const D: usize>(param: &Param<Tensor<D>>) -> bool {
+    if param.is_initialized() {
+        return param.base().is_require_grad();
+    }
+    let number = Tensor::zeros([1; D], &param.lazy_device().inner());
+    // What is put in the place of a value inherits the setting, which training mode then follows.
+    param.clone().transform_for_load(number, param.id).train().is_require_grad()
+}
+
+/// The parameter with a leaf of its own: clones of one without a value share what makes it, and a setting of one
+/// would be that of all. It is given no value yet.
+pub fn apart<const D: usize>(param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+    match param.is_initialized() {
+        true => param,
+        false => param.init_mapper(|value| value),
+    }
+}
+
 /// Whether some parameter stands at more than one place of the model.
 pub fn tied<M: Module>(model: &M) -> bool {
     #[derive(Default)]

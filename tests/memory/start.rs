@@ -7,9 +7,10 @@ use crate::support::*;
 use burn::module::Module;
 use burn::tensor::Device;
 use firebrick::memory::{Account, Usage, reset_peak};
-use firebrick::models::{Gpt, GptConfig};
+use firebrick::models::pretrained::{Folder, save};
+use firebrick::models::{Gpt, Gpt2Config, GptConfig};
 use firebrick::optim::AdamW;
-use firebrick::strategies::{Setup, Stack, Stage, StrategyError};
+use firebrick::strategies::{Communicator, Setup, Stack, Stage, StrategyError};
 use firebrick::{Amp, Data, Offload, Schedule, Strategy, TrainError, Trainer, World, Zero};
 
 const RANKS: usize = 4;
@@ -17,9 +18,11 @@ const LENGTH: usize = 8;
 const WIDTH: usize = 256;
 
 /// Blocks of many matrices, of which none is a large part of the model.
+const SHAPE: GptConfig =
+    GptConfig { layers: 4, heads: 4, width: WIDTH, dropout: 0.0, bias: true, tied: true };
+
 fn model(device: &Device) -> Gpt {
-    let config = GptConfig { layers: 4, heads: 4, width: WIDTH, dropout: 0.0, bias: true, tied: true };
-    config.init(VOCABULARY, LENGTH, device)
+    SHAPE.init(VOCABULARY, LENGTH, device)
 }
 
 /// Looks at what each rank allocates while it comes to own its master. It stands first.
@@ -108,4 +111,42 @@ fn a_rank_takes_its_part_of_the_model_and_nothing_else() {
         let peaks = peaks(World::solo(), Stack::new(offload, Amp::bf16()), model);
         assert!(peaks[0] < parameter, "{offload:?}: {} bytes of {whole}", peaks[0]);
     }
+}
+
+#[test]
+fn a_model_that_is_read_later_is_whole_in_no_process() {
+    let _alone = alone();
+    if !is_cpu() {
+        return; // The accounts are of the host's memory.
+    }
+    let device = device().autodiff();
+    let (written, config) = (model(&device), Gpt2Config::of_shape(&SHAPE, VOCABULARY, LENGTH));
+    let (whole, parameter) = (4 * written.num_params(), 4 * WIDTH * 4 * WIDTH);
+    let path = tempfile::tempdir().unwrap();
+    save(&written, &config, path.path()).unwrap();
+    // Each rank reads the folder by itself, as processes do.
+    let most = |later: bool| {
+        let rank = |world: Communicator| {
+            let account = Account::new();
+            let _on_it = account.enter();
+            let folder = Folder::open(path.path()).unwrap();
+            let loaded = match later {
+                false => folder.load::<Gpt>(&config, &device),
+                true => folder.load_later::<Gpt>(&config, &device),
+            };
+            let model = loaded.unwrap().model;
+            let mut setup = Setup::new(&model, &device).among(world);
+            let mut stage = Zero::stage(3).start(&mut setup).unwrap();
+            stage.own(model).unwrap();
+            account.usage().unwrap().peak
+        };
+        let worlds = World::threads(RANKS).join().unwrap();
+        std::thread::scope(|scope| {
+            let ranks: Vec<_> = worlds.into_iter().map(|world| scope.spawn(move || rank(world))).collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).max().unwrap()
+        })
+    };
+    let [at_once, later] = [false, true].map(most);
+    assert!(at_once > whole, "{at_once} bytes of {whole}");
+    assert!(later < whole / RANKS + 4 * parameter, "{later} bytes of {whole}");
 }

@@ -54,7 +54,8 @@ where
     let found = std::thread::scope(|scope| {
         // Ranks that share leaves would share a graph.
         let spawn = |world| {
-            let (rank, model) = (&rank, load());
+            let later = folder.load_later::<M>(&config, &device()).unwrap().model;
+            let (rank, model) = (&rank, later);
             scope.spawn(move || rank(world, model))
         };
         let ranks: Vec<_> = worlds.into_iter().map(spawn).collect();

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::store::{FloatCastAdapter, ModuleAdapter, ModuleContext, ModuleSnapshot, PyTorchToBurnAdapter};
-use burn::tensor::{DType, Device, Tensor};
+use burn::tensor::{DType, Device, Tensor, TensorData};
 use burn_pack::Tensor as StoredTensor;
+use firebrick_strategies::learns;
 
 use super::folder::is_read;
 use super::key_map::Key;
@@ -38,15 +39,50 @@ impl Folder {
         config: &M::Config,
         device: &Device,
     ) -> Result<Loaded<M>, PretrainedError> {
-        M::check(config)?;
-        let keys = M::keys(config);
-        let mut model = M::init(config, device);
-        let found = self.match_up(&keys, &shapes_of(&model), M::architecture(config))?;
+        let (mut model, found) = self.prepare::<M>(config, device)?;
         let result = model.apply(found.tensors, None, None, false);
         if let Some(error) = result.errors.first() {
             return Err(PretrainedError::file(self.path(), "read a tensor", error));
         }
         Ok(Loaded { model: drawn_now(model), fresh: found.fresh, unread: found.unread })
+    }
+
+    /// The same model, of which each tensor is read when it is first asked for. Under a strategy that divides the
+    /// parameters or brings them elsewhere, [`Zero`](crate::Zero) or [`Offload`](crate::Offload), the whole model is
+    /// then nowhere: each tensor is read, what this rank keeps of it is taken, and the rest is let go.
+    ///
+    /// The files must stay until then.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`load`](Self::load), but for files that can no longer be read.
+    ///
+    /// # Panics
+    ///
+    /// Not here, but where a parameter is first asked for: its file, which was whole when the folder was opened, can
+    /// no longer be read.
+    pub fn load_later<M: Pretrained>(
+        &self,
+        config: &M::Config,
+        device: &Device,
+    ) -> Result<Loaded<M>, PretrainedError> {
+        let (model, found) = self.prepare::<M>(config, device)?;
+        let tensors: HashMap<_, _> =
+            found.tensors.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
+        let mut later = Later { path: Vec::new(), tensors };
+        Ok(Loaded { model: model.map(&mut later), fresh: found.fresh, unread: found.unread })
+    }
+
+    /// A model without weights, and the tensors that are to be its own.
+    fn prepare<M: Pretrained>(
+        &self,
+        config: &M::Config,
+        device: &Device,
+    ) -> Result<(M, Found), PretrainedError> {
+        M::check(config)?;
+        let model = M::init(config, device);
+        let found = self.match_up(&M::keys(config), &shapes_of(&model), M::architecture(config))?;
+        Ok((model, found))
     }
 
     fn match_up(
@@ -131,6 +167,42 @@ pub(super) fn transposed(tensor: StoredTensor, layout: Layout) -> StoredTensor {
         Layout::Transposed => {
             PyTorchToBurnAdapter.adapt(tensor, ModuleContext::new(&["Struct:Linear".to_owned()]))
         }
+    }
+}
+
+/// Has the parameters read when they are first asked for. Those that start anew are drawn at once.
+struct Later {
+    path: Vec<String>,
+    /// By path.
+    tensors: HashMap<String, StoredTensor>,
+}
+
+impl ModuleMapper for Later {
+    fn enter_module(&mut self, name: &str, _: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.pop();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let Some(tensor) = self.tensors.remove(&self.path.join(".")) else {
+            let _ = param.base();
+            return param;
+        };
+        let (device, shape) = (param.lazy_device(), param.lazy_shape());
+        let read = move |device: &Device, require_grad: bool| {
+            let (name, shape) = (tensor.name.clone(), tensor.shape.clone());
+            match tensor.into_bytes() {
+                Ok(bytes) => {
+                    let data = TensorData::from_bytes(bytes, shape, DType::F32);
+                    Tensor::from_data(data, (device, DType::F32)).set_require_grad(require_grad)
+                }
+                Err(error) => panic!("the tensor of `{name}` can no longer be read: {error}"),
+            }
+        };
+        Param::uninitialized(param.id, read, device, learns(&param), shape)
     }
 }
 

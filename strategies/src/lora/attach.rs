@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use burn::module::{LoraAdapter, Param, ParamId, Reparameterizer};
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{DType, Tensor, TensorData};
 
 use crate::adaptation::LowRank;
 use crate::{Adaptation, Draws};
@@ -32,16 +32,18 @@ impl<'a> Attach<'a> {
     }
 
     /// Factors of a matrix `[in, out]`, in its dtype: their product is added to it.
-    fn factors<const D: usize>(&self, path: &str, matrix: &Tensor<D>) -> LoraAdapter {
+    fn factors<const D: usize>(&self, path: &str, matrix: &Param<Tensor<D>>) -> LoraAdapter {
         let LowRank { rank, .. } = self.low_rank;
-        let [from, to] = [matrix.dims()[0], matrix.dims()[D - 1]];
-        let (device, dtype) = (matrix.device(), matrix.dtype());
+        let shape = matrix.lazy_shape();
+        let [from, to] = [shape[0], shape[D - 1]];
+        let device = matrix.lazy_device();
+        let dtype = matrix.is_initialized().then(|| matrix.base().dtype());
         let factor = |values: Vec<f32>, shape: [usize; 2]| {
             let data = TensorData::new(values, shape);
-            // A packed matrix has no float dtype: then the device's own.
-            Param::from_tensor(match dtype.is_float() {
-                true => Tensor::from_data(data, (&device, dtype)),
-                false => Tensor::from_data(data, &device),
+            // A packed matrix has no float dtype, and one without a value none yet: then the device's own.
+            Param::from_tensor(match dtype.filter(DType::is_float) {
+                Some(dtype) => Tensor::from_data(data, (&device, dtype)),
+                None => Tensor::from_data(data, &device),
             })
         };
         let key = Draws::mix(self.adaptation.seed(), SITE);
@@ -72,7 +74,7 @@ impl Reparameterizer for Attach<'_> {
         }
         let factors = match self.done.get(&id) {
             Some(done) => done.clone(),
-            None => self.factors(path, &param.base()),
+            None => self.factors(path, &param),
         };
         self.done.insert(id, factors.clone());
         (self.adaptation.freeze(param), Some(factors))

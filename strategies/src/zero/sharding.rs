@@ -10,7 +10,7 @@ use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use super::rows::Rows;
 use crate::host::on_host;
 use crate::world::{Communicator, PartShape};
-use crate::{ParamMap, StrategyError, map_params, relift};
+use crate::{ParamMap, StrategyError, learns, map_params, relift};
 
 /// Bytes that are under way at once: large enough that a network is used well, and small beside a model.
 const BUCKET_BYTES: usize = 16 << 20;
@@ -51,8 +51,7 @@ impl Sharding {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
                 let shape = param.lazy_shape();
                 let large = D > 0 && shape.num_elements() >= self.smallest && shape[0] >= self.ranks;
-                // What waits for its first value is asked for it only where the whole is held anyway.
-                if large && (!self.trained || param.base().is_require_grad()) {
+                if large && (!self.trained || learns(param)) {
                     self.rows.insert(param.id, Rows::of(shape[0], self.ranks));
                 }
             }
