@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 
 use crate::console::{print, tell};
 use crate::decoding_args::DecodingArgs;
-use crate::run::Paths;
+use crate::run::{Paths, Process};
 use crate::trained_run::{Evaluated, TrainedRun};
 use crate::{RunError, TrainError};
 
@@ -76,6 +76,10 @@ pub(crate) struct GenerateArgs {
     /// input.
     #[arg(long, short, value_name = "TEXT")]
     prompt: Vec<String>,
+    /// Shares the model among so many ranks, each on a device of its own where there are several: for a model that
+    /// no device holds. Default: 1, or one for each process that `mpirun` started.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    ranks: Option<u64>,
     #[command(flatten)]
     decoding: DecodingArgs,
 }
@@ -145,6 +149,10 @@ pub(crate) fn predict(args: &PredictArgs) -> Result<(), RunError> {
 /// Runs `firebrick generate`.
 pub(crate) fn generate(args: &GenerateArgs) -> Result<(), RunError> {
     let trained = args.trained.open()?;
+    let trained = match args.ranks {
+        Some(ranks) => trained.over(ranks as usize),
+        None => trained,
+    };
     let prompts = match args.prompt.is_empty() {
         false => args.prompt.clone(),
         true => {
@@ -152,8 +160,9 @@ pub(crate) fn generate(args: &GenerateArgs) -> Result<(), RunError> {
             lines.map_err(|error| TrainError::file("standard input", "reading prompts", error))?
         }
     };
-    for text in trained.generate(&prompts, &args.decoding.decoding())?.into_iter().flatten() {
-        print(&(text + "\n"));
+    let texts = trained.generate(&prompts, &args.decoding.decoding())?;
+    if Process::this()?.leads() {
+        texts.into_iter().flatten().for_each(|text| print(&(text + "\n")));
     }
     Ok(())
 }

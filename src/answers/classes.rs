@@ -9,7 +9,7 @@ use crate::models::{BertSequenceClassifier, BertTokenClassifier};
 impl Answers for BertTokenClassifier {
     /// `predicted` has a label for each word, that of its first token; `null` for a word that the tokenizer makes
     /// nothing of. `scores` are the shares of these labels. What is longer than the model reads is read in parts.
-    fn answers(&self, questions: &[Question], asking: &Asking<'_>) -> Result<Vec<Answer>, TrainError> {
+    fn answers(&self, questions: &[Question], asking: &Asking) -> Result<Vec<Answer>, TrainError> {
         let encoded = questions.iter().map(|question| asking.encode(question));
         let encoded = encoded.collect::<Result<Vec<_>, _>>()?;
         let rows: Vec<_> = encoded.iter().flatten().collect();
@@ -43,7 +43,7 @@ impl Answers for BertTokenClassifier {
 impl Answers for BertSequenceClassifier {
     /// `predicted` is a class, a list of classes, or a number; `scores` has the share of each class. What is longer
     /// than the model reads is cut.
-    fn answers(&self, questions: &[Question], asking: &Asking<'_>) -> Result<Vec<Answer>, TrainError> {
+    fn answers(&self, questions: &[Question], asking: &Asking) -> Result<Vec<Answer>, TrainError> {
         let encoded = questions.iter().map(|question| asking.encode(question));
         let encoded = encoded.collect::<Result<Vec<_>, _>>()?;
         let rows: Vec<_> = encoded.iter().filter_map(|parts| parts.first()).collect();
@@ -52,7 +52,7 @@ impl Answers for BertSequenceClassifier {
     }
 }
 
-fn of_text(logits: &[f32], asking: &Asking<'_>) -> Answer {
+fn of_text(logits: &[f32], asking: &Asking) -> Answer {
     let by_name = |shares: &[f64]| -> Value {
         let named = asking.labels.iter().zip(shares);
         Value::Object(named.map(|(name, share)| (name.clone(), rounded(*share))).collect())

@@ -12,7 +12,7 @@ const TOLD: usize = 5;
 impl Answers for BertMaskedLm {
     /// `predicted` is the text with the likeliest token at each hidden place, and `hidden` has the five likeliest
     /// of each, with their shares.
-    fn answers(&self, questions: &[Question], asking: &Asking<'_>) -> Result<Vec<Answer>, TrainError> {
+    fn answers(&self, questions: &[Question], asking: &Asking) -> Result<Vec<Answer>, TrainError> {
         let encoded = questions.iter().map(|question| asking.encode(question));
         let encoded = encoded.collect::<Result<Vec<_>, _>>()?;
         let rows: Vec<_> = encoded.iter().filter_map(|parts| parts.first()).collect();

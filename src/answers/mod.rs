@@ -18,6 +18,7 @@ use std::sync::Arc;
 use burn::module::Module;
 use burn::tensor::Device;
 use firebrick_datasets::{Encoder, Padding, Tokenizer};
+use firebrick_strategies::{Communicator, Pass};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -41,14 +42,14 @@ pub(crate) type Answer = Map<String, Value>;
 
 /// With what a model is asked.
 #[derive(Clone)]
-pub(crate) struct Asking<'a> {
-    pub tokenizer: &'a Arc<Tokenizer>,
+pub(crate) struct Asking {
+    pub tokenizer: Arc<Tokenizer>,
     /// How texts are cut.
     pub encoder: Encoder,
     pub padding: Padding,
     /// Rows that go through the model at once.
     pub rows: usize,
-    pub device: &'a Device,
+    pub device: Device,
     /// The names of the classes, where there are some.
     pub labels: Vec<String>,
     /// What a score is of: one class out of all, any of them, or a number.
@@ -59,6 +60,9 @@ pub(crate) struct Asking<'a> {
     pub start: u32,
     /// The number of the first question among all.
     pub first: u64,
+    /// The ranks that share the model, and how each reads its part, for a model that writes: all are asked as many
+    /// questions.
+    pub among: Option<(Communicator, Pass)>,
 }
 
 /// What the logits of a classifier are.
@@ -79,7 +83,7 @@ pub(crate) trait Answers: Module {
     /// # Errors
     ///
     /// The tokenizer fails, or the device does.
-    fn answers(&self, questions: &[Question], asking: &Asking<'_>) -> Result<Vec<Answer>, TrainError>;
+    fn answers(&self, questions: &[Question], asking: &Asking) -> Result<Vec<Answer>, TrainError>;
 }
 
 /// An answer out of its fields.

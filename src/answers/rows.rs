@@ -7,7 +7,7 @@ use firebrick_strategies::{Pass, cast};
 use super::{Asking, Question};
 use crate::TrainError;
 
-impl Asking<'_> {
+impl Asking {
     /// The encodings of a question: one, or several where it is long and `encoder` has a stride.
     pub fn encode(&self, question: &Question) -> Result<Vec<Encoding>, TrainError> {
         Ok(match question {
@@ -66,7 +66,7 @@ impl Asking<'_> {
         let tokens: Vec<Tokens> = rows.iter().map(|row| Tokens::from((*row).clone())).collect();
         let tokens: Vec<&Tokens> = tokens.iter().collect();
         let pad = self.tokenizer.special().pad.unwrap_or(0);
-        Ok((Inputs::new(&tokens, &self.padding, pad)?, Pass::evaluate(self.device)))
+        Ok((Inputs::new(&tokens, &self.padding, pad)?, Pass::evaluate(&self.device)))
     }
 }
 

@@ -9,13 +9,13 @@ use crate::decoding::{End, Prompt, Text};
 use crate::models::{Continues, Gpt, Llama, T5};
 
 impl Answers for Gpt {
-    fn answers(&self, questions: &[Question], asking: &Asking<'_>) -> Result<Vec<Answer>, TrainError> {
+    fn answers(&self, questions: &[Question], asking: &Asking) -> Result<Vec<Answer>, TrainError> {
         continued(self, questions, asking)
     }
 }
 
 impl Answers for Llama {
-    fn answers(&self, questions: &[Question], asking: &Asking<'_>) -> Result<Vec<Answer>, TrainError> {
+    fn answers(&self, questions: &[Question], asking: &Asking) -> Result<Vec<Answer>, TrainError> {
         continued(self, questions, asking)
     }
 }
@@ -24,7 +24,7 @@ impl Answers for Llama {
 fn continued<M: Continues>(
     model: &M,
     questions: &[Question],
-    asking: &Asking<'_>,
+    asking: &Asking,
 ) -> Result<Vec<Answer>, TrainError> {
     let end = asking.tokenizer.special().eos;
     let prompts = (0..).zip(questions).map(|(row, question)| {
@@ -38,7 +38,11 @@ fn continued<M: Continues>(
     let prompts = prompts.collect::<Result<Vec<_>, TrainError>>()?;
     let mut answers = Vec::with_capacity(prompts.len());
     for some in prompts.chunks(asking.rows.max(1)) {
-        for texts in model.continued(some, &asking.decoding)? {
+        let written = match &asking.among {
+            None => model.continued(some, &asking.decoding)?,
+            Some((world, pass)) => model.continued_among(world, pass, some, &asking.decoding)?,
+        };
+        for texts in written {
             answers.push(of_texts(&texts, asking)?);
         }
     }
@@ -47,7 +51,7 @@ fn continued<M: Continues>(
 
 impl Answers for T5 {
     /// `predicted` is the text that is made of the source.
-    fn answers(&self, questions: &[Question], asking: &Asking<'_>) -> Result<Vec<Answer>, TrainError> {
+    fn answers(&self, questions: &[Question], asking: &Asking) -> Result<Vec<Answer>, TrainError> {
         let sources = questions.iter().map(|question| {
             let part = asking.encode(question)?.into_iter().next();
             Ok(part.map(Tokens::from).unwrap_or_default())
@@ -60,7 +64,13 @@ impl Answers for T5 {
             let inputs = Inputs::new(&rows, &asking.padding, pad)?;
             let prompts = (asking.first + first..).take(rows.len());
             let prompts: Vec<_> = prompts.map(|row| Prompt::new(row, [asking.start])).collect();
-            for texts in self.written_from(&inputs, &prompts, &asking.decoding)? {
+            let written = match &asking.among {
+                None => self.written_from(&inputs, &prompts, &asking.decoding)?,
+                Some((world, pass)) => {
+                    self.written_among(world, pass, &inputs, &prompts, &asking.decoding)?
+                }
+            };
+            for texts in written {
                 answers.push(of_texts(&texts, asking)?);
             }
         }
@@ -69,7 +79,7 @@ impl Answers for T5 {
 }
 
 /// The best text, and the others where several are asked for.
-fn of_texts(texts: &[Text], asking: &Asking<'_>) -> Result<Answer, TrainError> {
+fn of_texts(texts: &[Text], asking: &Asking) -> Result<Answer, TrainError> {
     let decoded = |text: &Text| asking.tokenizer.decode(text.without_end());
     let first = texts.first().map(decoded).transpose()?.unwrap_or_default();
     let mut fields = answer([

@@ -12,13 +12,13 @@ use crate::decoding::Decoding;
 
 impl Run {
     /// With what its model is asked. Texts end at the tokenizer's end token, where `decoding` names no other.
-    pub(crate) fn asking<'a, M: Trainable>(
+    pub(crate) fn asking<M: Trainable>(
         &self,
         config: &M::Config,
-        tokenizer: &'a Arc<Tokenizer>,
-        device: &'a Device,
+        tokenizer: &Arc<Tokenizer>,
+        device: &Device,
         mut decoding: Decoding,
-    ) -> Asking<'a> {
+    ) -> Asking {
         if decoding.end_tokens.is_empty() {
             decoding.end_tokens.extend(tokenizer.special().eos);
         }
@@ -43,8 +43,9 @@ impl Run {
             decoding,
             start: M::start_of(config).or(tokenizer.special().pad).unwrap_or(0),
             first: 0,
-            tokenizer,
-            device,
+            among: None,
+            tokenizer: tokenizer.clone(),
+            device: device.clone(),
         }
     }
 }

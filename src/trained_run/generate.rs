@@ -3,22 +3,28 @@
 use std::sync::Arc;
 
 use firebrick_datasets::Tokenizer;
+use firebrick_strategies::{Communicator, Pass};
 use serde_json::Value;
 
-use super::TrainedRun;
-use crate::answers::Question;
+use super::{TrainedRun, shared};
+use crate::answers::{Answers, Asking, Question};
 use crate::decoding::Decoding;
 use crate::models::pretrained::Folder;
+use crate::ranks::each_rank;
 use crate::run::{ForModel, TaskConfig, Trainable};
-use crate::{Run, RunError, device};
+use crate::{Run, RunError, TrainError, device};
 
 impl TrainedRun {
     /// The texts of each prompt, `decoding.returned` of them; of a causal language model with the prompt before them.
     /// Texts end at the tokenizer's end token, where `decoding` names no other.
     ///
+    /// [Several ranks](Self::over) share the model as [`Zero`](crate::Zero) does in stage 3: each holds a part, and
+    /// blocks are gathered one at a time for each token. Each writes some of the texts, and in each process all are
+    /// returned. The prompts are those of the first rank.
+    ///
     /// # Errors
     ///
-    /// The task is not one that writes, a setting cannot be, or the device fails.
+    /// The task is not one that writes, a setting cannot be, or a device or a rank fails.
     pub fn generate(&self, prompts: &[String], decoding: &Decoding) -> Result<Vec<Vec<String>>, RunError> {
         if !matches!(self.run.task, TaskConfig::CausalLm { .. } | TaskConfig::Seq2Seq { .. }) {
             return Err(RunError::WritesNothing { task: self.run.task.name() });
@@ -40,27 +46,94 @@ impl ForModel for Generating<'_> {
     fn with<M: Trainable>(self, folder: Option<Folder>) -> Result<Vec<Vec<String>>, RunError> {
         let Self { run, prompts, decoding } = self;
         let folder = folder.ok_or_else(|| RunError::NotTrained { folder: run.output.clone() })?;
-        let (device, _) = device::find(&run.device)?;
+        let (device, name) = device::find(&run.device)?;
         let config = M::config_of(&folder)?;
         let tokenizer = Tokenizer::from_file(folder.path())?.with_special(run.data.special.clone())?;
         let tokenizer = Arc::new(tokenizer);
-        let model = folder.load::<M>(&config, &device)?.model;
-        let asking = run.asking::<M>(&config, &tokenizer, &device, decoding.clone());
-        let (before, prefix) = match &run.task {
-            TaskConfig::Seq2Seq { prefix, .. } => (false, prefix.as_str()),
-            _ => (true, ""),
+        let writer = Writer {
+            asking: run.asking::<M>(&config, &tokenizer, &device, decoding.clone()),
+            before: match &run.task {
+                TaskConfig::Seq2Seq { prefix, .. } => Before::Source(prefix.clone()),
+                _ => Before::Text,
+            },
         };
-        let questions: Vec<_> =
-            prompts.iter().map(|prompt| Question::Text(format!("{prefix}{prompt}"))).collect();
-        let answers = model.answers(&questions, &asking)?;
+        if run.number_of_ranks() == 1 {
+            let model = folder.load::<M>(&config, &device)?.model;
+            return Ok(writer.write(&model, prompts)?);
+        }
+        let world = run.world(device::alike(&run.device, &name))?;
+        let mut jobs = Vec::new();
+        for rank in world.join().map_err(TrainError::from)? {
+            let device = world.device(rank.local_rank()).unwrap_or(&device).clone();
+            let model = folder.load_later::<M>(&config, &device)?.model;
+            jobs.push((rank, (model, device, prompts.to_vec())));
+        }
+        let texts = each_rank(jobs, world.limit(), move |world, (model, device, prompts)| {
+            let (model, pass) = shared::part(model, &device, &world)?;
+            writer.clone().write_among((world, pass), &model, prompts)
+        });
+        Ok(texts?)
+    }
+}
+
+/// How prompts become texts.
+#[derive(Clone)]
+struct Writer {
+    asking: Asking,
+    before: Before,
+}
+
+/// What stands before what is written.
+#[derive(Clone)]
+enum Before {
+    /// The prompt.
+    Text,
+    /// Nothing; the prompt is a source, which this stands before.
+    Source(String),
+}
+
+impl Writer {
+    /// The texts of each prompt.
+    fn write<M: Answers>(&self, model: &M, prompts: &[String]) -> Result<Vec<Vec<String>>, TrainError> {
+        let question = |prompt: &String| match &self.before {
+            Before::Text => Question::Text(prompt.clone()),
+            Before::Source(prefix) => Question::Text(format!("{prefix}{prompt}")),
+        };
+        let questions: Vec<_> = prompts.iter().map(question).collect();
+        let answers = model.answers(&questions, &self.asking)?;
         let texts = prompts.iter().zip(answers).map(|(prompt, mut answer)| {
             let texts = match answer.remove("texts") {
                 Some(Value::Array(texts)) => texts,
                 _ => answer.remove("predicted").into_iter().collect(),
             };
             let written = texts.into_iter().filter_map(|text| text.as_str().map(str::to_owned));
-            written.map(|text| if before { format!("{prompt}{text}") } else { text }).collect()
+            let whole = |text: String| match &self.before {
+                Before::Text => format!("{prompt}{text}"),
+                Before::Source(_) => text,
+            };
+            written.map(whole).collect()
         });
         Ok(texts.collect())
+    }
+
+    /// The texts of each prompt, of which each rank writes as many as the others.
+    fn write_among<M: Answers>(
+        mut self,
+        (world, pass): (Communicator, Pass),
+        model: &M,
+        prompts: Vec<String>,
+    ) -> Result<Vec<Vec<String>>, TrainError> {
+        // A launcher hands standard input to one process only.
+        let prompts = shared::of_all(&world, "the prompts", &prompts)?.swap_remove(0);
+        let each = prompts.len().div_ceil(world.size());
+        let first = world.rank() * each;
+        // Where they do not come out even, some write once more what another does, which nobody reads.
+        let own: Vec<_> = prompts.iter().cycle().skip(first).take(each).cloned().collect();
+        self.asking.first = first as u64;
+        self.asking.among = Some((world.clone(), pass));
+        let own = self.write(model, &own)?;
+        let mut texts: Vec<_> = shared::of_all(&world, "the texts", &own)?.into_iter().flatten().collect();
+        texts.truncate(prompts.len());
+        Ok(texts)
     }
 }

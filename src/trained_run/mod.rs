@@ -6,12 +6,14 @@
 //! predict.rs   answers to the records of a file
 //! described.rs predictions and the page of a run
 //! generate.rs  texts after prompts, or made of sources
+//! shared.rs    a model that ranks share
 //! ```
 
 mod described;
 mod evaluate;
 mod generate;
 mod predict;
+mod shared;
 
 use std::path::{Path, PathBuf};
 
@@ -65,6 +67,7 @@ impl TrainedRun {
             return Err(RunError::NotTrained { folder });
         }
         run.model = ModelConfig::Pretrained(folder.clone());
+        run.ranks = None;
         if folder.join("tokenizer.json").is_file() {
             run.data.tokenizer = TokenizerConfig::File(folder.clone());
         }
@@ -79,6 +82,13 @@ impl TrainedRun {
     /// The same on another device.
     pub fn on(mut self, device: impl Into<String>) -> Self {
         self.run.device = device.into();
+        self
+    }
+
+    /// The same on so many ranks, which share the model when it [writes](Self::generate): threads of this process, or
+    /// of each process that `mpirun` started. Default: 1, or one in each process.
+    pub fn over(mut self, ranks: usize) -> Self {
+        self.run.ranks = Some(ranks);
         self
     }
 

@@ -118,7 +118,7 @@ impl Predicting<'_> {
     fn answer<M: Answers>(
         &mut self,
         model: &M,
-        asking: &Asking<'_>,
+        asking: &Asking,
         waiting: &mut Vec<Asked>,
         predicted: &mut Predicted,
     ) -> Result<(), RunError> {

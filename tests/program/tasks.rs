@@ -164,6 +164,8 @@ fn texts_are_made_of_texts() {
     ];
     let text = String::from_utf8(firebrick(&two).success().get_output().stdout.clone()).unwrap();
     assert_eq!(text.lines().count(), 2);
+    // Three ranks hold a part each: one of them has nothing of its own to write.
+    firebrick(&[two.as_slice(), &["--ranks", "3"]].concat()).success().stdout(text);
     let answers = lines(&firebrick(&["predict", run, "--limit", "3", "--max-new-tokens", "6"]).success());
     assert!(answers.iter().all(|answer| answer["predicted"].is_string() && answer["ended"].is_boolean()));
 }
@@ -209,6 +211,7 @@ fn a_causal_model_goes_on_from_a_prompt_and_from_its_own_weights() {
         let said = say();
         assert!(said.matches("to be or").count() >= 2, "{said}");
         assert_eq!(said, say(), "equal seeds write equal texts");
+        firebrick(&[asked.as_slice(), &["--ranks", "2"]].concat()).success().stdout(said);
 
         let pretrained = format!("model=Pretrained({:?})", output.join("pretrained"));
         let tokenizer = format!("data.tokenizer=File({:?})", output.join("pretrained"));

@@ -128,6 +128,24 @@ impl T5 {
         let pass = Pass::evaluate(&device).computing_in(ReadsOn::dtype(&model));
         decoding.write(&mut Caching::new(&model, pass, prompts, Some(sources))?, prompts)
     }
+
+    /// As [`written_from`](Self::written_from), on ranks that share the model, of which each has sources of its own:
+    /// see [`Continues::continued_among`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Continues::continued_among`].
+    pub fn written_among(
+        &self,
+        world: &Communicator,
+        pass: &Pass,
+        sources: &Inputs,
+        prompts: &[Prompt],
+        decoding: &Decoding,
+    ) -> Result<Vec<Vec<Text>>, TrainError> {
+        let model = Caching::new(self, pass.clone(), prompts, Some(sources))?;
+        decoding.write(&mut model.among(world), prompts)
+    }
 }
 
 /// `[batch, length, width]` to its last column, `[batch, 1, width]`.
