@@ -1,27 +1,15 @@
 //! Times dropout beside Burn's, forward and with backward, and prints a line of JSON for each.
 
-use std::time::Instant;
+#[path = "beside/mod.rs"]
+mod beside;
 
+use beside::beside;
 use burn::nn::DropoutConfig;
 use burn::tensor::{Device, FloatDType, Tensor};
 use firebrick::strategies::{Dropout, Pass};
 use serde_json::json;
 
-/// Measurements of each; both take turns.
-const ROUNDS: usize = 31;
-
 const PROB: f64 = 0.1;
-
-fn seconds(run: impl FnOnce()) -> f64 {
-    let started = Instant::now();
-    run();
-    started.elapsed().as_secs_f64()
-}
-
-fn median(mut seconds: Vec<f64>) -> f64 {
-    seconds.sort_by(f64::total_cmp);
-    seconds[seconds.len() / 2]
-}
 
 fn compare<const D: usize>(shape: [usize; D], positions: &[usize], dtype: FloatDType, backward: bool) {
     let device = Device::flex().autodiff();
@@ -34,12 +22,10 @@ fn compare<const D: usize>(shape: [usize; D], positions: &[usize], dtype: FloatD
         }
         let _ = device.sync();
     };
-    let (mut ours, mut burns) = (Vec::new(), Vec::new());
-    for _ in 0..ROUNDS {
-        ours.push(seconds(|| finish(dropout.forward_along(x.clone(), positions, &pass))));
-        burns.push(seconds(|| finish(of_burn.forward(x.clone()))));
-    }
-    let (ours, burns) = (median(ours), median(burns));
+    let [ours, burns] = beside(
+        || finish(dropout.forward_along(x.clone(), positions, &pass)),
+        || finish(of_burn.forward(x.clone())),
+    );
     let timed = json!({
         "shape": shape.to_vec(),
         "dtype": format!("{dtype:?}"),

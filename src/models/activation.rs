@@ -1,6 +1,7 @@
 //! The functions between two linear layers, by the names that Hugging Face gives them.
 
 use burn::tensor::{Tensor, activation};
+use firebrick_strategies::{Gelu, gelu};
 use serde::{Deserialize, Serialize};
 
 /// An element-wise function of a feed-forward layer.
@@ -37,8 +38,8 @@ impl Activation {
     /// Of each element.
     pub fn forward<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
         match self {
-            Self::Gelu => activation::gelu(x),
-            Self::GeluNew => activation::gelu_approximate(x),
+            Self::Gelu => gelu(x, Gelu::Exact),
+            Self::GeluNew => gelu(x, Gelu::Tanh),
             Self::Relu => activation::relu(x),
             Self::Silu => activation::silu(x),
             Self::Tanh => x.tanh(),
