@@ -8,6 +8,7 @@ use firebrick_strategies::{Adaptation, Communicator, Pass, Setup, Stage, Strateg
 use super::{Session, Weights, published};
 use crate::accounting::{ParameterBytes, Placement, dtypes};
 use crate::elementwise::require_elementwise;
+use crate::memory::settle;
 use crate::{Schedule, TrainError};
 
 /// What is known of a run once its strategies fit, before anything is exchanged with other ranks.
@@ -76,6 +77,7 @@ impl<M: Module, S: Stage<M>> Prepared<M, S> {
         let Self { mut stage, model, adaptation, device, pass, evaluation_dtype, placement, world, .. } =
             self;
         let writes = Some(pass.dtype()).filter(|dtype| *dtype != FloatDType::F32);
+        settle(&device);
         let mut bytes = ParameterBytes::of(&model, placement);
         let owned = (model, &mut stage);
         let master = device.memory_persistent_allocations(owned, |(model, stage)| stage.own(model))?;
