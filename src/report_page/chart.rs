@@ -34,6 +34,14 @@ pub(crate) struct Chart<'a> {
     pub from_zero: bool,
     pub lines: Vec<Line>,
     pub marks: Vec<MarkRow<'a>>,
+    /// What the steps stand for, where it is not them that one looks for.
+    pub along: Option<Along<'a>>,
+}
+
+/// A number that grows with the steps, and what it was at some of them.
+pub(crate) struct Along<'a> {
+    pub name: &'a str,
+    pub readings: Vec<Point>,
 }
 
 /// A line and its place in the legend.
@@ -78,7 +86,26 @@ pub(crate) struct MarkRow<'a> {
 impl<'a> Chart<'a> {
     /// Without lines.
     pub fn new(id: &str, title: &'a str, unit: Unit, steps: (f64, f64)) -> Self {
-        Self { id: id.into(), title, unit, steps, from_zero: false, lines: Vec::new(), marks: Vec::new() }
+        let (lines, marks) = (Vec::new(), Vec::new());
+        Self { id: id.into(), title, unit, steps, from_zero: false, lines, marks, along: None }
+    }
+
+    /// Told by what a curve was at each step, and not by the steps.
+    pub fn along(mut self, name: &'a str, curve: &Curve) -> Self {
+        self.along =
+            Some(Along { name, readings: curve.points() }).filter(|along| !along.readings.is_empty());
+        self
+    }
+
+    /// What is told by: its name, and its value at a step.
+    fn place(&self, step: f64) -> (&str, String) {
+        match &self.along {
+            None => ("step", count(step.round())),
+            Some(along) => {
+                let reading = nearest(&along.readings, step).map_or(f64::NAN, |reading| reading.1);
+                (along.name, format!("{reading:.2e}"))
+            }
+        }
     }
 
     /// Whose axis starts at 0.
@@ -180,7 +207,11 @@ impl<'a> Chart<'a> {
             .ticks
             .iter()
             .map(|tick| {
-                format!("<span style=\"left:{:.2}%\">{}</span>", tick.at * 100.0, escape(&tick.label))
+                let label = match &self.along {
+                    None => tick.label.clone(),
+                    Some(_) => self.place(steps.low + tick.at * (steps.high - steps.low)).1,
+                };
+                format!("<span style=\"left:{:.2}%\">{}</span>", tick.at * 100.0, escape(&label))
             })
             .collect();
         let lines: String = self.lines.iter().map(|line| draw(line, steps, values)).collect();
@@ -191,17 +222,19 @@ impl<'a> Chart<'a> {
              <div class=\"area\" role=\"img\" tabindex=\"0\" aria-label=\"{}\">\
              <svg viewBox=\"0 0 1000 1000\" preserveAspectRatio=\"none\" aria-hidden=\"true\">\
              <path class=\"grid\" d=\"{grid}\"/>{lines}</svg>{marks}</div>\
-             <div class=\"axis\" aria-hidden=\"true\">step</div>\
+             <div class=\"axis\" aria-hidden=\"true\">{}</div>\
              <div class=\"columns\" aria-hidden=\"true\">{columns}</div></div>\n",
             values.low,
             values.high,
-            escape(&self.in_words())
+            escape(&self.in_words()),
+            escape(self.place(steps.low).0)
         )
     }
 
     /// What one sees in the chart.
     fn in_words(&self) -> String {
-        let mut words = format!("{} over steps {} to {}.", self.title, self.steps.0, self.steps.1);
+        let ((name, first), (_, last)) = (self.place(self.steps.0), self.place(self.steps.1));
+        let mut words = format!("{} over {name}s {first} to {last}.", self.title);
         for line in self.lines.iter().filter(|line| line.look != Look::Faint) {
             let by_value = |one: &&Point, other: &&Point| one.1.total_cmp(&other.1);
             let (Some(first), Some(last)) = (line.points.first(), line.points.last()) else { continue };
@@ -210,7 +243,10 @@ impl<'a> Chart<'a> {
             else {
                 continue;
             };
-            let at = |point: &Point| format!("{} at step {:.0}", self.unit.format(point.1), point.0);
+            let at = |point: &Point| {
+                let (name, place) = self.place(point.0);
+                format!("{} at {name} {place}", self.unit.format(point.1))
+            };
             words += &format!(
                 " {}: from {} to {}; lowest {}, highest {}.",
                 line.name,
@@ -268,12 +304,13 @@ impl<'a> Chart<'a> {
                         None => "<td></td>".into(),
                     })
                     .collect();
-                format!("<tr><th scope=\"row\">{}</th>{cells}</tr>", count(*step))
+                format!("<tr><th scope=\"row\">{}</th>{cells}</tr>", escape(&self.place(*step).1))
             })
             .collect();
         format!(
             "<details><summary>As a table</summary><div class=\"wide\"><table><thead><tr>\
-             <th scope=\"col\">step</th>{heads}</tr></thead><tbody>{body}</tbody></table></div></details>\n"
+             <th scope=\"col\">{}</th>{heads}</tr></thead><tbody>{body}</tbody></table></div></details>\n",
+            escape(self.place(self.steps.0).0)
         )
     }
 

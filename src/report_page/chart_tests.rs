@@ -46,6 +46,20 @@ fn the_chart_is_told_in_words_and_as_a_table() {
 }
 
 #[test]
+fn a_chart_along_a_rate_is_told_by_it() {
+    let (loss, rate) = (curve(&[3.0, 1.0, 2.0]), curve(&[0.001, 0.002, 0.003]));
+    let html = chart().line("training", &loss, Look::First).along("learning rate", &rate).html();
+    let words = "Loss over learning rates 1.00e-3 to 3.00e-3. training: from 3.0000 at learning rate 1.00e-3";
+    assert!(html.contains(words), "{html}");
+    assert!(html.contains("<th scope=\"row\">2.00e-3</th><td>1.0000</td>"), "{html}");
+    assert!(html.contains("aria-hidden=\"true\">learning rate</div>"), "{html}");
+    assert!(html.contains("left:50.00%\">2.00e-3</span>"), "{html}");
+    // Without rates it is told by its steps.
+    let html = chart().line("training", &loss, Look::First).along("learning rate", &Curve::default()).html();
+    assert!(html.contains("at step 3;") && html.contains(">step</div>"), "{html}");
+}
+
+#[test]
 fn names_and_reasons_are_text() {
     let mark = [Mark { step: 2, reason: "\"><img src=x onerror=alert(1)>".into() }];
     let html = chart()

@@ -144,7 +144,22 @@ impl Page {
             .peaks("received in a step", &record.received, Look::Second)
             .html();
         let (loss, reasons) = self.loss(steps);
-        format!("<section><h2>Curves</h2>\n{loss}{reasons}<div class=\"charts\">\n{small}</div></section>\n")
+        let range = self.range_test(steps);
+        format!(
+            "<section><h2>Curves</h2>\n{loss}{reasons}{range}<div class=\"charts\">\n{small}</div></section>\n"
+        )
+    }
+
+    /// The loss over the rates that a range test has gone through.
+    fn range_test(&self, steps: (f64, f64)) -> String {
+        if !self.run.as_ref().is_some_and(|run| run.contains("LrRangeTest(")) {
+            return String::new();
+        }
+        let Record { loss, learning_rate, .. } = &self.record;
+        let chart = Chart::new("range-test", "Loss by learning rate", Unit::Plain, steps);
+        let chart = chart.noisy("training", loss).along("learning rate", learning_rate).html();
+        let hint = "<p>The highest useful rate lies where the loss still falls steeply, well below where it is lowest.</p>";
+        if chart.is_empty() { chart } else { chart + hint + "\n" }
     }
 
     /// The loss, with what happened along it.

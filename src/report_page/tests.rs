@@ -42,6 +42,16 @@ fn the_report_of_an_earlier_part_is_not_that_of_the_run() {
 }
 
 #[test]
+fn a_range_test_is_shown_by_its_rates() {
+    let log = format!("{TRAIN}\n{}\n", TRAIN.replace("\"step\":1", "\"step\":2").replace("0.1", "0.25"));
+    let of =
+        |schedule: &str| page(&[("metrics.jsonl", &log), ("run.ron", &format!("(schedule: {schedule})"))]);
+    let html = of("LrRangeTest()");
+    assert!(html.contains("Loss by learning rate over learning rates 1.00e-1 to 2.50e-1."), "{html}");
+    assert!(!of("Constant(lr: 0.1)").contains("range-test"));
+}
+
+#[test]
 fn unknown_lines_are_counted() {
     let log = format!("{TRAIN}\n{{\"kind\":\"moon\"}}\nnothing\n{TRAIN}\n");
     assert!(page(&[("metrics.jsonl", &log)]).contains("2 lines of metrics.jsonl"));
