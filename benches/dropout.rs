@@ -3,7 +3,7 @@
 #[path = "beside/mod.rs"]
 mod beside;
 
-use beside::beside;
+use beside::{beside, finish};
 use burn::nn::DropoutConfig;
 use burn::tensor::{Device, FloatDType, Tensor};
 use firebrick::strategies::{Dropout, Pass};
@@ -16,15 +16,9 @@ fn compare<const D: usize>(shape: [usize; D], positions: &[usize], dtype: FloatD
     let x = Tensor::<D>::ones(shape, &device).cast(dtype).require_grad();
     let pass = Pass::train(&device);
     let (dropout, of_burn) = (Dropout::new(PROB), DropoutConfig::new(PROB).init());
-    let finish = |y: Tensor<D>| {
-        if backward {
-            let _ = y.backward();
-        }
-        let _ = device.sync();
-    };
     let [ours, burns] = beside(
-        || finish(dropout.forward_along(x.clone(), positions, &pass)),
-        || finish(of_burn.forward(x.clone())),
+        || finish(dropout.forward_along(x.clone(), positions, &pass), backward),
+        || finish(of_burn.forward(x.clone()), backward),
     );
     let timed = json!({
         "shape": shape.to_vec(),

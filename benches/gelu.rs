@@ -3,7 +3,7 @@
 #[path = "beside/mod.rs"]
 mod beside;
 
-use beside::beside;
+use beside::{beside, finish};
 use burn::tensor::{Device, FloatDType, Tensor, activation};
 use firebrick::strategies::{Gelu, gelu};
 use serde_json::json;
@@ -15,17 +15,12 @@ fn compare(form: Gelu, dtype: FloatDType, backward: bool) {
     let device = Device::flex().autodiff();
     let x = Tensor::<3>::random(SHAPE, burn::tensor::Distribution::Normal(0.0, 1.0), &device);
     let x = x.cast(dtype).require_grad();
-    let finish = |y: Tensor<3>| {
-        if backward {
-            let _ = y.backward();
-        }
-        let _ = device.sync();
-    };
     let of_burn = match form {
         Gelu::Exact => activation::gelu,
         Gelu::Tanh => activation::gelu_approximate,
     };
-    let [ours, burns] = beside(|| finish(gelu(x.clone(), form)), || finish(of_burn(x.clone())));
+    let [ours, burns] =
+        beside(|| finish(gelu(x.clone(), form), backward), || finish(of_burn(x.clone()), backward));
     let timed = json!({
         "form": format!("{form:?}"),
         "dtype": format!("{dtype:?}"),

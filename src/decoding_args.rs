@@ -8,9 +8,9 @@ use crate::decoding::{Decoding, EarlyStopping};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "How texts are written")]
 pub(crate) struct DecodingArgs {
-    /// The most tokens of a text.
-    #[arg(long, value_name = "N", default_value_t = 128)]
-    max_new_tokens: usize,
+    /// The most tokens of a text. Default: what the run's evaluations write, as `Seq2Seq(generate: N)` says, or 128.
+    #[arg(long, value_name = "N")]
+    max_new_tokens: Option<usize>,
     /// Tokens before which a text does not end.
     #[arg(long, value_name = "N", default_value_t = 0)]
     min_new_tokens: usize,
@@ -59,9 +59,10 @@ enum Early {
 }
 
 impl DecodingArgs {
-    pub fn decoding(&self) -> Decoding {
+    /// The settings, for a run that names the length of its texts or not.
+    pub fn decoding(&self, of_run: Option<usize>) -> Decoding {
         Decoding {
-            max_new_tokens: self.max_new_tokens,
+            max_new_tokens: self.max_new_tokens.or(of_run).unwrap_or(128),
             min_new_tokens: self.min_new_tokens,
             end_tokens: Vec::new(),
             temperature: self.temperature,

@@ -135,8 +135,8 @@ pub(crate) fn predict(args: &PredictArgs) -> Result<(), RunError> {
         }
         None => Box::new(BufWriter::new(stdout())),
     };
-    let predicted =
-        trained.predict(args.records.paths(), args.limit, &args.decoding.decoding(), &mut output, tell)?;
+    let decoding = args.decoding.decoding(trained.written_tokens());
+    let predicted = trained.predict(args.records.paths(), args.limit, &decoding, &mut output, tell)?;
     output.flush().map_err(|error| TrainError::file("the predictions", "writing", error))?;
     let right = match predicted.expected {
         0 => String::new(),
@@ -160,7 +160,7 @@ pub(crate) fn generate(args: &GenerateArgs) -> Result<(), RunError> {
             lines.map_err(|error| TrainError::file("standard input", "reading prompts", error))?
         }
     };
-    let texts = trained.generate(&prompts, &args.decoding.decoding())?;
+    let texts = trained.generate(&prompts, &args.decoding.decoding(trained.written_tokens()))?;
     if Process::this()?.leads() {
         texts.into_iter().flatten().for_each(|text| print(&(text + "\n")));
     }

@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use burn::tensor::Tensor;
+
 /// Measurements of each.
 const ROUNDS: usize = 31;
 
@@ -16,6 +18,15 @@ pub fn beside(ours: impl Fn(), burns: impl Fn()) -> [f64; 2] {
         seconds.sort_by(f64::total_cmp);
         seconds[seconds.len() / 2]
     })
+}
+
+/// Computes a tensor to its end, with the gradients of it where wanted.
+pub fn finish<const D: usize>(y: Tensor<D>, backward: bool) {
+    let device = y.device();
+    if backward {
+        let _ = y.backward();
+    }
+    let _ = device.sync();
 }
 
 fn timed(run: impl Fn()) -> f64 {

@@ -18,7 +18,7 @@ mod shared;
 use std::path::{Path, PathBuf};
 
 use crate::models::pretrained::{Folder, PretrainedError};
-use crate::run::{ModelConfig, PRETRAINED, TokenizerConfig};
+use crate::run::{ModelConfig, PRETRAINED, TaskConfig, TokenizerConfig};
 use crate::{Run, RunError};
 
 pub(crate) use described::versions;
@@ -90,6 +90,14 @@ impl TrainedRun {
     pub fn over(mut self, ranks: usize) -> Self {
         self.run.ranks = Some(ranks);
         self
+    }
+
+    /// The most tokens of a text that the run's evaluations write, where they write texts.
+    pub(crate) fn written_tokens(&self) -> Option<usize> {
+        match self.run.task {
+            TaskConfig::Seq2Seq { generate, .. } => generate,
+            _ => None,
+        }
     }
 
     fn weights(&self) -> Result<Folder, PretrainedError> {

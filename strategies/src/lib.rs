@@ -24,6 +24,7 @@
 //! dtypes.rs      the float dtypes: their names, and which of them a device has
 //! optim/         AdamW, Lion and SGD in one pass over memory, AdamW in 8 bits, Adafactor, LAMB, and parameter groups
 //! half/          matmul, linear and cast in half precision, as fast as f32 on the CPU
+//! gelu/          GELU and its gradient, in vectors on the CPU
 //! accumulate.rs  Accumulate: sums micro-batches into one window
 //! freeze.rs      Freeze: parameters that are not trained
 //! lora/          Lora: factors of low rank beside frozen matrices

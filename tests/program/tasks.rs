@@ -167,6 +167,10 @@ fn texts_are_made_of_texts() {
     // Three ranks hold a part each: one of them has nothing of its own to write.
     firebrick(&[two.as_slice(), &["--ranks", "3"]].concat()).success().stdout(text);
     let answers = lines(&firebrick(&["predict", run, "--limit", "3", "--max-new-tokens", "6"]).success());
+    // Else as long as the run's evaluations write.
+    firebrick(&["predict", run, "--limit", "1", "--min-new-tokens", "100"])
+        .failure()
+        .stderr(contains("its `max_new_tokens` 12: "));
     assert!(answers.iter().all(|answer| answer["predicted"].is_string() && answer["ended"].is_boolean()));
 }
 
