@@ -19,17 +19,11 @@ fn compare(form: Gelu, dtype: FloatDType, backward: bool) {
         Gelu::Exact => activation::gelu,
         Gelu::Tanh => activation::gelu_approximate,
     };
-    let [ours, burns] =
-        beside(|| finish(gelu(x.clone(), form), backward), || finish(of_burn(x.clone()), backward));
-    let timed = json!({
-        "form": format!("{form:?}"),
-        "dtype": format!("{dtype:?}"),
-        "backward": backward,
-        "seconds": ours,
-        "seconds_burn": burns,
-        "ratio_to_burn": ours / burns,
-    });
-    println!("{timed}");
+    beside(
+        json!({ "form": format!("{form:?}"), "dtype": format!("{dtype:?}"), "backward": backward }),
+        || finish(gelu(x.clone(), form), backward),
+        || finish(of_burn(x.clone()), backward),
+    );
 }
 
 fn main() {

@@ -3,21 +3,27 @@
 use std::time::Instant;
 
 use burn::tensor::Tensor;
+use serde_json::{Value, json};
 
 /// Measurements of each.
 const ROUNDS: usize = 31;
 
-/// The median seconds of each.
-pub fn beside(ours: impl Fn(), burns: impl Fn()) -> [f64; 2] {
+/// Prints what was timed, with the median seconds of each and their ratio, as a line of JSON.
+pub fn beside(about: Value, ours: impl Fn(), burns: impl Fn()) {
     let mut seconds = [Vec::new(), Vec::new()];
     for _ in 0..ROUNDS {
         seconds[0].push(timed(&ours));
         seconds[1].push(timed(&burns));
     }
-    seconds.map(|mut seconds| {
+    let [ours, burns] = seconds.map(|mut seconds| {
         seconds.sort_by(f64::total_cmp);
         seconds[seconds.len() / 2]
-    })
+    });
+    let mut timed = about;
+    timed["seconds"] = json!(ours);
+    timed["seconds_burn"] = json!(burns);
+    timed["ratio_to_burn"] = json!(ours / burns);
+    println!("{timed}");
 }
 
 /// Computes a tensor to its end, with the gradients of it where wanted.

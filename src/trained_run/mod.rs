@@ -67,6 +67,7 @@ impl TrainedRun {
             return Err(RunError::NotTrained { folder });
         }
         run.model = ModelConfig::Pretrained(folder.clone());
+        // Those that trained it: who uses it may have others.
         run.ranks = None;
         if folder.join("tokenizer.json").is_file() {
             run.data.tokenizer = TokenizerConfig::File(folder.clone());

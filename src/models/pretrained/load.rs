@@ -199,7 +199,10 @@ impl ModuleMapper for Later {
                     let data = TensorData::from_bytes(bytes, shape, DType::F32);
                     Tensor::from_data(data, (device, DType::F32)).set_require_grad(require_grad)
                 }
-                Err(error) => panic!("the tensor of `{name}` can no longer be read: {error}"),
+                Err(error) => panic!(
+                    "the tensor of `{name}` can no longer be read: {error}; leave the folder as it is until the run \
+                     has started, and start it again"
+                ),
             }
         };
         Param::uninitialized(param.id, read, device, learns(&param), shape)
