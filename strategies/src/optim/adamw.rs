@@ -138,6 +138,7 @@ impl Optimizer for AdamW {
 }
 
 /// One update in numbers.
+#[derive(Clone, Copy)]
 pub(super) struct Equation {
     beta_1: f32,
     beta_2: f32,
@@ -165,6 +166,6 @@ impl Rule<2> for Equation {
     #[cfg(feature = "flex")]
     #[inline(never)]
     fn run(&self, update: Update<'_, 2>, fresh: bool) {
-        update.run(self, fresh);
+        update.run(*self, fresh);
     }
 }

@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use pulp::{Arch, NullaryFnOnce};
 
 use super::floats::{BLOCK, Block, Floats, FloatsMut};
+use super::prefetch::prefetch;
 use super::rule::Rule;
 
 /// Elements of one task: tens of microseconds of work, so that small parameters stay on one core.
@@ -26,7 +27,7 @@ pub(super) struct Update<'a, const N: usize> {
 impl<'a, const N: usize> Update<'a, N> {
     /// Updates the parameter and the moments in place. Where the moments are `fresh`, what they hold
     /// is not read: they are taken for zero.
-    pub fn run<R: Rule<N>>(mut self, rule: &R, fresh: bool) {
+    pub fn run<R: Rule<N>>(mut self, rule: R, fresh: bool) {
         let arch = Arch::new();
         let run = |update| arch.dispatch(Task { update, rule, fresh });
         let mut tasks = Vec::with_capacity(self.len().div_ceil(TASK) + 1);
@@ -71,13 +72,13 @@ impl<'a, const N: usize> Update<'a, N> {
 }
 
 /// What one core does at a time, compiled for the vectors of each kind of processor.
-struct Task<'a, 'r, R, const N: usize> {
+struct Task<'a, R, const N: usize> {
     update: Update<'a, N>,
-    rule: &'r R,
+    rule: R,
     fresh: bool,
 }
 
-impl<R: Rule<N>, const N: usize> NullaryFnOnce for Task<'_, '_, R, N> {
+impl<R: Rule<N>, const N: usize> NullaryFnOnce for Task<'_, R, N> {
     type Output = ();
 
     #[inline(always)]
@@ -110,9 +111,25 @@ impl<R: Rule<N>, const N: usize> NullaryFnOnce for Task<'_, '_, R, N> {
     }
 }
 
-/// Applies the rule to each element.
+/// Applies the rule to each element, and asks memory for those that come soon.
 #[inline(always)]
-fn each<R: Rule<N>, const N: usize>(rule: &R, param: &mut [f32], grad: &[f32], moments: [&mut [f32]; N]) {
+fn each<R: Rule<N>, const N: usize>(rule: R, param: &mut [f32], grad: &[f32], moments: [&mut [f32]; N]) {
+    let (params, param) = param.as_chunks_mut();
+    let (grads, grad) = grad.as_chunks();
+    let mut moments = moments.map(|moment| moment.as_chunks_mut());
+    let grads = &grads[..params.len()];
+    for (at, (param, grad)) in params.iter_mut().zip(grads).enumerate() {
+        let moments = moments.each_mut().map(|(moments, _)| &mut moments[at]);
+        prefetch(param);
+        prefetch(grad);
+        moments.iter().for_each(|moment| prefetch(moment));
+        apply(rule, param, grad, moments.map(|moment| &mut moment[..]));
+    }
+    apply(rule, param, grad, moments.map(|(_, moment)| moment));
+}
+
+#[inline(always)]
+fn apply<R: Rule<N>, const N: usize>(rule: R, param: &mut [f32], grad: &[f32], moments: [&mut [f32]; N]) {
     // Told that all are of one length, the compiler makes vectors of the loop.
     let length = param.len();
     let grad = &grad[..length];
@@ -131,6 +148,7 @@ mod tests {
     use super::*;
 
     /// Rounds after each operation, and would not with fused multiply-add.
+    #[derive(Clone, Copy)]
     struct Twice;
     impl Rule<2> for Twice {
         #[inline(always)]
@@ -141,14 +159,14 @@ mod tests {
         }
 
         fn run(&self, update: Update<'_, 2>, fresh: bool) {
-            update.run(self, fresh);
+            update.run(*self, fresh);
         }
     }
 
     type Numbers = [Vec<u32>; 4];
 
     /// Two updates as `run` makes them, with f16 gradients and a bf16 replica: the bits of all.
-    fn updated(length: usize, run: impl Fn(Task<'_, '_, Twice, 2>)) -> Numbers {
+    fn updated(length: usize, run: impl Fn(Task<'_, Twice, 2>)) -> Numbers {
         use burn::tensor::{bf16, f16};
         let mut param: Vec<f32> = (0..length).map(|i| (i as f32 * 0.37).sin()).collect();
         let grad: Vec<f16> = (0..length).map(|i| f16::from_f32((i as f32 * 0.91).cos())).collect();
@@ -162,7 +180,7 @@ mod tests {
                 moments: [FloatsMut::F32(&mut m), FloatsMut::F32(&mut v)],
                 replica: Some(FloatsMut::Bf16(&mut replica)),
             };
-            run(Task { update, rule: &Twice, fresh });
+            run(Task { update, rule: Twice, fresh });
         }
         let rounded: Vec<bf16> = param.iter().copied().map(bf16::from_f32).collect();
         assert_eq!(replica, rounded);

@@ -102,6 +102,7 @@ impl Optimizer for Lion {
 }
 
 /// One update in numbers.
+#[derive(Clone, Copy)]
 struct Equation {
     beta_1: f32,
     beta_2: f32,
@@ -124,7 +125,7 @@ impl Rule<1> for Equation {
     #[cfg(feature = "flex")]
     #[inline(never)]
     fn run(&self, update: Update<'_, 1>, fresh: bool) {
-        update.run(self, fresh);
+        update.run(*self, fresh);
     }
 }
 

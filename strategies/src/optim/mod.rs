@@ -36,6 +36,7 @@
 //! fused.rs     tensors as slices, in place or copied
 //! kernel.rs    the pass over the slices, on all cores and in vectors
 //! floats.rs    blocks of f32 from slices in any precision, and back
+//! prefetch.rs  asking memory for what an update reads soon
 //! ```
 
 mod adafactor;
@@ -53,6 +54,8 @@ mod kernel;
 mod lamb;
 mod layer_decay;
 mod lion;
+#[cfg(feature = "flex")]
+mod prefetch;
 mod replicas;
 mod rule;
 mod scaled;

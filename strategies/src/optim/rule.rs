@@ -6,7 +6,7 @@ use burn::tensor::Tensor;
 use super::kernel::Update;
 
 /// The arithmetic of one update: an equation per element, over `N` moments, in f32.
-pub(super) trait Rule<const N: usize>: Send + Sync {
+pub(super) trait Rule<const N: usize>: Copy + Send + Sync {
     /// The new parameter and the new moments.
     ///
     /// A moment that does not exist yet is given as -0.0, which is zero in every sum.

@@ -182,6 +182,7 @@ impl Optimizer for Sgd {
 }
 
 /// One update in numbers, without momentum.
+#[derive(Clone, Copy)]
 struct Plain {
     weight_decay: Option<f32>,
     rate: f32,
@@ -207,11 +208,12 @@ impl Rule<0> for Plain {
     #[cfg(feature = "flex")]
     #[inline(never)]
     fn run(&self, update: Update<'_, 0>, fresh: bool) {
-        update.run(self, fresh);
+        update.run(*self, fresh);
     }
 }
 
 /// One update in numbers, with momentum.
+#[derive(Clone, Copy)]
 struct Equation {
     momentum: f32,
     /// 1 - τ.
@@ -232,6 +234,6 @@ impl Rule<1> for Equation {
     #[cfg(feature = "flex")]
     #[inline(never)]
     fn run(&self, update: Update<'_, 1>, fresh: bool) {
-        update.run(self, fresh);
+        update.run(*self, fresh);
     }
 }
