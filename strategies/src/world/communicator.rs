@@ -9,6 +9,7 @@ use bytes::Bytes;
 
 use super::call::Call;
 use super::exchange::{Arrived, Exchange, Piece};
+use super::on_devices::OnDevices;
 use super::{Kind, PartShape, Traffic, WorldError};
 
 /// A rank's end of a world: what it calls to exchange tensors with the other ranks.
@@ -52,6 +53,7 @@ struct Member {
     calls: AtomicU64,
     /// Seconds waited for each rank.
     waited: Mutex<Vec<f64>>,
+    on_devices: Option<Arc<OnDevices>>,
 }
 
 impl Drop for Member {
@@ -88,7 +90,20 @@ impl Communicator {
 
     pub(super) fn of(exchange: Arc<Exchange>, rank: usize) -> Self {
         let waited = Mutex::new(vec![0.0; exchange.size()]);
-        Self(Arc::new(Member { exchange, rank, calls: AtomicU64::new(0), waited }))
+        Self(Arc::new(Member { exchange, rank, calls: AtomicU64::new(0), waited, on_devices: None }))
+    }
+
+    /// With sums on the devices, before there is a clone.
+    pub(super) fn summing(mut self, on_devices: Option<Arc<OnDevices>>) -> Self {
+        if let Some(member) = Arc::get_mut(&mut self.0) {
+            member.on_devices = on_devices;
+        }
+        self
+    }
+
+    /// What adds up on the devices of the ranks, if they can without the host.
+    pub(crate) fn on_devices(&self) -> Option<&OnDevices> {
+        self.0.on_devices.as_deref()
     }
 
     /// Which of the world's ranks this is, from 0.
@@ -164,6 +179,12 @@ impl Communicator {
     pub(super) fn open(&self, call: Call) -> Arc<Call> {
         self.0.exchange.count(self.rank(), call.kind);
         Arc::new(call)
+    }
+
+    /// Counts what devices sent each other to sum so many elements of so many bytes: in a ring, 2(N-1)/N of them.
+    pub(super) fn count_ring(&self, kind: Kind, elements: usize, bytes: usize) {
+        let moved = (2 * elements * (self.size() - 1)).div_ceil(self.size());
+        self.0.exchange.count_moved(self.rank(), kind, moved, moved * bytes);
     }
 
     /// Hands `pieces[to]` to each rank, and returns the number of the exchange.

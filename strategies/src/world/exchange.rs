@@ -141,6 +141,15 @@ impl Exchange {
         self.lock().traffic[self.local(rank)].kind(kind).calls += 1;
     }
 
+    /// Counts what `rank` has sent to others, and as much received, elsewhere than here.
+    pub fn count_moved(&self, rank: usize, kind: Kind, elements: usize, bytes: usize) {
+        let mut state = self.lock();
+        let moved = state.traffic[self.local(rank)].kind(kind);
+        moved.elements += elements as u64;
+        moved.sent += bytes as u64;
+        moved.received += bytes as u64;
+    }
+
     pub fn traffic(&self, rank: usize) -> Traffic {
         self.lock().traffic[self.local(rank)].clone()
     }

@@ -7,6 +7,7 @@
 //! ```text
 //! communicator.rs  Communicator: a rank's end, its numbers, barrier and failure
 //! tensors.rs       collectives on tensors
+//! on_devices.rs    sums that devices make among themselves: NCCL
 //! collectives.rs   collectives on many parts at once, in host memory
 //! from_root.rs     what one rank has, to every rank, or a chunk of it to each
 //! gathering.rs     gathers that are started early and waited for later
@@ -37,10 +38,11 @@ mod host;
 mod launchers;
 #[cfg(feature = "mpi")]
 mod mpi;
+mod on_devices;
 mod sum;
 mod tensors;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod traffic;
 
 #[cfg(test)]
@@ -61,6 +63,7 @@ pub use launchers::{LAUNCHERS, Launcher};
 pub use traffic::{Moved, Traffic};
 
 use exchange::Exchange;
+pub(crate) use on_devices::OnDevices;
 
 /// Who the ranks of a run are: an inert recipe.
 ///
@@ -136,7 +139,9 @@ impl World {
         Self { threads: n, ..self }
     }
 
-    /// The devices of this process's ranks, dealt in turn. Default: all use the model's. The model may be on
+    /// The devices of this process's ranks, dealt in turn. Where each is a CUDA device of its own, and there are no other
+    /// processes, sums that all ranks get whole are made by NCCL, if it is installed: as `libnccl.so`. All else goes
+    /// through the host's memory. Default: all use the model's. The model may be on
     /// another one, such as the host: a trainer brings it, or each rank's part of it, to the rank's device.
     pub fn on(self, devices: Vec<Device>) -> Self {
         Self { devices, ..self }
@@ -186,6 +191,9 @@ impl World {
             return mpi::join(self.threads, self.deadline);
         }
         let exchange = Arc::new(Exchange::new(self.threads, 0..self.threads, self.deadline));
-        Ok((0..self.threads).map(|rank| Communicator::of(exchange.clone(), rank)).collect())
+        let devices: Option<Vec<_>> = (0..self.threads).map(|rank| self.device(rank).cloned()).collect();
+        let on_devices = devices.and_then(OnDevices::of);
+        let rank = |rank| Communicator::of(exchange.clone(), rank).summing(on_devices.clone());
+        Ok((0..self.threads).map(rank).collect())
     }
 }

@@ -7,7 +7,7 @@
 use burn::tensor::{Tensor, TensorData};
 
 use super::call::Call;
-use super::{Communicator, Kind, PartShape, WorldError, host};
+use super::{Communicator, Kind, OnDevices, PartShape, WorldError, host};
 
 impl Communicator {
     /// The sum of all ranks' tensors, of any shape, on every rank.
@@ -16,6 +16,15 @@ impl Communicator {
     ///
     /// [`WorldError`], if a rank fails, ends, calls something else, or is late.
     pub fn all_reduce<const D: usize>(&self, tensor: Tensor<D>) -> Result<Tensor<D>, WorldError> {
+        let (shape, dtype) = (tensor.dims(), tensor.dtype());
+        let like = [PartShape { shape: shape.to_vec(), dtype, sum: dtype }];
+        if let Some(on_devices) =
+            self.on_devices().filter(|_| !tensor.is_autodiff() && OnDevices::takes(&like))
+        {
+            let sums = on_devices.all_reduce(self, "", vec![Some(tensor.reshape([-1]))], &like)?;
+            let sum = sums.into_iter().flatten().next();
+            return Ok(sum.expect("one part has one result").reshape(shape));
+        }
         self.on_host(Kind::AllReduce, tensor, |part, like| {
             Ok(self.all_reduce_parts("", vec![Some(part)], &[like])?.into_iter().flatten())
         })

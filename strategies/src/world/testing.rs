@@ -1,6 +1,11 @@
 //! Ranks as threads, for tests.
 
-use super::{Communicator, World, WorldError};
+use std::sync::{Arc, Barrier, Mutex};
+
+use burn::tensor::Tensor;
+
+use super::{Communicator, OnDevices, World, WorldError};
+use crate::testing::device;
 
 /// What each rank returns, by rank; `None` for one that panics.
 pub fn outcomes<T: Send>(
@@ -20,5 +25,28 @@ pub fn run<T: Send>(
     world: World,
     rank: impl Fn(Communicator) -> Result<T, WorldError> + Sync,
 ) -> Vec<Result<T, WorldError>> {
-    outcomes(world, rank).into_iter().map(|outcome| outcome.expect("no rank panics")).collect()
+    run_summing(world, None, rank)
+}
+
+/// The same of ranks whose devices may add up by themselves.
+pub fn run_summing<T: Send>(
+    world: World,
+    on_devices: Option<Arc<OnDevices>>,
+    rank: impl Fn(Communicator) -> Result<T, WorldError> + Sync,
+) -> Vec<Result<T, WorldError>> {
+    let outcomes = outcomes(world, |communicator| rank(communicator.summing(on_devices.clone())));
+    outcomes.into_iter().map(|outcome| outcome.expect("no rank panics")).collect()
+}
+
+/// Adds up in rank order what the ranks' threads bring, in the place of NCCL.
+pub fn by_hand(ranks: usize) -> Arc<OnDevices> {
+    let (brought, met) = (Mutex::new(vec![None; ranks]), Barrier::new(ranks));
+    let sum = move |rank: usize, part: Tensor<1>| {
+        brought.lock().unwrap()[rank] = Some(part);
+        met.wait();
+        let parts: Vec<Tensor<1>> = brought.lock().unwrap().iter().flatten().cloned().collect();
+        met.wait();
+        parts.into_iter().reduce(|sum, part| sum + part).unwrap()
+    };
+    Arc::new(OnDevices::with(vec![device(); ranks], Box::new(sum)))
 }

@@ -5,12 +5,12 @@ use std::ops::Range;
 
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::{DType, Tensor, TensorData};
+use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 
 use super::sharding::{Sharding, buckets};
-use crate::StrategyError;
 use crate::host::on_host;
-use crate::world::PartShape;
+use crate::world::{OnDevices, PartShape};
+use crate::{StrategyError, cast};
 
 /// A gradient on its way to the other ranks.
 pub(crate) struct Part {
@@ -24,7 +24,11 @@ pub(crate) struct Part {
 
 impl Part {
     pub fn bytes(&self) -> usize {
-        self.shape.iter().product::<usize>() * self.dtype.size()
+        self.elements() * self.dtype.size()
+    }
+
+    fn elements(&self) -> usize {
+        self.shape.iter().product()
     }
 
     /// The same without data.
@@ -64,20 +68,44 @@ impl Sharding {
         params: &mut GradientsParams,
         parts: Vec<Part>,
     ) -> Result<Vec<(ParamId, TensorData)>, StrategyError> {
-        let mut end = 0;
-        let runs: Vec<_> = buckets(&parts, Part::bytes)
-            .into_iter()
-            .map(|run| {
-                end += run.len();
-                end - run.len()..end
-            })
-            .collect();
+        let runs = runs(&parts);
         let mut parts = Parts { params, parts, at: HashMap::new() };
         let mut sums = Vec::new();
         for run in runs {
             sums.extend(self.reduce("the gradients", parts.read(model, run))?);
         }
         Ok(sums)
+    }
+
+    /// The same where nothing is sharded and the ranks' devices add up by themselves: the sums take the place of
+    /// the gradients.
+    pub fn reduce_all_on_devices<M: Module>(
+        &self,
+        on_devices: &OnDevices,
+        model: &M,
+        params: &mut GradientsParams,
+        mut parts: Vec<Part>,
+        device: &Device,
+    ) -> Result<(), StrategyError> {
+        for run in runs(&parts) {
+            let parts = &mut parts[run];
+            let at = parts.iter().enumerate().map(|(at, part)| (part.id, at)).collect();
+            let grads = vec![None; parts.len()];
+            let like: Vec<_> = parts.iter().map(|part| self.shape_of(part)).collect();
+            let mut flat = Flat { params, parts, device, at, grads };
+            model.visit(&mut flat);
+            let sums = on_devices.all_reduce(&self.world, "the gradients", flat.grads, &like)?;
+            let sums = parts.iter().map(|part| part.id).zip(sums);
+            model
+                .visit(&mut Shaped { params, sums: sums.filter_map(|(id, sum)| Some((id, sum?))).collect() });
+        }
+        Ok(())
+    }
+
+    /// Whether the ranks' devices add up these parts by themselves, all of them whole on every rank.
+    pub fn on_devices(&self, parts: &[Part]) -> Option<&OnDevices> {
+        let like: Vec<_> = parts.iter().map(|part| self.shape_of(part)).collect();
+        self.world.on_devices().filter(|_| OnDevices::takes(&like))
     }
 
     /// The sum over all ranks of gradients that not every rank may have: this rank's shard of those that
@@ -118,6 +146,57 @@ impl Sharding {
             shape[0] = rows.padded();
         }
         PartShape { shape, dtype: wire, sum }
+    }
+}
+
+/// Neighbours that are summed at once.
+fn runs(parts: &[Part]) -> Vec<Range<usize>> {
+    let mut end = 0;
+    let ranges = buckets(parts, Part::bytes).into_iter().map(|run| {
+        end += run.len();
+        end - run.len()..end
+    });
+    ranges.collect()
+}
+
+/// Takes the gradients of a run out of the others, flat and still on the device.
+struct Flat<'a> {
+    params: &'a mut GradientsParams,
+    parts: &'a mut [Part],
+    device: &'a Device,
+    at: HashMap<ParamId, usize>,
+    grads: Vec<Option<Tensor<1>>>,
+}
+
+impl ModuleVisitor for Flat<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let Some(&at) = self.at.get(&param.id) else { return };
+        let dtype = self.parts[at].dtype;
+        let grad = self.params.remove::<D>(param.id).map(|grad| cast(grad, FloatDType::from(dtype)));
+        let delivered = self.parts[at].data.take();
+        let delivered = delivered.map(|data| Tensor::<D>::from_data(data, (self.device, dtype)));
+        let sum = match (delivered, grad) {
+            (Some(delivered), Some(grad)) => Some(delivered + grad),
+            (delivered, grad) => delivered.or(grad),
+        };
+        // A tied parameter comes again, with nothing.
+        if let Some(sum) = sum {
+            self.grads[at] = Some(sum.reshape([-1]));
+        }
+    }
+}
+
+/// Puts flat sums where the gradients were.
+struct Shaped<'a> {
+    params: &'a mut GradientsParams,
+    sums: HashMap<ParamId, Tensor<1>>,
+}
+
+impl ModuleVisitor for Shaped<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if let Some(sum) = self.sums.remove(&param.id) {
+            self.params.register::<D>(param.id, sum.reshape(param.lazy_shape()));
+        }
     }
 }
 

@@ -140,6 +140,7 @@ impl<M: Module> Stage<M> for Sharded {
 
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
         let mut sums = grads.take_delivered();
+        let lands = self.gradients_land.load(Relaxed);
         // In stages 2 and 3 the backward pass has summed them.
         if self.stage < 2 {
             // Those of blocks on the host were delivered as this rank found them.
@@ -147,9 +148,19 @@ impl<M: Module> Stage<M> for Sharded {
             for part in &mut parts {
                 part.data = sums.remove(&part.id).map(|data| data.convert_dtype(part.dtype));
             }
-            sums = self.sharding.reduce_all(master, grads.params_mut(), parts)?.into_iter().collect();
+            let stay = self.stage == 0 && !lands;
+            let stay = stay && self.places.values().all(|(_, device)| *device == self.device);
+            match self.sharding.on_devices(&parts).filter(|_| stay) {
+                Some(on_devices) => {
+                    let (sharding, params) = (&self.sharding, grads.params_mut());
+                    sharding.reduce_all_on_devices(on_devices, master, params, parts, &self.device)?;
+                }
+                None => {
+                    sums = self.sharding.reduce_all(master, grads.params_mut(), parts)?.into_iter().collect()
+                }
+            }
         }
-        match self.gradients_land.load(Relaxed) {
+        match lands {
             true => grads = grads.with_delivered(sums),
             false => master.visit(&mut Put { sums, places: &self.places, params: grads.params_mut() }),
         }
@@ -252,6 +263,8 @@ mod tests {
     use burn::nn::{Linear, LinearConfig};
 
     use super::*;
+    use crate::world::testing::{by_hand, run_summing};
+    use crate::world::{OnDevices, World};
     use crate::{Amp, Clip, Offload, Setup, Strategy, Zero, testing};
 
     /// Whether gradients that blocks have summed come back to the device before the host takes them.
@@ -283,6 +296,41 @@ mod tests {
         let arrived = grads.into_params().get::<2>(id).expect("the weight's gradient");
         assert_eq!(arrived.into_data(), ones.into_data());
         on_device
+    }
+
+    /// The weight's and the bias's sum over two ranks, of which one has no bias, and the other's was delivered.
+    fn sums(on_devices: Option<Arc<OnDevices>>) -> Vec<[TensorData; 2]> {
+        let device = testing::device().autodiff();
+        let model: Linear = LinearConfig::new(64, 32).init(&device);
+        let [weight, bias] = [model.weight.id, model.bias.as_ref().unwrap().id];
+        run_summing(World::threads(2), on_devices, |rank| {
+            let number = rank.rank() as f32;
+            let mut setup = Setup::new(&model, &device).among(rank);
+            let mut zero = Zero::stage(0).start(&mut setup).unwrap();
+            let master = zero.own(model.clone()).unwrap();
+            zero.publish(master.clone()).unwrap();
+            let (mut found, mut delivered) = (GradientsParams::new(), HashMap::new());
+            let ones = Tensor::<2>::ones([64, 32], &device.clone().inner());
+            found.register(weight, ones * (0.1 + number));
+            if number > 0.0 {
+                delivered.insert(bias, TensorData::new(vec![0.7f32; 32], [32]));
+            }
+            let grads = Grads::new(found, true).with_delivered(delivered);
+            let Ok(Outcome::Apply(grads)) = zero.collect(&master, grads) else { panic!("passed on") };
+            let grads = grads.into_params();
+            Ok([
+                grads.get::<2>(weight).unwrap().into_data(),
+                grads.get::<1>(bias).expect("the other rank's").into_data(),
+            ])
+        })
+        .into_iter()
+        .map(Result::unwrap)
+        .collect()
+    }
+
+    #[test]
+    fn devices_add_up_what_the_host_does() {
+        assert_eq!(sums(Some(by_hand(2))), sums(None));
     }
 
     #[test]

@@ -1,0 +1,208 @@
+//! Sums that the devices of ranks make among themselves, without the host: by NCCL, through Burn.
+//!
+//! Where each rank is a thread of this process and has a CUDA device of its own, their tensors need not pass through
+//! the host's memory to be added up. Burn's collectives know sums on all ranks alone, so these are what it makes;
+//! what shares of a sum or parts of parameters go to which rank takes the way through the host.
+//!
+//! NCCL waits without end for a rank that does not come. So the ranks agree first, as in every other call, with
+//! its deadline: on what is summed, and on who has it. What they add up then all have begun.
+#![cfg_attr(feature = "cuda", allow(unsafe_code))] // To ask whether NCCL is installed is to load it.
+
+use std::fmt;
+use std::ops::AddAssign;
+use std::sync::Arc;
+
+use burn::tensor::{DType, Device, FloatDType, Tensor};
+
+use super::call::Call;
+use super::exchange::Piece;
+use super::{Communicator, Kind, PartShape, WorldError};
+use crate::cast;
+
+/// The sum over all ranks of a tensor in f32, which every rank calls with its own number and as many elements.
+pub(super) type Sum = Box<dyn Fn(usize, Tensor<1>) -> Tensor<1> + Send + Sync>;
+
+/// What adds up on the ranks' devices.
+pub(crate) struct OnDevices {
+    /// By rank.
+    devices: Vec<Device>,
+    sum: Sum,
+}
+
+impl fmt::Debug for OnDevices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OnDevices({:?})", self.devices)
+    }
+}
+
+impl OnDevices {
+    /// For ranks with these devices, if there is something that adds up on them.
+    pub(super) fn of(devices: Vec<Device>) -> Option<Arc<Self>> {
+        let devices: Vec<_> = devices.into_iter().map(Device::inner).collect();
+        let sum = nccl(&devices)?;
+        Some(Arc::new(Self::with(devices, sum)))
+    }
+
+    /// Of devices, by rank, on which `sum` adds up.
+    pub(super) fn with(devices: Vec<Device>, sum: Sum) -> Self {
+        Self { devices, sum }
+    }
+
+    /// Whether parts are in dtypes whose sums are taken in f32.
+    pub(crate) fn takes(like: &[PartShape]) -> bool {
+        let is_single = |dtype| matches!(dtype, DType::F32 | DType::F16 | DType::BF16);
+        like.iter().all(|part| is_single(part.dtype) && is_single(part.sum))
+    }
+
+    /// As [`Communicator::all_reduce_parts`], of parts that [`takes`](Self::takes) knows, each flat and on the
+    /// rank's device. They travel in f32 whatever their dtype: NCCL would round a half-precision sum at every rank.
+    pub(crate) fn all_reduce(
+        &self,
+        world: &Communicator,
+        what: &str,
+        parts: Vec<Option<Tensor<1>>>,
+        like: &[PartShape],
+    ) -> Result<Vec<Option<Tensor<1>>>, WorldError> {
+        let call = world.open(Call::new(Kind::AllReduce, what, like.to_vec()));
+        // An empty buffer says that there is a part.
+        let mark = Piece { bytes: bytes::Bytes::new(), element: 1 };
+        let mine: Vec<_> = parts.iter().map(|part| part.as_ref().map(|_| mark.clone())).collect();
+        let marks = world.exchange(&call, vec![mine; world.size()])?;
+        let exists: Vec<bool> =
+            (0..like.len()).map(|at| marks.iter().any(|of_rank| of_rank[at].is_some())).collect();
+        let device = &self.devices[world.rank()];
+        let there = parts.into_iter().zip(like).zip(&exists).filter(|(_, exists)| **exists);
+        let flat = there.map(|((part, like), _)| match part {
+            Some(part) => cast(part, FloatDType::F32),
+            None => Tensor::zeros([like.elements()], (device, DType::F32)),
+        });
+        let flat: Vec<_> = flat.collect();
+        if flat.is_empty() {
+            return Ok(vec![None; like.len()]);
+        }
+        let sum = (self.sum)(world.rank(), Tensor::cat(flat, 0));
+        world.count_ring(Kind::AllReduce, sum.dims()[0], DType::F32.size());
+        let mut start = 0;
+        let sums = like.iter().zip(exists).map(|(like, exists)| {
+            exists.then(|| {
+                let part = sum.clone().narrow(0, start, like.elements());
+                start.add_assign(like.elements());
+                cast(part, FloatDType::from(like.sum))
+            })
+        });
+        Ok(sums.collect())
+    }
+}
+
+/// NCCL, where each rank has a CUDA device of its own and it is installed.
+#[cfg(feature = "cuda")]
+fn nccl(devices: &[Device]) -> Option<Sum> {
+    use burn::backend::{CubeDevice, DispatchDevice};
+    use burn::tensor::distributed::{ReduceOperation, all_reduce};
+
+    let is_cuda = |device: &Device| matches!(device.as_dispatch(), DispatchDevice::Cube(CubeDevice::Cuda(_)));
+    let are_cuda = devices.iter().all(is_cuda);
+    let are_apart = devices.iter().enumerate().all(|(at, device)| !devices[..at].contains(device));
+    if devices.len() < 2 || !are_cuda || !are_apart {
+        return None;
+    }
+    // SAFETY: it loads NCCL, whose initialisation does nothing to this program, and Burn would load it next.
+    if !unsafe { cudarc::nccl::sys::is_culib_present() } {
+        return None;
+    }
+    let devices = devices.to_vec();
+    Some(Box::new(move |_, part| all_reduce(part, ReduceOperation::Sum, devices.clone()).resolve()))
+}
+
+#[cfg(not(feature = "cuda"))]
+fn nccl(_: &[Device]) -> Option<Sum> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::testing;
+    use crate::world::World;
+    use crate::world::testing::{by_hand, run_summing};
+
+    fn like(elements: usize, dtype: DType, sum: DType) -> PartShape {
+        PartShape { shape: vec![elements], dtype, sum }
+    }
+
+    #[test]
+    fn parts_that_some_ranks_lack_are_summed() {
+        let like = [3, 2, 1].map(|elements| like(elements, DType::F32, DType::F32));
+        let sums = run_summing(World::threads(3), Some(by_hand(3)), |rank| {
+            let part = |values: &[f32]| Some(Tensor::<1>::from_data(values, &testing::device()));
+            let number = rank.rank() as f32;
+            let second = if rank.rank() == 1 { part(&[8.0, 9.0]) } else { None };
+            let parts = vec![part(&[number, 1.0, -number]), second, None];
+            let sums = rank.on_devices().unwrap().all_reduce(&rank, "the test", parts, &like)?;
+            let read = |sum: Option<Tensor<1>>| sum.map(|sum| sum.into_data().try_to_vec::<f32>().unwrap());
+            Ok((sums.into_iter().map(read).collect::<Vec<_>>(), rank.traffic().of(Kind::AllReduce)))
+        });
+        for sum in sums {
+            let (sums, moved) = sum.unwrap();
+            assert_eq!(sums, [Some(vec![3.0, 3.0, -3.0]), Some(vec![8.0, 9.0]), None]);
+            // A ring sends 2(N-1)/N of the five elements, rounded up.
+            assert_eq!((moved.calls, moved.elements, moved.sent, moved.received), (1, 7, 28, 28));
+        }
+    }
+
+    #[test]
+    fn halves_are_summed_in_f32_and_rounded_once() {
+        let like = [like(1, DType::F16, DType::F16)];
+        let sums = run_summing(World::threads(3), Some(by_hand(3)), |rank| {
+            // 2048 + 1 is no f16, and would be rounded to 2048 twice.
+            let mine = if rank.rank() == 0 { 2048.0 } else { 1.0 };
+            let part = Tensor::<1>::from_data([mine], (&testing::device(), DType::F16));
+            let sum = rank.on_devices().unwrap().all_reduce(&rank, "", vec![Some(part)], &like)?;
+            let sum = sum.into_iter().flatten().next().unwrap();
+            assert_eq!(sum.dtype(), DType::F16);
+            Ok(sum.into_data().iter::<f32>().collect::<Vec<_>>())
+        });
+        sums.into_iter().for_each(|sum| assert_eq!(sum.unwrap(), [2050.0]));
+        assert!(!OnDevices::takes(&[PartShape { shape: vec![1], dtype: DType::F64, sum: DType::F64 }]));
+    }
+
+    #[test]
+    fn tensors_are_summed_where_they_are() {
+        let sums = run_summing(World::threads(2), Some(by_hand(2)), |rank| {
+            let mine = Tensor::<2>::full([2, 3], 1.0 + rank.rank() as f32, &testing::device());
+            Ok(rank.all_reduce(mine)?.into_data())
+        });
+        let expected = Tensor::<2>::full([2, 3], 3.0, &testing::device()).into_data();
+        sums.into_iter().for_each(|sum| assert_eq!(sum.unwrap(), expected));
+    }
+
+    /// Nothing is begun that not all have agreed on: it would never end.
+    #[test]
+    fn ranks_that_do_not_agree_begin_nothing() {
+        let sums = run_summing(World::threads(2), Some(by_hand(2)), |rank| {
+            let elements = 1 + rank.rank();
+            let part = Tensor::<1>::zeros([elements], &testing::device());
+            let like = [like(elements, DType::F32, DType::F32)];
+            rank.on_devices().unwrap().all_reduce(&rank, "", vec![Some(part)], &like)
+        });
+        assert!(sums.into_iter().all(|sum| matches!(sum, Err(WorldError::Mismatch { .. }))));
+        let limit = Duration::from_millis(1);
+        let sums = run_summing(World::threads(2).deadline(limit), Some(by_hand(2)), |rank| {
+            let part = Tensor::<1>::zeros([1], &testing::device());
+            let like = [like(1, DType::F32, DType::F32)];
+            match rank.rank() {
+                0 => rank.on_devices().unwrap().all_reduce(&rank, "", vec![Some(part)], &like).map(drop),
+                // Comes only when the other has given up.
+                _ => {
+                    while rank.failure().is_none() {
+                        std::thread::yield_now();
+                    }
+                    Ok(())
+                }
+            }
+        });
+        assert!(matches!(&sums[0], Err(WorldError::Deadline { ranks, .. }) if *ranks == [1]));
+    }
+}
