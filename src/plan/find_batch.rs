@@ -110,7 +110,8 @@ impl<M: Trainable> Trial<'_, M> {
         // Of more micro-batches than two the sum of the gradients is no larger.
         let run = self.run.with_batch(self.micro, self.accumulate.min(2));
         let data = self.parts.data.clone().micro_batch(self.micro);
-        let longest = Longest::of(&data, self.accumulate.saturating_mul(run.number_of_ranks()))?;
+        let per_window = self.accumulate.saturating_mul(run.number_of_ranks());
+        let longest = Longest::of(&data, per_window, M::source_tokens)?;
         let train = From { stream: data.train.clone(), start: longest.start() };
         let data = Data { train: std::sync::Arc::new(train), ..data };
         let (model, optimizer) = run.fresh(self.parts, |_| {})?;

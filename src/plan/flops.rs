@@ -2,36 +2,56 @@
 
 use super::order::Order;
 use super::parameters::{Shape, Treatment};
+use crate::run::Attention;
 
-/// What makes up an update, of all ranks together.
+/// The tokens of an update, of all ranks together, padding included: it is computed like any.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Work {
-    /// Tokens, padding included: it is computed like any.
+pub(super) struct Sequences {
     pub tokens: f64,
     /// Tokens of a row.
     pub length: f64,
-    /// Attention layers.
-    pub layers: f64,
-    /// The width of all heads of one together.
-    pub width: f64,
+}
+
+/// What makes up an update.
+#[derive(Clone, Debug)]
+pub(super) struct Work {
+    /// What an encoder reads for a decoder; nothing where there is one sequence.
+    pub source: Sequences,
+    /// What a decoder reads, or the one sequence.
+    pub target: Sequences,
+    pub attention: Vec<Attention>,
+    /// Whether the source goes through the parameter at a path, and not the target.
+    pub reads_source: fn(&str) -> bool,
 }
 
 impl Work {
-    /// 6 for each parameter and token, and for attention 12 x layers x width x length for each token; a third of
-    /// either is the forward pass, which comes again for what is recomputed. A frozen parameter has no gradient: 4.
+    /// 6 for each parameter and token that goes through it, and for attention 12 x layers x width x length for each
+    /// token; a third of either is the forward pass, which comes again for what is recomputed. A frozen parameter has
+    /// no gradient: 4.
     ///
     /// Kaplan et al., *Scaling Laws for Neural Language Models*, 2020 (arXiv:2001.08361), section 2.1; Chowdhery et
-    /// al., *PaLM: Scaling Language Modeling with Pathways*, 2022 (arXiv:2204.02311), appendix B. Where a model has
-    /// an encoder and a decoder, each token is counted in both, which is too much.
+    /// al., *PaLM: Scaling Language Modeling with Pathways*, 2022 (arXiv:2204.02311), appendix B.
     pub fn flops(&self, shapes: &[Shape], treatment: &Treatment, order: &Order) -> f64 {
-        let parameters: u64 = shapes.iter().map(Shape::elements).sum();
-        let frozen = shapes.iter().filter(|shape| !treatment.get(&shape.path).trained).map(Shape::elements);
-        let without_gradient = 2.0 * frozen.sum::<u64>() as f64;
-        let in_blocks: u64 = shapes.iter().filter(|shape| shape.in_block).map(Shape::elements).sum();
-        let attention = 4.0 * self.layers * self.width * self.length;
-        let once = 2.0 * parameters as f64 + attention;
-        let again = order.recomputed * (2.0 * in_blocks as f64 + attention);
-        self.tokens * (3.0 * once - without_gradient + again)
+        let once =
+            |shape: &Shape| 2.0 * shape.elements() as f64 * self.sequences(self.is_source(shape)).tokens;
+        let all: f64 = shapes.iter().map(once).sum();
+        let in_blocks: f64 = shapes.iter().filter(|shape| shape.in_block).map(once).sum();
+        let frozen = shapes.iter().filter(|shape| !treatment.get(&shape.path).trained);
+        let without_gradient: f64 = frozen.map(once).sum();
+        let attention = self.attention.iter().map(|attention| {
+            let (of, over) = (self.sequences(attention.of_source), self.sequences(attention.over_source));
+            4.0 * (attention.layers * attention.width) as f64 * over.length * of.tokens
+        });
+        let attention: f64 = attention.sum();
+        3.0 * (all + attention) - without_gradient + order.recomputed * (in_blocks + attention)
+    }
+
+    fn is_source(&self, shape: &Shape) -> bool {
+        (self.reads_source)(&shape.path)
+    }
+
+    fn sequences(&self, is_source: bool) -> Sequences {
+        if is_source { self.source } else { self.target }
     }
 }
 
@@ -39,6 +59,8 @@ impl Work {
 mod tests {
     use super::super::parameters::Treated;
     use super::*;
+    use crate::models::T5Config;
+    use crate::run::Family;
     use crate::{RecomputeConfig, StrategyConfig};
 
     #[test]
@@ -50,7 +72,12 @@ mod tests {
             is_factor: false,
         };
         let shapes = [shape(100, true), shape(10, false)];
-        let work = Work { tokens: 2.0, length: 3.0, layers: 4.0, width: 5.0 };
+        let work = Work {
+            source: Sequences { tokens: 0.0, length: 0.0 },
+            target: Sequences { tokens: 2.0, length: 3.0 },
+            attention: vec![Attention { layers: 4, width: 5, of_source: false, over_source: false }],
+            reads_source: |_| false,
+        };
         let all = Treatment::default();
         let flops = |strategies: &[StrategyConfig]| work.flops(&shapes, &all, &Order::of(strategies, 4));
         let plain = 2.0 * (6.0 * 110.0 + 12.0 * 4.0 * 5.0 * 3.0);
@@ -64,5 +91,35 @@ mod tests {
         let some = Treatment { of: [("frozen".into(), frozen)].into(), ..Treatment::default() };
         let shapes = [shape(100, true), Shape { path: "frozen".into(), ..shape(10, false) }];
         assert_eq!(work.flops(&shapes, &some, &Order::of(&[], 4)), plain - 2.0 * 2.0 * 10.0);
+    }
+
+    /// An encoder of 10 parameters reads 2 rows of 7 tokens, a decoder of 100 writes 2 of 3, and asks the source.
+    #[test]
+    fn each_token_is_counted_where_it_goes() {
+        let shape = |path: &str, elements| Shape {
+            path: path.into(),
+            shape: vec![elements],
+            in_block: true,
+            is_factor: false,
+        };
+        let attention = |of_source, over_source| Attention { layers: 1, width: 5, of_source, over_source };
+        let work = Work {
+            source: Sequences { tokens: 14.0, length: 7.0 },
+            target: Sequences { tokens: 6.0, length: 3.0 },
+            attention: vec![attention(true, true), attention(false, false), attention(false, true)],
+            reads_source: T5Config::reads_source,
+        };
+        let shapes = [
+            shape("encoder.blocks.0.attention.query.weight", 10),
+            shape("decoder.blocks.0.attention.key.weight", 70),
+            shape("decoder.blocks.0.source.query.weight", 28),
+            shape("decoder.blocks.0.source.key.weight.lora.a", 1),
+            shape("decoder.blocks.0.source.value.weight", 1),
+            shape("tokens.weight", 2),
+        ];
+        let found = work.flops(&shapes, &Treatment::default(), &Order::of(&[], 1));
+        let parameters = 12.0 * 14.0 + 100.0 * 6.0;
+        let attention = 5.0 * (7.0 * 14.0 + 3.0 * 6.0 + 7.0 * 6.0);
+        assert_eq!(found, 6.0 * parameters + 12.0 * attention);
     }
 }

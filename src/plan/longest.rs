@@ -22,18 +22,25 @@ pub(super) struct Longest<B> {
     pub samples: usize,
     /// Tokens of a micro-batch on average, padding included.
     pub mean_tokens: f64,
-    /// Tokens of a row on average, padding included.
-    pub mean_length: f64,
+    /// Those of them that are a source's.
+    pub mean_source_tokens: f64,
+    /// Rows of a micro-batch on average.
+    pub mean_samples: f64,
 }
 
 impl<B: Batch> Longest<B> {
-    /// Of the first epoch, for ranks that make so many micro-batches in an update together.
+    /// Of the first epoch, for ranks that make so many micro-batches in an update together. `source_tokens` are a
+    /// batch's, padding included.
     ///
     /// # Errors
     ///
     /// The data cannot be read, or nothing in it is supervised.
-    pub fn of(data: &Data<B>, per_window: usize) -> Result<Self, RunError> {
-        let (mut best, mut sums): (Option<(usize, Range<usize>, usize)>, _) = (None, [0usize; 3]);
+    pub fn of(
+        data: &Data<B>,
+        per_window: usize,
+        source_tokens: impl Fn(&B) -> usize,
+    ) -> Result<Self, RunError> {
+        let (mut best, mut sums): (Option<(usize, Range<usize>, usize)>, _) = (None, [0usize; 4]);
         let cut = cut(data, per_window, Share::WHOLE)?;
         for request in Requests::new(data.train.clone(), Cursor::default(), cut).take(LOOKED_AT) {
             let request = request?;
@@ -45,13 +52,16 @@ impl<B: Batch> Longest<B> {
                 Err(DataError::NoTokenCounts) => batch.tokens(),
                 counted => counted?,
             };
-            sums = [sums[0] + 1, sums[1] + tokens, sums[2] + batch.samples()];
+            let source = source_tokens(&batch);
+            sums = [sums[0] + 1, sums[1] + tokens, sums[2] + source, sums[3] + batch.samples()];
             let is_longer = best.as_ref().is_none_or(|(most, ..)| tokens > *most);
             if batch.items() > 0 && is_longer {
                 best = Some((tokens, request.positions, batch.samples()));
             }
         }
-        let [looked, all_tokens, all_samples] = sums;
+        let [looked, ..] = sums;
+        let [_, mean_tokens, mean_source_tokens, mean_samples] =
+            sums.map(|sum| sum as f64 / looked.max(1) as f64);
         let Some((tokens, positions, samples)) = best else {
             return Err(PlanError::NothingToLearn { looked }.into());
         };
@@ -60,8 +70,9 @@ impl<B: Batch> Longest<B> {
             positions,
             tokens,
             samples,
-            mean_tokens: all_tokens as f64 / looked.max(1) as f64,
-            mean_length: all_tokens as f64 / all_samples.max(1) as f64,
+            mean_tokens,
+            mean_source_tokens,
+            mean_samples,
         })
     }
 

@@ -43,7 +43,7 @@ pub use find_batch::FoundBatch;
 pub use sent::Sent;
 
 use combinations::combinations;
-use flops::Work;
+use flops::{Sequences, Work};
 use held::Held;
 use longest::Longest;
 use order::Order;
@@ -142,18 +142,22 @@ impl ForModel for Planning<'_> {
         let Self { run, budget, say } = self;
         let parts = run.prepare_unbounded::<M>(folder, say)?;
         let micro_batches = DataRun::from(run).micro_batches();
-        let longest = Longest::of(&parts.data, micro_batches.saturating_mul(run.number_of_ranks()))?;
+        let per_window = micro_batches.saturating_mul(run.number_of_ranks());
+        let longest = Longest::of(&parts.data, per_window, M::source_tokens)?;
         say(&format!(
             "the longest of the first micro-batches has {} samples and {} tokens",
             longest.samples, longest.tokens
         ));
         let in_update = (micro_batches * run.number_of_ranks()) as f64;
-        let (layers, width) = parts.config.attention();
+        let sequences = |tokens: f64| Sequences {
+            tokens: tokens * in_update,
+            length: tokens / longest.mean_samples.max(1.0),
+        };
         let work = Work {
-            tokens: longest.mean_tokens * in_update,
-            length: longest.mean_length,
-            layers: layers as f64,
-            width: width as f64,
+            source: sequences(longest.mean_source_tokens),
+            target: sequences(longest.mean_tokens - longest.mean_source_tokens),
+            attention: parts.config.attention(),
+            reads_source: M::Config::reads_source,
         };
         let is_cpu = parts.device_name.starts_with("cpu");
         let limit = Limit::of(run, budget, is_cpu)?;
@@ -178,7 +182,7 @@ impl ForModel for Planning<'_> {
             batch: run.batch_in_words(),
             parameters: shapes.iter().map(Shape::elements).sum(),
             ranks: run.number_of_ranks() as u64,
-            tokens: work.tokens,
+            tokens: longest.mean_tokens * in_update,
             device: parts.device_name.clone(),
             budget_bytes: limit.bytes,
             host_is_device: limit.with_host,

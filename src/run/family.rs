@@ -17,6 +17,25 @@ pub(crate) struct Sizes<'a> {
     pub special: &'a SpecialTokens,
 }
 
+/// Attention layers that are alike.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attention {
+    pub layers: usize,
+    /// Of all heads together.
+    pub width: usize,
+    /// Whether the source's tokens ask, and whether they are what is asked; the target's where not, which are all
+    /// where there is one sequence.
+    pub of_source: bool,
+    pub over_source: bool,
+}
+
+impl Attention {
+    /// Of a model of one sequence.
+    fn of_itself(layers: usize, width: usize) -> Vec<Self> {
+        vec![Self { layers, width, of_source: false, over_source: false }]
+    }
+}
+
 /// A family's configuration, as far as a run changes it.
 pub(crate) trait Family: HubConfig + Clone + Send + Sync + 'static {
     /// That of fresh weights; `None` where the run file names another family.
@@ -31,8 +50,13 @@ pub(crate) trait Family: HubConfig + Clone + Send + Sync + 'static {
     /// The same parts under the same names, and hardly any numbers.
     fn smallest(self) -> Self;
 
-    /// Attention layers, and the width of all heads of one together.
-    fn attention(&self) -> (usize, usize);
+    /// Its attention layers.
+    fn attention(&self) -> Vec<Attention>;
+
+    /// Whether the source's tokens go through the parameter at this path, where there are a source and a target.
+    fn reads_source(_: &str) -> bool {
+        false
+    }
 
     /// Tokens of the vocabulary.
     fn vocabulary(&self) -> usize;
@@ -89,8 +113,8 @@ impl Family for Gpt2Config {
         Self { vocab_size: 1, n_positions: 1, n_embd: 1, n_head: 1, n_inner: Some(1), ..self }
     }
 
-    fn attention(&self) -> (usize, usize) {
-        (self.n_layer, self.n_embd)
+    fn attention(&self) -> Vec<Attention> {
+        Attention::of_itself(self.n_layer, self.n_embd)
     }
 
     fn vocabulary(&self) -> usize {
@@ -141,9 +165,9 @@ impl Family for LlamaConfig {
         }
     }
 
-    fn attention(&self) -> (usize, usize) {
+    fn attention(&self) -> Vec<Attention> {
         let head = self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads.max(1));
-        (self.num_hidden_layers, self.num_attention_heads * head)
+        Attention::of_itself(self.num_hidden_layers, self.num_attention_heads * head)
     }
 
     fn vocabulary(&self) -> usize {
@@ -187,8 +211,8 @@ impl Family for BertConfig {
         Self { vocab_size: 1, hidden_size: 1, intermediate_size: 1, num_attention_heads: 1, ..self }
     }
 
-    fn attention(&self) -> (usize, usize) {
-        (self.num_hidden_layers, self.hidden_size)
+    fn attention(&self) -> Vec<Attention> {
+        Attention::of_itself(self.num_hidden_layers, self.hidden_size)
     }
 
     fn vocabulary(&self) -> usize {
@@ -254,10 +278,20 @@ impl Family for T5Config {
         Self { vocab_size: 1, d_model: 1, d_kv: 1, d_ff: 1, num_heads: 1, ..self }
     }
 
-    fn attention(&self) -> (usize, usize) {
-        // A block of the decoder has two: over its own tokens, and over those of the encoder.
-        let decoder = self.num_decoder_layers.unwrap_or(self.num_layers);
-        (self.num_layers + 2 * decoder, self.num_heads * self.d_kv)
+    fn attention(&self) -> Vec<Attention> {
+        let (encoder, width) = (self.num_layers, self.num_heads * self.d_kv);
+        let decoder = self.num_decoder_layers.unwrap_or(encoder);
+        let attention = |layers, of_source, over_source| Attention { layers, width, of_source, over_source };
+        vec![
+            attention(encoder, true, true),
+            attention(decoder, false, false),
+            attention(decoder, false, true),
+        ]
+    }
+
+    fn reads_source(path: &str) -> bool {
+        let asked = [".source.key.", ".source.value."];
+        path.starts_with("encoder.") || asked.iter().any(|part| path.contains(part))
     }
 
     fn vocabulary(&self) -> usize {

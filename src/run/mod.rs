@@ -47,7 +47,7 @@ pub use data_run::DataRun;
 pub use ema_config::EmaConfig;
 pub use error::RunError;
 pub(crate) use export::PRETRAINED;
-pub(crate) use family::Family;
+pub(crate) use family::{Attention, Family};
 pub use launch::Launched;
 pub(crate) use launcher::Process;
 pub(crate) use load::open;

@@ -41,6 +41,11 @@ pub(crate) trait Trainable:
         self
     }
 
+    /// Tokens of the rows of a source, padding included, where there are a source and a target.
+    fn source_tokens(_: &Self::Batch) -> usize {
+        0
+    }
+
     /// The token that its decoder starts from, where it has an encoder.
     fn start_of(config: &Self::Config) -> Option<u32> {
         config.start()
@@ -115,6 +120,10 @@ impl Trainable for T5 {
 
     fn scoring(self, scores: WrittenScores) -> Self {
         T5::scoring(self, scores)
+    }
+
+    fn source_tokens(batch: &Seq2SeqBatch) -> usize {
+        batch.source().shape().iter().product()
     }
 }
 
