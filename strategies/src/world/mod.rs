@@ -139,10 +139,11 @@ impl World {
         Self { threads: n, ..self }
     }
 
-    /// The devices of this process's ranks, dealt in turn. Where each is a CUDA device of its own, and there are no other
-    /// processes, sums that all ranks get whole are made by NCCL, if it is installed: as `libnccl.so`. All else goes
-    /// through the host's memory. Default: all use the model's. The model may be on
+    /// The devices of this process's ranks, dealt in turn. Default: all use the model's. The model may be on
     /// another one, such as the host: a trainer brings it, or each rank's part of it, to the rank's device.
+    ///
+    /// Where each rank has a CUDA device of its own, there are no other processes, and NCCL is installed (as
+    /// `libnccl.so`), NCCL makes the sums that all ranks get whole. All else goes through the host's memory.
     pub fn on(self, devices: Vec<Device>) -> Self {
         Self { devices, ..self }
     }

@@ -1,8 +1,8 @@
 //! Collectives on tensors.
 //!
 //! A tensor is of any float dtype and on any device; the result is on the same device, in the same dtype
-//! and carries no gradient. Sums are taken in rank order; f16 and bf16 are accumulated in f32 and rounded
-//! once. All ranks get the same bits.
+//! and carries no gradient. Sums are taken in rank order, or in NCCL's where [that](super::World::on) adds up; f16 and
+//! bf16 are accumulated in f32 and rounded once. All ranks get the same bits.
 
 use burn::tensor::{Tensor, TensorData};
 
@@ -21,7 +21,9 @@ impl Communicator {
         if let Some(on_devices) =
             self.on_devices().filter(|_| !tensor.is_autodiff() && OnDevices::takes(&like))
         {
-            let sums = on_devices.all_reduce(self, "", vec![Some(tensor.reshape([-1]))], &like)?;
+            // By a name of its own: a rank that took the other way would be in another call.
+            let what = "a tensor on the devices";
+            let sums = on_devices.all_reduce(self, what, vec![Some(tensor.reshape([-1]))], &like)?;
             let sum = sums.into_iter().flatten().next();
             return Ok(sum.expect("one part has one result").reshape(shape));
         }

@@ -24,11 +24,7 @@ pub(crate) struct Part {
 
 impl Part {
     pub fn bytes(&self) -> usize {
-        self.elements() * self.dtype.size()
-    }
-
-    fn elements(&self) -> usize {
-        self.shape.iter().product()
+        self.shape.iter().product::<usize>() * self.dtype.size()
     }
 
     /// The same without data.
@@ -95,9 +91,8 @@ impl Sharding {
             let mut flat = Flat { params, parts, device, at, grads };
             model.visit(&mut flat);
             let sums = on_devices.all_reduce(&self.world, "the gradients", flat.grads, &like)?;
-            let sums = parts.iter().map(|part| part.id).zip(sums);
-            model
-                .visit(&mut Shaped { params, sums: sums.filter_map(|(id, sum)| Some((id, sum?))).collect() });
+            let sums = std::iter::zip(parts, sums).filter_map(|(part, sum)| Some((part.id, sum?))).collect();
+            model.visit(&mut Shaped { params, sums });
         }
         Ok(())
     }
