@@ -263,7 +263,7 @@ mod tests {
     use burn::nn::{Linear, LinearConfig};
 
     use super::*;
-    use crate::world::testing::{by_hand, run_summing};
+    use crate::world::testing::{by_hand, run_summing, thrice};
     use crate::world::{OnDevices, World};
     use crate::{Amp, Clip, Offload, Setup, Strategy, Zero, testing};
 
@@ -330,7 +330,10 @@ mod tests {
 
     #[test]
     fn devices_add_up_what_the_host_does() {
-        assert_eq!(sums(Some(by_hand(2))), sums(None));
+        let of_host = sums(None);
+        assert_eq!(sums(Some(by_hand(2))), of_host);
+        // It was they that did.
+        assert_ne!(sums(Some(thrice(2))), of_host);
     }
 
     #[test]
