@@ -21,7 +21,7 @@ enum Meaning {
 }
 
 /// Fields and those below them, the first that fits. What is not here is of the result.
-const MEANINGS: [(&str, Meaning); 27] = [
+const MEANINGS: [(&str, Meaning); 28] = [
     ("steps", Meaning::Free),
     ("epochs", Meaning::Free),
     ("evaluate_every", Meaning::Free),
@@ -34,6 +34,7 @@ const MEANINGS: [(&str, Meaning); 27] = [
     ("device_budget", Meaning::Free),
     ("ranks", Meaning::Free),
     ("deadline", Meaning::Free),
+    ("nccl", Meaning::Free),
     // How the global batch is cut. That it is as large is asked of the trainer.
     ("batch", Meaning::Free),
     ("data.workers", Meaning::Free),

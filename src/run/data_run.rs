@@ -67,6 +67,8 @@ pub struct DataRun {
     _ranks: Option<IgnoredAny>,
     #[serde(default, rename = "deadline")]
     _deadline: Option<IgnoredAny>,
+    #[serde(default, rename = "nccl")]
+    _nccl: Option<IgnoredAny>,
     #[serde(default, rename = "output")]
     _output: Option<IgnoredAny>,
     #[serde(default, rename = "sample")]
@@ -96,6 +98,7 @@ impl From<&Run> for DataRun {
             _checkpoints: None,
             _ranks: None,
             _deadline: None,
+            _nccl: None,
             _output: None,
             _sample: None,
         }

@@ -38,7 +38,7 @@ impl Run {
         if let Some(first) = (process.on_machine * threads).checked_rem(devices.len()) {
             devices.rotate_left(first);
         }
-        Ok(world.on(devices))
+        Ok(world.on(devices).nccl(self.nccl))
     }
 
     /// Bytes that each parameter takes in one of so many processes, on all of its ranks together: weights,
@@ -136,8 +136,10 @@ mod tests {
 
     #[test]
     fn the_world_has_the_ranks_the_deadline_and_the_devices_of_the_run() {
-        let run = run(&["ranks=3", "deadline=7"]);
+        let host = run(&["ranks=3", "deadline=7", "nccl=false"]);
         let expected = World::threads(3).deadline(Duration::from_secs(7));
+        assert_eq!(host.world(vec![]).unwrap(), expected.clone().nccl(false));
+        let run = run(&["ranks=3", "deadline=7"]);
         assert_eq!(run.world(vec![]).unwrap(), expected);
         let one = vec![Device::flex()];
         assert_eq!(run.world(one.clone()).unwrap(), expected.clone().on(one));

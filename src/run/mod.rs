@@ -145,6 +145,9 @@ pub struct Run {
     /// Seconds that a rank waits for the others before the run ends. Default: 600.
     #[serde(default)]
     pub deadline: Option<u64>,
+    /// Whether NCCL may sum the gradients of ranks that are threads with a CUDA device each. Default: true.
+    #[serde(default = "yes")]
+    pub nccl: bool,
     /// The strategies, in the order in which gradients meet them. Default: none.
     #[serde(default)]
     pub strategies: Vec<StrategyConfig>,
@@ -156,6 +159,10 @@ pub struct Run {
     /// Text to generate at the end. Default: none.
     #[serde(default)]
     pub sample: Option<SampleConfig>,
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn default_seed() -> u64 {

@@ -68,7 +68,7 @@ pub struct LlamaShape {
     #[serde(default)]
     pub dropout: f64,
     /// Whether the head is the token embedding itself. Default: yes.
-    #[serde(default = "yes")]
+    #[serde(default = "super::yes")]
     pub tied: bool,
 }
 
@@ -89,15 +89,11 @@ pub struct T5Shape {
     #[serde(default)]
     pub dropout: f64,
     /// Whether the feed-forward layer has a gate, as that of T5 1.1. Default: yes.
-    #[serde(default = "yes")]
+    #[serde(default = "super::yes")]
     pub gated: bool,
     /// Whether the head is the token embedding itself. Default: yes.
-    #[serde(default = "yes")]
+    #[serde(default = "super::yes")]
     pub tied: bool,
-}
-
-fn yes() -> bool {
-    true
 }
 
 impl ModelConfig {

@@ -110,7 +110,7 @@ pub enum OptimizerConfig {
         #[serde(default = "lamb_min_coeff")]
         min_coeff: f32,
         /// Whether the step corrects the moments for their start at 0. Default: yes.
-        #[serde(default = "yes")]
+        #[serde(default = "super::yes")]
         bias_correction: bool,
     },
 }
@@ -149,10 +149,6 @@ fn lamb_max_coeff() -> f32 {
 
 fn lamb_min_coeff() -> f32 {
     0.01
-}
-
-fn yes() -> bool {
-    true
 }
 
 impl OptimizerConfig {

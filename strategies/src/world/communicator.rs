@@ -187,10 +187,25 @@ impl Communicator {
         self.0.exchange.count_moved(self.rank(), kind, moved, moved * bytes);
     }
 
+    /// The number of this rank's next exchange.
+    pub(super) fn number(&self) -> u64 {
+        self.0.calls.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Hands `pieces[to]` to each rank in the exchange of that number.
+    pub(super) fn post_as(
+        &self,
+        sequence: u64,
+        call: &Arc<Call>,
+        pieces: Vec<Vec<Option<Piece>>>,
+    ) -> Result<(), WorldError> {
+        self.0.exchange.post(self.rank(), sequence, call, pieces)
+    }
+
     /// Hands `pieces[to]` to each rank, and returns the number of the exchange.
     pub(super) fn post(&self, call: &Arc<Call>, pieces: Vec<Vec<Option<Piece>>>) -> Result<u64, WorldError> {
-        let sequence = self.0.calls.fetch_add(1, Ordering::Relaxed);
-        self.0.exchange.post(self.rank(), sequence, call, pieces)?;
+        let sequence = self.number();
+        self.post_as(sequence, call, pieces)?;
         Ok(sequence)
     }
 

@@ -84,6 +84,7 @@ pub struct World {
     #[cfg(feature = "mpi")]
     processes: bool,
     devices: Vec<Device>,
+    nccl: bool,
     deadline: Duration,
 }
 
@@ -111,6 +112,7 @@ impl World {
             #[cfg(feature = "mpi")]
             processes: false,
             devices: vec![],
+            nccl: true,
             deadline: DEADLINE,
         }
     }
@@ -143,9 +145,16 @@ impl World {
     /// another one, such as the host: a trainer brings it, or each rank's part of it, to the rank's device.
     ///
     /// Where each rank has a CUDA device of its own, there are no other processes, and NCCL is installed (as
-    /// `libnccl.so`), NCCL makes the sums that all ranks get whole. All else goes through the host's memory.
+    /// `libnccl.so`), NCCL makes the sums that all ranks get whole, unless [told not to](Self::nccl). All else goes
+    /// through the host's memory.
     pub fn on(self, devices: Vec<Device>) -> Self {
         Self { devices, ..self }
+    }
+
+    /// Whether NCCL may make sums. Default: yes, where [it can](Self::on). Without it they are made in the host's
+    /// memory, in rank order, so that their bits do not hang on the links between the devices.
+    pub fn nccl(self, used: bool) -> Self {
+        Self { nccl: used, ..self }
     }
 
     /// The device of one of this process's ranks, if devices were named.
@@ -193,7 +202,7 @@ impl World {
         }
         let exchange = Arc::new(Exchange::new(self.threads, 0..self.threads, self.deadline));
         let devices: Option<Vec<_>> = (0..self.threads).map(|rank| self.device(rank).cloned()).collect();
-        let on_devices = devices.and_then(OnDevices::of);
+        let on_devices = devices.filter(|_| self.nccl).and_then(OnDevices::of);
         let rank = |rank| Communicator::of(exchange.clone(), rank).summing(on_devices.clone());
         Ok((0..self.threads).map(rank).collect())
     }

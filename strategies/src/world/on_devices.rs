@@ -4,15 +4,20 @@
 //! the host's memory to be added up. Burn's collectives know sums on all ranks alone, so these are what it makes;
 //! what shares of a sum or parts of parameters go to which rank takes the way through the host.
 //!
-//! NCCL waits without end for a rank that does not come. So the ranks agree first, as in every other call, with
-//! its deadline: on what is summed, and on who has it. What they add up then all have begun.
+//! NCCL waits without end for a rank that does not come, and cannot be interrupted. So the ranks agree first, as in
+//! every other call and within its deadline, on what is summed and on who has it. And each leaves the sum itself to
+//! another thread, and waits, under the deadline again, for all to say that their device has it: a device that
+//! refuses, as one whose memory is full, ends the call on every rank, and its name is told.
 #![cfg_attr(feature = "cuda", allow(unsafe_code))] // To ask whether NCCL is installed is to load it.
 
+use std::any::Any;
 use std::fmt;
 use std::ops::AddAssign;
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, mpsc};
+use std::thread;
 
-use burn::tensor::{DType, Device, FloatDType, Tensor};
+use burn::tensor::{DType, Device, ExecutionError, FloatDType, StreamId, Tensor};
 
 use super::call::Call;
 use super::exchange::Piece;
@@ -20,7 +25,7 @@ use super::{Communicator, Kind, PartShape, WorldError};
 use crate::cast;
 
 /// The sum over all ranks of a tensor in f32, which every rank calls with its own number and as many elements.
-pub(super) type Sum = Box<dyn Fn(usize, Tensor<1>) -> Tensor<1> + Send + Sync>;
+pub(super) type Sum = Arc<dyn Fn(usize, Tensor<1>) -> Tensor<1> + Send + Sync>;
 
 /// What adds up on the ranks' devices.
 pub(crate) struct OnDevices {
@@ -80,7 +85,7 @@ impl OnDevices {
         if flat.is_empty() {
             return Ok(vec![None; like.len()]);
         }
-        let sum = (self.sum)(world.rank(), Tensor::cat(flat, 0));
+        let sum = self.summed(world, what, Tensor::cat(flat, 0))?;
         world.count_ring(Kind::AllReduce, sum.dims()[0], DType::F32.size());
         let mut start = 0;
         let sums = like.iter().zip(exists).map(|(like, exists)| {
@@ -92,6 +97,44 @@ impl OnDevices {
         });
         Ok(sums.collect())
     }
+
+    /// The sum, once every rank's device has it.
+    fn summed(&self, world: &Communicator, what: &str, flat: Tensor<1>) -> Result<Tensor<1>, WorldError> {
+        let call = world.open(Call::new(Kind::Barrier, &format!("the devices' sum of {what}"), vec![]));
+        let sequence = world.number();
+        let (hand_over, handed_over) = mpsc::channel();
+        let (rank, sum, posted) = (world.clone(), self.sum.clone(), call.clone());
+        // A thread's own stream would hold memory of its own on the device.
+        let stream = StreamId::current();
+        thread::spawn(move || {
+            let sum = || there(sum(rank.rank(), flat));
+            let reason = match catch_unwind(AssertUnwindSafe(|| stream.executes(sum))) {
+                Ok(Ok(sum)) => {
+                    // Whoever does not listen any more has heard why.
+                    let _ = hand_over.send(sum);
+                    let _ = rank.post_as(sequence, &posted, vec![vec![]; rank.size()]);
+                    return;
+                }
+                Ok(Err(error)) => error.to_string(),
+                Err(panic) => said(&*panic).to_string(),
+            };
+            rank.fail(&format!("its device did not sum: {reason}"));
+        });
+        world.complete(&call, sequence)?;
+        Ok(handed_over.recv().expect("it was handed over before this rank's message"))
+    }
+}
+
+/// A sum that the device has finished: what it has only begun may still fail, or never end.
+fn there(sum: Tensor<1>) -> Result<Tensor<1>, ExecutionError> {
+    sum.clone().slice(0..1).try_into_data()?;
+    Ok(sum)
+}
+
+/// What a thread said as it panicked.
+fn said(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked")
 }
 
 /// NCCL, where each rank has a CUDA device of its own and it is installed.
@@ -111,7 +154,7 @@ fn nccl(devices: &[Device]) -> Option<Sum> {
         return None;
     }
     let devices = devices.to_vec();
-    Some(Box::new(move |_, part| all_reduce(part, ReduceOperation::Sum, devices.clone()).resolve()))
+    Some(Arc::new(move |_, part| all_reduce(part, ReduceOperation::Sum, devices.clone()).resolve()))
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -204,5 +247,48 @@ mod tests {
             }
         });
         assert!(matches!(&sums[0], Err(WorldError::Deadline { ranks, .. }) if *ranks == [1]));
+    }
+
+    fn sum_of_ones(rank: Communicator) -> Result<Tensor<1>, WorldError> {
+        rank.all_reduce(Tensor::<1>::ones([2], &testing::device()))
+    }
+
+    /// What the others have begun never ends then.
+    #[test]
+    fn a_device_that_refuses_ends_the_sum_on_every_rank() {
+        let sum: Sum = Arc::new(|rank, part| match rank {
+            1 => panic!("out of memory"),
+            _ => never(part),
+        });
+        let sums = run_summing(World::threads(3), Some(Arc::new(on(3, sum))), sum_of_ones);
+        for sum in sums {
+            let expected = "rank 1 failed: its device did not sum: out of memory; this rank was in barrier of the \
+                            devices' sum of a tensor on the devices";
+            assert_eq!(sum.unwrap_err().to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn a_sum_that_never_ends_is_given_up_at_the_deadline() {
+        let world = World::threads(2).deadline(Duration::from_millis(1));
+        let sum: Sum = Arc::new(|rank, part| if rank == 1 { never(part) } else { part });
+        let sums = run_summing(world, Some(Arc::new(on(2, sum))), |rank| {
+            // Agreeing has the same short deadline, and is not what is tried here.
+            rank.on_devices().unwrap().summed(&rank, "ones", Tensor::ones([2], &testing::device()))
+        });
+        for sum in sums {
+            assert!(matches!(sum, Err(WorldError::Deadline { ranks, .. }) if ranks.contains(&1)));
+        }
+    }
+
+    fn on(ranks: usize, sum: Sum) -> OnDevices {
+        OnDevices::with(vec![testing::device(); ranks], sum)
+    }
+
+    /// As NCCL does where a rank is missing.
+    fn never(_: Tensor<1>) -> Tensor<1> {
+        loop {
+            thread::park();
+        }
     }
 }

@@ -48,10 +48,10 @@ pub fn by_hand(ranks: usize) -> Arc<OnDevices> {
         met.wait();
         parts.into_iter().reduce(|sum, part| sum + part).unwrap()
     };
-    Arc::new(OnDevices::with(vec![device(); ranks], Box::new(sum)))
+    Arc::new(OnDevices::with(vec![device(); ranks], Arc::new(sum)))
 }
 
 /// What adds nothing up: each rank gets what it brought, three times. So it shows who took this way.
 pub fn thrice(ranks: usize) -> Arc<OnDevices> {
-    Arc::new(OnDevices::with(vec![device(); ranks], Box::new(|_, part| part * 3.0)))
+    Arc::new(OnDevices::with(vec![device(); ranks], Arc::new(|_, part| part * 3.0)))
 }
