@@ -10,5 +10,6 @@ static ALLOCATOR: firebrick::memory::Counting = firebrick::memory::Counting;
 
 fn main() -> ExitCode {
     firebrick::process_start();
+    firebrick::memory::keep_freed();
     Cli::parse().run()
 }

@@ -2,6 +2,7 @@
 
 mod account;
 mod counting;
+mod freed;
 mod storages;
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,6 +11,7 @@ use burn::tensor::{Device, Tensor};
 
 pub use account::{Account, Entered};
 pub use counting::Counting;
+pub use freed::keep_freed;
 pub use storages::Storages;
 
 use account::{Counters, PROCESS};
