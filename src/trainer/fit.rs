@@ -2,7 +2,7 @@
 
 use burn::optim::ModuleOptimizer;
 use firebrick_datasets::{Batch, DataError};
-use firebrick_strategies::Strategy;
+use firebrick_strategies::{BoxedStrategy, Strategy};
 
 use super::lent::lent;
 use super::{Length, Trained, Trainer, Watch};
@@ -59,41 +59,8 @@ impl<S> Trainer<S> {
         B: Batch,
         S: Strategy<M>,
     {
-        process_start();
-        self.check()?;
-        if data.valid.as_ref().is_some_and(|valid| valid.samples(0) == 0) {
-            return Err(DataError::EmptyEpoch { epoch: 0 }.into());
-        }
-        let world = self.world()?;
-        let mut ranks = world.join()?;
-        let watch: Watch = Box::new(watch);
-        let shared = Shared::default();
-        if let Some(alone) = ranks.pop_if(|rank| rank.size() == 1) {
-            let device = world.device(0).cloned();
-            let model = lent(model, device.as_ref());
-            return self
-                .train(alone, (model, device), optimizer, schedule, data, watch, Some(0), &shared)?
-                .ok_or(TrainError::NoModel);
-        }
-        // In one process the model is wanted once; of several, each wants it.
-        let root = (ranks.len() == ranks[0].size()).then_some(0);
-        let mut watch = Some(watch);
-        let jobs = ranks.into_iter().map(|rank| {
-            let own = model.devices().first().cloned();
-            let device = world.device(rank.local_rank()).cloned().or(own);
-            // Ranks that shared a leaf would share its graph, and wait for each other in the backward pass.
-            let own = lent(model.clone(), device.as_ref());
-            let watch = watch.take_if(|_| rank.rank() == 0).unwrap_or_else(|| Box::new(|_| {}));
-            (rank, (self.clone(), (own, device), optimizer.clone(), data.clone(), watch))
-        });
-        let jobs: Vec<_> = jobs.collect();
-        // Each rank has its own: what was given would be held through the whole run.
-        drop((model, optimizer, data));
-        let trained =
-            each_rank(jobs, world.limit(), move |rank, (trainer, model, optimizer, data, watch)| {
-                trainer.train(rank, model, optimizer, schedule, data, watch, root, &shared)
-            });
-        trained?.ok_or(TrainError::NoModel)
+        // What follows is compiled once for a model and its batches, however they are trained.
+        self.map_strategies(BoxedStrategy::new).fit_boxed(model, optimizer, schedule, data, Box::new(watch))
     }
 
     fn check(&self) -> Result<(), TrainError> {
@@ -126,5 +93,55 @@ impl<S> Trainer<S> {
                 Err(TrainError::Setting { setting, expected: "at least 1", found: "0".into() })
             }
         }
+    }
+}
+
+impl<M: 'static> Trainer<BoxedStrategy<M>> {
+    fn fit_boxed<B>(
+        self,
+        model: M,
+        optimizer: ModuleOptimizer,
+        schedule: Schedule,
+        data: Data<B>,
+        watch: Watch,
+    ) -> Result<Trained<M>, TrainError>
+    where
+        M: Objective<B>,
+        B: Batch,
+    {
+        process_start();
+        self.check()?;
+        if data.valid.as_ref().is_some_and(|valid| valid.samples(0) == 0) {
+            return Err(DataError::EmptyEpoch { epoch: 0 }.into());
+        }
+        let world = self.world()?;
+        let mut ranks = world.join()?;
+        let shared = Shared::default();
+        if let Some(alone) = ranks.pop_if(|rank| rank.size() == 1) {
+            let device = world.device(0).cloned();
+            let model = lent(model, device.as_ref());
+            return self
+                .train(alone, (model, device), optimizer, schedule, data, watch, Some(0), &shared)?
+                .ok_or(TrainError::NoModel);
+        }
+        // In one process the model is wanted once; of several, each wants it.
+        let root = (ranks.len() == ranks[0].size()).then_some(0);
+        let mut watch = Some(watch);
+        let jobs = ranks.into_iter().map(|rank| {
+            let own = model.devices().first().cloned();
+            let device = world.device(rank.local_rank()).cloned().or(own);
+            // Ranks that shared a leaf would share its graph, and wait for each other in the backward pass.
+            let own = lent(model.clone(), device.as_ref());
+            let watch = watch.take_if(|_| rank.rank() == 0).unwrap_or_else(|| Box::new(|_| {}));
+            (rank, (self.clone(), (own, device), optimizer.clone(), data.clone(), watch))
+        });
+        let jobs: Vec<_> = jobs.collect();
+        // Each rank has its own: what was given would be held through the whole run.
+        drop((model, optimizer, data));
+        let trained =
+            each_rank(jobs, world.limit(), move |rank, (trainer, model, optimizer, data, watch)| {
+                trainer.train(rank, model, optimizer, schedule, data, watch, root, &shared)
+            });
+        trained?.ok_or(TrainError::NoModel)
     }
 }

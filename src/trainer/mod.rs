@@ -176,8 +176,12 @@ impl Trainer {
 impl<S> Trainer<S> {
     /// Composes one more strategy, which meets the gradients after those before it.
     pub fn with<T>(self, strategy: T) -> Trainer<Stack<S, T>> {
+        self.map_strategies(|strategies| Stack::new(strategies, strategy))
+    }
+
+    fn map_strategies<T>(self, map: impl FnOnce(S) -> T) -> Trainer<T> {
         Trainer {
-            strategies: Stack::new(self.strategies, strategy),
+            strategies: map(self.strategies),
             world: self.world,
             seed: self.seed,
             label_smoothing: self.label_smoothing,

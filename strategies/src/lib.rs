@@ -20,6 +20,7 @@
 //! memory/        bytes in use: of the process or a rank on the CPU, of the device's pool elsewhere
 //! dropout/       Dropout: a mask that is a function of where each element stands
 //! stack.rs       composition: Stack, Identity, Option, Vec and boxed stages
+//! boxed.rs       BoxedStrategy: a strategy whose type is erased
 //! amp/           Amp: half-precision replica and activations over an f32 master, and the loss scale
 //! dtypes.rs      the float dtypes: their names, and which of them a device has
 //! optim/         AdamW, Lion and SGD in one pass over memory, AdamW in 8 bits, Adafactor, LAMB, and parameter groups
@@ -138,6 +139,7 @@
 mod accumulate;
 mod adaptation;
 mod amp;
+mod boxed;
 mod clip;
 mod draws;
 mod dropout;
@@ -172,6 +174,7 @@ mod zero;
 pub use accumulate::{Accumulate, AccumulateIn, Accumulating};
 pub use adaptation::{Adaptation, LowRank};
 pub use amp::{Amp, Keep, LossScale, Mixing};
+pub use boxed::BoxedStrategy;
 pub use clip::Clip;
 pub use draws::Draws;
 pub use dropout::Dropout;

@@ -1,0 +1,83 @@
+//! A strategy whose type is erased: what runs it is compiled once for each model, not once for each composition.
+
+use std::fmt::{self, Debug, Formatter};
+
+use crate::{Adaptation, Setup, Stage, Strategy, StrategyError, World};
+
+/// Any strategy for the model `M`, behind a pointer.
+///
+/// A composition such as `Stack<Stack<Identity, Amp>, Clip>` is a type of its own, and everything generic over it
+/// is compiled again. The trainer boxes the composition once, where it starts. A list of strategies that is known
+/// at run time only is a `Vec<BoxedStrategy<M>>`.
+///
+/// ```
+/// use burn::nn::Linear;
+/// use firebrick_strategies::{Accumulate, BoxedStrategy, Clip};
+///
+/// let mut strategies: Vec<BoxedStrategy<Linear>> = vec![BoxedStrategy::new(Accumulate(4))];
+/// strategies.push(BoxedStrategy::new(Clip::norm(1.0)));
+/// assert_eq!(format!("{:?}", strategies[0]), "Accumulate(4)");
+/// ```
+pub struct BoxedStrategy<M>(Box<dyn Recipe<M>>);
+
+impl<M: 'static> BoxedStrategy<M> {
+    /// Erases the type of `strategy`.
+    pub fn new(strategy: impl Strategy<M>) -> Self {
+        Self(Box::new(strategy))
+    }
+}
+
+/// [`Strategy`] as a trait that can be behind a pointer.
+trait Recipe<M>: Debug + Send {
+    fn clone_boxed(&self) -> Box<dyn Recipe<M>>;
+    fn world(&self) -> Option<&World>;
+    fn adapt(&self, model: M, adaptation: &mut Adaptation) -> Result<M, StrategyError>;
+    fn start(&self, setup: &mut Setup<M>) -> Result<Box<dyn Stage<M>>, StrategyError>;
+}
+
+impl<M: 'static, S: Strategy<M>> Recipe<M> for S {
+    fn clone_boxed(&self) -> Box<dyn Recipe<M>> {
+        Box::new(self.clone())
+    }
+
+    fn world(&self) -> Option<&World> {
+        Strategy::world(self)
+    }
+
+    fn adapt(&self, model: M, adaptation: &mut Adaptation) -> Result<M, StrategyError> {
+        Strategy::adapt(self, model, adaptation)
+    }
+
+    fn start(&self, setup: &mut Setup<M>) -> Result<Box<dyn Stage<M>>, StrategyError> {
+        Ok(Box::new(Strategy::start(self, setup)?))
+    }
+}
+
+impl<M: 'static> Strategy<M> for BoxedStrategy<M> {
+    type Stage = Box<dyn Stage<M>>;
+
+    fn world(&self) -> Option<&World> {
+        self.0.world()
+    }
+
+    fn adapt(&self, model: M, adaptation: &mut Adaptation) -> Result<M, StrategyError> {
+        self.0.adapt(model, adaptation)
+    }
+
+    fn start(&self, setup: &mut Setup<M>) -> Result<Self::Stage, StrategyError> {
+        self.0.start(setup)
+    }
+}
+
+impl<M> Clone for BoxedStrategy<M> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone_boxed())
+    }
+}
+
+/// Prints the strategy itself.
+impl<M> Debug for BoxedStrategy<M> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
