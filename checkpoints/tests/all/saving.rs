@@ -4,8 +4,7 @@ use std::fs;
 
 use firebrick_checkpoints::{CheckpointError, Folder, Keep, Manifest};
 
-mod state;
-use state::{open_as, rank_state, save, save_in};
+use crate::state::{open_as, rank_state, save, save_in};
 
 /// The names in a folder, sorted.
 fn names(folder: &Folder) -> Vec<String> {

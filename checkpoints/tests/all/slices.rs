@@ -5,10 +5,8 @@ use std::ops::Range;
 use firebrick_checkpoints::{Checkpoint, CheckpointError, Dtype, Folder, Manifest, Piece, RankState};
 use proptest::prelude::*;
 
-mod faulty_disk;
-mod state;
-use faulty_disk::FaultyDisk;
-use state::{bytes, rows, whole};
+use crate::faulty_disk::FaultyDisk;
+use crate::state::{bytes, rows, whole};
 
 const DTYPES: [Dtype; 13] = [
     Dtype::F64,

@@ -8,8 +8,7 @@ use firebrick_checkpoints::{
     Checkpoint, CheckpointError, Digest, Dtype, FileEntry, Folder, Manifest, Piece, RankState, Scalar,
 };
 
-mod state;
-use state::{open_as, rows, save, whole};
+use crate::state::{open_as, rows, save, whole};
 
 /// Publishes states of ranks, and opens what came of it. The folder stays as long as the checkpoint.
 fn opened(

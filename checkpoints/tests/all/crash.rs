@@ -2,7 +2,6 @@
 //! parts of it, and at random places.
 //!
 //! Each test starts itself again as a process, with the plan in the environment.
-#![cfg(unix)]
 
 use std::env;
 use std::fs;
@@ -13,10 +12,8 @@ use std::sync::Arc;
 
 use firebrick_checkpoints::{Folder, Keep};
 
-mod faulty_disk;
-mod state;
-use faulty_disk::{Fault, FaultyDisk, Plan};
-use state::{bytes, open_as, save, save_in};
+use crate::faulty_disk::{Fault, FaultyDisk, Plan};
+use crate::state::{bytes, open_as, save, save_in};
 
 /// What the process does that is killed, and where: `FOLDER OPERATION DONE`.
 const PLAN: &str = "FIREBRICK_CRASH_PLAN";
@@ -148,19 +145,19 @@ fn copy(from: &Path, to: &Path) {
 
 #[test]
 fn a_save_is_killed_at_every_operation() {
-    let test = "a_save_is_killed_at_every_operation";
+    let test = "crash::a_save_is_killed_at_every_operation";
     Scenario { test, before: &[1], saves: 2, keep: Keep::last(1) }.killed_everywhere();
 }
 
 #[test]
 fn a_save_of_a_step_that_exists_is_killed_at_every_operation() {
-    let test = "a_save_of_a_step_that_exists_is_killed_at_every_operation";
+    let test = "crash::a_save_of_a_step_that_exists_is_killed_at_every_operation";
     Scenario { test, before: &[1, 2], saves: 2, keep: Keep::last(1) }.killed_everywhere();
 }
 
 #[test]
 fn saves_are_killed_at_random_places() {
-    let test = "saves_are_killed_at_random_places";
+    let test = "crash::saves_are_killed_at_random_places";
     let new = Scenario { test, before: &[1], saves: 2, keep: Keep::last(1) };
     let replacing = Scenario { test, before: &[1, 2], saves: 2, keep: Keep::last(1) };
     if let Ok(plan) = env::var(PLAN) {

@@ -1,15 +1,12 @@
 //! A disk that fails while a checkpoint is saved: an error, and what was there is still there.
-#![cfg(unix)]
 
 use std::fs;
 
 use firebrick_checkpoints::{CheckpointError, Folder, Keep};
 use rustix::io::Errno;
 
-mod faulty_disk;
-mod state;
-use faulty_disk::{Fault, FaultyDisk, Plan};
-use state::{open_as, save, save_in};
+use crate::faulty_disk::{Fault, FaultyDisk, Plan};
+use crate::state::{open_as, save, save_in};
 
 /// All that is there opens as it was saved, and nothing is half there.
 fn check(folder: &Folder, newest: u64, place: &str) {
@@ -169,7 +166,7 @@ fn a_disk_that_fails_cannot_be_cleaned_and_loses_nothing() {
         let sound = Folder::new(output.path()).with_disk(FaultyDisk::sound());
         (1..=2).for_each(|step| drop(save(&sound, step, 1).unwrap()));
         let path = |name: &str| output.path().join(name);
-        sound.staging(3, "lost").write_rank(&state::rank_state(3, 0, 1)).unwrap();
+        sound.staging(3, "lost").write_rank(&crate::state::rank_state(3, 0, 1)).unwrap();
         fs::rename(path("step-00000001"), path(".replaced-step-00000001")).unwrap();
         fs::write(path(".staged-latest"), "").unwrap();
         fs::remove_file(path("latest")).unwrap();

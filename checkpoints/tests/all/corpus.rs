@@ -3,13 +3,13 @@
 use std::fs;
 use std::path::Path;
 
-#[path = "fuzzed/manifest.rs"]
+#[path = "../fuzzed/manifest.rs"]
 mod manifest;
-#[path = "fuzzed/safetensors.rs"]
+#[path = "../fuzzed/safetensors.rs"]
 mod safetensors;
 
 fn replay(target: &str, check: fn(&[u8])) {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus").join(target);
+    let corpus = Path::new("../fuzz/corpus").join(target);
     let mut seen = 0;
     for entry in fs::read_dir(&corpus).unwrap() {
         let bytes = fs::read(entry.unwrap().path()).unwrap();

@@ -1,5 +1,4 @@
 //! A checkpoint of which anything was changed is refused, and the error names the file.
-#![cfg(unix)]
 
 use std::fs;
 use std::os::unix::fs::{FileExt, symlink};
@@ -9,10 +8,8 @@ use std::time::Duration;
 use firebrick_checkpoints::{Checkpoint, CheckpointError, Folder, verify};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-mod faulty_disk;
-mod state;
-use faulty_disk::FaultyDisk;
-use state::{open_as, save};
+use crate::faulty_disk::FaultyDisk;
+use crate::state::{open_as, save};
 
 /// Steps 1 and 2 of two ranks. The second is the one that is changed.
 struct Saved {

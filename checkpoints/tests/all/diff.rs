@@ -2,8 +2,7 @@
 
 use firebrick_checkpoints::{Change, Checkpoint, Dtype, Folder, Manifest, RankState, Scalar, Section, diff};
 
-mod state;
-use state::{save, whole, whole_state};
+use crate::state::{save, whole, whole_state};
 
 #[test]
 fn the_number_of_ranks_makes_no_difference() {

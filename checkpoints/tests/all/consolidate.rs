@@ -9,8 +9,7 @@ use firebrick_checkpoints::{
 };
 use safetensors::SafeTensors;
 
-mod state;
-use state::{save, whole, whole_state};
+use crate::state::{save, whole, whole_state};
 
 /// A checkpoint of a step that so many ranks saved, and a folder to write into.
 fn saved(step: u64, ranks: usize) -> (tempfile::TempDir, Checkpoint) {
@@ -51,13 +50,13 @@ const GOLDEN: [(Option<Dtype>, &str, &[u8], &str); 2] = [
     (
         None,
         "model.safetensors",
-        include_bytes!("golden/model.safetensors"),
+        include_bytes!("../golden/model.safetensors"),
         "25ea98b54cb2a66f2a442a1b87c34f1ae73f2805d78a1534be315fa9da4db4a2",
     ),
     (
         Some(Dtype::BF16),
         "model-bf16.safetensors",
-        include_bytes!("golden/model-bf16.safetensors"),
+        include_bytes!("../golden/model-bf16.safetensors"),
         "0aa21df83f60dd4be07ac649508cf57f11f4ff8811dfb1a2d05bb69080967c7d",
     ),
 ];
