@@ -19,7 +19,7 @@ const TURNS: usize = 5;
 fn main() {
     let arguments: Vec<_> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        [] => compare(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/causal_lm.ron")),
+        [] => compare("examples/causal_lm.ron"),
         [run] => compare(run),
         [side, run] => turn(side, run),
         _ => eprintln!("how to run it: cargo bench --bench kept_memory [RUN.ron]"),

@@ -1,7 +1,7 @@
 //! A small BERT learns English sentences by filling in what is hidden: `cargo run --release --example masked_lm`.
 
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 use burn::tensor::Device;
@@ -12,7 +12,7 @@ use firebrick::{Clip, Data, Report, Schedule, Show, Trainer, Warmup};
 
 /// Trains for some epochs; the report has the perplexity of what was hidden.
 pub fn fill_in(epochs: u64) -> Result<Report, Box<dyn Error>> {
-    let file = |name: &str| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("examples/data").join(name);
+    let file = |name: &str| Path::new("examples/data").join(name);
     let text = std::fs::read_to_string(file("topics.tsv"))?;
     let names = SpecialNames { pad: Some("<pad>".into()), mask: Some("<mask>".into()), ..Default::default() };
     let tokenizer = Arc::new(Tokenizer::train_bpe_with(&text, 400, names)?);

@@ -1,7 +1,7 @@
 //! A small T5 learns to write numbers in digits, from their words: `cargo run --release --example seq2seq`.
 
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 use burn::tensor::Device;
@@ -15,7 +15,7 @@ use firebrick::{Clip, Data, Schedule, Show, Trainer, Warmup};
 
 /// Trains for some epochs, and returns what the model makes of each of these texts.
 pub fn learn_numbers(epochs: u64, asked: &[&str]) -> Result<Vec<String>, Box<dyn Error>> {
-    let file = |name: &str| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("examples/data").join(name);
+    let file = |name: &str| Path::new("examples/data").join(name);
     let text = std::fs::read_to_string(file("numbers.tsv"))?;
     let names = SpecialNames { pad: Some("<pad>".into()), eos: Some("</s>".into()), ..Default::default() };
     let tokenizer = Arc::new(Tokenizer::train_bpe_with(&text, 320, names)?);

@@ -121,7 +121,7 @@ mod tests {
     }
 
     fn folder(name: &str) -> PathBuf {
-        [env!("CARGO_MANIFEST_DIR"), "tests", "import", name].iter().collect()
+        ["tests", "import", name].iter().collect()
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::Path;
 use firebrick_datasets::{ParquetReader, Reader, Record, Value};
 
 fn rows(name: &str) -> Vec<Record> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus").join(name);
+    let path = Path::new("tests/corpus").join(name);
     ParquetReader::new(path).open(0).unwrap().map(Result::unwrap).collect()
 }
 

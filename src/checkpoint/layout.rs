@@ -105,7 +105,7 @@ mod tests {
 
     /// Two places of one layer, and one of another.
     fn model() -> (Vec<Linear>, Linear) {
-        let device = burn::tensor::Device::default().autodiff();
+        let device = burn::tensor::Device::flex().autodiff();
         let tied = LinearConfig::new(64, 64).init(&device);
         (vec![tied.clone(), tied], LinearConfig::new(32, 8).init(&device))
     }

@@ -34,10 +34,14 @@ impl Process {
     ///
     /// There are several, and this program was built without MPI.
     pub fn this() -> Result<Self, RunError> {
-        let process = Self::by(|name| std::env::var(name).ok());
-        match process.of > 1 && !cfg!(feature = "mpi") {
-            true => Err(RunError::NoMpi { processes: process.of }),
-            false => Ok(process),
+        Self::by(|name| std::env::var(name).ok()).with_mpi(cfg!(feature = "mpi"))
+    }
+
+    /// This one, in a program that has MPI or has not.
+    fn with_mpi(self, has_mpi: bool) -> Result<Self, RunError> {
+        match self.of > 1 && !has_mpi {
+            true => Err(RunError::NoMpi { processes: self.of }),
+            false => Ok(self),
         }
     }
 
@@ -66,5 +70,16 @@ mod tests {
         let of_slurm = [("SLURM_PROCID", "5"), ("SLURM_STEP_NUM_TASKS", "8"), ("SLURM_LOCALID", "1")];
         assert_eq!(by(&of_slurm), Process { number: 5, of: 8, on_machine: 1 });
         assert!(by(&[]).leads() && !by(&of_slurm).leads());
+    }
+
+    #[test]
+    fn several_processes_need_mpi() {
+        let several = Process { number: 1, of: 4, on_machine: 1 };
+        assert_eq!(several.with_mpi(true).unwrap(), several);
+        assert_eq!(Process::ALONE.with_mpi(false).unwrap(), Process::ALONE);
+        let error = several.with_mpi(false).unwrap_err().to_string();
+        for words in ["4 processes", "--features mpi", "--ranks 4"] {
+            assert!(error.contains(words), "{error}");
+        }
     }
 }

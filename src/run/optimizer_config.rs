@@ -362,7 +362,7 @@ mod tests {
             "AdamW8bit(weight_decay: 0.5, min_8bit_size: 1)",
         ];
         for optimizer in decays {
-            let mut model = LinearConfig::new(2, 2).init(&Device::default().autodiff());
+            let mut model = LinearConfig::new(2, 2).init(&Device::flex().autodiff());
             model.bias =
                 model.bias.map(|bias| bias.map(|bias| (bias.inner() + 1.0).autodiff().require_grad()));
             let before = model.clone();

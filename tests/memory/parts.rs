@@ -7,7 +7,7 @@ use firebrick::memory::Account;
 use firebrick::models::{Gpt, GptConfig};
 use firebrick::{Accumulate, Amp, Data, Ema, Recompute, Report, Schedule, StepNumbers, Strategy, Trainer};
 
-const ROWS: usize = 16;
+const ROWS: usize = 8;
 const LENGTH: usize = 64;
 const WIDTH: usize = 64;
 /// Bytes of a block's input.
@@ -26,7 +26,7 @@ fn train<S: Strategy<Gpt>>(layers: usize, trainer: Trainer<S>) -> (Report, StepN
     let row = |i: usize| (0..=LENGTH).map(|j| ((i * 7 + j * j * 3 + j) % 10) as u32).collect();
     let data = Data::new(Rows((0..4 * ROWS).map(row).collect())).micro_batch(ROWS);
     let optimizer = AdamWConfig::new().init();
-    let trained = trainer.steps(4).fit(model, optimizer, Schedule::constant(1e-3), data).unwrap();
+    let trained = trainer.steps(3).fit(model, optimizer, Schedule::constant(1e-3), data).unwrap();
     (trained.report, trained.last_step)
 }
 

@@ -11,7 +11,7 @@ use crate::support::device;
 
 const GPT: &str = r#"
     data: (path: "FOLDER/text.txt", tokenizer: Characters, block: 64),
-    model: Gpt(layers: 5, heads: 4, width: 64),
+    model: Gpt(layers: 3, heads: 4, width: 64),
     batch: (micro: 4, accumulate: 2),
 "#;
 
@@ -24,7 +24,7 @@ const BERT: &str = r#"
         max_length: 64,
         padding: (to: Length(64)),
     ),
-    model: Bert(layers: 4, heads: 4, width: 64),
+    model: Bert(layers: 2, heads: 4, width: 64),
     batch: (micro: 8),
 "#;
 
@@ -37,7 +37,7 @@ const T5: &str = r#"
         max_length: 32,
         padding: (to: Length(32)),
     ),
-    model: T5(layers: 4, heads: 4, width: 64),
+    model: T5(layers: 2, heads: 4, width: 64),
     batch: (micro: 8),
 "#;
 

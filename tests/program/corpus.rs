@@ -11,7 +11,7 @@ use std::path::Path;
 
 /// Checks each file of a corpus, whole, cut short, and with bytes replaced or repeated.
 fn replay(target: &str, check: impl Fn(&[u8])) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
+    let folder = Path::new("fuzz/corpus").join(target);
     let mut seen = 0;
     for entry in fs::read_dir(&folder).unwrap() {
         let bytes = fs::read(entry.unwrap().path()).unwrap();

@@ -22,7 +22,6 @@ mod token_classification;
 fn example(name: &str, sets: &[&str]) -> assert_cmd::assert::Assert {
     let output = tempfile::tempdir().unwrap();
     let mut command = Command::cargo_bin("firebrick").unwrap();
-    command.current_dir(env!("CARGO_MANIFEST_DIR"));
     command.arg("train").arg(format!("examples/{name}.ron"));
     let folder = format!("output={:?}", output.path().join("run"));
     for set in
@@ -66,8 +65,8 @@ fn data_example(name: &str, files: &[(&str, &str)], sets: &[&str]) -> assert_cmd
         std::fs::write(path, text).unwrap();
     }
     let mut command = Command::cargo_bin("firebrick").unwrap();
-    let run = format!("{}/examples/{name}.ron", env!("CARGO_MANIFEST_DIR"));
-    command.current_dir(folder.path()).args(["data", &run]);
+    let run = std::path::absolute(format!("examples/{name}.ron")).unwrap();
+    command.current_dir(folder.path()).arg("data").arg(run);
     sets.iter().for_each(|set| {
         command.args(["--set", set]);
     });
@@ -139,7 +138,7 @@ fn token_classification_in_rust() {
         ..Default::default()
     };
     save(&BertMaskedLm::init(&config, &Device::flex()), &config, &model).unwrap();
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("datasets/tests/golden/wordpiece");
+    let golden = Path::new("datasets/tests/golden/wordpiece");
     for file in ["tokenizer.json", "tokenizer_config.json"] {
         std::fs::copy(golden.join(file), model.join(file)).unwrap();
     }

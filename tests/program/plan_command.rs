@@ -1,8 +1,5 @@
 //! `firebrick plan` as its users meet it.
 
-// On a processor that plays the GPU these take long.
-#![cfg(not(feature = "wgpu"))]
-
 use std::fs;
 
 use assert_cmd::Command;

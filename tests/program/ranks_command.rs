@@ -1,8 +1,5 @@
 //! Many ranks as users of the program meet them.
 
-// On a processor that plays the GPU these take long: `many_ranks.rs` stands for them there.
-#![cfg(not(feature = "wgpu"))]
-
 use std::fs;
 use std::path::Path;
 

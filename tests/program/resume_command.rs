@@ -1,9 +1,6 @@
 //! Checkpoints as users of the program meet them: stopped by a signal, continued, shown, checked, compared, and made
 //! one file.
 
-// Each process compiles its kernels, which takes long where a processor plays the GPU.
-#![cfg(not(feature = "wgpu"))]
-
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;

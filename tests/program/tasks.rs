@@ -11,7 +11,7 @@ use serde_json::Value;
 
 fn firebrick(arguments: &[&str]) -> Assert {
     let mut command = Command::cargo_bin("firebrick").unwrap();
-    command.current_dir(env!("CARGO_MANIFEST_DIR")).args(arguments).assert()
+    command.args(arguments).assert()
 }
 
 /// Trains an example for some updates into a folder.

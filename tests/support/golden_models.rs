@@ -1,7 +1,7 @@
 //! Cases of `tests/golden/models/cases.json`: batches as the collators make them, and what transformers found.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use burn::module::{Module, ModuleVisitor, Param};
@@ -48,7 +48,7 @@ pub struct Case {
 
 /// The path of a folder.
 pub fn path(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/models").join(name)
+    std::path::absolute(Path::new("tests/golden/models").join(name)).unwrap()
 }
 
 pub fn folder(name: &str) -> Folder {

@@ -55,7 +55,6 @@ fn they_stay_to_the_bit_with_weight_decay_and_hold_no_state() {
 }
 
 #[test]
-#[cfg(not(feature = "wgpu"))] // Kernels take long where a processor plays the GPU.
 fn ranks_share_what_is_trained() {
     for stage in 0..=3 {
         let setting = Setting::default().cut_for(2, 2);

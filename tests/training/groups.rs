@@ -1,8 +1,5 @@
 //! Groups of parameters under the strategies: what they do to one rank, they do to many, accumulated and cast.
 
-// On a processor that plays the GPU these take long, and what a group is does not depend on the device.
-#![cfg(not(feature = "wgpu"))]
-
 use crate::support::many::*;
 use firebrick::strategies::Stack;
 use firebrick::{Accumulate, Amp, Clip, Zero};

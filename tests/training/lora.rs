@@ -135,7 +135,6 @@ fn accumulated_over_ragged_windows_it_follows_one_batch() {
 }
 
 #[test]
-#[cfg(not(feature = "wgpu"))] // Kernels take long where a processor plays the GPU.
 fn ranks_share_it() {
     for (stage, ranks) in [(0, 2), (1, 2), (2, 2), (3, 2), (3, 3)] {
         let setting = Setting::default().cut_for(ranks, 2);

@@ -1,8 +1,5 @@
 //! Adafactor, LAMB and AdamW with 8-bit moments in whole runs: on many ranks, and taken up again.
 
-// On a processor that plays the GPU these take long.
-#![cfg(not(feature = "wgpu"))]
-
 use burn::optim::ModuleOptimizer;
 use firebrick::models::Gpt;
 use firebrick::optim::{Adafactor, AdamW8bit, Groups, Lamb};

@@ -1,8 +1,5 @@
 //! Many ranks train to where one rank with the same global batches does.
 
-// On a processor that plays the GPU these take long: `many_ranks.rs` stands for them there.
-#![cfg(not(feature = "wgpu"))]
-
 use crate::support;
 use crate::support::many::*;
 use crate::support::{Bigram, POISON, Rows, adamw, device, is_cpu, parameters};

@@ -1,8 +1,5 @@
 //! What becomes of many ranks when one of them fails, is stuck, or is told to stop: all end, and the error names it.
 
-// On a processor that plays the GPU these take long: `many_ranks.rs` stands for them there.
-#![cfg(not(feature = "wgpu"))]
-
 use std::ops::Range;
 
 use crate::support::{Bigram, POISON, Rows, adamw, device, gpt};

@@ -68,14 +68,12 @@ fn with_a_loss_scale_that_grows() {
 }
 
 #[test]
-#[cfg(not(feature = "wgpu"))] // Kernels take long where a processor plays the GPU.
 fn with_an_average() {
     let strategies = Stack::new(Stack::new(Recompute::every_block(), Clip::norm(0.5)), Ema::new(0.9));
     continues(1, 1, strategies, &SOME);
 }
 
 #[test]
-#[cfg(not(feature = "wgpu"))] // Kernels take long where a processor plays the GPU.
 fn on_the_host() {
     let strategies = Stack::new(Offload::parameters(), Accumulate(4));
     continues(1, 4, strategies, &SOME[..2]);
@@ -83,7 +81,6 @@ fn on_the_host() {
 }
 
 #[test]
-#[cfg(not(feature = "wgpu"))] // Kernels take long where a processor plays the GPU.
 fn among_ranks() {
     for stage in 0..=3 {
         for (ranks, micro_batches) in [(2, 1), (4, 2)] {
@@ -97,7 +94,6 @@ fn among_ranks() {
 }
 
 #[test]
-#[cfg(not(feature = "wgpu"))] // Kernels take long where a processor plays the GPU.
 fn with_groups_of_parameters() {
     let way = |ranks, micro_batches| Way { optimizer: grouped, ..Way::on(ranks, micro_batches) };
     continues_on(way(1, 2), Stack::new(Amp::bf16(), Stack::new(Accumulate(2), Clip::norm(1.0))), &SOME);
@@ -107,7 +103,6 @@ fn with_groups_of_parameters() {
 }
 
 #[test]
-#[cfg(not(feature = "wgpu"))] // Kernels take long where a processor plays the GPU.
 fn interrupted_twice_in_a_row_and_once_between_a_round_and_its_evaluation() {
     let folder = tempfile::tempdir().unwrap();
     let strategies = || Stack::new(Accumulate(2), Clip::norm(1.0));
@@ -144,7 +139,6 @@ fn interrupted_twice_in_a_row_and_once_between_a_round_and_its_evaluation() {
 }
 
 #[test]
-#[cfg(not(feature = "wgpu"))] // Kernels take long where a processor plays the GPU.
 fn a_longer_run_goes_on_from_the_end_of_a_shorter_one() {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("run");
@@ -158,7 +152,6 @@ fn a_longer_run_goes_on_from_the_end_of_a_shorter_one() {
 }
 
 #[test]
-#[cfg(not(feature = "wgpu"))] // Kernels take long where a processor plays the GPU.
 fn early_stopping_counts_across_a_stop() {
     // Nothing is learned at a rate this high, so that the first evaluation stays the best.
     use firebrick::{Data, Schedule, Trainer, models};
@@ -185,7 +178,6 @@ fn early_stopping_counts_across_a_stop() {
 }
 
 #[test]
-#[cfg(not(feature = "wgpu"))] // Kernels take long where a processor plays the GPU.
 fn with_factors_of_low_rank_and_frozen_parameters() {
     let lora = || Lora::rank(4).alpha(16.0).also(["norm"]);
     continues(1, 1, lora(), &SOME);
@@ -198,7 +190,6 @@ fn with_factors_of_low_rank_and_frozen_parameters() {
 }
 
 #[test]
-#[cfg(not(feature = "wgpu"))] // Kernels take long where a processor plays the GPU.
 fn factors_of_another_run_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("run");

@@ -1,7 +1,5 @@
 //! A save that fails is told, leaves training as it is, and is tried again.
 
-#![cfg(not(feature = "wgpu"))] // It is about disks.
-
 use std::fs;
 use std::path::Path;
 

@@ -109,5 +109,5 @@ pub fn change() -> impl Strategy<Value = Change> {
 
 /// A valid file.
 pub fn corpus(name: &str) -> Vec<u8> {
-    fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus").join(name)).unwrap()
+    fs::read(Path::new("tests/corpus").join(name)).unwrap()
 }

@@ -9,7 +9,6 @@ mod mutation;
 use std::{
     env, fs,
     panic::set_hook,
-    path::PathBuf,
     sync::{
         Arc, Mutex, Once, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -43,7 +42,7 @@ fn seeds() -> Vec<Value> {
 }
 
 fn seed(name: &str) -> Value {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/corpus/tokenizer/{name}.json"));
+    let path = format!("tests/corpus/tokenizer/{name}.json");
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 

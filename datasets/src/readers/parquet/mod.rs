@@ -35,9 +35,8 @@ use crate::{DataError, panics::caught_silently};
 ///
 /// ```
 /// use firebrick_datasets::{ParquetReader, Reader};
-/// # use std::path::Path;
 ///
-/// # let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus/zstd.parquet"));
+/// # let path = std::path::Path::new("tests/corpus/zstd.parquet");
 /// let reader = ParquetReader::new(path).columns(vec!["tags".into(), "s".into()]);
 /// let row = reader.open(0)?.next().unwrap()?;
 /// assert_eq!(row.texts("tags")?, ["a", "b"]);

@@ -6,7 +6,7 @@ use super::super::blocks::BLOCK;
 use super::*;
 
 fn device() -> Device {
-    Device::default()
+    Device::flex()
 }
 
 /// Numbers that look drawn, of sizes from 1e-4 to 1 in each row.
