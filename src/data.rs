@@ -48,7 +48,8 @@ impl<B: Batch> Data<B> {
 
     /// Instead of a number of samples, as many as have at most so many tokens, padding included.
     /// The global batch is then bounded by as many times this as it has micro-batches; it is cut
-    /// first, so a window may need one micro-batch more.
+    /// first, so a window may need more micro-batches. On several ranks
+    /// [`Accumulate`](crate::Accumulate) must therefore sum them, at least as `Accumulate(1)`.
     pub fn micro_tokens(mut self, tokens: usize) -> Self {
         self.micro_batch = Amount::Tokens(tokens);
         self

@@ -173,6 +173,11 @@ pub enum TrainError {
         /// How many.
         ranks: usize,
     },
+    /// A window holds several micro-batches on a rank, and their gradients would replace one another.
+    #[error(
+        "a window holds several micro-batches on a rank, and no strategy sums their gradients, so that only those of the last would be applied: write `.with(Accumulate(1))` before `Clip`. It sums all micro-batches of a window, also where `micro_tokens` cuts a rank's part of a global batch into more than one"
+    )]
+    NotSummed,
     /// The optimizer cannot update a shard.
     #[error(
         "the optimizer's update of an element of `{parameter}` depends on other elements, which stages 1 to 3 of Zero keep on other ranks: use AdamW, AdamW8bit, Adam, Lion, Sgd, Adan, AdaGrad or RmsProp for it, or `Zero::stage(0)`"

@@ -94,6 +94,14 @@ pub(crate) fn cut<B: Batch>(data: &Data<B>, per_window: usize, share: Share) -> 
     Cut::new(global, data.micro_batch)?.for_rank(share.rank, share.ranks)
 }
 
+/// Whether a window can hold several micro-batches on a rank, of `per_window` that each is meant to have.
+///
+/// A global batch that is bounded by tokens is dealt to the ranks by samples, so the part of a rank may have more
+/// tokens than its micro-batches.
+pub(crate) fn several_micro_batches<B: Batch>(data: &Data<B>, per_window: usize, ranks: usize) -> bool {
+    per_window > 1 || (ranks > 1 && matches!(data.micro_batch, Amount::Tokens(_)))
+}
+
 /// How many windows an epoch has, of `per_window` micro-batches on each of so many ranks.
 pub(crate) fn windows_in_epoch<B: Batch>(
     data: &Data<B>,

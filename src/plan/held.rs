@@ -53,13 +53,13 @@ impl Held {
         for shape in shapes {
             held.add(shape, treatment, order, ranks, optimizer, &mut gradients);
         }
-        held.gradients = if order.micro_batches > 1 { gradients.held } else { gradients.left };
+        held.gradients = if order.holds { gradients.held } else { gradients.left };
         let of_master = held.master + held.averaged + held.optimizer;
         let on_host = |bytes: u64, is_there: bool| if is_there { bytes } else { 0 };
         held.host =
             on_host(of_master, placement.master_on_host) + on_host(held.replica, placement.replica_on_host);
         held.between = of_master + held.replica - held.host;
-        let of_window = match order.micro_batches > 1 && !placement.held_on_host {
+        let of_window = match order.holds && !placement.held_on_host {
             true => gradients.held,
             false => 0,
         };

@@ -236,7 +236,8 @@ impl<M: Trainable> Planner<'_, M> {
             composed.insert(place, StrategyConfig::Zero(0.into()));
         }
         let treatment = Treatment::of(self.run, &composed, self.parts)?;
-        let order = Order::of(&composed, self.parts.config.layers());
+        let mut order = Order::of(&composed, self.parts.config.layers());
+        order.holds |= self.run.windows_vary();
         let traced = self.tracer.trace(&composed, self.say)?;
         let held = Held::of(self.shapes, &treatment, &order, ranks, &self.run.optimizer, traced);
         let sent = sent::sent(self.shapes, &treatment, &order, 0, ranks);

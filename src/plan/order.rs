@@ -14,6 +14,8 @@ pub(super) struct Order {
     accumulate_at: Option<usize>,
     /// Micro-batches in an update.
     pub micro_batches: u64,
+    /// Whether gradients are held between the micro-batches of a window.
+    pub holds: bool,
     /// Bytes of an element of the sum that is held of them.
     pub held: u64,
     pub offload: Option<OffloadConfig>,
@@ -33,6 +35,7 @@ impl Order {
             amp_at: None,
             accumulate_at: None,
             micro_batches: 1,
+            holds: false,
             held: 4,
             offload: None,
             offload_at: None,
@@ -62,6 +65,7 @@ impl Order {
                 StrategyConfig::Clip(_) | StrategyConfig::Lora(_) | StrategyConfig::Freeze(_) => (),
             }
         }
+        order.holds = order.micro_batches > 1;
         // Parameters that are fetched or gathered for a block are so for the backward pass too.
         if order.zero.stage == 3 || order.offload == Some(OffloadConfig::parameters) {
             order.recomputed = 1.0;

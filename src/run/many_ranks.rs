@@ -12,8 +12,13 @@ use super::{DataRun, Run, RunError, StrategyConfig};
 impl Run {
     /// How many ranks train: what the run says, or else each process that a launcher started.
     pub(crate) fn number_of_ranks(&self) -> usize {
-        let processes = || Process::this().map_or(1, |process| process.of);
-        self.ranks.unwrap_or_else(processes)
+        number_of_ranks(self.ranks)
+    }
+
+    /// Whether a window may hold more micro-batches on a rank than `accumulate` says: a global batch that is bounded
+    /// by tokens is dealt to the ranks by samples.
+    pub(crate) fn windows_vary(&self) -> bool {
+        self.number_of_ranks() > 1 && matches!(self.batch.amount(), Amount::Tokens(_))
     }
 
     /// The ranks: threads of this process, or of each process that a launcher started.
@@ -83,6 +88,12 @@ impl Run {
         let micro_batches = plural(micro_batches, "micro-batch", "micro-batches");
         format!("{ranks} x {micro_batches} of {micro} = {global} in an update")
     }
+}
+
+/// How many ranks train: what a run file says, or else each process that a launcher started.
+pub(super) fn number_of_ranks(said: Option<usize>) -> usize {
+    let processes = || Process::this().map_or(1, |process| process.of);
+    said.unwrap_or_else(processes)
 }
 
 #[cfg(feature = "mpi")]

@@ -277,15 +277,21 @@ fn default_temperature() -> f64 {
 
 impl Run {
     /// The strategies with `batch.accumulate` in its place: after what casts, before what needs
-    /// the whole window. Several ranks without a [`Zero`](StrategyConfig::Zero) get that of stage 0, behind it.
+    /// the whole window. Several ranks without a [`Zero`](StrategyConfig::Zero) get that of stage 0, behind it; with
+    /// `batch.micro_tokens` they get an [`Accumulate`](StrategyConfig::Accumulate) where there is none, since a
+    /// rank's part of a window may need several micro-batches.
     pub fn composed(&self) -> Vec<StrategyConfig> {
         let mut strategies = self.strategies.clone();
+        let is_sum = |strategy: &StrategyConfig| {
+            matches!(strategy, StrategyConfig::Accumulate(_) | StrategyConfig::AccumulateIn(..))
+        };
+        let needs_sum = self.windows_vary() && !strategies.iter().any(is_sum);
         let mut before_clip = |strategy: StrategyConfig| {
             let is_clip = |strategy: &StrategyConfig| matches!(strategy, StrategyConfig::Clip(_));
             let place = strategies.iter().position(is_clip).unwrap_or(strategies.len());
             strategies.insert(place, strategy);
         };
-        if let Some(micro_batches) = self.batch.accumulate {
+        if let Some(micro_batches) = self.batch.accumulate.or(needs_sum.then_some(1)) {
             before_clip(match self.batch.accumulate_dtype {
                 None => StrategyConfig::Accumulate(micro_batches),
                 Some(dtype) => StrategyConfig::AccumulateIn(micro_batches, dtype),

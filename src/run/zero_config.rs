@@ -99,4 +99,22 @@ mod tests {
         assert_eq!(named[0], StrategyConfig::Zero(1.into()));
         assert_eq!(composed(&["ranks=2", "strategies=[]"]).last(), Some(&zero));
     }
+
+    #[test]
+    fn ranks_whose_micro_batches_are_cut_by_tokens_sum_them() {
+        let composed = |sets: &[&str]| run(sets).unwrap().composed();
+        let is_sum = |strategy: &&StrategyConfig| {
+            matches!(strategy, StrategyConfig::Accumulate(_) | StrategyConfig::AccumulateIn(..))
+        };
+        let tokens = "batch=(micro_tokens: 64)";
+        let four = composed(&["ranks=4", tokens, "strategies=[Zero(stage: 2), Clip(norm: 1.0)]"]);
+        assert!(matches!(four[1], StrategyConfig::Accumulate(1)), "{four:?}");
+        assert!(matches!(four[2], StrategyConfig::Clip(_)), "{four:?}");
+        let written = ["ranks=4", tokens, "strategies=[AccumulateIn(2, bf16), Clip(norm: 1.0)]"];
+        assert_eq!(composed(&written).iter().filter(is_sum).count(), 1);
+        for without in [["ranks=1", tokens], ["ranks=4", "batch=(micro: 4)"]] {
+            let strategies = composed(&[without[0], without[1], "strategies=[Clip(norm: 1.0)]"]);
+            assert_eq!(strategies.iter().find(is_sum), None);
+        }
+    }
 }

@@ -176,7 +176,12 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
                 ..OnDevice::between_steps(&self.bytes)
             };
             self.check_budget(found, Moment::Pass)?;
-            outcome = self.stage.collect(master, grads)?;
+            outcome = match (closes, self.stage.collect(master, grads)?) {
+                (true, outcome) => outcome,
+                (false, Outcome::Hold) => Outcome::Hold,
+                // The next micro-batch's gradients would take the place of these.
+                (false, _) => return Err(TrainError::NotSummed),
+            };
             holds = self.stage.held_bytes();
             (left, held) = (left.max(leaves), held.max(holds));
         }

@@ -3,13 +3,15 @@
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, FloatDType};
+use firebrick_datasets::Batch;
 use firebrick_strategies::{Adaptation, Communicator, Pass, Setup, Stage, Strategy, tied, trained};
 
 use super::{Session, Weights, published};
 use crate::accounting::{ParameterBytes, Placement, dtypes};
 use crate::elementwise::require_elementwise;
+use crate::feed::several_micro_batches;
 use crate::memory::settle;
-use crate::{Schedule, TrainError};
+use crate::{Data, Schedule, TrainError};
 
 /// What is known of a run once its strategies fit, before anything is exchanged with other ranks.
 pub(crate) struct Prepared<M, S> {
@@ -18,6 +20,7 @@ pub(crate) struct Prepared<M, S> {
     adaptation: Adaptation,
     device: Device,
     window: usize,
+    sums_micro_batches: bool,
     pass: Pass,
     evaluation_dtype: FloatDType,
     placement: Placement,
@@ -51,6 +54,7 @@ impl<M: Module, S: Stage<M>> Prepared<M, S> {
             require_elementwise(&model, optimizer, &device)?;
         }
         let (window, evaluation_dtype) = (setup.window(), setup.evaluation_dtype());
+        let sums_micro_batches = setup.sums_micro_batches();
         let [master_on_host, replica_on_host, held_on_host] = setup.on_host();
         let placement = Placement { master_on_host, replica_on_host, held_on_host };
         let places_master = setup.places_master();
@@ -58,12 +62,35 @@ impl<M: Module, S: Stage<M>> Prepared<M, S> {
         // A strategy that places the master takes the parameters from where they are.
         let is_there = places_master || model.devices().iter().all(|own| *own == device);
         let model = if is_there { model } else { model.fork(&device) };
-        Ok(Self { stage, model, adaptation, device, window, pass, evaluation_dtype, placement, world })
+        Ok(Self {
+            stage,
+            model,
+            adaptation,
+            device,
+            window,
+            sums_micro_batches,
+            pass,
+            evaluation_dtype,
+            placement,
+            world,
+        })
     }
 
     /// The micro-batches of a window.
     pub fn window(&self) -> usize {
         self.window
+    }
+
+    /// Refuses windows of several micro-batches on a rank where no strategy sums their gradients.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError::NotSummed`].
+    pub fn require_sums<B: Batch>(&self, data: &Data<B>) -> Result<(), TrainError> {
+        match self.sums_micro_batches || !several_micro_batches(data, self.window, self.world.size()) {
+            true => Ok(()),
+            false => Err(TrainError::NotSummed),
+        }
     }
 
     /// Makes master and replica of the model, with the other ranks.

@@ -58,6 +58,7 @@ impl<S> Trainer<S> {
         let scores = model.scores(&[]);
         let best_by = BestBy::of(self.best_by.as_ref(), &scores)?;
         let prepared = Prepared::new(&self.strategies, model, device, &optimizer, rank.clone(), self.seed)?;
+        prepared.require_sums(&data)?;
         let window = prepared.window();
         let plan = self.plan(&data, window, rank.size(), best_by.clone())?;
         let total = plan.total_updates;

@@ -15,6 +15,10 @@ use crate::{Grads, Outcome, Setup, Stage, Strategy, StrategyError};
 ///
 /// It holds 4Ψ bytes for Ψ parameters while a window is open and nothing between windows.
 ///
+/// Where micro-batches are cut by tokens, the parts of a global batch that several ranks are dealt differ in
+/// length, so a window may hold more micro-batches than `n`. All of them are summed: several ranks whose
+/// micro-batches are cut by tokens need at least `Accumulate(1)`.
+///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::Device};
 /// use firebrick_strategies::{Accumulate, Setup, Strategy};

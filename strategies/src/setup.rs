@@ -112,6 +112,12 @@ impl<'a, M> Setup<'a, M> {
         self.window.unwrap_or(1)
     }
 
+    /// Whether a strategy sums the micro-batches of a window. Without one, only the gradients of a single
+    /// micro-batch can make an update.
+    pub fn sums_micro_batches(&self) -> bool {
+        self.window.is_some()
+    }
+
     /// The dtype of the replica, where a strategy has declared it.
     pub fn replica(&self) -> Option<FloatDType> {
         self.replica

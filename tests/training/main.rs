@@ -32,4 +32,5 @@ mod rounds;
 mod save_failures;
 mod schedules;
 mod scores;
+mod tokens_on_ranks;
 mod windows;
