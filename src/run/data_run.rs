@@ -3,6 +3,9 @@
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use firebrick_datasets::Amount;
+
+use super::many_ranks::number_of_ranks;
 use super::{BatchConfig, DataConfig, Run, StrategyConfig, TaskConfig, default_seed};
 
 /// What the data of a run depends on. It is read from the same files as a [`Run`], of which it
@@ -35,6 +38,10 @@ pub struct DataRun {
     /// The strategies, one of which may say how many micro-batches make an update.
     #[serde(default)]
     pub strategies: Vec<StrategyConfig>,
+    /// Ranks that train together: samples are grouped by the global batch, which all of them share. Default: one
+    /// for each process that a launcher started.
+    #[serde(default)]
+    pub ranks: Option<usize>,
 
     // The names that a run file may have besides.
     #[serde(default, rename = "device")]
@@ -63,8 +70,6 @@ pub struct DataRun {
     _best_by: Option<IgnoredAny>,
     #[serde(default, rename = "checkpoints")]
     _checkpoints: Option<IgnoredAny>,
-    #[serde(default, rename = "ranks")]
-    _ranks: Option<IgnoredAny>,
     #[serde(default, rename = "deadline")]
     _deadline: Option<IgnoredAny>,
     #[serde(default, rename = "nccl")]
@@ -83,6 +88,7 @@ impl From<&Run> for DataRun {
             data: run.data.clone(),
             batch: run.batch.clone(),
             strategies: run.strategies.clone(),
+            ranks: run.ranks,
             _device: None,
             _device_budget: None,
             _model: None,
@@ -96,7 +102,6 @@ impl From<&Run> for DataRun {
             _early_stopping: None,
             _best_by: None,
             _checkpoints: None,
-            _ranks: None,
             _deadline: None,
             _nccl: None,
             _output: None,
@@ -106,6 +111,11 @@ impl From<&Run> for DataRun {
 }
 
 impl DataRun {
+    /// What an update sees, on all ranks.
+    pub(crate) fn global_batch(&self) -> Amount {
+        self.batch.amount().times(self.micro_batches()).times(number_of_ranks(self.ranks).max(1))
+    }
+
     /// Micro-batches in an update, however they are asked for.
     pub(crate) fn micro_batches(&self) -> usize {
         let strategies = self.strategies.iter().find_map(|strategy| match strategy {

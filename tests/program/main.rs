@@ -4,6 +4,7 @@ mod command_line;
 mod corpus;
 mod data_command;
 mod examples;
+mod global_batches;
 mod import_command;
 mod plan_command;
 mod ranks_command;

@@ -117,7 +117,8 @@ impl Loading<'_> {
         train: AnySamples<C>,
         collator: &Arc<C>,
     ) -> Result<AnySamples<C>, RunError> {
-        let batch = self.run.batch.amount().times(self.run.micro_batches());
+        // That of all ranks, so that the order does not depend on how many there are.
+        let batch = self.run.global_batch();
         let collator = collator.clone();
         let length = move |sample: &C::Sample| collator.length(sample);
         let grouped = GroupedByLength::new(train, self.run.seed, batch, length)?;
