@@ -100,13 +100,16 @@ pub enum TrainError {
     Held(&'static str),
     /// Nothing but skipped updates.
     #[error(
-        "{count} updates in a row were skipped ({reason}): the run has diverged; lower the learning rate, lengthen the warmup, clip the gradients, or start from a smaller loss scale, if there is one"
+        "{count} updates in a row were skipped ({reason}{}): the run has diverged; lower the learning rate, lengthen the warmup, clip the gradients, or start from a smaller loss scale, if there is one",
+        first_on(*first)
     )]
     OnlySkips {
         /// How many.
         count: u64,
         /// The reason of the last one.
         reason: String,
+        /// The rank whose loss was the first that was not finite, where there are several.
+        first: Option<usize>,
     },
     /// The device failed while a number was read.
     #[error("the device failed while a result was read: {0}")]
@@ -137,13 +140,32 @@ pub enum TrainError {
     /// The loss is no longer a number.
     #[error(
         "the loss has not been finite for {updates} updates{}: the run has diverged; lower the learning rate, lengthen the warmup, or clip the gradients. The weights of the lowest validation loss, if there was one, are in best.safetensors",
-        first.map_or_else(String::new, |rank| format!(", first on rank {rank}"))
+        first_on(*first)
     )]
     Diverged {
         /// Updates in a row from such a loss.
         updates: u64,
         /// The rank whose samples it began with, where there are several.
         first: Option<usize>,
+    },
+    /// The validation loss at the end is not a number.
+    #[error(
+        "the validation loss is {loss} after update {step}, the last: the run has diverged, or the validation data makes a number that is not finite; lower the learning rate, lengthen the warmup, or clip the gradients. The weights of the best evaluation, if there was one, are in best.safetensors"
+    )]
+    NotFinite {
+        /// Updates made at the last evaluation.
+        step: u64,
+        /// Its loss.
+        loss: f64,
+    },
+    /// Trained weights are no numbers any more.
+    #[error(
+        "{} is infinite or not a number after the last update: the run has diverged, and its weights are not written; lower the learning rate, lengthen the warmup, or clip the gradients",
+        parameter.as_ref().map_or("a weight on another rank".into(), |path| format!("a weight in `{path}`"))
+    )]
+    Weights {
+        /// The first such parameter, where this rank holds it.
+        parameter: Option<String>,
     },
     /// A state that all copies of the model share would be rounded with the replica.
     #[error(
@@ -219,6 +241,11 @@ pub enum TrainError {
     /// The system starts no thread for a rank.
     #[error("the system starts no thread for the rank: {0}")]
     NoThread(String),
+}
+
+/// The rank that something began with, as the end of a phrase.
+fn first_on(rank: Option<usize>) -> String {
+    rank.map_or_else(String::new, |rank| format!(", first on rank {rank}"))
 }
 
 impl From<ResumeError> for TrainError {

@@ -3,9 +3,12 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
+use firebrick_strategies::SkipReason;
+
 use crate::TrainError;
+use crate::log::EvaluationNumbers;
 use crate::output::{BEST, Output};
-use crate::progress::Progress;
+use crate::progress::{MANY_INFINITE, Progress};
 use crate::rank_report::Exchanged;
 use crate::step::StepNumbers;
 
@@ -54,24 +57,25 @@ impl History {
     pub fn add(&mut self, numbers: &mut StepNumbers, infinite: Option<usize>) -> Result<(), TrainError> {
         self.first_step.get_or_insert_with(Instant::now);
         let progress = &mut self.progress;
+        let finite = numbers.loss.is_finite();
+        if progress.skipped_in_a_row == 0 && progress.infinite_in_a_row == 0 {
+            progress.infinite_first = infinite;
+        }
+        // A window without items says nothing of the loss.
+        if numbers.items > 0 {
+            progress.infinite_in_a_row =
+                if finite { 0 } else { progress.infinite_in_a_row.saturating_add(1) };
+        }
         match &numbers.skipped {
             None => progress.skipped_in_a_row = 0,
             Some(reason) => {
                 progress.skipped = progress.skipped.saturating_add(1);
                 progress.skipped_in_a_row = progress.skipped_in_a_row.saturating_add(1);
                 if progress.skipped_in_a_row >= MOST_SKIPS {
-                    return Err(TrainError::OnlySkips {
-                        count: progress.skipped_in_a_row,
-                        reason: reason.clone(),
-                    });
+                    return Err(progress.only_skips(reason));
                 }
             }
         }
-        let finite = numbers.loss.is_finite() || numbers.skipped.is_some();
-        if progress.infinite_in_a_row == 0 {
-            progress.infinite_first = infinite;
-        }
-        progress.infinite_in_a_row = if finite { 0 } else { progress.infinite_in_a_row.saturating_add(1) };
         if progress.infinite_in_a_row >= MOST_SKIPS {
             let (updates, first) = (progress.infinite_in_a_row, progress.infinite_first);
             return Err(TrainError::Diverged { updates, first });
@@ -88,5 +92,28 @@ impl History {
         }
         self.last = numbers.clone();
         Ok(())
+    }
+
+    /// Refuses the weights of a run that came to its end while it diverged.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError::NotFinite`]: the last validation loss is not a number. [`TrainError::OnlySkips`]: the gradients of
+    /// the last windows, or of all, were not finite. A few such windows may be an overflow, or a bad sample.
+    pub fn require_finite(&self) -> Result<(), TrainError> {
+        let progress = &self.progress;
+        if let Some(EvaluationNumbers { step, loss, .. }) = progress.validation
+            && !loss.is_finite()
+        {
+            return Err(TrainError::NotFinite { step, loss });
+        }
+        let reason =
+            self.last.skipped.as_ref().filter(|reason| **reason == SkipReason::NonFinite.to_string());
+        match reason {
+            Some(reason) if self.last.step == 0 || progress.skipped_in_a_row >= MANY_INFINITE => {
+                Err(progress.only_skips(reason))
+            }
+            _ => Ok(()),
+        }
     }
 }

@@ -5,11 +5,15 @@ use std::collections::VecDeque;
 use firebrick_datasets::Cursor;
 use serde::{Deserialize, Serialize};
 
+use crate::TrainError;
 use crate::log::EvaluationNumbers;
 use crate::score::BestBy;
 
 /// Windows over which the reported training loss is the mean.
 pub(crate) const RECENT: usize = 100;
+
+/// Windows in a row with a loss that is not finite which say that the run has diverged.
+pub(crate) const MANY_INFINITE: u64 = 10;
 
 /// What a run carries from step to step on the side of the host, and from one process to the next.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -26,6 +30,7 @@ pub(crate) struct Progress {
     /// Windows that made no update.
     pub skipped: u64,
     pub skipped_in_a_row: u64,
+    /// Windows whose loss was not finite, whether they made an update or not.
     pub infinite_in_a_row: u64,
     /// The rank that it began with, where there are several.
     pub infinite_first: Option<usize>,
@@ -54,6 +59,15 @@ impl Progress {
             self.best = Some(numbers);
         }
         is_best
+    }
+
+    /// The error of a run that makes no updates any more, for the reason of the last window.
+    pub fn only_skips(&self, reason: &str) -> TrainError {
+        TrainError::OnlySkips {
+            count: self.skipped_in_a_row,
+            reason: reason.into(),
+            first: self.infinite_first,
+        }
     }
 
     /// The mean loss of the last windows, each item counted once.

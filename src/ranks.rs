@@ -160,6 +160,8 @@ impl TrainError {
             self,
             Self::OnlySkips { .. }
                 | Self::Diverged { .. }
+                | Self::NotFinite { .. }
+                | Self::Weights { .. }
                 | Self::Strategy(StrategyError::MinimumScale { .. })
                 | Self::Data(firebrick_datasets::DataError::EmptyEpoch { .. })
         )

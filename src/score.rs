@@ -81,9 +81,10 @@ impl BestBy {
         matches!(self, Self::Score { higher_is_better: true, .. })
     }
 
-    /// The number itself.
+    /// The number itself; not a number where the loss is not finite: what a broken model scores says nothing.
     pub fn value(&self, loss: f64, scores: &Scores) -> f64 {
         match self {
+            _ if !loss.is_finite() => f64::NAN,
             Self::Loss => loss,
             Self::Score { name, .. } => scores.get(name).copied().unwrap_or(f64::NAN),
         }
@@ -119,5 +120,6 @@ mod tests {
         }
         let scores = Scores::from([("f1".into(), 0.5)]);
         assert_eq!((f1.value(3.0, &scores), BestBy::Loss.value(3.0, &scores)), (0.5, 3.0));
+        assert!(f1.value(f64::NAN, &scores).is_nan());
     }
 }

@@ -23,7 +23,8 @@ pub(crate) struct Step {
     pub stops: Option<usize>,
     /// Where the loss is scaled: by what, in this window.
     pub loss_scale: Option<f64>,
-    pub norm: Option<Tensor<1>>,
+    /// L2 norm of all gradients before clipping; 0 where there were none.
+    pub norm: f64,
     pub bytes: ParameterBytes,
     /// With the other ranks.
     pub exchanged: Exchanged,
@@ -109,7 +110,7 @@ impl Step {
             settled: Settled::Applied,
             stops: None,
             loss_scale: None,
-            norm: None,
+            norm: 0.0,
             bytes: ParameterBytes::default(),
             exchanged: Exchanged::default(),
             memory: None,
@@ -141,19 +142,15 @@ impl Step {
     /// Waits for the device and reads the numbers, and the first of many ranks whose part of the loss is
     /// not finite. All ranks do so at the same time: the loss is the sum of their parts.
     pub fn read(self, world: &Communicator) -> Result<(StepNumbers, Option<usize>), TrainError> {
-        let read = |tensor: Option<Tensor<1>>| match tensor {
-            Some(tensor) => tensor.try_into_scalar::<f64>(),
-            None => Ok(0.0),
-        };
+        let loss = self.loss.map_or(Ok(0.0), |loss| loss.try_into_scalar::<f64>())?;
         let memory = self.memory.unwrap_or_default();
-        let LossOfAll { loss, infinite, slowest } =
-            LossOfAll::agree(world, read(self.loss)?, &self.exchanged)?;
+        let LossOfAll { loss, infinite, slowest } = LossOfAll::agree(world, loss, &self.exchanged)?;
         let (sent_bytes, received_bytes) = self.exchanged.bytes();
         let numbers = StepNumbers {
             step: self.update,
             loss,
             learning_rate: self.rate,
-            gradient_norm: read(self.norm)?,
+            gradient_norm: self.norm,
             items: self.items,
             tokens: self.tokens,
             seconds: self.seconds,

@@ -69,6 +69,7 @@ where
     /// Trains to the end of the plan, or until it is interrupted.
     pub fn run(&mut self, events: &mut Events) -> Result<(), TrainError> {
         let mut ends = self.ends();
+        let mut complete = ends;
         while !ends {
             let round = self.history.progress.rounds.saturating_add(1);
             events.train(LearnerEvent::StartSplit {
@@ -87,9 +88,17 @@ where
             self.history.progress.rounds = round;
             self.save_if_due()?;
             events.train(LearnerEvent::EndEpoch(round))?;
-            ends = self.interrupted(events) || self.ends();
+            let interrupted = self.interrupted(events);
+            complete = !interrupted && self.ends();
+            ends = interrupted || complete;
         }
-        self.save_at_end()
+        let finite = match complete {
+            true => self.history.require_finite().and_then(|()| self.session.require_finite()),
+            false => Ok(()),
+        };
+        // What is refused can still be looked at, or continued, from a checkpoint.
+        self.save_at_end(finite.is_err())?;
+        finite
     }
 
     /// Whether the run is over between two rounds.
@@ -100,7 +109,11 @@ where
         }
         let is_late = self.plan.patience.is_some_and(|most| progress.evaluations_since_best >= most);
         if is_late {
-            self.history.stopped = Some(match &self.plan.best_by {
+            let by = &self.plan.best_by;
+            let last = progress.validation.as_ref();
+            let last = last.map_or(f64::NAN, |last| by.value(last.loss, &last.scores));
+            self.history.stopped = Some(match by {
+                BestBy::Score { name, .. } if !last.is_finite() => format!("{name} is not a number"),
                 BestBy::Loss => "the validation loss no longer falls".into(),
                 BestBy::Score { name, .. } => format!("{name} no longer gets better"),
             });
@@ -312,10 +325,11 @@ where
     }
 
     /// The last save, for which the run waits.
-    fn save_at_end(&mut self) -> Result<(), TrainError> {
+    fn save_at_end(&mut self, is_refused: bool) -> Result<(), TrainError> {
         let Some(saves) = &self.checkpoints else { return Ok(()) };
         let updates = self.session.updates();
-        let mut again = saves.wants_at_end(updates, &self.history.progress, self.history.interrupted);
+        let wanted = self.history.interrupted || is_refused;
+        let mut again = saves.wants_at_end(updates, &self.history.progress, wanted);
         loop {
             if again {
                 self.save()?;

@@ -1,5 +1,6 @@
 //! A training run at work: master, replica, optimizer, and one step of them.
 
+mod finite;
 mod prepared;
 mod saved;
 mod whole;
@@ -244,14 +245,13 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
     fn settle(&mut self, outcome: Outcome, step: &mut Step) -> Result<(), TrainError> {
         let fit = match outcome {
             Outcome::Apply(mut grads) => {
-                let norm = grads.norm(self.weights.pair().0)?;
-                step.norm = Some(norm.clone());
+                // Read once, here: it decides about the update, and is the number that is shown.
+                step.norm = grads.norm(self.weights.pair().0)?.try_into_scalar::<f64>()?;
                 match grads.skip() {
                     Some(reason) => Err(reason.clone()),
                     None if grads.is_empty() => return Err(TrainError::NoGradients),
-                    None if grads.guarded() && !norm.try_into_scalar::<f32>()?.is_finite() => {
-                        Err(SkipReason::NonFinite)
-                    }
+                    // Whatever the precision: one such number makes all weights that it meets so.
+                    None if !step.norm.is_finite() => Err(SkipReason::NonFinite),
                     None => Ok(grads),
                 }
             }

@@ -80,6 +80,12 @@ pub use trained::Trained;
 /// );
 /// # Ok::<(), TrainError>(())
 /// ```
+///
+/// # Numbers that are not finite
+///
+/// A window with a gradient that is infinite or not a number makes no update, in every precision and on all ranks
+/// alike: parameters, moments, schedule and step counter stay as they are. A hundred such windows in a row end the
+/// run. So does an end with weights, or a validation loss, that are no numbers: such a model is not written.
 #[derive(Clone, Debug)]
 pub struct Trainer<S = Identity> {
     strategies: S,

@@ -21,7 +21,6 @@ pub struct Grads {
     /// Those that segments have reduced or moved already, in the backward pass.
     delivered: HashMap<ParamId, TensorData>,
     closes: bool,
-    guarded: bool,
     skip: Option<SkipReason>,
     norm: Option<Tensor<1>>,
     /// Where these are shards: whose the others are.
@@ -39,7 +38,7 @@ impl Grads {
     /// micro-batch.
     pub fn new(params: GradientsParams, closes: bool) -> Self {
         let delivered = HashMap::new();
-        Self { params, delivered, closes, guarded: false, skip: None, norm: None, sharding: None }
+        Self { params, delivered, closes, skip: None, norm: None, sharding: None }
     }
 
     /// No gradients, from a micro-batch that a stage wants skipped: they carry the reason to
@@ -99,16 +98,6 @@ impl Grads {
     /// Why the window that these belong to must make no update, if so.
     pub fn skip(&self) -> Option<&SkipReason> {
         self.skip.as_ref()
-    }
-
-    /// Demands that the window is skipped where a gradient is not finite.
-    pub fn guard(&mut self) {
-        self.guarded = true;
-    }
-
-    /// Whether the window is to be skipped where a gradient is not finite.
-    pub fn guarded(&self) -> bool {
-        self.guarded
     }
 
     /// Bytes of the storages that the gradients stand in.
@@ -203,7 +192,6 @@ impl Grads {
     /// Adds the gradients of an earlier part of the window, with its facts: each sum is computed in
     /// f32, or in f64 if that is asked for, and kept in `dtype`.
     pub(crate) fn add<M: Module>(&mut self, model: &M, earlier: Grads, dtype: FloatDType) {
-        self.guarded |= earlier.guarded;
         self.skip = earlier.skip.or(self.skip.take());
         self.sharding = earlier.sharding.or(self.sharding.take());
         self.norm = None;
@@ -217,7 +205,6 @@ impl fmt::Debug for Grads {
         f.debug_struct("Grads")
             .field("tensors", &self.params.len())
             .field("closes", &self.closes)
-            .field("guarded", &self.guarded)
             .field("skip", &self.skip)
             .finish()
     }

@@ -31,7 +31,8 @@ pub enum Settled {
 /// Why a window made no update.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SkipReason {
-    /// A gradient was infinite or not a number: an overflow, where the loss is scaled.
+    /// A gradient was infinite or not a number: an overflow, where the loss is scaled. The trainer skips such a
+    /// window in every precision, by the norm of all gradients.
     NonFinite,
     /// No label of the window is supervised, so there is nothing to learn from.
     NoItems,

@@ -8,8 +8,8 @@ use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor};
 use firebrick::datasets::{Batch, Batches};
-use firebrick::strategies::{Stack, Strategy};
-use firebrick::{Accumulate, Amp, Clip, Data, Schedule, StepNumbers, Trained, Trainer};
+use firebrick::strategies::{Setup, Stack, Stage, Strategy, StrategyError};
+use firebrick::{Accumulate, Amp, Clip, Data, Schedule, StepNumbers, TrainError, Trained, Trainer};
 
 const RATE: f64 = 3e-2;
 
@@ -206,6 +206,14 @@ fn skips_one<S: Strategy<Bigram>>(trainer: impl Fn() -> Trainer<S>, micro: usize
 
 #[test]
 fn a_gradient_that_is_not_finite_skips_exactly_its_window() {
+    skips_one(Trainer::new, 16);
+    skips_one(|| Trainer::new().with(Accumulate(4)), 4);
+    skips_one(|| Trainer::new().with(Accumulate(4)).with(Clip::norm(1.0)), 4);
+    skips_one(|| Trainer::new().with(Clip::value(0.1)), 16);
+}
+
+#[test]
+fn so_it_does_in_mixed_precision() {
     if !has_bf16() {
         return;
     }
@@ -218,13 +226,45 @@ fn a_gradient_that_is_not_finite_skips_exactly_its_window() {
 
 #[test]
 fn nothing_but_skips_ends_the_run_with_advice() {
-    if !has_bf16() {
-        return;
+    let error = |amp: Option<Amp>| {
+        let data = Data::new(Rows(vec![vec![1, POISON]])).micro_batch(1);
+        let trainer = Trainer::new().with(amp).steps(5);
+        trainer.fit(Bigram::new(&device()), adamw(), Schedule::constant(RATE), data).unwrap_err().to_string()
+    };
+    let plain = error(None);
+    assert!(plain.starts_with("100 updates in a row were skipped (a gradient was infinite"), "{plain}");
+    assert!(plain.contains("lower the learning rate"), "{plain}");
+    if has_bf16() {
+        assert_eq!(error(Some(Amp::bf16())), plain, "whatever the precision");
     }
-    let data = Data::new(Rows(vec![vec![1, POISON]])).micro_batch(1);
-    let trainer = Trainer::new().with(Amp::bf16()).steps(5);
+}
+
+/// Says that it accumulates, and passes each micro-batch on.
+#[derive(Clone, Debug)]
+struct Forgetful;
+
+impl<M> Strategy<M> for Forgetful {
+    type Stage = Self;
+
+    fn start(&self, setup: &mut Setup<M>) -> Result<Self, StrategyError> {
+        setup.accumulate("Forgetful", 2)?;
+        Ok(Self)
+    }
+}
+
+impl<M> Stage<M> for Forgetful {
+    fn name(&self) -> &'static str {
+        "Forgetful"
+    }
+}
+
+#[test]
+fn gradients_that_would_replace_one_another_are_an_error() {
+    let data = Data::new(Rows::ragged(8)).micro_batch(2);
+    let trainer = Trainer::new().with(Forgetful).steps(2);
     let error = trainer.fit(Bigram::new(&device()), adamw(), Schedule::constant(RATE), data).unwrap_err();
-    assert!(error.to_string().contains("lower the learning rate"), "{error}");
+    assert!(matches!(error, TrainError::NotSummed), "{error}");
+    assert!(error.to_string().contains("`.with(Accumulate(1))` before `Clip`"), "{error}");
 }
 
 #[test]

@@ -53,8 +53,8 @@ const NAME: &str = "Amp";
 ///     --set model.width=512 --set model.layers=6 --set batch.micro=1 --set data.block=64
 /// ```
 ///
-/// A window with a gradient that is not finite is skipped: parameters, moments, schedule and step
-/// counter stay as they are. So is one whose gradients have a norm above about 1.8e19, whose square
+/// As without it, a window with a gradient that is not finite is skipped: parameters, moments, schedule and
+/// step counter stay as they are. So is one whose gradients have a norm above about 1.8e19, whose square
 /// f32 cannot hold; nor could an optimizer's second moment.
 ///
 /// # What it asks of a model

@@ -132,7 +132,7 @@ impl Zero {
 
     /// Gradients travel in this dtype, instead of the one that they have there. They are added up in f32 in
     /// any case, and a sum is never kept in less than the gradients had. In f16 a gradient above 65504 is infinite
-    /// on its way, which only `Amp` notices.
+    /// on its way, and its window is skipped.
     pub fn summing_in(self, dtype: FloatDType) -> Self {
         Self { sum_in: Some(dtype), ..self }
     }

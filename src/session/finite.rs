@@ -1,0 +1,43 @@
+//! Whether the weights of a run are numbers.
+
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::tensor::Tensor;
+use firebrick_strategies::{Stage, learns};
+
+use super::Session;
+use crate::TrainError;
+use crate::agreement::any;
+
+impl<M: Module, S: Stage<M>> Session<M, S> {
+    /// Refuses trained weights that are infinite or not a number: a finite gradient times a learning rate that is
+    /// much too large makes some. Every rank calls it, and all are told what one has found.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError::Weights`], or another rank is gone.
+    pub fn require_finite(&self) -> Result<(), TrainError> {
+        let mut find = Find(None);
+        self.master().visit(&mut find);
+        let broken = any(self.world(), "whether all weights are finite", find.0.is_some())?;
+        let layout = broken.then(|| self.layout());
+        match layout {
+            None => Ok(()),
+            Some(layout) => {
+                let place = find.0.and_then(|id| layout.place(id));
+                Err(TrainError::Weights { parameter: place.map(|place| place.path.clone()) })
+            }
+        }
+    }
+}
+
+/// The first parameter that is trained and not finite.
+struct Find(Option<ParamId>);
+
+impl ModuleVisitor for Find {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if self.0.is_none() && learns(param) && !param.base().inner().is_finite().all().into_scalar::<bool>()
+        {
+            self.0 = Some(param.id);
+        }
+    }
+}
