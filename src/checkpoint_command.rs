@@ -171,6 +171,9 @@ fn show(args: &ShowArgs) -> Result<(), RunError> {
     if let Some(metric) = manifest.metric {
         text += &format!("valid loss       {metric:.4}\n");
     }
+    if !manifest.sound {
+        text += "not sound        weights or losses are not finite; `--resume` passes it over for an older one that is\n";
+    }
     if let Some(scale) = manifest.lora_scale {
         text += &format!("factors          merged by `consolidate`, scaled by {scale}\n");
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use burn::tensor::TensorReadError;
 use firebrick_datasets::DataError;
-use firebrick_strategies::{StrategyError, WorldError};
+use firebrick_strategies::{SkipReason, StrategyError, WorldError};
 use thiserror::Error;
 
 use crate::ScheduleError;
@@ -267,6 +267,15 @@ impl From<TensorBoardError> for TrainError {
 }
 
 impl TrainError {
+    /// Whether the weights as they are cannot be trained further. All ranks meet such an error at the same step.
+    pub(crate) fn is_divergence(&self) -> bool {
+        match self {
+            Self::OnlySkips { reason, .. } => *reason == SkipReason::NonFinite.to_string(),
+            Self::Diverged { .. } | Self::NotFinite { .. } | Self::Weights { .. } => true,
+            _ => false,
+        }
+    }
+
     /// A [`TrainError::File`], from any error.
     pub(crate) fn file(path: impl Into<PathBuf>, doing: &'static str, reason: impl ToString) -> Self {
         Self::File { path: path.into(), doing, reason: reason.to_string() }

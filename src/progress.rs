@@ -61,6 +61,15 @@ impl Progress {
         is_best
     }
 
+    /// Whether the losses say nothing against the weights. They do where the validation loss was finite once and is
+    /// no longer, and where those of many windows in a row were not. A single such window may hold a bad sample,
+    /// and validation data whose loss never was finite tells of itself.
+    pub fn is_sound(&self) -> bool {
+        let validated = self.validation.as_ref().is_none_or(|numbers| numbers.loss.is_finite());
+        let diverged = self.infinite_in_a_row >= MANY_INFINITE;
+        !diverged && (validated || self.best.is_none() && self.infinite_in_a_row == 0)
+    }
+
     /// The error of a run that makes no updates any more, for the reason of the last window.
     pub fn only_skips(&self, reason: &str) -> TrainError {
         TrainError::OnlySkips {

@@ -66,8 +66,23 @@ impl<M, B: Batch, S: Stage<M>> TrainingLoop<M, B, S>
 where
     M: Objective<B>,
 {
-    /// Trains to the end of the plan, or until it is interrupted.
+    /// Trains to the end of the plan, or until it is interrupted. Where the run diverges, the checkpoint of its weights is
+    /// marked.
     pub fn run(&mut self, events: &mut Events) -> Result<(), TrainError> {
+        let result = self.rounds(events);
+        let updates = self.session.updates();
+        let progress = &self.history.progress;
+        match (&result, &mut self.checkpoints) {
+            // Validation data whose loss never was finite tells of itself.
+            (Err(TrainError::NotFinite { .. }), _) if progress.is_sound() => {}
+            (Err(error), Some(saves)) if error.is_divergence() => saves.disown(updates),
+            (Ok(()), Some(saves)) if !self.history.interrupted => saves.prune(),
+            _ => {}
+        }
+        result
+    }
+
+    fn rounds(&mut self, events: &mut Events) -> Result<(), TrainError> {
         let mut ends = self.ends();
         let mut complete = ends;
         while !ends {

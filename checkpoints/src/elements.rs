@@ -1,7 +1,11 @@
 //! The numbers in a tensor's bytes.
 
 use half::{bf16, f16};
+use rayon::prelude::*;
 use safetensors::Dtype;
+
+/// Bytes that one thread looks at, a multiple of each element's.
+const CHUNK: usize = 1 << 20;
 
 /// Calls `each` with the float of each element, if the dtype is one of floats. All of them are f64 exactly.
 pub(crate) fn floats(dtype: Dtype, bytes: &[u8], mut each: impl FnMut(f64)) -> bool {
@@ -18,6 +22,27 @@ pub(crate) fn floats(dtype: Dtype, bytes: &[u8], mut each: impl FnMut(f64)) -> b
 /// Whether the elements are floats.
 pub(crate) fn is_float(dtype: Dtype) -> bool {
     matches!(dtype, Dtype::F64 | Dtype::F32 | Dtype::BF16 | Dtype::F16)
+}
+
+/// Whether each float is finite; elements of other dtypes always are.
+pub(crate) fn is_finite(dtype: Dtype, bytes: &[u8]) -> bool {
+    // All bits of the exponent are set in what is infinite or not a number. Without an early end this is as fast as
+    // memory.
+    macro_rules! finite {
+        ($bits:ty, $exponent:expr) => {
+            bytes.par_chunks(CHUNK).all(|chunk| {
+                let bits = chunk.as_chunks().0.iter().map(|&b| <$bits>::from_le_bytes(b));
+                !bits.fold(false, |found, bits| found | (bits & $exponent == $exponent))
+            })
+        };
+    }
+    match dtype {
+        Dtype::F64 => finite!(u64, 0x7ff0_0000_0000_0000),
+        Dtype::F32 => finite!(u32, 0x7f80_0000),
+        Dtype::BF16 => finite!(u16, 0x7f80),
+        Dtype::F16 => finite!(u16, 0x7c00),
+        _ => true,
+    }
 }
 
 /// Elements that differ in their bits, and the largest difference of their values: NaN where one is NaN.
@@ -74,6 +99,30 @@ impl Difference {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_number_that_is_not_finite_is_found_in_every_dtype() {
+        let elements = 3 * CHUNK / 4;
+        for at in [0, CHUNK / 4 - 1, CHUNK / 4, elements - 1] {
+            for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -f32::NAN] {
+                let mut values = vec![f32::MAX; elements];
+                values[at] = bad;
+                let all =
+                    |bytes: fn(f32) -> Vec<u8>| values.iter().flat_map(|x| bytes(*x)).collect::<Vec<_>>();
+                assert!(!is_finite(Dtype::F32, &all(|x| x.to_le_bytes().into())));
+                assert!(is_finite(Dtype::I32, &all(|x| x.to_le_bytes().into())));
+            }
+        }
+        for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            assert!(!is_finite(Dtype::F64, &[1.0, bad].map(f64::to_le_bytes).concat()));
+            assert!(!is_finite(Dtype::BF16, &[1.0, bad].map(|x| bf16::from_f64(x).to_le_bytes()).concat()));
+            assert!(!is_finite(Dtype::F16, &[1.0, bad].map(|x| f16::from_f64(x).to_le_bytes()).concat()));
+        }
+        assert!(is_finite(Dtype::F64, &[f64::MAX, -0.0].map(f64::to_le_bytes).concat()));
+        assert!(is_finite(Dtype::BF16, &[bf16::MAX, bf16::MIN].map(bf16::to_le_bytes).concat()));
+        assert!(is_finite(Dtype::F16, &[f16::MAX, f16::MIN].map(f16::to_le_bytes).concat()));
+        assert!(is_finite(Dtype::F32, &[]));
+    }
 
     fn compared(dtype: Dtype, a: &[u8], b: &[u8]) -> Difference {
         let mut difference = Difference::default();

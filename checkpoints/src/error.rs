@@ -156,6 +156,14 @@ pub enum CheckpointError {
         /// What is there.
         found: String,
     },
+    /// A checkpoint with numbers that are not finite would take the place of a sound one.
+    #[error(
+        "{path}: expected weights and losses that are finite, found some that are not: the sound checkpoint of this step stays, and nothing was saved; go on from it, or from an older one"
+    )]
+    NotSound {
+        /// The checkpoint that stays.
+        path: PathBuf,
+    },
     /// Consolidation was asked for something that it cannot do.
     #[error("{place}: expected {expected}, found {found}: {fix}")]
     Consolidate {
@@ -201,6 +209,7 @@ impl CheckpointError {
             | Self::Slices { path, .. }
             | Self::NoTensor { path, .. }
             | Self::Rows { path, .. }
+            | Self::NotSound { path }
             | Self::NotShared { path, .. } => Some(path),
             Self::State { .. } | Self::Consolidate { .. } => None,
         }

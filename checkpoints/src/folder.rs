@@ -4,9 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::disk::{Disk, RealDisk, at, name_of};
+use crate::disk::{self, Disk, RealDisk, at, name_of};
 use crate::error::{CheckpointError, Result};
-use crate::file_names::{LATEST, REMOVED, REPLACED, STAGED_LATEST, STAGING, step_folder, step_of};
+use crate::file_names::{LATEST, MANIFEST, REMOVED, REPLACED, STAGED_LATEST, STAGING, step_folder, step_of};
 use crate::regular::read_small;
 use crate::staging::write_latest;
 use crate::{Manifest, Staging};
@@ -25,6 +25,8 @@ pub struct Saved {
     pub metric: Option<f64>,
     /// Which checkpoint of the folder it is, counted as they are published: the highest is the newest.
     pub sequence: u64,
+    /// Whether its numbers and losses are finite, by its manifest.
+    pub sound: bool,
 }
 
 impl Saved {
@@ -43,8 +45,13 @@ impl Saved {
                 });
             }
         }
-        let Manifest { step, metric, sequence, .. } = manifest;
-        Ok(Self { step, path: path.into(), metric, sequence })
+        let Manifest { step, metric, sequence, sound, .. } = manifest;
+        Ok(Self { step, path: path.into(), metric, sequence, sound })
+    }
+
+    /// Whether a run may go on from it: it is sound, or none of `all` is.
+    pub(crate) fn counts_among(&self, all: &[Saved]) -> bool {
+        self.sound || !all.iter().any(|other| other.sound)
     }
 }
 
@@ -125,13 +132,16 @@ impl Folder {
         Ok(looked_at.collect())
     }
 
-    /// What `latest` names if that is complete, else the newest complete one, if there is one.
+    /// What `latest` names if that is complete, else the newest complete one, if there is one. A checkpoint that is
+    /// not [sound](Saved::sound) is passed over for one that is.
     ///
     /// # Errors
     ///
     /// [`CheckpointError::Io`] where the folder cannot be read.
     pub fn latest(&self) -> Result<Option<Saved>> {
         let mut saved = self.list()?;
+        let sound = saved.iter().any(|saved| saved.sound);
+        saved.retain(|saved| saved.sound == sound);
         let named = self.named();
         let named = saved.iter().position(|saved| Some(saved.step) == named);
         Ok(match named {
@@ -150,8 +160,8 @@ impl Folder {
     /// and nothing is being saved.
     ///
     /// Staging folders and checkpoints half removed go; one that was renamed aside gets its name back where
-    /// nothing has taken its place; and `latest` is made to name the newest complete checkpoint where it names
-    /// none, or an older one.
+    /// nothing has taken its place; and `latest` is made to name the newest complete checkpoint that is sound where
+    /// it names none, or an older one.
     ///
     /// # Errors
     ///
@@ -183,7 +193,9 @@ impl Folder {
     }
 
     fn repair_latest(&self) -> Result<()> {
-        let newest = self.list()?.pop();
+        let mut saved = self.list()?;
+        let newest = saved.iter().rposition(|one| one.counts_among(&saved));
+        let newest = newest.map(|at| saved.swap_remove(at));
         let path = self.path.join(LATEST);
         match newest {
             Some(newest) if self.named() == Some(newest.step) => Ok(()),
@@ -194,6 +206,35 @@ impl Folder {
             }
             None => Ok(()),
         }
+    }
+
+    /// Marks the complete checkpoint of a step as not [sound](Manifest::sound), where there is one: for a run that
+    /// finds out only later that it cannot go on from it. Whether it was there, and sound until now.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::Io`] where the folder cannot be read or changed: the checkpoint is then as it was.
+    pub fn disown(&self, step: u64) -> Result<bool> {
+        let Some(saved) = self.list()?.into_iter().find(|saved| saved.step == step && saved.sound) else {
+            return Ok(false);
+        };
+        let manifest = Manifest::read(&saved.path)?.sound(false);
+        // A folder that `clean` removes where this ends in between.
+        let staging = self.path.join(format!("{STAGING}{}-disowned", step_folder(step)));
+        let staged = staging.join(MANIFEST);
+        if staging.symlink_metadata().is_ok() {
+            self.remove(&staging)?;
+        }
+        let disk = &*self.disk;
+        disk::create_folder(disk, &staging)?;
+        disk::write_file(disk, &staged, &manifest.to_json())?;
+        let point = "rename the manifest of a checkpoint that is not sound";
+        at(point, &staged, disk.rename(point, &staged, &saved.path.join(MANIFEST)))?;
+        let point = "sync the folder of a checkpoint that is not sound";
+        at(point, &saved.path, disk.sync_dir(point, &saved.path))?;
+        self.remove(&staging)?;
+        self.repair_latest()?;
+        Ok(true)
     }
 
     /// Removes a folder that is no checkpoint any more.

@@ -45,7 +45,7 @@
 //! ├── latest                                   "step-00001000" and a line's end
 //! ├── step-00000500
 //! └── step-00001000
-//!     ├── manifest.json                        run, step, world size, aliases; each file's size and SHA-256
+//!     ├── manifest.json                        run, step, world size, aliases, whether it is sound; each file's size and SHA-256
 //!     ├── trainer.ron                          a text of the trainer
 //!     ├── parameters-00000-of-00002.safetensors    of rank 0 of 2
 //!     ├── parameters-00001-of-00002.safetensors

@@ -66,8 +66,20 @@ pub struct Manifest {
     /// before it is added to `PATH`.
     #[serde(with = "metric", default, skip_serializing_if = "Option::is_none")]
     pub lora_scale: Option<f64>,
+    /// Whether all numbers in its tensors, and its losses, are finite as far as is known. One that is not sound
+    /// never takes the place of one that is: see [`Keep`](crate::Keep).
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub sound: bool,
     /// The files, in the order of their names.
     pub files: Vec<FileEntry>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn is_yes(sound: &bool) -> bool {
+    *sound
 }
 
 /// The file's content. Without a sum of its own, a bit that flips in the run's id would be believed.
@@ -112,6 +124,7 @@ impl Manifest {
             metric: None,
             aliases: BTreeMap::new(),
             lora_scale: None,
+            sound: true,
             files: Vec::new(),
         }
     }
@@ -137,6 +150,12 @@ impl Manifest {
     /// Says what the product of factors is multiplied by before it is added to their matrix.
     pub fn lora_scale(mut self, scale: f64) -> Self {
         self.lora_scale = Some(scale);
+        self
+    }
+
+    /// Says whether all of its numbers and losses are finite.
+    pub fn sound(mut self, sound: bool) -> Self {
+        self.sound = sound;
         self
     }
 

@@ -7,6 +7,7 @@ use std::ops::Range;
 use safetensors::Dtype;
 
 use crate::Scalar;
+use crate::elements::is_finite;
 
 /// Bytes of a tensor, in whatever owns them: a vector, or a buffer of a tensor library.
 ///
@@ -69,4 +70,12 @@ pub struct RankState {
     pub scalars: BTreeMap<String, Scalar>,
     /// The averaged weights, where weights are averaged: on all ranks or on none.
     pub average: Option<Vec<Piece>>,
+}
+
+impl RankState {
+    /// Whether all floats in its tensors are finite: weights, moments and averages. It reads every byte.
+    pub fn is_finite(&self) -> bool {
+        let pieces = self.parameters.iter().chain(&self.optimizer).chain(self.average.iter().flatten());
+        pieces.into_iter().all(|piece| is_finite(piece.dtype, piece.bytes.as_ref()))
+    }
 }

@@ -9,7 +9,9 @@ use crate::{Folder, Saved};
 
 /// Which checkpoints are kept: a checkpoint stays if any of these says so.
 ///
-/// The newest, and the one that `latest` names, are never removed.
+/// The newest, and the one that `latest` names, are never removed. A checkpoint that is not
+/// [sound](crate::Manifest::sound) is none of the `n` newest or best while there is a sound one, so the last sound
+/// checkpoint stays whatever is saved after it.
 ///
 /// ```
 /// use firebrick_checkpoints::Keep;
@@ -57,12 +59,14 @@ impl Keep {
     /// The steps that stay, of checkpoints in the order in which they were published.
     fn kept(&self, saved: &[Saved], named: Option<u64>) -> HashSet<u64> {
         let mut kept: HashSet<u64> = named.into_iter().collect();
-        kept.extend(saved.iter().rev().take(self.last.max(1)).map(|saved| saved.step));
+        kept.extend(saved.last().map(|newest| newest.step));
+        let counted: Vec<&Saved> = saved.iter().rev().filter(|one| one.counts_among(saved)).collect();
+        kept.extend(counted.iter().take(self.last.max(1)).map(|saved| saved.step));
         if let Some(every) = self.every {
             kept.extend(saved.iter().map(|saved| saved.step).filter(|step| step % every == 0));
         }
         let mut best: Vec<(f64, &Saved)> =
-            saved.iter().rev().filter_map(|saved| Some((saved.metric?, saved))).collect();
+            counted.into_iter().filter_map(|saved| Some((saved.metric?, saved))).collect();
         // Stable, so that the newer of equal ones stays first.
         best.sort_by(|(a, _), (b, _)| if self.highest { b.total_cmp(a) } else { a.total_cmp(b) });
         kept.extend(best.iter().take(self.best).map(|(_, saved)| saved.step));
@@ -115,13 +119,14 @@ impl Folder {
 mod tests {
     use super::*;
 
-    /// Checkpoints of these steps and metrics, published in this order.
+    /// Checkpoints of these steps and metrics, published in this order; those of a metric of -inf are not sound.
     fn saved(all: &[(u64, f64)]) -> Vec<Saved> {
         let saved = all.iter().zip(1..).map(|(&(step, metric), sequence)| Saved {
             step,
             path: step_folder(step).into(),
             metric: Some(metric).filter(|metric| metric.is_finite()),
             sequence,
+            sound: metric != f64::NEG_INFINITY,
         });
         saved.collect()
     }
@@ -143,6 +148,17 @@ mod tests {
         assert_eq!(kept(Keep::last(1).every(2), &all, None), [2, 4, 6]);
         assert_eq!(kept(Keep::last(0).every(0), &all, Some(3)), [3, 6]);
         assert_eq!(kept(Keep::all(), &all, None), [1, 2, 3, 4, 5, 6]);
+    }
+
+    #[test]
+    fn the_last_sound_checkpoint_outlives_all_that_are_not() {
+        const BAD: f64 = f64::NEG_INFINITY;
+        let all = [(50, 2.0), (60, 1.0), (70, BAD), (80, BAD), (90, BAD)];
+        assert_eq!(kept(Keep::last(2), &all, Some(60)), [50, 60, 90]);
+        assert_eq!(kept(Keep::last(1), &all, Some(90)), [60, 90]);
+        assert_eq!(kept(Keep::last(1).best(1), &all, None), [60, 90]);
+        // Where none is, they are as any others.
+        assert_eq!(kept(Keep::last(2), &all[2..], None), [80, 90]);
     }
 
     #[test]

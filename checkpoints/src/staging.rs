@@ -47,18 +47,24 @@ impl Staging {
     /// Makes what all ranks wrote a checkpoint. `manifest` has the entries of all ranks' files; `trainer` is
     /// what `trainer.ron` shall hold.
     ///
-    /// A checkpoint of the same step that is there is renamed aside, and removed when `latest` is written.
+    /// A checkpoint of the same step that is there is renamed aside, and removed when `latest` is written. `latest`
+    /// goes on naming a sound checkpoint where this one is not.
     ///
     /// # Errors
     ///
     /// [`CheckpointError::State`] of a manifest that cannot be right, [`CheckpointError::NotShared`] where a
-    /// file is not as its rank told, [`CheckpointError::Io`] where the disk refuses. The checkpoints that were
+    /// file is not as its rank told, [`CheckpointError::NotSound`] where a sound checkpoint of the step is there and this
+    /// one is not, [`CheckpointError::Io`] where the disk refuses. The checkpoints that were
     /// there are still there. After the rename the new one is there too, and `latest` may still name the one
     /// before: publishing the step again, or [`Folder::clean`], makes that good.
     pub fn publish(&self, manifest: Manifest, trainer: &str) -> Result<Saved> {
         self.check_attempt()?;
         let disk = &*self.disk;
         let staging = self.path();
+        let path = self.folder.join(step_folder(self.step));
+        if !manifest.sound && Saved::read(&path).is_ok_and(|there| there.sound) {
+            return Err(CheckpointError::NotSound { path });
+        }
         let manifest = self.completed(manifest, trainer)?;
         for file in manifest.files.iter().filter(|file| file.name != TRAINER) {
             told(&staging.join(&file.name), file.bytes)?;
@@ -68,7 +74,6 @@ impl Staging {
         let point = "sync the staging folder";
         at(point, &staging, disk.sync_dir(point, &staging))?;
 
-        let path = self.folder.join(step_folder(self.step));
         let aside = self.folder.join(format!("{REPLACED}{}", step_folder(self.step)));
         let replaces = path.symlink_metadata().is_ok();
         if replaces {
@@ -86,10 +91,14 @@ impl Staging {
         }
         let point = "sync the checkpoints' folder after the rename";
         at(point, &self.folder, disk.sync_dir(point, &self.folder))?;
-        write_latest(disk, &self.folder, self.step)?;
+        let Manifest { metric, sequence, sound, .. } = manifest;
+        let saved = Saved { step: self.step, path, metric, sequence, sound };
+        if saved.counts_among(&Folder::new(&self.folder).list()?) {
+            write_latest(disk, &self.folder, self.step)?;
+        }
         // The checkpoint is safe: what cannot be removed now is when the next one is pruned, or the folder cleaned.
         let _ = self.remove_aside(&aside);
-        Ok(Saved { step: self.step, path, metric: manifest.metric, sequence: manifest.sequence })
+        Ok(saved)
     }
 
     /// Removes the staging folder, after an error. What is not there counts as removed.

@@ -1,5 +1,7 @@
 //! When a run saves itself, and which checkpoints it keeps.
 
+use firebrick_checkpoints::Keep;
+
 /// When a run is saved so that it can be resumed, and how many checkpoints stay.
 ///
 /// Checkpoints go into `OUTPUT/checkpoints/step-00001000/`. A run that is interrupted, by Ctrl-C, SIGTERM or
@@ -47,7 +49,8 @@ impl Checkpoints {
         Self { every: None, last: 2, best: 0, highest: false, kept_every: None, retries: 2 }
     }
 
-    /// Keeps the newest so many, at least one.
+    /// Keeps the newest so many, at least one. While the run goes on, a newest one that no window has confirmed yet
+    /// is kept besides the one before it.
     pub fn keep_last(self, checkpoints: usize) -> Self {
         Self { last: checkpoints, ..self }
     }
@@ -76,6 +79,12 @@ impl Checkpoints {
             ("checkpoints keep_every", self.kept_every == Some(0)),
         ];
         zero.into_iter().find_map(|(name, is_zero)| is_zero.then_some(name))
+    }
+
+    /// Which checkpoints stay, with the `last` newest.
+    pub(crate) fn keep(&self, last: usize) -> Keep {
+        let keep = Keep::last(last).best(self.best).every(self.kept_every.unwrap_or(0));
+        if self.highest { keep.highest() } else { keep }
     }
 
     /// Whether a save is due after so many updates.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use firebrick_checkpoints::{FileEntry, Folder, Keep, Manifest, Saved, Staging};
+use firebrick_checkpoints::{FileEntry, Folder, Manifest, Saved, Staging};
 use firebrick_datasets::Cursor;
 use firebrick_strategies::Communicator;
 
@@ -58,7 +58,7 @@ enum Phase {
     Nothing,
     Writing {
         save: Save,
-        files: Worker<(Vec<FileEntry>, String)>,
+        files: Worker<Written>,
     },
     /// Only the first rank does anything.
     Publishing {
@@ -70,9 +70,19 @@ enum Phase {
 struct Save {
     step: u64,
     metric: Option<f64>,
+    /// Whether the losses that it comes with are finite.
+    sound: bool,
     staging: Staging,
     began: Instant,
     pause: f64,
+}
+
+/// What a rank has written.
+struct Written {
+    files: Vec<FileEntry>,
+    trainer: String,
+    /// Whether all of its numbers are finite.
+    finite: bool,
 }
 
 type Worker<T> = JoinHandle<Result<T, ResumeError>>;
@@ -81,6 +91,8 @@ type Worker<T> = JoinHandle<Result<T, ResumeError>>;
 const BUSY: f64 = 0.0;
 const DONE: f64 = 1.0;
 const FAILED: f64 = 2.0;
+/// Done, with numbers that are not finite.
+const UNSOUND: f64 = 3.0;
 
 /// Numbers that tell of a file: its size, and its sum in pieces that an f64 holds exactly.
 const NUMBERS: usize = 9;
@@ -136,7 +148,8 @@ impl Saver {
         self.last = Some((updates, cursor));
     }
 
-    /// Begins a save of what `copy` copies, which is what training waits for.
+    /// Begins a save of what `copy` copies, which is what training waits for. `sound` says whether the run's losses
+    /// are finite.
     ///
     /// # Errors
     ///
@@ -146,6 +159,7 @@ impl Saver {
         updates: u64,
         cursor: Cursor,
         metric: Option<f64>,
+        sound: bool,
         copy: impl FnOnce(&Arc<Layout>) -> Result<Snapshot, TrainError>,
     ) -> Result<(), TrainError> {
         self.finish()?;
@@ -163,13 +177,22 @@ impl Saver {
         let save = Save {
             step: updates,
             metric,
+            sound,
             staging: staging.clone(),
             began,
             pause: began.elapsed().as_secs_f64(),
         };
+        // An update was made since the newest was saved, so that one is good to go on from.
+        let is_proven = self.world.rank() == 0 && self.newest.is_some_and(|newest| newest < updates);
+        let proven = is_proven.then(|| self.folder.clone());
+        let policy = self.policy;
         let files = thread::spawn(move || {
+            if let Some(folder) = proven {
+                let _ = folder.prune(&policy.keep(policy.last));
+            }
             let (state, trainer) = snapshot.into_rank_state()?;
-            Ok((staging.write_rank(&state)?, trainer.to_ron()?))
+            let files = staging.write_rank(&state)?;
+            Ok(Written { files, trainer: trainer.to_ron()?, finite: state.is_finite() })
         });
         self.phase = Phase::Writing { save, files };
         Ok(())
@@ -213,9 +236,16 @@ impl Saver {
             Phase::Nothing => Ok(()),
             Phase::Writing { save, files } => {
                 let written = joined(files);
-                let codes = self.agree(if written.is_ok() { DONE } else { FAILED })?;
+                let codes = self.agree(match &written {
+                    Ok(Written { finite: true, .. }) => DONE,
+                    Ok(_) => UNSOUND,
+                    Err(_) => FAILED,
+                })?;
                 match (written, codes.iter().position(|code| *code == FAILED)) {
-                    (Ok((files, trainer)), None) => self.publish(save, files, trainer),
+                    (Ok(Written { files, trainer, .. }), None) => {
+                        let sound = save.sound && !codes.contains(&UNSOUND);
+                        self.publish(Save { sound, ..save }, files, trainer)
+                    }
                     (written, rank) => {
                         self.discard(&save);
                         let other = format!("rank {} could not write its files", rank.unwrap_or_default());
@@ -255,6 +285,7 @@ impl Saver {
                 Manifest::new(&self.run_id, save.step, self.world.size(), env!("CARGO_PKG_VERSION"))
                     .aliases(self.layout.aliases.clone())
                     .metric(save.metric.unwrap_or(f64::NAN))
+                    .sound(save.sound)
                     .files(entries);
             let manifest = match self.layout.lora_scale {
                 Some(scale) => manifest.lora_scale(scale),
@@ -263,15 +294,29 @@ impl Saver {
             let (staging, folder, policy) = (save.staging.clone(), self.folder.clone(), self.policy);
             thread::spawn(move || {
                 let saved = staging.publish(manifest, &trainer)?;
-                let keep = Keep::last(policy.last).best(policy.best).every(policy.kept_every.unwrap_or(0));
-                let keep = if policy.highest { keep.highest() } else { keep };
+                // The next window shows whether the run can go on from this one: until then the one before stays too.
                 // What cannot be removed now is removed after a later save: the checkpoint is there.
-                let _ = folder.prune(&keep);
+                let _ = folder.prune(&policy.keep(policy.last.max(2)));
                 Ok(saved)
             })
         });
         self.phase = Phase::Publishing { save, published };
         Ok(())
+    }
+
+    /// Removes what need not be kept, once the run is over and its last weights are good.
+    pub fn prune(&self) {
+        if self.world.rank() == 0 && self.newest.is_some() {
+            let _ = self.folder.prune(&self.policy.keep(self.policy.last));
+        }
+    }
+
+    /// Marks the checkpoint of the weights as they are, if there is one: training cannot go on from them.
+    pub fn disown(&self, updates: u64) -> Result<bool, ResumeError> {
+        match self.world.rank() {
+            0 => Ok(self.folder.disown(updates)?),
+            _ => Ok(false),
+        }
     }
 
     /// What every rank has written.

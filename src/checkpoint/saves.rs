@@ -63,7 +63,9 @@ impl Saves {
             log.bytes(),
             self.run.clone(),
         );
-        self.saver.begin(updates, progress.cursor, metric, |layout| session.snapshot(layout, state))?;
+        let sound = progress.is_sound();
+        let snapshot = |layout: &_| session.snapshot(layout, state);
+        self.saver.begin(updates, progress.cursor, metric, sound, snapshot)?;
         self.report(log)
     }
 
@@ -76,6 +78,29 @@ impl Saves {
         self.saver.finish()?;
         self.report(log)?;
         Ok(self.saver.tries_again())
+    }
+
+    /// The run has come to a good end: removes what need not be kept.
+    pub fn prune(&self) {
+        self.saver.prune();
+    }
+
+    /// The run has diverged: what is under way is finished, and the checkpoint of the weights as they are is marked, so
+    /// that the next start goes on from an older one. The error of the run is another: a failure is told only.
+    pub fn disown(&mut self, updates: u64) {
+        let disowned = match self.saver.finish() {
+            Ok(()) => self.saver.disown(updates).map_err(TrainError::from),
+            Err(error) => Err(error),
+        };
+        match disowned {
+            Ok(true) if self.tells => {
+                tell(&format!("the checkpoint of step {updates} is not sound: `--resume` passes it over"));
+            }
+            Err(error) if self.tells => {
+                tell(&format!("the checkpoint of step {updates} could not be marked as not sound: {error}"));
+            }
+            _ => {}
+        }
     }
 
     /// The updates at the newest checkpoint of this process, and why the last save failed, if it did.

@@ -76,9 +76,13 @@ impl<S> Trainer<S> {
         if let (Some(from), true) = (&start.from, self.tells(rank)) {
             let (step, path) = (from.state.step(), from.checkpoint.path().display());
             // What cannot be believed is passed over for an older one, which the user should hear of.
-            let passed_over =
-                Folder::new(from.checkpoint.path().parent().unwrap_or(Path::new(""))).incomplete();
+            let checkpoints = Folder::new(from.checkpoint.path().parent().unwrap_or(Path::new("")));
+            let passed_over = checkpoints.incomplete();
             passed_over.iter().flatten().for_each(|problem| tell(&format!("passed over: {problem}")));
+            let unsound = checkpoints.list().into_iter().flatten();
+            let unsound = unsound.filter(|saved| !saved.sound && saved.step > step);
+            let why = "its weights or losses are not finite";
+            unsound.for_each(|saved| tell(&format!("passed over: {}: {why}", saved.path.display())));
             tell(&format!("going on after update {step}, from {path}"));
             start.changes.iter().for_each(|change| tell(&format!("changed: {change}")));
         }

@@ -3,6 +3,7 @@
 mod command_line;
 mod corpus;
 mod data_command;
+mod divergence;
 mod examples;
 mod global_batches;
 mod import_command;

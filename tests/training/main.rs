@@ -4,6 +4,7 @@
 mod support;
 
 mod conformance;
+mod divergence;
 mod dropout;
 mod ema;
 mod equivalence;

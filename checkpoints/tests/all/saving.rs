@@ -181,3 +181,62 @@ fn an_attempt_that_is_discarded_leaves_nothing() {
     assert_eq!(names(&folder), [] as [&str; 0]);
     save_in(&staging, 1, 1).unwrap();
 }
+
+#[test]
+fn a_checkpoint_that_is_not_sound_takes_no_place_of_one_that_is() {
+    let (_output, folder) = new();
+    save(&folder, 1, 1).unwrap();
+    let broken = |step| {
+        let staging = folder.staging(step, "broken");
+        let files = staging.write_rank(&rank_state(step, 0, 1)).unwrap();
+        staging.publish(Manifest::new("run", step, 1, "0.1.0").files(files).sound(false), "(step: 1)")
+    };
+    // Not of the same step,
+    let error = broken(1).unwrap_err();
+    assert!(matches!(error, CheckpointError::NotSound { .. }), "{error}");
+    assert!(open_as(&folder.checkpoint(1), 1).manifest().sound);
+    folder.clean().unwrap();
+    // and not as what a run goes on from.
+    for step in 2..5 {
+        let saved = broken(step).unwrap();
+        assert!(!saved.sound);
+        folder.prune(&Keep::last(1)).unwrap();
+        folder.clean().unwrap();
+        assert_eq!(folder.latest().unwrap().unwrap().step, 1);
+        assert_eq!(names(&folder), ["latest", "step-00000001", &format!("step-0000000{step}")]);
+        assert_eq!(folder.list().unwrap()[1], saved);
+    }
+    save(&folder, 5, 1).unwrap();
+    folder.prune(&Keep::last(1)).unwrap();
+    assert_eq!(names(&folder), ["latest", "step-00000005"]);
+}
+
+#[test]
+fn where_none_is_sound_the_newest_is_taken() {
+    let (_output, folder) = new();
+    for step in 1..4 {
+        let staging = folder.staging(step, "broken");
+        let files = staging.write_rank(&rank_state(step, 0, 1)).unwrap();
+        let manifest = Manifest::new("run", step, 1, "0.1.0").files(files).sound(false);
+        staging.publish(manifest, "(step: 1)").unwrap();
+        folder.prune(&Keep::last(1)).unwrap();
+        assert_eq!(folder.latest().unwrap().unwrap().step, step);
+    }
+    assert_eq!(names(&folder), ["latest", "step-00000003"]);
+}
+
+#[test]
+fn a_checkpoint_that_is_disowned_is_passed_over_and_still_opens() {
+    let (_output, folder) = new();
+    save(&folder, 1, 2).unwrap();
+    save(&folder, 2, 2).unwrap();
+    assert!(!folder.disown(3).unwrap());
+    assert!(folder.disown(2).unwrap());
+    assert!(!folder.disown(2).unwrap(), "it was already");
+    assert_eq!(folder.latest().unwrap().unwrap().step, 1);
+    assert_eq!(fs::read_to_string(folder.path().join("latest")).unwrap(), "step-00000001\n");
+    assert_eq!(names(&folder), ["latest", "step-00000001", "step-00000002"]);
+    assert!(!open_as(&folder.checkpoint(2), 2).manifest().sound);
+    save(&folder, 2, 2).unwrap();
+    assert_eq!(folder.latest().unwrap().unwrap().step, 2);
+}
