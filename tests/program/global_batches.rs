@@ -6,7 +6,8 @@ use std::path::Path;
 use assert_cmd::Command;
 use tempfile::TempDir;
 
-/// Lines of 3 to 40 characters, in a run without dropout.
+/// Lines of 3 to 25 characters, in a run without dropout: nine or more make a batch of 256 tokens, which four ranks
+/// do not share evenly.
 const RUN: &str = r#"(
     task: CausalLm(rows: Samples),
     data: (path: "lines.jsonl", tokenizer: Characters, max_length: 48, valid_fraction: 0.0),
@@ -24,7 +25,7 @@ fn folder() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("run.ron"), RUN).unwrap();
     let text = "to be or not to be, that is the question";
-    let line = |at: usize| serde_json::json!({ "text": text[at * 5 % 11..][..3 + at * 17 % 27] }).to_string();
+    let line = |at: usize| serde_json::json!({ "text": text[at * 5 % 11..][..3 + at * 17 % 23] }).to_string();
     let lines: Vec<_> = (0..100).map(line).collect();
     fs::write(folder.path().join("lines.jsonl"), lines.join("\n")).unwrap();
     folder
@@ -37,7 +38,7 @@ fn steps(folder: &Path, options: &[&str]) -> Vec<(f64, f64, u64)> {
     program.assert().success();
     let log = fs::read_to_string(folder.join("out/metrics.jsonl")).unwrap();
     let lines = log.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
-    let steps = lines.filter(|line| line["kind"] == "step");
+    let steps = lines.filter(|line| line["kind"] == "train");
     let number = |line: &serde_json::Value, name: &str| line[name].as_f64().unwrap();
     steps
         .map(|line| (number(&line, "loss"), number(&line, "gradient_norm"), line["tokens"].as_u64().unwrap()))
@@ -45,7 +46,7 @@ fn steps(folder: &Path, options: &[&str]) -> Vec<(f64, f64, u64)> {
 }
 
 fn assert_alike(found: &[(f64, f64, u64)], expected: &[(f64, f64, u64)], what: &str) {
-    assert_eq!(found.len(), expected.len(), "{what}");
+    assert_eq!((found.len(), expected.len()), (8, 8), "{what}");
     for (found, expected) in found.iter().zip(expected) {
         let apart = |found: f64, expected: f64| (found - expected).abs() / expected;
         let alike = apart(found.0, expected.0) < 1e-4 && apart(found.1, expected.1) < 1e-3;
