@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use super::{
     Files, Reader, Records, TagScheme, Tags,
     conll_sentence::{Columns, Sentences},
-    lines::{LONGEST_RECORD, Lines},
+    lines::LONGEST_RECORD,
     records,
     tag_scheme::Evidence,
 };
@@ -16,6 +16,18 @@ use crate::DataError;
 /// Each line is a word with its columns, and a line that is empty or has only spaces and tabs ends
 /// a sentence. Columns are separated by tabs if the line has one, else by spaces. Quotes mean
 /// nothing. Lines whose first column is `-DOCSTART-` are left out.
+///
+/// `#` and `#hashtag` are words where they have a label as the other lines have. A line that starts
+/// with `#` is a comment, and left out, in these cases:
+///
+/// - The file separates columns by tabs, and the line has none. Within a sentence, it needs a space
+///   after the `#` too: `#hashtag` alone is a word that lacks its label there, which is an error.
+/// - The file separates columns by spaces, no word of a sentence stands before the line, and it has
+///   another number of columns than the first line of the file that does not start with `#` or `-`.
+/// - No word of a sentence stands before the line, and it is `# key = value`, as in CoNLL-U, or
+///   `# id 5239 domain=en`: `#`, a space, and an equals sign somewhere.
+///
+/// [`comments`](Self::comments) makes all lines with `#` comments, or none.
 ///
 /// A record is a sentence with two fields, `words` and `labels`, which are lists of texts of the same
 /// length. A sentence with a malformed line is malformed as a whole; the error names that line.
@@ -50,7 +62,7 @@ impl ConllReader {
     pub fn new(files: impl Into<Files>) -> Self {
         Self {
             files: files.into(),
-            columns: Columns { word: 0, label: -1, comments: false, tokens_only: false },
+            columns: Columns { word: 0, label: -1, comments: None, tokens_only: false },
             tags: Tags::Keep,
             detected: Arc::default(),
             longest: LONGEST_RECORD,
@@ -69,9 +81,10 @@ impl ConllReader {
         self
     }
 
-    /// Whether lines that begin with `#` are comments. Not by default: `#` begins words too.
+    /// Whether every line that starts with `#` is a comment, or none is. By default, only those are
+    /// that cannot be words of the file; the reader's description says which.
     pub fn comments(mut self, comments: bool) -> Self {
-        self.columns.comments = comments;
+        self.columns.comments = Some(comments);
         self
     }
 
@@ -98,8 +111,7 @@ impl ConllReader {
     }
 
     fn sentences(&self, part: usize) -> Result<Sentences, DataError> {
-        let lines = Lines::open(self.files.part(part)?, self.longest)?;
-        Ok(Sentences::new(lines, self.columns, self.longest))
+        Sentences::open(self.files.part(part)?, self.columns, self.longest)
     }
 
     fn detect(&self) -> Result<TagScheme, DataError> {
@@ -213,6 +225,34 @@ mod tests {
         let options = |reader: ConllReader| reader.word(1).comments(true).tokens_only(true);
         assert_eq!(read(text, options), [sentence(3, "Vamos|nos", "VERB|PRON")]);
         assert_eq!(read("1-2\tO\n1.1\tO\n1-b\tO", |r| r), [sentence(1, "1-2|1.1|1-b", "O|O|O")]);
+    }
+
+    #[test]
+    fn comments_are_no_words() {
+        let tabs = "# id 5239 domain=en\n#\tO\n#tag\tB-x\n# middle\nb\tO\n\n# id 1\tdomain=en\n#alone\nc\tO\n";
+        assert_eq!(read(tabs, |r| r), [sentence(2, "#|#tag|b", "O|B-x|O"), sentence(9, "c", "O")]);
+        // Of as many columns as the lines of words.
+        let spaces = "# id 5239 domain=en\n# _ _ O\n#a _ _ B-x\n\n# id 1\tdomain=en\nb _ _ O\n\n# newdoc\n#\nc _ _ O\n";
+        let expected = [sentence(2, "#|#a", "O|B-x"), sentence(6, "b", "O"), sentence(10, "c", "O")];
+        assert_eq!(read(spaces, |r| r), expected);
+        let two = "# O\n# O\na O\n# O\n\n# sent_id = 3\n# O\n";
+        assert_eq!(read(two, |r| r), [sentence(1, "#|#|a|#", "O|O|O|O"), sentence(7, "#", "O")]);
+        // Nothing but lines with `#`.
+        assert_eq!(read("# text = a\n#\tO\n", |r| r), [sentence(2, "#", "O")]);
+        // A word that lacks its label is damage, not a comment.
+        for text in ["a\tO\n#tag\n", "a O\n#tag\n"] {
+            assert!(read(text, |r| r)[0].as_ref().unwrap_err().contains(":2"), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn comments_of_choice() {
+        let text = "# a=b\nc O\n";
+        assert_eq!(read(text, |r| r), [sentence(2, "c", "O")]);
+        assert_eq!(read(text, |r| r.comments(false)), [sentence(1, "#|c", "a=b|O")]);
+        assert_eq!(read("# O\nc O\n", |r| r.comments(true)), [sentence(2, "c", "O")]);
+        let detect = |r: ConllReader| r.tags(Tags::Detect);
+        assert_eq!(read("# id domain=B-x\na I-x\n", detect), [sentence(2, "a", "B-x")]);
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! The sentences of a file of CoNLL columns.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use super::{
     Place, Record, TagScheme, Value,
+    conll_comments::{Comments, columns_of},
     lines::{Lines, is_blank},
 };
 use crate::DataError;
@@ -16,7 +17,8 @@ const DOCUMENT_START: &str = "-DOCSTART-";
 pub(super) struct Columns {
     pub(super) word: i32,
     pub(super) label: i32,
-    pub(super) comments: bool,
+    /// Whether lines that start with `#` are comments; none: those that cannot be words.
+    pub(super) comments: Option<bool>,
     pub(super) tokens_only: bool,
 }
 
@@ -33,6 +35,7 @@ pub(super) struct Sentence {
 pub(super) struct Sentences {
     lines: Lines,
     columns: Columns,
+    comments: Comments,
     longest: usize,
 }
 
@@ -48,8 +51,9 @@ enum Kind<'a> {
 }
 
 impl Sentences {
-    pub(super) fn new(lines: Lines, columns: Columns, longest: usize) -> Self {
-        Self { lines, columns, longest }
+    pub(super) fn open(path: &Arc<Path>, columns: Columns, longest: usize) -> Result<Self, DataError> {
+        let comments = Comments::of(columns.comments, path, longest)?;
+        Ok(Self { lines: Lines::open(path, longest)?, columns, comments, longest })
     }
 
     /// The next sentence, none at the end of the file.
@@ -69,8 +73,12 @@ impl Sentences {
                 Err(error) => return Err(error),
             };
             let length = line.len() + 1;
+            let first = sentence.words.is_empty() && malformed.is_none();
+            if self.comments.has(line, first) {
+                continue;
+            }
             let problem = match kind(line, self.columns) {
-                Kind::End if sentence.words.is_empty() && malformed.is_none() => continue,
+                Kind::End if first => continue,
                 Kind::End => break,
                 Kind::LeftOut => continue,
                 _ if malformed.is_some() => continue,
@@ -127,14 +135,7 @@ fn kind(line: &str, columns: Columns) -> Kind<'_> {
     if is_blank(line) {
         return Kind::End;
     }
-    if columns.comments && line.starts_with('#') {
-        return Kind::LeftOut;
-    }
-    if line.contains('\t') {
-        kind_of_columns(line.split('\t'), columns)
-    } else {
-        kind_of_columns(line.split(' ').filter(|column| !column.is_empty()), columns)
-    }
+    kind_of_columns(columns_of(line), columns)
 }
 
 fn kind_of_columns<'a>(found: impl Iterator<Item = &'a str> + Clone, columns: Columns) -> Kind<'a> {

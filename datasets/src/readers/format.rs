@@ -20,7 +20,7 @@ use crate::DataError;
 /// | `Jsonl` | [`JsonlReader`] |
 /// | `Csv(delimiter: ',', quote: Some('"'), names: None)` | [`DelimitedReader`] |
 /// | `Tsv` | [`DelimitedReader::tsv`] |
-/// | `Conll(word: 0, label: -1, comments: false, tokens_only: false, tags: Keep)` | [`ConllReader`] |
+/// | `Conll(word: 0, label: -1, comments: None, tokens_only: false, tags: Keep)` | [`ConllReader`] |
 /// | `Parallel(source: "en", target: "fr", keep_blank: false)` | [`ParallelReader`] |
 /// | `Parquet(columns: [])` | [`ParquetReader`] |
 ///
@@ -76,9 +76,10 @@ pub enum Format {
         /// The column of the labels. -1 by default.
         #[serde(default = "last")]
         label: i32,
-        /// Whether lines that begin with `#` are comments. Not by default.
+        /// Whether every line that starts with `#` is a comment, or none is. By default (`None`),
+        /// only those are that cannot be words of the file.
         #[serde(default)]
-        comments: bool,
+        comments: Option<bool>,
         /// Whether to leave out the ranges and empty nodes of CoNLL-U. Not by default.
         #[serde(default)]
         tokens_only: bool,
@@ -125,10 +126,10 @@ impl Format {
     ///
     /// [`DataError::UnknownFormat`] if it is no known ending.
     pub fn of(path: &Path) -> Result<Self, DataError> {
-        let conll = |word, label, universal| Self::Conll {
+        let conll = |word, label, universal: bool| Self::Conll {
             word,
             label,
-            comments: universal,
+            comments: universal.then_some(true),
             tokens_only: universal,
             tags: Tags::Keep,
         };
@@ -181,7 +182,11 @@ impl Format {
             Self::Tsv => Box::new(DelimitedReader::tsv(found()?)),
             Self::Conll { word, label, comments, tokens_only, tags } => {
                 let reader = ConllReader::new(found()?).word(*word).label(*label);
-                Box::new(reader.comments(*comments).tokens_only(*tokens_only).tags(*tags))
+                let reader = match comments {
+                    Some(comments) => reader.comments(*comments),
+                    None => reader,
+                };
+                Box::new(reader.tokens_only(*tokens_only).tags(*tags))
             }
             Self::Parallel { source, target, keep_blank } => {
                 let side = |ending: &str| paths.iter().map(|path| file_of(path.as_ref(), ending)).collect();

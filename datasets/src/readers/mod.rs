@@ -2,6 +2,7 @@
 
 mod chunks;
 mod conll;
+mod conll_comments;
 mod conll_sentence;
 mod corpus;
 mod delimited;
