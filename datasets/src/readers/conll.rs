@@ -229,7 +229,8 @@ mod tests {
 
     #[test]
     fn comments_are_no_words() {
-        let tabs = "# id 5239 domain=en\n#\tO\n#tag\tB-x\n# middle\nb\tO\n\n# id 1\tdomain=en\n#alone\nc\tO\n";
+        let tabs =
+            "# id 5239 domain=en\n#\tO\n#tag\tB-x\n# middle\nb\tO\n\n# id 1\tdomain=en\n#alone\nc\tO\n";
         assert_eq!(read(tabs, |r| r), [sentence(2, "#|#tag|b", "O|B-x|O"), sentence(9, "c", "O")]);
         // Of as many columns as the lines of words.
         let spaces = "# id 5239 domain=en\n# _ _ O\n#a _ _ B-x\n\n# id 1\tdomain=en\nb _ _ O\n\n# newdoc\n#\nc _ _ O\n";
