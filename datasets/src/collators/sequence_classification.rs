@@ -265,7 +265,11 @@ mod tests {
             assert!(matches!(encode(&task, value), Err(DataError::Record { .. })));
         }
         let error = task.encode(&record(vec![("text", text("a"))])).unwrap_err().to_string();
-        assert!(error.contains("expected a number, found nothing; the fields are text"), "{error}");
+        assert!(
+            error
+                .contains("expected a number, found nothing (name one of its fields instead, which are text"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -61,12 +61,19 @@ pub enum Value {
 pub struct Record {
     place: Place,
     fields: Vec<(Arc<str>, Value)>,
+    /// Fields that are there but cannot be values, and what they are.
+    unread: Vec<(Arc<str>, &'static str)>,
 }
 
 impl Record {
     /// A record of these fields.
     pub fn new(place: Place, fields: Vec<(Arc<str>, Value)>) -> Self {
-        Self { place, fields }
+        Self { place, fields, unread: Vec::new() }
+    }
+
+    /// The same, with the fields that could not be read, for [`expected`](Self::expected) to say.
+    pub(super) fn with_unread(self, unread: Vec<(Arc<str>, &'static str)>) -> Self {
+        Self { unread, ..self }
     }
 
     /// Where it came from.
@@ -121,12 +128,22 @@ impl Record {
     pub fn expected(&self, path: &str, expected: impl Into<String>) -> DataError {
         let found = match self.get(path) {
             Some(value) => value.to_string(),
-            None => {
-                let names: Vec<_> = self.names().take(20).collect();
-                format!("nothing; the fields are {}", brief(&names.join(", ")))
-            }
+            None => match self.unread_at(path) {
+                Some(found) => format!("{found}, which is not read"),
+                None => {
+                    let names: Vec<_> = self.names().take(20).collect();
+                    let names = brief(&names.join(", "));
+                    format!("nothing (name one of its fields instead, which are {names})")
+                }
+            },
         };
         self.mismatch(path, expected, found)
+    }
+
+    fn unread_at(&self, path: &str) -> Option<&'static str> {
+        let first = path.split('.').next().unwrap_or_default();
+        let is_it = |name: &str| name == path || name == first;
+        self.unread.iter().find(|(name, _)| is_it(name)).map(|(_, found)| *found)
     }
 
     /// The error of a field in which something else was found than expected.

@@ -5,6 +5,7 @@ mod footer;
 mod levels;
 mod pages;
 mod thrift;
+mod types;
 mod values;
 
 use std::{path::Path, sync::Arc};
@@ -13,7 +14,7 @@ use parquet::{
     errors::ParquetError,
     file::reader::{FileReader, SerializedFileReader},
     record::{Row, reader::RowIter},
-    schema::types::Type,
+    schema::types::{Type, TypePtr},
 };
 
 use super::{Files, Place, Reader, Record, Records, record::brief, records, unpacked::open_ordinary};
@@ -23,8 +24,9 @@ use crate::{DataError, panics::caught_silently};
 ///
 /// Numbers, Booleans and texts are values of their own kind, bytes are texts if they are UTF-8, and
 /// dates and times are the number that is stored. A list is a [`List`](crate::Value::List), a group
-/// or a map is a [`Map`](crate::Value::Map). A row with anything else in it is malformed: other bytes,
-/// a decimal, an unsigned number from 2^63.
+/// or a map is a [`Map`](crate::Value::Map). Anything else is not read: other bytes, a decimal, an
+/// interval, an unsigned number from 2^63. Such a column is left out of the record, and only who
+/// asks for it meets an error, which says what is there.
 ///
 /// Memory is used for one page of each column, so it helps to name the
 /// [`columns`](Self::columns) that are needed. A page that unpacks to more than 64 MiB and 1032 times
@@ -69,13 +71,16 @@ impl Reader for ParquetReader {
 
     fn open(&self, part: usize) -> Result<Records, DataError> {
         let path = self.files.part(part)?.clone();
-        let rows = open_rows(&path, self.columns.as_deref())?;
-        let mut rows = Rows { path, rows, number: 0, names: Vec::new() };
+        let (rows, unread) = open_rows(&path, self.columns.as_deref())?;
+        let mut rows = Rows { path, rows, number: 0, names: Vec::new(), unread };
         Ok(records(move || rows.next()))
     }
 }
 
-fn open_rows(path: &Path, columns: Option<&[String]>) -> Result<RowIter<'static>, DataError> {
+/// Names of columns, and what they hold that is not read.
+type Unread = Vec<(Arc<str>, &'static str)>;
+
+fn open_rows(path: &Path, columns: Option<&[String]>) -> Result<(RowIter<'static>, Unread), DataError> {
     let mut file = open_ordinary(path).map_err(DataError::io(path))?;
     let length = file.metadata().map_err(DataError::io(path))?.len();
     footer::check_schema(&mut file, length).map_err(|found| damaged(path, found))?;
@@ -86,7 +91,7 @@ fn open_rows(path: &Path, columns: Option<&[String]>) -> Result<RowIter<'static>
     footer::check_columns(inner.metadata(), length).map_err(|found| damaged(path, found))?;
 
     let schema = inner.metadata().file_metadata().schema().clone();
-    let projection = projection(&schema, columns).map_err(|(expected, found)| DataError::File {
+    let (projection, unread) = projection(&schema, columns).map_err(|(expected, found)| DataError::File {
         path: path.to_owned(),
         expected,
         found,
@@ -94,11 +99,13 @@ fn open_rows(path: &Path, columns: Option<&[String]>) -> Result<RowIter<'static>
     let rows = caught_silently(move || {
         RowIter::from_file_into(Box::new(pages::Guarded { inner, file: guard })).project(projection)
     });
-    rows.map_err(|panic| damaged(path, brief(&panic)))?.map_err(failed(path))
+    let rows = rows.map_err(|panic| damaged(path, brief(&panic)))?.map_err(failed(path))?;
+    Ok((rows, unread))
 }
 
-/// The schema with these columns only; else what was expected, and what was found.
-fn projection(schema: &Type, columns: Option<&[String]>) -> Result<Option<Type>, (String, String)> {
+/// The schema with these columns only, less those of a type that the crate cannot read, and the
+/// names of the latter; else what was expected, and what was found.
+fn projection(schema: &Type, columns: Option<&[String]>) -> Result<(Option<Type>, Unread), (String, String)> {
     let names: Vec<_> = schema.get_fields().iter().map(|field| field.name()).collect();
     let mut sorted = names.clone();
     sorted.sort_unstable();
@@ -111,14 +118,30 @@ fn projection(schema: &Type, columns: Option<&[String]>) -> Result<Option<Type>,
     if names.is_empty() || columns.is_some_and(<[_]>::is_empty) {
         return Err(("at least one column".into(), "none".into()));
     }
-    let Some(columns) = columns else { return Ok(None) };
+    let is_read = |field: &TypePtr| types::unread(field).is_none();
+    let Some(columns) = columns else {
+        let fields: Vec<_> = schema.get_fields().iter().filter(|field| is_read(field)).cloned().collect();
+        let unread: Unread = schema
+            .get_fields()
+            .iter()
+            .filter_map(|field| Some((field.name().into(), types::unread(field)?)))
+            .collect();
+        return match (unread.is_empty(), fields.is_empty()) {
+            (true, _) => Ok((None, unread)),
+            (_, true) => Err((READ.into(), format!("only {}", unread[0].1))),
+            _ => Ok((Some(projected(schema, fields)?), unread)),
+        };
+    };
     let mut fields = Vec::new();
     for (index, column) in columns.iter().enumerate() {
         if columns.iter().take(index).any(|before| before == column) {
             return Err(("each column once".into(), format!("the column `{column}` twice")));
         }
         match schema.get_fields().iter().find(|field| field.name() == column) {
-            Some(field) => fields.push(field.clone()),
+            Some(field) => match types::unread(field) {
+                None => fields.push(field.clone()),
+                Some(found) => return Err((format!("{READ} in the column `{column}`"), found.into())),
+            },
             None => {
                 return Err((
                     format!("the column `{column}`"),
@@ -127,8 +150,15 @@ fn projection(schema: &Type, columns: Option<&[String]>) -> Result<Option<Type>,
             }
         }
     }
-    let projected = Type::group_type_builder(schema.name()).with_fields(fields).build();
-    projected.map(Some).map_err(|error| ("columns that can be chosen".into(), brief(&error.to_string())))
+    Ok((Some(projected(schema, fields)?), Unread::new()))
+}
+
+/// What a column may hold.
+const READ: &str = "texts, numbers, Booleans, or lists or groups of them";
+
+fn projected(schema: &Type, fields: Vec<TypePtr>) -> Result<Type, (String, String)> {
+    let built = Type::group_type_builder(schema.name()).with_fields(fields).build();
+    built.map_err(|error| ("columns that can be chosen".into(), brief(&error.to_string())))
 }
 
 struct Rows<R> {
@@ -138,6 +168,8 @@ struct Rows<R> {
     number: u64,
     /// The names of the columns.
     names: Vec<Arc<str>>,
+    /// Columns that are left out of every row, and what they hold.
+    unread: Vec<(Arc<str>, &'static str)>,
 }
 
 impl<R: Iterator<Item = parquet::errors::Result<Row>>> Rows<R> {
@@ -156,16 +188,14 @@ impl<R: Iterator<Item = parquet::errors::Result<Row>>> Rows<R> {
             self.names = columns.iter().map(|(name, _)| name.as_str().into()).collect();
         }
         let mut fields = Vec::with_capacity(columns.len());
+        let mut unread = self.unread.clone();
         for (name, (_, field)) in self.names.iter().zip(columns) {
-            let value = values::value(field).map_err(|found| DataError::Record {
-                place: place.clone(),
-                field: Some(brief(name)),
-                expected: "a text, a number, a Boolean, or lists or groups of them".into(),
-                found: found.into(),
-            })?;
-            fields.push((name.clone(), value));
+            match values::value(field) {
+                Ok(value) => fields.push((name.clone(), value)),
+                Err(found) => unread.push((name.clone(), found)),
+            }
         }
-        Ok(Record::new(place, fields))
+        Ok(Record::new(place, fields).with_unread(unread))
     }
 
     fn at_row(&self, message: String) -> DataError {

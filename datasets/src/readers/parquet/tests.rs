@@ -2,7 +2,7 @@ use std::{fs, io::Write};
 
 use parquet::{
     basic::{Compression, ZstdLevel},
-    data_type::{ByteArray, ByteArrayType, Int64Type},
+    data_type::{ByteArray, ByteArrayType, FixedLenByteArray, FixedLenByteArrayType, Int32Type, Int64Type},
     file::{properties::WriterProperties, writer::SerializedFileWriter},
     schema::parser::parse_message_type,
 };
@@ -105,10 +105,49 @@ fn bytes_that_are_no_text() {
     }
     let rows = open(&bytes, None).unwrap();
     assert_eq!(rows.len(), 6);
-    let error = rows[1].as_ref().unwrap_err();
+    // Who does not ask for it does not meet it.
+    let row = rows[1].as_ref().unwrap();
+    assert_eq!(row.text("text").unwrap(), "two");
+    let error = row.text("meta.raw").unwrap_err();
     assert!(error.is_about_a_record());
-    assert!(error.to_string().contains(":2, field `meta`: "), "{error}");
+    let says = ":2, field `meta.raw`: expected a text, found bytes that are not UTF-8, which is not read";
+    assert!(error.to_string().contains(says), "{error}");
     assert!(rows[2].is_ok());
+}
+
+#[test]
+fn columns_of_types_that_are_not_read() {
+    let schema = "message schema {
+        required int32 price (DECIMAL(5, 2));
+        required binary text (UTF8);
+        required fixed_len_byte_array(12) span (INTERVAL);
+    }";
+    let schema = Arc::new(parse_message_type(schema).unwrap());
+    let mut writer = SerializedFileWriter::new(Vec::new(), schema, Arc::default()).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    let mut column = group.next_column().unwrap().unwrap();
+    column.typed::<Int32Type>().write_batch(&[110], None, None).unwrap();
+    column.close().unwrap();
+    let mut column = group.next_column().unwrap().unwrap();
+    column.typed::<ByteArrayType>().write_batch(&[ByteArray::from("one")], None, None).unwrap();
+    column.close().unwrap();
+    let mut column = group.next_column().unwrap().unwrap();
+    let span = FixedLenByteArray::from(vec![1; 12]);
+    column.typed::<FixedLenByteArrayType>().write_batch(&[span], None, None).unwrap();
+    column.close().unwrap();
+    group.close().unwrap();
+    let bytes = writer.into_inner().unwrap();
+
+    let rows = open(&bytes, None).unwrap();
+    let row = rows[0].as_ref().unwrap();
+    assert_eq!(row.text("text").unwrap(), "one");
+    assert_eq!(row.names().collect::<Vec<_>>(), ["text"]);
+    for (column, holds) in [("price", "a decimal number"), ("span", "an interval")] {
+        let error = row.text(column).unwrap_err().to_string();
+        assert!(error.contains(&format!("found {holds}, which is not read")), "{error}");
+        let error = open(&bytes, Some(&[column])).unwrap_err().to_string();
+        assert!(error.contains(&format!("in the column `{column}`, found {holds}")), "{error}");
+    }
 }
 
 #[test]
@@ -271,7 +310,8 @@ fn the_rows_before_damage_are_counted() {
                 Some(row())
             }
         });
-        let mut rows = Rows { path: Path::new("x").into(), rows, number: 0, names: Vec::new() };
+        let mut rows =
+            Rows { path: Path::new("x").into(), rows, number: 0, names: Vec::new(), unread: Vec::new() };
         assert_eq!(rows.next().unwrap().unwrap().place().line, 1);
         assert_eq!(rows.next().unwrap().unwrap().place().line, 2);
         rows.next().unwrap_err().to_string()
