@@ -164,6 +164,15 @@ pub enum DataError {
         reason: String,
     },
 
+    /// There is no `tokenizer.json`.
+    #[error("`{}` is no tokenizer.json: {fix}", path.display())]
+    NoTokenizerFile {
+        /// What was named, or the file that its folder lacks.
+        path: PathBuf,
+        /// What is there instead, and how to get the file.
+        fix: String,
+    },
+
     /// A token file cannot be used.
     #[error("`{}` is not a usable token file: {reason}", path.display())]
     TokenFile {

@@ -12,6 +12,7 @@ mod fast_equals_crate;
 mod finish;
 mod framed;
 mod json;
+mod missing;
 mod pieces;
 mod pipeline;
 mod plain_words;

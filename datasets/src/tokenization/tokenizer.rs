@@ -9,6 +9,7 @@ use super::{
     characters::Characters,
     fast::Fast,
     framed::framed,
+    missing,
     pieces::{on_all_cores, pieces},
     tokenizer_config::TokenizerConfig,
     tokenizer_file::{self, guarded},
@@ -113,13 +114,15 @@ impl Tokenizer {
     ///
     /// # Errors
     ///
-    /// [`DataError::Io`] if a file cannot be read, [`DataError::TokenizerFile`] if it is broken, and
+    /// [`DataError::NoTokenizerFile`] if there is none or it is of another kind, [`DataError::Io`] if a
+    /// file cannot be read, [`DataError::TokenizerFile`] if it is broken, and
     /// [`DataError::TokenizerConfig`] if one beside it is, or names a token that it lacks.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, DataError> {
         let mut path = path.as_ref().to_owned();
         if path.is_dir() {
             path.push(FILE);
         }
+        missing::check(&path)?;
         let (inner, names) = tokenizer_file::read(&path)?;
         let config = match config_folder(&path) {
             Some(folder) => TokenizerConfig::read(folder, |token| inner.token_to_id(token).is_some())?,
