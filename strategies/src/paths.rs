@@ -68,7 +68,7 @@ pub enum PathError {
         reason: &'static str,
     },
     /// It means nothing in this model.
-    #[error("no {what} of the model matches `{pattern}`; {}", nearest_as_phrase(.nearest))]
+    #[error("no {what} of the model matches `{pattern}`; {}{}", nearest_as_phrase(.nearest), names_as_phrase(.names))]
     NoMatch {
         /// `parameter` or `module`.
         what: &'static str,
@@ -76,7 +76,27 @@ pub enum PathError {
         pattern: String,
         /// The most similar paths, the best first.
         nearest: Vec<String>,
+        /// What there is, each index of a list as `*`.
+        names: Vec<String>,
     },
+}
+
+fn names_as_phrase(names: &[String]) -> String {
+    const MOST: usize = 60;
+    let quoted: Vec<_> = names.iter().take(MOST).map(|name| format!("`{name}`")).collect();
+    let more = names.len() - quoted.len();
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    match quoted.is_empty() {
+        true => String::new(),
+        false => format!("; name one of {}{more}", quoted.join(", ")),
+    }
+}
+
+/// A path with `*` for each index of a list.
+fn without_indices(path: &str) -> String {
+    let is_index = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
+    let names = path.split('.').map(|name| if is_index(name) { "*" } else { name });
+    names.collect::<Vec<_>>().join(".")
 }
 
 fn nearest_as_phrase(nearest: &[String]) -> String {
@@ -182,13 +202,18 @@ impl Paths {
         pattern: &str,
         more: impl Iterator<Item = &'a str>,
     ) -> PathError {
+        let mut listed = HashSet::new();
+        let all: Vec<_> = more.collect();
+        let names: Vec<&str> = if all.is_empty() { self.modules().collect() } else { all.clone() };
+        let names = names.into_iter().map(without_indices).filter(|name| listed.insert(name.clone()));
+        let names = names.collect();
         let near = |path: &str| strsim::jaro_winkler(path, pattern);
-        let mut known: Vec<_> = more.chain(self.modules()).collect();
+        let mut known: Vec<_> = all.into_iter().chain(self.modules()).collect();
         known.sort_by(|a, b| near(b).total_cmp(&near(a)));
         let mut seen = HashSet::new();
         known.retain(|path| seen.insert(*path));
         let nearest = known.into_iter().take(3).map(str::to_string).collect();
-        PathError::NoMatch { what, pattern: pattern.into(), nearest }
+        PathError::NoMatch { what, pattern: pattern.into(), nearest, names }
     }
 }
 
@@ -332,7 +357,9 @@ mod tests {
         let model = model();
         let paths = Paths::of(&model);
         let error = paths.params_matching("block.0.norm.gamma").unwrap_err();
-        let PathError::NoMatch { nearest, .. } = &error else { panic!("{error}") };
+        let PathError::NoMatch { nearest, names, .. } = &error else { panic!("{error}") };
+        assert!(names.iter().all(|name| error.to_string().contains(&format!("`{name}`"))), "{error}");
+        assert!(!names.is_empty() && !names.iter().any(|name| name.contains(|c: char| c.is_ascii_digit())));
         assert_eq!(nearest[0], "blocks.0.norm.gamma");
         assert!(error.to_string().contains("no parameter of the model matches `block.0.norm.gamma`"));
         let error = paths.modules_matching("blocks.12").unwrap_err().to_string();
