@@ -149,9 +149,47 @@ fn parse_text<T: FromRunFile>(file: &str, text: &str) -> Result<T, RunError> {
         RunError::Syntax {
             file: file.into(),
             line: broken.as_ref().map_or(span.start.line, |(line, _)| *line),
-            reason: broken.map_or_else(|| explain(&code, text, span.start.line), |(_, reason)| reason),
+            reason: other_language(text)
+                .or_else(|| broken.map(|(_, reason)| reason))
+                .or_else(|| fraction(text, span.start.line, span.start.col))
+                .unwrap_or_else(|| explain(&code, text, span.start.line)),
         }
     })
+}
+
+/// What a file says that is written in another language than RON, where its first line shows it.
+fn other_language(text: &str) -> Option<String> {
+    let blank = |line: &&str| !line.is_empty() && !line.starts_with("//") && !line.starts_with("# ");
+    let first = text.lines().map(str::trim).find(blank)?;
+    let is_name = |name: &str| {
+        let plain = |c: char| c.is_alphanumeric() || "_-\"".contains(c);
+        !name.is_empty() && name.chars().all(plain)
+    };
+    let named = |sign| first.split_once(sign).is_some_and(|(name, _): (&str, &str)| is_name(name.trim()));
+    let language = match first {
+        _ if first.starts_with('{') => "JSON",
+        "---" => "YAML",
+        _ if first.starts_with('[') || named('=') => "TOML",
+        _ if named(':') => "YAML",
+        _ => return None,
+    };
+    Some(format!(
+        "expected RON, found what looks like {language}: write the run as `(task: CausalLm(), steps: 100, ..)`, \
+         in parentheses and with commas between the fields (`firebrick import` reads configurations of other trainers)"
+    ))
+}
+
+/// What is wrong with a number that has a fraction where RON has read a whole one, and expects
+/// a comma after it.
+fn fraction(text: &str, line: usize, column: usize) -> Option<String> {
+    let line: Vec<char> = text.lines().nth(line.checked_sub(1)?)?.chars().collect();
+    let of_number = |c: &char| c.is_ascii_alphanumeric() || "._+-".contains(*c);
+    let before = line.get(..column.checked_sub(1)?)?.iter().rev().take_while(|c| of_number(c)).count();
+    let number: String = line[column - 1 - before..].iter().take_while(|c| of_number(c)).collect();
+    let whole = number.starts_with(|c: char| c.is_ascii_digit() || c == '-') && before > 0;
+    let is_fraction = number.contains('.') && number.parse::<f64>().is_ok();
+    (whole && is_fraction)
+        .then(|| format!("expected a whole number, found `{number}`: write it without a point"))
 }
 
 /// RON's reason with the line that it is about, or the nearest known name where a name is unknown.
@@ -174,4 +212,37 @@ fn explain(error: &RonError, text: &str, line: usize) -> String {
         _ => String::new(),
     };
     format!("unknown name `{found}`{hint}; expected one of {}", expected.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reason(text: &str) -> String {
+        DataRun::parse("run.ron", text, &[""; 0]).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn other_languages_are_told() {
+        for (text, language) in [
+            ("# a run\ntask:\n  CausalLm: {}\n", "YAML"),
+            ("---\ntask: x\n", "YAML"),
+            ("{\"task\": 1}", "JSON"),
+            ("[task]\nname = 1\n", "TOML"),
+            ("steps = 3\n", "TOML"),
+        ] {
+            let reason = reason(text);
+            assert!(
+                reason.contains(&format!("looks like {language}: write the run as `(task: ")),
+                "{reason}"
+            );
+        }
+        assert!(!reason("// a: b\n(task: Causal())").contains("looks like"));
+    }
+
+    #[test]
+    fn fractions_of_whole_numbers_are_told() {
+        let reason = reason("(task: CausalLm(), data: (path: \"a\", block: 3.5), batch: (micro: 1))");
+        assert!(reason.contains("expected a whole number, found `3.5`"), "{reason}");
+    }
 }
