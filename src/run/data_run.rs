@@ -6,6 +6,7 @@ use serde::de::IgnoredAny;
 use firebrick_datasets::Amount;
 
 use super::many_ranks::number_of_ranks;
+use super::settled::Settled;
 use super::{BatchConfig, DataConfig, Run, StrategyConfig, TaskConfig, default_seed};
 
 /// What the data of a run depends on. It is read from the same files as a [`Run`], of which it
@@ -42,6 +43,10 @@ pub struct DataRun {
     /// for each process that a launcher started.
     #[serde(default)]
     pub ranks: Option<usize>,
+
+    /// What the folder of the model settles.
+    #[serde(skip)]
+    pub(crate) settled: Settled,
 
     // The names that a run file may have besides.
     #[serde(default, rename = "device")]
@@ -89,6 +94,7 @@ impl From<&Run> for DataRun {
             batch: run.batch.clone(),
             strategies: run.strategies.clone(),
             ranks: run.ranks,
+            settled: Settled::default(),
             _device: None,
             _device_budget: None,
             _model: None,

@@ -82,6 +82,19 @@ pub enum RunError {
         /// What `config.json` says.
         found: String,
     },
+    /// The folder's classifier has other labels than the task.
+    #[error(
+        "{folder}: its classifier has the labels {known}, but {found}: to train it on, let `task.names` and the data \
+         have these labels; to start a new one, set `task.new_head` to true"
+    )]
+    Classifier {
+        /// The folder.
+        folder: PathBuf,
+        /// The labels that it has, by id.
+        known: String,
+        /// The labels of the task, and where they are from.
+        found: String,
+    },
     /// The tokenizer has more tokens than the model.
     #[error(
         "the tokenizer has {tokenizer} tokens, but the model knows {model}: name the tokenizer of the model's \

@@ -9,9 +9,9 @@ use firebrick_strategies::{Adaptation, Setup, Strategy, World, host_device};
 
 use super::family::{Family, Sizes};
 use super::trainable::Trainable;
-use super::{DataRun, Loaded, Process, Run, RunError, TaskConfig};
+use super::{DataRun, Loaded, Process, Run, RunError, Settled, TaskConfig};
 use crate::decoding::Decoding;
-use crate::models::pretrained::{Folder, HubConfig};
+use crate::models::pretrained::{CLASSIFIER, Folder, HubConfig};
 use crate::models::{WrittenScores, drawn_now};
 use crate::score::BestBy;
 use crate::{ByteSize, Data, Trainer, device, memory};
@@ -94,7 +94,11 @@ impl Run {
         // Strategies and groups first, on a model of the same parts but hardly a number: an order that
         // cannot be is found before anything is read or allocated.
         let config = self.config::<M>(folder.as_ref(), UNKNOWN)?;
-        let skeleton: M = skeleton(config, &device);
+        let folder = match folder {
+            Some(folder) if self.task.has_new_head() => Some(folder.without_head::<M>(&config, CLASSIFIER)),
+            folder => folder,
+        };
+        let skeleton: M = skeleton(config.clone(), &device);
         self.optimizer.build(&skeleton, &self.groups())?;
         let adapted = self.composed().adapt(skeleton, &mut Adaptation::default())?;
         let mut setup = Setup::new(&adapted, &device);
@@ -104,7 +108,11 @@ impl Run {
             Some(host) if later => host.autodiff(),
             _ => device.clone(),
         };
-        let Loaded { tokenizer, data, longest_row, .. } = DataRun::from(self).load(&say)?;
+        let mut asked = DataRun::from(self);
+        if let Some(folder) = &folder {
+            asked.settled = Settled::to_train::<M>(folder, &config, &self.task)?;
+        }
+        let Loaded { tokenizer, data, longest_row, .. } = asked.load(&say)?;
         let (data, labels) = M::batches(data).ok_or_else(|| self.other_task())?;
         if self.early_stopping.is_some() && data.valid.is_none() {
             let place = "the validation part, which `early_stopping` needs,".to_string();

@@ -43,9 +43,14 @@ pub enum TaskConfig {
         /// Which tokens of a word carry its label: `First`, `Inside` or `All`. Default: `First`.
         #[serde(default)]
         subwords: Subwords,
-        /// The names of the labels, in the order of their ids. Default: those of the training data.
+        /// The names of the labels, in the order of their ids. Default: those of the training data. A
+        /// `Pretrained` folder that has a classifier already must have the same names, and its order holds.
         #[serde(default)]
         names: Vec<String>,
+        /// Whether the classifier of a `Pretrained` folder is left out, and a new one learns these labels.
+        /// Default: false.
+        #[serde(default)]
+        new_head: bool,
     },
     /// Gives a text, or a pair of them, a class, several classes, or a number.
     SequenceClassification {
@@ -61,10 +66,14 @@ pub enum TaskConfig {
         /// What the label is: `Class`, `Classes` or `Number`. Default: `Class`.
         #[serde(default)]
         kind: LabelKind,
-        /// The names of the classes, in the order of their ids. Default: those of the training
-        /// data.
+        /// The names of the classes, in the order of their ids. Default: those of the training data. A
+        /// `Pretrained` folder that has a classifier already must have the same names, and its order holds.
         #[serde(default)]
         names: Vec<String>,
+        /// Whether the classifier of a `Pretrained` folder is left out, and a new one learns these classes.
+        /// Default: false.
+        #[serde(default)]
+        new_head: bool,
     },
     /// Makes one text of another.
     Seq2Seq {
@@ -159,15 +168,18 @@ impl TaskConfig {
         }
     }
 
-    /// Gives the labels these names, where the task has labels with names.
-    pub(crate) fn name_labels(&mut self, known: Option<Vec<String>>) {
-        match (self, known) {
-            (Self::TokenClassification { names, .. }, Some(known)) => *names = known,
-            (Self::SequenceClassification { names, kind, .. }, Some(known)) if *kind != LabelKind::Number => {
-                *names = known;
-            }
-            _ => {}
-        }
+    /// Whether the classifier of a folder is left out for a new one.
+    pub(crate) fn has_new_head(&self) -> bool {
+        let (Self::TokenClassification { new_head, .. } | Self::SequenceClassification { new_head, .. }) = self
+        else {
+            return false;
+        };
+        *new_head
+    }
+
+    /// Whether it learns a number, which has no name.
+    pub(crate) fn is_number(&self) -> bool {
+        matches!(self, Self::SequenceClassification { kind: LabelKind::Number, .. })
     }
 
     /// Whether rows are windows of one long text.

@@ -11,7 +11,7 @@ use super::TrainedRun;
 use crate::agreement::Sums;
 use crate::feed::first_epoch;
 use crate::models::pretrained::Folder;
-use crate::run::{DataRun, ForModel, Paths, Trainable};
+use crate::run::{DataRun, ForModel, Paths, Settled, Trainable};
 use crate::session::checked;
 use crate::{Data, Evaluation, Run, RunError, Scores, TrainError, device};
 
@@ -62,7 +62,7 @@ impl ForModel for Evaluating<'_> {
         let (device, _) = device::find(&run.device)?;
         let config = M::config_of(&folder)?;
         let mut asked = DataRun::from(run);
-        asked.task.name_labels(M::label_names(&config));
+        asked.settled = Settled::trained::<M>(&folder, &config);
         if let Some(paths) = data {
             let whole = &mut asked.data;
             (whole.path, whole.valid, whole.valid_fraction) = (Some(paths), None, 0.0);

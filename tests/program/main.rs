@@ -6,6 +6,7 @@ mod data_command;
 mod divergence;
 mod examples;
 mod global_batches;
+mod folders;
 mod import_command;
 mod plan_command;
 mod ranks_command;

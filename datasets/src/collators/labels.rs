@@ -25,6 +25,8 @@ use crate::{DataError, Malformed, Record, Skipped, Value};
 pub struct Labels {
     names: Vec<String>,
     ids: BTreeMap<String, i32>,
+    /// The id that each number in a record stands for.
+    numbers: Vec<i32>,
 }
 
 impl Labels {
@@ -44,7 +46,39 @@ impl Labels {
                 return Err(DataError::DuplicateLabel { label: name.clone() });
             }
         }
-        Ok(Self { names, ids })
+        let numbers = (0..).take(names.len()).collect();
+        Ok(Self { names, ids, numbers })
+    }
+
+    /// These labels with the ids of a model that knows them in another order; `None` if the model
+    /// has other labels.
+    ///
+    /// A number in a record keeps its meaning: it stands for the name that had this place here.
+    /// Labels that are themselves the numbers from 0 on, as in data without names, are the ids
+    /// of the model's labels.
+    ///
+    /// ```
+    /// use firebrick_datasets::Labels;
+    ///
+    /// let model = ["pos", "neg"].map(String::from);
+    /// let labels = Labels::collect(["neg", "pos"])?.ordered_as(&model).unwrap();
+    /// assert_eq!((labels.id("pos"), labels.id("neg")), (Some(0), Some(1)));
+    /// assert_eq!(Labels::collect(["1", "0"])?.ordered_as(&model).unwrap().names(), ["pos", "neg"]);
+    /// assert_eq!(Labels::collect(["neg", "neutral"])?.ordered_as(&model), None);
+    /// # Ok::<(), firebrick_datasets::DataError>(())
+    /// ```
+    pub fn ordered_as(&self, names: &[String]) -> Option<Self> {
+        let ordered = Self::new(names.iter().cloned()).ok().filter(|ordered| ordered.len() == self.len())?;
+        match self.names.iter().map(|name| ordered.id(name)).collect::<Option<Vec<_>>>() {
+            Some(ids) => {
+                let numbers = self.numbers.iter().map(|&id| ids[id as usize]).collect();
+                Some(Self { numbers, ..ordered })
+            }
+            None => {
+                let mut places = self.names.iter().zip(0..);
+                places.all(|(name, id)| *name == id.to_string()).then_some(ordered)
+            }
+        }
     }
 
     /// The distinct names of some data. `O`, the label of words outside of any entity, comes first
@@ -129,7 +163,7 @@ impl Labels {
         field: &str,
         which: impl fmt::Display,
     ) -> Result<i32, DataError> {
-        let by_number = |id: i64| i32::try_from(id).ok().filter(|&id| self.name(id).is_some());
+        let by_number = |id: i64| self.numbers.get(usize::try_from(id).ok()?).copied();
         let id = match value {
             // A number may be a name, where names were collected from numbers.
             Value::Text(name) => self.id(name).or_else(|| by_number(name.parse().ok()?)),
@@ -192,6 +226,25 @@ mod tests {
                 )
             );
         }
+    }
+
+    #[test]
+    fn another_order_moves_ids_and_not_what_numbers_mean() {
+        let model = ["yes", "no", "maybe"].map(String::from);
+        let labels = Labels::new(["no", "maybe", "yes"]).unwrap().ordered_as(&model).unwrap();
+        assert_eq!(labels.names(), model);
+        let id = |value: Value| labels.read(&value, &record(value.clone()), "label", "").unwrap();
+        assert_eq!(["yes", "no", "maybe"].map(|name| id(Value::Text(name.into()))), [0, 1, 2]);
+        assert_eq!([0, 1, 2].map(|number| id(Value::Integer(number))), [1, 2, 0]);
+        // Twice is the same as once.
+        let again = labels.ordered_as(&["no", "maybe", "yes"].map(String::from)).unwrap();
+        assert_eq!(again, Labels::new(["no", "maybe", "yes"]).unwrap());
+
+        for other in [vec!["no", "yes"], vec!["no", "yes", "never"], vec!["0", "1"], vec!["0", "1", "3"]] {
+            assert_eq!(Labels::collect(other).unwrap().ordered_as(&model), None);
+        }
+        let numbers = Labels::collect(["2", "0", "1"]).unwrap().ordered_as(&model).unwrap();
+        assert_eq!(numbers, Labels::new(model).unwrap());
     }
 
     #[test]

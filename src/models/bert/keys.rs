@@ -2,7 +2,7 @@
 
 use super::BertConfig;
 use crate::models::pretrained::Layout::{Same, Transposed};
-use crate::models::pretrained::{KeyMap, Row};
+use crate::models::pretrained::{CLASSIFIER, KeyMap, Row};
 
 const EMBEDDINGS: &[Row] = &[
     ("embeddings.word_embeddings.weight", "bert.embeddings.tokens.weight", Same),
@@ -29,7 +29,7 @@ const BLOCK: &[Row] = &[
     ("encoder.layer.#.output.LayerNorm.weight", "bert.blocks.#.feed_forward_norm.scale", Same),
     ("encoder.layer.#.output.LayerNorm.bias", "bert.blocks.#.feed_forward_norm.bias", Same),
 ];
-const CLASSIFIER: &[Row] =
+const CLASSIFIER_ROWS: &[Row] =
     &[("classifier.weight", "classifier.weight", Transposed), ("classifier.bias", "classifier.bias", Same)];
 const POOLER: &[Row] =
     &[("pooler.dense.weight", "dense.weight", Transposed), ("pooler.dense.bias", "dense.bias", Same)];
@@ -69,14 +69,14 @@ pub(super) fn token_classifier(config: &BertConfig) -> KeyMap {
     // A RoBERTa's classifier of sequences is one of another task.
     let others =
         ["pooler.*", "cls.*", "lm_head.*", "qa_outputs.*", "classifier.dense.*", "classifier.out_proj.*"];
-    body(config, &others).new_head("classifier", CLASSIFIER)
+    body(config, &others).new_head(CLASSIFIER, CLASSIFIER_ROWS)
 }
 
 pub(super) fn sequence_classifier(config: &BertConfig) -> KeyMap {
     let others = ["cls.*", "lm_head.*", "qa_outputs.*"];
     match config.is_roberta() {
-        true => body(config, &others).ignored(&["pooler.*"]).new_head("classifier", ROBERTA_CLASSIFIER),
-        false => body(config, &others).new_head_of_body("pooler", POOLER).new_head("classifier", CLASSIFIER),
+        true => body(config, &others).ignored(&["pooler.*"]).new_head(CLASSIFIER, ROBERTA_CLASSIFIER),
+        false => body(config, &others).new_head_of_body("pooler", POOLER).new_head(CLASSIFIER, CLASSIFIER_ROWS),
     }
 }
 

@@ -89,6 +89,11 @@ impl Folder {
         &self.tensors
     }
 
+    /// Goes on as if the files did not hold a tensor.
+    pub(super) fn leave_out(&mut self, name: &str) {
+        self.tensors.remove(name);
+    }
+
     /// Whether the files hold two tensors, each under one of its names, and these have other numbers: which tied
     /// parameters have not.
     ///

@@ -2,6 +2,9 @@
 
 use std::collections::HashMap;
 
+/// The head that has a row for each label, in all families.
+pub(crate) const CLASSIFIER: &str = "classifier";
+
 /// How the numbers of a tensor are laid out in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::models) enum Layout {

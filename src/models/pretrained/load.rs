@@ -73,6 +73,28 @@ impl Folder {
         Ok(Loaded { model: model.map(&mut later), fresh: found.fresh, unread: found.unread })
     }
 
+    /// Whether the folder has anything of this head.
+    pub(crate) fn has_head<M: Pretrained>(&self, config: &M::Config, head: &str) -> bool {
+        let keys = M::keys(config);
+        let of_head = |key: &&Key| key.head == Some(head);
+        keys.keys().iter().filter(of_head).any(|key| self.stored(&keys, key).is_some())
+    }
+
+    /// The folder without this head, which then starts anew.
+    pub(crate) fn without_head<M: Pretrained>(mut self, config: &M::Config, head: &str) -> Self {
+        let keys = M::keys(config);
+        for key in keys.keys().iter().filter(|key| key.head == Some(head)) {
+            keys.names_of(key).iter().for_each(|name| self.leave_out(name));
+        }
+        self
+    }
+
+    /// The tensor of a parameter, and its name.
+    fn stored(&self, keys: &KeyMap, key: &Key) -> Option<(&StoredTensor, String)> {
+        let name = keys.names_of(key).into_iter().find(|name| self.tensors().contains_key(name))?;
+        Some((self.tensors().get(&name)?, name))
+    }
+
     /// A model without weights, and the tensors that are to be its own.
     fn prepare<M: Pretrained>(
         &self,
@@ -93,10 +115,7 @@ impl Folder {
     ) -> Result<Found, PretrainedError> {
         let mut unfit =
             Unfit { folder: self.path().into(), architecture: architecture.into(), ..Unfit::default() };
-        let stored = |key: &Key| {
-            let name = keys.names_of(key).into_iter().find(|name| self.tensors().contains_key(name))?;
-            Some((self.tensors().get(&name)?, name))
-        };
+        let stored = |key: &Key| self.stored(keys, key);
         let present: HashSet<_> =
             keys.keys().iter().filter(|key| stored(key).is_some()).filter_map(|key| key.head).collect();
         let (mut tensors, mut fresh, mut taken) = (Vec::new(), Vec::new(), HashSet::new());

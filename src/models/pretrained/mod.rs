@@ -65,6 +65,7 @@ use serde::de::DeserializeOwned;
 
 pub use error::{PretrainedError, Unfit};
 pub use folder::Folder;
+pub(crate) use key_map::CLASSIFIER;
 pub use key_map::KeyMap;
 pub(super) use key_map::{Layout, Row};
 pub use load::Loaded;

@@ -11,8 +11,17 @@ use super::{Loading, TaskData, Weighted};
 use crate::run::{LabelKind, Rows, RunError, TaskConfig};
 
 impl Loading<'_> {
-    /// The names of the labels, given or collected.
+    /// The names of the labels, with the ids of the model's classifier where it has one.
     fn labels(&self, field: &str, names: &[String]) -> Result<Labels, RunError> {
+        let own = || self.own_labels(field, names);
+        match &self.run.settled.classifier {
+            Some(classifier) => classifier.labels(names, own),
+            None => own(),
+        }
+    }
+
+    /// The names of the labels, given or collected.
+    fn own_labels(&self, field: &str, names: &[String]) -> Result<Labels, RunError> {
         if !names.is_empty() {
             return Ok(Labels::new(names)?);
         }
@@ -45,13 +54,13 @@ impl Loading<'_> {
                 let masking = masking.seed(self.run.seed);
                 TaskData::MaskedLm(self.data(MaskedLm::new(encoder, masking).field(text).padding(padding))?)
             }
-            TaskConfig::TokenClassification { words, labels, subwords, names } => {
+            TaskConfig::TokenClassification { words, labels, subwords, names, .. } => {
                 let names = self.labels(labels, names)?;
                 let task = TokenClassification::new(encoder, names.clone()).fields(words, labels);
                 let data = self.data(task.subwords(*subwords)?.padding(padding))?;
                 TaskData::TokenClassification(data, names)
             }
-            TaskConfig::SequenceClassification { text, pair, label, kind, names } => {
+            TaskConfig::SequenceClassification { text, pair, label, kind, names, .. } => {
                 let (label_kind, names) = match kind {
                     LabelKind::Number => (Target::Number, None),
                     LabelKind::Class => {

@@ -1,0 +1,85 @@
+//! Training from a Hugging Face folder: what of it holds, and what starts anew.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use assert_cmd::Command;
+use assert_cmd::assert::Assert;
+use predicates::prelude::*;
+use predicates::str::contains;
+use serde_json::{Value, json};
+
+fn firebrick(arguments: &[&str]) -> Assert {
+    Command::cargo_bin("firebrick").unwrap().args(arguments).assert()
+}
+
+/// Trains an example for some updates into a folder.
+fn trained(name: &str, steps: u64, output: &Path, sets: &[&str]) -> Assert {
+    let (file, output) = (format!("examples/{name}.ron"), format!("output={output:?}"));
+    let steps = format!("steps={steps}");
+    let mut arguments = vec!["train", &file, "--set", &output, "--set", "epochs=None", "--set", &steps];
+    arguments.extend(sets.iter().flat_map(|set| ["--set", *set]));
+    firebrick(&arguments)
+}
+
+/// The folder that a run leaves, as the model and the tokenizer of another.
+fn from(output: &Path) -> [String; 2] {
+    let folder = output.join("pretrained");
+    [format!("model=Pretrained({folder:?})"), format!("data.tokenizer=File({folder:?})")]
+}
+
+fn evaluated(output: &Path) -> Value {
+    let run = output.to_str().unwrap();
+    let assert = firebrick(&["eval", run, "--report", "json"]).success();
+    let text = String::from_utf8(assert.get_output().stdout.clone()).unwrap();
+    serde_json::from_str(text.lines().last().unwrap()).unwrap()
+}
+
+fn read(path: PathBuf) -> Value {
+    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
+fn edit(path: PathBuf, change: impl FnOnce(&mut Value)) {
+    let mut value = read(path.clone());
+    change(&mut value);
+    fs::write(path, value.to_string()).unwrap();
+}
+
+#[test]
+fn a_classifier_keeps_the_ids_of_its_labels() {
+    let folder = tempfile::tempdir().unwrap();
+    let [first, again, other] = ["first", "again", "other"].map(|name| folder.path().join(name));
+    let unsorted = r#"task=SequenceClassification(names: ["weather", "kitchen", "music"])"#;
+    trained("sequence_classification", 60, &first, &[unsorted]).success();
+    let accuracy = |output: &Path| evaluated(output)["scores"]["accuracy"].as_f64().unwrap();
+    let before = accuracy(&first);
+    assert!(before > 0.8, "{before}");
+
+    // The data names no order, so that of the folder holds.
+    let [model, tokenizer] = from(&first);
+    let still = ["schedule=Constant(lr: 1e-9)", &model, &tokenizer];
+    trained("sequence_classification", 1, &again, &still).success();
+    assert_eq!(accuracy(&again), before);
+    let labels = read(again.join("pretrained/config.json"))["id2label"].clone();
+    assert_eq!(labels, json!({"0": "weather", "1": "kitchen", "2": "music"}));
+
+    // Other labels are no reason to train on rows that mean something else.
+    let table = folder.path().join("other.tsv");
+    fs::write(&table, "label\ttext\ngood\tit is good\nbad\tit is bad\n").unwrap();
+    let path = format!("data.path={table:?}");
+    let others = [model.as_str(), &tokenizer, &path, "data.valid=None", "batch.micro=1", "best_by=None"];
+    trained("sequence_classification", 1, &other, &others)
+        .failure()
+        .stderr(contains(r#"["weather", "kitchen", "music"]"#).and(contains(r#"["bad", "good"]"#)))
+        .stderr(contains("set `task.new_head` to true"));
+    let fresh = [others.as_slice(), &["task=SequenceClassification(new_head: true)"]].concat();
+    trained("sequence_classification", 1, &other, &fresh)
+        .success()
+        .stderr(contains("start anew: classifier.bias, classifier.weight"));
+    let labels = read(other.join("pretrained/config.json"))["id2label"].clone();
+    assert_eq!(labels, json!({"0": "bad", "1": "good"}));
+    let number = [others.as_slice(), &["task=SequenceClassification(kind: Number)"]].concat();
+    trained("sequence_classification", 1, &other, &number)
+        .failure()
+        .stderr(contains("the task learns a number").and(contains("task.new_head")));
+}
