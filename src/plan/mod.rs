@@ -141,6 +141,7 @@ impl ForModel for Planning<'_> {
     fn with<M: Trainable>(self, folder: Option<Folder>) -> Result<Plan, RunError> {
         let Self { run, budget, say } = self;
         let parts = run.prepare_unbounded::<M>(folder, say)?;
+        let run = &run.starting_anew(&parts.fresh);
         let micro_batches = DataRun::from(run).micro_batches();
         let per_window = micro_batches.saturating_mul(run.number_of_ranks());
         let longest = Longest::of(&parts.data, per_window, M::source_tokens)?;

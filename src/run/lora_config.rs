@@ -17,9 +17,13 @@ pub struct LoraConfig {
     /// projections of attention.
     #[serde(default)]
     pub paths: Vec<String>,
-    /// What is trained whole besides, such as a fresh head. Default: nothing.
+    /// What is trained whole besides. A head that the model's folder lacks is, without being named. Default: nothing.
     #[serde(default)]
     pub also: Vec<String>,
+    /// What is trained whole because the folder of the model lacks it. It is found when the folder is opened, and
+    /// stands in no file.
+    #[serde(skip)]
+    pub fresh: Vec<String>,
 }
 
 impl LoraConfig {
@@ -34,6 +38,7 @@ impl LoraConfig {
 
     pub(super) fn recipe(&self) -> Lora {
         let lora = Lora::rank(self.rank).on(self.paths.clone()).also(self.also.clone());
+        let lora = lora.fresh(self.fresh.clone());
         match self.alpha {
             None => lora,
             Some(alpha) => lora.alpha(alpha),

@@ -278,6 +278,17 @@ fn default_temperature() -> f64 {
 }
 
 impl Run {
+    /// The run of a model whose parameters at these paths start anew, as its folder lacks them.
+    pub(crate) fn starting_anew(&self, fresh: &[String]) -> Self {
+        let mut run = self.clone();
+        for strategy in &mut run.strategies {
+            if let StrategyConfig::Lora(lora) = strategy {
+                lora.fresh = fresh.to_vec();
+            }
+        }
+        run
+    }
+
     /// The strategies with `batch.accumulate` in its place: after what casts, before what needs
     /// the whole window. Several ranks without a [`Zero`](StrategyConfig::Zero) get that of stage 0, behind it; with
     /// `batch.micro_tokens` they get an [`Accumulate`](StrategyConfig::Accumulate) where there is none, since a

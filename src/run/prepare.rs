@@ -37,6 +37,8 @@ pub(crate) struct Parts<M: Trainable> {
     pub config: M::Config,
     /// Where its weights come from, where they are not fresh.
     pub folder: Option<Folder>,
+    /// The paths of the parameters that the folder lacks, which start anew.
+    pub fresh: Vec<String>,
 }
 
 /// What is known of a fresh model before the data is.
@@ -98,11 +100,13 @@ impl Run {
             Some(folder) if self.task.has_new_head() => Some(folder.without_head::<M>(&config, CLASSIFIER)),
             folder => folder,
         };
+        let fresh = folder.as_ref().map_or_else(Vec::new, |folder| folder.fresh_paths::<M>(&config));
         let skeleton: M = skeleton(config.clone(), &device);
         self.optimizer.build(&skeleton, &self.groups())?;
-        let adapted = self.composed().adapt(skeleton, &mut Adaptation::default())?;
+        let strategies = self.starting_anew(&fresh).composed();
+        let adapted = strategies.adapt(skeleton, &mut Adaptation::default())?;
         let mut setup = Setup::new(&adapted, &device);
-        self.composed().start(&mut setup)?;
+        strategies.start(&mut setup)?;
         let later = setup.places_master();
         let origin = match host_device() {
             Some(host) if later => host.autodiff(),
@@ -123,7 +127,7 @@ impl Run {
         if let Some(Err(error)) = self.sample.as_ref().map(|sample| tokenizer.encode(&sample.prompt)) {
             return Err(RunError::Prompt { reason: error.to_string() });
         }
-        Ok(Parts { device, origin, later, device_name, world, data, tokenizer, config, folder })
+        Ok(Parts { device, origin, later, device_name, world, data, tokenizer, config, folder, fresh })
     }
 
     /// What the model is made by: as its folder says, or as the run file does.
@@ -198,7 +202,8 @@ impl Run {
 
     /// The trainer that the run describes, without output and without display.
     pub(crate) fn trainer<M: Trainable>(&self, parts: &Parts<M>) -> Trainer<impl Strategy<M> + use<M>> {
-        let trainer = Trainer::new().with(self.composed()).over(parts.world.clone()).seed(self.seed);
+        let strategies = self.starting_anew(&parts.fresh).composed();
+        let trainer = Trainer::new().with(strategies).over(parts.world.clone()).seed(self.seed);
         let trainer = trainer.label_smoothing(self.label_smoothing);
         let trainer = match (self.steps, self.epochs) {
             (Some(steps), _) => trainer.steps(steps),

@@ -170,7 +170,8 @@ impl TaskConfig {
 
     /// Whether the classifier of a folder is left out for a new one.
     pub(crate) fn has_new_head(&self) -> bool {
-        let (Self::TokenClassification { new_head, .. } | Self::SequenceClassification { new_head, .. }) = self
+        let (Self::TokenClassification { new_head, .. } | Self::SequenceClassification { new_head, .. }) =
+            self
         else {
             return false;
         };

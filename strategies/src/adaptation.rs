@@ -68,6 +68,11 @@ impl Adaptation {
         self.whole.contains(&parameter)
     }
 
+    /// Whether a strategy has frozen this parameter.
+    pub(crate) fn is_frozen(&self, parameter: ParamId) -> bool {
+        self.frozen.contains(&parameter)
+    }
+
     pub(crate) fn attach(&mut self, low_rank: LowRank) {
         self.low_rank = Some(low_rank);
     }

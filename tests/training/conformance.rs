@@ -74,7 +74,13 @@ fn every_strategy() -> Vec<StrategyConfig> {
 
 /// Those that leave parameters as they are, and all others.
 fn all_strategies() -> Vec<StrategyConfig> {
-    let lora = LoraConfig { rank: 2, alpha: Some(4.0), paths: Vec::new(), also: vec!["norm".into()] };
+    let lora = LoraConfig {
+        rank: 2,
+        alpha: Some(4.0),
+        paths: Vec::new(),
+        also: vec!["norm".into()],
+        fresh: Vec::new(),
+    };
     let mut all = every_strategy();
     all.extend([StrategyConfig::Lora(lora), StrategyConfig::Freeze(vec!["tokens".into()])]);
     all

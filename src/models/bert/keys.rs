@@ -76,7 +76,9 @@ pub(super) fn sequence_classifier(config: &BertConfig) -> KeyMap {
     let others = ["cls.*", "lm_head.*", "qa_outputs.*"];
     match config.is_roberta() {
         true => body(config, &others).ignored(&["pooler.*"]).new_head(CLASSIFIER, ROBERTA_CLASSIFIER),
-        false => body(config, &others).new_head_of_body("pooler", POOLER).new_head(CLASSIFIER, CLASSIFIER_ROWS),
+        false => {
+            body(config, &others).new_head_of_body("pooler", POOLER).new_head(CLASSIFIER, CLASSIFIER_ROWS)
+        }
     }
 }
 

@@ -80,6 +80,13 @@ impl Folder {
         keys.keys().iter().filter(of_head).any(|key| self.stored(&keys, key).is_some())
     }
 
+    /// The paths of the parameters that start anew, as the folder has nothing of their head.
+    pub(crate) fn fresh_paths<M: Pretrained>(&self, config: &M::Config) -> Vec<String> {
+        let keys = M::keys(config);
+        let is_fresh = |key: &&Key| key.head.is_some_and(|head| !self.has_head::<M>(config, head));
+        keys.keys().iter().filter(is_fresh).map(|key| key.path.clone()).collect()
+    }
+
     /// The folder without this head, which then starts anew.
     pub(crate) fn without_head<M: Pretrained>(mut self, config: &M::Config, head: &str) -> Self {
         let keys = M::keys(config);

@@ -30,7 +30,7 @@ const NAME: &str = "Lora";
 ///
 /// with Burn's own adapters, so that no layer is written for it. A starts uniform within ±1/√in, as in PEFT,
 /// drawn from the run's seed and the matrix's path; B starts at 0, so that the model starts as it was. The bias
-/// and all other parameters are frozen, but for those that [`also`](Self::also) names.
+/// and all other parameters are frozen, but for those that [`also`](Self::also) and [`fresh`](Self::fresh) name.
 ///
 /// # Which matrices
 ///
@@ -83,12 +83,18 @@ pub struct Lora {
     low_rank: LowRank,
     on: Vec<String>,
     also: Vec<String>,
+    fresh: Vec<String>,
 }
 
 impl Lora {
     /// Factors of this rank, at least 1.
     pub fn rank(rank: usize) -> Self {
-        Self { low_rank: LowRank { rank, alpha: rank as f64 }, on: Vec::new(), also: Vec::new() }
+        Self {
+            low_rank: LowRank { rank, alpha: rank as f64 },
+            on: Vec::new(),
+            also: Vec::new(),
+            fresh: Vec::new(),
+        }
     }
 
     /// Their product is scaled by this over the rank. Default: the rank, for a scale of 1.
@@ -105,6 +111,13 @@ impl Lora {
     /// Trains what these [patterns](Paths) mean whole, such as a fresh head: `modules_to_save` of PEFT.
     pub fn also<P: Into<String>>(self, patterns: impl IntoIterator<Item = P>) -> Self {
         Self { also: patterns.into_iter().map(Into::into).collect(), ..self }
+    }
+
+    /// Trains what these [patterns](Paths) mean whole as well, unless something before has frozen it: parameters that
+    /// have started anew, such as a head that a pretrained folder lacked. Frozen, they
+    /// would stay what was drawn. A run file finds them by itself.
+    pub fn fresh<P: Into<String>>(self, patterns: impl IntoIterator<Item = P>) -> Self {
+        Self { fresh: patterns.into_iter().map(Into::into).collect(), ..self }
     }
 
     fn check(&self) -> Result<(), StrategyError> {
@@ -130,7 +143,9 @@ impl<M: Module> Strategy<M> for Lora {
             return Err(StrategyError::Reparameterized { strategy: NAME, parameter });
         }
         let paths = Paths::of(&model);
-        let also = params_of(NAME, &self.also, &paths)?;
+        let mut also = params_of(NAME, &self.also, &paths)?;
+        let fresh = params_of(NAME, &self.fresh, &paths)?;
+        also.extend(fresh.into_iter().filter(|id| !adaptation.is_frozen(*id)));
         let mut targets = targets(&model, &paths, &self.on)?;
         targets.retain(|target| !also.contains(target));
         if targets.is_empty() {

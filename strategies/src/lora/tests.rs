@@ -246,3 +246,18 @@ fn another_scale_than_the_saved_one_is_refused() {
     let error = restore(Lora::rank(2).alpha(8.0)).unwrap_err().to_string();
     assert!(error.contains("alpha 8 of rank 2, where it was 4 of 2"), "{error}");
 }
+
+#[test]
+fn what_has_started_anew_is_trained_whole_unless_it_was_frozen() {
+    let model = || vec![linear(), linear(), linear()];
+    let lora = Lora::rank(2).on(["0.weight"]).fresh(["1", "2.bias"]);
+    let (adapted, adaptation) = adapt(&lora, model(), 1);
+    let learns =
+        |linear: &Linear| [linear.weight.is_require_grad(), linear.bias.as_ref().unwrap().is_require_grad()];
+    assert_eq!(adapted.iter().map(learns).collect::<Vec<_>>(), [[false, false], [true, true], [false, true]]);
+    assert!(adaptation.is_whole(adapted[1].weight.id) && !adaptation.is_whole(adapted[0].weight.id));
+
+    let (adapted, adaptation) = adapt(&Stack::new(Freeze::paths(["1.bias"]), lora), model(), 1);
+    assert_eq!(learns(&adapted[1]), [true, false]);
+    assert!(!adaptation.is_whole(adapted[1].bias.as_ref().unwrap().id));
+}
