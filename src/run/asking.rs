@@ -6,24 +6,28 @@ use burn::tensor::Device;
 use firebrick_datasets::{Amount, Tokenizer};
 
 use super::trainable::Trainable;
-use super::{LabelKind, Run, SampleConfig, TaskConfig};
+use super::{LabelKind, Run, RunError, SampleConfig, TaskConfig};
 use crate::answers::{Asking, Kind};
 use crate::decoding::Decoding;
 
 impl Run {
     /// With what its model is asked. Texts end at the tokenizer's end token, where `decoding` names no other.
+    ///
+    /// # Errors
+    ///
+    /// The token that the task names as the decoder's first is not the tokenizer's.
     pub(crate) fn asking<M: Trainable>(
         &self,
         config: &M::Config,
         tokenizer: &Arc<Tokenizer>,
         device: &Device,
         mut decoding: Decoding,
-    ) -> Asking {
+    ) -> Result<Asking, RunError> {
         if decoding.end_tokens.is_empty() {
             decoding.end_tokens.extend(tokenizer.special().eos);
         }
         let encoder = self.data.encoder(tokenizer, None);
-        Asking {
+        Ok(Asking {
             encoder: match &self.task {
                 // A word that is cut off is to have an answer too.
                 TaskConfig::TokenClassification { .. } => encoder.stride(self.data.stride.or(Some(0))),
@@ -41,12 +45,12 @@ impl Run {
                 _ => Kind::Class,
             },
             decoding,
-            start: M::start_of(config).or(tokenizer.special().pad).unwrap_or(0),
+            start: self.task.start_id(M::start_of(config), tokenizer)?.unwrap_or(0),
             first: 0,
             among: None,
             tokenizer: tokenizer.clone(),
             device: device.clone(),
-        }
+        })
     }
 }
 

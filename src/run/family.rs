@@ -74,6 +74,11 @@ pub(crate) trait Family: HubConfig + Clone + Send + Sync + 'static {
         None
     }
 
+    /// With another token that its decoder starts from, where it has an encoder.
+    fn starting_from(self, _: u32) -> Self {
+        self
+    }
+
     /// With the classes of the task.
     fn labelled(self, task: &TaskConfig, labels: Option<&Labels>) -> Self {
         let _ = (task, labels);
@@ -304,5 +309,10 @@ impl Family for T5Config {
 
     fn start(&self) -> Option<u32> {
         self.rest.get("decoder_start_token_id")?.as_u64()?.try_into().ok()
+    }
+
+    fn starting_from(mut self, start: u32) -> Self {
+        self.rest.insert("decoder_start_token_id".into(), start.into());
+        self
     }
 }

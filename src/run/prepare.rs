@@ -152,6 +152,11 @@ impl Run {
         let vocabulary = tokenizer.vocab_size();
         let fresh = Sizes { vocabulary, positions: longest.unwrap_or(0), special: tokenizer.special() };
         let config = self.config::<M>(folder, fresh)?.labelled(&self.task, labels);
+        // Who generates from the folder that the run leaves starts as it was trained.
+        let config = match self.task.start_id(config.start(), tokenizer)? {
+            Some(start) => config.starting_from(start),
+            None => config,
+        };
         if config.vocabulary() < vocabulary {
             return Err(RunError::Vocabulary { tokenizer: vocabulary, model: config.vocabulary() });
         }

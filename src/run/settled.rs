@@ -1,4 +1,4 @@
-//! What the folder of a model settles of the data: the ids of labels.
+//! What the folder of a model settles of the data: the ids of labels, and the token that a decoder starts with.
 
 use std::path::PathBuf;
 
@@ -13,6 +13,8 @@ use crate::models::pretrained::{CLASSIFIER, Folder};
 pub(crate) struct Settled {
     /// The classifier that the folder has.
     pub classifier: Option<Classifier>,
+    /// The token that its decoder starts with.
+    pub start: Option<u32>,
 }
 
 /// A classifier whose rows are there already, so that its labels keep their ids.
@@ -40,12 +42,12 @@ impl Settled {
         if let Some(classifier) = classifier.as_ref().filter(|one| task.is_number() && one.names.len() != 1) {
             return Err(classifier.refuse("the task learns a number (`kind: Number`)".into()));
         }
-        Ok(Self { classifier })
+        Ok(Self { classifier, start: M::start_of(config) })
     }
 
     /// For a run that was trained, and is asked about data.
     pub fn trained<M: Trainable>(folder: &Folder, config: &M::Config) -> Self {
-        Self { classifier: Classifier::of::<M>(folder, config, true) }
+        Self { classifier: Classifier::of::<M>(folder, config, true), start: M::start_of(config) }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a model is to learn from the data.
 
-use firebrick_datasets::{Masking, Subwords};
+use firebrick_datasets::{DataError, Masking, Subwords, Tokenizer};
 use serde::{Deserialize, Serialize};
 
 /// What a model is to learn: which fields of a record are read, and what becomes of them.
@@ -92,7 +92,8 @@ pub enum TaskConfig {
         /// The most tokens of a target. Default: as `data.max_length`.
         #[serde(default)]
         max_target_length: Option<usize>,
-        /// The token with which the decoder starts, by name. Default: the padding token.
+        /// The token with which the decoder starts, by name. Default: what `decoder_start_token_id` says in the
+        /// configuration of a `Pretrained` folder, or else the padding token.
         #[serde(default)]
         start: Option<String>,
         /// The most tokens of a text that each evaluation writes for each source, so that it has the scores of
@@ -176,6 +177,20 @@ impl TaskConfig {
             return false;
         };
         *new_head
+    }
+
+    /// The token that the decoder starts with in training, evaluation and writing alike: what the task names, or else
+    /// the model's configuration, or else the padding token.
+    pub(crate) fn start_id(
+        &self,
+        of_model: Option<u32>,
+        tokenizer: &Tokenizer,
+    ) -> Result<Option<u32>, DataError> {
+        match self {
+            Self::Seq2Seq { start: Some(name), .. } => tokenizer.id(name).map(Some),
+            Self::Seq2Seq { start: None, .. } => Ok(of_model.or(tokenizer.special().pad)),
+            _ => Ok(None),
+        }
     }
 
     /// Whether it learns a number, which has no name.

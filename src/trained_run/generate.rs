@@ -51,7 +51,7 @@ impl ForModel for Generating<'_> {
         let tokenizer = Tokenizer::from_file(folder.path())?.with_special(run.data.special.clone())?;
         let tokenizer = Arc::new(tokenizer);
         let writer = Writer {
-            asking: run.asking::<M>(&config, &tokenizer, &device, decoding.clone()),
+            asking: run.asking::<M>(&config, &tokenizer, &device, decoding.clone())?,
             before: match &run.task {
                 TaskConfig::Seq2Seq { prefix, .. } => Before::Source(prefix.clone()),
                 _ => Before::Text,

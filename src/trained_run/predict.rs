@@ -93,7 +93,7 @@ impl ForModel for Predicting<'_> {
             Arc::new(Arc::unwrap_or_clone(tokenizer).with_special(self.run.data.special.clone())?);
         (self.say)(&format!("loading {}", folder.path().display()));
         let model = folder.load::<M>(&config, &device)?.model;
-        let asking = self.run.asking::<M>(&config, &tokenizer, &device, self.decoding.clone());
+        let asking = self.run.asking::<M>(&config, &tokenizer, &device, self.decoding.clone())?;
         let (mut predicted, mut waiting) = (Predicted::default(), Vec::new());
         let most = self.limit.unwrap_or(usize::MAX);
         let reader = open(&self.data, self.run.data.format.as_ref())?;

@@ -147,6 +147,12 @@ impl HubConfig for T5Config {
             let expected = format!("more than {}, half the buckets", buckets / 2);
             return Err(PretrainedError::setting("relative_attention_max_distance", expected, distance));
         }
+        if let Some(start) = self.rest.get("decoder_start_token_id").filter(|start| !start.is_null())
+            && start.as_u64().is_none_or(|start| start >= self.vocab_size as u64)
+        {
+            let expected = format!("a token below vocab_size, which is {}", self.vocab_size);
+            return Err(PretrainedError::setting("decoder_start_token_id", expected, start));
+        }
         self.feed_forward().map(|_| ())
     }
 
@@ -187,6 +193,7 @@ mod tests {
             (r#"{"relative_attention_num_buckets": 2}"#, "relative_attention_num_buckets"),
             (r#"{"relative_attention_max_distance": 16}"#, "relative_attention_max_distance"),
             (r#"{"d_kv": 0}"#, "d_kv"),
+            (r#"{"vocab_size": 9, "decoder_start_token_id": 9}"#, "decoder_start_token_id"),
             (r#"{"num_decoder_layers": 9999999}"#, "num_decoder_layers"),
         ] {
             let error = config(fields).check().unwrap_err().to_string();

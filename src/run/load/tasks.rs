@@ -79,9 +79,7 @@ impl Loading<'_> {
                 };
                 TaskData::SequenceClassification(self.data(task.padding(padding))?, names)
             }
-            TaskConfig::Seq2Seq {
-                source, target, prefix, target_prompt, max_target_length, start, ..
-            } => {
+            TaskConfig::Seq2Seq { source, target, prefix, target_prompt, max_target_length, .. } => {
                 let targets = self.config.encoder(tokenizer, *max_target_length);
                 let task = Seq2Seq::new(encoder, targets).fields(source, target).prefix(prefix);
                 let task = task.padding(padding, padding);
@@ -89,8 +87,8 @@ impl Loading<'_> {
                     Some(field) => task.target_prompt(field),
                     None => task,
                 };
-                let task = match start {
-                    Some(name) => task.start_id(tokenizer.id(name)?),
+                let task = match self.run.task.start_id(self.run.settled.start, tokenizer)? {
+                    Some(id) => task.start_id(id),
                     None => task,
                 };
                 TaskData::Seq2Seq(self.data(task)?)
