@@ -12,6 +12,9 @@ use crate::{Score, TrainError};
 /// 100, as sacrebleu's), `rouge1`, `rouge2` and `rougeL` (F1, 0 to 1, as rouge_score's without stemming) and
 /// `exact_match` (0 to 100, as SQuAD's).
 ///
+/// They compare with the [target texts](firebrick_datasets::Seq2SeqBatch::host_targets) themselves, and not with what
+/// their labels decode to.
+///
 /// What Transformers calls `predict_with_generate`. Each evaluation writes the text of each source, token by token, so it
 /// takes far longer than the loss alone.
 ///
@@ -61,11 +64,15 @@ impl WrittenScores {
         &self.decoding
     }
 
-    /// The counts of texts that were written, beside those that were wanted.
-    pub(super) fn counts(&self, written: &[Vec<u32>], wanted: &[Vec<u32>]) -> Result<Vec<f64>, TrainError> {
-        let texts = |rows: &[Vec<u32>]| rows.iter().map(|row| self.text(row)).collect::<Result<Vec<_>, _>>();
-        let (written, wanted) = (texts(written)?, texts(wanted)?);
-        let wanted: Vec<_> = wanted.into_iter().map(|text| [text]).collect();
+    /// The counts of texts that were written, beside those that were wanted. These are as the records have them:
+    /// their tokens say less where they were cut, or a word has none.
+    pub(super) fn counts<T: AsRef<str>>(
+        &self,
+        written: &[Vec<u32>],
+        wanted: &[T],
+    ) -> Result<Vec<f64>, TrainError> {
+        let written = written.iter().map(|row| self.text(row)).collect::<Result<Vec<_>, _>>()?;
+        let wanted: Vec<_> = wanted.iter().map(|text| [text.as_ref().to_string()]).collect();
         Ok(Metrics::of(&written, &wanted).expect("a text was written for each that was wanted").counts())
     }
 
@@ -138,11 +145,12 @@ mod tests {
         let tokenizer = Arc::new(Tokenizer::characters(text).unwrap());
         let ids = |text: &str| tokenizer.encode(text).unwrap();
         let scores = WrittenScores::new(tokenizer.clone(), Decoding::default());
-        let [right, wrong] = [[ids("a small dog sleeps on the mat.")], [ids("the dog sleeps on a mat.")]];
-        let first = scores.counts(&right, &right).unwrap();
-        let second = scores.counts(&wrong, &right).unwrap();
+        let wanted = ["a small dog sleeps on the mat."];
+        let [right, wrong] = [[ids(wanted[0])], [ids("the dog sleeps on a mat.")]];
+        let first = scores.counts(&right, &wanted).unwrap();
+        let second = scores.counts(&wrong, &wanted).unwrap();
         let both: Vec<f64> = first.iter().zip(&second).map(|(a, b)| a + b).collect();
-        let all = scores.counts(&[right.clone(), wrong].concat(), &[right.clone(), right].concat()).unwrap();
+        let all = scores.counts(&[right, wrong].concat(), &[wanted, wanted].concat()).unwrap();
         assert_eq!(both, all);
         let value = |counts: &[f64], name: &str| {
             WrittenScores::scores(counts).into_iter().find(|score| score.name == name).unwrap().value

@@ -11,4 +11,5 @@ mod import_command;
 mod plan_command;
 mod ranks_command;
 mod resume_command;
+mod seq2seq;
 mod tasks;

@@ -113,7 +113,7 @@ impl Case {
     pub fn seq2seq(&self) -> Seq2SeqBatch {
         let sample = |(source, target): (&Vec<u32>, &Vec<u32>)| {
             let source = Tokens { ids: source.clone(), type_ids: vec![0; source.len()] };
-            Seq2SeqSample { source, target: target.clone(), prompt: 0 }
+            Seq2SeqSample { source, target: target.clone(), ..Seq2SeqSample::default() }
         };
         let task = Seq2Seq::new(encoder(), encoder()).padding(self.padding(), self.padding()).pad_id(0);
         task.collate(&drawn(self.rows.iter().zip(&self.targets).map(sample))).unwrap()

@@ -6,7 +6,7 @@ use super::{
     Collator, Drawn, IGNORE, Inputs, Padding, Seq2SeqBatch, Tokens, causal_lm::tokens_of_prompt,
     inputs::signed_row, roles, token_batch::signed,
 };
-use crate::{DataError, Encoder, Input, Record};
+use crate::{DataError, Encoder, Encoding, Input, Record};
 
 /// A source to read and a target to write: for an encoder with a decoder, such as T5.
 ///
@@ -66,6 +66,9 @@ pub struct Seq2SeqSample {
     pub target: Vec<u32>,
     /// How many of these, from the start, do not count in the loss.
     pub prompt: usize,
+    /// The target as the record has it, from the first token that counts on: what a written text is
+    /// compared with. The ids may say less, where they were cut or a word has no token.
+    pub text: Arc<str>,
 }
 
 impl Seq2Seq {
@@ -135,6 +138,14 @@ impl Seq2Seq {
     }
 }
 
+/// The text behind the prompt, with the beginning of a token that stands for the prompt's end too.
+fn counted<'a>(encoding: &Encoding, text: &'a str, prompt: usize, tokens: usize) -> &'a str {
+    let is_text = encoding.special.get(tokens) == Some(&false);
+    let first = encoding.offsets.get(tokens).map_or(prompt, |offset| offset.0 as usize);
+    let start = if is_text { first.min(prompt) } else { prompt };
+    text.get(start..).or(text.get(prompt..)).unwrap_or_default()
+}
+
 impl Collator for Seq2Seq {
     type Sample = Seq2SeqSample;
     type Batch = Seq2SeqBatch;
@@ -152,10 +163,10 @@ impl Collator for Seq2Seq {
         let sources = self.source.encode(Input::Text(&source), None)?;
         let targets = self.target.encode(Input::Text(&target), None)?;
         let both = sources.into_iter().zip(targets);
-        let samples = both.map(|(source, encoding)| Seq2SeqSample {
-            source: source.into(),
-            prompt: if prompt == 0 { 0 } else { tokens_of_prompt(&encoding, &target, prompt) },
-            target: encoding.ids,
+        let samples = both.map(|(source, encoding)| {
+            let tokens = if prompt == 0 { 0 } else { tokens_of_prompt(&encoding, &target, prompt) };
+            let text = counted(&encoding, &target, prompt, tokens).into();
+            Seq2SeqSample { source: source.into(), prompt: tokens, target: encoding.ids, text }
         });
         Ok(samples.filter(|sample| sample.target.len() > sample.prompt).collect())
     }
@@ -177,9 +188,16 @@ impl Collator for Seq2Seq {
         let padding = &self.target_padding;
         let shape @ [_, length] = padding.shape(&lengths)?;
         let (pad_id, start) = (signed(pad_id)?, signed(self.start_id.unwrap_or(pad_id))?);
-        let mut batch =
-            Seq2SeqBatch { source, decoder_ids: vec![], decoder_mask: vec![], labels: vec![], shape };
-        for Seq2SeqSample { target, prompt, .. } in samples.iter().map(|drawn| &*drawn.sample) {
+        let mut batch = Seq2SeqBatch {
+            source,
+            decoder_ids: vec![],
+            decoder_mask: vec![],
+            labels: vec![],
+            texts: vec![],
+            shape,
+        };
+        for Seq2SeqSample { target, prompt, text, .. } in samples.iter().map(|drawn| &*drawn.sample) {
+            batch.texts.push(text.clone());
             let mut labels = signed_row(target)?;
             // At the right, the last token fills the first column of the padding, as if the row went on.
             let shown = if padding.is_left() { target.len() } else { length };
@@ -211,7 +229,7 @@ mod tests {
 
     fn sample(source: &[u32], target: &[u32], prompt: usize) -> Seq2SeqSample {
         let source = Tokens { ids: source.to_vec(), type_ids: vec![0; source.len()] };
-        Seq2SeqSample { source, target: target.to_vec(), prompt }
+        Seq2SeqSample { source, target: target.to_vec(), prompt, text: "".into() }
     }
 
     #[test]
@@ -251,6 +269,7 @@ mod tests {
         assert_eq!(without.prompt, without.target.len() - 1);
         assert_eq!(with.prompt, without.prompt);
         assert_eq!(with.target[..with.prompt], without.target[..without.prompt]);
+        assert_eq!((with.text.trim_start(), &*without.text), ("runs", ""));
     }
 
     #[test]
@@ -265,6 +284,10 @@ mod tests {
         let fields = vec![("source", text("the mill")), ("target", text("the river runs in the hills"))];
         let sample = task().prefix("say: ").encode(&record(fields)).unwrap().remove(0);
         assert_eq!((sample.target.len(), sample.target[3]), (4, 1));
+        // What it is compared with is whole.
+        assert_eq!(&*sample.text, "the river runs in the hills");
+        let batch = task().collate(&drawn([sample.clone()])).unwrap();
+        assert_eq!(batch.host_targets()[0], sample.text);
         let plain = vec![("source", text("say: the mill")), ("target", text("x"))];
         assert_eq!(sample.source, task().encode(&record(plain)).unwrap().remove(0).source);
     }

@@ -1,5 +1,7 @@
 //! Sources and targets, padded.
 
+use std::sync::Arc;
+
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
 use super::{IGNORE, Inputs};
@@ -16,6 +18,7 @@ pub struct Seq2SeqBatch {
     pub(super) decoder_ids: Vec<i32>,
     pub(super) decoder_mask: Vec<bool>,
     pub(super) labels: Vec<i32>,
+    pub(super) texts: Vec<Arc<str>>,
     pub(super) shape: [usize; 2],
 }
 
@@ -43,6 +46,12 @@ impl Seq2SeqBatch {
     /// The labels, row after row.
     pub fn host_labels(&self) -> &[i32] {
         &self.labels
+    }
+
+    /// What each target says, as its record has it: whole where the labels are cut, and with the words
+    /// that have no token. What a model writes is compared with it.
+    pub fn host_targets(&self) -> &[Arc<str>] {
+        &self.texts
     }
 
     /// What the decoder reads, a tensor of integers `[batch, target length]`.

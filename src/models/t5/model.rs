@@ -90,18 +90,17 @@ impl T5 {
         let length = batch.target_shape()[1].max(1);
         let rows = batch.host_decoder_ids().chunks(length).zip(batch.host_labels().chunks(length));
         let rows = rows.zip(batch.host_decoder_mask().chunks(length));
-        let (mut prompts, mut wanted) = (Vec::new(), Vec::new());
+        let mut prompts = Vec::new();
         for (row, ((read, labels), is_real)) in rows.enumerate() {
             let first = labels.iter().position(|label| *label != IGNORE).unwrap_or(0);
             let begun = read.iter().zip(is_real).take(first + 1).filter(|(_, is_real)| **is_real);
             prompts.push(Prompt::new(row as u64, begun.map(|(id, _)| *id as u32).collect::<Vec<_>>()));
-            wanted.push(labels.iter().filter(|label| **label != IGNORE).map(|label| *label as u32).collect());
         }
         let mut model = Caching::within(self, pass, &prompts, Some(batch.source()));
         let texts = scores.decoding().write(&mut model, &prompts)?;
         let best =
             |texts: &Vec<Text>| texts.first().map(|text| text.without_end().to_vec()).unwrap_or_default();
-        scores.counts(&texts.iter().map(best).collect::<Vec<_>>(), &wanted)
+        scores.counts(&texts.iter().map(best).collect::<Vec<_>>(), batch.host_targets())
     }
 
     /// What the encoder makes of a source `[batch, source length]`.

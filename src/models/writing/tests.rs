@@ -225,9 +225,10 @@ fn what_is_written_in_evaluation_is_scored() {
     let task = Seq2Seq::new(encoder.clone(), encoder).pad_id(11).start_id(10);
     let sample = |source: &str, target: &str, prompt| {
         let ids = |text: &str| text.bytes().map(|byte| u32::from(byte - b'a')).collect::<Vec<u32>>();
+        let text = target[prompt..].into();
         let (source, target) = (ids(source), ids(target));
         let source = Tokens { type_ids: vec![0; source.len()], ids: source };
-        Seq2SeqSample { source, target, prompt }
+        Seq2SeqSample { source, target, prompt, text }
     };
     // The last one's target begins with two tokens that are given.
     let all =
@@ -260,7 +261,7 @@ fn what_is_written_in_evaluation_is_scored() {
 
     let pass = Pass::evaluate(&device.clone().inner());
     let alone = model.valid().evaluate(batch(&all), &pass).counts;
-    let wanted = [vec![7, 6, 5, 4], vec![0], vec![1, 2, 3], vec![0, 1]];
+    let wanted = ["hgfe", "a", "bcd", "ab"];
     assert_eq!(alone[2..], scores.counts(&best, &wanted).unwrap());
     let named = model.scores(&alone);
     assert!(named.len() == 7 && named.iter().all(|score| score.value.is_finite()), "{named:?}");

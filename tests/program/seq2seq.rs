@@ -1,0 +1,99 @@
+//! Texts made of texts: the same start token in training as in writing, and scores against the texts themselves.
+
+use std::fs;
+use std::path::Path;
+
+use assert_cmd::Command;
+use assert_cmd::assert::Assert;
+use predicates::str::contains;
+use serde_json::Value;
+
+fn firebrick(arguments: &[&str]) -> Assert {
+    Command::cargo_bin("firebrick").unwrap().args(arguments).assert()
+}
+
+/// Trains the example for some updates into a folder.
+fn trained(steps: u64, output: &Path, sets: &[&str]) -> Assert {
+    let (output, steps) = (format!("output={output:?}"), format!("steps={steps}"));
+    let mut arguments = vec!["train", "examples/seq2seq.ron", "--set", &output, "--set", &steps];
+    let always = ["epochs=None", "evaluate_every=20", "sample=None"];
+    arguments.extend(always.iter().chain(sets).flat_map(|set| ["--set", *set]));
+    firebrick(&arguments)
+}
+
+fn evaluated(arguments: &[&str]) -> Value {
+    let assert = firebrick(&[&["eval", "--report", "json"], arguments].concat()).success();
+    let text = String::from_utf8(assert.get_output().stdout.clone()).unwrap();
+    serde_json::from_str(text.lines().last().unwrap()).unwrap()
+}
+
+fn read(path: &Path) -> Value {
+    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
+const NOT_WRITTEN: &str = r#"task=Seq2Seq(source: "words", target: "digits")"#;
+const STARTED: &str = r#"task=Seq2Seq(source: "words", target: "digits", start: "</s>")"#;
+
+#[test]
+fn the_decoder_starts_in_training_as_its_folder_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let [output, again, named] = ["run", "again", "named"].map(|name| folder.path().join(name));
+    trained(20, &output, &[NOT_WRITTEN, r#"best_by=None"#]).success();
+    let run = output.to_str().unwrap();
+    let loss = |arguments: &[&str]| evaluated(arguments)["loss"].as_f64().unwrap();
+    let of_padding = loss(&[run]);
+    let of_end = loss(&[run, "--set", STARTED]);
+    assert!((of_padding - of_end).abs() > 1e-3, "{of_padding} {of_end}");
+
+    // Without a name the folder decides, in evaluation and in training.
+    let config = output.join("pretrained/config.json");
+    let mut fields = read(&config);
+    assert_eq!(fields["decoder_start_token_id"], fields["pad_token_id"]);
+    fields["decoder_start_token_id"] = fields["eos_token_id"].clone();
+    fs::write(&config, fields.to_string()).unwrap();
+    assert_eq!(loss(&[run]), of_end);
+    let model = format!("model=Pretrained({:?})", output.join("pretrained"));
+    let tokenizer = format!("data.tokenizer=File({:?})", output.join("pretrained"));
+    let still = "schedule=Constant(lr: 1e-9)";
+    trained(2, &again, &[NOT_WRITTEN, "best_by=None", &model, &tokenizer, still]).success();
+    let report = read(&again.join("report.json"));
+    let found = report["best_valid_loss"].as_f64().unwrap();
+    assert!((found - of_end).abs() < 1e-5 * of_end, "{found} {of_end}");
+
+    // What the run file names is what the folder says that the run leaves.
+    trained(2, &named, &[STARTED, "best_by=None"]).success();
+    let fields = read(&named.join("pretrained/config.json"));
+    assert_eq!(fields["decoder_start_token_id"], fields["eos_token_id"]);
+    // A token that the model does not know is told, and no embedding is read beyond its end.
+    let mut fields = read(&config);
+    fields["decoder_start_token_id"] = 100_000.into();
+    fs::write(&config, fields.to_string()).unwrap();
+    firebrick(&["generate", run, "--prompt", "one"])
+        .failure()
+        .stderr(contains("`decoder_start_token_id`: expected a token below vocab_size"));
+}
+
+/// A model that has learned cut targets by heart has not written the whole ones.
+#[test]
+fn scores_are_against_the_texts_and_not_their_tokens() {
+    let folder = tempfile::tempdir().unwrap();
+    let (table, output) = (folder.path().join("pairs.tsv"), folder.path().join("run"));
+    let row = "seven hundred\t1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 8 9\n";
+    fs::write(&table, format!("words\tdigits\n{}", row.repeat(16))).unwrap();
+    let (path, valid) = (format!("data.path={table:?}"), format!("data.valid={table:?}"));
+    let cut = r#"task=Seq2Seq(source: "words", target: "digits", generate: 12, max_target_length: 4)"#;
+    let sets = [
+        cut,
+        &path,
+        &valid,
+        "data.tokenizer.vocabulary=258",
+        "best_by=None",
+        "batch.micro=16",
+        "schedule=Constant(lr: 1e-2)",
+    ];
+    trained(40, &output, &sets).success();
+    let found = evaluated(&[output.to_str().unwrap()]);
+    assert!(found["loss"].as_f64().unwrap() < 0.5, "it has learned what it was shown: {found}");
+    assert_eq!(found["scores"]["exact_match"], 0.0);
+    assert!(found["scores"]["rougeL"].as_f64().unwrap() < 0.5, "{found}");
+}
