@@ -11,6 +11,15 @@ use crate::answers::{Asking, Kind};
 use crate::decoding::Decoding;
 
 impl Run {
+    /// The most tokens of a row that its model is asked about, padding included: `Some(None)` where there is no bound,
+    /// and `None` where a model goes on from a text, of which it reads as much of the end as it can.
+    pub(crate) fn asked_rows(&self, tokenizer: &Tokenizer) -> Option<Option<usize>> {
+        match self.task {
+            TaskConfig::CausalLm { .. } => None,
+            _ => Some(self.data.longest_row(tokenizer)),
+        }
+    }
+
     /// With what its model is asked. Texts end at the tokenizer's end token, where `decoding` names no other.
     ///
     /// # Errors

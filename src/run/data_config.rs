@@ -84,6 +84,11 @@ impl DataConfig {
         self.max_length.or(of_block).or(tokenizer.model_max_length())
     }
 
+    /// The most tokens of a row, padding included, if there is a bound.
+    pub(crate) fn longest_row(&self, tokenizer: &Tokenizer) -> Option<usize> {
+        self.most_tokens(tokenizer).map(|most| self.padding(tokenizer).length(most))
+    }
+
     /// What tokenizes texts; `most` is the most tokens of one, where it is not as for all.
     pub(crate) fn encoder(&self, tokenizer: &Arc<Tokenizer>, most: Option<usize>) -> Encoder {
         let most = most.or(self.most_tokens(tokenizer));

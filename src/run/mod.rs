@@ -11,6 +11,7 @@ mod ema_config;
 mod error;
 mod export;
 mod family;
+mod fits;
 mod launch;
 mod launcher;
 mod load;

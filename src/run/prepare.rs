@@ -146,9 +146,7 @@ impl Run {
         longest_row: Option<usize>,
         labels: Option<&Labels>,
     ) -> Result<M::Config, RunError> {
-        // The last token of a causal row is only a label.
-        let unread = usize::from(matches!(self.task, TaskConfig::CausalLm { .. }));
-        let longest = longest_row.map(|tokens| tokens.saturating_sub(unread).max(1));
+        let longest = longest_row.map(|tokens| self.task.read_of(tokens));
         let vocabulary = tokenizer.vocab_size();
         let fresh = Sizes { vocabulary, positions: longest.unwrap_or(0), special: tokenizer.special() };
         let config = self.config::<M>(folder, fresh)?.labelled(&self.task, labels);
@@ -157,16 +155,8 @@ impl Run {
             Some(start) => config.starting_from(start),
             None => config,
         };
-        if config.vocabulary() < vocabulary {
-            return Err(RunError::Vocabulary { tokenizer: vocabulary, model: config.vocabulary() });
-        }
-        match (longest, config.positions()) {
-            (None, Some(0)) => Err(RunError::Rows { longest, most: None }),
-            (longest, Some(most)) if longest.is_none_or(|longest| longest > most) => {
-                Err(RunError::Rows { longest, most: Some(most + unread) })
-            }
-            _ => Ok(config),
-        }
+        self.task.require_fit(&config, tokenizer, Some(longest_row))?;
+        Ok(config)
     }
 
     /// The data is not of the model's task.

@@ -71,6 +71,7 @@ impl ForModel for Evaluating<'_> {
         let is_whole = asked.data.valid_fraction == 0.0;
         let loaded = asked.load(say)?;
         let tokenizer = loaded.tokenizer;
+        run.task.require_fit(&config, &tokenizer, Some(loaded.longest_row))?;
         let (data, _) = M::batches(loaded.data).ok_or_else(|| run.other_task())?;
         let data = match (is_whole, data.valid.clone()) {
             (true, _) => Data { valid: None, ..data },

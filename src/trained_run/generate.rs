@@ -49,6 +49,7 @@ impl ForModel for Generating<'_> {
         let (device, name) = device::find(&run.device)?;
         let config = M::config_of(&folder)?;
         let tokenizer = Tokenizer::from_file(folder.path())?.with_special(run.data.special.clone())?;
+        run.task.require_fit(&config, &tokenizer, None)?;
         let tokenizer = Arc::new(tokenizer);
         let writer = Writer {
             asking: run.asking::<M>(&config, &tokenizer, &device, decoding.clone())?,

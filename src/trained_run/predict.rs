@@ -91,6 +91,7 @@ impl ForModel for Predicting<'_> {
         let tokenizer = Arc::new(Tokenizer::from_file(folder.path())?);
         let tokenizer =
             Arc::new(Arc::unwrap_or_clone(tokenizer).with_special(self.run.data.special.clone())?);
+        self.run.task.require_fit(&config, &tokenizer, self.run.asked_rows(&tokenizer))?;
         (self.say)(&format!("loading {}", folder.path().display()));
         let model = folder.load::<M>(&config, &device)?.model;
         let asking = self.run.asking::<M>(&config, &tokenizer, &device, self.decoding.clone())?;

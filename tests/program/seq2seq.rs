@@ -5,6 +5,7 @@ use std::path::Path;
 
 use assert_cmd::Command;
 use assert_cmd::assert::Assert;
+use predicates::prelude::*;
 use predicates::str::contains;
 use serde_json::Value;
 
@@ -96,4 +97,28 @@ fn scores_are_against_the_texts_and_not_their_tokens() {
     assert!(found["loss"].as_f64().unwrap() < 0.5, "it has learned what it was shown: {found}");
     assert_eq!(found["scores"]["exact_match"], 0.0);
     assert!(found["scores"]["rougeL"].as_f64().unwrap() < 0.5, "{found}");
+}
+
+#[test]
+fn what_a_trained_model_cannot_read_is_told_as_in_training() {
+    let folder = tempfile::tempdir().unwrap();
+    let [output, words] = ["run", "words"].map(|name| folder.path().join(name));
+    trained(2, &output, &[NOT_WRITTEN, "best_by=None"]).success();
+    let place = format!("output={words:?}");
+    let file = "examples/token_classification.ron";
+    firebrick(&["train", file, "--set", &place, "--set", "epochs=None", "--set", "steps=2"]).success();
+    let (run, words) = (output.to_str().unwrap(), words.to_str().unwrap());
+    let long = ["--set", "data.max_length=100"];
+    let unbound = ["--set", "data.max_length=None"];
+    for command in ["eval", "predict"] {
+        let asked = |sets: [&str; 2]| firebrick(&[&[command, words], sets.as_slice()].concat()).failure();
+        asked(long).stderr(contains("rows may have 100 tokens, but the model reads at most 48"));
+        asked(unbound).stderr(contains("rows may have any number of tokens, but the model reads at most 48"));
+    }
+    // A tokenizer of more tokens, in the folder of the weights.
+    let tokenizer = |run: &str| Path::new(run).join("pretrained/tokenizer.json");
+    fs::copy(tokenizer(words), tokenizer(run)).unwrap();
+    for command in [["eval", run].as_slice(), &["predict", run], &["generate", run, "--prompt", "one"]] {
+        firebrick(command).failure().stderr(contains("but the model knows 322"));
+    }
 }

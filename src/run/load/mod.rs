@@ -120,10 +120,7 @@ impl Loading<'_> {
         };
         let longest_row = match self.run.task.is_windows() {
             true => self.config.block.map(|block| block + 1),
-            false => {
-                let most = self.config.most_tokens(&tokenizer);
-                most.map(|most| self.config.padding(&tokenizer).length(most))
-            }
+            false => self.config.longest_row(&tokenizer),
         };
         Ok(Loaded { tokenizer, data, skipped: self.skipped, longest_row })
     }
