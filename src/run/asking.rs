@@ -9,6 +9,7 @@ use super::trainable::Trainable;
 use super::{LabelKind, Run, RunError, SampleConfig, TaskConfig};
 use crate::answers::{Asking, Kind};
 use crate::decoding::Decoding;
+use crate::models::pretrained::Folder;
 
 impl Run {
     /// The most tokens of a row that its model is asked about, padding included: `Some(None)` where there is no bound,
@@ -20,20 +21,23 @@ impl Run {
         }
     }
 
-    /// With what its model is asked. Texts end at the tokenizer's end token, where `decoding` names no other.
+    /// With what its model is asked. Texts end at the end tokens of the model's folder and of the tokenizer, where
+    /// `decoding` names no others.
     ///
     /// # Errors
     ///
-    /// The token that the task names as the decoder's first is not the tokenizer's.
+    /// The token that the task names as the decoder's first is not the tokenizer's, or the folder's end tokens cannot
+    /// be read.
     pub(crate) fn asking<M: Trainable>(
         &self,
         config: &M::Config,
+        folder: Option<&Folder>,
         tokenizer: &Arc<Tokenizer>,
         device: &Device,
         mut decoding: Decoding,
     ) -> Result<Asking, RunError> {
         if decoding.end_tokens.is_empty() {
-            decoding.end_tokens.extend(tokenizer.special().eos);
+            decoding.end_tokens = end_tokens(folder, tokenizer)?;
         }
         let encoder = self.data.encoder(tokenizer, None);
         Ok(Asking {
@@ -61,6 +65,18 @@ impl Run {
             device: device.clone(),
         })
     }
+}
+
+/// The tokens that end a text: those that the folder names, as for transformers, and the tokenizer's own, which follows
+/// each text in training.
+///
+/// # Errors
+///
+/// The folder's cannot be read.
+pub(crate) fn end_tokens(folder: Option<&Folder>, tokenizer: &Tokenizer) -> Result<Vec<u32>, RunError> {
+    let mut tokens = folder.map(Folder::end_tokens).transpose()?.unwrap_or_default();
+    tokens.extend(tokenizer.special().eos.filter(|eos| !tokens.contains(eos)));
+    Ok(tokens)
 }
 
 impl SampleConfig {

@@ -157,7 +157,13 @@ fn write_sample<M: Trainable>(run: &Run, model: &M, parts: &Parts<M>) -> Result<
         return Ok(None);
     };
     let device = parts.device.clone().inner();
-    let asking = run.asking::<M>(&parts.config, &parts.tokenizer, &device, sample.decoding(run.seed))?;
+    let asking = run.asking::<M>(
+        &parts.config,
+        parts.folder.as_ref(),
+        &parts.tokenizer,
+        &device,
+        sample.decoding(run.seed),
+    )?;
     let answers = model.clone().valid().answers(&[Question::Text(sample.prompt.clone())], &asking)?;
     let written = answers.first().and_then(|answer| answer.get("predicted")?.as_str());
     Ok(written.map(|written| match run.task {

@@ -7,6 +7,7 @@ use burn::tensor::Device;
 use firebrick_datasets::{DataError, Labels, SpecialTokens, Tokenizer};
 use firebrick_strategies::{Adaptation, Setup, Strategy, World, host_device};
 
+use super::asking::end_tokens;
 use super::family::{Family, Sizes};
 use super::trainable::Trainable;
 use super::{DataRun, Loaded, Process, Run, RunError, Settled, TaskConfig};
@@ -192,7 +193,7 @@ impl Run {
             }
         };
         let optimizer = self.optimizer.build(&model, &self.groups())?;
-        Ok((self.scoring(model, &parts.tokenizer), optimizer))
+        Ok((self.scoring(model, parts.folder.as_ref(), &parts.tokenizer)?, optimizer))
     }
 
     /// The trainer that the run describes, without output and without display.
@@ -226,16 +227,27 @@ impl Run {
     /// Refuses a model that cannot be made, and a `best_by` that is none of its scores.
     fn require_possible<M: Trainable>(&self, parts: &Parts<M>) -> Result<(), RunError> {
         parts.config.check()?;
-        let model = self.scoring(M::init(&parts.config, &Device::flex()), &parts.tokenizer);
+        let model = M::init(&parts.config, &Device::flex());
+        let model = self.scoring(model, parts.folder.as_ref(), &parts.tokenizer)?;
         BestBy::of(self.best_by.as_ref(), &model.scores(&[]))?;
         Ok(())
     }
 
     /// The model, which writes texts in evaluation where the task says so.
-    pub(crate) fn scoring<M: Trainable>(&self, model: M, tokenizer: &Arc<Tokenizer>) -> M {
-        let TaskConfig::Seq2Seq { generate: Some(tokens), .. } = self.task else { return model };
-        let decoding = Decoding { max_new_tokens: tokens, ..Decoding::default() };
-        model.scoring(WrittenScores::new(tokenizer.clone(), decoding))
+    ///
+    /// # Errors
+    ///
+    /// The folder's end tokens cannot be read.
+    pub(crate) fn scoring<M: Trainable>(
+        &self,
+        model: M,
+        folder: Option<&Folder>,
+        tokenizer: &Arc<Tokenizer>,
+    ) -> Result<M, RunError> {
+        let TaskConfig::Seq2Seq { generate: Some(tokens), .. } = self.task else { return Ok(model) };
+        let end_tokens = end_tokens(folder, tokenizer)?;
+        let decoding = Decoding { max_new_tokens: tokens, end_tokens, ..Decoding::default() };
+        Ok(model.scoring(WrittenScores::new(tokenizer.clone(), decoding)))
     }
 
     /// Refuses a model whose weights, gradients and moments cannot be in the machine's memory, with those of all

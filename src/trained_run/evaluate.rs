@@ -81,7 +81,8 @@ impl ForModel for Evaluating<'_> {
                 return Err(DataError::EmptyText { place }.into());
             }
         };
-        let model = run.scoring(folder.load::<M>(&config, &device)?.model, &tokenizer);
+        let model = folder.load::<M>(&config, &device)?.model;
+        let model = run.scoring(model, Some(&folder), &tokenizer)?;
         let pass = Pass::evaluate(&device).computing_in(FloatDType::F32);
         let (started, mut tokens, mut samples) = (Instant::now(), 0, 0);
         let mut sums = Sums::default();

@@ -52,7 +52,7 @@ impl ForModel for Generating<'_> {
         run.task.require_fit(&config, &tokenizer, None)?;
         let tokenizer = Arc::new(tokenizer);
         let writer = Writer {
-            asking: run.asking::<M>(&config, &tokenizer, &device, decoding.clone())?,
+            asking: run.asking::<M>(&config, Some(&folder), &tokenizer, &device, decoding.clone())?,
             before: match &run.task {
                 TaskConfig::Seq2Seq { prefix, .. } => Before::Source(prefix.clone()),
                 _ => Before::Text,

@@ -94,7 +94,8 @@ impl ForModel for Predicting<'_> {
         self.run.task.require_fit(&config, &tokenizer, self.run.asked_rows(&tokenizer))?;
         (self.say)(&format!("loading {}", folder.path().display()));
         let model = folder.load::<M>(&config, &device)?.model;
-        let asking = self.run.asking::<M>(&config, &tokenizer, &device, self.decoding.clone())?;
+        let asking =
+            self.run.asking::<M>(&config, Some(&folder), &tokenizer, &device, self.decoding.clone())?;
         let (mut predicted, mut waiting) = (Predicted::default(), Vec::new());
         let most = self.limit.unwrap_or(usize::MAX);
         let reader = open(&self.data, self.run.data.format.as_ref())?;

@@ -100,6 +100,27 @@ fn scores_are_against_the_texts_and_not_their_tokens() {
 }
 
 #[test]
+fn texts_end_at_any_of_the_tokens_that_the_folder_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("run");
+    trained(2, &output, &[NOT_WRITTEN, "best_by=None"]).success();
+    let run = output.to_str().unwrap();
+    let asked = ["predict", run, "--limit", "1", "--max-new-tokens", "5"];
+    let answer = || -> Value {
+        let text = String::from_utf8(firebrick(&asked).success().get_output().stdout.clone()).unwrap();
+        serde_json::from_str(&text).unwrap()
+    };
+    assert_eq!(answer()["ended"], false);
+    let file = output.join("pretrained/generation_config.json");
+    let all: Vec<u32> = (0..322).collect();
+    fs::write(&file, serde_json::json!({"eos_token_id": all}).to_string()).unwrap();
+    let answer = answer();
+    assert!(answer["ended"] == true && answer["predicted"] == "", "{answer}");
+    fs::write(&file, r#"{"eos_token_id": [1, "</s>"]}"#).unwrap();
+    firebrick(&asked).failure().stderr(contains("generation_config.json").and(contains("or a list of them")));
+}
+
+#[test]
 fn what_a_trained_model_cannot_read_is_told_as_in_training() {
     let folder = tempfile::tempdir().unwrap();
     let [output, words] = ["run", "words"].map(|name| folder.path().join(name));

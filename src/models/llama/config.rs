@@ -2,7 +2,7 @@
 
 use burn::nn::Initializer;
 use burn::tensor::Device;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use super::rope::Rope;
@@ -67,15 +67,21 @@ pub struct LlamaConfig {
     pub attention_dropout: f64,
     /// Whether the head is the token embedding itself.
     pub tie_word_embeddings: bool,
-    /// Must not be below `max_position_embeddings`, where it is in use.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub sliding_window: Option<usize>,
-    /// Whether a Qwen2 uses its window.
+    /// How many tokens a token of a Mistral or Qwen2 reads, itself included: `Some(None)` where the field is null,
+    /// for all; `None` where it is absent, which is 4096 for transformers.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub sliding_window: Option<Option<usize>>,
+    /// Whether a Qwen2 uses its window: in the blocks that `layer_types` names, or from `max_window_layers` on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub use_sliding_window: Option<bool>,
     /// All other fields, as they were read.
     #[serde(flatten)]
     pub rest: Map<String, Value>,
+}
+
+/// A field that is there, be it null.
+fn present<'de, D: Deserializer<'de>>(field: D) -> Result<Option<Option<usize>>, D::Error> {
+    Option::deserialize(field).map(Some)
 }
 
 impl Default for LlamaConfig {
@@ -135,11 +141,38 @@ impl LlamaConfig {
         RmsNorm::new(self.hidden_size, self.rms_norm_eps, device)
     }
 
-    fn has_window(&self) -> bool {
+    /// How many tokens each token reads in a block, itself included; `None` for all.
+    ///
+    /// # Errors
+    ///
+    /// `layer_types` or `max_window_layers` holds something else than transformers writes.
+    pub(super) fn window(&self, block: usize) -> Result<Option<usize>, PretrainedError> {
+        let window = || self.sliding_window.unwrap_or(Some(4096));
         match &*self.model_type {
-            "mistral" => true,
-            "qwen2" => self.use_sliding_window == Some(true),
-            _ => false,
+            "mistral" => Ok(window()),
+            "qwen2" if self.use_sliding_window == Some(true) && self.slides(block)? => Ok(window()),
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether a block of a Qwen2 has the window, where it is used.
+    fn slides(&self, block: usize) -> Result<bool, PretrainedError> {
+        let field = |name| self.rest.get(name).filter(|value| !value.is_null());
+        let wrong =
+            |name, expected: &str, found: &Value| Err(PretrainedError::setting(name, expected, found));
+        if let Some(types) = field("layer_types") {
+            return match types.get(block).and_then(Value::as_str) {
+                Some("sliding_attention") => Ok(true),
+                Some("full_attention") => Ok(false),
+                _ => wrong("layer_types", "sliding_attention or full_attention for each layer", types),
+            };
+        }
+        match field("max_window_layers") {
+            None => Ok(block >= 28),
+            Some(first) => match first.as_u64() {
+                Some(first) => Ok(block as u64 >= first),
+                None => wrong("max_window_layers", "a number of layers", first),
+            },
         }
     }
 }
@@ -164,12 +197,10 @@ impl HubConfig for LlamaConfig {
         if !self.head_size().is_multiple_of(2) {
             return Err(PretrainedError::setting("head_dim", "an even number", self.head_size()));
         }
-        if let Some(window) = self.sliding_window.filter(|_| self.has_window())
-            && window < self.max_position_embeddings
-        {
-            let least = self.max_position_embeddings;
-            let expected = format!("null, or at least max_position_embeddings, which is {least}");
-            return Err(PretrainedError::setting("sliding_window", expected, window));
+        for block in 0..self.num_hidden_layers {
+            if self.window(block)? == Some(0) {
+                return Err(PretrainedError::setting("sliding_window", "null, or at least 1", 0));
+            }
         }
         Rope::new(self).map(|_| ())
     }
@@ -193,8 +224,11 @@ mod tests {
             (r#"{"num_attention_heads": 3}"#, "num_attention_heads"),
             (r#"{"num_attention_heads": 0}"#, "num_attention_heads"),
             (r#"{"head_dim": 5}"#, "head_dim"),
-            (r#"{"model_type": "mistral", "sliding_window": 1024}"#, "sliding_window"),
-            (r#"{"model_type": "qwen2", "sliding_window": 9, "use_sliding_window": true}"#, "sliding_window"),
+            (r#"{"model_type": "mistral", "sliding_window": 0}"#, "sliding_window"),
+            (
+                r#"{"model_type": "qwen2", "use_sliding_window": true, "layer_types": ["full_attention"]}"#,
+                "layer_types",
+            ),
             (r#"{"attention_dropout": -0.1}"#, "attention_dropout"),
         ] {
             let config: LlamaConfig = serde_json::from_str(fields).unwrap();
@@ -203,12 +237,40 @@ mod tests {
         }
         for fields in [
             r#"{"num_attention_heads": 3, "head_dim": 6}"#,
-            r#"{"model_type": "mistral", "sliding_window": 4096}"#,
-            r#"{"model_type": "qwen2", "sliding_window": 9, "use_sliding_window": false}"#,
-            r#"{"sliding_window": 9}"#,
+            r#"{"model_type": "mistral", "sliding_window": 1024}"#,
+            r#"{"model_type": "qwen2", "sliding_window": 0, "use_sliding_window": false}"#,
+            r#"{"sliding_window": 0}"#,
         ] {
             assert!(serde_json::from_str::<LlamaConfig>(fields).unwrap().check().is_ok(), "{fields}");
         }
+    }
+
+    /// By transformers' `configuration_mistral.py` and `configuration_qwen2.py`.
+    #[test]
+    fn windows_by_family() {
+        let windows = |fields: &str| {
+            let config: LlamaConfig = serde_json::from_str(fields).unwrap();
+            let written = serde_json::to_value(&config).unwrap();
+            assert_eq!(
+                serde_json::from_value::<LlamaConfig>(written).unwrap(),
+                config,
+                "it is written as read"
+            );
+            [0, 1, 27, 28].map(|block| config.window(block).unwrap())
+        };
+        assert_eq!(windows(r#"{"sliding_window": 9}"#), [None; 4]);
+        assert_eq!(windows(r#"{"model_type": "mistral"}"#), [Some(4096); 4]);
+        assert_eq!(windows(r#"{"model_type": "mistral", "sliding_window": null}"#), [None; 4]);
+        assert_eq!(windows(r#"{"model_type": "mistral", "sliding_window": 9}"#), [Some(9); 4]);
+        assert_eq!(windows(r#"{"model_type": "qwen2", "sliding_window": 9}"#), [None; 4]);
+        let used = r#""model_type": "qwen2", "use_sliding_window": true"#;
+        assert_eq!(windows(&format!("{{{used}}}")), [None, None, None, Some(4096)]);
+        let some = format!(r#"{{{used}, "sliding_window": 9, "max_window_layers": 1}}"#);
+        assert_eq!(windows(&some), [None, Some(9), Some(9), Some(9)]);
+        let types: Vec<_> =
+            (0..29).map(|at| if at == 1 { "sliding_attention" } else { "full_attention" }).collect();
+        let some = format!(r#"{{{used}, "sliding_window": 9, "layer_types": {types:?}}}"#);
+        assert_eq!(windows(&some), [None, Some(9), None, None]);
     }
 
     #[test]

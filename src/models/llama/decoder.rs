@@ -41,6 +41,9 @@ pub struct Llama {
     head: Option<Linear>,
     #[module(skip)]
     rope: Rope,
+    /// How many tokens each token reads in each block, itself included; `None` for all.
+    #[module(skip)]
+    windows: Vec<Option<usize>>,
 }
 
 impl Llama {
@@ -69,10 +72,11 @@ impl Llama {
     ) -> Tensor<3> {
         let angles = self.rope.angles(places, &tokens.device());
         let x = cast(self.tokens.forward(tokens), pass.dtype());
-        let x = self.blocks.iter().fold(x, |x, block| {
+        let mut masks = Masks::of(masked);
+        let x = self.blocks.iter().zip(&self.windows).fold(x, |x, (block, window)| {
             let run =
                 |block: &Block, (x, angles, masked), pass: &Pass| block.forward(x, angles, masked, pass);
-            pass.segment(block, (x, angles.clone(), masked.clone()), run)
+            pass.segment(block, (x, angles.clone(), masks.within(*window)), run)
         });
         self.logits(x)
     }
@@ -114,12 +118,13 @@ impl ReadsOn for Llama {
         let angles = self.rope.angles(places, &ids.device());
         let mut past = past.map(|past| past.own.into_iter());
         let (mut x, mut own) = (cast(self.tokens.forward(ids), pass.dtype()), Vec::new());
-        for block in &self.blocks {
+        let mut masks = Masks::of(masked);
+        for (block, window) in self.blocks.iter().zip(&self.windows) {
             let past = past.as_mut().and_then(Iterator::next);
             let run = |block: &Block, (x, past, angles, masked), pass: &Pass| {
                 block.read_on(x, past, angles, masked, pass)
             };
-            let (read, kept) = pass.segment(block, (x, past, angles.clone(), masked.clone()), run);
+            let (read, kept) = pass.segment(block, (x, past, angles.clone(), masks.within(*window)), run);
             x = read;
             own.push(kept);
         }
@@ -169,11 +174,44 @@ impl Pretrained for Llama {
             norm: config.norm(device),
             head: (!config.tie_word_embeddings).then(head),
             rope: Rope::new(config).unwrap_or_else(|error| panic!("{error}")),
+            windows: (0..config.num_hidden_layers)
+                .map(|block| config.window(block).unwrap_or_else(|error| panic!("{error}")))
+                .collect(),
         }
     }
 
     fn keys(config: &LlamaConfig) -> KeyMap {
         keys::causal_lm(config)
+    }
+}
+
+/// What is masked for all tokens, and what besides for a window.
+struct Masks {
+    all: Tensor<4, Bool>,
+    /// Of the last window that was asked for: all blocks that have one have the same.
+    windowed: Option<(usize, Tensor<4, Bool>)>,
+}
+
+impl Masks {
+    fn of(all: Tensor<4, Bool>) -> Self {
+        Self { all, windowed: None }
+    }
+
+    /// The mask with tokens masked that are `window` or more columns before the one that reads. Samples in a row have
+    /// their tokens side by side, so that columns tell how far apart these are.
+    fn within(&mut self, window: Option<usize>) -> Tensor<4, Bool> {
+        let [rows, _, length, columns] = self.all.dims();
+        let Some(window) = window.filter(|window| *window < columns) else { return self.all.clone() };
+        if let Some((_, masked)) = self.windowed.as_ref().filter(|(known, _)| *known == window) {
+            return masked.clone();
+        }
+        // Row `i` stands in column `columns - length + i`, and reads from `window - 1` columns before it.
+        let first = (columns - length) as i64 + 1 - window as i64;
+        let far = Tensor::<2, Bool>::triu_mask([length, columns], first, &self.all.device());
+        let far = far.unsqueeze::<4>().expand([rows, 1, length, columns]);
+        let masked = self.all.clone().bool_or(far);
+        self.windowed = Some((window, masked.clone()));
+        masked
     }
 }
 
@@ -268,3 +306,7 @@ impl Block {
         repeated.reshape([batch, self.heads, length, size])
     }
 }
+
+#[cfg(test)]
+#[path = "window_tests.rs"]
+mod window_tests;

@@ -16,6 +16,9 @@ use super::{HubConfig, PretrainedError};
 pub(super) const CONFIG: &str = "config.json";
 pub(super) const WEIGHTS: &str = "model.safetensors";
 pub(super) const INDEX: &str = "model.safetensors.index.json";
+/// How transformers generates texts.
+const GENERATION: &str = "generation_config.json";
+const END: &str = "eos_token_id";
 /// The most bytes of a JSON file: the index of a very large model has some millions.
 const MOST_JSON: u64 = 64 << 20;
 
@@ -82,6 +85,31 @@ impl Folder {
         config.check()?;
         config.settle(self)?;
         Ok(config)
+    }
+
+    /// The tokens that end a text: `eos_token_id` of `generation_config.json`, one or several, or else of
+    /// `config.json`.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, or the field holds something else.
+    pub fn end_tokens(&self) -> Result<Vec<u32>, PretrainedError> {
+        let path = self.path.join(GENERATION);
+        let generation = if path.exists() { read_json(&path)? } else { Map::new() };
+        let of_generation = generation.get(END).filter(|value| !value.is_null());
+        let (path, value) = match (of_generation, self.config.get(END)) {
+            (Some(value), _) => (path, value),
+            (None, Some(value)) => (self.path.join(CONFIG), value),
+            (None, None) => return Ok(Vec::new()),
+        };
+        let token = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
+        let tokens = match value {
+            Value::Null => Some(Vec::new()),
+            Value::Array(values) => values.iter().map(token).collect(),
+            value => token(value).map(|token| vec![token]),
+        };
+        let reason = || format!("`{END}`: expected the id of a token, or a list of them, found {value}");
+        tokens.ok_or_else(|| PretrainedError::Config { path, reason: reason() })
     }
 
     /// The tensors by name, their numbers unread.

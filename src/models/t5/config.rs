@@ -91,8 +91,26 @@ impl T5Config {
         self.num_decoder_layers.unwrap_or(self.num_layers)
     }
 
-    /// What `feed_forward_proj` means: the activation, and whether it is of a gate.
+    /// The activation of feed-forward layers, and whether it is of a gate: what `feed_forward_proj` means, but for
+    /// what `dense_act_fn` and `is_gated_act` say, which count more for transformers.
     pub(super) fn feed_forward(&self) -> Result<(Activation, bool), PretrainedError> {
+        let said = |name| self.rest.get(name).filter(|value| !value.is_null());
+        let wrong = |name, expected: &str, found: &Value| PretrainedError::setting(name, expected, found);
+        let (of_projection, is_gated) = self.feed_forward_projection()?;
+        let activation = match said("dense_act_fn") {
+            Some(name) => serde_json::from_value(name.clone())
+                .map_err(|_| wrong("dense_act_fn", "relu, gelu_new or the like", name))?,
+            None => of_projection,
+        };
+        let is_gated = match said("is_gated_act") {
+            Some(gated) => gated.as_bool().ok_or_else(|| wrong("is_gated_act", "true or false", gated))?,
+            None => is_gated,
+        };
+        Ok((activation, is_gated))
+    }
+
+    /// What `feed_forward_proj` means.
+    fn feed_forward_projection(&self) -> Result<(Activation, bool), PretrainedError> {
         let said = &*self.feed_forward_proj;
         let (gated, name) = match said.strip_prefix("gated-") {
             Some(name) => (true, name),
@@ -186,10 +204,29 @@ mod tests {
         }
     }
 
+    /// As in transformers, where they are set over what `feed_forward_proj` has set.
+    #[test]
+    fn the_activation_itself_counts_more_than_the_projection() {
+        let of = |fields: &str| config(fields).feed_forward().unwrap();
+        let both = r#"{"feed_forward_proj": "gated-gelu", "dense_act_fn": "gelu_new", "is_gated_act": true}"#;
+        assert_eq!(of(both), (Activation::GeluNew, true));
+        assert_eq!(
+            of(r#"{"feed_forward_proj": "gated-gelu", "dense_act_fn": "gelu"}"#),
+            (Activation::Gelu, true)
+        );
+        assert_eq!(of(r#"{"dense_act_fn": "silu", "is_gated_act": true}"#), (Activation::Silu, true));
+        assert_eq!(
+            of(r#"{"feed_forward_proj": "gated-gelu", "dense_act_fn": null}"#),
+            (Activation::GeluNew, true)
+        );
+    }
+
     #[test]
     fn what_is_refused_is_named() {
         for (fields, field) in [
             (r#"{"feed_forward_proj": "gated-mish"}"#, "feed_forward_proj"),
+            (r#"{"dense_act_fn": "mish"}"#, "dense_act_fn"),
+            (r#"{"is_gated_act": "yes"}"#, "is_gated_act"),
             (r#"{"relative_attention_num_buckets": 2}"#, "relative_attention_num_buckets"),
             (r#"{"relative_attention_max_distance": 16}"#, "relative_attention_max_distance"),
             (r#"{"d_kv": 0}"#, "d_kv"),
