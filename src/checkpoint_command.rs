@@ -177,6 +177,7 @@ fn show(args: &ShowArgs) -> Result<(), RunError> {
     if let Some(scale) = manifest.lora_scale {
         text += &format!("factors          merged by `consolidate`, scaled by {scale}\n");
     }
+    text += &format!("format           {}, summed with {}\n", manifest.format, manifest.algorithm());
     let names: Vec<_> = state.strategies().iter().map(|state| state.stage()).collect();
     text +=
         &format!("strategies       {}\n", if names.is_empty() { "none".into() } else { names.join(", ") });
@@ -188,12 +189,8 @@ fn show(args: &ShowArgs) -> Result<(), RunError> {
         text += &format!("tied             {alias} is {path}\n");
     }
     for file in &manifest.files {
-        text += &format!(
-            "  {:<44} {:>10}  {}\n",
-            file.name,
-            ByteSize(file.bytes as usize).to_string(),
-            file.sha256
-        );
+        text +=
+            &format!("  {:<44} {:>10}  {}\n", file.name, ByteSize(file.bytes as usize).to_string(), file.sum);
     }
     if args.tensors {
         for (section, name, info) in tensors() {

@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::examine::examine;
 use crate::{Manifest, Tensors};
 
-/// A complete checkpoint, checked: every file has the size and the SHA-256 of the manifest, and the slices make
+/// A complete checkpoint, checked: every file has the size and the sum of the manifest, and the slices make
 /// whole tensors.
 ///
 /// Nothing of the tensors is in memory until it is read.

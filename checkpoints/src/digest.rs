@@ -1,75 +1,208 @@
-//! The SHA-256 of a file.
+//! The sum of a file, and the functions that sum.
 
 use std::fmt;
 use std::str::FromStr;
 
+use blake3::hazmat::{ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// A SHA-256 sum, written as 64 lower-case hexadecimal digits.
+/// The function that sums the files of a checkpoint. The format's version decides which one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// SHA-256, of format 1. It is read, and not written any more.
+    Sha256,
+    /// BLAKE3, of format 2: several times faster, on any processor.
+    Blake3,
+}
+
+impl Algorithm {
+    /// The function of a version of the format, if that is known.
+    pub fn of_format(format: u32) -> Option<Self> {
+        match format {
+            1 => Some(Self::Sha256),
+            2 => Some(Self::Blake3),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sha256 => "SHA-256",
+            Self::Blake3 => "BLAKE3",
+        })
+    }
+}
+
+/// The sum of some bytes, shown as 64 lower-case hexadecimal digits.
 ///
 /// ```
-/// use firebrick_checkpoints::Digest;
+/// use firebrick_checkpoints::{Algorithm, Digest};
 ///
 /// let sum = Digest::of(b"abc");
-/// assert!(sum.to_string().starts_with("ba7816bf"));
-/// assert_eq!(sum.to_string().parse(), Ok(sum));
+/// assert_eq!(sum.algorithm(), Algorithm::Blake3);
+/// assert!(sum.to_string().starts_with("6437b3ac"));
+/// assert!(Digest::with(Algorithm::Sha256, b"abc").to_string().starts_with("ba7816bf"));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Digest([u8; 32]);
+pub struct Digest {
+    algorithm: Algorithm,
+    sum: Hex,
+}
 
 impl Digest {
-    /// The sum of some bytes.
+    /// The sum of some bytes, as checkpoints are written with.
     pub fn of(bytes: &[u8]) -> Self {
-        let mut hasher = Hasher::new();
+        Self::with(Algorithm::Blake3, bytes)
+    }
+
+    /// The sum of some bytes by one of the functions.
+    pub fn with(algorithm: Algorithm, bytes: &[u8]) -> Self {
+        let mut hasher = Hasher::new(algorithm);
         hasher.update(bytes);
         hasher.finish()
+    }
+
+    /// A sum that is known already.
+    pub fn from_bytes(algorithm: Algorithm, sum: [u8; 32]) -> Self {
+        Self { algorithm, sum: Hex(sum) }
+    }
+
+    /// The function that made it.
+    pub fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// The sum of a JSON object with a field for each function, of which one must be there.
+    pub(crate) fn of_fields(sha256: Option<Hex>, blake3: Option<Hex>) -> Result<Self, String> {
+        match (sha256, blake3) {
+            (Some(sum), None) => Ok(Self { algorithm: Algorithm::Sha256, sum }),
+            (None, Some(sum)) => Ok(Self { algorithm: Algorithm::Blake3, sum }),
+            (None, None) => Err("missing field `blake3` or `sha256`".into()),
+            (Some(_), Some(_)) => Err("expected one of the fields `blake3` and `sha256`, found both".into()),
+        }
+    }
+
+    /// The opposite of [`of_fields`](Self::of_fields).
+    pub(crate) fn into_fields(self) -> (Option<Hex>, Option<Hex>) {
+        match self.algorithm {
+            Algorithm::Sha256 => (Some(self.sum), None),
+            Algorithm::Blake3 => (None, Some(self.sum)),
+        }
+    }
+}
+
+impl AsRef<[u8; 32]> for Digest {
+    fn as_ref(&self) -> &[u8; 32] {
+        &self.sum.0
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.sum)
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {self}", self.algorithm)
     }
 }
 
 /// Sums bytes as they come.
-pub(crate) struct Hasher(ring::digest::Context);
+pub(crate) enum Hasher {
+    Sha256(ring::digest::Context),
+    // Much larger than the other.
+    Blake3(Box<blake3::Hasher>),
+}
 
 impl Hasher {
-    pub(crate) fn new() -> Self {
-        Self(ring::digest::Context::new(&ring::digest::SHA256))
+    pub(crate) fn new(algorithm: Algorithm) -> Self {
+        match algorithm {
+            Algorithm::Sha256 => Self::Sha256(ring::digest::Context::new(&ring::digest::SHA256)),
+            Algorithm::Blake3 => Self::Blake3(Box::default()),
+        }
+    }
+
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Sha256(context) => context.update(bytes),
+            Self::Blake3(hasher) => {
+                hasher.update(bytes);
+            }
+        }
+    }
+
+    pub(crate) fn finish(self) -> Digest {
+        match self {
+            Self::Sha256(context) => {
+                let mut sum = [0; 32];
+                sum.copy_from_slice(context.finish().as_ref());
+                Digest::from_bytes(Algorithm::Sha256, sum)
+            }
+            Self::Blake3(hasher) => Digest::from_bytes(Algorithm::Blake3, hasher.finalize().into()),
+        }
+    }
+}
+
+/// Bytes of the segments that files are cut into to be summed on all cores: a power of two, as BLAKE3's tree needs.
+pub(crate) const SEGMENT: u64 = 8 << 20;
+
+/// The BLAKE3 of one segment of several, which [`of_segments`] makes the file's of.
+pub(crate) struct SegmentHasher(Box<blake3::Hasher>);
+
+impl SegmentHasher {
+    /// Of the segment that starts at a multiple of [`SEGMENT`].
+    pub(crate) fn new(start: u64) -> Self {
+        let mut hasher = Box::<blake3::Hasher>::default();
+        hasher.set_input_offset(start);
+        Self(hasher)
     }
 
     pub(crate) fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    pub(crate) fn finish(self) -> Digest {
-        let mut sum = [0; 32];
-        sum.copy_from_slice(self.0.finish().as_ref());
-        Digest(sum)
+    pub(crate) fn finish(self) -> ChainingValue {
+        self.0.finalize_non_root()
     }
 }
 
-impl From<[u8; 32]> for Digest {
-    fn from(sum: [u8; 32]) -> Self {
-        Self(sum)
+/// The BLAKE3 of at least two segments, of which only the last may be shorter than [`SEGMENT`].
+pub(crate) fn of_segments(segments: &[ChainingValue]) -> Digest {
+    let (left, right) = halves(segments);
+    let sum = merge_subtrees_root(&subtree(left), &subtree(right), Mode::Hash);
+    Digest::from_bytes(Algorithm::Blake3, sum.into())
+}
+
+fn subtree(segments: &[ChainingValue]) -> ChainingValue {
+    match segments {
+        [segment] => *segment,
+        _ => {
+            let (left, right) = halves(segments);
+            merge_subtrees_non_root(&subtree(left), &subtree(right), Mode::Hash)
+        }
     }
 }
 
-impl AsRef<[u8; 32]> for Digest {
-    fn as_ref(&self) -> &[u8; 32] {
-        &self.0
-    }
+/// The left half of a node of BLAKE3's tree is the largest power of two that leaves something for the right one.
+fn halves(segments: &[ChainingValue]) -> (&[ChainingValue], &[ChainingValue]) {
+    segments.split_at(segments.len().next_power_of_two() / 2)
 }
 
-impl fmt::Display for Digest {
+/// 32 bytes, written as 64 lower-case hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Hex([u8; 32]);
+
+impl fmt::Display for Hex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
-impl fmt::Debug for Digest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self}")
-    }
-}
-
-impl FromStr for Digest {
+impl FromStr for Hex {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -91,13 +224,13 @@ fn shortened(text: &str) -> String {
     text.chars().take(80).collect()
 }
 
-impl Serialize for Digest {
+impl Serialize for Hex {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for Digest {
+impl<'de> Deserialize<'de> for Hex {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
     }
@@ -108,22 +241,46 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sum_is_that_of_the_standard() {
+    fn the_sums_are_those_of_the_standards() {
+        let [sha256, blake3] = [Algorithm::Sha256, Algorithm::Blake3]
+            .map(|algorithm| move |bytes| Digest::with(algorithm, bytes));
         // FIPS 180-2, appendix B.1, and the empty message.
         let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
-        assert_eq!(Digest::of(b"abc").to_string(), abc);
+        assert_eq!(sha256(b"abc").to_string(), abc);
         let empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
-        assert_eq!(Digest::of(b"").to_string(), empty);
+        assert_eq!(sha256(b"").to_string(), empty);
+        // The test vectors of BLAKE3: the empty message, and 2049 bytes, which are three chunks.
+        let empty = "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262";
+        assert_eq!(blake3(b"").to_string(), empty);
+        let counted: Vec<u8> = (0..2049).map(|at| (at % 251) as u8).collect();
+        let sum = "5f4d72f40d7a5f82b15ca2b2e44b1de3c2ef86c426c95c1af0b6879522563030";
+        assert_eq!(blake3(&counted).to_string(), sum);
+    }
+
+    #[test]
+    fn segments_make_the_sum_of_the_whole() {
+        let segment = SEGMENT as usize;
+        let bytes: Vec<u8> = (0..5 * segment).map(|at| (at % 251) as u8).collect();
+        let lengths = [segment + 1, 2 * segment, 2 * segment + 1, 4 * segment - 1, 4 * segment, 5 * segment];
+        for length in lengths {
+            let segments = bytes[..length].chunks(segment).enumerate().map(|(index, segment)| {
+                let mut hasher = SegmentHasher::new(index as u64 * SEGMENT);
+                hasher.update(segment);
+                hasher.finish()
+            });
+            let segments: Vec<_> = segments.collect();
+            assert_eq!(of_segments(&segments), Digest::of(&bytes[..length]), "{length} bytes");
+        }
     }
 
     #[test]
     fn one_spelling_is_read() {
         let sum = Digest::of(b"abc").to_string();
-        assert_eq!(sum.parse(), Ok(Digest::of(b"abc")));
+        assert_eq!(sum.parse(), Ok(Digest::of(b"abc").sum));
         for wrong in
             [sum.to_uppercase(), sum[1..].into(), format!("{sum}0"), sum.replace('b', "g"), "é".repeat(32)]
         {
-            assert!(wrong.parse::<Digest>().unwrap_err().contains("expected 64"), "{wrong}");
+            assert!(wrong.parse::<Hex>().unwrap_err().contains("expected 64"), "{wrong}");
         }
     }
 }

@@ -48,10 +48,21 @@ pub enum CheckpointError {
     },
     /// The manifest is of another version of the format.
     #[error(
-        "{path}: expected format {FORMAT}, found format {found}: read this checkpoint with the version of firebrick that wrote it"
+        "{path}: expected a format of 1 to {FORMAT}, found format {found}: read this checkpoint with the version of firebrick that wrote it"
     )]
     Format {
         /// The manifest.
+        path: PathBuf,
+        /// The version of its format.
+        found: u32,
+    },
+    /// A checkpoint of another version of the format stands where one would be written.
+    #[error(
+        "{path}: a checkpoint of format {found} stands where this one would be saved, and this version knows formats \
+         1 to {FORMAT}: nothing was replaced; move that checkpoint away, or save into another folder"
+    )]
+    Occupied {
+        /// The checkpoint that is there.
         path: PathBuf,
         /// The version of its format.
         found: u32,
@@ -82,7 +93,8 @@ pub enum CheckpointError {
     },
     /// A file's sum is not that of the manifest.
     #[error(
-        "{path}: expected SHA-256 {expected}, found {found}: the file is damaged or was changed; use another checkpoint, or a copy of this one"
+        "{path}: expected {} {expected}, found {found}: the file is damaged or was changed; use another checkpoint, or a copy of this one",
+        expected.algorithm()
     )]
     Sum {
         /// The file.
@@ -202,6 +214,7 @@ impl CheckpointError {
             | Self::Kind { path, .. }
             | Self::FolderName { path, .. }
             | Self::Format { path, .. }
+            | Self::Occupied { path, .. }
             | Self::Damaged { path, .. }
             | Self::Size { path, .. }
             | Self::Sum { path, .. }

@@ -1,13 +1,15 @@
 //! Checks a checkpoint, in an order in which nothing is believed before it is checked.
 
+use std::fs::File;
 use std::io::Read;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rayon::prelude::*;
 
-use crate::digest::Hasher;
+use crate::digest::{Algorithm, Hasher, SEGMENT, SegmentHasher, of_segments};
 use crate::disk::name_of;
 use crate::error::{CheckpointError, Result};
 use crate::file_names::{Holds, MANIFEST, TRAINER, rank_file};
@@ -88,34 +90,66 @@ fn all<T>(results: Vec<Result<T>>) -> std::result::Result<Vec<T>, Vec<Checkpoint
 }
 
 /// A file with the size and the sum of the manifest.
-fn verified(folder: &Path, entry: &FileEntry, read: &impl Fn(u64)) -> Result<VerifiedFile> {
+fn verified(folder: &Path, entry: &FileEntry, read: &(impl Fn(u64) + Sync)) -> Result<VerifiedFile> {
     let path = folder.join(&entry.name);
-    let (mut file, metadata) = regular::open(&path)?;
-    let size = |found| Err(CheckpointError::Size { path: path.clone(), expected: entry.bytes, found });
+    let (file, metadata) = regular::open(&path)?;
     if metadata.len() != entry.bytes {
-        return size(metadata.len());
+        return Err(CheckpointError::Size { path, expected: entry.bytes, found: metadata.len() });
     }
-    let mut hasher = Hasher::new();
-    let mut buffer = vec![0; CHUNK.min(entry.bytes as usize)];
-    let mut left = entry.bytes;
+    let checked = VerifiedFile { path, identity: Identity::of(&metadata) };
+    let algorithm = entry.sum.algorithm();
+    let found = match algorithm {
+        Algorithm::Blake3 if entry.bytes > SEGMENT => {
+            let starts = (0..entry.bytes.div_ceil(SEGMENT)).into_par_iter().map(|index| index * SEGMENT);
+            let segments = starts.map(|start| {
+                // Each through a handle of its own, of which it is known that it is the same file.
+                let file = checked.open_at(start)?;
+                let mut hasher = SegmentHasher::new(start);
+                let bytes = SEGMENT.min(entry.bytes - start);
+                each_chunk(&checked, file, start..start + bytes, read, |chunk| hasher.update(chunk))?;
+                Ok(hasher.finish())
+            });
+            of_segments(&segments.collect::<Result<Vec<_>>>()?)
+        }
+        _ => {
+            let mut hasher = Hasher::new(algorithm);
+            each_chunk(&checked, file, 0..entry.bytes, read, |chunk| hasher.update(chunk))?;
+            hasher.finish()
+        }
+    };
+    if found != entry.sum {
+        return Err(CheckpointError::Sum { path: checked.path, expected: entry.sum, found });
+    }
+    Ok(checked)
+}
+
+/// Reads a range of a file from where the handle stands, and says so.
+fn each_chunk(
+    of: &VerifiedFile,
+    mut file: File,
+    range: Range<u64>,
+    read: &impl Fn(u64),
+    mut take: impl FnMut(&[u8]),
+) -> Result<()> {
+    let mut left = range.end - range.start;
+    let mut buffer = vec![0; CHUNK.min(left as usize)];
     while left > 0 {
         let wanted = &mut buffer[..CHUNK.min(left as usize)];
         match file.read(wanted) {
-            Ok(0) => return size(entry.bytes - left),
+            Ok(0) => {
+                let (path, expected) = (of.path.clone(), of.identity.bytes());
+                return Err(CheckpointError::Size { path, expected, found: range.end - left });
+            }
             Ok(bytes) => {
-                hasher.update(&wanted[..bytes]);
+                take(&wanted[..bytes]);
                 left -= bytes as u64;
                 read(bytes as u64);
             }
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => (),
-            Err(error) => return Err(CheckpointError::io("read", &path, error)),
+            Err(error) => return Err(CheckpointError::io("read", &of.path, error)),
         }
     }
-    let found = hasher.finish();
-    if found != entry.sha256 {
-        return Err(CheckpointError::Sum { path, expected: entry.sha256, found });
-    }
-    Ok(VerifiedFile { path, identity: Identity::of(&metadata) })
+    Ok(())
 }
 
 /// The bytes before the tensors, and the header.

@@ -161,7 +161,7 @@ impl Folder {
     ///
     /// Staging folders and checkpoints half removed go; one that was renamed aside gets its name back where
     /// nothing has taken its place; and `latest` is made to name the newest complete checkpoint that is sound where
-    /// it names none, or an older one.
+    /// it names none, or an older one. What is of a format that is not known stays, also as what `latest` names.
     ///
     /// # Errors
     ///
@@ -182,7 +182,7 @@ impl Folder {
                 if place.symlink_metadata().is_err() {
                     let point = "rename a replaced checkpoint back";
                     at(point, &path, self.disk.rename(point, &path, &place))?;
-                } else if Saved::read(&place).is_ok() {
+                } else if Saved::read(&place).is_ok() && Manifest::unknown_format(&path).is_none() {
                     self.remove(&path)?;
                     removed.push(path);
                 }
@@ -197,8 +197,12 @@ impl Folder {
         let newest = saved.iter().rposition(|one| one.counts_among(&saved));
         let newest = newest.map(|at| saved.swap_remove(at));
         let path = self.path.join(LATEST);
+        let named = self.named();
+        if named.is_some_and(|step| Manifest::unknown_format(&self.checkpoint(step)).is_some()) {
+            return Ok(());
+        }
         match newest {
-            Some(newest) if self.named() == Some(newest.step) => Ok(()),
+            Some(newest) if named == Some(newest.step) => Ok(()),
             Some(newest) => write_latest(&*self.disk, &self.path, newest.step),
             None if path.symlink_metadata().is_ok() => {
                 let point = "remove a latest that names nothing";

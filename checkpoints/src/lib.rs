@@ -45,7 +45,7 @@
 //! ├── latest                                   "step-00001000" and a line's end
 //! ├── step-00000500
 //! └── step-00001000
-//!     ├── manifest.json                        run, step, world size, aliases, whether it is sound; each file's size and SHA-256
+//!     ├── manifest.json                        run, step, world size, aliases, whether it is sound; each file's size and BLAKE3
 //!     ├── trainer.ron                          a text of the trainer
 //!     ├── parameters-00000-of-00002.safetensors    of rank 0 of 2
 //!     ├── parameters-00001-of-00002.safetensors
@@ -66,8 +66,12 @@
 //!
 //! The same state gives the same bytes. `manifest.json` and each header have one spelling: what is read must be,
 //! byte for byte, what would be written, so that nothing is said twice, left out or hidden. The manifest also holds
-//! the SHA-256 of its own content, and a count of the checkpoints of its folder: the highest is the newest, also in
+//! the BLAKE3 of its own content, and a count of the checkpoints of its folder: the highest is the newest, also in
 //! a run that went back to an earlier step.
+//!
+//! This is format 2. In format 1 the sums are SHA-256, and their fields `sha256` instead of `blake3`; all else is the
+//! same, and such checkpoints are read, verified and resumed from. A checkpoint of any other format is refused with
+//! its number, and no save replaces it.
 //!
 //! # The protocol, and why a crash at any moment harms nothing
 //!
@@ -94,7 +98,7 @@
 //!
 //! A checkpoint may come from anyone. It is checked before it is used: the manifest's size, spelling, version and
 //! sum; that it names exactly the files that ranks write, which rules out any path; that these are plain files, not
-//! links, pipes or folders; sizes, before anything is allocated for them; SHA-256 of every file; the headers, of a
+//! links, pipes or folders; sizes, before anything is allocated for them; the sum of every file; the headers, of a
 //! bounded length, with counted sizes; and that slices cover each tensor once, of one dtype and shape. Files are
 //! read into memory of their own, and not any more if they were changed after the check. Nothing in a checkpoint is
 //! executed.
@@ -103,7 +107,7 @@
 //! folder can change a file and the manifest with it. That the weights are good, or do what they are said to do.
 //! That it is the newest there ever was: an old folder put back is a sound checkpoint. And between the check and
 //! the reading someone with the right to write can still change a file in place and set its time back. If it
-//! matters who made it, compare the SHA-256 of `manifest.json` with one that came by a way you trust; it stands for
+//! matters who made it, compare a sum of `manifest.json` with one that came by a way you trust; it stands for
 //! all files.
 //!
 //! # The files
@@ -130,7 +134,7 @@
 //! header             which rows of which tensors a file holds
 //! └── dtypes            the dtypes that there are
 //! regular            opens plain files to read, and nothing else
-//! digest             SHA-256
+//! digest             BLAKE3, and SHA-256 of format 1
 //! error              what can go wrong, and what to do
 //! ```
 
@@ -159,7 +163,7 @@ mod verify;
 pub use checkpoint::Checkpoint;
 pub use consolidate::{Consolidate, Consolidated, What, consolidate};
 pub use diff::{Change, Diff, Section, diff};
-pub use digest::Digest;
+pub use digest::{Algorithm, Digest};
 pub use disk::{Disk, RealDisk};
 pub use error::{CheckpointError, Result};
 pub use folder::{Folder, Saved};
@@ -172,5 +176,5 @@ pub use staging::Staging;
 pub use tensors::{Info, Tensors};
 pub use verify::{Report, verify};
 
-/// The version of the format that is written, and the only one that is read.
-pub const FORMAT: u32 = 1;
+/// The version of the format that is written. Version 1, whose sums are SHA-256, is read too.
+pub const FORMAT: u32 = 2;

@@ -5,12 +5,13 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::digest::Hex;
 use crate::disk::name_of;
 use crate::error::{CheckpointError, Result};
 use crate::file_names::{Holds, MANIFEST, MAX_RANKS, REPLACED, TRAINER, rank_file, step_folder, step_of};
 use crate::header::check_name;
 use crate::regular::{read_small, real_folder};
-use crate::{Digest, FORMAT};
+use crate::{Algorithm, Digest, FORMAT};
 
 /// The most bytes of a manifest.
 pub(crate) const MAX_MANIFEST: u64 = 64 << 20;
@@ -19,16 +20,44 @@ pub(crate) const MAX_TRAINER: u64 = 16 << 20;
 /// The most bytes of the run's id, and of the program's version.
 const MAX_LABEL: usize = 256;
 
-/// One file of a checkpoint.
+/// One file of a checkpoint. In JSON the sum's field is named for what made it: `blake3`, or `sha256` in format 1.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(try_from = "FileFields", into = "FileFields")]
 pub struct FileEntry {
     /// Its name in the folder.
     pub name: String,
     /// Its size.
     pub bytes: u64,
-    /// Its SHA-256.
-    pub sha256: Digest,
+    /// The sum of its bytes.
+    pub sum: Digest,
+}
+
+/// The fields of [`FileEntry`] in JSON.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileFields {
+    name: String,
+    bytes: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sha256: Option<Hex>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    blake3: Option<Hex>,
+}
+
+impl TryFrom<FileFields> for FileEntry {
+    type Error = String;
+
+    fn try_from(fields: FileFields) -> Result<Self, String> {
+        let FileFields { name, bytes, sha256, blake3 } = fields;
+        Ok(Self { name, bytes, sum: Digest::of_fields(sha256, blake3)? })
+    }
+}
+
+impl From<FileEntry> for FileFields {
+    fn from(entry: FileEntry) -> Self {
+        let (sha256, blake3) = entry.sum.into_fields();
+        Self { name: entry.name, bytes: entry.bytes, sha256, blake3 }
+    }
 }
 
 /// What `manifest.json` says.
@@ -44,7 +73,7 @@ pub struct FileEntry {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// The version of the format, [`FORMAT`].
+    /// The version of the format: [`FORMAT`], or an older one of a checkpoint that was read.
     pub format: u32,
     /// The id of the run that saved it.
     pub run: String,
@@ -87,7 +116,10 @@ fn is_yes(sound: &bool) -> bool {
 #[serde(deny_unknown_fields)]
 struct Sealed {
     manifest: Manifest,
-    sha256: Digest,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sha256: Option<Hex>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    blake3: Option<Hex>,
 }
 
 /// As little of the file's content as tells its version.
@@ -164,9 +196,10 @@ impl Manifest {
         self.files.iter().fold(0, |sum, file| sum.saturating_add(file.bytes))
     }
 
-    /// What is written: the manifest, and the SHA-256 of its JSON without spaces.
+    /// What is written: the manifest, and the sum of its JSON without spaces.
     pub fn to_json(&self) -> Vec<u8> {
-        let sealed = Sealed { manifest: self.clone(), sha256: self.sum() };
+        let (sha256, blake3) = self.sum().into_fields();
+        let sealed = Sealed { manifest: self.clone(), sha256, blake3 };
         // Only a map whose keys are not strings, or a failing writer, could make this fail.
         let mut json = serde_json::to_vec_pretty(&sealed).unwrap_or_default();
         json.push(b'\n');
@@ -174,7 +207,13 @@ impl Manifest {
     }
 
     fn sum(&self) -> Digest {
-        Digest::of(&serde_json::to_vec(self).unwrap_or_default())
+        Digest::with(self.algorithm(), &serde_json::to_vec(self).unwrap_or_default())
+    }
+
+    /// What its files are summed with.
+    pub fn algorithm(&self) -> Algorithm {
+        // A manifest of a version that is not known is neither read nor published.
+        Algorithm::of_format(self.format).unwrap_or(Algorithm::Blake3)
     }
 
     /// Reads and checks what was written. `path` is for errors.
@@ -190,13 +229,19 @@ impl Manifest {
         // A newer version may have other fields: its number is looked at first.
         let versioned: Versioned = serde_json::from_slice(json).map_err(damaged)?;
         let format = versioned.manifest.format;
-        if format != FORMAT {
+        if Algorithm::of_format(format).is_none() {
             return Err(CheckpointError::Format { path: path.into(), found: format });
         }
-        let Sealed { manifest, sha256 } = serde_json::from_slice(json).map_err(damaged)?;
+        let Sealed { manifest, sha256, blake3 } = serde_json::from_slice(json).map_err(damaged)?;
+        let wrong = |found: String| CheckpointError::damaged(path, "a manifest of firebrick", found);
+        let expected = Digest::of_fields(sha256, blake3).map_err(wrong)?;
         let found = manifest.sum();
-        if found != sha256 {
-            return Err(CheckpointError::Sum { path: path.into(), expected: sha256, found });
+        if found.algorithm() != expected.algorithm() {
+            let asked = format!("the {} of format {format}", found.algorithm());
+            return Err(CheckpointError::damaged(path, asked, format!("a {}", expected.algorithm())));
+        }
+        if found != expected {
+            return Err(CheckpointError::Sum { path: path.into(), expected, found });
         }
         manifest.check().map_err(|(expected, found)| CheckpointError::damaged(path, expected, found))?;
         if manifest.to_json() != json {
@@ -204,6 +249,14 @@ impl Manifest {
             return Err(CheckpointError::damaged(path, "a manifest as firebrick writes it", found));
         }
         Ok(manifest)
+    }
+
+    /// The version of the format of a checkpoint's folder, if it is one that is not known.
+    pub(crate) fn unknown_format(folder: &Path) -> Option<u32> {
+        match Self::read(folder) {
+            Err(CheckpointError::Format { found, .. }) => Some(found),
+            _ => None,
+        }
     }
 
     /// Reads the manifest of a checkpoint's folder, which must have the name of its step.
@@ -234,6 +287,9 @@ impl Manifest {
     /// What is expected and what was found, where something cannot be right.
     pub(crate) fn check(&self) -> Result<(), (String, String)> {
         let wrong = |expected: &str, found: String| Err((expected.to_owned(), found));
+        if Algorithm::of_format(self.format).is_none() {
+            return wrong(&format!("a `format` of at most {FORMAT}"), self.format.to_string());
+        }
         for (label, text) in [("run", &self.run), ("program", &self.program)] {
             if text.is_empty() || text.len() > MAX_LABEL || text.chars().any(char::is_control) {
                 return wrong(&format!("`{label}` of 1 to {MAX_LABEL} bytes without control characters"), {
@@ -281,6 +337,11 @@ impl Manifest {
                 let found: String = file.name.chars().take(80).collect();
                 return Err((format!("the file `{expected}`"), format!("{found:?}")));
             }
+        }
+        let algorithm = self.algorithm();
+        if let Some(file) = self.files.iter().find(|file| file.sum.algorithm() != algorithm) {
+            let expected = format!("a {algorithm} of `{}`, as format {} has them", file.name, self.format);
+            return Err((expected, format!("a {}", file.sum.algorithm())));
         }
         let trainer = self.files.last().map_or(0, |file| file.bytes);
         if trainer > MAX_TRAINER {

@@ -1,9 +1,11 @@
 //! Writes the files of one rank, each summed while it is written.
 
+use std::fs::File;
 use std::path::Path;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 
-use crate::digest::{Digest, Hasher};
+use crate::digest::{Algorithm, Digest, Hasher};
 use crate::disk::{self, Disk, at, name_of};
 use crate::error::{CheckpointError, Result};
 use crate::file_names::{Holds, MAX_RANKS, rank_file};
@@ -12,6 +14,9 @@ use crate::{FileEntry, Piece, RankState};
 
 /// Bytes that are written at once; smaller tensors are gathered up to it.
 const CHUNK: usize = 4 << 20;
+
+/// Bytes after which the disk is made to take them, before the file is whole.
+const FLUSH: usize = 32 << 20;
 
 /// One file that is to be written.
 struct RankFile<'a> {
@@ -58,33 +63,53 @@ impl<'a> RankFile<'a> {
         std::iter::once(&self.header[..]).chain(self.pieces.iter().map(|piece| piece.bytes.as_ref()))
     }
 
-    /// Sums in this thread what another writes, from the same memory.
+    /// Writes and syncs the file. Each part is summed just before it is written: then it is still in the
+    /// processor's cache, so that the sum does not read the memory a second time. Beside that a thread has the
+    /// disk take what was written so far: it works while the processor sums, and the last sync has little left.
     fn save(&self, disk: &dyn Disk, folder: &Path) -> Result<FileEntry> {
-        let (written, sha256) = thread::scope(|scope| {
-            let writer = scope.spawn(|| self.write(disk, folder));
-            let sum = self.sum();
-            (writer.join(), sum)
-        });
-        let bytes = written.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        Ok(FileEntry { name: self.name.clone(), bytes, sha256 })
-    }
-
-    fn sum(&self) -> Digest {
-        let mut hasher = Hasher::new();
-        self.runs().for_each(|run| hasher.update(run));
-        hasher.finish()
-    }
-
-    /// Bytes written and synced.
-    fn write(&self, disk: &dyn Disk, folder: &Path) -> Result<u64> {
         let path = folder.join(&self.name);
         let mut file = disk::create_file(disk, &path)?;
+        let sync = format!("sync {}", self.name);
+        let early = at(&sync, &path, file.try_clone())?;
+        let (bytes, sum) = thread::scope(|scope| {
+            let (more, flushes) = sync_channel(1);
+            let flusher = scope.spawn(move || flushes.into_iter().try_for_each(|()| early.sync_data()));
+            // Ends the thread also where a write fails.
+            let written = self.write(disk, &path, &mut file, more);
+            // The system tells an error of the disk once: here, and not again in the last sync.
+            let flushed = flusher.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            let written = written?;
+            at(&sync, &path, flushed)?;
+            Ok::<_, CheckpointError>(written)
+        })?;
+        at(&sync, &path, disk.sync_file(&sync, &file))?;
+        Ok(FileEntry { name: self.name.clone(), bytes, sum })
+    }
+
+    /// Bytes written, and their sum. `more` is told again and again that there is something to sync.
+    fn write(
+        &self,
+        disk: &dyn Disk,
+        path: &Path,
+        file: &mut File,
+        more: SyncSender<()>,
+    ) -> Result<(u64, Digest)> {
         let point = format!("write {}", self.name);
-        let mut put = |bytes: &[u8]| at(&point, &path, disk.write(&point, &mut file, bytes));
-        let mut total = 0u64;
+        let mut hasher = Hasher::new(Algorithm::Blake3);
+        let (mut total, mut unsynced) = (0u64, 0);
+        let mut put = |bytes: &[u8]| {
+            hasher.update(bytes);
+            total += bytes.len() as u64;
+            unsynced += bytes.len();
+            at(&point, path, disk.write(&point, file, bytes))?;
+            // A thread that is still busy syncs this the next time.
+            if unsynced >= FLUSH && more.try_send(()).is_ok() {
+                unsynced = 0;
+            }
+            Ok(())
+        };
         let mut gathered = Vec::new();
         for run in self.runs() {
-            total += run.len() as u64;
             if gathered.len() + run.len() < CHUNK {
                 gathered.extend_from_slice(run);
                 continue;
@@ -98,9 +123,7 @@ impl<'a> RankFile<'a> {
         if !gathered.is_empty() {
             put(&gathered)?;
         }
-        let point = format!("sync {}", self.name);
-        at(&point, &path, disk.sync_file(&point, &file))?;
-        Ok(total)
+        Ok((total, hasher.finish()))
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::error::Result;
 use crate::file_names::{REMOVED, REPLACED, step_folder, step_of};
-use crate::{Folder, Saved};
+use crate::{Folder, Manifest, Saved};
 
 /// Which checkpoints are kept: a checkpoint stays if any of these says so.
 ///
@@ -107,8 +107,9 @@ impl Folder {
             let half_removed = name.strip_prefix(REMOVED).is_some_and(|step| step_of(step).is_some());
             let in_place = |step| complete.iter().any(|saved| saved.path.ends_with(step_folder(step)));
             let replaced = name.strip_prefix(REPLACED).and_then(step_of).is_some_and(in_place);
-            if half_removed || replaced {
-                self.remove(&self.path().join(&name))?;
+            let path = self.path().join(&name);
+            if half_removed || (replaced && Manifest::unknown_format(&path).is_none()) {
+                self.remove(&path)?;
             }
         }
         Ok(())

@@ -54,7 +54,8 @@ impl Staging {
     ///
     /// [`CheckpointError::State`] of a manifest that cannot be right, [`CheckpointError::NotShared`] where a
     /// file is not as its rank told, [`CheckpointError::NotSound`] where a sound checkpoint of the step is there and this
-    /// one is not, [`CheckpointError::Io`] where the disk refuses. The checkpoints that were
+    /// one is not, [`CheckpointError::Occupied`] where a checkpoint of this step is there whose format is not known,
+    /// [`CheckpointError::Io`] where the disk refuses. The checkpoints that were
     /// there are still there. After the rename the new one is there too, and `latest` may still name the one
     /// before: publishing the step again, or [`Folder::clean`], makes that good.
     pub fn publish(&self, manifest: Manifest, trainer: &str) -> Result<Saved> {
@@ -66,6 +67,12 @@ impl Staging {
             return Err(CheckpointError::NotSound { path });
         }
         let manifest = self.completed(manifest, trainer)?;
+        let aside = self.folder.join(format!("{REPLACED}{}", step_folder(self.step)));
+        for there in [&path, &aside] {
+            if let Some(found) = Manifest::unknown_format(there) {
+                return Err(CheckpointError::Occupied { path: there.clone(), found });
+            }
+        }
         for file in manifest.files.iter().filter(|file| file.name != TRAINER) {
             told(&staging.join(&file.name), file.bytes)?;
         }
@@ -74,7 +81,6 @@ impl Staging {
         let point = "sync the staging folder";
         at(point, &staging, disk.sync_dir(point, &staging))?;
 
-        let aside = self.folder.join(format!("{REPLACED}{}", step_folder(self.step)));
         let replaces = path.symlink_metadata().is_ok();
         if replaces {
             self.remove_aside(&aside)?;
@@ -133,7 +139,7 @@ impl Staging {
         manifest.files.push(FileEntry {
             name: TRAINER.into(),
             bytes: trainer.len() as u64,
-            sha256: Digest::of(trainer.as_bytes()),
+            sum: Digest::of(trainer.as_bytes()),
         });
         manifest.files.sort_by(|a, b| a.name.cmp(&b.name));
         manifest.check().map_err(|(expected, found)| wrong(expected, found))?;

@@ -1,6 +1,7 @@
 //! The tensors of a checkpoint, whole, out of the files of all ranks.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -24,12 +25,18 @@ pub(crate) struct VerifiedFile {
 impl VerifiedFile {
     /// Reads at a place, if it is still the file that was checked.
     pub(crate) fn read_at(&self, start: u64, into: &mut [u8]) -> Result<()> {
+        let read = self.open_at(start)?.read_exact(into);
+        read.map_err(|error| CheckpointError::io("read", &self.path, error))
+    }
+
+    /// Opens it at a place, if it is still the file that was checked.
+    pub(crate) fn open_at(&self, start: u64) -> Result<File> {
         let (mut file, metadata) = regular::open(&self.path)?;
         if Identity::of(&metadata) != self.identity {
             return Err(CheckpointError::Changed { path: self.path.clone() });
         }
-        let read = file.seek(SeekFrom::Start(start)).and_then(|_| file.read_exact(into));
-        read.map_err(|error| CheckpointError::io("read", &self.path, error))
+        file.seek(SeekFrom::Start(start)).map_err(|error| CheckpointError::io("read", &self.path, error))?;
+        Ok(file)
     }
 }
 

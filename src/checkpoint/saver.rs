@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use firebrick_checkpoints::{FileEntry, Folder, Manifest, Saved, Staging};
+use firebrick_checkpoints::{Algorithm, Digest, FileEntry, Folder, Manifest, Saved, Staging};
 use firebrick_datasets::Cursor;
 use firebrick_strategies::Communicator;
 
@@ -379,7 +379,7 @@ fn joined<T>(worker: Worker<T>) -> Result<T, ResumeError> {
 }
 
 fn to_numbers(file: &FileEntry) -> Vec<f64> {
-    let words = file.sha256.as_ref().chunks_exact(4).map(|word| {
+    let words = file.sum.as_ref().chunks_exact(4).map(|word| {
         let word = word.try_into().map_or(0, u32::from_be_bytes);
         f64::from(word)
     });
@@ -391,5 +391,5 @@ fn of_numbers(name: String, numbers: &[f64]) -> FileEntry {
     for (bytes, word) in sum.chunks_exact_mut(4).zip(&numbers[1..]) {
         bytes.copy_from_slice(&(*word as u32).to_be_bytes());
     }
-    FileEntry { name, bytes: numbers[0] as u64, sha256: sum.into() }
+    FileEntry { name, bytes: numbers[0] as u64, sum: Digest::from_bytes(Algorithm::Blake3, sum) }
 }

@@ -182,7 +182,7 @@ fn mistakes_are_told_with_what_to_do() {
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&file, bytes).unwrap();
     let damaged = refused(&["--resume", "latest", "--set", "steps=60"]);
-    assert!(damaged.contains("optimizer-0000") && damaged.contains("SHA-256"), "{damaged}");
+    assert!(damaged.contains("optimizer-0000") && damaged.contains("BLAKE3"), "{damaged}");
     let verified = firebrick(folder.path()).args(["checkpoint", "verify", "out"]).assert().failure();
     verified.stderr(contains("optimizer-0000")).stderr(contains("1 problem"));
     assert_eq!(report(&mut train(folder.path(), &["--resume", "step-30"]))["steps"], 40);

@@ -112,5 +112,5 @@ pub fn saved(output: &Path, step: u64) -> std::path::PathBuf {
 pub fn sums(checkpoint: &Path) -> Vec<(String, String)> {
     let checkpoint = Checkpoint::open(checkpoint).unwrap();
     let files = checkpoint.manifest().files.iter().filter(|file| file.name.ends_with(".safetensors"));
-    files.map(|file| (file.name.clone(), file.sha256.to_string())).collect()
+    files.map(|file| (file.name.clone(), file.sum.to_string())).collect()
 }

@@ -115,7 +115,7 @@ impl Forged {
         let before = fs::read(self.path.join(name)).unwrap();
         let mut manifest = self.manifest.clone();
         let entry = manifest.files.iter_mut().find(|file| file.name == name).unwrap();
-        *entry = FileEntry { name: name.into(), bytes: bytes.len() as u64, sha256: Digest::of(bytes) };
+        *entry = FileEntry { name: name.into(), bytes: bytes.len() as u64, sum: Digest::of(bytes) };
         fs::write(self.path.join(name), bytes).unwrap();
         let error = self.refused(&manifest.to_json());
         fs::write(self.path.join(name), before).unwrap();
@@ -202,7 +202,8 @@ fn a_manifest_is_as_it_would_be_written() {
     };
     let name = |name: &'static str| move |manifest: &mut Manifest| manifest.files[0].name = name.into();
     for (error, told) in [
-        (with(&|manifest| manifest.format = 2), "expected format 1, found format 2"),
+        (with(&|manifest| manifest.format = 3), "expected a format of 1 to 2, found format 3"),
+        (with(&|manifest| manifest.format = 1), "expected a SHA-256 of `average-00000-of-00001"),
         (with(&|manifest| manifest.step = 2), "that of step-00000002"),
         (with(&|manifest| manifest.world_size = 0), "`world_size` between 1 and 99999"),
         (with(&|manifest| manifest.world_size = usize::MAX), "`world_size` between 1 and 99999"),
@@ -251,7 +252,9 @@ fn a_manifest_is_as_it_would_be_written() {
         (json.replacen("\"step\": 1", "\"step\": 1.0", 1), "invalid type"),
         (json.replacen("\"run\": \"run\"", "\"run\": \"ru\\u006e\"", 1), "spelled otherwise"),
         (json.replacen("\"metric\": \"10\"", "\"metric\": \"1e1\"", 1), "spelled otherwise"),
-        (json.replacen("\"run\": \"run\"", "\"run\": \"ran\"", 1), "expected SHA-256"),
+        (json.replacen("\"run\": \"run\"", "\"run\": \"ran\"", 1), "expected BLAKE3"),
+        (json.replace("blake3", "sha256"), "expected the BLAKE3 of format 2, found a SHA-256"),
+        (json.replacen("blake3", "md5", 1), "unknown field `md5`"),
         (json[..json.len() - 2].into(), "EOF"),
         (String::new(), "EOF"),
         ("[".repeat(1 << 20), "invalid type"),
@@ -278,11 +281,11 @@ fn a_manifest_is_read_back() {
         ["parameters", "optimizer"].map(|holds| FileEntry {
             name: format!("{holds}-{rank:05}-of-00002.safetensors"),
             bytes: rank as u64,
-            sha256: Digest::of(b""),
+            sum: Digest::of(b""),
         })
     };
     for metric in [None, Some(0.1 + 0.2), Some(-0.0), Some(5e-324), Some(1.7976931348623157e308)] {
-        let trainer = FileEntry { name: "trainer.ron".into(), bytes: 1, sha256: Digest::of(b"") };
+        let trainer = FileEntry { name: "trainer.ron".into(), bytes: 1, sum: Digest::of(b"") };
         let mut manifest = Manifest::new("run \"1\" \u{e9}", u64::MAX, 2, "0.1.0")
             .files(entries(1).into_iter().chain(entries(0)).chain([trainer]));
         manifest.files.sort_by(|a, b| a.name.cmp(&b.name));

@@ -10,6 +10,7 @@ mod diff;
 mod faults;
 mod faulty_disk;
 mod forged;
+mod formats;
 mod saving;
 mod slices;
 mod state;

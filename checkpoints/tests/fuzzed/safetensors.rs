@@ -26,7 +26,7 @@ fn checkpoint() -> &'static (TempDir, PathBuf, Manifest) {
 pub fn check(bytes: &[u8]) {
     let (_, path, manifest) = checkpoint();
     let name = "parameters-00000-of-00001.safetensors";
-    let entry = FileEntry { name: name.into(), bytes: bytes.len() as u64, sha256: Digest::of(bytes) };
+    let entry = FileEntry { name: name.into(), bytes: bytes.len() as u64, sum: Digest::of(bytes) };
     let mut manifest = manifest.clone();
     manifest.files.retain(|file| file.name != name);
     manifest.files.insert(1, entry);
