@@ -87,7 +87,7 @@
 //! tokens       long sequences of ids
 //! ├── token_file   a file of them, read in place
 //! │   ├── header      its first bytes, checked
-//! │   └── mapped      a file as memory
+//! │   └── positioned  a file that is read at any place
 //! └── writer       writes one
 //! samples      which sample comes where
 //! ├── source       records into samples, on all cores
@@ -125,6 +125,7 @@
 //! ├── requests     the micro-batches that come next
 //! └── prefetch     their batches, in order
 //!     └── workers     the threads that compute them ahead
+//! whole_file   writes small files, whole or not at all
 //! failure
 //! ├── error        everything that can go wrong
 //! └── panics       a panic as an error
@@ -140,6 +141,7 @@ mod readers;
 mod samples;
 mod tokenization;
 mod tokens;
+mod whole_file;
 
 pub use batch::{Batch, Batches};
 pub use batcher::Batcher;

@@ -1,6 +1,6 @@
 //! Text to token ids and back.
 
-use std::{fs, path::Path, sync::Arc};
+use std::{path::Path, sync::Arc};
 
 use sha2::{Digest, Sha256};
 
@@ -14,7 +14,7 @@ use super::{
     tokenizer_config::TokenizerConfig,
     tokenizer_file::{self, guarded},
 };
-use crate::DataError;
+use crate::{DataError, whole_file};
 
 /// Turns text into token ids, and ids into text.
 ///
@@ -301,7 +301,7 @@ impl Tokenizer {
         let path = path.as_ref();
         let json =
             guarded(|| self.inner().to_string(true)).map_err(DataError::tokenizer("write itself as JSON"))?;
-        fs::write(path, json).map_err(DataError::io(path))?;
+        whole_file::write(path, json).map_err(DataError::io(path))?;
         let Some(folder) = config_folder(path) else {
             return Ok(());
         };

@@ -1,11 +1,11 @@
 //! The files that stand beside a `tokenizer.json`.
 
-use std::{fs, io, path::Path};
+use std::{io, path::Path};
 
 use serde_json::{Map, Value, json};
 
 use super::{Side, SpecialNames, json};
-use crate::DataError;
+use crate::{DataError, whole_file};
 
 /// The file that says most, and wins.
 pub(super) const CONFIG: &str = "tokenizer_config.json";
@@ -83,7 +83,7 @@ impl TokenizerConfig {
         set("padding_side", side(self.padding));
         set("truncation_side", side(self.truncation));
         let text = format!("{:#}\n", Value::Object(file.fields));
-        fs::write(&path, text).map_err(DataError::io(&path))
+        whole_file::write(&path, text).map_err(DataError::io(&path))
     }
 }
 
@@ -184,6 +184,8 @@ impl<'a> File<'a> {
 #[cfg(test)]
 mod tests {
     use tempfile::tempdir;
+
+    use std::fs;
 
     use super::*;
 

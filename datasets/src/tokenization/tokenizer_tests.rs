@@ -1,5 +1,7 @@
 //! Tokenizers there and back, from files and without.
 
+use std::fs;
+
 use super::*;
 
 /// A text of several pieces.

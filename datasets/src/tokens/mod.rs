@@ -1,7 +1,7 @@
 //! Long sequences of token ids, in memory or in a file.
 
 mod header;
-mod mapped;
+mod positioned;
 mod token_file;
 mod writer;
 

@@ -1,14 +1,14 @@
 //! A file of token ids, read in place.
 
 use std::{
-    io::Read,
+    io::{ErrorKind, Read},
     ops::Range,
     path::{Path, PathBuf},
 };
 
 use super::{
     header::{Header, MAGIC, Width},
-    mapped::Mapped,
+    positioned::Positioned,
 };
 use crate::{DataError, Tokenizer, readers::open_ordinary};
 
@@ -16,7 +16,8 @@ use crate::{DataError, Tokenizer, readers::open_ordinary};
 ///
 /// [`TokenWriter`](super::TokenWriter) writes one, and so does `firebrick tokenize`. It opens at
 /// once, however large it is. The header is checked when it is opened, and each id when it
-/// is read. Do not change a file while it is open.
+/// is read. A file that is changed or cut short while it is
+/// open gives other ids, or an error.
 ///
 /// # Example
 ///
@@ -40,7 +41,7 @@ use crate::{DataError, Tokenizer, readers::open_ordinary};
 pub struct TokenFile {
     path: PathBuf,
     header: Header,
-    bytes: Mapped,
+    bytes: Positioned,
 }
 
 impl TokenFile {
@@ -58,8 +59,13 @@ impl TokenFile {
         if metadata.len() < Header::BYTES as u64 {
             return Err(failed("it is shorter than a header".into()));
         }
-        let bytes = Mapped::new(&file).map_err(DataError::io(path))?;
-        let header = Header::read(&bytes, bytes.len() as u64).map_err(failed)?;
+        let bytes = Positioned::new(file);
+        let mut start = [0; Header::BYTES];
+        bytes.read(0, &mut start).map_err(DataError::io(path))?;
+        let header = Header::read(&start, metadata.len()).map_err(failed)?;
+        if usize::try_from(metadata.len()).is_err() {
+            return Err(failed("it has more tokens than this machine can count".into()));
+        }
         Ok(Self { path: path.to_owned(), header, bytes })
     }
 
@@ -72,7 +78,7 @@ impl TokenFile {
 
     /// The number of tokens.
     pub fn len(&self) -> usize {
-        // The file is mapped, so its length fits.
+        // The file's length fits, and each token has a byte at least.
         self.header.tokens as usize
     }
 
@@ -115,14 +121,14 @@ impl TokenFile {
     /// it is not in the vocabulary.
     pub fn range(&self, range: Range<usize>) -> Result<Vec<u32>, DataError> {
         let width = self.header.width.bytes();
-        let place = |token: usize| token.checked_mul(width)?.checked_add(Header::BYTES);
-        let bytes = place(range.start).zip(place(range.end)).and_then(|(from, to)| self.bytes.get(from..to));
-        let Some(bytes) = bytes else {
+        if range.start > range.end || range.end > self.len() {
             return Err(DataError::TokenRange { range, tokens: self.len() });
-        };
+        }
+        let mut bytes = vec![0; range.len() * width];
+        self.read(range.start * width, &mut bytes)?;
         let ids: Vec<u32> = match self.header.width {
-            Width::U16 => words(bytes).map(u16::from_le_bytes).map(u32::from).collect(),
-            Width::U32 => words(bytes).map(u32::from_le_bytes).collect(),
+            Width::U16 => words(&bytes).map(u16::from_le_bytes).map(u32::from).collect(),
+            Width::U32 => words(&bytes).map(u32::from_le_bytes).collect(),
         };
         // One pass without a branch; only a damaged file needs the place.
         let largest = ids.iter().copied().max().unwrap_or(0);
@@ -143,17 +149,37 @@ impl TokenFile {
     ///
     /// [`DataError::TokenFile`] if it does not match.
     pub fn verify(&self) -> Result<(), DataError> {
-        let ids = self.bytes.get(Header::BYTES..).unwrap_or_default();
-        match crc32fast::hash(ids) == self.header.checksum {
+        let bytes = self.len() * self.header.width.bytes();
+        let (mut checksum, mut chunk) = (crc32fast::Hasher::new(), vec![0; CHUNK.min(bytes)]);
+        for start in (0..bytes).step_by(CHUNK) {
+            let chunk = &mut chunk[..CHUNK.min(bytes - start)];
+            self.read(start, chunk)?;
+            checksum.update(chunk);
+        }
+        match checksum.finalize() == self.header.checksum {
             true => Ok(()),
             false => Err(self.failed("its ids do not match their checksum; tokenize the text again".into())),
         }
+    }
+
+    /// Reads the ids' bytes from one of them on.
+    fn read(&self, start: usize, bytes: &mut [u8]) -> Result<(), DataError> {
+        self.bytes.read((Header::BYTES + start) as u64, bytes).map_err(|error| match error.kind() {
+            ErrorKind::UnexpectedEof => self.failed(
+                "it was cut short while it was read; put it back, and leave it as it is while a run reads it"
+                    .into(),
+            ),
+            _ => DataError::io(&self.path)(error),
+        })
     }
 
     fn failed(&self, reason: String) -> DataError {
         DataError::TokenFile { path: self.path.clone(), reason }
     }
 }
+
+/// Bytes that are summed at once.
+const CHUNK: usize = 1 << 20;
 
 /// The bytes, `WIDTH` at a time.
 fn words<const WIDTH: usize>(bytes: &[u8]) -> impl ExactSizeIterator<Item = [u8; WIDTH]> {
@@ -212,6 +238,21 @@ mod tests {
         assert_eq!(beyond.range(2..4).unwrap(), [2, 0]);
         let error = beyond.range(0..4).unwrap_err().to_string();
         assert!(error.contains("token 1 is 3, but the vocabulary has 3"), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_is_cut_short_while_it_is_open() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.tokens");
+        let mut writer = TokenWriter::create(&path, &tokenizer()).unwrap();
+        writer.document(&[1; 100_000]).unwrap();
+        writer.finish().unwrap();
+        let file = TokenFile::open(&path).unwrap();
+        fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1000).unwrap();
+        assert_eq!(file.range(0..10).unwrap(), [1; 10]);
+        for error in [file.range(90_000..90_010).unwrap_err(), file.verify().unwrap_err()] {
+            assert!(error.to_string().contains("cut short"), "{error}");
+        }
     }
 
     #[test]

@@ -1,0 +1,35 @@
+//! Small files that are there whole or not at all.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
+
+/// Writes beside the place, syncs, and renames: what is there stays until the new file is complete.
+pub(crate) fn write(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let staged = path.with_file_name(format!(".staged-{}-{name}", std::process::id()));
+    let written = File::create(&staged).and_then(|mut file| {
+        file.write_all(bytes.as_ref())?;
+        file.sync_all()?;
+        fs::rename(&staged, path)
+    });
+    written.inspect_err(|_| drop(fs::remove_file(&staged)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_as_a_whole_and_nothing_else_is_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokenizer.json");
+        for text in ["first", "second"] {
+            write(&path, text).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        }
+        fs::create_dir(folder.path().join("in_the_way")).unwrap();
+        assert!(write(&folder.path().join("in_the_way"), "third").is_err());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+}
