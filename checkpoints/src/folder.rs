@@ -132,6 +132,24 @@ impl Folder {
         Ok(looked_at.collect())
     }
 
+    /// The complete checkpoints that a run may go on from, the [latest](Self::latest) first, and then the newer before
+    /// the older. Those that are not [sound](Saved::sound) are left out where any is.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::Io`] where the folder cannot be read.
+    pub fn newest_first(&self) -> Result<Vec<Saved>> {
+        let mut saved = self.list()?;
+        let sound = saved.iter().any(|saved| saved.sound);
+        saved.retain(|saved| saved.sound == sound);
+        saved.reverse();
+        let named = self.named();
+        if let Some(at) = saved.iter().position(|saved| Some(saved.step) == named) {
+            saved[..=at].rotate_right(1);
+        }
+        Ok(saved)
+    }
+
     /// What `latest` names if that is complete, else the newest complete one, if there is one. A checkpoint that is
     /// not [sound](Saved::sound) is passed over for one that is.
     ///
@@ -139,15 +157,7 @@ impl Folder {
     ///
     /// [`CheckpointError::Io`] where the folder cannot be read.
     pub fn latest(&self) -> Result<Option<Saved>> {
-        let mut saved = self.list()?;
-        let sound = saved.iter().any(|saved| saved.sound);
-        saved.retain(|saved| saved.sound == sound);
-        let named = self.named();
-        let named = saved.iter().position(|saved| Some(saved.step) == named);
-        Ok(match named {
-            Some(at) => Some(saved.swap_remove(at)),
-            None => saved.pop(),
-        })
+        Ok(self.newest_first()?.into_iter().next())
     }
 
     /// The step that `latest` names, if it names one.
