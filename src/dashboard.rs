@@ -65,6 +65,62 @@ pub(crate) fn let_ctrl_c_interrupt() {
 #[cfg(not(all(unix, feature = "tui")))]
 pub(crate) fn let_ctrl_c_interrupt() {}
 
+/// Standard error as a pipe, while the dashboard has the terminal.
+///
+/// When the terminal is closed, every write to it fails, and a line on standard error that cannot be printed while
+/// the dashboard's thread unwinds would abort the program: the run could not be saved any more. What is written into the
+/// pipe is handed on as long as the terminal is there.
+#[derive(Debug)]
+pub(crate) struct SafeErrors {
+    #[cfg(all(unix, feature = "tui"))]
+    terminal: Option<(std::fs::File, std::thread::JoinHandle<()>)>,
+}
+
+impl SafeErrors {
+    /// Until this is dropped. Nothing is done where `shown` is false, or standard error is no terminal.
+    pub fn while_shown(shown: bool) -> Self {
+        #[cfg(not(all(unix, feature = "tui")))]
+        let _ = shown;
+        Self {
+            #[cfg(all(unix, feature = "tui"))]
+            terminal: if shown { Self::piped().ok().flatten() } else { None },
+        }
+    }
+
+    #[cfg(all(unix, feature = "tui"))]
+    fn piped() -> std::io::Result<Option<(std::fs::File, std::thread::JoinHandle<()>)>> {
+        use std::io::{Read, Write};
+        use std::os::fd::AsFd;
+        if !std::io::stderr().is_terminal() {
+            return Ok(None);
+        }
+        let terminal = std::fs::File::from(std::io::stderr().as_fd().try_clone_to_owned()?);
+        let (mut reader, writer) = std::io::pipe()?;
+        let mut shown = terminal.try_clone()?;
+        let hand_on = std::thread::Builder::new().name("standard error".into()).spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(length @ 1..) = reader.read(&mut bytes) {
+                // The terminal may be gone; the pipe must be emptied all the same.
+                let _ = shown.write_all(&bytes[..length]);
+            }
+        })?;
+        rustix::stdio::dup2_stderr(&writer)?;
+        Ok(Some((terminal, hand_on)))
+    }
+}
+
+impl Drop for SafeErrors {
+    fn drop(&mut self) {
+        #[cfg(all(unix, feature = "tui"))]
+        if let Some((terminal, hand_on)) = self.terminal.take()
+            // With its last writer the pipe ends.
+            && rustix::stdio::dup2_stderr(&terminal).is_ok()
+        {
+            let _ = hand_on.join();
+        }
+    }
+}
+
 /// The terminal as it was before the dashboard.
 pub(crate) struct Terminal {
     #[cfg(all(unix, feature = "tui"))]

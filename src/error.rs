@@ -127,6 +127,14 @@ pub enum TrainError {
     /// Another run writes into the output folder.
     #[error("{0}: another run is using this folder; wait for it, or choose another output folder")]
     OutputInUse(PathBuf),
+    /// The run ended before its first update, and the folder holds an earlier one.
+    #[error(
+        "the run ended before its first update; nothing was written, and the earlier run in {folder} is as it was"
+    )]
+    NoUpdate {
+        /// The output folder.
+        folder: PathBuf,
+    },
     /// The output folder holds something else.
     #[error(
         "{folder}: this folder holds {found:?} and no earlier run; choose another output folder, so that nothing of yours is replaced"

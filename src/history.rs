@@ -31,6 +31,8 @@ pub(crate) struct History {
     pub saved_step: Option<u64>,
     /// Why the last save failed, if it did.
     pub save_error: Option<String>,
+    /// Why the metric files could not be written, if they could not.
+    pub metrics_error: Option<String>,
     /// Whether it was told to end.
     pub interrupted: bool,
     /// Why the run ended before its time.
@@ -43,7 +45,8 @@ pub(crate) struct History {
 impl History {
     /// That of a run which goes on after so many updates.
     pub fn going_on(progress: Progress, updates: u64, output: Option<&Output>) -> Self {
-        let best = output.map(|output| output.folder().join(BEST)).filter(|path| path.exists());
+        let own = output.filter(|output| output.is_settled());
+        let best = own.map(|output| output.folder().join(BEST)).filter(|path| path.exists());
         Self {
             best_path: best.filter(|_| progress.best.is_some()),
             last: StepNumbers { step: updates, ..StepNumbers::default() },

@@ -1,6 +1,5 @@
 //! Runs the training loop inside burn-train, which lends its dashboard, metric files and interrupter.
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::lr_scheduler::constant::ConstantLr;
@@ -15,7 +14,8 @@ use firebrick_strategies::Stage;
 
 use crate::dashboard::{NoBatches, Vessel};
 use crate::events::Events;
-use crate::metric_files::MetricFiles;
+use crate::metric_files::{MetricFiles, MetricsError};
+use crate::output::Output;
 use crate::training_loop::TrainingLoop;
 use crate::{Objective, Score, TrainError, gauges};
 
@@ -24,7 +24,7 @@ pub(crate) struct InsideBurnTrain {
     pub interrupter: Interrupter,
     pub renderer: Box<dyn MetricsRenderer>,
     /// Where its metric files go; without, they are kept in memory.
-    pub output: Option<PathBuf>,
+    pub output: Option<Arc<Output>>,
     pub label: String,
     /// What the model's scores are called.
     pub scores: Vec<Score>,
@@ -43,7 +43,8 @@ impl InsideBurnTrain {
         let several_ranks = training.session.world().size() > 1;
         let scores = if training.data.valid.is_some() { self.scores } else { Vec::new() };
         let inside = Arc::new(Handover(Mutex::new(Progress::Ready(Box::new(training)))));
-        let folder = self.output.clone().unwrap_or_default();
+        // Nothing is written there: burn-train's own checkpoints and loggers are not used.
+        let folder = self.output.as_ref().map(|output| output.folder().to_path_buf()).unwrap_or_default();
         let mut supervised = SupervisedTraining::new(folder, Arc::new(NoBatches), Arc::new(NoBatches))
             .with_application_logger(None)
             .with_interrupter(self.interrupter.clone())
@@ -51,14 +52,18 @@ impl InsideBurnTrain {
             .renderer(self.renderer)
             .num_epochs(rounds)
             .label(&self.label);
-        let metric_folder = self.output.map(|folder| folder.join("metrics"));
-        supervised = supervised.with_metric_logger(MetricFiles::new(metric_folder, self.interrupter.clone()));
+        let failed = MetricsError::default();
+        let files = MetricFiles::new(self.output, self.interrupter.clone(), failed.clone());
+        supervised = supervised.with_metric_logger(files);
         let learner = Learner::new(vessel, SgdConfig::new().init(), ConstantLr::new(0.0));
         let result = gauges::register(supervised, scales_loss, several_ranks, &scores).launch(learner);
         // Leaves the full screen, so that what is printed next is seen.
         drop(result.renderer);
         match inside.take() {
-            Progress::Done(result) => result.map(|training| *training),
+            Progress::Done(result) => result.map(|mut training| {
+                training.history.metrics_error = failed.get().cloned();
+                *training
+            }),
             Progress::Ready(_) | Progress::Running => {
                 Err(TrainError::Dashboard("the training loop did not run".into()))
             }

@@ -8,36 +8,52 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 
 use burn::train::Interrupter;
 use burn::train::logger::MetricLogger;
 use burn::train::metric::store::{EpochSummary, MetricsUpdate, Split};
 use burn::train::metric::{MetricDefinition, MetricId, NumericEntry};
 
+use crate::output::Output;
+
+/// Why the files could not be written, once that is so.
+pub(crate) type MetricsError = Arc<OnceLock<String>>;
+
 /// Writes the files, and remembers each round's final values for summaries.
 pub(crate) struct MetricFiles {
     /// Without one, nothing is written.
-    folder: Option<PathBuf>,
+    output: Option<Arc<Output>>,
     interrupter: Interrupter,
+    failed: MetricsError,
     names: HashMap<MetricId, String>,
     open: HashMap<PathBuf, File>,
     finals: HashMap<(String, usize, String), NumericEntry>,
 }
 
 impl MetricFiles {
-    pub fn new(folder: Option<PathBuf>, interrupter: Interrupter) -> Self {
-        Self { folder, interrupter, names: HashMap::new(), open: HashMap::new(), finals: HashMap::new() }
+    pub fn new(output: Option<Arc<Output>>, interrupter: Interrupter, failed: MetricsError) -> Self {
+        Self {
+            output,
+            interrupter,
+            failed,
+            names: HashMap::new(),
+            open: HashMap::new(),
+            finals: HashMap::new(),
+        }
     }
 
     fn write(&mut self, update: &MetricsUpdate, round: usize, split: &Split) -> io::Result<()> {
-        let Some(folder) = &self.folder else { return Ok(()) };
-        let folder = folder.join(split.to_string()).join(format!("epoch-{round}"));
+        let Some(output) = &self.output else { return Ok(()) };
+        // A path in the output folder, which is renamed when the run has made an update.
+        let folder = PathBuf::from("metrics").join(split.to_string()).join(format!("epoch-{round}"));
         for metric in &update.entries_numeric {
             let Some(name) = self.names.get(&metric.entry.metric_id) else { continue };
             let path = folder.join(format!("{}.log", name.replace(' ', "_")));
             if !self.open.contains_key(&path) {
-                fs::create_dir_all(&folder)?;
-                self.open.insert(path.clone(), File::create(&path)?);
+                let current = output.current();
+                fs::create_dir_all(current.join(&folder))?;
+                self.open.insert(path.clone(), File::create(current.join(&path))?);
             }
             if let Some(file) = self.open.get_mut(&path) {
                 writeln!(file, "{}", metric.entry.serialized_entry.serialized)?;
@@ -50,8 +66,10 @@ impl MetricFiles {
 impl MetricLogger for MetricFiles {
     fn log(&mut self, update: MetricsUpdate, round: usize, split: &Split) {
         if let Err(error) = self.write(&update, round, split) {
-            self.folder = None;
-            self.interrupter.stop(Some(&format!("the metric files cannot be written: {error}")));
+            self.output = None;
+            let reason = format!("the metric files cannot be written: {error}");
+            self.interrupter.stop(Some(&reason));
+            let _ = self.failed.set(reason);
         }
         for metric in update.entries_numeric {
             if let (Some(name), Some(value @ NumericEntry::Final(_))) =

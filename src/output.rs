@@ -2,31 +2,45 @@
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use burn::module::Module;
 use firebrick_checkpoints::Folder;
 
 use crate::checkpoint::{self, ResumeError};
-use crate::console::tell;
 use crate::{Resume, TrainError, saving};
 
 /// The weights of the lowest validation loss.
 pub(crate) const BEST: &str = "best.safetensors";
-/// What marks a folder as that of a run.
+/// What a step writes to.
 const LOG: &str = "metrics.jsonl";
 /// Stays in the folder, and marks it as ours also where a run ended before its first step.
 const LOCK: &str = ".firebrick.lock";
+/// Files that only a run leaves that made an update.
+const OF_A_RUN: [&str; 2] = [BEST, "model.safetensors"];
 
 /// A claimed folder. The claim ends when this is dropped, or with the process.
+///
+/// Where an earlier run is in the folder, it stays there until the new run has made its first update, and what is
+/// written before goes into a folder beside it. So a start that fails or is killed changes nothing.
 #[derive(Debug)]
 pub(crate) struct Output {
     folder: PathBuf,
+    /// Where the run is written until it takes the place of the earlier one.
+    start: Mutex<Option<Start>>,
     _lock: File,
 }
 
+/// A run that has made no update yet, beside the earlier one that it will take the place of.
+#[derive(Debug)]
+struct Start {
+    folder: PathBuf,
+    /// Keeps other runs from the earlier one's folder.
+    _earlier: File,
+}
+
 impl Output {
-    /// Makes the folder of a new run. A folder in which a run has been is kept under another name,
-    /// `NAME-1` or the next number that is free.
+    /// Claims the folder of a new run, which an earlier run [may still be in](Self::settle).
     ///
     /// # Errors
     ///
@@ -34,14 +48,57 @@ impl Output {
     /// written.
     pub fn claim(folder: &Path) -> Result<Self, TrainError> {
         Self::check(folder)?;
-        if folder.join(LOG).exists() {
-            let kept = keep_earlier(folder)?;
-            tell(&format!("kept the earlier run as {}", kept.display()));
+        let make = |folder: &Path| {
+            fs::create_dir_all(folder)
+                .map_err(|error| TrainError::file(folder, "making the output folder", error))
+        };
+        if !holds_a_run(folder) {
+            make(folder)?;
+            let lock = lock(folder)?;
+            return Ok(Self { folder: folder.into(), start: Mutex::new(None), _lock: lock });
         }
-        fs::create_dir_all(folder)
-            .map_err(|error| TrainError::file(folder, "making the output folder", error))?;
-        let lock = lock(folder)?;
-        Ok(Self { folder: folder.into(), _lock: lock })
+        let earlier = lock(folder)?;
+        let name = folder.file_name().unwrap_or_default().to_string_lossy();
+        let start = folder.with_file_name(format!(".{name}-starting"));
+        // The lock of the earlier run's folder says that nobody uses what a killed start left.
+        if start.join(LOCK).exists() {
+            fs::remove_dir_all(&start)
+                .map_err(|error| TrainError::file(&start, "removing what a killed start left", error))?;
+        }
+        make(&start)?;
+        let lock = lock(&start)?;
+        let start = Start { folder: start, _earlier: earlier };
+        let output = Self { folder: folder.into(), start: Mutex::new(Some(start)), _lock: lock };
+        // There a folder cannot be renamed while a file in it is open.
+        if cfg!(windows) {
+            output.settle()?;
+        }
+        Ok(output)
+    }
+
+    /// Takes the place of an earlier run, which is kept under another name, `NAME-1` or the next number that is free:
+    /// for when the first update is made. What the earlier one is called is returned, the first time.
+    ///
+    /// # Errors
+    ///
+    /// A folder cannot be renamed.
+    pub fn settle(&self) -> Result<Option<PathBuf>, TrainError> {
+        let mut start = self.started();
+        let Some(Start { folder, .. }) = &*start else { return Ok(None) };
+        let kept = keep_earlier(&self.folder)?;
+        fs::rename(folder, &self.folder)
+            .map_err(|error| TrainError::file(folder, "taking the place of the earlier run", error))?;
+        *start = None;
+        Ok(Some(kept))
+    }
+
+    /// Whether the run is in its own folder.
+    pub fn is_settled(&self) -> bool {
+        self.started().is_none()
+    }
+
+    fn started(&self) -> MutexGuard<'_, Option<Start>> {
+        self.start.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Claims the folder of a run that is to go on from one of its own checkpoints; `None` where it starts
@@ -61,7 +118,11 @@ impl Output {
         }
         let found = resume.find(folder)?;
         let own = found.is_some_and(|checkpoint| is_within(&checkpoint, folder));
-        Ok(lock.filter(|_| own).map(|lock| Self { folder: folder.into(), _lock: lock }))
+        Ok(lock.filter(|_| own).map(|lock| Self {
+            folder: folder.into(),
+            start: Mutex::new(None),
+            _lock: lock,
+        }))
     }
 
     /// Whether the folder could be claimed, as far as can be told without touching it.
@@ -87,21 +148,42 @@ impl Output {
         }
     }
 
+    /// The folder of the run, in which it is once it has made an update.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Writes a text beside the model.
-    pub fn save_text(&self, name: &str, text: &str) -> Result<(), TrainError> {
-        saving::save_text(text, &self.folder.join(name))
+    /// The folder that is written into now.
+    pub fn current(&self) -> PathBuf {
+        self.started().as_ref().map_or_else(|| self.folder.clone(), |start| start.folder.clone())
     }
 
-    /// Writes a model's parameters, and returns where.
-    pub fn save_model<M: Module>(&self, name: &str, model: &M) -> Result<PathBuf, TrainError> {
-        let path = self.folder.join(name);
-        saving::save_model(model, &path)?;
-        Ok(path)
+    /// Writes a text beside the model.
+    pub fn save_text(&self, name: &str, text: &str) -> Result<(), TrainError> {
+        saving::save_text(text, &self.current().join(name))
     }
+
+    /// Writes a model's parameters, and returns where they are once the run has made an update.
+    pub fn save_model<M: Module>(&self, name: &str, model: &M) -> Result<PathBuf, TrainError> {
+        saving::save_model(model, &self.current().join(name))?;
+        Ok(self.folder.join(name))
+    }
+}
+
+impl Drop for Output {
+    /// A start that came to nothing leaves nothing.
+    fn drop(&mut self) {
+        if let Some(start) = self.started().take() {
+            let _ = fs::remove_dir_all(&start.folder);
+        }
+    }
+}
+
+/// Whether a run that made an update is in the folder.
+fn holds_a_run(folder: &Path) -> bool {
+    let has_steps = fs::metadata(folder.join(LOG)).is_ok_and(|log| log.len() > 0);
+    let has_files = OF_A_RUN.iter().any(|name| folder.join(name).is_file());
+    has_steps || has_files || folder.join(checkpoint::FOLDER).is_dir()
 }
 
 /// Whether a path is below a folder, whatever links lead there.
@@ -141,15 +223,54 @@ fn keep_earlier(folder: &Path) -> Result<PathBuf, TrainError> {
 mod tests {
     use super::*;
 
+    /// The names in a folder, sorted.
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names.into_iter().map(|name| name.into_string().unwrap()).collect()
+    }
+
+    /// A run that makes an update.
+    fn run(folder: &Path, log: &str) {
+        let output = Output::claim(folder).unwrap();
+        fs::write(output.current().join(LOG), log).unwrap();
+        output.settle().unwrap();
+        assert_eq!(output.current(), folder);
+    }
+
     #[test]
     fn an_earlier_run_is_kept_under_the_next_free_number() {
         let parent = tempfile::tempdir().unwrap();
         let folder = parent.path().join("run");
-        for kept in [None, Some("run-1"), Some("run-2")] {
-            drop(Output::claim(&folder).unwrap());
-            fs::write(folder.join(LOG), "").unwrap();
-            assert!(kept.is_none_or(|name| parent.path().join(name).join(LOG).exists()));
+        for log in ["first", "second", "third"] {
+            run(&folder, log);
         }
+        assert_eq!(names(parent.path()), ["run", "run-1", "run-2"]);
+        let log = |name: &str| fs::read_to_string(parent.path().join(name).join(LOG)).unwrap();
+        assert_eq!(["run-1", "run-2", "run"].map(log), ["first", "second", "third"]);
+    }
+
+    #[test]
+    fn a_start_that_makes_no_update_leaves_the_earlier_run_where_it_is() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = parent.path().join("run");
+        run(&folder, "good");
+        let output = Output::claim(&folder).unwrap();
+        output.save_text("run.ron", "()").unwrap();
+        assert_eq!(names(parent.path()), [".run-starting", "run"]);
+        assert!(matches!(Output::claim(&folder), Err(TrainError::OutputInUse(_))));
+        drop(output);
+        assert_eq!(names(parent.path()), ["run"]);
+        assert_eq!(fs::read_to_string(folder.join(LOG)).unwrap(), "good");
+        // What a killed start leaves is gone with the next.
+        let left = parent.path().join(".run-starting");
+        fs::create_dir(&left).unwrap();
+        fs::write(left.join(LOCK), "").unwrap();
+        fs::write(left.join("half"), "").unwrap();
+        run(&folder, "next");
+        assert_eq!(names(parent.path()), ["run", "run-1"]);
+        assert!(!folder.join("half").exists());
     }
 
     #[test]
@@ -157,7 +278,7 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let folder = parent.path().join("run");
         let claimed = Output::claim(&folder).unwrap();
-        fs::write(folder.join(LOG), "").unwrap();
+        fs::write(folder.join(LOG), "{}").unwrap();
         let error = Output::claim(&folder).unwrap_err().to_string();
         assert!(error.contains("another run"), "{error}");
         drop(claimed);

@@ -10,6 +10,7 @@ use firebrick_strategies::Stage;
 
 use crate::agreement::{SumOfAll, Sums};
 use crate::checkpoint::Saves;
+use crate::console::tell;
 use crate::dashboard::let_ctrl_c_interrupt;
 use crate::data::Stream;
 use crate::dealt::{Deal, Spare};
@@ -39,6 +40,8 @@ pub(crate) struct TrainingLoop<M, B: Batch, S> {
     pub checkpoints: Option<Saves>,
     /// The first rank that wants to end the run, once all know of it.
     pub stops: Option<usize>,
+    /// Whether this process has made an update.
+    pub has_updated: bool,
     /// Called with each step's numbers.
     pub watch: Box<dyn FnMut(&StepNumbers) + Send>,
 }
@@ -150,6 +153,10 @@ where
             step.seconds = before.elapsed().as_secs_f64();
             before = Instant::now();
             self.history.progress.cursor = after;
+            if !self.has_updated && self.session.updates() > start {
+                self.has_updated = true;
+                self.settle()?;
+            }
             // A step's numbers are read when the next is under way, so that the device never waits.
             if let Some((epoch, step)) = unread.replace((epoch, step)) {
                 self.record(epoch, step, start, events)?;
@@ -175,6 +182,20 @@ where
             Some((epoch, step)) => self.record(epoch, step, start, events),
             None => Ok(()),
         }
+    }
+
+    /// Puts the run in the place of an earlier one, now that it has made its first update.
+    fn settle(&mut self) -> Result<(), TrainError> {
+        let kept = self.output.as_ref().map(|output| output.settle()).transpose()?.flatten();
+        if let (Some(kept), false) = (kept, self.plan.dashboard) {
+            tell(&format!("kept the earlier run as {}", kept.display()));
+        }
+        // No rank writes its part of a checkpoint before the first has settled in the folder.
+        let world = self.session.world();
+        if self.checkpoints.is_some() && world.size() > 1 {
+            world.numbers("the output folder of the run", &[0.0])?;
+        }
+        Ok(())
     }
 
     /// Whether an evaluation is due. A skipped step makes none: it has changed nothing.
@@ -341,6 +362,9 @@ where
 
     /// The last save, for which the run waits.
     fn save_at_end(&mut self, is_refused: bool) -> Result<(), TrainError> {
+        if let Some(output) = self.output.as_ref().filter(|output| !output.is_settled()) {
+            return Err(TrainError::NoUpdate { folder: output.folder().into() });
+        }
         let Some(saves) = &self.checkpoints else { return Ok(()) };
         let updates = self.session.updates();
         let wanted = self.history.interrupted || is_refused;

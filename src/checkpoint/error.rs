@@ -21,6 +21,17 @@ pub enum ResumeError {
         /// Where it was looked for.
         folder: PathBuf,
     },
+    /// There are some, and none is sound.
+    #[error(
+        "{folder}: none of the checkpoints here can be resumed from:\n{}\nput back a sound copy of one, name another run's with `--resume PATH`, or start a new run without `--resume`",
+        .problems.iter().map(|problem| format!("  {problem}")).collect::<Vec<_>>().join("\n")
+    )]
+    NoneSound {
+        /// Where it was looked for.
+        folder: PathBuf,
+        /// What is wrong with each.
+        problems: Vec<String>,
+    },
     /// There is none of this step.
     #[error(
         "{folder}: there is no complete checkpoint of step {step}; there are those of the steps {steps:?}"

@@ -49,6 +49,9 @@ fn require_same<M: Module>(model: &M, layout: &Layout, saved: &Tensors) -> Resul
                 Some(info) if info.shape != shape => self
                     .differences
                     .push(format!("`{}` is {:?} in it and {shape:?} in the model", place.path, info.shape)),
+                Some(info) if !is_float(info.dtype) => self
+                    .differences
+                    .push(format!("`{}` is {:?} in it and a float in the model", place.path, info.dtype)),
                 Some(_) => {}
             }
         }
@@ -99,6 +102,11 @@ impl Put<'_> {
     }
 }
 
+/// Whether parameters may be saved in this dtype: a conversion from another would change what they are.
+fn is_float(dtype: Dtype) -> bool {
+    matches!(dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16)
+}
+
 pub(super) fn tensor_dtype(name: &str, dtype: Dtype) -> Result<DType, ResumeError> {
     of_tensor(dtype).ok_or_else(|| {
         ResumeError::OtherModel(vec![format!("`{name}` is in {dtype:?}, which no parameter is in")])
@@ -121,4 +129,42 @@ pub(super) fn read_part(
     let size = saved.info(name).map_or(0, |info| info.dtype.bitsize() / 8);
     bytes.resize(held.iter().product::<usize>() * size, 0);
     Ok((held, bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::nn::{Linear, LinearConfig};
+    use firebrick_checkpoints::{Checkpoint, Folder, Manifest, Piece, RankState};
+    use firebrick_strategies::{Clip, Communicator, Setup, Strategy};
+
+    use super::*;
+
+    /// Saves a layer of 2 numbers in this dtype, and loads it.
+    fn loaded(dtype: Dtype) -> Result<Linear, ResumeError> {
+        let model = LinearConfig::new(2, 1).with_bias(false).init(&burn::tensor::Device::flex().autodiff());
+        let stage = Strategy::start(&None::<Clip>, &mut Setup::new(&model, &model.devices()[0])).unwrap();
+        let layout = Layout::of(&model, &stage, &Communicator::solo());
+        let folder = tempfile::tempdir().unwrap();
+        let staging = Folder::new(folder.path()).staging(1, "first");
+        let bytes = vec![0; 2 * dtype.bitsize() / 8].into();
+        let weight = Piece { name: "weight".into(), dtype, shape: vec![2, 1], rows: None, bytes };
+        let state = RankState { rank: 0, ranks: 1, parameters: vec![weight], ..Default::default() };
+        let manifest = Manifest::new("run", 1, 1, "0").files(staging.write_rank(&state).unwrap());
+        let saved = staging.publish(manifest, "()").unwrap();
+        load(model, &layout, Checkpoint::open(saved.path).unwrap().parameters())
+    }
+
+    #[test]
+    fn parameters_are_loaded_from_floats_only() {
+        for dtype in [Dtype::F64, Dtype::F32, Dtype::F16, Dtype::BF16] {
+            loaded(dtype).unwrap();
+        }
+        for dtype in [Dtype::I64, Dtype::I32, Dtype::I8, Dtype::U8, Dtype::U32] {
+            let error = loaded(dtype).unwrap_err().to_string();
+            assert!(
+                error.contains(&format!("`weight` is {dtype:?} in it and a float in the model")),
+                "{error}"
+            );
+        }
+    }
 }

@@ -21,8 +21,11 @@ use super::ResumeError;
 pub enum Resume {
     /// The newest complete one in the output folder.
     Latest,
-    /// The newest complete one in the output folder; where there is none, the run starts from the
+    /// The newest sound one in the output folder; where nothing was saved there yet, the run starts from the
     /// beginning. This is what a job that may be started again wants.
+    ///
+    /// A checkpoint that is damaged or of a format that is not known is passed over, with a warning. Where there are
+    /// only such, that is an error: a run never starts from the beginning again beside what it has saved.
     Auto,
     /// The one in the output folder that was saved after so many updates.
     Step(u64),
@@ -62,7 +65,11 @@ impl Resume {
         match self {
             Self::Path(_) => Ok(None),
             Self::Latest => newest(own).map(Some),
-            Self::Auto => Ok(Folder::new(own).latest()?),
+            Self::Auto => match newest(own) {
+                Ok(saved) => Ok(Some(saved)),
+                Err(ResumeError::NoCheckpoint { .. }) => Ok(None),
+                Err(error) => Err(error),
+            },
             Self::Step(step) => {
                 let mut saved = Folder::new(&own).list()?;
                 match saved.iter().position(|saved| saved.step == *step) {
@@ -80,6 +87,15 @@ impl Resume {
 /// Where a run's checkpoints are, in its output folder.
 pub(crate) const FOLDER: &str = "checkpoints";
 
+/// The newest complete checkpoint, whose sums are not checked yet.
 fn newest(folder: PathBuf) -> Result<Saved, ResumeError> {
-    Folder::new(&folder).latest()?.ok_or(ResumeError::NoCheckpoint { folder })
+    let all = Folder::new(&folder);
+    match (all.latest()?, all.incomplete()?) {
+        (Some(newest), _) => Ok(newest),
+        (None, problems) if problems.is_empty() => Err(ResumeError::NoCheckpoint { folder }),
+        (None, problems) => {
+            let problems = problems.iter().map(ToString::to_string).collect();
+            Err(ResumeError::NoneSound { folder, problems })
+        }
+    }
 }

@@ -1,9 +1,10 @@
 //! The checkpoint that a run continues from, once it is open.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use firebrick_checkpoints::{Checkpoint, Folder};
+use firebrick_checkpoints::{Checkpoint, Folder, Scalar};
 use firebrick_strategies::Communicator;
 
 use super::resume::{FOLDER, Resume};
@@ -16,6 +17,8 @@ use crate::TrainError;
 pub(crate) struct Resumed {
     pub checkpoint: Checkpoint,
     pub state: TrainerState,
+    /// What is wrong with those that would have been taken instead.
+    pub passed_over: Vec<String>,
 }
 
 /// The run file of a run, and how to compare it with another's.
@@ -54,8 +57,11 @@ impl Shared {
         let found = match resume {
             Resume::Path(_) => resume.find(output)?,
             _ => {
-                let own = if world.rank() == 0 { resume.find_own(output)? } else { None };
-                let step = told(world, own.map_or(-1.0, |saved| saved.step as f64))?;
+                let own = match world.rank() {
+                    0 => self.find_own(resume, output)?,
+                    _ => None,
+                };
+                let step = told(world, own.map_or(-1.0, |step| step as f64))?;
                 (step >= 0.0).then(|| Folder::new(output.join(FOLDER)).checkpoint(step as u64))
             }
         };
@@ -64,16 +70,42 @@ impl Shared {
         if let Some(resumed) = &*shared {
             return Ok(Some(resumed.clone()));
         }
-        let checkpoint = Checkpoint::open(&path).map_err(ResumeError::from)?;
-        let state = TrainerState::parse(checkpoint.trainer())?;
-        if state.step != checkpoint.manifest().step {
-            let reason = format!("it is of step {}, and its checkpoint of another", state.step);
-            return Err(ResumeError::State { reason }.into());
-        }
-        let resumed = Arc::new(Resumed { checkpoint, state });
+        let resumed = Arc::new(Resumed::open(&path)?);
         *shared = Some(resumed.clone());
         Ok(Some(resumed))
     }
+
+    /// The step of the checkpoint in the output folder. What `auto` finds has been opened.
+    fn find_own(&self, resume: &Resume, output: &Path) -> Result<Option<u64>, ResumeError> {
+        let found = resume.find_own(output)?;
+        if *resume != Resume::Auto || found.is_none() {
+            return Ok(found.map(|saved| saved.step));
+        }
+        let resumed = Resumed::newest_sound(&Folder::new(output.join(FOLDER)))?;
+        let step = resumed.state.step;
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(resumed));
+        Ok(Some(step))
+    }
+}
+
+/// Refuses numbers that no optimizer has after so many updates. It counts with them, and a count that is near the
+/// largest number would end the program at the next update.
+fn plausible(scalars: &BTreeMap<String, Scalar>, updates: u64) -> Result<(), ResumeError> {
+    for (name, scalar) in scalars {
+        let is_plausible = match *scalar {
+            Scalar::UInt(count) => count <= updates,
+            Scalar::Int(count) => u64::try_from(count).is_ok_and(|count| count <= updates),
+            Scalar::Float(number) => number.is_finite(),
+            Scalar::Bool(_) => true,
+        };
+        if !is_plausible {
+            let reason = format!(
+                "`{name}` is {scalar:?}: expected a count of at most the {updates} updates that were made, or a finite number; the checkpoint was not saved by a run, use another"
+            );
+            return Err(ResumeError::Optimizer { reason });
+        }
+    }
+    Ok(())
 }
 
 /// A number of the first rank, on all ranks.
@@ -85,6 +117,36 @@ pub(crate) fn told(world: &Communicator, number: f64) -> Result<f64, TrainError>
 }
 
 impl Resumed {
+    /// Opens the checkpoint in this folder.
+    fn open(path: &Path) -> Result<Self, ResumeError> {
+        let checkpoint = Checkpoint::open(path)?;
+        let state = TrainerState::parse(checkpoint.trainer())?;
+        plausible(checkpoint.optimizer().scalars(), state.step)?;
+        match state.step == checkpoint.manifest().step {
+            true => Ok(Self { checkpoint, state, passed_over: Vec::new() }),
+            false => {
+                let reason = format!("it is of step {}, and its checkpoint of another", state.step);
+                Err(ResumeError::State { reason })
+            }
+        }
+    }
+
+    /// Opens the newest checkpoint of a run that can be opened.
+    fn newest_sound(folder: &Folder) -> Result<Self, ResumeError> {
+        let mut problems = Vec::new();
+        for saved in folder.newest_first()? {
+            match Self::open(&saved.path) {
+                Ok(resumed) => return Ok(Self { passed_over: problems, ..resumed }),
+                Err(ResumeError::State { reason }) => {
+                    problems.push(format!("{}: trainer.ron: {reason}", saved.path.display()));
+                }
+                Err(error) => problems.push(error.to_string()),
+            }
+        }
+        problems.extend(folder.incomplete()?.iter().map(ToString::to_string));
+        Err(ResumeError::NoneSound { folder: folder.path().into(), problems })
+    }
+
     /// Whether the data has the place that the run goes on from.
     ///
     /// # Errors
@@ -129,6 +191,33 @@ impl Resumed {
         match changes.is_empty() || allowed {
             true => Ok(changes),
             false => Err(ResumeError::Changed(changes)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_optimizer_counts_no_more_updates_than_were_made() {
+        let check = |scalar| plausible(&[("a/time".to_string(), scalar)].into(), 7);
+        for scalar in
+            [Scalar::UInt(7), Scalar::UInt(0), Scalar::Int(3), Scalar::Float(0.1), Scalar::Bool(true)]
+        {
+            check(scalar).unwrap();
+        }
+        let forged = [
+            Scalar::UInt(8),
+            Scalar::UInt(u64::MAX),
+            Scalar::Int(-1),
+            Scalar::Int(i64::MAX),
+            Scalar::Float(f64::NAN),
+            Scalar::Float(f64::INFINITY),
+        ];
+        for scalar in forged {
+            let error = check(scalar).unwrap_err().to_string();
+            assert!(error.contains("`a/time`") && error.contains("7 updates"), "{error}");
         }
     }
 }

@@ -119,7 +119,7 @@ impl ForModel for Launch<'_> {
         // Before the first step, so that a run which is killed has them; a run that goes on may yet be refused.
         let describe = |output: &Output| -> Result<(), RunError> {
             output.save_text("run.ron", &(run.to_ron() + "\n"))?;
-            Ok(parts.tokenizer.save(output.folder().join("tokenizer.json"))?)
+            Ok(parts.tokenizer.save(output.current().join("tokenizer.json"))?)
         };
         let (output, goes_on) = match reopened {
             Some(output) => (Arc::new(output), true),

@@ -313,7 +313,8 @@ impl<S> Trainer<S> {
     /// Writes into this folder: `model.safetensors` at the end, `ema.safetensors` where the weights are averaged, and
     /// `adapter` with the factors of [`Lora`](crate::Lora); `best.safetensors`, of the weights that were evaluated, at
     /// each lowest validation loss; `metrics.jsonl` with a line per step and evaluation, and burn-train's metric
-    /// files. The folder of an earlier run is kept under another name; one that holds anything else is refused.
+    /// files. The folder of an earlier run is kept under another name once this one has made its first
+    /// update; one that holds anything else is refused.
     pub fn output(mut self, folder: impl AsRef<Path>) -> Self {
         self.output = Some(Destination::Folder(folder.as_ref().into()));
         self

@@ -9,6 +9,7 @@ use firebrick_strategies::{Communicator, Stage, Strategy, World};
 
 use super::{Length, Trained, Trainer, Watch};
 use crate::checkpoint::{Settings, Shared};
+use crate::dashboard::SafeErrors;
 use crate::dry_run::dry_run;
 use crate::events::Events;
 use crate::feed::{Feed, Share, updates_in_epochs, windows_in_epoch};
@@ -92,6 +93,7 @@ impl<S> Trainer<S> {
             saves: self.output.is_some(),
             checkpoints,
             stops: None,
+            has_updated: false,
             watch,
             session,
             data,
@@ -101,10 +103,11 @@ impl<S> Trainer<S> {
             training.run(&mut Events::new(self.interrupter.0.clone(), None))?;
             return finish(training, root);
         }
+        let _errors = SafeErrors::while_shown(self.show.is_dashboard());
         let inside = InsideBurnTrain {
             interrupter: self.interrupter.0.clone(),
             renderer: self.show.renderer(&self.interrupter.0, training.plan.total_updates),
-            output: start.output.map(|output| output.folder().into()),
+            output: start.output,
             label: self.label.clone(),
             scores,
         };

@@ -73,16 +73,22 @@ impl<S> Trainer<S> {
             Some(from) => from.checkpoint.manifest().run.clone(),
             None => format!("{:012x}", drawn as u64),
         };
+        if let (Some(from), 0, true) = (&start.from, rank.rank(), self.show != Show::Nothing) {
+            // What cannot be believed is passed over for an older one, which the user should hear of: of a dashboard
+            // too, when it has left the screen.
+            let checkpoints = Folder::new(from.checkpoint.path().parent().unwrap_or(Path::new("")));
+            let incomplete = checkpoints.incomplete().unwrap_or_default();
+            let mut unsound = checkpoints.list().unwrap_or_default();
+            unsound.retain(|saved| !saved.sound && saved.step > from.state.step());
+            let unsound = unsound.iter().map(|saved| {
+                format!("{}: its weights or losses are not finite", saved.path.display())
+            });
+            let passed_over = from.passed_over.iter().cloned().chain(unsound);
+            let passed_over = passed_over.chain(incomplete.iter().map(ToString::to_string));
+            passed_over.for_each(|problem| tell(&format!("warning: passed over a checkpoint: {problem}")));
+        }
         if let (Some(from), true) = (&start.from, self.tells(rank)) {
             let (step, path) = (from.state.step(), from.checkpoint.path().display());
-            // What cannot be believed is passed over for an older one, which the user should hear of.
-            let checkpoints = Folder::new(from.checkpoint.path().parent().unwrap_or(Path::new("")));
-            let passed_over = checkpoints.incomplete();
-            passed_over.iter().flatten().for_each(|problem| tell(&format!("passed over: {problem}")));
-            let unsound = checkpoints.list().into_iter().flatten();
-            let unsound = unsound.filter(|saved| !saved.sound && saved.step > step);
-            let why = "its weights or losses are not finite";
-            unsound.for_each(|saved| tell(&format!("passed over: {}: {why}", saved.path.display())));
             tell(&format!("going on after update {step}, from {path}"));
             start.changes.iter().for_each(|change| tell(&format!("changed: {change}")));
         }
@@ -128,6 +134,6 @@ impl Start {
     pub fn log(&self) -> Result<Log, TrainError> {
         let kept = |from: &Arc<Resumed>| Kept { bytes: from.state.log_bytes, updates: from.state.step() };
         let kept = self.from.as_ref().filter(|_| self.in_place).map(kept);
-        Log::new(self.output.as_ref().map(|output| output.folder()), kept)
+        Log::new(self.output.as_ref().map(|output| output.current()).as_deref(), kept)
     }
 }
