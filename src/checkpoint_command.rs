@@ -13,6 +13,7 @@ use serde_json::json;
 
 use crate::checkpoint::FOLDER;
 use crate::console::{Share, print, tell};
+use crate::exit::Exit;
 use crate::{ByteSize, ResumeError, RunError, TrainError, TrainerState};
 
 /// `firebrick consolidate`.
@@ -62,6 +63,8 @@ pub(crate) enum CheckpointCommand {
     /// good: whoever can change a file can change the manifest with it.
     Verify(VerifyArgs),
     /// Compares two checkpoints tensor by tensor, of whatever numbers of ranks.
+    ///
+    /// The exit code is 0 where they are equal, and 1 where they differ.
     Diff(DiffArgs),
 }
 
@@ -123,10 +126,10 @@ pub(crate) fn consolidate(args: &ConsolidateArgs) -> Result<(), RunError> {
 }
 
 /// Runs `firebrick checkpoint`.
-pub(crate) fn checkpoint(command: &CheckpointCommand) -> Result<(), RunError> {
+pub(crate) fn checkpoint(command: &CheckpointCommand) -> Result<Exit, RunError> {
     match command {
-        CheckpointCommand::Show(args) => show(args),
-        CheckpointCommand::Verify(args) => verify(args),
+        CheckpointCommand::Show(args) => show(args).map(|()| Exit::Done),
+        CheckpointCommand::Verify(args) => verify(args).map(|()| Exit::Done),
         CheckpointCommand::Diff(args) => diff(args),
     }
 }
@@ -221,7 +224,7 @@ fn verify(args: &VerifyArgs) -> Result<(), RunError> {
     }
 }
 
-fn diff(args: &DiffArgs) -> Result<(), RunError> {
+fn diff(args: &DiffArgs) -> Result<Exit, RunError> {
     let (first, second) = (open(&args.first)?, open(&args.second)?);
     let share = Share::of("comparing");
     let diff = checkpoints::diff(&first, &second, |done, all| share.tell(done, all)).map_err(files)?;
@@ -236,7 +239,7 @@ fn diff(args: &DiffArgs) -> Result<(), RunError> {
     }
     text += &format!("{} differ, {} are equal to the bit\n", diff.changes.len(), diff.equal);
     print(&text);
-    Ok(())
+    Ok(if diff.changes.is_empty() { Exit::Done } else { Exit::Differs })
 }
 
 fn in_words(change: &checkpoints::Change) -> String {

@@ -3,7 +3,6 @@
 use std::io::{IsTerminal, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -11,19 +10,20 @@ use serde::Serialize;
 
 use crate::checkpoint_command::{CheckpointCommand, ConsolidateArgs, checkpoint, consolidate};
 use crate::console::{print, tell, terminal_width};
-use crate::dashboard::Terminal;
 use crate::device::Listing;
+use crate::exit::{EXIT_CODES, Exit};
 use crate::import_command::{ImportArgs, import};
 use crate::in_words::{bench_in_words, tokenized_in_words, trained_in_words};
 use crate::page_command::{ReportArgs, WatchArgs, report, watch};
 use crate::plan_command::{PlanArgs, plan};
 use crate::run::Process;
+use crate::signals::{self, Signal};
 use crate::trained_command::{EvalArgs, GenerateArgs, PredictArgs, eval, generate, predict};
-use crate::{Bench, DataRun, Interrupter, Look, Resume, Run, RunError, Show};
+use crate::{Bench, DataRun, Look, Resume, Run, RunError, Show};
 
 /// Trains Burn models. A run is a RON file; every field of it can be overridden.
 #[derive(Debug, Parser)]
-#[command(version, about, after_help = EXAMPLES, arg_required_else_help = true)]
+#[command(version, about, after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"), arg_required_else_help = true)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -144,8 +144,8 @@ struct TrainArgs {
     #[arg(long)]
     plain: bool,
     /// Goes on from a checkpoint: `latest`, the newest complete one in the run's output folder (also where WHERE
-    /// is left out); `auto`, the same, or from the beginning where there is none; `step-N`; or the path of a
-    /// checkpoint or of another run's output folder.
+    /// is left out); `auto`, the newest sound one, or from the beginning where nothing was saved; `step-N`;
+    /// or the path of a checkpoint or of another run's output folder.
     ///
     /// The run goes on as if it had never ended. It may have other strategies, another number of ranks with the
     /// same global batch, and another length. See `checkpoints` in the run file for when a run is saved.
@@ -241,34 +241,28 @@ pub(crate) enum ReportFormat {
 }
 
 impl Cli {
-    /// Runs the command. Errors go to standard error, and the exit code is then 1.
+    /// Runs the command, and says how it ended: see `--help` for the exit codes. Errors go to standard error.
     pub fn run(self) -> ExitCode {
-        let result = match self.command {
+        let done = |result: Result<(), RunError>| result.map(|()| Exit::Done);
+        Exit::code(match self.command {
             Command::Train(args) => train(&args),
-            Command::Eval(args) => eval(&args),
-            Command::Predict(args) => predict(&args),
-            Command::Generate(args) => generate(&args),
-            Command::Watch(args) => watch(&args),
-            Command::Report(args) => report(&args),
-            Command::Consolidate(args) => consolidate(&args),
+            Command::Eval(args) => done(eval(&args)),
+            Command::Predict(args) => done(predict(&args)),
+            Command::Generate(args) => done(generate(&args)),
+            Command::Watch(args) => done(watch(&args)),
+            Command::Report(args) => done(report(&args)),
+            Command::Consolidate(args) => done(consolidate(&args)),
             Command::Checkpoint(command) => checkpoint(&command),
-            Command::Import(args) => import(&args),
-            Command::Plan(args) => plan(&args),
-            Command::Bench(args) => bench(&args),
-            Command::Data(args) => data(&args),
-            Command::Tokenize(args) => tokenize(&args),
+            Command::Import(args) => done(import(&args)),
+            Command::Plan(args) => done(plan(&args)),
+            Command::Bench(args) => done(bench(&args)),
+            Command::Data(args) => done(data(&args)),
+            Command::Tokenize(args) => done(tokenize(&args)),
             Command::Devices(args) => {
                 devices(&args);
-                Ok(())
+                Ok(Exit::Done)
             }
-        };
-        match result {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                tell(&format!("error: {error}"));
-                ExitCode::FAILURE
-            }
-        }
+        })
     }
 }
 
@@ -290,50 +284,40 @@ impl RunArgs {
     }
 }
 
-fn train(args: &TrainArgs) -> Result<(), RunError> {
+fn train(args: &TrainArgs) -> Result<Exit, RunError> {
     let run = args.run.read()?;
-    let interrupter = interrupted_by_signals(run.checkpoints.grace.map(Duration::from_secs));
+    let interrupter = signals::interrupter(run.checkpoints.grace.map(Duration::from_secs));
     let show = if args.plain { Show::Lines } else { Show::Auto };
     let launched = run.launch_from(args.resume.clone(), args.allow_changes, show, interrupter)?;
+    // The first process speaks for all: a launcher ends the others where one of them ends with another code than 0.
     if !Process::this()?.leads() {
-        return Ok(());
+        return Ok(Exit::Done);
     }
-    run.describe(&launched);
+    let described = run.describe(&launched);
+    let report = &launched.report;
     match args.run.file.report {
         ReportFormat::Text => print(&trained_in_words(&run, &launched)),
-        ReportFormat::Json => print_json(&launched.report),
+        ReportFormat::Json => print_json(report),
     }
-    Ok(())
-}
-
-/// Stops at the next step when Ctrl-C is pressed or the process is told to end (SIGTERM), and at once when that is
-/// said again, or when it takes longer than the time of grace.
-fn interrupted_by_signals(grace: Option<Duration>) -> Interrupter {
-    let interrupter = Interrupter::new();
-    let stop = interrupter.clone();
-    let terminal = Arc::new(Terminal::now());
-    // Without a handler the run still trains; only Ctrl-C would then end it at once.
-    let _ = ctrlc::set_handler(move || {
-        if stop.should_stop() {
-            // Asked for the second time: whatever is still being done is not waited for.
-            terminal.restore();
-            std::process::exit(130);
-        }
-        stop.stop(Some("interrupted by a signal"));
-        if let Some(grace) = grace {
-            let terminal = terminal.clone();
-            std::thread::spawn(move || {
-                std::thread::sleep(grace);
-                terminal.restore();
-                let seconds = grace.as_secs();
-                tell(&format!(
-                    "error: the run did not end within its {seconds} s of grace: it is at its last checkpoint"
-                ));
-                std::process::exit(130);
-            });
-        }
-    });
-    interrupter
+    if let Some(reason) = &report.checkpoint_error {
+        return Err(RunError::NotSaved { reason: reason.clone() });
+    }
+    if let Some(reason) = &report.metrics_error {
+        return Err(RunError::NoMetrics { reason: reason.clone() });
+    }
+    described?;
+    if !report.interrupted {
+        return Ok(Exit::Done);
+    }
+    // On the dashboard it is a key that stops the run, as Ctrl-C would.
+    let signal = signals::told().unwrap_or(Signal::Interrupt);
+    if let Some(step) = report.checkpoint_step {
+        tell(&format!(
+            "interrupted by {}; saved after update {step}: `--resume` goes on from it",
+            signal.name()
+        ));
+    }
+    Ok(Exit::Interrupted(signal))
 }
 
 fn bench(args: &BenchArgs) -> Result<(), RunError> {
@@ -375,7 +359,7 @@ fn data(args: &DataArgs) -> Result<(), RunError> {
 
 fn tokenize(args: &TokenizeArgs) -> Result<(), RunError> {
     let run = DataRun::read(&args.file.run, &args.file.overrides)?;
-    let tokenized = run.tokenize(&args.output, &interrupted_by_signals(None), tell)?;
+    let tokenized = run.tokenize(&args.output, &signals::interrupter(None), tell)?;
     match args.file.report {
         ReportFormat::Text => print(&tokenized_in_words(&tokenized)),
         ReportFormat::Json => print_json(&tokenized),

@@ -1,7 +1,7 @@
 //! Lines for whoever watches. A reader who has left is no reason to end a training run.
 
-use std::io::{self, Write};
-use std::sync::{Mutex, PoisonError};
+use std::io::{self, ErrorKind, Write};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A line on standard error.
@@ -9,10 +9,21 @@ pub(crate) fn tell(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// The result, on standard output.
+/// The result, on standard output. What cannot be printed is [told](unprinted) where the program ends.
 pub(crate) fn print(text: &str) {
     let mut stdout = io::stdout();
-    let _ = write!(stdout, "{text}").and_then(|()| stdout.flush());
+    match write!(stdout, "{text}").and_then(|()| stdout.flush()) {
+        // Who closes a pipe has read enough.
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => drop(UNPRINTED.set(error.to_string())),
+        _ => {}
+    }
+}
+
+static UNPRINTED: OnceLock<String> = OnceLock::new();
+
+/// Why a part of the result is not on standard output, if one is not.
+pub(crate) fn unprinted() -> Option<String> {
+    UNPRINTED.get().cloned()
 }
 
 /// The columns of the terminal that standard output goes to.

@@ -1,6 +1,6 @@
 //! `firebrick import`: a configuration of DeepSpeed as a run file, and what became of each of its fields.
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
@@ -87,7 +87,11 @@ fn checked(imported: &Imported) -> Result<(), RunError> {
 
 fn write(path: &Path, text: &str) -> Result<(), RunError> {
     let file = OpenOptions::new().write(true).create_new(true).open(path);
-    file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| {
+    let written = file.and_then(|mut file| {
+        // What is half written is ours: no file of this name was there.
+        file.write_all(text.as_bytes()).inspect_err(|_| drop(fs::remove_file(path)))
+    });
+    written.map_err(|error| {
         let reason = match error.kind() {
             ErrorKind::AlreadyExists => "it is there already: name another, or take it away".into(),
             _ => error.to_string(),
@@ -98,8 +102,6 @@ fn write(path: &Path, text: &str) -> Result<(), RunError> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
     use crate::{Schedule, StrategyConfig};
 

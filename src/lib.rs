@@ -68,6 +68,7 @@ mod dry_run;
 mod elementwise;
 mod error;
 mod events;
+mod exit;
 mod feed;
 mod gauges;
 mod history;
@@ -109,6 +110,7 @@ mod saving;
 pub mod schedule;
 mod score;
 mod session;
+mod signals;
 mod step;
 pub mod tensorboard;
 #[cfg(test)]

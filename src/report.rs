@@ -79,6 +79,13 @@ pub struct Report {
     /// Why the last save failed, if it did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint_error: Option<String>,
+    /// Why the metric files of the dashboard could not be written, which ended the run, if that is so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metrics_error: Option<String>,
+    /// Whether the run was told to end before its time, by a signal, a key or its
+    /// [interrupter](crate::Trainer::interrupter).
+    #[serde(skip_serializing_if = "is_false")]
+    pub interrupted: bool,
     /// Each rank, where there are several. The bytes above are those of the first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ranks: Vec<RankReport>,
@@ -116,9 +123,15 @@ impl Report {
             stopped: history.stopped.clone(),
             checkpoint_step: history.saved_step,
             checkpoint_error: history.save_error.clone(),
+            metrics_error: history.metrics_error.clone(),
+            interrupted: history.interrupted,
             ranks,
         }
     }
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// What is nothing is left out.

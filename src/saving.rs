@@ -1,7 +1,13 @@
-//! Files of a run, written so that each is there whole or not at all.
+//! Files that are there whole or not at all.
+//!
+//! Each is written beside its place, under `.staged-NAME`, and takes its name by one rename when it is complete and
+//! synced. An error removes the staged file, and so does a signal that ends the program
+//! ([`remove_staged`]): what stood in the place before is still there.
 
-use std::fs::{self, File};
-use std::path::Path;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, BufWriter, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use burn::module::Module;
 use burn::store::{ModuleSnapshot, SafetensorsStore};
@@ -22,36 +28,239 @@ pub(crate) fn save_text(text: &str, path: &Path) -> Result<(), TrainError> {
     replace(path, |staged| fs::write(staged, text).map_err(|error| TrainError::file(path, "writing", error)))
 }
 
-/// Writes beside the target, syncs, and renames over it: what was there stays until the new file
-/// is complete.
+/// Lets `write` make a file, and puts it in place: see [`replace_or`].
 pub(crate) fn replace(
     path: &Path,
     write: impl FnOnce(&Path) -> Result<(), TrainError>,
 ) -> Result<(), TrainError> {
+    replace_or(path, write, |error| TrainError::file(path, "putting the file in place", error))
+}
+
+/// Lets `write` make a file, and renames it over `path` when it is complete. Its permissions are those of a new file
+/// under the process's umask, whatever the library that writes it would give it.
+///
+/// # Errors
+///
+/// That of `write`, or what `failed` makes of the system's. `path` is then as it was.
+pub(crate) fn replace_or<E>(
+    path: &Path,
+    write: impl FnOnce(&Path) -> Result<(), E>,
+    failed: impl Fn(io::Error) -> E,
+) -> Result<(), E> {
     // The extension stays the last part of the name: a store may add its own where it is missing.
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let staged = path.with_file_name(format!(".staged-{name}"));
-    let written = write(&staged);
-    if written.is_err() {
-        let _ = fs::remove_file(&staged);
-        return written;
+    let mut place = Place::beside(path.into(), format!(".staged-{name}")).map_err(&failed)?;
+    write(&place.staged)?;
+    place.take().map_err(failed)
+}
+
+/// A file that is written bit by bit, and takes its name with [`finish`](Self::finish). Dropped before, it leaves
+/// what stood there.
+///
+/// A pipe, a terminal or a device, such as `/dev/stdout`, holds nothing that could be lost, and is written to as it is.
+#[derive(Debug)]
+pub(crate) struct Staged {
+    file: BufWriter<File>,
+    /// `None` of what is written to as it is.
+    place: Option<Place>,
+}
+
+impl Staged {
+    /// Starts the file that `path` will be. One that is there must be writable, and hands on its permissions; where
+    /// it is a link, the file that it leads to is replaced.
+    ///
+    /// # Errors
+    ///
+    /// There is a folder, the file may not be written, or its folder may not.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        let path = resolved(path)?;
+        let earlier = match OpenOptions::new().write(true).open(&path) {
+            Ok(file) => Some(file),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        let permissions = match earlier {
+            None => None,
+            Some(file) => {
+                let metadata = file.metadata()?;
+                if !metadata.is_file() {
+                    return Ok(Self { file: BufWriter::new(file), place: None });
+                }
+                Some(metadata.permissions())
+            }
+        };
+        // Of this process alone: two that write the same file do not meet.
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let mut place = Place::beside(path.clone(), format!(".staged-{}-{name}", std::process::id()))?;
+        if let Some(permissions) = permissions {
+            place.permissions = permissions;
+        }
+        let file = OpenOptions::new().write(true).open(&place.staged)?;
+        Ok(Self { file: BufWriter::new(file), place: Some(place) })
     }
-    let synced = File::open(&staged).and_then(|file| file.sync_all());
-    let done = synced.and_then(|()| fs::rename(&staged, path));
-    done.map_err(|error| TrainError::file(path, "putting the file in place", error))
+
+    /// Puts the file in its place.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be written, synced or renamed. What stood there is then as it was.
+    pub fn finish(mut self) -> io::Result<()> {
+        self.file.flush()?;
+        match &mut self.place {
+            None => Ok(()),
+            Some(place) => place.take(),
+        }
+    }
+}
+
+impl Write for Staged {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// The file that a path leads to, through links. The last one may lead to what is not there yet.
+fn resolved(path: &Path) -> io::Result<PathBuf> {
+    match (path.canonicalize(), fs::read_link(path)) {
+        (Ok(path), _) => Ok(path),
+        (Err(error), Ok(_)) if error.kind() != ErrorKind::NotFound => Err(error),
+        (Err(_), Ok(to)) => Ok(path.parent().unwrap_or(Path::new("")).join(to)),
+        (Err(_), Err(_)) => Ok(path.into()),
+    }
+}
+
+/// A staged file, and where it belongs. It is removed when this is dropped.
+#[derive(Debug)]
+struct Place {
+    path: PathBuf,
+    staged: PathBuf,
+    permissions: Permissions,
+}
+
+impl Place {
+    /// Makes an empty staged file of this name beside `path`.
+    fn beside(path: PathBuf, name: String) -> io::Result<Self> {
+        let staged = path.with_file_name(name);
+        // What a killed process left may have other permissions.
+        let _ = fs::remove_file(&staged);
+        all_staged().push(staged.clone());
+        let permissions = File::create(&staged).and_then(|file| Ok(file.metadata()?.permissions()));
+        let permissions = permissions.inspect_err(|_| forget(&staged))?;
+        Ok(Self { path, staged, permissions })
+    }
+
+    /// Renames the staged file to its name, when its bytes are on the disk.
+    fn take(&mut self) -> io::Result<()> {
+        File::open(&self.staged)?.sync_all()?;
+        fs::set_permissions(&self.staged, self.permissions.clone())?;
+        // Nothing is removed between the two: a signal waits for the lock.
+        let mut all = all_staged();
+        fs::rename(&self.staged, &self.path)?;
+        all.retain(|path| *path != self.staged);
+        Ok(())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut all = all_staged();
+        if let Some(at) = all.iter().position(|path| *path == self.staged) {
+            all.swap_remove(at);
+            let _ = fs::remove_file(&self.staged);
+        }
+    }
+}
+
+/// The staged files of this process.
+static STAGED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+fn all_staged() -> MutexGuard<'static, Vec<PathBuf>> {
+    STAGED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn forget(staged: &Path) {
+    all_staged().retain(|path| path != staged);
+}
+
+/// Removes the staged files of this process, which is about to end without unwinding.
+pub(crate) fn remove_staged() {
+    for path in all_staged().drain(..) {
+        let _ = fs::remove_file(path);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn names(folder: &Path) -> Vec<String> {
+        let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
     #[test]
     fn a_failed_write_leaves_the_file_as_it_was() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.txt");
         save_text("first", &path).unwrap();
-        let failed = replace(&path, |_| Err(TrainError::file("x", "writing", "disk full")));
+        let failed = replace(&path, |staged| {
+            fs::write(staged, "half").unwrap();
+            Err(TrainError::file("x", "writing", "disk full"))
+        });
         assert!(failed.is_err());
         assert_eq!(fs::read_to_string(&path).unwrap(), "first");
+        assert_eq!(names(folder.path()), ["model.txt"]);
+    }
+
+    #[test]
+    fn a_staged_file_takes_its_name_when_it_is_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("answers.jsonl");
+        let mut file = Staged::create(&path).unwrap();
+        file.write_all(b"whole").unwrap();
+        assert!(!path.exists());
+        file.finish().unwrap();
+        let mut file = Staged::create(&path).unwrap();
+        file.write_all(b"half").unwrap();
+        file.flush().unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "whole");
+        drop(file);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "whole");
+        assert_eq!(names(folder.path()), ["answers.jsonl"]);
+        assert!(Staged::create(folder.path()).is_err());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_are_followed_and_permissions_kept() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("own"), "old").unwrap();
+        fs::set_permissions(at("own"), Permissions::from_mode(0o640)).unwrap();
+        symlink("own", at("link")).unwrap();
+        symlink("later", at("dangling")).unwrap();
+        for (link, target) in [("link", "own"), ("dangling", "later")] {
+            let mut file = Staged::create(&at(link)).unwrap();
+            file.write_all(b"new").unwrap();
+            file.finish().unwrap();
+            assert!(at(link).is_symlink());
+            assert_eq!(fs::read_to_string(at(target)).unwrap(), "new");
+        }
+        assert_eq!(fs::metadata(at("own")).unwrap().permissions().mode() & 0o777, 0o640);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_holds_nothing_is_written_to_as_it_is() {
+        let mut file = Staged::create(Path::new("/dev/null")).unwrap();
+        file.write_all(b"gone").unwrap();
+        file.finish().unwrap();
     }
 }

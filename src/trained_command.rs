@@ -1,6 +1,5 @@
 //! The commands that use a trained run: `eval`, `predict` and `generate`.
 
-use std::fs::File;
 use std::io::{BufRead, BufWriter, Write, stdin, stdout};
 use std::path::PathBuf;
 
@@ -9,8 +8,9 @@ use clap::{Args, ValueEnum};
 use crate::console::{print, tell};
 use crate::decoding_args::DecodingArgs;
 use crate::run::{Paths, Process};
+use crate::saving::Staged;
 use crate::trained_run::{Evaluated, TrainedRun};
-use crate::{RunError, TrainError};
+use crate::{RunError, TrainError, signals};
 
 /// A trained run, as all its commands name it.
 #[derive(Debug, Args)]
@@ -57,7 +57,8 @@ pub(crate) struct PredictArgs {
     trained: TrainedArgs,
     #[command(flatten)]
     records: RecordArgs,
-    /// The file to write. Default: standard output.
+    /// The file to write. It takes its name when all records are answered, so that it may also be the one that is
+    /// read; until then, and where the command fails, what is there stays. Default: standard output.
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Answers at most so many records.
@@ -127,17 +128,25 @@ fn in_words(evaluated: &Evaluated) -> String {
 /// Runs `firebrick predict`.
 pub(crate) fn predict(args: &PredictArgs) -> Result<(), RunError> {
     let trained = args.trained.open()?;
-    let mut output: Box<dyn Write> = match &args.output {
-        Some(path) => {
-            let file =
-                File::create(path).map_err(|error| TrainError::file(path, "making the file", error))?;
-            Box::new(BufWriter::new(file))
-        }
-        None => Box::new(BufWriter::new(stdout())),
-    };
     let decoding = args.decoding.decoding(trained.written_tokens());
-    let predicted = trained.predict(args.records.paths(), args.limit, &decoding, &mut output, tell)?;
-    output.flush().map_err(|error| TrainError::file("the predictions", "writing", error))?;
+    let ask =
+        |output: &mut dyn Write| trained.predict(args.records.paths(), args.limit, &decoding, output, tell);
+    signals::end_at_once();
+    let predicted = match &args.output {
+        Some(path) => {
+            let failed = |doing| move |error| TrainError::file(path, doing, error);
+            let mut output = Staged::create(path).map_err(failed("making the file"))?;
+            let predicted = ask(&mut output)?;
+            output.finish().map_err(failed("writing"))?;
+            predicted
+        }
+        None => {
+            let mut output = BufWriter::new(stdout());
+            let predicted = ask(&mut output)?;
+            output.flush().map_err(|error| TrainError::file("the predictions", "writing", error))?;
+            predicted
+        }
+    };
     let right = match predicted.expected {
         0 => String::new(),
         of => format!(", {} of {of} as expected", predicted.right),

@@ -214,6 +214,28 @@ pub enum RunError {
         /// What is in the way.
         reason: String,
     },
+    /// The run is over, and not saved as it is now.
+    #[error(
+        "the last checkpoint could not be saved: {reason}; the weights are in the output folder, and `--resume` goes on from the checkpoint before"
+    )]
+    NotSaved {
+        /// What is in the way.
+        reason: String,
+    },
+    /// The run was stopped, as its metrics could not be written.
+    #[error(
+        "{reason}; free some space, or give this user the right to write there, and go on with `--resume`"
+    )]
+    NoMetrics {
+        /// What is in the way.
+        reason: String,
+    },
+    /// The run is trained and saved, and what describes it is not written.
+    #[error("the run is trained and saved, but {reason}")]
+    Undescribed {
+        /// What is missing, and why.
+        reason: String,
+    },
     /// It was interrupted before there was anything to save.
     #[error("interrupted; nothing was written")]
     Interrupted,

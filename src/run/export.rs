@@ -10,7 +10,7 @@ use super::RunError;
 use super::prepare::Parts;
 use super::trainable::Trainable;
 use crate::models::pretrained;
-use crate::{TrainError, Trained};
+use crate::{TrainError, Trained, saving};
 
 /// Its name in the output folder.
 pub(crate) const PRETRAINED: &str = "pretrained";
@@ -47,7 +47,10 @@ pub(super) fn export<M: Trainable>(
         let Some(source) = parts.folder.as_ref().map(|folder| folder.path().join(name)) else { break };
         if source.is_file() {
             let target = folder.join(name);
-            fs::copy(source, &target).map_err(|error| TrainError::file(&target, "copying it", error))?;
+            saving::replace(&target, |staged| {
+                let copied = fs::copy(&source, staged);
+                copied.map(drop).map_err(|error| TrainError::file(&target, "copying it", error))
+            })?;
         }
     }
     parts.tokenizer.save(folder.join("tokenizer.json"))?;

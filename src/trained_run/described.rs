@@ -1,30 +1,38 @@
 //! What is left beside a trained run for those who look at it.
 
-use std::io::Write;
+use std::fs;
 use std::path::PathBuf;
 
 use super::TrainedRun;
-use crate::console::tell;
 use crate::decoding::Decoding;
 use crate::report_page;
 use crate::run::TaskConfig;
-use crate::{Launched, Run, RunError, TrainError};
+use crate::{Launched, Run, RunError, TrainError, saving};
 
 /// Records whose answers stand on the page.
 const SHOWN: usize = 50;
 
 impl Run {
     /// Writes `predictions.jsonl`, the answers to the first records of the validation files, and `report.html`, the run
-    /// on one page. What of it cannot be written is told: the run itself is saved already.
-    pub(crate) fn describe(&self, launched: &Launched) {
+    /// on one page.
+    ///
+    /// # Errors
+    ///
+    /// [`RunError::Undescribed`]: what of it cannot be written. The run itself is saved already.
+    pub(crate) fn describe(&self, launched: &Launched) -> Result<(), RunError> {
+        let mut failed = Vec::new();
         // A run that was ended early is not to be waited for.
         if launched.report.stopped.is_none()
             && let Err(error) = self.write_predictions()
         {
-            tell(&format!("no predictions: {error}"));
+            failed.push(format!("no predictions: {error}"));
         }
         if let Err(error) = report_page::write(&self.output, &versions()) {
-            tell(&format!("no report page: {error}"));
+            failed.push(format!("no report page: {error}"));
+        }
+        match failed.is_empty() {
+            true => Ok(()),
+            false => Err(RunError::Undescribed { reason: failed.join("; ") }),
         }
     }
 
@@ -37,8 +45,9 @@ impl Run {
         let mut lines = Vec::new();
         trained.predict(None, Some(SHOWN), &decoding, &mut lines, |_| {})?;
         let path: PathBuf = self.output.join("predictions.jsonl");
-        let written = std::fs::File::create(&path).and_then(|mut file| file.write_all(&lines));
-        Ok(written.map_err(|error| TrainError::file(&path, "writing", error))?)
+        Ok(saving::replace(&path, |staged| {
+            fs::write(staged, &lines).map_err(|error| TrainError::file(&path, "writing", error))
+        })?)
     }
 }
 

@@ -95,7 +95,7 @@ fn a_run_goes_on_in_its_folder_as_if_it_had_never_ended() {
     same.success().stdout(contains("0 differ"));
     let other = out(&whole).join("checkpoints/step-00000030");
     let differ = firebrick(folder.path()).args(["checkpoint", "diff"]).args([of(&folder), other]).assert();
-    differ.success().stdout(contains("tokens.weight")).stdout(contains("elements differ"));
+    differ.code(1).stdout(contains("tokens.weight")).stdout(contains("elements differ"));
 }
 
 #[test]
@@ -188,6 +188,142 @@ fn mistakes_are_told_with_what_to_do() {
     assert_eq!(report(&mut train(folder.path(), &["--resume", "step-30"]))["steps"], 40);
 }
 
+/// Flips the last bit of a file of a checkpoint.
+fn damage(checkpoint: &Path, name: &str) {
+    let file = fs::read_dir(checkpoint).unwrap().map(|entry| entry.unwrap().path());
+    let file = file.into_iter().find(|path| path.to_string_lossy().contains(name)).unwrap();
+    let mut bytes = fs::read(&file).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&file, bytes).unwrap();
+}
+
+#[test]
+fn auto_goes_on_from_the_newest_sound_checkpoint_and_never_from_zero() {
+    let folder = folder();
+    let step = |step: u64| folder.path().join(format!("out/checkpoints/step-000000{step}"));
+    report(&mut train(folder.path(), &[]));
+    let auto = |steps: &str| train(folder.path(), &["--resume", "auto", "--set", steps]).assert();
+    for ranks in ["1", "2"] {
+        // The newest fails its sums, also where only its tensors do; the one before it is sound.
+        let accumulate = if ranks == "1" { "batch.accumulate=2" } else { "batch.accumulate=1" };
+        damage(&step(40), "parameters");
+        let options = ["--resume", "auto", "--ranks", ranks, "--set", accumulate];
+        let went_on = train(folder.path(), &options).assert().success();
+        let said = String::from_utf8(went_on.get_output().stderr.clone()).unwrap();
+        assert!(
+            said.contains("warning: passed over a checkpoint") && said.contains("parameters-0000"),
+            "{said}"
+        );
+        assert!(said.contains("going on after update 30"), "{said}");
+    }
+    // Nor does it count that all are of a newer version: that one would start again from zero, or over them.
+    let steps: Vec<_> = fs::read_dir(folder.path().join("out/checkpoints"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.is_dir())
+        .collect();
+    for step in &steps {
+        let manifest = fs::read_to_string(step.join("manifest.json")).unwrap();
+        fs::write(step.join("manifest.json"), manifest.replace("\"format\": 1", "\"format\": 7")).unwrap();
+    }
+    let refused = auto("steps=50").code(1);
+    let refused = refused.stderr(contains("none of the checkpoints here can be resumed from"));
+    refused.stderr(contains("expected format 1, found format 7"));
+    assert!(!folder.path().join("out-1").exists());
+    // No manifest can be read.
+    steps.iter().for_each(|step| fs::write(step.join("manifest.json"), "{").unwrap());
+    auto("steps=50").code(1).stderr(contains("none of the checkpoints here can be resumed from"));
+    steps.iter().for_each(|step| fs::remove_file(step.join("manifest.json")).unwrap());
+    auto("steps=50").code(1).stderr(contains("manifest.json"));
+    assert!(!folder.path().join("out-1").exists());
+    // All are complete, and none keeps its sums.
+    fs::remove_dir_all(folder.path().join("out")).unwrap();
+    report(&mut train(folder.path(), &["--set", "checkpoints=(every: 20, keep_last: 9)"]));
+    [20, 40].iter().for_each(|at| damage(&step(*at), "optimizer"));
+    auto("steps=50").code(1).stderr(contains("SHA-256")).stderr(contains("step-00000020"));
+    // Without any the run starts from the beginning.
+    fs::remove_dir_all(folder.path().join("out")).unwrap();
+    auto("steps=4").success();
+}
+
+#[test]
+fn a_checkpoint_of_another_format_is_kept_where_its_name_is_needed() {
+    let folder = folder();
+    report(&mut train(folder.path(), &[]));
+    let newest = folder.path().join("out/checkpoints/step-00000040");
+    let manifest = fs::read_to_string(newest.join("manifest.json")).unwrap();
+    fs::write(newest.join("manifest.json"), manifest.replace("\"format\": 1", "\"format\": 7")).unwrap();
+    let went_on = train(folder.path(), &["--resume", "auto"]).assert().success();
+    went_on.stderr(contains("found format 7")).stderr(contains("going on after update 30"));
+    let kept = folder.path().join("out/checkpoints/format-7-step-00000040/manifest.json");
+    assert!(fs::read_to_string(kept).unwrap().contains("\"format\": 7"));
+    firebrick(folder.path()).args(["checkpoint", "verify"]).arg(&newest).assert().success();
+}
+
+/// The names in a folder, sorted.
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    names.into_iter().map(|name| name.into_string().unwrap()).collect()
+}
+
+#[test]
+fn a_start_that_comes_to_nothing_leaves_the_run_that_is_there() {
+    let folder = folder();
+    report(&mut train(folder.path(), &["--set", "seed=3"]));
+    let (there, of_run) = (names(folder.path()), names(&folder.path().join("out")));
+    let model = fs::read(folder.path().join("out/model.safetensors")).unwrap();
+    let is_as_it_was = |options: &[&str]| {
+        assert_eq!(names(folder.path()), there, "{options:?}");
+        assert_eq!(names(&folder.path().join("out")), of_run, "{options:?}");
+        assert!(fs::read(folder.path().join("out/model.safetensors")).unwrap() == model);
+    };
+    let failing: [&[&str]; 6] = [
+        &["--resume", "no/such/path"],
+        &["--resume", "step-31"],
+        &["--resume", "out/checkpoints/step-00000040/trainer.ron"],
+        &["--resume", "out", "--set", "seed=4"],
+        &["--device-is-none"],
+        &["--set", "device_budget=\"1kB\""],
+    ];
+    for options in failing {
+        let refused = train(folder.path(), options).assert().failure();
+        let said = String::from_utf8_lossy(&refused.get_output().stderr).into_owned();
+        assert!(said.contains("error") && !said.contains("panicked"), "{options:?}: {said}");
+        is_as_it_was(options);
+    }
+    // A start that is killed before its first update, at whatever moment.
+    #[cfg(unix)]
+    {
+        let endless = ["--set", "batch=(micro: 1, accumulate: 1000000)", "--set", "evaluate_every=None"];
+        let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("firebrick"))
+            .current_dir(folder.path())
+            .args(["train", "run.ron", "--plain"])
+            .args(endless)
+            .spawn()
+            .unwrap();
+        while !folder.path().join(".out-starting/metrics.jsonl").exists() {
+            assert!(child.try_wait().unwrap().is_none(), "it ended before it trained");
+            std::thread::yield_now();
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(fs::read(folder.path().join("out/model.safetensors")).unwrap() == model);
+        assert!(!folder.path().join("out-1").exists());
+    }
+    // The next that trains keeps it under another name, and leaves nothing of the killed start.
+    let moved = train(folder.path(), &[]).assert().success();
+    moved.stderr(contains("kept the earlier run as out-1"));
+    assert!(fs::read(folder.path().join("out-1/model.safetensors")).unwrap() == model);
+    assert!(!folder.path().join(".out-starting").exists());
+    assert_eq!(names(&folder.path().join("out")), of_run, "all of its files are in its own folder");
+    // Of ranks, too, none writes a checkpoint into the folder of the run that is moved.
+    let ranks = ["--ranks", "2", "--set", "batch.accumulate=1", "--set", "checkpoints=(every: 1)"];
+    report(&mut train(folder.path(), &ranks));
+    assert_eq!(names(&folder.path().join("out-2")), of_run);
+    firebrick(folder.path()).args(["checkpoint", "verify", "out"]).assert().success();
+}
+
 /// Starts a run that would take minutes, and waits until it trains.
 #[cfg(unix)]
 fn started(folder: &Path, options: &[&str]) -> Child {
@@ -233,7 +369,7 @@ fn a_run_that_does_not_end_in_time_is_ended() {
             .success()
     );
     let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(130));
+    assert_eq!(output.status.code(), Some(143));
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("did not end within its 1 s of grace"), "{said}");
 }
@@ -241,7 +377,7 @@ fn a_run_that_does_not_end_in_time_is_ended() {
 #[cfg(unix)]
 #[test]
 fn a_run_that_is_told_to_end_is_saved_and_goes_on() {
-    for (signal, ranks) in [("-TERM", "1"), ("-INT", "2")] {
+    for (signal, code, ranks) in [("-TERM", 143, "1"), ("-INT", 130, "2"), ("-HUP", 129, "1")] {
         let folder = folder();
         let long = ["--set", "steps=1000000", "--set", "checkpoints=()", "--ranks", ranks];
         let child = started(folder.path(), &long);
@@ -253,7 +389,7 @@ fn a_run_that_is_told_to_end_is_saved_and_goes_on() {
                 .success()
         );
         let output = child.wait_with_output().unwrap();
-        assert!(output.status.success());
+        assert_eq!(output.status.code(), Some(code));
         let text = String::from_utf8(output.stdout).unwrap();
         let first: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
         let step = first["checkpoint_step"].as_u64().unwrap();

@@ -15,6 +15,7 @@ use super::folder::{CONFIG, INDEX, WEIGHTS};
 use super::key_map::Key;
 use super::load::transposed;
 use super::{KeyMap, Layout, Pretrained, PretrainedError};
+use crate::saving::replace_or;
 
 /// Writes `config.json` and `model.safetensors` into a folder, which is made if it is not there: all that
 /// transformers needs besides the tokenizer's files.
@@ -36,14 +37,16 @@ pub fn save<M: Pretrained>(
     M::check(config)?;
     fs::create_dir_all(folder).map_err(|error| PretrainedError::file(folder, "create it", error))?;
     let (weights, names) = (folder.join(WEIGHTS), names_of(&M::keys(config)));
-    let mut store = SafetensorsStore::from_file(&weights)
-        .clear_metadata()
-        .metadata("format", "pt")
-        .overwrite(true)
-        .with_to_adapter(ToFile(Arc::new(names)));
-    model
-        .save_into(&mut store)
-        .map_err(|error| PretrainedError::file(weights, "write the weights", error))?;
+    let write = |staged: &Path| {
+        let mut store = SafetensorsStore::from_file(staged)
+            .clear_metadata()
+            .metadata("format", "pt")
+            .overwrite(true)
+            .with_to_adapter(ToFile(Arc::new(names)));
+        let saved = model.save_into(&mut store);
+        saved.map_err(|error| PretrainedError::file(&weights, "write the weights", error))
+    };
+    replace_or(&weights, write, |error| PretrainedError::file(&weights, "write the weights", error))?;
     match fs::remove_file(folder.join(INDEX)) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
             return Err(PretrainedError::file(folder.join(INDEX), "remove it", error));
@@ -69,8 +72,7 @@ fn write_config(
         }
     }
     let text = serde_json::to_string_pretty(&config).map_err(|error| failed(&error))? + "\n";
-    let scratch = path.with_extension(format!("json.{}.tmp", std::process::id()));
-    let written = fs::write(&scratch, text).and_then(|()| fs::rename(&scratch, path));
+    let written = replace_or(path, |staged| fs::write(staged, text), |error| error);
     written.map_err(|error| failed(&error))
 }
 

@@ -1,0 +1,93 @@
+//! The exit code is 0 only where everything that was asked for was done.
+
+use std::fs;
+use std::path::Path;
+
+use assert_cmd::Command;
+use predicates::prelude::*;
+use predicates::str::contains;
+use tempfile::TempDir;
+
+const RUN: &str = r#"(
+    data: (path: "text.txt", tokenizer: Characters, block: 8, valid_fraction: 0.2),
+    model: Gpt(layers: 1, heads: 2, width: 8),
+    optimizer: AdamW(),
+    schedule: Constant(lr: 1e-2),
+    batch: (micro: 4),
+    steps: 4,
+    checkpoints: (every: 2, retries: 0),
+    output: "out",
+)
+"#;
+
+fn folder() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("run.ron"), RUN).unwrap();
+    fs::write(folder.path().join("text.txt"), "to be or not to be, that is the question\n".repeat(20))
+        .unwrap();
+    folder
+}
+
+fn firebrick(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::cargo_bin("firebrick").unwrap();
+    command.current_dir(folder).args(arguments);
+    command
+}
+
+#[test]
+fn help_lists_the_codes() {
+    let help = firebrick(Path::new("."), &["--help"]).assert().success();
+    help.stdout(contains("Exit codes").and(contains("130")).and(contains("143")));
+    firebrick(Path::new("."), &["trian"]).assert().code(2);
+}
+
+#[test]
+fn checkpoints_that_differ_are_told_by_the_code() {
+    let folder = folder();
+    firebrick(folder.path(), &["train", "run.ron"]).assert().success();
+    let step = |step: u64| format!("out/checkpoints/step-0000000{step}");
+    let diff =
+        |first: &str, second: &str| firebrick(folder.path(), &["checkpoint", "diff", first, second]).assert();
+    diff(&step(2), &step(2)).code(0).stdout(contains("0 differ"));
+    diff(&step(2), &step(4)).code(1).stdout(contains("elements differ")).stderr("");
+}
+
+/// A file stands where checkpoints are to go.
+#[test]
+fn a_run_whose_last_save_failed_is_not_done() {
+    let folder = folder();
+    firebrick(folder.path(), &["train", "run.ron", "--set", "checkpoints=()"]).assert().success();
+    fs::create_dir(folder.path().join("other")).unwrap();
+    fs::write(folder.path().join("other/.firebrick.lock"), "").unwrap();
+    fs::write(folder.path().join("other/checkpoints"), "in the way").unwrap();
+    let train = ["train", "run.ron", "--set", "output=\"other\""];
+    let failed = firebrick(folder.path(), &train).assert().code(1);
+    failed.stderr(contains("the last checkpoint could not be saved").and(contains("checkpoints")));
+    assert!(folder.path().join("other/model.safetensors").exists(), "the weights are saved");
+}
+
+/// A file stands where the metric files are to go.
+#[test]
+fn a_run_that_ended_as_its_metrics_could_not_be_written_is_not_done() {
+    let folder = folder();
+    fs::create_dir(folder.path().join("out")).unwrap();
+    fs::write(folder.path().join("out/.firebrick.lock"), "").unwrap();
+    fs::write(folder.path().join("out/metrics"), "in the way").unwrap();
+    let failed = firebrick(folder.path(), &["train", "run.ron"]).assert().code(1);
+    failed.stderr(contains("the metric files cannot be written").and(contains("--resume")));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_result_that_cannot_be_printed_is_not_done() {
+    let folder = folder();
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let output = std::process::Command::new(assert_cmd::cargo::cargo_bin("firebrick"))
+        .current_dir(folder.path())
+        .args(["train", "run.ron", "--report", "json"])
+        .stdout(full)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("cannot be printed"));
+}
