@@ -80,9 +80,9 @@ impl<S> Trainer<S> {
             let incomplete = checkpoints.incomplete().unwrap_or_default();
             let mut unsound = checkpoints.list().unwrap_or_default();
             unsound.retain(|saved| !saved.sound && saved.step > from.state.step());
-            let unsound = unsound.iter().map(|saved| {
-                format!("{}: its weights or losses are not finite", saved.path.display())
-            });
+            let unsound = unsound
+                .iter()
+                .map(|saved| format!("{}: its weights or losses are not finite", saved.path.display()));
             let passed_over = from.passed_over.iter().cloned().chain(unsound);
             let passed_over = passed_over.chain(incomplete.iter().map(ToString::to_string));
             passed_over.for_each(|problem| tell(&format!("warning: passed over a checkpoint: {problem}")));
