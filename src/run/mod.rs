@@ -319,32 +319,64 @@ impl Run {
     }
 }
 
+/// Does something with the recipe that a strategy of the list is. The list has each strategy once, for all that is
+/// done, so that none can be left out of a part of it.
+macro_rules! with_recipe {
+    ($strategy:expr, $recipe:ident => $does:expr) => {
+        match $strategy {
+            StrategyConfig::Amp(amp) => {
+                let $recipe = amp.recipe();
+                $does
+            }
+            StrategyConfig::Accumulate(micro_batches) => {
+                let $recipe = Accumulate(*micro_batches);
+                $does
+            }
+            StrategyConfig::AccumulateIn(micro_batches, dtype) => {
+                let $recipe = Accumulate(*micro_batches).held_in((*dtype).into());
+                $does
+            }
+            StrategyConfig::Clip(clip) => {
+                let $recipe = clip.recipe();
+                $does
+            }
+            StrategyConfig::Recompute(recompute) => {
+                let $recipe = recompute.recipe();
+                $does
+            }
+            StrategyConfig::Ema(ema) => {
+                let $recipe = ema.recipe();
+                $does
+            }
+            StrategyConfig::Offload(offload) => {
+                let $recipe = offload.recipe();
+                $does
+            }
+            StrategyConfig::Zero(zero) => {
+                let $recipe = zero.recipe();
+                $does
+            }
+            StrategyConfig::Lora(lora) => {
+                let $recipe = lora.recipe();
+                $does
+            }
+            StrategyConfig::Freeze(paths) => {
+                let $recipe = Freeze::paths(paths.clone());
+                $does
+            }
+        }
+    };
+}
+
 impl<M: burn::module::Module + 'static> Strategy<M> for StrategyConfig {
     type Stage = Box<dyn Stage<M>>;
 
     fn adapt(&self, model: M, adaptation: &mut Adaptation) -> Result<M, StrategyError> {
-        match self {
-            Self::Lora(lora) => lora.recipe().adapt(model, adaptation),
-            Self::Freeze(paths) => Freeze::paths(paths.clone()).adapt(model, adaptation),
-            _ => Ok(model),
-        }
+        with_recipe!(self, recipe => Strategy::<M>::adapt(&recipe, model, adaptation))
     }
 
     fn start(&self, setup: &mut Setup<M>) -> Result<Self::Stage, StrategyError> {
-        Ok(match self {
-            Self::Amp(amp) => Box::new(amp.recipe().start(setup)?),
-            Self::Accumulate(micro_batches) => Box::new(Accumulate(*micro_batches).start(setup)?),
-            Self::AccumulateIn(micro_batches, dtype) => {
-                Box::new(Accumulate(*micro_batches).held_in((*dtype).into()).start(setup)?)
-            }
-            Self::Clip(clip) => Box::new(clip.recipe().start(setup)?),
-            Self::Recompute(recompute) => Box::new(recompute.recipe().start(setup)?),
-            Self::Ema(ema) => Box::new(ema.recipe().start(setup)?),
-            Self::Offload(offload) => Box::new(offload.recipe().start(setup)?),
-            Self::Zero(zero) => Box::new(zero.recipe().start(setup)?),
-            Self::Lora(lora) => Box::new(lora.recipe().start(setup)?),
-            Self::Freeze(paths) => Box::new(Freeze::paths(paths.clone()).start(setup)?),
-        })
+        with_recipe!(self, recipe => Ok(Box::new(recipe.start(setup)?)))
     }
 }
 
