@@ -32,7 +32,8 @@ pub struct Bench {
 /// What a benchmark found.
 #[derive(Clone, Debug, Serialize)]
 pub struct BenchReport {
-    /// The trainer's last round; step time, tokens per second and peaks are over all rounds.
+    /// The trainer's last round; step time, tokens per second and peaks are over all rounds, and the first step is
+    /// that of the first round.
     #[serde(flatten)]
     pub trainer: Report,
     /// The plain loop, and the trainer beside it.
@@ -196,8 +197,10 @@ impl ForModel for Benched<'_> {
         let beside = beside.map(|run| Ok::<_, RunError>((run, prepare(run, reopened)?))).transpose()?;
         let [mut trainer, mut raw, mut other] = [(); 3].map(|()| Measured::default());
         let mut report = Report::default();
+        let mut first_step = None;
         for _ in 0..bench.rounds {
             report = trainer.round(bench, run, &parts)?;
+            first_step.get_or_insert(report.first_step_seconds);
             if let Some((run, parts)) = &beside {
                 other.round(bench, run, parts)?;
             }
@@ -207,6 +210,8 @@ impl ForModel for Benched<'_> {
                 raw.add(seconds, peak, 0);
             }
         }
+        // Later rounds begin long after the process did, and tell nothing of how long a run takes to start.
+        report.first_step_seconds = first_step.unwrap_or_default();
         report.step_seconds_median = median(&trainer.seconds);
         report.peak_bytes = trainer.peak;
         report.activation_bytes = trainer.activations;

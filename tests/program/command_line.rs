@@ -390,6 +390,21 @@ fn a_benchmark_beside_the_plain_loop_reports_ratios() {
     assert!(!folder.path().join("out").exists(), "a benchmark writes nothing");
 }
 
+/// The process starts once: a later round's first step says nothing of how long that takes.
+#[test]
+fn a_benchmark_reports_the_first_step_of_the_process() {
+    let folder = folder();
+    let mut command = Command::cargo_bin("firebrick").unwrap();
+    let arguments =
+        ["bench", "run.ron", "--steps", "20", "--warmup", "0", "--rounds", "5", "--report", "json"];
+    let output = command.current_dir(folder.path()).args(arguments).assert().success();
+    let report: serde_json::Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
+    let [first, wall, median] = ["first_step_seconds", "wall_seconds", "step_seconds_median"]
+        .map(|name| report[name].as_f64().unwrap());
+    // At least half of the 99 steps that come after it take the median. After the last round's first come 19.
+    assert!(first > 0.0 && wall - first >= 49.0 * median, "{report}");
+}
+
 /// A signal ends the run at a step boundary, with the model saved.
 #[cfg(unix)]
 #[test]
