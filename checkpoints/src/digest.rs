@@ -113,15 +113,14 @@ impl fmt::Debug for Digest {
 
 /// Sums bytes as they come.
 pub(crate) enum Hasher {
-    Sha256(ring::digest::Context),
-    // Much larger than the other.
+    Sha256(Box<ring::digest::Context>),
     Blake3(Box<blake3::Hasher>),
 }
 
 impl Hasher {
     pub(crate) fn new(algorithm: Algorithm) -> Self {
         match algorithm {
-            Algorithm::Sha256 => Self::Sha256(ring::digest::Context::new(&ring::digest::SHA256)),
+            Algorithm::Sha256 => Self::Sha256(Box::new(ring::digest::Context::new(&ring::digest::SHA256))),
             Algorithm::Blake3 => Self::Blake3(Box::default()),
         }
     }

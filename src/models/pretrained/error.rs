@@ -18,6 +18,14 @@ pub enum PretrainedError {
         /// The system's reason.
         reason: String,
     },
+    /// There is no such folder: perhaps the name of a model on the Hugging Face Hub.
+    #[error(
+        "{folder}: there is no such folder; a model is read from this machine: fetch its folder, such as with `hf download {folder} --local-dir {folder}`"
+    )]
+    NoFolder {
+        /// What was named.
+        folder: PathBuf,
+    },
     /// `config.json` is no configuration of the model.
     #[error("{path}: {reason}")]
     Config {

@@ -37,10 +37,13 @@ impl Folder {
     ///
     /// # Errors
     ///
-    /// A file is missing, is no JSON, or no safetensors; the index names a file outside of the folder, or a
+    /// There is no folder; a file is missing, is no JSON, or no safetensors; the index names a file outside of the folder, or a
     /// tensor that is not in the file it names.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, PretrainedError> {
         let path = path.into();
+        if !path.exists() {
+            return Err(PretrainedError::NoFolder { folder: path });
+        }
         let config = read_json(&path.join(CONFIG))?;
         let tensors = if path.join(WEIGHTS).exists() {
             tensors_of(&path.join(WEIGHTS))?

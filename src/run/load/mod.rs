@@ -190,6 +190,10 @@ impl Loading<'_> {
                 Ok(())
             })?;
         }
+        if all.trim().is_empty() {
+            let place = "the data to train on (`data.path` or `data.mix`)".into();
+            return Err(DataError::NoSamples { place, skipped: uncounted.count() }.into());
+        }
         Ok(all)
     }
 
