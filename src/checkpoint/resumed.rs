@@ -88,11 +88,16 @@ impl Shared {
     }
 }
 
+/// Axes that a parameter has at most.
+const MOST_AXES: u64 = 8;
+
 /// Refuses numbers that no optimizer has after so many updates. It counts with them, and a count that is near the
 /// largest number would end the program at the next update.
 fn plausible(scalars: &BTreeMap<String, Scalar>, updates: u64) -> Result<(), ResumeError> {
     for (name, scalar) in scalars {
         let is_plausible = match *scalar {
+            // Burn's note of how many axes the parameter has.
+            Scalar::UInt(axes) if name.ends_with("/__rank") => axes <= MOST_AXES,
             Scalar::UInt(count) => count <= updates,
             Scalar::Int(count) => u64::try_from(count).is_ok_and(|count| count <= updates),
             Scalar::Float(number) => number.is_finite(),
@@ -207,6 +212,8 @@ mod tests {
         {
             check(scalar).unwrap();
         }
+        plausible(&[("a/__rank".to_string(), Scalar::UInt(4))].into(), 1).unwrap();
+        plausible(&[("a/__rank".to_string(), Scalar::UInt(u64::MAX))].into(), 1).unwrap_err();
         let forged = [
             Scalar::UInt(8),
             Scalar::UInt(u64::MAX),
