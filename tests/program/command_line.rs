@@ -328,10 +328,10 @@ fn nothing_of_the_user_is_replaced() {
 }
 
 #[test]
-fn a_loss_that_is_no_number_is_shown_as_such_and_ends_the_run() {
+fn a_run_that_diverges_ends_with_advice() {
     let folder = folder();
     let sets = ["--set", "schedule.lr=1e30", "--set", "steps=1000"];
-    let said = contains("loss NaN").and(contains("the run has diverged")).and(contains("panicked").not());
+    let said = contains("the run has diverged").and(contains("panicked").not());
     firebrick(folder.path()).args(sets).assert().code(1).stderr(said);
 }
 

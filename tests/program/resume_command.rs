@@ -224,11 +224,11 @@ fn auto_goes_on_from_the_newest_sound_checkpoint_and_never_from_zero() {
         .collect();
     for step in &steps {
         let manifest = fs::read_to_string(step.join("manifest.json")).unwrap();
-        fs::write(step.join("manifest.json"), manifest.replace("\"format\": 1", "\"format\": 7")).unwrap();
+        fs::write(step.join("manifest.json"), manifest.replace("\"format\": 2", "\"format\": 7")).unwrap();
     }
     let refused = auto("steps=50").code(1);
     let refused = refused.stderr(contains("none of the checkpoints here can be resumed from"));
-    refused.stderr(contains("expected format 1, found format 7"));
+    refused.stderr(contains("found format 7"));
     assert!(!folder.path().join("out-1").exists());
     // No manifest can be read.
     steps.iter().for_each(|step| fs::write(step.join("manifest.json"), "{").unwrap());
@@ -240,24 +240,28 @@ fn auto_goes_on_from_the_newest_sound_checkpoint_and_never_from_zero() {
     fs::remove_dir_all(folder.path().join("out")).unwrap();
     report(&mut train(folder.path(), &["--set", "checkpoints=(every: 20, keep_last: 9)"]));
     [20, 40].iter().for_each(|at| damage(&step(*at), "optimizer"));
-    auto("steps=50").code(1).stderr(contains("SHA-256")).stderr(contains("step-00000020"));
+    auto("steps=50").code(1).stderr(contains("BLAKE3")).stderr(contains("step-00000020"));
     // Without any the run starts from the beginning.
     fs::remove_dir_all(folder.path().join("out")).unwrap();
     auto("steps=4").success();
 }
 
 #[test]
-fn a_checkpoint_of_another_format_is_kept_where_its_name_is_needed() {
+fn a_checkpoint_of_another_format_is_never_replaced() {
     let folder = folder();
     report(&mut train(folder.path(), &[]));
-    let newest = folder.path().join("out/checkpoints/step-00000040");
-    let manifest = fs::read_to_string(newest.join("manifest.json")).unwrap();
-    fs::write(newest.join("manifest.json"), manifest.replace("\"format\": 1", "\"format\": 7")).unwrap();
-    let went_on = train(folder.path(), &["--resume", "auto"]).assert().success();
-    went_on.stderr(contains("found format 7")).stderr(contains("going on after update 30"));
-    let kept = folder.path().join("out/checkpoints/format-7-step-00000040/manifest.json");
-    assert!(fs::read_to_string(kept).unwrap().contains("\"format\": 7"));
-    firebrick(folder.path()).args(["checkpoint", "verify"]).arg(&newest).assert().success();
+    let newest = folder.path().join("out/checkpoints/step-00000040/manifest.json");
+    let manifest = fs::read_to_string(&newest).unwrap();
+    let other = manifest.replace("\"format\": 2", "\"format\": 7");
+    assert_ne!(other, manifest);
+    fs::write(&newest, &other).unwrap();
+    // The run goes on from an older one; its last save, of the same step, is refused, and the exit code says so.
+    let went_on = train(folder.path(), &["--resume", "auto"]).assert().failure();
+    went_on
+        .stderr(contains("found format 7"))
+        .stderr(contains("going on after update 30"))
+        .stderr(contains("nothing was replaced"));
+    assert_eq!(fs::read_to_string(&newest).unwrap(), other);
 }
 
 /// The names in a folder, sorted.
