@@ -110,8 +110,9 @@ fn texts_end_at_any_of_the_tokens_that_the_folder_names() {
         let text = String::from_utf8(firebrick(&asked).success().get_output().stdout.clone()).unwrap();
         serde_json::from_str(&text).unwrap()
     };
-    assert_eq!(answer()["ended"], false);
     let file = output.join("pretrained/generation_config.json");
+    fs::write(&file, r#"{"eos_token_id": []}"#).unwrap();
+    assert_eq!(answer()["ended"], false);
     let all: Vec<u32> = (0..322).collect();
     fs::write(&file, serde_json::json!({"eos_token_id": all}).to_string()).unwrap();
     let answer = answer();
