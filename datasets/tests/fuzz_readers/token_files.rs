@@ -115,7 +115,8 @@ fn damaged() {
         prop_assert!(matches!(beyond, Err(DataError::TokenRange { .. })), "{:?}", beyond);
         let stored = u32::from_le_bytes(bytes[72..76].try_into().unwrap());
         let (peak, verified) = watched(|| file.verify());
-        prop_assert!(peak < 4 << 10);
+        // It reads a MiB at once.
+        prop_assert!(peak <= bytes.len().min(1 << 20) + (4 << 10), "{} bytes to verify", peak);
         prop_assert_eq!(verified.is_ok(), stored == crc32fast::hash(&bytes[HEADER..]));
     });
 }
