@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use burn::optim::{GradientsAccumulator, GradientsParams};
 use burn::tensor::Device;
+use burn::train::Interrupter;
 use firebrick_datasets::Cursor;
 use firebrick_strategies::Draws;
 use serde::Serialize;
@@ -109,13 +110,14 @@ impl Measured {
 
 impl Bench {
     /// Trains without evaluation and without files, and measures; a second run, if there is one, takes
-    /// turns with the first. It has the same model and task, and may have another shape.
+    /// turns with the first. It has the same model and task, and may have another shape. `say` hears what is read
+    /// and which round is measured.
     ///
     /// # Errors
     ///
     /// Those of [`Run::launch`].
-    pub fn run(&self, run: &Run, beside: Option<&Run>) -> Result<BenchReport, RunError> {
-        run.for_model(Benched { bench: self, run, beside })
+    pub fn run(&self, run: &Run, beside: Option<&Run>, say: impl Fn(&str)) -> Result<BenchReport, RunError> {
+        run.for_model(Benched { bench: self, run, beside, say: &say })
     }
 
     fn trainer_round<M: Trainable>(
@@ -180,15 +182,16 @@ struct Benched<'a> {
     bench: &'a Bench,
     run: &'a Run,
     beside: Option<&'a Run>,
+    say: &'a dyn Fn(&str),
 }
 
 impl ForModel for Benched<'_> {
     type Output = BenchReport;
 
     fn with<M: Trainable>(self, folder: Option<Folder>) -> Result<BenchReport, RunError> {
-        let Self { bench, run, beside } = self;
+        let Self { bench, run, beside, say } = self;
         let prepare = |run: &Run, folder| {
-            let mut parts = run.prepare::<M>(folder, |_| {})?;
+            let mut parts = run.prepare::<M>(folder, &Interrupter::new(), say)?;
             parts.data.valid = None;
             Ok::<_, RunError>(parts)
         };
@@ -198,13 +201,20 @@ impl ForModel for Benched<'_> {
         let [mut trainer, mut raw, mut other] = [(); 3].map(|()| Measured::default());
         let mut report = Report::default();
         let mut first_step = None;
-        for _ in 0..bench.rounds {
+        for round in 1..=bench.rounds {
+            say(&format!(
+                "round {round} of {}: {} steps of the run",
+                bench.rounds,
+                bench.warmup + bench.steps
+            ));
             report = trainer.round(bench, run, &parts)?;
             first_step.get_or_insert(report.first_step_seconds);
             if let Some((run, parts)) = &beside {
+                say("the same of the run beside it");
                 other.round(bench, run, parts)?;
             }
             if bench.raw {
+                say("the same in a loop written by hand");
                 reset_peak();
                 let (seconds, peak) = bench.raw_round(run, &parts)?;
                 raw.add(seconds, peak, 0);

@@ -327,8 +327,13 @@ fn bench(args: &BenchArgs) -> Result<(), RunError> {
         true => None,
         false => Some(args.run.read_with(&args.beside)?),
     };
-    let report = bench.run(&run, beside.as_ref())?;
-    if !Process::this()?.leads() {
+    let leads = Process::this()?.leads();
+    let report = bench.run(&run, beside.as_ref(), |doing| {
+        if leads {
+            tell(doing)
+        }
+    })?;
+    if !leads {
         return Ok(());
     }
     match args.run.file.report {

@@ -27,6 +27,21 @@ pub enum DecodingError {
         /// Why they cannot be together, and what to do.
         instead: &'static str,
     },
+    /// There is no memory for so many texts.
+    #[error(
+        "{rows} texts of up to {tokens} tokens at once need {:.1} GB for their keys, values and logits, but this machine has {:.1} GB: lower the decoding's `beams`, `returned` or `max_new_tokens`, or write fewer texts at once",
+        needed / 1e9, *available as f64 / 1e9
+    )]
+    TooLarge {
+        /// Texts, and beams of texts, at once.
+        rows: usize,
+        /// Tokens of each, the prompt included.
+        tokens: usize,
+        /// Bytes.
+        needed: f64,
+        /// Bytes.
+        available: u64,
+    },
     /// The model returned another number of logits than it was asked for.
     #[error(
         "the model must return {rows} x {vocabulary} logits, one row after the other, found {found}: return those of each row's last token alone"

@@ -33,6 +33,17 @@ pub trait NextToken {
     /// The model could not be read.
     fn append(&mut self, from: &[usize], tokens: &[u32]) -> Result<Vec<f32>, Self::Error>;
 
+    /// Refuses to go on with `rows` rows that become `tokens` tokens longer, where there is no memory for them. It is
+    /// asked once, after [`start`](Self::start), with the most rows that there may be. Default: never refuses.
+    ///
+    /// # Errors
+    ///
+    /// They need more memory than there is.
+    fn require_room(&self, rows: usize, tokens: usize) -> Result<(), Self::Error> {
+        let _ = (rows, tokens);
+        Ok(())
+    }
+
     /// Whether any rank still writes, where `here` says so of this one. It is asked before each call of the other two,
     /// and no call follows where it says no. So ranks that share a model make as many calls, whichever ends last.
     /// Default: what `here` says, for a rank that is alone.

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::beam_search::BeamSearch;
 use super::table_model::Table;
-use super::write::{Search, run};
+use super::write::{Longest, Search, run};
 use super::{Decoding, EarlyStopping, End, Prompt, Text};
 
 /// Models of few tokens, so that every path is walked.
@@ -125,7 +125,7 @@ proptest! {
         let searching =
             Decoding { early_stopping: EarlyStopping::Full, length_penalty: 0.0, ..greedy.clone() };
         let search = |prompt| -> Box<dyn Search + '_> { Box::new(BeamSearch::new(&searching, prompt)) };
-        let found = run(&mut table.model(&prompts), prompts.iter().map(search).collect()).unwrap();
+        let found = run(&mut table.model(&prompts), prompts.iter().map(search).collect(), Longest { rows: 1, tokens: 1 }).unwrap();
         let expected = texts(&greedy, &table, &prompts);
         prop_assert_eq!(found.len(), expected.len());
         for (found, expected) in found.into_iter().flatten().zip(expected.into_iter().flatten()) {

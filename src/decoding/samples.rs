@@ -25,8 +25,13 @@ struct Sample {
 }
 
 impl<'a> Samples<'a> {
-    /// Those of a prompt.
+    /// Those of a prompt. They are made once there is known to be room for them.
     pub fn new(decoding: &'a Decoding, prompt: &'a Prompt) -> Self {
+        Self { decoding, prompt, written: 0, samples: Vec::new() }
+    }
+
+    fn begun(&self) -> Vec<Sample> {
+        let Self { decoding, prompt, .. } = self;
         let draws = decoding.temperature > 0.0;
         let sample = |copy: usize| Sample {
             tokens: prompt.tokens.clone(),
@@ -34,13 +39,16 @@ impl<'a> Samples<'a> {
             generator: draws.then(|| generator(decoding.seed, prompt.row, copy as u64)),
             end: None,
         };
-        Self { decoding, prompt, written: 0, samples: (0..decoding.returned).map(sample).collect() }
+        (0..decoding.returned).map(sample).collect()
     }
 }
 
 impl Search for Samples<'_> {
     fn advance(&mut self, rows: &[&[f32]]) -> Result<Vec<Step>, DecodingError> {
         let (row, written) = (self.prompt.row, self.written);
+        if written == 0 {
+            self.samples = self.begun();
+        }
         self.written += 1;
         let mut steps = Vec::new();
         for (place, sample) in self.samples.iter_mut().filter(|sample| sample.end.is_none()).enumerate() {

@@ -44,14 +44,24 @@ impl Decoding {
             }
         };
         let searches = prompts.iter().map(search).collect();
-        run(model, searches)
+        let rows = prompts.len().saturating_mul(self.beams.max(self.returned));
+        run(model, searches, Longest { rows, tokens: self.max_new_tokens })
     }
+}
+
+/// The most rows at once, and how long they may become.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Longest {
+    pub rows: usize,
+    /// Without those of the prompt.
+    pub tokens: usize,
 }
 
 /// Goes on with all searches until none has a row left, on any rank.
 pub(super) fn run<M: NextToken>(
     model: &mut M,
     mut searches: Vec<Box<dyn Search + '_>>,
+    longest: Longest,
 ) -> Result<Vec<Vec<Text>>, M::Error> {
     let vocabulary = model.vocabulary();
     // Rows of each search in the last call.
@@ -60,6 +70,9 @@ pub(super) fn run<M: NextToken>(
     let mut is_first = true;
     while model.any_writes(counts.iter().any(|count| *count > 0))? {
         let logits = if is_first { model.start()? } else { model.append(&from, &tokens)? };
+        if is_first && !searches.is_empty() {
+            model.require_room(longest.rows, longest.tokens)?;
+        }
         is_first = false;
         let rows = counts.iter().sum::<usize>();
         if logits.len() != rows * vocabulary {

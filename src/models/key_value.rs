@@ -32,6 +32,20 @@ pub(crate) struct PastSource {
 }
 
 impl Past {
+    /// Tokens of each row, padding included.
+    pub fn columns(&self) -> usize {
+        self.own[0].0.dims()[2]
+    }
+
+    /// Bytes of the keys and values of one token of a row.
+    pub fn bytes_per_token(&self) -> f64 {
+        let bytes = |tensor: &Tensor<4>| {
+            let [_, heads, _, size] = tensor.dims();
+            (heads * size * tensor.dtype().size()) as f64
+        };
+        self.own.iter().map(|(keys, values)| bytes(keys) + bytes(values)).sum()
+    }
+
     /// Of the rows in this order, some perhaps left out and some perhaps twice.
     pub fn select(self, rows: &Tensor<1, Int>) -> Self {
         let select =

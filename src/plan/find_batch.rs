@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use burn::train::Interrupter;
 use firebrick_datasets::{Batch, Batches, DataError};
 use serde::Serialize;
 
@@ -67,7 +68,7 @@ impl ForModel for Finding<'_> {
         let Self { run, budget, say } = self;
         let Some(micro) = run.batch.micro else { return Err(PlanError::BoundedByTokens.into()) };
         let of_rank = micro.saturating_mul(DataRun::from(run).micro_batches());
-        let mut parts = run.prepare::<M>(folder, say)?;
+        let mut parts = run.prepare::<M>(folder, &Interrupter::new(), say)?;
         parts.data.valid = None;
         let limit = Limit::of(run, budget, parts.device_name.starts_with("cpu"))?;
         let sizes = divisors(of_rank);

@@ -154,20 +154,37 @@ pub enum RunError {
         /// The task.
         task: &'static str,
     },
-    /// The model cannot be in this machine's memory.
+    /// The run does not fit into this machine's memory.
     #[error(
-        "a model of {parameters:.3e} parameters needs {:.1} GB for weights, gradients and moments of all ranks, \
-         but this machine has {:.1} GB: lower `model.width`, `model.layers`, `data.block`, the vocabulary or \
-         `ranks`",
+        "a model of {parameters:.3e} parameters with micro-batches of {rows} rows and {tokens} tokens needs at least {:.1} GB for its {ranks} rank(s) in this process, but this machine has {:.1} GB: lower `batch`, `data.block`, `data.max_length`, `data.padding`, `model.width`, `model.layers`, the vocabulary or `ranks`",
         needed / 1e9, *available as f64 / 1e9
     )]
     TooLarge {
         /// Number of parameters.
         parameters: f64,
+        /// Rows of the first micro-batch.
+        rows: usize,
+        /// Tokens of those rows, padding included.
+        tokens: usize,
+        /// Ranks of this process.
+        ranks: usize,
         /// Bytes.
         needed: f64,
         /// Bytes.
         available: u64,
+    },
+    /// A process cannot have so many ranks.
+    #[error(
+        "`ranks` must be at most {most} in a process, where each is a thread, found {ranks}, whose weights, gradients and moments would take {:.1} GB: lower it, or start several processes with `mpirun`",
+        needed / 1e9
+    )]
+    TooManyRanks {
+        /// Ranks of this process.
+        ranks: usize,
+        /// How many there may be.
+        most: usize,
+        /// Bytes.
+        needed: f64,
     },
     /// A launcher started several processes of a program that knows no MPI.
     #[error(

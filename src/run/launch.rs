@@ -90,11 +90,11 @@ impl ForModel for Launch<'_> {
             }
         };
         say(&run.batch_in_words());
-        let parts = run.prepare::<M>(folder, say)?;
+        let parts = run.prepare::<M>(folder, &interrupter, say)?;
+        let (model, optimizer) = run.fresh(&parts, say)?;
         if interrupter.should_stop() {
             return Err(RunError::Interrupted);
         }
-        let (model, optimizer) = run.fresh(&parts, say)?;
         let trainer = run
             .trainer(&parts)
             .show(show)

@@ -2,6 +2,7 @@
 
 mod amp_config;
 mod asking;
+mod attended;
 mod changes;
 mod check;
 mod checkpoints_config;
@@ -27,6 +28,7 @@ mod prepare;
 mod recompute_config;
 mod ron_path;
 mod ron_scan;
+mod room;
 mod settled;
 mod task_config;
 mod tokenize;

@@ -4,18 +4,19 @@ use std::sync::Arc;
 
 use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
+use burn::train::Interrupter;
 use firebrick_datasets::{DataError, Labels, SpecialTokens, Tokenizer};
 use firebrick_strategies::{Adaptation, Setup, Strategy, World, host_device};
 
 use super::asking::end_tokens;
 use super::family::{Family, Sizes};
 use super::trainable::Trainable;
-use super::{DataRun, Loaded, Process, Run, RunError, Settled, TaskConfig};
+use super::{DataRun, Loaded, Run, RunError, Settled, TaskConfig};
 use crate::decoding::Decoding;
 use crate::models::pretrained::{CLASSIFIER, Folder, HubConfig};
 use crate::models::{WrittenScores, drawn_now};
 use crate::score::BestBy;
-use crate::{ByteSize, Data, Trainer, device, memory};
+use crate::{ByteSize, Data, Trainer, device};
 
 /// What a run is made of, before it trains.
 pub(crate) struct Parts<M: Trainable> {
@@ -66,11 +67,12 @@ impl Run {
     pub(crate) fn prepare<M: Trainable>(
         &self,
         folder: Option<Folder>,
+        interrupter: &Interrupter,
         say: impl Fn(&str),
     ) -> Result<Parts<M>, RunError> {
-        let parts = self.parts::<M>(folder, say)?;
-        // A size that no machine has is told as that, and not as one that no configuration may have.
-        self.require_memory(parameters::<M>(&parts.config), &parts.device_name)?;
+        let parts = self.parts::<M>(folder, interrupter, say)?;
+        // A size that no machine has is refused as that, and not as one that no configuration may have.
+        self.require_room(&parts)?;
         self.require_possible(&parts)?;
         Ok(parts)
     }
@@ -85,12 +87,17 @@ impl Run {
         folder: Option<Folder>,
         say: impl Fn(&str),
     ) -> Result<Parts<M>, RunError> {
-        let parts = self.parts::<M>(folder, say)?;
+        let parts = self.parts::<M>(folder, &Interrupter::new(), say)?;
         self.require_possible(&parts)?;
         Ok(parts)
     }
 
-    fn parts<M: Trainable>(&self, folder: Option<Folder>, say: impl Fn(&str)) -> Result<Parts<M>, RunError> {
+    fn parts<M: Trainable>(
+        &self,
+        folder: Option<Folder>,
+        interrupter: &Interrupter,
+        say: impl Fn(&str),
+    ) -> Result<Parts<M>, RunError> {
         let (device, device_name) = device::find(&self.device)?;
         let world = self.world(device::alike(&self.device, &device_name))?;
         let device = device.autodiff();
@@ -117,7 +124,7 @@ impl Run {
         if let Some(folder) = &folder {
             asked.settled = Settled::to_train::<M>(folder, &config, &self.task)?;
         }
-        let Loaded { tokenizer, data, longest_row, .. } = asked.load(&say)?;
+        let Loaded { tokenizer, data, longest_row, .. } = asked.load_until(interrupter, &say)?;
         let (data, labels) = M::batches(data).ok_or_else(|| self.other_task())?;
         if self.early_stopping.is_some() && data.valid.is_none() {
             let place = "the validation part, which `early_stopping` needs,".to_string();
@@ -249,18 +256,6 @@ impl Run {
         let decoding = Decoding { max_new_tokens: tokens, end_tokens, ..Decoding::default() };
         Ok(model.scoring(WrittenScores::new(tokenizer.clone(), decoding)))
     }
-
-    /// Refuses a model whose weights, gradients and moments cannot be in the machine's memory, with those of all
-    /// ranks of this process.
-    fn require_memory(&self, parameters: f64, device: &str) -> Result<(), RunError> {
-        let needed = self.bytes_per_parameter(Process::this()?.of) * parameters;
-        match memory::of_machine() {
-            Some(available) if device.starts_with("cpu") && needed > available as f64 => {
-                Err(RunError::TooLarge { parameters, needed, available })
-            }
-            _ => Ok(()),
-        }
-    }
 }
 
 /// The model with the same parts under the same names, and hardly any numbers.
@@ -269,50 +264,4 @@ pub(crate) fn skeleton<M: Trainable>(config: M::Config, device: &Device) -> M {
     const MOST_LAYERS: usize = 2000;
     let layers = config.layers().min(MOST_LAYERS);
     drawn_now(M::init(&config.smallest().with_layers(layers), device))
-}
-
-/// How many parameters a model has, as a float: the shape may be impossible. None is drawn.
-fn parameters<M: Trainable>(config: &M::Config) -> f64 {
-    let with = |layers| M::init(&config.clone().with_layers(layers), &Device::flex()).num_params() as f64;
-    let (one, two) = (with(1), with(2));
-    one + (config.layers() as f64 - 1.0) * (two - one)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::models::{Gpt, Gpt2Config, GptConfig, Llama, LlamaConfig, T5, T5Config};
-
-    fn counted<M: Trainable>(config: &M::Config) -> f64 {
-        drawn_now(M::init(config, &Device::flex())).num_params() as f64
-    }
-
-    #[test]
-    fn parameters_are_foretold() {
-        for (bias, tied) in [(true, true), (true, false), (false, true), (false, false)] {
-            let shape = GptConfig { layers: 3, heads: 2, width: 16, dropout: 0.0, bias, tied };
-            let config = Gpt2Config::of_shape(&shape, 100, 32);
-            assert_eq!(parameters::<Gpt>(&config), counted::<Gpt>(&config));
-        }
-        let small =
-            LlamaConfig { hidden_size: 8, intermediate_size: 16, vocab_size: 9, ..Default::default() };
-        let config = LlamaConfig { num_hidden_layers: 4, num_attention_heads: 2, ..small };
-        assert_eq!(parameters::<Llama>(&config), counted::<Llama>(&config));
-        let small = T5Config { d_model: 8, d_kv: 4, d_ff: 16, vocab_size: 9, ..Default::default() };
-        let config = T5Config { num_layers: 3, num_heads: 2, ..small };
-        assert_eq!(parameters::<T5>(&config), counted::<T5>(&config));
-    }
-
-    #[test]
-    fn a_shape_that_cannot_be_is_counted_without_being_made() {
-        let shape = GptConfig {
-            layers: 1_000_000_000,
-            heads: 1,
-            width: 100_000_000,
-            dropout: 0.0,
-            bias: true,
-            tied: true,
-        };
-        assert!(parameters::<Gpt>(&Gpt2Config::of_shape(&shape, 50_000, 1024)) > 1e26);
-    }
 }

@@ -8,6 +8,7 @@ use burn::train::Interrupter;
 use firebrick_datasets::{DataError, Files, Skipped, TextChunks, TokenWriter, Tokenizer};
 use serde::Serialize;
 
+use super::attended::attended;
 use super::load::{Loading, tell_skipped};
 use super::{DataRun, Paths, RunError, TaskConfig, TokenizerConfig};
 use crate::TrainError;
@@ -48,9 +49,13 @@ impl DataRun {
         };
         let loading = Loading { run: self, config: &self.data, say: &say, skipped: Skipped::default() };
         let plain = loading.is_plain_text(paths);
-        let tokenizer = loading.tokenizer(|| match plain {
-            true => loading.text_of(paths),
-            false => loading.all_text(),
+        let (run, of) = (self.clone(), paths.clone());
+        let tokenizer = attended(interrupter, &say, move |say| {
+            let loading = Loading { run: &run, config: &run.data, say, skipped: Skipped::default() };
+            loading.tokenizer(|| match plain {
+                true => loading.text_of(&of),
+                false => loading.all_text(),
+            })
         })?;
         let mut writer = TokenWriter::create(output, &tokenizer)?;
         say(&format!("tokenizing {}", paths.in_words()));

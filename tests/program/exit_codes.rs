@@ -91,3 +91,44 @@ fn a_result_that_cannot_be_printed_is_not_done() {
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("cannot be printed"));
 }
+
+#[cfg(unix)]
+#[test]
+fn a_signal_ends_the_learning_of_a_vocabulary_at_once_and_it_shows_that_it_goes_on() {
+    use std::io::{BufRead, BufReader};
+    let folder = folder();
+    // Words that hardly repeat: the vocabulary takes long to learn.
+    let mut state = 1_u64;
+    let mut letter = |_| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        char::from(b'a' + (state >> 33) as u8 % 26)
+    };
+    let text: String = (0..3_000_000).map(|at| if at % 9 == 8 { ' ' } else { letter(at) }).collect();
+    fs::write(folder.path().join("text.jsonl"), format!("{{\"text\": {text:?}}}\n")).unwrap();
+    let long = [
+        "data=(path: \"text.jsonl\", tokenizer: Bpe(vocabulary: 60000), max_length: 8)",
+        "task=CausalLm(rows: Samples)",
+    ];
+    let sets = long.iter().flat_map(|set| ["--set", set]);
+    for command in ["train", "tokenize"] {
+        let output = ["-o", "text.tokens"].into_iter().take(if command == "tokenize" { 2 } else { 0 });
+        let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("firebrick"))
+            .current_dir(folder.path())
+            .args([command, "run.ron"])
+            .args(sets.clone())
+            .args(output)
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let goes_on =
+            said.any(|line| line.contains("learning a vocabulary of 60000") && line.ends_with("so far"));
+        assert!(goes_on, "it says how long it has been learning");
+        let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+        assert!(kill.unwrap().success());
+        let after: Vec<_> = said.filter(|line| line.contains("tokenizing")).collect();
+        assert_eq!(child.wait().unwrap().code(), Some(130));
+        assert!(after.is_empty(), "it did not wait for the vocabulary: {after:?}");
+        assert!(!folder.path().join("out").exists() && !folder.path().join("text.tokens").exists());
+    }
+}

@@ -1,5 +1,6 @@
 //! The program `firebrick` as its users meet it.
 
+mod amounts;
 mod command_line;
 mod corpus;
 mod data_command;

@@ -2,15 +2,15 @@
 
 use burn::tensor::{FloatDType, Int, Tensor, TensorData, TensorReadError};
 use firebrick_datasets::Inputs;
-use firebrick_strategies::{Communicator, Pass};
+use firebrick_strategies::{Communicator, Pass, is_host};
 
 use super::reads_on::ReadsOn;
-use crate::TrainError;
 use crate::agreement::any;
-use crate::decoding::{NextToken, Prompt};
+use crate::decoding::{DecodingError, NextToken, Prompt};
 use crate::models::attention::causal_mask;
 use crate::models::causal::Placed;
 use crate::models::key_value::Past;
+use crate::{TrainError, memory};
 
 /// A decoder that has read some rows.
 ///
@@ -96,7 +96,7 @@ impl<'a, M: ReadsOn> Caching<'a, M> {
     /// Reads `length` further columns of each row.
     fn read_on(&mut self, ids: Vec<i64>, length: usize) -> Result<Vec<f32>, TrainError> {
         let (rows, device) = (self.rows.len(), self.pass.device());
-        let before = self.past.as_ref().map_or(0, |past| past.own[0].0.dims()[2]);
+        let before = self.past.as_ref().map_or(0, Past::columns);
         let columns = before + length;
         let starts = || self.starts.iter().copied();
         let places = |start| (before..columns).map(move |column: usize| column.saturating_sub(start) as i64);
@@ -150,6 +150,19 @@ impl<M: ReadsOn> NextToken for Caching<'_, M> {
         self.read()
     }
 
+    fn require_room(&self, rows: usize, tokens: usize) -> Result<(), TrainError> {
+        let Some(past) = self.past.as_ref().filter(|_| is_host(self.pass.device())) else { return Ok(()) };
+        let tokens = past.columns().saturating_add(tokens).min(self.positions);
+        let each = past.bytes_per_token() * tokens as f64 + 4.0 * self.vocabulary as f64;
+        let needed = rows as f64 * each;
+        match memory::of_machine() {
+            Some(available) if needed > available as f64 => {
+                Err(DecodingError::TooLarge { rows, tokens, needed, available }.into())
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn append(&mut self, from: &[usize], tokens: &[u32]) -> Result<Vec<f32>, TrainError> {
         if from.is_empty() {
             self.take_part()?;
@@ -163,7 +176,7 @@ impl<M: ReadsOn> NextToken for Caching<'_, M> {
         };
         self.rows = from.iter().zip(tokens).map(longer).collect();
         self.starts = from.iter().map(|&row| self.starts[row]).collect();
-        let columns = self.past.as_ref().map_or(0, |past| past.own[0].0.dims()[2]) + 1;
+        let columns = self.past.as_ref().map_or(0, Past::columns) + 1;
         let places = columns - self.starts.iter().copied().min().unwrap_or(0);
         if places > self.positions {
             // The places of all tokens move, and with them their keys and values.

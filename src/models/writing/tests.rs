@@ -10,7 +10,7 @@ use firebrick_datasets::{
 use firebrick_strategies::{Communicator, Pass, Setup, Stage, Strategy, Zero};
 
 use super::*;
-use crate::decoding::{Decoding, Rereading, Row};
+use crate::decoding::{Decoding, DecodingError, Rereading, Row};
 use crate::models::pretrained::Pretrained;
 use crate::models::{GptConfig, LlamaConfig, T5, T5Config, WrittenScores};
 use crate::{Objective, testing};
@@ -275,4 +275,23 @@ fn what_is_written_in_evaluation_is_scored() {
     let sum = |at: usize| of_ranks.iter().map(|counts| counts[at]).sum::<f64>();
     assert!((sum(0) - alone[0]).abs() < 1e-4 * alone[0], "the loss");
     assert_eq!((1..alone.len()).map(sum).collect::<Vec<_>>(), alone[1..]);
+}
+
+#[test]
+fn more_texts_than_the_memory_holds_are_refused_before_they_are_begun() {
+    let device = Device::flex();
+    let refused = |beams, returned, temperature| {
+        let decoding = Decoding { beams, returned, temperature, max_new_tokens: 3, ..Decoding::default() };
+        gpt(&device).continued(&[Prompt::new(0, [1, 2])], &decoding)
+    };
+    let most = 1_000_000_000_000;
+    for (beams, returned, temperature) in [(most, 1, 0.0), (1, most, 1.0)] {
+        let error = refused(beams, returned, temperature).unwrap_err();
+        let TrainError::Decoding(DecodingError::TooLarge { rows, tokens: 5, needed, .. }) = error else {
+            panic!("{error}")
+        };
+        // Keys and values of two blocks, 8 numbers each, of five tokens; and the logits.
+        assert_eq!((rows, needed), (most, most as f64 * 4.0 * (5.0 * 2.0 * 2.0 * 8.0 + VOCABULARY as f64)));
+    }
+    assert!(refused(5, 1, 0.0).is_ok());
 }

@@ -8,11 +8,13 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use burn::train::Interrupter;
 use firebrick_datasets::{
     Amount, Batch, DataError, Format, LabeledBatch, Labels, Reader, Record, Seq2SeqBatch, SequenceBatch,
     Skipped, TokenBatch, Tokenizer,
 };
 
+use super::attended::attended;
 use super::{Corpus, DataConfig, DataRun, Paths, Rows, RunError, TaskConfig, TokenizerConfig};
 use crate::Data;
 
@@ -51,8 +53,19 @@ impl DataRun {
     ///
     /// Data that cannot be read, or does not fit the task.
     pub fn load(&self, say: impl Fn(&str)) -> Result<Loaded, RunError> {
-        let loading = Loading { run: self, config: &self.data, say: &say, skipped: Skipped::default() };
-        let loaded = loading.load()?;
+        self.load_until(&Interrupter::new(), say)
+    }
+
+    /// [`load`](Self::load), which ends at once when `interrupter` is asked to stop.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`load`](Self::load), and [`RunError::Interrupted`].
+    pub fn load_until(&self, interrupter: &Interrupter, say: impl Fn(&str)) -> Result<Loaded, RunError> {
+        let run = self.clone();
+        let loaded = attended(interrupter, &say, move |say| {
+            Loading { run: &run, config: &run.data, say, skipped: Skipped::default() }.load()
+        })?;
         tell_skipped(&loaded.skipped, say);
         Ok(loaded)
     }
@@ -141,7 +154,14 @@ impl Loading<'_> {
         let special = self.config.special.clone();
         Ok(match &self.config.tokenizer {
             TokenizerConfig::Characters => Tokenizer::characters(&text()?)?.with_special(special)?,
-            TokenizerConfig::Bpe { vocabulary } => Tokenizer::train_bpe_with(&text()?, *vocabulary, special)?,
+            TokenizerConfig::Bpe { vocabulary } => {
+                let text = text()?;
+                let megabytes = text.len() as f64 / 1e6;
+                (self.say)(&format!(
+                    "learning a vocabulary of {vocabulary} tokens from {megabytes:.1} MB of text"
+                ));
+                Tokenizer::train_bpe_with(&text, *vocabulary, special)?
+            }
             TokenizerConfig::File(path) => Tokenizer::from_file(path)?.with_special(special)?,
         })
     }

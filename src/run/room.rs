@@ -1,0 +1,143 @@
+//! Whether this machine has room for a run. What it has no room for is refused before it is allocated.
+
+use burn::tensor::Device;
+use firebrick_datasets::{Batch, Cursor, DataError, Requests};
+
+use super::family::{Attention, Family};
+use super::prepare::Parts;
+use super::trainable::Trainable;
+use super::{DataRun, Process, Run, RunError};
+use crate::feed::{Share, cut};
+use crate::{Data, memory};
+
+/// Ranks of one process: each is a thread, and they exchange in turns.
+const MOST_RANKS: usize = 256;
+
+impl Run {
+    /// Refuses more ranks than a process can have, and on the CPU what needs more memory than the machine has: weights,
+    /// gradients and moments, and the least that a micro-batch takes, of all ranks of this process.
+    pub(super) fn require_room<M: Trainable>(&self, parts: &Parts<M>) -> Result<(), RunError> {
+        let processes = Process::this()?.of;
+        let ranks = self.number_of_ranks() / processes;
+        let parameters = parameters::<M>(&parts.config);
+        let weights = self.bytes_per_parameter(processes) * parameters;
+        if ranks > MOST_RANKS {
+            return Err(RunError::TooManyRanks { ranks, most: MOST_RANKS, needed: weights });
+        }
+        let Some(available) = memory::of_machine().filter(|_| parts.device_name.starts_with("cpu")) else {
+            return Ok(());
+        };
+        let per_window = DataRun::from(self).micro_batches().saturating_mul(self.number_of_ranks());
+        let first = Rows::of_first_micro_batch(&parts.data, per_window)?;
+        let needed = weights + ranks as f64 * first.least_bytes(&parts.config.attention());
+        match needed > available as f64 {
+            true => {
+                let Rows { rows, tokens } = first;
+                Err(RunError::TooLarge { parameters, rows, tokens, ranks, needed, available })
+            }
+            false => Ok(()),
+        }
+    }
+}
+
+/// The rows of a micro-batch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Rows {
+    rows: usize,
+    /// Of all rows, padding included.
+    tokens: usize,
+}
+
+impl Rows {
+    /// Those of the first, without collating it; none where the data does not say how many tokens it has.
+    fn of_first_micro_batch<B: Batch>(data: &Data<B>, per_window: usize) -> Result<Self, DataError> {
+        let cut = cut(data, per_window, Share::WHOLE)?;
+        let Some(request) = Requests::new(data.train.clone(), Cursor::default(), cut).next() else {
+            return Ok(Self { rows: 0, tokens: 0 });
+        };
+        let positions = request?.positions;
+        match data.train.padded_tokens(0, positions.clone()) {
+            Ok(tokens) => Ok(Self { rows: positions.len(), tokens }),
+            Err(DataError::NoTokenCounts) => Ok(Self { rows: 0, tokens: 0 }),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Bytes that any pass over them takes: the queries of one block in f32, and one head's scores of each row, which
+    /// grow with the square of its length.
+    fn least_bytes(self, attention: &[Attention]) -> f64 {
+        let (rows, tokens) = (self.rows.max(1) as f64, self.tokens as f64);
+        let width = attention.iter().map(|layers| layers.width).min().unwrap_or(0) as f64;
+        // Of two sequences one has at least half of the tokens.
+        let sequences = if attention.iter().any(|layers| layers.of_source) { 2.0 } else { 1.0 };
+        let length = tokens / rows / sequences;
+        4.0 * (tokens * width + rows * length * length)
+    }
+}
+
+/// How many parameters a model has, as a float: the shape may be impossible. None is drawn.
+fn parameters<M: Trainable>(config: &M::Config) -> f64 {
+    let with = |layers| M::init(&config.clone().with_layers(layers), &Device::flex()).num_params() as f64;
+    let (one, two) = (with(1), with(2));
+    one + (config.layers() as f64 - 1.0) * (two - one)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::datasets::Windows;
+    use crate::models::drawn_now;
+    use crate::models::{Gpt, Gpt2Config, GptConfig, Llama, LlamaConfig, T5, T5Config};
+
+    fn counted<M: Trainable>(config: &M::Config) -> f64 {
+        drawn_now(M::init(config, &Device::flex())).num_params() as f64
+    }
+
+    #[test]
+    fn parameters_are_foretold() {
+        for (bias, tied) in [(true, true), (true, false), (false, true), (false, false)] {
+            let shape = GptConfig { layers: 3, heads: 2, width: 16, dropout: 0.0, bias, tied };
+            let config = Gpt2Config::of_shape(&shape, 100, 32);
+            assert_eq!(parameters::<Gpt>(&config), counted::<Gpt>(&config));
+        }
+        let small =
+            LlamaConfig { hidden_size: 8, intermediate_size: 16, vocab_size: 9, ..Default::default() };
+        let config = LlamaConfig { num_hidden_layers: 4, num_attention_heads: 2, ..small };
+        assert_eq!(parameters::<Llama>(&config), counted::<Llama>(&config));
+        let small = T5Config { d_model: 8, d_kv: 4, d_ff: 16, vocab_size: 9, ..Default::default() };
+        let config = T5Config { num_layers: 3, num_heads: 2, ..small };
+        assert_eq!(parameters::<T5>(&config), counted::<T5>(&config));
+    }
+
+    #[test]
+    fn a_shape_that_cannot_be_is_counted_without_being_made() {
+        let shape = GptConfig {
+            layers: 1_000_000_000,
+            heads: 1,
+            width: 100_000_000,
+            dropout: 0.0,
+            bias: true,
+            tied: true,
+        };
+        assert!(parameters::<Gpt>(&Gpt2Config::of_shape(&shape, 50_000, 1024)) > 1e26);
+    }
+
+    #[test]
+    fn the_first_micro_batch_is_counted_as_it_is_cut() {
+        let data = Data::new(Windows::new((0..1000).map(|id| id % 7).collect::<Vec<_>>(), 9).unwrap());
+        let first = |data: Data<_>, per_window| Rows::of_first_micro_batch(&data, per_window).unwrap();
+        assert_eq!(first(data.clone().micro_batch(4), 2), Rows { rows: 4, tokens: 40 });
+        assert_eq!(first(data.clone().micro_tokens(35), 1), Rows { rows: 3, tokens: 30 });
+        let all = data.train.samples(0);
+        assert_eq!(first(data.micro_batch(1_000_000_000), 1), Rows { rows: all, tokens: 10 * all });
+    }
+
+    #[test]
+    fn a_pass_takes_its_queries_and_a_score_for_each_pair_of_tokens() {
+        let attention = |of_source| [Attention { layers: 3, width: 8, of_source, over_source: false }];
+        let rows = Rows { rows: 2, tokens: 20 };
+        assert_eq!(rows.least_bytes(&attention(false)), 4.0 * (20.0 * 8.0 + 2.0 * 100.0));
+        assert_eq!(rows.least_bytes(&attention(true)), 4.0 * (20.0 * 8.0 + 2.0 * 25.0));
+        assert_eq!(Rows { rows: 0, tokens: 0 }.least_bytes(&attention(false)), 0.0);
+    }
+}
