@@ -151,7 +151,7 @@ fn parse_text<T: FromRunFile>(file: &str, text: &str) -> Result<T, RunError> {
             line: broken.as_ref().map_or(span.start.line, |(line, _)| *line),
             reason: other_language(text)
                 .or_else(|| broken.map(|(_, reason)| reason))
-                .or_else(|| fraction(text, span.start.line, span.start.col))
+                .or_else(|| fraction(&code, text, span.start.line, span.start.col))
                 .unwrap_or_else(|| explain(&code, text, span.start.line)),
         }
     })
@@ -179,17 +179,20 @@ fn other_language(text: &str) -> Option<String> {
     ))
 }
 
-/// What is wrong with a number that has a fraction where RON has read a whole one, and expects
-/// a comma after it.
-fn fraction(text: &str, line: usize, column: usize) -> Option<String> {
+/// What is wrong with a number that has a fraction or an exponent where RON expects a whole one.
+fn fraction(error: &RonError, text: &str, line: usize, column: usize) -> Option<String> {
     let line: Vec<char> = text.lines().nth(line.checked_sub(1)?)?.chars().collect();
     let of_number = |c: &char| c.is_ascii_alphanumeric() || "._+-".contains(*c);
     let before = line.get(..column.checked_sub(1)?)?.iter().rev().take_while(|c| of_number(c)).count();
     let number: String = line[column - 1 - before..].iter().take_while(|c| of_number(c)).collect();
-    let whole = number.starts_with(|c: char| c.is_ascii_digit() || c == '-') && before > 0;
-    let is_fraction = number.contains('.') && number.parse::<f64>().is_ok();
-    (whole && is_fraction)
-        .then(|| format!("expected a whole number, found `{number}`: write it without a point"))
+    let is_read = before > 0 || matches!(error, RonError::InvalidIntegerDigit { .. });
+    let whole = number.starts_with(|c: char| c.is_ascii_digit() || c == '-') && is_read;
+    let value: f64 = number.parse().ok().filter(|_| whole && number.contains(['.', 'e', 'E']))?;
+    let fix = match value.fract() == 0.0 && value.abs() < 1e15 {
+        true => format!("write it as `{value}`"),
+        false => "write one".into(),
+    };
+    Some(format!("expected a whole number, found `{number}`: {fix}"))
 }
 
 /// RON's reason with the line that it is about, or the nearest known name where a name is unknown.
@@ -241,8 +244,12 @@ mod tests {
     }
 
     #[test]
-    fn fractions_of_whole_numbers_are_told() {
-        let reason = reason("(task: CausalLm(), data: (path: \"a\", block: 3.5), batch: (micro: 1))");
-        assert!(reason.contains("expected a whole number, found `3.5`"), "{reason}");
+    fn fractions_and_exponents_where_a_whole_number_stands() {
+        for (number, fix) in [("3.5", "write one"), ("4.0", "write it as `4`"), ("1e3", "write it as `1000`")]
+        {
+            let text = format!("(task: CausalLm(), data: (path: \"a\", block: {number}), batch: (micro: 1))");
+            let expected = format!("expected a whole number, found `{number}`: {fix}");
+            assert!(reason(&text).contains(&expected), "{}", reason(&text));
+        }
     }
 }
