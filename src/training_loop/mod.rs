@@ -76,6 +76,11 @@ where
     /// marked.
     pub fn run(&mut self, events: &mut Events) -> Result<(), TrainError> {
         let result = self.rounds(events);
+        if result.is_err() {
+            // What was found before is kept.
+            self.best.finish();
+            self.log.finish();
+        }
         let updates = self.session.updates();
         let progress = &self.history.progress;
         match (&result, &mut self.checkpoints) {
