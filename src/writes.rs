@@ -2,12 +2,13 @@
 
 use std::fmt::Display;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::console::tell;
 
 /// A file of a run that could not be written at some time. The run goes on, and tries it again.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct FailedWrites {
     /// Its name in the output folder, or that of its folder there.
     pub file: String,
