@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
-use burn::optim::{GradientsParams, ModuleOptimizer};
+use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device, Tensor};
 
 use firebrick_strategies::{Paths, Trained, trained};
@@ -68,16 +68,6 @@ impl ParameterBytes {
         let on_host = |bytes: usize, is_there: bool| if is_there { bytes } else { 0 };
         let host = on_host(of_master, master_on_host) + on_host(self.replica, replica_on_host);
         (host, of_master + self.replica - host)
-    }
-
-    /// Counts the optimizer's state too.
-    pub fn with_optimizer(self, optimizer: &ModuleOptimizer) -> Self {
-        let tensors = optimizer.to_record().into_bytes().ok().and_then(|bytes| {
-            let reader = burn_pack::Reader::from_bytes(bytes).ok()?;
-            reader.into_tensors().ok()
-        });
-        let bytes = tensors.iter().flatten().map(burn_pack::Tensor::byte_len).sum();
-        Self { optimizer: bytes, ..self }
     }
 }
 

@@ -302,8 +302,8 @@ fn train(args: &TrainArgs) -> Result<Exit, RunError> {
     if let Some(reason) = &report.checkpoint_error {
         return Err(RunError::NotSaved { reason: reason.clone() });
     }
-    if let Some(reason) = &report.metrics_error {
-        return Err(RunError::NoMetrics { reason: reason.clone() });
+    if let Some(error) = report.failed_writes.iter().find_map(RunError::unwritten) {
+        return Err(error);
     }
     described?;
     if !report.interrupted {

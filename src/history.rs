@@ -11,6 +11,7 @@ use crate::output::{BEST, Output};
 use crate::progress::{MANY_INFINITE, Progress};
 use crate::rank_report::Exchanged;
 use crate::step::StepNumbers;
+use crate::writes::FailedWrites;
 
 /// Skipped updates, or updates from a loss that is not finite, in a row after which a run is given up.
 const MOST_SKIPS: u64 = 100;
@@ -31,8 +32,8 @@ pub(crate) struct History {
     pub saved_step: Option<u64>,
     /// Why the last save failed, if it did.
     pub save_error: Option<String>,
-    /// Why the metric files could not be written, if they could not.
-    pub metrics_error: Option<String>,
+    /// The files that could not be written at some time.
+    pub failed_writes: Vec<FailedWrites>,
     /// Whether it was told to end.
     pub interrupted: bool,
     /// Why the run ended before its time.

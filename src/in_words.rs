@@ -1,7 +1,7 @@
 //! What commands print at their end, as text.
 
 use crate::rank_report::table_of_ranks;
-use crate::{BenchReport, Launched, Run, Tokenized};
+use crate::{BenchReport, FailedWrites, Launched, Run, Tokenized};
 
 /// A run that has been trained.
 pub(crate) fn trained_in_words(run: &Run, launched: &Launched) -> String {
@@ -30,6 +30,10 @@ pub(crate) fn trained_in_words(run: &Run, launched: &Launched) -> String {
     text += &format!("tokens/s         {:.0}\n", report.tokens_per_second);
     text += &format!("peak memory      {:.1} MB\n", report.peak_bytes as f64 / 1e6);
     text += &format!("saved in         {}\n", run.output.display());
+    for FailedWrites { file, failures, error } in &report.failed_writes {
+        let ends = if error.is_some() { "it is not complete" } else { "nothing is missing" };
+        text += &format!("writing failed   {failures} times, of {file}: {ends}\n");
+    }
     if let Some(step) = report.checkpoint_step {
         text += &format!("checkpoint       step {step}; `--resume` goes on from it\n");
     }

@@ -14,7 +14,7 @@ use firebrick_strategies::Stage;
 
 use crate::dashboard::{NoBatches, Vessel};
 use crate::events::Events;
-use crate::metric_files::{MetricFiles, MetricsError};
+use crate::metric_files::{MetricFiles, MetricWrites};
 use crate::output::Output;
 use crate::training_loop::TrainingLoop;
 use crate::{Objective, Score, TrainError, gauges};
@@ -28,6 +28,8 @@ pub(crate) struct InsideBurnTrain {
     pub label: String,
     /// What the model's scores are called.
     pub scores: Vec<Score>,
+    /// Whether files that cannot be written are told on standard error.
+    pub tells: bool,
 }
 
 impl InsideBurnTrain {
@@ -52,8 +54,8 @@ impl InsideBurnTrain {
             .renderer(self.renderer)
             .num_epochs(rounds)
             .label(&self.label);
-        let failed = MetricsError::default();
-        let files = MetricFiles::new(self.output, self.interrupter.clone(), failed.clone());
+        let writes = MetricWrites::new(self.tells);
+        let files = MetricFiles::new(self.output, writes.clone());
         supervised = supervised.with_metric_logger(files);
         let learner = Learner::new(vessel, SgdConfig::new().init(), ConstantLr::new(0.0));
         let result = gauges::register(supervised, scales_loss, several_ranks, &scores).launch(learner);
@@ -61,7 +63,7 @@ impl InsideBurnTrain {
         drop(result.renderer);
         match inside.take() {
             Progress::Done(result) => result.map(|mut training| {
-                training.history.metrics_error = failed.get().cloned();
+                training.history.failed_writes.extend(writes.failed());
                 *training
             }),
             Progress::Ready(_) | Progress::Running => {
@@ -93,7 +95,7 @@ impl<M, B: Batch, T> Handover<M, B, T> {
 
 impl<M, B, T> SupervisedLearningStrategy<Vessel> for Handover<M, B, T>
 where
-    M: Objective<B>,
+    M: Objective<B> + 'static,
     B: Batch,
     T: Stage<M>,
 {

@@ -1,13 +1,14 @@
 //! The run's numbers as JSON lines.
 
 use std::fs::{File, OpenOptions};
-use std::io::{LineWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::appended::Appended;
 use crate::step::StepNumbers;
 use crate::tensorboard::Writer;
+use crate::writes::{FailedWrites, Writes};
 use crate::{Scores, TrainError};
 
 /// One evaluation, as the log keeps it.
@@ -48,14 +49,20 @@ pub(crate) struct SaveNumbers {
 }
 
 /// Writes `metrics.jsonl`: a line per step, per evaluation and per save. Numbers that are not finite are
-/// `null`. A line is with the system once it is written, so a killed run keeps all its lines.
+/// `null`. A line is with the system once it is written, so a killed run keeps all its lines. Those that cannot be
+/// written, as on a full disk, are kept and tried again with the next one.
 ///
 /// TensorBoard's files, in the folder `tensorboard`, have the same numbers.
 pub(crate) struct Log {
-    file: Option<(PathBuf, LineWriter<File>)>,
-    board: Option<Writer>,
+    lines: Option<(Appended, Writes)>,
+    board: Option<(Writer, Writes)>,
     bytes: u64,
 }
+
+/// The file of the lines, in the output folder.
+pub(crate) const LOG: &str = "metrics.jsonl";
+/// The folder of TensorBoard's files, beside it.
+const BOARD: &str = "tensorboard";
 
 /// What is kept of the log of a run that goes on.
 #[derive(Clone, Copy, Debug)]
@@ -67,33 +74,42 @@ pub(crate) struct Kept {
 }
 
 impl Log {
-    /// In this folder, or nowhere. Of a run that goes on the first lines are kept.
-    pub fn new(folder: Option<&Path>, kept: Option<Kept>) -> Result<Self, TrainError> {
+    /// In this folder, or nowhere. Of a run that goes on the first lines are kept. With `tells`, what cannot be written
+    /// is told on standard error.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be made. Once both are there, no disk ends the run.
+    pub fn new(folder: Option<&Path>, kept: Option<Kept>, tells: bool) -> Result<Self, TrainError> {
         let Some(folder) = folder else {
-            return Ok(Self { file: None, board: None, bytes: 0 });
+            return Ok(Self { lines: None, board: None, bytes: 0 });
         };
-        let path = folder.join("metrics.jsonl");
+        let path = folder.join(LOG);
         let opened = match kept {
             None => File::create(&path).map(|file| (file, 0)),
             Some(kept) => goes_on(&path, kept.bytes),
         };
         let (file, bytes) = opened.map_err(|error| TrainError::file(&path, "creating the log", error))?;
-        let board = Writer::new(&folder.join("tensorboard"), kept.map(|kept| kept.updates))?;
-        Ok(Self { file: Some((path, LineWriter::new(file))), board: Some(board), bytes })
+        let board = Writer::new(&folder.join(BOARD), kept.map(|kept| kept.updates))?;
+        Ok(Self {
+            lines: Some((Appended::new(file), Writes::of(LOG, tells))),
+            board: Some((board, Writes::of(BOARD, tells))),
+            bytes,
+        })
     }
 
-    /// How long it is.
+    /// How long it is, with the lines that are still to be written.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    pub fn save(&mut self, numbers: &SaveNumbers) -> Result<(), TrainError> {
-        self.write(&Line::Checkpoint(numbers))
+    pub fn save(&mut self, numbers: &SaveNumbers) {
+        self.write(&Line::Checkpoint(numbers));
     }
 
-    pub fn step(&mut self, numbers: &StepNumbers) -> Result<(), TrainError> {
-        self.write(&Line::Train(numbers))?;
-        let Some(board) = &mut self.board else { return Ok(()) };
+    pub fn step(&mut self, numbers: &StepNumbers) {
+        self.write(&Line::Train(numbers));
+        let Some((board, writes)) = &mut self.board else { return };
         let scale = numbers.loss_scale.map(|scale| ("loss_scale", scale));
         let always = [
             ("tokens_per_second", numbers.tokens_per_second),
@@ -109,26 +125,47 @@ impl Log {
         ];
         let of_update = of_update.into_iter().filter(|_| numbers.skipped.is_none());
         let values: Vec<_> = always.into_iter().chain(scale).chain(of_update).collect();
-        Ok(board.train(numbers.step, &values)?)
+        match board.train(numbers.step, &values) {
+            // It is not known yet whether it can be written.
+            Ok(()) if board.holds_back() => {}
+            written => writes.note(written),
+        }
     }
 
-    pub fn evaluation(&mut self, numbers: &EvaluationNumbers) -> Result<(), TrainError> {
-        self.write(&Line::Valid(numbers))?;
-        let Some(board) = &mut self.board else { return Ok(()) };
+    pub fn evaluation(&mut self, numbers: &EvaluationNumbers) {
+        self.write(&Line::Valid(numbers));
+        let Some((board, writes)) = &mut self.board else { return };
         let scores = numbers.scores.iter().map(|(name, value)| (name.as_str(), *value));
         let values: Vec<_> = std::iter::once(("loss", numbers.loss)).chain(scores).collect();
-        Ok(board.valid(numbers.step, &values)?)
+        writes.note(board.valid(numbers.step, &values));
     }
 
-    fn write(&mut self, line: &Line) -> Result<(), TrainError> {
-        let Some((path, file)) = &mut self.file else {
-            return Ok(());
-        };
+    /// Hands over all that was held back, at the end of a run.
+    pub fn finish(&mut self) {
+        if let Some((lines, writes)) = &mut self.lines {
+            writes.note(lines.write_out());
+        }
+        if let Some((board, writes)) = &mut self.board {
+            writes.note(board.flush());
+        }
+    }
+
+    /// The files of which an attempt to write them has failed.
+    pub fn failed(&self) -> impl Iterator<Item = FailedWrites> {
+        let lines = self.lines.as_ref().and_then(|(_, writes)| writes.failed());
+        let board = self.board.as_ref().and_then(|(_, writes)| writes.failed());
+        lines.into_iter().chain(board)
+    }
+
+    fn write(&mut self, line: &Line) {
+        let Some((lines, writes)) = &mut self.lines else { return };
         let written = serde_json::to_string(line).map_err(std::io::Error::other).and_then(|line| {
-            self.bytes += line.len() as u64 + 1;
-            writeln!(file, "{line}")
+            let line = line + "\n";
+            self.bytes += line.len() as u64;
+            lines.add(line.as_bytes());
+            lines.write_out()
         });
-        written.map_err(|error| TrainError::file(path.as_path(), "writing the log", error))
+        writes.note(written);
     }
 }
 
@@ -149,14 +186,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let numbers =
             |step| EvaluationNumbers { step, loss: 0.5, items: 1, seconds: 0.0, scores: Scores::new() };
-        let mut log = Log::new(Some(folder.path()), None).unwrap();
-        log.evaluation(&numbers(1)).unwrap();
+        let mut log = Log::new(Some(folder.path()), None, false).unwrap();
+        log.evaluation(&numbers(1));
         let kept = Kept { bytes: log.bytes(), updates: 1 };
-        log.evaluation(&numbers(2)).unwrap();
+        log.evaluation(&numbers(2));
         drop(log);
-        let mut log = Log::new(Some(folder.path()), Some(kept)).unwrap();
+        let mut log = Log::new(Some(folder.path()), Some(kept), false).unwrap();
         assert_eq!(log.bytes(), kept.bytes);
-        log.evaluation(&numbers(3)).unwrap();
+        log.evaluation(&numbers(3));
         let text = std::fs::read_to_string(folder.path().join("metrics.jsonl")).unwrap();
         assert_eq!(text.len() as u64, log.bytes());
         let steps: Vec<_> = text

@@ -1,76 +1,98 @@
 //! burn-train's metric files: one per metric, split and round.
 //!
 //! They have the layout of burn-train's own logger, `SPLIT/epoch-N/NAME.log` with a value a line. That
-//! one panics where a disk is full, and keeps a thread per file; this one ends the run at the next
-//! step, saved, with the reason.
+//! one panics where a disk is full, and keeps a thread per file; this one keeps the values that cannot be written, and
+//! tries them again with the next ones.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use burn::train::Interrupter;
 use burn::train::logger::MetricLogger;
 use burn::train::metric::store::{EpochSummary, MetricsUpdate, Split};
 use burn::train::metric::{MetricDefinition, MetricId, NumericEntry};
 
+use crate::appended::Appended;
 use crate::output::Output;
+use crate::writes::{FailedWrites, Writes};
 
-/// Why the files could not be written, once that is so.
-pub(crate) type MetricsError = Arc<OnceLock<String>>;
+/// Their folder, in the output folder.
+const FOLDER: &str = "metrics";
+
+/// How the writing of the files goes.
+#[derive(Clone, Debug)]
+pub(crate) struct MetricWrites(Arc<Mutex<Writes>>);
+
+impl MetricWrites {
+    /// With `tells`, what cannot be written is told on standard error.
+    pub fn new(tells: bool) -> Self {
+        Self(Arc::new(Mutex::new(Writes::of(FOLDER, tells))))
+    }
+
+    fn note(&self, attempt: io::Result<()>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).note(attempt);
+    }
+
+    /// What a report says of them, if an attempt has failed.
+    pub fn failed(&self) -> Option<FailedWrites> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).failed()
+    }
+}
 
 /// Writes the files, and remembers each round's final values for summaries.
 pub(crate) struct MetricFiles {
     /// Without one, nothing is written.
     output: Option<Arc<Output>>,
-    interrupter: Interrupter,
-    failed: MetricsError,
+    writes: MetricWrites,
     names: HashMap<MetricId, String>,
-    open: HashMap<PathBuf, File>,
+    open: HashMap<PathBuf, Appended>,
     finals: HashMap<(String, usize, String), NumericEntry>,
 }
 
 impl MetricFiles {
-    pub fn new(output: Option<Arc<Output>>, interrupter: Interrupter, failed: MetricsError) -> Self {
-        Self {
-            output,
-            interrupter,
-            failed,
-            names: HashMap::new(),
-            open: HashMap::new(),
-            finals: HashMap::new(),
-        }
+    pub fn new(output: Option<Arc<Output>>, writes: MetricWrites) -> Self {
+        Self { output, writes, names: HashMap::new(), open: HashMap::new(), finals: HashMap::new() }
     }
 
-    fn write(&mut self, update: &MetricsUpdate, round: usize, split: &Split) -> io::Result<()> {
-        let Some(output) = &self.output else { return Ok(()) };
+    fn add(&mut self, update: &MetricsUpdate, round: usize, split: &Split) {
+        let Some(output) = &self.output else { return };
         // A path in the output folder, which is renamed when the run has made an update.
-        let folder = PathBuf::from("metrics").join(split.to_string()).join(format!("epoch-{round}"));
+        let folder = PathBuf::from(FOLDER).join(split.to_string()).join(format!("epoch-{round}"));
         for metric in &update.entries_numeric {
             let Some(name) = self.names.get(&metric.entry.metric_id) else { continue };
             let path = folder.join(format!("{}.log", name.replace(' ', "_")));
-            if !self.open.contains_key(&path) {
-                let current = output.current();
-                fs::create_dir_all(current.join(&folder))?;
-                self.open.insert(path.clone(), File::create(current.join(&path))?);
-            }
-            if let Some(file) = self.open.get_mut(&path) {
-                writeln!(file, "{}", metric.entry.serialized_entry.serialized)?;
-            }
+            let file = self.open.entry(path).or_insert_with_key(|path| {
+                let (output, folder, path) = (output.clone(), folder.clone(), path.clone());
+                Appended::later(move || {
+                    let current = output.current();
+                    fs::create_dir_all(current.join(&folder))?;
+                    File::create(current.join(&path))
+                })
+            });
+            file.add(format!("{}\n", metric.entry.serialized_entry.serialized).as_bytes());
         }
-        Ok(())
+    }
+
+    /// Hands all values over to the system, those too that could not be written before.
+    fn write_out(&mut self) {
+        let attempts = self.open.values_mut().map(Appended::write_out);
+        let attempt = attempts.fold(Ok(()), Result::and);
+        self.writes.note(attempt);
+    }
+}
+
+impl Drop for MetricFiles {
+    fn drop(&mut self) {
+        self.write_out();
     }
 }
 
 impl MetricLogger for MetricFiles {
     fn log(&mut self, update: MetricsUpdate, round: usize, split: &Split) {
-        if let Err(error) = self.write(&update, round, split) {
-            self.output = None;
-            let reason = format!("the metric files cannot be written: {error}");
-            self.interrupter.stop(Some(&reason));
-            let _ = self.failed.set(reason);
-        }
+        self.add(&update, round, split);
+        self.write_out();
         for metric in update.entries_numeric {
             if let (Some(name), Some(value @ NumericEntry::Final(_))) =
                 (self.names.get(&metric.entry.metric_id), metric.numeric_entry)
@@ -89,8 +111,8 @@ impl MetricLogger for MetricFiles {
         self.names.insert(definition.metric_id, definition.name.to_string());
     }
 
-    /// A split of a round is over: its files are complete.
+    /// A split of a round is over: its files are complete, but for what could not be written yet.
     fn log_epoch_summary(&mut self, _: EpochSummary) {
-        self.open.clear();
+        self.open.retain(|_, file| file.behind() > 0);
     }
 }

@@ -8,16 +8,18 @@ use burn::module::Module;
 use firebrick_checkpoints::Folder;
 
 use crate::checkpoint::{self, ResumeError};
+use crate::log::LOG;
 use crate::{Resume, TrainError, saving};
 
 /// The weights of the lowest validation loss.
 pub(crate) const BEST: &str = "best.safetensors";
-/// What a step writes to.
-const LOG: &str = "metrics.jsonl";
 /// Stays in the folder, and marks it as ours also where a run ended before its first step.
 const LOCK: &str = ".firebrick.lock";
 /// Files that only a run leaves that made an update.
 const OF_A_RUN: [&str; 2] = [BEST, "model.safetensors"];
+
+/// Folders in it that have files of a run.
+const WITH_FILES: [&str; 2] = ["adapter", "pretrained"];
 
 /// A claimed folder. The claim ends when this is dropped, or with the process.
 ///
@@ -55,9 +57,11 @@ impl Output {
         if !holds_a_run(folder) {
             make(folder)?;
             let lock = lock(folder)?;
+            remove_left(folder)?;
             return Ok(Self { folder: folder.into(), start: Mutex::new(None), _lock: lock });
         }
         let earlier = lock(folder)?;
+        remove_left(folder)?;
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
         let start = folder.with_file_name(format!(".{name}-starting"));
         // The lock of the earlier run's folder says that nobody uses what a killed start left.
@@ -112,6 +116,9 @@ impl Output {
             true => Some(lock(folder)?),
             false => None,
         };
+        if lock.is_some() {
+            remove_left(folder)?;
+        }
         let checkpoints = folder.join(checkpoint::FOLDER);
         if lock.is_some() && checkpoints.is_dir() {
             Folder::new(checkpoints).clean().map_err(ResumeError::from)?;
@@ -177,6 +184,12 @@ impl Drop for Output {
             let _ = fs::remove_dir_all(&start.folder);
         }
     }
+}
+
+/// Removes what a killed run has left half written. The folder is locked.
+fn remove_left(folder: &Path) -> Result<(), TrainError> {
+    saving::remove_left(folder, &WITH_FILES)
+        .map_err(|error| TrainError::file(folder, "removing what a killed run left half written", error))
 }
 
 /// Whether a run that made an update is in the folder.
@@ -264,6 +277,7 @@ mod tests {
         assert_eq!(names(parent.path()), ["run"]);
         assert_eq!(fs::read_to_string(folder.join(LOG)).unwrap(), "good");
         // What a killed start leaves is gone with the next.
+        fs::write(folder.join(".staged-best.safetensors"), "half").unwrap();
         let left = parent.path().join(".run-starting");
         fs::create_dir(&left).unwrap();
         fs::write(left.join(LOCK), "").unwrap();
@@ -271,6 +285,7 @@ mod tests {
         run(&folder, "next");
         assert_eq!(names(parent.path()), ["run", "run-1"]);
         assert!(!folder.join("half").exists());
+        assert!(!parent.path().join("run-1/.staged-best.safetensors").exists());
     }
 
     #[test]

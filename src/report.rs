@@ -9,6 +9,7 @@ use crate::Scores;
 use crate::accounting::ParameterBytes;
 use crate::history::History;
 use crate::rank_report::RankReport;
+use crate::writes::FailedWrites;
 
 /// A finished run in numbers: what `--report json` prints as its last line. The names are a stable
 /// interface.
@@ -79,9 +80,9 @@ pub struct Report {
     /// Why the last save failed, if it did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint_error: Option<String>,
-    /// Why the metric files of the dashboard could not be written, which ended the run, if that is so.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub metrics_error: Option<String>,
+    /// The files that could not be written at some time, as on a full disk. The run went on.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failed_writes: Vec<FailedWrites>,
     /// Whether the run was told to end before its time, by a signal, a key or its
     /// [interrupter](crate::Trainer::interrupter).
     #[serde(skip_serializing_if = "is_false")]
@@ -123,7 +124,7 @@ impl Report {
             stopped: history.stopped.clone(),
             checkpoint_step: history.saved_step,
             checkpoint_error: history.save_error.clone(),
-            metrics_error: history.metrics_error.clone(),
+            failed_writes: history.failed_writes.clone(),
             interrupted: history.interrupted,
             ranks,
         }

@@ -14,6 +14,9 @@ use burn::store::{ModuleSnapshot, SafetensorsStore};
 
 use crate::TrainError;
 
+/// How the names of staged files begin.
+const STAGED_NAME: &str = ".staged-";
+
 /// Writes a model's parameters as safetensors, by module path.
 pub(crate) fn save_model<M: Module>(model: &M, path: &Path) -> Result<(), TrainError> {
     replace(path, |staged| {
@@ -49,7 +52,7 @@ pub(crate) fn replace_or<E>(
 ) -> Result<(), E> {
     // The extension stays the last part of the name: a store may add its own where it is missing.
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let mut place = Place::beside(path.into(), format!(".staged-{name}")).map_err(&failed)?;
+    let mut place = Place::beside(path.into(), format!("{STAGED_NAME}{name}")).map_err(&failed)?;
     write(&place.staged)?;
     place.take().map_err(failed)
 }
@@ -91,7 +94,7 @@ impl Staged {
         };
         // Of this process alone: two that write the same file do not meet.
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let mut place = Place::beside(path.clone(), format!(".staged-{}-{name}", std::process::id()))?;
+        let mut place = Place::beside(path.clone(), format!("{STAGED_NAME}{}-{name}", std::process::id()))?;
         if let Some(permissions) = permissions {
             place.permissions = permissions;
         }
@@ -193,9 +196,50 @@ pub(crate) fn remove_staged() {
     }
 }
 
+/// Removes the staged files that a killed run has left in its folder, and in those below it. Nobody else may be
+/// writing there, but for commands that write files of their own: theirs are named for their process.
+pub(crate) fn remove_left(folder: &Path, below: &[&str]) -> io::Result<()> {
+    for folder in std::iter::once(folder.to_path_buf()).chain(below.iter().map(|name| folder.join(name))) {
+        let entries = match fs::read_dir(&folder) {
+            Ok(entries) => entries,
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => continue,
+            Err(error) => return Err(error),
+        };
+        for entry in entries {
+            let entry = entry?;
+            let name = entry.file_name();
+            let Some(name) = name.to_str().and_then(|name| name.strip_prefix(STAGED_NAME)) else { continue };
+            let number = name.split('-').next().unwrap_or_default();
+            let is_of_process = name.contains('-') && number.bytes().all(|digit| digit.is_ascii_digit());
+            if !is_of_process && entry.file_type()?.is_file() {
+                fs::remove_file(entry.path())?;
+            }
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_killed_run_has_staged_is_removed_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("pretrained")).unwrap();
+        for name in [".staged-best.safetensors", ".staged-12-answers.jsonl", "best.safetensors"] {
+            fs::write(folder.path().join(name), "").unwrap();
+            fs::write(folder.path().join("pretrained").join(name), "").unwrap();
+        }
+        fs::create_dir(folder.path().join(".staged-folder")).unwrap();
+        remove_left(folder.path(), &["pretrained", "missing", "best.safetensors"]).unwrap();
+        let left = [".staged-12-answers.jsonl", "best.safetensors"];
+        assert_eq!(names(&folder.path().join("pretrained")), left);
+        assert_eq!(
+            names(folder.path()),
+            [".staged-12-answers.jsonl", ".staged-folder", "best.safetensors", "pretrained"]
+        );
+    }
 
     fn names(folder: &Path) -> Vec<String> {
         let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());

@@ -15,6 +15,7 @@
 //! resume.rs           Resume: which checkpoint a run continues from
 //! resumed.rs          that checkpoint, opened for all ranks of a process
 //! change.rs           settings that are not what they were when the run was saved
+//! lender.rs           the optimizer's state, in and out of it without a second copy
 //! load.rs             saved tensors into the master of any number of ranks
 //! dtype.rs            element types as tensors name them, and as files do
 //! error.rs            why a run cannot be saved or resumed
@@ -24,6 +25,7 @@ mod change;
 mod dtype;
 mod error;
 mod layout;
+mod lender;
 mod load;
 mod optimizer_state;
 mod pieces;
@@ -38,6 +40,7 @@ mod trainer_state;
 pub use change::Change;
 pub use error::ResumeError;
 pub(crate) use layout::Layout;
+pub(crate) use lender::StateSize;
 pub(crate) use load::load;
 pub(crate) use optimizer_state::load_optimizer;
 pub use policy::Checkpoints;

@@ -5,13 +5,14 @@
 
 use std::collections::BTreeMap;
 
-use burn::module::ParamId;
-use burn::optim::{ModuleOptimizer, OptimizerRecord};
-use burn::tensor::{Bytes, Shape};
+use burn::module::{Module, ParamId};
+use burn::optim::ModuleOptimizer;
+use burn::tensor::{Bytes, TensorData};
 use firebrick_checkpoints::{Piece, Scalar, Tensors};
 
 use super::ResumeError;
 use super::layout::Layout;
+use super::lender::{State, StateSize, record_of};
 use super::load::{read_part, tensor_dtype};
 use super::pieces::piece;
 
@@ -47,48 +48,55 @@ fn of_place<'a, 'b>(layout: &'a Layout, name: &'b str) -> Option<(&'a super::lay
     Some((layout.place(ParamId::from(id.parse::<u64>().ok()?))?, field))
 }
 
-/// The optimizer with the state that was saved, of the parts that this rank holds; and their bytes.
+/// The optimizer with the state that was saved, of the parts of `master`'s parameters that this rank holds; and its
+/// bytes. What is read is handed over, so that it is in memory once.
 ///
 /// # Errors
 ///
 /// The state is that of another kind of optimizer.
-pub(crate) fn load_optimizer(
+pub(crate) fn load_optimizer<M: Module>(
     optimizer: ModuleOptimizer,
+    master: &M,
     layout: &Layout,
     saved: &Tensors,
 ) -> Result<(ModuleOptimizer, usize), ResumeError> {
     let ids: BTreeMap<&str, ParamId> = layout.places().map(|(id, place)| (place.path.as_str(), id)).collect();
-    let mut tensors = Vec::new();
+    let mut states = BTreeMap::<ParamId, State>::new();
+    let mut count = 0;
     for name in saved.names() {
         let (id, field) = of_id(&ids, name)?;
         let (place, info) = (layout.place(id), saved.info(name));
         let (Some(place), Some(info)) = (place, info) else { continue };
         let dtype = tensor_dtype(name, info.dtype)?;
         let (shape, bytes) = read_part(saved, name, &info.shape, place.shard.as_ref())?;
-        let name = format!("{}.{field}", id.val());
-        let bytes = Bytes::from_bytes_vec(bytes);
-        tensors.push(burn_pack::Tensor::new(name, dtype, Shape::from(shape), Some(id.val()), bytes));
+        let state = states.entry(id).or_default();
+        state.rank = state.rank.max(shape.len());
+        let data = TensorData::from_bytes(Bytes::from_bytes_vec(bytes), shape, dtype);
+        state.tensors.push((format!("{}.{field}", id.val()), data));
+        count += 1;
     }
-    let (count, size) = (tensors.len(), tensors.iter().map(burn_pack::Tensor::byte_len).sum());
-    let mut writer = burn_pack::Writer::new(tensors);
+    let mut ranks = BTreeMap::new();
     for (name, value) in saved.scalars() {
         let (id, field) = of_id(&ids, name)?;
-        writer = writer.with_scalar(&format!("{}.{field}", id.val()), from_file(value));
+        let (state, value) = (states.entry(id).or_default(), from_file(value));
+        match (field, usize::try_from(value)) {
+            ("__rank", Ok(rank)) => drop(ranks.insert(id, rank)),
+            _ => state.scalars.push((format!("{}.{field}", id.val()), value)),
+        }
     }
-    for (path, id) in &ids {
-        // Which group of the optimizer a parameter belongs to may depend on its path.
-        writer = writer.with_metadata(&id.val().to_string(), path);
+    for (id, rank) in ranks {
+        states.entry(id).or_default().rank = rank;
     }
-    let record = OptimizerRecord::from_bytes(writer.into_bytes().map_err(unfit)?).map_err(unfit)?;
-    let optimizer = optimizer.load_record(record);
+    let optimizer = optimizer.load_record(record_of(states, &ids)?);
     // Burn leaves out what it cannot use.
-    let loaded = optimizer.to_record().len();
-    if loaded != count {
+    let loaded = StateSize::of(&optimizer, master);
+    if loaded.tensors != count {
         return Err(unfit(format!(
-            "of {count} saved tensors it can use {loaded}; name the kind of optimizer that was saved"
+            "of {count} saved tensors it can use {}; name the kind of optimizer that was saved",
+            loaded.tensors
         )));
     }
-    Ok((optimizer, size))
+    Ok((optimizer, loaded.bytes))
 }
 
 /// The parameter that `PATH/FIELD` is of, and the field.

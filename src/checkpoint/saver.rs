@@ -5,9 +5,7 @@
 //! publishes the checkpoint, again in a thread. The ranks thus never wait for a disk, and never disagree on which
 //! checkpoint there is.
 
-use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use firebrick_checkpoints::{Algorithm, Digest, FileEntry, Folder, Manifest, Saved, Staging};
@@ -18,6 +16,7 @@ use super::layout::Layout;
 use super::snapshot::Snapshot;
 use super::{Checkpoints, ResumeError};
 use crate::TrainError;
+use crate::beside::Beside;
 
 /// Saves a run by a policy.
 pub(crate) struct Saver {
@@ -85,7 +84,7 @@ struct Written {
     finite: bool,
 }
 
-type Worker<T> = JoinHandle<Result<T, ResumeError>>;
+type Worker<T> = Beside<Result<T, ResumeError>>;
 
 /// How far a rank is, in what the ranks tell one another.
 const BUSY: f64 = 0.0;
@@ -186,7 +185,7 @@ impl Saver {
         let is_proven = self.world.rank() == 0 && self.newest.is_some_and(|newest| newest < updates);
         let proven = is_proven.then(|| self.folder.clone());
         let policy = self.policy;
-        let files = thread::spawn(move || {
+        let files = Beside::start(move || {
             if let Some(folder) = proven {
                 let _ = folder.prune(&policy.keep(policy.last));
             }
@@ -198,18 +197,19 @@ impl Saver {
         Ok(())
     }
 
-    /// At a step boundary: hears how far the ranks are, and takes the next step of the protocol once all are.
+    /// At a step boundary: hears how far the ranks are, and takes the next step of the protocol once all are. With
+    /// `holds` this rank is not done before a file that the checkpoint tells of is.
     ///
     /// # Errors
     ///
     /// Another rank is gone. That a save fails is no error.
-    pub fn poll(&mut self) -> Result<(), TrainError> {
-        if matches!(self.phase, Phase::Nothing) {
+    pub fn poll(&mut self, holds: bool) -> Result<(), TrainError> {
+        if !self.is_under_way() {
             return Ok(());
         }
         let mine = match &self.phase {
-            Phase::Writing { files, .. } => is_over(files),
-            Phase::Publishing { published, .. } => published.as_ref().is_none_or(is_over),
+            Phase::Writing { files, .. } => files.is_over() && !holds,
+            Phase::Publishing { published, .. } => published.as_ref().is_none_or(Beside::is_over),
             Phase::Nothing => true,
         };
         match self.agree(if mine { DONE } else { BUSY })?.contains(&BUSY) {
@@ -218,13 +218,18 @@ impl Saver {
         }
     }
 
+    /// Whether a save is.
+    pub fn is_under_way(&self) -> bool {
+        !matches!(self.phase, Phase::Nothing)
+    }
+
     /// Waits for what is under way.
     ///
     /// # Errors
     ///
     /// Those of [`poll`](Self::poll).
     pub fn finish(&mut self) -> Result<(), TrainError> {
-        while !matches!(self.phase, Phase::Nothing) {
+        while self.is_under_way() {
             self.advance()?;
         }
         Ok(())
@@ -235,7 +240,7 @@ impl Saver {
         match std::mem::replace(&mut self.phase, Phase::Nothing) {
             Phase::Nothing => Ok(()),
             Phase::Writing { save, files } => {
-                let written = joined(files);
+                let written = files.wait();
                 let codes = self.agree(match &written {
                     Ok(Written { finite: true, .. }) => DONE,
                     Ok(_) => UNSOUND,
@@ -255,7 +260,7 @@ impl Saver {
                 }
             }
             Phase::Publishing { save, published } => {
-                let result = published.map(joined);
+                let result = published.map(Beside::wait);
                 let codes = self.agree(match &result {
                     Some(Err(_)) => FAILED,
                     _ => DONE,
@@ -292,7 +297,7 @@ impl Saver {
                 None => manifest,
             };
             let (staging, folder, policy) = (save.staging.clone(), self.folder.clone(), self.policy);
-            thread::spawn(move || {
+            Beside::start(move || {
                 let saved = staging.publish(manifest, &trainer)?;
                 // The next window shows whether the run can go on from this one: until then the one before stays too.
                 // What cannot be removed now is removed after a later save: the checkpoint is there.
@@ -368,14 +373,6 @@ impl Saver {
             error: self.failed.clone(),
         });
     }
-}
-
-fn is_over<T>(worker: &Worker<T>) -> bool {
-    worker.is_finished()
-}
-
-fn joined<T>(worker: Worker<T>) -> Result<T, ResumeError> {
-    worker.join().unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 fn to_numbers(file: &FileEntry) -> Vec<f64> {

@@ -25,14 +25,15 @@ pub(crate) struct Saves {
 }
 
 impl Saves {
-    /// At a step boundary: a save that is under way goes on. Whether another is to begin.
+    /// At a step boundary: a save that is under way goes on. Whether another is to begin. With `holds` no checkpoint
+    /// is published, since a file that it tells of is still being written.
     ///
     /// # Errors
     ///
-    /// Another rank is gone, or the log cannot be written.
-    pub fn wants(&mut self, updates: u64, log: &mut Log) -> Result<bool, TrainError> {
-        self.saver.poll()?;
-        self.report(log)?;
+    /// Another rank is gone.
+    pub fn wants(&mut self, updates: u64, holds: bool, log: &mut Log) -> Result<bool, TrainError> {
+        self.saver.poll(holds)?;
+        self.report(log);
         Ok(self.saver.is_due(updates))
     }
 
@@ -41,11 +42,16 @@ impl Saves {
         self.saver.is_due_at_end(updates, progress.cursor, interrupted)
     }
 
+    /// Whether a save is under way.
+    pub fn is_under_way(&self) -> bool {
+        self.saver.is_under_way()
+    }
+
     /// Begins a save of the session as it is.
     ///
     /// # Errors
     ///
-    /// It cannot be copied, another rank is gone, or the log cannot be written.
+    /// It cannot be copied, or another rank is gone.
     pub fn begin<M: Module, S: Stage<M>>(
         &mut self,
         session: &Session<M, S>,
@@ -66,17 +72,18 @@ impl Saves {
         let sound = progress.is_sound();
         let snapshot = |layout: &_| session.snapshot(layout, state);
         self.saver.begin(updates, progress.cursor, metric, sound, snapshot)?;
-        self.report(log)
+        self.report(log);
+        Ok(())
     }
 
     /// Waits for the save that is under way. Whether it failed and is to be tried again.
     ///
     /// # Errors
     ///
-    /// Another rank is gone, or the log cannot be written.
+    /// Another rank is gone.
     pub fn finish(&mut self, log: &mut Log) -> Result<bool, TrainError> {
         self.saver.finish()?;
-        self.report(log)?;
+        self.report(log);
         Ok(self.saver.tries_again())
     }
 
@@ -108,13 +115,12 @@ impl Saves {
         (self.saver.newest, self.saver.failed.clone())
     }
 
-    fn report(&mut self, log: &mut Log) -> Result<(), TrainError> {
+    fn report(&mut self, log: &mut Log) {
         for Ended { step, seconds, pause, error } in self.saver.done.drain(..) {
             if let (Some(error), true) = (&error, self.tells) {
                 tell(&format!("the checkpoint of step {step} could not be saved, training goes on: {error}"));
             }
-            log.save(&SaveNumbers { step, seconds, pause_seconds: pause, error })?;
+            log.save(&SaveNumbers { step, seconds, pause_seconds: pause, error });
         }
-        Ok(())
     }
 }

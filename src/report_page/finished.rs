@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use crate::FailedWrites;
+
 /// A run's [`Report`](crate::Report). What is missing, as in one of another version, is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
@@ -32,6 +34,7 @@ pub(crate) struct Finished {
     pub stopped: Option<String>,
     pub checkpoint_step: Option<u64>,
     pub checkpoint_error: Option<String>,
+    pub failed_writes: Vec<FailedWrites>,
     pub ranks: Vec<Rank>,
 }
 
@@ -71,11 +74,12 @@ mod tests {
     #[test]
     fn a_report_of_any_version_is_read() {
         let report = Finished::parse(
-            r#"{"steps":3,"train_loss":null,"new":{},"valid_scores":{"f1":null},
+            r#"{"steps":3,"train_loss":null,"new":{},"valid_scores":{"f1":null},"failed_writes":[{"file":"log"}],
                 "ranks":[{"rank":1,"per_step":{"all_gather":{"sent_bytes":5.0}}}]}"#,
         )
         .unwrap();
         assert_eq!((report.steps, report.train_loss, report.valid_scores["f1"]), (3, None, None));
+        assert_eq!(report.failed_writes[0].failures, 0);
         assert_eq!(report.ranks[0].per_step["all_gather"].sent_bytes, Some(5.0));
         assert_eq!(Finished::parse("{\"steps\":3"), None);
     }

@@ -11,6 +11,7 @@ use super::number::{Unit, count};
 use super::predictions::Predictions;
 use super::record::Record;
 use super::tables;
+use crate::FailedWrites;
 
 /// All that a page is made of.
 #[derive(Debug, Default)]
@@ -101,6 +102,17 @@ impl Page {
         }
         if let Some(error) = self.finished().and_then(|report| report.checkpoint_error.as_ref()) {
             notes.push(format!("The last save failed: {error}"));
+        }
+        for FailedWrites { file, failures, error } in
+            self.finished().iter().flat_map(|report| &report.failed_writes)
+        {
+            let attempts = words(*failures, "attempt", "attempts");
+            notes.push(match error {
+                Some(error) => {
+                    format!("{file} is not complete: {attempts} to write it failed, the last with: {error}")
+                }
+                None => format!("{attempts} to write {file} failed; nothing is missing."),
+            });
         }
         let items: String = notes.iter().map(|note| format!("<li>{}</li>\n", escape(note))).collect();
         if items.is_empty() { items } else { format!("<ul class=\"notes\">\n{items}</ul>\n") }

@@ -72,7 +72,8 @@ fn no_text_of_a_run_is_markup() {
          {{\"tokens\":[{quoted}],\"predicted\":[{quoted}],\"expected\":[1]}}\n"
     );
     let report = format!(
-        "{{\"steps\":2,\"stopped\":{quoted},\"checkpoint_error\":{quoted},\"valid_scores\":{{{quoted}:1.0}}}}"
+        "{{\"steps\":2,\"stopped\":{quoted},\"checkpoint_error\":{quoted},\"valid_scores\":{{{quoted}:1.0}},\
+           \"failed_writes\":[{{\"file\":{quoted},\"failures\":3,\"error\":{quoted}}},{{\"file\":\"log\"}}]}}"
     );
     let folder = folder(&[
         ("metrics.jsonl", &log),
@@ -85,6 +86,10 @@ fn no_text_of_a_run_is_markup() {
     let html = fs::read_to_string(write(folder.path(), &versions).unwrap()).unwrap();
     assert!(!html.contains("<img"), "{html}");
     assert!(html.matches("&lt;img").count() > 10);
+    assert!(
+        html.contains("is not complete: 3 attempts")
+            && html.contains("to write log failed; nothing is missing")
+    );
     // Those of the page itself: one for each chart's data, and the readout's.
     let charts = html.matches("<figure").count();
     assert_eq!(html.matches("</script>").count(), charts + 1);

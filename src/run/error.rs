@@ -11,7 +11,7 @@ use crate::import::ImportError;
 use crate::models::pretrained::PretrainedError;
 use crate::report_page::ReportPageError;
 use crate::watch::WatchError;
-use crate::{PlanError, TrainError};
+use crate::{FailedWrites, PlanError, TrainError};
 
 /// A run file that cannot be run.
 #[derive(Debug, Error)]
@@ -239,12 +239,17 @@ pub enum RunError {
         /// What is in the way.
         reason: String,
     },
-    /// The run was stopped, as its metrics could not be written.
+    /// A file of the run could not be written to its end.
     #[error(
-        "{reason}; free some space, or give this user the right to write there, and go on with `--resume`"
+        "the run is trained, but {file} is not complete: {failures} attempts to write it failed, the last one with: \
+         {reason}; free some space, or give this user the right to write there"
     )]
-    NoMetrics {
-        /// What is in the way.
+    Unwritten {
+        /// Its name in the output folder.
+        file: String,
+        /// Attempts that failed.
+        failures: u64,
+        /// Why the last one did.
         reason: String,
     },
     /// The run is trained and saved, and what describes it is not written.
@@ -291,5 +296,13 @@ impl From<DataError> for RunError {
 impl From<firebrick_strategies::StrategyError> for RunError {
     fn from(error: firebrick_strategies::StrategyError) -> Self {
         Self::Train(error.into())
+    }
+}
+
+impl RunError {
+    /// That of a file which is not complete at the end of a run.
+    pub(crate) fn unwritten(file: &FailedWrites) -> Option<Self> {
+        let FailedWrites { file, failures, error } = file.clone();
+        error.map(|reason| Self::Unwritten { file, failures, reason })
     }
 }

@@ -18,7 +18,7 @@ use crate::{Report, Resume, Show, TrainError};
 /// A run that has been trained.
 #[derive(Debug)]
 pub struct Launched {
-    /// The run in numbers.
+    /// The run in numbers, in the process that leads; of nothing in others.
     pub report: Report,
     /// Text that the model wrote, if the run asks for it.
     pub sample: Option<String>,
@@ -109,8 +109,8 @@ impl ForModel for Launch<'_> {
         };
         let (schedule, data) = (run.schedule, parts.data.clone());
         if !leads {
-            let trained = trainer.saved_elsewhere(&run.output).fit(model, optimizer, schedule, data)?;
-            return Ok(Launched { sample: None, report: trained.report, best: None, pretrained: None });
+            trainer.saved_elsewhere(&run.output).fit_for_first(model, optimizer, schedule, data)?;
+            return Ok(Launched { sample: None, report: Report::default(), best: None, pretrained: None });
         }
         let reopened = match &resume {
             Some(resume) => Output::reopen(&run.output, resume)?,
@@ -156,7 +156,8 @@ fn write_sample<M: Trainable>(run: &Run, model: &M, parts: &Parts<M>) -> Result<
     let Some(sample) = &run.sample else {
         return Ok(None);
     };
-    let device = parts.device.clone().inner();
+    // Where ranks shared the model, it is on the host.
+    let device = model.devices().first().unwrap_or(&parts.device).clone().inner();
     let asking = run.asking::<M>(
         &parts.config,
         parts.folder.as_ref(),

@@ -20,6 +20,7 @@ use firebrick_strategies::{
 use crate::accounting::{FirstUpdate, ParameterBytes, Placement, trainable_bytes};
 use crate::agreement::{WindowOfAll, agreed_skip};
 use crate::budget::{Moment, OnDevice, OverBudget};
+use crate::checkpoint::StateSize;
 use crate::feed::{MicroBatch, Window};
 use crate::memory::{Beyond, Storages, Taken};
 use crate::rank_report::Exchanged;
@@ -307,7 +308,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         bytes.optimizer = match state.ends(&pair.0, &pair.1, pass.device()) {
             Some(measured) => measured,
             // Where nothing counts, reading it once is the price of a budget.
-            None if *updates == 0 && budget.is_some() => bytes.with_optimizer(optimizer).optimizer,
+            None if *updates == 0 && budget.is_some() => StateSize::of(optimizer, &pair.0).bytes,
             None => bytes.optimizer,
         };
         bytes.count(&pair.0, &pair.1, stage.averaged().as_ref());
@@ -367,9 +368,10 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
 
     /// Bytes of master, replica, gradients and optimizer state.
     ///
-    /// The optimizer's state is counted by reading it, which is meant for the end of a run.
+    /// The optimizer's state is counted by reading it, a few parameters at a time, which is meant for the end of a run.
     pub fn bytes(&self) -> ParameterBytes {
-        self.bytes.with_optimizer(&self.optimizer)
+        let optimizer = StateSize::of(&self.optimizer, self.master()).bytes;
+        ParameterBytes { optimizer, ..self.bytes }
     }
 
     /// This rank among all.

@@ -43,10 +43,14 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         let reclaimed = (self.stage.reclaim(master), checkpoint.parameters());
         let load_master = |(master, saved)| load(master, layout, saved);
         let master = device.memory_persistent_allocations(reclaimed, load_master)?;
-        let optimizer = (self.optimizer.clone(), checkpoint.optimizer());
-        let load_state = |(optimizer, saved)| load_optimizer(optimizer, layout, saved);
+        let optimizer = (self.optimizer.clone(), checkpoint.optimizer(), master);
+        let load_state = |(optimizer, saved, master)| {
+            let loaded = load_optimizer(optimizer, &master, layout, saved)?;
+            Ok::<_, TrainError>((loaded, master))
+        };
         let loaded = device.memory_persistent_allocations(optimizer, load_state)?;
-        (self.optimizer, self.bytes.optimizer) = loaded;
+        let master;
+        ((self.optimizer, self.bytes.optimizer), master) = loaded;
         let (pair, _) = published(&device, &mut self.stage, master, |master| (master, None))?;
         let mut states = SavedStates::matching(fresh, state.strategies().to_vec());
         self.stage.restore(&mut states)?;

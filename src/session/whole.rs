@@ -1,22 +1,21 @@
 //! The model that a session gives back: whole, and as it was given.
 
-use burn::module::Module;
-use firebrick_strategies::{LowRank, Stage};
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::tensor::Tensor;
+use firebrick_strategies::{
+    Adaptation, LowRank, ParamMap, Stage, host_device, is_host, map_params, on_host, relift,
+};
 
 use super::Session;
 use crate::{Adapters, TrainError};
 
 impl<M: Module, S: Stage<M>> Session<M, S> {
     /// The master as one whole model, outside autodiff, with what strategies have attached to it: on `root` alone,
-    /// or on every rank. Every rank calls it.
+    /// or on every rank. Every rank calls it. Where ranks share it, it is in the host's memory.
     pub fn adapted(&mut self, root: Option<usize>) -> Result<Option<M>, TrainError> {
         let master = self.weights.pair().0.clone();
-        Ok(self.stage.whole(master, root)?.map(|master| master.valid()))
-    }
-
-    /// The same as the model was given: factors are merged into their matrices.
-    pub fn whole(&mut self, root: Option<usize>) -> Result<Option<M>, TrainError> {
-        Ok(self.adapted(root)?.map(|master| self.given_back(master)))
+        let whole = self.stage.whole(master, root)?;
+        Ok(whole.map(|master| self.in_one_place(master.valid())))
     }
 
     /// A whole model as it was given.
@@ -34,15 +33,84 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         self.adaptation.low_rank()
     }
 
-    /// Whether a strategy averages the master.
-    pub fn is_averaged(&self) -> bool {
-        self.stage.averaged().is_some()
-    }
-
     /// The weights to keep instead of the master, where a strategy averages it, as [`whole`](Self::whole).
     pub fn whole_average(&mut self, root: Option<usize>) -> Result<Option<M>, TrainError> {
         let Some(averaged) = self.stage.averaged() else { return Ok(None) };
         let whole = self.stage.whole(averaged, root)?;
-        Ok(whole.map(|averaged| self.given_back(averaged.valid())))
+        Ok(whole.map(|averaged| self.given_back(self.in_one_place(averaged.valid()))))
+    }
+
+    /// What [`adapted`](Self::adapted) gives, or the average where there is one, in memory of the host that training
+    /// does not touch: on the first rank alone. Every rank calls it.
+    pub fn copy(&mut self) -> Result<Option<M>, TrainError> {
+        let model = self.stage.averaged().unwrap_or_else(|| self.weights.pair().0.clone());
+        let whole = self.stage.whole(model, Some(0))?;
+        let fresh = |id| self.world.size() > 1 && self.stage.shard(id).is_some();
+        Ok(whole.map(|whole| map_params(whole.valid(), &mut Copy { fresh })))
+    }
+
+    /// What strategies have changed of the model.
+    pub fn adaptation(&self) -> &Adaptation {
+        &self.adaptation
+    }
+
+    /// A whole model where the run computes, if its replica is as large; else where it is.
+    pub fn returned(&self, whole: M) -> M {
+        match self.comes_together() && !self.shares_replica() {
+            true => whole.to_device(&self.device().clone().inner()),
+            false => whole,
+        }
+    }
+
+    /// A whole model with all of its tensors on the host, if what ranks share of it is there.
+    fn in_one_place(&self, whole: M) -> M {
+        match host_device().filter(|_| self.comes_together()) {
+            Some(host) => whole.to_device(&host),
+            None => whole,
+        }
+    }
+
+    /// Whether ranks share the master.
+    fn comes_together(&self) -> bool {
+        self.world.size() > 1 && self.rows(self.master()).any(|(id, _)| self.stage.shard(id).is_some())
+    }
+
+    /// Whether each rank holds a part of the replica only.
+    fn shares_replica(&self) -> bool {
+        self.rows(self.replica()).any(|(id, rows)| {
+            let shard = self.stage.shard(id);
+            shard.is_some_and(|shard| shard.padded < shard.whole && rows == shard.padded)
+        })
+    }
+
+    /// The length of each parameter's first axis.
+    fn rows(&self, model: &M) -> impl Iterator<Item = (ParamId, usize)> + use<M, S> {
+        struct Rows(Vec<(ParamId, usize)>);
+        impl ModuleVisitor for Rows {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                self.0.extend(param.lazy_shape().first().map(|rows| (param.id, *rows)));
+            }
+        }
+        let mut rows = Rows(Vec::new());
+        model.visit(&mut rows);
+        rows.0.into_iter()
+    }
+}
+
+/// Copies to the host what training changes.
+struct Copy<F> {
+    /// Whether a parameter is a copy already, if it is there.
+    fresh: F,
+}
+
+impl<F: Fn(ParamId) -> bool> ParamMap for Copy<F> {
+    fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D> {
+        match host_device() {
+            Some(host) if !((self.fresh)(id) && is_host(&value.device())) => {
+                let dtype = value.dtype();
+                relift(Tensor::from_data(on_host(value.clone()), (&host, dtype)), &value)
+            }
+            _ => value,
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! A file of events, in the folder that TensorBoard reads.
 
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,9 +9,13 @@ use thiserror::Error;
 
 use super::event;
 use super::record::write_record;
+use crate::appended::Appended;
 
 /// What the files of TensorBoard are called, before the second in which they were made.
 const PREFIX: &str = "events.out.tfevents.";
+
+/// Bytes that are held back at most, while they can be written.
+const HELD: usize = 1 << 13;
 
 /// A file of events that cannot be written.
 #[derive(Debug, Error)]
@@ -25,8 +29,9 @@ pub struct TensorBoardError {
     pub error: io::Error,
 }
 
-/// Writes events that TensorBoard shows, into one file. Each is written as a whole; [`flush`](Self::flush) hands over
-/// to the system what is still held back.
+/// Writes events that TensorBoard shows, into one file. They are held back, a few kilobytes of them, until
+/// [`flush`](Self::flush) hands them over to the system, or this is dropped. What cannot be written then is held back further, and the next call hands it over
+/// too.
 ///
 /// ```
 /// use firebrick::tensorboard::TensorBoard;
@@ -43,7 +48,7 @@ pub struct TensorBoardError {
 #[derive(Debug)]
 pub struct TensorBoard {
     path: PathBuf,
-    file: BufWriter<File>,
+    file: Appended,
 }
 
 impl TensorBoard {
@@ -79,7 +84,7 @@ impl TensorBoard {
         let second = second.map_or(0, |second| second.saturating_add(1)).max(now() as u64);
         let path = folder.join(format!("{PREFIX}{second:010}.{}.{}.0", host(), std::process::id()));
         let file = File::create_new(&path).map_err(failed("creating", &path))?;
-        let mut board = Self { path, file: BufWriter::new(file) };
+        let mut board = Self { path, file: Appended::new(file) };
         board.write(&event::file_version(now()))?;
         // Also in the first file: TensorBoard takes only the second start for one that goes on.
         board.write(&event::session_start(now(), from))?;
@@ -127,7 +132,7 @@ impl TensorBoard {
     ///
     /// The file cannot be written.
     pub fn flush(&mut self) -> Result<(), TensorBoardError> {
-        let flushed = self.file.flush();
+        let flushed = self.file.write_out();
         flushed.map_err(|error| TensorBoardError { doing: "writing", path: self.path.clone(), error })
     }
 
@@ -136,9 +141,20 @@ impl TensorBoard {
         &self.path
     }
 
+    /// Whether some events are not handed over yet.
+    pub fn holds_back(&self) -> bool {
+        self.file.behind() > 0
+    }
+
     fn write(&mut self, event: &[u8]) -> Result<(), TensorBoardError> {
-        let written = write_record(&mut self.file, event);
-        written.map_err(|error| TensorBoardError { doing: "writing", path: self.path.clone(), error })
+        let mut record = Vec::new();
+        let written = write_record(&mut record, event);
+        written.map_err(|error| TensorBoardError { doing: "writing", path: self.path.clone(), error })?;
+        self.file.add(&record);
+        match self.file.behind() < HELD {
+            true => Ok(()),
+            false => self.flush(),
+        }
     }
 }
 

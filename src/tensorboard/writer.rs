@@ -68,7 +68,17 @@ impl Writer {
         self.board.scalars(step, &tagged)
     }
 
-    fn flush(&mut self) -> Result<(), TensorBoardError> {
+    /// Whether something is held back.
+    pub fn holds_back(&self) -> bool {
+        self.board.holds_back()
+    }
+
+    /// Hands over what is held back. What cannot be written is held back further.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn flush(&mut self) -> Result<(), TensorBoardError> {
         self.flushed = Instant::now();
         self.board.flush()
     }

@@ -5,7 +5,7 @@ use firebrick_datasets::{Batch, DataError};
 use firebrick_strategies::{BoxedStrategy, Strategy};
 
 use super::lent::lent;
-use super::{Length, Trained, Trainer, Watch};
+use super::{Destination, Length, Trained, Trainer, Watch};
 use crate::checkpoint::{ResumeError, Shared};
 use crate::ranks::each_rank;
 use crate::report::process_start;
@@ -60,7 +60,31 @@ impl<S> Trainer<S> {
         S: Strategy<M>,
     {
         // What follows is compiled once for a model and its batches, however they are trained.
-        self.map_strategies(BoxedStrategy::new).fit_boxed(model, optimizer, schedule, data, Box::new(watch))
+        let trained = self.map_strategies(BoxedStrategy::new).fit_boxed(
+            model,
+            optimizer,
+            schedule,
+            data,
+            Box::new(watch),
+        );
+        trained?.ok_or(TrainError::NoModel)
+    }
+
+    /// [`fit`](Self::fit) where only the process of the first rank wants the model, which no other one holds whole.
+    pub(crate) fn fit_for_first<M, B>(
+        self,
+        model: M,
+        optimizer: ModuleOptimizer,
+        schedule: Schedule,
+        data: Data<B>,
+    ) -> Result<Option<Trained<M>>, TrainError>
+    where
+        M: Objective<B> + 'static,
+        B: Batch,
+        S: Strategy<M>,
+    {
+        let boxed = self.map_strategies(BoxedStrategy::new);
+        boxed.fit_boxed(model, optimizer, schedule, data, Box::new(|_| {}))
     }
 
     fn check(&self) -> Result<(), TrainError> {
@@ -104,7 +128,7 @@ impl<M: 'static> Trainer<BoxedStrategy<M>> {
         schedule: Schedule,
         data: Data<B>,
         watch: Watch,
-    ) -> Result<Trained<M>, TrainError>
+    ) -> Result<Option<Trained<M>>, TrainError>
     where
         M: Objective<B>,
         B: Batch,
@@ -120,12 +144,9 @@ impl<M: 'static> Trainer<BoxedStrategy<M>> {
         if let Some(alone) = ranks.pop_if(|rank| rank.size() == 1) {
             let device = world.device(0).cloned();
             let model = lent(model, device.as_ref());
-            return self
-                .train(alone, (model, device), optimizer, schedule, data, watch, Some(0), &shared)?
-                .ok_or(TrainError::NoModel);
+            return self.train(alone, (model, device), optimizer, schedule, data, watch, Some(0), &shared);
         }
-        // In one process the model is wanted once; of several, each wants it.
-        let root = (ranks.len() == ranks[0].size()).then_some(0);
+        let root = self.root(ranks.len(), ranks[0].size());
         let mut watch = Some(watch);
         let jobs = ranks.into_iter().map(|rank| {
             let own = model.devices().first().cloned();
@@ -138,10 +159,32 @@ impl<M: 'static> Trainer<BoxedStrategy<M>> {
         let jobs: Vec<_> = jobs.collect();
         // Each rank has its own: what was given would be held through the whole run.
         drop((model, optimizer, data));
-        let trained =
-            each_rank(jobs, world.limit(), move |rank, (trainer, model, optimizer, data, watch)| {
-                trainer.train(rank, model, optimizer, schedule, data, watch, root, &shared)
-            });
-        trained?.ok_or(TrainError::NoModel)
+        each_rank(jobs, world.limit(), move |rank, (trainer, model, optimizer, data, watch)| {
+            trainer.train(rank, model, optimizer, schedule, data, watch, root, &shared)
+        })
+    }
+
+    /// The only rank that is to have the model at the end; `None`: each. In one process it is wanted once, and of
+    /// several by the one that owns the output folder, where the others know of it.
+    fn root(&self, here: usize, all: usize) -> Option<usize> {
+        let is_led = matches!(&self.output, Some(Destination::Claimed(_) | Destination::Elsewhere(_)));
+        (here == all || is_led).then_some(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn of_several_processes_only_the_first_holds_the_model_that_the_program_writes() {
+        let trainer = || Trainer::new().map_strategies(BoxedStrategy::<()>::new);
+        assert_eq!(trainer().root(4, 4), Some(0));
+        // Each of them has called `fit`, which returns it.
+        assert_eq!(trainer().root(2, 4), None);
+        assert_eq!(trainer().output("run").root(2, 4), None);
+        assert_eq!(trainer().saved_elsewhere(Path::new("run")).root(2, 4), Some(0));
     }
 }

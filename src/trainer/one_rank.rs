@@ -2,24 +2,28 @@
 
 use std::sync::Arc;
 
+use burn::module::Module;
 use burn::optim::ModuleOptimizer;
-use burn::tensor::Device;
+use burn::tensor::{Device, StreamId};
 use firebrick_datasets::{Batch, DataError};
 use firebrick_strategies::{Communicator, Stage, Strategy, World};
 
 use super::{Length, Trained, Trainer, Watch};
+use crate::beside::Beside;
+use crate::best_file::BestFile;
 use crate::checkpoint::{Settings, Shared};
 use crate::dashboard::SafeErrors;
 use crate::dry_run::dry_run;
 use crate::events::Events;
 use crate::feed::{Feed, Share, updates_in_epochs, windows_in_epoch};
 use crate::inside_burn_train::InsideBurnTrain;
+use crate::output::Output;
 use crate::rank_report::RankReport;
 use crate::report::Report;
 use crate::score::BestBy;
 use crate::session::Prepared;
 use crate::training_loop::{Plan, TrainingLoop};
-use crate::{Data, Objective, Schedule, TrainError};
+use crate::{Adapters, Data, Objective, Schedule, TrainError};
 
 impl<S> Trainer<S> {
     /// Who the ranks are.
@@ -88,7 +92,8 @@ impl<S> Trainer<S> {
         let mut training = TrainingLoop {
             feed: Feed::new(&data, history.progress.cursor, window, Share::of(&rank))?,
             output: start.output.clone(),
-            log: start.log()?,
+            log: start.log(self.tells(&rank))?,
+            best: BestFile::new(history.best_path.clone(), self.tells(&rank)),
             history,
             saves: self.output.is_some(),
             checkpoints,
@@ -110,6 +115,7 @@ impl<S> Trainer<S> {
             output: start.output,
             label: self.label.clone(),
             scores,
+            tells: self.tells(&rank),
         };
         finish(inside.run(training)?, root)
     }
@@ -145,38 +151,55 @@ impl<S> Trainer<S> {
     }
 }
 
+/// Writes the whole model, its average and its adapters.
+fn save<M: Module>(
+    output: &Output,
+    (model, averaged, adapters): &(M, Option<M>, Option<Adapters>),
+) -> Result<(), TrainError> {
+    output.save_model("model.safetensors", model)?;
+    if let Some(averaged) = averaged {
+        output.save_model("ema.safetensors", averaged)?;
+    }
+    match adapters {
+        Some(adapters) => adapters.save(output.folder().join("adapter")),
+        None => Ok(()),
+    }
+}
+
 /// Saves the model and sums up, where there is a whole one.
 fn finish<M, B, T>(
     finished: TrainingLoop<M, B, T>,
     root: Option<usize>,
 ) -> Result<Option<Trained<M>>, TrainError>
 where
-    M: Objective<B>,
+    M: Objective<B> + 'static,
     B: Batch,
     T: Stage<M>,
 {
     let TrainingLoop { mut session, history, output, .. } = finished;
+    let averaged = session.whole_average(root)?;
+    let whole = session.adapted(root)?.map(|adapted| {
+        let adapters = session.adapters(&adapted);
+        (session.given_back(adapted), averaged, adapters)
+    });
+    // The other ranks do not wait for the files: they tell of themselves meanwhile, and have ended.
+    let writing = match (&whole, output) {
+        (Some(whole), Some(output)) => {
+            let (whole, stream) = (whole.clone(), StreamId::current());
+            Some(Beside::start(move || stream.executes(|| save(&output, &whole))))
+        }
+        _ => None,
+    };
     let bytes = session.bytes();
     let (peak, steps) = (history.peak_bytes, history.last.step);
-    let ranks = RankReport::gather(session.world(), bytes, peak, &history.exchanged, steps)?;
-    let averaged = session.whole_average(root)?;
-    let Some(adapted) = session.adapted(root)? else { return Ok(None) };
-    let adapters = session.adapters(&adapted);
-    let model = session.given_back(adapted);
-    if let Some(output) = &output {
-        output.save_model("model.safetensors", &model)?;
-        if let Some(averaged) = &averaged {
-            output.save_model("ema.safetensors", averaged)?;
-        }
-        if let Some(adapters) = &adapters {
-            adapters.save(output.folder().join("adapter"))?;
-        }
-    }
+    let ranks = RankReport::gather(session.world(), bytes, peak, &history.exchanged, steps);
+    writing.map_or(Ok(()), Beside::wait)?;
+    let Some((model, averaged, adapters)) = whole else { return Ok(None) };
     Ok(Some(Trained {
-        model,
-        averaged,
+        model: session.returned(model),
+        averaged: averaged.map(|averaged| session.returned(averaged)),
         adapters,
-        report: Report::new(&history, bytes, ranks),
+        report: Report::new(&history, bytes, ranks?),
         best: history.best_path,
         cursor: history.progress.cursor,
         last_step: history.last,

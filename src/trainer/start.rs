@@ -118,7 +118,7 @@ impl<S> Trainer<S> {
     }
 
     /// Whether lines on standard error are seen, and disturb no dashboard.
-    fn tells(&self, rank: &Communicator) -> bool {
+    pub(super) fn tells(&self, rank: &Communicator) -> bool {
         rank.rank() == 0 && self.show != Show::Nothing && !self.show.is_dashboard()
     }
 }
@@ -131,9 +131,9 @@ impl Start {
     }
 
     /// The log: that of the run so far, where it goes on in its folder.
-    pub fn log(&self) -> Result<Log, TrainError> {
+    pub fn log(&self, tells: bool) -> Result<Log, TrainError> {
         let kept = |from: &Arc<Resumed>| Kept { bytes: from.state.log_bytes, updates: from.state.step() };
         let kept = self.from.as_ref().filter(|_| self.in_place).map(kept);
-        Log::new(self.output.as_ref().map(|output| output.current()).as_deref(), kept)
+        Log::new(self.output.as_ref().map(|output| output.current()).as_deref(), kept, tells)
     }
 }

@@ -15,7 +15,8 @@ use crate::{Adapters, TrainError, saving};
 #[derive(Debug)]
 pub struct Trained<M> {
     /// The whole master, outside autodiff, as the model was given: in f32, or in bf16 under `Amp::pure_bf16()`, and
-    /// with the factors of [`Lora`](crate::Lora) merged into their matrices.
+    /// with the factors of [`Lora`](crate::Lora) merged into their matrices. Where no rank held more than a part of its
+    /// replica, as in stage 3 of [`Zero`](crate::Zero), it is in the host's memory.
     pub model: M,
     /// Its average over the updates, in f32, under [`Ema`](crate::Ema): what was evaluated.
     pub averaged: Option<M>,

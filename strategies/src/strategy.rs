@@ -122,7 +122,8 @@ pub trait Stage<M>: Send {
     }
 
     /// The master as one whole model again, to be saved: on `root` alone, or on every rank without
-    /// one. Every rank calls it.
+    /// one. Every rank calls it. What ranks [share](Self::shard) comes together in the host's memory, since no device
+    /// may have room for it.
     ///
     /// # Errors
     ///

@@ -5,6 +5,7 @@
 mod support;
 
 mod budget;
+mod copies;
 mod parts;
 mod plan;
 mod start;

@@ -66,15 +66,29 @@ fn a_run_whose_last_save_failed_is_not_done() {
     assert!(folder.path().join("other/model.safetensors").exists(), "the weights are saved");
 }
 
-/// A file stands where the metric files are to go.
+/// A folder stands where the best model is to go, and a file where the metric files are.
 #[test]
-fn a_run_that_ended_as_its_metrics_could_not_be_written_is_not_done() {
+fn a_run_whose_files_are_not_complete_is_not_done_but_trained() {
     let folder = folder();
-    fs::create_dir(folder.path().join("out")).unwrap();
-    fs::write(folder.path().join("out/.firebrick.lock"), "").unwrap();
-    fs::write(folder.path().join("out/metrics"), "in the way").unwrap();
+    let output = folder.path().join("out");
+    fs::create_dir_all(output.join("best.safetensors/in the way")).unwrap();
+    fs::write(output.join(".firebrick.lock"), "").unwrap();
+    fs::write(output.join("metrics"), "in the way").unwrap();
+    // What a killed run has left.
+    fs::write(output.join(".staged-best.safetensors"), "half").unwrap();
     let failed = firebrick(folder.path(), &["train", "run.ron"]).assert().code(1);
-    failed.stderr(contains("the metric files cannot be written").and(contains("--resume")));
+    failed
+        .stderr(contains("best.safetensors cannot be written; training goes on"))
+        .stderr(contains("error: the run is trained, but best.safetensors is not complete"))
+        .stdout(contains("times, of best.safetensors: it is not complete"));
+    let report = fs::read_to_string(output.join("report.json")).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(report["steps"], 4);
+    let failed = report["failed_writes"].as_array().unwrap();
+    let failures = |file: &str| failed.iter().find(|one| one["file"] == file).unwrap()["failures"].as_u64();
+    assert!(failures("metrics") >= Some(4) && failures("best.safetensors") >= Some(1), "{report}");
+    assert!(output.join("model.safetensors").exists());
+    assert!(!output.join(".staged-best.safetensors").exists());
 }
 
 #[cfg(target_os = "linux")]

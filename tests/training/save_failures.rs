@@ -97,3 +97,75 @@ fn a_run_whose_last_save_failed_says_so_and_keeps_the_older_ones() {
         Checkpoint::open(&saved.path).unwrap();
     }
 }
+
+/// A run of 8 updates, evaluated after each, whose weights are told each time. `before` is told each update before the
+/// next one is made.
+fn evaluated(
+    output: &Path,
+    ranks: usize,
+    mut before: impl FnMut(u64) + Send + 'static,
+) -> (Report, Vec<f32>) {
+    let device = support::device().autodiff();
+    let data = Data::new(support::Rows::ragged(21)).micro_batch(8 / ranks);
+    let data = data.valid(support::Rows::ragged(4));
+    let trainer = Trainer::new().over(World::threads(ranks)).with(Zero::stage(3)).steps(8).output(output);
+    let trainer = trainer.evaluate_every(1).checkpoints(Checkpoints::every(4));
+    let model = support::gpt(0.0, &device);
+    let trained = trainer
+        .fit_watched(model, support::adamw(), Schedule::constant(1e-3), data, move |step| before(step.step))
+        .unwrap();
+    (trained.report, support::parameters(&trained.model))
+}
+
+/// Names and values in the metric files.
+fn metrics(output: &Path) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut folders = vec![output.join("metrics")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => folders.push(path),
+                // Times are others in each run.
+                false if path.ends_with("Loss.log") || path.to_string_lossy().contains("Learning") => {
+                    let name = path.strip_prefix(output).unwrap().display().to_string();
+                    found.push((name, fs::read_to_string(&path).unwrap()));
+                }
+                false => {}
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn files_that_cannot_be_written_are_tried_again_until_they_are_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    for ranks in [1, 2] {
+        let at = |name: &str| folder.path().join(format!("{name}-{ranks}"));
+        let (report, expected) = evaluated(&at("whole"), ranks, |_| {});
+        assert!(report.failed_writes.is_empty(), "{report:?}");
+        let output = at("run");
+        // In the way of the best model and of the metric files, until after the fifth update.
+        let (best, files) = (output.join("best.safetensors"), output.join("metrics"));
+        fs::create_dir_all(best.join("in the way")).unwrap();
+        fs::write(output.join(".firebrick.lock"), "").unwrap();
+        fs::write(&files, "in the way").unwrap();
+        let (report, found) = evaluated(&output, ranks, move |step| {
+            if step == 5 {
+                fs::remove_dir_all(&best).unwrap();
+                fs::remove_file(&files).unwrap();
+            }
+        });
+        assert!(found == expected, "{ranks} ranks");
+        let failed = |file: &str| report.failed_writes.iter().find(|failed| failed.file == file).unwrap();
+        assert!(failed("best.safetensors").failures >= 1 && failed("metrics").failures >= 4, "{report:?}");
+        assert!(report.failed_writes.iter().all(|failed| failed.error.is_none()), "{report:?}");
+        let best = |name: &str| fs::read(at(name).join("best.safetensors")).unwrap();
+        // Behind the metadata, whose order is left to chance.
+        assert!(best("run")[100..] == best("whole")[100..]);
+        assert!(!metrics(&output).is_empty());
+        assert_eq!(metrics(&output), metrics(&at("whole")));
+    }
+}

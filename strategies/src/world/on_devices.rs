@@ -17,7 +17,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use burn::tensor::{DType, Device, ExecutionError, FloatDType, StreamId, Tensor};
+use burn::tensor::{DType, DataError, Device, FloatDType, StreamId, Tensor, TensorData, TensorReadError};
 
 use super::call::Call;
 use super::exchange::Piece;
@@ -60,7 +60,8 @@ impl OnDevices {
     }
 
     /// As [`Communicator::all_reduce_parts`], of parts that [`takes`](Self::takes) knows, each flat and on the
-    /// rank's device. They travel in f32 whatever their dtype: NCCL would round a half-precision sum at every rank.
+    /// rank's device. Each is rounded to its [dtype on the wire](PartShape::dtype), as on the way through the host, but
+    /// travels in f32: NCCL would round a half-precision sum at every rank.
     pub(crate) fn all_reduce(
         &self,
         world: &Communicator,
@@ -78,7 +79,7 @@ impl OnDevices {
         let device = &self.devices[world.rank()];
         let there = parts.into_iter().zip(like).zip(&exists).filter(|(_, exists)| **exists);
         let flat = there.map(|((part, like), _)| match part {
-            Some(part) => cast(part, FloatDType::F32),
+            Some(part) => cast(cast(part, FloatDType::from(like.dtype)), FloatDType::F32),
             None => Tensor::zeros([like.elements()], (device, DType::F32)),
         });
         let flat: Vec<_> = flat.collect();
@@ -126,9 +127,15 @@ impl OnDevices {
 }
 
 /// A sum that the device has finished: what it has only begun may still fail, or never end.
-fn there(sum: Tensor<1>) -> Result<Tensor<1>, ExecutionError> {
-    sum.clone().slice(0..1).try_into_data()?;
+fn there(sum: Tensor<1>) -> Result<Tensor<1>, TensorReadError> {
+    read(sum.clone().slice(0..1).try_into_data()?)?;
     Ok(sum)
+}
+
+/// Waits for data to be in the host's memory: CUDA copies it, and so waits for what computes it, at the first look
+/// at the bytes.
+fn read(data: TensorData) -> Result<(), DataError> {
+    data.as_slice::<f32>().map(drop)
 }
 
 /// What a thread said as it panicked.
@@ -279,6 +286,15 @@ mod tests {
         for sum in sums {
             assert!(matches!(sum, Err(WorldError::Deadline { ranks, .. }) if ranks.contains(&1)));
         }
+    }
+
+    /// As CUDA's is: it exists, and to read it is what fails.
+    #[test]
+    fn data_that_is_still_to_come_is_waited_for() {
+        let come = TensorData::from([1.0f32]);
+        let to_come = burn::tensor::Bytes::from_file("/nothing/is/here", 4, 0);
+        let to_come = TensorData::from_bytes(to_come, [1], DType::F32);
+        assert_eq!((read(come).is_ok(), read(to_come).is_ok()), (true, false));
     }
 
     fn on(ranks: usize, sum: Sum) -> OnDevices {

@@ -133,6 +133,9 @@ impl Zero {
     /// Gradients travel in this dtype, instead of the one that they have there. They are added up in f32 in
     /// any case, and a sum is never kept in less than the gradients had. In f16 a gradient above 65504 is infinite
     /// on its way, and its window is skipped.
+    ///
+    /// Where [NCCL](World::on) makes the sums, gradients are rounded to this dtype just so, and the numbers are the
+    /// same; but they take f32's four bytes on their way, since NCCL would round a half-precision sum at every rank.
     pub fn summing_in(self, dtype: FloatDType) -> Self {
         Self { sum_in: Some(dtype), ..self }
     }

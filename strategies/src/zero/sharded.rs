@@ -261,6 +261,7 @@ impl ModuleVisitor for Put<'_> {
 #[cfg(test)]
 mod tests {
     use burn::nn::{Linear, LinearConfig};
+    use burn::tensor::FloatDType;
 
     use super::*;
     use crate::world::testing::{by_hand, run_summing, thrice};
@@ -299,14 +300,14 @@ mod tests {
     }
 
     /// The weight's and the bias's sum over two ranks, of which one has no bias, and the other's was delivered.
-    fn sums(on_devices: Option<Arc<OnDevices>>) -> Vec<[TensorData; 2]> {
+    fn sums(zero: Zero, on_devices: Option<Arc<OnDevices>>) -> Vec<[TensorData; 2]> {
         let device = testing::device().autodiff();
         let model: Linear = LinearConfig::new(64, 32).init(&device);
         let [weight, bias] = [model.weight.id, model.bias.as_ref().unwrap().id];
         run_summing(World::threads(2), on_devices, |rank| {
             let number = rank.rank() as f32;
             let mut setup = Setup::new(&model, &device).among(rank);
-            let mut zero = Zero::stage(0).start(&mut setup).unwrap();
+            let mut zero = zero.start(&mut setup).unwrap();
             let master = zero.own(model.clone()).unwrap();
             zero.publish(master.clone()).unwrap();
             let (mut found, mut delivered) = (GradientsParams::new(), HashMap::new());
@@ -330,10 +331,23 @@ mod tests {
 
     #[test]
     fn devices_add_up_what_the_host_does() {
-        let of_host = sums(None);
-        assert_eq!(sums(Some(by_hand(2))), of_host);
+        let plain = Zero::stage(0);
+        let of_host = sums(plain.clone(), None);
+        assert_eq!(sums(plain.clone(), Some(by_hand(2))), of_host);
         // It was they that did.
-        assert_ne!(sums(Some(thrice(2))), of_host);
+        assert_ne!(sums(plain, Some(thrice(2))), of_host);
+    }
+
+    #[test]
+    fn devices_add_up_in_the_dtype_that_the_gradients_are_to_travel_in() {
+        let of_host = sums(Zero::stage(0), None);
+        for dtype in [FloatDType::F16, FloatDType::F32, FloatDType::F64] {
+            let zero = Zero::stage(0).summing_in(dtype);
+            let expected = sums(zero.clone(), None);
+            assert_eq!(sums(zero, Some(by_hand(2))), expected, "{dtype:?}");
+            // 0.1 is no f16.
+            assert_eq!(expected == of_host, dtype == FloatDType::F32, "{dtype:?}");
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 
 use super::rows::Rows;
-use crate::host::on_host;
+use crate::host::{host_device, on_host};
 use crate::world::{Communicator, PartShape};
 use crate::{ParamMap, StrategyError, learns, map_params, relift};
 
@@ -133,6 +133,17 @@ impl Sharding {
         what: &str,
         wanted: impl Fn(ParamId) -> bool,
     ) -> Result<Gathered<M>, StrategyError> {
+        self.gather_to(model, what, wanted, None)
+    }
+
+    /// The same on a device, or where each shard is.
+    fn gather_to<M: Module>(
+        &self,
+        model: M,
+        what: &str,
+        wanted: impl Fn(ParamId) -> bool,
+        device: Option<Device>,
+    ) -> Result<Gathered<M>, StrategyError> {
         let shards = Shards::of(&model, |id| self.shards(id) && wanted(id));
         let mut whole = HashMap::new();
         let mut under_way = None;
@@ -146,15 +157,20 @@ impl Sharding {
         if let Some((ids, gathering)) = under_way {
             whole.extend(std::iter::zip(ids, wait(gathering)?));
         }
-        let mut put = Put { rows: &self.rows, whole, padded: HashMap::new() };
+        let mut put = Put { rows: &self.rows, whole, padded: HashMap::new(), device };
         let model = map_params(model, &mut put);
         Ok(Gathered { model, padded: put.padded })
     }
 
-    /// The model with each sharded parameter whole again: on `root` alone, or everywhere.
+    /// The model with each sharded parameter whole again, in the host's memory: on `root` alone, or everywhere. No
+    /// device holds more of it than before.
     pub fn whole<M: Module>(&self, model: M, root: Option<usize>) -> Result<Option<M>, StrategyError> {
+        if self.world.size() == 1 {
+            return Ok(Some(model));
+        }
+        let host = host_device();
         let Some(root) = root else {
-            return Ok(Some(self.gather(model, "the whole model", |_| true)?.model));
+            return Ok(Some(self.gather_to(model, "the whole model", |_| true, host)?.model));
         };
         let shards = Shards::of(&model, |id| self.shards(id));
         let mut whole = HashMap::new();
@@ -167,7 +183,8 @@ impl Sharding {
         if self.world.rank() != root {
             return Ok(None);
         }
-        Ok(Some(map_params(model, &mut Put { rows: &self.rows, whole, padded: HashMap::new() })))
+        let mut put = Put { rows: &self.rows, whole, padded: HashMap::new(), device: host };
+        Ok(Some(map_params(model, &mut put)))
     }
 }
 
@@ -244,13 +261,16 @@ struct Put<'a> {
     rows: &'a HashMap<ParamId, Rows>,
     whole: HashMap<ParamId, TensorData>,
     padded: HashMap<ParamId, DispatchTensor>,
+    /// Where to, if not where the shards are.
+    device: Option<Device>,
 }
 
 impl ParamMap for Put<'_> {
     fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D> {
         let (Some(rows), Some(data)) = (self.rows.get(&id), self.whole.remove(&id)) else { return value };
         let dtype = data.dtype();
-        let padded = Tensor::<D>::from_data(data, (&value.device().inner(), dtype));
+        let device = self.device.clone().unwrap_or_else(|| value.device().inner());
+        let padded = Tensor::<D>::from_data(data, (&device, dtype));
         self.padded.insert(id, padded.clone().into_dispatch());
         let whole = if rows.is_padded() { padded.narrow(0, 0, rows.rows()) } else { padded };
         relift(whole, &value)

@@ -1,6 +1,7 @@
 //! Ranks as threads against one model that sees all of their rows.
 
 mod orders;
+mod whole;
 
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::nn::{Linear, LinearConfig};

@@ -1,29 +1,30 @@
 //! The training loop: rounds of steps, each closed by an evaluation.
 
+mod kept;
+mod validation;
+
 use std::sync::Arc;
 use std::time::Instant;
 
 use burn::data::dataloader::Progress;
 use burn::train::{LearnerEvent, TrainingItem};
-use firebrick_datasets::{Batch, Batches, DataError};
+use firebrick_datasets::Batch;
 use firebrick_strategies::Stage;
 
-use crate::agreement::{SumOfAll, Sums};
+use crate::best_file::BestFile;
 use crate::checkpoint::Saves;
 use crate::console::tell;
 use crate::dashboard::let_ctrl_c_interrupt;
-use crate::data::Stream;
-use crate::dealt::{Deal, Spare};
 use crate::events::Events;
-use crate::feed::{self, Feed, Share};
+use crate::feed::Feed;
 use crate::gauges::Readings;
 use crate::history::History;
-use crate::log::{EvaluationNumbers, Log};
-use crate::output::{BEST, Output};
-use crate::score::{BestBy, Scores};
-use crate::session::{Session, checked};
+use crate::log::Log;
+use crate::output::Output;
+use crate::score::BestBy;
+use crate::session::Session;
 use crate::step::{Step, StepNumbers};
-use crate::{Data, Evaluation, Objective, TrainError};
+use crate::{Data, Objective, TrainError};
 
 /// A run that is ready to go.
 pub(crate) struct TrainingLoop<M, B: Batch, S> {
@@ -36,6 +37,8 @@ pub(crate) struct TrainingLoop<M, B: Batch, S> {
     pub history: History,
     /// Whether some rank has an output folder.
     pub saves: bool,
+    /// The file of the best model.
+    pub best: BestFile,
     /// Where the run saves itself so that it can go on.
     pub checkpoints: Option<Saves>,
     /// The first rank that wants to end the run, once all know of it.
@@ -67,12 +70,17 @@ pub(crate) struct Plan {
 
 impl<M, B: Batch, S: Stage<M>> TrainingLoop<M, B, S>
 where
-    M: Objective<B>,
+    M: Objective<B> + 'static,
 {
     /// Trains to the end of the plan, or until it is interrupted. Where the run diverges, the checkpoint of its weights is
     /// marked.
     pub fn run(&mut self, events: &mut Events) -> Result<(), TrainError> {
         let result = self.rounds(events);
+        if result.is_err() {
+            // What was found before is kept.
+            self.best.finish();
+            self.log.finish();
+        }
         let updates = self.session.updates();
         let progress = &self.history.progress;
         match (&result, &mut self.checkpoints) {
@@ -186,6 +194,8 @@ where
 
     /// Puts the run in the place of an earlier one, now that it has made its first update.
     fn settle(&mut self) -> Result<(), TrainError> {
+        // Nothing is written there while the folder is renamed.
+        self.best.wait();
         let kept = self.output.as_ref().map(|output| output.settle()).transpose()?.flatten();
         if let (Some(kept), false) = (kept, self.plan.dashboard) {
             tell(&format!("kept the earlier run as {}", kept.display()));
@@ -221,7 +231,7 @@ where
         let (numbers, infinite) = step.read(self.session.world())?;
         let mut numbers = StepNumbers { epoch, ..numbers };
         self.history.add(&mut numbers, infinite)?;
-        self.log.step(&numbers)?;
+        self.log.step(&numbers);
         (self.watch)(&numbers);
         if self.plan.dashboard {
             let_ctrl_c_interrupt();
@@ -232,154 +242,6 @@ where
         let readings = Readings::of_step(&numbers);
         let item = TrainingItem::new(readings, progress, Some(numbers.step as usize), rate);
         events.train(LearnerEvent::ProcessedItem(item))
-    }
-
-    /// The mean loss over all items of the validation data, and the best model kept. Whether it came to its
-    /// end: it does not where the run is interrupted.
-    fn evaluate(&mut self, round: usize, events: &mut Events) -> Result<bool, TrainError> {
-        let Some(valid) = self.data.valid.clone() else {
-            return Ok(true);
-        };
-        let started = Instant::now();
-        events.valid(LearnerEvent::StartSplit { epoch_number: round, total_items: valid.samples(0) })?;
-        let Some((sums, scores)) = self.sums_of_validation(&valid, events)? else {
-            self.interrupted(events);
-            return Ok(false);
-        };
-        events.valid(LearnerEvent::EndSplit(round))?;
-        if sums.items == 0 {
-            return Err(DataError::EmptyEpoch { epoch: 0 }.into());
-        }
-        let numbers = EvaluationNumbers {
-            step: self.session.updates(),
-            loss: sums.loss / sums.items as f64,
-            items: sums.items,
-            seconds: started.elapsed().as_secs_f64(),
-            scores,
-        };
-        self.log.evaluation(&numbers)?;
-        if self.history.progress.evaluated(numbers, &self.plan.best_by) {
-            self.keep_best()?;
-        }
-        Ok(true)
-    }
-
-    /// The sums over the validation data, and the scores that they make; `None` where the run was interrupted.
-    ///
-    /// Each rank goes through its part, and all get the sums of the whole.
-    fn sums_of_validation(
-        &mut self,
-        valid: &Stream<B>,
-        events: &mut Events,
-    ) -> Result<Option<(Sums, Scores)>, TrainError> {
-        let world = self.session.world().clone();
-        let (alone, samples) = (world.size() == 1, valid.samples(0));
-        let model = self.session.evaluator()?;
-        let pass = self.session.pass().evaluating(self.session.evaluation_dtype());
-        let mut spare = Spare::new(valid.clone());
-        let mut sums = Sums::default();
-        let cut = feed::cut(&self.data, 1, Share::of(&world))?;
-        let mut end = 0;
-        while end < samples {
-            let global = cut.global_batch(valid, 0, end, samples)?;
-            end = global.end;
-            for positions in cut.micro_batches(valid, 0, &global)? {
-                let own = Deal(valid.clone()).batch(0, positions)?.0.filter(|batch| batch.items() > 0);
-                let expected = own.as_ref().map_or(0, Batch::items);
-                let batch = match own {
-                    Some(batch) => batch,
-                    None if pass.is_collective() => spare.batch()?,
-                    None => continue,
-                };
-                let (entered, pass) = pass.clone().silent(expected == 0).enter(&model)?;
-                let Evaluation { loss, counts } = entered.evaluate(batch, &pass);
-                pass.check()?;
-                if expected == 0 {
-                    continue;
-                }
-                let loss = checked(loss.sum, loss.items, expected)?.try_into_scalar::<f64>()?;
-                sums.add(loss, expected, &counts);
-                let readings = match alone {
-                    true => Readings::of_evaluation(loss / expected as f64, expected),
-                    false => Readings::none(),
-                };
-                events.valid(evaluated(readings, end, samples))?;
-            }
-            if alone && events.interrupter.should_stop() {
-                return Ok(None);
-            }
-        }
-        if !alone {
-            let stops = events.interrupter.should_stop();
-            let of_all = SumOfAll::agree(&world, &sums, stops)?;
-            sums = Sums { loss: of_all.sum, items: of_all.items, counts: of_all.counts };
-            self.stops = of_all.stops;
-            let readings = Readings::of_evaluation(sums.loss / sums.items.max(1) as f64, sums.items);
-            events.valid(evaluated(readings, samples, samples))?;
-        }
-        let scores = model.scores(&sums.counts);
-        if !scores.is_empty() {
-            events.valid(evaluated(Readings::of_scores(&scores), samples, samples))?;
-        }
-        let scores = scores.into_iter().map(|score| (score.name.to_string(), score.value)).collect();
-        Ok(Some((sums, scores)))
-    }
-
-    fn keep_best(&mut self) -> Result<(), TrainError> {
-        if self.saves {
-            let best = match self.session.is_averaged() {
-                true => self.session.whole_average(Some(0))?,
-                false => self.session.whole(Some(0))?,
-            };
-            if let (Some(best), Some(output)) = (best, &self.output) {
-                self.history.best_path = Some(output.save_model(BEST, &best)?);
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether a save is to begin now; one that is under way goes on.
-    fn wants_save(&mut self) -> Result<bool, TrainError> {
-        match &mut self.checkpoints {
-            None => Ok(false),
-            Some(saves) => saves.wants(self.session.updates(), &mut self.log),
-        }
-    }
-
-    fn save_if_due(&mut self) -> Result<(), TrainError> {
-        match self.wants_save()? {
-            true => self.save(),
-            false => Ok(()),
-        }
-    }
-
-    fn save(&mut self) -> Result<(), TrainError> {
-        match &mut self.checkpoints {
-            None => Ok(()),
-            Some(saves) => saves.begin(&self.session, &self.history.progress, &mut self.log),
-        }
-    }
-
-    /// The last save, for which the run waits.
-    fn save_at_end(&mut self, is_refused: bool) -> Result<(), TrainError> {
-        if let Some(output) = self.output.as_ref().filter(|output| !output.is_settled()) {
-            return Err(TrainError::NoUpdate { folder: output.folder().into() });
-        }
-        let Some(saves) = &self.checkpoints else { return Ok(()) };
-        let updates = self.session.updates();
-        let wanted = self.history.interrupted || is_refused;
-        let mut again = saves.wants_at_end(updates, &self.history.progress, wanted);
-        loop {
-            if again {
-                self.save()?;
-            }
-            let Some(saves) = &mut self.checkpoints else { return Ok(()) };
-            again = saves.finish(&mut self.log)?;
-            (self.history.saved_step, self.history.save_error) = saves.outcome();
-            if !again {
-                return Ok(());
-            }
-        }
     }
 
     /// Whether to end the run at this step. Among ranks it is what they agreed on when the step began.
@@ -402,10 +264,4 @@ where
         }
         stopped
     }
-}
-
-/// How far an evaluation is.
-fn evaluated(readings: Readings, done: usize, samples: usize) -> LearnerEvent<Readings> {
-    let progress = Progress::new(done, samples, Some("samples".into()));
-    LearnerEvent::ProcessedItem(TrainingItem::new(readings, progress, Some(done), None))
 }

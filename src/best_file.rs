@@ -1,0 +1,191 @@
+//! The file of the best model, written beside the training and tried again where that fails.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::TrainError;
+use crate::beside::Beside;
+use crate::output::BEST;
+use crate::writes::{FailedWrites, Writes};
+
+/// Writes the model that it holds, and says where.
+type Write = Box<dyn FnMut() -> Result<PathBuf, TrainError> + Send>;
+
+/// Attempts at the end of a run, for which it waits.
+const AT_THE_END: u32 = 2;
+/// A failed attempt is followed by a rest of so many times as long as it took.
+const REST: u32 = 4;
+
+/// The first rank's file of the best model.
+///
+/// One model is written at a time. Of those that are found meanwhile the last one is kept, and so is one that could
+/// not be written, until there is a better one.
+pub(crate) struct BestFile {
+    writes: Writes,
+    under_way: Option<(Instant, Beside<(Write, Result<PathBuf, TrainError>)>)>,
+    next: Option<Write>,
+    /// Until when nothing is tried again.
+    rests: Option<Instant>,
+    /// Where the file is, once there is one.
+    path: Option<PathBuf>,
+}
+
+impl BestFile {
+    /// With the path of an earlier one, where there is one.
+    pub fn new(path: Option<PathBuf>, tells: bool) -> Self {
+        Self { writes: Writes::of(BEST, tells), under_way: None, next: None, rests: None, path }
+    }
+
+    /// Hands over what writes a better model than all before.
+    pub fn put(&mut self, write: impl FnMut() -> Result<PathBuf, TrainError> + Send + 'static) {
+        self.next = Some(Box::new(write));
+        self.rests = None;
+        self.poll();
+    }
+
+    /// At a step boundary: hears how an attempt went, and begins the next one. Whether the file is being written.
+    pub fn poll(&mut self) -> bool {
+        if self.under_way.as_ref().is_some_and(|(_, work)| work.is_over()) {
+            self.wait();
+        }
+        if self.under_way.is_none() && self.rests.is_none_or(|until| until <= Instant::now()) {
+            self.begin();
+        }
+        self.under_way.is_some()
+    }
+
+    /// Waits for the attempt that is under way.
+    pub fn wait(&mut self) {
+        let Some((began, work)) = self.under_way.take() else { return };
+        let (write, result) = work.wait();
+        match result {
+            Ok(path) => {
+                self.path = Some(path);
+                self.writes.note(Ok::<_, TrainError>(()));
+            }
+            Err(error) => {
+                self.writes.note(Err(error));
+                self.rests = Some(Instant::now() + REST * began.elapsed().max(Duration::from_millis(1)));
+                // A better one takes its place.
+                self.next.get_or_insert(write);
+            }
+        }
+    }
+
+    /// Waits until the file is there, or another attempt has failed.
+    pub fn finish(&mut self) {
+        self.wait();
+        for _ in 0..AT_THE_END {
+            self.begin();
+            self.wait();
+        }
+    }
+
+    fn begin(&mut self) {
+        let Some(mut write) = self.next.take() else { return };
+        let work = move || {
+            let result = write();
+            (write, result)
+        };
+        self.under_way = Some((Instant::now(), Beside::start(work)));
+    }
+
+    /// Where the newest file is.
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    /// Attempts that failed, if some did.
+    pub fn failed(&self) -> Option<FailedWrites> {
+        self.writes.failed()
+    }
+}
+
+impl Drop for BestFile {
+    /// A process that ends would leave the file half written.
+    fn drop(&mut self) {
+        if let Some((_, work)) = self.under_way.take() {
+            work.end();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::thread;
+
+    use super::*;
+
+    /// Writes nothing: an attempt says its name, and ends as it is told to.
+    struct Disk {
+        begun: (Sender<&'static str>, Receiver<&'static str>),
+        ends: Vec<Sender<bool>>,
+    }
+
+    impl Disk {
+        fn new() -> Self {
+            Self { begun: channel(), ends: Vec::new() }
+        }
+
+        fn put(&mut self, best: &mut BestFile, name: &'static str) {
+            let (end, ended) = channel();
+            self.ends.push(end);
+            let begun = self.begun.0.clone();
+            best.put(move || {
+                begun.send(name).unwrap();
+                match ended.recv().unwrap() {
+                    true => Ok(name.into()),
+                    false => Err(TrainError::file(name, "writing", "the disk is full")),
+                }
+            });
+        }
+
+        /// Which attempt began.
+        fn begun(&self) -> &'static str {
+            self.begun.1.recv().unwrap()
+        }
+    }
+
+    #[test]
+    fn training_waits_for_no_write_and_the_newest_is_written_last() {
+        let (mut best, mut disk) = (BestFile::new(None, false), Disk::new());
+        disk.put(&mut best, "first");
+        assert_eq!(disk.begun(), "first");
+        // They come while it is being written, and only the last one of them is wanted.
+        disk.put(&mut best, "second");
+        disk.put(&mut best, "third");
+        assert!(best.poll() && best.path().is_none());
+        disk.ends[0].send(true).unwrap();
+        while best.path().is_none() {
+            best.poll();
+        }
+        assert_eq!(disk.begun(), "third");
+        disk.ends[2].send(true).unwrap();
+        best.finish();
+        assert_eq!((best.path(), best.failed()), (Some(Path::new("third")), None));
+        assert!(disk.begun.1.try_recv().is_err());
+    }
+
+    #[test]
+    fn what_could_not_be_written_is_tried_again_unless_there_is_a_better_one() {
+        let (mut best, mut disk) = (BestFile::new(None, false), Disk::new());
+        disk.put(&mut best, "first");
+        assert_eq!(disk.begun(), "first");
+        disk.ends[0].send(false).unwrap();
+        disk.ends[0].send(false).unwrap();
+        while best.failed().is_none_or(|failed| failed.failures < 2) {
+            best.poll();
+            thread::yield_now();
+        }
+        assert_eq!(disk.begun(), "first");
+        disk.put(&mut best, "second");
+        assert_eq!(disk.begun(), "second");
+        disk.ends[1].send(false).unwrap();
+        disk.ends[1].send(true).unwrap();
+        best.finish();
+        assert_eq!(best.path(), Some(Path::new("second")));
+        let failed = best.failed().unwrap();
+        assert_eq!((failed.failures, failed.error), (3, None));
+    }
+}

@@ -1,0 +1,139 @@
+//! The optimizer's state, in and out of it without a second copy of all of it.
+//!
+//! Burn reads and writes the state of all parameters at once, and its record can be made of a serialized one alone. But
+//! an optimizer may have parts for groups of parameters, and makes its record of what they say of their states. So one
+//! with a part of ours for everything gives a record of any tensors; and one whose other parameters belong to a part
+//! of ours gives that of a few.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Mutex, PoisonError};
+
+use burn::module::{Module, ModuleVisitor, Param, ParamGroup, ParamId};
+use burn::optim::{
+    DynOptimizer, DynState, ModuleOptimizer, OptimizerRecord, SgdConfig, StateSink, StateSource,
+};
+use burn::tensor::kind::BridgeTensor;
+use burn::tensor::{Device, Tensor, TensorData};
+
+use super::ResumeError;
+
+/// Bytes of parameters whose states are read at once.
+const AT_ONCE: usize = 1 << 20;
+
+fn unfit(reason: impl ToString) -> ResumeError {
+    ResumeError::Optimizer { reason: reason.to_string() }
+}
+
+/// What a parameter's state is: tensors and numbers, by their full names.
+#[derive(Default)]
+pub(super) struct State {
+    /// Axes of the parameter.
+    pub rank: usize,
+    pub tensors: Vec<(String, TensorData)>,
+    pub scalars: Vec<(String, burn_pack::Scalar)>,
+}
+
+/// The record of states, by parameter, with the parameters' paths. No tensor is copied.
+pub(super) fn record_of(
+    states: BTreeMap<ParamId, State>,
+    paths: &BTreeMap<&str, ParamId>,
+) -> Result<OptimizerRecord, ResumeError> {
+    let mut writer = burn_pack::Writer::new(Vec::new());
+    for (id, state) in &states {
+        writer = writer.with_scalar(&format!("{}.__rank", id.val()), burn_pack::Scalar::from(state.rank));
+    }
+    for (path, id) in paths {
+        // Which group of the optimizer a parameter belongs to may depend on its path.
+        writer = writer.with_metadata(&id.val().to_string(), path);
+    }
+    let states = states.into_iter().map(|(id, state)| (id.val().to_string(), state)).collect();
+    let known = OptimizerRecord::from_bytes(writer.into_bytes().map_err(unfit)?).map_err(unfit)?;
+    let lender = Lender { states: Mutex::new(states) };
+    let lending = SgdConfig::new().init().with_group(ParamGroup::all(), lender, None);
+    Ok(lending.load_record(known).to_record())
+}
+
+/// How large the state of an optimizer is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct StateSize {
+    pub tensors: usize,
+    pub bytes: usize,
+}
+
+impl StateSize {
+    /// That of the state that it keeps of a model's parameters, of which it copies a few at a time.
+    pub fn of<M: Module>(optimizer: &ModuleOptimizer, model: &M) -> Self {
+        let mut size = Self::default();
+        for ids in few(model) {
+            let others = ParamGroup::all().exclude(ParamGroup::from_ids(ids));
+            let of_few = optimizer.clone().with_group(others, Lender::default(), None);
+            let bytes = of_few.to_record().into_bytes();
+            let tensors =
+                bytes.ok().and_then(|bytes| burn_pack::Reader::from_bytes(bytes).ok()?.into_tensors().ok());
+            for tensor in tensors.iter().flatten() {
+                size.tensors += 1;
+                size.bytes += tensor.byte_len();
+            }
+        }
+        size
+    }
+}
+
+/// The parameters of a model, each once, in runs of about [`AT_ONCE`] bytes.
+fn few<M: Module>(model: &M) -> Vec<Vec<ParamId>> {
+    struct Few(HashSet<ParamId>, usize, Vec<Vec<ParamId>>);
+    impl ModuleVisitor for Few {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if !self.0.insert(param.id) {
+                return;
+            }
+            let bytes = param.lazy_shape().num_elements() * param.base().dtype().size();
+            if self.2.is_empty() || self.1 + bytes > AT_ONCE {
+                self.2.push(Vec::new());
+                self.1 = 0;
+            }
+            self.1 += bytes;
+            if let Some(run) = self.2.last_mut() {
+                run.push(param.id);
+            }
+        }
+    }
+    let mut few = Few(HashSet::new(), 0, Vec::new());
+    model.visit(&mut few);
+    few.2
+}
+
+/// The part of an optimizer that updates nothing, and says of the state of each parameter what it was lent.
+#[derive(Default)]
+struct Lender {
+    states: Mutex<BTreeMap<String, State>>,
+}
+
+impl DynOptimizer for Lender {
+    fn step_dyn(
+        &self,
+        _: usize,
+        _: f64,
+        tensor: BridgeTensor,
+        _: BridgeTensor,
+        state: Option<DynState>,
+    ) -> (BridgeTensor, Option<DynState>) {
+        (tensor, state)
+    }
+
+    fn to_device_dyn(&self, state: DynState, _: &Device) -> DynState {
+        state
+    }
+
+    fn state_flatten(&self, prefix: &str, _: &DynState, out: &mut StateSink) {
+        let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(State { tensors, scalars, .. }) = states.remove(prefix) {
+            out.tensors.extend(tensors);
+            out.scalars.extend(scalars);
+        }
+    }
+
+    fn state_unflatten(&self, rank: usize, _: &str, _: &mut StateSource, _: &Device) -> Option<DynState> {
+        Some(DynState::create((), rank))
+    }
+}

@@ -1,0 +1,81 @@
+//! What the training loop keeps of a run: the best model, and checkpoints.
+
+use firebrick_datasets::Batch;
+use firebrick_strategies::Stage;
+
+use super::TrainingLoop;
+use crate::output::BEST;
+use crate::{Objective, TrainError};
+
+impl<M, B: Batch, S: Stage<M>> TrainingLoop<M, B, S>
+where
+    M: Objective<B> + 'static,
+{
+    /// Copies the model, which a thread then writes. Every rank calls it.
+    pub(super) fn keep_best(&mut self) -> Result<(), TrainError> {
+        if !self.saves {
+            return Ok(());
+        }
+        if let (Some(copy), Some(output)) = (self.session.copy()?, &self.output) {
+            let (output, adaptation) = (output.clone(), self.session.adaptation().clone());
+            self.best.put(move || output.save_model(BEST, &adaptation.give_back(copy.clone())));
+        }
+        Ok(())
+    }
+
+    /// Whether a save is to begin now; those that are under way go on.
+    pub(super) fn wants_save(&mut self) -> Result<bool, TrainError> {
+        let is_busy = self.best.poll();
+        match &mut self.checkpoints {
+            None => Ok(false),
+            Some(saves) => saves.wants(self.session.updates(), is_busy, &mut self.log),
+        }
+    }
+
+    pub(super) fn save_if_due(&mut self) -> Result<(), TrainError> {
+        match self.wants_save()? {
+            true => self.save(),
+            false => Ok(()),
+        }
+    }
+
+    fn save(&mut self) -> Result<(), TrainError> {
+        let Some(saves) = &mut self.checkpoints else { return Ok(()) };
+        if saves.is_under_way() {
+            // It is waited for, and tells of the best model.
+            self.best.wait();
+        }
+        saves.begin(&self.session, &self.history.progress, &mut self.log)
+    }
+
+    /// The last files, for which the run waits.
+    pub(super) fn save_at_end(&mut self, is_refused: bool) -> Result<(), TrainError> {
+        if let Some(output) = self.output.as_ref().filter(|output| !output.is_settled()) {
+            return Err(TrainError::NoUpdate { folder: output.folder().into() });
+        }
+        self.best.finish();
+        self.history.best_path = self.best.path().map(Into::into);
+        let result = self.last_checkpoint(is_refused);
+        self.log.finish();
+        self.history.failed_writes.extend(self.best.failed().into_iter().chain(self.log.failed()));
+        result
+    }
+
+    fn last_checkpoint(&mut self, is_refused: bool) -> Result<(), TrainError> {
+        let Some(saves) = &self.checkpoints else { return Ok(()) };
+        let updates = self.session.updates();
+        let wanted = self.history.interrupted || is_refused;
+        let mut again = saves.wants_at_end(updates, &self.history.progress, wanted);
+        loop {
+            if again {
+                self.save()?;
+            }
+            let Some(saves) = &mut self.checkpoints else { return Ok(()) };
+            again = saves.finish(&mut self.log)?;
+            (self.history.saved_step, self.history.save_error) = saves.outcome();
+            if !again {
+                return Ok(());
+            }
+        }
+    }
+}

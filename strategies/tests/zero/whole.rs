@@ -1,0 +1,56 @@
+//! The whole model comes together on the first rank alone, in the host's memory.
+
+use firebrick_strategies::is_host;
+
+use super::*;
+
+/// Where each parameter of a model is.
+fn are_on_host(model: &Model) -> Vec<bool> {
+    struct Places(Vec<bool>);
+    impl ModuleVisitor for Places {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.push(is_host(&param.val().device()));
+        }
+    }
+    let mut places = Places(Vec::new());
+    model.visit(&mut places);
+    places.0
+}
+
+#[test]
+fn no_device_and_no_other_rank_holds_the_whole() {
+    const RANKS: usize = 3;
+    for stage in [1, 3] {
+        let rank = move |world: Communicator| {
+            let model = Model::new(&device());
+            let device = device();
+            let mut setup = Setup::new(&model, &device).among(world.clone());
+            let mut zero = Zero::stage(stage).replicate_below(1).start(&mut setup).unwrap();
+            let master = zero.own(model).unwrap();
+            let moved = || [Kind::AllGather, Kind::Gather].map(|kind| world.traffic().of(kind).elements);
+            let before = moved();
+            let whole = zero.whole(master.clone(), Some(0)).unwrap();
+            let moved = std::array::from_fn(|at| moved()[at] - before[at]);
+            // What other ranks hold stays where it is.
+            assert_eq!(are_on_host(&master), vec![is_host(&device); are_on_host(&master).len()]);
+            (whole.map(|whole| (values(&whole), are_on_host(&whole))), moved)
+        };
+        let threads = World::threads(RANKS).join().unwrap().into_iter();
+        let threads: Vec<_> = threads.map(|world| std::thread::spawn(move || rank(world))).collect();
+        let mut found: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        let (whole, moved): (_, [u64; 2]) = found.remove(0);
+        let (numbers, on_host) = whole.expect("the root has it");
+        assert_eq!(numbers, values(&Model::new(&device())), "stage {stage}");
+        // Stage 1 leaves frozen ones whole on each rank, as they are.
+        assert!(on_host.iter().all(|on_host| *on_host || stage == 1), "stage {stage}: {on_host:?}");
+        assert_eq!(moved, [0, 0], "the root receives");
+        for (whole, [gathered, sent]) in found {
+            assert!(whole.is_none() && gathered == 0, "stage {stage}");
+            // Its part of each parameter, a tied one once, with the padding of rows that three ranks do not divide.
+            let linear = WIDTH * (WIDTH + 1);
+            let distinct = numbers.len() - 3 * linear - if stage == 1 { 3 * linear } else { 0 };
+            let part = distinct / RANKS..distinct / RANKS * 13 / 10;
+            assert!(part.contains(&(sent as usize)), "stage {stage}: {sent} of {part:?}");
+        }
+    }
+}
