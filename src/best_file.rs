@@ -11,6 +11,9 @@ use crate::writes::{FailedWrites, Writes};
 /// Writes the model that it holds, and says where.
 type Write = Box<dyn FnMut() -> Result<PathBuf, TrainError> + Send>;
 
+/// That, and what has come of it.
+type Attempt = Beside<(Write, Result<PathBuf, TrainError>)>;
+
 /// Attempts at the end of a run, for which it waits.
 const AT_THE_END: u32 = 2;
 /// A failed attempt is followed by a rest of so many times as long as it took.
@@ -22,7 +25,7 @@ const REST: u32 = 4;
 /// not be written, until there is a better one.
 pub(crate) struct BestFile {
     writes: Writes,
-    under_way: Option<(Instant, Beside<(Write, Result<PathBuf, TrainError>)>)>,
+    under_way: Option<(Instant, Attempt)>,
     next: Option<Write>,
     /// Until when nothing is tried again.
     rests: Option<Instant>,

@@ -33,6 +33,8 @@ mod policy;
 mod resume;
 mod resumed;
 mod saver;
+#[cfg(test)]
+mod saver_tests;
 mod saves;
 mod snapshot;
 mod trainer_state;

@@ -1,0 +1,57 @@
+//! When a checkpoint is published.
+
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::Duration;
+
+use burn::nn::LinearConfig;
+use burn::tensor::Device;
+use firebrick_checkpoints::Folder;
+use firebrick_datasets::Cursor;
+use firebrick_strategies::{Setup, Strategy, Zero};
+
+use super::trainer_state::{GlobalBatch, Settings, TrainerState};
+use super::{Checkpoints, Layout, Saver, Snapshot};
+use crate::optim::AdamW;
+use crate::progress::Progress;
+use crate::testing::on_ranks;
+use crate::{Schedule, TrainError};
+
+#[test]
+fn a_checkpoint_is_published_after_the_files_that_it_tells_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoints = || Folder::new(folder.path());
+    on_ranks(2, |world| {
+        let device = Device::flex().autodiff();
+        let model = LinearConfig::new(4, 4).init(&device);
+        let mut setup = Setup::new(&model, &device).among(world.clone());
+        let stage = Zero::stage(0).start(&mut setup).unwrap();
+        let layout = Arc::new(Layout::of(&model, &stage, &world));
+        let mut saver = Saver::new(Checkpoints::every(1), checkpoints(), "run".into(), world.clone(), layout);
+        let settings = Settings {
+            seed: 0,
+            label_smoothing: 0.0,
+            schedule: Schedule::constant(1e-3),
+            total_updates: 1,
+            global_batch: GlobalBatch::Samples(1),
+            train_samples: 1,
+        };
+        let state = TrainerState::new(1, settings, Progress::default(), Vec::new(), 0, None);
+        let copy = |layout: &Arc<Layout>| {
+            let optimizer = AdamW::new().init();
+            Ok::<_, TrainError>(Snapshot::take(layout, &world, &model, None, &optimizer, state)?)
+        };
+        saver.begin(1, Cursor::default(), None, true, copy).unwrap();
+        // The first rank's best model is still being written.
+        for _ in 0..50 {
+            saver.poll(world.rank() == 0).unwrap();
+            sleep(Duration::from_millis(1));
+        }
+        assert!(saver.is_under_way() && checkpoints().list().unwrap().is_empty());
+        while saver.is_under_way() {
+            saver.poll(false).unwrap();
+        }
+        assert_eq!((saver.newest, &saver.failed), (Some(1), &None));
+    });
+    assert_eq!(checkpoints().list().unwrap().len(), 1);
+}
