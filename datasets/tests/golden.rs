@@ -17,6 +17,8 @@ mod masked_lm;
 mod multi_hot;
 #[path = "golden/packing.rs"]
 mod packing;
+#[path = "golden/regexes.rs"]
+mod regexes;
 #[path = "golden/seq2seq.rs"]
 mod seq2seq;
 
