@@ -3,6 +3,10 @@
 //! A class such as `BertTokenizer` makes its normalizer or its pre-tokenizer of fields of `tokenizer_config.json`,
 //! with defaults of its own, whatever the `tokenizer.json` beside it says. A model that was trained with the class saw
 //! the tokens that come of it.
+//!
+//! Versions 4 and 5 agree, but for `PreTrainedTokenizerFast`: before 5, it turned a space off that
+//! `add_prefix_space` does not ask for, and gave models segments that `model_input_names` does not name. Here it is
+//! that of version 5.
 
 use std::path::Path;
 
@@ -97,6 +101,8 @@ pub(super) fn apply(folder: &Path, tokenizer: &mut Tokenizer) -> Result<Option<b
     match class.makes {
         Makes::BertNormalizer => bert_normalizer(&config, tokenizer)?,
         Makes::ByteLevel => byte_level(&config, tokenizer)?,
+        // A Llama of bytes is opened as it is.
+        Makes::Space if tokenizer.get_pre_tokenizer().is_some_and(is_byte_level) => {}
         Makes::Space => require_space(&config, tokenizer)?,
         Makes::Nothing => {}
     }
@@ -171,6 +177,14 @@ fn byte_level(config: &File<'_>, tokenizer: &mut Tokenizer) -> Result<(), DataEr
         tokenizer.with_post_processor(Some(stored));
     }
     Ok(())
+}
+
+fn is_byte_level(pre_tokenizer: &PreTokenizerWrapper) -> bool {
+    match pre_tokenizer {
+        PreTokenizerWrapper::ByteLevel(_) => true,
+        PreTokenizerWrapper::Sequence(steps) => steps.as_ref().iter().any(is_byte_level),
+        _ => false,
+    }
 }
 
 /// Refuses an `add_prefix_space` that is given, and is not what the pipeline does.

@@ -70,6 +70,9 @@ fn what_cannot_be_followed_is_refused() {
     let normalizer = Map::from_iter([("/normalizer".to_owned(), sequence)]);
     let bert = |field: &str, value: Value| json!({"tokenizer_class": "BertTokenizer", field: value});
     read("wordpiece", &normalizer, &bert("do_lower_case", true.into()), &json!({})).unwrap();
+    let llama = |prefix: bool| json!({"tokenizer_class": "LlamaTokenizer", "add_prefix_space": prefix});
+    read("unigram", &Map::new(), &llama(true), &json!({})).unwrap();
+    read("bytebpe", &Map::new(), &llama(false), &json!({})).unwrap();
     for (name, patch, config, expected) in [
         (
             "wordpiece",
@@ -92,7 +95,7 @@ fn what_cannot_be_followed_is_refused() {
         (
             "unigram",
             &Map::new(),
-            json!({"tokenizer_class": "LlamaTokenizer", "add_prefix_space": false}),
+            llama(false),
             "field `add_prefix_space`: expected true, which the pre_tokenizer or normalizer",
         ),
         (
