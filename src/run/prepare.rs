@@ -9,8 +9,9 @@ use firebrick_strategies::{Adaptation, Setup, Strategy, World, host_device};
 
 use super::asking::end_tokens;
 use super::family::{Family, Sizes};
+use super::shapes::{Shape, shapes};
 use super::trainable::Trainable;
-use super::{DataRun, Loaded, Process, Run, RunError, Settled, TaskConfig};
+use super::{DataRun, Loaded, Process, Run, RunError, Settled, StrategyConfig, TaskConfig};
 use crate::decoding::Decoding;
 use crate::models::pretrained::{CLASSIFIER, Folder, HubConfig};
 use crate::models::{WrittenScores, drawn_now};
@@ -70,7 +71,7 @@ impl Run {
     ) -> Result<Parts<M>, RunError> {
         let parts = self.parts::<M>(folder, say)?;
         // A size that no machine has is told as that, and not as one that no configuration may have.
-        self.require_memory(parameters::<M>(&parts.config), &parts.device_name)?;
+        self.require_memory::<M>(&parts)?;
         self.require_possible(&parts)?;
         Ok(parts)
     }
@@ -252,21 +253,55 @@ impl Run {
 
     /// Refuses a model whose weights, gradients and moments cannot be in the machine's memory, with those of all
     /// ranks of this process.
-    fn require_memory(&self, parameters: f64, device: &str) -> Result<(), RunError> {
-        let needed = self.bytes_per_parameter(Process::this()?.of) * parameters;
-        match memory::of_machine() {
-            Some(available) if device.starts_with("cpu") && needed > available as f64 => {
-                Err(RunError::TooLarge { parameters, needed, available })
+    fn require_memory<M: Trainable>(&self, parts: &Parts<M>) -> Result<(), RunError> {
+        let Some(available) = memory::of_machine().filter(|_| parts.device_name.starts_with("cpu")) else {
+            return Ok(());
+        };
+        let counted = self.counted::<M>(&parts.config, &parts.fresh)?;
+        let processes = Process::this()?.of;
+        let bytes = |is_trained| self.bytes_per_parameter(processes, is_trained);
+        let needed = counted.trained * bytes(true) + counted.frozen * bytes(false);
+        match needed > available as f64 {
+            true => {
+                Err(RunError::TooLarge { parameters: counted.trained + counted.frozen, needed, available })
             }
-            _ => Ok(()),
+            false => Ok(()),
         }
+    }
+
+    /// How many parameters are trained, and how many are not.
+    fn counted<M: Trainable>(&self, config: &M::Config, fresh: &[String]) -> Result<Counted, RunError> {
+        let all = parameters::<M>(config);
+        let strategies = self.starting_anew(fresh).strategies;
+        let freezes = |strategy: &StrategyConfig| {
+            matches!(strategy, StrategyConfig::Freeze(_) | StrategyConfig::Lora(_))
+        };
+        if !strategies.iter().any(freezes) {
+            return Ok(Counted { trained: all, frozen: 0.0 });
+        }
+        let made = config.clone().with_layers(config.layers().min(MOST_LAYERS));
+        // As numbers that no shape is too large for.
+        let elements = |shape: &Shape| shape.shape.iter().map(|axis| *axis as f64).product::<f64>();
+        let (trained, frozen): (Vec<Shape>, Vec<Shape>) =
+            shapes::<M>(&made, &strategies)?.into_iter().partition(|shape| shape.is_trained);
+        let of_all = all / parameters::<M>(&made);
+        let sum = |shapes: &[Shape]| of_all * shapes.iter().map(elements).sum::<f64>();
+        Ok(Counted { trained: sum(&trained), frozen: sum(&frozen) })
     }
 }
 
+/// Numbers of parameters, as floats: the shape may be impossible.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Counted {
+    trained: f64,
+    frozen: f64,
+}
+
+/// A run with more blocks than this is refused for its size.
+const MOST_LAYERS: usize = 2000;
+
 /// The model with the same parts under the same names, and hardly any numbers.
 pub(crate) fn skeleton<M: Trainable>(config: M::Config, device: &Device) -> M {
-    // A run with more blocks than this is refused for its size.
-    const MOST_LAYERS: usize = 2000;
     let layers = config.layers().min(MOST_LAYERS);
     drawn_now(M::init(&config.smallest().with_layers(layers), device))
 }
@@ -314,5 +349,27 @@ mod tests {
             tied: true,
         };
         assert!(parameters::<Gpt>(&Gpt2Config::of_shape(&shape, 50_000, 1024)) > 1e26);
+    }
+
+    #[test]
+    fn what_is_frozen_is_counted_apart() {
+        let shape = GptConfig { layers: 3, heads: 2, width: 16, dropout: 0.0, bias: true, tied: true };
+        let config = Gpt2Config::of_shape(&shape, 100, 32);
+        let counted = |config: &Gpt2Config, strategies: &str| {
+            let set = format!("strategies={strategies}");
+            let run = Run::parse("file", include_str!("../../examples/tinyshakespeare.ron"), &[set.as_str()]);
+            run.unwrap().counted::<Gpt>(config, &[]).unwrap()
+        };
+        let all = counted(&config, "[Clip(norm: 1.0)]");
+        assert_eq!(all, Counted { trained: parameters::<Gpt>(&config), frozen: 0.0 });
+        let tokens = Counted { trained: all.trained - 100.0 * 16.0, frozen: 100.0 * 16.0 };
+        assert_eq!(counted(&config, r#"[Freeze(["tokens"])]"#), tokens);
+        let factors = counted(&config, r#"[Lora(rank: 2, also: ["positions"])]"#);
+        assert_eq!(factors.frozen, all.trained - 32.0 * 16.0);
+        assert!(factors.trained > 32.0 * 16.0, "{factors:?}");
+        let deep = GptConfig { layers: 1_000_000, ..shape };
+        let deep = Gpt2Config::of_shape(&deep, 100, 32);
+        let blocks = counted(&deep, r#"[Freeze(["blocks.*"])]"#);
+        assert!(blocks.frozen > 0.99 * parameters::<Gpt>(&deep), "{blocks:?}");
     }
 }
