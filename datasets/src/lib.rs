@@ -162,5 +162,7 @@ pub use samples::{
     GroupedByLength, InMemory, Mixed, Packs, PartSamples, Permutation, Samples, Shuffled, Source, Stream,
     Until, Windows,
 };
-pub use tokenization::{Encoder, Encoding, Input, Side, SpecialNames, SpecialTokens, Tokenizer, Truncation};
+pub use tokenization::{
+    Encoder, Encoding, ForModel, Input, Side, SpecialNames, SpecialTokens, Tokenizer, Truncation,
+};
 pub use tokens::{TokenFile, TokenSequence, TokenWriter};

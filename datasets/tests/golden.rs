@@ -7,6 +7,8 @@ use serde::{Deserialize, de::DeserializeOwned};
 
 #[path = "golden/causal_lm.rs"]
 mod causal_lm;
+#[path = "golden/classes.rs"]
+mod classes;
 #[path = "golden/classification.rs"]
 mod classification;
 #[path = "golden/encodings.rs"]
@@ -17,6 +19,8 @@ mod masked_lm;
 mod multi_hot;
 #[path = "golden/packing.rs"]
 mod packing;
+#[path = "golden/regexes.rs"]
+mod regexes;
 #[path = "golden/seq2seq.rs"]
 mod seq2seq;
 

@@ -63,7 +63,8 @@ impl Asking {
     }
 
     fn inputs(&self, rows: &[&Encoding]) -> Result<(Inputs, Pass), TrainError> {
-        let tokens: Vec<Tokens> = rows.iter().map(|row| Tokens::from((*row).clone())).collect();
+        let tokens: Vec<Tokens> =
+            rows.iter().map(|row| Tokens::of((*row).clone(), self.encoder.tokenizer())).collect();
         let tokens: Vec<&Tokens> = tokens.iter().collect();
         let pad = self.tokenizer.special().pad.unwrap_or(0);
         Ok((Inputs::new(&tokens, &self.padding, pad)?, Pass::evaluate(&self.device)))

@@ -54,7 +54,7 @@ impl Answers for T5 {
     fn answers(&self, questions: &[Question], asking: &Asking) -> Result<Vec<Answer>, TrainError> {
         let sources = questions.iter().map(|question| {
             let part = asking.encode(question)?.into_iter().next();
-            Ok(part.map(Tokens::from).unwrap_or_default())
+            Ok(part.map(|part| Tokens::of(part, asking.encoder.tokenizer())).unwrap_or_default())
         });
         let sources = sources.collect::<Result<Vec<_>, TrainError>>()?;
         let pad = asking.tokenizer.special().pad.unwrap_or(0);

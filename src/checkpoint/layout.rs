@@ -21,6 +21,8 @@ pub(crate) struct Layout {
 pub(crate) struct Place {
     /// Its path, of a tied one the first.
     pub path: String,
+    /// Its axes.
+    pub axes: usize,
     /// What this rank holds of it, where ranks share it.
     pub shard: Option<Shard>,
     /// Whether this rank writes what all ranks hold alike.
@@ -31,11 +33,11 @@ impl Layout {
     /// Of the master of a run. What all ranks hold alike is dealt out among them, so that each writes
     /// about as many bytes.
     pub fn of<M: Module, S: Stage<M>>(master: &M, stage: &S, world: &Communicator) -> Self {
-        struct Sizes(Vec<(ParamId, usize)>);
+        struct Sizes(Vec<(ParamId, usize, usize)>);
         impl ModuleVisitor for Sizes {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
                 let value = param.base();
-                self.0.push((param.id, value.shape().num_elements() * value.dtype().size()));
+                self.0.push((param.id, D, value.shape().num_elements() * value.dtype().size()));
             }
         }
         let mut sizes = Sizes(Vec::new());
@@ -43,7 +45,7 @@ impl Layout {
         let paths = Paths::of(master);
         let (mut parameters, mut aliases) = (HashMap::<ParamId, Place>::new(), BTreeMap::new());
         let mut written = vec![0usize; world.size()];
-        for (place, (id, bytes)) in paths.places().iter().zip(sizes.0) {
+        for (place, (id, axes, bytes)) in paths.places().iter().zip(sizes.0) {
             if let Some(first) = parameters.get(&id) {
                 aliases.insert(place.path.clone(), first.path.clone());
                 continue;
@@ -57,7 +59,7 @@ impl Layout {
                 written[rank] += bytes.max(1);
             }
             let writes_whole = writer == Some(world.rank());
-            parameters.insert(id, Place { path: place.path.clone(), shard, writes_whole });
+            parameters.insert(id, Place { path: place.path.clone(), axes, shard, writes_whole });
         }
         Self { parameters, aliases, lora_scale: None }
     }

@@ -16,6 +16,9 @@ use super::lender::{State, StateSize, record_of};
 use super::load::{read_part, tensor_dtype};
 use super::pieces::piece;
 
+/// The field of Burn's note of how many axes the parameter has.
+pub(super) const AXES: &str = "__rank";
+
 fn unfit(reason: impl ToString) -> ResumeError {
     ResumeError::Optimizer { reason: reason.to_string() }
 }
@@ -75,17 +78,12 @@ pub(crate) fn load_optimizer<M: Module>(
         state.tensors.push((format!("{}.{field}", id.val()), data));
         count += 1;
     }
-    let mut ranks = BTreeMap::new();
-    for (name, value) in saved.scalars() {
-        let (id, field) = of_id(&ids, name)?;
-        let (state, value) = (states.entry(id).or_default(), from_file(value));
+    for (id, field, value) in checked(&ids, layout, saved.scalars())? {
+        let state = states.entry(id).or_default();
         match (field, usize::try_from(value)) {
-            ("__rank", Ok(rank)) => drop(ranks.insert(id, rank)),
+            (AXES, Ok(axes)) => state.rank = axes,
             _ => state.scalars.push((format!("{}.{field}", id.val()), value)),
         }
-    }
-    for (id, rank) in ranks {
-        states.entry(id).or_default().rank = rank;
     }
     let optimizer = optimizer.load_record(record_of(states, &ids)?);
     // Burn leaves out what it cannot use.
@@ -97,6 +95,29 @@ pub(crate) fn load_optimizer<M: Module>(
         )));
     }
     Ok((optimizer, loaded.bytes))
+}
+
+/// The numbers that were saved, of which parameter and field each is.
+///
+/// # Errors
+///
+/// One is of no parameter, or is another number of axes than its parameter has.
+fn checked<'a>(
+    ids: &BTreeMap<&str, ParamId>,
+    layout: &Layout,
+    saved: &'a BTreeMap<String, Scalar>,
+) -> Result<Vec<(ParamId, &'a str, burn_pack::Scalar)>, ResumeError> {
+    let named = saved.iter().map(|(name, value)| {
+        let (id, field) = of_id(ids, name)?;
+        let axes = layout.place(id).map_or(0, |place| place.axes);
+        match field == AXES && !matches!(value, Scalar::UInt(found) if *found == axes as u64) {
+            true => Err(unfit(format!(
+                "`{name}` is {value:?}: expected {axes}, the axes of this parameter; the checkpoint was not saved by a run, use another"
+            ))),
+            false => Ok((id, field, from_file(value))),
+        }
+    });
+    named.collect()
 }
 
 /// The parameter that `PATH/FIELD` is of, and the field.
@@ -120,5 +141,80 @@ fn from_file(scalar: &Scalar) -> burn_pack::Scalar {
         Scalar::UInt(value) => burn_pack::Scalar::UInt(*value),
         Scalar::Float(value) => burn_pack::Scalar::Float(*value),
         Scalar::Bool(value) => burn_pack::Scalar::Bool(*value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::nn::{Linear, LinearConfig};
+    use burn::optim::GradientsParams;
+    use burn::tensor::{Device, Tensor};
+    use firebrick_strategies::optim::Groups;
+    use firebrick_strategies::{Communicator, Setup, Strategy, Zero};
+
+    use super::super::resumed::plausible;
+    use super::*;
+    use crate::OptimizerConfig;
+
+    /// The numbers that a run with this optimizer saves after one update, and the layout of its model.
+    fn saved(optimizer: &str) -> (BTreeMap<String, Scalar>, Layout) {
+        let device = Device::flex().autodiff();
+        let model: Linear = LinearConfig::new(64, 64).init(&device);
+        let optimizer: OptimizerConfig = ron::from_str(optimizer).unwrap();
+        let mut optimizer = optimizer.build(&model, &Groups::default()).unwrap();
+        let loss = model.forward(Tensor::<2>::ones([2, 64], &device)).sum();
+        let grads = GradientsParams::from_grads(loss.backward(), &model);
+        let model = optimizer.step(1e-3, model, grads);
+        let stage = Strategy::start(&None::<Zero>, &mut Setup::new(&model, &device)).unwrap();
+        let layout = Layout::of(&model, &stage, &Communicator::solo());
+        let (_, scalars) = pieces(optimizer.to_record().into_bytes().unwrap(), &layout).unwrap();
+        (scalars, layout)
+    }
+
+    fn refused(layout: &Layout, saved: &BTreeMap<String, Scalar>) -> Option<ResumeError> {
+        let ids = layout.places().map(|(id, place)| (place.path.as_str(), id)).collect();
+        plausible(saved, 1).and_then(|()| checked(&ids, layout, saved).map(drop)).err()
+    }
+
+    #[test]
+    fn each_number_is_what_a_run_saves() {
+        for optimizer in [
+            "AdamW()",
+            "AdamW8bit(min_8bit_size: 1)",
+            "Lion()",
+            "Sgd(momentum: 0.9)",
+            "Adafactor()",
+            "Lamb()",
+        ] {
+            let (saved, layout) = saved(optimizer);
+            assert!(saved.keys().any(|name| name.ends_with(AXES)), "{optimizer}: {saved:?}");
+            assert!(refused(&layout, &saved).is_none(), "{optimizer}: {saved:?}");
+            for (name, value) in &saved {
+                let forged: &[Scalar] = match value {
+                    Scalar::UInt(3..) => &[Scalar::UInt(2)],
+                    Scalar::UInt(_) => {
+                        &[Scalar::UInt(3), Scalar::UInt(8), Scalar::UInt(u64::MAX), Scalar::Int(-1)]
+                    }
+                    Scalar::Int(_) => &[Scalar::Int(2), Scalar::Int(-1), Scalar::Int(i64::MAX)],
+                    Scalar::Float(_) => &[Scalar::Float(f64::NAN), Scalar::Float(f64::INFINITY)],
+                    Scalar::Bool(_) => &[],
+                };
+                for scalar in forged {
+                    let mut forged = saved.clone();
+                    forged.insert(name.clone(), *scalar);
+                    let error = refused(&layout, &forged);
+                    let told = error.as_ref().is_some_and(|error| error.to_string().contains(name.as_str()));
+                    assert!(told, "{optimizer}: {name} is {scalar:?}: {error:?}");
+                }
+                // The other parameter's number of axes is none of this one's.
+                if name.ends_with(AXES) {
+                    let other = if matches!(value, Scalar::UInt(1)) { 2 } else { 1 };
+                    let mut forged = saved.clone();
+                    forged.insert(name.clone(), Scalar::UInt(other));
+                    let error = refused(&layout, &forged).unwrap().to_string();
+                    assert!(error.contains("the axes of this parameter"), "{error}");
+                }
+            }
+        }
     }
 }

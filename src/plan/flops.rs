@@ -1,8 +1,8 @@
 //! Floating-point operations of an update, as the field counts them.
 
 use super::order::Order;
-use super::parameters::{Shape, Treatment};
-use crate::run::Attention;
+use super::parameters::Treatment;
+use crate::run::{Attention, Shape};
 
 /// The tokens of an update, of all ranks together, padding included: it is computed like any.
 #[derive(Clone, Copy, Debug)]
@@ -59,9 +59,9 @@ impl Work {
 mod tests {
     use super::super::parameters::Treated;
     use super::*;
+    use crate::StrategyConfig;
     use crate::models::T5Config;
     use crate::run::Family;
-    use crate::{RecomputeConfig, StrategyConfig};
 
     #[test]
     fn the_operations_of_a_model_by_hand() {
@@ -70,6 +70,7 @@ mod tests {
             shape: vec![elements],
             in_block,
             is_factor: false,
+            is_trained: true,
         };
         let shapes = [shape(100, true), shape(10, false)];
         let work = Work {
@@ -79,18 +80,19 @@ mod tests {
             reads_source: |_| false,
         };
         let all = Treatment::default();
-        let flops = |strategies: &[StrategyConfig]| work.flops(&shapes, &all, &Order::of(strategies, 4));
+        let flops = |strategies: &[StrategyConfig], again: f64| {
+            work.flops(&shapes, &all, &Order::of(strategies, again))
+        };
         let plain = 2.0 * (6.0 * 110.0 + 12.0 * 4.0 * 5.0 * 3.0);
-        assert_eq!(flops(&[]), plain);
+        assert_eq!(flops(&[], 0.0), plain);
         let again = 2.0 * (2.0 * 100.0 + 4.0 * 4.0 * 5.0 * 3.0);
-        assert_eq!(flops(&[StrategyConfig::Recompute(RecomputeConfig::every_block())]), plain + again);
-        assert_eq!(flops(&[StrategyConfig::Zero(3.into())]), plain + again);
-        let every = RecomputeConfig { every: Some(2), ..RecomputeConfig::default() };
-        assert_eq!(flops(&[StrategyConfig::Recompute(every)]), plain + again / 2.0);
+        assert_eq!(flops(&[], 1.0), plain + again);
+        assert_eq!(flops(&[StrategyConfig::Zero(3.into())], 0.0), plain + again);
+        assert_eq!(flops(&[], 0.5), plain + again / 2.0);
         let frozen = Treated { master: 4, replica: 4, trained: false };
         let some = Treatment { of: [("frozen".into(), frozen)].into(), ..Treatment::default() };
         let shapes = [shape(100, true), Shape { path: "frozen".into(), ..shape(10, false) }];
-        assert_eq!(work.flops(&shapes, &some, &Order::of(&[], 4)), plain - 2.0 * 2.0 * 10.0);
+        assert_eq!(work.flops(&shapes, &some, &Order::of(&[], 0.0)), plain - 2.0 * 2.0 * 10.0);
     }
 
     /// An encoder of 10 parameters reads 2 rows of 7 tokens, a decoder of 100 writes 2 of 3, and asks the source.
@@ -101,6 +103,7 @@ mod tests {
             shape: vec![elements],
             in_block: true,
             is_factor: false,
+            is_trained: true,
         };
         let attention = |of_source, over_source| Attention { layers: 1, width: 5, of_source, over_source };
         let work = Work {
@@ -117,7 +120,7 @@ mod tests {
             shape("decoder.blocks.0.source.value.weight", 1),
             shape("tokens.weight", 2),
         ];
-        let found = work.flops(&shapes, &Treatment::default(), &Order::of(&[], 1));
+        let found = work.flops(&shapes, &Treatment::default(), &Order::of(&[], 0.0));
         let parameters = 12.0 * 14.0 + 100.0 * 6.0;
         let attention = 5.0 * (7.0 * 14.0 + 3.0 * 6.0 + 7.0 * 6.0);
         assert_eq!(found, 6.0 * parameters + 12.0 * attention);

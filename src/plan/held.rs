@@ -5,8 +5,9 @@
 //! masters that are a part of the replica.
 
 use super::order::Order;
-use super::parameters::{Shape, Treatment};
+use super::parameters::Treatment;
 use super::trace::Traced;
+use crate::run::Shape;
 use crate::{OffloadConfig, OptimizerConfig};
 
 /// Bytes of the first rank, which holds as much as any.

@@ -3,11 +3,12 @@
 //! ```text
 //! mod.rs           Plan: the run as it is written, and all combinations of strategies beside it
 //! combinations.rs  the combinations, the cheapest first
-//! parameters.rs    shapes and dtypes of a model that is not made
+//! parameters.rs    what strategies make of each parameter
 //! order.rs         where each strategy stands in a list, as far as bytes depend on it
 //! held.rs          bytes that a rank holds
 //! sent.rs          what a rank sends
 //! trace.rs         what a pass takes, seen on the real model with few of its blocks
+//! recomputed.rs    which blocks are run again, and what a pass takes with them
 //! longest.rs       the micro-batch that is traced
 //! flops.rs         operations of an update
 //! find_batch.rs    the largest micro-batch, by trial
@@ -23,6 +24,7 @@ mod held;
 mod longest;
 mod order;
 mod parameters;
+mod recomputed;
 mod sent;
 mod table;
 mod trace;
@@ -35,7 +37,7 @@ use serde::Serialize;
 
 use crate::memory::of_machine;
 use crate::models::pretrained::Folder;
-use crate::run::{Family, ForModel, Parts, Process, Trainable, strategies_line};
+use crate::run::{Family, ForModel, Parts, Process, Shape, Trainable, shapes, strategies_line};
 use crate::{ByteSize, DataRun, Run, RunError, StrategyConfig};
 
 pub use error::PlanError;
@@ -47,7 +49,7 @@ use flops::{Sequences, Work};
 use held::Held;
 use longest::Longest;
 use order::Order;
-use parameters::{Shape, Treatment, shapes};
+use parameters::Treatment;
 use trace::Tracer;
 
 /// What a run will hold, send and compute.
@@ -237,9 +239,9 @@ impl<M: Trainable> Planner<'_, M> {
             composed.insert(place, StrategyConfig::Zero(0.into()));
         }
         let treatment = Treatment::of(self.run, &composed, self.parts)?;
-        let mut order = Order::of(&composed, self.parts.config.layers());
+        let (traced, recomputed) = self.tracer.trace(&composed, self.say)?;
+        let mut order = Order::of(&composed, recomputed);
         order.holds |= self.run.windows_vary();
-        let traced = self.tracer.trace(&composed, self.say)?;
         let held = Held::of(self.shapes, &treatment, &order, ranks, &self.run.optimizer, traced);
         let sent = sent::sent(self.shapes, &treatment, &order, 0, ranks);
         let host = if self.limit.with_host { held.host } else { 0 };

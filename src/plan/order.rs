@@ -27,8 +27,9 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Of a list in which the ranks and the micro-batches have their places, for a model of so many blocks.
-    pub fn of(strategies: &[StrategyConfig], layers: usize) -> Self {
+    /// Of a list in which the ranks and the micro-batches have their places, with the share of the blocks that is
+    /// run again.
+    pub fn of(strategies: &[StrategyConfig], recomputed: f64) -> Self {
         let mut order = Self {
             zero: ZeroConfig::from(0),
             zero_at: usize::MAX,
@@ -40,7 +41,7 @@ impl Order {
             offload: None,
             offload_at: None,
             averages: false,
-            recomputed: 0.0,
+            recomputed,
         };
         for (at, strategy) in strategies.iter().enumerate() {
             match strategy {
@@ -57,12 +58,10 @@ impl Order {
                     (order.offload, order.offload_at) = (Some(*offload), Some(at))
                 }
                 StrategyConfig::Ema(_) => order.averages = true,
-                StrategyConfig::Recompute(recompute) => {
-                    let every = recompute.every.unwrap_or(1).max(1);
-                    let share = layers.div_ceil(every) as f64 / layers.max(1) as f64;
-                    order.recomputed = if recompute.elementwise { 0.0 } else { share };
-                }
-                StrategyConfig::Clip(_) | StrategyConfig::Lora(_) | StrategyConfig::Freeze(_) => (),
+                StrategyConfig::Recompute(_)
+                | StrategyConfig::Clip(_)
+                | StrategyConfig::Lora(_)
+                | StrategyConfig::Freeze(_) => (),
             }
         }
         order.holds = order.micro_batches > 1;

@@ -1,92 +1,14 @@
-//! The parameters of a model that is not made: their shapes, dtypes and blocks.
+//! What a run's strategies make of each parameter of a model that is not made.
 
 use std::collections::{HashMap, HashSet};
 
-use burn::module::{ModuleVisitor, Param, ParamId};
-use burn::tensor::{Device, Tensor};
-use firebrick_strategies::{Adaptation, Communicator, LowRank, Paths, Place, Strategy};
+use burn::module::ParamId;
+use firebrick_strategies::{Adaptation, Communicator, Paths, Strategy};
 
 use crate::accounting::{Placement, dtypes};
 use crate::run::{Parts, Trainable, skeleton};
 use crate::session::Prepared;
 use crate::{Run, RunError, StrategyConfig};
-
-/// A parameter as it will be, a tied one once.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Shape {
-    /// Its first place in the model.
-    pub path: String,
-    /// Of the whole parameter.
-    pub shape: Vec<usize>,
-    /// Whether it is in one block, which segments treat by itself.
-    pub in_block: bool,
-    /// Whether a matrix is read through it.
-    pub is_factor: bool,
-}
-
-impl Shape {
-    pub fn elements(&self) -> u64 {
-        self.shape.iter().map(|size| *size as u64).product()
-    }
-}
-
-/// The parameters of the whole model, and the factors that these strategies attach to them. Of the whole
-/// model none is drawn.
-///
-/// # Errors
-///
-/// The strategies do not fit the model.
-pub(super) fn shapes<M: Trainable>(
-    config: &M::Config,
-    strategies: &Vec<StrategyConfig>,
-) -> Result<Vec<Shape>, RunError> {
-    struct Shapes(HashMap<ParamId, Vec<usize>>);
-    impl ModuleVisitor for Shapes {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.0.insert(param.id, param.lazy_shape().to_vec());
-        }
-    }
-    let whole = M::init(config, &Device::flex());
-    let mut visited = Shapes(HashMap::new());
-    whole.visit(&mut visited);
-    let whole: HashMap<String, Vec<usize>> = Paths::of(&whole)
-        .places()
-        .iter()
-        .map(|place| (place.path.clone(), visited.0[&place.id].clone()))
-        .collect();
-    let mut adaptation = Adaptation::default();
-    let adapted: M =
-        strategies.adapt(skeleton(config.clone(), &Device::flex().autodiff()), &mut adaptation)?;
-    let paths = Paths::of(&adapted);
-    let shape_of = |place: &Place| match (&place.reparameterizes, adaptation.low_rank()) {
-        (Some(matrix), Some(LowRank { rank, .. })) => {
-            let shape = &whole[matrix];
-            match place.path.ends_with(".a") {
-                true => vec![shape[0], rank],
-                false => vec![rank, shape[shape.len() - 1]],
-            }
-        }
-        _ => whole[&place.path].clone(),
-    };
-    let blocks: Vec<&str> = paths.blocks().collect();
-    let block_of = |path: &str| {
-        blocks.iter().position(|block| path.strip_prefix(*block).is_some_and(|rest| rest.starts_with('.')))
-    };
-    // What is tied to a place elsewhere is of no block.
-    let mut homes: HashMap<ParamId, HashSet<Option<usize>>> = HashMap::new();
-    for place in paths.places() {
-        homes.entry(place.id).or_default().insert(block_of(&place.path));
-    }
-    let mut seen = HashSet::new();
-    let places = paths.places().iter().filter(|place| seen.insert(place.id));
-    let shapes = places.map(|place| Shape {
-        path: place.path.clone(),
-        shape: shape_of(place),
-        in_block: homes.get(&place.id).is_some_and(|homes| homes.len() == 1 && !homes.contains(&None)),
-        is_factor: place.reparameterizes.is_some(),
-    });
-    Ok(shapes.collect())
-}
 
 /// What strategies make of one parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -7,7 +7,8 @@ use burn::tensor::{DType, FloatDType};
 use serde::Serialize;
 
 use super::order::Order;
-use super::parameters::{Shape, Treatment};
+use super::parameters::Treatment;
+use crate::run::Shape;
 
 /// Elements and bytes of tensors that a rank sends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

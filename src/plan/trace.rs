@@ -8,16 +8,18 @@
 use std::collections::HashMap;
 
 use burn::tensor::Device;
-use firebrick_strategies::{Communicator, Draws, host_device};
+use firebrick_strategies::optim::Groups;
+use firebrick_strategies::{Communicator, Draws, Paths, StrategyError, host_device};
 
 use super::PlanError;
 use super::longest::Longest;
+use super::recomputed::{self, Lines, chosen, mixed};
 use crate::dry_run::caught;
 use crate::memory::{Account, Beyond};
 use crate::models::drawn_now;
-use crate::run::{Family, Trainable};
+use crate::run::{Family, Trainable, skeleton};
 use crate::session::{Prepared, checked};
-use crate::{Run, RunError, StrategyConfig, TrainError};
+use crate::{RecomputeConfig, Run, RunError, StrategyConfig, TrainError};
 
 /// Blocks of the smaller model.
 const FEW: usize = 2;
@@ -31,23 +33,13 @@ pub(super) struct Traced {
     pub most: u64,
 }
 
-impl Traced {
-    /// Of a model of so many blocks, by those of [`FEW`] and of one more.
-    fn along(few: Self, more: Self, layers: usize) -> Self {
-        let line = |few: u64, more: u64| {
-            let each = more as f64 - few as f64;
-            (few as f64 + each * (layers as f64 - FEW as f64)).max(0.0) as u64
-        };
-        Self { activations: line(few.activations, more.activations), most: line(few.most, more.most) }
-    }
-}
-
 /// Traces passes, each kind of them once.
 pub(super) struct Tracer<'a, M: Trainable> {
     run: &'a Run,
     config: &'a M::Config,
     longest: &'a Longest<M::Batch>,
     device: Device,
+    paths: Paths,
     known: HashMap<String, Traced>,
     is_warm: bool,
 }
@@ -62,31 +54,73 @@ impl<'a, M: Trainable> Tracer<'a, M> {
         longest: &'a Longest<M::Batch>,
     ) -> Result<Self, RunError> {
         let device = host_device().ok_or(PlanError::NoHost)?.autodiff();
-        Ok(Self { run, config, longest, device, known: HashMap::new(), is_warm: false })
+        let paths = Paths::of(&skeleton::<M>(config.clone(), &device));
+        Ok(Self { run, config, longest, device, paths, known: HashMap::new(), is_warm: false })
     }
 
-    /// What a pass takes under these strategies, on one rank alone.
+    /// What a pass takes under these strategies, on one rank alone, and the share of the blocks that it runs again.
     ///
     /// # Errors
     ///
     /// The strategies do not fit, or the model fails.
-    pub fn trace(&mut self, strategies: &[StrategyConfig], say: impl Fn(&str)) -> Result<Traced, RunError> {
+    pub fn trace(
+        &mut self,
+        strategies: &[StrategyConfig],
+        say: impl Fn(&str),
+    ) -> Result<(Traced, f64), RunError> {
         let acting: Vec<_> = strategies.iter().filter(|strategy| acts(strategy)).cloned().collect();
+        let layers = self.config.layers();
+        let Some((at, recompute)) = chosen(&acting) else {
+            let every = |strategy: &StrategyConfig| matches!(strategy, StrategyConfig::Recompute(of) if !of.elementwise);
+            let share = if acting.iter().any(every) { 1.0 } else { 0.0 };
+            if layers <= FEW + 1 || acting.iter().any(names_a_block) {
+                return Ok((self.known(&acting, layers, &say)?, share));
+            }
+            return Ok((self.lines(&acting, &say)?.at(layers), share));
+        };
+        let (mut none, mut all) = (acting.clone(), acting.clone());
+        none.remove(at);
+        all[at] = StrategyConfig::Recompute(RecomputeConfig {
+            offloaded: recompute.offloaded,
+            ..RecomputeConfig::every_block()
+        });
+        let blocks = self.paths.blocks().count();
+        let of_each = blocks as f64 / layers.max(1) as f64;
+        let (none, all) =
+            (self.lines(&none, &say)?.of_each(of_each), self.lines(&all, &say)?.of_each(of_each));
+        let again = recomputed::blocks(recompute, &self.paths, &none, &all);
+        let again = again.map_err(|error| StrategyError::Path { strategy: "Recompute", error })?;
+        let share = again.iter().filter(|is_again| **is_again).count() as f64 / blocks.max(1) as f64;
+        Ok((mixed(&again, &none, &all), share))
+    }
+
+    /// What a pass takes by its number of blocks. Where a list names a block by its number, the model that is traced
+    /// must have it.
+    fn lines(&mut self, acting: &Vec<StrategyConfig>, say: impl Fn(&str)) -> Result<Lines, RunError> {
+        let few = match acting.iter().any(names_a_block) {
+            true => self.config.layers().max(FEW + 1) - 1,
+            false => FEW,
+        };
+        let (traced, more) = (self.known(acting, few, &say)?, self.known(acting, few + 1, &say)?);
+        Ok(Lines::through(traced, more, few))
+    }
+
+    /// A pass through a model of so many blocks, each kind of them once.
+    fn known(
+        &mut self,
+        acting: &Vec<StrategyConfig>,
+        layers: usize,
+        say: impl Fn(&str),
+    ) -> Result<Traced, RunError> {
         let written: Vec<_> = acting.iter().map(StrategyConfig::written).collect();
         let name = if written.is_empty() { "no strategies".to_string() } else { written.join(", ") };
-        if let Some(traced) = self.known.get(&name) {
+        let key = format!("{layers} {name}");
+        if let Some(traced) = self.known.get(&key) {
             return Ok(*traced);
         }
-        say(&format!("tracing a pass with {name}"));
-        let layers = self.config.layers();
-        let traced = match layers > FEW + 1 {
-            false => self.pass(&acting, layers)?,
-            true => {
-                let few = self.pass(&acting, FEW)?;
-                Traced::along(few, self.pass(&acting, FEW + 1)?, layers)
-            }
-        };
-        self.known.insert(name, traced);
+        say(&format!("tracing a pass with {name} through {layers} layers"));
+        let traced = self.pass(acting, layers)?;
+        self.known.insert(key, traced);
         Ok(traced)
     }
 
@@ -98,7 +132,8 @@ impl<'a, M: Trainable> Tracer<'a, M> {
         let run = self.run;
         self.device.seed(run.seed);
         let model: M = drawn_now(M::init(&self.config.clone().with_layers(layers), &self.device));
-        let optimizer = run.optimizer.build(&model, &run.groups())?;
+        // Groups may name blocks that it lacks, and nothing of them is in a pass.
+        let optimizer = run.optimizer.build(&model, &Groups::default())?;
         let device = Some(self.device.clone());
         let prepared = Prepared::new(strategies, model, device, &optimizer, Communicator::solo(), run.seed)?;
         let session = prepared.start(optimizer, run.schedule, run.seed, 1)?;
@@ -128,6 +163,16 @@ impl<'a, M: Trainable> Tracer<'a, M> {
     }
 }
 
+/// Whether it names a block by its number, as in `blocks.3`.
+fn names_a_block(strategy: &StrategyConfig) -> bool {
+    let named = match strategy {
+        StrategyConfig::Freeze(paths) => paths.iter().collect::<Vec<_>>(),
+        StrategyConfig::Lora(lora) => lora.paths.iter().chain(&lora.also).chain(&lora.fresh).collect(),
+        _ => return false,
+    };
+    named.iter().any(|path| path.split('.').any(|part| part.parse::<usize>().is_ok()))
+}
+
 /// Whether what a pass takes depends on it.
 fn acts(strategy: &StrategyConfig) -> bool {
     match strategy {
@@ -153,7 +198,7 @@ mod tests {
         let few = Traced { activations: 100, most: 120 };
         let more = Traced { activations: 130, most: 160 };
         let expected = Traced { activations: 100 + 10 * 30, most: 120 + 10 * 40 };
-        assert_eq!(Traced::along(few, more, 12), expected);
-        assert_eq!(Traced::along(few, more, 2), few);
+        assert_eq!(Lines::through(few, more, FEW).at(12), expected);
+        assert_eq!(Lines::through(few, more, FEW).at(2), few);
     }
 }

@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 
 use burn::store::{ModuleSnapshot, SafetensorsStore};
 use burn::tensor::Device;
+use firebrick_datasets::{ForModel, Tokenizer};
 
 use super::RunError;
+use super::family::Family;
 use super::prepare::Parts;
 use super::trainable::Trainable;
 use crate::models::pretrained;
@@ -15,8 +17,11 @@ use crate::{TrainError, Trained, saving};
 /// Its name in the output folder.
 pub(crate) const PRETRAINED: &str = "pretrained";
 
-/// What a tokenizer of another library has beside its `tokenizer.json`, and how texts are generated.
-const BESIDE: [&str; 10] = [
+/// How texts are generated.
+const GENERATION: &str = "generation_config.json";
+
+/// What a tokenizer of another library has beside its `tokenizer.json`.
+const BESIDE: [&str; 9] = [
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
@@ -25,7 +30,6 @@ const BESIDE: [&str; 10] = [
     "merges.txt",
     "spiece.model",
     "sentencepiece.bpe.model",
-    "generation_config.json",
     "chat_template.jinja",
 ];
 
@@ -43,18 +47,34 @@ pub(super) fn export<M: Trainable>(
             pretrained::save(last, &parts.config, &folder)?;
         }
     }
-    for name in BESIDE {
-        let Some(source) = parts.folder.as_ref().map(|folder| folder.path().join(name)) else { break };
-        if source.is_file() {
-            let target = folder.join(name);
-            saving::replace(&target, |staged| {
-                let copied = fs::copy(&source, staged);
-                copied.map(drop).map_err(|error| TrainError::file(&target, "copying it", error))
-            })?;
+    if let Some(source) = &parts.folder {
+        copy(GENERATION, source.path(), &folder)?;
+        if is_of(&parts.tokenizer, source.path()) {
+            BESIDE.iter().try_for_each(|name| copy(name, source.path(), &folder))?;
         }
     }
-    parts.tokenizer.save(folder.join("tokenizer.json"))?;
+    let model =
+        ForModel { max_length: parts.config.positions(), segments: <M::Config as Family>::reads_segments() };
+    parts.tokenizer.save_for_model(&folder, &model)?;
     Ok(folder)
+}
+
+/// Copies a file of a folder, if it is there.
+fn copy(name: &str, from: &Path, to: &Path) -> Result<(), TrainError> {
+    let (source, target) = (from.join(name), to.join(name));
+    if !source.is_file() {
+        return Ok(());
+    }
+    saving::replace(&target, |staged| {
+        let copied = fs::copy(&source, staged);
+        copied.map(drop).map_err(|error| TrainError::file(&target, "copying it", error))
+    })
+}
+
+/// Whether a tokenizer is that of a folder. The files beside another one say nothing of it.
+fn is_of(tokenizer: &Tokenizer, folder: &Path) -> bool {
+    let of_folder = Tokenizer::from_file(folder).and_then(|tokenizer| tokenizer.fingerprint());
+    of_folder.is_ok_and(|of_folder| tokenizer.fingerprint().is_ok_and(|own| own == of_folder))
 }
 
 /// A model out of a file of weights by module path, on the host.

@@ -64,6 +64,11 @@ pub(crate) trait Family: HubConfig + Clone + Send + Sync + 'static {
     /// The most tokens of a row that it can read, where there is a bound.
     fn positions(&self) -> Option<usize>;
 
+    /// Whether it reads the segments of a pair.
+    fn reads_segments() -> bool {
+        false
+    }
+
     /// The names of its classes, where it has a classifier.
     fn label_names(&self) -> Option<Vec<String>> {
         None
@@ -226,6 +231,10 @@ impl Family for BertConfig {
 
     fn positions(&self) -> Option<usize> {
         Some(self.max_length())
+    }
+
+    fn reads_segments() -> bool {
+        true
     }
 
     fn label_names(&self) -> Option<Vec<String>> {

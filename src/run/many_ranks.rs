@@ -47,18 +47,17 @@ impl Run {
     }
 
     /// Bytes that each parameter takes in one of so many processes, on all of its ranks together: weights,
-    /// gradients and the optimizer's state in f32, of which they share as much as the stage of ZeRO says.
-    pub(crate) fn bytes_per_parameter(&self, processes: usize) -> f64 {
+    /// gradients and the optimizer's state in f32, of which they share as much as the stage of ZeRO says. Of one that
+    /// is not trained, only the weights.
+    pub(crate) fn bytes_per_parameter(&self, processes: usize, is_trained: bool) -> f64 {
         let stage = self.strategies.iter().find_map(|strategy| match strategy {
             StrategyConfig::Zero(zero) => Some(zero.stage),
             _ => None,
         });
-        // Of frozen matrices, only the weights.
-        let frozen = self.strategies.iter().any(|strategy| matches!(strategy, StrategyConfig::Lora(_)));
         let state = 4.0 * self.optimizer.states();
-        let (held, shared) = match (stage.unwrap_or(0), frozen) {
-            (3.., true) => (4.0, 4.0),
-            (_, true) => (4.0, 0.0),
+        let (held, shared) = match (stage.unwrap_or(0), is_trained) {
+            (3.., false) => (4.0, 4.0),
+            (_, false) => (4.0, 0.0),
             (0, _) => (8.0 + state, 0.0),
             (1, _) => (8.0 + state, state),
             (2, _) => (8.0 + state, 4.0 + state),
@@ -131,7 +130,7 @@ mod tests {
 
     #[test]
     fn all_ranks_of_a_process_take_memory_but_what_they_share_is_there_once() {
-        let bytes = |sets: &[&str], processes| run(sets).bytes_per_parameter(processes);
+        let bytes = |sets: &[&str], processes| run(sets).bytes_per_parameter(processes, true);
         assert_eq!(bytes(&["strategies=[]"], 1), 16.0);
         assert_eq!(bytes(&["strategies=[]", "optimizer=Adafactor()"], 1), 8.0);
         for (stage, expected) in [(0, 4.0 * 16.0), (1, 4.0 * 8.0 + 8.0), (2, 4.0 * 4.0 + 12.0), (3, 16.0)] {
@@ -139,10 +138,10 @@ mod tests {
             assert_eq!(bytes(&["ranks=4", &strategies], 1), expected, "stage {stage}");
             assert_eq!(bytes(&["ranks=4", &strategies], 2), expected / 2.0, "stage {stage}");
         }
-        assert_eq!(bytes(&["strategies=[Lora(rank: 2)]"], 1), 4.0);
-        let shared = |stage| format!("strategies=[Lora(rank: 2), Zero(stage: {stage})]");
-        assert_eq!(bytes(&["ranks=4", &shared(2)], 1), 4.0 * 4.0);
-        assert_eq!(bytes(&["ranks=4", &shared(3)], 1), 4.0);
+        let frozen = |sets: &[&str]| run(sets).bytes_per_parameter(1, false);
+        assert_eq!(frozen(&["strategies=[]"]), 4.0);
+        assert_eq!(frozen(&["ranks=4", "strategies=[Zero(stage: 2)]"]), 4.0 * 4.0);
+        assert_eq!(frozen(&["ranks=4", "strategies=[Zero(stage: 3)]"]), 4.0);
     }
 
     #[test]

@@ -258,10 +258,11 @@ impl Run {
     }
 }
 
+/// A run with more blocks than this is refused for its size.
+pub(super) const MOST_LAYERS: usize = 2000;
+
 /// The model with the same parts under the same names, and hardly any numbers.
 pub(crate) fn skeleton<M: Trainable>(config: M::Config, device: &Device) -> M {
-    // A run with more blocks than this is refused for its size.
-    const MOST_LAYERS: usize = 2000;
     let layers = config.layers().min(MOST_LAYERS);
     drawn_now(M::init(&config.smallest().with_layers(layers), device))
 }

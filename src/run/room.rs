@@ -4,9 +4,10 @@ use burn::tensor::Device;
 use firebrick_datasets::{Batch, Cursor, DataError, Requests};
 
 use super::family::{Attention, Family};
-use super::prepare::Parts;
+use super::prepare::{MOST_LAYERS, Parts};
+use super::shapes::{Shape, shapes};
 use super::trainable::Trainable;
-use super::{DataRun, Process, Run, RunError};
+use super::{DataRun, Process, Run, RunError, StrategyConfig};
 use crate::feed::{Share, cut};
 use crate::{Data, memory};
 
@@ -19,8 +20,10 @@ impl Run {
     pub(super) fn require_room<M: Trainable>(&self, parts: &Parts<M>) -> Result<(), RunError> {
         let processes = Process::this()?.of;
         let ranks = self.number_of_ranks() / processes;
-        let parameters = parameters::<M>(&parts.config);
-        let weights = self.bytes_per_parameter(processes) * parameters;
+        let Counted { trained, frozen } = self.counted::<M>(&parts.config, &parts.fresh)?;
+        let parameters = trained + frozen;
+        let bytes = |is_trained| self.bytes_per_parameter(processes, is_trained);
+        let weights = trained * bytes(true) + frozen * bytes(false);
         if ranks > MOST_RANKS {
             return Err(RunError::TooManyRanks { ranks, most: MOST_RANKS, needed: weights });
         }
@@ -38,6 +41,33 @@ impl Run {
             false => Ok(()),
         }
     }
+
+    /// How many parameters are trained, and how many are not. None is drawn.
+    fn counted<M: Trainable>(&self, config: &M::Config, fresh: &[String]) -> Result<Counted, RunError> {
+        let all = parameters::<M>(config);
+        let strategies = self.starting_anew(fresh).strategies;
+        let freezes = |strategy: &StrategyConfig| {
+            matches!(strategy, StrategyConfig::Freeze(_) | StrategyConfig::Lora(_))
+        };
+        if !strategies.iter().any(freezes) {
+            return Ok(Counted { trained: all, frozen: 0.0 });
+        }
+        let made = config.clone().with_layers(config.layers().min(MOST_LAYERS));
+        // As numbers that no shape is too large for.
+        let elements = |shape: &Shape| shape.shape.iter().map(|axis| *axis as f64).product::<f64>();
+        let (trained, frozen): (Vec<Shape>, Vec<Shape>) =
+            shapes::<M>(&made, &strategies)?.into_iter().partition(|shape| shape.is_trained);
+        let of_all = all / parameters::<M>(&made);
+        let sum = |shapes: &[Shape]| of_all * shapes.iter().map(elements).sum::<f64>();
+        Ok(Counted { trained: sum(&trained), frozen: sum(&frozen) })
+    }
+}
+
+/// Numbers of parameters, as floats: the shape may be impossible.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Counted {
+    trained: f64,
+    frozen: f64,
 }
 
 /// The rows of a micro-batch.
@@ -120,6 +150,28 @@ mod tests {
             tied: true,
         };
         assert!(parameters::<Gpt>(&Gpt2Config::of_shape(&shape, 50_000, 1024)) > 1e26);
+    }
+
+    #[test]
+    fn what_is_frozen_is_counted_apart() {
+        let shape = GptConfig { layers: 3, heads: 2, width: 16, dropout: 0.0, bias: true, tied: true };
+        let config = Gpt2Config::of_shape(&shape, 100, 32);
+        let counted = |config: &Gpt2Config, strategies: &str| {
+            let set = format!("strategies={strategies}");
+            let run = Run::parse("file", include_str!("../../examples/tinyshakespeare.ron"), &[set.as_str()]);
+            run.unwrap().counted::<Gpt>(config, &[]).unwrap()
+        };
+        let all = counted(&config, "[Clip(norm: 1.0)]");
+        assert_eq!(all, Counted { trained: parameters::<Gpt>(&config), frozen: 0.0 });
+        let tokens = Counted { trained: all.trained - 100.0 * 16.0, frozen: 100.0 * 16.0 };
+        assert_eq!(counted(&config, r#"[Freeze(["tokens"])]"#), tokens);
+        let factors = counted(&config, r#"[Lora(rank: 2, also: ["positions"])]"#);
+        assert_eq!(factors.frozen, all.trained - 32.0 * 16.0);
+        assert!(factors.trained > 32.0 * 16.0, "{factors:?}");
+        let deep = GptConfig { layers: 1_000_000, ..shape };
+        let deep = Gpt2Config::of_shape(&deep, 100, 32);
+        let blocks = counted(&deep, r#"[Freeze(["blocks.*"])]"#);
+        assert!(blocks.frozen > 0.99 * parameters::<Gpt>(&deep), "{blocks:?}");
     }
 
     #[test]

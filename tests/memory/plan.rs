@@ -152,3 +152,45 @@ fn what_is_not_trained_and_other_states_are_planned_too() {
         }
     }
 }
+
+/// Lists that do not treat all blocks alike, of a model with more blocks than the one that is traced.
+#[test]
+fn what_is_chosen_of_the_blocks_is_planned_for_all_of_them() {
+    let _alone = alone();
+    if device().memory_pool_usage().is_some() {
+        return;
+    }
+    let folder = folder();
+    let near = |strategies: &str| {
+        let sets = [format!("strategies={strategies}"), "model.layers=6".into(), "batch.micro=8".into()];
+        let run = run(folder.path(), GPT, &sets);
+        let plan = run.plan(None, |_| {}).unwrap();
+        let report = run.launch(Show::Nothing, Interrupter::new()).unwrap().report;
+        for (name, foretold, measured) in compared(&plan.as_written, &report) {
+            let is_near = (foretold - measured).abs() <= 0.1 * measured;
+            assert!(is_near, "{strategies}: {name} {foretold}, measured {measured}");
+        }
+        plan
+    };
+    let plan = near("[Recompute(every: 2)]");
+    let of = |is_again: bool| {
+        let list = |planned: &&Planned| {
+            let has = |name| planned.strategies.contains(name);
+            !has("Amp") && !has("Offload") && has("Recompute(every: 1)") == is_again
+        };
+        plan.combinations.iter().find(list).unwrap()
+    };
+    let (none, all) = (of(false), of(true));
+    let again = |flops: f64| 6.0 * (flops - none.flops) / (all.flops - none.flops);
+    assert!((again(plan.as_written.flops) - 3.0).abs() < 1e-6);
+    // What four blocks keep, and two that are run again, whose inputs are small.
+    let within = (none.activation_bytes - all.activation_bytes) * 9 / 10;
+    for (chosen, expected) in [
+        (r#"Recompute(paths: ["blocks.0", "blocks.1", "blocks.5"])"#, 3.0),
+        (&format!("Recompute(within: {within})"), 2.0),
+    ] {
+        let found = again(near(&format!("[{chosen}]")).as_written.flops);
+        assert!((found - expected).abs() < 1e-6, "{chosen}: {found} blocks");
+    }
+    near(r#"[Freeze(["tokens", "positions", "blocks.0", "blocks.1", "blocks.2", "blocks.3"])]"#);
+}

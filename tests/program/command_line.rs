@@ -181,7 +181,7 @@ fn impossible_values_are_refused_with_line_and_field() {
         ("schedule.lr=inf", "found inf"),
         ("data.workers=5000", "at most 256 threads"),
         ("model.layers=100000000000", "at most a billion"),
-        ("model.width=131072000", "lower `model.width`"),
+        ("model.width=131072000", "for its 1 rank(s) in this process"),
         ("sample=(prompt: \"%\")", "`sample.prompt`"),
         ("schedule=Linear(lr: 1e-3, min_lr: 1e-2)", "`schedule.min_lr`"),
         ("schedule.warmup=4", "below `steps`, which is 4"),

@@ -15,4 +15,5 @@ mod ranks_command;
 mod resume_command;
 mod seq2seq;
 mod tasks;
+mod tokenizer_folders;
 mod whole_files;

@@ -3,7 +3,7 @@
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
 use super::{Padding, token_batch::signed};
-use crate::{DataError, Encoding};
+use crate::{DataError, Encoding, Tokenizer};
 
 /// One row of [`Inputs`] before padding.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -26,9 +26,15 @@ impl Tokens {
     }
 }
 
-impl From<Encoding> for Tokens {
-    fn from(encoding: Encoding) -> Self {
-        Self { ids: encoding.ids, type_ids: encoding.type_ids }
+impl Tokens {
+    /// What a model reads of an encoding: all tokens are of the segment 0 where the tokenizer's configuration says
+    /// that its model reads no segments.
+    pub fn of(encoding: Encoding, tokenizer: &Tokenizer) -> Self {
+        let mut type_ids = encoding.type_ids;
+        if tokenizer.segments() == Some(false) {
+            type_ids.fill(0);
+        }
+        Self { ids: encoding.ids, type_ids }
     }
 }
 

@@ -135,7 +135,7 @@ impl Collator for MaskedLm {
         let encodings = self.encoder.encode(Input::Text(text), None)?;
         let samples = encodings.into_iter().map(|encoding| MaskableTokens {
             words: word_of_each_token(&encoding, text, |id| never.contains(&id)),
-            tokens: encoding.into(),
+            tokens: Tokens::of(encoding, self.encoder.tokenizer()),
         });
         Ok(samples.filter(|sample| sample.words.iter().any(Option::is_some)).collect())
     }

@@ -166,7 +166,8 @@ impl Collator for Seq2Seq {
         let samples = both.map(|(source, encoding)| {
             let tokens = if prompt == 0 { 0 } else { tokens_of_prompt(&encoding, &target, prompt) };
             let text = counted(&encoding, &target, prompt, tokens).into();
-            Seq2SeqSample { source: source.into(), prompt: tokens, target: encoding.ids, text }
+            let source = Tokens::of(source, self.source.tokenizer());
+            Seq2SeqSample { source, prompt: tokens, target: encoding.ids, text }
         });
         Ok(samples.filter(|sample| sample.target.len() > sample.prompt).collect())
     }

@@ -173,7 +173,8 @@ impl Collator for SequenceClassification {
         let first = Input::Text(record.text(&self.first_field)?);
         let second = self.second_field.as_ref().map(|field| record.text(field).map(Input::Text));
         let encodings = self.encoder.encode(first, second.transpose()?)?;
-        let sample = |encoding| ClassifiedTokens { tokens: Tokens::from(encoding), label: label.clone() };
+        let tokens = |encoding| Tokens::of(encoding, self.encoder.tokenizer());
+        let sample = |encoding| ClassifiedTokens { tokens: tokens(encoding), label: label.clone() };
         Ok(encodings.into_iter().map(sample).collect())
     }
 

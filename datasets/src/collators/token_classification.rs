@@ -178,7 +178,7 @@ impl Collator for TokenClassification {
         let encodings = self.encoder.encode(Input::Words(&words), None)?;
         let samples = encodings.into_iter().map(|encoding| LabeledTokens {
             labels: self.align(&encoding, &of_words),
-            tokens: encoding.into(),
+            tokens: Tokens::of(encoding, self.encoder.tokenizer()),
         });
         Ok(samples.filter(|sample| sample.labels.iter().any(|&label| label != IGNORE)).collect())
     }

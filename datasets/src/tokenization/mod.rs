@@ -21,10 +21,11 @@ mod tokenizer;
 mod tokenizer_check;
 mod tokenizer_config;
 mod tokenizer_file;
+mod transformers_class;
 mod word_cache;
 
 pub use encoder::Encoder;
 pub use encoding::{Encoding, Input, Side, Truncation};
 pub(crate) use pieces::final_pieces;
 pub use special_tokens::{SpecialNames, SpecialTokens};
-pub use tokenizer::Tokenizer;
+pub use tokenizer::{ForModel, Tokenizer};

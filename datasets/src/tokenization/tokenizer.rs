@@ -13,6 +13,7 @@ use super::{
     pieces::{on_all_cores, pieces},
     tokenizer_config::TokenizerConfig,
     tokenizer_file::{self, guarded},
+    transformers_class,
 };
 use crate::{DataError, whole_file};
 
@@ -43,6 +44,7 @@ pub struct Tokenizer {
     max_length: Option<usize>,
     padding: Option<Side>,
     truncation: Option<Side>,
+    segments: Option<bool>,
 }
 
 impl Tokenizer {
@@ -110,29 +112,40 @@ impl Tokenizer {
     /// `</s>`, `<eos>`, `<|end_of_text|>` and `<|endoftext|>` end one, `[CLS]` and `<cls>` stand for
     /// it, `[SEP]` and `<sep>` between two, and `[MASK]`, `<mask>` and `<|mask|>` hide a token.
     ///
-    /// The file may come from anywhere: a broken or malicious one is an error.
+    /// What transformers' class of the tokenizer makes of `do_lower_case`, `strip_accents`,
+    /// `tokenize_chinese_chars` and `add_prefix_space` in that `tokenizer_config.json`, or of its
+    /// defaults where they are missing, is done here too; `model_input_names` says whether the
+    /// [segments](Self::segments) of a pair are read.
+    ///
+    /// Regular expressions are those of Oniguruma, as in Python's `tokenizers`. The file may come
+    /// from anywhere: a broken or malicious one is an error.
     ///
     /// # Errors
     ///
     /// [`DataError::NoTokenizerFile`] if there is none or it is of another kind, [`DataError::Io`] if a
     /// file cannot be read, [`DataError::TokenizerFile`] if it is broken, and
-    /// [`DataError::TokenizerConfig`] if one beside it is, or names a token that it lacks.
+    /// [`DataError::TokenizerConfig`] if one beside it is, names a token that it lacks, or has a field
+    /// that transformers would follow and the file does not.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, DataError> {
         let mut path = path.as_ref().to_owned();
         if path.is_dir() {
             path.push(FILE);
         }
         missing::check(&path)?;
-        let (inner, names) = tokenizer_file::read(&path)?;
-        let config = match config_folder(&path) {
-            Some(folder) => TokenizerConfig::read(folder, |token| inner.token_to_id(token).is_some())?,
-            None => TokenizerConfig::default(),
-        };
+        let (mut inner, names) = tokenizer_file::read(&path)?;
+        let mut config = TokenizerConfig::default();
+        if let Some(folder) = config_folder(&path) {
+            let segments = guarded(|| Ok(transformers_class::apply(folder, &mut inner)))
+                .map_err(|reason| DataError::TokenizerFile { path: path.clone(), reason })??;
+            config = TokenizerConfig::read(folder, |token| inner.token_to_id(token).is_some())?;
+            config.segments = config.segments.or(segments);
+        }
         let names = config.names.or(names.known_to(&inner)).or(SpecialNames::well_known(&inner));
         Self {
             max_length: config.max_length,
             padding: config.padding,
             truncation: config.truncation,
+            segments: config.segments,
             ..Self::new(inner)
         }
         .with_special(names)
@@ -159,6 +172,7 @@ impl Tokenizer {
             max_length: None,
             padding: None,
             truncation: None,
+            segments: None,
             fast: Arc::new(Fast::new(inner)),
         }
     }
@@ -277,6 +291,11 @@ impl Tokenizer {
         self.truncation
     }
 
+    /// Whether the model it was made for reads the segments of a pair, if that is known.
+    pub fn segments(&self) -> Option<bool> {
+        self.segments
+    }
+
     /// What does the work.
     pub(super) fn inner(&self) -> &tokenizers::Tokenizer {
         self.fast.tokenizer()
@@ -310,9 +329,40 @@ impl Tokenizer {
             max_length: self.max_length,
             padding: self.padding,
             truncation: self.truncation,
+            segments: self.segments,
         };
         config.write(folder)
     }
+
+    /// Saves into a folder that transformers' `AutoTokenizer` opens, with the tokens that are made here.
+    ///
+    /// Besides what [`save`](Self::save) writes, `tokenizer_config.json` gets the most tokens and the inputs of
+    /// the model, and names the class that takes a `tokenizer.json` as it is, `PreTrainedTokenizerFast`, unless it
+    /// names one already.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`save`](Self::save).
+    pub fn save_for_model(&self, folder: impl AsRef<Path>, model: &ForModel) -> Result<(), DataError> {
+        let folder = folder.as_ref();
+        let ForModel { max_length, segments } = *model;
+        let for_model = Self {
+            max_length: self.max_length.into_iter().chain(max_length).min(),
+            segments: Some(segments && self.segments != Some(false)),
+            ..self.clone()
+        };
+        for_model.save(folder.join(FILE))?;
+        transformers_class::name(folder, self.inner())
+    }
+}
+
+/// What a tokenizer's configuration says of the model beside it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ForModel {
+    /// The most tokens that it reads, special ones included.
+    pub max_length: Option<usize>,
+    /// Whether it reads the segments of a pair.
+    pub segments: bool,
 }
 
 /// The name under which a tokenizer is found in a folder.

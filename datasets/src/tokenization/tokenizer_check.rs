@@ -22,6 +22,10 @@ const UNIGRAM_TOKEN: usize = 512;
 /// The time that the crate takes for a word grows with the cube of this, which is usually 100.
 const WORD_PIECE_CHARACTERS: u64 = 1000;
 
+/// The longest expressions that are known have 2 KB. The time that it takes to prepare one that ignores case grows
+/// with the square of this.
+const PATTERN_BYTES: usize = 16_384;
+
 /// More than any template needs.
 const TEMPLATE_PIECES: usize = 64;
 
@@ -31,6 +35,7 @@ pub(super) fn check(json: &Value) -> Result<(), String> {
     check_model(&json["model"])?;
     for part in ["normalizer", "pre_tokenizer", "decoder"] {
         check_tables(&json[part])?;
+        check_patterns(&json[part], part)?;
         let growth = growth(&json[part]);
         if growth > GROWTH {
             return Err(format!(
@@ -113,6 +118,27 @@ fn check_tables(part: &Value) -> Result<(), String> {
     children(part).try_for_each(check_tables)
 }
 
+/// Checks each regular expression. The crate's own error does not say which one it is about.
+fn check_patterns(value: &Value, part: &str) -> Result<(), String> {
+    if let Some(pattern) = value.pointer("/pattern/Regex").and_then(Value::as_str) {
+        if pattern.len() > PATTERN_BYTES {
+            return Err(format!(
+                "its `{part}` has a regular expression of {} bytes, the most are {PATTERN_BYTES}",
+                pattern.len()
+            ));
+        }
+        tokenizers::utils::SysRegex::new(pattern).map_err(|error| {
+            let reason = error.to_string();
+            let reason = reason.strip_prefix("Oniguruma error: ").unwrap_or(&reason);
+            format!(
+                "its `{part}` has {pattern:?}, which is no regular expression of Oniguruma, the engine that \
+                 Python's tokenizers has too: {reason}"
+            )
+        })?;
+    }
+    children(value).try_for_each(|inner| check_patterns(inner, part))
+}
+
 fn children(value: &Value) -> Box<dyn Iterator<Item = &Value> + '_> {
     match value {
         Value::Object(fields) => Box::new(fields.values()),
@@ -158,7 +184,8 @@ fn growth(part: &Value) -> f64 {
 fn shortest_match(pattern: &str) -> usize {
     // Trying it is simpler than understanding it; a pattern that looks around may still match
     // nothing elsewhere, so the usual ways to write one are counted as such.
-    let looks_around = ["(?=", "(?!", "(?<", r"\b", r"\B", "^", "$", r"\A", r"\z", r"\Z", r"\G", r"\K"];
+    let looks_around =
+        ["(?=", "(?!", "(?<", r"\b", r"\B", r"\y", r"\Y", "^", "$", r"\A", r"\z", r"\Z", r"\G", r"\K", "(*"];
     let may_be_empty = looks_around.iter().any(|sign| pattern.contains(sign));
     let empty =
         tokenizers::utils::SysRegex::new(pattern).is_ok_and(|regex| regex.find_iter("").next().is_some());
@@ -261,9 +288,21 @@ mod tests {
         refused(json!({"normalizer": replace(json!({"String": ""}), &long)}), "`normalizer`");
         refused(json!({"normalizer": {"type": "Prepend", "prepend": long}}), "`normalizer`");
         check(&json!({"normalizer": replace(json!({"Regex": " {2,}"}), "▁")})).unwrap();
-        for (pattern, least) in [("a*", 0), ("a", 1), ("(?=b)", 0), (" {2,}", 1), ("(", 1)] {
+        for (pattern, least) in [("a*", 0), ("a", 1), ("(?=b)", 0), (r"\Y", 0), (" {2,}", 1), ("(", 1)] {
             assert_eq!(shortest_match(pattern), least, "{pattern}");
         }
+    }
+
+    #[test]
+    fn expressions() {
+        let split = |pattern: &str| {
+            json!({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+                {"type": "Split", "pattern": {"Regex": pattern}}]}})
+        };
+        check(&split(r"\p{L}+(?=x)|\X")).unwrap();
+        refused(split("a)"), "its `pre_tokenizer` has \"a)\", which is no regular expression");
+        refused(split("(?s)."), "undefined group option");
+        refused(split(&"a".repeat(16_385)), "has a regular expression of 16385 bytes");
     }
 
     #[test]

@@ -30,7 +30,12 @@ pub(super) struct TokenizerConfig {
     pub(super) padding: Option<Side>,
     /// Where long texts are cut.
     pub(super) truncation: Option<Side>,
+    /// Whether the model reads the segments of a pair.
+    pub(super) segments: Option<bool>,
 }
+
+/// The field that says what a model reads.
+const INPUTS: &str = "model_input_names";
 
 impl TokenizerConfig {
     /// Reads the files of a folder, as far as they are there. `known` says whether a token is in
@@ -47,6 +52,7 @@ impl TokenizerConfig {
             max_length: config.max_length()?,
             padding: config.side("padding_side")?,
             truncation: config.side("truncation_side")?,
+            segments: config.segments()?,
         })
     }
 
@@ -61,12 +67,7 @@ impl TokenizerConfig {
         if *self == Self::default() && file.fields.is_empty() {
             return Ok(());
         }
-        let mut set = |field: &str, value: Option<Value>| {
-            match value {
-                Some(value) => file.fields.insert(field.to_owned(), value),
-                None => file.fields.remove(field),
-            };
-        };
+        let mut set = |field: &str, value| file.set(field, value);
         for (role, name) in self.names.roles() {
             set(&format!("{role}_token"), name.as_ref().map(|name| json!(name)));
         }
@@ -82,18 +83,34 @@ impl TokenizerConfig {
         };
         set("padding_side", side(self.padding));
         set("truncation_side", side(self.truncation));
-        let text = format!("{:#}\n", Value::Object(file.fields));
-        whole_file::write(&path, text).map_err(DataError::io(&path))
+        if let Some(segments) = self.segments {
+            set(INPUTS, Some(inputs(segments)));
+        }
+        file.write()
     }
 }
 
-struct File<'a> {
+/// What a model reads, under transformers' names.
+fn inputs(segments: bool) -> Value {
+    match segments {
+        true => json!(["input_ids", "token_type_ids", "attention_mask"]),
+        false => json!(["input_ids", "attention_mask"]),
+    }
+}
+
+/// One of the files.
+pub(super) struct File<'a> {
     path: &'a Path,
     fields: Map<String, Value>,
 }
 
 impl<'a> File<'a> {
-    fn read(path: &'a Path) -> Result<Self, DataError> {
+    /// Reads it; a file that is not there says nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::Io`], and [`DataError::TokenizerConfig`] if it is broken.
+    pub(super) fn read(path: &'a Path) -> Result<Self, DataError> {
         let broken = |found: String| DataError::TokenizerConfig {
             path: path.to_owned(),
             field: None,
@@ -110,6 +127,21 @@ impl<'a> File<'a> {
             },
         };
         Ok(Self { path, fields })
+    }
+
+    /// Gives a field a value, or takes it away.
+    pub(super) fn set(&mut self, field: &str, value: Option<Value>) {
+        match value {
+            Some(value) => self.fields.insert(field.to_owned(), value),
+            None => self.fields.remove(field),
+        };
+    }
+
+    /// Writes it in place of the one that was read.
+    pub(super) fn write(&self) -> Result<(), DataError> {
+        let text = serde_json::to_string_pretty(&self.fields)
+            .map_err(|error| DataError::io(self.path)(error.into()))?;
+        whole_file::write(self.path, text + "\n").map_err(DataError::io(self.path))
     }
 
     fn error(&self, field: &str, expected: &str, found: &Value) -> DataError {
@@ -159,6 +191,45 @@ impl<'a> File<'a> {
         Ok(names)
     }
 
+    /// A field that is true or false.
+    pub(super) fn flag(&self, field: &str) -> Result<Option<bool>, DataError> {
+        match self.fields.get(field) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::Bool(flag)) => Ok(Some(*flag)),
+            Some(other) => Err(self.error(field, "true or false", other)),
+        }
+    }
+
+    /// A field that is a text.
+    pub(super) fn text(&self, field: &str) -> Result<Option<&str>, DataError> {
+        match self.fields.get(field) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(other) => Err(self.error(field, "a text", other)),
+        }
+    }
+
+    /// The error of a field that the class in transformers follows, where the `tokenizer.json` does otherwise.
+    pub(super) fn disagrees(&self, field: &str, asked: bool, part: &str) -> DataError {
+        let expected = format!(
+            "{}, which the {part} of the tokenizer.json beside it does (transformers makes another one of the field, \
+             so the tokens would be others; save the folder again with its `save_pretrained`)",
+            !asked
+        );
+        self.error(field, &expected, &asked.into())
+    }
+
+    /// Whether segments are among the inputs of the model.
+    fn segments(&self) -> Result<Option<bool>, DataError> {
+        let expected = "a list with `attention_mask`, since a model here never reads padding";
+        let Some(value) = self.fields.get(INPUTS).filter(|value| !value.is_null()) else { return Ok(None) };
+        let names = value.as_array().ok_or_else(|| self.error(INPUTS, expected, value))?;
+        if !names.iter().any(|name| name == "attention_mask") {
+            return Err(self.error(INPUTS, expected, value));
+        }
+        Ok(Some(names.iter().any(|name| name == "token_type_ids")))
+    }
+
     fn max_length(&self) -> Result<Option<usize>, DataError> {
         let field = "model_max_length";
         let Some(value) = self.fields.get(field).filter(|value| !value.is_null()) else {
@@ -201,7 +272,7 @@ mod tests {
         let config = read(
             r#"{"pad_token": {"content": "<p>", "lstrip": true}, "eos_token": "<e>", "bos_token": null, "unk_token": "",
                 "extra_special_tokens": {"image": "<i>"}, "model_max_length": 1000000000000000019884624838656,
-                "padding_side": "left", "truncation_side": null, "tokenizer_class": 3}"#,
+                "padding_side": "left", "truncation_side": null, "chat_template": 3}"#,
             r#"{"pad_token": "<other>", "bos_token": {"content": "<b>"}, "unk_token": "<u>",
                 "additional_special_tokens": ["<x>", {"content": "<i>"}]}"#,
         )
@@ -215,10 +286,7 @@ mod tests {
             additional: vec!["<i>".to_owned(), "<x>".to_owned()],
             ..SpecialNames::default()
         };
-        assert_eq!(
-            config,
-            TokenizerConfig { names, max_length: None, padding: Some(Side::Left), truncation: None }
-        );
+        assert_eq!(config, TokenizerConfig { names, padding: Some(Side::Left), ..Default::default() });
         assert_eq!(read(r#"{"model_max_length": 512}"#, "{}").unwrap().max_length, Some(512));
         assert_eq!(read("{}", "{}").unwrap(), TokenizerConfig::default());
     }
@@ -239,6 +307,11 @@ mod tests {
             ("{}", r#"{"additional_special_tokens": "<x>"}"#, "field `additional_special_tokens`"),
             (r#"{"model_max_length": 0}"#, "{}", "found 0"),
             (r#"{"model_max_length": "512"}"#, "{}", "field `model_max_length`"),
+            (
+                r#"{"model_input_names": ["input_ids"]}"#,
+                "{}",
+                "field `model_input_names`: expected a list with",
+            ),
             (r#"{"padding_side": "up"}"#, "{}", "expected \"left\" or \"right\", found \"up\""),
         ] {
             let error = read(config, special).unwrap_err().to_string();
@@ -253,8 +326,13 @@ mod tests {
         assert!(!folder.path().join(CONFIG).exists());
         fs::write(folder.path().join(CONFIG), r#"{"chat_template": "x", "pad_token": "<old>"}"#).unwrap();
         let names = SpecialNames { eos: Some("<e>".to_owned()), ..SpecialNames::default() };
-        let config =
-            TokenizerConfig { names, max_length: Some(77), padding: None, truncation: Some(Side::Left) };
+        let config = TokenizerConfig {
+            names,
+            max_length: Some(77),
+            truncation: Some(Side::Left),
+            segments: Some(false),
+            ..Default::default()
+        };
         config.write(folder.path()).unwrap();
         assert_eq!(TokenizerConfig::read(folder.path(), |_| true).unwrap(), config);
         assert!(fs::read_to_string(folder.path().join(CONFIG)).unwrap().contains("chat_template"));

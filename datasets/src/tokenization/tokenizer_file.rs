@@ -38,6 +38,11 @@ pub(super) fn read(path: &Path) -> Result<(Tokenizer, SpecialNames), DataError> 
 pub(crate) fn guarded<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
     match caught_silently(work) {
         Ok(result) => result.map_err(|error| error.to_string()),
+        // The crate has no other way to say so.
+        Err(message) if message.starts_with("Onig: Regex search error") => Err(format!(
+            "a regular expression of its pipeline does not come to an end on this text ({message}); Python's \
+             tokenizers stops there too: write the expression so that it can match in one way only"
+        )),
         Err(message) => Err(format!("it panicked: {message}")),
     }
 }

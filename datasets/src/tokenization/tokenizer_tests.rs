@@ -92,3 +92,17 @@ fn ids_must_agree() {
         assert!(error.to_string().contains(reason), "{error}");
     }
 }
+
+#[test]
+fn an_expression_without_end_is_named() {
+    let tokenizer = read(
+        r#"{"version": "1.0", "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a|aa)+$(?!b)"},
+            "behavior": "Isolated", "invert": false},
+            "model": {"type": "WordLevel", "vocab": {"?": 0}, "unk_token": "?"}}"#,
+    )
+    .unwrap();
+    assert_eq!(tokenizer.encode("aab").unwrap(), [0]);
+    let error = tokenizer.encode(&("a".repeat(60) + "b")).unwrap_err().to_string();
+    assert!(error.contains("a regular expression of its pipeline does not come to an end"), "{error}");
+    assert!(error.contains("retry-limit-in-match"), "{error}");
+}

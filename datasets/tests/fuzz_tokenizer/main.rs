@@ -23,8 +23,8 @@ use serde_json::{Value, json};
 use mutation::{mutate, mutations};
 
 /// So many bytes for each byte of a file, and these whatever the file. The vocabulary is there as
-/// text, as JSON, and as tables. Whatever the file, a pattern may go back a million times, and
-/// remembers where to.
+/// text, as JSON, and as tables. What a pattern remembers of where it may go back to is not counted: Oniguruma
+/// asks the system for it, and stops after ten million times.
 const FACTOR: usize = 400;
 const BASE: usize = 64 * 1024 * 1024;
 
@@ -169,6 +169,12 @@ fn attacks() {
         ("split_bpe", "/pre_tokenizer", split("("), false),
         ("split_bpe", "/pre_tokenizer", split("(?:a|a|aa)+$(?!b)(?<!c)"), true),
         ("split_bpe", "/pre_tokenizer", split(r"(?:(?:(?:\w{1000}){1000}){1000}){1000}"), false),
+        ("split_bpe", "/pre_tokenizer", split(&("(".repeat(100_000) + &")".repeat(100_000))), false),
+        ("split_bpe", "/pre_tokenizer", split(&("(?:".repeat(2000) + "a" + &")*".repeat(2000))), true),
+        ("split_bpe", "/pre_tokenizer", split(r"(?<x>a\g<x>?b?)+"), true),
+        ("split_bpe", "/pre_tokenizer", split(r"(?<x>\g<x>)"), false),
+        ("split_bpe", "/pre_tokenizer", split(&format!("(?i){}", "ssſßst".repeat(1000))), true),
+        ("split_bpe", "/pre_tokenizer", split(r"(?:a{1,100}){1,100}c"), true),
         ("split_bpe", "/pre_tokenizer", json!({"type": "FixedLength", "length": 0}), true),
         ("byte_level", "/model/merges/0", json!(["th", "e"]), true),
         ("byte_level", "/model/merges/0", json!(["q", "z"]), false),

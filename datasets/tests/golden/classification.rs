@@ -77,8 +77,8 @@ fn token_classification() {
             assert_eq!(encoded.is_empty(), words.is_empty(), "{what}");
             samples.extend(encoded);
             if words.is_empty() {
-                let empty: Tokens =
-                    encoder.encode(firebrick_datasets::Input::Words(&[]), None).unwrap().remove(0).into();
+                let empty = encoder.encode(firebrick_datasets::Input::Words(&[]), None).unwrap().remove(0);
+                let empty = Tokens::of(empty, encoder.tokenizer());
                 samples.push(LabeledTokens { labels: vec![-100; empty.len()], tokens: empty });
             }
         }

@@ -1,6 +1,6 @@
 //! Masks where chance has no say, and what a word is.
 
-use firebrick_datasets::{Collator, Encoder, Input, MaskableTokens, MaskedLm, Masking};
+use firebrick_datasets::{Collator, Encoder, Input, MaskableTokens, MaskedLm, Masking, Tokens};
 use serde::Deserialize;
 
 use crate::{Pad, Sided, drawn, encoder, flat, golden, numbers, pad_id, record, text};
@@ -66,7 +66,10 @@ fn sample(task: &MaskedLm, encoder: &Encoder, of: &str) -> MaskableTokens {
     assert_eq!(samples.is_empty(), of.is_empty());
     samples.pop().unwrap_or_else(|| {
         let encoding = encoder.encode(Input::Text(of), None).unwrap().remove(0);
-        MaskableTokens { words: vec![None; encoding.len()], tokens: encoding.into() }
+        MaskableTokens {
+            words: vec![None; encoding.len()],
+            tokens: Tokens::of(encoding, encoder.tokenizer()),
+        }
     })
 }
 

@@ -1,6 +1,6 @@
 //! Sources, targets, and what the decoder reads.
 
-use firebrick_datasets::{Batch, Collator, IGNORE, Input, Padding, Seq2Seq, Seq2SeqSample};
+use firebrick_datasets::{Batch, Collator, IGNORE, Input, Padding, Seq2Seq, Seq2SeqSample, Tokens};
 use serde::Deserialize;
 
 use crate::{Pad, Sided, drawn, encoder, flat, golden, numbers, pad_id, record, shared, text};
@@ -68,7 +68,7 @@ fn sources_and_targets() {
             samples.pop().unwrap_or_else(|| {
                 let source =
                     sources.encode(Input::Text(&format!("{prefix}{source}")), None).unwrap().remove(0);
-                Seq2SeqSample { source: source.into(), ..Seq2SeqSample::default() }
+                Seq2SeqSample { source: Tokens::of(source, sources.tokenizer()), ..Seq2SeqSample::default() }
             })
         });
         let samples = drawn(samples);

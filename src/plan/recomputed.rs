@@ -1,0 +1,170 @@
+//! Which blocks are run again in the backward pass, and what a pass takes with them.
+//!
+//! The model that is traced has few blocks. What a list says of blocks by their number or their bytes is
+//! therefore worked out for all blocks of the model, from a pass that runs none of them again, and one that runs all.
+
+use firebrick_strategies::{PathError, Paths};
+
+use super::trace::Traced;
+use crate::{RecomputeConfig, StrategyConfig};
+
+/// What a pass takes by its number of blocks: a straight line.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Line {
+    /// Without blocks.
+    pub base: f64,
+    /// Of each block.
+    pub each: f64,
+}
+
+impl Line {
+    /// Through what so many blocks take, and one more.
+    pub fn through(few: u64, more: u64, blocks: usize) -> Self {
+        let each = more as f64 - few as f64;
+        Self { base: few as f64 - each * blocks as f64, each }
+    }
+
+    pub fn at(&self, blocks: usize) -> f64 {
+        self.base + self.each * blocks as f64
+    }
+}
+
+/// What a pass takes, by its number of blocks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lines {
+    pub activations: Line,
+    pub most: Line,
+}
+
+impl Lines {
+    /// Through passes of so many blocks, and of one more.
+    pub fn through(few: Traced, more: Traced, blocks: usize) -> Self {
+        Self {
+            activations: Line::through(few.activations, more.activations, blocks),
+            most: Line::through(few.most, more.most, blocks),
+        }
+    }
+
+    pub fn at(&self, blocks: usize) -> Traced {
+        Traced {
+            activations: self.activations.at(blocks).max(0.0) as u64,
+            most: self.most.at(blocks).max(0.0) as u64,
+        }
+    }
+
+    /// Where each unit of the trace is so many blocks.
+    pub fn of_each(&self, blocks: f64) -> Self {
+        let of_each = |line: Line| Line { each: line.each / blocks, ..line };
+        Self { activations: of_each(self.activations), most: of_each(self.most) }
+    }
+}
+
+/// The recipe of a list that does not treat all blocks alike, and where it stands.
+pub(super) fn chosen(strategies: &[StrategyConfig]) -> Option<(usize, &RecomputeConfig)> {
+    strategies.iter().enumerate().find_map(|(at, strategy)| match strategy {
+        StrategyConfig::Recompute(recompute) => {
+            let alike = recompute.elementwise || recompute.every == Some(1);
+            (!alike).then_some((at, recompute))
+        }
+        _ => None,
+    })
+}
+
+/// For each block of a model, in the order of a pass, whether it is run again.
+///
+/// # Errors
+///
+/// A path is none of the model's.
+pub(super) fn blocks(
+    recompute: &RecomputeConfig,
+    paths: &Paths,
+    plain: &Lines,
+    again: &Lines,
+) -> Result<Vec<bool>, PathError> {
+    let blocks: Vec<&str> = paths.blocks().collect();
+    Ok(match (recompute.every, &recompute.paths, recompute.within) {
+        (Some(count), ..) => (0..blocks.len()).map(|index| index.is_multiple_of(count.max(1))).collect(),
+        (_, Some(patterns), _) => {
+            let mut named = Vec::new();
+            for pattern in patterns {
+                named.extend(paths.modules_matching(pattern)?);
+            }
+            blocks.iter().map(|block| named.contains(block)).collect()
+        }
+        (.., Some(bytes)) => {
+            let (kept, input) = (plain.activations.each, again.activations.each);
+            let held = |again: usize| kept * (blocks.len() - again) as f64 + input * again as f64;
+            // Blocks are alike, so as few as fit are any; the first are taken.
+            let fewest = (0..blocks.len()).find(|again| held(*again) <= bytes as f64);
+            let fewest = fewest.unwrap_or(blocks.len());
+            (0..blocks.len()).map(|index| index < fewest).collect()
+        }
+        _ => vec![false; blocks.len()],
+    })
+}
+
+/// What a pass takes that runs these blocks again: at its end, with all that was kept, or while the last of them
+/// is run again, with what the blocks before it keep.
+pub(super) fn mixed(again: &[bool], plain: &Lines, every: &Lines) -> Traced {
+    let Some(last) = again.iter().rposition(|is_again| *is_again) else { return plain.at(again.len()) };
+    let (kept, input) = (plain.activations.each, every.activations.each);
+    let held =
+        |blocks: &[bool]| -> f64 { blocks.iter().map(|is_again| if *is_again { input } else { kept }).sum() };
+    let at_the_end = plain.activations.base + held(again);
+    let run_again = every.activations.base + held(&again[..=last]);
+    let activations = at_the_end.max(run_again);
+    // Blocks that are run again leave their gradients before the pass has ended.
+    let gradients = (every.most.at(again.len()) - every.activations.at(again.len())).max(0.0);
+    let share = again.iter().filter(|is_again| **is_again).count() as f64 / again.len() as f64;
+    Traced { activations: activations as u64, most: (activations + share * gradients) as u64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::nn::{Linear, LinearConfig};
+    use burn::tensor::Device;
+
+    use super::*;
+
+    /// A block keeps 10, and 1 where it is run again; outside of blocks there are 5.
+    fn lines() -> (Lines, Lines) {
+        let line = |base: f64, each: f64| Line { base, each };
+        let plain = Lines { activations: line(5.0, 10.0), most: line(5.0, 10.0) };
+        (plain, Lines { activations: line(14.0, 1.0), most: line(14.0, 3.0) })
+    }
+
+    fn which(recompute: &RecomputeConfig) -> Vec<bool> {
+        let blocks: Vec<Linear> = (0..4).map(|_| LinearConfig::new(1, 1).init(&Device::flex())).collect();
+        let (plain, again) = lines();
+        super::blocks(recompute, &Paths::of(&blocks), &plain, &again).unwrap()
+    }
+
+    #[test]
+    fn each_way_to_choose_names_its_blocks() {
+        let none = RecomputeConfig::default;
+        let some = |paths: &[&str]| RecomputeConfig {
+            paths: Some(paths.iter().map(ToString::to_string).collect()),
+            ..none()
+        };
+        assert_eq!(which(&RecomputeConfig { every: Some(3), ..none() }), [true, false, false, true]);
+        assert_eq!(which(&some(&["1", "3"])), [false, true, false, true]);
+        assert_eq!(which(&some(&["*"])), [true; 4]);
+        for (bytes, again) in [(40, 0), (39, 1), (31, 1), (30, 2), (4, 4), (1, 4)] {
+            let found = which(&RecomputeConfig { within: Some(bytes), ..none() });
+            assert_eq!(found.iter().filter(|is_again| **is_again).count(), again, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn what_a_pass_takes_is_between_the_two() {
+        let (plain, every) = lines();
+        let taken = |again: [bool; 4]| mixed(&again, &plain, &every);
+        assert_eq!(taken([false; 4]), plain.at(4));
+        assert_eq!(taken([true; 4]), every.at(4));
+        // The last block is run again on top of all others.
+        assert_eq!(taken([false, false, false, true]).activations, 14 + 30 + 1);
+        // The others have gone by then.
+        assert_eq!(taken([true, false, false, false]).activations, 5 + 1 + 30);
+        assert_eq!(taken([true, false, false, false]).most, 36 + 8 / 4);
+    }
+}
