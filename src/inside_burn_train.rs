@@ -40,6 +40,7 @@ impl InsideBurnTrain {
     {
         let vessel = Vessel::new(training.session.device());
         let (rounds, scales_loss) = (training.plan.rounds, training.session.scales_loss());
+        let begun = training.begun();
         let several_ranks = training.session.world().size() > 1;
         let scores = if training.data.valid.is_some() { self.scores } else { Vec::new() };
         let inside = Arc::new(Handover(Mutex::new(Progress::Ready(Box::new(training)))));
@@ -53,7 +54,7 @@ impl InsideBurnTrain {
             .num_epochs(rounds)
             .label(&self.label);
         let failed = MetricsError::default();
-        let files = MetricFiles::new(self.output, self.interrupter.clone(), failed.clone());
+        let files = MetricFiles::new(self.output, begun, self.interrupter.clone(), failed.clone());
         supervised = supervised.with_metric_logger(files);
         let learner = Learner::new(vessel, SgdConfig::new().init(), ConstantLr::new(0.0));
         let result = gauges::register(supervised, scales_loss, several_ranks, &scores).launch(learner);

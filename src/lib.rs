@@ -52,6 +52,7 @@ mod adapters;
 mod agreement;
 mod answers;
 mod bench;
+mod best;
 mod budget;
 mod byte_size;
 mod checkpoint;

@@ -5,9 +5,9 @@
 //! step, saved, with the reason.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use burn::train::Interrupter;
@@ -24,6 +24,8 @@ pub(crate) type MetricsError = Arc<OnceLock<String>>;
 pub(crate) struct MetricFiles {
     /// Without one, nothing is written.
     output: Option<Arc<Output>>,
+    /// The round of training that goes on, and its steps so far: their values stay.
+    begun: (usize, u64),
     interrupter: Interrupter,
     failed: MetricsError,
     names: HashMap<MetricId, String>,
@@ -32,9 +34,15 @@ pub(crate) struct MetricFiles {
 }
 
 impl MetricFiles {
-    pub fn new(output: Option<Arc<Output>>, interrupter: Interrupter, failed: MetricsError) -> Self {
+    pub fn new(
+        output: Option<Arc<Output>>,
+        begun: (usize, u64),
+        interrupter: Interrupter,
+        failed: MetricsError,
+    ) -> Self {
         Self {
             output,
+            begun,
             interrupter,
             failed,
             names: HashMap::new(),
@@ -53,7 +61,11 @@ impl MetricFiles {
             if !self.open.contains_key(&path) {
                 let current = output.current();
                 fs::create_dir_all(current.join(&folder))?;
-                self.open.insert(path.clone(), File::create(current.join(&path))?);
+                let kept = match *split == Split::Train && self.begun.0 == round {
+                    true => self.begun.1,
+                    false => 0,
+                };
+                self.open.insert(path.clone(), opened(&current.join(&path), kept)?);
             }
             if let Some(file) = self.open.get_mut(&path) {
                 writeln!(file, "{}", metric.entry.serialized_entry.serialized)?;
@@ -61,6 +73,19 @@ impl MetricFiles {
         }
         Ok(())
     }
+}
+
+/// A file with so many of its first lines, and nothing else.
+fn opened(path: &Path, lines: u64) -> io::Result<File> {
+    let earlier = match fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        earlier => earlier?,
+    };
+    let kept = earlier.split_inclusive(|byte| *byte == b'\n').take(lines as usize);
+    let length = kept.filter(|line| line.ends_with(b"\n")).map(<[u8]>::len).sum::<usize>();
+    let file = OpenOptions::new().append(true).create(true).open(path)?;
+    file.set_len(length as u64)?;
+    Ok(file)
 }
 
 impl MetricLogger for MetricFiles {
@@ -92,5 +117,23 @@ impl MetricLogger for MetricFiles {
     /// A split of a round is over: its files are complete.
     fn log_epoch_summary(&mut self, _: EpochSummary) {
         self.open.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_that_goes_on_keeps_the_values_of_its_steps() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("Loss.log");
+        for (there, lines, kept) in
+            [("", 3, ""), ("1\n2\n3\n", 2, "1\n2\n"), ("1\n2", 2, "1\n"), ("1\n", 0, "")]
+        {
+            fs::write(&path, there).unwrap();
+            writeln!(opened(&path, lines).unwrap(), "next").unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), format!("{kept}next\n"));
+        }
     }
 }

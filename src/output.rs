@@ -12,6 +12,8 @@ use crate::{Resume, TrainError, saving};
 
 /// The weights of the lowest validation loss.
 pub(crate) const BEST: &str = "best.safetensors";
+/// The run file.
+pub(crate) const RUN: &str = "run.ron";
 /// What a step writes to.
 const LOG: &str = "metrics.jsonl";
 /// Stays in the folder, and marks it as ours also where a run ended before its first step.
@@ -28,6 +30,8 @@ pub(crate) struct Output {
     folder: PathBuf,
     /// Where the run is written until it takes the place of the earlier one.
     start: Mutex<Option<Start>>,
+    /// The run file of a run that goes on, until it has made an update with it.
+    description: Mutex<Option<String>>,
     _lock: File,
 }
 
@@ -40,6 +44,10 @@ struct Start {
 }
 
 impl Output {
+    fn of(folder: &Path, start: Option<Start>, lock: File) -> Self {
+        Self { folder: folder.into(), start: Mutex::new(start), description: Mutex::default(), _lock: lock }
+    }
+
     /// Claims the folder of a new run, which an earlier run [may still be in](Self::settle).
     ///
     /// # Errors
@@ -55,7 +63,7 @@ impl Output {
         if !holds_a_run(folder) {
             make(folder)?;
             let lock = lock(folder)?;
-            return Ok(Self { folder: folder.into(), start: Mutex::new(None), _lock: lock });
+            return Ok(Self::of(folder, None, lock));
         }
         let earlier = lock(folder)?;
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
@@ -68,7 +76,7 @@ impl Output {
         make(&start)?;
         let lock = lock(&start)?;
         let start = Start { folder: start, _earlier: earlier };
-        let output = Self { folder: folder.into(), start: Mutex::new(Some(start)), _lock: lock };
+        let output = Self::of(folder, Some(start), lock);
         // There a folder cannot be renamed while a file in it is open.
         if cfg!(windows) {
             output.settle()?;
@@ -118,11 +126,7 @@ impl Output {
         }
         let found = resume.find(folder)?;
         let own = found.is_some_and(|checkpoint| is_within(&checkpoint, folder));
-        Ok(lock.filter(|_| own).map(|lock| Self {
-            folder: folder.into(),
-            start: Mutex::new(None),
-            _lock: lock,
-        }))
+        Ok(lock.filter(|_| own).map(|lock| Self::of(folder, None, lock)))
     }
 
     /// Whether the folder could be claimed, as far as can be told without touching it.
@@ -156,6 +160,22 @@ impl Output {
     /// The folder that is written into now.
     pub fn current(&self) -> PathBuf {
         self.started().as_ref().map_or_else(|| self.folder.clone(), |start| start.folder.clone())
+    }
+
+    /// Keeps the run file of a run that goes on until its [first update](Self::write_description): what stands in the
+    /// folder is of the steps that were made.
+    pub fn describe_later(&self, text: String) {
+        *self.description.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+    }
+
+    /// Writes the run file that was kept, once.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be written.
+    pub fn write_description(&self) -> Result<(), TrainError> {
+        let text = self.description.lock().unwrap_or_else(PoisonError::into_inner).take();
+        text.map_or(Ok(()), |text| self.save_text(RUN, &text))
     }
 
     /// Writes a text beside the model.

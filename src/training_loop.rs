@@ -1,29 +1,28 @@
 //! The training loop: rounds of steps, each closed by an evaluation.
 
+mod evaluation;
+
 use std::sync::Arc;
 use std::time::Instant;
 
 use burn::data::dataloader::Progress;
 use burn::train::{LearnerEvent, TrainingItem};
-use firebrick_datasets::{Batch, Batches, DataError};
+use firebrick_datasets::Batch;
 use firebrick_strategies::Stage;
 
-use crate::agreement::{SumOfAll, Sums};
 use crate::checkpoint::Saves;
 use crate::console::tell;
 use crate::dashboard::let_ctrl_c_interrupt;
-use crate::data::Stream;
-use crate::dealt::{Deal, Spare};
 use crate::events::Events;
-use crate::feed::{self, Feed, Share};
+use crate::feed::Feed;
 use crate::gauges::Readings;
 use crate::history::History;
-use crate::log::{EvaluationNumbers, Log};
-use crate::output::{BEST, Output};
-use crate::score::{BestBy, Scores};
-use crate::session::{Session, checked};
+use crate::log::Log;
+use crate::output::Output;
+use crate::score::BestBy;
+use crate::session::Session;
 use crate::step::{Step, StepNumbers};
-use crate::{Data, Evaluation, Objective, TrainError};
+use crate::{Data, Objective, TrainError, best};
 
 /// A run that is ready to go.
 pub(crate) struct TrainingLoop<M, B: Batch, S> {
@@ -85,7 +84,24 @@ where
         result
     }
 
+    /// Updates made before the first round that is shown, or before its evaluation where only that is left of it.
+    pub fn shown_before(&self) -> u64 {
+        let progress = &self.history.progress;
+        if progress.evaluation_due { self.session.updates() } else { progress.round_start }
+    }
+
+    /// The round that comes first, and the steps that it has already.
+    pub fn begun(&self) -> (usize, u64) {
+        let progress = &self.history.progress;
+        (progress.rounds.saturating_add(1), self.session.updates().saturating_sub(progress.round_start))
+    }
+
     fn rounds(&mut self, events: &mut Events) -> Result<(), TrainError> {
+        let rounds = self.history.progress.rounds;
+        if rounds > 0 {
+            // The dashboard counts on from the rounds of the run so far.
+            events.train(LearnerEvent::EndEpoch(rounds))?;
+        }
         let mut ends = self.ends();
         let mut complete = ends;
         while !ends {
@@ -104,6 +120,7 @@ where
             }
             self.history.progress.evaluation_due = false;
             self.history.progress.rounds = round;
+            self.history.progress.round_start = self.session.updates();
             self.save_if_due()?;
             events.train(LearnerEvent::EndEpoch(round))?;
             let interrupted = self.interrupted(events);
@@ -143,7 +160,7 @@ where
     fn train_round(&mut self, events: &mut Events) -> Result<(), TrainError> {
         let mut unread = None;
         let mut before = Instant::now();
-        let start = self.session.updates();
+        let (start, begun) = (self.history.progress.round_start, self.session.updates());
         loop {
             let window = self.feed.window()?;
             let (epoch, after) = (window.epoch, window.after);
@@ -153,7 +170,7 @@ where
             step.seconds = before.elapsed().as_secs_f64();
             before = Instant::now();
             self.history.progress.cursor = after;
-            if !self.has_updated && self.session.updates() > start {
+            if !self.has_updated && self.session.updates() > begun {
                 self.has_updated = true;
                 self.settle()?;
             }
@@ -191,6 +208,13 @@ where
             tell(&format!("kept the earlier run as {}", kept.display()));
         }
         // No rank writes its part of a checkpoint before the first has settled in the folder.
+        self.history.has_gone_on = true;
+        if let Some(output) = &self.output {
+            let best = self.history.progress.best.as_ref().map(|best| best.step);
+            let found = self.history.best_path.as_deref().zip(best);
+            self.history.best_path = best::restore(found, output.folder())?;
+            output.write_description()?;
+        }
         let world = self.session.world();
         if self.checkpoints.is_some() && world.size() > 1 {
             world.numbers("the output folder of the run", &[0.0])?;
@@ -234,110 +258,6 @@ where
         events.train(LearnerEvent::ProcessedItem(item))
     }
 
-    /// The mean loss over all items of the validation data, and the best model kept. Whether it came to its
-    /// end: it does not where the run is interrupted.
-    fn evaluate(&mut self, round: usize, events: &mut Events) -> Result<bool, TrainError> {
-        let Some(valid) = self.data.valid.clone() else {
-            return Ok(true);
-        };
-        let started = Instant::now();
-        events.valid(LearnerEvent::StartSplit { epoch_number: round, total_items: valid.samples(0) })?;
-        let Some((sums, scores)) = self.sums_of_validation(&valid, events)? else {
-            self.interrupted(events);
-            return Ok(false);
-        };
-        events.valid(LearnerEvent::EndSplit(round))?;
-        if sums.items == 0 {
-            return Err(DataError::EmptyEpoch { epoch: 0 }.into());
-        }
-        let numbers = EvaluationNumbers {
-            step: self.session.updates(),
-            loss: sums.loss / sums.items as f64,
-            items: sums.items,
-            seconds: started.elapsed().as_secs_f64(),
-            scores,
-        };
-        self.log.evaluation(&numbers)?;
-        if self.history.progress.evaluated(numbers, &self.plan.best_by) {
-            self.keep_best()?;
-        }
-        Ok(true)
-    }
-
-    /// The sums over the validation data, and the scores that they make; `None` where the run was interrupted.
-    ///
-    /// Each rank goes through its part, and all get the sums of the whole.
-    fn sums_of_validation(
-        &mut self,
-        valid: &Stream<B>,
-        events: &mut Events,
-    ) -> Result<Option<(Sums, Scores)>, TrainError> {
-        let world = self.session.world().clone();
-        let (alone, samples) = (world.size() == 1, valid.samples(0));
-        let model = self.session.evaluator()?;
-        let pass = self.session.pass().evaluating(self.session.evaluation_dtype());
-        let mut spare = Spare::new(valid.clone());
-        let mut sums = Sums::default();
-        let cut = feed::cut(&self.data, 1, Share::of(&world))?;
-        let mut end = 0;
-        while end < samples {
-            let global = cut.global_batch(valid, 0, end, samples)?;
-            end = global.end;
-            for positions in cut.micro_batches(valid, 0, &global)? {
-                let own = Deal(valid.clone()).batch(0, positions)?.0.filter(|batch| batch.items() > 0);
-                let expected = own.as_ref().map_or(0, Batch::items);
-                let batch = match own {
-                    Some(batch) => batch,
-                    None if pass.is_collective() => spare.batch()?,
-                    None => continue,
-                };
-                let (entered, pass) = pass.clone().silent(expected == 0).enter(&model)?;
-                let Evaluation { loss, counts } = entered.evaluate(batch, &pass);
-                pass.check()?;
-                if expected == 0 {
-                    continue;
-                }
-                let loss = checked(loss.sum, loss.items, expected)?.try_into_scalar::<f64>()?;
-                sums.add(loss, expected, &counts);
-                let readings = match alone {
-                    true => Readings::of_evaluation(loss / expected as f64, expected),
-                    false => Readings::none(),
-                };
-                events.valid(evaluated(readings, end, samples))?;
-            }
-            if alone && events.interrupter.should_stop() {
-                return Ok(None);
-            }
-        }
-        if !alone {
-            let stops = events.interrupter.should_stop();
-            let of_all = SumOfAll::agree(&world, &sums, stops)?;
-            sums = Sums { loss: of_all.sum, items: of_all.items, counts: of_all.counts };
-            self.stops = of_all.stops;
-            let readings = Readings::of_evaluation(sums.loss / sums.items.max(1) as f64, sums.items);
-            events.valid(evaluated(readings, samples, samples))?;
-        }
-        let scores = model.scores(&sums.counts);
-        if !scores.is_empty() {
-            events.valid(evaluated(Readings::of_scores(&scores), samples, samples))?;
-        }
-        let scores = scores.into_iter().map(|score| (score.name.to_string(), score.value)).collect();
-        Ok(Some((sums, scores)))
-    }
-
-    fn keep_best(&mut self) -> Result<(), TrainError> {
-        if self.saves {
-            let best = match self.session.is_averaged() {
-                true => self.session.whole_average(Some(0))?,
-                false => self.session.whole(Some(0))?,
-            };
-            if let (Some(best), Some(output)) = (best, &self.output) {
-                self.history.best_path = Some(output.save_model(BEST, &best)?);
-            }
-        }
-        Ok(())
-    }
-
     /// Whether a save is to begin now; one that is under way goes on.
     fn wants_save(&mut self) -> Result<bool, TrainError> {
         match &mut self.checkpoints {
@@ -377,6 +297,7 @@ where
             again = saves.finish(&mut self.log)?;
             (self.history.saved_step, self.history.save_error) = saves.outcome();
             if !again {
+                self.forget_others();
                 return Ok(());
             }
         }
@@ -402,10 +323,4 @@ where
         }
         stopped
     }
-}
-
-/// How far an evaluation is.
-fn evaluated(readings: Readings, done: usize, samples: usize) -> LearnerEvent<Readings> {
-    let progress = Progress::new(done, samples, Some("samples".into()));
-    LearnerEvent::ProcessedItem(TrainingItem::new(readings, progress, Some(done), None))
 }

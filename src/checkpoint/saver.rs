@@ -132,6 +132,11 @@ impl Saver {
         self.policy.is_due(updates) && self.last.is_none_or(|(step, _)| step != updates)
     }
 
+    /// Whether a save is under way.
+    pub fn is_busy(&self) -> bool {
+        !matches!(self.phase, Phase::Nothing)
+    }
+
     /// Whether the last save failed and is to be tried again.
     pub fn tries_again(&self) -> bool {
         self.retries

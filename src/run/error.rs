@@ -127,6 +127,16 @@ pub enum RunError {
         /// Where they would be.
         folder: PathBuf,
     },
+    /// A run that goes on has its own tokenizer, which cannot encode the data.
+    #[error(
+        "{error}; the run goes on with its own tokenizer, {tokenizer}, so this is not the data that it was saved with: resume with that data, or start a new run, in another output folder"
+    )]
+    OwnTokenizer {
+        /// Its file.
+        tokenizer: PathBuf,
+        /// What it cannot encode.
+        error: Box<RunError>,
+    },
     /// The model of the task writes no text.
     #[error(
         "`{task}` writes no text, as `CausalLm` and `Seq2Seq` do: `firebrick predict` asks its model about records"
@@ -263,6 +273,19 @@ pub enum RunError {
     /// The data, the strategies or the training failed.
     #[error(transparent)]
     Train(#[from] TrainError),
+}
+
+impl RunError {
+    /// Whether a vocabulary of characters lacks one of the data.
+    pub(crate) fn is_of_vocabulary(&self) -> bool {
+        match self {
+            Self::Train(TrainError::Data(DataError::UnknownCharacter { .. })) => true,
+            Self::Train(TrainError::Data(DataError::Record { found, .. })) => {
+                found.contains("is not in the vocabulary")
+            }
+            _ => false,
+        }
+    }
 }
 
 impl From<DataError> for RunError {

@@ -1,5 +1,6 @@
 //! What a run is made of, before it trains.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use burn::optim::ModuleOptimizer;
@@ -68,7 +69,21 @@ impl Run {
         folder: Option<Folder>,
         say: impl Fn(&str),
     ) -> Result<Parts<M>, RunError> {
-        let parts = self.parts::<M>(folder, say)?;
+        self.prepare_resumed(folder, None, say)
+    }
+
+    /// The same of a run that goes on, whose tokenizer is this one where it was made of the text.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`prepare`](Self::prepare), and a tokenizer that cannot be read.
+    pub(crate) fn prepare_resumed<M: Trainable>(
+        &self,
+        folder: Option<Folder>,
+        tokenizer: Option<PathBuf>,
+        say: impl Fn(&str),
+    ) -> Result<Parts<M>, RunError> {
+        let parts = self.parts::<M>(folder, tokenizer, say)?;
         // A size that no machine has is told as that, and not as one that no configuration may have.
         self.require_memory(parameters::<M>(&parts.config), &parts.device_name)?;
         self.require_possible(&parts)?;
@@ -85,12 +100,17 @@ impl Run {
         folder: Option<Folder>,
         say: impl Fn(&str),
     ) -> Result<Parts<M>, RunError> {
-        let parts = self.parts::<M>(folder, say)?;
+        let parts = self.parts::<M>(folder, None, say)?;
         self.require_possible(&parts)?;
         Ok(parts)
     }
 
-    fn parts<M: Trainable>(&self, folder: Option<Folder>, say: impl Fn(&str)) -> Result<Parts<M>, RunError> {
+    fn parts<M: Trainable>(
+        &self,
+        folder: Option<Folder>,
+        own_tokenizer: Option<PathBuf>,
+        say: impl Fn(&str),
+    ) -> Result<Parts<M>, RunError> {
         let (device, device_name) = device::find(&self.device)?;
         let world = self.world(device::alike(&self.device, &device_name))?;
         let device = device.autodiff();
@@ -117,8 +137,17 @@ impl Run {
         if let Some(folder) = &folder {
             asked.settled = Settled::to_train::<M>(folder, &config, &self.task)?;
         }
-        let Loaded { tokenizer, data, longest_row, .. } = asked.load(&say)?;
+        asked.settled.tokenizer = own_tokenizer;
+        let own = asked.settled.tokenizer.clone();
+        let loaded = asked.load(&say).map_err(|error| match own {
+            Some(tokenizer) if error.is_of_vocabulary() => {
+                RunError::OwnTokenizer { tokenizer, error: Box::new(error) }
+            }
+            _ => error,
+        });
+        let Loaded { tokenizer, data, longest_row, .. } = loaded?;
         let (data, labels) = M::batches(data).ok_or_else(|| self.other_task())?;
+        let data = data.tokenizer(&tokenizer)?;
         if self.early_stopping.is_some() && data.valid.is_none() {
             let place = "the validation part, which `early_stopping` needs,".to_string();
             return Err(DataError::EmptyText { place }.into());

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use burn::train::Interrupter;
-use firebrick_datasets::{DataError, Files, Skipped, TextChunks, TokenWriter, Tokenizer};
+use firebrick_datasets::{DataError, Files, TextChunks, TokenWriter, Tokenizer};
 use serde::Serialize;
 
-use super::load::{Loading, tell_skipped};
+use super::load::{Loading, Part, tell_skipped};
 use super::{DataRun, Paths, RunError, TaskConfig, TokenizerConfig};
 use crate::TrainError;
 
@@ -46,7 +46,7 @@ impl DataRun {
         let (TaskConfig::CausalLm { end, .. }, Some(paths)) = (&self.task, &self.data.path) else {
             return Err(RunError::Tokenize { task: self.task.name() });
         };
-        let loading = Loading { run: self, config: &self.data, say: &say, skipped: Skipped::default() };
+        let loading = Loading::new(self, &say);
         let plain = loading.is_plain_text(paths);
         let tokenizer = loading.tokenizer(|| match plain {
             true => loading.text_of(paths),
@@ -57,7 +57,7 @@ impl DataRun {
         let go_on = || if interrupter.should_stop() { Err(RunError::Interrupted) } else { Ok(()) };
         match plain {
             true => write_files(&loading, paths, &tokenizer, *end, &mut writer, go_on)?,
-            false => loading.each_document(paths, &tokenizer, *end, |ids| {
+            false => loading.each_document((Part::Train, paths), &tokenizer, *end, |ids| {
                 go_on()?;
                 Ok(writer.document(ids)?)
             })?,

@@ -68,7 +68,12 @@ impl Writer {
         self.board.scalars(step, &tagged)
     }
 
-    fn flush(&mut self) -> Result<(), TensorBoardError> {
+    /// Hands over to the system what is held back.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn flush(&mut self) -> Result<(), TensorBoardError> {
         self.flushed = Instant::now();
         self.board.flush()
     }
