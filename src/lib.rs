@@ -70,6 +70,7 @@ mod elementwise;
 mod error;
 mod events;
 mod exit;
+mod export_command;
 mod feed;
 mod gauges;
 mod history;

@@ -1,13 +1,17 @@
 //! The folder that a run writes into, claimed so that no other run writes there too.
 
 use std::fs::{self, File, TryLockError};
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use burn::module::Module;
 use firebrick_checkpoints::Folder;
 
 use crate::checkpoint::{self, ResumeError};
+use crate::tensorboard::host;
 use crate::{Resume, TrainError, saving};
 
 /// The weights of the lowest validation loss.
@@ -214,16 +218,38 @@ pub(crate) fn is_within(path: &Path, folder: &Path) -> bool {
     }
 }
 
-/// The exclusive lock of a folder, which the system releases when the process ends, however it does.
+/// The exclusive lock of a folder, which the system releases when the process ends, however it does. The file says which
+/// process has it.
 fn lock(folder: &Path) -> Result<File, TrainError> {
     let path = folder.join(LOCK);
-    let file =
-        File::create(&path).map_err(|error| TrainError::file(&path, "locking the output folder", error))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(TrainError::OutputInUse(folder.into())),
-        Err(TryLockError::Error(error)) => Err(TrainError::file(&path, "locking the output folder", error)),
+    let failed = |error| TrainError::file(&path, "locking the output folder", error);
+    let mut file = File::options().create(true).write(true).truncate(false).open(&path).map_err(failed)?;
+    let asked = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => break,
+            // Whoever watches the run asks for the lock now and then, for no time.
+            Err(TryLockError::WouldBlock) if asked.elapsed() < WATCHED => thread::sleep(WATCHED / 20),
+            Err(TryLockError::WouldBlock) => return Err(TrainError::OutputInUse(folder.into())),
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
+        }
     }
+    let owner = format!("{} {}\n", host(), std::process::id());
+    file.set_len(0).and_then(|()| file.write_all(owner.as_bytes())).map_err(failed)?;
+    Ok(file)
+}
+
+/// Time in which a watcher has let go of the lock.
+const WATCHED: Duration = Duration::from_millis(200);
+
+/// Whether a run had this folder, and its process is gone. Of a process on another machine nothing can be told, as its
+/// lock may not be seen here.
+pub(crate) fn is_abandoned(folder: &Path) -> bool {
+    let Ok(mut file) = File::open(folder.join(LOCK)) else { return false };
+    let mut owner = String::new();
+    let is_ours = file.read_to_string(&mut owner).is_ok()
+        && owner.split_whitespace().next().is_some_and(|owner| owner == host());
+    is_ours && file.try_lock_shared().is_ok()
 }
 
 fn keep_earlier(folder: &Path) -> Result<PathBuf, TrainError> {

@@ -120,11 +120,19 @@ pub enum RunError {
     },
     /// A run has left no weights.
     #[error(
-        "{folder}: expected the weights of a trained run: train it to its end, or name a Hugging Face folder with \
-         --weights"
+        "{folder}: expected the weights of a trained run: train it to its end, make this folder of what a run has saved \
+         by `firebrick export RUN`, or name a Hugging Face folder with --weights"
     )]
     NotTrained {
         /// Where they would be.
+        folder: PathBuf,
+    },
+    /// A run has saved no weights yet.
+    #[error(
+        "{folder}: this run has saved no weights yet: neither `best.safetensors` of an evaluation nor a checkpoint; go on with it by `firebrick train RUN.ron --resume auto`"
+    )]
+    NothingSaved {
+        /// The output folder.
         folder: PathBuf,
     },
     /// A run that goes on has its own tokenizer, which cannot encode the data.

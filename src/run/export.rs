@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 use burn::store::{ModuleSnapshot, SafetensorsStore};
 use burn::tensor::Device;
@@ -10,10 +11,14 @@ use super::RunError;
 use super::prepare::Parts;
 use super::trainable::Trainable;
 use crate::models::pretrained;
+use crate::output::BEST;
 use crate::{TrainError, Trained, saving};
 
 /// Its name in the output folder.
 pub(crate) const PRETRAINED: &str = "pretrained";
+
+/// The file in it that tells of which weights it was made.
+const MADE_OF: &str = ".made_of";
 
 /// What a tokenizer of another library has beside its `tokenizer.json`, and how texts are generated.
 const BESIDE: [&str; 10] = [
@@ -36,6 +41,7 @@ pub(super) fn export<M: Trainable>(
     output: &Path,
 ) -> Result<PathBuf, RunError> {
     let folder = output.join(PRETRAINED);
+    let of = trained.best.as_deref().and_then(known_by);
     match &trained.best {
         Some(best) => pretrained::save(&read::<M>(&parts.config, best)?, &parts.config, &folder)?,
         None => {
@@ -43,8 +49,16 @@ pub(super) fn export<M: Trainable>(
             pretrained::save(last, &parts.config, &folder)?;
         }
     }
+    copy_beside(parts.folder.as_ref().map(|folder| folder.path()), &folder)?;
+    parts.tokenizer.save(folder.join("tokenizer.json"))?;
+    mark(&folder, of)?;
+    Ok(folder)
+}
+
+/// Copies what the folder of the model that the run started from has besides.
+pub(super) fn copy_beside(origin: Option<&Path>, folder: &Path) -> Result<(), RunError> {
     for name in BESIDE {
-        let Some(source) = parts.folder.as_ref().map(|folder| folder.path().join(name)) else { break };
+        let Some(source) = origin.map(|origin| origin.join(name)) else { break };
         if source.is_file() {
             let target = folder.join(name);
             saving::replace(&target, |staged| {
@@ -53,12 +67,35 @@ pub(super) fn export<M: Trainable>(
             })?;
         }
     }
-    parts.tokenizer.save(folder.join("tokenizer.json"))?;
-    Ok(folder)
+    Ok(())
+}
+
+/// Marks a folder with what the best weights were [known by](known_by) that it was made of, before they were read; or with
+/// none.
+pub(super) fn mark(folder: &Path, of: Option<String>) -> Result<(), RunError> {
+    Ok(saving::save_text(&of.unwrap_or_default(), &folder.join(MADE_OF))?)
+}
+
+/// Whether an output folder has the Hugging Face folder of its best weights: a run that went on after it had ended, and
+/// was killed, has that of its first end. One of an older version is not marked.
+pub(crate) fn is_exported(output: &Path) -> bool {
+    let folder = output.join(PRETRAINED);
+    let (made_of, best) = (fs::read_to_string(folder.join(MADE_OF)), known_by(&output.join(BEST)));
+    match (made_of, best) {
+        (Ok(made_of), Some(best)) => made_of == best,
+        _ => folder.is_dir(),
+    }
+}
+
+/// What a file of weights is known by without reading it.
+pub(super) fn known_by(weights: &Path) -> Option<String> {
+    let metadata = fs::metadata(weights).ok()?;
+    let written = metadata.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
+    Some(format!("{} bytes, of {} ns\n", metadata.len(), written.as_nanos()))
 }
 
 /// A model out of a file of weights by module path, on the host.
-fn read<M: Trainable>(config: &M::Config, file: &Path) -> Result<M, RunError> {
+pub(super) fn read<M: Trainable>(config: &M::Config, file: &Path) -> Result<M, RunError> {
     let mut model = M::init(config, &Device::flex());
     let mut store = SafetensorsStore::from_file(file);
     let read = model.load_from(&mut store);

@@ -11,7 +11,7 @@ use super::{Process, Run, RunError, TaskConfig, changes, export};
 use crate::answers::Question;
 use crate::checkpoint::RunText;
 use crate::console::tell;
-use crate::models::pretrained::Folder;
+use crate::models::pretrained::{Folder, save_config};
 use crate::output::{Output, RUN};
 use crate::{Report, Resume, Show, TrainError};
 
@@ -29,7 +29,7 @@ pub struct Launched {
 }
 
 impl Run {
-    /// Trains, and writes into the output folder: `run.ron` and `tokenizer.json` before the first
+    /// Trains, and writes into the output folder: `run.ron`, `tokenizer.json` and `config.json` before the first
     /// step, `metrics.jsonl`, `best.safetensors` and `checkpoints` during the run, `model.safetensors`,
     /// `ema.safetensors` where the weights are averaged, `report.json` and `sample.txt` at the end, and
     /// `pretrained`, a Hugging Face folder of the best weights, or the last where none were evaluated. The
@@ -132,6 +132,7 @@ impl ForModel for Launch<'_> {
         if !goes_on || !tokenizer.is_file() {
             parts.tokenizer.save(tokenizer)?;
         }
+        save_config::<M>(&parts.config, &output.current())?;
         let mut trained = trainer.claimed(output.clone()).fit(model, optimizer, schedule, data)?;
         match Report::read(output.folder()).filter(|_| !trained.has_gone_on) {
             // The run was over already: its report stays what it is.
