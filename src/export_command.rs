@@ -11,7 +11,7 @@ use crate::{Run, RunError};
 const EXAMPLES: &str = "\
 Examples:
   firebrick export runs/entities                       # the best weights so far, into runs/entities/pretrained
-  firebrick export runs/entities --step 1500           # those of a checkpoint: `firebrick checkpoint show` lists them
+  firebrick export runs/entities --step 1500           # those of a checkpoint in runs/entities/checkpoints
   firebrick export runs/entities -o hub/entities       # into another folder
 
 The folder is what Hugging Face's `from_pretrained` opens, what `model: Pretrained(\"FOLDER\")` of another run starts

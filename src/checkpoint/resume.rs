@@ -63,8 +63,12 @@ impl Resume {
     pub(crate) fn tokenizer(&self, output: &Path) -> Option<PathBuf> {
         // Whatever is wrong with the checkpoint is told where it is opened.
         let checkpoint = self.find(output).ok()??;
-        let of_run = checkpoint.canonicalize().ok()?;
-        let file = of_run.parent()?.parent()?.join("tokenizer.json");
+        // A path of one part has its folders only when it is whole.
+        let whole = match checkpoint.components().count() {
+            ..3 => checkpoint.canonicalize().ok()?,
+            _ => checkpoint,
+        };
+        let file = whole.parent()?.parent()?.join("tokenizer.json");
         file.is_file().then_some(file)
     }
 
