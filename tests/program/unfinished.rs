@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use predicates::str::contains;
 
+use crate::events::shown;
 use crate::small_run::{firebrick, folder, report, started, train};
 
 /// Waits until a run is so far.
@@ -72,6 +73,29 @@ fn watching_ends_when_the_run_is_killed_and_when_it_is_over() {
     // It has let go of the folder, and who watches keeps nobody out of it.
     report(&mut train(folder, &["--resume", "auto", "--set", "steps=4", "--set", "checkpoints=()"]));
     firebrick(folder).args(["watch", "out", "--plain"]).assert().success().stdout(contains("finished after"));
+}
+
+#[test]
+fn tensorboard_has_all_steps_of_each_checkpoint() {
+    let folder = folder();
+    let folder = folder.path();
+    // Nothing but a save, a long time or many steps hands its events over.
+    let often = [
+        "--set",
+        "steps=1000000",
+        "--set",
+        "evaluate_every=1000000",
+        "--set",
+        "checkpoints=(every: 1, keep_last: 1)",
+    ];
+    let child = started(folder, &often);
+    let newest = || fs::read_to_string(folder.join("out/checkpoints/latest")).unwrap_or_default();
+    wait_until("a checkpoint", || newest().starts_with("step-"));
+    kill(child);
+    let step: u64 = newest().trim().strip_prefix("step-").unwrap().parse().unwrap();
+    let shown = shown(&folder.join("out"));
+    let steps: Vec<_> = shown["train/loss"].keys().copied().take_while(|at| *at <= step).collect();
+    assert_eq!(steps, (1..=step).collect::<Vec<_>>());
 }
 
 #[test]
