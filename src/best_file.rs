@@ -3,16 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::TrainError;
 use crate::beside::Beside;
 use crate::output::BEST;
 use crate::writes::{FailedWrites, Writes};
+use crate::{TrainError, best};
 
 /// Writes the model that it holds, and says where.
 type Write = Box<dyn FnMut() -> Result<PathBuf, TrainError> + Send>;
 
 /// That, and what has come of it.
-type Attempt = Beside<(Write, Result<PathBuf, TrainError>)>;
+type Attempt = Beside<(u64, Write, Result<PathBuf, TrainError>)>;
 
 /// Attempts at the end of a run, for which it waits.
 const AT_THE_END: u32 = 2;
@@ -26,22 +26,22 @@ const REST: u32 = 4;
 pub(crate) struct BestFile {
     writes: Writes,
     under_way: Option<(Instant, Attempt)>,
-    next: Option<Write>,
+    next: Option<(u64, Write)>,
     /// Until when nothing is tried again.
     rests: Option<Instant>,
-    /// Where the file is, once there is one.
-    path: Option<PathBuf>,
+    /// Where the weights are, once there are some, and the step whose they are.
+    found: Option<(PathBuf, u64)>,
 }
 
 impl BestFile {
-    /// With the path of an earlier one, where there is one.
-    pub fn new(path: Option<PathBuf>, tells: bool) -> Self {
-        Self { writes: Writes::of(BEST, tells), under_way: None, next: None, rests: None, path }
+    /// With the best weights of the run so far and their step, where it has some.
+    pub fn new(found: Option<(PathBuf, u64)>, tells: bool) -> Self {
+        Self { writes: Writes::of(BEST, tells), under_way: None, next: None, rests: None, found }
     }
 
-    /// Hands over what writes a better model than all before.
-    pub fn put(&mut self, write: impl FnMut() -> Result<PathBuf, TrainError> + Send + 'static) {
-        self.next = Some(Box::new(write));
+    /// Hands over what writes a better model than all before, that of a step.
+    pub fn put(&mut self, step: u64, write: impl FnMut() -> Result<PathBuf, TrainError> + Send + 'static) {
+        self.next = Some((step, Box::new(write)));
         self.rests = None;
         self.poll();
     }
@@ -60,17 +60,17 @@ impl BestFile {
     /// Waits for the attempt that is under way.
     pub fn wait(&mut self) {
         let Some((began, work)) = self.under_way.take() else { return };
-        let (write, result) = work.wait();
+        let (step, write, result) = work.wait();
         match result {
             Ok(path) => {
-                self.path = Some(path);
+                self.found = Some((path, step));
                 self.writes.note(Ok::<_, TrainError>(()));
             }
             Err(error) => {
                 self.writes.note(Err(error));
                 self.rests = Some(Instant::now() + REST * began.elapsed().max(Duration::from_millis(1)));
                 // A better one takes its place.
-                self.next.get_or_insert(write);
+                self.next.get_or_insert((step, write));
             }
         }
     }
@@ -85,17 +85,29 @@ impl BestFile {
     }
 
     fn begin(&mut self) {
-        let Some(mut write) = self.next.take() else { return };
+        let Some((step, mut write)) = self.next.take() else { return };
         let work = move || {
             let result = write();
-            (write, result)
+            (step, write, result)
         };
         self.under_way = Some((Instant::now(), Beside::start(work)));
     }
 
-    /// Where the newest file is.
-    pub fn path(&self) -> Option<&Path> {
-        self.path.as_deref()
+    /// Makes the weights that were found the best of the run in this folder, now that it has settled there. Nothing is
+    /// being written.
+    ///
+    /// # Errors
+    ///
+    /// They cannot be put there.
+    pub fn settle(&mut self, folder: &Path) -> Result<(), TrainError> {
+        let step = self.found().map(|(_, step)| step);
+        self.found = best::restore(self.found(), folder)?.zip(step);
+        Ok(())
+    }
+
+    /// Where the newest weights are, and the step whose they are.
+    pub fn found(&self) -> Option<(&Path, u64)> {
+        self.found.as_ref().map(|(path, step)| (path.as_path(), *step))
     }
 
     /// Attempts that failed, if some did.
@@ -134,8 +146,9 @@ mod tests {
         fn put(&mut self, best: &mut BestFile, name: &'static str) {
             let (end, ended) = channel();
             self.ends.push(end);
+            let step = self.ends.len() as u64;
             let begun = self.begun.0.clone();
-            best.put(move || {
+            best.put(step, move || {
                 begun.send(name).unwrap();
                 match ended.recv().unwrap() {
                     true => Ok(name.into()),
@@ -158,15 +171,15 @@ mod tests {
         // They come while it is being written, and only the last one of them is wanted.
         disk.put(&mut best, "second");
         disk.put(&mut best, "third");
-        assert!(best.poll() && best.path().is_none());
+        assert!(best.poll() && best.found().is_none());
         disk.ends[0].send(true).unwrap();
-        while best.path().is_none() {
+        while best.found().is_none() {
             best.poll();
         }
         assert_eq!(disk.begun(), "third");
         disk.ends[2].send(true).unwrap();
         best.finish();
-        assert_eq!((best.path(), best.failed()), (Some(Path::new("third")), None));
+        assert_eq!((best.found(), best.failed()), (Some((Path::new("third"), 3)), None));
         assert!(disk.begun.1.try_recv().is_err());
     }
 
@@ -187,7 +200,7 @@ mod tests {
         disk.ends[1].send(false).unwrap();
         disk.ends[1].send(true).unwrap();
         best.finish();
-        assert_eq!(best.path(), Some(Path::new("second")));
+        assert_eq!(best.found(), Some((Path::new("second"), 2)));
         let failed = best.failed().unwrap();
         assert_eq!((failed.failures, failed.error), (3, None));
     }

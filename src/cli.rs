@@ -12,6 +12,7 @@ use crate::checkpoint_command::{CheckpointCommand, ConsolidateArgs, checkpoint, 
 use crate::console::{print, tell, terminal_width};
 use crate::device::Listing;
 use crate::exit::{EXIT_CODES, Exit};
+use crate::export_command::{ExportArgs, export};
 use crate::import_command::{ImportArgs, import};
 use crate::in_words::{bench_in_words, tokenized_in_words, trained_in_words};
 use crate::page_command::{ReportArgs, WatchArgs, report, watch};
@@ -45,6 +46,7 @@ Examples:
   firebrick tokenize examples/causal_lm.ron --output corpus.tokens
   firebrick train examples/causal_lm.ron --set 'checkpoints=(every: 50)' --resume auto
   firebrick checkpoint show runs/causal_lm
+  firebrick export runs/causal_lm --step 50 -o gpt
   firebrick consolidate runs/causal_lm --dtype bf16 -o model.safetensors
   firebrick import ds_config.json --training-args args.json -o run.ron
   firebrick devices";
@@ -70,8 +72,8 @@ enum Command {
     Generate(GenerateArgs),
     /// Shows a run in progress from another terminal: its curves, its last numbers, and how long it still takes.
     ///
-    /// On a terminal it fills the screen (q or Ctrl-C leaves it; the run goes on), elsewhere it prints lines. It only
-    /// reads.
+    /// On a terminal it fills the screen (q or Ctrl-C leaves it; the run goes on), elsewhere it prints lines. It ends with
+    /// the run: with exit code 1 where the run's process is gone and has left no report. It only reads.
     Watch(WatchArgs),
     /// Writes `report.html` into the output folder of a run, in progress or over: curves, numbers, predictions and
     /// settings on one page that needs no network.
@@ -88,6 +90,10 @@ enum Command {
     /// A run reads it in place, however large it is: name it as `data.path`, and the tokenizer as
     /// `data.tokenizer`.
     Tokenize(TokenizeArgs),
+    /// Writes the best weights of a run, or those of a checkpoint, as a Hugging Face folder.
+    ///
+    /// Works on a run in progress, on one that was killed, and on one that is over; the data is not read.
+    Export(ExportArgs),
     /// Makes one file of a checkpoint's weights, whichever number of ranks saved them.
     ///
     /// Works on any machine and without the run file: tensors are read one after the other, so that the largest one
@@ -251,6 +257,7 @@ impl Cli {
             Command::Generate(args) => done(generate(&args)),
             Command::Watch(args) => done(watch(&args)),
             Command::Report(args) => done(report(&args)),
+            Command::Export(args) => done(export(&args)),
             Command::Consolidate(args) => done(consolidate(&args)),
             Command::Checkpoint(command) => checkpoint(&command),
             Command::Import(args) => done(import(&args)),

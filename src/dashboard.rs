@@ -31,15 +31,21 @@ impl Show {
         cfg!(feature = "tui") && self == Self::Auto && std::io::stdout().is_terminal()
     }
 
-    /// Must be called on the thread that trains; the dashboard draws on one of its own.
-    pub(crate) fn renderer(self, interrupter: &Interrupter, total_updates: u64) -> Box<dyn MetricsRenderer> {
+    /// Must be called on the thread that trains; the dashboard draws on one of its own. `updates_before` were made before
+    /// the round that comes first.
+    pub(crate) fn renderer(
+        self,
+        interrupter: &Interrupter,
+        total_updates: u64,
+        updates_before: u64,
+    ) -> Box<dyn MetricsRenderer> {
         #[cfg(feature = "tui")]
         if self.is_dashboard() {
             use burn::train::renderer::tui::TuiMetricsRendererWrapper;
             return Box::new(TuiMetricsRendererWrapper::new(interrupter.clone(), None));
         }
         let _ = interrupter;
-        Box::new(Lines::new(self != Self::Nothing, total_updates))
+        Box::new(Lines::new(self != Self::Nothing, total_updates, updates_before))
     }
 }
 

@@ -6,8 +6,7 @@ use std::time::Instant;
 use firebrick_strategies::SkipReason;
 
 use crate::TrainError;
-use crate::log::EvaluationNumbers;
-use crate::output::{BEST, Output};
+use crate::log::{EvaluationNumbers, Past};
 use crate::progress::{MANY_INFINITE, Progress};
 use crate::rank_report::Exchanged;
 use crate::step::StepNumbers;
@@ -28,6 +27,8 @@ pub(crate) struct History {
     pub activation_bytes: usize,
     /// Where the weights of the best evaluation are.
     pub best_path: Option<PathBuf>,
+    /// Whether this process has made an update or an evaluation.
+    pub has_gone_on: bool,
     /// Updates made at the newest checkpoint.
     pub saved_step: Option<u64>,
     /// Why the last save failed, if it did.
@@ -44,16 +45,24 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// That of a run which goes on after so many updates.
-    pub fn going_on(progress: Progress, updates: u64, output: Option<&Output>) -> Self {
-        let own = output.filter(|output| output.is_settled());
-        let best = own.map(|output| output.folder().join(BEST)).filter(|path| path.exists());
-        Self {
-            best_path: best.filter(|_| progress.best.is_some()),
-            last: StepNumbers { step: updates, ..StepNumbers::default() },
-            progress,
-            ..Self::default()
-        }
+    /// That of a run which goes on after so many updates, as its log tells it.
+    pub fn going_on(progress: Progress, updates: u64, past: Past) -> Self {
+        let Past { tokens, step_seconds, peak_bytes, activation_bytes, last, .. } = past;
+        let last = last.unwrap_or_default();
+        let last = StepNumbers {
+            step: updates,
+            gradient_norm: last.gradient_norm.unwrap_or_default(),
+            loss_scale: last.loss_scale,
+            ..StepNumbers::default()
+        };
+        let progress = progress.going_on(updates);
+        Self { last, progress, tokens, step_seconds, peak_bytes, activation_bytes, ..Self::default() }
+    }
+
+    /// Where the weights of the best evaluation before were found, and its step.
+    pub fn found_best(&self) -> Option<(PathBuf, u64)> {
+        let step = self.progress.best.as_ref().map(|best| best.step);
+        self.best_path.clone().zip(step)
     }
 
     /// Adds a step, and fills in the numbers that need the steps before it. `infinite` is the first of many

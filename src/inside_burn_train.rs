@@ -42,6 +42,7 @@ impl InsideBurnTrain {
     {
         let vessel = Vessel::new(training.session.device());
         let (rounds, scales_loss) = (training.plan.rounds, training.session.scales_loss());
+        let begun = training.begun();
         let several_ranks = training.session.world().size() > 1;
         let scores = if training.data.valid.is_some() { self.scores } else { Vec::new() };
         let inside = Arc::new(Handover(Mutex::new(Progress::Ready(Box::new(training)))));
@@ -55,7 +56,7 @@ impl InsideBurnTrain {
             .num_epochs(rounds)
             .label(&self.label);
         let writes = MetricWrites::new(self.tells);
-        let files = MetricFiles::new(self.output, writes.clone());
+        let files = MetricFiles::new(self.output, begun, writes.clone());
         supervised = supervised.with_metric_logger(files);
         let learner = Learner::new(vessel, SgdConfig::new().init(), ConstantLr::new(0.0));
         let result = gauges::register(supervised, scales_loss, several_ranks, &scores).launch(learner);

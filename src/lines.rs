@@ -34,13 +34,14 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    pub fn new(shown: bool, total_updates: u64) -> Self {
+    /// `before` updates were made before the round that comes first.
+    pub fn new(shown: bool, total_updates: u64, before: u64) -> Self {
         Self {
             shown,
             total_updates,
             names: HashMap::new(),
             latest: Vec::new(),
-            before: 0,
+            before: before as usize,
             in_round: 0,
             training: true,
             last_line: None,
@@ -200,7 +201,7 @@ mod tests {
     #[test]
     fn a_rank_that_others_wait_for_is_told_where_it_costs() {
         let line = |share: f64| {
-            let mut lines = Lines::new(false, 10);
+            let mut lines = Lines::new(false, 10, 0);
             lines.latest = vec![(LOSS.into(), 1.5), (WAITING.into(), share), (SLOWEST.into(), 3.0)];
             lines.line()
         };

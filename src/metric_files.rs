@@ -5,9 +5,9 @@
 //! tries them again with the next ones.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::train::logger::MetricLogger;
@@ -46,14 +46,16 @@ pub(crate) struct MetricFiles {
     /// Without one, nothing is written.
     output: Option<Arc<Output>>,
     writes: MetricWrites,
+    /// The round of training that goes on, and its steps so far: their values stay.
+    begun: (usize, u64),
     names: HashMap<MetricId, String>,
     open: HashMap<PathBuf, Appended>,
     finals: HashMap<(String, usize, String), NumericEntry>,
 }
 
 impl MetricFiles {
-    pub fn new(output: Option<Arc<Output>>, writes: MetricWrites) -> Self {
-        Self { output, writes, names: HashMap::new(), open: HashMap::new(), finals: HashMap::new() }
+    pub fn new(output: Option<Arc<Output>>, begun: (usize, u64), writes: MetricWrites) -> Self {
+        Self { output, writes, begun, names: HashMap::new(), open: HashMap::new(), finals: HashMap::new() }
     }
 
     fn add(&mut self, update: &MetricsUpdate, round: usize, split: &Split) {
@@ -63,12 +65,16 @@ impl MetricFiles {
         for metric in &update.entries_numeric {
             let Some(name) = self.names.get(&metric.entry.metric_id) else { continue };
             let path = folder.join(format!("{}.log", name.replace(' ', "_")));
+            let kept = match *split == Split::Train && self.begun.0 == round {
+                true => self.begun.1,
+                false => 0,
+            };
             let file = self.open.entry(path).or_insert_with_key(|path| {
                 let (output, folder, path) = (output.clone(), folder.clone(), path.clone());
                 Appended::later(move || {
                     let current = output.current();
                     fs::create_dir_all(current.join(&folder))?;
-                    File::create(current.join(&path))
+                    opened(&current.join(&path), kept)
                 })
             });
             file.add(format!("{}\n", metric.entry.serialized_entry.serialized).as_bytes());
@@ -87,6 +93,19 @@ impl Drop for MetricFiles {
     fn drop(&mut self) {
         self.write_out();
     }
+}
+
+/// A file with so many of its first lines, and nothing else.
+fn opened(path: &Path, lines: u64) -> io::Result<File> {
+    let earlier = match fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        earlier => earlier?,
+    };
+    let kept = earlier.split_inclusive(|byte| *byte == b'\n').take(lines as usize);
+    let length = kept.filter(|line| line.ends_with(b"\n")).map(<[u8]>::len).sum::<usize>();
+    let file = OpenOptions::new().append(true).create(true).open(path)?;
+    file.set_len(length as u64)?;
+    Ok(file)
 }
 
 impl MetricLogger for MetricFiles {
@@ -114,5 +133,25 @@ impl MetricLogger for MetricFiles {
     /// A split of a round is over: its files are complete, but for what could not be written yet.
     fn log_epoch_summary(&mut self, _: EpochSummary) {
         self.open.retain(|_, file| file.behind() > 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn a_round_that_goes_on_keeps_the_values_of_its_steps() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("Loss.log");
+        for (there, lines, kept) in
+            [("", 3, ""), ("1\n2\n3\n", 2, "1\n2\n"), ("1\n2", 2, "1\n"), ("1\n", 0, "")]
+        {
+            fs::write(&path, there).unwrap();
+            writeln!(opened(&path, lines).unwrap(), "next").unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), format!("{kept}next\n"));
+        }
     }
 }

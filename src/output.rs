@@ -1,18 +1,24 @@
 //! The folder that a run writes into, claimed so that no other run writes there too.
 
 use std::fs::{self, File, TryLockError};
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use burn::module::Module;
 use firebrick_checkpoints::Folder;
 
 use crate::checkpoint::{self, ResumeError};
 use crate::log::LOG;
+use crate::tensorboard::host;
 use crate::{Resume, TrainError, saving};
 
 /// The weights of the lowest validation loss.
 pub(crate) const BEST: &str = "best.safetensors";
+/// The run file.
+pub(crate) const RUN: &str = "run.ron";
 /// Stays in the folder, and marks it as ours also where a run ended before its first step.
 const LOCK: &str = ".firebrick.lock";
 /// Files that only a run leaves that made an update.
@@ -30,6 +36,8 @@ pub(crate) struct Output {
     folder: PathBuf,
     /// Where the run is written until it takes the place of the earlier one.
     start: Mutex<Option<Start>>,
+    /// The run file of a run that goes on, until it has made an update with it.
+    description: Mutex<Option<String>>,
     _lock: File,
 }
 
@@ -42,6 +50,10 @@ struct Start {
 }
 
 impl Output {
+    fn of(folder: &Path, start: Option<Start>, lock: File) -> Self {
+        Self { folder: folder.into(), start: Mutex::new(start), description: Mutex::default(), _lock: lock }
+    }
+
     /// Claims the folder of a new run, which an earlier run [may still be in](Self::settle).
     ///
     /// # Errors
@@ -58,7 +70,7 @@ impl Output {
             make(folder)?;
             let lock = lock(folder)?;
             remove_left(folder)?;
-            return Ok(Self { folder: folder.into(), start: Mutex::new(None), _lock: lock });
+            return Ok(Self::of(folder, None, lock));
         }
         let earlier = lock(folder)?;
         remove_left(folder)?;
@@ -72,7 +84,7 @@ impl Output {
         make(&start)?;
         let lock = lock(&start)?;
         let start = Start { folder: start, _earlier: earlier };
-        let output = Self { folder: folder.into(), start: Mutex::new(Some(start)), _lock: lock };
+        let output = Self::of(folder, Some(start), lock);
         // There a folder cannot be renamed while a file in it is open.
         if cfg!(windows) {
             output.settle()?;
@@ -125,11 +137,7 @@ impl Output {
         }
         let found = resume.find(folder)?;
         let own = found.is_some_and(|checkpoint| is_within(&checkpoint, folder));
-        Ok(lock.filter(|_| own).map(|lock| Self {
-            folder: folder.into(),
-            start: Mutex::new(None),
-            _lock: lock,
-        }))
+        Ok(lock.filter(|_| own).map(|lock| Self::of(folder, None, lock)))
     }
 
     /// Whether the folder could be claimed, as far as can be told without touching it.
@@ -163,6 +171,22 @@ impl Output {
     /// The folder that is written into now.
     pub fn current(&self) -> PathBuf {
         self.started().as_ref().map_or_else(|| self.folder.clone(), |start| start.folder.clone())
+    }
+
+    /// Keeps the run file of a run that goes on until its [first update](Self::write_description): what stands in the
+    /// folder is of the steps that were made.
+    pub fn describe_later(&self, text: String) {
+        *self.description.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+    }
+
+    /// Writes the run file that was kept, once.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be written.
+    pub fn write_description(&self) -> Result<(), TrainError> {
+        let text = self.description.lock().unwrap_or_else(PoisonError::into_inner).take();
+        text.map_or(Ok(()), |text| self.save_text(RUN, &text))
     }
 
     /// Writes a text beside the model.
@@ -207,16 +231,38 @@ pub(crate) fn is_within(path: &Path, folder: &Path) -> bool {
     }
 }
 
-/// The exclusive lock of a folder, which the system releases when the process ends, however it does.
+/// The exclusive lock of a folder, which the system releases when the process ends, however it does. The file says which
+/// process has it.
 fn lock(folder: &Path) -> Result<File, TrainError> {
     let path = folder.join(LOCK);
-    let file =
-        File::create(&path).map_err(|error| TrainError::file(&path, "locking the output folder", error))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(TrainError::OutputInUse(folder.into())),
-        Err(TryLockError::Error(error)) => Err(TrainError::file(&path, "locking the output folder", error)),
+    let failed = |error| TrainError::file(&path, "locking the output folder", error);
+    let mut file = File::options().create(true).write(true).truncate(false).open(&path).map_err(failed)?;
+    let asked = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => break,
+            // Whoever watches the run asks for the lock now and then, for no time.
+            Err(TryLockError::WouldBlock) if asked.elapsed() < WATCHED => thread::sleep(WATCHED / 20),
+            Err(TryLockError::WouldBlock) => return Err(TrainError::OutputInUse(folder.into())),
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
+        }
     }
+    let owner = format!("{} {}\n", host(), std::process::id());
+    file.set_len(0).and_then(|()| file.write_all(owner.as_bytes())).map_err(failed)?;
+    Ok(file)
+}
+
+/// Time in which a watcher has let go of the lock.
+const WATCHED: Duration = Duration::from_millis(200);
+
+/// Whether a run had this folder, and its process is gone. Of a process on another machine nothing can be told, as its
+/// lock may not be seen here.
+pub(crate) fn is_abandoned(folder: &Path) -> bool {
+    let Ok(mut file) = File::open(folder.join(LOCK)) else { return false };
+    let mut owner = String::new();
+    let is_ours = file.read_to_string(&mut owner).is_ok()
+        && owner.split_whitespace().next().is_some_and(|owner| owner == host());
+    is_ours && file.try_lock_shared().is_ok()
 }
 
 fn keep_earlier(folder: &Path) -> Result<PathBuf, TrainError> {

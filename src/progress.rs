@@ -25,6 +25,9 @@ pub(crate) struct Progress {
     pub rounds: usize,
     /// Whether this round's last step is made, and only its evaluation is missing.
     pub evaluation_due: bool,
+    /// Updates made when this round began. Older checkpoints do not tell.
+    #[serde(default)]
+    pub round_start: u64,
     /// Loss and items of the last windows.
     pub recent: VecDeque<(f64, usize)>,
     /// Windows that made no update.
@@ -41,6 +44,14 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
+    /// Of a run that goes on after so many updates.
+    pub fn going_on(self, updates: u64) -> Self {
+        let last = self.validation.as_ref().map_or(updates, |last| last.step);
+        let is_known = self.rounds == 0 || self.round_start > 0;
+        let round_start = if is_known { self.round_start } else { last };
+        Self { round_start: round_start.min(updates), ..self }
+    }
+
     /// A window's loss, over so many items.
     pub fn add_loss(&mut self, loss: f64, items: usize) {
         self.recent.push_back((loss, items));

@@ -1,19 +1,23 @@
 //! A run in numbers.
 
+use std::fs;
+use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Instant;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::Scores;
 use crate::accounting::ParameterBytes;
 use crate::history::History;
+use crate::output::Output;
 use crate::rank_report::RankReport;
 use crate::writes::FailedWrites;
+use crate::{Scores, TrainError};
 
 /// A finished run in numbers: what `--report json` prints as its last line. The names are a stable
 /// interface.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Report {
     /// Updates made.
     pub steps: u64,
@@ -88,7 +92,7 @@ pub struct Report {
     #[serde(skip_serializing_if = "is_false")]
     pub interrupted: bool,
     /// Each rank, where there are several. The bytes above are those of the first.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", skip_deserializing)]
     pub ranks: Vec<RankReport>,
 }
 
@@ -128,6 +132,27 @@ impl Report {
             interrupted: history.interrupted,
             ranks,
         }
+    }
+}
+
+/// Its file in the output folder.
+const FILE: &str = "report.json";
+
+impl Report {
+    /// Writes it into a run's folder.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub(crate) fn write(&self, output: &Output) -> Result<(), TrainError> {
+        let text = serde_json::to_string_pretty(self).unwrap_or_default();
+        output.save_text(FILE, &(text + "\n"))
+    }
+
+    /// That of a run which has ended in this folder, but for its ranks; `None` where there is none, or a number of it is
+    /// not finite.
+    pub(crate) fn read(folder: &Path) -> Option<Self> {
+        serde_json::from_str(&fs::read_to_string(folder.join(FILE)).ok()?).ok()
     }
 }
 

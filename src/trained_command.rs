@@ -19,7 +19,7 @@ struct TrainedArgs {
     #[arg(value_name = "RUN")]
     run: PathBuf,
     /// A Hugging Face folder whose weights are used. Default: `pretrained` in the output folder, which holds the
-    /// best weights of the run.
+    /// best weights of the run, and is made of them where the run has not come to its end.
     #[arg(long, value_name = "FOLDER")]
     weights: Option<PathBuf>,
     /// Overrides a field of the run file; the value is RON. May be given several times.

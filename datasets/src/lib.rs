@@ -125,6 +125,7 @@
 //! ├── requests     the micro-batches that come next
 //! └── prefetch     their batches, in order
 //!     └── workers     the threads that compute them ahead
+//! fingerprint  whether data is what it was
 //! whole_file   writes small files, whole or not at all
 //! failure
 //! ├── error        everything that can go wrong
@@ -136,6 +137,7 @@ mod batcher;
 mod collators;
 mod delivery;
 mod error;
+mod fingerprint;
 mod panics;
 mod readers;
 mod samples;
@@ -153,6 +155,7 @@ pub use collators::{
 };
 pub use delivery::{Amount, Cursor, Cut, Prefetch, Request, Requests};
 pub use error::DataError;
+pub use fingerprint::{Fingerprint, Fingerprinted};
 pub use readers::{
     ConllReader, Corpus, DelimitedReader, Files, Format, JsonlReader, Malformed, ParallelReader,
     ParquetReader, Place, Reader, Record, Records, Skipped, TagFault, TagScheme, Tags, TextChunks,

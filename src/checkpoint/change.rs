@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use firebrick_datasets::Fingerprint;
+
 use super::trainer_state::Settings;
 
 /// A setting that is not what it was.
@@ -30,13 +32,41 @@ impl Settings {
             ("label smoothing", self.label_smoothing.to_string(), now.label_smoothing.to_string()),
             ("schedule", format!("{:?}", self.schedule), format!("{:?}", now.schedule)),
             ("global batch", format!("{:?}", self.global_batch), format!("{:?}", now.global_batch)),
-            ("training data", samples(self.train_samples), samples(now.train_samples)),
         ];
-        let changed = fields.into_iter().filter(|(_, saved, now)| saved != now);
+        let fields = fields.into_iter().chain(self.data_changes(now));
+        let changed = fields.filter(|(_, saved, now)| saved != now);
         changed.map(|(field, saved, now)| Change { field: field.into(), saved, now }).collect()
+    }
+
+    /// The data. What has no fingerprint, as in an older checkpoint, is not compared.
+    fn data_changes(&self, now: &Self) -> impl Iterator<Item = (&'static str, String, String)> {
+        let samples = |settings: &Self| format!("{} samples", settings.train_samples);
+        let train = match (self.data.train, now.data.train) {
+            (Some(saved), Some(known)) => {
+                let of = |settings, print| format!("{} with the fingerprint {print}", samples(settings));
+                (TRAINING_DATA, of(self, saved), of(now, known))
+            }
+            _ => (TRAINING_DATA, samples(self), samples(now)),
+        };
+        let of = |print: Fingerprint| format!("data with the fingerprint {print}");
+        let valid = self.data.valid.zip(now.data.valid);
+        let valid = valid.map(|(saved, now)| (VALIDATION_DATA, of(saved), of(now)));
+        std::iter::once(train).chain(valid)
+    }
+
+    /// What makes it impossible for the run to go on.
+    pub fn impossible_changes(&self, now: &Self) -> Vec<Change> {
+        let tokenizers = self.data.tokenizer.zip(now.data.tokenizer).filter(|(saved, now)| saved != now);
+        let of = |print: Fingerprint| format!("one with the fingerprint {print}");
+        let change = tokenizers.map(|(saved, now)| Change {
+            field: "tokenizer".into(),
+            saved: of(saved),
+            now: of(now),
+        });
+        change.into_iter().collect()
     }
 }
 
-fn samples(number: usize) -> String {
-    format!("{number} samples")
-}
+/// The trainer's names for what no run file tells.
+pub(super) const TRAINING_DATA: &str = "training data";
+pub(super) const VALIDATION_DATA: &str = "validation data";

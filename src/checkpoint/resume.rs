@@ -59,6 +59,19 @@ impl Resume {
         }
     }
 
+    /// The `tokenizer.json` in the folder of the run whose checkpoint it is, where it is there.
+    pub(crate) fn tokenizer(&self, output: &Path) -> Option<PathBuf> {
+        // Whatever is wrong with the checkpoint is told where it is opened.
+        let checkpoint = self.find(output).ok()??;
+        // A path of one part has its folders only when it is whole.
+        let whole = match checkpoint.components().count() {
+            ..3 => checkpoint.canonicalize().ok()?,
+            _ => checkpoint,
+        };
+        let file = whole.parent()?.parent()?.join("tokenizer.json");
+        file.is_file().then_some(file)
+    }
+
     /// The checkpoint in the output folder; none where it is to be looked for elsewhere.
     pub(super) fn find_own(&self, output: &Path) -> Result<Option<Saved>, ResumeError> {
         let own = output.join(FOLDER);

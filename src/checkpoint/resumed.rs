@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use firebrick_checkpoints::{Checkpoint, Folder, Scalar};
 use firebrick_strategies::Communicator;
 
+use super::change::{TRAINING_DATA, VALIDATION_DATA};
 use super::optimizer_state::AXES;
 use super::resume::{FOLDER, Resume};
 use super::trainer_state::Settings;
@@ -182,14 +183,21 @@ impl Resumed {
         allowed: bool,
     ) -> Result<Vec<Change>, ResumeError> {
         let mut changes = self.state.settings.changes(now);
+        let mut cannot_be = self.state.settings.impossible_changes(now);
         if let (Some(saved), Some(run)) = (self.state.run(), run) {
             let Compared { of_result, impossible } = (run.compare)(saved, &run.text);
-            if !impossible.is_empty() {
-                return Err(ResumeError::Impossible(impossible));
-            }
+            cannot_be.extend(impossible);
             // The run file names them better; only what it cannot know is left to the trainer.
-            changes.retain(|change| ["global batch", "training data"].contains(&change.field.as_str()));
-            changes.extend(of_result);
+            let known = ["global batch", TRAINING_DATA, VALIDATION_DATA];
+            changes.retain(|change| known.contains(&change.field.as_str()));
+            // Data is what it is, wherever it lies.
+            let is_same_data = now.data.train.is_some() && self.state.settings.data.train == now.data.train;
+            let is_path =
+                |change: &Change| change.field.starts_with("data.") && change.field.contains("path");
+            changes.extend(of_result.into_iter().filter(|change| !is_same_data || !is_path(change)));
+        }
+        if !cannot_be.is_empty() {
+            return Err(ResumeError::Impossible(cannot_be));
         }
         match changes.is_empty() || allowed {
             true => Ok(changes),

@@ -218,7 +218,7 @@ impl Saver {
         }
     }
 
-    /// Whether a save is.
+    /// Whether a save is under way.
     pub fn is_under_way(&self) -> bool {
         !matches!(self.phase, Phase::Nothing)
     }

@@ -12,6 +12,8 @@ use firebrick_strategies::{Setup, Strategy, Zero};
 
 use super::trainer_state::{GlobalBatch, Settings, TrainerState};
 use super::{Checkpoints, Layout, Saver, Snapshot};
+use crate::data::Fingerprints;
+use crate::log::Mark;
 use crate::optim::AdamW;
 use crate::progress::Progress;
 use crate::testing::on_ranks;
@@ -35,8 +37,9 @@ fn a_checkpoint_is_published_after_the_files_that_it_tells_of() {
             total_updates: 1,
             global_batch: GlobalBatch::Samples(1),
             train_samples: 1,
+            data: Fingerprints::default(),
         };
-        let state = TrainerState::new(1, settings, Progress::default(), Vec::new(), 0, None);
+        let state = TrainerState::new(1, settings, Progress::default(), Vec::new(), Mark::default(), None);
         let copy = |layout: &Arc<Layout>| {
             let optimizer = AdamW::new().init();
             Ok::<_, TrainError>(Snapshot::take(layout, &world, &model, None, &optimizer, state)?)

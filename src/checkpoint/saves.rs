@@ -58,6 +58,7 @@ impl Saves {
         progress: &Progress,
         log: &mut Log,
     ) -> Result<(), TrainError> {
+        log.flush();
         let updates = session.updates();
         let metric = progress.validation.as_ref();
         let metric = metric.map(|numbers| self.best_by.value(numbers.loss, &numbers.scores));
@@ -66,7 +67,7 @@ impl Saves {
             self.settings.clone(),
             progress.clone(),
             session.strategies(),
-            log.bytes(),
+            log.mark(updates),
             self.run.clone(),
         );
         let sound = progress.is_sound();

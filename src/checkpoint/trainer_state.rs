@@ -1,11 +1,13 @@
 //! What a checkpoint says of a run beside its tensors: `trainer.ron`.
 
-use firebrick_datasets::Amount;
+use firebrick_datasets::{Amount, Fingerprint};
 use firebrick_strategies::StageState;
 use serde::{Deserialize, Serialize};
 
 use super::ResumeError;
 use crate::Schedule;
+use crate::data::Fingerprints;
+use crate::log::Mark;
 use crate::progress::Progress;
 
 /// The version of the text that this program writes and reads.
@@ -30,7 +32,10 @@ pub struct TrainerState {
     /// The strategies, in their order.
     pub(crate) strategies: Vec<StageState>,
     /// How long the log was.
-    pub(crate) log_bytes: u64,
+    log_bytes: u64,
+    /// The sum of its bytes. Older checkpoints have none.
+    #[serde(default)]
+    log_sum: Option<Fingerprint>,
     /// The run file, where the run has one.
     pub(crate) run: Option<String>,
 }
@@ -48,6 +53,9 @@ pub(crate) struct Settings {
     pub global_batch: GlobalBatch,
     /// Of the first epoch.
     pub train_samples: usize,
+    /// What the data is known by. Older checkpoints have none.
+    #[serde(default)]
+    pub data: Fingerprints,
 }
 
 /// How much goes into an update.
@@ -73,10 +81,11 @@ impl TrainerState {
         settings: Settings,
         progress: Progress,
         strategies: Vec<StageState>,
-        log_bytes: u64,
+        log: Mark,
         run: Option<String>,
     ) -> Self {
-        Self { version: VERSION, step, settings, progress, strategies, log_bytes, run }
+        let Mark { bytes: log_bytes, sum: log_sum, .. } = log;
+        Self { version: VERSION, step, settings, progress, strategies, log_bytes, log_sum, run }
     }
 
     /// Updates made when it was saved.
@@ -92,6 +101,11 @@ impl TrainerState {
     /// The states of the strategies, in their order.
     pub fn strategies(&self) -> &[StageState] {
         &self.strategies
+    }
+
+    /// How far the log was.
+    pub(crate) fn log(&self) -> Mark {
+        Mark { bytes: self.log_bytes, sum: self.log_sum, updates: self.step }
     }
 
     /// The run file, where the run had one.

@@ -49,6 +49,22 @@ impl TrainLine {
         number.filter(|_| self.skipped.is_none())
     }
 
+    /// The numbers that TensorBoard shows, by name.
+    pub fn board_values(&self) -> Vec<(&'static str, f64)> {
+        let values = [
+            ("tokens_per_second", self.tokens_per_second),
+            ("skipped_steps", self.skipped_steps.map(|steps| steps as f64)),
+            ("memory_bytes", self.memory_bytes),
+            ("peak_bytes", self.peak_bytes),
+            ("loss_scale", self.loss_scale),
+            // A step that made no update has no rate, and a loss that would only spoil the curve.
+            ("loss", self.applied(Some(self.loss.unwrap_or(f64::NAN)))),
+            ("learning_rate", self.applied(self.learning_rate)),
+            ("gradient_norm", self.applied(Some(self.gradient_norm.unwrap_or(f64::NAN)))),
+        ];
+        values.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+    }
+
     /// Percent of the step in which the rank that waited longest waited for another.
     pub fn waiting(&self) -> Option<f64> {
         Some(100.0 * self.waited_seconds? / self.seconds?.max(f64::MIN_POSITIVE))
@@ -72,6 +88,14 @@ pub(crate) struct SaveLine {
     pub seconds: Option<f64>,
     pub pause_seconds: Option<f64>,
     pub error: Option<String>,
+}
+
+impl ValidLine {
+    /// The numbers that TensorBoard shows, by name.
+    pub fn board_values(&self) -> Vec<(&str, f64)> {
+        let scores = self.scores.iter().map(|(name, value)| (name.as_str(), value.unwrap_or(f64::NAN)));
+        std::iter::once(("loss", self.loss.unwrap_or(f64::NAN))).chain(scores).collect()
+    }
 }
 
 impl LogLine {

@@ -44,7 +44,7 @@ pub struct DataRun {
     #[serde(default)]
     pub ranks: Option<usize>,
 
-    /// What the folder of the model settles.
+    /// What is settled before the data is read.
     #[serde(skip)]
     pub(crate) settled: Settled,
 

@@ -120,12 +120,30 @@ pub enum RunError {
     },
     /// A run has left no weights.
     #[error(
-        "{folder}: expected the weights of a trained run: train it to its end, or name a Hugging Face folder with \
-         --weights"
+        "{folder}: expected the weights of a trained run: train it to its end, make this folder of what a run has saved \
+         by `firebrick export RUN`, or name a Hugging Face folder with --weights"
     )]
     NotTrained {
         /// Where they would be.
         folder: PathBuf,
+    },
+    /// A run has saved no weights yet.
+    #[error(
+        "{folder}: this run has saved no weights yet: neither `best.safetensors` of an evaluation nor a checkpoint; go on with it by `firebrick train RUN.ron --resume auto`"
+    )]
+    NothingSaved {
+        /// The output folder.
+        folder: PathBuf,
+    },
+    /// A run that goes on has its own tokenizer, which cannot encode the data.
+    #[error(
+        "{error}; the run goes on with its own tokenizer, {tokenizer}, so this is not the data that it was saved with: resume with that data, or start a new run, in another output folder"
+    )]
+    OwnTokenizer {
+        /// Its file.
+        tokenizer: PathBuf,
+        /// What it cannot encode.
+        error: Box<RunError>,
     },
     /// The model of the task writes no text.
     #[error(
@@ -285,6 +303,19 @@ pub enum RunError {
     /// The data, the strategies or the training failed.
     #[error(transparent)]
     Train(#[from] TrainError),
+}
+
+impl RunError {
+    /// Whether a vocabulary of characters lacks one of the data.
+    pub(crate) fn is_of_vocabulary(&self) -> bool {
+        match self {
+            Self::Train(TrainError::Data(DataError::UnknownCharacter { .. })) => true,
+            Self::Train(TrainError::Data(DataError::Record { found, .. })) => {
+                found.contains("is not in the vocabulary")
+            }
+            _ => false,
+        }
+    }
 }
 
 impl From<DataError> for RunError {

@@ -11,8 +11,8 @@ use super::{Process, Run, RunError, TaskConfig, changes, export};
 use crate::answers::Question;
 use crate::checkpoint::RunText;
 use crate::console::tell;
-use crate::models::pretrained::Folder;
-use crate::output::Output;
+use crate::models::pretrained::{Folder, save_config};
+use crate::output::{Output, RUN};
 use crate::{Report, Resume, Show, TrainError};
 
 /// A run that has been trained.
@@ -29,7 +29,7 @@ pub struct Launched {
 }
 
 impl Run {
-    /// Trains, and writes into the output folder: `run.ron` and `tokenizer.json` before the first
+    /// Trains, and writes into the output folder: `run.ron`, `tokenizer.json` and `config.json` before the first
     /// step, `metrics.jsonl`, `best.safetensors` and `checkpoints` during the run, `model.safetensors`,
     /// `ema.safetensors` where the weights are averaged, `report.json` and `sample.txt` at the end, and
     /// `pretrained`, a Hugging Face folder of the best weights, or the last where none were evaluated. The
@@ -90,7 +90,8 @@ impl ForModel for Launch<'_> {
             }
         };
         say(&run.batch_in_words());
-        let parts = run.prepare::<M>(folder, &interrupter, say)?;
+        let own_tokenizer = resume.as_ref().and_then(|resume| resume.tokenizer(&run.output));
+        let parts = run.prepare_resumed::<M>(folder, own_tokenizer, &interrupter, say)?;
         let (model, optimizer) = run.fresh(&parts, say)?;
         if interrupter.should_stop() {
             return Err(RunError::Interrupted);
@@ -117,23 +118,27 @@ impl ForModel for Launch<'_> {
             None => None,
         };
         // Before the first step, so that a run which is killed has them; a run that goes on may yet be refused.
-        let describe = |output: &Output| -> Result<(), RunError> {
-            output.save_text("run.ron", &(run.to_ron() + "\n"))?;
-            Ok(parts.tokenizer.save(output.current().join("tokenizer.json"))?)
-        };
+        let text = run.to_ron() + "\n";
         let (output, goes_on) = match reopened {
             Some(output) => (Arc::new(output), true),
             None => (Arc::new(Output::claim(&run.output)?), false),
         };
-        if !goes_on {
-            describe(&output)?;
+        match goes_on {
+            true => output.describe_later(text),
+            false => output.save_text(RUN, &text)?,
         }
-        let trained = trainer.claimed(output.clone()).fit(model, optimizer, schedule, data)?;
-        if goes_on {
-            describe(&output)?;
+        // It is that of a run that goes on, unless the folder lacks it.
+        let tokenizer = output.current().join("tokenizer.json");
+        if !goes_on || !tokenizer.is_file() {
+            parts.tokenizer.save(tokenizer)?;
         }
-        let report = serde_json::to_string_pretty(&trained.report).unwrap_or_default();
-        output.save_text("report.json", &(report + "\n"))?;
+        save_config::<M>(&parts.config, &output.current())?;
+        let mut trained = trainer.claimed(output.clone()).fit(model, optimizer, schedule, data)?;
+        match Report::read(output.folder()).filter(|_| !trained.has_gone_on) {
+            // The run was over already: its report stays what it is.
+            Some(report) => trained.report = report,
+            None => trained.report.write(&output)?,
+        }
         let pretrained = export::export(&trained, &parts, output.folder())?;
         if let (Some(adapters), Some(_)) = (&trained.adapters, &parts.folder) {
             // By the names of the folder that the run started from, so that they are put onto it.

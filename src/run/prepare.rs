@@ -1,5 +1,6 @@
 //! What a run is made of, before it trains.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use burn::optim::ModuleOptimizer;
@@ -70,7 +71,22 @@ impl Run {
         interrupter: &Interrupter,
         say: impl Fn(&str),
     ) -> Result<Parts<M>, RunError> {
-        let parts = self.parts::<M>(folder, interrupter, say)?;
+        self.prepare_resumed(folder, None, interrupter, say)
+    }
+
+    /// The same of a run that goes on, whose tokenizer is this one where it was made of the text.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`prepare`](Self::prepare), and a tokenizer that cannot be read.
+    pub(crate) fn prepare_resumed<M: Trainable>(
+        &self,
+        folder: Option<Folder>,
+        tokenizer: Option<PathBuf>,
+        interrupter: &Interrupter,
+        say: impl Fn(&str),
+    ) -> Result<Parts<M>, RunError> {
+        let parts = self.parts::<M>(folder, tokenizer, interrupter, say)?;
         // A size that no machine has is refused as that, and not as one that no configuration may have.
         self.require_room(&parts)?;
         self.require_possible(&parts)?;
@@ -87,7 +103,7 @@ impl Run {
         folder: Option<Folder>,
         say: impl Fn(&str),
     ) -> Result<Parts<M>, RunError> {
-        let parts = self.parts::<M>(folder, &Interrupter::new(), say)?;
+        let parts = self.parts::<M>(folder, None, &Interrupter::new(), say)?;
         self.require_possible(&parts)?;
         Ok(parts)
     }
@@ -95,6 +111,7 @@ impl Run {
     fn parts<M: Trainable>(
         &self,
         folder: Option<Folder>,
+        own_tokenizer: Option<PathBuf>,
         interrupter: &Interrupter,
         say: impl Fn(&str),
     ) -> Result<Parts<M>, RunError> {
@@ -124,8 +141,17 @@ impl Run {
         if let Some(folder) = &folder {
             asked.settled = Settled::to_train::<M>(folder, &config, &self.task)?;
         }
-        let Loaded { tokenizer, data, longest_row, .. } = asked.load_until(interrupter, &say)?;
+        asked.settled.tokenizer = own_tokenizer;
+        let own = asked.settled.tokenizer.clone();
+        let loaded = asked.load_until(interrupter, &say).map_err(|error| match own {
+            Some(tokenizer) if error.is_of_vocabulary() => {
+                RunError::OwnTokenizer { tokenizer, error: Box::new(error) }
+            }
+            _ => error,
+        });
+        let Loaded { tokenizer, data, longest_row, .. } = loaded?;
         let (data, labels) = M::batches(data).ok_or_else(|| self.other_task())?;
+        let data = data.tokenizer(&tokenizer)?;
         if self.early_stopping.is_some() && data.valid.is_none() {
             let place = "the validation part, which `early_stopping` needs,".to_string();
             return Err(DataError::EmptyText { place }.into());

@@ -1,4 +1,5 @@
-//! What the folder of a model settles of the data: the ids of labels, and the token that a decoder starts with.
+//! What is settled before the data is read: the ids of labels and the token that a decoder starts with, by the folder of
+//! a model; and the tokenizer, by the run that goes on.
 
 use std::path::PathBuf;
 
@@ -8,13 +9,15 @@ use super::trainable::Trainable;
 use super::{RunError, TaskConfig};
 use crate::models::pretrained::{CLASSIFIER, Folder};
 
-/// What the folder of a model settles, before the data is read.
+/// What is settled before the data is read.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Settled {
     /// The classifier that the folder has.
     pub classifier: Option<Classifier>,
     /// The token that its decoder starts with.
     pub start: Option<u32>,
+    /// The `tokenizer.json` of the run that goes on: one that was made of its text is not made again.
+    pub tokenizer: Option<PathBuf>,
 }
 
 /// A classifier whose rows are there already, so that its labels keep their ids.
@@ -42,12 +45,16 @@ impl Settled {
         if let Some(classifier) = classifier.as_ref().filter(|one| task.is_number() && one.names.len() != 1) {
             return Err(classifier.refuse("the task learns a number (`kind: Number`)".into()));
         }
-        Ok(Self { classifier, start: M::start_of(config) })
+        Ok(Self { classifier, start: M::start_of(config), tokenizer: None })
     }
 
     /// For a run that was trained, and is asked about data.
     pub fn trained<M: Trainable>(folder: &Folder, config: &M::Config) -> Self {
-        Self { classifier: Classifier::of::<M>(folder, config, true), start: M::start_of(config) }
+        Self {
+            classifier: Classifier::of::<M>(folder, config, true),
+            start: M::start_of(config),
+            tokenizer: None,
+        }
     }
 }
 

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use burn::train::Interrupter;
-use firebrick_datasets::{DataError, Files, Skipped, TextChunks, TokenWriter, Tokenizer};
+use firebrick_datasets::{DataError, Files, TextChunks, TokenWriter, Tokenizer};
 use serde::Serialize;
 
 use super::attended::attended;
-use super::load::{Loading, tell_skipped};
+use super::load::{Loading, Part, tell_skipped};
 use super::{DataRun, Paths, RunError, TaskConfig, TokenizerConfig};
 use crate::TrainError;
 
@@ -47,11 +47,11 @@ impl DataRun {
         let (TaskConfig::CausalLm { end, .. }, Some(paths)) = (&self.task, &self.data.path) else {
             return Err(RunError::Tokenize { task: self.task.name() });
         };
-        let loading = Loading { run: self, config: &self.data, say: &say, skipped: Skipped::default() };
+        let loading = Loading::new(self, &say);
         let plain = loading.is_plain_text(paths);
         let (run, of) = (self.clone(), paths.clone());
         let tokenizer = attended(interrupter, &say, move |say| {
-            let loading = Loading { run: &run, config: &run.data, say, skipped: Skipped::default() };
+            let loading = Loading::new(&run, say);
             loading.tokenizer(|| match plain {
                 true => loading.text_of(&of),
                 false => loading.all_text(),
@@ -62,7 +62,7 @@ impl DataRun {
         let go_on = || if interrupter.should_stop() { Err(RunError::Interrupted) } else { Ok(()) };
         match plain {
             true => write_files(&loading, paths, &tokenizer, *end, &mut writer, go_on)?,
-            false => loading.each_document(paths, &tokenizer, *end, |ids| {
+            false => loading.each_document((Part::Train, paths), &tokenizer, *end, |ids| {
                 go_on()?;
                 Ok(writer.document(ids)?)
             })?,

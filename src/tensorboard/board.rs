@@ -176,7 +176,7 @@ fn newest(folder: &Path) -> io::Result<Option<u64>> {
 }
 
 /// The name of this machine, as far as it can stand in the name of a file.
-fn host() -> String {
+pub(crate) fn host() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname")
         .ok()
         .or_else(|| std::env::var("HOSTNAME").ok())

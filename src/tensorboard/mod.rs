@@ -9,6 +9,7 @@ mod event;
 mod record;
 mod writer;
 
+pub(crate) use board::host;
 pub use board::{TensorBoard, TensorBoardError};
 pub use writer::Writer;
 

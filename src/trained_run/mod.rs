@@ -17,8 +17,9 @@ mod shared;
 
 use std::path::{Path, PathBuf};
 
+use crate::console::tell;
 use crate::models::pretrained::{Folder, PretrainedError};
-use crate::run::{ModelConfig, PRETRAINED, TaskConfig, TokenizerConfig};
+use crate::run::{ModelConfig, PRETRAINED, Process, TaskConfig, TokenizerConfig, is_exported};
 use crate::{Run, RunError};
 
 pub(crate) use described::versions;
@@ -48,7 +49,8 @@ impl TrainedRun {
     ///
     /// # Errors
     ///
-    /// There is no run file, it is not one, or there are no weights.
+    /// There is no run file, it is not one, or there are no weights. The folder of a run that is in progress, or was
+    /// killed, is made of its best weights, or of those of its newest checkpoint where none were evaluated.
     pub fn open(
         place: &Path,
         weights: Option<&Path>,
@@ -63,8 +65,19 @@ impl TrainedRun {
             Some(weights) => weights.to_path_buf(),
             None => output.unwrap_or(&run.output).join(PRETRAINED),
         };
-        if weights.is_none() && !folder.is_dir() {
-            return Err(RunError::NotTrained { folder });
+        let output = output.unwrap_or(&run.output).to_path_buf();
+        if weights.is_none() && !is_exported(&output) {
+            // A run that is in progress, or was killed, has its best weights and its checkpoints.
+            // Of several processes none knows when another has made the folder.
+            if !output.is_dir() || Process::this()?.of > 1 {
+                return Err(RunError::NotTrained { folder });
+            }
+            let exported = run.export_saved(&output, None, &folder)?;
+            tell(&format!(
+                "{} of this run, as far as it has come, are in {}",
+                exported.weights,
+                folder.display()
+            ));
         }
         run.model = ModelConfig::Pretrained(folder.clone());
         // Those that trained it: who uses it may have others.

@@ -75,6 +75,7 @@ impl<S> Trainer<S> {
             total_updates: total,
             global_batch: data.micro_batch.times(window).times(rank.size()).into(),
             train_samples: data.train.samples(0),
+            data: data.fingerprints,
         };
         let mut start = self.start(&rank, shared, &settings)?;
         let session = prepared.start(optimizer, schedule, self.seed, total)?;
@@ -88,12 +89,12 @@ impl<S> Trainer<S> {
         dry_run(&mut session, &data, window)?;
         self.claim(&mut start, &rank)?;
         let checkpoints = self.saves(&start, settings, &session, layout, best_by);
-        let history = start.history(session.updates());
+        let (history, log) = start.history(session.updates(), &rank)?;
         let mut training = TrainingLoop {
             feed: Feed::new(&data, history.progress.cursor, window, Share::of(&rank))?,
             output: start.output.clone(),
-            log: start.log(self.tells(&rank))?,
-            best: BestFile::new(history.best_path.clone(), self.tells(&rank)),
+            log,
+            best: BestFile::new(history.found_best(), self.tells(&rank)),
             history,
             saves: self.output.is_some(),
             checkpoints,
@@ -111,7 +112,11 @@ impl<S> Trainer<S> {
         let _errors = SafeErrors::while_shown(self.show.is_dashboard());
         let inside = InsideBurnTrain {
             interrupter: self.interrupter.0.clone(),
-            renderer: self.show.renderer(&self.interrupter.0, training.plan.total_updates),
+            renderer: self.show.renderer(
+                &self.interrupter.0,
+                training.plan.total_updates,
+                training.shown_before(),
+            ),
             output: start.output,
             label: self.label.clone(),
             scores,
@@ -203,5 +208,6 @@ where
         best: history.best_path,
         cursor: history.progress.cursor,
         last_step: history.last,
+        has_gone_on: history.has_gone_on,
     }))
 }

@@ -11,11 +11,11 @@ use super::{Destination, Trainer};
 use crate::checkpoint::{self, Change, Layout, Resumed, Saver, Saves, Settings, Shared, told};
 use crate::console::tell;
 use crate::history::History;
-use crate::log::{Kept, Log};
+use crate::log::{Log, Past, marks};
 use crate::output::{Output, is_within};
 use crate::score::BestBy;
 use crate::session::Session;
-use crate::{Checkpoints, Show, TrainError};
+use crate::{Checkpoints, Show, TrainError, best};
 
 /// Where a rank starts from, and where it writes.
 pub(super) struct Start {
@@ -23,12 +23,16 @@ pub(super) struct Start {
     pub from: Option<Arc<Resumed>>,
     /// The changes since then that are allowed.
     changes: Vec<Change>,
+    /// Whether this data is known by a fingerprint, and that of the checkpoint is not.
+    data_is_unknown: bool,
     /// Whether the run goes on in the folder that the checkpoint is in.
     in_place: bool,
     /// The folder of the first rank, once it is claimed.
     pub output: Option<Arc<Output>>,
     /// What names the run in its checkpoints.
     run_id: String,
+    /// Whether lines on standard error are seen.
+    tells: bool,
 }
 
 impl<S> Trainer<S> {
@@ -58,7 +62,17 @@ impl<S> Trainer<S> {
             ),
             _ => (Vec::new(), false),
         };
-        Ok(Start { from, changes, in_place, output, run_id: String::new() })
+        let saved = from.as_ref().map(|from| from.state.settings.data.train);
+        let data_is_unknown = saved == Some(None) && settings.data.train.is_some();
+        Ok(Start {
+            from,
+            changes,
+            data_is_unknown,
+            in_place,
+            output,
+            run_id: String::new(),
+            tells: self.tells(rank),
+        })
     }
 
     /// Claims the folder, now that nothing more can be wrong with the run, and tells where it goes on. Every rank calls
@@ -91,6 +105,11 @@ impl<S> Trainer<S> {
             let (step, path) = (from.state.step(), from.checkpoint.path().display());
             tell(&format!("going on after update {step}, from {path}"));
             start.changes.iter().for_each(|change| tell(&format!("changed: {change}")));
+            if start.data_is_unknown {
+                tell(
+                    "note: the checkpoint has no fingerprint of its data, so nothing tells whether this data is the same",
+                );
+            }
         }
         Ok(())
     }
@@ -124,16 +143,55 @@ impl<S> Trainer<S> {
 }
 
 impl Start {
-    /// What the run has been so far.
-    pub fn history(&self, updates: u64) -> History {
-        let progress = self.from.as_ref().map(|from| from.state.progress.clone()).unwrap_or_default();
-        History::going_on(progress, updates, self.output.as_deref())
+    /// What the run has been so far, and its log: where it goes on in its folder, with the lines of these updates.
+    /// Every rank calls it.
+    pub fn history(&self, updates: u64, rank: &Communicator) -> Result<(History, Log), TrainError> {
+        let folder = self.output.as_ref().map(|output| output.current());
+        let tells = self.tells;
+        let Some(from) = &self.from else {
+            return Ok((History::default(), Log::new(folder.as_deref(), tells)?));
+        };
+        let (log, past) = match folder.as_deref().filter(|_| self.in_place) {
+            None => (Log::new(folder.as_deref(), tells)?, Past::default()),
+            Some(own) => {
+                let checkpoints = Folder::new(own.join(checkpoint::FOLDER));
+                Log::going_on(own, &from.state.log(), &marks(&checkpoints), tells)?
+            }
+        };
+        if past.has_holes && self.tells {
+            tell("note: metrics.jsonl lacks steps that were made before: it was changed or lost");
+        }
+        let mut history = History::going_on(from.state.progress.clone(), updates, past);
+        self.find_best(from, &mut history, rank)?;
+        Ok((history, log))
     }
 
-    /// The log: that of the run so far, where it goes on in its folder.
-    pub fn log(&self, tells: bool) -> Result<Log, TrainError> {
-        let kept = |from: &Arc<Resumed>| Kept { bytes: from.state.log_bytes, updates: from.state.step() };
-        let kept = self.from.as_ref().filter(|_| self.in_place).map(kept);
-        Log::new(self.output.as_ref().map(|output| output.current()).as_deref(), kept, tells)
+    /// The weights of the best evaluation before the checkpoint. Where they are gone, the next evaluation is the best.
+    fn find_best(
+        &self,
+        from: &Resumed,
+        history: &mut History,
+        rank: &Communicator,
+    ) -> Result<(), TrainError> {
+        let Some(step) = history.progress.best.as_ref().map(|best| best.step) else { return Ok(()) };
+        if rank.rank() == 0 {
+            history.best_path = run_of(from).and_then(|run| best::find(run, step));
+        }
+        // All ranks must agree on which evaluation is the best: they put its weights together.
+        let is_found = told(rank, f64::from(history.best_path.is_some()))? > 0.0;
+        if !is_found {
+            history.progress.best = None;
+            if self.tells {
+                tell(&format!(
+                    "note: the weights of the best evaluation, of step {step}, are gone: the next is the best"
+                ));
+            }
+        }
+        Ok(())
     }
+}
+
+/// The folder of the run that a checkpoint is of.
+fn run_of(from: &Resumed) -> Option<&Path> {
+    from.checkpoint.path().parent()?.parent()
 }

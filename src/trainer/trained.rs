@@ -32,6 +32,8 @@ pub struct Trained<M> {
     pub cursor: Cursor,
     /// The numbers of the last step.
     pub last_step: StepNumbers,
+    /// Whether `fit` has made an update or an evaluation: a run that goes on from its end has not.
+    pub(crate) has_gone_on: bool,
 }
 
 impl<M: Module> Trained<M> {

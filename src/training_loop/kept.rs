@@ -4,8 +4,9 @@ use firebrick_datasets::Batch;
 use firebrick_strategies::Stage;
 
 use super::TrainingLoop;
+use crate::checkpoint::Saves;
 use crate::output::BEST;
-use crate::{Objective, TrainError};
+use crate::{Objective, TrainError, best};
 
 impl<M, B: Batch, S: Stage<M>> TrainingLoop<M, B, S>
 where
@@ -18,9 +19,23 @@ where
         }
         if let (Some(copy), Some(output)) = (self.session.copy()?, &self.output) {
             let (output, adaptation) = (output.clone(), self.session.adaptation().clone());
-            self.best.put(move || output.save_model(BEST, &adaptation.give_back(copy.clone())));
+            let step = self.session.updates();
+            self.best.put(step, move || {
+                let path = output.save_model(BEST, &adaptation.give_back(copy.clone()))?;
+                best::remember(&output.current(), step)?;
+                Ok(path)
+            });
         }
+        self.forget_others();
         Ok(())
+    }
+
+    /// Forgets the best weights that nothing tells of any more, unless a save is under way, which tells of some.
+    fn forget_others(&self) {
+        let is_saving = self.checkpoints.as_ref().is_some_and(Saves::is_under_way);
+        if let (Some(output), false) = (&self.output, is_saving) {
+            best::forget_others(output.folder(), self.history.progress.best.as_ref().map(|best| best.step));
+        }
     }
 
     /// Whether a save is to begin now; those that are under way go on.
@@ -54,9 +69,10 @@ where
             return Err(TrainError::NoUpdate { folder: output.folder().into() });
         }
         self.best.finish();
-        self.history.best_path = self.best.path().map(Into::into);
+        self.history.best_path = self.best.found().map(|(path, _)| path.into());
         let result = self.last_checkpoint(is_refused);
-        self.log.finish();
+        self.forget_others();
+        self.log.flush();
         self.history.failed_writes.extend(self.best.failed().into_iter().chain(self.log.failed()));
         result
     }

@@ -79,7 +79,7 @@ where
         if result.is_err() {
             // What was found before is kept.
             self.best.finish();
-            self.log.finish();
+            self.log.flush();
         }
         let updates = self.session.updates();
         let progress = &self.history.progress;
@@ -93,7 +93,24 @@ where
         result
     }
 
+    /// Updates made before the first round that is shown, or before its evaluation where only that is left of it.
+    pub fn shown_before(&self) -> u64 {
+        let progress = &self.history.progress;
+        if progress.evaluation_due { self.session.updates() } else { progress.round_start }
+    }
+
+    /// The round that comes first, and the steps that it has already.
+    pub fn begun(&self) -> (usize, u64) {
+        let progress = &self.history.progress;
+        (progress.rounds.saturating_add(1), self.session.updates().saturating_sub(progress.round_start))
+    }
+
     fn rounds(&mut self, events: &mut Events) -> Result<(), TrainError> {
+        let rounds = self.history.progress.rounds;
+        if rounds > 0 {
+            // The dashboard counts on from the rounds of the run so far.
+            events.train(LearnerEvent::EndEpoch(rounds))?;
+        }
         let mut ends = self.ends();
         let mut complete = ends;
         while !ends {
@@ -112,6 +129,7 @@ where
             }
             self.history.progress.evaluation_due = false;
             self.history.progress.rounds = round;
+            self.history.progress.round_start = self.session.updates();
             self.save_if_due()?;
             events.train(LearnerEvent::EndEpoch(round))?;
             let interrupted = self.interrupted(events);
@@ -151,7 +169,7 @@ where
     fn train_round(&mut self, events: &mut Events) -> Result<(), TrainError> {
         let mut unread = None;
         let mut before = Instant::now();
-        let start = self.session.updates();
+        let (start, begun) = (self.history.progress.round_start, self.session.updates());
         loop {
             let window = self.feed.window()?;
             let (epoch, after) = (window.epoch, window.after);
@@ -161,7 +179,7 @@ where
             step.seconds = before.elapsed().as_secs_f64();
             before = Instant::now();
             self.history.progress.cursor = after;
-            if !self.has_updated && self.session.updates() > start {
+            if !self.has_updated && self.session.updates() > begun {
                 self.has_updated = true;
                 self.settle()?;
             }
@@ -201,6 +219,11 @@ where
             tell(&format!("kept the earlier run as {}", kept.display()));
         }
         // No rank writes its part of a checkpoint before the first has settled in the folder.
+        self.history.has_gone_on = true;
+        if let Some(output) = &self.output {
+            self.best.settle(output.folder())?;
+            output.write_description()?;
+        }
         let world = self.session.world();
         if self.checkpoints.is_some() && world.size() > 1 {
             world.numbers("the output folder of the run", &[0.0])?;

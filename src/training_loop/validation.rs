@@ -47,6 +47,7 @@ where
             scores,
         };
         self.log.evaluation(&numbers);
+        self.history.has_gone_on = true;
         if self.history.progress.evaluated(numbers, &self.plan.best_by) {
             self.keep_best()?;
         }

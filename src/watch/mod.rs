@@ -56,6 +56,16 @@ pub enum WatchError {
         /// Why.
         error: io::Error,
     },
+    /// The process of the run is gone.
+    #[error(
+        "`{name}`: the process of this run is gone after update {updates}, and it left no report: it was killed, or its error said why; `firebrick train RUN.ron --resume` goes on from its last checkpoint, and `firebrick export` makes a folder of its best weights"
+    )]
+    Gone {
+        /// The name of its folder.
+        name: String,
+        /// Updates that it has logged.
+        updates: u64,
+    },
     /// The terminal cannot be drawn on, or the lines not be written.
     #[error("showing the run: {0}; `--plain` needs no terminal")]
     Show(io::Error),
@@ -69,7 +79,8 @@ pub enum WatchError {
 ///
 /// # Errors
 ///
-/// There is no such folder, its log cannot be read, or the terminal not be drawn on.
+/// There is no such folder, its log cannot be read, or the terminal not be drawn on; or the process of the run is gone,
+/// and has left no report.
 ///
 /// ```
 /// use firebrick::watch::{WatchOptions, watch};
@@ -106,6 +117,7 @@ fn watch_as_lines(mut watch: Watch, options: &WatchOptions, out: &mut impl Write
         if watch.watched.finished.is_some() {
             return Ok(());
         }
+        watch.watched.require_process()?;
         std::thread::sleep(LOOK);
     }
     Ok(())

@@ -255,7 +255,7 @@ mod tests {
         log += "{\"kind\":\"checkpoint\",\"step\":60,\"seconds\":1.0,\"pause_seconds\":0.0}\n";
         let record = Record::read(log.as_bytes()).unwrap();
         let quiet = Some(Duration::from_secs(3));
-        Watched { name: "causal_lm".into(), record, total: Some(120), finished: None, quiet }
+        Watched { name: "causal_lm".into(), record, total: Some(120), finished: None, is_gone: false, quiet }
     }
 
     fn drawn(watched: &Watched, view: View, width: u16, height: u16) -> String {

@@ -37,6 +37,7 @@ fn show(watch: &mut Watch, options: &WatchOptions, terminal: &mut DefaultTermina
         if watch.watched.finished.is_some() {
             return Ok(());
         }
+        watch.watched.require_process()?;
         while looked.elapsed() < LOOK && !options.stop.load(Ordering::Relaxed) {
             match key(KEYS).map_err(WatchError::Show)? {
                 Key::Quit => return Ok(()),

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use super::WatchError;
 use super::follow::{Follower, Found};
+use crate::output::is_abandoned;
 use crate::report_page::finished::Finished;
 use crate::report_page::log_line::{LogLine, ValidLine};
 use crate::report_page::record::Record;
@@ -21,11 +22,21 @@ pub(crate) struct Watched {
     pub total: Option<u64>,
     /// Its report, once it has ended.
     pub finished: Option<Finished>,
+    /// Whether its process is gone, and left no report.
+    pub is_gone: bool,
     /// Since its log was written last.
     pub quiet: Option<Duration>,
 }
 
 impl Watched {
+    /// That the run is gone, as the error of who waited for its end.
+    pub fn require_process(&self) -> Result<(), WatchError> {
+        match self.is_gone {
+            true => Err(WatchError::Gone { name: self.name.clone(), updates: self.step() }),
+            false => Ok(()),
+        }
+    }
+
     /// Updates made.
     pub fn step(&self) -> u64 {
         self.record.last.as_ref().map_or(0, |line| line.step)
@@ -43,6 +54,7 @@ impl Watched {
 /// Looks at a run's folder, time and again.
 #[derive(Debug)]
 pub(crate) struct Watch {
+    folder: PathBuf,
     log: PathBuf,
     report: PathBuf,
     follower: Follower,
@@ -77,6 +89,7 @@ impl Watch {
         let name = full.file_name().unwrap_or(full.as_os_str()).to_string_lossy().into_owned();
         let log = folder.join("metrics.jsonl");
         Ok(Self {
+            folder: folder.into(),
             report: folder.join("report.json"),
             follower: Follower::new(log.clone()),
             log,
@@ -92,6 +105,10 @@ impl Watch {
     pub fn look(&mut self) -> Result<News, WatchError> {
         // The report comes last: if it is there, the lines that are read now are all.
         let finished = self.newer_report();
+        // One whose process was gone before these lines are read writes no more of them.
+        let is_gone = finished.is_none() && self.has_begun() && is_abandoned(&self.folder);
+        // It may have ended well in between.
+        let finished = if is_gone { self.newer_report() } else { finished };
         let mut news = News::default();
         let record = &mut self.watched.record;
         let looked = self.follower.look(|found| {
@@ -114,10 +131,16 @@ impl Watch {
         });
         looked.map_err(|error| WatchError::Read { path: self.log.clone(), error })?;
         news.any |= finished.is_some();
+        self.watched.is_gone = is_gone && finished.is_none();
         self.watched.finished = finished;
         self.watched.quiet =
             modified(&self.log).ok().and_then(|at| SystemTime::now().duration_since(at).ok());
         Ok(news)
+    }
+
+    /// Whether a step or an evaluation was logged.
+    fn has_begun(&self) -> bool {
+        fs::metadata(&self.log).is_ok_and(|log| log.len() > 0)
     }
 
     /// The report, if it was written after the log: one of an earlier part of the run may still be there.

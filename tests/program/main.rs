@@ -1,19 +1,27 @@
 //! The program `firebrick` as its users meet it.
 
 mod amounts;
+mod checkpoint_command;
 mod command_line;
 mod corpus;
 mod data_command;
 mod divergence;
+mod events;
 mod examples;
 mod exit_codes;
 mod folders;
 mod global_batches;
 mod import_command;
+mod interrupted;
+mod kills;
 mod plan_command;
 mod ranks_command;
 mod resume_command;
+mod resumed_data;
+mod resumed_records;
 mod seq2seq;
+mod small_run;
 mod tasks;
 mod tokenizer_folders;
+mod unfinished;
 mod whole_files;

@@ -1,71 +1,12 @@
-//! Checkpoints as users of the program meet them: stopped by a signal, continued, shown, checked, compared, and made
-//! one file.
+//! `--resume` as users of the program meet it: what goes on, from where, and what is refused.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Stdio};
 
-use assert_cmd::Command;
 use predicates::str::contains;
 use tempfile::TempDir;
 
-/// A run of a second: dropout, evaluations, an average, and a checkpoint at every tenth update.
-const RUN: &str = r#"(
-    data: (path: "text.txt", tokenizer: Characters, block: 8, valid_fraction: 0.2),
-    model: Gpt(layers: 2, heads: 2, width: 16, dropout: 0.1, tied: true),
-    optimizer: AdamW(weight_decay: 0.1),
-    schedule: Cosine(lr: 1e-2, warmup: 3),
-    batch: (micro: 4, accumulate: 2),
-    steps: 40,
-    evaluate_every: 8,
-    checkpoints: (every: 10, keep_last: 3, keep_best: 1),
-    strategies: [Clip(norm: 1.0), Ema(decay: 0.9)],
-    output: "out",
-)
-"#;
-
-fn folder() -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("run.ron"), RUN).unwrap();
-    fs::write(folder.path().join("text.txt"), "to be or not to be, that is the question\n".repeat(40))
-        .unwrap();
-    folder
-}
-
-fn firebrick(folder: &Path) -> Command {
-    let mut command = Command::cargo_bin("firebrick").unwrap();
-    command.current_dir(folder);
-    command
-}
-
-fn train(folder: &Path, options: &[&str]) -> Command {
-    let mut command = firebrick(folder);
-    command.args(["train", "run.ron", "--report", "json"]).args(options);
-    command
-}
-
-fn report(command: &mut Command) -> serde_json::Value {
-    let output = command.assert().success().get_output().stdout.clone();
-    serde_json::from_str(String::from_utf8(output).unwrap().lines().last().unwrap()).unwrap()
-}
-
-/// The numbers of each step and evaluation in the log, without times and sizes.
-fn log(folder: &Path) -> Vec<String> {
-    let text = fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
-    let lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
-    let steps = lines.filter(|line| line["kind"] != "checkpoint");
-    steps
-        .map(|line| ["kind", "step", "loss", "learning_rate"].map(|name| line[name].to_string()).join(" "))
-        .collect()
-}
-
-/// The tensors of a safetensors file: what follows the header, whose order of names may vary.
-fn tensors(path: &Path) -> Vec<u8> {
-    let bytes = fs::read(path).unwrap();
-    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-    bytes[8 + header..].to_vec()
-}
+use crate::small_run::{firebrick, folder, log, report, tensors, train};
 
 #[test]
 fn a_run_goes_on_in_its_folder_as_if_it_had_never_ended() {
@@ -96,56 +37,6 @@ fn a_run_goes_on_in_its_folder_as_if_it_had_never_ended() {
     let other = out(&whole).join("checkpoints/step-00000030");
     let differ = firebrick(folder.path()).args(["checkpoint", "diff"]).args([of(&folder), other]).assert();
     differ.code(1).stdout(contains("tokens.weight")).stdout(contains("elements differ"));
-}
-
-#[test]
-fn checkpoints_are_shown_and_kept_as_the_run_file_says() {
-    let folder = folder();
-    report(&mut train(folder.path(), &["--set", "checkpoints.every=5"]));
-    let mut kept: Vec<_> = fs::read_dir(folder.path().join("out/checkpoints"))
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .filter(|name| name.starts_with("step-"))
-        .collect();
-    kept.sort();
-    assert!(kept.len() == 3 || kept.len() == 4, "the newest three, and the best: {kept:?}");
-    assert!(kept.ends_with(&["step-00000030", "step-00000035", "step-00000040"].map(String::from)));
-    let shown = firebrick(folder.path()).args(["checkpoint", "show", "out", "--tensors"]).assert().success();
-    for part in
-        ["step             40", "ranks            1", "Clip, Ema", "moment", "average", "F32 [16, 48]"]
-    {
-        assert!(String::from_utf8_lossy(&shown.get_output().stdout).contains(part), "{part}");
-    }
-    let json = firebrick(folder.path()).args(["checkpoint", "show", "out", "--json"]).assert().success();
-    let json: serde_json::Value = serde_json::from_slice(&json.get_output().stdout).unwrap();
-    assert_eq!((&json["manifest"]["step"], &json["trainer"]["step"]), (&40.into(), &40.into()));
-    assert!(json["trainer"]["run"].as_str().unwrap().contains("Cosine"));
-}
-
-#[test]
-fn one_file_holds_the_weights_in_any_dtype_and_in_parts() {
-    let folder = folder();
-    report(&mut train(folder.path(), &["--ranks", "2", "--set", "batch.accumulate=1"]));
-    let consolidate = |options: &[&str]| {
-        let mut command = firebrick(folder.path());
-        command.args(["consolidate", "out"]).args(options);
-        command.assert()
-    };
-    consolidate(&["-o", "whole.safetensors"]).success().stdout(contains("whole.safetensors"));
-    let whole = fs::metadata(folder.path().join("whole.safetensors")).unwrap().len();
-    consolidate(&["-o", "half.safetensors", "--dtype", "bf16"]).success();
-    let half = fs::metadata(folder.path().join("half.safetensors")).unwrap().len();
-    assert!(half < whole * 7 / 10, "{half} of {whole}");
-    consolidate(&["-o", "average.safetensors", "--average"]).success();
-    assert!(
-        tensors(&folder.path().join("average.safetensors"))
-            != tensors(&folder.path().join("whole.safetensors"))
-    );
-    consolidate(&["-o", "parts/model.safetensors", "--sharded", "10kB"]).failure().stderr(contains("parts"));
-    fs::create_dir(folder.path().join("parts")).unwrap();
-    consolidate(&["-o", "parts/model.safetensors", "--sharded", "10kB"]).success();
-    let index = fs::read_to_string(folder.path().join("parts/model.safetensors.index.json")).unwrap();
-    assert!(index.contains("model-00001-of-0000"), "{index}");
 }
 
 #[test]
@@ -326,97 +217,4 @@ fn a_start_that_comes_to_nothing_leaves_the_run_that_is_there() {
     report(&mut train(folder.path(), &ranks));
     assert_eq!(names(&folder.path().join("out-2")), of_run);
     firebrick(folder.path()).args(["checkpoint", "verify", "out"]).assert().success();
-}
-
-/// Starts a run that would take minutes, and waits until it trains.
-#[cfg(unix)]
-fn started(folder: &Path, options: &[&str]) -> Child {
-    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("firebrick"))
-        .current_dir(folder)
-        .args(["train", "run.ron", "--plain", "--report", "json"])
-        .args(options)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    lines.find(|line| line.as_ref().unwrap().starts_with("step")).unwrap().unwrap();
-    // What it says later must find a reader.
-    std::thread::spawn(move || lines.for_each(drop));
-    child
-}
-
-/// A step that lasts for minutes does not keep a run beyond its time of grace.
-#[cfg(unix)]
-#[test]
-fn a_run_that_does_not_end_in_time_is_ended() {
-    let folder = folder();
-    fs::write(folder.path().join("text.txt"), "to be or not to be, that is the question\n".repeat(50_000))
-        .unwrap();
-    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("firebrick"))
-        .current_dir(folder.path())
-        .args(["train", "run.ron", "--plain", "--set", "checkpoints.grace=1"])
-        .args(["--set", "batch=(micro: 1, accumulate: 1000000)", "--set", "evaluate_every=None"])
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // It is written when nothing is left to be done before the first step.
-    while !folder.path().join("out/metrics.jsonl").exists() {
-        assert!(child.try_wait().unwrap().is_none(), "it ended before it trained");
-        std::thread::yield_now();
-    }
-    assert!(
-        std::process::Command::new("kill")
-            .args(["-TERM", &child.id().to_string()])
-            .status()
-            .unwrap()
-            .success()
-    );
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(143));
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("did not end within its 1 s of grace"), "{said}");
-}
-
-/// Whether whoever started these tests had SIGHUP ignored.
-#[cfg(unix)]
-fn hang_up_is_ignored() -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 != 0)
-}
-
-#[cfg(unix)]
-#[test]
-fn a_run_that_is_told_to_end_is_saved_and_goes_on() {
-    for (signal, code, ranks) in [("-TERM", 143, "1"), ("-INT", 130, "2"), ("-HUP", 129, "1")] {
-        if signal == "-HUP" && hang_up_is_ignored() {
-            continue; // The program inherits that, and goes on, as `nohup` asks of it.
-        }
-        let folder = folder();
-        let long = ["--set", "steps=1000000", "--set", "checkpoints=()", "--ranks", ranks];
-        let child = started(folder.path(), &long);
-        assert!(
-            std::process::Command::new("kill")
-                .args([signal, &child.id().to_string()])
-                .status()
-                .unwrap()
-                .success()
-        );
-        let output = child.wait_with_output().unwrap();
-        assert_eq!(output.status.code(), Some(code));
-        let text = String::from_utf8(output.stdout).unwrap();
-        let first: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
-        let step = first["checkpoint_step"].as_u64().unwrap();
-        assert_eq!(first["steps"], step);
-        assert!(first["stopped"].as_str().unwrap().contains("interrupted"), "{first}");
-        let more = (step + 3).to_string();
-        let steps = format!("steps={more}");
-        let options = ["--resume", "--ranks", ranks, "--set", &steps];
-        assert_eq!(report(&mut train(folder.path(), &options))["steps"].to_string(), more);
-        assert_eq!(
-            log(&folder.path().join("out")).iter().filter(|line| line.contains("train")).count() as u64,
-            step + 3
-        );
-    }
 }

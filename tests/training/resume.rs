@@ -237,6 +237,50 @@ fn what_would_change_the_result_is_refused_by_name_and_may_be_allowed() {
 }
 
 #[test]
+fn other_data_is_noticed_by_the_fingerprint_that_it_is_given() {
+    use firebrick::datasets::{Fingerprint, Tokenizer};
+    use firebrick::{Data, Schedule, Trainer};
+    let folder = tempfile::tempdir().unwrap();
+    let fit = |output: &str, from: Option<&str>, allowed, known: &dyn Fn(Data<_>) -> Data<_>| {
+        let device = support::device().autodiff();
+        let data = Data::new(support::Rows::ragged(21)).valid(support::Rows::ragged(8)).micro_batch(8);
+        let trainer = Trainer::new().steps(2).seed(11).output(folder.path().join(output));
+        let trainer = trainer.checkpoints(Checkpoints::every(1)).allow_changes(allowed);
+        let trainer = match from {
+            Some(from) => trainer.resume(Resume::Path(saved(&folder.path().join(from), 2))),
+            None => trainer,
+        };
+        let trained =
+            trainer.fit(support::gpt(0.0, &device), support::adamw(), Schedule::constant(1e-3), known(data));
+        trained.map(drop).map_err(|error| error.to_string())
+    };
+    let tokenizer = |text: &str| Tokenizer::characters(text).unwrap();
+    let known = |data: Data<_>| {
+        let data = data.fingerprint(Fingerprint::of("train")).valid_fingerprint(Fingerprint::of("valid"));
+        data.tokenizer(&tokenizer("abc")).unwrap()
+    };
+    let other_train = |data: Data<_>| known(data).fingerprint(Fingerprint::of("other"));
+    let other_valid = |data: Data<_>| known(data).valid_fingerprint(Fingerprint::of("other"));
+    let other_tokens = |data: Data<_>| known(data).tokenizer(&tokenizer("abd")).unwrap();
+    fit("first", None, false, &known).unwrap();
+    fit("same", Some("first"), false, &known).unwrap();
+    // Data without a fingerprint, here or in the checkpoint, is not compared.
+    fit("unknown", Some("first"), false, &|data| data).unwrap();
+    fit("old", None, false, &|data| data).unwrap();
+    fit("new", Some("old"), false, &known).unwrap();
+    for (output, part, other) in [
+        ("train", "`training data` was 21 samples with", &other_train as &dyn Fn(Data<_>) -> Data<_>),
+        ("valid", "`validation data` was data with", &other_valid),
+    ] {
+        let error = fit(output, Some("first"), false, other).unwrap_err();
+        assert!(error.contains(part) && error.contains("allow_changes"), "{error}");
+        fit(output, Some("first"), true, other).unwrap();
+    }
+    let error = fit("impossible", Some("first"), true, &other_tokens).unwrap_err();
+    assert!(error.contains("`tokenizer` was one with the fingerprint"), "{error}");
+}
+
+#[test]
 fn a_checkpoint_that_is_not_there_is_told_with_those_that_are() {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("run");

@@ -86,6 +86,11 @@ impl Record {
         self.fields.iter().map(|(name, _)| &**name)
     }
 
+    /// The fields, in order.
+    pub(crate) fn fields(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.fields.iter().map(|(name, value)| (&**name, value))
+    }
+
     /// The value at a path.
     pub fn get(&self, path: &str) -> Option<&Value> {
         if let Some((_, value)) = self.fields.iter().find(|(name, _)| **name == *path) {

@@ -162,6 +162,16 @@ impl Tokenizer {
         Ok(Self { special, names, ..self })
     }
 
+    /// Gives these tokens a role, and takes it from all others: a tokenizer that was [trained](Self::train_bpe_with) and
+    /// saved is then the one that it was, whatever [its file](Self::from_file) seems to say of roles.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::UnknownToken`] if a token is not in the vocabulary.
+    pub fn with_only_special(self, names: SpecialNames) -> Result<Self, DataError> {
+        Self { names: SpecialNames::default(), ..self }.with_special(names)
+    }
+
     pub(super) fn new(inner: tokenizers::Tokenizer) -> Self {
         let ids = inner.get_vocab(true).into_values();
         Self {

@@ -10,7 +10,7 @@ use super::{
     header::{Header, MAGIC, Width},
     positioned::Positioned,
 };
-use crate::{DataError, Tokenizer, readers::open_ordinary};
+use crate::{DataError, Fingerprint, Tokenizer, readers::open_ordinary};
 
 /// A file of token ids that stays where it is: the system keeps in memory what is read.
 ///
@@ -143,6 +143,24 @@ impl TokenFile {
         Ok(ids)
     }
 
+    /// The fingerprint of its header, which has a checksum of all ids as they were written, and of at most a thousand
+    /// pieces of 4 KiB that are spread over the file: a small one is read whole, and a large one takes no time.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read.
+    pub fn fingerprint(&self) -> Result<Fingerprint, DataError> {
+        let bytes = self.len() * self.header.width.bytes();
+        let step = bytes.div_ceil(PIECES).max(PIECE);
+        let (mut all, mut piece) = (self.header.to_bytes().to_vec(), vec![0; PIECE]);
+        for start in (0..bytes).step_by(step) {
+            let piece = &mut piece[..PIECE.min(bytes - start)];
+            self.read(start, piece)?;
+            all.extend_from_slice(piece);
+        }
+        Ok(Fingerprint::of(all))
+    }
+
     /// Reads the whole file and compares it with its checksum.
     ///
     /// # Errors
@@ -177,6 +195,10 @@ impl TokenFile {
         DataError::TokenFile { path: self.path.clone(), reason }
     }
 }
+
+/// Pieces of a file that its fingerprint is made of, and their bytes.
+const PIECES: usize = 1000;
+const PIECE: usize = 4096;
 
 /// Bytes that are summed at once.
 const CHUNK: usize = 1 << 20;
@@ -222,6 +244,23 @@ mod tests {
         for range in [0..5, 5..5, 0..usize::MAX, usize::MAX..usize::MAX] {
             assert!(matches!(file.range(range).unwrap_err(), DataError::TokenRange { tokens: 4, .. }));
         }
+    }
+
+    #[test]
+    fn its_fingerprint_is_of_its_ids_and_small_however_large_it_is() {
+        let of = |change: fn(&mut Vec<u8>)| opened(change).unwrap().fingerprint().unwrap();
+        assert_eq!(of(|_| ()), of(|_| ()));
+        assert_ne!(of(|_| ()), of(|bytes| bytes[134] = 1), "the last id");
+        let folder = tempfile::tempdir().unwrap();
+        let large = |id: u32| {
+            let path = folder.path().join("a.tokens");
+            let mut writer = TokenWriter::create(&path, &tokenizer()).unwrap();
+            (0..50).for_each(|_| writer.part(&[0; 100_000]).unwrap());
+            writer.document(&[id]).unwrap();
+            writer.finish().unwrap();
+            TokenFile::open(&path).unwrap().fingerprint().unwrap()
+        };
+        assert_ne!(large(1), large(2));
     }
 
     #[test]

@@ -55,6 +55,16 @@ impl Folder {
         Ok(Self { path, config, tensors })
     }
 
+    /// A folder with `config.json`, whose weights are elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// There is no such file, or it is no JSON.
+    pub(crate) fn without_weights(path: impl Into<PathBuf>) -> Result<Self, PretrainedError> {
+        let path = path.into();
+        Ok(Self { config: read_json(&path.join(CONFIG))?, tensors: BTreeMap::new(), path })
+    }
+
     /// The folder's path.
     pub fn path(&self) -> &Path {
         &self.path

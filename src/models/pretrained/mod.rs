@@ -72,6 +72,7 @@ pub use key_map::KeyMap;
 pub(super) use key_map::{Layout, Row};
 pub use load::Loaded;
 pub use save::save;
+pub(crate) use save::save_config;
 
 /// What `config.json` says of a family of models.
 pub trait HubConfig: Serialize + DeserializeOwned {

@@ -53,6 +53,15 @@ pub fn save<M: Pretrained>(
         }
         _ => {}
     }
+    save_config::<M>(config, folder)
+}
+
+/// Writes `config.json` alone into a folder that is there.
+///
+/// # Errors
+///
+/// It cannot be written.
+pub(crate) fn save_config<M: Pretrained>(config: &M::Config, folder: &Path) -> Result<(), PretrainedError> {
     write_config(config, M::architecture(config), &folder.join(CONFIG))
 }
 

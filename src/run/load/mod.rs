@@ -1,5 +1,6 @@
 //! From the data part of a run to streams of batches.
 
+mod prints;
 mod samples;
 mod tasks;
 mod windows;
@@ -15,6 +16,9 @@ use firebrick_datasets::{
 };
 
 use super::attended::attended;
+pub(in crate::run) use prints::Part;
+use prints::Prints;
+
 use super::{Corpus, DataConfig, DataRun, Paths, Rows, RunError, TaskConfig, TokenizerConfig};
 use crate::Data;
 
@@ -63,9 +67,7 @@ impl DataRun {
     /// Those of [`load`](Self::load), and [`RunError::Interrupted`].
     pub fn load_until(&self, interrupter: &Interrupter, say: impl Fn(&str)) -> Result<Loaded, RunError> {
         let run = self.clone();
-        let loaded = attended(interrupter, &say, move |say| {
-            Loading { run: &run, config: &run.data, say, skipped: Skipped::default() }.load()
-        })?;
+        let loaded = attended(interrupter, &say, move |say| Loading::new(&run, say).load())?;
         tell_skipped(&loaded.skipped, say);
         Ok(loaded)
     }
@@ -116,6 +118,13 @@ pub(super) struct Loading<'a> {
     pub config: &'a DataConfig,
     pub say: &'a dyn Fn(&str),
     pub skipped: Skipped,
+    prints: Prints,
+}
+
+impl<'a> Loading<'a> {
+    pub fn new(run: &'a DataRun, say: &'a dyn Fn(&str)) -> Self {
+        Self { run, config: &run.data, say, skipped: Skipped::default(), prints: Prints::default() }
+    }
 }
 
 impl Loading<'_> {
@@ -139,7 +148,7 @@ impl Loading<'_> {
     }
 
     fn cut<B: Batch>(&self, data: Data<B>) -> Data<B> {
-        let data = data.workers(self.config.workers);
+        let data = data.workers(self.config.workers).known_by(self.prints.all());
         match self.run.batch.amount() {
             Amount::Samples(samples) => data.micro_batch(samples),
             Amount::Tokens(tokens) => data.micro_tokens(tokens),
@@ -152,6 +161,12 @@ impl Loading<'_> {
         text: impl FnOnce() -> Result<String, RunError>,
     ) -> Result<Tokenizer, RunError> {
         let special = self.config.special.clone();
+        if let (Some(own), TokenizerConfig::Characters | TokenizerConfig::Bpe { .. }) =
+            (&self.run.settled.tokenizer, &self.config.tokenizer)
+        {
+            (self.say)(&format!("reading the run's own tokenizer, {}", own.display()));
+            return Ok(Tokenizer::from_file(own)?.with_only_special(special)?);
+        }
         Ok(match &self.config.tokenizer {
             TokenizerConfig::Characters => Tokenizer::characters(&text()?)?.with_special(special)?,
             TokenizerConfig::Bpe { vocabulary } => {
@@ -169,15 +184,27 @@ impl Loading<'_> {
     /// The corpora to train on.
     fn corpora(&self) -> Result<Vec<Weighted<Box<dyn Reader>>>, RunError> {
         let config = self.config;
+        self.prints.forget(Part::Train);
         if let Some(paths) = &config.path {
-            return Ok(vec![Weighted { corpus: open(paths, config.format.as_ref())?, weight: 1.0 }]);
+            let corpus = self.open(Part::Train, paths, config.format.as_ref())?;
+            return Ok(vec![Weighted { corpus, weight: 1.0 }]);
         }
         let format = |corpus: &Corpus| corpus.format.clone().or(config.format.clone());
         let weighted = |corpus: &Corpus| {
-            let reader = open(&corpus.path, format(corpus).as_ref())?;
+            let reader = self.open(Part::Train, &corpus.path, format(corpus).as_ref())?;
             Ok(Weighted { corpus: reader, weight: corpus.weight })
         };
         config.mix.iter().map(weighted).collect()
+    }
+
+    /// Opens files, and takes the fingerprint of what is read of them.
+    pub(super) fn open(
+        &self,
+        part: Part,
+        paths: &Paths,
+        format: Option<&Format>,
+    ) -> Result<Box<dyn Reader>, RunError> {
+        Ok(self.prints.reader(part, open(paths, format)?))
     }
 
     /// All records of a reader. Those that are skipped are counted in `skipped`.

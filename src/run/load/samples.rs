@@ -7,7 +7,7 @@ use firebrick_datasets::{
     Packs, Reader, Samples, Source, Stream, TokenBatch, Tokenizer,
 };
 
-use super::{Loading, Weighted, open};
+use super::{Loading, Part, Weighted};
 use crate::Data;
 use crate::run::RunError;
 
@@ -36,7 +36,7 @@ impl Loading<'_> {
     fn given_valid<C: Collator>(&self, collator: &Arc<C>) -> Result<Option<InMemory<C::Sample>>, RunError> {
         let Some(paths) = &self.config.valid else { return Ok(None) };
         (self.say)(&format!("reading {}", paths.in_words()));
-        let reader = open(paths, self.config.format.as_ref())?;
+        let reader = self.open(Part::Valid, paths, self.config.format.as_ref())?;
         let samples = self.source(reader, collator).load(self.progress("samples"))?;
         self.require_some(samples.len(), "`data.valid`", paths.in_words())?;
         Ok(Some(samples))

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use firebrick_datasets::{
-    Corpus, DataError, Format, Record, TokenBatch, TokenFile, TokenSequence, Tokenizer, Windows,
+    Corpus, DataError, Fingerprint, Format, Record, TokenBatch, TokenFile, TokenSequence, Tokenizer, Windows,
 };
 
-use super::{Loading, open};
+use super::{Loading, Part};
 use crate::Data;
 use crate::run::{Paths, RunError, TokenizerConfig};
 
@@ -41,9 +41,11 @@ impl Loading<'_> {
 
     fn windows_of_text(&self, paths: &Paths) -> Result<(Arc<Tokenizer>, Data<TokenBatch>), RunError> {
         let all = self.text_of(paths)?;
+        self.prints.add(Part::Train, Fingerprint::of(&all));
         let (train, valid, tokenized) = match &self.config.valid {
             Some(valid) => {
                 let valid = self.text_of(valid)?;
+                self.prints.add(Part::Valid, Fingerprint::of(&valid));
                 (all.clone(), valid.clone(), all + "\n" + &valid)
             }
             None => {
@@ -77,16 +79,17 @@ impl Loading<'_> {
         end: Option<bool>,
     ) -> Result<(Arc<Tokenizer>, Data<TokenBatch>), RunError> {
         let tokenizer = self.tokenizer(|| self.all_text())?;
-        let tokens = |paths| {
+        let tokens = |part, paths| {
             let mut all = Vec::new();
-            self.each_document(paths, &tokenizer, end, |ids| {
+            self.prints.forget(part);
+            self.each_document((part, paths), &tokenizer, end, |ids| {
                 all.extend_from_slice(ids);
                 Ok(())
             })?;
             Ok::<_, RunError>(TokenSequence::from(all))
         };
-        let train = tokens(paths)?;
-        let valid = self.config.valid.as_ref().map(tokens).transpose()?;
+        let train = tokens(Part::Train, paths)?;
+        let valid = self.config.valid.as_ref().map(|valid| tokens(Part::Valid, valid)).transpose()?;
         let data = self.windows_of_tokens(train, valid, self.kept())?;
         Ok((Arc::new(tokenizer), data))
     }
@@ -94,7 +97,7 @@ impl Loading<'_> {
     /// The ids of each text of some files, each followed by the end token if it is to be.
     pub(in crate::run) fn each_document(
         &self,
-        paths: &Paths,
+        (part, paths): (Part, &Paths),
         tokenizer: &Tokenizer,
         end: Option<bool>,
         mut visit: impl FnMut(&[u32]) -> Result<(), RunError>,
@@ -115,7 +118,7 @@ impl Loading<'_> {
             texts.clear();
             Ok::<_, RunError>(())
         };
-        let reader = open(paths, self.config.format.as_ref())?;
+        let reader = self.open(part, paths, self.config.format.as_ref())?;
         self.each_record(&*reader, &self.skipped, |record: Record| {
             texts.extend(self.config.malformed.keep(record.text(&field).map(str::to_owned), &self.skipped)?);
             match texts.len() == CHUNK {
@@ -145,15 +148,16 @@ impl Loading<'_> {
             return Err(DataError::TokenFile { path: path.to_owned(), reason }.into());
         };
         let tokenizer = self.tokenizer(|| Ok(String::new()))?;
-        let open = |path: &Path| {
+        let open = |part, path: &Path| {
             let file = TokenFile::open(path)?;
             file.require_tokenizer(&tokenizer)?;
+            self.prints.add(part, file.fingerprint()?);
             Ok::<_, DataError>(TokenSequence::from(file))
         };
-        let train = open(path)?;
+        let train = open(Part::Train, path)?;
         let valid = match self.config.valid.as_ref().map(Paths::as_slice) {
             None => None,
-            Some([valid]) => Some(open(valid)?),
+            Some([valid]) => Some(open(Part::Valid, valid)?),
             Some(_) => {
                 let reason = "`data.valid` must be one token file too".to_owned();
                 return Err(DataError::TokenFile { path: path.to_owned(), reason }.into());

@@ -1,0 +1,45 @@
+//! The command `export`: weights of a run as a Hugging Face folder.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::console::print;
+use crate::run::PRETRAINED;
+use crate::{Run, RunError};
+
+const EXAMPLES: &str = "\
+Examples:
+  firebrick export runs/entities                       # the best weights so far, into runs/entities/pretrained
+  firebrick export runs/entities --step 1500           # those of a checkpoint in runs/entities/checkpoints
+  firebrick export runs/entities -o hub/entities       # into another folder
+
+The folder is what Hugging Face's `from_pretrained` opens, what `model: Pretrained(\"FOLDER\")` of another run starts
+from, and what `eval`, `predict` and `generate` use. They make it themselves for a run that was killed; a run that comes
+to its end has made it already. Of a run that averages its weights (`Ema`), the average is written.
+`firebrick consolidate` makes one file of a checkpoint instead, under the names of this program.";
+
+/// `firebrick export`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ExportArgs {
+    /// The output folder of a run: one that is in progress, was killed, or is over.
+    #[arg(value_name = "RUN")]
+    run: PathBuf,
+    /// Writes the weights of the checkpoint of this step. Default: the best weights, or those of the newest checkpoint
+    /// where none were evaluated.
+    #[arg(long, value_name = "N")]
+    step: Option<u64>,
+    /// The folder to write. Files of the same names are replaced. Default: `pretrained` in the run's folder.
+    #[arg(long, short, value_name = "FOLDER")]
+    output: Option<PathBuf>,
+}
+
+/// Runs `firebrick export`.
+pub(crate) fn export(args: &ExportArgs) -> Result<(), RunError> {
+    let run = Run::read(&args.run.join("run.ron"), &[""; 0])?;
+    let folder = args.output.clone().unwrap_or_else(|| args.run.join(PRETRAINED));
+    let exported = run.export_saved(&args.run, args.step, &folder)?;
+    print(&format!("{} are in {}\n", exported.weights, exported.folder.display()));
+    Ok(())
+}

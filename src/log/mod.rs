@@ -1,0 +1,224 @@
+//! The run's numbers as JSON lines.
+
+mod going_on;
+
+use std::fs::File;
+use std::path::Path;
+
+use firebrick_datasets::Fingerprint;
+use serde::{Deserialize, Serialize};
+
+use crate::appended::Appended;
+use crate::report_page::log_line::LogLine;
+use crate::step::StepNumbers;
+use crate::tensorboard::Writer;
+use crate::writes::{FailedWrites, Writes};
+use crate::{Scores, TrainError};
+
+pub(crate) use going_on::{Past, marks};
+
+/// The file of the lines, in the output folder.
+pub(crate) const LOG: &str = "metrics.jsonl";
+/// The folder of TensorBoard's files, beside it.
+const BOARD: &str = "tensorboard";
+
+/// One evaluation, as the log keeps it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct EvaluationNumbers {
+    /// Updates made before it.
+    pub step: u64,
+    /// Mean loss over all supervised items of the validation data.
+    pub loss: f64,
+    pub items: usize,
+    pub seconds: f64,
+    /// What the model says of itself besides.
+    #[serde(default, skip_serializing_if = "Scores::is_empty")]
+    pub scores: Scores,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+enum Line<'a> {
+    Train(&'a StepNumbers),
+    Valid(&'a EvaluationNumbers),
+    Checkpoint(&'a SaveNumbers),
+}
+
+/// A save that has ended, as the log keeps it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct SaveNumbers {
+    /// Updates made before it.
+    pub step: u64,
+    /// From its beginning until the checkpoint was there.
+    pub seconds: f64,
+    /// For which training stood still.
+    pub pause_seconds: f64,
+    /// Why there is none, if it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// Writes `metrics.jsonl`: a line per step, per evaluation and per save. Numbers that are not finite are
+/// `null`. A line is with the system once it is written, so a killed run keeps all its lines. Those that cannot be
+/// written, as on a full disk, are kept and tried again with the next one.
+///
+/// TensorBoard's files, in the folder `tensorboard`, have the same numbers.
+pub(crate) struct Log {
+    files: Option<Files>,
+    bytes: u64,
+    /// Of those bytes.
+    sum: blake3::Hasher,
+}
+
+/// Where it is written, and how that goes.
+struct Files {
+    lines: Appended,
+    line_writes: Writes,
+    board: Writer,
+    board_writes: Writes,
+}
+
+/// How far a log was when its run was saved.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Mark {
+    pub bytes: u64,
+    /// Of these bytes.
+    pub sum: Option<Fingerprint>,
+    /// Updates that its lines are of.
+    pub updates: u64,
+}
+
+impl Log {
+    /// In this folder, or nowhere. With `tells`, what cannot be written is told on standard error.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be made. Once both are there, no disk ends the run.
+    pub fn new(folder: Option<&Path>, tells: bool) -> Result<Self, TrainError> {
+        let Some(folder) = folder else {
+            return Ok(Self { files: None, bytes: 0, sum: blake3::Hasher::new() });
+        };
+        let path = folder.join(LOG);
+        let file = File::create(&path).map_err(|error| TrainError::file(&path, "creating the log", error))?;
+        let files = Files::new(file, Writer::new(&folder.join(BOARD), None)?, tells);
+        Ok(Self { files: Some(files), bytes: 0, sum: blake3::Hasher::new() })
+    }
+
+    /// That of a run which goes on from a checkpoint with this mark, and what its lines tell. `others` are the marks of
+    /// all checkpoints of the run.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`new`](Self::new), and a log that cannot be read.
+    pub fn going_on(
+        folder: &Path,
+        mark: &Mark,
+        others: &[Mark],
+        tells: bool,
+    ) -> Result<(Self, Past), TrainError> {
+        let path = folder.join(LOG);
+        let goes_on = going_on::go_on(folder, mark, others);
+        let goes_on = goes_on.map_err(|error| TrainError::file(&path, "going on with the log", error))?;
+        let going_on::GoingOn { file, bytes, sum, past, board_from, board_lines } = goes_on;
+        let mut board = Writer::new(&folder.join(BOARD), board_from.checked_sub(1))?;
+        board_lines.iter().try_for_each(|line| show(&mut board, line))?;
+        Ok((Self { files: Some(Files::new(file, board, tells)), bytes, sum }, past))
+    }
+
+    /// How far it is, after so many updates, with the lines that are still to be written.
+    pub fn mark(&self, updates: u64) -> Mark {
+        Mark { bytes: self.bytes, sum: Some((&self.sum).into()), updates }
+    }
+
+    /// Hands over to the system what is held back: before a checkpoint, so that it lacks nothing of it, and at the end.
+    pub fn flush(&mut self) {
+        if let Some(files) = &mut self.files {
+            files.line_writes.note(files.lines.write_out());
+            files.board_writes.note(files.board.flush());
+        }
+    }
+
+    pub fn save(&mut self, numbers: &SaveNumbers) {
+        self.write(&Line::Checkpoint(numbers));
+    }
+
+    pub fn step(&mut self, numbers: &StepNumbers) {
+        self.write(&Line::Train(numbers));
+    }
+
+    pub fn evaluation(&mut self, numbers: &EvaluationNumbers) {
+        self.write(&Line::Valid(numbers));
+    }
+
+    /// The files of which an attempt to write them has failed.
+    pub fn failed(&self) -> impl Iterator<Item = FailedWrites> {
+        let writes = self.files.iter().flat_map(|files| [&files.line_writes, &files.board_writes]);
+        writes.filter_map(Writes::failed)
+    }
+
+    fn write(&mut self, line: &Line) {
+        let Some(Files { lines, line_writes, board, board_writes }) = &mut self.files else { return };
+        let line = match serde_json::to_string(line) {
+            Ok(line) => line + "\n",
+            Err(error) => return line_writes.note(Err(error)),
+        };
+        self.bytes += line.len() as u64;
+        self.sum.update(line.as_bytes());
+        lines.add(line.as_bytes());
+        line_writes.note(lines.write_out());
+        let shown = LogLine::parse(line.as_bytes()).map_or(Ok(()), |line| show(board, &line));
+        // What is held back is not known yet to be written.
+        if shown.is_err() || !board.holds_back() {
+            board_writes.note(shown);
+        }
+    }
+}
+
+impl Files {
+    fn new(lines: File, board: Writer, tells: bool) -> Self {
+        Self {
+            lines: Appended::new(lines),
+            line_writes: Writes::of(LOG, tells),
+            board,
+            board_writes: Writes::of(BOARD, tells),
+        }
+    }
+}
+
+/// Shows a line in TensorBoard.
+fn show(board: &mut Writer, line: &LogLine) -> Result<(), TrainError> {
+    match line {
+        LogLine::Train(line) => board.train(line.step, &line.board_values())?,
+        LogLine::Valid(line) => board.valid(line.step, &line.board_values())?,
+        LogLine::Checkpoint(_) => {}
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_that_goes_on_keeps_the_lines_up_to_the_checkpoint() {
+        let folder = tempfile::tempdir().unwrap();
+        let numbers =
+            |step| EvaluationNumbers { step, loss: 0.5, items: 1, seconds: 0.0, scores: Scores::new() };
+        let mut log = Log::new(Some(folder.path()), false).unwrap();
+        log.evaluation(&numbers(1));
+        let mark = log.mark(1);
+        log.evaluation(&numbers(2));
+        drop(log);
+        let (mut log, _) = Log::going_on(folder.path(), &mark, &[mark], false).unwrap();
+        assert_eq!(log.mark(1), mark);
+        log.evaluation(&numbers(3));
+        let text = std::fs::read_to_string(folder.path().join("metrics.jsonl")).unwrap();
+        assert_eq!(text.len() as u64, log.mark(3).bytes);
+        let steps: Vec<_> = text
+            .lines()
+            .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["step"].clone())
+            .collect();
+        assert_eq!(steps, [1, 3]);
+    }
+}

@@ -1,0 +1,57 @@
+//! Checkpoints as users of the program meet them: shown, checked, kept as the run file says, and made one file.
+
+use std::fs;
+
+use predicates::str::contains;
+
+use crate::small_run::{firebrick, folder, report, tensors, train};
+
+#[test]
+fn checkpoints_are_shown_and_kept_as_the_run_file_says() {
+    let folder = folder();
+    report(&mut train(folder.path(), &["--set", "checkpoints.every=5"]));
+    let mut kept: Vec<_> = fs::read_dir(folder.path().join("out/checkpoints"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.starts_with("step-"))
+        .collect();
+    kept.sort();
+    assert!(kept.len() == 3 || kept.len() == 4, "the newest three, and the best: {kept:?}");
+    assert!(kept.ends_with(&["step-00000030", "step-00000035", "step-00000040"].map(String::from)));
+    let shown = firebrick(folder.path()).args(["checkpoint", "show", "out", "--tensors"]).assert().success();
+    for part in
+        ["step             40", "ranks            1", "Clip, Ema", "moment", "average", "F32 [16, 48]"]
+    {
+        assert!(String::from_utf8_lossy(&shown.get_output().stdout).contains(part), "{part}");
+    }
+    let json = firebrick(folder.path()).args(["checkpoint", "show", "out", "--json"]).assert().success();
+    let json: serde_json::Value = serde_json::from_slice(&json.get_output().stdout).unwrap();
+    assert_eq!((&json["manifest"]["step"], &json["trainer"]["step"]), (&40.into(), &40.into()));
+    assert!(json["trainer"]["run"].as_str().unwrap().contains("Cosine"));
+}
+
+#[test]
+fn one_file_holds_the_weights_in_any_dtype_and_in_parts() {
+    let folder = folder();
+    report(&mut train(folder.path(), &["--ranks", "2", "--set", "batch.accumulate=1"]));
+    let consolidate = |options: &[&str]| {
+        let mut command = firebrick(folder.path());
+        command.args(["consolidate", "out"]).args(options);
+        command.assert()
+    };
+    consolidate(&["-o", "whole.safetensors"]).success().stdout(contains("whole.safetensors"));
+    let whole = fs::metadata(folder.path().join("whole.safetensors")).unwrap().len();
+    consolidate(&["-o", "half.safetensors", "--dtype", "bf16"]).success();
+    let half = fs::metadata(folder.path().join("half.safetensors")).unwrap().len();
+    assert!(half < whole * 7 / 10, "{half} of {whole}");
+    consolidate(&["-o", "average.safetensors", "--average"]).success();
+    assert!(
+        tensors(&folder.path().join("average.safetensors"))
+            != tensors(&folder.path().join("whole.safetensors"))
+    );
+    consolidate(&["-o", "parts/model.safetensors", "--sharded", "10kB"]).failure().stderr(contains("parts"));
+    fs::create_dir(folder.path().join("parts")).unwrap();
+    consolidate(&["-o", "parts/model.safetensors", "--sharded", "10kB"]).success();
+    let index = fs::read_to_string(folder.path().join("parts/model.safetensors.index.json")).unwrap();
+    assert!(index.contains("model-00001-of-0000"), "{index}");
+}

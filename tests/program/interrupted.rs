@@ -1,0 +1,79 @@
+//! A run that a signal ends: saved where there is time for it, and continued.
+#![cfg(unix)]
+
+use std::fs;
+use std::process::Stdio;
+
+use crate::small_run::{folder, log, report, started, train};
+
+/// A step that lasts for minutes does not keep a run beyond its time of grace.
+#[test]
+fn a_run_that_does_not_end_in_time_is_ended() {
+    let folder = folder();
+    fs::write(folder.path().join("text.txt"), "to be or not to be, that is the question\n".repeat(50_000))
+        .unwrap();
+    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("firebrick"))
+        .current_dir(folder.path())
+        .args(["train", "run.ron", "--plain", "--set", "checkpoints.grace=1"])
+        .args(["--set", "batch=(micro: 1, accumulate: 1000000)", "--set", "evaluate_every=None"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It is written when nothing is left to be done before the first step.
+    while !folder.path().join("out/metrics.jsonl").exists() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it trained");
+        std::thread::yield_now();
+    }
+    assert!(
+        std::process::Command::new("kill")
+            .args(["-TERM", &child.id().to_string()])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(143));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("did not end within its 1 s of grace"), "{said}");
+}
+
+/// Whether whoever started these tests had SIGHUP ignored.
+fn hang_up_is_ignored() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 != 0)
+}
+
+#[test]
+fn a_run_that_is_told_to_end_is_saved_and_goes_on() {
+    for (signal, code, ranks) in [("-TERM", 143, "1"), ("-INT", 130, "2"), ("-HUP", 129, "1")] {
+        if signal == "-HUP" && hang_up_is_ignored() {
+            continue; // The program inherits that, and goes on, as `nohup` asks of it.
+        }
+        let folder = folder();
+        let long = ["--set", "steps=1000000", "--set", "checkpoints=()", "--ranks", ranks];
+        let child = started(folder.path(), &long);
+        assert!(
+            std::process::Command::new("kill")
+                .args([signal, &child.id().to_string()])
+                .status()
+                .unwrap()
+                .success()
+        );
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(code));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let first: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+        let step = first["checkpoint_step"].as_u64().unwrap();
+        assert_eq!(first["steps"], step);
+        assert!(first["stopped"].as_str().unwrap().contains("interrupted"), "{first}");
+        let more = (step + 3).to_string();
+        let steps = format!("steps={more}");
+        let options = ["--resume", "--ranks", ranks, "--set", &steps];
+        assert_eq!(report(&mut train(folder.path(), &options))["steps"].to_string(), more);
+        assert_eq!(
+            log(&folder.path().join("out")).iter().filter(|line| line.contains("train")).count() as u64,
+            step + 3
+        );
+    }
+}

@@ -1,0 +1,127 @@
+//! A run that is killed at random moments and started again comes to the end of the run that never was, to the bit, and
+//! has each step once in its log and in TensorBoard.
+//!
+//! One configuration is killed twice in each run of the tests. All of them, as often as you like:
+//!
+//! ```sh
+//! FIREBRICK_KILLS=100 cargo test --workspace --test program -- --include-ignored kills::
+//! ```
+//!
+//! `FIREBRICK_KILLS_SEED` draws other moments.
+#![cfg(unix)]
+
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::resumed_records::is_recorded_once;
+use crate::small_run::{firebrick, folder, report, tensors, train};
+
+const STEPS: u64 = 40;
+
+/// A number out of the environment.
+fn asked(name: &str, default: u64) -> u64 {
+    std::env::var(name)
+        .map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text}: no number")))
+}
+
+/// Moments between none and all of a time.
+struct Moments(u64);
+
+impl Moments {
+    fn next(&mut self, all: Duration) -> Duration {
+        // The generator of Knuth's MMIX: its high bits are random enough.
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        all.mul_f64((self.0 >> 33) as f64 / (1u64 << 31) as f64)
+    }
+}
+
+/// Kills a run of these settings so many times, or as often as the environment says.
+fn survives(kills: u64, sets: &[&str]) {
+    let kills = asked("FIREBRICK_KILLS", kills);
+    let mut moments = Moments(asked("FIREBRICK_KILLS_SEED", 1337));
+    let sets: Vec<_> = sets.iter().flat_map(|set| ["--set", set]).collect();
+    let options = [&sets[..], &["--set", "checkpoints=(every: 3, keep_last: 2)", "--plain"]].concat();
+    let (whole, killed) = (folder(), folder());
+    for folder in [&whole, &killed] {
+        let line = |at| format!("{{\"text\":\"to be or not to be, that is the question {at}\"}}\n");
+        fs::write(folder.path().join("lines.jsonl"), (0..60).map(line).collect::<String>()).unwrap();
+    }
+    let begun = Instant::now();
+    report(&mut train(whole.path(), &options));
+    let duration = begun.elapsed();
+    for _ in 0..kills {
+        let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("firebrick"))
+            .current_dir(killed.path())
+            .args(["train", "run.ron", "--resume", "auto"])
+            .args(&options)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        sleep(moments.next(duration));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    report(train(killed.path(), &options).args(["--resume", "auto"]));
+    let out = |folder: &Path| folder.join("out");
+    for name in ["model.safetensors", "ema.safetensors", "best.safetensors"] {
+        let [one, other] = [&whole, &killed].map(|folder| out(folder.path()).join(name));
+        assert_eq!(one.exists(), other.exists(), "{sets:?}: {name}");
+        assert!(!one.exists() || tensors(&one) == tensors(&other), "{sets:?}: {name}");
+    }
+    let last = |folder: &Path| out(folder).join(format!("checkpoints/step-{STEPS:08}"));
+    let same = firebrick(killed.path())
+        .args(["checkpoint", "diff"])
+        .args([last(whole.path()), last(killed.path())])
+        .assert();
+    same.success();
+    let evaluations =
+        |folder: &Path| crate::resumed_records::logged(&out(folder), "valid").into_keys().collect::<Vec<_>>();
+    let expected = evaluations(whole.path());
+    for folder in [&whole, &killed] {
+        is_recorded_once(&out(folder.path()), STEPS, &expected);
+    }
+}
+
+#[test]
+fn with_accumulation_dropout_and_an_average() {
+    survives(2, &[]);
+}
+
+#[test]
+#[ignore = "takes a minute: see the top of the file"]
+fn without_a_strategy() {
+    survives(10, &["strategies=[]"]);
+}
+
+#[test]
+#[ignore = "takes a minute: see the top of the file"]
+fn in_f16() {
+    survives(10, &["strategies=[Amp(f16), Clip(norm: 1.0)]"]);
+}
+
+#[test]
+#[ignore = "takes minutes: see the top of the file"]
+fn on_ranks_with_each_stage() {
+    for stage in 0..=3 {
+        let strategies =
+            format!("strategies=[Zero(stage: {stage}), Accumulate(2), Clip(norm: 1.0), Ema(decay: 0.9)]");
+        survives(5, &["ranks=2", "batch=(micro: 2)", &strategies]);
+    }
+}
+
+#[test]
+#[ignore = "takes a minute: see the top of the file"]
+fn with_factors_of_low_rank() {
+    survives(10, &["strategies=[Lora(rank: 2), Clip(norm: 1.0)]"]);
+}
+
+#[test]
+#[ignore = "takes a minute: see the top of the file"]
+fn with_streamed_data() {
+    let data = "data=(path: \"lines.jsonl\", valid: \"lines.jsonl\", stream: 8, tokenizer: Bpe(vocabulary: 270), special: (pad: \"<pad>\"), block: 16)";
+    survives(10, &["task=CausalLm(rows: Samples)", data]);
+}
