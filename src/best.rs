@@ -48,12 +48,11 @@ pub(crate) fn find(run: &Path, step: u64) -> Option<PathBuf> {
 pub(crate) fn restore(found: Option<(&Path, u64)>, run: &Path) -> Result<Option<PathBuf>, TrainError> {
     let best = run.join(BEST);
     let Some((weights, step)) = found else {
-        return match fs::remove_file(&best) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(TrainError::file(&best, "removing what was best later", error))
-            }
-            _ => Ok(None),
-        };
+        if best.is_file() {
+            let removed = fs::remove_file(&best);
+            removed.map_err(|error| TrainError::file(&best, "removing what was best later", error))?;
+        }
+        return Ok(None);
     };
     if weights != best {
         link(weights, &best)?;

@@ -125,7 +125,9 @@ fn the_best_weights_of_a_killed_run_can_be_used() {
     let mut names: Vec<_> =
         fs::read_dir(folder.join("exported")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
-    assert_eq!(names, [".made_of", "config.json", "model.safetensors", "tokenizer.json"]);
+    let expected =
+        [".made_of", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"];
+    assert_eq!(names, expected);
     let other = report(firebrick(folder).args(["eval", "out", "--weights", "exported", "--report", "json"]));
     assert!(other["loss"].as_f64().unwrap().is_finite());
     let missing = firebrick(folder).args(["export", "out", "--step", "3"]).assert().code(1);

@@ -319,8 +319,9 @@ impl Tokenizer {
     /// Saves as a `tokenizer.json`.
     ///
     /// If it is called so, `tokenizer_config.json` is written beside it, with the tokens that have a
-    /// role, the lengths and the sides, if there are any. What such a file says already about other
-    /// things stays.
+    /// role, the lengths and the sides, if there are any. It names the class that takes a `tokenizer.json` as it is,
+    /// `PreTrainedTokenizerFast`, unless it names one already: without it, the class is that of the model in the same
+    /// folder, which may make other tokens. What such a file says about other things stays.
     ///
     /// # Errors
     ///
@@ -341,14 +342,14 @@ impl Tokenizer {
             truncation: self.truncation,
             segments: self.segments,
         };
-        config.write(folder)
+        config.write(folder)?;
+        transformers_class::name(folder, self.inner())
     }
 
     /// Saves into a folder that transformers' `AutoTokenizer` opens, with the tokens that are made here.
     ///
     /// Besides what [`save`](Self::save) writes, `tokenizer_config.json` gets the most tokens and the inputs of
-    /// the model, and names the class that takes a `tokenizer.json` as it is, `PreTrainedTokenizerFast`, unless it
-    /// names one already.
+    /// the model.
     ///
     /// # Errors
     ///
@@ -361,8 +362,7 @@ impl Tokenizer {
             segments: Some(segments && self.segments != Some(false)),
             ..self.clone()
         };
-        for_model.save(folder.join(FILE))?;
-        transformers_class::name(folder, self.inner())
+        for_model.save(folder.join(FILE))
     }
 }
 
