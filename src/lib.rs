@@ -32,11 +32,9 @@
 //! # Ok::<(), firebrick::TrainError>(())
 //! ```
 //!
-//! The same as a file is a [`Run`], which the program `firebrick` trains. How strategies meet
-//! gradients is told at [`Trainer`], each task on a page of its own ([labels of words](labels_of_words),
-//! [what is hidden](what_is_hidden), [a text of another](a_text_of_another), [the next token](the_next_token)), how many ranks train together in [`many_ranks`], how a run is saved and goes on
-//! in [`saving_and_resuming`], what is called what elsewhere in [`coming_over`], how to write one at
-//! [`strategies`](firebrick_strategies#writing-a-strategy).
+//! [`Trainer`] explains how gradients meet the strategies, [`strategies`] how to write one of your own, and the [`guide`] the rest:
+//! the [run file](guide::run_file) with which the program `firebrick` trains the same model, the tasks, ranks, checkpoints, and
+//! the way here from other trainers.
 
 /// Files of a checkpoint: how they are written, checked and read.
 pub use firebrick_checkpoints as checkpoints;
@@ -76,6 +74,7 @@ mod exit;
 mod export_command;
 mod feed;
 mod gauges;
+pub mod guide;
 mod history;
 pub mod import;
 mod import_command;
@@ -83,20 +82,6 @@ mod in_words;
 mod inside_burn_train;
 mod lines;
 mod log;
-#[doc = include_str!("../docs/token_classification.md")]
-pub mod labels_of_words {}
-#[doc = include_str!("../docs/masked_lm.md")]
-pub mod what_is_hidden {}
-#[doc = include_str!("../docs/seq2seq.md")]
-pub mod a_text_of_another {}
-#[doc = include_str!("../docs/causal_lm.md")]
-pub mod the_next_token {}
-#[doc = include_str!("../docs/many_ranks.md")]
-pub mod many_ranks {}
-#[doc = include_str!("../docs/coming_over.md")]
-pub mod coming_over {}
-#[doc = include_str!("../docs/checkpoints.md")]
-pub mod saving_and_resuming {}
 mod metric_files;
 pub mod models;
 mod objective;

@@ -16,7 +16,9 @@ use std::process::Stdio;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::resumed_records::is_recorded_once;
+use tempfile::TempDir;
+
+use crate::resumed_records::{is_recorded_once, logged};
 use crate::small_run::{firebrick, folder, report, tensors, train};
 
 const STEPS: u64 = 40;
@@ -38,51 +40,60 @@ impl Moments {
     }
 }
 
-/// Kills a run of these settings so many times, or as often as the environment says.
+/// Kills runs of these settings so many times, or as often as the environment says. One that has come to its end is
+/// compared with the run that was never killed, and the next begins.
 fn survives(kills: u64, sets: &[&str]) {
-    let kills = asked("FIREBRICK_KILLS", kills);
+    let mut kills = asked("FIREBRICK_KILLS", kills);
     let mut moments = Moments(asked("FIREBRICK_KILLS_SEED", 1337));
     let sets: Vec<_> = sets.iter().flat_map(|set| ["--set", set]).collect();
     let options = [&sets[..], &["--set", "checkpoints=(every: 3, keep_last: 2)", "--plain"]].concat();
-    let (whole, killed) = (folder(), folder());
-    for folder in [&whole, &killed] {
-        let line = |at| format!("{{\"text\":\"to be or not to be, that is the question {at}\"}}\n");
-        fs::write(folder.path().join("lines.jsonl"), (0..60).map(line).collect::<String>()).unwrap();
-    }
+    let whole = with_lines();
     let begun = Instant::now();
     report(&mut train(whole.path(), &options));
     let duration = begun.elapsed();
-    for _ in 0..kills {
-        let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("firebrick"))
-            .current_dir(killed.path())
-            .args(["train", "run.ron", "--resume", "auto"])
-            .args(&options)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        sleep(moments.next(duration));
-        child.kill().unwrap();
-        child.wait().unwrap();
+    while kills > 0 {
+        let killed = with_lines();
+        while kills > 0 && !killed.path().join("out/report.json").exists() {
+            let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("firebrick"))
+                .current_dir(killed.path())
+                .args(["train", "run.ron", "--resume", "auto"])
+                .args(&options)
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            sleep(moments.next(duration));
+            kills -= u64::from(child.try_wait().unwrap().is_none());
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        report(train(killed.path(), &options).args(["--resume", "auto"]));
+        ends_alike(whole.path(), killed.path());
     }
-    report(train(killed.path(), &options).args(["--resume", "auto"]));
+}
+
+/// The folder of a run, with rows to stream.
+fn with_lines() -> TempDir {
+    let folder = folder();
+    let line = |at| format!("{{\"text\":\"to be or not to be, that is the question {at}\"}}\n");
+    fs::write(folder.path().join("lines.jsonl"), (0..60).map(line).collect::<String>()).unwrap();
+    folder
+}
+
+/// Both runs have the same weights, best weights and checkpoint, and each step once in their records.
+fn ends_alike(whole: &Path, killed: &Path) {
     let out = |folder: &Path| folder.join("out");
     for name in ["model.safetensors", "ema.safetensors", "best.safetensors"] {
-        let [one, other] = [&whole, &killed].map(|folder| out(folder.path()).join(name));
-        assert_eq!(one.exists(), other.exists(), "{sets:?}: {name}");
-        assert!(!one.exists() || tensors(&one) == tensors(&other), "{sets:?}: {name}");
+        let [one, other] = [whole, killed].map(|folder| out(folder).join(name));
+        assert_eq!(one.exists(), other.exists(), "{name}");
+        assert!(!one.exists() || tensors(&one) == tensors(&other), "{name}");
     }
     let last = |folder: &Path| out(folder).join(format!("checkpoints/step-{STEPS:08}"));
-    let same = firebrick(killed.path())
-        .args(["checkpoint", "diff"])
-        .args([last(whole.path()), last(killed.path())])
-        .assert();
+    let same = firebrick(killed).args(["checkpoint", "diff"]).args([last(whole), last(killed)]).assert();
     same.success();
-    let evaluations =
-        |folder: &Path| crate::resumed_records::logged(&out(folder), "valid").into_keys().collect::<Vec<_>>();
-    let expected = evaluations(whole.path());
-    for folder in [&whole, &killed] {
-        is_recorded_once(&out(folder.path()), STEPS, &expected);
+    let evaluations: Vec<_> = logged(&out(whole), "valid").into_keys().collect();
+    for folder in [whole, killed] {
+        is_recorded_once(&out(folder), STEPS, &evaluations);
     }
 }
 
