@@ -235,14 +235,14 @@ fn diff(args: &DiffArgs) -> Result<Exit, RunError> {
             Section::Optimizer => "optimizer",
             Section::Average => "average",
         };
-        text += &format!("{section:<10} {name}: {}\n", in_words(change));
+        text += &format!("{section:<10} {name}: {}\n", summary(change));
     }
     text += &format!("{} differ, {} are equal to the bit\n", diff.changes.len(), diff.equal);
     print(&text);
     Ok(if diff.changes.is_empty() { Exit::Done } else { Exit::Differs })
 }
 
-fn in_words(change: &checkpoints::Change) -> String {
+fn summary(change: &checkpoints::Change) -> String {
     use checkpoints::Change;
     match change {
         Change::OnlyInFirst => "only in the first".into(),

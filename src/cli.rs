@@ -14,11 +14,11 @@ use crate::device::Listing;
 use crate::exit::{EXIT_CODES, Exit};
 use crate::export_command::{ExportArgs, export};
 use crate::import_command::{ImportArgs, import};
-use crate::in_words::{bench_in_words, tokenized_in_words, trained_in_words};
 use crate::page_command::{ReportArgs, WatchArgs, report, watch};
 use crate::plan_command::{PlanArgs, plan};
 use crate::run::Process;
 use crate::signals::{self, Signal};
+use crate::summary::{bench_summary, tokenized_summary, trained_summary};
 use crate::trained_command::{EvalArgs, GenerateArgs, PredictArgs, eval, generate, predict};
 use crate::{Bench, DataRun, Look, Resume, Run, RunError, Show};
 
@@ -303,7 +303,7 @@ fn train(args: &TrainArgs) -> Result<Exit, RunError> {
     let described = run.describe(&launched);
     let report = &launched.report;
     match args.run.file.report {
-        ReportFormat::Text => print(&trained_in_words(&run, &launched)),
+        ReportFormat::Text => print(&trained_summary(&run, &launched)),
         ReportFormat::Json => print_json(report),
     }
     if let Some(reason) = &report.checkpoint_error {
@@ -317,7 +317,7 @@ fn train(args: &TrainArgs) -> Result<Exit, RunError> {
         return Ok(Exit::Done);
     }
     // On the dashboard it is a key that stops the run, as Ctrl-C would.
-    let signal = signals::told().unwrap_or(Signal::Interrupt);
+    let signal = signals::received().unwrap_or(Signal::Interrupt);
     if let Some(step) = report.checkpoint_step {
         tell(&format!(
             "interrupted by {}; saved after update {step}: `--resume` goes on from it",
@@ -344,7 +344,7 @@ fn bench(args: &BenchArgs) -> Result<(), RunError> {
         return Ok(());
     }
     match args.run.file.report {
-        ReportFormat::Text => print(&bench_in_words(&report)),
+        ReportFormat::Text => print(&bench_summary(&report)),
         ReportFormat::Json => print_json(&report),
     }
     Ok(())
@@ -373,7 +373,7 @@ fn tokenize(args: &TokenizeArgs) -> Result<(), RunError> {
     let run = DataRun::read(&args.file.run, &args.file.overrides)?;
     let tokenized = run.tokenize(&args.output, &signals::interrupter(None), tell)?;
     match args.file.report {
-        ReportFormat::Text => print(&tokenized_in_words(&tokenized)),
+        ReportFormat::Text => print(&tokenized_summary(&tokenized)),
         ReportFormat::Json => print_json(&tokenized),
     }
     Ok(())

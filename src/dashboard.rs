@@ -161,17 +161,17 @@ impl Terminal {
 /// burn-train's learner has no place for a master beside a replica; this carries the types of the
 /// events and the one parameter that it looks for.
 #[derive(Module, Debug)]
-pub(crate) struct Vessel {
+pub(crate) struct PlaceholderModel {
     anchor: Param<Tensor<1>>,
 }
 
-impl Vessel {
+impl PlaceholderModel {
     pub fn new(device: &Device) -> Self {
         Self { anchor: Param::from_tensor(Tensor::zeros([1], device)) }
     }
 }
 
-impl TrainStep for Vessel {
+impl TrainStep for PlaceholderModel {
     type Input = ();
     type Output = Readings;
 
@@ -182,7 +182,7 @@ impl TrainStep for Vessel {
     }
 }
 
-impl InferenceStep for Vessel {
+impl InferenceStep for PlaceholderModel {
     type Input = ();
     type Output = Readings;
 

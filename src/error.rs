@@ -244,7 +244,7 @@ pub enum TrainError {
     #[error("panicked: {0}")]
     Panicked(String),
     /// A strategy keeps the trained model from the rank that asks for it.
-    #[error("no strategy answered with the whole model: `Stage::whole` must, on the rank that it is told")]
+    #[error("no strategy returned the whole model: `Stage::gather_full` must, on the rank `root`")]
     NoModel,
     /// The system starts no thread for a rank.
     #[error("the system starts no thread for the rank: {0}")]

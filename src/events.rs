@@ -6,7 +6,7 @@ use burn::train::{
 };
 
 use crate::TrainError;
-use crate::dashboard::Vessel;
+use crate::dashboard::PlaceholderModel;
 use crate::gauges::Readings;
 
 /// Takes the loop's events to burn-train, with its errors as ours; or, on ranks other than the first,
@@ -17,7 +17,7 @@ pub(crate) struct Events<'a> {
 }
 
 /// Where events go.
-pub(crate) type Shown = SupervisedTrainingEventProcessor<Vessel>;
+pub(crate) type Shown = SupervisedTrainingEventProcessor<PlaceholderModel>;
 
 impl<'a> Events<'a> {
     pub fn new(interrupter: Interrupter, shown: Option<&'a mut Shown>) -> Self {

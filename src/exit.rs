@@ -34,7 +34,7 @@ impl Exit {
             Ok(exit) => exit.number_with(unprinted()),
             Err(RunError::Interrupted) => {
                 tell(&format!("error: {}", RunError::Interrupted));
-                signals::told().unwrap_or(Signal::Interrupt).exit_code()
+                signals::received().unwrap_or(Signal::Interrupt).exit_code()
             }
             Err(error) => {
                 tell(&format!("error: {error}"));

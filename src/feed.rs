@@ -4,7 +4,7 @@ use firebrick_datasets::{Amount, Batch, Batches, Cursor, Cut, DataError, Prefetc
 use firebrick_strategies::Communicator;
 
 use crate::Data;
-use crate::dealt::{Deal, Dealt, Spare};
+use crate::optional_batch::{Deal, OptionalBatch, Spare};
 
 /// Whose part of each global batch.
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +74,7 @@ impl<B: Batch> Feed<B> {
             let Some(delivered) = self.ahead.next() else {
                 return Err(DataError::EmptyEpoch { epoch: 0 });
             };
-            let (request, Dealt(batch)) = delivered?;
+            let (request, OptionalBatch(batch)) = delivered?;
             batches.push(MicroBatch { batch, first: request.positions.start as u64 });
             if let Some(after) = request.closes_window {
                 return Ok(Window { epoch: request.epoch, batches, after });

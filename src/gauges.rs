@@ -11,7 +11,7 @@ use burn::train::{ItemLazy, SupervisedTraining};
 use burn_std::ExecutionError;
 
 use crate::Score;
-use crate::dashboard::Vessel;
+use crate::dashboard::PlaceholderModel;
 use crate::step::StepNumbers;
 
 /// The loss, whose mean over the validation set decides which model is the best.
@@ -211,11 +211,11 @@ impl Numeric for Gauge {
 /// Shows the gauges in burn-train's dashboard and keeps them in its metric files; that of the loss
 /// scale only where there is one, those of slow ranks where there are several, and those of the model's scores.
 pub(crate) fn register(
-    training: SupervisedTraining<Vessel>,
+    training: SupervisedTraining<PlaceholderModel>,
     scales_loss: bool,
     several_ranks: bool,
     scores: &[Score],
-) -> SupervisedTraining<Vessel> {
+) -> SupervisedTraining<PlaceholderModel> {
     let training = training
         .metric_train_numeric(Gauge::new(LOSS, None, false, true))
         .metric_valid_numeric(Gauge::new(LOSS, None, false, true))

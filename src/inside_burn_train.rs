@@ -12,7 +12,7 @@ use burn::train::{
 use firebrick_datasets::Batch;
 use firebrick_strategies::Stage;
 
-use crate::dashboard::{NoBatches, Vessel};
+use crate::dashboard::{NoBatches, PlaceholderModel};
 use crate::events::Events;
 use crate::metric_files::{MetricFiles, MetricWrites};
 use crate::output::Output;
@@ -40,7 +40,7 @@ impl InsideBurnTrain {
         B: Batch,
         T: Stage<M> + 'static,
     {
-        let vessel = Vessel::new(training.session.device());
+        let placeholder = PlaceholderModel::new(training.session.device());
         let (rounds, scales_loss) = (training.plan.rounds, training.session.scales_loss());
         let begun = training.begun();
         let several_ranks = training.session.world().size() > 1;
@@ -58,7 +58,7 @@ impl InsideBurnTrain {
         let writes = MetricWrites::new(self.tells);
         let files = MetricFiles::new(self.output, begun, writes.clone());
         supervised = supervised.with_metric_logger(files);
-        let learner = Learner::new(vessel, SgdConfig::new().init(), ConstantLr::new(0.0));
+        let learner = Learner::new(placeholder, SgdConfig::new().init(), ConstantLr::new(0.0));
         let result = gauges::register(supervised, scales_loss, several_ranks, &scores).launch(learner);
         // Leaves the full screen, so that what is printed next is seen.
         drop(result.renderer);
@@ -94,7 +94,7 @@ impl<M, B: Batch, T> Handover<M, B, T> {
     }
 }
 
-impl<M, B, T> SupervisedLearningStrategy<Vessel> for Handover<M, B, T>
+impl<M, B, T> SupervisedLearningStrategy<PlaceholderModel> for Handover<M, B, T>
 where
     M: Objective<B> + 'static,
     B: Batch,
@@ -102,12 +102,12 @@ where
 {
     fn fit(
         &self,
-        components: TrainingComponents<Vessel>,
-        learner: Learner<Vessel>,
-        _: TrainLoader<Vessel>,
-        _: ValidLoader<Vessel>,
+        components: TrainingComponents<PlaceholderModel>,
+        learner: Learner<PlaceholderModel>,
+        _: TrainLoader<PlaceholderModel>,
+        _: ValidLoader<PlaceholderModel>,
         _: usize,
-    ) -> (Vessel, SupervisedTrainingEventProcessor<Vessel>) {
+    ) -> (PlaceholderModel, SupervisedTrainingEventProcessor<PlaceholderModel>) {
         let interrupter = components.interrupter.clone();
         let mut shown = components.event_processor;
         if let Progress::Ready(mut training) = self.take() {

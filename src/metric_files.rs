@@ -140,7 +140,35 @@ impl MetricLogger for MetricFiles {
 mod tests {
     use std::io::Write;
 
+    use burn::train::metric::store::NumericMetricUpdate;
+    use burn::train::metric::{MetricEntry, SerializedEntry};
+
     use super::*;
+
+    #[test]
+    fn values_that_cannot_be_written_are_written_with_the_next_ones() {
+        let folder = tempfile::tempdir().unwrap();
+        let output = Output::claim(&folder.path().join("run")).unwrap();
+        let in_the_way = output.current().join(FOLDER);
+        fs::write(&in_the_way, "").unwrap();
+        let path = in_the_way.join("train/epoch-1/Loss.log");
+        let writes = MetricWrites::new(false);
+        let mut files = MetricFiles::new(Some(Arc::new(output)), (1, 0), writes.clone());
+        let loss = MetricId::new(Arc::new("Loss".into()));
+        files.names.insert(loss.clone(), "Loss".into());
+        let mut log = |value: &str| {
+            let entry = MetricEntry::new(loss.clone(), SerializedEntry::new(value.into(), value.into()));
+            let update = NumericMetricUpdate { entry, numeric_entry: None, running_entry: None };
+            files.log(MetricsUpdate::new(Vec::new(), vec![update]), 1, &Split::Train);
+        };
+        log("1");
+        log("2");
+        assert_eq!(writes.failed().unwrap().failures, 2);
+        fs::remove_file(&in_the_way).unwrap();
+        log("3");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "1\n2\n3\n");
+        assert_eq!(writes.failed().map(|failed| (failed.failures, failed.error)), Some((2, None)));
+    }
 
     #[test]
     fn a_round_that_goes_on_keeps_the_values_of_its_steps() {

@@ -50,7 +50,7 @@ pub(crate) fn plan(args: &PlanArgs) -> Result<(), RunError> {
     }
     let plan = run.plan(args.budget, say)?;
     match args.run.file.report {
-        ReportFormat::Text => print(&plan.in_words()),
+        ReportFormat::Text => print(&plan.summary()),
         ReportFormat::Json => print_json(&plan),
     }
     Ok(())

@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn the_others_are_told_what_a_rank_met_unless_they_meet_it_too() {
         let told = ended(|_| Err(TrainError::NoModel)).unwrap().to_string();
-        assert!(told.starts_with("rank 1 failed: no strategy answered"), "{told}");
+        assert!(told.starts_with("rank 1 failed: no strategy returned"), "{told}");
         let told = ended(|_| panic!("out of tune")).unwrap().to_string();
         assert!(told.starts_with("rank 1 failed: panicked: out of tune"), "{told}");
         assert_eq!(ended(|_| Err(TrainError::Diverged { updates: 100, first: None })), None);

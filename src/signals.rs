@@ -46,7 +46,7 @@ impl Signal {
 static TOLD: AtomicU8 = AtomicU8::new(0);
 
 /// The first signal that came, if one did.
-pub(crate) fn told() -> Option<Signal> {
+pub(crate) fn received() -> Option<Signal> {
     let number = TOLD.load(Ordering::SeqCst);
     Signal::ALL.into_iter().find(|signal| *signal as u8 == number)
 }

@@ -111,13 +111,13 @@ impl RecordArgs {
 pub(crate) fn eval(args: &EvalArgs) -> Result<(), RunError> {
     let evaluated = args.trained.open()?.evaluate(args.records.paths(), tell)?;
     match args.report {
-        Report::Text => print(&in_words(&evaluated)),
+        Report::Text => print(&summary(&evaluated)),
         Report::Json => print(&(serde_json::to_string(&evaluated).unwrap_or_default() + "\n")),
     }
     Ok(())
 }
 
-fn in_words(evaluated: &Evaluated) -> String {
+fn summary(evaluated: &Evaluated) -> String {
     let Evaluated { loss, scores, items, samples, tokens_per_second } = evaluated;
     let mut text = format!("loss             {loss:.4}\n");
     scores.iter().for_each(|(name, value)| text += &format!("{name:16} {value:.4}\n"));

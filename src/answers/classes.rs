@@ -2,18 +2,18 @@
 
 use serde_json::{Value, json};
 
-use super::{Answer, Answers, Asking, Kind, Question, answer, largest, rounded, shares};
+use super::{Answer, Answers, Inference, Kind, Question, answer, largest, rounded, shares};
 use crate::TrainError;
 use crate::models::{BertSequenceClassifier, BertTokenClassifier};
 
 impl Answers for BertTokenClassifier {
     /// `predicted` has a label for each word, that of its first token; `null` for a word that the tokenizer makes
     /// nothing of. `scores` are the shares of these labels. What is longer than the model reads is read in parts.
-    fn answers(&self, questions: &[Question], asking: &Asking) -> Result<Vec<Answer>, TrainError> {
-        let encoded = questions.iter().map(|question| asking.encode(question));
+    fn answers(&self, questions: &[Question], inference: &Inference) -> Result<Vec<Answer>, TrainError> {
+        let encoded = questions.iter().map(|question| inference.encode(question));
         let encoded = encoded.collect::<Result<Vec<_>, _>>()?;
         let rows: Vec<_> = encoded.iter().flatten().collect();
-        let mut logits = asking.of_tokens(&rows, |inputs, pass| self.forward(inputs, pass))?.into_iter();
+        let mut logits = inference.of_tokens(&rows, |inputs, pass| self.forward(inputs, pass))?.into_iter();
         let each = questions.iter().zip(&encoded).map(|(question, parts)| {
             let words = match question {
                 Question::Words(words) => words.len(),
@@ -28,7 +28,7 @@ impl Answers for BertTokenClassifier {
                     place.get_or_insert((best, shares[best]));
                 }
             }
-            let name = |(class, _): &(usize, f64)| json!(asking.labels.get(*class));
+            let name = |(class, _): &(usize, f64)| json!(inference.labels.get(*class));
             let named = |place: &Option<(usize, f64)>| place.as_ref().map_or(Value::Null, name);
             let score = |place: &Option<(usize, f64)>| place.map_or(Value::Null, |(_, share)| rounded(share));
             answer([
@@ -43,29 +43,29 @@ impl Answers for BertTokenClassifier {
 impl Answers for BertSequenceClassifier {
     /// `predicted` is a class, a list of classes, or a number; `scores` has the share of each class. What is longer
     /// than the model reads is cut.
-    fn answers(&self, questions: &[Question], asking: &Asking) -> Result<Vec<Answer>, TrainError> {
-        let encoded = questions.iter().map(|question| asking.encode(question));
+    fn answers(&self, questions: &[Question], inference: &Inference) -> Result<Vec<Answer>, TrainError> {
+        let encoded = questions.iter().map(|question| inference.encode(question));
         let encoded = encoded.collect::<Result<Vec<_>, _>>()?;
         let rows: Vec<_> = encoded.iter().filter_map(|parts| parts.first()).collect();
-        let logits = asking.of_rows(&rows, |inputs, pass| self.forward(inputs, pass))?;
-        Ok(logits.iter().map(|logits| of_text(logits, asking)).collect())
+        let logits = inference.of_rows(&rows, |inputs, pass| self.forward(inputs, pass))?;
+        Ok(logits.iter().map(|logits| of_text(logits, inference)).collect())
     }
 }
 
-fn of_text(logits: &[f32], asking: &Asking) -> Answer {
+fn of_text(logits: &[f32], inference: &Inference) -> Answer {
     let by_name = |shares: &[f64]| -> Value {
-        let named = asking.labels.iter().zip(shares);
+        let named = inference.labels.iter().zip(shares);
         Value::Object(named.map(|(name, share)| (name.clone(), rounded(*share))).collect())
     };
-    match asking.kind {
+    match inference.kind {
         Kind::Class => {
             let shares = shares(logits);
-            let predicted = json!(asking.labels.get(largest(&shares)));
+            let predicted = json!(inference.labels.get(largest(&shares)));
             answer([("predicted", predicted), ("scores", by_name(&shares))])
         }
         Kind::Classes => {
             let shares: Vec<f64> = logits.iter().map(|logit| 1.0 / (1.0 + f64::from(-logit).exp())).collect();
-            let named = asking.labels.iter().zip(logits);
+            let named = inference.labels.iter().zip(logits);
             let predicted = named.filter(|(_, logit)| **logit > 0.0).map(|(name, _)| json!(name));
             answer([("predicted", predicted.collect()), ("scores", by_name(&shares))])
         }

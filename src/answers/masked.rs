@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Answer, Answers, Asking, Question, answer, rounded, shares};
+use super::{Answer, Answers, Inference, Question, answer, rounded, shares};
 use crate::TrainError;
 use crate::models::BertMaskedLm;
 
@@ -12,12 +12,12 @@ const TOLD: usize = 5;
 impl Answers for BertMaskedLm {
     /// `predicted` is the text with the likeliest token at each hidden place, and `hidden` has the five likeliest
     /// of each, with their shares.
-    fn answers(&self, questions: &[Question], asking: &Asking) -> Result<Vec<Answer>, TrainError> {
-        let encoded = questions.iter().map(|question| asking.encode(question));
+    fn answers(&self, questions: &[Question], inference: &Inference) -> Result<Vec<Answer>, TrainError> {
+        let encoded = questions.iter().map(|question| inference.encode(question));
         let encoded = encoded.collect::<Result<Vec<_>, _>>()?;
         let rows: Vec<_> = encoded.iter().filter_map(|parts| parts.first()).collect();
-        let logits = asking.of_tokens(&rows, |inputs, pass| self.forward(inputs, pass))?;
-        let mask = asking.tokenizer.special().mask;
+        let logits = inference.of_tokens(&rows, |inputs, pass| self.forward(inputs, pass))?;
+        let mask = inference.tokenizer.special().mask;
         let each = rows.iter().zip(&logits).map(|(row, logits)| {
             let mut ids = Vec::with_capacity(row.ids.len());
             let mut hidden: Vec<Value> = Vec::new();
@@ -27,7 +27,7 @@ impl Answers for BertMaskedLm {
                         let likeliest = likeliest(logits);
                         ids.extend(likeliest.first().map(|(id, _)| *id));
                         let told = likeliest.into_iter().map(|(id, share)| {
-                            json!({"token": asking.tokenizer.piece(id), "share": rounded(share)})
+                            json!({"token": inference.tokenizer.piece(id), "share": rounded(share)})
                         });
                         hidden.push(told.collect());
                     }
@@ -35,7 +35,7 @@ impl Answers for BertMaskedLm {
                     (false, true) => {}
                 }
             }
-            let text = asking.tokenizer.decode(&ids)?;
+            let text = inference.tokenizer.decode(&ids)?;
             Ok(answer([("predicted", text.into()), ("hidden", hidden.into())]))
         });
         each.collect()

@@ -42,7 +42,7 @@ pub(crate) type Answer = Map<String, Value>;
 
 /// With what a model is asked.
 #[derive(Clone)]
-pub(crate) struct Asking {
+pub(crate) struct Inference {
     pub tokenizer: Arc<Tokenizer>,
     /// How texts are cut.
     pub encoder: Encoder,
@@ -83,7 +83,7 @@ pub(crate) trait Answers: Module {
     /// # Errors
     ///
     /// The tokenizer fails, or the device does.
-    fn answers(&self, questions: &[Question], asking: &Asking) -> Result<Vec<Answer>, TrainError>;
+    fn answers(&self, questions: &[Question], inference: &Inference) -> Result<Vec<Answer>, TrainError>;
 }
 
 /// An answer out of its fields.

@@ -4,10 +4,10 @@ use burn::tensor::{FloatDType, Tensor, TensorReadError};
 use firebrick_datasets::{Encoding, Input, Inputs, Tokens};
 use firebrick_strategies::{Pass, cast};
 
-use super::{Asking, Question};
+use super::{Inference, Question};
 use crate::TrainError;
 
-impl Asking {
+impl Inference {
     /// The encodings of a question: one, or several where it is long and `encoder` has a stride.
     pub fn encode(&self, question: &Question) -> Result<Vec<Encoding>, TrainError> {
         Ok(match question {

@@ -48,7 +48,7 @@ pub(crate) use optimizer_state::load_optimizer;
 pub use policy::Checkpoints;
 pub(crate) use resume::FOLDER;
 pub use resume::Resume;
-pub(crate) use resumed::{Compared, Resumed, RunText, Shared, told};
+pub(crate) use resumed::{Compared, Resumed, RunText, Shared, broadcast_scalar};
 pub(crate) use saver::Saver;
 pub(crate) use saves::Saves;
 pub(crate) use snapshot::Snapshot;

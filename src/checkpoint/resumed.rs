@@ -63,7 +63,7 @@ impl Shared {
                     0 => self.find_own(resume, output)?,
                     _ => None,
                 };
-                let step = told(world, own.map_or(-1.0, |step| step as f64))?;
+                let step = broadcast_scalar(world, own.map_or(-1.0, |step| step as f64))?;
                 (step >= 0.0).then(|| Folder::new(output.join(FOLDER)).checkpoint(step as u64))
             }
         };
@@ -113,7 +113,7 @@ pub(super) fn plausible(scalars: &BTreeMap<String, Scalar>, updates: u64) -> Res
 }
 
 /// A number of the first rank, on all ranks.
-pub(crate) fn told(world: &Communicator, number: f64) -> Result<f64, TrainError> {
+pub(crate) fn broadcast_scalar(world: &Communicator, number: f64) -> Result<f64, TrainError> {
     match world.size() {
         1 => Ok(number),
         _ => Ok(world.numbers("where the run starts", &[number])?[0][0]),

@@ -34,7 +34,7 @@ fn number(value: f64) -> String {
     }
 }
 
-fn in_words(device: &Listed, format: usize) -> String {
+fn summary(device: &Listed, format: usize) -> String {
     let Some(usage) = &device.usage else { return "cannot be opened".into() };
     let Usage { storage, arithmetic, .. } = usage[format];
     // What computes in a format holds it too.
@@ -89,7 +89,7 @@ impl Display for Listing {
             let mut row = vec![format.numbers.name.to_string()];
             row.extend(self.devices.iter().map(|device| match format.in_burn {
                 InBurn::No => "not in Burn".into(),
-                _ => in_words(device, index),
+                _ => summary(device, index),
             }));
             rows.push(row);
         }

@@ -27,7 +27,7 @@ pub(super) struct Batch {
 
 impl Batch {
     /// As in `2 ranks x 4 micro-batches of 8 = 64 samples in an update`.
-    pub fn in_words(&self) -> String {
+    pub fn summary(&self) -> String {
         let (micro, accumulate) = (self.micro.value, self.accumulate.value);
         let plural =
             |count: u64, one: &str, many: &str| format!("{count} {}", if count == 1 { one } else { many });
@@ -60,7 +60,7 @@ pub(super) fn read(inputs: &mut Inputs) -> Result<Batch, ImportError> {
         Given::Auto | Given::Missing => None,
     };
     let batch = Parts { global, micro, accumulate, ranks: inputs.ranks }.solved(inputs)?;
-    inputs.ds.settle(GLOBAL, Outcome::Taken(batch.in_words()));
+    inputs.ds.settle(GLOBAL, Outcome::Taken(batch.summary()));
     Ok(batch)
 }
 

@@ -64,7 +64,7 @@ fn the_training_arguments_fill_in_and_are_held_to_it() {
     let auto = r#"{"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto"}"#;
     let args = r#"{"per_device_train_batch_size": 4, "gradient_accumulation_steps": 3}"#;
     let batch = solved(auto, Some(args), Some(2)).unwrap();
-    assert_eq!(batch.in_words(), "2 ranks x 3 micro-batches of 4 = 24 samples in an update");
+    assert_eq!(batch.summary(), "2 ranks x 3 micro-batches of 4 = 24 samples in an update");
     assert_eq!(solved(auto, Some("{}"), None).unwrap().micro, Known::certain(8));
     let said = solved(ALL, Some(args), None).unwrap_err();
     assert!(said.contains("`gradient_accumulation_steps` is 2, but `gradient_accumulation_steps`"), "{said}");
@@ -78,7 +78,7 @@ fn auto_alone_is_left_open_unless_it_follows() {
     let batch = solved(open, None, None).unwrap();
     assert_eq!((batch.micro, batch.accumulate), (Known::suggested(8), Known::suggested(1)));
     assert_eq!(solved("{}", None, None).unwrap().micro, Known::suggested(8));
-    assert_eq!(batch.in_words(), "1 micro-batch of 8 = 8 samples in an update of each rank");
+    assert_eq!(batch.summary(), "1 micro-batch of 8 = 8 samples in an update of each rank");
 }
 
 proptest! {

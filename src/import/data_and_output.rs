@@ -113,7 +113,8 @@ fn grouped_by_length(args: &mut Source) -> Result<bool, ImportError> {
     let (flag, sampler) = (args.flag(FLAG)?, args.text(SAMPLER)?);
     let by_sampler = sampler == Given::Is(FLAG.into());
     let grouped = flag == Given::Is(true) || by_sampler;
-    let told = if grouped { Outcome::taken("data.group_by_length: true") } else { Outcome::moot("as here") };
+    let told =
+        if grouped { Outcome::taken("data.group_by_length: true") } else { Outcome::no_effect("as here") };
     args.settle(FLAG, told.clone());
     let known = by_sampler || sampler == Given::Is("random".into());
     args.settle(

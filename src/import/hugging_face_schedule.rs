@@ -22,14 +22,14 @@ pub(super) fn read(inputs: &mut Inputs, optimizer: &Optimizer) -> Result<Item, I
     let rate = optimizer.rate.map_or(5e-5, |rate| rate.value);
     let lr = shown(rate);
     let learning_rate = match inputs.ds.has_below("optimizer") {
-        true => {
-            Outcome::moot("the ds_config's optimizer has no `lr`, so that DeepSpeed takes its own default")
-        }
+        true => Outcome::no_effect(
+            "the ds_config's optimizer has no `lr`, so that DeepSpeed takes its own default",
+        ),
         false => Outcome::Taken(format!("schedule.lr: {lr}")),
     };
     inputs.settle_argument("learning_rate", learning_rate);
     if name == "constant" {
-        let none = Outcome::moot("`constant` has no warmup; `constant_with_warmup` has");
+        let none = Outcome::no_effect("`constant` has no warmup; `constant_with_warmup` has");
         inputs.settle_argument("warmup_steps", none.clone());
         inputs.settle_argument("warmup_ratio", none);
         inputs.settle_argument(TYPE, Outcome::taken("schedule: Constant"));
@@ -127,7 +127,7 @@ pub(super) fn warmup(inputs: &mut Inputs) -> Result<String, ImportError> {
         _ => ("0".into(), UPDATES, RATIO),
     };
     inputs.settle_argument(told, Outcome::Taken(format!("schedule.warmup: {text}")));
-    inputs.settle_argument(other, Outcome::moot(format!("the warmup is {text}, by `{told}`")));
+    inputs.settle_argument(other, Outcome::no_effect(format!("the warmup is {text}, by `{told}`")));
     Ok(text)
 }
 
@@ -135,7 +135,7 @@ pub(super) fn warmup(inputs: &mut Inputs) -> Result<String, ImportError> {
 fn half_waves(args: &mut Source) -> Result<(), ImportError> {
     let path = option("num_cycles");
     if args.number(&path, "a number", |_| true)? == Given::Is(0.5) {
-        args.settle(&path, Outcome::moot("a cosine is half a wave here too"));
+        args.settle(&path, Outcome::no_effect("a cosine is half a wave here too"));
     }
     Ok(())
 }

@@ -32,10 +32,10 @@ pub(super) fn read(inputs: &mut Inputs) -> Result<Length, ImportError> {
     {
         let steps = steps as u64;
         args.settle(STEPS, Outcome::Taken(format!("steps: {steps}")));
-        args.settle(EPOCHS, Outcome::moot("`max_steps` goes before it"));
+        args.settle(EPOCHS, Outcome::no_effect("`max_steps` goes before it"));
         return Ok(Length { steps: Some(steps), field: ("steps", Item::certain(steps.to_string())) });
     }
-    args.settle(STEPS, Outcome::moot("the length is that of `num_train_epochs`"));
+    args.settle(STEPS, Outcome::no_effect("the length is that of `num_train_epochs`"));
     let item = match epochs {
         Given::Is(epochs) if epochs.fract() == 0.0 => {
             args.settle(EPOCHS, Outcome::Taken(format!("epochs: {epochs}")));

@@ -188,7 +188,7 @@ fn draft(inputs: &mut Inputs) -> Result<Draft, ImportError> {
     draft.add("schedule", schedule);
     draft.add("label_smoothing", data_and_output::label_smoothing(inputs)?);
     let micro = Item::of(batch.micro.map(|micro| format!("(micro: {micro})")));
-    draft.add("batch", micro.noted(batch.in_words()));
+    draft.add("batch", micro.noted(batch.summary()));
     let assumed =
         if batch.ranks_are_assumed { "assumed: `--ranks N` deals the same batch to more" } else { "" };
     draft.add("ranks", batch.ranks.map(|ranks| Item::certain(ranks.to_string()).noted(assumed)));

@@ -58,7 +58,7 @@ pub(super) fn read(inputs: &mut Inputs) -> Result<Optimizer, ImportError> {
     for name in
         ["adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "optim", "optim_args", "adafactor"]
     {
-        inputs.settle_argument(name, Outcome::moot("the optimizer does not ask for it"));
+        inputs.settle_argument(name, Outcome::no_effect("the optimizer does not ask for it"));
     }
     Ok(optimizer)
 }
@@ -127,7 +127,7 @@ fn adam_w(inputs: &mut Inputs, decay: f64, coupled: bool) -> Result<Item, Import
         let path = format!("optimizer.params.{name}");
         let outcome = match ds.flag(&path)? {
             Given::Is(set) if set != usual => Outcome::refused(instead),
-            _ => Outcome::moot("as here"),
+            _ => Outcome::no_effect("as here"),
         };
         ds.settle(&path, outcome);
     }

@@ -28,7 +28,7 @@ impl Outcome {
         Self::Taken(to.into())
     }
 
-    pub(super) fn moot(why: impl Into<String>) -> Self {
+    pub(super) fn no_effect(why: impl Into<String>) -> Self {
         Self::NoEffect(why.into())
     }
 
@@ -38,7 +38,7 @@ impl Outcome {
     }
 
     /// The same model comes out without it.
-    pub(super) fn spared(instead: impl Into<String>) -> Self {
+    pub(super) fn omitted(instead: impl Into<String>) -> Self {
         Self::NotSupported { instead: instead.into(), changes_the_result: false }
     }
 

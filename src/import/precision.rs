@@ -100,23 +100,23 @@ fn brain_float(inputs: &mut Inputs, block: &str) -> Result<Item, ImportError> {
         ds.settle(&master, outcome.clone());
         ds.settle(&moments, outcome);
     }
-    let f32 = Outcome::moot("master weights, gradients' sums and moments are in f32");
+    let f32 = Outcome::no_effect("master weights, gradients' sums and moments are in f32");
     ds.settle(&master, f32.clone());
     ds.settle(&moments, f32);
     let always = "an update with a gradient that is not finite is always skipped, and counted";
-    ds.settle(&format!("{block}.check_grad_overflow"), Outcome::moot(always));
+    ds.settle(&format!("{block}.check_grad_overflow"), Outcome::no_effect(always));
     let at_once = "a block's gradients are added up as soon as they are there";
-    ds.settle(&format!("{block}.immediate_grad_update"), Outcome::moot(at_once));
+    ds.settle(&format!("{block}.immediate_grad_update"), Outcome::no_effect(at_once));
     Ok(Item::certain(text))
 }
 
 fn half(inputs: &mut Inputs) -> Result<Item, ImportError> {
     let ds = &mut inputs.ds;
-    ds.settle("fp16.auto_cast", Outcome::moot("activations have the dtype of the pass by themselves"));
+    ds.settle("fp16.auto_cast", Outcome::no_effect("activations have the dtype of the pass by themselves"));
     let master = "fp16.fp16_master_weights_and_grads";
     let in_f32 = match ds.flag(master)? {
         Given::Is(true) => Outcome::refused("master weights in f32, or `Amp(pure_bf16)`, which has none"),
-        _ => Outcome::moot("master weights are in f32"),
+        _ => Outcome::no_effect("master weights are in f32"),
     };
     ds.settle(master, in_f32);
     let scale = loss_scale(ds)?;
@@ -149,7 +149,7 @@ fn loss_scale(ds: &mut Source) -> Result<String, ImportError> {
     if constant != 0.0 {
         let text = format!("constant: {}", shown(constant));
         ds.settle("fp16.loss_scale", Outcome::Taken(format!("Amp(loss_scale: ({text}))")));
-        names.iter().for_each(|name| ds.settle(name, Outcome::moot("the loss scale is constant")));
+        names.iter().for_each(|name| ds.settle(name, Outcome::no_effect("the loss scale is constant")));
         return Ok(text);
     }
     ds.settle("fp16.loss_scale", Outcome::taken("a loss scale that moves"));
@@ -168,7 +168,7 @@ fn loss_scale(ds: &mut Source) -> Result<String, ImportError> {
         Given::Is(true) => Outcome::refused(
             "tolerated overflows that are counted from the last growth, not from the last good update",
         ),
-        _ => Outcome::moot("tolerated overflows are counted from the last growth"),
+        _ => Outcome::no_effect("tolerated overflows are counted from the last growth"),
     };
     ds.settle(power, told("initial", shown(initial)));
     ds.settle(window, told("interval", interval.to_string()));
@@ -200,6 +200,6 @@ fn autocast(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {
     ds.settle("torch_autocast.enabled", told.clone());
     ds.settle("torch_autocast.dtype", told);
     let modules = "matrix products are in half precision; `keep_f32` of `Amp` names what is not";
-    ds.settle("torch_autocast.lower_precision_safe_modules", Outcome::moot(modules));
+    ds.settle("torch_autocast.lower_precision_safe_modules", Outcome::no_effect(modules));
     Ok(Some(Item::certain(text)))
 }

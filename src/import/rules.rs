@@ -27,11 +27,11 @@ pub(super) enum Becomes {
     /// Something reads it where it matters, and says so; where it does not, this is why.
     Read(&'static str),
     /// Nothing depends on it: why.
-    Moot(&'static str),
+    NoEffect(&'static str),
     /// Nothing does it. With one of these values, as JSON, there is nothing to do.
     Refused(&'static [&'static str], &'static str),
     /// As `Refused`, but the same model comes out without it.
-    Spared(&'static [&'static str], &'static str),
+    Omitted(&'static [&'static str], &'static str),
 }
 
 /// Says what becomes of all fields of which nothing has been said: of a ds_config, or of training arguments.
@@ -42,10 +42,10 @@ pub(super) fn apply(source: &mut Source, rules: Rules) {
         .iter()
         .filter(|field| field.outcome.is_none())
         .map(|field| match rules.iter().copied().flatten().find(|rule| rule.is_of(&field.path)) {
-            _ if absent(field) => Outcome::moot("null is as if it were not there"),
+            _ if absent(field) => Outcome::no_effect("null is as if it were not there"),
             Some(rule) => rule.becomes.outcome(&field.value.to_string()),
             None if field.value.to_string() == "{}" && first_below(&field.path, rules).is_some() => {
-                Outcome::moot("there is nothing in it")
+                Outcome::no_effect("there is nothing in it")
             }
             None => Outcome::Unknown(nearest(&field.path, rules)),
         })
@@ -72,12 +72,12 @@ impl Becomes {
     fn outcome(&self, value: &str) -> Outcome {
         let nothing = "as it is without it";
         match self {
-            Self::Read(why) | Self::Moot(why) => Outcome::moot(*why),
-            Self::Refused(harmless, _) | Self::Spared(harmless, _) if harmless.contains(&value) => {
-                Outcome::moot(nothing)
+            Self::Read(why) | Self::NoEffect(why) => Outcome::no_effect(*why),
+            Self::Refused(harmless, _) | Self::Omitted(harmless, _) if harmless.contains(&value) => {
+                Outcome::no_effect(nothing)
             }
             Self::Refused(_, instead) => Outcome::refused(*instead),
-            Self::Spared(_, instead) => Outcome::spared(*instead),
+            Self::Omitted(_, instead) => Outcome::omitted(*instead),
         }
     }
 }

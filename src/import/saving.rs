@@ -54,7 +54,7 @@ fn evaluation(args: &mut Source, length: &Length) -> Result<(bool, Option<Item>)
         _ => return Err(args.wrong(name, "\"no\", \"steps\" or \"epoch\"")),
     };
     args.settle(name, outcome);
-    args.settle(EVERY, Outcome::moot(format!("evaluation is by `{strategy}`")));
+    args.settle(EVERY, Outcome::no_effect(format!("evaluation is by `{strategy}`")));
     Ok((evaluates, item))
 }
 
@@ -82,7 +82,7 @@ fn checkpoints(args: &mut Source, length: &Length) -> Result<Option<Item>, Impor
                     args.settle(EVERY, Outcome::Taken(format!("checkpoints.every: {updates}")));
                     Outcome::Taken(format!("checkpoints.every: {updates}"))
                 }
-                None => Outcome::spared(
+                None => Outcome::omitted(
                     "`checkpoints: (every: ..)`, in updates; the best model is best.safetensors",
                 ),
             }
@@ -97,10 +97,10 @@ fn checkpoints(args: &mut Source, length: &Length) -> Result<Option<Item>, Impor
         fields.push("keep_best: 1".into());
         args.settle(best, Outcome::taken("checkpoints.keep_best: 1; the best model is best.safetensors"));
     }
-    args.settle(best, Outcome::moot("the best model is best.safetensors in any case"));
-    args.settle("save_total_limit", Outcome::moot("the last two are kept: `keep_every` keeps more"));
+    args.settle(best, Outcome::no_effect("the best model is best.safetensors in any case"));
+    args.settle("save_total_limit", Outcome::no_effect("the last two are kept: `keep_every` keeps more"));
     args.settle("save_strategy", outcome);
-    args.settle(EVERY, Outcome::moot(format!("saving is by `{strategy}`")));
+    args.settle(EVERY, Outcome::no_effect(format!("saving is by `{strategy}`")));
     Ok((!fields.is_empty()).then(|| Item::certain(format!("({})", fields.join(", ")))))
 }
 
@@ -116,7 +116,7 @@ fn updates(args: &mut Source, name: &str, length: &Length) -> Result<Option<u64>
         (Given::Is(share), None) if share < 1.0 => {
             args.settle(
                 name,
-                Outcome::spared(
+                Outcome::omitted(
                     "a number of updates: how many the run has is known once it has read its data",
                 ),
             );

@@ -28,7 +28,7 @@ pub(super) fn read(inputs: &mut Inputs, optimizer: &Optimizer, length: &Length) 
             None => Item::suggested("Constant(lr: 1e-3)").noted("the ds_config has no scheduler"),
         },
     };
-    let own = Outcome::moot("the ds_config has a schedule of its own, which goes before it");
+    let own = Outcome::no_effect("the ds_config has a schedule of its own, which goes before it");
     for name in ["learning_rate", "lr_scheduler_type", "warmup_steps", "warmup_ratio", "lr_scheduler_kwargs"]
     {
         inputs.settle_argument(name, own.clone());
@@ -70,11 +70,11 @@ fn of_deepspeed(inputs: &mut Inputs, optimizer: &Optimizer, length: &Length) -> 
         Some(update) if update != "-1" => {
             Outcome::refused("a schedule from its start; `--resume` goes on with one")
         }
-        _ => Outcome::moot("schedules start with the run"),
+        _ => Outcome::no_effect("schedules start with the run"),
     };
     inputs.ds.settle(&param("last_batch_iteration"), begun);
     if has_rate {
-        inputs.ds.correct("optimizer.params.lr", Outcome::moot("the schedule has its own highest rate"));
+        inputs.ds.correct("optimizer.params.lr", Outcome::no_effect("the schedule has its own highest rate"));
     }
     Ok(item)
 }
@@ -122,7 +122,7 @@ fn one_cycle(inputs: &mut Inputs, optimizer: &Optimizer) -> Result<Item, ImportE
     let ds = &mut inputs.ds;
     let turned_off = ds.flag(&param("cycle_momentum"))? == Given::Is(false) || !optimizer.has_betas;
     let momentum = match turned_off {
-        true => Outcome::moot("no momentum moves"),
+        true => Outcome::no_effect("no momentum moves"),
         false => Outcome::refused("momentum that stays, as with cycle_momentum: false"),
     };
     let highest =

@@ -35,10 +35,10 @@ fn numbers_are_read_as_python_writes_them() {
 fn what_is_said_first_stays() {
     let mut source = source();
     source.settle("a.b", Outcome::taken("1"));
-    source.settle_below("a", &Outcome::moot("2"));
+    source.settle_below("a", &Outcome::no_effect("2"));
     source.settle("a.c", Outcome::taken("3"));
     let said: Vec<_> = source.fields.into_iter().map(|field| field.outcome).collect();
-    assert_eq!(said[..3], [Some(Outcome::taken("1")), Some(Outcome::moot("2")), None]);
+    assert_eq!(said[..3], [Some(Outcome::taken("1")), Some(Outcome::no_effect("2")), None]);
 }
 
 #[test]

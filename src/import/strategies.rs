@@ -61,7 +61,7 @@ fn recompute(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {
     }
     let argued = match text {
         Some(text) if asked => told(text),
-        _ => Outcome::moot("nothing is recomputed"),
+        _ => Outcome::no_effect("nothing is recomputed"),
     };
     inputs.settle_argument("gradient_checkpointing", argued);
     Ok(text.map(Item::certain))
@@ -77,7 +77,7 @@ fn accumulate(inputs: &mut Inputs, batch: &Batch) -> Result<Option<Item>, Import
     };
     let count = batch.accumulate.value;
     if count == 1 && !batch.accumulate.suggested {
-        ds.settle(PATH, Outcome::moot("nothing is accumulated"));
+        ds.settle(PATH, Outcome::no_effect("nothing is accumulated"));
         return Ok(None);
     }
     let text = if dtype == "f32" {
@@ -95,7 +95,7 @@ fn clip(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {
     let range = ("0 or the largest norm, above 0", (|norm| norm >= 0.0) as fn(f64) -> bool);
     let norm = inputs.number(PATH, argument, range, "strategies: Clip(norm: {})")?;
     let nothing = "the ds_config has no `gradient_clipping`, so nothing is clipped there either";
-    inputs.settle_argument(argument.0, Outcome::moot(nothing));
+    inputs.settle_argument(argument.0, Outcome::no_effect(nothing));
     Ok(norm
         .filter(|norm| norm.value > 0.0 || norm.suggested)
         .map(|norm| Item::of(norm.map(|norm| format!("Clip(norm: {})", shown(norm))))))

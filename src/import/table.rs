@@ -67,7 +67,7 @@ mod tests {
         };
         let rows = [
             row("ds.json", "bf16.enabled", "true", Outcome::taken("strategies: Amp(bf16)")),
-            row("ds.json", "steps_per_print", "2000", Outcome::moot("all are shown")),
+            row("ds.json", "steps_per_print", "2000", Outcome::no_effect("all are shown")),
             row("args.json", "adafactor", "true", Outcome::refused("AdamW")),
             row("args.json", "lerning_rate", "1e-3", Outcome::Unknown(Some("learning_rate".into()))),
             row("args.json", "qwertz", "\"\u{1b}[2J\"", Outcome::Unknown(None)),

@@ -88,10 +88,10 @@ pub(super) fn dtype_of(name: &str) -> Option<&'static str> {
 fn replicate_below(ds: &mut Source, stage: u64) -> Result<Option<u64>, ImportError> {
     const PATH: &str = "zero_optimization.stage3_param_persistence_threshold";
     let (outcome, elements) = match ds.count(PATH, 0, 1 << 53)? {
-        _ if stage != 3 => (Outcome::moot("it is for stage 3"), None),
+        _ if stage != 3 => (Outcome::no_effect("it is for stage 3"), None),
         Given::Is(elements) => (Outcome::Taken(format!("Zero(replicate_below: {elements})")), Some(elements)),
         _ => (
-            Outcome::moot(
+            Outcome::no_effect(
                 "there it is 10 x the hidden size; 1024 here, unless `replicate_below` says otherwise",
             ),
             None,
@@ -109,9 +109,9 @@ fn offload(ds: &mut Source, stage: u64) -> Result<Option<Item>, ImportError> {
     for name in ["ratio", "nvme_path"] {
         let path = format!("zero_optimization.offload_optimizer.{name}");
         let all = match (name, ds.get(&path).map(|field| field.value.to_string()).as_deref()) {
-            (_, None | Some("1" | "1.0")) => Outcome::moot("all of it is on the host"),
-            ("ratio", _) if optimizer => Outcome::spared("all of it on the host"),
-            _ => Outcome::moot("nothing is kept on disks"),
+            (_, None | Some("1" | "1.0")) => Outcome::no_effect("all of it is on the host"),
+            ("ratio", _) if optimizer => Outcome::omitted("all of it on the host"),
+            _ => Outcome::no_effect("nothing is kept on disks"),
         };
         ds.settle(&path, all);
     }
@@ -132,21 +132,21 @@ fn device(
 ) -> Result<bool, ImportError> {
     let (path, old) = (format!("zero_optimization.{block}.device"), format!("zero_optimization.{old}"));
     let told = Outcome::Taken(format!("strategies: {strategy}"));
-    let too_low = Outcome::moot(format!("DeepSpeed heeds it from stage {least} on"));
+    let too_low = Outcome::no_effect(format!("DeepSpeed heeds it from stage {least} on"));
     let flag = ds.flag(&old)? == Given::Is(true);
     ds.settle(
         &old,
         match flag {
             true if stage >= least => told.clone(),
             true => too_low.clone(),
-            false => Outcome::moot("nothing is offloaded"),
+            false => Outcome::no_effect("nothing is offloaded"),
         },
     );
-    let on_disk = Outcome::spared(format!("{strategy}, in the host's memory: nothing is kept on disks"));
+    let on_disk = Outcome::omitted(format!("{strategy}, in the host's memory: nothing is kept on disks"));
     let (outcome, on) = match ds.text(&path)? {
         Given::Missing => return Ok(flag && stage >= least),
         Given::Is(device) => match device.to_ascii_lowercase().as_str() {
-            "none" => (Outcome::moot("nothing is offloaded"), false),
+            "none" => (Outcome::no_effect("nothing is offloaded"), false),
             "cpu" | "nvme" if stage < least => (too_low, false),
             "cpu" => (told, true),
             "nvme" => (on_disk, true),

@@ -1,7 +1,7 @@
 //! Floating-point operations of an update, as the field counts them.
 
 use super::order::Order;
-use super::parameters::Treatment;
+use super::parameters::ParamLayout;
 use crate::run::{Attention, Shape};
 
 /// The tokens of an update, of all ranks together, padding included: it is computed like any.
@@ -31,12 +31,12 @@ impl Work {
     ///
     /// Kaplan et al., *Scaling Laws for Neural Language Models*, 2020 (arXiv:2001.08361), section 2.1; Chowdhery et
     /// al., *PaLM: Scaling Language Modeling with Pathways*, 2022 (arXiv:2204.02311), appendix B.
-    pub fn flops(&self, shapes: &[Shape], treatment: &Treatment, order: &Order) -> f64 {
+    pub fn flops(&self, shapes: &[Shape], layout: &ParamLayout, order: &Order) -> f64 {
         let once =
             |shape: &Shape| 2.0 * shape.elements() as f64 * self.sequences(self.is_source(shape)).tokens;
         let all: f64 = shapes.iter().map(once).sum();
         let in_blocks: f64 = shapes.iter().filter(|shape| shape.in_block).map(once).sum();
-        let frozen = shapes.iter().filter(|shape| !treatment.get(&shape.path).trained);
+        let frozen = shapes.iter().filter(|shape| !layout.get(&shape.path).trained);
         let without_gradient: f64 = frozen.map(once).sum();
         let attention = self.attention.iter().map(|attention| {
             let (of, over) = (self.sequences(attention.of_source), self.sequences(attention.over_source));
@@ -79,7 +79,7 @@ mod tests {
             attention: vec![Attention { layers: 4, width: 5, of_source: false, over_source: false }],
             reads_source: |_| false,
         };
-        let all = Treatment::default();
+        let all = ParamLayout::default();
         let flops = |strategies: &[StrategyConfig], again: f64| {
             work.flops(&shapes, &all, &Order::of(strategies, again))
         };
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(flops(&[StrategyConfig::Zero(3.into())], 0.0), plain + again);
         assert_eq!(flops(&[], 0.5), plain + again / 2.0);
         let frozen = Treated { master: 4, replica: 4, trained: false };
-        let some = Treatment { of: [("frozen".into(), frozen)].into(), ..Treatment::default() };
+        let some = ParamLayout { of: [("frozen".into(), frozen)].into(), ..ParamLayout::default() };
         let shapes = [shape(100, true), Shape { path: "frozen".into(), ..shape(10, false) }];
         assert_eq!(work.flops(&shapes, &some, &Order::of(&[], 0.0)), plain - 2.0 * 2.0 * 10.0);
     }
@@ -120,7 +120,7 @@ mod tests {
             shape("decoder.blocks.0.source.value.weight", 1),
             shape("tokens.weight", 2),
         ];
-        let found = work.flops(&shapes, &Treatment::default(), &Order::of(&[], 0.0));
+        let found = work.flops(&shapes, &ParamLayout::default(), &Order::of(&[], 0.0));
         let parameters = 12.0 * 14.0 + 100.0 * 6.0;
         let attention = 5.0 * (7.0 * 14.0 + 3.0 * 6.0 + 7.0 * 6.0);
         assert_eq!(found, 6.0 * parameters + 12.0 * attention);

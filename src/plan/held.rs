@@ -5,7 +5,7 @@
 //! masters that are a part of the replica.
 
 use super::order::Order;
-use super::parameters::Treatment;
+use super::parameters::ParamLayout;
 use super::trace::Traced;
 use crate::run::Shape;
 use crate::{OffloadConfig, OptimizerConfig};
@@ -43,16 +43,16 @@ impl Held {
     /// With what this optimizer keeps.
     pub fn of(
         shapes: &[Shape],
-        treatment: &Treatment,
+        layout: &ParamLayout,
         order: &Order,
         ranks: u64,
         optimizer: &OptimizerConfig,
         traced: Traced,
     ) -> Self {
-        let placement = treatment.placement;
+        let placement = layout.placement;
         let (mut held, mut gradients) = (Self::default(), Gradients::default());
         for shape in shapes {
-            held.add(shape, treatment, order, ranks, optimizer, &mut gradients);
+            held.add(shape, layout, order, ranks, optimizer, &mut gradients);
         }
         held.gradients = if order.holds { gradients.held } else { gradients.left };
         let of_master = held.master + held.averaged + held.optimizer;
@@ -79,13 +79,13 @@ impl Held {
     fn add(
         &mut self,
         shape: &Shape,
-        treatment: &Treatment,
+        layout: &ParamLayout,
         order: &Order,
         ranks: u64,
         optimizer: &OptimizerConfig,
         gradients: &mut Gradients,
     ) {
-        let treated = treatment.get(&shape.path);
+        let treated = layout.get(&shape.path);
         let (whole, stage) = (shape.elements(), order.zero.stage);
         let padded = order.padded(&shape.shape, treated.trained, ranks);
         let shard = padded.map_or(whole, |padded| padded / ranks);

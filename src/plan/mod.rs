@@ -49,7 +49,7 @@ use flops::{Sequences, Work};
 use held::Held;
 use longest::Longest;
 use order::Order;
-use parameters::Treatment;
+use parameters::ParamLayout;
 use trace::Tracer;
 
 /// What a run will hold, send and compute.
@@ -182,7 +182,7 @@ impl ForModel for Planning<'_> {
             }
         }
         Ok(Plan {
-            batch: run.batch_in_words(),
+            batch: run.batch_summary(),
             parameters: shapes.iter().map(Shape::elements).sum(),
             ranks: run.number_of_ranks() as u64,
             tokens: longest.mean_tokens * in_update,
@@ -238,12 +238,12 @@ impl<M: Trainable> Planner<'_, M> {
             let place = composed.iter().position(is_clip).unwrap_or(composed.len());
             composed.insert(place, StrategyConfig::Zero(0.into()));
         }
-        let treatment = Treatment::of(self.run, &composed, self.parts)?;
+        let layout = ParamLayout::of(self.run, &composed, self.parts)?;
         let (traced, recomputed) = self.tracer.trace(&composed, self.say)?;
         let mut order = Order::of(&composed, recomputed);
         order.holds |= self.run.windows_vary();
-        let held = Held::of(self.shapes, &treatment, &order, ranks, &self.run.optimizer, traced);
-        let sent = sent::sent(self.shapes, &treatment, &order, 0, ranks);
+        let held = Held::of(self.shapes, &layout, &order, ranks, &self.run.optimizer, traced);
+        let sent = sent::sent(self.shapes, &layout, &order, 0, ranks);
         let host = if self.limit.with_host { held.host } else { 0 };
         Ok(Planned {
             strategies: strategies_line(written),
@@ -259,7 +259,7 @@ impl<M: Trainable> Planner<'_, M> {
             sent_elements: sent.values().map(|sent| sent.elements).sum(),
             sent_bytes: sent.values().map(|sent| sent.bytes).sum(),
             sent,
-            flops: self.work.flops(self.shapes, &treatment, &order),
+            flops: self.work.flops(self.shapes, &layout, &order),
             fits: self.limit.bytes.map(|limit| held.peak + host <= limit),
         })
     }

@@ -24,14 +24,14 @@ pub(super) struct Treated {
 /// What a run's strategies make of the model, found by starting them on one that has the same parts and hardly any
 /// numbers.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Treatment {
+pub(super) struct ParamLayout {
     /// By the path where it stands first.
     pub of: HashMap<String, Treated>,
     /// What waits on the host.
     pub placement: Placement,
 }
 
-impl Treatment {
+impl ParamLayout {
     /// # Errors
     ///
     /// The strategies do not fit one another, the model, the optimizer or the device.

@@ -7,7 +7,7 @@ use burn::tensor::{DType, FloatDType};
 use serde::Serialize;
 
 use super::order::Order;
-use super::parameters::Treatment;
+use super::parameters::ParamLayout;
 use crate::run::Shape;
 
 /// Elements and bytes of tensors that a rank sends.
@@ -32,7 +32,7 @@ pub struct Sent {
 /// such as norms and flags, are counted apart.
 pub(super) fn sent(
     shapes: &[Shape],
-    treatment: &Treatment,
+    layout: &ParamLayout,
     order: &Order,
     rank: u64,
     ranks: u64,
@@ -48,7 +48,7 @@ pub(super) fn sent(
         all.bytes += elements * size;
     };
     for shape in shapes {
-        let treated = treatment.get(&shape.path);
+        let treated = layout.get(&shape.path);
         let size = if order.exchanges_replica() { treated.replica } else { treated.master };
         let wire = order.zero.sum_in.map_or(size, |dtype| DType::from(FloatDType::from(dtype)).size() as u64);
         let padded = order.padded(&shape.shape, treated.trained, ranks);

@@ -19,7 +19,7 @@ fn operations(flops: f64) -> String {
 
 impl Plan {
     /// The plan as `firebrick plan` prints it.
-    pub fn in_words(&self) -> String {
+    pub fn summary(&self) -> String {
         let mut text = format!("{}; {:.0} tokens\n", self.batch, self.tokens);
         text += &format!("{} parameters on {}\n", self.parameters, self.device);
         text += &match self.budget_bytes {
@@ -29,13 +29,13 @@ impl Plan {
             }
             None => "what a rank may have on the device is not known: say it with --budget\n".into(),
         };
-        text += &self.written_in_words();
+        text += &self.describe_written();
         text += "\nAll combinations, the cheapest first; bytes of each rank\n";
         text += &self.table();
-        text + &self.recommended_in_words()
+        text + &self.describe_recommended()
     }
 
-    fn written_in_words(&self) -> String {
+    fn describe_written(&self) -> String {
         let run = &self.as_written;
         let fits = match run.fits {
             Some(true) => ": it fits",
@@ -102,7 +102,7 @@ impl Plan {
         text
     }
 
-    fn recommended_in_words(&self) -> String {
+    fn describe_recommended(&self) -> String {
         if let Some(found) = self.recommended.and_then(|index| self.combinations.get(index)) {
             return format!("\nThe cheapest that fits, as lines of the run file:\n  {}\n", found.strategies);
         }
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn the_first_that_fits_can_be_pasted() {
-        let words = plan(&[900, 500, 100], 600).in_words();
+        let words = plan(&[900, 500, 100], 600).summary();
         assert!(words.ends_with("as lines of the run file:\n  strategies: [Accumulate(500)],\n"), "{words}");
         assert!(words.contains("Accumulate(900) no ") && words.contains("Accumulate(100) yes"), "{words}");
         assert!(
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn where_nothing_fits_the_least_is_told_and_what_to_lower() {
-        let words = plan(&[900, 700], 600).in_words();
+        let words = plan(&[900, 700], 600).summary();
         assert!(words.contains("Nothing fits within 600 B: the least that a rank needs is 700 B"), "{words}");
         assert!(words.contains("strategies: [Accumulate(700)],\nLower `batch.micro`"), "{words}");
     }

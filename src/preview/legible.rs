@@ -154,13 +154,13 @@ impl Legible for SequenceBatch {
     fn rows(&self, names: &Names, most: usize) -> Vec<Row> {
         let row = |row: usize| Row {
             sequences: vec![("", inputs(self.inputs(), names, row, |_| None))],
-            note: Some(label_in_words(self, row, names)),
+            note: Some(describe_label(self, row, names)),
         };
         (0..self.samples().min(most)).map(row).collect()
     }
 }
 
-fn label_in_words(batch: &SequenceBatch, row: usize, names: &Names) -> String {
+fn describe_label(batch: &SequenceBatch, row: usize, names: &Names) -> String {
     let name = |class: usize| names.label(class as i32).unwrap_or_default();
     if let Some(classes) = batch.host_classes() {
         return name(classes[row] as usize);

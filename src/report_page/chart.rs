@@ -226,13 +226,13 @@ impl<'a> Chart<'a> {
              <div class=\"columns\" aria-hidden=\"true\">{columns}</div></div>\n",
             values.low,
             values.high,
-            escape(&self.in_words()),
+            escape(&self.summary()),
             escape(self.place(steps.low).0)
         )
     }
 
     /// What one sees in the chart.
-    fn in_words(&self) -> String {
+    fn summary(&self) -> String {
         let ((name, first), (_, last)) = (self.place(self.steps.0), self.place(self.steps.1));
         let mut words = format!("{} over {name}s {first} to {last}.", self.title);
         for line in self.lines.iter().filter(|line| line.look != Look::Faint) {

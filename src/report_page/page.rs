@@ -188,11 +188,11 @@ impl Page {
         let saved = marks(&mut record.saves.newest.iter().filter(|save| save.error.is_none()));
         let failed = marks(&mut record.saves.failed.iter());
         let made = record.saves.count - record.saves.failed_count;
-        let made_in_words = match made > saved.len() as u64 {
+        let describe_made = match made > saved.len() as u64 {
             true => format!("the newest of {} checkpoints", count(made as f64)),
             false => words(made, "checkpoint", "checkpoints"),
         };
-        let failed_in_words = words(record.saves.failed_count, "failed save", "failed saves");
+        let describe_failure = words(record.saves.failed_count, "failed save", "failed saves");
         let skipped = words(record.skips.count, "skipped step", "skipped steps");
         let not_finite = words(record.not_finite.count, "loss not finite", "losses not finite");
         let chart = Chart::new("loss", "Loss", Unit::Plain, steps)
@@ -200,8 +200,8 @@ impl Page {
             .line("validation", &record.valid_loss, Look::Evaluated)
             .marked(&skipped, "skip", &record.skips.kept)
             .marked(&not_finite, "infinite", &record.not_finite.kept)
-            .marked(&made_in_words, "save", &saved)
-            .marked(&failed_in_words, "failed", &failed);
+            .marked(&describe_made, "save", &saved)
+            .marked(&describe_failure, "failed", &failed);
         (chart.html(), reasons(&record.skips))
     }
 }

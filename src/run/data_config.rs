@@ -103,9 +103,9 @@ impl DataConfig {
     }
 
     /// Where the training data is, in a few words.
-    pub(crate) fn in_words(&self) -> String {
+    pub(crate) fn summary(&self) -> String {
         match &self.path {
-            Some(paths) => paths.in_words(),
+            Some(paths) => paths.summary(),
             None => format!("a mix of {}", self.mix.len()),
         }
     }
@@ -131,7 +131,7 @@ impl Paths {
     }
 
     /// The paths in a few words.
-    pub(crate) fn in_words(&self) -> String {
+    pub(crate) fn summary(&self) -> String {
         match self.as_slice() {
             [] => "nothing".into(),
             [path] => path.display().to_string(),

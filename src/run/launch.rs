@@ -89,7 +89,7 @@ impl ForModel for Launch<'_> {
                 tell(doing);
             }
         };
-        say(&run.batch_in_words());
+        say(&run.batch_summary());
         let own_tokenizer = resume.as_ref().and_then(|resume| resume.tokenizer(&run.output));
         let parts = run.prepare_resumed::<M>(folder, own_tokenizer, &interrupter, say)?;
         let (model, optimizer) = run.fresh(&parts, say)?;
@@ -163,14 +163,14 @@ fn write_sample<M: Trainable>(run: &Run, model: &M, parts: &Parts<M>) -> Result<
     };
     // Where ranks shared the model, it is on the host.
     let device = model.devices().first().unwrap_or(&parts.device).clone().inner();
-    let asking = run.asking::<M>(
+    let inference = run.inference::<M>(
         &parts.config,
         parts.folder.as_ref(),
         &parts.tokenizer,
         &device,
         sample.decoding(run.seed),
     )?;
-    let answers = model.clone().valid().answers(&[Question::Text(sample.prompt.clone())], &asking)?;
+    let answers = model.clone().valid().answers(&[Question::Text(sample.prompt.clone())], &inference)?;
     let written = answers.first().and_then(|answer| answer.get("predicted")?.as_str());
     Ok(written.map(|written| match run.task {
         TaskConfig::Seq2Seq { .. } => written.to_string(),

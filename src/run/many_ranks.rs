@@ -68,7 +68,7 @@ impl Run {
     }
 
     /// How a global batch is made up, in words: `4 ranks x 2 micro-batches of 8 = 64 samples`.
-    pub(crate) fn batch_in_words(&self) -> String {
+    pub(crate) fn batch_summary(&self) -> String {
         let (ranks, micro_batches) = (self.number_of_ranks(), DataRun::from(self).micro_batches());
         let plural = |count: usize, one: &str, many: &str| match count {
             1 => format!("1 {one}"),
@@ -117,8 +117,8 @@ mod tests {
     }
 
     #[test]
-    fn a_global_batch_in_words() {
-        let words = |sets: &[&str]| run(sets).batch_in_words();
+    fn a_global_batch_summary() {
+        let words = |sets: &[&str]| run(sets).batch_summary();
         let four = ["ranks=4", "batch=(micro: 8, accumulate: 2)"];
         assert_eq!(words(&four), "4 ranks x 2 micro-batches of 8 = 64 samples in an update");
         let one = ["batch=(micro: 1)", "strategies=[]"];

@@ -1,7 +1,6 @@
 //! A run as a RON file.
 
 mod amp_config;
-mod asking;
 mod attended;
 mod changes;
 mod check;
@@ -13,6 +12,7 @@ mod error;
 mod export;
 mod family;
 mod fits;
+mod inference;
 mod launch;
 mod launcher;
 mod load;

@@ -9,8 +9,8 @@ use burn::train::Interrupter;
 use firebrick_datasets::{DataError, Labels, SpecialTokens, Tokenizer};
 use firebrick_strategies::{Adaptation, Setup, Strategy, World, host_device};
 
-use super::asking::end_tokens;
 use super::family::{Family, Sizes};
+use super::inference::end_tokens;
 use super::trainable::Trainable;
 use super::{DataRun, Loaded, Run, RunError, Settled, TaskConfig};
 use crate::decoding::Decoding;

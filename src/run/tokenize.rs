@@ -58,7 +58,7 @@ impl DataRun {
             })
         })?;
         let mut writer = TokenWriter::create(output, &tokenizer)?;
-        say(&format!("tokenizing {}", paths.in_words()));
+        say(&format!("tokenizing {}", paths.summary()));
         let go_on = || if interrupter.should_stop() { Err(RunError::Interrupted) } else { Ok(()) };
         match plain {
             true => write_files(&loading, paths, &tokenizer, *end, &mut writer, go_on)?,
@@ -68,7 +68,7 @@ impl DataRun {
             })?,
         }
         if writer.tokens() == 0 {
-            return Err(DataError::EmptyText { place: format!("`{}`", paths.in_words()) }.into());
+            return Err(DataError::EmptyText { place: format!("`{}`", paths.summary()) }.into());
         }
         let kept = match self.data.tokenizer {
             TokenizerConfig::File(_) => None,

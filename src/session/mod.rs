@@ -91,7 +91,7 @@ fn published<M: Module, S: Stage<M>, I: Send>(
             Some(written) => written.lend(publish),
         };
         let replica = replica?;
-        let master = stage.keep(master, &replica);
+        let master = stage.alias_master(master, &replica);
         Ok(((master, replica), taken))
     })
 }
@@ -264,7 +264,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
                 let gradients = self.update(grads, step)?;
                 let found = OnDevice { gradients, ..OnDevice::between_steps(&self.bytes) };
                 self.check_budget(found, Moment::Update)?;
-                Ok(self.stage.settled(&step.settled)?)
+                Ok(self.stage.after_window(&step.settled)?)
             }
             (Some(reason), _) | (None, Err(reason)) => self.skip(reason, step),
         }
@@ -272,7 +272,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
 
     fn skip(&mut self, reason: SkipReason, step: &mut Step) -> Result<(), TrainError> {
         step.settled = Settled::Skipped(reason);
-        Ok(self.stage.settled(&step.settled)?)
+        Ok(self.stage.after_window(&step.settled)?)
     }
 
     /// Updates the master. Returns the bytes of the gradients that the optimizer
@@ -283,7 +283,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         let Self { optimizer, stage, tied, bytes, pass, weights, updates, budget, writes, .. } = self;
         let Some((master, replica)) = weights.pair.take() else { return Ok(0) };
         drop(replica);
-        let master = stage.reclaim(master);
+        let master = stage.unalias_master(master);
         let grads = grads.for_update(&master);
         let given = Storages::of_gradients(&master, &grads);
         let state = FirstUpdate::begins(*updates == 0, &master, &grads, pass.device());
@@ -330,7 +330,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
             Some(averaged) => {
                 let replica = self.stage.publish(averaged.clone())?;
                 // What a stage remembers for the master, of what was published last, is not the master's here.
-                drop(self.stage.keep(averaged.clone(), &replica));
+                drop(self.stage.alias_master(averaged.clone(), &replica));
                 self.stage.evaluator(&averaged, replica)?
             }
             None => {

@@ -107,7 +107,8 @@ impl<M: Module, S: Stage<M>> Prepared<M, S> {
         settle(&device);
         let mut bytes = ParameterBytes::of(&model, placement);
         let owned = (model, &mut stage);
-        let master = device.memory_persistent_allocations(owned, |(model, stage)| stage.own(model))?;
+        let master =
+            device.memory_persistent_allocations(owned, |(model, stage)| stage.init_master(model))?;
         if trained(&master).is_empty() {
             return Err(TrainError::NothingTrained);
         }

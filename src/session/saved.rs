@@ -40,7 +40,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         let Some((master, replica)) = self.weights.pair.take() else { return Ok(()) };
         drop(replica);
         let device = self.pass.device().clone();
-        let reclaimed = (self.stage.reclaim(master), checkpoint.parameters());
+        let reclaimed = (self.stage.unalias_master(master), checkpoint.parameters());
         let load_master = |(master, saved)| load(master, layout, saved);
         let master = device.memory_persistent_allocations(reclaimed, load_master)?;
         let optimizer = (self.optimizer.clone(), checkpoint.optimizer(), master);

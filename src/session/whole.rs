@@ -14,7 +14,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
     /// or on every rank. Every rank calls it. Where ranks share it, it is in the host's memory.
     pub fn adapted(&mut self, root: Option<usize>) -> Result<Option<M>, TrainError> {
         let master = self.weights.pair().0.clone();
-        let whole = self.stage.whole(master, root)?;
+        let whole = self.stage.gather_full(master, root)?;
         Ok(whole.map(|master| self.in_one_place(master.valid())))
     }
 
@@ -36,7 +36,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
     /// The weights to keep instead of the master, where a strategy averages it, as [`whole`](Self::whole).
     pub fn whole_average(&mut self, root: Option<usize>) -> Result<Option<M>, TrainError> {
         let Some(averaged) = self.stage.averaged() else { return Ok(None) };
-        let whole = self.stage.whole(averaged, root)?;
+        let whole = self.stage.gather_full(averaged, root)?;
         Ok(whole.map(|averaged| self.given_back(self.in_one_place(averaged.valid()))))
     }
 
@@ -44,7 +44,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
     /// does not touch: on the first rank alone. Every rank calls it.
     pub fn copy(&mut self) -> Result<Option<M>, TrainError> {
         let model = self.stage.averaged().unwrap_or_else(|| self.weights.pair().0.clone());
-        let whole = self.stage.whole(model, Some(0))?;
+        let whole = self.stage.gather_full(model, Some(0))?;
         let fresh = |id| self.world.size() > 1 && self.stage.shard(id).is_some();
         Ok(whole.map(|whole| map_params(whole.valid(), &mut Copy { fresh })))
     }

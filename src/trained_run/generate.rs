@@ -7,7 +7,7 @@ use firebrick_strategies::{Communicator, Pass};
 use serde_json::Value;
 
 use super::{TrainedRun, shared};
-use crate::answers::{Answers, Asking, Question};
+use crate::answers::{Answers, Inference, Question};
 use crate::decoding::Decoding;
 use crate::models::pretrained::Folder;
 use crate::ranks::each_rank;
@@ -52,7 +52,7 @@ impl ForModel for Generating<'_> {
         run.task.require_fit(&config, &tokenizer, None)?;
         let tokenizer = Arc::new(tokenizer);
         let writer = Writer {
-            asking: run.asking::<M>(&config, Some(&folder), &tokenizer, &device, decoding.clone())?,
+            inference: run.inference::<M>(&config, Some(&folder), &tokenizer, &device, decoding.clone())?,
             before: match &run.task {
                 TaskConfig::Seq2Seq { prefix, .. } => Before::Source(prefix.clone()),
                 _ => Before::Text,
@@ -80,7 +80,7 @@ impl ForModel for Generating<'_> {
 /// How prompts become texts.
 #[derive(Clone)]
 struct Writer {
-    asking: Asking,
+    inference: Inference,
     before: Before,
 }
 
@@ -101,7 +101,7 @@ impl Writer {
             Before::Source(prefix) => Question::Text(format!("{prefix}{prompt}")),
         };
         let questions: Vec<_> = prompts.iter().map(question).collect();
-        let answers = model.answers(&questions, &self.asking)?;
+        let answers = model.answers(&questions, &self.inference)?;
         let texts = prompts.iter().zip(answers).map(|(prompt, mut answer)| {
             let texts = match answer.remove("texts") {
                 Some(Value::Array(texts)) => texts,
@@ -130,8 +130,8 @@ impl Writer {
         let first = world.rank() * each;
         // Where they do not come out even, some write once more what another does, which nobody reads.
         let own: Vec<_> = prompts.iter().cycle().skip(first).take(each).cloned().collect();
-        self.asking.first = first as u64;
-        self.asking.among = Some((world.clone(), pass));
+        self.inference.first = first as u64;
+        self.inference.among = Some((world.clone(), pass));
         let own = self.write(model, &own)?;
         let mut texts: Vec<_> = shared::of_all(&world, "the texts", &own)?.into_iter().flatten().collect();
         texts.truncate(prompts.len());

@@ -7,7 +7,7 @@ use firebrick_datasets::{DataError, Record, Skipped, Tokenizer, Value as Field};
 use serde_json::{Map, Value, json};
 
 use super::TrainedRun;
-use crate::answers::{Answer, Answers, Asking, Question};
+use crate::answers::{Answer, Answers, Inference, Question};
 use crate::decoding::Decoding;
 use crate::models::pretrained::Folder;
 use crate::run::{ForModel, Paths, TaskConfig, Trainable, open};
@@ -94,8 +94,8 @@ impl ForModel for Predicting<'_> {
         self.run.task.require_fit(&config, &tokenizer, self.run.asked_rows(&tokenizer))?;
         (self.say)(&format!("loading {}", folder.path().display()));
         let model = folder.load::<M>(&config, &device)?.model;
-        let asking =
-            self.run.asking::<M>(&config, Some(&folder), &tokenizer, &device, self.decoding.clone())?;
+        let inference =
+            self.run.inference::<M>(&config, Some(&folder), &tokenizer, &device, self.decoding.clone())?;
         let (mut predicted, mut waiting) = (Predicted::default(), Vec::new());
         let most = self.limit.unwrap_or(usize::MAX);
         let reader = open(&self.data, self.run.data.format.as_ref())?;
@@ -107,11 +107,11 @@ impl ForModel for Predicting<'_> {
                 }
                 waiting.push(asked(&self.run.task, &record?)?);
                 if waiting.len() == TOGETHER {
-                    self.answer(&model, &asking, &mut waiting, &mut predicted)?;
+                    self.answer(&model, &inference, &mut waiting, &mut predicted)?;
                 }
             }
         }
-        self.answer(&model, &asking, &mut waiting, &mut predicted)?;
+        self.answer(&model, &inference, &mut waiting, &mut predicted)?;
         Ok(predicted)
     }
 }
@@ -120,14 +120,14 @@ impl Predicting<'_> {
     fn answer<M: Answers>(
         &mut self,
         model: &M,
-        asking: &Asking,
+        inference: &Inference,
         waiting: &mut Vec<Asked>,
         predicted: &mut Predicted,
     ) -> Result<(), RunError> {
         let (questions, expected): (Vec<_>, Vec<_>) =
             waiting.drain(..).map(|asked| (asked.question, asked.expected)).unzip();
-        let asking = Asking { first: predicted.answers as u64, ..asking.clone() };
-        let answers = model.answers(&questions, &asking)?;
+        let inference = Inference { first: predicted.answers as u64, ..inference.clone() };
+        let answers = model.answers(&questions, &inference)?;
         for ((question, expected), answer) in questions.iter().zip(expected).zip(answers) {
             predicted.answers += 1;
             if let Some(expected) = &expected {

@@ -17,7 +17,7 @@ pub(super) fn part<M: Module>(
     let mut setup = Setup::new(&model, device).among(world.clone());
     let mut stage = Zero::stage(3).start(&mut setup)?;
     let pass = setup.into_pass().evaluating(FloatDType::F32);
-    let master = stage.own(model)?;
+    let master = stage.init_master(model)?;
     let replica = stage.publish(master.clone())?;
     Ok((stage.evaluator(&master, replica)?.valid(), pass))
 }

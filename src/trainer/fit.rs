@@ -4,7 +4,7 @@ use burn::optim::ModuleOptimizer;
 use firebrick_datasets::{Batch, DataError};
 use firebrick_strategies::{BoxedStrategy, Strategy};
 
-use super::lent::lent;
+use super::for_rank::for_rank;
 use super::{Destination, Length, Trained, Trainer, Watch};
 use crate::checkpoint::{ResumeError, Shared};
 use crate::ranks::each_rank;
@@ -143,7 +143,7 @@ impl<M: 'static> Trainer<BoxedStrategy<M>> {
         let shared = Shared::default();
         if let Some(alone) = ranks.pop_if(|rank| rank.size() == 1) {
             let device = world.device(0).cloned();
-            let model = lent(model, device.as_ref());
+            let model = for_rank(model, device.as_ref());
             return self.train(alone, (model, device), optimizer, schedule, data, watch, Some(0), &shared);
         }
         let root = self.root(ranks.len(), ranks[0].size());
@@ -152,7 +152,7 @@ impl<M: 'static> Trainer<BoxedStrategy<M>> {
             let own = model.devices().first().cloned();
             let device = world.device(rank.local_rank()).cloned().or(own);
             // Ranks that shared a leaf would share its graph, and wait for each other in the backward pass.
-            let own = lent(model.clone(), device.as_ref());
+            let own = for_rank(model.clone(), device.as_ref());
             let watch = watch.take_if(|_| rank.rank() == 0).unwrap_or_else(|| Box::new(|_| {}));
             (rank, (self.clone(), (own, device), optimizer.clone(), data.clone(), watch))
         });

@@ -1,7 +1,7 @@
 //! The trainer: a composition of strategies and the settings of the loop.
 
 mod fit;
-mod lent;
+mod for_rank;
 mod one_rank;
 mod start;
 mod trained;

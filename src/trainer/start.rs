@@ -8,7 +8,7 @@ use firebrick_checkpoints::Folder;
 use firebrick_strategies::{Communicator, Stage};
 
 use super::{Destination, Trainer};
-use crate::checkpoint::{self, Change, Layout, Resumed, Saver, Saves, Settings, Shared, told};
+use crate::checkpoint::{self, Change, Layout, Resumed, Saver, Saves, Settings, Shared, broadcast_scalar};
 use crate::console::tell;
 use crate::history::History;
 use crate::log::{Log, Past, marks};
@@ -82,7 +82,7 @@ impl<S> Trainer<S> {
             start.output = Some(Arc::new(Output::claim(folder)?));
         }
         // As many bits as a number that ranks exchange holds exactly.
-        let drawn = told(rank, (rand::random::<u64>() >> 16) as f64)?;
+        let drawn = broadcast_scalar(rank, (rand::random::<u64>() >> 16) as f64)?;
         start.run_id = match &start.from {
             Some(from) => from.checkpoint.manifest().run.clone(),
             None => format!("{:012x}", drawn as u64),
@@ -178,7 +178,7 @@ impl Start {
             history.best_path = run_of(from).and_then(|run| best::find(run, step));
         }
         // All ranks must agree on which evaluation is the best: they put its weights together.
-        let is_found = told(rank, f64::from(history.best_path.is_some()))? > 0.0;
+        let is_found = broadcast_scalar(rank, f64::from(history.best_path.is_some()))? > 0.0;
         if !is_found {
             history.progress.best = None;
             if self.tells {

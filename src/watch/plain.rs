@@ -44,7 +44,7 @@ impl Plain {
                 None => writeln!(out, "{line}")?,
             }
         }
-        if let Some(end) = in_words(watched) {
+        if let Some(end) = summary(watched) {
             writeln!(out, "{end}")?;
         }
         out.flush()
@@ -52,7 +52,7 @@ impl Plain {
 }
 
 /// How a run ended, if it has.
-pub(crate) fn in_words(watched: &Watched) -> Option<String> {
+pub(crate) fn summary(watched: &Watched) -> Option<String> {
     let report = watched.finished.as_ref()?;
     let mut words = match &report.stopped {
         None => format!("finished after {} updates", report.steps),

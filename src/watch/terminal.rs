@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 
-use super::plain::in_words;
+use super::plain::summary;
 use super::screen::{View, draw};
 use super::watched::Watch;
 use super::{LOOK, WatchError, WatchOptions};
@@ -22,7 +22,7 @@ pub(crate) fn watch_on_terminal(mut watch: Watch, options: &WatchOptions) -> Res
     let shown = show(&mut watch, options, &mut terminal);
     ratatui::restore();
     shown?;
-    if let Some(end) = in_words(&watch.watched) {
+    if let Some(end) = summary(&watch.watched) {
         print(&format!("{end}\n"));
     }
     Ok(())

@@ -276,7 +276,7 @@ mod tests {
         let model = linear(1.0, &device);
         let composed = Stack::new(Amp::pure_bf16(), Ema::new(0.999).without_warmup());
         let mut stage = composed.start(&mut Setup::new(&model, &device)).unwrap();
-        let mut master = stage.own(model).unwrap();
+        let mut master = stage.init_master(model).unwrap();
         stage.updated(&master);
         master = with(master, 2.0);
         assert_eq!(master.weight.val().dtype(), DType::BF16);

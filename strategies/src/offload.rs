@@ -48,7 +48,7 @@ const NAME: &str = "Offload";
 /// let model = LinearConfig::new(2, 2).init(&device);
 /// let recipe = Stack::new(Offload::optimizer(), Amp::bf16());
 /// let mut stage = recipe.start(&mut Setup::new(&model, &device))?;
-/// let master = stage.own(model)?; // on the host, in f32
+/// let master = stage.init_master(model)?; // on the host, in f32
 /// let replica = stage.publish(master.clone())?; // on the device, in bf16
 /// assert_eq!(master.weight.val().dtype(), DType::F32);
 /// assert_eq!(replica.weight.val().dtype(), DType::BF16);
@@ -95,7 +95,7 @@ impl<M: Module> Stage<M> for Offloading {
         NAME
     }
 
-    fn own(&mut self, model: M) -> Result<M, StrategyError> {
+    fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
         Ok(map_params(model, &mut Move { to: &self.host, copies: false }))
     }
 
@@ -172,7 +172,7 @@ mod tests {
         let model: Linear = LinearConfig::new(3, 2).init(&device);
         for offload in [Offload::optimizer(), Offload::parameters()] {
             let mut stage = offload.start(&mut Setup::new(&model, &device)).unwrap();
-            let master = stage.own(model.clone()).unwrap();
+            let master = stage.init_master(model.clone()).unwrap();
             let replica = stage.publish(master.clone()).unwrap();
             let of = |model: &Linear| model.weight.val().device().inner();
             assert_eq!(of(&master), host(NAME).unwrap());
@@ -204,7 +204,7 @@ mod tests {
         let mut setup = Setup::new(&model, &device);
         let mut stage = Offload::parameters().start(&mut setup).unwrap();
         let pass = setup.into_pass();
-        let master = stage.own(model.clone()).unwrap();
+        let master = stage.init_master(model.clone()).unwrap();
         let (replica, pass) = pass.enter(&stage.publish(master.clone()).unwrap()).unwrap();
         let grads = pass.gradients(loss(&replica, &pass).backward(), &replica, true).unwrap();
         let Outcome::Apply(grads) = stage.collect(&master, grads).unwrap() else { panic!("passed on") };

@@ -178,7 +178,7 @@ impl<M: Module> Stage<M> for Recomputing {
         "Recompute"
     }
 
-    fn own(&mut self, model: M) -> Result<M, StrategyError> {
+    fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
         Ok(if self.elementwise { map_params(model, &mut Balanced) } else { model })
     }
 }

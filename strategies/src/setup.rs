@@ -85,7 +85,7 @@ impl<'a, M> Setup<'a, M> {
     }
 
     /// Declares that the strategy brings each parameter to where the master is kept when it
-    /// [owns](crate::Stage::own) the model, one after the other. Until then the model may be anywhere, and
+    /// [owns](crate::Stage::init_master) the model, one after the other. Until then the model may be anywhere, and
     /// need not fit on the device.
     pub fn place_master(&mut self) {
         self.places_master = true;

@@ -66,8 +66,8 @@ impl<M, A: Stage<M>, B: Stage<M>> Stage<M> for Stack<A, B> {
         "Stack"
     }
 
-    fn own(&mut self, model: M) -> Result<M, StrategyError> {
-        self.then.own(self.first.own(model)?)
+    fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
+        self.then.init_master(self.first.init_master(model)?)
     }
 
     fn publish(&mut self, master: M) -> Result<M, StrategyError> {
@@ -94,22 +94,22 @@ impl<M, A: Stage<M>, B: Stage<M>> Stage<M> for Stack<A, B> {
         self.first.shard(parameter).or_else(|| self.then.shard(parameter))
     }
 
-    fn keep(&mut self, master: M, replica: &M) -> M {
-        let master = self.then.keep(master, replica);
-        self.first.keep(master, replica)
+    fn alias_master(&mut self, master: M, replica: &M) -> M {
+        let master = self.then.alias_master(master, replica);
+        self.first.alias_master(master, replica)
     }
 
-    fn reclaim(&mut self, master: M) -> M {
-        self.then.reclaim(self.first.reclaim(master))
+    fn unalias_master(&mut self, master: M) -> M {
+        self.then.unalias_master(self.first.unalias_master(master))
     }
 
     fn evaluator(&mut self, master: &M, replica: M) -> Result<M, StrategyError> {
         self.first.evaluator(master, self.then.evaluator(master, replica)?)
     }
 
-    fn whole(&mut self, master: M, root: Option<usize>) -> Result<Option<M>, StrategyError> {
-        match self.then.whole(master, root)? {
-            Some(master) => self.first.whole(master, root),
+    fn gather_full(&mut self, master: M, root: Option<usize>) -> Result<Option<M>, StrategyError> {
+        match self.then.gather_full(master, root)? {
+            Some(master) => self.first.gather_full(master, root),
             None => Ok(None),
         }
     }
@@ -131,9 +131,9 @@ impl<M, A: Stage<M>, B: Stage<M>> Stage<M> for Stack<A, B> {
         self.first.held_bytes() + self.then.held_bytes()
     }
 
-    fn settled(&mut self, settled: &Settled) -> Result<(), StrategyError> {
-        self.first.settled(settled)?;
-        self.then.settled(settled)
+    fn after_window(&mut self, settled: &Settled) -> Result<(), StrategyError> {
+        self.first.after_window(settled)?;
+        self.then.after_window(settled)
     }
 
     fn save(&self, states: &mut Vec<StageState>) {
@@ -198,8 +198,8 @@ macro_rules! stage_in_sequence {
                 $name
             }
 
-            fn own(&mut self, model: M) -> Result<M, StrategyError> {
-                self.iter_mut().try_fold(model, |model, stage| stage.own(model))
+            fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
+                self.iter_mut().try_fold(model, |model, stage| stage.init_master(model))
             }
 
             fn publish(&mut self, master: M) -> Result<M, StrategyError> {
@@ -224,12 +224,12 @@ macro_rules! stage_in_sequence {
                 self.iter().find_map(|stage| stage.shard(parameter))
             }
 
-            fn keep(&mut self, master: M, replica: &M) -> M {
-                self.iter_mut().rev().fold(master, |master, stage| stage.keep(master, replica))
+            fn alias_master(&mut self, master: M, replica: &M) -> M {
+                self.iter_mut().rev().fold(master, |master, stage| stage.alias_master(master, replica))
             }
 
-            fn reclaim(&mut self, master: M) -> M {
-                self.iter_mut().fold(master, |master, stage| stage.reclaim(master))
+            fn unalias_master(&mut self, master: M) -> M {
+                self.iter_mut().fold(master, |master, stage| stage.unalias_master(master))
             }
 
             fn evaluator(&mut self, master: &M, replica: M) -> Result<M, StrategyError> {
@@ -237,10 +237,10 @@ macro_rules! stage_in_sequence {
                 stages.try_fold(replica, |replica, stage| stage.evaluator(master, replica))
             }
 
-            fn whole(&mut self, master: M, root: Option<usize>) -> Result<Option<M>, StrategyError> {
+            fn gather_full(&mut self, master: M, root: Option<usize>) -> Result<Option<M>, StrategyError> {
                 let mut stages = self.iter_mut().rev();
                 stages.try_fold(Some(master), |master, stage| match master {
-                    Some(master) => stage.whole(master, root),
+                    Some(master) => stage.gather_full(master, root),
                     None => Ok(None),
                 })
             }
@@ -262,8 +262,8 @@ macro_rules! stage_in_sequence {
                 self.iter().map(|stage| stage.held_bytes()).sum()
             }
 
-            fn settled(&mut self, settled: &Settled) -> Result<(), StrategyError> {
-                self.iter_mut().try_for_each(|stage| stage.settled(settled))
+            fn after_window(&mut self, settled: &Settled) -> Result<(), StrategyError> {
+                self.iter_mut().try_for_each(|stage| stage.after_window(settled))
             }
 
             fn save(&self, states: &mut Vec<StageState>) {
@@ -285,8 +285,8 @@ impl<M, S: Stage<M> + ?Sized> Stage<M> for Box<S> {
         (**self).name()
     }
 
-    fn own(&mut self, model: M) -> Result<M, StrategyError> {
-        (**self).own(model)
+    fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
+        (**self).init_master(model)
     }
 
     fn publish(&mut self, master: M) -> Result<M, StrategyError> {
@@ -309,20 +309,20 @@ impl<M, S: Stage<M> + ?Sized> Stage<M> for Box<S> {
         (**self).shard(parameter)
     }
 
-    fn keep(&mut self, master: M, replica: &M) -> M {
-        (**self).keep(master, replica)
+    fn alias_master(&mut self, master: M, replica: &M) -> M {
+        (**self).alias_master(master, replica)
     }
 
-    fn reclaim(&mut self, master: M) -> M {
-        (**self).reclaim(master)
+    fn unalias_master(&mut self, master: M) -> M {
+        (**self).unalias_master(master)
     }
 
     fn evaluator(&mut self, master: &M, replica: M) -> Result<M, StrategyError> {
         (**self).evaluator(master, replica)
     }
 
-    fn whole(&mut self, master: M, root: Option<usize>) -> Result<Option<M>, StrategyError> {
-        (**self).whole(master, root)
+    fn gather_full(&mut self, master: M, root: Option<usize>) -> Result<Option<M>, StrategyError> {
+        (**self).gather_full(master, root)
     }
 
     fn loss_scale(&self) -> Option<f64> {
@@ -337,8 +337,8 @@ impl<M, S: Stage<M> + ?Sized> Stage<M> for Box<S> {
         (**self).held_bytes()
     }
 
-    fn settled(&mut self, settled: &Settled) -> Result<(), StrategyError> {
-        (**self).settled(settled)
+    fn after_window(&mut self, settled: &Settled) -> Result<(), StrategyError> {
+        (**self).after_window(settled)
     }
 
     fn save(&self, states: &mut Vec<StageState>) {

@@ -18,28 +18,28 @@ impl Stage<String> for Note {
     fn name(&self) -> &'static str {
         self.0
     }
-    fn own(&mut self, model: String) -> Result<String, StrategyError> {
+    fn init_master(&mut self, model: String) -> Result<String, StrategyError> {
         Ok(model + self.0)
     }
     fn publish(&mut self, master: String) -> Result<String, StrategyError> {
         Ok(master + self.0)
     }
-    fn keep(&mut self, master: String, replica: &String) -> String {
+    fn alias_master(&mut self, master: String, replica: &String) -> String {
         master + replica + self.0
     }
-    fn reclaim(&mut self, master: String) -> String {
+    fn unalias_master(&mut self, master: String) -> String {
         master + self.0
     }
     fn evaluator(&mut self, master: &String, replica: String) -> Result<String, StrategyError> {
         Ok(replica + master + self.0)
     }
-    fn whole(&mut self, master: String, root: Option<usize>) -> Result<Option<String>, StrategyError> {
+    fn gather_full(&mut self, master: String, root: Option<usize>) -> Result<Option<String>, StrategyError> {
         Ok(root.is_none().then(|| master + self.0))
     }
     fn loss_scale(&self) -> Option<f64> {
         (self.0 != "b").then_some(2.0)
     }
-    fn settled(&mut self, settled: &Settled) -> Result<(), StrategyError> {
+    fn after_window(&mut self, settled: &Settled) -> Result<(), StrategyError> {
         match settled {
             Settled::Applied => Ok(()),
             Settled::Skipped(_) => Err(StrategyError::Twice(self.0)),
@@ -53,12 +53,12 @@ fn orders(strategy: impl Strategy<String>) -> (String, String, Vec<StageState>) 
     let mut states = vec![];
     stage.save(&mut states);
     stage.restore(&mut SavedStates::new(states.clone())).unwrap();
-    let kept = stage.keep(String::new(), &"r".into());
+    let kept = stage.alias_master(String::new(), &"r".into());
     assert_eq!(kept, "rcrbra");
-    assert_eq!(stage.reclaim(String::new()), "abc");
-    assert_eq!(stage.whole(String::new(), None).unwrap().unwrap(), "cba");
-    assert_eq!(stage.whole(String::new(), Some(0)).unwrap(), None);
-    (stage.own(String::new()).unwrap(), stage.publish(String::new()).unwrap(), states)
+    assert_eq!(stage.unalias_master(String::new()), "abc");
+    assert_eq!(stage.gather_full(String::new(), None).unwrap().unwrap(), "cba");
+    assert_eq!(stage.gather_full(String::new(), Some(0)).unwrap(), None);
+    (stage.init_master(String::new()).unwrap(), stage.publish(String::new()).unwrap(), states)
 }
 
 #[test]
@@ -75,9 +75,9 @@ fn own_runs_forward_and_publish_backward_however_composed() {
 
 /// What a composition evaluates, scales by, and which stage hears first of a skip.
 fn forwarded(mut stage: impl Stage<String>) -> (String, Option<f64>, &'static str) {
-    assert_eq!(stage.settled(&Settled::Applied), Ok(()));
+    assert_eq!(stage.after_window(&Settled::Applied), Ok(()));
     let skipped = Settled::Skipped(crate::SkipReason::NoItems);
-    let Err(StrategyError::Twice(first)) = stage.settled(&skipped) else { panic!("a stage objects") };
+    let Err(StrategyError::Twice(first)) = stage.after_window(&skipped) else { panic!("a stage objects") };
     (stage.evaluator(&"m".into(), String::new()).unwrap(), stage.loss_scale(), first)
 }
 

@@ -60,7 +60,7 @@ pub trait Stage<M>: Send {
     /// # Errors
     ///
     /// Another rank is gone, where the stage shares the model among ranks.
-    fn own(&mut self, model: M) -> Result<M, StrategyError> {
+    fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
         Ok(model)
     }
 
@@ -75,14 +75,14 @@ pub trait Stage<M>: Send {
 
     /// What is kept of the master between two updates, once the replica is there: a stage whose
     /// replica holds the master's numbers anyway lets the master be a view of them.
-    fn keep(&mut self, master: M, replica: &M) -> M {
+    fn alias_master(&mut self, master: M, replica: &M) -> M {
         let _ = replica;
         master
     }
 
     /// The master in tensors of its own, before an update, when the replica is gone: takes back what
-    /// [`keep`](Self::keep) did.
-    fn reclaim(&mut self, master: M) -> M {
+    /// [`alias_master`](Self::alias_master) did.
+    fn unalias_master(&mut self, master: M) -> M {
         master
     }
 
@@ -128,7 +128,7 @@ pub trait Stage<M>: Send {
     /// # Errors
     ///
     /// Those of [`publish`](Self::publish).
-    fn whole(&mut self, master: M, root: Option<usize>) -> Result<Option<M>, StrategyError> {
+    fn gather_full(&mut self, master: M, root: Option<usize>) -> Result<Option<M>, StrategyError> {
         let _ = root;
         Ok(Some(master))
     }
@@ -161,7 +161,7 @@ pub trait Stage<M>: Send {
     /// # Errors
     ///
     /// What makes going on pointless.
-    fn settled(&mut self, settled: &Settled) -> Result<(), StrategyError> {
+    fn after_window(&mut self, settled: &Settled) -> Result<(), StrategyError> {
         let _ = settled;
         Ok(())
     }

@@ -73,7 +73,7 @@ fn blocks_keep_their_alignment_their_zeros_and_what_is_in_them() {
     }
     drop((pages, wides, bytes));
     assert_eq!(live(), 0);
-    // Asking for more than there can be is answered, not overflowed by the header.
+    // Inference for more than there can be is answered, not overflowed by the header.
     assert!(Vec::<u8>::new().try_reserve_exact(isize::MAX as usize).is_err());
     assert!(vec![1u8; 8].try_reserve_exact(isize::MAX as usize - 8).is_err());
 }

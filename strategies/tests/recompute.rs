@@ -285,7 +285,7 @@ fn under_burns_element_wise_scheme_and_in_half_precision() {
         let is_half = amp.is_some();
         let mut stage = Stack::new(amp, recompute).start(&mut setup).unwrap();
         let pass = setup.into_pass();
-        let master = stage.own(model.clone()).unwrap();
+        let master = stage.init_master(model.clone()).unwrap();
         let replica = stage.publish(master).unwrap();
         let x = input(5, pass.device());
         let x = if is_half { x.cast(FloatDType::F16) } else { x };
@@ -437,7 +437,7 @@ fn what_is_held_is_the_inputs() {
         let device = device();
         let mut setup = Setup::new(&model, &device);
         let mut stage = recipe.start(&mut setup).unwrap();
-        (stage.own(model.clone()).unwrap(), setup.into_pass())
+        (stage.init_master(model.clone()).unwrap(), setup.into_pass())
     };
     let (balanced, pass_of) = setup_of(&Recompute::elementwise());
     let x = input(rows, pass_of.device());

@@ -64,7 +64,7 @@ impl<M: Module> Stage<M> for Looking {
         "Look"
     }
 
-    fn reclaim(&mut self, master: M) -> M {
+    fn unalias_master(&mut self, master: M) -> M {
         self.loads = Self::begin();
         master
     }
@@ -74,7 +74,7 @@ impl<M: Module> Stage<M> for Looking {
         self.end(Found::Loaded, loads);
     }
 
-    fn whole(&mut self, master: M, _: Option<usize>) -> Result<Option<M>, StrategyError> {
+    fn gather_full(&mut self, master: M, _: Option<usize>) -> Result<Option<M>, StrategyError> {
         self.ends = Self::begin();
         Ok(Some(master))
     }

@@ -47,7 +47,7 @@ impl<M: Module> Stage<M> for Look {
         "Look"
     }
 
-    fn own(&mut self, model: M) -> Result<M, StrategyError> {
+    fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
         reset_peak();
         self.before = Usage::of_process().unwrap().live;
         Ok(model)
@@ -137,7 +137,7 @@ fn a_model_that_is_read_later_is_whole_in_no_process() {
             let model = loaded.unwrap().model;
             let mut setup = Setup::new(&model, &device).among(world);
             let mut stage = Zero::stage(3).start(&mut setup).unwrap();
-            stage.own(model).unwrap();
+            stage.init_master(model).unwrap();
             account.usage().unwrap().peak
         };
         let worlds = World::threads(RANKS).join().unwrap();

@@ -188,7 +188,7 @@ impl<S: Stage<Gpt>> Drive<S> {
         let mut stage = recipe.start(&mut setup).unwrap();
         let window = setup.window();
         let pass = setup.into_pass();
-        let master = stage.own(model).unwrap();
+        let master = stage.init_master(model).unwrap();
         stage.updated(&master);
         Self { stage, master, optimizer: optimizer(), pass, window }
     }
@@ -227,7 +227,7 @@ impl<S: Stage<Gpt>> Drive<S> {
             self.master = self.optimizer.step(1e-2, self.master.clone(), grads);
             self.stage.updated(&self.master);
         }
-        self.stage.settled(&settled).unwrap();
+        self.stage.after_window(&settled).unwrap();
     }
 }
 

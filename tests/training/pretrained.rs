@@ -116,7 +116,7 @@ where
         let mut setup = Setup::new(model, &device);
         let mut stage = amp.start(&mut setup).unwrap();
         let pass = setup.into_pass().evaluating(FloatDType::BF16);
-        let master = stage.own(model.clone()).unwrap();
+        let master = stage.init_master(model.clone()).unwrap();
         let replica = stage.publish(master).unwrap();
         let found = replica.valid().loss(batch.clone(), &pass).sum;
         assert_eq!(FloatDType::from(found.dtype()), FloatDType::F32);

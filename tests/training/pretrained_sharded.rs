@@ -36,19 +36,19 @@ where
         let mut setup = Setup::new(&model, &device).among(world);
         let mut stage = Zero::stage(3).replicate_below(1).start(&mut setup).unwrap();
         let pass = setup.into_pass();
-        let master = stage.own(model).unwrap();
+        let master = stage.init_master(model).unwrap();
         let replica = stage.publish(master.clone()).unwrap();
-        let master = stage.keep(master, &replica);
+        let master = stage.alias_master(master, &replica);
         let (entered, pass) = pass.enter(&replica).unwrap();
         let loss = entered.loss(batch.clone(), &pass).sum / (2.0 * items);
         assert_eq!(FloatDType::from(loss.dtype()), FloatDType::F32);
         let grads = pass.gradients(loss.backward(), &entered, true).unwrap();
         let Outcome::Apply(grads) = stage.collect(&master, grads).unwrap() else { panic!("it closes") };
         drop(replica);
-        let master = stage.reclaim(master);
+        let master = stage.unalias_master(master);
         let grads = grads.for_update(&master);
         let master = tie(SgdConfig::new().init().step(RATE, master, grads));
-        bits(&stage.whole(master, None).unwrap().unwrap())
+        bits(&stage.gather_full(master, None).unwrap().unwrap())
     };
     let worlds = World::threads(2).join().unwrap();
     let found = std::thread::scope(|scope| {

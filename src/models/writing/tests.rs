@@ -208,7 +208,7 @@ fn on_sharing_ranks<M: Module + Sync + 'static, T: Send>(
         let mut setup = Setup::new(&model, device).among(world.clone());
         let mut stage = Zero::stage(3).replicate_below(1).start(&mut setup).unwrap();
         let pass = setup.into_pass().evaluating(FloatDType::F32);
-        let master = stage.own(model).unwrap();
+        let master = stage.init_master(model).unwrap();
         let replica = stage.publish(master.clone()).unwrap();
         let reads = stage.evaluator(&master, replica).unwrap().valid();
         find(reads, &pass, &world)

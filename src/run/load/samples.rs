@@ -35,20 +35,20 @@ impl Loading<'_> {
     /// The data for evaluation that is given apart.
     fn given_valid<C: Collator>(&self, collator: &Arc<C>) -> Result<Option<InMemory<C::Sample>>, RunError> {
         let Some(paths) = &self.config.valid else { return Ok(None) };
-        (self.say)(&format!("reading {}", paths.in_words()));
+        (self.say)(&format!("reading {}", paths.summary()));
         let reader = self.open(Part::Valid, paths, self.config.format.as_ref())?;
         let samples = self.source(reader, collator).load(self.progress("samples"))?;
-        self.require_some(samples.len(), "`data.valid`", paths.in_words())?;
+        self.require_some(samples.len(), "`data.valid`", paths.summary())?;
         Ok(Some(samples))
     }
 
     /// All samples to train on, in memory, and those to evaluate on.
     fn in_memory<C: Collator>(&self, collator: &Arc<C>) -> Result<Split<C::Sample>, RunError> {
-        (self.say)(&format!("reading and tokenizing {}", self.config.in_words()));
+        (self.say)(&format!("reading and tokenizing {}", self.config.summary()));
         let mut corpora = Vec::new();
         for Weighted { corpus, weight } in self.corpora()? {
             let corpus = self.source(corpus, collator).load(self.progress("samples"))?;
-            self.require_some(corpus.len(), "the training data", self.config.in_words())?;
+            self.require_some(corpus.len(), "the training data", self.config.summary())?;
             corpora.push(Weighted { corpus, weight });
         }
         if let Some(valid) = self.given_valid(collator)? {
@@ -70,7 +70,7 @@ impl Loading<'_> {
         let collator = Arc::new(collator);
         let (train, valid): (AnySamples<C>, _) = match self.config.stream {
             Some(window) => {
-                (self.say)(&format!("counting the samples of {}", self.config.in_words()));
+                (self.say)(&format!("counting the samples of {}", self.config.summary()));
                 let first = self.corpora()?.into_iter().next().ok_or(DataError::EmptyCorpus { corpus: 0 })?;
                 let stream =
                     Stream::open(self.source(first.corpus, &collator), window, self.progress("samples"))?;

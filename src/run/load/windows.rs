@@ -21,7 +21,7 @@ impl Loading<'_> {
         paths: &Paths,
         end: Option<bool>,
     ) -> Result<(Arc<Tokenizer>, Data<TokenBatch>), RunError> {
-        (self.say)(&format!("reading {}", paths.in_words()));
+        (self.say)(&format!("reading {}", paths.summary()));
         if let [path] = paths.as_slice()
             && TokenFile::is_one(path)
         {

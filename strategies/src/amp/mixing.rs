@@ -38,7 +38,7 @@ impl<M: Module> Stage<M> for Mixing {
         NAME
     }
 
-    fn own(&mut self, model: M) -> Result<M, StrategyError> {
+    fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
         Ok(self.cast(model, self.master))
     }
 
@@ -63,7 +63,7 @@ impl<M: Module> Stage<M> for Mixing {
         Ok(Outcome::Apply(grads))
     }
 
-    fn settled(&mut self, settled: &Settled) -> Result<(), StrategyError> {
+    fn after_window(&mut self, settled: &Settled) -> Result<(), StrategyError> {
         match (&mut self.scaler, settled) {
             (None, _) => Ok(()),
             (Some(scaler), Settled::Skipped(reason)) => scaler.skipped(reason),
@@ -190,7 +190,7 @@ mod tests {
             (Amp::pure_bf16().evaluate_in(FloatDType::F32), BF16, BF16, F32),
         ] {
             let (model, _, mut stage) = start(amp);
-            let owned = stage.own(model).unwrap();
+            let owned = stage.init_master(model).unwrap();
             let published = stage.publish(owned.clone()).unwrap();
             let evaluated = stage.evaluator(&owned, published.clone()).unwrap();
             let found = [&owned, &published, &evaluated].map(|model| model.weight.val().dtype());
@@ -206,7 +206,7 @@ mod tests {
         }
         let (model, _, mut amp) = start(Amp::bf16());
         let half = amp.publish(model).unwrap();
-        assert_eq!(amp.own(half).unwrap().weight.val().dtype(), DType::F32);
+        assert_eq!(amp.init_master(half).unwrap().weight.val().dtype(), DType::F32);
     }
 
     #[test]
@@ -217,7 +217,7 @@ mod tests {
         for amp in [Amp::bf16(), Amp::f16(), Amp::pure_bf16()] {
             let (model, _, mut stage) = start(amp.keep_f32(Keep::path("bias")));
             let replica = {
-                let master = stage.own(model.clone()).unwrap();
+                let master = stage.init_master(model.clone()).unwrap();
                 assert_eq!(master.bias.as_ref().unwrap().val().dtype(), DType::F32);
                 stage.publish(master).unwrap()
             };
@@ -282,7 +282,7 @@ mod tests {
         let model: Linear = LinearConfig::new(3, 2).init(&device);
         let recipe = Stack::new(Amp::pure_bf16(), Clip::norm(1.0));
         let mut stage = recipe.start(&mut Setup::new(&model, &device)).unwrap();
-        let master = stage.own(model).unwrap();
+        let master = stage.init_master(model).unwrap();
         let grads = backward(&stage, &master, 5.0, FloatDType::BF16);
         let Ok(Outcome::Apply(grads)) = stage.collect(&master, Grads::new(grads, true)) else {
             panic!("passed on")
@@ -296,7 +296,7 @@ mod tests {
     fn the_scale_follows_what_became_of_windows_and_is_saved() {
         let (_, _, mut amp) = start(Amp::f16().scaled_by(LossScale::dynamic(8.0).interval(2)));
         let settle = |amp: &mut Mixing, settled: Settled| {
-            Stage::<Linear>::settled(amp, &settled).unwrap();
+            Stage::<Linear>::after_window(amp, &settled).unwrap();
             Stage::<Linear>::loss_scale(amp).unwrap()
         };
         assert_eq!(settle(&mut amp, Settled::Skipped(SkipReason::NonFinite)), 4.0);

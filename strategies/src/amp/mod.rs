@@ -86,7 +86,7 @@ const NAME: &str = "Amp";
 /// let device = Device::flex().autodiff();
 /// let model = LinearConfig::new(2, 2).init(&device);
 /// let mut amp = Amp::bf16().start(&mut Setup::new(&model, &device))?;
-/// let master = amp.own(model)?;
+/// let master = amp.init_master(model)?;
 /// let replica = amp.publish(master.clone())?;
 /// assert_eq!(master.weight.val().dtype(), DType::F32);
 /// assert_eq!(replica.weight.val().dtype(), DType::BF16);

@@ -177,7 +177,7 @@ fn factors_have_the_dtype_of_what_they_are_added_to() {
     let recipe = || Stack::new(Lora::rank(2).on(["weight"]), Amp::bf16());
     let (model, _) = adapt(&recipe(), linear(), 1);
     let mut stage = recipe().start(&mut Setup::new(&model, &device())).unwrap();
-    let master = stage.own(model).unwrap();
+    let master = stage.init_master(model).unwrap();
     let replica = stage.publish(master.clone()).unwrap();
     let dtypes = |model: &Linear| {
         let adapter = model.weight.adapter().unwrap();
@@ -193,7 +193,8 @@ fn factors_have_the_dtype_of_what_they_are_added_to() {
     let kept = Amp::bf16().keep_f32(Keep::path("weight"));
     let replica = kept.start(&mut Setup::new(&master, &device())).unwrap().publish(master).unwrap();
     assert_eq!(dtypes(&replica), [DType::F32; 4]);
-    let half = Amp::pure_bf16().start(&mut Setup::new(&linear(), &device())).unwrap().own(linear()).unwrap();
+    let half =
+        Amp::pure_bf16().start(&mut Setup::new(&linear(), &device())).unwrap().init_master(linear()).unwrap();
     assert_eq!(FloatDType::from(half.weight.val().dtype()), FloatDType::BF16);
     let (model, _) = adapt(&Lora::rank(2).on(["weight"]), half, 1);
     assert_eq!(dtypes(&model), [DType::BF16; 4]);

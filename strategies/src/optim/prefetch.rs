@@ -1,4 +1,4 @@
-//! Asking memory for what an update reads soon.
+//! Inference memory for what an update reads soon.
 //!
 //! A processor does so by itself, but not across the end of a page. An update goes through four streams of pages
 //! at once, and would wait at the beginning of each.

@@ -97,7 +97,7 @@ const REPLICATE_BELOW: usize = 1024;
 ///         let model = LinearConfig::new(64, 32).init(&device);
 ///         let mut setup = Setup::new(&model, &device).among(rank);
 ///         let mut zero = Zero::stage(1).start(&mut setup)?;
-///         let master = zero.own(model)?;
+///         let master = zero.init_master(model)?;
 ///         assert_eq!(master.weight.val().dims(), [32, 32]); // half of its rows
 ///         assert_eq!(master.bias.as_ref().unwrap().val().dims(), [32]); // small: whole
 ///         let replica = zero.publish(master)?;

@@ -70,7 +70,7 @@ impl<M: Module> Stage<M> for Sharded {
         NAME
     }
 
-    fn own(&mut self, model: M) -> Result<M, StrategyError> {
+    fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
         let device = match self.master_is_away.load(Relaxed) {
             true => host(NAME)?,
             false => self.device.clone(),
@@ -99,7 +99,7 @@ impl<M: Module> Stage<M> for Sharded {
     }
 
     /// Where the replica reads what was gathered, a shard is a part of it.
-    fn keep(&mut self, master: M, replica: &M) -> M {
+    fn alias_master(&mut self, master: M, replica: &M) -> M {
         let padded = std::mem::take(&mut self.padded);
         if padded.is_empty() || self.master_is_away.load(Relaxed) {
             return master;
@@ -108,7 +108,7 @@ impl<M: Module> Stage<M> for Sharded {
     }
 
     /// A view would keep the whole replica alive through the update.
-    fn reclaim(&mut self, master: M) -> M {
+    fn unalias_master(&mut self, master: M) -> M {
         match self.gathers_all() && !self.master_is_away.load(Relaxed) {
             true => map_params(master, &mut Apart(&self.sharding)),
             false => master,
@@ -134,7 +134,7 @@ impl<M: Module> Stage<M> for Sharded {
         Some(self.sharding.rows(parameter)?.of_rank(self.sharding.world.rank()))
     }
 
-    fn whole(&mut self, master: M, root: Option<usize>) -> Result<Option<M>, StrategyError> {
+    fn gather_full(&mut self, master: M, root: Option<usize>) -> Result<Option<M>, StrategyError> {
         self.sharding.whole(master, root)
     }
 
@@ -276,7 +276,8 @@ mod tests {
         let mut zero = Zero::stage(stage).start(&mut setup).unwrap();
         let mut between = between.start(&mut setup).unwrap();
         let mut then = then.start(&mut setup).unwrap();
-        let master = then.own(between.own(zero.own(model.clone()).unwrap()).unwrap()).unwrap();
+        let master =
+            then.init_master(between.init_master(zero.init_master(model.clone()).unwrap()).unwrap()).unwrap();
         zero.publish(between.publish(then.publish(master.clone()).unwrap()).unwrap()).unwrap();
 
         let (id, mut found) = (model.weight.id, GradientsParams::new());
@@ -308,7 +309,7 @@ mod tests {
             let number = rank.rank() as f32;
             let mut setup = Setup::new(&model, &device).among(rank);
             let mut zero = zero.start(&mut setup).unwrap();
-            let master = zero.own(model.clone()).unwrap();
+            let master = zero.init_master(model.clone()).unwrap();
             zero.publish(master.clone()).unwrap();
             let (mut found, mut delivered) = (GradientsParams::new(), HashMap::new());
             let ones = Tensor::<2>::ones([64, 32], &device.clone().inner());

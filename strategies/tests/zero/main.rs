@@ -161,12 +161,12 @@ fn rank_counted<R: Strategy<Model>, T>(
     let mut setup = Setup::new(&model, &device).among(world.clone());
     let mut stage = recipe.start(&mut setup)?;
     let pass = setup.into_pass();
-    let mut master = stage.own(model)?;
+    let mut master = stage.init_master(model)?;
     let mut optimizer = optimizer();
     let mut norms = Vec::new();
     for update in 0..UPDATES {
         let replica = stage.publish(master.clone())?;
-        master = stage.keep(master, &replica);
+        master = stage.alias_master(master, &replica);
         let mut outcome = Outcome::Hold;
         for micro in 0..MICRO_BATCHES {
             let own = rows(update, micro, world.rank(), world.size());
@@ -183,12 +183,12 @@ fn rank_counted<R: Strategy<Model>, T>(
         let Outcome::Apply(mut grads) = outcome else { panic!("the window closes") };
         norms.push(grads.norm(&master)?.into_scalar::<f32>());
         drop(replica);
-        master = stage.reclaim(master);
+        master = stage.unalias_master(master);
         let grads = grads.for_update(&master);
         master = tie(optimizer.step(1e-2, master, grads));
     }
     let looked = look(&world);
-    let whole = stage.whole(master, None)?.expect("every rank asks for it");
+    let whole = stage.gather_full(master, None)?.expect("every rank asks for it");
     Ok(((values(&whole), norms[0]), looked))
 }
 

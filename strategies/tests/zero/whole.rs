@@ -26,10 +26,10 @@ fn no_device_and_no_other_rank_holds_the_whole() {
             let device = device();
             let mut setup = Setup::new(&model, &device).among(world.clone());
             let mut zero = Zero::stage(stage).replicate_below(1).start(&mut setup).unwrap();
-            let master = zero.own(model).unwrap();
+            let master = zero.init_master(model).unwrap();
             let moved = || [Kind::AllGather, Kind::Gather].map(|kind| world.traffic().of(kind).elements);
             let before = moved();
-            let whole = zero.whole(master.clone(), Some(0)).unwrap();
+            let whole = zero.gather_full(master.clone(), Some(0)).unwrap();
             let moved = std::array::from_fn(|at| moved()[at] - before[at]);
             // What other ranks hold stays where it is.
             assert_eq!(are_on_host(&master), vec![is_host(&device); are_on_host(&master).len()]);

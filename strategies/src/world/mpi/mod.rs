@@ -1,13 +1,13 @@
 //! Ranks in processes that `mpirun` or Slurm started, each of them one thread or several.
 //!
 //! ```text
-//! office.rs    the thread that speaks MPI for a process, without ever blocking in it
+//! progress.rs    the thread that speaks MPI for a process, without ever blocking in it
 //! envelope.rs  what processes tell each other
 //! wire.rs      the buffers that MPI works on
 //! ```
 
 mod envelope;
-mod office;
+mod progress_thread;
 mod wire;
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -16,20 +16,20 @@ use std::time::Duration;
 use super::exchange::{Exchange, Message, Notice, Remote};
 use super::{Communicator, LAUNCHERS, WorldError};
 use envelope::Envelope;
-use office::Office;
+use progress_thread::ProgressThread;
 
 /// How long a process that failed waits for the others to hear of it before it exits: the launcher ends all
 /// others then, and they would say nothing.
 const GRACE: Duration = Duration::from_secs(5);
 
-static OFFICE: OnceLock<Arc<Office>> = OnceLock::new();
+static PROGRESS: OnceLock<Arc<ProgressThread>> = OnceLock::new();
 
 /// The longest deadline of the worlds joined so far: how long the exit of a process waits for the others.
 static LONGEST: Mutex<Duration> = Mutex::new(Duration::ZERO);
 
 /// The way to other processes for the ranks of one world.
 struct Way {
-    office: Arc<Office>,
+    progress: Arc<ProgressThread>,
     world: u64,
     /// Ranks in each process.
     threads: usize,
@@ -40,18 +40,18 @@ struct Way {
 impl Remote for Way {
     fn send(&self, from: usize, to: usize, sequence: u64, message: Message) {
         let (envelope, buffers) = Envelope::of(self.world, from, to, sequence, message);
-        self.office.send(to / self.threads, envelope, buffers);
+        self.progress.send(to / self.threads, envelope, buffers);
     }
 
     fn tell(&self, notice: Notice) {
         for process in (0..self.processes).filter(|process| *process != self.me) {
             let envelope = Envelope::Notice { world: self.world, notice: notice.clone() };
-            self.office.send(process, envelope, vec![]);
+            self.progress.send(process, envelope, vec![]);
         }
     }
 
     fn failed(&self) {
-        self.office.failed();
+        self.progress.failed();
     }
 }
 
@@ -67,12 +67,12 @@ pub fn join(threads: usize, deadline: Duration) -> Result<Vec<Communicator>, Wor
         let mut longest = LONGEST.lock().unwrap_or_else(PoisonError::into_inner);
         *longest = deadline.max(*longest);
     }
-    let office = OFFICE.get_or_init(|| {
-        let office = Office::open();
+    let progress = PROGRESS.get_or_init(|| {
+        let progress = ProgressThread::open();
         exit::run_at_exit();
-        office
+        progress
     });
-    let (me, processes) = office.started(deadline)?;
+    let (me, processes) = progress.started(deadline)?;
     if let Some(started) = started_by_launcher().filter(|started| *started != processes) {
         return Err(WorldError::Mpi(format!(
             "the launcher started {started} processes, of which this program's MPI library sees {processes}: start it with the `mpirun` of that library, or build it with the launcher's"
@@ -80,8 +80,8 @@ pub fn join(threads: usize, deadline: Duration) -> Result<Vec<Communicator>, Wor
     }
     let world = |threads: usize| {
         let here = me * threads..(me + 1) * threads;
-        office.enter(|world| {
-            let way = Way { office: office.clone(), world, threads, processes, me };
+        progress.enter(|world| {
+            let way = Way { progress: progress.clone(), world, threads, processes, me };
             Exchange::new(processes * threads, here, deadline).beyond(Box::new(way))
         })
     };
@@ -106,12 +106,12 @@ mod exit {
     //! The end of the process.
     #![allow(unsafe_code)] // `atexit` is the one place that every way out of a program passes.
 
-    use super::{GRACE, LONGEST, OFFICE, PoisonError};
+    use super::{GRACE, LONGEST, PROGRESS, PoisonError};
 
     extern "C" fn close() {
-        if let Some(office) = OFFICE.get() {
+        if let Some(progress) = PROGRESS.get() {
             let limit = *LONGEST.lock().unwrap_or_else(PoisonError::into_inner);
-            office.close(limit, GRACE.min(limit));
+            progress.close(limit, GRACE.min(limit));
         }
     }
 

@@ -9,7 +9,7 @@ use firebrick_strategies::{apart, relift};
 
 /// The model on the device, where one is named, but that its float parameters stay where they are, shared with
 /// whoever has the model too: they may be more than the device holds. The leaves are new.
-pub(super) fn lent<M: Module>(model: M, device: Option<&Device>) -> M {
+pub(super) fn for_rank<M: Module>(model: M, device: Option<&Device>) -> M {
     let Some(device) = device else { return model };
     let mut taken = Taken(HashMap::new());
     let hollow = model.map(&mut taken).fork(device);
@@ -74,7 +74,7 @@ mod tests {
         let mut taken = Taken(HashMap::new());
         let hollow = model.clone().map(&mut taken);
         assert_eq!(hollow.first.weight.val().dims(), [1, 1]);
-        for own in [lent(model.clone(), Some(&device)), hollow.map(&mut Filled(taken.0))] {
+        for own in [for_rank(model.clone(), Some(&device)), hollow.map(&mut Filled(taken.0))] {
             assert_eq!(values(&own), values(&model));
             let mut storages = firebrick_strategies::memory::Storages::new();
             storages.add_model(0, &model);

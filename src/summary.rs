@@ -4,7 +4,7 @@ use crate::rank_report::table_of_ranks;
 use crate::{BenchReport, FailedWrites, Launched, Run, Tokenized};
 
 /// A run that has been trained.
-pub(crate) fn trained_in_words(run: &Run, launched: &Launched) -> String {
+pub(crate) fn trained_summary(run: &Run, launched: &Launched) -> String {
     let report = &launched.report;
     let mut text = String::new();
     if let Some(sample) = &launched.sample {
@@ -41,7 +41,7 @@ pub(crate) fn trained_in_words(run: &Run, launched: &Launched) -> String {
 }
 
 /// A benchmark, and what ran beside it.
-pub(crate) fn bench_in_words(report: &BenchReport) -> String {
+pub(crate) fn bench_summary(report: &BenchReport) -> String {
     let BenchReport { trainer, raw, beside } = report;
     let megabytes = |bytes: usize| format!("{:.1}", bytes as f64 / 1e6);
     let line = |name: &str, [step, activations, peak]: [String; 3]| {
@@ -73,7 +73,7 @@ pub(crate) fn bench_in_words(report: &BenchReport) -> String {
 }
 
 /// A corpus as a token file.
-pub(crate) fn tokenized_in_words(tokenized: &Tokenized) -> String {
+pub(crate) fn tokenized_summary(tokenized: &Tokenized) -> String {
     let mut text = format!(
         "{} tokens of {} document(s) in {}\n",
         tokenized.tokens,

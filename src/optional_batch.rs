@@ -7,9 +7,9 @@ use firebrick_datasets::{Batch, Batches, DataError};
 use crate::data::Stream;
 
 /// What a rank is dealt: nothing, where the last samples of an epoch do not suffice for all ranks.
-pub(crate) struct Dealt<B>(pub Option<B>);
+pub(crate) struct OptionalBatch<B>(pub Option<B>);
 
-impl<B: Batch> Batch for Dealt<B> {
+impl<B: Batch> Batch for OptionalBatch<B> {
     fn items(&self) -> usize {
         self.0.as_ref().map_or(0, Batch::items)
     }
@@ -27,16 +27,16 @@ impl<B: Batch> Batch for Dealt<B> {
 pub(crate) struct Deal<B>(pub Stream<B>);
 
 impl<B: Batch> Batches for Deal<B> {
-    type Batch = Dealt<B>;
+    type Batch = OptionalBatch<B>;
 
     fn samples(&self, epoch: u64) -> usize {
         self.0.samples(epoch)
     }
 
-    fn batch(&self, epoch: u64, positions: Range<usize>) -> Result<Dealt<B>, DataError> {
+    fn batch(&self, epoch: u64, positions: Range<usize>) -> Result<OptionalBatch<B>, DataError> {
         match positions.is_empty() {
-            true => Ok(Dealt(None)),
-            false => self.0.batch(epoch, positions).map(|batch| Dealt(Some(batch))),
+            true => Ok(OptionalBatch(None)),
+            false => self.0.batch(epoch, positions).map(|batch| OptionalBatch(Some(batch))),
         }
     }
 

@@ -7,7 +7,7 @@ use firebrick_datasets::{Amount, Tokenizer};
 
 use super::trainable::Trainable;
 use super::{LabelKind, Run, RunError, SampleConfig, TaskConfig};
-use crate::answers::{Asking, Kind};
+use crate::answers::{Inference, Kind};
 use crate::decoding::Decoding;
 use crate::models::pretrained::Folder;
 
@@ -28,19 +28,19 @@ impl Run {
     ///
     /// The token that the task names as the decoder's first is not the tokenizer's, or the folder's end tokens cannot
     /// be read.
-    pub(crate) fn asking<M: Trainable>(
+    pub(crate) fn inference<M: Trainable>(
         &self,
         config: &M::Config,
         folder: Option<&Folder>,
         tokenizer: &Arc<Tokenizer>,
         device: &Device,
         mut decoding: Decoding,
-    ) -> Result<Asking, RunError> {
+    ) -> Result<Inference, RunError> {
         if decoding.end_tokens.is_empty() {
             decoding.end_tokens = end_tokens(folder, tokenizer)?;
         }
         let encoder = self.data.encoder(tokenizer, None);
-        Ok(Asking {
+        Ok(Inference {
             encoder: match &self.task {
                 // A word that is cut off is to have an answer too.
                 TaskConfig::TokenClassification { .. } => encoder.stride(self.data.stride.or(Some(0))),

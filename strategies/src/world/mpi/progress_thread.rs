@@ -34,7 +34,7 @@ const NAP: Duration = Duration::from_micros(200);
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// What the thread and the ranks share.
-pub struct Office {
+pub struct ProgressThread {
     state: Mutex<State>,
     /// There is something for the thread to do.
     work: Condvar,
@@ -60,17 +60,17 @@ struct State {
     closed: Option<bool>,
 }
 
-impl Office {
+impl ProgressThread {
     pub fn open() -> Arc<Self> {
-        let office =
+        let progress =
             Arc::new(Self { state: Mutex::default(), work: Condvar::new(), changed: Condvar::new() });
-        let thread = Thread(office.clone());
+        let thread = Thread(progress.clone());
         let started = std::thread::Builder::new().name("mpi".to_string()).spawn(move || thread.run());
         if let Err(error) = started {
             let error = WorldError::Mpi(format!("its thread could not be started: {error}"));
-            office.lock().started = Some(Err(error));
+            progress.lock().started = Some(Err(error));
         }
-        office
+        progress
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -164,7 +164,7 @@ fn hand_over(exchange: &Exchange, envelope: Envelope, buffers: Vec<Bytes>) {
 }
 
 /// The thread's own.
-struct Thread(Arc<Office>);
+struct Thread(Arc<ProgressThread>);
 
 impl Drop for Thread {
     fn drop(&mut self) {
