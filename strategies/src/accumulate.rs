@@ -8,16 +8,15 @@ use crate::{Grads, Outcome, Setup, Stage, Strategy, StrategyError};
 
 /// Sums the gradients of `n` micro-batches in f32 and passes them on when the window closes.
 ///
-/// The loop divides each micro-batch's loss by the supervised items of the whole window, which it
-/// knows before the first forward, so the sum is the gradient of one batch of all samples, however
-/// ragged they are. The last window of an epoch may hold fewer micro-batches; it is divided by what
-/// it really holds.
+/// The trainer divides each micro-batch's loss by the supervised items of the whole window, which it knows before the
+/// first forward pass. The sum is therefore the gradient of one batch of all samples, even if the micro-batches differ
+/// in length. The last window of an epoch may hold fewer micro-batches; it is divided by its own number of items.
 ///
-/// It holds 4Ψ bytes for Ψ parameters while a window is open and nothing between windows.
+/// Holds 4Ψ bytes for Ψ parameters while a window is open, and nothing between windows.
 ///
-/// Where micro-batches are cut by tokens, the parts of a global batch that several ranks are dealt differ in
-/// length, so a window may hold more micro-batches than `n`. All of them are summed: several ranks whose
-/// micro-batches are cut by tokens need at least `Accumulate(1)`.
+/// If micro-batches are cut by tokens on several ranks, the ranks' parts of a global batch differ in length, so a
+/// window may hold more than `n` micro-batches. All of them are summed. Several ranks with micro-batches cut by tokens
+/// need at least `Accumulate(1)`.
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::Device};
@@ -37,11 +36,11 @@ pub struct Accumulate(
 );
 
 impl Accumulate {
-    /// Holds the sum in this dtype, instead of f32, and passes it on in it.
+    /// Holds and returns the sum in this dtype instead of f32.
     ///
-    /// `Accumulate(16).held_in(FloatDType::BF16)` holds 2Ψ bytes. Each addition is still computed in
-    /// f32, but its result is rounded: of a sum in bf16, what is below 2^-9 of it is lost, so many
-    /// small micro-batches are worth less than their number.
+    /// `Accumulate(16).held_in(FloatDType::BF16)` holds 2Ψ bytes. Each addition is still computed in f32, but its
+    /// result is rounded: a bf16 sum loses any term below 2^-9 of it, so many small micro-batches contribute less than
+    /// they should.
     pub fn held_in(self, dtype: FloatDType) -> AccumulateIn {
         AccumulateIn { micro_batches: self.0, dtype }
     }
@@ -54,11 +53,11 @@ pub struct AccumulateIn {
     dtype: FloatDType,
 }
 
-/// The window so far.
+/// The live state of [`Accumulate`]: the sum of the window so far.
 #[derive(Debug)]
 pub struct Accumulating {
     sum: Option<Grads>,
-    /// Its bytes.
+    /// The sum's size in bytes.
     held: usize,
     dtype: FloatDType,
 }

@@ -1,4 +1,4 @@
-//! What strategies change of a model before it is trained, and how it is given back.
+//! The changes that strategies make to a model before training, and how they are undone.
 
 use std::collections::HashSet;
 
@@ -7,8 +7,8 @@ use burn::tensor::Tensor;
 
 use crate::{Paths, StrategyError, apart, learns};
 
-/// What strategies have changed of a model before anything else has seen it: which parameters they have
-/// frozen, and how the factors of low rank are scaled that they have attached.
+/// The changes that strategies have made to a model before training: the parameters that they have frozen, and the
+/// scale of the low-rank factors that they have attached.
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::Device};
@@ -24,51 +24,51 @@ use crate::{Paths, StrategyError, apart, learns};
 #[derive(Clone, Debug, Default)]
 pub struct Adaptation {
     seed: u64,
-    /// What was trained as the model was given.
+    /// Frozen parameters that required a gradient in the given model.
     frozen: HashSet<ParamId>,
     low_rank: Option<LowRank>,
-    /// What is trained whole beside factors.
+    /// Parameters that are trained whole beside factors.
     whole: HashSet<ParamId>,
 }
 
-/// Factors of low rank that were attached to matrices.
+/// Low-rank factors attached to matrices.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LowRank {
     /// The columns of the first factor, and the rows of the second.
     pub rank: usize,
-    /// Their product is scaled by this, over the rank.
+    /// The product of the factors is scaled by `alpha / rank`.
     pub alpha: f64,
 }
 
 impl LowRank {
-    /// What the product of the factors is multiplied by.
+    /// Returns the scale of the factors' product.
     pub fn scale(&self) -> f64 {
         self.alpha / self.rank as f64
     }
 }
 
 impl Adaptation {
-    /// Nothing changed yet; what is drawn is a function of this seed.
+    /// Creates an adaptation without changes. Random initial values are a function of this seed.
     pub fn seeded(seed: u64) -> Self {
         Self { seed, ..Self::default() }
     }
 
-    /// The run's seed.
+    /// Returns the run's seed.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// The factors that were attached, if any were.
+    /// Returns the rank and scale of the attached factors, if any.
     pub fn low_rank(&self) -> Option<LowRank> {
         self.low_rank
     }
 
-    /// Whether this parameter is trained whole beside factors.
+    /// Returns whether this parameter is trained whole beside factors.
     pub fn is_whole(&self, parameter: ParamId) -> bool {
         self.whole.contains(&parameter)
     }
 
-    /// Whether a strategy has frozen this parameter.
+    /// Returns whether a strategy has frozen this parameter.
     pub(crate) fn is_frozen(&self, parameter: ParamId) -> bool {
         self.frozen.contains(&parameter)
     }
@@ -77,7 +77,7 @@ impl Adaptation {
         self.low_rank = Some(low_rank);
     }
 
-    /// The parameter without a gradient.
+    /// Returns the parameter without a gradient.
     pub(crate) fn freeze<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         if learns(&param) {
             self.frozen.insert(param.id);
@@ -85,14 +85,14 @@ impl Adaptation {
         apart(param).set_require_grad(false)
     }
 
-    /// The parameter with a gradient, beside factors.
+    /// Returns the parameter with a gradient, to be trained beside factors.
     pub(crate) fn train<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         self.whole.insert(param.id);
         apart(param).set_require_grad(true)
     }
 
-    /// A model with these changes as it was given, with the values that it has now: factors are merged into
-    /// their matrices, and what was frozen is trained again where it was.
+    /// Undoes the changes on a trained model and keeps its values: merges factors into their matrices, and lets frozen
+    /// parameters require a gradient again if they did originally.
     pub fn give_back<M: Module>(&self, model: M) -> M {
         struct Thaw<'a>(&'a HashSet<ParamId>);
         impl ModuleMapper for Thaw<'_> {
@@ -108,7 +108,7 @@ impl Adaptation {
     }
 }
 
-/// The parameters that a strategy's patterns mean.
+/// Returns the parameters that a strategy's patterns match.
 pub(crate) fn params_of(
     strategy: &'static str,
     patterns: &[String],

@@ -1,4 +1,4 @@
-//! A strategy whose type is erased: what runs it is compiled once for each model, not once for each composition.
+//! A type-erased strategy: code that uses it is compiled once per model, not once per composition.
 
 use std::fmt::{self, Debug, Formatter};
 
@@ -6,9 +6,9 @@ use crate::{Adaptation, Setup, Stage, Strategy, StrategyError, World};
 
 /// Any strategy for the model `M`, behind a pointer.
 ///
-/// A composition such as `Stack<Stack<Identity, Amp>, Clip>` is a type of its own, and everything generic over it
-/// is compiled again. The trainer boxes the composition once, where it starts. A list of strategies that is known
-/// at run time only is a `Vec<BoxedStrategy<M>>`.
+/// A composition such as `Stack<Stack<Identity, Amp>, Clip>` is its own type, and everything generic over it is
+/// compiled again. The trainer boxes the composition once, at the start. For a list of strategies that is only known at
+/// run time, use a `Vec<BoxedStrategy<M>>`.
 ///
 /// ```
 /// use burn::nn::Linear;
@@ -27,7 +27,7 @@ impl<M: 'static> BoxedStrategy<M> {
     }
 }
 
-/// [`Strategy`] as a trait that can be behind a pointer.
+/// An object-safe version of [`Strategy`].
 trait Recipe<M>: Debug + Send {
     fn clone_boxed(&self) -> Box<dyn Recipe<M>>;
     fn world(&self) -> Option<&World>;

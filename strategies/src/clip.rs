@@ -10,8 +10,8 @@ use crate::{GradMap, Grads, Outcome, Setup, Stage, Strategy, StrategyError};
 
 /// Bounds the gradients of a window before the update.
 ///
-/// It sees the gradients of the whole window, in f32, so what sums or casts stands before it. The
-/// norm that a trainer reports is the one before clipping.
+/// Needs the gradients of the whole window in f32, so strategies that sum or cast come before it. The norm that a
+/// trainer reports is the one before clipping.
 ///
 /// ```
 /// use burn::{nn::LinearConfig, optim::GradientsParams, tensor::{Device, Tensor}};
@@ -38,8 +38,8 @@ pub enum Clip {
 }
 
 impl Clip {
-    /// Scales all gradients by `min(1, max / (norm + 1e-6))`, with one norm over all parameters, as
-    /// torch's `clip_grad_norm_` does.
+    /// Scales all gradients by `min(1, max / (norm + 1e-6))`, with one norm over all parameters, like torch's
+    /// `clip_grad_norm_`.
     pub fn norm(max: f64) -> Self {
         Self::Norm(max)
     }
@@ -76,7 +76,7 @@ impl<M: Module> Stage<M> for Clip {
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
         match *self {
             Self::Norm(max) => {
-                // The factor stays on the device: reading it would make the device wait.
+                // The factor stays on the device: reading it would synchronize with the device.
                 let norm = grads.norm(master)?;
                 let factor = ((norm + 1e-6).recip() * max).clamp_max(1.0);
                 grads.bound(master, &mut Scale(factor))?;
@@ -91,7 +91,7 @@ struct Scale(Tensor<1>);
 
 impl GradMap for Scale {
     fn map<const D: usize>(&mut self, _: ParamId, grad: Tensor<D>) -> Tensor<D> {
-        // In f32, and back: a gradient in half precision is rounded once, not twice.
+        // Compute in f32, so that a gradient in half precision is rounded only once.
         let dtype = FloatDType::from(grad.dtype());
         let wide = if dtype == FloatDType::F64 { dtype } else { FloatDType::F32 };
         (grad.cast(wide) * self.0.clone().cast(wide).reshape([1; D])).cast(dtype)

@@ -1,20 +1,20 @@
-//! Where random numbers come from: counters, never a generator with a state.
+//! Counter-based random numbers, without a stateful generator.
 
-/// What the random numbers of a pass are a function of, besides the place in the model and in the
-/// sample: nothing here depends on how the global batch is cut into micro-batches and ranks.
+/// The key of a pass's random numbers, besides the position in the model and in the sample. It does not depend on how
+/// the global batch is divided into micro-batches and ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Draws {
     /// The run's seed.
     pub seed: u64,
     /// The epoch, from 0.
     pub epoch: u64,
-    /// The place in the epoch's order of the batch's first row; the other rows follow it.
+    /// The position of the batch's first row in the epoch's order; the other rows follow it.
     pub first: u64,
 }
 
 impl Draws {
-    /// Two numbers to one, each bit of which depends on all bits of both: the finalizer of
-    /// SplitMix64 (Steele, Lea & Flood, 2014).
+    /// Mixes two numbers into one, so that each output bit depends on all input bits: the finalizer of SplitMix64
+    /// (Steele, Lea & Flood, 2014).
     pub fn mix(key: u64, counter: u64) -> u64 {
         let mut z = key.wrapping_add(counter.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -22,7 +22,7 @@ impl Draws {
         z ^ (z >> 31)
     }
 
-    /// What the random numbers of one row start from, at one site of the model.
+    /// Returns the key of one row's random numbers at one site of the model.
     pub(crate) fn of_row(&self, site: u64, row: usize) -> u64 {
         let of_site = Self::mix(Self::mix(self.seed, self.epoch), site);
         Self::mix(of_site, self.first.wrapping_add(row as u64))
@@ -59,7 +59,7 @@ mod tests {
                 changed(|number, bit| Draws::mix(number, 5) ^ Draws::mix(number ^ bit, 5)),
                 changed(|number, bit| Draws::mix(5, number) ^ Draws::mix(5, number ^ bit)),
             ] {
-                // Half of the 64,000 bits, to 5 standard deviations of 126.
+                // Half of the 64,000 bits, within 5 standard deviations of 126.
                 assert!(flipped.abs_diff(32_000) < 630, "{bit}: {flipped}");
             }
         }

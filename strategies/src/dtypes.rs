@@ -1,4 +1,4 @@
-//! The float dtypes that training can compute in: their names, and which of them a device has.
+//! The float dtypes that training can compute in: their names, and which ones a device supports.
 
 use burn::module::{Module, ParamId};
 use burn::tensor::{DType, Device, FloatDType, Tensor};
@@ -13,18 +13,18 @@ const FLOATS: [(FloatDType, &str); 4] = [
     (FloatDType::F16, "f16"),
 ];
 
-/// The name of a float dtype in run files and messages: `f64`, `f32`, `bf16` or `f16`.
+/// Returns the name of a float dtype in run files and messages: `f64`, `f32`, `bf16` or `f16`.
 pub fn float_name(dtype: FloatDType) -> &'static str {
     FLOATS.iter().find(|(known, _)| *known == dtype).map_or("another dtype", |(_, name)| name)
 }
 
-/// The names of the float dtypes that a device can compute in.
+/// Returns the names of the float dtypes that a device supports.
 pub fn supported_floats(device: &Device) -> Vec<&'static str> {
     let supported = FLOATS.iter().filter(|(dtype, _)| device.supports_dtype(*dtype));
     supported.map(|(_, name)| *name).collect()
 }
 
-/// Refuses a dtype that the device cannot compute in, naming those that it can.
+/// Returns an error if the device does not support a dtype. The error lists the dtypes that it supports.
 pub(crate) fn require_dtype(
     strategy: &'static str,
     device: &Device,
@@ -41,16 +41,17 @@ pub(crate) fn require_dtype(
     })
 }
 
-/// The device as users name it. Burn tells it only in `Debug`, as in `Device<Cube(Wgpu(DefaultDevice))>`.
+/// Returns the device's name as users write it. Burn exposes it only through `Debug`, as in
+/// `Device<Cube(Wgpu(DefaultDevice))>`.
 fn device_name(device: &Device) -> String {
     let told = format!("{:?}", device.clone().inner());
     let backends = [("Flex", "cpu"), ("Cuda", "cuda"), ("Vulkan", "vulkan"), ("Wgpu", "wgpu")];
     backends.iter().find(|(tells, _)| told.contains(tells)).map_or(told.clone(), |(_, name)| name.to_string())
 }
 
-/// The model with each float parameter in the dtype that `dtype_of` names. A parameter that is in
-/// it already keeps its tensor, so it costs nothing; nor does one of which the update has written a copy
-/// in it, where the copies are [lent](crate::optim::Replicas::lend).
+/// Casts each float parameter to the dtype that `dtype_of` returns. A parameter that already has this dtype keeps its
+/// tensor, at no cost. If the update's copies are [lent](crate::optim::Replicas::lend), a parameter takes its copy in
+/// this dtype, also at no cost.
 pub(crate) fn cast_params<M: Module>(model: M, dtype_of: impl Fn(ParamId) -> FloatDType) -> M {
     map_params(model, &mut Cast(dtype_of))
 }

@@ -1,7 +1,7 @@
 //! Exponential moving average of the weights.
 //!
-//! Polyak & Juditsky, *Acceleration of Stochastic Approximation by Averaging*, 1992; of neural
-//! networks, Tarvainen & Valpola, *Mean teachers are better role models*, 2017 (arXiv:1703.01780).
+//! Polyak & Juditsky, *Acceleration of Stochastic Approximation by Averaging*, 1992; for neural networks, Tarvainen &
+//! Valpola, *Mean teachers are better role models*, 2017 (arXiv:1703.01780).
 
 use std::any::Any;
 use std::collections::{HashMap, HashSet};
@@ -13,33 +13,32 @@ use crate::{ParamMap, SavedStates, Setup, Stage, StageState, Strategy, StrategyE
 
 const NAME: &str = "Ema";
 
-/// Averages the weights over the updates, in f32, and has the average evaluated and saved.
+/// Averages the weights over the updates in f32. Evaluation and checkpoints use the average.
 ///
-/// With θ the master and s its average, which starts as θ₀, after the update number t, from 0:
+/// With θ the master, s the average, initially θ₀, and t the index of the update, from 0:
 ///
 /// ```text
 /// s = d·s + (1 - d)·θ,   d = min(decay, (1 + t) / (10 + t))
 /// ```
 ///
-/// It follows every update and no skipped window, and changes nothing of what is trained: evaluation
-/// reads the average, published as the replica is, and so it is what the lowest validation loss
-/// belongs to and `best.safetensors` holds. At the end both are there, the master and the average.
+/// The average follows every update and ignores skipped windows. Training itself does not change. Evaluation reads the
+/// average, published like the replica, so the lowest validation loss and `best.safetensors` are those of the average.
+/// At the end of a run you have both, the master and the average.
 ///
-/// The second term of d is the warmup: without it, 13% of the average of a run of 2000 updates at a
-/// decay of 0.999 would be weights that nobody trained. [`without_warmup`](Self::without_warmup)
-/// leaves it out. A decay of 0.999 averages over about the last 1000 updates, 0 over the last one.
+/// The second term of d is the warmup. Without it, 13% of the average after 2000 updates at a decay of 0.999 would be
+/// initial weights; [`without_warmup`](Self::without_warmup) turns it off. A decay of 0.999 averages over about the
+/// last 1000 updates, 0 over the last one.
 ///
 /// | held between steps, for Ψ trained parameters | |
 /// |---|---|
 /// | the average | 4Ψ |
-/// | while it is evaluated under `Amp::bf16()` | 2Ψ more, as a replica of its own |
+/// | the average's own replica, during evaluation under `Amp::bf16()` | 2Ψ more |
 ///
-/// A frozen parameter and a running state are the master's own tensors, and cost nothing. Where the
-/// master is a shard, or on the host, so is its average. It meets no gradient, so it may stand
-/// anywhere in a composition.
+/// Frozen parameters and running states are the master's own tensors and take no memory. If the master is sharded or on
+/// the host, so is its average. No gradients pass through `Ema`, so you can write it anywhere in a composition.
 ///
-/// A saved state holds the number of updates, for the warmup. The average itself is no part of it:
-/// where a run is taken up from a saved state alone, the average starts again from the master.
+/// The saved state holds the number of updates, for the warmup, but not the average. If you resume a run from a saved
+/// state alone, the average starts again from the master.
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::Device};
@@ -60,17 +59,17 @@ pub struct Ema {
 }
 
 impl Ema {
-    /// Keeps this share of the average at each update, at least 0 and below 1, after a warmup.
+    /// Keeps the share `decay` of the average at each update, at least 0 and below 1, after a warmup.
     pub fn new(decay: f64) -> Self {
         Self { decay, warmup: true }
     }
 
-    /// The same decay from the first update on.
+    /// Uses the same decay from the first update on.
     pub fn without_warmup(self) -> Self {
         Self { warmup: false, ..self }
     }
 
-    /// Of the update after so many.
+    /// Returns the decay of the update that follows `updates` updates.
     fn decay_after(&self, updates: u64) -> f64 {
         let updates = updates as f64;
         match self.warmup {
@@ -99,7 +98,7 @@ impl<M: Module + 'static> Strategy<M> for Ema {
     }
 }
 
-/// [`Ema`] at work.
+/// The live state of [`Ema`].
 #[derive(Debug)]
 pub struct Averaging<M> {
     ema: Ema,
@@ -158,8 +157,8 @@ impl ModuleVisitor for Trained {
     }
 }
 
-/// A copy in f32 of what is trained: an optimizer changes the master's tensors in place only where
-/// nothing shares them.
+/// Copies the trained parameters in f32: an optimizer updates the master's tensors in place only if nothing shares
+/// them.
 struct Copied<'a>(&'a HashSet<ParamId>);
 
 impl ParamMap for Copied<'_> {
@@ -171,7 +170,7 @@ impl ParamMap for Copied<'_> {
     }
 }
 
-/// The master's tensors by their parameter.
+/// The master's tensors by parameter id.
 #[derive(Default)]
 struct Values(HashMap<ParamId, Box<dyn Any>>);
 
@@ -181,7 +180,7 @@ impl ModuleVisitor for Values {
     }
 }
 
-/// One step of the average, in place: nothing else holds its tensors.
+/// Updates the average in place: nothing else holds its tensors.
 struct Follow<'a> {
     masters: Values,
     trained: &'a HashSet<ParamId>,
@@ -195,7 +194,7 @@ impl ParamMap for Follow<'_> {
             None => average,
             Some(master) if !self.trained.contains(&id) => master.clone(),
             Some(master) => {
-                // As a step towards the master, so that a weight that stays is its average to the bit.
+                // A step towards the master, so that the average of a constant weight is bit-identical to the weight.
                 let average = average.inner();
                 let away = master.clone().inner().cast(FloatDType::F32) - average.clone();
                 relift(average + away * (1.0 - self.kept), master)
@@ -216,7 +215,7 @@ mod tests {
         with(LinearConfig::new(3, 2).init(device), value)
     }
 
-    /// Sets all parameters.
+    /// Sets all parameters to `value`.
     fn with<M: Module>(model: M, value: f64) -> M {
         struct Set(f64);
         impl ParamMap for Set {
@@ -309,7 +308,7 @@ mod tests {
         let average = stage.averaged().unwrap();
         assert_eq!(weights(&average[0]), [1.5; 6]);
         assert!(!average[1].weight.is_require_grad());
-        // Also where somebody else changes it.
+        // The average follows a frozen parameter that something else changes.
         model[1] = with(model[1].clone(), 3.0);
         stage.updated(&model);
         assert_eq!(weights(&stage.averaged().unwrap()[1]), [3.0; 6]);

@@ -1,10 +1,10 @@
-//! What can be wrong with a strategy, or with the order of several.
+//! The errors of a strategy, and of a composition of strategies.
 
 use thiserror::Error;
 
 use crate::{PathError, WorldError};
 
-/// A composition of strategies that cannot run, or cannot go on.
+/// An invalid composition of strategies, or a failure that ends training.
 #[derive(Debug, Error, PartialEq)]
 pub enum StrategyError {
     /// A setting is out of its range.
@@ -12,20 +12,20 @@ pub enum StrategyError {
     Setting {
         /// The strategy as written.
         strategy: &'static str,
-        /// Which of its settings.
+        /// The setting.
         setting: &'static str,
-        /// The range that it must be in.
+        /// The allowed range.
         expected: &'static str,
-        /// What it was.
+        /// The given value.
         found: String,
     },
-    /// One technique was named twice.
+    /// The composition contains a technique twice.
     #[error("{0} is named twice: keep one of them")]
     Twice(&'static str),
-    /// The order would give a wrong number.
+    /// The order would give a wrong result.
     #[error("{first} stands before {then}: {why}; write {then} first")]
     Order {
-        /// The strategy that stands too early.
+        /// The strategy that comes too early.
         first: &'static str,
         /// The strategy that it must follow.
         then: &'static str,
@@ -39,12 +39,12 @@ pub enum StrategyError {
         strategy: &'static str,
         /// The device.
         device: String,
-        /// The dtype asked for.
+        /// The requested dtype.
         dtype: &'static str,
-        /// The float dtypes that it can compute in.
+        /// The float dtypes that the device supports.
         supported: String,
     },
-    /// A pattern of paths cannot be followed in this model.
+    /// A path pattern is invalid or matches nothing in this model.
     #[error("{strategy}: {error}")]
     Path {
         /// The strategy as written.
@@ -52,17 +52,17 @@ pub enum StrategyError {
         /// What is wrong with the pattern.
         error: PathError,
     },
-    /// A kind of parameters is to be kept in f32, and the model has none of it.
+    /// The model has no parameters of a kind that `Amp` should keep in f32.
     #[error(
         "Amp keeps the {kind} in f32, but the model has no {kind}: its parameters are {found}; name them by path instead"
     )]
     NothingKept {
         /// `norms`, `embeddings` or `head`.
         kind: &'static str,
-        /// A parameter of each type that the model is made of.
+        /// One parameter of each type in the model.
         found: String,
     },
-    /// Gradients overflow however small the loss scale is.
+    /// Gradients overflow even at the minimum loss scale.
     #[error(
         "a gradient was infinite or not a number at the minimum loss scale of {scale}: f16 cannot hold this model's activations or gradients. Try `Amp::bf16()`, whose range is that of f32, where the device has it; or a lower learning rate or longer warmup, if the loss was rising; or keep the layers with the largest activations in f32 (`keep_f32`). If f32 overflows too, the data or the model makes a number that is not finite"
     )]
@@ -75,7 +75,7 @@ pub enum StrategyError {
         "the saved state is of {found}, but the next strategy is {expected}: resume with the strategies, in the order, that the state was saved with"
     )]
     OtherStage {
-        /// The strategy that asked.
+        /// The strategy that reads the state.
         expected: &'static str,
         /// The strategy that the state belongs to, or "nothing" at the end.
         found: String,
@@ -85,17 +85,17 @@ pub enum StrategyError {
         "the saved state of {stage} has no value {value:?}: it was written by another version, or damaged"
     )]
     NoValue {
-        /// The strategy that asked.
+        /// The strategy that reads the state.
         stage: String,
         /// The name of the missing value.
         value: String,
     },
-    /// Nothing counts the bytes in use, which this strategy goes by.
+    /// The strategy needs the number of bytes in use, and nothing counts them.
     #[error(
         "{0} needs to know how much memory is in use, which nothing counts here: make `firebrick::memory::Counting` the program's global allocator, or name what to recompute"
     )]
     NothingCounts(&'static str),
-    /// The program has no backend for the host's memory.
+    /// The program lacks the CPU backend, which stores tensors in host memory.
     #[error(
         "{0} moves tensors to the host, for which this program lacks the CPU backend: build it with `--features cpu`"
     )]
@@ -108,7 +108,7 @@ pub enum StrategyError {
         /// The segment.
         segment: String,
     },
-    /// A segment gives another result when it is run again.
+    /// A segment gives a different result when it runs again.
     #[error(
         "segment {segment} cannot be recomputed: run again, its result differs in {differ:.1}% of its elements{hint}; it draws random numbers of its own or keeps a state. Use firebrick's Dropout, or leave this block out of Recompute"
     )]
@@ -117,28 +117,28 @@ pub enum StrategyError {
         segment: String,
         /// The share of the elements that differ, in percent.
         differ: f64,
-        /// Modules of the block that may be the reason, or nothing.
+        /// Modules of the block that may be the cause, or empty.
         hint: String,
     },
-    /// Something stands before what takes gradients in the backward pass.
+    /// A strategy comes before one that takes gradients during the backward pass.
     #[error(
         "{first} stands before {then}, which takes the gradients of each block in the backward pass, before {first} could meet them: write {then} first"
     )]
     BackwardOrder {
-        /// The strategy that stands too early.
+        /// The strategy that comes too early.
         first: &'static str,
         /// The strategy that it must follow.
         then: &'static str,
     },
-    /// A parameter of a block is read where it is not.
+    /// A block's parameter is read outside its segment, where it is not gathered.
     #[error(
         "`{parameter}` is read outside the segment of its block, where it is not gathered: read it in the closure of `Pass::segment`, or leave its block out of `Zero::blocks`"
     )]
     OutsideSegment {
-        /// Its path.
+        /// The parameter's path.
         parameter: String,
     },
-    /// The model has factors already.
+    /// The model already has low-rank factors.
     #[error(
         "{strategy}: `{parameter}` is read through an adapter already: merge it first with `model.materialize()`, or leave {strategy} out"
     )]
@@ -148,7 +148,7 @@ pub enum StrategyError {
         /// The first such parameter.
         parameter: String,
     },
-    /// Nothing in the model is called as an attention's projections are.
+    /// No module has the name of an attention projection.
     #[error(
         "Lora finds no projection of attention in the model, whose matrices are {found}: name those that it is to adapt, as in `Lora::rank(8).on([\"*.query.weight\"])`"
     )]
@@ -156,7 +156,7 @@ pub enum StrategyError {
         /// Some of the model's matrices.
         found: String,
     },
-    /// What a strategy does to the model was not done.
+    /// The strategy starts on a model that it has not adapted.
     #[error("{0} starts on a model that it has not adapted: call `Strategy::adapt` before `Setup::new`")]
     NotAdapted(&'static str),
     /// A number could not be read from a device.
@@ -167,12 +167,12 @@ pub enum StrategyError {
         "Recompute: a budget of {budget} bytes cannot be kept: the inputs of all segments take {needed} bytes. Raise it, make the micro-batch smaller, or, on a GPU, move the inputs to the host with `.offloaded()`"
     )]
     Budget {
-        /// Bytes that were allowed.
+        /// The budget in bytes.
         budget: usize,
-        /// Bytes that are needed where every segment is recomputed.
+        /// Bytes needed if every segment is recomputed.
         needed: usize,
     },
-    /// The ranks cannot go on together.
+    /// The ranks cannot continue together.
     #[error(transparent)]
     World(#[from] WorldError),
 }

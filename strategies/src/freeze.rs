@@ -1,4 +1,4 @@
-//! Parameters that are not trained, by path.
+//! Excludes parameters from training, by path.
 
 use std::collections::HashSet;
 
@@ -10,19 +10,19 @@ use crate::{Adaptation, Paths, Setup, Stage, Strategy, StrategyError};
 
 const NAME: &str = "Freeze";
 
-/// Leaves parameters as they are: they have no gradient, no optimizer state and no weight decay.
+/// Leaves parameters unchanged: they have no gradient, no optimizer state and no weight decay.
 ///
-/// A [pattern](Paths) means parameters, or all parameters below a module. A tied parameter is frozen at all of
-/// its places. What the model has frozen itself stays so; the model that a run returns is trained again where it
-/// was as it was given.
+/// A [pattern](Paths) selects parameters, or all parameters of a module. A tied parameter is frozen at all of its
+/// places. Parameters that the model itself has frozen stay frozen. The model that a run returns requires gradients
+/// wherever the given model did.
 ///
 /// | held between steps, of Ψ frozen parameters in f32 with AdamW | trained | frozen |
 /// |---|---|---|
 /// | the parameters | 4Ψ | 4Ψ |
 /// | gradients and moments | 12Ψ | - |
 ///
-/// It may stand anywhere among strategies that meet gradients. Before [`Lora`](crate::Lora) it sees the model
-/// without factors, and leaves them alone; after it they are parameters like others.
+/// You can write it anywhere among the strategies that transform gradients. Before [`Lora`](crate::Lora) it sees the
+/// model without factors, and does not freeze them; after `Lora` it treats them like other parameters.
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::Device};
@@ -42,7 +42,7 @@ pub struct Freeze {
 }
 
 impl Freeze {
-    /// Freezes what these patterns mean, each of which must mean something.
+    /// Freezes the parameters that these patterns match. Each pattern must match a parameter.
     pub fn paths<P: Into<String>>(patterns: impl IntoIterator<Item = P>) -> Self {
         Self { patterns: patterns.into_iter().map(Into::into).collect() }
     }
@@ -83,7 +83,7 @@ impl ModuleMapper for Freezing<'_> {
     }
 }
 
-/// [`Freeze`] at work: there is nothing left to do.
+/// The live state of [`Freeze`], which does nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct Frozen;
 
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(trained(&back).len(), 4);
     }
 
-    /// Clones of a parameter share what draws its first value.
+    /// Clones of a parameter share its lazy initializer.
     #[test]
     fn what_was_given_is_not_frozen_with_it() {
         let given = linear();

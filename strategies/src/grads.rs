@@ -12,52 +12,51 @@ use crate::memory::Storages;
 use crate::zero::Sharding;
 use crate::{SkipReason, StrategyError};
 
-/// The gradients of one micro-batch, or of a window of them, with what is known about them.
+/// The gradients of one micro-batch, or of several in a window, with the facts known about them.
 ///
-/// They are those of the window's loss divided by the window's supervised items, so gradients of
-/// micro-batches are summed, never averaged.
+/// They are gradients of the window's loss divided by the window's supervised items, so the gradients of micro-batches
+/// are summed, never averaged.
 pub struct Grads {
     params: GradientsParams,
-    /// Those that segments have reduced or moved already, in the backward pass.
+    /// Gradients that segments have reduced or moved already, in the backward pass.
     delivered: HashMap<ParamId, TensorData>,
     closes: bool,
     skip: Option<SkipReason>,
     norm: Option<Tensor<1>>,
-    /// Where these are shards: whose the others are.
+    /// How the gradients are sharded among the ranks, if they are.
     sharding: Option<Arc<Sharding>>,
 }
 
-/// A map over gradients of any rank.
+/// A map over gradients, for tensors of any rank.
 pub trait GradMap {
-    /// The new gradient of the parameter.
+    /// Returns the new gradient of the parameter.
     fn map<const D: usize>(&mut self, id: ParamId, grad: Tensor<D>) -> Tensor<D>;
 }
 
 impl Grads {
-    /// Gradients as the backward pass left them. `closes` tells whether this is the window's last
-    /// micro-batch.
+    /// Wraps the gradients of a backward pass. `closes` is true for the window's last micro-batch.
     pub fn new(params: GradientsParams, closes: bool) -> Self {
         let delivered = HashMap::new();
         Self { params, delivered, closes, skip: None, norm: None, sharding: None }
     }
 
-    /// No gradients, from a micro-batch that a stage wants skipped: they carry the reason to
-    /// whoever completes the window.
+    /// Creates empty gradients for a micro-batch that a stage skips. They carry the reason to the stage that completes
+    /// the window.
     pub fn skipped(reason: SkipReason, closes: bool) -> Self {
         Self { skip: Some(reason), ..Self::new(GradientsParams::new(), closes) }
     }
 
-    /// With those that segments have reduced or moved already.
+    /// Adds gradients that segments have reduced or moved already.
     pub(crate) fn with_delivered(self, delivered: HashMap<ParamId, TensorData>) -> Self {
         Self { delivered, ..self }
     }
 
-    /// Those that segments have delivered, which whoever planned it takes.
+    /// Takes the gradients that segments have delivered. Only the strategy that planned the delivery calls it.
     pub(crate) fn take_delivered(&mut self) -> HashMap<ParamId, TensorData> {
         std::mem::take(&mut self.delivered)
     }
 
-    /// Puts what segments have delivered where the others are.
+    /// Moves the gradients that segments have delivered to the others, on `device`.
     pub(crate) fn put_delivered<M: Module>(&mut self, model: &M, device: &Device) {
         struct Put<'a>(&'a mut GradientsParams, HashMap<ParamId, TensorData>, &'a Device);
         impl ModuleVisitor for Put<'_> {
@@ -65,7 +64,7 @@ impl Grads {
                 if let Some(data) = self.1.remove(&param.id) {
                     let dtype = data.dtype();
                     let delivered = Tensor::<D>::from_data(data, (self.2, dtype));
-                    // What read a block's parameter outside its segment too has left a gradient as well.
+                    // A block's parameter that is also read outside its segment has a gradient here too.
                     let sum = match self.0.remove::<D>(param.id) {
                         Some(grad) => grad + delivered,
                         None => delivered,
@@ -81,7 +80,7 @@ impl Grads {
         }
     }
 
-    /// Declares that each is this rank's shard of the sum over all ranks.
+    /// Declares that each gradient is this rank's shard of the sum over all ranks.
     pub(crate) fn set_sharding(&mut self, sharding: Arc<Sharding>) {
         self.sharding = Some(sharding);
     }
@@ -90,37 +89,37 @@ impl Grads {
         &mut self.params
     }
 
-    /// Whether this is the window's last micro-batch.
+    /// Returns whether this is the window's last micro-batch.
     pub fn closes(&self) -> bool {
         self.closes
     }
 
-    /// Why the window that these belong to must make no update, if so.
+    /// Returns the reason to make no update from this window, if any.
     pub fn skip(&self) -> Option<&SkipReason> {
         self.skip.as_ref()
     }
 
-    /// Bytes of the storages that the gradients stand in.
+    /// Returns the bytes of the gradients' storages.
     pub fn bytes<M: Module>(&self, model: &M) -> usize {
         Storages::of_gradients(model, &self.params) + self.delivered_bytes()
     }
 
-    /// Bytes of those that are in host memory already, where segments have delivered them.
+    /// Returns the bytes of the gradients that segments have delivered into host memory.
     pub fn delivered_bytes(&self) -> usize {
         self.delivered.values().map(|data| data.as_bytes().len()).sum()
     }
 
-    /// The tensors by parameter id, without the facts.
+    /// Returns the tensors by parameter id, without the facts.
     pub fn into_params(self) -> GradientsParams {
         self.params
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no gradients.
     pub fn is_empty(&self) -> bool {
         self.params.is_empty() && self.delivered.is_empty()
     }
 
-    /// The tensors by parameter id, each in the dtype of the parameter that it updates.
+    /// Returns the tensors by parameter id, each cast to the dtype of the parameter that it updates.
     pub fn for_update<M: Module>(self, master: &M) -> GradientsParams {
         debug_assert!(self.delivered.is_empty(), "a strategy has left gradients where segments put them");
         let mut like = LikeParams { from: self.params, to: GradientsParams::new() };
@@ -128,29 +127,29 @@ impl Grads {
         like.to
     }
 
-    /// Replaces the gradient of each distinct parameter of `model` that has one.
+    /// Replaces the gradient of each distinct parameter of `model` that has a gradient.
     pub fn map<M: Module>(&mut self, model: &M, map: &mut impl GradMap) {
         self.norm = None;
         model.visit(&mut Distinct::new(&mut self.params, map));
     }
 
-    /// The same gradients elsewhere: their [norm](Self::norm) keeps the value that it has.
+    /// Moves the gradients to another device; their [norm](Self::norm) keeps its value.
     pub(crate) fn moved<M: Module>(&mut self, model: &M, map: &mut impl GradMap) {
         let norm = self.norm.take();
         self.map(model, map);
         self.norm = norm;
     }
 
-    /// The L2 norm over all gradients together, shape `[1]`, in f32; infinite or not a number if
-    /// any of them is, or above about 1.8e19, where its square leaves the range of f32.
+    /// Returns the L2 norm over all gradients together, shape `[1]`, in f32. It is infinite or NaN if any gradient is,
+    /// or if it is above about 1.8e19, because its square overflows f32.
     ///
-    /// Of shards it is the norm over all ranks' together, the same on each.
+    /// For shards, this is the norm over the gradients of all ranks together, the same on each rank.
     ///
-    /// It is measured once, and stays what it was before anything [bounds](Self::bound) the gradients.
+    /// The norm is computed once, and keeps its value when something [bounds](Self::bound) the gradients.
     ///
     /// # Errors
     ///
-    /// Of shards: another rank is gone.
+    /// Another rank is gone, if the gradients are shards.
     pub fn norm<M: Module>(&mut self, model: &M) -> Result<Tensor<1>, StrategyError> {
         if let Some(norm) = &self.norm {
             return Ok(norm.clone());
@@ -169,12 +168,11 @@ impl Grads {
         Ok(self.norm.insert(squares.sqrt()).clone())
     }
 
-    /// Replaces gradients by smaller ones; the [norm](Self::norm) keeps the value that it has, or
-    /// is measured now.
+    /// Replaces gradients by smaller ones. The [norm](Self::norm) keeps its value, or is computed before the change.
     ///
     /// # Errors
     ///
-    /// Those of [`norm`](Self::norm).
+    /// The same as [`norm`](Self::norm).
     pub fn bound<M: Module>(&mut self, model: &M, map: &mut impl GradMap) -> Result<(), StrategyError> {
         let norm = self.norm(model)?;
         self.map(model, map);
@@ -182,15 +180,15 @@ impl Grads {
         Ok(())
     }
 
-    /// The same gradients, each in `dtype`.
+    /// Casts each gradient to `dtype`.
     pub(crate) fn in_dtype<M: Module>(mut self, model: &M, dtype: FloatDType) -> Self {
         let mut sum = Sum { earlier: GradientsParams::new(), dtype };
         model.visit(&mut Distinct::new(&mut self.params, &mut sum));
         self
     }
 
-    /// Adds the gradients of an earlier part of the window, with its facts: each sum is computed in
-    /// f32, or in f64 if that is asked for, and kept in `dtype`.
+    /// Adds the gradients of an earlier part of the window, with their facts. Each sum is computed in f32, or in f64 if
+    /// `dtype` is f64, and stored in `dtype`.
     pub(crate) fn add<M: Module>(&mut self, model: &M, earlier: Grads, dtype: FloatDType) {
         self.skip = earlier.skip.or(self.skip.take());
         self.sharding = earlier.sharding.or(self.sharding.take());
@@ -210,7 +208,7 @@ impl fmt::Debug for Grads {
     }
 }
 
-/// What to do with the gradient of each distinct parameter; `None` where it has none.
+/// A function of the gradient of each distinct parameter, `None` if it has no gradient.
 trait Visit {
     fn visit<const D: usize>(&mut self, id: ParamId, grad: Option<Tensor<D>>) -> Option<Tensor<D>>;
 }
@@ -221,7 +219,7 @@ impl<F: GradMap> Visit for F {
     }
 }
 
-/// Meets the gradient of a tied parameter once, however many places it stands at.
+/// Visits the gradient of a tied parameter only once.
 struct Distinct<'a, V> {
     params: &'a mut GradientsParams,
     visit: &'a mut V,
@@ -246,7 +244,7 @@ impl<V: Visit> ModuleVisitor for Distinct<'_, V> {
     }
 }
 
-/// The sums of squares of those that ranks share, and of those that each rank has whole.
+/// The sums of squares of the gradients that ranks shard, and of those that each rank holds whole.
 struct Squares {
     sharding: Option<Arc<Sharding>>,
     shards: Vec<Tensor<1>>,
@@ -283,7 +281,7 @@ impl Visit for Sum {
     }
 }
 
-/// Moves each gradient over in the dtype of its parameter.
+/// Casts each gradient to the dtype of its parameter.
 struct LikeParams {
     from: GradientsParams,
     to: GradientsParams,

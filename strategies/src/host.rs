@@ -1,11 +1,11 @@
-//! The host's memory: as a device, and tensors' numbers in it.
+//! Host memory: as a device, and tensors' values in it.
 
 use burn::tensor::{Bytes, DType, Device, ExecutionError, Tensor, TensorData};
 use bytemuck::Pod;
 
 use crate::StrategyError;
 
-/// The host, as a device that keeps tensors. `None` where the program lacks the CPU backend.
+/// Returns the host as a device that stores tensors, or `None` if the program lacks the CPU backend.
 pub fn host_device() -> Option<Device> {
     #[cfg(feature = "flex")]
     return Some(Device::flex());
@@ -13,35 +13,34 @@ pub fn host_device() -> Option<Device> {
     None
 }
 
-/// The host, for a strategy that keeps something there.
+/// Returns the host, for a strategy that keeps tensors there.
 pub(crate) fn host(strategy: &'static str) -> Result<Device, StrategyError> {
     host_device().ok_or(StrategyError::NoHost(strategy))
 }
 
-/// Whether a device is the host.
+/// Returns whether a device is the host.
 pub fn is_host(device: &Device) -> bool {
     host_device().is_some_and(|host| device.clone().inner() == host)
 }
 
-/// The numbers of a tensor, without its gradient, in memory of their own.
+/// Copies the values of a tensor, without its gradient, into host memory.
 ///
-/// They are copied, except from the CPU backend's own memory. Where a GPU shares the processor's memory,
-/// what CubeCL 0.11 reads from it may still be the device's: the next kernel that works in place would
-/// change it.
+/// Values in the CPU backend's own memory are not copied. If a GPU shares memory with the processor, a read through
+/// CubeCL 0.11 may return the device's own memory, which the next in-place kernel would change; the copy prevents this.
 pub fn on_host<const D: usize>(tensor: Tensor<D>) -> TensorData {
     let tensor = tensor.inner();
     let device = tensor.device();
     apart(tensor.into_data(), &device)
 }
 
-/// [`on_host`], where a device that fails is told as an error.
+/// Like [`on_host`], but returns a device failure as an error.
 pub(crate) fn try_on_host<const D: usize>(tensor: Tensor<D>) -> Result<TensorData, ExecutionError> {
     let tensor = tensor.inner();
     let device = tensor.device();
     Ok(apart(tensor.try_into_data()?, &device))
 }
 
-/// What was read from a device, in memory that is not the device's.
+/// Copies a read result into memory that the device does not own.
 fn apart(read: TensorData, from: &Device) -> TensorData {
     match is_host(from) {
         true => read,
@@ -49,15 +48,14 @@ fn apart(read: TensorData, from: &Device) -> TensorData {
     }
 }
 
-/// Host data of one dtype and shape, copied from consecutive buffers.
+/// Joins consecutive buffers into host data of one dtype and shape, by copying.
 pub(crate) fn joined<'a>(
     dtype: DType,
     shape: Vec<usize>,
     buffers: impl Iterator<Item = &'a [u8]>,
 ) -> TensorData {
     let elements = shape.iter().product();
-    // Burn keeps memory as it was allocated only where it was for elements of this size: it copies that of
-    // `Vec<u8>` once more.
+    // Burn keeps an allocation only if it was made for elements of this size; it would copy a `Vec<u8>` again.
     let storage = match dtype.size() {
         2 => stored::<u16>(elements, buffers),
         4 => stored::<u32>(elements, buffers),
@@ -72,7 +70,7 @@ fn stored<'a, E: Pod + Send + Sync>(elements: usize, buffers: impl Iterator<Item
     for buffer in buffers {
         match bytemuck::try_cast_slice(buffer) {
             Ok(elements) => all.extend_from_slice(elements),
-            // It lies at an odd address.
+            // The buffer's address is not aligned.
             Err(_) => all.extend(bytemuck::pod_collect_to_vec::<u8, E>(buffer)),
         }
     }

@@ -1,69 +1,70 @@
-//! How a Burn model is trained, one strategy per technique.
+//! Training strategies for Burn models, one per technique.
 //!
-//! A strategy changes the memory, the speed or the number of machines that training takes, and
-//! never its result beyond a stated tolerance. Strategies compose; the order in which they are
-//! written is the order in which gradients meet them.
+//! A strategy changes the memory, the speed or the number of machines that training takes. The result stays the same
+//! within a stated tolerance. Strategies compose, and gradients pass through them in the order in which you write them.
 //!
 //! ```text
-//! strategy.rs    the two traits: Strategy, an inert recipe, and Stage, its live state
-//! shard.rs       which part of a parameter a rank holds
-//! adaptation.rs  what strategies change of a model before it is trained, and how it is given back
-//! setup.rs       what a strategy sees when it starts, and the order of composition it is checked against
-//! outcome.rs     what becomes of gradients: apply, hold, skip
+//! ```text
+//! strategy.rs    the two traits: Strategy, a recipe, and Stage, its live state
+//! shard.rs       the part of a parameter that a rank holds
+//! adaptation.rs  the changes that strategies make to a model before training, and how they are undone
+//! setup.rs       what a strategy sees when it starts, and the checks on the order of composition
+//! outcome.rs     what happens to gradients: apply, hold, skip
 //! grads.rs       gradients on their way to the optimizer, with the facts known about them
 //! params.rs      maps over a model's parameters that keep tied parameters tied, and which are trained
-//! paths.rs       where a parameter stands in a model, and which ones a pattern means
+//! paths.rs       the paths of a model's parameters, and the patterns that select them
 //! pass.rs        one forward pass: its mode, and the segment around each block
-//! draws.rs       where random numbers come from: counters, never a generator with a state
-//! segment/       the segment around each block: the plan for it, and how it is run again
+//! draws.rs       counter-based random numbers, without a stateful generator
+//! segment/       the segment around each block: its plan, and its recomputation
 //! recompute.rs   Recompute: drops a block's activations and computes them again
-//! memory/        bytes in use: of the process or a rank on the CPU, of the device's pool elsewhere
-//! dropout/       Dropout: a mask that is a function of where each element stands
+//! memory/        bytes in use: by the process or a rank on the CPU, in the device's pool elsewhere
+//! dropout/       Dropout: a mask that is a function of each element's position
 //! stack.rs       composition: Stack, Identity, Option, Vec and boxed stages
-//! boxed.rs       BoxedStrategy: a strategy whose type is erased
+//! boxed.rs       BoxedStrategy: a type-erased strategy
 //! amp/           Amp: half-precision replica and activations over an f32 master, and the loss scale
-//! dtypes.rs      the float dtypes: their names, and which of them a device has
+//! dtypes.rs      the float dtypes: their names, and which ones a device supports
 //! optim/         AdamW, Lion and SGD in one pass over memory, AdamW in 8 bits, Adafactor, LAMB, and parameter groups
 //! half/          matmul, linear and cast in half precision, as fast as f32 on the CPU
-//! gelu/          GELU and its gradient, in vectors on the CPU
+//! gelu/          GELU and its gradient, vectorized on the CPU
 //! accumulate.rs  Accumulate: sums micro-batches into one window
-//! freeze.rs      Freeze: parameters that are not trained
-//! lora/          Lora: factors of low rank beside frozen matrices
+//! freeze.rs      Freeze: excludes parameters from training
+//! lora/          Lora: low-rank factors beside frozen matrices
 //! ema.rs         Ema: an average of the weights over the updates
 //! clip.rs        Clip: bounds the gradient's norm or its elements
-//! world/         who the ranks are, and what they exchange
-//! zero/          Zero: data parallel training, with what the ranks hold sharded among them
-//! offload.rs     Offload: master and moments, and the replica too, in the host's memory
-//! host.rs        the host's memory: as a device, and tensors' numbers in it
+//! world/         the ranks, and the collectives between them
+//! zero/          Zero: data-parallel training with sharded state
+//! offload.rs     Offload: keeps the master and the moments, optionally the replica too, in host memory
+//! host.rs        host memory: as a device, and tensors' values in it
 //! state.rs       what a stage saves and restores
-//! error.rs       what can be wrong with a strategy or with the order of several
+//! error.rs       the errors of a strategy or of a composition
+//! ```
 //! ```
 //!
 //! # Master and replica
-//!
-//! The **master** is the copy of the parameters that the optimizer updates; the **replica** is the
-//! copy that the forward pass reads. A strategy is a pair of opposite maps between the two: it
+//! The **master** is the copy of the parameters that the optimizer updates; the **replica** is the copy that the
+//! forward pass reads. A strategy is a pair of opposite maps between the two: it
 //! [publishes](Stage::publish) the master as a replica after each update, and it
-//! [collects](Stage::collect) the replica's gradients as gradients of the master. Without any
+//! [collects](Stage::collect) the replica's gradients as gradients of the master. Without
+//! strategies both are the same tensors, at no extra memory.
 //! strategy both are the same tensors and cost nothing.
 //!
 //! # Order, with numbers
-//!
-//! Gradients meet the strategies in the order in which they were written; `publish` runs the other
+//! Gradients pass through the strategies in the order in which you write them; `publish` runs in the opposite order.
+//! For Ψ parameters, between two micro-batches of a window:
 //! way. For Ψ parameters, between two micro-batches of a window:
-//!
-//! | composition | held for the window | the norm is taken of |
+//! | composition | held during the window | the norm is that of |
 //! |---|---|---|
 //! | `Amp::bf16()`, `Accumulate(8)`, `Clip::norm(1.0)` | 4Ψ bytes, f32 | the mean gradient of the whole window |
-//! | `Accumulate(8)`, `Amp::bf16()`, `Clip::norm(1.0)` | 4Ψ bytes, f32: sums are never kept in bf16 | the same, to the bit |
-//! | `Amp::f16()`, `Accumulate(8)`, `Clip::norm(1.0)` | 4Ψ bytes, f32 | the same, without the loss scale |
-//! | `Clip::norm(1.0)`, `Accumulate(8)` | - | refused: it would clip each micro-batch by itself |
+//! | `Accumulate(8)`, `Amp::bf16()`, `Clip::norm(1.0)` | 4Ψ bytes, f32: sums are never kept in bf16 | the same gradient, bit for bit |
+//! | `Amp::f16()`, `Accumulate(8)`, `Clip::norm(1.0)` | 4Ψ bytes, f32 | the same gradient, without the loss scale |
+//! | `Clip::norm(1.0)`, `Accumulate(8)` | - | rejected: it would clip each micro-batch separately |
+//! | `Clip::norm(1.0)`, `Amp::bf16()` | - | rejected: it would clip before the gradients are f32 |
 //! | `Clip::norm(1.0)`, `Amp::bf16()` | - | refused: it would clip before the gradients are f32 |
 //!
 //! # Writing a strategy
-//!
 //! A strategy is a small, cloneable recipe; [`Strategy::start`] checks it and turns it into a
-//! [`Stage`] that holds what changes during the run. This one skips an update whose gradient norm
+//! [`Stage`] that holds the state that changes during the run. This example skips an update if the gradient norm is far
+//! above its running mean, as after a bad batch:
 //! is far above the usual, as a bad batch causes:
 //!
 //! ```

@@ -1,4 +1,4 @@
-//! Offload: master, moments and update in the host's memory, and if wanted the replica too.
+//! Offload: master, moments and update in host memory, optionally the replica too.
 //!
 //! Ren et al., *ZeRO-Offload: Democratizing Billion-Scale Model Training*, 2021 (arXiv:2101.06840).
 
@@ -10,35 +10,34 @@ use crate::{GradMap, Grads, Outcome, ParamMap, Setup, Stage, Strategy, StrategyE
 
 const NAME: &str = "Offload";
 
-/// Keeps what a device need not hold in the host's memory.
+/// Keeps parameters, gradients and moments in host memory.
 ///
 /// | | on the device | on the host | moved per update |
 /// |---|---|---|---|
 /// | none | parameters, gradients, moments | - | - |
-/// | [`optimizer`](Self::optimizer) | the replica, and one block's gradients | master, moments, gradients | gradients down, the new replica up |
-/// | [`parameters`](Self::parameters) | one or two blocks, and what is in no block | everything else | gradients down; each block up, forward and backward |
+/// | [`optimizer`](Self::optimizer) | the replica, and one block's gradients | master, moments, gradients | gradients to the host, the new replica to the device |
+/// | [`parameters`](Self::parameters) | one or two blocks, and the parameters outside blocks | everything else | gradients to the host; each block to the device, forward and backward |
 ///
-/// With `Amp::bf16()` and AdamW, the device holds 2 bytes per parameter in the first case where it held 16.
+/// With `Amp::bf16()` and AdamW, `optimizer` reduces the device's memory from 16 to 2 bytes per parameter.
 ///
-/// The update runs on the host's cores, with whatever optimizer the run has;
-/// [`optim`](crate::optim)'s go through memory once. Nothing is computed otherwise, so that the result is
-/// the same as without, but for the rounding of another processor.
+/// The update runs on the host's cores with the run's own optimizer; the optimizers of [`optim`](crate::optim) make one
+/// pass over memory. All other computation is unchanged, so the result differs only by the rounding of another
+/// processor.
 ///
-/// The gradients of a block go down as soon as the backward pass leaves its
-/// [segment](crate::Pass::segment), where nothing but [`Zero`](crate::Zero) stands before; else when
-/// gradients come to where this strategy is written. What comes after it computes on the host: write
-/// `Offload` before `Amp` and `Accumulate`, so that their f32 copies are the host's too.
-/// `parameters` acts through the segments, so it must stand there. A block whose parameters wait on the
-/// host is always run again in the backward pass.
+/// The gradients of a block move to the host as soon as the backward pass leaves its [segment](crate::Pass::segment),
+/// if no strategy except [`Zero`](crate::Zero) comes before `Offload`. Otherwise they move when `Offload` collects
+/// them. Strategies after it compute on the host: write `Offload` before `Amp` and `Accumulate`, so that their f32
+/// copies are in host memory too. `parameters` acts through the segments, so it must come before all strategies except
+/// `Zero`. A block whose parameters are on the host is always recomputed in the backward pass.
 ///
-/// On the CPU, host and device are the same memory. The copies are made all the same, so that a run shows
-/// what it would hold on a GPU, and that its result is the same.
+/// On the CPU, host and device share their memory. `Offload` makes the copies anyway, so that a run shows what it would
+/// hold on a GPU, with the same result.
 ///
 /// # At the start
 ///
-/// Parameters are taken from where the model was made, one after the other. One that was made on the host, as a
-/// run file makes it, is the master itself: on the device, which [`World::on`](crate::World::on) names, is
-/// nothing of it but the replica.
+/// `Offload` moves parameters one at a time from the device where the model was created. A parameter that was created
+/// on the host, as a run file does, becomes the master itself: the device, which [`World::on`](crate::World::on) names,
+/// holds nothing of it but the replica.
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::{DType, Device}};
@@ -60,12 +59,12 @@ pub struct Offload {
 }
 
 impl Offload {
-    /// Master, moments and update on the host.
+    /// Keeps master, moments and update on the host.
     pub fn optimizer() -> Self {
         Self { parameters: false }
     }
 
-    /// The replica too: each segment fetches its block.
+    /// Keeps the replica on the host too: each segment fetches its block.
     pub fn parameters() -> Self {
         Self { parameters: true }
     }
@@ -82,7 +81,7 @@ impl<M: Module> Strategy<M> for Offload {
     }
 }
 
-/// [`Offload`] at work.
+/// The live state of [`Offload`].
 #[derive(Debug)]
 pub struct Offloading {
     parameters: bool,
@@ -107,7 +106,7 @@ impl<M: Module> Stage<M> for Offloading {
     }
 
     fn evaluator(&mut self, _: &M, replica: M) -> Result<M, StrategyError> {
-        // On the device already, unless a strategy behind this one made it of the master.
+        // The replica is on the device already, unless a later strategy returned the master as the replica.
         Ok(match self.parameters {
             true => replica,
             false => map_params(replica, &mut Move { to: &self.device, copies: false }),
@@ -121,7 +120,7 @@ impl<M: Module> Stage<M> for Offloading {
     }
 }
 
-/// Moves tensors to a device; those that are there already only where a copy is wanted.
+/// Moves tensors to a device. A tensor that is already there is copied only if `copies` is set.
 struct Move<'a> {
     to: &'a Device,
     copies: bool,

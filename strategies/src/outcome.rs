@@ -1,42 +1,42 @@
-//! What becomes of gradients.
+//! What happens to gradients.
 
 use std::fmt;
 
 use crate::Grads;
 
-/// What a stage, or the whole composition, decided about the gradients that it was given.
+/// The decision of a stage, or of the whole composition, about the gradients of a micro-batch.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "there is one per micro-batch; a box would buy nothing")]
 pub enum Outcome {
-    /// Pass them on; at the end of the composition: update the master with them.
+    /// Pass the gradients on; at the end of the composition, update the master with them.
     Apply(Grads),
-    /// The window is not complete; the stage keeps them.
+    /// The window is not complete; the stage keeps the gradients.
     Hold,
-    /// Make no update from this window. Parameters, moments, schedule and step counter stay as
-    /// they are; the skip is counted and shown. The stages behind still take part in the window,
-    /// with nothing to add: a stage may skip at any micro-batch. Before `Zero`, one rank may skip, and all do;
-    /// behind it each stage must decide alike on every rank, as from the norm, which all have.
+    /// Make no update from this window. Parameters, moments, schedule and step counter stay as they are; the skip is
+    /// counted and shown. Later stages still take part in the window, but receive empty gradients: a stage may skip at
+    /// any micro-batch. Before `Zero`, a single rank may skip, and then all ranks do; after it, each stage must make
+    /// the same decision on every rank, for example from the norm, which is the same on all ranks.
     Skip(SkipReason),
 }
 
-/// What became of a window.
+/// The outcome of a window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Settled {
     /// The master was updated.
     Applied,
-    /// Nothing was.
+    /// The master was not updated.
     Skipped(SkipReason),
 }
 
 /// Why a window made no update.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SkipReason {
-    /// A gradient was infinite or not a number: an overflow, where the loss is scaled. The trainer skips such a
-    /// window in every precision, by the norm of all gradients.
+    /// A gradient was infinite or NaN; with a loss scale this is an overflow. The trainer skips such a window in every
+    /// precision, by the norm of all gradients.
     NonFinite,
-    /// No label of the window is supervised, so there is nothing to learn from.
+    /// The window has no supervised label, so there is nothing to learn from.
     NoItems,
-    /// A reason of the strategy's own, as a phrase.
+    /// A strategy's own reason, as a phrase.
     Other(String),
 }
 

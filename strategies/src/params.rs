@@ -1,8 +1,8 @@
 //! Maps over a model's parameters that keep tied parameters tied, and which of them are trained.
 //!
-//! A tied parameter stands at several places of a model under one id. Burn's mappers meet each
-//! place by itself, and its optimizer updates the first one only: without care the places drift
-//! apart, or a gradient of one replaces that of the other.
+//! A tied parameter appears at several places of a model under one id. Burn's mappers visit each place separately, and
+//! its optimizer updates only the first one. Without these maps the places would drift apart, or the gradient of one
+//! would replace the other's.
 
 use std::any::Any;
 use std::collections::{HashMap, HashSet};
@@ -10,20 +10,19 @@ use std::collections::{HashMap, HashSet};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{DType, Tensor};
 
-/// A map over the values of float parameters of any rank.
+/// A map over the values of float parameters, for tensors of any rank.
 pub trait ParamMap {
-    /// The new value of the parameter.
+    /// Returns the new value of the parameter.
     fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D>;
 
-    /// Whether it maps parameters that have no value yet, which gives them one. Those of a block that
-    /// wait elsewhere have none outside of their segment.
+    /// Returns whether to map parameters that have no value yet, which initializes them. Under some strategies, a
+    /// block's parameters have no value outside their segment.
     fn wakes(&self) -> bool {
         true
     }
 }
 
-/// Maps each distinct float parameter once; every further place of a tied one receives the same
-/// tensor.
+/// Maps each distinct float parameter once. All places of a tied parameter receive the same tensor.
 pub fn map_params<M: Module>(model: M, map: &mut impl ParamMap) -> M {
     model.map(&mut MapOnce { map, done: HashMap::new() })
 }
@@ -49,8 +48,8 @@ impl<F: ParamMap> ModuleMapper for MapOnce<'_, F> {
     }
 }
 
-/// Puts the autodiff state of `like` on `value`, which belongs to no graph: a leaf that requires
-/// gradients where `like` did, under the same checkpointing strategy.
+/// Gives `value`, which belongs to no graph, the autodiff state of `like`: a leaf that requires gradients if `like`
+/// does, with the same checkpointing strategy.
 pub fn relift<const D: usize>(value: Tensor<D>, like: &Tensor<D>) -> Tensor<D> {
     if !like.device().is_autodiff() {
         return value;
@@ -62,18 +61,18 @@ pub fn relift<const D: usize>(value: Tensor<D>, like: &Tensor<D>) -> Tensor<D> {
     leaf.set_require_grad(like.is_require_grad())
 }
 
-/// Whether the parameter has a gradient in training. One without a value is given none.
+/// Returns whether the parameter requires a gradient in training. Does not initialize a lazy parameter.
 pub fn learns<const D: usize>(param: &Param<Tensor<D>>) -> bool {
     if param.is_initialized() {
         return param.base().is_require_grad();
     }
     let number = Tensor::zeros([1; D], &param.lazy_device().inner());
-    // What is put in the place of a value inherits the setting, which training mode then follows.
+    // A lazy parameter's replacement inherits its setting, which training mode then applies.
     param.clone().transform_for_load(number, param.id).train().is_require_grad()
 }
 
-/// The parameter with a leaf of its own: clones of one without a value share what makes it, and a setting of one
-/// would be that of all. It is given no value yet.
+/// Separates a lazy parameter from its clones, which share its initializer and would all get a setting made on one of
+/// them. Does not initialize it.
 pub fn apart<const D: usize>(param: Param<Tensor<D>>) -> Param<Tensor<D>> {
     match param.is_initialized() {
         true => param,
@@ -81,7 +80,7 @@ pub fn apart<const D: usize>(param: Param<Tensor<D>>) -> Param<Tensor<D>> {
     }
 }
 
-/// Whether some parameter stands at more than one place of the model.
+/// Returns whether some parameter appears at more than one place of the model.
 pub fn tied<M: Module>(model: &M) -> bool {
     #[derive(Default)]
     struct Seen(HashSet<ParamId>, bool);
@@ -95,10 +94,10 @@ pub fn tied<M: Module>(model: &M) -> bool {
     seen.1
 }
 
-/// A parameter that has a gradient.
+/// A parameter that requires a gradient.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trained {
-    /// Its id, which a tied one has at each of its places.
+    /// Its id, the same at every place of a tied parameter.
     pub id: ParamId,
     /// Its shape.
     pub shape: Vec<usize>,
@@ -106,8 +105,7 @@ pub struct Trained {
     pub dtype: DType,
 }
 
-/// The parameters that have a gradient, each once, in the order of the model. Those without a value are given
-/// their first one.
+/// Returns the parameters that require a gradient, each once, in the order of the model. Initializes lazy parameters.
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::Device};
@@ -122,7 +120,7 @@ pub fn trained<M: Module>(model: &M) -> Vec<Trained> {
     trained_of(model, true)
 }
 
-/// The same without those that have no value: under some strategies they wait elsewhere.
+/// Like [`trained`], without parameters that have no value: under some strategies they are elsewhere.
 pub(crate) fn trained_here<M: Module>(model: &M) -> Vec<Trained> {
     trained_of(model, false)
 }
@@ -157,9 +155,8 @@ pub fn tie<M: Module>(model: M) -> M {
     map_params(model, &mut Keep)
 }
 
-/// Leaves the tensor of a tied parameter at its first place only, where an optimizer can then change
-/// it in place; every further place holds a stand-in of the same shape until [`tie`] gives it the
-/// tensor back.
+/// Keeps the tensor of a tied parameter at its first place only, so that an optimizer can update it in place. The other
+/// places hold a stand-in of the same shape until [`tie`] restores the tensor.
 pub fn untie<M: Module>(model: M) -> M {
     struct First(HashSet<ParamId>);
     impl ModuleMapper for First {
@@ -210,7 +207,7 @@ mod tests {
         assert_eq!(values(&model[0]), doubled);
         assert_eq!(values(&model[1]), doubled);
 
-        // One leaf: the gradient found through the second place holds both uses.
+        // There is one leaf: the gradient at the second place includes both uses.
         let x = Tensor::<2>::ones([1, 2], &testing::device().autodiff());
         let y = model[1].forward(model[0].forward(x));
         let grads = y.sum().backward();

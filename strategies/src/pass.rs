@@ -10,10 +10,9 @@ use burn::tensor::{Device, FloatDType, Gradients, Tensor};
 use crate::segment::{Constant, Entered, Met, Unit, Way, delivered, recomputed};
 use crate::{Bundle, Communicator, Draws, Grads, SegmentPlan, StrategyError, map_params};
 
-/// What a model needs to know of the forward pass that it is in.
+/// The state of one forward pass.
 ///
-/// A model passes it down to whatever asks for it, and calls [`segment`](Self::segment) around each
-/// of its blocks.
+/// A model passes it down to its layers, and calls [`segment`](Self::segment) around each of its blocks.
 #[derive(Clone, Debug)]
 pub struct Pass {
     training: bool,
@@ -21,28 +20,28 @@ pub struct Pass {
     dtype: FloatDType,
     draws: Draws,
     plan: Arc<SegmentPlan>,
-    /// Of the segment that this pass is in; 0 outside all.
+    /// The id of the segment that this pass is in; 0 outside all segments.
     segment: u64,
-    /// Segments and places of random numbers met so far, in this segment.
+    /// Counts segments and random number sites so far, in this segment.
     met: Arc<AtomicU64>,
-    /// Segments met so far, in this segment.
+    /// Counts segments so far, in this segment.
     segments: Arc<AtomicU64>,
-    /// The column at which the sample of each row starts, where not all start at 0.
+    /// The column at which the sample of each row starts, unless all start at 0.
     starts: Option<Arc<[usize]>>,
-    /// The model that it goes through, where parameters of blocks come and go.
+    /// The model that the pass goes through, if parameters of blocks come and go.
     entered: Option<Arc<Entered>>,
-    /// Whether it is in a block whose parameters have come.
+    /// Whether the pass is in a block whose parameters have been provided.
     inside_unit: bool,
-    /// Whether what is computed may have gradients.
+    /// Whether the results may have gradients.
     recorded: bool,
-    /// Whether this rank adds nothing to what the ranks do together.
+    /// Whether this rank contributes nothing to the ranks' collectives.
     silent: bool,
     label_smoothing: f64,
-    /// Whether a loss has asked for it.
+    /// Whether a loss has read `label_smoothing`.
     smooths: Arc<AtomicBool>,
 }
 
-/// Gives parameters their first values: what has none in a segment is taken for one that waits elsewhere.
+/// Initializes lazy parameters: a segment takes a parameter without a value for one that is held elsewhere.
 fn wake<B: Module>(block: &B) {
     struct Wake;
     impl ModuleVisitor for Wake {
@@ -54,7 +53,7 @@ fn wake<B: Module>(block: &B) {
 }
 
 impl Pass {
-    /// A pass whose gradients are wanted. `device` is where the batch belongs.
+    /// Creates a pass that computes gradients. `device` is the device of the batch.
     pub fn train(device: &Device) -> Self {
         Self {
             training: true,
@@ -75,56 +74,55 @@ impl Pass {
         }
     }
 
-    /// A pass that only measures.
+    /// Creates a pass that only evaluates.
     pub fn evaluate(device: &Device) -> Self {
         Self { training: false, ..Self::train(device) }
     }
 
-    /// A pass that only measures, through the same model in this dtype, outside autodiff.
+    /// Creates an evaluation pass through the same model in this dtype, outside autodiff.
     pub fn evaluating(&self, dtype: FloatDType) -> Self {
         let plan = self.plan.clone();
         Self::evaluate(&self.device.clone().inner()).computing_in(dtype).planned(plan)
     }
 
-    /// Activations are to be in this dtype. Default: f32.
+    /// Sets the dtype of activations. Default: f32.
     pub fn computing_in(self, dtype: FloatDType) -> Self {
         Self { dtype, ..self }
     }
 
-    /// Losses are to smooth labels by this share. Default: 0.
+    /// Smooths the labels of losses by this share. Default: 0.
     pub fn smoothing_labels(self, share: f64) -> Self {
         Self { label_smoothing: share, ..self }
     }
 
-    /// The share of each label that a loss over classes spreads evenly over all of them (Szegedy et al., 2016,
-    /// arXiv:1512.00567): while training, as [set](Self::smoothing_labels), and 0 otherwise, so that evaluation
+    /// Returns the share of each label that a classification loss spreads evenly over all classes (Szegedy et al.,
+    /// 2016, arXiv:1512.00567): the [set](Self::smoothing_labels) value in training, 0 otherwise, so that evaluation
     /// reports the plain loss.
     pub fn label_smoothing(&self) -> f64 {
         self.smooths.store(true, Relaxed);
         if self.training { self.label_smoothing } else { 0.0 }
     }
 
-    /// Whether labels are to be smoothed, and no loss has asked for it so far.
+    /// Returns whether label smoothing is set, but no loss has read it so far.
     pub fn smooths_in_vain(&self) -> bool {
         self.label_smoothing > 0.0 && !self.smooths.load(Relaxed)
     }
 
-    /// A new pass like this one, whose random numbers come from here. Default: seed 0, epoch 0, and
-    /// rows counted from 0.
+    /// Creates a pass like this one with these random numbers. Default: seed 0, epoch 0, and rows counted from 0.
     pub fn drawing(&self, draws: Draws) -> Self {
         Self { draws, ..self.again() }
     }
 
-    /// A pass like this one that leaves no trace in it: what becomes known of segments stays apart.
+    /// Creates a pass like this one that leaves this one unchanged: what it learns about segments stays separate.
     pub fn apart(&self) -> Self {
         Self { plan: Arc::new(self.plan.afresh()), ..self.again() }
     }
 
-    /// The model as one pass reads it, and that pass. Without a strategy that shards or offloads parameters
-    /// both are what they were.
+    /// Returns the model for one pass, and that pass. Without a strategy that shards or offloads parameters, both are
+    /// unchanged.
     ///
-    /// Under such a strategy the parameters of blocks are not in this model: their segment brings them. What
-    /// is in no block is gathered, or fetched, here. Every rank enters at the same time.
+    /// With such a strategy, this model lacks the parameters of blocks; each segment provides them. Parameters outside
+    /// blocks are gathered, or fetched, here. Every rank must enter at the same time.
     ///
     /// # Errors
     ///
@@ -137,30 +135,29 @@ impl Pass {
         Ok((model, Self { entered: Some(entered), ..self.clone() }))
     }
 
-    /// A pass of a rank that has nothing to learn from where others have: it takes part in what they do
-    /// together, and adds nothing.
+    /// Marks the pass of a rank that has nothing to learn from while other ranks do: it takes part in the collectives
+    /// and contributes nothing.
     pub fn silent(self, silent: bool) -> Self {
         Self { silent, ..self }
     }
 
-    /// Whether the ranks exchange something in this pass, so that all of them must make it.
+    /// Returns whether the ranks communicate in this pass, so that all of them must run it.
     pub fn is_collective(&self) -> bool {
         self.ranks().is_some()
     }
 
-    /// The ranks that exchange something in this pass, where there are several.
+    /// Returns the ranks that communicate in this pass, if there are several.
     pub fn ranks(&self) -> Option<&Communicator> {
         let world = self.plan.handling().sharding.as_ref()?.world();
         (world.size() > 1).then_some(world)
     }
 
-    /// The gradients that a backward pass found for the parameters of the model that it
-    /// [entered](Self::enter): those of Burn's graph, and those that segments have delivered. `closes` tells
-    /// whether this is the window's last micro-batch.
+    /// Returns the gradients of the model that the pass [entered](Self::enter), after a backward pass: those of Burn's
+    /// graph, and those that segments have delivered. `closes` is true for the window's last micro-batch.
     ///
     /// # Errors
     ///
-    /// Those of [`check`](Self::check): what makes them useless; another rank that is gone.
+    /// The gradients are unusable, as [`check`](Self::check) reports; or another rank is gone.
     pub fn gradients<M: Module>(
         &self,
         mut graph: Gradients,
@@ -170,7 +167,7 @@ impl Pass {
         struct OfGraph<'a>(&'a mut Gradients, GradientsParams);
         impl ModuleVisitor for OfGraph<'_> {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                // What has no value here waits elsewhere, and its segment delivers its gradient.
+                // A parameter without a value is held elsewhere; its segment delivers its gradient.
                 if param.is_initialized()
                     && param.base().is_require_grad()
                     && let Some(grad) = param.val().grad_remove(self.0)
@@ -189,38 +186,36 @@ impl Pass {
         Ok(Grads::new(found.1, closes).with_delivered(delivered))
     }
 
-    /// Segments are treated as planned. Default: each is run as it is.
+    /// Handles segments as planned. Default: runs each segment unchanged.
     pub fn planned(self, plan: Arc<SegmentPlan>) -> Self {
         Self { plan, ..self }
     }
 
-    /// Whether gradients are wanted.
+    /// Returns whether the pass computes gradients.
     pub fn is_training(&self) -> bool {
         self.training
     }
 
-    /// Where the batch's tensors belong: the device of the model's replica.
+    /// Returns the device for the batch's tensors: that of the model's replica.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// The dtype that activations are in. A parameter may be kept in another: a layer returns the
-    /// dtype that it was given.
+    /// Returns the dtype of activations. A parameter may have another dtype: a layer returns the dtype of its input.
     pub fn dtype(&self) -> FloatDType {
         self.dtype
     }
 
-    /// The seed, the epoch and the first sample of the batch.
+    /// Returns the seed, the epoch and the first sample of the batch.
     pub fn draws(&self) -> Draws {
         self.draws
     }
 
-    /// The same pass, for tensors in which the sample of each row starts at these columns: with
-    /// padding at the left. Random numbers count positions from there, so that they do not depend
-    /// on how far a row is padded. A row of several samples counts as one.
+    /// Creates a pass for left-padded tensors, in which the sample of each row starts at the given column. Random
+    /// numbers count positions from there, so they do not depend on the padding of a row. A row of several samples
+    /// counts as one.
     ///
-    /// An encoder and a decoder, whose rows are padded differently, each get a pass of their own
-    /// from the same one.
+    /// An encoder and a decoder with different padding each get their own pass from the same one.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -244,19 +239,19 @@ impl Pass {
         self.starts.as_deref()
     }
 
-    /// A number for the next place that draws random numbers or opens a segment: the same in each
-    /// pass over the same model, and in each re-run of a segment.
+    /// Returns the id of the next random number site or segment: the same in each pass over the same model, and in each
+    /// recomputation of a segment.
     pub(crate) fn next_site(&self) -> u64 {
         Draws::mix(self.segment, self.met.fetch_add(1, Relaxed))
     }
 
     /// Runs one block of the model on `input`.
     ///
-    /// The segment is the unit that strategies act on: what drops and re-runs activations, gathers
-    /// or fetches parameters, does so for one segment at a time. `run` may therefore be called more
-    /// than once and on a copy of `block`, so it reads parameters and the pass from its arguments
-    /// only, and every tensor that carries a gradient (an encoder's output, say) is part of `input`.
-    /// Of several outputs, all that are used go into one loss: the segment has one backward pass.
+    /// Strategies act on one segment at a time: they drop and recompute its activations, gather its parameters or fetch
+    /// them. `run` may therefore be called more than once and on a copy of `block`. It must read parameters and the
+    /// pass only from its arguments, and every tensor that carries a gradient (an encoder's output, for example) must
+    /// be part of `input`. A segment has a single backward pass, so all of its outputs that you use must go into one
+    /// loss.
     ///
     /// ```
     /// use burn::{nn::LinearConfig, tensor::{Device, Tensor}};
@@ -285,7 +280,7 @@ impl Pass {
         let unit = unit.and_then(|entered| entered.unit(block));
         let inside_unit = self.inside_unit || unit.is_some();
         let inside = Self { segment: met.id, inside_unit, ..self.again() };
-        // Without autodiff nothing is kept that could be computed again.
+        // Without autodiff there are no activations to recompute.
         let keeps = self.training && self.recorded && self.device.is_autodiff();
         if !keeps {
             return match unit.filter(Unit::is_provided) {
@@ -302,19 +297,19 @@ impl Pass {
         }
     }
 
-    /// Whether a segment of this pass delivers this parameter's gradient: of a block whose segment this is, or
-    /// of one that is still to come.
+    /// Returns whether a segment of this pass delivers this parameter's gradient: the parameter's block is this
+    /// segment's, or its segment is still to come.
     pub(crate) fn delivers(&self, id: ParamId, is_unit: bool) -> bool {
         let comes = is_unit || !self.inside_unit;
         comes && self.entered.as_ref().is_some_and(|entered| entered.delivers(id))
     }
 
-    /// The same pass where nothing is kept for a backward pass.
+    /// Returns the same pass, which keeps nothing for a backward pass.
     pub(crate) fn unrecorded(&self) -> Self {
         Self { recorded: false, ..self.clone() }
     }
 
-    /// A block outside autodiff, as constants of this pass.
+    /// Lifts a block outside autodiff into this pass, as constants.
     fn lift_block<B: Module>(&self, block: B) -> B {
         match self.device.is_autodiff() {
             true => map_params(block, &mut Constant(self)),
@@ -322,22 +317,22 @@ impl Pass {
         }
     }
 
-    /// What a segment of this pass did that makes its gradients useless, once. Whoever ran the
-    /// backward pass asks before it uses them.
+    /// Returns an error if a segment of this pass made its gradients unusable, once. Call it after the backward pass,
+    /// before you use the gradients.
     ///
     /// # Errors
     ///
-    /// Those of [`SegmentPlan::check`].
+    /// The same as [`SegmentPlan::check`].
     pub fn check(&self) -> Result<(), StrategyError> {
         self.plan.check()
     }
 
-    /// The same pass, with nothing met yet.
+    /// Returns the same pass with its counters at 0.
     pub(crate) fn again(&self) -> Self {
         Self { met: Arc::default(), segments: Arc::default(), ..self.clone() }
     }
 
-    /// A tensor outside autodiff, as a constant of this pass.
+    /// Lifts a tensor outside autodiff into this pass, as a constant.
     pub(crate) fn lift<const D: usize>(&self, value: Tensor<D>) -> Tensor<D> {
         match self.device.gradient_checkpointing_strategy() {
             None => value,

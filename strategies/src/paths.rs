@@ -1,4 +1,4 @@
-//! Where a parameter stands in a model, and which ones a pattern means.
+//! The paths of a model's parameters, and the patterns that select them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,12 +7,12 @@ use burn::tensor::Tensor;
 use glob::Pattern;
 use thiserror::Error;
 
-/// The paths of a model's float parameters: names of fields and indices of lists, joined by dots,
-/// such as `blocks.0.attention.output.weight`.
+/// The paths of a model's float parameters: field names and list indices, joined by dots, such as
+/// `blocks.0.attention.output.weight`.
 ///
-/// A pattern is a path in which `*` stands for any text, dots included, `?` for one character, and
-/// `[0-3]` for one of several. It means the parameters of that path, and all parameters below a
-/// module of that path: `blocks.0`, `blocks.0.*` and `blocks.0.*.weight` all are patterns.
+/// A pattern is a path in which `*` stands for any text, dots included, `?` for one character, and `[0-3]` for one
+/// character of a set. It matches the parameter with that path, and all parameters of a module with that path:
+/// `blocks.0`, `blocks.0.*` and `blocks.0.*.weight` are all patterns.
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::Device};
@@ -39,27 +39,27 @@ pub struct Paths {
     first: HashMap<ParamId, usize>,
 }
 
-/// One place of the model at which a parameter stands. A tied parameter has several.
+/// One occurrence of a parameter in the model. A tied parameter has several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The path of the parameter.
     pub path: String,
     /// The parameter.
     pub id: ParamId,
-    /// The name of the type whose field it is, such as `LayerNorm`; empty where it is no field. Of a factor
-    /// that another parameter is read through, that of the other.
+    /// The name of the type that has the parameter as a field, such as `LayerNorm`; empty if no type does. For a
+    /// factor, the holder of the parameter that is read through it.
     pub holder: String,
-    /// The path of the parameter that is read through this one, as a matrix is through the factors of
-    /// [`Lora`](crate::Lora), if it is for that.
+    /// The path of the parameter that is read through this one, if any: a matrix is read through the factors of
+    /// [`Lora`](crate::Lora).
     pub reparameterizes: Option<String>,
-    /// Where the path ends of the list's element that it is in, if it is in one.
+    /// The length of the path of the list element that contains it, if any.
     block: Option<usize>,
 }
 
-/// A pattern that cannot be followed.
+/// A pattern that is invalid or matches nothing.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum PathError {
-    /// It is no pattern.
+    /// The pattern is invalid.
     #[error("`{pattern}` is no pattern: {reason}; `*` stands for any text, dots included")]
     Pattern {
         /// The pattern as given.
@@ -67,7 +67,7 @@ pub enum PathError {
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// It means nothing in this model.
+    /// The pattern matches nothing in this model.
     #[error("no {what} of the model matches `{pattern}`; {}{}", nearest_as_phrase(.nearest), names_as_phrase(.names))]
     NoMatch {
         /// `parameter` or `module`.
@@ -76,7 +76,7 @@ pub enum PathError {
         pattern: String,
         /// The most similar paths, the best first.
         nearest: Vec<String>,
-        /// What there is, each index of a list as `*`.
+        /// All paths, with `*` for each list index.
         names: Vec<String>,
     },
 }
@@ -92,7 +92,7 @@ fn names_as_phrase(names: &[String]) -> String {
     }
 }
 
-/// A path with `*` for each index of a list.
+/// Replaces each list index of a path by `*`.
 fn without_indices(path: &str) -> String {
     let is_index = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
     let names = path.split('.').map(|name| if is_index(name) { "*" } else { name });
@@ -108,58 +108,58 @@ fn nearest_as_phrase(nearest: &[String]) -> String {
 }
 
 impl Place {
-    /// The path of the block that it is in: the element of a list, of a list within a list the outer one's.
+    /// Returns the path of its block: the list element that contains it, the outermost one for nested lists.
     pub fn block(&self) -> Option<&str> {
         Some(&self.path[..self.block?])
     }
 
-    /// The paths of the modules that it is in, the outermost first.
+    /// Returns the paths of the modules that contain it, the outermost first.
     fn modules(&self) -> impl Iterator<Item = &str> {
         self.path.match_indices('.').map(|(end, _)| &self.path[..end])
     }
 
-    /// Whether the pattern means it or a module that it is in.
+    /// Returns whether the pattern matches it or a module that contains it.
     fn matches(&self, pattern: &Pattern) -> bool {
         pattern.matches(&self.path) || self.modules().any(|module| pattern.matches(module))
     }
 }
 
 impl Paths {
-    /// Of all float parameters of the model, in the order of its fields.
+    /// Collects the paths of all float parameters of the model, in the order of its fields.
     pub fn of<M: Module>(model: &M) -> Self {
         let mut collect = Collect::default();
         model.visit(&mut collect);
         collect.paths
     }
 
-    /// Where a parameter stands; of a tied one, its first place.
+    /// Returns a parameter's path; for a tied parameter, its first path.
     pub fn path(&self, id: ParamId) -> Option<&str> {
         self.first.get(&id).map(|&place| self.places[place].path.as_str())
     }
 
-    /// Every place, tied ones repeated.
+    /// Returns every place, with tied parameters repeated.
     pub fn places(&self) -> &[Place] {
         &self.places
     }
 
-    /// The modules that hold parameters, each before the ones in it.
+    /// Returns the modules that hold parameters, each before its submodules.
     pub fn modules(&self) -> impl Iterator<Item = &str> {
         let mut seen = HashSet::new();
         self.places.iter().flat_map(Place::modules).filter(move |module| seen.insert(*module))
     }
 
-    /// The elements of the model's lists, its blocks; of a list within a list, those of the outer one.
+    /// Returns the elements of the model's lists, which are its blocks; for nested lists, those of the outermost list.
     pub fn blocks(&self) -> impl Iterator<Item = &str> {
         let mut seen = HashSet::new();
         let blocks = self.places.iter().filter_map(Place::block);
         blocks.filter(move |block| seen.insert(*block))
     }
 
-    /// The parameters that a pattern means, each once.
+    /// Returns the parameters that a pattern matches, each once.
     ///
     /// # Errors
     ///
-    /// Where it is no pattern or means none.
+    /// The pattern is invalid or matches nothing.
     pub fn params_matching(&self, pattern: &str) -> Result<Vec<ParamId>, PathError> {
         let parsed = parse(pattern)?;
         let mut seen = HashSet::new();
@@ -171,11 +171,11 @@ impl Paths {
         }
     }
 
-    /// The modules whose path the pattern is.
+    /// Returns the modules whose path a pattern matches.
     ///
     /// # Errors
     ///
-    /// Where it is no pattern or means none.
+    /// The pattern is invalid or matches nothing.
     pub fn modules_matching(&self, pattern: &str) -> Result<Vec<&str>, PathError> {
         let parsed = parse(pattern)?;
         let found: Vec<_> = self.modules().filter(|module| parsed.matches(module)).collect();
@@ -185,13 +185,13 @@ impl Paths {
         }
     }
 
-    /// The path of a part of the model, such as one of its blocks. `None` where it has no parameter
-    /// of the model, or only such as stand at another place first (tied ones).
+    /// Returns the path of a part of the model, such as one of its blocks. `None` if the part has no parameter of the
+    /// model, or only tied parameters that appear elsewhere first.
     pub fn module_of<B: Module>(&self, part: &B) -> Option<&str> {
         let inner = Self::of(part);
         inner.places.iter().find_map(|place| {
             let path = self.path(place.id)?;
-            // What stands before the path that it has within the part.
+            // Removes the path within the part.
             path.strip_suffix(&place.path)?.strip_suffix('.')
         })
     }
@@ -224,16 +224,16 @@ fn parse(pattern: &str) -> Result<Pattern, PathError> {
 #[derive(Default)]
 struct Collect {
     names: Vec<String>,
-    /// Of each name: the type that it is a field of, or empty for the element of a list.
+    /// For each name, the type that it is a field of, or empty for a list element.
     holders: Vec<String>,
-    /// How many names the outermost element of a list has, of each that is entered.
+    /// For each entered list, the number of names in the path of its current element.
     lists: Vec<usize>,
-    /// How many names the parameter has that is read through what is entered, if any is.
+    /// The number of names of the parameter that is read through the current module, if any.
     through: Option<usize>,
     paths: Paths,
 }
 
-/// What Burn enters for that which a parameter is read through.
+/// The container type that Burn reports for the modules through which a parameter is read.
 const THROUGH: &str = "Reparameterization";
 
 impl ModuleVisitor for Collect {

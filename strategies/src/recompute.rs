@@ -10,35 +10,36 @@ use crate::memory::Usage;
 use crate::segment::Which;
 use crate::{ParamMap, Setup, Stage, Strategy, StrategyError, map_params};
 
-/// Drops what a block computes in the forward pass and computes it again in the backward pass.
+/// Drops a block's activations after the forward pass and computes them again in the backward pass.
 ///
-/// The unit is the [segment](crate::Pass::segment) that a model opens around each of its blocks: of
-/// a recomputed segment only the inputs are kept. The gradients are those of the plain run, to the
-/// bit on the CPU: the same operations run on the same numbers, dropout included. Only a tensor or a
-/// parameter that is read both in a segment and elsewhere has its terms summed in another order.
+/// The unit is the [segment](crate::Pass::segment) that a model opens around each of its blocks: a recomputed segment
+/// keeps only its inputs. On the CPU the gradients are bit-identical to those of a run without recompute, because the
+/// same operations run on the same values, dropout included. The one exception is a tensor or parameter that is read
+/// both in a segment and outside it: its gradient terms are summed in another order.
 ///
 /// With `n` equal segments whose operations save `a` bytes each and whose input is `i` bytes:
 ///
 /// | recipe | activations held | extra work |
 /// |---|---|---|
+/// | recipe | activations held | extra work |
+/// |---|---|---|
 /// | none | `n·a` | none |
 /// | [`every_block()`](Self::every_block) | `n·i + a` | one forward pass |
 /// | [`every(2)`](Self::every) | `n·a/2 + n·i/2 + a` | half a forward pass |
-/// | [`within(bytes)`](Self::within) | at most `bytes`, and `a` while one runs again | as little as fits |
+/// | [`within(bytes)`](Self::within) | at most `bytes`, plus `a` while a segment is recomputed | as little as fits |
 /// | [`every_block().offloaded()`](Self::offloaded) | `a`; `n·i` on the host | one forward pass, `n·i` moved twice |
 /// | [`elementwise()`](Self::elementwise) | the inputs of matrix products | the operations between them |
 ///
-/// A forward pass is about a third of a step, so recomputing everything takes about 4/3 of the time
-/// (Chen et al., 2016, arXiv:1604.06174). Burn's graph itself takes about 0.1 MB of each block besides.
+/// A forward pass is about a third of a step, so recomputing everything takes about 4/3 of the time (Chen et al., 2016,
+/// arXiv:1604.06174). Burn's graph takes about 0.1 MB per block in addition.
 ///
 /// It works on Flex and on the backends that run CubeCL kernels: CUDA, wgpu, Vulkan.
 ///
-/// A block whose result is not a function of its inputs, its parameters and the pass cannot be
-/// re-run: one with Burn's `Dropout`, say. The first backward pass compares both results, and one
-/// through a block that holds such a module does so each time; where they differ in more than one
-/// element of a thousand the run ends with an error that names the block. [`Dropout`](crate::Dropout)
-/// drops the same elements again. Burn's batch normalisation would count a batch twice in its running
-/// statistics: leave it out of what is recomputed.
+/// The result of a block must be a function of its inputs, its parameters and the pass. A block with Burn's `Dropout`,
+/// for example, cannot be recomputed. The first backward pass compares both results, and a block that contains a random
+/// or stateful module is compared in each backward pass. If more than one element in a thousand differs, the run ends
+/// with an error that names the block. [`Dropout`](crate::Dropout) drops the same elements again. Burn's batch
+/// normalization would count a batch twice in its running statistics: exclude it from recomputation.
 ///
 /// ```
 /// use burn::{nn::{Linear, LinearConfig}, tensor::{Device, Tensor}};
@@ -84,35 +85,34 @@ impl Recompute {
         Self::every(1)
     }
 
-    /// Recomputes the first segment of every `count`: all with 1, every other with 2.
+    /// Recomputes the first of every `count` segments: all with 1, every other with 2.
     pub fn every(count: usize) -> Self {
         Self::new(Recipe::Every(count))
     }
 
-    /// Recomputes the segments whose block is at one of these [paths](crate::Paths) of the model, as
-    /// in `blocks.*`.
+    /// Recomputes the segments whose block matches one of these [paths](crate::Paths) of the model, such as `blocks.*`.
     pub fn paths<T: Into<String>>(paths: impl IntoIterator<Item = T>) -> Self {
         Self::new(Recipe::Paths(paths.into_iter().map(Into::into).collect()))
     }
 
-    /// Recomputes as few segments as let all of them together hold at most `bytes` from the forward
-    /// to the backward pass.
+    /// Recomputes as few segments as possible, so that all segments together hold at most `bytes` from the forward to
+    /// the backward pass.
     ///
-    /// The segments are measured while training: in the first backward pass, and whenever one is
-    /// given a larger input than before; until then it is recomputed. What stands outside of
-    /// segments, embeddings and the logits say, comes on top.
+    /// Segments are measured during training: in the first backward pass, and again when the input of a segment is
+    /// larger than before. A segment is recomputed until it is measured. Activations outside segments, such as
+    /// embeddings and logits, are not part of the budget.
     pub fn within(bytes: usize) -> Self {
         Self::new(Recipe::Within(bytes))
     }
 
-    /// Burn's own scheme: keeps what matrix products read, and recomputes the element-wise
-    /// operations between them. It needs no segments.
+    /// Uses Burn's own scheme: keeps the inputs of matrix products, and recomputes the element-wise operations between
+    /// them. Needs no segments.
     pub fn elementwise() -> Self {
         Self::new(Recipe::Elementwise)
     }
 
-    /// Moves the kept inputs to the host's memory, and back when their segment is re-run. Masks and
-    /// indices, which blocks share, stay.
+    /// Moves the kept inputs to host memory, and back when their segment is recomputed. Masks and indices, which blocks
+    /// share, stay on the device.
     pub fn offloaded(self) -> Self {
         Self { offloaded: true, ..self }
     }
@@ -167,7 +167,7 @@ fn modules<M>(patterns: &[String], setup: &Setup<M>) -> Result<HashSet<String>, 
     Ok(modules)
 }
 
-/// [`Recompute`] at work: nothing meets the gradients.
+/// The live state of [`Recompute`], which does not change gradients.
 #[derive(Debug)]
 pub struct Recomputing {
     elementwise: bool,
@@ -183,7 +183,7 @@ impl<M: Module> Stage<M> for Recomputing {
     }
 }
 
-/// Burn reads its scheme from the tensors, so the parameters carry it.
+/// Puts Burn's checkpointing scheme on the parameters, since Burn reads it from tensors.
 struct Balanced;
 
 impl ParamMap for Balanced {

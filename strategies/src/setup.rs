@@ -8,10 +8,10 @@ use burn::tensor::{Device, FloatDType};
 
 use crate::{Communicator, Pass, SegmentPlan, StrategyError};
 
-/// The model, the device, and what the strategies written so far do to the gradients.
+/// The model, the device, and what the strategies so far do to the gradients.
 ///
-/// Strategies start in the order in which gradients will meet them, so each learns from here what
-/// has happened to the gradients before it, and an order that would give a wrong number is refused.
+/// Strategies start in the order in which gradients pass through them. Each one reads here what happens to the
+/// gradients before it, and rejects an order that would give a wrong result.
 #[derive(Debug)]
 pub struct Setup<'a, M> {
     model: &'a M,
@@ -20,13 +20,13 @@ pub struct Setup<'a, M> {
     replica: Option<FloatDType>,
     evaluation: Option<FloatDType>,
     whole_window: Option<&'static str>,
-    /// What meets gradients before whatever starts next.
+    /// The strategies that gradients pass through before the next one to start.
     meets_gradients: Vec<&'static str>,
     reduces: Option<&'static str>,
     shards_master: bool,
-    /// What keeps the master on the host, and whether it keeps the replica there too.
+    /// The strategy that keeps the master on the host, and whether it keeps the replica there too.
     offloads: Option<(&'static str, bool)>,
-    /// Whether gradients of a window are held on the host.
+    /// Whether a window's gradients are held on the host.
     holds_on_host: bool,
     averaged: bool,
     segments: SegmentPlan,
@@ -37,7 +37,7 @@ pub struct Setup<'a, M> {
 }
 
 impl<'a, M> Setup<'a, M> {
-    /// Nothing composed yet.
+    /// Creates a setup without strategies, on one rank.
     pub fn new(model: &'a M, device: &'a Device) -> Self
     where
         M: Module,
@@ -63,67 +63,68 @@ impl<'a, M> Setup<'a, M> {
         }
     }
 
-    /// As one of several ranks.
+    /// Makes this process one of several ranks.
     pub fn among(self, world: Communicator) -> Self {
         Self { world, ..self }
     }
 
-    /// This rank among all.
+    /// Returns this rank's communicator.
     pub fn world(&self) -> &Communicator {
         &self.world
     }
 
-    /// Whether the master lives elsewhere than the replica, once all strategies have started.
+    /// Returns a flag that is true if the master is on another device than the replica. Read it once all strategies
+    /// have started.
     pub fn master_is_away(&self) -> Arc<AtomicBool> {
         self.master_is_away.clone()
     }
 
-    /// Whether gradients that are summed over the ranks go straight to the host from there, once all
-    /// strategies have started: nothing between reads them on the device.
+    /// Returns a flag that is true if the gradients summed over the ranks go straight to the host, because no strategy
+    /// in between reads them on the device. Read it once all strategies have started.
     pub(crate) fn gradients_land(&self) -> Arc<AtomicBool> {
         self.gradients_land.clone()
     }
 
-    /// Declares that the strategy brings each parameter to where the master is kept when it
-    /// [owns](crate::Stage::init_master) the model, one after the other. Until then the model may be anywhere, and
-    /// need not fit on the device.
+    /// Declares that the strategy moves each parameter to the master's device in
+    /// [`init_master`](crate::Stage::init_master), one parameter at a time. Before that the model may be on any device,
+    /// and need not fit on the training device.
     pub fn place_master(&mut self) {
         self.places_master = true;
     }
 
-    /// Whether a strategy [places](Self::place_master) the master.
+    /// Returns whether a strategy [places](Self::place_master) the master.
     pub fn places_master(&self) -> bool {
         self.places_master
     }
 
-    /// The model as the user gave it, where that is; without a strategy that
-    /// [places](Self::place_master) the master, on the device.
+    /// Returns the model, on the device where the user created it, or on the training device if no strategy
+    /// [places](Self::place_master) the master.
     pub fn model(&self) -> &'a M {
         self.model
     }
 
-    /// The device that the forward pass runs on.
+    /// Returns the device that the forward pass runs on.
     pub fn device(&self) -> &'a Device {
         self.device
     }
 
-    /// Micro-batches in a window: 1 unless a strategy accumulates.
+    /// Returns the number of micro-batches in a window: 1 unless a strategy accumulates.
     pub fn window(&self) -> usize {
         self.window.unwrap_or(1)
     }
 
-    /// Whether a strategy sums the micro-batches of a window. Without one, only the gradients of a single
-    /// micro-batch can make an update.
+    /// Returns whether a strategy sums the micro-batches of a window. Without such a strategy, an update uses the
+    /// gradients of exactly one micro-batch.
     pub fn sums_micro_batches(&self) -> bool {
         self.window.is_some()
     }
 
-    /// The dtype of the replica, where a strategy has declared it.
+    /// Returns the dtype of the replica, if a strategy has declared it.
     pub fn replica(&self) -> Option<FloatDType> {
         self.replica
     }
 
-    /// What is decided so far about the segments of the model.
+    /// Returns the plan for the model's segments, as decided so far.
     pub fn segments(&self) -> &SegmentPlan {
         &self.segments
     }
@@ -132,7 +133,7 @@ impl<'a, M> Setup<'a, M> {
         &mut self.segments
     }
 
-    /// A training pass as all strategies together want it, once they have started.
+    /// Creates the training pass for all strategies together, once they have started.
     pub fn into_pass(self) -> Pass {
         let device = match self.segments.is_elementwise() && self.device.is_autodiff() {
             true => self.device.clone().gradient_checkpointing(),
@@ -142,12 +143,12 @@ impl<'a, M> Setup<'a, M> {
         Pass::train(&device).planned(Arc::new(self.segments)).computing_in(dtype)
     }
 
-    /// The dtype that training computes in: the replica's, or else f32.
+    /// Returns the dtype that training computes in: the replica's, or f32 by default.
     pub fn training_dtype(&self) -> FloatDType {
         self.replica.unwrap_or(FloatDType::F32)
     }
 
-    /// The dtype that evaluation computes in: training's, unless a strategy has declared another.
+    /// Returns the dtype that evaluation computes in: the training dtype, unless a strategy declares another one.
     pub fn evaluation_dtype(&self) -> FloatDType {
         self.evaluation.unwrap_or(self.training_dtype())
     }
@@ -161,7 +162,7 @@ impl<'a, M> Setup<'a, M> {
     ///
     /// # Errors
     ///
-    /// Something accumulates already, or something before this needs the whole window.
+    /// Another strategy accumulates already, or an earlier strategy needs the whole window.
     pub fn accumulate(&mut self, strategy: &'static str, micro_batches: usize) -> Result<(), StrategyError> {
         self.still_partial(strategy, "it would see each micro-batch by itself, not the window")?;
         self.meets_gradients.push(strategy);
@@ -172,11 +173,11 @@ impl<'a, M> Setup<'a, M> {
         }
     }
 
-    /// Declares that `strategy` keeps the replica, and so the gradients before it, in `dtype`.
+    /// Declares that `strategy` keeps the replica, and therefore the gradients before it, in `dtype`.
     ///
     /// # Errors
     ///
-    /// A replica dtype is declared already, or something before this needs finished gradients.
+    /// A replica dtype is declared already, or an earlier strategy needs complete gradients.
     pub fn cast_replica(&mut self, strategy: &'static str, dtype: FloatDType) -> Result<(), StrategyError> {
         self.still_partial(strategy, "it would see gradients that are not yet those of the f32 master")?;
         self.meets_gradients.push(strategy);
@@ -186,11 +187,11 @@ impl<'a, M> Setup<'a, M> {
         }
     }
 
-    /// Declares that `strategy` has [weights to evaluate](crate::Stage::averaged) instead of the master.
+    /// Declares that `strategy` provides [weights to evaluate](crate::Stage::averaged) instead of the master.
     ///
     /// # Errors
     ///
-    /// Something has such weights already.
+    /// Another strategy provides such weights already.
     pub fn average(&mut self, strategy: &'static str) -> Result<(), StrategyError> {
         match std::mem::replace(&mut self.averaged, true) {
             false => Ok(()),
@@ -198,20 +199,19 @@ impl<'a, M> Setup<'a, M> {
         }
     }
 
-    /// Declares that `strategy` is right only on the whole window's gradients, in f32: what sums or
-    /// casts must stand before it.
+    /// Declares that `strategy` needs the whole window's gradients in f32. Strategies that sum or cast gradients must
+    /// come before it.
     pub fn needs_whole_window(&mut self, strategy: &'static str) {
         self.whole_window.get_or_insert(strategy);
         self.meets_gradients.push(strategy);
     }
 
-    /// Declares that `strategy` sums gradients over the ranks; in stages 2 and 3 of ZeRO, in the backward
-    /// pass.
+    /// Declares that `strategy` sums gradients over the ranks, in the backward pass for ZeRO stages 2 and 3.
     ///
     /// # Errors
     ///
-    /// Something sums them already, or something before this needs the sum; or, in the backward pass,
-    /// anything before this would meet gradients that are elsewhere.
+    /// Another strategy sums them already, or an earlier strategy needs the sum. In stages 2 and 3: any strategy comes
+    /// before this one, since it would not meet the gradients that the backward pass takes.
     pub fn reduce_gradients(&mut self, strategy: &'static str, stage: u8) -> Result<(), StrategyError> {
         self.still_partial(strategy, "it would see the gradients of one rank, not their sum")?;
         if self.reduces.is_some() {
@@ -226,14 +226,14 @@ impl<'a, M> Setup<'a, M> {
         Ok(())
     }
 
-    /// Declares that `strategy` keeps the master on the host, and with `parameters` the replica too. Where
-    /// nothing stands before it but what sums gradients over ranks, blocks hand their gradients to it in the
+    /// Declares that `strategy` keeps the master on the host, and with `parameters` the replica too. If only the
+    /// strategy that sums gradients over the ranks comes before it, blocks pass their gradients to it during the
     /// backward pass.
     ///
     /// # Errors
     ///
-    /// Something does so already; or, with `parameters`, something before this would meet gradients that
-    /// are elsewhere.
+    /// Another strategy offloads already; or, with `parameters`, an earlier strategy would not meet the gradients that
+    /// the backward pass takes.
     pub fn offload(&mut self, strategy: &'static str, parameters: bool) -> Result<(), StrategyError> {
         if self.offloads.replace((strategy, parameters)).is_some() {
             return Err(StrategyError::Twice(strategy));
@@ -242,9 +242,9 @@ impl<'a, M> Setup<'a, M> {
         match (self.meets_first(strategy, &sums), parameters) {
             (Err(error), true) => return Err(error),
             (Err(_), false) => (),
-            // Whole gradients are summed first, where they are summed at the end of the pass.
+            // Gradients that are summed at the end of the pass are summed whole before they are offloaded.
             (Ok(()), _) => {
-                // What sums behind this one finds them on the host, and keeps them with the others.
+                // A strategy that sums after this one finds the gradients on the host and keeps the sum there.
                 self.gradients_land.store(self.reduces.is_some(), Relaxed);
                 let sums_later = self.reduces.is_some() && !self.segments.handling().reduces();
                 self.segments.offload(parameters, !sums_later);
@@ -255,24 +255,23 @@ impl<'a, M> Setup<'a, M> {
         Ok(())
     }
 
-    /// Whether the master is kept on the host, whether the replica is, and whether what is held of a window's
-    /// gradients is.
+    /// Returns whether the master, the replica and the held gradients of a window are on the host, in this order.
     pub fn on_host(&self) -> [bool; 3] {
         let (master, replica) = self.offloads.map_or((false, false), |(_, parameters)| (true, parameters));
         [master, replica, self.holds_on_host]
     }
 
-    /// Whether each rank updates its part of each parameter.
+    /// Returns whether each rank updates only its shard of each parameter.
     pub fn shards_master(&self) -> bool {
         self.shards_master
     }
 
-    /// What sums gradients over the ranks, if something does.
+    /// Returns the strategy that sums gradients over the ranks, if any.
     pub fn sums_over_ranks(&self) -> Option<&'static str> {
         self.reduces
     }
 
-    /// That nothing stands before it but `allowed`.
+    /// Checks that gradients pass only through `allowed` strategies before `then`.
     fn meets_first(&self, then: &'static str, allowed: &[&str]) -> Result<(), StrategyError> {
         match self.meets_gradients.iter().find(|first| !allowed.contains(first)) {
             None => Ok(()),

@@ -1,14 +1,14 @@
-//! Which part of a parameter a rank holds.
+//! The part of a parameter that a rank holds.
 
 use std::ops::Range;
 
-/// The rows, along the first axis of a parameter, that the master of one rank holds.
+/// The rows, along the first axis of a parameter, that the master holds on one rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shard {
     /// Rows of the whole parameter.
     pub whole: usize,
-    /// Those of this rank: none, where the ranks before it hold all.
+    /// The rows of this rank: empty if earlier ranks hold all rows.
     pub rows: Range<usize>,
-    /// Rows of the tensor that holds them: after those of the parameter come rows of zeros.
+    /// Rows of the tensor that stores the shard: rows of zeros follow the parameter's rows.
     pub padded: usize,
 }

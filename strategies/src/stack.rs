@@ -1,4 +1,4 @@
-//! Composition: two strategies are a strategy, and so are none, an optional one, and a list.
+//! Composition of strategies: a pair, none, an optional one, and a list.
 
 use burn::module::ParamId;
 
@@ -7,7 +7,7 @@ use crate::{
     StrategyError, World,
 };
 
-/// The strategy that changes nothing.
+/// A strategy that changes nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Identity;
 
@@ -31,7 +31,7 @@ impl<M> Stage<M> for Identity {
     }
 }
 
-/// Two strategies, or two stages, in the order in which gradients meet them.
+/// Two strategies, or two stages, in the order in which gradients pass through them.
 #[derive(Clone, Debug)]
 pub struct Stack<A, B> {
     first: A,
@@ -39,7 +39,7 @@ pub struct Stack<A, B> {
 }
 
 impl<A, B> Stack<A, B> {
-    /// `first`, then `then`.
+    /// Composes `first` and `then`, in this order.
     pub fn new(first: A, then: B) -> Self {
         Self { first, then }
     }
@@ -147,7 +147,7 @@ impl<M, A: Stage<M>, B: Stage<M>> Stage<M> for Stack<A, B> {
     }
 }
 
-/// The scale of two stages, where at least one scales.
+/// Returns the product of the loss scales of two stages, or the only one, or `None`.
 fn product(first: Option<f64>, then: Option<f64>) -> Option<f64> {
     match (first, then) {
         (Some(first), Some(then)) => Some(first * then),
@@ -190,7 +190,7 @@ impl<M, S: Strategy<M>> Strategy<M> for Vec<S> {
     }
 }
 
-/// A sequence of stages behaves as their [`Stack`], whatever it is stored in.
+/// Implements [`Stage`] for a sequence of stages, with the behaviour of their [`Stack`].
 macro_rules! stage_in_sequence {
     ($container:ident, $name:literal) => {
         impl<M, S: Stage<M>> Stage<M> for $container<S> {

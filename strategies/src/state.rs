@@ -23,7 +23,7 @@ pub struct StageState {
 }
 
 impl StageState {
-    /// The empty state of the stage of this name.
+    /// Creates the empty state of the stage with this name.
     pub fn new(stage: &str) -> Self {
         Self { stage: stage.into(), values: BTreeMap::new() }
     }
@@ -34,16 +34,16 @@ impl StageState {
         self
     }
 
-    /// The name of the stage that saved it.
+    /// Returns the name of the stage that saved the state.
     pub fn stage(&self) -> &str {
         &self.stage
     }
 
-    /// A value by its name.
+    /// Returns a value by its name.
     ///
     /// # Errors
     ///
-    /// [`StrategyError::NoValue`] where it was not saved.
+    /// [`StrategyError::NoValue`] if the value was not saved.
     pub fn get(&self, name: &str) -> Result<f64, StrategyError> {
         self.values
             .get(name)
@@ -52,19 +52,21 @@ impl StageState {
     }
 }
 
-/// Saved states, taken back in the order in which the stages wrote them.
+/// Saved states, restored in the order in which the stages saved them.
 #[derive(Debug)]
 pub struct SavedStates(VecDeque<StageState>);
 
 impl SavedStates {
-    /// The states that a composition saved.
+    /// Creates the saved states of a composition.
     pub fn new(states: Vec<StageState>) -> Self {
         Self(states.into())
     }
 
-    /// The states for another composition than the one that saved them. `fresh` is what that one saves
-    /// when it has just started: each of its states takes the values of the first saved one of its name
-    /// that is left, and the values that this one lacks stay as they are. What no state took is dropped.
+    /// Matches the saved states to a composition other than the one that saved them.
+    ///
+    /// `fresh` holds the states of the new composition right after it starts. Each of them takes its values from the
+    /// first unused saved state with the same name; values that the saved state lacks keep their fresh value. Unmatched
+    /// saved states are dropped.
     ///
     /// ```
     /// use firebrick_strategies::{SavedStates, StageState};
@@ -89,11 +91,11 @@ impl SavedStates {
         Self(taken.collect())
     }
 
-    /// The next state, which must be of the stage of this name.
+    /// Takes the next state, which must belong to the stage with this name.
     ///
     /// # Errors
     ///
-    /// [`StrategyError::OtherStage`] where it is not, or where none is left.
+    /// [`StrategyError::OtherStage`] if it belongs to another stage, or if no state is left.
     pub fn take(&mut self, stage: &'static str) -> Result<StageState, StrategyError> {
         match self.0.pop_front() {
             Some(state) if state.stage == stage => Ok(state),
@@ -104,11 +106,11 @@ impl SavedStates {
         }
     }
 
-    /// Refuses states that no stage took back.
+    /// Checks that every state was restored.
     ///
     /// # Errors
     ///
-    /// [`StrategyError::OtherStage`] naming the first of them.
+    /// [`StrategyError::OtherStage`], which names the first remaining state.
     pub fn finish(mut self) -> Result<(), StrategyError> {
         match self.0.pop_front() {
             None => Ok(()),

@@ -8,174 +8,175 @@ use crate::{
     Adaptation, Grads, Outcome, SavedStates, Settled, Setup, Shard, StageState, StrategyError, World,
 };
 
-/// A recipe for one technique of training: inert, cheap to clone, and checked by [`start`](Self::start).
+/// A recipe for one training technique: cheap to clone, without live state, and checked by [`start`](Self::start).
 ///
-/// The crate's documentation shows [how to write one](crate#writing-a-strategy).
+/// See [Writing a strategy](crate#writing-a-strategy) in the crate's documentation.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a training strategy",
     label = "passed to `.with(..)`, but does not implement `Strategy`",
     note = "see \"Writing a strategy\" in the documentation of `firebrick-strategies`"
 )]
 pub trait Strategy<M>: Clone + Debug + Send + 'static {
-    /// The live state that this recipe turns into.
+    /// The live state that [`start`](Self::start) creates.
     type Stage: Stage<M> + 'static;
 
-    /// The ranks that train together, where this strategy says who they are.
+    /// Returns the ranks that train together, if this strategy defines them.
     fn world(&self) -> Option<&World> {
         None
     }
 
-    /// The model that is trained, made of the one that was given, before anything else sees it: optimizer,
-    /// shards, moments and checkpoints are of the parameters that have a gradient after this. In a
-    /// composition the strategies adapt it in the order in which they were written.
+    /// Turns the given model into the model to train, before anything else sees it.
+    ///
+    /// The optimizer, the shards, the moments and the checkpoints cover the parameters that require a gradient after
+    /// this call. A composition adapts the model in the order in which you write its strategies.
     ///
     /// # Errors
     ///
-    /// The model has not what is to be changed of it.
+    /// The model lacks a parameter that the strategy changes.
     fn adapt(&self, model: M, adaptation: &mut Adaptation) -> Result<M, StrategyError> {
         let _ = adaptation;
         Ok(model)
     }
 
-    /// Checks the recipe against the model, once it is [adapted](Self::adapt), the device and the strategies
-    /// written before it, and makes its live state.
+    /// Checks the recipe against the [adapted](Self::adapt) model, the device and the strategies before it, and creates
+    /// its live state.
     ///
     /// # Errors
     ///
-    /// An impossible setting, an order that would give a wrong number, or something that the
-    /// device cannot do.
+    /// A setting is out of range, the order would give a wrong result, or the device lacks a capability.
     fn start(&self, setup: &mut Setup<M>) -> Result<Self::Stage, StrategyError>;
 }
 
-/// A strategy at work: a pair of opposite maps between master and replica, and what it remembers.
+/// The live state of a strategy: a pair of opposite maps between master and replica, and what it remembers.
 ///
-/// Every method but the name has a default that changes nothing, so a stage implements only what
-/// it is about.
+/// Every method except [`name`](Self::name) has a default that changes nothing, so you implement only the ones that you
+/// need.
 pub trait Stage<M>: Send {
-    /// The strategy's name as a user wrote it, for messages and saved states.
+    /// Returns the strategy's name as users write it, for messages and saved states.
     fn name(&self) -> &'static str;
 
-    /// Model to master, once, before the first step.
+    /// Turns the model into the master, once, before the first step.
     ///
     /// # Errors
     ///
-    /// Another rank is gone, where the stage shares the model among ranks.
+    /// Another rank is gone, if the stage shards the model among ranks.
     fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
         Ok(model)
     }
 
-    /// Master to replica: before the first step and after each update.
+    /// Turns the master into the replica, before the first step and after each update.
     ///
     /// # Errors
     ///
-    /// Another rank is gone, where the stage collects the master from ranks.
+    /// Another rank is gone, if the stage gathers the master from several ranks.
     fn publish(&mut self, master: M) -> Result<M, StrategyError> {
         Ok(master)
     }
 
-    /// What is kept of the master between two updates, once the replica is there: a stage whose
-    /// replica holds the master's numbers anyway lets the master be a view of them.
+    /// Returns the master to keep between two updates, once the replica exists. A stage whose replica holds the same
+    /// values as the master returns a view of the replica.
     fn alias_master(&mut self, master: M, replica: &M) -> M {
         let _ = replica;
         master
     }
 
-    /// The master in tensors of its own, before an update, when the replica is gone: takes back what
-    /// [`alias_master`](Self::alias_master) did.
+    /// Returns the master in tensors of its own, before an update and after the replica is dropped. Undoes
+    /// [`alias_master`](Self::alias_master).
     fn unalias_master(&mut self, master: M) -> M {
         master
     }
 
-    /// Learns what the master is now: before the first step, where training starts from it, and after
-    /// each update that was made, always before it is [published](Self::publish).
+    /// Receives the current master: before the first step, and after each applied update. Always runs before the master
+    /// is
+    /// [published](Self::publish).
     fn updated(&mut self, master: &M) {
         let _ = master;
     }
 
-    /// Weights to evaluate and save instead of the master, where this stage has some: of the master's
-    /// shapes and on its devices, so that they can be [published](Self::publish).
+    /// Returns the weights to evaluate and save instead of the master, if this stage has any. They have the master's
+    /// shapes and are on its devices, so they can be [published](Self::publish).
     fn averaged(&self) -> Option<M> {
         None
     }
 
-    /// Takes the weights that [`averaged`](Self::averaged) gave when the run was saved; where it was saved
-    /// without, the master. Called after [`restore`](Self::restore).
+    /// Receives the weights that [`averaged`](Self::averaged) returned when the run was saved, or the master if the run
+    /// was saved without them. Runs after [`restore`](Self::restore).
     fn resume_average(&mut self, averaged: M) {
         let _ = averaged;
     }
 
-    /// Which part of a parameter the master holds on this rank; `None`: all of it.
+    /// Returns the part of a parameter that the master holds on this rank; `None` means all of it.
     fn shard(&self, parameter: ParamId) -> Option<Shard> {
         let _ = parameter;
         None
     }
 
-    /// What evaluation reads, given the master and the replica. In a composition, `replica` is what
-    /// the strategies written after this one answered.
+    /// Returns the model that evaluation reads, given the master and the replica. In a composition, `replica` is what
+    /// the strategies after this one returned.
     ///
     /// # Errors
     ///
-    /// Those of [`publish`](Self::publish).
+    /// The same as [`publish`](Self::publish).
     fn evaluator(&mut self, master: &M, replica: M) -> Result<M, StrategyError> {
         let _ = master;
         Ok(replica)
     }
 
-    /// The master as one whole model again, to be saved: on `root` alone, or on every rank without
-    /// one. Every rank calls it. What ranks [share](Self::shard) comes together in the host's memory, since no device
-    /// may have room for it.
+    /// Gathers the master into one whole model to save: on `root` only, or on every rank if `root` is `None`.
+    ///
+    /// Every rank must call it. [Shards](Self::shard) are gathered in host memory, because the whole model may not fit
+    /// on a device.
     ///
     /// # Errors
     ///
-    /// Those of [`publish`](Self::publish).
+    /// The same as [`publish`](Self::publish).
     fn gather_full(&mut self, master: M, root: Option<usize>) -> Result<Option<M>, StrategyError> {
         let _ = root;
         Ok(Some(master))
     }
 
-    /// What the loss of each micro-batch is multiplied by before the backward pass, where this
-    /// stage scales it. It must stay the same within a window. [`collect`](Self::collect) takes it
-    /// off again.
+    /// Returns the factor by which to multiply the loss of each micro-batch before the backward pass, if this stage
+    /// scales it. It must stay constant within a window. [`collect`](Self::collect) divides by it again.
     fn loss_scale(&self) -> Option<f64> {
         None
     }
 
-    /// Gradients of the replica, from one micro-batch, to gradients of the master.
+    /// Turns the gradients of the replica, from one micro-batch, into gradients of the master.
     ///
     /// # Errors
     ///
-    /// What makes going on pointless. A bad window is no error: see [`Outcome::Skip`].
+    /// Training cannot continue. A bad window is not an error: see [`Outcome::Skip`].
     fn collect(&mut self, master: &M, grads: Grads) -> Result<Outcome, StrategyError> {
         let _ = master;
         Ok(Outcome::Apply(grads))
     }
 
-    /// Bytes of the gradients that this stage holds between two micro-batches of a window.
+    /// Returns the bytes of the gradients that this stage holds between two micro-batches of a window.
     fn held_bytes(&self) -> usize {
         0
     }
 
-    /// Learns what became of the window: called once for each, at its end, those without a
-    /// supervised item included.
+    /// Receives the outcome of the window. Runs once at the end of every window, including windows without a supervised
+    /// item.
     ///
     /// # Errors
     ///
-    /// What makes going on pointless.
+    /// Training cannot continue.
     fn after_window(&mut self, settled: &Settled) -> Result<(), StrategyError> {
         let _ = settled;
         Ok(())
     }
 
-    /// Appends what must survive a restart. Called between windows only.
+    /// Appends the state that must survive a restart. Runs only between windows.
     fn save(&self, states: &mut Vec<StageState>) {
         states.push(StageState::new(self.name()));
     }
 
-    /// Takes back what [`save`](Self::save) appended.
+    /// Restores the state that [`save`](Self::save) appended.
     ///
     /// # Errors
     ///
-    /// The saved states were made by other strategies, or by another order of them.
+    /// The states were saved by other strategies, or in another order.
     fn restore(&mut self, states: &mut SavedStates) -> Result<(), StrategyError> {
         states.take(self.name()).map(drop)
     }

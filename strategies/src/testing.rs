@@ -1,21 +1,21 @@
-//! The device of the tests, and what it can compute in.
+//! The device of the tests, and its capabilities.
 
 use burn::nn::LinearConfig;
 use burn::tensor::{Device, FloatDType};
 
 use crate::{Amp, Setup, Strategy, StrategyError};
 
-/// The device that `BURN_DEVICE` names, as for the program `firebrick`; the CPU where it is not set.
+/// Returns the device that `BURN_DEVICE` names, as in the program `firebrick`, or the CPU by default.
 pub fn device() -> Device {
     match std::env::var("BURN_DEVICE").as_deref() {
         Err(_) | Ok("cpu") => Device::flex(),
-        // Burn reads the variable itself, and panics where that backend is not part of the build.
+        // Burn reads the variable itself, and panics if the build lacks that backend.
         Ok(_) => Device::default(),
     }
 }
 
-/// Whether the device computes in bf16. Where it does not, a test in bf16 is over with this: it has
-/// seen that `Amp::bf16()` is refused, and that the error names what the device computes in.
+/// Returns whether the device computes in bf16. If it does not, this function has already checked that `Amp::bf16()` is
+/// rejected and that the error lists the supported dtypes, so a bf16 test can return.
 pub fn has_bf16() -> bool {
     let device = device().autodiff();
     let model = LinearConfig::new(2, 2).init(&device);
