@@ -1,4 +1,4 @@
-//! Which parameters mixed precision leaves in f32.
+//! The parameters that mixed precision keeps in f32.
 
 use std::collections::HashSet;
 
@@ -10,14 +10,14 @@ use super::NAME;
 
 /// Parameters that stay in f32, by kind or by path.
 ///
-/// | | which |
+/// | | selects |
 /// |---|---|
 /// | [`norms`](Self::norms) | the fields of a type whose name contains `Norm`: Burn's `LayerNorm`, `RmsNorm`, `BatchNorm` and so on |
 /// | [`embeddings`](Self::embeddings) | the fields of a type whose name contains `Embedding` |
-/// | [`head`](Self::head) | what is in a module called `head` or `.._head`, or, as a field of the model itself, `output`, `output_projection` or `classifier`; not in lists. Where there is none, the first embedding, which is the head of a model that ties the two |
-/// | [`path`](Self::path) | what a [pattern](Paths) means, such as `blocks.0.*` |
+/// | [`head`](Self::head) | the parameters of a module called `head` or `.._head`, or, if it is a field of the model itself, `output`, `output_projection` or `classifier`; not inside lists. If there is none, the first embedding, which is the head of a model that ties the two |
+/// | [`path`](Self::path) | the parameters that a [pattern](Paths) matches, such as `blocks.0.*` |
 ///
-/// One that means no parameter of the model is an error.
+/// A selection without any parameter of the model is an error.
 ///
 /// ```
 /// use firebrick_strategies::{Amp, Keep};
@@ -37,37 +37,37 @@ enum Kind {
 }
 
 impl Keep {
-    /// Scales and biases of norms.
+    /// Keeps the scales and biases of norms.
     pub fn norms() -> Self {
         Self(vec![Kind::Norms])
     }
 
-    /// Tables of embeddings.
+    /// Keeps embedding tables.
     pub fn embeddings() -> Self {
         Self(vec![Kind::Embeddings])
     }
 
-    /// The layer that makes the model's output.
+    /// Keeps the model's output layer.
     pub fn head() -> Self {
         Self(vec![Kind::Head])
     }
 
-    /// What a pattern means: see [`Paths`].
+    /// Keeps the parameters that a pattern matches: see [`Paths`].
     pub fn path(pattern: impl Into<String>) -> Self {
         Self(vec![Kind::Path(pattern.into())])
     }
 
-    /// These, and `other`.
+    /// Keeps these parameters and those of `other`.
     pub fn and(mut self, other: Self) -> Self {
         self.0.extend(other.0);
         self
     }
 
-    /// The parameters of a model that it means.
+    /// Returns the parameters of a model that this selects.
     ///
     /// # Errors
     ///
-    /// [`StrategyError::Path`] and [`StrategyError::NothingKept`], where a part of it means none.
+    /// [`StrategyError::Path`] and [`StrategyError::NothingKept`], if a part selects no parameter.
     pub(super) fn resolve(&self, paths: &Paths) -> Result<HashSet<ParamId>, StrategyError> {
         let mut kept = HashSet::new();
         for kind in &self.0 {
@@ -111,14 +111,14 @@ fn is_embedding(place: &Place) -> bool {
 fn is_head(place: &Place) -> bool {
     let names: Vec<_> = place.path.split('.').collect();
     let Some((_, modules)) = names.split_last() else { return false };
-    // A head within a list is one of many: of an attention layer, say.
+    // A head inside a list, such as one of an attention layer, is not the model's head.
     let in_list = modules.iter().any(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
     let of_model = matches!(modules.first(), Some(&("output" | "output_projection" | "classifier")));
     let called_so = modules.iter().any(|name| *name == "head" || name.ends_with("_head"));
     !in_list && (called_so || of_model)
 }
 
-/// With the factors that it is read through, if it is.
+/// Returns the first embedding, with the factors through which it is read, if any.
 fn first_embedding(paths: &Paths) -> Vec<ParamId> {
     let Some(first) = paths.places().iter().find(|place| is_embedding(place)) else { return Vec::new() };
     let belongs =
@@ -126,7 +126,7 @@ fn first_embedding(paths: &Paths) -> Vec<ParamId> {
     paths.places().iter().filter(belongs).map(|place| place.id).collect()
 }
 
-/// The types that hold the model's parameters, and where the first of each is.
+/// Returns the types that hold the model's parameters, each with the path of its first parameter.
 fn types(paths: &Paths) -> String {
     let mut seen = HashSet::new();
     let first = paths.places().iter().filter(|place| seen.insert(&place.holder));

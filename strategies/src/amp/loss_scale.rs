@@ -1,28 +1,25 @@
-//! The loss scale: how f16 keeps small gradients.
+//! The loss scale, which keeps small gradients representable in f16.
 //!
-//! Micikevicius et al., *Mixed Precision Training*, 2018 (arXiv:1710.03740), section 3.2; the rules
-//! are those of torch's `GradScaler` and of DeepSpeed's `DynamicLossScaler`.
+//! Micikevicius et al., *Mixed Precision Training*, 2018 (arXiv:1710.03740), section 3.2; the rules are those of
+//! torch's `GradScaler` and of DeepSpeed's `DynamicLossScaler`.
 
 use crate::{SkipReason, StageState, StrategyError};
 
 use super::NAME;
 
-/// How the loss scale starts and moves.
+/// The initial loss scale and the rules that change it.
 ///
-/// f16 has 5 bits of exponent: below 6e-8 a gradient becomes 0, above 65504 infinite. The loss is
-/// multiplied by the scale before the backward pass, so every gradient of the pass is, and
-/// gradients are divided by it in f32, before anything sums or clips them. The reported loss and
-/// norm are those without it.
+/// f16 has 5 bits of exponent: a gradient below 6e-8 becomes 0, and one above 65504 becomes infinite. The trainer
+/// multiplies the loss by the scale before the backward pass, which scales every gradient, and divides the gradients by
+/// it in f32, before anything sums or clips them. The reported loss and norm are unscaled.
 ///
-/// - A window with a gradient that is not finite makes no update (an *overflow*), and multiplies the
-///   scale by `backoff`, down to `minimum`. An overflow at the minimum ends the run with
-///   [`StrategyError::MinimumScale`].
-/// - `interval` updates in a row without an overflow multiply the scale by `growth`, as long as that
-///   is at most 2^126, whose inverse f32 can hold. Windows that are skipped for another reason count
-///   as neither.
-/// - `hysteresis`: the first `hysteresis - 1` overflows leave the scale as it is, however far apart
-///   they are, and each one after them lowers it, until the scale grows: then as many are tolerated
-///   again. 1 tolerates none, as torch. This is DeepSpeed's rule without `consecutive_hysteresis`.
+/// - If a window has a gradient that is not finite (an *overflow*), it makes no update, and the scale is multiplied by
+///   `backoff`, down to `minimum`. An overflow at the minimum ends the run with [`StrategyError::MinimumScale`].
+/// - `interval` updates in a row without an overflow multiply the scale by `growth`, unless the result exceeds 2^126,
+///   the largest scale whose inverse f32 can hold. Windows skipped for other reasons count as neither.
+/// - `hysteresis`: the first `hysteresis - 1` overflows leave the scale unchanged, however far apart they are, and each
+///   later one lowers it, until the scale grows: then the tolerance is restored. 1 tolerates none, as in torch. This is
+///   DeepSpeed's rule without `consecutive_hysteresis`.
 ///
 /// ```
 /// use firebrick_strategies::LossScale;
@@ -43,19 +40,18 @@ pub struct LossScale {
     constant: bool,
 }
 
-/// The largest scale whose inverse is a normal number of f32.
+/// The largest scale whose inverse is a normal f32 number.
 const LARGEST: f64 = (1u128 << 126) as f64;
 
 impl Default for LossScale {
-    /// torch's: from 2^16, twofold after 2000 good updates, halved at each overflow, at least 1.
+    /// torch's defaults: starts at 2^16, doubles after 2000 good updates, halves at each overflow, down to 1.
     fn default() -> Self {
         Self::dynamic(65536.0)
     }
 }
 
 impl LossScale {
-    /// Starts at `initial` and follows what the gradients allow; the rest is as in
-    /// [`default`](Self::default).
+    /// Starts at `initial` and adapts to the gradients. The other settings are those of [`default`](Self::default).
     pub fn dynamic(initial: f64) -> Self {
         Self {
             initial,
@@ -68,42 +64,42 @@ impl LossScale {
         }
     }
 
-    /// Never moves; a window that overflows is skipped. A scale of 1 is none at all.
+    /// Uses a fixed scale; a window that overflows is skipped. A scale of 1 has no effect.
     pub fn constant(scale: f64) -> Self {
         Self { constant: true, minimum: scale, ..Self::dynamic(scale) }
     }
 
-    /// Times the scale grows by. Default: 2.
+    /// Sets the factor by which the scale grows. Default: 2.
     pub fn growth(self, growth: f64) -> Self {
         Self { growth, ..self }
     }
 
-    /// Times the scale falls by. Default: 0.5.
+    /// Sets the factor by which the scale falls. Default: 0.5.
     pub fn backoff(self, backoff: f64) -> Self {
         Self { backoff, ..self }
     }
 
-    /// Updates in a row without an overflow before it grows; DeepSpeed's `loss_scale_window`.
+    /// Sets the number of updates in a row without an overflow before the scale grows; DeepSpeed's `loss_scale_window`.
     /// Default: 2000.
     pub fn interval(self, updates: u64) -> Self {
         Self { interval: updates, ..self }
     }
 
-    /// The overflow, counted from the last growth, that is the first to lower the scale. Default: 1.
+    /// Sets the overflow, counted from the last growth, that first lowers the scale. Default: 1.
     pub fn hysteresis(self, overflows: u64) -> Self {
         Self { hysteresis: overflows, ..self }
     }
 
-    /// It never falls below this. Default: 1.
+    /// Sets the smallest scale. Default: 1.
     pub fn minimum(self, minimum: f64) -> Self {
         Self { minimum, ..self }
     }
 
-    /// The live scale.
+    /// Creates the live scale.
     ///
     /// # Errors
     ///
-    /// A setting that is out of its range.
+    /// A setting is out of range.
     pub(super) fn start(self) -> Result<Scaler, StrategyError> {
         let within = |scale: f64| scale > 0.0 && scale <= LARGEST;
         let checks = [
@@ -138,14 +134,14 @@ impl LossScale {
     }
 }
 
-/// The scale of a run.
+/// The live loss scale of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Scaler {
     recipe: LossScale,
     scale: f64,
     /// Updates since the scale last moved, or since the last overflow.
     good: u64,
-    /// Overflows that will still leave the scale as it is.
+    /// Overflows that will still leave the scale unchanged.
     tolerated: u64,
 }
 
@@ -154,7 +150,7 @@ impl Scaler {
         self.scale
     }
 
-    /// After an update.
+    /// Records an update.
     pub fn applied(&mut self) {
         self.good += 1;
         if self.recipe.constant || self.good < self.recipe.interval {
@@ -167,7 +163,7 @@ impl Scaler {
         }
     }
 
-    /// After a window that made no update.
+    /// Records a window that made no update.
     pub fn skipped(&mut self, reason: &SkipReason) -> Result<(), StrategyError> {
         if self.recipe.constant || *reason != SkipReason::NonFinite {
             return Ok(());
@@ -191,7 +187,7 @@ impl Scaler {
             .with("tolerated_overflows", self.tolerated as f64)
     }
 
-    /// A constant scale stays what the recipe says.
+    /// Restores the saved scale. A constant scale keeps the recipe's value.
     pub fn restore(&mut self, state: &StageState) -> Result<(), StrategyError> {
         if !self.recipe.constant {
             self.scale = state.get("loss_scale")?;

@@ -11,19 +11,19 @@ use crate::{GradMap, Grads, Outcome, SavedStates, Settled, Stage, StageState, St
 use super::NAME;
 use super::loss_scale::Scaler;
 
-/// [`Amp`](crate::Amp), started.
+/// The live state of [`Amp`](crate::Amp).
 #[derive(Clone, Debug)]
 pub struct Mixing {
     pub(super) dtype: FloatDType,
     pub(super) master: FloatDType,
     pub(super) evaluation: FloatDType,
-    /// In f32 everywhere.
+    /// Parameters that are f32 everywhere.
     pub(super) kept: HashSet<ParamId>,
     pub(super) scaler: Option<Scaler>,
 }
 
 impl Mixing {
-    /// The model with each parameter in `dtype`, but for what is kept.
+    /// Casts each parameter to `dtype`, except the parameters kept in f32.
     fn cast<M: Module>(&self, model: M, dtype: FloatDType) -> M {
         cast_params(model, |id| self.dtype_of(id, dtype))
     }
@@ -57,7 +57,7 @@ impl<M: Module> Stage<M> for Mixing {
         self.scaler.as_ref().map(Scaler::scale)
     }
 
-    /// To the dtype of the master's parameter, without the loss scale, which is taken off in f32.
+    /// Casts the gradients to the dtype of the master's parameters and divides them by the loss scale in f32.
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
         grads.map(master, &mut ToMaster { mixing: self, scale: self.scaler.as_ref().map(Scaler::scale) });
         Ok(Outcome::Apply(grads))
@@ -127,7 +127,7 @@ mod tests {
         (weight.dtype(), weight.into_data().iter().collect())
     }
 
-    /// Gradients of `value` times the loss scale, as a backward pass of `stage` leaves them.
+    /// Returns the gradients of `value` times the loss scale, as a backward pass under `stage` returns them.
     fn backward<S: Stage<Linear>>(
         stage: &S,
         model: &Linear,
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn gradients_are_unscaled_in_f32() {
-        // 3e-8 is 0 in f16, and 2^16 times that is not.
+        // 3e-8 is 0 in f16, but 2^16 times 3e-8 is not.
         let (model, _, mut amp) = start(Amp::f16());
         let grads = Grads::new(backward(&amp, &model, 3e-8, FloatDType::F16), true);
         let Ok(Outcome::Apply(grads)) = amp.collect(&model, grads) else { panic!("passed on") };

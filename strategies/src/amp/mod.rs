@@ -1,7 +1,7 @@
 //! Mixed precision: a half-precision replica over an f32 master.
 //!
-//! Micikevicius et al., *Mixed Precision Training*, 2018 (arXiv:1710.03740); with bfloat16, whose
-//! exponent range is that of f32, no loss scale is needed (Kalamkar et al., 2019, arXiv:1905.12322).
+//! Micikevicius et al., *Mixed Precision Training*, 2018 (arXiv:1710.03740). bfloat16 has the exponent range of f32 and
+//! needs no loss scale (Kalamkar et al., 2019, arXiv:1905.12322).
 
 mod keep;
 mod loss_scale;
@@ -17,10 +17,10 @@ pub use keep::Keep;
 pub use loss_scale::LossScale;
 pub use mixing::Mixing;
 
-/// As users write it.
+/// The strategy's name as users write it.
 const NAME: &str = "Amp";
 
-/// Computes in a smaller dtype than the optimizer's.
+/// Computes in a smaller dtype than the optimizer.
 ///
 /// | | bits of exponent, mantissa | | replica | master | gradients | AdamW's moments | sum |
 /// |---|---|---|---|---|---|---|---|
@@ -29,23 +29,22 @@ const NAME: &str = "Amp";
 /// | [`pure_bf16`](Self::pure_bf16) | 8, 7 | no f32 at all, at a price | - | 2 | 2 | 4 | 8 |
 /// | [`f32`](Self::f32) | 8, 23 | changes nothing | - | 4 | 4 | 8 | 16 |
 ///
-/// The numbers are bytes per parameter. Gradients are counted as the backward pass leaves them, in the
-/// replica's dtype. They are cast up one by one before anything sums or clips them, and the optimizer
-/// is given them in the master's: for the length of an update, and for all of a window that
-/// [`Accumulate`](crate::Accumulate) sums, they take 4 bytes in the first two rows too, 18 in sum. A
-/// parameter that is [kept in f32](Self::keep_f32) takes 16 bytes in each row.
+/// The numbers are bytes per parameter. The gradients column counts them as the backward pass returns them, in the
+/// replica's dtype. They are cast up one by one before anything sums or clips them, and the optimizer receives them in
+/// the master's dtype: during an update, and throughout a window that [`Accumulate`](crate::Accumulate) sums, they take
+/// 4 bytes in the first two rows too, 18 in total. A parameter that is [kept in f32](Self::keep_f32) takes 16 bytes in
+/// each row.
 ///
-/// So weights and gradients take at least as much memory as in f32, and at the peak 2 bytes per
-/// parameter more: what mixed precision saves is activations, half of most of them, and the time of matrix products where the
-/// hardware has them. A large model on a small batch needs more memory than without. The peak, on
-/// the CPU, beside f32:
+/// So weights and gradients take at least as much memory as in f32, and at the peak 2 bytes per parameter more. Mixed
+/// precision saves half of most activations, and time in matrix products if the hardware supports the dtype. A large
+/// model on a small batch needs more memory than without it. The peak on the CPU, relative to f32:
 ///
 /// | model | batch | f32 | `bf16` | `f16` | `pure_bf16` |
 /// |---|---|---|---|---|---|
 /// | 6 layers of width 512 (19M parameters) | 1 x 64 tokens | 316 MB | 1.13 | 1.12 | 0.54 |
 /// | 4 layers of width 64 (0.2M parameters) | 64 x 128 tokens | 384 MB | 0.79 | 0.74 | 0.78 |
 ///
-/// as `peak_bytes` of the report of
+/// measured as `peak_bytes` of the report of
 ///
 /// ```text
 /// firebrick bench examples/tinyshakespeare.ron --set 'data.path="input.txt"' --report json \
@@ -53,31 +52,30 @@ const NAME: &str = "Amp";
 ///     --set model.width=512 --set model.layers=6 --set batch.micro=1 --set data.block=64
 /// ```
 ///
-/// As without it, a window with a gradient that is not finite is skipped: parameters, moments, schedule and
-/// step counter stay as they are. So is one whose gradients have a norm above about 1.8e19, whose square
-/// f32 cannot hold; nor could an optimizer's second moment.
+/// As in f32, a window with a gradient that is not finite is skipped: parameters, moments, schedule and step counter
+/// stay as they are. A window whose gradient norm is above about 1.8e19 is skipped too, because f32 cannot hold its
+/// square; nor could an optimizer's second moment.
 ///
-/// # What it asks of a model
+/// # Requirements on the model
 ///
-/// The forward pass meets weights in the smaller dtype, and Burn's operations take operands of one
-/// dtype only: a model casts its float inputs to the dtype of its weights, and its logits to f32 for
-/// the loss. With [`keep_f32`](Self::keep_f32) the weights differ among themselves, so a layer has
-/// to return the dtype that it was given ([`Pass::dtype`](crate::Pass::dtype) at the start), as the
-/// layers of Firebrick's models do; Burn's own do not. A trainer tries the first batch before the
-/// run and names the parameter that does not fit.
+/// The forward pass reads weights in the smaller dtype, and Burn's operations take operands of one dtype only: a model
+/// must cast its float inputs to the dtype of its weights, and its logits to f32 for the loss. With
+/// [`keep_f32`](Self::keep_f32) the weights have different dtypes, so each layer must return the dtype of its input
+/// ([`Pass::dtype`](crate::Pass::dtype) at the start). The layers of Firebrick's models do this; Burn's own layers do
+/// not. The trainer tries the first batch before the run, and its error names the parameter that does not fit.
 ///
 /// # Evaluation
 ///
-/// Evaluation reads the replica too, unless [`evaluate_in`](Self::evaluate_in) says otherwise: the
-/// loss that it reports is that of the rounded weights, a few parts in a thousand from that of the
-/// f32 master, which is what is saved.
+/// Evaluation reads the replica too, unless you set [`evaluate_in`](Self::evaluate_in): it reports the loss of the
+/// rounded weights, which differs by a few parts in a thousand from the loss of the f32 master, which is the model that
+/// is saved.
 ///
 /// # tf32
 ///
-/// On NVIDIA GPUs since Ampere, Burn computes matrix products of f32 in tf32 (8 bits of exponent, 10
-/// of mantissa) wherever the kernel that it picks runs on tensor cores, and sums in f32. Burn 0.22
-/// has no switch for it: not a setting, not a variable of the environment. f32 on such a GPU is
-/// therefore exact to about 1e-3 per product; [`bf16`](Self::bf16) is one more step of the same kind.
+/// On NVIDIA GPUs since Ampere, Burn computes f32 matrix products in tf32 (8 bits of exponent, 10 bits of mantissa) if
+/// the selected kernel runs on tensor cores, and accumulates in f32. Burn 0.22 has no switch for it, neither a setting
+/// nor an environment variable. f32 on such a GPU is therefore exact to about 1e-3 per product; [`bf16`](Self::bf16) is
+/// one more step of the same kind.
 ///
 /// ```
 /// use firebrick_strategies::{Amp, Setup, Strategy, Stage};
@@ -94,9 +92,9 @@ const NAME: &str = "Amp";
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Amp {
-    /// Of the replica.
+    /// The dtype of the replica.
     dtype: FloatDType,
-    /// Of the master, but for what is kept in f32.
+    /// The dtype of the master, except for parameters kept in f32.
     master: FloatDType,
     evaluation: Option<FloatDType>,
     scale: Option<LossScale>,
@@ -108,51 +106,50 @@ impl Amp {
         Self { dtype, master: FloatDType::F32, evaluation: None, scale: None, keep: Keep::default() }
     }
 
-    /// Computes in bfloat16, which has the range of f32 and two to three digits.
+    /// Computes in bfloat16, which has the range of f32 and two to three significant decimal digits.
     pub fn bf16() -> Self {
         Self::mixed(FloatDType::BF16)
     }
 
-    /// Computes in half precision, which has three to four digits and a small range: the loss is
-    /// scaled by [`LossScale::default`], or as [`scaled_by`](Self::scaled_by) says.
+    /// Computes in f16, which has three to four significant decimal digits and a small range. The loss is scaled by
+    /// [`LossScale::default`], or by the scale that you pass to [`scaled_by`](Self::scaled_by).
     pub fn f16() -> Self {
         Self::mixed(FloatDType::F16).scaled_by(LossScale::default())
     }
 
     /// Keeps everything in bfloat16: parameters, gradients and the optimizer's state.
     ///
-    /// The price: bf16 has 8 significant bits, so an update below 2^-9 of a weight is rounded away.
-    /// At the rates at which models are usually trained that is most updates of large weights:
-    /// training slows down and ends at a higher loss. AdamW's second moment decays by 1 - 0.999 per
-    /// update, which is below 2^-9 as well: it never falls. Take it where [`bf16`](Self::bf16) does
-    /// not fit, with a larger rate and a smaller `beta_2`.
+    /// bf16 has 8 significant bits, so an update below 2^-9 of a weight is rounded away. At usual learning rates this
+    /// affects most updates of large weights: training slows down and ends at a higher loss. AdamW's second moment
+    /// decays by 1 - 0.999 per update, which is also below 2^-9, so it never decreases. Use it if [`bf16`](Self::bf16)
+    /// does not fit, with a larger learning rate and a smaller `beta_2`.
     pub fn pure_bf16() -> Self {
         Self { master: FloatDType::BF16, ..Self::bf16() }
     }
 
-    /// Computes in f32, as without it: for run files that switch, and for
+    /// Computes in f32, as without `Amp`: for run files that switch the dtype, and for
     /// `Amp::f32().evaluate_in(FloatDType::BF16)`.
     pub fn f32() -> Self {
         Self::mixed(FloatDType::F32)
     }
 
-    /// Evaluates in this dtype. Default: the one that it trains in.
+    /// Sets the dtype of evaluation. Default: the training dtype.
     ///
     /// `Amp::bf16().evaluate_in(FloatDType::F32)` evaluates the master itself.
-    /// `Amp::f32().evaluate_in(FloatDType::BF16)`, which others call full evaluation in bf16, takes a
-    /// copy of the weights in bf16 while it evaluates, and half of the activations.
+    /// `Amp::f32().evaluate_in(FloatDType::BF16)`, also known as full bf16 evaluation, needs a bf16 copy of the weights
+    /// during evaluation, and half of the memory for activations.
     pub fn evaluate_in(mut self, dtype: FloatDType) -> Self {
         self.evaluation = Some(dtype);
         self
     }
 
-    /// Multiplies the loss before the backward pass. Default: only [`f16`](Self::f16) does.
+    /// Scales the loss before the backward pass. Default: only [`f16`](Self::f16) does.
     pub fn scaled_by(mut self, scale: LossScale) -> Self {
         self.scale = Some(scale);
         self
     }
 
-    /// Keeps these parameters in f32, besides those named before: master, replica and gradients.
+    /// Keeps these parameters in f32 (master, replica and gradients), in addition to earlier ones.
     pub fn keep_f32(mut self, keep: Keep) -> Self {
         self.keep = self.keep.and(keep);
         self

@@ -1,4 +1,4 @@
-//! The factors, and what is frozen.
+//! Attaches the factors and freezes other parameters.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,10 +8,10 @@ use burn::tensor::{DType, Tensor, TensorData};
 use crate::adaptation::LowRank;
 use crate::{Adaptation, Draws};
 
-/// Apart from what else is drawn from the run's seed.
+/// Separates the factors' random numbers from others with the run's seed.
 const SITE: u64 = 0x4c6f_5241;
 
-/// Attaches factors to matrices, and freezes what is not to be trained.
+/// Attaches factors to matrices, and freezes the parameters that are not trained.
 pub(super) struct Attach<'a> {
     low_rank: LowRank,
     targets: HashSet<ParamId>,
@@ -31,7 +31,7 @@ impl<'a> Attach<'a> {
         Self { low_rank, targets, also, adaptation, done: HashMap::new() }
     }
 
-    /// Factors of a matrix `[in, out]`, in its dtype: their product is added to it.
+    /// Creates the factors of a matrix `[in, out]`, in its dtype. Their product is added to the matrix.
     fn factors<const D: usize>(&self, path: &str, matrix: &Param<Tensor<D>>) -> LoraAdapter {
         let LowRank { rank, .. } = self.low_rank;
         let shape = matrix.lazy_shape();
@@ -40,7 +40,7 @@ impl<'a> Attach<'a> {
         let dtype = matrix.is_initialized().then(|| matrix.base().dtype());
         let factor = |values: Vec<f32>, shape: [usize; 2]| {
             let data = TensorData::new(values, shape);
-            // A packed matrix has no float dtype, and one without a value none yet: then the device's own.
+            // A packed matrix has no float dtype, and a lazy one has no dtype yet: use the device's default then.
             Param::from_tensor(match dtype.filter(DType::is_float) {
                 Some(dtype) => Tensor::from_data(data, (&device, dtype)),
                 None => Tensor::from_data(data, &device),
@@ -49,7 +49,7 @@ impl<'a> Attach<'a> {
         let key = Draws::mix(self.adaptation.seed(), SITE);
         let key = path.bytes().fold(key, |key, byte| Draws::mix(key, byte.into()));
         let a = uniform(key, from * rank, 1.0 / (from as f32).sqrt());
-        // They live as long as the model does.
+        // The factors live as long as the model does.
         let (a, b) = device.memory_persistent_allocations(a, |a| {
             (factor(a, [from, rank]), factor(vec![0.0; rank * to], [rank, to]))
         });
@@ -81,7 +81,7 @@ impl Reparameterizer for Attach<'_> {
     }
 }
 
-/// Numbers within plus or minus `bound`, each a function of the key and of its place.
+/// Returns numbers within plus or minus `bound`, each a function of the key and its index.
 fn uniform(key: u64, count: usize, bound: f32) -> Vec<f32> {
     const STEPS: f32 = (1u64 << 24) as f32;
     let of = |at: usize| (Draws::mix(key, at as u64) >> 40) as f32 / STEPS * 2.0 - 1.0;
@@ -98,7 +98,7 @@ mod tests {
         assert!(numbers.iter().all(|x| (-0.5..0.5).contains(x)));
         let mean = numbers.iter().sum::<f32>() / 1e4;
         let square = numbers.iter().map(|x| x * x).sum::<f32>() / 1e4;
-        // Of a uniform number within ±b: mean 0, variance b²/3; to 5 standard deviations.
+        // A uniform number within ±b has mean 0 and variance b²/3; checked to 5 standard deviations.
         assert!(mean.abs() < 0.0145 && (square - 1.0 / 12.0).abs() < 0.004, "{mean} {square}");
         assert_eq!(numbers, uniform(7, 10_000, 0.5));
         assert_ne!(numbers, uniform(8, 10_000, 0.5));

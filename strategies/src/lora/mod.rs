@@ -1,11 +1,11 @@
-//! LoRA: factors of low rank are trained beside frozen matrices.
+//! LoRA: trains low-rank factors beside frozen matrices.
 //!
 //! Hu et al., *LoRA: Low-Rank Adaptation of Large Language Models*, 2021 (arXiv:2106.09685).
 //!
 //! ```text
 //! mod.rs      Lora: the recipe
-//! targets.rs  which matrices have factors
-//! attach.rs   the factors, and what is frozen
+//! targets.rs  the matrices that receive factors
+//! attach.rs   attaches the factors and freezes other parameters
 //! ```
 
 mod attach;
@@ -20,48 +20,48 @@ use targets::targets;
 
 const NAME: &str = "Lora";
 
-/// Trains two small factors beside each of some matrices, and freezes everything else.
+/// Trains two small factors beside each selected matrix, and freezes everything else.
 ///
-/// Where a layer reads its weight W, `[in, out]`, it reads
+/// Instead of its weight W, `[in, out]`, a layer reads
 ///
 /// ```text
 /// W + α/r · A·B,   A [in, r],  B [r, out]
 /// ```
 ///
-/// with Burn's own adapters, so that no layer is written for it. A starts uniform within ±1/√in, as in PEFT,
-/// drawn from the run's seed and the matrix's path; B starts at 0, so that the model starts as it was. The bias
-/// and all other parameters are frozen, but for those that [`also`](Self::also) and [`fresh`](Self::fresh) name.
+/// through Burn's own adapters, so layers need no changes. A is initialized uniformly within ±1/√in, as in PEFT, from
+/// the run's seed and the matrix's path. B starts at 0, so the adapted model initially equals the given one. The bias
+/// and all other parameters are frozen, except for those that you name in [`also`](Self::also) and
+/// [`fresh`](Self::fresh).
 ///
 /// # Which matrices
 ///
-/// Those that [`on`](Self::on) means; by default the projections of attention: the matrices of modules called
-/// `query`, `key`, `value`, `query_key_value` (or `qkv`, `q_proj`, `k_proj`, `v_proj`), and of `output`
-/// (`out_proj`, `o_proj`) beside one of these. These are all four of Burn's attention and of Firebrick's models;
-/// the paper adapts two of them: `.on(["*.query.weight", "*.value.weight"])`. A tied matrix has one pair of
-/// factors at all of its places.
+/// [`on`](Self::on) selects them. The default is the projections of attention: the matrices of modules called `query`,
+/// `key`, `value`, `query_key_value` (or `qkv`, `q_proj`, `k_proj`, `v_proj`), and of `output` (`out_proj`, `o_proj`)
+/// beside one of these. These are all four of Burn's attention and of Firebrick's models. The paper adapts two of them:
+/// `.on(["*.query.weight", "*.value.weight"])`. A tied matrix has one pair of factors at all of its places.
 ///
-/// # What is held
+/// # Memory
 ///
-/// For Ψ parameters and ψ of factors, with AdamW, in bytes between two steps:
+/// For Ψ parameters and ψ parameters of factors, with AdamW, in bytes between two steps:
 ///
-/// | | trained whole | with `Lora` |
+/// | | full training | with `Lora` |
 /// |---|---|---|
 /// | f32 | 16Ψ | 4Ψ + 16ψ |
 /// | `Amp::bf16()` | 16Ψ | 6Ψ + 16ψ |
 ///
-/// A step makes each adapted matrix anew, W + α/r · A·B, and keeps it from the forward to the backward pass, which
-/// finds a gradient of its size on the way to those of the factors. [`Recompute`](crate::Recompute) keeps
-/// those of one block at a time.
+/// A step computes each adapted matrix again, W + α/r · A·B, and keeps it from the forward to the backward pass. The
+/// backward pass computes a gradient of the matrix's size on the way to those of the factors.
+/// [`Recompute`](crate::Recompute) keeps the matrices of one block at a time.
 ///
-/// # What is saved
+/// # Checkpoints
 ///
-/// It acts before all other strategies, wherever it is written: optimizer, shards and checkpoints are those of
-/// the adapted model, whose factors are called `PATH.lora.a` and `PATH.lora.b`. A run goes on from a checkpoint to
-/// the bit. What a run returns, `model.safetensors`, `best.safetensors` and what `consolidate` writes is the
-/// model as it was given, with W + α/r · A·B as its weights.
+/// `Lora` acts before all other strategies, wherever you write it: optimizer, shards and checkpoints contain the
+/// adapted model, whose factors are called `PATH.lora.a` and `PATH.lora.b`. A run resumes from a checkpoint bit for
+/// bit. The model that a run returns, `model.safetensors`, `best.safetensors` and the output of `consolidate` have the
+/// structure of the given model, with W + α/r · A·B as weights.
 ///
-/// Factors learn at the rate and decay of their matrix's [group](crate::optim::Groups). A group of Burn's own that
-/// names parameters by their ids does not know them.
+/// Factors use the learning rate and weight decay of their matrix's [group](crate::optim::Groups). A Burn parameter
+/// group that selects parameters by id does not include them.
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::Device};
@@ -87,7 +87,7 @@ pub struct Lora {
 }
 
 impl Lora {
-    /// Factors of this rank, at least 1.
+    /// Creates a recipe for factors of this rank, at least 1.
     pub fn rank(rank: usize) -> Self {
         Self {
             low_rank: LowRank { rank, alpha: rank as f64 },
@@ -97,25 +97,25 @@ impl Lora {
         }
     }
 
-    /// Their product is scaled by this over the rank. Default: the rank, for a scale of 1.
+    /// Sets α: the product of the factors is scaled by `alpha / rank`. Default: the rank, for a scale of 1.
     pub fn alpha(self, alpha: f64) -> Self {
         Self { low_rank: LowRank { alpha, ..self.low_rank }, ..self }
     }
 
-    /// Adapts the matrices that these [patterns](Paths) mean, each of which must mean one. Default: the
+    /// Adapts the matrices that these [patterns](Paths) match. Each pattern must match a matrix. Default: the
     /// projections of attention.
     pub fn on<P: Into<String>>(self, patterns: impl IntoIterator<Item = P>) -> Self {
         Self { on: patterns.into_iter().map(Into::into).collect(), ..self }
     }
 
-    /// Trains what these [patterns](Paths) mean whole, such as a fresh head: `modules_to_save` of PEFT.
+    /// Also trains the parameters that these [patterns](Paths) match, without factors: `modules_to_save` of PEFT.
     pub fn also<P: Into<String>>(self, patterns: impl IntoIterator<Item = P>) -> Self {
         Self { also: patterns.into_iter().map(Into::into).collect(), ..self }
     }
 
-    /// Trains what these [patterns](Paths) mean whole as well, unless something before has frozen it: parameters that
-    /// have started anew, such as a head that a pretrained folder lacked. Frozen, they
-    /// would stay what was drawn. A run file finds them by itself.
+    /// Also trains newly initialized parameters that these [patterns](Paths) match, without factors, unless an earlier
+    /// strategy has frozen them. An example is a head that a pretrained folder lacked: if frozen, it would keep its
+    /// random values. A run file finds these parameters automatically.
     pub fn fresh<P: Into<String>>(self, patterns: impl IntoIterator<Item = P>) -> Self {
         Self { fresh: patterns.into_iter().map(Into::into).collect(), ..self }
     }
@@ -168,13 +168,13 @@ impl<M: Module> Strategy<M> for Lora {
     }
 }
 
-/// The first parameter that is read as something else than what is stored.
+/// Returns the path of the first parameter that is read through another one, if any.
 fn reparameterized<M: Module>(model: &M) -> Option<String> {
     let paths = Paths::of(model);
     paths.places().iter().find_map(|place| place.reparameterizes.clone())
 }
 
-/// [`Lora`] at work: the factors are parameters like others.
+/// The live state of [`Lora`]: the factors are ordinary parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct Adapting(LowRank);
 
@@ -188,7 +188,7 @@ impl<M> Stage<M> for Adapting {
         states.push(StageState::new(NAME).with("rank", rank as f64).with("alpha", alpha));
     }
 
-    /// The factors that were saved mean what they do by the scale that they were trained with.
+    /// Checks the scale: saved factors are only valid with the rank and alpha that they were trained with.
     fn restore(&mut self, states: &mut SavedStates) -> Result<(), StrategyError> {
         let saved = states.take(NAME)?;
         let (rank, alpha) = (saved.get("rank")?, saved.get("alpha")?);

@@ -1,4 +1,4 @@
-//! Which matrices have factors.
+//! Selects the matrices that receive factors.
 
 use std::collections::HashSet;
 
@@ -8,12 +8,12 @@ use burn::tensor::Tensor;
 use super::NAME;
 use crate::{Paths, Place, StrategyError};
 
-/// Modules that make queries, keys and values.
+/// Modules that compute queries, keys and values.
 const READ: [&str; 8] = ["query", "key", "value", "query_key_value", "qkv", "q_proj", "k_proj", "v_proj"];
-/// Modules that end an attention, beside one of those.
+/// Output projections of attention, beside one of the modules above.
 const WRITE: [&str; 3] = ["output", "out_proj", "o_proj"];
 
-/// The matrices that patterns mean, or the projections of attention where there are none.
+/// Returns the matrices that patterns match, or the projections of attention if there are no patterns.
 pub(super) fn targets<M: Module>(
     model: &M,
     paths: &Paths,
@@ -41,7 +41,7 @@ pub(super) fn targets<M: Module>(
     Ok(targets)
 }
 
-/// The parameters of two axes.
+/// Returns the parameters with two axes.
 fn matrices<M: Module>(model: &M) -> HashSet<ParamId> {
     struct Matrices(HashSet<ParamId>);
     impl ModuleVisitor for Matrices {

@@ -25,7 +25,7 @@ fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f64> {
     tensor.into_data().iter().collect()
 }
 
-/// `[rows, inner]` times `[inner, columns]`.
+/// Multiplies `[rows, inner]` by `[inner, columns]`.
 fn product(a: &[f64], b: &[f64], [rows, inner, columns]: [usize; 3]) -> Vec<f64> {
     let of = |row: usize, column: usize| -> f64 {
         (0..inner).map(|i| a[row * inner + i] * b[i * columns + column]).sum()
@@ -33,7 +33,7 @@ fn product(a: &[f64], b: &[f64], [rows, inner, columns]: [usize; 3]) -> Vec<f64>
     (0..rows * columns).map(|at| of(at / columns, at % columns)).collect()
 }
 
-/// `[rows, columns]` to `[columns, rows]`.
+/// Transposes `[rows, columns]` to `[columns, rows]`.
 fn transposed(a: &[f64], [rows, columns]: [usize; 2]) -> Vec<f64> {
     (0..rows * columns).map(|at| a[at % rows * columns + at / rows]).collect()
 }
@@ -60,7 +60,7 @@ fn two_updates_follow_the_equation() {
     let x = Tensor::<2>::from_data([[1.0, -2.0, 0.5], [0.25, 1.0, 3.0]], &device());
     let mut optimizer = SgdConfig::new().init();
     for _ in 0..2 {
-        // Of y = x·W, summed with weights w: dW = xᵀ·w, and of W + s·A·B: dA = s·dW·Bᵀ, dB = s·Aᵀ·dW.
+        // For y = x·W, summed with weights w: dW = xᵀ·w; for W + s·A·B: dA = s·dW·Bᵀ, dB = s·Aᵀ·dW.
         let weights = Tensor::<2>::from_data([[1.0, 2.0], [-1.0, 0.5]], &device());
         let of_matrix =
             product(&transposed(&values(x.clone()), [2, from]), &values(weights.clone()), [from, 2, to]);
@@ -79,7 +79,7 @@ fn two_updates_follow_the_equation() {
         close(&found.1, &b);
     }
     assert_eq!(values(model.weight.base()), given, "the matrix stays");
-    // What is given back is W + s·A·B.
+    // The returned model has W + s·A·B.
     let delta = product(&a, &b, [from, rank, to]);
     let expected: Vec<_> = given.iter().zip(delta).map(|(given, delta)| given + scale * delta).collect();
     let read = values(model.weight.val());
@@ -159,7 +159,7 @@ fn by_default_it_adapts_the_projections_of_attention() {
     let found: Vec<_> = factors.map(|place| place.reparameterizes.clone().unwrap()).collect();
     let expected = ["query", "key", "value", "output"].map(|name| format!("0.attention.{name}.weight"));
     assert_eq!(found, expected, "and not the layer after it");
-    // Burn's own layers read through them.
+    // Burn's own layers read through the factors.
     let x = Tensor::<3>::ones([1, 2, 4], &device());
     let loss = adapted[0].attention.forward(MhaInput::self_attn(x)).context.sum();
     let grads = GradientsParams::from_grads(loss.backward(), &adapted);

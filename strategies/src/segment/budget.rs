@@ -1,13 +1,13 @@
-//! Which segments to recompute so that the rest fits a number of bytes.
+//! Chooses the segments to recompute, so that the others fit a number of bytes.
 
 use std::collections::{BTreeMap, HashSet};
 
-/// Keeps what fits into `bytes`, and recomputes as few segments as possible.
+/// Keeps the segments that fit into `bytes`, and recomputes as few as possible.
 ///
-/// What a segment would keep is not known until it has run. So each one is recomputed at first, which
-/// needs the least, and is measured when it runs again in the backward pass, one at a time. From then
-/// on the choice stands, until a segment is given an input that is larger along some axis than those
-/// that were measured: that one is recomputed and measured too, and the most counts.
+/// The size of a segment is unknown until it has run. Each segment is therefore recomputed at first, which needs the
+/// least memory, and is measured when it runs again in the backward pass, one at a time. The choice then stands until
+/// the input of a segment is larger along some axis than all measured inputs. That segment is recomputed and measured
+/// again, and its largest measurement counts.
 #[derive(Debug)]
 pub(crate) struct Budget {
     bytes: usize,
@@ -15,7 +15,7 @@ pub(crate) struct Budget {
     chosen: Option<HashSet<u64>>,
 }
 
-/// What is known of a segment.
+/// The measurements of a segment.
 #[derive(Debug, Default)]
 struct Known {
     cost: Cost,
@@ -24,7 +24,7 @@ struct Known {
 }
 
 impl Known {
-    /// Whether an input of this shape costs no more than what was measured.
+    /// Returns whether an input of this shape costs no more than the measured ones.
     fn covers(&self, shape: &[usize]) -> bool {
         let is_within = |known: &Vec<usize>| {
             known.len() == shape.len() && known.iter().zip(shape).all(|(known, axis)| axis <= known)
@@ -36,13 +36,13 @@ impl Known {
 /// What a segment holds from the forward to the backward pass, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cost {
-    /// Where it is recomputed: its inputs, unless they wait elsewhere.
+    /// If it is recomputed: its inputs, unless they are on another device.
     pub input: usize,
-    /// Where it is not: all that its operations save.
+    /// If it is not recomputed: everything that its operations save.
     pub kept: usize,
 }
 
-/// The budget is too small: even with every segment recomputed so many bytes are needed.
+/// The budget is too small: this many bytes are needed even if every segment is recomputed.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Needs(pub usize);
 
@@ -55,7 +55,7 @@ impl Budget {
         self.bytes
     }
 
-    /// Whether this segment is to be recomputed, given an input of this shape.
+    /// Returns whether to recompute this segment for an input of this shape.
     pub fn recomputes(&mut self, segment: u64, shape: &[usize]) -> Result<bool, Needs> {
         if !self.known.get(&segment).is_some_and(|known| known.covers(shape)) {
             return Ok(true);
@@ -66,7 +66,7 @@ impl Budget {
         Ok(self.chosen.as_ref().is_some_and(|chosen| chosen.contains(&segment)))
     }
 
-    /// Takes down what a segment was measured to hold.
+    /// Records the measured cost of a segment.
     pub fn learn(&mut self, segment: u64, shape: Vec<usize>, cost: Cost) {
         let known = self.known.entry(segment).or_default();
         if known.covers(&shape) {
@@ -79,7 +79,7 @@ impl Budget {
         self.chosen = None;
     }
 
-    /// The fewest segments are those that save most.
+    /// Chooses the segments that save the most, which are the fewest.
     fn choose(&self) -> Result<HashSet<u64>, Needs> {
         let saving = |cost: &Cost| cost.kept.saturating_sub(cost.input);
         let costs = || self.known.iter().map(|(segment, known)| (segment, &known.cost));
@@ -133,12 +133,12 @@ mod tests {
     fn an_input_that_is_larger_along_some_axis_is_recomputed_and_measured_too() {
         let mut budget = measured(100, &[(10, 40), (10, 40)]);
         assert_eq!(budget.recomputes(0, &[3, 8]), Ok(false));
-        // As many numbers as were measured, and yet not covered by it.
+        // This input has the same number of elements as the measured one, but is larger along one axis.
         assert_eq!(budget.recomputes(0, &[2, 16]), Ok(true));
         budget.learn(0, vec![2, 16], Cost { input: 10, kept: 80 });
         assert_eq!(budget.recomputes(0, &[2, 16]), Ok(true));
         assert_eq!(budget.recomputes(1, &SHAPE), Ok(false));
-        // A smaller one changes nothing.
+        // A smaller input changes nothing.
         budget.learn(0, vec![1, 1], Cost { input: 1, kept: 1000 });
         assert_eq!(budget.recomputes(1, &SHAPE), Ok(false));
         assert_eq!(budget.known[&0].shapes.len(), 2);

@@ -1,28 +1,27 @@
-//! What goes into a segment and comes out of it.
+//! The inputs and outputs of a segment.
 
 use burn::tensor::{Bool, Int, Tensor};
 
 /// A map over the tensors of a [`Bundle`].
 pub trait TensorMap {
-    /// Of a float tensor.
+    /// Maps a float tensor.
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D>;
 
-    /// Of an integer tensor; unchanged unless said otherwise.
+    /// Maps an integer tensor; unchanged by default.
     fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
         tensor
     }
 
-    /// Of a mask; unchanged unless said otherwise.
+    /// Maps a mask; unchanged by default.
     fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
         tensor
     }
 }
 
-/// The tensors that a segment reads, or that it returns: a tensor, a tuple of bundles up to six, an
-/// option or a vector of them.
+/// The tensors that a segment reads or returns: a tensor, a tuple of up to six bundles, an option or a vector of
+/// bundles.
 ///
-/// A structure of tensors is one too once it says how its tensors are mapped, always in the same
-/// order:
+/// Implement it for your own structure of tensors by mapping each tensor, always in the same order:
 ///
 /// ```
 /// use burn::tensor::{Int, Tensor};
@@ -41,7 +40,7 @@ pub trait TensorMap {
 /// }
 /// ```
 pub trait Bundle: Clone + Send + Sync + 'static {
-    /// The same structure with each of its tensors mapped, in an order that never changes.
+    /// Maps each tensor of the structure, in an order that never changes.
     fn map_tensors(self, map: &mut impl TensorMap) -> Self;
 }
 

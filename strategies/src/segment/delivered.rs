@@ -1,15 +1,14 @@
 //! A segment whose gradients are taken as soon as the backward pass leaves it.
 //!
-//! Burn's backward pass goes by depth, and a parameter's leaf has none: what is hooked to it would run at
-//! the very end. So the block reads its parameters through a token that comes after the segment's input:
-//!
+//! Burn's backward pass runs by depth, and a parameter's leaf has no depth: a hook on the leaf would run at the very
+//! end. So the block reads its parameters through a token that comes after the segment's input:
 //! ```text
 //! input -- join(token) -- graft(parameter 1)
 //!                      \- graft(parameter 2)
 //! ```
 //!
-//! Backward, each graft puts the gradient of its parameter aside. The join, which comes after all of them and
-//! before what made the input, hands them over.
+//! In the backward pass, each graft stores the gradient of its parameter. The join runs after all grafts and before the
+//! operation that computed the input, and delivers the gradients.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -39,7 +38,7 @@ where
     let aside = Arc::new(Mutex::new(HashMap::new()));
     let grads = aside.clone();
     let parts = own.iter().map(Part::empty).collect::<Vec<_>>();
-    // Once: the join of each input asks.
+    // Runs once, although the join of each input calls it.
     let delivery = Mutex::new(Some((map_params(block.clone(), &mut Inner), parts)));
     let deliver = Arc::new(move || {
         let delivery = lock(&delivery).take();
@@ -49,7 +48,7 @@ where
     });
     let token = Tensor::zeros([1], pass.device()).require_grad();
     let mut after = After { token, deliver };
-    // A leaf, for a segment whose input carries no gradient.
+    // A leaf, in case no input of the segment carries a gradient.
     let leaf = Tensor::<1>::zeros([1], pass.device()).require_grad();
     after.float(leaf);
     let input = input.map_tensors(&mut after);
@@ -57,7 +56,7 @@ where
     run(&map_params(block.clone(), &mut read), input, &pass)
 }
 
-/// Puts the token behind each tensor that carries a gradient.
+/// Makes the token depend on each tensor that carries a gradient.
 struct After {
     token: Tensor<1>,
     deliver: Arc<dyn Fn() + Send + Sync>,

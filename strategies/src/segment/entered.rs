@@ -1,4 +1,4 @@
-//! One pass through a model whose blocks' parameters come and go.
+//! One pass through a model whose block parameters are provided segment by segment.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,24 +17,24 @@ use crate::world::Gathering;
 use crate::zero::{Part, add};
 use crate::{ParamMap, StrategyError, map_params, relift};
 
-/// A model that a pass goes through.
+/// A model during a pass.
 pub(crate) struct Entered {
     pub(super) plan: Arc<SegmentPlan>,
     pub(super) device: Device,
-    /// The parameters of blocks that wait elsewhere.
+    /// The parameters of blocks, which are stored elsewhere.
     pub(super) stored: HashMap<ParamId, Stored>,
-    /// Those of each unit, in the order of the model.
+    /// The parameters of each unit, in the order of the model.
     members: Vec<Vec<ParamId>>,
-    /// The units that this pass has come to.
+    /// The units that this pass has reached.
     met: Mutex<Vec<usize>>,
-    /// What is being gathered for the next segment.
+    /// The running gathers, for the next segments.
     ahead: Mutex<HashMap<usize, Gathering>>,
     delivered: Mutex<HashMap<ParamId, TensorData>>,
-    /// Takes part in what the ranks do together, and adds nothing.
+    /// Whether this rank takes part in the collectives and contributes nothing.
     pub(super) silent: bool,
 }
 
-/// A parameter that is not where it is computed with.
+/// A parameter that is stored elsewhere than where the pass computes.
 pub(super) struct Stored {
     pub shape: Vec<usize>,
     pub dtype: DType,
@@ -42,7 +42,7 @@ pub(super) struct Stored {
     read: Box<dyn Fn() -> TensorData + Send + Sync>,
 }
 
-/// Which way a pass goes.
+/// The direction of a pass.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Way {
     Forward,
@@ -56,7 +56,7 @@ impl fmt::Debug for Entered {
 }
 
 impl Entered {
-    /// The model as the pass reads it, and what is needed to bring the rest.
+    /// Returns the model for the pass, and the state that provides the other parameters.
     pub fn new<M: Module>(
         model: &M,
         plan: &Arc<SegmentPlan>,
@@ -91,24 +91,24 @@ impl Entered {
         self.plan.handling()
     }
 
-    /// Whether parameters of blocks wait elsewhere.
+    /// Returns whether the parameters of blocks are stored elsewhere.
     pub fn is_provided(&self) -> bool {
         self.handling().provides()
     }
 
-    /// The unit that a block is.
+    /// Returns the unit of a block.
     pub fn unit<B: Module>(self: &Arc<Self>, block: &B) -> Option<Unit> {
         let index = self.handling().units.of_block(block)?;
         Some(Unit::new(self.clone(), index))
     }
 
-    /// Whether a segment delivers this parameter's gradient.
+    /// Returns whether a segment delivers this parameter's gradient.
     pub fn delivers(&self, id: ParamId) -> bool {
         self.handling().delivers() && self.handling().units.has(id)
     }
 
-    /// The gradients that segments have delivered; where they were summed over the ranks, so are now those of
-    /// `graph`, which this takes: of what is in no block.
+    /// Takes the gradients that segments have delivered. If these are summed over the ranks, also sums and takes the
+    /// gradients of parameters outside blocks from `graph`.
     pub fn take_delivered<M: Module>(
         &self,
         model: &M,
@@ -116,7 +116,7 @@ impl Entered {
     ) -> Result<HashMap<ParamId, TensorData>, StrategyError> {
         let mut delivered = std::mem::take(&mut *lock(&self.delivered));
         if let Some(sharding) = &self.handling().sharding {
-            // Those that the model's own graph may find, still without data.
+            // The parts of the model's own graph, without data so far.
             let own = trained_here(model).into_iter();
             let parts = own.map(|Trained { id, shape, dtype }| Part { id, shape, dtype, data: None });
             for (id, sum) in sharding.reduce_all(model, graph, parts.collect())? {
@@ -126,7 +126,7 @@ impl Entered {
         Ok(delivered)
     }
 
-    /// Parameters of a unit, with the padding that they were gathered with.
+    /// Returns the parameters of a unit, including the padding of gathered ones.
     pub(super) fn bring(&self, unit: usize, way: Way) -> Result<HashMap<ParamId, TensorData>, StrategyError> {
         let (gathered, read): (Vec<_>, Vec<_>) =
             self.members[unit].iter().copied().partition(|id| self.gathers(*id));
@@ -161,7 +161,7 @@ impl Entered {
         Ok(world.start_all_gather(handling.units.path(unit), shards)?)
     }
 
-    /// The unit that is likely to come next: forward as in the last pass, backward as this one came.
+    /// Predicts the next unit: forward from the order of the last pass, backward from the order of this one.
     fn next(&self, unit: usize, way: Way) -> Option<usize> {
         let mut met = lock(&self.met);
         match way {
@@ -194,7 +194,7 @@ impl Entered {
     }
 }
 
-/// Takes the parameters of blocks away.
+/// Takes the parameters out of blocks.
 struct PutAway<'a>(&'a mut Entered);
 
 impl ModuleMapper for PutAway<'_> {
@@ -202,7 +202,7 @@ impl ModuleMapper for PutAway<'_> {
         let entered = &mut *self.0;
         let handling = entered.plan.handling();
         let Some(unit) = handling.units.of_param(param.id).filter(|_| handling.is_away(param.id)) else {
-            // What has no value from here on waits elsewhere.
+            // From here on, a parameter without a value is stored elsewhere.
             param.base();
             return param;
         };
@@ -220,7 +220,7 @@ impl ModuleMapper for PutAway<'_> {
             entered.members[unit].push(id);
             entered.stored.insert(id, Stored { shape: shape.to_vec(), dtype, is_trained, read });
         }
-        // Whoever reads it here reads it outside its segment.
+        // Only code outside the segment reads this value.
         let outside = move |device: &Device, _: bool| {
             plan.report(StrategyError::OutsideSegment {
                 parameter: plan.paths().path(id).unwrap_or("a parameter").into(),
@@ -231,7 +231,7 @@ impl ModuleMapper for PutAway<'_> {
     }
 }
 
-/// Copies what is in no block from the host.
+/// Copies the parameters outside blocks from the host.
 struct FetchRoot<'a>(&'a Device);
 
 impl ParamMap for FetchRoot<'_> {

@@ -1,4 +1,4 @@
-//! Two operations that let a backward pass of ours stand in Burn's graph, on every backend.
+//! Two operations that put our own backward pass into Burn's graph, on every backend.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use burn::backend::{
 };
 use burn::tensor::Tensor;
 
-/// What happens when the backward pass arrives: the gradient of the operation's result goes in, and
-/// the gradient of its input comes out.
+/// Runs when the backward pass arrives: takes the gradient of the operation's result, and returns the gradient of its
+/// input.
 #[derive(Clone)]
 struct Hook(Arc<dyn Fn(DispatchTensor) -> Option<DispatchTensor> + Send + Sync>);
 
@@ -24,7 +24,7 @@ impl fmt::Debug for Hook {
     }
 }
 
-/// The operations below the tensor API. Without autodiff there is nothing to hook.
+/// The operations below the tensor API. Without autodiff there is nothing to hook into.
 #[backend_extension(Flex: cfg(feature = "flex"), Cube: cfg(feature = "cube"), Autodiff)]
 trait GraftOps: Backend {
     fn graft(parent: FloatTensor<Self>, value: FloatTensor<Self>, hook: Hook) -> FloatTensor<Self> {
@@ -120,8 +120,8 @@ where
     grad.float()
 }
 
-/// `value`, as if computed from `parent`: in the backward pass `grad` turns the gradient of the one
-/// into the gradient of the other.
+/// Returns `value` as if it were computed from `parent`: in the backward pass, `grad` turns the gradient of `value`
+/// into the gradient of `parent`.
 pub(super) fn graft<const P: usize, const V: usize>(
     parent: Tensor<P>,
     value: Tensor<V>,
@@ -132,8 +132,8 @@ pub(super) fn graft<const P: usize, const V: usize>(
     Tensor::from_dispatch(Dispatch::graft(parent.into_dispatch(), value.into_dispatch(), hook))
 }
 
-/// `token`, as if computed from `input` too: in the backward pass `grad` is asked for the gradient of
-/// `input`, and the token's goes on unchanged. Nothing is computed in the forward pass.
+/// Returns `token` as if it were computed from `input` too: in the backward pass, `grad` returns the gradient of
+/// `input`, and the token's gradient passes through. Computes nothing in the forward pass.
 pub(super) fn join<const D: usize>(
     token: Tensor<1>,
     input: Tensor<D>,

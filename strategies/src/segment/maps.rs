@@ -1,4 +1,4 @@
-//! What is done to all tensors of a segment's inputs, outputs and block.
+//! Maps over all tensors of a segment's inputs, outputs and block.
 
 use burn::module::{ModuleVisitor, Param, ParamId};
 use burn::tensor::{Bool, Device, Int, Tensor};
@@ -7,7 +7,7 @@ use super::{Bundle, TensorMap};
 use crate::host::on_host;
 use crate::{ParamMap, Pass};
 
-/// Which inputs and parameters want a gradient.
+/// The inputs and parameters that need a gradient.
 #[derive(Clone, Default)]
 pub struct Wanted {
     pub inputs: Vec<bool>,
@@ -29,7 +29,7 @@ impl TensorMap for Wanted {
 
 impl ModuleVisitor for Wanted {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        // A tied parameter stands in the block twice, and has one gradient.
+        // A parameter that is tied within the block has one gradient.
         if param.is_initialized() && param.base().is_tracked() && !self.parameters.contains(&param.id) {
             self.parameters.push(param.id);
         }
@@ -63,7 +63,7 @@ impl ParamMap for Inner {
     }
 }
 
-/// Makes constants of tensors outside autodiff.
+/// Makes tensors outside autodiff constants of the pass.
 pub struct Constant<'a>(pub &'a Pass);
 
 impl TensorMap for Constant<'_> {
@@ -82,7 +82,7 @@ impl ParamMap for Constant<'_> {
     }
 }
 
-/// Moves float tensors to the host. Masks and indices stay: all blocks share them.
+/// Moves float tensors to the host. Masks and indices stay, because all blocks share them.
 pub struct PutAway<'a>(pub &'a Device);
 
 impl TensorMap for PutAway<'_> {
@@ -104,7 +104,7 @@ impl TensorMap for Fetch<'_> {
     }
 }
 
-/// The sizes of all axes of the float tensors of a bundle.
+/// Returns the sizes of all axes of a bundle's float tensors.
 pub fn shape_of<X: Bundle>(bundle: &X) -> Vec<usize> {
     struct Axes(Vec<usize>);
     impl TensorMap for Axes {
@@ -118,7 +118,7 @@ pub fn shape_of<X: Bundle>(bundle: &X) -> Vec<usize> {
     axes.0
 }
 
-/// Bytes of the float tensors of a bundle.
+/// Returns the bytes of a bundle's float tensors.
 pub fn bytes_of<X: Bundle>(bundle: &X) -> usize {
     struct Bytes(usize);
     impl TensorMap for Bytes {

@@ -1,17 +1,17 @@
-//! The segment around each block: what strategies decide about it, and how it is re-run.
+//! The segment around each block: what strategies decide about it, and its recomputation.
 //!
 //! ```text
-//! plan.rs       what is decided, asked at each segment
-//! budget.rs     which segments to recompute so that the rest fits a number of bytes
-//! replay.rs     a segment that keeps its inputs only, and is run again in the backward pass
-//! units.rs      which parameters are handled block by block, and how
-//! entered.rs    one pass through a model whose blocks' parameters come and go
-//! unit.rs       one block of those, whose parameters come and whose gradients are taken
+//! plan.rs       the decisions of strategies, read at each segment
+//! budget.rs     chooses the segments to recompute, so that the others fit a number of bytes
+//! replay.rs     a segment that keeps only its inputs and runs again in the backward pass
+//! units.rs      the parameters that are handled block by block, and how
+//! entered.rs    one pass through a model whose block parameters are provided segment by segment
+//! unit.rs       one block with provided parameters and delivered gradients
 //! delivered.rs  a segment whose gradients are taken as soon as the backward pass leaves it
-//! graft.rs      two operations that put a backward pass of ours into Burn's graph
-//! bundle.rs     what goes into a segment and comes out of it
-//! maps.rs       what is done to all tensors of those
-//! verify.rs     whether a segment gave the same result twice
+//! graft.rs      two operations that put our own backward pass into Burn's graph
+//! bundle.rs     the inputs and outputs of a segment
+//! maps.rs       maps over all tensors of a segment
+//! verify.rs     checks that a segment gives the same result twice
 //! ```
 
 mod budget;
@@ -38,7 +38,7 @@ pub(crate) use replay::recomputed;
 pub(crate) use unit::Unit;
 pub(crate) use units::Units;
 
-/// What a panic elsewhere left behind is as good as ever: nothing here is changed in two steps.
+/// Ignores poisoning: every change under these locks is a single step, so the data stays valid after a panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! What strategies decide about the segments of a model.
+//! The decisions of strategies about the segments of a model.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -18,49 +18,49 @@ use crate::memory::{Beyond, in_use};
 use crate::zero::{Part, Sharding};
 use crate::{Paths, StrategyError};
 
-/// What strategies have decided about the segments of a model, and what has become known of them.
+/// The decisions of strategies about the segments of a model, and what training has learned about the segments.
 ///
-/// Strategies fill it in when they start; the pass asks it at each segment.
+/// Strategies fill it in when they start; the pass reads it at each segment.
 #[derive(Debug, Default)]
 pub struct SegmentPlan {
     recompute: Option<Which>,
     host: Option<Device>,
     elementwise: bool,
     handling: Handling,
-    /// The units that passes have come to, one after the other.
+    /// The units in the order in which the last pass reached them.
     order: Mutex<Vec<usize>>,
     paths: Paths,
     verified: Mutex<HashSet<u64>>,
     fault: Mutex<Option<StrategyError>>,
 }
 
-/// Which segments are recomputed.
+/// The segments to recompute.
 #[derive(Debug)]
 pub(crate) enum Which {
-    /// The first of every so many.
+    /// The first of every so many segments.
     Every(usize),
-    /// Those at these paths.
+    /// The segments of blocks at these paths.
     Paths(HashSet<String>),
-    /// As few as make the others fit.
+    /// As few as possible, so that the others fit.
     Within(Mutex<Budget>),
 }
 
-/// A segment that a pass comes to.
+/// A segment that a pass reaches.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Met {
-    /// The same in each pass over the same model.
+    /// Its id, the same in each pass over the same model.
     pub id: u64,
-    /// Its place among the segments of its level, from 0.
+    /// Its index among the segments of its level, from 0.
     pub index: usize,
-    /// Whether it stands in no other segment.
+    /// Whether it is in no other segment.
     pub outermost: bool,
 }
 
-/// A segment that is to be recomputed.
+/// A segment to recompute.
 pub(crate) struct Segment {
     plan: Arc<SegmentPlan>,
     met: Met,
-    /// What brings its parameters or takes its gradients.
+    /// The unit that provides its parameters or takes its gradients.
     pub unit: Option<Unit>,
 }
 
@@ -71,12 +71,12 @@ impl Which {
 }
 
 impl SegmentPlan {
-    /// A plan that leaves every segment as it is.
+    /// Creates a plan that leaves every segment unchanged.
     pub fn of<M: Module>(model: &M) -> Self {
         Self { paths: Paths::of(model), ..Self::default() }
     }
 
-    /// The same decisions, with nothing known yet of any segment.
+    /// Copies the decisions, without the knowledge about segments.
     pub(crate) fn afresh(&self) -> Self {
         let recompute = self.recompute.as_ref().map(|which| match which {
             Which::Every(count) => Which::Every(*count),
@@ -87,12 +87,12 @@ impl SegmentPlan {
         Self { recompute, host, elementwise, paths, handling: self.handling.clone(), ..Self::default() }
     }
 
-    /// The paths of the model's parameters and modules.
+    /// Returns the paths of the model's parameters and modules.
     pub fn paths(&self) -> &Paths {
         &self.paths
     }
 
-    /// Whether Burn's own element-wise scheme is to be used.
+    /// Returns whether to use Burn's own element-wise scheme.
     pub fn is_elementwise(&self) -> bool {
         self.elementwise
     }
@@ -110,21 +110,21 @@ impl SegmentPlan {
         self.elementwise = true;
     }
 
-    /// What is done with the parameters of blocks.
+    /// Returns how the parameters of blocks are handled.
     pub(crate) fn handling(&self) -> &Handling {
         &self.handling
     }
 
-    /// The gradients of blocks are summed over the ranks in the backward pass, and with `gathers` their
-    /// parameters gathered for it.
+    /// Sums the gradients of blocks over the ranks in the backward pass, and with `gathers` gathers the blocks'
+    /// parameters for their segments.
     pub(crate) fn shard(&mut self, units: Units, sharding: Arc<Sharding>, gathers: bool) {
         self.handling.units = units;
         self.handling.sharding = Some(sharding);
         self.handling.gathers = gathers;
     }
 
-    /// The gradients of blocks go to the host in the backward pass if they land there, and with `fetches` their
-    /// parameters wait there.
+    /// With `lands`, moves the gradients of blocks to the host in the backward pass; with `fetches`, keeps their
+    /// parameters there.
     pub(crate) fn offload(&mut self, fetches: bool, lands: bool) {
         if self.handling.units.count() == 0 && (fetches || lands) {
             let blocks: Vec<_> = self.paths.blocks().map(str::to_string).collect();
@@ -134,8 +134,8 @@ impl SegmentPlan {
         self.handling.lands = lands;
     }
 
-    /// The unit that is likely to come after this one, which is met at this place of a pass: the one that
-    /// did in the last pass.
+    /// Predicts the unit after this one, which was reached at `place` of the pass: the one that followed in the last
+    /// pass.
     pub(crate) fn comes_after(&self, place: usize, unit: usize) -> Option<usize> {
         let mut order = lock(&self.order);
         let next = match order.get(place) == Some(&unit) {
@@ -149,16 +149,14 @@ impl SegmentPlan {
         next
     }
 
-    /// What a segment did that makes going on pointless, once.
+    /// Returns an error if a segment makes it pointless to continue, once.
     ///
-    /// A model's forward pass returns no error, so whoever ran it asks here before it uses the
-    /// gradients.
+    /// A model's forward pass returns no error, so call this before you use its gradients.
     ///
     /// # Errors
     ///
-    /// A segment that read a tracked tensor which is not part of its input, that cannot be re-run
-    /// to the same result, or a budget that nothing fits; a parameter of a block that was read outside
-    /// its segment; another rank that is gone.
+    /// A segment read a tracked tensor that is not part of its input, or gave another result when it was recomputed; no
+    /// choice of segments fits the budget; a parameter of a block was read outside its segment; another rank is gone.
     pub fn check(&self) -> Result<(), StrategyError> {
         lock(&self.fault).take().map_or(Ok(()), Err)
     }
@@ -167,7 +165,7 @@ impl SegmentPlan {
         lock(&self.fault).get_or_insert(fault);
     }
 
-    /// The segment, if it is to be recomputed.
+    /// Returns the segment, if it is to be recomputed.
     pub(crate) fn recomputed<B, X>(
         self: &Arc<Self>,
         block: &B,
@@ -184,7 +182,7 @@ impl SegmentPlan {
             None => false,
             Some(which) => self.chooses(which, path, input, met),
         };
-        // What is brought for a segment would else be kept alive by Burn's graph.
+        // Burn's graph would otherwise keep the segment's provided parameters alive.
         let must = unit.as_ref().is_some_and(Unit::is_provided);
         (is_recomputed || must).then(|| Segment { plan: self.clone(), met, unit })
     }
@@ -212,13 +210,13 @@ impl SegmentPlan {
 }
 
 impl Segment {
-    /// The block with its parameters, where they wait elsewhere.
+    /// Returns the block with its parameters, if they are stored elsewhere.
     pub fn provided<B: Module>(&self, block: &B, way: Way) -> Option<B> {
         let unit = self.unit.as_ref().filter(|unit| unit.is_provided())?;
         Some(unit.provide(block, way))
     }
 
-    /// Takes the gradients that the segment delivers from all that were found. Answers their bytes.
+    /// Takes the gradients that the segment delivers out of those found. Returns their bytes.
     pub fn deliver<B: Module>(
         &self,
         block: &B,
@@ -230,13 +228,13 @@ impl Segment {
         unit.deliver(block, own, grads)
     }
 
-    /// As it is called in errors.
+    /// Returns the segment's name for errors.
     fn name<B: Module>(&self, block: &B) -> String {
         let path = self.plan.paths.module_of(block);
         path.map_or_else(|| format!("number {}", self.met.index), str::to_string)
     }
 
-    /// Moves tensors to where they wait for the backward pass.
+    /// Moves tensors to the device that stores them until the backward pass.
     pub fn put_away<X: Bundle>(&self, tensors: X) -> X {
         match &self.plan.host {
             None => tensors,
@@ -252,26 +250,26 @@ impl Segment {
         }
     }
 
-    /// Its parameters' gradients are found, so many bytes. Those of a segment in another one are
-    /// found again by that one.
+    /// Records that the gradients of its parameters exist, with their bytes. The enclosing segment reports those of a
+    /// nested one.
     pub fn leaves(&self, gradients: usize, device: &Device) {
         if self.met.outermost {
             Beyond::left(gradients, device);
         }
     }
 
-    /// Its result carries a gradient of something that it was not given.
+    /// Reports that its result carries a gradient of a tensor outside its input.
     pub fn captures<B: Module>(&self, block: &B) {
         self.plan.report(StrategyError::Captured { segment: self.name(block) });
     }
 
-    /// Whether it has yet to be seen that it gives the same result twice. One that holds a module
-    /// which may draw random numbers must show it each time.
+    /// Returns whether its result must be verified: always the first time, and each time if it contains a module that
+    /// may draw random numbers.
     pub fn unverified<B: Module>(&self, block: &B) -> bool {
         !lock(&self.plan.verified).contains(&self.met.id) || !Random::of(block).is_empty()
     }
 
-    /// Holds the result of the re-run to that of the first run.
+    /// Compares the results of the first run and of the recomputation.
     pub fn verify<B: Module, Y: Bundle>(&self, block: &B, first: Y, again: Y) {
         let differ = differing(first, again);
         if differ > MAY_DIFFER {
@@ -284,19 +282,19 @@ impl Segment {
         lock(&self.plan.verified).insert(self.met.id);
     }
 
-    /// Measures what the segment's operations save, where the plan needs to know.
+    /// Measures what the segment's operations save, if the plan needs it.
     pub fn meter<'a>(&'a self, shape: Vec<usize>, input: usize, device: &'a Device) -> Meter<'a> {
         let before = match self.plan.recompute {
             Some(Which::Within(_)) => in_use(device),
             _ => None,
         };
-        // Inputs that wait on another device take nothing of this one.
+        // Inputs that are stored on another device take no memory of this one.
         let is_away = self.plan.host.as_ref().is_some_and(|host| *host != device.clone().inner());
         Meter { segment: self, shape, input: if is_away { 0 } else { input }, device, before }
     }
 }
 
-/// Bytes in use before a segment ran again.
+/// The bytes in use before a segment runs again.
 pub(crate) struct Meter<'a> {
     segment: &'a Segment,
     shape: Vec<usize>,
@@ -306,7 +304,7 @@ pub(crate) struct Meter<'a> {
 }
 
 impl Meter<'_> {
-    /// The segment has run, and all that it saves is there.
+    /// Reads the bytes in use after the segment has run, with everything that it saves.
     pub fn read(self) {
         let Some(Which::Within(budget)) = &self.segment.plan.recompute else { return };
         if let (Some(before), Some(after)) = (self.before, in_use(self.device)) {

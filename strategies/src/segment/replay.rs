@@ -1,17 +1,16 @@
-//! A segment that keeps its inputs only, and is run again in the backward pass.
+//! A segment that keeps only its inputs and runs again in the backward pass.
 //!
 //! Chen et al., *Training Deep Nets with Sublinear Memory Cost*, 2016 (arXiv:1604.06174).
 //!
-//! The outer backward pass holds the lock of its graph, so the block is run again on leaves of its
-//! own, in a graph of its own, and what is found there is handed to the outer graph by hooks:
-//!
+//! The outer backward pass holds the lock of its graph. The block therefore runs again on its own leaves, in its own
+//! graph, and hooks pass the gradients to the outer graph:
 //! ```text
 //! token -- join(input 1) -- join(input 2) -- join(parameter 1) -- ... -- graft(output 1)
 //!                                                                     \- graft(output 2)
 //! ```
 //!
-//! Backward, each graft puts the gradient of its output aside. The last join, which comes after all
-//! of them, runs the block again; and each join takes its own gradient from what that found.
+//! In the backward pass, each graft stores the gradient of its output. The last join runs after all grafts and runs the
+//! block again; each join then takes its own gradient from the result.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -28,7 +27,7 @@ use crate::memory::Usage;
 use crate::zero::Part;
 use crate::{ParamMap, Pass, map_params};
 
-/// Runs `run` on `block` and `input`, and keeps `input` alone for the backward pass.
+/// Runs `run` on `block` and `input`, and keeps only `input` for the backward pass.
 pub(crate) fn recomputed<B, X, Y, F>(block: &B, input: X, run: F, pass: Pass, segment: Segment) -> Y
 where
     B: Module + 'static,
@@ -48,8 +47,8 @@ where
         return run(&block, input, &pass);
     }
     let plain_input = input.clone().map_tensors(&mut Inner);
-    // On constants of autodiff, so that nothing on the way is kept, and yet each operation is the
-    // one that will run again: without autodiff a backend fuses some, and rounds otherwise.
+    // Runs on constants of autodiff: nothing in between is kept, but each operation is the same as in the
+    // recomputation. Without autodiff, a backend fuses some operations and rounds differently.
     let constants = segment.provided(&copy, Way::Forward).unwrap_or_else(|| copy.clone());
     let constants = map_params(constants, &mut Constant(&pass));
     let once = pass.unrecorded();
@@ -63,7 +62,7 @@ where
     }
     let output = output.map_tensors(&mut Inner);
     let kept = segment.put_away(plain_input);
-    // A leaf of its own where gradients are delivered, which are no part of this graph.
+    // A leaf of its own if gradients are delivered, because they are not part of this graph.
     let token = Tensor::zeros([1], pass.device()).set_require_grad(!own.is_empty());
     let replay = Arc::new(Replay {
         output_grads: Mutex::new(vec![None; of_output.inputs.len()]),
@@ -82,7 +81,7 @@ where
     let nothing_asks = wanted.is_empty();
     let mut joined = Joined { token, inputs: 0, wanted, gradient: of_input(&replay) };
     if nothing_asks {
-        // A leaf, for a segment whose input carries no gradient and that delivers all it finds.
+        // A leaf, in case no input carries a gradient and the segment delivers all of its gradients.
         joined.join(Tensor::<1>::zeros([1], pass.device()).require_grad(), Of::Nothing);
     }
     input.map_tensors(&mut joined);
@@ -97,9 +96,9 @@ struct Replay<B, X, Y, F> {
     found: Mutex<Option<Found>>,
 }
 
-/// What it takes to run the segment again.
+/// Everything that the recomputation needs.
 struct Work<B, X, Y, F> {
-    /// Outside autodiff, as is `input`.
+    /// Outside autodiff, like `input`.
     block: B,
     input: X,
     run: F,
@@ -108,22 +107,22 @@ struct Work<B, X, Y, F> {
     /// The gradients that the segment delivers.
     own: Vec<Part>,
     segment: Segment,
-    /// What the forward pass returned, where the re-run is to be held to it.
+    /// The output of the forward pass, if the recomputation is to be verified.
     witness: Option<Y>,
 }
 
-/// The gradients of the inputs, by their place, and of the parameters.
+/// The gradients of the inputs, by index, and of the parameters.
 struct Found {
     inputs: Vec<Option<DispatchTensor>>,
     parameters: HashMap<ParamId, DispatchTensor>,
 }
 
-/// Whose gradient it is.
+/// The tensor that a gradient belongs to.
 #[derive(Clone, Copy)]
 enum Of {
     Input(usize),
     Parameter(ParamId),
-    /// It only asks that the segment is run again.
+    /// No tensor: only triggers the recomputation.
     Nothing,
 }
 
@@ -186,7 +185,7 @@ where
         let meter = segment.meter(shape_of(&input), bytes_of(&input), pass.device());
         let output = run(&block, input, &pass);
         meter.read();
-        // A device's pool knows its peak from those who look.
+        // A device's pool only records a peak when it is read.
         Usage::of(pass.device());
         if let Some(witness) = witness {
             segment.verify(&block, segment.fetch(witness, pass.device()), output.clone());
@@ -218,7 +217,7 @@ where
 
 type Leaf = Box<dyn FnOnce(&mut Gradients) -> Option<DispatchTensor>>;
 
-/// Makes leaves of what wants a gradient, and remembers where to find it.
+/// Makes leaves of the tensors that need a gradient, and remembers where to find it.
 struct Leaves<'a> {
     wanted: &'a Wanted,
     own: &'a [Part],
@@ -257,7 +256,7 @@ impl ParamMap for Leaves<'_> {
     }
 }
 
-/// Joins the inputs and parameters that want a gradient to the token.
+/// Joins the inputs and parameters that need a gradient to the token.
 struct Joined {
     token: Tensor<1>,
     inputs: usize,
@@ -269,7 +268,7 @@ impl Joined {
     fn join<const D: usize>(&mut self, tensor: Tensor<D>, of: Of) {
         let gradient = self.gradient.clone();
         let (shape, dtype, device) = (tensor.shape(), tensor.dtype(), tensor.device().inner());
-        // A leaf that nothing reads has no gradient, as in Burn; anything else waits for one.
+        // An unread leaf has no gradient, as in Burn; any other tensor needs one.
         let is_leaf = tensor.is_require_grad();
         let found = move || match gradient(of) {
             Some(grad) => Some(Tensor::from_dispatch(grad)),
@@ -301,7 +300,7 @@ impl ModuleVisitor for Joined {
     }
 }
 
-/// Makes outputs of values: computed, for Burn, from the token.
+/// Creates outputs from values; for Burn, they are computed from the token.
 struct Grafted<'a> {
     token: Tensor<1>,
     outputs: usize,
@@ -322,7 +321,7 @@ impl TensorMap for Grafted<'_> {
     }
 }
 
-/// The sum of scalars whose gradients are the outputs' given gradients.
+/// The sum of scalars whose gradients are the given gradients of the outputs.
 struct Roots<'a> {
     grads: std::vec::IntoIter<Option<DispatchTensor>>,
     pass: &'a Pass,

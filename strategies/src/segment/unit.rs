@@ -1,4 +1,4 @@
-//! A block whose parameters come for its segment and whose gradients are taken from it.
+//! A block whose parameters are provided for its segment and whose gradients the segment delivers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::entered::{Entered, Way};
 use crate::host::on_host;
 use crate::zero::Part;
 
-/// A unit that a segment has come to.
+/// A unit that a segment has reached.
 #[derive(Clone)]
 pub(crate) struct Unit {
     entered: Arc<Entered>,
@@ -23,22 +23,22 @@ impl Unit {
         Self { entered, index }
     }
 
-    /// Whether its parameters are there only while its segment runs.
+    /// Returns whether its parameters exist only while its segment runs.
     pub fn is_provided(&self) -> bool {
         self.entered.handling().provides()
     }
 
-    /// Whether its gradients are taken from its segment.
+    /// Returns whether its segment delivers its gradients.
     pub fn is_delivered(&self) -> bool {
         self.entered.handling().delivers()
     }
 
-    /// Whether this rank only takes part.
+    /// Returns whether this rank only takes part in the collectives.
     pub fn is_silent(&self) -> bool {
         self.entered.silent
     }
 
-    /// The block with all of its parameters, outside autodiff.
+    /// Returns the block with all of its parameters, outside autodiff.
     pub fn provide<B: Module>(&self, block: &B, way: Way) -> B {
         let data = self.entered.bring(self.index, way).unwrap_or_else(|error| {
             self.entered.plan.report(error);
@@ -47,8 +47,8 @@ impl Unit {
         block.clone().map(&mut Provide { entered: &self.entered, data, done: HashMap::new() })
     }
 
-    /// The gradients that the segment is to deliver, still without data: of each trained parameter that
-    /// belongs to this unit.
+    /// Returns the gradients that the segment will deliver, without data so far: one part for each trained parameter of
+    /// this unit.
     pub fn trained<B: Module>(&self, block: &B) -> Vec<Part> {
         struct Trained<'a>(&'a Entered, Vec<Part>);
         impl ModuleVisitor for Trained<'_> {
@@ -73,8 +73,7 @@ impl Unit {
         trained.1
     }
 
-    /// Takes the gradients of a block to where they are kept: summed over the ranks, on the host, or both.
-    /// Answers their bytes.
+    /// Stores the gradients of a block: summed over the ranks, on the host, or both. Returns their bytes.
     pub fn deliver<B: Module>(
         &self,
         block: &B,
@@ -101,7 +100,7 @@ impl Unit {
     }
 }
 
-/// Puts what was brought into a block.
+/// Puts provided parameters into a block.
 struct Provide<'a> {
     entered: &'a Entered,
     data: HashMap<ParamId, TensorData>,

@@ -1,4 +1,4 @@
-//! Which parameters are handled block by block, and how.
+//! The parameters that are handled block by block, and how.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use burn::tensor::Tensor;
 use crate::Paths;
 use crate::zero::Sharding;
 
-/// Which parameters belong to which block.
+/// The block of each parameter.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Units {
     unit_of: HashMap<ParamId, usize>,
@@ -17,7 +17,8 @@ pub(crate) struct Units {
 }
 
 impl Units {
-    /// The modules of these paths. A parameter that stands outside of its block too belongs to none.
+    /// Creates units from the modules at these paths. A parameter that also appears outside its block belongs to no
+    /// unit.
     pub fn of(paths: &Paths, blocks: &[String]) -> Self {
         let block_of = |path: &str| {
             blocks
@@ -52,8 +53,8 @@ impl Units {
         &self.paths[unit]
     }
 
-    /// The unit that a block is, or is a part of. One that holds parameters of several is none: the segments in
-    /// it are.
+    /// Returns the unit that a block is, or is a part of. A block with parameters of several units is not a unit; the
+    /// segments inside it are.
     pub fn of_block<B: Module>(&self, block: &B) -> Option<usize> {
         struct Found<'a>(&'a Units, HashSet<usize>);
         impl ModuleVisitor for Found<'_> {
@@ -68,7 +69,7 @@ impl Units {
     }
 }
 
-/// What is done with units.
+/// How units are handled.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Handling {
     pub units: Units,
@@ -76,29 +77,29 @@ pub(crate) struct Handling {
     pub sharding: Option<Arc<Sharding>>,
     /// Parameters are gathered for the segment.
     pub gathers: bool,
-    /// Parameters wait on the host.
+    /// Parameters are stored on the host.
     pub fetches: bool,
     /// Gradients go to the host in the backward pass.
     pub lands: bool,
 }
 
 impl Handling {
-    /// Whether gradients are summed over the ranks in the backward pass.
+    /// Returns whether gradients are summed over the ranks in the backward pass.
     pub fn reduces(&self) -> bool {
         self.sharding.is_some()
     }
 
-    /// Whether a unit's parameters are there only while its segment runs.
+    /// Returns whether a unit's parameters exist only while its segment runs.
     pub fn provides(&self) -> bool {
         self.gathers || self.fetches
     }
 
-    /// Whether a unit's gradients are taken from its segment.
+    /// Returns whether a unit's gradients are taken from its segment.
     pub fn delivers(&self) -> bool {
         self.sharding.is_some() || self.lands || self.provides()
     }
 
-    /// Whether the parameter itself waits elsewhere.
+    /// Returns whether the parameter itself is stored elsewhere.
     pub fn is_away(&self, id: ParamId) -> bool {
         self.fetches || self.gathers && self.sharding.as_ref().is_some_and(|sharding| sharding.shards(id))
     }

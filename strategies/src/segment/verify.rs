@@ -1,4 +1,4 @@
-//! Whether a segment gave the same result twice.
+//! Checks that a segment gives the same result twice.
 
 use burn::backend::DispatchTensor;
 use burn::module::{Flag, Module, ModuleVisitor, Param};
@@ -6,11 +6,11 @@ use burn::tensor::{FloatDType, Tensor};
 
 use super::{Bundle, TensorMap};
 
-/// The share of elements that may differ between two runs of one segment. A GPU may choose another
-/// kernel, in tf32 even, so that a few near 0 do; while dropping one element of a hundred changes two.
+/// The share of elements that may differ between two runs of one segment. A GPU may choose another kernel, even in
+/// tf32, so that a few elements near 0 differ; dropping one element in a hundred changes two in a hundred.
 pub const MAY_DIFFER: f64 = 1e-3;
 
-/// The largest share of a tensor's elements that differ between two runs.
+/// Returns the largest share of a tensor's elements that differ between two runs.
 pub fn differing<Y: Bundle>(first: Y, again: Y) -> f64 {
     let mut expected = Values(Vec::new());
     first.map_tensors(&mut expected);
@@ -28,8 +28,8 @@ impl TensorMap for Values {
     }
 }
 
-/// The largest share of a tensor's elements that differ by more than 2% of what they are. One that
-/// is not a number differs from nothing.
+/// Finds the largest share of a tensor's elements that differ by more than 2% of their value. NaN never counts as
+/// different.
 struct Compared {
     expected: std::vec::IntoIter<DispatchTensor>,
     differ: f64,
@@ -52,7 +52,7 @@ impl TensorMap for Compared {
     }
 }
 
-/// Modules of Burn that act in training only, and by themselves: dropout, noise, batch norm.
+/// Burn modules that act only in training and have their own state or randomness: dropout, noise, batch norm.
 #[derive(Default)]
 pub struct Random {
     containers: Vec<String>,
@@ -69,7 +69,7 @@ impl ModuleVisitor for Random {
     }
 
     fn visit_flag(&mut self, flag: &Param<Flag>) {
-        // The flag itself is the innermost field of the module that it belongs to.
+        // The flag itself is the innermost field of the module that owns it.
         let owner =
             self.containers.iter().rev().find(|name| !matches!(name.as_str(), "Flag" | "Vec" | "Tuple"));
         if let Some(owner) = owner.filter(|_| flag.is_enabled())
@@ -87,12 +87,12 @@ impl Random {
         random
     }
 
-    /// Whether there is none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.found.is_empty()
     }
 
-    /// What an error says of them.
+    /// Returns the part of an error message that names the modules.
     pub fn hint(&self) -> String {
         match self.found.is_empty() {
             true => String::new(),
