@@ -1,4 +1,4 @@
-//! What is dropped depends on nothing but the counters.
+//! Dropout depends only on the counters.
 
 use burn::tensor::{DType, FloatDType};
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ fn pass(draws: Draws) -> Pass {
     Pass::train(&device()).drawing(draws)
 }
 
-/// Which elements are kept, of ones.
+/// Applies dropout to ones, which shows the kept elements.
 fn kept<const D: usize>(shape: [usize; D], positions: &[usize], pass: &Pass) -> Tensor<D> {
     Dropout::new(0.4).forward_along(Tensor::ones(shape, &device()), positions, pass)
 }
@@ -87,7 +87,7 @@ fn an_evaluation_and_a_probability_of_zero_change_nothing_but_take_a_site() {
 #[test]
 fn nothing_in_nothing_out() {
     for shape in [[0, 3, 4], [2, 0, 4], [2, 3, 0]] {
-        // Burn makes no tensor of ones that is empty.
+        // Burn cannot create an empty tensor of ones.
         let x = Tensor::<3>::empty(shape, &device());
         assert_eq!(Dropout::new(0.5).forward(x, &pass(Draws::default())).dims(), shape);
     }
@@ -122,7 +122,7 @@ fn each_counter_gives_another_mask() {
     assert!(sites[0] != sites[1] && sites[1] != sites[2] && sites[0] != sites[2]);
 }
 
-/// So re-running a segment, which draws again, changes no mask after it.
+/// The recomputation of a segment draws again and must not change later masks.
 #[test]
 fn a_segment_draws_from_counters_of_its_own() {
     let x = || Tensor::<3>::ones([2, 5, 60], &device());
@@ -142,8 +142,8 @@ fn a_segment_draws_from_counters_of_its_own() {
 }
 
 proptest! {
-    /// Rows of any length, cut into micro-batches, padded to any width on either side: each element
-    /// of a sample is dropped or kept as in a batch of its own.
+    /// For rows of any length, cut into micro-batches, padded to any width on either side: each element of a sample has
+    /// the same mask as in a batch of its own.
     #[test]
     fn a_sample_is_dropped_alike_however_it_is_batched(
         lengths in prop::collection::vec(1_usize..7, 1..7),

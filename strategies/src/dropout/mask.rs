@@ -1,4 +1,4 @@
-//! Which elements are dropped: a hash of the place of each.
+//! The dropout mask: a hash of each element's position.
 //!
 //! A row of the batch has a key of 64 bits, two words of 32. Each axis but the last mixes its
 //! coordinate into both words; the last needs one more round for each element, which is dropped
@@ -14,7 +14,7 @@ trait Word: Clone {
     fn plus(self, other: Self) -> Self;
     fn xor(self, other: Self) -> Self;
     fn times(self, factor: u32) -> Self;
-    /// Zeros come in from above.
+    /// Shifts in zeros from above.
     fn shifted_right(self, bits: u32) -> Self;
 }
 
@@ -40,7 +40,7 @@ impl Word for u32 {
     }
 }
 
-/// Of dtype u32; shapes broadcast.
+/// An integer tensor of dtype u32; shapes broadcast.
 impl<const D: usize> Word for Tensor<D, Int> {
     fn plus(self, other: Self) -> Self {
         self + other
@@ -59,8 +59,8 @@ impl<const D: usize> Word for Tensor<D, Int> {
     }
 }
 
-/// Two rounds of multiply and xor-shift, `lowbias32` (Wellons, 2018), with `key` let in between.
-/// The last xor-shift is left out: it would change the low half only.
+/// Two rounds of multiply and xor-shift, `lowbias32` (Wellons, 2018), with `key` mixed in between. Omits the last
+/// xor-shift, which would change only the low half.
 #[inline(always)]
 fn hash<W: Word>(x: W, key: W) -> W {
     let x = x.clone().xor(x.shifted_right(16)).times(0x7feb_352d).xor(key);
@@ -72,14 +72,14 @@ fn fold<W: Word>(x: W) -> W {
     x.clone().xor(x.shifted_right(16))
 }
 
-/// What is known of a place once the coordinates along its first axes are mixed in. It is two
-/// words, since among a hundred thousand of one word some would be equal.
+/// The state of a position after mixing in the coordinates along its first axes. It has two words, because among a
+/// hundred thousand single words some would be equal.
 #[derive(Clone, Copy)]
 struct Key<W>(W, W);
 
 impl<W: Word> Key<W> {
-    /// The key of the place at this step along the next axis. The two words differ in how the step
-    /// enters, so that equal words do not stay equal.
+    /// Mixes in a step along the next axis. The step enters the two words differently, so equal words do not stay
+    /// equal.
     #[inline(always)]
     fn enter(self, step: W) -> Self {
         let Self(a, b) = self;
@@ -87,43 +87,43 @@ impl<W: Word> Key<W> {
         Self(fold(first), fold(hash(b.xor(step), a)))
     }
 
-    /// The word of the element at this step along the last axis.
+    /// Returns the word of the element at this step along the last axis.
     #[inline(always)]
     fn element(self, step: W) -> W {
         hash(step.plus(self.0), self.1)
     }
 }
 
-/// One axis after the first.
+/// One axis after the row axis.
 pub(super) struct Axis<'a> {
     pub length: usize,
-    /// The column at which each row's sample starts, where coordinates count from there.
+    /// The column at which each row's sample starts, if coordinates count from there.
     pub starts: Option<&'a [usize]>,
 }
 
 impl Axis<'_> {
-    /// The coordinates along it in one row, spread over all 32 bits. Where a row's sample is not
-    /// yet begun they are negative, and as good as any.
+    /// Returns the coordinates along the axis in one row, spread over all 32 bits. Coordinates before the start of a
+    /// row's sample are negative, which is equally valid.
     fn steps(&self, row: usize) -> impl Iterator<Item = u32> {
         let start = self.starts.map_or(0, |starts| starts[row]);
-        // The golden ratio, as Weyl's sequence takes it.
+        // The golden ratio, as in Weyl's sequence.
         (0..self.length).map(move |at| (at.wrapping_sub(start) as u32).wrapping_mul(0x9e37_79b9))
     }
 
-    /// Whether all rows have the same coordinates.
+    /// Returns whether all rows have the same coordinates.
     fn is_one_for_all(&self) -> bool {
         self.starts.is_none()
     }
 }
 
-/// The places of a tensor's elements: keys of its rows, and the axes after them, at least one.
-/// Nothing of it is padded length: a place in a sample is the same however its row is padded.
+/// The positions of a tensor's elements: keys of its rows, and at least one further axis. A position in a sample does
+/// not depend on the padding of its row.
 pub(super) struct Places<'a> {
     pub keys: Vec<u64>,
     pub axes: Vec<Axis<'a>>,
 }
 
-/// Elements that are worth a task of their own.
+/// The least elements per task.
 const TASK: usize = 1 << 14;
 
 impl<'a> Places<'a> {
@@ -131,8 +131,7 @@ impl<'a> Places<'a> {
         Self { keys: (0..rows).map(|row| draws.of_row(site, row)).collect(), axes }
     }
 
-    /// True where the element's word is below `threshold`, row after row; computed by the host's
-    /// threads.
+    /// Computes the mask on the host's threads, row by row: true if the element's word is below `threshold`.
     pub fn on_host(&self, threshold: u32) -> Vec<bool> {
         let Some((last, middle)) = self.axes.split_last() else { return Vec::new() };
         let lines = middle.iter().fold(1, |lines, axis| lines * axis.length);
@@ -153,7 +152,7 @@ impl<'a> Places<'a> {
         mask
     }
 
-    /// The keys of one row's lines along the last axis.
+    /// Returns the keys of one row's lines along the last axis.
     fn keys_of(&self, row: usize, middle: &[Axis]) -> Vec<Key<u32>> {
         let [a, b] = words(self.keys[row]);
         middle.iter().fold(vec![Key(a, b)], |keys, axis| {
@@ -162,8 +161,7 @@ impl<'a> Places<'a> {
         })
     }
 
-    /// The same, computed by the device: what the host sends is the rows' keys and, for each axis,
-    /// its coordinates.
+    /// Computes the same mask on the device. The host only sends the rows' keys and the coordinates of each axis.
     pub fn on_device<const D: usize>(&self, threshold: u32, device: &Device) -> Tensor<D, Bool> {
         let rows = self.keys.len();
         let tensor = |values: Vec<u32>, shape: [usize; D]| -> Tensor<D, Int> {

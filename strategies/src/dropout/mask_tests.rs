@@ -10,13 +10,13 @@ fn axis(length: usize) -> Axis<'static> {
     Axis { length, starts: None }
 }
 
-/// The mask of the rows from `first` on, `[rows, positions, features]`.
+/// Returns the mask of the rows starting at `first`, `[rows, positions, features]`.
 fn mask(draws: Draws, site: u64, shape: [usize; 3], threshold: u32) -> Vec<bool> {
     let [rows, positions, features] = shape;
     Places::new(&draws, site, rows, vec![axis(positions), axis(features)]).on_host(threshold)
 }
 
-/// How far from half of the elements two masks agree in, in standard deviations.
+/// Returns the deviation of two masks' agreement from one half, in standard deviations.
 fn deviations(a: &[bool], b: &[bool]) -> f64 {
     assert_eq!(a.len(), b.len());
     let agreed = a.iter().zip(b).filter(|(a, b)| a == b).count() as f64;
@@ -38,7 +38,7 @@ fn the_share_that_is_dropped_is_p() {
     }
 }
 
-/// Neighbours along each axis, and masks whose counters differ by little, agree as often as coins.
+/// Neighbours along each axis, and masks with similar counters, agree as often as coin tosses.
 #[test]
 fn neighbours_are_independent() {
     let draws = Draws { seed: 1337, epoch: 0, first: 0 };
@@ -86,8 +86,8 @@ fn runs_of_eight_are_uniform() {
     assert!((chi_squared - 255.0).abs() < 4.5 * 22.6, "{chi_squared}");
 }
 
-/// That two of 300,000 lines of 64 coins are equal has a probability of 1 in 400 million. With one
-/// word of 32 bits for a line, about eight pairs of rows would share one.
+/// Two equal lines among 300,000 lines of 64 coins have a probability of 1 in 400 million. With a single 32-bit word
+/// per line, about eight pairs of rows would share one.
 #[test]
 fn no_two_positions_are_dropped_alike() {
     let mask = mask(Draws::default(), 0, [150_000, 2, 64], HALF);
@@ -101,7 +101,7 @@ fn on_device<const D: usize>(places: &Places, threshold: u32) -> Vec<bool> {
 }
 
 proptest! {
-    /// The tensor operations compute what the host does, to the bit.
+    /// The tensor operations compute the host's mask bit for bit.
     #[test]
     fn the_device_agrees_with_the_host(
         lengths in prop::collection::vec(1_usize..12, 1..5),
@@ -125,7 +125,7 @@ proptest! {
     }
 }
 
-/// As many as the host deals to several tasks.
+/// With enough elements that the host uses several tasks.
 #[test]
 fn the_device_agrees_with_the_host_on_many_elements() {
     let starts = [0, 200, 17];

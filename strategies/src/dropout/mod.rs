@@ -1,4 +1,4 @@
-//! Dropout whose mask is a function of where an element stands, not of what was drawn before.
+//! Dropout with a mask that is a function of each element's position, not of earlier draws.
 
 mod mask;
 
@@ -8,23 +8,21 @@ use burn::tensor::{Bool, Device, Tensor};
 use self::mask::{Axis, Places};
 use crate::Pass;
 
-/// Drops elements at random while training, and scales the others by 1 / (1 - p)
-/// (Srivastava et al., 2014, *Dropout: a simple way to prevent neural networks from overfitting*,
-/// JMLR 15).
+/// Drops elements at random in training, and scales the others by 1 / (1 - p) (Srivastava et al., 2014, *Dropout: a
+/// simple way to prevent neural networks from overfitting*, JMLR 15).
 ///
-/// Whether an element is dropped is a function of the run's seed, the epoch, the sample's place in
-/// the epoch, the element's place in the sample, and which of the model's calls it is
-/// (counter-based random numbers: Salmon et al., 2011, *Parallel random numbers: as easy as 1, 2,
-/// 3*, SC11). So the mask is the same
+/// The mask is a function of the run's seed, the epoch, the sample's position in the epoch, the element's position in
+/// the sample, and the index of the call in the model (counter-based random numbers: Salmon et al., 2011, *Parallel
+/// random numbers: as easy as 1, 2, 3*, SC11). The mask is therefore the same
 ///
-/// - in a block's forward pass and in its re-run during the backward pass;
-/// - after a resume as in the run that was not interrupted;
-/// - however the global batch is cut into micro-batches and ranks, and however rows are padded;
+/// - in a block's forward pass and in its recomputation during the backward pass;
+/// - after a resume and in an uninterrupted run;
+/// - for every division of the global batch into micro-batches and ranks, and for every padding;
 /// - on every device.
 ///
-/// Burn's own [`burn::nn::Dropout`] draws from a generator that is shared by the whole process and
-/// can't be saved, so it has none of these. To replace it, keep the field, give it this type, and
-/// pass the [`Pass`] down to where it is called. It has no parameters: saved weights fit as before.
+/// Burn's own [`burn::nn::Dropout`] draws from a generator that the whole process shares and that cannot be saved, so
+/// it has none of these properties. To replace it, keep the field, change its type, and pass the [`Pass`] to its
+/// `forward`. `Dropout` has no parameters: saved weights still fit.
 ///
 /// ```
 /// use burn::module::Module;
@@ -60,9 +58,9 @@ use crate::Pass;
 /// assert_eq!(y.into_data(), block.linear.forward(x).into_data());
 /// ```
 ///
-/// It drops in a pass that [trains](Pass::is_training), whether or not the tensor is tracked for
-/// gradients: a block that is to be re-run goes forward outside autodiff first. To keep a frozen
-/// part of a model from dropping, give that part a dropout of 0.
+/// It drops in a pass that [trains](Pass::is_training), whether or not the tensor is tracked for gradients, because the
+/// first forward pass of a recomputed block runs outside autodiff. To disable dropout in a frozen part of a model, give
+/// that part a dropout of 0.
 #[derive(Module, Debug)]
 pub struct Dropout {
     prob: f64,
@@ -73,39 +71,38 @@ impl Dropout {
     ///
     /// # Panics
     ///
-    /// Unless `prob` is at least 0 and below 1, as Burn's does.
+    /// If `prob` is below 0 or at least 1, like Burn's `Dropout`.
     pub fn new(prob: f64) -> Self {
         assert!((0.0..1.0).contains(&prob), "Dropout: prob must be at least 0 and below 1, found {prob}");
         Self { prob }
     }
 
-    /// The probability of being dropped.
+    /// Returns the probability of dropping an element.
     pub fn prob(&self) -> f64 {
         self.prob
     }
 
     /// Drops elements of `x`, `[rows, positions, ...]`, or `[rows, features]`, of any float dtype.
     ///
-    /// A row is a sample of the batch, in the batch's order. The positions are those along a
-    /// sample; where samples do not start at column 0, the pass
-    /// [knows it](Pass::starting_at).
+    /// A row is a sample of the batch, in the batch's order. Positions count along a sample; if samples do not start at
+    /// column 0, tell the pass with [`starting_at`](Pass::starting_at).
     ///
     /// # Panics
     ///
-    /// Where the pass knows starts of fewer rows than `x` has.
+    /// If the pass has start columns for fewer rows than `x` has.
     pub fn forward<const D: usize>(&self, x: Tensor<D>, pass: &Pass) -> Tensor<D> {
         let positions: &[usize] = if D > 2 { &[1] } else { &[] };
         self.forward_along(x, positions, pass)
     }
 
-    /// As [`forward`](Self::forward), for a tensor whose positions are along other axes:
-    /// `&[2, 3]` for attention weights `[rows, heads, query, key]`. Rows are along axis 0.
+    /// Like [`forward`](Self::forward), for a tensor whose positions are along other axes: `&[2, 3]` for attention
+    /// weights `[rows, heads, query, key]`. Rows are along axis 0.
     ///
     /// # Panics
     ///
-    /// As [`forward`](Self::forward).
+    /// The same as [`forward`](Self::forward).
     pub fn forward_along<const D: usize>(&self, x: Tensor<D>, positions: &[usize], pass: &Pass) -> Tensor<D> {
-        // Taken by each call, so that the sites after it do not depend on whether it drops.
+        // Each call takes a site, so that later sites do not depend on whether it drops.
         let site = pass.next_site();
         let threshold = (self.prob * 4_294_967_296.0) as u32; // p * 2^32, rounded down
         let dims = x.dims();
@@ -122,13 +119,13 @@ impl Dropout {
         let axis = |at: usize| Axis { length: dims[at], starts: starts.filter(|_| positions.contains(&at)) };
         let axes = if D == 1 { vec![Axis { length: 1, starts: None }] } else { (1..D).map(axis).collect() };
         let dropped = mask(&Places::new(&pass.draws(), site, dims[0], axes), threshold, &x.device(), dims);
-        // Filled, not multiplied: a dropped infinity is 0 too. The backward pass keeps only the mask.
+        // Fill instead of multiply: a dropped infinity becomes 0 too. The backward pass keeps only the mask.
         x.mask_fill(dropped, 0.0) * (1.0 / (1.0 - self.prob))
     }
 }
 
-/// The mask, made by whoever is quicker. Flex's element-wise operations are single threads over the
-/// host's memory, so there the host's threads fill it directly; elsewhere it is made on the device.
+/// Computes the mask in the faster place. Flex's element-wise operations run single-threaded on host memory, so there
+/// the host's threads fill the mask directly; on other backends the device computes it.
 fn mask<const D: usize>(
     places: &Places,
     threshold: u32,

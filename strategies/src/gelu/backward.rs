@@ -1,4 +1,4 @@
-//! The gradient, for which the input alone is kept.
+//! The gradient, which keeps only the input.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -27,7 +27,7 @@ impl<B: GeluOps> Backward<B, 1> for Slope {
     }
 }
 
-/// Computes the values again, where they are not kept.
+/// Computes the values again if they are not kept.
 struct Again<B> {
     input: NodeId,
     form: Gelu,

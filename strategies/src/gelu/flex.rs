@@ -1,4 +1,4 @@
-//! Slices on all cores.
+//! GELU over slices on all cores.
 
 use burn::backend::Flex;
 use burn::backend::flex::{FlexTensor, Layout};
@@ -43,7 +43,7 @@ impl GeluOps for Flex {
     }
 }
 
-/// `of` the elements of tensors of one shape that stand at each place.
+/// Applies `of` to the corresponding elements of tensors of one shape.
 fn mapped<const N: usize>(
     tensors: [FlexTensor; N],
     of: impl Fn([f32; N]) -> f32 + Copy + Sync,
@@ -60,7 +60,7 @@ fn mapped<const N: usize>(
         let (at, end) = (block * BLOCK, ((block + 1) * BLOCK).min(length));
         arch.dispatch(Block { slices: slices.map(|slice| &slice[at..end]), of })
     };
-    // Whole blocks are collected, so that no memory is set to zero first, which one core would do.
+    // Collecting whole blocks avoids zeroing the memory first on one core.
     let mut out = Vec::with_capacity(length.div_ceil(BLOCK));
     let blocks = (0..length.div_ceil(BLOCK)).into_par_iter().with_min_len(TASK / BLOCK);
     blocks.map(block_at).collect_into_vec(&mut out);
@@ -69,7 +69,7 @@ fn mapped<const N: usize>(
     FlexTensor::new(Bytes::from_elems(out), Layout::contiguous(shape), DType::F32)
 }
 
-/// What one core does at a time, compiled for the vectors of each kind of processor.
+/// The work of one core, compiled for the vectors of each kind of processor.
 struct Block<'a, const N: usize, F> {
     slices: [&'a [f32]; N],
     of: F,
@@ -83,7 +83,7 @@ impl<const N: usize, F: Fn([f32; N]) -> f32> NullaryFnOnce for Block<'_, N, F> {
         let Self { slices, of } = self;
         let mut out = [0.0; BLOCK];
         let length = slices[0].len();
-        // Of one length, which the compiler sees here.
+        // Makes the equal lengths visible to the compiler.
         let slices = slices.map(|slice| &slice[..length]);
         for (at, out) in out[..length].iter_mut().enumerate() {
             *out = of(slices.map(|slice| slice[at]));

@@ -1,8 +1,8 @@
-//! The Gaussian error linear unit, with its own gradient on every device, and in vectors on the CPU.
+//! The Gaussian error linear unit, with its own gradient on every device, vectorized on the CPU.
 //!
-//! Burn 0.22.1 gives the exact form the gradient of its approximation on GPUs, and makes the approximation of
-//! operations that each keep a tensor for the backward pass. On the CPU both take one core, element by element. Here the
-//! gradient is that of the function, only the input is kept, and Flex computes on all cores and in vectors.
+//! On GPUs, Burn 0.22.1 uses the gradient of the approximation for the exact form, and composes the approximation of
+//! operations that each keep a tensor for the backward pass. On the CPU both run element by element on one core. Here
+//! the gradient matches the function, only the input is kept, and Flex computes on all cores in vectors.
 //!
 //! ```text
 //! ops.rs       values and slopes as operations of a backend
@@ -25,8 +25,8 @@ use burn::tensor::Tensor;
 
 pub use ops::{Gelu, GeluOps};
 
-/// x · Φ(x) of each element, where Φ is the normal distribution (Hendrycks & Gimpel, 2016, arXiv:1606.08415), or
-/// its approximation. In half precision it is computed in f32 and rounded once.
+/// Computes x · Φ(x) of each element, where Φ is the distribution function of the normal distribution (Hendrycks &
+/// Gimpel, 2016, arXiv:1606.08415), or its approximation. In half precision it computes in f32 and rounds once.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};

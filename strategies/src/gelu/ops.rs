@@ -6,10 +6,10 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, TensorMetadata, backend_extension};
 use burn::tensor::{DType, FloatDType};
 
-/// Which function [`gelu`](crate::gelu) is.
+/// The form of [`gelu`](crate::gelu).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gelu {
-    /// x · Φ(x), by the error function.
+    /// x · Φ(x), with the error function.
     Exact,
     /// x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³))).
     Tanh,
@@ -21,7 +21,7 @@ pub(super) const TANH_SCALE: f64 = FRAC_2_SQRT_PI * FRAC_1_SQRT_2;
 pub(super) const DENSITY: f64 = 0.5 * FRAC_2_SQRT_PI * FRAC_1_SQRT_2;
 pub(super) const CUBE: f64 = 0.044_715;
 
-/// Values and slopes of [`Gelu`]. The defaults are made of Burn's operations, in f32 where the tensor is narrower.
+/// Values and slopes of [`Gelu`]. The defaults use Burn's operations, in f32 if the tensor is narrower.
 ///
 /// Call [`gelu`](crate::gelu), which takes tensors.
 #[backend_extension(
@@ -30,12 +30,12 @@ pub(super) const CUBE: f64 = 0.044_715;
     Autodiff,
 )]
 pub trait GeluOps: Backend {
-    /// The function of each element, in the dtype of `x`.
+    /// Returns the function of each element, in the dtype of `x`.
     fn gelu_value(x: FloatTensor<Self>, form: Gelu) -> FloatTensor<Self> {
         value::<Self>(x, form)
     }
 
-    /// The derivative at each element of `x`, times `grad`, which is like `x`.
+    /// Returns the derivative at each element of `x`, times `grad`, which has the shape and dtype of `x`.
     fn gelu_gradient(x: FloatTensor<Self>, grad: FloatTensor<Self>, form: Gelu) -> FloatTensor<Self> {
         gradient::<Self>(x, grad, form)
     }
@@ -44,14 +44,14 @@ pub trait GeluOps: Backend {
 #[cfg(feature = "cube")]
 impl GeluOps for burn::backend::Cube {}
 
-/// The function, made of Burn's operations.
+/// Computes the function with Burn's operations.
 pub(super) fn value<B: Backend>(x: FloatTensor<B>, form: Gelu) -> FloatTensor<B> {
     let dtype = x.dtype();
     let x = wide::<B>(x);
     narrow::<B>(B::float_mul(x.clone(), share::<B>(x, form)), dtype)
 }
 
-/// The derivative times `grad`, made of Burn's operations.
+/// Computes the derivative times `grad` with Burn's operations.
 pub(super) fn gradient<B: Backend>(x: FloatTensor<B>, grad: FloatTensor<B>, form: Gelu) -> FloatTensor<B> {
     let dtype = x.dtype();
     let slope = slope::<B>(wide::<B>(x), form);
@@ -69,7 +69,7 @@ fn narrow<B: Backend>(x: FloatTensor<B>, dtype: DType) -> FloatTensor<B> {
     if x.dtype() == dtype { x } else { B::float_cast(x, dtype.into()) }
 }
 
-/// Φ(x), or its approximation: what x is multiplied by.
+/// Returns the factor of x: Φ(x), or its approximation.
 fn share<B: Backend>(x: FloatTensor<B>, form: Gelu) -> FloatTensor<B> {
     let odd = match form {
         Gelu::Exact => B::float_erf(B::float_div_scalar(x, SQRT_2.into())),
@@ -78,16 +78,16 @@ fn share<B: Backend>(x: FloatTensor<B>, form: Gelu) -> FloatTensor<B> {
     B::float_mul_scalar(B::float_add_scalar(odd, 1f32.into()), 0.5f32.into())
 }
 
-/// The hyperbolic tangent in the approximation.
+/// Returns the hyperbolic tangent of the approximation.
 fn tanh<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
     let square = B::float_mul(x.clone(), x.clone());
     let of = B::float_add_scalar(B::float_mul_scalar(square, CUBE.into()), 1f32.into());
     B::float_tanh(B::float_mul_scalar(B::float_mul(x, of), TANH_SCALE.into()))
 }
 
-/// Φ(x) + x · Φ'(x).
+/// Returns Φ(x) + x · Φ'(x).
 fn slope<B: Backend>(x: FloatTensor<B>, form: Gelu) -> FloatTensor<B> {
-    // The bell is 0 long before, and a polynomial of x still a number.
+    // Beyond these bounds the density is 0, and inside them a polynomial of x stays finite.
     let near = B::float_clamp(x.clone(), (-12f32).into(), 12f32.into());
     let square = B::float_mul(near.clone(), near.clone());
     let density = match form {

@@ -5,14 +5,14 @@ use crate::testing;
 
 const FORMS: [Gelu; 2] = [Gelu::Exact, Gelu::Tanh];
 
-/// Numbers around 0, and some so large that a polynomial of them would be beyond f32.
+/// Numbers around 0, and some so large that a polynomial of them exceeds f32.
 fn numbers(count: usize) -> Vec<f32> {
     let large = [30.0, -30.0, 1e9, -1e9, 3e38, -3e38, 0.0, -0.0];
     let near = (0..count).map(|i| (i as f32 * 0.618).sin() * (1 + i % 7) as f32);
     large.into_iter().chain(near).take(count).collect()
 }
 
-/// The function and its slope in f64, by the error function of the processor's library as Burn calls it.
+/// The function and its slope in f64, with the error function that Burn calls on the CPU.
 fn expected(x: &[f32], form: Gelu) -> (Vec<f64>, Vec<f64>) {
     let device = Device::flex();
     let x = Tensor::<1>::from_data(TensorData::from(x), &device).cast(FloatDType::F64);
@@ -52,7 +52,7 @@ fn values_and_slopes_are_those_of_the_function() {
         let ((y, slope), (y_found, slope_found)) =
             (expected(&x, form), found(&x, FloatDType::F32, form, &device));
         for (at, x) in x.iter().enumerate() {
-            // What is left of 1 - 1 is known to the rounding of 1.
+            // The result of 1 - 1 is only exact to the rounding of 1.
             let near = 5e-7 * f64::from(x.abs()).max(1.0);
             assert!((y_found[at] - y[at]).abs() <= near, "{form:?}({x}) = {}, not {}", y_found[at], y[at]);
             let distance = (slope_found[at] - slope[at]).abs();

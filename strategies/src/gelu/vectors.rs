@@ -1,16 +1,16 @@
-//! Functions of one f32 without branches or calls: the compiler turns a loop over them into vectors of whatever
-//! width the processor has. Without fused multiply-add, so that each result is the same on all of them.
+//! Functions of one f32 without branches or calls, so that the compiler vectorizes a loop over them for the processor's
+//! vector width. They use no fused multiply-add, so each result is the same on all processors.
 
 use super::ops::{CUBE, DENSITY, TANH_SCALE};
 
-/// Beyond this, Φ is 0 or 1 in f32. NaN stays NaN, which `f32::clamp` would keep too, but with a call.
+/// Clamps x to a bound beyond which Φ is 0 or 1 in f32. NaN stays NaN; `f32::clamp` also does this, but with a call.
 #[inline(always)]
 fn within(x: f32, most: f32) -> f32 {
     let x = if x > most { most } else { x };
     if x < -most { -most } else { x }
 }
 
-/// The error function, to 1e-6 of its value: a rational approximation in x², as XLA and Eigen have it.
+/// Returns the error function, to 1e-6 of its value: a rational approximation in x², from XLA and Eigen.
 #[inline(always)]
 pub fn erf(x: f32) -> f32 {
     let x = within(x, 3.832_507);
@@ -28,15 +28,15 @@ pub fn erf(x: f32) -> f32 {
     x * above / below
 }
 
-/// e to the power of x, for x from -87 to 88, to 2e-7 of its value: 2ⁿ times a polynomial of what is left, by
-/// Cephes.
+/// Returns e to the power of x, for x from -87 to 88, to 2e-7 of its value: 2ⁿ times Cephes' polynomial of the
+/// remainder.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
-    // What is added to it loses its fraction: the whole number stands in the lowest bits.
+    // Adding this removes the fraction of a number: its whole part is then in the lowest bits.
     const ROUNDS: f32 = 12_582_912.0;
     let rounded = x * std::f32::consts::LOG2_E + ROUNDS;
     let whole = rounded - ROUNDS;
-    // ln 2 in two parts, of which the first has so few digits that the product is exact.
+    // ln 2 in two parts; the first has so few digits that the product is exact.
     let rest = x - whole * (355.0 / 512.0) + whole * 2.121_944_4e-4;
     let mut series = 1.987_569_1e-4;
     for next in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
@@ -46,19 +46,19 @@ pub fn exp(x: f32) -> f32 {
     (series * rest * rest + rest + 1.0) * f32::from_bits(exponent)
 }
 
-/// The hyperbolic tangent.
+/// Returns the hyperbolic tangent.
 #[inline(always)]
 fn tanh(x: f32) -> f32 {
     1.0 - 2.0 / (exp(2.0 * within(x, 10.0)) + 1.0)
 }
 
-/// The exact function.
+/// Returns the exact function.
 #[inline(always)]
 pub fn exact(x: f32) -> f32 {
     0.5 * x * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2))
 }
 
-/// Its derivative.
+/// Returns the derivative of the exact function.
 #[inline(always)]
 pub fn exact_slope(x: f32) -> f32 {
     let near = within(x, 12.0);
@@ -66,16 +66,16 @@ pub fn exact_slope(x: f32) -> f32 {
     0.5 * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2)) + near * density
 }
 
-/// The approximation.
+/// Returns the approximation.
 #[inline(always)]
 pub fn approximate(x: f32) -> f32 {
     0.5 * x * (1.0 + tanh(inner(x)))
 }
 
-/// Its derivative.
+/// Returns the derivative of the approximation.
 #[inline(always)]
 pub fn approximate_slope(x: f32) -> f32 {
-    // Beyond, the hyperbolic tangent is 1 in f32, and its slope 0.
+    // Beyond this, the hyperbolic tangent is 1 in f32, and its slope 0.
     let x = within(x, 12.0);
     let tanh = tanh(inner(x));
     let density = (1.0 - tanh * tanh) * (0.5 * TANH_SCALE as f32) * (1.0 + 3.0 * CUBE as f32 * x * x);

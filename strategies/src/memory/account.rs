@@ -1,4 +1,4 @@
-//! Whose bytes they are: accounts that threads enter.
+//! Memory accounts, which threads enter to measure their own allocations.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -7,26 +7,25 @@ use std::sync::{Mutex, PoisonError};
 
 use super::Usage;
 
-/// How many accounts there are, that of the process included: as many as a byte tells apart.
+/// The number of accounts, including that of the process: as many as a byte can distinguish.
 const ACCOUNTS: usize = 256;
 
-/// What is counted of one account. Each has cache lines of its own, so that threads on several
-/// accounts do not wait for one another.
+/// The counters of one account. Each has its own cache lines, so threads on different accounts do not contend.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Counters {
     live: AtomicUsize,
-    /// The most live bytes since the last [`Beyond`](super::Beyond) was read.
+    /// The most live bytes since the last read of [`Beyond`](super::Beyond).
     pub peak: AtomicUsize,
-    /// The most before that, since the last [`reset_peak`](super::reset_peak).
+    /// The most live bytes before that, since the last [`reset_peak`](super::reset_peak).
     pub earlier_peak: AtomicUsize,
-    /// The highest look at a device's pool since the last [`Beyond`](super::Beyond) was read.
+    /// The highest observed use of a device's pool since the last read of [`Beyond`](super::Beyond).
     pub look: AtomicUsize,
-    /// The highest look before that, since the last [`reset_peak`](super::reset_peak).
+    /// The highest observed use before that, since the last [`reset_peak`](super::reset_peak).
     pub earlier_look: AtomicUsize,
     /// Bytes of parameters' gradients that recomputed segments have left in this backward pass.
     pub gradients: AtomicUsize,
-    /// The most bytes beyond those gradients, in the parts of the pass that are over.
+    /// The most bytes in addition to those gradients, in the completed parts of the pass.
     pub most_beyond: AtomicUsize,
     /// The most bytes in those parts, with the gradients.
     pub most: AtomicUsize,
@@ -63,33 +62,33 @@ impl Counters {
         self.live.load(Relaxed)
     }
 
-    /// `None` where no allocator counts.
+    /// Returns `None` if no counting allocator is installed.
     pub fn usage(&self) -> Option<Usage> {
         let peak = self.peak.load(Relaxed).max(self.earlier_peak.load(Relaxed));
         (PROCESS.peak.load(Relaxed) > 0).then_some(Usage { live: self.live(), peak })
     }
 }
 
-/// The whole process: what is on any account, and on none.
+/// The whole process: allocations on any account, and on none.
 pub(super) static PROCESS: Counters = Counters::new();
 
-/// Of each further account, from number 1.
+/// The counters of the other accounts, from number 1.
 static OTHERS: [Counters; ACCOUNTS - 1] = [const { Counters::new() }; ACCOUNTS - 1];
 
-/// Which of them are open.
+/// Whether each of the other accounts is open.
 static OPEN: Mutex<[bool; ACCOUNTS - 1]> = Mutex::new([false; ACCOUNTS - 1]);
 
 thread_local! {
-    // Neither lazy nor dropped: an allocator may read it at any time in a thread's life.
+    // Neither lazy nor dropped: an allocator may read it at any time during a thread's life.
     static CURRENT: Cell<u8> = const { Cell::new(0) };
 }
 
-/// The account that the thread has entered: 0, the process, where none.
+/// Returns the account that the thread has entered, or 0, the process.
 pub(super) fn current() -> u8 {
     CURRENT.try_with(Cell::get).unwrap_or(0)
 }
 
-/// The counters of an account.
+/// Returns the counters of an account.
 pub(super) fn of(account: u8) -> &'static Counters {
     match account {
         0 => &PROCESS,
@@ -97,24 +96,21 @@ pub(super) fn of(account: u8) -> &'static Counters {
     }
 }
 
-/// A part of the process's memory that is counted by itself: what the threads that
-/// [entered](Self::enter) it have allocated and nobody has freed.
+/// A separately counted part of the process's memory: the live allocations of the threads that [entered](Self::enter)
+/// it.
 ///
-/// A rank of a run that is a thread enters one, so that its memory is measured as if it were alone:
-/// on that thread [`Usage`], [`Beyond`](super::Beyond), [`in_use`](super::in_use) and
-/// [`reset_peak`](super::reset_peak) speak of the account, and on a thread that has entered none of
-/// the whole process. It takes [`Counting`](super::Counting), and is of the host's memory only: a
-/// device's pool counts for whoever uses the device.
+/// A rank that runs as a thread enters an account, so that its memory is measured as if it ran alone. On that thread,
+/// [`Usage`], [`Beyond`](super::Beyond), [`in_use`](super::in_use) and [`reset_peak`](super::reset_peak) refer to the
+/// account; on a thread without an account, they refer to the whole process. Accounts need
+/// [`Counting`](super::Counting), and cover host memory only: a device's pool counts for all users of the device.
 ///
-/// # What is on it
+/// # What an account includes
 ///
-/// A block stays on the account of the thread that allocated it, also where another resizes or frees
-/// it. Burn's CPU backend allocates each result on the thread that asks for it, before it shares the
-/// work among rayon's threads, and autodiff runs the backward pass on the thread that calls it: so
-/// parameters, activations, gradients and moments are on the account. Not on it, but on the process
-/// only, is what other threads allocate: the packed panels of matrix products and the tiles of
-/// convolutions, which rayon's threads keep for themselves, and batches from the threads that prepare
-/// them.
+/// A block stays on the account of the thread that allocated it, even if another thread resizes or frees it. Burn's CPU
+/// backend allocates each result on the calling thread, before it distributes the work among rayon's threads, and
+/// autodiff runs the backward pass on the calling thread. An account therefore includes parameters, activations,
+/// gradients and moments. Allocations of other threads are only counted for the process: the packed panels of matrix
+/// products and the tiles of convolutions, which rayon's threads keep, and batches from the threads that prepare them.
 ///
 /// ```
 /// use firebrick_strategies::memory::{Account, Counting, Usage};
@@ -141,10 +137,10 @@ pub(super) fn of(account: u8) -> &'static Counters {
 pub struct Account(u8);
 
 impl Account {
-    /// Opens an account. There are 255; where all are open, this is the process's.
+    /// Opens an account. There are 255; if all are open, this returns the account of the process.
     ///
-    /// One that was closed is opened again with what is still allocated on it, which is nothing
-    /// unless something has outlived its run; of several the one with the least is taken.
+    /// A closed account may still have live allocations, if something has outlived its run. `new` reopens the closed
+    /// account with the least.
     #[allow(clippy::new_without_default)] // Opening one is an act, and takes one of a few.
     pub fn new() -> Self {
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -157,26 +153,26 @@ impl Account {
         Self(account)
     }
 
-    /// Whether it is that of the process, because all others were open.
+    /// Returns whether this is the account of the process, because all others were open.
     pub fn is_process(&self) -> bool {
         self.0 == 0
     }
 
-    /// Puts what this thread allocates on this account, until the guard is dropped; then it is again
-    /// on the one before.
+    /// Puts the allocations of this thread on this account until you drop the guard; then the thread returns to its
+    /// previous account.
     #[must_use = "the thread leaves the account when this is dropped"]
     pub fn enter(&self) -> Entered<'_> {
         let before = CURRENT.replace(self.0);
         Entered { before, on: PhantomData }
     }
 
-    /// Bytes on this account. `None` where [`Counting`](super::Counting) is not installed.
+    /// Returns the bytes on this account, or `None` if [`Counting`](super::Counting) is not installed.
     pub fn usage(&self) -> Option<Usage> {
         of(self.0).usage()
     }
 }
 
-/// Forgets the peak of an account: it starts again from what is live.
+/// Resets the peak of an account to the live bytes.
 pub(super) fn restart(counters: &Counters) {
     counters.peak.store(counters.live(), Relaxed);
     for peak in [&counters.earlier_peak, &counters.look, &counters.earlier_look] {
@@ -192,11 +188,11 @@ impl Drop for Account {
     }
 }
 
-/// A thread is on an account: see [`Account::enter`]. It belongs to its thread.
+/// A guard while a thread is on an account: see [`Account::enter`]. It cannot leave its thread.
 #[derive(Debug)]
 pub struct Entered<'a> {
     before: u8,
-    /// A raw pointer is of one thread, as what this has changed.
+    /// A raw pointer makes the guard `!Send`: it changes the state of its own thread.
     on: PhantomData<(&'a Account, *const ())>,
 }
 

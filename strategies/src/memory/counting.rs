@@ -1,4 +1,4 @@
-//! The allocator that counts.
+//! The counting allocator.
 
 #![allow(unsafe_code)] // A global allocator is an unsafe trait; each block below says why it is sound.
 
@@ -6,10 +6,10 @@ use std::alloc::{GlobalAlloc, Layout, System};
 
 use super::account::{Counters, PROCESS, current, of};
 
-/// The system's allocator, counting the bytes that are live and the most that ever were, of the
-/// process and of each [`Account`](super::Account).
+/// The system's allocator, with a count of the live bytes and their peak, for the process and for each
+/// [`Account`](super::Account).
 ///
-/// A program that wants the CPU's numbers in its reports installs it, as `firebrick` does:
+/// Install it if your program's reports should include CPU memory, as `firebrick` does:
 ///
 /// ```
 /// #[global_allocator]
@@ -21,25 +21,24 @@ use super::account::{Counters, PROCESS, current, of};
 /// assert!(after.live >= before.live + megabyte.len());
 /// ```
 ///
-/// Each block is preceded by a header of 16 bytes, or of the block's alignment where that is more,
-/// which says on whose account it is: whichever thread frees it, that account is credited. The header
-/// itself is not counted.
+/// A header precedes each block, of 16 bytes or of the block's alignment if that is larger. It stores the block's
+/// account, which is credited whichever thread frees the block. The header itself is not counted.
 #[derive(Debug)]
 pub struct Counting;
 
-/// Bytes before a block: they keep its alignment, and that of the system's allocator.
+/// Returns the bytes before a block, which preserve its alignment and that of the system's allocator.
 fn header(layout: Layout) -> usize {
     layout.align().max(16)
 }
 
-/// Of the header and the block. `None` where no address space holds both.
+/// Returns the layout of the header and the block, or `None` if it exceeds the address space.
 fn with_header(layout: Layout) -> Option<Layout> {
     let size = layout.size().checked_add(header(layout))?;
     Layout::from_size_align(size, layout.align()).ok()
 }
 
 impl Counters {
-    /// So many more bytes, of this account and of the process.
+    /// Adds bytes to this account and to the process.
     fn grow(&self, bytes: usize) {
         PROCESS.add(bytes);
         if !self.are_of_process() {
@@ -47,7 +46,7 @@ impl Counters {
         }
     }
 
-    /// So many bytes fewer, of this account and of the process.
+    /// Removes bytes from this account and from the process.
     fn shrink(&self, bytes: usize) {
         PROCESS.remove(bytes);
         if !self.are_of_process() {
@@ -56,7 +55,7 @@ impl Counters {
     }
 }
 
-/// Notes whose block it is, and returns where the block begins.
+/// Stores the block's account, and returns the start of the block.
 ///
 /// # Safety
 ///
@@ -74,41 +73,41 @@ unsafe fn begin(start: *mut u8, layout: Layout) -> *mut u8 {
     block
 }
 
-/// Whose block it is.
+/// Returns the account of a block.
 ///
 /// # Safety
 ///
 /// `block` came from [`begin`].
 unsafe fn account_of(block: *mut u8) -> &'static Counters {
-    // SAFETY: `begin` wrote the byte before the block, and only the block is lent out.
+    // SAFETY: `begin` wrote the byte before the block, and callers only access the block.
     of(unsafe { block.sub(1).read() })
 }
 
-// SAFETY: every call is passed to the system's allocator with a layout that is larger by the header,
-// the same one for the same block each time, and of the same alignment; blocks begin after the header,
-// a multiple of their alignment, and have the size asked for. Counting neither allocates nor panics:
-// it is atomics, and a thread-local byte that needs no destructor.
+// SAFETY: every call passes to the system's allocator a layout that is larger by the header, the same one for the same
+// block each time, and of the same alignment. Blocks begin after the header, a multiple of their alignment, and have
+// the requested size. Counting neither allocates nor panics: it uses atomics, and a thread-local byte that needs no
+// destructor.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let Some(whole) = with_header(layout) else { return std::ptr::null_mut() };
-        // SAFETY: `whole` is a layout of 16 bytes at least.
+        // SAFETY: `whole` is a layout of at least 16 bytes.
         let start = unsafe { System.alloc(whole) };
-        // SAFETY: that is what `start` was allocated with.
+        // SAFETY: `start` was allocated with this layout.
         unsafe { begin(start, layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         let Some(whole) = with_header(layout) else { return std::ptr::null_mut() };
-        // SAFETY: `whole` is a layout of 16 bytes at least.
+        // SAFETY: `whole` is a layout of at least 16 bytes.
         let start = unsafe { System.alloc_zeroed(whole) };
-        // SAFETY: that is what `start` was allocated with.
+        // SAFETY: `start` was allocated with this layout.
         unsafe { begin(start, layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // A layout that was allocated had room for its header.
+        // The layout of an allocated block always has room for its header.
         let Some(whole) = with_header(layout) else { return };
-        // SAFETY: the caller's promise is that `block` came from this allocator, and so from `begin`.
+        // SAFETY: the caller guarantees that `block` came from this allocator, and so from `begin`.
         unsafe { account_of(block) }.shrink(layout.size());
         // SAFETY: the allocation begins a header before its block, and was made with `whole`.
         unsafe { System.dealloc(block.sub(header(layout)), whole) };
@@ -119,18 +118,18 @@ unsafe impl GlobalAlloc for Counting {
         let (Some(whole), Some(whole_after)) = (with_header(layout), with_header(after)) else {
             return std::ptr::null_mut();
         };
-        // SAFETY: the caller's promise is that `block` came from this allocator, and so from `begin`.
+        // SAFETY: the caller guarantees that `block` came from this allocator, and so from `begin`.
         let account = unsafe { account_of(block) };
-        // SAFETY: the allocation begins a header before its block, and was made with `whole`; the new
-        // size is not zero, and a layout holds it.
+        // SAFETY: the allocation begins a header before its block, and was made with `whole`; the new size is nonzero
+        // and fits a layout.
         let start = unsafe { System.realloc(block.sub(header(layout)), whole, whole_after.size()) };
         if start.is_null() {
             return start;
         }
         account.grow(size);
         account.shrink(layout.size());
-        // SAFETY: the alignment is as before, so the header is as large, and what it says was moved
-        // along with the block.
+        // SAFETY: the alignment is unchanged, so the header has the same size, and its content moved along with the
+        // block.
         unsafe { start.add(header(layout)) }
     }
 }

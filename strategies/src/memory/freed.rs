@@ -1,15 +1,15 @@
-//! Memory that was freed, and is asked for again.
+//! Reuse of freed memory.
 
 #![allow(unsafe_code)] // A call of the C library; it says why it is sound.
 
-/// Keeps what is freed for what is asked for next, for the rest of the process. Without it, glibc hands large blocks
-/// back to the system at once, which clears each of their pages again at its next use: a training step frees its
-/// activations and asks for as many in the next, and was 11 to 17% longer for a GPT of 10.8M parameters on two cores
-/// (`cargo bench --bench kept_memory` compares on any machine). The process holds some percent more memory, as far as
-/// blocks of several sizes do not fit each other's places.
+/// Keeps freed memory for later allocations, for the rest of the process. By default, glibc returns large blocks to the
+/// system at once, and the system clears each of their pages again at the next use. A training step frees its
+/// activations and allocates the same amount in the next step: without this call it took 11 to 17% longer for a GPT of
+/// 10.8M parameters on two cores (`cargo bench --bench kept_memory` compares on any machine). The process holds a few
+/// percent more memory, because blocks of different sizes do not fit each other's places.
 ///
-/// `false` where there is nothing to tell: the C library is not glibc, or refuses. The program `firebrick` begins with
-/// it; a program of yours on the CPU may.
+/// Returns `false` if it has no effect: the C library is not glibc, or rejects the setting. The program `firebrick`
+/// calls it at the start; your own CPU program may do the same.
 ///
 /// ```
 /// let glibc = cfg!(all(target_os = "linux", target_env = "gnu"));
@@ -17,7 +17,7 @@
 /// ```
 pub fn keep_freed() -> bool {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: it sets two numbers of the allocator, under its lock.
+    // SAFETY: it sets two parameters of the allocator, under the allocator's lock.
     return [libc::M_MMAP_THRESHOLD, libc::M_TRIM_THRESHOLD]
         .into_iter()
         .all(|threshold| unsafe { libc::mallopt(threshold, libc::c_int::MAX) } == 1);

@@ -1,4 +1,4 @@
-//! Bytes in use: of the process on the CPU, or of a rank's account in it; of the device's pool elsewhere.
+//! Bytes in use: by the process or a rank's account on the CPU, in the device's pool elsewhere.
 
 mod account;
 mod counting;
@@ -16,36 +16,35 @@ pub use storages::Storages;
 
 use account::{Counters, PROCESS};
 
-/// What this thread measures: its account, or the process.
+/// Returns the counters of this thread: its account, or the process.
 fn measured() -> &'static Counters {
     account::of(account::current())
 }
 
-/// Bytes in use, and the most that were since the last [`reset_peak`].
+/// Bytes in use, and their peak since the last [`reset_peak`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Bytes allocated now.
     pub live: usize,
-    /// The highest value of `live`. A device's pool reports no peak: there it is the highest that was
-    /// ever looked at, which happens after each forward pass, after each re-run of a segment, and
-    /// before and after each update.
+    /// The highest value of `live`. A device's pool reports no peak: there it is the highest observed value. It is
+    /// observed after each forward pass, after each recomputation of a segment, and before and after each update.
     pub peak: usize,
 }
 
 impl Usage {
-    /// The process's heap, or this thread's [`Account`] where it has entered one; where [`Counting`]
-    /// is installed.
+    /// Returns the process's heap, or that of this thread's [`Account`] if it has entered one. `None` unless
+    /// [`Counting`] is installed.
     pub fn of_process() -> Option<Self> {
         measured().usage()
     }
 
-    /// The process's heap, all accounts included, where [`Counting`] is installed.
+    /// Returns the process's heap, including all accounts. `None` unless [`Counting`] is installed.
     pub fn of_all_accounts() -> Option<Self> {
         PROCESS.usage()
     }
 
-    /// The pool of a device that has one, and otherwise [that of the process](Self::of_process).
-    /// `None` where neither is counted.
+    /// Returns the use of a device's pool, or that of [the process](Self::of_process) if the device has none. `None` if
+    /// neither is counted.
     pub fn of(device: &Device) -> Option<Self> {
         match device.memory_pool_usage() {
             Some(pool) => {
@@ -60,14 +59,13 @@ impl Usage {
     }
 }
 
-/// Bytes in use once a device has done all that it was given, which may allocate. `None` where
-/// nothing counts them.
+/// Returns the bytes in use once a device has completed its work, which may allocate. `None` if nothing counts them.
 pub fn in_use(device: &Device) -> Option<usize> {
     device.sync().ok()?;
     Usage::of(device).map(|usage| usage.live)
 }
 
-/// Bytes of memory that the machine has, where the system tells.
+/// Returns the bytes of memory of the machine, if the system reports them.
 pub fn of_machine() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
@@ -75,34 +73,34 @@ pub fn of_machine() -> Option<u64> {
     Some(kilobytes * 1024)
 }
 
-/// Has this thread take what its products keep for as long as it lives: on the CPU room as large as a core's second
-/// cache. Else the first pass that is measured on the thread would be charged with it.
+/// Allocates the buffers that this thread's matrix products keep for the life of the thread: on the CPU, as large as a
+/// core's second-level cache. Otherwise the first measured pass on the thread would include them.
 pub fn settle(device: &Device) {
     if crate::is_host(device) {
         let x = Tensor::<2>::ones([128, 128], &device.clone().inner());
-        // Which operand goes through that room depends on how they lie.
+        // The operands' layout determines which one goes through that buffer.
         x.clone().transpose().matmul(x.clone().matmul(x.clone().transpose()));
     }
 }
 
-/// Forgets the peak of what this thread measures: it starts again from what is live now.
+/// Resets the peak of this thread's measurement to the live bytes.
 pub fn reset_peak() {
     account::restart(measured());
 }
 
-/// Measures a forward and backward pass: the most bytes in use beyond those in use before it and
-/// beyond the parameters' gradients that it leaves.
+/// Measures a forward and backward pass: the peak of the bytes in use, in addition to those before the pass and to the
+/// parameters' gradients that it produces.
 ///
-/// Of the gradients it knows those of recomputed segments, each from when it is there: they grow
-/// while the activations shrink. It measures the thread's [`Account`], or else the process: two at
-/// once on the same one disturb each other.
+/// It knows the gradients of recomputed segments, from the time when each exists: they grow while the activations
+/// shrink. It measures the thread's [`Account`], or else the process; two measurements on the same one at the same time
+/// disturb each other.
 #[derive(Debug)]
 pub struct Beyond {
     before: usize,
 }
 
 impl Beyond {
-    /// A pass begins.
+    /// Starts the measurement of a pass.
     pub fn begin(device: &Device) -> Self {
         let before = Usage::of(device).map_or(0, |usage| usage.live);
         take_peak(device);
@@ -112,7 +110,7 @@ impl Beyond {
         Self { before }
     }
 
-    /// A recomputed segment has left gradients of so many bytes.
+    /// Records the bytes of the gradients that a recomputed segment has produced.
     pub(crate) fn left(gradients: usize, device: &Device) {
         let counters = measured();
         let before = counters.gradients.fetch_add(gradients, Relaxed);
@@ -121,7 +119,7 @@ impl Beyond {
         counters.most_beyond.fetch_max(peak.saturating_sub(before), Relaxed);
     }
 
-    /// The pass is over.
+    /// Ends the measurement.
     pub fn end(self, device: &Device) -> Taken {
         Self::left(0, device);
         let beyond = |most: usize| most.saturating_sub(self.before);
@@ -133,17 +131,17 @@ impl Beyond {
     }
 }
 
-/// The most bytes that a forward and backward pass had in use beyond those in use before it; 0 where
-/// nothing counts them.
+/// The peak of the bytes in use in a forward and backward pass, in addition to those before it; 0 if nothing counts
+/// them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
-    /// Beyond the parameters' gradients of recomputed segments, too.
+    /// Without the parameters' gradients of recomputed segments.
     pub activations: usize,
-    /// All, whatever it is of.
+    /// With everything.
     pub most: usize,
 }
 
-/// The peak since the last call, after which it starts again from what is live.
+/// Returns the peak since the last call, and resets it to the live bytes.
 fn take_peak(device: &Device) -> usize {
     let counters = measured();
     match device.memory_pool_usage() {
@@ -172,11 +170,11 @@ mod tests {
     fn a_device_with_a_pool_counts_its_tensors_in_it() {
         let device = testing::device();
         if device.memory_pool_usage().is_none() {
-            // No allocator counts in this test program, so that nothing is known of the CPU.
+            // No allocator counts in this test program, so the CPU's use is unknown.
             assert_eq!((Usage::of(&device), Usage::of_process()), (None, None));
             return;
         }
-        // Far more than other tests use at the same time.
+        // Much more than other tests use at the same time.
         let bytes = 64 << 20;
         let before = Usage::of(&device).unwrap().live;
         let tensor = Tensor::<1>::zeros([bytes / 4], &device);

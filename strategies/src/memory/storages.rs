@@ -1,4 +1,4 @@
-//! Distinct storages: what tensors really take, each block of memory counted once.
+//! Distinct storages: the memory that tensors really take, with each block counted once.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,16 +6,15 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 
-/// The distinct storages that tensors stand in, and who reads how much of each.
+/// The distinct storages of tensors, and how much of each storage each reader reads.
 ///
-/// A tensor may be a view of a storage that others read too, as a shard is of the whole: then what is
-/// in memory is that storage, once, and all of it. Each is charged to one reader, the one that reads
-/// most of it, and of equals to the first.
+/// A tensor may be a view of a storage that others read too, as a shard is of the whole parameter. The memory then
+/// holds that storage once, and completely. Each storage is charged to the reader that reads most of it, or to the
+/// first of several equal readers.
 ///
-/// On the CPU a storage is known by its address and its length. Burn shows neither on other backends:
-/// there two tensors of one parameter are taken to share a storage where dtype, shape and device are
-/// equal, and a view counts as a storage of its own, with the bytes that it shows. What is computed of a
-/// parameter, its gradient and its average, shares none with it.
+/// On the CPU, an address and a length identify a storage. Burn exposes neither on other backends. There, two tensors
+/// of one parameter count as sharing a storage if their dtype, shape and device are equal, and a view counts as a
+/// storage of its own size. Gradients and averages of a parameter share no storage with it.
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::Device};
@@ -34,13 +33,13 @@ pub struct Storages {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Storage {
-    /// In the host's memory: where it begins, and its bytes.
+    /// In host memory: the start address, and the bytes.
     At(usize, usize),
-    /// On a backend that does not show it: of a parameter, with dtype, shape and device in words.
+    /// On a backend that does not expose it: the parameter, with dtype, shape and device as text.
     Of(ParamId, Role, String),
 }
 
-/// What a tensor is to its parameter.
+/// The role of a tensor for its parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Role {
     Value,
@@ -49,7 +48,7 @@ enum Role {
 }
 
 impl Storage {
-    /// That of a tensor, and its bytes.
+    /// Returns a tensor's storage, and its bytes.
     fn of<const D: usize>(parameter: ParamId, role: Role, tensor: &Tensor<D>) -> (Self, usize) {
         match place(tensor) {
             Some((address, bytes)) => (Self::At(address, bytes), bytes),
@@ -57,14 +56,14 @@ impl Storage {
         }
     }
 
-    /// That of a tensor whose backend does not show it.
+    /// Returns the storage of a tensor whose backend does not expose it.
     fn unseen<const D: usize>(parameter: ParamId, role: Role, tensor: &Tensor<D>) -> Self {
         let words = format!("{:?} {:?} {:?}", tensor.dtype(), tensor.shape(), plain(tensor).device());
         Self::Of(parameter, role, words)
     }
 }
 
-/// Bytes that a tensor shows of its storage.
+/// Returns the bytes of a storage that a tensor shows.
 fn shown<const D: usize>(tensor: &Tensor<D>) -> usize {
     tensor.shape().num_elements() * tensor.dtype().size()
 }
@@ -72,7 +71,7 @@ fn shown<const D: usize>(tensor: &Tensor<D>) -> usize {
 #[derive(Clone, Debug, Default)]
 struct Block {
     bytes: usize,
-    /// Bytes that each reader's tensors show of it, by the reader's number.
+    /// Bytes that each reader's tensors show, by the reader's number.
     read: Vec<usize>,
 }
 
@@ -84,12 +83,12 @@ impl Block {
 }
 
 impl Storages {
-    /// None yet.
+    /// Creates an empty set of storages.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a tensor of a parameter, which the reader of this number reads.
+    /// Adds a tensor of a parameter, read by the reader with this number.
     pub fn add<const D: usize>(&mut self, reader: usize, parameter: ParamId, tensor: &Tensor<D>) {
         self.charge(reader, parameter, Role::Value, tensor);
     }
@@ -104,7 +103,7 @@ impl Storages {
         block.read[reader] += shown(tensor);
     }
 
-    /// Adds the float parameters of a model, a tied one once.
+    /// Adds the float parameters of a model. A tied parameter counts once.
     pub fn add_model<M: Module>(&mut self, reader: usize, model: &M) {
         struct Parameters<'a>(&'a mut Storages, usize, HashSet<ParamId>);
         impl ModuleVisitor for Parameters<'_> {
@@ -117,8 +116,8 @@ impl Storages {
         model.visit(&mut Parameters(self, reader, HashSet::new()));
     }
 
-    /// Adds an average of a model over the updates, as [`Ema`](crate::Ema) keeps it: what is trained has one
-    /// of its own, and the rest is the model's.
+    /// Adds an average of a model over the updates, as [`Ema`](crate::Ema) keeps it: trained parameters have their own
+    /// storage, the others share the model's.
     pub fn add_average<M: Module>(&mut self, reader: usize, average: &M) {
         struct Averages<'a>(&'a mut Storages, usize, HashSet<ParamId>);
         impl ModuleVisitor for Averages<'_> {
@@ -148,18 +147,18 @@ impl Storages {
         model.visit(&mut Gradients(self, reader, HashSet::new(), grads));
     }
 
-    /// Bytes of the storages that are charged to the reader of this number.
+    /// Returns the bytes of the storages that are charged to the reader with this number.
     pub fn charged_to(&self, reader: usize) -> usize {
         let charged = self.blocks.values().filter(|block| block.charged_to() == Some(reader));
         charged.map(|block| block.bytes).sum()
     }
 
-    /// Bytes of all storages.
+    /// Returns the bytes of all storages.
     pub fn bytes(&self) -> usize {
         self.blocks.values().map(|block| block.bytes).sum()
     }
 
-    /// Bytes of the storages of gradients.
+    /// Returns the bytes of the storages of gradients.
     pub fn of_gradients<M: Module>(model: &M, grads: &GradientsParams) -> usize {
         let mut storages = Self::new();
         storages.add_gradients(0, model, grads);
@@ -167,7 +166,7 @@ impl Storages {
     }
 }
 
-/// The tensor outside autodiff.
+/// Returns the tensor outside autodiff.
 fn plain<const D: usize>(tensor: &Tensor<D>) -> Tensor<D> {
     match tensor.device().is_autodiff() {
         true => tensor.clone().inner(),
@@ -175,7 +174,7 @@ fn plain<const D: usize>(tensor: &Tensor<D>) -> Tensor<D> {
     }
 }
 
-/// Where the storage of a tensor in the host's memory begins, and its bytes.
+/// Returns the start and the bytes of a tensor's storage in host memory.
 #[cfg(feature = "flex")]
 fn place<const D: usize>(tensor: &Tensor<D>) -> Option<(usize, usize)> {
     let tensor = plain(tensor).try_into_primitive::<burn::backend::Flex>().ok()?;
@@ -183,7 +182,7 @@ fn place<const D: usize>(tensor: &Tensor<D>) -> Option<(usize, usize)> {
     Some((bytes.as_ptr().addr(), bytes.len()))
 }
 
-/// Without the CPU's backend no tensor is in the host's memory.
+/// Without the CPU backend, no tensor is in host memory.
 #[cfg(not(feature = "flex"))]
 fn place<const D: usize>(_: &Tensor<D>) -> Option<(usize, usize)> {
     None
@@ -205,14 +204,14 @@ mod tests {
         LinearConfig::new(8, 4).with_bias(false).init(&testing::device().autodiff())
     }
 
-    /// The model with its weight replaced.
+    /// Returns the model with its weight replaced.
     fn with(model: &Linear, change: impl Fn(Tensor<2>) -> Tensor<2>) -> Linear {
         let weight = model.weight.val();
         let changed = relift(change(weight.clone().inner()), &weight);
         Linear { weight: Param::initialized(model.weight.id, changed), ..model.clone() }
     }
 
-    /// What master and replica are charged with, and both together.
+    /// Returns the bytes charged to master and replica, and to both together.
     fn charged<M: Module>(master: &M, replica: &M) -> [usize; 3] {
         let mut storages = Storages::new();
         storages.add_model(MASTER, master);
@@ -241,10 +240,10 @@ mod tests {
         let replica = linear();
         let shard = with(&replica, |weight| weight.slice([2..4, 0..4]));
         assert_eq!(charged(&shard, &replica), [0, WHOLE, WHOLE]);
-        // Until it is updated, and is one of its own.
+        // After an update, the shard has its own storage.
         let updated = with(&shard, |weight| weight * 2.0);
         assert_eq!(charged(&updated, &replica), [WHOLE / 4, WHOLE, WHOLE / 4 + WHOLE]);
-        // Alone it still keeps all of the storage that it is a view of.
+        // Alone, it still keeps the whole storage that it views.
         let mut storages = Storages::new();
         storages.add_model(MASTER, &shard);
         assert_eq!(storages.bytes(), WHOLE);
@@ -278,7 +277,7 @@ mod tests {
         both.add_gradients(1, &model, &grads);
         assert_eq!([both.charged_to(0), both.charged_to(1)], [WHOLE, WHOLE]);
         assert_eq!(Storages::of_gradients(&model, &GradientsParams::new()), 0);
-        // Of a view of something larger the larger is held.
+        // A view holds the whole larger storage.
         if is_flex() {
             let mut view = GradientsParams::new();
             let grad = Tensor::<2>::zeros([80, 4], &testing::device()).slice([0..8, 0..4]);
@@ -325,7 +324,7 @@ mod tests {
         let device = testing::device();
         let model = vec![linear(), linear(), linear()];
         let flat = map_params(model.clone(), &mut Flat(Tensor::ones([96], &device), 0));
-        // The master is a part of it, one parameter of three.
+        // The master is a part of it: one parameter of three.
         let mut master = model;
         master[1] = flat[1].clone();
         assert_eq!(charged(&master, &flat), [2 * WHOLE, 3 * WHOLE, 5 * WHOLE]);
