@@ -1,8 +1,7 @@
 //! Gradients of products in half precision.
 //!
-//! For `y = l · r` and the gradient `g` of `y`: `g · rᵀ` and `lᵀ · g`, summed over broadcast axes.
-//! `g` is widened once for both, the operands are kept as they came, and each gradient is rounded
-//! once, after its sums.
+//! For `y = l · r` and the gradient `g` of `y`: `g · rᵀ` and `lᵀ · g`, summed over broadcast axes. `g` is widened once
+//! for both, the operands are kept in their own dtype, and each gradient is rounded once, after its sums.
 
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -16,7 +15,7 @@ use burn::tensor::{FloatDType, Shape};
 
 use super::ops::{Convert, HalfOps, affine, matmul, narrow, wide, widens};
 
-/// Where the checkpointer keeps an operand, or nothing where no gradient reads it.
+/// The checkpointer's node of an operand, or `None` if no gradient reads it.
 type Kept = Option<NodeId>;
 
 fn fetch<B: Backend>(kept: Kept, checkpointer: &mut Checkpointer) -> Option<FloatTensor<B>> {

@@ -1,37 +1,36 @@
-//! Slices of bf16 to f32 and back, in the vectors that the processor has.
+//! Conversion of slices between bf16 and f32, in the processor's vectors.
 #![allow(unsafe_code)] // A call of code for AVX2 is unsafe: it is made where AVX2 was found.
 
 use burn::tensor::bf16;
 use half::slice::HalfFloatSliceExt;
 
-/// bf16 is the upper half of f32.
+/// Widens bf16, which is the upper half of f32.
 pub(crate) fn widen(from: &[bf16], to: &mut [f32]) {
     for (from, to) in from.reinterpret_cast().iter().zip(to) {
         *to = f32::from_bits(u32::from(*from) << 16);
     }
 }
 
-/// Rounds to nearest, ties to even.
+/// Rounds to the nearest bf16, ties to even.
 pub(crate) fn narrow(from: &[f32], to: &mut [bf16]) {
     let to = to.reinterpret_cast_mut();
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
-        // SAFETY: the processor has AVX2, which is all that the function asks for.
+        // SAFETY: the processor has AVX2, the only requirement of the function.
         return unsafe { narrow_avx2(from, to) };
     }
     narrow_portable(from, to);
 }
 
-/// The same loop, in which the compiler may use AVX2: half again as fast as with the vectors that
-/// every x86-64 processor has.
+/// The same loop, in which the compiler may use AVX2: 1.5 times as fast as with the baseline vectors of x86-64.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn narrow_avx2(from: &[f32], to: &mut [u16]) {
     narrow_portable(from, to);
 }
 
-/// Adding half of the last bit that stays, less one if that bit is even, carries into it exactly
-/// where rounding goes up. NaN would become infinity or zero: it is made quiet instead.
+/// Rounds by adding half of the last kept bit, minus one if that bit is even: the carry reaches it exactly when
+/// rounding goes up. NaN would become infinity or zero, so it is made a quiet NaN instead.
 #[inline(always)]
 fn narrow_portable(from: &[f32], to: &mut [u16]) {
     for (from, to) in from.iter().zip(to) {
@@ -46,7 +45,7 @@ fn narrow_portable(from: &[f32], to: &mut [u16]) {
 mod tests {
     use super::*;
 
-    /// The vectors of this processor and the plain loop agree, at every length of a remainder.
+    /// The processor's vectors and the plain loop agree, for every length of the remainder.
     #[test]
     fn vectors_change_nothing() {
         let patterns = (0..4000u32).map(|i| f32::from_bits(i.wrapping_mul(0x9E37_79B9)));

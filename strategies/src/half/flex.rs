@@ -1,5 +1,5 @@
-//! Conversion between half precision and f32 on Flex: on all cores, in vectors, and of a view only
-//! what it shows.
+//! Conversion between half precision and f32 on Flex: on all cores, in vectors, and only of the elements that a view
+//! shows.
 
 use std::cmp::Reverse;
 
@@ -17,7 +17,7 @@ use super::{bf16, ops::Convert};
 /// one core.
 const TASK: usize = 1 << 15;
 
-/// Elements converted at a time: they fit the nearest cache, and many runs of a view fit them.
+/// Elements converted at a time: they fit the L1 cache, and hold many runs of a view.
 const BLOCK: usize = 256;
 
 impl Convert for Flex {
@@ -40,7 +40,7 @@ impl Convert for Flex {
     }
 }
 
-/// `x` with each element mapped, in the order of memory: a transposed operand stays transposed.
+/// Maps each element of `x`, in the order of memory: a transposed operand stays transposed.
 fn converted<From, To>(x: &FlexTensor, convert: impl Fn(&[From], &mut [To]) + Sync) -> FlexTensor
 where
     From: Element + Pod + Sync,
@@ -65,7 +65,7 @@ where
         }
         block
     };
-    // Whole blocks are collected, so that no memory is set to zero first, which one core would do.
+    // Collecting whole blocks avoids zeroing the memory first on one core.
     let (blocks, tail) = (view.elements() / BLOCK, view.elements() % BLOCK);
     let mut out = Vec::with_capacity(blocks + 1);
     let whole = (0..blocks).into_par_iter().with_min_len(TASK / BLOCK);
@@ -75,22 +75,22 @@ where
     FlexTensor::new(Bytes::from_elems(out), Layout::new(shape.clone(), view.strides, 0), To::dtype())
 }
 
-/// The elements that a layout shows, each once, in the order in which they lie in memory.
+/// The elements that a layout shows, each once, in memory order.
 struct View {
     start: usize,
     /// Axes over runs as (size, stride), the widest stride first.
     axes: Vec<(usize, usize)>,
-    /// Elements of a run, which are neighbours in memory.
+    /// Elements of a run, which are adjacent in memory.
     run: usize,
-    /// The layout's strides once only the shown elements are left.
+    /// The layout's strides after the other elements are removed.
     strides: Vec<isize>,
 }
 
 impl View {
-    /// Runs shorter than this cost more than a copy that a kernel for strides makes.
+    /// Shorter runs cost more than a copy by a kernel for strides.
     const SHORTEST: usize = 8;
 
-    /// Nothing where the layout runs backwards, or its runs are short.
+    /// Returns `None` if the layout has negative strides, or if its runs are short.
     fn of(layout: &Layout) -> Option<Self> {
         let (shape, strides) = (layout.shape(), layout.strides());
         if strides.iter().any(|&stride| stride < 0) {
@@ -100,7 +100,7 @@ impl View {
             (0..strides.len()).filter(|&axis| shape[axis] > 1 && strides[axis] > 0).collect();
         order.sort_by_key(|&axis| Reverse(strides[axis]));
 
-        // An axis of size 1 may have any stride; a broadcast one keeps 0.
+        // An axis of size 1 may have any stride; a broadcast axis keeps 0.
         let mut packed: Vec<isize> =
             (0..strides.len()).map(|axis| if shape[axis] > 1 { 0 } else { 1 }).collect();
         let mut elements = 1;
@@ -125,7 +125,7 @@ impl View {
         self.axes.iter().map(|(size, _)| size).product::<usize>() * self.run
     }
 
-    /// Where in the storage the shown element `at` lies.
+    /// Returns the index in the storage of the shown element `at`.
     fn source(&self, at: usize) -> usize {
         let mut run = at / self.run;
         let mut offset = self.start + at % self.run;

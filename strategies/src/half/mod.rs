@@ -1,17 +1,16 @@
-//! Half precision that is as fast as f32 where the processor computes in f32 anyway.
+//! Half precision at the speed of f32 on processors that compute in f32 anyway.
 //!
-//! Flex, Burn's CPU backend, has no arithmetic in bf16: its matmul copies both operands, converts
-//! them on one core, multiplies in f32 and converts back on one core. The functions here convert
-//! each operand once, on all cores and in vectors, multiply in f32 and round once at the end. The
-//! backward pass does the same, and what is kept for it are the operands themselves: 2 bytes per
-//! element.
+//! Flex, Burn's CPU backend, has no bf16 arithmetic: its matmul copies both operands, converts them on one core,
+//! multiplies in f32 and converts back on one core. The functions here convert each operand once, on all cores in
+//! vectors, multiply in f32 and round once at the end. The backward pass does the same, and only keeps the operands
+//! themselves: 2 bytes per element.
 //!
-//! In f32 and f64 each function is Burn's own operation, and so it is on GPUs in every dtype.
+//! In f32 and f64, and on GPUs in every dtype, each function is Burn's own operation.
 //!
 //! ```text
-//! ops.rs       the traits over Backend: what a backend computes in, and the products themselves
+//! ops.rs       the traits over Backend: a backend's compute dtype, and the products themselves
 //! backward.rs  their gradients, once for every backend
-//! flex.rs      conversion between half precision and f32 on Flex, of any view
+//! flex.rs      conversion between half precision and f32 on Flex, for any view
 //! bf16.rs      the two conversions of bf16, in vectors
 //! ```
 
@@ -28,8 +27,8 @@ use burn::tensor::{FloatDType, Tensor, module};
 
 pub use ops::{Convert, HalfOps};
 
-/// The product of two matrices `[.., m, k]` and `[.., k, n]`, of shape `[.., m, n]` and in their
-/// dtype. Leading axes of size 1 are broadcast.
+/// Multiplies two matrices `[.., m, k]` and `[.., k, n]`. The product has the shape `[.., m, n]` and their dtype.
+/// Leading axes of size 1 are broadcast.
 ///
 /// ```
 /// use burn::tensor::{Device, FloatDType, Tensor};
@@ -45,7 +44,7 @@ pub use ops::{Convert, HalfOps};
 ///
 /// # Panics
 ///
-/// As [`Tensor::matmul`]: where the shapes do not fit, or the dtypes differ.
+/// If the shapes do not fit or the dtypes differ, like [`Tensor::matmul`].
 pub fn matmul<const D: usize>(lhs: Tensor<D>, rhs: Tensor<D>) -> Tensor<D> {
     let fits = D >= 2 && lhs.dtype() == rhs.dtype() && product_fits(&lhs.dims(), &rhs.dims());
     if !is_half(&lhs) || !fits {
@@ -61,14 +60,14 @@ fn product_fits(lhs: &[usize], rhs: &[usize]) -> bool {
     leading.all(|(a, b)| a == b || *a == 1 || *b == 1) && lhs[axes + 1] == rhs[axes]
 }
 
-/// An affine map of the last axis: `x · weight + bias`, of shape `[.., out]` for `x` `[.., in]`,
+/// Applies an affine map to the last axis: `x · weight + bias`, of shape `[.., out]` for `x` `[.., in]`,
 /// `weight` `[in, out]` and `bias` `[out]`, all in one dtype.
 ///
-/// In half precision on Flex the bias is added, and its gradient is summed, in f32.
+/// In half precision on Flex, it adds the bias and sums its gradient in f32.
 ///
 /// # Panics
 ///
-/// As [`burn::tensor::module::linear`]: where the shapes do not fit, or the dtypes differ.
+/// If the shapes do not fit or the dtypes differ, like [`burn::tensor::module::linear`].
 pub fn linear<const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<D> {
     let dims = x.dims();
     let [from, to] = weight.dims();
@@ -93,10 +92,10 @@ pub fn linear<const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Option<Tens
     y.reshape(shape)
 }
 
-/// The tensor in another float dtype, rounded to nearest, ties to even.
+/// Casts the tensor to another float dtype, rounded to nearest, ties to even.
 ///
-/// Differs from [`Tensor::cast`] in speed only: on Flex, between f32 and half precision, it runs on
-/// all cores and in vectors, forward and backward.
+/// Differs from [`Tensor::cast`] only in speed: on Flex, between f32 and half precision, it runs on all cores in
+/// vectors, forward and backward.
 pub fn cast<const D: usize>(x: Tensor<D>, dtype: FloatDType) -> Tensor<D> {
     if x.dtype() == dtype.into() {
         return x;

@@ -4,15 +4,15 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, TensorMetadata, backend_extension};
 use burn::tensor::{DType, FloatDType, Shape};
 
-/// In which dtype a backend really multiplies, and how it gets there.
+/// The dtype in which a backend multiplies, and the conversion to it.
 pub trait Convert: Backend {
-    /// The dtype in which a product of operands in `dtype` is computed: `dtype` itself where the
-    /// backend has such arithmetic.
+    /// Returns the dtype in which a product of operands in `dtype` is computed: `dtype` itself if the backend supports
+    /// it.
     fn computes_in(dtype: DType) -> DType {
         dtype
     }
 
-    /// `x` in `dtype`, which may be the one that it has.
+    /// Converts `x` to `dtype`, which may be its own.
     fn convert(x: FloatTensor<Self>, dtype: FloatDType) -> FloatTensor<Self> {
         if x.dtype() == dtype.into() { x } else { Self::float_cast(x, dtype) }
     }
@@ -20,20 +20,20 @@ pub trait Convert: Backend {
 
 /// Products of operands in half precision. The default of each is Burn's own operation.
 ///
-/// Call [`matmul`](crate::matmul), [`linear`](crate::linear) and [`cast`](crate::cast), which take
-/// tensors. On a backend that the features of this crate do not name they panic in half precision.
+/// Call [`matmul`](crate::matmul), [`linear`](crate::linear) and [`cast`](crate::cast), which take tensors. On backends
+/// outside this crate's features, they panic in half precision.
 #[backend_extension(
     Flex: cfg(feature = "flex"),
     Cube: cfg(feature = "cube"),
     Autodiff,
 )]
 pub trait HalfOps: Backend {
-    /// `[.., m, k]` times `[.., k, n]`, of equal rank and dtype; leading axes are broadcast.
+    /// Multiplies `[.., m, k]` by `[.., k, n]`, of equal rank and dtype; leading axes are broadcast.
     fn half_matmul(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
         Self::float_matmul(lhs, rhs)
     }
 
-    /// `x · weight + bias` of `[rows, in]`, `[in, out]` and `[out]`, all in one dtype.
+    /// Returns `x · weight + bias` for `[rows, in]`, `[in, out]` and `[out]`, all in one dtype.
     fn half_affine(
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
@@ -42,24 +42,24 @@ pub trait HalfOps: Backend {
         Self::linear(x, weight, Some(bias))
     }
 
-    /// `x` in another float dtype.
+    /// Casts `x` to another float dtype.
     fn fast_cast(x: FloatTensor<Self>, dtype: FloatDType) -> FloatTensor<Self> {
         Self::float_cast(x, dtype)
     }
 }
 
-/// Whether products in `dtype` are computed in another dtype.
+/// Returns whether products in `dtype` are computed in another dtype.
 pub(super) fn widens<B: Convert>(dtype: DType) -> bool {
     B::computes_in(dtype) != dtype
 }
 
-/// An operand in the dtype that its product is computed in.
+/// Converts an operand to the dtype in which its product is computed.
 pub(super) fn wide<B: Convert>(x: FloatTensor<B>) -> FloatTensor<B> {
     let dtype = FloatDType::from(B::computes_in(x.dtype()));
     B::convert(x, dtype)
 }
 
-/// A result back in the dtype of the operands.
+/// Converts a result back to the dtype of the operands.
 pub(super) fn narrow<B: Convert>(x: FloatTensor<B>, dtype: DType) -> FloatTensor<B> {
     B::convert(x, FloatDType::from(dtype))
 }

@@ -16,7 +16,7 @@ fn epsilon(dtype: FloatDType) -> f64 {
     }
 }
 
-/// Numbers between -1 and 1 that `dtype` holds exactly, and that differ between seeds.
+/// Numbers between -1 and 1 that `dtype` represents exactly, different for each seed.
 fn waves<const D: usize>(shape: [usize; D], seed: usize, dtype: FloatDType, device: &Device) -> Tensor<D> {
     let count = shape.iter().product::<usize>();
     let values: Vec<f32> = (0..count).map(|i| ((i * 7 + seed * 31) as f32 * 0.37).sin()).collect();
@@ -27,8 +27,8 @@ fn values<const D: usize>(x: Tensor<D>) -> Vec<f32> {
     x.into_data().iter().collect()
 }
 
-/// Each number of `found` is that of `expected`, rounded once; sums of up to 1000 products of
-/// numbers below 1 may differ by their order.
+/// Asserts that each number of `found` is that of `expected`, rounded once; sums of up to 1000 products of numbers
+/// below 1 may differ by their order.
 fn assert_rounded(found: Vec<f32>, expected: Vec<f32>, dtype: FloatDType) {
     assert_eq!(found.len(), expected.len());
     for (at, (&found, &expected)) in found.iter().zip(&expected).enumerate() {
@@ -38,8 +38,8 @@ fn assert_rounded(found: Vec<f32>, expected: Vec<f32>, dtype: FloatDType) {
     }
 }
 
-/// The sum of `y` times weights that half precision holds exactly: what flows back into `y` is
-/// then not rounded either.
+/// Returns the sum of `y` times weights that are exact in half precision, so that the gradient of `y` is not rounded
+/// either.
 fn weighed<const D: usize>(y: Tensor<D>) -> Tensor<1> {
     let weights = waves(y.dims(), 5, FloatDType::from(y.dtype()), &y.device());
     cast(y, FloatDType::F32).mul(weights.cast(FloatDType::F32)).sum()
@@ -47,7 +47,7 @@ fn weighed<const D: usize>(y: Tensor<D>) -> Tensor<1> {
 
 type View = fn(Tensor<4>) -> Tensor<4>;
 
-/// Product and gradients of operands as `views` show them, beside Burn's in f32.
+/// Compares the product and gradients of operands under `views` with Burn's in f32.
 fn check_matmul(lhs: [usize; 4], rhs: [usize; 4], views: [View; 2], dtype: FloatDType) {
     let device = Device::flex().autodiff();
     let leaves = || {
@@ -68,7 +68,7 @@ fn check_matmul(lhs: [usize; 4], rhs: [usize; 4], views: [View; 2], dtype: Float
     for (leaf, reference) in [(a, of_a), (b, of_b)] {
         let found = leaf.grad(&grads).unwrap();
         assert_eq!(FloatDType::from(found.dtype()), dtype);
-        // The reference rounds its gradient at the cast: both are one rounding from the exact one.
+        // The reference rounds its gradient at the cast: both are one rounding away from the exact value.
         let reference = values(reference.grad(&expected).unwrap());
         for (found, reference) in values(found).into_iter().zip(reference) {
             let allowed = 1.01 * epsilon(dtype) * f64::from(reference.abs()) + 1e-4;
@@ -85,7 +85,7 @@ fn transposed(x: Tensor<4>) -> Tensor<4> {
     x.transpose()
 }
 
-/// Rows and columns in the middle of others.
+/// An inner block of rows and columns.
 fn inner(x: Tensor<4>) -> Tensor<4> {
     let [_, _, m, n] = x.dims();
     x.narrow(2, 1, m - 2).narrow(3, 2, n - 3)
@@ -115,7 +115,7 @@ fn products_and_gradients_equal_those_in_f32() {
         check_matmul([2, 3, 9, 20], [1, 3, 12, 20], [inner, |x| transposed(inner(x))], dtype);
         check_matmul([2, 3, 5, 7], [2, 3, 7, 11], [backwards, backwards], dtype);
         check_matmul([2, 1, 5, 7], [1, 3, 7, 11], [|x| x.expand([2, 3, 5, 7]), plain], dtype);
-        // As attention cuts heads out of one projection.
+        // Like attention, which slices heads out of one projection.
         let heads = |x: Tensor<4>| x.narrow(3, 16, 16).swap_dims(1, 2);
         check_matmul([2, 12, 3, 48], [2, 12, 3, 48], [heads, |x| heads_transposed(x)], dtype);
     }
@@ -139,7 +139,7 @@ proptest! {
         check_matmul([lhs_b, lhs_h, m, k], [rhs_b, rhs_h, k, n], [plain, plain], HALF[usize::from(half)]);
     }
 
-    /// Whatever a view shows is converted, each element once, beyond one task of a thread too.
+    /// Converts each element of any view once, also in views larger than one task.
     #[test]
     fn a_cast_of_any_view_equals_burns(
         [a, b, c, d] in prop::array::uniform4(1usize..24),
@@ -237,8 +237,7 @@ fn a_frozen_operand_has_no_gradient_and_the_others_keep_theirs() {
     }
 }
 
-/// What the backward pass reads is the operand itself, in half precision; what nothing reads is
-/// not kept.
+/// The backward pass keeps the operand itself, in half precision, and keeps no operand that it does not read.
 #[test]
 fn an_operand_is_kept_where_a_gradient_reads_it_and_only_there() {
     let device = Device::flex().autodiff();
@@ -267,7 +266,7 @@ fn gradients_are_the_same_when_burn_recomputes_operands() {
         };
         let (a, b) = (leaf(1), leaf(2));
         let bias = leaf(3).narrow(0, 2, 1).squeeze_dim::<1>(0);
-        // Operands that Burn computes again under its own checkpointing.
+        // Operands that Burn recomputes under its own checkpointing.
         let hidden = linear(a.clone().tanh(), b.clone().exp(), Some(bias));
         let y = matmul(hidden.tanh(), cast(cast(a.clone(), FloatDType::F32).sin(), FloatDType::F16));
         let grads = weighed(y).backward();
@@ -304,7 +303,7 @@ fn nothing_is_lost_of_what_is_not_finite() {
         assert!(y[0].is_nan());
         assert_eq!(y[1..], [f32::INFINITY, 3.0]);
     }
-    // Larger than f16 holds, though f32 does: what loss scaling watches for.
+    // Exceeds f16 but not f32, which is what loss scaling detects.
     let large = Tensor::<2>::full([1, 2], 60000.0, &device).cast(FloatDType::F16);
     let y = matmul(large, Tensor::<2>::ones([2, 1], &device).cast(FloatDType::F16));
     assert_eq!(values(y), [f32::INFINITY]);
@@ -324,7 +323,7 @@ fn nothing_times_something_is_nothing() {
     }
 }
 
-/// Every number of 16 bits, and f32 numbers around every place where rounding changes.
+/// Every 16-bit number, and f32 numbers around every rounding boundary.
 #[test]
 fn conversion_equals_its_definition() {
     let device = Device::flex();

@@ -1,13 +1,13 @@
-//! Adafactor: the second moment of a matrix as a row and a column.
+//! Adafactor: the second moment of a matrix, factored into a row and a column.
 
 use burn::optim::{LearningRate, ModuleOptimizer, Optimizer, RecordState, StateSink, StateSource};
 use burn::tensor::{Device, FloatDType, Tensor};
 
 use crate::cast;
 
-/// Adafactor ([Shazeer and Stern, 2018](https://arxiv.org/abs/1804.04235)), as Transformers has it.
+/// Adafactor ([Shazeer and Stern, 2018](https://arxiv.org/abs/1804.04235)), as in Transformers.
 ///
-/// For the gradient g of the parameter θ at update t, with the learning rate η:
+/// With the gradient g of the parameter θ at update t and the learning rate η:
 ///
 /// ```text
 /// β₂ ← 1 - t^d                          d is the decay rate, -0.8
@@ -19,14 +19,15 @@ use crate::cast;
 /// θ ← (1 - αλ)θ - m
 /// ```
 ///
-/// A matrix of n by m takes n + m numbers, where AdamW's moments take 2nm; of more axes, the last two are the matrix, one
-/// for each place along the others. It is tensor operations on every backend, in f32 whatever the parameter is in.
+/// For a matrix of n by m it stores n + m numbers, where AdamW's moments take 2nm. With more than two axes, the last
+/// two form the matrix, and each index of the other axes has its own. It uses tensor operations on every backend, in
+/// f32 whatever the parameter's dtype.
 ///
-/// With [`relative_step`](Self::relative_step) it has a schedule of its own, ρ = min(0.01, 1/√t), which the learning rate
-/// multiplies: a constant rate of 1 is what Transformers does.
+/// With [`relative_step`](Self::relative_step) it has its own schedule, ρ = min(0.01, 1/√t), which is multiplied by the
+/// learning rate: a constant rate of 1 gives the behaviour of Transformers.
 ///
-/// An update of an element depends on its row, its column and the whole parameter: it cannot update shards, and
-/// `Zero` refuses it in stages 1 to 3.
+/// An update of an element depends on its row, its column and the whole parameter, so Adafactor cannot update shards,
+/// and `Zero` rejects it in stages 1 to 3.
 ///
 /// ```
 /// use firebrick_strategies::optim::Adafactor;
@@ -55,8 +56,8 @@ impl Default for Adafactor {
 }
 
 impl Adafactor {
-    /// ε₁ = 1e-30, ε₂ = 1e-3, a threshold of 1, a decay rate of -0.8, no first moment, no weight decay, and the
-    /// learning rate as it is given.
+    /// Creates Adafactor with ε₁ = 1e-30, ε₂ = 1e-3, a threshold of 1, a decay rate of -0.8, no first moment, no weight
+    /// decay, and the given learning rate.
     pub fn new() -> Self {
         Self {
             epsilons: (1e-30, 1e-3),
@@ -70,52 +71,52 @@ impl Adafactor {
         }
     }
 
-    /// ε₁, added to squares of gradients, and ε₂, the least that the size of a parameter counts.
+    /// Sets ε₁, which is added to squared gradients, and ε₂, the lower bound of a parameter's RMS.
     pub fn epsilons(self, of_squares: f32, of_parameters: f32) -> Self {
         Self { epsilons: (of_squares, of_parameters), ..self }
     }
 
-    /// The root mean square that an update has at most, before the learning rate.
+    /// Sets the largest root mean square of an update, before the learning rate.
     pub fn clip_threshold(self, clip_threshold: f32) -> Self {
         Self { clip_threshold, ..self }
     }
 
-    /// d, below 0: the share of a new square at update t is t^d.
+    /// Sets d, below 0: at update t, the new square has the weight t^d.
     pub fn decay_rate(self, decay_rate: f64) -> Self {
         Self { decay_rate, ..self }
     }
 
-    /// Keeps a first moment of the updates, which decays by β₁, and takes as many numbers as there are parameters.
+    /// Keeps a first moment of the updates, with decay rate β₁. It takes one number per parameter.
     pub fn beta_1(self, beta_1: f32) -> Self {
         Self { beta_1: Some(beta_1), ..self }
     }
 
-    /// λ: times the step size α it is taken off each parameter at each update.
+    /// Sets λ: each update subtracts the step size α times λ times the parameter.
     pub fn weight_decay(self, weight_decay: f32) -> Self {
         Self { weight_decay, ..self }
     }
 
-    /// Whether the step is relative to the root mean square of the parameter.
+    /// Sets whether the step is relative to the root mean square of the parameter.
     pub fn scale_parameter(self, scale_parameter: bool) -> Self {
         Self { scale_parameter, ..self }
     }
 
-    /// Whether the learning rate multiplies ρ = min(0.01, 1/√t).
+    /// Sets whether to multiply the learning rate by ρ = min(0.01, 1/√t).
     pub fn relative_step(self, relative_step: bool) -> Self {
         Self { relative_step, ..self }
     }
 
-    /// Whether ρ is min(t · 1e-6, 1/√t) instead. Without a relative step it changes nothing.
+    /// Sets whether ρ is min(t · 1e-6, 1/√t) instead. It has no effect without a relative step.
     pub fn warmup_init(self, warmup_init: bool) -> Self {
         Self { warmup_init, ..self }
     }
 
-    /// An optimizer of a whole model.
+    /// Creates an optimizer for a whole model.
     pub fn init(self) -> ModuleOptimizer {
         self.into()
     }
 
-    /// ηρ.
+    /// Returns ηρ.
     fn rate(&self, rate: LearningRate, time: usize) -> f64 {
         let time = time as f64;
         let least = if self.warmup_init { 1e-6 * time } else { 1e-2 };
@@ -123,20 +124,20 @@ impl Adafactor {
     }
 }
 
-/// What [`Adafactor`] keeps of a parameter, in f32.
+/// The state of [`Adafactor`] for one parameter, in f32.
 #[derive(Clone, Debug)]
 pub struct AdafactorState<const D: usize> {
     /// Updates so far.
     pub time: usize,
-    /// The decaying mean of squares: of each row, `[.., rows, 1]`; of a vector, of each element.
+    /// The decaying mean of squares: of each row, `[.., rows, 1]`, or of each element of a vector.
     pub squares: Tensor<D>,
-    /// That of each column, `[.., 1, columns]`. Vectors have none.
+    /// The decaying mean of squares of each column, `[.., 1, columns]`. Vectors have none.
     pub columns: Option<Tensor<D>>,
     /// The first moment, if there is one.
     pub first: Option<Tensor<D>>,
 }
 
-/// The names of its fields in a record.
+/// The names of the state's fields in a record.
 const TIME: &str = "time";
 const SQUARES: &str = "squares";
 const COLUMNS: &str = "columns";
@@ -181,7 +182,7 @@ impl Optimizer for Adafactor {
         };
         let (squares_before, columns_before, first_before) =
             before.map_or((None, None, None), |(squares, columns, first)| (Some(squares), columns, first));
-        // At the first update 1.
+        // 1 at the first update.
         let new = (time as f64).powf(self.decay_rate);
         let mean = |before: Option<Tensor<D>>, now: Tensor<D>| match before {
             None => now,
@@ -195,7 +196,7 @@ impl Optimizer for Adafactor {
             (mean(squares_before, square), None)
         };
         let update = match &columns {
-            // The product of two small moments may be less than f32 has: each factor by itself is not.
+            // The product of two small moments may underflow f32; each factor alone does not.
             Some(columns) => {
                 let rows = squares.clone().div(squares.clone().mean_dim(D - 2)).sqrt();
                 grad.div(rows).div(columns.clone().sqrt())
@@ -204,7 +205,7 @@ impl Optimizer for Adafactor {
         };
         let too_large = rms(update.clone()).div_scalar(self.clip_threshold).clamp_min(1.0);
         let mut size = too_large.recip().mul_scalar(self.rate(rate, time));
-        // α, which the decay takes without the bound on the update.
+        // α, to which the decay applies without the bound on the update.
         let mut decayed = size.ones_like().mul_scalar(self.rate(rate, time));
         if self.scale_parameter {
             let of_param = rms(param.clone()).clamp_min(self.epsilons.1);
@@ -241,7 +242,7 @@ impl Optimizer for Adafactor {
     }
 }
 
-/// The root of the mean of squares, `[1]`.
+/// Returns the root mean square, `[1]`.
 fn rms<const D: usize>(tensor: Tensor<D>) -> Tensor<1> {
     tensor.square().mean().sqrt()
 }

@@ -10,7 +10,7 @@ use super::rule::{Parts, Rule};
 
 /// AdamW, Adam with decoupled weight decay ([Loshchilov and Hutter, 2019](https://arxiv.org/abs/1711.05101)).
 ///
-/// For the gradient g of the parameter θ at update t, with the learning rate η:
+/// With the gradient g of the parameter θ at update t and the learning rate η:
 ///
 /// ```text
 /// m ← β₁m + (1 - β₁)g        m̂ = m / (1 - β₁ᵗ)
@@ -18,10 +18,10 @@ use super::rule::{Parts, Rule};
 /// θ ← (1 - ηλ)θ - η m̂ / (√v̂ + ε)
 /// ```
 ///
-/// As in torch, the corrections are taken out of the elements' arithmetic: `(η / (1 - β₁ᵗ)) m / (√v / √(1 - β₂ᵗ) + ε)`
-/// has one division where the equation has three, which is what a pass would wait for instead of memory. In f32 it is
-/// [Burn's AdamW](burn::optim::AdamW) but for rounding (1 - β₂ᵗ is taken in f64 here), and reads and writes its
-/// records. Burn's variants, AMSGrad and cautious weight decay, are left to Burn's.
+/// As in torch, the corrections are moved out of the arithmetic per element:
+/// `(η / (1 - β₁ᵗ)) m / (√v / √(1 - β₂ᵗ) + ε)` has one division instead of the equation's three, which would be slower
+/// than memory. In f32 it equals [Burn's AdamW](burn::optim::AdamW) except for rounding (1 - β₂ᵗ is computed in f64
+/// here), and reads and writes its records. For AMSGrad and cautious weight decay, use Burn's optimizer.
 ///
 /// ```
 /// use burn::{nn::LinearConfig, optim::GradientsParams, tensor::{Device, Tensor}};
@@ -50,36 +50,36 @@ impl Default for AdamW {
 }
 
 impl AdamW {
-    /// β₁ = 0.9, β₂ = 0.999, ε = 1e-8, and no weight decay.
+    /// Creates AdamW with β₁ = 0.9, β₂ = 0.999, ε = 1e-8, and no weight decay.
     pub fn new() -> Self {
         Self { beta_1: 0.9, beta_2: 0.999, epsilon: 1e-8, weight_decay: 0.0 }
     }
 
-    /// β₁ and β₂, by which the two moments decay at each update.
+    /// Sets β₁ and β₂, the decay rates of the two moments.
     pub fn betas(mut self, beta_1: f32, beta_2: f32) -> Self {
         (self.beta_1, self.beta_2) = (beta_1, beta_2);
         self
     }
 
-    /// ε, added to the root of the second moment.
+    /// Sets ε, which is added to the square root of the second moment.
     pub fn epsilon(mut self, epsilon: f32) -> Self {
         self.epsilon = epsilon;
         self
     }
 
-    /// λ: times the learning rate it is taken off each parameter at each update.
+    /// Sets λ: each update subtracts the learning rate times λ times the parameter.
     pub fn weight_decay(mut self, weight_decay: f32) -> Self {
         self.weight_decay = weight_decay;
         self
     }
 
-    /// An optimizer of a whole model. For parameters that other settings are for, add
+    /// Creates an optimizer for a whole model. For parameters with other settings, add
     /// [groups](ModuleOptimizer::with_group): `.with_group(group, AdamW::new(), None)`.
     pub fn init(self) -> ModuleOptimizer {
         self.into()
     }
 
-    /// The arithmetic of update `time`, the first of which is 1.
+    /// Returns the arithmetic of update `time`, counted from 1.
     pub(super) fn rule(&self, rate: LearningRate, time: usize) -> Equation {
         let Self { beta_1, beta_2, epsilon, weight_decay } = *self;
         let correction = |beta: f32| 1.0 - f64::from(beta).powi(time as i32);
@@ -95,7 +95,7 @@ impl AdamW {
         }
     }
 
-    /// Burn's own.
+    /// Returns Burn's own AdamW with these settings.
     fn of_burn(&self) -> burn::optim::AdamW {
         let config = AdamWConfig::new().with_beta_1(self.beta_1).with_beta_2(self.beta_2);
         config.with_epsilon(self.epsilon).with_weight_decay(self.weight_decay).build()
@@ -137,7 +137,7 @@ impl Optimizer for AdamW {
     }
 }
 
-/// One update in numbers.
+/// The constants of one update.
 #[derive(Clone, Copy)]
 pub(super) struct Equation {
     beta_1: f32,

@@ -1,4 +1,4 @@
-//! AdamW whose moments are 8-bit numbers.
+//! AdamW with 8-bit moments.
 
 use std::collections::HashSet;
 
@@ -11,21 +11,22 @@ use super::groups::factors_of;
 use super::{AdamW, Alike, Groups, GroupsError, Scaled};
 use crate::{Paths, cast};
 
-/// [`AdamW`] whose two moments take one byte each for an element, where they take four
-/// ([Dettmers et al., 2022](https://arxiv.org/abs/2110.02861)), as bitsandbytes has it.
+/// [`AdamW`] with moments of one byte per element instead of four
+/// ([Dettmers et al., 2022](https://arxiv.org/abs/2110.02861)), like bitsandbytes.
 ///
-/// A moment is kept as the [dynamic 8-bit number](super::dynamic_map) that is nearest to it, in blocks of 256 that are
-/// each divided by the largest magnitude in them: 2 bytes and 1/32 for a parameter instead of 8. An update reads them as
-/// f32, is AdamW's, and rounds the new ones.
+/// A moment is stored as the nearest [dynamic 8-bit number](super::dynamic_map), in blocks of 256 that are each divided
+/// by their largest magnitude: 2 bytes and 1/32 per parameter instead of 8. An update reads the moments as f32,
+/// computes AdamW, and rounds the new moments.
 ///
-/// Two things are otherwise than in bitsandbytes. A block ends with its row, so that a parameter whose rows are divided
-/// among ranks is updated as the whole is, to the bit, and a checkpoint goes on with any number of them. And a second
-/// moment that is not zero does not become zero, which the next update would divide by.
+/// It differs from bitsandbytes in two ways. A block ends with its row, so a parameter whose rows are sharded among
+/// ranks is updated bit for bit like the whole one, and you can resume a checkpoint on any number of ranks. And a
+/// nonzero second moment is never rounded to zero, by which the next update would divide.
 ///
-/// Vectors, parameters of fewer than 4096 elements and the factors of [`Lora`](crate::Lora) keep AdamW's moments in f32.
+/// Vectors, parameters of fewer than 4096 elements and the factors of [`Lora`](crate::Lora) keep AdamW's moments in
+/// f32.
 ///
-/// The pass is over the host's memory, in place on the CPU. On another device the parameter and its gradient come to the
-/// host and go back at each update: with [`Offload`](crate::Offload) they are there already.
+/// The pass runs over host memory, in place on the CPU. On another device, each update moves the parameter and its
+/// gradient to the host and back; with [`Offload`](crate::Offload) they are there already.
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::Device};
@@ -49,47 +50,48 @@ impl Default for AdamW8bit {
 }
 
 impl AdamW8bit {
-    /// Bytes of the moments of so many rows of a matrix, each of so many elements.
+    /// Returns the bytes of the moments of a matrix with `rows` rows of `row` elements each.
     pub fn state_bytes(rows: u64, row: u64) -> u64 {
         2 * rows * (row + 4 * row.div_ceil(BLOCK as u64))
     }
 
-    /// β₁ = 0.9, β₂ = 0.999, ε = 1e-8, no weight decay, and matrices of fewer than 4096 elements in f32.
+    /// Creates AdamW with 8-bit moments, β₁ = 0.9, β₂ = 0.999, ε = 1e-8, no weight decay, and f32 moments for matrices
+    /// of fewer than 4096 elements.
     pub fn new() -> Self {
         Self { adamw: AdamW::new(), smallest: 4096 }
     }
 
-    /// β₁ and β₂, by which the two moments decay at each update.
+    /// Sets β₁ and β₂, the decay rates of the two moments.
     pub fn betas(self, beta_1: f32, beta_2: f32) -> Self {
         Self { adamw: self.adamw.betas(beta_1, beta_2), ..self }
     }
 
-    /// ε, added to the root of the second moment.
+    /// Sets ε, which is added to the square root of the second moment.
     pub fn epsilon(self, epsilon: f32) -> Self {
         Self { adamw: self.adamw.epsilon(epsilon), ..self }
     }
 
-    /// λ: times the learning rate it is taken off each parameter at each update. [`init`](Self::init) takes that of the
-    /// groups.
+    /// Sets λ: each update subtracts the learning rate times λ times the parameter. [`init`](Self::init) uses the
+    /// groups' weight decay instead.
     pub fn weight_decay(self, weight_decay: f32) -> Self {
         Self { adamw: self.adamw.weight_decay(weight_decay), ..self }
     }
 
-    /// The elements of the smallest matrix whose moments [`init`](Self::init) keeps in 8 bits: what smaller ones would
-    /// save is little.
+    /// Sets the elements of the smallest matrix for which [`init`](Self::init) uses 8-bit moments: smaller matrices
+    /// save little.
     pub fn min_8bit_size(self, elements: usize) -> Self {
         Self { smallest: elements, ..self }
     }
 
-    /// An optimizer of the whole model: this one for its large matrices, [`AdamW`] for all else, and both as the groups
-    /// say.
+    /// Creates an optimizer for the whole model: this one for its large matrices, [`AdamW`] for all other parameters,
+    /// both with the groups' settings.
     ///
     /// # Errors
     ///
-    /// Groups that do not fit the model.
+    /// The groups do not fit the model.
     pub fn init<M: Module>(self, model: &M, groups: &Groups) -> Result<ModuleOptimizer, GroupsError> {
         let (large, paths) = (large(model, self.smallest), Paths::of(model));
-        // What the model does not have now, and no matrix of it will, belongs to no group.
+        // Parameters that the model neither has now nor gets as factors of its matrices belong to no group.
         let mut optimizer = ModuleOptimizer::from(Scaled::by(1.0, self.adamw.weight_decay(0.0)));
         for Alike { ids, lr_scale, weight_decay } in groups.resolve(model)? {
             let factors = factors_of(&ids, &paths);
@@ -107,7 +109,7 @@ impl AdamW8bit {
     }
 }
 
-/// The matrices of enough elements.
+/// Returns the matrices with enough elements.
 fn large<M: Module>(model: &M, smallest: usize) -> HashSet<ParamId> {
     struct Large(HashSet<ParamId>, usize);
     impl ModuleVisitor for Large {
@@ -122,18 +124,18 @@ fn large<M: Module>(model: &M, smallest: usize) -> HashSet<ParamId> {
     large.0
 }
 
-/// What [`AdamW8bit`] keeps of a parameter, in the host's memory.
+/// The state of [`AdamW8bit`] for one parameter, in host memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdamW8bitState<const D: usize> {
     time: usize,
     shape: [usize; D],
-    /// Of both moments, like the parameter.
+    /// The codes of both moments, each with the shape of the parameter.
     codes: [Vec<u8>; 2],
     /// The largest magnitude of each block, `[rows, blocks of a row]`.
     largest: [Vec<f32>; 2],
 }
 
-/// Rows of a parameter, and elements of a row.
+/// Returns the rows of a parameter, and the elements of a row.
 fn rows_of(shape: &[usize]) -> (usize, usize) {
     match shape {
         [] => (1, 1),
@@ -141,13 +143,13 @@ fn rows_of(shape: &[usize]) -> (usize, usize) {
     }
 }
 
-/// The names of its fields in a record.
+/// The names of the state's fields in a record.
 const TIME: &str = "time";
 const CODES: [&str; 2] = ["codes_1", "codes_2"];
 const LARGEST: [&str; 2] = ["largest_1", "largest_2"];
 
 impl<const D: usize> AdamW8bitState<D> {
-    /// Before the first update.
+    /// Creates the state before the first update.
     fn none(shape: [usize; D]) -> Self {
         let (rows, row) = rows_of(&shape);
         let (codes, largest) = (vec![0; rows * row], vec![0.0; rows * blocks(row)]);

@@ -1,4 +1,4 @@
-//! One pass over a parameter whose moments are 8-bit numbers in blocks.
+//! One pass over a parameter with 8-bit moments in blocks.
 
 use rayon::prelude::*;
 
@@ -6,13 +6,13 @@ use super::adamw::Equation;
 use super::dynamic_map::{DynamicMap, SIGNED, UNSIGNED};
 use super::rule::Rule;
 
-/// Elements of a block, at most: it lies within one row, so that rows can be on different ranks.
+/// The most elements per block. A block lies within one row, so that rows can be on different ranks.
 pub(super) const BLOCK: usize = 256;
 
-/// Elements of a task, at least.
+/// The least elements per task.
 const TASK: usize = 1 << 15;
 
-/// Rows of a parameter, its gradient, and its two moments.
+/// Rows of a parameter, its gradient and its two moments.
 pub(super) struct Rows<'a> {
     /// Elements of a row.
     pub row: usize,
@@ -20,18 +20,18 @@ pub(super) struct Rows<'a> {
     pub grad: &'a [f32],
     /// The moments' codes, one for each element.
     pub codes: [&'a mut [u8]; 2],
-    /// What the value of a code is multiplied by: the largest magnitude of a moment in each block.
+    /// The scale of each block's codes: the block's largest magnitude of a moment.
     pub largest: [&'a mut [f32]; 2],
 }
 
-/// Blocks of a row.
+/// Returns the number of blocks in a row.
 pub(super) fn blocks(row: usize) -> usize {
     row.div_ceil(BLOCK)
 }
 
 impl Rows<'_> {
-    /// Updates the parameter and the moments in place, on all cores. Where the moments are `fresh`, what they hold is
-    /// not read: they are taken for zero.
+    /// Updates the parameter and the moments in place, on all cores. If the moments are `fresh`, their content is
+    /// ignored and taken as zero.
     #[inline(never)] // Compiled with this crate, and not, perhaps unoptimised, with the program.
     pub fn update(self, rule: &Equation, fresh: bool) {
         let Self { row, param, grad, codes: [codes_1, codes_2], largest: [largest_1, largest_2] } = self;
@@ -52,7 +52,7 @@ impl Rows<'_> {
     }
 }
 
-/// What one core does at a time, compiled for the vectors of each kind of processor.
+/// The work of one core, compiled for the vectors of each kind of processor.
 struct Task<'a, 'r> {
     rows: Rows<'a>,
     rule: &'r Equation,
@@ -92,7 +92,7 @@ impl Task<'_, '_> {
             for ((param, grad), (codes_1, codes_2)) in blocks.zip(codes) {
                 let [m, v] = moments.each_mut().map(|moment| &mut moment[..param.len()]);
                 if fresh {
-                    // Zero that adding changes nothing to, not even the sign of another zero.
+                    // Adding -0.0 changes no number, not even the sign of another zero.
                     m.fill(-0.0);
                     v.fill(-0.0);
                 } else {
@@ -102,7 +102,7 @@ impl Task<'_, '_> {
                 update(rule, param, grad, m, v);
                 largest[0][scale] = write(signed, m, codes_1);
                 largest[1][scale] = write(unsigned, v, codes_2);
-                // Divided by the root of a zero, the next update would be without bound.
+                // Keeps a nonzero second moment above zero: dividing by its root would make the next update unbounded.
                 codes_2.iter_mut().zip(v).for_each(|(code, v)| *code = (*code).max(u8::from(*v > 0.0)));
                 scale += 1;
             }
@@ -110,7 +110,7 @@ impl Task<'_, '_> {
     }
 }
 
-/// The numbers of codes.
+/// Decodes codes into numbers.
 #[inline(always)]
 fn read(map: &DynamicMap, codes: &[u8], largest: f32, numbers: &mut [f32]) {
     for (number, code) in numbers.iter_mut().zip(codes) {
@@ -118,7 +118,7 @@ fn read(map: &DynamicMap, codes: &[u8], largest: f32, numbers: &mut [f32]) {
     }
 }
 
-/// The codes of numbers, and their largest magnitude.
+/// Encodes numbers, and returns their largest magnitude.
 #[inline(always)]
 fn write(map: &DynamicMap, numbers: &[f32], codes: &mut [u8]) -> f32 {
     let largest =
@@ -132,7 +132,7 @@ fn write(map: &DynamicMap, numbers: &[f32], codes: &mut [u8]) -> f32 {
 
 #[inline(always)]
 fn update(rule: &Equation, param: &mut [f32], grad: &[f32], m: &mut [f32], v: &mut [f32]) {
-    // Told that all are of one length, the compiler makes vectors of the loop.
+    // Equal lengths let the compiler vectorize the loop.
     let length = param.len();
     let (grad, m, v) = (&grad[..length], &mut m[..length], &mut v[..length]);
     for i in 0..length {

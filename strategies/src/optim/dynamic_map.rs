@@ -1,16 +1,16 @@
-//! Dynamic 8-bit numbers: their 256 values, and which of them is the nearest.
+//! Dynamic 8-bit numbers: their 256 values, and rounding to the nearest one.
 
 use std::sync::LazyLock;
 
 /// Decades that the values span.
 const DECADES: u32 = 7;
 
-/// The 256 values of a dynamic 8-bit number in ascending order, from -1 to 1 or, unsigned, from 0
-/// ([Dettmers, 2016](https://arxiv.org/abs/1511.04561)), as bitsandbytes' `create_dynamic_map` has them, but for its
-/// rounding in f32.
+/// Returns the 256 values of a dynamic 8-bit number in ascending order, from -1 to 1 or, unsigned, from 0
+/// ([Dettmers, 2016](https://arxiv.org/abs/1511.04561)). They equal those of bitsandbytes' `create_dynamic_map`, except
+/// for its rounding in f32.
 ///
-/// In each decade from 1e-7 to 1 they are at even distances, twice as many as in the one below it: large numbers are told
-/// apart finely, and small ones at all. 0 and 1 are among them, and -1 is not.
+/// In each decade from 1e-7 to 1 the values are evenly spaced, twice as many as in the decade below: large numbers have
+/// a fine resolution, and small ones are still representable. 0 and 1 are among the values, and -1 is not.
 ///
 /// ```
 /// let map = firebrick_strategies::optim::dynamic_map(true);
@@ -23,7 +23,7 @@ pub fn dynamic_map(signed: bool) -> [f32; 256] {
         let count = if signed { 1 << decade } else { 2 << decade };
         let size = 10f64.powi(decade as i32 + 1 - DECADES as i32);
         for at in 0..count {
-            // The middles of as many equal parts of 0.1 to 1.
+            // The midpoints of `count` equal parts of 0.1 to 1.
             let value = (size * (0.1 + 0.9 * (f64::from(at) + 0.5) / f64::from(count))) as f32;
             values.push(value);
             if signed {
@@ -37,24 +37,24 @@ pub fn dynamic_map(signed: bool) -> [f32; 256] {
     map
 }
 
-/// The map of first moments, and that of second ones, which have no sign.
+/// The map of first moments, and the unsigned map of second moments.
 pub(super) static SIGNED: LazyLock<DynamicMap> = LazyLock::new(|| DynamicMap::new(true));
 pub(super) static UNSIGNED: LazyLock<DynamicMap> = LazyLock::new(|| DynamicMap::new(false));
 
-/// The upper halves of the smallest and the largest f32 that are looked up: what is smaller is nearest to 0.
+/// The upper halves of the smallest and the largest f32 in the table: anything smaller is nearest to 0.
 const FIRST: u32 = 0x3380; // 2^-24
 const LAST: u32 = 0x3F80; // 1
 const BUCKETS: usize = (LAST - FIRST + 1) as usize;
 
-/// Values and codes.
+/// The values, and a table that finds their codes.
 pub(super) struct DynamicMap {
     values: [f32; 256],
-    /// The code of 0, above which the positive values are, and below which their opposites.
+    /// The code of 0. Positive values are above it, their opposites below.
     zero: u8,
-    /// By the upper half of a magnitude: how far above 0 the nearest value is, or one less. No two values are nearest
-    /// to numbers of one bucket beside a third one.
+    /// For each upper half of a magnitude, the level of the nearest value above 0, or one less. A bucket never spans
+    /// more than two values.
     low: [u8; BUCKETS],
-    /// From where on the next value is nearer.
+    /// The magnitudes from which the next value is nearer.
     middles: [f32; 256],
 }
 
@@ -80,7 +80,7 @@ impl DynamicMap {
         self.values[usize::from(code)]
     }
 
-    /// The code of the value that is nearest to a number from -1, or 0, to 1.
+    /// Returns the code of the value nearest to a number from -1 (0 if unsigned) to 1.
     #[inline(always)]
     pub fn code(&self, number: f32) -> u8 {
         let magnitude = number.abs();
@@ -104,7 +104,7 @@ mod tests {
         }
     }
 
-    /// Every bit pattern of the upper halves, with ends and middles of the lower.
+    /// Tests every bit pattern of the upper half, with ends and middles of the lower half.
     #[test]
     fn the_code_is_of_the_nearest_value() {
         for (map, signs) in [(&*SIGNED, [1.0, -1.0]), (&*UNSIGNED, [1.0, 1.0])] {
@@ -115,7 +115,7 @@ mod tests {
                         let found = (map.value(map.code(number)) - number).abs();
                         let nearest = map.values.iter().map(|value| (value - number).abs());
                         let nearest = nearest.fold(f32::INFINITY, f32::min);
-                        // The middle of two values is rounded too.
+                        // The midpoint of two values is rounded too.
                         assert!(found <= nearest * (1.0 + 1e-4), "{number}: {found} {nearest}");
                     }
                 }

@@ -5,14 +5,13 @@ use half::slice::HalfFloatSliceExt;
 
 use crate::half::bf16 as halves;
 
-/// Elements that are computed at a time: those of a parameter, its gradient and its moments fit the
-/// nearest cache together.
+/// Elements computed at a time: those of a parameter, its gradient and its moments together fit the L1 cache.
 pub(super) const BLOCK: usize = 512;
 
 /// A block of f32.
 pub(super) type Block = [f32; BLOCK];
 
-/// Floats that are read.
+/// Floats that an update reads.
 #[derive(Clone, Copy)]
 pub(super) enum Floats<'a> {
     F32(&'a [f32]),
@@ -29,7 +28,7 @@ impl<'a> Floats<'a> {
         }
     }
 
-    /// Takes off the first `length` floats, or all where there are fewer.
+    /// Splits off the first `length` floats, or all if there are fewer.
     #[inline(always)]
     pub fn take(&mut self, length: usize) -> Self {
         let length = length.min(self.len());
@@ -40,7 +39,7 @@ impl<'a> Floats<'a> {
         }
     }
 
-    /// The floats as f32: themselves, or widened into `block`. There are at most [`BLOCK`].
+    /// Returns the floats as f32: themselves, or widened into `block`. There are at most [`BLOCK`].
     #[inline(always)]
     pub fn read<'b>(&self, block: &'b mut Block) -> &'b [f32]
     where
@@ -56,7 +55,7 @@ impl<'a> Floats<'a> {
     }
 }
 
-/// Floats that are changed in place.
+/// Floats that an update changes in place.
 pub(super) enum FloatsMut<'a> {
     F32(&'a mut [f32]),
     Bf16(&'a mut [bf16]),
@@ -67,7 +66,7 @@ pub(super) enum FloatsMut<'a> {
 const LINE: usize = 64;
 
 impl FloatsMut<'_> {
-    /// Floats before the first that begins a cache line.
+    /// Returns the number of floats before the first cache line boundary.
     pub fn before_line(&self) -> usize {
         match self {
             Self::F32(floats) => floats.as_ptr().align_offset(LINE),
@@ -84,7 +83,7 @@ impl FloatsMut<'_> {
         }
     }
 
-    /// Takes off the first `length` floats, or all where there are fewer.
+    /// Splits off the first `length` floats, or all if there are fewer.
     #[inline(always)]
     pub fn take(&mut self, length: usize) -> Self {
         let length = length.min(self.len());
@@ -95,8 +94,8 @@ impl FloatsMut<'_> {
         }
     }
 
-    /// The floats as f32 that can be changed: themselves, or widened into `block`, from where
-    /// [`close`](Self::close) takes them back. There are at most [`BLOCK`].
+    /// Returns the floats as mutable f32: themselves, or widened into `block`, from which [`close`](Self::close) writes
+    /// them back. There are at most [`BLOCK`].
     #[inline(always)]
     pub fn open<'b>(&'b mut self, block: &'b mut Block) -> &'b mut [f32] {
         let block = &mut block[..self.len()];
@@ -108,7 +107,7 @@ impl FloatsMut<'_> {
         block
     }
 
-    /// Takes back what [`open`](Self::open) widened.
+    /// Writes back the floats that [`open`](Self::open) widened.
     #[inline(always)]
     pub fn close(&mut self, block: &Block) {
         if !matches!(self, Self::F32(_)) {
@@ -116,7 +115,7 @@ impl FloatsMut<'_> {
         }
     }
 
-    /// Writes as many values, rounded to nearest, ties to even.
+    /// Writes `values`, rounded to nearest, ties to even.
     #[inline(always)]
     pub fn write(&mut self, values: &[f32]) {
         match self {

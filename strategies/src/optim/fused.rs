@@ -1,4 +1,4 @@
-//! Tensors of Flex as slices: in place where nothing else holds them, and in copies elsewhere.
+//! Flex tensors as slices: in place if nothing else holds them, otherwise as copies.
 
 use std::array::from_fn;
 use std::cell::Cell;
@@ -20,13 +20,13 @@ thread_local! {
     static COPIES: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Parameters and moments that updates on this thread have copied so far.
+/// Returns the number of parameters and moments that updates on this thread have copied so far.
 pub(super) fn copies() -> u64 {
     COPIES.get()
 }
 
-/// One update in one pass: the new parameter and moments, in the parameter's dtype. Gives the
-/// tensors back where there is no such pass for them.
+/// Computes one update in one pass: returns the new parameter and moments, in the parameter's dtype, or the inputs if
+/// the pass does not support them.
 #[allow(clippy::result_large_err)] // It is what was given, and is taken apart at once.
 pub(super) fn step<const D: usize, const N: usize, R: Rule<N>>(
     rule: &R,
@@ -44,7 +44,7 @@ pub(super) fn step<const D: usize, const N: usize, R: Rule<N>>(
     let grad = if grad.is_contiguous() { grad } else { grad.to_contiguous() };
     let fresh = moments.is_none();
     let mut moments = match moments {
-        // Those of a record may be in another dtype.
+        // Moments from a record may have another dtype.
         Some(moments) => moments.map(|moment| writable(flex(cast(moment, FloatDType::from(dtype))))),
         None => from_fn(|_| zeros(shape.into(), dtype)),
     };
@@ -66,7 +66,7 @@ pub(super) fn step<const D: usize, const N: usize, R: Rule<N>>(
     Ok((param, moments.map(Tensor::from_primitive::<Flex>)))
 }
 
-/// Where the elements of a tensor of Flex start in memory.
+/// Returns the address of a Flex tensor's elements.
 pub(super) fn address<const D: usize>(tensor: &Tensor<D>) -> Option<usize> {
     if !is_fast(tensor) || tensor.shape().num_elements() == 0 {
         return None;
@@ -76,7 +76,7 @@ pub(super) fn address<const D: usize>(tensor: &Tensor<D>) -> Option<usize> {
     Some(tensor.bytes().as_ptr().addr() + offset)
 }
 
-/// Whether a tensor is of Flex, outside autodiff, and in a dtype that the pass knows.
+/// Returns whether a tensor is on Flex, outside autodiff, and in a supported dtype.
 fn is_fast<const D: usize>(tensor: &Tensor<D>) -> bool {
     matches!(tensor.dtype(), DType::F32 | DType::BF16 | DType::F16)
         && !tensor.is_autodiff()
@@ -87,7 +87,7 @@ fn flex<const D: usize>(tensor: Tensor<D>) -> FlexTensor {
     tensor.try_into_primitive::<Flex>().expect("a tensor on the device of Flex is Flex's own")
 }
 
-/// The tensor, if nothing else holds its memory and it lies there in order; else a copy.
+/// Returns the tensor if it is contiguous and nothing else holds its memory; otherwise a copy.
 fn writable(tensor: FlexTensor) -> FlexTensor {
     if tensor.is_unique() && tensor.is_contiguous() {
         return tensor;
@@ -103,13 +103,13 @@ fn writable(tensor: FlexTensor) -> FlexTensor {
     }
 }
 
-/// A copy made by all cores.
+/// Returns a copy, made on all cores.
 fn copied<T: Element + Pod + Send + Sync>(floats: &[T], like: &FlexTensor) -> FlexTensor {
     let copy: Vec<T> = floats.par_iter().with_min_len(TASK).copied().collect();
     FlexTensor::new(Bytes::from_elems(copy), Layout::contiguous(like.layout().shape().clone()), like.dtype())
 }
 
-/// Zeros that touch no memory yet: the pass that writes them does, on all cores.
+/// Returns zeros that touch no memory yet: the pass writes them first, on all cores.
 fn zeros(shape: Shape, dtype: DType) -> FlexTensor {
     let length = shape.num_elements();
     let bytes = match dtype {
@@ -120,7 +120,7 @@ fn zeros(shape: Shape, dtype: DType) -> FlexTensor {
     FlexTensor::new(bytes, Layout::contiguous(shape), dtype)
 }
 
-/// The elements of a tensor that lies in order.
+/// Returns the elements of a contiguous tensor.
 fn floats(tensor: &FlexTensor) -> Floats<'_> {
     fn slice<T: Element + Pod>(tensor: &FlexTensor) -> &[T] {
         let start = tensor.layout().start_offset();
@@ -133,11 +133,11 @@ fn floats(tensor: &FlexTensor) -> Floats<'_> {
     }
 }
 
-/// The elements of a [`writable`] tensor.
+/// Returns the elements of a [`writable`] tensor.
 fn floats_mut(tensor: &mut FlexTensor) -> FloatsMut<'_> {
     fn slice<T: Element + Pod>(tensor: &mut FlexTensor) -> &mut [T] {
         let (start, length) = (tensor.layout().start_offset(), tensor.layout().num_elements());
-        // Would copy what something else holds rather than write into it.
+        // `storage_mut` would copy memory that something else holds, rather than write into it.
         &mut tensor.storage_mut()[start..][..length]
     }
     match tensor.dtype() {

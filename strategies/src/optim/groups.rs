@@ -10,15 +10,16 @@ use thiserror::Error;
 use super::{Scaled, layer_decay};
 use crate::{PathError, Paths};
 
-/// Which parameters of a model an optimizer treats otherwise: at another rate, with another weight decay.
+/// Parameter groups with their own learning rate and weight decay.
 ///
-/// What no group says is as usual: the learning rate of the schedule, and the [weight decay](Self::weight_decay) for
-/// parameters of two or more axes. Those of one, the biases and the scales of norms, do not decay, unless a group
-/// says so.
+/// By default, parameters use the learning rate of the schedule, and the [weight decay](Self::weight_decay) applies to
+/// parameters of two or more axes. Parameters of one axis, the biases and the scales of norms, do not decay, unless a
+/// group sets a decay.
 ///
-/// A parameter belongs to the first group that names it. Groups and [layer-wise decay](Self::layer_decay) both count:
-/// their factors are multiplied. They multiply what the schedule says at each update, so that warmup and decay are the
-/// same in all groups. The factors that [`Lora`](crate::Lora) attaches to a matrix are treated as the matrix is.
+/// A parameter belongs to the first group that selects it. The factors of groups and of
+/// [layer-wise decay](Self::layer_decay) are multiplied with each other and with the schedule's rate at each update, so
+/// the schedule has the same shape in all groups. The factors that [`Lora`](crate::Lora) attaches to a matrix belong to
+/// the matrix's group.
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::Device};
@@ -45,7 +46,7 @@ pub struct Groups {
     layer_decay: Option<f64>,
 }
 
-/// Parameters at some paths, and what is different for them.
+/// Parameters at some paths, and their settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
     paths: Vec<String>,
@@ -53,35 +54,35 @@ pub struct Group {
     weight_decay: Option<f32>,
 }
 
-/// Parameters that an optimizer treats alike, as [`Groups::resolve`] finds them.
+/// Parameters with the same settings, as found by [`Groups::resolve`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Alike {
     /// The parameters, each once, in the order of the model.
     pub ids: Vec<ParamId>,
-    /// What their learning rate is multiplied by.
+    /// The factor of their learning rate.
     pub lr_scale: f64,
     /// Their weight decay.
     pub weight_decay: f32,
 }
 
-/// Groups that do not fit the model. They are counted from 0.
+/// Groups that do not fit the model. Groups count from 0.
 #[derive(Clone, Debug, Error, PartialEq)]
 pub enum GroupsError {
-    /// A pattern of a group means nothing in the model.
+    /// A pattern of a group matches nothing in the model.
     #[error("parameter group {group}: {error}")]
     Path {
         /// The group.
         group: usize,
-        /// The pattern, and the paths that are nearest to it.
+        /// The pattern, and the nearest paths.
         error: PathError,
     },
-    /// A group names no path.
+    /// A group has no path.
     #[error("parameter group {group} names no path: give it one, or take it out")]
     NoPaths {
         /// The group.
         group: usize,
     },
-    /// All that a group names belongs to groups before it.
+    /// Earlier groups select all parameters of a group.
     #[error(
         "parameter group {group}: earlier groups have all parameters that {paths} names, and the first that names a \
          parameter counts: put it before them, or take it out"
@@ -92,25 +93,25 @@ pub enum GroupsError {
         /// Its patterns.
         paths: String,
     },
-    /// A number of a group cannot be.
+    /// A setting of a group is out of range.
     #[error("parameter group {group}: `{setting}` must be {expected}, found {found}")]
     Value {
         /// The group.
         group: usize,
-        /// The number's name.
+        /// The setting's name.
         setting: &'static str,
-        /// What it may be.
+        /// The allowed range.
         expected: &'static str,
-        /// What it is.
+        /// The given value.
         found: f64,
     },
-    /// The decay from layer to layer cannot be.
+    /// The layer-wise decay is out of range.
     #[error("the layer-wise decay must be above 0 and at most 1, found {found}")]
     LayerDecay {
-        /// What it is.
+        /// The given value.
         found: f64,
     },
-    /// There are no layers that rates could decay over.
+    /// The model has no blocks for the layer-wise decay.
     #[error(
         "the layer-wise decay needs blocks, the elements of a list that is a field of the model, and this model has \
          none: leave it out, and scale the rate of parameter groups"
@@ -119,18 +120,18 @@ pub enum GroupsError {
 }
 
 impl Group {
-    /// The parameters that these [patterns](Paths) mean, such as `tokens`, `blocks.0.*` and `*.gamma`.
+    /// Selects the parameters that these [patterns](Paths) match, such as `tokens`, `blocks.0.*` and `*.gamma`.
     pub fn of(paths: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let paths = paths.into_iter().map(Into::into).collect();
         Self { paths, lr_scale: 1.0, weight_decay: None }
     }
 
-    /// What the learning rate is multiplied by: at least 0, where they stay as they are. Default: 1.
+    /// Sets the factor of the learning rate, at least 0; at 0 the parameters do not change. Default: 1.
     pub fn lr_scale(self, lr_scale: f64) -> Self {
         Self { lr_scale, ..self }
     }
 
-    /// Their weight decay, biases and norms included. Default: that of all.
+    /// Sets the weight decay, biases and norms included. Default: that of all groups.
     pub fn weight_decay(self, weight_decay: f32) -> Self {
         Self { weight_decay: Some(weight_decay), ..self }
     }
@@ -150,38 +151,38 @@ impl Group {
 }
 
 impl Groups {
-    /// None: one rate for all, and no weight decay.
+    /// Creates settings without groups: one learning rate for all, and no weight decay.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A further group. Of the parameters that it names, it has those that no earlier one names.
+    /// Adds a group. It contains the parameters that it selects, except those of earlier groups.
     pub fn with(mut self, group: Group) -> Self {
         self.groups.push(group);
         self
     }
 
-    /// The weight decay of parameters of two or more axes, where their group does not say another. Default: 0.
+    /// Sets the weight decay of parameters of two or more axes, unless their group sets another one. Default: 0.
     pub fn weight_decay(self, weight_decay: f32) -> Self {
         Self { weight_decay, ..self }
     }
 
-    /// Multiplies the rate of each block by `decay` for each block from it to the output, itself included; of what is
-    /// before the blocks, the embeddings, once more; of what is behind them, the head, not at all
-    /// ([Clark et al., 2020](https://arxiv.org/abs/2003.10555); the powers are those of BEiT,
+    /// Multiplies the learning rate of each block by `decay` once for each block from it to the output, itself
+    /// included. The parameters before the blocks, the embeddings, are multiplied once more; those after the blocks,
+    /// the head, are unchanged ([Clark et al., 2020](https://arxiv.org/abs/2003.10555); the powers are those of BEiT,
     /// [Bao et al., 2021](https://arxiv.org/abs/2106.08254)).
     ///
-    /// Blocks are the [elements of the model's lists](Paths::blocks), one after the other: of an encoder and a decoder,
-    /// the encoder's first.
+    /// Blocks are the [elements of the model's lists](Paths::blocks), in order: in an encoder-decoder model, the
+    /// encoder's first.
     pub fn layer_decay(self, decay: f64) -> Self {
         Self { layer_decay: Some(decay), ..self }
     }
 
-    /// The model's parameters by what their rate is multiplied by and how they decay, in the order of the model.
+    /// Returns the model's parameters by learning rate factor and weight decay, in the order of the model.
     ///
     /// # Errors
     ///
-    /// A group that names nothing, or only what earlier ones have; a number that cannot be.
+    /// A group selects nothing, or only parameters of earlier groups; or a setting is out of range.
     pub fn resolve<M: Module>(&self, model: &M) -> Result<Vec<Alike>, GroupsError> {
         let paths = Paths::of(model);
         let mut group_of = HashMap::new();
@@ -220,12 +221,12 @@ impl Groups {
         Ok(alike)
     }
 
-    /// An optimizer of the whole model: `optimizer` for each group, at its rate, and with its weight decay set by
-    /// `decaying`, as in `groups.init(&model, Lion::new(), Lion::weight_decay)`.
+    /// Creates an optimizer for the whole model: `optimizer` for each group, at its learning rate, with its weight
+    /// decay set by `decaying`, as in `groups.init(&model, Lion::new(), Lion::weight_decay)`.
     ///
     /// # Errors
     ///
-    /// Those of [`resolve`](Self::resolve).
+    /// The same as [`resolve`](Self::resolve).
     pub fn init<M: Module, O: Optimizer>(
         &self,
         model: &M,
@@ -234,7 +235,7 @@ impl Groups {
     ) -> Result<ModuleOptimizer, GroupsError> {
         let groups = self.resolve(model)?;
         let paths = Paths::of(model);
-        // What the model does not have now, and no matrix of it will, belongs to no group.
+        // Parameters that the model neither has now nor gets as factors of its matrices belong to no group.
         let all = ModuleOptimizer::from(Scaled::by(1.0, decaying(optimizer.clone(), 0.0)));
         Ok(groups.into_iter().fold(all, |all, Alike { ids, lr_scale, weight_decay }| {
             let optimizer = Scaled::by(lr_scale, decaying(optimizer.clone(), weight_decay));
@@ -244,14 +245,14 @@ impl Groups {
     }
 }
 
-/// The factors that [`Lora`](crate::Lora) may attach to these parameters, and which are treated as they are.
+/// Selects the factors that [`Lora`](crate::Lora) may attach to these parameters, which have the same settings.
 pub(super) fn factors_of(ids: &[ParamId], paths: &Paths) -> ParamGroup {
     let own = paths.places().iter().filter(|place| ids.contains(&place.id));
     let factors = own.flat_map(|place| ["a", "b"].map(|factor| format!("{}.lora.{factor}", place.path)));
     ParamGroup::from_paths(factors.collect::<Vec<_>>())
 }
 
-/// The float parameters, each once, and how many axes they have.
+/// Returns the float parameters, each once, with the number of their axes.
 fn params<M: Module>(model: &M) -> Vec<(ParamId, usize)> {
     struct Axes(Vec<(ParamId, usize)>, HashSet<ParamId>);
     impl ModuleVisitor for Axes {

@@ -1,7 +1,7 @@
 //! One pass over a parameter, its gradient and its moments, on all cores and in vectors.
 //!
-//! The arithmetic is f32 without fused multiply-add, and each element's result depends on nothing but
-//! its own values: it is the same to the bit on every processor, with any number of threads.
+//! The arithmetic is f32 without fused multiply-add, and each element's result depends only on its own values: it is
+//! bit-identical on every processor, with any number of threads.
 
 use std::array::from_fn;
 use std::sync::{Mutex, PoisonError};
@@ -15,25 +15,25 @@ use super::rule::Rule;
 /// Elements of one task: tens of microseconds of work, so that small parameters stay on one core.
 pub(super) const TASK: usize = 1 << 15;
 
-/// What one pass goes over: slices of one length, of a parameter with `N` moments.
+/// The operands of one pass: slices of equal length, of a parameter with `N` moments.
 pub(super) struct Update<'a, const N: usize> {
     pub param: FloatsMut<'a>,
     pub grad: Floats<'a>,
     pub moments: [FloatsMut<'a>; N],
-    /// Receives the new parameter too, rounded.
+    /// Also receives the new parameter, rounded.
     pub replica: Option<FloatsMut<'a>>,
 }
 
 impl<'a, const N: usize> Update<'a, N> {
-    /// Updates the parameter and the moments in place. Where the moments are `fresh`, what they hold
-    /// is not read: they are taken for zero.
+    /// Updates the parameter and the moments in place. If the moments are `fresh`, their content is ignored and taken
+    /// as zero.
     pub fn run<R: Rule<N>>(mut self, rule: R, fresh: bool) {
         let arch = Arch::new();
         let run = |update| arch.dispatch(Task { update, rule, fresh });
         let mut tasks = Vec::with_capacity(self.len().div_ceil(TASK) + 1);
         if self.len() > TASK {
-            // Large tensors begin at like places of a page, behind their allocations' headers: from where the
-            // parameter's cache lines begin, no vector of any of them straddles two.
+            // Large tensors start at similar offsets of a page, after their allocations' headers. If tasks start at the
+            // parameter's cache lines, no vector of any tensor straddles two lines.
             tasks.push(self.take(self.param.before_line()));
         }
         while self.len() > TASK {
@@ -43,7 +43,7 @@ impl<'a, const N: usize> Update<'a, N> {
             true => run(self),
             false => {
                 tasks.push(self);
-                // The caller works too: a thread of the pool that was asleep takes a while to come.
+                // The caller works too, because a sleeping thread of the pool takes a while to wake.
                 let tasks = Mutex::new(tasks.into_iter());
                 let next = || tasks.lock().unwrap_or_else(PoisonError::into_inner).next();
                 let work = || std::iter::from_fn(next).for_each(run);
@@ -59,7 +59,7 @@ impl<'a, const N: usize> Update<'a, N> {
         self.param.len()
     }
 
-    /// Takes off the first elements.
+    /// Splits off the first `length` elements.
     #[inline(always)]
     fn take(&mut self, length: usize) -> Self {
         Self {
@@ -71,7 +71,7 @@ impl<'a, const N: usize> Update<'a, N> {
     }
 }
 
-/// What one core does at a time, compiled for the vectors of each kind of processor.
+/// The work of one core, compiled for the vectors of each kind of processor.
 struct Task<'a, R, const N: usize> {
     update: Update<'a, N>,
     rule: R,
@@ -96,7 +96,7 @@ impl<R: Rule<N>, const N: usize> NullaryFnOnce for Task<'_, R, N> {
                 None => &mut [],
             });
             if fresh {
-                // Zero that adding changes nothing to, not even the sign of another zero.
+                // Adding -0.0 changes no number, not even the sign of another zero.
                 moments.iter_mut().for_each(|moment| moment.fill(-0.0));
             }
             each(rule, param, grad, moments);
@@ -111,7 +111,7 @@ impl<R: Rule<N>, const N: usize> NullaryFnOnce for Task<'_, R, N> {
     }
 }
 
-/// Applies the rule to each element, and asks memory for those that come soon.
+/// Applies the rule to each element, and prefetches later ones.
 #[inline(always)]
 fn each<R: Rule<N>, const N: usize>(rule: R, param: &mut [f32], grad: &[f32], moments: [&mut [f32]; N]) {
     let (params, param) = param.as_chunks_mut();
@@ -130,7 +130,7 @@ fn each<R: Rule<N>, const N: usize>(rule: R, param: &mut [f32], grad: &[f32], mo
 
 #[inline(always)]
 fn apply<R: Rule<N>, const N: usize>(rule: R, param: &mut [f32], grad: &[f32], moments: [&mut [f32]; N]) {
-    // Told that all are of one length, the compiler makes vectors of the loop.
+    // Equal lengths let the compiler vectorize the loop.
     let length = param.len();
     let grad = &grad[..length];
     let mut moments = moments.map(|moment| &mut moment[..length]);
@@ -147,7 +147,7 @@ fn apply<R: Rule<N>, const N: usize>(rule: R, param: &mut [f32], grad: &[f32], m
 mod tests {
     use super::*;
 
-    /// Rounds after each operation, and would not with fused multiply-add.
+    /// Rounds after each operation, which a fused multiply-add would not.
     #[derive(Clone, Copy)]
     struct Twice;
     impl Rule<2> for Twice {
@@ -165,12 +165,12 @@ mod tests {
 
     type Numbers = [Vec<u32>; 4];
 
-    /// Two updates as `run` makes them, with f16 gradients and a bf16 replica: the bits of all.
+    /// Returns the bits after two updates with f16 gradients and a bf16 replica.
     fn updated(length: usize, run: impl Fn(Task<'_, Twice, 2>)) -> Numbers {
         use burn::tensor::{bf16, f16};
         let mut param: Vec<f32> = (0..length).map(|i| (i as f32 * 0.37).sin()).collect();
         let grad: Vec<f16> = (0..length).map(|i| f16::from_f32((i as f32 * 0.91).cos())).collect();
-        // Not a number, which a fresh moment is not read for.
+        // NaN, which an update must not read from a fresh moment.
         let (mut m, mut v) = (vec![f32::NAN; length], vec![f32::NAN; length]);
         let mut replica = vec![bf16::ZERO; length];
         for fresh in [true, false] {

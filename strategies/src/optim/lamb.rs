@@ -1,4 +1,4 @@
-//! LAMB: Adam, with each parameter's update as large as the parameter asks for.
+//! LAMB: Adam with a step relative to the norm of each parameter.
 
 use burn::optim::{LearningRate, ModuleOptimizer, Optimizer, RecordState, StateSink, StateSource};
 use burn::tensor::{Device, FloatDType, Tensor};
@@ -6,9 +6,9 @@ use burn::tensor::{Device, FloatDType, Tensor};
 use crate::cast;
 
 /// LAMB, layer-wise adaptive moments for large batches ([You et al., 2020](https://arxiv.org/abs/1904.00962)), as
-/// DeepSpeed's `FusedLamb` computes it.
+/// computed by DeepSpeed's `FusedLamb`.
 ///
-/// For the gradient g of the parameter θ at update t, with the learning rate η:
+/// With the gradient g of the parameter θ at update t and the learning rate η:
 ///
 /// ```text
 /// m ← β₁m + (1 - β₁)g
@@ -18,11 +18,11 @@ use crate::cast;
 /// θ ← θ - η √(1 - β₂ᵗ) / (1 - β₁ᵗ) c u
 /// ```
 ///
-/// In the paper, and in [Burn's LAMB](burn::optim::Lamb), the moments are corrected before u is made of them, and c is not
-/// bounded. It is tensor operations on every backend, in f32 whatever the parameter is in.
+/// The paper, and [Burn's LAMB](burn::optim::Lamb), correct the moments before they compute u, and do not bound c. This
+/// one uses tensor operations on every backend, in f32 whatever the parameter's dtype.
 ///
-/// An update of an element depends on the norm of the whole parameter: it cannot update shards, and `Zero` refuses it
-/// in stages 1 to 3.
+/// An update of an element depends on the norm of the whole parameter, so LAMB cannot update shards, and `Zero` rejects
+/// it in stages 1 to 3.
 ///
 /// ```
 /// let optimizer = firebrick_strategies::optim::Lamb::new().weight_decay(0.01).init();
@@ -45,7 +45,7 @@ impl Default for Lamb {
 }
 
 impl Lamb {
-    /// β₁ = 0.9, β₂ = 0.999, ε = 1e-8, no weight decay, and coefficients from 0.01 to 10.
+    /// Creates LAMB with β₁ = 0.9, β₂ = 0.999, ε = 1e-8, no weight decay, and coefficients from 0.01 to 10.
     pub fn new() -> Self {
         Self {
             beta_1: 0.9,
@@ -57,37 +57,37 @@ impl Lamb {
         }
     }
 
-    /// β₁ and β₂, by which the two moments decay at each update.
+    /// Sets β₁ and β₂, the decay rates of the two moments.
     pub fn betas(self, beta_1: f32, beta_2: f32) -> Self {
         Self { beta_1, beta_2, ..self }
     }
 
-    /// ε, added to the root of the second moment.
+    /// Sets ε, which is added to the square root of the second moment.
     pub fn epsilon(self, epsilon: f32) -> Self {
         Self { epsilon, ..self }
     }
 
-    /// λ: so many times the parameter is added to its update.
+    /// Sets λ: each update includes λ times the parameter.
     pub fn weight_decay(self, weight_decay: f32) -> Self {
         Self { weight_decay, ..self }
     }
 
-    /// The least and the most that an update is multiplied by.
+    /// Sets the bounds of the coefficient c.
     pub fn coefficients(self, least: f32, most: f32) -> Self {
         Self { coefficients: (least, most), ..self }
     }
 
-    /// Whether the step corrects the moments for their start at 0.
+    /// Sets whether the step corrects the moments for their start at 0.
     pub fn bias_correction(self, bias_correction: bool) -> Self {
         Self { bias_correction, ..self }
     }
 
-    /// An optimizer of a whole model.
+    /// Creates an optimizer for a whole model.
     pub fn init(self) -> ModuleOptimizer {
         self.into()
     }
 
-    /// η, corrected.
+    /// Returns η, corrected.
     fn rate(&self, rate: LearningRate, time: usize) -> f64 {
         let correction = |beta: f32| 1.0 - f64::from(beta).powi(time as i32);
         match self.bias_correction {
@@ -97,18 +97,18 @@ impl Lamb {
     }
 }
 
-/// What [`Lamb`] keeps of a parameter, in f32.
+/// The state of [`Lamb`] for one parameter, in f32.
 #[derive(Clone, Debug)]
 pub struct LambState<const D: usize> {
     /// Updates so far.
     pub time: usize,
     /// The decaying mean of gradients.
     pub moment_1: Tensor<D>,
-    /// The decaying mean of their squares.
+    /// The decaying mean of squared gradients.
     pub moment_2: Tensor<D>,
 }
 
-/// The names of its fields in a record: Burn's.
+/// The names of the state's fields in a record, the same as Burn's.
 const TIME: &str = "time";
 const MOMENT_1: &str = "moment_1";
 const MOMENT_2: &str = "moment_2";
@@ -159,7 +159,7 @@ impl Optimizer for Lamb {
         let (of_param, of_update) = (norm(param.clone()), norm(update.clone()));
         let none = of_param.clone().equal_scalar(0.0).bool_or(of_update.clone().equal_scalar(0.0));
         let (least, most) = self.coefficients;
-        // 0 / 0 is a number too, before the mask takes its place.
+        // Avoids 0 / 0 before the mask replaces it.
         let coefficient = (of_param / of_update.clamp_min(f32::MIN_POSITIVE)).clamp(least, most);
         let coefficient = coefficient.mask_fill(none, 1.0).mul_scalar(self.rate(rate, time));
         let param = cast(param - update.mul(coefficient.reshape([1; D])), FloatDType::from(dtype));
@@ -172,7 +172,7 @@ impl Optimizer for Lamb {
     }
 }
 
-/// The root of the sum of squares, `[1]`.
+/// Returns the L2 norm, `[1]`.
 fn norm<const D: usize>(tensor: Tensor<D>) -> Tensor<1> {
     tensor.square().sum().sqrt()
 }

@@ -1,4 +1,4 @@
-//! Layer-wise decay of the learning rate: the nearer a parameter is to the input, the smaller its rate.
+//! Layer-wise decay of the learning rate: it is smaller for parameters closer to the input.
 
 use std::collections::HashMap;
 
@@ -6,12 +6,12 @@ use burn::module::ParamId;
 
 use crate::Paths;
 
-/// What the learning rate of each parameter is multiplied by, as BEiT has it: of `n` blocks, the one of index `i`
-/// takes `decay^(n - i)`, what is before them `decay^(n + 1)`, and what is behind them, the head, 1.
+/// Returns the factor of each parameter's learning rate, as in BEiT: of `n` blocks, the one with index `i` has
+/// `decay^(n - i)`, parameters before the blocks have `decay^(n + 1)`, and those after them, the head, have 1.
 ///
-/// Blocks are the elements of the model's lists, in the order of its fields; further down, an `Embedding` is before
-/// them wherever it stands, and what is between two lists goes with the block before it. A tied parameter is where it
-/// stands first. `None` where the model has no blocks.
+/// Blocks are the elements of the model's lists, in the order of its fields. An `Embedding` counts as before the blocks
+/// wherever it is, and parameters between two lists belong to the block before them. A tied parameter counts at its
+/// first place. `None` if the model has no blocks.
 pub(super) fn scales(paths: &Paths, decay: f64) -> Option<HashMap<ParamId, f64>> {
     let blocks: HashMap<&str, usize> = paths.blocks().zip(0..).collect();
     let count = blocks.len();

@@ -10,17 +10,17 @@ use super::rule::{Parts, Rule};
 
 /// Lion, evolved sign momentum ([Chen et al., 2023](https://arxiv.org/abs/2302.06675)).
 ///
-/// For the gradient g of the parameter θ, with the learning rate η:
+/// With the gradient g of the parameter θ and the learning rate η:
 ///
 /// ```text
 /// θ ← (1 - ηλ)θ - η sign(β₁m + (1 - β₁)g)
 /// m ← β₂m + (1 - β₂)g
 /// ```
 ///
-/// It keeps one moment where AdamW keeps two. Each element moves by η, so η is usually 3 to 10 times
-/// smaller than AdamW's, and λ as many times larger.
+/// It keeps one moment, AdamW two. Each element moves by η, so η is usually 3 to 10 times smaller than AdamW's, and λ
+/// larger by the same factor.
 ///
-/// In f32 it is [Burn's Lion](burn::optim::Lion) to the bit, and reads and writes its records.
+/// In f32 it equals [Burn's Lion](burn::optim::Lion) bit for bit, and reads and writes its records.
 ///
 /// ```
 /// let optimizer = firebrick_strategies::optim::Lion::new().weight_decay(1.0).init();
@@ -40,24 +40,24 @@ impl Default for Lion {
 }
 
 impl Lion {
-    /// β₁ = 0.9, β₂ = 0.99, and no weight decay.
+    /// Creates Lion with β₁ = 0.9, β₂ = 0.99, and no weight decay.
     pub fn new() -> Self {
         Self { beta_1: 0.9, beta_2: 0.99, weight_decay: 0.0 }
     }
 
-    /// β₁, the share of the momentum in the update, and β₂, by which the momentum decays.
+    /// Sets β₁, the share of the momentum in the update, and β₂, the decay rate of the momentum.
     pub fn betas(mut self, beta_1: f32, beta_2: f32) -> Self {
         (self.beta_1, self.beta_2) = (beta_1, beta_2);
         self
     }
 
-    /// λ: times the learning rate it is taken off each parameter at each update.
+    /// Sets λ: each update subtracts the learning rate times λ times the parameter.
     pub fn weight_decay(mut self, weight_decay: f32) -> Self {
         self.weight_decay = weight_decay;
         self
     }
 
-    /// An optimizer of a whole model.
+    /// Creates an optimizer for a whole model.
     pub fn init(self) -> ModuleOptimizer {
         self.into()
     }
@@ -68,7 +68,7 @@ impl Lion {
         Equation { beta_1, beta_2, rest_1: 1.0 - beta_1, rest_2: 1.0 - beta_2, kept, rate: rate as f32 }
     }
 
-    /// Burn's own.
+    /// Returns Burn's own Lion with these settings.
     fn of_burn(&self) -> burn::optim::Lion {
         let config = LionConfig::new().with_beta_1(self.beta_1).with_beta_2(self.beta_2);
         config.with_weight_decay(self.weight_decay).build()
@@ -101,7 +101,7 @@ impl Optimizer for Lion {
     }
 }
 
-/// One update in numbers.
+/// The constants of one update.
 #[derive(Clone, Copy)]
 struct Equation {
     beta_1: f32,
@@ -129,7 +129,7 @@ impl Rule<1> for Equation {
     }
 }
 
-/// -1, 0 or 1; 0 of what is not a number, as Burn has it on the CPU.
+/// Returns -1, 0 or 1; 0 for NaN, like Burn on the CPU.
 #[inline(always)]
 fn sign(x: f32) -> f32 {
     let positive = if x > 0.0 { 1.0 } else { 0.0 };

@@ -1,42 +1,41 @@
 //! Optimizers that update a parameter in one pass over memory on the CPU.
 //!
-//! Burn writes an update as tensor operations, each of which goes over the whole parameter: AdamW's
-//! are some fifteen. Here an update reads parameter, gradient and moments once and writes them once,
-//! in place, on all cores and in vectors: it takes the time that the memory takes.
+//! Burn writes an update as tensor operations, each of which reads and writes the whole parameter; AdamW has about
+//! fifteen. Here an update reads parameter, gradient and moments once and writes them once, in place, on all cores and
+//! in vectors, so memory bandwidth is the limit.
 //!
-//! They are [Burn's optimizers](burn::optim::Optimizer): they go into a
-//! [`ModuleOptimizer`](burn::optim::ModuleOptimizer), alone or in groups, and their records are those of
-//! Burn's optimizers of the same names, in both directions. On Flex the pass computes in f32, whatever
-//! the parameter is stored in; gradients may be in f32, bf16 or f16, and moments are in the parameter's
-//! dtype. On other backends, and in other dtypes, Burn's own operations do the update.
+//! They implement [Burn's optimizer trait](burn::optim::Optimizer) and work in a
+//! [`ModuleOptimizer`](burn::optim::ModuleOptimizer), alone or in groups. They read and write the records of Burn's
+//! optimizers of the same names. On Flex, the pass computes in f32, whatever the parameter's dtype; gradients may be
+//! f32, bf16 or f16, and moments have the parameter's dtype. On other backends and in other dtypes, Burn's own
+//! operations compute the update.
 //!
-//! [`Adafactor`] and [`Lamb`] need more than one pass, since an update depends on the whole parameter: they are tensor
-//! operations, on every backend. [`AdamW8bit`] is a pass over the host's memory, over moments of one byte each.
+//! [`Adafactor`] and [`Lamb`] need more than one pass, since an update depends on the whole parameter: they use tensor
+//! operations on every backend. [`AdamW8bit`] makes one pass over host memory, with moments of one byte each.
 //!
 //! # In place
 //!
-//! An update may write into a tensor only where nothing else holds its memory; where something does,
-//! it is copied first, and [`copies`] counts it. Training as usual copies nothing: what needs care is a
-//! clone of the model that lives through an update.
+//! An update may write into a tensor only if nothing else holds its memory. Otherwise it copies the tensor first, and
+//! [`copies`] counts it. Ordinary training copies nothing; avoid a clone of the model that outlives an update.
 //!
 //! ```text
-//! groups.rs    parameters with their own learning rate and weight decay
-//! layer_decay.rs  rates that fall from the head to the embeddings
-//! scaled.rs    an optimizer at a multiple of the learning rate
-//! adamw.rs     AdamW
-//! adafactor.rs  Adafactor
-//! lamb.rs      LAMB
-//! adamw_8bit.rs   AdamW whose moments are 8-bit numbers
-//! dynamic_map.rs  the values of these numbers, and which is the nearest
-//! blocks.rs    the pass over blocks of them
-//! lion.rs      Lion
-//! sgd.rs       Sgd
-//! replicas.rs  half-precision copies of parameters, written in the same pass and lent to casts
-//! rule.rs      what an optimizer does to one element
-//! fused.rs     tensors as slices, in place or copied
-//! kernel.rs    the pass over the slices, on all cores and in vectors
-//! floats.rs    blocks of f32 from slices in any precision, and back
-//! prefetch.rs  asking memory for what an update reads soon
+//! groups.rs       parameters with their own learning rate and weight decay
+//! layer_decay.rs  learning rates that decrease from the head to the embeddings
+//! scaled.rs       an optimizer at a multiple of the learning rate
+//! adamw.rs        AdamW
+//! adafactor.rs    Adafactor
+//! lamb.rs         LAMB
+//! adamw_8bit.rs   AdamW with 8-bit moments
+//! dynamic_map.rs  the 256 values of 8-bit numbers, and rounding to them
+//! blocks.rs       the pass over blocks of 8-bit moments
+//! lion.rs         Lion
+//! sgd.rs          Sgd
+//! replicas.rs     half-precision copies of parameters, written in the same pass and lent to casts
+//! rule.rs         the update of one element
+//! fused.rs        tensors as slices, in place or copied
+//! kernel.rs       the pass over the slices, on all cores and in vectors
+//! floats.rs       blocks of f32 from slices in any precision, and back
+//! prefetch.rs     prefetching for the update
 //! ```
 
 mod adafactor;
@@ -75,13 +74,13 @@ pub use replicas::{Replicas, replicas, taken};
 pub use scaled::Scaled;
 pub use sgd::{Sgd, SgdState};
 
-/// How many parameters and moments the updates on this thread have copied so far, since something
-/// else held their memory or they did not lie in it in order.
+/// Returns the number of parameters and moments that updates on this thread have copied so far, because something
+/// else held their memory or they were not contiguous.
 pub fn copies() -> u64 {
     fused::copies()
 }
 
-/// Without Flex there is no single pass.
+/// A stub: without Flex there is no single-pass update.
 #[cfg(not(feature = "flex"))]
 mod fused {
     use burn::tensor::Tensor;

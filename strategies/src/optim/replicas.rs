@@ -11,23 +11,23 @@ use burn::tensor::{FloatDType, Tensor};
 use super::fused::address;
 
 thread_local! {
-    /// Those that the innermost update on this thread writes.
+    /// The replicas that the innermost update on this thread writes.
     static OPEN: RefCell<Option<Replicas>> = const { RefCell::new(None) };
-    /// Those that casts on this thread may take.
+    /// The replicas that casts on this thread may take.
     static LENT: RefCell<Option<Replicas>> = const { RefCell::new(None) };
     static TAKEN: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Copies on this thread that casts have [taken](Replicas::lend) so far.
+/// Returns the number of copies that casts on this thread have [taken](Replicas::lend) so far.
 pub fn taken() -> u64 {
     TAKEN.get()
 }
 
-/// Runs `update`, in which each fused step of an f32 parameter on this thread writes its copy in
-/// `dtype` too, in the same pass: equal to casting the new parameter, without reading it again.
+/// Runs `update` and collects half-precision copies: each fused step of an f32 parameter on this thread also writes a
+/// copy in `dtype`, in the same pass. The copy equals a cast of the new parameter, without reading it again.
 ///
-/// `dtype` is bf16 or f16; in any other nothing is written. While the copies are held, so are the
-/// parameters that they were made of: drop them before the next update, or it copies the parameters.
+/// `dtype` is bf16 or f16; with any other dtype nothing is written. The copies also hold the parameters that they come
+/// from: drop them before the next update, or it copies the parameters.
 ///
 /// ```
 /// use burn::{nn::LinearConfig, optim::GradientsParams, tensor::{Device, FloatDType, Tensor}};
@@ -48,13 +48,13 @@ pub fn replicas<R>(dtype: FloatDType, update: impl FnOnce() -> R) -> (R, Replica
     (result, written.unwrap_or_else(none))
 }
 
-/// Runs something with these replicas in a place of the thread, and gives them back.
+/// Runs `run` with these replicas in a thread-local slot, and returns the replicas.
 fn within<R>(
     place: &'static LocalKey<RefCell<Option<Replicas>>>,
     replicas: Replicas,
     run: impl FnOnce() -> R,
 ) -> (R, Option<Replicas>) {
-    /// Gives the outer scope back its place, even where what runs panics.
+    /// Restores the slot of the outer scope, even if `run` panics.
     struct Outer(&'static LocalKey<RefCell<Option<Replicas>>>, Option<Replicas>);
     impl Drop for Outer {
         fn drop(&mut self) {
@@ -71,13 +71,13 @@ fn within<R>(
 /// Half-precision copies of updated parameters; see [`replicas`].
 pub struct Replicas {
     dtype: FloatDType,
-    /// The parameter and its copy, by where the parameter is in memory. Holding the parameter keeps
-    /// its memory from being changed or used again.
+    /// The parameter and its copy, by the parameter's address. Holding the parameter keeps its memory from being
+    /// changed or reused.
     kept: HashMap<usize, Box<dyn Any + Send>>,
 }
 
 impl Replicas {
-    /// The copy of this updated parameter, outside autodiff, if its update made one.
+    /// Returns the copy of this updated parameter, outside autodiff, if its update wrote one.
     pub fn of<const D: usize>(&self, param: &Tensor<D>) -> Option<Tensor<D>> {
         let inner = param.clone().inner();
         let kept = self.kept.get(&address(&inner)?)?;
@@ -86,8 +86,8 @@ impl Replicas {
         (param.dims() == inner.dims() && param.dtype() == inner.dtype()).then(|| replica.clone())
     }
 
-    /// Runs `publish`, in which [`Amp`](crate::Amp) takes a copy where it would else cast its parameter. Answers
-    /// also how many it took; what is left is dropped.
+    /// Runs `publish`, in which [`Amp`](crate::Amp) takes a copy instead of casting the parameter. Also returns the
+    /// number of copies taken; drops the others.
     ///
     /// ```
     /// use burn::{nn::LinearConfig, optim::GradientsParams, tensor::{Device, FloatDType, Tensor}};
@@ -114,12 +114,12 @@ impl Replicas {
         (result, taken)
     }
 
-    /// The number of copies.
+    /// Returns the number of copies.
     pub fn len(&self) -> usize {
         self.kept.len()
     }
 
-    /// Whether there are none: nothing was updated in a fused step.
+    /// Returns whether there are no copies, because no fused step updated a parameter.
     pub fn is_empty(&self) -> bool {
         self.kept.is_empty()
     }
@@ -131,7 +131,7 @@ impl fmt::Debug for Replicas {
     }
 }
 
-/// The copy of a parameter, outside autodiff, in this dtype, where one is lent to this thread.
+/// Takes the copy of a parameter in this dtype, outside autodiff, if one is lent to this thread.
 pub(crate) fn take<const D: usize>(param: &Tensor<D>, dtype: FloatDType) -> Option<Tensor<D>> {
     LENT.with_borrow_mut(|lent| {
         let replicas = lent.as_mut().filter(|replicas| replicas.dtype == dtype)?;
@@ -141,14 +141,14 @@ pub(crate) fn take<const D: usize>(param: &Tensor<D>, dtype: FloatDType) -> Opti
     })
 }
 
-/// The dtype of the copies that the innermost scope on this thread wants.
+/// Returns the dtype of the copies that the innermost scope on this thread requests.
 #[cfg(feature = "flex")]
 pub(super) fn wanted() -> Option<FloatDType> {
     let dtype = OPEN.with_borrow(|open| open.as_ref().map(|replicas| replicas.dtype));
     dtype.filter(|dtype| matches!(dtype, FloatDType::BF16 | FloatDType::F16))
 }
 
-/// Hands the copy of an updated parameter to the innermost scope on this thread.
+/// Passes the copy of an updated parameter to the innermost scope on this thread.
 #[cfg(feature = "flex")]
 pub(super) fn keep<const D: usize>(param: &Tensor<D>, replica: Tensor<D>) {
     let Some(address) = address(param) else { return };

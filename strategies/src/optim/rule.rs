@@ -1,4 +1,4 @@
-//! What an optimizer does to one element, and what it is done to.
+//! The update of one element, and the tensors that it applies to.
 
 use burn::tensor::Tensor;
 
@@ -7,21 +7,21 @@ use super::kernel::Update;
 
 /// The arithmetic of one update: an equation per element, over `N` moments, in f32.
 pub(super) trait Rule<const N: usize>: Copy + Send + Sync {
-    /// The new parameter and the new moments.
+    /// Returns the new parameter and the new moments.
     ///
-    /// A moment that does not exist yet is given as -0.0, which is zero in every sum.
+    /// A moment that does not exist yet is -0.0, which is neutral in every sum.
     #[cfg_attr(not(feature = "flex"), allow(dead_code))] // Burn's own steps take other backends.
     fn element(&self, param: f32, grad: f32, moments: [f32; N]) -> (f32, [f32; N]);
 
-    /// [`Update::run`] of this rule.
+    /// Calls [`Update::run`] with this rule.
     ///
-    /// Each rule says so itself, without generics, and is never inlined: the loops are then compiled
-    /// with this crate, and not, perhaps unoptimised, with the program that knows the tensors' ranks.
+    /// Each rule implements it without generics, and never inlined: the loops are then compiled with this crate, and
+    /// not with the program that knows the tensors' ranks, which may be unoptimized.
     #[cfg(feature = "flex")]
     fn run(&self, update: Update<'_, N>, fresh: bool);
 }
 
-/// A parameter and what updates it. Before the first update there are no moments.
+/// The parts of an update. Before the first update there are no moments.
 pub(super) struct Parts<const D: usize, const N: usize> {
     pub param: Tensor<D>,
     pub grad: Tensor<D>,

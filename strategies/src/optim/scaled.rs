@@ -3,8 +3,8 @@
 use burn::optim::{LearningRate, Optimizer};
 use burn::tensor::{Device, Tensor};
 
-/// An optimizer whose learning rate is a multiple of the one that it is given, whatever the schedule says at that
-/// update. Its state and its records are those of the optimizer in it.
+/// An optimizer that multiplies the learning rate of each update by a constant factor. Its state and its records are
+/// those of the inner optimizer.
 ///
 /// ```
 /// use burn::{optim::Optimizer, tensor::{Device, Tensor}};
@@ -22,7 +22,7 @@ pub struct Scaled<O> {
 }
 
 impl<O> Scaled<O> {
-    /// `optimizer` at `by` times the learning rate.
+    /// Wraps `optimizer`, with `by` times the learning rate.
     pub fn by(by: f64, optimizer: O) -> Self {
         Self { by, optimizer }
     }

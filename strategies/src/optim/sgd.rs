@@ -11,7 +11,7 @@ use super::rule::{Parts, Rule};
 /// Stochastic gradient descent, plain or with momentum
 /// ([Sutskever et al., 2013](https://proceedings.mlr.press/v28/sutskever13.html)).
 ///
-/// For the gradient g of the parameter θ, with the learning rate η, as torch and Burn have it:
+/// With the gradient g of the parameter θ and the learning rate η, as in torch and Burn:
 ///
 /// ```text
 /// g ← g + λθ
@@ -21,7 +21,7 @@ use super::rule::{Parts, Rule};
 /// θ ← θ - ηg
 /// ```
 ///
-/// In f32 it is [Burn's Sgd](burn::optim::Sgd) to the bit, and reads and writes its records.
+/// In f32 it equals [Burn's Sgd](burn::optim::Sgd) bit for bit, and reads and writes its records.
 ///
 /// ```
 /// let optimizer = firebrick_strategies::optim::Sgd::new().momentum(0.9).nesterov(true).init();
@@ -42,41 +42,41 @@ impl Default for Sgd {
 }
 
 impl Sgd {
-    /// Plain gradient descent: no momentum, no dampening, no weight decay.
+    /// Creates plain gradient descent: no momentum, no dampening, no weight decay.
     pub fn new() -> Self {
         Self { momentum: 0.0, dampening: 0.0, nesterov: false, weight_decay: 0.0 }
     }
 
-    /// μ, by which the velocity decays at each update. At 0 none is kept.
+    /// Sets μ, the decay rate of the velocity. At 0 there is no velocity.
     pub fn momentum(mut self, momentum: f32) -> Self {
         self.momentum = momentum;
         self
     }
 
-    /// τ, the share of each gradient but the first that the velocity does not take up.
+    /// Sets τ, the share of each gradient except the first that the velocity omits.
     pub fn dampening(mut self, dampening: f64) -> Self {
         self.dampening = dampening;
         self
     }
 
-    /// Whether the step looks ahead along the new velocity. Without momentum it changes nothing.
+    /// Sets whether the step looks ahead along the new velocity. It has no effect without momentum.
     pub fn nesterov(mut self, nesterov: bool) -> Self {
         self.nesterov = nesterov;
         self
     }
 
-    /// λ: so many times the parameter is added to its gradient.
+    /// Sets λ: each gradient includes λ times the parameter.
     pub fn weight_decay(mut self, weight_decay: f32) -> Self {
         self.weight_decay = weight_decay;
         self
     }
 
-    /// An optimizer of a whole model.
+    /// Creates an optimizer for a whole model.
     pub fn init(self) -> ModuleOptimizer {
         self.into()
     }
 
-    /// With momentum; `first` where there is no velocity yet.
+    /// Returns the update with momentum; `first` if there is no velocity yet.
     fn rule(&self, rate: LearningRate, first: bool) -> Equation {
         Equation {
             momentum: self.momentum,
@@ -86,12 +86,12 @@ impl Sgd {
         }
     }
 
-    /// Without momentum.
+    /// Returns the update without momentum.
     fn plain(&self, rate: LearningRate) -> Plain {
         Plain { weight_decay: (self.weight_decay != 0.0).then_some(self.weight_decay), rate: rate as f32 }
     }
 
-    /// The same in tensor operations, on backends where there is no single pass.
+    /// Computes the update in tensor operations, on backends without the single pass.
     fn by_tensors<const D: usize>(
         &self,
         rate: LearningRate,
@@ -121,14 +121,14 @@ impl Sgd {
     }
 }
 
-/// What [`Sgd`] keeps of a parameter. In a record it is named as Burn's is.
+/// The state of [`Sgd`] for one parameter. Its record has the same names as Burn's.
 #[derive(Clone, Debug)]
 pub struct SgdState<const D: usize> {
     /// The decaying sum of the gradients, with momentum.
     pub velocity: Option<Tensor<D>>,
 }
 
-/// Where Burn's record has the velocity.
+/// The path of the velocity in Burn's record.
 const VELOCITY: &str = "momentum.velocity";
 
 impl<const D: usize> RecordState for SgdState<D> {
@@ -181,7 +181,7 @@ impl Optimizer for Sgd {
     }
 }
 
-/// One update in numbers, without momentum.
+/// The constants of one update without momentum.
 #[derive(Clone, Copy)]
 struct Plain {
     weight_decay: Option<f32>,
@@ -189,7 +189,7 @@ struct Plain {
 }
 
 impl Plain {
-    /// The gradient with the parameter's decay in it.
+    /// Returns the gradient plus the parameter's weight decay.
     #[inline(always)]
     fn decayed(&self, param: f32, grad: f32) -> f32 {
         match self.weight_decay {
@@ -212,7 +212,7 @@ impl Rule<0> for Plain {
     }
 }
 
-/// One update in numbers, with momentum.
+/// The constants of one update with momentum.
 #[derive(Clone, Copy)]
 struct Equation {
     momentum: f32,

@@ -1,4 +1,4 @@
-//! AdamW with 8-bit moments beside AdamW.
+//! AdamW with 8-bit moments compared with AdamW.
 
 use burn::optim::GradientsParams;
 
@@ -9,7 +9,7 @@ fn device() -> Device {
     Device::flex()
 }
 
-/// Numbers that look drawn, of sizes from 1e-4 to 1 in each row.
+/// Pseudo-random numbers, with magnitudes from 1e-4 to 1 in each row.
 fn made_up(shape: [usize; 2], seed: usize) -> Tensor<2> {
     let number = |at: usize| {
         let at = (at * 7919 + seed * 104_729) as f32;
@@ -40,7 +40,7 @@ fn the_first_update_is_adamws() {
     assert_eq!(bits(ours), bits(exact));
 }
 
-/// The moments are those of f32 to within half the distance of two values of the map.
+/// The moments equal those of f32 to within half the distance of two values of the map.
 #[test]
 fn moments_are_rounded_to_the_map_block_by_block() {
     let shape = [3, 2 * BLOCK + 40];
@@ -57,7 +57,7 @@ fn moments_are_rounded_to_the_map_block_by_block() {
                 let place = row * shape[1] + block * BLOCK + index;
                 let m = super::super::dynamic_map::SIGNED.value(state.codes[0][place]) * state.largest[0][at];
                 let apart = (m - 0.1 * grad).abs() / state.largest[0][at];
-                // 64 values for each sign in the highest decade, half as many in each below.
+                // The highest decade has 64 values for each sign, each lower one half as many.
                 let relative = (0.1 * grad).abs() / state.largest[0][at];
                 assert!(apart <= 0.0071f32.min(0.5 * relative + 3e-7) + 1e-6, "{relative}: {apart}");
             }
@@ -97,7 +97,7 @@ fn a_record_goes_on_to_the_bit() {
     assert_eq!(found, expected);
 }
 
-/// 2 bytes for each element, and 8 for each block.
+/// 2 bytes per element, and 8 per block.
 #[test]
 fn a_record_holds_bytes() {
     let (_, state) = steps(&AdamW8bit::new(), [64, 300], 1);
@@ -134,7 +134,7 @@ fn zeros_stay_where_they_are() {
     assert_eq!(param.abs().max().into_scalar::<f32>(), 0.0);
 }
 
-/// Least squares of 96 inputs and 64 outputs, with noise: the loss over the updates.
+/// Returns the loss over the updates: least squares of 96 inputs and 64 outputs, with noise.
 fn losses<O: Optimizer>(optimizer: &O) -> Vec<f64> {
     let (inputs, noise) = (made_up([256, 96], 3) * 10.0, made_up([256, 64], 5));
     let outputs = inputs.clone().matmul(made_up([96, 64], 7) * 0.1) + noise;

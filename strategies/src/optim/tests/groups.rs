@@ -1,4 +1,4 @@
-//! Groups: which parameter is in which, and what an update of each is.
+//! Groups: their parameters, and the update of each group.
 
 use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::optim::GradientsParams;
@@ -26,7 +26,7 @@ fn model() -> Model {
     }
 }
 
-/// What a pattern's parameters are multiplied by and decay with.
+/// Returns the learning rate factors and weight decays of a pattern's parameters.
 fn settings(groups: &Groups, model: &Model, pattern: &str) -> Vec<(f64, f32)> {
     let alike = groups.resolve(model).unwrap();
     let of = |id| {
@@ -91,7 +91,7 @@ fn what_does_not_fit_is_told() {
     assert_eq!(flat, GroupsError::NoBlocks);
 }
 
-/// All values of the model's parameters, and a gradient of 1 for each.
+/// Returns all values of the model's parameters, and a gradient of 1 for each.
 fn flat(model: &Model) -> (HashMap<ParamId, Vec<f32>>, GradientsParams) {
     struct Values(HashMap<ParamId, Vec<f32>>, GradientsParams);
     impl ModuleVisitor for Values {
@@ -106,7 +106,7 @@ fn flat(model: &Model) -> (HashMap<ParamId, Vec<f32>>, GradientsParams) {
     (values.0, values.1)
 }
 
-/// θ ← θ - ηs(1 + λθ), whatever the rate of the update.
+/// θ ← θ - ηs(1 + λθ), whatever the learning rate of the update.
 #[test]
 fn an_update_is_at_the_rate_and_decay_of_the_group() {
     let mut model = model();
@@ -143,7 +143,7 @@ fn an_update_is_at_the_rate_and_decay_of_the_group() {
     }
 }
 
-/// An optimizer of groups starts again from its record, each parameter in its group.
+/// An optimizer with groups restores its record, each parameter in its group.
 #[test]
 fn a_record_is_that_of_the_optimizer_without_groups() {
     let groups = Groups::new().layer_decay(0.5).with(Group::of(["head"]).lr_scale(3.0));

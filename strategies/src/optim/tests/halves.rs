@@ -1,4 +1,4 @@
-//! Half precision beside f32: gradients, parameters and replicas.
+//! Half precision compared with f32: gradients, parameters and replicas.
 
 use burn::tensor::{DType, FloatDType, Tensor};
 
@@ -23,14 +23,14 @@ fn half_gradients_are_widened_exactly() {
     }
 }
 
-/// Parameters and moments in half precision: each update is that of f32, rounded once.
+/// Parameters and moments in half precision: each update equals that of f32, rounded once.
 #[test]
 fn half_parameters_are_rounded_once() {
     for dtype in [FloatDType::BF16, FloatDType::F16] {
         let length = 33_000;
         let optimizer = AdamW::new().betas(0.9, 0.95).weight_decay(0.1);
         let round = |x: Tensor<1>| x.cast(dtype).cast(FloatDType::F32);
-        // Within the range of f16, squared.
+        // Within the range of f16, even squared.
         let half = |seed| vector(numbers(length, seed)).clamp(-1.0, 1.0).cast(dtype);
         let (mut param, mut state) = (half(9), None);
         let (mut expected, mut moments) = (half(9).cast(FloatDType::F32), None);
@@ -64,7 +64,7 @@ fn replicas_are_what_a_cast_gives() {
                 let replica = replicas.of(&weight).unwrap();
                 assert_eq!(FloatDType::from(replica.dtype()), dtype);
                 assert_eq!(bits(&replica), bits(&weight.clone().inner().cast(dtype)));
-                // Neither another tensor of the same values nor another rank is taken for it.
+                // Neither a different tensor with the same values nor another rank matches.
                 assert!(replicas.of(&(weight.clone() + 0.0)).is_none());
                 assert!(replicas.of(&weight.reshape([-1])).is_none());
             }

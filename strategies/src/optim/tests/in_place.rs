@@ -1,9 +1,9 @@
-//! What is written in place, and what is copied.
+//! Tensors that updates write in place, and tensors that they copy.
 
 use super::*;
 use crate::optim::{copies, fused::address};
 
-/// Where each parameter lies in memory.
+/// Returns the address of each parameter.
 fn addresses(net: &Net) -> Vec<Option<usize>> {
     let of = |linear: &Linear| {
         let bias = linear.bias.as_ref().unwrap().val().inner();
@@ -40,7 +40,7 @@ fn what_something_else_holds_is_copied_and_never_written() {
 
 #[test]
 fn the_moments_of_a_cloned_optimizer_stay_its_own() {
-    // AdamW keeps two for each of four parameters, plain SGD none.
+    // AdamW keeps two moments for each of four parameters, plain SGD none.
     for ([optimizer, _], moments) in pairs().into_iter().zip([8, 4, 4, 0]) {
         let [(a, optimizer), (b, _)] = [(); 2].map(|()| trained(optimizer.clone(), 0..1, net()));
         let (kept, before) = (optimizer.clone(), copies());

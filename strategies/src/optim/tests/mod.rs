@@ -1,4 +1,4 @@
-//! The fused optimizers beside Burn's own, on Flex: the same to the bit in f32, AdamW but for its rounding.
+//! The fused optimizers compared with Burn's on Flex: bit-identical in f32, AdamW except for rounding.
 
 mod halves;
 mod in_place;
@@ -13,10 +13,10 @@ use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 
 use super::{AdamW, Lion, Sgd};
 
-/// Lengths around those of vectors, blocks and tasks.
+/// Lengths around the sizes of vectors, blocks and tasks.
 const LENGTHS: [usize; 10] = [0, 1, 3, 17, 511, 513, 1025, 32_768, 32_769, 70_001];
 
-/// Numbers of many sizes and both signs, with zeros, that differ for each `seed`.
+/// Numbers of many magnitudes and both signs, with zeros, different for each `seed`.
 fn numbers(length: usize, seed: usize) -> Vec<f32> {
     let number = |i: usize| {
         let bits = ((i + 1) * (2 * seed + 1)).wrapping_mul(0x9E37_79B9) as u32;
@@ -34,7 +34,7 @@ fn vector(values: Vec<f32>) -> Tensor<1> {
 }
 
 fn bits<const D: usize>(tensor: &Tensor<D>) -> Vec<u32> {
-    // One NaN is as good as another.
+    // All NaNs are equal.
     let bits = |x: f32| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() };
     tensor.clone().cast(FloatDType::F32).into_data().iter::<f32>().map(bits).collect()
 }
@@ -43,7 +43,7 @@ fn floats(tensor: &Tensor<1>) -> impl Iterator<Item = f32> {
     tensor.clone().into_data().iter::<f32>().collect::<Vec<_>>().into_iter()
 }
 
-/// A vector after each of the updates.
+/// Returns a vector after each update.
 fn updates<O: Optimizer>(optimizer: &O, length: usize, gradients: &[Vec<f32>]) -> Vec<Tensor<1>> {
     let (mut param, mut state) = (vector(numbers(length, 99)), None);
     let update = |(step, gradient): (usize, &Vec<f32>)| {
@@ -57,7 +57,7 @@ fn rate(step: usize) -> LearningRate {
     1e-2 / (step + 1) as LearningRate
 }
 
-/// Both after each update of several runs: of many lengths, and with numbers that are not finite.
+/// Compares both after each update of several runs: of many lengths, and with numbers that are not finite.
 fn beside_burns(
     ours: &impl Optimizer,
     burns: &impl Optimizer,
@@ -102,7 +102,7 @@ fn adamw_is_burns_within_its_rounding() {
         [(0.9, 0.999, 1e-8, 0.0), (0.9, 0.95, 1e-8, 0.1), (0.0, 0.5, 1e-3, 2.0), (0.8, 0.9, 1e-5, 0.0)]
     {
         let ours = AdamW::new().betas(beta_1, beta_2).epsilon(epsilon).weight_decay(decay);
-        // Burn takes 1 - β₂ᵗ in f32, which leaves five digits of it at first.
+        // Burn computes 1 - β₂ᵗ in f32, which leaves five digits of it at first.
         beside_burns(&ours, &burns_adamw(beta_1, beta_2, epsilon, decay), |step, a, b| {
             for (a, b) in floats(a).zip(floats(b)) {
                 let bound = 1e-6 * b.abs() + 5e-5 * rate(0) as f32;
@@ -175,7 +175,7 @@ struct Net {
     head: Linear,
 }
 
-/// The same each time, in memory of its own and with the same ids.
+/// Returns the same net each time, with its own memory and the same ids.
 fn net() -> Net {
     let device = Device::flex().autodiff();
     let linear = |from: usize, to: usize, id: u64| {
@@ -196,7 +196,8 @@ fn gradients(net: &Net, step: usize) -> GradientsParams {
     GradientsParams::from_grads(y.powi_scalar(2).mean().backward(), net)
 }
 
-/// Whether two nets are the same but for AdamW's rounding: an update that starts anew is a hundred times as far.
+/// Returns whether two nets are equal except for AdamW's rounding. A restarted optimizer is a hundred times farther
+/// off.
 fn near(a: &Net, b: &Net) -> bool {
     let numbers = |net| parameters(net).concat().into_iter().map(f32::from_bits);
     numbers(a).zip(numbers(b)).all(|(a, b)| (a - b).abs() < 1e-4)
@@ -222,7 +223,7 @@ fn trained(
     (net, optimizer)
 }
 
-/// Each of ours beside Burn's, with another setting for the weights than for the biases.
+/// Pairs of our and Burn's optimizers, with separate settings for weights and biases.
 fn pairs() -> Vec<[ModuleOptimizer; 2]> {
     let weights = || ParamGroup::from_ids(vec![ParamId::from(1), ParamId::from(3)]);
     let sgd = |decay| Sgd::new().momentum(0.9).dampening(0.1).weight_decay(decay);
@@ -296,7 +297,7 @@ fn other_dtypes_go_to_burns_operations() {
     fn three<O: Optimizer>(optimizer: O, wide: impl Fn(usize) -> Tensor<1>) -> TensorData {
         let (mut param, mut state) = (wide(9), None);
         for step in 0..3 {
-            // A gradient of another precision is taken in the parameter's.
+            // A gradient of another precision is converted to the parameter's.
             let grad = if step == 1 { wide(step).cast(FloatDType::F32) } else { wide(step) };
             (param, state) = optimizer.step(0.1, param, grad.cast(FloatDType::F64), state);
         }
@@ -306,7 +307,7 @@ fn other_dtypes_go_to_burns_operations() {
     assert_eq!(three(pair.0, wide), three(pair.1, wide));
     assert_eq!(three(Lion::new(), wide), three(LionConfig::new().build(), wide));
     for (momentum, dampening, nesterov) in [(0.0, 0.0, false), (0.9, 0.1, false), (0.9, 0.1, true)] {
-        // Burn keeps the factor of the momentum in f32.
+        // Burn stores the factor of the momentum in f32.
         let ours = Sgd::new().momentum(momentum as f32).dampening(dampening).nesterov(nesterov);
         let burns = burns_sgd(0.1, momentum, dampening, nesterov);
         assert_eq!(three(ours.weight_decay(0.1), wide), three(burns, wide));
