@@ -4,7 +4,6 @@
 //! within a stated tolerance. Strategies compose, and gradients pass through them in the order in which you write them.
 //!
 //! ```text
-//! ```text
 //! strategy.rs    the two traits: Strategy, a recipe, and Stage, its live state
 //! shard.rs       the part of a parameter that a rank holds
 //! adaptation.rs  the changes that strategies make to a model before training, and how they are undone
@@ -38,20 +37,20 @@
 //! state.rs       what a stage saves and restores
 //! error.rs       the errors of a strategy or of a composition
 //! ```
-//! ```
 //!
 //! # Master and replica
+//!
 //! The **master** is the copy of the parameters that the optimizer updates; the **replica** is the copy that the
 //! forward pass reads. A strategy is a pair of opposite maps between the two: it
 //! [publishes](Stage::publish) the master as a replica after each update, and it
 //! [collects](Stage::collect) the replica's gradients as gradients of the master. Without
-//! strategies both are the same tensors, at no extra memory.
-//! strategy both are the same tensors and cost nothing.
+//! strategies both are the same tensors, at no extra cost.
 //!
 //! # Order, with numbers
+//!
 //! Gradients pass through the strategies in the order in which you write them; `publish` runs in the opposite order.
 //! For Ψ parameters, between two micro-batches of a window:
-//! way. For Ψ parameters, between two micro-batches of a window:
+//!
 //! | composition | held during the window | the norm is that of |
 //! |---|---|---|
 //! | `Amp::bf16()`, `Accumulate(8)`, `Clip::norm(1.0)` | 4Ψ bytes, f32 | the mean gradient of the whole window |
@@ -59,13 +58,12 @@
 //! | `Amp::f16()`, `Accumulate(8)`, `Clip::norm(1.0)` | 4Ψ bytes, f32 | the same gradient, without the loss scale |
 //! | `Clip::norm(1.0)`, `Accumulate(8)` | - | rejected: it would clip each micro-batch separately |
 //! | `Clip::norm(1.0)`, `Amp::bf16()` | - | rejected: it would clip before the gradients are f32 |
-//! | `Clip::norm(1.0)`, `Amp::bf16()` | - | refused: it would clip before the gradients are f32 |
 //!
 //! # Writing a strategy
+//!
 //! A strategy is a small, cloneable recipe; [`Strategy::start`] checks it and turns it into a
 //! [`Stage`] that holds the state that changes during the run. This example skips an update if the gradient norm is far
 //! above its running mean, as after a bad batch:
-//! is far above the usual, as a bad batch causes:
 //!
 //! ```
 //! use burn::module::Module;

@@ -21,8 +21,6 @@ use crate::{ParamMap, Setup, Stage, Strategy, StrategyError, map_params};
 ///
 /// | recipe | activations held | extra work |
 /// |---|---|---|
-/// | recipe | activations held | extra work |
-/// |---|---|---|
 /// | none | `n·a` | none |
 /// | [`every_block()`](Self::every_block) | `n·i + a` | one forward pass |
 /// | [`every(2)`](Self::every) | `n·a/2 + n·i/2 + a` | half a forward pass |

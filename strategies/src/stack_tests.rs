@@ -1,9 +1,9 @@
-//! In which order a composition's stages are asked.
+//! The order in which a composition calls its stages.
 
 use super::*;
 use crate::testing;
 
-/// Notes the order in which it is called.
+/// Records the order of its calls.
 #[derive(Clone, Debug)]
 struct Note(&'static str);
 
@@ -73,7 +73,7 @@ fn own_runs_forward_and_publish_backward_however_composed() {
     assert_eq!(orders(optional), expected);
 }
 
-/// What a composition evaluates, scales by, and which stage hears first of a skip.
+/// Returns the evaluation model, the loss scale, and the first stage that sees a skip.
 fn forwarded(mut stage: impl Stage<String>) -> (String, Option<f64>, &'static str) {
     assert_eq!(stage.after_window(&Settled::Applied), Ok(()));
     let skipped = Settled::Skipped(crate::SkipReason::NoItems);
@@ -90,7 +90,7 @@ fn evaluation_scale_and_what_became_of_a_window_reach_every_stage() {
     assert_eq!(Stage::<String>::loss_scale(&Stack::new(Identity, None::<Note>)), None);
 }
 
-/// Averages by remembering the last.
+/// Averages by keeping the last master.
 #[derive(Default)]
 struct Last(Option<String>);
 

@@ -1,4 +1,4 @@
-//! Memory by account: what ranks that are threads of one process are measured by.
+//! Memory accounts, which measure the ranks that run as threads of one process.
 
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -14,7 +14,7 @@ static ALLOCATOR: Counting = Counting;
 
 const MEGABYTE: usize = 1 << 20;
 
-/// Bytes on this thread's account.
+/// Returns the bytes on this thread's account.
 fn live() -> usize {
     Usage::of_process().unwrap().live
 }
@@ -31,7 +31,7 @@ fn a_block_is_credited_to_its_account_whoever_frees_or_resizes_it() {
     block.resize(3 * MEGABYTE, 8);
     block.shrink_to_fit();
     assert_eq!([one.usage(), other.usage()].map(|usage| usage.unwrap().live), [3 * MEGABYTE, 0]);
-    // A block that moves is there twice for a moment.
+    // A block that moves exists twice for a moment.
     assert!((3 * MEGABYTE..=5 * MEGABYTE).contains(&one.usage().unwrap().peak));
     assert!(
         block[..MEGABYTE].iter().all(|byte| *byte == 7) && block[MEGABYTE..].iter().all(|byte| *byte == 8)
@@ -73,7 +73,7 @@ fn blocks_keep_their_alignment_their_zeros_and_what_is_in_them() {
     }
     drop((pages, wides, bytes));
     assert_eq!(live(), 0);
-    // Inference for more than there can be is answered, not overflowed by the header.
+    // A reservation beyond the address space returns an error, and the header does not overflow its size.
     assert!(Vec::<u8>::new().try_reserve_exact(isize::MAX as usize).is_err());
     assert!(vec![1u8; 8].try_reserve_exact(isize::MAX as usize - 8).is_err());
 }
@@ -85,7 +85,7 @@ fn without_an_account_the_whole_process_is_measured() {
         let _on_it = account.enter();
         vec![1u8; 256 * MEGABYTE]
     };
-    // Other tests run meanwhile; none of them holds as much.
+    // Other tests run at the same time, but none of them holds this much.
     assert!(live() > 256 * MEGABYTE);
     assert!(Usage::of_all_accounts().unwrap().live > 256 * MEGABYTE);
     let _on_it = account.enter();
@@ -97,7 +97,7 @@ fn without_an_account_the_whole_process_is_measured() {
     assert_eq!(Usage::of_process().unwrap().peak, 0);
 }
 
-/// Rows of a matrix large enough that Flex shares each operation among threads.
+/// Rows of a matrix that is large enough for Flex to distribute each operation among threads.
 const ROWS: usize = 1024;
 
 #[test]
@@ -124,7 +124,7 @@ fn results_are_on_the_account_of_the_thread_that_asks_for_them() {
         ("sum", Box::new(|| a.clone().sum_dim(1))),
         ("cast", Box::new(|| a.clone().cast(burn::tensor::DType::BF16))),
     ];
-    // What the first call takes for the process stays off the account, whichever test comes first.
+    // The first call also allocates for the process. Run it without the account, in case this test runs first.
     ops.iter().for_each(|(_, op)| drop(op()));
     let account = Account::new();
     let _on_it = account.enter();
@@ -144,8 +144,8 @@ struct Model {
     layers: Vec<Linear>,
 }
 
-/// Trains a model of this many layers for some steps. Returns the peak on the thread's account,
-/// and the most that a pass took beyond what was there before it.
+/// Trains a model with `layers` layers for `steps` steps. Returns the peak on the thread's account, and the most that a
+/// pass took in addition to what was there before it.
 fn train(layers: usize, steps: usize) -> (usize, usize) {
     const WIDTH: usize = 128;
     let device = Device::flex().autodiff();
@@ -168,7 +168,7 @@ fn train(layers: usize, steps: usize) -> (usize, usize) {
 
 #[test]
 fn threads_that_train_at_once_are_measured_as_if_each_were_alone() {
-    // The first run of a process allocates for the process, and in whatever account it is.
+    // The first run of a process also allocates for the process, on the current account.
     train(2, 1);
     let sizes = [2, 4, 6, 10];
     let on_account = |layers: usize, together: Option<Arc<Barrier>>| {
@@ -197,6 +197,6 @@ fn threads_that_train_at_once_are_measured_as_if_each_were_alone() {
             );
         }
     }
-    // Each is its own, and no sum of several.
+    // Each account has its own bytes, not the sum of several.
     assert!(together[0].0 < together[3].0 / 2, "{together:?}");
 }

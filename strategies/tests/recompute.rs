@@ -1,4 +1,4 @@
-//! Recomputed segments against the same segments run plainly.
+//! Recomputed segments compared with the same segments without recomputation.
 
 use std::sync::Mutex;
 
@@ -14,7 +14,7 @@ use firebrick_strategies::{
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The allocator counts the whole process, so tests that measure, and those beside them, take turns.
+/// The allocator counts the whole process, so tests that measure take turns with all other tests.
 static ALONE: Mutex<()> = Mutex::new(());
 
 #[derive(Module, Debug)]
@@ -58,7 +58,7 @@ impl Model {
     }
 }
 
-/// Values that look drawn, from no generator.
+/// Pseudo-random values without a generator.
 struct Waves(f64);
 
 impl ParamMap for Waves {
@@ -74,7 +74,7 @@ fn waves(count: usize, phase: f64, device: &Device) -> Tensor<1> {
     Tensor::from_data(TensorData::new(values, [count]), device)
 }
 
-/// The device that `BURN_DEVICE` names; the CPU where it is not set.
+/// Returns the device that `BURN_DEVICE` names, or the CPU by default.
 fn device() -> Device {
     match std::env::var("BURN_DEVICE").as_deref() {
         Err(_) | Ok("cpu") => Device::flex().autodiff(),
@@ -86,7 +86,7 @@ fn input(rows: usize, device: &Device) -> Tensor<2> {
     waves(rows * WIDTH, 0.1, device).reshape([rows, WIDTH])
 }
 
-/// A training pass under these strategies.
+/// Returns a training pass with these strategies.
 fn pass<M: Module>(model: &M, strategy: &impl Strategy<M>) -> Pass {
     let device = device();
     let mut setup = Setup::new(model, &device);
@@ -98,7 +98,7 @@ fn plain() -> Pass {
     Pass::train(&device())
 }
 
-/// All gradients of a model, in the order of its parameters; `None` for those that have none.
+/// Returns all gradients of a model, in the order of its parameters; `None` for parameters without one.
 fn gradients<M: Module>(model: &M, loss: Tensor<1>) -> Vec<Option<Vec<f32>>> {
     struct Read(GradientsParams, Vec<Option<Vec<f32>>>);
     impl burn::module::ModuleVisitor for Read {
@@ -133,7 +133,7 @@ fn gradients_equal_the_plain_runs_to_the_bit() {
     assert!(expected.iter().all(|grad| grad.as_ref().is_some_and(|grad| grad.iter().any(|x| *x != 0.0))));
     for recipe in every_recipe() {
         let pass = pass(&model, &recipe);
-        // Twice: a budget is measured in the first pass and kept in the second.
+        // The first pass measures for a budget, the second applies it.
         for _ in 0..2 {
             let found = gradients(&model, loss(&pass.drawing(pass.draws())));
             assert_eq!(found, expected, "{recipe:?}");
@@ -148,14 +148,14 @@ fn the_gradient_of_the_input_arrives_too() {
     let model = Model::new(3, 0.0, &device());
     let of_input = |pass: &Pass| {
         let x = input(5, &device()).require_grad();
-        // Not a leaf where it enters the first segment, and read outside of it as well.
+        // The input of the first segment is not a leaf, and is also read outside the segment.
         let entering = x.clone() * 2.0;
         let y = model.forward(entering.clone(), pass) + entering;
         x.grad(&y.square().sum().backward()).unwrap().into_data()
     };
     let expected = of_input(&plain());
     let found = of_input(&pass(&model, &Recompute::every_block()));
-    // The same three terms, summed in another order: those of the segment first.
+    // The same three terms in another order: the segment's terms are summed first.
     for (found, expected) in found.iter::<f32>().zip(expected.iter::<f32>()) {
         assert!((found - expected).abs() <= 1e-6 * expected.abs().max(1.0), "{found} {expected}");
     }
@@ -172,7 +172,7 @@ fn frozen_parameters_have_no_gradient_and_hinder_none() {
     assert_eq!(expected.iter().filter(|grad| grad.is_none()).count(), 6);
     assert_eq!(gradients(&model, loss(&pass(&model, &Recompute::every_block()))), expected);
 
-    // Nothing to learn in the first block, from which on data alone flows.
+    // The first block has nothing to learn, and its input is only data.
     model.blocks[0] = model.blocks[0].clone().no_grad();
     let loss = |pass: &Pass| model.forward(input(5, &device()), pass).square().sum();
     let expected = gradients(&model, loss(&plain()));
@@ -183,14 +183,14 @@ fn frozen_parameters_have_no_gradient_and_hinder_none() {
 fn tied_parameters_gather_the_gradients_of_all_their_places() {
     let _alone = ALONE.lock();
     let mut model = Model::new(3, 0.0, &device());
-    // One block at two places, and one weight twice in a block.
+    // One block at two places, and one weight at two places in a block.
     model.blocks[2] = model.blocks[0].clone();
     let block = &mut model.blocks[1];
     block.wide = LinearConfig::new(WIDTH, WIDTH).init(&device());
     block.narrow = block.wide.clone();
     let loss = |pass: &Pass| {
         let y = model.forward(input(5, &device()), pass);
-        // And read outside of any segment.
+        // Also reads a parameter outside all segments.
         (y.square().sum() + model.blocks[0].wide.weight.val().square().sum()).reshape([1])
     };
     let expected = gradients(&model, loss(&plain()));
@@ -198,7 +198,7 @@ fn tied_parameters_gather_the_gradients_of_all_their_places() {
     assert_eq!(found.len(), expected.len());
     for (found, expected) in found.iter().zip(&expected) {
         let [found, expected] = [found, expected].map(|grad| grad.as_ref().expect("each has a gradient"));
-        // The same sums, perhaps in another order.
+        // The same sums, possibly in another order.
         for (found, expected) in found.iter().zip(expected) {
             assert!((found - expected).abs() <= 1e-5 * expected.abs().max(1.0), "{found} {expected}");
         }
@@ -302,7 +302,7 @@ fn under_burns_element_wise_scheme_and_in_half_precision() {
     }
 }
 
-/// A model that was made on a device with Burn's scheme keeps it inside recomputed blocks.
+/// A model that was created on a device with Burn's scheme keeps it inside recomputed blocks.
 #[test]
 fn a_model_with_burns_scheme_of_its_own() {
     let _alone = ALONE.lock();
@@ -341,7 +341,7 @@ fn burns_dropout_inside_is_found_out_unless_it_drops_nothing() {
     assert!(error.contains("blocks.0") && error.contains("Dropout of Burn"), "{error}");
     assert!(error.contains("Use firebrick's Dropout"), "{error}");
 
-    // A single huge channel hides no dropped element; and one that drops nothing is no fault.
+    // A single huge channel must not hide dropped elements, and a dropout of 0 is not an error.
     for (dropout, is_told) in [(0.2, true), (0.0, false)] {
         let model = Model::new(1, dropout, &device());
         let pass = self::pass(&model, &Recompute::every_block());
@@ -361,7 +361,7 @@ fn a_poisoned_block_is_not_blamed_for_nan() {
     pass.check().unwrap();
 }
 
-/// A pass made by hand on a device without autodiff, with a model on one with it.
+/// A hand-made pass on a device without autodiff, with a model on a device with autodiff.
 #[test]
 fn a_pass_without_autodiff_runs_each_block_as_it_is() {
     let _alone = ALONE.lock();
@@ -397,10 +397,10 @@ fn impossible_recipes_are_refused() {
     assert_eq!(Paths::of(&model).module_of(&model.blocks[1]), Some("blocks.1"));
 }
 
-/// Bytes of graphs and allocators' own, at most.
+/// An upper bound for the bytes of graphs and of the allocator.
 const BOOKKEEPING: usize = 128 * 1024;
 
-/// A model that has run before, so that nothing is allocated for the first time.
+/// Returns a model that has run before, so that one-time allocations are done.
 fn warm_model(blocks: usize) -> Model {
     let model = Model::new(blocks, 0.0, &device());
     held(&model, 2048, &plain());
@@ -411,7 +411,7 @@ fn live() -> usize {
     in_use(&device()).unwrap()
 }
 
-/// Bytes that a forward pass leaves allocated for its backward pass.
+/// Returns the bytes that a forward pass leaves allocated for its backward pass.
 fn held(model: &Model, rows: usize, pass: &Pass) -> usize {
     let x = input(rows, &device());
     let before = live();
@@ -463,9 +463,9 @@ fn a_budget_is_kept_with_as_few_segments_as_can_be() {
         assert!(measuring < all / 4, "until it is measured, everything is recomputed: {measuring}");
         let kept = held(&model, rows, &pass.drawing(pass.draws()));
         assert!(kept <= budget + BOOKKEEPING, "{kept} of {budget}");
-        // One more segment would not have fitted.
+        // One more kept segment would not fit.
         assert!(kept + all / blocks + BOOKKEEPING > budget.min(all), "{kept} of {budget}");
-        // More rows than were measured: everything again.
+        // More rows than measured: recomputes everything again.
         let larger = held(&model, 2 * rows, &pass.drawing(pass.draws()));
         assert!(larger < 2 * all / 4, "{larger}");
     }

@@ -2,6 +2,7 @@
 //!
 //! Burn's backward pass runs by depth, and a parameter's leaf has no depth: a hook on the leaf would run at the very
 //! end. So the block reads its parameters through a token that comes after the segment's input:
+//!
 //! ```text
 //! input -- join(token) -- graft(parameter 1)
 //!                      \- graft(parameter 2)

@@ -4,6 +4,7 @@
 //!
 //! The outer backward pass holds the lock of its graph. The block therefore runs again on its own leaves, in its own
 //! graph, and hooks pass the gradients to the outer graph:
+//!
 //! ```text
 //! token -- join(input 1) -- join(input 2) -- join(parameter 1) -- ... -- graft(output 1)
 //!                                                                     \- graft(output 2)

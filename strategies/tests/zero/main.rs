@@ -1,4 +1,4 @@
-//! Ranks as threads against one model that sees all of their rows.
+//! Ranks as threads, compared with one model that sees all of their rows.
 
 mod orders;
 mod whole;
@@ -13,7 +13,7 @@ use firebrick_strategies::{
 };
 
 const WIDTH: usize = 10;
-/// Rows of a global batch: odd for most numbers of ranks.
+/// Rows of a global batch: four ranks do not divide the 6 rows of a micro-batch.
 const ROWS: usize = 12;
 const MICRO_BATCHES: usize = 2;
 const UPDATES: usize = 3;
@@ -22,12 +22,12 @@ const UPDATES: usize = 3;
 struct Block {
     wide: Linear,
     narrow: Linear,
-    /// The same parameter as the model's.
+    /// The same parameter as the model's `exit`.
     tied: Linear,
     frozen: Linear,
 }
 
-/// Two blocks between an entry and an exit, whose weight stands in the blocks too.
+/// Three blocks between an entry and an exit. The exit's weight is also in each block.
 #[derive(Module, Debug)]
 struct Model {
     entry: Linear,
@@ -49,7 +49,7 @@ impl Model {
         map_params(model, &mut Waves(0.0))
     }
 
-    /// `[rows, WIDTH]` to the sum of squares of the outputs, in f32.
+    /// Maps `[rows, WIDTH]` to the sum of squares of the outputs, in f32.
     fn loss(&self, x: Tensor<2>, pass: &Pass) -> Tensor<1> {
         let run = |block: &Block, x: Tensor<2>, _: &Pass| {
             let hidden = block.wide.forward(x.clone()).tanh();
@@ -62,12 +62,12 @@ impl Model {
     }
 }
 
-/// f32 sums in another order, as a share of what training moves.
+/// The effect of another order of f32 sums, relative to the distance that training moves.
 const TOLERANCE: f32 = 1e-5;
-/// The same in half precision: bf16 alone is 0.6% from f32, and f16 0.1%.
+/// The same for half precision: bf16 alone differs by 0.6% from f32, and f16 by 0.1%.
 const OF_HALF: f32 = 1e-2;
 
-/// Values that look drawn, from no generator.
+/// Pseudo-random values without a generator.
 struct Waves(f64);
 
 impl ParamMap for Waves {
@@ -76,7 +76,7 @@ impl ParamMap for Waves {
         let shape = value.shape();
         let values = waves(shape.num_elements(), self.0);
         let drawn = Tensor::<1>::from_data(values.as_slice(), &value.device().inner());
-        // Small ones: through larger matrices of waves, gradients depend on the last bit of what goes in.
+        // Small values: with larger ones, gradients would depend on the last bit of the input.
         relift((drawn * 0.4).reshape(shape), &value)
     }
 }
@@ -85,7 +85,7 @@ fn waves(count: usize, phase: f64) -> Vec<f32> {
     (0..count).map(|i| ((i as f64 * 1.7 + phase).sin() * 0.4) as f32).collect()
 }
 
-/// The device that `BURN_DEVICE` names; the CPU where it is not set.
+/// Returns the device that `BURN_DEVICE` names, or the CPU by default.
 fn device() -> Device {
     match std::env::var("BURN_DEVICE").as_deref() {
         Err(_) | Ok("cpu") => Device::flex().autodiff(),
@@ -96,7 +96,7 @@ fn device() -> Device {
     }
 }
 
-/// The rows of a micro-batch that a rank is dealt; the last ranks may get fewer, or none.
+/// Returns a rank's rows of a micro-batch; the last ranks may get fewer, or none.
 fn rows(update: usize, micro: usize, rank: usize, ranks: usize) -> Option<Tensor<2>> {
     let each = (ROWS / MICRO_BATCHES).div_ceil(ranks);
     let (from, to) = (rank * each, ((rank + 1) * each).min(ROWS / MICRO_BATCHES));
@@ -125,7 +125,7 @@ fn values(model: &Model) -> Vec<f32> {
     values.0
 }
 
-/// The loop that a Burn user writes, on all rows; the norm of the first update's gradients, too.
+/// Trains with a plain Burn loop on all rows. Also returns the norm of the first update's gradients.
 fn plain() -> (Vec<f32>, f32) {
     let (mut model, mut optimizer) = (Model::new(&device()), optimizer());
     let mut norms = Vec::new();
@@ -141,19 +141,19 @@ fn plain() -> (Vec<f32>, f32) {
     (values(&model), norms[0])
 }
 
-/// One rank of a run: the whole model at the end, and the first norm.
+/// Runs one rank. Returns the whole model at the end, and the first norm.
 fn rank<R: Strategy<Model>>(world: Communicator, recipe: R) -> Result<(Vec<f32>, f32), StrategyError> {
     rank_counted(world, recipe, |_| ()).map(|(found, ())| found)
 }
 
-/// The same, and what `look` sees of the rank when its last update is made.
+/// Like [`rank`], and also returns the result of `look` after the rank's last update.
 fn rank_counted<R: Strategy<Model>, T>(
     world: Communicator,
     recipe: R,
     look: impl Fn(&Communicator) -> T,
 ) -> Result<((Vec<f32>, f32), T), StrategyError> {
     let device = device();
-    // Only rank 0's numbers count.
+    // Only rank 0's values count.
     let model = match world.rank() {
         0 => Model::new(&device),
         _ => map_params(Model::new(&device), &mut Waves(5.0)),
@@ -170,7 +170,7 @@ fn rank_counted<R: Strategy<Model>, T>(
         let mut outcome = Outcome::Hold;
         for micro in 0..MICRO_BATCHES {
             let own = rows(update, micro, world.rank(), world.size());
-            // A rank without rows computes on others', in silence.
+            // A rank without rows computes on another rank's rows, silently.
             let pass = pass.drawing(pass.draws()).silent(own.is_none());
             let x = own.unwrap_or_else(|| rows(update, micro, 0, world.size()).unwrap());
             let (entered, pass) = pass.enter(&replica)?;
@@ -192,7 +192,7 @@ fn rank_counted<R: Strategy<Model>, T>(
     Ok(((values(&whole), norms[0]), looked))
 }
 
-/// What each rank ends with.
+/// Runs the ranks, and returns the result of each.
 fn ranks<R>(count: usize, recipe: R) -> Vec<Result<(Vec<f32>, f32), StrategyError>>
 where
     R: Strategy<Model> + 'static,
@@ -224,7 +224,7 @@ where
     follow_found(ranks(count, recipe.clone()), &expected, &recipe, tolerance);
 }
 
-/// What ranks have found is what was expected.
+/// Asserts that the ranks' results are the expected ones.
 fn follow_found(
     found: Vec<Result<(Vec<f32>, f32), StrategyError>>,
     (expected, norm): &(Vec<f32>, f32),
@@ -245,13 +245,13 @@ fn is_cpu() -> bool {
     std::env::var("BURN_DEVICE").map_or(true, |name| name == "cpu")
 }
 
-/// Numbers of ranks: fewer where a processor plays the GPU.
+/// Numbers of ranks: fewer if a processor emulates the GPU.
 fn counts(on_cpu: &'static [usize]) -> impl Iterator<Item = usize> {
     let all = if is_cpu() { on_cpu } else { &on_cpu[on_cpu.len() - 1..] };
     all.iter().copied()
 }
 
-/// The half precision that the device has.
+/// Returns mixed precision in a dtype that the device supports.
 fn half() -> Amp {
     match device().supports_dtype(FloatDType::BF16) {
         true => Amp::bf16(),
@@ -287,8 +287,8 @@ fn so_do_orders_and_neighbours() {
     }
 }
 
-/// Elements of the parameters, padded for so many ranks: those in blocks, and the others; of each, all that are
-/// sharded, those of them that are trained, and the trained ones that are not sharded.
+/// Counts the elements of the parameters, padded for `ranks` ranks, in blocks and outside blocks. For each: all sharded
+/// elements, the trained ones among them, and the trained elements that are not sharded.
 fn elements(stage: u8, ranks: usize) -> [[usize; 3]; 2] {
     struct Count {
         stage: u8,
@@ -327,15 +327,15 @@ fn elements(stage: u8, ranks: usize) -> [[usize; 3]; 2] {
     count.found
 }
 
-/// What all ranks together send, as the papers count it.
+/// The total traffic of all ranks, as the papers count it.
 #[test]
 fn what_is_sent_is_what_the_equations_say() {
     let k = MICRO_BATCHES;
-    // Each rank has rows: one without sends no gradients.
+    // Each rank has rows, because a rank without rows sends no gradients.
     for n in counts(&[1, 2, 3, 6]) {
         for stage in 0..=3 {
             let zero = |is_here: bool| is_here.then(|| zero(stage));
-            // Stages 0 and 1 once per window, stages 2 and 3 in each backward pass.
+            // Stages 0 and 1 reduce once per window, stages 2 and 3 in each backward pass.
             let recipe = Stack::new(Stack::new(zero(stage >= 2), Accumulate(k)), zero(stage < 2));
             let spawn = |world| {
                 let recipe = recipe.clone();
@@ -387,7 +387,7 @@ fn a_block_parameter_read_outside_its_segment_is_named() {
     }
 }
 
-/// Its parameters would come in segments of their own, which the model does not open.
+/// The blocks' parameters are provided in their own segments, which the model does not open.
 #[test]
 fn a_segment_of_several_blocks_brings_none_of_them() {
     let blocks = ["blocks.*.wide", "blocks.*.narrow"];

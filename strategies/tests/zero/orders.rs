@@ -1,13 +1,13 @@
-//! Every order of strategies that starts trains as one rank does without them.
+//! Tests that every valid order of strategies trains like a single rank without them.
 
 use firebrick_strategies::Strategy;
 
 use super::*;
 
-/// Below the first norm, which is told as it was.
+/// Below the first norm, which is reported before clipping.
 const BOUND: f64 = 1.0;
 
-/// A strategy of a list.
+/// A strategy in a list.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum One {
     Zero(u8),
@@ -33,7 +33,7 @@ impl Strategy<Model> for One {
     }
 }
 
-/// All orders of a list.
+/// Returns all permutations of a list.
 fn orders(list: &[One]) -> Vec<Vec<One>> {
     let Some((first, rest)) = list.split_first() else { return vec![Vec::new()] };
     let with_first = |order: Vec<One>| {
@@ -46,7 +46,7 @@ fn orders(list: &[One]) -> Vec<Vec<One>> {
     orders(rest).into_iter().flat_map(with_first).collect()
 }
 
-/// Runs each order on two ranks, and returns how many start. One that is refused is so on all ranks.
+/// Runs each order on two ranks, and returns how many start. A rejected order must be rejected on all ranks.
 fn follow(list: &[One], expected: &(Vec<f32>, f32), tolerance: f32) -> usize {
     let starts = |order: &Vec<One>| {
         let found = ranks(2, order.clone());
@@ -63,7 +63,7 @@ fn follow(list: &[One], expected: &(Vec<f32>, f32), tolerance: f32) -> usize {
 #[test]
 fn all_orders_that_start_follow_one_rank() {
     if !is_cpu() {
-        return; // Kernels take long where a processor plays the GPU.
+        return; // Kernels are slow if a processor emulates the GPU.
     }
     let (_, norm) = plain();
     assert!(f64::from(norm) > 2.0 * BOUND);

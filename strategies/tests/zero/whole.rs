@@ -1,10 +1,10 @@
-//! The whole model comes together on the first rank alone, in the host's memory.
+//! Tests that only the first rank gathers the whole model, in host memory.
 
 use firebrick_strategies::is_host;
 
 use super::*;
 
-/// Where each parameter of a model is.
+/// Returns whether each parameter of a model is on the host.
 fn are_on_host(model: &Model) -> Vec<bool> {
     struct Places(Vec<bool>);
     impl ModuleVisitor for Places {
@@ -31,7 +31,7 @@ fn no_device_and_no_other_rank_holds_the_whole() {
             let before = moved();
             let whole = zero.gather_full(master.clone(), Some(0)).unwrap();
             let moved = std::array::from_fn(|at| moved()[at] - before[at]);
-            // What other ranks hold stays where it is.
+            // The ranks' own shards stay on their devices.
             assert_eq!(are_on_host(&master), vec![is_host(&device); are_on_host(&master).len()]);
             (whole.map(|whole| (values(&whole), are_on_host(&whole))), moved)
         };
@@ -41,12 +41,12 @@ fn no_device_and_no_other_rank_holds_the_whole() {
         let (whole, moved): (_, [u64; 2]) = found.remove(0);
         let (numbers, on_host) = whole.expect("the root has it");
         assert_eq!(numbers, values(&Model::new(&device())), "stage {stage}");
-        // Stage 1 leaves frozen ones whole on each rank, as they are.
+        // Stage 1 does not shard frozen parameters, so they stay on their device.
         assert!(on_host.iter().all(|on_host| *on_host || stage == 1), "stage {stage}: {on_host:?}");
         assert_eq!(moved, [0, 0], "the root receives");
         for (whole, [gathered, sent]) in found {
             assert!(whole.is_none() && gathered == 0, "stage {stage}");
-            // Its part of each parameter, a tied one once, with the padding of rows that three ranks do not divide.
+            // Its shard of each parameter, a tied one once, with padding for rows that three ranks do not divide.
             let linear = WIDTH * (WIDTH + 1);
             let distinct = numbers.len() - 3 * linear - if stage == 1 { 3 * linear } else { 0 };
             let part = distinct / RANKS..distinct / RANKS * 13 / 10;
