@@ -27,7 +27,7 @@ impl<M: 'static> BoxedStrategy<M> {
     }
 }
 
-/// An object-safe version of [`Strategy`].
+/// A dyn-compatible version of [`Strategy`].
 trait Recipe<M>: Debug + Send {
     fn clone_boxed(&self) -> Box<dyn Recipe<M>>;
     fn world(&self) -> Option<&World>;

@@ -24,7 +24,7 @@ use crate::{GradMap, Grads, Outcome, Setup, Stage, Strategy, StrategyError};
 /// params.register(model.weight.id, Tensor::<2>::from_data([[3.0, 4.0]], &Device::flex()));
 ///
 /// let Outcome::Apply(mut grads) = clip.collect(&model, Grads::new(params, true))? else { panic!() };
-/// assert_eq!(grads.norm(&model)?.into_scalar::<f32>(), 5.0); // as it was
+/// assert_eq!(grads.norm(&model)?.into_scalar::<f32>(), 5.0); // the norm before clipping
 /// let clipped = grads.into_params().get::<2>(model.weight.id).unwrap();
 /// assert!((clipped.into_data().try_to_vec::<f32>().unwrap()[1] - 0.8).abs() < 1e-6);
 /// # Ok::<(), firebrick_strategies::StrategyError>(())

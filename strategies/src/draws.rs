@@ -1,7 +1,7 @@
 //! Counter-based random numbers, without a stateful generator.
 
-/// The key of a pass's random numbers, besides the position in the model and in the sample. It does not depend on how
-/// the global batch is divided into micro-batches and ranks.
+/// The inputs of a pass's random numbers, in addition to the position in the model and in the sample. They do not
+/// depend on how the global batch is divided into micro-batches and ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Draws {
     /// The run's seed.

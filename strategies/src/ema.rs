@@ -13,7 +13,7 @@ use crate::{ParamMap, SavedStates, Setup, Stage, StageState, Strategy, StrategyE
 
 const NAME: &str = "Ema";
 
-/// Averages the weights over the updates in f32. Evaluation and checkpoints use the average.
+/// Averages the weights over the updates, in f32. Evaluation and the saved best model use the average.
 ///
 /// With θ the master, s the average, initially θ₀, and t the index of the update, from 0:
 ///

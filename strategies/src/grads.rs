@@ -56,7 +56,7 @@ impl Grads {
         std::mem::take(&mut self.delivered)
     }
 
-    /// Moves the gradients that segments have delivered to the others, on `device`.
+    /// Adds the gradients that segments have delivered to the other gradients, on `device`.
     pub(crate) fn put_delivered<M: Module>(&mut self, model: &M, device: &Device) {
         struct Put<'a>(&'a mut GradientsParams, HashMap<ParamId, TensorData>, &'a Device);
         impl ModuleVisitor for Put<'_> {

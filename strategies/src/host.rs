@@ -23,9 +23,9 @@ pub fn is_host(device: &Device) -> bool {
     host_device().is_some_and(|host| device.clone().inner() == host)
 }
 
-/// Copies the values of a tensor, without its gradient, into host memory.
+/// Returns the values of a tensor, without its gradient, in host memory that no other device owns.
 ///
-/// Values in the CPU backend's own memory are not copied. If a GPU shares memory with the processor, a read through
+/// Copies them, except from the CPU backend's own memory. If a GPU shares memory with the processor, a read through
 /// CubeCL 0.11 may return the device's own memory, which the next in-place kernel would change; the copy prevents this.
 pub fn on_host<const D: usize>(tensor: Tensor<D>) -> TensorData {
     let tensor = tensor.inner();

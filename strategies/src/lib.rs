@@ -80,7 +80,7 @@
 //!     type Stage = Watching;
 //!
 //!     fn start(&self, setup: &mut Setup<M>) -> Result<Watching, StrategyError> {
-//!         // A norm of one micro-batch says little: refuse to stand before `Accumulate`.
+//!         // The norm of one micro-batch is noisy: reject an order before `Accumulate`.
 //!         setup.needs_whole_window("SkipSpikes");
 //!         Ok(Watching { times: self.times, mean: None })
 //!     }
@@ -92,7 +92,7 @@
 //!     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
 //!         let norm = grads.norm(master)?.into_scalar::<f64>();
 //!         let mean = *self.mean.get_or_insert(norm);
-//!         // The mean follows a spike too, bounded, so that a lasting change is no endless skip.
+//!         // A spike moves the mean too, up to a bound, so a lasting change does not skip forever.
 //!         self.mean = Some(0.9 * mean + 0.1 * norm.min(self.times * mean));
 //!         if norm > self.times * mean {
 //!             let why = format!("gradient norm {norm:.3}, usually {mean:.3}");
@@ -119,7 +119,7 @@
 //! let composed = Stack::new(Accumulate(2), SkipSpikes { times: 3.0 });
 //! let mut stage = composed.start(&mut Setup::new(&model, &device))?;
 //!
-//! // Two micro-batches make a window: the first is held, the second completes it.
+//! // Two micro-batches make a window: the stage holds the first, and the second completes it.
 //! let mut window = |scale: f64| {
 //!     let mut collect = |closes| {
 //!         let x = Tensor::<2>::ones([4, 2], &device) * scale;

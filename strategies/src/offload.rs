@@ -106,7 +106,7 @@ impl<M: Module> Stage<M> for Offloading {
     }
 
     fn evaluator(&mut self, _: &M, replica: M) -> Result<M, StrategyError> {
-        // The replica is on the device already, unless a later strategy returned the master as the replica.
+        // The replica is on the device already, unless a later strategy made it from the master.
         Ok(match self.parameters {
             true => replica,
             false => map_params(replica, &mut Move { to: &self.device, copies: false }),

@@ -28,7 +28,7 @@ pub struct Pass {
     segments: Arc<AtomicU64>,
     /// The column at which the sample of each row starts, unless all start at 0.
     starts: Option<Arc<[usize]>>,
-    /// The model that the pass goes through, if parameters of blocks come and go.
+    /// The model of the pass, if segments provide the parameters of its blocks.
     entered: Option<Arc<Entered>>,
     /// Whether the pass is in a block whose parameters have been provided.
     inside_unit: bool,
@@ -228,7 +228,7 @@ impl Pass {
     ///     let x = Tensor::<3>::ones([1, length, 16], &device);
     ///     dropout.forward(x, &pass).narrow(1, start, 5).into_data()
     /// };
-    /// assert_eq!(drop(5, 0), drop(8, 3)); // five positions, without padding and after three of it
+    /// assert_eq!(drop(5, 0), drop(8, 3)); // five positions, without padding and after three padded ones
     /// ```
     pub fn starting_at(&self, starts: Vec<usize>) -> Self {
         let starts = starts.iter().any(|&start| start > 0).then(|| starts.into());

@@ -63,7 +63,7 @@ impl<'a, M> Setup<'a, M> {
         }
     }
 
-    /// Makes this process one of several ranks.
+    /// Sets the communicator of a rank that is one of several.
     pub fn among(self, world: Communicator) -> Self {
         Self { world, ..self }
     }
@@ -211,7 +211,7 @@ impl<'a, M> Setup<'a, M> {
     /// # Errors
     ///
     /// Another strategy sums them already, or an earlier strategy needs the sum. In stages 2 and 3: any strategy comes
-    /// before this one, since it would not meet the gradients that the backward pass takes.
+    /// before this one, because the backward pass takes the gradients before that strategy could meet them.
     pub fn reduce_gradients(&mut self, strategy: &'static str, stage: u8) -> Result<(), StrategyError> {
         self.still_partial(strategy, "it would see the gradients of one rank, not their sum")?;
         if self.reduces.is_some() {
@@ -226,8 +226,8 @@ impl<'a, M> Setup<'a, M> {
         Ok(())
     }
 
-    /// Declares that `strategy` keeps the master on the host, and with `parameters` the replica too. If only the
-    /// strategy that sums gradients over the ranks comes before it, blocks pass their gradients to it during the
+    /// Declares that `strategy` keeps the master on the host, and with `parameters` the replica too. If no strategy
+    /// comes before it, except one that sums gradients over the ranks, blocks pass their gradients to it during the
     /// backward pass.
     ///
     /// # Errors

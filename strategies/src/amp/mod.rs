@@ -24,7 +24,7 @@ const NAME: &str = "Amp";
 ///
 /// | | bits of exponent, mantissa | | replica | master | gradients | AdamW's moments | sum |
 /// |---|---|---|---|---|---|---|---|
-/// | [`bf16`](Self::bf16) | 8, 7 | the choice where the device has it | 2 | 4 | 2 | 8 | 16 |
+/// | [`bf16`](Self::bf16) | 8, 7 | the choice if the device supports it | 2 | 4 | 2 | 8 | 16 |
 /// | [`f16`](Self::f16) | 5, 10 | with a [loss scale](LossScale) | 2 | 4 | 2 | 8 | 16 |
 /// | [`pure_bf16`](Self::pure_bf16) | 8, 7 | no f32 at all, at a price | - | 2 | 2 | 4 | 8 |
 /// | [`f32`](Self::f32) | 8, 23 | changes nothing | - | 4 | 4 | 8 | 16 |

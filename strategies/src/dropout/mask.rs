@@ -1,8 +1,8 @@
 //! The dropout mask: a hash of each element's position.
 //!
-//! A row of the batch has a key of 64 bits, two words of 32. Each axis but the last mixes its
-//! coordinate into both words; the last needs one more round for each element, which is dropped
-//! where the word is below p·2³². The words have 32 bits because WGSL has no wider integers.
+//! A row of the batch has a key of 64 bits, two words of 32. Each axis but the last mixes its coordinate into both
+//! words; the last needs one more round for each element, which is dropped if the word is below p·2³². The words have
+//! 32 bits because WGSL has no wider integers.
 
 use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
 use rayon::prelude::*;

@@ -37,7 +37,7 @@ use crate::Pass;
 /// }
 ///
 /// impl Block {
-///     /// `[rows, positions, width]` to the same.
+///     /// Maps `[rows, positions, width]` to the same shape.
 ///     fn forward(&self, x: Tensor<3>, pass: &Pass) -> Tensor<3> {
 ///         self.dropout.forward(self.linear.forward(x), pass) // was self.dropout.forward(..)
 ///     }
@@ -52,7 +52,7 @@ use crate::Pass;
 /// let whole = block.forward(x.clone(), &pass(0)).narrow(0, 2, 2);
 /// let later = block.forward(x.clone().narrow(0, 2, 2), &pass(2));
 /// assert_eq!(whole.into_data(), later.into_data());
-/// // An evaluation drops nothing.
+/// // Evaluation drops nothing.
 /// let pass = Pass::evaluate(&device);
 /// let y = block.forward(x.clone(), &pass);
 /// assert_eq!(y.into_data(), block.linear.forward(x).into_data());

@@ -1,5 +1,5 @@
 //! Conversion of slices between bf16 and f32, in the processor's vectors.
-#![allow(unsafe_code)] // A call of code for AVX2 is unsafe: it is made where AVX2 was found.
+#![allow(unsafe_code)] // Calls of AVX2 code are unsafe; they only happen if AVX2 is detected.
 
 use burn::tensor::bf16;
 use half::slice::HalfFloatSliceExt;

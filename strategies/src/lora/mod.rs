@@ -37,8 +37,9 @@ const NAME: &str = "Lora";
 ///
 /// [`on`](Self::on) selects them. The default is the projections of attention: the matrices of modules called `query`,
 /// `key`, `value`, `query_key_value` (or `qkv`, `q_proj`, `k_proj`, `v_proj`), and of `output` (`out_proj`, `o_proj`)
-/// beside one of these. These are all four of Burn's attention and of Firebrick's models. The paper adapts two of them:
-/// `.on(["*.query.weight", "*.value.weight"])`. A tied matrix has one pair of factors at all of its places.
+/// beside one of these. In Burn's attention and in Firebrick's models, these are all four projections. The paper adapts
+/// two of them: `.on(["*.query.weight", "*.value.weight"])`. A tied matrix has one pair of factors at all of its
+/// places.
 ///
 /// # Memory
 ///

@@ -128,7 +128,7 @@ pub(super) fn of(account: u8) -> &'static Counters {
 /// assert!(one.usage().unwrap().live >= 1 << 20);
 /// assert_eq!(other.usage().unwrap().live, 0);
 ///
-/// // Freed on no account, and credited to the one that it is on.
+/// // Freed without an account; the bytes are still credited to the account of the block.
 /// drop(megabyte);
 /// assert!(one.usage().unwrap().live < 1 << 20);
 /// assert!(one.usage().unwrap().peak >= 1 << 20);
@@ -141,7 +141,7 @@ impl Account {
     ///
     /// A closed account may still have live allocations, if something has outlived its run. `new` reopens the closed
     /// account with the least.
-    #[allow(clippy::new_without_default)] // Opening one is an act, and takes one of a few.
+    #[allow(clippy::new_without_default)] // `new` takes one of a few accounts.
     pub fn new() -> Self {
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         let closed = (1..=u8::MAX).filter(|account| !open[usize::from(*account) - 1]);

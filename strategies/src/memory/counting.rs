@@ -1,6 +1,6 @@
 //! The counting allocator.
 
-#![allow(unsafe_code)] // A global allocator is an unsafe trait; each block below says why it is sound.
+#![allow(unsafe_code)] // A global allocator is an unsafe trait; each block below is justified.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 

@@ -1,6 +1,6 @@
 //! Reuse of freed memory.
 
-#![allow(unsafe_code)] // A call of the C library; it says why it is sound.
+#![allow(unsafe_code)] // One call of the C library, justified below.
 
 /// Keeps freed memory for later allocations, for the rest of the process. By default, glibc returns large blocks to the
 /// system at once, and the system clears each of their pages again at the next use. A training step frees its

@@ -12,10 +12,10 @@ use crate::cast;
 /// ```text
 /// β₂ ← 1 - t^d                          d is the decay rate, -0.8
 /// r ← β₂r + (1 - β₂) mean of (g² + ε₁) over columns, c the same over rows
-/// u ← g / √(r cᵀ / mean of r)           of a vector g / √v, with v ← β₂v + (1 - β₂)(g² + ε₁)
+/// u ← g / √(r cᵀ / mean of r)           for a vector g / √v, with v ← β₂v + (1 - β₂)(g² + ε₁)
 /// u ← u / max(1, RMS(u) / threshold)
-/// α ← ηρ max(ε₂, RMS(θ))                ρ with relative_step, the last with scale_parameter
-/// m ← β₁m + (1 - β₁)αu                  with a first moment; else m is αu
+/// α ← ηρ max(ε₂, RMS(θ))                ρ only with relative_step, the last factor only with scale_parameter
+/// m ← β₁m + (1 - β₁)αu                  with a first moment; otherwise m is αu
 /// θ ← (1 - αλ)θ - m
 /// ```
 ///
@@ -32,7 +32,7 @@ use crate::cast;
 /// ```
 /// use firebrick_strategies::optim::Adafactor;
 ///
-/// // With a rate that is given, as Trainer has it; and as the paper has it, at a rate of 1.
+/// // With the learning rate of a trainer, and like the paper, with a learning rate of 1.
 /// let optimizer = Adafactor::new().init();
 /// let paper = Adafactor::new().relative_step(true).scale_parameter(true).init();
 /// # let _ = (optimizer, paper);

@@ -32,7 +32,7 @@ pub(super) fn blocks(row: usize) -> usize {
 impl Rows<'_> {
     /// Updates the parameter and the moments in place, on all cores. If the moments are `fresh`, their content is
     /// ignored and taken as zero.
-    #[inline(never)] // Compiled with this crate, and not, perhaps unoptimised, with the program.
+    #[inline(never)] // Compiled with this crate, not with a program that may be unoptimized.
     pub fn update(self, rule: &Equation, fresh: bool) {
         let Self { row, param, grad, codes: [codes_1, codes_2], largest: [largest_1, largest_2] } = self;
         if param.is_empty() {

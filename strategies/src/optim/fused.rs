@@ -27,7 +27,7 @@ pub(super) fn copies() -> u64 {
 
 /// Computes one update in one pass: returns the new parameter and moments, in the parameter's dtype, or the inputs if
 /// the pass does not support them.
-#[allow(clippy::result_large_err)] // It is what was given, and is taken apart at once.
+#[allow(clippy::result_large_err)] // The error is the input, which the caller takes apart at once.
 pub(super) fn step<const D: usize, const N: usize, R: Rule<N>>(
     rule: &R,
     parts: Parts<D, N>,

@@ -14,7 +14,7 @@ use crate::cast;
 /// m ← β₁m + (1 - β₁)g
 /// v ← β₂v + (1 - β₂)g²
 /// u ← m / (√v + ε) + λθ
-/// c ← ‖θ‖ / ‖u‖, at least the least and at most the most coefficient; 1 where a norm is 0
+/// c ← ‖θ‖ / ‖u‖, at least the least and at most the most coefficient; 1 if a norm is 0
 /// θ ← θ - η √(1 - β₂ᵗ) / (1 - β₁ᵗ) c u
 /// ```
 ///

@@ -91,7 +91,7 @@ mod fused {
         0
     }
 
-    #[allow(clippy::result_large_err)] // It is what was given, and is taken apart at once.
+    #[allow(clippy::result_large_err)] // The error is the input, which the caller takes apart at once.
     pub fn step<const D: usize, const N: usize, R: Rule<N>>(
         _rule: &R,
         parts: Parts<D, N>,

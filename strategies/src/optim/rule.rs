@@ -10,7 +10,7 @@ pub(super) trait Rule<const N: usize>: Copy + Send + Sync {
     /// Returns the new parameter and the new moments.
     ///
     /// A moment that does not exist yet is -0.0, which is neutral in every sum.
-    #[cfg_attr(not(feature = "flex"), allow(dead_code))] // Burn's own steps take other backends.
+    #[cfg_attr(not(feature = "flex"), allow(dead_code))] // Other backends use Burn's own step.
     fn element(&self, param: f32, grad: f32, moments: [f32; N]) -> (f32, [f32; N]);
 
     /// Calls [`Update::run`] with this rule.
