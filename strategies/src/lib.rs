@@ -41,10 +41,9 @@
 //! # Master and replica
 //!
 //! The **master** is the copy of the parameters that the optimizer updates; the **replica** is the copy that the
-//! forward pass reads. A strategy is a pair of opposite maps between the two: it
-//! [publishes](Stage::publish) the master as a replica after each update, and it
-//! [collects](Stage::collect) the replica's gradients as gradients of the master. Without
-//! strategies both are the same tensors, at no extra cost.
+//! forward pass reads. A strategy is a pair of opposite maps between the two: it [publishes](Stage::publish) the master
+//! as a replica after each update, and it [collects](Stage::collect) the replica's gradients as gradients of the
+//! master. Without strategies both are the same tensors, at no extra cost.
 //!
 //! # Order, with numbers
 //!
@@ -61,9 +60,9 @@
 //!
 //! # Writing a strategy
 //!
-//! A strategy is a small, cloneable recipe; [`Strategy::start`] checks it and turns it into a
-//! [`Stage`] that holds the state that changes during the run. This example skips an update if the gradient norm is far
-//! above its running mean, as after a bad batch:
+//! A strategy is a small, cloneable recipe; [`Strategy::start`] checks it and turns it into a [`Stage`] that holds the
+//! state that changes during the run. This example skips an update if the gradient norm is far above its running mean,
+//! as after a bad batch:
 //!
 //! ```
 //! use burn::module::Module;

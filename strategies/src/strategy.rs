@@ -87,8 +87,7 @@ pub trait Stage<M>: Send {
     }
 
     /// Receives the current master: before the first step, and after each applied update. Always runs before the master
-    /// is
-    /// [published](Self::publish).
+    /// is [published](Self::publish).
     fn updated(&mut self, master: &M) {
         let _ = master;
     }

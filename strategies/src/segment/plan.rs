@@ -37,7 +37,7 @@ pub struct SegmentPlan {
 /// The segments to recompute.
 #[derive(Debug)]
 pub(crate) enum Which {
-    /// The first of every so many segments.
+    /// The first of every `n` segments.
     Every(usize),
     /// The segments of blocks at these paths.
     Paths(HashSet<String>),
