@@ -1,4 +1,4 @@
-//! Buffers that MPI reads and writes while the program goes on.
+//! Buffers that MPI reads and writes while the program continues.
 #![allow(unsafe_code)] // MPI is handed memory that must outlive a call: it is leaked, and taken back when MPI is done.
 
 use std::mem;
@@ -9,16 +9,16 @@ use mpi::request::{Request, StaticScope};
 use mpi::topology::Process;
 use mpi::traits::*;
 
-/// Bytes of one message of MPI, whose counts are 31-bit numbers: longer buffers go in several.
+/// Bytes of one MPI message, whose counts are 31-bit numbers: longer buffers need several.
 const LONGEST: usize = 1 << 30;
 
 type Pending = Request<'static, [u8], StaticScope>;
 
-/// Messages of one buffer that MPI still works on.
+/// The messages of one buffer that MPI still works on.
 struct Requests(Vec<Pending>);
 
 impl Requests {
-    /// Whether MPI is done with all of them.
+    /// Returns whether MPI has finished all of them.
     fn done(&mut self) -> bool {
         let pending = mem::take(&mut self.0).into_iter();
         self.0 = pending.filter_map(|request| request.test().err()).collect();
@@ -27,8 +27,8 @@ impl Requests {
 }
 
 impl Drop for Requests {
-    /// A request of rsmpi panics where it is dropped. These stay pending: so does the memory, which the
-    /// buffers below leak in that case.
+    /// Forgets the pending requests, since rsmpi panics if a request is dropped. The buffers below leak their
+    /// memory in that case.
     fn drop(&mut self) {
         mem::take(&mut self.0).into_iter().for_each(mem::forget);
     }
@@ -37,12 +37,12 @@ impl Drop for Requests {
 /// A buffer that is being sent.
 pub struct Sending {
     requests: Requests,
-    /// The buffer; leaked where the sending never ends.
+    /// The buffer; leaked if sending never ends.
     buffer: mem::ManuallyDrop<Bytes>,
 }
 
 impl Sending {
-    /// Starts to send a buffer. An empty one sends nothing, and [`Receiving`] expects nothing.
+    /// Starts sending a buffer. For an empty one it sends nothing, and [`Receiving`] expects nothing.
     pub fn start(to: &Process, tag: Tag, buffer: Bytes) -> Self {
         // SAFETY: the bytes are on the heap, and stay there unchanged as long as `buffer` lives, which is
         // until MPI is done: `unless_done` alone drops it.
@@ -52,7 +52,7 @@ impl Sending {
         Self { requests, buffer: mem::ManuallyDrop::new(buffer) }
     }
 
-    /// Itself, where MPI is not done with it yet.
+    /// Returns itself unless MPI has finished with the buffer.
     pub fn unless_done(mut self) -> Option<Self> {
         if !self.requests.done() {
             return Some(self);
@@ -65,12 +65,12 @@ impl Sending {
 /// A buffer that is being received.
 pub struct Receiving {
     requests: Requests,
-    /// The buffer; leaked where it never arrives.
+    /// The buffer; leaked if it never arrives.
     memory: *mut [u8],
 }
 
 impl Receiving {
-    /// Starts to receive a buffer of `length` bytes.
+    /// Starts receiving a buffer of `length` bytes.
     pub fn start(from: &Process, tag: Tag, length: usize) -> Self {
         let memory = Box::into_raw(vec![0u8; length].into_boxed_slice());
         // SAFETY: the memory was leaked a line ago, and nothing refers to it but these requests until they
@@ -80,7 +80,7 @@ impl Receiving {
         Self { requests: Requests(bytes.chunks_mut(LONGEST).map(receive).collect()), memory }
     }
 
-    /// The bytes, once they have arrived.
+    /// Returns the bytes if they have arrived, and itself otherwise.
     pub fn finished(mut self) -> Result<Bytes, Self> {
         if !self.requests.done() {
             return Err(self);
