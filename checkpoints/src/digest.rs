@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(sha256(b"abc").to_string(), abc);
         let empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
         assert_eq!(sha256(b"").to_string(), empty);
-        // The test vectors of BLAKE3: the empty message, and 2049 bytes, which are three chunks.
+        // BLAKE3's test vectors: the empty message, and 2049 bytes, which are three chunks.
         let empty = "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262";
         assert_eq!(blake3(b"").to_string(), empty);
         let counted: Vec<u8> = (0..2049).map(|at| (at % 251) as u8).collect();

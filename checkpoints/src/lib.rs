@@ -104,9 +104,9 @@
 //! tensor once, with one dtype and shape. Reads copy into fresh memory, and fail if a file changed after the check.
 //! Nothing in a checkpoint is executed.
 //!
-//! **What the digests do not prove.** Who made the checkpoint, or that this program did: anyone who can write to the
-//! folder can change a file and the manifest with it. That the weights are good, or do what is claimed.
-//! That it is the newest checkpoint: an old folder put back is still valid. Between the check and
+//! **The digests do not prove** who made the checkpoint, or that this program did: anyone who can write to the
+//! folder can change a file and the manifest with it. They do not prove that the weights are good, or do what is
+//! claimed, or that the checkpoint is the newest: an old folder put back is still valid. Between the check and
 //! the read, someone with write access can also change a file in place and reset its modification time. If the
 //! origin matters, compare a digest of `manifest.json` with one from a source you trust; it covers
 //! all files.

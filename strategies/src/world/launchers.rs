@@ -27,7 +27,7 @@ pub const LAUNCHERS: [Launcher; 3] = [
         on_machine: "MPI_LOCALRANKID",
         of_mpi: &["PMI_RANK", "MPI_LOCALNRANKS"],
     },
-    // Slurm starts processes of any kind, and speaks PMI or PMIx with those of MPI.
+    // Slurm starts processes of any kind, and speaks PMI or PMIx with MPI processes.
     Launcher {
         number: "SLURM_PROCID",
         count: "SLURM_STEP_NUM_TASKS",

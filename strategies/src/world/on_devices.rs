@@ -8,7 +8,7 @@
 //! every other call and within its deadline, on what to sum and on who has it. Each rank then runs the sum in
 //! another thread and waits, again under the deadline, until all ranks report that their device has finished. If a
 //! device fails, for example because its memory is full, the call ends on every rank with an error that names it.
-#![cfg_attr(feature = "cuda", allow(unsafe_code))] // To ask whether NCCL is installed is to load it.
+#![cfg_attr(feature = "cuda", allow(unsafe_code))] // Checking whether NCCL is installed loads it.
 
 use std::any::Any;
 use std::fmt;
@@ -156,7 +156,7 @@ fn nccl(devices: &[Device]) -> Option<Sum> {
     if devices.len() < 2 || !are_cuda || !are_apart {
         return None;
     }
-    // SAFETY: it loads NCCL, whose initialisation does nothing to this program, and Burn would load it next.
+    // SAFETY: this loads NCCL, whose initialisation does not affect this program; Burn would load it next anyway.
     if !unsafe { cudarc::nccl::sys::is_culib_present() } {
         return None;
     }

@@ -13,7 +13,7 @@ use crate::half::bf16 as brain;
 /// Elements per parallel task: tens of microseconds of work, which keeps small buffers on one core.
 const TASK: usize = 1 << 15;
 
-/// Elements summed at a time: a block of each buffer and of the sum fits the L1 cache.
+/// Elements summed at a time: a block of each buffer and of the sum fit the L1 cache.
 const BLOCK: usize = 1024;
 
 /// Returns whether tensors of this dtype can be summed.

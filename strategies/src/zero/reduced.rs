@@ -103,8 +103,8 @@ impl Sharding {
         self.world.on_devices().filter(|_| OnDevices::takes(&like))
     }
 
-    /// Sums gradients over all ranks, some of which may lack some: returns this rank's shard of the
-    /// sharded ones, and the others whole.
+    /// Sums gradients over all ranks; a rank may lack some of them. Returns this rank's shard of the sharded ones, and
+    /// the others whole.
     pub fn reduce(&self, what: &str, parts: Vec<Part>) -> Result<Vec<(ParamId, TensorData)>, StrategyError> {
         let (sharded, replicated): (Vec<_>, Vec<_>) =
             parts.into_iter().partition(|part| self.shards(part.id));

@@ -104,7 +104,7 @@ fn started_by_launcher() -> Option<usize> {
 
 mod exit {
     //! MPI's shutdown at process exit.
-    #![allow(unsafe_code)] // `atexit` is the one place that every way out of a program passes.
+    #![allow(unsafe_code)] // Every way out of a program passes through `atexit`.
 
     use super::{GRACE, LONGEST, PROGRESS, PoisonError};
 
@@ -117,7 +117,7 @@ mod exit {
 
     /// Shuts MPI down in order when the process exits, whether `main` returns or the program calls `exit`.
     pub fn run_at_exit() {
-        // SAFETY: the function takes nothing, is never unloaded, and does not panic: `close` waits and
+        // SAFETY: the function takes no arguments, is never unloaded, and does not panic: `close` only waits and
         // writes a line.
         if unsafe { libc::atexit(close) } != 0 {
             // POSIX guarantees room for 32 handlers and Rust uses one; otherwise the launcher reports the early exit.

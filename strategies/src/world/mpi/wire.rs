@@ -1,5 +1,5 @@
 //! Buffers that MPI reads and writes while the program continues.
-#![allow(unsafe_code)] // MPI is handed memory that must outlive a call: it is leaked, and taken back when MPI is done.
+#![allow(unsafe_code)] // MPI needs memory that outlives a call: it is leaked, and reclaimed when MPI is done.
 
 use std::mem;
 
@@ -44,8 +44,8 @@ pub struct Sending {
 impl Sending {
     /// Starts sending a buffer. For an empty one it sends nothing, and [`Receiving`] expects nothing.
     pub fn start(to: &Process, tag: Tag, buffer: Bytes) -> Self {
-        // SAFETY: the bytes are on the heap, and stay there unchanged as long as `buffer` lives, which is
-        // until MPI is done: `unless_done` alone drops it.
+        // SAFETY: the bytes are on the heap and stay there unchanged as long as `buffer` lives. Only `unless_done`
+        // drops it, after MPI is done.
         let bytes: &'static [u8] = unsafe { mem::transmute::<&[u8], &'static [u8]>(&buffer) };
         let send = |chunk| to.immediate_send_with_tag(StaticScope, chunk, tag);
         let requests = Requests(bytes.chunks(LONGEST).map(send).collect());
@@ -73,7 +73,7 @@ impl Receiving {
     /// Starts receiving a buffer of `length` bytes.
     pub fn start(from: &Process, tag: Tag, length: usize) -> Self {
         let memory = Box::into_raw(vec![0u8; length].into_boxed_slice());
-        // SAFETY: the memory was leaked a line ago, and nothing refers to it but these requests until they
+        // SAFETY: the memory was leaked just above, and only these requests refer to it until they
         // are done. The chunks do not overlap.
         let bytes: &'static mut [u8] = unsafe { &mut *memory };
         let receive = |chunk| from.immediate_receive_into_with_tag(StaticScope, chunk, tag);
@@ -85,7 +85,7 @@ impl Receiving {
         if !self.requests.done() {
             return Err(self);
         }
-        // SAFETY: it came from `Box::into_raw`, no request refers to it any more, and `self` is consumed.
+        // SAFETY: the memory came from `Box::into_raw`, no request refers to it any more, and `self` is consumed.
         Ok(Bytes::from(unsafe { Box::from_raw(self.memory) }))
     }
 }
