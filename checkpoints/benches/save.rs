@@ -1,5 +1,5 @@
-//! Compares a save with writing and syncing the same bytes in as many files, and opening with reading
-//! them, and prints a table of times.
+//! Compares a save with writing and syncing the same bytes in as many files, and opening with reading them, and prints
+//! a table of times.
 //!
 //! The bytes are those of one rank with f32 weights and AdamW's two moments. The baseline of a save also writes both
 //! files in parallel, one thread each; the baseline of opening reads both in parallel. The measurements take turns, and

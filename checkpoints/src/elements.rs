@@ -26,8 +26,7 @@ pub(crate) fn is_float(dtype: Dtype) -> bool {
 
 /// Returns whether all floats are finite; always true for other dtypes.
 pub(crate) fn is_finite(dtype: Dtype, bytes: &[u8]) -> bool {
-    // Infinities and NaNs have all exponent bits set. Without an early exit this runs at memory
-    // speed.
+    // Infinities and NaNs have all exponent bits set. Without an early exit this runs at memory speed.
     macro_rules! finite {
         ($bits:ty, $exponent:expr) => {
             bytes.par_chunks(CHUNK).all(|chunk| {

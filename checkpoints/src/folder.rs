@@ -95,8 +95,7 @@ impl Folder {
 
     /// Returns the complete checkpoints in publication order.
     ///
-    /// A missing folder has none. For incomplete checkpoints, see
-    /// [`incomplete`](Self::incomplete).
+    /// A missing folder has none. For incomplete checkpoints, see [`incomplete`](Self::incomplete).
     ///
     /// # Errors
     ///

@@ -54,11 +54,11 @@
 //!     └── average-...                          one per rank, if weights are averaged
 //! ```
 //!
-//! Tensors are named by module path, `blocks.0.attention.query.weight`, and in the optimizer's files by path and
-//! field, `blocks.0.weight/momentum.moment_1`. A rank may hold rows of a tensor's first axis. The files are plain
-//! [safetensors](https://github.com/huggingface/safetensors): other readers see the rows as
-//! tensors. Their metadata has one entry, `firebrick`, with JSON text: the whole shape and the first row of each tensor
-//! slice, and the optimizer's numbers, with floats as the hexadecimal digits of their bits:
+//! Tensors are named by module path, `blocks.0.attention.query.weight`, and in the optimizer's files by path and field,
+//! `blocks.0.weight/momentum.moment_1`. A rank may hold rows of a tensor's first axis. The files are plain
+//! [safetensors](https://github.com/huggingface/safetensors): other readers see the rows as tensors. Their metadata has
+//! one entry, `firebrick`, with JSON text: the whole shape and the first row of each tensor slice, and the optimizer's
+//! numbers, with floats as the hexadecimal digits of their bits:
 //!
 //! ```json
 //! {"slices": {"linear.weight": {"shape": [2, 2], "start": 1}}, "scalars": {"linear.weight/momentum.time": {"UInt": 7}}}
@@ -104,12 +104,11 @@
 //! tensor once, with one dtype and shape. Reads copy into fresh memory, and fail if a file changed after the check.
 //! Nothing in a checkpoint is executed.
 //!
-//! **The digests do not prove** who made the checkpoint, or that this program did: anyone who can write to the
-//! folder can change a file and the manifest with it. They do not prove that the weights are good, or do what is
-//! claimed, or that the checkpoint is the newest: an old folder put back is still valid. Between the check and
-//! the read, someone with write access can also change a file in place and reset its modification time. If the
-//! origin matters, compare a digest of `manifest.json` with one from a source you trust; it covers
-//! all files.
+//! **The digests do not prove** who made the checkpoint, or that this program did: anyone who can write to the folder
+//! can change a file and the manifest with it. They do not prove that the weights are good, or do what is claimed, or
+//! that the checkpoint is the newest: an old folder put back is still valid. Between the check and the read, someone
+//! with write access can also change a file in place and reset its modification time. If the origin matters, compare a
+//! digest of `manifest.json` with one from a source you trust; it covers all files.
 //!
 //! # The files
 //!

@@ -83,16 +83,16 @@ pub struct Manifest {
     pub world_size: usize,
     /// The version of the program that saved it.
     pub program: String,
-    /// Numbers the checkpoints published in a folder, from 1: the highest is the newest, even after a
-    /// run went back to an earlier step. Publishing sets it.
+    /// Numbers the checkpoints published in a folder, from 1: the highest is the newest, even after a run went back to
+    /// an earlier step. Publishing sets it.
     pub sequence: u64,
     /// The metric of the checkpoint, such as the validation loss. A non-finite number counts as none.
     #[serde(with = "metric")]
     pub metric: Option<f64>,
     /// Tied weights: maps the path of each alias to the path under which the tensor is saved.
     pub aliases: BTreeMap<String, String>,
-    /// For adapted matrices: the scale of the product of the factors `PATH.lora.a` and `PATH.lora.b`
-    /// before it is added to `PATH`.
+    /// For adapted matrices: the scale of the product of the factors `PATH.lora.a` and `PATH.lora.b` before it is added
+    /// to `PATH`.
     #[serde(with = "metric", default, skip_serializing_if = "Option::is_none")]
     pub lora_scale: Option<f64>,
     /// Whether all numbers in its tensors, and its losses, are finite as far as is known. An unsound checkpoint

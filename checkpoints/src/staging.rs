@@ -53,11 +53,10 @@ impl Staging {
     /// # Errors
     ///
     /// [`CheckpointError::State`] for an invalid manifest, [`CheckpointError::NotShared`] if a file does not have the
-    /// size that its rank reported, [`CheckpointError::NotSound`] if an unsound checkpoint
-    /// would replace a sound one, [`CheckpointError::Occupied`] if it would replace one of an unknown format,
-    /// [`CheckpointError::Io`] if the disk fails. All existing checkpoints
-    /// remain. After the rename the new one exists too, and `latest` may still name the previous
-    /// one: publish the step again, or call [`Folder::clean`], to fix that.
+    /// size that its rank reported, [`CheckpointError::NotSound`] if an unsound checkpoint would replace a sound one,
+    /// [`CheckpointError::Occupied`] if it would replace one of an unknown format, [`CheckpointError::Io`] if the disk
+    /// fails. All existing checkpoints remain. After the rename the new one exists too, and `latest` may still name the
+    /// previous one: publish the step again, or call [`Folder::clean`], to fix that.
     pub fn publish(&self, manifest: Manifest, trainer: &str) -> Result<Saved> {
         self.check_attempt()?;
         let disk = &*self.disk;

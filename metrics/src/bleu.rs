@@ -13,8 +13,8 @@ const LOG_OF_ZERO: f64 = -9_999_999_999.0;
 /// Corpus BLEU (Papineni et al., 2002, <https://aclanthology.org/P02-1040/>), computed like sacrebleu
 /// (Post, 2018, <https://aclanthology.org/W18-6319/>).
 ///
-/// The defaults match sacrebleu's signature `case:mixed|eff:no|tok:13a|smooth:exp`. Pass texts as
-/// written, not tokenized.
+/// The defaults match sacrebleu's signature `case:mixed|eff:no|tok:13a|smooth:exp`. Pass texts as written, not
+/// tokenized.
 ///
 /// # Example
 ///
@@ -160,8 +160,7 @@ impl Bleu {
         Ok(())
     }
 
-    /// Scores one prediction alone, with effective order, like sacrebleu's `sentence_bleu`. Does not
-    /// add it.
+    /// Scores one prediction alone, with effective order, like sacrebleu's `sentence_bleu`. Does not add it.
     ///
     /// # Errors
     ///
@@ -300,8 +299,8 @@ impl Metric for Bleu {
         BleuScore { score, precisions, brevity_penalty, predicted_length, reference_length, matches, totals }
     }
 
-    /// Returns the lengths of predictions and references, then the matches of each order, then the
-    /// totals of each order.
+    /// Returns the lengths of predictions and references, then the matches of each order, then the totals of each
+    /// order.
     fn counts(&self) -> Vec<f64> {
         let counts = &self.counts;
         let numbers = [counts.predicted_length, counts.reference_length].into_iter();

@@ -63,8 +63,8 @@ impl ChrF {
         Self { counts: settings.no_counts(), settings }
     }
 
-    /// Creates chrF++: chrF with words and pairs of words. Punctuation at the end of a word, or else at
-    /// its start, is a word of its own.
+    /// Creates chrF++: chrF with words and pairs of words. Punctuation at the end of a word, or else at its start, is a
+    /// word of its own.
     pub fn plus_plus() -> Self {
         Self::new().orders(6, 2)
     }

@@ -6,8 +6,8 @@ use crate::{Metric, MetricError, Report, Side};
 
 /// Accuracy, precision, recall and F1 of classes, computed like scikit-learn with `zero_division=0`.
 ///
-/// Averages are over the classes that occur in the predictions or the references, as in
-/// scikit-learn without `labels`. All micro averages equal the accuracy.
+/// Averages are over the classes that occur in the predictions or the references, as in scikit-learn without `labels`.
+/// All micro averages equal the accuracy.
 ///
 /// # Example
 ///
@@ -63,8 +63,8 @@ impl Classification {
         Ok(())
     }
 
-    /// Returns the confusion matrix: how often each reference class (rows) was predicted as each
-    /// class (columns). It includes all classes, even those that never occurred.
+    /// Returns the confusion matrix: how often each reference class (rows) was predicted as each class (columns). It
+    /// includes all classes, even those that never occurred.
     pub fn confusion(&self) -> Vec<Vec<u64>> {
         self.rows().map(<[u64]>::to_vec).collect()
     }

@@ -41,8 +41,8 @@ pub struct Entities {
 impl Entities {
     /// Creates a metric for entities of these types, such as `PER`, in any order.
     ///
-    /// Name the types of the model and of the references; a type that never occurs changes no
-    /// score. Naming them in advance gives all ranks the same counts, even for types that some ranks never see.
+    /// Name the types of the model and of the references; a type that never occurs changes no score. Naming them in
+    /// advance gives all ranks the same counts, even for types that some ranks never see.
     pub fn new<N: Into<String>>(scheme: EntityScheme, types: impl IntoIterator<Item = N>) -> Self {
         let types: BTreeSet<String> = types.into_iter().map(Into::into).collect();
         let tallies = vec![Tally::default(); types.len()];
@@ -84,9 +84,9 @@ impl Entities {
     ///
     /// # Errors
     ///
-    /// [`MetricError::Pairs`] or [`MetricError::SequenceLength`] if predictions and references differ
-    /// in number, [`MetricError::Tag`] for a tag that is not an IOB2 tag, [`MetricError::EntityType`] for a type
-    /// that is not counted. Each error names the sequence in this call. In all cases nothing is added.
+    /// [`MetricError::Pairs`] or [`MetricError::SequenceLength`] if predictions and references differ in number,
+    /// [`MetricError::Tag`] for a tag that is not an IOB2 tag, [`MetricError::EntityType`] for a type that is not
+    /// counted. Each error names the sequence in this call. In all cases nothing is added.
     pub fn add<P, R, S, T>(&mut self, predictions: &[P], references: &[R]) -> Result<(), MetricError>
     where
         P: AsRef<[S]>,

@@ -14,11 +14,10 @@ use crate::{Metric, MetricError, PrecisionRecallF1, whitespace};
 /// Exact match and word F1 of answers to questions, computed like the script of SQuAD 2.0 (Rajpurkar et al., 2018,
 /// <https://aclanthology.org/P18-2124/>).
 ///
-/// Compares answers in lower case, without ASCII punctuation, without the articles a, an and the,
-/// and with single spaces. If there are several references the best one counts, separately for each of the two scores.
-/// A question has no answer if it has no references or only references that normalize to nothing; the
-/// prediction should then be empty. (SQuAD 1.1 has no such questions and gives an F1 of 0 to two answers
-/// that normalize to nothing.)
+/// Compares answers in lower case, without ASCII punctuation, without the articles a, an and the, and with single
+/// spaces. If there are several references the best one counts, separately for each of the two scores. A question has
+/// no answer if it has no references or only references that normalize to nothing; the prediction should then be empty.
+/// (SQuAD 1.1 has no such questions and gives an F1 of 0 to two answers that normalize to nothing.)
 ///
 /// # Example
 ///

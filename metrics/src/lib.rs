@@ -1,8 +1,8 @@
 //! Metrics for language tasks, with the same results as the field's standard implementations.
 //!
-//! The interface resembles Hugging Face's `evaluate`. You create a metric, pass it batches with
-//! `add`, predictions first, and read the result with [`score`](Metric::score). Tests compare each metric with
-//! the implementation that papers cite.
+//! The interface resembles Hugging Face's `evaluate`. You create a metric, pass it batches with `add`, predictions
+//! first, and read the result with [`score`](Metric::score). Tests compare each metric with the implementation that
+//! papers cite.
 //!
 //! | metric | for | same as | range | default |
 //! |---|---|---|---|---|
@@ -15,9 +15,9 @@
 //! | [`Rouge`] | summaries | `rouge_score` 0.1.2, mean | 0 to 1 | no stemmer |
 //! | [`ExactMatch`] | short answers | SQuAD 2.0's script | 0 to 100 | |
 //!
-//! The crate omits sacrebleu's other tokenizers (`intl`, `zh` and so on), its `eps_smoothing` for chrF,
-//! and the stemmer of `rouge_score`. That stemmer is NLTK's own variant of Porter's; `rust-stemmers` implements
-//! Porter's later one, which gives other stems for about 2 words in 100.
+//! The crate omits sacrebleu's other tokenizers (`intl`, `zh` and so on), its `eps_smoothing` for chrF, and the stemmer
+//! of `rouge_score`. That stemmer is NLTK's own variant of Porter's; `rust-stemmers` implements Porter's later one,
+//! which gives other stems for about 2 words in 100.
 //!
 //! # Example
 //!
@@ -44,8 +44,7 @@
 //! whole from the sums. For the same batches, the score has the same bits on any number of ranks. Within one process,
 //! [`merge`](Metric::merge) does both.
 //!
-//! If nothing was added, a score that is a mean is `None`, and any other is 0 where the
-//! field's implementation returns 0.
+//! If nothing was added, mean scores are `None`, and the others are 0, as in the field's implementations.
 //!
 //! # The files
 //!

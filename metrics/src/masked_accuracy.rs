@@ -4,8 +4,8 @@ use crate::counts::whole_array;
 use crate::report::share;
 use crate::{Metric, MetricError};
 
-/// The share of correct items among those that count: masked tokens of a masked language model,
-/// next tokens, labels of words.
+/// The share of correct items among those that count: masked tokens of a masked language model, next tokens, labels of
+/// words.
 ///
 /// # Example
 ///

@@ -43,8 +43,8 @@ pub trait Metric: Sized {
     ///
     /// # Errors
     ///
-    /// [`MetricError::Counts`] if their number does not fit the settings, or if one is not a
-    /// whole number of at most 2^53, as every count is.
+    /// [`MetricError::Counts`] if their number does not fit the settings, or if one is not a whole number of at most
+    /// 2^53, as every count is.
     fn from_counts(settings: &Self, counts: &[f64]) -> Result<Self, MetricError>;
 
     /// Returns whether another metric has the same settings, so that the two can be merged.
@@ -54,8 +54,8 @@ pub trait Metric: Sized {
     ///
     /// # Errors
     ///
-    /// [`MetricError::Settings`] if the settings differ, [`MetricError::Counts`] if a
-    /// count would exceed 2^53. In both cases nothing is added.
+    /// [`MetricError::Settings`] if the settings differ, [`MetricError::Counts`] if a count would exceed 2^53. In both
+    /// cases nothing is added.
     fn merge(&mut self, other: &Self) -> Result<(), MetricError> {
         if !self.same_settings(other) {
             return Err(MetricError::Settings { metric: Self::NAME });

@@ -6,8 +6,8 @@ use crate::{Metric, MetricError};
 
 /// Perplexity: e to the mean loss per item (Jelinek et al., 1977).
 ///
-/// The loss is the cross-entropy in nats, summed over items: the tokens that are
-/// not masked. Batches of different sizes are therefore weighted by their items.
+/// The loss is the cross-entropy in nats, summed over items: the tokens that are not masked. Batches of different sizes
+/// are therefore weighted by their items.
 ///
 /// # Example
 ///
@@ -46,8 +46,8 @@ impl Perplexity {
 }
 
 impl Metric for Perplexity {
-    /// `None` if there were no items. [`f64::INFINITY`] if the mean loss exceeds about 709.78 nats or
-    /// is infinite; NaN if a loss was.
+    /// `None` if there were no items. [`f64::INFINITY`] if the mean loss exceeds about 709.78 nats or is infinite; NaN
+    /// if a loss was.
     type Score = Option<f64>;
 
     const NAME: &'static str = "perplexity";

@@ -13,10 +13,10 @@ use crate::{Metric, MetricError, PrecisionRecallF1};
 /// ROUGE-1, ROUGE-2, ROUGE-L and ROUGE-Lsum (Lin, 2004, <https://aclanthology.org/W04-1013/>), computed like
 /// Google's `rouge_score` without its stemmer.
 ///
-/// Words are runs of the lowercased letters a to z and of digits, which suits English. ROUGE-Lsum
-/// compares line by line: put a newline between sentences. If there are several references, the one with the best
-/// F1 counts, separately for each of the four. The score of a corpus is the mean over its predictions;
-/// `evaluate` reports the median of means of random samples instead, which is close to it but varies between calls.
+/// Words are runs of the lowercased letters a to z and of digits, which suits English. ROUGE-Lsum compares line by
+/// line: put a newline between sentences. If there are several references, the one with the best F1 counts, separately
+/// for each of the four. The score of a corpus is the mean over its predictions; `evaluate` reports the median of means
+/// of random samples instead, which is close to it but varies between calls.
 ///
 /// # Example
 ///
@@ -48,8 +48,7 @@ pub struct RougeScore {
     pub rouge2: PrecisionRecallF1,
     /// The longest common subsequence of words.
     pub rouge_l: PrecisionRecallF1,
-    /// For each line of the reference, the words in its longest common subsequences with all lines of
-    /// the prediction.
+    /// For each line of the reference, the words in its longest common subsequences with all lines of the prediction.
     pub rouge_lsum: PrecisionRecallF1,
 }
 
@@ -164,8 +163,7 @@ fn of_ngrams(predicted: &[&str], wanted: &[&str], order: usize) -> PrecisionReca
     })
 }
 
-/// Summary-level common subsequences, section 3.2 of the paper. No word counts more often than
-/// it occurs in both texts.
+/// Summary-level common subsequences, section 3.2 of the paper. No word counts more often than it occurs in both texts.
 fn of_lines(predicted: &[Vec<&str>], wanted: &[Vec<&str>]) -> PrecisionRecallF1 {
     let (mut left_predicted, mut left_wanted) = (word_counts(predicted), word_counts(wanted));
     let mut hits = 0;

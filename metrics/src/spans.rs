@@ -6,8 +6,8 @@ use crate::{MetricError, TagFault};
 
 /// What counts as an entity in a sequence of IOB2 tags.
 ///
-/// A tag is `O`, or `B-` or `I-` and a type. A bare `B` or `I` has the type `_`, as in seqeval. The
-/// two schemes differ in tag sequences that IOB2 does not allow, which a model may well predict:
+/// A tag is `O`, or `B-` or `I-` and a type. A bare `B` or `I` has the type `_`, as in seqeval. The two schemes differ
+/// in tag sequences that IOB2 does not allow, which a model may well predict:
 ///
 /// ```
 /// use firebrick_metrics::EntityScheme;
@@ -25,9 +25,9 @@ pub enum EntityScheme {
     /// Only `B` begins an entity. An `I` that does not continue an entity of its type belongs to none. This is
     /// seqeval with `mode="strict"` and `scheme=IOB2`. Hyphens around a type are not part of it.
     StrictIob2,
-    /// An `I` after `O` or after another type also begins an entity. This is the script of the CoNLL
-    /// tasks (<https://www.clips.uantwerpen.be/conll2000/chunking/conlleval.txt>), seqeval
-    /// without `mode`, and therefore Hugging Face's `evaluate`.
+    /// An `I` after `O` or after another type also begins an entity. This is the script of the CoNLL tasks
+    /// (<https://www.clips.uantwerpen.be/conll2000/chunking/conlleval.txt>), seqeval without `mode`, and therefore
+    /// Hugging Face's `evaluate`.
     Conlleval,
 }
 

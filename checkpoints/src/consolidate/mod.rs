@@ -71,8 +71,8 @@ struct Output<'a> {
     product: Option<Product>,
 }
 
-/// Writes the whole tensors of a checkpoint to `to`, such as `model.safetensors`. Holds at most one
-/// tensor in memory, and less if the tensor has many rows.
+/// Writes the whole tensors of a checkpoint to `to`, such as `model.safetensors`. Holds at most one tensor in memory,
+/// and less if the tensor has many rows.
 ///
 /// The same tensors give the same bytes, however many ranks saved them. An existing file at `to` stays until the new
 /// one is complete. If [`shard_bytes`](Consolidate::shard_bytes) requires several files, they are named
@@ -152,8 +152,7 @@ pub fn consolidate(
     Ok(result)
 }
 
-/// Writes one file with some tensors. Reports for each part its bytes and how many numbers became
-/// infinite.
+/// Writes one file with some tensors. Reports for each part its bytes and how many numbers became infinite.
 fn write(
     file: &mut Staged,
     tensors: &Tensors,

@@ -16,9 +16,9 @@ impl Communicator {
     /// Sums each part over all ranks and returns this rank's chunk of each sum, which is split along the first axis
     /// into one chunk per rank.
     ///
-    /// `what` names the parts in errors. A part that is `None` adds and sends nothing; if it is
-    /// `None` on all ranks, so is the sum. The sum is taken in rank order and rounded once, to
-    /// [`PartShape::sum`], so its bits do not depend on where the ranks run. Each rank sends (N-1)/N of its elements.
+    /// `what` names the parts in errors. A part that is `None` adds and sends nothing; if it is `None` on all ranks, so
+    /// is the sum. The sum is taken in rank order and rounded once, to [`PartShape::sum`], so its bits do not depend on
+    /// where the ranks run. Each rank sends (N-1)/N of its elements.
     /// # Errors
     ///
     /// [`WorldError::Shape`] if a part does not match `like` or its first axis is not divisible by the

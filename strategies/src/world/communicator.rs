@@ -14,12 +14,11 @@ use super::{Kind, PartShape, Traffic, WorldError};
 
 /// A rank's handle to its world, with the collectives that exchange tensors with the other ranks.
 ///
-/// Clones are the same rank. All ranks must make the same calls in the same order; ranks in different
-/// calls get [`WorldError::Mismatch`]. Every call waits at most the world's
-/// [deadline](super::World::deadline).
+/// Clones are the same rank. All ranks must make the same calls in the same order; ranks in different calls get
+/// [`WorldError::Mismatch`]. Every call waits at most the world's [deadline](super::World::deadline).
 ///
-/// Dropping the last clone ends the rank: other ranks that still call get an error that names
-/// it. If its thread is panicking at that point, the error says so.
+/// Dropping the last clone ends the rank: other ranks that still call get an error that names it. If its thread is
+/// panicking at that point, the error says so.
 ///
 /// The default is a world of one rank, in which every call returns at once.
 ///

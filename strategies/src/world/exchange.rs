@@ -1,13 +1,11 @@
 //! The primitive below every collective: each rank sends each rank a message.
 //!
-//! A call has two steps. [`Exchange::post`] sends this rank's messages and returns at once;
-//! [`Exchange::complete`] waits for the messages of all ranks. A message carries the sender's call number, which
-//! allows several calls in flight, and the call itself, which lets ranks in different
-//! calls notice.
+//! A call has two steps. [`Exchange::post`] sends this rank's messages and returns at once; [`Exchange::complete`]
+//! waits for the messages of all ranks. A message carries the sender's call number, which allows several calls in
+//! flight, and the call itself, which lets ranks in different calls notice.
 //!
-//! Ranks of one process pass the buffers themselves, through mailboxes behind one lock. Messages
-//! to another process go through a [`Remote`], and messages from there land in the same mailboxes, so a
-//! waiting rank needs no distinction.
+//! Ranks of one process pass the buffers themselves, through mailboxes behind one lock. Messages to another process go
+//! through a [`Remote`], and messages from there land in the same mailboxes, so a waiting rank needs no distinction.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

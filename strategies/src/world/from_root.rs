@@ -32,9 +32,9 @@ impl Communicator {
     }
 
     /// Sends each rank a chunk of the part of rank `root`. Splits the first axis into one run of rows per rank. The
-    /// runs have equal length, except that the last ones are shorter or empty if the ranks do not
-    /// divide the rows. Reads `part` on `root` alone, where it must match `like`; the other ranks' values are
-    /// ignored. `root` sends (N-1)/N of the part.
+    /// runs have equal length, except that the last ones are shorter or empty if the ranks do not divide the rows.
+    /// Reads `part` on `root` alone, where it must match `like`; the other ranks' values are ignored. `root` sends
+    /// (N-1)/N of the part.
     ///
     /// `what` names the part in errors.
     ///

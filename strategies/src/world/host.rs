@@ -1,9 +1,9 @@
 //! Tensors in host memory, as buffers on their way between ranks.
 //!
-//! Ranks exchange bytes of host memory, whatever the device. On CUDA, CubeCL 0.11 reads a tensor into
-//! pinned (page-locked) memory of its pool while there is some, which copies at the bus's speed. It
-//! also writes up to 100 MB through pinned memory, and larger tensors straight from where they are. In
-//! between, the bytes are copied once more, into memory that does not change: other ranks read it.
+//! Ranks exchange bytes of host memory, whatever the device. On CUDA, CubeCL 0.11 reads a tensor into pinned
+//! (page-locked) memory of its pool while there is some, which copies at the bus's speed. It also writes up to 100 MB
+//! through pinned memory, and larger tensors straight from where they are. In between, the bytes are copied once more,
+//! into memory that does not change: other ranks read it.
 
 use burn::tensor::{Bytes as Storage, Tensor, TensorData};
 use bytes::Bytes;

@@ -1,8 +1,8 @@
 //! The ranks of a run and the collectives they exchange data with.
 //!
 //! A [`World`] is a recipe; [`World::join`] turns it into one [`Communicator`] for each rank of this process. A
-//! strategy calls the same collectives whether the ranks are a single process, threads of one process,
-//! or processes on many machines.
+//! strategy calls the same collectives whether the ranks are a single process, threads of one process, or processes on
+//! many machines.
 //!
 //! ```text
 //! communicator.rs  Communicator: a rank's handle, its rank and size, barrier and failure

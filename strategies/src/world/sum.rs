@@ -23,9 +23,9 @@ pub fn sums(dtype: DType) -> bool {
 
 /// Sums buffers of one dtype, first to last, into data of dtype `to` and the given shape.
 ///
-/// Accumulates `((b0 + b1) + b2) + ..` in f64 if `dtype` or `to` is f64 and in f32 otherwise, and rounds
-/// to `to` at the end: the same buffers in the same order give the same bits on any number of
-/// threads. Both dtypes must satisfy [`sums`], and there must be at least one buffer.
+/// Accumulates `((b0 + b1) + b2) + ..` in f64 if `dtype` or `to` is f64 and in f32 otherwise, and rounds to `to` at the
+/// end: the same buffers in the same order give the same bits on any number of threads. Both dtypes must satisfy
+/// [`sums`], and there must be at least one buffer.
 pub fn sum(dtype: DType, to: DType, shape: Vec<usize>, buffers: &[&[u8]]) -> TensorData {
     let wide = dtype == DType::F64 || to == DType::F64;
     match (dtype, wide) {

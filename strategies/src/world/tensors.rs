@@ -45,8 +45,8 @@ impl Communicator {
         })
     }
 
-    /// Concatenates all ranks' tensors, which have the same shape, along the first axis in rank order:
-    /// `[n, ..]` gives `[n * size, ..]`.
+    /// Concatenates all ranks' tensors, which have the same shape, along the first axis in rank order: `[n, ..]` gives
+    /// `[n * size, ..]`.
     ///
     /// # Errors
     ///

@@ -8,8 +8,8 @@ use super::Kind;
 
 /// The data one rank has exchanged with the others, by the kind of call.
 ///
-/// Buffers count when they are handed to another rank or taken from one. Data that a rank keeps for
-/// itself and headers do not count. A sum between devices counts as the traffic of a ring.
+/// Buffers count when they are handed to another rank or taken from one. Data that a rank keeps for itself and headers
+/// do not count. A sum between devices counts as the traffic of a ring.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
     /// The counters of each kind of call that occurred.

@@ -63,11 +63,10 @@ const REPLICATE_BELOW: usize = 1024;
 ///
 /// # Order
 ///
-/// Stages 0 and 1 act at their position: before `Accumulate` they reduce each micro-batch, after it
-/// once per window; before `Amp` in the replica's dtype, after it in f32. Put `Clip` after them, so that it sees
-/// whole gradients. Stages 2 and 3 reduce each block's gradients as soon as the backward pass leaves its
-/// [segment](crate::Pass::segment), so they come first; [`summing_in`](Self::summing_in) sets the dtype in which
-/// gradients travel.
+/// Stages 0 and 1 act at their position: before `Accumulate` they reduce each micro-batch, after it once per window;
+/// before `Amp` in the replica's dtype, after it in f32. Put `Clip` after them, so that it sees whole gradients. Stages
+/// 2 and 3 reduce each block's gradients as soon as the backward pass leaves its [segment](crate::Pass::segment), so
+/// they come first; [`summing_in`](Self::summing_in) sets the dtype in which gradients travel.
 ///
 /// # Blocks
 ///
@@ -79,10 +78,10 @@ const REPLICATE_BELOW: usize = 1024;
 ///
 /// # At the start
 ///
-/// Rank 0 distributes its model, one parameter after the other: through host memory it sends
-/// each rank its shard, and the parameters that all ranks hold whole. No device holds more of the master than it
-/// keeps. If the model fits no device, make it on the host and assign the devices with [`World::on`]; ranks of one
-/// process share it, so it is in memory once. A run from a run file does this by itself.
+/// Rank 0 distributes its model, one parameter after the other: through host memory it sends each rank its shard, and
+/// the parameters that all ranks hold whole. No device holds more of the master than it keeps. If the model fits no
+/// device, make it on the host and assign the devices with [`World::on`]; ranks of one process share it, so it is in
+/// memory once. A run from a run file does this by itself.
 ///
 /// # Optimizers
 ///

@@ -162,8 +162,8 @@ impl Sharding {
         Ok(Gathered { model, padded: put.padded })
     }
 
-    /// Gathers each sharded parameter in host memory, on `root` alone or on every rank. No
-    /// device holds more of the model than before.
+    /// Gathers each sharded parameter in host memory, on `root` alone or on every rank. No device holds more of the
+    /// model than before.
     pub fn whole<M: Module>(&self, model: M, root: Option<usize>) -> Result<Option<M>, StrategyError> {
         if self.world.size() == 1 {
             return Ok(Some(model));

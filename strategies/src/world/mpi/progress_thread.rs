@@ -26,8 +26,7 @@ const BUFFER: Tag = 2;
 /// Rounds without news before the thread sleeps: a call's messages arrive close together.
 const AWAKE: u32 = 200;
 
-/// The longest sleep between two polls. It adds to a message's latency, and each poll
-/// takes about a microsecond.
+/// The longest sleep between two polls. It adds to a message's latency, and each poll takes about a microsecond.
 const NAP: Duration = Duration::from_micros(200);
 
 /// The longest time that an exit waits for other processes.
@@ -117,9 +116,9 @@ impl ProgressThread {
 
     /// Flushes outgoing messages and waits for the peers to do the same, before the process exits.
     ///
-    /// If nothing failed, finalizes MPI, a call that waits for all processes. If a world
-    /// failed, skips it, because a peer that is gone would block it. The peers then have `grace` to report what they
-    /// know, before the launcher learns that a process failed and ends the others.
+    /// If nothing failed, finalizes MPI, a call that waits for all processes. If a world failed, skips it, because a
+    /// peer that is gone would block it. The peers then have `grace` to report what they know, before the launcher
+    /// learns that a process failed and ends the others.
     pub fn close(&self, limit: Duration, grace: Duration) {
         let mut state = self.lock();
         if state.closed.is_some() || !matches!(state.started, Some(Ok(_))) {

@@ -73,8 +73,8 @@ impl Receiving {
     /// Starts receiving a buffer of `length` bytes.
     pub fn start(from: &Process, tag: Tag, length: usize) -> Self {
         let memory = Box::into_raw(vec![0u8; length].into_boxed_slice());
-        // SAFETY: the memory was leaked just above, and only these requests refer to it until they
-        // are done. The chunks do not overlap.
+        // SAFETY: the memory was leaked just above, and only these requests refer to it until they are done. The chunks
+        // do not overlap.
         let bytes: &'static mut [u8] = unsafe { &mut *memory };
         let receive = |chunk| from.immediate_receive_into_with_tag(StaticScope, chunk, tag);
         Self { requests: Requests(bytes.chunks_mut(LONGEST).map(receive).collect()), memory }
