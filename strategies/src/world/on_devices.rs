@@ -2,7 +2,7 @@
 //!
 //! If each rank is a thread of this process with its own CUDA device, the tensors need not pass through
 //! host memory to be summed. Burn's collectives only sum onto all ranks, so this module handles all-reduce;
-//! reduce-scatter, broadcast and scatter go through the host.
+//! every other collective goes through the host.
 //!
 //! NCCL waits forever for a missing rank and cannot be interrupted. The ranks therefore first agree, as in
 //! every other call and within its deadline, on what to sum and on who has it. Each rank then runs the sum in
