@@ -1,9 +1,9 @@
-//! Times a whole save beside writing and syncing the same bytes in as many files, and opening beside reading
-//! them, and prints a table.
+//! Compares a save with writing and syncing the same bytes in as many files, and opening with reading them, and prints
+//! a table of times.
 //!
-//! The bytes are those of one rank with f32 weights and AdamW's two moments. What is beside a save writes both
-//! files at once too, each in one thread; what is beside opening reads both at once. All take turns, and the
-//! ratio is of the medians. The folder is `target/tmp`, or the one that `CHECKPOINTS_BENCH` names.
+//! The bytes are those of one rank with f32 weights and AdamW's two moments. The baseline of a save also writes both
+//! files in parallel, one thread each; the baseline of opening reads both in parallel. The measurements take turns, and
+//! the ratio is of the medians. The folder is `target/tmp`, or the one in `CHECKPOINTS_BENCH`.
 
 use std::fs::{self, File};
 use std::hint::black_box;
@@ -15,14 +15,14 @@ use std::time::Instant;
 
 use firebrick_checkpoints::{Bytes, Checkpoint, Digest, Dtype, Folder, Manifest, Piece, RankState};
 
-/// Measurements of each.
+/// Number of measurements of each operation.
 const ROUNDS: usize = 7;
 
-/// Parameters of each of the tensors, and how many tensors: 600 MB with both moments.
+/// Parameters per tensor, and the number of tensors: 600 MB with both moments.
 const TENSOR: usize = 1_000_000;
 const TENSORS: usize = 50;
 
-/// Bytes that are read or written at once.
+/// Bytes per read or write.
 const CHUNK: usize = 4 << 20;
 
 fn seconds<T>(run: impl FnOnce() -> T) -> (f64, T) {
@@ -36,7 +36,7 @@ fn median(mut seconds: Vec<f64>) -> f64 {
     seconds[seconds.len() / 2]
 }
 
-/// Shared, so that a piece costs no copy.
+/// Shared bytes, so that a piece needs no copy.
 struct Shared(Arc<Vec<u8>>);
 
 impl AsRef<[u8]> for Shared {
@@ -73,7 +73,7 @@ fn save(folder: &Folder, state: &RankState) -> PathBuf {
     staging.publish(Manifest::new("bench", 1, 1, "0.1.0").files(files), "()").unwrap().path
 }
 
-/// Writes and syncs the same bytes, in two files at once.
+/// Writes and syncs the same bytes, in two files in parallel.
 fn write(folder: &Path, memory: &[Arc<Vec<u8>>]) {
     fs::create_dir(folder).unwrap();
     let (parameters, moments) = memory.split_at(TENSORS);
@@ -105,7 +105,7 @@ fn read(folder: &Path) {
     });
 }
 
-/// Sums the bytes of both files at once, in memory.
+/// Hashes the bytes of both files in parallel, in memory.
 fn sum(memory: &[Arc<Vec<u8>>]) {
     let (parameters, moments) = memory.split_at(TENSORS);
     thread::scope(|scope| {
@@ -120,7 +120,7 @@ fn sum(memory: &[Arc<Vec<u8>>]) {
 fn main() {
     let place = std::env::var("CHECKPOINTS_BENCH").unwrap_or_else(|_| env!("CARGO_TARGET_TMPDIR").into());
     let output = tempfile::tempdir_in(place).unwrap();
-    // Each tensor in memory of its own, as a run has them; the bytes are not all alike.
+    // Each tensor has its own memory, as in a run, and the bytes vary.
     let memory: Vec<_> = (0..3 * TENSORS)
         .map(|at| Arc::new((0..4 * TENSOR).map(|byte| (byte * 31 + at) as u8).collect::<Vec<u8>>()))
         .collect();

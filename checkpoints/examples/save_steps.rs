@@ -1,7 +1,7 @@
-//! Saves checkpoints of two ranks, one step after the other, and says which one opens at the end: for
-//! .ci/checkpoints, which lets the disk be full or read-only.
+//! Saves checkpoints of two ranks, one step after the other, and reports which one opens at the end: for
+//! .ci/checkpoints, which tests a full and a read-only disk.
 //!
-//!     save_steps FOLDER STEPS BYTES     saves as many steps, from the newest on, of so many bytes per rank
+//!     save_steps FOLDER STEPS BYTES     saves STEPS steps after the newest, of BYTES bytes per rank
 //!     save_steps FOLDER                 opens the newest
 
 use std::path::Path;
@@ -11,7 +11,7 @@ use firebrick_checkpoints::{Checkpoint, Dtype, Folder, Keep, Manifest, Piece, Ra
 
 const RANKS: usize = 2;
 
-/// The bytes of a step, so that one that is opened can be looked at.
+/// The byte that fills a step's tensors, which lets a reader check an opened one.
 fn byte(step: u64) -> u8 {
     (step % 251) as u8
 }
@@ -34,7 +34,7 @@ fn save(folder: &Folder, step: u64, bytes: usize) -> Result<()> {
     });
     let saved = saved.and_then(|manifest| staging.publish(manifest, "()"));
     if let Err(error) = saved {
-        // What failed once may fail again: the folder is cleaned when the next run claims it.
+        // `discard` may fail for the same reason. The next run that claims the folder cleans it.
         if let Err(error) = staging.discard() {
             eprintln!("step {step}: {error}");
         }

@@ -1,4 +1,4 @@
-//! A checkpoint that was checked from the manifest to the last tensor, and can be read.
+//! A checked checkpoint, open for reading.
 
 use std::path::{Path, PathBuf};
 
@@ -6,10 +6,10 @@ use crate::error::Result;
 use crate::examine::examine;
 use crate::{Manifest, Tensors};
 
-/// A complete checkpoint, checked: every file has the size and the sum of the manifest, and the slices make
-/// whole tensors.
+/// A complete checkpoint that passed all checks: every file has the size and digest of the manifest, and the slices
+/// form whole tensors.
 ///
-/// Nothing of the tensors is in memory until it is read.
+/// Tensors stay on the disk until you read them.
 #[derive(Debug)]
 pub struct Checkpoint {
     pub(crate) path: PathBuf,
@@ -21,53 +21,53 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens the folder of a checkpoint, and checks all of it: reads each byte once, on all cores, in little
+    /// Opens a checkpoint's folder and checks all of it. Reads each byte once, on all cores, in little
     /// memory.
     ///
-    /// Files that the manifest does not name are not read; [`verify`](crate::verify) tells them.
+    /// Ignores files that the manifest does not name; [`verify`](crate::verify) lists them.
     ///
     /// # Errors
     ///
-    /// The first thing that is wrong, with the file's path.
+    /// The first problem found, with the file's path.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
         Self::open_showing(path, |_, _| ())
     }
 
-    /// As [`open`](Self::open), telling again and again how many bytes of how many were checked.
+    /// Like [`open`](Self::open), and calls `progress` with the bytes checked so far and the total.
     ///
     /// # Errors
     ///
-    /// As of [`open`](Self::open).
+    /// The same as [`open`](Self::open).
     pub fn open_showing(path: impl Into<PathBuf>, progress: impl Fn(u64, u64) + Sync) -> Result<Self> {
         examine(&path.into(), &progress).map_err(|mut errors| errors.swap_remove(0))
     }
 
-    /// What the manifest says.
+    /// Returns the manifest.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// The folder.
+    /// Returns the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The text of `trainer.ron`.
+    /// Returns the text of `trainer.ron`.
     pub fn trainer(&self) -> &str {
         &self.trainer
     }
 
-    /// The parameters.
+    /// Returns the parameters.
     pub fn parameters(&self) -> &Tensors {
         &self.parameters
     }
 
-    /// The optimizer's state.
+    /// Returns the optimizer's state.
     pub fn optimizer(&self) -> &Tensors {
         &self.optimizer
     }
 
-    /// The averaged weights, where weights were averaged.
+    /// Returns the averaged weights, if the run averages weights.
     pub fn average(&self) -> Option<&Tensors> {
         self.average.as_ref()
     }

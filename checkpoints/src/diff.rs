@@ -1,13 +1,13 @@
-//! How two checkpoints differ, tensor by tensor.
+//! Compares two checkpoints, tensor by tensor.
 
 use crate::elements::Difference;
 use crate::error::Result;
 use crate::{Checkpoint, Info, Scalar, Tensors};
 
-/// Bytes of each tensor that are compared at once.
+/// Bytes of each tensor to compare at once.
 const CHUNK: usize = 16 << 20;
 
-/// Where in a checkpoint something is.
+/// A part of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Section {
     /// The parameters.
@@ -18,14 +18,14 @@ pub enum Section {
     Average,
 }
 
-/// How one tensor or number differs.
+/// The difference in one tensor or number.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
     /// The second checkpoint lacks it.
     OnlyInFirst,
     /// The first checkpoint lacks it.
     OnlyInSecond,
-    /// Its dtype or shape differs, so that its elements were not compared.
+    /// Its dtype or shape differs, so its elements were not compared.
     Info {
         /// In the first checkpoint.
         first: Info,
@@ -34,11 +34,11 @@ pub enum Change {
     },
     /// Elements differ in their bits.
     Values {
-        /// How many.
+        /// The number of elements that differ.
         elements: u64,
-        /// Of how many.
+        /// The number of elements of the tensor.
         of: u64,
-        /// The largest absolute difference of two values: 0 of 0 and -0, NaN where one is NaN.
+        /// The largest absolute difference of two values: 0 between 0 and -0, NaN if either value is NaN.
         largest: f64,
     },
     /// A number differs.
@@ -50,17 +50,17 @@ pub enum Change {
     },
 }
 
-/// How two checkpoints differ. What is equal bit for bit is only counted.
+/// The differences between two checkpoints. Bit-identical items are only counted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Diff {
-    /// What differs: the parameters, the optimizer's state and the average, each by name.
+    /// The differences: in the parameters, the optimizer's state and the average, by name.
     pub changes: Vec<(Section, String, Change)>,
-    /// How many tensors and numbers are equal.
+    /// The number of equal tensors and numbers.
     pub equal: usize,
 }
 
 impl Diff {
-    /// Whether all is equal bit for bit.
+    /// Returns whether everything is bit-identical.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
@@ -73,12 +73,12 @@ impl Diff {
     }
 }
 
-/// Compares the tensors and numbers of two checkpoints, whichever number of ranks saved each, in little memory.
-/// `progress` is told bytes compared, of all in the first.
+/// Compares the tensors and numbers of two checkpoints, however many ranks saved each, in little memory.
+/// Calls `progress` with the bytes compared so far and the total in the first.
 ///
 /// # Errors
 ///
-/// As of [`Tensors::read_rows`].
+/// The errors of [`Tensors::read_rows`].
 pub fn diff(first: &Checkpoint, second: &Checkpoint, progress: impl Fn(u64, u64)) -> Result<Diff> {
     let sections = [
         (Section::Parameters, Some(&first.parameters), Some(&second.parameters)),
@@ -109,7 +109,7 @@ pub fn diff(first: &Checkpoint, second: &Checkpoint, progress: impl Fn(u64, u64)
     Ok(diff)
 }
 
-/// A tensor that both have.
+/// Compares a tensor that both have.
 fn tensor(first: &Tensors, second: &Tensors, name: &str) -> Result<Option<Change>> {
     let (Some(a), Some(b)) = (first.info(name), second.info(name)) else { return Ok(None) };
     if a != b {

@@ -1,4 +1,4 @@
-//! The sum of a file, and the functions that sum.
+//! File digests and the hash functions that compute them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,17 +6,17 @@ use std::str::FromStr;
 use blake3::hazmat::{ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// The function that sums the files of a checkpoint. The format's version decides which one.
+/// The hash function for a checkpoint's files. The format version determines it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Algorithm {
-    /// SHA-256, of format 1. It is read, and not written any more.
+    /// SHA-256, of format 1: read, but no longer written.
     Sha256,
-    /// BLAKE3, of format 2: several times faster, on any processor.
+    /// BLAKE3, of format 2: several times faster on any processor.
     Blake3,
 }
 
 impl Algorithm {
-    /// The function of a version of the format, if that is known.
+    /// Returns the hash function of a format version, if the version is known.
     pub fn of_format(format: u32) -> Option<Self> {
         match format {
             1 => Some(Self::Sha256),
@@ -35,7 +35,7 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// The sum of some bytes, shown as 64 lower-case hexadecimal digits.
+/// A digest, displayed as 64 lower-case hexadecimal digits.
 ///
 /// ```
 /// use firebrick_checkpoints::{Algorithm, Digest};
@@ -52,29 +52,29 @@ pub struct Digest {
 }
 
 impl Digest {
-    /// The sum of some bytes, as checkpoints are written with.
+    /// Hashes some bytes with the function of the current format.
     pub fn of(bytes: &[u8]) -> Self {
         Self::with(Algorithm::Blake3, bytes)
     }
 
-    /// The sum of some bytes by one of the functions.
+    /// Hashes some bytes with the given function.
     pub fn with(algorithm: Algorithm, bytes: &[u8]) -> Self {
         let mut hasher = Hasher::new(algorithm);
         hasher.update(bytes);
         hasher.finish()
     }
 
-    /// A sum that is known already.
+    /// Wraps a digest that is already known.
     pub fn from_bytes(algorithm: Algorithm, sum: [u8; 32]) -> Self {
         Self { algorithm, sum: Hex(sum) }
     }
 
-    /// The function that made it.
+    /// Returns the function that made it.
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
-    /// The sum of a JSON object with a field for each function, of which one must be there.
+    /// Reads a digest from the JSON fields of both functions, exactly one of which must be present.
     pub(crate) fn of_fields(sha256: Option<Hex>, blake3: Option<Hex>) -> Result<Self, String> {
         match (sha256, blake3) {
             (Some(sum), None) => Ok(Self { algorithm: Algorithm::Sha256, sum }),
@@ -84,7 +84,7 @@ impl Digest {
         }
     }
 
-    /// The opposite of [`of_fields`](Self::of_fields).
+    /// The inverse of [`of_fields`](Self::of_fields).
     pub(crate) fn into_fields(self) -> (Option<Hex>, Option<Hex>) {
         match self.algorithm {
             Algorithm::Sha256 => (Some(self.sum), None),
@@ -111,7 +111,7 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// Sums bytes as they come.
+/// Hashes bytes incrementally.
 pub(crate) enum Hasher {
     Sha256(Box<ring::digest::Context>),
     Blake3(Box<blake3::Hasher>),
@@ -146,14 +146,14 @@ impl Hasher {
     }
 }
 
-/// Bytes of the segments that files are cut into to be summed on all cores: a power of two, as BLAKE3's tree needs.
+/// Bytes of the segments that are hashed in parallel: a power of two, as BLAKE3's tree requires.
 pub(crate) const SEGMENT: u64 = 8 << 20;
 
-/// The BLAKE3 of one segment of several, which [`of_segments`] makes the file's of.
+/// Hashes one of several segments; [`of_segments`] combines the results into the file's BLAKE3.
 pub(crate) struct SegmentHasher(Box<blake3::Hasher>);
 
 impl SegmentHasher {
-    /// Of the segment that starts at a multiple of [`SEGMENT`].
+    /// Starts the segment at offset `start`, a multiple of [`SEGMENT`].
     pub(crate) fn new(start: u64) -> Self {
         let mut hasher = Box::<blake3::Hasher>::default();
         hasher.set_input_offset(start);
@@ -169,7 +169,7 @@ impl SegmentHasher {
     }
 }
 
-/// The BLAKE3 of at least two segments, of which only the last may be shorter than [`SEGMENT`].
+/// Combines at least two segments into their BLAKE3. Only the last may be shorter than [`SEGMENT`].
 pub(crate) fn of_segments(segments: &[ChainingValue]) -> Digest {
     let (left, right) = halves(segments);
     let sum = merge_subtrees_root(&subtree(left), &subtree(right), Mode::Hash);
@@ -186,7 +186,7 @@ fn subtree(segments: &[ChainingValue]) -> ChainingValue {
     }
 }
 
-/// The left half of a node of BLAKE3's tree is the largest power of two that leaves something for the right one.
+/// Splits a node of BLAKE3's tree: the left half is the largest power of two that leaves a nonempty right half.
 fn halves(segments: &[ChainingValue]) -> (&[ChainingValue], &[ChainingValue]) {
     segments.split_at(segments.len().next_power_of_two() / 2)
 }
@@ -218,7 +218,7 @@ impl FromStr for Hex {
     }
 }
 
-/// The beginning of a text that may be long.
+/// Returns the beginning of a possibly long text.
 fn shortened(text: &str) -> String {
     text.chars().take(80).collect()
 }
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(sha256(b"abc").to_string(), abc);
         let empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
         assert_eq!(sha256(b"").to_string(), empty);
-        // The test vectors of BLAKE3: the empty message, and 2049 bytes, which are three chunks.
+        // BLAKE3's test vectors: the empty message, and 2049 bytes, which are three chunks.
         let empty = "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262";
         assert_eq!(blake3(b"").to_string(), empty);
         let counted: Vec<u8> = (0..2049).map(|at| (at % 251) as u8).collect();

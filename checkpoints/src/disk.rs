@@ -7,24 +7,24 @@ use std::path::Path;
 
 use crate::error::{CheckpointError, Result};
 
-/// The operations on files and folders of which saving is made.
+/// The file system operations that a save uses.
 ///
 /// Each takes `at`, which names the point of the protocol, as in "write manifest.json". The provided methods
-/// do the operation; [`RealDisk`] is made of them alone.
+/// perform the operation; [`RealDisk`] uses them all.
 pub trait Disk: Debug + Send + Sync {
-    /// Makes one folder.
+    /// Creates one folder.
     fn create_dir(&self, at: &str, path: &Path) -> io::Result<()> {
         let _ = at;
         fs::create_dir(path)
     }
 
-    /// Makes a file that is not there yet, to be written. No link is followed.
+    /// Creates a file for writing, which must not exist yet. Does not follow links.
     fn create_file(&self, at: &str, path: &Path) -> io::Result<File> {
         let _ = at;
         File::create_new(path)
     }
 
-    /// Writes some bytes at the end.
+    /// Appends some bytes to a file.
     fn write(&self, at: &str, file: &mut File, bytes: &[u8]) -> io::Result<()> {
         let _ = at;
         file.write_all(bytes)
@@ -36,13 +36,13 @@ pub trait Disk: Debug + Send + Sync {
         file.sync_all()
     }
 
-    /// Waits until a folder's names are on the disk. Windows has nothing of the kind.
+    /// Waits until a folder's entries are on the disk. Does nothing on Windows.
     fn sync_dir(&self, at: &str, path: &Path) -> io::Result<()> {
         let _ = at;
         if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
     }
 
-    /// Renames a file over another, or a folder to a name that is free.
+    /// Renames a file over another, or a folder to a free name.
     fn rename(&self, at: &str, from: &Path, to: &Path) -> io::Result<()> {
         let _ = at;
         fs::rename(from, to)
@@ -54,14 +54,14 @@ pub trait Disk: Debug + Send + Sync {
         fs::remove_file(path)
     }
 
-    /// Removes a folder with all that is in it. Links are removed, not followed.
+    /// Removes a folder with all its content. Removes links without following them.
     fn remove_dir_all(&self, at: &str, path: &Path) -> io::Result<()> {
         let _ = at;
         fs::remove_dir_all(path)
     }
 }
 
-/// The disk as it is.
+/// The real file system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RealDisk;
 
@@ -72,7 +72,7 @@ pub(crate) fn at<T>(point: &str, path: &Path, result: io::Result<T>) -> Result<T
     result.map_err(|error| CheckpointError::io(point, path, error))
 }
 
-/// Makes a folder and those above it that are missing, each name synced. Another rank may make them too.
+/// Creates a folder and its missing parents, and syncs each entry. Another rank may create them at the same time.
 pub(crate) fn create_folder(disk: &dyn Disk, path: &Path) -> Result<()> {
     if path.as_os_str().is_empty() || path.is_dir() {
         return Ok(());
@@ -89,7 +89,7 @@ pub(crate) fn create_folder(disk: &dyn Disk, path: &Path) -> Result<()> {
     at(&point, parent, disk.sync_dir(&point, parent))
 }
 
-/// Makes a file, in place of one that an earlier try left.
+/// Creates a file, replacing one that an earlier attempt left.
 pub(crate) fn create_file(disk: &dyn Disk, path: &Path) -> Result<File> {
     let name = name_of(path);
     if path.symlink_metadata().is_ok() {
@@ -100,7 +100,7 @@ pub(crate) fn create_file(disk: &dyn Disk, path: &Path) -> Result<File> {
     at(&point, path, disk.create_file(&point, path))
 }
 
-/// Makes a small file with all its bytes, and syncs it.
+/// Creates a small file with all its bytes, and syncs it.
 pub(crate) fn write_file(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> Result<()> {
     let mut file = create_file(disk, path)?;
     let point = format!("write {}", name_of(path));
@@ -109,7 +109,7 @@ pub(crate) fn write_file(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> Result<(
     at(&point, path, disk.sync_file(&point, &file))
 }
 
-/// A path's last name, for a message.
+/// Returns a path's last component, for a message.
 pub(crate) fn name_of(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }

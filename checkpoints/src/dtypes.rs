@@ -2,7 +2,7 @@
 
 use safetensors::Dtype;
 
-/// All of them. Safetensors knows more, which no tensor of a training run has.
+/// The supported dtypes. Safetensors has more, which no tensor of a training run uses.
 pub(crate) const DTYPES: [Dtype; 13] = [
     Dtype::F64,
     Dtype::F32,
@@ -19,12 +19,12 @@ pub(crate) const DTYPES: [Dtype; 13] = [
     Dtype::BOOL,
 ];
 
-/// Bytes of one element, if it is a dtype that a checkpoint holds.
+/// Returns the bytes of one element, if a checkpoint can hold the dtype.
 pub(crate) fn element_bytes(dtype: Dtype) -> Option<usize> {
     DTYPES.contains(&dtype).then(|| dtype.bitsize() / 8)
 }
 
-/// Bytes of a tensor, if they can be counted.
+/// Returns the bytes of a tensor, unless the count overflows or the dtype is unsupported.
 pub(crate) fn tensor_bytes(dtype: Dtype, shape: &[usize]) -> Option<usize> {
     let element = element_bytes(dtype)?;
     shape.iter().try_fold(element, |bytes, &length| bytes.checked_mul(length))

@@ -1,13 +1,13 @@
-//! The numbers in a tensor's bytes.
+//! Decodes the numbers in a tensor's bytes.
 
 use half::{bf16, f16};
 use rayon::prelude::*;
 use safetensors::Dtype;
 
-/// Bytes that one thread looks at, a multiple of each element's.
+/// Bytes per thread, a multiple of every element size.
 const CHUNK: usize = 1 << 20;
 
-/// Calls `each` with the float of each element, if the dtype is one of floats. All of them are f64 exactly.
+/// Calls `each` with every element as f64, which is exact, and returns true. Returns false for non-float dtypes.
 pub(crate) fn floats(dtype: Dtype, bytes: &[u8], mut each: impl FnMut(f64)) -> bool {
     match dtype {
         Dtype::F64 => bytes.as_chunks().0.iter().for_each(|&b| each(f64::from_le_bytes(b))),
@@ -19,15 +19,14 @@ pub(crate) fn floats(dtype: Dtype, bytes: &[u8], mut each: impl FnMut(f64)) -> b
     true
 }
 
-/// Whether the elements are floats.
+/// Returns whether the elements are floats.
 pub(crate) fn is_float(dtype: Dtype) -> bool {
     matches!(dtype, Dtype::F64 | Dtype::F32 | Dtype::BF16 | Dtype::F16)
 }
 
-/// Whether each float is finite; elements of other dtypes always are.
+/// Returns whether all floats are finite; always true for other dtypes.
 pub(crate) fn is_finite(dtype: Dtype, bytes: &[u8]) -> bool {
-    // All bits of the exponent are set in what is infinite or not a number. Without an early end this is as fast as
-    // memory.
+    // Infinities and NaNs have all exponent bits set. Without an early exit this runs at memory speed.
     macro_rules! finite {
         ($bits:ty, $exponent:expr) => {
             bytes.par_chunks(CHUNK).all(|chunk| {
@@ -45,7 +44,7 @@ pub(crate) fn is_finite(dtype: Dtype, bytes: &[u8]) -> bool {
     }
 }
 
-/// Elements that differ in their bits, and the largest difference of their values: NaN where one is NaN.
+/// The number of elements that differ in their bits, and the largest difference of values: NaN if a value is NaN.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Difference {
     pub(crate) elements: u64,
@@ -55,13 +54,13 @@ pub(crate) struct Difference {
 impl Difference {
     fn add(&mut self, difference: f64) {
         self.elements += 1;
-        // `max` would lose a NaN.
+        // `max` would drop a NaN.
         if difference.is_nan() || difference > self.largest {
             self.largest = if self.largest.is_nan() { self.largest } else { difference };
         }
     }
 
-    /// Compares elements of one dtype, and adds what differs.
+    /// Compares elements of one dtype and adds their differences.
     pub(crate) fn compare(&mut self, dtype: Dtype, a: &[u8], b: &[u8]) {
         macro_rules! pairs {
             ($element:ty, $difference:expr) => {

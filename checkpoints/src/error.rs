@@ -1,4 +1,4 @@
-//! What can go wrong with a checkpoint.
+//! Errors of checkpoints.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,32 +11,32 @@ use crate::{Digest, FORMAT};
 /// The result of an operation on checkpoints.
 pub type Result<T, E = CheckpointError> = std::result::Result<T, E>;
 
-/// A checkpoint that cannot be written, or must not be read.
+/// An error in writing or reading a checkpoint.
 #[derive(Debug, Error)]
 pub enum CheckpointError {
-    /// The file system refused an operation.
+    /// A file system operation failed.
     #[error("{doing}, at {path}: {source}{}", advice(.source))]
     Io {
         /// The operation, as in "write manifest.json".
         doing: String,
-        /// What it was done to.
+        /// The file or folder.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
-    /// Something else than a plain file or folder is in its place.
+    /// A path holds something other than a plain file or folder.
     #[error(
         "{path}: expected {expected}, found {found}: checkpoints are read from plain files and folders only; put the thing itself here, or name the path where it is"
     )]
     Kind {
-        /// What was looked at.
+        /// The path.
         path: PathBuf,
         /// "a plain file" or "a folder".
         expected: &'static str,
-        /// What it is.
+        /// What the path holds.
         found: &'static str,
     },
-    /// A folder does not have the name of a step.
+    /// A folder's name is not that of its step.
     #[error(
         "{path}: expected a checkpoint's folder, named as `{expected}`: give the folder its name back, or name the right one"
     )]
@@ -46,52 +46,52 @@ pub enum CheckpointError {
         /// The name that it must have.
         expected: String,
     },
-    /// The manifest is of another version of the format.
+    /// The manifest has an unsupported format version.
     #[error(
         "{path}: expected a format of 1 to {FORMAT}, found format {found}: read this checkpoint with the version of firebrick that wrote it"
     )]
     Format {
         /// The manifest.
         path: PathBuf,
-        /// The version of its format.
+        /// Its format version.
         found: u32,
     },
-    /// A checkpoint of another version of the format stands where one would be written.
+    /// A save would replace a checkpoint of an unsupported format version.
     #[error(
         "{path}: a checkpoint of format {found} stands where this one would be saved, and this version knows formats \
          1 to {FORMAT}: nothing was replaced; move that checkpoint away, or save into another folder"
     )]
     Occupied {
-        /// The checkpoint that is there.
+        /// The existing checkpoint.
         path: PathBuf,
-        /// The version of its format.
+        /// Its format version.
         found: u32,
     },
-    /// A file does not hold what it must.
+    /// A file's content is invalid.
     #[error(
         "{path}: expected {expected}, found {found}: the file is damaged or was changed; use another checkpoint, or a copy of this one"
     )]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What must be there.
+        /// The expected content.
         expected: String,
-        /// What is there.
+        /// The content found.
         found: String,
     },
-    /// A file is shorter or longer than the manifest says.
+    /// A file's size differs from the manifest.
     #[error(
         "{path}: expected {expected} bytes, found {found}: the file is damaged or was changed; use another checkpoint, or a copy of this one"
     )]
     Size {
         /// The file.
         path: PathBuf,
-        /// Bytes by the manifest.
+        /// Bytes according to the manifest.
         expected: u64,
-        /// Bytes that it has.
+        /// Bytes of the file.
         found: u64,
     },
-    /// A file's sum is not that of the manifest.
+    /// A file's digest differs from the manifest.
     #[error(
         "{path}: expected {} {expected}, found {found}: the file is damaged or was changed; use another checkpoint, or a copy of this one",
         expected.algorithm()
@@ -99,91 +99,91 @@ pub enum CheckpointError {
     Sum {
         /// The file.
         path: PathBuf,
-        /// The sum by the manifest.
+        /// The digest in the manifest.
         expected: Digest,
-        /// The sum of its bytes.
+        /// The digest of the file's bytes.
         found: Digest,
     },
-    /// A file was changed after its sum was checked.
+    /// A file changed after its digest was checked.
     #[error("{path}: the file was changed after its sum was checked: open the checkpoint again")]
     Changed {
         /// The file.
         path: PathBuf,
     },
-    /// The slices in the files do not make a whole tensor.
+    /// The slices in the files do not form a whole tensor.
     #[error(
         "{path}: tensor `{tensor}`: expected {expected}, found {found}: the files do not belong together; use another checkpoint, or a copy of this one"
     )]
     Slices {
-        /// The file that holds the piece that does not fit.
+        /// The file that holds the mismatched piece.
         path: PathBuf,
         /// The tensor.
         tensor: String,
-        /// What the other pieces ask for.
+        /// What the other pieces require.
         expected: String,
-        /// What is there.
+        /// What the file has.
         found: String,
     },
-    /// A checkpoint has no tensor of this name.
+    /// The checkpoint has no tensor of this name.
     #[error("{path}: no tensor is named `{tensor}`{hint}")]
     NoTensor {
         /// The checkpoint.
         path: PathBuf,
         /// The name.
         tensor: String,
-        /// Names that it has.
+        /// Names of existing tensors.
         hint: String,
     },
-    /// Rows that a tensor does not have.
+    /// The requested rows exceed the tensor.
     #[error("{path}: tensor `{tensor}` has {rows} rows, found {found}: ask for rows between 0 and {rows}")]
     Rows {
         /// The checkpoint.
         path: PathBuf,
         /// The tensor.
         tensor: String,
-        /// Rows that it has.
+        /// The tensor's number of rows.
         rows: usize,
-        /// Rows that were asked for.
+        /// The requested rows.
         found: String,
     },
-    /// A state that was handed over cannot be saved.
+    /// A state cannot be saved.
     #[error("{place}: expected {expected}, found {found}: nothing was saved; hand over what was expected")]
     State {
         /// The tensor, scalar or field.
         place: String,
         /// What can be saved.
         expected: String,
-        /// What it was.
+        /// What was passed.
         found: String,
     },
-    /// A rank's file is not where the manifest is written.
+    /// The rank that writes the manifest cannot see another rank's file.
     #[error(
         "{path}: expected a file of {expected} bytes that a rank wrote, found {found}: the folder must be on a file system that all ranks share"
     )]
     NotShared {
         /// The file.
         path: PathBuf,
-        /// Bytes that the rank told.
+        /// Bytes that the rank reported.
         expected: u64,
-        /// What is there.
+        /// What the path holds.
         found: String,
     },
-    /// A checkpoint with numbers that are not finite would take the place of a sound one.
+    /// A checkpoint with non-finite numbers would replace a sound one.
     #[error(
         "{path}: expected weights and losses that are finite, found some that are not: the sound checkpoint of this step stays, and nothing was saved; go on from it, or from an older one"
     )]
     NotSound {
-        /// The checkpoint that stays.
+        /// The checkpoint that remains.
         path: PathBuf,
     },
-    /// Consolidation was asked for something that it cannot do.
+    /// A request for consolidation is invalid.
     #[error("{place}: expected {expected}, found {found}: {fix}")]
     Consolidate {
         /// The option, file or tensor.
         place: String,
         /// What is possible.
         expected: String,
-        /// What was asked for.
+        /// What was requested.
         found: String,
         /// What to do.
         fix: &'static str,
@@ -207,7 +207,7 @@ impl CheckpointError {
         Self::State { place: place.into(), expected: expected.into(), found: found.into() }
     }
 
-    /// The file or folder that is wrong, where one is.
+    /// Returns the file or folder of the error, if any.
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::Io { path, .. }
@@ -229,7 +229,7 @@ impl CheckpointError {
     }
 }
 
-/// What to do about an error of the file system.
+/// Returns advice on a file system error.
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
@@ -242,7 +242,7 @@ fn advice(error: &io::Error) -> &'static str {
     }
 }
 
-/// The dtype as safetensors writes it, as in "BF16".
+/// Returns the dtype's name in safetensors, as in "BF16".
 pub(crate) fn dtype_name(dtype: Dtype) -> String {
     format!("{dtype:?}")
 }

@@ -1,4 +1,4 @@
-//! Checks a checkpoint, in an order in which nothing is believed before it is checked.
+//! Checks a checkpoint, without trusting unchecked data.
 
 use std::fs::File;
 use std::io::Read;
@@ -18,12 +18,12 @@ use crate::regular::{self, Identity};
 use crate::tensors::VerifiedFile;
 use crate::{Checkpoint, FileEntry, Manifest, Tensors};
 
-/// Bytes that are read at once.
+/// Bytes to read at once.
 const CHUNK: usize = 1 << 20;
 
-/// The checkpoint, or all that is wrong with it, at least one thing.
+/// Returns the checkpoint, or everything wrong with it, at least one error.
 ///
-/// `progress` is told bytes checked, of all.
+/// Calls `progress` with the bytes checked so far and the total.
 pub(crate) fn examine(
     path: &Path,
     progress: &(impl Fn(u64, u64) + Sync),
@@ -42,7 +42,7 @@ pub(crate) fn examine(
         only_the_optimizer_has_numbers(&file, header.as_ref())?;
         Ok((file, header))
     });
-    // In the order of the manifest, which was checked.
+    // In the order of the manifest, which is already checked.
     let (files, mut headers): (Vec<_>, Vec<_>) = all(checked.collect())?.into_iter().unzip();
     let files: Arc<[VerifiedFile]> = files.into();
 
@@ -77,7 +77,7 @@ pub(crate) fn examine(
     }
 }
 
-/// All values, or all errors.
+/// Returns all values, or all errors.
 fn all<T>(results: Vec<Result<T>>) -> std::result::Result<Vec<T>, Vec<CheckpointError>> {
     let (mut values, mut errors) = (Vec::with_capacity(results.len()), Vec::new());
     for result in results {
@@ -89,7 +89,7 @@ fn all<T>(results: Vec<Result<T>>) -> std::result::Result<Vec<T>, Vec<Checkpoint
     if errors.is_empty() { Ok(values) } else { Err(errors) }
 }
 
-/// A file with the size and the sum of the manifest.
+/// Checks a file against the size and digest of the manifest.
 fn verified(folder: &Path, entry: &FileEntry, read: &(impl Fn(u64) + Sync)) -> Result<VerifiedFile> {
     let path = folder.join(&entry.name);
     let (file, metadata) = regular::open(&path)?;
@@ -102,7 +102,7 @@ fn verified(folder: &Path, entry: &FileEntry, read: &(impl Fn(u64) + Sync)) -> R
         Algorithm::Blake3 if entry.bytes > SEGMENT => {
             let starts = (0..entry.bytes.div_ceil(SEGMENT)).into_par_iter().map(|index| index * SEGMENT);
             let segments = starts.map(|start| {
-                // Each through a handle of its own, of which it is known that it is the same file.
+                // Each segment has its own handle, checked to be of the same file.
                 let file = checked.open_at(start)?;
                 let mut hasher = SegmentHasher::new(start);
                 let bytes = SEGMENT.min(entry.bytes - start);
@@ -123,7 +123,7 @@ fn verified(folder: &Path, entry: &FileEntry, read: &(impl Fn(u64) + Sync)) -> R
     Ok(checked)
 }
 
-/// Reads a range of a file from where the handle stands, and says so.
+/// Reads a range of a file from the handle's position and reports the bytes to `read`.
 fn each_chunk(
     of: &VerifiedFile,
     mut file: File,
@@ -152,7 +152,7 @@ fn each_chunk(
     Ok(())
 }
 
-/// The bytes before the tensors, and the header.
+/// Reads a file's header. Returns the number of bytes before the tensors, and the header.
 fn header(file: &VerifiedFile) -> Result<(u64, Header)> {
     let wrong =
         |found: String| CheckpointError::damaged(&file.path, "a safetensors file of firebrick", found);
@@ -184,14 +184,14 @@ fn only_the_optimizer_has_numbers(file: &VerifiedFile, header: Option<&(u64, Hea
 
 fn trainer(files: &[VerifiedFile]) -> Result<String> {
     let Some(file) = files.last() else { return Ok(String::new()) };
-    // Of a bounded size: the manifest was checked.
+    // The size is bounded, because the manifest is already checked.
     let mut text = vec![0; file.identity.bytes() as usize];
     file.read_at(0, &mut text)?;
     String::from_utf8(text)
         .map_err(|error| CheckpointError::damaged(&file.path, "a text in UTF-8", error.to_string()))
 }
 
-/// What each file allows, and all together do not.
+/// Finds problems across files that no single file shows.
 fn inconsistent(checkpoint: &Checkpoint) -> Vec<CheckpointError> {
     let manifest = checkpoint.path.join(MANIFEST);
     let parameters = &checkpoint.parameters;

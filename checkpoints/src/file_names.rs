@@ -1,22 +1,22 @@
-//! The names of files and folders: of each, one spelling.
+//! The names of files and folders, each with a single spelling.
 
 use std::fmt;
 
-/// The most ranks that a checkpoint can be of: their numbers have five digits.
+/// The maximum number of ranks, limited by five-digit rank numbers.
 pub(crate) const MAX_RANKS: usize = 99_999;
 
 /// The manifest's file.
 pub(crate) const MANIFEST: &str = "manifest.json";
 /// The trainer's file.
 pub(crate) const TRAINER: &str = "trainer.ron";
-/// The file that names the newest checkpoint, and the one that becomes it.
+/// The file that names the newest checkpoint, and the staged file that replaces it.
 pub(crate) const LATEST: &str = "latest";
 pub(crate) const STAGED_LATEST: &str = ".staged-latest";
-/// A folder that is being written.
+/// The prefix of a folder being written.
 pub(crate) const STAGING: &str = ".staging-";
-/// A checkpoint that one of the same step takes the place of.
+/// The prefix of a checkpoint that another of the same step replaces.
 pub(crate) const REPLACED: &str = ".replaced-";
-/// A checkpoint that is being removed.
+/// The prefix of a checkpoint being removed.
 pub(crate) const REMOVED: &str = ".removed-";
 
 /// What a rank's file holds.
@@ -37,17 +37,17 @@ impl fmt::Display for Holds {
     }
 }
 
-/// The name of a rank's file.
+/// Returns the name of a rank's file.
 pub(crate) fn rank_file(holds: Holds, rank: usize, ranks: usize) -> String {
     format!("{holds}-{rank:05}-of-{ranks:05}.safetensors")
 }
 
-/// The name of a step's folder.
+/// Returns the name of a step's folder.
 pub(crate) fn step_folder(step: u64) -> String {
     format!("step-{step:08}")
 }
 
-/// The step of a folder of this name.
+/// Parses the step from a folder's name.
 pub(crate) fn step_of(name: &str) -> Option<u64> {
     let step = name.strip_prefix("step-")?.parse().ok()?;
     (step_folder(step) == name).then_some(step)

@@ -11,26 +11,26 @@ use crate::regular::read_small;
 use crate::staging::write_latest;
 use crate::{Manifest, Staging};
 
-/// The most bytes of `latest`.
+/// The maximum size of `latest`, in bytes.
 const MAX_LATEST: u64 = 256;
 
-/// A complete checkpoint, by what its manifest says.
+/// A complete checkpoint, as described by its manifest.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Saved {
-    /// The updates of the run when it was saved.
+    /// The run's updates at the time of the save.
     pub step: u64,
     /// Its folder.
     pub path: PathBuf,
-    /// How good it is, by its manifest.
+    /// The metric in its manifest, if any.
     pub metric: Option<f64>,
-    /// Which checkpoint of the folder it is, counted as they are published: the highest is the newest.
+    /// The checkpoint's number in publication order in its folder: the highest is the newest.
     pub sequence: u64,
-    /// Whether its numbers and losses are finite, by its manifest.
+    /// Whether its numbers and losses are finite, according to its manifest.
     pub sound: bool,
 }
 
 impl Saved {
-    /// Of a folder whose manifest is right, and whose files are there with their sizes.
+    /// Reads a folder whose manifest must be valid and whose files must exist with their sizes.
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let manifest = Manifest::read(path)?;
         for file in &manifest.files {
@@ -49,7 +49,7 @@ impl Saved {
         Ok(Self { step, path: path.into(), metric, sequence, sound })
     }
 
-    /// Whether a run may go on from it: it is sound, or none of `all` is.
+    /// Returns whether a run may resume from it: it is sound, or none of `all` is.
     pub(crate) fn counts_among(&self, all: &[Saved]) -> bool {
         self.sound || !all.iter().any(|other| other.sound)
     }
@@ -57,8 +57,8 @@ impl Saved {
 
 /// The folder `OUTPUT/checkpoints`.
 ///
-/// A checkpoint in it is *complete* if its manifest is right and all files are there with their sizes. Sums are
-/// checked when it is [opened](crate::Checkpoint::open).
+/// A checkpoint in it is *complete* if its manifest is valid and all files exist with their sizes. Digests are
+/// checked when you [open](crate::Checkpoint::open) it.
 #[derive(Clone, Debug)]
 pub struct Folder {
     path: PathBuf,
@@ -66,53 +66,52 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// The folder of this path, which need not be there yet. Touches nothing.
+    /// Refers to the folder at this path, which need not exist yet. Does not touch the disk.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), disk: Arc::new(RealDisk) }
     }
 
-    /// Does what changes the disk through another implementation, for tests.
+    /// Uses another implementation of the operations that change the disk, for tests.
     pub fn with_disk(mut self, disk: Arc<dyn Disk>) -> Self {
         self.disk = disk;
         self
     }
 
-    /// Where it is.
+    /// Returns the folder's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where the checkpoint of a step is, if there is one.
+    /// Returns the path of a step's checkpoint, which need not exist.
     pub fn checkpoint(&self, step: u64) -> PathBuf {
         self.path.join(step_folder(step))
     }
 
-    /// A checkpoint of a step to be written. Every rank must ask with the same `attempt`, which must be another
-    /// for each try: 1 to 64 ASCII letters, digits, `.`, `_` or `-`.
+    /// Starts a save of a step. Every rank must pass the same `attempt`, which must differ between
+    /// attempts: 1 to 64 ASCII letters, digits, `.`, `_` or `-`.
     pub fn staging(&self, step: u64, attempt: &str) -> Staging {
         Staging::new(&self.path, self.disk.clone(), step, attempt)
     }
 
-    /// The complete checkpoints, in the order in which they were published.
+    /// Returns the complete checkpoints in publication order.
     ///
-    /// A folder that is not there has none. What is not complete is left out: see
-    /// [`incomplete`](Self::incomplete).
+    /// A missing folder has none. For incomplete checkpoints, see [`incomplete`](Self::incomplete).
     ///
     /// # Errors
     ///
-    /// [`CheckpointError::Io`] where the folder cannot be read.
+    /// [`CheckpointError::Io`] if the folder cannot be read.
     pub fn list(&self) -> Result<Vec<Saved>> {
         let mut saved: Vec<Saved> = self.looked_at()?.into_iter().filter_map(Result::ok).collect();
         saved.sort_by_key(|saved| (saved.sequence, saved.step));
         Ok(saved)
     }
 
-    /// What is wrong with each folder that has the name of a checkpoint and is not complete. No save leaves such
+    /// Returns the error of each folder that has a checkpoint's name but is incomplete. No save leaves such
     /// a folder, however it is interrupted: its files were damaged or removed.
     ///
     /// # Errors
     ///
-    /// [`CheckpointError::Io`] where the folder cannot be read.
+    /// [`CheckpointError::Io`] if the folder cannot be read.
     pub fn incomplete(&self) -> Result<Vec<CheckpointError>> {
         Ok(self.looked_at()?.into_iter().filter_map(Result::err).collect())
     }
@@ -121,7 +120,7 @@ impl Folder {
         let mut names = self.names()?;
         names.sort();
         let looked_at = names.iter().filter_map(|name| {
-            // One that was renamed aside counts while nothing has taken its place.
+            // A checkpoint that was renamed aside counts until another takes its place.
             let replaced = name.strip_prefix(REPLACED);
             step_of(replaced.unwrap_or(name))?;
             if replaced.is_some_and(|step| self.path.join(step).symlink_metadata().is_ok()) {
@@ -132,12 +131,12 @@ impl Folder {
         Ok(looked_at.collect())
     }
 
-    /// The complete checkpoints that a run may go on from, the [latest](Self::latest) first, and then the newer before
-    /// the older. Those that are not [sound](Saved::sound) are left out where any is.
+    /// Returns the complete checkpoints that a run may resume from: the [latest](Self::latest) first, then from newest
+    /// to oldest. Skips checkpoints that are not [sound](Saved::sound) if any is.
     ///
     /// # Errors
     ///
-    /// [`CheckpointError::Io`] where the folder cannot be read.
+    /// [`CheckpointError::Io`] if the folder cannot be read.
     pub fn newest_first(&self) -> Result<Vec<Saved>> {
         let mut saved = self.list()?;
         let sound = saved.iter().any(|saved| saved.sound);
@@ -150,32 +149,32 @@ impl Folder {
         Ok(saved)
     }
 
-    /// What `latest` names if that is complete, else the newest complete one, if there is one. A checkpoint that is
-    /// not [sound](Saved::sound) is passed over for one that is.
+    /// Returns the checkpoint that `latest` names if it is complete, otherwise the newest complete one, if any. Skips
+    /// checkpoints that are not [sound](Saved::sound) if any is.
     ///
     /// # Errors
     ///
-    /// [`CheckpointError::Io`] where the folder cannot be read.
+    /// [`CheckpointError::Io`] if the folder cannot be read.
     pub fn latest(&self) -> Result<Option<Saved>> {
         Ok(self.newest_first()?.into_iter().next())
     }
 
-    /// The step that `latest` names, if it names one.
+    /// Returns the step that `latest` names, if any.
     pub(crate) fn named(&self) -> Option<u64> {
         let text = read_small(&self.path.join(LATEST), MAX_LATEST).ok()?;
         step_of(str::from_utf8(&text).ok()?.strip_suffix('\n')?)
     }
 
-    /// Removes what interrupted saves left, and tells what was removed: for when a run has claimed the folder
-    /// and nothing is being saved.
+    /// Removes what interrupted saves left, and returns the removed paths. Call it after a run has claimed the folder
+    /// and while nothing is being saved.
     ///
-    /// Staging folders and checkpoints half removed go; one that was renamed aside gets its name back where
-    /// nothing has taken its place; and `latest` is made to name the newest complete checkpoint that is sound where
-    /// it names none, or an older one. What is of a format that is not known stays, also as what `latest` names.
+    /// Removes staging folders and partly removed checkpoints. Restores the name of a checkpoint that was renamed aside
+    /// if nothing has taken its place. If `latest` names nothing or an older checkpoint, makes it name the newest sound
+    /// complete one. Keeps checkpoints of an unknown format, and a `latest` that names one.
     ///
     /// # Errors
     ///
-    /// [`CheckpointError::Io`] where the folder cannot be read or changed.
+    /// [`CheckpointError::Io`] if the folder cannot be read or changed.
     pub fn clean(&self) -> Result<Vec<PathBuf>> {
         let mut removed = Vec::new();
         for name in self.names()? {
@@ -222,18 +221,18 @@ impl Folder {
         }
     }
 
-    /// Marks the complete checkpoint of a step as not [sound](Manifest::sound), where there is one: for a run that
-    /// finds out only later that it cannot go on from it. Whether it was there, and sound until now.
+    /// Marks the complete checkpoint of a step as not [sound](Manifest::sound), for a run that finds out later that it
+    /// cannot resume from it. Returns whether there was such a checkpoint and it was sound.
     ///
     /// # Errors
     ///
-    /// [`CheckpointError::Io`] where the folder cannot be read or changed: the checkpoint is then as it was.
+    /// [`CheckpointError::Io`] if the folder cannot be read or changed; the checkpoint then keeps its state.
     pub fn disown(&self, step: u64) -> Result<bool> {
         let Some(saved) = self.list()?.into_iter().find(|saved| saved.step == step && saved.sound) else {
             return Ok(false);
         };
         let manifest = Manifest::read(&saved.path)?.sound(false);
-        // A folder that `clean` removes where this ends in between.
+        // If this is interrupted, `clean` removes the folder.
         let staging = self.path.join(format!("{STAGING}{}-disowned", step_folder(step)));
         let staged = staging.join(MANIFEST);
         if staging.symlink_metadata().is_ok() {
@@ -251,13 +250,13 @@ impl Folder {
         Ok(true)
     }
 
-    /// Removes a folder that is no checkpoint any more.
+    /// Removes a folder that is no longer a checkpoint.
     pub(crate) fn remove(&self, path: &Path) -> Result<()> {
         let point = format!("remove {}", name_of(path));
         at(&point, path, self.disk.remove_dir_all(&point, path))
     }
 
-    /// Removes a checkpoint: by one rename it is none, and then its files go.
+    /// Removes a checkpoint: renames it first, which makes it stop being one, then removes its files.
     pub(crate) fn remove_checkpoint(&self, saved: &Saved) -> Result<()> {
         let aside = self.path.join(format!("{REMOVED}{}", step_folder(saved.step)));
         if aside.symlink_metadata().is_ok() {
@@ -268,7 +267,7 @@ impl Folder {
         self.remove(&aside)
     }
 
-    /// The names in the folder, those that are no text left out: none of ours is like that.
+    /// Returns the names in the folder, except those that are not UTF-8: this crate writes none.
     pub(crate) fn names(&self) -> Result<Vec<String>> {
         let io = |error| CheckpointError::io("read the folder", &self.path, error);
         let entries = match fs::read_dir(&self.path) {
@@ -284,7 +283,7 @@ impl Folder {
     }
 }
 
-/// Whether a name is ours, of a folder that only an interrupted save leaves.
+/// Returns whether a name is that of a folder that only an interrupted save leaves.
 fn stale(name: &str, prefix: &str) -> bool {
     let Some(step) = name.strip_prefix(prefix).and_then(|name| name.strip_prefix("step-")) else {
         return false;

@@ -1,7 +1,7 @@
 //! The header of a rank's safetensors file: which tensors it holds, which rows of them, and where.
 //!
-//! It has one spelling, like the manifest: what is read must be, byte for byte, what would be written for the
-//! same tensors. That leaves no room for names that come twice, unknown fields or hidden bytes.
+//! It has a single valid encoding, like the manifest: a reader accepts exactly the bytes that the writer would
+//! produce for the same tensors. That rules out duplicate names, unknown fields and hidden bytes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -14,28 +14,28 @@ use crate::Scalar;
 use crate::dtypes::tensor_bytes;
 use crate::error::dtype_name;
 
-/// The most bytes of a header's text, which also bounds what parsing it takes.
+/// The maximum bytes of a header's text, which also bounds the cost of parsing it.
 pub(crate) const MAX_HEADER: u64 = 64 << 20;
-/// The most bytes of a tensor's name.
+/// The maximum bytes of a tensor's name.
 const MAX_NAME: usize = 4096;
-/// The bytes before the text: its length.
+/// Bytes of the length before the text.
 pub(crate) const LENGTH: u64 = 8;
-/// The entry of safetensors' metadata that is ours. One only: safetensors writes them in any order.
+/// This crate's entry in safetensors' metadata. A single one, because safetensors writes entries in any order.
 const ENTRY: &str = "firebrick";
 
-/// What a file says of one tensor.
+/// A file's description of one tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
     pub(crate) name: String,
     pub(crate) dtype: Dtype,
     /// The shape of the whole tensor.
     pub(crate) shape: Vec<usize>,
-    /// The rows of the first axis that the file holds, or `None` for all.
+    /// The rows of the first axis in the file, or `None` for all.
     pub(crate) rows: Option<Range<usize>>,
 }
 
 impl Part {
-    /// The shape of what the file holds.
+    /// Returns the shape of the rows in the file.
     fn held(&self) -> Vec<usize> {
         let mut shape = self.shape.clone();
         if let (Some(first), Some(rows)) = (shape.first_mut(), &self.rows) {
@@ -44,7 +44,7 @@ impl Part {
         shape
     }
 
-    /// Bytes that the file holds, or why it cannot hold such a tensor.
+    /// Returns the bytes in the file, or why it cannot hold such a tensor.
     pub(crate) fn bytes(&self) -> Result<usize, String> {
         let whole = tensor_bytes(self.dtype, &self.shape).ok_or_else(|| {
             format!("{} of shape {:?}, which cannot be saved", dtype_name(self.dtype), self.shape)
@@ -56,12 +56,12 @@ impl Part {
         if rows.start > rows.end || rows.end > first {
             return Err(format!("rows {rows:?} of {first}"));
         }
-        // Not more than the whole tensor's, which could be counted.
+        // At most the whole tensor's bytes, whose count did not overflow.
         Ok(tensor_bytes(self.dtype, &self.held()).unwrap_or(whole))
     }
 }
 
-/// Refuses a name that no tensor of ours has.
+/// Rejects an invalid tensor name.
 pub(crate) fn check_name(name: &str) -> Result<(), String> {
     if name == "__metadata__" {
         return Err("`__metadata__`, which is no tensor in safetensors".into());
@@ -73,15 +73,15 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The tensors of a file, in the order of their bytes, and its scalars.
+/// A file's tensors, in the order of their bytes, and its scalars.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Header {
-    /// Each part, and where its bytes start behind the header.
+    /// Each part, with the offset of its bytes after the header.
     pub(crate) parts: Vec<(Part, u64)>,
     pub(crate) scalars: BTreeMap<String, Scalar>,
 }
 
-/// Our entry in safetensors' metadata.
+/// This crate's entry in safetensors' metadata.
 #[derive(Serialize, Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 struct Entry {
@@ -96,13 +96,13 @@ struct Slice {
     start: usize,
 }
 
-/// The order of tensors in a file: large elements first, so that each stands on a multiple of its size, then
-/// by name. It is the order of the safetensors library.
+/// Orders the tensors of a file as the safetensors library does: larger elements first, which aligns each tensor to
+/// its element size, then by name.
 pub(crate) fn file_order(a: (Dtype, &str), b: (Dtype, &str)) -> std::cmp::Ordering {
     b.0.cmp(&a.0).then(a.1.cmp(b.1))
 }
 
-/// The length and the text of a safetensors header of tensors that follow each other.
+/// Encodes the length and text of a safetensors header for contiguous tensors.
 pub(crate) fn encoded(
     tensors: impl IntoIterator<Item = (String, Dtype, Vec<usize>, usize)>,
     metadata: (&str, String),
@@ -117,7 +117,7 @@ pub(crate) fn encoded(
     let metadata = HashMap::from([(metadata.0.to_owned(), metadata.1)]);
     let header = Metadata::new(Some(metadata), infos).map_err(|error| error.to_string())?;
     let mut text = serde_json::to_vec(&header).map_err(|error| error.to_string())?;
-    // Tensors start at a multiple of 8 bytes.
+    // Aligns the tensors to 8 bytes.
     text.resize(text.len().next_multiple_of(8), b' ');
     if text.len() as u64 > MAX_HEADER {
         return Err(format!("a header of {} bytes, more than {MAX_HEADER}", text.len()));
@@ -128,7 +128,7 @@ pub(crate) fn encoded(
 }
 
 impl Header {
-    /// Puts parts in order and checks each. The error says what was found.
+    /// Sorts the parts and checks each. The error says what was found.
     pub(crate) fn new(mut parts: Vec<Part>, scalars: BTreeMap<String, Scalar>) -> Result<Self, String> {
         parts.sort_by(|a, b| file_order((a.dtype, &a.name), (b.dtype, &b.name)));
         let mut names: Vec<&str> = parts.iter().map(|part| part.name.as_str()).collect();
@@ -151,12 +151,12 @@ impl Header {
         Ok(Self { parts: placed, scalars })
     }
 
-    /// The bytes of all parts.
+    /// Returns the bytes of all parts.
     pub(crate) fn data_bytes(&self) -> u64 {
         self.parts.last().map_or(0, |(part, start)| start + part.bytes().unwrap_or(0) as u64)
     }
 
-    /// What stands in the file before the bytes of the tensors.
+    /// Encodes the bytes that precede the tensors in the file.
     pub(crate) fn encode(&self) -> Result<Vec<u8>, String> {
         let mut entry = Entry { scalars: self.scalars.clone(), ..Default::default() };
         let mut tensors = Vec::with_capacity(self.parts.len());
@@ -171,7 +171,7 @@ impl Header {
         encoded(tensors, (ENTRY, entry))
     }
 
-    /// Reads what was encoded, its length included, of a file that has `file_bytes`.
+    /// Decodes an encoded header, including its length, of a file with `file_bytes` bytes.
     pub(crate) fn decode(bytes: &[u8], file_bytes: u64) -> Result<Self, String> {
         let text = bytes.get(LENGTH as usize..).ok_or("no header")?;
         let header: Metadata = serde_json::from_slice(text).map_err(|error| error.to_string())?;
@@ -252,7 +252,7 @@ mod tests {
             for bit in 0..8 {
                 let mut other = bytes.clone();
                 other[at] ^= 1 << bit;
-                // The length stands before the text, and is looked at by whoever reads it.
+                // The reader of the file checks the length before the text.
                 match Header::decode(&other, file_bytes) {
                     Ok(read) => assert_ne!(read, some(), "byte {at}, bit {bit}"),
                     Err(why) => assert!(!why.is_empty()),

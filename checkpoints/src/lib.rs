@@ -1,15 +1,15 @@
-//! Checkpoints that are there whole or not at all.
+//! Atomic checkpoints: a checkpoint is complete, or it does not exist.
 //!
-//! This crate is the part of Firebrick's checkpoints that is bytes and files: it knows tensors by name, dtype,
-//! shape and bytes, and nothing of Burn. Ranks save what they hold, whole tensors or rows of them; whoever opens
-//! the checkpoint reads whole tensors, or any rows, whichever number of ranks saved it.
+//! This crate handles the bytes and files of Firebrick's checkpoints. It knows tensors by name, dtype,
+//! shape and bytes, and does not depend on Burn. Each rank saves the tensors or rows that it holds. A reader of
+//! the checkpoint gets whole tensors, or any rows, however many ranks saved it.
 //!
 //! ```
 //! use firebrick_checkpoints::{Checkpoint, Dtype, Folder, Keep, Manifest, Piece, RankState};
 //!
 //! # let output = tempfile::tempdir()?;
 //! let folder = Folder::new(output.path().join("checkpoints"));
-//! // When a run claims the folder: what interrupted saves left goes.
+//! // When a run claims the folder, remove what interrupted saves left.
 //! folder.clean()?;
 //!
 //! // Two ranks, each with a row of one weight, write into the same staging folder.
@@ -26,11 +26,11 @@
 //!     let state = RankState { rank, ranks: 2, parameters: vec![weight], ..Default::default() };
 //!     manifest = manifest.files(staging.write_rank(&state)?);
 //! }
-//! // When all have written, rank 0 publishes, and only then removes what need not be kept.
+//! // When all have written, rank 0 publishes, and only then removes old checkpoints.
 //! staging.publish(manifest, "(step: 1000)")?;
 //! folder.prune(&Keep::last(2).best(1))?;
 //!
-//! // Every file's sum is checked before anything in it is believed.
+//! // Opening checks every file's digest before it uses the content.
 //! let latest = folder.latest()?.expect("one was saved");
 //! let checkpoint = Checkpoint::open(latest.path)?;
 //! let weight = checkpoint.parameters().read("linear.weight")?;
@@ -42,100 +42,101 @@
 //!
 //! ```text
 //! OUTPUT/checkpoints
-//! ├── latest                                   "step-00001000" and a line's end
+//! ├── latest                                   "step-00001000" and a newline
 //! ├── step-00000500
 //! └── step-00001000
-//!     ├── manifest.json                        run, step, world size, aliases, whether it is sound; each file's size and BLAKE3
-//!     ├── trainer.ron                          a text of the trainer
-//!     ├── parameters-00000-of-00002.safetensors    of rank 0 of 2
+//!     ├── manifest.json                        run, step, world size, aliases, soundness; each file's size and BLAKE3
+//!     ├── trainer.ron                          the trainer's state as text
+//!     ├── parameters-00000-of-00002.safetensors    rank 0 of 2
 //!     ├── parameters-00001-of-00002.safetensors
 //!     ├── optimizer-00000-of-00002.safetensors
 //!     ├── optimizer-00001-of-00002.safetensors
-//!     └── average-...                          of each rank, where weights are averaged
+//!     └── average-...                          one per rank, if weights are averaged
 //! ```
 //!
-//! Tensors are named by module path, `blocks.0.attention.query.weight`, and in the optimizer's files by path and
-//! field, `blocks.0.weight/momentum.moment_1`. A rank may hold rows of a tensor's first axis. The files are plain
-//! [safetensors](https://github.com/huggingface/safetensors): a reader that knows nothing of us sees the rows as
-//! tensors. Their metadata has one entry, `firebrick`, a JSON text: for each tensor that is a slice the whole
-//! shape and the first row, and the optimizer's numbers, floats as the hexadecimal digits of their bits:
+//! Tensors are named by module path, `blocks.0.attention.query.weight`, and in the optimizer's files by path and field,
+//! `blocks.0.weight/momentum.moment_1`. A rank may hold rows of a tensor's first axis. The files are plain
+//! [safetensors](https://github.com/huggingface/safetensors): other readers see the rows as tensors. Their metadata has
+//! one entry, `firebrick`, with JSON text: the whole shape and the first row of each tensor slice, and the optimizer's
+//! numbers, with floats as the hexadecimal digits of their bits:
 //!
 //! ```json
 //! {"slices": {"linear.weight": {"shape": [2, 2], "start": 1}}, "scalars": {"linear.weight/momentum.time": {"UInt": 7}}}
 //! ```
 //!
-//! The same state gives the same bytes. `manifest.json` and each header have one spelling: what is read must be,
-//! byte for byte, what would be written, so that nothing is said twice, left out or hidden. The manifest also holds
-//! the BLAKE3 of its own content, and a count of the checkpoints of its folder: the highest is the newest, also in
-//! a run that went back to an earlier step.
+//! The same state gives the same bytes. `manifest.json` and each header have a single valid encoding: a reader
+//! accepts exactly the bytes that the writer would produce, so duplicates, omissions and hidden data are errors. The
+//! manifest also holds the BLAKE3 digest of its own content, and a sequence number, counted in its folder. The highest
+//! number is the newest checkpoint, even after a run went back to an earlier step.
 //!
-//! This is format 2. In format 1 the sums are SHA-256, and their fields `sha256` instead of `blake3`; all else is the
-//! same, and such checkpoints are read, verified and resumed from. A checkpoint of any other format is refused with
-//! its number, and no save replaces it.
+//! This is format 2. Format 1 used SHA-256, in fields named `sha256` instead of `blake3`, and is otherwise the
+//! same. This version reads, verifies and resumes from both. It rejects a checkpoint of any other format with
+//! an error that gives the format's number, and never replaces it.
 //!
-//! # The protocol, and why a crash at any moment harms nothing
+//! # The protocol, and why a crash at any moment is harmless
 //!
 //! 1. All ranks write their files into `.staging-step-00001000-ATTEMPT`, sync each and sync the folder. A crash
-//!    leaves a folder that is not named as a checkpoint: nobody reads it, and [`Folder::clean`] removes it.
-//! 2. The ranks meet (the trainer's barrier). Rank 0 writes `trainer.ron`, sees that each file of each rank is
-//!    there with the size that was told, writes `manifest.json` and syncs files and folder. A crash is as before.
-//! 3. If the step was saved before, that checkpoint is renamed to `.replaced-step-00001000`. A crash now leaves it
-//!    whole under this name, under which [`Folder::list`] and [`Folder::latest`] find it while nothing has taken
-//!    its place; [`Folder::clean`] gives it back its name.
-//! 4. The staging folder is renamed to `step-00001000`, and the folder above is synced. A rename is there or it is
-//!    not; and what it names was on the disk before. From here on the checkpoint is complete. A crash leaves
-//!    `latest` naming an older one, which is complete too, until [`Folder::clean`] makes it name the newest.
-//! 5. `.staged-latest` is written, synced, and renamed over `latest`: readers see the old name or the new one.
-//! 6. What was replaced is removed, and then what need not be kept ([`Folder::prune`]): each is first renamed to
-//!    `.removed-step-00000500`, so that it is no checkpoint any more before its first file goes.
+//!    leaves a folder without a checkpoint's name: nobody reads it, and [`Folder::clean`] removes it.
+//! 2. The ranks meet (the trainer's barrier). Rank 0 writes `trainer.ron`, checks that each rank's files
+//!    exist with the reported sizes, writes `manifest.json`, and syncs files and folder. A crash has the same effect
+//!    as in step 1.
+//! 3. If the step was saved before, rank 0 renames that checkpoint to `.replaced-step-00001000`. A crash now leaves it
+//!    whole under this name. [`Folder::list`] and [`Folder::latest`] find it there until another checkpoint takes
+//!    its place, and [`Folder::clean`] restores its name.
+//! 4. Rank 0 renames the staging folder to `step-00001000` and syncs the parent folder. The rename is atomic, and the
+//!    files were already on the disk, so the checkpoint is complete from here on. A crash leaves
+//!    `latest` naming an older checkpoint, also complete, until [`Folder::clean`] updates it.
+//! 5. Rank 0 writes `.staged-latest`, syncs it, and renames it over `latest`: readers see the old name or the new one.
+//! 6. Rank 0 removes the replaced checkpoint, then those that are not kept ([`Folder::prune`]). It renames each to
+//!    `.removed-step-00000500` first, so that a partly removed checkpoint never has a checkpoint's name.
 //!
-//! An error at any of these steps is a crash from which one can go on: it is returned, what was there is still
-//! there, and another attempt may follow. The tests kill a process at each of these operations, in the middle of
-//! each write and removal, and at random places, and make each of them fail. That synced bytes outlive a loss of
-//! power is for the disk and the file system to keep.
+//! An error at any of these steps leaves the same state as a crash: the call returns it, the existing checkpoints
+//! remain, and you may try again. The tests kill a process at each of these operations, in the middle of
+//! each write and removal, and at random places, and make each operation fail. Whether synced bytes survive a loss of
+//! power is up to the disk and the file system.
 //!
-//! # What is believed
+//! # What is checked
 //!
-//! A checkpoint may come from anyone. It is checked before it is used: the manifest's size, spelling, version and
-//! sum; that it names exactly the files that ranks write, which rules out any path; that these are plain files, not
-//! links, pipes or folders; sizes, before anything is allocated for them; the sum of every file; the headers, of a
-//! bounded length, with counted sizes; and that slices cover each tensor once, of one dtype and shape. Files are
-//! read into memory of their own, and not any more if they were changed after the check. Nothing in a checkpoint is
-//! executed.
+//! A checkpoint may come from an untrusted source. Opening checks, before it uses anything: the manifest's size,
+//! encoding, version and digest; that the manifest names exactly the files that ranks write, which rules out other
+//! paths; that these are plain files, not links, pipes or folders; sizes, before it allocates memory for them; the
+//! digest of every file; the headers, of bounded length, with sizes that do not overflow; and that slices cover each
+//! tensor once, with one dtype and shape. Reads copy into fresh memory, and fail if a file changed after the check.
+//! Nothing in a checkpoint is executed.
 //!
-//! **What the sums do not prove.** Who made the checkpoint, and that it was this program: whoever can write the
-//! folder can change a file and the manifest with it. That the weights are good, or do what they are said to do.
-//! That it is the newest there ever was: an old folder put back is a sound checkpoint. And between the check and
-//! the reading someone with the right to write can still change a file in place and set its time back. If it
-//! matters who made it, compare a sum of `manifest.json` with one that came by a way you trust; it stands for
-//! all files.
+//! **The digests do not prove** who made the checkpoint, or that this program did: anyone who can write to the folder
+//! can change a file and the manifest with it. They do not prove that the weights are good, or do what is claimed, or
+//! that the checkpoint is the newest: an old folder put back is still valid. Between the check and the read, someone
+//! with write access can also change a file in place and reset its modification time. If the origin matters, compare a
+//! digest of `manifest.json` with one from a source you trust; it covers all files.
 //!
 //! # The files
 //!
 //! ```text
 //! folder             the checkpoints of a run: which are complete, and which is the newest
-//! ├── staging           one save: all ranks write, one rename makes it a checkpoint
-//! │   ├── rank_files       writes the files of one rank, summed while they are written
-//! │   └── piece            what a rank hands over
-//! │       └── scalar          numbers that are no tensors
+//! ├── staging           one save: all ranks write, one rename publishes
+//! │   ├── rank_files       writes the files of one rank and hashes them on the way
+//! │   └── piece            the data a rank saves
+//! │       └── scalar          numbers outside tensors
 //! ├── retention         which checkpoints are kept, and the removal of the others
-//! ├── disk              every operation that changes the disk, so that tests make each fail
+//! ├── disk              every operation that changes the disk, so that tests can make each fail
 //! └── file_names        the names of files and folders
-//! checkpoint         one that was checked, and can be read
-//! ├── examine           checks it, in an order in which nothing is believed before
-//! ├── tensors           whole tensors, or rows, out of the files of all ranks
-//! ├── verify            all that is wrong with one, for people
-//! ├── consolidate       one safetensors file, or Hugging Face's shards, out of all
-//! │   ├── cast             floats in another dtype
-//! │   └── shards           which tensor stands in which file
-//! └── diff              how two differ
-//!     └── elements         the numbers in a tensor's bytes
-//! manifest           the files with their sizes and sums
+//! checkpoint         a checked checkpoint, open for reading
+//! ├── examine           checks a checkpoint, without trusting unchecked data
+//! ├── tensors           reads whole tensors, or rows, from the files of all ranks
+//! ├── verify            reports everything wrong with a checkpoint
+//! ├── consolidate       merges all ranks' files into one safetensors file or Hugging Face shards
+//! │   ├── cast             converts floats to another dtype
+//! │   ├── merge            adds LoRA products to their matrices
+//! │   └── shards           assigns tensors to files
+//! └── diff              compares two checkpoints
+//!     └── elements         decodes the numbers in a tensor's bytes
+//! manifest           the files with their sizes and digests
 //! header             which rows of which tensors a file holds
-//! └── dtypes            the dtypes that there are
-//! regular            opens plain files to read, and nothing else
-//! digest             BLAKE3, and SHA-256 of format 1
-//! error              what can go wrong, and what to do
+//! └── dtypes            the dtypes a checkpoint can hold
+//! regular            opens plain files for reading, and nothing else
+//! digest             BLAKE3, and SHA-256 for format 1
+//! error              the errors, with advice
 //! ```
 
 mod checkpoint;
@@ -176,5 +177,5 @@ pub use staging::Staging;
 pub use tensors::{Info, Tensors};
 pub use verify::{Report, verify};
 
-/// The version of the format that is written. Version 1, whose sums are SHA-256, is read too.
+/// The format version that this crate writes. It also reads version 1, which uses SHA-256.
 pub const FORMAT: u32 = 2;

@@ -1,4 +1,4 @@
-//! What a checkpoint is made of: its files with their sizes and sums.
+//! The manifest: a checkpoint's files with their sizes and digests.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,26 +13,26 @@ use crate::header::check_name;
 use crate::regular::{read_small, real_folder};
 use crate::{Algorithm, Digest, FORMAT};
 
-/// The most bytes of a manifest.
+/// The maximum bytes of a manifest.
 pub(crate) const MAX_MANIFEST: u64 = 64 << 20;
-/// The most bytes of the trainer's text.
+/// The maximum bytes of the trainer's text.
 pub(crate) const MAX_TRAINER: u64 = 16 << 20;
-/// The most bytes of the run's id, and of the program's version.
+/// The maximum bytes of the run's id, and of the program's version.
 const MAX_LABEL: usize = 256;
 
-/// One file of a checkpoint. In JSON the sum's field is named for what made it: `blake3`, or `sha256` in format 1.
+/// One file of a checkpoint. In JSON the digest's field is named after its function: `blake3`, or `sha256` in format 1.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "FileFields", into = "FileFields")]
 pub struct FileEntry {
-    /// Its name in the folder.
+    /// The file's name in the folder.
     pub name: String,
-    /// Its size.
+    /// The file's size in bytes.
     pub bytes: u64,
-    /// The sum of its bytes.
+    /// The digest of its bytes.
     pub sum: Digest,
 }
 
-/// The fields of [`FileEntry`] in JSON.
+/// The JSON fields of [`FileEntry`].
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FileFields {
@@ -60,9 +60,9 @@ impl From<FileEntry> for FileFields {
     }
 }
 
-/// What `manifest.json` says.
+/// The content of `manifest.json`.
 ///
-/// It has one spelling: what is read must be, byte for byte, what would be written.
+/// It has a single valid encoding: a reader accepts exactly the bytes that the writer would produce.
 ///
 /// ```
 /// use firebrick_checkpoints::Manifest;
@@ -73,33 +73,33 @@ impl From<FileEntry> for FileFields {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// The version of the format: [`FORMAT`], or an older one of a checkpoint that was read.
+    /// The format version: [`FORMAT`], or an older one if the manifest was read.
     pub format: u32,
     /// The id of the run that saved it.
     pub run: String,
-    /// Updates of the run so far.
+    /// The run's number of updates so far.
     pub step: u64,
     /// The number of ranks that saved it.
     pub world_size: usize,
     /// The version of the program that saved it.
     pub program: String,
-    /// Counts the checkpoints that were published in a folder, from 1: the highest is the newest, also where a
-    /// run went back to an earlier step. Publishing sets it.
+    /// Numbers the checkpoints published in a folder, from 1: the highest is the newest, even after a run went back to
+    /// an earlier step. Publishing sets it.
     pub sequence: u64,
-    /// How good the checkpoint is, as the validation loss. A number that is not finite is none.
+    /// The metric of the checkpoint, such as the validation loss. A non-finite number counts as none.
     #[serde(with = "metric")]
     pub metric: Option<f64>,
-    /// Tied weights: the path of an alias, and the path under which the tensor is saved.
+    /// Tied weights: maps the path of each alias to the path under which the tensor is saved.
     pub aliases: BTreeMap<String, String>,
-    /// Of adapted matrices: what the product of the factors `PATH.lora.a` and `PATH.lora.b` is multiplied by
-    /// before it is added to `PATH`.
+    /// For adapted matrices: the scale of the product of the factors `PATH.lora.a` and `PATH.lora.b` before it is added
+    /// to `PATH`.
     #[serde(with = "metric", default, skip_serializing_if = "Option::is_none")]
     pub lora_scale: Option<f64>,
-    /// Whether all numbers in its tensors, and its losses, are finite as far as is known. One that is not sound
-    /// never takes the place of one that is: see [`Keep`](crate::Keep).
+    /// Whether all numbers in its tensors, and its losses, are finite as far as is known. An unsound checkpoint
+    /// never replaces a sound one: see [`Keep`](crate::Keep).
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub sound: bool,
-    /// The files, in the order of their names.
+    /// The files, sorted by name.
     pub files: Vec<FileEntry>,
 }
 
@@ -111,7 +111,7 @@ fn is_yes(sound: &bool) -> bool {
     *sound
 }
 
-/// The file's content. Without a sum of its own, a bit that flips in the run's id would be believed.
+/// The file's content. Its own digest detects changes that are still valid JSON, such as a flipped bit in the run's id.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Sealed {
@@ -122,7 +122,7 @@ struct Sealed {
     blake3: Option<Hex>,
 }
 
-/// As little of the file's content as tells its version.
+/// The part of the file's content that gives its version.
 #[derive(Deserialize)]
 struct Versioned {
     manifest: Version,
@@ -134,8 +134,8 @@ struct Version {
 }
 
 impl FileEntry {
-    /// The names of a rank's files, in the order in which [`Staging::write_rank`](crate::Staging::write_rank)
-    /// returns them.
+    /// Returns the names of a rank's files, in the order in which [`Staging::write_rank`](crate::Staging::write_rank)
+    /// returns their entries.
     pub fn names(rank: usize, ranks: usize, averaged: bool) -> Vec<String> {
         let holds =
             [Holds::Parameters, Holds::Optimizer].into_iter().chain(averaged.then_some(Holds::Average));
@@ -144,7 +144,7 @@ impl FileEntry {
 }
 
 impl Manifest {
-    /// A manifest without files, of a run's id, a step, a world size and the program's version.
+    /// Creates a manifest without files from a run's id, a step, a world size and the program's version.
     pub fn new(run: &str, step: u64, world_size: usize, program: &str) -> Self {
         Self {
             format: FORMAT,
@@ -161,46 +161,46 @@ impl Manifest {
         }
     }
 
-    /// Adds the files of one rank, or of several.
+    /// Adds the files of one rank or several.
     pub fn files(mut self, files: impl IntoIterator<Item = FileEntry>) -> Self {
         self.files.extend(files);
         self
     }
 
-    /// Names tied weights: the path of each alias, and the path under which the tensor is saved.
+    /// Adds tied weights: the path of each alias, and the path under which the tensor is saved.
     pub fn aliases(mut self, aliases: impl IntoIterator<Item = (String, String)>) -> Self {
         self.aliases.extend(aliases);
         self
     }
 
-    /// Says how good it is, as the validation loss. A number that is not finite is left out.
+    /// Sets the metric, such as the validation loss. A non-finite number counts as none.
     pub fn metric(mut self, metric: f64) -> Self {
         self.metric = Some(metric).filter(|metric| metric.is_finite());
         self
     }
 
-    /// Says what the product of factors is multiplied by before it is added to their matrix.
+    /// Sets the scale of the products of low-rank factors.
     pub fn lora_scale(mut self, scale: f64) -> Self {
         self.lora_scale = Some(scale);
         self
     }
 
-    /// Says whether all of its numbers and losses are finite.
+    /// Sets whether all of its numbers and losses are finite.
     pub fn sound(mut self, sound: bool) -> Self {
         self.sound = sound;
         self
     }
 
-    /// The bytes of all files that it names.
+    /// Returns the total bytes of its files.
     pub fn bytes(&self) -> u64 {
         self.files.iter().fold(0, |sum, file| sum.saturating_add(file.bytes))
     }
 
-    /// What is written: the manifest, and the sum of its JSON without spaces.
+    /// Encodes the manifest, with the digest of its compact JSON.
     pub fn to_json(&self) -> Vec<u8> {
         let (sha256, blake3) = self.sum().into_fields();
         let sealed = Sealed { manifest: self.clone(), sha256, blake3 };
-        // Only a map whose keys are not strings, or a failing writer, could make this fail.
+        // Only a map with non-string keys, or a failing writer, could make this fail.
         let mut json = serde_json::to_vec_pretty(&sealed).unwrap_or_default();
         json.push(b'\n');
         json
@@ -210,23 +210,23 @@ impl Manifest {
         Digest::with(self.algorithm(), &serde_json::to_vec(self).unwrap_or_default())
     }
 
-    /// What its files are summed with.
+    /// Returns the hash function of its files.
     pub fn algorithm(&self) -> Algorithm {
-        // A manifest of a version that is not known is neither read nor published.
+        // A manifest of an unknown version is neither read nor published.
         Algorithm::of_format(self.format).unwrap_or(Algorithm::Blake3)
     }
 
-    /// Reads and checks what was written. `path` is for errors.
+    /// Decodes and checks a manifest. `path` is for errors.
     ///
     /// # Errors
     ///
-    /// [`CheckpointError::Format`] of another version, [`CheckpointError::Sum`] of a manifest whose own sum does
-    /// not fit, [`CheckpointError::Damaged`] of all else.
+    /// [`CheckpointError::Format`] for an unknown version, [`CheckpointError::Sum`] if the manifest's own digest does
+    /// not match, [`CheckpointError::Damaged`] for everything else.
     pub fn from_json(json: &[u8], path: &Path) -> Result<Self> {
         let damaged = |error: serde_json::Error| {
             CheckpointError::damaged(path, "a manifest of firebrick", error.to_string())
         };
-        // A newer version may have other fields: its number is looked at first.
+        // A newer version may have other fields, so its number comes first.
         let versioned: Versioned = serde_json::from_slice(json).map_err(damaged)?;
         let format = versioned.manifest.format;
         if Algorithm::of_format(format).is_none() {
@@ -251,7 +251,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// The version of the format of a checkpoint's folder, if it is one that is not known.
+    /// Returns the format version of a checkpoint's folder if the version is unknown.
     pub(crate) fn unknown_format(folder: &Path) -> Option<u32> {
         match Self::read(folder) {
             Err(CheckpointError::Format { found, .. }) => Some(found),
@@ -259,7 +259,7 @@ impl Manifest {
         }
     }
 
-    /// Reads the manifest of a checkpoint's folder, which must have the name of its step.
+    /// Reads the manifest of a checkpoint's folder, whose name must be that of its step.
     pub(crate) fn read(folder: &Path) -> Result<Self> {
         real_folder(folder)?;
         let path = folder.join(MANIFEST);
@@ -267,11 +267,11 @@ impl Manifest {
         let expected = step_folder(manifest.step);
         let name = match folder.file_name() {
             Some(_) => name_of(folder),
-            // As of `.`, which is the name of a folder all the same.
+            // A path such as `.`, which still is a folder with a name.
             None => name_of(&folder.canonicalize().unwrap_or_default()),
         };
         if name.strip_prefix(REPLACED).unwrap_or(&name) != expected {
-            // The folder's name or the manifest may be the wrong one.
+            // Either the folder's name or the manifest is wrong.
             return Err(match step_of(&name) {
                 Some(_) => CheckpointError::damaged(
                     &path,
@@ -284,7 +284,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// What is expected and what was found, where something cannot be right.
+    /// Checks all fields. The error says what was expected and what was found.
     pub(crate) fn check(&self) -> Result<(), (String, String)> {
         let wrong = |expected: &str, found: String| Err((expected.to_owned(), found));
         if Algorithm::of_format(self.format).is_none() {
@@ -318,7 +318,7 @@ impl Manifest {
         Ok(())
     }
 
-    /// Each file of each rank is named once, and nothing else is.
+    /// Checks that each rank's files are named once, and nothing else is.
     fn check_files(&self) -> Result<(), (String, String)> {
         let ranks = self.world_size;
         let (without, with) = (2 * ranks + 1, 3 * ranks + 1);
@@ -355,7 +355,7 @@ impl Manifest {
     }
 }
 
-/// A number as a text with the shortest digits that are read back exactly: JSON's readers round.
+/// Stores a number as text, with the shortest digits that parse back exactly: JSON readers round.
 mod metric {
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 

@@ -1,4 +1,4 @@
-//! What a rank hands over to be saved.
+//! The data a rank saves.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,13 +9,13 @@ use safetensors::Dtype;
 use crate::Scalar;
 use crate::elements::is_finite;
 
-/// Bytes of a tensor, in whatever owns them: a vector, or a buffer of a tensor library.
+/// A tensor's bytes, in whatever owns them: a vector, or a buffer of a tensor library.
 ///
-/// Anything that is `AsRef<[u8]>` and gives the same bytes each time will do; it is not copied.
+/// Takes any `AsRef<[u8]>` that returns the same bytes each time, without copying it.
 pub struct Bytes(Box<dyn AsRef<[u8]> + Send + Sync>);
 
 impl Bytes {
-    /// Takes what owns the bytes.
+    /// Takes the owner of the bytes.
     pub fn new(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
         Self(Box::new(owner))
     }
@@ -49,31 +49,31 @@ pub struct Piece {
     pub dtype: Dtype,
     /// The shape of the whole tensor.
     pub shape: Vec<usize>,
-    /// The rows of the first axis that this piece holds, or `None` where it is the whole tensor.
+    /// The rows of the first axis in this piece, or `None` for the whole tensor.
     pub rows: Option<Range<usize>>,
     /// The elements of these rows, in row-major order.
     pub bytes: Bytes,
 }
 
-/// What one rank saves. What all ranks hold alike is handed over by one of them only.
+/// The state that one rank saves. Only one of the ranks passes a tensor that all hold whole.
 #[derive(Debug, Default)]
 pub struct RankState {
     /// This rank, from 0.
     pub rank: usize,
-    /// How many ranks save.
+    /// The number of ranks that save.
     pub ranks: usize,
-    /// Parameters, or this rank's rows of them.
+    /// The parameters, or this rank's rows of them.
     pub parameters: Vec<Piece>,
-    /// Tensors of the optimizer's state.
+    /// The tensors of the optimizer's state.
     pub optimizer: Vec<Piece>,
-    /// Numbers of the optimizer's state, by `PATH/FIELD`. Ranks may hand over the same number, if it is equal.
+    /// The numbers of the optimizer's state, by `PATH/FIELD`. Several ranks may pass the same number if it is equal.
     pub scalars: BTreeMap<String, Scalar>,
-    /// The averaged weights, where weights are averaged: on all ranks or on none.
+    /// The averaged weights, if the run averages weights: on all ranks or on none.
     pub average: Option<Vec<Piece>>,
 }
 
 impl RankState {
-    /// Whether all floats in its tensors are finite: weights, moments and averages. It reads every byte.
+    /// Returns whether all floats in its tensors are finite: weights, moments and averages. Reads every byte.
     pub fn is_finite(&self) -> bool {
         let pieces = self.parameters.iter().chain(&self.optimizer).chain(self.average.iter().flatten());
         pieces.into_iter().all(|piece| is_finite(piece.dtype, piece.bytes.as_ref()))

@@ -1,4 +1,4 @@
-//! Writes the files of one rank, each summed while it is written.
+//! Writes the files of one rank and hashes them on the way.
 
 use std::fs::File;
 use std::path::Path;
@@ -12,13 +12,13 @@ use crate::file_names::{Holds, MAX_RANKS, rank_file};
 use crate::header::{Header, Part};
 use crate::{FileEntry, Piece, RankState};
 
-/// Bytes that are written at once; smaller tensors are gathered up to it.
+/// Bytes per write; smaller tensors are collected up to it.
 const CHUNK: usize = 4 << 20;
 
-/// Bytes after which the disk is made to take them, before the file is whole.
+/// Bytes after which a sync starts while the file is still being written.
 const FLUSH: usize = 32 << 20;
 
-/// One file that is to be written.
+/// One file to write.
 struct RankFile<'a> {
     name: String,
     header: Vec<u8>,
@@ -42,7 +42,7 @@ impl<'a> RankFile<'a> {
         let header = Header::new(parts.collect(), scalars).map_err(wrong)?;
         let encoded = header.encode().map_err(wrong)?;
         let mut sorted: Vec<&Piece> = pieces.iter().collect();
-        // As in the header, which says that names come once.
+        // The header's order; the header has checked that names are unique.
         sorted.sort_by(|a, b| crate::header::file_order((a.dtype, &a.name), (b.dtype, &b.name)));
         for ((part, _), piece) in header.parts.iter().zip(&sorted) {
             let (expected, found) = (part.bytes().map_err(wrong)?, piece.bytes.as_ref().len());
@@ -58,14 +58,14 @@ impl<'a> RankFile<'a> {
         Ok(Self { name, header: encoded, pieces: sorted })
     }
 
-    /// All bytes of the file, in order.
+    /// Returns all bytes of the file, in order.
     fn runs(&self) -> impl Iterator<Item = &[u8]> {
         std::iter::once(&self.header[..]).chain(self.pieces.iter().map(|piece| piece.bytes.as_ref()))
     }
 
-    /// Writes and syncs the file. Each part is summed just before it is written: then it is still in the
-    /// processor's cache, so that the sum does not read the memory a second time. Beside that a thread has the
-    /// disk take what was written so far: it works while the processor sums, and the last sync has little left.
+    /// Writes and syncs the file. Hashes each part just before it is written, while it is still in the
+    /// processor's cache, so that hashing does not read the memory a second time. Meanwhile another thread syncs the
+    /// bytes written so far: the disk works while the processor hashes, and the last sync has little left to do.
     fn save(&self, disk: &dyn Disk, folder: &Path) -> Result<FileEntry> {
         let path = folder.join(&self.name);
         let mut file = disk::create_file(disk, &path)?;
@@ -74,9 +74,9 @@ impl<'a> RankFile<'a> {
         let (bytes, sum) = thread::scope(|scope| {
             let (more, flushes) = sync_channel(1);
             let flusher = scope.spawn(move || flushes.into_iter().try_for_each(|()| early.sync_data()));
-            // Ends the thread also where a write fails.
+            // Ends the thread even if a write fails.
             let written = self.write(disk, &path, &mut file, more);
-            // The system tells an error of the disk once: here, and not again in the last sync.
+            // The system reports a disk error once: here, and not again in the last sync.
             let flushed = flusher.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             let written = written?;
             at(&sync, &path, flushed)?;
@@ -86,7 +86,7 @@ impl<'a> RankFile<'a> {
         Ok(FileEntry { name: self.name.clone(), bytes, sum })
     }
 
-    /// Bytes written, and their sum. `more` is told again and again that there is something to sync.
+    /// Returns the bytes written and their digest. Signals `more` whenever there is something to sync.
     fn write(
         &self,
         disk: &dyn Disk,
@@ -102,7 +102,7 @@ impl<'a> RankFile<'a> {
             total += bytes.len() as u64;
             unsynced += bytes.len();
             at(&point, path, disk.write(&point, file, bytes))?;
-            // A thread that is still busy syncs this the next time.
+            // If the thread is still busy, the next signal covers these bytes.
             if unsynced >= FLUSH && more.try_send(()).is_ok() {
                 unsynced = 0;
             }
@@ -127,7 +127,7 @@ impl<'a> RankFile<'a> {
     }
 }
 
-/// Writes and syncs a rank's files in a folder, all at once, and syncs the folder.
+/// Writes and syncs a rank's files in a folder, in parallel, and syncs the folder.
 pub(crate) fn write(disk: &dyn Disk, folder: &Path, state: &RankState) -> Result<Vec<FileEntry>> {
     if !(1..=MAX_RANKS).contains(&state.ranks) || state.rank >= state.ranks {
         let found = format!("rank {} of {}", state.rank, state.ranks);

@@ -1,4 +1,4 @@
-//! Opens plain files to read, and nothing else: no link is followed, and no pipe waited for.
+//! Opens plain files for reading, and nothing else: it follows no links and waits for no pipes.
 
 use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io::Read;
@@ -7,10 +7,10 @@ use std::time::SystemTime;
 
 use crate::error::{CheckpointError, Result};
 
-/// Opens a plain file, and says what the system knows of it.
+/// Opens a plain file and returns it with its metadata.
 pub(crate) fn open(path: &Path) -> Result<(File, Metadata)> {
     let io = |error| CheckpointError::io("open", path, error);
-    // Looked at first for a plain error; what counts is the opened file, which no one can exchange any more.
+    // Checks the path first, for a clear error. The check of the opened file is decisive: nobody can swap it any more.
     plain_file(path, fs::symlink_metadata(path).map_err(io)?.file_type())?;
     let mut options = OpenOptions::new();
     options.read(true);
@@ -19,7 +19,7 @@ pub(crate) fn open(path: &Path) -> Result<(File, Metadata)> {
         use std::os::unix::fs::OpenOptionsExt;
 
         use rustix::fs::OFlags;
-        // Opening a pipe that has no writer would wait for one.
+        // Opening a pipe without a writer would block.
         options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32);
     }
     let file = options.open(path).map_err(io)?;
@@ -33,7 +33,7 @@ fn plain_file(path: &Path, kind: FileType) -> Result<()> {
     if kind.is_file() { Ok(()) } else { Err(wrong(described(kind))) }
 }
 
-/// Refuses what is not a folder itself, such as a link to one.
+/// Rejects anything but a folder itself, such as a link to one.
 pub(crate) fn real_folder(path: &Path) -> Result<()> {
     let kind =
         fs::symlink_metadata(path).map_err(|error| CheckpointError::io("open", path, error))?.file_type();
@@ -50,7 +50,7 @@ fn described(kind: FileType) -> &'static str {
     }
 }
 
-/// Reads a whole file of a bounded size.
+/// Reads a whole file of bounded size.
 pub(crate) fn read_small(path: &Path, most: u64) -> Result<Vec<u8>> {
     let (file, metadata) = open(path)?;
     let too_long = |bytes| {
@@ -60,17 +60,17 @@ pub(crate) fn read_small(path: &Path, most: u64) -> Result<Vec<u8>> {
         return too_long(metadata.len());
     }
     let mut bytes = Vec::with_capacity(metadata.len() as usize);
-    // It may be growing.
+    // The file may be growing.
     file.take(most + 1).read_to_end(&mut bytes).map_err(|error| CheckpointError::io("read", path, error))?;
     if bytes.len() as u64 > most { too_long(bytes.len() as u64) } else { Ok(bytes) }
 }
 
-/// By what a file is known again: whoever replaces or rewrites it changes some of this.
+/// Identifies a file: replacing or rewriting it changes at least one of these fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     bytes: u64,
     modified: Option<SystemTime>,
-    /// The device and the file's number on it.
+    /// The device and the inode.
     number: Option<(u64, u64)>,
 }
 
@@ -86,7 +86,7 @@ impl Identity {
         Self { bytes: metadata.len(), modified: metadata.modified().ok(), number }
     }
 
-    /// Its size.
+    /// Returns the file's size.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }

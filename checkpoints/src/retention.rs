@@ -7,10 +7,10 @@ use crate::error::Result;
 use crate::file_names::{REMOVED, REPLACED, step_folder, step_of};
 use crate::{Folder, Manifest, Saved};
 
-/// Which checkpoints are kept: a checkpoint stays if any of these says so.
+/// A rule for which checkpoints to keep. A checkpoint stays if any condition applies.
 ///
-/// The newest, and the one that `latest` names, are never removed. A checkpoint that is not
-/// [sound](crate::Manifest::sound) is none of the `n` newest or best while there is a sound one, so the last sound
+/// The newest checkpoint, and the one that `latest` names, are never removed. While there is a
+/// [sound](crate::Manifest::sound) checkpoint, the others count neither as newest nor as best, so the last sound
 /// checkpoint stays whatever is saved after it.
 ///
 /// ```
@@ -28,35 +28,35 @@ pub struct Keep {
 }
 
 impl Keep {
-    /// The `n` newest. 0 is as 1.
+    /// Keeps the `n` newest; 0 means 1.
     pub fn last(n: usize) -> Self {
         Self { last: n, best: 0, every: None, highest: false }
     }
 
-    /// All.
+    /// Keeps all checkpoints.
     pub fn all() -> Self {
         Self::last(usize::MAX)
     }
 
-    /// Also the `n` whose metric is lowest, of equal ones the newest. One without a metric is none of them.
+    /// Also keeps the `n` with the lowest metric, preferring the newest among equals. Ignores those without a metric.
     pub fn best(mut self, n: usize) -> Self {
         self.best = n;
         self
     }
 
-    /// The best are those whose metric is highest.
+    /// Makes [`best`](Self::best) prefer the highest metric.
     pub fn highest(mut self) -> Self {
         self.highest = true;
         self
     }
 
-    /// Also those whose step is a multiple of so many. 0 is as never.
+    /// Also keeps those whose step is a multiple of `steps`; 0 means none.
     pub fn every(mut self, steps: u64) -> Self {
         self.every = Some(steps).filter(|steps| *steps > 0);
         self
     }
 
-    /// The steps that stay, of checkpoints in the order in which they were published.
+    /// Returns the steps to keep, of checkpoints in publication order.
     fn kept(&self, saved: &[Saved], named: Option<u64>) -> HashSet<u64> {
         let mut kept: HashSet<u64> = named.into_iter().collect();
         kept.extend(saved.last().map(|newest| newest.step));
@@ -67,7 +67,7 @@ impl Keep {
         }
         let mut best: Vec<(f64, &Saved)> =
             counted.into_iter().filter_map(|saved| Some((saved.metric?, saved))).collect();
-        // Stable, so that the newer of equal ones stays first.
+        // The sort is stable, so the newer of equal ones stays first.
         best.sort_by(|(a, _), (b, _)| if self.highest { b.total_cmp(a) } else { a.total_cmp(b) });
         kept.extend(best.iter().take(self.best).map(|(_, saved)| saved.step));
         kept
@@ -75,14 +75,14 @@ impl Keep {
 }
 
 impl Folder {
-    /// Removes the checkpoints that need not be kept, and tells which. To be called after a save, never before.
+    /// Removes the checkpoints that `keep` does not keep, and returns their paths. Call it after a save, never before.
     ///
-    /// Only complete checkpoints are looked at. Each is renamed first, so that none is ever half there.
+    /// Considers only complete checkpoints. Renames each before removing it, so that none is ever partly there.
     ///
     /// # Errors
     ///
-    /// The first [`CheckpointError::Io`], after all others were tried. What could not be removed is when it is
-    /// called again; the checkpoints that are kept are not touched.
+    /// The first [`CheckpointError::Io`], after trying all others. The next call retries the failed removals.
+    /// The kept checkpoints are not touched.
     ///
     /// [`CheckpointError::Io`]: crate::CheckpointError::Io
     pub fn prune(&self, keep: &Keep) -> Result<Vec<PathBuf>> {
@@ -120,7 +120,7 @@ impl Folder {
 mod tests {
     use super::*;
 
-    /// Checkpoints of these steps and metrics, published in this order; those of a metric of -inf are not sound.
+    /// Builds checkpoints of these steps and metrics, published in this order; a metric of -inf means not sound.
     fn saved(all: &[(u64, f64)]) -> Vec<Saved> {
         let saved = all.iter().zip(1..).map(|(&(step, metric), sequence)| Saved {
             step,
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(kept(Keep::last(2), &all, Some(60)), [50, 60, 90]);
         assert_eq!(kept(Keep::last(1), &all, Some(90)), [60, 90]);
         assert_eq!(kept(Keep::last(1).best(1), &all, None), [60, 90]);
-        // Where none is, they are as any others.
+        // If none is sound, all count.
         assert_eq!(kept(Keep::last(2), &all[2..], None), [80, 90]);
     }
 

@@ -1,11 +1,11 @@
-//! Numbers of an optimizer's state that are no tensors.
+//! Numbers of an optimizer's state outside its tensors.
 
 use serde::{Deserialize, Serialize};
 
-/// A typed number, with the variants of `burn_pack::Scalar`: the number of updates that a moment has seen,
-/// for example.
+/// A typed number, with the variants of `burn_pack::Scalar`. An example is the number of updates that a moment has
+/// seen.
 ///
-/// Two floats are equal where their bits are, so that a NaN is read back as itself.
+/// Two floats are equal if their bits are, so that a NaN equals itself.
 ///
 /// ```
 /// use firebrick_checkpoints::Scalar;
@@ -21,7 +21,7 @@ pub enum Scalar {
     Int(i64),
     /// An unsigned integer.
     UInt(u64),
-    /// A floating-point number. In files it is its bits, in 16 hexadecimal digits.
+    /// A floating-point number. Files store its bits as 16 hexadecimal digits.
     Float(#[serde(with = "bits")] f64),
     /// A boolean.
     Bool(bool),
@@ -41,7 +41,7 @@ impl PartialEq for Scalar {
 
 impl Eq for Scalar {}
 
-/// JSON knows no NaN, and its readers round.
+/// Stores floats as bits: JSON has no NaN, and its readers round.
 mod bits {
     use serde::{Deserialize, Deserializer, Serializer, de};
 

@@ -1,4 +1,4 @@
-//! The protocol of one save: all ranks write into a staging folder, and one rename makes it a checkpoint.
+//! The protocol of one save: all ranks write into a staging folder, and one rename publishes it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use crate::file_names::{LATEST, MANIFEST, REPLACED, STAGED_LATEST, STAGING, TRAI
 use crate::manifest::MAX_TRAINER;
 use crate::{Digest, FileEntry, Folder, Manifest, RankState, Saved, rank_files};
 
-/// A checkpoint that is being written: the folder `.staging-step-00001000-ATTEMPT`.
+/// A checkpoint being written: the folder `.staging-step-00001000-ATTEMPT`.
 ///
-/// Made by [`Folder::staging`], alike on every rank. All ranks [write](Self::write_rank); when all have, rank 0
+/// Every rank gets the same one from [`Folder::staging`]. All ranks [write](Self::write_rank); when all have, rank 0
 /// [publishes](Self::publish).
 #[derive(Clone, Debug)]
 pub struct Staging {
@@ -26,38 +26,37 @@ impl Staging {
         Self { folder: folder.into(), disk, step, attempt: attempt.into() }
     }
 
-    /// Where the files are written.
+    /// Returns the path of the staging folder.
     pub fn path(&self) -> PathBuf {
         self.folder.join(format!("{STAGING}{}-{}", step_folder(self.step), self.attempt))
     }
 
-    /// Writes and syncs this rank's files, and tells their sizes and sums, for the manifest.
+    /// Writes and syncs this rank's files, and returns their sizes and digests for the manifest.
     ///
-    /// Each file is summed while it is written, and all of a rank's files are written at once.
+    /// Hashes each file while writing it, and writes all of a rank's files in parallel.
     ///
     /// # Errors
     ///
-    /// [`CheckpointError::State`] of a state that cannot be saved, before anything is written;
-    /// [`CheckpointError::Io`] where the disk refuses. Then [`discard`](Self::discard), or write again.
+    /// [`CheckpointError::State`] for a state that cannot be saved, before anything is written;
+    /// [`CheckpointError::Io`] if the disk fails. Then [`discard`](Self::discard), or write again.
     pub fn write_rank(&self, state: &RankState) -> Result<Vec<FileEntry>> {
         self.check_attempt()?;
         rank_files::write(&*self.disk, &self.path(), state)
     }
 
-    /// Makes what all ranks wrote a checkpoint. `manifest` has the entries of all ranks' files; `trainer` is
-    /// what `trainer.ron` shall hold.
+    /// Publishes the files of all ranks as a checkpoint. `manifest` must have the entries of all ranks' files;
+    /// `trainer` is the content of `trainer.ron`.
     ///
-    /// A checkpoint of the same step that is there is renamed aside, and removed when `latest` is written. `latest`
-    /// goes on naming a sound checkpoint where this one is not.
+    /// Renames an existing checkpoint of the same step aside, and removes it once `latest` is written. If this
+    /// checkpoint is not sound, `latest` keeps naming a sound one.
     ///
     /// # Errors
     ///
-    /// [`CheckpointError::State`] of a manifest that cannot be right, [`CheckpointError::NotShared`] where a
-    /// file is not as its rank told, [`CheckpointError::NotSound`] where a sound checkpoint of the step is there and this
-    /// one is not, [`CheckpointError::Occupied`] where a checkpoint of this step is there whose format is not known,
-    /// [`CheckpointError::Io`] where the disk refuses. The checkpoints that were
-    /// there are still there. After the rename the new one is there too, and `latest` may still name the one
-    /// before: publishing the step again, or [`Folder::clean`], makes that good.
+    /// [`CheckpointError::State`] for an invalid manifest, [`CheckpointError::NotShared`] if a file does not have the
+    /// size that its rank reported, [`CheckpointError::NotSound`] if an unsound checkpoint would replace a sound one,
+    /// [`CheckpointError::Occupied`] if it would replace one of an unknown format, [`CheckpointError::Io`] if the disk
+    /// fails. All existing checkpoints remain. After the rename the new one exists too, and `latest` may still name the
+    /// previous one: publish the step again, or call [`Folder::clean`], to fix that.
     pub fn publish(&self, manifest: Manifest, trainer: &str) -> Result<Saved> {
         self.check_attempt()?;
         let disk = &*self.disk;
@@ -90,7 +89,7 @@ impl Staging {
         let point = "rename the staging folder";
         if let Err(error) = disk.rename(point, &staging, &path) {
             if replaces {
-                // Where this fails too, the old one is still found by the name that it has.
+                // If this fails too, the old checkpoint is still found under its current name.
                 let _ = disk.rename("rename the replaced checkpoint back", &aside, &path);
             }
             return Err(CheckpointError::io(point, &staging, error));
@@ -102,16 +101,16 @@ impl Staging {
         if saved.counts_among(&Folder::new(&self.folder).list()?) {
             write_latest(disk, &self.folder, self.step)?;
         }
-        // The checkpoint is safe: what cannot be removed now is when the next one is pruned, or the folder cleaned.
+        // The checkpoint is safe. If this fails, the next `prune` or `clean` retries.
         let _ = self.remove_aside(&aside);
         Ok(saved)
     }
 
-    /// Removes the staging folder, after an error. What is not there counts as removed.
+    /// Removes the staging folder, after an error. A missing folder counts as removed.
     ///
     /// # Errors
     ///
-    /// [`CheckpointError::Io`]; [`Folder::clean`] will try again.
+    /// [`CheckpointError::Io`]; [`Folder::clean`] tries again.
     pub fn discard(&self) -> Result<()> {
         self.check_attempt()?;
         let path = self.path();
@@ -122,7 +121,7 @@ impl Staging {
         at(point, &path, self.disk.remove_dir_all(point, &path))
     }
 
-    /// The manifest with the trainer's file, checked.
+    /// Adds the trainer's file to the manifest and checks it.
     fn completed(&self, mut manifest: Manifest, trainer: &str) -> Result<Manifest> {
         let wrong = |expected: String, found: String| CheckpointError::state(MANIFEST, expected, found);
         if manifest.step != self.step {
@@ -133,7 +132,7 @@ impl Staging {
             return Err(CheckpointError::state(TRAINER, format!("at most {MAX_TRAINER} bytes"), found));
         }
         manifest.metric = manifest.metric.filter(|metric| metric.is_finite());
-        // Also where the one of this step is replaced: what is published last is the newest.
+        // Also when replacing this step's checkpoint: the last published is the newest.
         let newest = Folder::new(&self.folder).list()?.last().map_or(0, |saved| saved.sequence);
         manifest.sequence = newest.saturating_add(1);
         manifest.files.push(FileEntry {
@@ -146,7 +145,7 @@ impl Staging {
         Ok(manifest)
     }
 
-    /// The attempt becomes part of a folder's name.
+    /// Checks the attempt, which becomes part of a folder's name.
     fn check_attempt(&self) -> Result<()> {
         let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
         if (1..=64).contains(&self.attempt.len()) && self.attempt.chars().all(plain) {
@@ -165,7 +164,7 @@ impl Staging {
     }
 }
 
-/// A rank's file must be seen here with the size that the rank told.
+/// Checks that a rank's file is visible here with the size that the rank reported.
 fn told(path: &Path, expected: u64) -> Result<()> {
     let found = match path.symlink_metadata() {
         Ok(metadata) if metadata.is_file() && metadata.len() == expected => return Ok(()),
@@ -176,7 +175,7 @@ fn told(path: &Path, expected: u64) -> Result<()> {
     Err(CheckpointError::NotShared { path: path.into(), expected, found })
 }
 
-/// Makes `latest` name the checkpoint of a step: at each moment it names the old one or the new one.
+/// Makes `latest` name the checkpoint of a step. At every moment it names the old one or the new one.
 pub(crate) fn write_latest(disk: &dyn Disk, folder: &Path, step: u64) -> Result<()> {
     let staged = folder.join(STAGED_LATEST);
     disk::write_file(disk, &staged, format!("{}\n", step_folder(step)).as_bytes())?;

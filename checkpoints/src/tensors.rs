@@ -1,4 +1,4 @@
-//! The tensors of a checkpoint, whole, out of the files of all ranks.
+//! Reads whole tensors, or rows, from the files of all ranks.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,7 +15,7 @@ use crate::error::{CheckpointError, Result, dtype_name};
 use crate::header::{Header, Part};
 use crate::regular::{self, Identity};
 
-/// A file whose sum was checked.
+/// A file whose digest was checked.
 #[derive(Clone, Debug)]
 pub(crate) struct VerifiedFile {
     pub(crate) path: PathBuf,
@@ -23,13 +23,13 @@ pub(crate) struct VerifiedFile {
 }
 
 impl VerifiedFile {
-    /// Reads at a place, if it is still the file that was checked.
+    /// Reads at an offset, if it is still the file that was checked.
     pub(crate) fn read_at(&self, start: u64, into: &mut [u8]) -> Result<()> {
         let read = self.open_at(start)?.read_exact(into);
         read.map_err(|error| CheckpointError::io("read", &self.path, error))
     }
 
-    /// Opens it at a place, if it is still the file that was checked.
+    /// Opens the file at an offset, if it is still the one that was checked.
     pub(crate) fn open_at(&self, start: u64) -> Result<File> {
         let (mut file, metadata) = regular::open(&self.path)?;
         if Identity::of(&metadata) != self.identity {
@@ -40,7 +40,7 @@ impl VerifiedFile {
     }
 }
 
-/// What a tensor is.
+/// The dtype and shape of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Info {
     /// The dtype of its elements.
@@ -50,29 +50,29 @@ pub struct Info {
 }
 
 impl Info {
-    /// The length of the first axis; 1 of a tensor without axes.
+    /// Returns the length of the first axis; 1 for a tensor without axes.
     pub fn rows(&self) -> usize {
         self.shape.first().copied().unwrap_or(1)
     }
 
-    /// Bytes of one row. Of a tensor whose bytes can be counted these can be too.
+    /// Returns the bytes of one row. Saturates only if the whole tensor's bytes overflow.
     pub fn row_bytes(&self) -> usize {
         let others = self.shape.iter().skip(1);
         others.fold(element_bytes(self.dtype).unwrap_or(0), |bytes, &length| bytes.saturating_mul(length))
     }
 
-    /// Bytes of the whole tensor.
+    /// Returns the bytes of the whole tensor.
     pub fn bytes(&self) -> usize {
         self.row_bytes().saturating_mul(self.rows())
     }
 
-    /// As `F32 [4, 8]`.
+    /// Formats it like `F32 [4, 8]`.
     pub(crate) fn shown(&self) -> String {
         format!("{} {:?}", dtype_name(self.dtype), self.shape)
     }
 }
 
-/// Rows of a tensor, and where their bytes are.
+/// Some rows of a tensor, and the place of their bytes.
 #[derive(Debug)]
 struct Place {
     rows: Range<usize>,
@@ -83,14 +83,14 @@ struct Place {
 #[derive(Debug)]
 struct Tensor {
     info: Info,
-    /// In the order of the rows, without a gap.
+    /// In row order, without gaps.
     places: Vec<Place>,
 }
 
 /// Tensors by name, whichever ranks hold their rows.
 #[derive(Debug)]
 pub struct Tensors {
-    /// The checkpoint, for errors.
+    /// The checkpoint's folder, for errors.
     folder: PathBuf,
     files: Arc<[VerifiedFile]>,
     tensors: BTreeMap<String, Tensor>,
@@ -98,8 +98,8 @@ pub struct Tensors {
 }
 
 impl Tensors {
-    /// Puts the headers of all ranks together: each is the number of its file, the bytes before its tensors,
-    /// and what it holds.
+    /// Combines the headers of all ranks. Each entry is the index of its file, the number of bytes before its tensors,
+    /// and the header.
     pub(crate) fn new(
         folder: &Path,
         files: Arc<[VerifiedFile]>,
@@ -148,43 +148,43 @@ impl Tensors {
         Ok(Self { folder: folder.into(), files, tensors, scalars })
     }
 
-    /// The names, sorted.
+    /// Returns the names, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
     }
 
-    /// What the tensor of this name is, if there is one.
+    /// Returns the dtype and shape of a tensor, if it exists.
     pub fn info(&self, name: &str) -> Option<&Info> {
         self.tensors.get(name).map(|tensor| &tensor.info)
     }
 
-    /// All names with what they are, sorted.
+    /// Returns all names with dtypes and shapes, sorted.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Info)> {
         self.tensors.iter().map(|(name, tensor)| (name.as_str(), &tensor.info))
     }
 
-    /// The optimizer's numbers, by name.
+    /// Returns the optimizer's numbers, by name.
     pub fn scalars(&self) -> &BTreeMap<String, Scalar> {
         &self.scalars
     }
 
-    /// The bytes of a whole tensor, row-major and little-endian, in memory of its own.
+    /// Reads the bytes of a whole tensor, row-major and little-endian, into a new buffer.
     ///
     /// # Errors
     ///
-    /// As of [`read_rows`](Self::read_rows).
+    /// The same as [`read_rows`](Self::read_rows).
     pub fn read(&self, name: &str) -> Result<Vec<u8>> {
         let rows = self.tensor(name)?.info.rows();
         self.read_rows(name, 0..rows)
     }
 
-    /// The bytes of some rows of the whole tensor's first axis, out of whichever files hold them. A tensor
-    /// without axes has the row 0.
+    /// Reads the bytes of some rows of a whole tensor's first axis, from whichever files hold them. A tensor
+    /// without axes has a single row, 0.
     ///
     /// # Errors
     ///
-    /// [`CheckpointError::NoTensor`], [`CheckpointError::Rows`], [`CheckpointError::Changed`] where a file is no
-    /// longer the one whose sum was checked, [`CheckpointError::Io`].
+    /// [`CheckpointError::NoTensor`], [`CheckpointError::Rows`], [`CheckpointError::Changed`] if a file changed after
+    /// its digest was checked, [`CheckpointError::Io`].
     pub fn read_rows(&self, name: &str, rows: Range<usize>) -> Result<Vec<u8>> {
         let Tensor { info, places } = self.tensor(name)?;
         if rows.start > rows.end || rows.end > info.rows() {
@@ -195,7 +195,7 @@ impl Tensors {
                 found: format!("{rows:?}"),
             });
         }
-        // As many as the files hold: that was checked.
+        // At most the bytes in the files, which were checked.
         let mut bytes = vec![0; rows.len() * info.row_bytes()];
         let mut rest = &mut bytes[..];
         for place in places {
@@ -211,10 +211,10 @@ impl Tensors {
         Ok(bytes)
     }
 
-    /// Cuts a tensor's rows so that each cut has about so many bytes, and at least one row.
+    /// Splits a tensor's rows into ranges of about `bytes` bytes, at least one row each.
     pub(crate) fn cuts(info: &Info, bytes: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let step = (bytes / info.row_bytes().max(1)).max(1);
-        // Without bytes there is nothing to read, however many rows there are.
+        // A tensor without bytes has nothing to read, however many rows.
         let rows = if info.bytes() == 0 { 0 } else { info.rows() };
         (0..rows).step_by(step).map(move |start| start..rows.min(start + step))
     }
@@ -245,9 +245,9 @@ fn wrong(
     }
 }
 
-/// Sorts a tensor's places, which must hold each row once.
+/// Sorts a tensor's places and checks that they hold each row once.
 fn cover(files: &[VerifiedFile], name: &str, tensor: &mut Tensor) -> Result<()> {
-    // A slice without rows goes before the one that starts at its place.
+    // An empty slice goes before the slice that starts at the same row.
     tensor.places.sort_by_key(|place| (place.rows.start, place.rows.end));
     let mut next = 0;
     for place in &tensor.places {

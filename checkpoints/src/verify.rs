@@ -1,4 +1,4 @@
-//! All that is wrong with a checkpoint, for people to look at.
+//! Reports everything wrong with a checkpoint, for people.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,26 +7,26 @@ use crate::examine::examine;
 use crate::file_names::MANIFEST;
 use crate::{CheckpointError, Manifest};
 
-/// What [`verify`] found.
+/// The result of [`verify`].
 #[derive(Debug)]
 pub struct Report {
-    /// What the manifest says, if it can be believed.
+    /// The manifest, if it is valid.
     pub manifest: Option<Manifest>,
-    /// Every file that is wrong, or what is wrong with all together.
+    /// The errors of single files, or of all files together.
     pub problems: Vec<CheckpointError>,
-    /// What is in the folder and not in the manifest. It is never read.
+    /// Entries of the folder that the manifest does not name. They are never read.
     pub strays: Vec<PathBuf>,
 }
 
 impl Report {
-    /// Whether the checkpoint can be opened.
+    /// Returns whether the checkpoint can be opened.
     pub fn is_sound(&self) -> bool {
         self.problems.is_empty()
     }
 }
 
-/// Checks a checkpoint as [`Checkpoint::open`](crate::Checkpoint::open) does, and tells every file that is wrong,
-/// not only the first. `progress` is told bytes checked, of all.
+/// Checks a checkpoint like [`Checkpoint::open`](crate::Checkpoint::open), but reports every wrong file,
+/// not only the first. Calls `progress` with the bytes checked so far and the total.
 pub fn verify(path: &Path, progress: impl Fn(u64, u64) + Sync) -> Report {
     let problems = examine(path, &progress).err().unwrap_or_default();
     let manifest = Manifest::read(path).ok();
@@ -34,7 +34,7 @@ pub fn verify(path: &Path, progress: impl Fn(u64, u64) + Sync) -> Report {
         let files = manifest.iter().flat_map(|manifest| &manifest.files);
         name == MANIFEST || files.into_iter().any(|file| name == file.name.as_str())
     };
-    // Without a manifest nothing can be said of the other files.
+    // Without a manifest, no other file can be judged.
     let entries = manifest.as_ref().and_then(|_| fs::read_dir(path).ok()).into_iter().flatten().flatten();
     let mut strays: Vec<PathBuf> =
         entries.filter(|entry| !known(&entry.file_name())).map(|entry| entry.path()).collect();

@@ -1,20 +1,20 @@
-//! BLEU: n-grams of a translation that are in its references.
+//! BLEU: the share of a translation's n-grams that occur in its references.
 
 use crate::counts::whole_array;
 use crate::ngrams::{Ngrams, common, ngrams};
 use crate::pairs::pairs;
 use crate::{Metric, MetricError, tokens_13a, whitespace};
 
-/// The longest n-grams that count.
+/// The longest n-grams to count.
 const ORDERS: usize = 4;
-/// The logarithm that a precision of zero counts with, as in sacrebleu.
+/// The logarithm used for a precision of zero, as in sacrebleu.
 const LOG_OF_ZERO: f64 = -9_999_999_999.0;
 
-/// Corpus BLEU (Papineni et al., 2002, <https://aclanthology.org/P02-1040/>), as sacrebleu
+/// Corpus BLEU (Papineni et al., 2002, <https://aclanthology.org/P02-1040/>), computed like sacrebleu
 /// (Post, 2018, <https://aclanthology.org/W18-6319/>).
 ///
-/// With the defaults it is what sacrebleu calls `case:mixed|eff:no|tok:13a|smooth:exp`. Give texts as
-/// they are written, not tokenized.
+/// The defaults match sacrebleu's signature `case:mixed|eff:no|tok:13a|smooth:exp`. Pass texts as written, not
+/// tokenized.
 ///
 /// # Example
 ///
@@ -40,29 +40,29 @@ pub struct Bleu {
     counts: BleuCounts,
 }
 
-/// What is done where no n-gram of some order is right (Chen and Cherry, 2014,
+/// How to smooth a precision if no n-gram of an order matches (Chen and Cherry, 2014,
 /// <https://aclanthology.org/W14-3346/>).
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Smoothing {
-    /// The precision is 1/2, then 1/4 and so on, of what one n-gram would give: the default, as in
-    /// `mteval-v13a.pl`.
+    /// The precision is that of half a matching n-gram, then of a quarter, and so on for each such order: the default,
+    /// as in `mteval-v13a.pl`.
     #[default]
     Exp,
-    /// This many n-grams are taken as right, 0.1 in sacrebleu.
+    /// Counts this many n-grams as matches; sacrebleu uses 0.1.
     Floor(f64),
-    /// This is added to the n-grams that are right and to all of them, from order 2; 1 in sacrebleu.
+    /// Adds this number to the matches and to the total, from order 2 on; sacrebleu uses 1.
     AddK(f64),
     /// The score is 0.
     None,
 }
 
-/// How BLEU takes texts apart.
+/// How BLEU splits texts into tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BleuTokens {
-    /// The tokenizer 13a of sacrebleu, the default: for languages of Latin, Greek or Cyrillic letters.
+    /// sacrebleu's tokenizer 13a, the default: for languages in Latin, Greek or Cyrillic script.
     #[default]
     Mteval13a,
-    /// At white space only, for texts that are tokenized. `none` in sacrebleu.
+    /// Splits at white space only, for tokenized texts. sacrebleu calls it `none`.
     Whitespace,
 }
 
@@ -74,22 +74,22 @@ struct Settings {
     effective_order: bool,
 }
 
-/// BLEU, and what it is made of.
+/// A BLEU score and its components.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BleuScore {
     /// From 0 to 100, up to rounding.
     pub score: f64,
-    /// For n-grams of order 1 to 4 the share that is right, smoothed, from 0 to 100.
+    /// The smoothed precision of n-grams of order 1 to 4, from 0 to 100.
     pub precisions: [f64; ORDERS],
-    /// What predictions that are shorter than the references cost, as a factor from 0 to 1.
+    /// The penalty for predictions that are shorter than the references, as a factor from 0 to 1.
     pub brevity_penalty: f64,
-    /// Tokens of all predictions.
+    /// Total tokens of the predictions.
     pub predicted_length: u64,
-    /// Tokens of those references that are the nearest to their predictions in length.
+    /// Total tokens of the references, counting for each prediction the reference of the nearest length.
     pub reference_length: u64,
-    /// N-grams of order 1 to 4 that are right.
+    /// Matching n-grams of order 1 to 4.
     pub matches: [u64; ORDERS],
-    /// N-grams of order 1 to 4 of all predictions.
+    /// N-grams of order 1 to 4 in all predictions.
     pub totals: [u64; ORDERS],
 }
 
@@ -102,16 +102,16 @@ struct BleuCounts {
 }
 
 impl Bleu {
-    /// BLEU as sacrebleu computes it by default.
+    /// Creates BLEU with sacrebleu's defaults.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Smooths precisions in another way. Call it before anything is added.
+    /// Sets the smoothing. Call it before you add anything.
     ///
     /// # Errors
     ///
-    /// [`MetricError::Value`] for a negative number, or one that is not finite.
+    /// [`MetricError::Value`] for a negative or non-finite number.
     pub fn smoothing(mut self, smoothing: Smoothing) -> Result<Self, MetricError> {
         if let Smoothing::Floor(value) | Smoothing::AddK(value) = smoothing
             && !(value >= 0.0 && value.is_finite())
@@ -123,20 +123,20 @@ impl Bleu {
         Ok(self)
     }
 
-    /// Takes texts apart in another way. Call it before anything is added.
+    /// Sets the tokenizer. Call it before you add anything.
     pub fn tokens(mut self, tokens: BleuTokens) -> Self {
         self.settings.tokens = tokens;
         self
     }
 
-    /// Takes upper and lower case as the same. Call it before anything is added.
+    /// Ignores case. Call it before you add anything.
     pub fn lowercase(mut self) -> Self {
         self.settings.lowercase = true;
         self
     }
 
     /// Leaves out orders for which the predictions are too short, instead of scoring 0.
-    /// [`sentence`](Self::sentence) always does.
+    /// [`sentence`](Self::sentence) always does so.
     pub fn effective_order(mut self) -> Self {
         self.settings.effective_order = true;
         self
@@ -146,8 +146,8 @@ impl Bleu {
     ///
     /// # Errors
     ///
-    /// [`MetricError::Pairs`] if they differ in number, [`MetricError::NoReference`] for a prediction
-    /// without any. Then nothing is added.
+    /// [`MetricError::Pairs`] if their numbers differ, [`MetricError::NoReference`] for a prediction
+    /// without references. In both cases nothing is added.
     pub fn add<P, R, S>(&mut self, predictions: &[P], references: &[R]) -> Result<(), MetricError>
     where
         P: AsRef<str>,
@@ -160,8 +160,7 @@ impl Bleu {
         Ok(())
     }
 
-    /// BLEU of one prediction alone, with effective order, as `sentence_bleu` of sacrebleu. It is not
-    /// added.
+    /// Scores one prediction alone, with effective order, like sacrebleu's `sentence_bleu`. Does not add it.
     ///
     /// # Errors
     ///
@@ -188,7 +187,7 @@ impl Bleu {
 }
 
 impl BleuTokens {
-    /// The tokens of a text.
+    /// Splits a text into tokens.
     ///
     /// # Example
     ///
@@ -199,7 +198,7 @@ impl BleuTokens {
     /// assert_eq!(tokens, ["He", "paid", "$", "1,000.5", ",", "didn't", "he", "?"]);
     /// ```
     pub fn split(self, text: &str) -> Vec<String> {
-        // Before a newline at the end can join lines.
+        // Trims first, because a newline at the end could join lines.
         let text = whitespace::trim_end(text);
         match self {
             Self::Mteval13a => whitespace::split(&tokens_13a::tokenize(text)).map(str::to_owned).collect(),
@@ -221,13 +220,13 @@ impl BleuCounts {
             references.iter().map(|reference| settings.tokenize(reference.as_ref())).collect();
 
         let lengths = references.iter().map(Vec::len);
-        // The nearest length; of two that are equally near, the shorter one.
+        // The nearest length, and the shorter of two equally near ones.
         let nearest = lengths.min_by_key(|&length| (length.abs_diff(prediction.len()), length));
         self.predicted_length += prediction.len() as u64;
         self.reference_length += nearest.unwrap_or_default() as u64;
         let orders = self.matches.iter_mut().zip(&mut self.totals);
         for (order, (matches, totals)) in (1..).zip(orders) {
-            // Each n-gram as often as in the reference that has the most of it.
+            // The largest count of each n-gram in any reference.
             let mut allowed = Ngrams::new();
             for reference in &references {
                 for (ngram, count) in ngrams(reference, order) {
@@ -251,7 +250,7 @@ impl BleuCounts {
         }
     }
 
-    /// The precisions, and for how many orders there are n-grams.
+    /// Returns the precisions, and the number of orders that have n-grams.
     fn precisions(&self, smoothing: Smoothing) -> ([f64; ORDERS], usize) {
         let mut precisions = [0.0; ORDERS];
         let mut halved = 1.0;
@@ -284,7 +283,7 @@ impl Metric for Bleu {
 
     const NAME: &'static str = "BLEU";
 
-    /// BLEU of the corpus. It is 0 if no token is right, so also if nothing was added.
+    /// Computes the corpus score. It is 0 if no token matches or nothing was added.
     fn score(&self) -> BleuScore {
         let BleuCounts { predicted_length, reference_length, matches, totals } = self.counts;
         let brevity_penalty = self.counts.brevity_penalty();
@@ -300,8 +299,8 @@ impl Metric for Bleu {
         BleuScore { score, precisions, brevity_penalty, predicted_length, reference_length, matches, totals }
     }
 
-    /// The lengths of predictions and references, then for each order the n-grams that are right, then
-    /// all n-grams.
+    /// Returns the lengths of predictions and references, then the matches of each order, then the totals of each
+    /// order.
     fn counts(&self) -> Vec<f64> {
         let counts = &self.counts;
         let numbers = [counts.predicted_length, counts.reference_length].into_iter();

@@ -1,4 +1,4 @@
-//! chrF: n-grams of characters, and for chrF++ of words, of a translation that are in a reference.
+//! chrF: the n-grams of characters, and in chrF++ of words, that a translation shares with a reference.
 
 use std::borrow::Cow;
 
@@ -8,9 +8,9 @@ use crate::pairs::pairs;
 use crate::{Metric, MetricError, whitespace};
 
 /// Corpus chrF (Popović, 2015, <https://aclanthology.org/W15-3049/>) and chrF++ (Popović, 2017,
-/// <https://aclanthology.org/W17-4770/>), as sacrebleu.
+/// <https://aclanthology.org/W17-4770/>), computed like sacrebleu.
 ///
-/// Characters are code points. Of several references, the one that gives the best score counts.
+/// Characters are code points. If there are several references, the one with the best score counts.
 ///
 /// # Example
 ///
@@ -28,7 +28,7 @@ use crate::{Metric, MetricError, whitespace};
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChrF {
     settings: Settings,
-    /// One for each order: those of characters, then those of words.
+    /// One for each order: characters first, then words.
     counts: Vec<OrderCounts>,
 }
 
@@ -41,7 +41,7 @@ struct Settings {
     whitespace: bool,
 }
 
-/// N-grams of one order.
+/// The n-grams of one order.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 struct OrderCounts {
     predicted: u64,
@@ -49,27 +49,27 @@ struct OrderCounts {
     matches: u64,
 }
 
-/// A text as chrF sees it.
+/// The characters and words of a text.
 struct Units<'a> {
     characters: Vec<char>,
     words: Vec<&'a str>,
 }
 
 impl ChrF {
-    /// chrF: n-grams of up to 6 characters without white space, recall weighted twice (beta 2).
+    /// Creates chrF: n-grams of up to 6 characters without white space, recall weighted twice (beta 2).
     pub fn new() -> Self {
         let settings =
             Settings { char_orders: 6, word_orders: 0, beta: 2, lowercase: false, whitespace: false };
         Self { counts: settings.no_counts(), settings }
     }
 
-    /// chrF++: the same, with words and pairs of words. Punctuation at the end of a word, else that at
-    /// its start, is a word of its own.
+    /// Creates chrF++: chrF with words and pairs of words. Punctuation at the end of a word, or else at its start, is a
+    /// word of its own.
     pub fn plus_plus() -> Self {
         Self::new().orders(6, 2)
     }
 
-    /// The longest n-grams of characters and of words. Forgets what was added.
+    /// Sets the longest n-grams of characters and of words. Discards what was added.
     pub fn orders(mut self, characters: u8, words: u8) -> Self {
         self.settings.char_orders = characters;
         self.settings.word_orders = words;
@@ -77,20 +77,20 @@ impl ChrF {
         self
     }
 
-    /// How many times as much recall counts as precision. Call it before anything is added: with
-    /// several references, it decides which of them counts.
+    /// Sets how many times as much recall weighs as precision. Call it before you add anything: with
+    /// several references, it affects which of them counts.
     pub fn beta(mut self, beta: u8) -> Self {
         self.settings.beta = beta;
         self
     }
 
-    /// Takes upper and lower case as the same. Call it before anything is added.
+    /// Ignores case. Call it before you add anything.
     pub fn lowercase(mut self) -> Self {
         self.settings.lowercase = true;
         self
     }
 
-    /// Counts white space as characters. Call it before anything is added.
+    /// Counts white space as characters. Call it before you add anything.
     pub fn whitespace(mut self) -> Self {
         self.settings.whitespace = true;
         self
@@ -100,8 +100,8 @@ impl ChrF {
     ///
     /// # Errors
     ///
-    /// [`MetricError::Pairs`] if they differ in number, [`MetricError::NoReference`] for a prediction
-    /// without any. Then nothing is added.
+    /// [`MetricError::Pairs`] if their numbers differ, [`MetricError::NoReference`] for a prediction
+    /// without references. In both cases nothing is added.
     pub fn add<P, R, S>(&mut self, predictions: &[P], references: &[R]) -> Result<(), MetricError>
     where
         P: AsRef<str>,
@@ -119,7 +119,7 @@ impl ChrF {
         Ok(())
     }
 
-    /// The score of one prediction alone, from 0 to 100. It is not added.
+    /// Scores one prediction alone, from 0 to 100. Does not add it.
     ///
     /// # Errors
     ///
@@ -141,7 +141,7 @@ impl ChrF {
 }
 
 impl Default for ChrF {
-    /// [`ChrF::new`].
+    /// The same as [`ChrF::new`].
     fn default() -> Self {
         Self::new()
     }
@@ -152,7 +152,7 @@ impl Settings {
         vec![OrderCounts::default(); usize::from(self.char_orders) + usize::from(self.word_orders)]
     }
 
-    /// The counts against that reference which gives the best score, the first of several such.
+    /// Returns the counts against the reference with the best score, the first among equals.
     fn best<S: AsRef<str>>(&self, prediction: &str, references: &[S]) -> Vec<OrderCounts> {
         let prediction = self.cased(prediction);
         let prediction = self.units(&prediction);
@@ -186,7 +186,7 @@ impl Settings {
         characters.chain(words).collect()
     }
 
-    /// F-beta of the mean precision and the mean recall, over those orders that both sides have.
+    /// Returns F-beta of the mean precision and the mean recall, over the orders that both sides have.
     fn f_score(&self, counts: &[OrderCounts]) -> f64 {
         let seen: Vec<_> =
             counts.iter().filter(|counts| counts.predicted > 0 && counts.reference > 0).collect();
@@ -208,7 +208,7 @@ impl OrderCounts {
         let order = usize::from(order);
         let (predicted, wanted) = (prediction.windows(order).len(), reference.windows(order).len());
         Self {
-            // Not counted where the reference is too short to have any.
+            // Counts none if the reference is too short for this order.
             predicted: if wanted > 0 { predicted as u64 } else { 0 },
             reference: wanted as u64,
             matches: common(&ngrams(prediction, order), &ngrams(reference, order)),
@@ -216,7 +216,7 @@ impl OrderCounts {
     }
 }
 
-/// Words of chrF++: `(hi)` is `(hi` and `)`.
+/// Splits a text into the words of chrF++: `(hi)` becomes `(hi` and `)`.
 fn words(text: &str) -> Vec<&str> {
     let mut words = Vec::new();
     for word in whitespace::split(text) {
@@ -240,12 +240,12 @@ impl Metric for ChrF {
 
     const NAME: &'static str = "chrF";
 
-    /// chrF of the corpus. It is 0 if nothing was added.
+    /// Computes chrF of the corpus. It is 0 if nothing was added.
     fn score(&self) -> f64 {
         self.settings.f_score(&self.counts)
     }
 
-    /// For each order the n-grams of the predictions, of the references, and those that are right.
+    /// Returns, for each order, the n-grams of the predictions, of the references, and the matches.
     fn counts(&self) -> Vec<f64> {
         let numbers =
             self.counts.iter().flat_map(|counts| [counts.predicted, counts.reference, counts.matches]);

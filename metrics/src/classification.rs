@@ -1,13 +1,13 @@
-//! Classification: accuracy, precision, recall and F1, and which class is taken for which.
+//! Classification: accuracy, precision, recall, F1 and the confusion matrix.
 
 use crate::counts::whole_numbers;
 use crate::report::{Tally, share};
 use crate::{Metric, MetricError, Report, Side};
 
-/// Accuracy, precision, recall and F1 of classes, as scikit-learn with `zero_division=0`.
+/// Accuracy, precision, recall and F1 of classes, computed like scikit-learn with `zero_division=0`.
 ///
-/// Averages are over the classes that are in the predictions or the references, as they are in
-/// scikit-learn where no `labels` are given. Micro averages all equal the accuracy.
+/// Averages are over the classes that occur in the predictions or the references, as in scikit-learn without `labels`.
+/// All micro averages equal the accuracy.
 ///
 /// # Example
 ///
@@ -26,24 +26,24 @@ use crate::{Metric, MetricError, Report, Side};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Classification {
     names: Vec<String>,
-    /// How often each class of the references (rows) was predicted as each (columns), row by row.
+    /// The number of times each reference class (rows) was predicted as each class (columns), row by row.
     confusion: Vec<u64>,
 }
 
 impl Classification {
-    /// Counts classes with these names: the number of a class is its place among them.
+    /// Creates a metric for classes with these names. A class's number is its index among them.
     pub fn new<N: Into<String>>(names: impl IntoIterator<Item = N>) -> Self {
         let names: Vec<String> = names.into_iter().map(Into::into).collect();
         let confusion = vec![0; names.len() * names.len()];
         Self { names, confusion }
     }
 
-    /// Adds predicted classes, and those of the references.
+    /// Adds predicted classes and the classes of the references.
     ///
     /// # Errors
     ///
-    /// [`MetricError::Pairs`] if they differ in number, [`MetricError::Class`] for a number that is no
-    /// class. Then nothing is added.
+    /// [`MetricError::Pairs`] if their numbers differ, [`MetricError::Class`] for a number that is not a
+    /// class. In both cases nothing is added.
     pub fn add(&mut self, predictions: &[usize], references: &[usize]) -> Result<(), MetricError> {
         if predictions.len() != references.len() {
             let (predictions, references) = (predictions.len(), references.len());
@@ -63,14 +63,14 @@ impl Classification {
         Ok(())
     }
 
-    /// The confusion matrix: how often each class of the references (rows) was predicted as each
-    /// (columns). All classes are in it, also those that never came.
+    /// Returns the confusion matrix: how often each reference class (rows) was predicted as each class (columns). It
+    /// includes all classes, even those that never occurred.
     pub fn confusion(&self) -> Vec<Vec<u64>> {
         self.rows().map(<[u64]>::to_vec).collect()
     }
 
     fn rows(&self) -> impl Iterator<Item = &[u64]> {
-        // Without classes there are no rows, of any width.
+        // `chunks` requires a nonzero width, even without classes.
         self.confusion.chunks(self.names.len().max(1))
     }
 }
@@ -80,7 +80,7 @@ impl Metric for Classification {
 
     const NAME: &'static str = "classification";
 
-    /// Scores per class and their averages, and the accuracy. Of nothing, all are 0.
+    /// Returns the scores per class, their averages, and the accuracy. All are 0 if nothing was added.
     fn score(&self) -> Report {
         let mut tallies = vec![Tally::default(); self.names.len()];
         for (class, row) in self.rows().enumerate() {
@@ -97,7 +97,7 @@ impl Metric for Classification {
         Report::new(self.names.iter().zip(tallies), accuracy)
     }
 
-    /// The confusion matrix, row by row.
+    /// Returns the confusion matrix, row by row.
     fn counts(&self) -> Vec<f64> {
         self.confusion.iter().map(|&count| count as f64).collect()
     }

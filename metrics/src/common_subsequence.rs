@@ -1,20 +1,20 @@
 //! Longest common subsequences.
 
-/// Where the table of lengths leads back from a cell.
+/// Where to go back from a cell of the table of lengths.
 #[derive(Clone, Copy, PartialEq)]
 enum Step {
-    /// Both last items are the same, and common.
+    /// The last items are equal and belong to the subsequence.
     Both,
-    /// Without the last item of the second.
+    /// Drop the last item of the second sequence.
     Second,
-    /// Without the last item of the first.
+    /// Drop the last item of the first sequence.
     First,
 }
 
-/// The places in `first` of one longest common subsequence, in falling order.
+/// Returns the indices in `first` of one longest common subsequence, in descending order.
 ///
-/// Of several, it is that of `rouge_score`, on which ROUGE-Lsum depends. Takes time and bytes in
-/// proportion to the product of the lengths.
+/// Among several, it chooses the one that `rouge_score` chooses, because ROUGE-Lsum depends on it. Time and memory
+/// are proportional to the product of the lengths.
 pub(crate) fn common_places<T: PartialEq>(first: &[T], second: &[T]) -> Vec<usize> {
     let mut steps: Vec<Vec<Step>> = Vec::with_capacity(first.len());
     lengths(first, second, |row| steps.push(row.to_vec()));
@@ -33,12 +33,12 @@ pub(crate) fn common_places<T: PartialEq>(first: &[T], second: &[T]) -> Vec<usiz
     places
 }
 
-/// The length of the longest common subsequences.
+/// Returns the length of the longest common subsequences.
 pub(crate) fn common_length<T: PartialEq>(first: &[T], second: &[T]) -> usize {
     lengths(first, second, |_| {})
 }
 
-/// Goes through the table of lengths row by row, and hands over the steps of each.
+/// Computes the table of lengths row by row and passes the steps of each row on.
 fn lengths<T: PartialEq>(first: &[T], second: &[T], mut each_row: impl FnMut(&[Step])) -> usize {
     let mut lengths = vec![0; second.len()];
     let mut steps = vec![Step::First; second.len()];
@@ -86,7 +86,7 @@ mod tests {
             for place in places {
                 prop_assert!(rest.any(|item| *item == first[place]));
             }
-            // No subsequence of the first that is longer is one of the second.
+            // No longer subsequence of the first is one of the second.
             let longest = (0_u32..1 << first.len())
                 .filter(|chosen| {
                     let mut rest = second.iter();

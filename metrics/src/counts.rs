@@ -1,11 +1,11 @@
-//! Counts out of the plain numbers that ranks exchange.
+//! Parses counts from the plain numbers that ranks exchange.
 
 use crate::MetricError;
 
-/// Up to here every whole number is an f64, and sums of them are exact.
+/// The largest count: up to here f64 represents every whole number, and sums are exact.
 pub(crate) const LARGEST: f64 = 9_007_199_254_740_992.0;
 
-/// These numbers as `expected` counts.
+/// Parses exactly `expected` counts.
 pub(crate) fn whole_numbers(
     metric: &'static str,
     counts: &[f64],
@@ -17,7 +17,7 @@ pub(crate) fn whole_numbers(
     counts.iter().map(|&count| whole_number(metric, count)).collect()
 }
 
-/// The same where the settings do not change how many there are.
+/// Parses exactly `N` counts, for metrics whose settings do not change their number.
 pub(crate) fn whole_array<const N: usize>(
     metric: &'static str,
     counts: &[f64],
@@ -30,7 +30,7 @@ pub(crate) fn whole_array<const N: usize>(
     Ok(whole)
 }
 
-/// An error for numbers that are not `expected` many.
+/// Returns the error for a wrong number of counts.
 pub(crate) fn length(metric: &'static str, counts: &[f64], expected: usize) -> MetricError {
     MetricError::Counts {
         metric,

@@ -6,10 +6,10 @@ use crate::counts::whole_numbers;
 use crate::report::{Tally, share};
 use crate::{EntityScheme, Metric, MetricError, Report, Side, Span, TagFault};
 
-/// Precision, recall and F1 of entities, for named-entity recognition and chunking, as seqeval.
+/// Precision, recall and F1 of entities, for named-entity recognition and chunking, computed like seqeval.
 ///
-/// An entity is right if its first word, its last word and its type are (Tjong Kim Sang and De Meulder,
-/// 2003, <https://aclanthology.org/W03-0419/>). [`EntityScheme`] says what an entity is.
+/// An entity is correct if its first word, its last word and its type are (Tjong Kim Sang and De Meulder,
+/// 2003, <https://aclanthology.org/W03-0419/>). [`EntityScheme`] defines what an entity is.
 ///
 /// # Example
 ///
@@ -30,30 +30,30 @@ use crate::{EntityScheme, Metric, MetricError, Report, Side, Span, TagFault};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entities {
     scheme: EntityScheme,
-    /// Sorted, so that ranks that name the same types count alike.
+    /// Sorted, so that ranks with the same types have the same order of counts.
     types: Vec<String>,
-    /// One for each type.
+    /// One tally for each type.
     tallies: Vec<Tally>,
     correct_tags: u64,
     tags: u64,
 }
 
 impl Entities {
-    /// Counts entities of these types, as `PER`, in any order.
+    /// Creates a metric for entities of these types, such as `PER`, in any order.
     ///
-    /// They are those of the model and of the references together; one that never comes changes no
-    /// score. They are named beforehand so that all ranks count alike, even what some do not meet.
+    /// Name the types of the model and of the references; a type that never occurs changes no score. Naming them in
+    /// advance gives all ranks the same counts, even for types that some ranks never see.
     pub fn new<N: Into<String>>(scheme: EntityScheme, types: impl IntoIterator<Item = N>) -> Self {
         let types: BTreeSet<String> = types.into_iter().map(Into::into).collect();
         let tallies = vec![Tally::default(); types.len()];
         Self { scheme, types: types.into_iter().collect(), tallies, correct_tags: 0, tags: 0 }
     }
 
-    /// Counts entities of the types in these tags, as `O`, `B-PER` and `I-PER`.
+    /// Creates a metric for the entity types in these tags, such as `O`, `B-PER` and `I-PER`.
     ///
     /// # Errors
     ///
-    /// A [`TagFault`] for the first tag that is not one of IOB2.
+    /// A [`TagFault`] for the first tag that is not an IOB2 tag.
     ///
     /// # Example
     ///
@@ -75,18 +75,18 @@ impl Entities {
         Ok(Self::new(scheme, types))
     }
 
-    /// The types that are counted, sorted.
+    /// Returns the counted types, sorted.
     pub fn types(&self) -> &[String] {
         &self.types
     }
 
-    /// Adds sequences of predicted tags, and the tags of the references.
+    /// Adds sequences of predicted tags and the tags of the references.
     ///
     /// # Errors
     ///
-    /// [`MetricError::Pairs`] and [`MetricError::SequenceLength`] if predictions and references differ
-    /// in number, [`MetricError::Tag`] for what is no tag of IOB2, [`MetricError::EntityType`] for a type
-    /// that is not counted. Each names the sequence of this call, and nothing of it is added.
+    /// [`MetricError::Pairs`] or [`MetricError::SequenceLength`] if predictions and references differ in number,
+    /// [`MetricError::Tag`] for a tag that is not an IOB2 tag, [`MetricError::EntityType`] for a type that is not
+    /// counted. Each error names the sequence in this call. In all cases nothing is added.
     pub fn add<P, R, S, T>(&mut self, predictions: &[P], references: &[R]) -> Result<(), MetricError>
     where
         P: AsRef<[S]>,
@@ -122,7 +122,7 @@ impl Entities {
         for span in &found {
             let tally = self.tally(span, Side::Prediction, sequence)?;
             tally.predicted += 1;
-            // Both lists are sorted by their first words.
+            // Spans are sorted by their first words.
             tally.correct += u64::from(wanted.binary_search(span).is_ok());
         }
         for span in &wanted {
@@ -155,16 +155,16 @@ impl Metric for Entities {
 
     const NAME: &'static str = "entities";
 
-    /// Scores per type and their averages, and the share of tags that are right. Types are sorted.
+    /// Returns the scores per type, their averages, and the share of correct tags. Types are sorted.
     ///
-    /// Where neither predictions nor references have an entity, precision, recall and F1 are 0.
+    /// If neither predictions nor references have an entity, precision, recall and F1 are 0.
     fn score(&self) -> Report {
         let tallies = self.tallies.iter().copied();
         Report::new(self.types.iter().zip(tallies), share(self.correct_tags, self.tags))
     }
 
-    /// For each type the entities that are right, predicted, and in the references; then the tags that
-    /// are right, and all tags.
+    /// Returns, for each type, the correct entities, the predicted ones and those in the references; then the number of
+    /// correct tags and of all tags.
     fn counts(&self) -> Vec<f64> {
         let tallies = self.tallies.iter().flat_map(|tally| [tally.correct, tally.predicted, tally.support]);
         tallies.chain([self.correct_tags, self.tags]).map(|count| count as f64).collect()

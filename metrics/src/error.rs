@@ -1,117 +1,117 @@
-//! What can go wrong with metrics.
+//! Errors of metrics.
 
 use std::fmt;
 
 use thiserror::Error;
 
-/// Something that cannot be scored.
+/// An error in adding to, merging or creating a metric.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum MetricError {
-    /// There are not as many references as predictions.
+    /// The numbers of references and predictions differ.
     #[error(
         "expected as many references as predictions, found {predictions} predictions and {references} references: \
          add each prediction together with its reference"
     )]
     Pairs {
-        /// The predictions of the call.
+        /// The number of predictions in the call.
         predictions: usize,
-        /// The references of the call.
+        /// The number of references in the call.
         references: usize,
     },
-    /// A sequence has not as many predicted tags as reference tags.
+    /// The numbers of predicted and reference tags of a sequence differ.
     #[error(
         "sequence {sequence}: expected as many predicted tags as reference tags, found {predicted} predicted and \
          {reference} reference tags: give each word one tag in both, and cut both at the same word"
     )]
     SequenceLength {
-        /// Which sequence of the call, from 0.
+        /// The index of the sequence in the call, from 0.
         sequence: usize,
-        /// Its predicted tags.
+        /// The number of its predicted tags.
         predicted: usize,
-        /// Its reference tags.
+        /// The number of its reference tags.
         reference: usize,
     },
-    /// A tag cannot be one of its scheme.
+    /// A tag is not valid in its scheme.
     #[error("{side} of sequence {sequence}: {fault}")]
     Tag {
-        /// Whether it was predicted.
+        /// Whether the tag is from a prediction or a reference.
         side: Side,
-        /// Which sequence of the call, from 0.
+        /// The index of the sequence in the call, from 0.
         sequence: usize,
-        /// The tag, and what is wrong with it.
+        /// The tag and its position.
         fault: TagFault,
     },
-    /// An entity has a type that the metric was not told of.
+    /// An entity has a type that the metric does not count.
     #[error(
         "{side} of sequence {sequence}, tag {position}: expected an entity of type {known}, found type \
          {found:?}: name all types of the predictions and the references when making the metric"
     )]
     EntityType {
-        /// Whether it was predicted.
+        /// Whether the entity is from a prediction or a reference.
         side: Side,
-        /// Which sequence of the call, from 0.
+        /// The index of the sequence in the call, from 0.
         sequence: usize,
-        /// The entity's first tag, from 0.
+        /// The index of the entity's first tag, from 0.
         position: usize,
         /// Its type.
         found: String,
-        /// The types that are known.
+        /// The types that the metric counts.
         known: String,
     },
-    /// A setting has a name that there is not.
+    /// A setting has an unknown name.
     #[error("expected {expected} as the {setting}, found {found:?}: use one of these names")]
     Name {
         /// The setting.
         setting: &'static str,
-        /// The names that there are.
+        /// The valid names.
         expected: &'static str,
-        /// What was named.
+        /// The name that was given.
         found: String,
     },
-    /// A setting has a value that it cannot have.
+    /// A setting has an invalid value.
     #[error("{setting}: expected {expected}, found {found}: choose another value")]
     Value {
         /// The setting.
         setting: &'static str,
-        /// What it can be.
+        /// The valid values.
         expected: &'static str,
-        /// What it is.
+        /// The value that was given.
         found: f64,
     },
-    /// A class has a number that is too large.
+    /// The number of a class is too large.
     #[error(
         "{side} {position}: expected a class from 0 to below {classes}, found {found}: leave out ignored items, and \
          name all classes when making the metric"
     )]
     Class {
-        /// Whether it was predicted.
+        /// Whether the class is from a prediction or a reference.
         side: Side,
-        /// Which item of the call, from 0.
+        /// The index of the item in the call, from 0.
         position: usize,
         /// Its class.
         found: usize,
-        /// How many classes there are.
+        /// The number of classes.
         classes: usize,
     },
-    /// A prediction has nothing to be compared with.
+    /// A prediction has no reference.
     #[error(
         "prediction {segment}: expected at least one reference, found none: leave out what has no reference"
     )]
     NoReference {
-        /// Which prediction of the call, from 0.
+        /// The index of the prediction in the call, from 0.
         segment: usize,
     },
-    /// More items are right than there are items.
+    /// There are more correct items than items.
     #[error(
         "expected at most {items} correct items of {items}, found {correct}: count both over the same mask"
     )]
     Correct {
-        /// The items that are right.
+        /// The number of correct items.
         correct: u64,
-        /// All items.
+        /// The number of all items.
         items: u64,
     },
-    /// Two metrics count different things.
+    /// Two metrics have different settings.
     #[error(
         "{metric}: expected two metrics of the same settings, found different ones: make them alike on all ranks"
     )]
@@ -119,7 +119,7 @@ pub enum MetricError {
         /// The metric.
         metric: &'static str,
     },
-    /// Numbers are not the counts of a metric.
+    /// Some numbers are not the counts of a metric.
     #[error(
         "counts of {metric}: expected {expected}, found {found}: exchange them in f64, between metrics of the same \
          settings"
@@ -129,7 +129,7 @@ pub enum MetricError {
         metric: &'static str,
         /// What the counts must be.
         expected: String,
-        /// What was given.
+        /// The counts that were given.
         found: String,
     },
 }
@@ -137,9 +137,9 @@ pub enum MetricError {
 /// Predictions or references.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Side {
-    /// What the model says.
+    /// The output of the model.
     Prediction,
-    /// What the data say.
+    /// The data's target.
     Reference,
 }
 
@@ -152,13 +152,13 @@ impl fmt::Display for Side {
     }
 }
 
-/// A tag that cannot be one of its scheme.
+/// A tag that is not valid in its scheme.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
     "tag {position}: expected `O`, or `B-` or `I-` and a type, found {found:?}: convert the tags to IOB2"
 )]
 pub struct TagFault {
-    /// Which tag of the sequence, from 0.
+    /// The index of the tag in the sequence, from 0.
     pub position: usize,
     /// The tag, cut to 40 characters.
     pub found: String,

@@ -1,4 +1,4 @@
-//! Exact match and F1 of the words of short answers.
+//! Exact match and word F1 of short answers.
 
 use std::sync::LazyLock;
 
@@ -11,14 +11,13 @@ use crate::pairs::pairs_or_none;
 use crate::report::Tally;
 use crate::{Metric, MetricError, PrecisionRecallF1, whitespace};
 
-/// Exact match and word F1 of answers to questions, as the script of SQuAD 2.0 (Rajpurkar et al., 2018,
+/// Exact match and word F1 of answers to questions, computed like the script of SQuAD 2.0 (Rajpurkar et al., 2018,
 /// <https://aclanthology.org/P18-2124/>).
 ///
-/// Answers are compared in lower case, without ASCII punctuation, without the articles a, an and the,
-/// and with single spaces. Of several references the best one counts, for each of the two on its own.
-/// A question without references, or with references of which nothing is left, has no answer: the
-/// prediction should be empty. (SQuAD 1.1, which has no such questions, gives the F1 of two answers of
-/// which nothing is left as 0.)
+/// Compares answers in lower case, without ASCII punctuation, without the articles a, an and the, and with single
+/// spaces. If there are several references the best one counts, separately for each of the two scores. A question has
+/// no answer if it has no references or only references that normalize to nothing; the prediction should then be empty.
+/// (SQuAD 1.1 has no such questions and gives an F1 of 0 to two answers that normalize to nothing.)
 ///
 /// # Example
 ///
@@ -39,30 +38,30 @@ pub struct ExactMatch {
     f1: ExactSum,
 }
 
-/// How well answers match.
+/// The scores of answers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AnswerScore {
-    /// The share of answers that are the same as a reference, from 0 to 100.
+    /// The share of answers that equal a reference, from 0 to 100.
     pub exact_match: f64,
     /// The mean F1 of words, from 0 to 100.
     pub f1: f64,
 }
 
-/// Runs of what Python calls characters of words.
+/// Runs of the characters that Python's `\w` matches.
 static WORDS: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"[\p{L}\p{N}_]+").expect("the pattern is a constant"));
 
 impl ExactMatch {
-    /// Nothing was added yet.
+    /// Creates an empty metric.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds answers, each with its references, perhaps none.
+    /// Adds answers, each with its references, possibly none.
     ///
     /// # Errors
     ///
-    /// [`MetricError::Pairs`] if they differ in number. Then nothing is added.
+    /// [`MetricError::Pairs`] if their numbers differ. In that case nothing is added.
     pub fn add<P, R, S>(&mut self, predictions: &[P], references: &[R]) -> Result<(), MetricError>
     where
         P: AsRef<str>,
@@ -85,7 +84,7 @@ impl ExactMatch {
     }
 }
 
-/// An answer as SQuAD compares it: in lower case, without ASCII punctuation, without a, an and the, and
+/// Normalizes an answer like SQuAD: to lower case, without ASCII punctuation, without a, an and the, and
 /// with single spaces.
 ///
 /// # Example
@@ -105,7 +104,7 @@ pub fn normalize_answer(text: &str) -> String {
     whitespace::split(&without_articles).collect::<Vec<_>>().join(" ")
 }
 
-/// F1 of the words of two normalized answers; of two empty ones, 1.
+/// Returns the F1 of the words of two normalized answers; 1 if both are empty.
 fn word_f1(prediction: &str, wanted: &str) -> f64 {
     let prediction: Vec<&str> = whitespace::split(prediction).collect();
     let wanted: Vec<&str> = whitespace::split(wanted).collect();
@@ -134,7 +133,7 @@ impl Metric for ExactMatch {
         })
     }
 
-    /// The answers, those that are exact, and the sum of F1 in five numbers, so that sums of it are exact.
+    /// Returns the number of answers, the exact ones, and the sum of F1 as five numbers whose sums are exact.
     fn counts(&self) -> Vec<f64> {
         [self.answers as f64, self.exact as f64].into_iter().chain(self.f1.parts()).collect()
     }
@@ -166,7 +165,7 @@ mod tests {
             ("a-b", "ab"),
             ("\u{201c}a\u{201d} b", "\u{201c} \u{201d} b"),
             ("a_b", "ab"),
-            // The mark above is no letter to Python, so the letter below it is an article.
+            // Python does not count the combining mark as a letter, so the letter below it is an article.
             ("a\u{301} b", "\u{301} b"),
             ("The THE An", ""),
         ] {

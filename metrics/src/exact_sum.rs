@@ -1,33 +1,33 @@
-//! A sum of fractions that does not depend on their order.
+//! A sum of fractions that does not depend on the order.
 
 use crate::MetricError;
 use crate::counts::{LARGEST, length};
 
-/// The unit of the sum, 2^-64, as what a summand is multiplied by.
+/// The number of units in 1: the unit of the sum is 2^-64.
 const UNITS: f64 = 18_446_744_073_709_551_616.0;
-/// Summands from here on, and those that are not finite, are added as floats: 2^40.
+/// The limit, 2^40, from which on summands are added as floats, like non-finite ones.
 const LARGE: f64 = 1_099_511_627_776.0;
-/// Bits of a part of the sum. Sums of 2^21 parts of this size are exact in f64.
+/// Bits per part of the sum. f64 can sum 2^21 such parts exactly.
 const PART_BITS: u32 = 32;
 
-/// A sum in fixed point: each summand is rounded to a multiple of 2^-64, and then nothing is rounded.
+/// A sum in fixed point: each summand is rounded to a multiple of 2^-64, and nothing else is rounded.
 ///
-/// Adding floats rounds at each step, so the sum of shards would differ from that of the whole in its
-/// last bits. A summand from 2^40 on loses this property, which no loss and no score comes near.
+/// Adding floats rounds at each step, so a sum over shards would differ from a sum over the whole in its
+/// last bits. Summands from 2^40 on lose this property, but no loss or score comes near that.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct ExactSum {
-    /// In units of 2^-64.
+    /// The sum in units of 2^-64.
     total: i128,
-    /// What does not fit in there, with what is not finite.
+    /// The sum of summands that are too large or not finite.
     beyond: f64,
 }
 
 impl ExactSum {
-    /// How many numbers it is exchanged as.
+    /// The number of values that represent the sum.
     pub const PARTS: usize = 5;
 
     pub fn add(&mut self, summand: f64) {
-        // A product with a power of two is exact, so this rounds once.
+        // Multiplying by a power of two is exact, so this rounds once.
         let units = (summand * UNITS).round();
         match self.total.checked_add(units as i128) {
             Some(total) if summand.abs() < LARGE => self.total = total,
@@ -39,14 +39,14 @@ impl ExactSum {
         self.total as f64 / UNITS + self.beyond
     }
 
-    /// The lowest bits first; the highest part has the sign.
+    /// Splits the sum into parts, lowest bits first; the highest part carries the sign.
     pub fn parts(&self) -> [f64; Self::PARTS] {
         let part = |index: u32| (self.total >> (index * PART_BITS)) as u32 as f64;
         let highest = (self.total >> (3 * PART_BITS)) as f64;
         [part(0), part(1), part(2), highest, self.beyond]
     }
 
-    /// A sum out of its parts, or out of the sums of parts.
+    /// Restores a sum from its parts, or from sums of parts.
     pub fn from_parts(metric: &'static str, parts: &[f64]) -> Result<Self, MetricError> {
         let parts: &[f64; Self::PARTS] = parts.try_into().map_err(|_| length(metric, parts, Self::PARTS))?;
         let [limbs @ .., beyond] = parts;

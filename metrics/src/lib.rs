@@ -1,12 +1,12 @@
-//! Scores of language tasks, as the field's own implementations compute them.
+//! Metrics for language tasks, with the same results as the field's standard implementations.
 //!
-//! For those who know `evaluate` of Hugging Face. Each metric is made once, is given batches with
-//! `add`, predictions first, and answers with [`score`](Metric::score). Tests hold each to the values
-//! of the implementation that papers cite.
+//! The interface resembles Hugging Face's `evaluate`. You create a metric, pass it batches with `add`, predictions
+//! first, and read the result with [`score`](Metric::score). Tests compare each metric with the implementation that
+//! papers cite.
 //!
 //! | metric | for | same as | range | default |
 //! |---|---|---|---|---|
-//! | [`Entities`] | named entities, chunks | `seqeval` 1.2.2, [strict IOB2 or conlleval](EntityScheme) | 0 to 1 | none: the scheme is named |
+//! | [`Entities`] | named entities, chunks | `seqeval` 1.2.2, [strict IOB2 or conlleval](EntityScheme) | 0 to 1 | none: you name the scheme |
 //! | [`Classification`] | classes of texts, pairs or words | scikit-learn 1.9, `zero_division=0` | 0 to 1 | |
 //! | [`Perplexity`] | language models | e to the mean loss | 1 to infinity | |
 //! | [`MaskedAccuracy`] | masked and next tokens | correct / items | 0 to 1 | |
@@ -15,9 +15,9 @@
 //! | [`Rouge`] | summaries | `rouge_score` 0.1.2, mean | 0 to 1 | no stemmer |
 //! | [`ExactMatch`] | short answers | SQuAD 2.0's script | 0 to 100 | |
 //!
-//! What is left out: the tokenizers `intl`, `zh` and others of sacrebleu, its `eps_smoothing` of chrF,
-//! and the stemmer of `rouge_score`: it is NLTK's own variant of Porter's, and `rust-stemmers`, which has
-//! Porter's later one, gives other stems for about 2 words in 100.
+//! The crate omits sacrebleu's other tokenizers (`intl`, `zh` and so on), its `eps_smoothing` for chrF, and the stemmer
+//! of `rouge_score`. That stemmer is NLTK's own variant of Porter's; `rust-stemmers` implements Porter's later one,
+//! which gives other stems for about 2 words in 100.
 //!
 //! # Example
 //!
@@ -39,36 +39,35 @@
 //!
 //! # Ranks
 //!
-//! A metric is counts, and [`counts`](Metric::counts) are whole numbers in f64. Ranks that evaluate
-//! shards sum theirs place by place, and [`from_counts`](Metric::from_counts) makes the metric of the
-//! whole. For the same batches, its score has the same bits on any number of ranks. Within one process,
+//! A metric consists of counts, and [`counts`](Metric::counts) returns them as whole numbers in f64. Ranks that
+//! evaluate shards sum theirs element by element, and [`from_counts`](Metric::from_counts) builds the metric of the
+//! whole from the sums. For the same batches, the score has the same bits on any number of ranks. Within one process,
 //! [`merge`](Metric::merge) does both.
 //!
-//! What has no score, because nothing was added, is `None` where the score is a mean, and 0 where the
-//! field's implementation says so.
+//! If nothing was added, mean scores are `None`, and the others are 0, as in the field's implementations.
 //!
 //! # The files
 //!
 //! ```text
-//! metric              what all metrics can do
+//! metric              the trait of all metrics
 //! entities            precision, recall and F1 over exact spans
-//! └── spans              entities out of tags, strictly or as conlleval
-//! classification      the same over classes, and which is taken for which
+//! └── spans              extracts entities from tags, strictly or like conlleval
+//! classification      the same scores over classes, and the confusion matrix
 //! report              scores per class and their averages
 //! perplexity          e to the mean loss
-//! masked_accuracy     the share of items that are right
+//! masked_accuracy     the share of correct items
 //! bleu                n-grams of words
-//! └── tokens_13a         what a word is
-//! chrf                n-grams of characters, and of words
+//! └── tokens_13a         sacrebleu's tokenizer 13a
+//! chrf                n-grams of characters and words
 //! rouge               n-grams and common subsequences of words
-//! └── common_subsequence  the longest ones
+//! └── common_subsequence  longest common subsequences
 //! exact_match         short answers, whole and word by word
-//! pairs               predictions with their references, checked
-//! ngrams              how often each n-gram occurs
-//! whitespace          as Python has it
-//! counts              counts out of plain numbers
+//! pairs               pairs predictions with references and checks them
+//! ngrams              counts n-grams
+//! whitespace          Python's definition of white space
+//! counts              parses counts from plain numbers
 //! └── exact_sum          a sum that does not depend on the order
-//! error               what can go wrong
+//! error               the errors
 //! ```
 
 mod bleu;

@@ -1,11 +1,11 @@
-//! Accuracy over the items that are not masked.
+//! Accuracy over unmasked items.
 
 use crate::counts::whole_array;
 use crate::report::share;
 use crate::{Metric, MetricError};
 
-/// The share of items that are right, of those that count: hidden tokens of a masked language model,
-/// next tokens, labels of words.
+/// The share of correct items among those that count: masked tokens of a masked language model, next tokens, labels of
+/// words.
 ///
 /// # Example
 ///
@@ -28,16 +28,16 @@ pub struct MaskedAccuracy {
 }
 
 impl MaskedAccuracy {
-    /// Nothing was added yet.
+    /// Creates an empty metric.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds how many items of a batch are right, and how many there were.
+    /// Adds the number of correct items in a batch and the number of all its items.
     ///
     /// # Errors
     ///
-    /// [`MetricError::Correct`] if more are right than there were. Then nothing is added.
+    /// [`MetricError::Correct`] if there are more correct items than items. In that case nothing is added.
     pub fn add(&mut self, correct: u64, items: u64) -> Result<(), MetricError> {
         if correct > items {
             return Err(MetricError::Correct { correct, items });
@@ -58,7 +58,7 @@ impl Metric for MaskedAccuracy {
         (self.items > 0).then(|| share(self.correct, self.items))
     }
 
-    /// The items that are right, and all items.
+    /// Returns the correct items and all items.
     fn counts(&self) -> Vec<f64> {
         vec![self.correct as f64, self.items as f64]
     }

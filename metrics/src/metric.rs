@@ -1,13 +1,13 @@
-//! What all metrics can do: be scored, be merged, and travel between ranks as plain numbers.
+//! The trait of all metrics: they can be scored, merged, and sent between ranks as plain numbers.
 
 use crate::MetricError;
 
-/// A score that is gathered over batches and over ranks.
+/// A score that is accumulated over batches and ranks.
 ///
-/// A metric holds its settings and counts of what was added to it. Counts of two shards, added place
-/// by place, are the counts of both. So ranks can exchange them as arrays with a sum, and every rank
-/// then has the score of the whole, to the last bit: all counts are whole numbers, sums of fractions
-/// included.
+/// A metric holds its settings and the counts of what was added to it. The counts of two shards, added element
+/// by element, are the counts of both. Ranks can therefore exchange them as arrays with a sum, and every rank
+/// then has the score of the whole, bit for bit, because all counts are whole numbers, even for sums of
+/// fractions.
 ///
 /// # Example
 ///
@@ -18,7 +18,7 @@ use crate::MetricError;
 /// first.add(&["the cat sat on the mat"], &[["the cat sat on a mat"]])?;
 /// second.add(&["good morning to you all"], &[["good morning to all of you"]])?;
 ///
-/// // What an all-reduce with a sum does.
+/// // The work of an all-reduce with a sum.
 /// let summed: Vec<f64> = first.counts().iter().zip(second.counts()).map(|(a, b)| a + b).collect();
 /// let whole = Bleu::from_counts(&first, &summed)?;
 ///
@@ -27,35 +27,35 @@ use crate::MetricError;
 /// # Ok::<(), firebrick_metrics::MetricError>(())
 /// ```
 pub trait Metric: Sized {
-    /// What it answers.
+    /// The type of the score.
     type Score;
 
-    /// Its name in errors.
+    /// The metric's name in errors.
     const NAME: &'static str;
 
-    /// The score of all that was added.
+    /// Returns the score of everything added.
     fn score(&self) -> Self::Score;
 
-    /// All that was added, as numbers. How many there are depends on the settings alone.
+    /// Returns the counts of everything added. Their number depends only on the settings.
     fn counts(&self) -> Vec<f64>;
 
-    /// A metric with the settings of another, and with these counts.
+    /// Creates a metric with the settings of another and these counts.
     ///
     /// # Errors
     ///
-    /// [`MetricError::Counts`] if they are not as many as these settings have, or if one is not a
-    /// whole number of at most 2^53, as every count is.
+    /// [`MetricError::Counts`] if their number does not fit the settings, or if one is not a whole number of at most
+    /// 2^53, as every count is.
     fn from_counts(settings: &Self, counts: &[f64]) -> Result<Self, MetricError>;
 
-    /// Whether another metric counts the same things, so that the two can be merged.
+    /// Returns whether another metric has the same settings, so that the two can be merged.
     fn same_settings(&self, other: &Self) -> bool;
 
-    /// Adds all that was added to another metric.
+    /// Adds everything that was added to another metric.
     ///
     /// # Errors
     ///
-    /// [`MetricError::Settings`] if the other was set up differently, [`MetricError::Counts`] if a
-    /// count would exceed 2^53. Then nothing is added.
+    /// [`MetricError::Settings`] if the settings differ, [`MetricError::Counts`] if a count would exceed 2^53. In both
+    /// cases nothing is added.
     fn merge(&mut self, other: &Self) -> Result<(), MetricError> {
         if !self.same_settings(other) {
             return Err(MetricError::Settings { metric: Self::NAME });

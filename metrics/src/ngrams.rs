@@ -1,12 +1,12 @@
-//! How often each n-gram occurs.
+//! Counts n-grams.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// The n-grams of a sequence, and how often each occurs in it.
+/// The n-grams of a sequence and their counts.
 pub(crate) type Ngrams<'a, T> = HashMap<&'a [T], u64>;
 
-/// The n-grams of this order, from 1.
+/// Counts the n-grams of this order, from 1.
 pub(crate) fn ngrams<T: Eq + Hash>(items: &[T], order: usize) -> Ngrams<'_, T> {
     let mut counts = Ngrams::new();
     for ngram in items.windows(order.max(1)) {
@@ -15,7 +15,7 @@ pub(crate) fn ngrams<T: Eq + Hash>(items: &[T], order: usize) -> Ngrams<'_, T> {
     counts
 }
 
-/// The n-grams that two have in common, each as often as it is in both.
+/// Counts the n-grams that two sequences share, each with the smaller of its two counts.
 pub(crate) fn common<T: Eq + Hash>(first: &Ngrams<'_, T>, second: &Ngrams<'_, T>) -> u64 {
     first.iter().filter_map(|(ngram, &count)| Some(count.min(*second.get(ngram)?))).sum()
 }

@@ -1,8 +1,8 @@
-//! Predictions with their references, checked before any is counted.
+//! Pairs predictions with references and checks them before any is counted.
 
 use crate::MetricError;
 
-/// Each prediction with its references, of which there is at least one.
+/// Pairs each prediction with its references, at least one.
 pub(crate) fn pairs<'a, P, R, S>(
     predictions: &'a [P],
     references: &'a [R],
@@ -18,7 +18,7 @@ where
     pairs_or_none(predictions, references)
 }
 
-/// Each prediction with its references, of which there may be none.
+/// Pairs each prediction with its references, possibly none.
 pub(crate) fn pairs_or_none<'a, P, R, S>(
     predictions: &'a [P],
     references: &'a [R],

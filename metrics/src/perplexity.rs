@@ -6,8 +6,8 @@ use crate::{Metric, MetricError};
 
 /// Perplexity: e to the mean loss per item (Jelinek et al., 1977).
 ///
-/// The loss is the cross-entropy in nats, and items are what it was summed over: the tokens that are
-/// not masked. So batches of different sizes count by their items.
+/// The loss is the cross-entropy in nats, summed over items: the tokens that are not masked. Batches of different sizes
+/// are therefore weighted by their items.
 ///
 /// # Example
 ///
@@ -15,7 +15,7 @@ use crate::{Metric, MetricError};
 /// use firebrick_metrics::{Metric, Perplexity};
 ///
 /// let mut perplexity = Perplexity::new();
-/// // Two batches of a model that finds 4, and then 2, tokens equally likely at each place.
+/// // Two batches of a model that finds 4, then 2, tokens equally likely at each position.
 /// perplexity.add(30.0 * 4_f64.ln(), 30);
 /// perplexity.add(10.0 * 2_f64.ln(), 10);
 /// let score = perplexity.score().unwrap_or(f64::NAN);
@@ -28,26 +28,26 @@ pub struct Perplexity {
 }
 
 impl Perplexity {
-    /// Nothing was added yet.
+    /// Creates an empty metric.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds the sum of the losses of a batch, in nats, and how many there were.
+    /// Adds the sum of the losses of a batch, in nats, and the number of items.
     pub fn add(&mut self, sum_of_losses: f64, items: u64) {
         self.losses.add(sum_of_losses);
         self.items = self.items.saturating_add(items);
     }
 
-    /// The mean loss per item in nats; `None` without items.
+    /// Returns the mean loss per item in nats; `None` without items.
     pub fn mean_loss(&self) -> Option<f64> {
         (self.items > 0).then(|| self.losses.value() / self.items as f64)
     }
 }
 
 impl Metric for Perplexity {
-    /// `None` if there were no items. [`f64::INFINITY`] if the mean loss exceeds about 709.78 nats, or
-    /// is infinite; NaN if a loss was.
+    /// `None` if there were no items. [`f64::INFINITY`] if the mean loss exceeds about 709.78 nats or is infinite; NaN
+    /// if a loss was.
     type Score = Option<f64>;
 
     const NAME: &'static str = "perplexity";
@@ -56,7 +56,7 @@ impl Metric for Perplexity {
         self.mean_loss().map(f64::exp)
     }
 
-    /// The items; then the sum of the losses in five numbers, so that sums of it are exact.
+    /// Returns the items, then the sum of the losses as five numbers whose sums are exact.
     fn counts(&self) -> Vec<f64> {
         let mut counts = vec![self.items as f64];
         counts.extend(self.losses.parts());

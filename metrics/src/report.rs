@@ -1,51 +1,51 @@
-//! Precision, recall and F1: of a class, and averaged over classes.
+//! Precision, recall and F1 of a class, and averages over classes.
 
 use std::fmt;
 
 /// Precision, recall and their harmonic mean, each from 0 to 1.
 ///
-/// What would be divided by zero is 0, as with `zero_division=0` in scikit-learn.
+/// A division by zero gives 0, as with `zero_division=0` in scikit-learn.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct PrecisionRecallF1 {
-    /// Of what was predicted, the share that is right.
+    /// The share of predictions that are correct.
     pub precision: f64,
-    /// Of what is in the references, the share that was found.
+    /// The share of the references that were found.
     pub recall: f64,
     /// 2 precision recall / (precision + recall).
     pub f1: f64,
 }
 
-/// The scores of one class, or of one type of entities.
+/// The scores of one class, or of one entity type.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClassScore {
     /// The name of the class.
     pub name: String,
     /// Its precision, recall and F1.
     pub scores: PrecisionRecallF1,
-    /// How often it is in the references.
+    /// Its number of occurrences in the references.
     pub support: u64,
 }
 
-/// Scores per class and their averages, what scikit-learn and seqeval call a classification report.
+/// Scores per class and their averages; scikit-learn and seqeval call it a classification report.
 ///
-/// Only classes that are in the predictions or the references count.
+/// Only classes that occur in the predictions or the references count.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
-    /// Every class that was predicted or is in the references, in the order of the metric.
+    /// Every class that occurs in the predictions or the references, in the order of the metric.
     pub classes: Vec<ClassScore>,
-    /// The scores of the counts of all classes together.
+    /// The scores of the summed counts of all classes.
     pub micro_average: PrecisionRecallF1,
     /// The mean over classes, each with the same weight.
     pub macro_average: PrecisionRecallF1,
     /// The mean over classes, weighted by their support.
     pub weighted_average: PrecisionRecallF1,
-    /// The support of all classes.
+    /// The total support of all classes.
     pub support: u64,
     /// The share of items, or of tags for entities, whose prediction equals the reference.
     pub accuracy: f64,
 }
 
-/// How often something was predicted, is in the references, and both at once.
+/// How often something was predicted, occurs in the references, and both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Tally {
     pub correct: u64,
@@ -54,7 +54,7 @@ pub(crate) struct Tally {
 }
 
 impl PrecisionRecallF1 {
-    /// Of rates from 0 to 1.
+    /// Computes F1 from rates between 0 and 1.
     pub(crate) fn of_rates(precision: f64, recall: f64) -> Self {
         let sum = precision + recall;
         let f1 = if sum > 0.0 { 2.0 * precision * recall / sum } else { 0.0 };
@@ -66,7 +66,7 @@ impl PrecisionRecallF1 {
         Self::of_rates(share(correct, tally.predicted), share(correct, tally.support))
     }
 
-    /// Its three numbers, added with a weight.
+    /// Adds the three numbers of `other`, multiplied by `weight`.
     fn add(&mut self, other: Self, weight: f64) {
         self.precision += weight * other.precision;
         self.recall += weight * other.recall;
@@ -96,14 +96,14 @@ impl Report {
         Self { classes, micro_average, macro_average, weighted_average, support: all.support, accuracy }
     }
 
-    /// The scores of the class of this name, if it was predicted or is in the references.
+    /// Returns the scores of the class of this name, if it occurs in the predictions or the references.
     pub fn class(&self, name: &str) -> Option<&ClassScore> {
         self.classes.iter().find(|class| class.name == name)
     }
 }
 
 impl fmt::Display for Report {
-    /// A table of all classes and averages.
+    /// Writes a table of all classes and averages.
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let averages = [
             ("micro average", self.micro_average),
@@ -122,7 +122,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// A share of a whole; of nothing, 0.
+/// Returns a share of a whole; 0 if the whole is 0.
 pub(crate) fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }

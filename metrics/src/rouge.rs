@@ -1,4 +1,4 @@
-//! ROUGE: what a summary has in common with its reference.
+//! ROUGE: the overlap of a summary with its reference.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -10,13 +10,13 @@ use crate::pairs::pairs;
 use crate::report::Tally;
 use crate::{Metric, MetricError, PrecisionRecallF1};
 
-/// ROUGE-1, ROUGE-2, ROUGE-L and ROUGE-Lsum (Lin, 2004, <https://aclanthology.org/W04-1013/>), as
+/// ROUGE-1, ROUGE-2, ROUGE-L and ROUGE-Lsum (Lin, 2004, <https://aclanthology.org/W04-1013/>), computed like
 /// Google's `rouge_score` without its stemmer.
 ///
-/// Words are runs of the lowercased letters a to z and of digits, so it is made for English. ROUGE-Lsum
-/// compares line by line: put a newline between sentences. Of several references, the one with the best
-/// F1 counts, for each of the four on its own. The score of a corpus is the mean over its predictions;
-/// `evaluate` shows the median of means of random samples instead, which is near it, but another each time.
+/// Words are runs of the lowercased letters a to z and of digits, which suits English. ROUGE-Lsum compares line by
+/// line: put a newline between sentences. If there are several references, the one with the best F1 counts, separately
+/// for each of the four. The score of a corpus is the mean over its predictions; `evaluate` reports the median of means
+/// of random samples instead, which is close to it but varies between calls.
 ///
 /// # Example
 ///
@@ -42,19 +42,18 @@ const RATES: usize = 12;
 /// The scores of one prediction, or their means.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct RougeScore {
-    /// Words.
+    /// Overlap of words.
     pub rouge1: PrecisionRecallF1,
-    /// Pairs of adjacent words.
+    /// Overlap of pairs of adjacent words.
     pub rouge2: PrecisionRecallF1,
     /// The longest common subsequence of words.
     pub rouge_l: PrecisionRecallF1,
-    /// For each line of the reference, the words of its longest common subsequences with all lines of
-    /// the prediction.
+    /// For each line of the reference, the words in its longest common subsequences with all lines of the prediction.
     pub rouge_lsum: PrecisionRecallF1,
 }
 
 impl Rouge {
-    /// Nothing was added yet.
+    /// Creates an empty metric.
     pub fn new() -> Self {
         Self::default()
     }
@@ -63,8 +62,8 @@ impl Rouge {
     ///
     /// # Errors
     ///
-    /// [`MetricError::Pairs`] if they differ in number, [`MetricError::NoReference`] for a prediction
-    /// without any. Then nothing is added.
+    /// [`MetricError::Pairs`] if their numbers differ, [`MetricError::NoReference`] for a prediction
+    /// without references. In both cases nothing is added.
     pub fn add<P, R, S>(&mut self, predictions: &[P], references: &[R]) -> Result<(), MetricError>
     where
         P: AsRef<str>,
@@ -84,7 +83,7 @@ impl Rouge {
 }
 
 impl RougeScore {
-    /// The scores of one prediction against one reference.
+    /// Scores one prediction against one reference.
     ///
     /// # Example
     ///
@@ -109,7 +108,7 @@ impl RougeScore {
         }
     }
 
-    /// Each of the four at its best F1, the first of several such.
+    /// Selects, for each of the four, the scores with the best F1, the first among equals.
     fn best(scores: &[Self]) -> Self {
         let best = |kind: fn(&Self) -> PrecisionRecallF1| {
             let scores = scores.iter().map(kind);
@@ -145,13 +144,13 @@ impl RougeScore {
     }
 }
 
-/// Words of a lowercased text.
+/// Splits a lowercased text into words.
 fn words(text: &str) -> Vec<&str> {
     let parts = text.split(|character: char| !matches!(character, 'a'..='z' | '0'..='9'));
     parts.filter(|word| !word.is_empty()).collect()
 }
 
-/// Words of each line that is not empty.
+/// Splits each line into words; an empty line has none.
 fn lines(text: &str) -> Vec<Vec<&str>> {
     text.split('\n').map(words).collect()
 }
@@ -164,8 +163,7 @@ fn of_ngrams(predicted: &[&str], wanted: &[&str], order: usize) -> PrecisionReca
     })
 }
 
-/// Summary-level common subsequences, section 3.2 of the paper, where no word counts more often than
-/// it is in both texts.
+/// Summary-level common subsequences, section 3.2 of the paper. No word counts more often than it occurs in both texts.
 fn of_lines(predicted: &[Vec<&str>], wanted: &[Vec<&str>]) -> PrecisionRecallF1 {
     let (mut left_predicted, mut left_wanted) = (word_counts(predicted), word_counts(wanted));
     let mut hits = 0;
@@ -205,8 +203,8 @@ impl Metric for Rouge {
         (self.segments > 0).then(|| RougeScore::of_rates(self.sums.map(mean)))
     }
 
-    /// The number of predictions; then the sums of precision, recall and F1 of ROUGE-1, 2, L and Lsum,
-    /// each in five numbers, so that sums of it are exact.
+    /// Returns the number of predictions, then the sums of precision, recall and F1 of ROUGE-1, 2, L and Lsum,
+    /// each as five numbers whose sums are exact.
     fn counts(&self) -> Vec<f64> {
         let sums = self.sums.iter().flat_map(ExactSum::parts);
         [self.segments as f64].into_iter().chain(sums).collect()

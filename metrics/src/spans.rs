@@ -1,4 +1,4 @@
-//! Entities out of the tags of words.
+//! Extracts entities from the tags of words.
 
 use std::str::FromStr;
 
@@ -6,8 +6,8 @@ use crate::{MetricError, TagFault};
 
 /// What counts as an entity in a sequence of IOB2 tags.
 ///
-/// A tag is `O`, or `B-` or `I-` and a type. A bare `B` or `I` has the type `_`, as in seqeval. The
-/// two differ in tags that IOB2 does not have, which a model may well predict:
+/// A tag is `O`, or `B-` or `I-` and a type. A bare `B` or `I` has the type `_`, as in seqeval. The two schemes differ
+/// in tag sequences that IOB2 does not allow, which a model may well predict:
 ///
 /// ```
 /// use firebrick_metrics::EntityScheme;
@@ -22,21 +22,21 @@ use crate::{MetricError, TagFault};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EntityScheme {
-    /// Only `B` begins an entity. An `I` that continues none of its type belongs to none. What
-    /// seqeval does with `mode="strict"` and `scheme=IOB2`. Hyphens around a type are not part of it.
+    /// Only `B` begins an entity. An `I` that does not continue an entity of its type belongs to none. This is
+    /// seqeval with `mode="strict"` and `scheme=IOB2`. Hyphens around a type are not part of it.
     StrictIob2,
-    /// An `I` after `O` or after another type begins an entity, too. What the script of the CoNLL
-    /// tasks does (<https://www.clips.uantwerpen.be/conll2000/chunking/conlleval.txt>), seqeval
-    /// without `mode`, and with it Hugging Face's `evaluate`.
+    /// An `I` after `O` or after another type also begins an entity. This is the script of the CoNLL tasks
+    /// (<https://www.clips.uantwerpen.be/conll2000/chunking/conlleval.txt>), seqeval without `mode`, and therefore
+    /// Hugging Face's `evaluate`.
     Conlleval,
 }
 
 /// One entity: a range of words, and its type.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Span {
-    /// Its first word, from 0.
+    /// The index of its first word, from 0.
     pub start: usize,
-    /// The word after its last.
+    /// The index after its last word.
     pub end: usize,
     /// Its type, such as `PER`.
     pub kind: String,
@@ -49,11 +49,11 @@ enum Tag<'a> {
 }
 
 impl EntityScheme {
-    /// The entities of one sequence, in their order.
+    /// Returns the entities of one sequence, in order.
     ///
     /// # Errors
     ///
-    /// A [`TagFault`] for the first tag that is not one of IOB2.
+    /// A [`TagFault`] for the first tag that is not an IOB2 tag.
     pub fn spans<S: AsRef<str>>(self, tags: &[S]) -> Result<Vec<Span>, TagFault> {
         let mut spans = Vec::new();
         let mut open: Option<(usize, &str)> = None;
@@ -73,7 +73,7 @@ impl EntityScheme {
         Ok(spans)
     }
 
-    /// The type that a tag names, if it is not `O`.
+    /// Returns the type that a tag names, if it is not `O`.
     pub(crate) fn kind_of(self, tag: &str, position: usize) -> Result<Option<&str>, TagFault> {
         match self.parse(tag) {
             None => Err(fault(tag, position)),
@@ -100,7 +100,7 @@ impl EntityScheme {
 impl FromStr for EntityScheme {
     type Err = MetricError;
 
-    /// Reads `strict` or `conlleval`.
+    /// Parses `strict` or `conlleval`.
     ///
     /// ```
     /// use firebrick_metrics::EntityScheme;

@@ -4,14 +4,14 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-/// What is set apart by spaces, and how; applied one after the other.
+/// The patterns to surround with spaces, and how; applied in order.
 static RULES: LazyLock<[(Regex, &str); 4]> = LazyLock::new(|| {
     [
-        // Punctuation and symbols of ASCII, but period, comma, hyphen and apostrophe.
+        // ASCII punctuation and symbols, except period, comma, hyphen and apostrophe.
         (r"([{-~\[-` -&(-+:-@/])", " $1 "),
-        // Period and comma, unless a digit stands before them.
+        // Period and comma, unless after a digit.
         (r"([^0-9])([.,])", "$1 $2 "),
-        // Period and comma, unless a digit follows.
+        // Period and comma, unless before a digit.
         (r"([.,])([^0-9])", " $1 $2"),
         // A hyphen after a digit.
         (r"([0-9])(-)", "$1 $2 "),
@@ -19,7 +19,7 @@ static RULES: LazyLock<[(Regex, &str); 4]> = LazyLock::new(|| {
     .map(|(pattern, replacement)| (Regex::new(pattern).expect("the patterns are constants"), replacement))
 });
 
-/// Sets tokens apart by white space, as the script `mteval-v13a.pl` and sacrebleu do.
+/// Separates tokens by white space, like the script `mteval-v13a.pl` and sacrebleu.
 pub(crate) fn tokenize(line: &str) -> String {
     let mut line = line.replace("<skipped>", "").replace("-\n", "").replace('\n', " ");
     for (entity, character) in [("&quot;", "\""), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">")] {

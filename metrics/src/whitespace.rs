@@ -1,16 +1,16 @@
-//! White space as Python has it, in whose terms the text metrics are defined.
+//! Python's definition of white space, on which the text metrics are based.
 
-/// The words of a text, as `str.split()` gives them.
+/// Splits a text into words like `str.split()`.
 pub(crate) fn split(text: &str) -> impl Iterator<Item = &str> {
     text.split(is_space).filter(|word| !word.is_empty())
 }
 
-/// A text without the white space at its end, as `str.rstrip()` gives it.
+/// Removes trailing white space like `str.rstrip()`.
 pub(crate) fn trim_end(text: &str) -> &str {
     text.trim_end_matches(is_space)
 }
 
-/// What `str.isspace()` says of a character: besides what Unicode calls white space, four separators.
+/// Returns whether a character is white space, like `str.isspace()`: Unicode's white space and four separators.
 pub(crate) fn is_space(character: char) -> bool {
     character.is_whitespace() || ('\x1c'..='\x1f').contains(&character)
 }

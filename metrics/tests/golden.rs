@@ -1,4 +1,4 @@
-//! Our scores beside those of the field's own implementations, which `golden/make.py` wrote down.
+//! Compares our scores with those of the standard implementations, which `golden/make.py` recorded.
 
 use std::fmt::Debug;
 
@@ -10,7 +10,7 @@ fn read<T: DeserializeOwned>(json: &str) -> T {
     serde_json::from_str(json).unwrap()
 }
 
-/// Equal but for the rounding of a few operations.
+/// Checks equality up to the rounding of a few operations.
 #[track_caller]
 fn assert_close(found: &[f64], expected: &[f64], what: impl Debug) {
     let close = |(found, expected): (&f64, &f64)| (found - expected).abs() <= 1e-12 * expected.abs().max(1.0);
@@ -30,7 +30,7 @@ struct Averages {
     weighted: [f64; 3],
 }
 
-/// Per class precision, recall, F1 and support; averages of these but for support.
+/// Precision, recall, F1 and support per class, and averages of the first three.
 #[derive(Debug, Deserialize)]
 struct GoldenReport {
     classes: Vec<[f64; 4]>,
@@ -154,7 +154,7 @@ impl GoldenBleu {
     }
 }
 
-/// Predictions and references of a corpus, and what is said of it.
+/// Predictions and references of a corpus, and its expected scores.
 #[derive(Deserialize)]
 struct TextCase<C, S = ()> {
     predictions: Vec<String>,

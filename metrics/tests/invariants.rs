@@ -1,4 +1,4 @@
-//! What holds for all metrics: shards make the whole, order does not matter, scores stay in range.
+//! Properties of all metrics: shards add up to the whole, order does not matter, scores stay in range.
 
 use std::fmt::Debug;
 
@@ -31,7 +31,7 @@ fn split<P: Clone, R: Clone>(items: &[(P, R)]) -> (Vec<P>, Vec<R>) {
     items.iter().cloned().unzip()
 }
 
-/// Shards, merged or with summed counts, and the items backwards all give the bits of the whole.
+/// Checks that merged shards, shards with summed counts, and the items in reverse give the bits of the whole.
 fn check<M, T>(empty: M, items: &[T], cut: usize, add: impl Fn(&mut M, &[T])) -> Result<M, TestCaseError>
 where
     M: Metric + Clone + PartialEq + Debug,
@@ -61,13 +61,13 @@ where
     Ok(whole)
 }
 
-/// The texts as references of themselves.
+/// Makes each text its own reference.
 fn perfect(segments: &[Segment]) -> Vec<Segment> {
     segments.iter().map(|(text, _)| (text.clone(), vec![text.clone()])).collect()
 }
 
 fn in_range(value: f64, highest: f64) -> bool {
-    // Powers and logarithms may round beyond it.
+    // Powers and logarithms may round beyond the range.
     (0.0..=highest * (1.0 + 1e-12)).contains(&value)
 }
 

@@ -1,12 +1,12 @@
-//! Floats in another dtype.
+//! Converts floats to another dtype.
 
 use half::{bf16, f16};
 use safetensors::Dtype;
 
 use crate::elements::floats;
 
-/// Floats of one dtype in another, each rounded once to the nearest, ties to even. Counts finite numbers that
-/// became infinite.
+/// Converts floats from one dtype to another. Rounds each once to the nearest, ties to even. Counts finite numbers that
+/// become infinite.
 pub(super) fn cast(from: Dtype, to: Dtype, bytes: &[u8], infinite: &mut u64) -> Vec<u8> {
     let mut result = Vec::with_capacity(bytes.len() * to.bitsize() / from.bitsize());
     floats(from, bytes, |float| {
@@ -32,8 +32,8 @@ pub(super) fn cast(from: Dtype, to: Dtype, bytes: &[u8], infinite: &mut u64) -> 
     result
 }
 
-/// The f32 next to a number, with an odd last bit unless it is the number itself: rounding it to a half gives
-/// what rounding the number would (Boldo and Melquiond, "When double rounding is odd", 2005).
+/// Rounds a number to f32 with round-to-odd: an inexact result gets an odd last bit. Rounding the result to half
+/// precision then equals rounding the number itself (Boldo and Melquiond, "When double rounding is odd", 2005).
 fn odd(float: f64) -> f32 {
     let single = float as f32;
     if f64::from(single) == float || single.is_nan() {
@@ -66,7 +66,7 @@ mod tests {
             let (cast, _) = one(&f32::to_le_bytes(float), Dtype::F32, Dtype::BF16);
             assert_eq!(cast, bf16::from_f32(expected).to_le_bytes(), "{float}");
         }
-        // Rounded to f32 first, this would be a tie.
+        // Rounding to f32 first would make this a tie.
         let float = 1.0 + 1.0 / 2048.0 + 1e-12;
         let (cast, _) = one(&f64::to_le_bytes(float), Dtype::F64, Dtype::F16);
         assert_eq!(cast, f16::from_f32(1.0 + 1.0 / 1024.0).to_le_bytes());

@@ -1,4 +1,4 @@
-//! Matrices that were trained by factors of low rank, with their product added.
+//! Adds the products of low-rank factors (LoRA) to their matrices.
 
 use std::ops::Range;
 
@@ -8,10 +8,10 @@ use crate::elements::{floats, is_float};
 use crate::error::Result;
 use crate::{Info, Tensors};
 
-/// The names of a matrix's factors.
+/// The suffixes of a matrix's factors.
 const FACTORS: [&str; 2] = [".lora.a", ".lora.b"];
 
-/// What is added to a matrix `[rows, columns]`.
+/// The product to add to a matrix `[rows, columns]`.
 pub(super) struct Product {
     /// `[rows, rank]`.
     a: String,
@@ -20,18 +20,18 @@ pub(super) struct Product {
     scale: f64,
 }
 
-/// Whether a tensor is a factor of another one.
+/// Returns whether a tensor is a factor of another one.
 pub(super) fn is_factor(tensors: &Tensors, saved: &str) -> bool {
     let matrix = FACTORS.iter().find_map(|ending| saved.strip_suffix(ending));
     matrix.is_some_and(|matrix| tensors.info(matrix).is_some())
 }
 
 impl Product {
-    /// What is added to a tensor, if it has factors.
+    /// Returns the product to add to a tensor, if it has factors.
     ///
     /// # Errors
     ///
-    /// What is expected and what was found, where they do not fit it.
+    /// What was expected and what was found, if the factors do not fit the matrix.
     pub fn of(
         tensors: &Tensors,
         name: &str,
@@ -52,7 +52,7 @@ impl Product {
         }
     }
 
-    /// These rows of the matrix, given by their bytes, with the product added, in f64.
+    /// Adds the product to some rows of the matrix, given by their bytes. Returns the sums in f64.
     pub fn added(
         &self,
         tensors: &Tensors,

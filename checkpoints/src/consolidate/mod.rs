@@ -1,4 +1,4 @@
-//! Makes one safetensors file, or a few with an index, out of the files of all ranks.
+//! Merges the files of all ranks into one safetensors file, or several with an index.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,67 +22,67 @@ use cast::cast;
 use merge::{Product, is_factor};
 use shards::{Index, cut, shard_name};
 
-/// Bytes of a tensor that are in memory at once, or one row where a row has more.
+/// Bytes of a tensor in memory at once; one row if a row is larger.
 const CHUNK: usize = 16 << 20;
 
-/// Which tensors are written.
+/// Selects the tensors to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// The parameters as they were trained.
+    /// The parameters.
     Parameters,
-    /// Their average, where weights were averaged.
+    /// The averaged weights, if the run averages weights.
     Average,
 }
 
-/// How tensors are written. By default: as they are, in one file, each once.
+/// Options for consolidation. By default it writes tensors unchanged, in one file, each once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Consolidate {
-    /// The dtype of all floats, F32, BF16 or F16, rounded to the nearest, ties to even. Integers and booleans
-    /// stay as they are.
+    /// The dtype of all floats: F32, BF16 or F16, rounded to the nearest, ties to even. Integers and booleans
+    /// keep their dtype.
     pub dtype: Option<Dtype>,
-    /// The most bytes of tensors in a file. A tensor that has more stands in a file of its own.
+    /// The maximum bytes of tensors in a file. A larger tensor gets its own file.
     pub shard_bytes: Option<u64>,
-    /// Whether tied weights are written under each of their names. `transformers` needs one only.
+    /// Whether to write tied weights under each of their names. `transformers` needs only one.
     pub with_aliases: bool,
 }
 
-/// What was written.
+/// The result of a consolidation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Consolidated {
-    /// The files, the index last where there is one.
+    /// The files; the index, if any, comes last.
     pub files: Vec<PathBuf>,
-    /// How many tensors.
+    /// The number of tensors.
     pub tensors: usize,
     /// Bytes of the tensors.
     pub bytes: u64,
-    /// Finite numbers that became infinite in the dtype that was asked for.
+    /// The number of finite values that became infinite in the requested dtype.
     pub infinite: u64,
 }
 
-/// One tensor to be written.
+/// One tensor to write.
 struct Output<'a> {
     name: &'a str,
-    /// The name that it is saved under: another one for an alias.
+    /// The name it is saved under, which differs for an alias.
     saved: &'a str,
     info: &'a Info,
     dtype: Dtype,
     bytes: u64,
-    /// What is added to it.
+    /// The product to add to it.
     product: Option<Product>,
 }
 
-/// Writes the whole tensors of a checkpoint to `to`, as in `model.safetensors`, in little memory: at most one
-/// tensor's, and less where it has many rows.
+/// Writes the whole tensors of a checkpoint to `to`, such as `model.safetensors`. Holds at most one tensor in memory,
+/// and less if the tensor has many rows.
 ///
-/// The same tensors give the same bytes, whichever number of ranks saved them. What is at `to` stays until all is
-/// written. With [`shard_bytes`](Consolidate::shard_bytes), and where one file is not enough, the files are
-/// `model-00001-of-00003.safetensors` and so on, with `model.safetensors.index.json`, as Hugging Face has them.
-/// `progress` is told bytes written, of all. Matrices that were trained by factors of low rank are written with
-/// their scaled product added, summed in f64 and rounded once, and the factors are left out.
+/// The same tensors give the same bytes, however many ranks saved them. An existing file at `to` stays until the new
+/// one is complete. If [`shard_bytes`](Consolidate::shard_bytes) requires several files, they are named
+/// `model-00001-of-00003.safetensors` and so on, with `model.safetensors.index.json`, as Hugging Face names them.
+/// Calls `progress` with the bytes written so far and the total. Adds the scaled product of low-rank factors to
+/// their matrix, sums in f64, rounds once, and leaves the factors out.
 ///
 /// # Errors
 ///
-/// [`CheckpointError::Consolidate`] of what cannot be asked for, [`CheckpointError::Io`], and those of
+/// [`CheckpointError::Consolidate`] for an invalid request, [`CheckpointError::Io`], and the errors of
 /// [`Tensors::read_rows`].
 pub fn consolidate(
     checkpoint: &Checkpoint,
@@ -141,7 +141,7 @@ pub fn consolidate(
         file.write(at("write the index", &path, index)?.as_bytes())?;
         file.write(b"\n")?;
         file.sync()?;
-        // The last: what it names is there before it.
+        // Last, so that every file the index names is already in place.
         staged.push(file);
     }
     for file in staged {
@@ -152,8 +152,7 @@ pub fn consolidate(
     Ok(result)
 }
 
-/// Writes one file with some tensors, and tells for each part how many bytes, and how many numbers became
-/// infinite.
+/// Writes one file with some tensors. Reports for each part its bytes and how many numbers became infinite.
 fn write(
     file: &mut Staged,
     tensors: &Tensors,
@@ -164,7 +163,7 @@ fn write(
     let header = outputs.iter().map(|output| {
         (output.name.to_owned(), output.dtype, output.info.shape.clone(), output.bytes as usize)
     });
-    // `transformers` refuses files that do not say so.
+    // `transformers` rejects files without this entry.
     let header = encoded(header, ("format", "pt".into())).map_err(|found| {
         refused(&file.place, "tensors that fit a safetensors file", found, "cut it into shards")
     })?;
@@ -201,7 +200,7 @@ fn refused(
     }
 }
 
-/// Checks the target and the options, and gives the target's name without its ending.
+/// Checks the target and the options, and returns the target's stem.
 fn checked(checkpoint: &Checkpoint, to: &Path, options: &Consolidate) -> Result<String> {
     if let Some(dtype) = options.dtype.filter(|dtype| ![Dtype::F32, Dtype::BF16, Dtype::F16].contains(dtype))
     {
@@ -224,7 +223,7 @@ fn checked(checkpoint: &Checkpoint, to: &Path, options: &Consolidate) -> Result<
     Ok(stem.into())
 }
 
-/// The tensors to be written, sorted by name.
+/// Returns the tensors to write, sorted by name.
 fn outputs<'a>(
     checkpoint: &'a Checkpoint,
     tensors: &'a Tensors,
@@ -245,7 +244,7 @@ fn outputs<'a>(
             refused(&checkpoint.path, "tensors for all aliases", found, "leave out the aliases")
         })?;
         let dtype = options.dtype.filter(|_| is_float(info.dtype)).unwrap_or(info.dtype);
-        // A wider dtype may need more than the checkpoint has.
+        // A wider dtype may need more bytes than the checkpoint has.
         let bytes = tensor_bytes(dtype, &info.shape).ok_or_else(|| {
             refused(&checkpoint.path, "tensors of countable bytes", format!("`{name}`"), "keep its dtype")
         })?;
@@ -260,7 +259,7 @@ fn outputs<'a>(
     outputs.collect()
 }
 
-/// A file that is written beside its place, and removed again unless it is put there.
+/// A file that is written beside its target, and removed on drop unless it was put in place.
 struct Staged {
     file: fs::File,
     path: PathBuf,
@@ -289,7 +288,7 @@ impl Staged {
 
 impl Drop for Staged {
     fn drop(&mut self) {
-        // Not there any more where it was put in place.
+        // The file is gone if it was put in place.
         let _ = fs::remove_file(&self.path);
     }
 }

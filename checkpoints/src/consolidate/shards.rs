@@ -1,12 +1,12 @@
-//! Which tensors stand in which file, as Hugging Face cuts a model.
+//! Assigns tensors to files, as Hugging Face shards a model.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// Cuts tensors, given by their bytes, into shards of at most so many bytes each, in order. A tensor that has
-/// more gets a file of its own, which follows those that were begun before it or stands before them: as
-/// `huggingface_hub.split_torch_state_dict_into_shards` does.
+/// Splits tensors, given by their bytes, into shards of at most `most` bytes each, in order. A larger tensor gets
+/// its own shard, after the completed shards and before the one in progress, like
+/// `huggingface_hub.split_torch_state_dict_into_shards`.
 pub(super) fn cut(bytes: &[u64], most: Option<u64>) -> Vec<Vec<usize>> {
     let Some(most) = most else { return vec![(0..bytes.len()).collect()] };
     let (mut shards, mut current, mut held) = (Vec::new(), Vec::new(), 0u64);
@@ -28,7 +28,7 @@ pub(super) fn cut(bytes: &[u64], most: Option<u64>) -> Vec<Vec<usize>> {
     shards
 }
 
-/// The name of a shard, of a model whose one file would be `STEM.safetensors`.
+/// Returns the name of a shard of the model `STEM.safetensors`.
 pub(super) fn shard_name(stem: &str, shard: usize, shards: usize) -> String {
     format!("{stem}-{:05}-of-{shards:05}.safetensors", shard + 1)
 }
@@ -60,7 +60,7 @@ mod tests {
         assert_eq!(cut(&[4, 4, 4], None), [vec![0, 1, 2]]);
         assert_eq!(cut(&[4, 4, 4], Some(8)), [vec![0, 1], vec![2]]);
         assert_eq!(cut(&[4, 4, 4], Some(12)), [vec![0, 1, 2]]);
-        // Too large for any: alone, while the shard that was begun goes on.
+        // Too large for any shard: alone, while the current shard continues.
         assert_eq!(cut(&[4, 9, 4, 1], Some(8)), [vec![1], vec![0, 2], vec![3]]);
         assert_eq!(cut(&[u64::MAX, 1], Some(u64::MAX)), [vec![0], vec![1]]);
         assert_eq!(cut(&[9, 9], Some(8)), [vec![0], vec![1]]);

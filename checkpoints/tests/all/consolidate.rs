@@ -1,4 +1,4 @@
-//! One file out of the files of all ranks.
+//! Consolidates the files of all ranks into one.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use safetensors::SafeTensors;
 
 use crate::state::{save, whole, whole_state};
 
-/// A checkpoint of a step that so many ranks saved, and a folder to write into.
+/// Saves a step with the given number of ranks. Returns the checkpoint and a folder to write into.
 fn saved(step: u64, ranks: usize) -> (tempfile::TempDir, Checkpoint) {
     let output = tempfile::tempdir().unwrap();
     let saved = save(&Folder::new(output.path().join("checkpoints")), step, ranks).unwrap();
@@ -46,7 +46,7 @@ fn any_number_of_ranks_gives_the_same_bytes() {
     }
 }
 
-/// The files that are committed, which tests/golden/check_with_safetensors.py has read.
+/// The committed files, which tests/golden/check_with_safetensors.py has checked.
 const GOLDEN: [(Option<Dtype>, &str, &[u8], &str); 2] = [
     (
         None,
@@ -66,7 +66,7 @@ const GOLDEN: [(Option<Dtype>, &str, &[u8], &str); 2] = [
 fn the_bytes_of_a_small_model_are_known() {
     let (_output, checkpoint) = saved(7, 4);
     for (dtype, name, golden, sum) in GOLDEN {
-        // It stays there, so that it can be looked at if it changes.
+        // The file stays, so that you can inspect it if it changes.
         let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         written(&checkpoint, What::Parameters, &to, Consolidate { dtype, ..Default::default() });
         let file = fs::read(&to).unwrap();
@@ -159,7 +159,7 @@ fn shards_have_the_index_of_hugging_face() {
         let piece = state.parameters.iter().find(|piece| piece.name == name).unwrap();
         assert_eq!(tensors.tensor(&name).unwrap().data(), piece.bytes.as_ref());
     }
-    // What fits one file is one file, which has no index.
+    // A model that fits one file gets no index.
     let one = output.path().join("one.safetensors");
     let options = Consolidate { shard_bytes: Some(208), ..Default::default() };
     assert_eq!(written(&checkpoint, What::Parameters, &one, options).files, [one]);
@@ -213,7 +213,7 @@ fn what_cannot_be_asked_for_is_told() {
     assert!(error.to_string().contains("expected averaged weights, found none"), "{error}");
 }
 
-/// A matrix of f32 with its factors, a bias, and what is written of them.
+/// Saves an f32 matrix with its factors and a bias, with aliases.
 fn adapted(scale: Option<f64>, rank_of_b: usize) -> (tempfile::TempDir, Checkpoint) {
     let piece = |name: &str, shape: &[usize], of: fn(usize) -> f32| {
         let bytes = (0..shape.iter().product()).flat_map(|at| of(at).to_le_bytes()).collect();
@@ -271,7 +271,7 @@ fn matrices_are_written_with_the_product_of_their_factors_added() {
     assert_eq!(read("head"), expected);
     assert_eq!(read("dense.bias"), [0.0, 1.0]);
 
-    // Rounded once, to the dtype that is asked for.
+    // Rounded once, to the requested dtype.
     let options = Consolidate { dtype: Some(Dtype::BF16), ..Default::default() };
     written(&checkpoint, What::Parameters, &to, options);
     let file = fs::read(&to).unwrap();

@@ -1,4 +1,4 @@
-//! What fuzzing has looked at is looked at again: all of fuzz/corpus, and each file with parts of it changed.
+//! Replays the inputs that fuzzing found: all of fuzz/corpus, and each file with parts of it changed.
 
 use std::fs;
 use std::path::Path;

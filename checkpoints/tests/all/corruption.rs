@@ -1,4 +1,4 @@
-//! A checkpoint of which anything was changed is refused, and the error names the file.
+//! Opening rejects a checkpoint with any change, and the error names the file.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, symlink};
@@ -11,7 +11,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use crate::faulty_disk::FaultyDisk;
 use crate::state::{open_as, save};
 
-/// Steps 1 and 2 of two ranks. The second is the one that is changed.
+/// Steps 1 and 2 of two ranks. The tests change the second.
 struct Saved {
     _output: tempfile::TempDir,
     folder: Folder,
@@ -27,7 +27,7 @@ impl Saved {
         Self { _output: output, folder, path }
     }
 
-    /// Every file of the second, the manifest included.
+    /// Returns every file of the second checkpoint, including the manifest.
     fn files(&self) -> Vec<PathBuf> {
         let mut files: Vec<_> =
             fs::read_dir(&self.path).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -36,7 +36,7 @@ impl Saved {
         files
     }
 
-    /// It is refused, and the file is named: by opening, and by verifying.
+    /// Checks that opening and verifying reject the checkpoint and name the file.
     fn refused(&self, file: &Path, change: &str) -> CheckpointError {
         let error = match Checkpoint::open(&self.path) {
             Ok(_) => panic!("{}, {change}: it was opened", file.display()),
@@ -101,7 +101,7 @@ fn every_length_counts() {
         for length in (0..bytes.len()).rev() {
             opened.set_len(length as u64).unwrap();
             saved.refused(&file, &format!("{length} bytes"));
-            // Not even complete, if it is no manifest that could say so.
+            // A shortened file makes the checkpoint incomplete.
             assert_eq!(saved.folder.list().unwrap().len(), 1);
         }
         for more in [&b"\n"[..], b" ", b"\0\0\0\0\0\0\0\0"] {
@@ -129,7 +129,7 @@ fn a_file_of_another_step_or_rank_is_refused() {
             let other = saved.path.join(other_rank);
             fs::copy(&other, &file).unwrap();
             saved.refused(&file, "of another rank");
-            // Both in each other's place: both are named.
+            // Swaps the two files: the errors name both.
             let others = fs::read(&other).unwrap();
             fs::write(&other, &bytes).unwrap();
             let report = verify(&saved.path, |_, _| ());
@@ -166,7 +166,7 @@ fn only_plain_files_are_read() {
         fs::remove_dir(&file).unwrap();
 
         mknodat(CWD, &file, FileType::Fifo, Mode::RWXU, 0).unwrap();
-        // Were it waited for, the test would not end.
+        // If opening waited for the pipe, the test would never end.
         let (told, opened) = std::sync::mpsc::channel();
         let path = saved.path.clone();
         std::thread::spawn(move || told.send(Checkpoint::open(path).map(drop)));
@@ -223,7 +223,7 @@ fn a_file_that_changes_after_it_was_checked_is_refused() {
         checkpoint.parameters().read("embedding.weight"),
         Err(CheckpointError::Changed { path }) if path == file
     ));
-    // What stands in another file is still read.
+    // Tensors in other files are still readable.
     checkpoint.parameters().read("scale").unwrap();
 }
 

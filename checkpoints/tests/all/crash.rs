@@ -1,7 +1,7 @@
-//! A process that is killed while it saves leaves a checkpoint that opens: at each operation of the protocol, at
+//! A process that is killed during a save leaves a checkpoint that opens: at each operation of the protocol, at
 //! parts of it, and at random places.
 //!
-//! Each test starts itself again as a process, with the plan in the environment.
+//! Each test starts itself again as a child process, with the plan in the environment.
 
 use std::env;
 use std::fs;
@@ -15,16 +15,16 @@ use firebrick_checkpoints::{Folder, Keep};
 use crate::faulty_disk::{Fault, FaultyDisk, Plan};
 use crate::state::{bytes, open_as, save, save_in};
 
-/// What the process does that is killed, and where: `FOLDER OPERATION DONE`.
+/// The environment variable with the plan of the child process: `OPERATION DONE FOLDER`.
 const PLAN: &str = "FIREBRICK_CRASH_PLAN";
 
-/// What is saved by the process, over what is there.
+/// A save by the child process, over existing checkpoints.
 struct Scenario {
-    /// Its test.
+    /// The name of its test.
     test: &'static str,
-    /// The steps that are there, of two ranks each.
+    /// The existing steps, of two ranks each.
     before: &'static [u64],
-    /// The step that is saved, of three ranks.
+    /// The step that the child process saves, with three ranks.
     saves: u64,
     keep: Keep,
 }
@@ -36,7 +36,7 @@ impl Scenario {
         folder.prune(&self.keep).unwrap();
     }
 
-    /// In the process that is to be killed.
+    /// Runs in the child process, which gets killed.
     fn child(&self, plan: &str) {
         let mut plan = plan.splitn(3, ' ');
         let mut number = || plan.next().unwrap().parse().unwrap();
@@ -45,7 +45,7 @@ impl Scenario {
         self.run(Path::new(plan.next().unwrap()), disk);
     }
 
-    /// Kills the process there, and looks at what it left.
+    /// Starts a child process that is killed at this operation, and checks what it left.
     fn killed_at(&self, prepared: &Path, points: &[String], operation: usize, done: usize) {
         let output = tempfile::tempdir().unwrap();
         let path = output.path().join("checkpoints");
@@ -60,7 +60,7 @@ impl Scenario {
         let point = told.lines().find_map(|line| line.strip_prefix("killed at: ")).unwrap();
         let place = format!("{point} (operation {operation}, {done} done)");
         println!("{place}");
-        // What ranks write side by side comes in any order, but all of it before the rename.
+        // The ranks' writes come in any order, but all of them before the rename.
         let rename = points.iter().position(|point| point == "rename the staging folder").unwrap();
         self.check(&path, operation > rename, &place);
     }
@@ -68,7 +68,7 @@ impl Scenario {
     fn check(&self, path: &Path, renamed: bool, place: &str) {
         let folder = Folder::new(path).with_disk(FaultyDisk::sound());
         let before = *self.before.last().unwrap();
-        // From the rename on, the new one is there; before it, the old one is.
+        // From the rename on the new checkpoint exists; before it, the old one does.
         let newest = if renamed { self.saves } else { before };
         for cleaned in [false, true] {
             let saved = folder.list().unwrap();
@@ -79,7 +79,7 @@ impl Scenario {
             saved.iter().for_each(|saved| drop(open_as(&saved.path, saved.step)));
             let latest = folder.latest().unwrap().unwrap();
             open_as(&latest.path, latest.step);
-            // Also for whoever reads the file alone.
+            // The same for a reader of this file alone.
             let text = fs::read_to_string(path.join("latest")).unwrap();
             assert_eq!(text, format!("step-{:08}\n", latest.step), "{place}");
             let incomplete = folder.incomplete().unwrap();
@@ -99,7 +99,7 @@ impl Scenario {
         assert_eq!(open_as(&again.path, self.saves).manifest().world_size, 4, "{place}");
     }
 
-    /// In the test itself: what is there before, and the points of a run that is not killed.
+    /// Prepares the existing checkpoints. Returns the points of a run that is not killed.
     fn prepare(&self, output: &Path) -> Vec<String> {
         let prepared = output.join("prepared");
         let folder = Folder::new(&prepared).with_disk(FaultyDisk::sound());
@@ -121,7 +121,7 @@ impl Scenario {
         for (operation, point) in points.iter().enumerate() {
             self.killed_at(&prepared, &points, operation, 0);
             if point.starts_with("write") || point.starts_with("remove") {
-                // In the middle of it, and when it is done but has not returned.
+                // In the middle of the operation, and after it but before it returns.
                 self.killed_at(&prepared, &points, operation, 3);
                 self.killed_at(&prepared, &points, operation, usize::MAX);
             }

@@ -1,4 +1,4 @@
-//! How two checkpoints differ.
+//! Compares checkpoints.
 
 use firebrick_checkpoints::{Change, Checkpoint, Dtype, Folder, Manifest, RankState, Scalar, Section, diff};
 

@@ -1,4 +1,4 @@
-//! A disk that fails while a checkpoint is saved: an error, and what was there is still there.
+//! A disk that fails during a save: the save returns an error, and the existing checkpoints remain.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use crate::faulty_disk::{Fault, FaultyDisk, Plan};
 use crate::state::{open_as, save, save_in};
 
-/// All that is there opens as it was saved, and nothing is half there.
+/// Checks that every checkpoint opens as it was saved, and that none is incomplete.
 fn check(folder: &Folder, newest: u64, place: &str) {
     let incomplete = folder.incomplete().unwrap();
     assert!(incomplete.is_empty(), "{place}: {incomplete:?}");
@@ -17,7 +17,7 @@ fn check(folder: &Folder, newest: u64, place: &str) {
     assert_eq!(saved.last().map(|saved| saved.step), Some(newest), "{place}");
 }
 
-/// Saves a step over those that are there, failing at each operation in turn.
+/// Saves a step over the existing ones, failing at each operation in turn.
 fn fail_everywhere(before: &[u64], step: u64, stays: bool, code: Errno, done: usize) {
     let prepared = || {
         let output = tempfile::tempdir().unwrap();
@@ -45,11 +45,11 @@ fn fail_everywhere(before: &[u64], step: u64, stays: bool, code: Errno, done: us
         };
         let place = format!("{point} (operation {operation}, {code}, {done} done, stays: {stays})");
         match &result {
-            // The new one is safe; what is left of the old one goes later.
+            // The new checkpoint is safe; the rest of the old one is removed later.
             Ok(_) => assert_eq!(point, "remove the replaced checkpoint"),
             Err(CheckpointError::Io { doing, source, .. }) => {
                 assert_eq!(source.raw_os_error(), Some(code.raw_os_error()), "{place}");
-                // Files of a rank are written side by side: another one may be told.
+                // A rank's files are written in parallel, so the error may name another file.
                 assert!(*doing == point || stays, "{place}: {doing}");
             }
             Err(error) => panic!("{place}: {error}"),
@@ -57,11 +57,11 @@ fn fail_everywhere(before: &[u64], step: u64, stays: bool, code: Errno, done: us
         check(&sound, if operation > rename { step } else { *before.last().unwrap() }, &place);
         let latest = sound.latest().unwrap().unwrap();
         open_as(&latest.path, latest.step);
-        // One that was renamed aside has its name again, unless the disk refuses that too.
+        // A checkpoint that was renamed aside has its name again, unless the disk fails at that too.
         assert!(stays || latest.path.ends_with(format!("step-{:08}", latest.step)), "{place}");
         assert_eq!(staging.discard().is_err(), stays && staging.path().exists(), "{place}");
 
-        // The disk works again: another try, then what is left goes.
+        // The disk works again: the next attempt succeeds, and cleaning removes the rest.
         save_in(&sound.staging(step, "second"), step, 4).unwrap();
         check(&sound, step, &place);
         sound.clean().unwrap();

@@ -1,4 +1,4 @@
-//! Checkpoints whose sums are right and whose content cannot be: made by someone, not by chance.
+//! Forged checkpoints: the digests are right, but the content is invalid.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use firebrick_checkpoints::{
 
 use crate::state::{open_as, rows, save, whole};
 
-/// Publishes states of ranks, and opens what came of it. The folder stays as long as the checkpoint.
+/// Publishes the ranks' states and opens the result. The folder lives as long as the checkpoint.
 fn opened(
     states: Vec<RankState>,
     aliases: &[(&str, &str)],
@@ -96,7 +96,7 @@ fn an_alias_is_of_a_saved_tensor() {
     assert!(error.unwrap_err().to_string().contains("expected `v` as an alias of `w` only"));
 }
 
-/// A sound checkpoint, of which a file, and perhaps the manifest, is put in another's place with the right sums.
+/// A valid checkpoint in which tests replace a file, and perhaps the manifest, with correct digests.
 struct Forged {
     _output: tempfile::TempDir,
     path: PathBuf,
@@ -137,7 +137,7 @@ impl Forged {
     }
 }
 
-/// A safetensors file with any header.
+/// Builds a safetensors file with any header.
 fn file(header: &str, data: usize) -> Vec<u8> {
     let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
     bytes.extend(header.as_bytes());
@@ -179,7 +179,7 @@ fn a_header_is_as_it_would_be_written() {
         assert!(error.to_string().contains(told), "{told}: {error}");
         assert!(error.path().unwrap().ends_with(parameters), "{error}");
     }
-    // What is sound for the optimizer is not for parameters.
+    // Content that is valid for the optimizer is not for parameters.
     let optimizer = fs::read(forged.path.join("optimizer-00000-of-00001.safetensors")).unwrap();
     let error = forged.with_file(parameters, &optimizer);
     assert!(
@@ -269,7 +269,7 @@ fn a_manifest_is_as_it_would_be_written() {
 fn a_manifest_that_is_too_long_is_not_read() {
     let forged = Forged::new();
     let path = forged.path.join("manifest.json");
-    // A hole: no such file takes a place on the disk.
+    // A sparse file, which takes no space on the disk.
     fs::File::options().write(true).open(&path).unwrap().set_len(65 << 20).unwrap();
     let error = Checkpoint::open(&forged.path).unwrap_err().to_string();
     assert!(error.contains("at most 67108864 bytes, found 68157440 bytes"), "{error}");

@@ -1,4 +1,4 @@
-//! Checkpoints of older formats are read, and those of newer ones are left alone.
+//! Reads checkpoints of older formats and leaves those of newer ones alone.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use firebrick_checkpoints::{
 
 use crate::state::{open_as, save};
 
-/// Step 1 of two ranks, as the version that wrote format 1 saved it.
+/// Step 1 of two ranks, saved by the version that wrote format 1.
 const FORMAT_1: &str = "tests/golden/format-1/step-00000001";
 
-/// A copy that may be changed.
+/// Copies the checkpoint, so that tests may change it.
 fn copied(into: &Path) -> PathBuf {
     let path = into.join("step-00000001");
     fs::create_dir_all(&path).unwrap();
@@ -23,7 +23,7 @@ fn copied(into: &Path) -> PathBuf {
     path
 }
 
-/// Makes a checkpoint one of a version that is to come, which nobody here can read.
+/// Turns a checkpoint into one of a future version, which this version cannot read.
 fn of_the_future(path: &Path) {
     let json = r#"{"manifest":{"format":3,"sums":"elsewhere"}}"#;
     fs::write(path.join("manifest.json"), json).unwrap();
@@ -34,7 +34,7 @@ fn a_checkpoint_of_format_1_opens_and_verifies() {
     let checkpoint = open_as(Path::new(FORMAT_1), 1);
     assert_eq!(checkpoint.manifest().format, 1);
     assert_eq!(checkpoint.manifest().algorithm(), Algorithm::Sha256);
-    // It is written as it was read.
+    // The manifest is written as it was read.
     let json = fs::read(Path::new(FORMAT_1).join("manifest.json")).unwrap();
     assert_eq!(checkpoint.manifest().to_json(), json);
     let report = verify(Path::new(FORMAT_1), |_, _| ());
@@ -84,7 +84,7 @@ fn a_run_goes_on_from_format_1_in_format_2() {
     assert_eq!(folder.latest().unwrap().unwrap().step, 1);
     let newer = save(&folder, 2, 2).unwrap();
     assert_eq!((newer.sequence, open_as(&newer.path, 2).manifest().format), (2, 2));
-    // It may be replaced, and removed, as any other.
+    // It may be replaced and removed like any other.
     save(&folder, 1, 1).unwrap();
     assert_eq!(open_as(&path, 1).manifest().format, 2);
 }
@@ -112,7 +112,7 @@ fn an_unknown_format_is_refused_and_never_replaced() {
     untouched();
     folder.clean().unwrap();
     untouched();
-    // A later step is saved beside it, and pruning leaves it there.
+    // A later step is saved beside it, and pruning keeps it.
     save(&folder, 3, 2).unwrap();
     folder.prune(&Keep::last(1)).unwrap();
     assert_eq!(fs::read(path.join("manifest.json")).unwrap(), before);

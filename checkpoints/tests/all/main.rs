@@ -1,4 +1,4 @@
-//! What a checkpoint promises, one file for each promise. One program, since each that is linked takes its time.
+//! The guarantees of a checkpoint, one file for each. A single program, because linking each takes time.
 
 mod consolidate;
 mod corpus;

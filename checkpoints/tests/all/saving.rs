@@ -1,4 +1,4 @@
-//! Saving, finding, replacing and removing checkpoints, when nothing goes wrong.
+//! Saves, finds, replaces and removes checkpoints without faults.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use firebrick_checkpoints::{CheckpointError, Folder, Keep, Manifest};
 
 use crate::state::{open_as, rank_state, save, save_in};
 
-/// The names in a folder, sorted.
+/// Returns the names in a folder, sorted.
 fn names(folder: &Folder) -> Vec<String> {
     let entries = fs::read_dir(folder.path()).unwrap();
     let mut names: Vec<String> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
@@ -102,7 +102,7 @@ fn clean_removes_what_interrupted_saves_left_and_nothing_else() {
     for mine in ["notes", ".staging-mine", "step-1", ".removed-step-1"] {
         fs::create_dir(path(mine)).unwrap();
     }
-    // Before it is cleaned, the checkpoint that was renamed aside is found where it is.
+    // Before cleaning, the checkpoint that was renamed aside is found under its current name.
     open_as(&folder.list().unwrap()[0].path, 1);
     let mut removed = folder.clean().unwrap();
     removed.sort();
@@ -175,7 +175,7 @@ fn an_attempt_that_is_discarded_leaves_nothing() {
     let staging = folder.staging(1, "a");
     staging.discard().unwrap();
     staging.write_rank(&rank_state(1, 0, 1)).unwrap();
-    // Written again over what is there.
+    // Writes again over the existing files.
     staging.write_rank(&rank_state(1, 0, 1)).unwrap();
     staging.discard().unwrap();
     assert_eq!(names(&folder), [] as [&str; 0]);
@@ -191,12 +191,12 @@ fn a_checkpoint_that_is_not_sound_takes_no_place_of_one_that_is() {
         let files = staging.write_rank(&rank_state(step, 0, 1)).unwrap();
         staging.publish(Manifest::new("run", step, 1, "0.1.0").files(files).sound(false), "(step: 1)")
     };
-    // Not of the same step,
+    // An unsound checkpoint does not replace a sound one of the same step,
     let error = broken(1).unwrap_err();
     assert!(matches!(error, CheckpointError::NotSound { .. }), "{error}");
     assert!(open_as(&folder.checkpoint(1), 1).manifest().sound);
     folder.clean().unwrap();
-    // and not as what a run goes on from.
+    // and a run does not resume from it.
     for step in 2..5 {
         let saved = broken(step).unwrap();
         assert!(!saved.sound);

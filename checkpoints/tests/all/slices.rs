@@ -1,4 +1,4 @@
-//! Tensors cut among ranks in any way, and read in any way.
+//! Splits tensors among ranks in any way, and reads them in any way.
 
 use std::ops::Range;
 
@@ -24,12 +24,12 @@ const DTYPES: [Dtype; 13] = [
     Dtype::BOOL,
 ];
 
-/// A tensor, the points where it is cut, and rows to read.
+/// A tensor, the rows where it is cut, and the rows to read.
 #[derive(Debug, Clone)]
 struct Case {
     dtype: Dtype,
     shape: Vec<usize>,
-    /// Sorted, one fewer than ranks.
+    /// Sorted, one fewer than the ranks.
     cuts: Vec<usize>,
     reads: Vec<Range<usize>>,
 }
@@ -48,7 +48,7 @@ fn cases() -> impl Strategy<Value = Case> {
     })
 }
 
-/// Saves each rank's pieces, and opens the checkpoint.
+/// Saves each rank's pieces and opens the checkpoint.
 fn saved(ranks: Vec<Vec<Piece>>) -> (tempfile::TempDir, Checkpoint) {
     let output = tempfile::tempdir().unwrap();
     let count = ranks.len();
@@ -112,7 +112,7 @@ fn rows_that_are_not_there_are_told() {
 
 #[test]
 fn tensors_larger_than_what_is_written_at_once_are_saved() {
-    // Pieces that are gathered, one that is written in parts, and what follows it.
+    // Pieces that are collected, one that is written in parts, and the pieces after it.
     let sizes = [1 << 10, (9 << 20) + 3, 5, 4 << 20, (4 << 20) - 1, 1 << 21, 1 << 21, 7];
     let tensors = || {
         sizes

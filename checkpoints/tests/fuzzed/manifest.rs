@@ -1,5 +1,5 @@
-//! Any bytes as a manifest, and as one inside a right sum, which chance would never find: an error that names the
-//! file, or a manifest that is written as the same bytes.
+//! Reads any bytes as a manifest, and as the content of one with a correct digest, which chance would never find. The
+//! result is an error that names the file, or a manifest that encodes to the same bytes.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! Any bytes as the file of a rank's parameters, with the right sum: an error that names the file, or tensors
-//! that are as long as they say.
+//! Reads any bytes as the file of a rank's parameters, with a correct digest. The result is an error that names the
+//! file, or tensors of the lengths they declare.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,11 +8,11 @@ use std::sync::OnceLock;
 use firebrick_checkpoints::{Checkpoint, Digest, FileEntry, Folder, Manifest, RankState, Tensors};
 use tempfile::TempDir;
 
-/// A checkpoint without tensors, made once, whose parameters are replaced.
+/// Creates, once, a checkpoint without tensors whose parameters the target replaces.
 fn checkpoint() -> &'static (TempDir, PathBuf, Manifest) {
     static CHECKPOINT: OnceLock<(TempDir, PathBuf, Manifest)> = OnceLock::new();
     CHECKPOINT.get_or_init(|| {
-        // In memory, where there is such a folder.
+        // Uses memory if this folder exists.
         let output = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let staging = Folder::new(output.path()).staging(1, "fuzz");
         let files = staging.write_rank(&RankState { ranks: 1, ..Default::default() }).unwrap();
@@ -38,7 +38,7 @@ pub fn check(bytes: &[u8]) {
     }
 }
 
-/// Reads all, and a row of each.
+/// Reads all tensors, and a row of each.
 fn read(tensors: &Tensors, most: usize) {
     let mut sum = 0;
     for (name, info) in tensors.iter() {

@@ -1,29 +1,29 @@
-//! What ranks do together: the part of a call that all of them must agree on.
+//! Calls: the part of a collective that all ranks must agree on.
 
 use std::fmt::{self, Display};
 
 use burn::tensor::{DType, TensorData};
 use serde::{Deserialize, Serialize};
 
-/// What is done together.
+/// The kind of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// The sum of all ranks' tensors, to every rank.
+    /// Sums all ranks' tensors; every rank gets the sum.
     AllReduce,
-    /// The sum of all ranks' tensors, a chunk of it to each rank.
+    /// Sums all ranks' tensors; each rank gets a chunk of the sum.
     ReduceScatter,
-    /// Each rank's tensor, to every rank.
+    /// Every rank gets each rank's tensor.
     AllGather,
-    /// One rank's tensor, to every rank.
+    /// Every rank gets one rank's tensor.
     Broadcast,
-    /// One rank's tensor, a chunk of it to each rank.
+    /// Each rank gets a chunk of one rank's tensor.
     Scatter,
-    /// Each rank's tensor, to one rank.
+    /// One rank gets each rank's tensor.
     Gather,
-    /// Nothing but that all ranks have arrived.
+    /// Waits until all ranks have arrived.
     Barrier,
-    /// A few numbers of each rank, to every rank.
+    /// Every rank gets a few numbers of each rank.
     Scalars,
 }
 
@@ -42,19 +42,19 @@ impl Display for Kind {
     }
 }
 
-/// What a part is on every rank, also where a rank has none.
+/// The shape and dtypes of a part, the same on every rank, including ranks that lack the part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartShape {
-    /// Its shape on each rank, before it is reduced.
+    /// The part's shape on each rank, before the reduction.
     pub shape: Vec<usize>,
-    /// Its dtype on each rank, and as it is sent.
+    /// The part's dtype on each rank and on the wire.
     pub dtype: DType,
-    /// The dtype of the result: the sum is rounded to it, once.
+    /// The dtype of the result. The sum is rounded to it once.
     pub sum: DType,
 }
 
 impl PartShape {
-    /// The part that this data is, with the sum in the same dtype.
+    /// Describes this data as a part, summed in the same dtype.
     pub fn of(data: &TensorData) -> Self {
         Self { shape: data.shape().to_vec(), dtype: data.dtype(), sum: data.dtype() }
     }
@@ -74,7 +74,7 @@ impl Display for PartShape {
     }
 }
 
-/// A dtype as users write it.
+/// Returns a dtype's name as users write it.
 pub(super) fn name(dtype: DType) -> String {
     format!("{dtype:?}").to_lowercase()
 }
@@ -97,8 +97,8 @@ impl Call {
         Self { root: Some(root), ..self }
     }
 
-    /// This call and another as a reader can tell them apart: with the first part that differs, where
-    /// nothing else does.
+    /// Formats this call and another so that a reader can tell them apart: if their texts are equal, adds the
+    /// first part that differs.
     pub fn beside(&self, other: &Self) -> (String, String) {
         let (mine, theirs) = (self.to_string(), other.to_string());
         if mine != theirs {

@@ -1,4 +1,4 @@
-//! Exchanges of several parts at once: the tensors of a unit of parameters.
+//! Collectives on several parts at once, such as the tensors of a unit of parameters.
 
 use std::sync::Arc;
 
@@ -9,22 +9,21 @@ use super::exchange::Piece;
 use super::{Communicator, Kind, PartShape, WorldError, host, sum};
 use crate::host::joined;
 
-/// Parts as they were gathered, each with its pieces by rank.
+/// Gathered parts, each with its pieces by rank.
 type Pieces = Vec<Vec<Option<Piece>>>;
 
 impl Communicator {
-    /// This rank's chunk of the sum of each part over all ranks, where the sum is cut along the first axis
-    /// into as many chunks as there are ranks.
+    /// Sums each part over all ranks and returns this rank's chunk of each sum, which is split along the first axis
+    /// into one chunk per rank.
     ///
-    /// `what` names the parts in errors. A part that is `None` adds nothing and sends nothing; where it is
-    /// `None` on all ranks, so is the sum. The sum is taken in rank order and rounded once, to
-    /// [`PartShape::sum`]: the same bits wherever the ranks are. Each rank sends (N-1)/N of its elements.
-    ///
+    /// `what` names the parts in errors. A part that is `None` adds and sends nothing; if it is `None` on all ranks, so
+    /// is the sum. The sum is taken in rank order and rounded once, to [`PartShape::sum`], so its bits do not depend on
+    /// where the ranks run. Each rank sends (N-1)/N of its elements.
     /// # Errors
     ///
-    /// [`WorldError::Shape`] where a part is not as `like` says, or its first axis is not divisible by the
-    /// number of ranks, [`WorldError::Dtype`] where it is no float; and if a rank fails, ends, calls
-    /// something else, or is late.
+    /// [`WorldError::Shape`] if a part does not match `like` or its first axis is not divisible by the
+    /// number of ranks; [`WorldError::Dtype`] if it is not a float; and an error if a rank fails, ends, makes a
+    /// different call, or is late.
     ///
     /// ```
     /// use burn::tensor::{DType, TensorData, bf16};
@@ -52,16 +51,16 @@ impl Communicator {
         })
     }
 
-    /// The sum of each part over all ranks, on every rank.
+    /// Sums each part over all ranks and returns the sums on every rank.
     ///
-    /// As [`reduce_scatter_parts`](Self::reduce_scatter_parts), for parts of any shape: each rank sums a chunk of
-    /// the elements and sends the sum to all others, so it sends 2(N-1)/N of the elements, and all have
+    /// Like [`reduce_scatter_parts`](Self::reduce_scatter_parts), for parts of any shape: each rank sums a chunk of
+    /// the elements and sends the sum to all others. A rank sends 2(N-1)/N of the elements, and all ranks get
     /// the same bits.
     ///
     /// # Errors
     ///
-    /// [`WorldError::Shape`] where a part is not as `like` says, [`WorldError::Dtype`] where it is no float;
-    /// and if a rank fails, ends, calls something else, or is late.
+    /// [`WorldError::Shape`] if a part does not match `like`; [`WorldError::Dtype`] if it is not a float;
+    /// and an error if a rank fails, ends, makes a different call, or is late.
     pub fn all_reduce_parts(
         &self,
         what: &str,
@@ -83,8 +82,8 @@ impl Communicator {
         Ok(sums.collect())
     }
 
-    /// Each part's chunk of the sum, of any shape: its elements, cut into as many chunks as there are ranks, the
-    /// last ones shorter where they do not divide.
+    /// Sums this rank's chunk of each part. Splits the elements into one chunk per rank, whatever the shape; the
+    /// last chunks are shorter if the ranks do not divide the elements.
     fn reduced(
         &self,
         call: Call,
@@ -118,13 +117,13 @@ impl Communicator {
         Ok((call, sums))
     }
 
-    /// Each rank's shards, concatenated along the first axis in rank order: on `root`, and `None` elsewhere.
-    /// All ranks' shards have the same shapes.
+    /// Gathers each rank's shards on `root`, concatenated along the first axis in rank order; returns `None` on the
+    /// other ranks. All ranks' shards have the same shapes.
     ///
     /// # Errors
     ///
-    /// [`WorldError::Root`] where there is no such rank, [`WorldError::Shape`] for a shard without axes; and
-    /// if a rank fails, ends, calls something else, or is late.
+    /// [`WorldError::Root`] if there is no such rank; [`WorldError::Shape`] for a shard without axes; and
+    /// an error if a rank fails, ends, makes a different call, or is late.
     pub fn gather(
         &self,
         what: &str,
@@ -143,13 +142,13 @@ impl Communicator {
     }
 }
 
-/// A buffer of host data.
+/// Wraps host data as a buffer.
 pub(super) fn piece(data: TensorData) -> Piece {
     let element = data.dtype().size();
     Piece { bytes: host::lend(data), element }
 }
 
-/// From rank by part to part by rank.
+/// Transposes pieces indexed by rank, then part, into pieces indexed by part, then rank.
 pub(super) fn by_part(arrived: Pieces) -> Pieces {
     let parts = arrived.first().map_or(0, Vec::len);
     let mut turned: Pieces = vec![Vec::with_capacity(arrived.len()); parts];
@@ -159,7 +158,7 @@ pub(super) fn by_part(arrived: Pieces) -> Pieces {
     turned
 }
 
-/// Each part of all ranks, one after the other along the first axis.
+/// Concatenates all ranks' pieces of each part along the first axis.
 pub(super) fn concatenated(call: &Call, arrived: Pieces) -> Vec<TensorData> {
     let ranks = arrived.len();
     let parts = by_part(arrived).into_iter().zip(&call.parts);
@@ -171,7 +170,7 @@ pub(super) fn concatenated(call: &Call, arrived: Pieces) -> Vec<TensorData> {
     parts.map(join).collect()
 }
 
-/// Refuses shards that cannot be concatenated.
+/// Rejects shards that cannot be concatenated.
 pub(super) fn check_axes(call: &Call) -> Result<(), WorldError> {
     if call.parts.iter().all(|part| !part.shape.is_empty()) {
         return Ok(());
@@ -180,7 +179,7 @@ pub(super) fn check_axes(call: &Call) -> Result<(), WorldError> {
     Err(WorldError::Shape { call: call.to_string(), expected, found })
 }
 
-/// Refuses parts that are not as announced, or that cannot be summed.
+/// Rejects parts that do not match their announcement or cannot be summed.
 fn check(call: &Call, parts: &[Option<TensorData>]) -> Result<(), WorldError> {
     let shape = |expected, found| WorldError::Shape { call: call.to_string(), expected, found };
     if parts.len() != call.parts.len() {
@@ -198,7 +197,7 @@ fn check(call: &Call, parts: &[Option<TensorData>]) -> Result<(), WorldError> {
     Ok(())
 }
 
-/// The chunk of a part's elements that `rank` sums.
+/// Returns the chunk of a part's elements that `rank` sums.
 fn cut(piece: &Piece, part: &PartShape, rank: usize, ranks: usize) -> Piece {
     let elements = part.elements();
     let chunk = elements.div_ceil(ranks);

@@ -1,4 +1,4 @@
-//! Collectives beside sums taken by hand: every number of ranks, shape and dtype.
+//! Compares collectives with sums taken by hand, for several numbers of ranks, shapes and dtypes.
 
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData, bf16, f16};
 
@@ -8,7 +8,7 @@ use crate::testing::device;
 
 const RANKS: [usize; 5] = [1, 2, 3, 4, 5];
 
-/// Numbers whose sums round differently in another order, or in another precision.
+/// Returns numbers whose sums round differently in another order or precision.
 fn number(rank: usize, at: usize) -> f32 {
     let bits = (rank * 7919 + at * 104_729 + 1) as f32 * 0.618_034;
     (bits.fract() - 0.4) * [1.0, 1e3, 1e-3][(rank + at) % 3]
@@ -20,13 +20,13 @@ fn tensor<const D: usize>(rank: usize, shape: [usize; D], dtype: FloatDType) -> 
     Tensor::from_data(host.into_data(), (&device(), DType::from(dtype)))
 }
 
-/// The dtypes that the tests' device has.
+/// Returns the dtypes that the tests' device supports.
 fn dtypes() -> Vec<FloatDType> {
     let all = [FloatDType::F32, FloatDType::F64, FloatDType::F16, FloatDType::BF16];
     all.into_iter().filter(|dtype| device().supports_dtype(*dtype)).collect()
 }
 
-/// The sum in rank order, element by element.
+/// Sums in rank order, element by element.
 fn sum_by_hand(ranks: usize, elements: usize, dtype: FloatDType) -> TensorData {
     let sum_32 = |round: fn(f32) -> f32| -> Vec<f32> {
         let sum = |at| (1..ranks).fold(round(number(0, at)), |sum, rank| sum + round(number(rank, at)));
@@ -104,7 +104,7 @@ fn all_gather_and_broadcast_move_every_bit() {
     }
 }
 
-/// Rows that the ranks do not divide leave the last ones fewer, or none; nobody but the root reads its part.
+/// If the ranks do not divide the rows, the last ranks get fewer or none; only the root reads its part.
 #[test]
 fn scatter_deals_the_rows_of_the_root() {
     for (ranks, dtype) in RANKS.into_iter().flat_map(|ranks| dtypes().into_iter().map(move |d| (ranks, d))) {
@@ -128,7 +128,7 @@ fn scatter_deals_the_rows_of_the_root() {
     }
 }
 
-/// A NaN keeps its payload and zero its sign wherever nothing is added.
+/// A NaN keeps its payload and a zero its sign if nothing is added.
 #[test]
 fn what_is_not_summed_is_not_changed() {
     let odd = [f32::from_bits(0x7FC1_2345), -0.0, f32::MIN_POSITIVE / 2.0];
@@ -157,7 +157,7 @@ fn like(shape: [usize; 2], dtype: DType, sum: DType) -> PartShape {
     PartShape { shape: shape.to_vec(), dtype, sum }
 }
 
-/// Rank 1 lacks the second part, nobody has the third; the first is summed from bf16 to f32.
+/// Rank 1 lacks the second part and no rank has the third; the first is summed from bf16 to f32.
 #[test]
 fn parts_may_be_missing_and_keep_the_unrounded_sum() {
     let likes = [
@@ -231,7 +231,7 @@ fn numbers_are_exact_and_may_be_none() {
     }
 }
 
-/// Gathers under way do not disturb each other, nor the calls between them, and one may be given up.
+/// Gathers in flight disturb neither each other nor the calls between them, and one may be given up.
 #[test]
 fn gathers_are_waited_for_in_any_order() {
     let found = run(World::threads(4), |rank| {
@@ -252,7 +252,7 @@ fn gathers_are_waited_for_in_any_order() {
     }
 }
 
-/// Four ranks, counted by hand: what goes to others, in the dtype that it goes in.
+/// Traffic of four ranks, counted by hand: what each sends to others, in the dtype on the wire.
 #[test]
 fn traffic_is_what_went_to_others() {
     let found = run(World::threads(4), |rank| {
@@ -289,7 +289,7 @@ fn traffic_is_what_went_to_others() {
         assert_eq!(moved(Kind::ReduceScatter), (1, 3, 6, 6));
         assert_eq!(moved(Kind::AllGather), (1, 18, 72, 72));
         assert_eq!(moved(Kind::Broadcast), if rank == 1 { (1, 18, 72, 0) } else { (1, 0, 0, 24) });
-        // Of six rows, two each to ranks 1 and 2, and none to the last.
+        // Of six rows, ranks 1 and 2 get two each and the last rank none.
         let scattered = [(1, 4, 16, 0), (1, 0, 0, 8), (1, 0, 0, 8), (1, 0, 0, 0)];
         assert_eq!(moved(Kind::Scatter), scattered[rank]);
         assert_eq!(moved(Kind::Gather), if rank == 2 { (1, 0, 0, 12) } else { (1, 1, 4, 0) });

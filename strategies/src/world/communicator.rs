@@ -1,4 +1,4 @@
-//! A rank's end of a world.
+//! A rank's handle to its world.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,16 +12,15 @@ use super::exchange::{Arrived, Exchange, Piece};
 use super::on_devices::OnDevices;
 use super::{Kind, PartShape, Traffic, WorldError};
 
-/// A rank's end of a world: what it calls to exchange tensors with the other ranks.
+/// A rank's handle to its world, with the collectives that exchange tensors with the other ranks.
 ///
-/// Clones are the same rank. All ranks must make the same calls in the same order; ranks in different
-/// calls end with [`WorldError::Mismatch`]. Every call takes at most the world's
-/// [deadline](super::World::deadline).
+/// Clones are the same rank. All ranks must make the same calls in the same order; ranks in different calls get
+/// [`WorldError::Mismatch`]. Every call waits at most the world's [deadline](super::World::deadline).
 ///
-/// When the last clone goes, the rank has ended: a rank that still calls then gets an error that names
-/// it. When it goes because its thread panics, all other ranks get an error that says so.
+/// Dropping the last clone ends the rank: other ranks that still call get an error that names it. If its thread is
+/// panicking at that point, the error says so.
 ///
-/// The default is a world of one, where every call returns at once.
+/// The default is a world of one rank, in which every call returns at once.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -49,7 +48,7 @@ pub struct Communicator(Arc<Member>);
 struct Member {
     exchange: Arc<Exchange>,
     rank: usize,
-    /// Calls posted so far.
+    /// Number of calls posted so far.
     calls: AtomicU64,
     /// Seconds waited for each rank.
     waited: Mutex<Vec<f64>>,
@@ -82,9 +81,9 @@ impl fmt::Debug for Communicator {
 }
 
 impl Communicator {
-    /// The one rank of a world of one.
+    /// Creates the only rank of a world of one.
     pub fn solo() -> Self {
-        // No call of a world of one waits: the deadline never passes.
+        // In a world of one no call waits, so the deadline never passes.
         Self::of(Arc::new(Exchange::new(1, 0..1, Duration::MAX)), 0)
     }
 
@@ -93,7 +92,7 @@ impl Communicator {
         Self(Arc::new(Member { exchange, rank, calls: AtomicU64::new(0), waited, on_devices: None }))
     }
 
-    /// With sums on the devices, before there is a clone.
+    /// Sets the sums on devices. Has an effect only before the first clone.
     pub(super) fn summing(mut self, on_devices: Option<Arc<OnDevices>>) -> Self {
         if let Some(member) = Arc::get_mut(&mut self.0) {
             member.on_devices = on_devices;
@@ -101,42 +100,42 @@ impl Communicator {
         self
     }
 
-    /// What adds up on the devices of the ranks, if they can without the host.
+    /// Returns the sums on the ranks' devices, if the devices can sum without the host.
     pub(crate) fn on_devices(&self) -> Option<&OnDevices> {
         self.0.on_devices.as_deref()
     }
 
-    /// Which of the world's ranks this is, from 0.
+    /// Returns this rank's index in the world, from 0.
     pub fn rank(&self) -> usize {
         self.0.rank
     }
 
-    /// How many ranks the world has.
+    /// Returns the number of ranks in the world.
     pub fn size(&self) -> usize {
         self.0.exchange.size()
     }
 
-    /// Which of this process's ranks this is, from 0.
+    /// Returns this rank's index among those of its process, from 0.
     pub fn local_rank(&self) -> usize {
         self.0.exchange.local(self.rank())
     }
 
-    /// Returns once all ranks have called it.
+    /// Waits until all ranks have called it.
     ///
     /// # Errors
     ///
-    /// [`WorldError`], if a rank fails, ends, calls something else, or is late.
+    /// [`WorldError`] if a rank fails, ends, makes a different call, or is late.
     pub fn barrier(&self) -> Result<(), WorldError> {
         let call = self.open(Call::new(Kind::Barrier, "", vec![]));
         self.exchange(&call, vec![vec![]; self.size()]).map(|_| ())
     }
 
-    /// Each rank's numbers, by rank: for counts, flags and norms. Ranks may have different numbers of
-    /// them. `what` names them in errors. Exact to the bit, and counted apart from tensors.
+    /// Gathers each rank's numbers, by rank: for counts, flags and norms. Ranks may pass different amounts of
+    /// numbers. `what` names them in errors. The numbers arrive bit-exact and do not count as tensor traffic.
     ///
     /// # Errors
     ///
-    /// [`WorldError`], if a rank fails, ends, calls something else, or is late.
+    /// [`WorldError`] if a rank fails, ends, makes a different call, or is late.
     ///
     /// ```
     /// use firebrick_strategies::Communicator;
@@ -152,25 +151,25 @@ impl Communicator {
         Ok(arrived.iter().map(|pieces| numbers_of(pieces)).collect())
     }
 
-    /// What this rank has exchanged with the others so far.
+    /// Returns what this rank has exchanged with the others so far.
     pub fn traffic(&self) -> Traffic {
         self.0.exchange.traffic(self.rank())
     }
 
-    /// Seconds that this rank has waited for each rank so far: a rank that stands out on all others is
-    /// slow. In one call it waits for several at once, so the sum may exceed the time that passed.
+    /// Returns the seconds that this rank has waited for each rank so far. A rank that stands out on all others is
+    /// slow. One call waits for several ranks at once, so the sum may exceed the elapsed time.
     pub fn lateness(&self) -> Vec<f64> {
         self.0.waited.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Tells all other ranks that this one ends, and why. The call that each is in, or its next, ends with
-    /// [`WorldError::Rank`], and so does every call after it. The first failure of a world is the one told.
+    /// Tells all other ranks that this rank stops, and why. Every rank's current call, or its next one, and all later
+    /// calls return [`WorldError::Rank`]. If several ranks fail, the error reports the first failure.
     pub fn fail(&self, reason: &str) {
         let (rank, call) = (self.rank(), self.0.exchange.place(self.rank()));
         self.0.exchange.fail(WorldError::Rank { rank, call, reason: format!("failed: {reason}") });
     }
 
-    /// The error that the world ended with, if it is over.
+    /// Returns the error that ended the world, if one did.
     pub fn failure(&self) -> Option<WorldError> {
         self.0.exchange.failure(self.rank())
     }
@@ -181,18 +180,18 @@ impl Communicator {
         Arc::new(call)
     }
 
-    /// Counts what devices sent each other to sum so many elements of so many bytes: in a ring, 2(N-1)/N of them.
+    /// Counts the traffic of a ring sum between devices: 2(N-1)/N of `elements`, of `bytes` bytes each.
     pub(super) fn count_ring(&self, kind: Kind, elements: usize, bytes: usize) {
         let moved = (2 * elements * (self.size() - 1)).div_ceil(self.size());
         self.0.exchange.count_moved(self.rank(), kind, moved, moved * bytes);
     }
 
-    /// The number of this rank's next exchange.
+    /// Returns the sequence number of this rank's next exchange.
     pub(super) fn number(&self) -> u64 {
         self.0.calls.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Hands `pieces[to]` to each rank in the exchange of that number.
+    /// Sends `pieces[to]` to each rank in the exchange of number `sequence`.
     pub(super) fn post_as(
         &self,
         sequence: u64,
@@ -202,14 +201,14 @@ impl Communicator {
         self.0.exchange.post(self.rank(), sequence, call, pieces)
     }
 
-    /// Hands `pieces[to]` to each rank, and returns the number of the exchange.
+    /// Sends `pieces[to]` to each rank and returns the number of the exchange.
     pub(super) fn post(&self, call: &Arc<Call>, pieces: Vec<Vec<Option<Piece>>>) -> Result<u64, WorldError> {
         let sequence = self.number();
         self.post_as(sequence, call, pieces)?;
         Ok(sequence)
     }
 
-    /// Waits for everybody's pieces, by rank.
+    /// Waits for all ranks' pieces and returns them by rank.
     pub(super) fn complete(
         &self,
         call: &Arc<Call>,
@@ -221,7 +220,7 @@ impl Communicator {
         Ok(pieces)
     }
 
-    /// Hands out and waits.
+    /// Posts the pieces and waits for all ranks'.
     pub(super) fn exchange(
         &self,
         call: &Arc<Call>,
@@ -231,7 +230,7 @@ impl Communicator {
         self.complete(call, sequence)
     }
 
-    /// Gives up on an exchange that was posted.
+    /// Gives up a posted exchange.
     pub(super) fn abandon(&self, sequence: u64) {
         self.0.exchange.abandon(self.rank(), sequence);
     }
@@ -244,7 +243,7 @@ impl Communicator {
         Err(WorldError::Root { call: call.to_string(), root, size })
     }
 
-    /// Refuses a part whose first axis cannot be dealt to the ranks.
+    /// Rejects a part whose first axis is not divisible by the number of ranks.
     pub(super) fn check_divisible(&self, call: &Call, part: &PartShape) -> Result<(), WorldError> {
         match part.shape.first() {
             Some(first) if first.is_multiple_of(self.size()) => Ok(()),

@@ -1,25 +1,25 @@
-//! What can go wrong between ranks.
+//! Errors of a world and its ranks.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// A world that cannot be joined, or a call among its ranks that cannot complete.
+/// An error in joining a world or in a call between its ranks.
 ///
 /// After [`Rank`](WorldError::Rank), [`Deadline`](WorldError::Deadline), [`Mismatch`](WorldError::Mismatch)
-/// or [`Mpi`](WorldError::Mpi) the world is over: every later call of every rank ends with that error, at
-/// once. The others are one rank's own mistakes, found before anything was sent.
+/// or [`Mpi`](WorldError::Mpi) the world is over: every later call of every rank returns that error
+/// immediately. The other errors are one rank's own mistakes, found before it sent anything.
 #[derive(Clone, Debug, Error, PartialEq, Serialize, Deserialize)]
 pub enum WorldError {
-    /// A rank failed, panicked, or ended while the others went on.
+    /// A rank failed, panicked, or ended while the others continued.
     #[error("rank {rank} {reason}; this rank was in {call}")]
     Rank {
         /// The rank that failed.
         rank: usize,
-        /// The call that this rank was in, or made after it.
+        /// The call that this rank was in or made next.
         call: String,
-        /// What became of that rank: `failed: ..`, `panicked`, `has ended`.
+        /// What happened to that rank: `failed: ..`, `panicked`, `has ended`.
         reason: String,
     },
     /// Ranks did not arrive at a call within the deadline.
@@ -27,11 +27,11 @@ pub enum WorldError {
     Deadline {
         /// The ranks that did not arrive.
         ranks: Vec<usize>,
-        /// The call that the rank which gave up was in.
+        /// The call of the rank that gave up.
         call: String,
         /// The deadline.
         limit: Duration,
-        /// For each of `ranks`, the last call that it was seen in, where one is known.
+        /// The last known call of each of `ranks`, if any.
         seen: Vec<Option<String>>,
     },
     /// Two ranks are in different calls.
@@ -41,7 +41,7 @@ pub enum WorldError {
     Mismatch {
         /// A rank.
         rank: usize,
-        /// The call that it is in.
+        /// The call it is in.
         call: String,
         /// Another rank.
         other: usize,
@@ -51,12 +51,12 @@ pub enum WorldError {
     /// A world of no ranks.
     #[error("a world needs at least one rank, found {0}")]
     Size(usize),
-    /// A rank that the world does not have.
+    /// The world has no such rank.
     #[error("{call}: root must be one of the {size} ranks, found {root}")]
     Root {
         /// The call.
         call: String,
-        /// The root that was named.
+        /// The requested root.
         root: usize,
         /// The number of ranks.
         size: usize,
@@ -66,33 +66,33 @@ pub enum WorldError {
     Shape {
         /// The call.
         call: String,
-        /// What it takes.
+        /// What the call expects.
         expected: String,
-        /// What it was given.
+        /// What the caller passed.
         found: String,
     },
-    /// A dtype that cannot be summed.
+    /// The dtype cannot be summed.
     #[error("{call}: tensors are summed in f64, f32, f16 or bf16, found {found}")]
     Dtype {
         /// The call.
         call: String,
-        /// The dtype that it was given.
+        /// The dtype that the caller passed.
         found: String,
     },
-    /// A tensor that could not be read from its device.
+    /// A tensor could not be read from its device.
     #[error("{call}: the tensor could not be read from its device: {reason}")]
     Read {
         /// The call.
         call: String,
-        /// What the device said.
+        /// The device's error.
         reason: String,
     },
-    /// MPI is missing, or failed.
+    /// MPI is missing or failed.
     #[error("MPI: {0}")]
     Mpi(String),
 }
 
-/// What to do about a rank that is late.
+/// Advice on late ranks.
 const LATE: &str = "look at its log and at its machine; raise the deadline if it is only slow";
 
 fn named(ranks: &[usize]) -> String {

@@ -1,13 +1,11 @@
-//! The one thing that every call is made of: each rank hands each rank a message.
+//! The primitive below every collective: each rank sends each rank a message.
 //!
-//! A call is two steps. [`Exchange::post`] hands out this rank's messages and returns at once;
-//! [`Exchange::complete`] waits for everybody's. Messages carry the number of the call in the order of
-//! the sender's calls, so that several may be under way, and the call itself, so that ranks in different
-//! calls notice.
+//! A call has two steps. [`Exchange::post`] sends this rank's messages and returns at once; [`Exchange::complete`]
+//! waits for the messages of all ranks. A message carries the sender's call number, which allows several calls in
+//! flight, and the call itself, which lets ranks in different calls notice.
 //!
-//! Ranks of one process hand each other the buffers themselves, in mailboxes behind one lock. A message
-//! to another process goes to a [`Remote`], and what comes from there is put into the same mailboxes: a
-//! waiting rank does not know the difference.
+//! Ranks of one process pass the buffers themselves, through mailboxes behind one lock. Messages to another process go
+//! through a [`Remote`], and messages from there land in the same mailboxes, so a waiting rank needs no distinction.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -26,67 +24,67 @@ pub struct Piece {
     pub element: usize,
 }
 
-/// What one rank hands another in one call. `None` stands for a part that the sender does not have.
+/// A message from one rank to another in one call. `None` stands for a part that the sender lacks.
 #[derive(Clone, Debug)]
 pub struct Message {
     pub call: Arc<Call>,
     pub pieces: Vec<Option<Piece>>,
 }
 
-/// What becomes of a rank, as the others are told.
+/// What happened to a rank, as announced to the others.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub enum Notice {
-    /// It is done, and makes no more calls.
+    /// The rank is done and makes no more calls.
     Ended(usize),
     /// The world is over.
     Failed(WorldError),
 }
 
-/// The way to the ranks of other processes. Nothing here may block.
+/// The route to the ranks of other processes. Its methods must not block.
 pub trait Remote: Send + Sync {
     fn send(&self, from: usize, to: usize, sequence: u64, message: Message);
     fn tell(&self, notice: Notice);
-    /// The world is over, by a fault.
+    /// Notes that a fault ended the world.
     fn failed(&self);
 }
 
-/// What a rank found when a call was complete.
+/// The result of a complete call.
 pub struct Arrived {
-    /// The pieces of each rank, its own included.
+    /// The pieces of each rank, including its own.
     pub pieces: Vec<Vec<Option<Piece>>>,
-    /// Seconds that it waited for each rank.
+    /// Seconds that this rank waited for each rank.
     pub waited: Vec<f64>,
 }
 
-/// The mailboxes of a process's ranks, and the way to all others.
+/// The mailboxes of a process's ranks, and the route to all others.
 pub struct Exchange {
     size: usize,
     /// The ranks of this process.
     here: std::ops::Range<usize>,
     deadline: Duration,
     state: Mutex<State>,
-    /// One for each rank of this process.
+    /// One condition variable for each rank of this process.
     arrivals: Vec<Condvar>,
     remote: Option<Box<dyn Remote>>,
 }
 
 #[derive(Default)]
 struct State {
-    /// By receiver and number of the call.
+    /// Indexed by receiver and call number.
     slots: HashMap<(usize, u64), Slot>,
     ended: Vec<bool>,
-    /// The last call that each rank was seen in.
+    /// The last known call of each rank.
     seen: Vec<Option<Arc<Call>>>,
     failure: Option<WorldError>,
-    /// By rank of this process.
+    /// Indexed by local rank.
     traffic: Vec<Traffic>,
 }
 
-/// What has arrived for one rank in one call, by sender.
+/// The messages that have arrived for one rank in one call, by sender.
 #[derive(Default)]
 struct Slot {
     messages: Vec<Option<(Message, Instant)>>,
-    /// Nobody will take it.
+    /// The receiver gave the call up and takes no message.
     abandoned: bool,
 }
 
@@ -95,7 +93,7 @@ impl Slot {
         (0..self.messages.len()).filter(|from| self.messages[*from].is_none()).collect()
     }
 
-    /// The first rank that is in another call.
+    /// Returns the first rank in another call, and that call.
     fn elsewhere(&self, call: &Call) -> Option<(usize, &Call)> {
         let arrived =
             self.messages.iter().enumerate().filter_map(|(from, m)| Some((from, &*m.as_ref()?.0.call)));
@@ -104,7 +102,7 @@ impl Slot {
 }
 
 impl Exchange {
-    /// A world of `size` ranks, of which those `here` are in this process.
+    /// Creates a world of `size` ranks; this process runs the ranks `here`.
     pub fn new(size: usize, here: std::ops::Range<usize>, deadline: Duration) -> Self {
         let state = State {
             ended: vec![false; size],
@@ -116,7 +114,7 @@ impl Exchange {
         Self { size, here, deadline, state: Mutex::new(state), arrivals, remote: None }
     }
 
-    /// With ranks in other processes.
+    /// Adds the route to ranks in other processes.
     #[cfg(feature = "mpi")]
     pub fn beyond(self, remote: Box<dyn Remote>) -> Self {
         Self { remote: Some(remote), ..self }
@@ -126,12 +124,12 @@ impl Exchange {
         self.size
     }
 
-    /// The index of a rank among those of this process.
+    /// Returns the index of a rank among those of this process.
     pub fn local(&self, rank: usize) -> usize {
         rank - self.here.start
     }
 
-    /// A panic elsewhere leaves the state whole: each change to it is one step.
+    /// Locks the state. A panic elsewhere leaves the state consistent, because each change to it is one step.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -141,7 +139,7 @@ impl Exchange {
         self.lock().traffic[self.local(rank)].kind(kind).calls += 1;
     }
 
-    /// Counts what `rank` has sent to others, and as much received, elsewhere than here.
+    /// Counts data that `rank` sent and received by a route outside this exchange; both directions have the same size.
     pub fn count_moved(&self, rank: usize, kind: Kind, elements: usize, bytes: usize) {
         let mut state = self.lock();
         let moved = state.traffic[self.local(rank)].kind(kind);
@@ -154,7 +152,7 @@ impl Exchange {
         self.lock().traffic[self.local(rank)].clone()
     }
 
-    /// Hands `pieces[to]` to each rank.
+    /// Sends `pieces[to]` to each rank.
     pub fn post(
         &self,
         rank: usize,
@@ -187,7 +185,7 @@ impl Exchange {
     /// Waits for the messages of all ranks.
     pub fn complete(&self, rank: usize, sequence: u64, call: &Arc<Call>) -> Result<Arrived, WorldError> {
         let started = Instant::now();
-        // Waited for in steps: of a time in which this process itself stood still, one step counts.
+        // Waits in steps: if this whole process is suspended, only one step counts towards the deadline.
         let (step, mut waited) = (self.deadline / 20, Duration::ZERO);
         let mut state = self.lock();
         loop {
@@ -196,8 +194,8 @@ impl Exchange {
             let missing = slot.missing();
             let elsewhere = slot.elsewhere(call).map(|(other, theirs)| (other, call.beside(theirs)));
             if missing.is_empty() && elsewhere.is_none() {
-                // Also where the world has failed since: what a rank can complete does not hang on how fast
-                // another goes on to fail.
+                // A complete call succeeds even if the world has failed since: the result must not depend on how
+                // soon after its last message another rank fails.
                 return Ok(self.take(&mut state, rank, sequence, call.kind, started));
             }
             if let Some(failure) = &state.failure {
@@ -220,7 +218,7 @@ impl Exchange {
             let slept = Instant::now();
             let arrival = &self.arrivals[self.local(rank)];
             state = arrival.wait_timeout(state, step).unwrap_or_else(PoisonError::into_inner).0;
-            // At least a tick, so that a deadline of nothing passes too.
+            // Counts at least one tick, so that a zero deadline passes too.
             waited += slept.elapsed().min(step).max(Duration::from_nanos(1));
         }
     }
@@ -238,7 +236,7 @@ impl Exchange {
         Arrived { pieces, waited }
     }
 
-    /// Says that nobody will complete this call of `rank`.
+    /// Gives up this call of `rank`: its messages are dropped once all have arrived.
     pub fn abandon(&self, rank: usize, sequence: u64) {
         let mut state = self.lock();
         let slot = state.slots.entry((rank, sequence)).or_default();
@@ -261,7 +259,7 @@ impl Exchange {
         self.arrivals[self.local(to)].notify_all();
     }
 
-    /// Ends the world with an error, unless it is over already; either way, the error it ended with.
+    /// Ends the world with an error, unless it is over already. Returns the error that it ended with.
     pub fn fail(&self, error: WorldError) -> WorldError {
         self.fail_with(self.lock(), error)
     }
@@ -278,7 +276,7 @@ impl Exchange {
         error
     }
 
-    /// Says that `rank` makes no more calls.
+    /// Announces that `rank` makes no more calls.
     pub fn end(&self, rank: usize) {
         let mut state = self.lock();
         state.ended[rank] = true;
@@ -288,20 +286,20 @@ impl Exchange {
         self.arrivals.iter().for_each(Condvar::notify_all);
     }
 
-    /// Says that no rank of this process makes more calls.
+    /// Announces that no rank of this process makes more calls.
     #[cfg(feature = "mpi")]
     pub fn end_here(&self) {
         let going: Vec<_> = self.here.clone().filter(|rank| !self.lock().ended[*rank]).collect();
         going.into_iter().for_each(|rank| self.end(rank));
     }
 
-    /// Takes a message that came from another process.
+    /// Delivers a message from another process.
     #[cfg(feature = "mpi")]
     pub fn arrived(&self, from: usize, to: usize, sequence: u64, message: Message) {
         self.put(&mut self.lock(), from, to, sequence, message);
     }
 
-    /// Takes a notice that came from another process.
+    /// Delivers a notice from another process.
     #[cfg(feature = "mpi")]
     pub fn noticed(&self, notice: Notice) {
         let mut state = self.lock();
@@ -314,7 +312,7 @@ impl Exchange {
         self.arrivals.iter().for_each(Condvar::notify_all);
     }
 
-    /// The error that the world ended with, as `rank` sees it.
+    /// Returns the error that ended the world, as `rank` sees it.
     pub fn failure(&self, rank: usize) -> Option<WorldError> {
         let state = self.lock();
         let failure = state.failure.as_ref()?;
@@ -324,14 +322,14 @@ impl Exchange {
         })
     }
 
-    /// What to call `rank`'s place where it is in no call.
+    /// Describes the last call of `rank`, for errors.
     pub fn place(&self, rank: usize) -> String {
         let state = self.lock();
         state.seen[rank].as_ref().map_or("no call yet".to_string(), |call| call.to_string())
     }
 }
 
-/// A failure, with the call of the rank that is told of it.
+/// Returns a failure with the call of the rank that receives it.
 fn seen_from(failure: &WorldError, call: &Call) -> WorldError {
     match failure.clone() {
         WorldError::Rank { rank, reason, .. } => WorldError::Rank { rank, call: call.to_string(), reason },
@@ -343,7 +341,7 @@ fn seen_from(failure: &WorldError, call: &Call) -> WorldError {
 mod tests {
     use super::*;
 
-    /// What nobody will take is not kept, whether the others come before it is given up, or after.
+    /// Abandoned calls free their slots, whether the messages arrive before or after.
     #[test]
     fn what_is_given_up_is_not_kept() {
         let exchange = Exchange::new(2, 0..2, Duration::from_secs(600));

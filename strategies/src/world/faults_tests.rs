@@ -1,4 +1,4 @@
-//! What becomes of a world when a rank goes wrong: everybody ends, with an error that names it.
+//! Faults of a rank: every rank ends with an error that names it.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn a_rank_that_fails_is_named_with_its_reason() {
         }
         let error = rank.numbers("loss", &[1.0]).unwrap_err();
         assert_eq!(rank.failure(), Some(error.clone()));
-        // Every later call ends with it, and says where it was noticed.
+        // Every later call returns it too, with the call that noticed it.
         let again = rank.barrier().unwrap_err();
         Ok((error, again))
     });
@@ -47,7 +47,7 @@ fn a_rank_that_panics_is_named() {
     }
 }
 
-/// A rank that returns early, with an error of its own or without, is no reason to wait.
+/// Nobody waits for a rank that returns early, with an error of its own or without.
 #[test]
 fn a_rank_that_has_ended_is_named() {
     let found = run(World::threads(3), |rank| {
@@ -61,7 +61,7 @@ fn a_rank_that_has_ended_is_named() {
     }
 }
 
-/// What a rank sent before it ended still arrives.
+/// Messages that a rank sent before it ended still arrive.
 #[test]
 fn the_last_call_of_a_rank_counts() {
     let mut ranks = World::threads(2).join().unwrap().into_iter();
@@ -73,14 +73,14 @@ fn the_last_call_of_a_rank_counts() {
     assert_eq!(rank_error(&first.barrier().unwrap_err()).0, 1);
 }
 
-/// The ranks that stay away are named, all of them and no others, with the call that they were last seen in.
+/// The error names exactly the missing ranks, and their last known calls.
 #[test]
 fn a_deadline_names_exactly_the_ranks_that_are_missing() {
     let limit = Duration::from_millis(50);
     let mut ranks = World::threads(4).deadline(limit).join().unwrap();
     let (third, second) = (ranks.pop().unwrap(), ranks.pop().unwrap());
     let first = ranks.pop().unwrap();
-    // Ranks 1 and 3 have handed out their part of a call, and make no other.
+    // Ranks 1 and 3 have posted their part of one call and make no other.
     let like = [PartShape { shape: vec![4], dtype: DType::F32, sum: DType::F32 }];
     let part = || vec![TensorData::from([1.0f32])];
     let held = [first.start_all_gather("block 7", part()), third.start_all_gather("block 7", part())];
@@ -105,7 +105,7 @@ fn a_deadline_names_exactly_the_ranks_that_are_missing() {
     assert!(expected.to_string().starts_with(
         "within 50ms ranks 1, 3 did not arrive at all_reduce of block 8 (1 part, 4 elements) (last seen in"
     ));
-    // The late ones learn that it went on without them.
+    // The late ranks learn that the others gave up.
     drop(held);
     assert_eq!(first.barrier(), Err(expected.clone()));
     assert_eq!(third.failure(), Some(expected));
@@ -118,7 +118,7 @@ fn ranks_in_different_calls_are_named_with_both() {
         _ => rank.numbers("loss", &[1.0]).map(|_| ()),
     });
     let calls = ["barrier", "numbers of loss"];
-    // The rank that notices first tells both.
+    // The rank that notices first names both.
     let noticed = |rank: usize| WorldError::Mismatch {
         rank,
         call: calls[rank].to_string(),
@@ -150,7 +150,7 @@ fn a_part_of_another_shape_or_dtype_is_shown() {
     assert!(error.contains("all_gather of [1] f32") && error.contains("all_gather of [1] f64"), "{error}");
 }
 
-/// The first failure is the one told: what follows from it would hide the cause.
+/// The error reports the first failure: its consequences would hide the cause.
 #[test]
 fn the_first_failure_is_told() {
     let ranks = World::threads(2).join().unwrap();
@@ -161,7 +161,7 @@ fn the_first_failure_is_told() {
     }
 }
 
-/// A rank is late by what others wait for it, and by nothing while it waits itself.
+/// A rank's lateness is the time that others wait for it; a rank's own waiting does not count.
 #[test]
 fn lateness_names_the_slow_rank() {
     let ranks = World::threads(2).join().unwrap();

@@ -1,4 +1,4 @@
-//! Collectives that hand out what one rank has.
+//! Collectives that send one rank's data to the others.
 
 use std::ops::Range;
 
@@ -11,14 +11,14 @@ use super::{Communicator, Kind, PartShape, WorldError};
 use crate::host::joined;
 
 impl Communicator {
-    /// The part of rank `root`, on every rank: `part` is read there alone, and is as `like` says.
+    /// Sends the part of rank `root` to every rank. Reads `part` on `root` alone, where it must match `like`.
     ///
-    /// `what` names it in errors.
+    /// `what` names the part in errors.
     ///
     /// # Errors
     ///
-    /// [`WorldError::Root`], if there is no such rank, [`WorldError::Shape`], if its part is missing or not
-    /// as `like` says; and if a rank fails, ends, calls something else, or is late.
+    /// [`WorldError::Root`] if there is no such rank; [`WorldError::Shape`] if the root's part is missing or does not
+    /// match `like`; and an error if a rank fails, ends, makes a different call, or is late.
     pub fn broadcast_part(
         &self,
         what: &str,
@@ -31,17 +31,17 @@ impl Communicator {
         Ok(joined(like.dtype, like.shape, sent.iter().map(|piece| &*piece.bytes)))
     }
 
-    /// A chunk of the part of rank `root` to each rank: its first axis is cut into as many runs of rows as
-    /// there are ranks, of equal length, but that the last ones are shorter, or empty, where they do not
-    /// divide it. `part` is read on `root` alone, and is as `like` says; what others have there does not
-    /// count. `root` sends (N-1)/N of it.
+    /// Sends each rank a chunk of the part of rank `root`. Splits the first axis into one run of rows per rank. The
+    /// runs have equal length, except that the last ones are shorter or empty if the ranks do not divide the rows.
+    /// Reads `part` on `root` alone, where it must match `like`; the other ranks' values are ignored. `root` sends
+    /// (N-1)/N of the part.
     ///
-    /// `what` names it in errors.
+    /// `what` names the part in errors.
     ///
     /// # Errors
     ///
-    /// [`WorldError::Root`], if there is no such rank, [`WorldError::Shape`], if its part is missing, is not
-    /// as `like` says or has no axis; and if a rank fails, ends, calls something else, or is late.
+    /// [`WorldError::Root`] if there is no such rank; [`WorldError::Shape`] if the root's part is missing, does not
+    /// match `like` or has no axis; and an error if a rank fails, ends, makes a different call, or is late.
     ///
     /// ```
     /// use burn::tensor::TensorData;
@@ -78,7 +78,7 @@ impl Communicator {
         Ok(joined(like.dtype, shape, sent.iter().map(|piece| &*piece.bytes)))
     }
 
-    /// What `root` hands to this rank, cut from its part for each.
+    /// Sends each rank its cut of the part of `root`, and returns this rank's.
     fn handed_out(
         &self,
         call: Call,
@@ -97,13 +97,13 @@ impl Communicator {
     }
 }
 
-/// The rows that a rank is handed, of so many.
+/// Returns the range of rows that `rank` gets.
 fn chunk(rows: usize, rank: usize, ranks: usize) -> Range<usize> {
     let each = rows.div_ceil(ranks);
     (rank * each).min(rows)..((rank + 1) * each).min(rows)
 }
 
-/// The part of the root, as it was announced.
+/// Returns the root's part if it matches the call.
 fn checked(call: &Call, part: Option<TensorData>) -> Result<TensorData, WorldError> {
     let like = &call.parts[0];
     let found = match part {

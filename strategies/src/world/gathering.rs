@@ -1,4 +1,4 @@
-//! Gathers that are started early and waited for later.
+//! Asynchronous all-gathers: start early, wait later.
 
 use std::sync::Arc;
 
@@ -8,9 +8,9 @@ use super::call::Call;
 use super::collectives::{check_axes, concatenated, piece};
 use super::{Communicator, Kind, PartShape, WorldError};
 
-/// An all-gather under way: this rank's shards are handed out, the others' may be on their way.
+/// An all-gather in flight: this rank has sent its shards, and the others' may still be on their way.
 ///
-/// Several may be under way, and they may be waited for in any order. Dropping one gives it up.
+/// Several may be in flight, and you may wait for them in any order. Dropping one gives it up.
 #[must_use = "nothing is gathered until it is waited for"]
 #[derive(Debug)]
 pub struct Gathering {
@@ -21,19 +21,19 @@ pub struct Gathering {
 
 #[derive(Debug)]
 enum Waiting {
-    /// There is nobody to wait for.
+    /// A world of one, with nobody to wait for.
     Alone(Vec<TensorData>),
     Exchange(u64),
     Over,
 }
 
 impl Communicator {
-    /// Starts to gather each rank's shards, and returns at once: the exchange goes on while this rank
+    /// Starts an all-gather of each rank's shards and returns at once; the exchange proceeds while this rank
     /// computes. `what` names the shards in errors. All ranks' shards have the same shapes and dtypes.
     ///
     /// # Errors
     ///
-    /// [`WorldError::Shape`] for a shard without axes; or if the world is over.
+    /// [`WorldError::Shape`] for a shard without axes; and an error if the world is over.
     ///
     /// ```
     /// use burn::tensor::TensorData;
@@ -59,11 +59,11 @@ impl Communicator {
 }
 
 impl Gathering {
-    /// The gathered parts: each rank's shards, concatenated along the first axis in rank order.
+    /// Waits for the gathered parts: each rank's shards, concatenated along the first axis in rank order.
     ///
     /// # Errors
     ///
-    /// [`WorldError`], if a rank fails, ends, calls something else, or is late: the deadline counts from here.
+    /// [`WorldError`] if a rank fails, ends, makes a different call, or is late. The deadline starts with this call.
     pub fn wait(mut self) -> Result<Vec<TensorData>, WorldError> {
         match std::mem::replace(&mut self.state, Waiting::Over) {
             Waiting::Alone(shards) => Ok(shards),

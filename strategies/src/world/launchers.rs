@@ -1,19 +1,19 @@
-//! The variables by which launchers of processes tell each who it is.
+//! The environment variables in which process launchers pass each process its number.
 
-/// A launcher of processes, by the names of its variables.
+/// A process launcher, described by the names of its environment variables.
 #[derive(Clone, Copy, Debug)]
 pub struct Launcher {
     /// The number of a process, from 0.
     pub number: &'static str,
     /// How many processes there are.
     pub count: &'static str,
-    /// The number of a process among those of its machine.
+    /// The number of a process on its machine.
     pub on_machine: &'static str,
-    /// What it sets for processes of MPI alone.
+    /// The variables that it sets for MPI processes alone.
     pub of_mpi: &'static [&'static str],
 }
 
-/// Open MPI's `mpirun`, that of MPICH and Intel MPI (Hydra), and Slurm's `srun`.
+/// The known launchers: Open MPI's `mpirun`, MPICH's and Intel MPI's (Hydra), and Slurm's `srun`.
 pub const LAUNCHERS: [Launcher; 3] = [
     Launcher {
         number: "OMPI_COMM_WORLD_RANK",
@@ -27,7 +27,7 @@ pub const LAUNCHERS: [Launcher; 3] = [
         on_machine: "MPI_LOCALRANKID",
         of_mpi: &["PMI_RANK", "MPI_LOCALNRANKS"],
     },
-    // It starts processes of any kind, and speaks PMI or PMIx with those of MPI.
+    // Slurm starts processes of any kind, and speaks PMI or PMIx with MPI processes.
     Launcher {
         number: "SLURM_PROCID",
         count: "SLURM_STEP_NUM_TASKS",

@@ -1,31 +1,31 @@
-//! Who the ranks of a run are, and what they exchange.
+//! The ranks of a run and the collectives they exchange data with.
 //!
-//! A [`World`] is a recipe; [`World::join`] makes it one [`Communicator`] for each rank of this process. A
-//! strategy calls the same collectives whoever the ranks are: one process alone, threads of one process,
-//! or processes on many machines.
+//! A [`World`] is a recipe; [`World::join`] turns it into one [`Communicator`] for each rank of this process. A
+//! strategy calls the same collectives whether the ranks are a single process, threads of one process, or processes on
+//! many machines.
 //!
 //! ```text
-//! communicator.rs  Communicator: a rank's end, its numbers, barrier and failure
+//! communicator.rs  Communicator: a rank's handle, its rank and size, barrier and failure
 //! tensors.rs       collectives on tensors
-//! on_devices.rs    sums that devices make among themselves: NCCL
-//! collectives.rs   collectives on many parts at once, in host memory
-//! from_root.rs     what one rank has, to every rank, or a chunk of it to each
-//! gathering.rs     gathers that are started early and waited for later
-//! exchange.rs      what all of them are made of: each rank hands each rank a message
-//! call.rs          what ranks must agree on
+//! on_devices.rs    sums made between devices by NCCL
+//! collectives.rs   collectives on several parts at once, in host memory
+//! from_root.rs     broadcast and scatter
+//! gathering.rs     asynchronous all-gathers: start early, wait later
+//! exchange.rs      the primitive below every collective: each rank sends each rank a message
+//! call.rs          the part of a call that ranks must agree on
 //! sum.rs           sums in rank order, rounded once
-//! host.rs          tensors in host memory, lent without a copy
+//! host.rs          tensors in host memory, borrowed without a copy
 //! mpi/             ranks in other processes
-//! launchers.rs     what a launcher tells each of them of itself
-//! traffic.rs       what was sent and received, counted where it happens
-//! error.rs         what can go wrong
+//! launchers.rs     the environment variables that launchers set for each process
+//! traffic.rs       counters of the data sent and received
+//! error.rs         the errors
 //! ```
 //!
 //! # Faults
 //!
-//! Nobody hangs. A rank that [fails](Communicator::fail), panics, ends early, makes another call than the
-//! others or does not come within the [deadline](World::deadline) ends every rank's current or next call
-//! with an error that names it.
+//! No fault makes a rank hang. If a rank [fails](Communicator::fail), panics, ends early, makes a different call than
+//! the others, or misses the [deadline](World::deadline), every other rank's current or next call returns an
+//! error that names it.
 
 mod call;
 mod collectives;
@@ -65,7 +65,7 @@ pub use traffic::{Moved, Traffic};
 use exchange::Exchange;
 pub(crate) use on_devices::OnDevices;
 
-/// Who the ranks of a run are: an inert recipe.
+/// A recipe for the ranks of a run. Nothing starts before [`join`](Self::join).
 ///
 /// ```
 /// use burn::tensor::Device;
@@ -80,7 +80,7 @@ pub(crate) use on_devices::OnDevices;
 pub struct World {
     /// Ranks in each process.
     threads: usize,
-    /// Whether there are other processes, joined by MPI.
+    /// Whether MPI joins further processes.
     #[cfg(feature = "mpi")]
     processes: bool,
     devices: Vec<Device>,
@@ -88,8 +88,8 @@ pub struct World {
     deadline: Duration,
 }
 
-/// How long a rank waits for the others where nothing else was said: longer than a checkpoint or a kernel's
-/// compilation on one rank takes, short enough to free a cluster that waits for a dead machine.
+/// The default time that a rank waits for the others: longer than a checkpoint or a kernel's compilation on one
+/// rank takes, short enough to free a cluster that waits for a dead machine.
 const DEADLINE: Duration = Duration::from_secs(600);
 
 impl Default for World {
@@ -99,13 +99,13 @@ impl Default for World {
 }
 
 impl World {
-    /// One rank.
+    /// Creates a world of one rank.
     pub fn solo() -> Self {
         Self::threads(1)
     }
 
-    /// `ranks` ranks in this process, each to run in a thread of its own: on several GPUs, or all on one
-    /// device to prove a run on a laptop.
+    /// Creates a world of `ranks` ranks in this process, each running in its own thread: on several GPUs, or all on
+    /// one device to test a distributed run on a laptop.
     pub fn threads(ranks: usize) -> Self {
         Self {
             threads: ranks,
@@ -117,52 +117,52 @@ impl World {
         }
     }
 
-    /// Each process that `mpirun` or Slurm's `srun` started is a rank. Needs the feature `mpi`, and an MPI
-    /// library where the program is built.
+    /// Creates a world in which each process that `mpirun` or Slurm's `srun` started is a rank. Requires the feature
+    /// `mpi`, and an MPI library at build time.
     ///
     /// ```text
     /// mpirun -n 4 target/release/train
     /// ```
     ///
-    /// A process joins MPI once, at its first world, and leaves it when it exits: the exit waits until all
-    /// processes have come as far, or the deadline has passed. Where a world failed it does not leave in
-    /// order, which would wait for ranks that are gone, but gives the others up to five seconds to hear of
-    /// it. Let the program end with an exit code that is not zero then, as an error returned from `main`
-    /// does: `mpirun` ends what is left, stopped processes included, and so does `srun --kill-on-bad-exit`.
+    /// A process joins MPI once, at its first world, and leaves it when it exits. The exit waits until all
+    /// processes have reached it or the deadline has passed. If a world failed, the process skips the orderly shutdown,
+    /// which would wait for ranks that are gone, and gives the others up to five seconds to receive the
+    /// error. In that case let the program end with a nonzero exit code, as returning an error from `main`
+    /// does: `mpirun` then ends the remaining processes, including stopped ones, and so does `srun --kill-on-bad-exit`.
     #[cfg(feature = "mpi")]
     pub fn mpi() -> Self {
         Self { processes: true, ..Self::threads(1) }
     }
 
-    /// `n` ranks in each process, as threads: process p has the ranks from `n * p`. Ranks of a process hand
-    /// each other their tensors in memory, and reach the others by MPI. A world without MPI has one process.
+    /// Runs `n` ranks in each process, as threads; process p has the `n` ranks from `n * p`. Ranks of one process
+    /// pass tensors in memory and reach the others through MPI. A world without MPI has one process.
     #[cfg(feature = "mpi")]
     pub fn threads_each(self, n: usize) -> Self {
         Self { threads: n, ..self }
     }
 
-    /// The devices of this process's ranks, dealt in turn. Default: all use the model's. The model may be on
-    /// another one, such as the host: a trainer brings it, or each rank's part of it, to the rank's device.
+    /// Assigns devices to this process's ranks, round-robin. Default: all ranks use the model's device. The model may
+    /// be on another device, such as the host: the trainer moves it, or each rank's part of it, to the rank's device.
     ///
-    /// Where each rank has a CUDA device of its own, there are no other processes, and NCCL is installed (as
-    /// `libnccl.so`), NCCL makes the sums that all ranks get whole, unless [told not to](Self::nccl). All else goes
-    /// through the host's memory.
+    /// If each rank has its own CUDA device, the world has a single process, and NCCL is installed (as
+    /// `libnccl.so`), NCCL computes the sums that every rank receives whole, unless [`nccl`](Self::nccl) turns it off.
+    /// Everything else goes through host memory.
     pub fn on(self, devices: Vec<Device>) -> Self {
         Self { devices, ..self }
     }
 
-    /// Whether NCCL may make sums. Default: yes, where [it can](Self::on). Without it they are made in the host's
-    /// memory, in rank order, so that their bits do not hang on the links between the devices.
+    /// Sets whether NCCL may compute sums. Default: true, if [it can](Self::on). Without NCCL the host sums in rank
+    /// order, and the bits do not depend on the links between the devices.
     pub fn nccl(self, used: bool) -> Self {
         Self { nccl: used, ..self }
     }
 
-    /// The device of one of this process's ranks, if devices were named.
+    /// Returns the device of one of this process's ranks, if devices were assigned.
     pub fn device(&self, local_rank: usize) -> Option<&Device> {
         self.devices.get(local_rank.checked_rem(self.devices.len())?)
     }
 
-    /// How long a rank waits for the others in one call, before the run ends with
+    /// Sets how long a rank waits for the others in one call before the call returns
     /// [`WorldError::Deadline`]. Default: ten minutes.
     ///
     /// ```
@@ -180,18 +180,18 @@ impl World {
         Self { deadline: limit, ..self }
     }
 
-    /// How long a rank waits for the others in one call.
+    /// Returns how long a rank waits for the others in one call.
     pub fn limit(&self) -> Duration {
         self.deadline
     }
 
-    /// Joins this process's ranks: one communicator for each, to be moved to its thread.
+    /// Joins this process's ranks and returns one communicator for each. Move each to its thread.
     ///
     /// # Errors
     ///
-    /// [`WorldError::Size`] for a world of no ranks. With MPI, [`WorldError::Mpi`] where no launcher started
-    /// this process or MPI does not start, [`WorldError::Mismatch`] where processes differ in their number of
-    /// threads, and [`WorldError::Deadline`] where one does not come.
+    /// [`WorldError::Size`] for a world of no ranks. With MPI, [`WorldError::Mpi`] if no launcher started
+    /// this process or MPI does not start, [`WorldError::Mismatch`] if the processes' numbers of threads differ,
+    /// and [`WorldError::Deadline`] if a process does not join in time.
     pub fn join(&self) -> Result<Vec<Communicator>, WorldError> {
         if self.threads == 0 {
             return Err(WorldError::Size(0));

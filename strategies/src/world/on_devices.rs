@@ -1,14 +1,14 @@
-//! Sums that the devices of ranks make among themselves, without the host: by NCCL, through Burn.
+//! Sums between the devices of ranks, without the host: NCCL, through Burn.
 //!
-//! Where each rank is a thread of this process and has a CUDA device of its own, their tensors need not pass through
-//! the host's memory to be added up. Burn's collectives know sums on all ranks alone, so these are what it makes;
-//! what shares of a sum or parts of parameters go to which rank takes the way through the host.
+//! If each rank is a thread of this process with its own CUDA device, the tensors need not pass through
+//! host memory to be summed. Burn's collectives only sum onto all ranks, so this module handles all-reduce;
+//! every other collective goes through the host.
 //!
-//! NCCL waits without end for a rank that does not come, and cannot be interrupted. So the ranks agree first, as in
-//! every other call and within its deadline, on what is summed and on who has it. And each leaves the sum itself to
-//! another thread, and waits, under the deadline again, for all to say that their device has it: a device that
-//! refuses, as one whose memory is full, ends the call on every rank, and its name is told.
-#![cfg_attr(feature = "cuda", allow(unsafe_code))] // To ask whether NCCL is installed is to load it.
+//! NCCL waits forever for a missing rank and cannot be interrupted. The ranks therefore first agree, as in
+//! every other call and within its deadline, on what to sum and on who has it. Each rank then runs the sum in
+//! another thread and waits, again under the deadline, until all ranks report that their device has finished. If a
+//! device fails, for example because its memory is full, the call ends on every rank with an error that names it.
+#![cfg_attr(feature = "cuda", allow(unsafe_code))] // Checking whether NCCL is installed loads it.
 
 use std::any::Any;
 use std::fmt;
@@ -24,12 +24,12 @@ use super::exchange::Piece;
 use super::{Communicator, Kind, PartShape, WorldError};
 use crate::cast;
 
-/// The sum over all ranks of a tensor in f32, which every rank calls with its own number and as many elements.
+/// Sums an f32 tensor over all ranks. Every rank calls it with its rank and the same number of elements.
 pub(super) type Sum = Arc<dyn Fn(usize, Tensor<1>) -> Tensor<1> + Send + Sync>;
 
-/// What adds up on the ranks' devices.
+/// A sum between the ranks' devices.
 pub(crate) struct OnDevices {
-    /// By rank.
+    /// The devices, by rank.
     devices: Vec<Device>,
     sum: Sum,
 }
@@ -41,27 +41,27 @@ impl fmt::Debug for OnDevices {
 }
 
 impl OnDevices {
-    /// For ranks with these devices, if there is something that adds up on them.
+    /// Creates the sum for ranks with these devices, if NCCL can sum on them.
     pub(super) fn of(devices: Vec<Device>) -> Option<Arc<Self>> {
         let devices: Vec<_> = devices.into_iter().map(Device::inner).collect();
         let sum = nccl(&devices)?;
         Some(Arc::new(Self::with(devices, sum)))
     }
 
-    /// Of devices, by rank, on which `sum` adds up.
+    /// Creates it from the ranks' devices, by rank, and a `sum` over them.
     pub(super) fn with(devices: Vec<Device>, sum: Sum) -> Self {
         Self { devices, sum }
     }
 
-    /// Whether parts are in dtypes whose sums are taken in f32.
+    /// Returns whether all parts have dtypes that are summed in f32.
     pub(crate) fn takes(like: &[PartShape]) -> bool {
         let is_single = |dtype| matches!(dtype, DType::F32 | DType::F16 | DType::BF16);
         like.iter().all(|part| is_single(part.dtype) && is_single(part.sum))
     }
 
-    /// As [`Communicator::all_reduce_parts`], of parts that [`takes`](Self::takes) knows, each flat and on the
-    /// rank's device. Each is rounded to its [dtype on the wire](PartShape::dtype), as on the way through the host, but
-    /// travels in f32: NCCL would round a half-precision sum at every rank.
+    /// Sums parts like [`Communicator::all_reduce_parts`]. The parts must pass [`takes`](Self::takes), and each is flat
+    /// and on the rank's device. Rounds each to its [dtype on the wire](PartShape::dtype), like the path through the
+    /// host, but sends it in f32: NCCL would round a half-precision sum at every rank.
     pub(crate) fn all_reduce(
         &self,
         world: &Communicator,
@@ -70,7 +70,7 @@ impl OnDevices {
         like: &[PartShape],
     ) -> Result<Vec<Option<Tensor<1>>>, WorldError> {
         let call = world.open(Call::new(Kind::AllReduce, what, like.to_vec()));
-        // An empty buffer says that there is a part.
+        // An empty buffer marks a part that this rank has.
         let mark = Piece { bytes: bytes::Bytes::new(), element: 1 };
         let mine: Vec<_> = parts.iter().map(|part| part.as_ref().map(|_| mark.clone())).collect();
         let marks = world.exchange(&call, vec![mine; world.size()])?;
@@ -99,19 +99,19 @@ impl OnDevices {
         Ok(sums.collect())
     }
 
-    /// The sum, once every rank's device has it.
+    /// Returns the sum, once every rank's device has it.
     fn summed(&self, world: &Communicator, what: &str, flat: Tensor<1>) -> Result<Tensor<1>, WorldError> {
         let call = world.open(Call::new(Kind::Barrier, &format!("the devices' sum of {what}"), vec![]));
         let sequence = world.number();
         let (hand_over, handed_over) = mpsc::channel();
         let (rank, sum, posted) = (world.clone(), self.sum.clone(), call.clone());
-        // A thread's own stream would hold memory of its own on the device.
+        // Shares this thread's stream: a new stream would hold its own memory on the device.
         let stream = StreamId::current();
         thread::spawn(move || {
             let sum = || there(sum(rank.rank(), flat));
             let reason = match catch_unwind(AssertUnwindSafe(|| stream.executes(sum))) {
                 Ok(Ok(sum)) => {
-                    // Whoever does not listen any more has heard why.
+                    // If nobody listens any more, the receiver has already got the error.
                     let _ = hand_over.send(sum);
                     let _ = rank.post_as(sequence, &posted, vec![vec![]; rank.size()]);
                     return;
@@ -126,25 +126,25 @@ impl OnDevices {
     }
 }
 
-/// A sum that the device has finished: what it has only begun may still fail, or never end.
+/// Waits until the device has finished the sum: a sum that has only started may still fail or never end.
 fn there(sum: Tensor<1>) -> Result<Tensor<1>, TensorReadError> {
     read(sum.clone().slice(0..1).try_into_data()?)?;
     Ok(sum)
 }
 
-/// Waits for data to be in the host's memory: CUDA copies it, and so waits for what computes it, at the first look
-/// at the bytes.
+/// Waits for data to be in host memory: CUDA copies it at the first access to the bytes, which waits for the
+/// computation.
 fn read(data: TensorData) -> Result<(), DataError> {
     data.as_slice::<f32>().map(drop)
 }
 
-/// What a thread said as it panicked.
+/// Returns a panic's message.
 fn said(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked")
 }
 
-/// NCCL, where each rank has a CUDA device of its own and it is installed.
+/// Returns NCCL's sum if NCCL is installed and each rank has its own CUDA device.
 #[cfg(feature = "cuda")]
 fn nccl(devices: &[Device]) -> Option<Sum> {
     use burn::backend::{CubeDevice, DispatchDevice};
@@ -156,7 +156,7 @@ fn nccl(devices: &[Device]) -> Option<Sum> {
     if devices.len() < 2 || !are_cuda || !are_apart {
         return None;
     }
-    // SAFETY: it loads NCCL, whose initialisation does nothing to this program, and Burn would load it next.
+    // SAFETY: this loads NCCL, whose initialisation does not affect this program; Burn would load it next anyway.
     if !unsafe { cudarc::nccl::sys::is_culib_present() } {
         return None;
     }
@@ -206,7 +206,7 @@ mod tests {
     fn halves_are_summed_in_f32_and_rounded_once() {
         let like = [like(1, DType::F16, DType::F16)];
         let sums = run_summing(World::threads(3), Some(by_hand(3)), |rank| {
-            // 2048 + 1 is no f16, and would be rounded to 2048 twice.
+            // 2049 is not an f16: rounding at every step would give 2048.
             let mine = if rank.rank() == 0 { 2048.0 } else { 1.0 };
             let part = Tensor::<1>::from_data([mine], (&testing::device(), DType::F16));
             let sum = rank.on_devices().unwrap().all_reduce(&rank, "", vec![Some(part)], &like)?;
@@ -228,7 +228,7 @@ mod tests {
         sums.into_iter().for_each(|sum| assert_eq!(sum.unwrap(), expected));
     }
 
-    /// Nothing is begun that not all have agreed on: it would never end.
+    /// No rank starts a sum before all have agreed on it, because it would never end.
     #[test]
     fn ranks_that_do_not_agree_begin_nothing() {
         let sums = run_summing(World::threads(2), Some(by_hand(2)), |rank| {
@@ -244,7 +244,7 @@ mod tests {
             let like = [like(1, DType::F32, DType::F32)];
             match rank.rank() {
                 0 => rank.on_devices().unwrap().all_reduce(&rank, "", vec![Some(part)], &like).map(drop),
-                // Comes only when the other has given up.
+                // Arrives only after the other rank has given up.
                 _ => {
                     while rank.failure().is_none() {
                         std::thread::yield_now();
@@ -260,7 +260,7 @@ mod tests {
         rank.all_reduce(Tensor::<1>::ones([2], &testing::device()))
     }
 
-    /// What the others have begun never ends then.
+    /// The sum that the other ranks have started never ends in this case.
     #[test]
     fn a_device_that_refuses_ends_the_sum_on_every_rank() {
         let sum: Sum = Arc::new(|rank, part| match rank {
@@ -280,7 +280,7 @@ mod tests {
         let world = World::threads(2).deadline(Duration::from_millis(1));
         let sum: Sum = Arc::new(|rank, part| if rank == 1 { never(part) } else { part });
         let sums = run_summing(world, Some(Arc::new(on(2, sum))), |rank| {
-            // Agreeing has the same short deadline, and is not what is tried here.
+            // Calls `summed` directly: agreeing has the same short deadline and is not under test.
             rank.on_devices().unwrap().summed(&rank, "ones", Tensor::ones([2], &testing::device()))
         });
         for sum in sums {
@@ -288,7 +288,7 @@ mod tests {
         }
     }
 
-    /// As CUDA's is: it exists, and to read it is what fails.
+    /// Data on CUDA behaves the same: it exists, and reading it is what fails.
     #[test]
     fn data_that_is_still_to_come_is_waited_for() {
         let come = TensorData::from([1.0f32]);
@@ -301,7 +301,7 @@ mod tests {
         OnDevices::with(vec![testing::device(); ranks], sum)
     }
 
-    /// As NCCL does where a rank is missing.
+    /// Blocks forever, as NCCL does if a rank is missing.
     fn never(_: Tensor<1>) -> Tensor<1> {
         loop {
             thread::park();

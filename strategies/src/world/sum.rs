@@ -10,22 +10,22 @@ use rayon::prelude::*;
 
 use crate::half::bf16 as brain;
 
-/// Elements that one task sums: tens of microseconds of work, so that small buffers stay on one core.
+/// Elements per parallel task: tens of microseconds of work, which keeps small buffers on one core.
 const TASK: usize = 1 << 15;
 
-/// Elements summed at a time: a block of each buffer and of the sum fit the nearest cache.
+/// Elements summed at a time: a block of each buffer and of the sum fit the L1 cache.
 const BLOCK: usize = 1024;
 
-/// Whether tensors of this dtype can be summed.
+/// Returns whether tensors of this dtype can be summed.
 pub fn sums(dtype: DType) -> bool {
     matches!(dtype, DType::F64 | DType::F32 | DType::F16 | DType::BF16)
 }
 
-/// The sum of buffers of one dtype, from first to last, as data of dtype `to` and of the given shape.
+/// Sums buffers of one dtype, first to last, into data of dtype `to` and the given shape.
 ///
-/// `((b0 + b1) + b2) + ..` is accumulated in f64 where `dtype` or `to` is f64 and in f32 elsewhere, and
-/// rounded to `to` at the end: the same bits for the same buffers in the same order, on any number of
-/// threads. Both dtypes are such that [`sums`] holds; there is at least one buffer.
+/// Accumulates `((b0 + b1) + b2) + ..` in f64 if `dtype` or `to` is f64 and in f32 otherwise, and rounds to `to` at the
+/// end: the same buffers in the same order give the same bits on any number of threads. Both dtypes must satisfy
+/// [`sums`], and there must be at least one buffer.
 pub fn sum(dtype: DType, to: DType, shape: Vec<usize>, buffers: &[&[u8]]) -> TensorData {
     let wide = dtype == DType::F64 || to == DType::F64;
     match (dtype, wide) {
@@ -87,7 +87,7 @@ fn summed<From: Pod + Sync, Sum: Copy + Default + AddAssign, To: Element + Defau
             let (sum, next) = (&mut sum[..result.len()], &mut next[..result.len()]);
             for (i, buffer) in buffers.iter().enumerate() {
                 let buffer = &buffer[at..at + result.len()];
-                // The sum starts as the first buffer, not as zero: zero and -0.0 would make 0.0.
+                // The sum starts with the first buffer, not with zero: 0.0 + -0.0 would give 0.0.
                 if i == 0 {
                     widen(buffer, sum);
                     continue;
@@ -101,7 +101,7 @@ fn summed<From: Pod + Sync, Sum: Copy + Default + AddAssign, To: Element + Defau
     TensorData::new(result, shape)
 }
 
-/// A buffer as its elements: in place, unless it lies at an odd address.
+/// Views a buffer as its elements: in place, unless its address is unaligned.
 fn elements<E: Pod>(bytes: &[u8]) -> Cow<'_, [E]> {
     match bytemuck::try_cast_slice(bytes) {
         Ok(elements) => Cow::Borrowed(elements),

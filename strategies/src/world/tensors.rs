@@ -1,8 +1,8 @@
 //! Collectives on tensors.
 //!
-//! A tensor is of any float dtype and on any device; the result is on the same device, in the same dtype
-//! and carries no gradient. Sums are taken in rank order, or in NCCL's where [that](super::World::on) adds up; f16 and
-//! bf16 are accumulated in f32 and rounded once. All ranks get the same bits.
+//! A tensor may have any float dtype and be on any device; the result is on the same device, has the same dtype
+//! and carries no gradient. Sums are taken in rank order, or in NCCL's order if [NCCL](super::World::on) sums; f16 and
+//! bf16 accumulate in f32 and are rounded once. All ranks get the same bits.
 
 use burn::tensor::{Tensor, TensorData};
 
@@ -10,18 +10,18 @@ use super::call::Call;
 use super::{Communicator, Kind, OnDevices, PartShape, WorldError, host};
 
 impl Communicator {
-    /// The sum of all ranks' tensors, of any shape, on every rank.
+    /// Sums all ranks' tensors, of any shape, and returns the sum on every rank.
     ///
     /// # Errors
     ///
-    /// [`WorldError`], if a rank fails, ends, calls something else, or is late.
+    /// [`WorldError`] if a rank fails, ends, makes a different call, or is late.
     pub fn all_reduce<const D: usize>(&self, tensor: Tensor<D>) -> Result<Tensor<D>, WorldError> {
         let (shape, dtype) = (tensor.dims(), tensor.dtype());
         let like = [PartShape { shape: shape.to_vec(), dtype, sum: dtype }];
         if let Some(on_devices) =
             self.on_devices().filter(|_| !tensor.is_autodiff() && OnDevices::takes(&like))
         {
-            // By a name of its own: a rank that took the other way would be in another call.
+            // A distinct name: a rank that took the path through the host is in another call.
             let what = "a tensor on the devices";
             let sums = on_devices.all_reduce(self, what, vec![Some(tensor.reshape([-1]))], &like)?;
             let sum = sums.into_iter().flatten().next();
@@ -32,36 +32,36 @@ impl Communicator {
         })
     }
 
-    /// This rank's chunk of the sum of all ranks' tensors, cut along the first axis: `[n, ..]` gives
+    /// Sums all ranks' tensors and returns this rank's chunk, split along the first axis: `[n, ..]` gives
     /// `[n / size, ..]`.
     ///
     /// # Errors
     ///
-    /// [`WorldError::Shape`], if the first axis is not divisible by the number of ranks; and if a rank
-    /// fails, ends, calls something else, or is late.
+    /// [`WorldError::Shape`] if the first axis is not divisible by the number of ranks; and an error if a rank
+    /// fails, ends, makes a different call, or is late.
     pub fn reduce_scatter<const D: usize>(&self, tensor: Tensor<D>) -> Result<Tensor<D>, WorldError> {
         self.on_host(Kind::ReduceScatter, tensor, |part, like| {
             Ok(self.reduce_scatter_parts("", vec![Some(part)], &[like])?.into_iter().flatten())
         })
     }
 
-    /// All ranks' tensors, which have the same shape, concatenated along the first axis in rank order:
-    /// `[n, ..]` gives `[n * size, ..]`.
+    /// Concatenates all ranks' tensors, which have the same shape, along the first axis in rank order: `[n, ..]` gives
+    /// `[n * size, ..]`.
     ///
     /// # Errors
     ///
-    /// [`WorldError`], if a rank fails, ends, calls something else, or is late.
+    /// [`WorldError`] if a rank fails, ends, makes a different call, or is late.
     pub fn all_gather<const D: usize>(&self, tensor: Tensor<D>) -> Result<Tensor<D>, WorldError> {
         self.on_host(Kind::AllGather, tensor, |part, _| {
             Ok(self.start_all_gather("", vec![part])?.wait()?.into_iter())
         })
     }
 
-    /// The tensor of rank `root`, on every rank. The others' tensors have its shape and dtype.
+    /// Returns the tensor of rank `root` on every rank. The others' tensors must have its shape and dtype.
     ///
     /// # Errors
     ///
-    /// [`WorldError::Root`], if there is no such rank; and if a rank fails, ends, calls something else, or
+    /// [`WorldError::Root`] if there is no such rank; and an error if a rank fails, ends, makes a different call, or
     /// is late.
     pub fn broadcast<const D: usize>(&self, tensor: Tensor<D>, root: usize) -> Result<Tensor<D>, WorldError> {
         let (device, dtype) = (tensor.device(), tensor.dtype());
@@ -71,7 +71,7 @@ impl Communicator {
         Ok(Tensor::from_data(self.broadcast_part("", part, like, root)?, (&device, dtype)))
     }
 
-    /// The result of a collective on one tensor's data, where that tensor is.
+    /// Runs a collective on one tensor's data and returns the result on the tensor's device.
     fn on_host<const D: usize, I: Iterator<Item = TensorData>>(
         &self,
         kind: Kind,
@@ -82,7 +82,7 @@ impl Communicator {
         let like = PartShape { shape: tensor.dims().to_vec(), dtype, sum: dtype };
         let data = host::read(tensor, &Call::new(kind, "", vec![like.clone()]))?;
         let result = collective(data, like)?.next();
-        // One part went in, and is on every rank.
+        // One part goes in, and every rank has it.
         Ok(Tensor::from_data(result.expect("one part has one result"), (&device, dtype)))
     }
 }

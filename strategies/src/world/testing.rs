@@ -7,7 +7,7 @@ use burn::tensor::Tensor;
 use super::{Communicator, OnDevices, World, WorldError};
 use crate::testing::device;
 
-/// What each rank returns, by rank; `None` for one that panics.
+/// Runs a closure on each rank and returns the results by rank; `None` for a rank that panics.
 pub fn outcomes<T: Send>(
     world: World,
     rank: impl Fn(Communicator) -> Result<T, WorldError> + Sync,
@@ -20,7 +20,7 @@ pub fn outcomes<T: Send>(
     })
 }
 
-/// What each rank returns, by rank.
+/// Runs a closure on each rank and returns the results by rank.
 pub fn run<T: Send>(
     world: World,
     rank: impl Fn(Communicator) -> Result<T, WorldError> + Sync,
@@ -28,7 +28,7 @@ pub fn run<T: Send>(
     run_summing(world, None, rank)
 }
 
-/// The same of ranks whose devices may add up by themselves.
+/// Like [`run`], for ranks whose devices may sum by themselves.
 pub fn run_summing<T: Send>(
     world: World,
     on_devices: Option<Arc<OnDevices>>,
@@ -38,7 +38,7 @@ pub fn run_summing<T: Send>(
     outcomes.into_iter().map(|outcome| outcome.expect("no rank panics")).collect()
 }
 
-/// Adds up in rank order what the ranks' threads bring, in the place of NCCL.
+/// Stands in for NCCL: sums the ranks' tensors in rank order.
 pub fn by_hand(ranks: usize) -> Arc<OnDevices> {
     let (brought, met) = (Mutex::new(vec![None; ranks]), Barrier::new(ranks));
     let sum = move |rank: usize, part: Tensor<1>| {
@@ -51,7 +51,7 @@ pub fn by_hand(ranks: usize) -> Arc<OnDevices> {
     Arc::new(OnDevices::with(vec![device(); ranks], Arc::new(sum)))
 }
 
-/// What adds nothing up: each rank gets what it brought, three times. So it shows who took this way.
+/// A fake sum that returns each rank's own tensor times three, which reveals who took this path.
 pub fn thrice(ranks: usize) -> Arc<OnDevices> {
     Arc::new(OnDevices::with(vec![device(); ranks], Arc::new(|_, part| part * 3.0)))
 }

@@ -1,4 +1,4 @@
-//! What a rank has sent and received.
+//! Counters of the data a rank has sent and received.
 
 use std::collections::BTreeMap;
 
@@ -6,17 +6,17 @@ use serde::{Deserialize, Serialize};
 
 use super::Kind;
 
-/// What one rank has exchanged with the others, by the kind of call.
+/// The data one rank has exchanged with the others, by the kind of call.
 ///
-/// It is counted where buffers are handed to another rank and taken from one: what a rank keeps for
-/// itself is not in it, and neither are headers.
+/// Buffers count when they are handed to another rank or taken from one. Data that a rank keeps for itself and headers
+/// do not count. A sum between devices counts as the traffic of a ring.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
-    /// The counters of each kind that occurred.
+    /// The counters of each kind of call that occurred.
     pub kinds: BTreeMap<Kind, Moved>,
 }
 
-/// What moved in one kind of call.
+/// The data moved in one kind of call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moved {
     /// Calls made.
@@ -30,12 +30,12 @@ pub struct Moved {
 }
 
 impl Traffic {
-    /// The counters of one kind; zeros where it never occurred.
+    /// Returns the counters of one kind of call; zeros if it never occurred.
     pub fn of(&self, kind: Kind) -> Moved {
         self.kinds.get(&kind).copied().unwrap_or_default()
     }
 
-    /// The counters of all kinds of tensors: all but [`Kind::Scalars`] and [`Kind::Barrier`].
+    /// Returns the sum of the counters of all tensor collectives: all but [`Kind::Scalars`] and [`Kind::Barrier`].
     pub fn tensors(&self) -> Moved {
         let tensors = self.kinds.iter().filter(|(kind, _)| !matches!(kind, Kind::Scalars | Kind::Barrier));
         tensors.fold(Moved::default(), |sum, (_, moved)| Moved {
@@ -46,7 +46,7 @@ impl Traffic {
         })
     }
 
-    /// What was counted after `earlier`, a copy of these counters.
+    /// Returns what was counted since `earlier`, a copy of these counters.
     pub fn since(&self, earlier: &Self) -> Self {
         let kinds = self.kinds.iter().map(|(kind, now)| {
             let then = earlier.of(*kind);

@@ -1,13 +1,13 @@
-//! ZeRO: data parallel training whose ranks share the state instead of each holding all of it.
+//! ZeRO: data-parallel training whose ranks share the state instead of each holding all of it.
 //!
 //! Rajbhandari et al., *ZeRO: Memory Optimizations Toward Training Trillion Parameter Models*, 2020
-//! (arXiv:1910.02054); stage 3 is what PyTorch calls fully sharded data parallel.
+//! (arXiv:1910.02054). PyTorch calls stage 3 fully sharded data parallel (FSDP).
 //!
 //! ```text
 //! mod.rs       Zero: the recipe
-//! sharded.rs   the live state: shards of the master, gathered or not, and sums of gradients
-//! sharding.rs  which parameters are divided, and how the whole comes of their shards
-//! reduced.rs   sums of gradients over the ranks
+//! sharded.rs   the live state: shards of the master, gathered parameters, and gradient sums
+//! sharding.rs  which parameters are sharded, and how shards are gathered
+//! reduced.rs   gradient sums over the ranks
 //! rows.rs      the rows of a parameter that each rank holds
 //! ```
 
@@ -29,63 +29,64 @@ pub(crate) use sharding::Sharding;
 
 const NAME: &str = "Zero";
 
-/// Parameters of fewer elements are held whole by every rank, unless [`Zero::replicate_below`] says otherwise.
+/// Default of [`Zero::replicate_below`]: every rank holds smaller parameters whole.
 const REPLICATE_BELOW: usize = 1024;
 
-/// Trains on many ranks, each with its part of every global batch, and shards what they hold.
+/// Trains data-parallel on many ranks and shards their state.
 ///
-/// A *rank* is one of the [`World`] that trains together: a thread with a device, or a process. All of
-/// them make the same update from the sum of their gradients, so the result is that of one rank with
-/// the same global batch, beyond the rounding of sums. What each holds depends on the stage:
+/// A *rank* is a member of the [`World`] that trains together: a thread with a device, or a process. Each rank
+/// processes its part of every global batch, and all make the same update from the sum of their gradients. The result
+/// equals training on one rank with the same global batch, up to the rounding of sums. What each rank holds depends on
+/// the stage:
 ///
 /// | stage | each rank holds | bytes per parameter, f32 | with `Amp::bf16()` |
 /// |---|---|---|---|
 /// | 0 | everything: plain data parallel | 16 | 14 + g |
 /// | 1 | its shard of master and moments | 8 + 8/N | 2 + g + 12/N |
-/// | 2 | and of the gradients | 4 + 12/N | 2 + (12 + g)/N |
-/// | 3 | and of the replica | 16/N | (14 + g)/N |
+/// | 2 | and its shard of the gradients | 4 + 12/N | 2 + (12 + g)/N |
+/// | 3 | and its shard of the replica | 16/N | (14 + g)/N |
 ///
-/// for N ranks and AdamW; g is 2, or 4 once gradients are accumulated in f32. What an update sends, in
-/// elements per parameter and times (N-1)/N, over k micro-batches:
+/// for N ranks and AdamW; g is 2, or 4 if gradients accumulate in f32. An update over k micro-batches sends, in
+/// elements per parameter and times (N-1)/N:
 ///
 /// | stage | position | sent |
 /// |---|---|---|
 /// | 0 | after `Accumulate(k)` | 2: the sum of the gradients |
 /// | 1 | after `Accumulate(k)` | 2: gradients to their shards, and the new parameters |
 /// | 2 | first | k + 1: the gradients of each micro-batch, and the new parameters |
-/// | 3 | first | 3k for blocks, which are gathered forward and backward, and 2k for the rest |
+/// | 3 | first | 3k for blocks, which are gathered forward and backward, and 2k for other parameters |
 ///
-/// A parameter is sharded along its first axis, the same number of rows to each rank, padded with rows
-/// of zeros. Those of fewer than 1024 elements (see [`replicate_below`](Self::replicate_below)), or of
-/// fewer rows than there are ranks, are held whole; in stages 1 and 2 frozen ones too, which have no state.
+/// A parameter is sharded along its first axis: each rank holds the same number of rows, padded with rows
+/// of zeros. Every rank holds a parameter whole if it has fewer than 1024 elements (see
+/// [`replicate_below`](Self::replicate_below)) or fewer rows than there are ranks; in stages 1 and 2 also if it is
+/// frozen, because it has no state.
 ///
 /// # Order
 ///
-/// Stages 0 and 1 act where they are written: before `Accumulate` they reduce each micro-batch, after it
-/// once per window; before `Amp` in the replica's dtype, after it in f32. `Clip` comes after, so that it sees
-/// whole gradients. Stages 2 and 3 reduce each block's gradients as soon as the backward pass leaves its
-/// [segment](crate::Pass::segment), so they stand first; [`summing_in`](Self::summing_in) sets the dtype that
-/// gradients travel in.
+/// Stages 0 and 1 act at their position: before `Accumulate` they reduce each micro-batch, after it once per window;
+/// before `Amp` in the replica's dtype, after it in f32. Put `Clip` after them, so that it sees whole gradients. Stages
+/// 2 and 3 reduce each block's gradients as soon as the backward pass leaves its [segment](crate::Pass::segment), so
+/// they come first; [`summing_in`](Self::summing_in) sets the dtype in which gradients travel.
 ///
 /// # Blocks
 ///
-/// Stage 3 gathers a block's parameters when its segment starts and drops them when it ends, and again for
-/// the backward pass, in which the block is run once more. While one block computes, the next one is being
-/// gathered. The blocks are the elements of the model's lists (its `Vec` fields), or what
-/// [`blocks`](Self::blocks) names; what is in none of them, and what is tied to a parameter elsewhere, is
-/// gathered for the whole pass. A block's parameter that is read outside its segment is an error.
+/// Stage 3 gathers a block's parameters when its segment starts and drops them when it ends. It gathers them again for
+/// the backward pass, which runs the block once more. While one block computes, the next one is being
+/// gathered. The blocks are the elements of the model's lists (its `Vec` fields), or the modules that
+/// [`blocks`](Self::blocks) names. Parameters outside the blocks, and those tied to a parameter elsewhere, are
+/// gathered for the whole pass. Reading a block's parameter outside its segment is an error.
 ///
 /// # At the start
 ///
-/// Rank 0 deals the model that it was given, one parameter after the other: through the host's memory it sends
-/// each rank its shard, and what all hold whole. So no device holds more of the master than it keeps. A model
-/// that none could hold is made on the host, and the devices are named by [`World::on`]; ranks of one process
-/// share it, so that it is in memory once. A run file makes it there by itself.
+/// Rank 0 distributes its model, one parameter after the other: through host memory it sends each rank its shard, and
+/// the parameters that all ranks hold whole. No device holds more of the master than it keeps. If the model fits no
+/// device, make it on the host and assign the devices with [`World::on`]; ranks of one process share it, so it is in
+/// memory once. A run from a run file does this by itself.
 ///
 /// # Optimizers
 ///
-/// A shard is updated by itself, so the optimizer must treat each element by itself: AdamW, Adam, Lion,
-/// SGD, Adan, AdaGrad and RMSProp do. Muon, Adafactor and LAMB do not and are refused in stages 1 to 3.
+/// A shard is updated on its own, so the optimizer must treat elements independently: AdamW, Adam, Lion,
+/// SGD, Adan, AdaGrad and RMSProp do. Muon, Adafactor and LAMB do not, and stages 1 to 3 reject them.
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::Device};
@@ -120,33 +121,33 @@ pub struct Zero {
 }
 
 impl Zero {
-    /// Shards optimizer state (1), gradients too (2), the replica too (3), or nothing (0).
+    /// Creates the recipe: stage 0 shards nothing, 1 the optimizer state, 2 also the gradients, 3 also the replica.
     pub fn stage(stage: u8) -> Self {
         Self { stage, world: None, sum_in: None, replicate_below: REPLICATE_BELOW, blocks: Vec::new() }
     }
 
-    /// Who the ranks are. Default: those of the trainer, or this one alone.
+    /// Sets the ranks. Default: those of the trainer, or a single rank.
     pub fn over(self, world: World) -> Self {
         Self { world: Some(world), ..self }
     }
 
-    /// Gradients travel in this dtype, instead of the one that they have there. They are added up in f32 in
-    /// any case, and a sum is never kept in less than the gradients had. In f16 a gradient above 65504 is infinite
-    /// on its way, and its window is skipped.
+    /// Sets the dtype in which gradients travel. Default: the dtype they have at this position. Sums are taken in f32
+    /// in any case, and never stored in a narrower dtype than the gradients'. In f16 a gradient above 65504 becomes
+    /// infinite in transit, and its window is skipped.
     ///
-    /// Where [NCCL](World::on) makes the sums, gradients are rounded to this dtype just so, and the numbers are the
-    /// same; but they take f32's four bytes on their way, since NCCL would round a half-precision sum at every rank.
+    /// If [NCCL](World::on) makes the sums, gradients are rounded to this dtype all the same, and the numbers do not
+    /// change; but they travel as four-byte f32, since NCCL would round a half-precision sum at every rank.
     pub fn summing_in(self, dtype: FloatDType) -> Self {
         Self { sum_in: Some(dtype), ..self }
     }
 
-    /// Parameters of fewer elements are held whole by every rank: gathering them would cost more time
+    /// Keeps parameters of fewer elements whole on every rank, since gathering them would cost more time
     /// than their memory is worth. Default: 1024.
     pub fn replicate_below(self, elements: usize) -> Self {
         Self { replicate_below: elements, ..self }
     }
 
-    /// The blocks are the modules of these [paths](crate::Paths), instead of the elements of the model's lists.
+    /// Sets the blocks to the modules of these [paths](crate::Paths). Default: the elements of the model's lists.
     pub fn blocks<P: Into<String>>(self, paths: impl IntoIterator<Item = P>) -> Self {
         Self { blocks: paths.into_iter().map(Into::into).collect(), ..self }
     }
@@ -171,7 +172,7 @@ impl Zero {
         Ok(())
     }
 
-    /// The blocks of the model, by their paths.
+    /// Returns the paths of the model's blocks.
     fn block_paths<M>(&self, setup: &Setup<M>) -> Result<Vec<String>, StrategyError> {
         let paths = setup.segments().paths();
         if self.blocks.is_empty() {

@@ -1,4 +1,4 @@
-//! Sums of gradients over the ranks.
+//! Gradient sums over the ranks.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -15,10 +15,10 @@ use crate::{StrategyError, cast};
 /// A gradient on its way to the other ranks.
 pub(crate) struct Part {
     pub id: ParamId,
-    /// Of the whole parameter.
+    /// The shape of the whole parameter.
     pub shape: Vec<usize>,
     pub dtype: DType,
-    /// `None` where this rank has nothing to add.
+    /// `None` if this rank has nothing to add.
     pub data: Option<TensorData>,
 }
 
@@ -27,18 +27,18 @@ impl Part {
         self.shape.iter().product::<usize>() * self.dtype.size()
     }
 
-    /// The same without data.
+    /// Returns a copy without the data.
     pub fn empty(&self) -> Self {
         Self { id: self.id, shape: self.shape.clone(), dtype: self.dtype, data: None }
     }
 
-    /// This part, with its data, which it leaves behind without.
+    /// Returns this part with its data, and leaves it without data.
     pub fn take(&mut self) -> Self {
         Self { data: self.data.take(), ..self.empty() }
     }
 }
 
-/// Adds what a parameter got elsewhere to what it got here.
+/// Adds a gradient delivered from elsewhere to a parameter's sum.
 pub(crate) fn add(sums: &mut HashMap<ParamId, TensorData>, id: ParamId, more: TensorData) {
     let sum = match sums.remove(&id) {
         None => more,
@@ -47,7 +47,7 @@ pub(crate) fn add(sums: &mut HashMap<ParamId, TensorData>, id: ParamId, more: Te
     sums.insert(id, sum);
 }
 
-/// Rounded once, to the dtype of the first.
+/// Adds two gradients and rounds once, to the dtype of the first.
 fn sum(a: TensorData, b: TensorData) -> TensorData {
     let (dtype, shape) = (a.dtype(), a.shape().clone());
     let [a, b] = [a, b].map(|data| data.iter::<f64>().collect::<Vec<_>>());
@@ -56,8 +56,8 @@ fn sum(a: TensorData, b: TensorData) -> TensorData {
 }
 
 impl Sharding {
-    /// The sums of all gradients of a model, run by run; `parts` are those that this rank may have, some with
-    /// data already.
+    /// Sums all gradients of a model over the ranks, run by run. `parts` lists the gradients that this rank may have;
+    /// some have data already.
     pub fn reduce_all<M: Module>(
         &self,
         model: &M,
@@ -73,8 +73,8 @@ impl Sharding {
         Ok(sums)
     }
 
-    /// The same where nothing is sharded and the ranks' devices add up by themselves: the sums take the place of
-    /// the gradients.
+    /// Like [`reduce_all`](Self::reduce_all) if nothing is sharded and the ranks' devices sum by themselves. The sums
+    /// replace the gradients.
     pub fn reduce_all_on_devices<M: Module>(
         &self,
         on_devices: &OnDevices,
@@ -97,14 +97,14 @@ impl Sharding {
         Ok(())
     }
 
-    /// Whether the ranks' devices add up these parts by themselves, all of them whole on every rank.
+    /// Returns the devices' sum if the ranks' devices can sum these parts, each whole on every rank.
     pub fn on_devices(&self, parts: &[Part]) -> Option<&OnDevices> {
         let like: Vec<_> = parts.iter().map(|part| self.shape_of(part)).collect();
         self.world.on_devices().filter(|_| OnDevices::takes(&like))
     }
 
-    /// The sum over all ranks of gradients that not every rank may have: this rank's shard of those that
-    /// are sharded, and the others whole.
+    /// Sums gradients over all ranks; a rank may lack some of them. Returns this rank's shard of the sharded ones, and
+    /// the others whole.
     pub fn reduce(&self, what: &str, parts: Vec<Part>) -> Result<Vec<(ParamId, TensorData)>, StrategyError> {
         let (sharded, replicated): (Vec<_>, Vec<_>) =
             parts.into_iter().partition(|part| self.shards(part.id));
@@ -132,7 +132,7 @@ impl Sharding {
         Ok(sums)
     }
 
-    /// What a part is on the wire, and what its sum is: never narrower than what was given.
+    /// Returns a part's shape, dtype on the wire, and dtype of the sum, which is never narrower than the part's.
     fn shape_of(&self, part: &Part) -> PartShape {
         let wire = self.wire.map_or(part.dtype, DType::from);
         let sum = if wire.size() > part.dtype.size() { wire } else { part.dtype };
@@ -144,7 +144,7 @@ impl Sharding {
     }
 }
 
-/// Neighbours that are summed at once.
+/// Splits the parts into runs of neighbours to sum at once.
 fn runs(parts: &[Part]) -> Vec<Range<usize>> {
     let mut end = 0;
     let ranges = buckets(parts, Part::bytes).into_iter().map(|run| {
@@ -154,7 +154,7 @@ fn runs(parts: &[Part]) -> Vec<Range<usize>> {
     ranges.collect()
 }
 
-/// Takes the gradients of a run out of the others, flat and still on the device.
+/// Takes a run's gradients out of `params`, flat and still on the device.
 struct Flat<'a> {
     params: &'a mut GradientsParams,
     parts: &'a mut [Part],
@@ -174,14 +174,14 @@ impl ModuleVisitor for Flat<'_> {
             (Some(delivered), Some(grad)) => Some(delivered + grad),
             (delivered, grad) => delivered.or(grad),
         };
-        // A tied parameter comes again, with nothing.
+        // A tied parameter is visited again, without a gradient.
         if let Some(sum) = sum {
             self.grads[at] = Some(sum.reshape([-1]));
         }
     }
 }
 
-/// Puts flat sums where the gradients were.
+/// Puts flat sums in place of the gradients.
 struct Shaped<'a> {
     params: &'a mut GradientsParams,
     sums: HashMap<ParamId, Tensor<1>>,
@@ -199,12 +199,12 @@ impl ModuleVisitor for Shaped<'_> {
 struct Parts<'a> {
     params: &'a mut GradientsParams,
     parts: Vec<Part>,
-    /// Of the run that is being read.
+    /// Indices of the run being read.
     at: HashMap<ParamId, usize>,
 }
 
 impl Parts<'_> {
-    /// Takes the gradients of a run out of the others.
+    /// Takes a run's gradients out of `params`.
     fn read<M: Module>(&mut self, model: &M, run: Range<usize>) -> Vec<Part> {
         self.at = run.clone().map(|at| (self.parts[at].id, at)).collect();
         model.visit(self);

@@ -5,8 +5,8 @@ use burn::tensor::TensorData;
 use crate::Shard;
 use crate::host::joined;
 
-/// A first axis of so many rows, in equal shards: the last ones end in rows of zeros where the ranks do
-/// not divide it.
+/// A first axis of `rows` rows in equal shards. If the ranks do not divide it, the last shards end in rows
+/// of zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rows {
     rows: usize,
@@ -19,17 +19,17 @@ impl Rows {
         Self { rows, per_rank: rows.div_ceil(ranks), ranks }
     }
 
-    /// Of the whole parameter.
+    /// Returns the rows of the whole parameter.
     pub fn rows(self) -> usize {
         self.rows
     }
 
-    /// Of a shard.
+    /// Returns the rows of a shard.
     pub fn per_rank(self) -> usize {
         self.per_rank
     }
 
-    /// Of all shards together.
+    /// Returns the rows of all shards together.
     pub fn padded(self) -> usize {
         self.per_rank * self.ranks
     }
@@ -38,24 +38,24 @@ impl Rows {
         self.padded() != self.rows
     }
 
-    /// What a rank holds.
+    /// Returns the shard that a rank holds.
     pub fn of_rank(self, rank: usize) -> Shard {
         let place = |rank: usize| (rank * self.per_rank).min(self.rows);
         Shard { whole: self.rows, rows: place(rank)..place(rank + 1), padded: self.per_rank }
     }
 
-    /// The whole parameter, padded.
+    /// Pads the whole parameter.
     pub fn pad(self, whole: TensorData) -> TensorData {
         padded(whole, self.padded())
     }
 
-    /// The shard of a rank, of its rows of the parameter.
+    /// Pads a rank's rows of the parameter to a shard.
     pub fn shard(self, own: TensorData) -> TensorData {
         padded(own, self.per_rank)
     }
 }
 
-/// The same, with rows of zeros up to so many.
+/// Appends rows of zeros up to `rows` rows.
 fn padded(data: TensorData, rows: usize) -> TensorData {
     let mut shape = data.shape().to_vec();
     let missing = rows - shape[0];

@@ -1,4 +1,4 @@
-//! ZeRO at work: shards of the master, gathered or not, and sums of gradients over the ranks.
+//! The live state of ZeRO: shards of the master, gathered parameters, and gradient sums over the ranks.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,17 +22,17 @@ use crate::{
 pub struct Sharded {
     stage: u8,
     sharding: Arc<Sharding>,
-    /// The parameters that have a gradient, with the shapes of the whole.
+    /// The parameters that have a gradient, with their whole shapes.
     trained: Vec<Trained>,
-    /// What parameters are where this strategy stands: gradients come as the same.
+    /// The dtype and device of each parameter at this strategy's position: gradients arrive with the same.
     places: HashMap<ParamId, (DType, Device)>,
-    /// What was gathered last, with its padding: until the master has become a view of it.
+    /// The last gathered parameters with their padding, until the master has become a view of them.
     padded: HashMap<ParamId, DispatchTensor>,
     /// Where the forward pass runs.
     device: Device,
-    /// Whether the master is to stay apart from the replica, on the host.
+    /// Whether the master stays on the host, apart from the replica.
     master_is_away: Arc<AtomicBool>,
-    /// Whether sums of gradients go to the host next.
+    /// Whether the next strategy takes gradient sums to the host.
     gradients_land: Arc<AtomicBool>,
 }
 
@@ -55,7 +55,7 @@ impl Sharded {
         matches!(self.stage, 1 | 2)
     }
 
-    /// What this rank is to add to the sums, still without data.
+    /// Lists this rank's contributions to the sums, still without data.
     fn parts(&self) -> Vec<Part> {
         let parts = self.trained.iter().filter_map(|Trained { id, shape, .. }| {
             let (dtype, _) = self.places.get(id)?;
@@ -86,7 +86,7 @@ impl<M: Module> Stage<M> for Sharded {
     }
 
     fn publish(&mut self, master: M) -> Result<M, StrategyError> {
-        // An average of the master, which is published to be evaluated, is no place of gradients.
+        // A published average of the master is for evaluation and does not tell where gradients arrive.
         if self.places.is_empty() {
             self.places = places(&master);
         }
@@ -98,7 +98,7 @@ impl<M: Module> Stage<M> for Sharded {
         Ok(gathered.model)
     }
 
-    /// Where the replica reads what was gathered, a shard is a part of it.
+    /// Makes each shard a view of the gathered parameter, if the replica reads that parameter.
     fn alias_master(&mut self, master: M, replica: &M) -> M {
         let padded = std::mem::take(&mut self.padded);
         if padded.is_empty() || self.master_is_away.load(Relaxed) {
@@ -107,7 +107,7 @@ impl<M: Module> Stage<M> for Sharded {
         map_params(master, &mut View { sharding: &self.sharding, padded, replica: places(replica) })
     }
 
-    /// A view would keep the whole replica alive through the update.
+    /// Copies the shards, because a view would keep the whole replica alive through the update.
     fn unalias_master(&mut self, master: M) -> M {
         match self.gathers_all() && !self.master_is_away.load(Relaxed) {
             true => map_params(master, &mut Apart(&self.sharding)),
@@ -119,7 +119,7 @@ impl<M: Module> Stage<M> for Sharded {
         if !self.gathers_all() {
             return Ok(replica);
         }
-        // Whole already, unless a strategy behind this one made it of the master.
+        // Already whole, unless a later strategy made it from the master.
         let shards = Shapes::of(&replica);
         let is_shard = |id| {
             let rows = self.sharding.rows(id);
@@ -141,9 +141,9 @@ impl<M: Module> Stage<M> for Sharded {
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
         let mut sums = grads.take_delivered();
         let lands = self.gradients_land.load(Relaxed);
-        // In stages 2 and 3 the backward pass has summed them.
+        // In stages 2 and 3 the backward pass has already summed them.
         if self.stage < 2 {
-            // Those of blocks on the host were delivered as this rank found them.
+            // Gradients of blocks on the host were delivered unsummed.
             let mut parts = self.parts();
             for part in &mut parts {
                 part.data = sums.remove(&part.id).map(|data| data.convert_dtype(part.dtype));
@@ -171,7 +171,7 @@ impl<M: Module> Stage<M> for Sharded {
     }
 }
 
-/// What a model's parameters are, and where.
+/// Returns the dtype and device of a model's parameters.
 fn places<M: Module>(model: &M) -> HashMap<ParamId, (DType, Device)> {
     struct Places(HashMap<ParamId, (DType, Device)>);
     impl ModuleVisitor for Places {
@@ -185,7 +185,7 @@ fn places<M: Module>(model: &M) -> HashMap<ParamId, (DType, Device)> {
     places.0
 }
 
-/// The rows of each parameter of a model.
+/// Reads the number of rows of a model's parameters.
 struct Shapes;
 
 impl Shapes {
@@ -204,11 +204,11 @@ impl Shapes {
     }
 }
 
-/// Makes of each shard a view of the whole that was gathered from it.
+/// Makes each shard a view of the whole parameter that was gathered from it.
 struct View<'a> {
     sharding: &'a Sharding,
     padded: HashMap<ParamId, DispatchTensor>,
-    /// What a strategy before this one has cast is no longer what was gathered.
+    /// A parameter that an earlier strategy has cast no longer is the gathered tensor.
     replica: HashMap<ParamId, (DType, Device)>,
 }
 
@@ -227,7 +227,7 @@ impl ParamMap for View<'_> {
     }
 }
 
-/// Makes of each view a tensor of its own.
+/// Turns each view into a tensor of its own.
 struct Apart<'a>(&'a Sharding);
 
 impl ParamMap for Apart<'_> {
@@ -240,7 +240,7 @@ impl ParamMap for Apart<'_> {
     }
 }
 
-/// Puts sums where the gradients were.
+/// Puts sums in place of the gradients.
 struct Put<'a> {
     sums: HashMap<ParamId, TensorData>,
     places: &'a HashMap<ParamId, (DType, Device)>,
@@ -268,7 +268,7 @@ mod tests {
     use crate::world::{OnDevices, World};
     use crate::{Amp, Clip, Offload, Setup, Strategy, Zero, testing};
 
-    /// Whether gradients that blocks have summed come back to the device before the host takes them.
+    /// Returns whether gradients that blocks have summed come back to the device before the host takes them.
     fn return_to_the_device(stage: u8, between: Option<Amp>, then: impl Strategy<Linear>) -> bool {
         let device = testing::device().autodiff();
         let model: Linear = LinearConfig::new(64, 32).init(&device);
@@ -292,7 +292,7 @@ mod tests {
         let Ok(Outcome::Apply(mut grads)) = zero.collect(&master, grads) else { panic!("passed on") };
         let on_device = grads.params_mut().get::<2>(id).is_some();
         assert_eq!(grads.delivered_bytes(), if on_device { 0 } else { 64 * 32 * 4 });
-        // Wherever they were, they arrive.
+        // They arrive from either place.
         let Ok(Outcome::Apply(grads)) = between.collect(&master, grads) else { panic!("passed on") };
         let Ok(Outcome::Apply(grads)) = then.collect(&master, grads) else { panic!("passed on") };
         let arrived = grads.into_params().get::<2>(id).expect("the weight's gradient");
@@ -300,7 +300,7 @@ mod tests {
         on_device
     }
 
-    /// The weight's and the bias's sum over two ranks, of which one has no bias, and the other's was delivered.
+    /// Sums the weight and the bias over two ranks: one rank has no bias gradient, and the other's was delivered.
     fn sums(zero: Zero, on_devices: Option<Arc<OnDevices>>) -> Vec<[TensorData; 2]> {
         let device = testing::device().autodiff();
         let model: Linear = LinearConfig::new(64, 32).init(&device);
@@ -335,7 +335,7 @@ mod tests {
         let plain = Zero::stage(0);
         let of_host = sums(plain.clone(), None);
         assert_eq!(sums(plain.clone(), Some(by_hand(2))), of_host);
-        // It was they that did.
+        // The devices made the sums, not the host.
         assert_ne!(sums(plain, Some(thrice(2))), of_host);
     }
 
@@ -346,7 +346,7 @@ mod tests {
             let zero = Zero::stage(0).summing_in(dtype);
             let expected = sums(zero.clone(), None);
             assert_eq!(sums(zero, Some(by_hand(2))), expected, "{dtype:?}");
-            // 0.1 is no f16.
+            // f16 cannot represent 0.1.
             assert_eq!(expected == of_host, dtype == FloatDType::F32, "{dtype:?}");
         }
     }
@@ -360,7 +360,7 @@ mod tests {
         for stage in 2..=3 {
             assert!(!return_to_the_device(stage, None, Offload::parameters()));
         }
-        // What stands between computes on the device.
+        // The strategy in between computes on the device.
         assert!(return_to_the_device(2, Some(Amp::f32()), Offload::optimizer()));
     }
 }

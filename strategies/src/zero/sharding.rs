@@ -1,4 +1,4 @@
-//! How the parameters of a model are divided among the ranks, and what they say to one another.
+//! Divides a model's parameters among the ranks and gathers them again.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -12,15 +12,15 @@ use crate::host::{host_device, on_host};
 use crate::world::{Communicator, PartShape};
 use crate::{ParamMap, StrategyError, learns, map_params, relift};
 
-/// Bytes that are under way at once: large enough that a network is used well, and small beside a model.
+/// Bytes in flight at once: large enough to use a network well, and small beside a model.
 const BUCKET_BYTES: usize = 16 << 20;
 
-/// Which parameters are sharded, and among whom.
+/// Which parameters are sharded, and among which ranks.
 pub(crate) struct Sharding {
     pub(super) world: Communicator,
-    /// Of each sharded parameter.
+    /// The rows of each sharded parameter.
     rows: HashMap<ParamId, Rows>,
-    /// Gradients are summed in this dtype, or in their own.
+    /// The dtype in which gradients travel, if not their own.
     pub(super) wire: Option<FloatDType>,
 }
 
@@ -31,8 +31,8 @@ impl fmt::Debug for Sharding {
 }
 
 impl Sharding {
-    /// Shards each parameter of at least `smallest` elements, and as many rows as there are ranks; with
-    /// `trained` only those that have a gradient: where the replica is whole, the others have nothing to
+    /// Shards each parameter that has at least `smallest` elements and as many rows as there are ranks. With
+    /// `trained`, shards only parameters that have a gradient: if the replica is whole, the others have no state to
     /// share.
     pub fn of<M: Module>(
         model: &M,
@@ -62,7 +62,7 @@ impl Sharding {
         Self { world, rows: shapes.rows, wire }
     }
 
-    /// Nothing is sharded: every rank holds everything.
+    /// Shards nothing: every rank holds everything.
     pub fn none(world: Communicator, wire: Option<FloatDType>) -> Self {
         Self { world, rows: HashMap::new(), wire }
     }
@@ -71,7 +71,7 @@ impl Sharding {
         &self.world
     }
 
-    /// Whether ranks share this parameter.
+    /// Returns whether this parameter is sharded.
     pub fn shards(&self, id: ParamId) -> bool {
         self.rows.contains_key(&id)
     }
@@ -80,7 +80,7 @@ impl Sharding {
         self.rows.get(&id).copied()
     }
 
-    /// A number of each rank, summed in the order of ranks, so that all have the same.
+    /// Sums one number of each rank, in rank order, so that all ranks get the same result.
     pub fn sum_of(&self, number: Tensor<1>) -> Result<Tensor<1>, StrategyError> {
         let device = number.device();
         let mine = number.try_into_scalar::<f64>().map_err(|error| StrategyError::Read(error.to_string()))?;
@@ -88,8 +88,8 @@ impl Sharding {
         Ok(Tensor::from_data([sum as f32], &device))
     }
 
-    /// The model as this rank is to hold it on `device`, from rank 0's numbers: parameter by parameter,
-    /// through the host's memory, so that nothing but this rank's part is ever on the device.
+    /// Distributes rank 0's model: returns the model with this rank's part on `device`. Goes parameter by parameter
+    /// through host memory, so that the device never holds more than this rank's part.
     pub fn divide<M: Module>(&self, model: M, device: &Device) -> Result<M, StrategyError> {
         struct Divide<'a>(&'a Sharding, &'a Device, Result<(), StrategyError>);
         impl ParamMap for Divide<'_> {
@@ -114,7 +114,7 @@ impl Sharding {
         divide.2.map(|()| model)
     }
 
-    /// This rank's part of a parameter, of rank 0's numbers.
+    /// Returns this rank's part of rank 0's parameter.
     fn own<const D: usize>(&self, id: ParamId, value: &Tensor<D>) -> Result<TensorData, StrategyError> {
         let dtype = value.dtype();
         let like = PartShape { shape: value.dims().to_vec(), dtype, sum: dtype };
@@ -125,8 +125,8 @@ impl Sharding {
         })
     }
 
-    /// The model with each sharded parameter for which `wanted` holds gathered, and what was gathered
-    /// with its padding.
+    /// Gathers each sharded parameter for which `wanted` holds. Returns the model and the gathered tensors with their
+    /// padding.
     pub fn gather<M: Module>(
         &self,
         model: M,
@@ -136,7 +136,7 @@ impl Sharding {
         self.gather_to(model, what, wanted, None)
     }
 
-    /// The same on a device, or where each shard is.
+    /// Like [`gather`](Self::gather), onto `device`, or onto each shard's device if `None`.
     fn gather_to<M: Module>(
         &self,
         model: M,
@@ -162,8 +162,8 @@ impl Sharding {
         Ok(Gathered { model, padded: put.padded })
     }
 
-    /// The model with each sharded parameter whole again, in the host's memory: on `root` alone, or everywhere. No
-    /// device holds more of it than before.
+    /// Gathers each sharded parameter in host memory, on `root` alone or on every rank. No device holds more of the
+    /// model than before.
     pub fn whole<M: Module>(&self, model: M, root: Option<usize>) -> Result<Option<M>, StrategyError> {
         if self.world.size() == 1 {
             return Ok(Some(model));
@@ -192,14 +192,14 @@ fn wait(gathering: crate::world::Gathering) -> Result<Vec<TensorData>, StrategyE
     Ok(gathering.wait()?)
 }
 
-/// A model with parameters gathered.
+/// A model with gathered parameters.
 pub(crate) struct Gathered<M> {
     pub model: M,
-    /// The same tensors, with their padding.
+    /// The gathered tensors, with their padding.
     pub padded: HashMap<ParamId, DispatchTensor>,
 }
 
-/// The parameters of a model that are wanted, each once, with their bytes.
+/// The wanted parameters of a model, each once, with their bytes.
 struct Shards(Vec<(ParamId, usize)>);
 
 impl Shards {
@@ -218,7 +218,7 @@ impl Shards {
         Self(find.2)
     }
 
-    /// Runs of them of about so many bytes.
+    /// Splits them into runs of about [`BUCKET_BYTES`] each.
     fn buckets(&self) -> Vec<&[(ParamId, usize)]> {
         buckets(&self.0, |(_, bytes)| *bytes)
     }
@@ -238,7 +238,7 @@ impl Shards {
     }
 }
 
-/// Runs of neighbours of about [`BUCKET_BYTES`] each.
+/// Splits items into runs of neighbours of about [`BUCKET_BYTES`] each.
 pub(super) fn buckets<T>(all: &[T], bytes: impl Fn(&T) -> usize) -> Vec<&[T]> {
     let mut sum = 0;
     let mut runs = Vec::new();
@@ -256,12 +256,12 @@ pub(super) fn buckets<T>(all: &[T], bytes: impl Fn(&T) -> usize) -> Vec<&[T]> {
     runs
 }
 
-/// Puts what was gathered in the place of the shards.
+/// Puts gathered parameters in place of the shards.
 struct Put<'a> {
     rows: &'a HashMap<ParamId, Rows>,
     whole: HashMap<ParamId, TensorData>,
     padded: HashMap<ParamId, DispatchTensor>,
-    /// Where to, if not where the shards are.
+    /// The target device, if not each shard's own.
     device: Option<Device>,
 }
 

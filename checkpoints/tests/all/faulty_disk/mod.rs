@@ -1,4 +1,4 @@
-//! A disk that fails, or kills the process, at one operation of its choice.
+//! A disk that fails, or kills the process, at a chosen operation.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use std::fs::{self, File};
@@ -9,39 +9,39 @@ use std::sync::Mutex;
 
 use firebrick_checkpoints::Disk;
 
-/// What happens at an operation.
+/// The effect of a fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fault {
     /// The process is killed.
     Kill,
-    /// The operation fails with an error of the system.
+    /// The operation fails with a system error.
     Error(i32),
 }
 
-/// When a fault happens.
+/// When and how a fault happens.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// The operation, from 0.
+    /// The number of the operation, from 0.
     pub operation: usize,
-    /// Whether all later ones fail too.
+    /// Whether all later operations fail too.
     pub stays: bool,
-    /// How much of the operation is done before: bytes of a write, or files of a removal.
+    /// How much of the operation happens before the fault: bytes of a write, or files of a removal.
     pub done: usize,
-    /// What happens.
+    /// The effect.
     pub fault: Fault,
 }
 
-/// Does what [`firebrick_checkpoints::RealDisk`] does, except that it does not wait for the disk: what a killed
-/// process wrote is not lost, and tests are faster.
+/// Works like [`firebrick_checkpoints::RealDisk`], but does not wait for the disk: a killed process loses no
+/// writes, and the tests are faster.
 #[derive(Debug, Default)]
 pub struct FaultyDisk {
     plan: Option<Plan>,
-    /// The names of the points that were reached, in order.
+    /// The names of the points reached, in order.
     reached: Mutex<Vec<String>>,
 }
 
 impl FaultyDisk {
-    /// A disk on which nothing fails.
+    /// Creates a disk without faults.
     pub fn sound() -> Arc<Self> {
         Arc::default()
     }
@@ -50,17 +50,17 @@ impl FaultyDisk {
         Arc::new(Self { plan: Some(plan), ..Self::default() })
     }
 
-    /// The points that were reached.
+    /// Returns the points reached.
     pub fn reached(&self) -> Vec<String> {
         self.reached.lock().unwrap().clone()
     }
 
-    /// The point of the fault, if it was reached.
+    /// Returns the point of the fault, if it was reached.
     pub fn failed_at(&self) -> Option<String> {
         self.reached.lock().unwrap().get(self.plan?.operation).cloned()
     }
 
-    /// Does an operation, unless it is its turn to fail: then a part of it.
+    /// Performs an operation; if it is the one to fail, performs a part of it and fails.
     fn turn<T>(
         &self,
         at: &str,

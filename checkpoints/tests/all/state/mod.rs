@@ -1,4 +1,4 @@
-//! Small states of ranks, and the check that a checkpoint holds them bit for bit.
+//! Small states of ranks, and a bit-exact check of checkpoints against them.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use firebrick_checkpoints::{
     Checkpoint, Dtype, Folder, Manifest, Piece, RankState, Result, Saved, Scalar, Staging,
 };
 
-/// Bytes that depend on a seed, the same on every machine (SplitMix64).
+/// Generates bytes from a seed, the same on every machine (SplitMix64).
 pub fn bytes(seed: u64, count: usize) -> Vec<u8> {
     let mut state = seed;
     let mut next = || {
@@ -21,19 +21,19 @@ pub fn bytes(seed: u64, count: usize) -> Vec<u8> {
     (0..count).map(|_| next() as u8).collect()
 }
 
-/// Finite numbers between -1 and 1 that depend on a seed, as little-endian f32.
+/// Generates finite numbers between -1 and 1 from a seed, as little-endian f32.
 pub fn floats(seed: u64, count: usize) -> Vec<u8> {
     let numbers = bytes(seed, 2 * count);
     let numbers = numbers.chunks_exact(2).map(|b| f32::from(i16::from_le_bytes([b[0], b[1]])) / 32768.0);
     numbers.flat_map(f32::to_le_bytes).collect()
 }
 
-/// A whole tensor.
+/// Makes a piece of a whole tensor.
 pub fn whole(name: &str, dtype: Dtype, shape: &[usize], bytes: Vec<u8>) -> Piece {
     Piece { name: name.into(), dtype, shape: shape.into(), rows: None, bytes: bytes.into() }
 }
 
-/// Some rows of a tensor.
+/// Makes a piece of some rows of a tensor.
 pub fn rows(piece: &Piece, rows: Range<usize>) -> Piece {
     let all = piece.bytes.as_ref();
     let row = all.len() / piece.shape[0].max(1);
@@ -46,7 +46,7 @@ pub fn rows(piece: &Piece, rows: Range<usize>) -> Piece {
     }
 }
 
-/// What the ranks of a run hold at a step, together.
+/// Returns the state of all ranks together at a step.
 pub fn whole_state(step: u64) -> RankState {
     let f32s = |name: &str, salt: u64, shape: &[usize]| {
         whole(name, Dtype::F32, shape, floats(step * 100 + salt, shape.iter().product()))
@@ -75,12 +75,12 @@ pub fn whole_state(step: u64) -> RankState {
     }
 }
 
-/// The rows of one rank of some: rows are dealt evenly, the first ranks have one more.
+/// Returns a rank's rows. Ranks get equal numbers of rows, or differ by one.
 pub fn share(length: usize, rank: usize, ranks: usize) -> Range<usize> {
     rank * length / ranks..(rank + 1) * length / ranks
 }
 
-/// What one rank of some holds: rows of what can be cut, and rank 0 the rest.
+/// Returns one rank's state: rows of the tensors that can be cut; rank 0 also holds the others.
 pub fn rank_state(step: u64, rank: usize, ranks: usize) -> RankState {
     let state = whole_state(step);
     if ranks == 1 {
@@ -103,12 +103,12 @@ pub fn rank_state(step: u64, rank: usize, ranks: usize) -> RankState {
     }
 }
 
-/// The text of the trainer's file.
+/// Returns the text of the trainer's file.
 pub fn trainer(step: u64) -> String {
     format!("(step: {step}, cursor: (epoch: 0, samples: {}))\n", step * 12)
 }
 
-/// All ranks write, one after the other, and rank 0 publishes.
+/// Writes all ranks' files, one rank after the other, and publishes them.
 pub fn save_in(staging: &Staging, step: u64, ranks: usize) -> Result<Saved> {
     let mut files = Vec::new();
     for rank in 0..ranks {
@@ -124,7 +124,7 @@ pub fn save(folder: &Folder, step: u64, ranks: usize) -> Result<Saved> {
     save_in(&folder.staging(step, "test"), step, ranks)
 }
 
-/// Opens a checkpoint, which must hold the state of a step, bit for bit.
+/// Opens a checkpoint and checks that it holds the state of a step, bit for bit.
 pub fn open_as(path: &Path, step: u64) -> Checkpoint {
     let checkpoint = Checkpoint::open(path).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(checkpoint.manifest().step, step);

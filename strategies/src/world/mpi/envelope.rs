@@ -1,4 +1,4 @@
-//! What one process tells another: a header, which the buffers follow.
+//! The wire format between processes: a header, followed by the buffers.
 
 use std::sync::Arc;
 
@@ -8,18 +8,18 @@ use serde::{Deserialize, Serialize};
 use crate::world::call::Call;
 use crate::world::exchange::{Message, Notice, Piece};
 
-/// A header. The worlds of a program are numbered in the order in which they were joined.
+/// A header. Worlds are numbered in the order in which the program joined them.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Envelope {
-    /// A rank's message to a rank.
+    /// A message from rank to rank.
     Message { world: u64, from: usize, to: usize, sequence: u64, call: Call, pieces: Vec<Option<Size>> },
-    /// What became of a rank.
+    /// What happened to a rank.
     Notice { world: u64, notice: Notice },
-    /// The process is about to exit, after all it had to say. `well` if none of its worlds failed.
+    /// The process is about to exit and sends nothing more. `well` is true if none of its worlds failed.
     Leaving { well: bool },
 }
 
-/// What is announced of a buffer that follows.
+/// The announced size of a buffer that follows.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Size {
     bytes: usize,
@@ -27,7 +27,7 @@ pub struct Size {
 }
 
 impl Envelope {
-    /// The header of a message, and the buffers that follow it.
+    /// Splits a message into its header and the buffers that follow it.
     pub fn of(world: u64, from: usize, to: usize, sequence: u64, message: Message) -> (Self, Vec<Bytes>) {
         let size = |piece: &Piece| Size { bytes: piece.bytes.len(), element: piece.element };
         let pieces = message.pieces.iter().map(|piece| piece.as_ref().map(size)).collect();
@@ -36,7 +36,7 @@ impl Envelope {
         (Self::Message { world, from, to, sequence, call, pieces }, buffers)
     }
 
-    /// Bytes of each buffer that follows.
+    /// Returns the bytes of each buffer that follows.
     pub fn lengths(&self) -> Vec<usize> {
         match self {
             Self::Message { pieces, .. } => pieces.iter().flatten().map(|size| size.bytes).collect(),
@@ -45,7 +45,7 @@ impl Envelope {
     }
 }
 
-/// The message that a header and its buffers are.
+/// Reassembles a message from its header and buffers.
 pub fn message(call: Call, sizes: Vec<Option<Size>>, buffers: Vec<Bytes>) -> Message {
     let mut buffers = buffers.into_iter();
     let piece = |size: Option<Size>| {

@@ -1,9 +1,9 @@
-//! Ranks in processes that `mpirun` or Slurm started, each of them one thread or several.
+//! Ranks in processes started by `mpirun` or Slurm, each with one thread or several.
 //!
 //! ```text
-//! progress.rs    the thread that speaks MPI for a process, without ever blocking in it
-//! envelope.rs  what processes tell each other
-//! wire.rs      the buffers that MPI works on
+//! progress_thread.rs  the thread that makes a process's MPI calls, without ever blocking in one
+//! envelope.rs         the messages between processes
+//! wire.rs             the buffers that MPI works on
 //! ```
 
 mod envelope;
@@ -18,16 +18,16 @@ use super::{Communicator, LAUNCHERS, WorldError};
 use envelope::Envelope;
 use progress_thread::ProgressThread;
 
-/// How long a process that failed waits for the others to hear of it before it exits: the launcher ends all
-/// others then, and they would say nothing.
+/// How long a failed process waits for the others to receive the error before it exits. The launcher then ends all
+/// others, which would not report anything.
 const GRACE: Duration = Duration::from_secs(5);
 
 static PROGRESS: OnceLock<Arc<ProgressThread>> = OnceLock::new();
 
-/// The longest deadline of the worlds joined so far: how long the exit of a process waits for the others.
+/// The longest deadline of the worlds joined so far: how long a process's exit waits for the others.
 static LONGEST: Mutex<Duration> = Mutex::new(Duration::ZERO);
 
-/// The way to other processes for the ranks of one world.
+/// The route of one world's ranks to other processes.
 struct Way {
     progress: Arc<ProgressThread>,
     world: u64,
@@ -55,7 +55,7 @@ impl Remote for Way {
     }
 }
 
-/// Joins `threads` ranks of this process, once all processes are there.
+/// Joins `threads` ranks of this process, once all processes have started.
 pub fn join(threads: usize, deadline: Duration) -> Result<Vec<Communicator>, WorldError> {
     let mut variables = LAUNCHERS.iter().flat_map(|launcher| launcher.of_mpi);
     if !variables.any(|name| std::env::var_os(name).is_some()) {
@@ -85,7 +85,7 @@ pub fn join(threads: usize, deadline: Duration) -> Result<Vec<Communicator>, Wor
             Exchange::new(processes * threads, here, deadline).beyond(Box::new(way))
         })
     };
-    // One rank for each process first: they say how many threads they have.
+    // First joins one rank per process, to exchange the numbers of threads.
     let process = Communicator::of(world(1), me);
     let counts = process.numbers("threads in each process", &[threads as f64])?;
     if let Some(other) = counts.iter().position(|count| *count != [threads as f64]) {
@@ -97,14 +97,14 @@ pub fn join(threads: usize, deadline: Duration) -> Result<Vec<Communicator>, Wor
     Ok((me * threads..(me + 1) * threads).map(|rank| Communicator::of(exchange.clone(), rank)).collect())
 }
 
-/// How many processes a launcher says that it started.
+/// Returns the number of processes that the launcher reports.
 fn started_by_launcher() -> Option<usize> {
     LAUNCHERS.iter().find_map(|launcher| std::env::var(launcher.count).ok()?.parse().ok())
 }
 
 mod exit {
-    //! The end of the process.
-    #![allow(unsafe_code)] // `atexit` is the one place that every way out of a program passes.
+    //! MPI's shutdown at process exit.
+    #![allow(unsafe_code)] // Every way out of a program passes through `atexit`.
 
     use super::{GRACE, LONGEST, PROGRESS, PoisonError};
 
@@ -115,12 +115,12 @@ mod exit {
         }
     }
 
-    /// Leaves MPI in order when the process exits, whether by `main`'s return or by `exit`.
+    /// Shuts MPI down in order when the process exits, whether `main` returns or the program calls `exit`.
     pub fn run_at_exit() {
-        // SAFETY: the function takes nothing, is never unloaded, and does not panic: `close` waits and
+        // SAFETY: the function takes no arguments, is never unloaded, and does not panic: `close` only waits and
         // writes a line.
         if unsafe { libc::atexit(close) } != 0 {
-            // Rust's own handler is one of 32 that there is room for at the least; the launcher will tell.
+            // POSIX guarantees room for 32 handlers and Rust uses one; otherwise the launcher reports the early exit.
             eprintln!(
                 "MPI: no room for an exit handler: the launcher may report that the process left early"
             );

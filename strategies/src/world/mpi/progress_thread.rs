@@ -1,8 +1,8 @@
-//! The thread that speaks MPI for a process.
+//! The thread that makes a process's MPI calls.
 //!
-//! One thread makes all calls of MPI, and none that blocks: a peer that is stopped or gone cannot hold it.
-//! Ranks hand it envelopes and go on; what it receives it puts into the mailboxes where ranks wait. So
-//! exchanges go on while ranks compute, and an MPI library without support for threads will do.
+//! One thread makes all MPI calls and never a blocking one, so a peer that is stopped or gone cannot hold it.
+//! Ranks hand it envelopes and continue; it puts received messages into the mailboxes where ranks wait. Exchanges
+//! therefore proceed while ranks compute, and an MPI library without thread support suffices.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::Write;
@@ -23,40 +23,39 @@ use crate::world::exchange::{Exchange, Notice};
 const HEADER: Tag = 1;
 const BUFFER: Tag = 2;
 
-/// Rounds without news in which the thread stays awake: a call's messages come close together.
+/// Rounds without news before the thread sleeps: a call's messages arrive close together.
 const AWAKE: u32 = 200;
 
-/// The longest that it sleeps between two looks for news. It adds to the latency of a message, and each look
-/// takes about a microsecond.
+/// The longest sleep between two polls. It adds to a message's latency, and each poll takes about a microsecond.
 const NAP: Duration = Duration::from_micros(200);
 
-/// The longest that an exit waits for other processes.
+/// The longest time that an exit waits for other processes.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// What the thread and the ranks share.
+/// The state that the thread and the ranks share.
 pub struct ProgressThread {
     state: Mutex<State>,
-    /// There is something for the thread to do.
+    /// Signals work for the thread.
     work: Condvar,
-    /// The thread has started, or ended.
+    /// Signals that the thread has started or ended.
     changed: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    /// This process, and the number of processes: once MPI is up, or what prevented that.
+    /// This process's number and the number of processes once MPI is up, or the error that prevented it.
     started: Option<Result<(usize, usize), WorldError>>,
     outgoing: VecDeque<(usize, Envelope, Vec<Bytes>)>,
     worlds: HashMap<u64, Weak<Exchange>>,
     /// Worlds joined so far.
     joined: u64,
-    /// What came for worlds that this process has yet to join.
+    /// Envelopes of worlds that this process has yet to join.
     early: Vec<(Envelope, Vec<Bytes>)>,
-    /// A world failed: peers may be gone, and MPI is not ended in order.
+    /// Whether a world failed: peers may be gone, so MPI is not finalized.
     failed: bool,
-    /// Until when to wait for the peers before the process exits.
+    /// Deadline of the exit's wait for the peers.
     closing: Option<Instant>,
-    /// The thread is done, and whether MPI was ended in order.
+    /// Set once the thread is done: whether it finalized MPI.
     closed: Option<bool>,
 }
 
@@ -77,7 +76,7 @@ impl ProgressThread {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This process, and the number of processes.
+    /// Waits until MPI is up. Returns this process's number and the number of processes.
     pub fn started(&self, limit: Duration) -> Result<(usize, usize), WorldError> {
         let state = self.lock();
         let waiting = |state: &mut State| state.started.is_none();
@@ -86,7 +85,7 @@ impl ProgressThread {
         started.unwrap_or_else(|| Err(WorldError::Mpi(format!("MPI_Init did not return within {limit:?}"))))
     }
 
-    /// Makes the next world, and puts what comes for it into its mailboxes from now on.
+    /// Creates the next world, whose envelopes go into its mailboxes from now on.
     pub fn enter(&self, make: impl FnOnce(u64) -> Exchange) -> Arc<Exchange> {
         let mut state = self.lock();
         let number = state.joined;
@@ -94,7 +93,7 @@ impl ProgressThread {
         state.joined += 1;
         state.worlds.retain(|_, exchange| exchange.strong_count() > 0);
         state.worlds.insert(number, Arc::downgrade(&exchange));
-        // Under the lock, so that what comes now comes after it. No rank holds the exchange's yet.
+        // Holds the lock, so that later envelopes stay behind the early ones. No rank holds the exchange's lock yet.
         for (envelope, buffers) in std::mem::take(&mut state.early) {
             if number_of(&envelope) == Some(number) {
                 hand_over(&exchange, envelope, buffers);
@@ -115,11 +114,11 @@ impl ProgressThread {
         self.lock().failed = true;
     }
 
-    /// Before the process exits: hands over what is left, and waits for the peers to be as far.
+    /// Flushes outgoing messages and waits for the peers to do the same, before the process exits.
     ///
-    /// If nothing failed, MPI is ended in order, which is a call that waits for all processes. If something
-    /// did, it is not: a peer that is gone would hold it. Then the peers have `grace` to say what they
-    /// know, before the launcher learns that a process failed and ends the others.
+    /// If nothing failed, finalizes MPI, a call that waits for all processes. If a world failed, skips it, because a
+    /// peer that is gone would block it. The peers then have `grace` to report what they know, before the launcher
+    /// learns that a process failed and ends the others.
     pub fn close(&self, limit: Duration, grace: Duration) {
         let mut state = self.lock();
         if state.closed.is_some() || !matches!(state.started, Some(Ok(_))) {
@@ -127,20 +126,20 @@ impl ProgressThread {
         }
         let alive: Vec<_> = state.worlds.values().filter_map(Weak::upgrade).collect();
         drop(state);
-        // `exit` was called while ranks of this process were in a world.
+        // The program called `exit` while ranks of this process were in a world.
         alive.iter().for_each(|exchange| exchange.end_here());
         state = self.lock();
-        // A deadline of for ever is no time that a clock can show.
+        // `Instant` cannot represent an infinite deadline.
         let limit = if state.failed { grace } else { limit.min(YEAR) };
         state.closing = Some(Instant::now() + limit);
         self.work.notify_all();
         let open = |state: &mut State| state.closed.is_none();
-        // The thread gives up by itself, unless MPI does not return to it.
+        // The thread gives up by itself, unless an MPI call hangs.
         let waited = self.changed.wait_timeout_while(state, limit + grace, open);
         let state = waited.unwrap_or_else(PoisonError::into_inner).0;
         if !state.failed && state.closed != Some(true) {
             let told = "MPI: not all processes ended in time; this one does not wait for them";
-            // There is nobody left to tell that this fails.
+            // If this fails too, there is nobody left to report to.
             let _ = writeln!(std::io::stderr(), "{told}");
         }
     }
@@ -163,7 +162,7 @@ fn hand_over(exchange: &Exchange, envelope: Envelope, buffers: Vec<Bytes>) {
     }
 }
 
-/// The thread's own.
+/// The thread's end of the shared state.
 struct Thread(Arc<ProgressThread>);
 
 impl Drop for Thread {
@@ -182,11 +181,11 @@ impl Drop for Thread {
     }
 }
 
-/// What comes from one process, in its order.
+/// What one process has sent, in order.
 #[derive(Default)]
 struct Inbound {
     header: Option<Receiving>,
-    /// Envelopes whose buffers are on their way.
+    /// Envelopes whose buffers are still arriving.
     waiting: VecDeque<(Envelope, VecDeque<Receiving>, Vec<Bytes>)>,
     left: Option<bool>,
 }
@@ -209,7 +208,7 @@ impl Thread {
             drop(universe);
             self.0.lock().closed = Some(true);
         } else {
-            // Its end would be `MPI_Finalize`, which waits for peers that may be gone.
+            // Dropping it would call `MPI_Finalize`, which waits for peers that may be gone.
             std::mem::forget(universe);
         }
     }
@@ -219,7 +218,7 @@ impl Thread {
         self.0.changed.notify_all();
     }
 
-    /// Sends and receives until the process exits. Whether all processes have said that they end well.
+    /// Sends and receives until the process exits. Returns whether all processes announced a clean end.
     fn serve(&self, world: &SimpleCommunicator, me: usize, size: usize) -> bool {
         let peers: Vec<Process> = (0..size).map(|peer| world.process_at_rank(peer as i32)).collect();
         let mut inbound: Vec<Inbound> = (0..size).map(|_| Inbound::default()).collect();
@@ -262,7 +261,7 @@ impl Thread {
         }
     }
 
-    /// Waits for something to do, the longer the longer there was nothing.
+    /// Waits for work, longer as the idle time grows.
     fn rest(&self, idle: u32) {
         if idle < AWAKE {
             return std::thread::yield_now();
@@ -274,7 +273,7 @@ impl Thread {
         }
     }
 
-    /// Takes what has come from one process. Whether there was anything.
+    /// Receives what has arrived from one process. Returns whether there was anything.
     fn receive(&self, number: usize, peer: &Process, inbound: &mut Inbound) -> bool {
         let mut news = false;
         if inbound.header.is_none()
@@ -291,7 +290,7 @@ impl Thread {
                 news = true;
                 match serde_json::from_slice::<Envelope>(&header) {
                     Ok(envelope) => {
-                        // Posted in the order of the headers, which is that of the buffers.
+                        // Posted in the order of the headers, which is the order of the buffers.
                         let lengths = envelope.lengths().into_iter();
                         let buffers = lengths.map(|length| Receiving::start(peer, BUFFER, length)).collect();
                         inbound.waiting.push_back((envelope, buffers, vec![]));
@@ -334,13 +333,13 @@ impl Thread {
         }
         let exchange = state.worlds.get(&number).and_then(Weak::upgrade);
         drop(state);
-        // Nobody is left in a world that is gone.
+        // A dropped world has no rank left to receive it.
         if let Some(exchange) = exchange {
             hand_over(&exchange, envelope, buffers);
         }
     }
 
-    /// A header that is no header: another version of the program.
+    /// Fails all worlds after an unreadable header, which another version of the program sent.
     fn refuse(&self, process: usize, error: &serde_json::Error) {
         let worlds: Vec<_> = self.0.lock().worlds.values().filter_map(Weak::upgrade).collect();
         let error = WorldError::Mpi(format!(

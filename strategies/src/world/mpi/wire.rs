@@ -1,5 +1,5 @@
-//! Buffers that MPI reads and writes while the program goes on.
-#![allow(unsafe_code)] // MPI is handed memory that must outlive a call: it is leaked, and taken back when MPI is done.
+//! Buffers that MPI reads and writes while the program continues.
+#![allow(unsafe_code)] // MPI needs memory that outlives a call: it is leaked, and reclaimed when MPI is done.
 
 use std::mem;
 
@@ -9,16 +9,16 @@ use mpi::request::{Request, StaticScope};
 use mpi::topology::Process;
 use mpi::traits::*;
 
-/// Bytes of one message of MPI, whose counts are 31-bit numbers: longer buffers go in several.
+/// Bytes of one MPI message, whose counts are 31-bit numbers: longer buffers need several.
 const LONGEST: usize = 1 << 30;
 
 type Pending = Request<'static, [u8], StaticScope>;
 
-/// Messages of one buffer that MPI still works on.
+/// The messages of one buffer that MPI still works on.
 struct Requests(Vec<Pending>);
 
 impl Requests {
-    /// Whether MPI is done with all of them.
+    /// Returns whether MPI has finished all of them.
     fn done(&mut self) -> bool {
         let pending = mem::take(&mut self.0).into_iter();
         self.0 = pending.filter_map(|request| request.test().err()).collect();
@@ -27,8 +27,8 @@ impl Requests {
 }
 
 impl Drop for Requests {
-    /// A request of rsmpi panics where it is dropped. These stay pending: so does the memory, which the
-    /// buffers below leak in that case.
+    /// Forgets the pending requests, since rsmpi panics if a request is dropped. The buffers below leak their
+    /// memory in that case.
     fn drop(&mut self) {
         mem::take(&mut self.0).into_iter().for_each(mem::forget);
     }
@@ -37,22 +37,22 @@ impl Drop for Requests {
 /// A buffer that is being sent.
 pub struct Sending {
     requests: Requests,
-    /// The buffer; leaked where the sending never ends.
+    /// The buffer; leaked if sending never ends.
     buffer: mem::ManuallyDrop<Bytes>,
 }
 
 impl Sending {
-    /// Starts to send a buffer. An empty one sends nothing, and [`Receiving`] expects nothing.
+    /// Starts sending a buffer. For an empty one it sends nothing, and [`Receiving`] expects nothing.
     pub fn start(to: &Process, tag: Tag, buffer: Bytes) -> Self {
-        // SAFETY: the bytes are on the heap, and stay there unchanged as long as `buffer` lives, which is
-        // until MPI is done: `unless_done` alone drops it.
+        // SAFETY: the bytes are on the heap and stay there unchanged as long as `buffer` lives. Only `unless_done`
+        // drops it, after MPI is done.
         let bytes: &'static [u8] = unsafe { mem::transmute::<&[u8], &'static [u8]>(&buffer) };
         let send = |chunk| to.immediate_send_with_tag(StaticScope, chunk, tag);
         let requests = Requests(bytes.chunks(LONGEST).map(send).collect());
         Self { requests, buffer: mem::ManuallyDrop::new(buffer) }
     }
 
-    /// Itself, where MPI is not done with it yet.
+    /// Returns itself unless MPI has finished with the buffer.
     pub fn unless_done(mut self) -> Option<Self> {
         if !self.requests.done() {
             return Some(self);
@@ -65,27 +65,27 @@ impl Sending {
 /// A buffer that is being received.
 pub struct Receiving {
     requests: Requests,
-    /// The buffer; leaked where it never arrives.
+    /// The buffer; leaked if it never arrives.
     memory: *mut [u8],
 }
 
 impl Receiving {
-    /// Starts to receive a buffer of `length` bytes.
+    /// Starts receiving a buffer of `length` bytes.
     pub fn start(from: &Process, tag: Tag, length: usize) -> Self {
         let memory = Box::into_raw(vec![0u8; length].into_boxed_slice());
-        // SAFETY: the memory was leaked a line ago, and nothing refers to it but these requests until they
-        // are done. The chunks do not overlap.
+        // SAFETY: the memory was leaked just above, and only these requests refer to it until they are done. The chunks
+        // do not overlap.
         let bytes: &'static mut [u8] = unsafe { &mut *memory };
         let receive = |chunk| from.immediate_receive_into_with_tag(StaticScope, chunk, tag);
         Self { requests: Requests(bytes.chunks_mut(LONGEST).map(receive).collect()), memory }
     }
 
-    /// The bytes, once they have arrived.
+    /// Returns the bytes if they have arrived, and itself otherwise.
     pub fn finished(mut self) -> Result<Bytes, Self> {
         if !self.requests.done() {
             return Err(self);
         }
-        // SAFETY: it came from `Box::into_raw`, no request refers to it any more, and `self` is consumed.
+        // SAFETY: the memory came from `Box::into_raw`, no request refers to it any more, and `self` is consumed.
         Ok(Bytes::from(unsafe { Box::from_raw(self.memory) }))
     }
 }
