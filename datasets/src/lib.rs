@@ -92,7 +92,7 @@
 //! ├── source       encodes records on all cores
 //! ├── in_memory    all samples in memory
 //! ├── stream       reads samples on demand, with a windowed shuffle
-//! ├── shuffled     another order in each epoch
+//! ├── shuffled     shuffles, with a different order in each epoch
 //! │   └── order       a permutation that is computed, not stored
 //! ├── grouped_by_length  groups samples of similar length
 //! ├── mixed        mixes corpora by weight
