@@ -12,7 +12,7 @@ use crate::{Batches, Collator, DataError, Samples};
 /// use std::sync::Arc;
 /// use firebrick_datasets::{Batch, Batcher, Batches, Collator, DataError, Drawn, InMemory, Record, TokenBatch};
 ///
-/// /// Rows of ids that are there already.
+/// /// Collates rows of existing ids.
 /// struct Ids;
 ///
 /// impl Collator for Ids {

@@ -17,13 +17,13 @@
 //! # let path = folder.path().join("sums.jsonl");
 //! std::fs::write(&path, "{\"q\": \"1+1=\", \"a\": \"2\"}\n{\"q\": \"10+1=\", \"a\": \"11\"}\n")?;
 //!
-//! // What a record becomes: here, the answer counts and the question does not.
+//! // Turns a record into samples: the answer counts in the loss, the question does not.
 //! let tokenizer = Arc::new(Tokenizer::characters("0123456789+=")?);
 //! let task = Arc::new(CausalLm::new(Encoder::new(tokenizer)).prompted("q", "a"));
-//! // All samples in memory, in another order in each epoch.
+//! // All samples are in memory, in a different order in each epoch.
 //! let source = Source::new(JsonlReader::new(path), task.clone());
 //! let samples = source.load(|_| ())?.shuffled(42);
-//! // Two samples make a step, one at a time; two threads collate ahead.
+//! // A step has two samples, in micro-batches of one; two threads collate ahead.
 //! let batches = Arc::new(Batcher::new(samples, task));
 //! let cut = Cut::new(Amount::Samples(2), Amount::Samples(1))?;
 //! let requests = Requests::new(batches.clone(), Cursor::default(), cut);

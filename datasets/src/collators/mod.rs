@@ -52,14 +52,14 @@ use crate::{Batch, DataError, Record};
 /// | What | Theirs | Ours | Reason |
 /// |---|---|---|---|
 /// | Causal: labels of padding | -100 wherever the padding *token* stands | -100 where the *mask* says padding | With GPT-2, whose end token is its padding, a model would never learn to end. |
-/// | Causal, padded at the left: first token of a row | a label | -100 | The column before it is padding, and would have to predict it. |
+/// | Causal, padded on the left: first token of a row | a label | -100 | The column before it is padding, and would have to predict it. |
 /// | Causal: no padding token | an error | the end token, else the id 0 | No position that counts attends to it. |
 /// | Masked: special tokens within the text, such as `[MASK]` | predicted, if the tokenizer's mask of special tokens is used | never predicted | They are not text, and `[MASK]` as its own label teaches nothing. |
 /// | Masked: random replacement | any id, special ones too | any id but the special ones | A `[PAD]` or `[CLS]` in the middle of a text never occurs. |
 /// | Masked: chance | one generator for each worker, in the order of batches | computed from seed, epoch, sample and position | A run is the same with any number of workers, and can resume anywhere. |
 /// | Whole words: what a word is | tokens whose offsets touch, special tokens apart | the tokenizer's words, and white space | Theirs treats a whole T5 text as a word, as `▁` has the space's offset; it splits a character into its bytes, and joins punctuation to words. |
 /// | Whole words: padding, and what replaces tokens | rows of different lengths fail; always the mask token | any padding; mask, random or kept, as for tokens | BERT replaces whole words the same way. |
-/// | Seq2seq, targets padded at the left: start token | at the first column, before the padding | right before the target | Otherwise padding would predict the target's first token. |
+/// | Seq2seq, targets padded on the left: start token | at the first column, before the padding | right before the target | Otherwise padding would predict the target's first token. |
 /// | Seq2seq: the part of the target that does not count | the decoder reads padding in its place | the decoder reads it | The answer depends on it. |
 /// | Token classification: `B-` to `I-` within a word | by the label's number: odd ones are raised by one | by its name | The numbers need not alternate. |
 /// | Unknown labels | whatever the recipe does | an error that names record, field and labels | It finds typos in the data. |

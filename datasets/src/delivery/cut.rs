@@ -252,8 +252,8 @@ mod tests {
     }
 
     proptest! {
-        /// Together, all ranks have each sample of the global batch once, in order. Micro-batches stay within the
-        /// amount, are cut greedily, and are equally many on each rank.
+        /// Together, all ranks have each sample of the global batch once, in order. Micro-batches are cut
+        /// greedily within the amount, and each rank has the same number of them.
         #[test]
         fn dealt_without_loss(
             lengths in prop::collection::vec(1_usize..12, 1..80),

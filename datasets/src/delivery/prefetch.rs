@@ -31,7 +31,7 @@ use crate::{Batches, DataError, Request};
 ///     let (request, batch) = delivered?;
 ///     assert_eq!(batch.samples(), request.positions.len());
 ///     if let Some(cursor) = request.closes_window {
-///         // Step the optimizer. A checkpoint made here continues at `cursor`.
+///         // Step the optimizer. A checkpoint saved here resumes at `cursor`.
 ///     }
 /// }
 /// # Ok::<(), firebrick_datasets::DataError>(())

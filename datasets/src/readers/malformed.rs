@@ -39,7 +39,7 @@ pub enum Malformed {
 /// let records = Malformed::Skip.apply(JsonlReader::new(path).open(0)?, &skipped);
 /// let mut texts = Vec::new();
 /// for record in records {
-///     // What comes after reading can be held to the same rule.
+///     // The same rule can apply to steps after reading.
 ///     let text = record?.text("text").map(str::to_owned);
 ///     texts.extend(Malformed::Skip.keep(text, &skipped)?);
 /// }

@@ -78,8 +78,8 @@ impl TagScheme {
     ///
     /// Label sequences that are invalid in the scheme are read as `conlleval` reads them
     /// (<https://www.clips.uantwerpen.be/conll2000/chunking/conlleval.txt>): an entity begins at `B` and `S`, and at
-    /// any other letter after `O`, after another type, after `E` and after `S`. For example, `O I-PER` becomes `O
-    /// B-PER`.
+    /// any other letter after `O`, after another type, after `E` and after `S`. For example, `O I-PER` becomes
+    /// `O B-PER`.
     ///
     /// # Errors
     ///

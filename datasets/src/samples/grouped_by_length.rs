@@ -9,7 +9,7 @@ use std::{
 use super::{Permutation, Samples};
 use crate::{Amount, DataError, Drawn};
 
-/// Batches that are sorted together: a larger number means less padding and less randomness.
+/// The number of batches that are sorted together: a larger number means less padding and less randomness.
 const BATCHES: usize = 50;
 
 /// Separates this order from others with the same seed.

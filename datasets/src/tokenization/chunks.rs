@@ -9,7 +9,7 @@ use tokenizers::{
 /// one piece.
 ///
 /// A chunk begins with a space before a character that is not white space; for some pre-tokenizers, it also begins with
-/// a full stop or a comma after a letter, as in `a| b|,| c` (here `|` is a cut). Such cuts are safe for the pipelines
+/// a full stop or a comma after a letter, as in `a| b|, | c` (here `|` is a cut). Such cuts are safe for the pipelines
 /// that [`Chunks::of`] knows, because
 ///
 /// - no normalizer looks across the cut: Unicode's normal forms neither compose nor reorder across a space, and the

@@ -72,7 +72,7 @@ impl Encoder {
         Self { stride: tokens, finish: OnceLock::new(), ..self }
     }
 
-    /// Sets the side at which a too long sequence is cut. Default: the right.
+    /// Sets the side at which an overlong sequence is cut. Default: the right.
     pub fn cut(self, side: Side) -> Self {
         Self { cut: side, finish: OnceLock::new(), ..self }
     }

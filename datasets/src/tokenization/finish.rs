@@ -14,7 +14,7 @@ pub(super) struct Finish {
     /// The post-processor with an empty vocabulary. The real vocabulary is large and not needed here.
     tokenizer: tokenizers::Tokenizer,
     special: bool,
-    /// How too long sequences are cut.
+    /// How overlong sequences are cut.
     truncation: Option<TruncationParams>,
     /// Whether the rest of a cut sequence is lost.
     loses: bool,
@@ -66,7 +66,7 @@ impl Finish {
         if pair { self.pair.as_ref() } else { self.single.as_ref() }
     }
 
-    /// Finishes a sequence or a pair. Encodings of the cut off rest follow.
+    /// Finishes a sequence or a pair. Encodings of the rest of cut sequences follow.
     pub(super) fn finish(&self, mut first: Tokens, mut second: Option<Tokens>) -> Result<Vec<Encoding>> {
         if self.loses {
             self.cut(&mut first, second.as_mut());
@@ -84,7 +84,7 @@ impl Finish {
         Ok([encoding].iter().chain(&further).map(Encoding::from).collect())
     }
 
-    /// Cuts too long sequences if the rest is lost. The crate would still make encodings of the rest: for a pair, of
+    /// Cuts overlong sequences if the rest is lost. The crate would still make encodings of the rest: for a pair, of
     /// every part of one with every part of the other.
     fn cut(&self, first: &mut Tokens, second: Option<&mut Tokens>) {
         let Some(truncation) = &self.truncation else { return };

@@ -14,7 +14,7 @@ use super::thrift::{Compact, LIST, STRUCT, Unreadable};
 /// The parser recurses for each level, so a malicious file could exhaust the stack.
 const DEPTH: usize = 100;
 
-/// The length of the metadata, and a magic number, in bytes.
+/// The bytes at the end of a file: the length of the metadata, and a magic number.
 const END: u64 = 8;
 
 /// Checks the schema: its parser allocates as many children as it claims, and recurses for each.

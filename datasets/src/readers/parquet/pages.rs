@@ -25,7 +25,7 @@ use super::{
     thrift::{Compact, Unreadable},
 };
 
-/// The maximum ratio of a page's unpacked to its packed size, beyond [`PAGE`]. Deflate reaches 1032.
+/// The number of bytes that a page may unpack to for each packed byte, in addition to [`PAGE`]. Deflate reaches 1032.
 const RATIO: u64 = 1032;
 
 /// The number of bytes that any page may unpack to. Writers aim at 1 MiB.
