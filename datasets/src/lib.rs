@@ -52,7 +52,7 @@
 //! │   ├── parallel       two files, line by line
 //! │   ├── parquet        columns of values
 //! │   │   ├── footer        checks a file's footer
-//! │   │   ├── pages         checks a page's header
+//! │   │   ├── pages         checks each page
 //! │   │   │   ├── levels       counts the values of its lists
 //! │   │   │   └── deltas       counts its lengths
 //! │   │   ├── thrift        parses the headers
