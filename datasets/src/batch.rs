@@ -1,36 +1,32 @@
-//! One micro-batch, and a stream of samples that is cut into them.
+//! A micro-batch, and a stream of samples that is cut into micro-batches.
 
 use std::{ops::Range, sync::Arc};
 
 use crate::DataError;
 
-/// One micro-batch as host data: what a model's step is given.
+/// One micro-batch as host data: the input of a model's step.
 ///
-/// The three counts let a trainer weigh the batch's loss and measure its throughput without
-/// looking inside.
+/// A trainer uses the three counts to weight the batch's loss and to measure its throughput, without looking inside.
 pub trait Batch: Send + 'static {
-    /// The supervised items: labels that count in the loss.
+    /// The number of supervised items: labels that count in the loss.
     ///
-    /// For a language model these are the labels that are not [`IGNORE`](crate::IGNORE) once the
-    /// model has shifted them by one. The mean loss of several micro-batches is the sum of their
-    /// losses, each weighed with its items.
+    /// For a language model, these are the labels other than [`IGNORE`](crate::IGNORE) after the model has shifted them
+    /// by one. The mean loss of several micro-batches is the sum of their losses, each weighted by its items.
     fn items(&self) -> usize;
 
-    /// The samples, that is, the rows.
+    /// The number of samples (rows).
     fn samples(&self) -> usize;
 
-    /// The real tokens, padding left out, for throughput.
+    /// The number of real tokens, without padding. Used to measure throughput.
     fn tokens(&self) -> usize;
 }
 
 /// A stream of samples as a pure function from positions to batches.
 ///
-/// An epoch is a fixed sequence of [`samples`](Self::samples) samples, and
-/// [`batch`](Self::batch) gives those at a range of positions. A trainer first cuts the global
-/// batch of a step as one range, and only then deals parts of that range to micro-batches, ranks
-/// and worker threads. So the stream does not depend on how many there are of any of these, and
-/// where training stands is two numbers, the epoch and the samples consumed: a
-/// [`Cursor`](crate::Cursor).
+/// An epoch is a fixed sequence of [`samples`](Self::samples) samples; [`batch`](Self::batch) returns those at a range
+/// of positions. A trainer first cuts the global batch of a step as one range, and then deals parts of that range to
+/// micro-batches, ranks and worker threads. The stream is therefore independent of the number of any of these, and two
+/// numbers describe the training position: the epoch and the number of consumed samples, a [`Cursor`](crate::Cursor).
 ///
 /// An `Arc` of a stream is a stream too, and so is `Arc<dyn Batches<Batch = MyBatch>>`.
 ///
@@ -62,7 +58,7 @@ pub trait Batch: Send + 'static {
 /// # Ok::<(), DataError>(())
 /// ```
 pub trait Batches: Send + Sync + 'static {
-    /// What a range of samples is collated into.
+    /// The batch type that samples are collated into.
     type Batch: Batch;
 
     /// The number of samples in this epoch. It may differ from epoch to epoch.
@@ -74,18 +70,16 @@ pub trait Batches: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`DataError::OutOfRange`] if the epoch does not have these positions, and whatever else
-    /// the data can run into.
+    /// [`DataError::OutOfRange`] if the epoch does not have these positions, and any error from reading the data.
     fn batch(&self, epoch: u64, positions: Range<usize>) -> Result<Self::Batch, DataError>;
 
-    /// The tokens, padding included, of the batch at `positions`, by which batches are bounded that
-    /// are [cut by tokens](crate::Amount::Tokens). It must not fall when a position is added at the
-    /// end.
+    /// Returns the number of tokens, including padding, of the batch at `positions`. [Cutting by
+    /// tokens](crate::Amount::Tokens) uses it to limit the size of a batch. It must not decrease when a position is
+    /// added at the end.
     ///
     /// # Errors
     ///
-    /// Those of [`batch`](Self::batch); and [`DataError::NoTokenCounts`] if the data set does not
-    /// implement it.
+    /// Those of [`batch`](Self::batch), and [`DataError::NoTokenCounts`] if the data set does not implement it.
     fn padded_tokens(&self, epoch: u64, positions: Range<usize>) -> Result<usize, DataError> {
         let _ = (epoch, positions);
         Err(DataError::NoTokenCounts)

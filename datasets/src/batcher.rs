@@ -1,10 +1,10 @@
-//! Batches of a stream of samples.
+//! Makes batches from a stream of samples.
 
 use std::{ops::Range, sync::Arc};
 
 use crate::{Batches, Collator, DataError, Samples};
 
-/// Makes batches of a stream of samples with the collator of a task.
+/// Makes batches from a stream of samples with a task's collator.
 ///
 /// # Example
 ///
@@ -12,7 +12,7 @@ use crate::{Batches, Collator, DataError, Samples};
 /// use std::sync::Arc;
 /// use firebrick_datasets::{Batch, Batcher, Batches, Collator, DataError, Drawn, InMemory, Record, TokenBatch};
 ///
-/// /// Rows of ids that are there already.
+/// /// Collates rows of existing ids.
 /// struct Ids;
 ///
 /// impl Collator for Ids {
@@ -52,17 +52,17 @@ where
     S: Samples,
     C: Collator<Sample = S::Sample>,
 {
-    /// Batches of these samples.
+    /// Creates a batcher for these samples.
     pub fn new(samples: S, collator: C) -> Self {
         Self { samples, collator }
     }
 
-    /// The stream of samples.
+    /// Returns the stream of samples.
     pub fn stream(&self) -> &S {
         &self.samples
     }
 
-    /// What makes batches of them.
+    /// Returns the collator.
     pub fn collator(&self) -> &C {
         &self.collator
     }

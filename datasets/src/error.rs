@@ -1,4 +1,4 @@
-//! Everything that can go wrong between a text and a batch.
+//! The errors of this crate.
 
 use std::{
     io,
@@ -10,7 +10,7 @@ use crate::Place;
 
 /// An error of this crate.
 ///
-/// Each message says where it happened, what was expected, what was found, and what to do.
+/// Each message says where the error occurred, what was expected, what was found, and what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataError {
@@ -19,24 +19,24 @@ pub enum DataError {
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
 
-    /// One record of a file is not what was expected. The records after it can still be read.
+    /// A record of a file is malformed. The records after it can still be read.
     #[error(
         "{place}{}: expected {expected}, found {found}; correct the record, or skip \
          malformed ones (`malformed: Skip`)",
         field.as_ref().map(|field| format!(", field `{field}`")).unwrap_or_default()
     )]
     Record {
-        /// Where it is.
+        /// The place of the record.
         place: Place,
-        /// The field, if it is about one.
+        /// The field, if the error is about one.
         field: Option<String>,
-        /// What should be there.
+        /// What was expected.
         expected: String,
-        /// What is there.
+        /// What was found.
         found: String,
     },
 
@@ -48,9 +48,9 @@ pub enum DataError {
     File {
         /// The file.
         path: PathBuf,
-        /// What it should be or hold.
+        /// What was expected.
         expected: String,
-        /// What it is or holds.
+        /// What was found.
         found: String,
     },
 
@@ -63,11 +63,11 @@ pub enum DataError {
     NotUtf8 {
         /// The file.
         path: PathBuf,
-        /// How many bytes of it are valid.
+        /// The number of valid bytes before the first invalid one.
         offset: usize,
     },
 
-    /// A folder holds no file with one of the extensions looked for.
+    /// A folder contains no file with one of the expected extensions.
     #[error(
         "no file in `{}` has one of the extensions {extensions:?}; name the extensions of your \
          files",
@@ -76,11 +76,11 @@ pub enum DataError {
     NoFiles {
         /// The folder.
         path: PathBuf,
-        /// The extensions looked for, without their dot.
+        /// The expected extensions, without the dot.
         extensions: Vec<String>,
     },
 
-    /// No file matches a pattern, or the pattern cannot be understood.
+    /// No file matches a pattern, or the pattern is invalid.
     #[error("no file found for the pattern `{pattern}`: {reason}; check the path and the pattern")]
     Pattern {
         /// The pattern.
@@ -89,7 +89,7 @@ pub enum DataError {
         reason: String,
     },
 
-    /// The ending of a file says no known format.
+    /// The file's extension does not identify a known format.
     #[error(
         "the format of `{}` cannot be told from its ending; the known endings are {known}, each \
          also with .gz or .zst; name the format",
@@ -98,43 +98,43 @@ pub enum DataError {
     UnknownFormat {
         /// The file or pattern.
         path: PathBuf,
-        /// The known endings.
+        /// The known extensions.
         known: String,
     },
 
-    /// A part was asked for that a reader does not have.
+    /// A reader does not have the requested part.
     #[error("part {part} was asked for, but there are {parts}; ask for parts from 0")]
     NoPart {
         /// The part, from 0.
         part: usize,
-        /// How many there are.
+        /// The number of parts.
         parts: usize,
     },
 
-    /// A setting of a reader makes no sense.
+    /// A reader's setting is invalid.
     #[error("`{setting}`: expected {expected}, found {found}; correct the setting")]
     ReaderSetting {
         /// The name of the setting.
         setting: &'static str,
-        /// What it can be.
+        /// What was expected.
         expected: String,
-        /// What it is.
+        /// What was found.
         found: String,
     },
 
-    /// There is no text where some is needed.
+    /// A text is empty where text is required.
     #[error("{place} holds no text; give at least one character")]
     EmptyText {
-        /// The path of the text, or what it was meant for.
+        /// The path of the text, or its purpose.
         place: String,
     },
 
-    /// A text has too few tokens to learn from.
+    /// A text has too few tokens to train on.
     #[error("the text has {tokens} token(s) but at least {needed} are needed; give a longer text")]
     TooShort {
-        /// How many tokens the text has.
+        /// The number of tokens in the text.
         tokens: usize,
-        /// How many it needs.
+        /// The number of tokens required.
         needed: usize,
     },
 
@@ -145,14 +145,14 @@ pub enum DataError {
         setting: &'static str,
     },
 
-    /// The part kept for validation is not a fraction of the text.
+    /// The validation fraction is out of range.
     #[error("the validation fraction is {fraction}; it must be at least 0 and below 1")]
     SplitFraction {
-        /// The fraction asked for.
+        /// The requested fraction.
         fraction: f64,
     },
 
-    /// A `tokenizer.json` cannot be used.
+    /// A `tokenizer.json` is unusable.
     #[error(
         "`{}` is not a usable tokenizer.json: {reason}; save it again with the tool that made it",
         path.display()
@@ -167,13 +167,13 @@ pub enum DataError {
     /// There is no `tokenizer.json`.
     #[error("`{}` is no tokenizer.json: {fix}", path.display())]
     NoTokenizerFile {
-        /// What was named, or the file that its folder lacks.
+        /// The given path, or the file that the given folder lacks.
         path: PathBuf,
-        /// What is there instead, and how to get the file.
+        /// What was found instead, and how to get the file.
         fix: String,
     },
 
-    /// A token file cannot be used.
+    /// A token file is unusable.
     #[error("`{}` is not a usable token file: {reason}", path.display())]
     TokenFile {
         /// The file.
@@ -182,16 +182,16 @@ pub enum DataError {
         reason: String,
     },
 
-    /// Tokens were asked for that a sequence does not have.
+    /// A sequence does not have the requested tokens.
     #[error("tokens {range:?} were asked for, but there are {tokens}")]
     TokenRange {
-        /// The tokens asked for.
+        /// The requested tokens.
         range: Range<usize>,
-        /// How many there are.
+        /// The number of tokens in the sequence.
         tokens: usize,
     },
 
-    /// A file beside a `tokenizer.json` cannot be used.
+    /// A file next to a `tokenizer.json` is unusable.
     #[error(
         "`{}`{}: expected {expected}, found {found}; correct the file, or remove it",
         path.display(),
@@ -200,15 +200,15 @@ pub enum DataError {
     TokenizerConfig {
         /// The file.
         path: PathBuf,
-        /// The field, if it is about one.
+        /// The field, if the error is about one.
         field: Option<String>,
-        /// What should be there.
+        /// What was expected.
         expected: String,
-        /// What is there.
+        /// What was found.
         found: String,
     },
 
-    /// A token that is to have a role is not in the vocabulary.
+    /// The token named for a role is not in the vocabulary.
     #[error(
         "the {role} token {token:?} is not in the vocabulary; name one that is{}",
         if known.is_empty() { String::new() } else { format!(", for example one of the special tokens {}", listed(known)) }
@@ -216,25 +216,25 @@ pub enum DataError {
     UnknownToken {
         /// The role.
         role: &'static str,
-        /// The token that was named.
+        /// The named token.
         token: String,
-        /// The special tokens that the tokenizer has.
+        /// The tokenizer's special tokens.
         known: Vec<String>,
     },
 
-    /// A byte-level vocabulary is too small to hold the bytes and one merge.
+    /// A byte-level vocabulary is too small for the 256 bytes and one merge.
     #[error(
         "a byte-level BPE vocabulary of {asked} is impossible: 256 entries are the single bytes; \
          ask for at least {least}"
     )]
     VocabularySize {
-        /// The size asked for.
+        /// The requested size.
         asked: usize,
         /// The smallest size possible.
         least: usize,
     },
 
-    /// A text to encode holds a character that the vocabulary lacks.
+    /// The text to encode contains a character that the vocabulary lacks.
     #[error(
         "line {line}, column {column}: the character {character:?} is not in the vocabulary; \
          build the vocabulary from all of the text, or use BPE, which can encode anything"
@@ -244,11 +244,11 @@ pub enum DataError {
         character: char,
         /// Its line in the text, from 1.
         line: usize,
-        /// Its place in the line, in characters, from 1.
+        /// Its column, in characters, from 1.
         column: usize,
     },
 
-    /// An id to decode lies outside of the vocabulary.
+    /// An id to decode is outside the vocabulary.
     #[error(
         "token id {id} is not in the vocabulary of {vocab_size}; decode with the tokenizer that \
          the model was trained with"
@@ -266,20 +266,20 @@ pub enum DataError {
          token(s) and a stride of {stride}; raise `max_length` or lower `stride`"
     )]
     TooFewTokens {
-        /// The most tokens of a sample.
+        /// The maximum number of tokens in a sample.
         max_length: usize,
-        /// The special tokens among them.
+        /// The number of special tokens among them.
         special: usize,
-        /// The tokens that are repeated.
+        /// The number of repeated tokens.
         stride: usize,
     },
 
-    /// A tokenizer could not do its work on a text or on ids.
+    /// A tokenizer failed on a text or on ids.
     #[error("the tokenizer cannot {action}: {reason}; check its tokenizer.json")]
     TokenizerFailed {
-        /// What it was asked to do.
+        /// The action that failed.
         action: String,
-        /// What it said.
+        /// The tokenizer's message.
         reason: String,
     },
 
@@ -290,16 +290,16 @@ pub enum DataError {
         id: u32,
     },
 
-    /// A batch was given labels for another number of rows than it has.
+    /// The numbers of rows of ids and of labels differ.
     #[error("{ids} row(s) of ids came with {labels} row(s) of labels; give one for each row")]
     LabelRows {
-        /// Rows of ids.
+        /// The rows of ids.
         ids: usize,
-        /// Rows of labels.
+        /// The rows of labels.
         labels: usize,
     },
 
-    /// A row of a batch was given another number of labels than it has ids.
+    /// The numbers of ids and of labels in a row differ.
     #[error("row {row} has {ids} id(s) but {labels} label(s); give one label for each id")]
     LabelLength {
         /// The row, from 0.
@@ -310,7 +310,7 @@ pub enum DataError {
         labels: usize,
     },
 
-    /// A row has more tokens than it may have.
+    /// A row has more tokens than allowed.
     #[error(
         "row {row} has {tokens} token(s), but rows are {length} long; let the encoder cut texts \
          with `max_length`, or raise the length"
@@ -318,21 +318,21 @@ pub enum DataError {
     RowTooLong {
         /// The row, from 0.
         row: usize,
-        /// Its tokens.
+        /// The number of tokens in the row.
         tokens: usize,
-        /// The most tokens of a row.
+        /// The maximum number of tokens in a row.
         length: usize,
     },
 
-    /// A token with a role is needed, and nothing says which it is.
+    /// A collator needs a token for a role, and neither the settings nor the tokenizer define it.
     #[error(
         "the tokenizer has no {role} token; say which of its tokens it is (`special` in a run file, \
          `{setting}` in Rust), or read the tokenizer from a folder whose configuration names it"
     )]
     NoToken {
-        /// What the token is for.
+        /// The role.
         role: &'static str,
-        /// The setting that takes one.
+        /// The setting that defines it.
         setting: &'static str,
     },
 
@@ -345,23 +345,23 @@ pub enum DataError {
         value: f64,
     },
 
-    /// A name of a class was given twice.
+    /// A class name occurs twice.
     #[error("the label `{label}` comes twice; give each name once")]
     DuplicateLabel {
         /// The name.
         label: String,
     },
 
-    /// A label that begins an entity has none that continues it.
+    /// A label that begins an entity has no matching label that continues it.
     #[error("there is a label `{begins}` but no `{continues}`; add it to the labels")]
     NoInsideLabel {
-        /// The label that begins.
+        /// The label that begins an entity.
         begins: String,
-        /// The label that is missing.
+        /// The missing label.
         continues: String,
     },
 
-    /// A sample has another kind of label than its collator makes.
+    /// A sample has a different kind of label than its collator makes.
     #[error(
         "sample {index} has another kind of label than the batch; collate samples with the \
          collator that made them"
@@ -371,7 +371,7 @@ pub enum DataError {
         index: u64,
     },
 
-    /// Samples were asked for that an epoch does not have.
+    /// An epoch does not have the requested positions.
     #[error(
         "epoch {epoch} has {samples} sample(s), but positions {positions:?} were asked for; \
          continue only on the data and settings that the run started with"
@@ -379,13 +379,13 @@ pub enum DataError {
     OutOfRange {
         /// The epoch.
         epoch: u64,
-        /// The positions asked for.
+        /// The requested positions.
         positions: Range<usize>,
-        /// How many samples the epoch has.
+        /// The number of samples in the epoch.
         samples: usize,
     },
 
-    /// A sample has more tokens than may be in a row or a batch.
+    /// A sample has more tokens than a row or a batch can hold.
     #[error(
         "the sample at position {position} of epoch {epoch} has {tokens} tokens, more than the \
          {most} that there is room for; cut samples at a maximum length, or give more room"
@@ -395,20 +395,20 @@ pub enum DataError {
         epoch: u64,
         /// The position of the sample in the epoch's order.
         position: usize,
-        /// Its tokens, once padded.
+        /// The number of tokens, including padding.
         tokens: usize,
-        /// How many there is room for.
+        /// The maximum number of tokens.
         most: usize,
     },
 
-    /// A batch is to be bounded by its tokens, but the data set does not tell them.
+    /// Batches are cut by tokens, but the data set does not count its tokens.
     #[error(
         "this data set does not know the tokens of its samples; cut batches by samples, or \
          implement `Batches::padded_tokens`"
     )]
     NoTokenCounts,
 
-    /// Data that is read again is not what it was.
+    /// The data changed since it was opened.
     #[error(
         "part {part} of the data (counted from 0) changed: it had {counted} samples when it was \
          opened, and sample {read} is not as it was; leave the files as they are while they are read"
@@ -416,22 +416,22 @@ pub enum DataError {
     Changed {
         /// The part.
         part: usize,
-        /// Its samples when it was opened.
+        /// The number of samples when it was opened.
         counted: usize,
-        /// Where it differs.
+        /// The first sample that differs.
         read: usize,
     },
 
-    /// A rank is not one of those there are.
+    /// A rank is not below the number of ranks.
     #[error("rank {rank} is not one of {ranks}; ranks are counted from 0")]
     Rank {
         /// The rank.
         rank: usize,
-        /// How many there are.
+        /// The number of ranks.
         ranks: usize,
     },
 
-    /// The weight of a corpus in a mix is impossible.
+    /// The weight of a corpus in a mix is invalid.
     #[error(
         "the weight of corpus {corpus} (counted from 0) is {weight}; it must be a number above 0, \
          and here at least {least}, a ten-thousandth of all weights"
@@ -441,37 +441,37 @@ pub enum DataError {
         corpus: usize,
         /// Its weight.
         weight: f64,
-        /// The least that it may be.
+        /// The smallest valid weight.
         least: f64,
     },
 
-    /// A corpus to be mixed has no samples.
+    /// A corpus in a mix has no samples.
     #[error("corpus {corpus} (counted from 0) has no samples; give one that has, or leave it out")]
     EmptyCorpus {
         /// The corpus, from 0.
         corpus: usize,
     },
 
-    /// Data that was read gave no samples.
+    /// The data contains no samples.
     #[error(
         "{place} gave no samples ({skipped} malformed record(s) were skipped): its records are empty, or too \
          short, or nothing of them is supervised; look at them, and at the maximum length"
     )]
     NoSamples {
-        /// Where the data is, and what it is for.
+        /// Where the data is, and its purpose.
         place: String,
-        /// The malformed records that were skipped.
+        /// The number of malformed records that were skipped.
         skipped: u64,
     },
 
-    /// An epoch has no samples, so that training could never get past it.
+    /// An epoch has no samples, so training could never finish it.
     #[error("epoch {epoch} has no samples; give a data set that has at least one")]
     EmptyEpoch {
         /// The epoch.
         epoch: u64,
     },
 
-    /// Computing a batch panicked.
+    /// The computation of a batch panicked.
     #[error(
         "computing the batch at positions {positions:?} of epoch {epoch} panicked: {message}; \
          this is a bug in the data set"
@@ -481,18 +481,18 @@ pub enum DataError {
         epoch: u64,
         /// The positions of its samples.
         positions: Range<usize>,
-        /// What the panic said.
+        /// The message of the panic.
         message: String,
     },
 }
 
 impl DataError {
-    /// Whether it is about one record only, which can be skipped.
+    /// Returns whether the error is about a single record, which can be skipped.
     pub fn is_about_a_record(&self) -> bool {
         matches!(self, Self::Record { .. })
     }
 
-    /// If it is about the text of a record: the same about that record, with its place.
+    /// Turns an error about a record's text into an error about that record, with its place.
     pub(crate) fn about(self, place: &Place) -> Self {
         let expected = match self {
             Self::TokenizerFailed { .. } | Self::UnknownCharacter { .. } => {
@@ -504,23 +504,23 @@ impl DataError {
         Self::Record { place: place.clone(), field: None, expected: expected.into(), found: self.to_string() }
     }
 
-    /// The error of a position that an epoch does not have.
+    /// Creates the error for a position that an epoch does not have.
     pub(crate) fn out_of_range(epoch: u64, position: usize, samples: usize) -> Self {
         Self::OutOfRange { epoch, positions: position..position.saturating_add(1), samples }
     }
 
-    /// The error of accessing this path.
+    /// Returns a function that adds the path to an I/O error.
     pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { path: path.to_owned(), source }
     }
 
-    /// The error of a tokenizer that was asked to do this.
+    /// Returns a function that adds the failed action to a tokenizer's error.
     pub(crate) fn tokenizer<E: ToString>(action: impl Into<String>) -> impl FnOnce(E) -> Self {
         move |reason| Self::TokenizerFailed { action: action.into(), reason: reason.to_string() }
     }
 }
 
-/// The first few of many.
+/// Lists the first few of many tokens.
 fn listed(tokens: &[String]) -> String {
     let few: Vec<String> = tokens.iter().take(12).map(|token| format!("{token:?}")).collect();
     let more = tokens.len() - few.len();

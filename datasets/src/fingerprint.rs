@@ -1,4 +1,4 @@
-//! Whether data is what it was, whatever it is called and wherever it lies.
+//! Detects changed data, independent of its names and location.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{DataError, Reader, Record, Records, Value};
 
-/// The BLAKE3 sum of some data's content.
+/// The BLAKE3 hash of the content of some data.
 ///
-/// It does not depend on the names, places and times of files, nor on how they are packed. A trainer keeps it in its
-/// checkpoints, so that a run that goes on notices other data.
+/// It does not depend on the names, locations, timestamps or compression of files. A trainer saves it in its
+/// checkpoints, so that a resumed run detects changed data.
 ///
 /// ```
 /// use firebrick_datasets::Fingerprint;
@@ -25,12 +25,12 @@ use crate::{DataError, Reader, Record, Records, Value};
 pub struct Fingerprint([u8; 32]);
 
 impl Fingerprint {
-    /// Of bytes.
+    /// Hashes bytes.
     pub fn of(bytes: impl AsRef<[u8]>) -> Self {
         Self(blake3::hash(bytes.as_ref()).into())
     }
 
-    /// Of several parts, in their order.
+    /// Combines the fingerprints of several parts, in order.
     pub fn of_all(parts: impl IntoIterator<Item = Self>) -> Self {
         let mut hasher = blake3::Hasher::new();
         for part in parts {
@@ -40,14 +40,14 @@ impl Fingerprint {
     }
 }
 
-/// Of the bytes that were added so far.
+/// Takes the hash of the bytes added so far.
 impl From<&blake3::Hasher> for Fingerprint {
     fn from(hasher: &blake3::Hasher) -> Self {
         Self(hasher.finalize().into())
     }
 }
 
-/// Its first digits, by which people tell two apart.
+/// Writes the first 12 hex digits, enough to distinguish fingerprints by eye.
 impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0[..6].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
@@ -61,7 +61,7 @@ impl fmt::Debug for Fingerprint {
 }
 
 impl From<Fingerprint> for String {
-    /// All 64 digits.
+    /// Returns all 64 hex digits.
     fn from(fingerprint: Fingerprint) -> Self {
         blake3::Hash::from(fingerprint.0).to_hex().to_string()
     }
@@ -84,10 +84,10 @@ impl TryFrom<String> for Fingerprint {
     }
 }
 
-/// A reader that takes the fingerprint of its records while they are read for the first time. Clones share it.
+/// A reader that fingerprints its records while they are read for the first time. Clones share the fingerprint.
 ///
-/// Samples in memory are then known once they are loaded, and a [`Stream`](crate::Stream) once it is open: nothing is
-/// read twice.
+/// For samples in memory, the fingerprint is known once they are loaded; for a [`Stream`](crate::Stream), once it is
+/// open. Nothing is read twice.
 ///
 /// ```
 /// use firebrick_datasets::{Fingerprinted, JsonlReader, Reader};
@@ -108,18 +108,18 @@ impl TryFrom<String> for Fingerprint {
 #[derive(Clone, Debug)]
 pub struct Fingerprinted {
     reader: Arc<dyn Reader>,
-    /// Of each part that was read to its end.
+    /// The fingerprint of each part that was read to its end.
     parts: Arc<[OnceLock<Fingerprint>]>,
 }
 
 impl Fingerprinted {
-    /// The records of this reader.
+    /// Wraps a reader.
     pub fn new(reader: impl Reader) -> Self {
         let parts = (0..reader.parts()).map(|_| OnceLock::new()).collect();
         Self { reader: Arc::new(reader), parts }
     }
 
-    /// Of all records, once every part was read to its end.
+    /// Returns the fingerprint of all records, or `None` until every part was read to its end.
     pub fn fingerprint(&self) -> Option<Fingerprint> {
         let parts: Option<Vec<_>> = self.parts.iter().map(|part| part.get().copied()).collect();
         parts.map(Fingerprint::of_all)
@@ -140,7 +140,7 @@ impl Reader for Fingerprinted {
     }
 }
 
-/// A part that is read for the first time.
+/// A part that is being read for the first time.
 struct Reading {
     records: Records,
     sum: Sum,
@@ -154,7 +154,7 @@ impl Iterator for Reading {
     fn next(&mut self) -> Option<Self::Item> {
         let next = self.records.next();
         match &next {
-            // A malformed record ends the reading, or is passed over.
+            // A malformed record ends the reading or is skipped.
             Some(Err(_)) => {}
             Some(Ok(record)) => self.sum.add(record),
             None => drop(self.parts[self.part].set(self.sum.fingerprint())),
@@ -163,11 +163,11 @@ impl Iterator for Reading {
     }
 }
 
-/// Records, one after the other, as bytes that no two sequences of them share.
+/// Hashes a sequence of records. Different sequences hash different bytes.
 #[derive(Default)]
 struct Sum {
     hasher: blake3::Hasher,
-    /// One record.
+    /// The bytes of one record.
     bytes: Vec<u8>,
 }
 
@@ -232,7 +232,7 @@ mod tests {
     use super::*;
     use crate::JsonlReader;
 
-    /// Of files of lines of JSON, a part each.
+    /// The fingerprint of files of JSON lines, one part each.
     fn of(files: &[&str]) -> Fingerprint {
         let folder = tempfile::tempdir().unwrap();
         let paths = files.iter().enumerate().map(|(at, text)| {
@@ -270,7 +270,7 @@ mod tests {
         for (at, one) in all.iter().enumerate() {
             assert!(!all[at + 1..].contains(one), "{at}");
         }
-        // Spaces and the packing are none of the content.
+        // Spaces and compression are not part of the content.
         assert_eq!(of(&["{ \"a\" : \"b\" }\n\n"]), all[0]);
     }
 

@@ -1,11 +1,10 @@
-//! Text in, batches of token ids out.
+//! Turns text into batches of token ids.
 //!
-//! This crate is the data side of Firebrick, for those who know the collators of `transformers`. A
-//! [`Reader`] gives [`Record`]s out of files, a [`Collator`] makes samples of records and batches of
-//! samples, and a [`Samples`] stream says which sample comes where. What comes at a position depends on
-//! the data, a seed and the epoch, and on nothing else: not on the number of ranks or worker threads,
-//! not on the size of a micro-batch, not on interruptions. So the place where training stands is two
-//! numbers, the [`Cursor`].
+//! This crate is the data side of Firebrick. If you know the collators of `transformers`, you know most of it. A
+//! [`Reader`] reads [`Record`]s from files, a [`Collator`] turns records into samples and samples into batches, and a
+//! [`Samples`] stream decides which sample comes at which position. That depends only on the data, the seed and the
+//! epoch: not on the number of ranks or worker threads, the size of a micro-batch or interruptions. Two numbers, the
+//! [`Cursor`], are therefore enough to resume training.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -18,13 +17,13 @@
 //! # let path = folder.path().join("sums.jsonl");
 //! std::fs::write(&path, "{\"q\": \"1+1=\", \"a\": \"2\"}\n{\"q\": \"10+1=\", \"a\": \"11\"}\n")?;
 //!
-//! // What a record becomes: here, the answer counts and the question does not.
+//! // Turns a record into samples: the answer counts in the loss, the question does not.
 //! let tokenizer = Arc::new(Tokenizer::characters("0123456789+=")?);
 //! let task = Arc::new(CausalLm::new(Encoder::new(tokenizer)).prompted("q", "a"));
-//! // All samples in memory, in another order in each epoch.
+//! // All samples are in memory, in a different order in each epoch.
 //! let source = Source::new(JsonlReader::new(path), task.clone());
 //! let samples = source.load(|_| ())?.shuffled(42);
-//! // Two samples make a step, one at a time; two threads collate ahead.
+//! // A step has two samples, in micro-batches of one; two threads collate ahead.
 //! let batches = Arc::new(Batcher::new(samples, task));
 //! let cut = Cut::new(Amount::Samples(2), Amount::Samples(1))?;
 //! let requests = Requests::new(batches.clone(), Cursor::default(), cut);
@@ -39,97 +38,97 @@
 //!
 //! ```text
 //! text
-//! ├── readers      records out of files, one after the other
-//! │   ├── record         named values, and the place they came from
-//! │   ├── format         the formats by name and by ending
-//! │   ├── text           lines, paragraphs or documents
-//! │   ├── jsonl          an object in each line
-//! │   │   └── json          one of them
+//! ├── readers      reads records from files, one by one
+//! │   ├── record         named values, and where they came from
+//! │   ├── format         the formats by name and by extension
+//! │   ├── text           reads lines, paragraphs or documents
+//! │   ├── jsonl          reads an object from each line
+//! │   │   └── json          parses one object
 //! │   ├── delimited      CSV and TSV
-//! │   │   └── row_lines     lines for the parser, so that it knows where it is
+//! │   │   └── row_lines     feeds lines to the parser, so it knows its position
 //! │   ├── conll          words with labels
-//! │   │   ├── conll_sentence  one sentence out of its lines
-//! │   │   └── tag_scheme      IOB1, IOB2 and IOBES, all as IOB2
+//! │   │   ├── conll_sentence  parses one sentence
+//! │   │   └── tag_scheme      converts IOB1 and IOBES to IOB2
 //! │   ├── parallel       two files, line by line
 //! │   ├── parquet        columns of values
-//! │   │   ├── footer        checks what the end of a file says
-//! │   │   ├── pages         checks what a page says
-//! │   │   │   ├── levels       how long its lists are
-//! │   │   │   └── deltas       how many lengths it has
-//! │   │   ├── thrift        reads the headers that are checked
-//! │   │   └── values        what a value becomes
-//! │   ├── malformed      stop at malformed records, or skip and count them
-//! │   ├── corpus         one text out of all files, with a part split off for validation
-//! │   ├── chunks         a text file of any size, in pieces that are encoded on their own
+//! │   │   ├── footer        checks a file's footer
+//! │   │   ├── pages         checks each page
+//! │   │   │   ├── levels       counts the values of its lists
+//! │   │   │   └── deltas       counts its lengths
+//! │   │   ├── thrift        parses the headers
+//! │   │   └── values        converts values
+//! │   ├── malformed      stops at malformed records, or skips and counts them
+//! │   ├── corpus         one text from all files, with a part held out for validation
+//! │   ├── chunks         cuts a text file of any size into independently encoded pieces
 //! │   ├── files          paths, folders and patterns
-//! │   │   └── folder        finds the documents
-//! │   └── lines          a file line by line
-//! │       └── unpacked      opens it, gzip, zstd or neither
-//! └── tokenizer    text to ids and back
+//! │   │   └── folder        finds the documents in a folder
+//! │   └── lines          reads a file line by line
+//! │       └── unpacked      opens it and unpacks gzip and zstd
+//! └── tokenizer    converts text to ids and back
 //!     ├── characters      one token for each character, with a fast table
 //!     ├── bpe             byte-level BPE, trained on the text
-//!     ├── framed          special tokens for a vocabulary that has none
-//!     ├── tokenizer_file  any tokenizer.json, read with suspicion
-//!     │   ├── json             strict about repeated keys
-//!     │   ├── tokenizer_check  what such a file must not hold
-//!     │   └── tokenizer_config the files beside it
-//!     ├── special_tokens  which token has which role
+//!     ├── framed          adds special tokens to a vocabulary without any
+//!     ├── tokenizer_file  reads and validates any tokenizer.json
+//!     │   ├── json             parses JSON, rejects repeated keys
+//!     │   ├── tokenizer_check  rejects invalid settings
+//!     │   └── tokenizer_config reads the files next to it
+//!     ├── special_tokens  the roles of special tokens
 //!     ├── encoder         encodes texts, words and pairs, on all cores
-//!     │   ├── encoding         the tokens of a text, and where each came from
-//!     │   └── finish           cuts sequences, puts special tokens around them
-//!     ├── fast            the tokenizer with its memory
-//!     │   ├── pipeline         the steps of the library, one after the other
-//!     │   ├── plain_words      words that only the model has something to do with
-//!     │   ├── chunks           where a text can be cut without changing its tokens
-//!     │   ├── added_tokens     finds texts that spell one
-//!     │   └── word_cache       what words became, so that each is encoded once
-//!     └── pieces          cuts a long text at newlines, works on all cores
+//!     │   ├── encoding         the tokens of a text and their offsets
+//!     │   └── finish           cuts sequences and adds special tokens
+//!     ├── fast            the tokenizer with caches
+//!     │   ├── pipeline         runs the library's steps
+//!     │   ├── plain_words      finds words that only the model processes
+//!     │   ├── chunks           cuts a text without changing its tokens
+//!     │   ├── added_tokens     finds added tokens in a text
+//!     │   └── word_cache       caches words, so each is encoded only once
+//!     └── pieces          cuts a long text at newlines, encodes on all cores
 //! tokens       long sequences of ids
-//! ├── token_file   a file of them, read in place
-//! │   ├── header      its first bytes, checked
-//! │   └── positioned  a file that is read at any place
-//! └── writer       writes one
-//! samples      which sample comes where
-//! ├── source       records into samples, on all cores
-//! ├── in_memory    all of them
-//! ├── stream       read from files as they are needed, with a windowed shuffle
-//! ├── shuffled     another order in each epoch
-//! │   └── order       a permutation computed, not stored
-//! ├── grouped_by_length  neighbours of about the same length
-//! ├── mixed        several corpora by their weights
-//! ├── packs        whole samples that share a row
-//! └── windows      of one long text
+//! ├── token_file   a file of ids, read in place
+//! │   ├── header      its header, checked
+//! │   └── positioned  a file with random access
+//! └── writer       writes a token file
+//! samples      the order of samples
+//! ├── source       encodes records on all cores
+//! ├── in_memory    all samples in memory
+//! ├── stream       reads samples on demand, with a windowed shuffle
+//! ├── shuffled     shuffles, with a different order in each epoch
+//! │   └── order       a permutation that is computed, not stored
+//! ├── grouped_by_length  groups samples of similar length
+//! ├── mixed        mixes corpora by weight
+//! ├── packs        packs whole samples into rows
+//! └── windows      cuts one long text into windows
 //! batch        the two traits: one micro-batch, and a stream of them
-//! batcher      batches of samples, by the collator of a task
-//! collators                    what a task makes of records, and of samples
-//! ├── causal_lm                next tokens, of texts or of completions
+//! batcher      makes batches with a task's collator
+//! collators                    turn records into samples and samples into batches
+//! ├── causal_lm                next tokens of texts or completions
 //! │   └── packing                 several samples in one row
 //! ├── masked_lm                hidden tokens, or whole words
-//! │   ├── masking                 how many are hidden, and by what
-//! │   ├── words                   which tokens form a word
-//! │   └── counter                 chance as a function of seed, epoch, sample and place
+//! │   ├── masking                 how many tokens are hidden, and what replaces them
+//! │   ├── words                   groups tokens into words
+//! │   └── counter                 random numbers from seed, epoch, sample and position
 //! ├── seq2seq                  one text into another
-//! │   └── seq2seq_batch           sources and targets, as tensors on demand
+//! │   └── seq2seq_batch           padded sources and targets
 //! ├── token_classification     a label for each word
 //! ├── sequence_classification  a label for each text or pair
 //! │   └── sequence_batch          inputs with a label for each row
-//! ├── labels                   names of classes, both ways
-//! ├── padding                  rows of different lengths as a rectangle
+//! ├── labels                   class names and ids
+//! ├── padding                  pads rows of different lengths
 //! │   ├── token_batch             rows of ids with their labels, for causal models
 //! │   ├── inputs                  rows for an encoder: ids, mask, segments
-//! │   └── labeled_batch           the same with a label for each token
-//! └── roles                    which token plays a role
+//! │   └── labeled_batch           inputs with a label for each token
+//! └── roles                    resolves the token of a role
 //! delivery
-//! ├── cursor       where training stands
-//! ├── cut          how an epoch is cut into global batches, and these are dealt to ranks
-//! ├── requests     the micro-batches that come next
-//! └── prefetch     their batches, in order
-//!     └── workers     the threads that compute them ahead
-//! fingerprint  whether data is what it was
-//! whole_file   writes small files, whole or not at all
+//! ├── cursor       the training position
+//! ├── cut          cuts an epoch into global batches, deals these to ranks
+//! ├── requests     the next micro-batches
+//! └── prefetch     computes their batches ahead, in order
+//!     └── workers     the worker threads
+//! fingerprint  detects changed data
+//! whole_file   writes small files atomically
 //! failure
-//! ├── error        everything that can go wrong
-//! └── panics       a panic as an error
+//! ├── error        the errors
+//! └── panics       turns panics into errors
 //! ```
 
 mod batch;

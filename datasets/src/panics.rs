@@ -1,4 +1,4 @@
-//! A panic as an error.
+//! Turns panics into errors.
 
 use std::{
     any::Any,
@@ -9,27 +9,26 @@ use std::{
 };
 
 thread_local! {
-    /// Whether panics of this thread are expected, and end as an error.
+    /// Whether this thread expects panics and turns them into errors.
     static EXPECTED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Does `work`; if it panics, the error is what the panic said.
+/// Runs `work`; if it panics, returns the panic's message as the error.
 ///
-/// The panic hook still runs, so the place of the panic is printed as usual. What `work` was
-/// changing when it panicked must not be used again.
+/// The panic hook still runs, so the panic's location is printed as usual. Do not reuse anything that `work` was
+/// changing when it panicked.
 pub(crate) fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| message(&*panic))
 }
 
-/// As [`caught`], but nothing is printed: for work in which a panic is no bug of this program.
+/// Like [`caught`], but prints nothing: for work in which a panic is not a bug of this program.
 ///
-/// A library that panics on a broken file is such work. Its message is in the error; printed as
-/// well, it would tear up a dashboard. The panic hook belongs to the whole process, so it is
-/// changed once, and all other panics still reach the hook that was there before. Panics of other
-/// threads that `work` starts are printed.
+/// An example is a library that panics on a broken file. The error contains the panic's message; printing it as well
+/// would garble a dashboard. The panic hook is global to the process, so it is replaced once, and all other panics
+/// still reach the previous hook. Panics in other threads that `work` starts are still printed.
 pub(crate) fn caught_silently<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
-    // A thread that panics already may not touch the hook.
+    // A panicking thread may not change the hook.
     if !thread::panicking() {
         HOOK.call_once(|| {
             let before = take_hook();

@@ -1,10 +1,10 @@
-//! Small files that are there whole or not at all.
+//! Writes small files atomically.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Writes beside the place, syncs, and renames: what is there stays until the new file is complete.
+/// Writes a temporary file next to `path`, syncs it and renames it. The old file stays until the new one is complete.
 pub(crate) fn write(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let staged = path.with_file_name(format!(".staged-{}-{name}", std::process::id()));

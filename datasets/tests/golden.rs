@@ -1,4 +1,4 @@
-//! The same inputs through this crate and through `transformers`: see `golden/README.md`.
+//! Compares this crate with `transformers` on the same inputs: see `golden/README.md`.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -24,7 +24,7 @@ mod regexes;
 #[path = "golden/seq2seq.rs"]
 mod seq2seq;
 
-/// Padding as the scripts write it.
+/// Padding as written by the scripts.
 #[derive(Debug, Clone, Copy, Deserialize)]
 struct Pad {
     side: Sided,
@@ -56,7 +56,7 @@ impl Pad {
     }
 }
 
-/// One part of a file of golden values.
+/// Reads one part of a file of golden values.
 fn golden<T: DeserializeOwned>(file: &str, part: &str) -> T {
     let text = fs::read_to_string(format!("tests/golden/{file}.json")).unwrap();
     let mut all: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -71,7 +71,7 @@ fn encoder(name: &str, max_length: Option<usize>, stride: Option<usize>) -> Enco
     Encoder::new(tokenizer(name)).max_length(max_length).stride(stride)
 }
 
-/// The padding token: GPT-2's has its end token for it.
+/// Returns the padding token. GPT-2's tokenizer uses its end token.
 fn pad_id(name: &str) -> u32 {
     let pad = if name == "bytebpe" { tokenizer(name).special().eos } else { tokenizer(name).special().pad };
     assert_eq!(pad, Some(0));
@@ -96,18 +96,18 @@ fn drawn<S>(samples: impl IntoIterator<Item = S>) -> Vec<Drawn<S>> {
     (0..).zip(samples).map(drawn).collect()
 }
 
-/// The samples, as [`firebrick_datasets::Collator::padded`] takes them.
+/// Returns the samples as [`firebrick_datasets::Collator::padded`] takes them.
 fn shared<S>(samples: &[Drawn<S>]) -> Vec<Arc<S>> {
     samples.iter().map(|drawn| drawn.sample.clone()).collect()
 }
 
-/// Rows of a tensor, one after the other; all must be equally long.
+/// Concatenates the rows of a tensor, which must have the same length.
 fn flat<T: Clone>(rows: &[Vec<T>]) -> Vec<T> {
     assert!(rows.windows(2).all(|pair| pair[0].len() == pair[1].len()));
     rows.concat()
 }
 
-/// A mask as numbers.
+/// Converts a mask to numbers.
 fn numbers(mask: &[bool]) -> Vec<i32> {
     mask.iter().map(|&real| i32::from(real)).collect()
 }

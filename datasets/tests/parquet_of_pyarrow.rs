@@ -1,4 +1,4 @@
-//! Parquet files that pyarrow has written: `tests/corpus/*.parquet`, all with the same five rows.
+//! Parquet files written by pyarrow: `tests/corpus/*.parquet`, all with the same five rows.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ fn rows(name: &str) -> Vec<Record> {
     ParquetReader::new(path).open(0).unwrap().map(Result::unwrap).collect()
 }
 
-/// A value in short: as JSON, but without quotes.
+/// Formats a value briefly: as JSON, but without quotes.
 fn brief(value: &Value) -> String {
     match value {
         Value::Null => "null".into(),

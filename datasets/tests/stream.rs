@@ -1,5 +1,5 @@
-//! The sequence of global batches depends on the data, the seed and the global batch, and on nothing
-//! else: not on the number of ranks or workers, not on the micro-batch, not on interruptions.
+//! The sequence of global batches depends only on the data, the seed and the global batch: not on the number of ranks
+//! or workers, the micro-batch or interruptions.
 
 use std::{path::Path, sync::Arc};
 
@@ -10,18 +10,18 @@ use firebrick_datasets::{
 };
 use proptest::prelude::*;
 
-/// How many global batches are compared.
+/// The number of global batches that are compared.
 const BATCHES: usize = 1000;
 
 type Data = Arc<dyn Batches<Batch = TokenBatch>>;
 
-/// A sample of some tokens that tells which it is: the first token is its number.
+/// Creates a sample with some tokens. Its first token is its number plus one.
 fn sample(number: usize) -> Vec<u32> {
     let length = 1 + number * 7919 % 97 % 23;
     std::iter::once(number as u32 + 1).chain(std::iter::repeat_n(0, length - 1)).collect()
 }
 
-/// Rows of ids.
+/// Collates rows of ids.
 struct Ids;
 
 impl Collator for Ids {
@@ -48,7 +48,7 @@ impl Collator for Ids {
     }
 }
 
-/// Several samples in each row.
+/// Collates several samples into each row.
 struct PackedIds;
 
 impl Collator for PackedIds {
@@ -73,7 +73,7 @@ impl Collator for PackedIds {
     }
 }
 
-/// Numbers, in parts of these sizes.
+/// A reader of numbers, with parts of these sizes.
 #[derive(Debug)]
 struct Numbers(Vec<usize>);
 
@@ -95,7 +95,7 @@ fn in_memory(samples: usize) -> InMemory<Vec<u32>> {
     InMemory::new((0..samples).map(sample).collect())
 }
 
-/// Every kind of data, by number.
+/// Returns each kind of data by number.
 fn data(kind: usize, samples: usize, seed: u64) -> Data {
     let shuffled = in_memory(samples).shuffled(seed);
     match kind {
@@ -130,7 +130,7 @@ fn data(kind: usize, samples: usize, seed: u64) -> Data {
     }
 }
 
-/// The rows of a batch, without their padding.
+/// Returns the rows of a batch without their padding.
 fn rows(batch: &TokenBatch) -> Vec<Vec<i32>> {
     let [rows, length] = batch.shape();
     let labels = |row: usize| &batch.host_labels()[row * length..(row + 1) * length];
@@ -140,7 +140,7 @@ fn rows(batch: &TokenBatch) -> Vec<Vec<i32>> {
 /// A global batch: the cursor after it, and its rows.
 type Global = (Cursor, Vec<Vec<i32>>);
 
-/// The next global batch of one rank: the cursor after it, and its micro-batches.
+/// Returns the next global batch of one rank: the cursor after it, and its micro-batches.
 fn window(prefetch: &mut Prefetch<Data>) -> (Cursor, Vec<(Request, TokenBatch)>) {
     let mut micro_batches = Vec::new();
     loop {
@@ -170,7 +170,7 @@ fn ranks(
         .collect()
 }
 
-/// What all ranks together are given for a step.
+/// Returns the global batch of all ranks together.
 fn global(ranks: &mut [Prefetch<Data>], micro: Amount) -> Global {
     let windows: Vec<_> = ranks.iter_mut().map(window).collect();
     let after = windows[0].0;
@@ -194,7 +194,7 @@ fn reference(data: &Data, amount: Amount) -> Vec<Global> {
     (0..BATCHES).map(|_| global(&mut alone, amount)).collect()
 }
 
-/// Amounts for a kind of data: global, and two for micro-batches.
+/// Returns the amounts for a kind of data: global, and two for micro-batches.
 fn amounts(kind: usize) -> (Amount, [Amount; 2]) {
     match kind {
         1 | 2 => (Amount::Tokens(160), [Amount::Tokens(60), Amount::Samples(3)]),
@@ -236,8 +236,8 @@ fn each_epoch_has_each_sample_once() {
     }
 }
 
-/// The masks of a masked language model depend on the sample and the epoch, and not on how the global
-/// batch is cut, who collates it, or whether training was interrupted.
+/// The masks of a masked language model depend on the sample and the epoch, but not on how the global batch is cut,
+/// which worker collates it, or whether training was interrupted.
 #[test]
 fn masks_are_drawn_by_sample_and_epoch() {
     let tokenizer = Arc::new(Tokenizer::characters(&('a'..='z').collect::<String>()).unwrap());
@@ -250,7 +250,7 @@ fn masks_are_drawn_by_sample_and_epoch() {
     };
     let samples = (0..50).map(|number| task.encode(&record(number)).unwrap().remove(0)).collect();
     let data = Arc::new(Batcher::new(InMemory::new(samples).shuffled(9), task));
-    // What each of 300 samples is read as and labelled, padding left out.
+    // The inputs and labels of 300 samples, without padding.
     let rows = |from: Cursor, micro: usize, workers: usize, count: usize| -> Vec<_> {
         let cut = Cut::new(Amount::Samples(7), Amount::Samples(micro)).unwrap();
         let ranks =
@@ -288,7 +288,7 @@ fn masks_are_drawn_by_sample_and_epoch() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Saved after any step and restored, on any number of ranks and workers, the rest is the same.
+    /// Saving after any step and restoring, on any number of ranks and workers, gives the same remaining batches.
     #[test]
     fn a_cursor_continues_anywhere(
         kind in 0_usize..6, samples in 1_usize..150, seed: u64, stop in 0_usize..200,

@@ -1,24 +1,22 @@
-//! Tokens to be predicted from those before them.
+//! Causal language modeling: predicts each token from those before it.
 
 use std::sync::Arc;
 
 use super::{Collator, Drawn, IGNORE, Padding, TokenBatch, inputs::signed_row, roles};
 use crate::{DataError, Encoder, Encoding, Input, Record, Side};
 
-/// Texts for a language model that predicts the next token: each token is its own label.
+/// Prepares texts for a language model that predicts the next token: each token is its own label.
 ///
-/// A record has a text, or a prompt and a completion. Of the latter, only the completion counts in
-/// the loss. Both are tokenized as one text, so that the tokens are those of the text as it will
-/// be read; nothing is put between them. The completion begins with the first token that reaches
-/// into it: a token that spans both counts.
+/// A record has a text, or a prompt and a completion. With a prompt, only the completion counts in the loss. Prompt and
+/// completion are tokenized as one text, with nothing inserted between them, so the tokens are the same as at
+/// inference. The completion begins with the first token that reaches into it: a token that spans both counts.
 ///
-/// The shift by one is the model's work; see [`TokenBatch`]. Labels are set to
-/// [`IGNORE`](crate::IGNORE) where the mask is `false`, not where the padding token stands: a token
-/// that ends a text counts even if it is the padding token too. With padding at the left, the first
-/// token of a row does not count, since padding would predict it.
+/// The model shifts the labels by one; see [`TokenBatch`]. Labels are [`IGNORE`](crate::IGNORE) where the mask is
+/// `false`, not where the id is the padding token: a token that ends a text counts even if it is also the padding
+/// token. With padding on the left, the first token of a row does not count, since padding would predict it.
 ///
-/// A record in which nothing counts makes no sample: an empty text, or a prompt so long that its
-/// completion is cut off.
+/// A record in which nothing counts yields no sample: an empty text, or a prompt so long that its completion is cut
+/// off.
 ///
 /// # Example
 ///
@@ -43,7 +41,7 @@ use crate::{DataError, Encoder, Encoding, Input, Record, Side};
 #[derive(Debug, Clone)]
 pub struct CausalLm {
     encoder: Encoder,
-    /// The encoder with one place less, and telling whether it cut: for when an end is added.
+    /// The encoder with one token less, which reports whether it cut a text. Used if an end token is added.
     shorter: Encoder,
     prompt_field: Option<String>,
     text_field: String,
@@ -53,17 +51,17 @@ pub struct CausalLm {
     pad_id: Option<u32>,
 }
 
-/// Tokens, of which the first may not count.
+/// Token ids and the length of the prompt, which does not count in the loss.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CausalSample {
     /// The token ids.
     pub ids: Vec<u32>,
-    /// How many of them, from the start, do not count in the loss.
+    /// The number of leading tokens that do not count in the loss.
     pub prompt: usize,
 }
 
 impl CausalSample {
-    /// The labels: each token's id, [`IGNORE`](crate::IGNORE) in the prompt.
+    /// Returns the labels: each token's id, or [`IGNORE`](crate::IGNORE) in the prompt.
     pub(super) fn labels(&self) -> Result<Vec<i32>, DataError> {
         let mut labels = signed_row(&self.ids)?;
         labels.iter_mut().take(self.prompt).for_each(|label| *label = IGNORE);
@@ -72,10 +70,10 @@ impl CausalSample {
 }
 
 impl CausalLm {
-    /// Reads the field `text`, and adds no end.
+    /// Reads the field `text` and adds no end token.
     pub fn new(encoder: Encoder) -> Self {
         let (max_length, stride, _) = encoder.limits();
-        // Without a stride what is cut off is lost, but one must know whether there was any.
+        // Without a stride, the rest of a cut text is lost, but the collator must know whether there was any.
         let shorter = encoder.clone().max_length(max_length.map(|most| most.saturating_sub(1)));
         Self {
             encoder,
@@ -89,43 +87,43 @@ impl CausalLm {
         }
     }
 
-    /// The field of the text, all of which counts. Default: `text`.
+    /// Sets the field of the text, all of which counts. Default: `text`.
     pub fn field(mut self, text: impl Into<String>) -> Self {
         self.prompt_field = None;
         self.text_field = text.into();
         self
     }
 
-    /// The fields of a prompt, which does not count, and of its completion.
+    /// Sets the fields of a prompt, which does not count, and of its completion.
     pub fn prompted(mut self, prompt: impl Into<String>, completion: impl Into<String>) -> Self {
         self.prompt_field = Some(prompt.into());
         self.text_field = completion.into();
         self
     }
 
-    /// Whether an end token follows each text. Default: no.
+    /// Sets whether to add an end token after each text. Default: no.
     ///
-    /// It takes one of the encoder's `max_length` tokens. A text that is cut does not end, so it
-    /// has none there. None is added to a tokenizer's own.
+    /// The end token takes one of the encoder's `max_length` tokens. A cut text gets no end token. If the tokenizer
+    /// already adds one, no second one is added.
     pub fn end(mut self, end: bool) -> Self {
         self.end = end;
         self
     }
 
-    /// The end token. Default: the tokenizer's.
+    /// Sets the end token. Default: the tokenizer's.
     pub fn end_id(mut self, id: u32) -> Self {
         self.end_id = Some(id);
         self
     }
 
-    /// How rows are padded. Default: at the right, to the longest.
+    /// Sets how rows are padded. Default: on the right, to the longest row.
     pub fn padding(mut self, padding: Padding) -> Self {
         self.padding = padding;
         self
     }
 
-    /// The padding token. Default: the tokenizer's; if it has none, its end token; if it has none
-    /// either, the id 0. No position that counts sees it.
+    /// Sets the padding token. Default: the tokenizer's; if it has none, its end token; if it has neither, the id 0. No
+    /// position that counts in the loss attends to it.
     pub fn pad_id(mut self, id: u32) -> Self {
         self.pad_id = Some(id);
         self
@@ -140,7 +138,7 @@ impl CausalLm {
         &self.padding
     }
 
-    /// The encodings of a text, with an end where one belongs.
+    /// Encodes a text, with an end token where one belongs.
     fn encodings(&self, text: &str) -> Result<Vec<Encoding>, DataError> {
         if !self.end {
             return self.encoder.encode(Input::Text(text), None);
@@ -163,11 +161,11 @@ impl CausalLm {
     }
 }
 
-/// How many tokens, from the start, do not count: those before the first that reaches beyond the
-/// byte `prompt` of the text.
+/// Returns how many leading tokens do not count: those before the first token that reaches beyond the byte `prompt` of
+/// the text.
 ///
-/// If the text ends there, what is added after it counts, and so a model learns to end. If the rest
-/// was cut off, nothing does.
+/// If the text ends at `prompt`, the tokens added after it count, so a model learns to end. If the rest was cut off,
+/// nothing counts.
 pub(super) fn tokens_of_prompt(encoding: &Encoding, text: &str, prompt: usize) -> usize {
     let tokens = || (0..encoding.len()).filter(|&token| encoding.special.get(token) == Some(&false));
     let end = |token: usize| encoding.offsets.get(token).map_or(0, |offset| offset.1 as usize);
@@ -176,7 +174,7 @@ pub(super) fn tokens_of_prompt(encoding: &Encoding, text: &str, prompt: usize) -
     }
     let ends = text.len() <= prompt;
     match tokens().next_back() {
-        // White space at the end may have no token.
+        // Trailing white space may have no token.
         Some(last) if ends && end(last) >= text.trim_end().len() => last + 1,
         None if ends && text.trim_end().is_empty() => 0,
         _ => encoding.len(),
@@ -249,7 +247,7 @@ mod tests {
         assert_eq!(encode(&task(letters().max_length(Some(4)).cut(Side::Left)), "abcd"), [[1, 2, 3, 9]]);
         let strided = letters().max_length(Some(4)).stride(Some(1));
         assert_eq!(encode(&task(strided), "abcde"), [vec![0, 1, 2], vec![2, 3, 4, 9]]);
-        // T5's tokenizer adds its own.
+        // T5's tokenizer adds its own end token.
         let task = CausalLm::new(Encoder::new(unigram())).end(true).end_id(1);
         let ids = encode(&task, "the river").remove(0);
         assert_eq!(ids.iter().filter(|&&id| id == 1).count(), 1);
@@ -277,11 +275,11 @@ mod tests {
         assert_eq!(prompt(&task, "ab", "c"), [2]);
         assert_eq!(prompt(&task, "", "abc"), [0]);
         assert!(prompt(&task, "ab", "").is_empty());
-        // The end is learned even if there is nothing before it.
+        // The end token is learned even if there is nothing before it.
         assert_eq!(prompt(&task.clone().end(true).end_id(9), "ab", ""), [2]);
         let cut = CausalLm::new(letters().max_length(Some(2))).prompted("p", "c");
         assert!(prompt(&cut, "ab", "c").is_empty());
-        // Nor is the end learned of a tokenizer that puts one even where the completion is cut off.
+        // A tokenizer may add an end token even if the completion is cut off. That one is not learned.
         let ended = CausalLm::new(Encoder::new(unigram()).max_length(Some(3))).prompted("p", "c");
         assert!(prompt(&ended, "the river runs", " slowly").is_empty());
         assert_eq!(prompt(&ended, "the", ""), [1]);

@@ -1,38 +1,37 @@
-//! Random numbers that are computed from where they are used.
+//! Counter-based random numbers.
 
 use crate::samples::mix;
 
 /// Random numbers as a pure function of a seed, an epoch, a sample and a position in it.
 ///
-/// It is SplitMix64's finaliser over a counter (see the shuffle in `samples/order.rs`): whoever
-/// asks, on whatever thread and in whatever batch, gets the same number. The numbers are part of
-/// what a run can be reproduced from: they stay the same in every release.
+/// It applies SplitMix64's finaliser to a counter (see the shuffle in `samples/order.rs`): every thread and every batch
+/// gets the same number. Runs depend on these numbers to be reproducible, so they stay the same in every release.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Counter(u64);
 
-/// Keeps these numbers apart from the keys of the shuffle, which come from the same seed.
+/// Separates these numbers from the keys of the shuffle, which use the same seed.
 const MASKING: u64 = 0x6D61_736B_696E_6731;
 
 impl Counter {
-    /// The numbers of one sample.
+    /// Creates the numbers of one sample.
     pub(super) fn new(seed: u64, epoch: u64, index: u64) -> Self {
         let run = mix(seed ^ MASKING);
         Self(mix(mix(run.wrapping_add(epoch)).wrapping_add(index)))
     }
 
-    /// The number at a position. Each `draw` of a position is a number of its own.
+    /// Returns the number at a position. Each `draw` of a position is an independent number.
     fn bits(self, position: u64, draw: u64) -> u64 {
         mix(mix(self.0.wrapping_add(position)).wrapping_add(draw))
     }
 
-    /// A number of [0, 1), of 53 bits.
+    /// Returns a number in [0, 1) with 53 random bits.
     pub(super) fn uniform(self, position: u64, draw: u64) -> f64 {
         (self.bits(position, draw) >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// A whole number below `end`; `None` if there is none.
+    /// Returns a whole number below `end`, or `None` if `end` is 0.
     pub(super) fn below(self, end: u64, position: u64, draw: u64) -> Option<u64> {
-        // The bias of a product that is cut off is at most end / 2⁶⁴.
+        // Truncating the product has a bias of at most end / 2⁶⁴.
         let product = u128::from(self.bits(position, draw)) * u128::from(end);
         (end > 0).then_some((product >> 64) as u64)
     }
@@ -56,7 +55,7 @@ mod tests {
         assert!(!neighbours.contains(&counter.bits(4, 5)));
     }
 
-    /// Sixteen buckets are equally full, whichever of the numbers is counted up.
+    /// Numbers fill sixteen buckets equally, whichever argument is counted up.
     #[test]
     fn uniform_in_every_direction() {
         type At = fn(u64) -> f64;
@@ -73,7 +72,7 @@ mod tests {
                 counts[(at(n) * 16.0) as usize] += 1;
             }
             let chi_square: f64 = counts.iter().map(|&count| f64::from(count - 10_000).powi(2) / 1e4).sum();
-            // 15 degrees of freedom: above 44.3 once in 10 000 times.
+            // With 15 degrees of freedom, chi-square exceeds 44.3 once in 10 000 times.
             assert!(chi_square < 44.3, "direction {direction}: {chi_square}");
         }
     }

@@ -1,4 +1,4 @@
-//! What an encoder model reads.
+//! The inputs of an encoder model.
 
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
@@ -10,25 +10,25 @@ use crate::{DataError, Encoding, Tokenizer};
 pub struct Tokens {
     /// The token ids.
     pub ids: Vec<u32>,
-    /// For each id its segment; see [`Encoding::type_ids`].
+    /// The segment of each id; see [`Encoding::type_ids`].
     pub type_ids: Vec<u32>,
 }
 
 impl Tokens {
-    /// The number of tokens.
+    /// Returns the number of tokens.
     pub fn len(&self) -> usize {
         self.ids.len()
     }
 
-    /// Whether there are no tokens.
+    /// Returns whether there are no tokens.
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
 }
 
 impl Tokens {
-    /// What a model reads of an encoding: all tokens are of the segment 0 where the tokenizer's configuration says
-    /// that its model reads no segments.
+    /// Takes a model's inputs from an encoding. All tokens get segment 0 if the tokenizer's configuration says that its
+    /// model reads no segments.
     pub fn of(encoding: Encoding, tokenizer: &Tokenizer) -> Self {
         let mut type_ids = encoding.type_ids;
         if tokenizer.segments() == Some(false) {
@@ -38,10 +38,9 @@ impl Tokens {
     }
 }
 
-/// What an encoder model reads: ids, which of them are real, and their segments.
+/// The inputs of an encoder model: ids, mask and segments.
 ///
-/// All are `[batch, length]`, with the same padding. A padding position holds the pad id, `false`,
-/// and the segment 0.
+/// Each is `[batch, length]`, with the same padding. A padding position holds the pad id, `false` and segment 0.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Inputs {
     ids: Vec<i32>,
@@ -55,7 +54,8 @@ impl Inputs {
     ///
     /// # Errors
     ///
-    /// [`DataError::RowTooLong`] where rows are padded to a fixed length, and an id that is none.
+    /// [`DataError::RowTooLong`] if rows are padded to a fixed length and one is longer, and [`DataError::IdTooLarge`]
+    /// if an id is 2³¹ or more.
     pub fn new(rows: &[&Tokens], padding: &Padding, pad_id: u32) -> Result<Self, DataError> {
         let lengths: Vec<_> = rows.iter().map(|row| row.len()).collect();
         let shape = padding.shape(&lengths)?;
@@ -71,50 +71,50 @@ impl Inputs {
         Ok(inputs)
     }
 
-    /// `[batch, length]`.
+    /// Returns the shape, `[batch, length]`.
     pub fn shape(&self) -> [usize; 2] {
         self.shape
     }
 
-    /// The number of real tokens.
+    /// Returns the number of real tokens.
     pub fn tokens(&self) -> usize {
         self.mask.iter().filter(|&&real| real).count()
     }
 
-    /// The ids, row after row.
+    /// Returns the ids, row by row.
     pub fn host_ids(&self) -> &[i32] {
         &self.ids
     }
 
-    /// Whether each token is real, row after row.
+    /// Returns whether each token is real, row by row.
     pub fn host_mask(&self) -> &[bool] {
         &self.mask
     }
 
-    /// The segments, row after row.
+    /// Returns the segments, row by row.
     pub fn host_type_ids(&self) -> &[i32] {
         &self.type_ids
     }
 
-    /// The ids as a tensor of integers `[batch, length]`.
+    /// Returns the ids as an integer tensor `[batch, length]`.
     pub fn ids(&self, device: &Device) -> Tensor<2, Int> {
         Tensor::from_data(TensorData::new(self.ids.clone(), self.shape), device)
     }
 
-    /// A tensor of booleans `[batch, length]`: `true` for a real token, `false` for padding.
+    /// Returns the mask as a boolean tensor `[batch, length]`: `true` for a real token, `false` for padding.
     ///
     /// Burn's attention takes the opposite as its `mask_pad`: give it `mask.bool_not()`.
     pub fn mask(&self, device: &Device) -> Tensor<2, Bool> {
         Tensor::from_data(TensorData::new(self.mask.clone(), self.shape), device)
     }
 
-    /// The segments, BERT's token types, as a tensor of integers `[batch, length]`.
+    /// Returns the segments (BERT's token types) as an integer tensor `[batch, length]`.
     pub fn type_ids(&self, device: &Device) -> Tensor<2, Int> {
         Tensor::from_data(TensorData::new(self.type_ids.clone(), self.shape), device)
     }
 }
 
-/// The ids as tensors hold them.
+/// Converts ids to the signed integers that tensors hold.
 pub(super) fn signed_row(ids: &[u32]) -> Result<Vec<i32>, DataError> {
     ids.iter().map(|&id| signed(id)).collect()
 }

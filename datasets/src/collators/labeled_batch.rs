@@ -5,11 +5,11 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use super::{IGNORE, Inputs, Padding, Tokens};
 use crate::{Batch, DataError};
 
-/// Encoder inputs with a label for each token, as [`TokenClassification`](crate::TokenClassification)
-/// and [`MaskedLm`](crate::MaskedLm) make them.
+/// Encoder inputs with a label for each token, as made by [`TokenClassification`](crate::TokenClassification) and
+/// [`MaskedLm`](crate::MaskedLm).
 ///
-/// Inputs and labels are `[batch, length]`. A label belongs to the token in its own column; it is
-/// [`IGNORE`] for padding and for what does not count in the loss.
+/// Inputs and labels are `[batch, length]`. A label belongs to the token in its own column; it is [`IGNORE`] for
+/// padding and for tokens that do not count in the loss.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LabeledBatch {
     inputs: Inputs,
@@ -17,7 +17,7 @@ pub struct LabeledBatch {
 }
 
 impl LabeledBatch {
-    /// Pads rows, each with one label for each of its tokens.
+    /// Pads rows. Each row has one label for each token.
     pub(crate) fn new(rows: &[(&Tokens, &[i32])], padding: &Padding, pad_id: u32) -> Result<Self, DataError> {
         let tokens: Vec<_> = rows.iter().map(|(tokens, _)| *tokens).collect();
         let inputs = Inputs::new(&tokens, padding, pad_id)?;
@@ -31,17 +31,17 @@ impl LabeledBatch {
         Ok(Self { inputs, labels: all })
     }
 
-    /// What the model reads.
+    /// Returns the model's inputs.
     pub fn inputs(&self) -> &Inputs {
         &self.inputs
     }
 
-    /// The labels, row after row.
+    /// Returns the labels, row by row.
     pub fn host_labels(&self) -> &[i32] {
         &self.labels
     }
 
-    /// The labels as a tensor of integers `[batch, length]`.
+    /// Returns the labels as an integer tensor `[batch, length]`.
     pub fn labels(&self, device: &Device) -> Tensor<2, Int> {
         Tensor::from_data(TensorData::new(self.labels.clone(), self.inputs.shape()), device)
     }

@@ -1,4 +1,4 @@
-//! The names of classes.
+//! Class names and their ids.
 
 use std::{
     borrow::Cow,
@@ -8,7 +8,7 @@ use std::{
 
 use crate::{DataError, Malformed, Record, Skipped, Value};
 
-/// Names of classes and their ids, both ways.
+/// Maps class names to ids and back.
 ///
 /// # Example
 ///
@@ -25,16 +25,16 @@ use crate::{DataError, Malformed, Record, Skipped, Value};
 pub struct Labels {
     names: Vec<String>,
     ids: BTreeMap<String, i32>,
-    /// The id that each number in a record stands for.
+    /// The id for each number in a record.
     numbers: Vec<i32>,
 }
 
 impl Labels {
-    /// These names: the id of a name is its place among them.
+    /// Creates labels from names. The id of a name is its index.
     ///
     /// # Errors
     ///
-    /// [`DataError::DuplicateLabel`] if a name comes twice, [`DataError::Zero`] if there is none.
+    /// [`DataError::DuplicateLabel`] if a name occurs twice, [`DataError::Zero`] if there are no names.
     pub fn new<N: Into<String>>(names: impl IntoIterator<Item = N>) -> Result<Self, DataError> {
         let names: Vec<String> = names.into_iter().map(Into::into).collect();
         if names.is_empty() {
@@ -50,12 +50,11 @@ impl Labels {
         Ok(Self { names, ids, numbers })
     }
 
-    /// These labels with the ids of a model that knows them in another order; `None` if the model
-    /// has other labels.
+    /// Returns these labels with the ids of a model that orders them differently, or `None` if the model has other
+    /// labels.
     ///
-    /// A number in a record keeps its meaning: it stands for the name that had this place here.
-    /// Labels that are themselves the numbers from 0 on, as in data without names, are the ids
-    /// of the model's labels.
+    /// A number in a record keeps its meaning: it stands for the name that had this index here. If the labels are
+    /// themselves the numbers from 0 on, as in data without names, the numbers are the ids of the model's labels.
     ///
     /// ```
     /// use firebrick_datasets::Labels;
@@ -81,15 +80,14 @@ impl Labels {
         }
     }
 
-    /// The distinct names of some data. `O`, the label of words outside of any entity, comes first
-    /// if it is there; the others follow in the order of their code points, or, if all are whole
-    /// numbers, of these. So the ids do not
-    /// depend on the order of the data, but they do on which names it holds: use the training data
-    /// and keep the names with the model.
+    /// Collects the distinct names in some data. `O`, the label of words outside any entity, comes first if present;
+    /// the others follow by code point, or by value if all are whole numbers. The ids therefore do not depend on the
+    /// order of the data, but they do depend on which names occur in it: use the training data and save the names with
+    /// the model.
     ///
     /// # Errors
     ///
-    /// [`DataError::Zero`] if there is none.
+    /// [`DataError::Zero`] if there are no names.
     pub fn collect<N: Into<String>>(names: impl IntoIterator<Item = N>) -> Result<Self, DataError> {
         let mut names: BTreeSet<String> = names.into_iter().map(Into::into).collect();
         let outside = names.take("O");
@@ -101,15 +99,12 @@ impl Labels {
         Self::new(outside.into_iter().chain(names))
     }
 
-    /// The names that records have in a field, which holds a text, a whole number, or a list of
-    /// them; collected as
-    /// [`collect`](Self::collect) does. Where malformed records are skipped, those with something
-    /// else in the field are too.
+    /// Collects the names in a field of records as [`collect`](Self::collect) does. The field holds a text, a whole
+    /// number, or a list of them. If malformed records are skipped, records with any other value are skipped as well.
     ///
     /// # Errors
     ///
-    /// The first error of the records that is not to be skipped, and those of
-    /// [`collect`](Self::collect).
+    /// The first record error that is not skipped, and those of [`collect`](Self::collect).
     pub fn from_records(
         records: impl IntoIterator<Item = Result<Record, DataError>>,
         field: &str,
@@ -128,32 +123,32 @@ impl Labels {
         Self::collect(names)
     }
 
-    /// The names, each at the place of its id.
+    /// Returns the names in the order of their ids.
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// The number of classes.
+    /// Returns the number of classes.
     pub fn len(&self) -> usize {
         self.names.len()
     }
 
-    /// Whether there are no classes. There always are.
+    /// Returns whether there are no classes, which is never the case.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
 
-    /// The id of a name.
+    /// Returns the id of a name.
     pub fn id(&self, name: &str) -> Option<i32> {
         self.ids.get(name).copied()
     }
 
-    /// The name of an id.
+    /// Returns the name of an id.
     pub fn name(&self, id: i32) -> Option<&str> {
         self.names.get(usize::try_from(id).ok()?).map(String::as_str)
     }
 
-    /// The id that a value of a record stands for: by its name, or as the number itself.
+    /// Returns the id that a record's value stands for: a name or a number.
     ///
     /// `which` says which value of the field it is, for the error.
     pub(super) fn read(
@@ -165,7 +160,7 @@ impl Labels {
     ) -> Result<i32, DataError> {
         let by_number = |id: i64| self.numbers.get(usize::try_from(id).ok()?).copied();
         let id = match value {
-            // A number may be a name, where names were collected from numbers.
+            // A number may be a name, if names were collected from numbers.
             Value::Text(name) => self.id(name).or_else(|| by_number(name.parse().ok()?)),
             Value::Integer(id) => self.id(&id.to_string()).or_else(|| by_number(*id)),
             _ => None,
@@ -173,7 +168,7 @@ impl Labels {
         id.ok_or_else(|| record.mismatch(field, self.known(), format!("{value}{which}")))
     }
 
-    /// The labels as an error lists them.
+    /// Lists the labels for an error.
     fn known(&self) -> String {
         const SHOWN: usize = 30;
         let shown = self.names.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
@@ -236,7 +231,7 @@ mod tests {
         let id = |value: Value| labels.read(&value, &record(value.clone()), "label", "").unwrap();
         assert_eq!(["yes", "no", "maybe"].map(|name| id(Value::Text(name.into()))), [0, 1, 2]);
         assert_eq!([0, 1, 2].map(|number| id(Value::Integer(number))), [1, 2, 0]);
-        // Twice is the same as once.
+        // A second reordering gives the same result.
         let again = labels.ordered_as(&["no", "maybe", "yes"].map(String::from)).unwrap();
         assert_eq!(again, Labels::new(["no", "maybe", "yes"]).unwrap());
 

@@ -1,4 +1,4 @@
-//! Tokens to be guessed from those around them.
+//! Masked language modeling: predicts hidden tokens from those around them.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -8,19 +8,18 @@ use super::{
 };
 use crate::{DataError, Encoder, Input, Record};
 
-/// Texts with some tokens hidden, and these as labels: for BERT and its kin.
+/// Hides some tokens of texts and uses them as labels: for BERT and similar models.
 ///
-/// Which tokens are predicted and what replaces them is computed from the seed, the epoch, the
-/// sample's index and the place in the sample. So each epoch masks anew, and neither workers nor
-/// the size of a batch change anything.
+/// The tokens to predict and their replacements are computed from the seed, the epoch, the sample's index and the
+/// position in the sample. Each epoch therefore masks differently, and neither the number of workers nor the batch size
+/// changes the result.
 ///
-/// Added tokens, padding, and special tokens that stand in the text are never predicted; the
-/// unknown token stands for text, so it may be. A random replacement is any token but the special
-/// ones. A record without a token that could be predicted makes no sample; one in which chance
-/// picks nothing stays.
+/// Added tokens, padding, and special tokens within the text are never predicted. The unknown token stands for text, so
+/// it may be. A random replacement is any token except the special ones. A record without a token that could be
+/// predicted yields no sample; a sample in which no token happens to be selected is kept.
 ///
-/// With whole words, chance picks words, and then what becomes of each token of them. A word ends
-/// where the tokenizer's pre-tokenizer says so, and at white space.
+/// With whole words, words are selected at random, and then the replacement of each of their tokens. A word ends where
+/// the tokenizer's pre-tokenizer says so, and at white space.
 ///
 /// # Example
 ///
@@ -54,12 +53,12 @@ pub struct MaskedLm {
     mask_id: Option<u32>,
 }
 
-/// Tokens, and which of them form a word.
+/// Tokens, and the word that each belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MaskableTokens {
     /// The tokens.
     pub tokens: Tokens,
-    /// For each token the number of its word; `None` if it is never predicted.
+    /// The number of each token's word; `None` if the token is never predicted.
     pub words: Vec<Option<u32>>,
 }
 
@@ -70,25 +69,25 @@ impl MaskedLm {
         Self { encoder, masking, field: "text".to_owned(), padding, pad_id, mask_id }
     }
 
-    /// The field of the text. Default: `text`.
+    /// Sets the field of the text. Default: `text`.
     pub fn field(mut self, field: impl Into<String>) -> Self {
         self.field = field.into();
         self
     }
 
-    /// How rows are padded. Default: at the right, to the longest.
+    /// Sets how rows are padded. Default: on the right, to the longest row.
     pub fn padding(mut self, padding: Padding) -> Self {
         self.padding = padding;
         self
     }
 
-    /// The padding token. Default: the tokenizer's.
+    /// Sets the padding token. Default: the tokenizer's.
     pub fn pad_id(mut self, id: u32) -> Self {
         self.pad_id = Some(id);
         self
     }
 
-    /// The token that hides others. Default: the tokenizer's.
+    /// Sets the mask token. Default: the tokenizer's.
     pub fn mask_id(mut self, id: u32) -> Self {
         self.mask_id = Some(id);
         self
@@ -103,19 +102,19 @@ impl MaskedLm {
         roles::role(self.mask_id, special.mask, "mask", "mask_id")
     }
 
-    /// The tokens that no random replacement is.
+    /// Returns the tokens that are never a random replacement.
     fn special(&self) -> BTreeSet<u32> {
         let special = self.encoder.tokenizer().special();
         special.all.iter().copied().chain(self.pad_id).chain(self.mask_id).collect()
     }
 
-    /// The tokens that are never predicted, wherever they stand.
+    /// Returns the tokens that are never predicted, wherever they occur.
     fn never(&self) -> BTreeSet<u32> {
         let special = self.encoder.tokenizer().special();
         let mut never = self.special();
         let others = [special.pad, special.bos, special.eos, special.cls, special.sep, special.mask];
         let others = others.into_iter().chain([self.pad_id, self.mask_id]);
-        // GPT-2 names its end token as the unknown one too, though it can spell everything.
+        // GPT-2 uses its end token as the unknown token too, though it can encode any text.
         if let Some(unknown) = special.unk.filter(|&unknown| !others.flatten().any(|id| id == unknown)) {
             never.remove(&unknown);
         }
@@ -161,7 +160,7 @@ impl Collator for MaskedLm {
     }
 }
 
-/// What replaces the tokens that are predicted.
+/// Replaces the predicted tokens.
 struct Replacement {
     masking: Masking,
     mask_id: u32,
@@ -170,7 +169,7 @@ struct Replacement {
 }
 
 impl Replacement {
-    /// The tokens as the model sees them, and the labels.
+    /// Returns the tokens as the model sees them, and the labels.
     fn apply(&self, drawn: &Drawn<MaskableTokens>) -> Result<(Tokens, Vec<i32>), DataError> {
         let Masking { probability, masked, random, whole_words, seed } = self.masking;
         let chance = Counter::new(seed, drawn.epoch, drawn.index);
@@ -194,11 +193,11 @@ impl Replacement {
         Ok((tokens, labels))
     }
 
-    /// A token that is not special; `None` if there is none.
+    /// Returns a random token that is not special, or `None` if there is none.
     fn random(&self, chance: Counter, position: u64) -> Option<u32> {
         let special = self.special.iter().filter(|&&id| (id as usize) < self.vocab_size);
         let ordinary = self.vocab_size.saturating_sub(special.clone().count());
-        // The so many-th ordinary token: each special one up to it moves it by one.
+        // Maps a number to that ordinary token: each special token up to it shifts it by one.
         let drawn = chance.below(ordinary as u64, position, 2)?;
         let id = special.fold(drawn, |id, &special| id + u64::from(u64::from(special) <= id));
         u32::try_from(id).ok()

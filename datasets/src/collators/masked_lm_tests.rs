@@ -10,14 +10,14 @@ fn task(masking: Masking) -> MaskedLm {
     MaskedLm::new(Encoder::new(wordpiece()), masking).pad_id(0).mask_id(4)
 }
 
-/// A sample of the ids 10, 11, and so on, in words of `word` tokens.
+/// A sample of the ids 10, 11 and so on, in words of `word` tokens.
 fn sample(tokens: usize, word: usize) -> MaskableTokens {
     let ids = (0..tokens as u32).map(|token| 10 + token % 300).collect();
     let words = (0..tokens).map(|token| Some((token / word) as u32)).collect();
     MaskableTokens { tokens: Tokens { ids, type_ids: vec![0; tokens] }, words }
 }
 
-/// Whether `count` of `of` is what comes of independent draws, within three standard deviations.
+/// Asserts that `count` of `of` matches independent draws within three standard deviations.
 #[track_caller]
 fn assert_fraction(what: &str, count: usize, of: usize, probability: f64) {
     let (count, of) = (count as f64, of as f64);
@@ -25,7 +25,7 @@ fn assert_fraction(what: &str, count: usize, of: usize, probability: f64) {
     assert!((count - of * probability).abs() < 3.0 * sigma, "{what}: {count} of {of}, not {probability}");
 }
 
-/// Selected, masked, random and kept, over a million tokens; for whole words too.
+/// Counts selected, masked, random and kept tokens over a million tokens, also for whole words.
 #[test]
 fn fractions() {
     for (whole_words, word) in [(false, 1), (true, 4)] {
@@ -55,7 +55,7 @@ fn fractions() {
         let random: usize = random_ids.iter().sum();
         assert_fraction("selected", words, tokens / word, 0.15);
         assert_fraction("masked", masked, selected, 0.8);
-        // Of the 315 ordinary ids one is the token itself, which then looks kept.
+        // One of the 315 ordinary ids is the token itself, which then looks kept.
         assert_fraction("random", random, selected, 0.1 * 314.0 / 315.0);
         assert_fraction("kept", kept, selected, 0.1 + 0.1 / 315.0);
         assert_eq!(random_ids[..5], [0; 5], "a special token is a replacement");
@@ -81,7 +81,7 @@ fn chance_depends_on_epoch_and_index_only() {
     assert_eq!(&left.collate(&[one(1, 5)]).unwrap().host_labels()[56..], alone.host_labels());
 }
 
-/// The masks of a seed are part of what a run can be reproduced from.
+/// Runs depend on the masks of a seed to be reproducible.
 #[test]
 fn pinned() {
     let batch = task(Masking::default()).collate(&drawn([sample(40, 1)])).unwrap();
@@ -100,7 +100,7 @@ const PINNED_MASKS: [usize; 6] = [1, 5, 6, 9, 26, 27];
 fn special_tokens_and_padding_are_left_alone() {
     let all = Masking::default().probability(1.0).unwrap().replaced(1.0, 0.0).unwrap();
     let task = task(all);
-    // The unknown token may be predicted, a mask that stands in the text not.
+    // The unknown token may be predicted; a mask token in the text may not.
     let encoded = ["the 日 river", "the [MASK]", "", "[MASK]"].map(|each| {
         let mut samples = task.encode(&record(vec![("text", text(each))])).unwrap();
         samples.pop()

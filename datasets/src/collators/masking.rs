@@ -1,4 +1,4 @@
-//! How much is masked, and with what.
+//! How many tokens are masked, and what replaces them.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,10 +6,9 @@ use crate::DataError;
 
 /// How many tokens a masked language model predicts, and what it sees in their place.
 ///
-/// Defaults are BERT's (Devlin et al., "BERT: Pre-training of deep bidirectional transformers for
-/// language understanding", 2019): 15 % of the tokens are predicted; of these 80 % are masked, 10 %
-/// replaced by a random token, and the rest is kept. In a run file, what is left out has its
-/// default.
+/// The defaults are BERT's (Devlin et al., "BERT: Pre-training of deep bidirectional transformers for language
+/// understanding", 2019): 15 % of the tokens are predicted; of these, 80 % are masked, 10 % replaced by a random token,
+/// and the rest kept. In a run file, omitted settings have their default.
 ///
 /// # Example
 ///
@@ -37,38 +36,38 @@ impl Default for Masking {
 }
 
 impl Masking {
-    /// The probability with which a token, or a whole word, is predicted. Default: 0.15.
+    /// Sets the probability with which a token, or a whole word, is predicted. Default: 0.15.
     ///
     /// # Errors
     ///
-    /// [`DataError::Probability`] if it is none.
+    /// [`DataError::Probability`] if it is not from 0 to 1.
     pub fn probability(mut self, probability: f64) -> Result<Self, DataError> {
         self.probability = checked("probability", probability)?;
         Ok(self)
     }
 
-    /// Of the predicted tokens, the part that the mask token hides and the part that a random token
-    /// replaces. The rest is kept as it is. Default: 0.8 and 0.1.
+    /// Sets the fractions of the predicted tokens that are replaced by the mask token and by a random token. The rest
+    /// is kept as it is. Default: 0.8 and 0.1.
     ///
     /// # Errors
     ///
-    /// [`DataError::Probability`] if one of them is none, or their sum is more than 1.
+    /// [`DataError::Probability`] if one of them, or their sum, is not from 0 to 1.
     pub fn replaced(mut self, masked: f64, random: f64) -> Result<Self, DataError> {
         self.masked = checked("masked", masked)?;
         self.random = checked("random", random)?;
-        // A little more may come of rounding, as in 0.7 + 0.2 + 0.1.
+        // Rounding may exceed 1 slightly, as in 0.7 + 0.2 + 0.1.
         let sum = masked + random;
         checked("masked + random", if sum <= 1.0 + 1e-9 { sum.min(1.0) } else { sum })?;
         Ok(self)
     }
 
-    /// Whether the tokens of a word are predicted together or not at all. Default: no.
+    /// Sets whether the tokens of a word are predicted together or not at all. Default: no.
     pub fn whole_words(mut self, whole_words: bool) -> Self {
         self.whole_words = whole_words;
         self
     }
 
-    /// The seed of what is random. Default: 0.
+    /// Sets the random seed. Default: 0.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
@@ -79,7 +78,7 @@ fn checked(setting: &'static str, value: f64) -> Result<f64, DataError> {
     if (0.0..=1.0).contains(&value) { Ok(value) } else { Err(DataError::Probability { setting, value }) }
 }
 
-/// Settings as they stand in a file.
+/// The settings as they appear in a file.
 #[derive(Deserialize)]
 #[serde(default, deny_unknown_fields, rename = "Masking")]
 struct Unchecked {

@@ -1,4 +1,4 @@
-//! Samples into batches, one file for each task.
+//! Turns samples into batches, with one file for each task.
 
 mod causal_lm;
 mod counter;
@@ -39,61 +39,60 @@ pub use token_classification::{LabeledTokens, Subwords, TokenClassification};
 
 use crate::{Batch, DataError, Record};
 
-/// What a task makes of records: samples, and batches of samples.
+/// Turns a task's records into samples, and samples into batches.
 ///
-/// Both are pure functions. [`encode`](Self::encode) is called once for each record where the data
-/// is in memory, [`collate`](Self::collate) once for each batch.
+/// Both are pure functions. [`encode`](Self::encode) is called once for each record if the data is in memory,
+/// [`collate`](Self::collate) once for each batch.
 ///
-/// Batches equal those of the data collators of `transformers`, ids, masks, segments, labels and
-/// all, with padding at either side, to a multiple or a fixed length; `tests/golden.rs` shows it.
+/// Batches equal those of the data collators of `transformers`: ids, masks, segments and labels, with padding on either
+/// side, to a multiple or to a fixed length. `tests/golden.rs` verifies it.
 ///
 /// # Where this differs from `transformers`, and why
 ///
 /// | What | Theirs | Ours | Reason |
 /// |---|---|---|---|
 /// | Causal: labels of padding | -100 wherever the padding *token* stands | -100 where the *mask* says padding | With GPT-2, whose end token is its padding, a model would never learn to end. |
-/// | Causal, padded at the left: first token of a row | a label | -100 | The column before it is padding, and would have to predict it. |
-/// | Causal: no padding token | an error | the end token, else the id 0 | Nothing that counts sees it. |
-/// | Masked: special tokens that stand in the text, such as `[MASK]` | predicted, if the tokenizer's mask of special tokens is used | never predicted | They are no text, and `[MASK]` as its own label teaches nothing. |
-/// | Masked: random replacement | any id, special ones too | any id but the special ones | A `[PAD]` or `[CLS]` in the midst of a text never occurs. |
-/// | Masked: chance | one generator for each worker, in the order of batches | computed from seed, epoch, sample and place | A run is the same with any number of workers, and can go on anywhere. |
-/// | Whole words: what a word is | tokens whose offsets touch, special tokens apart | the tokenizer's words, and white space | Theirs takes a whole T5 text for a word, as `▁` has the space's offset; it splits a character into its bytes, and joins punctuation to words. |
-/// | Whole words: padding, and what replaces tokens | rows of different lengths fail; always the mask token | any padding; mask, random or kept, as for tokens | BERT's own whole words are replaced so. |
-/// | Seq2seq, targets padded at the left: start token | at the first column, before the padding | right before the target | Otherwise padding would predict the target's first token. |
-/// | Seq2seq: a part of the target that does not count | the decoder reads padding in its place | the decoder reads it | The answer depends on it. |
-/// | Token classification: `B-` to `I-` inside of a word | by the number of the label: odd ones are raised by one | by its name | The numbers need not alternate. |
-/// | Labels that are not known | whatever the recipe does | an error that names record, field and labels | A typing error in the data should be found. |
+/// | Causal, padded on the left: first token of a row | a label | -100 | The column before it is padding, and would have to predict it. |
+/// | Causal: no padding token | an error | the end token, else the id 0 | No position that counts attends to it. |
+/// | Masked: special tokens within the text, such as `[MASK]` | predicted, if the tokenizer's mask of special tokens is used | never predicted | They are not text, and `[MASK]` as its own label teaches nothing. |
+/// | Masked: random replacement | any id, special ones too | any id but the special ones | A `[PAD]` or `[CLS]` in the middle of a text never occurs. |
+/// | Masked: chance | one generator for each worker, in the order of batches | computed from seed, epoch, sample and position | A run is the same with any number of workers, and can resume anywhere. |
+/// | Whole words: what a word is | tokens whose offsets touch, special tokens apart | the tokenizer's words, and white space | Theirs treats a whole T5 text as a word, as `▁` has the space's offset; it splits a character into its bytes, and joins punctuation to words. |
+/// | Whole words: padding, and what replaces tokens | rows of different lengths fail; always the mask token | any padding; mask, random or kept, as for tokens | BERT replaces whole words the same way. |
+/// | Seq2seq, targets padded on the left: start token | at the first column, before the padding | right before the target | Otherwise padding would predict the target's first token. |
+/// | Seq2seq: the part of the target that does not count | the decoder reads padding in its place | the decoder reads it | The answer depends on it. |
+/// | Token classification: `B-` to `I-` within a word | by the label's number: odd ones are raised by one | by its name | The numbers need not alternate. |
+/// | Unknown labels | whatever the recipe does | an error that names record, field and labels | It finds typos in the data. |
 /// | A record in which nothing counts | a row of -100 | no sample, for token classification, masked, causal and seq2seq | It would take a place in the batch and teach nothing. |
-/// | A row beyond a fixed length | an error about nested lists | [`DataError::RowTooLong`], which names the row and both lengths | It says what to do. |
-/// | An empty second text, encoded alone | no pair | a pair, as theirs is in a batch | The template should not depend on the text. |
-/// | Flattened samples: their numbers | from 0 | from 1 | 0 is padding, which theirs does not have. |
+/// | A row longer than the fixed length | an error about nested lists | [`DataError::RowTooLong`], which names the row and both lengths | It says what to do. |
+/// | An empty second text, encoded alone | no pair | a pair, as in their batches | The template should not depend on the text. |
+/// | Flattened samples: their numbers | from 0 | from 1 | 0 is padding, which theirs lacks. |
 pub trait Collator: Send + Sync + 'static {
-    /// A record, tokenized.
+    /// A tokenized record.
     type Sample: Send + Sync + 'static;
-    /// Samples, padded.
+    /// A padded batch of samples.
     type Batch: Batch;
 
-    /// The samples of one record: usually one; several if a long text is cut with a stride; none if
-    /// nothing of it can be learned from.
+    /// Returns the samples of one record: usually one; several if a long text is cut with a stride; none if the record
+    /// contains nothing to learn from.
     ///
     /// # Errors
     ///
-    /// [`DataError::Record`] if a field is missing or of another type, and whatever the tokenizer
-    /// can run into.
+    /// [`DataError::Record`] if a field is missing or of another type, and any error of the tokenizer.
     fn encode(&self, record: &Record) -> Result<Vec<Self::Sample>, DataError>;
 
-    /// The tokens of a sample before padding, by which samples are grouped.
+    /// Returns the number of tokens of a sample before padding. Samples are grouped by it.
     fn length(&self, sample: &Self::Sample) -> usize;
 
-    /// The tokens of a batch of these samples after padding, by which batches are bounded. It
-    /// does not fall when a sample is added.
+    /// Returns the number of tokens of a batch of these samples after padding. Batches are limited by it. It does not
+    /// decrease when a sample is added.
     fn padded(&self, samples: &[Arc<Self::Sample>]) -> usize;
 
-    /// Pads the samples to a batch, one row for each, in order. There may be none.
+    /// Pads the samples to a batch, one row for each, in order. The list may be empty.
     ///
     /// # Errors
     ///
-    /// Whatever cannot be put into a tensor.
+    /// Any error that keeps the samples out of a tensor, such as an id that is too large.
     fn collate(&self, samples: &[Drawn<Self::Sample>]) -> Result<Self::Batch, DataError>;
 }
 
@@ -118,12 +117,12 @@ impl<C: Collator> Collator for Arc<C> {
     }
 }
 
-/// A sample, drawn from a stream in some epoch. What is random about it is seeded by both numbers.
+/// A sample drawn from a stream in an epoch. Both numbers seed its random choices.
 #[derive(Debug)]
 pub struct Drawn<S> {
     /// The epoch, from 0.
     pub epoch: u64,
-    /// Which sample of the data it is, whatever its position in the epoch.
+    /// The sample's index in the data, independent of its position in the epoch.
     pub index: u64,
     /// The sample.
     pub sample: Arc<S>,

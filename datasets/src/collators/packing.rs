@@ -1,23 +1,22 @@
-//! Several samples in one row.
+//! Packs several samples into one row.
 
 use std::sync::Arc;
 
 use super::{CausalLm, CausalSample, Collator, Drawn, IGNORE, TokenBatch};
 use crate::{DataError, Record};
 
-/// Samples that become one row.
+/// The samples of one row.
 pub type Pack = Vec<Arc<CausalSample>>;
 
-/// Packs of samples for a causal language model: each pack becomes one row, so that little of a
-/// batch is padding.
+/// Collates packs of samples for a causal language model. Each pack becomes one row, so a batch contains little
+/// padding.
 ///
-/// The row's [`position_ids`](TokenBatch::position_ids) begin anew with each sample, and its
-/// [`segments`](TokenBatch::segments) say which sample a token is of. A model that uses both, the
-/// segments as a [mask](TokenBatch::block_mask), computes for each sample what it would compute for
-/// it alone. The first token of each sample does not count in the loss: the sample before would
-/// predict it.
+/// The row's [`position_ids`](TokenBatch::position_ids) restart with each sample, and its
+/// [`segments`](TokenBatch::segments) say which sample a token belongs to. A model that uses both, with the segments as
+/// a [mask](TokenBatch::block_mask), computes the same for each sample as it would for the sample alone. The first
+/// token of each sample does not count in the loss: the previous sample would predict it.
 ///
-/// Which samples form a pack is decided elsewhere; here a record's samples are packs of one.
+/// [`Packs`](crate::Packs) decides which samples form a pack; here, each sample of a record is a pack of one.
 ///
 /// # Example
 ///
@@ -45,22 +44,22 @@ pub struct Packing {
 }
 
 impl Packing {
-    /// Rows of at most `capacity` tokens. They are padded as `causal` pads its own.
+    /// Creates rows of at most `capacity` tokens, padded as `causal` pads its own.
     pub fn new(causal: CausalLm, capacity: usize) -> Self {
         Self { causal, capacity }
     }
 
-    /// The most tokens of a row.
+    /// Returns the maximum number of tokens in a row.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Makes the samples that are packed.
+    /// Returns the collator that makes the samples to pack.
     pub fn causal(&self) -> &CausalLm {
         &self.causal
     }
 
-    /// Refuses a row that holds more than it may.
+    /// Returns an error if a row exceeds the capacity.
     fn checked(&self, row: usize, pack: &Pack) -> Result<(), DataError> {
         let tokens = tokens(pack);
         if tokens > self.capacity {
@@ -80,7 +79,7 @@ impl Collator for Packing {
 
     /// # Errors
     ///
-    /// As [`CausalLm`]'s, and [`DataError::RowTooLong`] if a sample does not fit in a row.
+    /// Those of [`CausalLm`], and [`DataError::RowTooLong`] if a sample does not fit in a row.
     fn encode(&self, record: &Record) -> Result<Vec<Pack>, DataError> {
         let packs: Vec<_> =
             self.causal.encode(record)?.into_iter().map(|sample| vec![Arc::new(sample)]).collect();
@@ -98,7 +97,7 @@ impl Collator for Packing {
 
     /// # Errors
     ///
-    /// [`DataError::RowTooLong`] if a pack has more tokens than a row.
+    /// [`DataError::RowTooLong`] if a pack has more tokens than fit in a row.
     fn collate(&self, packs: &[Drawn<Pack>]) -> Result<TokenBatch, DataError> {
         let (mut rows, mut labels, mut cuts) = (vec![], vec![], vec![]);
         for (row, pack) in packs.iter().map(|drawn| &*drawn.sample).enumerate() {

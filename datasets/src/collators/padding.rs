@@ -1,23 +1,22 @@
-//! How rows of different lengths become a rectangle.
+//! Pads rows of different lengths to a rectangle.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{DataError, Side};
 
-/// To what length rows are padded.
+/// The length that rows are padded to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum PadTo {
     /// The longest row of the batch.
     #[default]
     Longest,
-    /// Always so many tokens. A row that is longer is an error: let the encoder cut it before.
+    /// A fixed number of tokens. A longer row is an error: let the encoder cut it first.
     Length(usize),
 }
 
-/// How rows are padded: at which side, to what length, to a multiple of what.
+/// How rows are padded: the side, the length, and a multiple to round up to.
 ///
-/// The default pads at the right to the longest row. In a run file, what is left out has its
-/// default.
+/// The default pads on the right to the longest row. In a run file, omitted settings have their default.
 ///
 /// # Example
 ///
@@ -39,13 +38,13 @@ pub struct Padding {
 }
 
 impl Padding {
-    /// The side at which padding is added. Default: the right.
+    /// Sets the side on which padding is added. Default: the right.
     pub fn side(mut self, side: Side) -> Self {
         self.side = side;
         self
     }
 
-    /// Rounds the length up to a multiple of this, as tensor cores like it. Default: no rounding.
+    /// Rounds the length up to a multiple of `tokens`, which suits tensor cores. Default: no rounding.
     ///
     /// # Errors
     ///
@@ -58,7 +57,7 @@ impl Padding {
         Ok(self)
     }
 
-    /// The length that rows are padded to, before it is rounded up. Default: the longest row's.
+    /// Sets the length that rows are padded to, before it is rounded up. Default: the longest row's.
     ///
     /// # Errors
     ///
@@ -71,7 +70,7 @@ impl Padding {
         Ok(self)
     }
 
-    /// How long all rows become if the longest has `longest` tokens. It is never less than that.
+    /// Returns the padded length of all rows if the longest has `longest` tokens. It is never less than `longest`.
     pub fn length(&self, longest: usize) -> usize {
         let least = match self.to {
             PadTo::Longest => longest,
@@ -80,18 +79,18 @@ impl Padding {
         self.multiple_of.map_or(least, |multiple| least.checked_next_multiple_of(multiple).unwrap_or(least))
     }
 
-    /// Whether padding comes before the tokens.
+    /// Returns whether padding comes before the tokens.
     pub(crate) fn is_left(&self) -> bool {
         self.side == Side::Left
     }
 
-    /// The tokens of a batch with rows of these lengths.
+    /// Returns the number of tokens of a batch with rows of these lengths.
     pub(crate) fn area(&self, lengths: impl ExactSizeIterator<Item = usize>) -> usize {
         let rows = lengths.len();
         rows * lengths.max().map_or(0, |longest| self.length(longest))
     }
 
-    /// The shape of a batch with rows of these lengths: `[batch, length]`.
+    /// Returns the shape of a batch with rows of these lengths: `[batch, length]`.
     pub(crate) fn shape(&self, lengths: &[usize]) -> Result<[usize; 2], DataError> {
         let Some(longest) = lengths.iter().copied().max() else { return Ok([0, 0]) };
         if let PadTo::Length(length) = self.to {
@@ -103,7 +102,7 @@ impl Padding {
         Ok([lengths.len(), self.length(longest)])
     }
 
-    /// Adds a row to `grid`, padded to `length`. It must not be longer.
+    /// Adds a row to `grid`, padded to `length`. The row must not be longer.
     pub(crate) fn push<T: Copy>(
         &self,
         grid: &mut Vec<T>,
@@ -121,7 +120,7 @@ impl Padding {
     }
 }
 
-/// A padding as it stands in a file.
+/// The settings as they appear in a file.
 #[derive(Deserialize)]
 #[serde(default, deny_unknown_fields, rename = "Padding")]
 #[derive(Default)]
@@ -165,7 +164,7 @@ mod tests {
         assert_eq!(padding.shape(&[1, 4]).unwrap(), [2, 4]);
         let error = padding.shape(&[1, 5]).unwrap_err();
         assert!(matches!(error, DataError::RowTooLong { row: 1, tokens: 5, length: 4 }), "{error}");
-        // Rounded up, there is room.
+        // The rounded length leaves enough room.
         assert_eq!(padding.multiple_of(8).unwrap().shape(&[1, 5]).unwrap(), [2, 8]);
     }
 

@@ -1,8 +1,8 @@
-//! Which token plays a role: the one that was given, or the tokenizer's.
+//! Resolves the token of a role: the one that you set, or the tokenizer's.
 
 use crate::DataError;
 
-/// The token of a role. `setting` is where it can be given.
+/// Returns the token of a role. `setting` names the option that sets it.
 pub(super) fn role(
     given: Option<u32>,
     of_tokenizer: Option<u32>,
@@ -12,7 +12,7 @@ pub(super) fn role(
     given.or(of_tokenizer).ok_or(DataError::NoToken { role, setting })
 }
 
-/// The padding token.
+/// Returns the padding token.
 pub(super) fn pad(given: Option<u32>, tokenizer: &crate::Tokenizer) -> Result<u32, DataError> {
     role(given, tokenizer.special().pad, "padding", "pad_id")
 }

@@ -1,4 +1,4 @@
-//! One text into another.
+//! Sequence to sequence: turns one text into another.
 
 use std::sync::Arc;
 
@@ -8,15 +8,14 @@ use super::{
 };
 use crate::{DataError, Encoder, Encoding, Input, Record};
 
-/// A source to read and a target to write: for an encoder with a decoder, such as T5.
+/// Prepares sources and targets for an encoder-decoder model such as T5.
 ///
-/// Sources and targets have an encoder each, so they are cut at lengths of their own, and the
-/// end token that a tokenizer adds stays in place when a target is cut. They are padded apart.
+/// Sources and targets have separate encoders, so each is cut at its own length, and the end token that a tokenizer
+/// adds stays in place when a target is cut. They are padded separately.
 ///
-/// The decoder reads the target one step behind: the start token, then the target without its
-/// last token. The labels are the target; [`IGNORE`](crate::IGNORE) in padding, and in a part of
-/// the target that is given to the decoder but does not count, see
-/// [`target_prompt`](Self::target_prompt).
+/// The decoder's input is the target shifted by one: the start token, then the target without its last token. The
+/// labels are the target; they are [`IGNORE`](crate::IGNORE) in padding and in the
+/// [`target_prompt`](Self::target_prompt), a part of the target that the decoder reads but that does not count.
 ///
 /// # Example
 ///
@@ -57,24 +56,24 @@ pub struct Seq2Seq {
     start_id: Option<u32>,
 }
 
-/// A source and its target, tokenized.
+/// A tokenized source and target.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Seq2SeqSample {
-    /// What is read.
+    /// The source.
     pub source: Tokens,
-    /// The ids of what is written.
+    /// The ids of the target.
     pub target: Vec<u32>,
-    /// How many of these, from the start, do not count in the loss.
+    /// The number of leading target ids that do not count in the loss.
     pub prompt: usize,
-    /// The target as the record has it, from the first token that counts on: what a written text is
-    /// compared with. The ids may say less, where they were cut or a word has no token.
+    /// The record's target text from the first token that counts on. Generated text is compared with it. The ids may
+    /// hold less of it, if they were cut or a word has no token.
     pub text: Arc<str>,
 }
 
 impl Seq2Seq {
     /// Reads the fields `source` and `target`.
     ///
-    /// A stride of the encoders has no effect: what is cut off is lost.
+    /// A stride of the encoders has no effect: the rest of a cut text is lost.
     pub fn new(source: Encoder, target: Encoder) -> Self {
         Self {
             source: source.stride(None),
@@ -90,55 +89,55 @@ impl Seq2Seq {
         }
     }
 
-    /// The fields of source and target. Default: `source` and `target`.
+    /// Sets the fields of source and target. Default: `source` and `target`.
     pub fn fields(mut self, source: impl Into<String>, target: impl Into<String>) -> Self {
         self.source_field = source.into();
         self.target_field = target.into();
         self
     }
 
-    /// What is put before each source, as T5 is told its task. Default: nothing.
+    /// Sets a prefix for each source, such as T5's task names. Default: nothing.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// A field with the beginning of the target, which does not count in the loss: what is put
-    /// before the answer in a dialogue. The decoder does read it. Default: none.
+    /// Sets a field with the beginning of the target, such as the part of a dialogue before the answer. The decoder
+    /// reads it, but it does not count in the loss. Default: none.
     ///
-    /// Both are tokenized as one text; the first token that reaches beyond the prompt counts.
+    /// Prompt and target are tokenized as one text; the first token that reaches beyond the prompt counts.
     pub fn target_prompt(mut self, field: impl Into<String>) -> Self {
         self.prompt_field = Some(field.into());
         self
     }
 
-    /// How sources and targets are padded. Default: at the right, to the longest.
+    /// Sets how sources and targets are padded. Default: on the right, to the longest row.
     pub fn padding(mut self, sources: Padding, targets: Padding) -> Self {
         (self.source_padding, self.target_padding) = (sources, targets);
         self
     }
 
-    /// The padding token. Default: the tokenizer's.
+    /// Sets the padding token. Default: the tokenizer's.
     pub fn pad_id(mut self, id: u32) -> Self {
         self.pad_id = Some(id);
         self
     }
 
-    /// The token with which the decoder starts, `decoder_start_token_id` in a model's
-    /// configuration. Default: the padding token, as in T5. BART's is its end token.
+    /// Sets the token that the decoder starts with, `decoder_start_token_id` in a model's configuration. Default: the
+    /// padding token, as in T5. BART uses its end token.
     pub fn start_id(mut self, id: u32) -> Self {
         self.start_id = Some(id);
         self
     }
 
-    /// The padding of sources and of targets, which may have tokenizers of their own.
+    /// Returns the padding tokens of sources and targets, which may have different tokenizers.
     fn pads(&self) -> Result<[u32; 2], DataError> {
         let pad = |encoder: &Encoder| roles::pad(self.pad_id, encoder.tokenizer());
         Ok([pad(&self.source)?, pad(&self.target)?])
     }
 }
 
-/// The text behind the prompt, with the beginning of a token that stands for the prompt's end too.
+/// Returns the text after the prompt, including the whole first counted token if it spans the end of the prompt.
 fn counted<'a>(encoding: &Encoding, text: &'a str, prompt: usize, tokens: usize) -> &'a str {
     let is_text = encoding.special.get(tokens) == Some(&false);
     let first = encoding.offsets.get(tokens).map_or(prompt, |offset| offset.0 as usize);
@@ -200,7 +199,7 @@ impl Collator for Seq2Seq {
         for Seq2SeqSample { target, prompt, text, .. } in samples.iter().map(|drawn| &*drawn.sample) {
             batch.texts.push(text.clone());
             let mut labels = signed_row(target)?;
-            // At the right, the last token fills the first column of the padding, as if the row went on.
+            // With padding on the right, the last token fills the first column of the padding, as if the row continued.
             let shown = if padding.is_left() { target.len() } else { length };
             let mut read = vec![start];
             read.extend(&labels);
@@ -266,7 +265,7 @@ mod tests {
         let with = task.encode(&record(fields)).unwrap().remove(0);
         let fields = vec![("source", text("a")), ("asked", text("the river")), ("target", text(""))];
         let without = task.encode(&record(fields)).unwrap().remove(0);
-        // Without a target, only the end counts.
+        // Without a target, only the end token counts.
         assert_eq!(without.prompt, without.target.len() - 1);
         assert_eq!(with.prompt, without.prompt);
         assert_eq!(with.target[..with.prompt], without.target[..without.prompt]);
@@ -285,7 +284,7 @@ mod tests {
         let fields = vec![("source", text("the mill")), ("target", text("the river runs in the hills"))];
         let sample = task().prefix("say: ").encode(&record(fields)).unwrap().remove(0);
         assert_eq!((sample.target.len(), sample.target[3]), (4, 1));
-        // What it is compared with is whole.
+        // The text that generated text is compared with is not cut.
         assert_eq!(&*sample.text, "the river runs in the hills");
         let batch = task().collate(&drawn([sample.clone()])).unwrap();
         assert_eq!(batch.host_targets()[0], sample.text);

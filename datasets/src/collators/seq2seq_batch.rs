@@ -1,4 +1,4 @@
-//! Sources and targets, padded.
+//! Padded sources and targets.
 
 use std::sync::Arc;
 
@@ -7,11 +7,11 @@ use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use super::{IGNORE, Inputs};
 use crate::Batch;
 
-/// Sources and targets, padded.
+/// Padded sources and targets.
 ///
-/// The source is `[batch, source length]`, see [`Inputs`]; all about the target is
-/// `[batch, target length]`. Decoder inputs and labels are shifted already: what the model predicts
-/// at a column is compared with the label of the same column.
+/// The source is `[batch, source length]`, see [`Inputs`]; everything about the target is `[batch, target length]`.
+/// Decoder inputs and labels are already shifted: the model's prediction at a column is compared with the label of the
+/// same column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seq2SeqBatch {
     pub(super) source: Inputs,
@@ -23,51 +23,51 @@ pub struct Seq2SeqBatch {
 }
 
 impl Seq2SeqBatch {
-    /// What the encoder reads.
+    /// Returns the encoder's inputs.
     pub fn source(&self) -> &Inputs {
         &self.source
     }
 
-    /// `[batch, target length]`.
+    /// Returns the shape of the target, `[batch, target length]`.
     pub fn target_shape(&self) -> [usize; 2] {
         self.shape
     }
 
-    /// What the decoder reads, row after row.
+    /// Returns the decoder's input ids, row by row.
     pub fn host_decoder_ids(&self) -> &[i32] {
         &self.decoder_ids
     }
 
-    /// Whether the decoder reads a real token, row after row.
+    /// Returns the decoder's mask, row by row: `true` for a real token.
     pub fn host_decoder_mask(&self) -> &[bool] {
         &self.decoder_mask
     }
 
-    /// The labels, row after row.
+    /// Returns the labels, row by row.
     pub fn host_labels(&self) -> &[i32] {
         &self.labels
     }
 
-    /// What each target says, as its record has it: whole where the labels are cut, and with the words
-    /// that have no token. What a model writes is compared with it.
+    /// Returns the text of each target as in its record: complete even if the labels are cut or words have no token.
+    /// Generated text is compared with it.
     pub fn host_targets(&self) -> &[Arc<str>] {
         &self.texts
     }
 
-    /// What the decoder reads, a tensor of integers `[batch, target length]`.
+    /// Returns the decoder's input ids as an integer tensor `[batch, target length]`.
     pub fn decoder_ids(&self, device: &Device) -> Tensor<2, Int> {
         Tensor::from_data(TensorData::new(self.decoder_ids.clone(), self.shape), device)
     }
 
-    /// A tensor of booleans `[batch, target length]`: `true` where a target has a token, that is,
-    /// where the decoder has one to predict; `false` for padding.
+    /// Returns the decoder's mask as a boolean tensor `[batch, target length]`: `true` where the target has a token,
+    /// that is, where the decoder has one to predict; `false` for padding.
     ///
     /// Burn's attention takes the opposite as its `mask_pad`: give it `mask.bool_not()`.
     pub fn decoder_mask(&self, device: &Device) -> Tensor<2, Bool> {
         Tensor::from_data(TensorData::new(self.decoder_mask.clone(), self.shape), device)
     }
 
-    /// The labels, a tensor of integers `[batch, target length]`.
+    /// Returns the labels as an integer tensor `[batch, target length]`.
     pub fn labels(&self, device: &Device) -> Tensor<2, Int> {
         Tensor::from_data(TensorData::new(self.labels.clone(), self.shape), device)
     }
@@ -82,7 +82,7 @@ impl Batch for Seq2SeqBatch {
         self.shape[0]
     }
 
-    /// Those of sources and targets.
+    /// The real tokens of sources and targets.
     fn tokens(&self) -> usize {
         self.source.tokens() + self.decoder_mask.iter().filter(|&&real| real).count()
     }

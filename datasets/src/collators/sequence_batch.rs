@@ -1,17 +1,17 @@
-//! Encoder inputs with what is said of each row.
+//! Encoder inputs with a target for each row.
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use super::Inputs;
 use crate::Batch;
 
-/// Encoder inputs with what is said of each row.
+/// Encoder inputs with a target for each row.
 ///
-/// The inputs are `[batch, length]`, see [`Inputs`]. Of the targets one kind is there, that of the
-/// collator's [`Target`](crate::Target).
+/// The inputs are `[batch, length]`, see [`Inputs`]. A batch has one kind of target, given by the collator's
+/// [`Target`](crate::Target).
 ///
-/// Each row counts as one item; with several classes, each class of each row does, since each is a
-/// decision of its own.
+/// Each row counts as one item; with several classes per row, each class of each row counts, since each is a separate
+/// decision.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SequenceBatch {
     pub(super) inputs: Inputs,
@@ -27,42 +27,41 @@ pub(super) enum Targets {
 }
 
 impl SequenceBatch {
-    /// What the model reads.
+    /// Returns the model's inputs.
     pub fn inputs(&self) -> &Inputs {
         &self.inputs
     }
 
-    /// The class of each row.
+    /// Returns the class of each row.
     pub fn host_classes(&self) -> Option<&[i32]> {
         if let Targets::Class(classes) = &self.targets { Some(classes) } else { None }
     }
 
-    /// For each row and class 1 if the row is of the class, else 0.
+    /// Returns 1 for each row and class if the row has the class, else 0.
     pub fn host_multi_hot(&self) -> Option<&[f32]> {
         if let Targets::Classes { flags, .. } = &self.targets { Some(flags) } else { None }
     }
 
-    /// The number of each row.
+    /// Returns the number of each row.
     pub fn host_numbers(&self) -> Option<&[f32]> {
         if let Targets::Numbers(numbers) = &self.targets { Some(numbers) } else { None }
     }
 
-    /// The class of each row, a tensor of integers `[batch]`.
+    /// Returns the class of each row as an integer tensor `[batch]`.
     pub fn classes(&self, device: &Device) -> Option<Tensor<1, Int>> {
         let classes = self.host_classes()?.to_vec();
         let shape = [classes.len()];
         Some(Tensor::from_data(TensorData::new(classes, shape), device))
     }
 
-    /// For each row and class 1.0 if the row is of the class, else 0.0: a float tensor
-    /// `[batch, classes]`.
+    /// Returns 1.0 for each row and class if the row has the class, else 0.0, as a float tensor `[batch, classes]`.
     pub fn multi_hot(&self, device: &Device) -> Option<Tensor<2>> {
         let Targets::Classes { flags, classes } = &self.targets else { return None };
         let shape = [self.samples(), *classes];
         Some(Tensor::from_data(TensorData::new(flags.clone(), shape), device))
     }
 
-    /// The number of each row, a float tensor `[batch]`.
+    /// Returns the number of each row as a float tensor `[batch]`.
     pub fn numbers(&self, device: &Device) -> Option<Tensor<1>> {
         let numbers = self.host_numbers()?.to_vec();
         let shape = [numbers.len()];

@@ -1,4 +1,4 @@
-//! A label for each text, or each pair of texts.
+//! Sequence classification: a label for each text or pair of texts.
 
 use std::sync::Arc;
 
@@ -7,19 +7,19 @@ use super::{
 };
 use crate::{DataError, Encoder, Input, Record, Value};
 
-/// What is said of a text.
+/// The kind of target that a text has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// One class: its name, or its number.
     Class(Labels),
     /// Any number of classes: a list of names or numbers.
     Classes(Labels),
-    /// A number, to be predicted by regression.
+    /// A number, for regression.
     Number,
 }
 
-/// Texts or pairs of texts, with a class, several classes or a number: for a model that reads a
-/// text as a whole.
+/// Prepares texts or pairs of texts with a class, several classes or a number, for a model that classifies a whole
+/// text.
 ///
 /// # Example
 ///
@@ -63,7 +63,7 @@ pub struct SequenceClassification {
     pad_id: Option<u32>,
 }
 
-/// A text, tokenized, and what is said of it.
+/// A tokenized text and its label.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClassifiedTokens {
     /// The tokens.
@@ -72,7 +72,7 @@ pub struct ClassifiedTokens {
     pub label: Label,
 }
 
-/// What is said of one text.
+/// The label of one text.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Label {
     /// Its class.
@@ -84,8 +84,8 @@ pub enum Label {
 }
 
 impl SequenceClassification {
-    /// Reads the fields `text` and `label`. With a stride of the encoder, each piece of a long text
-    /// is a sample with the label of the whole.
+    /// Reads the fields `text` and `label`. If the encoder has a stride, each piece of a long text is a sample with the
+    /// label of the whole text.
     pub fn new(encoder: Encoder, target: Target) -> Self {
         Self {
             encoder,
@@ -98,32 +98,32 @@ impl SequenceClassification {
         }
     }
 
-    /// The field of the text. Default: `text`.
+    /// Sets the field of the text. Default: `text`.
     pub fn field(mut self, text: impl Into<String>) -> Self {
         (self.first_field, self.second_field) = (text.into(), None);
         self
     }
 
-    /// The fields of two texts, which are read together. Which of them is cut if they are too long
-    /// is a setting of the encoder.
+    /// Sets the fields of two texts that the model reads together. The encoder's settings decide which of them is cut
+    /// if they are too long.
     pub fn pair(mut self, first: impl Into<String>, second: impl Into<String>) -> Self {
         (self.first_field, self.second_field) = (first.into(), Some(second.into()));
         self
     }
 
-    /// The field of the label. Default: `label`.
+    /// Sets the field of the label. Default: `label`.
     pub fn label(mut self, field: impl Into<String>) -> Self {
         self.label_field = field.into();
         self
     }
 
-    /// How rows are padded. Default: at the right, to the longest.
+    /// Sets how rows are padded. Default: on the right, to the longest row.
     pub fn padding(mut self, padding: Padding) -> Self {
         self.padding = padding;
         self
     }
 
-    /// The padding token. Default: the tokenizer's.
+    /// Sets the padding token. Default: the tokenizer's.
     pub fn pad_id(mut self, id: u32) -> Self {
         self.pad_id = Some(id);
         self
@@ -152,7 +152,7 @@ impl SequenceClassification {
     }
 }
 
-/// The number that a value is, also as a text, as tables without types have it.
+/// Converts a value to a number. Accepts text too, since tables without types hold numbers as text.
 fn number(value: &Value) -> Option<f32> {
     let number = match value {
         Value::Integer(number) => *number as f32,

@@ -1,4 +1,4 @@
-//! What the tests of this folder share.
+//! Helpers for the tests of this folder.
 
 use std::{path::Path, sync::Arc};
 
@@ -6,26 +6,26 @@ use burn::tensor::Device;
 
 use crate::{Drawn, Place, Record, Tokenizer, Value};
 
-/// The device that `BURN_DEVICE` names, as for the program `firebrick`; the CPU where it is not set.
+/// The device that `BURN_DEVICE` names, as for the program `firebrick`; the CPU if it is not set.
 pub(super) fn device() -> Device {
     match std::env::var("BURN_DEVICE").as_deref() {
         Err(_) | Ok("cpu") => Device::flex(),
-        // Burn reads the variable itself, and panics where that backend is not part of the build.
+        // Burn reads the variable itself, and panics if the build lacks that backend.
         Ok(_) => Device::default(),
     }
 }
 
-/// BERT's kind: `[PAD]`, `[UNK]`, `[CLS]`, `[SEP]`, `[MASK]` are 0 to 4.
+/// BERT's kind of tokenizer: `[PAD]`, `[UNK]`, `[CLS]`, `[SEP]`, `[MASK]` are 0 to 4.
 pub(super) fn wordpiece() -> Arc<Tokenizer> {
     tokenizer("wordpiece")
 }
 
-/// GPT-2's kind: `<|endoftext|>` and `<mask>` are 0 and 1.
+/// GPT-2's kind of tokenizer: `<|endoftext|>` and `<mask>` are 0 and 1.
 pub(super) fn bytebpe() -> Arc<Tokenizer> {
     tokenizer("bytebpe")
 }
 
-/// T5's kind: `<pad>`, `</s>` and `<unk>` are 0 to 2.
+/// T5's kind of tokenizer: `<pad>`, `</s>` and `<unk>` are 0 to 2.
 pub(super) fn unigram() -> Arc<Tokenizer> {
     tokenizer("unigram")
 }
@@ -47,7 +47,7 @@ pub(super) fn list(texts: &[&str]) -> Value {
     Value::List(texts.iter().map(|&each| text(each)).collect())
 }
 
-/// The samples as they are drawn in epoch 0.
+/// Draws the samples in epoch 0.
 pub(super) fn drawn<S>(samples: impl IntoIterator<Item = S>) -> Vec<Drawn<S>> {
     let drawn = |(index, sample)| Drawn { epoch: 0, index, sample: Arc::new(sample) };
     (0..).zip(samples).map(drawn).collect()

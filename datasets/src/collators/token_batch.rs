@@ -1,4 +1,4 @@
-//! Rows of token ids with their labels.
+//! Rows of token ids with labels.
 
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
@@ -8,19 +8,17 @@ use crate::{Batch, DataError};
 /// The label of a token that does not count in the loss.
 pub const IGNORE: i32 = -100;
 
-/// Rows of token ids and their labels, padded.
+/// Padded rows of token ids and their labels.
 ///
-/// All tensors are `[batch, length]`. A padding position holds the pad id, its label is [`IGNORE`],
-/// and the mask is `false` there.
+/// All tensors are `[batch, length]`. A padding position holds the pad id, the label [`IGNORE`] and the mask `false`.
 ///
-/// The labels stand in the same column as their ids. The shift by one is the model's work: it
-/// compares what it predicts at column `t` with the label at column `t + 1`. So the first label of
-/// a row is never used, and [`items`](Batch::items) counts the other columns only.
+/// Labels are in the same column as their ids. The model shifts them by one: it compares its prediction at column `t`
+/// with the label at column `t + 1`. The first label of a row is therefore never used, and [`items`](Batch::items)
+/// counts only the other columns.
 ///
-/// Rows that are padded at the left, and rows of several samples, also have
-/// [`position_ids`](Self::position_ids); the latter have [`segments`](Self::segments) too. A model
-/// that numbers the columns of a row from 0 and lets each see all before it does without them only
-/// where there are none.
+/// Rows padded on the left and rows of several samples also have [`position_ids`](Self::position_ids); rows of several
+/// samples have [`segments`](Self::segments) too. Only a batch without them suits a model that numbers the columns of a
+/// row from 0 and lets each token attend to all before it.
 ///
 /// # Example
 ///
@@ -52,10 +50,10 @@ pub struct TokenBatch {
 }
 
 impl TokenBatch {
-    /// A batch in which each token is its own label: for a language model.
+    /// Creates a batch in which each token is its own label, for a language model.
     ///
-    /// `pad_id` fills the short rows, at the right. Any id of the vocabulary will do: a causal
-    /// model does not let a token see what follows it, and padding is never a label.
+    /// `pad_id` fills short rows on the right. Any id of the vocabulary works: in a causal model, no token attends to
+    /// the tokens after it, and padding is never a label.
     ///
     /// # Errors
     ///
@@ -65,7 +63,7 @@ impl TokenBatch {
         Self::with_labels(rows, labels, pad_id)
     }
 
-    /// A batch with labels of its own, for instance with a prompt that does not count.
+    /// Creates a batch with separate labels, for example with a prompt that does not count.
     ///
     /// `labels` has one entry for each id, [`IGNORE`] where a token does not count.
     ///
@@ -77,9 +75,9 @@ impl TokenBatch {
         Self::padded(rows, labels, &Padding::default(), pad_id)
     }
 
-    /// Rows with their labels, padded as `padding` says.
+    /// Pads rows and their labels with the given `padding`.
     ///
-    /// With padding before it, the first token of a row is not a label: padding would predict it.
+    /// With padding before it, the first token of a row is not a label, since padding would predict it.
     pub(super) fn padded(
         rows: Vec<Vec<u32>>,
         labels: Vec<Vec<i32>>,
@@ -128,8 +126,8 @@ impl TokenBatch {
         Ok(batch)
     }
 
-    /// Rows of several samples. `cuts` has the lengths of the samples of each row; the first label
-    /// of each sample must not count.
+    /// Creates rows of several samples. `cuts` holds the lengths of the samples of each row; the first label of each
+    /// sample must not count.
     pub(super) fn packed(
         rows: Vec<Vec<u32>>,
         labels: Vec<Vec<i32>>,
@@ -152,76 +150,75 @@ impl TokenBatch {
         Ok(batch)
     }
 
-    /// `[batch, length]`: the number of rows, and their length after padding.
+    /// Returns the shape, `[batch, length]`: the number of rows, and their length after padding.
     pub fn shape(&self) -> [usize; 2] {
         self.shape
     }
 
-    /// The ids, row after row.
+    /// Returns the ids, row by row.
     pub fn host_ids(&self) -> &[i32] {
         &self.ids
     }
 
-    /// The labels, row after row.
+    /// Returns the labels, row by row.
     pub fn host_labels(&self) -> &[i32] {
         &self.labels
     }
 
-    /// Whether each token is real, row after row.
+    /// Returns whether each token is real, row by row.
     pub fn host_mask(&self) -> &[bool] {
         &self.mask
     }
 
-    /// The place of each token in its sample, from 0, row after row; 0 for padding.
+    /// Returns the position of each token in its sample, from 0, row by row; 0 for padding.
     pub fn host_position_ids(&self) -> Option<&[i32]> {
         self.position_ids.as_deref()
     }
 
-    /// The sample of each token in its row, from 1, row after row; 0 for padding.
+    /// Returns the number of each token's sample within its row, from 1, row by row; 0 for padding.
     pub fn host_segments(&self) -> Option<&[i32]> {
         self.segments.as_deref()
     }
 
-    /// The ids as a tensor of integers `[batch, length]` on `device`.
+    /// Returns the ids as an integer tensor `[batch, length]` on `device`.
     pub fn ids(&self, device: &Device) -> Tensor<2, Int> {
         self.integers(&self.ids, device)
     }
 
-    /// The labels as a tensor of integers `[batch, length]` on `device`.
+    /// Returns the labels as an integer tensor `[batch, length]` on `device`.
     pub fn labels(&self, device: &Device) -> Tensor<2, Int> {
         self.integers(&self.labels, device)
     }
 
-    /// A tensor of booleans `[batch, length]`: `true` for a real token, `false` for padding.
+    /// Returns the mask as a boolean tensor `[batch, length]`: `true` for a real token, `false` for padding.
     ///
     /// Burn's attention takes the opposite as its `mask_pad`: give it `mask.bool_not()`.
     pub fn mask(&self, device: &Device) -> Tensor<2, Bool> {
         Tensor::from_data(TensorData::new(self.mask.clone(), self.shape), device)
     }
 
-    /// The place of each token in its sample, a tensor of integers `[batch, length]`, if places are
-    /// not simply the columns: with padding at the left, or with several samples in a row.
+    /// Returns the position of each token in its sample as an integer tensor `[batch, length]`, or `None` if positions
+    /// equal the columns. They differ with padding on the left and with several samples in a row.
     pub fn position_ids(&self, device: &Device) -> Option<Tensor<2, Int>> {
         self.position_ids.as_ref().map(|ids| self.integers(ids, device))
     }
 
-    /// The sample of each token, a tensor of integers `[batch, length]`, if rows hold several: they
-    /// are counted from 1 in each row, and 0 is padding.
+    /// Returns the sample of each token as an integer tensor `[batch, length]`, or `None` if each row holds one sample.
+    /// Samples are counted from 1 in each row; 0 is padding.
     pub fn segments(&self, device: &Device) -> Option<Tensor<2, Int>> {
         self.segments.as_ref().map(|segments| self.integers(segments, device))
     }
 
-    /// Which columns belong together, if rows hold several samples: a tensor of booleans
-    /// `[batch, length, length]`, `true` where both columns are of one sample.
+    /// Returns which columns belong together as a boolean tensor `[batch, length, length]`, `true` if both columns
+    /// belong to the same sample, or `None` if each row holds one sample.
     ///
-    /// Padding belongs with padding, so that no token is left without one to attend to. It says
-    /// nothing of order: a causal model masks what follows as well. Burn's attention takes the
-    /// opposite as its `mask_attn`: give it `mask.bool_not()`.
+    /// Padding columns belong together, so every token has a token to attend to. The mask ignores order: a causal model
+    /// must also mask later tokens. Burn's attention takes the opposite as its `mask_attn`: give it `mask.bool_not()`.
     pub fn block_mask(&self, device: &Device) -> Option<Tensor<3, Bool>> {
         let segments = self.segments(device)?;
         let [rows, length] = self.shape;
         if rows * length == 0 {
-            // Burn does not expand to a dimension of 0.
+            // Burn cannot expand to a dimension of 0.
             let nothing = TensorData::new(Vec::<bool>::new(), [rows, length, length]);
             return Some(Tensor::from_data(nothing, device));
         }
@@ -249,7 +246,7 @@ impl Batch for TokenBatch {
     }
 }
 
-/// The id as tensors hold it: as a signed number, since labels need [`IGNORE`].
+/// Converts an id to the signed integer that tensors hold; labels need a sign for [`IGNORE`].
 pub(super) fn signed(id: u32) -> Result<i32, DataError> {
     i32::try_from(id).map_err(|_| DataError::IdTooLarge { id })
 }

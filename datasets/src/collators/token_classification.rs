@@ -1,4 +1,4 @@
-//! A label for each word, as in named entity recognition.
+//! Token classification: a label for each word, as in named entity recognition.
 
 use std::sync::Arc;
 
@@ -10,23 +10,22 @@ use crate::{DataError, Encoder, Encoding, Input, Record, Value};
 /// Which tokens of a word carry its label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Subwords {
-    /// The first only. The others do not count.
+    /// Only the first. The others do not count.
     #[default]
     First,
-    /// All, but after the first a `B-X` becomes an `I-X`: one entity begins once.
+    /// All, but after the first token, `B-X` becomes `I-X`, so an entity begins only once.
     Inside,
     /// All, with the same label.
     All,
 }
 
-/// Words with labels into tokens with labels.
+/// Turns words with labels into tokens with labels.
 ///
-/// A record has a list of words and a list as long of labels: names, or the numbers of names. Each
-/// word is tokenized on its own, and its label goes to the tokens that come from it, as
-/// [`Subwords`] says. Special tokens and padding have the label [`IGNORE`](crate::IGNORE). A word
-/// that the tokenizer makes nothing of takes its label with it, and so does a word that is cut off.
-/// With a stride, what is cut off becomes further samples; the first token that such a sample has
-/// of a word counts as the word's first. A record without a single labelled token makes no sample.
+/// A record has a list of words and an equally long list of labels, as names or as their numbers. Each word is
+/// tokenized separately, and its tokens get its label as [`Subwords`] says. Special tokens and padding have the label
+/// [`IGNORE`](crate::IGNORE). If the tokenizer makes no token of a word, or the word is cut off, its label is dropped.
+/// With a stride, the rest of a cut text becomes further samples; the first token of a word in such a sample counts as
+/// the word's first. A record without a labelled token yields no sample.
 ///
 /// # Example
 ///
@@ -55,7 +54,7 @@ pub struct TokenClassification {
     encoder: Encoder,
     labels: Labels,
     subwords: Subwords,
-    /// For each label the one that continues it.
+    /// For each label, the label that continues it.
     continued: Vec<i32>,
     words_field: String,
     labels_field: String,
@@ -68,7 +67,7 @@ pub struct TokenClassification {
 pub struct LabeledTokens {
     /// The tokens.
     pub tokens: Tokens,
-    /// For each token its label, or [`IGNORE`](crate::IGNORE).
+    /// The label of each token, or [`IGNORE`](crate::IGNORE).
     pub labels: Vec<i32>,
 }
 
@@ -87,18 +86,18 @@ impl TokenClassification {
         }
     }
 
-    /// The fields of the words and of their labels. Default: `words` and `labels`.
+    /// Sets the fields of the words and of their labels. Default: `words` and `labels`.
     pub fn fields(mut self, words: impl Into<String>, labels: impl Into<String>) -> Self {
         self.words_field = words.into();
         self.labels_field = labels.into();
         self
     }
 
-    /// Which tokens of a word carry its label. Default: the first.
+    /// Sets which tokens of a word carry its label. Default: the first.
     ///
     /// # Errors
     ///
-    /// [`DataError::NoInsideLabel`] if it is [`Subwords::Inside`] and a label `B-X` has no `I-X`.
+    /// [`DataError::NoInsideLabel`] for [`Subwords::Inside`] if a label `B-X` has no `I-X`.
     pub fn subwords(mut self, subwords: Subwords) -> Result<Self, DataError> {
         self.subwords = subwords;
         let continued = |name: &String| {
@@ -113,19 +112,19 @@ impl TokenClassification {
         Ok(self)
     }
 
-    /// How rows are padded. Default: at the right, to the longest.
+    /// Sets how rows are padded. Default: on the right, to the longest row.
     pub fn padding(mut self, padding: Padding) -> Self {
         self.padding = padding;
         self
     }
 
-    /// The padding token. Default: the tokenizer's.
+    /// Sets the padding token. Default: the tokenizer's.
     pub fn pad_id(mut self, id: u32) -> Self {
         self.pad_id = Some(id);
         self
     }
 
-    /// The labels.
+    /// Returns the labels.
     pub fn labels(&self) -> &Labels {
         &self.labels
     }
@@ -134,7 +133,7 @@ impl TokenClassification {
         roles::pad(self.pad_id, self.encoder.tokenizer())
     }
 
-    /// The labels of the words.
+    /// Reads the labels of the words.
     fn read_labels(&self, record: &Record, words: usize) -> Result<Vec<i32>, DataError> {
         let field = &self.labels_field;
         let Some(Value::List(values)) = record.get(field) else {
@@ -149,7 +148,7 @@ impl TokenClassification {
         values.iter().enumerate().map(read).collect()
     }
 
-    /// For each token the label of its word.
+    /// Returns the label of each token.
     fn align(&self, encoding: &Encoding, of_words: &[i32]) -> Vec<i32> {
         let mut before = None;
         let label = |&word: &Option<u32>| {
@@ -229,7 +228,7 @@ mod tests {
         }
     }
 
-    /// Not by the numbers of the labels.
+    /// Continuing labels are found by name, not by number.
     #[test]
     fn what_continues_goes_by_name() {
         let task = task(&["I-B", "B-A", "O", "I-A", "B-B"], Subwords::Inside);

@@ -1,14 +1,14 @@
-//! Which tokens form a word.
+//! Groups tokens into words.
 
 use crate::Encoding;
 
-/// For each token the number of its word in the text, counted from 0; `None` for added tokens and
-/// where `apart` says that the token is none of the text.
+/// Returns the number of each token's word in the text, from 0, or `None` for added tokens and for ids that `apart`
+/// excludes.
 ///
-/// The tokenizer's own words are not enough: a SentencePiece tokenizer may take a whole text for
-/// one word. So a word ends where the tokenizer says so, and wherever there is white space between
-/// two tokens, or at the start of the second, which is where SentencePiece and some byte-level
-/// tokenizers leave it. The tokens of one character, which share its bytes, stay together.
+/// The tokenizer's own words are not enough: a SentencePiece tokenizer may treat a whole text as one word. A word
+/// therefore ends where the tokenizer says so, and at white space between two tokens or at the start of the second,
+/// where SentencePiece and some byte-level tokenizers put it. The tokens of one character, which share its bytes, stay
+/// together.
 ///
 /// In a script without spaces, SentencePiece's words are whole clauses.
 pub(super) fn word_of_each_token(
@@ -18,7 +18,7 @@ pub(super) fn word_of_each_token(
 ) -> Vec<Option<u32>> {
     let mut words = Vec::with_capacity(encoding.len());
     let mut count = 0;
-    // The tokenizer's word and the end of the token before.
+    // The tokenizer's word and the end offset of the previous token.
     let mut before: Option<(Option<u32>, usize)> = None;
     for (token, &id) in encoding.ids.iter().enumerate() {
         let special = encoding.special.get(token).copied().unwrap_or(false);
@@ -52,7 +52,7 @@ mod tests {
         collators::testing::{bytebpe, unigram, wordpiece},
     };
 
-    /// The text of each word, as far as offsets tell.
+    /// The text of each word, as far as the offsets cover it.
     fn words(tokenizer: &Arc<Tokenizer>, text: &str) -> Vec<String> {
         let encoding = Encoder::new(tokenizer.clone()).encode(Input::Text(text), None).unwrap().remove(0);
         let words = word_of_each_token(&encoding, text, |_| false);
@@ -79,7 +79,7 @@ mod tests {
         assert_eq!(words(&unigram(), text), of_t5);
     }
 
-    /// As Llama's, which takes the text for one word and writes spaces as `▁`, and as a byte-level
+    /// Covers a tokenizer like Llama's, which treats the text as one word and writes spaces as `▁`, and a byte-level
     /// tokenizer that leaves spaces out of the offsets.
     #[test]
     fn of_tokenizers_that_do_not_split() {

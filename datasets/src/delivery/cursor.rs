@@ -1,14 +1,14 @@
-//! Where training stands in a stream of samples.
+//! The training position in a stream of samples.
 
 use serde::{Deserialize, Serialize};
 
-/// A place in a stream of samples: all that must be saved to continue exactly there.
+/// A position in a stream of samples: everything you must save to resume exactly there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Cursor {
     /// The epoch, from 0.
     pub epoch: u64,
-    /// The samples of this epoch that are consumed. Once all are, the cursor moves on to the next
-    /// epoch, so that this is always less than the samples of its epoch.
+    /// The consumed samples of this epoch. Once all are consumed, the cursor moves to the next epoch, so this is always
+    /// less than the number of samples in its epoch.
     pub consumed: usize,
 }
 

@@ -1,20 +1,20 @@
-//! How the samples of an epoch are cut into batches, and dealt to ranks.
+//! Cuts the samples of an epoch into batches and deals them to ranks.
 
 use std::ops::Range;
 
 use crate::{Batches, DataError};
 
-/// How much goes into a batch.
+/// The size of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Amount {
-    /// So many samples.
+    /// A number of samples.
     Samples(usize),
-    /// As many samples as have at most so many tokens, padding included.
+    /// As many samples as fit in a number of tokens, including padding.
     Tokens(usize),
 }
 
 impl Amount {
-    /// So many times as much.
+    /// Multiplies the amount.
     pub fn times(self, factor: usize) -> Self {
         match self {
             Self::Samples(samples) => Self::Samples(samples.saturating_mul(factor)),
@@ -23,14 +23,13 @@ impl Amount {
     }
 }
 
-/// How the samples of an epoch become micro-batches: first cut, then dealt.
+/// Divides the samples of an epoch into micro-batches: cuts first, then deals.
 ///
-/// The *global batch* is what one step of the optimizer sees, over all ranks. It is cut first, by
-/// the global amount alone, so that the sequence of global batches does not depend on how
-/// many ranks there are or how large a micro-batch is. Then each rank is dealt its part,
-/// a run of neighbours, as large as the other ranks' or larger by one sample; and each part is cut into
-/// micro-batches. All ranks get the same number of micro-batches, since they work in step:
-/// the last ones of a rank may be empty.
+/// The *global batch* holds the samples of one optimizer step, over all ranks. It is cut first, by the global amount
+/// alone, so the sequence of global batches does not depend on the number of ranks or the size of a micro-batch. Each
+/// rank then gets its part, a contiguous range of samples; the parts differ in size by at most one sample. Each part is
+/// cut into micro-batches. All ranks get the same number of micro-batches, since they run in lockstep: the last ones of
+/// a rank may be empty.
 ///
 /// # Example
 ///
@@ -53,7 +52,7 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// Steps of the global amount in micro-batches of the micro amount, for a single rank.
+    /// Cuts steps of the global amount into micro-batches of the micro amount, for a single rank.
     ///
     /// # Errors
     ///
@@ -67,7 +66,7 @@ impl Cut {
         Ok(Self { global, micro, rank: 0, ranks: 1 })
     }
 
-    /// The share of one rank.
+    /// Selects the part of one rank.
     ///
     /// # Errors
     ///
@@ -79,12 +78,11 @@ impl Cut {
         }
     }
 
-    /// The global batch that begins at `start`, of an epoch with so many samples.
+    /// Returns the global batch that begins at `start` in an epoch of `samples` samples.
     ///
     /// # Errors
     ///
-    /// [`DataError::SampleTooLong`] if its first sample has more tokens than are allowed, and what
-    /// the data can run into.
+    /// [`DataError::SampleTooLong`] if its first sample has more tokens than allowed, and any error of the data.
     pub fn global_batch(
         &self,
         batches: &impl Batches,
@@ -95,7 +93,7 @@ impl Cut {
         take(batches, epoch, start..samples, self.global)
     }
 
-    /// The micro-batches of this rank in a global batch.
+    /// Returns the micro-batches of this rank in a global batch.
     ///
     /// # Errors
     ///
@@ -129,7 +127,7 @@ impl Cut {
         Ok(own)
     }
 
-    /// The part of a global batch that a rank is dealt. The first ranks have the larger ones.
+    /// Returns a rank's part of a global batch. The first ranks get the larger parts.
     fn part(&self, rank: usize, global: &Range<usize>) -> Range<usize> {
         let (each, larger) = (global.len() / self.ranks, global.len() % self.ranks);
         let start = |rank: usize| global.start + rank * each + rank.min(larger);
@@ -153,7 +151,7 @@ impl Cut {
     }
 }
 
-/// The longest beginning of `left` that is no more than the amount.
+/// Returns the longest prefix of `left` that does not exceed the amount.
 fn take(
     batches: &impl Batches,
     epoch: u64,
@@ -170,7 +168,7 @@ fn take(
     if first > most {
         return Err(DataError::SampleTooLong { epoch, position: start, tokens: first, most });
     }
-    // `fits` samples fit. Doubles the step while that holds, then closes in.
+    // `fits` samples fit. Doubles the step as long as they do, then narrows it.
     let (mut fits, mut step) = (1, 1);
     while fits + step <= left.len() && tokens(fits + step)? <= most {
         fits += step;
@@ -254,8 +252,8 @@ mod tests {
     }
 
     proptest! {
-        /// All ranks together have each sample of the global batch once, in order, within
-        /// the amount, greedily, and in equally many micro-batches.
+        /// Together, all ranks have each sample of the global batch once, in order. Micro-batches are cut
+        /// greedily within the amount, and each rank has the same number of them.
         #[test]
         fn dealt_without_loss(
             lengths in prop::collection::vec(1_usize..12, 1..80),

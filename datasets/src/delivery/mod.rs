@@ -1,4 +1,4 @@
-//! Batches, computed ahead, from a place that can be saved.
+//! Computes batches ahead, from a position that can be saved.
 
 mod cursor;
 mod cut;

@@ -1,4 +1,4 @@
-//! Computing batches ahead of the trainer.
+//! Computes batches ahead of the trainer.
 
 use std::{
     collections::VecDeque,
@@ -8,14 +8,14 @@ use std::{
 use super::workers::{Workers, compute, panicked};
 use crate::{Batches, DataError, Request};
 
-/// Batches in the order of their requests, computed ahead by worker threads.
+/// Yields batches in the order of their requests, computed ahead by worker threads.
 ///
-/// How many workers there are changes nothing but the time it takes. An error or a panic surfaces
-/// at exactly the place of its request, and the batches after it follow. Dropping the iterator
-/// stops the workers and waits for them; each finishes at most the batch that it is at.
+/// The number of workers changes only the time it takes. An error or a panic surfaces exactly at its request, and the
+/// batches after it follow. Dropping the iterator stops the workers and waits for them; each finishes at most its
+/// current batch.
 ///
-/// The requests may be endless. They are pulled on the caller's thread, each at most `ahead`
-/// places before its batch is delivered.
+/// The requests may be endless. They are pulled on the caller's thread, each at most `ahead` requests before its batch
+/// is delivered.
 ///
 /// # Example
 ///
@@ -31,7 +31,7 @@ use crate::{Batches, DataError, Request};
 ///     let (request, batch) = delivered?;
 ///     assert_eq!(batch.samples(), request.positions.len());
 ///     if let Some(cursor) = request.closes_window {
-///         // Step the optimizer. A checkpoint made here continues at `cursor`.
+///         // Step the optimizer. A checkpoint saved here resumes at `cursor`.
 ///     }
 /// }
 /// # Ok::<(), firebrick_datasets::DataError>(())
@@ -40,26 +40,25 @@ pub struct Prefetch<B: Batches> {
     batches: Arc<B>,
     requests: Box<dyn Iterator<Item = Result<Request, DataError>> + Send>,
     ahead: usize,
-    /// What is under way, in the order of delivery. Its length bounds the memory.
+    /// The batches under way, in the order of delivery. Its length limits the memory.
     pending: VecDeque<Result<Pending<B>, DataError>>,
     workers: Workers<B>,
 }
 
-/// A request, and where its batch will arrive.
+/// A request, and the channel on which its batch arrives.
 struct Pending<B: Batches> {
     request: Request,
     reply: Receiver<Result<B::Batch, DataError>>,
 }
 
 impl<B: Batches> Prefetch<B> {
-    /// Starts `workers` threads, which compute up to `ahead` batches besides the one delivered
-    /// last.
+    /// Starts `workers` threads, which compute up to `ahead` batches in addition to the last one delivered.
     ///
-    /// With 0 workers, each batch is computed on the caller's thread when it is asked for. With
-    /// workers, an `ahead` of 0 counts as 1, and an `ahead` below `workers` leaves some without
-    /// work. If the system refuses to start a thread, the others do its work.
+    /// With 0 workers, each batch is computed on the caller's thread when it is requested. With workers, an `ahead` of
+    /// 0 counts as 1, and an `ahead` below `workers` leaves some of them idle. If the system refuses to start a thread,
+    /// the others do its work.
     ///
-    /// An error among the `requests` surfaces at its place.
+    /// An error among the `requests` surfaces in its place.
     pub fn new(
         batches: B,
         requests: impl Iterator<Item = Result<Request, DataError>> + Send + 'static,
@@ -78,7 +77,7 @@ impl<B: Batches> Prefetch<B> {
         prefetch
     }
 
-    /// Gives the workers requests until enough are under way.
+    /// Sends requests to the workers until enough are under way.
     fn fill(&mut self) {
         while !self.workers.is_empty() && self.pending.len() < self.ahead {
             let Some(request) = self.requests.next() else {
@@ -92,7 +91,7 @@ impl<B: Batches> Prefetch<B> {
 }
 
 impl<B: Batches> Iterator for Prefetch<B> {
-    /// A batch with its request.
+    /// A request and its batch.
     type Item = Result<(Request, B::Batch), DataError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -109,7 +108,7 @@ impl<B: Batches> Iterator for Prefetch<B> {
                 reply.recv().unwrap_or_else(|_| Err(panicked(&request, "its worker is gone".to_owned())))?;
             Ok((request, batch))
         });
-        // Only now, so that the one just awaited counts as under way until it has arrived.
+        // Fills the queue last, so the awaited batch counts as under way until it has arrived.
         self.fill();
         Some(item)
     }
@@ -125,7 +124,7 @@ mod tests {
     use super::*;
     use crate::{Amount, Batch, Cursor, Cut, Requests};
 
-    /// A batch that knows its positions, and counts itself while it is alive.
+    /// A batch that stores its positions and counts the live batches.
     #[derive(Debug)]
     struct Counted {
         positions: Range<usize>,
@@ -181,7 +180,7 @@ mod tests {
         Prefetch::new(batches.clone(), requests, workers, ahead)
     }
 
-    /// What is delivered for the first 40 requests, in words.
+    /// Describes what is delivered for the first 40 requests.
     fn delivered(workers: usize, ahead: usize) -> Vec<String> {
         prefetch(&Arc::default(), workers, ahead)
             .take(40)
@@ -236,7 +235,7 @@ mod tests {
         for result in prefetch(&batches, 4, 3).take(100) {
             drop(result);
         }
-        // Three under way, and the one delivered last.
+        // Three are under way, in addition to the last one delivered.
         assert!(batches.most_alive.load(Ordering::SeqCst) <= 4);
     }
 }

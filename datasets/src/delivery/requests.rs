@@ -1,4 +1,4 @@
-//! The micro-batches that come next.
+//! The next micro-batches.
 
 use std::{collections::VecDeque, ops::Range};
 
@@ -11,21 +11,20 @@ pub struct Request {
     pub epoch: u64,
     /// The positions of the samples in the epoch's order.
     pub positions: Range<usize>,
-    /// On the last micro-batch of a window, the cursor that follows the window.
+    /// The cursor after the window, on the window's last micro-batch.
     pub closes_window: Option<Cursor>,
 }
 
-/// The micro-batches that follow a cursor, without end.
+/// Yields the micro-batches after a cursor, without end.
 ///
-/// They come in windows: the micro-batches whose gradients make one step of the optimizer. A
-/// window is a global batch, or a rank's share of it, as [`Cut`] says. It never crosses the end of
-/// an epoch, so the last one of an epoch may be smaller. The last micro-batch of a window
-/// [closes](Request::closes_window) it.
+/// They come in windows: the micro-batches whose gradients make up one optimizer step. A window is a global batch, or a
+/// rank's part of it, as [`Cut`] defines it. It never crosses the end of an epoch, so the last window of an epoch may
+/// be smaller. The last micro-batch of a window [closes](Request::closes_window) it.
 ///
 /// # Errors
 ///
-/// An item is [`DataError::EmptyEpoch`] if an epoch has no samples, [`DataError::OutOfRange`] if
-/// the epoch of the cursor has none left, and what [`Cut`] can run into. Nothing follows an error.
+/// An item is [`DataError::EmptyEpoch`] if an epoch has no samples, [`DataError::OutOfRange`] if the cursor's epoch has
+/// no samples left, or an error of [`Cut`]. Nothing follows an error.
 ///
 /// # Example
 ///
@@ -52,20 +51,20 @@ pub struct Requests<B> {
     cut: Cut,
     /// The epoch of the open window.
     epoch: u64,
-    /// The micro-batches of the open window that have not been asked for yet.
+    /// The micro-batches of the open window that have not been requested yet.
     left: VecDeque<Range<usize>>,
-    /// The cursor that follows the open window.
+    /// The cursor after the open window.
     after: Cursor,
     failed: bool,
 }
 
 impl<B: Batches> Requests<B> {
-    /// The requests from `cursor` on.
+    /// Creates the requests from `cursor` on.
     pub fn new(batches: B, cursor: Cursor, cut: Cut) -> Self {
         Self { batches, cut, epoch: cursor.epoch, left: VecDeque::new(), after: cursor, failed: false }
     }
 
-    /// Opens the window that begins at the cursor.
+    /// Opens the window at the cursor.
     fn open_window(&mut self) -> Result<(), DataError> {
         let Cursor { epoch, consumed } = self.after;
         let samples = self.batches.samples(epoch);
@@ -113,7 +112,7 @@ mod tests {
     use super::*;
     use crate::{Amount, TokenBatch};
 
-    /// Epochs of these many samples; the last repeats.
+    /// Epochs with these numbers of samples; the last one repeats.
     #[derive(Debug, Clone)]
     struct Epochs(Vec<usize>);
 
@@ -134,7 +133,7 @@ mod tests {
         Cursor { epoch, consumed }
     }
 
-    /// Windows of `per_window` micro-batches of `micro` samples.
+    /// Cuts windows of `per_window` micro-batches of `micro` samples.
     fn cut(micro: usize, per_window: usize) -> Cut {
         Cut::new(Amount::Samples(micro * per_window), Amount::Samples(micro)).unwrap()
     }

@@ -1,4 +1,4 @@
-//! The threads that compute batches ahead.
+//! Threads that compute batches ahead.
 
 use std::{
     sync::{
@@ -11,22 +11,22 @@ use std::{
 
 use crate::{Batches, DataError, Request, panics::caught};
 
-/// Threads that take requests from one queue. Dropping it stops them and waits for them.
+/// Threads that take requests from a shared queue. Dropping it stops them and waits for them.
 pub(crate) struct Workers<B: Batches> {
     threads: Vec<JoinHandle<()>>,
-    /// `None` once the threads are to end.
+    /// `None` to end the threads.
     queue: Option<Sender<Job<B>>>,
     stop: Arc<AtomicBool>,
 }
 
-/// A request, and where its batch is to be sent.
+/// A request, and the channel for its batch.
 struct Job<B: Batches> {
     request: Request,
     reply: Sender<Result<B::Batch, DataError>>,
 }
 
 impl<B: Batches> Workers<B> {
-    /// Starts up to `count` threads, fewer if the system refuses to start one.
+    /// Starts up to `count` threads; fewer if the system refuses to start one.
     pub(crate) fn start(batches: &Arc<B>, count: usize) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let (sender, receiver) = channel();
@@ -44,13 +44,12 @@ impl<B: Batches> Workers<B> {
         Self { threads, queue: Some(sender), stop }
     }
 
-    /// Whether there is no thread.
+    /// Returns whether there are no threads.
     pub(crate) fn is_empty(&self) -> bool {
         self.threads.is_empty()
     }
 
-    /// Queues a request. Its batch arrives at the receiver; if there is no thread left to compute
-    /// it, the receiver is closed.
+    /// Queues a request. Its batch arrives at the receiver; if no thread is left to compute it, the receiver is closed.
     pub(crate) fn compute(&self, request: Request) -> Receiver<Result<B::Batch, DataError>> {
         let (reply, receiver) = channel();
         if let Some(queue) = &self.queue {
@@ -67,13 +66,13 @@ impl<B: Batches> Drop for Workers<B> {
         self.stop.store(true, Ordering::Relaxed);
         self.queue = None;
         for thread in self.threads.drain(..) {
-            // A thread that panicked has closed its receiver, so the panic has been reported.
+            // A thread that panicked closed its receiver, so the panic was already reported.
             let _ = thread.join();
         }
     }
 }
 
-/// What a thread does until the queue is closed.
+/// Runs a thread until the queue is closed.
 fn work<B: Batches>(batches: &B, queue: &Mutex<Receiver<Job<B>>>, stop: &AtomicBool) {
     loop {
         let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
@@ -83,18 +82,18 @@ fn work<B: Batches>(batches: &B, queue: &Mutex<Receiver<Job<B>>>, stop: &AtomicB
         if stop.load(Ordering::Relaxed) {
             return;
         }
-        // Nobody receives it if the iterator has been dropped meanwhile.
+        // If the iterator was dropped in the meantime, nobody receives the batch.
         let _ = reply.send(compute(batches, &request));
     }
 }
 
-/// The batch of a request; a panic becomes an error.
+/// Computes the batch of a request; a panic becomes an error.
 pub(crate) fn compute<B: Batches>(batches: &B, request: &Request) -> Result<B::Batch, DataError> {
     caught(|| batches.batch(request.epoch, request.positions.clone()))
         .unwrap_or_else(|message| Err(panicked(request, message)))
 }
 
-/// The error of a request whose computation panicked.
+/// Creates the error for a request whose computation panicked.
 pub(crate) fn panicked(request: &Request, message: String) -> DataError {
     DataError::BatchPanicked { epoch: request.epoch, positions: request.positions.clone(), message }
 }
@@ -106,7 +105,7 @@ mod tests {
     use super::*;
     use crate::TokenBatch;
 
-    /// Batches that are finished only when two are computed at once.
+    /// A data set that finishes a batch only while another is computed at the same time.
     struct Together(Barrier);
 
     impl Batches for Together {

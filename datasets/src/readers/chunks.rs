@@ -1,17 +1,17 @@
-//! A text file of any size, as it stands, in pieces that are encoded on their own anyway.
+//! Cuts a text file of any size into independently encoded pieces.
 
 use std::{io::Read, path::Path, sync::Arc};
 
 use super::unpacked::Unpacked;
 use crate::{DataError, tokenization::final_pieces};
 
-/// Bytes that are read before pieces are cut off.
+/// The number of bytes that are read before pieces are cut off.
 const BUFFER: u64 = 4 << 20;
 
-/// The text of a file, packed or not, in chunks of some MiB.
+/// Yields the text of a file, compressed or not, in chunks of a few MiB.
 ///
-/// Chunks end where [`Tokenizer::encode`](crate::Tokenizer::encode) cuts a text, so encoding the
-/// chunks one after the other gives the ids of the whole text.
+/// Chunks end where [`Tokenizer::encode`](crate::Tokenizer::encode) cuts a text, so encoding them one by one gives the
+/// ids of the whole text.
 ///
 /// # Example
 ///
@@ -28,7 +28,7 @@ const BUFFER: u64 = 4 << 20;
 pub struct TextChunks {
     text: Unpacked,
     buffer: Vec<u8>,
-    /// Bytes of text before the buffer, without a byte order mark.
+    /// The number of bytes of text before the buffer, without the byte order mark.
     before: usize,
     ended: bool,
 }
@@ -38,8 +38,8 @@ impl TextChunks {
     ///
     /// # Errors
     ///
-    /// [`DataError::Io`] if it cannot be opened, [`DataError::File`] if it is no text. An item is an
-    /// error if reading fails, or [`DataError::NotUtf8`]; nothing follows it.
+    /// [`DataError::Io`] if the file cannot be opened, [`DataError::File`] if it is not text. An item is an error if
+    /// reading fails, or [`DataError::NotUtf8`]; nothing follows it.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, DataError> {
         let path: Arc<Path> = path.as_ref().into();
         Ok(Self { text: Unpacked::open(&path)?, buffer: Vec::new(), before: 0, ended: false })
@@ -52,7 +52,7 @@ impl TextChunks {
             self.ended = read.map_err(DataError::io(&path))? == 0;
             let valid = match std::str::from_utf8(&self.buffer) {
                 Ok(text) => text,
-                // A character that the buffer ends within will be whole with what is read next.
+                // The next read completes a character that the buffer cuts off.
                 Err(error) if error.error_len().is_none() && !self.ended => {
                     std::str::from_utf8(&self.buffer[..error.valid_up_to()]).unwrap_or_default()
                 }
@@ -94,7 +94,7 @@ mod tests {
     fn chunks_are_encoded_as_the_whole() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("text");
-        // Lines of every length, and a stretch without any line or space.
+        // Lines of various lengths, and a long stretch without newlines or spaces.
         let lines = (0..60_000).map(|line| "wörd ".repeat(line % 40) + "\n");
         let text: String = lines.chain(["é".repeat(300_000)]).chain(["\nend".to_owned()]).collect();
         assert!(text.len() as u64 > BUFFER);
@@ -116,7 +116,7 @@ mod tests {
         file.write_all(b"\xc3").unwrap();
         let chunks: Vec<_> = TextChunks::open(&path).unwrap().collect();
         assert!(matches!(chunks[..], [Err(DataError::NotUtf8 { offset: 2, .. })]));
-        // The place in the file, of which a byte order mark is a part.
+        // The offset in the file includes the byte order mark.
         fs::write(&path, b"\xef\xbb\xbfab\xff").unwrap();
         let chunks: Vec<_> = TextChunks::open(&path).unwrap().collect();
         assert!(matches!(chunks[..], [Err(DataError::NotUtf8 { offset: 5, .. })]), "{chunks:?}");

@@ -1,4 +1,4 @@
-//! Words with labels, one word a line: the columns of the CoNLL shared tasks.
+//! Reads words with labels, one word per line: the columns of the CoNLL shared tasks.
 
 use std::sync::{Arc, OnceLock};
 
@@ -11,26 +11,26 @@ use super::{
 };
 use crate::DataError;
 
-/// Reads sentences of words and their labels, packed or not.
+/// Reads sentences of words and their labels from files, compressed or not.
 ///
-/// Each line is a word with its columns, and a line that is empty or has only spaces and tabs ends
-/// a sentence. Columns are separated by tabs if the line has one, else by spaces. Quotes mean
-/// nothing. Lines whose first column is `-DOCSTART-` are left out.
+/// Each line is a word with its columns. A line that is empty or has only spaces and tabs ends a sentence. Columns are
+/// separated by tabs if the line has one, otherwise by spaces. Quotes have no special meaning. A line whose first
+/// column is `-DOCSTART-` is skipped and ends a sentence.
 ///
-/// `#` and `#hashtag` are words where they have a label as the other lines have. A line that starts
-/// with `#` is a comment, and left out, in these cases:
+/// `#` and `#hashtag` are words if they have a label as the other lines do. The reader skips a line that starts with
+/// `#` as a comment in these cases:
 ///
-/// - The file separates columns by tabs, and the line has none. Within a sentence, it needs a space
-///   after the `#` too: `#hashtag` alone is a word that lacks its label there, which is an error.
-/// - The file separates columns by spaces, no word of a sentence stands before the line, and it has
-///   another number of columns than the first line of the file that does not start with `#` or `-`.
-/// - No word of a sentence stands before the line, and it is `# key = value`, as in CoNLL-U, or
-///   `# id 5239 domain=en`: `#`, a space, and an equals sign somewhere.
+/// - The file separates columns by tabs, and the line has none. Within a sentence, it also needs a space after the `#`:
+///   `#hashtag` alone is then a word without a label, which is an error.
+/// - The file separates columns by spaces, the line is not within a sentence, and its number of columns differs from
+///   the file's first line that does not start with `#` or `-`.
+/// - The line is not within a sentence, and it is `# key = value`, as in CoNLL-U, or `# id 5239 domain=en`: `#`, a
+///   space, and an equals sign somewhere.
 ///
-/// [`comments`](Self::comments) makes all lines with `#` comments, or none.
+/// [`comments`](Self::comments) makes all lines that start with `#` comments, or none.
 ///
-/// A record is a sentence with two fields, `words` and `labels`, which are lists of texts of the same
-/// length. A sentence with a malformed line is malformed as a whole; the error names that line.
+/// A record is a sentence with two fields, `words` and `labels`, which are lists of texts of the same length. A
+/// malformed line makes its whole sentence malformed; the error names the line.
 ///
 /// # Example
 ///
@@ -52,13 +52,13 @@ pub struct ConllReader {
     files: Files,
     columns: Columns,
     tags: Tags,
-    /// What was found out about the labels of all files.
+    /// The detected label scheme of all files.
     detected: Arc<OnceLock<TagScheme>>,
     longest: usize,
 }
 
 impl ConllReader {
-    /// Reads these files: words from the first column, labels from the last.
+    /// Reads words from the first column of these files, labels from the last.
     pub fn new(files: impl Into<Files>) -> Self {
         Self {
             files: files.into(),
@@ -69,42 +69,42 @@ impl ConllReader {
         }
     }
 
-    /// The column of the words, from 0, or from -1 for the last backwards. 0 by default.
+    /// Sets the column of the words, from 0, or from -1 backwards from the last. Default: 0.
     pub fn word(mut self, column: i32) -> Self {
         self.columns.word = column;
         self
     }
 
-    /// The column of the labels, from 0, or from -1 for the last backwards. -1 by default.
+    /// Sets the column of the labels, from 0, or from -1 backwards from the last. Default: -1.
     pub fn label(mut self, column: i32) -> Self {
         self.columns.label = column;
         self
     }
 
-    /// Whether every line that starts with `#` is a comment, or none is. By default, only those are
-    /// that cannot be words of the file; the reader's description says which.
+    /// Sets whether every line that starts with `#` is a comment, or none is. By default, only lines that cannot be
+    /// words of the file are comments; the reader's description lists them.
     pub fn comments(mut self, comments: bool) -> Self {
         self.columns.comments = Some(comments);
         self
     }
 
-    /// Whether to leave out lines whose first column is a range such as `1-2` or a decimal such as
-    /// `1.1`: in CoNLL-U these are no words of their own. Not by default.
+    /// Sets whether to skip lines whose first column is a range such as `1-2` or a decimal such as `1.1`, which are not
+    /// words in CoNLL-U. Default: no.
     pub fn tokens_only(mut self, tokens_only: bool) -> Self {
         self.columns.tokens_only = tokens_only;
         self
     }
 
-    /// What to do with the labels. They are kept as they are by default.
+    /// Sets what to do with the labels. Default: keep them as they are.
     ///
-    /// To detect their scheme, all files are read once more before the first record.
+    /// Detecting their scheme reads all files an extra time before the first record.
     pub fn tags(mut self, tags: Tags) -> Self {
         self.tags = tags;
         self.detected = Arc::default();
         self
     }
 
-    /// The most bytes of a sentence; a longer one is malformed. 64 MiB by default.
+    /// Sets the maximum number of bytes in a sentence; a longer one is malformed. Default: 64 MiB.
     pub fn longest(mut self, bytes: usize) -> Self {
         self.longest = bytes;
         self
@@ -125,7 +125,7 @@ impl ConllReader {
                 match sentences.next() {
                     Ok(Some(sentence)) => evidence.add(&sentence.labels),
                     Ok(None) => break,
-                    // It will be met again.
+                    // Reading the records reports this error again.
                     Err(error) if error.is_about_a_record() => {}
                     Err(error) => return Err(error),
                 }
@@ -172,7 +172,7 @@ mod tests {
 
     type Brief = Result<(u64, String, String), String>;
 
-    /// The line, words and labels of each sentence, or its error.
+    /// Returns the line, words and labels of each sentence, or its error.
     fn read(text: impl AsRef<[u8]>, options: impl Fn(ConllReader) -> ConllReader) -> Vec<Brief> {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), text).unwrap();
@@ -193,7 +193,7 @@ mod tests {
             [sentence(2, "\"|a", "O|B-x"), sentence(8, "\u{a0}|#", "O|O"), sentence(11, "c d", "O")];
         assert_eq!(read(text, |r| r), expected);
         assert_eq!(read("", |r| r), []);
-        // It ends a sentence too.
+        // The line also ends a sentence.
         assert_eq!(read("a O\n-DOCSTART- O\nb O", |r| r).len(), 2);
     }
 
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn two_names_for_one_column() {
-        // With one column, the first is the last.
+        // In a line with one column, the first is also the last.
         let found = read("a b\n\nc\n\nd e", |r| r.label(-2).word(0));
         assert!(found.iter().all(Result::is_err), "{found:?}");
     }
@@ -232,15 +232,15 @@ mod tests {
         let tabs =
             "# id 5239 domain=en\n#\tO\n#tag\tB-x\n# middle\nb\tO\n\n# id 1\tdomain=en\n#alone\nc\tO\n";
         assert_eq!(read(tabs, |r| r), [sentence(2, "#|#tag|b", "O|B-x|O"), sentence(9, "c", "O")]);
-        // Of as many columns as the lines of words.
+        // The comment has as many columns as the lines of words.
         let spaces = "# id 5239 domain=en\n# _ _ O\n#a _ _ B-x\n\n# id 1\tdomain=en\nb _ _ O\n\n# newdoc\n#\nc _ _ O\n";
         let expected = [sentence(2, "#|#a", "O|B-x"), sentence(6, "b", "O"), sentence(10, "c", "O")];
         assert_eq!(read(spaces, |r| r), expected);
         let two = "# O\n# O\na O\n# O\n\n# sent_id = 3\n# O\n";
         assert_eq!(read(two, |r| r), [sentence(1, "#|#|a|#", "O|O|O|O"), sentence(7, "#", "O")]);
-        // Nothing but lines with `#`.
+        // A file with nothing but lines that start with `#`.
         assert_eq!(read("# text = a\n#\tO\n", |r| r), [sentence(2, "#", "O")]);
-        // A word that lacks its label is damage, not a comment.
+        // A word without a label is an error, not a comment.
         for text in ["a\tO\n#tag\n", "a O\n#tag\n"] {
             assert!(read(text, |r| r)[0].as_ref().unwrap_err().contains(":2"), "{text:?}");
         }

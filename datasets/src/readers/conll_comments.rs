@@ -1,34 +1,34 @@
-//! Which lines of a CoNLL file are comments.
+//! Finds the comments of a CoNLL file.
 
 use std::{path::Path, sync::Arc};
 
 use super::lines::{Lines, is_blank};
 use crate::DataError;
 
-/// How the first line of columns in a file is built. A line that starts with `#` is compared to it.
+/// The layout of a file's first line of columns. Lines that start with `#` are compared to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Layout {
     tabs: bool,
     columns: usize,
 }
 
-/// Says which lines are comments.
+/// Which lines are comments.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Comments {
-    /// No line is.
+    /// No line.
     None,
-    /// Every line that starts with `#` is.
+    /// Every line that starts with `#`.
     All,
-    /// Those that cannot be words of the file. It has no layout if each of its lines starts with `#`.
+    /// Lines that cannot be words of the file. There is no layout if every line starts with `#`.
     Detect(Option<Layout>),
 }
 
 impl Comments {
-    /// What a setting means for this file. `None` reads the file up to its first line of columns.
+    /// Applies a setting to a file. `None` reads the file up to its first line of columns.
     ///
     /// # Errors
     ///
-    /// [`DataError::Io`], and that of a packed file that is broken.
+    /// [`DataError::Io`], and the error of a broken compressed file.
     pub(super) fn of(setting: Option<bool>, path: &Arc<Path>, longest: usize) -> Result<Self, DataError> {
         Ok(match setting {
             Some(true) => Self::All,
@@ -37,7 +37,7 @@ impl Comments {
         })
     }
 
-    /// Whether a line is a comment. `first` says that no word of its sentence stands before it.
+    /// Returns whether a line is a comment. `first` is true if the line is not within a sentence.
     pub(super) fn has(self, line: &str, first: bool) -> bool {
         let Some(rest) = line.strip_prefix('#') else { return false };
         match self {
@@ -46,9 +46,9 @@ impl Comments {
             Self::Detect(layout) => {
                 let text = rest.starts_with(' ');
                 match layout {
-                    // `#` is a whole column here, so a line without a tab has no label at all.
+                    // `#` would be a column of its own here, so a line without a tab has no label.
                     Some(Layout { tabs: true, .. }) if !line.contains('\t') => first || text,
-                    // Only before a sentence: elsewhere it is a damaged line, which is an error.
+                    // Applies only between sentences: elsewhere, the line is malformed, which is an error.
                     Some(Layout { tabs: false, columns })
                         if first && !line.contains('\t') && columns_of(line).count() != columns =>
                     {
@@ -72,7 +72,7 @@ impl Layout {
                     let layout = Self { tabs: line.contains('\t'), columns: columns_of(line).count() };
                     return Ok(Some(layout));
                 }
-                // It will be met again.
+                // Reading the records reports this error again.
                 Err(error) if error.is_about_a_record() => {}
                 Err(error) => return Err(error),
             }
@@ -80,7 +80,7 @@ impl Layout {
     }
 }
 
-/// The columns of a line: separated by tabs if it has one, else by spaces.
+/// Splits a line into columns: at tabs if it has one, otherwise at spaces.
 pub(super) fn columns_of(line: &str) -> impl Iterator<Item = &str> + Clone {
     let tabs = line.contains('\t');
     line.split(if tabs { '\t' } else { ' ' }).filter(move |column| tabs || !column.is_empty())

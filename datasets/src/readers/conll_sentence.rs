@@ -1,4 +1,4 @@
-//! The sentences of a file of CoNLL columns.
+//! Reads sentences from CoNLL columns.
 
 use std::{path::Path, sync::Arc};
 
@@ -12,23 +12,23 @@ use crate::DataError;
 /// The line that begins a document in CoNLL-2003.
 const DOCUMENT_START: &str = "-DOCSTART-";
 
-/// What is taken from which lines. [`ConllReader`](super::ConllReader) says what the fields mean.
+/// The settings of the reader. [`ConllReader`](super::ConllReader) documents the fields.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Columns {
     pub(super) word: i32,
     pub(super) label: i32,
-    /// Whether lines that start with `#` are comments; none: those that cannot be words.
+    /// Whether lines that start with `#` are comments; `None` means those that cannot be words.
     pub(super) comments: Option<bool>,
     pub(super) tokens_only: bool,
 }
 
-/// Words, their labels, and the lines they are on.
+/// Words, their labels, and their line numbers.
 #[derive(Debug, Default)]
 pub(super) struct Sentence {
     pub(super) words: Vec<String>,
     pub(super) labels: Vec<String>,
     lines: Vec<u64>,
-    /// Bytes of all lines.
+    /// The number of bytes in all lines.
     bytes: usize,
 }
 
@@ -39,14 +39,14 @@ pub(super) struct Sentences {
     longest: usize,
 }
 
-/// What a line is.
+/// The kind of a line.
 enum Kind<'a> {
-    /// Between sentences.
+    /// The line is between sentences.
     End,
-    /// Nothing.
+    /// The line is skipped.
     LeftOut,
     Word(&'a str, &'a str),
-    /// A column is missing or empty: the field, what it needs, and what there is.
+    /// A column is missing or empty: the field, what was expected, and what was found.
     Malformed(&'static str, String, String),
 }
 
@@ -56,10 +56,10 @@ impl Sentences {
         Ok(Self { lines: Lines::open(path, longest)?, columns, comments, longest })
     }
 
-    /// The next sentence, none at the end of the file.
+    /// Returns the next sentence, or `None` at the end of the file.
     pub(super) fn next(&mut self) -> Result<Option<Sentence>, DataError> {
         let mut sentence = Sentence::default();
-        // The first problem. The sentence is then read to its end, but no longer kept.
+        // The first error. The rest of the sentence is then read but not kept.
         let mut malformed: Option<DataError> = None;
         loop {
             let line = match self.lines.next() {
@@ -108,7 +108,7 @@ impl Sentences {
         }
     }
 
-    /// The sentence as a record, its labels turned into IOB2 if they are of some scheme.
+    /// Turns the sentence into a record. Converts the labels to IOB2 if they have a scheme.
     pub(super) fn record(
         &self,
         sentence: Sentence,
@@ -149,7 +149,7 @@ fn kind_of_columns<'a>(found: impl Iterator<Item = &'a str> + Clone, columns: Co
     let count = found.clone().count();
     let place = |column: i32| {
         let back = column.unsigned_abs() as usize;
-        // The columns that are needed, and which of those that are there is meant.
+        // The number of columns required, and the index of the wanted one.
         if column < 0 { (back, count.checked_sub(back)) } else { (back + 1, Some(back)) }
     };
     let (word, label) = (place(columns.word), place(columns.label));
@@ -172,7 +172,7 @@ fn kind_of_columns<'a>(found: impl Iterator<Item = &'a str> + Clone, columns: Co
     Kind::Word(word, label)
 }
 
-/// Whether an id of CoNLL-U is a range of words, or an empty node.
+/// Returns whether an id of CoNLL-U is a range of words or an empty node.
 fn is_no_token(id: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     id.split_once(['-', '.']).is_some_and(|(before, after)| is_number(before) && is_number(after))

@@ -1,4 +1,4 @@
-//! Reading text from a file or a folder.
+//! Reads text from a file or a folder.
 
 use std::{io::Read, path::Path, sync::Arc};
 
@@ -8,10 +8,10 @@ use super::{
 };
 use crate::DataError;
 
-/// The extensions read from a folder if none are named.
+/// The extensions that are read from a folder by default.
 const DEFAULT_EXTENSIONS: [&str; 2] = ["txt", "md"];
 
-/// The text to learn from.
+/// A training text.
 ///
 /// # Example
 ///
@@ -37,29 +37,28 @@ pub struct Corpus {
 }
 
 impl Corpus {
-    /// Reads a UTF-8 text file, all documents in a folder and the folders below it, or all files
-    /// that match a pattern such as `data/*.txt`.
+    /// Reads a UTF-8 text file, all documents in a folder and its subfolders, or all files that match a pattern such as
+    /// `data/*.txt`.
     ///
-    /// A file is read whatever its name; one that is packed with gzip or zstd is unpacked, and a byte
-    /// order mark is left out. From a folder, only files with one of the `extensions` are read
-    /// (without a dot, in any case, and with `.gz` or `.zst` after it or not; if none are named, `txt`
-    /// and `md`), in the order of their names. Several documents are joined by one newline. These are
-    /// left out of a folder:
+    /// A file is read regardless of its name. Files compressed with gzip or zstd are decompressed, and a byte order
+    /// mark is removed. From a folder, only files with one of the `extensions` are read, in the order of their names.
+    /// Extensions have no dot and ignore case, a following `.gz` or `.zst` is allowed, and if there are none, `txt` and
+    /// `md` are used. Documents are joined by one newline. A folder's documents exclude:
     ///
     /// - hidden files and folders, whose names begin with a dot
-    /// - folders that hold a `CACHEDIR.TAG`, such as cargo's `target`
+    /// - folders that contain a `CACHEDIR.TAG`, such as cargo's `target`
     /// - symbolic links
     ///
-    /// The path itself is always read, even if it is hidden or a link. All of the text is held in
-    /// memory, however large it is.
+    /// The path itself is always read, even if it is hidden or a link. The whole text is held in memory, regardless of
+    /// its size.
     ///
     /// # Errors
     ///
-    /// - [`DataError::Io`] if the path, or anything to be read below it, cannot be read
-    /// - [`DataError::NotUtf8`] or [`DataError::File`] if a file to be read is not text
+    /// - [`DataError::Io`] if the path, or anything to read below it, cannot be read
+    /// - [`DataError::NotUtf8`] or [`DataError::File`] if a file is not text
     /// - [`DataError::NoFiles`] if a folder has no file with one of the extensions
     /// - [`DataError::Pattern`] if nothing matches a pattern
-    /// - [`DataError::EmptyText`] if all that was read is white space
+    /// - [`DataError::EmptyText`] if the text is only white space
     pub fn read(path: impl AsRef<Path>, extensions: &[String]) -> Result<Self, DataError> {
         let path = path.as_ref();
         let mut extensions: Vec<&str> = extensions.iter().map(String::as_str).collect();
@@ -75,15 +74,15 @@ impl Corpus {
         Ok(Self { text })
     }
 
-    /// The whole text.
+    /// Returns the whole text.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Splits into a text for training and a text for validation.
+    /// Splits the text into a training text and a validation text.
     ///
-    /// The last `valid_fraction` of the characters is for validation, rounded down: at 0 there is
-    /// no text for validation. Some text for training always remains.
+    /// The last `valid_fraction` of the characters, rounded down, is for validation: with 0, there is no validation
+    /// text. Some training text always remains.
     ///
     /// # Errors
     ///
@@ -94,7 +93,7 @@ impl Corpus {
         }
         let characters = self.text.chars().count();
         let valid = (characters as f64 * valid_fraction) as usize;
-        // The product may be rounded up to all of them.
+        // Rounding may make the product equal to all of them.
         let valid = valid.min(characters.saturating_sub(1));
         let boundary = self
             .text
@@ -107,7 +106,7 @@ impl Corpus {
 }
 
 impl From<String> for Corpus {
-    /// A text that is in memory already.
+    /// Takes a text that is already in memory.
     fn from(text: String) -> Self {
         Self { text }
     }
@@ -117,7 +116,7 @@ fn read_file(path: &Arc<Path>) -> Result<String, DataError> {
     Unpacked::open(path)?.read_text()
 }
 
-/// The bytes of an ordinary file. A device or a pipe may have no end.
+/// Reads an ordinary file. Devices and pipes are refused, since they may have no end.
 pub(crate) fn read_whole(path: &Path) -> Result<Vec<u8>, DataError> {
     let mut bytes = Vec::new();
     let read = open_ordinary(path).and_then(|mut file| file.read_to_end(&mut bytes));

@@ -1,4 +1,4 @@
-//! Columns with a delimiter: CSV and TSV.
+//! Reads columns with a delimiter: CSV and TSV.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use super::{
 };
 use crate::{DataError, Place};
 
-/// Reads columns with a delimiter, packed or not. Every value is a [`Text`](Value::Text).
+/// Reads columns with a delimiter from files, compressed or not. Every value is a [`Text`](Value::Text).
 ///
-/// The first row names the fields, unless names are given. Lines without anything in them are left
-/// out. A row with another number of values than there are names is malformed. A quote that is never
-/// closed is an error that ends the file, as nobody can say where the next row begins.
+/// The first row names the fields, unless you set the names. Empty lines are skipped. A row whose number of values
+/// differs from the number of names is malformed. An unclosed quote is an error that ends the file, since the start of
+/// the next row is unknown.
 ///
 /// | | delimiter | quote |
 /// |---|---|---|
@@ -44,37 +44,36 @@ pub struct DelimitedReader {
 }
 
 impl DelimitedReader {
-    /// Reads values separated by commas, of which some are in quotes.
+    /// Reads comma-separated values, which may be quoted.
     pub fn csv(files: impl Into<Files>) -> Self {
         let files = files.into();
         Self { files, delimiter: ',', quote: Some('"'), names: None, longest: LONGEST_RECORD }
     }
 
-    /// Reads values separated by tabs. There are no quotes.
+    /// Reads tab-separated values, without quotes.
     pub fn tsv(files: impl Into<Files>) -> Self {
         Self { delimiter: '\t', quote: None, ..Self::csv(files) }
     }
 
-    /// What separates the values: an ASCII character.
+    /// Sets the delimiter, an ASCII character.
     pub fn delimiter(mut self, delimiter: char) -> Self {
         self.delimiter = delimiter;
         self
     }
 
-    /// What stands around a value that has a delimiter or a newline in it: an ASCII character, or
-    /// nothing.
+    /// Sets the quote around values that contain a delimiter or a newline: an ASCII character, or `None`.
     pub fn quote(mut self, quote: Option<char>) -> Self {
         self.quote = quote;
         self
     }
 
-    /// The names of the fields, for files whose first row does not have them.
+    /// Sets the names of the fields, for files whose first row does not contain them.
     pub fn names(mut self, names: Vec<String>) -> Self {
         self.names = Some(names);
         self
     }
 
-    /// The most bytes of a row; a longer one ends the file with an error. 64 MiB by default.
+    /// Sets the maximum number of bytes in a row; a longer one ends the file with an error. Default: 64 MiB.
     pub fn longest(mut self, bytes: usize) -> Self {
         self.longest = bytes;
         self
@@ -95,7 +94,7 @@ impl DelimitedReader {
             .quoting(quote.is_some())
             .quote(quote.unwrap_or(b'"'))
             .has_headers(false)
-            // Rows of another length are found here, to name their place.
+            // The reader detects rows of a different length itself, to report their place.
             .flexible(true)
             .from_reader(RowLines::open(path, self.longest)?);
         Ok(Rows { path: path.clone(), reader, row: ByteRecord::new(), names: Vec::new() })
@@ -136,7 +135,7 @@ struct Rows {
 }
 
 impl Rows {
-    /// Reads the next row, and says if there was one.
+    /// Reads the next row. Returns `false` at the end of the file.
     fn read(&mut self) -> Result<bool, DataError> {
         self.reader.get_mut().begin_row();
         let read = self.reader.read_byte_record(&mut self.row).map_err(|error| match error.into_kind() {
@@ -160,7 +159,7 @@ impl Rows {
         if !self.read()? {
             return Ok(());
         }
-        // Not collected, which would make room for up to three times as many while it grows.
+        // Does not use `collect`, which would allocate up to three times the memory while it grows.
         let mut names = Vec::with_capacity(self.row.len());
         for name in &self.row {
             let name = str::from_utf8(name);
@@ -221,7 +220,7 @@ mod tests {
     /// The line and values of a row, or its error.
     type Row = Result<(u64, Vec<String>), String>;
 
-    /// Each row, or else the error of opening.
+    /// Returns each row, or the error of opening.
     fn read(
         text: impl AsRef<[u8]>,
         options: impl Fn(DelimitedReader) -> DelimitedReader,

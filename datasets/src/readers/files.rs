@@ -1,4 +1,4 @@
-//! Finding the files of a data set.
+//! Finds the files of a data set.
 
 use std::{
     ffi::OsStr,
@@ -12,7 +12,7 @@ use glob::{MatchOptions, glob_with};
 use super::folder;
 use crate::DataError;
 
-/// The endings of packed files, which say nothing about what is in them.
+/// The extensions of compressed files, which do not describe their content.
 const PACKED: [&str; 2] = ["gz", "zst"];
 
 /// The files that a reader reads, each one a part.
@@ -42,17 +42,17 @@ pub struct Files {
 }
 
 impl Files {
-    /// The files that these paths stand for, in the order of the paths.
+    /// Finds the files for these paths, in the order of the paths.
     ///
     /// Each path is one of these:
     ///
-    /// - a file, which is taken whatever its name
-    /// - a folder: all files in it and below it that have one of the `extensions`, in the order of
-    ///   their names. An extension is given without a dot, in any case, and a `.gz` or `.zst` after
-    ///   it does not matter: `a.jsonl.gz` has the extension `jsonl`. Hidden files and folders,
-    ///   folders that hold a `CACHEDIR.TAG`, and symbolic links are left out
-    /// - a pattern with `*`, `?`, `[a-z]` or `**`: all files that match, in the order of their
-    ///   names. Hidden ones match only if the pattern has their dot
+    /// - a file, regardless of its name
+    /// - a folder: all files in it and its subfolders with one of the `extensions`, in the order of their names.
+    ///   Extensions have no dot and ignore case, and a following `.gz` or `.zst` is ignored: `a.jsonl.gz` has the
+    ///   extension `jsonl`. Hidden files and folders, folders that contain a `CACHEDIR.TAG`, and symbolic links are
+    ///   skipped
+    /// - a pattern with `*`, `?`, `[a-z]` or `**`: all files that match, in the order of their names. Hidden files
+    ///   match only if the pattern includes their dot
     ///
     /// A file that is found twice is read twice.
     ///
@@ -60,7 +60,7 @@ impl Files {
     ///
     /// - [`DataError::Io`] if a path or a folder cannot be read
     /// - [`DataError::NoFiles`] if a folder has no file with one of the extensions
-    /// - [`DataError::Pattern`] if nothing matches a pattern, or if it is no valid pattern
+    /// - [`DataError::Pattern`] if nothing matches a pattern, or it is invalid
     pub fn find<P: AsRef<Path>>(
         paths: impl IntoIterator<Item = P>,
         extensions: &[&str],
@@ -72,32 +72,32 @@ impl Files {
         Ok(found.into())
     }
 
-    /// The paths of the files.
+    /// Returns the paths of the files.
     pub fn paths(&self) -> &[Arc<Path>] {
         &self.paths
     }
 
-    /// The file of a part.
+    /// Returns the file of a part.
     pub(super) fn part(&self, part: usize) -> Result<&Arc<Path>, DataError> {
         self.paths.get(part).ok_or(DataError::NoPart { part, parts: self.paths.len() })
     }
 }
 
-/// These files, as they are: nothing is looked for.
+/// Takes these files as they are, without searching.
 impl From<Vec<PathBuf>> for Files {
     fn from(paths: Vec<PathBuf>) -> Self {
         Self { paths: paths.into_iter().map(Arc::from).collect() }
     }
 }
 
-/// This one file.
+/// Takes a single file.
 impl From<&Path> for Files {
     fn from(path: &Path) -> Self {
         Self { paths: vec![path.into()] }
     }
 }
 
-/// This one file.
+/// Takes a single file.
 impl From<PathBuf> for Files {
     fn from(path: PathBuf) -> Self {
         Self { paths: vec![path.into()] }
@@ -121,7 +121,7 @@ fn add(path: &Path, extensions: &[&str], found: &mut Vec<PathBuf>) -> Result<(),
         }
         Err(error) => error,
     };
-    // Only what is no path is a pattern: names may hold brackets.
+    // Treats only missing paths as patterns, since file names may contain brackets.
     match path.to_str() {
         Some(pattern) if pattern.contains(['*', '?', '[']) => add_matches(pattern, found),
         _ => Err(DataError::io(path)(missing)),
@@ -144,7 +144,7 @@ fn add_matches(pattern: &str, found: &mut Vec<PathBuf>) -> Result<(), DataError>
     if found.len() == before { Err(refused("nothing matches it".into())) } else { Ok(()) }
 }
 
-/// The extension of a file in lower case, without that of its packing.
+/// Returns the extension of a file in lower case, without that of its compression.
 pub(super) fn extension(path: &Path) -> Option<String> {
     let of = |path: &Path| path.extension().and_then(OsStr::to_str).map(str::to_ascii_lowercase);
     let last = of(path)?;
@@ -155,7 +155,7 @@ pub(super) fn extension(path: &Path) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// What is found in a folder with these files, relative to it.
+    /// Returns the files found in a folder with these files, relative to it.
     fn find(files: &[&str], paths: &[&str], extensions: &[&str]) -> Result<Vec<String>, DataError> {
         let folder = tempfile::tempdir().unwrap();
         for name in files {
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(found(""), ["[1].csv", "a.csv", "b.csv", "in/c.csv.gz", "in/d.csv"]);
         assert_eq!(found("*.csv"), ["[1].csv", "a.csv", "b.csv"]);
         assert_eq!(found("[ab].csv"), ["a.csv", "b.csv"]);
-        // A file of that name goes first.
+        // An existing file of that name takes precedence.
         assert_eq!(found("[1].csv"), ["[1].csv"]);
         assert_eq!(found("**/d.*"), ["in/d.csv"]);
         assert_eq!(found("*"), ["[1].csv", "a.csv", "b.csv", "x.txt"]);

@@ -1,4 +1,4 @@
-//! Finding the documents in a folder.
+//! Finds the documents in a folder.
 
 use std::{
     fs::{self, DirEntry},
@@ -8,13 +8,12 @@ use std::{
 use super::files;
 use crate::DataError;
 
-/// The file by which a folder says that its contents are a cache, such as cargo's `target`
-/// (<https://bford.info/cachedir/>).
+/// The file that marks a folder as a cache, such as cargo's `target` (<https://bford.info/cachedir/>).
 const CACHE_TAG: &str = "CACHEDIR.TAG";
 
-/// The files below `folder` that have one of the extensions, in the order of their names.
+/// Returns the files below `folder` with one of the extensions, in the order of their names.
 ///
-/// [`Files::find`](crate::Files::find) says what is left out.
+/// [`Files::find`](crate::Files::find) lists what is skipped.
 pub(crate) fn documents(folder: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, DataError> {
     let mut files = Vec::new();
     add_documents(folder, extensions, &mut files)?;
@@ -24,7 +23,7 @@ pub(crate) fn documents(folder: &Path, extensions: &[&str]) -> Result<Vec<PathBu
 fn add_documents(folder: &Path, extensions: &[&str], files: &mut Vec<PathBuf>) -> Result<(), DataError> {
     let mut entries: Vec<DirEntry> =
         fs::read_dir(folder).and_then(Iterator::collect).map_err(DataError::io(folder))?;
-    // The operating system lists them in no order.
+    // The operating system lists them in arbitrary order.
     entries.sort_by_key(DirEntry::file_name);
 
     for entry in entries {
@@ -32,7 +31,7 @@ fn add_documents(folder: &Path, extensions: &[&str], files: &mut Vec<PathBuf>) -
             continue;
         }
         let path = entry.path();
-        // Of the entry itself: unlike that of its path, it does not follow links.
+        // The entry's own type: unlike the metadata of its path, it does not follow links.
         let kind = entry.file_type().map_err(DataError::io(&path))?;
         if kind.is_dir() && !path.join(CACHE_TAG).exists() {
             add_documents(&path, extensions, files)?;
@@ -52,7 +51,7 @@ fn has_extension(path: &Path, extensions: &[&str]) -> bool {
 mod tests {
     use super::*;
 
-    /// A folder with these files.
+    /// Creates a folder with these files.
     fn folder(files: &[&str]) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         for name in files {
@@ -63,7 +62,7 @@ mod tests {
         folder
     }
 
-    /// The names of the documents, relative to the folder.
+    /// Returns the names of the documents, relative to the folder.
     fn names(folder: &Path, extensions: &[&str]) -> Vec<String> {
         let documents = documents(folder, extensions).unwrap();
         let name = |path: PathBuf| path.strip_prefix(folder).unwrap().display().to_string();

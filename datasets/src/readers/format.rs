@@ -1,4 +1,4 @@
-//! The formats by name.
+//! File formats and their settings.
 
 use std::path::{Path, PathBuf};
 
@@ -10,9 +10,9 @@ use super::{
 };
 use crate::DataError;
 
-/// A format of files, with what has to be known to read it.
+/// A file format and its settings.
 ///
-/// It has the shape that a run file writes, in which each setting may be left out:
+/// In a run file, it is written as follows. You may omit any setting except `source` and `target`:
 ///
 /// | in a run file | reader |
 /// |---|---|
@@ -45,54 +45,54 @@ use crate::DataError;
 pub enum Format {
     /// Plain text.
     Text {
-        /// What is one record. A line by default.
+        /// The part of a text that makes a record. Default: a line.
         #[serde(default)]
         unit: TextUnit,
-        /// Whether a blank line is a record too. Not by default.
+        /// Whether a blank line is a record too. Default: no.
         #[serde(default)]
         keep_blank: bool,
     },
     /// JSON lines.
     Jsonl,
-    /// Columns with a delimiter, and quotes.
+    /// Columns with a delimiter and quotes.
     Csv {
-        /// What separates values. A comma by default.
+        /// The delimiter. Default: a comma.
         #[serde(default = "comma")]
         delimiter: char,
-        /// What stands around values. A double quote by default; `None` for nothing.
+        /// The quote around values. Default: a double quote; `None` for no quotes.
         #[serde(default = "double_quote")]
         quote: Option<char>,
-        /// The names of the columns. By default, the first row has them.
+        /// The names of the columns. Default: the first row.
         #[serde(default)]
         names: Option<Vec<String>>,
     },
-    /// Columns separated by tabs, without quotes. The first row has their names.
+    /// Columns separated by tabs, without quotes. The first row names them.
     Tsv,
-    /// Words with labels, one word a line.
+    /// Words with labels, one word per line.
     Conll {
-        /// The column of the words, from 0, or from -1 for the last backwards. 0 by default.
+        /// The column of the words, from 0, or from -1 backwards from the last. Default: 0.
         #[serde(default)]
         word: i32,
-        /// The column of the labels. -1 by default.
+        /// The column of the labels. Default: -1.
         #[serde(default = "last")]
         label: i32,
-        /// Whether every line that starts with `#` is a comment, or none is. By default (`None`),
-        /// only those are that cannot be words of the file.
+        /// Whether every line that starts with `#` is a comment, or none is. Default: `None`, only lines that cannot be
+        /// words of the file.
         #[serde(default)]
         comments: Option<bool>,
-        /// Whether to leave out the ranges and empty nodes of CoNLL-U. Not by default.
+        /// Whether to skip the ranges and empty nodes of CoNLL-U. Default: no.
         #[serde(default)]
         tokens_only: bool,
-        /// What to do with the labels. They are kept by default.
+        /// What to do with the labels. Default: keep them.
         #[serde(default)]
         tags: Tags,
     },
-    /// Two files, line by line. A path is what their names begin with: `data/train` stands for
-    /// `data/train.en` and `data/train.fr`, each also with `.gz` or `.zst`.
+    /// Two files, line by line. A path is the common prefix of their names: `data/train` stands for `data/train.en` and
+    /// `data/train.fr`, each also with `.gz` or `.zst`.
     Parallel {
-        /// The ending of the first file, and the name of its field.
+        /// The extension of the first file, and the name of its field.
         source: String,
-        /// The ending of the second file, and the name of its field.
+        /// The extension of the second file, and the name of its field.
         target: String,
         /// Whether pairs with a blank side are records. By default they are malformed.
         #[serde(default)]
@@ -100,7 +100,7 @@ pub enum Format {
     },
     /// Parquet.
     Parquet {
-        /// The columns to read, in this order. All by default, which is also what an empty list says.
+        /// The columns to read, in this order. Default: all, also if the list is empty.
         #[serde(default)]
         columns: Vec<String>,
     },
@@ -119,12 +119,13 @@ fn last() -> i32 {
 }
 
 impl Format {
-    /// The format that the ending of a path or pattern says, with default settings. A `.gz` or `.zst`
-    /// after it does not matter. A `.json` has to hold JSON lines. For `.conllu`, words are in column 1, labels (UPOS) in column 3.
+    /// Returns the format for the extension of a path or pattern, with default settings. A following `.gz` or `.zst` is
+    /// ignored. A `.json` must contain JSON lines. For `.conllu`, words are in column 1, labels (UPOS) in column 3, all
+    /// lines that start with `#` are comments, and ranges and empty nodes are skipped.
     ///
     /// # Errors
     ///
-    /// [`DataError::UnknownFormat`] if it is no known ending.
+    /// [`DataError::UnknownFormat`] if the extension is unknown.
     pub fn of(path: &Path) -> Result<Self, DataError> {
         let conll = |word, label, universal: bool| Self::Conll {
             word,
@@ -145,8 +146,8 @@ impl Format {
         })
     }
 
-    /// The endings of files that are looked for in a folder. A `.json` is not among them: in a folder
-    /// it mostly describes the data.
+    /// Returns the extensions to look for in a folder. They exclude `.json`, since such a file usually describes the
+    /// data.
     pub fn extensions(&self) -> &'static [&'static str] {
         match self {
             Self::Text { .. } => &["txt", "md"],
@@ -159,12 +160,11 @@ impl Format {
         }
     }
 
-    /// A reader of this format for the files that these paths stand for, as [`Files::find`] finds
-    /// them.
+    /// Creates a reader of this format for the files that [`Files::find`] finds for these paths.
     ///
     /// # Errors
     ///
-    /// What [`Files::find`] can run into.
+    /// Those of [`Files::find`].
     pub fn open<P: AsRef<Path>>(&self, paths: &[P]) -> Result<Box<dyn Reader>, DataError> {
         let found = || Files::find(paths, self.extensions());
         Ok(match self {
@@ -203,12 +203,12 @@ impl Format {
     }
 }
 
-/// The known endings, as a message lists them.
+/// Lists the known extensions for a message.
 fn known() -> String {
     "txt, md, jsonl, ndjson, json, csv, tsv, conll, iob, bio, conllu, parquet".into()
 }
 
-/// The file with this ending, packed if only such a one is there.
+/// Returns the file with this extension, or its compressed version if only that exists.
 fn file_of(prefix: &Path, ending: &str) -> PathBuf {
     let with = |packing: &str| {
         let mut name = prefix.as_os_str().to_owned();

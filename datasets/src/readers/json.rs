@@ -1,4 +1,4 @@
-//! One JSON object as the fields of a record.
+//! Parses a JSON object into the fields of a record.
 
 use std::fmt;
 
@@ -9,30 +9,29 @@ use serde::{
 
 use super::{Value, record::brief};
 
-/// An object: its members in order. A name that comes twice is an error, as only one of its values
-/// could be used.
+/// An object with its members in order. A duplicate name is an error, since only one of its values could be used.
 pub(super) struct Object(pub(super) Vec<(String, Value)>);
 
-/// What is wrong with a JSON text.
+/// The error in a JSON text.
 #[derive(Debug)]
 pub(super) struct Fault {
-    /// The column, in bytes, from 1; 0 if it is not about one.
+    /// The column, in bytes, from 1; 0 if the error has none.
     pub(super) column: usize,
     pub(super) reason: String,
 }
 
-/// The members of the object that a line of JSON is.
+/// Parses a line of JSON and returns the members of its object.
 ///
-/// A whole number that does not fit in 64 bits with a sign is an error, and so is an object or list
-/// within more than 127 others.
+/// A whole number that does not fit in a signed 64-bit integer is an error, and so is an object or list nested within
+/// more than 127 others.
 pub(super) fn object(line: &str) -> Result<Vec<(String, Value)>, Fault> {
     let Object(members) = serde_json::from_str(line).map_err(|error| {
         let reason = error.to_string();
-        // There is only one line.
+        // Drops the position, since there is only one line.
         let position = format!(" at line {} column {}", error.line(), error.column());
         Fault { column: error.column(), reason: brief(reason.strip_suffix(&position).unwrap_or(&reason)) }
     })?;
-    // The parser makes a float of such a number, so it has to be looked for.
+    // The parser turns such a number into a float, so it has to be searched for.
     if members.iter().any(|(_, value)| has_huge_number(value))
         && let Some(column) = find_huge_integer(line)
     {
@@ -43,7 +42,7 @@ pub(super) fn object(line: &str) -> Result<Vec<(String, Value)>, Fault> {
 
 const HUGE: &str = "a whole number beyond 64 bits; write it as a text";
 
-/// Whether a float is in it that a whole number too large for 64 bits may have become.
+/// Returns whether the value contains a float that may have been a whole number too large for 64 bits.
 fn has_huge_number(value: &Value) -> bool {
     match value {
         Value::Float(number) => number.abs() >= i64::MAX as f64,
@@ -53,7 +52,7 @@ fn has_huge_number(value: &Value) -> bool {
     }
 }
 
-/// The column of a whole number that does not fit in 64 bits, in valid JSON.
+/// Returns the column of a whole number that does not fit in 64 bits, in valid JSON.
 fn find_huge_integer(line: &str) -> Option<usize> {
     let bytes = line.as_bytes();
     let mut at = 0;
@@ -99,7 +98,7 @@ impl<'de> Deserialize<'de> for Object {
     }
 }
 
-/// Any JSON value. It is private to this file, so that the public type makes no promise about it.
+/// Any JSON value. The type is private, so that the public type makes no promises about deserializing.
 struct Any(Value);
 
 impl<'de> Deserialize<'de> for Any {
@@ -130,7 +129,7 @@ impl<'de> Visitor<'de> for AnyVisitor {
     }
 
     fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-        // As the parser itself does with a larger one.
+        // Converts like the parser does for larger numbers.
         Ok(i64::try_from(value).map_or(Value::Float(value as f64), Value::Integer))
     }
 

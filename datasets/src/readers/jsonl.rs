@@ -1,4 +1,4 @@
-//! JSON lines: a JSON object in each line.
+//! Reads JSON lines: a JSON object in each line.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use super::{
 };
 use crate::DataError;
 
-/// Reads JSON lines (<https://jsonlines.org>), packed or not. Blank lines are left out.
+/// Reads JSON lines (<https://jsonlines.org>) from files, compressed or not. Blank lines are skipped.
 ///
-/// The members of an object are the fields. A member that is an object is a
-/// [`Map`](Value::Map), one that is an array a [`List`](Value::List). These lines are malformed:
+/// The members of an object are the fields. An object becomes a [`Map`](Value::Map), an array a [`List`](Value::List).
+/// These lines are malformed:
 ///
-/// - what is no JSON object
-/// - an object in which a name comes twice
+/// - anything other than a JSON object
+/// - an object with a duplicate name
 /// - a whole number below -2^63 or from 2^63
 /// - values nested more than 127 deep
 ///
@@ -44,7 +44,7 @@ impl JsonlReader {
         Self { files: files.into(), longest: LONGEST_RECORD }
     }
 
-    /// The most bytes of a line; a longer one is malformed. 64 MiB by default.
+    /// Sets the maximum number of bytes in a line; a longer one is malformed. Default: 64 MiB.
     pub fn longest(mut self, bytes: usize) -> Self {
         self.longest = bytes;
         self
@@ -65,9 +65,9 @@ impl Reader for JsonlReader {
 
 struct Objects {
     lines: Lines,
-    /// The names of the last record: mostly, those of the next are the same and can be shared.
+    /// The names of the last record. The next record usually has the same ones and can share them.
     names: Vec<Arc<str>>,
-    /// Whether there was a line that is not blank.
+    /// Whether a non-blank line was read.
     started: bool,
 }
 

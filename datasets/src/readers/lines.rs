@@ -1,4 +1,4 @@
-//! A file line by line.
+//! Reads a file line by line.
 
 use std::{
     io::{self, BufRead},
@@ -9,19 +9,18 @@ use std::{
 use super::{Place, unpacked::Unpacked};
 use crate::DataError;
 
-/// The most bytes of one record, unless a reader is told otherwise: 64 MiB.
+/// The default maximum number of bytes in a record: 64 MiB.
 ///
-/// It keeps a file without line ends, or a small packed file that unpacks to a huge one, from
-/// filling the memory.
+/// It keeps a file without line ends, or a small compressed file that unpacks to a huge one, from filling the memory.
 pub(super) const LONGEST_RECORD: usize = 64 << 20;
 
-/// The lines of a file, numbered from 1, without their ends (`\n` or `\r\n`).
+/// Yields the lines of a file, numbered from 1, without their ends (`\n` or `\r\n`).
 ///
-/// After an error that is about one record, which here is a line, the next line follows.
+/// After an error about one record, here a line, it continues with the next line.
 pub(super) struct Lines {
     source: Unpacked,
     longest: usize,
-    /// The number of the last line that was read.
+    /// The number of the last line read.
     number: u64,
     line: Vec<u8>,
 }
@@ -31,22 +30,22 @@ impl Lines {
         Ok(Self { source: Unpacked::open(path)?, longest, number: 0, line: Vec::new() })
     }
 
-    /// The file.
+    /// Returns the path of the file.
     pub(super) fn path(&self) -> &Arc<Path> {
         self.source.path()
     }
 
-    /// The number of the line that was read last.
+    /// Returns the number of the last line read.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
 
-    /// The place of a line.
+    /// Returns the place of a line.
     pub(super) fn place(&self, line: u64) -> Place {
         Place { file: self.source.path().clone(), line }
     }
 
-    /// The next line, or none at the end of the file.
+    /// Returns the next line, or `None` at the end of the file.
     pub(super) fn next(&mut self) -> Result<Option<&str>, DataError> {
         self.line.clear();
         let whole = match self.read_line() {
@@ -56,7 +55,7 @@ impl Lines {
         };
         self.number += 1;
         if !whole {
-            // It is freed: it may be the only long one.
+            // Frees the buffer, since this may be the only long line.
             self.line = Vec::new();
             return Err(self.malformed(format!("a line of at most {} bytes", self.longest), "a longer one"));
         }
@@ -74,7 +73,7 @@ impl Lines {
         }
     }
 
-    /// Reads on to the end of the line, and says if all of it was kept; none at the end of the file.
+    /// Reads to the end of the line. Returns whether all of it was kept, or `None` at the end of the file.
     fn read_line(&mut self) -> io::Result<Option<bool>> {
         let mut read = false;
         let mut whole = true;
@@ -98,7 +97,7 @@ impl Lines {
         }
     }
 
-    /// The error of the line that was read last.
+    /// Creates the error for the last line read.
     fn malformed(&self, expected: impl Into<String>, found: impl Into<String>) -> DataError {
         DataError::Record {
             place: self.place(self.number),
@@ -109,7 +108,7 @@ impl Lines {
     }
 }
 
-/// Whether there is nothing in a line but spaces and tabs.
+/// Returns whether a line has only ASCII white space.
 ///
 /// Other white space, such as a no-break space, counts as text: it can be a word of a corpus.
 pub(super) fn is_blank(line: &str) -> bool {
@@ -124,7 +123,7 @@ mod tests {
 
     use super::*;
 
-    /// The lines of a file with this content: their numbers, and their texts or else their errors.
+    /// Returns the numbers of the lines in a file with this content, and their texts or errors.
     fn lines(bytes: &[u8], longest: usize) -> Vec<(u64, Result<String, String>)> {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), bytes).unwrap();
@@ -176,7 +175,7 @@ mod tests {
         #[test]
         fn the_same_lines_as_of_a_text(text in "[a-cé\r\n]{0,40}") {
             let read: Vec<_> = lines(text.as_bytes(), 100).into_iter().map(|(_, line)| line.unwrap()).collect();
-            // The standard library keeps a last `\r` without `\n`.
+            // The standard library keeps a trailing `\r` without `\n`.
             let text = if text.ends_with('\r') { text + "\n" } else { text };
             let expected: Vec<_> = text.lines().collect();
             prop_assert_eq!(read, expected);

@@ -1,4 +1,4 @@
-//! What to do about malformed records.
+//! Handles malformed records.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,24 +7,24 @@ use serde::{Deserialize, Serialize};
 use super::Records;
 use crate::DataError;
 
-/// How many messages of skipped records are kept.
+/// The number of error messages that are kept.
 const MESSAGES: usize = 5;
 
 /// What to do about an error that is [about one record](DataError::is_about_a_record).
 ///
-/// Any other error stops in either case.
+/// Any other error always stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Malformed {
-    /// Stop at it, the default: what is wrong with one record may be wrong with all.
+    /// Stop at the error, the default: other records may have the same fault.
     #[default]
     Stop,
-    /// Leave the record out, and count it.
+    /// Skip the record and count it.
     Skip,
 }
 
-/// The records that were skipped: how many, and why the first few were.
+/// Counts skipped records and keeps the first few error messages.
 ///
-/// Clones share the count, so one can be kept to be read at the end.
+/// Clones share the count, so you can keep one and read it at the end.
 ///
 /// # Example
 ///
@@ -39,7 +39,7 @@ pub enum Malformed {
 /// let records = Malformed::Skip.apply(JsonlReader::new(path).open(0)?, &skipped);
 /// let mut texts = Vec::new();
 /// for record in records {
-///     // What comes after reading can be held to the same rule.
+///     // The same rule can apply to steps after reading.
 ///     let text = record?.text("text").map(str::to_owned);
 ///     texts.extend(Malformed::Skip.keep(text, &skipped)?);
 /// }
@@ -60,11 +60,11 @@ struct State {
 }
 
 impl Malformed {
-    /// Decides about one result: `Some` is kept, `None` was skipped and counted.
+    /// Handles one result: `Some` is kept, `None` was skipped and counted.
     ///
     /// # Errors
     ///
-    /// The error, if it is to stop at it.
+    /// The error, unless it is skipped.
     pub fn keep<T>(self, result: Result<T, DataError>, skipped: &Skipped) -> Result<Option<T>, DataError> {
         match result {
             Ok(kept) => Ok(Some(kept)),
@@ -76,7 +76,7 @@ impl Malformed {
         }
     }
 
-    /// Decides about each of these records. Nothing comes after an error.
+    /// Handles each of these records. Nothing follows an error.
     pub fn apply(self, records: Records, skipped: &Skipped) -> Records {
         let skipped = skipped.clone();
         let mut records = Some(records);
@@ -96,12 +96,12 @@ impl Malformed {
 }
 
 impl Skipped {
-    /// How many were skipped.
+    /// Returns the number of skipped records.
     pub fn count(&self) -> u64 {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).count
     }
 
-    /// What the first five errors said, in the order in which they were met.
+    /// Returns the messages of the first five errors, in order.
     pub fn messages(&self) -> Vec<String> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).messages.clone()
     }

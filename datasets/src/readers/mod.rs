@@ -1,4 +1,4 @@
-//! Records out of files, one after the other.
+//! Reads records from files, one by one.
 
 mod chunks;
 mod conll;
@@ -43,24 +43,24 @@ use crate::DataError;
 
 /// The records of one part, in order.
 ///
-/// After an error that is [about one record](DataError::is_about_a_record), the next item is the
-/// record after it; after any other error there is none.
+/// After an error that is [about one record](DataError::is_about_a_record), the iterator continues with the next
+/// record; after any other error it ends.
 pub type Records = Box<dyn Iterator<Item = Result<Record, DataError>> + Send>;
 
-/// A source of records that is read from its start as often as needed.
+/// A source of records that can be read from the start any number of times.
 ///
-/// It is made of parts, usually files, that can be read each on its own. Reading takes memory for
-/// one record at a time, so the parts may be larger than memory.
+/// It consists of parts, usually files, that can be read independently. Reading holds one record in memory at a time,
+/// so the parts may be larger than memory.
 pub trait Reader: fmt::Debug + Send + Sync + 'static {
-    /// How many parts there are.
+    /// Returns the number of parts.
     fn parts(&self) -> usize;
 
-    /// Starts to read a part.
+    /// Starts reading a part.
     ///
     /// # Errors
     ///
-    /// [`DataError::NoPart`] if there is no such part, [`DataError::Io`] if it cannot be opened, and
-    /// whatever else the format can run into.
+    /// [`DataError::NoPart`] if there is no such part, [`DataError::Io`] if it cannot be opened, and any error of the
+    /// format.
     fn open(&self, part: usize) -> Result<Records, DataError>;
 }
 
@@ -74,7 +74,7 @@ impl<R: Reader + ?Sized> Reader for Box<R> {
     }
 }
 
-/// The records that `next` gives, up to the first error that is not about one record.
+/// Yields the records that `next` returns, up to the first error that is not about one record.
 fn records(mut next: impl FnMut() -> Result<Option<Record>, DataError> + Send + 'static) -> Records {
     let mut ended = false;
     Box::new(iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! Parallel text: two files, of which equal lines belong together.
+//! Reads parallel text: two files whose lines correspond.
 
 use std::{path::Path, sync::Arc};
 
@@ -11,9 +11,9 @@ use crate::DataError;
 
 /// Reads pairs of lines, such as sentences and their translations, from pairs of files.
 ///
-/// Each record has two fields, `source` and `target` by default. A pair of which a side is blank is
-/// malformed, unless blank lines are kept: in aligned text it is often the sign of a slip. A pair of
-/// files with different numbers of lines is an error, at the end of the shorter one.
+/// Each record has two fields, `source` and `target` by default. A pair with a blank side is malformed, unless blank
+/// lines are kept: in aligned text, it often indicates a misalignment. If two files differ in their number of lines,
+/// the end of the shorter one is an error.
 ///
 /// # Example
 ///
@@ -44,7 +44,7 @@ impl ParallelReader {
     ///
     /// # Errors
     ///
-    /// [`DataError::ReaderSetting`] if there are not as many of one as of the other.
+    /// [`DataError::ReaderSetting`] if the numbers of files differ.
     pub fn new(source: impl Into<Files>, target: impl Into<Files>) -> Result<Self, DataError> {
         let (source, target) = (source.into(), target.into());
         let counts = (source.paths().len(), target.paths().len());
@@ -59,19 +59,19 @@ impl ParallelReader {
         Ok(Self { source, target, names, keep_blank: false, longest: LONGEST_RECORD })
     }
 
-    /// The names of the fields. By default they are `source` and `target`.
+    /// Sets the names of the fields. Default: `source` and `target`.
     pub fn fields(mut self, source: &str, target: &str) -> Self {
         self.names = [source.into(), target.into()];
         self
     }
 
-    /// Whether a pair with a blank side is a record, with an empty text. By default it is malformed.
+    /// Sets whether a pair with a blank side is a record, with an empty text. By default it is malformed.
     pub fn keep_blank(mut self, keep_blank: bool) -> Self {
         self.keep_blank = keep_blank;
         self
     }
 
-    /// The most bytes of a line; a longer one is malformed. 64 MiB by default.
+    /// Sets the maximum number of bytes in a line; a longer one is malformed. Default: 64 MiB.
     pub fn longest(mut self, bytes: usize) -> Self {
         self.longest = bytes;
         self
@@ -102,7 +102,7 @@ struct Pairs {
 
 impl Pairs {
     fn next(&mut self) -> Result<Option<Record>, DataError> {
-        // Both are read before either is judged, so that they stay in step.
+        // Reads both lines before checking either, to keep the files in step.
         let [source, target] = self.lines.each_mut().map(|lines| {
             let line = lines.next();
             line.map(|line| line.map(str::to_owned))
@@ -136,7 +136,7 @@ impl Pairs {
         Ok(Record::new(lines.place(lines.number()), fields))
     }
 
-    /// The error of files of which one has ended. It counts the lines of the other.
+    /// Creates the error for files of different lengths. Counts the remaining lines of the longer one.
     fn uneven(&mut self, ended: usize) -> DataError {
         let [source, target] = &mut self.lines;
         let (short, long) = if ended == 0 { (source, target) } else { (target, source) };
@@ -200,7 +200,7 @@ mod tests {
     fn damage_goes_before_an_end() {
         let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         std::io::Write::write_all(&mut packed, b"aaa\n").unwrap();
-        // A second member is cut off.
+        // The second gzip member is truncated.
         let damaged = [packed.finish().unwrap(), b"\x1f\x8b".to_vec()].concat();
         for found in [read(&damaged, b"x\n", false), read(b"x\n", &damaged, false)] {
             assert_eq!(found.len(), 2);

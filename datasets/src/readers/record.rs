@@ -1,15 +1,15 @@
-//! One record, and where it came from.
+//! Records and their places.
 
 use std::{fmt, path::Path, sync::Arc};
 
 use crate::DataError;
 
-/// Where a record came from.
+/// The place of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// The file.
     pub file: Arc<Path>,
-    /// The line on which the record begins, from 1; in a format without lines, its number.
+    /// The line on which the record begins, from 1; in a format without lines, the record's number.
     pub line: u64,
 }
 
@@ -22,9 +22,9 @@ impl fmt::Display for Place {
 /// One value of a record.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
-    /// Nothing.
+    /// No value.
     Null,
-    /// Yes or no.
+    /// A Boolean.
     Bool(bool),
     /// A whole number.
     Integer(i64),
@@ -34,14 +34,14 @@ pub enum Value {
     Text(String),
     /// Several values.
     List(Vec<Value>),
-    /// Values with names.
+    /// Named values.
     Map(Vec<(String, Value)>),
 }
 
-/// One record: named values, and the place that errors name.
+/// A record: named values, and the place that errors report.
 ///
-/// A name may be a path: `translation.en` is the value `en` of the map `translation`, unless a
-/// value is called `translation.en` as a whole.
+/// A name may be a path: `translation.en` is the value `en` of the map `translation`, unless a field has the name
+/// `translation.en` itself.
 ///
 /// # Example
 ///
@@ -61,37 +61,37 @@ pub enum Value {
 pub struct Record {
     place: Place,
     fields: Vec<(Arc<str>, Value)>,
-    /// Fields that are there but cannot be values, and what they are.
+    /// Fields that exist but cannot be values, and their types.
     unread: Vec<(Arc<str>, &'static str)>,
 }
 
 impl Record {
-    /// A record of these fields.
+    /// Creates a record with these fields.
     pub fn new(place: Place, fields: Vec<(Arc<str>, Value)>) -> Self {
         Self { place, fields, unread: Vec::new() }
     }
 
-    /// The same, with the fields that could not be read, for [`expected`](Self::expected) to say.
+    /// Adds the fields that could not be read, for the errors of [`expected`](Self::expected).
     pub(super) fn with_unread(self, unread: Vec<(Arc<str>, &'static str)>) -> Self {
         Self { unread, ..self }
     }
 
-    /// Where it came from.
+    /// Returns the place of the record.
     pub fn place(&self) -> &Place {
         &self.place
     }
 
-    /// The names of the fields, in order.
+    /// Returns the names of the fields, in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.fields.iter().map(|(name, _)| &**name)
     }
 
-    /// The fields, in order.
+    /// Returns the fields, in order.
     pub(crate) fn fields(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.fields.iter().map(|(name, value)| (&**name, value))
     }
 
-    /// The value at a path.
+    /// Returns the value at a path.
     pub fn get(&self, path: &str) -> Option<&Value> {
         if let Some((_, value)) = self.fields.iter().find(|(name, _)| **name == *path) {
             return Some(value);
@@ -101,11 +101,11 @@ impl Record {
         value.get(rest)
     }
 
-    /// The text at a path.
+    /// Returns the text at a path.
     ///
     /// # Errors
     ///
-    /// [`DataError::Record`] if there is none.
+    /// [`DataError::Record`] if there is no text at the path.
     pub fn text(&self, path: &str) -> Result<&str, DataError> {
         match self.get(path) {
             Some(Value::Text(text)) => Ok(text),
@@ -113,11 +113,11 @@ impl Record {
         }
     }
 
-    /// The texts of the list at a path.
+    /// Returns the texts of the list at a path.
     ///
     /// # Errors
     ///
-    /// [`DataError::Record`] if there is no list, or if something in it is not a text.
+    /// [`DataError::Record`] if there is no list at the path, or it contains something other than texts.
     pub fn texts(&self, path: &str) -> Result<Vec<&str>, DataError> {
         let Some(Value::List(values)) = self.get(path) else {
             return Err(self.expected(path, "a list of texts"));
@@ -129,7 +129,7 @@ impl Record {
         texts.collect::<Option<_>>().ok_or_else(|| self.expected(path, "a list of texts"))
     }
 
-    /// The error of a field that is not what it should be. It says what is there.
+    /// Creates the error for a field that is not as expected. The error describes the field.
     pub fn expected(&self, path: &str, expected: impl Into<String>) -> DataError {
         let found = match self.get(path) {
             Some(value) => value.to_string(),
@@ -151,7 +151,7 @@ impl Record {
         self.unread.iter().find(|(name, _)| is_it(name)).map(|(_, found)| *found)
     }
 
-    /// The error of a field in which something else was found than expected.
+    /// Creates the error for a field in which something other than expected was found.
     pub fn mismatch(&self, path: &str, expected: impl Into<String>, found: impl Into<String>) -> DataError {
         DataError::Record {
             place: self.place.clone(),
@@ -173,7 +173,7 @@ impl Value {
     }
 }
 
-/// The beginning of a text that may be long, for a message.
+/// Shortens a text for a message.
 pub(super) fn brief(text: &str) -> String {
     /// In characters.
     const LONGEST: usize = 200;
@@ -183,7 +183,7 @@ pub(super) fn brief(text: &str) -> String {
     }
 }
 
-/// As an error shows it: in a few words, however long it is.
+/// Writes the value as errors show it: briefly, regardless of its size.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

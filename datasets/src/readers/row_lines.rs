@@ -1,4 +1,4 @@
-//! The lines of a file of rows, handed to a CSV parser one at a time.
+//! Feeds lines to a CSV parser one at a time.
 
 use std::{
     io::{self, BufRead, Read},
@@ -9,28 +9,28 @@ use std::{
 use super::unpacked::Unpacked;
 use crate::DataError;
 
-/// What is given after the end of the file, a byte for each read.
+/// The number of newlines returned after the end of the file, one for each read.
 ///
-/// The first ends the last row. Only a row with an open quote asks for more.
+/// The first ends the last row. Only a row with an open quote reads another.
 const AFTER_END: u64 = 2;
 
-/// Gives a CSV parser one line at a time, so that it never reads ahead of the row it is at.
+/// Feeds a CSV parser one line at a time, so it never reads beyond the current row.
 ///
-/// So it is known on which line a row begins, however many lines it has and whatever came between;
-/// and how long a row is, before it is in memory.
+/// This way, the reader knows on which line a row begins, regardless of its number of lines and any empty lines before
+/// it, and how long a row is before it is in memory.
 pub(super) struct RowLines {
     source: Unpacked,
     longest: usize,
-    /// The line that is being given, from 1.
+    /// The current line, from 1.
     line: u64,
     /// Whether the next byte begins a line.
     at_start: bool,
-    /// The first line of the row, or 0 as long as it has not begun.
+    /// The first line of the row, or 0 if it has not begun.
     first: u64,
-    /// Bytes of the row.
+    /// The number of bytes in the row.
     length: usize,
     too_long: bool,
-    /// Bytes that were given after the end.
+    /// The number of bytes returned after the end of the file.
     after_end: u64,
 }
 
@@ -49,28 +49,28 @@ impl RowLines {
         })
     }
 
-    /// Says that what is read now belongs to the next row.
+    /// Starts the next row.
     pub(super) fn begin_row(&mut self) {
         self.first = 0;
         self.length = 0;
     }
 
-    /// The line on which the row begins.
+    /// Returns the line on which the row begins.
     pub(super) fn first(&self) -> u64 {
         self.first
     }
 
-    /// The most bytes of a row.
+    /// Returns the maximum number of bytes in a row.
     pub(super) fn longest(&self) -> usize {
         self.longest
     }
 
-    /// Whether a row was longer. It is then cut short, and nothing follows.
+    /// Returns whether a row exceeded the maximum. It is then cut short, and nothing follows.
     pub(super) fn is_too_long(&self) -> bool {
         self.too_long
     }
 
-    /// Whether the row goes on where the file has ended.
+    /// Returns whether the row continues beyond the end of the file.
     pub(super) fn is_beyond_end(&self) -> bool {
         self.after_end == AFTER_END
     }

@@ -1,14 +1,14 @@
-//! The ways in which labels of words mark entities, and the one they are turned into.
+//! Converts entity labels to IOB2.
 
 use serde::{Deserialize, Serialize};
 
-/// A way in which labels of words mark where entities begin and end.
+/// A scheme by which labels of words mark the beginnings and ends of entities.
 ///
 /// A label is `O`, or a letter, a hyphen and a type, such as `B-person`.
 ///
 /// # Example
 ///
-/// Two persons, of one and two words, with nothing between them:
+/// Two persons, of one and two words, with no word between them:
 ///
 /// ```
 /// use firebrick_datasets::TagScheme;
@@ -21,69 +21,69 @@ use serde::{Deserialize, Serialize};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum TagScheme {
-    /// `I` is within an entity; `B` begins one that directly follows another of its type.
-    /// (Ramshaw and Marcus, 1995; CoNLL-2003.)
+    /// `I` is inside an entity; `B` begins an entity directly after another of the same type. (Ramshaw and Marcus,
+    /// 1995; CoNLL-2003.)
     Iob1,
-    /// `B` begins each entity, `I` goes on with it. Also called BIO.
+    /// `B` begins each entity, `I` continues it. Also called BIO.
     Iob2,
-    /// `B` begins an entity, `I` goes on with it, `E` ends it; `S` is one of a single word. Also
-    /// called BIOES; BILOU, with `L` for `E` and `U` for `S`, is read too.
+    /// `B` begins an entity, `I` continues it, `E` ends it; `S` is a single-word entity. Also called BIOES. BILOU, with
+    /// `L` for `E` and `U` for `S`, is accepted too.
     Iobes,
 }
 
 /// What to do with the labels of words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Tags {
-    /// Leave them as they are, the default. They need not mark entities.
+    /// Keep them as they are, the default. They need not mark entities.
     #[default]
     Keep,
-    /// Find out the scheme from all of the data, and turn them into IOB2.
+    /// Detect the scheme from all of the data, and convert them to IOB2.
     Detect,
-    /// Turn them from this scheme into IOB2.
+    /// Convert them from this scheme to IOB2.
     From(TagScheme),
 }
 
-/// A label that cannot be one of its scheme.
+/// A label that is invalid in its scheme.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("label {index}: expected {expected}, found {found}; correct the label, or name another scheme")]
 pub struct TagFault {
-    /// Which label of the sentence it is, from 0.
+    /// The index of the label in its sentence, from 0.
     pub index: usize,
-    /// What it could be.
+    /// What was expected.
     pub expected: String,
-    /// What it is.
+    /// What was found.
     pub found: String,
 }
 
-/// What sentences have shown about their scheme so far.
+/// Evidence for the scheme of the sentences read so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Evidence {
-    /// A letter that only IOBES has.
+    /// A letter occurred that only IOBES has.
     iobes: bool,
-    /// A `B` where IOB1 has an `I`.
+    /// A `B` occurred where IOB1 has an `I`.
     iob2: bool,
-    /// An `I` where IOB2 has a `B`.
+    /// An `I` occurred where IOB2 has a `B`.
     iob1: bool,
 }
 
 #[derive(Clone, Copy, PartialEq)]
 enum Tag<'a> {
     Outside,
-    /// Its letter, as IOBES has it, and its type.
+    /// The letter, as in IOBES, and the type.
     Inside(u8, &'a str),
 }
 
 impl TagScheme {
-    /// Turns the labels of one sentence into IOB2.
+    /// Converts the labels of one sentence to IOB2.
     ///
-    /// Labels that follow each other in a way that the scheme does not have are read as `conlleval`
-    /// reads them (<https://www.clips.uantwerpen.be/conll2000/chunking/conlleval.txt>): an entity
-    /// begins at `B` and `S`, and at any other letter after `O`, after another type, after `E` and
-    /// after `S`. So `O I-PER` becomes `O B-PER`.
+    /// Label sequences that are invalid in the scheme are read as `conlleval` reads them
+    /// (<https://www.clips.uantwerpen.be/conll2000/chunking/conlleval.txt>): an entity begins at `B` and `S`, and at
+    /// any other letter after `O`, after another type, after `E` and after `S`. For example, `O I-PER` becomes
+    /// `O B-PER`.
     ///
     /// # Errors
     ///
-    /// A [`TagFault`] if a label has a letter that the scheme lacks, or no type.
+    /// [`TagFault`] if a label has a letter that the scheme lacks, or no type.
     pub fn to_iob2<S: AsRef<str>>(self, labels: &[S]) -> Result<Vec<String>, TagFault> {
         let mut previous = Tag::Outside;
         let mut converted = Vec::with_capacity(labels.len());
@@ -103,11 +103,11 @@ impl TagScheme {
         Ok(converted)
     }
 
-    /// The scheme of these sentences.
+    /// Detects the scheme of these sentences.
     ///
-    /// It is IOBES if a letter occurs that only IOBES has; else IOB2 if some `B` does not directly
-    /// follow an entity of its type; else IOB1 if some entity begins with `I`; else IOB2. What is no
-    /// label of any scheme says nothing; [`to_iob2`](Self::to_iob2) finds it.
+    /// It is IOBES if a letter occurs that only IOBES has; otherwise IOB2 if some `B` does not directly follow an
+    /// entity of its type; otherwise IOB1 if some entity begins with `I`; otherwise IOB2. Labels that are invalid in
+    /// every scheme are ignored; [`to_iob2`](Self::to_iob2) reports them.
     pub fn detect<S: AsRef<str>>(sentences: impl IntoIterator<Item = impl AsRef<[S]>>) -> Self {
         let mut evidence = Evidence::default();
         for labels in sentences {
@@ -135,7 +135,7 @@ impl TagScheme {
 }
 
 impl Evidence {
-    /// Adds that of one sentence.
+    /// Adds the evidence of one sentence.
     pub(super) fn add<S: AsRef<str>>(&mut self, labels: &[S]) {
         let mut previous = Tag::Outside;
         for label in labels {
@@ -162,7 +162,7 @@ impl Evidence {
     }
 }
 
-/// Whether an entity begins with this tag.
+/// Returns whether an entity begins with this tag.
 fn begins(previous: Tag, tag: Tag) -> bool {
     let Tag::Inside(letter, kind) = tag else { return false };
     let goes_on = matches!(previous, Tag::Inside(b'B' | b'I', before) if before == kind);
@@ -237,7 +237,8 @@ mod tests {
         }
     }
 
-    /// Entities of one sentence: words outside before it, its words, its type.
+    /// Generates the entities of one sentence: the number of outside words before each, its number of words, and its
+    /// type.
     fn entities() -> impl Strategy<Value = Vec<(usize, usize, char)>> {
         proptest::collection::vec((0..3_usize, 1..4_usize, proptest::sample::select(vec!['A', 'B'])), 0..8)
     }

@@ -1,4 +1,4 @@
-//! Plain text: a record for each line, paragraph or document.
+//! Reads plain text: a record for each line, paragraph or document.
 
 use std::{io::Read, sync::Arc};
 
@@ -12,22 +12,22 @@ use super::{
 };
 use crate::{DataError, Place};
 
-/// What of a text is one record.
+/// The part of a text that makes a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum TextUnit {
     /// A line, the default.
     #[default]
     Line,
-    /// Lines without a blank one between them, joined by newlines.
+    /// Consecutive non-blank lines, joined by newlines.
     Paragraph,
-    /// A file as a whole.
+    /// A whole file.
     Document,
 }
 
 /// Reads text. Each record has one field, `text`.
 ///
-/// Files may be packed with gzip or zstd. Lines end with `\n` or `\r\n`; a line is blank if it has
-/// only spaces and tabs. A document that has no other text gives no record.
+/// Files may be compressed with gzip or zstd. Lines end with `\n` or `\r\n`; a line is blank if it has only spaces and
+/// tabs. A document with nothing but blank lines yields no record.
 ///
 /// # Example
 ///
@@ -63,19 +63,19 @@ impl TextReader {
         Self { files: files.into(), unit: TextUnit::Line, keep_blank: false, longest: LONGEST_RECORD }
     }
 
-    /// Makes a record of each of these.
+    /// Sets the part of a text that makes a record. Default: a line.
     pub fn unit(mut self, unit: TextUnit) -> Self {
         self.unit = unit;
         self
     }
 
-    /// Whether a blank line is a record too, if lines are. Not by default.
+    /// Sets whether a blank line is a record too, if records are lines. Default: no.
     pub fn keep_blank(mut self, keep_blank: bool) -> Self {
         self.keep_blank = keep_blank;
         self
     }
 
-    /// The most bytes of a record; a longer one is malformed. 64 MiB by default.
+    /// Sets the maximum number of bytes in a record; a longer one is malformed. Default: 64 MiB.
     pub fn longest(mut self, bytes: usize) -> Self {
         self.longest = bytes;
         self
@@ -129,7 +129,7 @@ fn line(lines: &mut Lines, keep_blank: bool, name: &Arc<str>) -> Result<Option<R
 fn paragraph(lines: &mut Lines, longest: usize, name: &Arc<str>) -> Result<Option<Record>, DataError> {
     let mut text = String::new();
     let mut first = None;
-    // A paragraph with a malformed line is malformed as a whole: it is read to its end.
+    // A malformed line makes its whole paragraph malformed. The rest of the paragraph is still read.
     let mut malformed = None;
     loop {
         match lines.next() {
@@ -186,7 +186,7 @@ mod tests {
 
     use super::*;
 
-    /// The line and text of each record, or else its error.
+    /// Returns the line and text of each record, or its error.
     fn read(bytes: &[u8], options: impl Fn(TextReader) -> TextReader) -> Vec<Result<(u64, String), String>> {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), bytes).unwrap();

@@ -1,4 +1,4 @@
-//! Opening a file of text, packed or not.
+//! Opens a text file, compressed or not.
 
 use std::{
     fs::{self, File},
@@ -11,10 +11,10 @@ use flate2::bufread::MultiGzDecoder;
 
 use crate::DataError;
 
-/// Bytes of a file that are read at once.
+/// The number of bytes of a file that are read at once.
 const BUFFER: usize = 64 << 10;
 
-/// What a file can begin with, and what it then is.
+/// The first bytes of compressed files, and their compression.
 const PACKINGS: [(&[u8], Packing); 5] = [
     (b"\x1f\x8b", Packing::Gzip),
     (b"\x28\xb5\x2f\xfd", Packing::Zstd),
@@ -31,22 +31,22 @@ enum Packing {
     Foreign(&'static str),
 }
 
-/// The text of a file as bytes, unpacked while it is read, without a byte order mark.
+/// The text of a file as bytes, decompressed on the fly, without a byte order mark.
 ///
-/// What it is packed with is told from its first bytes, not from its name: gzip with any number of
-/// members, or zstd with any number of frames. Errors name how far it got.
+/// The compression is detected from the first bytes, not from the name: gzip with any number of members, or zstd with
+/// any number of frames. Errors report how far reading got.
 pub(super) struct Unpacked {
     path: Arc<Path>,
     packing: Packing,
     inner: Box<dyn BufRead + Send>,
-    /// Bytes of text that were given out.
+    /// The number of bytes of text returned so far.
     given: u64,
-    /// Bytes of the byte order mark, which were not.
+    /// The number of bytes in the byte order mark, which are not returned.
     mark: usize,
 }
 
 impl Unpacked {
-    /// Opens an ordinary file. A device or a pipe may have no end.
+    /// Opens an ordinary file. Devices and pipes are refused, since they may have no end.
     pub(super) fn open(path: &Arc<Path>) -> Result<Self, DataError> {
         let (packing, packed) = detect(path).map_err(DataError::io(path))?;
         let unpacked: Box<dyn BufRead + Send> = match packing {
@@ -79,12 +79,12 @@ impl Unpacked {
         &self.path
     }
 
-    /// Bytes of the byte order mark before the text: 3, or 0 if there is none.
+    /// Returns the number of bytes in the byte order mark: 3, or 0 if there is none.
     pub(super) fn mark(&self) -> usize {
         self.mark
     }
 
-    /// All of the text that is left.
+    /// Returns the rest of the text.
     pub(super) fn read_text(mut self) -> Result<String, DataError> {
         let mut bytes = Vec::new();
         self.read_to_end(&mut bytes).map_err(DataError::io(&self.path))?;
@@ -94,7 +94,7 @@ impl Unpacked {
         })
     }
 
-    /// An error of the decoder, with how far it got.
+    /// Adds to a decoder's error how far it got.
     fn failed(&self, error: io::Error) -> io::Error {
         let packing = match self.packing {
             Packing::Gzip => "gzip",
@@ -123,8 +123,8 @@ impl Read for Unpacked {
 
 impl BufRead for Unpacked {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        // Twice, as the borrow checker cannot see that nothing is borrowed after an error. The
-        // second call returns what the first one has buffered.
+        // Calls `fill_buf` twice, since the borrow checker cannot see that nothing is borrowed after an error. The
+        // second call returns what the first one buffered.
         loop {
             match self.inner.fill_buf() {
                 Ok(_) => break,
@@ -141,9 +141,9 @@ impl BufRead for Unpacked {
     }
 }
 
-/// A file of bytes that are not text, read as it is.
+/// Opens an ordinary file to read its bytes as they are.
 pub(crate) fn open_ordinary(path: &Path) -> io::Result<File> {
-    // Before it is opened: that of a pipe would wait for the other side.
+    // Checks before opening: opening a pipe would wait for its other end.
     let metadata = fs::metadata(path)?;
     if metadata.is_dir() {
         return Err(io::Error::other("this is a folder, not a file"));
@@ -167,7 +167,7 @@ fn detect(path: &Path) -> io::Result<(Packing, BufReader<impl Read + Send + use<
     Ok((packing, BufReader::with_capacity(BUFFER, Cursor::new(start).chain(file))))
 }
 
-/// Whether zstd data begin with a frame without text, as parallel packers write them.
+/// Returns whether zstd data begins with a frame without text, as parallel compressors write it.
 fn is_skippable_frame(start: &[u8]) -> bool {
     matches!(start, [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..])
 }

@@ -1,4 +1,4 @@
-//! Neighbours of about the same length, so that little is padded.
+//! Groups samples of similar length to reduce padding.
 
 use std::{
     cmp::Reverse,
@@ -9,44 +9,42 @@ use std::{
 use super::{Permutation, Samples};
 use crate::{Amount, DataError, Drawn};
 
-/// Batches among which lengths are sorted: the larger, the less padding, and the less chance.
+/// The number of batches that are sorted together: a larger number means less padding and less randomness.
 const BATCHES: usize = 50;
 
-/// Streams of different orders from one seed.
+/// Separates this order from others with the same seed.
 const BATCH_ORDER: u64 = 0x6C65_6E67_7468;
 
-/// Samples in an order in which those of one batch are about equally long.
+/// Orders samples so that those of one batch have similar lengths.
 ///
-/// The samples of the inner order are taken 50 batches at a time and sorted by length, longest
-/// first; the batches among them are then shuffled by the seed and the epoch. So a batch holds
-/// neighbours in length, chance decides what 50 batches are drawn from, and lengths follow no
-/// trend. (Hugging Face's `LengthGroupedSampler` sorts as much, but keeps the batches in falling
-/// order, so that each 50 batches begin with the longest.) The very first batch of an epoch
-/// is, of its 50, the one with the longest samples: memory that suffices for it suffices
-/// for what follows them.
+/// The samples of the inner order are taken 50 batches at a time and sorted by length, longest first; the batches among
+/// them are then shuffled by the seed and the epoch. A batch therefore holds samples of similar length, the 50 batches
+/// are drawn at random, and lengths follow no trend. (Hugging Face's `LengthGroupedSampler` sorts the same way, but
+/// keeps the batches in descending order, so each 50 batches begin with the longest.) The very first batch of an epoch
+/// is the one with the longest samples of its 50: a lack of memory therefore usually shows at once.
 ///
-/// `batch` is how much a global batch holds. It is part of the order, not tied to how a batch is
-/// later cut: any other cut sees the same order.
+/// `batch` is the size of a global batch. It defines the order, but not how batches are later cut: any other cut sees
+/// the same order.
 #[derive(Clone)]
 pub struct GroupedByLength<S: Samples> {
     inner: S,
     seed: u64,
     batch: Amount,
-    /// Samples that are sorted together.
+    /// The number of samples that are sorted together.
     group: usize,
     length: Arc<Length<S::Sample>>,
-    /// The orders of the groups used last, by epoch and group.
+    /// The most recently used orders of groups, by epoch and group.
     orders: Arc<Mutex<Vec<GroupOrder>>>,
 }
 
 type Length<S> = dyn Fn(&S) -> usize + Send + Sync;
 type GroupOrder = ((u64, usize), Arc<[usize]>);
 
-/// Orders that are kept: the group that is read, the one before, and those of an evaluation.
+/// The number of cached orders: the current group, the previous one, and those of an evaluation.
 const KEPT: usize = 4;
 
 impl<S: Samples> GroupedByLength<S> {
-    /// Groups a stream, whose samples should be as quickly found at one position as at another.
+    /// Groups a stream. The stream should support fast random access.
     ///
     /// # Errors
     ///
@@ -66,12 +64,12 @@ impl<S: Samples> GroupedByLength<S> {
         Ok(Self { inner, seed, batch, group, length: Arc::new(length), orders: Arc::default() })
     }
 
-    /// How many samples are sorted together.
+    /// Returns the number of samples that are sorted together.
     pub fn group(&self) -> usize {
         self.group
     }
 
-    /// The positions of a group in the inner order, in the order in which they come.
+    /// Returns the positions of a group in the inner order, in their new order.
     fn order(&self, epoch: u64, group: usize) -> Result<Arc<[usize]>, DataError> {
         let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, order)) = orders.iter().find(|(key, _)| *key == (epoch, group)) {
@@ -94,7 +92,7 @@ impl<S: Samples> GroupedByLength<S> {
         Ok(order)
     }
 
-    /// The batches of sorted samples: as a cut by this amount would take them.
+    /// Splits sorted samples into batches, as a cut by this amount would.
     fn batches<'a>(&self, sorted: &'a [(usize, usize)]) -> Vec<&'a [(usize, usize)]> {
         let mut rest = sorted;
         let mut batches = Vec::new();
@@ -110,11 +108,10 @@ impl<S: Samples> GroupedByLength<S> {
         batches
     }
 
-    /// Shuffles whole batches. The last one stays last, since samples may be missing in it: moved, it would shift all cuts.
+    /// Shuffles whole batches. The last one stays last, since it may be incomplete: moving it would shift all cuts.
     fn shuffle(&self, epoch: u64, group: usize, batches: &[&[(usize, usize)]]) -> Arc<[usize]> {
         let whole = batches.len().saturating_sub(1);
-        // The first group of an epoch begins with its longest batch, so that a lack of memory shows
-        // at once.
+        // The first group of an epoch begins with its longest batch, so that running out of memory shows at once.
         let fixed = usize::from(group == 0 && whole > 0);
         let shuffled =
             Permutation::new(whole - fixed, self.seed ^ BATCH_ORDER, epoch ^ (group as u64).rotate_left(32));
@@ -124,7 +121,7 @@ impl<S: Samples> GroupedByLength<S> {
     }
 }
 
-/// The mean length of the first samples, at least 1.
+/// Returns the mean length of the first samples, at least 1.
 fn mean_length<S: Samples>(inner: &S, length: &impl Fn(&S::Sample) -> usize) -> Result<usize, DataError> {
     let looked_at = inner.samples(0).min(1000);
     let mut sum = 0;
@@ -164,12 +161,12 @@ mod tests {
     use super::*;
     use crate::InMemory;
 
-    /// The lengths of an epoch, where a sample is its own length.
+    /// The lengths in an epoch. Each sample is its own length.
     fn lengths(samples: &impl Samples<Sample = usize>, epoch: u64) -> Vec<usize> {
         (0..samples.samples(epoch)).map(|at| *samples.sample(epoch, at).unwrap().sample).collect()
     }
 
-    /// Lengths as text has them: many short, few long.
+    /// Lengths distributed like those of text: many short, few long.
     fn corpus() -> Vec<usize> {
         (0..2000).map(|at| 3 + (at * 7919 % 97) * (at * 104_729 % 89) / 40).collect()
     }
@@ -188,7 +185,7 @@ mod tests {
         assert!(padded(&loose, 8) as f64 > 1.8 * real as f64);
         assert!((padded(&tight, 8) as f64) < 1.1 * real as f64);
 
-        // The first of all batches is the longest of its group; the others do not fall.
+        // The first of all batches is the longest of its group; the others are not in descending order.
         let firsts: Vec<usize> = tight.chunks(8).map(|rows| rows[0]).collect();
         assert_eq!(firsts[0], *firsts[..50].iter().max().unwrap());
         assert!(!firsts[50..100].is_sorted_by(|a, b| a >= b));

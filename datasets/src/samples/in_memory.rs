@@ -1,11 +1,11 @@
-//! Samples that are all in memory.
+//! Samples that are held in memory.
 
 use std::{ops::Range, sync::Arc};
 
 use super::{GroupedByLength, Samples, Shuffled};
 use crate::{Amount, DataError, Drawn};
 
-/// Samples in memory, in their own order, the same in every epoch.
+/// Samples in memory, in their own order, which is the same in every epoch.
 ///
 /// # Example
 ///
@@ -33,31 +33,31 @@ impl<S> Clone for InMemory<S> {
 }
 
 impl<S: Send + Sync + 'static> InMemory<S> {
-    /// These samples.
+    /// Takes these samples.
     pub fn new(samples: Vec<S>) -> Self {
         Self { samples: samples.into_iter().map(Arc::new).collect() }
     }
 
-    /// The number of samples.
+    /// Returns the number of samples.
     pub fn len(&self) -> usize {
         self.samples.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no samples.
     pub fn is_empty(&self) -> bool {
         self.samples.is_empty()
     }
 
-    /// The samples, in their own order.
+    /// Iterates over the samples in their own order.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<S>> {
         self.samples.iter()
     }
 
-    /// Part of the samples, in their own order; without a copy of them.
+    /// Returns part of the samples, in their own order, without copying them.
     ///
     /// # Errors
     ///
-    /// [`DataError::OutOfRange`] if there are not so many.
+    /// [`DataError::OutOfRange`] if the positions reach beyond the end.
     pub fn part(&self, positions: Range<usize>) -> Result<Self, DataError> {
         match self.samples.get(positions.clone()) {
             Some(samples) => Ok(Self { samples: samples.iter().cloned().collect() }),
@@ -65,12 +65,12 @@ impl<S: Send + Sync + 'static> InMemory<S> {
         }
     }
 
-    /// In an order of its own in each epoch, by the seed.
+    /// Shuffles the samples with the seed, in a different order in each epoch.
     pub fn shuffled(self, seed: u64) -> Shuffled<Self> {
         Shuffled::new(self, seed)
     }
 
-    /// In batches of about equally long samples, in an order of its own in each epoch.
+    /// Groups samples of similar length into batches, in a different order in each epoch.
     ///
     /// See [`GroupedByLength`].
     ///

@@ -1,4 +1,4 @@
-//! Several corpora in one stream, each with a weight.
+//! Mixes several weighted corpora into one stream.
 
 use std::{
     collections::VecDeque,
@@ -12,36 +12,34 @@ use serde::{Deserialize, Serialize};
 use super::{Permutation, Samples, mix};
 use crate::{DataError, Drawn};
 
-/// Positions among which each corpus has exactly its share.
+/// The number of positions in which each corpus has exactly its share.
 const BLOCK: usize = 10_000;
 
-/// Blocks that are kept: those that batches are drawn from now, and those in which epochs end.
+/// The number of cached blocks: those that batches are currently drawn from, and those in which epochs end.
 const KEPT: usize = 8;
 
-/// Orders of different things from one seed.
+/// Separates this order from others with the same seed.
 const CORPUS_ORDER: u64 = 0x0063_6F72_7075;
 
-/// When an epoch of a mix ends.
+/// The end of an epoch of a mix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Until {
-    /// Before the first of the corpora would have to be repeated: no sample comes twice.
+    /// The epoch ends before the first corpus would repeat: no sample occurs twice.
     FirstIsUsedUp,
-    /// When all corpora are used up: each sample comes at least once. Those that end earlier start
-    /// again.
+    /// The epoch ends when all corpora are used up: each sample occurs at least once. Shorter corpora repeat.
     #[default]
     AllAreUsedUp,
 }
 
-/// Several corpora in one stream, in the proportion of their weights.
+/// Mixes several corpora into one stream in proportion to their weights.
 ///
-/// An epoch of the mix begins with the beginning of each corpus. Of every 10,000 positions each
-/// corpus fills exactly the share that its weight asks for; which positions these are is a
-/// [`Permutation`] by the seed and the epoch. Within its positions a corpus comes in its own order,
-/// and when it is used up before the epoch ends, it begins its own next epoch. So nothing is
-/// remembered: what comes at a position is computed from it.
+/// An epoch of the mix starts each corpus at its beginning. Of every 10,000 positions, each corpus fills exactly the
+/// share that its weight specifies, at positions chosen by a [`Permutation`] with the seed and the epoch. Within its
+/// positions, a corpus keeps its own order, and if it is used up before the epoch ends, it starts its own next epoch.
+/// The mix is therefore stateless: the sample at a position is computed from the position.
 ///
-/// The weights are those of *samples*, not of tokens. Every epoch of a corpus must have the same
-/// number of samples: pack the mix, and not what is mixed.
+/// The weights apply to *samples*, not to tokens. Every epoch of a corpus must have the same number of samples: pack
+/// the mix, not the corpora.
 ///
 /// # Example
 ///
@@ -61,31 +59,31 @@ pub struct Mixed<S> {
     seed: u64,
     until: Until,
     blocks: Mutex<VecDeque<(BlockId, Arc<Block>)>>,
-    /// The samples of the epoch that was asked for last.
+    /// The number of samples in the epoch requested last.
     length: Mutex<Option<(u64, usize)>>,
 }
 
 struct Corpus<S> {
     samples: S,
-    /// Samples of each epoch.
+    /// The number of samples in each epoch.
     count: usize,
-    /// Which slots of a block are its own.
+    /// The slots of a block that belong to this corpus.
     slots: Range<usize>,
 }
 
-/// Epoch and number.
+/// An epoch and the number of a block in it.
 type BlockId = (u64, usize);
 
-/// For each position of a block the corpus, and which of its draws in this block it is.
+/// For each position of a block, the corpus and the number of its draw within this block.
 type Block = Vec<(u16, u16)>;
 
 impl<S: Samples> Mixed<S> {
-    /// Mixes corpora by their weights, of which only the proportions matter.
+    /// Mixes corpora by their weights. Only the ratio of the weights matters.
     ///
     /// # Errors
     ///
-    /// - [`DataError::Weight`] if a weight is not a number above 0, or below 1/10,000 of all
-    /// - [`DataError::EmptyCorpus`] if there is no corpus, or one that has no samples
+    /// - [`DataError::Weight`] if a weight is not a number above 0, or is below 1/10,000 of the sum
+    /// - [`DataError::EmptyCorpus`] if there are no corpora, or one has no samples
     pub fn new(corpora: Vec<(S, f64)>, seed: u64, until: Until) -> Result<Self, DataError> {
         if corpora.is_empty() {
             return Err(DataError::EmptyCorpus { corpus: 0 });
@@ -131,7 +129,7 @@ impl<S: Samples> Mixed<S> {
         block
     }
 
-    /// The position at which an epoch ends.
+    /// Returns the position at which an epoch ends.
     fn length_of(&self, epoch: u64) -> usize {
         let corpora = self.corpora.iter().enumerate();
         let ends = corpora.map(|(at, corpus)| match self.until {
@@ -145,7 +143,7 @@ impl<S: Samples> Mixed<S> {
         .unwrap_or(0)
     }
 
-    /// The position of a draw of a corpus, counted from 0, in an epoch.
+    /// Returns the position of a corpus's draw, counted from 0, in an epoch.
     fn position(&self, epoch: u64, corpus: usize, draw: usize) -> usize {
         let share = self.corpora[corpus].slots.len();
         let block = self.block((epoch, draw / share));
@@ -154,7 +152,7 @@ impl<S: Samples> Mixed<S> {
     }
 }
 
-/// How many slots of a block each weight has: by largest remainder, at least one.
+/// Returns the number of slots in a block for each weight, by largest remainder; at least one.
 fn shares(weights: &[f64]) -> Result<Vec<usize>, DataError> {
     let sum: f64 = weights.iter().sum();
     let least = sum / BLOCK as f64;
@@ -195,7 +193,7 @@ impl<S: Samples> Samples for Mixed<S> {
         let (corpus, draw) = self.block((epoch, position / BLOCK))[position % BLOCK];
         let Corpus { samples, count, slots } = &self.corpora[usize::from(corpus)];
         let draw = position / BLOCK * slots.len() + usize::from(draw);
-        // A corpus that is repeated goes through epochs of its own, all of them its alone.
+        // A repeated corpus draws from epochs of its own, which no other epoch of the mix uses.
         let longest = self.corpora.iter().map(|corpus| corpus.count).max().unwrap_or(1);
         let passes = (longest / count + 2) as u64 * BLOCK as u64;
         let drawn =
@@ -251,7 +249,7 @@ mod tests {
         assert_eq!(indices.collect::<std::collections::BTreeSet<_>>().len(), mix.samples(0));
     }
 
-    /// What is random about a sample is new each time that it is drawn.
+    /// The random choices for a sample are new each time it is drawn.
     #[test]
     fn a_repeated_sample_is_in_another_epoch() {
         let mix = mix(&[(3, 1.0), (100, 1.0)], Until::AllAreUsedUp);
@@ -290,9 +288,9 @@ mod tests {
             }
         }
 
-        /// At any size, also far below a block: each corpus comes in its own order; with one
-        /// rule, no sample comes twice and one more position would repeat one; with the other,
-        /// each sample comes, and the last one for the first time.
+        /// At any size, also far below a block, each corpus keeps its own order. With one rule, no sample occurs twice,
+        /// and one more position would repeat one; with the other, each sample occurs, and the last one occurs for the
+        /// first time.
         #[test]
         fn epochs_end_where_they_say(
             corpora in prop::collection::vec((1_usize..400, 0.05_f64..1.0), 1..5), number in 0_u64..3,

@@ -1,4 +1,4 @@
-//! Streams of samples, and the order in which they come.
+//! Streams of samples and their order.
 
 mod grouped_by_length;
 mod in_memory;
@@ -27,8 +27,8 @@ use crate::{DataError, Drawn};
 
 /// A stream of samples as a pure function of epoch and position.
 ///
-/// Streams are layers around a source: in memory, shuffled, grouped by length. A
-/// [`Batcher`](crate::Batcher) makes batches of them.
+/// Streams are layers around a source: in memory, shuffled, grouped by length. A [`Batcher`](crate::Batcher) makes
+/// batches of their samples.
 pub trait Samples: Send + Sync + 'static {
     /// One sample.
     type Sample: Send + Sync + 'static;
@@ -36,12 +36,11 @@ pub trait Samples: Send + Sync + 'static {
     /// The number of samples in this epoch.
     fn samples(&self, epoch: u64) -> usize;
 
-    /// The sample at a position of the epoch's order.
+    /// Returns the sample at a position of the epoch's order.
     ///
     /// # Errors
     ///
-    /// [`DataError::OutOfRange`] if the epoch has no such position, and whatever reading it can run
-    /// into.
+    /// [`DataError::OutOfRange`] if the epoch has no such position, and any error from reading the sample.
     fn sample(&self, epoch: u64, position: usize) -> Result<Drawn<Self::Sample>, DataError>;
 }
 

@@ -2,22 +2,20 @@
 
 /// Rounds of the Feistel network.
 ///
-/// Four make a pseudo-random permutation of a large domain (Luby and Rackoff, "How to construct
-/// pseudorandom permutations from pseudorandom functions", 1988). Small domains need more, and
-/// NIST SP 800-38G takes ten for them.
+/// Four rounds make a pseudo-random permutation of a large domain (Luby and Rackoff, "How to construct pseudorandom
+/// permutations from pseudorandom functions", 1988). Small domains need more; NIST SP 800-38G uses ten for them.
 const ROUNDS: usize = 10;
 
 /// A shuffle of `0..len` in constant memory: a bijection keyed by a seed and an epoch.
 ///
-/// Which item comes at a position is computed from the position alone, so that a run can continue
-/// anywhere in an epoch, and any number of threads can share one order.
+/// The item at a position is computed from the position alone, so a run can resume anywhere in an epoch, and any number
+/// of threads can share one order.
 ///
-/// It is a balanced Feistel network over the smallest power of four that holds `len`. A result
-/// outside of `0..len` is fed in again until it falls inside, which keeps the bijection and takes
-/// fewer than four turns on average (cycle walking: Black and Rogaway, "Ciphers with arbitrary
-/// finite domains", 2002).
+/// It is a balanced Feistel network over the smallest power of four that holds `len`. A result outside `0..len` is fed
+/// in again until it falls inside, which keeps the bijection and takes fewer than four passes on average (cycle
+/// walking: Black and Rogaway, "Ciphers with arbitrary finite domains", 2002).
 ///
-/// The order is part of what a run can be reproduced from: it stays the same in every release.
+/// Runs depend on this order to be reproducible, so it stays the same in every release.
 ///
 /// # Example
 ///
@@ -38,7 +36,7 @@ pub struct Permutation {
 }
 
 impl Permutation {
-    /// The order of `len` items in one epoch of a run with this seed.
+    /// Creates the order of `len` items in one epoch of a run with this seed.
     pub fn new(len: usize, seed: u64, epoch: u64) -> Self {
         let bits = usize::BITS - len.saturating_sub(1).leading_zeros();
         // For a fixed seed this is a bijection of the epoch: no two epochs share their keys.
@@ -50,21 +48,21 @@ impl Permutation {
         Self { len, half_bits: bits.div_ceil(2), keys }
     }
 
-    /// The number of items.
+    /// Returns the number of items.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is nothing to shuffle.
+    /// Returns whether there are no items.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The item at `position`.
+    /// Returns the item at `position`.
     ///
     /// # Panics
     ///
-    /// If `position` is not below [`len`](Self::len), as indexing a slice does.
+    /// If `position` is not below [`len`](Self::len), as when indexing a slice.
     pub fn at(&self, position: usize) -> usize {
         assert!(position < self.len, "position {position} is out of range for a permutation of {}", self.len);
         let mut item = self.network(position as u64);
@@ -79,16 +77,16 @@ impl Permutation {
         let mask = (1 << self.half_bits) - 1;
         let (mut left, mut right) = (value >> self.half_bits, value & mask);
         for key in self.keys {
-            // A sum, not the usual exclusive or: that makes even permutations only, which shows in
-            // how often the orders of a few items come.
+            // Adds instead of the usual exclusive or, which makes only even permutations and so biases the orders of a
+            // few items.
             (left, right) = (right, left.wrapping_add(mix(right ^ key)) & mask);
         }
         (left << self.half_bits) | right
     }
 }
 
-/// The step of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
-/// generators", 2014): 2⁶⁴ divided by the golden ratio.
+/// The increment of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014): 2⁶⁴
+/// divided by the golden ratio.
 const GOLDEN_GAMMA: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// The finaliser of SplitMix64: a bijection in which each bit depends on all others.
@@ -117,7 +115,7 @@ mod tests {
         assert!(items.into_iter().eq(0..len), "length {len}");
     }
 
-    /// How far the counts lie from all equal, as a chi-square in standard deviations.
+    /// Returns the chi-square distance of the counts from equality, in standard deviations.
     fn deviation(counts: &[u32]) -> f64 {
         let expected = f64::from(counts.iter().sum::<u32>()) / counts.len() as f64;
         let chi_square: f64 =
@@ -153,7 +151,7 @@ mod tests {
         Permutation::new(3, 0, 0).at(3);
     }
 
-    /// Over many epochs, each of the possible orders of a few items comes equally often.
+    /// Over many epochs, each possible order of a few items occurs equally often.
     #[test]
     fn all_orders_are_equally_likely() {
         for (len, orders) in [(2, 2), (3, 6), (4, 24), (5, 120)] {
@@ -167,8 +165,8 @@ mod tests {
         }
     }
 
-    /// Over many epochs, item 0 lands everywhere, and each distance from an item to the next comes,
-    /// equally often.
+    /// Over many epochs, item 0 lands at each position, and each distance from an item to the next occurs, equally
+    /// often.
     #[test]
     fn items_land_anywhere() {
         for len in [7, 8, 13, 16, 30, 64, 100] {

@@ -1,4 +1,4 @@
-//! Whole samples, packed into rows of a fixed length.
+//! Packs whole samples into rows of a fixed length.
 
 use std::{
     fmt,
@@ -8,37 +8,35 @@ use std::{
 use super::{Permutation, Samples};
 use crate::{DataError, Drawn};
 
-/// Samples among which partners are looked for: the more, the fuller the rows.
+/// The number of samples that are packed together: a larger number fills rows better.
 const WINDOW: usize = 1024;
 
-/// Orders of different things from one seed.
+/// Separates this order from others with the same seed.
 const PACK_ORDER: u64 = 0x0070_6163_6B73;
 
-/// Whole samples packed into rows of at most so many tokens.
+/// Packs whole samples into rows with a maximum number of tokens.
 ///
-/// The samples of the inner order are taken 1,024 at a time. Each is put, longest first, into the
-/// fullest row that still has room (best-fit decreasing, whose rows are at most 11/9 of the fewest
-/// possible: Johnson, "Near-optimal bin packing algorithms", 1973); the rows are then shuffled by
-/// the seed and the epoch. No sample is cut.
+/// The samples of the inner order are taken 1,024 at a time. Each is put, longest first, into the fullest row with
+/// enough room (best-fit decreasing, which needs at most 11/9 of the minimum number of rows: Johnson, "Near-optimal bin
+/// packing algorithms", 1973); the rows are then shuffled by the seed and the epoch. No sample is cut.
 ///
-/// The plan of an epoch is made when it is first asked for, and takes the length of each sample:
-/// with samples in memory that is quick. For a corpus larger than memory, fixed windows of a token
-/// file are what fits.
+/// The plan of an epoch is made at its first use and needs the length of each sample, which is fast for samples in
+/// memory. For a corpus larger than memory, use fixed windows of a token file instead.
 pub struct Packs<S: Samples> {
     inner: S,
     seed: u64,
     most: usize,
     length: Box<Length<S::Sample>>,
-    /// The plans of the epochs used last.
+    /// The most recently used plans, by epoch.
     plans: Mutex<Vec<(u64, Arc<Plan>)>>,
 }
 
 type Length<S> = dyn Fn(&S) -> usize + Send + Sync;
 
-/// The positions in the inner order that each row holds.
+/// The positions in the inner order of each row's samples.
 type Plan = Vec<Box<[usize]>>;
 
-/// Plans that are kept: this epoch's and the next one's.
+/// The number of cached plans: this epoch's and the next one's.
 const KEPT: usize = 2;
 
 impl<S: Samples> Packs<S> {
@@ -46,8 +44,8 @@ impl<S: Samples> Packs<S> {
     ///
     /// # Errors
     ///
-    /// [`DataError::Zero`] if `most` is 0, and [`DataError::SampleTooLong`] if a sample of the
-    /// first epoch has more tokens.
+    /// [`DataError::Zero`] if `most` is 0, and [`DataError::SampleTooLong`] if a sample of the first epoch has more
+    /// tokens than that.
     pub fn new(
         inner: S,
         seed: u64,
@@ -83,7 +81,7 @@ impl<S: Samples> Packs<S> {
         Ok(plan)
     }
 
-    /// Best-fit decreasing.
+    /// Packs a window with best-fit decreasing.
     fn rows(&self, epoch: u64, window: std::ops::Range<usize>) -> Result<Plan, DataError> {
         let mut sorted = Vec::with_capacity(window.len());
         for position in window {
@@ -95,7 +93,7 @@ impl<S: Samples> Packs<S> {
         }
         sorted.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
         let mut rows: Vec<Vec<usize>> = Vec::new();
-        // The rows that have room left, by that room.
+        // The rows with room left, ordered by that room.
         let mut open = std::collections::BTreeSet::new();
         for (tokens, position) in sorted {
             let (room, row) = match open.range((tokens, 0)..).next().copied() {
@@ -120,7 +118,7 @@ impl<S: Samples> Samples for Packs<S> {
     type Sample = Vec<Arc<S::Sample>>;
 
     fn samples(&self, epoch: u64) -> usize {
-        // An epoch that cannot be planned has the error as its first sample.
+        // If an epoch cannot be planned, its only sample is the error.
         self.plan(epoch).map_or(1, |plan| plan.len())
     }
 

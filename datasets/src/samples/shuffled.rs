@@ -1,12 +1,12 @@
-//! Another order in each epoch.
+//! Shuffles samples in a different order in each epoch.
 
 use super::{Permutation, Samples};
 use crate::{DataError, Drawn};
 
-/// Samples in an order that is a [`Permutation`] by a seed and the epoch.
+/// Orders samples by a [`Permutation`] with a seed and the epoch.
 ///
-/// It asks for the samples of the inner stream in no order, so they should be as quickly found at
-/// one position as at another: in memory, that is. A [`Stream`](crate::Stream) shuffles by itself.
+/// It accesses the samples of the inner stream at random, so use it for streams with fast random access, such as
+/// samples in memory. A [`Stream`](crate::Stream) has its own shuffle.
 #[derive(Debug, Clone)]
 pub struct Shuffled<S> {
     inner: S,

@@ -1,4 +1,4 @@
-//! From a reader's records to samples, on all cores.
+//! Encodes a reader's records into samples, on all cores.
 
 use std::{
     collections::VecDeque,
@@ -11,19 +11,19 @@ use rayon::{ThreadPool, ThreadPoolBuilder, prelude::*};
 use super::InMemory;
 use crate::{Collator, DataError, Malformed, Reader, Record, Records, Skipped};
 
-/// Records that are read and then encoded at once, on all cores.
+/// The number of records that are read and then encoded together, on all cores.
 const CHUNK: usize = 512;
 
-/// The threads that encode. They are none of the caller's: one of those might wait for what is
-/// encoded here, and if it were asked to help, wait for itself.
+/// The threads that encode. They are separate from the caller's thread pool: a caller's thread that waits for encoded
+/// samples and is asked to help could wait for itself.
 static CORES: LazyLock<Option<ThreadPool>> =
     LazyLock::new(|| ThreadPoolBuilder::new().thread_name(|at| format!("encode {at}")).build().ok());
 
-/// The records of a reader, and the collator that makes samples of them.
+/// The records of a reader, and the collator that encodes them.
 ///
 /// # Example
 ///
-/// A task is trained either on all samples in memory, or on a stream of them:
+/// You train a task either on all samples in memory or on a stream of them:
 ///
 /// ```
 /// use firebrick_datasets::{InMemory, Samples, Source};
@@ -66,12 +66,12 @@ pub struct Source<C> {
     collator: Arc<C>,
     malformed: Malformed,
     skipped: Skipped,
-    /// What was skipped while it was counted.
+    /// The records skipped while the samples were counted.
     counted: Option<Skipped>,
 }
 
 impl<C: Collator> Source<C> {
-    /// Samples of all records of a reader. A malformed record is an error.
+    /// Encodes all records of a reader. A malformed record is an error.
     pub fn new(reader: impl Reader, collator: Arc<C>) -> Self {
         Self {
             reader: Arc::new(reader),
@@ -82,43 +82,43 @@ impl<C: Collator> Source<C> {
         }
     }
 
-    /// What is done about malformed records.
+    /// Sets what to do about malformed records.
     pub fn malformed(mut self, malformed: Malformed) -> Self {
         self.malformed = malformed;
         self
     }
 
-    /// Counts skipped records together with what else is counted there.
+    /// Adds skipped records to an existing count.
     pub fn counting(mut self, skipped: Skipped) -> Self {
         self.skipped = skipped;
         self
     }
 
-    /// The same, which counts apart what it skips from now on.
+    /// Returns the same source, with a separate count of the records skipped from now on.
     pub(super) fn counting_no_more(self) -> Self {
         Self { counted: Some(self.skipped.clone()), skipped: Skipped::default(), ..self }
     }
 
-    /// The malformed records that have been skipped.
+    /// Returns the count of skipped malformed records.
     pub fn skipped(&self) -> &Skipped {
         self.counted.as_ref().unwrap_or(&self.skipped)
     }
 
-    /// The number of parts of the reader.
+    /// Returns the number of parts of the reader.
     pub fn parts(&self) -> usize {
         self.reader.parts()
     }
 
-    /// What makes samples of records.
+    /// Returns the collator.
     pub fn collator(&self) -> &Arc<C> {
         &self.collator
     }
 
-    /// The samples of a part, in order. They are encoded some hundred records at a time.
+    /// Opens a part and yields its samples, in order. They are encoded some hundred records at a time.
     ///
     /// # Errors
     ///
-    /// Those of [`Reader::open`]. An item is an error if a record is malformed, and to be an error, or if
+    /// Those of [`Reader::open`]. An item is an error if a record is malformed and [`Malformed`] says to stop, or if
     /// reading or tokenizing fails; nothing follows it.
     pub fn open(&self, part: usize) -> Result<PartSamples<C>, DataError> {
         Ok(PartSamples {
@@ -131,7 +131,7 @@ impl<C: Collator> Source<C> {
         })
     }
 
-    /// All samples, in memory. `progress` is told now and then how many there are.
+    /// Loads all samples into memory. `progress` is called now and then with the number of samples so far.
     ///
     /// # Errors
     ///
@@ -157,7 +157,7 @@ impl<C> fmt::Debug for Source<C> {
     }
 }
 
-/// The samples of one part of a source, in order.
+/// Yields the samples of one part of a source, in order.
 pub struct PartSamples<C: Collator> {
     records: Records,
     collator: Arc<C>,
@@ -170,8 +170,8 @@ pub struct PartSamples<C: Collator> {
 impl<C: Collator> PartSamples<C> {
     /// Reads and encodes more records.
     ///
-    /// The records are let go of on the thread that read them: allocators take long to free on one
-    /// thread what another has allocated, and there is much of it.
+    /// The records are dropped on the thread that read them: freeing memory that another thread allocated is slow, and
+    /// there is a lot of it.
     fn fill(&mut self) {
         let records: Vec<_> = self.records.by_ref().take(CHUNK).collect();
         self.ended = records.is_empty();

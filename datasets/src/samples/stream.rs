@@ -1,4 +1,4 @@
-//! Samples read from files as they are needed.
+//! Samples that are read from files on demand.
 
 use std::{
     collections::VecDeque,
@@ -12,35 +12,32 @@ use super::{
 };
 use crate::{Collator, DataError, Drawn};
 
-/// Windows that are kept in memory: that of the batch that is trained on, and those of batches that
-/// are computed ahead.
+/// The number of windows held in memory: those of the current training batch and of batches that are computed ahead.
 const KEPT: usize = 4;
 
-/// Orders of different things from one seed.
+/// Separates this order from others with the same seed.
 const PART_ORDER: u64 = 0x7061_7274;
 
-/// Samples that are read from files as they are needed, for data larger than memory.
+/// Samples that are read from files on demand, for data larger than memory.
 ///
 /// # The windowed shuffle
 ///
-/// A stream cannot be shuffled as a whole. With [`shuffled`](Self::shuffled), each epoch reads the parts
-/// (files) in another order; what is read is cut into windows of so many samples; and the samples of
-/// a window come in another order. Both orders are a [`Permutation`] by the seed and the epoch, so
-/// what comes at a position is a function of it: the cursor is as small as for data in memory, and to
-/// continue there, only the window's beginning has to be read again. A sample never moves
-/// further than to the end of its window: if neighbours in a file are alike, let the window be larger
-/// than such a run, or have many files.
+/// A stream cannot be shuffled as a whole. With [`shuffled`](Self::shuffled), each epoch reads the parts (files) in a
+/// different order, cuts the samples into windows, and shuffles the samples within each window. Both orders are a
+/// [`Permutation`] by the seed and the epoch, so the sample at a position is a function of the position: the cursor is
+/// as small as for data in memory, and to resume, only the current window has to be read again from its beginning. A
+/// sample never leaves its window: if neighbouring samples in a file are similar, choose a window larger than such a
+/// group, or split the data into many files.
 ///
-/// # What it takes
+/// # Cost
 ///
-/// Opening it reads all files once, to count the samples of each part; so a malformed record is found before
-/// training begins, and not after hours. Then it holds up to four windows of samples, which
-/// workers that ask for neighbouring batches share. Let a window be larger than the batches that are
-/// under way at once: what is asked for after its window was given up is read again from the
-/// beginning of its part. The files must not change.
+/// Opening a stream reads all files once to count the samples of each part, so malformed records are found before
+/// training begins rather than hours later. The stream then holds up to four windows of samples, shared by workers that
+/// request neighbouring batches. Choose a window larger than the batches under way at once: a sample whose window was
+/// dropped is read again from the beginning of its part. The files must not change.
 pub struct Stream<C: Collator> {
     source: Source<C>,
-    /// For each part its first sample, in the order of the files; and the end of the last one.
+    /// The first sample of each part, in the order of the files, and the end of the last part.
     starts: Arc<[usize]>,
     samples: usize,
     window: usize,
@@ -50,39 +47,39 @@ pub struct Stream<C: Collator> {
 
 struct State<C: Collator> {
     windows: VecDeque<(WindowId, Arc<Window<C::Sample>>)>,
-    /// The reading that can be continued, and the sample that it is at.
+    /// The reader that can continue, and its position.
     reading: Option<Reading<C>>,
 }
 
-/// Epoch and number.
+/// An epoch and the number of a window in it.
 type WindowId = (u64, usize);
 
 /// The samples of a window, in the order of the files.
 struct Window<S> {
     samples: Vec<(u64, Arc<S>)>,
-    /// Why the samples after those could not be read.
+    /// The error that prevented reading the samples after those.
     failure: Option<DataError>,
 }
 
 struct Reading<C: Collator> {
     epoch: u64,
-    /// Parts begun, in the epoch's order.
+    /// The number of parts begun, in the epoch's order.
     begun: usize,
-    /// The part, and the next sample of it.
+    /// The current part and its next sample.
     part: usize,
     at: usize,
     samples: Option<PartSamples<C>>,
-    /// The next sample of the epoch.
+    /// The next position in the epoch.
     position: usize,
 }
 
 impl<C: Collator> Stream<C> {
-    /// Reads the source once to count its samples, and then serves them in the order of the files.
-    /// `window` samples are read at a time. `progress` is told now and then how many were counted.
+    /// Reads the source once to count its samples, and then yields them in the order of the files. It reads `window`
+    /// samples at a time. `progress` is called now and then with the number of samples counted so far.
     ///
     /// # Errors
     ///
-    /// [`DataError::Zero`] if `window` is 0, and whatever reading can run into.
+    /// [`DataError::Zero`] if `window` is 0, and any error from reading.
     pub fn open(
         source: Source<C>,
         window: usize,
@@ -103,19 +100,19 @@ impl<C: Collator> Stream<C> {
             }
             starts.push(samples);
         }
-        // What is read again is not counted again.
+        // Records that are read again are not counted as skipped again.
         let source = source.counting_no_more();
         let state = Mutex::new(State { windows: VecDeque::new(), reading: None });
         Ok(Self { source, starts: starts.into(), samples, window, seed: None, state })
     }
 
-    /// Shuffles parts and windows by a seed and the epoch.
+    /// Shuffles parts and windows by the seed and the epoch.
     pub fn shuffled(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
     }
 
-    /// The source, which knows the records that were skipped.
+    /// Returns the source, which counts the skipped records.
     pub fn source(&self) -> &Source<C> {
         &self.source
     }
@@ -124,12 +121,12 @@ impl<C: Collator> Stream<C> {
         self.starts.len() - 1
     }
 
-    /// The samples of a part.
+    /// Returns the number of samples in a part.
     fn count(&self, part: usize) -> usize {
         self.starts[part + 1] - self.starts[part]
     }
 
-    /// The part that is read as the `nth` of an epoch.
+    /// Returns the part that is the `nth` of an epoch.
     fn part(&self, epoch: u64, nth: usize) -> usize {
         match self.seed {
             Some(seed) => Permutation::new(self.parts(), seed ^ PART_ORDER, epoch).at(nth),
@@ -137,13 +134,13 @@ impl<C: Collator> Stream<C> {
         }
     }
 
-    /// The window, from memory or from the files.
+    /// Returns a window, from memory or from the files.
     fn window(&self, id: WindowId) -> Result<Arc<Window<C::Sample>>, DataError> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = state.windows.iter().position(|(of, _)| *of == id)
             && let Some((_, window)) = state.windows.remove(at)
         {
-            // The one used last is given up last.
+            // Evicts the most recently used window last.
             state.windows.push_back((id, Arc::clone(&window)));
             return Ok(window);
         }
@@ -158,7 +155,8 @@ impl<C: Collator> Stream<C> {
             match self.read(&mut reading) {
                 Ok(sample) => window.samples.push(sample),
                 Err(error) => {
-                    // The samples before it are good. It is not kept, so that reading is tried again.
+                    // The samples before the error are valid. The window is not cached, so that the next request reads
+                    // it again.
                     window.failure = Some(error);
                     return Ok(Arc::new(window));
                 }
@@ -173,12 +171,12 @@ impl<C: Collator> Stream<C> {
         Ok(window)
     }
 
-    /// The samples of a window.
+    /// Returns the number of samples in a window.
     fn size(&self, number: usize) -> usize {
         self.window.min(self.samples - number * self.window)
     }
 
-    /// Begins to read at a position of an epoch.
+    /// Starts reading at a position of an epoch.
     fn seek(&self, epoch: u64, position: usize) -> Result<Reading<C>, DataError> {
         let (mut begun, mut before) = (0, 0);
         while begun < self.parts() && before + self.count(self.part(epoch, begun)) <= position {
@@ -192,12 +190,12 @@ impl<C: Collator> Stream<C> {
         Ok(reading)
     }
 
-    /// The next sample, with its index in the order of the files.
+    /// Returns the next sample, with its index in the order of the files.
     fn read(&self, reading: &mut Reading<C>) -> Result<(u64, Arc<C::Sample>), DataError> {
         loop {
             if let Some(sample) = reading.samples.as_mut().and_then(Iterator::next) {
                 let sample = sample?;
-                // The part has grown: what comes now is not what was counted.
+                // The part has grown since it was counted.
                 if reading.at == self.count(reading.part) {
                     return Err(self.changed(reading));
                 }
@@ -243,7 +241,7 @@ impl<C: Collator> Samples for Stream<C> {
         };
         match window.samples.get(place) {
             Some((index, sample)) => Ok(Drawn { epoch, index: *index, sample: Arc::clone(sample) }),
-            // Nobody else has this window: one that failed is not kept.
+            // The window has no other owner: a failed window is not cached.
             None => Err(Arc::into_inner(window)
                 .and_then(|window| window.failure)
                 .unwrap_or_else(|| DataError::out_of_range(epoch, position, self.samples))),

@@ -1,4 +1,4 @@
-//! What a stream serves, and what becomes of failures.
+//! Tests of a stream's samples and failures.
 
 use std::{
     path::Path,
@@ -10,13 +10,13 @@ use proptest::prelude::*;
 use super::*;
 use crate::{Malformed, Place, Reader, Record, Records, TokenBatch, Value};
 
-/// Parts of these sizes; the record that a number stands for is that number.
+/// A reader with parts of these sizes; the number in a record is its index.
 #[derive(Debug)]
 struct Numbers {
     sizes: Vec<usize>,
-    /// Records read so far, over all openings.
+    /// The number of records read so far, over all openings.
     read: Arc<AtomicUsize>,
-    /// From the second opening on, this one is malformed.
+    /// The record that is malformed from the second opening on.
     bad: Option<i64>,
     opened: AtomicUsize,
 }
@@ -46,7 +46,7 @@ impl Collator for Itself {
     type Sample = i64;
     type Batch = TokenBatch;
 
-    /// Each number that is a multiple of 7 gives no sample, one of 5 gives two.
+    /// Encodes most numbers as one sample, some as none or two.
     fn encode(&self, record: &Record) -> Result<Vec<i64>, DataError> {
         match record.get("n") {
             Some(Value::Integer(number)) if number % 7 == 6 => Ok(vec![]),
@@ -106,7 +106,7 @@ fn a_failure_is_that_of_its_sample() {
             (Ok(drawn), expected) => assert_eq!(drawn.sample, expected.sample),
             (Err(error), expected) => {
                 assert!(error.to_string().contains("numbers:70, field `n`"), "{error}");
-                // In the order of the files, nothing after it can be read.
+                // In the order of the files, nothing after the malformed record can be read.
                 assert!(expected.sample.abs() >= 70 || good.part(0, 0) == 1);
                 failed += 1;
             }
@@ -138,8 +138,8 @@ fn files_that_change() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Without a shuffle it is the order of the files; with one, each sample once, in
-    /// its window. Asked for in any order, and by several threads, it is the same.
+    /// Without a shuffle, samples come in the order of the files; with one, each comes once, within its window.
+    /// Requests in any order and from several threads give the same samples.
     #[test]
     fn a_function_of_the_position(
         sizes in prop::collection::vec(0_usize..40, 1..6), window in 1_usize..30, seed: u64, jumps in prop::collection::vec((0_u64..3, any::<prop::sample::Index>()), 1..30),

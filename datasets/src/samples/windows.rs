@@ -1,23 +1,22 @@
-//! A stream of samples: windows of one long text.
+//! Windows of one long text as a stream of samples.
 
 use std::ops::Range;
 
 use crate::{Batches, DataError, Permutation, TokenBatch, TokenSequence};
 
-/// What short rows are filled with. Padding is never a label, so any id will do.
+/// Fills short rows. Padding is never a label, so any id works.
 const PAD_ID: u32 = 0;
 
-/// Windows of a tokenized text, each `block + 1` tokens long, as samples of a language model.
+/// Cuts a tokenized text into windows of `block + 1` tokens, as samples of a language model.
 ///
-/// A window shares its last token with the next window's first. The model predicts all tokens of a
-/// window but the first, so over an epoch each token of the text but its very first is predicted
-/// exactly once.
+/// The last token of a window is the first token of the next. The model predicts all tokens of a window except the
+/// first, so over an epoch it predicts each token of the text, except the very first, exactly once.
 ///
 /// Without a shuffle, the windows come in order, cut at multiples of `block`: for validation. With
-/// [`shuffled`](Self::shuffled), order and cuts change from epoch to epoch.
+/// [`shuffled`](Self::shuffled), the order and the cuts change from epoch to epoch.
 ///
-/// The first and the last window may be shorter. In a batch, short rows are padded on the right,
-/// with labels that do not count.
+/// The first and the last window may be shorter. In a batch, short rows are padded on the right, with labels that do
+/// not count.
 ///
 /// # Example
 ///
@@ -33,31 +32,30 @@ const PAD_ID: u32 = 0;
 #[derive(Debug, Clone)]
 pub struct Windows {
     tokens: TokenSequence,
-    /// Where the text begins and ends among them.
+    /// The range of the text within the tokens.
     range: Range<usize>,
     block: usize,
     seed: Option<u64>,
 }
 
 impl Windows {
-    /// Windows over `tokens` in which a model predicts up to `block` tokens.
+    /// Creates windows over `tokens` in which a model predicts up to `block` tokens.
     ///
     /// # Errors
     ///
-    /// [`DataError::Zero`] if `block` is 0, [`DataError::TooShort`] if there are fewer than two
-    /// tokens, since the first is never predicted.
+    /// [`DataError::Zero`] if `block` is 0, [`DataError::TooShort`] if there are fewer than two tokens, since the first
+    /// is never predicted.
     pub fn new(tokens: impl Into<TokenSequence>, block: usize) -> Result<Self, DataError> {
         let tokens = tokens.into();
         let all = 0..tokens.len();
         Self::within(tokens, all, block)
     }
 
-    /// As [`new`](Self::new), over a range of the tokens: one file of tokens can hold both what is
-    /// trained and what is evaluated on.
+    /// Like [`new`](Self::new), over a range of the tokens: one token file can hold both training and validation data.
     ///
     /// # Errors
     ///
-    /// Those of [`new`](Self::new), and [`DataError::TokenRange`] if there are no such tokens.
+    /// Those of [`new`](Self::new), and [`DataError::TokenRange`] if the range reaches beyond the tokens.
     pub fn within(
         tokens: impl Into<TokenSequence>,
         range: Range<usize>,
@@ -74,8 +72,7 @@ impl Windows {
             return Err(DataError::TooShort { tokens: range.len(), needed: 2 });
         }
         Ok(Self {
-            // No window is longer than the text. The bound also keeps the sums below from
-            // overflowing.
+            // No window is longer than the text. This limit also keeps the sums below from overflowing.
             block: block.min(range.len() - 1),
             tokens,
             range,
@@ -83,24 +80,24 @@ impl Windows {
         })
     }
 
-    /// Shuffles the windows, and moves their cuts, by the seed and the epoch.
+    /// Shuffles the windows and shifts their cuts by the seed and the epoch.
     ///
-    /// Two epochs in a row never cut the text at the same places (unless `block` is 1), and
-    /// `block` epochs in a row cut it everywhere.
+    /// Two successive epochs never cut the text at the same positions (unless `block` is 1), and `block` successive
+    /// epochs cut it at every position.
     pub fn shuffled(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
     }
 
-    /// How many tokens before the start of the text the epoch's first window would begin.
+    /// Returns how many tokens before the start of the text the epoch's first window would begin.
     fn shift(&self, epoch: u64) -> usize {
         let Some(seed) = self.seed else { return 0 };
-        // Training reaches no such epoch, so the shifts repeat no epoch's order.
+        // Training never reaches this epoch, so the shifts share no keys with an epoch's order.
         let shifts = Permutation::new(self.block, seed, u64::MAX);
         shifts.at((epoch % self.block as u64) as usize)
     }
 
-    /// The tokens of the `index`-th window from the left.
+    /// Returns the tokens of the `index`-th window from the left.
     fn window(&self, index: usize, shift: usize) -> Result<Vec<u32>, DataError> {
         let start = (index * self.block).saturating_sub(shift);
         let last = ((index + 1) * self.block - shift).min(self.range.len() - 1);
@@ -152,7 +149,7 @@ mod tests {
         }
     }
 
-    /// The rows of a batch without their padding.
+    /// Returns the rows of a batch without their padding.
     fn rows(batch: &TokenBatch) -> Vec<Vec<i32>> {
         let [samples, length] = batch.shape();
         (0..samples)

@@ -1,15 +1,15 @@
-//! Finding texts that spell an added token.
+//! Detects added tokens in a text.
 
 use tokenizers::Tokenizer;
 
 /// The texts of the added tokens, such as `[MASK]`, by their first byte.
 ///
-/// The `tokenizers` crate cuts a text at them, in ways that depend on their settings. Here it is
-/// only known that a text has none of them.
+/// The `tokenizers` crate splits a text at added tokens in ways that depend on their settings. This type only rules out
+/// that a text contains any.
 #[derive(Debug, Clone)]
 pub(super) struct AddedTokens {
     begins: Box<[bool; 256]>,
-    /// Sorted, so that those with the same first byte stand together.
+    /// Sorted, so that texts with the same first byte are adjacent.
     texts: Vec<Box<[u8]>>,
 }
 
@@ -26,7 +26,7 @@ impl AddedTokens {
         Self { begins, texts }
     }
 
-    /// Whether one of them stands in `text`, as a word or within one.
+    /// Returns whether an added token occurs in `text`, as a word or within one.
     pub(super) fn occur_in(&self, text: &str) -> bool {
         let bytes = text.as_bytes();
         if self.texts.is_empty() {

@@ -1,4 +1,4 @@
-//! Training a byte-level BPE vocabulary.
+//! Trains a byte-level BPE vocabulary.
 
 use tokenizers::{
     Tokenizer,
@@ -12,19 +12,19 @@ use tokenizers::{
 use super::pieces::pieces_of_short_words;
 use crate::DataError;
 
-/// The smallest vocabulary: all bytes, and one merge.
+/// The smallest vocabulary: all bytes and one merge.
 const LEAST_SIZE: usize = 257;
 
-/// A merge of a pair that was seen only once would shorten no other text.
+/// A merge of a pair that occurs only once would shorten no other text.
 const LEAST_COUNT: u64 = 2;
 
-/// Trains on `text`, which is cut as it is for encoding, and within words of more than 4 KiB.
+/// Trains on `text`, which is cut as for encoding, and within words of more than 4 KiB.
 pub(crate) fn train(text: &str, vocab_size: usize) -> Result<Tokenizer, DataError> {
     if vocab_size < LEAST_SIZE {
         return Err(DataError::VocabularySize { asked: vocab_size, least: LEAST_SIZE });
     }
-    // Each merge makes the text at least one symbol shorter, so there are never more. The trainer
-    // reserves memory for all that it is asked for.
+    // Each merge makes the text at least one symbol shorter, which limits their number. The trainer reserves memory for
+    // the full vocabulary size.
     let vocab_size = vocab_size.min(LEAST_SIZE + text.len());
     let mut trainer: TrainerWrapper = BpeTrainer::builder()
         .vocab_size(vocab_size)
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn one_long_word() {
-        // Uncut, this takes minutes.
+        // Without cuts, this takes minutes.
         let word: String =
             (0..300_000_u64).map(|at| char::from(b'a' + (at * at % 23 + at / 977 % 3) as u8)).collect();
         let tokenizer = train(&word, 300).unwrap();

@@ -1,4 +1,4 @@
-//! The vocabulary of a text's characters, with a fast way to encode.
+//! A character vocabulary with a fast encoder.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -11,24 +11,24 @@ use tokenizers::{
 
 use crate::DataError;
 
-/// Any one character, newlines included. Unlike `(?s).`, it means the same in every engine that
-/// reads a `tokenizer.json`.
+/// Any single character, including newlines. Unlike `(?s).`, it has the same meaning in every engine that reads a
+/// `tokenizer.json`.
 const ANY_CHARACTER: &str = r"[\s\S]";
 
-/// The entry for unknown words, which the vocabulary lacks: an unknown character is an error. It
-/// is longer than a character, so it can be none.
+/// The name of the unknown token, which is not in the vocabulary, so an unknown character is an error. It is longer
+/// than one character, so it cannot collide with one.
 const UNKNOWN: &str = "<unk>";
 
 /// The ids of single characters.
 ///
-/// The pipeline of the `tokenizers` crate does the same, but takes about forty times as long.
+/// The pipeline of the `tokenizers` crate gives the same ids but takes about forty times as long.
 #[derive(Debug, Clone)]
 pub(crate) struct Characters {
     ids: HashMap<char, u32>,
 }
 
 impl Characters {
-    /// An ordinary tokenizer whose vocabulary is the sorted distinct characters of `text`.
+    /// Creates an ordinary tokenizer whose vocabulary is the sorted distinct characters of `text`.
     pub(crate) fn tokenizer(text: &str) -> Result<Tokenizer, DataError> {
         let characters: BTreeSet<char> = text.chars().collect();
         let vocabulary = (0..).zip(characters).map(|(id, character)| (character.to_string(), id)).collect();
@@ -46,8 +46,8 @@ impl Characters {
         Ok(tokenizer)
     }
 
-    /// The table of a tokenizer that was made by [`Characters::tokenizer`], perhaps before it was
-    /// saved; `None` for all others.
+    /// Returns the table of a tokenizer made by [`Characters::tokenizer`], also after saving and loading, or `None` for
+    /// any other tokenizer.
     pub(crate) fn of(tokenizer: &Tokenizer) -> Option<Self> {
         let ModelWrapper::WordLevel(model) = tokenizer.get_model() else {
             return None;
@@ -76,11 +76,11 @@ impl Characters {
         Some(Self { ids })
     }
 
-    /// The id of each character.
+    /// Returns the id of each character.
     ///
     /// # Errors
     ///
-    /// [`DataError::UnknownCharacter`] for the first that is not in the vocabulary.
+    /// [`DataError::UnknownCharacter`] for the first character that is not in the vocabulary.
     pub(crate) fn encode(&self, text: &str) -> Result<Vec<u32>, DataError> {
         text.char_indices()
             .map(|(offset, character)| {

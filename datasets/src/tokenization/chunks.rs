@@ -1,43 +1,41 @@
-//! Cutting a text where its tokens cannot tell.
+//! Cuts a text at positions that do not change its tokens.
 
 use tokenizers::{
     NormalizedString, Normalizer, NormalizerWrapper, PreTokenizerWrapper, Tokenizer,
     normalizers::replace::Replace,
 };
 
-/// How a text can be cut into chunks that are encoded each on its own: chunk by chunk, it becomes
-/// the same tokens as in one.
+/// Cuts a text into chunks that can be encoded independently: chunk by chunk, the text becomes the same tokens as in
+/// one piece.
 ///
-/// A chunk begins with a space before something else than white space, and for some pre-tokenizers
-/// also with a full stop or a comma behind a letter, as in `a| b|,|  c` (here `|` is a cut). This
-/// holds for the pipelines that [`Chunks::of`] knows, because
+/// A chunk begins with a space before a character that is not white space; for some pre-tokenizers, it also begins with
+/// a full stop or a comma after a letter, as in `a| b|, | c` (here `|` is a cut). Such cuts are safe for the pipelines
+/// that [`Chunks::of`] knows, because
 ///
-/// - no normalizer looks across the cut: the normal forms of Unicode compose and reorder nothing
-///   across a space, the others go by the character, or by the grapheme cluster;
-/// - the pre-tokenizer splits there, and does not look further: words end at white space, the
-///   pattern of GPT-2 gives the last space of several to the word behind it, and Metaspace begins
-///   a word with each space;
+/// - no normalizer looks across the cut: Unicode's normal forms neither compose nor reorder across a space, and the
+///   other normalizers process characters or grapheme clusters;
+/// - the pre-tokenizer splits there and does not look further: words end at white space, GPT-2's pattern attaches the
+///   last of several spaces to the word after it, and Metaspace begins a word with each space;
 /// - the model sees one word at a time.
 #[derive(Debug, Clone)]
 pub(super) struct Chunks {
-    /// The normalizer goes by grapheme clusters.
+    /// Whether the normalizer processes grapheme clusters.
     clusters: bool,
-    /// The normalizers before one that squeezes several spaces into one, or strips them.
+    /// The normalizers before one that collapses or strips spaces.
     before_squeeze: Option<Vec<NormalizerWrapper>>,
-    /// The pre-tokenizer looks at how many spaces there are.
+    /// Whether the pre-tokenizer depends on the number of spaces.
     counts_spaces: bool,
-    /// A full stop or a comma behind a letter begins a chunk as well.
+    /// Whether a full stop or a comma after a letter also begins a chunk.
     stops: bool,
 }
 
 impl Chunks {
-    /// The rule for this tokenizer, if its pipeline is known:
+    /// Returns the rule for this tokenizer, if its pipeline is known:
     ///
-    /// - Pre-tokenizers: `BertPreTokenizer`, `Whitespace`, `WhitespaceSplit`, `ByteLevel` with its
-    ///   own pattern, `Metaspace` that splits, `WhitespaceSplit` with `Metaspace` behind it.
-    /// - Normalizers: `BertNormalizer`, `Lowercase`, `StripAccents`, `Nmt`, `NFC`, `NFD`, `NFKC`,
-    ///   `NFKD`, `Precompiled`, `Strip` at the right, `Replace` of several spaces, sequences of
-    ///   them, none.
+    /// - Pre-tokenizers: `BertPreTokenizer`, `Whitespace`, `WhitespaceSplit`, `ByteLevel` with its own pattern,
+    ///   `Metaspace` that splits, `WhitespaceSplit` followed by `Metaspace`.
+    /// - Normalizers: `BertNormalizer`, `Lowercase`, `StripAccents`, `Nmt`, `NFC`, `NFD`, `NFKC`, `NFKD`,
+    ///   `Precompiled`, `Strip` on the right, `Replace` of several spaces, sequences of these, none.
     /// - All models.
     pub(super) fn of(tokenizer: &Tokenizer) -> Option<Self> {
         let pre_tokenizer = tokenizer.get_pre_tokenizer()?;
@@ -54,7 +52,7 @@ impl Chunks {
         if !local.iter().all(is_local) || !rest.iter().all(squeezes) {
             return None;
         }
-        // They match after normalization, which only the crate does to a whole text.
+        // They match after normalization, which only the crate applies to a whole text.
         let added = tokenizer.get_added_vocabulary().get_added_tokens_decoder();
         if !flat.is_empty() && added.values().any(|token| token.normalized) {
             return None;
@@ -67,7 +65,7 @@ impl Chunks {
         })
     }
 
-    /// The chunks of `text`, in order.
+    /// Returns the chunks of `text`, in order.
     pub(super) fn cut<'a>(&self, text: &'a str) -> impl Iterator<Item = &'a str> {
         let mut rest = text;
         let Self { clusters, stops, .. } = *self;
@@ -79,15 +77,15 @@ impl Chunks {
         })
     }
 
-    /// Whether a chunk that is a [plain word](super::plain_words::PlainWords) is always local.
+    /// Returns whether a chunk that is a [plain word](super::plain_words::PlainWords) is always local.
     pub(super) fn takes_plain_words(&self) -> bool {
         self.before_squeeze.is_none() && !self.counts_spaces
     }
 
-    /// Whether `chunk`, which was normalized to this, may indeed be encoded on its own.
+    /// Returns whether `chunk`, which was normalized to `normalized`, can be encoded independently.
     ///
-    /// A normalizer may change the space or what follows it, and at the end of the chunk there may
-    /// be white space that a normalizer would squeeze together with the next.
+    /// A normalizer may change the space or the character after it, and the chunk may end with white space that a
+    /// normalizer would collapse with the next chunk's.
     pub(super) fn is_local(&self, chunk: &str, normalized: Option<&str>) -> bool {
         let Some(normalized) = normalized else {
             return false;
@@ -100,7 +98,7 @@ impl Chunks {
     }
 }
 
-/// The end of the first chunk.
+/// Returns the end of the first chunk.
 fn next_cut(text: &str, clusters: bool, stops: bool) -> usize {
     let bytes = text.as_bytes();
     let is_cut = |at: usize| match bytes[at] {
@@ -111,7 +109,7 @@ fn next_cut(text: &str, clusters: bool, stops: bool) -> usize {
     (1..bytes.len()).find(|&at| is_cut(at)).unwrap_or(bytes.len())
 }
 
-/// Whether `text` begins with something else than white space.
+/// Returns whether `text` begins with a character other than white space.
 fn begins_word(text: &str) -> bool {
     match text.as_bytes().first() {
         None => false,
@@ -120,9 +118,8 @@ fn begins_word(text: &str) -> bool {
     }
 }
 
-/// Whether a space behind `text`, of which this is the last byte, may belong to the same grapheme
-/// cluster. That is so behind a few signs that stand before a number in some scripts; the ranges
-/// here are wider.
+/// Returns whether a space after `text`, whose last byte is `last`, may belong to the same grapheme cluster. This
+/// happens after a few signs that precede numbers in some scripts; the ranges here are wider.
 fn joins_space(last: u8, text: &str) -> bool {
     !last.is_ascii()
         && text.chars().next_back().is_some_and(
@@ -130,7 +127,7 @@ fn joins_space(last: u8, text: &str) -> bool {
         )
 }
 
-/// Whether `chunk` ends with white space after these normalizers.
+/// Returns whether `chunk` ends with white space after these normalizers.
 fn ends_with_space(normalizers: &[NormalizerWrapper], chunk: &str) -> bool {
     let mut text = NormalizedString::from(chunk);
     let done = normalizers.iter().all(|normalizer| normalizer.normalize(&mut text).is_ok());
@@ -153,8 +150,8 @@ fn splits_at_spaces(pre_tokenizer: &PreTokenizerWrapper) -> bool {
     }
 }
 
-/// Whether there is a cut between a letter and a full stop or a comma, and what stands behind it
-/// does not get a space put before it.
+/// Returns whether the pre-tokenizer splits between a letter and a full stop or a comma, and adds no space before the
+/// latter.
 fn splits_at_stops(pre_tokenizer: &PreTokenizerWrapper) -> bool {
     match pre_tokenizer {
         PreTokenizerWrapper::BertPreTokenizer(_) | PreTokenizerWrapper::Whitespace(_) => true,
@@ -186,7 +183,7 @@ fn is_local(normalizer: &NormalizerWrapper) -> bool {
     )
 }
 
-/// Whether it only strips at the right, or replaces several spaces by one.
+/// Returns whether the normalizer only strips on the right or replaces several spaces with one.
 fn squeezes(normalizer: &NormalizerWrapper) -> bool {
     match normalizer {
         NormalizerWrapper::StripNormalizer(strip) => !strip.strip_left,

@@ -1,4 +1,4 @@
-//! Encoding with settings.
+//! Encodes texts with settings.
 
 use std::sync::{Arc, OnceLock};
 
@@ -14,12 +14,12 @@ use super::{
 };
 use crate::{DataError, Tokenizer};
 
-/// A tokenizer with settings: how texts are cut, and whether special tokens are added.
+/// A tokenizer with settings: how to cut texts, and whether to add special tokens.
 ///
-/// It is cheap to clone. What encodes is made once, at the first text.
+/// It is cheap to clone. The first text initializes the encoder.
 ///
-/// Words and pieces of text that come again are not encoded again; whatever the number of threads,
-/// and whatever came before, the result is that of the `tokenizers` library.
+/// Words and pieces of text that occur again are taken from a cache. The result is always that of the `tokenizers`
+/// library, regardless of the number of threads and of earlier texts.
 ///
 /// # Example
 ///
@@ -47,7 +47,7 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// Adds special tokens, and does not cut.
+    /// Creates an encoder that adds special tokens and does not cut.
     pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
         Self {
             tokenizer,
@@ -60,53 +60,54 @@ impl Encoder {
         }
     }
 
-    /// At most so many tokens, the special ones included. Default: any number.
+    /// Sets the maximum number of tokens, including the special ones. Default: no maximum.
     pub fn max_length(self, tokens: Option<usize>) -> Self {
         Self { max_length: tokens, finish: OnceLock::new(), ..self }
     }
 
-    /// What is cut off becomes further encodings, each of which repeats so many tokens of the one
-    /// before. Default: none; what is cut off is lost. If both sequences of a pair are cut, each
-    /// part of the one comes with each part of the other.
+    /// Turns the rest of a cut text into further encodings, each of which repeats `tokens` tokens of the previous one.
+    /// Default: none; the rest is lost. If both sequences of a pair are cut, each part of one is combined with each
+    /// part of the other.
     pub fn stride(self, tokens: Option<usize>) -> Self {
         Self { stride: tokens, finish: OnceLock::new(), ..self }
     }
 
-    /// Where a sequence that is too long is cut. Default: at its right end.
+    /// Sets the side at which an overlong sequence is cut. Default: the right.
     pub fn cut(self, side: Side) -> Self {
         Self { cut: side, finish: OnceLock::new(), ..self }
     }
 
-    /// Which sequence of a pair is cut. Default: the longer.
+    /// Sets which sequence of a pair is cut. Default: the longer one.
     pub fn truncation(self, truncation: Truncation) -> Self {
         Self { truncation, finish: OnceLock::new(), ..self }
     }
 
-    /// Whether special tokens are added. Default: yes.
+    /// Sets whether to add special tokens. Default: yes.
     pub fn special(self, add: bool) -> Self {
         Self { special: add, finish: OnceLock::new(), ..self }
     }
 
-    /// The tokenizer.
+    /// Returns the tokenizer.
     pub fn tokenizer(&self) -> &Arc<Tokenizer> {
         &self.tokenizer
     }
 
-    /// The most tokens of an encoding, how many of them the next one repeats, and where texts are cut.
+    /// Returns the maximum number of tokens in an encoding, the number that the next one repeats, and the side at which
+    /// texts are cut.
     pub(crate) fn limits(&self) -> (Option<usize>, Option<usize>, Side) {
         (self.max_length, self.stride, self.cut)
     }
 
-    /// Encodes a sequence, or a pair of them. It is one encoding, or with a stride several.
+    /// Encodes a sequence or a pair of sequences. Returns one encoding, or several with a stride.
     ///
-    /// An empty text, a list of no words, and empty words have no tokens of their own; special
-    /// tokens are added all the same.
+    /// An empty text, an empty list of words, and empty words have no tokens of their own, but special tokens are still
+    /// added.
     ///
     /// # Errors
     ///
-    /// [`DataError::TokenizerFailed`] if the tokenizer cannot encode the text, or if the sequence
-    /// that may be cut is too short to make room for the other, and [`DataError::TooFewTokens`] if
-    /// the maximum leaves no room beside special tokens and stride, whatever the text.
+    /// [`DataError::TokenizerFailed`] if the tokenizer cannot encode the text, or if the sequence that may be cut is
+    /// too short to make room for the other, and [`DataError::TooFewTokens`] if the maximum leaves no room besides
+    /// special tokens and stride, regardless of the text.
     pub fn encode(&self, first: Input<'_>, second: Option<Input<'_>>) -> Result<Vec<Encoding>, DataError> {
         self.check_room(second.is_some())?;
         let finish = self.finish()?;
@@ -120,11 +121,11 @@ impl Encoder {
         guarded(encode).map_err(DataError::tokenizer("encode a text"))
     }
 
-    /// Encodes many, on all cores. The results are in order.
+    /// Encodes many inputs, on all cores. The results are in order.
     ///
     /// # Errors
     ///
-    /// As for [`encode`](Self::encode), the first in order.
+    /// The first error of [`encode`](Self::encode), in order.
     pub fn encode_batch(
         &self,
         inputs: &[(Input<'_>, Option<Input<'_>>)],
@@ -132,12 +133,12 @@ impl Encoder {
         on_all_cores(inputs, |_, &(first, second)| self.encode(first, second))
     }
 
-    /// The ids of the first encoding of a text: the same as [`encode`](Self::encode) gives, but
-    /// faster, because nothing else is computed.
+    /// Returns the ids of the first encoding of a text: the same ids as [`encode`](Self::encode), but faster, since it
+    /// computes nothing else.
     ///
     /// # Errors
     ///
-    /// As for [`encode`](Self::encode).
+    /// Those of [`encode`](Self::encode).
     pub fn ids(&self, text: &str) -> Result<Vec<u32>, DataError> {
         self.check_room(false)?;
         let finish = self.finish()?;
@@ -164,16 +165,16 @@ impl Encoder {
         Ok(ids)
     }
 
-    /// [`ids`](Self::ids) of many texts, on all cores. The results are in order.
+    /// Returns the [`ids`](Self::ids) of many texts, on all cores. The results are in order.
     ///
     /// # Errors
     ///
-    /// As for [`encode`](Self::encode), the first in order.
+    /// The first error of [`encode`](Self::encode), in order.
     pub fn ids_batch(&self, texts: &[&str]) -> Result<Vec<Vec<u32>>, DataError> {
         on_all_cores(texts, |_, text| self.ids(text))
     }
 
-    /// The crate computes with a length that leaves no room as if it were huge, or panics.
+    /// Checks the room, since the crate treats a maximum without room for text as a huge one, or panics.
     fn check_room(&self, pair: bool) -> Result<(), DataError> {
         let Some(max_length) = self.max_length else {
             return Ok(());
@@ -218,7 +219,7 @@ fn sequence(fast: &Fast, input: Input<'_>, texts: bool) -> CrateResult<Tokens> {
         Input::Text(text) => text.len(),
         Input::Words(words) => words.iter().map(|word| word.len()).max().unwrap_or(0),
     };
-    // Offsets are that wide.
+    // Offsets are `u32`.
     u32::try_from(bytes).map_err(|_| format!("it has {bytes} bytes, the most are {}", u32::MAX))?;
     match input {
         Input::Text(text) => fast.text(text, texts),
@@ -276,7 +277,7 @@ mod tests {
         assert_eq!(bare.ids("a b c d e").unwrap(), [3, 4]);
     }
 
-    /// What is cut off a pair is not combined: that would be five million encodings here.
+    /// The rest of a cut pair is not combined, which would make five million encodings here.
     #[test]
     fn a_long_pair_is_cut_at_once() {
         let text = "the ".repeat(5000);

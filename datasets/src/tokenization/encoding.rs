@@ -1,13 +1,13 @@
-//! One encoded text, with where each token came from.
+//! An encoded text with the origin of each token.
 
 use serde::{Deserialize, Serialize};
 
-/// What is encoded: a text, or words that are split already.
+/// The input of an encoder: a text, or words that are already split.
 #[derive(Debug, Clone, Copy)]
 pub enum Input<'a> {
-    /// A text. Its words are what the tokenizer's pre-tokenizer makes of it.
+    /// A text. The tokenizer's pre-tokenizer splits it into words.
     Text(&'a str),
-    /// Words. None of them is joined with its neighbour.
+    /// Words. Adjacent words are never joined.
     Words(&'a [&'a str]),
 }
 
@@ -21,43 +21,42 @@ pub enum Side {
     Right,
 }
 
-/// Which of two sequences is cut if both together are too long.
+/// The sequence of a pair to cut if both together are too long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Truncation {
     /// The longer one, token by token.
     #[default]
     LongestFirst,
-    /// The first.
+    /// The first one.
     OnlyFirst,
-    /// The second.
+    /// The second one.
     OnlySecond,
 }
 
-/// Token ids, and for each where it came from. All fields are equally long.
+/// Token ids, and the origin of each. All fields have the same length.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Encoding {
     /// The token ids.
     pub ids: Vec<u32>,
-    /// The segment, as BERT's token types: 0 for the first sequence, usually 1 for the second.
+    /// The segment, BERT's token type: 0 for the first sequence, usually 1 for the second.
     pub type_ids: Vec<u32>,
-    /// Whether the token was added by the tokenizer, such as `[CLS]`.
+    /// Whether the tokenizer added the token, such as `[CLS]`.
     pub special: Vec<bool>,
-    /// The word, counted in its sequence from 0; `None` for added tokens.
+    /// The index of the word in its sequence; `None` for added tokens.
     pub words: Vec<Option<u32>>,
-    /// The bytes of the text that the token stands for, as start and end; for words given split,
-    /// the bytes of the word.
+    /// The start and end of the token in bytes of the text; for words that are already split, in bytes of the word.
     pub offsets: Vec<(u32, u32)>,
     /// The sequence, 0 or 1; `None` for added tokens.
     pub sequences: Vec<Option<u8>>,
 }
 
 impl Encoding {
-    /// The number of tokens.
+    /// Returns the number of tokens.
     pub fn len(&self) -> usize {
         self.ids.len()
     }
 
-    /// Whether there are no tokens.
+    /// Returns whether there are no tokens.
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
@@ -73,7 +72,7 @@ impl Encoding {
         }
     }
 
-    /// Adds the token that stands at `at` of another.
+    /// Appends the token at index `at` of `other`.
     pub(super) fn extend_from(&mut self, other: &Self, at: usize) {
         self.ids.push(other.ids[at]);
         self.type_ids.push(other.type_ids[at]);

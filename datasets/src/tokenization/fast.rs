@@ -1,4 +1,4 @@
-//! The tokenizer with its memory: every text and word goes through here.
+//! The tokenizer with caches. Every text and word passes through it.
 
 use tokenizers::{Encoding, Result, Tokenizer};
 
@@ -10,12 +10,11 @@ use super::{
     word_cache::{Piece, Token, WordCache},
 };
 
-/// Encodes as the `tokenizers` crate does, up to the post-processor, but encodes a word that comes
-/// again only once.
+/// Encodes like the `tokenizers` crate, up to the post-processor, but encodes repeated words only once.
 ///
-/// Words that are given split are each encoded alone by the crate as well, so they are remembered
-/// for all tokenizers. A text is cut into [`Chunks`] if the tokenizer's pipeline allows it, and if
-/// no added token is spelled in it; otherwise the crate gets it whole.
+/// The crate also encodes already split words one by one, so they are cached for all tokenizers. A text is cut into
+/// [`Chunks`] if the tokenizer's pipeline allows it and the text contains no added token; otherwise the crate encodes
+/// it as a whole.
 #[derive(Debug)]
 pub(super) struct Fast {
     tokenizer: Tokenizer,
@@ -40,15 +39,15 @@ impl Fast {
         &self.tokenizer
     }
 
-    /// Whether texts are cut into chunks.
+    /// Returns whether texts are cut into chunks.
     #[cfg(test)]
     pub(super) fn cuts(&self) -> bool {
         self.chunks.is_some()
     }
 
-    /// The tokens of a text. `texts` says whether post-processing may need their texts.
+    /// Returns the tokens of a text. `texts` says whether post-processing may need their texts.
     pub(super) fn text(&self, text: &str, texts: bool) -> Result<Tokens> {
-        // About as many tokens as common texts have.
+        // Roughly the number of tokens in common texts.
         let mut tokens = Tokens::new(text.len() / 4 + 1, texts);
         if self.chunked(text, |piece, start, words| tokens.push(piece, start, |word| words + word))? {
             Ok(tokens)
@@ -57,7 +56,7 @@ impl Fast {
         }
     }
 
-    /// The ids of a text.
+    /// Returns the ids of a text.
     pub(super) fn ids(&self, text: &str) -> Result<Vec<u32>> {
         let mut ids = Vec::with_capacity(text.len() / 4);
         if self.chunked(text, |piece, _, _| ids.extend(piece.tokens.iter().map(|token| token.id)))? {
@@ -67,7 +66,7 @@ impl Fast {
         }
     }
 
-    /// The tokens of words that are split already, each encoded alone.
+    /// Returns the tokens of words that are already split, each encoded separately.
     pub(super) fn words(&self, words: &[&str], texts: bool) -> Result<Tokens> {
         let mut slot = self.cache.slot();
         let mut slot = slot.get();
@@ -79,8 +78,8 @@ impl Fast {
         Ok(tokens)
     }
 
-    /// Gives each chunk of `text` to `each`, with the byte and the word that it starts at. Says
-    /// `false` if the text must be encoded whole; what `each` got until then is worth nothing.
+    /// Passes each chunk of `text` to `each`, with the byte and the word at which it starts. Returns `false` if the
+    /// text must be encoded as a whole; discard the chunks passed until then.
     fn chunked(&self, text: &str, mut each: impl FnMut(&Piece<'_>, u32, u32)) -> Result<bool> {
         let Some(chunks) = &self.chunks else {
             return Ok(false);
@@ -97,7 +96,7 @@ impl Fast {
                 return Ok(false);
             }
             each(&piece, start, words);
-            // A text has at most `u32::MAX` bytes, a chunk is part of it.
+            // A chunk is part of a text, which has at most `u32::MAX` bytes.
             start += chunk.len() as u32;
             words += piece.words;
         }
@@ -105,13 +104,13 @@ impl Fast {
     }
 }
 
-/// The tokens of a sequence, before any truncation or special token.
+/// The tokens of a sequence, before truncation and special tokens.
 #[derive(Debug)]
 pub(super) struct Tokens {
     pub(super) ids: Vec<u32>,
     pub(super) words: Vec<Option<u32>>,
     pub(super) offsets: Vec<(u32, u32)>,
-    /// Texts with the same white space at their ends as those of the tokens, if they are needed.
+    /// Texts with the same white space at their ends as those of the tokens, if post-processing needs them.
     texts: Option<Vec<String>>,
 }
 
@@ -143,7 +142,7 @@ impl Tokens {
         }
     }
 
-    /// Keeps so many, of the end if `left` is cut.
+    /// Keeps `len` tokens: the last ones if `left`, otherwise the first ones.
     pub(super) fn keep(&mut self, len: usize, left: bool) {
         fn keep<T>(values: &mut Vec<T>, len: usize, left: bool) {
             match left {
@@ -159,7 +158,7 @@ impl Tokens {
         }
     }
 
-    /// As the crate has it.
+    /// Converts to the crate's encoding.
     pub(super) fn encoding(self, segment: u32) -> Encoding {
         let len = self.ids.len();
         Encoding::new(

@@ -1,4 +1,4 @@
-//! The fast way gives what the `tokenizers` crate gives, for each pipeline and any text.
+//! The fast encoder gives the same result as the `tokenizers` crate, for each pipeline and any text.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use tokenizers::{EncodeInput, InputSequence};
 use super::{Encoder, Input, fast::Fast};
 use crate::Tokenizer;
 
-/// A vocabulary with pieces of words, in each of the alphabets.
+/// A vocabulary with parts of words, in each of the alphabets.
 fn words() -> Vec<String> {
     let letters = "abcdefghijklmnopqrstuvwxyzéèñABC0123456789.,!?'\"-_[]<>|中文字日▁ĠĊĉÃ©ł¥á½ðŁĺ";
     let mut words = vec!["[UNK]".to_owned(), "[CLS]".into(), "[SEP]".into(), "[MASK]".into(), "<s>".into()];
@@ -55,8 +55,8 @@ fn unigram() -> Value {
     json!({"type": "Unigram", "unk_id": 0, "vocab": vocab})
 }
 
-/// A table that makes `A` an `a`, the no-break space a space, and of the Arabic number sign, which
-/// is one grapheme cluster with what follows, an `e`.
+/// A table that turns `A` into `a`, the no-break space into a space, and the Arabic number sign, which forms one
+/// grapheme cluster with the next character, into `e`.
 fn precompiled() -> Value {
     const LEAF: u32 = 1 << 8;
     let mut trie = [0_u32; 1024];
@@ -159,7 +159,7 @@ fn cut() -> Vec<Tokenizer> {
     ]
 }
 
-/// Some whose texts are not.
+/// Some pipelines whose texts are not cut.
 fn whole() -> Vec<Tokenizer> {
     vec![
         tokenizer(Value::Null, Value::Null, unigram(), template()),
@@ -178,7 +178,7 @@ fn whole() -> Vec<Tokenizer> {
     ]
 }
 
-/// What is likely to be cut wrongly, between letters and any character at all.
+/// Generates texts that are easily cut wrongly, mixed with letters and arbitrary characters.
 fn texts() -> impl Strategy<Value = String> {
     let part = prop_oneof![
         6 => prop::sample::select(vec![" ", " ", " ", "  ", "   ", "\n", "\t", "\r\n", "\u{a0}", "\u{3000}", "\u{200b}",
@@ -193,7 +193,7 @@ fn texts() -> impl Strategy<Value = String> {
     prop::collection::vec(part, 0..14).prop_map(|parts| parts.concat())
 }
 
-/// The crate's own encoding, uncut.
+/// The crate's own encoding, without cuts.
 fn expected(tokenizer: &Tokenizer, input: EncodeInput<'_>, special: bool) -> Option<super::Encoding> {
     tokenizer.inner().encode(input, special).ok().map(|encoding| (&encoding).into())
 }
@@ -205,7 +205,7 @@ fn check_text(tokenizer: &Arc<Tokenizer>, first: &str, second: Option<&str>, spe
     };
     let expected = expected(tokenizer, input, special);
     let encoder = Encoder::new(tokenizer.clone()).special(special);
-    // Once to fill the memory, once out of it.
+    // The first round fills the cache, the second uses it.
     for _ in 0..2 {
         let encodings = encoder.encode(Input::Text(first), second.map(Input::Text)).ok();
         let encoding = encodings.map(|mut encodings| encodings.remove(0));

@@ -1,4 +1,4 @@
-//! What is done to encoded sequences: they are cut, and special tokens are put around them.
+//! Finishes encoded sequences: cuts them and adds special tokens.
 
 use tokenizers::{
     Result, TruncationDirection, TruncationParams, TruncationStrategy, models::wordlevel::WordLevel,
@@ -8,25 +8,25 @@ use super::{Encoding, fast::Tokens, pipeline::added_tokens};
 
 /// The last steps of encoding, for one setting of truncation and special tokens.
 ///
-/// Sequences that need not be cut are finished by [`Frame`]s; all else is left to the crate.
+/// [`Frame`]s finish sequences that need no cutting; the crate handles all others.
 #[derive(Debug)]
 pub(super) struct Finish {
-    /// The post-processor, with an empty vocabulary: the true one is large, and not needed here.
+    /// The post-processor with an empty vocabulary. The real vocabulary is large and not needed here.
     tokenizer: tokenizers::Tokenizer,
     special: bool,
-    /// How sequences that are too long are cut.
+    /// How overlong sequences are cut.
     truncation: Option<TruncationParams>,
-    /// Whether what is cut off is lost.
+    /// Whether the rest of a cut sequence is lost.
     loses: bool,
     single: Option<Frame>,
     pair: Option<Frame>,
 }
 
-/// What stands around one or two sequences.
+/// The tokens around one or two sequences.
 #[derive(Debug)]
 struct Frame {
     parts: Vec<Part>,
-    /// How many tokens it adds.
+    /// The number of tokens that it adds.
     added: usize,
 }
 
@@ -37,7 +37,7 @@ enum Part {
 }
 
 impl Finish {
-    /// For this tokenizer. The room that `truncation` leaves must have been checked.
+    /// Creates the steps for a tokenizer. The caller must have checked the room that `truncation` leaves.
     pub(super) fn new(
         tokenizer: &tokenizers::Tokenizer,
         special: bool,
@@ -57,7 +57,7 @@ impl Finish {
         Ok(Self { tokenizer: empty, special, truncation, loses, single, pair })
     }
 
-    /// Whether post-processing may need the texts of the tokens.
+    /// Returns whether post-processing may need the texts of the tokens.
     pub(super) fn needs_texts(&self, pair: bool) -> bool {
         self.frame(pair).is_none()
     }
@@ -66,7 +66,7 @@ impl Finish {
         if pair { self.pair.as_ref() } else { self.single.as_ref() }
     }
 
-    /// Finishes a sequence or a pair. What was cut off comes behind it.
+    /// Finishes a sequence or a pair. Encodings of the rest of cut sequences follow.
     pub(super) fn finish(&self, mut first: Tokens, mut second: Option<Tokens>) -> Result<Vec<Encoding>> {
         if self.loses {
             self.cut(&mut first, second.as_mut());
@@ -84,8 +84,8 @@ impl Finish {
         Ok([encoding].iter().chain(&further).map(Encoding::from).collect())
     }
 
-    /// Cuts sequences that are too long, where what is cut off is lost. The crate would make
-    /// encodings of it all the same: for a pair, of every part of one with every part of the other.
+    /// Cuts overlong sequences if the rest is lost. The crate would still make encodings of the rest: for a pair, of
+    /// every part of one with every part of the other.
     fn cut(&self, first: &mut Tokens, second: Option<&mut Tokens>) {
         let Some(truncation) = &self.truncation else { return };
         let added = if self.special { added_tokens(&self.tokenizer, second.is_some()) } else { 0 };
@@ -100,7 +100,7 @@ impl Finish {
         }
     }
 
-    /// The ids before and after a single sequence, if that is all that is done to it.
+    /// Returns the ids before and after a single sequence, if post-processing does nothing else.
     pub(super) fn around(&self) -> Option<(&[u32], &[u32])> {
         match self.single.as_ref()?.parts.as_slice() {
             [Part::Special(before), Part::Sequence { .. }, Part::Special(after)] => {
@@ -114,8 +114,8 @@ impl Finish {
     }
 }
 
-/// What is left of two sequences in so much room. `None` if nothing is to be cut, or if the strategy
-/// cannot do it, which the crate then tells.
+/// Returns the lengths of two sequences cut to `room` tokens, or `None` if nothing needs cutting or the strategy cannot
+/// cut, which the crate then reports.
 fn cut_lengths(
     strategy: &TruncationStrategy,
     (first, second): (usize, Option<usize>),
@@ -128,7 +128,7 @@ fn cut_lengths(
         TruncationStrategy::LongestFirst if second.is_none() => Some((room, 0)),
         TruncationStrategy::LongestFirst => {
             let (shorter, longer) = match first.min(other) {
-                // Both are too long for a half: the longer gets what is left over.
+                // Both exceed half of the room: the longer one gets the odd token.
                 least if 2 * least > room => (room / 2, room - room / 2),
                 least => (least, room - least),
             };
@@ -140,11 +140,11 @@ fn cut_lengths(
 }
 
 impl Frame {
-    /// Finds out what a post-processor does, by giving it sequences that are easy to tell. `None`
-    /// if it does more than to put tokens around them.
+    /// Detects what a post-processor does by giving it sequences with distinctive tokens. Returns `None` if it does
+    /// more than put tokens around them.
     fn find(tokenizer: &tokenizers::Tokenizer, pair: bool, special: bool) -> Result<Option<Self>> {
-        // No vocabulary has ids as large. The text has a space at each end, as some post-processors
-        // leave that out of the offsets.
+        // No vocabulary has such large ids. The text has a space at each end, as some post-processors exclude spaces
+        // from the offsets.
         const MARKS: [u32; 2] = [u32::MAX - 1, u32::MAX];
         const OFFSETS: (usize, usize) = (10, 20);
         let sequence = |index: usize| {
@@ -208,7 +208,7 @@ mod tests {
 
     use super::*;
 
-    /// All strategies and small lengths, against the crate.
+    /// Compares all strategies and small lengths with the crate.
     #[test]
     fn lengths_are_those_of_the_crate() {
         let of = |len: usize| Crate::from_tokens(vec![tokenizers::Token::new(0, "x".into(), (0, 1)); len], 0);

@@ -1,4 +1,4 @@
-//! Special tokens for a vocabulary that has none yet.
+//! Adds special tokens to a vocabulary without any.
 
 use tokenizers::{
     AddedToken, Tokenizer,
@@ -8,9 +8,8 @@ use tokenizers::{
 use super::SpecialNames;
 use crate::DataError;
 
-/// Adds the tokens that have a role to a vocabulary, and frames texts with them as models of their
-/// kind are used to: `cls` or `bos` begins a text, `sep` or `eos` ends it, and a second text has
-/// the type 1. What has no name is left out.
+/// Adds the tokens with a role to a vocabulary, and frames texts with them as is usual for such models: `cls` or `bos`
+/// begins a text, `sep` or `eos` ends it, and a second text has type 1. Roles without a name are skipped.
 pub(super) fn framed(mut tokenizer: Tokenizer, names: &SpecialNames) -> Result<Tokenizer, DataError> {
     let named =
         names.roles().into_iter().filter_map(|(_, name)| name.clone()).chain(names.additional.clone());
@@ -73,7 +72,7 @@ mod tests {
         let (first, second) = (tokenizer.encode("be").unwrap(), tokenizer.encode("or").unwrap());
         assert_eq!(pair.ids, [vec![bos], first.clone(), vec![eos], second, vec![eos]].concat());
         assert_eq!(pair.type_ids.iter().sum::<u32>() as usize, pair.ids.len() - first.len() - 2);
-        // A special token in the text is the token itself.
+        // A special token in the text becomes the token itself.
         assert_eq!(tokenizer.encode("be</s>").unwrap(), [first, vec![eos]].concat());
     }
 

@@ -1,4 +1,4 @@
-//! JSON from files that may come from anywhere.
+//! Reads JSON from untrusted files.
 
 use std::{fmt, path::Path};
 
@@ -19,10 +19,10 @@ pub(super) fn bytes(path: &Path, most: u64) -> Result<Result<Vec<u8>, String>, D
     read_whole(path).map(Ok)
 }
 
-/// Parses JSON in which no object has the same key twice.
+/// Parses JSON and rejects objects with duplicate keys.
 ///
-/// Of two values for a key, each reader takes another one; what one has checked could differ from
-/// what the next uses. Nesting is limited to 128 levels.
+/// Readers differ in which value of a duplicate key they use, so one could use a value that another has not checked.
+/// Nesting is limited to 128 levels.
 pub(super) fn parse(bytes: &[u8]) -> Result<Value, String> {
     match serde_json::from_slice::<Strict>(bytes) {
         Ok(Strict(value)) => Ok(value),

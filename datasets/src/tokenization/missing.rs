@@ -1,18 +1,18 @@
-//! A `tokenizer.json` that is not there, and how to get one.
+//! Reports a missing `tokenizer.json`, and how to get one.
 
 use std::path::Path;
 
 use crate::DataError;
 
-/// Files of older tokenizers, from which transformers makes a `tokenizer.json`.
+/// Files of older tokenizers, which transformers converts to a `tokenizer.json`.
 const OLDER: [&str; 6] =
     ["vocab.txt", "vocab.json", "merges.txt", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model"];
 
-/// Refuses a path that is no file, or a file of an older tokenizer.
+/// Checks that the path exists and is not a file of an older tokenizer.
 ///
 /// # Errors
 ///
-/// [`DataError::NoTokenizerFile`], which says how to make or fetch one.
+/// [`DataError::NoTokenizerFile`], which explains how to create or fetch a `tokenizer.json`.
 pub(super) fn check(path: &Path) -> Result<(), DataError> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));

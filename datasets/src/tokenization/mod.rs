@@ -1,4 +1,4 @@
-//! Text to token ids and back.
+//! Converts text to token ids and back.
 
 mod added_tokens;
 mod bpe;

@@ -1,21 +1,21 @@
-//! Cutting a long text at newlines, to work on the pieces on all cores.
+//! Cuts a long text at newlines and processes the pieces on all cores.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rayon::prelude::*;
 
-/// A piece ends with the first newline behind this many bytes.
+/// A piece ends with the first newline after this many bytes.
 const PIECE: usize = 64 * 1024;
 
-/// Without a newline, it ends before the last space of so many bytes, or after them.
+/// Without a newline, a piece ends before the last space within this many bytes, or after them.
 const LONGEST: usize = 2 * PIECE;
 
-/// A word for training is not longer: the time that training takes grows with its square.
+/// The maximum length of a word for training, since the training time grows with its square.
 const WORD: usize = 4096;
 
 /// Cuts `text` into pieces of 64 KiB to 128 KiB, at newlines if there are any.
 ///
-/// The cuts depend on the text alone.
+/// The cuts depend only on the text.
 pub(crate) fn pieces(text: &str) -> Vec<&str> {
     let mut pieces = Vec::new();
     let mut rest = text;
@@ -40,7 +40,7 @@ pub(crate) fn pieces(text: &str) -> Vec<&str> {
     pieces
 }
 
-/// The bytes of `text`, the beginning of a longer one, up to which its pieces are those of the longer.
+/// Returns the number of bytes up to which `text`, a prefix of a longer text, has the same pieces as the longer text.
 pub(crate) fn final_pieces(text: &str) -> usize {
     let mut end = 0;
     for piece in pieces(text) {
@@ -52,7 +52,7 @@ pub(crate) fn final_pieces(text: &str) -> usize {
     end
 }
 
-/// Cuts each piece of `text` further, where 4 KiB hold no white space.
+/// Cuts each piece of `text` further, wherever 4 KiB contain no white space.
 pub(crate) fn pieces_of_short_words(text: &str) -> Vec<&str> {
     let mut short = Vec::new();
     for piece in pieces(text) {
@@ -70,8 +70,7 @@ pub(crate) fn pieces_of_short_words(text: &str) -> Vec<&str> {
     short
 }
 
-/// Does `work` on each item, with its index, on all cores. The results are in order, or the error
-/// is the first in order.
+/// Runs `work` on each item, with its index, on all cores. Returns the results in order, or the first error in order.
 pub(crate) fn on_all_cores<I: Sync, T: Send, E: Send>(
     items: &[I],
     work: impl Fn(usize, &I) -> Result<T, E> + Sync,
@@ -81,7 +80,7 @@ pub(crate) fn on_all_cores<I: Sync, T: Send, E: Send>(
         .par_iter()
         .enumerate()
         .map(|(index, item)| {
-            // What stands behind an error is not asked for any more.
+            // Skips items after an error.
             (index < failed.load(Ordering::Relaxed)).then(|| {
                 let result = work(index, item);
                 if result.is_err() {

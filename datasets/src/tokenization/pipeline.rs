@@ -1,23 +1,23 @@
-//! The steps of the `tokenizers` crate, one after the other.
+//! Runs the steps of the `tokenizers` crate one by one.
 
 use tokenizers::{
     Encoding, Model, OffsetReferential, OffsetType, PostProcessor, PreTokenizer, Result, Tokenizer,
 };
 
-/// What a piece of text became, before any truncation or special token.
+/// An encoded piece of text, before truncation and special tokens.
 pub(super) struct Raw {
     /// The tokens.
     pub(super) encoding: Encoding,
-    /// How many words the piece was split into, those without a token included.
+    /// The number of words in the piece, including those without a token.
     pub(super) words: usize,
     /// The piece after normalization, unless added tokens were cut out of it.
     pub(super) normalized: Option<String>,
 }
 
-/// Encodes `text` as [`Tokenizer::encode`] does up to the post-processor.
+/// Encodes `text` like [`Tokenizer::encode`], up to the post-processor.
 ///
-/// That function is not called, because it also truncates: it stops at the maximum length, and
-/// what should overflow is lost.
+/// It does not call that function, which also truncates: it stops at the maximum length, and tokens that should
+/// overflow are lost.
 pub(super) fn raw(tokenizer: &Tokenizer, text: &str) -> Result<Raw> {
     let added = tokenizer.get_added_vocabulary();
     let mut pieces = added.extract_and_normalize(tokenizer.get_normalizer(), text);
@@ -35,7 +35,7 @@ pub(super) fn raw(tokenizer: &Tokenizer, text: &str) -> Result<Raw> {
     Ok(Raw { encoding, words, normalized })
 }
 
-/// How many special tokens are added to one sequence, or to a pair.
+/// Returns the number of special tokens added to one sequence or to a pair.
 pub(super) fn added_tokens(tokenizer: &Tokenizer, pair: bool) -> usize {
     tokenizer.get_post_processor().map_or(0, |processor| processor.added_tokens(pair))
 }

@@ -1,4 +1,4 @@
-//! Words that every step before the model leaves as they are.
+//! Finds words that the steps before the model leave unchanged or change in a known way.
 
 use std::borrow::Cow;
 
@@ -6,26 +6,25 @@ use tokenizers::{NormalizerWrapper, PreTokenizerWrapper, Tokenizer};
 
 use super::added_tokens::AddedTokens;
 
-/// Recognises words for which the steps before the model need not be taken, since it is known what
-/// they do: ASCII, which they perhaps make lowercase, and at most split at punctuation.
+/// Finds words for which the steps before the model can be skipped because their effect is known: ASCII words that are
+/// at most converted to lower case and split at punctuation.
 ///
-/// Most words of most texts are such, and taking the steps costs several times what the model does.
+/// Most words of most texts are of this kind, and these steps cost several times as much as the model.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PlainWords {
     lowercase: bool,
-    /// Words may have punctuation, each sign of which is a word of its own.
+    /// Whether words may contain punctuation, each character of which is a separate word.
     punctuation: bool,
 }
 
 impl PlainWords {
-    /// The rule for this tokenizer, if its pipeline is known to do no more:
+    /// Returns the rule for this tokenizer, if its pipeline is known to do nothing else:
     ///
-    /// - Normalizers: `BertNormalizer`, `Lowercase`, `StripAccents`, `Nmt`, `NFC`, `NFD`, `NFKC`,
-    ///   `NFKD`, sequences of them, none.
-    /// - Pre-tokenizers: `BertPreTokenizer`; `Whitespace` and `WhitespaceSplit`, for words without
-    ///   punctuation.
-    /// - Added tokens all have some punctuation. Words with punctuation may spell one, which is for
-    ///   the caller to find out; but not if they match after normalization.
+    /// - Normalizers: `BertNormalizer`, `Lowercase`, `StripAccents`, `Nmt`, `NFC`, `NFD`, `NFKC`, `NFKD`, sequences of
+    ///   these, none.
+    /// - Pre-tokenizers: `BertPreTokenizer`; `Whitespace` and `WhitespaceSplit`, for words without punctuation.
+    /// - Added tokens all contain some punctuation. Words with punctuation may contain an added token, which the caller
+    ///   checks; such words are excluded if added tokens match after normalization.
     pub(super) fn of(tokenizer: &Tokenizer) -> Option<Self> {
         let punctuation = match tokenizer.get_pre_tokenizer()? {
             PreTokenizerWrapper::BertPreTokenizer(_) => true,
@@ -45,8 +44,8 @@ impl PlainWords {
         Some(Self { lowercase, punctuation: punctuation && !normalized })
     }
 
-    /// The word of `text`, as it is after normalization, and the byte that it begins at: 1 if there
-    /// is a space before it. `None` if it is no such word.
+    /// Returns the word of `text` after normalization, and the byte at which it begins: 1 if there is a space before
+    /// it. Returns `None` if it is not a plain word.
     pub(super) fn word<'a>(&self, text: &'a str, added: &AddedTokens) -> Option<(Cow<'a, str>, u32)> {
         let (word, start) = match text.strip_prefix(' ') {
             Some(word) => (word, 1),
@@ -64,7 +63,7 @@ impl PlainWords {
         Some((if changes { word.to_ascii_lowercase().into() } else { word.into() }, start))
     }
 
-    /// What the model gets one after the other: letters and digits together, each sign alone.
+    /// Splits a word into the model's inputs: runs of letters and digits, and single punctuation characters.
     pub(super) fn split(word: &str) -> impl Iterator<Item = &str> {
         let mut rest = word;
         std::iter::from_fn(move || {
@@ -76,8 +75,8 @@ impl PlainWords {
     }
 }
 
-/// Whether the normalizer makes ASCII letters lowercase; `None` if it may do more to them or to
-/// digits.
+/// Returns whether the normalizer converts ASCII letters to lower case, or `None` if it may change letters or digits in
+/// other ways.
 fn makes_lowercase(normalizer: &NormalizerWrapper) -> Option<bool> {
     match normalizer {
         NormalizerWrapper::BertNormalizer(bert) => Some(bert.lowercase),

@@ -1,4 +1,4 @@
-//! The tokens that have a role.
+//! Tokens with a role.
 
 use std::collections::BTreeSet;
 
@@ -8,28 +8,28 @@ use tokenizers::Tokenizer;
 
 use crate::DataError;
 
-/// The ids of the tokens that have a role, as far as the tokenizer has them.
+/// The ids of the tokens with a role, as far as the tokenizer has them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SpecialTokens {
     /// Fills short rows.
     pub pad: Option<u32>,
-    /// Stands for what is not in the vocabulary.
+    /// Replaces text that is not in the vocabulary.
     pub unk: Option<u32>,
     /// Begins a text.
     pub bos: Option<u32>,
     /// Ends a text.
     pub eos: Option<u32>,
-    /// Stands for the whole sequence, at its beginning.
+    /// Represents the whole sequence, at its beginning.
     pub cls: Option<u32>,
-    /// Stands between two sequences.
+    /// Separates two sequences.
     pub sep: Option<u32>,
     /// Hides a token.
     pub mask: Option<u32>,
-    /// All special tokens, those without a role included.
+    /// All special tokens, including those without a role.
     pub all: BTreeSet<u32>,
 }
 
-/// Which token has which role, by name. What is left out is not changed.
+/// The names of the tokens with a role. Omitted roles keep their token.
 ///
 /// # Example
 ///
@@ -47,23 +47,23 @@ pub struct SpecialTokens {
 pub struct SpecialNames {
     /// Fills short rows.
     pub pad: Option<String>,
-    /// Stands for what is not in the vocabulary.
+    /// Replaces text that is not in the vocabulary.
     pub unk: Option<String>,
     /// Begins a text.
     pub bos: Option<String>,
     /// Ends a text.
     pub eos: Option<String>,
-    /// Stands for the whole sequence, at its beginning.
+    /// Represents the whole sequence, at its beginning.
     pub cls: Option<String>,
-    /// Stands between two sequences.
+    /// Separates two sequences.
     pub sep: Option<String>,
     /// Hides a token.
     pub mask: Option<String>,
-    /// Tokens that are special without one of these roles.
+    /// Special tokens without one of these roles.
     pub additional: Vec<String>,
 }
 
-/// The names that special tokens are known by, where no file says what they are for.
+/// The well-known names of special tokens, used if no file defines their role.
 const WELL_KNOWN: [(&str, &[&str]); 7] = [
     ("pad", &["[PAD]", "<pad>", "<|pad|>", "<|padding|>", "<|finetune_right_pad_id|>"]),
     ("unk", &["[UNK]", "<unk>", "<|unk|>"]),
@@ -75,7 +75,7 @@ const WELL_KNOWN: [(&str, &[&str]); 7] = [
 ];
 
 impl SpecialNames {
-    /// The roles by name.
+    /// Returns the roles and their names.
     pub(super) fn roles(&self) -> [(&'static str, &Option<String>); 7] {
         [
             ("pad", &self.pad),
@@ -88,7 +88,7 @@ impl SpecialNames {
         ]
     }
 
-    /// The same, to be changed.
+    /// Returns the roles and mutable references to their names.
     pub(super) fn roles_mut(&mut self) -> [(&'static str, &mut Option<String>); 7] {
         [
             ("pad", &mut self.pad),
@@ -101,7 +101,7 @@ impl SpecialNames {
         ]
     }
 
-    /// Fills what is not said here from `other`.
+    /// Fills missing names from `other`.
     pub(super) fn or(mut self, other: Self) -> Self {
         for ((_, role), (_, further)) in self.roles_mut().into_iter().zip(other.roles()) {
             if role.is_none() {
@@ -116,7 +116,7 @@ impl SpecialNames {
         self
     }
 
-    /// What a `tokenizer.json` says about itself: its padding, its post-processor, and its model.
+    /// Reads the names from a `tokenizer.json`: its padding, its post-processor and its model.
     pub(super) fn of_json(json: &Value) -> Self {
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let mut names = Self { pad: text(&json["padding"]["pad_token"]), ..Self::default() };
@@ -133,7 +133,7 @@ impl SpecialNames {
         names
     }
 
-    /// The well-known names among the special tokens that were added to the tokenizer.
+    /// Finds well-known names among the special tokens added to the tokenizer.
     pub(super) fn well_known(tokenizer: &Tokenizer) -> Self {
         let added = tokenizer.get_added_vocabulary();
         let mut names = Self::default();
@@ -143,7 +143,7 @@ impl SpecialNames {
         names
     }
 
-    /// Leaves out what the tokenizer does not have.
+    /// Removes tokens that the tokenizer lacks.
     pub(super) fn known_to(mut self, tokenizer: &Tokenizer) -> Self {
         for (_, role) in self.roles_mut() {
             role.take_if(|name| tokenizer.token_to_id(name).is_none());
@@ -152,14 +152,14 @@ impl SpecialNames {
         self
     }
 
-    /// The role and the name of the first token that the tokenizer does not have.
+    /// Returns the role and the name of the first token that the tokenizer lacks.
     pub(super) fn first_unknown(&self, tokenizer: &Tokenizer) -> Option<(&'static str, &str)> {
         let roles = self.roles().into_iter().filter_map(|(role, name)| Some((role, name.as_deref()?)));
         let additional = self.additional.iter().map(|name| ("additional", name.as_str()));
         roles.chain(additional).find(|(_, name)| tokenizer.token_to_id(name).is_none())
     }
 
-    /// The ids.
+    /// Resolves the names to ids.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Text to token ids and back.
+//! Converts text to token ids and back.
 
 use std::{path::Path, sync::Arc};
 
@@ -17,10 +17,10 @@ use super::{
 };
 use crate::{DataError, whole_file};
 
-/// Turns text into token ids, and ids into text.
+/// Converts text to token ids and back.
 ///
-/// Whichever way it was made, it is saved as an ordinary `tokenizer.json`, which any tool built on
-/// the `tokenizers` library reads.
+/// However it was made, it is saved as an ordinary `tokenizer.json`, which every tool built on the `tokenizers` library
+/// can read.
 ///
 /// # Example
 ///
@@ -36,7 +36,7 @@ use crate::{DataError, whole_file};
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
     fast: Arc<Fast>,
-    /// The fast way, for a vocabulary of characters.
+    /// The fast encoder for a character vocabulary.
     characters: Option<Characters>,
     vocab_size: usize,
     special: SpecialTokens,
@@ -48,27 +48,26 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// One token for each distinct character of `text`, in the order of their code points.
+    /// Creates one token for each distinct character of `text`, in the order of their code points.
     ///
     /// # Errors
     ///
-    /// [`DataError::EmptyText`] if there is no character.
+    /// [`DataError::EmptyText`] if the text is empty.
     pub fn characters(text: &str) -> Result<Self, DataError> {
         not_empty(text)?;
         Ok(Self::new(Characters::tokenizer(text)?))
     }
 
-    /// Byte-level BPE, trained on `text`: it starts from the 256 bytes, so it encodes any text, and
-    /// adds the most frequent pairs until there are `vocab_size` tokens.
+    /// Trains byte-level BPE on `text`: it starts from the 256 bytes, so it encodes any text, and adds the most
+    /// frequent pairs until there are `vocab_size` tokens.
     ///
-    /// The same text gives the same tokenizer. If `text` is too short to repeat that many pairs,
-    /// the vocabulary stays smaller. Tokens do not reach across words, nor across the cuts that
-    /// [`encode`](Self::encode) makes. Words of more than 4 KiB are cut.
+    /// The same text gives the same tokenizer. If `text` is too short to repeat that many pairs, the vocabulary stays
+    /// smaller. Tokens do not cross words, nor the cuts that [`encode`](Self::encode) makes. Words of more than 4 KiB
+    /// are cut.
     ///
     /// # Errors
     ///
-    /// [`DataError::VocabularySize`] if `vocab_size` is below 257, [`DataError::EmptyText`] if
-    /// there is no text.
+    /// [`DataError::VocabularySize`] if `vocab_size` is below 257, [`DataError::EmptyText`] if the text is empty.
     ///
     /// # Example
     ///
@@ -85,10 +84,10 @@ impl Tokenizer {
         Ok(Self::new(bpe::train(text, vocab_size)?))
     }
 
-    /// As [`train_bpe`](Self::train_bpe), with special tokens besides.
+    /// Like [`train_bpe`](Self::train_bpe), with additional special tokens.
     ///
-    /// They come after the vocabulary. Texts are framed with them: `cls` or else `bos` begins a
-    /// text, `sep` or else `eos` ends it.
+    /// They come after the vocabulary and frame texts: `cls`, or `bos` without it, begins a text, and `sep`, or `eos`
+    /// without it, ends it.
     ///
     /// # Errors
     ///
@@ -98,34 +97,32 @@ impl Tokenizer {
         Self::new(framed(bpe::train(text, vocab_size)?, &names)?).with_special(names)
     }
 
-    /// Reads a `tokenizer.json`, or that of a folder.
+    /// Reads a `tokenizer.json`, or the one in a folder.
     ///
-    /// Its truncation, padding and dropout are turned off: they would cut the text short, or make
-    /// its encoding depend on chance.
+    /// Its truncation, padding and dropout are turned off: they would cut the text short or make its encoding random.
     ///
-    /// Which token has which [role](Self::special) is said, if the file is called
-    /// `tokenizer.json`, by `tokenizer_config.json` beside it, then by `special_tokens_map.json`;
-    /// in any case then by its own padding, post-processor and model. What is still missing is
-    /// looked for by name among its special tokens: `[PAD]`, `<pad>`, `<|pad|>`, `<|padding|>` and
-    /// `<|finetune_right_pad_id|>` fill rows, `[UNK]`, `<unk>` and `<|unk|>` stand for the unknown,
-    /// `[BOS]`, `<s>`, `<bos>`, `<|begin_of_text|>` and `<|startoftext|>` begin a text, `[EOS]`,
-    /// `</s>`, `<eos>`, `<|end_of_text|>` and `<|endoftext|>` end one, `[CLS]` and `<cls>` stand for
-    /// it, `[SEP]` and `<sep>` between two, and `[MASK]`, `<mask>` and `<|mask|>` hide a token.
+    /// The [roles](Self::special) of tokens are read from these sources, in this order: if the file is named
+    /// `tokenizer.json`, `tokenizer_config.json` and `special_tokens_map.json` in its folder; then the file's own
+    /// padding, post-processor and model; then the names of its special tokens. These names are known: `[PAD]`,
+    /// `<pad>`, `<|pad|>`, `<|padding|>` and `<|finetune_right_pad_id|>` for `pad`, `[UNK]`, `<unk>` and `<|unk|>` for
+    /// `unk`, `[BOS]`, `<s>`, `<bos>`, `<|begin_of_text|>` and `<|startoftext|>` for `bos`, `[EOS]`, `</s>`, `<eos>`,
+    /// `<|end_of_text|>` and `<|endoftext|>` for `eos`, `[CLS]` and `<cls>` for `cls`, `[SEP]` and `<sep>` for `sep`,
+    /// and `[MASK]`, `<mask>` and `<|mask|>` for `mask`.
     ///
-    /// What transformers' class of the tokenizer makes of `do_lower_case`, `strip_accents`,
-    /// `tokenize_chinese_chars` and `add_prefix_space` in that `tokenizer_config.json`, or of its
-    /// defaults where they are missing, is done here too; `model_input_names` says whether the
-    /// [segments](Self::segments) of a pair are read.
+    /// The tokenizer's class in transformers derives settings from `do_lower_case`, `strip_accents`,
+    /// `tokenize_chinese_chars` and `add_prefix_space` in `tokenizer_config.json`, or from its defaults if they are
+    /// missing. This function applies the same settings. `model_input_names` says whether the model reads the
+    /// [segments](Self::segments) of a pair.
     ///
-    /// Regular expressions are those of Oniguruma, as in Python's `tokenizers`. The file may come
-    /// from anywhere: a broken or malicious one is an error.
+    /// Regular expressions are those of Oniguruma, as in Python's `tokenizers`. The file may be untrusted: a broken or
+    /// malicious one is an error.
     ///
     /// # Errors
     ///
-    /// [`DataError::NoTokenizerFile`] if there is none or it is of another kind, [`DataError::Io`] if a
-    /// file cannot be read, [`DataError::TokenizerFile`] if it is broken, and
-    /// [`DataError::TokenizerConfig`] if one beside it is, names a token that it lacks, or has a field
-    /// that transformers would follow and the file does not.
+    /// [`DataError::NoTokenizerFile`] if there is no such file or it is of another kind, [`DataError::Io`] if a file
+    /// cannot be read, [`DataError::TokenizerFile`] if it is broken, and [`DataError::TokenizerConfig`] if a file next
+    /// to it is broken, names a token that the tokenizer lacks, or has a field that transformers would follow and the
+    /// `tokenizer.json` contradicts.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, DataError> {
         let mut path = path.as_ref().to_owned();
         if path.is_dir() {
@@ -151,7 +148,7 @@ impl Tokenizer {
         .with_special(names)
     }
 
-    /// Gives tokens a role. Roles that are not named stay as they are.
+    /// Sets the roles of tokens. Roles without a name keep their token.
     ///
     /// # Errors
     ///
@@ -162,8 +159,8 @@ impl Tokenizer {
         Ok(Self { special, names, ..self })
     }
 
-    /// Gives these tokens a role, and takes it from all others: a tokenizer that was [trained](Self::train_bpe_with) and
-    /// saved is then the one that it was, whatever [its file](Self::from_file) seems to say of roles.
+    /// Sets the roles of tokens and removes all other roles. This restores a tokenizer that was
+    /// [trained](Self::train_bpe_with) and saved, whatever roles [its file](Self::from_file) suggests.
     ///
     /// # Errors
     ///
@@ -187,18 +184,17 @@ impl Tokenizer {
         }
     }
 
-    /// The ids of `text`, without adding special tokens at its ends.
+    /// Returns the ids of `text`, without adding special tokens at its ends.
     ///
-    /// A text of more than 64 KiB is first cut into pieces, each ending with the first newline
-    /// past 64 KiB, and the pieces are encoded on all cores. If there is none before 128 KiB, a
-    /// piece ends before the last space, and if there is no space either, within the word. The
-    /// cuts are part of what this function means: they are the same on every machine, and so are
-    /// the ids. With a vocabulary of characters they change nothing.
+    /// A text of more than 64 KiB is first cut into pieces, each ending with the first newline after 64 KiB, and the
+    /// pieces are encoded on all cores. If there is no newline before 128 KiB, a piece ends before the last space, or
+    /// within the word if there is no space either. The cuts are part of this function's contract: they, and therefore
+    /// the ids, are the same on every machine. With a character vocabulary, they have no effect.
     ///
     /// # Errors
     ///
-    /// [`DataError::UnknownCharacter`] if a vocabulary of characters lacks one,
-    /// [`DataError::TokenizerFailed`] if a tokenizer from a file cannot encode the text.
+    /// [`DataError::UnknownCharacter`] if a character vocabulary lacks a character, [`DataError::TokenizerFailed`] if a
+    /// tokenizer from a file cannot encode the text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, DataError> {
         if let Some(characters) = &self.characters {
             return characters.encode(text);
@@ -213,9 +209,9 @@ impl Tokenizer {
         Ok(ids.concat())
     }
 
-    /// The text of `ids`.
+    /// Returns the text of `ids`.
     ///
-    /// With BPE, ids that end within a character give a `U+FFFD` (�) in its place.
+    /// With BPE, ids that end within a character give `U+FFFD` (�) in its place.
     ///
     /// # Errors
     ///
@@ -228,20 +224,20 @@ impl Tokenizer {
         guarded(|| self.inner().decode(ids, false)).map_err(DataError::tokenizer("decode the ids"))
     }
 
-    /// The ids of each of several texts, as [`encode`](Self::encode) makes them, on all cores.
+    /// Returns the ids of each text, as [`encode`](Self::encode) makes them, on all cores.
     ///
     /// # Errors
     ///
-    /// Those of [`encode`](Self::encode), the first in order.
+    /// The first error of [`encode`](Self::encode), in order.
     pub fn encode_each(&self, texts: &[&str]) -> Result<Vec<Vec<u32>>, DataError> {
         on_all_cores(texts, |_, text| self.encode(text))
     }
 
-    /// The id of a token by its name, as the vocabulary has it.
+    /// Returns the id of a token by its name in the vocabulary.
     ///
     /// # Errors
     ///
-    /// [`DataError::UnknownToken`] if the vocabulary does not have it.
+    /// [`DataError::UnknownToken`] if the vocabulary lacks the token.
     pub fn id(&self, token: &str) -> Result<u32, DataError> {
         self.inner().token_to_id(token).ok_or_else(|| DataError::UnknownToken {
             role: "given",
@@ -250,14 +246,14 @@ impl Tokenizer {
         })
     }
 
-    /// A token as one reads it: its text, or, where that is only a part of a character, its name
-    /// in the vocabulary. An id that is not in the vocabulary is shown as its number.
+    /// Returns a token in readable form: its text, or its name in the vocabulary if the text is only part of a
+    /// character. An id outside the vocabulary is shown as its number.
     pub fn piece(&self, id: u32) -> String {
         let Some(name) = self.inner().id_to_token(id) else {
             return format!("#{id}");
         };
         match self.decode(&[id]) {
-            // What stands for a space at the beginning of a word is lost in decoding.
+            // Decoding drops the sign for a space at the beginning of a word.
             Ok(text) if !text.is_empty() && !text.contains('\u{FFFD}') && !name.starts_with('\u{2581}') => {
                 text
             }
@@ -265,68 +261,68 @@ impl Tokenizer {
         }
     }
 
-    /// One more than the largest id: the rows that an embedding needs.
+    /// Returns the largest id plus one: the number of rows that an embedding needs.
     pub fn vocab_size(&self) -> usize {
         self.vocab_size
     }
 
-    /// The tokens that have a role.
+    /// Returns the tokens with a role.
     pub fn special(&self) -> &SpecialTokens {
         &self.special
     }
 
-    /// SHA-256 of the tokenizer as JSON, by which a file of ids knows its tokenizer.
+    /// Returns the SHA-256 of the tokenizer as JSON. A token file uses it to identify its tokenizer.
     ///
     /// # Errors
     ///
-    /// [`DataError::TokenizerFailed`] if it cannot be written as JSON.
+    /// [`DataError::TokenizerFailed`] if the tokenizer cannot be written as JSON.
     pub fn fingerprint(&self) -> Result<[u8; 32], DataError> {
         let json = guarded(|| self.fast.tokenizer().to_string(false))
             .map_err(DataError::tokenizer("write itself as JSON"))?;
         Ok(Sha256::digest(json).into())
     }
 
-    /// The most tokens that the model it was made for takes, special ones included.
+    /// Returns the maximum number of tokens of the tokenizer's model, including special ones.
     pub fn model_max_length(&self) -> Option<usize> {
         self.max_length
     }
 
-    /// Where short rows were filled for the model it was made for.
+    /// Returns the side on which the tokenizer's model expects padding.
     pub fn padding_side(&self) -> Option<Side> {
         self.padding
     }
 
-    /// Where long texts were cut for the model it was made for.
+    /// Returns the side at which long texts were cut for the tokenizer's model.
     pub fn truncation_side(&self) -> Option<Side> {
         self.truncation
     }
 
-    /// Whether the model it was made for reads the segments of a pair, if that is known.
+    /// Returns whether the tokenizer's model reads the segments of a pair, if known.
     pub fn segments(&self) -> Option<bool> {
         self.segments
     }
 
-    /// What does the work.
+    /// Returns the tokenizer of the `tokenizers` crate.
     pub(super) fn inner(&self) -> &tokenizers::Tokenizer {
         self.fast.tokenizer()
     }
 
-    /// What encodes.
+    /// Returns the fast encoder.
     pub(super) fn fast(&self) -> &Fast {
         &self.fast
     }
 
-    /// Saves as a `tokenizer.json`.
+    /// Saves the tokenizer as a `tokenizer.json`.
     ///
-    /// If it is called so, `tokenizer_config.json` is written beside it, with the tokens that have a
-    /// role, the lengths and the sides, if there are any. It names the class that takes a `tokenizer.json` as it is,
-    /// `PreTrainedTokenizerFast`, unless it names one already: without it, the class is that of the model in the same
-    /// folder, which may make other tokens. What such a file says about other things stays.
+    /// If `path` has that file name, this also writes `tokenizer_config.json` next to it, with the special tokens,
+    /// lengths and sides, if there are any. The configuration names the class `PreTrainedTokenizerFast`, which uses a
+    /// `tokenizer.json` as it is, unless it already names a class: without one, transformers uses the class of the
+    /// model in the same folder, which may make different tokens. Other fields of an existing configuration are kept.
     ///
     /// # Errors
     ///
-    /// [`DataError::Io`] if a file cannot be written, [`DataError::TokenizerConfig`] if there is a
-    /// `tokenizer_config.json` that is broken.
+    /// [`DataError::Io`] if a file cannot be written, [`DataError::TokenizerConfig`] if an existing
+    /// `tokenizer_config.json` is broken.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), DataError> {
         let path = path.as_ref();
         let json =
@@ -346,10 +342,10 @@ impl Tokenizer {
         transformers_class::name(folder, self.inner())
     }
 
-    /// Saves into a folder that transformers' `AutoTokenizer` opens, with the tokens that are made here.
+    /// Saves into a folder that transformers' `AutoTokenizer` opens with the same tokens.
     ///
-    /// Besides what [`save`](Self::save) writes, `tokenizer_config.json` gets the most tokens and the inputs of
-    /// the model.
+    /// In addition to what [`save`](Self::save) writes, `tokenizer_config.json` gets the model's maximum number of
+    /// tokens and its inputs.
     ///
     /// # Errors
     ///
@@ -366,20 +362,20 @@ impl Tokenizer {
     }
 }
 
-/// What a tokenizer's configuration says of the model beside it.
+/// The model's settings in a tokenizer's configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ForModel {
-    /// The most tokens that it reads, special ones included.
+    /// The maximum number of tokens that it reads, including special ones.
     pub max_length: Option<usize>,
     /// Whether it reads the segments of a pair.
     pub segments: bool,
 }
 
-/// The name under which a tokenizer is found in a folder.
+/// The file name of a tokenizer in a folder.
 const FILE: &str = "tokenizer.json";
 
-/// The folder with the other files of a tokenizer. A tokenizer under another name may be one of
-/// several, so files beside it are not known to be its own.
+/// Returns the folder with the other files of a tokenizer. A tokenizer with another file name may be one of several, so
+/// the files next to it may not be its own.
 fn config_folder(path: &Path) -> Option<&Path> {
     path.parent().filter(|_| path.file_name().is_some_and(|name| name == FILE))
 }

@@ -1,35 +1,34 @@
-//! What a `tokenizer.json` must not hold.
+//! Rejects dangerous content in a `tokenizer.json`.
 //!
-//! The `tokenizers` crate trusts its files: some make it panic, some make it ask for more memory
-//! than there is, which ends the process. What would do that is refused here, before the crate
-//! gets the file, and each refusal says why.
+//! The `tokenizers` crate trusts its files: some make it panic, others make it request more memory than available,
+//! which ends the process. These checks reject such content before the crate sees the file, and each error says why.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::Value;
 
-/// Ids may be so many times as large as there are tokens, and this much more. A model has a row
-/// for each id, so one huge id alone would ask for gigabytes.
+/// The largest id may be the number of tokens times `SPARSE`, plus `SPARSE_MORE`. A model has a row for each id, so a
+/// single huge id would request gigabytes.
 const SPARSE: u64 = 16;
 const SPARSE_MORE: u64 = 65_536;
 
-/// All normalizers, pre-tokenizers and decoders together may make a text so many times as long.
-/// Those of the known models stay below 600.
+/// The maximum factor by which the normalizers, the pre-tokenizers or the decoders of a file may each lengthen a text.
+/// Known models stay below 600.
 const GROWTH: f64 = 4096.0;
 
 /// The crate frees a Unigram vocabulary with one level of recursion for each byte of a token.
 const UNIGRAM_TOKEN: usize = 512;
 
-/// The time that the crate takes for a word grows with the cube of this, which is usually 100.
+/// The crate's time for a word grows with the cube of this setting, which is usually 100.
 const WORD_PIECE_CHARACTERS: u64 = 1000;
 
-/// The longest expressions that are known have 2 KB. The time that it takes to prepare one that ignores case grows
-/// with the square of this.
+/// The longest known expressions have 2 KB. The time to compile a case-insensitive one grows with the square of its
+/// length.
 const PATTERN_BYTES: usize = 16_384;
 
 /// More than any template needs.
 const TEMPLATE_PIECES: usize = 64;
 
-/// Checks the parts of a file that the crate would not survive, or take without a word.
+/// Checks the parts of a file that would crash the crate, or that it would accept silently.
 pub(super) fn check(json: &Value) -> Result<(), String> {
     check_ids(json)?;
     check_model(&json["model"])?;
@@ -46,7 +45,7 @@ pub(super) fn check(json: &Value) -> Result<(), String> {
     check_templates(&json["post_processor"])
 }
 
-/// The tokens of the model with their ids.
+/// Returns the tokens of the model with their ids.
 fn vocabulary(model: &Value) -> Box<dyn Iterator<Item = (&str, Option<u64>)> + '_> {
     match &model["vocab"] {
         Value::Object(tokens) => Box::new(tokens.iter().map(|(token, id)| (token.as_str(), id.as_u64()))),
@@ -87,7 +86,7 @@ fn check_model(model: &Value) -> Result<(), String> {
             "its `max_input_chars_per_word` is {characters}, the most are {WORD_PIECE_CHARACTERS}"
         ));
     }
-    // The crate cuts the prefix off the second part of each merge, by bytes.
+    // The crate removes the prefix from the second part of each merge, by bytes.
     let prefix = model["continuing_subword_prefix"].as_str().map_or(0, str::len);
     for merge in model["merges"].as_array().map_or(&[][..], Vec::as_slice) {
         let second = match merge {
@@ -101,8 +100,8 @@ fn check_model(model: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks each `Precompiled` table: four bytes say how large its first half is, and the crate
-/// makes room for that much at once.
+/// Checks each `Precompiled` table: four bytes give the size of its first half, and the crate allocates that much at
+/// once.
 fn check_tables(part: &Value) -> Result<(), String> {
     if let Some(table) = part.get("precompiled_charsmap") {
         let table = table.as_str().ok_or("its `precompiled_charsmap` is no text")?;
@@ -118,7 +117,7 @@ fn check_tables(part: &Value) -> Result<(), String> {
     children(part).try_for_each(check_tables)
 }
 
-/// Checks each regular expression. The crate's own error does not say which one it is about.
+/// Checks each regular expression. The crate's own error does not name the expression.
 fn check_patterns(value: &Value, part: &str) -> Result<(), String> {
     if let Some(pattern) = value.pointer("/pattern/Regex").and_then(Value::as_str) {
         if pattern.len() > PATTERN_BYTES {
@@ -147,13 +146,13 @@ fn children(value: &Value) -> Box<dyn Iterator<Item = &Value> + '_> {
     }
 }
 
-/// How many times as long a text may become, in bytes. It goes by the keys, not by the types: the
-/// crate reads parts without a type as well.
+/// Returns the factor by which a text may grow, in bytes. It checks the keys, not the types, since the crate also reads
+/// parts without a type.
 fn growth(part: &Value) -> f64 {
     let length = |key: &str| part.get(key).and_then(Value::as_str).map_or(0.0, |text| text.len() as f64);
     let mut factor = 1.0;
     if let Some(pattern) = part.get("pattern") {
-        // A pattern that finds nothing at all finds it between all characters.
+        // A pattern that can match the empty string matches between all characters.
         let least = match pattern.get("String").and_then(Value::as_str) {
             Some(text) => text.len(),
             None => shortest_match(pattern.get("Regex").and_then(Value::as_str).unwrap_or_default()),
@@ -161,29 +160,29 @@ fn growth(part: &Value) -> f64 {
         factor *=
             if least == 0 { 1.0 + length("content") } else { (length("content") / least as f64).max(1.0) };
     }
-    // These stand before each part of a text, which is at least a byte.
+    // These are prepended to each part of a text, which has at least one byte.
     factor *= 1.0 + length("prepend");
     if part.get("replacement").is_some() {
         factor *= 4.0;
     }
-    // Written as a character, a byte may take two.
+    // A byte written as a character may take two bytes.
     if part.get("add_prefix_space").is_some() || part["type"] == "ByteLevel" {
         factor *= 2.0;
     }
     if let Some(table) = part.get("precompiled_charsmap").and_then(Value::as_str) {
         factor *= longest_entry(table);
     }
-    // Unicode's compatibility forms: three bytes may become 33.
+    // In Unicode's compatibility forms, three bytes may become 33.
     if matches!(part["type"].as_str(), Some("NFKC" | "NFKD")) {
         factor *= 11.0;
     }
     factor * children(part).map(growth).product::<f64>()
 }
 
-/// 0 if the pattern may match nothing, otherwise 1.
+/// Returns 0 if the pattern may match the empty string, otherwise 1.
 fn shortest_match(pattern: &str) -> usize {
-    // Trying it is simpler than understanding it; a pattern that looks around may still match
-    // nothing elsewhere, so the usual ways to write one are counted as such.
+    // Trying the pattern is simpler than analyzing it. A pattern with look-around may still match the empty string
+    // elsewhere, so the usual notations for it count as such.
     let looks_around =
         ["(?=", "(?!", "(?<", r"\b", r"\B", r"\y", r"\Y", "^", "$", r"\A", r"\z", r"\Z", r"\G", r"\K", "(*"];
     let may_be_empty = looks_around.iter().any(|sign| pattern.contains(sign));
@@ -192,7 +191,7 @@ fn shortest_match(pattern: &str) -> usize {
     usize::from(!may_be_empty && !empty)
 }
 
-/// The longest text that stands between two zeros of a table.
+/// Returns the length of the longest text between two zeros in a table.
 fn longest_entry(table: &str) -> f64 {
     let table = STANDARD.decode(table).unwrap_or_default();
     let size = table.first_chunk().map_or(0, |size| u32::from_le_bytes(*size) as usize / 4 * 4);
@@ -200,7 +199,7 @@ fn longest_entry(table: &str) -> f64 {
     texts.split(|&byte| byte == 0).map(<[u8]>::len).max().unwrap_or(0).max(1) as f64
 }
 
-/// Templates must name tokens they define, and each sequence once.
+/// Checks that templates name only tokens they define, and each sequence once.
 fn check_templates(part: &Value) -> Result<(), String> {
     for (name, allowed) in [("single", &["A"][..]), ("pair", &["A", "B"])] {
         let Some(pieces) = part.get(name).and_then(Value::as_array) else {
@@ -236,7 +235,7 @@ fn check_templates(part: &Value) -> Result<(), String> {
     children(part).try_for_each(check_templates)
 }
 
-/// The tokens that the post-processor adds, with the ids that it gives them.
+/// Returns the tokens that the post-processor adds, with the ids that it gives them.
 pub(super) fn processor_tokens(part: &Value) -> Vec<(&str, u64)> {
     let mut tokens = Vec::new();
     for role in ["sep", "cls"] {

@@ -1,4 +1,4 @@
-//! The files that stand beside a `tokenizer.json`.
+//! The files next to a `tokenizer.json`.
 
 use std::{io, path::Path};
 
@@ -7,43 +7,42 @@ use serde_json::{Map, Value, json};
 use super::{Side, SpecialNames, json};
 use crate::{DataError, whole_file};
 
-/// The file that says most, and wins.
+/// The main configuration file, which takes precedence.
 pub(super) const CONFIG: &str = "tokenizer_config.json";
 
-/// The older file, which says only what the special tokens are.
+/// The older file, which contains only the special tokens.
 const SPECIAL: &str = "special_tokens_map.json";
 
-/// More is no configuration.
+/// A larger file is not a configuration.
 const MOST_BYTES: u64 = 16 * 1024 * 1024;
 
-/// A longer maximum means that there is none: Python's tools write 1e30.
+/// A larger maximum means no maximum: Python's tools write 1e30.
 const LONGEST: f64 = u32::MAX as f64;
 
-/// What the files say.
+/// The content of the files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct TokenizerConfig {
     /// The special tokens.
     pub(super) names: SpecialNames,
-    /// The most tokens that the model takes.
+    /// The maximum number of tokens that the model takes.
     pub(super) max_length: Option<usize>,
-    /// Where short rows are filled.
+    /// The side on which short rows are padded.
     pub(super) padding: Option<Side>,
-    /// Where long texts are cut.
+    /// The side at which long texts are cut.
     pub(super) truncation: Option<Side>,
     /// Whether the model reads the segments of a pair.
     pub(super) segments: Option<bool>,
 }
 
-/// The field that says what a model reads.
+/// The field that lists the model's inputs.
 const INPUTS: &str = "model_input_names";
 
 impl TokenizerConfig {
-    /// Reads the files of a folder, as far as they are there. `known` says whether a token is in
-    /// the vocabulary.
+    /// Reads those files of a folder that exist. `known` returns whether a token is in the vocabulary.
     ///
     /// # Errors
     ///
-    /// [`DataError::Io`], and [`DataError::TokenizerConfig`] if one is broken.
+    /// [`DataError::Io`], and [`DataError::TokenizerConfig`] if a file is broken.
     pub(super) fn read(folder: &Path, known: impl Fn(&str) -> bool) -> Result<Self, DataError> {
         let (config, special) = (folder.join(CONFIG), folder.join(SPECIAL));
         let (config, special) = (File::read(&config)?, File::read(&special)?);
@@ -56,11 +55,11 @@ impl TokenizerConfig {
         })
     }
 
-    /// Writes it into the folder. Other things that its file says already stay.
+    /// Writes the configuration into the folder. Other fields of an existing file are kept.
     ///
     /// # Errors
     ///
-    /// As for [`read`](Self::read).
+    /// Those of [`read`](Self::read).
     pub(super) fn write(&self, folder: &Path) -> Result<(), DataError> {
         let path = folder.join(CONFIG);
         let mut file = File::read(&path)?;
@@ -90,7 +89,7 @@ impl TokenizerConfig {
     }
 }
 
-/// What a model reads, under transformers' names.
+/// Returns the model's inputs, by their names in transformers.
 fn inputs(segments: bool) -> Value {
     match segments {
         true => json!(["input_ids", "token_type_ids", "attention_mask"]),
@@ -105,11 +104,11 @@ pub(super) struct File<'a> {
 }
 
 impl<'a> File<'a> {
-    /// Reads it; a file that is not there says nothing.
+    /// Reads the file. A missing file has no fields.
     ///
     /// # Errors
     ///
-    /// [`DataError::Io`], and [`DataError::TokenizerConfig`] if it is broken.
+    /// [`DataError::Io`], and [`DataError::TokenizerConfig`] if the file is broken.
     pub(super) fn read(path: &'a Path) -> Result<Self, DataError> {
         let broken = |found: String| DataError::TokenizerConfig {
             path: path.to_owned(),
@@ -129,7 +128,7 @@ impl<'a> File<'a> {
         Ok(Self { path, fields })
     }
 
-    /// Gives a field a value, or takes it away.
+    /// Sets or removes a field.
     pub(super) fn set(&mut self, field: &str, value: Option<Value>) {
         match value {
             Some(value) => self.fields.insert(field.to_owned(), value),
@@ -137,7 +136,7 @@ impl<'a> File<'a> {
         };
     }
 
-    /// Writes it in place of the one that was read.
+    /// Replaces the file that was read.
     pub(super) fn write(&self) -> Result<(), DataError> {
         let text = serde_json::to_string_pretty(&self.fields)
             .map_err(|error| DataError::io(self.path)(error.into()))?;
@@ -191,7 +190,7 @@ impl<'a> File<'a> {
         Ok(names)
     }
 
-    /// A field that is true or false.
+    /// Returns a Boolean field.
     pub(super) fn flag(&self, field: &str) -> Result<Option<bool>, DataError> {
         match self.fields.get(field) {
             None | Some(Value::Null) => Ok(None),
@@ -200,7 +199,7 @@ impl<'a> File<'a> {
         }
     }
 
-    /// A field that is a text.
+    /// Returns a text field.
     pub(super) fn text(&self, field: &str) -> Result<Option<&str>, DataError> {
         match self.fields.get(field) {
             None | Some(Value::Null) => Ok(None),
@@ -209,7 +208,7 @@ impl<'a> File<'a> {
         }
     }
 
-    /// The error of a field that the class in transformers follows, where the `tokenizer.json` does otherwise.
+    /// Creates the error for a field that the class in transformers follows and the `tokenizer.json` contradicts.
     pub(super) fn disagrees(&self, field: &str, asked: bool, part: &str) -> DataError {
         let expected = format!(
             "{}, which the {part} of the tokenizer.json beside it does (transformers makes another one of the field, \
@@ -219,7 +218,7 @@ impl<'a> File<'a> {
         self.error(field, &expected, &asked.into())
     }
 
-    /// Whether segments are among the inputs of the model.
+    /// Returns whether segments are among the model's inputs.
     fn segments(&self) -> Result<Option<bool>, DataError> {
         let expected = "a list with `attention_mask`, since a model here never reads padding";
         let Some(value) = self.fields.get(INPUTS).filter(|value| !value.is_null()) else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! Reading a `tokenizer.json` that may come from anywhere.
+//! Reads an untrusted `tokenizer.json`.
 
 use std::path::Path;
 
@@ -11,11 +11,10 @@ use super::{
 };
 use crate::{DataError, panics::caught_silently};
 
-/// The largest that are known have 40 MB.
+/// The largest known files have 40 MB.
 const MOST_BYTES: u64 = 512 * 1024 * 1024;
 
-/// Reads the file, and turns off what would cut a text short or roll dice. With the tokenizer comes
-/// what the file says about its special tokens.
+/// Reads the file and turns off truncation, padding and dropout. Also returns the special tokens that the file defines.
 pub(super) fn read(path: &Path) -> Result<(Tokenizer, SpecialNames), DataError> {
     let bytes = json::bytes(path, MOST_BYTES)?;
     let read = |bytes: Vec<u8>| {
@@ -33,12 +32,12 @@ pub(super) fn read(path: &Path) -> Result<(Tokenizer, SpecialNames), DataError> 
     bytes.and_then(read).map_err(|reason| DataError::TokenizerFile { path: path.to_owned(), reason })
 }
 
-/// Does `work` with a tokenizer, and makes a panic an error: some files make the `tokenizers`
-/// crate panic, when they are read or later.
+/// Runs `work` with a tokenizer and turns a panic into an error: some files make the `tokenizers` crate panic, on
+/// loading or later.
 pub(crate) fn guarded<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
     match caught_silently(work) {
         Ok(result) => result.map_err(|error| error.to_string()),
-        // The crate has no other way to say so.
+        // The crate has no other way to report this.
         Err(message) if message.starts_with("Onig: Regex search error") => Err(format!(
             "a regular expression of its pipeline does not come to an end on this text ({message}); Python's \
              tokenizers stops there too: write the expression so that it can match in one way only"
@@ -55,8 +54,8 @@ fn check_ids(tokenizer: &Tokenizer) -> tokenizers::Result<()> {
     }
 }
 
-/// The crate numbers added tokens by itself, and does not compare. A model that was trained with
-/// the ids of the file would get others.
+/// Checks the ids of added tokens. The crate numbers them itself without comparing, so a model trained with the file's
+/// ids would get different ones.
 fn check_agreement(tokenizer: &Tokenizer, json: &Value) -> tokenizers::Result<()> {
     let added = json["added_tokens"].as_array().into_iter().flatten();
     let added = added.filter_map(|token| token["content"].as_str().zip(token["id"].as_u64()));
@@ -109,8 +108,7 @@ mod tests {
             "{}".to_owned(),
             "[".repeat(10_000),
             model(r#"{"type": "BPE", "vocab": {"a": 0}, "merges": [["a", "b"]]}"#),
-            // The crate panics on these two: a merge longer than any token, a prefix longer than
-            // a merge.
+            // The crate panics on these two: a merge longer than any token, and a prefix longer than a merge.
             model(r#"{"type": "BPE", "vocab": {"a": 0}, "merges": [["a", "a"]]}"#),
             model(
                 r#"{"type": "BPE", "vocab": {"a": 0, "aa": 1}, "merges": [["a", "a"]],

@@ -1,10 +1,10 @@
-//! Tokenizers there and back, from files and without.
+//! Tests of encoding and decoding with made and loaded tokenizers.
 
 use std::fs;
 
 use super::*;
 
-/// A text of several pieces.
+/// A text long enough for several pieces.
 fn long_text() -> String {
     (0..20_000).map(|line| format!("line {line} and its neighbour {}\n", line + 1)).collect()
 }

@@ -1,12 +1,12 @@
-//! What transformers' tokenizer classes change of a `tokenizer.json`.
+//! Applies transformers' tokenizer classes to a `tokenizer.json`.
 //!
-//! A class such as `BertTokenizer` makes its normalizer or its pre-tokenizer of fields of `tokenizer_config.json`,
-//! with defaults of its own, whatever the `tokenizer.json` beside it says. A model that was trained with the class saw
-//! the tokens that come of it.
+//! A class such as `BertTokenizer` builds its normalizer or its pre-tokenizer from fields of `tokenizer_config.json`,
+//! with its own defaults, regardless of the `tokenizer.json` next to it. A model trained with the class saw the
+//! resulting tokens.
 //!
-//! Versions 4 and 5 agree, but for `PreTrainedTokenizerFast`: before 5, it turned a space off that
-//! `add_prefix_space` does not ask for, and gave models segments that `model_input_names` does not name. Here it is
-//! that of version 5.
+//! Versions 4 and 5 agree, except for `PreTrainedTokenizerFast`: before 5, it disabled the prefix space unless
+//! `add_prefix_space` requested it, and gave models segments that `model_input_names` does not list. This module
+//! follows version 5.
 
 use std::path::Path;
 
@@ -18,24 +18,24 @@ use tokenizers::{
 use super::tokenizer_config::{CONFIG, File};
 use crate::DataError;
 
-/// What a class makes of the fields.
+/// The effect of a class.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Makes {
-    /// A `BertNormalizer` of `do_lower_case`, `strip_accents` and `tokenize_chinese_chars`.
+    /// Builds a `BertNormalizer` from `do_lower_case`, `strip_accents` and `tokenize_chinese_chars`.
     BertNormalizer,
-    /// A `ByteLevel` of `add_prefix_space`.
+    /// Builds a `ByteLevel` from `add_prefix_space`.
     ByteLevel,
-    /// A space before the text, if `add_prefix_space` says so.
+    /// Adds a space before the text if `add_prefix_space` says so.
     Space,
-    /// Nothing.
+    /// Changes nothing.
     Nothing,
 }
 
-/// A class of transformers, with the classes that are the same under another name.
+/// A class of transformers, with the classes that behave the same.
 struct Class {
-    /// Their names, without `Tokenizer` or `TokenizerFast` at the end.
+    /// Their names, without the suffix `Tokenizer` or `TokenizerFast`.
     names: &'static [&'static str],
-    /// The types of models whose class it is, where the configuration names none.
+    /// The model types that use the class if the configuration names none.
     models: &'static [&'static str],
     makes: Makes,
     /// Whether its model reads the segments of a pair.
@@ -66,11 +66,11 @@ const CLASSES: [Class; 6] = [
     Class { names: &["T5"], models: &["t5"], makes: Makes::Nothing, segments: false },
 ];
 
-/// The class of a folder's tokenizer: the one that its `tokenizer_config.json` names, or its `config.json`, or the one
+/// Returns the class of a folder's tokenizer: the one named in `tokenizer_config.json`, or in `config.json`, or the one
 /// of the model's type.
 fn class(folder: &Path, config: &File<'_>) -> Result<Option<&'static Class>, DataError> {
     let named = |name: &str| {
-        // Its name from version 5 on.
+        // The name from version 5 on.
         let name = if name == "TokenizersBackend" { "PreTrainedTokenizerFast" } else { name };
         let name = name.strip_suffix("Fast").unwrap_or(name).strip_suffix("Tokenizer")?;
         CLASSES.iter().find(|class| class.names.contains(&name))
@@ -87,13 +87,13 @@ fn class(folder: &Path, config: &File<'_>) -> Result<Option<&'static Class>, Dat
     Ok(kind.and_then(|kind| CLASSES.iter().find(|class| class.models.contains(&kind))))
 }
 
-/// Makes of the tokenizer of a folder what its class in transformers makes of it. Says whether the class is one
-/// whose model reads the segments of a pair, if it is known.
+/// Applies a folder's tokenizer class in transformers to the tokenizer. Returns whether the class's model reads the
+/// segments of a pair, if known.
 ///
 /// # Errors
 ///
-/// [`DataError::Io`], and [`DataError::TokenizerConfig`] if a field is broken, or asks for what the
-/// `tokenizer.json` does not do, in a way that cannot be changed here.
+/// [`DataError::Io`], and [`DataError::TokenizerConfig`] if a field is broken, or contradicts the `tokenizer.json` in a
+/// way that cannot be resolved here.
 pub(super) fn apply(folder: &Path, tokenizer: &mut Tokenizer) -> Result<Option<bool>, DataError> {
     let path = folder.join(CONFIG);
     let config = File::read(&path)?;
@@ -101,7 +101,7 @@ pub(super) fn apply(folder: &Path, tokenizer: &mut Tokenizer) -> Result<Option<b
     match class.makes {
         Makes::BertNormalizer => bert_normalizer(&config, tokenizer)?,
         Makes::ByteLevel => byte_level(&config, tokenizer)?,
-        // A Llama of bytes is opened as it is.
+        // A byte-level Llama tokenizer is used as it is.
         Makes::Space if tokenizer.get_pre_tokenizer().is_some_and(is_byte_level) => {}
         Makes::Space => require_space(&config, tokenizer)?,
         Makes::Nothing => {}
@@ -109,8 +109,8 @@ pub(super) fn apply(folder: &Path, tokenizer: &mut Tokenizer) -> Result<Option<b
     Ok(Some(class.segments))
 }
 
-/// Names the class that takes a `tokenizer.json` as it is in the `tokenizer_config.json` of its folder, unless that
-/// names one. Without it, transformers takes the class of the model's type, which makes a pipeline of its own.
+/// Names the class that uses a `tokenizer.json` as it is in the folder's `tokenizer_config.json`, unless it already
+/// names one. Without it, transformers uses the class of the model's type, which builds its own pipeline.
 ///
 /// # Errors
 ///
@@ -121,7 +121,7 @@ pub(super) fn name(folder: &Path, tokenizer: &Tokenizer) -> Result<(), DataError
     if config.text("tokenizer_class")?.is_some() {
         return Ok(());
     }
-    // Versions before 5 turn off a space that nothing asks for here.
+    // Versions before 5 disable the space unless this field requests it.
     if let Some(PreTokenizerWrapper::ByteLevel(bytes)) = tokenizer.get_pre_tokenizer() {
         config.set("add_prefix_space", Some(bytes.add_prefix_space.into()));
     }
@@ -145,7 +145,7 @@ fn bert_normalizer(config: &File<'_>, tokenizer: &mut Tokenizer) -> Result<(), D
         let asked = asked(stored.clean_text);
         return replaced(tokenizer.with_normalizer(Some(asked)));
     }
-    // Another normalizer, which is left as it is where it does the same.
+    // Any other normalizer is kept as it is if it has the same effect.
     for (flag, field) in flags.into_iter().zip(fields) {
         let Some(flag) = flag else { continue };
         let probe = match field {
@@ -187,7 +187,7 @@ fn is_byte_level(pre_tokenizer: &PreTokenizerWrapper) -> bool {
     }
 }
 
-/// Refuses an `add_prefix_space` that is given, and is not what the pipeline does.
+/// Returns an error if `add_prefix_space` is set and differs from what the pipeline does.
 fn require_space(config: &File<'_>, tokenizer: &Tokenizer) -> Result<(), DataError> {
     match config.flag("add_prefix_space")? {
         Some(asked) if asked != prepends_space(tokenizer) => {
@@ -197,7 +197,7 @@ fn require_space(config: &File<'_>, tokenizer: &Tokenizer) -> Result<(), DataErr
     }
 }
 
-/// Whether a text gets a space put before it, in one of the ways that tokenizers write one.
+/// Returns whether the pipeline adds a space before a text, in any of the usual notations.
 fn prepends_space(tokenizer: &Tokenizer) -> bool {
     let text = tokenizer.get_normalizer().map_or_else(|| "a".to_owned(), |it| normalized(it, "a"));
     let mut pieces = PreTokenizedString::from(text);

@@ -1,4 +1,4 @@
-//! What words became, so that each is encoded once.
+//! Caches encoded words.
 
 use std::{
     collections::HashMap,
@@ -15,29 +15,29 @@ use tokenizers::{Model, Tokenizer};
 
 use super::{added_tokens::AddedTokens, chunks::Chunks, pipeline::raw, plain_words::PlainWords};
 
-/// Longer pieces are unlikely to come again.
+/// Longer pieces are unlikely to occur again.
 const LONGEST: usize = 96;
 
-/// How many tokens a slot may hold: 4.5 MiB.
+/// The maximum number of tokens in a table: 4.5 MiB.
 const TOKENS: usize = 192 * 1024;
 
-/// How many bytes the pieces of a slot may take, with their entries.
+/// The maximum number of bytes in a table's pieces, including their entries.
 const BYTES: usize = 4 * 1024 * 1024;
 
-/// A token, with its place in the piece.
+/// A token and its position in the piece.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Token {
     pub(super) id: u32,
     pub(super) start: u32,
     pub(super) end: u32,
     pub(super) word: u32,
-    /// The white space around it, which some post-processors leave out of its offsets.
+    /// The white space around the token, which some post-processors exclude from its offsets.
     edges: Edges,
 }
 
 impl Token {
-    /// A text with the same white space at its ends: the only thing about a token's text that
-    /// post-processors look at.
+    /// Returns a text with the same white space at its ends: the only property of a token's text that post-processors
+    /// use.
     pub(super) fn edges(&self) -> String {
         let Edges { leading, trailing } = self.edges;
         if leading == 0 && trailing == 0 {
@@ -55,7 +55,7 @@ struct Edges {
 
 impl Edges {
     fn of(token: &str) -> Option<Self> {
-        // GPT-2's alphabet writes a space so.
+        // GPT-2's alphabet writes a space as `Ġ`.
         let is_space = |character: &char| *character == 'Ġ' || character.is_whitespace();
         let leading = token.chars().take_while(is_space).count();
         let trailing = token.chars().rev().take_while(is_space).count();
@@ -63,12 +63,12 @@ impl Edges {
     }
 }
 
-/// What a piece of text became.
+/// An encoded piece of text.
 pub(super) struct Piece<'a> {
     pub(super) tokens: &'a [Token],
-    /// How many words it was split into.
+    /// The number of words in the piece.
     pub(super) words: u32,
-    /// Whether it becomes the same within its text.
+    /// Whether the piece has the same tokens within its text.
     pub(super) local: bool,
 }
 
@@ -80,27 +80,26 @@ struct Entry {
     local: bool,
 }
 
-/// Several tables, so that each thread works with one of its own while it encodes a text, and one
-/// more that all share: what one thread has encoded, the others find there.
+/// A cache of several tables: each thread uses its own while it encodes a text, and one more is shared, in which
+/// threads find what others have encoded.
 ///
-/// What a piece becomes depends on nothing but the piece, so it does not matter which table a
-/// thread gets, nor what was forgotten. A table that is full starts anew: its memory is bounded,
-/// whatever the texts.
+/// The tokens of a piece depend only on the piece, so neither the choice of table nor evicted pieces affect the result.
+/// A full table is cleared, which limits its memory for any text.
 pub(super) struct WordCache {
     tables: Box<[Mutex<Table>]>,
     shared: Mutex<Table>,
     plain: Option<(PlainWords, AddedTokens)>,
 }
 
-/// A table that one thread has for now.
+/// A table that one thread currently uses.
 pub(super) struct Slot<'a> {
-    /// `Err` if all are in use: then nothing is kept.
+    /// `Err` holds a temporary table if all are in use.
     table: Result<MutexGuard<'a, Table>, Box<Table>>,
     shared: &'a Mutex<Table>,
     plain: &'a Option<(PlainWords, AddedTokens)>,
 }
 
-/// A table, with the one to ask next.
+/// A table, and the shared one as a fallback.
 pub(super) struct Lookup<'a> {
     table: &'a mut Table,
     shared: &'a Mutex<Table>,
@@ -112,18 +111,18 @@ struct Table {
     entries: HashMap<Box<str>, Entry>,
     tokens: Vec<Token>,
     bytes: usize,
-    /// The tokens of a piece that is not kept.
+    /// The tokens of the current piece, before or without being cached.
     passing: Vec<Token>,
 }
 
 impl WordCache {
-    /// An empty cache, for a tokenizer with this rule for plain words.
+    /// Creates an empty cache for a tokenizer with this rule for plain words.
     pub(super) fn new(plain: Option<(PlainWords, AddedTokens)>) -> Self {
         let cores = thread::available_parallelism().map_or(1, NonZero::get);
         Self { tables: (0..cores + 1).map(|_| Mutex::default()).collect(), shared: Mutex::default(), plain }
     }
 
-    /// A table that no other thread uses now.
+    /// Returns a table that no other thread is using.
     pub(super) fn slot(&self) -> Slot<'_> {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         thread_local! {
@@ -131,13 +130,13 @@ impl WordCache {
         }
         let home = HOME.try_with(|&home| home).unwrap_or(0);
         let count = self.tables.len();
-        // A panic while a piece is encoded leaves its table whole: it is changed only afterwards.
+        // A panic while encoding a piece leaves its table intact, since the table changes only afterwards.
         let free = (0..count).find_map(|step| now(&self.tables[home.wrapping_add(step) % count]));
         Slot { table: free.ok_or_else(Box::default), shared: &self.shared, plain: &self.plain }
     }
 }
 
-/// The table, if no other thread uses it now.
+/// Returns the table, unless another thread is using it.
 fn now(table: &Mutex<Table>) -> Option<MutexGuard<'_, Table>> {
     match table.try_lock() {
         Ok(table) => Some(table),
@@ -157,7 +156,7 @@ impl Slot<'_> {
 }
 
 impl Lookup<'_> {
-    /// Encodes a piece, or remembers it.
+    /// Returns a piece from the cache, or encodes it.
     pub(super) fn piece(
         &mut self,
         tokenizer: &Tokenizer,
@@ -185,7 +184,7 @@ impl Lookup<'_> {
     ) -> tokenizers::Result<(u32, bool)> {
         let kept = text.len() <= LONGEST;
         if kept {
-            // To wait for another thread would take longer than to encode a word.
+            // Waiting for another thread would take longer than encoding a word.
             if let Some(shared) = now(self.shared)
                 && let Some(&entry) = shared.entries.get(text)
             {
@@ -196,7 +195,7 @@ impl Lookup<'_> {
         }
         let plain = self.plain.as_ref().and_then(|(plain, added)| plain.word(text, added));
         let (words, local) = match plain {
-            // Nothing is done to the space before the word.
+            // The space before the word needs no processing.
             Some((word, start)) => (
                 self.table.encode_plain(tokenizer, &word, start)?,
                 chunks.is_some_and(Chunks::takes_plain_words),
@@ -249,7 +248,7 @@ impl Table {
         Ok((words, local))
     }
 
-    /// Encodes a plain word that begins `shift` bytes into its piece. Says how many words it is.
+    /// Encodes a plain word that begins `shift` bytes into its piece. Returns its number of words.
     fn encode_plain(&mut self, tokenizer: &Tokenizer, word: &str, mut shift: u32) -> tokenizers::Result<u32> {
         self.passing.clear();
         let mut words = 0;
@@ -270,7 +269,7 @@ impl Table {
         Ok(words)
     }
 
-    /// Keeps what is in `passing`.
+    /// Caches the tokens in `passing`.
     fn keep(&mut self, text: &str, words: u32, local: bool) -> Entry {
         let bytes = text.len() + size_of::<(Box<str>, Entry)>();
         if self.tokens.len() + self.passing.len() > TOKENS || self.bytes + bytes > BYTES {
@@ -280,7 +279,7 @@ impl Table {
         }
         // Both are below `TOKENS`.
         let entry = Entry { start: self.tokens.len() as u32, len: self.passing.len() as u32, words, local };
-        // Another thread may have been faster with the same piece.
+        // Another thread may have added the same piece first.
         if self.entries.insert(text.into(), entry).is_none() {
             self.bytes += bytes;
         }
@@ -346,10 +345,10 @@ mod tests {
     fn what_one_has_encoded_the_others_find() {
         let (known, cache) = (tokenizer(), WordCache::new(None));
         assert_eq!(cache.slot().get().piece(&known, None, "a").unwrap().tokens[0].id, 1);
-        // This one would fail, so it is not asked.
+        // This tokenizer would fail, so the cache must not use it.
         let fails = Tokenizer::new(WordLevel::default());
         for _ in 0..2 {
-            // More than there are tables.
+            // More slots than tables.
             let mut slots: Vec<Slot<'_>> = (0..cache.tables.len() + 2).map(|_| cache.slot()).collect();
             for slot in &mut slots {
                 assert_eq!(slot.get().piece(&fails, None, "a").unwrap().tokens[0].id, 1);

@@ -1,12 +1,12 @@
-//! The first bytes of a token file: what it holds, checked.
+//! The header of a token file, checked.
 
-/// How a token file begins.
+/// The first bytes of a token file.
 pub(super) const MAGIC: [u8; 8] = *b"FBTOKENS";
 
-/// The layout that this version writes and reads.
+/// The version of the layout that this crate writes and reads.
 const VERSION: u32 = 1;
 
-/// What a token file says of itself.
+/// The header of a token file.
 ///
 /// All numbers are little-endian:
 ///
@@ -33,7 +33,7 @@ pub(super) struct Header {
     pub checksum: u32,
 }
 
-/// The bytes of an id.
+/// The size of an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Width {
     U16,
@@ -41,7 +41,7 @@ pub(super) enum Width {
 }
 
 impl Width {
-    /// The narrowest that holds all ids of a vocabulary.
+    /// Returns the smallest width that holds all ids of a vocabulary.
     pub fn of(vocab_size: usize) -> Self {
         if vocab_size <= 1 << 16 { Self::U16 } else { Self::U32 }
     }
@@ -55,7 +55,7 @@ impl Width {
 }
 
 impl Header {
-    /// The bytes before the first id.
+    /// The size of the header in bytes.
     pub const BYTES: usize = 128;
 
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
@@ -78,11 +78,11 @@ impl Header {
         bytes
     }
 
-    /// Reads a header, of a file that has so many bytes in all.
+    /// Reads a header of a file with `file_bytes` bytes in total.
     ///
     /// # Errors
     ///
-    /// What is wrong with it, in words.
+    /// A message that describes what is wrong.
     pub fn read(bytes: &[u8], file_bytes: u64) -> Result<Self, String> {
         let Some(bytes) = bytes.first_chunk::<{ Self::BYTES }>() else {
             return Err(format!("it has {} bytes, fewer than the {} of a header", bytes.len(), Self::BYTES));

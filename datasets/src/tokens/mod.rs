@@ -17,12 +17,12 @@ use crate::DataError;
 pub enum TokenSequence {
     /// In memory.
     Memory(Arc<[u32]>),
-    /// In a file, of which the system keeps in memory what is read.
+    /// In a file. The operating system caches what is read.
     File(Arc<TokenFile>),
 }
 
 impl TokenSequence {
-    /// The number of tokens.
+    /// Returns the number of tokens.
     pub fn len(&self) -> usize {
         match self {
             Self::Memory(tokens) => tokens.len(),
@@ -30,17 +30,17 @@ impl TokenSequence {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no tokens.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The tokens of a range.
+    /// Returns the tokens of a range.
     ///
     /// # Errors
     ///
-    /// [`DataError::TokenRange`] if it reaches beyond the end, [`DataError::TokenFile`] if the file
-    /// holds an id there that its vocabulary does not have.
+    /// [`DataError::TokenRange`] if the range reaches beyond the end, [`DataError::TokenFile`] if the file holds an id
+    /// in it that is outside the vocabulary.
     pub fn range(&self, range: Range<usize>) -> Result<Vec<u32>, DataError> {
         match self {
             Self::Memory(tokens) => match tokens.get(range.clone()) {

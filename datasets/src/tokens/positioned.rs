@@ -1,9 +1,9 @@
-//! A file that is read at any place.
+//! A file with random access.
 
 use std::{fs::File, io};
 
-/// A file whose bytes are read where they are asked for. What was read once the system keeps in memory, as it does of a
-/// file that is mapped; but one that is cut short while it is open is an error, and does not end the program.
+/// Reads a file at any position. The operating system caches what is read, as for a memory-mapped file; but if the file
+/// is truncated while open, reading returns an error instead of ending the program.
 #[derive(Debug)]
 pub(super) struct Positioned(File);
 
@@ -12,13 +12,13 @@ impl Positioned {
         Self(file)
     }
 
-    /// Fills `bytes` with those that begin at `place`.
+    /// Fills `bytes` from `place` on.
     #[cfg(unix)]
     pub fn read(&self, place: u64, bytes: &mut [u8]) -> io::Result<()> {
         std::os::unix::fs::FileExt::read_exact_at(&self.0, bytes, place)
     }
 
-    /// Fills `bytes` with those that begin at `place`.
+    /// Fills `bytes` from `place` on.
     #[cfg(windows)]
     pub fn read(&self, mut place: u64, mut bytes: &mut [u8]) -> io::Result<()> {
         while !bytes.is_empty() {

@@ -12,12 +12,11 @@ use super::{
 };
 use crate::{DataError, Fingerprint, Tokenizer, readers::open_ordinary};
 
-/// A file of token ids that stays where it is: the system keeps in memory what is read.
+/// A file of token ids that is read in place; the operating system caches what is read.
 ///
-/// [`TokenWriter`](super::TokenWriter) writes one, and so does `firebrick tokenize`. It opens at
-/// once, however large it is. The header is checked when it is opened, and each id when it
-/// is read. A file that is changed or cut short while it is
-/// open gives other ids, or an error.
+/// [`TokenWriter`](super::TokenWriter) and `firebrick tokenize` write such files. A file of any size opens immediately.
+/// Opening checks the header, and reading checks each id. If the file is changed or truncated while open, reading
+/// returns other ids or an error.
 ///
 /// # Example
 ///
@@ -49,8 +48,8 @@ impl TokenFile {
     ///
     /// # Errors
     ///
-    /// [`DataError::Io`] if it cannot be opened, [`DataError::TokenFile`] if it is none, is of
-    /// another version, or is damaged.
+    /// [`DataError::Io`] if the file cannot be opened, [`DataError::TokenFile`] if it is not a token file, has another
+    /// version, or is damaged.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, DataError> {
         let path = path.as_ref();
         let file = open_ordinary(path).map_err(DataError::io(path))?;
@@ -69,39 +68,39 @@ impl TokenFile {
         Ok(Self { path: path.to_owned(), header, bytes })
     }
 
-    /// Whether a file begins as a token file does.
+    /// Returns whether a file begins like a token file.
     pub fn is_one(path: impl AsRef<Path>) -> bool {
         let mut start = [0; MAGIC.len()];
         let read = open_ordinary(path.as_ref()).and_then(|mut file| file.read_exact(&mut start));
         read.is_ok() && start == MAGIC
     }
 
-    /// The number of tokens.
+    /// Returns the number of tokens.
     pub fn len(&self) -> usize {
-        // The file's length fits, and each token has a byte at least.
+        // The tokens fit in the file, and each has at least one byte.
         self.header.tokens as usize
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no tokens.
     pub fn is_empty(&self) -> bool {
         self.header.tokens == 0
     }
 
-    /// The number of documents that were written.
+    /// Returns the number of documents.
     pub fn documents(&self) -> u64 {
         self.header.documents
     }
 
-    /// The size of the vocabulary: all ids are smaller.
+    /// Returns the size of the vocabulary: all ids are smaller.
     pub fn vocab_size(&self) -> u64 {
         self.header.vocab_size
     }
 
-    /// Refuses a tokenizer other than the one that made the ids.
+    /// Checks that the tokenizer is the one that made the ids.
     ///
     /// # Errors
     ///
-    /// [`DataError::TokenFile`] if it is another.
+    /// [`DataError::TokenFile`] if it is another tokenizer.
     pub fn require_tokenizer(&self, tokenizer: &Tokenizer) -> Result<(), DataError> {
         match tokenizer.fingerprint()? == self.header.tokenizer {
             true => Ok(()),
@@ -113,12 +112,12 @@ impl TokenFile {
         }
     }
 
-    /// The ids of a range of tokens.
+    /// Returns the ids of a range of tokens.
     ///
     /// # Errors
     ///
-    /// [`DataError::TokenRange`] if it reaches beyond the end, [`DataError::TokenFile`] if an id in
-    /// it is not in the vocabulary.
+    /// [`DataError::TokenRange`] if the range reaches beyond the end, [`DataError::TokenFile`] if an id in it is
+    /// outside the vocabulary.
     pub fn range(&self, range: Range<usize>) -> Result<Vec<u32>, DataError> {
         let width = self.header.width.bytes();
         if range.start > range.end || range.end > self.len() {
@@ -130,7 +129,7 @@ impl TokenFile {
             Width::U16 => words(&bytes).map(u16::from_le_bytes).map(u32::from).collect(),
             Width::U32 => words(&bytes).map(u32::from_le_bytes).collect(),
         };
-        // One pass without a branch; only a damaged file needs the place.
+        // One pass without a branch; only a damaged file needs the position.
         let largest = ids.iter().copied().max().unwrap_or(0);
         if u64::from(largest) >= self.header.vocab_size && !ids.is_empty() {
             let offset = ids.iter().position(|&id| id == largest).unwrap_or(0);
@@ -143,12 +142,12 @@ impl TokenFile {
         Ok(ids)
     }
 
-    /// The fingerprint of its header, which has a checksum of all ids as they were written, and of at most a thousand
-    /// pieces of 4 KiB that are spread over the file: a small one is read whole, and a large one takes no time.
+    /// Returns a fingerprint of the header, which has a checksum of all ids as they were written, and of at most a
+    /// thousand pieces of 4 KiB spread over the file. It covers all of a small file and is fast for a large one.
     ///
     /// # Errors
     ///
-    /// The file cannot be read.
+    /// [`DataError::Io`] if the file cannot be read, [`DataError::TokenFile`] if it was truncated.
     pub fn fingerprint(&self) -> Result<Fingerprint, DataError> {
         let bytes = self.len() * self.header.width.bytes();
         let step = bytes.div_ceil(PIECES).max(PIECE);
@@ -165,7 +164,7 @@ impl TokenFile {
     ///
     /// # Errors
     ///
-    /// [`DataError::TokenFile`] if it does not match.
+    /// [`DataError::TokenFile`] if they differ.
     pub fn verify(&self) -> Result<(), DataError> {
         let bytes = self.len() * self.header.width.bytes();
         let (mut checksum, mut chunk) = (crc32fast::Hasher::new(), vec![0; CHUNK.min(bytes)]);
@@ -180,7 +179,7 @@ impl TokenFile {
         }
     }
 
-    /// Reads the ids' bytes from one of them on.
+    /// Reads the bytes of the ids from `start` on.
     fn read(&self, start: usize, bytes: &mut [u8]) -> Result<(), DataError> {
         self.bytes.read((Header::BYTES + start) as u64, bytes).map_err(|error| match error.kind() {
             ErrorKind::UnexpectedEof => self.failed(
@@ -196,14 +195,14 @@ impl TokenFile {
     }
 }
 
-/// Pieces of a file that its fingerprint is made of, and their bytes.
+/// The number of pieces in a file's fingerprint, and their size in bytes.
 const PIECES: usize = 1000;
 const PIECE: usize = 4096;
 
-/// Bytes that are summed at once.
+/// The number of bytes that are hashed at once.
 const CHUNK: usize = 1 << 20;
 
-/// The bytes, `WIDTH` at a time.
+/// Splits bytes into groups of `WIDTH`.
 fn words<const WIDTH: usize>(bytes: &[u8]) -> impl ExactSizeIterator<Item = [u8; WIDTH]> {
     let (words, _) = bytes.as_chunks::<WIDTH>();
     words.iter().copied()
@@ -220,7 +219,7 @@ mod tests {
         Tokenizer::characters("abc").unwrap()
     }
 
-    /// A file of the ids 0, 1, 2, 0, and what `change` makes of its bytes.
+    /// Opens a file of the ids 0, 1, 2, 0 after `change` has modified its bytes.
     fn opened(change: impl FnOnce(&mut Vec<u8>)) -> Result<TokenFile, DataError> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.tokens");

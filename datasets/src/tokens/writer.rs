@@ -1,4 +1,4 @@
-//! Writing a token file.
+//! Writes a token file.
 
 use std::{
     fs::{self, File},
@@ -14,29 +14,28 @@ use crate::{DataError, Tokenizer};
 
 /// Writes a token file, document by document, in constant memory.
 ///
-/// The ids go into a file beside it, which gets the final name when it is
-/// [finished](Self::finish): so a token file is whole, or is not there. Dropped before that, it
-/// leaves nothing.
+/// The ids go into a temporary file, which [`finish`](Self::finish) renames: a token file is either complete or does
+/// not exist. Dropping the writer before that removes the temporary file.
 #[derive(Debug)]
 pub struct TokenWriter {
     path: PathBuf,
     partial: PathBuf,
-    /// `None` once it is finished.
+    /// `None` after `finish`.
     file: Option<BufWriter<File>>,
     header: Header,
     checksum: crc32fast::Hasher,
-    /// The ids of a document as bytes.
+    /// The ids of a document, as bytes.
     bytes: Vec<u8>,
 }
 
 impl TokenWriter {
-    /// Starts a file of this tokenizer's ids, which take 2 bytes each if the vocabulary has no more
-    /// than 65,536, and else 4.
+    /// Starts a file of this tokenizer's ids. They take 2 bytes each if the vocabulary has at most 65,536 entries,
+    /// otherwise 4.
     ///
     /// # Errors
     ///
-    /// [`DataError::TokenFile`] if there is something else of that name, [`DataError::Io`] if the file
-    /// cannot be made.
+    /// [`DataError::TokenFile`] if the path exists and is not a token file, [`DataError::Io`] if the file cannot be
+    /// created.
     pub fn create(path: impl AsRef<Path>, tokenizer: &Tokenizer) -> Result<Self, DataError> {
         let path = path.as_ref().to_owned();
         if path.symlink_metadata().is_ok() && !TokenFile::is_one(&path) {
@@ -70,13 +69,11 @@ impl TokenWriter {
         Ok(())
     }
 
-    /// Adds the ids of the first part of a document, whose last part is [added](Self::document)
-    /// later.
+    /// Adds the ids of part of a document. [`document`](Self::document) adds its last part later.
     ///
     /// # Errors
     ///
-    /// [`DataError::Io`] if they cannot be written, and [`DataError::UnknownId`] if one is not in the
-    /// vocabulary.
+    /// [`DataError::Io`] if the ids cannot be written, and [`DataError::UnknownId`] if one is outside the vocabulary.
     pub fn part(&mut self, ids: &[u32]) -> Result<(), DataError> {
         let vocab_size = self.header.vocab_size;
         if let Some(&id) = ids.iter().find(|&&id| u64::from(id) >= vocab_size) {
@@ -95,17 +92,17 @@ impl TokenWriter {
         Ok(())
     }
 
-    /// The documents written so far.
+    /// Returns the number of documents written so far.
     pub fn documents(&self) -> u64 {
         self.header.documents
     }
 
-    /// The tokens written so far.
+    /// Returns the number of tokens written so far.
     pub fn tokens(&self) -> u64 {
         self.header.tokens
     }
 
-    /// Writes the header, and gives the file its name. An older file of that name is replaced.
+    /// Writes the header and renames the file to its final path, replacing an older file.
     ///
     /// # Errors
     ///
@@ -129,7 +126,7 @@ impl TokenWriter {
 
 impl Drop for TokenWriter {
     fn drop(&mut self) {
-        // After `finish` there is no such file any more.
+        // After `finish`, the temporary file no longer exists.
         let _ = fs::remove_file(&self.partial);
     }
 }

@@ -1,6 +1,6 @@
-//! The memory that a thread uses.
+//! Counts the memory of a thread.
 
-#![allow(unsafe_code)] // A global allocator is an unsafe trait; the calls below only pass through.
+#![allow(unsafe_code)] // `GlobalAlloc` is an unsafe trait; the methods below only forward calls.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -8,12 +8,12 @@ use std::{
 };
 
 thread_local! {
-    // Without a destructor and with a constant to begin with, so that they never allocate.
+    // They have constant initial values and no destructor, so they never allocate.
     static LIVE: Cell<isize> = const { Cell::new(0) };
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
 
-/// The system's allocator, counting for each thread the bytes that are live and the most there were.
+/// The system's allocator, which counts each thread's live bytes and their peak.
 pub struct Counting;
 
 fn change(bytes: isize) {
@@ -23,7 +23,7 @@ fn change(bytes: isize) {
     });
 }
 
-/// The most bytes that `work` had allocated in this thread at any time, and what it returns.
+/// Returns the peak of the bytes that `work` allocates in this thread, and its result.
 pub fn peak_of<T>(work: impl FnOnce() -> T) -> (usize, T) {
     let before = LIVE.get();
     PEAK.set(before);
@@ -53,7 +53,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // Both are there while it is copied.
+        // Both exist while the data is copied.
         change(size as isize);
         change(-(layout.size() as isize));
         // SAFETY: the caller's promise about the arguments, passed on.

@@ -18,10 +18,10 @@ use crate::{
 
 const MIB: usize = 1 << 20;
 
-/// The longest record that is allowed here.
+/// The maximum length of a record here.
 const LONGEST: usize = MIB;
 
-/// What bombs unpack to.
+/// The unpacked size of bombs.
 const UNPACKED: usize = 64 * MIB;
 
 fn file(folder: &tempfile::TempDir, bytes: &[u8]) -> PathBuf {
@@ -30,7 +30,7 @@ fn file(folder: &tempfile::TempDir, bytes: &[u8]) -> PathBuf {
     path
 }
 
-/// A zstd frame of blocks that each say one byte and how often it comes.
+/// Creates a zstd frame of blocks that each repeat one byte.
 fn zstd_of(byte: u8, length: usize) -> Vec<u8> {
     const BLOCK: usize = 128 << 10;
     // The magic number, no options, a window of 128 KiB.
@@ -44,7 +44,7 @@ fn zstd_of(byte: u8, length: usize) -> Vec<u8> {
     frame
 }
 
-/// As many gzip members as are needed, each of 1 MiB of this text.
+/// Creates as many gzip members as needed, each with 1 MiB of this text.
 fn gzip_of(text: &str, length: usize) -> Vec<u8> {
     Packing::Gzip.pack(text.repeat(MIB / text.len()).into_bytes()).repeat(length / MIB)
 }
@@ -66,7 +66,7 @@ fn check(reader: &dyn Reader, factor: usize) -> Count {
     check_up_to(LONGEST, reader, factor)
 }
 
-/// Reads records of no more than `longest` bytes, for each of which it may take `factor` bytes of memory.
+/// Reads records of at most `longest` bytes, and allows `factor` bytes of memory for each of them.
 fn check_up_to(longest: usize, reader: &dyn Reader, factor: usize) -> Count {
     let (peak, count) = watched(|| read(reader));
     let most = BUFFERS + factor * longest;
@@ -90,7 +90,7 @@ fn one_line_without_end() {
 fn blank_lines_without_end() {
     let folder = tempfile::tempdir().unwrap();
     let path = file(&folder, &zstd_of(b'\n', 2 * MIB));
-    // Not pairs, of which each would be an error: that takes long.
+    // Excludes pairs: each would be an error, which takes long.
     for reader in readers(&path).iter().take(6) {
         check(&**reader, 2 * TEXT);
     }
@@ -104,7 +104,7 @@ fn chunks_of_a_text_without_end() {
         let text = |path: &Path| TextChunks::open(path).unwrap().map(|chunk| chunk.unwrap().len()).sum();
         let (peak, bytes): (usize, usize) = watched(|| text(&path));
         assert!(bytes > UNPACKED - MIB && bytes <= UNPACKED, "{bytes}");
-        // Pieces are cut off from a buffer of 4 MiB, which holds what is left of the one before.
+        // Pieces are cut off a buffer of 4 MiB, which also holds the rest of the previous one.
         assert!(peak <= 12 * MIB, "{peak} bytes of memory");
     }
 }
@@ -134,7 +134,7 @@ fn json_nested_without_end() {
 fn json_of_many_small_values() {
     let folder = tempfile::tempdir().unwrap();
     for part in ["0,", "[],", "{},", "\"\",", "null,"] {
-        // One more than a power of two: the list has just grown.
+        // One more than a power of two, so the list has just grown.
         let line = format!("{{\"a\":[{}0]}}", part.repeat(1 << 18));
         let path = file(&folder, line.as_bytes());
         let count = check_up_to(line.len(), &JsonlReader::new(path).longest(line.len()), JSON);
@@ -160,7 +160,7 @@ fn a_parquet_page_that_claims_too_much() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["plain", "snappy", "zstd", "gzip", "brotli", "lz4"] {
         let mut bytes = corpus(&format!("{name}.parquet"));
-        // The header of the first page: its kind, then its size when unpacked, which becomes 2^31 - 1.
+        // The header of the first page: its kind, then its unpacked size, which becomes 2^31 - 1.
         assert!(bytes[4] == 0x15 && bytes[6] == 0x15);
         let end = 7 + bytes[7..].iter().position(|&byte| byte < 0x80).unwrap();
         bytes.splice(7..=end, [0xfe, 0xff, 0xff, 0xff, 0x0f]);
@@ -173,7 +173,7 @@ fn a_parquet_page_that_claims_too_much() {
 fn a_quote_that_is_never_closed() {
     let folder = tempfile::tempdir().unwrap();
     let opened = [Packing::Gzip.pack(b"a,b\n\"".to_vec()), gzip_of("x,\n", UNPACKED)].concat();
-    // Two quotes within quotes are one that does not close them.
+    // Two quotes within quotes are an escaped quote that does not close them.
     for bytes in [opened, zstd_of(b'"', UNPACKED)] {
         let path = file(&folder, &bytes);
         let reader = DelimitedReader::csv(path).longest(LONGEST);
@@ -199,7 +199,7 @@ fn many_empty_members() {
 #[test]
 fn a_gzip_header_without_end() {
     let folder = tempfile::tempdir().unwrap();
-    // It has the name of a file, which goes on.
+    // The header contains a file name, which does not end.
     let mut bytes = vec![0x1f, 0x8b, 8, 8, 0, 0, 0, 0, 0, 0xff];
     bytes.resize(16 * MIB, b'a');
     let reader = TextReader::new(file(&folder, &bytes)).longest(LONGEST);

@@ -7,7 +7,7 @@ use proptest::{prelude::*, sample::Index};
 /// The size of the largest files.
 pub const LARGEST: usize = 1 << 20;
 
-/// One change of a file.
+/// A change to a file.
 #[derive(Debug, Clone)]
 pub enum Change {
     Cut(Index),
@@ -15,12 +15,12 @@ pub enum Change {
     Set(Index, u8),
     Insert(Index, Vec<u8>),
     Remove(Index, Index),
-    /// A part, as many times.
+    /// Repeats a part this many times.
     Repeat(Index, Index, usize),
 }
 
 impl Change {
-    /// Changes the bytes, which become no more than [`LARGEST`].
+    /// Changes the bytes, which do not exceed [`LARGEST`].
     pub fn apply(&self, bytes: &mut Vec<u8>) {
         let place = |index: &Index| index.index(bytes.len() + 1);
         let range = |a: &Index, b: &Index| place(a).min(place(b))..place(a).max(place(b));
@@ -57,7 +57,7 @@ impl Change {
     }
 }
 
-/// Any change.
+/// Generates any change.
 pub fn change() -> impl Strategy<Value = Change> {
     let tokens: Vec<&[u8]> = vec![
         b"\n",
@@ -107,7 +107,7 @@ pub fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
-/// A valid file.
+/// Reads a valid file.
 pub fn corpus(name: &str) -> Vec<u8> {
     fs::read(Path::new("tests/corpus").join(name)).unwrap()
 }

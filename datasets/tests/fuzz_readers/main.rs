@@ -1,9 +1,8 @@
-//! Every reader over damaged files and over bombs: no panic, nothing printed, an end, and memory that
-//! the longest record bounds.
+//! Every reader on damaged files and on bombs: no panic, no output, an end, and memory limited by the maximum length of
+//! a record.
 //!
-//! The damaged files are made from the valid ones in `corpus` by cutting, flipping, repeating and
-//! inserting. `PROPTEST_CASES` says how many are made for each reader. Bombs are made on purpose:
-//! small files that become large.
+//! The damaged files are made from the valid ones in `corpus` by cutting, flipping, repeating and inserting.
+//! `PROPTEST_CASES` sets their number for each reader. Bombs are made deliberately: small files that become large.
 
 mod bombs;
 #[path = "../counting/mod.rs"]

@@ -1,4 +1,4 @@
-//! Reading to the end, with an eye on memory and on panics.
+//! Reads to the end while tracking memory and panics.
 
 use std::{
     cell::Cell,
@@ -13,36 +13,36 @@ use firebrick_datasets::{DataError, Reader};
 
 use crate::counting::peak_of;
 
-/// Bytes of memory that any file may take: the buffers and gzip decoders of two files, as some readers
-/// have two open at once, and a message. The library of zstd has memory of its own that is not counted.
+/// The bytes of memory that any file may take: the buffers and gzip decoders of two files, since some readers have two
+/// open at once, and a message. The zstd library's own memory is not counted.
 pub const BUFFERS: usize = 384 << 10;
 
-/// Bytes of memory for each byte of a record that is one text. A buffer that grows is there twice.
+/// The bytes of memory for each byte of a record that is a single text. A growing buffer exists twice.
 pub const TEXT: usize = 5;
-/// For each byte of a JSON object: `0,` becomes a value of 32 bytes, in a list that grows.
+/// The bytes for each byte of a JSON object: `0,` becomes a value of 32 bytes in a growing list.
 pub const JSON: usize = 56;
-/// For each byte of a row: a comma makes one more value, and its name, which the parser has as well.
+/// The bytes for each byte of a row: a comma adds a value and its name, of which the parser has a copy.
 pub const VALUES: usize = 88;
-/// For each byte of a sentence: a line of 4 bytes has a word and a label.
+/// The bytes for each byte of a sentence: a line of 4 bytes has a word and a label.
 pub const WORDS: usize = 32;
-/// For each byte of a Parquet file, if no page claims to unpack to far more than there is.
+/// The bytes for each byte of a Parquet file, if no page claims to unpack to far more than it holds.
 pub const PARQUET: usize = 64;
 
 thread_local! {
     static READING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Panics that reached the hook while something was read.
+/// The panics that reached the hook while reading.
 static PANICS: AtomicUsize = AtomicUsize::new(0);
 
-/// Does `work`, which reads, and returns the most bytes of memory it took at any time.
+/// Runs `work`, which reads, and returns its peak memory in bytes.
 ///
 /// # Panics
 ///
-/// If it panics, even if the panic was caught.
+/// If `work` panics, even if the panic is caught.
 pub fn watched<T>(work: impl FnOnce() -> T) -> (usize, T) {
     static HOOK: Once = Once::new();
-    // Before the hook of the readers, which passes on what it does not silence.
+    // Installed before the hook of the readers, which passes on the panics that it does not silence.
     HOOK.call_once(|| {
         let before = take_hook();
         set_hook(Box::new(move |panic| {
@@ -59,14 +59,14 @@ pub fn watched<T>(work: impl FnOnce() -> T) -> (usize, T) {
     found
 }
 
-/// What a reader gave.
+/// The results of a reader.
 #[derive(Debug, Default, PartialEq)]
 pub struct Count {
     pub records: usize,
     pub errors: usize,
 }
 
-/// Reads everything that opens, and keeps nothing.
+/// Reads everything that opens, without keeping it.
 pub fn read(reader: &dyn Reader) -> Count {
     let mut count = Count::default();
     for part in 0..reader.parts() {

@@ -1,4 +1,4 @@
-//! The readers of records over damaged files.
+//! Record readers on damaged files.
 
 use std::{
     cell::Cell,
@@ -19,10 +19,10 @@ use crate::{
     reading::{BUFFERS, Count, JSON, PARQUET, TEXT, VALUES, WORDS, read, watched},
 };
 
-/// The longest record that is allowed here, far below the size of the largest files.
+/// The maximum length of a record here, far below the size of the largest files.
 const LONGEST: usize = 2 << 10;
 
-/// What a file is packed with before it is damaged once more.
+/// The compression of a file, which is then damaged again.
 #[derive(Debug, Clone, Copy)]
 pub enum Packing {
     None,
@@ -44,8 +44,8 @@ impl Packing {
     }
 }
 
-/// Reads damaged versions of these files of the corpus, packed or not, with each of the readers. They
-/// are told the longest record, and take `factor` bytes of memory for each of its bytes.
+/// Reads damaged versions of these corpus files, compressed or not, with each of the readers. The readers get the
+/// maximum length of a record, and may take `factor` bytes of memory for each of its bytes.
 fn fuzz(files: &[&str], factor: usize, readers: &dyn Fn(PathBuf, usize) -> Vec<Box<dyn Reader>>) {
     let seeds: Vec<_> = files.iter().map(|name| corpus(name)).collect();
     let folder = tempfile::tempdir().unwrap();
@@ -72,7 +72,7 @@ fn fuzz(files: &[&str], factor: usize, readers: &dyn Fn(PathBuf, usize) -> Vec<B
         let mut bytes = packing.pack(bytes);
         packed_changes.iter().for_each(|change| change.apply(&mut bytes));
         fs::write(&path, &bytes).unwrap();
-        // Where records may be long, the text bounds them; it is only known if it was not damaged.
+        // For long records, the text is the limit, which is only known if the compressed file is not damaged.
         let whole = packed_changes.is_empty().then_some(unpacked);
         for longest in [Some(LONGEST), whole].into_iter().flatten() {
             for reader in readers(path.clone(), longest.max(LONGEST)) {
@@ -151,11 +151,11 @@ fn parquet() {
             let most = BUFFERS + PARQUET * bytes.len();
             cases.set(cases.get() + 1);
             large.set(large.get() + u32::from(peak > most));
-            // A page that claims 64 MiB is believed, and unpacked into as much.
+            // A page that claims 64 MiB is trusted and unpacked to that size.
             prop_assert!(peak <= most + (128 << 20), "{} bytes of memory for {}", peak, bytes.len());
         }
     });
-    // Few are damaged just where a page claims its size.
+    // Few files are damaged exactly where a page claims its size.
     assert!(large.get() <= 1 + cases.get() / 500, "{} of {} took much memory", large.get(), cases.get());
 }
 

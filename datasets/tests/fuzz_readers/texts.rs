@@ -1,4 +1,4 @@
-//! Whole texts, and texts in chunks.
+//! Whole texts and texts in chunks.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use crate::{
     records::Packing,
 };
 
-/// Bytes of memory for each byte of the text.
+/// The bytes of memory for each byte of the text.
 const FACTOR: usize = 6;
 
 #[test]
@@ -41,8 +41,8 @@ fn both_give_the_same() {
             (Err(DataError::EmptyText { .. }), Ok(chunks)) => prop_assert!(chunks.trim().is_empty()),
             (Err(whole), Err(chunks)) => {
                 check_message(&whole);
-                // A place where the text is none is the same place for both. Where a packed file is
-                // broken as well, they may meet one or the other first.
+                // Both report the same position for bytes that are not text. If a compressed file is also broken, they
+                // may encounter either error first.
                 if let (DataError::NotUtf8 { .. }, DataError::NotUtf8 { .. }) = (&whole, &chunks) {
                     prop_assert_eq!(whole.to_string(), chunks.to_string());
                 }

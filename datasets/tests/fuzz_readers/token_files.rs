@@ -1,4 +1,4 @@
-//! Token files over damage.
+//! Damaged token files.
 
 use std::{fs, path::Path};
 
@@ -10,11 +10,11 @@ use crate::{
     reading::{check_message, watched},
 };
 
-/// Bytes before the first id, and where the checksum of the header is.
+/// The size of the header, and the offset of its checksum.
 const HEADER: usize = 128;
 const CHECKSUM: usize = 76;
 
-/// A token file with a vocabulary of this size.
+/// Creates a token file with a vocabulary of this size.
 fn token_file(path: &Path, vocabulary: u32) -> Vec<u8> {
     let characters = (0x2_0000..0x2_0000 + vocabulary).filter_map(char::from_u32);
     let tokenizer = Tokenizer::characters(&characters.collect::<String>()).unwrap();
@@ -27,7 +27,7 @@ fn token_file(path: &Path, vocabulary: u32) -> Vec<u8> {
     fs::read(path).unwrap()
 }
 
-/// A number of some bytes, the lowest first.
+/// Decodes a little-endian number.
 fn number(bytes: &[u8]) -> u32 {
     bytes.iter().rev().fold(0, |number, &byte| number << 8 | u32::from(byte))
 }
@@ -57,14 +57,14 @@ fn damaged() {
                 *byte = value;
             }
         }
-        // Made to fit again, so that damage gets past the first checks.
+        // Repairs the number of tokens, so that damage gets past the first checks.
         if tokens && bytes.len() >= HEADER {
             let width = if bytes[12] == 4 { 4 } else { 2 };
             bytes.truncate(bytes.len() / width * width);
             let count = ((bytes.len() - HEADER) / width) as u64;
             bytes[16..24].copy_from_slice(&count.to_le_bytes());
         }
-        // The largest id is just beyond the vocabulary.
+        // Sets the vocabulary size so that the largest id is just outside the vocabulary.
         if largest && bytes.len() >= HEADER {
             let width = if bytes[12] == 4 { 4 } else { 2 };
             let ids = bytes[HEADER..].chunks_exact(width).map(number);
@@ -116,7 +116,7 @@ fn damaged() {
         prop_assert!(matches!(beyond, Err(DataError::TokenRange { .. })), "{:?}", beyond);
         let stored = u32::from_le_bytes(bytes[72..76].try_into().unwrap());
         let (peak, verified) = watched(|| file.verify());
-        // It reads a MiB at once.
+        // Verifying reads one MiB at a time.
         prop_assert!(peak <= bytes.len().min(1 << 20) + (4 << 10), "{} bytes to verify", peak);
         prop_assert_eq!(verified.is_ok(), stored == crc32fast::hash(&bytes[HEADER..]));
     });

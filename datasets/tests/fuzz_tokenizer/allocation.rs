@@ -15,8 +15,8 @@ static PEAK: AtomicUsize = AtomicUsize::new(0);
 
 struct Counting;
 
-// SAFETY: all memory comes from the system's allocator, which is given the same layouts; besides
-// that, only two numbers are counted, without allocating.
+// SAFETY: all memory comes from the system's allocator, which gets the same layouts; apart from that, only two numbers
+// are counted, without allocating.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let live = LIVE.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
@@ -32,7 +32,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// The most memory that `work` had beyond what there was before, in bytes.
+/// Returns the peak memory of `work`, in bytes, beyond the memory in use before.
 pub(crate) fn peak(work: impl FnOnce()) -> usize {
     let before = LIVE.load(Ordering::Relaxed);
     PEAK.store(before, Ordering::Relaxed);

@@ -1,7 +1,7 @@
-//! Broken and malicious tokenizer files end in an error, or in a tokenizer that works: no panic,
-//! nothing printed, and memory bounded by the size of the file.
+//! Broken and malicious tokenizer files end in an error or in a working tokenizer: no panic, no output, and memory
+//! bounded by the size of the file.
 //!
-//! `PROPTEST_CASES=20000` runs it for longer.
+//! Set `PROPTEST_CASES=20000` to run more cases.
 
 mod allocation;
 mod mutation;
@@ -22,9 +22,9 @@ use serde_json::{Value, json};
 
 use mutation::{mutate, mutations};
 
-/// So many bytes for each byte of a file, and these whatever the file. The vocabulary is there as
-/// text, as JSON, and as tables. What a pattern remembers of where it may go back to is not counted: Oniguruma
-/// asks the system for it, and stops after ten million times.
+/// The maximum memory in bytes: `FACTOR` for each byte of a file, plus `BASE`. The vocabulary exists as text, as JSON,
+/// and as tables. A pattern's backtracking memory is not counted: Oniguruma allocates it from the system and stops
+/// after ten million steps.
 const FACTOR: usize = 400;
 const BASE: usize = 64 * 1024 * 1024;
 
@@ -64,7 +64,7 @@ fn count_panics() {
     });
 }
 
-/// Loads the tokenizer of a folder, and does with it what there is to do.
+/// Loads the tokenizer of a folder and uses all of its functions.
 fn use_folder(folder: &std::path::Path) -> bool {
     let Ok(tokenizer) = Tokenizer::from_file(folder) else {
         return false;
@@ -72,7 +72,7 @@ fn use_folder(folder: &std::path::Path) -> bool {
     let tokenizer = Arc::new(tokenizer);
     let encoder = Encoder::new(tokenizer.clone());
     let short = encoder.clone().max_length(Some(6)).stride(Some(1));
-    // Were both cut, each part of the one would come with each of the other.
+    // If both were cut, each part of one would be combined with each part of the other.
     let shorter = short.clone().max_length(Some(12)).truncation(Truncation::OnlySecond);
     for text in TEXTS {
         let _ = tokenizer.encode(text);
@@ -94,7 +94,7 @@ fn use_folder(folder: &std::path::Path) -> bool {
 
 /// Loads and uses a tokenizer with these files.
 fn check(tokenizer: &[u8], config: &[u8]) -> bool {
-    // Memory is counted for the process, so one at a time.
+    // Memory is counted for the whole process, so the tests run one at a time.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     count_panics();
@@ -125,7 +125,7 @@ fn tokenizers() {
     if let Err(error) = result {
         panic!("{error}");
     }
-    // Else it would only try how files are refused.
+    // Otherwise the test would only cover how files are rejected.
     assert!(loaded.into_inner() > 20);
 }
 
@@ -143,7 +143,7 @@ fn configurations() {
     }
 }
 
-/// What the library itself would not survive, or not in time.
+/// Files that the library itself would crash on or take too long for.
 #[test]
 fn attacks() {
     let double = json!({"type": "Replace", "pattern": {"String": "a"}, "content": "aa"});

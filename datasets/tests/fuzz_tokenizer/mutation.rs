@@ -3,30 +3,30 @@
 use proptest::{prelude::*, sample::Index};
 use serde_json::{Value, json};
 
-/// One change of a file.
+/// A change to a file.
 #[derive(Debug, Clone)]
 pub(crate) enum Mutation {
-    /// Puts another value at the place of one.
+    /// Replaces a value.
     Replace(Index, Value),
-    /// Puts a value of this or another file there.
+    /// Replaces a value with one from this or another file.
     Transplant(Index, usize, Index),
-    /// Takes a value away.
+    /// Removes a value.
     Remove(Index),
-    /// Puts a value into so many arrays.
+    /// Wraps a value in this many arrays.
     Nest(Index, usize),
-    /// Repeats the elements of an array so many times.
+    /// Repeats the elements of an array this many times.
     Repeat(Index, usize),
-    /// Writes a key or a text as another.
+    /// Renames a key or replaces a text.
     Rename(Index, String),
     /// Changes bytes of the text.
     Bytes(Vec<(Index, u8)>),
-    /// Ends the text early.
+    /// Truncates the text.
     Truncate(Index),
     /// Repeats a part of the text.
     Duplicate(Index, Index),
 }
 
-/// What stands in the files at odd places.
+/// Generates extreme values.
 fn extreme() -> impl Strategy<Value = Value> {
     prop_oneof![
         prop::sample::select(vec![
@@ -110,7 +110,7 @@ pub(crate) fn mutations() -> impl Strategy<Value = Vec<Mutation>> {
     prop::collection::vec(mutation, 1..4)
 }
 
-/// The changed file. Changes of the text come last.
+/// Returns the changed file. Changes to its text come last.
 pub(crate) fn mutate(seed: &Value, others: &[Value], mutations: &[Mutation]) -> Vec<u8> {
     let mut json = seed.clone();
     for mutation in mutations {
@@ -175,7 +175,7 @@ pub(crate) fn mutate(seed: &Value, others: &[Value], mutations: &[Mutation]) -> 
     bytes
 }
 
-/// One of the values, those near the top as often as all others.
+/// Returns one of the values. Those near the top are as likely as all others together.
 fn place<'a>(json: &'a mut Value, at: &Index) -> &'a mut Value {
     let mut steps = at.index(usize::MAX);
     let mut value = json;

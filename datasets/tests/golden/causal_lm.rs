@@ -34,7 +34,7 @@ fn causal_lm() {
         let samples = all.texts.iter().map(|of| {
             let encoded = task.encode(&record([("text", text(of))])).unwrap().pop();
             let ids = encoder.encode(Input::Text(of), None).unwrap().remove(0).ids;
-            // A deliberate difference: nothing is learned from less than two tokens.
+            // A deliberate difference: fewer than two tokens yield no sample.
             assert_eq!(encoded.is_none(), ids.len() < 2, "{of}");
             encoded.unwrap_or(CausalSample { ids, prompt: 0 })
         });
@@ -45,8 +45,8 @@ fn causal_lm() {
         assert_eq!(numbers(batch.host_mask()), flat(&case.attention_mask), "{what}");
         assert_eq!(task.padded(&shared(&samples)), batch.host_ids().len(), "{what}");
 
-        // Two deliberate differences: a real end token is a label though padding is the same
-        // token, and with padding before it the first token of a row is none.
+        // Two deliberate differences: a real end token is a label even if it is also the padding token, and with
+        // padding before it, the first token of a row is not a label.
         let (mut expected, mut ends, mut firsts) = (flat(&case.labels), 0, 0);
         for (row, drawn) in samples.iter().enumerate() {
             let tokens = drawn.sample.ids.len();

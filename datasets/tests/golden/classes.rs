@@ -19,7 +19,7 @@ struct Case {
     types: Vec<u32>,
 }
 
-/// The tokenizer of a folder with these files.
+/// Reads the tokenizer of a folder with these files.
 fn read(
     name: &str,
     patch: &Map<String, Value>,
@@ -55,7 +55,7 @@ fn equal_to_transformers() {
         let tokens = Tokens::of(encoding, encoder.tokenizer());
         assert_eq!(tokens, Tokens { ids: pair, type_ids: types }, "{told}");
 
-        // Written down, it needs no class any more.
+        // After saving, the tokenizer no longer depends on the class.
         let folder = tempfile::tempdir().unwrap();
         encoder.tokenizer().save(folder.path().join("tokenizer.json")).unwrap();
         let again = Tokenizer::from_file(folder.path()).unwrap();

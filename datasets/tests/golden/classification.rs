@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::{Pad, Sided, drawn, encoder, flat, golden, list, numbers, pad_id, record, shared, text};
 
-/// Inputs as their side has them.
+/// The inputs of `transformers`.
 #[derive(Deserialize)]
 pub(crate) struct Theirs {
     input_ids: Vec<Vec<i32>>,
@@ -22,7 +22,7 @@ impl Theirs {
         assert_eq!(inputs.shape(), [self.input_ids.len(), self.input_ids[0].len()], "{what}");
         assert_eq!(inputs.host_ids(), flat(&self.input_ids), "ids: {what}");
         assert_eq!(numbers(inputs.host_mask()), flat(&self.attention_mask), "mask: {what}");
-        // Models without segments are given none; here the tokenizer's are there anyway.
+        // `transformers` gives models without segments none; here the tokenizer's are always present.
         if let Some(segments) = &self.token_type_ids {
             assert_eq!(inputs.host_type_ids(), flat(segments), "segments: {what}");
         }
@@ -73,7 +73,7 @@ fn token_classification() {
         let mut samples = vec![];
         for (words, tags) in all.words.iter().zip(&all.tags) {
             let encoded = task.encode(&record([("words", list(words)), ("labels", list(tags))])).unwrap();
-            // A deliberate difference: without words there is no sample.
+            // A deliberate difference: without words, there is no sample.
             assert_eq!(encoded.is_empty(), words.is_empty(), "{what}");
             samples.extend(encoded);
             if words.is_empty() {

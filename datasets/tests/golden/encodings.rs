@@ -78,14 +78,14 @@ fn equal_to_transformers() {
                 offsets: encoding.offsets,
             })
             .collect();
-        // A space that the tokenizer adds has no place in the text. Counted in bytes, the library cuts
-        // one byte off the first character for it, and so may end within that character. Where a token
-        // is nothing but this space, its end is not compared; all other offsets must be equal.
+        // A space that the tokenizer adds has no place in the text. Counting in bytes, the library cuts one byte off
+        // the first character for it, and so may end within that character. If a token is only this space, its end is
+        // not compared; all other offsets must be equal.
         if case.tokenizer == "bytebpe" {
             let space = tokenizer(&case.tokenizer).id("Ġ").unwrap();
             for (ours, theirs) in pieces.iter_mut().zip(&case.pieces) {
                 for ((id, ours), theirs) in ours.ids.iter().zip(&mut ours.offsets).zip(&theirs.offsets) {
-                    // A character has four bytes at most.
+                    // A character has at most four bytes.
                     if *id == space && *theirs == (0, 0) && ours.0 == 0 && ours.1 < 4 {
                         added += usize::from(ours.1 > 0);
                         ours.1 = 0;

@@ -1,4 +1,4 @@
-//! Masks where chance has no say, and what a word is.
+//! Masks without random choices, and word boundaries.
 
 use firebrick_datasets::{Collator, Encoder, Input, MaskableTokens, MaskedLm, Masking, Tokens};
 use serde::Deserialize;
@@ -40,11 +40,11 @@ struct Groups {
     max_length: Option<usize>,
     cut: Sided,
     text: String,
-    /// As they number words: from 1, with -1 for special tokens.
+    /// Word numbers of `transformers`: from 1, with -1 for special tokens.
     words: Vec<i32>,
 }
 
-/// The mask; T5's kind has none, and is given another token on both sides.
+/// The mask token. T5's kind has none, so both sides use another token.
 fn mask_id(name: &str) -> u32 {
     match name {
         "wordpiece" => 4,
@@ -60,7 +60,7 @@ fn task(name: &str, encoder: &Encoder, probability: f64, whole_words: bool) -> M
         .pad_id(pad_id(name))
 }
 
-/// The sample of a text; one that is dropped for having nothing to predict, made by hand.
+/// Returns the sample of a text. A text without anything to predict has no sample, so one is made by hand.
 fn sample(task: &MaskedLm, encoder: &Encoder, of: &str) -> MaskableTokens {
     let mut samples = task.encode(&record([("text", text(of))])).unwrap();
     assert_eq!(samples.is_empty(), of.is_empty());
@@ -84,7 +84,7 @@ fn all_or_nothing() {
         let task = task(tokenizer, &encoder, *probability, *whole_words).padding(pad.padding());
         let samples = all.texts.iter().map(|text| sample(&task, &encoder, text));
         if case.whole_words {
-            // They cannot pad these, so each text is a batch, and empty ones are left out.
+            // `transformers` cannot pad these, so each text is a batch, and empty ones are skipped.
             let samples: Vec<_> = samples.filter(|sample| !sample.tokens.is_empty()).collect();
             assert_eq!(samples.len(), case.input_ids.len(), "{what}");
             for ((sample, ids), labels) in samples.into_iter().zip(&case.input_ids).zip(&case.labels) {
@@ -102,7 +102,7 @@ fn all_or_nothing() {
     }
 }
 
-/// A deliberate difference: special tokens that stand in the text are not predicted.
+/// A deliberate difference: special tokens within the text are not predicted.
 #[test]
 fn special_tokens_in_the_text() {
     let all: All = golden("collators", "masked_lm");
@@ -110,7 +110,7 @@ fn special_tokens_in_the_text() {
         let encoder = encoder(tokenizer, None, None);
         let task = task(tokenizer, &encoder, 1.0, false);
         let batch = task.collate(&drawn([sample(&task, &encoder, text)])).unwrap();
-        // The mask, and `[SEP]` or the end.
+        // The mask token, and `[SEP]` or the end token.
         let end = match tokenizer.as_str() {
             "wordpiece" => 3,
             "bytebpe" => 0,
@@ -130,7 +130,7 @@ fn special_tokens_in_the_text() {
     }
 }
 
-/// What begins a word, as numbers from 0.
+/// Renumbers words from 0.
 fn renumbered(words: &[i32]) -> Vec<Option<u32>> {
     words.iter().map(|&word| u32::try_from(word - 1).ok()).collect()
 }
@@ -149,8 +149,8 @@ fn words() {
             differences.push(difference);
         }
     }
-    // Deliberate differences: punctuation is not a part of the word before it, where the tokenizer
-    // says so; the bytes of one character stay together; `▁` begins a word.
+    // Deliberate differences: punctuation is not part of the word before it, if the tokenizer says so; the bytes of one
+    // character stay together; `▁` begins a word.
     assert_eq!(
         differences,
         [

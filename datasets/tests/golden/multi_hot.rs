@@ -1,4 +1,4 @@
-//! Several classes of each text; the inputs are those of plain padding.
+//! Several classes for each text. The inputs are those of plain padding.
 
 use firebrick_datasets::{Batch, Collator, Labels, SequenceClassification, Target, Value};
 use serde::Deserialize;

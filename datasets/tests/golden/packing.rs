@@ -1,4 +1,4 @@
-//! Several texts in a row.
+//! Several texts in one row.
 
 use std::sync::Arc;
 
@@ -25,13 +25,13 @@ struct Case {
     input_ids: Vec<Vec<i32>>,
     attention_mask: Vec<Vec<i32>>,
     labels: Vec<Vec<i32>>,
-    /// Not padded, as nothing of theirs pads them.
+    /// Not padded, since nothing in `transformers` pads them.
     position_ids: Vec<Vec<i32>>,
-    /// Neither padded; samples are counted from 0.
+    /// Not padded either; samples are counted from 0.
     seq_idx: Vec<Vec<i32>>,
 }
 
-/// Rows, padded with 0.
+/// Pads rows with 0.
 fn padded(rows: impl IntoIterator<Item = Vec<i32>>, padding: &Padding, side: Sided) -> Vec<i32> {
     let rows: Vec<_> = rows.into_iter().collect();
     let length = padding.length(rows.iter().map(Vec::len).max().unwrap());
@@ -55,8 +55,8 @@ fn packing() {
         let sample = |&index: &usize| {
             let of = all.texts[index].as_str();
             let encoded = task.encode(&record([("text", text(of))])).unwrap().pop();
-            // Deliberate differences: nothing is learned from a single token; of nothing, theirs makes
-            // a label without a token, so it is in no pack.
+            // Deliberate differences: a single token yields no sample. For an empty text, `transformers` makes a label
+            // without a token, so no pack contains one.
             let ids = encoder.encode(Input::Text(of), None).unwrap().remove(0).ids;
             assert_eq!(encoded.is_none(), ids.len() < 2, "{what}");
             let ids = encoded.map_or(ids, |pack| pack[0].ids.clone());
@@ -72,7 +72,7 @@ fn packing() {
         assert_eq!(numbers(batch.host_mask()), flat(&case.attention_mask), "{what}");
         let positions = padded(case.position_ids.clone(), &pad.padding(), pad.side);
         assert_eq!(batch.host_position_ids().unwrap(), positions, "{what}");
-        // They count samples from 0; here 0 is padding.
+        // `transformers` counts samples from 0; here 0 is padding.
         let segments = case.seq_idx.iter().map(|row| row.iter().map(|sample| sample + 1).collect());
         assert_eq!(batch.host_segments().unwrap(), padded(segments, &pad.padding(), pad.side), "{what}");
         let counted = case.labels.concat().iter().filter(|&&label| label != IGNORE).count();

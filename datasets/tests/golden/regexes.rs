@@ -1,4 +1,4 @@
-//! Regular expressions mean what they mean to Python's `tokenizers`, wherever a `tokenizer.json` has them.
+//! Regular expressions in a `tokenizer.json` have the same meaning as in Python's `tokenizers`.
 
 use std::{fs, sync::Arc};
 
@@ -15,7 +15,7 @@ struct Case {
     refused: bool,
     #[serde(default)]
     replaced: Vec<Option<String>>,
-    /// The texts for which the library panics when it replaces.
+    /// The texts on which the library panics when it replaces.
     #[serde(default)]
     fails: Vec<usize>,
     #[serde(default)]
@@ -36,7 +36,7 @@ fn read(json: &Value) -> Result<Arc<Tokenizer>, DataError> {
     Tokenizer::from_file(file.path()).map(Arc::new)
 }
 
-/// Any word is a token.
+/// Creates a tokenizer for which any word is a token.
 fn splitting(pre_tokenizer: Value) -> Value {
     json!({"version": "1.0", "pre_tokenizer": pre_tokenizer,
         "model": {"type": "WordLevel", "vocab": {"?": 0}, "unk_token": "?"}})
@@ -50,7 +50,7 @@ fn replace(pattern: &str) -> Value {
     json!({"type": "Replace", "pattern": {"Regex": pattern}, "content": "_"})
 }
 
-/// The pieces that a text is cut into; nothing stands for a text that is not cut.
+/// Returns the pieces that a text is cut into; `None` for a text that is not cut.
 fn pieces(tokenizer: Arc<Tokenizer>, texts: &[String]) -> Vec<Option<Vec<String>>> {
     let encoder = Encoder::new(tokenizer);
     let cut = |text: &String| {
@@ -71,7 +71,7 @@ fn each_construct() {
     let texts: Vec<String> = golden("regexes", "texts");
     let cases: Vec<Case> = golden("regexes", "cases");
     assert!(cases.len() > 200);
-    // Tokens are bytes, so that what the normalizer made of a text is decoded from them.
+    // Tokens are bytes, so the normalized text can be decoded from them.
     let folder = tempfile::tempdir().unwrap();
     let bytes = folder.path().join("bytes.json");
     Tokenizer::train_bpe("aa", 257).unwrap().save(&bytes).unwrap();

@@ -1,4 +1,4 @@
-//! Sources, targets, and what the decoder reads.
+//! Sources, targets and decoder inputs.
 
 use firebrick_datasets::{Batch, Collator, IGNORE, Input, Padding, Seq2Seq, Seq2SeqSample, Tokens};
 use serde::Deserialize;
@@ -62,7 +62,7 @@ fn sources_and_targets() {
         let samples = all.sources.iter().zip(&all.targets).map(|(source, target)| {
             let mut samples =
                 task.encode(&record([("source", text(source)), ("target", text(target))])).unwrap();
-            // A deliberate difference: nothing is learned from an empty target.
+            // A deliberate difference: an empty target yields no sample.
             let nothing = tokenizer == "bytebpe" && target.is_empty();
             assert_eq!(samples.len(), usize::from(!nothing), "{what}");
             samples.pop().unwrap_or_else(|| {
@@ -91,8 +91,8 @@ fn sources_and_targets() {
         );
         let mut expected = theirs.decoder_input_ids.clone();
         if case.pad.side == Sided::Left {
-            // A deliberate difference: the start token stands before the target, not before the
-            // padding, where the target would begin after a padding token.
+            // A deliberate difference: the start token is right before the target, not before the padding, where the
+            // target would follow a padding token.
             for (drawn, row) in samples.iter().zip(&mut expected) {
                 let padding = row.len() - drawn.sample.target.len();
                 assert_eq!(row[0] as u32, case.start, "{what}");
@@ -104,7 +104,7 @@ fn sources_and_targets() {
     }
 }
 
-/// A deliberate difference: the decoder reads what does not count.
+/// A deliberate difference: the decoder reads the prompt, which does not count.
 #[test]
 fn a_prompt_of_the_target() {
     let all: All = golden("collators", "seq2seq");

@@ -1,12 +1,12 @@
-//! How many lengths a page of packed texts claims to have.
+//! Reads the number of lengths that a page of delta-encoded texts claims.
 
 use parquet::basic::Encoding;
 
 use super::thrift::{Compact, Unreadable};
 
-/// The greatest number of lengths that the data of a page claim; the parser makes room for so many.
+/// Returns the largest number of lengths that the data of a page claims. The parser allocates room for that many.
 ///
-/// Two encodings begin with lengths that are packed as differences, one after the other
+/// Two encodings begin with delta-encoded lengths
 /// (<https://parquet.apache.org/docs/file-format/data-pages/encodings/>).
 pub(super) fn claimed_lengths(data: &[u8], encoding: Encoding) -> Result<u64, Unreadable> {
     match encoding {
@@ -22,13 +22,13 @@ pub(super) fn claimed_lengths(data: &[u8], encoding: Encoding) -> Result<u64, Un
     }
 }
 
-/// What packed differences begin with.
+/// The header of delta-encoded numbers.
 struct Head {
-    /// Numbers in a part of a block.
+    /// The numbers in a miniblock.
     part: u64,
-    /// Parts of a block.
+    /// The miniblocks in a block.
     parts: u64,
-    /// Numbers in all.
+    /// The total count of numbers.
     count: u64,
 }
 
@@ -39,7 +39,7 @@ impl Head {
         Ok(Self { part: block.checked_div(parts).filter(|&part| part > 0).ok_or(Unreadable)?, parts, count })
     }
 
-    /// Goes on to where the differences end.
+    /// Skips to the end of the deltas.
     fn pass_over(&self, data: &mut Compact) -> Result<(), Unreadable> {
         let mut left = self.count.saturating_sub(1);
         while left > 0 {
@@ -64,8 +64,8 @@ mod tests {
 
     #[test]
     fn two_lists_of_lengths() {
-        // Blocks of 128 in 4 parts. 34 prefixes: a block of which the first part takes 4 bytes and
-        // the second 8. Then 200 suffixes.
+        // Blocks of 128 in 4 miniblocks. 34 prefixes: a block whose first miniblock takes 4 bytes and the second 8.
+        // Then 200 suffixes.
         let mut data = vec![0x80, 1, 4, 34, 0, 0, 1, 2, 99, 99];
         data.extend([0xff; 12]);
         data.extend([0x80, 1, 4, 0xc8, 1, 0]);

@@ -1,4 +1,4 @@
-//! A look at the end of a Parquet file before the parser trusts it.
+//! Checks the footer of a Parquet file before the parser trusts it.
 
 use std::{
     fs::File,
@@ -9,15 +9,15 @@ use parquet::file::metadata::ParquetMetaData;
 
 use super::thrift::{Compact, LIST, STRUCT, Unreadable};
 
-/// How deep the columns of a file may be nested.
+/// The maximum nesting depth of columns.
 ///
-/// The parser calls itself for each level, so a file made for it could exhaust the stack.
+/// The parser recurses for each level, so a malicious file could exhaust the stack.
 const DEPTH: usize = 100;
 
-/// The length of the metadata, and a magic number.
+/// The bytes at the end of a file: the length of the metadata, and a magic number.
 const END: u64 = 8;
 
-/// Checks the schema: its parser allocates as many children as it says, and calls itself for each.
+/// Checks the schema: its parser allocates as many children as it claims, and recurses for each.
 pub(super) fn check_schema(file: &mut File, length: u64) -> Result<(), String> {
     let unreadable = |error: std::io::Error| format!("a file that cannot be read ({error})");
     let Some(end) = length.checked_sub(END) else {
@@ -45,14 +45,14 @@ pub(super) fn check_schema(file: &mut File, length: u64) -> Result<(), String> {
     }
 }
 
-/// How many children each element of the schema has, in depth-first order.
+/// Returns the number of children of each schema element, in depth-first order.
 fn children(metadata: &[u8]) -> Result<Vec<i32>, Unreadable> {
     let mut children = Vec::new();
     Compact::new(metadata).structure(|compact, number, kind| {
         if number != 2 || kind != LIST {
             return Ok(false);
         }
-        // The last one counts if there are several.
+        // If there are several, the last one counts.
         children.clear();
         let (count, kind) = compact.list()?;
         if kind != STRUCT {
@@ -74,7 +74,7 @@ fn children(metadata: &[u8]) -> Result<Vec<i32>, Unreadable> {
 }
 
 fn check_tree(children: &[i32]) -> Result<(), String> {
-    // For each open group, how many children are still to come.
+    // The number of children still to come for each open group.
     let mut open: Vec<i32> = Vec::new();
     for (index, &count) in children.iter().enumerate() {
         while open.last() == Some(&0) {
@@ -128,7 +128,7 @@ mod tests {
         let chain = |length| [vec![1; length], vec![0]].concat();
         assert_eq!(check_tree(&chain(DEPTH)), Ok(()));
         assert!(check_tree(&chain(DEPTH + 1)).is_err());
-        // Siblings are no levels.
+        // Siblings do not add levels.
         let siblings: Vec<i32> = std::iter::once(2000).chain([1, 0].repeat(1000)).collect();
         assert_eq!(check_tree(&siblings), Ok(()));
     }

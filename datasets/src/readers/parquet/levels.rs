@@ -1,13 +1,13 @@
-//! How long the lists of a page are, from its packed levels.
+//! Measures the lists of a page from its packed levels.
 
 use super::thrift::Compact;
 
-/// The most values that any list of a page has, with those of the lists in it; `None` if the levels
+/// Returns the largest number of values in any list of a page, including those of nested lists, or `None` if the levels
 /// are damaged.
 ///
 /// `levels` are the repetition levels in Parquet's hybrid of run lengths and packed bits
-/// (<https://parquet.apache.org/docs/file-format/data-pages/encodings/>): level 0 begins a record.
-/// `open` counts the values of the list that goes on from page to page.
+/// (<https://parquet.apache.org/docs/file-format/data-pages/encodings/>): level 0 begins a record. `open` counts the
+/// values of the list that continues from page to page.
 pub(super) fn longest_list(levels: &[u8], max_level: i16, values: u64, open: &mut u64) -> Option<u64> {
     let width = (i16::BITS - max_level.leading_zeros()) as usize;
     let mut rest = levels;
@@ -21,7 +21,7 @@ pub(super) fn longest_list(levels: &[u8], max_level: i16, values: u64, open: &mu
             let (level, after) = rest.split_at_checked(width.div_ceil(8))?;
             let count = (run >> 1).min(left);
             let begins = level.iter().all(|&byte| byte == 0);
-            // Of a run of beginnings, each has one value.
+            // In a run of beginnings, each list has one value.
             *open = if begins && count > 0 { 1 } else { open.saturating_add(count) };
             longest = longest.max(*open);
             left -= count;
@@ -53,15 +53,15 @@ mod tests {
 
     #[test]
     fn runs_and_packed_bits() {
-        // One beginning, 511 that go on; twice.
+        // One beginning and 511 continuations, twice.
         let runs = [0x02, 0, 0xfe, 0x07, 1].repeat(2);
         let mut open = 0;
         assert_eq!(longest_list(&runs, 1, 1024, &mut open), Some(512));
         assert_eq!(open, 512);
-        // It goes on in the next page: six more, a beginning, one more.
+        // The list continues in the next page: six more values, a beginning, one more value.
         assert_eq!(longest_list(&[0x03, 0b1011_1111], 1, 8, &mut open), Some(518));
         assert_eq!(open, 2);
-        // Two bits each: 2, 0, 1, 2, 0, 0, 0, 3.
+        // Levels of two bits each: 2, 0, 1, 2, 0, 0, 0, 3.
         assert_eq!(longest_list(&[0x03, 0b1001_0010, 0b1100_0000], 3, 8, &mut 0), Some(3));
     }
 

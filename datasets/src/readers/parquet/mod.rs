@@ -1,4 +1,4 @@
-//! Parquet: columns of values with types.
+//! Reads Parquet: columns of typed values.
 
 mod deltas;
 mod footer;
@@ -22,16 +22,15 @@ use crate::{DataError, panics::caught_silently};
 
 /// Reads Parquet (<https://parquet.apache.org>), row by row. Each column is a field.
 ///
-/// Numbers, Booleans and texts are values of their own kind, bytes are texts if they are UTF-8, and
-/// dates and times are the number that is stored. A list is a [`List`](crate::Value::List), a group
-/// or a map is a [`Map`](crate::Value::Map). Anything else is not read: other bytes, a decimal, an
-/// interval, an unsigned number from 2^63. Such a column is left out of the record, and only who
-/// asks for it meets an error, which says what is there.
+/// Numbers, Booleans and texts become values of their own kind, bytes become texts if they are UTF-8, and dates and
+/// times become the stored number. A list is a [`List`](crate::Value::List), a group or a map is a
+/// [`Map`](crate::Value::Map). Other types are not supported: other bytes, decimals, intervals, and unsigned numbers
+/// from 2^63. A record omits such a field; only reading that field, or selecting a column of such a type, returns an
+/// error, which names the type.
 ///
-/// Memory is used for one page of each column, so it helps to name the
-/// [`columns`](Self::columns) that are needed. A page that unpacks to more than 64 MiB and 1032 times
-/// its size is refused, and so is a list of more than 4,194,304 values. The line of a
-/// [`Place`] is the number of the row, from 1.
+/// Reading holds one page of each column in memory, so select only the [`columns`](Self::columns) that you need. A page
+/// that unpacks to more than 64 MiB plus 1032 times its size is an error, and so is a list of more than 4,194,304
+/// values. The line of a [`Place`] is the row's number, from 1.
 ///
 /// # Example
 ///
@@ -57,7 +56,7 @@ impl ParquetReader {
         Self { files: files.into(), columns: None }
     }
 
-    /// Reads only these columns, in this order. What is in a column cannot be chosen.
+    /// Reads only these columns, in this order. You cannot select parts of a column.
     pub fn columns(mut self, columns: Vec<String>) -> Self {
         self.columns = Some(columns);
         self
@@ -77,7 +76,7 @@ impl Reader for ParquetReader {
     }
 }
 
-/// Names of columns, and what they hold that is not read.
+/// The names and types of columns that cannot be read.
 type Unread = Vec<(Arc<str>, &'static str)>;
 
 fn open_rows(path: &Path, columns: Option<&[String]>) -> Result<(RowIter<'static>, Unread), DataError> {
@@ -103,8 +102,8 @@ fn open_rows(path: &Path, columns: Option<&[String]>) -> Result<(RowIter<'static
     Ok((rows, unread))
 }
 
-/// The schema with these columns only, less those of a type that the crate cannot read, and the
-/// names of the latter; else what was expected, and what was found.
+/// Returns the schema of these columns, without those of a type that the crate cannot read, and the names of the
+/// latter. The error is what was expected and what was found.
 fn projection(schema: &Type, columns: Option<&[String]>) -> Result<(Option<Type>, Unread), (String, String)> {
     let names: Vec<_> = schema.get_fields().iter().map(|field| field.name()).collect();
     let mut sorted = names.clone();
@@ -153,7 +152,7 @@ fn projection(schema: &Type, columns: Option<&[String]>) -> Result<(Option<Type>
     Ok((Some(projected(schema, fields)?), Unread::new()))
 }
 
-/// What a column may hold.
+/// The supported types.
 const READ: &str = "texts, numbers, Booleans, or lists or groups of them";
 
 fn projected(schema: &Type, fields: Vec<TypePtr>) -> Result<Type, (String, String)> {
@@ -164,11 +163,11 @@ fn projected(schema: &Type, fields: Vec<TypePtr>) -> Result<Type, (String, Strin
 struct Rows<R> {
     path: Arc<Path>,
     rows: R,
-    /// How many rows were read whole.
+    /// The number of rows read completely.
     number: u64,
     /// The names of the columns.
     names: Vec<Arc<str>>,
-    /// Columns that are left out of every row, and what they hold.
+    /// Columns that are omitted from every row, and their types.
     unread: Vec<(Arc<str>, &'static str)>,
 }
 

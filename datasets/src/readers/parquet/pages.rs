@@ -1,7 +1,7 @@
-//! The pages of a Parquet column, each one looked at before the parser trusts it.
+//! Checks each page of a Parquet column before the parser trusts it.
 //!
-//! The parser allocates what headers ask for. So a file of a few bytes could ask for more than there
-//! is of memory, and an allocation that fails ends the program.
+//! The parser allocates as much memory as headers request. A file of a few bytes could therefore request more than is
+//! available, and a failed allocation ends the program.
 
 use std::{
     fs::File,
@@ -25,23 +25,22 @@ use super::{
     thrift::{Compact, Unreadable},
 };
 
-/// How many times larger than packed a page may be, beyond [`PAGE`]. Deflate reaches 1032.
+/// The number of bytes that a page may unpack to for each packed byte, in addition to [`PAGE`]. Deflate reaches 1032.
 const RATIO: u64 = 1032;
 
-/// Bytes that any page may unpack to. Writers aim at 1 MiB.
+/// The number of bytes that any page may unpack to. Writers aim at 1 MiB.
 const PAGE: u64 = 64 << 20;
 
-/// The most values of one list, with those of the lists in it. A few packed bytes can stand for
-/// billions.
+/// The maximum number of values in a list, including those of nested lists. A few packed bytes can stand for billions.
 const LIST: u64 = 4 << 20;
 
-/// The most bytes of a page's header. It holds the least and greatest value.
+/// The maximum number of bytes in a page's header, which contains the minimum and maximum value.
 const HEADER: u64 = 16 << 20;
 
-/// A page that only lists where others are. The parser passes over it.
+/// A page that only lists the positions of others. The parser skips it.
 const INDEX_PAGE: i32 = 1;
 
-/// A file whose pages are looked at.
+/// A file whose pages are checked.
 pub(super) struct Guarded<R> {
     pub(super) inner: R,
     pub(super) file: File,
@@ -109,13 +108,13 @@ impl RowGroupReader for GuardedGroup<'_> {
 struct GuardedPages {
     inner: Box<dyn PageReader>,
     file: File,
-    /// Where the next page begins.
+    /// The start of the next page.
     at: u64,
-    /// Where the last one ends.
+    /// The end of the last page.
     end: u64,
     max_repetition: i16,
     max_definition: i16,
-    /// How many values the list has that the last page ended within.
+    /// The number of values so far in the list that continues beyond the last page.
     list: u64,
 }
 
@@ -124,7 +123,7 @@ fn damaged(what: impl Into<String>) -> ParquetError {
 }
 
 impl GuardedPages {
-    /// Looks at the header of the next page.
+    /// Checks the header of the next page.
     fn check_header(&mut self) -> Result<()> {
         while self.at < self.end {
             let (length, header) = self.header()?;
@@ -143,8 +142,8 @@ impl GuardedPages {
         Ok(())
     }
 
-    /// The length of the header at this place; the kind of its page, its unpacked size and its packed
-    /// size.
+    /// Returns the length of the header at the current position, and the kind, unpacked size and packed size of its
+    /// page.
     fn header(&mut self) -> Result<(u64, [i32; 3])> {
         let most = (self.end - self.at).min(HEADER);
         let mut length = 128.min(most);
@@ -172,7 +171,7 @@ impl GuardedPages {
         let (buffer, values, encoding) = (page.buffer(), u64::from(page.num_values()), page.encoding());
         let levels = match page {
             Page::DictionaryPage { .. } => {
-                // Each value has at least a byte.
+                // Each value has at least one byte.
                 if values > buffer.len() as u64 {
                     let bytes = buffer.len();
                     return Err(damaged(format!("a dictionary of {bytes} bytes claims {values} values")));
@@ -189,7 +188,7 @@ impl GuardedPages {
         let Some((repetition, data)) = levels else {
             return Err(damaged("a page is shorter than its levels"));
         };
-        // Without values, there may be nothing at all.
+        // A page without values may be empty.
         if values > 0
             && !data.is_empty()
             && claimed_lengths(data, encoding).is_ok_and(|claimed| claimed > values)
@@ -205,7 +204,7 @@ impl GuardedPages {
         Ok(())
     }
 
-    /// The repetition levels and the data of a page, which has both in one buffer.
+    /// Returns the repetition levels and the data of a version 1 page, which has both in one buffer.
     fn levels_of_v1<'a>(&self, buffer: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
         let split = |bytes: &'a [u8], has_levels: bool| {
             if !has_levels {

@@ -17,7 +17,7 @@ const SCHEMA: &str = "message schema {
     required group meta { required binary raw; }
 }";
 
-/// Two groups of these rows: ("one", 1, ["a", "b"]), ("two", null, []), ("three", 3, null).
+/// Two row groups of these rows: ("one", 1, ["a", "b"]), ("two", null, []), ("three", 3, null).
 fn example(compression: Compression) -> Vec<u8> {
     let schema = Arc::new(parse_message_type(SCHEMA).unwrap());
     let properties = Arc::new(WriterProperties::builder().set_compression(compression).build());
@@ -97,7 +97,7 @@ fn columns_of_choice() {
 #[test]
 fn bytes_that_are_no_text() {
     let mut bytes = example(Compression::UNCOMPRESSED);
-    // Only those of the column without a type: they come after a length of one byte.
+    // Changes only the bytes of the column without a type, which follow a length of one byte.
     for at in 0..bytes.len() - 5 {
         if &bytes[at..at + 5] == b"\x01\0\0\0y" {
             bytes[at + 4] = 0xff;
@@ -105,7 +105,7 @@ fn bytes_that_are_no_text() {
     }
     let rows = open(&bytes, None).unwrap();
     assert_eq!(rows.len(), 6);
-    // Who does not ask for it does not meet it.
+    // Reading other columns succeeds.
     let row = rows[1].as_ref().unwrap();
     assert_eq!(row.text("text").unwrap(), "two");
     let error = row.text("meta.raw").unwrap_err();
@@ -178,7 +178,7 @@ fn what_is_no_parquet() {
     }
 }
 
-/// A file of one column of bytes, `t`, all in one row group.
+/// A file with one column of bytes, `t`, in a single row group.
 fn column(
     kind: &str,
     values: &[ByteArray],
@@ -197,7 +197,7 @@ fn column(
     writer.into_inner().unwrap()
 }
 
-/// The message of the first error, from opening or reading.
+/// Returns the message of the first error, from opening or reading.
 fn first_error(bytes: &[u8]) -> String {
     match open(bytes, None) {
         Ok(rows) => {
@@ -243,7 +243,7 @@ fn a_list_that_is_far_too_long() {
 #[test]
 fn a_dictionary_that_claims_too_many_values() {
     let mut bytes = column("required", &["a", "b"].map(ByteArray::from), None, None, Default::default());
-    // In the header of the dictionary's page: the structure with the number of values, twice two.
+    // The header of the dictionary's page contains the structure with the number of values: 2, zigzag-encoded as 4.
     let at = bytes.windows(3).position(|bytes| bytes == [0x4c, 0x15, 4]).unwrap();
     bytes[at + 2] = 0x7e;
     assert!(first_error(&bytes).contains("a dictionary of 10 bytes claims 63 values"));
@@ -267,7 +267,7 @@ fn columns_nested_too_deep() {
 #[test]
 fn columns_outside_of_the_file() {
     let bytes = example(Compression::UNCOMPRESSED);
-    // Without some of the bytes before the metadata, the columns would reach into it or beyond it.
+    // Without some of the bytes before the metadata, the columns would reach into the metadata or beyond it.
     let metadata = u32::from_le_bytes(bytes[bytes.len() - 8..bytes.len() - 4].try_into().unwrap());
     let tail = bytes[bytes.len() - 8 - metadata as usize..].to_vec();
     let error = first_error(&[b"PAR1".to_vec(), tail].concat());
@@ -286,7 +286,7 @@ fn two_columns_of_one_name() {
 fn a_page_that_claims_too_many_lengths() {
     let bytes = include_bytes!("../../../tests/corpus/delta.parquet");
     assert!(open(bytes, None).unwrap().iter().all(Result::is_ok));
-    // The head of numbers packed as differences: blocks of 128 in 4 parts, and how many there are.
+    // The header of delta-encoded numbers: blocks of 128 in 4 miniblocks, and their count.
     let heads = bytes.windows(4).enumerate().filter(|(_, head)| head[..3] == [0x80, 1, 4] && head[3] < 0x7f);
     let mut refused = 0;
     for (at, _) in heads {
@@ -294,7 +294,7 @@ fn a_page_that_claims_too_many_lengths() {
         bytes[at + 3] = 0x7f;
         refused += usize::from(first_error(&bytes).contains("a page claims more lengths than values"));
     }
-    // Of the lengths, of the prefixes and of the suffixes; plain numbers are no lengths.
+    // The headers of the lengths, the prefixes and the suffixes; plain numbers are not lengths.
     assert_eq!(refused, 3);
 }
 

@@ -1,13 +1,13 @@
-//! Just enough of Thrift's compact protocol to look at Parquet's headers before they are trusted.
+//! Parses enough of Thrift's compact protocol to check Parquet's headers before the parser trusts them.
 
-/// How deep structures may be nested.
+/// The maximum nesting depth of structures.
 const DEPTH: u32 = 32;
 
-/// A header that ends too early, or is none.
+/// A header that is truncated or invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Unreadable;
 
-/// The kinds of values that are looked at; any other is passed over.
+/// The kinds of values that are checked; all others are skipped.
 pub(super) const LIST: u8 = 9;
 pub(super) const STRUCT: u8 = 12;
 const I32: u8 = 5;
@@ -25,7 +25,7 @@ impl<'a> Compact<'a> {
         Self { bytes, at: 0 }
     }
 
-    /// How many bytes were read.
+    /// Returns the number of bytes read.
     pub(super) fn position(&self) -> usize {
         self.at
     }
@@ -36,7 +36,7 @@ impl<'a> Compact<'a> {
         Ok(byte)
     }
 
-    /// The next bytes, so many.
+    /// Takes the next `length` bytes.
     pub(super) fn take(&mut self, length: u64) -> Result<&'a [u8], Unreadable> {
         let left = self.bytes.get(self.at..).ok_or(Unreadable)?;
         let taken = usize::try_from(length).ok().and_then(|length| left.get(..length)).ok_or(Unreadable)?;
@@ -61,8 +61,8 @@ impl<'a> Compact<'a> {
         Ok((value >> 1) as i64 ^ -((value & 1) as i64))
     }
 
-    /// Reads a structure. `field` is given the number and kind of each field; it reads the value and
-    /// says so, or leaves it to be passed over.
+    /// Reads a structure. `field` gets the number and kind of each field; it either reads the value and returns `true`,
+    /// or returns `false` to skip it.
     pub(super) fn structure(
         &mut self,
         mut field: impl FnMut(&mut Self, i64, u8) -> Result<bool, Unreadable>,
@@ -90,7 +90,7 @@ impl<'a> Compact<'a> {
         }
     }
 
-    /// A number of 32 bits, if the field holds one.
+    /// Reads a 32-bit integer; any other kind of field is an error.
     pub(super) fn i32(&mut self, kind: u8) -> Result<i32, Unreadable> {
         if kind != I32 {
             return Err(Unreadable);
@@ -98,7 +98,7 @@ impl<'a> Compact<'a> {
         i32::try_from(self.zigzag()?).map_err(|_| Unreadable)
     }
 
-    /// The head of a list: how many values, and their kind.
+    /// Reads the header of a list: the number and kind of its values.
     pub(super) fn list(&mut self) -> Result<(u64, u8), Unreadable> {
         let header = self.byte()?;
         let count = if header >> 4 == 15 { self.varint()? } else { u64::from(header >> 4) };
@@ -110,7 +110,7 @@ impl<'a> Compact<'a> {
             return Err(Unreadable);
         }
         match kind {
-            // A field that is a Boolean has its value in its kind.
+            // A Boolean field has its value in its kind.
             1 | 2 if !in_list => Ok(()),
             1..=3 => self.take(1).map(|_| ()),
             4..=6 => self.varint().map(|_| ()),

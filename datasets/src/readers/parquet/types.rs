@@ -1,11 +1,11 @@
-//! The types of columns that the parser cannot make rows of: it panics where it meets their values.
+//! Finds column types that the parser cannot read: it panics at their values.
 
 use parquet::{
     basic::{ConvertedType, Type as Physical},
     schema::types::Type,
 };
 
-/// What a column holds that cannot be read, in itself or below it; none if it can be read.
+/// Returns the unsupported type in a column or below it, or `None` if the column can be read.
 pub(super) fn unread(column: &Type) -> Option<&'static str> {
     if column.is_group() {
         return column.get_fields().iter().find_map(|field| unread(field));

@@ -1,10 +1,10 @@
-//! Values of Parquet as values of a record.
+//! Converts Parquet's values to those of a record.
 
 use parquet::record::Field;
 
 use crate::Value;
 
-/// A value, or else what it is that cannot be one.
+/// Converts a value, or returns the name of its type if it is unsupported.
 pub(super) fn value(field: Field) -> Result<Value, &'static str> {
     Ok(match field {
         Field::Null => Value::Null,
