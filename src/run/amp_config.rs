@@ -7,8 +7,8 @@ use firebrick_strategies::{Amp, Keep, LossScale};
 use serde::de::{self, IntoDeserializer, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Settings of mixed precision: `Amp(bf16)`, or with settings, `Amp(dtype: f16, keep_f32: [norms, head], evaluate_in:
-/// f32, loss_scale: (initial: 1024))`.
+/// Settings of mixed precision: `Amp(bf16)`, or with settings,
+/// `Amp(dtype: f16, keep_f32: [norms, head], evaluate_in: f32, loss_scale: (initial: 1024))`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AmpConfig {
     /// The dtype of the forward pass.

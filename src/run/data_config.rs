@@ -20,8 +20,8 @@ pub struct DataConfig {
     /// When an epoch of a mix ends. Default: `AllAreUsedUp`.
     #[serde(default)]
     pub mix_until: Until,
-    /// The validation data. Default: the last `valid_fraction` of the training data; a `mix` or a `stream` has no
-    /// default.
+    /// The validation data. Default: the last `valid_fraction` of the training data; a `mix` of several
+    /// corpora or a `stream` has no default.
     #[serde(default)]
     pub valid: Option<Paths>,
     /// The format of the files. Default: determined by their extensions.

@@ -46,8 +46,8 @@ impl Run {
     }
 
     /// Like [`launch`](Self::launch), but resumes from a checkpoint: see [`Trainer::resume`](crate::Trainer::resume).
-    /// Reports the changes of the run file since the checkpoint, and rejects those that affect the result unless
-    /// `allow_changes` is set.
+    /// Rejects changes of the run file since the checkpoint that affect the result, unless `allow_changes` is set; then
+    /// it reports them.
     ///
     /// # Errors
     ///
