@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// A run that cannot be planned, or for which no micro-batch can be found.
+/// The run cannot be planned, or no micro-batch fits.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum PlanError {
     /// The program was built without the CPU, on which passes are traced.

@@ -82,19 +82,19 @@ pub struct Plan {
 pub struct Planned {
     /// The list, as a line of a run file.
     pub strategies: String,
-    /// As [`Report::master_bytes`](crate::Report::master_bytes).
+    /// Counted as in [`Report::master_bytes`](crate::Report::master_bytes).
     pub master_bytes: u64,
-    /// As [`Report::replica_bytes`](crate::Report::replica_bytes).
+    /// Counted as in [`Report::replica_bytes`](crate::Report::replica_bytes).
     pub replica_bytes: u64,
-    /// As [`Report::averaged_bytes`](crate::Report::averaged_bytes).
+    /// Counted as in [`Report::averaged_bytes`](crate::Report::averaged_bytes).
     pub averaged_bytes: u64,
-    /// As [`Report::gradient_bytes`](crate::Report::gradient_bytes).
+    /// Counted as in [`Report::gradient_bytes`](crate::Report::gradient_bytes).
     pub gradient_bytes: u64,
-    /// As [`Report::optimizer_bytes`](crate::Report::optimizer_bytes).
+    /// Counted as in [`Report::optimizer_bytes`](crate::Report::optimizer_bytes).
     pub optimizer_bytes: u64,
-    /// As [`Report::activation_bytes`](crate::Report::activation_bytes), traced on the CPU.
+    /// Counted as in [`Report::activation_bytes`](crate::Report::activation_bytes), traced on the CPU.
     pub activation_bytes: u64,
-    /// As [`Report::host_bytes`](crate::Report::host_bytes).
+    /// Counted as in [`Report::host_bytes`](crate::Report::host_bytes).
     pub host_bytes: u64,
     /// Bytes on the device between two steps.
     pub between_steps_bytes: u64,

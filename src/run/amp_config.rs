@@ -7,7 +7,7 @@ use firebrick_strategies::{Amp, Keep, LossScale};
 use serde::de::{self, IntoDeserializer, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Settings of mixed precision: `Amp(bf16)`, or with settings,
+/// Mixed precision: `Amp(bf16)`, or with settings,
 /// `Amp(dtype: f16, keep_f32: [norms, head], evaluate_in: f32, loss_scale: (initial: 1024))`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AmpConfig {
@@ -71,10 +71,10 @@ pub struct LossScaleConfig {
     /// The scale of the first window. Default: 65536.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initial: Option<f64>,
-    /// The factor by which the scale grows. Default: 2.
+    /// The factor that growth multiplies the scale by. Default: 2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub growth: Option<f64>,
-    /// The factor by which an overflow reduces the scale. Default: 0.5.
+    /// The factor that an overflow multiplies the scale by. Default: 0.5.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backoff: Option<f64>,
     /// Updates without an overflow before the scale grows. Default: 2000.

@@ -8,13 +8,15 @@ use crate::Checkpoints;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CheckpointsConfig {
-    /// Updates between two checkpoints. Default: the run saves only when it is interrupted.
+    /// Updates between two checkpoints; the run then also saves at its end. Default: the run saves only when it is
+    /// interrupted.
     #[serde(default)]
     pub every: Option<u64>,
     /// Number of newest checkpoints to keep. Default: 2.
     #[serde(default = "default_keep_last")]
     pub keep_last: usize,
-    /// Number of checkpoints with the lowest validation loss to keep as well. Default: 0.
+    /// Number of checkpoints with the best evaluation to keep as well, by [`Run::best_by`](super::Run::best_by).
+    /// Default: 0.
     #[serde(default)]
     pub keep_best: usize,
     /// Also keeps every checkpoint whose step is a multiple of this. Default: none.

@@ -1,4 +1,4 @@
-//! The process variables that `mpirun` and Slurm's `srun` set.
+//! Reads the place of a process from the environment variables of `mpirun` and Slurm's `srun`.
 
 use firebrick_strategies::{LAUNCHERS, Launcher};
 

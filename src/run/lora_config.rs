@@ -16,7 +16,7 @@ pub struct LoraConfig {
     /// The paths of the matrices that get factors; `*` stands for any characters. Default: the attention projections.
     #[serde(default)]
     pub paths: Vec<String>,
-    /// Parameters that are trained in full besides. A head that the model's folder lacks is always included. Default:
+    /// Further parameters that are trained in full. A head that the model's folder lacks is always included. Default:
     /// none.
     #[serde(default)]
     pub also: Vec<String>,

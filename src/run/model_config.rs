@@ -36,7 +36,7 @@ pub enum ModelConfig {
 pub struct BertShape {
     /// Transformer blocks.
     pub layers: usize,
-    /// Number of attention heads, which divide `width` evenly.
+    /// Number of attention heads, a divisor of `width`.
     pub heads: usize,
     /// Size of the hidden state.
     pub width: usize,
@@ -54,7 +54,7 @@ pub struct BertShape {
 pub struct LlamaShape {
     /// Transformer blocks.
     pub layers: usize,
-    /// Number of attention heads, which divide `width` evenly.
+    /// Number of attention heads, a divisor of `width`.
     pub heads: usize,
     /// Number of key and value heads, a divisor of `heads`. Default: `heads`.
     #[serde(default)]
@@ -67,7 +67,7 @@ pub struct LlamaShape {
     /// Dropout probability of attention weights. Default: 0.
     #[serde(default)]
     pub dropout: f64,
-    /// Whether the head shares the token embedding. Default: yes.
+    /// Whether the head shares the weights of the token embedding. Default: yes.
     #[serde(default = "super::yes")]
     pub tied: bool,
 }
@@ -78,7 +78,7 @@ pub struct LlamaShape {
 pub struct T5Shape {
     /// Number of transformer blocks of the encoder, and also of the decoder.
     pub layers: usize,
-    /// Number of attention heads, which divide `width` evenly.
+    /// Number of attention heads, a divisor of `width`.
     pub heads: usize,
     /// Size of the hidden state.
     pub width: usize,
@@ -91,7 +91,7 @@ pub struct T5Shape {
     /// Whether the feed-forward layer is gated, as in T5 1.1. Default: yes.
     #[serde(default = "super::yes")]
     pub gated: bool,
-    /// Whether the head shares the token embedding. Default: yes.
+    /// Whether the head shares the weights of the token embedding. Default: yes.
     #[serde(default = "super::yes")]
     pub tied: bool,
 }

@@ -34,7 +34,7 @@ pub(crate) struct Parts<M: Trainable> {
     pub world: World,
     /// The data, cut into batches.
     pub data: Data<M::Batch>,
-    /// The tokenizer that made its tokens.
+    /// The tokenizer that made the tokens.
     pub tokenizer: Arc<Tokenizer>,
     /// The model's configuration.
     pub config: M::Config,
@@ -93,8 +93,8 @@ impl Run {
         Ok(parts)
     }
 
-    /// Like [`prepare`](Self::prepare), but for a model that may be too large for this machine, because it is not
-    /// created here.
+    /// Like [`prepare`](Self::prepare), but accepts a model that is too large for this machine, because the model is
+    /// not created here.
     ///
     /// # Errors
     ///

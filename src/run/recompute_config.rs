@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecomputeConfig {
-    /// Recomputes the first of every so many blocks; 1 recomputes all.
+    /// Recomputes every n-th block, beginning with the first; 1 recomputes all blocks.
     #[serde(default)]
     pub every: Option<usize>,
     /// Recomputes the blocks at these paths; `*` stands for any characters.

@@ -179,8 +179,8 @@ impl TaskConfig {
         *new_head
     }
 
-    /// Returns the token that the decoder starts with in training, evaluation and generation: the task's, otherwise
-    /// that of the model's configuration, otherwise the padding token.
+    /// Returns the token that the decoder starts with in training, evaluation and generation: the one that the task
+    /// names, otherwise the one in the model's configuration, otherwise the padding token.
     pub(crate) fn start_id(
         &self,
         of_model: Option<u32>,

@@ -25,7 +25,7 @@ use crate::Data;
 /// The data of a run, ready for training.
 #[derive(Debug)]
 pub struct Loaded {
-    /// The tokenizer that made its tokens.
+    /// The tokenizer that made the tokens.
     pub tokenizer: Arc<Tokenizer>,
     /// The batches.
     pub data: TaskData,
