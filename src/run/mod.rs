@@ -298,10 +298,10 @@ impl Run {
     }
 
     /// Returns the strategies with those that the rest of the run file implies. `batch.accumulate` becomes an
-    /// [`Accumulate`](StrategyConfig::Accumulate) before the first [`Clip`](StrategyConfig::Clip), which needs the whole
-    /// window, or at the end of the list. Several ranks without a [`Zero`](StrategyConfig::Zero) get one of stage 0
-    /// behind it. Several ranks with `batch.micro_tokens` also get an `Accumulate` if there is none, since a rank's part
-    /// of a window may need several micro-batches.
+    /// [`Accumulate`](StrategyConfig::Accumulate) before the first [`Clip`](StrategyConfig::Clip), which needs the
+    /// whole window, or at the end of the list. Several ranks without a [`Zero`](StrategyConfig::Zero) get one of stage
+    /// 0 behind it. Several ranks with `batch.micro_tokens` also get an `Accumulate` if there is none, since a rank's
+    /// part of a window may need several micro-batches.
     pub fn composed(&self) -> Vec<StrategyConfig> {
         let mut strategies = self.strategies.clone();
         let is_sum = |strategy: &StrategyConfig| {
