@@ -1,10 +1,10 @@
-//! What makes up a global batch: `train_batch_size = micro x accumulate x ranks`.
+//! The parts of a global batch: `train_batch_size = micro x accumulate x ranks`.
 
 use super::inputs::{Inputs, Known};
 use super::source::Given;
 use super::{ImportError, Outcome};
 
-/// As in run files: sizes far above any use are slips.
+/// The limits of run files: sizes far above any use are typos.
 const MOST: u64 = 1_000_000_000;
 pub(super) const MOST_RANKS: u64 = 100_000;
 
@@ -15,18 +15,19 @@ const ACCUMULATE: &str = "gradient_accumulation_steps";
 /// The parts of a global batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Batch {
-    /// Samples that go through the model at once.
+    /// Samples in a micro-batch.
     pub micro: Known<u64>,
-    /// Micro-batches in an update, of each rank.
+    /// Micro-batches of each rank in an update.
     pub accumulate: Known<u64>,
-    /// None where the files leave it to who starts the run.
+    /// The number of ranks; `None` if the files leave it to the launcher.
     pub ranks: Option<u64>,
-    /// Whether they are one for want of a better number: then `accumulate` or `micro` stands for more.
+    /// Whether one rank is assumed because the files do not determine the number. Then `accumulate` or `micro` also
+    /// covers the unknown ranks.
     pub ranks_are_assumed: bool,
 }
 
 impl Batch {
-    /// As in `2 ranks x 4 micro-batches of 8 = 64 samples in an update`.
+    /// Describes the batch, as in `2 ranks x 4 micro-batches of 8 = 64 samples in an update`.
     pub fn summary(&self) -> String {
         let (micro, accumulate) = (self.micro.value, self.accumulate.value);
         let plural =
@@ -43,11 +44,11 @@ impl Batch {
     }
 }
 
-/// Reads what is given, and solves for what is not.
+/// Reads the given parts and derives the others.
 ///
 /// # Errors
 ///
-/// A part cannot be, or all of them contradict one another.
+/// A part is invalid, or the parts contradict each other.
 pub(super) fn read(inputs: &mut Inputs) -> Result<Batch, ImportError> {
     let micro =
         part(inputs, MICRO, ("per_device_train_batch_size", 8), |micro| format!("batch.micro: {micro}"))?;
@@ -64,7 +65,7 @@ pub(super) fn read(inputs: &mut Inputs) -> Result<Batch, ImportError> {
     Ok(batch)
 }
 
-/// A part from both files. A ds_config that leaves it out leaves it to the training arguments that name it.
+/// Reads a part from both files. If the ds_config omits it, a training argument that names it applies.
 fn part(
     inputs: &mut Inputs,
     path: &str,
@@ -82,7 +83,7 @@ fn part(
     })
 }
 
-/// What is given.
+/// The given parts.
 struct Parts {
     global: Option<u64>,
     micro: Option<Known<u64>>,
@@ -95,7 +96,7 @@ impl Parts {
         let given = |part: Option<Known<u64>>| part.filter(|part| !part.suggested).map(|part| part.value);
         let default = |part: Option<Known<u64>>, default| part.unwrap_or(Known::certain(default));
         let Some(global) = self.global else {
-            // Without any size nothing can be said of it: Transformers' default is suggested.
+            // Without any size, suggest Transformers' default.
             let micro = self.micro.unwrap_or(Known::suggested(8));
             let accumulate = default(self.accumulate, 1);
             return Ok(Batch { micro, accumulate, ranks: self.ranks, ranks_are_assumed: false });
@@ -103,7 +104,7 @@ impl Parts {
         let quotient = |parts: &[u64], words: String| {
             let divisor = parts.iter().map(|part| u128::from(*part)).product::<u128>();
             match u128::from(global) % divisor {
-                // It is no more than `global`.
+                // The quotient is at most `global`, so the cast is lossless.
                 0 => Ok((u128::from(global) / divisor) as u64),
                 _ => Err(self.wrong_divisor(inputs, global, divisor, words)),
             }

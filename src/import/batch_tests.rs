@@ -1,4 +1,4 @@
-//! Which parts of a global batch follow from which.
+//! Tests which parts of a global batch follow from the others.
 
 use proptest::prelude::*;
 
@@ -11,7 +11,7 @@ fn solved(ds: &str, args: Option<&str>, ranks: Option<u64>) -> Result<Batch, Str
     read(&mut inputs).map_err(|error| error.to_string())
 }
 
-/// Micro-batch, micro-batches and ranks (0 if nobody says how many).
+/// Returns the micro-batch, the number of micro-batches, and the ranks (0 if unknown).
 fn parts(ds: &str, ranks: Option<u64>) -> [u64; 3] {
     let batch = solved(ds, None, ranks).unwrap();
     assert!(!batch.micro.suggested && !batch.accumulate.suggested, "{ds}");

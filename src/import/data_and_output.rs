@@ -1,15 +1,15 @@
-//! What the training arguments tell of data, seed and output, and places for what no file tells.
+//! Reads data settings, seed and output from the training arguments, and adds placeholders for what no file states.
 
 use super::draft::Item;
 use super::inputs::{Inputs, shown};
 use super::source::{Given, Source};
 use super::{ImportError, Outcome};
 
-/// The seed of the training arguments.
+/// Reads the seed of the training arguments.
 ///
 /// # Errors
 ///
-/// It cannot be.
+/// The seed is invalid.
 pub(super) fn seed(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {
     let Some(args) = &mut inputs.args else { return Ok(None) };
     let seed = match args.count("seed", 0, u64::MAX)? {
@@ -25,11 +25,11 @@ pub(super) fn seed(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {
     Ok(Some(Item::certain(seed.to_string())))
 }
 
-/// The share of each label that is spread over all classes, if there is one.
+/// Reads the label smoothing, if there is any.
 ///
 /// # Errors
 ///
-/// It cannot be.
+/// The value is invalid.
 pub(super) fn label_smoothing(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {
     const NAME: &str = "label_smoothing_factor";
     let Some(args) = &mut inputs.args else { return Ok(None) };
@@ -42,11 +42,11 @@ pub(super) fn label_smoothing(inputs: &mut Inputs) -> Result<Option<Item>, Impor
     Ok(Some(Item::certain(shown(share))))
 }
 
-/// The folder that the run writes into, or a place for it.
+/// Reads the output folder, or returns a placeholder for it.
 ///
 /// # Errors
 ///
-/// It is no text.
+/// The value is not text.
 pub(super) fn output(inputs: &mut Inputs) -> Result<Item, ImportError> {
     let suggested = Item::suggested("\"runs/imported\"");
     let Some(args) = &mut inputs.args else { return Ok(suggested) };
@@ -59,11 +59,11 @@ pub(super) fn output(inputs: &mut Inputs) -> Result<Item, ImportError> {
     Ok(Item::certain(folder))
 }
 
-/// How long ranks wait for one another.
+/// Reads how long ranks wait for one another.
 ///
 /// # Errors
 ///
-/// It cannot be.
+/// The value is invalid.
 pub(super) fn deadline(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {
     let Some(args) = &mut inputs.args else { return Ok(None) };
     let Given::Is(seconds) = args.count("ddp_timeout", 1, 10_000_000)? else { return Ok(None) };
@@ -71,11 +71,11 @@ pub(super) fn deadline(inputs: &mut Inputs) -> Result<Option<Item>, ImportError>
     Ok(Some(Item::certain(seconds.to_string())))
 }
 
-/// Places for task, data and model, with what is known of them.
+/// Returns placeholders for task, data and model, with the settings that are known.
 ///
 /// # Errors
 ///
-/// A training argument cannot be.
+/// A training argument is invalid.
 pub(super) fn places(
     inputs: &mut Inputs,
     evaluates: Option<bool>,
@@ -84,7 +84,8 @@ pub(super) fn places(
     if let Some(args) = &mut inputs.args {
         grouped = grouped_by_length(args)?;
         if let Given::Is(workers @ 0..) = args.count("dataloader_num_workers", 0, 1_000_000)? {
-            // In the main process there, which here is the thread beside the one that computes.
+            // With 0 workers, Trainer loads data in the main process; here one thread loads it beside the computing
+            // one.
             let workers = workers.clamp(1, 256);
             settings += &format!(", workers: {workers}");
             args.settle("dataloader_num_workers", Outcome::Taken(format!("data.workers: {workers}")));
@@ -93,7 +94,7 @@ pub(super) fn places(
     let held_out = if evaluates == Some(false) { "valid_fraction: 0.0" } else { "valid: \"valid.txt\"" };
     let tokenizer = "tokenizer: File(\"path/of/a/model/folder\")";
     let (task, length) = match grouped {
-        // Windows of one long text are all of one length.
+        // Windows of one long text all have the same length.
         true => (Some("CausalLm(rows: Samples)"), "max_length: 1024, group_by_length: true"),
         false => (None, "block: 1024"),
     };
@@ -106,7 +107,7 @@ pub(super) fn places(
     Ok(task.into_iter().chain(rest).collect())
 }
 
-/// `group_by_length`, or in newer versions the sampler of that name.
+/// Reads `group_by_length`, or in newer versions the sampling strategy of that name.
 fn grouped_by_length(args: &mut Source) -> Result<bool, ImportError> {
     const FLAG: &str = "group_by_length";
     const SAMPLER: &str = "train_sampling_strategy";

@@ -1,4 +1,4 @@
-//! The fields of a ds_config but for `zero_optimization`, as far as a rule tells what becomes of them.
+//! The rules for the fields of a ds_config, except those of `zero_optimization`.
 
 use super::rules::Becomes::{NoEffect, Omitted, Read, Refused};
 use super::rules::{Rule, rule};
@@ -10,7 +10,7 @@ const DISKS: &str = "nothing is kept on disks";
 const SCALED: &str = "gradients are sums, added up in f32 and divided once, by what the whole batch holds";
 const RECOMPUTED: &str = "each block is recomputed from its input, if `Recompute` is among `strategies`";
 
-/// In the order in which they are looked up.
+/// The rules, in the order of lookup.
 pub(super) static DEEPSPEED: &[Rule] = &[
     rule("train_batch_size", Read("it follows from the others")),
     rule("train_micro_batch_size_per_gpu", Read("it follows from the others")),

@@ -1,15 +1,15 @@
-//! A run file that is being made.
+//! A run file under construction.
 
 use super::inputs::Known;
 
-/// What stands in the run file for one of its fields, or for one strategy.
+/// The value of a field of the run file, or one strategy.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Item {
     /// The value, as RON.
     pub ron: String,
-    /// Whether the user is to look at it first.
+    /// Whether the user must check the value first.
     pub fill_in: bool,
-    /// A comment behind it, or nothing.
+    /// A comment after the value, or empty.
     pub note: String,
 }
 
@@ -35,14 +35,14 @@ impl Item {
     }
 }
 
-/// A run file: its fields in the order in which they stand there.
+/// A run file: its fields in their order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Draft {
-    /// Names and values of the fields before the strategies.
+    /// Names and values of the fields that precede the strategies.
     pub fields: Vec<(&'static str, Item)>,
-    /// In the order in which gradients meet them.
+    /// The strategies, in the order in which they process the gradients.
     pub strategies: Vec<Item>,
-    /// The folder that it writes into.
+    /// The output folder.
     pub output: Option<Item>,
 }
 
@@ -51,7 +51,7 @@ impl Draft {
         self.fields.extend(item.into().map(|item| (name, item)));
     }
 
-    /// The file's text. `sources` names what it was made of.
+    /// Returns the text of the file. `sources` names the files that it was made from.
     pub fn text(&self, sources: &str) -> String {
         let mut text = format!("// Made of {} by `firebrick import`.\n", one_line(sources));
         let open = self.fields.iter().map(|(_, item)| item).chain(&self.strategies).chain(&self.output);
@@ -89,12 +89,12 @@ fn line(text: &mut String, indent: &str, name: Option<&str>, item: &Item) {
     *text += &format!("{indent}{mark}{name}{},{note}\n", item.ron);
 }
 
-/// A comment ends with its line, whatever a file is called.
+/// Keeps a comment on one line, whatever the name of a file contains.
 fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// The text with all marks taken away: a run file that is whole, with values that stand for the user's.
+/// Returns the text without its marks: a complete run file with placeholder values.
 pub(super) fn filled_in(text: &str) -> String {
     let line = |line: &str| match line.trim_start().strip_prefix("// fill in: ") {
         Some(rest) => format!("{rest}\n"),

@@ -1,4 +1,4 @@
-//! What can be wrong with the files that are imported.
+//! The errors of an import.
 
 use std::path::PathBuf;
 
@@ -6,15 +6,15 @@ use thiserror::Error;
 
 use super::MOST_BYTES;
 
-/// A configuration of DeepSpeed or of Hugging Face that cannot be imported.
+/// A configuration of DeepSpeed or Hugging Face cannot be imported.
 #[derive(Debug, PartialEq, Error)]
 pub enum ImportError {
-    /// The file cannot be read, or is no file of settings.
+    /// The file cannot be read, or is not a settings file.
     #[error("{path}: cannot read it: {reason}")]
     Read {
         /// The file.
         path: PathBuf,
-        /// The system's reason.
+        /// The operating system's reason.
         reason: String,
     },
     /// The file is larger than any configuration.
@@ -32,9 +32,9 @@ pub enum ImportError {
     TooMany {
         /// The file.
         file: String,
-        /// Where there are too many, from 1.
+        /// The line of the first field too many, counted from 1.
         line: usize,
-        /// How many there may be.
+        /// The most fields that a file may have.
         most: usize,
     },
     /// A name is longer than that of any field.
@@ -44,9 +44,9 @@ pub enum ImportError {
     LongName {
         /// The file.
         file: String,
-        /// From 1.
+        /// The line, counted from 1.
         line: usize,
-        /// Characters.
+        /// The most characters of a name.
         most: usize,
     },
     /// The file is not JSON.
@@ -54,38 +54,38 @@ pub enum ImportError {
     Syntax {
         /// The file.
         file: String,
-        /// From 1.
+        /// The line, counted from 1.
         line: usize,
-        /// From 1.
+        /// The column, counted from 1.
         column: usize,
-        /// What was expected and found.
+        /// What was expected and what was found.
         reason: String,
     },
-    /// An object has two fields of one name, of which Python would take the last.
+    /// An object has two fields with the same name. Python would take the last one.
     #[error("{file}:{line}: `{field}` is given twice: keep one of the two")]
     Twice {
         /// The file.
         file: String,
-        /// That of the second, from 1.
+        /// The line of the second field, counted from 1.
         line: usize,
-        /// Path of the field.
+        /// The path of the field.
         field: String,
     },
-    /// A value cannot be, or has another type.
+    /// A value is invalid, or has the wrong type.
     #[error("{file}:{line}: `{field}` must be {expected}, found {found}")]
     Value {
         /// The file.
         file: String,
-        /// From 1.
+        /// The line, counted from 1.
         line: usize,
-        /// Path of the field.
+        /// The path of the field.
         field: String,
-        /// What it may be.
+        /// What the field may be.
         expected: String,
-        /// What it is.
+        /// What the field is.
         found: String,
     },
-    /// The two files say different things; Transformers refuses them too.
+    /// The two files contradict each other; Transformers rejects them too.
     #[error(
         "{file}:{line}: `{field}` is {}, but `{argument}` of the training arguments is {}: make them the same, or let \
          the first be \"auto\"",
@@ -94,22 +94,22 @@ pub enum ImportError {
     Differ {
         /// The ds_config.
         file: String,
-        /// From 1.
+        /// The line, counted from 1.
         line: usize,
-        /// Path of the field in the ds_config.
+        /// The path of the field in the ds_config.
         field: String,
         /// The training argument.
         argument: &'static str,
-        /// What the two are, as JSON.
+        /// The two values, as JSON.
         values: Box<(String, String)>,
     },
-    /// So many ranks cannot be.
+    /// The number of ranks is invalid.
     #[error("expected 1 to 100000 ranks, found {ranks}")]
     Ranks {
-        /// How many were asked for.
+        /// The requested number of ranks.
         ranks: u64,
     },
-    /// All parts of the global batch are given, and do not make it up.
+    /// All parts of the global batch are given, but their product differs from it.
     #[error(
         "{file}:{line}: `train_batch_size` is {global}, but micro-batches of {micro} x {accumulate} of them \
          in an update x {ranks} rank(s) = {}: change one of the four",
@@ -118,18 +118,18 @@ pub enum ImportError {
     Product {
         /// The file.
         file: String,
-        /// That of `train_batch_size`, from 1.
+        /// The line of `train_batch_size`, counted from 1.
         line: usize,
         /// Samples in an update.
         global: u64,
-        /// Samples that go through the model at once.
+        /// Samples in a micro-batch.
         micro: u64,
-        /// Micro-batches in an update, of each rank.
+        /// Micro-batches of each rank in an update.
         accumulate: u64,
         /// Ranks.
         ranks: u64,
     },
-    /// The global batch cannot be dealt evenly.
+    /// The global batch cannot be divided evenly.
     #[error(
         "{file}:{line}: `train_batch_size` is {global}, which is no multiple of {divisor}, the {parts}: \
          change one of them"
@@ -137,13 +137,13 @@ pub enum ImportError {
     Quotient {
         /// The file.
         file: String,
-        /// That of `train_batch_size`, from 1.
+        /// The line of `train_batch_size`, counted from 1.
         line: usize,
         /// Samples in an update.
         global: u64,
-        /// What it should be a multiple of.
+        /// The number that it should be a multiple of.
         divisor: u128,
-        /// What makes up the divisor, in words.
+        /// What the divisor consists of, as a phrase.
         parts: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Each family of fields but for optimizers and schedules: what it becomes, and what is refused.
+//! Tests each family of fields except optimizers and schedules: their results and their errors.
 
 use super::testing::{field, import, lines, outcome, refused, strategies};
 use super::*;
@@ -16,7 +16,7 @@ fn precision() {
     assert_eq!(scale(r#", "loss_scale": 128"#), ["Amp(dtype: f16, loss_scale: (constant: 128.0))"]);
     let autocast = r#"{"torch_autocast": {"enabled": true, "dtype": "float16"}}"#;
     assert_eq!(strategies(autocast, None), ["Amp(f16)"]);
-    // Accelerate adds what the ds_config does not have.
+    // Accelerate adds what the ds_config lacks.
     assert_eq!(strategies("{}", Some(r#"{"bf16": true}"#)), ["Amp(bf16)"]);
     assert_eq!(strategies(r#"{"fp16": {"enabled": "auto"}}"#, Some(r#"{"fp16_full_eval": true}"#)), [moving]);
     let full_eval = r#"{"bf16": false, "bf16_full_eval": true}"#;
@@ -92,7 +92,7 @@ fn clipping_and_recompute() {
     assert_eq!(strategies(r#"{"gradient_clipping": 0}"#, None), [""; 0]);
     assert_eq!(strategies(r#"{"gradient_clipping": "auto"}"#, Some("{}")), ["Clip(norm: 1.0)"]);
     assert_eq!(strategies(r#"{"gradient_clipping": "auto"}"#, Some(r#"{"max_grad_norm": 0}"#)), [""; 0]);
-    // Nothing is clipped there either.
+    // Trainer does not clip either in this case.
     assert_eq!(strategies("{}", Some(r#"{"max_grad_norm": 1.0}"#)), [""; 0]);
     assert_eq!(outcome("max_grad_norm", "{}", Some(r#"{"max_grad_norm": 1.0}"#)), ("no effect", false));
     assert!(refused(r#"{"gradient_clipping": -1}"#, None).contains("found -1"));

@@ -5,15 +5,15 @@ use super::inputs::{Inputs, Known, shown};
 use super::optimizer::{DECAY, EPSILON, MOMENTUM, Optimizer, RATE, Range, SHARDED, pair};
 use super::{ImportError, Outcome, zero};
 
-/// Trainer's own, whose name is an argument.
+/// Reads Trainer's own optimizer, which an argument names.
 ///
 /// # Errors
 ///
-/// A setting cannot be.
+/// A setting is invalid.
 pub(super) fn read(inputs: &mut Inputs) -> Result<Optimizer, ImportError> {
     const NAME: &str = "optim";
     let name = inputs.argument(|args| args.text(NAME), NAME, "adamw_torch".into())?.unwrap_or_default();
-    // Of old, a flag of its own.
+    // Older versions have a separate flag.
     const OLD: &str = "adafactor";
     let name = match inputs.argument(|args| args.flag(OLD), OLD, false)? {
         Some(true) => OLD.into(),

@@ -1,4 +1,4 @@
-//! `lr_scheduler_type`: the schedules of Transformers, by the names that they have here.
+//! `lr_scheduler_type`: the schedules of Transformers, under the names of run files.
 
 use super::draft::Item;
 use super::inputs::{Inputs, shown};
@@ -11,14 +11,14 @@ type Range = (&'static str, fn(f64) -> bool);
 const AT_LEAST_ZERO: Range = ("at least 0", |rate| rate >= 0.0);
 const SHARE: Range = ("at least 0 and at most 1", |share| (0.0..=1.0).contains(&share));
 
-/// The schedule of the training arguments.
+/// Reads the schedule of the training arguments.
 ///
 /// # Errors
 ///
-/// A setting cannot be.
+/// A setting is invalid.
 pub(super) fn read(inputs: &mut Inputs, optimizer: &Optimizer) -> Result<Item, ImportError> {
     let name = inputs.argument(|args| args.text(TYPE), TYPE, "linear".into())?.unwrap_or_default();
-    // The ds_config's optimizer has it, or Trainer's.
+    // The rate comes from the optimizer of the ds_config, or from Trainer's.
     let rate = optimizer.rate.map_or(5e-5, |rate| rate.value);
     let lr = shown(rate);
     let learning_rate = match inputs.ds.has_below("optimizer") {
@@ -76,7 +76,7 @@ pub(super) fn read(inputs: &mut Inputs, optimizer: &Optimizer) -> Result<Item, I
     Ok(Item::certain(text))
 }
 
-/// `Wsd`, whose decay must be given.
+/// Reads `Wsd`, whose decay is required.
 fn stable(args: &mut Source, rate: f64, rise: &str) -> Result<String, ImportError> {
     let decay = counted(args, "num_decay_steps", "decay", 1)?;
     let decay = decay.ok_or_else(|| args.wrong("lr_scheduler_kwargs.num_decay_steps", "given"))?;
@@ -102,12 +102,12 @@ fn stable(args: &mut Source, rate: f64, rise: &str) -> Result<String, ImportErro
     Ok(text + ")")
 }
 
-/// How long Trainer warms up: so many updates, or else a share of the run. In newer versions, updates below 1 are
-/// that share.
+/// Reads the length of Trainer's warmup: a number of updates, otherwise a share of the run. In newer versions, a number
+/// of updates below 1 is that share.
 ///
 /// # Errors
 ///
-/// It cannot be.
+/// A value is invalid.
 pub(super) fn warmup(inputs: &mut Inputs) -> Result<String, ImportError> {
     const UPDATES: &str = "warmup_steps";
     const RATIO: &str = "warmup_ratio";
@@ -131,7 +131,7 @@ pub(super) fn warmup(inputs: &mut Inputs) -> Result<String, ImportError> {
     Ok(text)
 }
 
-/// Transformers' cosines are half a wave long unless they are told otherwise.
+/// Transformers' cosines are half a wave long by default.
 fn half_waves(args: &mut Source) -> Result<(), ImportError> {
     let path = option("num_cycles");
     if args.number(&path, "a number", |_| true)? == Given::Is(0.5) {
@@ -144,7 +144,7 @@ fn option(name: &str) -> String {
     format!("lr_scheduler_kwargs.{name}")
 }
 
-/// A number that a field of the schedule takes, so many times over.
+/// Reads a number for a field of the schedule and multiplies it by `times`.
 fn taken(
     args: &mut Source,
     name: &str,

@@ -1,25 +1,25 @@
-//! Both files together: where a ds_config says "auto", Transformers' Trainer has the training arguments.
+//! Both files together: if a ds_config says "auto", Transformers' Trainer takes the training argument.
 
 use std::fmt::Debug;
 
 use super::source::{Given, Source};
 use super::{ImportError, Outcome};
 
-/// The files, and what the command line adds.
+/// The files, and the settings of the command line.
 #[derive(Debug)]
 pub(super) struct Inputs {
     pub ds: Source,
     /// The training arguments.
     pub args: Option<Source>,
-    /// How many ranks there are to be.
+    /// The requested number of ranks.
     pub ranks: Option<u64>,
 }
 
-/// A value, or one that stands for it until the user has looked at it.
+/// A value, or a suggestion that the user must check.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Known<T> {
     pub value: T,
-    /// Whether the files leave it open.
+    /// Whether the files leave the value open.
     pub suggested: bool,
 }
 
@@ -37,20 +37,20 @@ impl<T> Known<T> {
     }
 }
 
-/// A number as it stands in a run file.
+/// Formats a number as in a run file.
 pub(super) fn shown(number: f64) -> String {
     format!("{number:?}")
 }
 
 impl Inputs {
-    /// Says what became of a training argument.
+    /// Records the outcome of a training argument.
     pub fn settle_argument(&mut self, name: &str, outcome: Outcome) {
         if let Some(args) = &mut self.args {
             args.settle(name, outcome);
         }
     }
 
-    /// A training argument, or the default of Transformers where they are given without it.
+    /// Reads a training argument; if it is missing from given training arguments, returns the default of Transformers.
     pub fn argument<T>(
         &self,
         read: impl Fn(&Source) -> Result<Given<T>, ImportError>,
@@ -67,12 +67,12 @@ impl Inputs {
         }
     }
 
-    /// The number at `path` of the ds_config. Where that is "auto" it is the training argument, and without these
-    /// Transformers' default, to be looked at. `to` is what becomes of it, with `{}` for the number.
+    /// Reads the number at `path` of the ds_config. If it is "auto", the training argument applies; without training
+    /// arguments, Transformers' default is suggested. `to` describes the outcome, with `{}` for the number.
     ///
     /// # Errors
     ///
-    /// One of them cannot be, or both are given and differ.
+    /// A value is invalid, or both are given and differ.
     pub fn number(
         &mut self,
         path: &str,
@@ -85,7 +85,7 @@ impl Inputs {
         self.merged(path, given, argument, default, read, |value| to.replace("{}", &shown(*value)))
     }
 
-    /// As [`number`](Self::number), of whole numbers.
+    /// Like [`number`](Self::number), for integers.
     pub fn count(
         &mut self,
         path: &str,
@@ -97,7 +97,7 @@ impl Inputs {
         self.merged(path, given, argument, default, |args| args.count(argument, least, most), to)
     }
 
-    /// What both files say together, given what the ds_config says at `path`.
+    /// Merges the values of both files, starting from the value at `path` of the ds_config.
     pub fn merged<T: Clone + Debug + PartialEq>(
         &mut self,
         path: &str,
@@ -135,7 +135,7 @@ impl Inputs {
         }
     }
 
-    /// The two files contradict each other.
+    /// Returns the error for two files that contradict each other.
     pub fn differ(&self, path: &str, argument: &'static str) -> ImportError {
         let value = |source: &Source, path: &str| source.get(path).map(|field| field.value.to_string());
         let other = self.args.as_ref().and_then(|args| value(args, argument));

@@ -1,4 +1,4 @@
-//! JSON with the line of each field, of which none is lost.
+//! Parses JSON into fields with their lines, without losing any.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -10,13 +10,13 @@ use serde::{Deserializer, Serialize};
 
 use super::ImportError;
 
-/// Far above any configuration. So few can be looked up one after the other.
+/// A limit far above any configuration. So few fields can be searched one by one.
 pub(super) const MOST_FIELDS: usize = 5000;
 
-/// Characters of a field's name, which paths repeat.
+/// The most characters of a field name, which paths repeat.
 const LONGEST_NAME: usize = 200;
 
-/// A value.
+/// A JSON value.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub(super) enum Json {
@@ -33,7 +33,7 @@ pub(super) enum Json {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Entry {
     pub name: String,
-    /// Of its name, from 1.
+    /// The line of the name, counted from 1.
     pub line: usize,
     pub value: Json,
 }
@@ -43,17 +43,17 @@ fn as_map<S: serde::Serializer>(entries: &[Entry], serializer: S) -> Result<S::O
 }
 
 impl fmt::Display for Json {
-    /// As JSON, in one line.
+    /// Writes the value as JSON in one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&serde_json::to_string(self).unwrap_or_default())
     }
 }
 
-/// Reads a file's text.
+/// Parses the text of a file.
 ///
 /// # Errors
 ///
-/// It is not JSON, is nested more than 127 deep, has too many fields or too long a name, or has a field twice.
+/// The text is not JSON, is nested more than 127 deep, has too many fields or too long a name, or has a field twice.
 pub(super) fn parse(file: &str, text: &str) -> Result<Json, ImportError> {
     let text = text.trim_start_matches('\u{feff}');
     let state = State { line: Cell::new(1), fields: Cell::new(0), fault: RefCell::new(None) };
@@ -85,7 +85,7 @@ fn syntax(file: &str, text: &str, error: &serde_json::Error) -> ImportError {
     ImportError::Syntax { file: file.into(), line, column, reason: format!("not JSON: {said}{hint}") }
 }
 
-/// The path of a field in an object. A name that would not be told apart from a path is put in quotes.
+/// Returns the path of a field in an object. A name that could be mistaken for a path is quoted.
 pub(super) fn joined(path: &str, name: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "_-/@+".contains(c);
     let name = match !name.is_empty() && name.chars().all(is_plain) {
@@ -95,7 +95,7 @@ pub(super) fn joined(path: &str, name: &str) -> String {
     if path.is_empty() { name } else { format!("{path}.{name}") }
 }
 
-/// Hands out bytes one at a time and counts their lines, so that the count is that of the name just read.
+/// Yields bytes one at a time and counts lines, so that the count is the line of the name just read.
 struct Lines<'a> {
     rest: &'a [u8],
     line: &'a Cell<usize>,
@@ -116,7 +116,7 @@ struct State {
     fault: RefCell<Option<Fault>>,
 }
 
-/// What is JSON all the same.
+/// An error in text that is valid JSON.
 enum Fault {
     Twice(String),
     TooMany,

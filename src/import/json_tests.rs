@@ -1,4 +1,4 @@
-//! What is read of JSON, and what is refused.
+//! Tests which JSON is accepted and which is rejected.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! How long the run is: `max_steps` or `num_train_epochs`.
+//! The length of the run: `max_steps` or `num_train_epochs`.
 
 use super::draft::Item;
 use super::inputs::Inputs;
@@ -8,17 +8,17 @@ use super::{ImportError, Outcome};
 /// The length of a run.
 #[derive(Debug)]
 pub(super) struct Length {
-    /// Updates, where they are given.
+    /// Number of updates, if given.
     pub steps: Option<u64>,
-    /// `steps` or `epochs`, and its value.
+    /// `steps` or `epochs`, with its value.
     pub field: (&'static str, Item),
 }
 
-/// Reads the length, of which a ds_config alone knows nothing.
+/// Reads the length, which a ds_config alone does not contain.
 ///
 /// # Errors
 ///
-/// It cannot be.
+/// A value is invalid.
 pub(super) fn read(inputs: &mut Inputs) -> Result<Length, ImportError> {
     const STEPS: &str = "max_steps";
     const EPOCHS: &str = "num_train_epochs";
@@ -50,7 +50,7 @@ pub(super) fn read(inputs: &mut Inputs) -> Result<Length, ImportError> {
     Ok(Length { steps: None, field: ("epochs", item) })
 }
 
-/// What may be meant: the length of a schedule that has its own.
+/// Suggests a length: that of the schedule, if the schedule has its own.
 fn open(ds: &Source) -> Result<Length, ImportError> {
     let field = match ds.count("scheduler.params.total_num_steps", 1, 1 << 53)? {
         Given::Is(total) => ("steps", Item::suggested(total.to_string()).noted("the length of its schedule")),

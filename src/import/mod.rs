@@ -1,4 +1,4 @@
-//! A configuration of DeepSpeed, perhaps with Hugging Face's training arguments, as a run file.
+//! Imports a DeepSpeed configuration, optionally with Hugging Face's training arguments, as a run file.
 //!
 //! ```
 //! use firebrick::import::{Import, Outcome};
@@ -20,9 +20,8 @@
 //! # Ok::<(), firebrick::import::ImportError>(())
 //! ```
 //!
-//! What no file tells (data, model, and whatever is "auto" without the training arguments) stands in the run file
-//! with a mark, `// fill in:`, and a value to start from. Every field of the files has a [`Row`] that says what became
-//! of it.
+//! Settings that no file contains (data, model, and "auto" without training arguments) appear in the run file with the
+//! mark `// fill in:` and a value to start from. Every field of the files has a [`Row`] that states its outcome.
 //!
 //! # From DeepSpeed
 //!
@@ -30,7 +29,7 @@
 //! |---|---|
 //! | `train_micro_batch_size_per_gpu` | `batch: (micro: ..)` |
 //! | `gradient_accumulation_steps` | `Accumulate(..)` |
-//! | `train_batch_size` | micro x accumulate x `ranks`: what is not given follows, and what contradicts is refused |
+//! | `train_batch_size` | micro x accumulate x `ranks`: missing parts are derived, contradictions are rejected |
 //! | `data_types.grad_accum_dtype` | `AccumulateIn(.., bf16)` |
 //! | `gradient_clipping` | `Clip(norm: ..)` |
 //! | `communication_data_type` | `Zero(sum_in: ..)` |
@@ -42,17 +41,17 @@
 //! | `stage3_param_persistence_threshold` | `Zero(replicate_below: ..)` |
 //! | `offload_optimizer.device`: `cpu` | `Offload(optimizer)`; `nvme` becomes the same |
 //! | `offload_param.device`: `cpu` | `Offload(parameters)`, with the optimizer's state |
-//! | `activation_checkpointing`, if any of it is on | `Recompute(every: 1)`, `offloaded` with `cpu_checkpointing` |
-//! | `optimizer`: `Adam`, `AdamW`, `Lion`, `Lamb`, `SGD` | `AdamW`, `Lion`, `Lamb`, `Sgd`; weights of matrices decay, vectors do not |
+//! | `activation_checkpointing`, if any part of it is on | `Recompute(every: 1)`, `offloaded` with `cpu_checkpointing` |
+//! | `optimizer`: `Adam`, `AdamW`, `Lion`, `Lamb`, `SGD` | `AdamW`, `Lion`, `Lamb`, `Sgd`; weight decay applies to matrices, not to vectors |
 //! | `scheduler`: `WarmupLR`, `WarmupDecayLR`, `WarmupCosineLR`, `OneCycle`, `LRRangeTest` | the same, see [`schedule`](crate::schedule) |
 //! | `overlap_comm`, buckets, prefetching, pinning, logs, profilers, monitors | no effect |
 //! | 1-bit Adam, `Lamb` with ZeRO, Muon, ZeRO++ quantization, curriculum, elasticity, compression, sparse attention | not supported |
 //!
 //! # From Hugging Face
 //!
-//! "auto" is what `Trainer` makes of it: each field that it fills in is the training argument, or that argument's
-//! default where it is not given. A value that differs from its argument is refused, as there. Without an `optimizer`
-//! or a `scheduler` in the ds_config, they are `Trainer`'s.
+//! "auto" means what `Trainer` fills in: the training argument, or its default if it is not given. A value that differs
+//! from its argument is rejected, as in `Trainer`. If the ds_config has no `optimizer` or `scheduler`, those of
+//! `Trainer` apply.
 //!
 //! | training argument | here |
 //! |---|---|
@@ -103,10 +102,10 @@ use inputs::Inputs;
 use json::Json;
 use source::Source;
 
-/// A configuration is small; anything larger is another file, named by mistake.
+/// A configuration is small; anything larger is a different file, named by mistake.
 pub(crate) const MOST_BYTES: u64 = 1 << 20;
 
-/// What is imported.
+/// An import: a DeepSpeed configuration, with optional training arguments and a number of ranks.
 #[derive(Clone, Debug)]
 pub struct Import<'a> {
     config: (&'a str, &'a str),
@@ -114,37 +113,37 @@ pub struct Import<'a> {
     ranks: Option<u64>,
 }
 
-/// A run file, and what became of each field of what it was made of.
+/// A run file, and the outcome of each field of the files that it was made from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Imported {
-    /// RON, with places that are marked `// fill in:`.
+    /// The run file as RON, with places that are marked `// fill in:`.
     pub run_file: String,
-    /// One for each field, in the order of the files.
+    /// One row for each field, in the order of the files.
     pub rows: Vec<Row>,
 }
 
 impl<'a> Import<'a> {
-    /// A DeepSpeed configuration: the name of its file, for messages, and its text.
+    /// Creates an import of a DeepSpeed configuration from the name of its file, for messages, and its text.
     pub fn of(file: &'a str, text: &'a str) -> Self {
         Self { config: (file, text), arguments: None, ranks: None }
     }
 
-    /// With Hugging Face's `TrainingArguments` as JSON, as `to_json_string` writes them, or some of them.
+    /// Adds Hugging Face's `TrainingArguments` as JSON, as `to_json_string` writes them, or a part of them.
     pub fn training_arguments(self, file: &'a str, text: &'a str) -> Self {
         Self { arguments: Some((file, text)), ..self }
     }
 
-    /// On so many ranks. Default: what `train_batch_size` makes of it; if that leaves it open, one.
+    /// Sets the number of ranks. Default: the number that follows from `train_batch_size`, otherwise one.
     pub fn ranks(self, ranks: u64) -> Self {
         Self { ranks: Some(ranks), ..self }
     }
 
-    /// The run file.
+    /// Returns the run file.
     ///
     /// # Errors
     ///
-    /// A file is not JSON, a value or the number of ranks cannot be, or values contradict one another. That something is not supported is
-    /// no error of this: see [`Imported::may_change_the_result`].
+    /// A file is not JSON, a value or the number of ranks is invalid, or values contradict each other. An unsupported
+    /// setting is not an error: see [`Imported::may_change_the_result`].
     pub fn run(&self) -> Result<Imported, ImportError> {
         let read = |(file, text): (&str, &str)| match text.len() as u64 {
             0..=MOST_BYTES => Source::parse(file, text),
@@ -170,7 +169,7 @@ impl<'a> Import<'a> {
     }
 }
 
-/// The run file, field by field. What each part reads, it says what became of.
+/// Drafts the run file, field by field. Each part records the outcome of the fields that it reads.
 fn draft(inputs: &mut Inputs) -> Result<Draft, ImportError> {
     let batch = batch::read(inputs)?;
     let length = length::read(inputs)?;
@@ -200,29 +199,28 @@ fn draft(inputs: &mut Inputs) -> Result<Draft, ImportError> {
 }
 
 impl Imported {
-    /// The fields without which a run may end with another model: those that are not supported, and those whose
-    /// names are not known.
+    /// Returns the fields whose absence may change the trained model: unsupported ones, and those with an unknown name.
     pub fn may_change_the_result(&self) -> impl Iterator<Item = &Row> {
         self.rows.iter().filter(|row| row.outcome.may_change_the_result())
     }
 
-    /// The run file with all its places taken as they are filled in: what is wrong with it is wrong with what was
-    /// imported.
+    /// Returns the run file with all its placeholders accepted. An error in it is an error of the imported
+    /// configuration.
     pub fn filled_in(&self) -> String {
         draft::filled_in(&self.run_file)
     }
 
-    /// What became of each field, as a table.
+    /// Returns the outcome of each field as a table.
     pub fn table(&self) -> String {
         table::table(&self.rows)
     }
 }
 
-/// The text of a file that may be imported.
+/// Reads the text of a file to import.
 ///
 /// # Errors
 ///
-/// It cannot be read, is no UTF-8 text, or is larger than a megabyte.
+/// The file cannot be read, is not UTF-8 text, or is larger than a megabyte.
 pub fn read_file(path: &Path) -> Result<String, ImportError> {
     let failed = |reason: String| ImportError::Read { path: path.into(), reason };
     let mut bytes = Vec::new();

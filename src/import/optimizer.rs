@@ -1,4 +1,4 @@
-//! `optimizer`, or that of the training arguments.
+//! `optimizer` of the ds_config, or that of the training arguments.
 
 use super::draft::Item;
 use super::inputs::{Inputs, Known, shown};
@@ -9,16 +9,16 @@ use super::{ImportError, Json, Outcome, hugging_face_optimizer, zero};
 #[derive(Debug)]
 pub(super) struct Optimizer {
     pub item: Item,
-    /// Where it is given. A schedule may have its own.
+    /// The rate, if it is given. A schedule may have its own.
     pub rate: Option<Known<f64>>,
-    /// Whether it has `betas`, which DeepSpeed's `OneCycle` moves.
+    /// Whether the optimizer has `betas`, which DeepSpeed's `OneCycle` changes.
     pub has_betas: bool,
 }
 
 pub(super) type Range = (&'static str, fn(f64) -> bool);
 
 pub(super) const RATE: Range = ("above 0", |rate| rate > 0.0);
-// Run files have these in f32.
+// Run files store these as f32.
 pub(super) const DECAY: Range = ("at least 0", |decay| decay >= 0.0 && (decay as f32).is_finite());
 pub(super) const EPSILON: Range = ("above 0", |epsilon| epsilon as f32 > 0.0 && (epsilon as f32).is_finite());
 pub(super) const MOMENTUM: Range = ("at least 0 and below 1", within_one);
@@ -36,15 +36,15 @@ enum Kind {
     Sgd,
 }
 
-/// Of an optimizer that cannot update shards, where ZeRO would have it do so.
+/// The message for an optimizer that cannot update shards, although ZeRO would require it.
 pub(super) const SHARDED: &str =
     "AdamW, or no stage of ZeRO: an update depends on the whole parameter, of which ranks would have shards";
 
-/// The optimizer of the ds_config; of the training arguments, where it has none.
+/// Reads the optimizer of the ds_config, or that of the training arguments if the ds_config has none.
 ///
 /// # Errors
 ///
-/// A setting cannot be, or the files contradict each other.
+/// A setting is invalid, or the files contradict each other.
 pub(super) fn read(inputs: &mut Inputs) -> Result<Optimizer, ImportError> {
     let optimizer = match inputs.ds.has_below("optimizer") {
         true => of_deepspeed(inputs)?,
@@ -70,7 +70,7 @@ fn of_deepspeed(inputs: &mut Inputs) -> Result<Optimizer, ImportError> {
     };
     let lower = name.to_ascii_lowercase();
     let is_sharded = zero::stage(&mut inputs.ds)? > 0;
-    // DeepSpeed's Adam is AdamW unless it is told otherwise.
+    // DeepSpeed's Adam is AdamW by default.
     let coupled = lower == "adam" && inputs.ds.flag("optimizer.params.adam_w_mode")? == Given::Is(false);
     let (kind, outcome) = match lower.as_str() {
         "adam" | "adamw" => (Kind::AdamW, Outcome::taken("optimizer: AdamW")),
@@ -86,7 +86,7 @@ fn of_deepspeed(inputs: &mut Inputs) -> Result<Optimizer, ImportError> {
     };
     let is_known = !outcome.may_change_the_result();
     inputs.ds.settle(TYPE, outcome);
-    // Torch's AdamW has a default of its own.
+    // Torch's AdamW has its own default.
     let of_torch = inputs.ds.flag("optimizer.params.torch_adam")? == Given::Is(true);
     let decay = if kind == Kind::AdamW && of_torch && !coupled { 0.01 } else { 0.0 };
     let rate = inputs.number("optimizer.params.lr", ("learning_rate", 5e-5), RATE, "schedule.lr: {}")?;
@@ -102,7 +102,7 @@ fn of_deepspeed(inputs: &mut Inputs) -> Result<Optimizer, ImportError> {
             .ds
             .settle_below("optimizer.params", &Outcome::refused("what `optimizer.type` is replaced with"));
     }
-    // The default of all optimizers of DeepSpeed.
+    // The default rate of all DeepSpeed optimizers.
     Ok(Optimizer { item, rate: rate.or(Some(Known::certain(1e-3))), has_betas: kind != Kind::Sgd })
 }
 
@@ -146,7 +146,7 @@ fn lion(inputs: &mut Inputs) -> Result<Item, ImportError> {
     Ok(Item::certain(text).left_open_if(betas.suggested || decay.suggested))
 }
 
-/// With the names and defaults of DeepSpeed's `FusedLamb`.
+/// Reads `Lamb`, with the names and defaults of DeepSpeed's `FusedLamb`.
 fn lamb(inputs: &mut Inputs) -> Result<Item, ImportError> {
     let path = |name: &str| format!("optimizer.params.{name}");
     let betas = betas(inputs, [0.9, 0.999])?;
@@ -196,7 +196,7 @@ fn sgd(inputs: &mut Inputs) -> Result<Item, ImportError> {
     ds.settle(&path("nesterov"), Outcome::Taken(format!("optimizer.nesterov: {nesterov}")));
     let decay = weight_decay(inputs, 0.0)?;
     let mut text = format!("Sgd(momentum: {}, nesterov: {nesterov}", shown(momentum));
-    // Without momentum there is no velocity that it would dampen, in torch neither.
+    // Without momentum there is no velocity to dampen, as in torch.
     if momentum > 0.0 && dampening > 0.0 {
         text += &format!(", dampening: {}", shown(dampening));
     }
@@ -225,7 +225,7 @@ fn betas(inputs: &mut Inputs, default: [f64; 2]) -> Result<Known<[f64; 2]>, Impo
     if let Given::Is(both) = given {
         inputs.ds.settle(PATH, Outcome::Taken(format!("optimizer.betas: {}", pair(both))));
     }
-    // Each half of the pair is compared with its argument.
+    // Compare each half of the pair with its argument.
     let mut halves = [0.9, 0.999];
     for (index, argument) in ["adam_beta1", "adam_beta2"].into_iter().enumerate() {
         let usual = halves[index];
@@ -249,7 +249,7 @@ fn betas(inputs: &mut Inputs, default: [f64; 2]) -> Result<Known<[f64; 2]>, Impo
     Ok(Known { value: halves, suggested: open })
 }
 
-/// Two numbers as they stand in a run file.
+/// Formats two numbers as in a run file.
 pub(super) fn pair([first, second]: [f64; 2]) -> String {
     format!("({}, {})", shown(first), shown(second))
 }

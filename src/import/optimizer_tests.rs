@@ -1,4 +1,4 @@
-//! Optimizers and schedules of both libraries: what they become, and what is refused.
+//! Tests optimizers and schedules of both libraries: their results and their errors.
 
 use super::testing::{field, outcome, refused};
 
@@ -117,7 +117,7 @@ fn schedules() {
     let cycle = r#""cycle_min_lr": 0.1, "cycle_max_lr": 1"#;
     assert_eq!(of("OneCycle", cycle), "OneCycle(lr: 1.0, min_lr: 0.1)");
     assert_eq!(of("LRRangeTest", ""), "LrRangeTest()");
-    // AdamW's betas move there unless they are told not to.
+    // AdamW's betas cycle there by default.
     assert_eq!(outcome("scheduler.type", &config("OneCycle", cycle), None), ("not supported", true));
     let still = config("OneCycle", &format!(r#"{cycle}, "cycle_momentum": false"#));
     assert_eq!(outcome("scheduler.type", &still, None), ("taken", false));
@@ -130,7 +130,7 @@ fn schedules() {
         ),
         ("not supported", true)
     );
-    // Of the run's length, it is the run's.
+    // A total that equals the run's length is omitted.
     let total = config("WarmupDecayLR", r#""total_num_steps": 70, "warmup_num_steps": 0"#);
     assert!(!field("schedule", &total, Some(r#"{"max_steps": 70}"#)).contains("total"));
     assert!(

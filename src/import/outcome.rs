@@ -1,25 +1,25 @@
-//! What becomes of a field.
+//! The outcome of a field.
 
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-/// What became of a field of the files that were imported.
+/// The outcome of a field of the imported files.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
-    /// It is in the run file: as what.
+    /// The field is in the run file, in this form.
     Taken(String),
-    /// Nothing depends on it here: why.
+    /// The field has no effect, for this reason.
     NoEffect(String),
-    /// Nothing here does what it asks for: what to do instead.
+    /// The field is not supported.
     NotSupported {
-        /// What to do, or what is done.
+        /// What to do, or what the import does, instead.
         instead: String,
-        /// Whether the model that comes out is another one; if not, memory, speed or files differ.
+        /// Whether the trained model differs. If not, only memory, speed or files differ.
         changes_the_result: bool,
     },
-    /// The files do not tell its value: what the run file has in its place, to be looked at.
+    /// The files do not determine the value. The run file has this suggestion, which you should check.
     FillIn(String),
-    /// No field of DeepSpeed or Transformers that is known here has this name: the nearest that has.
+    /// DeepSpeed and Transformers have no known field of this name; holds the nearest known name.
     Unknown(Option<String>),
 }
 
@@ -32,22 +32,23 @@ impl Outcome {
         Self::NoEffect(why.into())
     }
 
-    /// Another model comes out without it.
+    /// An unsupported field that changes the trained model.
     pub(super) fn refused(instead: impl Into<String>) -> Self {
         Self::NotSupported { instead: instead.into(), changes_the_result: true }
     }
 
-    /// The same model comes out without it.
+    /// An unsupported field that does not change the trained model.
     pub(super) fn omitted(instead: impl Into<String>) -> Self {
         Self::NotSupported { instead: instead.into(), changes_the_result: false }
     }
 
-    /// Whether a run without this field may end with another model. Of an unknown field nobody can tell.
+    /// Whether a run without this field may produce a different model. For an unknown field, this is uncertain, so the
+    /// answer is yes.
     pub fn may_change_the_result(&self) -> bool {
         matches!(self, Self::NotSupported { changes_the_result: true, .. } | Self::Unknown(_))
     }
 
-    /// In one or two words.
+    /// Returns the outcome in one or two words.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Taken(_) => "taken",
@@ -58,7 +59,7 @@ impl Outcome {
         }
     }
 
-    /// As what, why, or what instead.
+    /// Returns the form, the reason or the alternative.
     pub(super) fn explained(&self) -> String {
         match self {
             Self::Taken(text) | Self::NoEffect(text) | Self::FillIn(text) => text.clone(),
@@ -69,18 +70,18 @@ impl Outcome {
     }
 }
 
-/// A field and what became of it: a line of the table.
+/// A field and its outcome: a line of the table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     /// The file that the field is in.
     pub file: String,
-    /// The line of its name, from 1.
+    /// The line of the field's name, counted from 1.
     pub line: usize,
-    /// Its path. Lists are fields as a whole, and so are empty objects.
+    /// The path of the field. A list counts as a single field, and so does an empty object.
     pub path: String,
-    /// Its value, as JSON in one line.
+    /// The value, as JSON in one line.
     pub value: String,
-    /// What became of it.
+    /// The outcome.
     pub outcome: Outcome,
 }
 

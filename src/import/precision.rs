@@ -1,24 +1,24 @@
-//! `fp16`, `bf16` and `torch_autocast`: `Amp`.
+//! Reads `fp16`, `bf16` and `torch_autocast` as `Amp`.
 
 use super::draft::Item;
 use super::inputs::{Inputs, shown};
 use super::source::{Given, Source};
 use super::{ImportError, Outcome};
 
-/// A precision that is or may be on.
+/// Whether a precision is on.
 #[derive(Clone, Copy, PartialEq)]
 enum Enabled {
     No,
     Yes,
-    /// "auto" without the training arguments.
+    /// The file says "auto", and there are no training arguments.
     Open,
 }
 
-/// `Amp`, unless all is computed in f32.
+/// Reads `Amp`, unless everything is computed in f32.
 ///
 /// # Errors
 ///
-/// A setting cannot be, both precisions are on, or the files contradict each other.
+/// A setting is invalid, both precisions are on, or the files contradict each other.
 pub(super) fn read(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {
     let bf16_path = if inputs.ds.has_below("bf16") { "bf16" } else { "bfloat16" };
     let fp16 = enabled(inputs, "fp16", &["fp16", "fp16_full_eval"])?;
@@ -38,7 +38,7 @@ pub(super) fn read(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {
     })
 }
 
-/// Whether a precision is on: by the ds_config, by its "auto", or by a training argument alone, which Accelerate
+/// Reads whether a precision is on: by the ds_config, by its "auto", or by a training argument alone, which Accelerate
 /// then adds to the ds_config.
 fn enabled(inputs: &mut Inputs, block: &str, arguments: &[&'static str; 2]) -> Result<Enabled, ImportError> {
     let path = format!("{block}.enabled");
@@ -68,12 +68,12 @@ fn enabled(inputs: &mut Inputs, block: &str, arguments: &[&'static str; 2]) -> R
     Ok(if on { Enabled::Yes } else { Enabled::No })
 }
 
-/// What the training arguments say: nothing where there are none, and `Some(None)` where they do not tell.
+/// Reads the training arguments: `None` if there are none, and `Some(None)` if they do not decide.
 fn argued(inputs: &Inputs, arguments: &[&'static str; 2]) -> Result<Option<Option<bool>>, ImportError> {
     let Some(args) = &inputs.args else { return Ok(None) };
     let flag = |name: &str| args.flag(name);
     let (training, evaluation) = (flag(arguments[0])?, flag(arguments[1])?);
-    // As Trainer has it: evaluating in half precision turns it on.
+    // As in Trainer, evaluating in half precision turns it on.
     Ok(Some(match (training, evaluation) {
         (Given::Is(training), evaluation) => Some(training || evaluation == Given::Is(true)),
         (_, Given::Is(true)) => Some(true),
@@ -123,7 +123,7 @@ fn half(inputs: &mut Inputs) -> Result<Item, ImportError> {
     Ok(Item::certain(format!("Amp(dtype: f16, loss_scale: ({scale}))")))
 }
 
-/// The loss scale with DeepSpeed's defaults, which are not those of `Amp`.
+/// Reads the loss scale with DeepSpeed's defaults, which differ from those of `Amp`.
 fn loss_scale(ds: &mut Source) -> Result<String, ImportError> {
     let largest = 2f64.powi(126);
     let above_zero = |scale: f64| scale > 0.0 && scale <= largest;

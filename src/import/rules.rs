@@ -1,4 +1,4 @@
-//! Fields of which the name, or name and value, say all: they mean nothing here, or nothing does them here.
+//! Rules for fields whose name, or name and value, determines the outcome: they have no effect or are not supported.
 
 use super::Outcome;
 use super::deepspeed_fields::DEEPSPEED;
@@ -6,35 +6,35 @@ use super::source::{Field, Source, is_below};
 use super::training_argument_fields::TRAINING_ARGUMENTS;
 use super::zero_fields::ZERO;
 
-/// Those of DeepSpeed, which are looked up one table after the other.
+/// The rules for DeepSpeed; the tables are searched in this order.
 pub(super) const OF_DEEPSPEED: Rules = &[DEEPSPEED, ZERO];
 
-/// Those of Transformers.
+/// The rules for Transformers.
 pub(super) const OF_TRAINING_ARGUMENTS: Rules = &[TRAINING_ARGUMENTS];
 
 /// Tables of rules.
 type Rules = &'static [&'static [Rule]];
 
-/// What becomes of a field.
+/// The outcome of a field.
 pub(super) struct Rule {
-    /// Its path; with `.*` at the end, all fields below.
+    /// The path of the field; with `.*` at the end, all fields below it.
     pub path: &'static str,
     pub becomes: Becomes,
 }
 
-/// What becomes of fields, by their values.
+/// The outcome of fields, by their values.
 pub(super) enum Becomes {
-    /// Something reads it where it matters, and says so; where it does not, this is why.
+    /// Other code reads the field if it matters, and records its outcome. Otherwise, this is the reason.
     Read(&'static str),
-    /// Nothing depends on it: why.
+    /// The field has no effect, for this reason.
     NoEffect(&'static str),
-    /// Nothing does it. With one of these values, as JSON, there is nothing to do.
+    /// The field is not supported, unless it has one of these values, as JSON, which need no support.
     Refused(&'static [&'static str], &'static str),
-    /// As `Refused`, but the same model comes out without it.
+    /// Like `Refused`, but the trained model is the same without the field.
     Omitted(&'static [&'static str], &'static str),
 }
 
-/// Says what becomes of all fields of which nothing has been said: of a ds_config, or of training arguments.
+/// Sets the outcome of all fields of a file that have none yet.
 pub(super) fn apply(source: &mut Source, rules: Rules) {
     let absent = |field: &Field| source.get(&field.path).is_none();
     let said: Vec<_> = source
@@ -54,7 +54,7 @@ pub(super) fn apply(source: &mut Source, rules: Rules) {
     open.zip(said).for_each(|(field, outcome)| field.outcome = Some(outcome));
 }
 
-/// A rule of a table.
+/// Creates a rule of a table.
 pub(super) const fn rule(path: &'static str, becomes: Becomes) -> Rule {
     Rule { path, becomes }
 }
@@ -91,7 +91,8 @@ fn first_below(path: &str, rules: Rules) -> Option<&'static str> {
         .find(|known| is_below(known, path))
 }
 
-/// The known field that may be meant: a part of it, one of this name elsewhere, or of a name that is alike.
+/// Returns the known field that may be meant: one below this path, one of the same name elsewhere, or one with a
+/// similar name.
 fn nearest(path: &str, rules: Rules) -> Option<String> {
     if let Some(part) = first_below(path, rules) {
         return Some(part.into());
@@ -105,7 +106,7 @@ fn nearest(path: &str, rules: Rules) -> Option<String> {
     }
     let alike = |known: &str| match parent(known) == parent(path) {
         true => strsim::jaro_winkler(&last(known), &name),
-        // The parent may be the slip, but little else then.
+        // The typo may be in the parent, but then the rest must match closely.
         false => strsim::normalized_damerau_levenshtein(known, path) - 0.05,
     };
     let alike = known().map(|known| (alike(known), known)).max_by(|(a, _), (b, _)| a.total_cmp(b));

@@ -1,4 +1,4 @@
-//! When the run is evaluated and saved.
+//! When the run evaluates and saves.
 
 use super::draft::Item;
 use super::inputs::Inputs;
@@ -9,17 +9,17 @@ use super::{ImportError, Outcome};
 /// Evaluation and checkpoints.
 #[derive(Debug, Default)]
 pub(super) struct Saving {
-    /// Whether there is evaluation, where the files tell.
+    /// Whether the run evaluates, if the files say so.
     pub evaluates: Option<bool>,
     pub evaluate_every: Option<Item>,
     pub checkpoints: Option<Item>,
 }
 
-/// Reads both from the training arguments.
+/// Reads evaluation and checkpoints from the training arguments.
 ///
 /// # Errors
 ///
-/// A setting cannot be.
+/// A setting is invalid.
 pub(super) fn read(inputs: &mut Inputs, length: &Length) -> Result<Saving, ImportError> {
     let Some(args) = &mut inputs.args else { return Ok(Saving::default()) };
     let (evaluates, evaluate_every) = evaluation(args, length)?;
@@ -28,14 +28,14 @@ pub(super) fn read(inputs: &mut Inputs, length: &Length) -> Result<Saving, Impor
 
 fn evaluation(args: &mut Source, length: &Length) -> Result<(bool, Option<Item>), ImportError> {
     const EVERY: &str = "eval_steps";
-    // Its name in older versions.
+    // The name in older versions.
     let name = if args.get("eval_strategy").is_some() { "eval_strategy" } else { "evaluation_strategy" };
     let strategy = match args.text(name)? {
         Given::Is(strategy) => strategy,
         Given::Missing | Given::Auto => "no".into(),
     };
     let every = updates(args, EVERY, length)?;
-    // Trainer falls back to how often it logs.
+    // Trainer falls back to its logging interval.
     let every = match (strategy.as_str(), every) {
         ("steps", None) if args.get(EVERY).is_none() => updates(args, "logging_steps", length)?.or(Some(500)),
         (_, every) => every,
@@ -104,7 +104,7 @@ fn checkpoints(args: &mut Source, length: &Length) -> Result<Option<Item>, Impor
     Ok((!fields.is_empty()).then(|| Item::certain(format!("({})", fields.join(", ")))))
 }
 
-/// Updates between two events; below 1, as a share of the run, where its length in updates is known.
+/// Reads the updates between two events. A value below 1 is a share of the run, if its length in updates is known.
 fn updates(args: &mut Source, name: &str, length: &Length) -> Result<Option<u64>, ImportError> {
     let expected = "a number of updates, or a share of the run below 1";
     let given = args.number(name, expected, |updates| {

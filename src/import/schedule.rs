@@ -1,4 +1,4 @@
-//! `scheduler`: DeepSpeed's schedules, by the names that they have here.
+//! `scheduler`: DeepSpeed's schedules, under the names of run files.
 
 use super::draft::Item;
 use super::hugging_face_schedule;
@@ -13,11 +13,11 @@ const TYPE: &str = "scheduler.type";
 const AT_LEAST_ZERO: (&str, fn(f64) -> bool) = ("at least 0", |rate| rate >= 0.0);
 const SHARE: (&str, fn(f64) -> bool) = ("at least 0 and at most 1", |share| (0.0..=1.0).contains(&share));
 
-/// The schedule of the ds_config; of the training arguments, where it has none; or else a constant rate.
+/// Reads the schedule of the ds_config, otherwise that of the training arguments, otherwise a constant rate.
 ///
 /// # Errors
 ///
-/// A setting cannot be, or the files contradict each other.
+/// A setting is invalid, or the files contradict each other.
 pub(super) fn read(inputs: &mut Inputs, optimizer: &Optimizer, length: &Length) -> Result<Item, ImportError> {
     let item = match (inputs.ds.has_below("scheduler"), inputs.args.is_some()) {
         (true, _) => of_deepspeed(inputs, optimizer, length)?,
@@ -43,7 +43,7 @@ fn of_deepspeed(inputs: &mut Inputs, optimizer: &Optimizer, length: &Length) -> 
     let Given::Is(name) = inputs.ds.text(TYPE)? else {
         return Err(inputs.ds.wrong(TYPE, "the name of a schedule"));
     };
-    // All but one have their highest rate themselves, and not the optimizer's.
+    // All but one have their own highest rate instead of the optimizer's.
     let (item, has_rate) = match name.as_str() {
         "WarmupLR" => (warmup(inputs, "WarmupLr", None)?, true),
         "WarmupDecayLR" => (warmup(inputs, "WarmupDecayLr", Some(length))?, true),
@@ -79,12 +79,12 @@ fn of_deepspeed(inputs: &mut Inputs, optimizer: &Optimizer, length: &Length) -> 
     Ok(item)
 }
 
-/// `WarmupLR`, and `WarmupDecayLR` with the length of its own.
+/// Reads `WarmupLR`, or `WarmupDecayLR` with its own length.
 fn warmup(inputs: &mut Inputs, name: &str, decay: Option<&Length>) -> Result<Item, ImportError> {
     let (warmup, kind) = (warmup_updates(inputs)?, warmup_type(&mut inputs.ds)?);
     let highest = inputs.number(&param("warmup_max_lr"), ("learning_rate", 5e-5), RATE, "schedule.lr: {}")?;
     let highest = highest.unwrap_or(Known::certain(1e-3));
-    // No training argument has the lowest rate: Trainer fills in 0.
+    // No training argument sets the lowest rate: Trainer fills in 0.
     let path = param("warmup_min_lr");
     let lowest = match inputs
         .ds
@@ -144,7 +144,7 @@ fn one_cycle(inputs: &mut Inputs, optimizer: &Optimizer) -> Result<Item, ImportE
             text += &format!(", {here}: {count}");
         }
     }
-    // It is on unless it is turned off: then the type alone tells of it.
+    // Momentum cycles unless it is turned off. Without the field, the type alone records this.
     if ds.get(&param("cycle_momentum")).is_none() && !turned_off {
         let half = "OneCycle of the rate alone: momentum cycles there, unless cycle_momentum is false";
         ds.settle(TYPE, Outcome::refused(half));

@@ -5,12 +5,12 @@ use super::length::Length;
 use super::source::{Given, Source};
 use super::{ImportError, Outcome, hugging_face_schedule};
 
-/// The path of a setting.
+/// Returns the path of a setting.
 pub(super) fn param(name: &str) -> String {
     format!("scheduler.params.{name}")
 }
 
-/// A number that a field of the schedule takes, as it stands in a run file.
+/// Reads a number for a field of the schedule, formatted as in a run file.
 pub(super) fn taken(
     ds: &mut Source,
     name: &str,
@@ -27,7 +27,7 @@ pub(super) fn taken(
     Ok(Some(number))
 }
 
-/// As `taken`, of whole numbers of at least `least`.
+/// Like `taken`, for integers of at least `least`.
 pub(super) fn counted(
     ds: &mut Source,
     name: &str,
@@ -44,7 +44,7 @@ pub(super) fn counted(
     Ok(Some(count))
 }
 
-/// `log` or `linear`.
+/// Reads `log` or `linear`.
 pub(super) fn warmup_type(ds: &mut Source) -> Result<&'static str, ImportError> {
     let path = param("warmup_type");
     let kind = match ds.text(&path)? {
@@ -57,7 +57,7 @@ pub(super) fn warmup_type(ds: &mut Source) -> Result<&'static str, ImportError> 
     Ok(kind)
 }
 
-/// Updates, or a share of the run where the training arguments have one.
+/// Reads the warmup in updates, or as a share of the run if the training arguments give one.
 pub(super) fn warmup_updates(inputs: &mut Inputs) -> Result<Known<String>, ImportError> {
     let path = param("warmup_num_steps");
     match inputs.ds.count(&path, 0, 1 << 53)? {
@@ -91,7 +91,7 @@ pub(super) fn warmup_updates(inputs: &mut Inputs) -> Result<Known<String>, Impor
     }
 }
 
-/// The length of the schedule's own: nothing where it is the run's.
+/// Reads the schedule's own length; empty if it is the run's.
 pub(super) fn total(inputs: &mut Inputs, length: &Length) -> Result<String, ImportError> {
     let path = param("total_num_steps");
     let own = match inputs.ds.count(&path, 1, 1 << 53)? {

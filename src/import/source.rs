@@ -1,4 +1,4 @@
-//! The fields of one file, each with what became of it.
+//! The fields of a file, each with its outcome.
 
 use super::json::{self, Json, joined};
 use super::{ImportError, Outcome, Row};
@@ -10,22 +10,22 @@ pub(super) struct Source {
     pub fields: Vec<Field>,
 }
 
-/// A value that has no fields of its own: text, number, list, or an empty object.
+/// A value without fields of its own: text, a number, a list, or an empty object.
 #[derive(Debug)]
 pub(super) struct Field {
     pub path: String,
     pub line: usize,
     pub value: Json,
-    /// None until something is said about it.
+    /// `None` until an outcome is recorded.
     pub outcome: Option<Outcome>,
 }
 
-/// What a file says of a field.
+/// The value of a field in a file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Given<T> {
-    /// Nothing, or null.
+    /// The field is missing or null.
     Missing,
-    /// That Transformers' Trainer is to fill it in.
+    /// Transformers' Trainer fills in the value.
     Auto,
     Is(T),
 }
@@ -73,7 +73,7 @@ impl Source {
         &self.file
     }
 
-    /// The field, unless it is null.
+    /// Returns the field, unless it is null.
     pub fn get(&self, path: &str) -> Option<&Field> {
         self.fields.iter().find(|field| field.path == path && field.value != Json::Null)
     }
@@ -83,7 +83,7 @@ impl Source {
         self.fields.iter().any(|field| is_below(&field.path, path))
     }
 
-    /// Says what became of a field, if it is there and nothing has been said yet.
+    /// Records the outcome of a field, if the field exists and has none yet.
     pub fn settle(&mut self, path: &str, outcome: Outcome) {
         let mut fields = self.fields.iter_mut();
         if let Some(field) = fields.find(|field| field.path == path && field.value != Json::Null) {
@@ -91,7 +91,7 @@ impl Source {
         }
     }
 
-    /// Says otherwise what became of a field.
+    /// Replaces the outcome of a field.
     pub fn correct(&mut self, path: &str, outcome: Outcome) {
         if let Some(field) =
             self.fields.iter_mut().find(|field| field.path == path && field.outcome.is_some())
@@ -100,7 +100,7 @@ impl Source {
         }
     }
 
-    /// Says the same of all fields below a path of which nothing has been said yet.
+    /// Records the same outcome for all fields below a path that have none yet.
     pub fn settle_below(&mut self, path: &str, outcome: &Outcome) {
         let fields = self.fields.iter_mut().filter(|field| field.value != Json::Null);
         for field in fields.filter(|field| is_below(&field.path, path)) {
@@ -108,7 +108,7 @@ impl Source {
         }
     }
 
-    /// A number within a range; `expected` says which.
+    /// Reads a number within a range, which `expected` describes.
     pub fn number(
         &self,
         path: &str,
@@ -121,7 +121,7 @@ impl Source {
         })
     }
 
-    /// A whole number within a range, also when it is written as in `5e8`.
+    /// Reads an integer within a range, also in a form like `5e8`.
     pub fn count(&self, path: &str, least: u64, most: u64) -> Result<Given<u64>, ImportError> {
         let expected = format!("a whole number from {least} to {most}");
         self.read(path, &expected, |value| whole(value).filter(|count| (least..=most).contains(count)))
@@ -141,7 +141,7 @@ impl Source {
         })
     }
 
-    /// What `pick` makes of the value.
+    /// Reads the value that `pick` extracts.
     pub fn read<T>(
         &self,
         path: &str,
@@ -156,7 +156,7 @@ impl Source {
         }
     }
 
-    /// All fields with what became of them; of which nothing has been said, that nothing came of it.
+    /// Returns all fields with their outcomes. A field without an outcome counts as unknown.
     pub fn rows(&self) -> Vec<Row> {
         let row = |field: &Field| Row {
             file: self.file.clone(),
@@ -168,7 +168,7 @@ impl Source {
         self.fields.iter().map(row).collect()
     }
 
-    /// A field that is not what it must be.
+    /// Returns the error for a field with an invalid value.
     pub fn wrong(&self, path: &str, expected: &str) -> ImportError {
         let (line, found) = match self.get(path) {
             Some(field) => (field.line, shortened(&field.value.to_string(), 40)),
@@ -184,7 +184,7 @@ impl Source {
     }
 }
 
-/// A number without a fraction that is not below 0.
+/// Returns a non-negative number without a fraction.
 pub(super) fn whole(value: &Json) -> Option<u64> {
     let Json::Number(number) = value else { return None };
     let exact = |number: &f64| number.fract() == 0.0 && (0.0..=2f64.powi(53)).contains(number);
@@ -195,7 +195,7 @@ pub(super) fn is_below(path: &str, parent: &str) -> bool {
     path.strip_prefix(parent).is_some_and(|rest| rest.starts_with('.'))
 }
 
-/// The beginning of a value, without what a terminal would take for a command.
+/// Returns the beginning of a value, with control characters escaped for the terminal.
 pub(super) fn shortened(json: &str, most: usize) -> String {
     let shown = |text: &str| -> String {
         text.chars()

@@ -1,4 +1,4 @@
-//! What a field may be, and what is said of it.
+//! Tests the values of fields and their outcomes.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The strategies, in an order that is right.
+//! Reads the strategies, in a valid order.
 
 use super::batch::Batch;
 use super::draft::Item;
@@ -7,13 +7,14 @@ use super::source::Given;
 use super::zero::{Sharing, dtype_of};
 use super::{ImportError, Outcome};
 
-/// All strategies: those that reduce in the backward pass or copy to the host come first, `Clip` last.
+/// Returns all strategies. Those that reduce gradients in the backward pass or copy to the host come first, `Clip`
+/// comes last.
 ///
-/// Stages 0 and 1 of `Zero` stand behind `Accumulate`, so that ranks sum once in an update.
+/// `Zero` with stages 0 and 1 follows `Accumulate`, so that ranks sum once per update.
 ///
 /// # Errors
 ///
-/// A setting cannot be, or the files contradict each other.
+/// A setting is invalid, or the files contradict each other.
 pub(super) fn composed(
     inputs: &mut Inputs,
     sharing: Sharing,
@@ -28,10 +29,10 @@ pub(super) fn composed(
     Ok([first, offload, amp, recompute, accumulate, last, clip].into_iter().flatten().collect())
 }
 
-/// Blocks that are run again in the backward pass.
+/// Reads whether blocks are recomputed in the backward pass.
 ///
-/// DeepSpeed does so where the model's code asks for it, and its settings say how: that some of them are on tells that
-/// the code does.
+/// DeepSpeed recomputes if the model's code asks for it, and its settings only configure it. If some of them are on,
+/// the import assumes that the code asks for it.
 fn recompute(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {
     let name = |name: &str| format!("activation_checkpointing.{name}");
     let asked = match &inputs.args {

@@ -1,15 +1,15 @@
-//! What became of each field, as one reads it.
+//! Formats the outcomes as a table.
 
 use super::source::shortened;
 use super::{Outcome, Row};
 
-/// Characters of a path's column at most: a longer path moves the rest of its line.
+/// The most characters of the path column; a longer path shifts the rest of its line.
 const PATH: usize = 56;
 
-/// Characters of a value that are shown.
+/// The most characters of a value.
 const VALUE: usize = 20;
 
-/// All rows by their files, and in numbers.
+/// Formats all rows by file, with a summary.
 pub(super) fn table(rows: &[Row]) -> String {
     let width = |cells: &dyn Fn(&Row) -> String, most| {
         rows.iter().map(|row| cells(row).chars().count()).filter(|width| *width <= most).max().unwrap_or(0)
@@ -33,7 +33,7 @@ pub(super) fn table(rows: &[Row]) -> String {
     text + &summary(rows)
 }
 
-/// As in `9 fields: 5 taken, 3 without effect, 1 not supported`.
+/// Summarizes the outcomes, as in `9 fields: 5 taken, 3 without effect, 1 not supported`.
 fn summary(rows: &[Row]) -> String {
     let count = |is: fn(&Outcome) -> bool| rows.iter().filter(|row| is(&row.outcome)).count();
     let counts = [

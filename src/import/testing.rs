@@ -1,8 +1,8 @@
-//! What configurations make, for tests.
+//! Helpers for tests of imports.
 
 use super::{Import, Imported};
 
-/// What a configuration and training arguments make.
+/// Imports a configuration with optional training arguments.
 pub(super) fn import(config: &str, arguments: Option<&str>) -> Result<Imported, String> {
     let import = Import::of("ds.json", config);
     let import = match arguments {
@@ -12,7 +12,7 @@ pub(super) fn import(config: &str, arguments: Option<&str>) -> Result<Imported, 
     import.run().map_err(|error| error.to_string())
 }
 
-/// The lines of the run file that a configuration makes, without those that the files leave open.
+/// Returns the lines of the resulting run file, without those that the files leave open.
 pub(super) fn lines(config: &str, arguments: Option<&str>) -> Vec<String> {
     let run_file = import(config, arguments).unwrap().run_file;
     let lines = run_file.lines().map(|line| line.split(" // ").next().unwrap_or_default().trim());
@@ -22,27 +22,27 @@ pub(super) fn lines(config: &str, arguments: Option<&str>) -> Vec<String> {
         .collect()
 }
 
-/// Its strategies.
+/// Returns the resulting strategies.
 pub(super) fn strategies(config: &str, arguments: Option<&str>) -> Vec<String> {
     let lines = lines(config, arguments);
     let start = lines.iter().position(|line| line == "strategies: [").map_or(lines.len(), |start| start + 1);
     lines[start..].iter().take_while(|line| *line != "]").cloned().collect()
 }
 
-/// The value of a field of the run file.
+/// Returns the value of a field of the run file.
 pub(super) fn field(name: &str, config: &str, arguments: Option<&str>) -> String {
     let lines = lines(config, arguments);
     lines.iter().find_map(|line| line.strip_prefix(&format!("{name}: "))).unwrap_or_default().into()
 }
 
-/// The outcome of a field, and whether another model may come out.
+/// Returns the outcome of a field, and whether the trained model may differ.
 pub(super) fn outcome(path: &str, config: &str, arguments: Option<&str>) -> (&'static str, bool) {
     let imported = import(config, arguments).unwrap();
     let row = imported.rows.iter().find(|row| row.path == path).unwrap();
     (row.outcome.name(), row.outcome.may_change_the_result())
 }
 
-/// Why it is refused.
+/// Returns the error of the import.
 pub(super) fn refused(config: &str, arguments: Option<&str>) -> String {
     import(config, arguments).unwrap_err()
 }

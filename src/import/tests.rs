@@ -1,4 +1,4 @@
-//! Whole configurations, as they are found in the wild, and what must hold of any.
+//! Tests with whole configurations found in the wild, and properties of every import.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use proptest::sample::{Index, select};
 
 use super::*;
 
-/// A folder of `tests/import`, with the run file and the table that its files make.
+/// A folder of `tests/import` with files and the expected run file and table.
 macro_rules! golden {
     ($($name:ident: $arguments:expr, $unsupported:expr;)*) => {
         const CONFIGS: &[(&str, &str, Option<&str>)] = &[$((
@@ -54,7 +54,7 @@ fn import(config: &str, arguments: Option<&str>) -> Result<Imported, ImportError
     }
 }
 
-/// Paths and values of a file's fields, found without the code under test.
+/// Returns paths and values of a file's fields, found without the code under test.
 fn leaves(text: &str) -> Vec<(String, String)> {
     fn walk(path: String, value: &serde_json::Value, found: &mut Vec<(String, String)>) {
         match value {
@@ -97,7 +97,7 @@ fn every_field_of_the_configurations_is_in_the_table_once() {
     }
 }
 
-/// What may stand where something else stood.
+/// Generates a replacement for a value.
 fn slip() -> impl Strategy<Value = serde_json::Value> {
     let values = [
         "null",
@@ -145,7 +145,7 @@ fn slip() -> impl Strategy<Value = serde_json::Value> {
     select(values.map(|value| serde_json::from_str(value).unwrap()).to_vec())
 }
 
-/// Puts `value` in the place of one of the values below, or takes that away, or names it otherwise.
+/// Replaces one of the values below with `value`, or removes or renames it.
 fn mutate(json: &mut serde_json::Value, at: &[Index], value: &serde_json::Value, how: usize) {
     let ([first, rest @ ..], serde_json::Value::Object(map)) = (at, &mut *json) else {
         *json = value.clone();

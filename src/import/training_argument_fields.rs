@@ -1,4 +1,4 @@
-//! The fields of Transformers' `TrainingArguments`, as far as a rule tells what becomes of them.
+//! The rules for the fields of Transformers' `TrainingArguments`.
 
 use super::rules::Becomes::{NoEffect, Omitted, Read, Refused};
 use super::rules::{Rule, rule};
@@ -18,7 +18,7 @@ const DATA: &str = "data is read ahead beside the training";
 const BATCH: &str = "`train_micro_batch_size_per_gpu` decides";
 const PRECISION: &str = "`fp16` and `bf16` of the ds_config decide";
 
-/// In the order in which they are looked up.
+/// The rules, in the order of lookup.
 pub(super) static TRAINING_ARGUMENTS: &[Rule] = &[
     rule("output_dir", Read("the output is to be filled in")),
     rule("overwrite_output_dir", NoEffect("an earlier run is kept beside the new one")),

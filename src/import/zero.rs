@@ -1,4 +1,4 @@
-//! `zero_optimization`: `Zero` and `Offload`.
+//! Reads `zero_optimization` as `Zero` and `Offload`.
 
 use super::draft::Item;
 use super::inputs::Inputs;
@@ -7,7 +7,7 @@ use super::{ImportError, Outcome};
 
 const STAGE: &str = "zero_optimization.stage";
 
-/// What the ranks share, and what waits on the host.
+/// What the ranks shard, and what is kept on the host.
 #[derive(Debug, Default)]
 pub(super) struct Sharing {
     pub stage: u64,
@@ -15,11 +15,11 @@ pub(super) struct Sharing {
     pub offload: Option<Item>,
 }
 
-/// `Zero`, unless nothing is to be said of it, and `Offload`.
+/// Reads `Zero`, unless it is not needed, and `Offload`.
 ///
 /// # Errors
 ///
-/// A setting cannot be.
+/// A setting is invalid.
 pub(super) fn read(inputs: &mut Inputs) -> Result<Sharing, ImportError> {
     let ds = &mut inputs.ds;
     let stage = stage(ds)?;
@@ -37,13 +37,13 @@ pub(super) fn read(inputs: &mut Inputs) -> Result<Sharing, ImportError> {
     Ok(Sharing { stage, zero, offload: offload(ds, stage)? })
 }
 
-/// The stage of ZeRO.
+/// Reads the stage of ZeRO.
 ///
 /// # Errors
 ///
 /// There is no such stage.
 pub(super) fn stage(ds: &mut Source) -> Result<u64, ImportError> {
-    // Of old, `true` was stage 1.
+    // In older versions, `true` meant stage 1.
     if let Given::Is(on) = ds.flag("zero_optimization").unwrap_or(Given::Missing) {
         let told = if on { "strategies: Zero(stage: 1)" } else { "no `Zero` in `strategies`" };
         ds.settle("zero_optimization", Outcome::taken(told));
@@ -62,7 +62,7 @@ pub(super) fn stage(ds: &mut Source) -> Result<u64, ImportError> {
     Ok(stage)
 }
 
-/// The dtype that gradients travel in.
+/// Reads the dtype in which gradients are sent.
 fn sum_in(ds: &mut Source) -> Result<Option<&'static str>, ImportError> {
     const PATH: &str = "communication_data_type";
     let dtype = match ds.text(PATH)? {
@@ -75,7 +75,7 @@ fn sum_in(ds: &mut Source) -> Result<Option<&'static str>, ImportError> {
     Ok(Some(dtype))
 }
 
-/// The dtype that DeepSpeed calls so, as a run file does.
+/// Converts DeepSpeed's name of a dtype to that of a run file.
 pub(super) fn dtype_of(name: &str) -> Option<&'static str> {
     Some(match name.to_ascii_lowercase().as_str() {
         "fp32" | "float32" | "float" | "torch.float32" => "f32",
@@ -101,7 +101,7 @@ fn replicate_below(ds: &mut Source, stage: u64) -> Result<Option<u64>, ImportErr
     Ok(elements)
 }
 
-/// What the host keeps. There is one `Offload`: that of parameters takes the optimizer's state along.
+/// Reads what the host keeps. A run has a single `Offload`; that of parameters includes the optimizer's state.
 fn offload(ds: &mut Source, stage: u64) -> Result<Option<Item>, ImportError> {
     let optimizer = device(ds, "offload_optimizer", "cpu_offload", (1, stage), "Offload(optimizer)")?;
     let parameters = device(ds, "offload_param", "cpu_offload_param", (3, stage), "Offload(parameters)")?;
@@ -122,7 +122,7 @@ fn offload(ds: &mut Source, stage: u64) -> Result<Option<Item>, ImportError> {
     })
 }
 
-/// Whether a part of the state waits on the host. `old` is the name of a flag that was there before the block.
+/// Reads whether a part of the state is kept on the host. `old` is the name of the flag that preceded the block.
 fn device(
     ds: &mut Source,
     block: &str,

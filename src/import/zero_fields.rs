@@ -1,4 +1,4 @@
-//! The fields of `zero_optimization`, as far as a rule tells what becomes of them.
+//! The rules for the fields of `zero_optimization`.
 
 use super::rules::Becomes::{NoEffect, Omitted, Read, Refused};
 use super::rules::{Rule, rule};
@@ -10,7 +10,7 @@ const NONE_OFFLOADED: &str = "nothing is offloaded";
 const COPIED: &str = "how memory is copied is up to the backend";
 const BLOCKS: &str = "a block is gathered when it is needed, and the next one beside it";
 
-/// In the order in which they are looked up.
+/// The rules, in the order of lookup.
 pub(super) static ZERO: &[Rule] = &[
     rule("zero_optimization.stage", Read("ranks share nothing")),
     rule(

@@ -1,28 +1,29 @@
-//! The sensible combinations of strategies, the cheapest first.
+//! The sensible combinations of strategies, cheapest first.
 
 use crate::{AmpConfig, OffloadConfig, Precision, RecomputeConfig, Run, StrategyConfig, ZeroConfig};
 
-/// A combination, as a list in an order in which all of them fit.
+/// A combination of strategies, listed in an order in which all of them fit.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Combination {
-    /// As in a run file; micro-batches are among them, and the ranks.
+    /// The strategies as in a run file, including micro-batches and ranks.
     pub strategies: Vec<StrategyConfig>,
     cost: (usize, bool, bool, u8, usize),
 }
 
-/// All that there are for a run on so many ranks, in the order of what they cost.
+/// Returns all combinations for the run on its ranks, in the order of their cost.
 ///
-/// What a combination's dearest part costs decides:
+/// The most expensive part of a combination determines its cost:
 ///
-/// 1. mixed precision, which on most GPUs makes steps faster;
-/// 2. ZeRO 1, which sends no more than data parallel training does;
+/// 1. mixed precision, which makes steps faster on most GPUs;
+/// 2. ZeRO 1, which sends no more than data-parallel training;
 /// 3. ZeRO 2, which sends gradients with each micro-batch;
-/// 4. recompute, a third of the computation more;
-/// 5. ZeRO 3, the same third, and the parameters sent twice more with each micro-batch;
-/// 6. the optimizer on the host: gradients and parameters cross the bus once an update, which the processor makes;
-/// 7. parameters on the host: they cross it twice with each micro-batch.
+/// 4. recompute, which adds a third of the computation;
+/// 5. ZeRO 3, which adds the same third, and sends the parameters twice more with each micro-batch;
+/// 6. the optimizer on the host: gradients and parameters cross the bus once per update, and the CPU computes the
+///    update;
+/// 7. parameters on the host: they cross the bus twice with each micro-batch.
 ///
-/// The run's other strategies, and the settings of those that it has, are kept.
+/// The run's other strategies and its own settings of these ones are kept.
 pub(super) fn combinations(run: &Run, has_bf16: bool, has_f16: bool) -> Vec<Combination> {
     let own = Own::of(run);
     let mut all = Vec::new();
@@ -45,14 +46,14 @@ pub(super) fn combinations(run: &Run, has_bf16: bool, has_f16: bool) -> Vec<Comb
     all
 }
 
-/// What a run says of its own.
+/// The strategies that the run itself asks for.
 struct Own {
     amp: Option<AmpConfig>,
     zero: Option<ZeroConfig>,
     accumulate: Option<StrategyConfig>,
-    /// What changes the model before anything else acts.
+    /// Strategies that change the model before anything else acts.
     adapting: Vec<StrategyConfig>,
-    /// In their order, after all others.
+    /// The other strategies, in their order, which come last.
     rest: Vec<StrategyConfig>,
 }
 
@@ -76,7 +77,7 @@ impl Own {
         own
     }
 
-    /// None, and the run's own or what the device has.
+    /// No mixed precision, followed by the run's own, or by a half-precision dtype that the device supports.
     fn precisions(&self, has_bf16: bool, has_f16: bool) -> Vec<Option<AmpConfig>> {
         let half = match &self.amp {
             Some(amp) if amp.dtype != Precision::f32 => Some(amp.clone()),
@@ -87,7 +88,7 @@ impl Own {
         [None].into_iter().chain(half.map(Some)).collect()
     }
 
-    /// What treats gradients block by block stands first, what needs whole sums last.
+    /// Lists the strategies: those that process gradients block by block come first, those that need whole sums last.
     fn list(
         &self,
         offload: Option<OffloadConfig>,

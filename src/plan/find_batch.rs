@@ -1,4 +1,4 @@
-//! The largest micro-batch that fits, by trial.
+//! Finds the largest micro-batch that fits, by trial.
 
 use std::ops::Range;
 
@@ -14,22 +14,24 @@ use crate::models::pretrained::Folder;
 use crate::run::{ForModel, Parts, Trainable};
 use crate::{ByteSize, Data, DataRun, Run, RunError, Schedule, StrategyConfig, TrainError};
 
-/// The largest micro-batch that a step of the run could be made with.
+/// The largest micro-batch with which a training step of the run succeeds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FoundBatch {
-    /// Samples that go through the model at once.
+    /// Samples in a micro-batch.
     pub micro: usize,
-    /// Micro-batches in an update, so that the global batch is what it was.
+    /// Micro-batches in an update, chosen so that the global batch stays the same.
     pub accumulate: usize,
-    /// What was tried, in that order: samples, and whether they fitted.
+    /// What was tried, in order: the number of samples, and whether they fit.
     pub tried: Vec<(usize, bool)>,
 }
 
 impl Run {
-    /// Finds the largest micro-batch that keeps the global batch, and with which a step of the run stays within
-    /// what a rank may have on the device: `budget`, or the run's `device_budget`, or on the CPU each rank's part of the
-    /// machine's memory. It makes real steps with the longest of the first micro-batches, with
-    /// twice as many samples each time and then between the last two sizes. Nothing is written.
+    /// Finds the largest micro-batch that keeps the global batch and with which a training step stays within a rank's
+    /// share of the device: `budget`, otherwise the run's `device_budget`, otherwise, on the CPU, the rank's share of
+    /// the machine's memory.
+    ///
+    /// It tries the sizes that divide a rank's part of the global batch: first in growing strides, then by bisection.
+    /// Each trial is a real training step with the longest of the first micro-batches. Nothing is written.
     ///
     /// # Errors
     ///
@@ -38,7 +40,7 @@ impl Run {
         self.for_model(Finding { run: self, budget, say: &say })
     }
 
-    /// The same run with another micro-batch.
+    /// Returns the same run with another micro-batch.
     fn with_batch(&self, micro: usize, accumulate: usize) -> Self {
         let mut run = self.clone();
         run.batch.micro = Some(micro);
@@ -96,7 +98,7 @@ impl ForModel for Finding<'_> {
     }
 }
 
-/// A step with so many samples at once.
+/// A training step with a micro-batch of this size.
 struct Trial<'a, M: Trainable> {
     run: &'a Run,
     parts: &'a Parts<M>,
@@ -106,9 +108,9 @@ struct Trial<'a, M: Trainable> {
 }
 
 impl<M: Trainable> Trial<'_, M> {
-    /// Why it does not fit, if it does not.
+    /// Makes the step and returns why it does not fit, if it does not.
     fn make(&self) -> Result<Option<String>, RunError> {
-        // Of more micro-batches than two the sum of the gradients is no larger.
+        // With more than two micro-batches, the sum of the gradients is no larger.
         let run = self.run.with_batch(self.micro, self.accumulate.min(2));
         let data = self.parts.data.clone().micro_batch(self.micro);
         let per_window = self.accumulate.saturating_mul(run.number_of_ranks());
@@ -122,7 +124,7 @@ impl<M: Trainable> Trial<'_, M> {
             None => trainer,
         };
         let schedule = Schedule::constant(run.schedule.peak());
-        // An allocator that fails ends the step with a panic.
+        // A failing allocator ends the step with a panic.
         match caught(|| trainer.fit(model, optimizer, schedule, data)) {
             Ok(Ok(_)) => Ok(None),
             Ok(Err(error)) if is_too_large(&error) => Ok(Some(error.to_string())),
@@ -140,7 +142,7 @@ fn is_too_large(error: &TrainError) -> bool {
     }
 }
 
-/// A stream that begins later.
+/// A stream that begins at a later position.
 struct From<B> {
     stream: Stream<B>,
     start: usize,
@@ -168,7 +170,7 @@ impl<B: Batch> Batches for From<B> {
     }
 }
 
-/// All numbers that divide this one, the smallest first.
+/// Returns all divisors of a number, in ascending order.
 fn divisors(number: usize) -> Vec<usize> {
     let small: Vec<usize> =
         (1..).take_while(|i| i * i <= number).filter(|i| number.is_multiple_of(*i)).collect();
@@ -176,7 +178,7 @@ fn divisors(number: usize) -> Vec<usize> {
     small.iter().copied().chain(large).collect()
 }
 
-/// The last of so many that fits, where those before it do too: doubling, then bisecting.
+/// Returns the last of `count` indices that fits, provided that all before it fit too: doubles the index, then bisects.
 fn largest(
     count: usize,
     mut fits: impl FnMut(usize) -> Result<bool, RunError>,

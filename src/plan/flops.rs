@@ -1,33 +1,33 @@
-//! Floating-point operations of an update, as the field counts them.
+//! Counts the floating-point operations of an update, as is customary in the field.
 
 use super::order::Order;
 use super::parameters::ParamLayout;
 use crate::run::{Attention, Shape};
 
-/// The tokens of an update, of all ranks together, padding included: it is computed like any.
+/// The tokens of an update, over all ranks. Padding is included because it is computed like any other token.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sequences {
     pub tokens: f64,
-    /// Tokens of a row.
+    /// Tokens in a row.
     pub length: f64,
 }
 
-/// What makes up an update.
+/// The computation in an update.
 #[derive(Clone, Debug)]
 pub(super) struct Work {
-    /// What an encoder reads for a decoder; nothing where there is one sequence.
+    /// What an encoder reads for a decoder; empty if there is a single sequence.
     pub source: Sequences,
-    /// What a decoder reads, or the one sequence.
+    /// What a decoder reads, or the single sequence.
     pub target: Sequences,
     pub attention: Vec<Attention>,
-    /// Whether the source goes through the parameter at a path, and not the target.
+    /// Whether the source, rather than the target, passes through the parameter at a path.
     pub reads_source: fn(&str) -> bool,
 }
 
 impl Work {
-    /// 6 for each parameter and token that goes through it, and for attention 12 x layers x width x length for each
-    /// token; a third of either is the forward pass, which comes again for what is recomputed. A frozen parameter has
-    /// no gradient: 4.
+    /// Returns the operations of an update: 6 for each parameter and token that passes through it, and 12 x layers x
+    /// width x length for each token in attention. A third of either is the forward pass, which is repeated for
+    /// recomputed blocks. A frozen parameter has no gradient and counts 4.
     ///
     /// Kaplan et al., *Scaling Laws for Neural Language Models*, 2020 (arXiv:2001.08361), section 2.1; Chowdhery et
     /// al., *PaLM: Scaling Language Modeling with Pathways*, 2022 (arXiv:2204.02311), appendix B.
@@ -95,7 +95,8 @@ mod tests {
         assert_eq!(work.flops(&shapes, &some, &Order::of(&[], 0.0)), plain - 2.0 * 2.0 * 10.0);
     }
 
-    /// An encoder of 10 parameters reads 2 rows of 7 tokens, a decoder of 100 writes 2 of 3, and asks the source.
+    /// An encoder of 10 parameters reads 2 rows of 7 tokens; a decoder of 100 parameters writes 2 rows of 3 tokens and
+    /// attends to the source.
     #[test]
     fn each_token_is_counted_where_it_goes() {
         let shape = |path: &str, elements| Shape {

@@ -1,8 +1,7 @@
-//! Bytes that a rank holds, parameter by parameter, by the equations of ZeRO.
+//! Computes the bytes that a rank holds, parameter by parameter, by the equations of ZeRO.
 //!
-//! Rajbhandari et al., *ZeRO: Memory Optimizations Toward Training Trillion Parameter Models*, 2020
-//! (arXiv:1910.02054), and what this program adds to them: padding, small parameters that each rank holds whole, and
-//! masters that are a part of the replica.
+//! Rajbhandari et al., *ZeRO: Memory Optimizations Toward Training Trillion Parameter Models*, 2020 (arXiv:1910.02054),
+//! extended by padding, small replicated parameters, and masters that are views of the replica.
 
 use super::order::Order;
 use super::parameters::ParamLayout;
@@ -10,7 +9,7 @@ use super::trace::Traced;
 use crate::run::Shape;
 use crate::{OffloadConfig, OptimizerConfig};
 
-/// Bytes of the first rank, which holds as much as any.
+/// Bytes of the first rank, which holds at least as much as any other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Held {
     pub master: u64,
@@ -18,29 +17,29 @@ pub(super) struct Held {
     pub averaged: u64,
     pub gradients: u64,
     pub optimizer: u64,
-    /// Of all these but the gradients, on the host.
+    /// Bytes on the host, of all the above except the gradients.
     pub host: u64,
-    /// Of the device, between two steps.
+    /// Bytes on the device between two steps.
     pub between: u64,
-    /// Of the device, at the most in a step.
+    /// Most bytes on the device during a step.
     pub peak: u64,
 }
 
-/// Gradients of a parameter at the moments that count.
+/// Bytes of gradients at the moments that determine the peak.
 #[derive(Clone, Copy, Default)]
 struct Gradients {
-    /// What a backward pass leaves.
+    /// Gradients that a backward pass leaves.
     left: u64,
-    /// What of it is on the host by then.
+    /// The part of them that has been moved to the host by then.
     gone_down: u64,
-    /// What is held of a window.
+    /// Gradients that are held between the micro-batches of a window.
     held: u64,
-    /// What the optimizer is given.
+    /// Gradients that the optimizer receives.
     given: u64,
 }
 
 impl Held {
-    /// With what this optimizer keeps.
+    /// Computes the bytes for this optimizer.
     pub fn of(
         shapes: &[Shape],
         layout: &ParamLayout,
@@ -66,7 +65,7 @@ impl Held {
         };
         let gone_down = on_host(gradients.gone_down, placement.master_on_host);
         let in_pass = match order.delivers() {
-            // The traced gradients were those of one rank alone.
+            // The traced gradients are those of one rank alone.
             true => traced.activations + gradients.left,
             false => traced.most,
         };
@@ -100,7 +99,7 @@ impl Held {
                 if is_view {
                     master = 0;
                 }
-                // What is gathered before it is cast or copied loses its padding then.
+                // Gathered parameters lose their padding when they are cast or copied.
                 let is_copied = is_cast && !order.exchanges_replica()
                     || offload == Some(OffloadConfig::optimizer) && order.gathers_on_host();
                 match ranks == 1 && !is_cast && offload.is_none() {

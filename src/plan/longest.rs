@@ -1,4 +1,4 @@
-//! The micro-batch that takes most memory, of those that come first.
+//! Finds the micro-batch that needs the most memory among the first ones.
 
 use std::ops::Range;
 
@@ -9,32 +9,32 @@ use crate::data::Stream;
 use crate::feed::{Share, cut};
 use crate::{Data, RunError};
 
-/// How many are looked at: past these a longer one is unlikely, and each has to be collated.
+/// How many micro-batches are examined. A longer one is unlikely after these, and each has to be collated.
 const LOOKED_AT: usize = 256;
 
-/// The longest micro-batch, and what they are on average.
+/// The longest micro-batch, and averages over the examined ones.
 pub(super) struct Longest<B> {
     stream: Stream<B>,
     positions: Range<usize>,
-    /// Of the longest, padding included.
+    /// Tokens of the longest, padding included.
     pub tokens: usize,
     /// Rows of the longest.
     pub samples: usize,
     /// Tokens of a micro-batch on average, padding included.
     pub mean_tokens: f64,
-    /// Those of them that are a source's.
+    /// Source tokens among them.
     pub mean_source_tokens: f64,
     /// Rows of a micro-batch on average.
     pub mean_samples: f64,
 }
 
 impl<B: Batch> Longest<B> {
-    /// Of the first epoch, for ranks that make so many micro-batches in an update together. `source_tokens` are a
-    /// batch's, padding included.
+    /// Finds the longest micro-batch of the first epoch, for ranks that together process `per_window` micro-batches in
+    /// an update. `source_tokens` returns the source tokens of a batch, padding included.
     ///
     /// # Errors
     ///
-    /// The data cannot be read, or nothing in it is supervised.
+    /// The data cannot be read, or no item of it is supervised.
     pub fn of(
         data: &Data<B>,
         per_window: usize,
@@ -76,12 +76,12 @@ impl<B: Batch> Longest<B> {
         })
     }
 
-    /// Where it begins.
+    /// Returns the position of its first sample.
     pub fn start(&self) -> usize {
         self.positions.start
     }
 
-    /// Collated anew.
+    /// Collates the micro-batch again.
     pub fn batch(&self) -> Result<B, DataError> {
         self.stream.batch(0, self.positions.clone())
     }

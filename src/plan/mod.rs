@@ -1,19 +1,19 @@
-//! A run before it is made: what it will hold, send and compute, and which strategies would let it fit.
+//! Plans a run before it starts: what it will hold, send and compute, and which strategies would make it fit.
 //!
 //! ```text
-//! mod.rs           Plan: the run as it is written, and all combinations of strategies beside it
-//! combinations.rs  the combinations, the cheapest first
-//! parameters.rs    what strategies make of each parameter
-//! order.rs         where each strategy stands in a list, as far as bytes depend on it
+//! mod.rs           Plan: the run as written, and all combinations of strategies beside it
+//! combinations.rs  the combinations, cheapest first
+//! parameters.rs    the dtypes that strategies give each parameter
+//! order.rs         the place of each strategy in a list, as far as bytes depend on it
 //! held.rs          bytes that a rank holds
-//! sent.rs          what a rank sends
-//! trace.rs         what a pass takes, seen on the real model with few of its blocks
-//! recomputed.rs    which blocks are run again, and what a pass takes with them
+//! sent.rs          bytes that a rank sends
+//! trace.rs         memory of a pass, measured on the real model with few blocks
+//! recomputed.rs    which blocks are recomputed, and the memory of a pass with them
 //! longest.rs       the micro-batch that is traced
 //! flops.rs         operations of an update
 //! find_batch.rs    the largest micro-batch, by trial
 //! table.rs         a plan as text
-//! error.rs         why there is none
+//! error.rs         why a run cannot be planned
 //! ```
 
 mod combinations;
@@ -55,73 +55,73 @@ use trace::Tracer;
 /// What a run will hold, send and compute.
 #[derive(Clone, Debug, Serialize)]
 pub struct Plan {
-    /// How a global batch is made up.
+    /// A description of the global batch.
     pub batch: String,
-    /// Number of parameters, a tied one counted once.
+    /// Number of parameters; tied parameters count once.
     pub parameters: u64,
     /// Ranks that train together.
     pub ranks: u64,
-    /// Tokens of an update on average, padding included, of all ranks together.
+    /// Average number of tokens in an update, padding included, over all ranks.
     pub tokens: f64,
-    /// Where it trains.
+    /// The training device.
     pub device: String,
-    /// Bytes that a rank may have on the device, where that is known.
+    /// Bytes that a rank may have on the device, if known.
     pub budget_bytes: Option<u64>,
-    /// Whether the host's memory is the device's, so that what waits on the host counts too.
+    /// Whether the device's memory is the host's, so that offloaded state counts too.
     pub host_is_device: bool,
-    /// The run as it is written.
+    /// The run as written.
     pub as_written: Planned,
-    /// Each sensible combination of strategies, the cheapest first.
+    /// Each sensible combination of strategies, cheapest first.
     pub combinations: Vec<Planned>,
-    /// The first of them that fits.
+    /// The index of the first combination that fits.
     pub recommended: Option<usize>,
 }
 
-/// The run with one list of strategies: bytes of the first rank, which holds as much as any.
+/// The run with one list of strategies. Bytes are those of the first rank, which holds at least as much as any other.
 #[derive(Clone, Debug, Serialize)]
 pub struct Planned {
     /// The list, as a line of a run file.
     pub strategies: String,
-    /// As [`Report::master_bytes`](crate::Report::master_bytes).
+    /// Counted as in [`Report::master_bytes`](crate::Report::master_bytes).
     pub master_bytes: u64,
-    /// As [`Report::replica_bytes`](crate::Report::replica_bytes).
+    /// Counted as in [`Report::replica_bytes`](crate::Report::replica_bytes).
     pub replica_bytes: u64,
-    /// As [`Report::averaged_bytes`](crate::Report::averaged_bytes).
+    /// Counted as in [`Report::averaged_bytes`](crate::Report::averaged_bytes).
     pub averaged_bytes: u64,
-    /// As [`Report::gradient_bytes`](crate::Report::gradient_bytes).
+    /// Counted as in [`Report::gradient_bytes`](crate::Report::gradient_bytes).
     pub gradient_bytes: u64,
-    /// As [`Report::optimizer_bytes`](crate::Report::optimizer_bytes).
+    /// Counted as in [`Report::optimizer_bytes`](crate::Report::optimizer_bytes).
     pub optimizer_bytes: u64,
-    /// As [`Report::activation_bytes`](crate::Report::activation_bytes), traced on the CPU.
+    /// Counted as in [`Report::activation_bytes`](crate::Report::activation_bytes), traced on the CPU.
     pub activation_bytes: u64,
-    /// As [`Report::host_bytes`](crate::Report::host_bytes).
+    /// Counted as in [`Report::host_bytes`](crate::Report::host_bytes).
     pub host_bytes: u64,
-    /// On the device between two steps.
+    /// Bytes on the device between two steps.
     pub between_steps_bytes: u64,
-    /// On the device at the most, in a pass or an update, as `device_budget` counts it.
+    /// Most bytes on the device during a pass or an update, as `device_budget` counts them.
     pub peak_bytes: u64,
     /// What the first rank sends in an update, by the kind of call.
     pub sent: BTreeMap<Kind, Sent>,
-    /// The same of all kinds.
+    /// Elements sent, over all kinds.
     pub sent_elements: u64,
-    /// Their bytes.
+    /// Bytes sent, over all kinds.
     pub sent_bytes: u64,
-    /// Floating-point operations of an update, of all ranks together.
+    /// Floating-point operations of an update, over all ranks.
     pub flops: f64,
-    /// Whether it fits, where it is known what there is.
+    /// Whether the run fits, if the budget is known.
     pub fits: Option<bool>,
 }
 
 impl Run {
-    /// Foretells what the run will hold, send and compute, as it is written and with each sensible combination of
-    /// strategies. It reads the data, and makes a few passes of the longest of its first micro-batches
-    /// through a model of few blocks on the CPU; `say` hears of them.
+    /// Predicts what the run will hold, send and compute, as written and with each sensible combination of strategies.
+    /// It reads the data and runs a few passes of the longest of its first micro-batches through a model of few blocks
+    /// on the CPU. Reports progress through `say`.
     ///
-    /// What a rank may have on the device is `budget`, or the run's `device_budget`, or on the CPU each rank's part of
-    /// the machine's memory.
+    /// A rank's budget on the device is `budget`, otherwise the run's `device_budget`, otherwise, on the CPU, the
+    /// rank's share of the machine's memory.
     ///
-    /// Bytes of activations are counted where the program installs
-    /// [`memory::Counting`](crate::memory::Counting), and are 0 elsewhere.
+    /// Activation bytes are counted if the program installs [`memory::Counting`](crate::memory::Counting), and are 0
+    /// otherwise.
     ///
     /// # Errors
     ///
@@ -174,7 +174,7 @@ impl ForModel for Planning<'_> {
         for combination in combinations(run, has_bf16, has_f16) {
             match planner.plan(&combination.strategies, &combination.strategies) {
                 Ok(one) => planned.push(one),
-                // What the device, the optimizer or the model does not go with is no combination of this run.
+                // Skips combinations that the device, the optimizer or the model does not support.
                 Err(RunError::Train(
                     crate::TrainError::Strategy(_) | crate::TrainError::NotElementwise { .. },
                 )) => (),
@@ -196,11 +196,11 @@ impl ForModel for Planning<'_> {
     }
 }
 
-/// What a rank may have.
+/// The budget of a rank.
 #[derive(Clone, Copy)]
 struct Limit {
     bytes: Option<u64>,
-    /// Whether it is of all memory, that of the host included.
+    /// Whether the budget covers all memory, including the host's.
     with_host: bool,
 }
 
@@ -215,7 +215,7 @@ impl Limit {
     }
 }
 
-/// What all lists of strategies are planned with.
+/// What the plans of all lists of strategies share.
 struct Planner<'a, M: Trainable> {
     run: &'a Run,
     parts: &'a Parts<M>,
@@ -227,13 +227,13 @@ struct Planner<'a, M: Trainable> {
 }
 
 impl<M: Trainable> Planner<'_, M> {
-    /// With these strategies, as they are written, and with micro-batches and ranks in their places.
+    /// Plans these strategies: as `written`, and as `composed` with micro-batches and ranks in their places.
     fn plan(&mut self, written: &[StrategyConfig], composed: &[StrategyConfig]) -> Result<Planned, RunError> {
         let ranks = self.run.number_of_ranks() as u64;
         let mut composed = composed.to_vec();
         let sums = |strategy: &StrategyConfig| matches!(strategy, StrategyConfig::Zero(_));
         if ranks > 1 && !composed.iter().any(sums) {
-            // As a run does by itself: whole windows, before they are clipped.
+            // The order of a run without `Zero`: whole windows are summed before they are clipped.
             let is_clip = |strategy: &StrategyConfig| matches!(strategy, StrategyConfig::Clip(_));
             let place = composed.iter().position(is_clip).unwrap_or(composed.len());
             composed.insert(place, StrategyConfig::Zero(0.into()));

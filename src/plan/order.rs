@@ -1,4 +1,4 @@
-//! Where each strategy stands in a list, as far as bytes depend on it.
+//! The place of each strategy in a list, as far as bytes depend on it.
 
 use burn::tensor::{DType, FloatDType};
 
@@ -7,7 +7,7 @@ use crate::{OffloadConfig, StrategyConfig, ZeroConfig};
 /// What a list of strategies does to memory, and in which order.
 #[derive(Clone, Debug)]
 pub(super) struct Order {
-    /// The ranks, and how they share.
+    /// How the ranks shard state.
     pub zero: ZeroConfig,
     zero_at: usize,
     amp_at: Option<usize>,
@@ -16,19 +16,19 @@ pub(super) struct Order {
     pub micro_batches: u64,
     /// Whether gradients are held between the micro-batches of a window.
     pub holds: bool,
-    /// Bytes of an element of the sum that is held of them.
+    /// Bytes of an element of the held sum.
     pub held: u64,
     pub offload: Option<OffloadConfig>,
     offload_at: Option<usize>,
     /// Whether an average of the weights is kept.
     pub averages: bool,
-    /// The share of the blocks that is run again in the backward pass.
+    /// The share of the blocks that is recomputed in the backward pass.
     pub recomputed: f64,
 }
 
 impl Order {
-    /// Of a list in which the ranks and the micro-batches have their places, with the share of the blocks that is
-    /// run again.
+    /// Reads a list that includes the ranks and the micro-batches. `recomputed` is the share of the blocks that is
+    /// recomputed.
     pub fn of(strategies: &[StrategyConfig], recomputed: f64) -> Self {
         let mut order = Self {
             zero: ZeroConfig::from(0),
@@ -65,24 +65,24 @@ impl Order {
             }
         }
         order.holds = order.micro_batches > 1;
-        // Parameters that are fetched or gathered for a block are so for the backward pass too.
+        // Blocks whose parameters are fetched or gathered are recomputed in the backward pass.
         if order.zero.stage == 3 || order.offload == Some(OffloadConfig::parameters) {
             order.recomputed = 1.0;
         }
         order
     }
 
-    /// Whether what the ranks exchange is in the replica's dtype, and not in the master's.
+    /// Whether the ranks exchange data in the replica's dtype rather than the master's.
     pub fn exchanges_replica(&self) -> bool {
         self.zero.stage >= 2 || self.amp_at.is_none_or(|amp| self.zero_at < amp)
     }
 
-    /// Whether each micro-batch's gradients are summed over the ranks, and not the window's.
+    /// Whether the gradients of each micro-batch are summed over the ranks, rather than those of the window.
     pub fn sums_each_micro_batch(&self) -> bool {
         self.zero.stage >= 2 || self.accumulate_at.is_none_or(|accumulate| self.zero_at < accumulate)
     }
 
-    /// Whether parameters are gathered on the host, and what is gathered is then copied to the device.
+    /// Whether parameters are gathered on the host and then copied to the device.
     pub fn gathers_on_host(&self) -> bool {
         self.offload_at.is_some_and(|offload| offload < self.zero_at)
     }
@@ -96,8 +96,8 @@ impl Order {
         self.zero.stage >= 2 || self.offload_at.is_some_and(nothing_between)
     }
 
-    /// Elements of which a parameter of this shape is divided among so many ranks, padding included; `None` where
-    /// each rank holds it whole.
+    /// Returns the elements, padding included, of a parameter of this shape that is sharded among the ranks, or `None`
+    /// if each rank holds the whole parameter.
     pub fn padded(&self, shape: &[usize], trained: bool, ranks: u64) -> Option<u64> {
         const REPLICATE_BELOW: usize = 1024;
         let elements: u64 = shape.iter().map(|size| *size as u64).product();

@@ -1,4 +1,4 @@
-//! What a run's strategies make of each parameter of a model that is not made.
+//! The dtypes that a run's strategies give each parameter of a model that is not created.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,24 +10,24 @@ use crate::run::{Parts, Trainable, skeleton};
 use crate::session::Prepared;
 use crate::{Run, RunError, StrategyConfig};
 
-/// What strategies make of one parameter.
+/// How strategies treat a parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Treated {
-    /// Bytes of an element of the master.
+    /// Bytes of a master element.
     pub master: u64,
-    /// Bytes of an element of the replica.
+    /// Bytes of a replica element.
     pub replica: u64,
-    /// Whether it has a gradient.
+    /// Whether the parameter has a gradient.
     pub trained: bool,
 }
 
-/// What a run's strategies make of the model, found by starting them on one that has the same parts and hardly any
-/// numbers.
+/// How a run's strategies treat the parameters of the model. Found by starting the strategies on a model with the same
+/// parts and the smallest parameters.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ParamLayout {
-    /// By the path where it stands first.
+    /// The parameters by their first path.
     pub of: HashMap<String, Treated>,
-    /// What waits on the host.
+    /// What is placed on the host.
     pub placement: Placement,
 }
 
@@ -63,7 +63,7 @@ impl ParamLayout {
         Ok(Self { of: of.collect(), placement: session.bytes().placement })
     }
 
-    /// Of the parameter that stands first at this path.
+    /// Returns the treatment of the parameter whose first path is this one.
     pub fn get(&self, path: &str) -> Treated {
         self.of.get(path).copied().unwrap_or(Treated { master: 4, replica: 4, trained: true })
     }

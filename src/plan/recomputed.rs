@@ -1,24 +1,24 @@
-//! Which blocks are run again in the backward pass, and what a pass takes with them.
+//! Which blocks are recomputed in the backward pass, and the memory of a pass with them.
 //!
-//! The model that is traced has few blocks. What a list says of blocks by their number or their bytes is
-//! therefore worked out for all blocks of the model, from a pass that runs none of them again, and one that runs all.
+//! The traced model has few blocks. A list that selects blocks by their number or their bytes is therefore evaluated
+//! for all blocks of the model, from one pass that recomputes no block and one that recomputes all.
 
 use firebrick_strategies::{PathError, Paths};
 
 use super::trace::Traced;
 use crate::{RecomputeConfig, StrategyConfig};
 
-/// What a pass takes by its number of blocks: a straight line.
+/// The memory of a pass as a linear function of its number of blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Line {
-    /// Without blocks.
+    /// Bytes without blocks.
     pub base: f64,
-    /// Of each block.
+    /// Bytes of each block.
     pub each: f64,
 }
 
 impl Line {
-    /// Through what so many blocks take, and one more.
+    /// Fits the line to passes of `blocks` blocks and of one more.
     pub fn through(few: u64, more: u64, blocks: usize) -> Self {
         let each = more as f64 - few as f64;
         Self { base: few as f64 - each * blocks as f64, each }
@@ -29,7 +29,7 @@ impl Line {
     }
 }
 
-/// What a pass takes, by its number of blocks.
+/// The memory of a pass by its number of blocks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lines {
     pub activations: Line,
@@ -37,7 +37,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Through passes of so many blocks, and of one more.
+    /// Fits the lines to passes of `blocks` blocks and of one more.
     pub fn through(few: Traced, more: Traced, blocks: usize) -> Self {
         Self {
             activations: Line::through(few.activations, more.activations, blocks),
@@ -52,14 +52,14 @@ impl Lines {
         }
     }
 
-    /// Where each unit of the trace is so many blocks.
+    /// Rescales the lines from units of the trace that contain `blocks` blocks each to single blocks.
     pub fn of_each(&self, blocks: f64) -> Self {
         let of_each = |line: Line| Line { each: line.each / blocks, ..line };
         Self { activations: of_each(self.activations), most: of_each(self.most) }
     }
 }
 
-/// The recipe of a list that does not treat all blocks alike, and where it stands.
+/// Returns the `Recompute` of a list and its place, unless it treats all blocks alike.
 pub(super) fn chosen(strategies: &[StrategyConfig]) -> Option<(usize, &RecomputeConfig)> {
     strategies.iter().enumerate().find_map(|(at, strategy)| match strategy {
         StrategyConfig::Recompute(recompute) => {
@@ -70,11 +70,11 @@ pub(super) fn chosen(strategies: &[StrategyConfig]) -> Option<(usize, &Recompute
     })
 }
 
-/// For each block of a model, in the order of a pass, whether it is run again.
+/// Returns whether each block of a model is recomputed, in the order of a pass.
 ///
 /// # Errors
 ///
-/// A path is none of the model's.
+/// A path does not occur in the model.
 pub(super) fn blocks(
     recompute: &RecomputeConfig,
     paths: &Paths,
@@ -94,7 +94,7 @@ pub(super) fn blocks(
         (.., Some(bytes)) => {
             let (kept, input) = (plain.activations.each, again.activations.each);
             let held = |again: usize| kept * (blocks.len() - again) as f64 + input * again as f64;
-            // Blocks are alike, so as few as fit are any; the first are taken.
+            // All blocks are alike, so the first ones are taken.
             let fewest = (0..blocks.len()).find(|again| held(*again) <= bytes as f64);
             let fewest = fewest.unwrap_or(blocks.len());
             (0..blocks.len()).map(|index| index < fewest).collect()
@@ -103,8 +103,8 @@ pub(super) fn blocks(
     })
 }
 
-/// What a pass takes that runs these blocks again: at its end, with all that was kept, or while the last of them
-/// is run again, with what the blocks before it keep.
+/// Returns the memory of a pass that recomputes these blocks. The peak is either at the end of the forward pass, with
+/// everything that was kept, or while the last of these blocks is recomputed, with what the blocks before it keep.
 pub(super) fn mixed(again: &[bool], plain: &Lines, every: &Lines) -> Traced {
     let Some(last) = again.iter().rposition(|is_again| *is_again) else { return plain.at(again.len()) };
     let (kept, input) = (plain.activations.each, every.activations.each);
@@ -113,7 +113,7 @@ pub(super) fn mixed(again: &[bool], plain: &Lines, every: &Lines) -> Traced {
     let at_the_end = plain.activations.base + held(again);
     let run_again = every.activations.base + held(&again[..=last]);
     let activations = at_the_end.max(run_again);
-    // Blocks that are run again leave their gradients before the pass has ended.
+    // Recomputed blocks leave their gradients before the pass has ended.
     let gradients = (every.most.at(again.len()) - every.activations.at(again.len())).max(0.0);
     let share = again.iter().filter(|is_again| **is_again).count() as f64 / again.len() as f64;
     Traced { activations: activations as u64, most: (activations + share * gradients) as u64 }
@@ -126,7 +126,7 @@ mod tests {
 
     use super::*;
 
-    /// A block keeps 10, and 1 where it is run again; outside of blocks there are 5.
+    /// A block keeps 10 bytes, or 1 if it is recomputed; outside of blocks there are 5.
     fn lines() -> (Lines, Lines) {
         let line = |base: f64, each: f64| Line { base, each };
         let plain = Lines { activations: line(5.0, 10.0), most: line(5.0, 10.0) };
@@ -161,9 +161,9 @@ mod tests {
         let taken = |again: [bool; 4]| mixed(&again, &plain, &every);
         assert_eq!(taken([false; 4]), plain.at(4));
         assert_eq!(taken([true; 4]), every.at(4));
-        // The last block is run again on top of all others.
+        // The last block is recomputed on top of all others.
         assert_eq!(taken([false, false, false, true]).activations, 14 + 30 + 1);
-        // The others have gone by then.
+        // The other blocks have been freed by then.
         assert_eq!(taken([true, false, false, false]).activations, 5 + 1 + 30);
         assert_eq!(taken([true, false, false, false]).most, 36 + 8 / 4);
     }

@@ -1,4 +1,4 @@
-//! What a rank sends to the others in an update, element by element as the transport counts it.
+//! Counts what a rank sends to the others in an update, element by element, as the transport counts it.
 
 use firebrick_strategies::Kind;
 use std::collections::BTreeMap;
@@ -19,17 +19,17 @@ pub struct Sent {
     pub bytes: u64,
 }
 
-/// By kind of call, of one rank among so many in an update of whole windows.
+/// Returns what `rank` of `ranks` sends in an update of whole windows, by the kind of call.
 ///
-/// | stage | sent of a sharded parameter, times (N-1)/N | of one that all hold whole |
+/// | stage | sent per sharded parameter, times (N-1)/N | sent per replicated parameter, times (N-1)/N |
 /// |---|---|---|
 /// | 0 | - | 2 |
 /// | 1 | 2 | 2 |
 /// | 2 | k + 1 | 2k |
 /// | 3 | 3k in a block, 2k elsewhere | 2k |
 ///
-/// over k micro-batches; stages 0 and 1 send gradients k times where they stand before `Accumulate`. Scalars,
-/// such as norms and flags, are counted apart.
+/// with k micro-batches. Stages 0 and 1 send gradients k times if they come before `Accumulate` in the list. Scalars,
+/// such as norms and flags, are counted separately.
 pub(super) fn sent(
     shapes: &[Shape],
     layout: &ParamLayout,
@@ -55,7 +55,7 @@ pub(super) fn sent(
         let (whole, stage) = (shape.elements(), order.zero.stage);
         match padded {
             None if treated.trained => {
-                // Each sums a chunk of it, and sends the sum to all others.
+                // Each rank sums a chunk and sends the sum to all others.
                 let chunk = whole.div_ceil(ranks);
                 let own = ((rank + 1) * chunk).min(whole) - (rank * chunk).min(whole);
                 add(Kind::AllReduce, times * (whole - own), wire);

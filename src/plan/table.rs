@@ -3,12 +3,12 @@
 use super::{Plan, Planned};
 use crate::ByteSize;
 
-/// Bytes as they are read.
+/// Formats bytes.
 fn bytes(bytes: u64) -> String {
     ByteSize(usize::try_from(bytes).unwrap_or(usize::MAX)).to_string()
 }
 
-/// Operations as they are read.
+/// Formats operations.
 fn operations(flops: f64) -> String {
     let units = [(1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")];
     match units.iter().find(|(factor, _)| flops >= *factor) {
@@ -18,7 +18,7 @@ fn operations(flops: f64) -> String {
 }
 
 impl Plan {
-    /// The plan as `firebrick plan` prints it.
+    /// Returns the plan as `firebrick plan` prints it.
     pub fn summary(&self) -> String {
         let mut text = format!("{}; {:.0} tokens\n", self.batch, self.tokens);
         text += &format!("{} parameters on {}\n", self.parameters, self.device);
@@ -124,7 +124,7 @@ impl Plan {
     }
 }
 
-/// The list without what stands around it.
+/// Returns the list without the text around it.
 fn listed(one: &Planned) -> &str {
     let list = one.strategies.trim_start_matches("strategies: [").trim_end_matches("],");
     if list.is_empty() { "none" } else { list }

@@ -1,9 +1,9 @@
-//! What a pass takes in memory, seen on the real model with few of its blocks.
+//! Measures the memory of a pass on the real model with few of its blocks.
 //!
-//! Blocks are alike, so that each one more adds as much as the one before it. A forward and a backward pass of the
-//! real batch go through models of two and of three blocks at full width, as training would make them and measured as
-//! training measures them, and a straight line through both tells of all blocks. Two at least: under ZeRO 3 a
-//! block computes while the next one is gathered.
+//! Blocks are alike, so each further block adds as much as the one before it. A forward and a backward pass of the real
+//! batch go through models of two and of three blocks at full width, built and measured as in training. A straight line
+//! through both results predicts the memory of all blocks. The smaller model has at least two blocks, because ZeRO 3
+//! gathers the next block while one computes.
 
 use std::collections::HashMap;
 
@@ -21,19 +21,19 @@ use crate::run::{Family, Trainable, skeleton};
 use crate::session::{Prepared, checked};
 use crate::{RecomputeConfig, Run, RunError, StrategyConfig, TrainError};
 
-/// Blocks of the smaller model.
+/// Number of blocks of the smaller model.
 const FEW: usize = 2;
 
-/// Bytes that a pass has in use beyond those before it.
+/// Bytes that a pass uses beyond those in use before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Traced {
-    /// As [`Report::activation_bytes`](crate::Report::activation_bytes).
+    /// Bytes counted as in [`Report::activation_bytes`](crate::Report::activation_bytes).
     pub activations: u64,
-    /// With the gradients of recomputed segments.
+    /// The same, with the gradients of recomputed segments.
     pub most: u64,
 }
 
-/// Traces passes, each kind of them once.
+/// Traces passes, each kind once.
 pub(super) struct Tracer<'a, M: Trainable> {
     run: &'a Run,
     config: &'a M::Config,
@@ -58,7 +58,8 @@ impl<'a, M: Trainable> Tracer<'a, M> {
         Ok(Self { run, config, longest, device, paths, known: HashMap::new(), is_warm: false })
     }
 
-    /// What a pass takes under these strategies, on one rank alone, and the share of the blocks that it runs again.
+    /// Returns the memory of a pass under these strategies on a single rank, and the share of the blocks that it
+    /// recomputes.
     ///
     /// # Errors
     ///
@@ -94,8 +95,8 @@ impl<'a, M: Trainable> Tracer<'a, M> {
         Ok((mixed(&again, &none, &all), share))
     }
 
-    /// What a pass takes by its number of blocks. Where a list names a block by its number, the model that is traced
-    /// must have it.
+    /// Measures the memory of a pass by its number of blocks. If a list names a block by its number, the traced model
+    /// must contain that block.
     fn lines(&mut self, acting: &Vec<StrategyConfig>, say: impl Fn(&str)) -> Result<Lines, RunError> {
         let few = match acting.iter().any(names_a_block) {
             true => self.config.layers().max(FEW + 1) - 1,
@@ -105,7 +106,7 @@ impl<'a, M: Trainable> Tracer<'a, M> {
         Ok(Lines::through(traced, more, few))
     }
 
-    /// A pass through a model of so many blocks, each kind of them once.
+    /// Measures a pass through a model of `layers` blocks, each kind once.
     fn known(
         &mut self,
         acting: &Vec<StrategyConfig>,
@@ -124,15 +125,15 @@ impl<'a, M: Trainable> Tracer<'a, M> {
         Ok(traced)
     }
 
-    /// A pass through a model of so many blocks: the second of two, since in the first Burn and the
-    /// strategies learn what comes after what.
+    /// Measures a pass through a model of `layers` blocks. It takes the second of two passes, because in the first one
+    /// Burn and the strategies learn the order of operations.
     fn pass(&mut self, strategies: &Vec<StrategyConfig>, layers: usize) -> Result<Traced, RunError> {
         let account = Account::new();
         let _on_it = account.enter();
         let run = self.run;
         self.device.seed(run.seed);
         let model: M = drawn_now(M::init(&self.config.clone().with_layers(layers), &self.device));
-        // Groups may name blocks that it lacks, and nothing of them is in a pass.
+        // Parameter groups may name blocks that this model lacks; they do not affect a pass.
         let optimizer = run.optimizer.build(&model, &Groups::default())?;
         let device = Some(self.device.clone());
         let prepared = Prepared::new(strategies, model, device, &optimizer, Communicator::solo(), run.seed)?;
@@ -154,7 +155,7 @@ impl<'a, M: Trainable> Tracer<'a, M> {
             Ok(Traced { activations: taken.activations as u64, most: taken.most as u64 })
         };
         if !self.is_warm {
-            // What the first pass of a process allocates is the process's.
+            // The first pass of a process also allocates what the process keeps.
             once()?;
             self.is_warm = true;
         }
@@ -163,7 +164,7 @@ impl<'a, M: Trainable> Tracer<'a, M> {
     }
 }
 
-/// Whether it names a block by its number, as in `blocks.3`.
+/// Whether the strategy names a block by its number, as in `blocks.3`.
 fn names_a_block(strategy: &StrategyConfig) -> bool {
     let named = match strategy {
         StrategyConfig::Freeze(paths) => paths.iter().collect::<Vec<_>>(),
@@ -173,7 +174,7 @@ fn names_a_block(strategy: &StrategyConfig) -> bool {
     named.iter().any(|path| path.split('.').any(|part| part.parse::<usize>().is_ok()))
 }
 
-/// Whether what a pass takes depends on it.
+/// Whether the strategy affects the memory of a pass.
 fn acts(strategy: &StrategyConfig) -> bool {
     match strategy {
         StrategyConfig::Zero(zero) => zero.stage >= 2,

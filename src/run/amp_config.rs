@@ -1,4 +1,4 @@
-//! Mixed precision in a run file.
+//! Mixed precision (`Amp`) in a run file.
 
 use std::fmt;
 
@@ -7,17 +7,17 @@ use firebrick_strategies::{Amp, Keep, LossScale};
 use serde::de::{self, IntoDeserializer, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// What mixed precision is: `Amp(bf16)`, or with settings,
+/// Mixed precision: `Amp(bf16)`, or with settings,
 /// `Amp(dtype: f16, keep_f32: [norms, head], evaluate_in: f32, loss_scale: (initial: 1024))`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AmpConfig {
-    /// What the forward pass computes in.
+    /// The dtype of the forward pass.
     pub dtype: Precision,
     /// Parameters that stay in f32. Default: none.
     pub keep_f32: Vec<KeepConfig>,
-    /// What evaluation computes in. Default: as training.
+    /// The dtype of evaluation. Default: the training dtype.
     pub evaluate_in: Option<FloatConfig>,
-    /// How the loss is scaled. Default: dynamically from 2^16 for `f16`, not at all for the others.
+    /// How the loss is scaled. Default: dynamically from 2^16 for `f16`, unscaled for the other dtypes.
     pub loss_scale: Option<LossScaleConfig>,
 }
 
@@ -25,13 +25,13 @@ pub struct AmpConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(non_camel_case_types, reason = "written as dtypes are")]
 pub enum Precision {
-    /// bfloat16 over an f32 master.
+    /// bfloat16 compute with f32 master weights.
     bf16,
-    /// Half precision over an f32 master, with a loss scale.
+    /// Half-precision compute with f32 master weights and a loss scale.
     f16,
-    /// bfloat16 and no f32: see [`Amp::pure_bf16`] for the price.
+    /// bfloat16 everywhere, without f32 master weights; see [`Amp::pure_bf16`] for the cost.
     pure_bf16,
-    /// As without mixed precision.
+    /// Single precision, as without `Amp`.
     f32,
 }
 
@@ -53,40 +53,40 @@ pub enum FloatConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(non_camel_case_types, reason = "written as the settings are")]
 pub enum KeepConfig {
-    /// Those of norms.
+    /// The parameters of norms.
     norms,
-    /// Tables of embeddings.
+    /// Embedding tables.
     embeddings,
-    /// The layer that makes the model's output.
+    /// The layer that produces the model's output.
     head,
-    /// What a pattern means, as in `path("blocks.0.*")`.
+    /// The parameters that match a path pattern, as in `path("blocks.0.*")`.
     path(String),
 }
 
-/// How the loss is scaled: `(initial: 65536, interval: 2000)`, or `(constant: 1024)`. What is left
-/// out is as in [`LossScale::default`].
+/// The loss scale: `(initial: 65536, interval: 2000)`, or `(constant: 1024)`. Omitted settings default to those of
+/// [`LossScale::default`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LossScaleConfig {
     /// The scale of the first window. Default: 65536.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initial: Option<f64>,
-    /// Times it grows by. Default: 2.
+    /// The factor that growth multiplies the scale by. Default: 2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub growth: Option<f64>,
-    /// Times it falls by at an overflow. Default: 0.5.
+    /// The factor that an overflow multiplies the scale by. Default: 0.5.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backoff: Option<f64>,
-    /// Updates without an overflow before it grows. Default: 2000.
+    /// Updates without an overflow before the scale grows. Default: 2000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<u64>,
-    /// The overflow, counted from the last growth, that is the first to lower it. Default: 1.
+    /// The first overflow, counted from the last growth, that lowers the scale. Default: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hysteresis: Option<u64>,
-    /// It never falls below this. Default: 1.
+    /// The lowest value of the scale. Default: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minimum: Option<f64>,
-    /// A scale that never moves, instead of all the others.
+    /// A fixed scale. Excludes all the other settings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub constant: Option<f64>,
 }
@@ -125,7 +125,7 @@ impl KeepConfig {
 }
 
 impl LossScaleConfig {
-    /// Whether anything but `constant` is given.
+    /// Whether any setting other than `constant` is given.
     pub(super) fn moves(&self) -> bool {
         *self != Self { constant: self.constant, ..Self::default() }
     }
@@ -161,7 +161,7 @@ impl From<Precision> for AmpConfig {
 }
 
 impl AmpConfig {
-    /// The strategy.
+    /// Builds the strategy.
     pub(super) fn recipe(&self) -> Amp {
         let mut amp = self.dtype.recipe();
         if let Some(dtype) = self.evaluate_in {
@@ -174,11 +174,11 @@ impl AmpConfig {
     }
 }
 
-/// What may stand within `Amp(..)`: a dtype alone, or the names of settings.
+/// What `Amp(..)` may contain: a dtype alone, or the names of settings.
 const WITHIN: &[&str] =
     &["bf16", "f16", "pure_bf16", "f32", "dtype", "keep_f32", "evaluate_in", "loss_scale"];
 
-/// All settings, as they are written and read.
+/// All settings, for serialization.
 #[derive(Serialize)]
 #[serde(rename = "AmpConfig")]
 struct Settings<'a> {
@@ -208,7 +208,7 @@ impl<'de> Deserialize<'de> for AmpConfig {
     }
 }
 
-/// Reads `Amp(bf16)` as a struct with one name and no value.
+/// The visitor that reads `Amp(bf16)` as a struct with one name and no value.
 struct Within;
 
 impl<'de> Visitor<'de> for Within {
@@ -259,7 +259,7 @@ fn once<'de, A: MapAccess<'de>, T: Deserialize<'de>>(
     }
 }
 
-/// A name that stands before a colon, or alone.
+/// A name before a colon, or by itself.
 struct Name(String);
 
 impl<'de> Deserialize<'de> for Name {

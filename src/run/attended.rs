@@ -1,4 +1,4 @@
-//! Long work before a run: it shows that it goes on, and an interruption ends it at once.
+//! Runs long preparatory work with progress lines and immediate interruption.
 
 use std::panic::resume_unwind;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -9,21 +9,21 @@ use burn::train::Interrupter;
 
 use super::RunError;
 
-/// How long an interruption waits to be noticed, at most.
+/// The longest delay before an interruption is noticed.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// After how long without a line the last one is repeated with its time.
+/// The silence after which the last line is repeated with its elapsed time.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// Does `work` on a thread of its own and passes on its lines. While it says nothing, `say` repeats the last line every
-/// two seconds, with the seconds since.
+/// Runs `work` on its own thread and passes its lines to `say`. While `work` prints nothing, `say` repeats the last
+/// line every two seconds with the seconds elapsed.
 ///
-/// An interruption abandons the thread, since a library that learns a vocabulary cannot be stopped: `work` must
-/// write nothing that others read.
+/// An interruption abandons the thread, because a library that trains a vocabulary cannot be stopped: `work` must not
+/// write anything that others read.
 ///
 /// # Errors
 ///
-/// Those of `work`, or [`RunError::Interrupted`] as soon as `interrupter` is asked to stop.
+/// Returns the errors of `work`, or [`RunError::Interrupted`] as soon as `interrupter` receives a stop request.
 pub(super) fn attended<T: Send + 'static>(
     interrupter: &Interrupter,
     say: &dyn Fn(&str),

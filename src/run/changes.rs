@@ -1,4 +1,4 @@
-//! A run file beside the one that a checkpoint was saved with, field by field.
+//! Compares a run file, field by field, with the one that a checkpoint was saved with.
 
 use std::collections::BTreeMap;
 
@@ -9,18 +9,18 @@ use super::{LoraConfig, Run, StrategyConfig};
 use crate::Change;
 use crate::checkpoint::Compared;
 
-/// What a change of a field means for a run that goes on.
+/// What a changed field means for a resumed run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meaning {
-    /// The run goes on as it would have.
+    /// The run continues as it would have without the change.
     Free,
-    /// It goes on, but otherwise than it would have.
+    /// The run continues, but its result differs.
     OfResult,
-    /// There is no way to go on.
+    /// The run cannot continue.
     Impossible,
 }
 
-/// Fields and those below them, the first that fits. What is not here is of the result.
+/// Fields, each with those below it; the first match counts. Any other field affects the result.
 const MEANINGS: [(&str, Meaning); 28] = [
     ("steps", Meaning::Free),
     ("epochs", Meaning::Free),
@@ -35,7 +35,7 @@ const MEANINGS: [(&str, Meaning); 28] = [
     ("ranks", Meaning::Free),
     ("deadline", Meaning::Free),
     ("nccl", Meaning::Free),
-    // How the global batch is cut. That it is as large is asked of the trainer.
+    // How the global batch is cut. The trainer checks that its size is unchanged.
     ("batch", Meaning::Free),
     ("data.workers", Meaning::Free),
     ("data.valid", Meaning::Free),
@@ -45,12 +45,12 @@ const MEANINGS: [(&str, Meaning); 28] = [
     ("model.Bert.dropout", Meaning::OfResult),
     ("model.T5.dropout", Meaning::OfResult),
     ("model", Meaning::Impossible),
-    // What evaluation writes changes nothing that is learned.
+    // Text generated in evaluation does not affect what the model learns.
     ("task.Seq2Seq.generate", Meaning::Free),
     ("task", Meaning::Impossible),
     ("data.tokenizer", Meaning::Impossible),
     ("optimizer.kind", Meaning::Impossible),
-    // What has moments, and of which kind.
+    // Decides which parameters have moments, and of which kind.
     ("optimizer.AdamW8bit.min_8bit_size", Meaning::Impossible),
     ("strategies.Lora", Meaning::Impossible),
 ];
@@ -61,7 +61,7 @@ fn meaning(path: &str) -> Meaning {
     MEANINGS.iter().find(|(field, _)| below(field)).map_or(Meaning::OfResult, |(_, meaning)| *meaning)
 }
 
-/// Compares the texts of two run files, with all overrides in them.
+/// Compares the texts of two run files, both with their overrides applied.
 pub(super) fn compare(saved: &str, now: &str) -> Compared {
     let parsed = |text: &str| Run::parse("the checkpoint's run file", text, &[] as &[&str]);
     let (saved, now) = match (parsed(saved), parsed(now)) {
@@ -106,8 +106,8 @@ fn fields(run: &Run) -> BTreeMap<String, String> {
     fields
 }
 
-/// The strategies that the result depends on, as they are written: the others move memory, time and rounding. What
-/// freezes acts before all others, wherever it stands.
+/// Writes out the strategies that the result depends on; the others affect only memory, time and rounding. `Freeze`
+/// comes first, since it acts before all others wherever it stands in the list.
 fn relevant(run: &Run) -> String {
     use StrategyConfig::{Clip, Ema, Freeze};
     let frozen = run.strategies.iter().filter_map(|strategy| match strategy {
@@ -122,7 +122,7 @@ fn relevant(run: &Run) -> String {
     format!("[{}]", frozen.chain(others.map(StrategyConfig::written)).collect::<Vec<_>>().join(", "))
 }
 
-/// The factors of low rank that are trained, as they are written out in full.
+/// Writes out the trained LoRA factors, with `alpha` filled in.
 fn factors(run: &Run) -> String {
     let factors = run.strategies.iter().find_map(|strategy| match strategy {
         StrategyConfig::Lora(lora) => {

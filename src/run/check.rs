@@ -1,4 +1,4 @@
-//! Values of a run that parse but cannot be.
+//! Checks values of a run file that parse but are invalid.
 
 use super::optimizer_check::optimizer;
 use super::parse::FromRunFile;
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::ByteSize;
 
-/// Refuses what is impossible or contradictory, before anything is read or allocated.
+/// Rejects invalid or contradictory values before anything is read or allocated.
 pub(super) fn check(run: &impl FromRunFile, file: &str, text: &str) -> Result<(), RunError> {
     match run.first_problem() {
         None => Ok(()),
@@ -22,25 +22,25 @@ pub(super) fn check(run: &impl FromRunFile, file: &str, text: &str) -> Result<()
     }
 }
 
-/// A value, and what it should be.
+/// An invalid value, and what it should be.
 pub(super) struct Problem {
     field: String,
     expected: String,
     found: String,
 }
 
-/// A problem where `holds` is false.
+/// Returns a problem unless `holds`.
 pub(super) fn require(holds: bool, field: &str, expected: &str, found: impl ToString) -> Option<Problem> {
     (!holds).then(|| Problem { field: field.into(), expected: expected.into(), found: found.to_string() })
 }
 
-/// Sizes far above any use, so that a slip is told and not tried.
+/// A size far above any use, so that a typo is reported instead of tried.
 const MOST: usize = 1_000_000_000;
 
-/// Columns of a factor of low rank, at most: as wide as the widest models are.
+/// The largest LoRA rank: the width of the widest models.
 const MOST_RANK: usize = 65_536;
 
-/// Tokens that a row is padded to at most.
+/// The most tokens that a row may be padded to.
 const LONGEST_ROW: usize = 1_000_000;
 
 fn positive(field: &str, value: usize) -> Option<Problem> {
@@ -103,7 +103,7 @@ fn length(run: &Run) -> Option<Problem> {
     })
 }
 
-/// Ranks far above any use: a slip is told, and no thread is started for each.
+/// A number of ranks far above any use: a typo is reported before a thread starts for each rank.
 const MOST_RANKS: usize = 100_000;
 
 fn ranks(run: &Run) -> Option<Problem> {
@@ -126,7 +126,7 @@ fn batch(batch: &BatchConfig) -> Option<Problem> {
         })
 }
 
-/// Where the samples come from.
+/// Checks where the samples come from.
 fn source(data: &DataConfig, task: &TaskConfig) -> Option<Problem> {
     let one = data.path.is_some() == data.mix.is_empty();
     let found = if data.path.is_some() { "both" } else { "neither" };
@@ -160,7 +160,7 @@ fn source(data: &DataConfig, task: &TaskConfig) -> Option<Problem> {
         })
 }
 
-/// Settings that the task has no use for.
+/// Rejects settings that the task does not use.
 fn unused(data: &DataConfig, task: &TaskConfig) -> Option<Problem> {
     let windows = "left out where rows are windows of one text";
     let pairs = "left out for Seq2Seq, whose pairs are not split";
@@ -180,7 +180,7 @@ fn unused(data: &DataConfig, task: &TaskConfig) -> Option<Problem> {
     .find_map(|(is_unused, field, expected)| require(!is_unused, field, expected, "given"))
 }
 
-/// How long samples are.
+/// Checks the lengths of samples.
 fn sizes(data: &DataConfig, task: &TaskConfig) -> Option<Problem> {
     let needs = |holds: bool, field, expected| require(holds, field, expected, "nothing");
     needs(!task.is_windows() || data.block.is_some(), "data.block", "given: tokens that a window predicts")
@@ -257,7 +257,7 @@ fn model(run: &Run) -> Option<Problem> {
 
 fn schedule(run: &Run) -> Option<Problem> {
     let checked = match run.steps {
-        // How many updates `epochs` are is known once the data is.
+        // The number of updates in `epochs` is known only after the data is loaded.
         None => run.schedule.check_numbers(),
         steps => run.schedule.check(steps),
     };
@@ -324,7 +324,7 @@ fn zero_problem(strategy: &str, zero: &ZeroConfig) -> Option<Problem> {
 
 fn loss_scale(strategy: &str, scale: &LossScaleConfig) -> Option<Problem> {
     let field = |name: &str| format!("{strategy}.loss_scale.{name}");
-    // A scale whose inverse f32 can hold.
+    // A scale whose inverse f32 can represent.
     let within = |scale: f64| scale > 0.0 && scale <= 2f64.powi(126);
     let is_scale = |name: &str, scale: Option<f64>| {
         require(within(scale.unwrap_or(1.0)), &field(name), "above 0 and at most 2^126", scale.unwrap_or(1.0))

@@ -1,30 +1,32 @@
-//! When a run saves itself, in a run file.
+//! When a run saves checkpoints, in a run file.
 
 use serde::{Deserialize, Serialize};
 
 use crate::Checkpoints;
 
-/// When the run is saved so that it can be resumed: `checkpoints: (every: 500, keep_last: 3)`.
+/// When the run saves a checkpoint to resume from: `checkpoints: (every: 500, keep_last: 3)`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CheckpointsConfig {
-    /// Updates between two saves. Default: it is saved only where it is interrupted.
+    /// Updates between two checkpoints; the run then also saves at its end. Default: the run saves only when it is
+    /// interrupted.
     #[serde(default)]
     pub every: Option<u64>,
-    /// Checkpoints that are kept: the newest so many. Default: 2.
+    /// Number of newest checkpoints to keep. Default: 2.
     #[serde(default = "default_keep_last")]
     pub keep_last: usize,
-    /// And those of the lowest validation loss. Default: 0.
+    /// Number of checkpoints with the best evaluation to keep as well, by [`Run::best_by`](super::Run::best_by).
+    /// Default: 0.
     #[serde(default)]
     pub keep_best: usize,
-    /// And those at multiples of so many updates. Default: none.
+    /// Also keeps every checkpoint whose step is a multiple of this. Default: none.
     #[serde(default)]
     pub keep_every: Option<u64>,
-    /// How often a failed save is tried again at the next step boundaries. Default: 2.
+    /// How often a failed save is retried, at the next step boundaries. Default: 2.
     #[serde(default = "default_retries")]
     pub retries: u32,
-    /// Seconds that a run which was told to end has for its last step and its save; then it ends without.
-    /// Default: no limit.
+    /// Seconds that an interrupted run has for its last step and its save; after that it ends without saving. Default:
+    /// no limit.
     #[serde(default)]
     pub grace: Option<u64>,
 }

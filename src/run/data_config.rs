@@ -1,4 +1,4 @@
-//! The data of a run: where it is, how it is read, tokenized and cut.
+//! The data of a run: where it is, and how it is read, tokenized and cut into samples.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,58 +10,57 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataConfig {
-    /// A file, a folder, or a pattern with `*`; or a list of them. `.gz` and `.zst` are read in
-    /// place. Either this or `mix`.
+    /// A file, a folder, or a pattern with `*`; or a list of them. `.gz` and `.zst` files are decompressed while they
+    /// are read. Give either this or `mix`.
     #[serde(default)]
     pub path: Option<Paths>,
-    /// Several corpora, each drawn from in proportion to its weight.
+    /// Several corpora, each sampled in proportion to its weight.
     #[serde(default)]
     pub mix: Vec<Corpus>,
     /// When an epoch of a mix ends. Default: `AllAreUsedUp`.
     #[serde(default)]
     pub mix_until: Until,
-    /// The data for evaluation. Default: the end of the training data, `valid_fraction` of it; of a
-    /// `mix` or a `stream` there is none.
+    /// The validation data. Default: the last `valid_fraction` of the training data; a `mix` of several
+    /// corpora or a `stream` has no default.
     #[serde(default)]
     pub valid: Option<Paths>,
-    /// How the files are read. Default: by their ending.
+    /// The format of the files. Default: determined by their extensions.
     #[serde(default)]
     pub format: Option<Format>,
-    /// Endings of the files that are read from a folder. Default: `txt` and `md`.
+    /// Extensions of the files that are read from a folder. Default: `txt` and `md`.
     #[serde(default)]
     pub extensions: Vec<String>,
-    /// What is done about malformed records: `Stop` or `Skip`. Default: `Stop`.
+    /// How malformed records are handled: `Stop` or `Skip`. Default: `Stop`.
     #[serde(default)]
     pub malformed: Malformed,
-    /// What turns text into token ids.
+    /// The tokenizer.
     pub tokenizer: TokenizerConfig,
-    /// The tokens that have a role, by name. Default: what the tokenizer's files say.
+    /// The special tokens, by name. Default: those that the tokenizer's files define.
     #[serde(default)]
     pub special: SpecialNames,
-    /// Tokens that a window of a causal language model predicts; the model's context.
+    /// The number of tokens that a window of a causal language model predicts, which is the model's context length.
     #[serde(default)]
     pub block: Option<usize>,
-    /// The most tokens of a sample, special ones included; longer ones are cut. Default: one more
-    /// than `block` if that is given, or else the tokenizer's `model_max_length`, if it has one.
+    /// The most tokens of a sample, special tokens included; longer samples are truncated. Default: `block + 1` if
+    /// `block` is given, otherwise the tokenizer's `model_max_length`, if it has one.
     #[serde(default)]
     pub max_length: Option<usize>,
-    /// What is cut off a sample becomes further samples, which repeat so many tokens of the one
-    /// before. Default: it is lost.
+    /// Turns the truncated part of a sample into further samples, each of which repeats this many tokens of the one
+    /// before. Default: the truncated part is dropped.
     #[serde(default)]
     pub stride: Option<usize>,
-    /// How rows are padded: `(side: Right, multiple_of: 8, to: Longest)`. Default: at the side that
-    /// the tokenizer says, or else the right, to the longest.
+    /// How rows are padded: `(side: Right, multiple_of: 8, to: Longest)`. Default: to the longest row, on the side that
+    /// the tokenizer defines, otherwise on the right.
     #[serde(default)]
     pub padding: Option<Padding>,
-    /// Whether a batch is made of samples of about the same length. Default: no.
+    /// Whether batches are made of samples of similar length. Default: no.
     #[serde(default)]
     pub group_by_length: bool,
-    /// Reads samples from the files as they are needed, and shuffles so many at a time. Default: all
-    /// are in memory, and shuffled as a whole.
+    /// Reads samples from the files as they are needed, and shuffles them within a window of this many. Default: all
+    /// samples are loaded into memory and shuffled together.
     #[serde(default)]
     pub stream: Option<usize>,
-    /// The share of the data, at its end, that is kept for evaluation if `valid` is not given.
-    /// Default: 0.1.
+    /// The share of the data, taken from its end, that is used for validation if `valid` is not given. Default: 0.1.
     #[serde(default = "default_valid_fraction")]
     pub valid_fraction: f64,
     /// Threads that prepare batches ahead. Default: 1.
@@ -78,31 +77,31 @@ fn default_workers() -> usize {
 }
 
 impl DataConfig {
-    /// The most tokens of a sample, if there is a bound.
+    /// Returns the most tokens of a sample, if there is a limit.
     pub(crate) fn most_tokens(&self, tokenizer: &Tokenizer) -> Option<usize> {
         let of_block = self.block.map(|block| block + 1);
         self.max_length.or(of_block).or(tokenizer.model_max_length())
     }
 
-    /// The most tokens of a row, padding included, if there is a bound.
+    /// Returns the most tokens of a row, padding included, if there is a limit.
     pub(crate) fn longest_row(&self, tokenizer: &Tokenizer) -> Option<usize> {
         self.most_tokens(tokenizer).map(|most| self.padding(tokenizer).length(most))
     }
 
-    /// What tokenizes texts; `most` is the most tokens of one, where it is not as for all.
+    /// Returns the encoder of texts; `most` overrides the most tokens of a text.
     pub(crate) fn encoder(&self, tokenizer: &Arc<Tokenizer>, most: Option<usize>) -> Encoder {
         let most = most.or(self.most_tokens(tokenizer));
         let encoder = Encoder::new(tokenizer.clone()).max_length(most).stride(self.stride);
         encoder.cut(tokenizer.truncation_side().unwrap_or_default())
     }
 
-    /// How rows are padded.
+    /// Returns how rows are padded.
     pub(crate) fn padding(&self, tokenizer: &Tokenizer) -> Padding {
         let side = tokenizer.padding_side().unwrap_or_default();
         self.padding.unwrap_or(Padding::default().side(side))
     }
 
-    /// Where the training data is, in a few words.
+    /// Describes where the training data is, in a few words.
     pub(crate) fn summary(&self) -> String {
         match &self.path {
             Some(paths) => paths.summary(),
@@ -111,18 +110,18 @@ impl DataConfig {
     }
 }
 
-/// One path, or several.
+/// One or several paths.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "expected a path in quotes, or a list of paths")]
 pub enum Paths {
-    /// One.
+    /// One path.
     One(PathBuf),
-    /// Several, in order.
+    /// Several paths, in order.
     Several(Vec<PathBuf>),
 }
 
 impl Paths {
-    /// The paths as a slice.
+    /// Returns the paths as a slice.
     pub fn as_slice(&self) -> &[PathBuf] {
         match self {
             Self::One(path) => std::slice::from_ref(path),
@@ -130,7 +129,7 @@ impl Paths {
         }
     }
 
-    /// The paths in a few words.
+    /// Describes the paths in a few words.
     pub(crate) fn summary(&self) -> String {
         match self.as_slice() {
             [] => "nothing".into(),
@@ -144,16 +143,16 @@ impl Paths {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Corpus {
-    /// As `data.path`.
+    /// The corpus's files, as in `data.path`.
     pub path: Paths,
-    /// Its share of the samples, in proportion to the others'.
+    /// The corpus's share of the samples, relative to the other weights.
     pub weight: f64,
-    /// As `data.format`.
+    /// The format of the files, as in `data.format`.
     #[serde(default)]
     pub format: Option<Format>,
 }
 
-/// What turns text into token ids.
+/// The tokenizer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub enum TokenizerConfig {

@@ -1,4 +1,4 @@
-//! The part of a run file that is about its data.
+//! The data part of a run file.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -9,8 +9,8 @@ use super::many_ranks::number_of_ranks;
 use super::settled::Settled;
 use super::{BatchConfig, DataConfig, Run, StrategyConfig, TaskConfig, default_seed};
 
-/// What the data of a run depends on. It is read from the same files as a [`Run`], of which it
-/// leaves out the model and how it is trained: a data set can be looked at before there is a model.
+/// The data part of a [`Run`]: everything that the data depends on, without the model and the training settings. It is
+/// read from the same files, so you can inspect a data set before there is a model.
 ///
 /// ```
 /// use firebrick::DataRun;
@@ -26,29 +26,29 @@ use super::{BatchConfig, DataConfig, Run, StrategyConfig, TaskConfig, default_se
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename = "Run", deny_unknown_fields)]
 pub struct DataRun {
-    /// Seeds the order of the samples, and masks.
+    /// Seeds the order of the samples and the masking.
     #[serde(default = "default_seed")]
     pub seed: u64,
-    /// What is learned.
+    /// The task.
     #[serde(default)]
     pub task: TaskConfig,
-    /// The data and how it is cut.
+    /// The data and how it is cut into samples.
     pub data: DataConfig,
-    /// How many samples make an update.
+    /// How many samples an update takes.
     pub batch: BatchConfig,
-    /// The strategies, one of which may say how many micro-batches make an update.
+    /// The strategies; one of them may set the number of micro-batches per update.
     #[serde(default)]
     pub strategies: Vec<StrategyConfig>,
-    /// Ranks that train together: samples are grouped by the global batch, which all of them share. Default: one
-    /// for each process that a launcher started.
+    /// Ranks that train together. They share the global batch by which samples are grouped. Default: one for each
+    /// process that a launcher started.
     #[serde(default)]
     pub ranks: Option<usize>,
 
-    /// What is settled before the data is read.
+    /// Settings that are resolved before the data is read.
     #[serde(skip)]
     pub(crate) settled: Settled,
 
-    // The names that a run file may have besides.
+    // The other names that a run file may contain.
     #[serde(default, rename = "device")]
     _device: Option<IgnoredAny>,
     #[serde(default, rename = "device_budget")]
@@ -117,12 +117,12 @@ impl From<&Run> for DataRun {
 }
 
 impl DataRun {
-    /// What an update sees, on all ranks.
+    /// Returns the size of the global batch, over all ranks.
     pub(crate) fn global_batch(&self) -> Amount {
         self.batch.amount().times(self.micro_batches()).times(number_of_ranks(self.ranks).max(1))
     }
 
-    /// Micro-batches in an update, however they are asked for.
+    /// Returns the number of micro-batches in an update, from whichever setting gives it.
     pub(crate) fn micro_batches(&self) -> usize {
         let strategies = self.strategies.iter().find_map(|strategy| match strategy {
             StrategyConfig::Accumulate(micro_batches) | StrategyConfig::AccumulateIn(micro_batches, _) => {

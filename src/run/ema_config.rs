@@ -1,15 +1,15 @@
-//! The average of the weights in a run file.
+//! The moving average of the weights in a run file.
 
 use firebrick_strategies::Ema;
 use serde::{Deserialize, Serialize};
 
-/// How the weights are averaged: `Ema(decay: 0.999)`.
+/// The exponential moving average of the weights: `Ema(decay: 0.999)`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EmaConfig {
     /// The share of the average that each update keeps, at least 0 and below 1.
     pub decay: f64,
-    /// Whether the first updates keep less, (1 + t) / (10 + t) of it after t updates. Default: yes.
+    /// Whether the first updates keep a smaller share, `(1 + t) / (10 + t)` after `t` updates. Default: yes.
     #[serde(default = "default_warmup")]
     pub warmup: bool,
 }

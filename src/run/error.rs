@@ -1,4 +1,4 @@
-//! What can be wrong with a run file.
+//! The errors of a run file and of a run.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use crate::report_page::ReportPageError;
 use crate::watch::WatchError;
 use crate::{FailedWrites, PlanError, TrainError};
 
-/// A run file that cannot be run.
+/// An error in a run file, or in the run that it describes.
 #[derive(Debug, Error)]
 pub enum RunError {
     /// The file cannot be read.
@@ -21,20 +21,20 @@ pub enum RunError {
     Read {
         /// The file.
         path: PathBuf,
-        /// The system's reason.
+        /// The operating system's reason.
         reason: String,
     },
-    /// The file is not RON, or not of a run: an unknown field, a value of another type.
+    /// The file is not RON, or does not describe a run: it has an unknown field or a value of the wrong type.
     #[error("{file}:{line}: {reason}")]
     Syntax {
         /// The file.
         file: String,
-        /// From 1.
+        /// The line, counted from 1.
         line: usize,
-        /// What was expected and found, and the nearest known name.
+        /// What was expected and what was found, with the nearest known name.
         reason: String,
     },
-    /// An override does not fit.
+    /// An override cannot be applied.
     #[error("--set {set}: {reason}")]
     Set {
         /// The override as given.
@@ -42,18 +42,18 @@ pub enum RunError {
         /// What is wrong with it.
         reason: String,
     },
-    /// A value is impossible, or contradicts another.
+    /// A value is invalid, or contradicts another one.
     #[error("{file}:{line}: `{field}` must be {expected}, found {found}")]
     Value {
         /// The file.
         file: String,
-        /// Line of the field, or of the struct that lacks it.
+        /// The line of the field, or of the struct that lacks it.
         line: usize,
-        /// Path of the field.
+        /// The path of the field.
         field: String,
-        /// What it may be.
+        /// What the field may be.
         expected: String,
-        /// What it is.
+        /// What the field is.
         found: String,
     },
     /// The prompt cannot be encoded.
@@ -62,27 +62,27 @@ pub enum RunError {
         /// The tokenizer's reason.
         reason: String,
     },
-    /// The model does not learn the task.
+    /// The model cannot learn the task.
     #[error("`model`: expected one that learns `{task}`: {models}; found `{found}`")]
     Task {
         /// The task.
         task: &'static str,
-        /// What learns it.
+        /// The models that can learn the task.
         models: &'static str,
-        /// What was named.
+        /// The model that the run names.
         found: String,
     },
-    /// The folder is of another family.
+    /// The folder's model belongs to an unknown family.
     #[error("{folder}: expected a `model_type` of {}; found {found}", known.join(", "))]
     Family {
         /// The folder.
         folder: PathBuf,
-        /// The families that are known.
+        /// The known families.
         known: Vec<&'static str>,
-        /// What `config.json` says.
+        /// The `model_type` in `config.json`.
         found: String,
     },
-    /// The folder's classifier has other labels than the task.
+    /// The folder's classifier and the task have different labels.
     #[error(
         "{folder}: its classifier has the labels {known}, but {found}: to train it on, let `task.names` and the data \
          have these labels; to start a new one, set `task.new_head` to true"
@@ -90,9 +90,9 @@ pub enum RunError {
     Classifier {
         /// The folder.
         folder: PathBuf,
-        /// The labels that it has, by id.
+        /// The classifier's labels, by id.
         known: String,
-        /// The labels of the task, and where they are from.
+        /// The labels of the task, and where they come from.
         found: String,
     },
     /// The tokenizer has more tokens than the model.
@@ -101,30 +101,30 @@ pub enum RunError {
          folder as `data.tokenizer`"
     )]
     Vocabulary {
-        /// Of the tokenizer.
+        /// Vocabulary size of the tokenizer.
         tokenizer: usize,
-        /// Of the model.
+        /// Vocabulary size of the model.
         model: usize,
     },
-    /// Rows may be longer than the model reads.
+    /// Rows may be longer than the model can read.
     #[error(
         "rows may have {} tokens, but {}: set `data.max_length`, or `data.block` for windows",
         longest.map_or("any number of".into(), |longest| longest.to_string()),
         most.map_or("a fresh model needs a bound".into(), |most| format!("the model reads at most {most}"))
     )]
     Rows {
-        /// The most that the data may have.
+        /// The most tokens of a row of the data, if there is a limit.
         longest: Option<usize>,
-        /// The most that fit.
+        /// The most tokens of a row that the model reads.
         most: Option<usize>,
     },
-    /// A run has left no weights.
+    /// The folder holds no weights of a trained run.
     #[error(
         "{folder}: expected the weights of a trained run: train it to its end, make this folder of what a run has saved \
          by `firebrick export RUN`, or name a Hugging Face folder with --weights"
     )]
     NotTrained {
-        /// Where they would be.
+        /// The folder where the weights should be.
         folder: PathBuf,
     },
     /// A run has saved no weights yet.
@@ -135,17 +135,17 @@ pub enum RunError {
         /// The output folder.
         folder: PathBuf,
     },
-    /// A run that goes on has its own tokenizer, which cannot encode the data.
+    /// A resumed run keeps its own tokenizer, which cannot encode the data.
     #[error(
         "{error}; the run goes on with its own tokenizer, {tokenizer}, so this is not the data that it was saved with: resume with that data, or start a new run, in another output folder"
     )]
     OwnTokenizer {
-        /// Its file.
+        /// The tokenizer's file.
         tokenizer: PathBuf,
-        /// What it cannot encode.
+        /// What the tokenizer cannot encode.
         error: Box<RunError>,
     },
-    /// The model of the task writes no text.
+    /// The model of the task does not generate text.
     #[error(
         "`{task}` writes no text, as `CausalLm` and `Seq2Seq` do: `firebrick predict` asks its model about records"
     )]
@@ -161,10 +161,10 @@ pub enum RunError {
     Part {
         /// `training` or `validation`.
         part: &'static str,
-        /// What is wrong with it.
+        /// The error of the data.
         error: DataError,
     },
-    /// A token file is asked for where none fits.
+    /// The data and the task do not fit a token file.
     #[error(
         "a token file holds the text of `CausalLm` from `data.path`, and not that of `{task}` or of a mix"
     )]
@@ -186,12 +186,12 @@ pub enum RunError {
         tokens: usize,
         /// Ranks of this process.
         ranks: usize,
-        /// Bytes.
+        /// Bytes that the run needs.
         needed: f64,
-        /// Bytes.
+        /// Bytes that the machine has.
         available: u64,
     },
-    /// A process cannot have so many ranks.
+    /// The process cannot run this many ranks.
     #[error(
         "`ranks` must be at most {most} in a process, where each is a thread, found {ranks}, whose weights, gradients and moments would take {:.1} GB: lower it, or start several processes with `mpirun`",
         needed / 1e9
@@ -199,46 +199,46 @@ pub enum RunError {
     TooManyRanks {
         /// Ranks of this process.
         ranks: usize,
-        /// How many there may be.
+        /// The most ranks that a process may have.
         most: usize,
-        /// Bytes.
+        /// Bytes that these ranks need.
         needed: f64,
     },
-    /// A launcher started several processes of a program that knows no MPI.
+    /// A launcher started several processes of a program that was built without MPI.
     #[error(
         "a launcher started {processes} processes, but this program was built without MPI: build it with `cargo build --release --features mpi`, or train with `--ranks {processes}` in one process"
     )]
     NoMpi {
-        /// How many.
+        /// Number of processes.
         processes: usize,
     },
-    /// The ranks cannot be dealt to the processes.
+    /// The ranks cannot be divided evenly among the processes.
     #[error(
         "{ranks} ranks cannot be dealt evenly to {processes} processes: let `ranks` be a multiple of {processes}"
     )]
     Ranks {
-        /// Of the run.
+        /// Ranks of the run.
         ranks: usize,
-        /// That a launcher started.
+        /// Processes that the launcher started.
         processes: usize,
     },
-    /// A checkpoint is not as it was saved.
+    /// A checkpoint differs from what was saved.
     #[error(
         "{path}: {problems} problem(s), told above: resume from another checkpoint, or restore the files"
     )]
     Damaged {
-        /// Its folder.
+        /// The checkpoint's folder.
         path: PathBuf,
-        /// How many.
+        /// Number of problems.
         problems: usize,
     },
-    /// What is imported asks for what is not there.
+    /// An imported configuration asks for something that is not supported.
     #[error(
         "{fields} field(s) on which the result may depend are not supported or not known, told above: change them, \
          or go on without them with --allow-unsupported"
     )]
     NotImported {
-        /// How many.
+        /// Number of fields.
         fields: usize,
     },
     /// A run file cannot be written.
@@ -246,37 +246,37 @@ pub enum RunError {
     Write {
         /// The file.
         path: PathBuf,
-        /// What is in the way.
+        /// The reason.
         reason: String,
     },
-    /// The run is over, and not saved as it is now.
+    /// The run is over, but its last state could not be saved.
     #[error(
         "the last checkpoint could not be saved: {reason}; the weights are in the output folder, and `--resume` goes on from the checkpoint before"
     )]
     NotSaved {
-        /// What is in the way.
+        /// The reason.
         reason: String,
     },
-    /// A file of the run could not be written to its end.
+    /// A file of the run could not be written completely.
     #[error(
         "the run is trained, but {file} is not complete: {failures} attempts to write it failed, the last one with: \
          {reason}; free some space, or give this user the right to write there"
     )]
     Unwritten {
-        /// Its name in the output folder.
+        /// The name of the file in the output folder.
         file: String,
         /// Attempts that failed.
         failures: u64,
-        /// Why the last one did.
+        /// The reason of the last failed attempt.
         reason: String,
     },
-    /// The run is trained and saved, and what describes it is not written.
+    /// The run is trained and saved, but its description could not be written.
     #[error("the run is trained and saved, but {reason}")]
     Undescribed {
         /// What is missing, and why.
         reason: String,
     },
-    /// It was interrupted before there was anything to save.
+    /// The run was interrupted before there was anything to save.
     #[error("interrupted; nothing was written")]
     Interrupted,
     /// A configuration cannot be imported.
@@ -285,7 +285,7 @@ pub enum RunError {
     /// The run cannot be planned.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The page of a run cannot be made.
+    /// The report page of a run cannot be made.
     #[error(transparent)]
     Page(#[from] ReportPageError),
     /// A run cannot be watched.
@@ -297,7 +297,7 @@ pub enum RunError {
     /// A group of `param_groups`, or `layer_decay`, does not fit the model.
     #[error(transparent)]
     Groups(#[from] GroupsError),
-    /// The device is not there.
+    /// The device is not available.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// The data, the strategies or the training failed.
@@ -306,7 +306,7 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// Whether a vocabulary of characters lacks one of the data.
+    /// Whether the data has a character that the tokenizer's vocabulary lacks.
     pub(crate) fn is_of_vocabulary(&self) -> bool {
         match self {
             Self::Train(TrainError::Data(DataError::UnknownCharacter { .. })) => true,
@@ -331,7 +331,7 @@ impl From<firebrick_strategies::StrategyError> for RunError {
 }
 
 impl RunError {
-    /// That of a file which is not complete at the end of a run.
+    /// Returns the error for a file that is incomplete at the end of a run.
     pub(crate) fn unwritten(file: &FailedWrites) -> Option<Self> {
         let FailedWrites { file, failures, error } = file.clone();
         error.map(|reason| Self::Unwritten { file, failures, reason })

@@ -1,4 +1,4 @@
-//! The Hugging Face folder that a run leaves.
+//! The Hugging Face folder of a trained run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,16 +16,16 @@ use crate::models::pretrained;
 use crate::output::BEST;
 use crate::{TrainError, Trained, saving};
 
-/// Its name in the output folder.
+/// The folder's name in the output folder.
 pub(crate) const PRETRAINED: &str = "pretrained";
 
-/// The file in it that tells of which weights it was made.
+/// The file in the folder that records which weights it was made from.
 const MADE_OF: &str = ".made_of";
 
-/// How texts are generated.
+/// The generation settings of `transformers`.
 const GENERATION: &str = "generation_config.json";
 
-/// What a tokenizer of another library has beside its `tokenizer.json`.
+/// The files that tokenizers of other libraries keep beside `tokenizer.json`.
 const BESIDE: [&str; 9] = [
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -38,7 +38,7 @@ const BESIDE: [&str; 9] = [
     "chat_template.jinja",
 ];
 
-/// Writes the best weights, or the last where none were evaluated, with what `transformers` needs besides.
+/// Writes the best weights, or the last ones if none were evaluated, with everything else that `transformers` needs.
 pub(super) fn export<M: Trainable>(
     trained: &Trained<M>,
     parts: &Parts<M>,
@@ -59,8 +59,8 @@ pub(super) fn export<M: Trainable>(
     Ok(folder)
 }
 
-/// Writes what `transformers` needs beside a model's weights and its configuration. `origin` is the folder of the model
-/// that the run started from.
+/// Writes what `transformers` needs besides the weights and configuration of a model. `origin` is the folder of the
+/// model that the run started from.
 pub(super) fn save_beside<M: Trainable>(
     folder: &Path,
     origin: Option<&Path>,
@@ -78,14 +78,15 @@ pub(super) fn save_beside<M: Trainable>(
     Ok(tokenizer.save_for_model(folder, &model)?)
 }
 
-/// Marks a folder with what the best weights were [known by](known_by) that it was made of, before they were read; or with
-/// none.
+/// Records in a folder which best weights it was made from, by the [stamp](known_by) taken before they were read, or
+/// records none.
 pub(super) fn mark(folder: &Path, of: Option<String>) -> Result<(), RunError> {
     Ok(saving::save_text(&of.unwrap_or_default(), &folder.join(MADE_OF))?)
 }
 
-/// Whether an output folder has the Hugging Face folder of its best weights: a run that went on after it had ended, and
-/// was killed, has that of its first end. One of an older version is not marked.
+/// Whether an output folder has the Hugging Face folder of its current best weights. A run that was resumed after its
+/// end and then killed still has the folder of its first end. Folders of older versions have no record and are
+/// accepted.
 pub(crate) fn is_exported(output: &Path) -> bool {
     let folder = output.join(PRETRAINED);
     let (made_of, best) = (fs::read_to_string(folder.join(MADE_OF)), known_by(&output.join(BEST)));
@@ -95,14 +96,14 @@ pub(crate) fn is_exported(output: &Path) -> bool {
     }
 }
 
-/// What a file of weights is known by without reading it.
+/// Returns a stamp that identifies a file of weights without reading it: its size and modification time.
 pub(super) fn known_by(weights: &Path) -> Option<String> {
     let metadata = fs::metadata(weights).ok()?;
     let written = metadata.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
     Some(format!("{} bytes, of {} ns\n", metadata.len(), written.as_nanos()))
 }
 
-/// Copies a file of a folder, if it is there.
+/// Copies a file of a folder, if it exists.
 fn copy(name: &str, from: &Path, to: &Path) -> Result<(), TrainError> {
     let (source, target) = (from.join(name), to.join(name));
     if !source.is_file() {
@@ -114,13 +115,13 @@ fn copy(name: &str, from: &Path, to: &Path) -> Result<(), TrainError> {
     })
 }
 
-/// Whether a tokenizer is that of a folder. The files beside another one say nothing of it.
+/// Whether a tokenizer is the one in a folder. The files beside a different tokenizer do not describe this one.
 fn is_of(tokenizer: &Tokenizer, folder: &Path) -> bool {
     let of_folder = Tokenizer::from_file(folder).and_then(|tokenizer| tokenizer.fingerprint());
     of_folder.is_ok_and(|of_folder| tokenizer.fingerprint().is_ok_and(|own| own == of_folder))
 }
 
-/// A model out of a file of weights by module path, on the host.
+/// Reads a model on the host from a file of weights by module path.
 pub(super) fn read<M: Trainable>(config: &M::Config, file: &Path) -> Result<M, RunError> {
     let mut model = M::init(config, &Device::flex());
     let mut store = SafetensorsStore::from_file(file);

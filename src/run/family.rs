@@ -1,4 +1,4 @@
-//! What a run asks of a family's configuration: one for fresh weights, and a small one to try strategies on.
+//! What a run needs of a model family's configuration: a fresh one, and a small one to try strategies on.
 
 use firebrick_datasets::{Labels, SpecialTokens};
 use serde_json::{Map, Value};
@@ -7,91 +7,91 @@ use super::{LabelKind, ModelConfig, TaskConfig};
 use crate::models::pretrained::HubConfig;
 use crate::models::{BertConfig, Gpt2Config, LlamaConfig, T5Config};
 
-/// What the data says of a fresh model.
+/// What the data determines about a fresh model.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes<'a> {
-    /// Tokens of the vocabulary.
+    /// Size of the vocabulary.
     pub vocabulary: usize,
-    /// The most positions of a row that the model reads.
+    /// The longest row, in positions, that the model reads.
     pub positions: usize,
     pub special: &'a SpecialTokens,
 }
 
-/// Attention layers that are alike.
+/// Attention layers of the same kind.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attention {
     pub layers: usize,
-    /// Of all heads together.
+    /// Width of all heads together.
     pub width: usize,
-    /// Whether the source's tokens ask, and whether they are what is asked; the target's where not, which are all
-    /// where there is one sequence.
+    /// Whether the queries (`of_source`) and the keys (`over_source`) are tokens of the source; otherwise they are
+    /// tokens of the target. A model of a single sequence has only target tokens.
     pub of_source: bool,
     pub over_source: bool,
 }
 
 impl Attention {
-    /// Of a model of one sequence.
+    /// Returns the attention layers of a model of a single sequence.
     fn of_itself(layers: usize, width: usize) -> Vec<Self> {
         vec![Self { layers, width, of_source: false, over_source: false }]
     }
 }
 
-/// A family's configuration, as far as a run changes it.
+/// A family's configuration, as far as a run reads or changes it.
 pub(crate) trait Family: HubConfig + Clone + Send + Sync + 'static {
-    /// That of fresh weights; `None` where the run file names another family.
+    /// Returns a configuration for fresh weights, or `None` if the run file names another family.
     fn fresh(model: &ModelConfig, sizes: Sizes<'_>) -> Option<Self>;
 
-    /// Transformer blocks, the decoder's left out where there are two stacks.
+    /// Number of transformer blocks; in an encoder-decoder, those of the encoder alone.
     fn layers(&self) -> usize;
 
-    /// The same with another number of blocks, in each stack.
+    /// Returns the same configuration with another number of blocks in each stack.
     fn with_layers(self, layers: usize) -> Self;
 
-    /// The same parts under the same names, and hardly any numbers.
+    /// Returns a configuration with the same parts under the same names, but the smallest parameters.
     fn smallest(self) -> Self;
 
-    /// Its attention layers.
+    /// Returns the attention layers.
     fn attention(&self) -> Vec<Attention>;
 
-    /// Whether the source's tokens go through the parameter at this path, where there are a source and a target.
+    /// Whether the source's tokens pass through the parameter at this path, in a model with a source and a target.
     fn reads_source(_: &str) -> bool {
         false
     }
 
-    /// Tokens of the vocabulary.
+    /// Size of the vocabulary.
     fn vocabulary(&self) -> usize;
 
-    /// The most tokens of a row that it can read, where there is a bound.
+    /// The most tokens of a row that the model can read, if there is a limit.
     fn positions(&self) -> Option<usize>;
 
-    /// Whether it reads the segments of a pair.
+    /// Whether the model reads the segments of a pair.
     fn reads_segments() -> bool {
         false
     }
 
-    /// The names of its classes, where it has a classifier.
+    /// Returns the names of the classes, if the model has a classifier.
     fn label_names(&self) -> Option<Vec<String>> {
         None
     }
 
-    /// The token that a decoder with an encoder starts from.
+    /// Returns the token that the decoder of an encoder-decoder starts from.
     fn start(&self) -> Option<u32> {
         None
     }
 
-    /// With another token that its decoder starts from, where it has an encoder.
+    /// Sets the token that the decoder starts from, if the model is an encoder-decoder.
     fn starting_from(self, _: u32) -> Self {
         self
     }
 
-    /// With the classes of the task.
+    /// Sets the classes of the task.
     fn labelled(self, task: &TaskConfig, labels: Option<&Labels>) -> Self {
         let _ = (task, labels);
         self
     }
 }
 
-/// The ids of tokens with a role, under transformers' names.
+/// The ids of special tokens, under the names of `transformers`.
 fn ids(special: &SpecialTokens) -> Map<String, Value> {
     let roles = [
         ("pad_token_id", special.pad),
@@ -163,7 +163,7 @@ impl Family for LlamaConfig {
     }
 
     fn smallest(self) -> Self {
-        // Positions turn pairs of numbers.
+        // Rotary embeddings rotate pairs of numbers.
         Self {
             vocab_size: 1,
             hidden_size: 2,

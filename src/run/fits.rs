@@ -1,11 +1,11 @@
-//! Whether a model can read what a tokenizer makes of the data.
+//! Checks that a model can read the rows that a tokenizer makes of the data.
 
 use firebrick_datasets::Tokenizer;
 
 use super::{Family, RunError, TaskConfig};
 
 impl TaskConfig {
-    /// How many of a row's tokens the model reads: the last token of a causal row is only a label.
+    /// Returns how many of a row's tokens the model reads: the last token of a causal row is only a label.
     pub(crate) fn read_of(&self, row: usize) -> usize {
         row.saturating_sub(self.unread()).max(1)
     }
@@ -14,13 +14,13 @@ impl TaskConfig {
         usize::from(matches!(self, Self::CausalLm { .. }))
     }
 
-    /// Refuses tokens and rows that the model cannot read: before it is trained, evaluated or asked. `rows` is the
-    /// most tokens of a row, padding included, `Some(None)` where there is no bound; `None` where the model
-    /// cuts what is too long by itself.
+    /// Rejects tokens and rows that the model cannot read, before it is trained, evaluated or asked. `rows` is the most
+    /// tokens of a row, padding included; `Some(None)` if there is no limit, and `None` if the model truncates long
+    /// rows by itself.
     ///
     /// # Errors
     ///
-    /// The tokenizer has more tokens than the model, or rows may be longer than it reads.
+    /// The tokenizer has more tokens than the model, or rows may be longer than the model reads.
     pub(crate) fn require_fit<C: Family>(
         &self,
         config: &C,
@@ -35,7 +35,7 @@ impl TaskConfig {
         let longest = rows.map(|row| self.read_of(row));
         match (longest, most) {
             (Some(longest), most) if longest <= most => Ok(()),
-            // Of a fresh model, which has as many positions as the data asks for.
+            // A fresh model, which has as many positions as the data needs.
             (None, 0) => Err(RunError::Rows { longest: None, most: None }),
             (longest, most) => {
                 let whole = longest.map(|longest| longest + self.unread());
@@ -69,7 +69,7 @@ mod tests {
         assert!(error.contains("rows may have 9 tokens, but the model reads at most 8"), "{error}");
         let error = text(words.require_fit(&bert, &tokenizer, Some(None)));
         assert!(error.contains("any number of tokens"), "{error}");
-        // The last token of a causal row is not read, and prompts are cut.
+        // The model does not read the last token of a causal row, and it truncates prompts.
         assert!(causal.require_fit(&gpt, &tokenizer, Some(Some(9))).is_ok());
         let error = text(causal.require_fit(&gpt, &tokenizer, Some(Some(10))));
         assert!(error.contains("rows may have 10 tokens, but the model reads at most 9"), "{error}");

@@ -1,4 +1,4 @@
-//! With what the model of a run is asked about texts.
+//! The settings with which the model of a run answers texts.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use crate::decoding::Decoding;
 use crate::models::pretrained::Folder;
 
 impl Run {
-    /// The most tokens of a row that its model is asked about, padding included: `Some(None)` where there is no bound,
-    /// and `None` where a model goes on from a text, of which it reads as much of the end as it can.
+    /// Returns the most tokens of a row that the model is asked about, padding included; `Some(None)` if there is no
+    /// limit, and `None` for a causal language model, which reads as much of the end of a text as it can.
     pub(crate) fn asked_rows(&self, tokenizer: &Tokenizer) -> Option<Option<usize>> {
         match self.task {
             TaskConfig::CausalLm { .. } => None,
@@ -21,13 +21,13 @@ impl Run {
         }
     }
 
-    /// With what its model is asked. Texts end at the end tokens of the model's folder and of the tokenizer, where
-    /// `decoding` names no others.
+    /// Returns the settings for asking the model. Texts end at the end tokens of the model's folder and of the
+    /// tokenizer, unless `decoding` names its own.
     ///
     /// # Errors
     ///
-    /// The token that the task names as the decoder's first is not the tokenizer's, or the folder's end tokens cannot
-    /// be read.
+    /// The tokenizer lacks the token that the task names as the decoder's first, or the folder's end tokens cannot be
+    /// read.
     pub(crate) fn inference<M: Trainable>(
         &self,
         config: &M::Config,
@@ -42,7 +42,7 @@ impl Run {
         let encoder = self.data.encoder(tokenizer, None);
         Ok(Inference {
             encoder: match &self.task {
-                // A word that is cut off is to have an answer too.
+                // A truncated word needs an answer too.
                 TaskConfig::TokenClassification { .. } => encoder.stride(self.data.stride.or(Some(0))),
                 _ => encoder.stride(None),
             },
@@ -67,12 +67,12 @@ impl Run {
     }
 }
 
-/// The tokens that end a text: those that the folder names, as for transformers, and the tokenizer's own, which follows
-/// each text in training.
+/// Returns the tokens that end a text: those that the folder defines, as in `transformers`, and the tokenizer's own,
+/// which follows each text in training.
 ///
 /// # Errors
 ///
-/// The folder's cannot be read.
+/// The folder's end tokens cannot be read.
 pub(crate) fn end_tokens(folder: Option<&Folder>, tokenizer: &Tokenizer) -> Result<Vec<u32>, RunError> {
     let mut tokens = folder.map(Folder::end_tokens).transpose()?.unwrap_or_default();
     tokens.extend(tokenizer.special().eos.filter(|eos| !tokens.contains(eos)));
@@ -80,7 +80,7 @@ pub(crate) fn end_tokens(folder: Option<&Folder>, tokenizer: &Tokenizer) -> Resu
 }
 
 impl SampleConfig {
-    /// How it is written: all its tokens, whatever they are.
+    /// Returns the decoding settings of the sample.
     pub(crate) fn decoding(&self, seed: u64) -> Decoding {
         Decoding {
             max_new_tokens: self.tokens,

@@ -1,4 +1,4 @@
-//! From a checked run to a trained model.
+//! Trains a checked run.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,37 +18,40 @@ use crate::{Report, Resume, Show, TrainError};
 /// A run that has been trained.
 #[derive(Debug)]
 pub struct Launched {
-    /// The run in numbers, in the process that leads; of nothing in others.
+    /// The numbers of the run, in the leading process; empty in the others.
     pub report: Report,
-    /// Text that the model wrote, if the run asks for it.
+    /// Text that the model generated, if the run asks for it.
     pub sample: Option<String>,
-    /// Where the weights of the best evaluation are, if it was evaluated.
+    /// The weights of the best evaluation, if there was one.
     pub best: Option<PathBuf>,
-    /// The Hugging Face folder of the best weights, in the process that leads.
+    /// The Hugging Face folder of the best weights, in the leading process.
     pub pretrained: Option<PathBuf>,
 }
 
 impl Run {
-    /// Trains, and writes into the output folder: `run.ron`, `tokenizer.json` and `config.json` before the first
-    /// step, `metrics.jsonl`, `best.safetensors` and `checkpoints` during the run, `model.safetensors`,
-    /// `ema.safetensors` where the weights are averaged, `report.json` and `sample.txt` at the end, and
-    /// `pretrained`, a Hugging Face folder of the best weights, or the last where none were evaluated. The
-    /// averaged weights write the sample, where there are some.
+    /// Trains the run and writes into the output folder:
+    ///
+    /// - before the first step: `run.ron`, `tokenizer.json` and `config.json`
+    /// - during the run: `metrics.jsonl`, `best.safetensors` and `checkpoints`
+    /// - at the end: `model.safetensors`, `ema.safetensors` if the weights are averaged, `report.json`, `sample.txt`,
+    ///   and `pretrained`, a Hugging Face folder of the best weights, or of the last ones if none were evaluated
+    ///
+    /// The sample is generated with the averaged weights, if there are any.
     ///
     /// # Errors
     ///
-    /// A device that is not there, data that cannot be read, strategies that do not fit, and
-    /// whatever ends a training run.
+    /// The device is not available, the data cannot be read, the strategies do not fit, or the training fails.
     pub fn launch(&self, show: Show, interrupter: Interrupter) -> Result<Launched, RunError> {
         self.launch_from(None, false, show, interrupter)
     }
 
-    /// [`launch`](Self::launch), which goes on from a checkpoint: see [`Trainer::resume`](crate::Trainer::resume). What
-    /// has changed in the run file since is told; what its result depends on is refused unless `allow_changes`.
+    /// Like [`launch`](Self::launch), but resumes from a checkpoint: see [`Trainer::resume`](crate::Trainer::resume).
+    /// Rejects changes of the run file since the checkpoint that affect the result, unless `allow_changes` is set; then
+    /// it reports them.
     ///
     /// # Errors
     ///
-    /// Those of [`launch`](Self::launch), and a checkpoint that is not there, damaged, or of another run.
+    /// Those of [`launch`](Self::launch), and a checkpoint that is missing, damaged, or of another run.
     pub fn launch_from(
         &self,
         resume: Option<Resume>,
@@ -61,7 +64,7 @@ impl Run {
         if leads {
             Output::check(&self.output)?;
             if let Some(resume) = &resume {
-                // What is not there is told before the data is read.
+                // Reports a missing checkpoint before the data is read.
                 resume.find(&self.output).map_err(TrainError::from)?;
             }
         }
@@ -117,7 +120,8 @@ impl ForModel for Launch<'_> {
             Some(resume) => Output::reopen(&run.output, resume)?,
             None => None,
         };
-        // Before the first step, so that a run which is killed has them; a run that goes on may yet be refused.
+        // Written before the first step, so that a killed run has them. A resumed run may still be rejected, so its run
+        // file waits.
         let text = run.to_ron() + "\n";
         let (output, goes_on) = match reopened {
             Some(output) => (Arc::new(output), true),
@@ -127,7 +131,7 @@ impl ForModel for Launch<'_> {
             true => output.describe_later(text),
             false => output.save_text(RUN, &text)?,
         }
-        // It is that of a run that goes on, unless the folder lacks it.
+        // A resumed run keeps its tokenizer, unless the folder lacks it.
         let tokenizer = output.current().join("tokenizer.json");
         if !goes_on || !tokenizer.is_file() {
             parts.tokenizer.save(tokenizer)?;
@@ -135,13 +139,14 @@ impl ForModel for Launch<'_> {
         save_config::<M>(&parts.config, &output.current())?;
         let mut trained = trainer.claimed(output.clone()).fit(model, optimizer, schedule, data)?;
         match Report::read(output.folder()).filter(|_| !trained.has_gone_on) {
-            // The run was over already: its report stays what it is.
+            // The run was already over: keep its report.
             Some(report) => trained.report = report,
             None => trained.report.write(&output)?,
         }
         let pretrained = export::export(&trained, &parts, output.folder())?;
         if let (Some(adapters), Some(_)) = (&trained.adapters, &parts.folder) {
-            // By the names of the folder that the run started from, so that they are put onto it.
+            // Saves the adapters under the names of the folder that the run started from, so that they can be applied
+            // to it.
             adapters.save_as::<M>(&parts.config, output.folder().join("adapter"))?;
         }
         if run.sample.is_some() {
@@ -156,12 +161,12 @@ impl ForModel for Launch<'_> {
     }
 }
 
-/// What the model makes of the sample's beginning.
+/// Generates the sample from its prompt.
 fn write_sample<M: Trainable>(run: &Run, model: &M, parts: &Parts<M>) -> Result<Option<String>, RunError> {
     let Some(sample) = &run.sample else {
         return Ok(None);
     };
-    // Where ranks shared the model, it is on the host.
+    // Ranks that share the model leave it on the host.
     let device = model.devices().first().unwrap_or(&parts.device).clone().inner();
     let inference = run.inference::<M>(
         &parts.config,

@@ -1,24 +1,24 @@
-//! What `mpirun`, or Slurm's `srun`, tells a process of itself.
+//! Reads the place of a process from the environment variables of `mpirun` and Slurm's `srun`.
 
 use firebrick_strategies::{LAUNCHERS, Launcher};
 
 use super::RunError;
 
-/// A process among those of a run.
+/// A process of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
-    /// Which it is, from 0.
+    /// The number of the process, from 0.
     pub number: usize,
     pub of: usize,
-    /// Which it is among those of its machine.
+    /// The number of the process on its machine, from 0.
     pub on_machine: usize,
 }
 
 impl Process {
-    /// The only one.
+    /// A process that no launcher started.
     const ALONE: Self = Self { number: 0, of: 1, on_machine: 0 };
 
-    /// This one, by the variables that `var` reads.
+    /// Reads this process's place from the variables that `var` returns.
     fn by(var: impl Fn(&str) -> Option<String>) -> Self {
         let number = |name: &str| var(name)?.parse::<usize>().ok();
         let found = LAUNCHERS.iter().find_map(|Launcher { number: own, count, on_machine, .. }| {
@@ -28,16 +28,16 @@ impl Process {
         found.unwrap_or(Self::ALONE)
     }
 
-    /// This one.
+    /// Returns this process.
     ///
     /// # Errors
     ///
-    /// There are several, and this program was built without MPI.
+    /// There are several processes, and this program was built without MPI.
     pub fn this() -> Result<Self, RunError> {
         Self::by(|name| std::env::var(name).ok()).with_mpi(cfg!(feature = "mpi"))
     }
 
-    /// This one, in a program that has MPI or has not.
+    /// Checks this process against whether the program was built with MPI.
     fn with_mpi(self, has_mpi: bool) -> Result<Self, RunError> {
         match self.of > 1 && !has_mpi {
             true => Err(RunError::NoMpi { processes: self.of }),
@@ -45,7 +45,7 @@ impl Process {
         }
     }
 
-    /// Whether it owns the output folder and what is shown.
+    /// Whether this process owns the output folder and the display.
     pub fn leads(self) -> bool {
         self.number == 0
     }
@@ -63,7 +63,7 @@ mod tests {
             })
         };
         assert_eq!(by(&[]), Process::ALONE);
-        // A batch job of several tasks runs its script once.
+        // A batch job with several tasks runs its script once.
         assert_eq!(by(&[("SLURM_NTASKS", "4"), ("SLURM_PROCID", "0")]), Process::ALONE);
         let of_open_mpi = [("OMPI_COMM_WORLD_RANK", "3"), ("OMPI_COMM_WORLD_SIZE", "4")];
         assert_eq!(by(&of_open_mpi), Process { number: 3, of: 4, on_machine: 3 });

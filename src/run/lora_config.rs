@@ -3,31 +3,31 @@
 use firebrick_strategies::Lora;
 use serde::{Deserialize, Serialize};
 
-/// What is trained beside frozen matrices:
+/// Trains low-rank factors beside frozen matrices:
 /// `Lora(rank: 8, alpha: 16, paths: ["*.query.weight"], also: ["classifier"])`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LoraConfig {
-    /// The columns of the first factor, and the rows of the second.
+    /// The number of columns of the first factor, and of rows of the second.
     pub rank: usize,
-    /// Their product is scaled by this over the rank. Default: the rank.
+    /// The product of the factors is scaled by `alpha / rank`. Default: the rank.
     #[serde(default)]
     pub alpha: Option<f64>,
-    /// The matrices that have factors, by their paths, in which `*` stands for any characters. Default: the
-    /// projections of attention.
+    /// The paths of the matrices that get factors; `*` stands for any characters. Default: the attention projections.
     #[serde(default)]
     pub paths: Vec<String>,
-    /// What is trained whole besides. A head that the model's folder lacks is, without being named. Default: nothing.
+    /// Further parameters that are trained in full. A head that the model's folder lacks is always included. Default:
+    /// none.
     #[serde(default)]
     pub also: Vec<String>,
-    /// What is trained whole because the folder of the model lacks it. It is found when the folder is opened, and
-    /// stands in no file.
+    /// Parameters that are trained in full because the model's folder lacks them. Set when the folder is opened; never
+    /// written to a file.
     #[serde(skip)]
     pub fresh: Vec<String>,
 }
 
 impl LoraConfig {
-    /// As one writes it, without what is the default.
+    /// Writes the settings as in a run file, without those at their defaults.
     pub(super) fn written(&self) -> String {
         let patterns = |name: &str, of: &[String]| (!of.is_empty()).then(|| format!("{name}: {of:?}"));
         let rank = Some(format!("rank: {}", self.rank));

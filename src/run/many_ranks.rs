@@ -1,4 +1,4 @@
-//! The ranks of a run: how many, where, and what they see of a global batch.
+//! The ranks of a run: how many there are, where they run, and their share of a global batch.
 
 use std::time::Duration;
 
@@ -10,25 +10,24 @@ use super::launcher::Process;
 use super::{DataRun, Run, RunError, StrategyConfig};
 
 impl Run {
-    /// How many ranks train: what the run says, or else each process that a launcher started.
+    /// Returns the number of ranks: `ranks` of the run file, or one for each process that a launcher started.
     pub(crate) fn number_of_ranks(&self) -> usize {
         number_of_ranks(self.ranks)
     }
 
-    /// Whether a window may hold more micro-batches on a rank than `accumulate` says: a global batch that is bounded
-    /// by tokens is dealt to the ranks by samples.
+    /// Whether a rank may have more micro-batches in a window than `accumulate` says. A global batch that is bounded by
+    /// tokens is divided among the ranks by samples.
     pub(crate) fn windows_vary(&self) -> bool {
         self.number_of_ranks() > 1 && matches!(self.batch.amount(), Amount::Tokens(_))
     }
 
-    /// The ranks: threads of this process, or of each process that a launcher started.
+    /// Returns the ranks: threads of this process, or of each process that a launcher started.
     ///
-    /// They use `devices` in turn, which are those of this machine: processes that share it begin at
-    /// different ones.
+    /// They use the `devices` of this machine in turn. Processes that share the machine begin at different devices.
     ///
     /// # Errors
     ///
-    /// The ranks cannot be dealt to the processes, or this program was built without MPI.
+    /// The ranks cannot be divided evenly among the processes, or this program was built without MPI.
     pub(crate) fn world(&self, mut devices: Vec<Device>) -> Result<World, RunError> {
         let (process, ranks) = (Process::this()?, self.number_of_ranks());
         if !ranks.is_multiple_of(process.of) {
@@ -46,9 +45,8 @@ impl Run {
         Ok(world.on(devices).nccl(self.nccl))
     }
 
-    /// Bytes that each parameter takes in one of so many processes, on all of its ranks together: weights,
-    /// gradients and the optimizer's state in f32, of which they share as much as the stage of ZeRO says. Of one that
-    /// is not trained, only the weights.
+    /// Returns the bytes per parameter that one of `processes` processes needs, over all its ranks: weights, gradients
+    /// and optimizer state in f32, sharded as the ZeRO stage says. A frozen parameter needs only its weights.
     pub(crate) fn bytes_per_parameter(&self, processes: usize, is_trained: bool) -> f64 {
         let stage = self.strategies.iter().find_map(|strategy| match strategy {
             StrategyConfig::Zero(zero) => Some(zero.stage),
@@ -67,7 +65,7 @@ impl Run {
         ranks / processes as f64 * (held - shared + shared / ranks)
     }
 
-    /// How a global batch is made up, in words: `4 ranks x 2 micro-batches of 8 = 64 samples`.
+    /// Describes the size of a global batch: `4 ranks x 2 micro-batches of 8 = 64 samples in an update`.
     pub(crate) fn batch_summary(&self) -> String {
         let (ranks, micro_batches) = (self.number_of_ranks(), DataRun::from(self).micro_batches());
         let plural = |count: usize, one: &str, many: &str| match count {
@@ -89,7 +87,7 @@ impl Run {
     }
 }
 
-/// How many ranks train: what a run file says, or else each process that a launcher started.
+/// Returns the number of ranks: the given one, or one for each process that a launcher started.
 pub(super) fn number_of_ranks(said: Option<usize>) -> usize {
     let processes = || Process::this().map_or(1, |process| process.of);
     said.unwrap_or_else(processes)

@@ -1,4 +1,4 @@
-//! A run as a RON file.
+//! A run file in RON.
 
 mod amp_config;
 mod attended;
@@ -73,7 +73,7 @@ pub(crate) use trainable::{ForModel, Trainable};
 pub(crate) use written::strategies_line;
 pub use zero_config::ZeroConfig;
 
-/// Everything that describes a run: what is trained, on what, and how.
+/// Everything that describes a run: what to train, on which data, and how.
 ///
 /// ```
 /// use firebrick::Run;
@@ -97,71 +97,72 @@ pub struct Run {
     /// Seeds the weights, the order of the samples and dropout. Default: 1337.
     #[serde(default = "default_seed")]
     pub seed: u64,
-    /// `auto`, `cpu`, `cuda`, `wgpu` or `vulkan`, the last three with `:index` if there are
-    /// several. Default: `auto`, the first of cuda, vulkan, wgpu and cpu that is there.
+    /// `auto`, `cpu`, `cuda`, `wgpu` or `vulkan`; the last three take an `:index` if there are several. Default:
+    /// `auto`, the first available of cuda, vulkan, wgpu and cpu.
     #[serde(default = "default_device")]
     pub device: String,
-    /// The most bytes that may be on the device, as in `"2GB"`, `"512MiB"` or `2000000000`: a run that
-    /// would need more ends with what would help. Default: no limit.
+    /// The most bytes that may be on the device, as in `"2GB"`, `"512MiB"` or `2000000000`. A run that needs more stops
+    /// with an error that suggests what would help. Default: no limit.
     #[serde(default)]
     pub device_budget: Option<ByteSize>,
-    /// What is learned. Default: `CausalLm()`, in windows of one long text.
+    /// The task. Default: `CausalLm()`, in windows of one long text.
     #[serde(default)]
     pub task: TaskConfig,
-    /// The data and how it is cut.
+    /// The data and how it is cut into samples.
     pub data: DataConfig,
     /// The model.
     pub model: ModelConfig,
     /// The optimizer.
     pub optimizer: OptimizerConfig,
-    /// Parameters at another learning rate or weight decay; of several groups that name one, the first counts.
-    /// Default: none.
+    /// Parameters with their own learning rate or weight decay. If several groups match a parameter, the first one
+    /// counts. Default: none.
     #[serde(default)]
     pub param_groups: Vec<ParamGroupConfig>,
-    /// What the rates of the blocks are multiplied by, once more for each block nearer to the input; see
-    /// [`Groups::layer_decay`](firebrick_strategies::optim::Groups::layer_decay). Default: all have the same.
+    /// The factor that multiplies the learning rates of the blocks, once more for each block nearer to the input; see
+    /// [`Groups::layer_decay`](firebrick_strategies::optim::Groups::layer_decay). Default: all blocks have the same
+    /// rate.
     #[serde(default)]
     pub layer_decay: Option<f64>,
     /// The learning rate of each update.
     pub schedule: Schedule,
-    /// The share of each label that is spread evenly over all classes while training, at least 0 and below 1.
-    /// Default: 0.
+    /// The share of each label that is spread evenly over all classes during training, at least 0 and below 1. Default:
+    /// 0.
     #[serde(default)]
     pub label_smoothing: f64,
-    /// How many samples make an update.
+    /// How many samples an update takes.
     pub batch: BatchConfig,
-    /// Updates to make. Either this or `epochs`.
+    /// Number of updates. Either this or `epochs`.
     #[serde(default)]
     pub steps: Option<u64>,
-    /// Times to go through the data. Either this or `steps`.
+    /// Number of passes over the data. Either this or `steps`.
     #[serde(default)]
     pub epochs: Option<u64>,
     /// Updates between two evaluations. Default: at the end of each epoch.
     #[serde(default)]
     pub evaluate_every: Option<u64>,
-    /// The score that tells the best evaluation, for the best model, the best checkpoints and early stopping.
+    /// The metric that selects the best evaluation, for the best model, the best checkpoints and early stopping.
     /// Default: the validation loss.
     #[serde(default)]
     pub best_by: Option<String>,
-    /// Evaluations without a better one after which the run ends. Default: never.
+    /// Number of evaluations without an improvement after which the run ends. Default: never.
     #[serde(default)]
     pub early_stopping: Option<usize>,
-    /// Ranks that train together, of all processes: threads of this one, or of each that `mpirun` started.
+    /// Ranks that train together, over all processes: threads of this process, or of each one that `mpirun` started.
     /// Default: one for each process.
     #[serde(default)]
     pub ranks: Option<usize>,
     /// Seconds that a rank waits for the others before the run ends. Default: 600.
     #[serde(default)]
     pub deadline: Option<u64>,
-    /// Whether NCCL may sum the gradients of ranks that are threads with a CUDA device each. Default: true.
+    /// Whether NCCL may sum the gradients if the ranks are threads with a CUDA device each. Default: true.
     #[serde(default = "yes")]
     pub nccl: bool,
-    /// The strategies, in the order in which gradients meet them. Default: none.
+    /// The strategies, in the order in which they process the gradients. Default: none.
     #[serde(default)]
     pub strategies: Vec<StrategyConfig>,
     /// The folder that the run writes into.
     pub output: PathBuf,
-    /// When it is saved so that it can be resumed. Default: where it is interrupted.
+    /// When the run saves checkpoints. Default: only when it is interrupted.
     #[serde(default)]
     pub checkpoints: CheckpointsConfig,
     /// Text to generate at the end. Default: none.
@@ -181,26 +182,26 @@ fn default_device() -> String {
     "auto".into()
 }
 
-/// How many samples make an update: `micro · accumulate · ranks`.
+/// How many samples an update takes: `micro · accumulate · ranks`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BatchConfig {
-    /// Samples that go through the model at once. Either this or `micro_tokens`.
+    /// Samples in a micro-batch. Either this or `micro_tokens`.
     #[serde(default)]
     pub micro: Option<usize>,
-    /// Instead, as many samples as have at most so many tokens, padding included.
+    /// Instead of `micro`: the most tokens of a micro-batch, padding included.
     #[serde(default)]
     pub micro_tokens: Option<usize>,
-    /// Micro-batches in an update. Default: what `strategies` say, or else 1.
+    /// Micro-batches in an update. Default: as `strategies` say, otherwise 1.
     #[serde(default)]
     pub accumulate: Option<usize>,
-    /// The dtype that their gradients are summed and held in. Default: `f32`.
+    /// The dtype in which their gradients are summed and held. Default: `f32`.
     #[serde(default)]
     pub accumulate_dtype: Option<FloatConfig>,
 }
 
 impl BatchConfig {
-    /// How much goes through the model at once; that only one is given has been checked.
+    /// Returns the size of a micro-batch. Validation has ensured that exactly one setting is given.
     pub(crate) fn amount(&self) -> Amount {
         match (self.micro, self.micro_tokens) {
             (_, Some(tokens)) => Amount::Tokens(tokens),
@@ -209,60 +210,61 @@ impl BatchConfig {
     }
 }
 
-/// One strategy of the list.
+/// A strategy of the list.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum StrategyConfig {
     /// Mixed precision: `Amp(bf16)`, or `Amp(dtype: f16, ..)` with settings.
     Amp(AmpConfig),
-    /// Sums so many micro-batches into an update.
+    /// Sums the gradients of this many micro-batches into an update.
     Accumulate(usize),
-    /// The same, with the sum held in another dtype than f32: `AccumulateIn(16, bf16)`.
+    /// Like `Accumulate`, but holds the sum in another dtype than f32: `AccumulateIn(16, bf16)`.
     AccumulateIn(usize, FloatConfig),
-    /// Bounds the gradients.
+    /// Clips the gradients.
     Clip(ClipConfig),
     /// Recomputes activations in the backward pass.
     Recompute(RecomputeConfig),
     /// Averages the weights, and evaluates the average.
     Ema(EmaConfig),
-    /// Trains on many ranks, and shards what they hold.
+    /// Trains on several ranks, and shards the training state.
     Zero(ZeroConfig),
-    /// Keeps state on the host: `Offload(optimizer)` or `Offload(parameters)`.
+    /// Keeps state in host memory: `Offload(optimizer)` or `Offload(parameters)`.
     Offload(OffloadConfig),
-    /// Trains factors of low rank beside frozen matrices.
+    /// Trains low-rank factors beside frozen matrices.
     Lora(LoraConfig),
-    /// Leaves the parameters at these paths as they are: `Freeze(["tokens"])`.
+    /// Freezes the parameters at these paths: `Freeze(["tokens"])`.
     Freeze(Vec<String>),
 }
 
-/// What is bounded: `Clip(norm: 1.0)` or `Clip(value: 0.5)`.
+/// How gradients are clipped: `Clip(norm: 1.0)` or `Clip(value: 0.5)`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClipConfig {
-    /// The L2 norm of all gradients together.
+    /// The largest L2 norm of all gradients together.
     #[serde(default)]
     pub norm: Option<f64>,
-    /// Each element.
+    /// The largest absolute value of each element.
     #[serde(default)]
     pub value: Option<f64>,
 }
 
-/// Text that the trained model writes.
+/// Text that the trained model generates.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SampleConfig {
-    /// What it starts from. Default: a newline.
+    /// The prompt. Default: a newline.
     #[serde(default = "default_prompt")]
     pub prompt: String,
-    /// Tokens to write. Default: 200.
+    /// Number of tokens to generate. Default: 200.
     #[serde(default = "default_sample_tokens")]
     pub tokens: usize,
-    /// Below 1 more certain, above 1 more varied, 0 the most likely token. Default: 0.8.
+    /// Sampling temperature: below 1 is more certain, above 1 more varied, and 0 takes the most likely token. Default:
+    /// 0.8.
     #[serde(default = "default_temperature")]
     pub temperature: f64,
-    /// Draws from so many of the most likely tokens; 0 from all. Default: 0.
+    /// Samples from this many of the most likely tokens; 0 samples from all. Default: 0.
     #[serde(default)]
     pub top_k: usize,
-    /// Draws from the fewest of the most likely tokens that together are as probable as this. Default: 1, all.
+    /// Samples from the fewest most likely tokens whose probabilities sum to at least this. Default: 1, all tokens.
     #[serde(default = "default_top_p")]
     pub top_p: f64,
 }
@@ -284,7 +286,7 @@ fn default_temperature() -> f64 {
 }
 
 impl Run {
-    /// The run of a model whose parameters at these paths start anew, as its folder lacks them.
+    /// Returns the run with these parameters marked as fresh, because the model's folder lacks them.
     pub(crate) fn starting_anew(&self, fresh: &[String]) -> Self {
         let mut run = self.clone();
         for strategy in &mut run.strategies {
@@ -295,10 +297,11 @@ impl Run {
         run
     }
 
-    /// The strategies with `batch.accumulate` in its place: after what casts, before what needs
-    /// the whole window. Several ranks without a [`Zero`](StrategyConfig::Zero) get that of stage 0, behind it; with
-    /// `batch.micro_tokens` they get an [`Accumulate`](StrategyConfig::Accumulate) where there is none, since a
-    /// rank's part of a window may need several micro-batches.
+    /// Returns the strategies with those that the rest of the run file implies. `batch.accumulate` becomes an
+    /// [`Accumulate`](StrategyConfig::Accumulate) before the first [`Clip`](StrategyConfig::Clip), which needs the
+    /// whole window, or at the end of the list. Several ranks without a [`Zero`](StrategyConfig::Zero) get one of stage
+    /// 0 behind it. Several ranks with `batch.micro_tokens` also get an `Accumulate` if there is none, since a rank's
+    /// part of a window may need several micro-batches.
     pub fn composed(&self) -> Vec<StrategyConfig> {
         let mut strategies = self.strategies.clone();
         let is_sum = |strategy: &StrategyConfig| {
@@ -324,8 +327,7 @@ impl Run {
     }
 }
 
-/// Does something with the recipe that a strategy of the list is. The list has each strategy once, for all that is
-/// done, so that none can be left out of a part of it.
+/// Evaluates an expression with the recipe of a strategy. Every use shares this one list, so none can miss a strategy.
 macro_rules! with_recipe {
     ($strategy:expr, $recipe:ident => $does:expr) => {
         match $strategy {
@@ -386,7 +388,8 @@ impl<M: burn::module::Module + 'static> Strategy<M> for StrategyConfig {
 }
 
 impl ClipConfig {
-    /// The norm, unless a value is given; that only one is, has been checked.
+    /// Builds the strategy, by value if one is given, otherwise by norm. Validation has ensured that exactly one is
+    /// given.
     fn recipe(&self) -> Clip {
         match self.value {
             Some(value) => Clip::value(value),

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::models::GptConfig;
 
-/// The model, one of [`models`](crate::models). Which head it has is the task's matter.
+/// The model, one of [`models`](crate::models). The task determines its head.
 ///
 /// | Task | `Gpt` | `Llama` | `Bert` | `T5` |
 /// |---|---|---|---|---|
@@ -14,7 +14,7 @@ use crate::models::GptConfig;
 /// | `MaskedLm`, `TokenClassification`, `SequenceClassification` | | | yes | |
 /// | `Seq2Seq` | | | | yes |
 ///
-/// The vocabulary is the tokenizer's, and the positions are those of the longest row.
+/// The vocabulary size comes from the tokenizer, and the number of positions from the longest row.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ModelConfig {
     /// A decoder-only transformer with learned positions, with fresh weights.
@@ -25,8 +25,8 @@ pub enum ModelConfig {
     Bert(BertShape),
     /// An encoder and a decoder, with fresh weights.
     T5(T5Shape),
-    /// The weights of a Hugging Face folder, of any family of [`pretrained`](crate::models::pretrained). A head that
-    /// the folder lacks starts anew.
+    /// The weights of a Hugging Face folder, of any family in [`pretrained`](crate::models::pretrained). A head that
+    /// the folder lacks is initialized.
     Pretrained(PathBuf),
 }
 
@@ -36,14 +36,14 @@ pub enum ModelConfig {
 pub struct BertShape {
     /// Transformer blocks.
     pub layers: usize,
-    /// Attention heads; they share `width` evenly.
+    /// Number of attention heads, a divisor of `width`.
     pub heads: usize,
     /// Size of the hidden state.
     pub width: usize,
     /// The width inside a feed-forward layer. Default: 4 times `width`.
     #[serde(default)]
     pub inner: Option<usize>,
-    /// Share of activations and of attention weights that is dropped while training. Default: 0.
+    /// Dropout probability of activations and attention weights. Default: 0.
     #[serde(default)]
     pub dropout: f64,
 }
@@ -54,9 +54,9 @@ pub struct BertShape {
 pub struct LlamaShape {
     /// Transformer blocks.
     pub layers: usize,
-    /// Attention heads; they share `width` evenly.
+    /// Number of attention heads, a divisor of `width`.
     pub heads: usize,
-    /// Heads of keys and values, a divisor of `heads`. Default: as many as `heads`.
+    /// Number of key and value heads, a divisor of `heads`. Default: `heads`.
     #[serde(default)]
     pub key_value_heads: Option<usize>,
     /// Size of the hidden state.
@@ -64,10 +64,10 @@ pub struct LlamaShape {
     /// The width inside a feed-forward layer. Default: 8/3 of `width`, rounded up to a multiple of 8.
     #[serde(default)]
     pub inner: Option<usize>,
-    /// Share of attention weights that is dropped while training. Default: 0.
+    /// Dropout probability of attention weights. Default: 0.
     #[serde(default)]
     pub dropout: f64,
-    /// Whether the head is the token embedding itself. Default: yes.
+    /// Whether the head shares the weights of the token embedding. Default: yes.
     #[serde(default = "super::yes")]
     pub tied: bool,
 }
@@ -76,28 +76,28 @@ pub struct LlamaShape {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct T5Shape {
-    /// Transformer blocks of the encoder, and as many of the decoder.
+    /// Number of transformer blocks of the encoder, and also of the decoder.
     pub layers: usize,
-    /// Attention heads; they share `width` evenly.
+    /// Number of attention heads, a divisor of `width`.
     pub heads: usize,
     /// Size of the hidden state.
     pub width: usize,
     /// The width inside a feed-forward layer. Default: 4 times `width`.
     #[serde(default)]
     pub inner: Option<usize>,
-    /// Share of activations and of attention weights that is dropped while training. Default: 0.
+    /// Dropout probability of activations and attention weights. Default: 0.
     #[serde(default)]
     pub dropout: f64,
-    /// Whether the feed-forward layer has a gate, as that of T5 1.1. Default: yes.
+    /// Whether the feed-forward layer is gated, as in T5 1.1. Default: yes.
     #[serde(default = "super::yes")]
     pub gated: bool,
-    /// Whether the head is the token embedding itself. Default: yes.
+    /// Whether the head shares the weights of the token embedding. Default: yes.
     #[serde(default = "super::yes")]
     pub tied: bool,
 }
 
 impl ModelConfig {
-    /// What it is called in a run file.
+    /// Returns the model's name in a run file.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Gpt(_) => "Gpt",

@@ -1,15 +1,15 @@
-//! What waits on the host, in a run file.
+//! Offload to host memory in a run file.
 
 use firebrick_strategies::Offload;
 use serde::{Deserialize, Serialize};
 
-/// What the host keeps: `Offload(optimizer)` or `Offload(parameters)`.
+/// What host memory keeps: `Offload(optimizer)` or `Offload(parameters)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(non_camel_case_types, reason = "written as the field that it is about")]
 pub enum OffloadConfig {
-    /// The optimizer's state and the parameters that it updates.
+    /// The optimizer's state and the parameters that the optimizer updates.
     optimizer,
-    /// And those that the forward pass reads, of which it fetches a block at a time.
+    /// The same, and the parameters that the forward pass reads, which are fetched one block at a time.
     parameters,
 }
 

@@ -1,9 +1,9 @@
-//! Settings of optimizers and of parameter groups that parse but cannot be.
+//! Checks settings of optimizers and parameter groups that parse but are invalid.
 
 use super::check::{Problem, require};
 use super::{OptimizerConfig, Run};
 
-/// The first setting that cannot be.
+/// Returns the first invalid setting.
 pub(super) fn optimizer(run: &Run) -> Option<Problem> {
     of_optimizer(run).or_else(|| param_groups(run))
 }

@@ -5,111 +5,113 @@ use burn::optim::ModuleOptimizer;
 use firebrick_strategies::optim::{Adafactor, AdamW, AdamW8bit, Groups, GroupsError, Lamb, Lion, Sgd};
 use serde::{Deserialize, Serialize};
 
-/// The optimizer, one of [`firebrick_strategies::optim`]. Weights of matrices decay; vectors (biases
-/// and the scales of norms) do not, unless a [group](super::ParamGroupConfig) says so.
+/// The optimizer, one of [`firebrick_strategies::optim`]. Weight decay applies to matrices only; vectors (biases and
+/// the scales of norms) decay only if a [group](super::ParamGroupConfig) says so.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub enum OptimizerConfig {
     /// Adam with decoupled weight decay (Loshchilov & Hutter, 2019, arXiv:1711.05101).
     AdamW {
-        /// Decay of the two moments. Default: `(0.9, 0.999)`.
+        /// Decay rates of the two moments. Default: `(0.9, 0.999)`.
         #[serde(default = "adamw_betas")]
         betas: (f32, f32),
-        /// Added to the root of the second moment. Default: 1e-8.
+        /// Added to the square root of the second moment. Default: 1e-8.
         #[serde(default = "default_epsilon")]
         epsilon: f32,
-        /// Times the learning rate is taken off each weight of a matrix at each update. Default: 0.
+        /// Each update subtracts `lr · weight_decay · weight` from the matrices. Default: 0.
         #[serde(default)]
         weight_decay: f32,
     },
-    /// AdamW whose moments are 8-bit numbers in blocks (Dettmers et al., 2022, arXiv:2110.02861): 2 bytes for a
-    /// parameter instead of 8. Vectors and small matrices keep theirs in f32.
+    /// AdamW with 8-bit block-wise quantized moments (Dettmers et al., 2022, arXiv:2110.02861): 2 bytes per parameter
+    /// instead of 8. Vectors and small matrices keep f32 moments.
     AdamW8bit {
-        /// Decay of the two moments. Default: `(0.9, 0.999)`.
+        /// Decay rates of the two moments. Default: `(0.9, 0.999)`.
         #[serde(default = "adamw_betas")]
         betas: (f32, f32),
-        /// Added to the root of the second moment. Default: 1e-8.
+        /// Added to the square root of the second moment. Default: 1e-8.
         #[serde(default = "default_epsilon")]
         epsilon: f32,
-        /// Times the learning rate is taken off each weight of a matrix at each update. Default: 0.
+        /// Each update subtracts `lr · weight_decay · weight` from the matrices. Default: 0.
         #[serde(default)]
         weight_decay: f32,
-        /// Matrices of fewer elements keep their moments in f32. Default: 4096.
+        /// Matrices with fewer elements keep f32 moments. Default: 4096.
         #[serde(default = "min_8bit_size")]
         min_8bit_size: usize,
     },
-    /// The sign of a momentum (Chen et al., 2023, arXiv:2302.06675).
+    /// Updates by the sign of a momentum (Chen et al., 2023, arXiv:2302.06675).
     Lion {
-        /// The momentum's share in the update, and its decay. Default: `(0.9, 0.99)`.
+        /// The weight of the momentum in the update, and the decay rate of the momentum. Default: `(0.9, 0.99)`.
         #[serde(default = "lion_betas")]
         betas: (f32, f32),
-        /// Times the learning rate is taken off each weight of a matrix at each update. Default: 0.
+        /// Each update subtracts `lr · weight_decay · weight` from the matrices. Default: 0.
         #[serde(default)]
         weight_decay: f32,
     },
     /// Gradient descent, plain or with momentum (Sutskever et al., 2013).
     Sgd {
-        /// Decay of the velocity. Default: 0, no velocity.
+        /// Decay rate of the velocity. Default: 0, without a velocity.
         #[serde(default)]
         momentum: f32,
-        /// Whether the step looks ahead along the new velocity. Default: no.
+        /// Whether to use Nesterov momentum, which steps along the new velocity. Default: no.
         #[serde(default)]
         nesterov: bool,
-        /// So many times each weight of a matrix is added to its gradient. Default: 0.
+        /// Adds `weight_decay · weight` to the gradients of the matrices. Default: 0.
         #[serde(default)]
         weight_decay: f32,
-        /// The share of a gradient that the velocity does not take up. Default: 0.
+        /// The share of a gradient that the velocity omits. Default: 0.
         #[serde(default)]
         dampening: f64,
     },
-    /// The second moment of a matrix as a row and a column (Shazeer & Stern, 2018, arXiv:1804.04235), as Transformers
-    /// has it. What is left out is as Hugging Face's Trainer sets it: at the schedule's rate, relative to nothing.
+    /// Factors the second moment of a matrix into a row and a column (Shazeer & Stern, 2018, arXiv:1804.04235), as
+    /// Transformers implements it. The defaults are those of Hugging Face's Trainer: the learning rate is the
+    /// schedule's, without relative scaling.
     Adafactor {
-        /// Added to squares of gradients, and the least that the size of a parameter counts. Default:
+        /// Added to squared gradients, and the smallest root mean square of a parameter for `scale_parameter`. Default:
         /// `(1e-30, 1e-3)`.
         #[serde(default = "adafactor_epsilons")]
         epsilons: (f32, f32),
-        /// The root mean square that an update has at most. Default: 1.
+        /// The largest root mean square of an update. Default: 1.
         #[serde(default = "one")]
         clip_threshold: f32,
-        /// The share of a new square at update t is t to this power. Default: -0.8.
+        /// The weight of a new squared gradient at update `t` is `t` to this power. Default: -0.8.
         #[serde(default = "adafactor_decay_rate")]
         decay_rate: f64,
-        /// Decay of a first moment. Default: none is kept.
+        /// Decay rate of a first moment. Default: no first moment.
         #[serde(default)]
         beta1: Option<f32>,
-        /// Times the step size is taken off each weight of a matrix at each update. Default: 0.
+        /// Each update subtracts `step size · weight_decay · weight` from the matrices. Default: 0.
         #[serde(default)]
         weight_decay: f32,
-        /// Whether the step is relative to the root mean square of the parameter. Default: no.
+        /// Whether to multiply the step size by the root mean square of the parameter. Default: no.
         #[serde(default)]
         scale_parameter: bool,
-        /// Whether it has its own rate, min(0.01, 1/√t), times the schedule's, which is to be 1. Default: no.
+        /// Whether to use Adafactor's own rate, `min(0.01, 1/√t)`, times the schedule's, which should be 1. Default:
+        /// no.
         #[serde(default)]
         relative_step: bool,
-        /// Whether that rate is min(1e-6 t, 1/√t) instead. Default: no.
+        /// Whether that rate is `min(1e-6 t, 1/√t)` instead. Default: no.
         #[serde(default)]
         warmup_init: bool,
     },
-    /// Adam, with each parameter's update as large as the parameter asks for (You et al., 2020, arXiv:1904.00962), as
-    /// DeepSpeed's `FusedLamb`.
+    /// Adam with a layer-wise trust ratio, the norm of a parameter over the norm of its update (You et al., 2020,
+    /// arXiv:1904.00962), as in DeepSpeed's `FusedLamb`.
     Lamb {
-        /// Decay of the two moments. Default: `(0.9, 0.999)`.
+        /// Decay rates of the two moments. Default: `(0.9, 0.999)`.
         #[serde(default = "adamw_betas")]
         betas: (f32, f32),
-        /// Added to the root of the second moment. Default: 1e-8.
+        /// Added to the square root of the second moment. Default: 1e-8.
         #[serde(default = "default_epsilon")]
         epsilon: f32,
-        /// So many times each weight of a matrix is added to its update. Default: 0.
+        /// Adds `weight_decay · weight` to the updates of the matrices. Default: 0.
         #[serde(default)]
         weight_decay: f32,
-        /// The most that an update is multiplied by. Default: 10.
+        /// The largest trust ratio. Default: 10.
         #[serde(default = "lamb_max_coeff")]
         max_coeff: f32,
-        /// The least that an update is multiplied by. Default: 0.01.
+        /// The smallest trust ratio. Default: 0.01.
         #[serde(default = "lamb_min_coeff")]
         min_coeff: f32,
-        /// Whether the step corrects the moments for their start at 0. Default: yes.
+        /// Whether to correct the moments for their start at 0. Default: yes.
         #[serde(default = "super::yes")]
         bias_correction: bool,
     },
@@ -152,7 +154,7 @@ fn lamb_min_coeff() -> f32 {
 }
 
 impl OptimizerConfig {
-    /// How many f32 numbers it keeps for each parameter, at least.
+    /// Returns the smallest number of f32 values that the optimizer keeps per parameter.
     pub(crate) fn states(&self) -> f64 {
         match self {
             Self::AdamW { .. } | Self::Lamb { .. } => 2.0,
@@ -163,8 +165,9 @@ impl OptimizerConfig {
         }
     }
 
-    /// Bytes of what it keeps of a parameter of this shape, of which it updates so many elements, of `size` bytes each;
-    /// a factor of low rank is attached after it was made.
+    /// Returns the bytes of optimizer state for a parameter of this shape, of which `elements` elements of `size` bytes
+    /// each are updated here. A LoRA factor is attached after the optimizer was created, so its moments are never
+    /// 8-bit.
     pub(crate) fn state_bytes(&self, shape: &[usize], elements: u64, size: u64, is_factor: bool) -> u64 {
         let whole: u64 = shape.iter().map(|size| *size as u64).product();
         match *self {
@@ -194,12 +197,12 @@ impl OptimizerConfig {
         }
     }
 
-    /// The optimizer for this model, whose parameters are treated as the groups say. Where they say nothing, its
-    /// matrices decay.
+    /// Builds the optimizer for a model whose parameters are treated as the groups say. Without a group, weight decay
+    /// applies to the matrices.
     ///
     /// # Errors
     ///
-    /// A group that does not fit the model.
+    /// A group does not fit the model.
     pub fn build<M: Module>(&self, model: &M, groups: &Groups) -> Result<ModuleOptimizer, GroupsError> {
         match *self {
             Self::AdamW { betas: (beta_1, beta_2), epsilon, weight_decay } => {
@@ -351,7 +354,7 @@ mod tests {
         }
     }
 
-    /// Without a gradient only the decay moves a weight.
+    /// Without a gradient, only weight decay changes a weight.
     #[test]
     fn matrices_alone_decay() {
         let decays = [

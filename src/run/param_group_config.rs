@@ -5,16 +5,16 @@ use serde::{Deserialize, Serialize};
 
 use super::Run;
 
-/// Parameters that the optimizer treats otherwise: `(paths: ["tokens"], lr_scale: 0.1, weight_decay: 0.0)`.
+/// Parameters with their own optimizer settings: `(paths: ["tokens"], lr_scale: 0.1, weight_decay: 0.0)`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ParamGroupConfig {
-    /// Their paths, in which `*` stands for any characters; also those of modules that they are in.
+    /// Paths of the parameters, or of modules that contain them; `*` stands for any characters.
     pub paths: Vec<String>,
-    /// What their learning rate is multiplied by. Default: 1.
+    /// The factor of their learning rate. Default: 1.
     #[serde(default = "unscaled")]
     pub lr_scale: f64,
-    /// Their weight decay, biases and norms included. Default: the optimizer's, of matrices alone.
+    /// Their weight decay, which also applies to biases and norms. Default: the optimizer's, for matrices only.
     #[serde(default)]
     pub weight_decay: Option<f32>,
 }
@@ -34,7 +34,7 @@ impl ParamGroupConfig {
 }
 
 impl Run {
-    /// The groups of its parameters.
+    /// Returns the run's parameter groups.
     pub fn groups(&self) -> Groups {
         let groups = self.param_groups.iter().map(ParamGroupConfig::group).fold(Groups::new(), Groups::with);
         match self.layer_decay {

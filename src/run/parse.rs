@@ -1,4 +1,4 @@
-//! From text and overrides to a checked run.
+//! Parses a run file and its overrides into a checked run.
 
 use std::path::Path;
 
@@ -10,26 +10,26 @@ use super::check::{self, Problem};
 use super::{DataRun, Run, RunError, ron_path};
 use crate::ByteSize;
 
-/// A run file is small; anything larger is another file, named by mistake.
+/// A run file is small; anything larger is a different file, named by mistake.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// What is read from a run file: the run, or a part of it.
+/// What can be read from a run file: the run, or a part of it.
 pub(super) trait FromRunFile: DeserializeOwned {
-    /// The first value that parses but cannot be.
+    /// Returns the first value that parses but is invalid.
     fn first_problem(&self) -> Option<Problem>;
 }
 
 impl DataRun {
-    /// Reads the data of a run file, as [`Run::read`] reads all of it.
+    /// Reads the data part of a run file; [`Run::read`] reads the whole.
     ///
     /// # Errors
     ///
-    /// Those of [`Run::read`], as far as they are about the data.
+    /// Those of [`Run::read`] that concern the data.
     pub fn read(path: &Path, overrides: &[impl AsRef<str>]) -> Result<Self, RunError> {
         read(path, overrides)
     }
 
-    /// As [`read`](Self::read), of the text of a file called `file`.
+    /// Like [`read`](Self::read), but parses the given text of a file called `file`.
     ///
     /// # Errors
     ///
@@ -40,16 +40,16 @@ impl DataRun {
 }
 
 impl Run {
-    /// Reads a run file, with overrides of the form `path=value` whose values are RON.
+    /// Reads a run file and applies overrides of the form `path=value`, whose values are RON.
     ///
     /// # Errors
     ///
-    /// What is wrong, with file, line, the nearest known name, and what may stand there.
+    /// The error names what is wrong, the file, the line, the nearest known name, and what is expected there.
     pub fn read(path: &Path, overrides: &[impl AsRef<str>]) -> Result<Self, RunError> {
         read(path, overrides)
     }
 
-    /// As [`read`](Self::read), of the text of a file called `file`.
+    /// Like [`read`](Self::read), but parses the given text of a file called `file`.
     ///
     /// # Errors
     ///
@@ -58,10 +58,10 @@ impl Run {
         parse(file, text, overrides)
     }
 
-    /// The run as RON, every field written out.
+    /// Writes the run as RON, with every field.
     pub fn to_ron(&self) -> String {
         let pretty = ron::ser::PrettyConfig::new().extensions(extensions());
-        // A struct of numbers, texts and lists always can be written.
+        // A struct of numbers, strings and lists can always be written.
         ron::ser::to_string_pretty(self, pretty).unwrap_or_default()
     }
 }
@@ -84,7 +84,7 @@ fn parse<T: FromRunFile>(file: &str, text: &str, overrides: &[impl AsRef<str>]) 
         let set = set.as_ref();
         let failed = |reason: String| RunError::Set { set: set.into(), reason };
         let changed = apply(&text, set).map_err(|reason| {
-            // A file that is broken by itself is the file's mistake, not the override's.
+            // A file that is malformed by itself is the file's error, not the override's.
             match &run {
                 Err(RunError::Syntax { .. }) if reason.starts_with("line") => None,
                 _ => Some(failed(reason)),
@@ -111,7 +111,7 @@ fn parse<T: FromRunFile>(file: &str, text: &str, overrides: &[impl AsRef<str>]) 
     }
 }
 
-/// The override that set this field, or all of what it is a part of.
+/// Returns the override that set this field or a value that contains it.
 fn set_by(overrides: &[impl AsRef<str>], field: &str) -> Option<String> {
     let part_of =
         |path: &str| field.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
@@ -127,7 +127,7 @@ fn apply(text: &str, set: &str) -> Result<String, String> {
     ron_path::set(text, path.trim(), value).map_err(|error| format!("{error}{}", quoting_hint(set, value)))
 }
 
-/// A text without quotes is the commonest slip: the shell takes one pair of them away.
+/// Returns a hint for the most common mistake, a string without quotes: the shell removes one pair of them.
 fn quoting_hint(set: &str, value: &str) -> String {
     let is_size = value.parse::<f64>().is_err() && value.parse::<ByteSize>().is_ok();
     let bare = is_size || value.starts_with(|first: char| first.is_alphabetic() || "./~".contains(first));
@@ -144,7 +144,7 @@ pub(super) fn extensions() -> Extensions {
 fn parse_text<T: FromRunFile>(file: &str, text: &str) -> Result<T, RunError> {
     let options = ron::Options::default().with_default_extension(extensions());
     options.from_str(text).map_err(|SpannedError { code, span }| {
-        // Our scanner knows which bracket is still open; RON itself knows what a run is made of.
+        // Our scanner knows which bracket is still open; RON itself knows the fields of a run.
         let broken = ron_path::first_mistake(text);
         RunError::Syntax {
             file: file.into(),
@@ -157,7 +157,7 @@ fn parse_text<T: FromRunFile>(file: &str, text: &str) -> Result<T, RunError> {
     })
 }
 
-/// What a file says that is written in another language than RON, where its first line shows it.
+/// Returns the error for a file in a language other than RON, if its first line shows it.
 fn other_language(text: &str) -> Option<String> {
     let blank = |line: &&str| !line.is_empty() && !line.starts_with("//") && !line.starts_with("# ");
     let first = text.lines().map(str::trim).find(blank)?;
@@ -179,7 +179,7 @@ fn other_language(text: &str) -> Option<String> {
     ))
 }
 
-/// What is wrong with a number that has a fraction or an exponent where RON expects a whole one.
+/// Returns the error for a number with a fraction or an exponent where RON expects an integer.
 fn fraction(error: &RonError, text: &str, line: usize, column: usize) -> Option<String> {
     let line: Vec<char> = text.lines().nth(line.checked_sub(1)?)?.chars().collect();
     let of_number = |c: &char| c.is_ascii_alphanumeric() || "._+-".contains(*c);
@@ -195,7 +195,7 @@ fn fraction(error: &RonError, text: &str, line: usize, column: usize) -> Option<
     Some(format!("expected a whole number, found `{number}`: {fix}"))
 }
 
-/// RON's reason with the line that it is about, or the nearest known name where a name is unknown.
+/// Returns RON's reason with the line it concerns, or with the nearest known name if a name is unknown.
 fn explain(error: &RonError, text: &str, line: usize) -> String {
     let (expected, found) = match error {
         RonError::NoSuchStructField { expected, found, .. }

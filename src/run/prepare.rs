@@ -1,4 +1,4 @@
-//! What a run is made of, before it trains.
+//! The parts of a run, before training.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,32 +19,32 @@ use crate::models::{WrittenScores, drawn_now};
 use crate::score::BestBy;
 use crate::{ByteSize, Data, Trainer, device};
 
-/// What a run is made of, before it trains.
+/// The parts of a run, before training.
 pub(crate) struct Parts<M: Trainable> {
-    /// Where it trains, with autodiff.
+    /// The training device, with autodiff.
     pub device: Device,
-    /// Where its weights are made: there too, or on the host where strategies take them from there, one after
-    /// the other.
+    /// The device where the weights are created: the training device, or the host if strategies take the weights from
+    /// there one after another.
     pub origin: Device,
-    /// Whether they do, so that each may be read when it is taken.
+    /// Whether strategies take the weights one after another, so that each can be read when it is taken.
     pub later: bool,
-    /// What it is called, as in `cuda:0`.
+    /// The name of the training device, as in `cuda:0`.
     pub device_name: String,
     /// The ranks.
     pub world: World,
-    /// The data, cut.
+    /// The data, cut into batches.
     pub data: Data<M::Batch>,
-    /// What made its tokens.
+    /// The tokenizer that made the tokens.
     pub tokenizer: Arc<Tokenizer>,
-    /// What the model is made by.
+    /// The model's configuration.
     pub config: M::Config,
-    /// Where its weights come from, where they are not fresh.
+    /// The folder with the weights, unless they are fresh.
     pub folder: Option<Folder>,
-    /// The paths of the parameters that the folder lacks, which start anew.
+    /// The paths of the parameters that the folder lacks, which are initialized instead.
     pub fresh: Vec<String>,
 }
 
-/// What is known of a fresh model before the data is.
+/// The sizes of a fresh model before the data is known.
 const UNKNOWN: Sizes<'static> = Sizes { vocabulary: 1, positions: 1, special: &NO_TOKENS };
 static NO_TOKENS: SpecialTokens = SpecialTokens {
     pad: None,
@@ -58,13 +58,12 @@ static NO_TOKENS: SpecialTokens = SpecialTokens {
 };
 
 impl Run {
-    /// Finds the device, checks the strategies on it, and reads and tokenizes the text, saying what
-    /// it does.
+    /// Finds the device, checks the strategies on it, and reads and tokenizes the text. Reports progress through `say`.
     ///
     /// # Errors
     ///
-    /// A device that is not there, strategies that do not fit, data that cannot be read, or a model that does not
-    /// fit the data.
+    /// The device is not available, the strategies do not fit, the data cannot be read, or the model does not fit the
+    /// data.
     pub(crate) fn prepare<M: Trainable>(
         &self,
         folder: Option<Folder>,
@@ -74,7 +73,8 @@ impl Run {
         self.prepare_resumed(folder, None, interrupter, say)
     }
 
-    /// The same of a run that goes on, whose tokenizer is this one where it was made of the text.
+    /// Like [`prepare`](Self::prepare), but for a resumed run, which keeps the given tokenizer if it was built from the
+    /// text.
     ///
     /// # Errors
     ///
@@ -87,17 +87,18 @@ impl Run {
         say: impl Fn(&str),
     ) -> Result<Parts<M>, RunError> {
         let parts = self.parts::<M>(folder, tokenizer, interrupter, say)?;
-        // A size that no machine has is refused as that, and not as one that no configuration may have.
+        // A size that no machine can hold is reported as such, rather than as an invalid configuration.
         self.require_room(&parts)?;
         self.require_possible(&parts)?;
         Ok(parts)
     }
 
-    /// The same of a model that this machine may be too small for: one that is not made here.
+    /// Like [`prepare`](Self::prepare), but accepts a model that is too large for this machine, because the model is
+    /// not created here.
     ///
     /// # Errors
     ///
-    /// Those of [`prepare`](Self::prepare) but for the model's size.
+    /// Those of [`prepare`](Self::prepare), except for the size of the model.
     pub(crate) fn prepare_unbounded<M: Trainable>(
         &self,
         folder: Option<Folder>,
@@ -118,8 +119,8 @@ impl Run {
         let (device, device_name) = device::find(&self.device)?;
         let world = self.world(device::alike(&self.device, &device_name))?;
         let device = device.autodiff();
-        // Strategies and groups first, on a model of the same parts but hardly a number: an order that
-        // cannot be is found before anything is read or allocated.
+        // Try strategies and groups first, on a model of the same parts with the smallest parameters: an invalid order
+        // is found before anything is read or allocated.
         let config = self.config::<M>(folder.as_ref(), UNKNOWN)?;
         let folder = match folder {
             Some(folder) if self.task.has_new_head() => Some(folder.without_head::<M>(&config, CLASSIFIER)),
@@ -157,14 +158,14 @@ impl Run {
             return Err(DataError::EmptyText { place }.into());
         }
         let config = self.fitted::<M>(folder.as_ref(), &tokenizer, longest_row, labels.as_ref())?;
-        // That the sample's beginning has tokens is known before the run.
+        // Check before the run that the prompt of the sample can be tokenized.
         if let Some(Err(error)) = self.sample.as_ref().map(|sample| tokenizer.encode(&sample.prompt)) {
             return Err(RunError::Prompt { reason: error.to_string() });
         }
         Ok(Parts { device, origin, later, device_name, world, data, tokenizer, config, folder, fresh })
     }
 
-    /// What the model is made by: as its folder says, or as the run file does.
+    /// Returns the model's configuration: from its folder, or from the run file.
     fn config<M: Trainable>(&self, folder: Option<&Folder>, sizes: Sizes<'_>) -> Result<M::Config, RunError> {
         match folder {
             Some(folder) => M::config_of(folder),
@@ -172,7 +173,7 @@ impl Run {
         }
     }
 
-    /// The same for this data: with its labels, and refused where its tokens or rows are none of the model's.
+    /// Returns the configuration for this data, with its labels. Rejects tokens and rows that the model cannot read.
     fn fitted<M: Trainable>(
         &self,
         folder: Option<&Folder>,
@@ -184,7 +185,7 @@ impl Run {
         let vocabulary = tokenizer.vocab_size();
         let fresh = Sizes { vocabulary, positions: longest.unwrap_or(0), special: tokenizer.special() };
         let config = self.config::<M>(folder, fresh)?.labelled(&self.task, labels);
-        // Who generates from the folder that the run leaves starts as it was trained.
+        // Text generated from the exported folder starts with the token that training used.
         let config = match self.task.start_id(config.start(), tokenizer)? {
             Some(start) => config.starting_from(start),
             None => config,
@@ -193,17 +194,17 @@ impl Run {
         Ok(config)
     }
 
-    /// The data is not of the model's task.
+    /// Returns the error for data that does not fit the task of the model.
     pub(crate) fn other_task(&self) -> RunError {
         RunError::Task { task: self.task.name(), models: "another model", found: self.model.name().into() }
     }
 
-    /// The model, with weights of its folder or drawn from the seed, and an optimizer without state. What starts
-    /// anew in a pretrained model is told.
+    /// Returns the model, with weights from its folder or drawn from the seed, and an optimizer without state. Reports
+    /// the parameters that a folder lacks, which are initialized instead.
     ///
     /// # Errors
     ///
-    /// The folder's tensors are not those of the model, or groups of parameters do not fit it.
+    /// The folder's tensors are not those of the model, or parameter groups do not fit the model.
     pub(crate) fn fresh<M: Trainable>(
         &self,
         parts: &Parts<M>,
@@ -229,7 +230,7 @@ impl Run {
         Ok((self.scoring(model, parts.folder.as_ref(), &parts.tokenizer)?, optimizer))
     }
 
-    /// The trainer that the run describes, without output and without display.
+    /// Returns the trainer that the run describes, without output and display.
     pub(crate) fn trainer<M: Trainable>(&self, parts: &Parts<M>) -> Trainer<impl Strategy<M> + use<M>> {
         let strategies = self.starting_anew(&parts.fresh).composed();
         let trainer = Trainer::new().with(strategies).over(parts.world.clone()).seed(self.seed);
@@ -257,7 +258,7 @@ impl Run {
         }
     }
 
-    /// Refuses a model that cannot be made, and a `best_by` that is none of its scores.
+    /// Rejects a model that cannot be created, and a `best_by` that is not one of the model's metrics.
     fn require_possible<M: Trainable>(&self, parts: &Parts<M>) -> Result<(), RunError> {
         parts.config.check()?;
         let model = M::init(&parts.config, &Device::flex());
@@ -266,7 +267,7 @@ impl Run {
         Ok(())
     }
 
-    /// The model, which writes texts in evaluation where the task says so.
+    /// Returns the model, which generates texts in evaluation if the task says so.
     ///
     /// # Errors
     ///
@@ -284,10 +285,10 @@ impl Run {
     }
 }
 
-/// A run with more blocks than this is refused for its size.
+/// The most blocks a run may have before it is rejected for its size.
 pub(super) const MOST_LAYERS: usize = 2000;
 
-/// The model with the same parts under the same names, and hardly any numbers.
+/// Creates a model with the same parts under the same names, but the smallest parameters.
 pub(crate) fn skeleton<M: Trainable>(config: M::Config, device: &Device) -> M {
     let layers = config.layers().min(MOST_LAYERS);
     drawn_now(M::init(&config.smallest().with_layers(layers), device))

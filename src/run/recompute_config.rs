@@ -3,35 +3,35 @@
 use firebrick_strategies::Recompute;
 use serde::{Deserialize, Serialize};
 
-/// What is recomputed: one of `Recompute(every: 1)`, `Recompute(paths: ["blocks.0"])`,
+/// What is recomputed in the backward pass: one of `Recompute(every: 1)`, `Recompute(paths: ["blocks.0"])`,
 /// `Recompute(within: 500000000)` and `Recompute(elementwise: true)`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecomputeConfig {
-    /// The first block of every so many: 1 for all.
+    /// Recomputes every n-th block, beginning with the first; 1 recomputes all blocks.
     #[serde(default)]
     pub every: Option<usize>,
-    /// The blocks at these paths, in which `*` stands for any characters.
+    /// Recomputes the blocks at these paths; `*` stands for any characters.
     #[serde(default)]
     pub paths: Option<Vec<String>>,
-    /// As few blocks as let all hold at most so many bytes.
+    /// Recomputes as few blocks as keep the activations of all blocks within this many bytes.
     #[serde(default)]
     pub within: Option<usize>,
-    /// The operations between matrix products, by Burn's own scheme.
+    /// Recomputes the operations between matrix products, with Burn's own checkpointing.
     #[serde(default)]
     pub elementwise: bool,
-    /// Whether the inputs of recomputed blocks wait in the host's memory. Default: no.
+    /// Whether the inputs of recomputed blocks are kept in host memory. Default: no.
     #[serde(default)]
     pub offloaded: bool,
 }
 
 impl RecomputeConfig {
-    /// Each block is run again: `Recompute(every: 1)`.
+    /// Recomputes every block: `Recompute(every: 1)`.
     pub(crate) fn every_block() -> Self {
         Self { every: Some(1), ..Self::default() }
     }
 
-    /// How many ways of choosing are given; that it is one, has been checked.
+    /// Returns how many ways of choosing are given. Validation ensures that it is one.
     pub(super) fn choices(&self) -> usize {
         [self.every.is_some(), self.paths.is_some(), self.within.is_some(), self.elementwise]
             .into_iter()

@@ -1,9 +1,9 @@
-//! Finds and replaces single values of a RON text by their path, such as `model.layers` or
-//! `strategies.0`, leaving every other byte, names of enums and comments included, as it was.
+//! Finds and replaces single values of a RON text by their paths, such as `model.layers` or `strategies.0`. Every other
+//! byte stays the same, including names of enums and comments.
 
 use super::ron_scan::{self, Entry, Group, ScanError, Shape, Value, line, plain_name};
 
-/// Why a path leads nowhere, or why a value cannot be put there.
+/// Why a path cannot be resolved, or a value cannot be set there.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
     /// The document is not RON.
@@ -11,27 +11,27 @@ pub enum PathError {
     Syntax {
         /// The 1-based line.
         line: usize,
-        /// What should stand there.
+        /// What was expected there.
         expected: String,
-        /// What stands there.
+        /// What was found there.
         found: String,
     },
     /// The new value is not exactly one RON value.
     #[error("the value `{value}`: expected {expected}, found {found}")]
     Value {
-        /// The value as it was given.
+        /// The value as given.
         value: String,
-        /// What should stand there.
+        /// What was expected.
         expected: String,
-        /// What stands there.
+        /// What was found.
         found: String,
     },
     /// The path has an empty segment.
     #[error("the path `{path}`: expected a field or an index as segment {position}, found nothing")]
     Empty {
-        /// The path as it was given.
+        /// The path as given.
         path: String,
-        /// Which segment is empty, counted from 1.
+        /// The position of the empty segment, counted from 1.
         position: usize,
     },
     /// A struct or map does not have the field that the path names.
@@ -43,7 +43,7 @@ pub enum PathError {
         segment: String,
         /// The line of `prefix`.
         line: usize,
-        /// The fields that are there, as a phrase.
+        /// The existing fields, as a phrase.
         known: String,
     },
     /// A list or tuple does not have the element that the path names.
@@ -58,10 +58,10 @@ pub enum PathError {
         segment: String,
         /// The line of `prefix`.
         line: usize,
-        /// How many elements the list has.
+        /// The length of the list.
         length: usize,
     },
-    /// The path goes on below a value that has no parts.
+    /// The path continues below a value that has no parts.
     #[error(
         "line {line}: {} is {found}; expected a struct, list or map that has `{segment}`",
         place(.prefix)
@@ -73,24 +73,22 @@ pub enum PathError {
         segment: String,
         /// The line of `prefix`.
         line: usize,
-        /// The value's beginning.
+        /// The beginning of the value.
         found: String,
     },
 }
 
-/// The document with the value at `path` replaced by `value`.
+/// Replaces the value at `path` and returns the new document.
 ///
-/// Segments are separated by dots: names of fields, string keys of maps, or indices into lists
-/// and tuples. Names before a parenthesis are passed over: in `model: Gpt(layers: 4)` the 4 is
-/// `model.layers`. So is `Some`: in `clip: Some((norm: 1.0))` the number is `clip.norm`, while
-/// `clip` is all of `Some((norm: 1.0))`.
+/// Segments are separated by dots: names of fields, string keys of maps, or indices into lists and tuples. Names before
+/// a parenthesis are skipped: in `model: Gpt(layers: 4)`, the 4 is `model.layers`. So is `Some`: in
+/// `clip: Some((norm: 1.0))`, the number is `clip.norm`, while `clip` is all of `Some((norm: 1.0))`.
 ///
-/// A field or string key that its struct or map does not have yet is added after the last one:
-/// `model.width` set to 64 makes `Gpt(layers: 4, width: 64)` of `Gpt(layers: 4)`. Comments and
-/// whitespace around `value` are left out.
+/// If the struct or map lacks a field or string key, it is added after the last one: setting `model.width` to 64 turns
+/// `Gpt(layers: 4)` into `Gpt(layers: 4, width: 64)`. Comments and whitespace around `value` are removed.
 ///
 /// # Errors
-/// Where `value` is not one RON value, the document is malformed, or the path's parent is missing.
+/// `value` is not a single RON value, the document is malformed, or the parent of the path is missing.
 pub fn set(document: &str, path: &str, value: &str) -> Result<String, PathError> {
     let value = lone(value)?;
     let root = scan(document)?;
@@ -108,11 +106,11 @@ pub fn set(document: &str, path: &str, value: &str) -> Result<String, PathError>
     added.ok_or_else(|| walk.error(&segments))
 }
 
-/// The line on which the value at `path` begins, or the deepest part of the path that exists;
-/// in a malformed document, the line of the mistake.
+/// Returns the line on which the value at `path` begins, or the deepest existing part of the path. In a malformed
+/// document, returns the line of the mistake.
 ///
-/// In `"(\n  model: Gpt(\n    layers: 4,\n  ),\n)"`, `model.layers` is on line 3, and
-/// `model.width`, which is not there, is answered with 2.
+/// In `"(\n  model: Gpt(\n    layers: 4,\n  ),\n)"`, `model.layers` is on line 3. `model.width` does not exist, so its
+/// line is 2.
 pub fn line_of(document: &str, path: &str) -> usize {
     match ron_scan::document(document) {
         Ok(root) => {
@@ -123,17 +121,17 @@ pub fn line_of(document: &str, path: &str) -> usize {
     }
 }
 
-/// The line of the first place where a document is not RON, and what was expected and found there.
+/// Returns the first line where a document is not RON, with what was expected and found there.
 pub fn first_mistake(document: &str) -> Option<(usize, String)> {
     let ScanError { at, expected, found } = ron_scan::document(document).err()?;
     Some((line(document, at), format!("expected {expected}, found {found}")))
 }
 
-/// How far a path leads.
+/// How far a path can be resolved.
 struct Walk<'a> {
     document: &'a str,
     value: &'a Value,
-    /// How many segments were found.
+    /// Number of segments found.
     depth: usize,
 }
 
@@ -150,7 +148,7 @@ impl<'a> Walk<'a> {
         walk
     }
 
-    /// The value, or what is within its `Some(...)`.
+    /// Returns the value, or the content of its `Some(...)`.
     fn parts(&self) -> &'a Value {
         let mut value = self.value;
         while let Shape::Group(group) = &value.shape
@@ -180,7 +178,7 @@ impl<'a> Walk<'a> {
         line(self.document, self.value.span.start)
     }
 
-    /// Why the segment after the last one found leads nowhere.
+    /// Returns why the segment after the last one found cannot be resolved.
     fn error(&self, segments: &[&str]) -> PathError {
         let prefix = segments[..self.depth].join(".");
         let segment = segments[self.depth].to_string();
@@ -196,23 +194,23 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Whether entries are named: those of maps and of structs with named fields.
+/// Whether entries are named, as in maps and in structs with named fields.
 fn is_keyed(group: &Group) -> bool {
     group.close == '}' || group.entries.first().is_some_and(|entry| entry.key.is_some())
 }
 
-/// Whether fields may be added: `()` is taken for a struct without fields.
+/// Whether fields may be added; `()` counts as a struct without fields.
 fn is_struct(group: &Group) -> bool {
     group.close == ')' && (group.entries.is_empty() || is_keyed(group))
 }
 
-/// Only plain digits: `+1` and `01` would be two more names for one element.
+/// Parses an index. Accepts plain digits only, because `+1` and `01` would be two more names for one element.
 fn index(segment: &str) -> Option<usize> {
     let index = segment.parse::<usize>().ok()?;
     (index.to_string() == segment).then_some(index)
 }
 
-/// What a path calls an entry: its field's name, its string key's content, or its key as written.
+/// Returns what a path calls an entry: its field name, the content of its string key, or its key as written.
 fn key(document: &str, entry: &Entry) -> Option<String> {
     let key = entry.key.as_ref()?;
     let text = &document[key.span.clone()];
@@ -222,7 +220,7 @@ fn key(document: &str, entry: &Entry) -> Option<String> {
     })
 }
 
-/// How the key of a new entry is written, if the group can take one of that name.
+/// Returns the key of a new entry as written, if the group can have one of that name.
 fn new_key(document: &str, group: &Group, name: &str) -> Option<String> {
     if is_struct(group) {
         let plain = plain_name(name);
@@ -235,8 +233,7 @@ fn new_key(document: &str, group: &Group, name: &str) -> Option<String> {
     takes_text.then(|| ron::to_string(name).ok()).flatten()
 }
 
-/// The document with `entry` added at the group's end, on a line of its own where the closing
-/// bracket has one.
+/// Adds `entry` at the end of the group, on its own line if the closing bracket has one.
 fn add(document: &str, value: &Value, group: &Group, entry: &str) -> String {
     let close = value.span.end - group.close.len_utf8();
     let body = document[..close].trim_end_matches([' ', '\t', '\r', '\n']);
@@ -254,7 +251,7 @@ fn add(document: &str, value: &Value, group: &Group, entry: &str) -> String {
     [before, comma, after, &added, &document[body.len()..]].concat()
 }
 
-/// The whitespace before the last entry's line, or a step more than the closing bracket's.
+/// Returns the whitespace before the last entry's line, or one step more than before the closing bracket.
 fn indent(document: &str, group: &Group, outer: &str) -> String {
     let key = group.entries.last().and_then(|entry| entry.key.as_ref());
     key.and_then(|key| document[..key.span.start].rsplit_once('\n'))
@@ -298,7 +295,7 @@ fn known(document: &str, group: &Group) -> String {
     if names.is_empty() { "nothing, as it is empty".into() } else { format!("one of {}", names.join(", ")) }
 }
 
-/// The beginning of a value, for a message.
+/// Returns the beginning of a value, for a message.
 fn quote(text: &str) -> String {
     let start: String = text.chars().take(40).collect();
     let dots = if start.len() < text.len() { "..." } else { "" };

@@ -23,7 +23,7 @@ Run(
 )
 "##;
 
-/// Where a value stands in its document.
+/// The place of a value in its document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Found {
     /// The value's bytes.
@@ -32,15 +32,14 @@ struct Found {
     line: usize,
 }
 
-/// Byte range of the value at `path`, and its line.
+/// Returns the byte range of the value at `path`, and its line.
 ///
-/// Segments are separated by dots: names of fields, string keys of maps, or indices into lists
-/// and tuples. Names before a parenthesis are passed over: in `model: Gpt(layers: 4)` the 4 is
-/// `model.layers`. So is `Some`: in `clip: Some((norm: 1.0))` the number is `clip.norm`, while
-/// `clip` is all of `Some((norm: 1.0))`.
+/// Segments are separated by dots: names of fields, string keys of maps, or indices into lists and tuples. Names before
+/// a parenthesis are skipped: in `model: Gpt(layers: 4)`, the 4 is `model.layers`. So is `Some`: in
+/// `clip: Some((norm: 1.0))`, the number is `clip.norm`, while `clip` is all of `Some((norm: 1.0))`.
 ///
 /// # Errors
-/// Where the document is malformed, or has no such value.
+/// The document is malformed, or has no such value.
 fn find(document: &str, path: &str) -> Result<Found, PathError> {
     let root = scan(document)?;
     let segments = split(path)?;
@@ -253,7 +252,7 @@ fn space() -> impl Strategy<Value = &'static str> {
     prop::sample::select(vec!["", " ", "\n  ", " // ) é\n", "/* ( /* \" */ */", "\r\n"])
 }
 
-/// Writes a group; `shape` picks a list, tuple, struct, named struct or map.
+/// Writes a group; `shape` selects a list, tuple, struct, named struct or map.
 fn group(parts: Vec<(Sample, &str, &str)>, shape: usize, comma: bool) -> Sample {
     let (open, close) = [("[", "]"), ("T(", ")"), ("(", ")"), ("Gpt /* ( */ (", ")"), ("{", "}")][shape];
     let mut sample = Sample { text: open.into(), paths: vec![] };
@@ -286,7 +285,7 @@ fn sample() -> impl Strategy<Value = Sample> {
     (parts, any::<bool>()).prop_map(|(parts, comma)| group(parts, 2, comma))
 }
 
-/// Text with much of what RON is made of.
+/// Generates text from the parts that RON is made of.
 fn ronish() -> impl Strategy<Value = String> {
     prop_oneof![
         prop::collection::vec(piece(), 0..24).prop_map(|pieces| pieces.concat()),
@@ -301,7 +300,7 @@ fn piece() -> impl Strategy<Value = &'static str> {
     prop::sample::select(pieces.split(' ').chain([" "]).collect::<Vec<_>>())
 }
 
-/// A document with a character left out, or something put in between.
+/// Generates a document with a character missing or something inserted.
 fn broken() -> impl Strategy<Value = String> {
     (sample(), any::<Index>(), piece(), any::<bool>()).prop_map(|(sample, at, piece, leave_out)| {
         let mut chars: Vec<String> = sample.text.chars().map(String::from).collect();

@@ -1,14 +1,14 @@
-//! Where the values of a RON text lie: a scanner that keeps byte ranges and drops nothing.
+//! A scanner that finds the values of a RON text: it keeps byte ranges and drops nothing.
 //!
-//! It checks that brackets, quotes and separators fit together; whether a number or an escape
-//! is one that RON knows is left to the real parser. Whatever `ron` reads, this reads too.
+//! It checks that brackets, quotes and separators match. The real parser decides whether a number or an escape is
+//! valid. This scanner reads everything that `ron` reads.
 
 use std::ops::Range;
 
-/// As deep as `ron` itself nests values by default.
+/// The default nesting limit of `ron`.
 const MAX_DEPTH: usize = 128;
 
-/// A value and where it stands.
+/// A value and its position.
 #[derive(Debug)]
 pub(super) struct Value {
     pub(super) span: Range<usize>,
@@ -29,23 +29,23 @@ pub(super) enum Shape {
 /// A struct, tuple, list or map.
 #[derive(Debug)]
 pub(super) struct Group {
-    /// The struct's or variant's name; empty where there is none.
+    /// The name of the struct or variant; empty if there is none.
     pub(super) name: Range<usize>,
-    /// Which bracket ends it: `)`, `]` or `}`.
+    /// The bracket that ends it: `)`, `]` or `}`.
     pub(super) close: char,
     pub(super) entries: Vec<Entry>,
     /// Whether a comma follows the last entry.
     pub(super) comma: bool,
 }
 
-/// A field, a map entry, or a list's element (which has no key).
+/// A field, a map entry, or a list element (without a key).
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) key: Option<Value>,
     pub(super) value: Value,
 }
 
-/// Where and why a text is not RON.
+/// Where a text is not RON, and why.
 #[derive(Debug)]
 pub(super) struct ScanError {
     pub(super) at: usize,
@@ -55,24 +55,24 @@ pub(super) struct ScanError {
 
 type Scan<T> = Result<T, ScanError>;
 
-/// The only value of a run file, after any `#![enable(...)]`.
+/// Reads the single value of a run file, after any `#![enable(...)]`.
 pub(super) fn document(text: &str) -> Scan<Value> {
     let mut scanner = Scanner::new(text);
     scanner.attributes()?;
     scanner.only_value()
 }
 
-/// The only value of `text`, without attributes.
+/// Reads the single value of `text`, without attributes.
 pub(super) fn lone_value(text: &str) -> Scan<Value> {
     Scanner::new(text).only_value()
 }
 
-/// The 1-based line of byte `at`.
+/// Returns the 1-based line of byte `at`.
 pub(super) fn line(text: &str, at: usize) -> usize {
     1 + text.bytes().take(at).filter(|byte| *byte == b'\n').count()
 }
 
-/// A field's name without the `r#` that RON lets one write before it.
+/// Returns a field's name without the `r#` that RON allows before it.
 pub(super) fn plain_name(name: &str) -> &str {
     name.strip_prefix("r#").unwrap_or(name)
 }
@@ -81,7 +81,7 @@ fn is_space(c: char) -> bool {
     matches!(c, '\t'..='\r' | ' ' | '\u{85}' | '\u{200E}' | '\u{200F}' | '\u{2028}' | '\u{2029}')
 }
 
-/// Wider than RON's identifiers outside ASCII, so that no Unicode table is needed.
+/// Accepts more than RON's identifiers outside ASCII, which avoids a Unicode table.
 fn is_name(c: char) -> bool {
     c == '_' || c.is_ascii_alphanumeric() || (!c.is_ascii() && !is_space(c))
 }
@@ -128,7 +128,7 @@ impl<'a> Scanner<'a> {
         if self.eat(token) { Ok(()) } else { Err(self.wants(format!("`{token}`"))) }
     }
 
-    /// The error that something else should stand here.
+    /// Returns the error that something else is expected here.
     fn wants(&self, expected: impl Into<String>) -> ScanError {
         let found = match self.peek() {
             Some(c) => format!("`{}`", c.escape_debug()),
@@ -137,7 +137,7 @@ impl<'a> Scanner<'a> {
         ScanError { at: self.at, expected: expected.into(), found }
     }
 
-    /// The error that what began at `start` never ends.
+    /// Returns the error that what began at `start` never ends.
     fn unclosed(&self, start: usize, end: &str) -> ScanError {
         let expected = format!("`{end}` to end what begins here");
         ScanError { at: start, expected, found: "the end".into() }
@@ -168,7 +168,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// Passes whitespace and comments.
+    /// Skips whitespace and comments.
     fn space(&mut self) -> Scan<()> {
         loop {
             self.eat_while(is_space);
@@ -212,7 +212,7 @@ impl<'a> Scanner<'a> {
         Ok(Value { span: start..self.at, shape })
     }
 
-    /// A number or a range, whose ends may be bytes: `1..=5`, `b'a'..b'f'`.
+    /// Reads a number or a range, whose ends may be bytes: `1..=5`, `b'a'..b'f'`.
     fn number(&mut self) -> Scan<Shape> {
         let start = self.at;
         let part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '+' | '-' | '.');
@@ -227,7 +227,7 @@ impl<'a> Scanner<'a> {
         Ok(Shape::Scalar)
     }
 
-    /// What begins with a letter: an identifier, or a string or byte with a prefix.
+    /// Reads what begins with a letter: an identifier, or a string or byte with a prefix.
     fn word(&mut self) -> Scan<Shape> {
         let rest = self.rest();
         let starts = |prefixes: &[&str]| prefixes.iter().any(|prefix| rest.starts_with(prefix));
@@ -321,7 +321,7 @@ impl<'a> Scanner<'a> {
         Ok(Shape::Group(group))
     }
 
-    /// Whether the group ends here; if not, another entry may follow.
+    /// Whether the group ends here; otherwise another entry may follow.
     fn ends(&mut self, open: usize, group: &Group) -> Scan<bool> {
         self.space()?;
         if self.eat(group.close.encode_utf8(&mut [0; 4])) {

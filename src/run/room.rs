@@ -1,4 +1,4 @@
-//! Whether this machine has room for a run. What it has no room for is refused before it is allocated.
+//! Checks that this machine has room for a run, before anything is allocated.
 
 use burn::tensor::Device;
 use firebrick_datasets::{Batch, Cursor, DataError, Requests};
@@ -11,12 +11,12 @@ use super::{DataRun, Process, Run, RunError, StrategyConfig};
 use crate::feed::{Share, cut};
 use crate::{Data, memory};
 
-/// Ranks of one process: each is a thread, and they exchange in turns.
+/// The most ranks of one process: each is a thread, and they exchange data in turns.
 const MOST_RANKS: usize = 256;
 
 impl Run {
-    /// Refuses more ranks than a process can have, and on the CPU what needs more memory than the machine has: weights,
-    /// gradients and moments, and the least that a micro-batch takes, of all ranks of this process.
+    /// Rejects more ranks than a process can run and, on the CPU, a run that needs more memory than the machine has:
+    /// weights, gradients, moments and the least that a micro-batch needs, over all ranks of this process.
     pub(super) fn require_room<M: Trainable>(&self, parts: &Parts<M>) -> Result<(), RunError> {
         let processes = Process::this()?.of;
         let ranks = self.number_of_ranks() / processes;
@@ -42,7 +42,7 @@ impl Run {
         }
     }
 
-    /// How many parameters are trained, and how many are not. None is drawn.
+    /// Counts the trained and the frozen parameters, without drawing any.
     fn counted<M: Trainable>(&self, config: &M::Config, fresh: &[String]) -> Result<Counted, RunError> {
         let all = parameters::<M>(config);
         let strategies = self.starting_anew(fresh).strategies;
@@ -53,7 +53,7 @@ impl Run {
             return Ok(Counted { trained: all, frozen: 0.0 });
         }
         let made = config.clone().with_layers(config.layers().min(MOST_LAYERS));
-        // As numbers that no shape is too large for.
+        // Computed as floats, which no shape overflows.
         let elements = |shape: &Shape| shape.shape.iter().map(|axis| *axis as f64).product::<f64>();
         let (trained, frozen): (Vec<Shape>, Vec<Shape>) =
             shapes::<M>(&made, &strategies)?.into_iter().partition(|shape| shape.is_trained);
@@ -63,7 +63,7 @@ impl Run {
     }
 }
 
-/// Numbers of parameters, as floats: the shape may be impossible.
+/// Numbers of parameters, as floats because the shape may be impossible.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Counted {
     trained: f64,
@@ -74,12 +74,13 @@ struct Counted {
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Rows {
     rows: usize,
-    /// Of all rows, padding included.
+    /// Tokens of all rows, padding included.
     tokens: usize,
 }
 
 impl Rows {
-    /// Those of the first, without collating it; none where the data does not say how many tokens it has.
+    /// Returns the rows of the first micro-batch without collating it; zero rows if the data does not know its token
+    /// counts.
     fn of_first_micro_batch<B: Batch>(data: &Data<B>, per_window: usize) -> Result<Self, DataError> {
         let cut = cut(data, per_window, Share::WHOLE)?;
         let Some(request) = Requests::new(data.train.clone(), Cursor::default(), cut).next() else {
@@ -93,19 +94,19 @@ impl Rows {
         }
     }
 
-    /// Bytes that any pass over them takes: the queries of one block in f32, and one head's scores of each row, which
-    /// grow with the square of its length.
+    /// Returns the bytes that any pass over these rows needs: the queries of one block in f32, and the attention scores
+    /// of one head for each row, which grow with the square of its length.
     fn least_bytes(self, attention: &[Attention]) -> f64 {
         let (rows, tokens) = (self.rows.max(1) as f64, self.tokens as f64);
         let width = attention.iter().map(|layers| layers.width).min().unwrap_or(0) as f64;
-        // Of two sequences one has at least half of the tokens.
+        // Of two sequences, one has at least half of the tokens.
         let sequences = if attention.iter().any(|layers| layers.of_source) { 2.0 } else { 1.0 };
         let length = tokens / rows / sequences;
         4.0 * (tokens * width + rows * length * length)
     }
 }
 
-/// How many parameters a model has, as a float: the shape may be impossible. None is drawn.
+/// Returns the number of parameters of a model without drawing any, as a float because the shape may be impossible.
 fn parameters<M: Trainable>(config: &M::Config) -> f64 {
     let with = |layers| M::init(&config.clone().with_layers(layers), &Device::flex()).num_params() as f64;
     let (one, two) = (with(1), with(2));

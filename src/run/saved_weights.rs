@@ -1,4 +1,4 @@
-//! The weights that a run has saved so far, as a Hugging Face folder: of one that is in progress, was killed, or is over.
+//! Exports the saved weights of a run as a Hugging Face folder, whether the run is in progress, was killed, or is over.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,23 +14,23 @@ use crate::models::pretrained::{self, Folder};
 use crate::output::BEST;
 use crate::{Resume, TrainError};
 
-/// Weights that have been written as a Hugging Face folder.
+/// Weights exported as a Hugging Face folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Exported {
     /// The folder.
     pub folder: PathBuf,
-    /// What they are, in words.
+    /// A description of the weights.
     pub weights: String,
 }
 
 impl Run {
-    /// Writes weights of the run in an output folder as a Hugging Face folder: those of the checkpoint of a step; or the
-    /// best, or where none were evaluated those of the newest checkpoint. Where the run averages its weights, the
-    /// average is written, as it is what was evaluated.
+    /// Exports weights of the run in an output folder as a Hugging Face folder: those of the checkpoint of `step`,
+    /// otherwise the best ones, or those of the newest checkpoint if none were evaluated. If the run averages its
+    /// weights, the average is exported, because that is what was evaluated.
     ///
     /// # Errors
     ///
-    /// Nothing is saved, there is no such checkpoint, it is damaged, or the folder cannot be written.
+    /// Nothing is saved, there is no such checkpoint, the checkpoint is damaged, or the folder cannot be written.
     pub(crate) fn export_saved(
         &self,
         output: &Path,
@@ -78,7 +78,7 @@ impl ForModel for Exporting<'_> {
         let config = M::config_of(&described)?;
         let failed = |error| TrainError::file(folder, "making the folder", error);
         fs::create_dir_all(folder).map_err(failed)?;
-        // Before they are read: a run in progress may replace them.
+        // Taken before the weights are read, because a run in progress may replace them.
         let best = match &weights {
             Weights::Best(file) => known_by(file),
             Weights::Saved(_) => None,
@@ -95,7 +95,7 @@ impl ForModel for Exporting<'_> {
                 let model = consolidate(checkpoint, what, &file, &options, |_, _| ())
                     .map_err(saved)
                     .and_then(|_| read::<M>(&config, &file));
-                // Its numbers are the model's now.
+                // The model has the numbers now.
                 let _ = fs::remove_file(&file);
                 (model?, format!("{name} of step {}", checkpoint.manifest().step))
             }

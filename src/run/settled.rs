@@ -1,5 +1,5 @@
-//! What is settled before the data is read: the ids of labels and the token that a decoder starts with, by the folder of
-//! a model; and the tokenizer, by the run that goes on.
+//! Settings that are resolved before the data is read: the ids of labels and the decoder's start token, from the folder
+//! of a model; and the tokenizer, from the resumed run.
 
 use std::path::PathBuf;
 
@@ -9,29 +9,29 @@ use super::trainable::Trainable;
 use super::{RunError, TaskConfig};
 use crate::models::pretrained::{CLASSIFIER, Folder};
 
-/// What is settled before the data is read.
+/// Settings that are resolved before the data is read.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Settled {
-    /// The classifier that the folder has.
+    /// The classifier of the model's folder.
     pub classifier: Option<Classifier>,
-    /// The token that its decoder starts with.
+    /// The token that the decoder starts with.
     pub start: Option<u32>,
-    /// The `tokenizer.json` of the run that goes on: one that was made of its text is not made again.
+    /// The `tokenizer.json` of the resumed run. A tokenizer that was built from the run's text is not built again.
     pub tokenizer: Option<PathBuf>,
 }
 
-/// A classifier whose rows are there already, so that its labels keep their ids.
+/// An existing classifier, whose labels keep their ids.
 #[derive(Clone, Debug)]
 pub(crate) struct Classifier {
     folder: PathBuf,
     /// The names of its labels, by id.
     names: Vec<String>,
-    /// Whether it has learned this task, so that data need not have all of its labels.
+    /// Whether the classifier was trained on this task. If so, the data need not have all of its labels.
     is_trained: bool,
 }
 
 impl Settled {
-    /// For a run that trains the folder's model on.
+    /// Returns the settings for a run that continues to train the folder's model.
     ///
     /// # Errors
     ///
@@ -48,7 +48,7 @@ impl Settled {
         Ok(Self { classifier, start: M::start_of(config), tokenizer: None })
     }
 
-    /// For a run that was trained, and is asked about data.
+    /// Returns the settings for a trained run that answers texts.
     pub fn trained<M: Trainable>(folder: &Folder, config: &M::Config) -> Self {
         Self {
             classifier: Classifier::of::<M>(folder, config, true),
@@ -64,12 +64,12 @@ impl Classifier {
         Some(Self { folder: folder.path().into(), names, is_trained })
     }
 
-    /// The labels with the classifier's ids. `given` are the names in the run file, if there are some, and `own` are
-    /// the labels without the classifier.
+    /// Returns the labels with the classifier's ids. `given` are the names in the run file, if any, and `own` returns
+    /// the labels as they would be without the classifier.
     ///
     /// # Errors
     ///
-    /// Those of `own`, and labels that are not the classifier's.
+    /// Those of `own`, and labels that differ from the classifier's.
     pub fn labels(
         &self,
         given: &[String],
@@ -80,10 +80,10 @@ impl Classifier {
         }
         let own = own()?;
         match own.ordered_as(&self.names) {
-            // Numbers in the data mean the classifier's labels, where the run file does not say what they mean.
+            // Numbers in the data refer to the classifier's labels, unless the run file names them.
             Some(_) if given.is_empty() => Ok(Labels::new(&self.names)?),
             Some(labels) => Ok(labels),
-            // The run file says what a classifier means that was saved without names.
+            // The run file names the labels of a classifier that was saved without names.
             None if !given.is_empty() && given.len() == self.names.len() && self.is_nameless() => Ok(own),
             None if self.is_trained => Ok(Labels::new(&self.names)?),
             None => {
@@ -93,7 +93,7 @@ impl Classifier {
         }
     }
 
-    /// Whether the names are those of transformers for labels without one.
+    /// Whether the names are those that `transformers` gives to unnamed labels.
     fn is_nameless(&self) -> bool {
         self.names.iter().enumerate().all(|(id, name)| *name == format!("LABEL_{id}"))
     }
@@ -103,7 +103,7 @@ impl Classifier {
     }
 }
 
-/// The first of many names, as a list of a run file.
+/// Writes the first of many names as a list of a run file.
 fn listed(names: &[String]) -> String {
     const SHOWN: usize = 30;
     let shown: Vec<_> = names.iter().take(SHOWN).map(|name| format!("{name:?}")).collect();
@@ -136,10 +136,10 @@ mod tests {
         assert_eq!(settled(&folder, false, &[], &["neg", "pos"]).unwrap(), expected);
         assert_eq!(settled(&folder, false, &[], &["0", "1"]).unwrap(), expected);
         assert_eq!(settled(&folder, false, &["neg", "pos"], &[]).unwrap().names(), folder);
-        // A classifier without names has those that the run file gives.
+        // A classifier without names takes those of the run file.
         let nameless = ["LABEL_0", "LABEL_1"];
         assert_eq!(settled(&nameless, false, &["neg", "pos"], &[]).unwrap().names(), ["neg", "pos"]);
-        // One that was trained here knows more labels than some other data.
+        // A trained classifier may know more labels than some other data.
         assert_eq!(settled(&folder, true, &[], &["neg"]).unwrap(), expected);
         assert_eq!(settled(&folder, true, &["a", "b"], &[]).unwrap(), expected);
     }

@@ -1,4 +1,4 @@
-//! The parameters of a model that is not made: their shapes and blocks, and which of them are trained.
+//! The parameters of a model that is not created: their shapes and blocks, and which of them are trained.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,18 +10,18 @@ use super::prepare::skeleton;
 use super::trainable::Trainable;
 use super::{RunError, StrategyConfig};
 
-/// A parameter as it will be, a tied one once.
+/// A parameter of the future model. Tied parameters appear once.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Shape {
-    /// Its first place in the model.
+    /// The parameter's first path in the model.
     pub path: String,
-    /// Of the whole parameter.
+    /// The shape of the whole parameter.
     pub shape: Vec<usize>,
-    /// Whether it is in one block, which segments treat by itself.
+    /// Whether the parameter belongs to a single block, which segments treat by itself.
     pub in_block: bool,
-    /// Whether a matrix is read through it.
+    /// Whether it is a LoRA factor.
     pub is_factor: bool,
-    /// Whether it is trained.
+    /// Whether the parameter is trained.
     pub is_trained: bool,
 }
 
@@ -31,8 +31,8 @@ impl Shape {
     }
 }
 
-/// The parameters of the whole model, and the factors that these strategies attach to them. Of the whole
-/// model none is drawn.
+/// Returns the parameters of the whole model, and the factors that these strategies attach to them, without drawing any
+/// parameter of the whole model.
 ///
 /// # Errors
 ///
@@ -75,7 +75,7 @@ pub(crate) fn shapes<M: Trainable>(
     let block_of = |path: &str| {
         blocks.iter().position(|block| path.strip_prefix(*block).is_some_and(|rest| rest.starts_with('.')))
     };
-    // What is tied to a place elsewhere is of no block.
+    // A parameter that is tied across places belongs to no block.
     let mut homes: HashMap<ParamId, HashSet<Option<usize>>> = HashMap::new();
     for place in paths.places() {
         homes.entry(place.id).or_default().insert(block_of(&place.path));

@@ -1,38 +1,38 @@
-//! What a model is to learn from the data.
+//! The task: what a model learns from the data.
 
 use firebrick_datasets::{DataError, Masking, Subwords, Tokenizer};
 use serde::{Deserialize, Serialize};
 
-/// What a model is to learn: which fields of a record are read, and what becomes of them.
+/// The task: which fields of a record are read, and what the model learns from them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub enum TaskConfig {
     /// Predicts the next token.
     CausalLm {
-        /// Windows of one long text, samples padded, or samples packed. Default: `Windows`.
+        /// Whether rows are windows of one long text, padded samples, or packed samples. Default: `Windows`.
         #[serde(default)]
         rows: Rows,
-        /// The field of the text, or of the completion where there is a prompt. Default: `text`.
+        /// The field of the text, or of the completion if there is a prompt. Default: `text`.
         #[serde(default = "text")]
         text: String,
-        /// The field of a prompt, which is read but does not count in the loss. Default: none.
+        /// The field of a prompt, which the model reads but which does not count in the loss. Default: none.
         #[serde(default)]
         prompt: Option<String>,
-        /// Whether an end token follows each text. Default: where the tokenizer has one.
+        /// Whether an end token follows each text. Default: yes, if the tokenizer has one.
         #[serde(default)]
         end: Option<bool>,
     },
-    /// Predicts tokens that are hidden.
+    /// Predicts masked tokens.
     MaskedLm {
         /// The field of the text. Default: `text`.
         #[serde(default = "text")]
         text: String,
-        /// How much is masked, and with what: `(probability: 0.15, masked: 0.8, random: 0.1,
-        /// whole_words: false)`. Its seed is the run's.
+        /// How many tokens are masked, and with what:
+        /// `(probability: 0.15, masked: 0.8, random: 0.1, whole_words: false)`. It uses the run's seed.
         #[serde(default)]
         masking: Masking,
     },
-    /// Gives each word a label.
+    /// Assigns a label to each word.
     TokenClassification {
         /// The field of the words. Default: `words`.
         #[serde(default = "words")]
@@ -43,16 +43,16 @@ pub enum TaskConfig {
         /// Which tokens of a word carry its label: `First`, `Inside` or `All`. Default: `First`.
         #[serde(default)]
         subwords: Subwords,
-        /// The names of the labels, in the order of their ids. Default: those of the training data. A
-        /// `Pretrained` folder that has a classifier already must have the same names, and its order holds.
+        /// The names of the labels, in the order of their ids. Default: those of the training data. If a `Pretrained`
+        /// folder already has a classifier, the names must be the same, and the folder's order applies.
         #[serde(default)]
         names: Vec<String>,
-        /// Whether the classifier of a `Pretrained` folder is left out, and a new one learns these labels.
-        /// Default: false.
+        /// Whether to drop the classifier of a `Pretrained` folder and train a new one for these labels. Default:
+        /// false.
         #[serde(default)]
         new_head: bool,
     },
-    /// Gives a text, or a pair of them, a class, several classes, or a number.
+    /// Assigns a class, several classes or a number to a text or a pair of texts.
     SequenceClassification {
         /// The field of the text. Default: `text`.
         #[serde(default = "text")]
@@ -66,38 +66,38 @@ pub enum TaskConfig {
         /// What the label is: `Class`, `Classes` or `Number`. Default: `Class`.
         #[serde(default)]
         kind: LabelKind,
-        /// The names of the classes, in the order of their ids. Default: those of the training data. A
-        /// `Pretrained` folder that has a classifier already must have the same names, and its order holds.
+        /// The names of the classes, in the order of their ids. Default: those of the training data. If a `Pretrained`
+        /// folder already has a classifier, the names must be the same, and the folder's order applies.
         #[serde(default)]
         names: Vec<String>,
-        /// Whether the classifier of a `Pretrained` folder is left out, and a new one learns these classes.
-        /// Default: false.
+        /// Whether to drop the classifier of a `Pretrained` folder and train a new one for these classes. Default:
+        /// false.
         #[serde(default)]
         new_head: bool,
     },
-    /// Makes one text of another.
+    /// Generates one text from another.
     Seq2Seq {
-        /// The field of the text that is read. Default: `source`.
+        /// The field of the input text. Default: `source`.
         #[serde(default = "source")]
         source: String,
-        /// The field of the text that is written. Default: `target`.
+        /// The field of the output text. Default: `target`.
         #[serde(default = "target")]
         target: String,
-        /// What is put before each source. Default: nothing.
+        /// Text that is added before each source. Default: none.
         #[serde(default)]
         prefix: String,
-        /// A field with a beginning of the target that does not count in the loss. Default: none.
+        /// The field of a beginning of the target that does not count in the loss. Default: none.
         #[serde(default)]
         target_prompt: Option<String>,
-        /// The most tokens of a target. Default: as `data.max_length`.
+        /// The most tokens of a target. Default: `data.max_length`.
         #[serde(default)]
         max_target_length: Option<usize>,
-        /// The token with which the decoder starts, by name. Default: what `decoder_start_token_id` says in the
-        /// configuration of a `Pretrained` folder, or else the padding token.
+        /// The name of the token that the decoder starts with. Default: the `decoder_start_token_id` in the
+        /// configuration of a `Pretrained` folder, otherwise the padding token.
         #[serde(default)]
         start: Option<String>,
-        /// The most tokens of a text that each evaluation writes for each source, so that it has the scores of
-        /// [`WrittenScores`](crate::models::WrittenScores) too. Default: it writes none.
+        /// The most tokens that each evaluation generates for each source, which adds the metrics of
+        /// [`WrittenScores`](crate::models::WrittenScores). Default: evaluation generates none.
         #[serde(default)]
         generate: Option<usize>,
     },
@@ -133,19 +133,19 @@ fn target() -> String {
     "target".into()
 }
 
-/// What a row of a causal language model's batch is.
+/// A row of a causal language model's batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Rows {
-    /// A window of one long text, `data.block` tokens that are predicted.
+    /// A window of one long text with `data.block` tokens to predict.
     #[default]
     Windows,
     /// A sample, padded.
     Samples,
-    /// Whole samples, as many as `data.max_length` has room for, kept apart.
+    /// As many whole samples as fit into `data.max_length`, kept apart.
     Packed,
 }
 
-/// What the label of a sequence is.
+/// The label of a sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LabelKind {
     /// One class.
@@ -158,7 +158,7 @@ pub enum LabelKind {
 }
 
 impl TaskConfig {
-    /// What it is called in a run file.
+    /// Returns the task's name in a run file.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::CausalLm { .. } => "CausalLm",
@@ -169,7 +169,7 @@ impl TaskConfig {
         }
     }
 
-    /// Whether the classifier of a folder is left out for a new one.
+    /// Whether the classifier of a folder is dropped for a new one.
     pub(crate) fn has_new_head(&self) -> bool {
         let (Self::TokenClassification { new_head, .. } | Self::SequenceClassification { new_head, .. }) =
             self
@@ -179,8 +179,8 @@ impl TaskConfig {
         *new_head
     }
 
-    /// The token that the decoder starts with in training, evaluation and writing alike: what the task names, or else
-    /// the model's configuration, or else the padding token.
+    /// Returns the token that the decoder starts with in training, evaluation and generation: the one that the task
+    /// names, otherwise the one in the model's configuration, otherwise the padding token.
     pub(crate) fn start_id(
         &self,
         of_model: Option<u32>,
@@ -193,7 +193,7 @@ impl TaskConfig {
         }
     }
 
-    /// Whether it learns a number, which has no name.
+    /// Whether the label is a number, which has no name.
     pub(crate) fn is_number(&self) -> bool {
         matches!(self, Self::SequenceClassification { kind: LabelKind::Number, .. })
     }

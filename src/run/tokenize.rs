@@ -1,4 +1,4 @@
-//! A corpus as a file of token ids, written once.
+//! Writes a corpus as a file of token ids.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,31 +13,31 @@ use super::load::{Loading, Part, tell_skipped};
 use super::{DataRun, Paths, RunError, TaskConfig, TokenizerConfig};
 use crate::TrainError;
 
-/// A corpus that has been written as a file of token ids.
+/// A corpus written as a file of token ids.
 #[derive(Clone, Debug, Serialize)]
 pub struct Tokenized {
     /// The file.
     pub path: PathBuf,
-    /// The folder of the tokenizer, if it was made of the text.
+    /// The folder of the tokenizer, if it was built from the text.
     pub tokenizer: Option<PathBuf>,
-    /// Documents in it.
+    /// Number of documents.
     pub documents: u64,
-    /// Tokens in it.
+    /// Number of tokens.
     pub tokens: u64,
-    /// Malformed records that were skipped.
+    /// Number of malformed records that were skipped.
     pub skipped: u64,
 }
 
 impl DataRun {
-    /// Tokenizes the text of `data.path` into a token file, which a run reads in place as its
-    /// `data.path`. It takes memory for a few MiB of text, unless the vocabulary is made of the text.
+    /// Tokenizes the text of `data.path` into a token file, which a run reads in place as its `data.path`. Needs memory
+    /// for a few MiB of text, unless the vocabulary is built from the text.
     ///
-    /// Files of plain text are a document each, as they stand; of other formats it is each record. An
-    /// end token follows each document, if the tokenizer has one and `task` does not say otherwise.
+    /// Each plain text file is one document; in other formats, each record is one. An end token follows each document,
+    /// if the tokenizer has one and `task` does not say otherwise.
     ///
     /// # Errors
     ///
-    /// Data that cannot be read, a file that cannot be written, an interruption; then there is none.
+    /// The data cannot be read, the file cannot be written, or the run is interrupted; then no file is left.
     pub fn tokenize(
         &self,
         output: &Path,
@@ -82,7 +82,7 @@ impl DataRun {
     }
 }
 
-/// Plain text, each file a document.
+/// Writes plain text files, each as one document.
 fn write_files(
     loading: &Loading<'_>,
     paths: &Paths,
@@ -107,7 +107,7 @@ fn write_files(
     Ok(())
 }
 
-/// Saves a tokenizer that was made of the text into a folder beside the token file.
+/// Saves a tokenizer that was built from the text into a folder beside the token file.
 fn save(tokenizer: &Tokenizer, output: &Path) -> Result<PathBuf, RunError> {
     let mut folder = output.as_os_str().to_owned();
     folder.push(".tokenizer");

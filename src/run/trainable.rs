@@ -1,4 +1,4 @@
-//! Which model learns which task.
+//! Maps tasks to models.
 
 use firebrick_datasets::{Batch, LabeledBatch, Labels, Seq2SeqBatch, SequenceBatch, TokenBatch};
 
@@ -16,37 +16,37 @@ use crate::{Data, Legible, Objective};
 pub(crate) trait Trainable:
     Pretrained<Config: Family> + Objective<Self::Batch> + Answers + Clone + 'static
 {
-    /// What it learns from.
+    /// The batches that the model is trained on.
     type Batch: Batch + Legible;
 
-    /// What a folder's weights are made by.
+    /// Returns the configuration for the weights of a folder.
     ///
     /// # Errors
     ///
-    /// The folder is of another family, or asks for what is not supported.
+    /// The folder belongs to another family, or its configuration is not supported.
     fn config_of(folder: &Folder) -> Result<Self::Config, RunError> {
         Ok(folder.config()?)
     }
 
-    /// The names of the classes, where it is a classifier.
+    /// Returns the names of the classes, if the model is a classifier.
     fn label_names(config: &Self::Config) -> Option<Vec<String>> {
         config.label_names()
     }
 
-    /// The batches of its task, and the names of their labels; `None` of another task's.
+    /// Returns the batches of the model's task and the names of their labels, or `None` for another task.
     fn batches(data: TaskData) -> Option<(Data<Self::Batch>, Option<Labels>)>;
 
-    /// The same model, which in evaluation writes texts and scores them, where it does.
+    /// Returns the same model, which generates and scores texts in evaluation if its task supports it.
     fn scoring(self, _: WrittenScores) -> Self {
         self
     }
 
-    /// Tokens of the rows of a source, padding included, where there are a source and a target.
+    /// Returns the tokens of the source rows, padding included; 0 without a source.
     fn source_tokens(_: &Self::Batch) -> usize {
         0
     }
 
-    /// The token that its decoder starts from, where it has an encoder.
+    /// Returns the token that the decoder starts from, if the model is an encoder-decoder.
     fn start_of(config: &Self::Config) -> Option<u32> {
         config.start()
     }
@@ -127,12 +127,12 @@ impl Trainable for T5 {
     }
 }
 
-/// What is done with a run once its model is known.
+/// A visitor that runs once the model of a run is known.
 pub(crate) trait ForModel {
-    /// What comes of it.
+    /// The visitor's result.
     type Output;
 
-    /// Does it; `folder` is where the weights come from, where they are not fresh.
+    /// Visits the model; `folder` holds its weights, unless they are fresh.
     fn with<M: Trainable>(self, folder: Option<Folder>) -> Result<Self::Output, RunError>;
 }
 
@@ -145,12 +145,12 @@ enum Kind {
 }
 
 impl Run {
-    /// Finds the model that the run names, and does something with it.
+    /// Finds the model that the run names and visits it.
     ///
     /// # Errors
     ///
-    /// A folder that is none of Hugging Face's or of no family that is known here, a model that does not learn the
-    /// task, and what the visitor fails with.
+    /// The folder is not a Hugging Face folder or belongs to an unknown family, the model does not learn the task, or
+    /// the visitor fails.
     pub(crate) fn for_model<V: ForModel>(&self, visitor: V) -> Result<V::Output, RunError> {
         let folder = match &self.model {
             ModelConfig::Pretrained(path) => Some(Folder::open(path)?),
@@ -159,7 +159,7 @@ impl Run {
         self.for_model_of(folder, visitor)
     }
 
-    /// As [`for_model`](Self::for_model), with the weights of a folder that is open, if there is one.
+    /// Like [`for_model`](Self::for_model), with the weights of an open folder, if there is one.
     pub(crate) fn for_model_of<V: ForModel>(
         &self,
         folder: Option<Folder>,
@@ -214,7 +214,7 @@ fn kind_of(folder: &Folder) -> Result<Kind, RunError> {
     }
 }
 
-/// The models of a run file that learn a task.
+/// Returns the models of a run file that learn a task.
 fn models_of(task: &TaskConfig) -> &'static str {
     match task {
         TaskConfig::CausalLm { .. } => "`Gpt`, `Llama`, or `Pretrained` of gpt2, llama, mistral or qwen2",

@@ -1,15 +1,15 @@
-//! Strategies as one writes them in a run file.
+//! Writes strategies as in a run file.
 
 use super::{OffloadConfig, RecomputeConfig, StrategyConfig, ZeroConfig, parse};
 
-/// The list as a line of a run file: `strategies: [Amp(bf16), Clip(norm: 1.0)],`.
+/// Writes the list as a line of a run file: `strategies: [Amp(bf16), Clip(norm: 1.0)],`.
 pub(crate) fn strategies_line(strategies: &[StrategyConfig]) -> String {
     let written: Vec<String> = strategies.iter().map(StrategyConfig::written).collect();
     format!("strategies: [{}],", written.join(", "))
 }
 
 impl StrategyConfig {
-    /// As one writes it, without what is the default.
+    /// Writes the strategy as in a run file, without settings at their defaults.
     pub(crate) fn written(&self) -> String {
         match self {
             Self::Zero(zero) if *zero == ZeroConfig::from(zero.stage) => {
@@ -24,7 +24,7 @@ impl StrategyConfig {
             other => {
                 let options = ron::Options::default().with_default_extension(parse::extensions());
                 let pretty = ron::ser::PrettyConfig::new().depth_limit(0).separate_tuple_members(false);
-                // What was read from a run file can be written into one.
+                // A value that was read from a run file can be written to one.
                 let text = options.to_string_pretty(other, pretty).unwrap_or_default();
                 without_defaults(&text)
             }
@@ -32,7 +32,7 @@ impl StrategyConfig {
     }
 }
 
-/// Settings that are not given are `None` in what is written out, and left out here.
+/// Removes settings that are not given, which RON writes as `None`.
 fn without_defaults(text: &str) -> String {
     let (Some(start), true) = (text.find('('), text.ends_with(')')) else { return text.into() };
     let inside = &text[start + 1..text.len() - 1];

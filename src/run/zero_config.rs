@@ -5,22 +5,22 @@ use serde::{Deserialize, Serialize};
 
 use super::FloatConfig;
 
-/// What the ranks share: `Zero(stage: 2)`, or with settings,
+/// What the ranks shard: `Zero(stage: 2)`, or with settings,
 /// `Zero(stage: 3, sum_in: bf16, replicate_below: 2048, blocks: ["blocks.*"])`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ZeroConfig {
-    /// 0 shards nothing, 1 the optimizer's state and what it updates, 2 the gradients too, 3 also what the
-    /// forward pass reads.
+    /// Stage 0 shards nothing, 1 the optimizer state and the parameters that it updates, 2 also the gradients, 3 also
+    /// the parameters that the forward pass reads.
     pub stage: u8,
-    /// The dtype that gradients travel in. Default: their own.
+    /// The dtype in which gradients are sent. Default: their own.
     #[serde(default)]
     pub sum_in: Option<FloatConfig>,
-    /// Parameters of fewer elements are held whole by every rank. Default: 1024.
+    /// Parameters with fewer elements are replicated on every rank. Default: 1024.
     #[serde(default)]
     pub replicate_below: Option<usize>,
-    /// The modules that stages 2 and 3 treat one at a time, by their paths, in which `*` stands for any
-    /// characters. Default: the elements of the model's lists.
+    /// The paths of the modules that stages 2 and 3 treat one at a time; `*` stands for any characters. Default: the
+    /// elements of the model's lists.
     #[serde(default)]
     pub blocks: Option<Vec<String>>,
 }

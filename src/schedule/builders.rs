@@ -1,45 +1,45 @@
-//! Schedules written as Rust.
+//! Constructors and builder methods of schedules.
 
 use super::{LrRangeTest, OneCycle, Schedule, Warmup, WarmupCosineLr, WarmupDecayLr, WarmupLr, Wsd};
 
 impl Schedule {
-    /// One rate for all updates.
+    /// Creates a schedule with the same rate for all updates.
     pub fn constant(lr: f64) -> Self {
         Self::Constant { lr, warmup: Warmup::default(), from_zero: false }
     }
 
-    /// A straight line from `lr` to 0.
+    /// Creates a schedule that falls linearly from `lr` to 0.
     pub fn linear(lr: f64) -> Self {
         Self::Linear { lr, min_lr: 0.0, warmup: Warmup::default(), from_zero: false }
     }
 
-    /// Half a cosine wave from `lr` to 0.
+    /// Creates a schedule that falls from `lr` to 0 along half a cosine wave.
     pub fn cosine(lr: f64) -> Self {
         Self::Cosine { lr, min_lr: 0.0, warmup: Warmup::default(), from_zero: false }
     }
 
-    /// So many half cosine waves, each from `lr` to 0.
+    /// Creates a schedule of `cycles` half cosine waves, each from `lr` to 0.
     pub fn cosine_restarts(lr: f64, cycles: u64) -> Self {
         Self::CosineRestarts { lr, min_lr: 0.0, cycles, warmup: Warmup::default(), from_zero: false }
     }
 
-    /// From `lr` to 0 along a line to this power.
+    /// Creates a schedule that falls from `lr` to 0 as a linear decay raised to `power`.
     pub fn polynomial(lr: f64, power: f64) -> Self {
         Self::Polynomial { lr, min_lr: 0.0, power, warmup: Warmup::default(), from_zero: false }
     }
 
-    /// From `lr` with one over the root of the update.
+    /// Creates a schedule that falls from `lr` with the inverse square root of the update.
     pub fn inverse_sqrt(lr: f64) -> Self {
         Self::InverseSqrt { lr, timescale: None, warmup: Warmup::default(), from_zero: false }
     }
 
-    /// At `lr` until the last `decay` updates, which take it to 0.
+    /// Creates a schedule that stays at `lr` until the last `decay` updates, which take it to 0.
     pub fn wsd(lr: f64, decay: u64) -> Self {
         Self::Wsd(Wsd::new(lr, decay))
     }
 
-    /// Ends at `rate` instead of 0. A schedule that has no end, or that is not told its lowest rate, stays as it is:
-    /// those of constant rates, `InverseSqrt`, `WarmupCosineLr`, `OneCycle` and `LrRangeTest`.
+    /// Sets the final rate, which is 0 by default. Has no effect on schedules whose final rate is not `min_lr`:
+    /// `Constant`, `InverseSqrt`, `WarmupLr`, `WarmupCosineLr`, `OneCycle` and `LrRangeTest`.
     pub fn min_lr(mut self, rate: f64) -> Self {
         if let Self::Linear { min_lr, .. }
         | Self::Cosine { min_lr, .. }
@@ -53,8 +53,8 @@ impl Schedule {
         self
     }
 
-    /// Rises to the highest rate over the first updates: so many of them, or a [`Warmup::Ratio`] of the run.
-    /// `OneCycle` and `LrRangeTest` have none, and stay as they are.
+    /// Sets the warmup, in which the rate rises to the highest one: a number of updates, or a [`Warmup::Ratio`] of the
+    /// run. Has no effect on `OneCycle` and `LrRangeTest`, which have no warmup.
     pub fn warmup(mut self, length: impl Into<Warmup>) -> Self {
         if let Self::Constant { warmup, .. }
         | Self::Linear { warmup, .. }
@@ -72,8 +72,8 @@ impl Schedule {
         self
     }
 
-    /// Starts the [`Warmup`] at 0, as Transformers does; `Wsd`, at its lowest rate. Those that DeepSpeed has stay as
-    /// they are: there, the first update is at the lowest rate anyway.
+    /// Starts the [`Warmup`] at 0 as in Transformers, or at the lowest rate for `Wsd`. Has no effect on DeepSpeed's
+    /// schedules, whose first update is at the lowest rate anyway.
     pub fn from_zero(mut self) -> Self {
         if let Self::Constant { from_zero, .. }
         | Self::Linear { from_zero, .. }
@@ -88,7 +88,7 @@ impl Schedule {
         self
     }
 
-    /// The highest rate, or the first of a range test.
+    /// Returns the highest rate, or the first rate of a range test.
     pub(crate) fn peak(&self) -> f64 {
         let (Self::Constant { lr, .. }
         | Self::Linear { lr, .. }

@@ -1,15 +1,15 @@
-//! What a schedule can be, and in which runs.
+//! Checks whether a schedule is valid, and fits a run.
 
 use super::{Schedule, ScheduleError, Warmup};
 
 impl Schedule {
-    /// Whether it can be, in a run of so many updates, or in one whose length is not known (`None`).
+    /// Checks that the schedule is valid in a run of `total` updates, or in a run of unknown length (`None`).
     ///
     /// # Errors
     ///
-    /// The first field that is wrong: a number that is negative or not finite, a lowest rate above the highest, a
-    /// count of 0 where there must be some, phases that do not end within the run, or a schedule that is stretched
-    /// over a run without a known length.
+    /// The error names the first invalid field: a number that is negative or not finite, a lowest rate above the
+    /// highest, a count of 0 that must be at least 1, phases that do not end within the run, or a schedule that is
+    /// stretched over a run of unknown length.
     ///
     /// ```
     /// use firebrick::{Schedule, ScheduleError};
@@ -36,11 +36,11 @@ impl Schedule {
         }
     }
 
-    /// What can be told of it without the length of the run.
+    /// Checks what does not depend on the length of the run.
     ///
     /// # Errors
     ///
-    /// Those of [`check`](Self::check) that are about single fields.
+    /// Those of [`check`](Self::check) that concern single fields.
     pub(crate) fn check_numbers(&self) -> Result<(), ScheduleError> {
         match *self {
             Self::Constant { lr, warmup, .. } => {
@@ -78,7 +78,7 @@ impl Schedule {
         }
     }
 
-    /// Whether no rate depends on the length of the run.
+    /// Checks that no rate depends on the length of the run.
     fn check_endless(&self) -> Result<(), ScheduleError> {
         let lasting = Some("take one without an end, such as InverseSqrt");
         let total = |total: Option<u64>| total.is_none().then_some("give its `total`");
@@ -109,7 +109,7 @@ impl Schedule {
     }
 }
 
-/// A number above 0, such as a highest rate.
+/// Checks that a number, such as a highest rate, is above 0.
 pub(super) fn above_zero(field: &'static str, found: f64) -> Result<(), ScheduleError> {
     match found > 0.0 && found.is_finite() {
         true => Ok(()),
@@ -117,7 +117,7 @@ pub(super) fn above_zero(field: &'static str, found: f64) -> Result<(), Schedule
     }
 }
 
-/// A rate that is at most the highest.
+/// Checks that a rate is at most the highest one.
 pub(super) fn at_most(
     field: &'static str,
     found: f64,
@@ -130,7 +130,7 @@ pub(super) fn at_most(
     }
 }
 
-/// A share of the highest rate.
+/// Checks that a share of the highest rate is between 0 and 1.
 pub(super) fn ratio(field: &'static str, found: f64) -> Result<(), ScheduleError> {
     match (0.0..=1.0).contains(&found) {
         true => Ok(()),
@@ -138,12 +138,12 @@ pub(super) fn ratio(field: &'static str, found: f64) -> Result<(), ScheduleError
     }
 }
 
-/// A count that something is divided by.
+/// Checks that a count used as a divisor is not 0.
 pub(super) fn not_zero(field: &'static str, found: u64) -> Result<(), ScheduleError> {
     if found == 0 { Err(ScheduleError::Zero { field }) } else { Ok(()) }
 }
 
-/// A warmup that is a share of the run, but not all of it.
+/// Checks that a warmup given as a share of the run is less than the whole run.
 pub(super) fn share(warmup: Warmup) -> Result<(), ScheduleError> {
     match warmup {
         Warmup::Ratio(found) if !(0.0..1.0).contains(&found) => Err(ScheduleError::Number {
@@ -155,7 +155,7 @@ pub(super) fn share(warmup: Warmup) -> Result<(), ScheduleError> {
     }
 }
 
-/// A length of the schedule's own is above its warmup.
+/// Checks that the schedule's own length is above its warmup.
 fn own_total(total: Option<u64>, warmup: u64) -> Result<(), ScheduleError> {
     match total {
         Some(total) if total <= warmup => Err(ScheduleError::Total { warmup, total }),

@@ -1,4 +1,4 @@
-//! Shapes of a rate that falls, from 1 at `progress` 0 to 0 at 1.
+//! Decay shapes that fall from 1 at `progress` 0 to 0 at `progress` 1.
 
 use std::f64::consts::PI;
 
@@ -17,8 +17,8 @@ pub(super) fn one_minus_sqrt(progress: f64) -> f64 {
     1.0 - progress.sqrt()
 }
 
-/// How much of its cycle is behind, of so many equal ones in `rest` updates; 1 at the end of the last. Whole numbers
-/// find the first update of a cycle where `cycles · p mod 1` in floats may miss it.
+/// Returns the progress within the current one of `cycles` equal cycles in `rest` updates; 1 at the end of the last.
+/// Integer arithmetic finds the first update of a cycle, which `cycles · p mod 1` in floats may miss.
 pub(super) fn in_cycle(done: u64, rest: u64, cycles: u64) -> f64 {
     if done >= rest {
         return 1.0;
@@ -27,8 +27,8 @@ pub(super) fn in_cycle(done: u64, rest: u64, cycles: u64) -> f64 {
     within as f64 / rest as f64
 }
 
-/// `√(τ / (t + τ))`, `t` updates after the warmup: it nears 0 and never is. `τ` is by default the length of the warmup,
-/// or 10000 without one.
+/// `√(τ / (t + τ))`, `t` updates after the warmup. It approaches 0 but never reaches it. `τ` defaults to the length of
+/// the warmup, or to 10000 without one.
 pub(super) fn inverse_sqrt(done: u64, timescale: Option<u64>, warmup: u64) -> f64 {
     let timescale = timescale.unwrap_or(if warmup == 0 { 10_000 } else { warmup }) as f64;
     (timescale / (done as f64 + timescale)).sqrt()
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn each_cycle_starts_at_the_first_update_of_it() {
-        // 49 times the float nearest to 1/49 is below 1.
+        // 49 times the float nearest to 1/49 is less than 1.
         for cycles in 1..=100 {
             let starts = (0..cycles * 7).filter(|done| in_cycle(*done, cycles * 7, cycles) == 0.0);
             assert!(starts.eq((0..cycles).map(|cycle| cycle * 7)), "{cycles}");

@@ -1,36 +1,36 @@
-//! Why a schedule cannot be.
+//! Why a schedule is invalid.
 
-/// Why a [`Schedule`](super::Schedule) cannot be, at all or in a run of this length.
+/// Why a [`Schedule`](super::Schedule) is invalid, either in general or in a run of this length.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ScheduleError {
-    /// A number that is negative, not finite, or otherwise none that the field can have.
+    /// A number is negative, not finite, or otherwise invalid for the field.
     #[error("the schedule's `{field}` must be {expected}, found {found}")]
     Number {
-        /// Its name.
+        /// The name of the field.
         field: &'static str,
-        /// What it must be.
+        /// What the field must be.
         expected: &'static str,
-        /// What it is.
+        /// What the field is.
         found: f64,
     },
-    /// A rate below 0, or above the one that bounds it.
+    /// A rate is below 0, or above the rate that bounds it.
     #[error(
         "the schedule's `{field}` must be at least 0 and at most `{bound}`, which is {most}, found {found}: lower it, or raise `{bound}`"
     )]
     Above {
-        /// Its name.
+        /// The name of the field.
         field: &'static str,
-        /// What it is.
+        /// What the field is.
         found: f64,
         /// The name of the highest rate.
         bound: &'static str,
         /// The highest rate.
         most: f64,
     },
-    /// A count that must not be 0.
+    /// A count is 0 but must be at least 1.
     #[error("the schedule's `{field}` must be at least 1, found 0")]
     Zero {
-        /// Its name.
+        /// The name of the field.
         field: &'static str,
     },
     /// The warmup does not end within the run.
@@ -38,49 +38,49 @@ pub enum ScheduleError {
         "the schedule warms up for {warmup} updates, but the run has {total}: shorten the warmup, or train for longer"
     )]
     Warmup {
-        /// The field that says how long it is.
+        /// The field that sets the length of the warmup.
         field: &'static str,
         /// Updates of warmup.
         warmup: u64,
         /// Updates of the run.
         total: u64,
     },
-    /// Warmup, high rate and decay do not end within the run.
+    /// Warmup, stable phase and decay do not end within the run.
     #[error(
         "the schedule's warmup, stable rate and decay take {phases} updates, but the run has {total}: shorten `{field}`, or train for longer"
     )]
     Phases {
         /// The field to shorten.
         field: &'static str,
-        /// Updates of all of them.
+        /// Updates of all three phases.
         phases: u64,
         /// Updates of the run.
         total: u64,
     },
-    /// The length that is given with the schedule is no longer than its warmup.
+    /// The schedule's own length is not longer than its warmup.
     #[error(
         "the schedule's `total` must be above its warmup, which is {warmup} updates, found {total}: raise it, leave it out to have the run's, or shorten the warmup"
     )]
     Total {
         /// Updates of warmup.
         warmup: u64,
-        /// What is given.
+        /// The length given with the schedule.
         total: u64,
     },
-    /// A schedule that is stretched over a run without a known length.
+    /// The schedule is stretched over a run of unknown length.
     #[error(
         "{schedule} is stretched over the run, whose number of updates is not known: give the run a length, or {instead}"
     )]
     NoEnd {
-        /// Its name.
+        /// The name of the schedule.
         schedule: &'static str,
-        /// What needs no length.
+        /// A schedule that needs no length.
         instead: &'static str,
     },
 }
 
 impl ScheduleError {
-    /// The field that is wrong, by its name in a run file.
+    /// Returns the invalid field, by its name in a run file.
     pub fn field(&self) -> &'static str {
         match self {
             Self::Number { field, .. }
@@ -92,7 +92,7 @@ impl ScheduleError {
         }
     }
 
-    /// What a run file must have there, and what it has.
+    /// Returns what the field of a run file must be, and what it is.
     pub(crate) fn expected_and_found(&self) -> (String, String) {
         match self {
             Self::Number { expected, found, .. } => ((*expected).into(), found.to_string()),

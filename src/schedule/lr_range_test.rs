@@ -5,10 +5,11 @@ use serde::{Deserialize, Serialize};
 use super::ScheduleError;
 use super::check::{above_zero, not_zero};
 
-/// DeepSpeed's `LRRangeTest` (Smith, 2018, arXiv:1803.09820): `min_lr · (1 + step_rate · t / step_size)`, on and on.
+/// DeepSpeed's `LRRangeTest` (Smith, 2018, arXiv:1803.09820): `min_lr · (1 + step_rate · t / step_size)`, without an
+/// end.
 ///
-/// It is for a short run beside the real one: the loss over [`points`](super::Schedule::points) falls, flattens, and
-/// rises where the rate is too high. A `staircase` takes `floor(t / step_size)` instead.
+/// Use it for a short run before the real one: the loss over [`points`](super::Schedule::points) falls, flattens, and
+/// rises once the rate is too high. With `staircase`, `floor(t / step_size)` replaces `t / step_size`.
 ///
 /// ```
 /// use firebrick::{Schedule, schedule::LrRangeTest};
@@ -23,28 +24,28 @@ pub struct LrRangeTest {
     /// The first rate. Default: 0.001.
     #[serde(alias = "lr_range_test_min_lr")]
     pub min_lr: f64,
-    /// Updates in which the factor grows by `step_rate`. Default: 2000.
+    /// Number of updates over which the factor grows by `step_rate`. Default: 2000.
     #[serde(alias = "lr_range_test_step_size")]
     pub step_size: u64,
-    /// How fast it grows. Default: 1.
+    /// Growth of the factor per `step_size` updates. Default: 1.
     #[serde(alias = "lr_range_test_step_rate")]
     pub step_rate: f64,
-    /// Whether it stays the same for `step_size` updates at a time. Default: no.
+    /// Whether the rate stays the same for `step_size` updates at a time. Default: no.
     #[serde(alias = "lr_range_test_staircase")]
     pub staircase: bool,
 }
 
 impl Default for LrRangeTest {
-    /// As DeepSpeed has it.
+    /// DeepSpeed's defaults.
     fn default() -> Self {
         Self { min_lr: 1e-3, step_size: 2000, step_rate: 1.0, staircase: false }
     }
 }
 
 impl LrRangeTest {
-    /// The rate of an update, in a run of any length.
+    /// Returns the rate of an update, in a run of any length.
     pub(super) fn rate(&self, update: u64) -> f64 {
-        // A step of 0 is refused before any rate is asked for.
+        // Validation rejects a step size of 0 before any rate is computed.
         let size = self.step_size.max(1);
         let steps = match self.staircase {
             true => (update / size) as f64,
@@ -59,7 +60,7 @@ impl LrRangeTest {
         above_zero("step_rate", self.step_rate)
     }
 
-    /// The highest rate is a number.
+    /// Checks that the highest rate is finite.
     pub(super) fn check_last(&self, total: u64) -> Result<(), ScheduleError> {
         let expected = "so low that the rate of the last update is finite";
         match self.rate(total).is_finite() {

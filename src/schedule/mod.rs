@@ -15,9 +15,9 @@
 //! | [`OneCycle`] | | `OneCycle` | up from `m` to `lr`, down to `m`, then `m / (1 + rate · n)` |
 //! | [`LrRangeTest`] | | `LRRangeTest` | `m · (1 + rate · t / size)` |
 //!
-//! `t` is the update, counted from 0, `p = (t - w) / (T - w)` how much of the rest of the run is behind it, and `m`
-//! is `min_lr`. Each is held to the other implementation's rates, to 1e-12, by golden values. The names of DeepSpeed,
-//! and those of its parameters, are read in run files too: `WarmupLR(warmup_max_lr: 1e-3, warmup_num_steps: 100)`.
+//! `t` is the update, counted from 0, `p = (t - w) / (T - w)` is the progress through the run after the warmup, and `m`
+//! is `min_lr`. Tests compare each schedule with the rates of the other implementation, to within 1e-12. Run files also
+//! accept the names of DeepSpeed's schedules and parameters: `WarmupLR(warmup_max_lr: 1e-3, warmup_num_steps: 100)`.
 
 mod builders;
 mod check;
@@ -40,10 +40,10 @@ pub use warmup_cosine_lr::WarmupCosineLr;
 pub use warmup_lr::{WarmupDecayLr, WarmupLr, WarmupType};
 pub use wsd::{Wsd, WsdShape};
 
-/// The learning rate of each update: a warmup, then the shape of the variant.
+/// The learning rate of each update: a warmup, followed by the decay of the variant.
 ///
-/// The [module](self) has them all in a table, beside their names elsewhere. `p = (t - w) / (total - w)` goes from 0
-/// to 1 over what follows the `w` updates of [warmup](Warmup). A skipped update does not advance `t`.
+/// The [module](self) lists all variants in a table, with their names in other libraries. `p = (t - w) / (total - w)`
+/// goes from 0 to 1 over the updates after the `w` updates of [warmup](Warmup). A skipped update does not advance `t`.
 ///
 /// ```
 /// use firebrick::Schedule;
@@ -56,11 +56,11 @@ pub use wsd::{Wsd, WsdShape};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub enum Schedule {
-    /// `lr` after the warmup.
+    /// A constant rate of `lr` after the warmup.
     Constant {
         /// The rate.
         lr: f64,
-        /// How long it rises before. Default: not at all.
+        /// Length of the warmup. Default: no warmup.
         #[serde(default)]
         warmup: Warmup,
         /// Whether the [warmup](Warmup) starts at 0, as in Transformers. Default: no.
@@ -74,40 +74,41 @@ pub enum Schedule {
         /// The rate at the end of the run. Default: 0.
         #[serde(default)]
         min_lr: f64,
-        /// How long it rises before. Default: not at all.
+        /// Length of the warmup. Default: no warmup.
         #[serde(default)]
         warmup: Warmup,
         /// Whether the [warmup](Warmup) starts at 0, as in Transformers. Default: no.
         #[serde(default)]
         from_zero: bool,
     },
-    /// `min_lr + (lr - min_lr) · (1 + cos πp) / 2` (Loshchilov & Hutter, 2017, arXiv:1608.03983), with which
-    /// Transformers has its default `num_cycles` of 0.5. Past the end of the run it stays down; there, it rises again.
+    /// `min_lr + (lr - min_lr) · (1 + cos πp) / 2` (Loshchilov & Hutter, 2017, arXiv:1608.03983). This is Transformers'
+    /// cosine with its default `num_cycles` of 0.5. Past the end of the run the rate stays at `min_lr`, while in
+    /// Transformers it rises again.
     Cosine {
         /// The highest rate.
         lr: f64,
         /// The rate at the end of the run. Default: 0.
         #[serde(default)]
         min_lr: f64,
-        /// How long it rises before. Default: not at all.
+        /// Length of the warmup. Default: no warmup.
         #[serde(default)]
         warmup: Warmup,
         /// Whether the [warmup](Warmup) starts at 0, as in Transformers. Default: no.
         #[serde(default)]
         from_zero: bool,
     },
-    /// `min_lr + (lr - min_lr) · (1 + cos π(cycles · p mod 1)) / 2`: each cycle starts at `lr` again, without a
-    /// warmup of its own (SGDR with restarts at even distances, arXiv:1608.03983).
+    /// `min_lr + (lr - min_lr) · (1 + cos π(cycles · p mod 1)) / 2`: each cycle starts at `lr` again, without its own
+    /// warmup (SGDR with equally spaced restarts, arXiv:1608.03983).
     CosineRestarts {
         /// The highest rate.
         lr: f64,
         /// The rate at the end of each cycle. Default: 0.
         #[serde(default)]
         min_lr: f64,
-        /// Half waves, in Transformers `num_cycles`. Default: 1, which is `Cosine`.
+        /// Number of half waves, `num_cycles` in Transformers. Default: 1, which is `Cosine`.
         #[serde(default = "one_cycle", alias = "num_cycles")]
         cycles: u64,
-        /// How long it rises before. Default: not at all.
+        /// Length of the warmup. Default: no warmup.
         #[serde(default)]
         warmup: Warmup,
         /// Whether the [warmup](Warmup) starts at 0, as in Transformers. Default: no.
@@ -118,49 +119,50 @@ pub enum Schedule {
     Polynomial {
         /// The highest rate.
         lr: f64,
-        /// The rate at the end of the run, in Transformers `lr_end`. Default: 0; there, 1e-7.
+        /// The rate at the end of the run, `lr_end` in Transformers. Default: 0; in Transformers, 1e-7.
         #[serde(default, alias = "lr_end")]
         min_lr: f64,
         /// The exponent. Default: 1, which is `Linear`.
         #[serde(default = "linear_power")]
         power: f64,
-        /// How long it rises before. Default: not at all.
+        /// Length of the warmup. Default: no warmup.
         #[serde(default)]
         warmup: Warmup,
         /// Whether the [warmup](Warmup) starts at 0, as in Transformers. Default: no.
         #[serde(default)]
         from_zero: bool,
     },
-    /// `lr · √(timescale / (t - w + timescale))`: it falls for as long as the run goes on, and needs no end
+    /// `lr · √(timescale / (t - w + timescale))`: the rate falls for as long as the run continues, which needs no end
     /// (Zhai et al., 2022, arXiv:2106.04560).
     InverseSqrt {
         /// The highest rate.
         lr: f64,
-        /// Updates after the warmup at which the rate is `lr / √2`. Default: those of the warmup; 10000 without one.
+        /// Number of updates after the warmup at which the rate is `lr / √2`. Default: the length of the warmup, or
+        /// 10000 without one.
         #[serde(default)]
         timescale: Option<u64>,
-        /// How long it rises before. Default: not at all.
+        /// Length of the warmup. Default: no warmup.
         #[serde(default)]
         warmup: Warmup,
         /// Whether the [warmup](Warmup) starts at 0, as in Transformers. Default: no.
         #[serde(default)]
         from_zero: bool,
     },
-    /// High for most of the run, and down at its end.
+    /// A high rate for most of the run, and a decay at its end.
     #[serde(alias = "WSD")]
     Wsd(Wsd),
     /// DeepSpeed's warmup.
     #[serde(alias = "WarmupLR")]
     WarmupLr(WarmupLr),
-    /// DeepSpeed's warmup, then a straight line.
+    /// DeepSpeed's warmup, followed by a linear decay.
     #[serde(alias = "WarmupDecayLR")]
     WarmupDecayLr(WarmupDecayLr),
-    /// DeepSpeed's warmup, then half a cosine wave.
+    /// DeepSpeed's warmup, followed by half a cosine wave.
     #[serde(alias = "WarmupCosineLR")]
     WarmupCosineLr(WarmupCosineLr),
-    /// Up, down, and further down.
+    /// A rise, a fall, and a further decay.
     OneCycle(OneCycle),
-    /// Up until the loss tells which rate is too high.
+    /// A rise until the loss shows which rate is too high.
     #[serde(alias = "LRRangeTest")]
     LrRangeTest(LrRangeTest),
 }
@@ -174,9 +176,9 @@ fn linear_power() -> f64 {
 }
 
 impl Schedule {
-    /// The rate of update `update`, counted from 0, in a run of `total` updates.
+    /// Returns the rate of update `update`, counted from 0, in a run of `total` updates.
     ///
-    /// What [`check`](Self::check) refuses has no rate that means anything.
+    /// The rate of a schedule that [`check`](Self::check) rejects has no meaning.
     pub fn rate(&self, update: u64, total: u64) -> f64 {
         let (lr, warmup, from_zero) = match *self {
             Self::Constant { lr, warmup, from_zero }
@@ -211,7 +213,7 @@ impl Schedule {
         }
     }
 
-    /// Each update of a run of `total`, counted from 0, and its rate: the points of a plot.
+    /// Returns each update of a run of `total`, counted from 0, with its rate: the points of a plot.
     ///
     /// ```
     /// use firebrick::Schedule;
@@ -223,7 +225,7 @@ impl Schedule {
         (0..total).map(move |update| (update, self.rate(update, total)))
     }
 
-    /// Updates of warmup in a run of `total`: those before the highest rate. A range test has none.
+    /// Returns the number of updates before the highest rate in a run of `total`. A range test has none.
     pub fn warmup_updates(&self, total: u64) -> u64 {
         match *self {
             Self::Constant { warmup, .. }

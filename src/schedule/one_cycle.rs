@@ -1,16 +1,17 @@
-//! One cycle up and down, then a decay.
+//! One cycle up and down, followed by a decay.
 
 use serde::{Deserialize, Serialize};
 
 use super::ScheduleError;
 use super::check::{above_zero, at_most, not_zero};
 
-/// DeepSpeed's `OneCycle` (Smith, 2018, arXiv:1803.09820): up from `min_lr` to `lr` along a line of `a` updates, down
-/// again along one of `b`, and then, `n` updates after the cycle, `min_lr / (1 + decay_lr_rate · n / decay_step_size)`.
+/// DeepSpeed's `OneCycle` (Smith, 2018, arXiv:1803.09820): linearly up from `min_lr` to `lr` over `a` updates, linearly
+/// down again over `b` updates, and then, `n` updates after the cycle,
+/// `min_lr / (1 + decay_lr_rate · n / decay_step_size)`.
 ///
-/// With stairs, `k` of them in a half, its line `x` from 0 to 1 becomes `floor(kx) / k`. The cycling of the momentum
-/// that DeepSpeed adds (`cycle_min_mom`, `cycle_max_mom`, `decay_mom_rate`) is not part of this: a schedule here is
-/// one of rates, and the optimizer's momentum stays as it is. Set `cycle_momentum` to false there to compare.
+/// With `k` stairs in a half, its progress `x` from 0 to 1 becomes `floor(kx) / k`. DeepSpeed's cycling of the momentum
+/// (`cycle_min_mom`, `cycle_max_mom`, `decay_mom_rate`) is not included: a schedule here sets only rates, and the
+/// optimizer's momentum stays the same. To compare with DeepSpeed, set its `cycle_momentum` to false.
 ///
 /// ```
 /// use firebrick::{Schedule, schedule::OneCycle};
@@ -29,22 +30,22 @@ pub struct OneCycle {
     /// The rate at both ends of the cycle.
     #[serde(alias = "cycle_min_lr")]
     pub min_lr: f64,
-    /// Updates on the way up. Default: 2000.
+    /// Number of updates on the way up. Default: 2000.
     #[serde(default = "two_thousand", alias = "cycle_first_step_size")]
     pub first_step_size: u64,
-    /// Updates on the way down; 0 is straight down. Default: those on the way up.
+    /// Number of updates on the way down; 0 drops immediately. Default: `first_step_size`.
     #[serde(default, alias = "cycle_second_step_size")]
     pub second_step_size: Option<u64>,
-    /// Stairs on the way up. Default: 0, a line.
+    /// Number of stairs on the way up. Default: 0, a straight line.
     #[serde(default, alias = "cycle_first_stair_count")]
     pub first_stair_count: u64,
-    /// Stairs on the way down. Default: those on the way up.
+    /// Number of stairs on the way down. Default: `first_stair_count`.
     #[serde(default, alias = "cycle_second_stair_count")]
     pub second_stair_count: Option<u64>,
-    /// How fast it falls after the cycle. Default: 0, not at all.
+    /// Growth of the divisor per `decay_step_size` updates after the cycle. Default: 0, no decay.
     #[serde(default)]
     pub decay_lr_rate: f64,
-    /// Updates in which the divisor grows by `decay_lr_rate`. Default: 0, no decay.
+    /// Number of updates over which the divisor grows by `decay_lr_rate`. Default: 0, no decay.
     #[serde(default)]
     pub decay_step_size: u64,
 }
@@ -54,7 +55,7 @@ fn two_thousand() -> u64 {
 }
 
 impl OneCycle {
-    /// With DeepSpeed's defaults: 2000 updates up, as many down, and no decay.
+    /// Creates a schedule with DeepSpeed's defaults: 2000 updates up, as many down, and no decay.
     pub fn new(min_lr: f64, lr: f64) -> Self {
         Self {
             lr,
@@ -68,7 +69,7 @@ impl OneCycle {
         }
     }
 
-    /// The rate of an update, in a run of any length.
+    /// Returns the rate of an update, in a run of any length.
     pub(super) fn rate(&self, update: u64) -> f64 {
         let first = self.first_step_size;
         let second = self.second_step_size.unwrap_or(first);
@@ -86,7 +87,7 @@ impl OneCycle {
         self.min_lr + (self.lr - self.min_lr) * height
     }
 
-    /// The rate so many updates after the cycle.
+    /// Returns the rate `update` updates after the cycle.
     fn after(&self, update: u64) -> f64 {
         match self.decay_step_size {
             0 => self.min_lr,
@@ -106,8 +107,8 @@ impl OneCycle {
     }
 }
 
-/// The share of the way up after `steps` of `size`, on so many stairs, or on a line without any. Whole numbers count
-/// the stairs: a float may stand just below one.
+/// Returns the progress after `steps` of `size`, on `stairs` stairs, or on a straight line if there are none. Integer
+/// arithmetic counts the stairs, because a float may be just below one.
 fn on_stairs(steps: u64, size: u64, stairs: u64) -> f64 {
     match stairs {
         0 => steps as f64 / size as f64,
@@ -138,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_stair_starts_at_its_first_update() {
-        // 49 times the float nearest to 1/49 is below 1.
+        // 49 times the float nearest to 1/49 is less than 1.
         let cycle = OneCycle { first_step_size: 49, first_stair_count: 49, ..OneCycle::new(0.0, 49.0) };
         for update in 0..49 {
             assert_eq!(cycle.rate(update).round(), update as f64);

@@ -1,11 +1,11 @@
-//! What holds of every schedule that passes its check.
+//! Properties of every schedule that passes its check.
 
 use proptest::prelude::*;
 
 use super::tests::ALL;
 use super::*;
 
-/// A schedule of possible numbers, which may be too long for a run.
+/// Generates a schedule with valid numbers, which may be too long for a run.
 fn any_schedule() -> impl Strategy<Value = Schedule> {
     let warmup = prop_oneof![(0..60u64).prop_map(Warmup::Updates), (0.0..0.9f64).prop_map(Warmup::Ratio)];
     let numbers = (1e-6..1.0f64, 0.0..=1.0f64, 0.1..4.0f64, any::<bool>());

@@ -6,18 +6,18 @@ fn extensions() -> Extensions {
     Extensions::IMPLICIT_SOME | Extensions::UNWRAP_VARIANT_NEWTYPES
 }
 
-/// The dialect of run files.
+/// Reads a schedule as in a run file.
 pub(super) fn read(text: &str) -> Result<Schedule, String> {
     let options = ron::Options::default().with_default_extension(extensions());
     options.from_str(text).map_err(|error| error.to_string())
 }
 
-/// That of checkpoints.
+/// Reads a schedule as in a checkpoint.
 fn read_plain(text: &str) -> Result<Schedule, String> {
     ron::from_str(text).map_err(|error| error.to_string())
 }
 
-/// One of each, with every field other than its default.
+/// One schedule of each variant, with a non-default value for every field.
 pub(super) const ALL: [&str; 12] = [
     "Constant(lr: 0.5, warmup: 7, from_zero: true)",
     "Linear(lr: 0.5, min_lr: 0.1, warmup: Ratio(0.07), from_zero: true)",

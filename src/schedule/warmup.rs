@@ -1,19 +1,19 @@
-//! How long a schedule rises at its start, and how.
+//! The length and shape of a warmup.
 
 use serde::{Deserialize, Serialize};
 
-/// How long a schedule rises at its start: `warmup: 50` updates in a run file, or `warmup: Ratio(0.06)` of the run.
+/// The length of a warmup: `warmup: 50` updates in a run file, or `warmup: Ratio(0.06)` of the run.
 ///
-/// Two formulas are in use for the rate of update `t`, counted from 0, of `w` such updates. `lr · (t + 1) / (w + 1)`
-/// wastes no update at 0, and is ours; `lr · t / w` is that of Transformers, and of schedules with
-/// `from_zero: true`. Both are at `lr` from update `w` on. Of `lr: 1.0, warmup: 4`, the first five rates are:
+/// There are two common formulas for the rate of update `t`, counted from 0, in a warmup of `w` updates. The default
+/// here is `lr · (t + 1) / (w + 1)`, which wastes no update at 0. Transformers uses `lr · t / w`, as do schedules with
+/// `from_zero: true`. Both reach `lr` at update `w`. With `lr: 1.0, warmup: 4`, the first five rates are:
 ///
 /// | `from_zero` | 0 | 1 | 2 | 3 | 4 |
 /// |---|---|---|---|---|---|
 /// | `false`, the default | 0.2 | 0.4 | 0.6 | 0.8 | 1.0 |
 /// | `true` | 0.0 | 0.25 | 0.5 | 0.75 | 1.0 |
 ///
-/// DeepSpeed's own is that of [`WarmupType`](super::WarmupType).
+/// DeepSpeed has its own formulas; see [`WarmupType`](super::WarmupType).
 ///
 /// ```
 /// use firebrick::{Schedule, schedule::Warmup};
@@ -27,14 +27,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Written", into = "Written")]
 pub enum Warmup {
-    /// So many updates.
+    /// A number of updates.
     Updates(u64),
-    /// This share of the run's updates, at least 0 and below 1, rounded up as Transformers rounds it.
+    /// A share of the run's updates, at least 0 and below 1, rounded up as in Transformers.
     Ratio(f64),
 }
 
 impl Warmup {
-    /// How many updates of a run of `total`.
+    /// Returns the number of warmup updates in a run of `total`.
     pub fn updates(self, total: u64) -> u64 {
         match self {
             Self::Updates(updates) => updates,
@@ -44,7 +44,7 @@ impl Warmup {
 }
 
 impl Default for Warmup {
-    /// None.
+    /// No warmup.
     fn default() -> Self {
         Self::Updates(0)
     }
@@ -56,7 +56,7 @@ impl From<u64> for Warmup {
     }
 }
 
-/// How much of the way up update `update` is, and of how much.
+/// Returns the progress of update `update` in the warmup as a numerator and a denominator.
 pub(super) fn risen(update: u64, warmup: u64, from_zero: bool) -> (f64, f64) {
     match from_zero {
         false => (update as f64 + 1.0, warmup as f64 + 1.0),
@@ -64,7 +64,7 @@ pub(super) fn risen(update: u64, warmup: u64, from_zero: bool) -> (f64, f64) {
     }
 }
 
-/// As in a run file: a number stands for itself.
+/// The form in a run file, where a number means updates.
 #[derive(Serialize, Deserialize)]
 #[serde(
     untagged,
@@ -105,7 +105,7 @@ mod tests {
 
     use super::*;
 
-    /// The dialect of run files.
+    /// Reads a warmup as in a run file.
     fn read(text: &str) -> Result<Warmup, String> {
         let extensions = Extensions::IMPLICIT_SOME | Extensions::UNWRAP_VARIANT_NEWTYPES;
         let options = ron::Options::default().with_default_extension(extensions);
@@ -133,7 +133,7 @@ mod tests {
     fn a_share_is_rounded_up() {
         let updates = |ratio, total| Warmup::Ratio(ratio).updates(total);
         assert_eq!([updates(0.06, 100), updates(0.06, 101), updates(0.0, 100)], [6, 7, 0]);
-        // As Transformers has it, whose product is a little above 7.
+        // As in Transformers, where the product is slightly above 7.
         assert_eq!(updates(0.07, 100), 8);
         assert_eq!(updates(0.5, u64::MAX), 1 << 63);
     }

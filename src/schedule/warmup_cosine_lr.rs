@@ -6,11 +6,11 @@ use super::check::{above_zero, ratio, share};
 use super::warmup_lr::{thousand, updates};
 use super::{ScheduleError, Warmup, WarmupType, decay};
 
-/// DeepSpeed's `WarmupCosineLR`: up from `lr · warmup_min_ratio` to `lr` as [`WarmupType`] says, then
+/// DeepSpeed's `WarmupCosineLR`: rises from `lr · warmup_min_ratio` to `lr` as [`WarmupType`] defines, then follows
 /// `lr · (r + (1 - r) · (1 + cos πp) / 2)` with `r = cos_min_ratio` and `p = (t - w) / (total - w)`.
 ///
-/// As there, the first update runs at 0 whatever `warmup_min_ratio` is: the scheduler has not begun. `lr` is what
-/// DeepSpeed takes from the optimizer.
+/// As in DeepSpeed, the first update runs at 0 whatever `warmup_min_ratio` is, because the scheduler has not started.
+/// `lr` is the rate that DeepSpeed takes from the optimizer.
 ///
 /// ```
 /// use firebrick::{Schedule, schedule::WarmupCosineLr};
@@ -31,13 +31,13 @@ pub struct WarmupCosineLr {
     /// The last rate, as a share of `lr`. Default: 0.0001.
     #[serde(default = "cos_min_ratio")]
     pub cos_min_ratio: f64,
-    /// How long it rises. Default: 1000 updates.
+    /// Length of the warmup. Default: 1000 updates.
     #[serde(default = "thousand", alias = "warmup_num_steps")]
     pub warmup: Warmup,
-    /// How it rises. Default: `Log`.
+    /// Shape of the warmup. Default: `Log`.
     #[serde(default)]
     pub warmup_type: WarmupType,
-    /// The update at which it has fallen. Default: the length of the run.
+    /// The update at which the decay ends. Default: the length of the run.
     #[serde(default, alias = "total_num_steps")]
     pub total: Option<u64>,
 }
@@ -47,7 +47,8 @@ fn cos_min_ratio() -> f64 {
 }
 
 impl WarmupCosineLr {
-    /// With DeepSpeed's defaults: up from 0 over 1000 updates, and down to `lr / 10000` at the end of the run.
+    /// Creates a schedule with DeepSpeed's defaults: up from 0 over 1000 updates, and down to `lr / 10000` at the end
+    /// of the run.
     pub fn new(lr: f64) -> Self {
         Self {
             lr,
@@ -59,7 +60,7 @@ impl WarmupCosineLr {
         }
     }
 
-    /// The rate of an update in a run of `total`.
+    /// Returns the rate of an update in a run of `total`.
     pub(super) fn rate(&self, update: u64, total: u64) -> f64 {
         let (warmup, total) = (updates(self.warmup, total), self.total.unwrap_or(total));
         match self.warmup_type.risen(update, warmup) {

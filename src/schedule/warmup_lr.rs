@@ -1,16 +1,16 @@
-//! DeepSpeed's warmup, alone or with a linear decay.
+//! DeepSpeed's warmup, by itself or with a linear decay.
 
 use serde::{Deserialize, Serialize};
 
 use super::check::{above_zero, at_most, share};
 use super::{ScheduleError, Warmup};
 
-/// How DeepSpeed's schedules rise over `w` updates.
+/// The shape of the warmup of DeepSpeed's schedules over `w` updates.
 ///
-/// DeepSpeed steps its scheduler after the optimizer, and the scheduler counts from 0: so the first two updates run at
-/// the lowest rate `m`, and `lr` is reached one update later than in other schedules (with `Log`, at update `w`
-/// already). That is kept, so that a run has the rates that it has there. `w` is at least 2, and 0 is no warmup. Of
-/// `lr: 1.0, warmup: 4`, the first six rates are:
+/// DeepSpeed steps its scheduler after the optimizer, and the scheduler counts from 0. Therefore the first two updates
+/// run at the lowest rate `m`, and the rate reaches `lr` one update later than in other schedules (with `Log`, already
+/// at update `w`). This is kept so that a run has the same rates as in DeepSpeed. `w` is at least 2, except that 0
+/// means no warmup. With `lr: 1.0, warmup: 4`, the first six rates are:
 ///
 /// | | 0 | 1 | 2 | 3 | 4 | 5 |
 /// |---|---|---|---|---|---|---|
@@ -28,9 +28,9 @@ pub enum WarmupType {
 }
 
 impl WarmupType {
-    /// The share of the way up, while update `update` is within a warmup of so many.
+    /// Returns the progress at update `update`, or `None` after a warmup of `warmup` updates.
     pub(super) fn risen(self, update: u64, warmup: u64) -> Option<f64> {
-        // The scheduler's count, which is one behind; at update 0 it has not begun.
+        // The scheduler's count is one behind; at update 0 the scheduler has not started.
         let count = update.saturating_sub(1);
         (count < warmup).then(|| match self {
             Self::Log => ((count + 1) as f64).ln() / (warmup as f64).ln(),
@@ -39,7 +39,7 @@ impl WarmupType {
     }
 }
 
-/// How many updates DeepSpeed warms up for.
+/// Returns the number of updates that DeepSpeed warms up for.
 pub(super) fn updates(warmup: Warmup, total: u64) -> u64 {
     match warmup.updates(total) {
         0 => 0,
@@ -52,7 +52,7 @@ pub(super) fn thousand() -> Warmup {
     Warmup::Updates(1000)
 }
 
-/// DeepSpeed's `WarmupLR`: up from `min_lr` to `lr` as [`WarmupType`] says, and there for good.
+/// DeepSpeed's `WarmupLR`: rises from `min_lr` to `lr` as [`WarmupType`] defines, and stays there.
 ///
 /// ```
 /// use firebrick::{Schedule, schedule::{WarmupLr, WarmupType}};
@@ -70,21 +70,21 @@ pub struct WarmupLr {
     /// The first rate. Default: 0.
     #[serde(default, alias = "warmup_min_lr")]
     pub min_lr: f64,
-    /// How long it rises. Default: 1000 updates.
+    /// Length of the warmup. Default: 1000 updates.
     #[serde(default = "thousand", alias = "warmup_num_steps")]
     pub warmup: Warmup,
-    /// How it rises. Default: `Log`.
+    /// Shape of the warmup. Default: `Log`.
     #[serde(default)]
     pub warmup_type: WarmupType,
 }
 
 impl WarmupLr {
-    /// With DeepSpeed's defaults: up from 0 over 1000 updates.
+    /// Creates a schedule with DeepSpeed's defaults: up from 0 over 1000 updates.
     pub fn new(lr: f64) -> Self {
         Self { lr, min_lr: 0.0, warmup: thousand(), warmup_type: WarmupType::Log }
     }
 
-    /// The rate of an update in a run of `total`.
+    /// Returns the rate of an update in a run of `total`.
     pub(super) fn rate(&self, update: u64, total: u64) -> f64 {
         let risen = self.warmup_type.risen(update, updates(self.warmup, total)).unwrap_or(1.0);
         self.min_lr + (self.lr - self.min_lr) * risen
@@ -97,9 +97,9 @@ impl WarmupLr {
     }
 }
 
-/// DeepSpeed's `WarmupDecayLR`: up from `min_lr` to `lr` as [`WarmupType`] says, and back along a straight line,
-/// `min_lr + (lr - min_lr) · (total - t + 1) / (total - w)`: the scheduler, one behind, would be at `min_lr` an update
-/// after the last.
+/// DeepSpeed's `WarmupDecayLR`: rises from `min_lr` to `lr` as [`WarmupType`] defines, then falls linearly as
+/// `min_lr + (lr - min_lr) · (total - t + 1) / (total - w)`. Because the scheduler is one behind, it would reach
+/// `min_lr` one update after the last.
 ///
 /// ```
 /// use firebrick::{Schedule, schedule::WarmupDecayLr};
@@ -113,27 +113,27 @@ pub struct WarmupDecayLr {
     /// The highest rate.
     #[serde(alias = "warmup_max_lr")]
     pub lr: f64,
-    /// The first rate, and the last. Default: 0.
+    /// The first and the last rate. Default: 0.
     #[serde(default, alias = "warmup_min_lr")]
     pub min_lr: f64,
-    /// How long it rises. Default: 1000 updates.
+    /// Length of the warmup. Default: 1000 updates.
     #[serde(default = "thousand", alias = "warmup_num_steps")]
     pub warmup: Warmup,
-    /// How it rises. Default: `Log`.
+    /// Shape of the warmup. Default: `Log`.
     #[serde(default)]
     pub warmup_type: WarmupType,
-    /// The update at which it has fallen. Default: the length of the run.
+    /// The update at which the decay ends. Default: the length of the run.
     #[serde(default, alias = "total_num_steps")]
     pub total: Option<u64>,
 }
 
 impl WarmupDecayLr {
-    /// With DeepSpeed's defaults: up from 0 over 1000 updates, and down to 0 at the end of the run.
+    /// Creates a schedule with DeepSpeed's defaults: up from 0 over 1000 updates, and down to 0 at the end of the run.
     pub fn new(lr: f64) -> Self {
         Self { lr, min_lr: 0.0, warmup: thousand(), warmup_type: WarmupType::Log, total: None }
     }
 
-    /// The rate of an update in a run of `total`.
+    /// Returns the rate of an update in a run of `total`.
     pub(super) fn rate(&self, update: u64, total: u64) -> f64 {
         let (warmup, total) = (updates(self.warmup, total), self.total.unwrap_or(total));
         let share = self.warmup_type.risen(update, warmup).unwrap_or_else(|| {

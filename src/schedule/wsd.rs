@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 use super::check::{above_zero, at_most, not_zero, share};
 use super::{ScheduleError, Warmup, decay, warmup};
 
-/// Warmup, stable, decay (Hu et al., 2024, arXiv:2404.06395): up to `lr`, there for most of the run, and down to
-/// `min_lr` at its end, so that a checkpoint of the stable phase can be trained on for longer.
+/// Warmup, stable, decay (Hu et al., 2024, arXiv:2404.06395): rises to `lr`, stays there for most of the run, and falls
+/// to `min_lr` at its end. You can continue training from a checkpoint of the stable phase.
 ///
 /// With `s` updates at `lr` and `d` of decay, the warmup is at `min_lr + (lr - min_lr) · g(v)`, where `v` goes from 0
-/// to 1 as in [`Warmup`], and the decay at `min_lr + (lr - min_lr) · f(q)`, where `q = (t - w - s) / d`. After that it
-/// stays at `min_lr`. It is Transformers' `get_wsd_schedule`, whose `min_lr_ratio` is `min_lr / lr`, and whose
-/// `num_cycles` is its default of 0.5. As there, the warmup starts from `min_lr`.
+/// to 1 as in [`Warmup`], and the decay is at `min_lr + (lr - min_lr) · f(q)`, where `q = (t - w - s) / d`. After the
+/// decay the rate stays at `min_lr`. This is Transformers' `get_wsd_schedule` with `min_lr_ratio = min_lr / lr` and the
+/// default `num_cycles` of 0.5. As in Transformers, the warmup starts from `min_lr`.
 ///
 /// ```
 /// use firebrick::{Schedule, schedule::{Wsd, WsdShape}};
@@ -31,13 +31,13 @@ pub struct Wsd {
     /// The rate at the end of the decay. Default: 0.
     #[serde(default)]
     pub min_lr: f64,
-    /// How long it rises. Default: not at all.
+    /// Length of the warmup. Default: no warmup.
     #[serde(default, alias = "num_warmup_steps")]
     pub warmup: Warmup,
-    /// Updates at `lr`. Default: what warmup and decay leave of the run.
+    /// Number of updates at `lr`. Default: the rest of the run between warmup and decay.
     #[serde(default, alias = "num_stable_steps")]
     pub stable: Option<u64>,
-    /// Updates of decay.
+    /// Number of updates of the decay.
     #[serde(alias = "num_decay_steps")]
     pub decay: u64,
     /// The shape of the warmup. Default: `Linear`.
@@ -54,13 +54,13 @@ pub struct Wsd {
 /// The shape of a warmup or of a decay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WsdShape {
-    /// Up with `g(v) = v`, down with `f(q) = 1 - q`.
+    /// Rises with `g(v) = v`, falls with `f(q) = 1 - q`.
     #[serde(alias = "linear")]
     Linear,
-    /// Up with `(1 - cos πv) / 2`, down with `(1 + cos πq) / 2`.
+    /// Rises with `(1 - cos πv) / 2`, falls with `(1 + cos πq) / 2`.
     #[serde(alias = "cosine")]
     Cosine,
-    /// Up with `1 - √(1 - v)`, down with `1 - √q`: in Transformers `1-sqrt`.
+    /// Rises with `1 - √(1 - v)`, falls with `1 - √q`; `1-sqrt` in Transformers.
     #[serde(alias = "1-sqrt")]
     OneMinusSqrt,
 }
@@ -74,7 +74,7 @@ fn cosine() -> WsdShape {
 }
 
 impl Wsd {
-    /// At `lr` until the last `decay` updates, which take it to 0.
+    /// Creates a schedule that stays at `lr` until the last `decay` updates, which take it to 0.
     pub fn new(lr: f64, decay: u64) -> Self {
         Self {
             lr,
@@ -88,7 +88,7 @@ impl Wsd {
         }
     }
 
-    /// The rate of an update in a run of `total`.
+    /// Returns the rate of an update in a run of `total`.
     pub(super) fn rate(&self, update: u64, total: u64) -> f64 {
         let warmup = self.warmup.updates(total);
         let between = |share: f64| self.min_lr + (self.lr - self.min_lr) * share;

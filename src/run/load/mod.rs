@@ -1,4 +1,4 @@
-//! From the data part of a run to streams of batches.
+//! Loads the data of a run file as streams of batches.
 
 mod prints;
 mod samples;
@@ -22,12 +22,12 @@ use prints::Prints;
 use super::{Corpus, DataConfig, DataRun, Paths, Rows, RunError, TaskConfig, TokenizerConfig};
 use crate::Data;
 
-/// The data of a run, ready to be trained on.
+/// The data of a run, ready for training.
 #[derive(Debug)]
 pub struct Loaded {
-    /// What made its tokens.
+    /// The tokenizer that made the tokens.
     pub tokenizer: Arc<Tokenizer>,
-    /// Its batches.
+    /// The batches.
     pub data: TaskData,
     /// The malformed records that were skipped.
     pub skipped: Skipped,
@@ -35,32 +35,32 @@ pub struct Loaded {
     pub longest_row: Option<usize>,
 }
 
-/// The batches of a run, of the type that its task makes.
+/// The batches of a run, of the type that its task uses.
 #[derive(Debug)]
 pub enum TaskData {
-    /// Of `CausalLm`.
+    /// Batches of `CausalLm`.
     CausalLm(Data<TokenBatch>),
-    /// Of `MaskedLm`.
+    /// Batches of `MaskedLm`.
     MaskedLm(Data<LabeledBatch>),
-    /// Of `TokenClassification`, with the names of the labels.
+    /// Batches of `TokenClassification`, with the names of the labels.
     TokenClassification(Data<LabeledBatch>, Labels),
-    /// Of `SequenceClassification`, with the names of the classes, if they are classes.
+    /// Batches of `SequenceClassification`, with the names of the classes, unless the label is a number.
     SequenceClassification(Data<SequenceBatch>, Option<Labels>),
-    /// Of `Seq2Seq`.
+    /// Batches of `Seq2Seq`.
     Seq2Seq(Data<Seq2SeqBatch>),
 }
 
 impl DataRun {
-    /// Reads and tokenizes the data, saying what it does.
+    /// Reads and tokenizes the data, and reports progress through `say`.
     ///
     /// # Errors
     ///
-    /// Data that cannot be read, or does not fit the task.
+    /// The data cannot be read, or does not fit the task.
     pub fn load(&self, say: impl Fn(&str)) -> Result<Loaded, RunError> {
         self.load_until(&Interrupter::new(), say)
     }
 
-    /// [`load`](Self::load), which ends at once when `interrupter` is asked to stop.
+    /// Like [`load`](Self::load), but stops immediately when `interrupter` receives a stop request.
     ///
     /// # Errors
     ///
@@ -73,7 +73,7 @@ impl DataRun {
     }
 }
 
-/// Says how many malformed records were left out, and why the first were.
+/// Reports how many malformed records were skipped, and the reasons for the first ones.
 pub(super) fn tell_skipped(skipped: &Skipped, say: impl Fn(&str)) {
     if skipped.count() > 0 {
         say(&format!("skipped {} malformed record(s), among them:", skipped.count()));
@@ -81,7 +81,7 @@ pub(super) fn tell_skipped(skipped: &Skipped, say: impl Fn(&str)) {
     }
 }
 
-/// The format that the endings of some paths say: one and the same.
+/// Returns the format that all of these paths have by their extensions.
 fn format_of(paths: &Paths) -> Result<Format, DataError> {
     let [first, others @ ..] = paths.as_slice() else {
         return Err(DataError::EmptyText { place: "`data.path`".into() });
@@ -97,7 +97,7 @@ fn format_of(paths: &Paths) -> Result<Format, DataError> {
     }
 }
 
-/// Opens files that are read as `format` says, or as their endings do.
+/// Opens files in the given format, or in the one of their extensions.
 pub(crate) fn open(paths: &Paths, format: Option<&Format>) -> Result<Box<dyn Reader>, RunError> {
     let format = match format {
         Some(format) => format.clone(),
@@ -106,13 +106,13 @@ pub(crate) fn open(paths: &Paths, format: Option<&Format>) -> Result<Box<dyn Rea
     Ok(format.open(paths.as_slice())?)
 }
 
-/// A corpus, and how much of it is mixed in.
+/// A corpus, and its weight in a mix.
 struct Weighted<T> {
     corpus: T,
     weight: f64,
 }
 
-/// A loading under way.
+/// The state of a load in progress.
 pub(super) struct Loading<'a> {
     pub run: &'a DataRun,
     pub config: &'a DataConfig,
@@ -155,7 +155,7 @@ impl Loading<'_> {
         }
     }
 
-    /// The tokenizer; `text` is asked for if it is made of the text.
+    /// Returns the tokenizer; calls `text` only if the tokenizer is built from the text.
     pub(super) fn tokenizer(
         &self,
         text: impl FnOnce() -> Result<String, RunError>,
@@ -181,7 +181,7 @@ impl Loading<'_> {
         })
     }
 
-    /// The corpora to train on.
+    /// Opens the corpora to train on.
     fn corpora(&self) -> Result<Vec<Weighted<Box<dyn Reader>>>, RunError> {
         let config = self.config;
         self.prints.forget(Part::Train);
@@ -197,7 +197,7 @@ impl Loading<'_> {
         config.mix.iter().map(weighted).collect()
     }
 
-    /// Opens files, and takes the fingerprint of what is read of them.
+    /// Opens files and takes the fingerprint of everything read from them.
     pub(super) fn open(
         &self,
         part: Part,
@@ -207,7 +207,7 @@ impl Loading<'_> {
         Ok(self.prints.reader(part, open(paths, format)?))
     }
 
-    /// All records of a reader. Those that are skipped are counted in `skipped`.
+    /// Visits all records of a reader, and counts skipped ones in `skipped`.
     pub(super) fn each_record(
         &self,
         reader: &dyn Reader,
@@ -222,8 +222,8 @@ impl Loading<'_> {
         Ok(())
     }
 
-    /// The text of all records to train on, for a vocabulary. Malformed records are counted
-    /// when they are tokenized, and not here.
+    /// Returns the text of all training records, for building a vocabulary. Malformed records are counted later, when
+    /// they are tokenized.
     pub(super) fn all_text(&self) -> Result<String, RunError> {
         (self.say)("reading the text for the vocabulary");
         let uncounted = Skipped::default();
@@ -244,7 +244,7 @@ impl Loading<'_> {
         Ok(all)
     }
 
-    /// The texts of a record that are tokenized.
+    /// Returns the texts of a record that are tokenized.
     fn texts<'r>(&self, record: &'r Record) -> Result<Vec<&'r str>, DataError> {
         let fields = self.run.task.text_fields();
         match &self.run.task {
@@ -253,7 +253,7 @@ impl Loading<'_> {
         }
     }
 
-    /// Tells now and then how many there are.
+    /// Reports the count every two seconds.
     pub(super) fn progress(&self, what: &'static str) -> impl FnMut(usize) + '_ {
         let last = Cell::new(Instant::now());
         move |count| {

@@ -1,4 +1,4 @@
-//! The fingerprints of the data that is loaded, taken while it is read.
+//! Fingerprints of the data, taken while it is read.
 
 use std::cell::RefCell;
 
@@ -6,14 +6,14 @@ use firebrick_datasets::{Fingerprint, Fingerprinted, Reader};
 
 use crate::data::Fingerprints;
 
-/// What data is for.
+/// What the data is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::run) enum Part {
     Train,
     Valid,
 }
 
-/// The fingerprints of a loading under way.
+/// The fingerprints of a load in progress.
 #[derive(Debug, Default)]
 pub(super) struct Prints {
     train: RefCell<Vec<Print>>,
@@ -23,29 +23,29 @@ pub(super) struct Prints {
 #[derive(Debug)]
 enum Print {
     Known(Fingerprint),
-    /// Known once all of it was read.
+    /// The fingerprint of a reader, known once the reader has read everything.
     OfReader(Fingerprinted),
 }
 
 impl Prints {
-    /// Data whose fingerprint is known.
+    /// Adds data with a known fingerprint.
     pub fn add(&self, part: Part, print: Fingerprint) {
         self.of(part).borrow_mut().push(Print::Known(print));
     }
 
-    /// A reader that takes its fingerprint.
+    /// Wraps a reader so that its fingerprint is taken.
     pub fn reader(&self, part: Part, reader: Box<dyn Reader>) -> Box<dyn Reader> {
         let reader = Fingerprinted::new(reader);
         self.of(part).borrow_mut().push(Print::OfReader(reader.clone()));
         Box::new(reader)
     }
 
-    /// The same data is read once more.
+    /// Forgets the fingerprints of a part, because its data is about to be read again.
     pub fn forget(&self, part: Part) {
         self.of(part).borrow_mut().clear();
     }
 
-    /// All that is known.
+    /// Returns all known fingerprints.
     pub fn all(&self) -> Fingerprints {
         let all = |part| {
             let prints = self.of(part).borrow();

@@ -1,4 +1,4 @@
-//! Each way in which a run reads data takes its fingerprint, and notices a change of it.
+//! Tests that each way of reading data takes its fingerprint and detects a change.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::run::TaskData;
 
 const TOKENIZER: &str = "Bpe(vocabulary: 260)";
 
-/// The fingerprints of a run whose `data` names files of this folder as `DIR/NAME`.
+/// Returns the fingerprints of a run whose `data` names files of this folder as `DIR/NAME`.
 fn of(folder: &Path, task: &str, data: &str) -> Fingerprints {
     let directory = folder.to_str().unwrap();
     let text = format!("(task: {task}, data: ({data}, tokenizer: {TOKENIZER}), batch: (micro: 2))");
@@ -24,7 +24,7 @@ fn of(folder: &Path, task: &str, data: &str) -> Fingerprints {
     }
 }
 
-/// Holds the fingerprint of this data to its content: `change` is a text of the file `a`, and what it becomes.
+/// Checks that the fingerprint depends on the content: `change` is a file, a text in it, and the text that replaces it.
 fn is_of_content(task: &str, data: &str, files: &[(&str, &str)], (name, from, to): (&str, &str, &str)) {
     let write = |folder: &Path, change: bool| {
         for (file, text) in files {
@@ -122,7 +122,7 @@ fn of_columns_and_of_token_files() {
     assert_eq!(write(text), one);
     assert_ne!(write(&text.replacen("be", "eb", 1)), one);
 
-    // The same columns, packed otherwise, are the same data.
+    // The same columns are the same data however they are packed.
     let corpus = Path::new("datasets/tests/corpus");
     let of_columns = |file: &str| {
         let reader = Fingerprinted::new(firebrick_datasets::ParquetReader::new(corpus.join(file)));

@@ -1,4 +1,4 @@
-//! Samples in memory or from files, shuffled, mixed, grouped and packed as the run file says.
+//! Samples in memory or streamed, shuffled, mixed, grouped and packed as the run file says.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::run::RunError;
 
 type AnySamples<C> = Arc<dyn Samples<Sample = <C as Collator>::Sample>>;
 
-/// Samples to train on, and those to evaluate on.
+/// Training samples and validation samples.
 struct Split<S> {
     train: Vec<Weighted<InMemory<S>>>,
     valid: Option<InMemory<S>>,
@@ -32,7 +32,7 @@ impl Loading<'_> {
         }
     }
 
-    /// The data for evaluation that is given apart.
+    /// Loads the validation data, if it is given separately.
     fn given_valid<C: Collator>(&self, collator: &Arc<C>) -> Result<Option<InMemory<C::Sample>>, RunError> {
         let Some(paths) = &self.config.valid else { return Ok(None) };
         (self.say)(&format!("reading {}", paths.summary()));
@@ -42,7 +42,7 @@ impl Loading<'_> {
         Ok(Some(samples))
     }
 
-    /// All samples to train on, in memory, and those to evaluate on.
+    /// Loads all training samples into memory, along with the validation samples.
     fn in_memory<C: Collator>(&self, collator: &Arc<C>) -> Result<Split<C::Sample>, RunError> {
         (self.say)(&format!("reading and tokenizing {}", self.config.summary()));
         let mut corpora = Vec::new();
@@ -57,7 +57,7 @@ impl Loading<'_> {
         let [Weighted { corpus: all, .. }] = &mut corpora[..] else {
             return Ok(Split { train: corpora, valid: None });
         };
-        // At least one sample is left to train on.
+        // Keep at least one sample to train on.
         let kept = (all.len() as f64 * self.config.valid_fraction) as usize;
         let train = all.len() - kept.min(all.len().saturating_sub(1));
         let valid = (train < all.len()).then(|| all.part(train..all.len())).transpose()?;
@@ -65,7 +65,7 @@ impl Loading<'_> {
         Ok(Split { train: corpora, valid })
     }
 
-    /// Batches of samples, shuffled.
+    /// Returns shuffled batches of samples.
     pub(super) fn data<C: Collator>(&self, collator: C) -> Result<Data<C::Batch>, RunError> {
         let collator = Arc::new(collator);
         let (train, valid): (AnySamples<C>, _) = match self.config.stream {
@@ -95,7 +95,7 @@ impl Loading<'_> {
         }))
     }
 
-    /// Shuffled corpora as one stream.
+    /// Combines shuffled corpora into one stream.
     fn mixed<S: Send + Sync + 'static>(
         &self,
         mut corpora: Vec<Weighted<InMemory<S>>>,
@@ -106,7 +106,7 @@ impl Loading<'_> {
         }
         let shuffled = (0..).zip(corpora);
         let shuffled = shuffled.map(|(at, Weighted { corpus, weight })| {
-            // Corpora of one size must not come in one order.
+            // Corpora of the same size must not share one order.
             (corpus.shuffled(seed.wrapping_add(at)), weight)
         });
         Ok(Arc::new(Mixed::new(shuffled.collect(), seed, self.config.mix_until)?))
@@ -117,13 +117,13 @@ impl Loading<'_> {
         train: AnySamples<C>,
         collator: &Arc<C>,
     ) -> Result<AnySamples<C>, RunError> {
-        // That of all ranks, so that the order does not depend on how many there are.
+        // The batch of all ranks, so that the order does not depend on the number of ranks.
         let batch = self.run.global_batch();
         let collator = collator.clone();
         let length = move |sample: &C::Sample| collator.length(sample);
         let grouped = GroupedByLength::new(train, self.run.seed, batch, length)?;
         match self.config.stream {
-            // A group in several windows would be read again for each of its batches.
+            // A group that spans several windows would be read again for each of its batches.
             Some(window) if window < grouped.group() => Err(RunError::from(DataError::ReaderSetting {
                 setting: "data.stream",
                 expected: format!(
@@ -136,7 +136,7 @@ impl Loading<'_> {
         }
     }
 
-    /// Whole samples packed into rows.
+    /// Packs whole samples into rows.
     pub(super) fn packed(
         &self,
         causal: CausalLm,
@@ -158,8 +158,8 @@ impl Loading<'_> {
     }
 }
 
-/// Refuses a sample that alone has more tokens than a micro-batch may have: it would be found only
-/// when it is reached.
+/// Rejects a sample that alone exceeds the tokens of a micro-batch. Otherwise the error would appear only when training
+/// reaches the sample.
 fn require_room<C: Collator>(train: &AnySamples<C>, collator: &C, most: usize) -> Result<(), RunError> {
     for position in 0..train.samples(0) {
         let tokens = collator.padded(&[train.sample(0, position)?.sample]);

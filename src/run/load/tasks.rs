@@ -1,4 +1,4 @@
-//! The collator of each task, as the run file sets it up.
+//! The collator of each task, configured by the run file.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::{Loading, TaskData, Weighted};
 use crate::run::{LabelKind, Rows, RunError, TaskConfig};
 
 impl Loading<'_> {
-    /// The names of the labels, with the ids of the model's classifier where it has one.
+    /// Returns the names of the labels, with the ids of the model's classifier if it has one.
     fn labels(&self, field: &str, names: &[String]) -> Result<Labels, RunError> {
         let own = || self.own_labels(field, names);
         match &self.run.settled.classifier {
@@ -20,7 +20,7 @@ impl Loading<'_> {
         }
     }
 
-    /// The names of the labels, given or collected.
+    /// Returns the names of the labels, given or collected from the data.
     fn own_labels(&self, field: &str, names: &[String]) -> Result<Labels, RunError> {
         if !names.is_empty() {
             return Ok(Labels::new(names)?);

@@ -1,4 +1,4 @@
-//! Windows of one long text, for a causal language model.
+//! Windows of one long text for a causal language model.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use super::{Loading, Part};
 use crate::Data;
 use crate::run::{Paths, RunError, TokenizerConfig};
 
-/// Texts of records that are tokenized at once, on all cores.
+/// Number of record texts that are tokenized at once, on all cores.
 const CHUNK: usize = 4096;
 
 impl Loading<'_> {
-    /// Windows of a token file, of text files as they stand, or of the texts of records.
+    /// Returns windows of a token file, of plain text files, or of the texts of records.
     pub(in crate::run) fn windows(
         &self,
         paths: &Paths,
@@ -33,7 +33,7 @@ impl Loading<'_> {
         }
     }
 
-    /// Whether the files are read as they stand, with all of their line ends.
+    /// Whether the files are read as plain text, with all their line ends.
     pub(in crate::run) fn is_plain_text(&self, paths: &Paths) -> bool {
         let is_text = |path: &PathBuf| matches!(Format::of(path), Err(_) | Ok(Format::Text { .. }));
         self.config.format.is_none() && paths.as_slice().iter().all(is_text)
@@ -54,7 +54,7 @@ impl Loading<'_> {
             }
         };
         (self.say)(&format!("tokenizing {:.1} MB of text", tokenized.len() as f64 / 1e6));
-        // A vocabulary of characters must hold those of the validation text too.
+        // A vocabulary of characters must include those of the validation text.
         let tokenizer = self.tokenizer(|| match self.config.tokenizer {
             TokenizerConfig::Characters => Ok(tokenized),
             _ => Ok(train.clone()),
@@ -94,7 +94,7 @@ impl Loading<'_> {
         Ok((Arc::new(tokenizer), data))
     }
 
-    /// The ids of each text of some files, each followed by the end token if it is to be.
+    /// Visits the token ids of each text in some files, each followed by the end token if one is wanted.
     pub(in crate::run) fn each_document(
         &self,
         (part, paths): (Part, &Paths),
@@ -129,7 +129,7 @@ impl Loading<'_> {
         flush(&mut texts)
     }
 
-    /// The end token that follows each document.
+    /// Returns the end token that follows each document.
     pub(in crate::run) fn end(
         &self,
         tokenizer: &Tokenizer,
@@ -167,7 +167,8 @@ impl Loading<'_> {
         Ok((Arc::new(tokenizer), data))
     }
 
-    /// Windows over tokens, the last of them, `kept` of all, for evaluation if there are no others.
+    /// Returns windows over tokens. Without validation tokens, the last `kept` share of the training tokens is used for
+    /// validation.
     fn windows_of_tokens(
         &self,
         train: TokenSequence,
@@ -191,7 +192,7 @@ impl Loading<'_> {
         })
     }
 
-    /// The share of the training data that is kept for evaluation.
+    /// Returns the share of the training data that is used for validation.
     fn kept(&self) -> f64 {
         if self.config.valid.is_some() { 0.0 } else { self.config.valid_fraction }
     }
