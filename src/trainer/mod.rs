@@ -81,7 +81,7 @@ pub use trained::Trained;
 /// # Ok::<(), TrainError>(())
 /// ```
 ///
-/// Non-finite numbers
+/// # Non-finite numbers
 ///
 /// A window with a gradient that is infinite or not a number makes no update, in every precision and on all ranks
 /// alike: parameters, moments, schedule and step counter stay as they are. A hundred such windows in a row end the
