@@ -78,7 +78,7 @@ impl Answers for T5 {
     }
 }
 
-/// The best text, and the others where several are asked for.
+/// The best text, and all texts if several are requested.
 fn of_texts(texts: &[Text], inference: &Inference) -> Result<Answer, TrainError> {
     let decoded = |text: &Text| inference.tokenizer.decode(text.without_end());
     let first = texts.first().map(decoded).transpose()?.unwrap_or_default();

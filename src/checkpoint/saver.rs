@@ -228,7 +228,7 @@ impl Saver {
     ///
     /// # Errors
     ///
-    /// Those of [`poll`](Self::poll).
+    /// The errors of [`poll`](Self::poll).
     pub fn finish(&mut self) -> Result<(), TrainError> {
         while self.is_under_way() {
             self.advance()?;

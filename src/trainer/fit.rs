@@ -46,7 +46,7 @@ impl<S> Trainer<S> {
     ///
     /// # Errors
     ///
-    /// Those of [`fit`](Self::fit).
+    /// The errors of [`fit`](Self::fit).
     pub fn fit_watched<M, B>(
         self,
         model: M,

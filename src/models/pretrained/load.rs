@@ -54,7 +54,7 @@ impl Folder {
     ///
     /// # Errors
     ///
-    /// Those of [`load`](Self::load), except that a file may become unreadable later.
+    /// The errors of [`load`](Self::load), except for files that become unreadable later.
     ///
     /// # Panics
     ///

@@ -99,7 +99,7 @@ pub trait HubConfig: Serialize + DeserializeOwned {
     }
 }
 
-/// A model in the Hugging Face format: those of this module's table.
+/// A model in the Hugging Face format. The module's table lists the implementations.
 pub trait Pretrained: Module {
     /// The model's configuration.
     type Config: HubConfig;

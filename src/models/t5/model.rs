@@ -42,7 +42,7 @@ pub struct T5 {
     encoder: Encoder,
     decoder: Decoder,
     head: Option<Linear>,
-    /// Whether what the head reads is divided by √d_model.
+    /// Whether the head's input is divided by √d_model.
     scaled: bool,
     /// How to score generated texts in evaluation, if they are scored.
     #[module(skip)]

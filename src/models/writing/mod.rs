@@ -62,7 +62,7 @@ pub trait Continues: ReadsOn {
     ///
     /// # Errors
     ///
-    /// Those of [`continued`](Self::continued), or a rank is lost.
+    /// The errors of [`continued`](Self::continued), or a rank is lost.
     fn continued_among(
         &self,
         world: &Communicator,
@@ -101,7 +101,7 @@ impl T5 {
     ///
     /// # Errors
     ///
-    /// Those of [`Continues::continued`].
+    /// The errors of [`Continues::continued`].
     pub fn written(
         &self,
         sources: &Inputs,
@@ -116,7 +116,7 @@ impl T5 {
     ///
     /// # Errors
     ///
-    /// Those of [`Continues::continued`].
+    /// The errors of [`Continues::continued`].
     pub fn written_from(
         &self,
         sources: &Inputs,
@@ -134,7 +134,7 @@ impl T5 {
     ///
     /// # Errors
     ///
-    /// Those of [`Continues::continued_among`].
+    /// The errors of [`Continues::continued_among`].
     pub fn written_among(
         &self,
         world: &Communicator,
