@@ -27,7 +27,7 @@ fn unfit(reason: impl ToString) -> ResumeError {
 /// A parameter's state: tensors and scalars by their full names.
 #[derive(Default)]
 pub(super) struct State {
-    /// Axes of the parameter.
+    /// The number of axes of the parameter.
     pub rank: usize,
     pub tensors: Vec<(String, TensorData)>,
     pub scalars: Vec<(String, burn_pack::Scalar)>,

@@ -21,8 +21,8 @@ use super::ResumeError;
 pub enum Resume {
     /// The newest complete checkpoint in the output folder.
     Latest,
-    /// The newest sound checkpoint in the output folder. If the folder has none, the run starts from the beginning.
-    /// Use this for a job that may be restarted.
+    /// The newest sound checkpoint in the output folder. If nothing was saved there yet, the run starts from the
+    /// beginning. Use this for a job that may be restarted.
     ///
     /// Checkpoints that are damaged or in an unknown format are skipped with a warning. If all are, that is an error:
     /// a run never starts over next to its own checkpoints.

@@ -91,7 +91,7 @@ impl Shared {
 }
 
 /// Rejects numbers that no optimizer has after this many updates. The optimizer increments its counts, and a count
-/// near the integer's maximum would overflow and panic at the next update.
+/// near the integer's maximum would end the program at the next update.
 pub(super) fn plausible(scalars: &BTreeMap<String, Scalar>, updates: u64) -> Result<(), ResumeError> {
     for (name, scalar) in scalars {
         let is_plausible = match *scalar {

@@ -54,7 +54,7 @@ pub enum DecodingError {
         /// Number of returned logits.
         found: usize,
     },
-    /// A logit is infinite or not a number.
+    /// A logit is positive infinity or not a number.
     #[error(
         "row {row}, after {written} tokens: the logit of token {token} must be a number or minus infinity, found {found}: the model's weights or activations have left their dtype's range"
     )]

@@ -16,7 +16,7 @@ impl<'a> Logits<'a> {
     ///
     /// # Errors
     ///
-    /// A logit is infinite or not a number, or all are minus infinity.
+    /// A logit is positive infinity or not a number, or all are minus infinity.
     pub fn read(raw: &'a [f32], row: u64, written: usize) -> Result<Self, DecodingError> {
         let is_wrong = |logit: &f32| logit.is_nan() || *logit == f32::INFINITY;
         if let Some(token) = raw.iter().position(is_wrong) {

@@ -121,9 +121,9 @@ impl NumberFormat {
 
     /// The number with the bits `code`, not counting the sign. It does not treat infinity and NaN specially.
     ///
-    /// With `e` bits of exponent E and `m` bits of mantissa M, and the bias `b = 2^(e-1) - 1`, the value is `2^(E-b)
-    /// (1 + M/2^m)`, or `2^(1-b) M/2^m` if E is 0. A format without mantissa is a bare power of two: it has no 0 and
-    /// no subnormal numbers.
+    /// With `e` bits of exponent E and `m` bits of mantissa M, and the bias `b = 2^(e-1) - 1`, the value is
+    /// `2^(E-b) (1 + M/2^m)`, or `2^(1-b) M/2^m` if E is 0. A format without mantissa is a bare power of two: it has
+    /// no 0 and no subnormal numbers.
     fn value(self, code: u64) -> f64 {
         let (exponent, mantissa) = (code >> self.mantissa, code & ((1 << self.mantissa) - 1));
         let bias = (1i64 << (self.exponent - 1)) - 1;

@@ -9,8 +9,8 @@ use super::Linear;
 use super::gpt::Shape;
 use super::key_value::{KeyValue, behind};
 
-/// Computes `softmax(query · keyᵀ + bias) · value` (Vaswani et al., 2017, arXiv:1706.03762), shape `[batch, heads,
-/// length, size]`. The query must already be scaled.
+/// Computes `softmax(query · keyᵀ + bias) · value` (Vaswani et al., 2017, arXiv:1706.03762), shape
+/// `[batch, heads, length, size]`. The query must already be scaled.
 ///
 /// - `key` and `value` are `[batch, heads, read, size]`.
 /// - `masked` is true where a position must not read another; it broadcasts to `[batch, heads, length, read]`.

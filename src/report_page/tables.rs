@@ -78,7 +78,7 @@ fn table(class: &str, heads: &[&str], rows: &[Vec<String>]) -> String {
     )
 }
 
-/// The contents of memory; empty if not known yet.
+/// The use of memory by kind; empty if not known yet.
 pub(crate) fn memory(finished: &Finished) -> String {
     let parts = [
         ("parameters, as the optimizer has them", finished.master_bytes),

@@ -1,4 +1,4 @@
-//! `fit`: checks the settings, then trains each rank of this process in its own thread.
+//! `fit`: checks the settings, then trains each rank of this process.
 
 use burn::optim::ModuleOptimizer;
 use firebrick_datasets::{Batch, DataError};
@@ -24,7 +24,7 @@ impl<S> Trainer<S> {
     /// # Errors
     ///
     /// An invalid strategy, setting or order; data that cannot be read; an objective whose count or dtype is wrong; a
-    /// file that cannot be written; or a run whose updates are all skipped. With several ranks, the first error of
+    /// file that cannot be written; or too many skipped updates. With several ranks, the first error of
     /// any rank, with [its number](TrainError::Rank), or a [missed
     /// deadline](firebrick_strategies::WorldError::Deadline).
     pub fn fit<M, B>(

@@ -137,7 +137,7 @@ enum Length {
     Epochs(u64),
 }
 
-/// [`Interrupter`] has no `Debug`.
+/// Wraps [`Interrupter`], which has no `Debug`.
 #[derive(Clone, Default)]
 struct Interrupted(Interrupter);
 

@@ -11,7 +11,7 @@ use crate::report::Report;
 use crate::step::StepNumbers;
 use crate::{Adapters, TrainError, saving};
 
-/// What [`Trainer::fit`](crate::Trainer::fit) returns.
+/// The result of [`Trainer::fit`](crate::Trainer::fit).
 #[derive(Debug)]
 pub struct Trained<M> {
     /// The whole master, outside autodiff, in the structure of the input model: in f32, or in bf16 under

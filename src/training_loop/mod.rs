@@ -231,7 +231,8 @@ where
         Ok(())
     }
 
-    /// Whether an evaluation is due. A skipped step never makes one due, since it changes nothing.
+    /// Whether an evaluation is due. With `evaluate_every`, a skipped step never makes one due, since it changes
+    /// nothing.
     fn round_ends(&self, epoch: u64, start: u64) -> bool {
         let updates = self.session.updates();
         self.finished()

@@ -118,7 +118,7 @@ impl BertConfig {
         named.or(self.num_labels).unwrap_or(2)
     }
 
-    /// The class names in order of their numbers; a class without a name is `LABEL_3`, as in transformers.
+    /// The class names in order of their numbers; a class without a name gets one like `LABEL_3`, as in transformers.
     pub fn label_names(&self) -> Vec<String> {
         let name = |id: usize| {
             let named = self.id2label.as_ref().and_then(|names| names.get(&id.to_string())?.as_str());

@@ -59,7 +59,8 @@ pub struct LlamaConfig {
     /// The base and the scaling, as transformers 5 writes them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rope_parameters: Option<Map<String, Value>>,
-    /// Whether the linear layers of attention have a bias. In Qwen2, all but the last always have one.
+    /// Whether the linear layers of attention have a bias. In Qwen2, queries, keys and values always have one, and
+    /// the output never does.
     pub attention_bias: bool,
     /// Whether the linear layers of a feed-forward layer have a bias.
     pub mlp_bias: bool,

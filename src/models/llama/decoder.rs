@@ -260,8 +260,8 @@ impl Block {
         }
     }
 
-    /// `[batch, length, width]` to the same shape; `angles` are the rotations of the positions, and `masked` is `[1
-    /// or batch, 1, length, length]`.
+    /// `[batch, length, width]` to the same shape; `angles` are the rotations of the positions, and `masked` is
+    /// `[1 or batch, 1, length, length]`.
     fn forward(
         &self,
         x: Tensor<3>,

@@ -52,8 +52,8 @@ impl Rope {
         }
     }
 
-    /// The cosines and sines of the angles at the positions `places`, `[rows, length]`; each is `[rows, 1, length,
-    /// size / 2]`, f32.
+    /// The cosines and sines of the angles at the positions `places`, `[rows, length]`; each is
+    /// `[rows, 1, length, size / 2]`, f32.
     pub fn angles(&self, places: Tensor<2, Int>, device: &Device) -> (Tensor<4>, Tensor<4>) {
         let frequencies = Tensor::<1>::from_data(self.frequencies.as_slice(), device);
         let places = cast(places.float(), FloatDType::F32).unsqueeze_dim::<3>(1).unsqueeze_dim::<4>(3);

@@ -24,7 +24,7 @@ pub(in crate::models) struct Caching<'a, M> {
     /// The vocabulary and positions of the whole model; `model` may be a shard.
     vocabulary: usize,
     positions: usize,
-    /// An encoder's input, until the first tokens have been read.
+    /// The encoder's input, read before the first tokens of the rows.
     source: Option<&'a Inputs>,
     /// The tokens of each row.
     rows: Vec<Vec<u32>>,

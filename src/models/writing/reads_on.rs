@@ -21,9 +21,9 @@ pub(crate) trait ReadsOn: Module {
 
     /// Reads further columns, and returns the logits of the token after the last of them, `[batch, vocabulary]`.
     ///
-    /// `read` holds the new columns; its mask covers all columns, first those in `past`, with shape `[1 or batch, 1,
-    /// length, past + length]`. The returned cache includes the new columns. Without a `past`, `source` is the
-    /// encoder's input, if the model has an encoder.
+    /// `read` holds the new columns; its mask covers all columns, first those in `past`, with shape
+    /// `[1 or batch, 1, length, past + length]`. The returned cache includes the new columns. Without a `past`,
+    /// `source` is the encoder's input, if the model has an encoder.
     fn read_on(
         &self,
         read: Placed,
