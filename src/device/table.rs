@@ -23,7 +23,7 @@ fn table(f: &mut Formatter, rows: &[Vec<String>], numbers: std::ops::Range<usize
     Ok(())
 }
 
-/// Formats a number with three digits, without an exponent if that is short.
+/// Formats a number with three digits and an exponent, or with up to seven decimals from 1e-4 to 1e5.
 fn number(value: f64) -> String {
     match (1e-4..1e5).contains(&value) {
         true => {
@@ -37,7 +37,7 @@ fn number(value: f64) -> String {
 fn summary(device: &Listed, format: usize) -> String {
     let Some(usage) = &device.usage else { return "cannot be opened".into() };
     let Usage { storage, arithmetic, .. } = usage[format];
-    // A format with arithmetic implies storage.
+    // A device that computes in a format also stores it.
     let names = usage[format].names().filter(|name| !(*name == "storage" && storage && arithmetic));
     let names: Vec<_> = names.collect();
     if names.is_empty() { "none".into() } else { names.join(", ") }

@@ -93,7 +93,7 @@ impl TensorBoard {
         Ok(board)
     }
 
-    /// Adds a number for a step, measured at `seconds` since the start of 1970. TensorBoard stores it in single
+    /// Adds a number for a step, measured `wall_time_seconds` after the start of 1970. TensorBoard stores it in single
     /// precision.
     ///
     /// # Errors
