@@ -1,4 +1,4 @@
-//! A label of each word, a class of each text.
+//! A label for each word, or a class for each text.
 
 use serde_json::{Value, json};
 
@@ -7,8 +7,8 @@ use crate::TrainError;
 use crate::models::{BertSequenceClassifier, BertTokenClassifier};
 
 impl Answers for BertTokenClassifier {
-    /// `predicted` has a label for each word, that of its first token; `null` for a word that the tokenizer makes
-    /// nothing of. `scores` are the shares of these labels. What is longer than the model reads is read in parts.
+    /// `predicted` has a label for each word, that of its first token, or `null` for a word without tokens. `scores`
+    /// are the probabilities of these labels. A text longer than the model's input is read in parts.
     fn answers(&self, questions: &[Question], inference: &Inference) -> Result<Vec<Answer>, TrainError> {
         let encoded = questions.iter().map(|question| inference.encode(question));
         let encoded = encoded.collect::<Result<Vec<_>, _>>()?;
@@ -41,8 +41,8 @@ impl Answers for BertTokenClassifier {
 }
 
 impl Answers for BertSequenceClassifier {
-    /// `predicted` is a class, a list of classes, or a number; `scores` has the share of each class. What is longer
-    /// than the model reads is cut.
+    /// `predicted` is a class, a list of classes, or a number; `scores` has the probability of each class. A text
+    /// longer than the model's input is cut.
     fn answers(&self, questions: &[Question], inference: &Inference) -> Result<Vec<Answer>, TrainError> {
         let encoded = questions.iter().map(|question| inference.encode(question));
         let encoded = encoded.collect::<Result<Vec<_>, _>>()?;

@@ -1,4 +1,4 @@
-//! What stands where a token is hidden.
+//! The tokens at masked places.
 
 use serde_json::{Value, json};
 
@@ -6,12 +6,12 @@ use super::{Answer, Answers, Inference, Question, answer, rounded, shares};
 use crate::TrainError;
 use crate::models::BertMaskedLm;
 
-/// Tokens that are told of each place.
+/// The number of tokens to report for each place.
 const TOLD: usize = 5;
 
 impl Answers for BertMaskedLm {
-    /// `predicted` is the text with the likeliest token at each hidden place, and `hidden` has the five likeliest
-    /// of each, with their shares.
+    /// `predicted` is the text with the most likely token at each masked place, and `hidden` has the five most likely
+    /// tokens of each place, with their probabilities.
     fn answers(&self, questions: &[Question], inference: &Inference) -> Result<Vec<Answer>, TrainError> {
         let encoded = questions.iter().map(|question| inference.encode(question));
         let encoded = encoded.collect::<Result<Vec<_>, _>>()?;
@@ -42,7 +42,7 @@ impl Answers for BertMaskedLm {
     }
 }
 
-/// The tokens with the largest shares, the likeliest first.
+/// The most likely tokens with their probabilities, most likely first.
 fn likeliest(logits: &[f32]) -> Vec<(u32, f64)> {
     let mut shares: Vec<(u32, f64)> = (0..).zip(shares(logits)).collect();
     shares.sort_by(|(_, a), (_, b)| b.total_cmp(a));

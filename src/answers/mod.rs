@@ -1,11 +1,11 @@
-//! What a trained model says of texts that it has not learned from.
+//! Predictions of a trained model for new texts.
 //!
 //! ```text
-//! mod.rs       questions, answers, and with what they are asked
+//! mod.rs       questions, answers and settings
 //! rows.rs      tokens in batches, and logits back on the host
-//! classes.rs   a label of each word, a class of each text
-//! masked.rs    what stands where a token is hidden
-//! written.rs   what follows a text, or is made of it
+//! classes.rs   a label for each word, or a class for each text
+//! masked.rs    the tokens at masked places
+//! written.rs   texts that continue a prompt, or follow from a source
 //! ```
 
 mod classes;
@@ -25,73 +25,73 @@ use serde_json::{Map, Value};
 use crate::TrainError;
 use crate::decoding::Decoding;
 
-/// A text that a model is asked about.
+/// A text to predict for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub(crate) enum Question {
     /// A text.
     Text(String),
-    /// Two texts that belong together.
+    /// A pair of texts.
     Pair(String, String),
-    /// A text in words, each of which has a label.
+    /// A text split into words, each of which gets a label.
     Words(Vec<String>),
 }
 
-/// What a model says of one text, as fields of a JSON object. `predicted` is always there.
+/// The prediction for one text, as fields of a JSON object. `predicted` is always present.
 pub(crate) type Answer = Map<String, Value>;
 
-/// With what a model is asked.
+/// The settings of a prediction.
 #[derive(Clone)]
 pub(crate) struct Inference {
     pub tokenizer: Arc<Tokenizer>,
-    /// How texts are cut.
+    /// Encodes and cuts texts.
     pub encoder: Encoder,
     pub padding: Padding,
-    /// Rows that go through the model at once.
+    /// The number of rows per batch.
     pub rows: usize,
     pub device: Device,
-    /// The names of the classes, where there are some.
+    /// The class names, if there are any.
     pub labels: Vec<String>,
-    /// What a score is of: one class out of all, any of them, or a number.
+    /// The kind of the classifier's logits.
     pub kind: Kind,
-    /// How texts are written.
+    /// How to generate texts.
     pub decoding: Decoding,
-    /// The token that a decoder with an encoder starts from.
+    /// The start token of a decoder with an encoder.
     pub start: u32,
-    /// The number of the first question among all.
+    /// The number of the first question among all questions.
     pub first: u64,
-    /// The ranks that share the model, and how each reads its part, for a model that writes: all are asked as many
-    /// questions.
+    /// The ranks that share the model, and each rank's evaluation pass, for a model that generates text. All ranks
+    /// get the same number of questions.
     pub among: Option<(Communicator, Pass)>,
 }
 
-/// What the logits of a classifier are.
+/// What the logits of a classifier score.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Of one class out of all.
+    /// One class out of all.
     Class,
-    /// Of each class by itself.
+    /// Each class independently.
     Classes,
     /// A number.
     Number,
 }
 
-/// A model that can be asked.
+/// A model that makes predictions.
 pub(crate) trait Answers: Module {
-    /// An answer to each question, in order.
+    /// Answers each question, in order.
     ///
     /// # Errors
     ///
-    /// The tokenizer fails, or the device does.
+    /// The tokenizer or the device fails.
     fn answers(&self, questions: &[Question], inference: &Inference) -> Result<Vec<Answer>, TrainError>;
 }
 
-/// An answer out of its fields.
+/// Builds an answer from its fields.
 fn answer<const N: usize>(fields: [(&str, Value); N]) -> Answer {
     fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// A probability as it is written: six digits are more than a model knows.
+/// Rounds a probability to six digits for output; more would be meaningless.
 fn rounded(share: f64) -> Value {
     ((share * 1e6).round() / 1e6).into()
 }
@@ -104,7 +104,7 @@ fn shares(logits: &[f32]) -> Vec<f64> {
     weights.into_iter().map(|weight| weight / sum).collect()
 }
 
-/// The place of the largest number, the first of equal ones.
+/// The index of the largest number; the first of equal ones.
 fn largest(numbers: &[f64]) -> usize {
     let better = |best: usize, at: usize| if numbers[at] > numbers[best] { at } else { best };
     (0..numbers.len()).reduce(better).unwrap_or(0)

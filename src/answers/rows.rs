@@ -8,7 +8,7 @@ use super::{Inference, Question};
 use crate::TrainError;
 
 impl Inference {
-    /// The encodings of a question: one, or several where it is long and `encoder` has a stride.
+    /// Encodes a question; the result has several parts if the text is long and `encoder` has a stride.
     pub fn encode(&self, question: &Question) -> Result<Vec<Encoding>, TrainError> {
         Ok(match question {
             Question::Text(text) => self.encoder.encode(Input::Text(text), None)?,
@@ -22,8 +22,7 @@ impl Inference {
         })
     }
 
-    /// The logits of rows of tokens, some rows at a time: of each row those of its real tokens, one after the other,
-    /// `[length, classes]`.
+    /// The logits of each row's real tokens, `[length, classes]`, computed in batches.
     pub fn of_tokens(
         &self,
         rows: &[&Encoding],
@@ -45,7 +44,7 @@ impl Inference {
         Ok(found)
     }
 
-    /// The logits of whole rows, some rows at a time.
+    /// The logits of whole rows, computed in batches.
     pub fn of_rows(
         &self,
         rows: &[&Encoding],

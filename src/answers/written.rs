@@ -1,4 +1,4 @@
-//! What follows a text, or is made of it.
+//! Texts that continue a prompt, or follow from a source.
 
 use firebrick_datasets::{Inputs, Tokens};
 use serde_json::json;
@@ -20,7 +20,7 @@ impl Answers for Llama {
     }
 }
 
-/// `predicted` is what follows the text; the end token that a tokenizer adds is not read.
+/// `predicted` is the continuation of the text. An end token that the tokenizer adds is removed before reading.
 fn continued<M: Continues>(
     model: &M,
     questions: &[Question],
@@ -50,7 +50,7 @@ fn continued<M: Continues>(
 }
 
 impl Answers for T5 {
-    /// `predicted` is the text that is made of the source.
+    /// `predicted` is the text generated from the source.
     fn answers(&self, questions: &[Question], inference: &Inference) -> Result<Vec<Answer>, TrainError> {
         let sources = questions.iter().map(|question| {
             let part = inference.encode(question)?.into_iter().next();
@@ -78,7 +78,7 @@ impl Answers for T5 {
     }
 }
 
-/// The best text, and the others where several are asked for.
+/// The best text, and all texts if several are requested.
 fn of_texts(texts: &[Text], inference: &Inference) -> Result<Answer, TrainError> {
     let decoded = |text: &Text| inference.tokenizer.decode(text.without_end());
     let first = texts.first().map(decoded).transpose()?.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A setting that is not what it was when a run was saved.
+//! Settings that differ from those of the saved run.
 
 use std::fmt;
 
@@ -6,14 +6,14 @@ use firebrick_datasets::Fingerprint;
 
 use super::trainer_state::Settings;
 
-/// A setting that is not what it was.
+/// A setting that differs from that of the saved run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// Its path in the run file, or the trainer's name for it.
     pub field: String,
-    /// In the checkpoint.
+    /// The value in the checkpoint.
     pub saved: String,
-    /// In this run.
+    /// The value in this run.
     pub now: String,
 }
 
@@ -24,7 +24,7 @@ impl fmt::Display for Change {
 }
 
 impl Settings {
-    /// What would make the run go on otherwise than it would have. The length may change: it moves only a
+    /// The changes that would make the run continue differently. The length may change, since it only affects a
     /// schedule that is stretched over it.
     pub fn changes(&self, now: &Self) -> Vec<Change> {
         let fields = [
@@ -38,7 +38,7 @@ impl Settings {
         changed.map(|(field, saved, now)| Change { field: field.into(), saved, now }).collect()
     }
 
-    /// The data. What has no fingerprint, as in an older checkpoint, is not compared.
+    /// The changes of the data. Data without a fingerprint, as in an older checkpoint, is not compared.
     fn data_changes(&self, now: &Self) -> impl Iterator<Item = (&'static str, String, String)> {
         let samples = |settings: &Self| format!("{} samples", settings.train_samples);
         let train = match (self.data.train, now.data.train) {
@@ -54,7 +54,7 @@ impl Settings {
         std::iter::once(train).chain(valid)
     }
 
-    /// What makes it impossible for the run to go on.
+    /// The changes that make it impossible to continue.
     pub fn impossible_changes(&self, now: &Self) -> Vec<Change> {
         let tokenizers = self.data.tokenizer.zip(now.data.tokenizer).filter(|(saved, now)| saved != now);
         let of = |print: Fingerprint| format!("one with the fingerprint {print}");
@@ -67,6 +67,6 @@ impl Settings {
     }
 }
 
-/// The trainer's names for what no run file tells.
+/// The trainer's names for settings that no run file contains.
 pub(super) const TRAINING_DATA: &str = "training data";
 pub(super) const VALIDATION_DATA: &str = "validation data";

@@ -1,9 +1,9 @@
-//! Element types: as tensors name them, and as files do.
+//! Conversions between the dtypes of tensors and of files.
 
 use burn::tensor::DType;
 use firebrick_checkpoints::Dtype;
 
-/// The files' name; none for quantized tensors.
+/// The dtype in a file; `None` for quantized tensors.
 pub(super) fn of_file(dtype: DType) -> Option<Dtype> {
     Some(match dtype {
         DType::F64 => Dtype::F64,
@@ -22,7 +22,7 @@ pub(super) fn of_file(dtype: DType) -> Option<Dtype> {
     })
 }
 
-/// The tensors' name; none for what tensors here are never in.
+/// The tensor's dtype; `None` for dtypes that tensors never have here.
 pub(super) fn of_tensor(dtype: Dtype) -> Option<DType> {
     Some(match dtype {
         Dtype::F64 => DType::F64,

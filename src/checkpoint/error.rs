@@ -1,4 +1,4 @@
-//! Why a run cannot be saved, or not be resumed.
+//! Errors of saving and resuming a run.
 
 use std::path::PathBuf;
 
@@ -7,41 +7,41 @@ use thiserror::Error;
 
 use super::Change;
 
-/// A run that cannot continue from a checkpoint.
+/// An error of continuing from a checkpoint.
 #[derive(Debug, Error)]
 pub enum ResumeError {
-    /// The checkpoint's files are not what they should be, or cannot be read or written.
+    /// The checkpoint's files are invalid, or cannot be read or written.
     #[error(transparent)]
     Files(#[from] CheckpointError),
-    /// There is none.
+    /// The folder holds no checkpoint.
     #[error(
         "{folder}: there is no complete checkpoint here to resume from; start the run without `--resume`, or let `--resume auto` decide"
     )]
     NoCheckpoint {
-        /// Where it was looked for.
+        /// The folder that was searched.
         folder: PathBuf,
     },
-    /// There are some, and none is sound.
+    /// The folder holds checkpoints, but none is sound.
     #[error(
         "{folder}: none of the checkpoints here can be resumed from:\n{}\nput back a sound copy of one, name another run's with `--resume PATH`, or start a new run without `--resume`",
         .problems.iter().map(|problem| format!("  {problem}")).collect::<Vec<_>>().join("\n")
     )]
     NoneSound {
-        /// Where it was looked for.
+        /// The folder that was searched.
         folder: PathBuf,
-        /// What is wrong with each.
+        /// The problem with each checkpoint.
         problems: Vec<String>,
     },
-    /// There is none of this step.
+    /// The folder holds no checkpoint of this step.
     #[error(
         "{folder}: there is no complete checkpoint of step {step}; there are those of the steps {steps:?}"
     )]
     NoStep {
-        /// Where it was looked for.
+        /// The folder that was searched.
         folder: PathBuf,
-        /// The step asked for.
+        /// The requested step.
         step: u64,
-        /// Those that are there.
+        /// The steps of the checkpoints in the folder.
         steps: Vec<u64>,
     },
     /// The trainer has no folder for checkpoints.
@@ -50,10 +50,10 @@ pub enum ResumeError {
     /// `trainer.ron` cannot be read.
     #[error("trainer.ron: {reason}")]
     State {
-        /// What was expected and found.
+        /// The expected and the actual content.
         reason: String,
     },
-    /// The model is another one.
+    /// The checkpoint belongs to another model.
     #[error(
         "the checkpoint is of another model: {}; resume with the model that was saved", .0.join("; ")
     )]
@@ -61,7 +61,7 @@ pub enum ResumeError {
     /// The optimizer's state does not fit.
     #[error("the optimizer's state in the checkpoint does not fit this run: {reason}")]
     Optimizer {
-        /// What was expected and found.
+        /// The expected and the actual content.
         reason: String,
     },
     /// Settings that the result depends on have changed.

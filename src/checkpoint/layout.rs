@@ -1,4 +1,4 @@
-//! Which tensors there are, by name, and which part of them this rank writes.
+//! The tensors of a checkpoint by name, and the part of each that this rank writes.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,32 +6,32 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::Tensor;
 use firebrick_strategies::{Communicator, Paths, Shard, Stage};
 
-/// The float parameters of a master, each once, as checkpoints name and divide them.
+/// The float parameters of a master, each once, with the names and parts that checkpoints use.
 #[derive(Debug)]
 pub(crate) struct Layout {
     parameters: HashMap<ParamId, Place>,
-    /// Further paths of tied parameters, and the path that each is saved under.
+    /// The other paths of tied parameters, with the path that each is saved under.
     pub aliases: BTreeMap<String, String>,
-    /// What the product of an adapted matrix's factors is multiplied by, where there are some.
+    /// The factor that scales the product of an adapted matrix's low-rank factors, if there are any.
     pub lora_scale: Option<f64>,
 }
 
-/// Where a parameter stands, and who writes it.
+/// The path of a parameter, and which rank writes it.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
-    /// Its path, of a tied one the first.
+    /// The path; the first one for a tied parameter.
     pub path: String,
-    /// Its axes.
+    /// The number of axes.
     pub axes: usize,
-    /// What this rank holds of it, where ranks share it.
+    /// This rank's shard, if the ranks shard the parameter.
     pub shard: Option<Shard>,
-    /// Whether this rank writes what all ranks hold alike.
+    /// Whether this rank writes a parameter that all ranks hold in full.
     pub writes_whole: bool,
 }
 
 impl Layout {
-    /// Of the master of a run. What all ranks hold alike is dealt out among them, so that each writes
-    /// about as many bytes.
+    /// Creates the layout of a run's master. Parameters that all ranks hold in full are distributed among the ranks,
+    /// so that each rank writes about the same number of bytes.
     pub fn of<M: Module, S: Stage<M>>(master: &M, stage: &S, world: &Communicator) -> Self {
         struct Sizes(Vec<(ParamId, usize, usize)>);
         impl ModuleVisitor for Sizes {
@@ -64,7 +64,7 @@ impl Layout {
         Self { parameters, aliases, lora_scale: None }
     }
 
-    /// With factors whose product is multiplied by this.
+    /// Sets the scale of the low-rank factors' product.
     pub fn scaling(self, lora_scale: Option<f64>) -> Self {
         Self { lora_scale, ..self }
     }
@@ -73,14 +73,14 @@ impl Layout {
         self.parameters.get(&id)
     }
 
-    /// All of them, in no order.
+    /// All places, in no particular order.
     pub fn places(&self) -> impl Iterator<Item = (ParamId, &Place)> {
         self.parameters.iter().map(|(id, place)| (*id, place))
     }
 }
 
 impl Place {
-    /// Whether this rank writes any of it.
+    /// Whether this rank writes any part of the parameter.
     pub fn is_written(&self) -> bool {
         match &self.shard {
             Some(shard) => !shard.rows.is_empty(),
@@ -88,7 +88,7 @@ impl Place {
         }
     }
 
-    /// Whether this rank writes the numbers that belong to all of it: one rank does.
+    /// Whether this rank writes the scalars that belong to the whole parameter; exactly one rank does.
     pub fn writes_scalars(&self) -> bool {
         match &self.shard {
             Some(shard) => shard.rows.start == 0 && !shard.rows.is_empty(),
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
     use crate::testing::on_ranks;
 
-    /// Two places of one layer, and one of another.
+    /// A model with two places for one layer, and one place for another.
     fn model() -> (Vec<Linear>, Linear) {
         let device = burn::tensor::Device::flex().autodiff();
         let tied = LinearConfig::new(64, 64).init(&device);

@@ -1,9 +1,9 @@
-//! The optimizer's state, in and out of it without a second copy of all of it.
+//! Reading and restoring the optimizer's state without a second copy of all of it.
 //!
-//! Burn reads and writes the state of all parameters at once, and its record can be made of a serialized one alone. But
-//! an optimizer may have parts for groups of parameters, and makes its record of what they say of their states. So one
-//! with a part of ours for everything gives a record of any tensors; and one whose other parameters belong to a part
-//! of ours gives that of a few.
+//! Burn reads and writes the state of all parameters at once, and builds its record only from serialized bytes. But
+//! an optimizer may have separate parts for groups of parameters, and builds its record from the states that these
+//! parts report. An optimizer whose part for all parameters is a [`Lender`] therefore yields a record of any given
+//! tensors, and an optimizer that hands all but a few parameters to a [`Lender`] yields a record of those few.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, PoisonError};
@@ -17,23 +17,23 @@ use burn::tensor::{Device, Tensor, TensorData};
 
 use super::ResumeError;
 
-/// Bytes of parameters whose states are read at once.
+/// The bytes of parameters whose states are read at once.
 const AT_ONCE: usize = 1 << 20;
 
 fn unfit(reason: impl ToString) -> ResumeError {
     ResumeError::Optimizer { reason: reason.to_string() }
 }
 
-/// What a parameter's state is: tensors and numbers, by their full names.
+/// A parameter's state: tensors and scalars by their full names.
 #[derive(Default)]
 pub(super) struct State {
-    /// Axes of the parameter.
+    /// The number of axes of the parameter.
     pub rank: usize,
     pub tensors: Vec<(String, TensorData)>,
     pub scalars: Vec<(String, burn_pack::Scalar)>,
 }
 
-/// The record of states, by parameter, with the parameters' paths. No tensor is copied.
+/// Builds the record of the states by parameter, with the parameters' paths. It copies no tensor.
 pub(super) fn record_of(
     states: BTreeMap<ParamId, State>,
     paths: &BTreeMap<&str, ParamId>,
@@ -43,7 +43,7 @@ pub(super) fn record_of(
         writer = writer.with_scalar(&format!("{}.__rank", id.val()), burn_pack::Scalar::from(state.rank));
     }
     for (path, id) in paths {
-        // Which group of the optimizer a parameter belongs to may depend on its path.
+        // A parameter's group in the optimizer may depend on its path.
         writer = writer.with_metadata(&id.val().to_string(), path);
     }
     let states = states.into_iter().map(|(id, state)| (id.val().to_string(), state)).collect();
@@ -53,7 +53,7 @@ pub(super) fn record_of(
     Ok(lending.load_record(known).to_record())
 }
 
-/// How large the state of an optimizer is.
+/// The size of an optimizer's state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StateSize {
     pub tensors: usize,
@@ -61,7 +61,7 @@ pub(crate) struct StateSize {
 }
 
 impl StateSize {
-    /// That of the state that it keeps of a model's parameters, of which it copies a few at a time.
+    /// Measures the optimizer's state of a model's parameters, copying the states of a few parameters at a time.
     pub fn of<M: Module>(optimizer: &ModuleOptimizer, model: &M) -> Self {
         let mut size = Self::default();
         for ids in few(model) {
@@ -103,7 +103,7 @@ fn few<M: Module>(model: &M) -> Vec<Vec<ParamId>> {
     few.2
 }
 
-/// The part of an optimizer that updates nothing, and says of the state of each parameter what it was lent.
+/// An optimizer part that updates nothing and reports the states that it was given.
 #[derive(Default)]
 struct Lender {
     states: Mutex<BTreeMap<String, State>>,

@@ -1,4 +1,4 @@
-//! Saved tensors, into the master that a rank holds.
+//! Loading saved tensors into the master that a rank holds.
 
 use std::collections::BTreeSet;
 
@@ -11,14 +11,14 @@ use super::ResumeError;
 use super::dtype::of_tensor;
 use super::layout::Layout;
 
-/// Differences that an error lists, before it only counts them.
+/// The number of differences that an error lists before it only counts them.
 const LISTED: usize = 10;
 
-/// The model with the values that were saved, of the parts that this rank holds, in the model's dtypes.
+/// Returns the model with the saved values, in the model's dtypes, of the parts that this rank holds.
 ///
 /// # Errors
 ///
-/// The saved tensors are not the model's, told by name before any is read.
+/// The saved tensors differ from the model's. The error names the differences, and no tensor has been read.
 pub(crate) fn load<M: Module>(model: M, layout: &Layout, saved: &Tensors) -> Result<M, ResumeError> {
     require_same(&model, layout, saved)?;
     let mut put = Put { layout, saved, error: None };
@@ -26,7 +26,7 @@ pub(crate) fn load<M: Module>(model: M, layout: &Layout, saved: &Tensors) -> Res
     put.error.map_or(Ok(model), Err)
 }
 
-/// Names and shapes.
+/// Compares names and shapes.
 fn require_same<M: Module>(model: &M, layout: &Layout, saved: &Tensors) -> Result<(), ResumeError> {
     struct Compare<'a> {
         layout: &'a Layout,
@@ -102,7 +102,7 @@ impl Put<'_> {
     }
 }
 
-/// Whether parameters may be saved in this dtype: a conversion from another would change what they are.
+/// Whether parameters may be saved in this dtype; converting from any other would change their values.
 fn is_float(dtype: Dtype) -> bool {
     matches!(dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16)
 }
@@ -113,7 +113,7 @@ pub(super) fn tensor_dtype(name: &str, dtype: Dtype) -> Result<DType, ResumeErro
     })
 }
 
-/// What a rank holds of a saved tensor, with its shape: the rows of its shard, and then its padding.
+/// Reads the part of a saved tensor that a rank holds, with its shape: the rows of its shard, then the padding.
 pub(super) fn read_part(
     saved: &Tensors,
     name: &str,
@@ -139,7 +139,7 @@ mod tests {
 
     use super::*;
 
-    /// Saves a layer of 2 numbers in this dtype, and loads it.
+    /// Saves a layer with 2 numbers in this dtype, and loads it.
     fn loaded(dtype: Dtype) -> Result<Linear, ResumeError> {
         let model = LinearConfig::new(2, 1).with_bias(false).init(&burn::tensor::Device::flex().autodiff());
         let stage = Strategy::start(&None::<Clip>, &mut Setup::new(&model, &model.devices()[0])).unwrap();

@@ -1,24 +1,25 @@
-//! Saving a run so that it can be resumed: what is saved of it, when, and how it continues.
+//! Saving a run so that it can be resumed: what a checkpoint contains, when it is saved, and how a run continues from
+//! it.
 //!
-//! The files themselves, how they are written so that a checkpoint is there whole or not at all, and how they are
-//! checked when they are read, are the crate [`firebrick_checkpoints`].
+//! The crate [`firebrick_checkpoints`] implements the files: it writes each checkpoint whole or not at all, and
+//! checks it when reading.
 //!
 //! ```text
-//! policy.rs           Checkpoints: when a run saves itself, and what it keeps
-//! layout.rs           the tensors of a master by name, and which part of them a rank writes
-//! snapshot.rs         a run at a step boundary, copied
-//! pieces.rs           tensors of a rank as pieces of files
+//! policy.rs           Checkpoints: when a run saves, and which checkpoints it keeps
+//! layout.rs           the tensors of a master by name, and the part that a rank writes
+//! snapshot.rs         a copy of a run's state at a step boundary
+//! pieces.rs           a rank's tensors as pieces of files
 //! optimizer_state.rs  the optimizer's state by path, and back
 //! trainer_state.rs    trainer.ron: everything else that a run depends on
-//! saver.rs            saves beside the training, and what the ranks tell one another about them
-//! saves.rs            what the training loop asks for, and who hears what became of it
+//! saver.rs            saves in parallel with training, coordinated among the ranks
+//! saves.rs            the training loop's side of saving, and reports
 //! resume.rs           Resume: which checkpoint a run continues from
 //! resumed.rs          that checkpoint, opened for all ranks of a process
-//! change.rs           settings that are not what they were when the run was saved
-//! lender.rs           the optimizer's state, in and out of it without a second copy
+//! change.rs           settings that differ from those of the saved run
+//! lender.rs           the optimizer's state, read and restored without a second copy
 //! load.rs             saved tensors into the master of any number of ranks
-//! dtype.rs            element types as tensors name them, and as files do
-//! error.rs            why a run cannot be saved or resumed
+//! dtype.rs            dtypes of tensors and of files
+//! error.rs            errors of saving and resuming
 //! ```
 
 mod change;

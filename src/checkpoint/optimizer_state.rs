@@ -1,7 +1,7 @@
-//! The optimizer's state, from its record of this process to tensors by path and back.
+//! Conversion of the optimizer's state between Burn's record and tensors by path.
 //!
-//! Burn names a parameter's state by an id that is drawn anew in each process, as `ID.FIELD`; a checkpoint
-//! names it `PATH/FIELD`.
+//! Burn names a parameter's state `ID.FIELD`, with an id that is drawn anew in each process. A checkpoint names it
+//! `PATH/FIELD`.
 
 use std::collections::BTreeMap;
 
@@ -16,14 +16,14 @@ use super::lender::{State, StateSize, record_of};
 use super::load::{read_part, tensor_dtype};
 use super::pieces::piece;
 
-/// The field of Burn's note of how many axes the parameter has.
+/// The field in which Burn notes the parameter's number of axes.
 pub(super) const AXES: &str = "__rank";
 
 fn unfit(reason: impl ToString) -> ResumeError {
     ResumeError::Optimizer { reason: reason.to_string() }
 }
 
-/// What this rank writes of a record's bytes.
+/// The part of a record's bytes that this rank writes.
 pub(super) fn pieces(
     record: Bytes,
     layout: &Layout,
@@ -45,18 +45,18 @@ pub(super) fn pieces(
     Ok((pieces, scalars))
 }
 
-/// The parameter that `ID.FIELD` is of, and the field.
+/// Splits `ID.FIELD` into the parameter's place and the field.
 fn of_place<'a, 'b>(layout: &'a Layout, name: &'b str) -> Option<(&'a super::layout::Place, &'b str)> {
     let (id, field) = name.split_once('.')?;
     Some((layout.place(ParamId::from(id.parse::<u64>().ok()?))?, field))
 }
 
-/// The optimizer with the state that was saved, of the parts of `master`'s parameters that this rank holds; and its
-/// bytes. What is read is handed over, so that it is in memory once.
+/// Returns the optimizer with the saved state of the parts of `master`'s parameters that this rank holds, and the
+/// state's size in bytes. The state is moved into the optimizer, so it is in memory only once.
 ///
 /// # Errors
 ///
-/// The state is that of another kind of optimizer.
+/// The state belongs to another kind of optimizer.
 pub(crate) fn load_optimizer<M: Module>(
     optimizer: ModuleOptimizer,
     master: &M,
@@ -86,7 +86,7 @@ pub(crate) fn load_optimizer<M: Module>(
         }
     }
     let optimizer = optimizer.load_record(record_of(states, &ids)?);
-    // Burn leaves out what it cannot use.
+    // Burn drops state that it cannot use.
     let loaded = StateSize::of(&optimizer, master);
     if loaded.tensors != count {
         return Err(unfit(format!(
@@ -97,11 +97,11 @@ pub(crate) fn load_optimizer<M: Module>(
     Ok((optimizer, loaded.bytes))
 }
 
-/// The numbers that were saved, of which parameter and field each is.
+/// The saved scalars, with the parameter and the field of each.
 ///
 /// # Errors
 ///
-/// One is of no parameter, or is another number of axes than its parameter has.
+/// A scalar belongs to no parameter, or gives a number of axes that differs from its parameter's.
 fn checked<'a>(
     ids: &BTreeMap<&str, ParamId>,
     layout: &Layout,
@@ -120,7 +120,7 @@ fn checked<'a>(
     named.collect()
 }
 
-/// The parameter that `PATH/FIELD` is of, and the field.
+/// Splits `PATH/FIELD` into the parameter and the field.
 fn of_id<'a>(ids: &BTreeMap<&str, ParamId>, name: &'a str) -> Result<(ParamId, &'a str), ResumeError> {
     let known = name.split_once('/').and_then(|(path, field)| Some((*ids.get(path)?, field)));
     known.ok_or_else(|| unfit(format!("`{name}` is of no parameter of the model")))
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
     use crate::OptimizerConfig;
 
-    /// The numbers that a run with this optimizer saves after one update, and the layout of its model.
+    /// The scalars that a run with this optimizer saves after one update, and the layout of its model.
     fn saved(optimizer: &str) -> (BTreeMap<String, Scalar>, Layout) {
         let device = Device::flex().autodiff();
         let model: Linear = LinearConfig::new(64, 64).init(&device);
@@ -206,7 +206,7 @@ mod tests {
                     let told = error.as_ref().is_some_and(|error| error.to_string().contains(name.as_str()));
                     assert!(told, "{optimizer}: {name} is {scalar:?}: {error:?}");
                 }
-                // The other parameter's number of axes is none of this one's.
+                // The other parameter's number of axes is wrong for this one.
                 if name.ends_with(AXES) {
                     let other = if matches!(value, Scalar::UInt(1)) { 2 } else { 1 };
                     let mut forged = saved.clone();

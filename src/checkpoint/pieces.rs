@@ -1,4 +1,4 @@
-//! Tensors of a rank as pieces of files.
+//! A rank's tensors as pieces of files.
 
 use burn::tensor::{Bytes, DType};
 use firebrick_checkpoints::{Bytes as FileBytes, Piece};
@@ -6,8 +6,8 @@ use firebrick_checkpoints::{Bytes as FileBytes, Piece};
 use super::dtype::of_file;
 use super::layout::Place;
 
-/// The piece of a tensor that lies like its parameter: `shape` is what this rank holds, padding included.
-/// `None` where nothing of it is the rank's to write, or no file has its dtype.
+/// The piece of a tensor that is laid out like its parameter; `shape` is the part that this rank holds, padding
+/// included. `None` if this rank writes no part of it, or if files do not support its dtype.
 pub(super) fn piece(
     place: &Place,
     name: String,
@@ -19,7 +19,7 @@ pub(super) fn piece(
         return None;
     }
     let dtype = of_file(dtype)?;
-    // A state of another shape than the parameter's, as a factored one, belongs to no row.
+    // A state with a shape other than the parameter's, such as a factored one, is not split by rows.
     let shard = place.shard.as_ref().filter(|shard| shape.first() == Some(&shard.padded));
     Some(match shard {
         None => Piece { name, dtype, shape: shape.to_vec(), rows: None, bytes: FileBytes::new(AllOf(bytes)) },
@@ -41,7 +41,7 @@ impl AsRef<[u8]> for AllOf {
     }
 }
 
-/// What comes before the padding.
+/// The bytes before the padding.
 struct FirstOf {
     bytes: Bytes,
     length: usize,

@@ -1,24 +1,24 @@
-//! When a run saves itself, and which checkpoints it keeps.
+//! When a run saves checkpoints, and which ones it keeps.
 
 use firebrick_checkpoints::Keep;
 
-/// When a run is saved so that it can be resumed, and how many checkpoints stay.
+/// When to save checkpoints, and how many to keep.
 ///
-/// Checkpoints go into `OUTPUT/checkpoints/step-00001000/`. A run that is interrupted, by Ctrl-C, SIGTERM or
-/// its [interrupter](crate::Trainer::interrupter), is saved at the next step boundary too.
+/// Checkpoints are saved in `OUTPUT/checkpoints/step-00001000/`. A run that is interrupted, by Ctrl-C, SIGTERM or its
+/// [interrupter](crate::Trainer::interrupter), also saves one at the next step boundary.
 ///
 /// # What a save costs
 ///
-/// Training stands still while master, moments and average are copied in memory: 12 bytes per parameter in f32
-/// with AdamW, on each rank what it holds. They are written, hashed and synced by a thread beside the training. A
-/// save that is due before the last one is done waits for it.
+/// Training pauses while master, moments and average are copied in memory: with AdamW in f32, 12 bytes per parameter,
+/// on each rank for its own part. A thread then writes, hashes and syncs the copy while training continues. A save
+/// that is due before the previous one has finished waits for it.
 ///
-/// # Where it fails
+/// # Failed saves
 ///
-/// A save that fails (a full disk, a missing permission) is reported, and leaves training and all older
-/// checkpoints as they are. It is tried again at the next step boundaries, as often as [`retries`](Self::retries)
-/// says, and then when the next one is due. Only where a run ends and its last save failed is that an
-/// error of the run, in [`Report::checkpoint_error`](crate::Report::checkpoint_error).
+/// A save that fails (a full disk, a missing permission) is reported, and does not affect training or older
+/// checkpoints. It is retried at the next step boundaries, up to [`retries`](Self::retries) times, and then when the
+/// next save is due. A failed save is an error of the run only if it is the last one, in
+/// [`Report::checkpoint_error`](crate::Report::checkpoint_error).
 ///
 /// ```
 /// use firebrick::Checkpoints;
@@ -31,47 +31,48 @@ pub struct Checkpoints {
     pub(crate) every: Option<u64>,
     pub(crate) last: usize,
     pub(crate) best: usize,
-    /// Whether the best are those whose number is highest.
+    /// Whether a higher metric is better.
     pub(crate) highest: bool,
     pub(crate) kept_every: Option<u64>,
     pub(crate) retries: u32,
 }
 
 impl Checkpoints {
-    /// After every so many updates, and at the end. The last two are kept, and a failed save is tried
-    /// again twice.
+    /// Saves after every `updates` updates and at the end. The last two checkpoints are kept, and a failed save is
+    /// retried twice.
     pub fn every(updates: u64) -> Self {
         Self { every: Some(updates), ..Self::when_stopped() }
     }
 
-    /// Only where the run is interrupted.
+    /// Saves only if the run is interrupted.
     pub fn when_stopped() -> Self {
         Self { every: None, last: 2, best: 0, highest: false, kept_every: None, retries: 2 }
     }
 
-    /// Keeps the newest so many, at least one. While the run goes on, a newest one that no window has confirmed yet
-    /// is kept besides the one before it.
+    /// Keeps this many of the newest checkpoints, at least one. During the run, the checkpoint before the newest is
+    /// also kept until a further window has confirmed the newest.
     pub fn keep_last(self, checkpoints: usize) -> Self {
         Self { last: checkpoints, ..self }
     }
 
-    /// Keeps those of the best evaluation too, as it was last made before the save: of the lowest validation
-    /// loss, unless a [score decides](crate::Trainer::best_by).
+    /// Also keeps this many checkpoints with the best evaluations. The evaluation of a checkpoint is the last one
+    /// before its save. The best has the lowest validation loss, unless you [select by a
+    /// score](crate::Trainer::best_by).
     pub fn keep_best(self, checkpoints: usize) -> Self {
         Self { best: checkpoints, ..self }
     }
 
-    /// Keeps those at multiples of so many updates too.
+    /// Also keeps the checkpoints at multiples of `updates`.
     pub fn keep_every(self, updates: u64) -> Self {
         Self { kept_every: Some(updates), ..self }
     }
 
-    /// Tries a failed save again so many times.
+    /// Sets how many times to retry a failed save.
     pub fn retries(self, times: u32) -> Self {
         Self { retries: times, ..self }
     }
 
-    /// A number that cannot be, with its name.
+    /// The name of a number that is out of range, if there is one.
     pub(crate) fn out_of_range(&self) -> Option<&'static str> {
         let zero = [
             ("checkpoints every", self.every == Some(0)),
@@ -81,13 +82,13 @@ impl Checkpoints {
         zero.into_iter().find_map(|(name, is_zero)| is_zero.then_some(name))
     }
 
-    /// Which checkpoints stay, with the `last` newest.
+    /// Which checkpoints to keep, with the `last` newest.
     pub(crate) fn keep(&self, last: usize) -> Keep {
         let keep = Keep::last(last).best(self.best).every(self.kept_every.unwrap_or(0));
         if self.highest { keep.highest() } else { keep }
     }
 
-    /// Whether a save is due after so many updates.
+    /// Whether a save is due after this many updates.
     pub(crate) fn is_due(&self, updates: u64) -> bool {
         self.every.is_some_and(|every| updates > 0 && updates.is_multiple_of(every))
     }

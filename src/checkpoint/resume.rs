@@ -8,7 +8,7 @@ use firebrick_checkpoints::{Folder, Saved};
 
 use super::ResumeError;
 
-/// The checkpoint that a run continues from.
+/// The checkpoint to continue from.
 ///
 /// ```
 /// use firebrick::Resume;
@@ -19,24 +19,24 @@ use super::ResumeError;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resume {
-    /// The newest complete one in the output folder.
+    /// The newest complete checkpoint in the output folder.
     Latest,
-    /// The newest sound one in the output folder; where nothing was saved there yet, the run starts from the
-    /// beginning. This is what a job that may be started again wants.
+    /// The newest sound checkpoint in the output folder. If nothing was saved there yet, the run starts from the
+    /// beginning. Use this for a job that may be restarted.
     ///
-    /// A checkpoint that is damaged or of a format that is not known is passed over, with a warning. Where there are
-    /// only such, that is an error: a run never starts from the beginning again beside what it has saved.
+    /// Checkpoints that are damaged or in an unknown format are skipped with a warning. If all are, that is an error:
+    /// a run never starts over next to its own checkpoints.
     Auto,
-    /// The one in the output folder that was saved after so many updates.
+    /// The checkpoint in the output folder that was saved after this many updates.
     Step(u64),
-    /// That of another folder: a checkpoint, or the output folder of a run, whose newest one it is.
+    /// A checkpoint in another folder, or the newest checkpoint of the run with this output folder.
     Path(PathBuf),
 }
 
 impl FromStr for Resume {
     type Err = Infallible;
 
-    /// `latest`, `auto`, `step-N`, or else a path.
+    /// Parses `latest`, `auto` or `step-N`; anything else is a path.
     fn from_str(text: &str) -> Result<Self, Infallible> {
         let step = text.strip_prefix("step-").and_then(|step| step.parse().ok());
         Ok(match (text, step) {
@@ -49,7 +49,7 @@ impl FromStr for Resume {
 }
 
 impl Resume {
-    /// The folder of the checkpoint; `None` where the run is to start from the beginning.
+    /// Finds the checkpoint's folder; `None` if the run starts from the beginning.
     pub(crate) fn find(&self, output: &Path) -> Result<Option<PathBuf>, ResumeError> {
         let Self::Path(path) = self else { return Ok(self.find_own(output)?.map(|saved| saved.path)) };
         let of_run = path.join(FOLDER);
@@ -59,11 +59,11 @@ impl Resume {
         }
     }
 
-    /// The `tokenizer.json` in the folder of the run whose checkpoint it is, where it is there.
+    /// The `tokenizer.json` in the folder of the checkpoint's run, if it exists.
     pub(crate) fn tokenizer(&self, output: &Path) -> Option<PathBuf> {
-        // Whatever is wrong with the checkpoint is told where it is opened.
+        // Opening the checkpoint reports whatever is wrong with it.
         let checkpoint = self.find(output).ok()??;
-        // A path of one part has its folders only when it is whole.
+        // A path of fewer than three components names its parent folders only once it is canonical.
         let whole = match checkpoint.components().count() {
             ..3 => checkpoint.canonicalize().ok()?,
             _ => checkpoint,
@@ -72,7 +72,7 @@ impl Resume {
         file.is_file().then_some(file)
     }
 
-    /// The checkpoint in the output folder; none where it is to be looked for elsewhere.
+    /// The checkpoint in the output folder; `None` if it is to be found elsewhere.
     pub(super) fn find_own(&self, output: &Path) -> Result<Option<Saved>, ResumeError> {
         let own = output.join(FOLDER);
         match self {
@@ -97,10 +97,10 @@ impl Resume {
     }
 }
 
-/// Where a run's checkpoints are, in its output folder.
+/// The folder of a run's checkpoints, within its output folder.
 pub(crate) const FOLDER: &str = "checkpoints";
 
-/// The newest complete checkpoint, whose sums are not checked yet.
+/// The newest complete checkpoint, without verifying its checksums.
 fn newest(folder: PathBuf) -> Result<Saved, ResumeError> {
     let all = Folder::new(&folder);
     match (all.latest()?, all.incomplete()?) {

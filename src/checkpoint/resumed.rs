@@ -1,4 +1,4 @@
-//! The checkpoint that a run continues from, once it is open.
+//! An open checkpoint that a run continues from.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,42 +14,42 @@ use super::trainer_state::Settings;
 use super::{Change, ResumeError, TrainerState};
 use crate::TrainError;
 
-/// An open checkpoint: every byte of it has been checked.
+/// An open checkpoint, all of whose bytes have been verified.
 #[derive(Debug)]
 pub(crate) struct Resumed {
     pub checkpoint: Checkpoint,
     pub state: TrainerState,
-    /// What is wrong with those that would have been taken instead.
+    /// The problems of newer checkpoints that were skipped.
     pub passed_over: Vec<String>,
 }
 
-/// The run file of a run, and how to compare it with another's.
+/// The run file of a run, with a function that compares it with another.
 #[derive(Clone, Debug)]
 pub(crate) struct RunText {
     pub text: String,
     pub compare: fn(saved: &str, now: &str) -> Compared,
 }
 
-/// What has changed since a run was saved.
+/// The changes since a run was saved.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Compared {
-    /// Changes that the result depends on.
+    /// Changes that affect the result.
     pub of_result: Vec<Change>,
-    /// Changes that cannot be made.
+    /// Changes that are impossible.
     pub impossible: Vec<Change>,
 }
 
-/// The place for a checkpoint that all ranks of a process read: the first to come opens it.
+/// A slot for the checkpoint that all ranks of a process read. The first rank to need it opens it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shared(Arc<Mutex<Option<Arc<Resumed>>>>);
 
 impl Shared {
-    /// The checkpoint that `resume` names; `None` where the run is to start from the beginning. The first rank
-    /// finds it, and tells the others. Every rank calls this.
+    /// Opens the checkpoint that `resume` names; `None` if the run starts from the beginning. The first rank finds it
+    /// and informs the others. Every rank calls this.
     ///
     /// # Errors
     ///
-    /// There is none, or it is not what it should be.
+    /// There is no such checkpoint, or it is invalid.
     pub fn open(
         &self,
         resume: &Resume,
@@ -77,7 +77,7 @@ impl Shared {
         Ok(Some(resumed))
     }
 
-    /// The step of the checkpoint in the output folder. What `auto` finds has been opened.
+    /// The step of the checkpoint in the output folder. For `auto`, the checkpoint is also opened.
     fn find_own(&self, resume: &Resume, output: &Path) -> Result<Option<u64>, ResumeError> {
         let found = resume.find_own(output)?;
         if *resume != Resume::Auto || found.is_none() {
@@ -90,12 +90,12 @@ impl Shared {
     }
 }
 
-/// Refuses numbers that no optimizer has after so many updates. It counts with them, and a count that is near the
-/// largest number would end the program at the next update.
+/// Rejects numbers that no optimizer has after this many updates. The optimizer increments its counts, and a count
+/// near the integer's maximum would end the program at the next update.
 pub(super) fn plausible(scalars: &BTreeMap<String, Scalar>, updates: u64) -> Result<(), ResumeError> {
     for (name, scalar) in scalars {
         let is_plausible = match *scalar {
-            // What it says is compared with the parameter when the state is loaded.
+            // Loading the state compares it with the parameter.
             _ if name.ends_with(AXES) => true,
             Scalar::UInt(count) => count <= updates,
             Scalar::Int(count) => u64::try_from(count).is_ok_and(|count| count <= updates),
@@ -112,7 +112,7 @@ pub(super) fn plausible(scalars: &BTreeMap<String, Scalar>, updates: u64) -> Res
     Ok(())
 }
 
-/// A number of the first rank, on all ranks.
+/// Sends the first rank's number to all ranks.
 pub(crate) fn broadcast_scalar(world: &Communicator, number: f64) -> Result<f64, TrainError> {
     match world.size() {
         1 => Ok(number),
@@ -135,7 +135,7 @@ impl Resumed {
         }
     }
 
-    /// Opens the newest checkpoint of a run that can be opened.
+    /// Opens the newest valid checkpoint of a run.
     fn newest_sound(folder: &Folder) -> Result<Self, ResumeError> {
         let mut problems = Vec::new();
         for saved in folder.newest_first()? {
@@ -151,11 +151,11 @@ impl Resumed {
         Err(ResumeError::NoneSound { folder: folder.path().into(), problems })
     }
 
-    /// Whether the data has the place that the run goes on from.
+    /// Checks that the data contains the position to continue from.
     ///
     /// # Errors
     ///
-    /// It has fewer samples, as only other data or a forged checkpoint can have.
+    /// The data has fewer samples, which happens only with other data or a forged checkpoint.
     pub fn require_place(&self, samples: impl Fn(u64) -> usize) -> Result<(), ResumeError> {
         let cursor = self.state.cursor();
         let found = samples(cursor.epoch);
@@ -171,11 +171,11 @@ impl Resumed {
         }
     }
 
-    /// Compares the run that was saved with this one. The changes that are allowed are returned.
+    /// Compares the saved run with this one, and returns the changes that are allowed.
     ///
     /// # Errors
     ///
-    /// A change that cannot be made, or is not allowed.
+    /// A change is impossible or not allowed.
     pub fn check(
         &self,
         now: &Settings,
@@ -187,10 +187,11 @@ impl Resumed {
         if let (Some(saved), Some(run)) = (self.state.run(), run) {
             let Compared { of_result, impossible } = (run.compare)(saved, &run.text);
             cannot_be.extend(impossible);
-            // The run file names them better; only what it cannot know is left to the trainer.
+            // The run file names most settings more precisely; use the trainer's names only for settings that it
+            // lacks.
             let known = ["global batch", TRAINING_DATA, VALIDATION_DATA];
             changes.retain(|change| known.contains(&change.field.as_str()));
-            // Data is what it is, wherever it lies.
+            // Data with the same fingerprint is the same data at any path.
             let is_same_data = now.data.train.is_some() && self.state.settings.data.train == now.data.train;
             let is_path =
                 |change: &Change| change.field.starts_with("data.") && change.field.contains("path");

@@ -1,9 +1,9 @@
-//! Saves of a run, one at a time, beside its training.
+//! Saves of a run, one at a time, in parallel with its training.
 //!
-//! Each rank copies its part at a step boundary, and a thread of its own writes the copy. At the boundaries that
-//! follow the ranks tell one another how far they are. Once all files of all ranks are synced, the first rank
-//! publishes the checkpoint, again in a thread. The ranks thus never wait for a disk, and never disagree on which
-//! checkpoint there is.
+//! Each rank copies its part at a step boundary, and a thread of its own writes the copy. At the following
+//! boundaries, the ranks exchange their progress. Once all files of all ranks are synced, the first rank publishes
+//! the checkpoint, again in a thread. The ranks therefore never wait for a disk, and never disagree on which
+//! checkpoint exists.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,7 +18,7 @@ use super::{Checkpoints, ResumeError};
 use crate::TrainError;
 use crate::beside::Beside;
 
-/// Saves a run by a policy.
+/// Saves a run according to a policy.
 pub(crate) struct Saver {
     policy: Checkpoints,
     folder: Folder,
@@ -26,40 +26,40 @@ pub(crate) struct Saver {
     world: Communicator,
     pub layout: Arc<Layout>,
     phase: Phase,
-    /// Of all saves of this process, each of which has a staging folder of its own.
+    /// The number of saves begun in this process; each has its own staging folder.
     attempts: u64,
     retries_left: u32,
-    /// A save failed, and is to be tried again at the next boundary.
+    /// Whether a failed save is to be retried at the next boundary.
     retries: bool,
-    /// Where the data stood at the last save that began.
+    /// The position in the data at the start of the last save.
     last: Option<(u64, Cursor)>,
-    /// What became of saves since this was last looked at.
+    /// The saves that have ended since the last look.
     pub done: Vec<Ended>,
-    /// Updates made at the newest checkpoint of this process.
+    /// The number of updates at the newest checkpoint of this process.
     pub newest: Option<u64>,
-    /// Why the last save failed, if it did.
+    /// The error of the last save, if it failed.
     pub failed: Option<String>,
 }
 
-/// What became of a save.
+/// The outcome of a save.
 #[derive(Clone, Debug)]
 pub(crate) struct Ended {
     pub step: u64,
-    /// From the snapshot's start to the end.
+    /// Seconds from the start of the snapshot to the end.
     pub seconds: f64,
-    /// For which training stood still.
+    /// Seconds for which training paused.
     pub pause: f64,
     pub error: Option<String>,
 }
 
-/// What is under way.
+/// The phase of the current save.
 enum Phase {
     Nothing,
     Writing {
         save: Save,
         files: Worker<Written>,
     },
-    /// Only the first rank does anything.
+    /// Only the first rank publishes.
     Publishing {
         save: Save,
         published: Option<Worker<Saved>>,
@@ -69,31 +69,31 @@ enum Phase {
 struct Save {
     step: u64,
     metric: Option<f64>,
-    /// Whether the losses that it comes with are finite.
+    /// Whether the run's losses at this point are finite.
     sound: bool,
     staging: Staging,
     began: Instant,
     pause: f64,
 }
 
-/// What a rank has written.
+/// The result of a rank's writing.
 struct Written {
     files: Vec<FileEntry>,
     trainer: String,
-    /// Whether all of its numbers are finite.
+    /// Whether all of the rank's numbers are finite.
     finite: bool,
 }
 
 type Worker<T> = Beside<Result<T, ResumeError>>;
 
-/// How far a rank is, in what the ranks tell one another.
+/// A rank's progress, as the ranks exchange it.
 const BUSY: f64 = 0.0;
 const DONE: f64 = 1.0;
 const FAILED: f64 = 2.0;
 /// Done, with numbers that are not finite.
 const UNSOUND: f64 = 3.0;
 
-/// Numbers that tell of a file: its size, and its sum in pieces that an f64 holds exactly.
+/// The numbers that describe a file: its size, and its checksum in words that an f64 holds exactly.
 const NUMBERS: usize = 9;
 
 impl Saver {
@@ -121,38 +121,39 @@ impl Saver {
         }
     }
 
-    /// Whether a save is to begin at this boundary.
+    /// Whether a save should begin at this boundary.
     pub fn is_due(&self, updates: u64) -> bool {
         self.retries || self.is_regular(updates)
     }
 
-    /// Whether the policy wants this step, and it is not what was saved last. A skipped update moves the data only.
+    /// Whether the policy wants this step and it is not the last one saved. A skipped update changes only the
+    /// position in the data.
     fn is_regular(&self, updates: u64) -> bool {
         self.policy.is_due(updates) && self.last.is_none_or(|(step, _)| step != updates)
     }
 
-    /// Whether the last save failed and is to be tried again.
+    /// Whether the last save failed and is to be retried.
     pub fn tries_again(&self) -> bool {
         self.retries
     }
 
-    /// Whether the run as it is now is not saved, and its policy wants it to be at the end.
+    /// Whether the policy wants a save at the end and the run's current state is not saved yet.
     pub fn is_due_at_end(&self, updates: u64, cursor: Cursor, interrupted: bool) -> bool {
         let wanted = interrupted || self.policy.every.is_some();
         wanted && (self.last != Some((updates, cursor)) || self.failed.is_some())
     }
 
-    /// Nothing new is saved before the next step: the run continues from this.
+    /// Records that the run continues from this checkpoint, so that there is nothing to save before the next step.
     pub fn starts_from(&mut self, updates: u64, cursor: Cursor) {
         self.last = Some((updates, cursor));
     }
 
-    /// Begins a save of what `copy` copies, which is what training waits for. `sound` says whether the run's losses
-    /// are finite.
+    /// Begins a save of the snapshot that `copy` takes; training waits only for the copy. `sound` says whether the
+    /// run's losses are finite.
     ///
     /// # Errors
     ///
-    /// What cannot be copied, or another rank that is gone.
+    /// The state cannot be copied, or a rank is lost.
     pub fn begin(
         &mut self,
         updates: u64,
@@ -164,7 +165,7 @@ impl Saver {
         self.finish()?;
         let began = Instant::now();
         let snapshot = copy(&self.layout)?;
-        // One that is due has all its tries, also where another is to be tried again.
+        // A save that is due on its own gets all its retries, even if an earlier one is being retried.
         if self.is_regular(updates) || !self.retries {
             self.retries_left = self.policy.retries;
         }
@@ -181,7 +182,7 @@ impl Saver {
             began,
             pause: began.elapsed().as_secs_f64(),
         };
-        // An update was made since the newest was saved, so that one is good to go on from.
+        // An update was made since the newest checkpoint, which shows that training can continue from it.
         let is_proven = self.world.rank() == 0 && self.newest.is_some_and(|newest| newest < updates);
         let proven = is_proven.then(|| self.folder.clone());
         let policy = self.policy;
@@ -197,12 +198,12 @@ impl Saver {
         Ok(())
     }
 
-    /// At a step boundary: hears how far the ranks are, and takes the next step of the protocol once all are. With
-    /// `holds` this rank is not done before a file that the checkpoint tells of is.
+    /// Called at a step boundary: exchanges the ranks' progress, and advances the protocol once all ranks are done.
+    /// With `holds`, this rank is not done yet, because a file that the checkpoint refers to is still being written.
     ///
     /// # Errors
     ///
-    /// Another rank is gone. That a save fails is no error.
+    /// A rank is lost. A failed save is not an error.
     pub fn poll(&mut self, holds: bool) -> Result<(), TrainError> {
         if !self.is_under_way() {
             return Ok(());
@@ -218,16 +219,16 @@ impl Saver {
         }
     }
 
-    /// Whether a save is under way.
+    /// Whether a save is in progress.
     pub fn is_under_way(&self) -> bool {
         !matches!(self.phase, Phase::Nothing)
     }
 
-    /// Waits for what is under way.
+    /// Waits for the save in progress.
     ///
     /// # Errors
     ///
-    /// Those of [`poll`](Self::poll).
+    /// The errors of [`poll`](Self::poll).
     pub fn finish(&mut self) -> Result<(), TrainError> {
         while self.is_under_way() {
             self.advance()?;
@@ -235,7 +236,7 @@ impl Saver {
         Ok(())
     }
 
-    /// The next step of the protocol, for which this rank waits.
+    /// Takes the next step of the protocol, and waits for this rank's part of it.
     fn advance(&mut self) -> Result<(), TrainError> {
         match std::mem::replace(&mut self.phase, Phase::Nothing) {
             Phase::Nothing => Ok(()),
@@ -282,7 +283,7 @@ impl Saver {
         }
     }
 
-    /// Tells the first rank of this rank's files; it publishes those of all.
+    /// Sends this rank's file entries to the first rank, which publishes those of all ranks.
     fn publish(&mut self, save: Save, files: Vec<FileEntry>, trainer: String) -> Result<(), TrainError> {
         let entries = self.entries_of_all(files)?;
         let published = (self.world.rank() == 0).then(|| {
@@ -299,8 +300,8 @@ impl Saver {
             let (staging, folder, policy) = (save.staging.clone(), self.folder.clone(), self.policy);
             Beside::start(move || {
                 let saved = staging.publish(manifest, &trainer)?;
-                // The next window shows whether the run can go on from this one: until then the one before stays too.
-                // What cannot be removed now is removed after a later save: the checkpoint is there.
+                // The next window shows whether training can continue from this checkpoint; until then, the one
+                // before is kept too. A failed removal is harmless and retried after a later save.
                 let _ = folder.prune(&policy.keep(policy.last.max(2)));
                 Ok(saved)
             })
@@ -309,14 +310,14 @@ impl Saver {
         Ok(())
     }
 
-    /// Removes what need not be kept, once the run is over and its last weights are good.
+    /// Removes checkpoints that the policy does not keep, once the run is over and its last weights are good.
     pub fn prune(&self) {
         if self.world.rank() == 0 && self.newest.is_some() {
             let _ = self.folder.prune(&self.policy.keep(self.policy.last));
         }
     }
 
-    /// Marks the checkpoint of the weights as they are, if there is one: training cannot go on from them.
+    /// Marks the checkpoint of the current weights as unsound, if there is one: training cannot continue from it.
     pub fn disown(&self, updates: u64) -> Result<bool, ResumeError> {
         match self.world.rank() {
             0 => Ok(self.folder.disown(updates)?),
@@ -324,7 +325,7 @@ impl Saver {
         }
     }
 
-    /// What every rank has written.
+    /// The file entries of all ranks.
     fn entries_of_all(&self, files: Vec<FileEntry>) -> Result<Vec<FileEntry>, TrainError> {
         if self.world.size() == 1 {
             return Ok(files);
@@ -349,10 +350,10 @@ impl Saver {
         }
     }
 
-    /// All threads that wrote there have ended.
+    /// Removes the staging folder. All threads that wrote into it have ended.
     fn discard(&self, save: &Save) {
         if self.world.rank() == 0 {
-            // If it cannot be removed now, it is when the next run claims the folder.
+            // If this fails, the next run that claims the folder removes it.
             let _ = save.staging.discard();
         }
     }

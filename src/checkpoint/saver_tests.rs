@@ -1,4 +1,4 @@
-//! When a checkpoint is published.
+//! Tests of when a checkpoint is published.
 
 use std::sync::Arc;
 use std::thread::sleep;
@@ -45,7 +45,7 @@ fn a_checkpoint_is_published_after_the_files_that_it_tells_of() {
             Ok::<_, TrainError>(Snapshot::take(layout, &world, &model, None, &optimizer, state)?)
         };
         saver.begin(1, Cursor::default(), None, true, copy).unwrap();
-        // The first rank's best model is still being written.
+        // The first rank is still writing its best model.
         for _ in 0..50 {
             saver.poll(world.rank() == 0).unwrap();
             sleep(Duration::from_millis(1));

@@ -1,4 +1,4 @@
-//! The training loop's side of saving: what is saved of a run at a boundary, and who hears of it.
+//! The training loop's side of saving: what a checkpoint contains at a step boundary, and reports of its outcome.
 
 use burn::module::Module;
 use firebrick_strategies::Stage;
@@ -12,46 +12,46 @@ use crate::progress::Progress;
 use crate::score::BestBy;
 use crate::session::Session;
 
-/// Saves a run at its boundaries.
+/// Saves a run at its step boundaries.
 pub(crate) struct Saves {
     pub saver: Saver,
     pub settings: Settings,
-    /// The number by which the best checkpoints are told.
+    /// The metric that ranks the checkpoints.
     pub best_by: BestBy,
     /// The run file.
     pub run: Option<String>,
-    /// Whether failures are told on standard error.
+    /// Whether to report failures on standard error.
     pub tells: bool,
 }
 
 impl Saves {
-    /// At a step boundary: a save that is under way goes on. Whether another is to begin. With `holds` no checkpoint
-    /// is published, since a file that it tells of is still being written.
+    /// Called at a step boundary: advances a save in progress, and returns whether a new save should begin. With
+    /// `holds`, no checkpoint is published, because a file that it refers to is still being written.
     ///
     /// # Errors
     ///
-    /// Another rank is gone.
+    /// A rank is lost.
     pub fn wants(&mut self, updates: u64, holds: bool, log: &mut Log) -> Result<bool, TrainError> {
         self.saver.poll(holds)?;
         self.report(log);
         Ok(self.saver.is_due(updates))
     }
 
-    /// Whether the run is to be saved where it ends, or was interrupted.
+    /// Whether to save the run at its end or interruption.
     pub fn wants_at_end(&self, updates: u64, progress: &Progress, interrupted: bool) -> bool {
         self.saver.is_due_at_end(updates, progress.cursor, interrupted)
     }
 
-    /// Whether a save is under way.
+    /// Whether a save is in progress.
     pub fn is_under_way(&self) -> bool {
         self.saver.is_under_way()
     }
 
-    /// Begins a save of the session as it is.
+    /// Begins a save of the session in its current state.
     ///
     /// # Errors
     ///
-    /// It cannot be copied, or another rank is gone.
+    /// The state cannot be copied, or a rank is lost.
     pub fn begin<M: Module, S: Stage<M>>(
         &mut self,
         session: &Session<M, S>,
@@ -77,24 +77,25 @@ impl Saves {
         Ok(())
     }
 
-    /// Waits for the save that is under way. Whether it failed and is to be tried again.
+    /// Waits for the save in progress. Returns whether it failed and is to be retried.
     ///
     /// # Errors
     ///
-    /// Another rank is gone.
+    /// A rank is lost.
     pub fn finish(&mut self, log: &mut Log) -> Result<bool, TrainError> {
         self.saver.finish()?;
         self.report(log);
         Ok(self.saver.tries_again())
     }
 
-    /// The run has come to a good end: removes what need not be kept.
+    /// Removes checkpoints that the policy does not keep, after a successful run.
     pub fn prune(&self) {
         self.saver.prune();
     }
 
-    /// The run has diverged: what is under way is finished, and the checkpoint of the weights as they are is marked, so
-    /// that the next start goes on from an older one. The error of the run is another: a failure is told only.
+    /// Finishes the save in progress after the run has diverged, and marks the checkpoint of the current weights as
+    /// unsound, so that the next start continues from an older one. A failure here is only reported, since the run
+    /// already ends with its own error.
     pub fn disown(&mut self, updates: u64) {
         let disowned = match self.saver.finish() {
             Ok(()) => self.saver.disown(updates).map_err(TrainError::from),
@@ -111,7 +112,7 @@ impl Saves {
         }
     }
 
-    /// The updates at the newest checkpoint of this process, and why the last save failed, if it did.
+    /// The number of updates at the newest checkpoint of this process, and the error of the last save, if it failed.
     pub fn outcome(&self) -> (Option<u64>, Option<String>) {
         (self.saver.newest, self.saver.failed.clone())
     }

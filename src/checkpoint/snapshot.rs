@@ -1,4 +1,4 @@
-//! A run at a step boundary, copied.
+//! A copy of a run's state at a step boundary.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::layout::Layout;
 use super::pieces::piece;
 use super::{ResumeError, TrainerState, optimizer_state};
 
-/// What a rank saves, in memory that training no longer touches.
+/// The part of the state that a rank saves, in memory that training does not touch.
 pub(crate) struct Snapshot {
     rank: usize,
     ranks: usize,
@@ -24,16 +24,16 @@ pub(crate) struct Snapshot {
     pub state: TrainerState,
 }
 
-/// The optimizer's state, taken off the device.
+/// The optimizer's state, copied off the device.
 enum Copied {
-    /// On the host its tensors are copies. What else there is to do can wait.
+    /// On the host, the record's tensors are copies already; serializing them can wait.
     Record(Box<OptimizerRecord>),
-    /// What was read from a device may still be the device's memory, so it is copied once more at once.
+    /// Data read from a device may still be in the device's memory, so it is serialized, which copies it, at once.
     Bytes(Bytes),
 }
 
 impl Snapshot {
-    /// Copies master, average and optimizer state: this is all that training waits for.
+    /// Copies master, average and optimizer state. Training waits only for this.
     ///
     /// # Errors
     ///
@@ -63,11 +63,11 @@ impl Snapshot {
         })
     }
 
-    /// The files' contents: work that needs no device.
+    /// Converts the snapshot into the contents of the files, without using a device.
     ///
     /// # Errors
     ///
-    /// The optimizer's state is not what Burn writes.
+    /// The optimizer's state is not in Burn's format.
     pub fn into_rank_state(self) -> Result<(RankState, TrainerState), ResumeError> {
         let Self { rank, ranks, layout, parameters, average, optimizer, state } = self;
         let bytes = match optimizer {
@@ -83,7 +83,7 @@ fn into_bytes(record: OptimizerRecord) -> Result<Bytes, ResumeError> {
     record.into_bytes().map_err(|error| ResumeError::Optimizer { reason: error.to_string() })
 }
 
-/// A copy of each parameter that this rank writes.
+/// Copies each parameter that this rank writes.
 fn copied<M: Module>(layout: &Layout, model: &M) -> Vec<Piece> {
     struct Copy<'a>(&'a Layout, HashSet<ParamId>, Vec<(ParamId, TensorData)>);
     impl ModuleVisitor for Copy<'_> {

@@ -1,4 +1,4 @@
-//! What a checkpoint says of a run beside its tensors: `trainer.ron`.
+//! The part of a checkpoint that is not tensors: `trainer.ron`.
 
 use firebrick_datasets::{Amount, Fingerprint};
 use firebrick_strategies::StageState;
@@ -10,37 +10,37 @@ use crate::data::Fingerprints;
 use crate::log::Mark;
 use crate::progress::Progress;
 
-/// The version of the text that this program writes and reads.
+/// The version of the format that this program writes and reads.
 const VERSION: u32 = 1;
 
-/// The most bytes of text that are read.
+/// The maximum length of the text in bytes.
 const MOST_BYTES: usize = 16 << 20;
 
-/// Everything that decides how a run goes on, but for its tensors: what the random numbers, the samples and the
-/// learning rate of each step are functions of, the states of the strategies, and the run file.
+/// Everything that determines how a run continues, except its tensors: the inputs of each step's random numbers,
+/// samples and learning rate, the states of the strategies, and the run file.
 ///
-/// It is data in RON: reading it runs nothing.
+/// It is plain RON data; reading it executes nothing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrainerState {
-    /// Of this format.
+    /// The format version.
     version: u32,
-    /// Updates made.
+    /// The number of updates made.
     pub(crate) step: u64,
     pub(crate) settings: Settings,
     pub(crate) progress: Progress,
-    /// The strategies, in their order.
+    /// The states of the strategies, in order.
     pub(crate) strategies: Vec<StageState>,
-    /// How long the log was.
+    /// The length of the log.
     log_bytes: u64,
-    /// The sum of its bytes. Older checkpoints have none.
+    /// The checksum of the log's bytes. Older checkpoints have none.
     #[serde(default)]
     log_sum: Option<Fingerprint>,
-    /// The run file, where the run has one.
+    /// The run file, if the run has one.
     pub(crate) run: Option<String>,
 }
 
-/// What the run's numbers depend on, as far as the trainer knows it.
+/// The settings known to the trainer that affect the run's result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Settings {
@@ -49,16 +49,16 @@ pub(crate) struct Settings {
     pub label_smoothing: f64,
     pub schedule: Schedule,
     pub total_updates: u64,
-    /// Of an update, on all ranks.
+    /// The size of an update's batch, over all ranks.
     pub global_batch: GlobalBatch,
-    /// Of the first epoch.
+    /// The number of samples in the first epoch.
     pub train_samples: usize,
-    /// What the data is known by. Older checkpoints have none.
+    /// The data's fingerprints. Older checkpoints have none.
     #[serde(default)]
     pub data: Fingerprints,
 }
 
-/// How much goes into an update.
+/// The size of an update's batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum GlobalBatch {
     Samples(usize),
@@ -75,7 +75,7 @@ impl From<Amount> for GlobalBatch {
 }
 
 impl TrainerState {
-    /// Of a run as it is now.
+    /// The state of a run as it is now.
     pub(crate) fn new(
         step: u64,
         settings: Settings,
@@ -88,46 +88,46 @@ impl TrainerState {
         Self { version: VERSION, step, settings, progress, strategies, log_bytes, log_sum, run }
     }
 
-    /// Updates made when it was saved.
+    /// The number of updates made when it was saved.
     pub fn step(&self) -> u64 {
         self.step
     }
 
-    /// Where the data stood.
+    /// The position in the data.
     pub fn cursor(&self) -> firebrick_datasets::Cursor {
         self.progress.cursor
     }
 
-    /// The states of the strategies, in their order.
+    /// The states of the strategies, in order.
     pub fn strategies(&self) -> &[StageState] {
         &self.strategies
     }
 
-    /// How far the log was.
+    /// The position in the log.
     pub(crate) fn log(&self) -> Mark {
         Mark { bytes: self.log_bytes, sum: self.log_sum, updates: self.step }
     }
 
-    /// The run file, where the run had one.
+    /// The run file, if the run had one.
     pub fn run(&self) -> Option<&str> {
         self.run.as_deref()
     }
 
-    /// As text.
+    /// Serializes the state as RON.
     ///
     /// # Errors
     ///
-    /// [`ResumeError::State`] of what RON cannot hold, which nothing here is.
+    /// [`ResumeError::State`] if RON cannot represent a value, which does not occur here.
     pub fn to_ron(&self) -> Result<String, ResumeError> {
         ron::ser::to_string_pretty(self, ron::ser::PrettyConfig::new().depth_limit(4))
             .map_err(|error| ResumeError::State { reason: error.to_string() })
     }
 
-    /// Reads what was written by [this version](env!("CARGO_PKG_VERSION")) of the format, from anyone.
+    /// Parses RON text from any source, in the format version that this program writes.
     ///
     /// # Errors
     ///
-    /// [`ResumeError::State`]: it is too long, of another version, or not such a text.
+    /// [`ResumeError::State`] if the text is too long, has another version, or is malformed.
     pub fn parse(text: &str) -> Result<Self, ResumeError> {
         #[derive(Deserialize)]
         struct Versioned {

@@ -1,4 +1,4 @@
-//! Beam search: the best of all that could be written next go on.
+//! Beam search: keeps the best of all possible continuations.
 
 use super::logits::Logits;
 use super::write::{Search, Step};
@@ -9,39 +9,39 @@ pub(super) struct BeamSearch<'a> {
     decoding: &'a Decoding,
     prompt: &'a Prompt,
     written: usize,
-    /// What goes on, the best first.
+    /// The beams that continue, best first.
     beams: Vec<Beam>,
-    /// What has ended, the best first: never more than there may be beams.
+    /// The texts that have ended, best first; at most `beams` of them.
     ended: Vec<Text>,
 }
 
 struct Beam {
     /// The prompt, then the text.
     tokens: Vec<u32>,
-    /// The sum of its log probabilities after the penalties.
+    /// The sum of the log probabilities after the penalties.
     sum: f64,
-    /// The same before them.
+    /// The sum of the log probabilities before the penalties.
     log_probability: f64,
 }
 
-/// A token that could be written next.
+/// A possible next token.
 struct Candidate {
-    /// The place of the beam that it goes on from.
+    /// The index of the beam that it continues.
     from: usize,
     token: u32,
-    /// With it, the sum of the beam's log probabilities after the penalties.
+    /// The beam's sum of log probabilities after the penalties, including this token.
     sum: f64,
 }
 
 impl<'a> BeamSearch<'a> {
-    /// That of a prompt.
+    /// Starts the search for a prompt.
     pub fn new(decoding: &'a Decoding, prompt: &'a Prompt) -> Self {
         let beam = Beam { tokens: prompt.tokens.clone(), sum: 0.0, log_probability: 0.0 };
         Self { decoding, prompt, written: 0, beams: vec![beam], ended: Vec::new() }
     }
 
-    /// Tokens that could be written next, the best first: so many that, if all beams could end in every way, as many
-    /// would be left to go on.
+    /// The possible next tokens, best first. There are enough of them that, even if all beams end with every end
+    /// token, `beams` candidates are left.
     fn candidates(&self, rows: &[Logits]) -> Vec<Candidate> {
         let mut candidates = Vec::new();
         for (from, (beam, logits)) in self.beams.iter().zip(rows).enumerate() {
@@ -66,12 +66,12 @@ impl<'a> BeamSearch<'a> {
         candidates
     }
 
-    /// What a text is ranked by.
+    /// The score that ranks texts.
     fn score(&self, sum: f64, length: usize) -> f64 {
         sum / (length as f64).powf(self.decoding.length_penalty)
     }
 
-    /// Whether no beam goes on, or none needs to.
+    /// Whether no beam continues, or none needs to.
     fn is_over(&self) -> bool {
         let (Some(best), Some(worst)) = (self.beams.first(), self.ended.last()) else {
             return self.beams.is_empty();
@@ -103,7 +103,7 @@ impl Search for BeamSearch<'_> {
             let log_probability = beam.log_probability + rows[from].log_probability(token);
             let with_token = |before: &[u32]| before.iter().copied().chain([token]).collect::<Vec<_>>();
             match self.decoding.end(token, self.written) {
-                // What is worse than the beams there may be does not end, even if nothing better does.
+                // A candidate ranked below the first `beams` does not end a text, even if no better one does.
                 Some(end) if place < self.decoding.beams => {
                     let tokens = with_token(&beam.tokens[self.prompt.tokens.len()..]);
                     let score = self.score(sum, self.written);
@@ -116,7 +116,7 @@ impl Search for BeamSearch<'_> {
                 _ => {}
             }
         }
-        // A stable sort: of equal texts the one that ended first stays.
+        // A stable sort: of equal texts, the one that ended first stays.
         self.ended.sort_by(|one, other| other.score.total_cmp(&one.score));
         self.ended.truncate(self.decoding.beams);
         self.beams = beams;
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
     use crate::decoding::{End, Rereading, Row};
 
-    /// After token 1, the less likely one at first, token 3 is nearly certain; after token 0 nothing is.
+    /// After token 1, which is less likely at first, token 3 is nearly certain; after token 0, no token is.
     fn read(rows: &[Row]) -> Result<Vec<f32>, DecodingError> {
         let logits = |row: &Row| -> [f32; 4] {
             match row.tokens.last() {
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn it_ends_where_no_beam_is_better_at_the_length_that_counts() {
         use EarlyStopping::{Full, Impossible, Unlikely};
-        // The sum of the best beam is -4: its score is -2 at its 2 tokens, -0.4 at the 10 that it may have, and with the
+        // The best beam has the sum -4: its score is -2 at its 2 tokens and -0.4 at the maximum of 10, and with the
         // other penalty -8 and -40.
         for (early_stopping, length_penalty, worst, expected) in [
             (Full, 1.0, -9.0, true),

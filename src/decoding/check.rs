@@ -1,13 +1,13 @@
-//! Which settings cannot be, alone or together.
+//! Checks of settings, alone and in combination.
 
 use super::{Decoding, DecodingError, EarlyStopping};
 
 impl Decoding {
-    /// Whether texts can be written so. [`write`](Self::write) checks it too, before the model is asked.
+    /// Checks the settings. [`write`](Self::write) also does so before it calls the model.
     ///
     /// # Errors
     ///
-    /// A setting is out of its range, or contradicts another.
+    /// A setting is out of range, or contradicts another.
     ///
     /// ```
     /// use firebrick::decoding::Decoding;
@@ -32,7 +32,7 @@ impl Decoding {
             }
         }
         let temperature = self.temperature >= 0.0 && self.temperature.is_finite();
-        // With these bounds no score leaves the range of f64, whatever finite logits it is made of.
+        // Within these bounds, no score leaves the range of f64 for any finite logits.
         let penalty = (0.01..=100.0).contains(&self.repetition_penalty);
         let length = (-10.0..=10.0).contains(&self.length_penalty);
         let share = |share: f64| (0.0..=1.0).contains(&share);

@@ -1,8 +1,8 @@
-//! A token out of a distribution, and the random numbers of each row.
+//! Drawing a token from a distribution, and the random numbers of each row.
 
 use rand::{SeedableRng, rngs::ChaCha8Rng};
 
-/// The random numbers of a row's text `copy`: no other row has an effect on them.
+/// The random numbers of text `copy` of a row, independent of all other rows.
 pub(super) fn generator(seed: u64, row: u64, copy: u64) -> ChaCha8Rng {
     let mut key = [0; 32];
     for (part, number) in key.chunks_exact_mut(8).zip([seed, row, copy]) {
@@ -11,7 +11,8 @@ pub(super) fn generator(seed: u64, row: u64, copy: u64) -> ChaCha8Rng {
     ChaCha8Rng::from_seed(key)
 }
 
-/// The token whose share of the cumulative distribution holds `point`, in `0.0..1.0`. None where nothing is possible.
+/// The token whose share of the cumulative distribution contains `point`, in `0.0..1.0`; `None` if no token is
+/// possible.
 pub(super) fn draw(probabilities: &[f64], point: f64) -> Option<u32> {
     let possible = || (0u32..).zip(probabilities).filter(|(_, probability)| **probability > 0.0);
     let mut rest = point * probabilities.iter().sum::<f64>();
@@ -19,7 +20,7 @@ pub(super) fn draw(probabilities: &[f64], point: f64) -> Option<u32> {
         rest -= **probability;
         rest < 0.0
     });
-    // Rounding may leave the last share a little short.
+    // Rounding may leave the last share slightly short.
     found.or_else(|| possible().last()).map(|(token, _)| token)
 }
 

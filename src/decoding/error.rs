@@ -1,91 +1,91 @@
-//! Why there are no texts.
+//! Errors of decoding.
 
-/// Why a [`Decoding`](super::Decoding) cannot be, or why a model's logits make no texts.
+/// An invalid [`Decoding`](super::Decoding), or logits that give no text.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum DecodingError {
-    /// A setting is out of its range.
+    /// A setting is out of range.
     #[error("the decoding's `{field}` must be {expected}, found {found}")]
     Setting {
-        /// Its name.
+        /// The setting's name.
         field: &'static str,
-        /// What it must be.
+        /// The valid range.
         expected: &'static str,
-        /// What it is.
+        /// The value.
         found: String,
     },
-    /// Two settings that cannot be together.
+    /// Two settings contradict each other.
     #[error("the decoding's `{field}` is {found} and its `{other}` {other_found}: {instead}")]
     Contradiction {
-        /// The name of one.
+        /// The name of the first setting.
         field: &'static str,
-        /// What it is.
+        /// The value of the first setting.
         found: String,
-        /// The name of the other.
+        /// The name of the second setting.
         other: &'static str,
-        /// What that one is.
+        /// The value of the second setting.
         other_found: String,
-        /// Why they cannot be together, and what to do.
+        /// Why they contradict each other, and what to do.
         instead: &'static str,
     },
-    /// There is no memory for so many texts.
+    /// The texts do not fit in memory.
     #[error(
         "{rows} texts of up to {tokens} tokens at once need {:.1} GB for their keys, values and logits, but this machine has {:.1} GB: lower the decoding's `beams`, `returned` or `max_new_tokens`, or write fewer texts at once",
         needed / 1e9, *available as f64 / 1e9
     )]
     TooLarge {
-        /// Texts, and beams of texts, at once.
+        /// Number of texts, or beams of texts, at once.
         rows: usize,
-        /// Tokens of each, the prompt included.
+        /// Length of each in tokens, prompt included.
         tokens: usize,
-        /// Bytes.
+        /// Required bytes.
         needed: f64,
-        /// Bytes.
+        /// Available bytes.
         available: u64,
     },
-    /// The model returned another number of logits than it was asked for.
+    /// The model returned a wrong number of logits.
     #[error(
         "the model must return {rows} x {vocabulary} logits, one row after the other, found {found}: return those of each row's last token alone"
     )]
     Count {
-        /// Rows that it was asked for.
+        /// Number of requested rows.
         rows: usize,
-        /// Tokens that it has.
+        /// Number of tokens in the vocabulary.
         vocabulary: usize,
-        /// Logits that it returned.
+        /// Number of returned logits.
         found: usize,
     },
-    /// A logit that no probability can be made of.
+    /// A logit is positive infinity or not a number.
     #[error(
         "row {row}, after {written} tokens: the logit of token {token} must be a number or minus infinity, found {found}: the model's weights or activations have left their dtype's range"
     )]
     NotANumber {
         /// The row's [number](super::Prompt::row).
         row: u64,
-        /// Tokens of the text so far.
+        /// Number of tokens in the text so far.
         written: usize,
         /// The first token with such a logit.
         token: usize,
         /// The logit: infinity, or not a number.
         found: f32,
     },
-    /// The model says that no token is possible.
+    /// The model rules out every token.
     #[error(
         "row {row}, after {written} tokens: some logit must be above minus infinity, found none: the model masks its whole vocabulary"
     )]
     NoToken {
         /// The row's [number](super::Prompt::row).
         row: u64,
-        /// Tokens of the text so far.
+        /// Number of tokens in the text so far.
         written: usize,
     },
-    /// The settings leave no token.
+    /// The settings rule out every token.
     #[error(
         "row {row}, after {written} tokens: the settings must leave a token to write, found all banned: lower `min_new_tokens` or `max_new_tokens`, or raise `no_repeat_ngram` or set it to 0"
     )]
     Banned {
         /// The row's [number](super::Prompt::row).
         row: u64,
-        /// Tokens of the text so far.
+        /// Number of tokens in the text so far.
         written: usize,
     },
 }

@@ -1,12 +1,12 @@
-//! What makes scores a distribution to draw from: temperature, top-k, top-p, min-p.
+//! Turning scores into a distribution: temperature, top-k, top-p, min-p.
 
 use super::Decoding;
 
 impl Decoding {
-    /// The probability of each token to be drawn, for scores of which one at least is finite and none infinite.
+    /// The probability of drawing each token. At least one score must be finite, and none may be positive infinity.
     pub(super) fn distribution(&self, mut scores: Vec<f64>) -> Vec<f64> {
         let highest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        // Taken from the highest first, so that no temperature takes a score out of its range.
+        // Subtract the highest score first, so that no temperature takes a score out of range.
         scores.iter_mut().for_each(|score| *score = (*score - highest) / self.temperature);
         keep_top_k(&mut scores, self.top_k);
         keep_top_p(&mut scores, self.top_p);
@@ -15,7 +15,7 @@ impl Decoding {
     }
 }
 
-/// The `k` highest scores stay, with those that equal the last of them.
+/// Keeps the `k` highest scores, and those equal to the last of them.
 fn keep_top_k(scores: &mut [f64], k: usize) {
     if k == 0 || k >= scores.len() {
         return;
@@ -27,8 +27,8 @@ fn keep_top_k(scores: &mut [f64], k: usize) {
     }
 }
 
-/// The lowest scores go whose probabilities together are at most `1 - p`; the highest stays. Of equal scores, those
-/// of lower ids go first.
+/// Removes the lowest scores whose total probability is at most `1 - p`, but never the highest. Of equal scores,
+/// those of lower ids go first.
 fn keep_top_p(scores: &mut [f64], p: f64) {
     if p >= 1.0 {
         return;
@@ -47,14 +47,15 @@ fn keep_top_p(scores: &mut [f64], p: f64) {
     }
 }
 
-/// Scores stay whose probability is at least `p` of the highest one's: as that score is 0, its exponential.
+/// Keeps scores whose probability is at least `p` times the highest one's. The highest score is 0, so this ratio is
+/// the score's exponential.
 fn keep_min_p(scores: &mut [f64], p: f64) {
     for score in scores.iter_mut().filter(|score| score.exp() < p) {
         *score = f64::NEG_INFINITY;
     }
 }
 
-/// Probabilities of scores that are at most 0, of which one is 0.
+/// The probabilities of scores that are at most 0, one of which is 0.
 fn softmax(scores: &[f64]) -> Vec<f64> {
     let sum: f64 = scores.iter().map(|score| score.exp()).sum();
     scores.iter().map(|score| score.exp() / sum).collect()
@@ -85,11 +86,11 @@ mod tests {
         close(&distribution(Decoding { top_p: 0.0, ..drawn.clone() }), &[0.0, 1.0, 0.0, 0.0]);
         close(&distribution(Decoding { min_p: 0.45, ..drawn.clone() }), &[1.0 / 3.0, 2.0 / 3.0, 0.0, 0.0]);
         close(&distribution(Decoding { min_p: 1.0, ..drawn.clone() }), &[0.0, 1.0, 0.0, 0.0]);
-        // Top-p comes first: without the last, the third is 2/9, and would go too.
+        // Top-p comes first: without the last token, the third has 2/9, and would be removed too.
         let both = Decoding { top_p: 0.75, min_p: 0.3, ..drawn.clone() };
         let expected = [0.4, 0.3, 0.2, 0.0].map(|probability| probability / 0.9);
         close(&both.distribution(scores(&[0.4, 0.3, 0.2, 0.1])), &expected);
-        // Squares.
+        // Squared probabilities.
         let sum = 0.0625 + 0.25 + 0.0025 + 0.04;
         let expected = [0.0625, 0.25, 0.0025, 0.04].map(|square| square / sum);
         close(&distribution(Decoding { temperature: 0.5, ..drawn }), &expected);
@@ -100,7 +101,7 @@ mod tests {
         let drawn = Decoding { temperature: 1.0, ..Decoding::default() };
         let equal = vec![0.0; 4];
         close(&Decoding { top_k: 1, ..drawn.clone() }.distribution(equal.clone()), &[0.25; 4]);
-        // Two of them are just the half that goes.
+        // Two of them make exactly the half that is removed.
         for top_p in [0.4, 0.5] {
             let decoding = Decoding { top_p, ..drawn.clone() };
             close(&decoding.distribution(equal.clone()), &[0.0, 0.0, 0.5, 0.5]);

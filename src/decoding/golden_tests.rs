@@ -1,4 +1,4 @@
-//! Texts and distributions against Transformers; see `tests/golden/decoding/decoding.py`.
+//! Compares texts and distributions with Transformers; see `tests/golden/decoding/decoding.py`.
 
 use serde::Deserialize;
 
@@ -17,7 +17,7 @@ struct Golden {
 #[derive(Deserialize)]
 struct Case {
     decoding: Decoding,
-    /// Of each prompt.
+    /// The texts of each prompt.
     texts: Vec<Vec<Expected>>,
 }
 
@@ -25,14 +25,14 @@ struct Case {
 struct Expected {
     tokens: Vec<u32>,
     log_probability: f64,
-    /// Of beam search alone.
+    /// Present for beam search only.
     score: Option<f64>,
 }
 
 #[derive(Deserialize)]
 struct Distribution {
     decoding: Decoding,
-    /// None for minus infinity, which JSON has no word for.
+    /// `None` is minus infinity, which JSON cannot express.
     logits: Vec<Option<f64>>,
     probabilities: Vec<f64>,
 }
@@ -56,7 +56,7 @@ fn texts_are_those_of_transformers() {
             for (found, expected) in found.iter().zip(texts) {
                 assert_eq!(found.tokens, expected.tokens, "{place}");
                 assert!((found.log_probability - expected.log_probability).abs() < 2e-6, "{place}");
-                // Transformers adds them up in f32.
+                // Transformers sums in f32.
                 let score = expected.score.unwrap_or(found.log_probability);
                 assert!((found.score - score).abs() < 1e-6 * score.abs().max(1.0), "{place} {score}");
                 let is_ended = decoding.end_tokens.contains(found.tokens.last().unwrap());

@@ -1,22 +1,22 @@
-//! A row of logits, seen to be numbers.
+//! A checked row of logits.
 
 use super::DecodingError;
 
-/// A row of logits that a distribution can be made of.
+/// A row of logits that defines a distribution.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Logits<'a> {
     raw: &'a [f32],
     highest: f64,
-    /// The logarithm of the sum of their exponentials, if the highest were 0.
+    /// The logarithm of the sum of their exponentials, after subtracting `highest`.
     normalizer: f64,
 }
 
 impl<'a> Logits<'a> {
-    /// Those of the token after the first `written` of `row`.
+    /// Checks the logits of the token after the first `written` tokens of `row`.
     ///
     /// # Errors
     ///
-    /// One is infinite or not a number, or all are minus infinity.
+    /// A logit is positive infinity or not a number, or all are minus infinity.
     pub fn read(raw: &'a [f32], row: u64, written: usize) -> Result<Self, DecodingError> {
         let is_wrong = |logit: &f32| logit.is_nan() || *logit == f32::INFINITY;
         if let Some(token) = raw.iter().position(is_wrong) {
@@ -30,22 +30,22 @@ impl<'a> Logits<'a> {
         Ok(Self { raw, highest, normalizer: sum.ln() })
     }
 
-    /// The logits themselves.
+    /// The logits as f64.
     pub fn values(&self) -> Vec<f64> {
         self.raw.iter().map(|logit| f64::from(*logit)).collect()
     }
 
-    /// The logarithm of each token's probability.
+    /// The log probability of each token.
     pub fn log_probabilities(&self) -> Vec<f64> {
         self.raw.iter().map(|logit| self.normalized(*logit)).collect()
     }
 
-    /// The logarithm of one token's probability.
+    /// The log probability of one token.
     pub fn log_probability(&self, token: u32) -> f64 {
         self.normalized(self.raw[token as usize])
     }
 
-    /// The highest is taken away first: next to large logits, the normalizer alone would be rounded away.
+    /// Subtract the highest first: next to large logits, rounding would swallow the normalizer.
     fn normalized(&self, logit: f32) -> f64 {
         f64::from(logit) - self.highest - self.normalizer
     }

@@ -1,31 +1,32 @@
-//! From a model's logits to texts: greedy decoding, sampling and beam search, as `generate` of Transformers does them.
+//! Generating texts from a model's logits: greedy decoding, sampling and beam search, like `generate` of
+//! Transformers.
 //!
 //! ```text
 //! mod.rs             the settings
-//! ├── check.rs          which of them cannot be, alone or together
-//! ├── error.rs          why there are no texts
+//! ├── check.rs          checks of settings, alone and in combination
+//! ├── error.rs          errors
 //! ├── early_stopping.rs when beam search ends
-//! next_token.rs      what a model must do to be decoded
-//! ├── rereading.rs      a model without a cache, which reads all again for each token
-//! prompt.rs, text.rs what goes in and what comes out
-//! write.rs           the loop: one call of the model for each token, with all rows that still write
+//! next_token.rs      the trait of a model for decoding
+//! ├── rereading.rs      a model without a cache, which rereads everything for each token
+//! prompt.rs, text.rs the inputs and the outputs
+//! write.rs           the loop: one model call per token, with all unfinished rows
 //! ├── samples.rs        greedy decoding and sampling: each text grows by itself
-//! ├── beam_search.rs    beam search: the best of all that could be written next go on
-//! logits.rs          a row of logits, seen to be numbers
-//! ├── processors.rs     what changes them for what was written: repetition, n-grams, least length
-//! ├── filters.rs        what makes them a distribution to draw from: temperature, top-k, top-p, min-p
-//! └── draw.rs           a token out of it, and the random numbers of each row
+//! ├── beam_search.rs    beam search: keeps the best of all possible continuations
+//! logits.rs          a checked row of logits
+//! ├── processors.rs     repetition penalty, n-grams and minimum length
+//! ├── filters.rs        temperature, top-k, top-p and min-p
+//! └── draw.rs           drawing a token, and the random numbers of each row
 //! ```
 //!
-//! | [`Decoding`] | Transformers | what is chosen |
+//! | [`Decoding`] | Transformers | chosen |
 //! |---|---|---|
 //! | `beams: 1, temperature: 0` | `do_sample=False` | the most likely token |
-//! | `beams: 1, temperature: t` | `do_sample=True, temperature=t` | a token drawn from what the filters leave |
-//! | `beams: n, temperature: 0` | `num_beams=n, do_sample=False` | the texts of the highest score |
+//! | `beams: 1, temperature: t` | `do_sample=True, temperature=t` | a token drawn from those that the filters keep |
+//! | `beams: n, temperature: 0` | `num_beams=n, do_sample=False` | the texts with the highest scores |
 //!
-//! Processors and filters come in the order of Transformers: repetition penalty, n-grams, least length, temperature,
-//! top-k, top-p, min-p. Beam search applies the processors to log probabilities, the others to logits, as there. What
-//! it writes is what Transformers writes of the prompt alone: no row has an effect on another.
+//! Processors and filters run in the order of Transformers: repetition penalty, n-grams, minimum length, temperature,
+//! top-k, top-p, min-p. As there, beam search applies the processors to log probabilities, and the other modes to
+//! logits. The output equals that of Transformers for each prompt alone: rows do not affect each other.
 
 mod beam_search;
 mod check;
@@ -51,7 +52,7 @@ pub use prompt::Prompt;
 pub use rereading::{Rereading, Row};
 pub use text::{End, Text};
 
-/// How texts are made of a model's logits. The default is greedy decoding of 20 tokens.
+/// Settings for generating texts from a model's logits. The default is greedy decoding of 20 tokens.
 ///
 /// ```
 /// use firebrick::decoding::{Decoding, DecodingError, End, Prompt, Rereading};
@@ -73,42 +74,43 @@ pub use text::{End, Text};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Decoding {
-    /// The most tokens of a text, its end token included. Default: 20.
+    /// The maximum number of tokens in a text, its end token included. Default: 20.
     pub max_new_tokens: usize,
-    /// Tokens before which a text does not end: end tokens are banned until then. Default: 0.
+    /// The minimum number of tokens before the end token: end tokens are banned until then. Default: 0.
     pub min_new_tokens: usize,
-    /// Tokens that end a text. Default: none, so that each text has `max_new_tokens`.
+    /// The tokens that end a text. Default: none, so each text has `max_new_tokens`.
     #[serde(alias = "eos_token_id")]
     pub end_tokens: Vec<u32>,
-    /// Divides the logits before a token is drawn: below 1 is more certain, above 1 more varied. 0 draws nothing and
-    /// takes the most likely. Default: 0.
+    /// Divides the logits before drawing a token: below 1 makes the most likely tokens more likely, above 1 gives
+    /// more variety. With 0, nothing is drawn and the most likely token is taken. Default: 0.
     pub temperature: f64,
-    /// Draws from so many of the most likely tokens, and those as likely as the last of them; 0 from all. Default: 0.
+    /// Draws from this many of the most likely tokens, and those equally likely as the last of them; 0 draws from
+    /// all. Default: 0.
     pub top_k: usize,
-    /// Draws from the fewest of the most likely tokens that together are as probable as this (Holtzman et al., 2020,
-    /// arXiv:1904.09751). Default: 1, all.
+    /// Draws from the smallest set of the most likely tokens whose total probability is at least this (Holtzman et
+    /// al., 2020, arXiv:1904.09751). Default: 1, all tokens.
     pub top_p: f64,
-    /// Draws from tokens that are at least so probable, as a share of the most likely one's probability (Nguyen et
-    /// al., 2025, arXiv:2407.01082). Default: 0, all.
+    /// Draws from tokens whose probability is at least this share of the most likely token's (Nguyen et al., 2025,
+    /// arXiv:2407.01082). Default: 0, all tokens.
     pub min_p: f64,
-    /// Divides the logits above 0 of tokens that stand in the prompt or the text, and multiplies those below: above 1
-    /// they become rarer (Keskar et al., 2019, arXiv:1909.05858). Default: 1.
+    /// Divides the positive logits, and multiplies the negative logits, of tokens in the prompt or the text: above 1,
+    /// these tokens become less likely (Keskar et al., 2019, arXiv:1909.05858). Default: 1.
     pub repetition_penalty: f64,
-    /// No sequence of so many tokens stands twice in the prompt and the text together; 0 for any may. Default: 0.
+    /// Lets no sequence of this many tokens occur twice in prompt and text together; 0 allows all. Default: 0.
     #[serde(alias = "no_repeat_ngram_size")]
     pub no_repeat_ngram: usize,
-    /// Texts that beam search goes on with; 1 is no beam search. Default: 1.
+    /// The number of beams of beam search; 1 disables it. Default: 1.
     #[serde(alias = "num_beams")]
     pub beams: usize,
-    /// Beam search ranks texts by the sum of their log probabilities, divided by their length to the power of this:
-    /// above 0 favours long ones. Default: 1.
+    /// Beam search ranks texts by the sum of their log probabilities divided by their length to this power: above 0
+    /// favours long texts. Default: 1.
     pub length_penalty: f64,
-    /// When beam search ends. Default: where a better text is unlikely.
+    /// When beam search ends. Default: when a better text is unlikely.
     pub early_stopping: EarlyStopping,
-    /// Texts of each prompt: the best of its beams, or so many that are drawn. Default: 1.
+    /// The number of texts per prompt: the best of the beams, or independent draws. Default: 1.
     #[serde(alias = "num_return_sequences")]
     pub returned: usize,
-    /// What is drawn is a function of it, and of the [row](Prompt::row). Default: 0.
+    /// The seed of the draws, which also depend on the [row](Prompt::row). Default: 0.
     pub seed: u64,
 }
 
@@ -134,7 +136,7 @@ impl Default for Decoding {
 }
 
 impl Decoding {
-    /// Why a text of `written` tokens ends with `last`, if it does.
+    /// Why a text of `written` tokens ends with the token `last`, if it does.
     fn end(&self, last: u32, written: usize) -> Option<End> {
         if self.end_tokens.contains(&last) {
             Some(End::Token)

@@ -1,56 +1,57 @@
-//! What a model must do to be decoded.
+//! The trait of a model for decoding.
 
 use super::DecodingError;
 
-/// A model that has some prompts, and says what may come after each.
+/// A model with some prompts that returns the logits of each next token.
 ///
-/// It holds rows: one for each prompt at first, then those of the last call. [`Decoding::write`](super::Decoding::write)
-/// makes each call with all rows that still write, so that a cache of keys and values moves along: row `i` of a call
-/// goes on from row `from[i]` of the call before. A row that is not named has ended, and one that is named twice has
-/// become two. Rows of a prompt stay together, in the order of the prompts.
+/// The model holds rows: first one per prompt, then those of the last call.
+/// [`Decoding::write`](super::Decoding::write) makes each call with all unfinished rows, so that a cache of keys and
+/// values can follow: row `i` of a call continues row `from[i]` of the call before. A row that `from` omits has
+/// ended, and a row that it names twice has been duplicated. The rows of a prompt stay together, in the order of the
+/// prompts.
 pub trait NextToken {
-    /// Why the model could not be read, or its logits not be used.
+    /// The error of running the model or using its logits.
     type Error: From<DecodingError>;
 
-    /// Tokens that the model has logits for.
+    /// The number of tokens in the logits.
     fn vocabulary(&self) -> usize;
 
-    /// Logits of the first token of each text, `[prompts * vocabulary]`, one prompt after the other.
+    /// Returns the logits of the first token of each text, `[prompts * vocabulary]`, one prompt after the other.
     ///
     /// # Errors
     ///
-    /// The model could not be read.
+    /// The model failed.
     fn start(&mut self) -> Result<Vec<f32>, Self::Error>;
 
     /// Appends `tokens[i]` to row `from[i]`, which becomes row `i`, and returns the logits of the token after it,
     /// `[rows * vocabulary]`, one row after the other.
     ///
-    /// Without rows, this rank has nothing more to write but another has: do what all ranks do together, and return
-    /// no logits.
+    /// Without rows, this rank has nothing left to write but another rank does: take part in the collective
+    /// operations, and return no logits.
     ///
     /// # Errors
     ///
-    /// The model could not be read.
+    /// The model failed.
     fn append(&mut self, from: &[usize], tokens: &[u32]) -> Result<Vec<f32>, Self::Error>;
 
-    /// Refuses to go on with `rows` rows that become `tokens` tokens longer, where there is no memory for them. It is
-    /// asked once, after [`start`](Self::start), with the most rows that there may be. Default: never refuses.
+    /// Fails if memory does not suffice for `rows` rows that grow by `tokens` tokens. Called once, after
+    /// [`start`](Self::start), with the maximum number of rows. Default: never fails.
     ///
     /// # Errors
     ///
-    /// They need more memory than there is.
+    /// The rows need more memory than is available.
     fn require_room(&self, rows: usize, tokens: usize) -> Result<(), Self::Error> {
         let _ = (rows, tokens);
         Ok(())
     }
 
-    /// Whether any rank still writes, where `here` says so of this one. It is asked before each call of the other two,
-    /// and no call follows where it says no. So ranks that share a model make as many calls, whichever ends last.
-    /// Default: what `here` says, for a rank that is alone.
+    /// Whether any rank still writes; `here` says whether this one does. Called before each [`start`](Self::start)
+    /// and [`append`](Self::append), which follow only if it returns true, so that ranks that share a model make the
+    /// same number of calls. Default: returns `here`, for a single rank.
     ///
     /// # Errors
     ///
-    /// Another rank is gone.
+    /// A rank is lost.
     fn any_writes(&mut self, here: bool) -> Result<bool, Self::Error> {
         Ok(here)
     }

@@ -1,10 +1,10 @@
-//! What changes scores for what was written: repetition, n-grams, least length.
+//! Adjusting scores for the tokens so far: repetition penalty, n-grams and minimum length.
 
 use super::Decoding;
 
 impl Decoding {
-    /// Changes the scores of the token after `tokens`, of which the last `written` are the text's and those before the
-    /// prompt's. What is banned becomes minus infinity.
+    /// Adjusts the scores of the token after `tokens`. The last `written` tokens belong to the text, those before to
+    /// the prompt. Banned tokens get minus infinity.
     pub(super) fn process(&self, scores: &mut [f64], tokens: &[u32], written: usize) {
         if self.repetition_penalty != 1.0 {
             penalize(scores, tokens, self.repetition_penalty);
@@ -18,7 +18,7 @@ impl Decoding {
     }
 }
 
-/// Makes tokens rarer that stand in `tokens`, however often.
+/// Makes the tokens in `tokens` less likely, each once.
 fn penalize(scores: &mut [f64], tokens: &[u32], penalty: f64) {
     let mut seen = tokens.to_vec();
     seen.sort_unstable();
@@ -30,9 +30,9 @@ fn penalize(scores: &mut [f64], tokens: &[u32], penalty: f64) {
     }
 }
 
-/// Tokens that would end a sequence of `length` tokens which stands in `tokens` already.
+/// The tokens that would complete a sequence of `length` tokens that already occurs in `tokens`.
 fn repeated(tokens: &[u32], length: usize) -> impl Iterator<Item = u32> {
-    // The tokens that would be the first of such a sequence; none where there are too few.
+    // The beginning of such a sequence; `None` if there are too few tokens.
     let begun = length.checked_sub(1).and_then(|begun| tokens.len().checked_sub(begun));
     let begun = begun.map(|at| &tokens[at..]);
     tokens.windows(length.max(1)).filter_map(move |sequence| {
@@ -41,7 +41,7 @@ fn repeated(tokens: &[u32], length: usize) -> impl Iterator<Item = u32> {
     })
 }
 
-/// Bans a token, if the model has it.
+/// Bans a token, if it is in the vocabulary.
 fn ban(scores: &mut [f64], token: u32) {
     if let Some(score) = scores.get_mut(token as usize) {
         *score = f64::NEG_INFINITY;
@@ -58,7 +58,7 @@ mod tests {
     fn a_repeated_token_is_rarer_on_either_side_of_zero_and_penalized_once() {
         let decoding = Decoding { repetition_penalty: 2.0, ..Decoding::default() };
         let mut scores = [1.0, -1.0, 4.0, -3.0];
-        // Token 9 is one that the model reads but does not write.
+        // The model reads token 9 but cannot write it.
         decoding.process(&mut scores, &[2, 1, 2, 9, 2], 0);
         assert_eq!(scores, [1.0, -2.0, 2.0, -3.0]);
     }

@@ -1,17 +1,17 @@
-//! What a text goes on from.
+//! The beginning of a text.
 
-/// What a text goes on from.
+/// The beginning of a text, which decoding continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prompt {
-    /// Its number among all that are ever decoded, whatever batch it is in: what is drawn depends on it.
+    /// The prompt's number among all prompts, independent of its batch. Draws depend on it.
     pub row: u64,
-    /// The tokens that the decoder reads, which may not be written again under some settings. Of an encoder and
-    /// decoder, the decoder's start token alone.
+    /// The tokens that the decoder reads; some settings penalize or ban their repetition. For an encoder-decoder
+    /// model, usually just the decoder's start token.
     pub tokens: Vec<u32>,
 }
 
 impl Prompt {
-    /// A prompt of that number.
+    /// Creates the prompt with number `row`.
     pub fn new(row: u64, tokens: impl Into<Vec<u32>>) -> Self {
         Self { row, tokens: tokens.into() }
     }

@@ -1,4 +1,4 @@
-//! What holds of all settings, prompts and models.
+//! Properties that hold for all settings, prompts and models.
 
 use proptest::prelude::*;
 
@@ -7,20 +7,20 @@ use super::table_model::Table;
 use super::write::{Longest, Search, run};
 use super::{Decoding, EarlyStopping, End, Prompt, Text};
 
-/// Models of few tokens, so that every path is walked.
+/// Models with few tokens, so that every path is taken.
 fn tables(vocabulary: usize) -> impl Strategy<Value = Table> {
     let logits = prop::collection::vec(-4f32..4.0, vocabulary.pow(3));
     logits.prop_map(move |logits| Table { vocabulary, logits })
 }
 
-/// Prompts of tokens that a model of five has, rows in no order.
+/// Prompts with tokens of a five-token model, with row numbers in any order.
 fn prompts() -> impl Strategy<Value = Vec<Prompt>> {
     let tokens = prop::collection::vec(0u32..5, 0..6);
     let all = prop::collection::btree_map(any::<u64>(), tokens, 1..5);
     all.prop_map(|all| all.into_iter().map(|(row, tokens)| Prompt::new(row, tokens)).collect())
 }
 
-/// What greedy decoding, sampling and beam search have in common.
+/// Settings shared by greedy decoding, sampling and beam search.
 fn shared() -> impl Strategy<Value = Decoding> {
     let ends = prop::collection::vec(0u32..6, 0..3);
     let penalties = prop_oneof![Just(1.0), 0.5..2.0];
@@ -68,7 +68,7 @@ fn texts(decoding: &Decoding, table: &Table, prompts: &[Prompt]) -> Vec<Vec<Text
     decoding.write(&mut table.model(prompts), prompts).unwrap()
 }
 
-/// Every text of a model without end tokens, and its log probability, by multiplying probabilities.
+/// Every text of a model without end tokens, and its log probability from multiplied probabilities.
 fn all_texts(table: &Table, length: usize) -> Vec<(Vec<u32>, f64)> {
     let mut all = vec![(Vec::new(), 1.0)];
     for _ in 0..length {
@@ -100,7 +100,7 @@ proptest! {
         prop_assert_eq!(found.len(), scores.len());
         prop_assert!((found.iter().sum::<f64>() - 1.0).abs() < 1e-12);
         prop_assert!(found.iter().all(|probability| (0.0..=1.0).contains(probability)));
-        // The most likely always stays.
+        // The most likely token always stays.
         let highest = (0..scores.len()).max_by(|one, other| scores[*one].total_cmp(&scores[*other])).unwrap();
         prop_assert!(found[highest] > 0.0);
     }
@@ -120,7 +120,7 @@ proptest! {
 
     #[test]
     fn a_single_beam_is_greedy(decoding in shared(), table in tables(5), prompts in prompts()) {
-        // Of the log probabilities that beam search penalizes, others may be the highest.
+        // Beam search penalizes log probabilities, so another token may become the highest.
         let greedy = Decoding { repetition_penalty: 1.0, ..decoding };
         let searching =
             Decoding { early_stopping: EarlyStopping::Full, length_penalty: 0.0, ..greedy.clone() };
@@ -164,7 +164,7 @@ proptest! {
                 prop_assert_eq!(text.end == End::Token, is_end(last));
                 prop_assert!(is_end(last) || text.tokens.len() == decoding.max_new_tokens);
                 prop_assert!(text.tokens.len() <= decoding.max_new_tokens);
-                // The end token itself is counted, and is the first that may end the text.
+                // The end token itself counts, and is the first that may end the text.
                 prop_assert!(!is_end(last) || text.tokens.len() > decoding.min_new_tokens);
                 let (mut tokens, mut sum) = (prompt.tokens.clone(), 0.0);
                 for token in text.tokens {

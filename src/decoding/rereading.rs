@@ -1,21 +1,21 @@
-//! A model without a cache, which reads all again for each token.
+//! A model without a cache, which rereads everything for each token.
 
 use super::{DecodingError, NextToken, Prompt};
 
-/// A prompt with what was written after it so far.
+/// A prompt with the text generated so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Which of the prompts it goes on from, counted from 0: where several rows do, an encoder's states are the same.
+    /// The index of the prompt that it continues. Rows with the same prompt have the same encoder states.
     pub prompt: usize,
     /// The tokens of the prompt, then those of the text.
     pub tokens: Vec<u32>,
 }
 
-/// A model without a cache: for each token, it reads the prompts and all that was written.
+/// A model without a cache: it reads the prompt and the whole text again for each token.
 ///
-/// `read` has the rows, and returns the logits `[rows * vocabulary]` of the token after each. [`Decoding`](super::Decoding)
-/// has an example. Where ranks share the model, it is called without rows on one that is done: see
-/// [`NextToken::append`].
+/// `read` takes the rows, and returns the logits `[rows * vocabulary]` of the token after each row. See
+/// [`Decoding`](super::Decoding) for an example. On a rank that shares the model and is done, `read` is called
+/// without rows; see [`NextToken::append`].
 pub struct Rereading<'a, R, E> {
     rows: Vec<Row>,
     vocabulary: usize,
@@ -28,14 +28,14 @@ where
     R: FnMut(&[Row]) -> Result<Vec<f32>, E>,
     E: From<DecodingError> + 'a,
 {
-    /// A model of so many tokens that has these prompts.
+    /// Creates a model with `vocabulary` tokens for these prompts.
     pub fn new(prompts: &[Prompt], vocabulary: usize, read: R) -> Self {
         let row = |(prompt, Prompt { tokens, .. }): (usize, &Prompt)| Row { prompt, tokens: tokens.clone() };
         let rows = prompts.iter().enumerate().map(row).collect();
         Self { rows, vocabulary, read, any_writes: Box::new(Ok) }
     }
 
-    /// Asks whether any rank still writes: see [`NextToken::any_writes`].
+    /// Sets the function that returns whether any rank still writes. See [`NextToken::any_writes`].
     pub fn among(mut self, any_writes: impl FnMut(bool) -> Result<bool, E> + 'a) -> Self {
         self.any_writes = Box::new(any_writes);
         self

@@ -19,13 +19,13 @@ struct Sample {
     /// The prompt, then the text.
     tokens: Vec<u32>,
     log_probability: f64,
-    /// None where nothing is drawn.
+    /// `None` if nothing is drawn.
     generator: Option<ChaCha8Rng>,
     end: Option<End>,
 }
 
 impl<'a> Samples<'a> {
-    /// Those of a prompt. They are made once there is known to be room for them.
+    /// Prepares the texts of a prompt. They are allocated only after the check that memory suffices.
     pub fn new(decoding: &'a Decoding, prompt: &'a Prompt) -> Self {
         Self { decoding, prompt, written: 0, samples: Vec::new() }
     }
@@ -52,7 +52,7 @@ impl Search for Samples<'_> {
         self.written += 1;
         let mut steps = Vec::new();
         for (place, sample) in self.samples.iter_mut().filter(|sample| sample.end.is_none()).enumerate() {
-            // All copies go on from the one row of the prompt at first.
+            // At first, all copies continue the prompt's single row.
             let from = if written == 0 { 0 } else { place };
             let logits = Logits::read(rows[from], row, written)?;
             let mut scores = logits.values();
@@ -86,7 +86,7 @@ impl Search for Samples<'_> {
     }
 }
 
-/// The token of the highest score, the first of equal ones. None where all are banned.
+/// The token with the highest score; the first of equal ones. `None` if all are banned.
 fn highest(scores: &[f64]) -> Option<u32> {
     let possible = (0u32..).zip(scores).filter(|(_, score)| **score > f64::NEG_INFINITY);
     possible.reduce(|best, other| if other.1 > best.1 { other } else { best }).map(|(token, _)| token)

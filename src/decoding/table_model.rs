@@ -1,8 +1,8 @@
-//! A model for tests, whose logits are a table.
+//! A test model whose logits are a table.
 
 use super::{DecodingError, Prompt, Rereading, Row};
 
-/// Logits of the token after two others, `[vocabulary, vocabulary, vocabulary]`.
+/// The logits of the token after two others, `[vocabulary, vocabulary, vocabulary]`.
 #[derive(Clone, Debug)]
 pub struct Table {
     pub vocabulary: usize,
@@ -10,7 +10,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// The logits after these tokens; what is not there counts as token 0.
+    /// The logits after these tokens; missing tokens count as token 0.
     pub fn after(&self, tokens: &[u32]) -> &[f32] {
         let token = |back: usize| tokens.len().checked_sub(back).map_or(0, |at| tokens[at] as usize);
         let place = token(2) * self.vocabulary + token(1);
@@ -22,7 +22,7 @@ impl Table {
         Ok(rows.iter().flat_map(|row| self.after(&row.tokens)).copied().collect())
     }
 
-    /// The model, with prompts.
+    /// The model with these prompts.
     pub fn model<'a>(
         &'a self,
         prompts: &[Prompt],

@@ -1,24 +1,24 @@
-//! What was written.
+//! The generated text.
 
 use serde::{Deserialize, Serialize};
 
-/// What was written after a prompt.
+/// The text generated after a prompt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Text {
-    /// The tokens after the prompt, with the end token where one ended it.
+    /// The tokens after the prompt, including the end token if one ended the text.
     pub tokens: Vec<u32>,
-    /// The natural logarithm of the text's probability given the prompt, by the model alone: before penalties,
-    /// temperature and filters.
+    /// The natural logarithm of the text's probability given the prompt, according to the model alone: before
+    /// penalties, temperature and filters.
     pub log_probability: f64,
-    /// What beam search ranks it by: the sum of its log probabilities after the penalties, divided by its length to
-    /// the power of the length penalty. Of other texts it is `log_probability`.
+    /// The score by which beam search ranks texts: the sum of the log probabilities after the penalties, divided by
+    /// the length to the power of the length penalty. Without beam search, equal to `log_probability`.
     pub score: f64,
-    /// Why it ended.
+    /// Why the text ended.
     pub end: End,
 }
 
 impl Text {
-    /// The tokens without the one that ended it.
+    /// The tokens without the end token.
     ///
     /// ```
     /// use firebrick::decoding::{End, Text};
@@ -40,6 +40,6 @@ impl Text {
 pub enum End {
     /// Its last token is one of the end tokens.
     Token,
-    /// It has as many tokens as it may have.
+    /// It has reached the maximum length.
     Length,
 }

@@ -1,40 +1,39 @@
-//! The loop: one call of the model for each token, with all rows that still write.
+//! The loop: one model call per token, with all unfinished rows.
 
 use super::beam_search::BeamSearch;
 use super::samples::Samples;
 use super::{Decoding, DecodingError, NextToken, Prompt, Text};
 
-/// How the texts of one prompt are found.
+/// The search for the texts of one prompt.
 pub(super) trait Search {
-    /// Goes on by a token: `rows` are the logits after each of the last steps, or after the prompt at first. What goes
-    /// on is returned; nothing where all texts have ended.
+    /// Advances by one token. `rows` holds the logits after each of the last steps, or after the prompt at first.
+    /// Returns the steps to continue with; empty if all texts have ended.
     fn advance(&mut self, rows: &[&[f32]]) -> Result<Vec<Step>, DecodingError>;
 
-    /// What was found, the best first.
+    /// The texts found, best first.
     fn texts(self: Box<Self>) -> Vec<Text>;
 }
 
-/// A row that goes on.
+/// A row's next token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Step {
-    /// Which of the prompt's last rows it goes on from.
+    /// The index of the row that it continues, among the prompt's rows of the last call.
     pub from: usize,
-    /// What is appended to it.
+    /// The token to append.
     pub token: u32,
 }
 
 impl Decoding {
-    /// The texts of each prompt: as many as are to be `returned`, and in beam search the best first. Beam search has
-    /// fewer where so few can be written.
+    /// Generates `returned` texts for each prompt; in beam search the best come first. Beam search returns fewer if
+    /// fewer texts are possible.
     ///
-    /// `model` has the same prompts, in the same order; there may be none. What is written after one depends on its
-    /// tokens and its row, not on the others. Ranks that share a model call this together: see
+    /// `model` must have the same prompts in the same order; there may be none. The texts of a prompt depend on its
+    /// tokens and its row, not on the other prompts. Ranks that share a model call this together; see
     /// [`NextToken::any_writes`].
     ///
     /// # Errors
     ///
-    /// The settings do not pass the [check](Self::check), the model could not be read, or it has no logits that a token
-    /// can be chosen by.
+    /// The settings fail the [check](Self::check), the model failed, or its logits allow no choice of a token.
     pub fn write<M: NextToken>(&self, model: &mut M, prompts: &[Prompt]) -> Result<Vec<Vec<Text>>, M::Error> {
         self.check()?;
         let search = |prompt| -> Box<dyn Search + '_> {
@@ -49,22 +48,22 @@ impl Decoding {
     }
 }
 
-/// The most rows at once, and how long they may become.
+/// The maximum number of rows at once, and their maximum length.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Longest {
     pub rows: usize,
-    /// Without those of the prompt.
+    /// Tokens beyond the prompt.
     pub tokens: usize,
 }
 
-/// Goes on with all searches until none has a row left, on any rank.
+/// Advances all searches until no rank has a row left.
 pub(super) fn run<M: NextToken>(
     model: &mut M,
     mut searches: Vec<Box<dyn Search + '_>>,
     longest: Longest,
 ) -> Result<Vec<Vec<Text>>, M::Error> {
     let vocabulary = model.vocabulary();
-    // Rows of each search in the last call.
+    // The number of rows of each search in the last call.
     let mut counts = vec![1; searches.len()];
     let (mut from, mut tokens) = (Vec::new(), Vec::new());
     let mut is_first = true;
@@ -102,7 +101,7 @@ mod tests {
     use crate::decoding::table_model::Table;
     use crate::decoding::{End, Rereading, Row};
 
-    /// Of tokens 0 to 3: what it counts up to ends the text.
+    /// A model of tokens 0 to 3 that counts up modulo 4.
     fn counting() -> Table {
         let after = |last: usize| (0..4).map(move |token| if token == (last + 1) % 4 { 2.0 } else { 0.0 });
         Table { vocabulary: 4, logits: (0..16).flat_map(|place| after(place % 4)).collect() }
@@ -145,7 +144,7 @@ mod tests {
     #[test]
     fn ranks_make_as_many_calls_and_write_what_they_write_alone() {
         let table = counting();
-        // One has nothing to write, and they end one after the other.
+        // One rank has nothing to write, and the ranks end one after the other.
         let prompts = [vec![], vec![Prompt::new(0, [2])], vec![Prompt::new(1, [3]), Prompt::new(2, [1])]];
         for beams in [1, 2] {
             let decoding = Decoding { end_tokens: vec![3], beams, max_new_tokens: 6, ..Decoding::default() };
@@ -194,7 +193,7 @@ mod tests {
         ];
         for (wrong, expected) in errors {
             let mut table = counting();
-            // After tokens 2 and 3, which the second prompt is the first to come to.
+            // After tokens 2 and 3, which the second prompt reaches first.
             let place = 2 * 4 + 3;
             let first = if wrong.is_nan() { 2 } else { 0 };
             table.logits[place * 4 + first..(place + 1) * 4].fill(wrong);
@@ -220,7 +219,7 @@ mod tests {
     fn what_has_ended_is_there_even_if_nothing_else_can_go_on() {
         let prompts = [Prompt::new(9, [0, 1])];
         let mut table = counting();
-        // After tokens 1 and 2 only token 0 may come, which stands in the prompt.
+        // After tokens 1 and 2, only token 0 is possible, and it is in the prompt.
         let place = 4 + 2;
         table.logits[place * 4 + 1..(place + 1) * 4].fill(f32::NEG_INFINITY);
         let decoding = Decoding { beams: 2, no_repeat_ngram: 1, end_tokens: vec![3], ..Decoding::default() };

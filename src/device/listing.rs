@@ -1,4 +1,4 @@
-//! The devices of this machine, and what each can do with each number format.
+//! The devices of this machine, and the operations that each supports per number format.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -11,19 +11,19 @@ use serde::ser::{SerializeMap, Serializer};
 use super::{BACKENDS, FormatNumbers, NumberFormat, automatic, is_cube};
 use crate::memory;
 
-/// What a device can do with numbers of a format.
+/// The operations that a device supports on numbers of a format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Holds them, and converts them to and from other formats.
+    /// Stores them, and converts them to and from other formats.
     pub storage: bool,
     /// Computes in them.
     pub arithmetic: bool,
-    /// Has units for matrix products, such as tensor cores, that take or give them.
+    /// Has matrix units, such as tensor cores, that take or produce them.
     pub accelerated: bool,
 }
 
 impl Usage {
-    /// The names of what is possible.
+    /// The names of the supported operations.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         let names =
             [("storage", self.storage), ("arithmetic", self.arithmetic), ("accelerated", self.accelerated)];
@@ -31,22 +31,22 @@ impl Usage {
     }
 }
 
-/// How tensors of Burn can hold a format.
+/// How Burn's tensors can hold a format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InBurn {
-    /// As a dtype of its own.
+    /// As a separate dtype.
     Tensor,
     /// As the values of a quantized tensor.
     Quantized,
     /// As the scales of a quantized tensor.
     Scale,
-    /// Not at all: no device has a use for it.
+    /// Not at all: no device supports it.
     No,
 }
 
 impl InBurn {
-    /// How Burn 0.22 has `format`.
+    /// How Burn 0.22 supports `format`.
     pub fn of(format: NumberFormat) -> Self {
         match dtype(format) {
             None => Self::No,
@@ -57,7 +57,7 @@ impl InBurn {
     }
 }
 
-/// The dtype by which a device is asked about a format: its own, or a quantized tensor that holds it.
+/// The dtype for querying a device about a format: its own dtype, or a quantized tensor that holds it.
 fn dtype(format: NumberFormat) -> Option<DType> {
     let native = QuantScheme::default().with_store(QuantStore::Native);
     match format.name() {
@@ -76,17 +76,17 @@ fn dtype(format: NumberFormat) -> Option<DType> {
     }
 }
 
-/// What `device` can do with `format`, by Burn's own account.
+/// The operations that `device` supports on `format`, according to Burn.
 fn usage(device: &Device, format: NumberFormat) -> Usage {
     let how = InBurn::of(format);
     let Some(dtype) = dtype(format) else { return Usage::default() };
-    // Flex takes every quantized scheme, but holds 8-bit integers whatever the scheme says: a 448 in
-    // fp8 e4m3 comes back as 127.
+    // Flex accepts every quantized scheme, but stores 8-bit integers whatever the scheme says: a 448 in fp8 e4m3
+    // comes back as 127.
     if how != InBurn::Tensor && !is_cube(device) {
         return Usage::default();
     }
     let usage = Dispatch::dtype_usage(device.as_dispatch(), dtype);
-    // Scales are only held; what can be done with the integers that they scale is beside the point.
+    // Scales are only stored; operations on the integers that they scale do not count.
     let values = how != InBurn::Scale;
     Usage {
         storage: usage.contains(DTypeUsage::Storage),
@@ -98,20 +98,20 @@ fn usage(device: &Device, format: NumberFormat) -> Usage {
 /// A device of this machine.
 #[derive(Clone, Debug, Serialize)]
 pub struct Listed {
-    /// The name by which it is asked for, such as `cuda:0`.
+    /// The name to request it by, such as `cuda:0`.
     pub name: String,
-    /// Whether `auto` means it.
+    /// Whether `auto` selects it.
     pub auto: bool,
-    /// What it calls itself, where it says so.
+    /// The hardware's own name, if known.
     pub hardware: Option<String>,
-    /// Bytes of its memory, where they are known: of the machine for the CPU. Burn does not tell those of a card.
+    /// Bytes of memory, if known: for the CPU, those of the machine. Burn does not report a card's memory.
     pub memory_bytes: Option<u64>,
-    /// What it can do with each of [`NumberFormat::all`]. `None` where it is there but cannot be opened.
+    /// The operations for each of [`NumberFormat::all`]; `None` if the device exists but cannot be opened.
     #[serde(serialize_with = "by_name")]
     pub usage: Option<Vec<Usage>>,
 }
 
-/// All devices of the backends that are compiled in.
+/// All devices of the compiled backends.
 ///
 /// ```
 /// let listing = firebrick::device::Listing::of_this_machine();
@@ -122,16 +122,16 @@ pub struct Listed {
 /// ```
 #[derive(Clone, Debug, Serialize)]
 pub struct Listing {
-    /// In the order in which `auto` tries them.
+    /// The devices, in the order in which `auto` tries them.
     pub devices: Vec<Listed>,
-    /// From the widest to the narrowest.
+    /// The formats, from the widest to the narrowest.
     pub formats: Vec<ListedFormat>,
 }
 
-/// A format, and how Burn has it.
+/// A format, and how Burn supports it.
 #[derive(Clone, Debug, Serialize)]
 pub struct ListedFormat {
-    /// What its bits can hold, the same on all devices.
+    /// The format's numeric limits, the same on all devices.
     #[serde(flatten)]
     pub numbers: FormatNumbers,
     /// How tensors can hold it.
@@ -139,7 +139,7 @@ pub struct ListedFormat {
 }
 
 impl Listing {
-    /// Looks at this machine. Opens each device that it finds.
+    /// Lists the devices of this machine, opening each one.
     pub fn of_this_machine() -> Self {
         let auto = automatic().ok().map(|(_, name)| name);
         let mut devices = Vec::new();
@@ -158,7 +158,7 @@ impl Listing {
 
 impl Listed {
     fn new(device: &Device, auto: bool, name: String) -> Self {
-        // A driver that fails does so by a panic, here where the device is opened.
+        // A failing driver panics here, when the device is opened.
         let opened = catch_unwind(AssertUnwindSafe(|| {
             let usage = NumberFormat::all().iter().map(|&format| usage(device, format)).collect();
             (hardware(device), usage)
@@ -169,7 +169,7 @@ impl Listed {
     }
 }
 
-/// What a device calls itself.
+/// The hardware's own name.
 fn hardware(device: &Device) -> Option<String> {
     #[cfg(any(feature = "cuda", feature = "wgpu"))]
     if let Some(identity) = device.identity() {
@@ -179,14 +179,14 @@ fn hardware(device: &Device) -> Option<String> {
     (!is_cube(device)).then(|| format!("{}, {threads} threads", processor()))
 }
 
-/// The processor's name, where the system tells.
+/// The processor's name, if the system reports it.
 fn processor() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = text.lines().find_map(|line| line.strip_prefix("model name"));
     name.map_or(std::env::consts::ARCH, |name| name.trim_start_matches([' ', '\t', ':'])).into()
 }
 
-/// The usage as an object with the formats' names as keys.
+/// Serializes the usage as an object with the formats' names as keys.
 fn by_name<S: Serializer>(usage: &Option<Vec<Usage>>, serializer: S) -> Result<S::Ok, S::Error> {
     let Some(usage) = usage else { return serializer.serialize_none() };
     let mut map = serializer.serialize_map(Some(usage.len()))?;
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(listing.devices.iter().filter(|device| device.auto).count(), 1);
     }
 
-    /// Why Flex's own account of its quantized formats is not believed. Should this fail, it can be.
+    /// Why Flex's own report on quantized formats is not used. If this test fails, it can be.
     #[test]
     fn flex_holds_integers_in_place_of_fp8() {
         let Some(DType::QFloat(scheme)) = dtype(NumberFormat::named("fp8 e4m3").unwrap()) else {

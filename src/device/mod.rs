@@ -1,4 +1,4 @@
-//! Devices by name, and what they can do.
+//! Devices by name, and the operations that they support.
 
 mod listing;
 mod number_format;
@@ -10,30 +10,30 @@ pub use number_format::{FormatNumbers, NumberFormat};
 use burn::tensor::Device;
 use thiserror::Error;
 
-/// A device that cannot be used.
+/// A device cannot be used.
 #[derive(Debug, Error, PartialEq)]
 pub enum DeviceError {
-    /// The name is none.
+    /// The name is unknown.
     #[error(
         "unknown device {0:?}; expected auto, cpu, cuda, wgpu or vulkan, the last three perhaps with `:index`"
     )]
     Unknown(String),
-    /// The backend is not part of this program.
+    /// The backend is not compiled into this program.
     #[error(
         "this program was built without {backend}; it has {compiled}. Build it with `--features {backend}`"
     )]
     NotCompiled {
-        /// The backend asked for.
+        /// The requested backend.
         backend: String,
-        /// Those that it has.
+        /// The compiled backends.
         compiled: String,
     },
     /// The machine has no such device.
     #[error("no {asked} here; this machine has {present}")]
     NotPresent {
-        /// The device asked for.
+        /// The requested device.
         asked: String,
-        /// Those that there are.
+        /// The available devices.
         present: String,
     },
 }
@@ -45,7 +45,7 @@ struct Backend {
     devices: fn() -> Vec<Device>,
 }
 
-/// In the order in which `auto` tries them.
+/// The backends, in the order in which `auto` tries them.
 const BACKENDS: [Backend; 4] = [
     Backend { name: "cuda", compiled: cfg!(feature = "cuda"), devices: cuda },
     Backend { name: "vulkan", compiled: cfg!(feature = "vulkan"), devices: vulkan },
@@ -53,11 +53,10 @@ const BACKENDS: [Backend; 4] = [
     Backend { name: "cpu", compiled: cfg!(feature = "cpu"), devices: cpu },
 ];
 
-/// The device of this name: `auto`, the first card or else the CPU, or a backend with perhaps an
-/// index. Returns its full name too.
+/// Finds a device by name: `auto`, which is the first card or else the CPU, or a backend with an optional index. Also
+/// returns the device's full name.
 ///
-/// It is looked for on this machine, since a device that is not there panics only when it is first
-/// used.
+/// It looks the device up on this machine, because a missing device panics only at its first use.
 ///
 /// ```
 /// # fn main() -> Result<(), firebrick::device::DeviceError> {
@@ -70,8 +69,8 @@ const BACKENDS: [Backend; 4] = [
 ///
 /// # Errors
 ///
-/// The name is unknown, the backend is not compiled in, or the machine has no such device; each
-/// says what there is.
+/// The name is unknown, the backend is not compiled in, or the machine has no such device; each error lists the
+/// alternatives.
 pub fn find(name: &str) -> Result<(Device, String), DeviceError> {
     if name == "auto" {
         return automatic();
@@ -91,8 +90,8 @@ pub fn find(name: &str) -> Result<(Device, String), DeviceError> {
     found.map(|device| (device, format!("{backend}:{index}"))).ok_or_else(|| not_present(name))
 }
 
-/// The devices that ranks are dealt, of those like the one that `asked` was [found](find) as: all of its backend,
-/// unless one of them was asked for by its index. Of software rasterisers there is only the one found.
+/// The devices to distribute among ranks, of the same backend as the device that was [found](find) for `asked`: all
+/// of them, unless `asked` has an index. If any is not a card, such as a software rasteriser, only the device found.
 pub(crate) fn alike(asked: &str, found: &str) -> Vec<Device> {
     let (backend, index) = found.split_once(':').unwrap_or((found, "0"));
     let Some(known) = BACKENDS.iter().find(|known| known.name == backend) else { return Vec::new() };
@@ -103,7 +102,7 @@ pub(crate) fn alike(asked: &str, found: &str) -> Vec<Device> {
     }
 }
 
-/// The first device that is worth choosing unasked: a card, or else the CPU.
+/// The first card, or else the CPU.
 fn automatic() -> Result<(Device, String), DeviceError> {
     let found = BACKENDS.iter().find_map(|backend| {
         let mut devices = (backend.devices)().into_iter().enumerate();
@@ -113,7 +112,7 @@ fn automatic() -> Result<(Device, String), DeviceError> {
     found.ok_or_else(|| not_present("device"))
 }
 
-/// Whether the device is one of CubeCL's, whose kernels are compiled when they are first used.
+/// Whether the device belongs to CubeCL, which compiles kernels at their first use.
 fn is_cube(device: &Device) -> bool {
     #[cfg(any(feature = "cuda", feature = "wgpu"))]
     return matches!(device.as_dispatch(), burn::backend::DispatchDevice::Cube(_));
@@ -124,8 +123,8 @@ fn is_cube(device: &Device) -> bool {
     }
 }
 
-/// Whether a card is behind the device. wgpu also finds software rasterisers, which are slower than
-/// the CPU backend.
+/// Whether the device is a physical card. wgpu also finds software rasterisers, which are slower than the CPU
+/// backend.
 fn is_card(device: &Device) -> bool {
     #[cfg(any(feature = "cuda", feature = "wgpu"))]
     return device.identity().is_some_and(|identity| identity.physical.is_some());
@@ -150,7 +149,7 @@ fn names(kept: impl Fn(&Backend) -> bool) -> String {
 
 #[cfg(any(feature = "cuda", feature = "wgpu", feature = "cpu"))]
 fn present(kind: burn::tensor::DeviceType) -> Vec<Device> {
-    // A driver that cannot be loaded makes the look-up itself panic: then there is no device.
+    // If a driver cannot be loaded, enumerating panics; then there is no device.
     let found = std::panic::catch_unwind(|| Device::enumerate(kind).to_vec());
     found.unwrap_or_default()
 }

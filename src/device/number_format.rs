@@ -1,13 +1,13 @@
-//! Floating-point formats as numbers: what their bits can hold.
+//! Floating-point formats: the numeric limits of their bits.
 
 use serde::Serialize;
 
-/// What the largest exponent of a format stands for.
+/// The meaning of a format's largest exponent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TopExponent {
     /// Infinity and NaN only, as in IEEE 754.
     Special,
-    /// Numbers, but for the last code, which is NaN.
+    /// Numbers, except the last code, which is NaN.
     NumbersButOne,
     /// Numbers only.
     Numbers,
@@ -33,20 +33,20 @@ pub struct NumberFormat {
     top: TopExponent,
 }
 
-/// A format in numbers, as it is printed.
+/// The numeric properties of a format, as printed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FormatNumbers {
-    /// As in [`NumberFormat::name`].
+    /// The name; see [`NumberFormat::name`].
     pub name: &'static str,
-    /// All bits.
+    /// Total number of bits.
     pub bits: u32,
-    /// Bits of the exponent.
+    /// Number of exponent bits.
     pub exponent_bits: u32,
-    /// Stored bits of the mantissa.
+    /// Number of stored mantissa bits.
     pub mantissa_bits: u32,
-    /// The smallest normal number above 0.
+    /// The smallest positive normal number.
     pub smallest_normal: f64,
-    /// The smallest number above 0, where the format has subnormal ones.
+    /// The smallest positive number, if the format has subnormal numbers.
     pub smallest_subnormal: Option<f64>,
     /// The largest finite number.
     pub largest: f64,
@@ -62,7 +62,7 @@ const fn finite(name: &'static str, exponent: u32, mantissa: u32) -> NumberForma
     NumberFormat { name, signed: true, exponent, mantissa, top: TopExponent::Numbers }
 }
 
-/// From the widest to the narrowest.
+/// The formats, from the widest to the narrowest.
 const FORMATS: [NumberFormat; 10] = [
     ieee("f64", 11, 52),
     ieee("f32", 8, 23),
@@ -89,12 +89,12 @@ const FORMATS: [NumberFormat; 10] = [
 ];
 
 impl NumberFormat {
-    /// All formats that [`Listing`](super::Listing) tells of, from the widest to the narrowest.
+    /// All formats in a [`Listing`](super::Listing), from the widest to the narrowest.
     pub fn all() -> &'static [Self] {
         &FORMATS
     }
 
-    /// The format of this name.
+    /// The format with this name.
     pub fn named(name: &str) -> Option<Self> {
         FORMATS.into_iter().find(|format| format.name == name)
     }
@@ -104,26 +104,26 @@ impl NumberFormat {
         self.name
     }
 
-    /// Bits of the exponent.
+    /// Number of exponent bits.
     pub fn exponent_bits(self) -> u32 {
         self.exponent
     }
 
-    /// Stored bits of the mantissa: a normal number has one more, which is 1.
+    /// Number of stored mantissa bits; a normal number has one more, which is 1.
     pub fn mantissa_bits(self) -> u32 {
         self.mantissa
     }
 
-    /// All bits, the sign's among them.
+    /// Total number of bits, including the sign.
     pub fn bits(self) -> u32 {
         u32::from(self.signed) + self.exponent + self.mantissa
     }
 
-    /// The number whose bits, below the sign's, are `code`. What infinity and NaN are is not looked at.
+    /// The number with the bits `code`, not counting the sign. It does not treat infinity and NaN specially.
     ///
-    /// With `e` bits of exponent E and `m` bits of mantissa M, and the bias `b = 2^(e-1) - 1`, it is
-    /// `2^(E-b) (1 + M/2^m)`, and `2^(1-b) M/2^m` where E is 0. A format without mantissa is a bare
-    /// power of two: it has no 0 and nothing subnormal.
+    /// With `e` bits of exponent E and `m` bits of mantissa M, and the bias `b = 2^(e-1) - 1`, the value is
+    /// `2^(E-b) (1 + M/2^m)`, or `2^(1-b) M/2^m` if E is 0. A format without mantissa is a bare power of two: it has
+    /// no 0 and no subnormal numbers.
     fn value(self, code: u64) -> f64 {
         let (exponent, mantissa) = (code >> self.mantissa, code & ((1 << self.mantissa) - 1));
         let bias = (1i64 << (self.exponent - 1)) - 1;
@@ -146,23 +146,22 @@ impl NumberFormat {
         })
     }
 
-    /// The smallest number above 0 that has all its digits.
+    /// The smallest positive number with full precision.
     pub fn smallest_normal(self) -> f64 {
         self.value(if self.mantissa == 0 { 0 } else { 1 << self.mantissa })
     }
 
-    /// The smallest number above 0, with fewer digits, where the format has such.
+    /// The smallest positive number, with reduced precision, if the format has subnormal numbers.
     pub fn smallest_subnormal(self) -> Option<f64> {
         (self.mantissa > 0).then(|| self.value(1))
     }
 
-    /// The distance from 1 to the next number: a rounded result is off by at most half of it,
-    /// relative to its size.
+    /// The distance from 1 to the next number. The relative error of rounding is at most half of it.
     pub fn epsilon(self) -> f64 {
         2f64.powi(-(self.mantissa as i32))
     }
 
-    /// All of it.
+    /// All numeric properties.
     pub fn numbers(self) -> FormatNumbers {
         FormatNumbers {
             name: self.name,
@@ -203,7 +202,7 @@ mod tests {
         assert_eq!(numbers("bf16"), (16, bf16s[0], Some(bf16s[1]), bf16s[2], 2f64.powi(-7)));
     }
 
-    /// Tables 1 to 5 of the specification of the Microscaling Formats, and section 5.4 for the scale.
+    /// Tables 1 to 5 of the Microscaling Formats specification, and section 5.4 for the scale.
     #[test]
     fn narrow_formats_are_as_specified() {
         let two = |power| 2f64.powi(power);

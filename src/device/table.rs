@@ -4,7 +4,7 @@ use std::fmt::{Display, Formatter, Result};
 
 use super::{InBurn, Listed, Listing, Usage};
 
-/// Rows of cells, the first of which is the heading, in columns; those of `numbers` end in line.
+/// Prints rows of cells in columns; the first row is the heading. The columns in `numbers` are right-aligned.
 fn table(f: &mut Formatter, rows: &[Vec<String>], numbers: std::ops::Range<usize>) -> Result {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -23,7 +23,7 @@ fn table(f: &mut Formatter, rows: &[Vec<String>], numbers: std::ops::Range<usize
     Ok(())
 }
 
-/// Three digits, without an exponent where it is short.
+/// Formats a number with three digits and an exponent, or with up to seven decimals from 1e-4 to 1e5.
 fn number(value: f64) -> String {
     match (1e-4..1e5).contains(&value) {
         true => {
@@ -37,7 +37,7 @@ fn number(value: f64) -> String {
 fn summary(device: &Listed, format: usize) -> String {
     let Some(usage) = &device.usage else { return "cannot be opened".into() };
     let Usage { storage, arithmetic, .. } = usage[format];
-    // What computes in a format holds it too.
+    // A device that computes in a format also stores it.
     let names = usage[format].names().filter(|name| !(*name == "storage" && storage && arithmetic));
     let names: Vec<_> = names.collect();
     if names.is_empty() { "none".into() } else { names.join(", ") }

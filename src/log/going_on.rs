@@ -1,9 +1,9 @@
-//! The log of a run that goes on: the lines of the steps that it goes on from, whatever was trained since.
+//! The log of a resumed run, cut to the lines up to its checkpoint.
 //!
-//! A checkpoint has a mark of its log: how long it was, and the sum of its bytes. The log is cut there, so that each
-//! step has one line. Where an older checkpoint is gone back to, the lines that are cut off belong to checkpoints that
-//! are still there: the whole log is then kept beside the other, as `metrics-1.jsonl` or the next number that is free,
-//! until no checkpoint needs it.
+//! A checkpoint holds a mark of its log: the length and the checksum of its bytes. The log is cut there, so each step
+//! has exactly one line. When you resume from an older checkpoint, the lines that are cut may belong to newer
+//! checkpoints that still exist. The whole log is then kept beside the new one, as `metrics-1.jsonl` or the next free
+//! number, until no checkpoint needs it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
@@ -16,7 +16,7 @@ use crate::TrainerState;
 use crate::report_page::log_line::{LogLine, TrainLine, for_each_line};
 use crate::saving::replace_or;
 
-/// What the kept lines tell of the run so far.
+/// The history of the run according to the kept lines.
 #[derive(Debug, Default)]
 pub(crate) struct Past {
     pub tokens: usize,
@@ -25,7 +25,7 @@ pub(crate) struct Past {
     pub activation_bytes: usize,
     /// The last step.
     pub last: Option<TrainLine>,
-    /// Whether steps have no line, as in a log that was changed by hand.
+    /// Whether steps are missing, as in a log that was edited by hand.
     pub has_holes: bool,
 }
 
@@ -35,7 +35,8 @@ pub(super) struct GoingOn {
     pub bytes: u64,
     pub sum: blake3::Hasher,
     pub past: Past,
-    /// From which step on TensorBoard's files do not count, and the kept lines from there on, which are written again.
+    /// The first step from which TensorBoard's files are invalid, and the kept lines from there on, to be written
+    /// again.
     pub board_from: u64,
     pub board_lines: Vec<LogLine>,
 }
@@ -45,7 +46,7 @@ pub(super) fn go_on(folder: &Path, mark: &Mark, others: &[Mark]) -> io::Result<G
     let path = folder.join(LOG);
     let aside = logs_aside(folder)?;
     let is_in = |log: &Path| Ok::<_, io::Error>(begins_with(log, &[*mark])?[0]);
-    // What was made since, at the step itself: an evaluation that is made once more.
+    // Whether the cut removes an evaluation at the checkpoint's own step, which will be repeated.
     let mut evaluated_again = false;
     let mut is_other = true;
     if is_in(&path)? {
@@ -60,7 +61,7 @@ pub(super) fn go_on(folder: &Path, mark: &Mark, others: &[Mark]) -> io::Result<G
             let line = line.and_then(LogLine::parse);
             evaluated_again |= matches!(line, Some(LogLine::Valid(line)) if line.step == mark.updates);
         })?;
-        // Of a run that is over nothing is cut, and its log stays as old as it is.
+        // If there is nothing to cut, as after a complete run, leave the log's modification time unchanged.
         if cut.metadata()?.len() > length {
             OpenOptions::new().write(true).open(&path)?.set_len(length)?;
         }
@@ -81,7 +82,7 @@ pub(super) fn go_on(folder: &Path, mark: &Mark, others: &[Mark]) -> io::Result<G
             fs::remove_file(log)?;
         }
     }
-    // A board with another log's steps, or with an evaluation that is made again, is not that of the kept lines.
+    // The board of another log, or with an evaluation that will be repeated, does not match the kept lines.
     let board_from = match (is_other, evaluated_again) {
         (true, _) => 0,
         (false, true) => mark.updates,
@@ -90,7 +91,8 @@ pub(super) fn go_on(folder: &Path, mark: &Mark, others: &[Mark]) -> io::Result<G
     read(&path, mark.updates, board_from)
 }
 
-/// The bytes up to a mark, and the lines about the save itself that follow: the log was marked when it began.
+/// The length up to a mark, including the lines about the save itself that follow: the mark was taken when the save
+/// began.
 fn length_with_save(log: &Path, mark: &Mark) -> io::Result<u64> {
     let mut file = File::open(log)?;
     file.seek(SeekFrom::Start(mark.bytes))?;
@@ -122,7 +124,7 @@ fn read(path: &Path, updates: u64, board_from: u64) -> io::Result<GoingOn> {
             board_lines.push(line);
         }
     })?;
-    // That of a run which began in another folder begins later.
+    // The log of a run that began in another folder starts at a later step.
     past.has_holes = first.map_or(updates > 0, |first| made + first.max(1) != updates + 1);
     Ok(GoingOn { file, bytes, sum, past, board_from, board_lines })
 }
@@ -138,7 +140,7 @@ impl Past {
     }
 }
 
-/// The marks of the checkpoints in a folder, as far as they can be read.
+/// The marks of the readable checkpoints in a folder.
 pub(crate) fn marks(checkpoints: &Folder) -> Vec<Mark> {
     let saved = checkpoints.list().unwrap_or_default();
     let states = saved.iter().filter_map(|saved| {
@@ -148,7 +150,7 @@ pub(crate) fn marks(checkpoints: &Folder) -> Vec<Mark> {
     states.map(|state| state.log()).collect()
 }
 
-/// Which of the marks are of a log: it begins with the bytes that they are of.
+/// Whether each mark belongs to a log, that is, whether the log starts with the marked bytes.
 fn begins_with(log: &Path, marks: &[Mark]) -> io::Result<Vec<bool>> {
     let mut found = vec![false; marks.len()];
     let mut file = match File::open(log) {
@@ -171,8 +173,8 @@ fn begins_with(log: &Path, marks: &[Mark]) -> io::Result<Vec<bool>> {
     Ok(found)
 }
 
-/// Keeps the lines of these updates where no log has the bytes that the checkpoint tells of: it is one of an older
-/// version, or the log was changed, or lost with the machine's power.
+/// Keeps the lines up to `updates` if no log has the checkpoint's bytes: an older version wrote the checkpoint, the
+/// log was changed, or a power failure lost part of it.
 fn keep_lines(path: &Path, updates: u64) -> io::Result<()> {
     let log = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -185,7 +187,7 @@ fn keep_lines(path: &Path, updates: u64) -> io::Result<()> {
             let Some((text, line)) = line.and_then(|text| Some((text, LogLine::parse(text)?))) else {
                 return;
             };
-            // Steps that an older version has written once more come after later ones.
+            // Older versions append repeated steps after later ones.
             let is_next = match &line {
                 LogLine::Train(line) if line.skipped.is_none() => last.is_none_or(|last| line.step > last),
                 other => last.is_none_or(|last| other.step() >= last),
@@ -201,12 +203,12 @@ fn keep_lines(path: &Path, updates: u64) -> io::Result<()> {
     })
 }
 
-/// Lets `write` make a file beside a place, and puts it there.
+/// Writes a file beside `path` with `write`, and moves it there.
 fn replace(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     replace_or(path, write, |error| error)
 }
 
-/// The logs that were put aside, in the order of their numbers.
+/// The logs that were put aside, by number.
 fn logs_aside(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -230,7 +232,7 @@ fn free_name(aside: &[PathBuf]) -> String {
 mod tests {
     use super::*;
 
-    /// A log whose every step has its number and that of its branch, with the mark behind each.
+    /// Writes a log whose lines hold the step and a branch number, and returns the mark after each step.
     fn trained(
         log: &Path,
         mark: Option<Mark>,
@@ -253,7 +255,7 @@ mod tests {
         Mark { bytes: bytes.len() as u64, sum: Some((&sum).into()), updates }
     }
 
-    /// Steps and branches.
+    /// The step and branch of each line.
     fn lines(log: &Path) -> Vec<(u64, u64)> {
         let mut lines = Vec::new();
         for_each_line(BufReader::new(File::open(log).unwrap()), |line, _| {
@@ -273,19 +275,19 @@ mod tests {
         let log = folder.join(LOG);
         let aside = |number| folder.join(format!("metrics-{number}.jsonl"));
         let first = trained(&log, None, 1..=6, 1);
-        // A line that was cut short by a kill, after the last checkpoint, which is that of step 4.
+        // A kill cut off a line after the last checkpoint, that of step 4.
         fs::write(&log, fs::read_to_string(&log).unwrap() + "{\"kind\":\"tr").unwrap();
         let goes_on = go_on(folder, &first[3], &first[..4]).unwrap();
         assert_eq!((goes_on.board_from, goes_on.board_lines.len()), (5, 0));
         assert_eq!((goes_on.past.tokens, goes_on.past.has_holes), (4, false));
         assert!(!aside(1).exists(), "no checkpoint needs what came after");
         trained(&log, None, 5..=6, 1);
-        // Back to step 2, where there are checkpoints of the steps 4 and 6.
+        // Back to step 2, with checkpoints of steps 4 and 6.
         go_on(folder, &first[1], &[first[1], first[3], first[5]]).unwrap();
         assert_eq!(lines(&aside(1)), [(1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1)]);
         let second = trained(&log, Some(first[1]), 3..=5, 2);
         assert_eq!(lines(&log), [(1, 1), (2, 1), (3, 2), (4, 2), (5, 2)]);
-        // And on from step 4 of the first, while one of the second stays.
+        // Continue from step 4 of the first branch, while a checkpoint of the second remains.
         let goes_on = go_on(folder, &first[3], &[first[3], first[5], second[3]]).unwrap();
         assert_eq!(lines(&log), [(1, 1), (2, 1), (3, 1), (4, 1)]);
         assert_eq!((goes_on.board_from, goes_on.board_lines.len()), (0, 4), "the board is written anew");

@@ -1,4 +1,4 @@
-//! The run's numbers as JSON lines.
+//! The log of a run's numbers as JSON lines.
 
 mod going_on;
 
@@ -17,22 +17,22 @@ use crate::{Scores, TrainError};
 
 pub(crate) use going_on::{Past, marks};
 
-/// The file of the lines, in the output folder.
+/// The log file in the output folder.
 pub(crate) const LOG: &str = "metrics.jsonl";
-/// The folder of TensorBoard's files, beside it.
+/// The folder of TensorBoard's files, in the output folder.
 const BOARD: &str = "tensorboard";
 
-/// One evaluation, as the log keeps it.
+/// An evaluation in the log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct EvaluationNumbers {
-    /// Updates made before it.
+    /// The number of updates before it.
     pub step: u64,
     /// Mean loss over all supervised items of the validation data.
     pub loss: f64,
     pub items: usize,
     pub seconds: f64,
-    /// What the model says of itself besides.
+    /// The model's scores.
     #[serde(default, skip_serializing_if = "Scores::is_empty")]
     pub scores: Scores,
 }
@@ -45,33 +45,33 @@ enum Line<'a> {
     Checkpoint(&'a SaveNumbers),
 }
 
-/// A save that has ended, as the log keeps it.
+/// A completed save in the log.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct SaveNumbers {
-    /// Updates made before it.
+    /// The number of updates before it.
     pub step: u64,
-    /// From its beginning until the checkpoint was there.
+    /// Seconds from its start until the checkpoint was published.
     pub seconds: f64,
-    /// For which training stood still.
+    /// Seconds for which training paused.
     pub pause_seconds: f64,
-    /// Why there is none, if it failed.
+    /// The error, if it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// Writes `metrics.jsonl`: a line per step, per evaluation and per save. Numbers that are not finite are
-/// `null`. A line is with the system once it is written, so a killed run keeps all its lines. Those that cannot be
-/// written, as on a full disk, are kept and tried again with the next one.
+/// Writes `metrics.jsonl`: a line per step, evaluation and save. Numbers that are not finite are `null`. Each line is
+/// passed to the operating system at once, so a killed run keeps all its lines. Lines that cannot be written, as on a
+/// full disk, are kept and retried with the next line.
 ///
 /// TensorBoard's files, in the folder `tensorboard`, have the same numbers.
 pub(crate) struct Log {
     files: Option<Files>,
     bytes: u64,
-    /// Of those bytes.
+    /// The checksum of those bytes.
     sum: blake3::Hasher,
 }
 
-/// Where it is written, and how that goes.
+/// The open files and the state of their writes.
 struct Files {
     lines: Appended,
     line_writes: Writes,
@@ -79,22 +79,23 @@ struct Files {
     board_writes: Writes,
 }
 
-/// How far a log was when its run was saved.
+/// The position in a log at the time of a save.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Mark {
     pub bytes: u64,
-    /// Of these bytes.
+    /// The checksum of these bytes.
     pub sum: Option<Fingerprint>,
-    /// Updates that its lines are of.
+    /// The number of updates that its lines cover.
     pub updates: u64,
 }
 
 impl Log {
-    /// In this folder, or nowhere. With `tells`, what cannot be written is told on standard error.
+    /// Creates a log in this folder, or none without a folder. With `tells`, failed writes are reported on standard
+    /// error.
     ///
     /// # Errors
     ///
-    /// A file cannot be made. Once both are there, no disk ends the run.
+    /// A file cannot be created. Once both exist, no write error ends the run.
     pub fn new(folder: Option<&Path>, tells: bool) -> Result<Self, TrainError> {
         let Some(folder) = folder else {
             return Ok(Self { files: None, bytes: 0, sum: blake3::Hasher::new() });
@@ -105,12 +106,12 @@ impl Log {
         Ok(Self { files: Some(files), bytes: 0, sum: blake3::Hasher::new() })
     }
 
-    /// That of a run which goes on from a checkpoint with this mark, and what its lines tell. `others` are the marks of
-    /// all checkpoints of the run.
+    /// Continues the log of a run that resumes from a checkpoint with this mark, and returns the history in its
+    /// lines. `others` are the marks of all checkpoints of the run.
     ///
     /// # Errors
     ///
-    /// Those of [`new`](Self::new), and a log that cannot be read.
+    /// The errors of [`new`](Self::new), or the log cannot be read.
     pub fn going_on(
         folder: &Path,
         mark: &Mark,
@@ -126,12 +127,12 @@ impl Log {
         Ok((Self { files: Some(Files::new(file, board, tells)), bytes, sum }, past))
     }
 
-    /// How far it is, after so many updates, with the lines that are still to be written.
+    /// The position after this many updates, including lines that are not written yet.
     pub fn mark(&self, updates: u64) -> Mark {
         Mark { bytes: self.bytes, sum: Some((&self.sum).into()), updates }
     }
 
-    /// Hands over to the system what is held back: before a checkpoint, so that it lacks nothing of it, and at the end.
+    /// Writes everything held back: before a checkpoint, so that the log covers it, and at the end.
     pub fn flush(&mut self) {
         if let Some(files) = &mut self.files {
             files.line_writes.note(files.lines.write_out());
@@ -151,7 +152,7 @@ impl Log {
         self.write(&Line::Valid(numbers));
     }
 
-    /// The files of which an attempt to write them has failed.
+    /// The files for which a write has failed.
     pub fn failed(&self) -> impl Iterator<Item = FailedWrites> {
         let writes = self.files.iter().flat_map(|files| [&files.line_writes, &files.board_writes]);
         writes.filter_map(Writes::failed)
@@ -168,7 +169,7 @@ impl Log {
         lines.add(line.as_bytes());
         line_writes.note(lines.write_out());
         let shown = LogLine::parse(line.as_bytes()).map_or(Ok(()), |line| show(board, &line));
-        // What is held back is not known yet to be written.
+        // Events that are held back are not written yet.
         if shown.is_err() || !board.holds_back() {
             board_writes.note(shown);
         }
@@ -186,7 +187,7 @@ impl Files {
     }
 }
 
-/// Shows a line in TensorBoard.
+/// Writes a line to TensorBoard.
 fn show(board: &mut Writer, line: &LogLine) -> Result<(), TrainError> {
     match line {
         LogLine::Train(line) => board.train(line.step, &line.board_values())?,

@@ -1,10 +1,10 @@
-//! The functions between two linear layers, by the names that Hugging Face gives them.
+//! Activation functions, with the names that Hugging Face gives them.
 
 use burn::tensor::{Tensor, activation};
 use firebrick_strategies::{Gelu, gelu};
 use serde::{Deserialize, Serialize};
 
-/// An element-wise function of a feed-forward layer.
+/// An element-wise activation function of a feed-forward layer.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -22,7 +22,7 @@ pub enum Activation {
     #[default]
     #[serde(alias = "gelu_python")]
     Gelu,
-    /// Its approximation by the hyperbolic tangent, as in GPT-2.
+    /// The tanh approximation of GELU, as in GPT-2.
     #[serde(alias = "gelu_pytorch_tanh", alias = "gelu_fast")]
     GeluNew,
     /// max(0, x).
@@ -35,7 +35,7 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// Of each element.
+    /// Applies the function to each element.
     pub fn forward<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
         match self {
             Self::Gelu => gelu(x, Gelu::Exact),

@@ -1,4 +1,4 @@
-//! Scaled dot-product attention, what is masked in it, and the causal self-attention of GPT-2.
+//! Scaled dot-product attention, its masks, and the causal self-attention of GPT-2.
 
 use burn::module::Module;
 use burn::tensor::{Bool, Device, FloatDType, Tensor, TensorData, activation};
@@ -9,12 +9,12 @@ use super::Linear;
 use super::gpt::Shape;
 use super::key_value::{KeyValue, behind};
 
-/// `softmax(query · keyᵀ + bias) · value` (Vaswani et al., 2017, arXiv:1706.03762), `[batch, heads, length,
-/// size]`. The query is scaled already.
+/// Computes `softmax(query · keyᵀ + bias) · value` (Vaswani et al., 2017, arXiv:1706.03762), shape
+/// `[batch, heads, length, size]`. The query must already be scaled.
 ///
 /// - `key` and `value` are `[batch, heads, read, size]`.
 /// - `masked` is true where a position must not read another; it broadcasts to `[batch, heads, length, read]`.
-/// - `bias` is added to the scores in f32 and broadcasts as `masked` does.
+/// - `bias` is added to the scores in f32 and broadcasts like `masked`.
 pub(super) fn attend(
     query: Tensor<4>,
     key: Tensor<4>,
@@ -48,8 +48,9 @@ pub(super) fn join_heads(x: Tensor<4>) -> Tensor<3> {
     x.swap_dims(1, 2).reshape([batch, length, heads * size])
 }
 
-/// `[batch, 1, length - 1, length - 1]`, true where a position would read a later one, another
-/// sample, or padding. Padding reads padding: a position that reads nothing has no softmax.
+/// The causal mask of a batch, `[batch, 1, length - 1, length - 1]`: true where a position must not read a later one,
+/// another sample, or padding. Padding may read padding, because softmax is undefined for a position that reads
+/// nothing.
 pub(super) fn mask_of(batch: &TokenBatch, device: &Device) -> Tensor<4, Bool> {
     let [rows, length] = batch.shape();
     let read = length - 1;
@@ -58,15 +59,15 @@ pub(super) fn mask_of(batch: &TokenBatch, device: &Device) -> Tensor<4, Bool> {
     apart.bool_or(future_mask(read, device).expand([rows, 1, read, read]))
 }
 
-/// `[batch, 1, length, length]` of which positions are real, `[batch, length]`: true where one would read a
-/// later one, or a real one padding. Padding reads padding.
+/// The causal mask for real positions `[batch, length]`, `[batch, 1, length, length]`: true where a position must not
+/// read a later one, or a real position padding. Padding may read padding.
 pub(super) fn causal_mask(real: Tensor<2, Bool>) -> Tensor<4, Bool> {
     let ([rows, length], device) = (real.dims(), real.device());
     let apart = alike(real).bool_not().unsqueeze_dim::<4>(1);
     apart.bool_or(future_mask(length, &device).expand([rows, 1, length, length]))
 }
 
-/// `[batch, length, length]`, true where both are real or both padding.
+/// `[batch, length, length]`, true if both positions are real or both are padding.
 fn alike(real: Tensor<2, Bool>) -> Tensor<3, Bool> {
     let [rows, length] = real.dims();
     let shape = [rows, length, length];
@@ -79,8 +80,8 @@ pub(super) fn future_mask(length: usize, device: &Device) -> Tensor<4, Bool> {
     Tensor::<2, Bool>::tril_mask([length, length], 0, device).unsqueeze()
 }
 
-/// `[batch, 1, 1, length]`, true for padding, which no position of an encoder reads. A row of nothing but
-/// padding reads all of it: a position that reads nothing has no softmax.
+/// `[batch, 1, 1, length]`, true for padding, which no position of an encoder reads. A row that is all padding reads
+/// all of it, because softmax is undefined for a position that reads nothing.
 pub(super) fn padding_mask(inputs: &Inputs, device: &Device) -> Tensor<4, Bool> {
     let [rows, length] = inputs.shape();
     let row = |row: &[bool]| -> Vec<bool> {
@@ -91,13 +92,13 @@ pub(super) fn padding_mask(inputs: &Inputs, device: &Device) -> Tensor<4, Bool> 
     Tensor::from_data(TensorData::new(masked, [rows, 1, 1, length]), device)
 }
 
-/// The column of the first real token of each row, 0 where there is none.
+/// The column of each row's first real token, or 0 if the row has none.
 pub(super) fn starts_of(real: &[bool], length: usize) -> Vec<usize> {
     let rows = real.chunks(length.max(1));
     rows.map(|row| row.iter().position(|&real| real).unwrap_or(0)).collect()
 }
 
-/// Causal self-attention with several heads.
+/// Multi-head causal self-attention.
 #[derive(Module, Debug)]
 pub(super) struct Attention {
     pub(super) query_key_value: Linear,
@@ -119,8 +120,8 @@ impl Attention {
         }
     }
 
-    /// `[batch, length, width]` to the same, behind what was read before, with keys and values of both; `masked` is
-    /// `[1 or batch, 1, length, past + length]`.
+    /// `[batch, length, width]` to the same shape, continuing after the keys and values in `past`. Also returns the
+    /// keys and values of both; `masked` is `[1 or batch, 1, length, past + length]`.
     pub(super) fn read_on(
         &self,
         x: Tensor<3>,

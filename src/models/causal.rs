@@ -1,4 +1,4 @@
-//! What a causal language model reads of a batch, and its loss.
+//! The inputs of a causal language model, and its loss.
 
 use burn::tensor::{Bool, Int, Tensor};
 use firebrick_datasets::{Batch, TokenBatch};
@@ -8,18 +8,18 @@ use super::attention::{future_mask, mask_of, starts_of};
 use super::smoothed_cross_entropy;
 use crate::Loss;
 
-/// Tokens, and where they stand.
+/// Tokens with their positions and mask.
 pub(crate) struct Placed {
     /// `[batch, length]`.
     pub ids: Tensor<2, Int>,
-    /// The place of each token in its sample, from 0: `[batch, length]`, or `[1, length]` for all rows alike.
+    /// The position of each token in its sample, from 0: `[batch, length]`, or `[1, length]` for all rows alike.
     pub places: Tensor<2, Int>,
-    /// True where a position must not read another: `[batch, 1, length, length]`, or with 1 row for all.
+    /// True where a position must not read another: `[batch, 1, length, length]`, or with 1 row for all rows alike.
     pub masked: Tensor<4, Bool>,
 }
 
 impl Placed {
-    /// Rows that hold a sample each, from column 0 on.
+    /// Rows that hold one sample each, starting in column 0.
     pub fn in_columns(ids: Tensor<2, Int>) -> Self {
         let ([_, length], device) = (ids.dims(), ids.device());
         let places = Tensor::<1, Int>::arange(0..length as i64, &device).unsqueeze();
@@ -27,8 +27,8 @@ impl Placed {
     }
 }
 
-/// Each position predicts the next token; the last token is only a label, so it is not read. `logits` is the
-/// model: what it reads to `[batch, length - 1, vocabulary]`.
+/// The loss of predicting each next token. The last token is only a label and is not an input. `logits` is the model;
+/// it returns `[batch, length - 1, vocabulary]`.
 pub(super) fn next_token_loss(
     batch: TokenBatch,
     pass: &Pass,

@@ -1,22 +1,22 @@
-//! The loss of a language model.
+//! The cross-entropy loss.
 
 use burn::tensor::{FloatDType, Int, Tensor, activation::log_softmax};
 use firebrick_datasets::IGNORE;
 use firebrick_strategies::{Pass, cast};
 
-/// The sum over supervised positions of the negative log-likelihood of the label, shape `[1]`, f32.
+/// The negative log-likelihood of the labels, summed over the supervised positions, shape `[1]`, f32.
 ///
-/// `logits` is `[positions, vocabulary]` in any float dtype and is widened first; `labels` is
-/// `[positions]`, with -100 where a position is not supervised: it adds exactly 0 to the sum and to
-/// every gradient.
+/// `logits` is `[positions, vocabulary]` in any float dtype and is cast to f32 first. `labels` is `[positions]`, with
+/// -100 for unsupervised positions, which add exactly 0 to the sum and to every gradient.
 pub fn cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>) -> Tensor<1> {
     smoothed(logits, labels, 0.0)
 }
 
-/// [`cross_entropy`] in a pass: while it trains, with the labels smoothed by its
+/// [`cross_entropy`] with smoothed labels: during training, the labels are smoothed by the pass's
 /// [share](Pass::label_smoothing) ε.
 ///
-/// Of C classes with probabilities p, a position of label y has the loss of `torch.nn.functional.cross_entropy`:
+/// With C classes of probabilities p, the loss of a position with label y equals that of
+/// `torch.nn.functional.cross_entropy`:
 ///
 /// ```text
 /// (1 - ε) · -ln p(y)  +  ε/C · Σ -ln p(c)
@@ -102,7 +102,7 @@ mod tests {
             let apart = found.iter().zip(grad.concat()).map(|(found, expected)| (found - expected).abs());
             assert!(apart.fold(0.0, f32::max) < 1e-6, "{share}");
         }
-        // What measures reports the plain loss.
+        // An evaluation pass reports the loss without smoothing.
         let measured =
             smoothed_cross_entropy(logits(), labels.clone(), &Pass::evaluate(&device).smoothing_labels(0.5));
         assert_eq!(measured.into_data(), cross_entropy(logits(), labels).into_data());

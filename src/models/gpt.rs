@@ -19,19 +19,19 @@ use crate::{Evaluation, Loss, Objective, Score};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GptConfig {
-    /// Transformer blocks.
+    /// Number of transformer blocks.
     pub layers: usize,
-    /// Attention heads; they share `width` evenly.
+    /// Number of attention heads; must divide `width`.
     pub heads: usize,
     /// Size of the hidden state.
     pub width: usize,
-    /// Share of activations dropped while training, in `0.0..1.0`.
+    /// Share of activations dropped during training, in `0.0..1.0`.
     #[serde(default)]
     pub dropout: f64,
     /// Whether linear layers and norms have a bias.
     #[serde(default = "yes")]
     pub bias: bool,
-    /// Whether the head is the token embedding itself (Press & Wolf, 2017, arXiv:1608.05859).
+    /// Whether the output head shares the token embedding's weights (Press & Wolf, 2017, arXiv:1608.05859).
     #[serde(default = "yes")]
     pub tied: bool,
 }
@@ -42,9 +42,8 @@ fn yes() -> bool {
 
 /// GPT-2 (Radford et al., 2019): pre-norm, learned positions, GELU.
 ///
-/// Weights start as GPT-2's: normal with deviation 0.02, those that end a residual branch with
-/// 0.02 / √(2·layers), biases at 0. Those of a Hugging Face folder are read with a
-/// [`Gpt2Config`](super::Gpt2Config).
+/// The initial weights are GPT-2's: normal with standard deviation 0.02, or 0.02 / √(2·layers) at the end of a
+/// residual branch; biases are 0. To load a Hugging Face folder, use a [`Gpt2Config`](super::Gpt2Config).
 #[derive(Module, Debug)]
 pub struct Gpt {
     tokens: Embedding,
@@ -56,11 +55,11 @@ pub struct Gpt {
 }
 
 impl GptConfig {
-    /// A model with fresh weights for `vocabulary` tokens and at most `context` positions.
+    /// Creates a model with new weights for `vocabulary` tokens and at most `context` positions.
     ///
     /// # Panics
     ///
-    /// Where `heads` does not divide `width`, or `dropout` is out of its range; a run file is checked before it comes here.
+    /// If `heads` does not divide `width`, or `dropout` is out of range; a run file is checked before it gets here.
     pub fn init(&self, vocabulary: usize, context: usize, device: &Device) -> Gpt {
         assert_eq!(self.width % self.heads, 0, "heads must divide width");
         drawn_now(self.shape().gpt(vocabulary, context, device))
@@ -83,7 +82,7 @@ impl GptConfig {
     }
 }
 
-/// All that a [`Gpt`] is made by, but the sizes of its embeddings.
+/// The settings of a [`Gpt`], except for the sizes of its embeddings.
 pub(super) struct Shape {
     pub layers: usize,
     pub heads: usize,
@@ -93,12 +92,12 @@ pub(super) struct Shape {
     pub bias: bool,
     pub tied: bool,
     pub embedding_dropout: f64,
-    /// Of attention weights.
+    /// Dropout of attention weights.
     pub attention_dropout: f64,
-    /// At the end of each residual branch.
+    /// Dropout at the end of each residual branch.
     pub residual_dropout: f64,
     pub activation: Activation,
-    /// Added to variances.
+    /// Added to the variance in layer norms.
     pub epsilon: f64,
 }
 
@@ -120,12 +119,12 @@ impl Shape {
         }
     }
 
-    /// The deviation of weights that end a residual branch.
+    /// The standard deviation of weights at the end of a residual branch.
     pub fn residual_std(&self) -> f64 {
         0.02 / ((2 * self.layers) as f64).sqrt()
     }
 
-    /// A linear layer with weights of deviation `std` and bias 0.
+    /// A linear layer with weights of standard deviation `std` and bias 0.
     pub fn linear(&self, from: usize, to: usize, std: f64, device: &Device) -> Linear {
         Linear::new(from, to, self.bias, normal(std), device)
     }
@@ -139,8 +138,8 @@ fn normal(std: f64) -> Initializer {
     Initializer::Normal { mean: 0.0, std }
 }
 
-/// Burn draws a parameter when it is first read; drawing all now makes the weights a function of
-/// the seed alone, not of which code reads them first.
+/// Draws all parameters now. Burn draws a parameter when it is first read; drawing them all at once makes the weights
+/// depend on the seed alone, not on which code reads them first.
 pub(crate) fn drawn_now<M: Module>(model: M) -> M {
     struct Draw;
     impl burn::module::ModuleVisitor for Draw {
@@ -153,29 +152,29 @@ pub(crate) fn drawn_now<M: Module>(model: M) -> M {
 }
 
 impl Gpt {
-    /// Token ids `[batch, length]` to logits `[batch, length, vocabulary]`, in the dtype of the
-    /// head's weights; what is before the head is in that of the pass.
+    /// Maps token ids `[batch, length]` to logits `[batch, length, vocabulary]`, in the dtype of the head's weights.
+    /// The layers before the head compute in the dtype of the pass.
     ///
     /// # Panics
     ///
-    /// Where `length` is above the [context](Self::context), or an id is not in the vocabulary.
+    /// If `length` exceeds the [context](Self::context), or an id is not in the vocabulary.
     pub fn forward(&self, tokens: Tensor<2, Int>, pass: &Pass) -> Tensor<3> {
         let Placed { ids, places, masked } = Placed::in_columns(tokens);
         self.forward_placed(ids, places, masked, pass)
     }
 
-    /// As [`forward`](Self::forward), for rows in which the place of a token in its sample is not
-    /// its column: with several samples in a row, or padding before the first.
+    /// Like [`forward`](Self::forward), for rows in which a token's position in its sample differs from its column:
+    /// several samples per row, or padding before the first.
     ///
-    /// - `places` is `[batch, length]`, or `[1, length]` for all rows alike, from 0.
-    /// - `masked` is `[batch, 1, length, length]`, or with 1 row for all: true where a position (the
-    ///   third axis) must not read another (the fourth). Each position must read at least one.
-    /// - `pass` knows [where rows start](Pass::starting_at) that are padded at the left, or dropout
-    ///   depends on how far they are.
+    /// - `places` holds the positions from 0, `[batch, length]`, or `[1, length]` for all rows alike.
+    /// - `masked` is `[batch, 1, length, length]`, or with 1 row for all rows alike: true where a position (the third
+    ///   axis) must not read another (the fourth). Each position must read at least one.
+    /// - `pass` must know [where rows start](Pass::starting_at) if they are padded at the left; otherwise dropout
+    ///   depends on the amount of padding.
     ///
     /// # Panics
     ///
-    /// Where a place is above the [context](Self::context), or an id is not in the vocabulary.
+    /// If a position is not below the [context](Self::context), or an id is not in the vocabulary.
     pub fn forward_placed(
         &self,
         tokens: Tensor<2, Int>,
@@ -198,7 +197,7 @@ impl Gpt {
 
     fn logits(&self, x: Tensor<3>) -> Tensor<3> {
         let x = self.norm.forward(x);
-        // Of a head that is kept in f32, the logits are f32 too.
+        // A head in f32 gives logits in f32.
         let weight = self.head.as_ref().map_or(&self.tokens.weight, |head| &head.weight).val();
         let x = cast(x, FloatDType::from(weight.dtype()));
         match &self.head {
@@ -207,7 +206,7 @@ impl Gpt {
         }
     }
 
-    /// The most positions that it can read at once.
+    /// The maximum number of positions.
     pub fn context(&self) -> usize {
         self.positions.weight.dims()[0]
     }
@@ -249,7 +248,7 @@ impl ReadsOn for Gpt {
 }
 
 impl Objective<TokenBatch> for Gpt {
-    /// Each position predicts the next token; the last token is only a label, so it is not read.
+    /// Each position predicts the next token. The last token is only a label and is not an input.
     fn loss(&self, batch: TokenBatch, pass: &Pass) -> Loss {
         next_token_loss(batch, pass, |Placed { ids, places, masked }, pass| {
             self.forward_placed(ids, places, masked, pass)
@@ -260,13 +259,13 @@ impl Objective<TokenBatch> for Gpt {
         counted(self.loss(batch, pass))
     }
 
-    /// `perplexity`, e to the mean loss of a token.
+    /// `perplexity`, the exponential of the mean loss per token.
     fn scores(&self, counts: &[f64]) -> Vec<Score> {
         vec![perplexity(counts)]
     }
 }
 
-/// Attention and a feed-forward layer, each on a normalised copy and added to what came in.
+/// Attention and a feed-forward layer, each applied to a normalised copy of its input and added to that input.
 #[derive(Module, Debug)]
 struct Block {
     attention_norm: Norm,
@@ -293,12 +292,13 @@ impl Block {
         }
     }
 
-    /// `[batch, length, width]` to the same.
+    /// `[batch, length, width]` to the same shape.
     fn forward(&self, x: Tensor<3>, masked: Tensor<4, Bool>, pass: &Pass) -> Tensor<3> {
         self.read_on(x, None, masked, pass).0
     }
 
-    /// The same behind what was read before, with keys and values of both.
+    /// Like `forward`, but continues after the keys and values in `past`, and also returns the keys and values of
+    /// both.
     fn read_on(
         &self,
         x: Tensor<3>,

@@ -1,4 +1,4 @@
-//! GPT-2 as Hugging Face folders hold it.
+//! GPT-2 in Hugging Face's format.
 
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use super::pretrained::{
 };
 use super::{Activation, Gpt, GptConfig};
 
-/// `config.json` of a GPT-2, with transformers' names and defaults.
+/// `config.json` of GPT-2, with transformers' names and defaults.
 ///
 /// ```
 /// use burn::tensor::Device;
@@ -32,19 +32,19 @@ use super::{Activation, Gpt, GptConfig};
 pub struct Gpt2Config {
     /// `gpt2`.
     pub model_type: String,
-    /// Tokens of the vocabulary.
+    /// Size of the vocabulary.
     pub vocab_size: usize,
-    /// The most positions that it reads at once.
+    /// The maximum number of positions.
     pub n_positions: usize,
     /// Size of the hidden state.
     pub n_embd: usize,
-    /// Transformer blocks.
+    /// Number of transformer blocks.
     pub n_layer: usize,
-    /// Attention heads; they share `n_embd` evenly.
+    /// Number of attention heads; must divide `n_embd`.
     pub n_head: usize,
-    /// The width inside a feed-forward layer; 4 times `n_embd` where it is not said.
+    /// The width inside a feed-forward layer; 4 times `n_embd` if absent.
     pub n_inner: Option<usize>,
-    /// Of a feed-forward layer.
+    /// The activation of a feed-forward layer.
     pub activation_function: Activation,
     /// Dropout at the end of each residual branch.
     pub resid_pdrop: f64,
@@ -52,9 +52,9 @@ pub struct Gpt2Config {
     pub embd_pdrop: f64,
     /// Dropout of attention weights.
     pub attn_pdrop: f64,
-    /// Added to variances.
+    /// Added to the variance in layer norms.
     pub layer_norm_epsilon: f64,
-    /// Whether the head is the token embedding itself.
+    /// Whether the output head shares the token embedding's weights.
     pub tie_word_embeddings: bool,
     /// Must be true.
     pub scale_attn_weights: bool,
@@ -62,11 +62,11 @@ pub struct Gpt2Config {
     pub scale_attn_by_inverse_layer_idx: bool,
     /// Must be false.
     pub add_cross_attention: bool,
-    /// Whether linear layers and norms have a bias. Of one that has none transformers knows nothing: it opens the
-    /// folder with biases of 0, which compute the same.
+    /// Whether linear layers and norms have a bias. transformers does not know a GPT-2 without biases: it loads such
+    /// a folder with biases of 0, which gives the same results.
     #[serde(skip_serializing_if = "is_true")]
     pub bias: bool,
-    /// All other fields, as they were read.
+    /// All other fields, unchanged.
     #[serde(flatten)]
     pub rest: Map<String, Value>,
 }
@@ -102,7 +102,7 @@ fn is_true(value: &bool) -> bool {
 }
 
 impl Gpt2Config {
-    /// That of a [`GptConfig`] for `vocabulary` tokens and at most `context` positions.
+    /// The configuration of a [`GptConfig`] for `vocabulary` tokens and at most `context` positions.
     pub fn of_shape(shape: &GptConfig, vocabulary: usize, context: usize) -> Self {
         let &GptConfig { layers, heads, width, dropout, bias, tied } = shape;
         Self {
@@ -121,11 +121,11 @@ impl Gpt2Config {
         }
     }
 
-    /// A model with fresh weights, drawn when they are first read.
+    /// Creates a model with new weights, drawn when they are first read.
     ///
     /// # Panics
     ///
-    /// Where [`check`](HubConfig::check) is not passed.
+    /// If [`check`](HubConfig::check) would fail.
     pub fn init(&self, device: &Device) -> Gpt {
         assert_eq!(self.n_embd % self.n_head, 0, "n_head must divide n_embd");
         let shape = Shape {
@@ -174,7 +174,7 @@ impl HubConfig for Gpt2Config {
         Ok(())
     }
 
-    /// A head of its own is read as one, whatever the field says, as transformers does.
+    /// A folder with a separate head is loaded with it whatever the field says, as in transformers.
     fn settle(&mut self, folder: &Folder) -> Result<(), PretrainedError> {
         let tokens = ["transformer.wte.weight", "wte.weight"];
         self.tie_word_embeddings &= !folder.differ(&["lm_head.weight"], &tokens)?;
@@ -188,7 +188,7 @@ const EMBEDDINGS: &[Row] = &[
     ("ln_f.weight", "norm.scale", Layout::Same),
     ("ln_f.bias", "norm.bias", Layout::Same),
 ];
-/// Its `Conv1D` keeps weights as `[in, out]`.
+/// transformers' `Conv1D` stores weights as `[in, out]`.
 const BLOCK: &[Row] = &[
     ("h.#.ln_1.weight", "blocks.#.attention_norm.scale", Layout::Same),
     ("h.#.ln_1.bias", "blocks.#.attention_norm.bias", Layout::Same),
@@ -218,7 +218,7 @@ impl Pretrained for Gpt {
 
     fn keys(config: &Gpt2Config) -> KeyMap {
         let map = KeyMap::new("transformer.").body(EMBEDDINGS).layers(config.n_layer, BLOCK);
-        // Causal masks, which early files hold.
+        // Causal masks in early files.
         let map = map.ignored(&["h.#.attn.bias", "h.#.attn.masked_bias"]);
         let map = if config.bias { map } else { map.without_biases() };
         match config.tie_word_embeddings {

@@ -1,4 +1,4 @@
-//! Tests of the decoder: its first weights, what a position reads, and packing.
+//! Tests of the decoder: its initial weights, which positions are read, and packing.
 
 use std::sync::Arc;
 
@@ -67,7 +67,7 @@ fn step(gpt: &Gpt, batch: TokenBatch) -> (f64, Vec<f32>) {
     (value, blocks.flat_map(|block| of(&block.attention.query_key_value)).collect())
 }
 
-/// Samples that are packed into a row, or padded at either side, give what they give alone.
+/// Samples that are packed into a row, or padded at either side, give the same results as alone.
 #[test]
 fn packing_and_padding_change_nothing() {
     let tokenizer = Arc::new(Tokenizer::characters("abcdefghij").unwrap());

@@ -1,11 +1,11 @@
-//! Keys and values of tokens that a decoder has read, so that it need not read them again.
+//! A cache of the keys and values of tokens that a decoder has read.
 
 use burn::tensor::{Bool, Int, Tensor};
 
-/// Of one block: `[batch, heads, length, size]` each.
+/// Keys and values of one block, each `[batch, heads, length, size]`.
 pub(crate) type KeyValue = (Tensor<4>, Tensor<4>);
 
-/// Those of what was read before, and behind them those of what is read now.
+/// Appends keys and values to those of earlier tokens.
 pub(super) fn behind(past: Option<KeyValue>, key: Tensor<4>, value: Tensor<4>) -> KeyValue {
     match past {
         None => (key, value),
@@ -13,31 +13,31 @@ pub(super) fn behind(past: Option<KeyValue>, key: Tensor<4>, value: Tensor<4>) -
     }
 }
 
-/// What a decoder has read of some rows.
+/// A decoder's cache for a batch of rows.
 #[derive(Clone, Debug)]
 pub(crate) struct Past {
-    /// Of each block.
+    /// The keys and values of each block.
     pub own: Vec<KeyValue>,
-    /// Of a source, where the blocks read one.
+    /// The cache of the source, if the blocks attend to one.
     pub source: Option<PastSource>,
 }
 
-/// What a decoder has read of the sources.
+/// A decoder's cache of the sources.
 #[derive(Clone, Debug)]
 pub(crate) struct PastSource {
-    /// Of each block.
+    /// The keys and values of each block.
     pub blocks: Vec<KeyValue>,
     /// `[batch, 1, 1, length]`, true for padding.
     pub masked: Tensor<4, Bool>,
 }
 
 impl Past {
-    /// Tokens of each row, padding included.
+    /// The number of tokens in each row, padding included.
     pub fn columns(&self) -> usize {
         self.own[0].0.dims()[2]
     }
 
-    /// Bytes of the keys and values of one token of a row.
+    /// Bytes of the keys and values of one token in a row.
     pub fn bytes_per_token(&self) -> f64 {
         let bytes = |tensor: &Tensor<4>| {
             let [_, heads, _, size] = tensor.dims();
@@ -46,7 +46,7 @@ impl Past {
         self.own.iter().map(|(keys, values)| bytes(keys) + bytes(values)).sum()
     }
 
-    /// Of the rows in this order, some perhaps left out and some perhaps twice.
+    /// Selects rows by index; rows may be left out or repeated.
     pub fn select(self, rows: &Tensor<1, Int>) -> Self {
         let select =
             |(keys, values): KeyValue| (keys.select(0, rows.clone()), values.select(0, rows.clone()));

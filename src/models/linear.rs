@@ -4,10 +4,10 @@ use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay,
 use burn::tensor::{Device, FloatDType, Tensor};
 use firebrick_strategies::{cast, linear};
 
-/// An affine map of the last axis, `x · weight + bias`: as Burn's, with the same parameter names.
+/// An affine map of the last axis, `x · weight + bias`, like Burn's and with the same parameter names.
 ///
-/// It computes in the dtype of its weight and answers in that of its input, so a layer that is kept
-/// in f32 works between activations in bf16.
+/// It computes in the dtype of its weight and returns the dtype of its input, so a layer that stays in f32 works
+/// between bf16 activations.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct Linear {
@@ -18,7 +18,7 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// Weights `[from, to]` as `initializer` draws them and, if asked for, bias 0.
+    /// Creates a layer with weights `[from, to]` drawn by `initializer` and, if `bias` is set, a bias of 0.
     pub fn new(from: usize, to: usize, bias: bool, initializer: Initializer, device: &Device) -> Self {
         Self {
             weight: initializer.init_with([from, to], Some(from), Some(to), device),
@@ -26,11 +26,11 @@ impl Linear {
         }
     }
 
-    /// `[.., in]` to `[.., out]`, in the dtype of `x`.
+    /// Maps `[.., in]` to `[.., out]`, in the dtype of `x`.
     ///
     /// # Panics
     ///
-    /// Where the last axis of `x` is not `in`.
+    /// If the last axis of `x` is not `in`.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         let weight = self.weight.val();
         let (outside, inside) = (FloatDType::from(x.dtype()), FloatDType::from(weight.dtype()));
@@ -61,7 +61,8 @@ mod tests {
     #[test]
     fn it_answers_in_the_dtype_of_its_input_and_computes_in_that_of_its_weight() {
         let device = Device::flex().autodiff();
-        // 257 is no bf16, and 2049 no f16: either would be rounded to the bias, and the sum be 0.
+        // bf16 cannot represent 257, and f16 cannot represent 2049: either would round to the bias's magnitude, and
+        // the sum would be 0.
         let weight = Tensor::<2>::from_data([[257.0, 2049.0]], &device);
         let bias = Tensor::from_data([-256.0, -2048.0], &device);
         let linear = Linear { weight: Param::from_tensor(weight), bias: Some(Param::from_tensor(bias)) };
@@ -76,7 +77,7 @@ mod tests {
         }
     }
 
-    /// Files that hold a model with Burn's layers can be read into one with ours, and back.
+    /// Files of a model with Burn's layers can be read into a model with these layers, and vice versa.
     #[test]
     fn parameters_are_named_as_burns() {
         let device = Device::flex();

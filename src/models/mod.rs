@@ -1,26 +1,26 @@
-//! Models that Firebrick trains: from a run file, or out of a Hugging Face folder.
+//! The models that Firebrick trains, from a run file or from a Hugging Face folder.
 //!
 //! ```text
-//! pretrained/        Hugging Face folders: which families and heads, and how they are read and written
-//! gpt.rs             GPT-2, and decoders like it
-//! ├── gpt2.rs           as Hugging Face folders hold it
-//! └── causal.rs         what a causal model reads of a batch, and its loss
-//! bert/              BERT, RoBERTa and models like them, with heads
+//! pretrained/        Hugging Face folders: supported families and heads, reading and writing
+//! gpt.rs             GPT-2 and related decoders
+//! ├── gpt2.rs           its Hugging Face format
+//! └── causal.rs         the inputs of a causal model, and its loss
+//! bert/              BERT, RoBERTa and related models, with heads
 //! llama/             Llama, Mistral and Qwen2
 //! t5/                T5: an encoder and a decoder
-//! writing/           texts that trained models write
-//! └── key_value.rs      what a decoder has read, so that it need not read it again
-//! written_scores.rs  how good texts are that a model writes in evaluation
-//! attention.rs       scaled dot-product attention, and what is masked in it
+//! writing/           text generation with trained models
+//! └── key_value.rs      the cache of keys and values of tokens that a decoder has read
+//! written_scores.rs  scores of texts that a model generates in evaluation
+//! attention.rs       scaled dot-product attention and its masks
 //! linear.rs          an affine map that is fast in half precision on the CPU
-//! norm.rs            layer normalisation that is right in half precision
+//! norm.rs            layer normalisation that is correct in half precision
 //! rms_norm.rs        the same without a mean
-//! activation.rs      the functions between two linear layers
+//! activation.rs      activation functions
 //! cross_entropy.rs   the loss of tokens
 //! sequence_loss.rs   the loss of texts
-//! perplexity.rs      how surprised a model is by a token
-//! token_scores.rs    how good labels of tokens are
-//! sequence_scores.rs how good classes of texts are
+//! perplexity.rs      the perplexity score
+//! token_scores.rs    scores of token labels
+//! sequence_scores.rs scores of text classes
 //! ```
 
 mod activation;

@@ -1,4 +1,4 @@
-//! Layer normalisation that is right in half precision.
+//! Layer normalisation that is correct in half precision.
 
 use burn::module::{Module, Param};
 use burn::nn::Initializer;
@@ -7,8 +7,8 @@ use firebrick_strategies::cast;
 
 /// Layer normalisation over the last axis (Ba et al., 2016, arXiv:1607.06450).
 ///
-/// Mean and variance are computed in f32 and the result returns to the input's dtype, as
-/// `torch.autocast` does: bf16 keeps 8 bits of a sum.
+/// Mean and variance are computed in f32, and the result is cast back to the input's dtype, as under
+/// `torch.autocast`: bf16 keeps only 8 bits of a sum.
 #[derive(Module, Debug)]
 pub struct Norm {
     scale: Param<Tensor<1>>,
@@ -17,7 +17,8 @@ pub struct Norm {
 }
 
 impl Norm {
-    /// Scale 1 and, if asked for, bias 0, each of shape `[width]`. The variance is raised by 1e-5.
+    /// Creates a norm with scale 1 and, if `bias` is set, bias 0, each of shape `[width]`. Epsilon, which is added to
+    /// the variance, is 1e-5.
     pub fn new(width: usize, bias: bool, device: &Device) -> Self {
         Self {
             scale: Initializer::Ones.init([width], device),
@@ -26,12 +27,12 @@ impl Norm {
         }
     }
 
-    /// The same, with this added to the variance.
+    /// Sets the number that is added to the variance.
     pub fn with_epsilon(self, epsilon: f64) -> Self {
         Self { epsilon, ..self }
     }
 
-    /// `[.., width]` to `[.., width]`, in the dtype of `x`.
+    /// Normalises `[.., width]` to the same shape, in the dtype of `x`.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         let dtype = FloatDType::from(x.dtype());
         let wide = |param: &Param<Tensor<1>>| cast(param.val(), FloatDType::F32);
@@ -48,8 +49,8 @@ mod tests {
     #[test]
     fn rows_in_half_precision_are_normalised_with_f32_statistics() {
         let device = testing::device();
-        // In bf16, 256 + 1 is 256, and in f16 2048 + 1 is 2048: statistics in the dtype of the rows would
-        // lose the whole signal.
+        // 256 + 1 is 256 in bf16, and 2048 + 1 is 2048 in f16: statistics in the dtype of the rows would lose the
+        // whole signal.
         let mut halves = vec![(FloatDType::BF16, 256.0), (FloatDType::F16, 2048.0)];
         halves.retain(|(dtype, _)| device.supports_dtype(*dtype));
         assert!(!halves.is_empty());

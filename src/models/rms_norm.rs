@@ -1,4 +1,4 @@
-//! Root mean square layer normalisation that is right in half precision.
+//! Root mean square layer normalisation that is correct in half precision.
 
 use burn::module::{Module, Param};
 use burn::nn::Initializer;
@@ -8,7 +8,7 @@ use firebrick_strategies::cast;
 /// `x / √(mean(x²) + ε) · scale` over the last axis, without a mean and without a bias (Zhang & Sennrich, 2019,
 /// arXiv:1910.07467).
 ///
-/// It is computed in f32 and the result returns to the input's dtype.
+/// It computes in f32 and casts the result back to the input's dtype.
 #[derive(Module, Debug)]
 pub struct RmsNorm {
     scale: Param<Tensor<1>>,
@@ -16,12 +16,12 @@ pub struct RmsNorm {
 }
 
 impl RmsNorm {
-    /// Scale 1 of shape `[width]`; `epsilon` is added to the mean square.
+    /// Creates a norm with scale 1 of shape `[width]`; `epsilon` is added to the mean square.
     pub fn new(width: usize, epsilon: f64, device: &Device) -> Self {
         Self { scale: Initializer::Ones.init([width], device), epsilon }
     }
 
-    /// `[.., width]` to `[.., width]`, in the dtype of `x`.
+    /// Normalises `[.., width]` to the same shape, in the dtype of `x`.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         let dtype = FloatDType::from(x.dtype());
         let x = cast(x, FloatDType::F32);
@@ -41,7 +41,7 @@ mod tests {
         let mut dtypes = vec![FloatDType::F32, FloatDType::BF16, FloatDType::F16];
         dtypes.retain(|dtype| device.supports_dtype(*dtype));
         for dtype in dtypes {
-            // Its square, 90000, is above the largest f16.
+            // The square of 300, 90000, exceeds the largest f16.
             let x = Tensor::<2>::from_data([[300.0, -300.0, 0.0, 0.0]], &device);
             let y = RmsNorm::new(4, 1e-6, &device).forward(x.cast(dtype));
             assert_eq!(FloatDType::from(y.dtype()), dtype);

@@ -1,4 +1,4 @@
-//! The loss of a model that reads a text as a whole.
+//! The loss of a model of whole texts.
 
 use burn::tensor::{FloatDType, Tensor, activation::log_sigmoid};
 use firebrick_datasets::{Batch, SequenceBatch};
@@ -7,15 +7,15 @@ use firebrick_strategies::{Pass, cast};
 use super::smoothed_cross_entropy;
 use crate::Loss;
 
-/// The sum over the items of a batch, f32: with a class for each row the negative log-likelihood of the class;
-/// with several classes the binary cross-entropy of each; with numbers the squared error. Labels are
-/// [smoothed](Pass::label_smoothing) where each row has one class.
+/// The loss summed over the items of a batch, f32: the negative log-likelihood if each row has one class; the binary
+/// cross-entropy of each class if a row has several; the squared error for numbers. With one class per row, labels
+/// are [smoothed](Pass::label_smoothing).
 ///
-/// `logits` is `[rows, classes]` in any float dtype and is widened first.
+/// `logits` is `[rows, classes]` in any float dtype and is cast to f32 first.
 ///
 /// # Panics
 ///
-/// Where a class of the batch is not below the number of logits, or numbers meet more than one logit.
+/// If a class of the batch is not below the number of logits, or numbers meet more than one logit.
 pub fn sequence_loss(logits: Tensor<2>, batch: &SequenceBatch, pass: &Pass) -> Loss {
     let (device, items) = (logits.device(), batch.items());
     let logits = cast(logits, FloatDType::F32);

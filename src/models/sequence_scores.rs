@@ -1,4 +1,4 @@
-//! Scores of what a model says of texts.
+//! Scores of predictions for whole texts.
 
 use firebrick_datasets::SequenceBatch;
 use firebrick_metrics::Classification;
@@ -6,7 +6,7 @@ use firebrick_metrics::Classification;
 use super::token_scores::{added, class_scores};
 use crate::Score;
 
-/// How classes of texts, or numbers, are scored.
+/// How to score classes of texts, or numbers.
 ///
 /// | Each text has | Scores |
 /// |---|---|
@@ -15,17 +15,17 @@ use crate::Score;
 /// | a number | `rmse`, `pearson` |
 #[derive(Clone, Debug, PartialEq)]
 pub enum SequenceScores {
-    /// One class of each text, out of these.
+    /// One of these classes for each text.
     Class(Classification),
-    /// Any of so many classes of each text: those whose logit is above 0.
+    /// Any number of this many classes for each text: those whose logit is above 0.
     Classes(usize),
     /// A number.
     Number,
 }
 
 impl SequenceScores {
-    /// What one batch adds; `logits` are those of the classes, row after row. Nothing is added where the batch's labels
-    /// are of another kind.
+    /// The counts of one batch; `logits` holds those of the classes, row by row. Empty if the batch's labels are of
+    /// another kind.
     pub fn counts(&self, logits: &[f32], batch: &SequenceBatch) -> Vec<f64> {
         match self {
             Self::Class(classes) => {
@@ -66,13 +66,13 @@ impl SequenceScores {
         }
     }
 
-    /// The scores of the sums of all counts; none are not numbers, but have their names.
+    /// The scores from the sums of all counts; from empty counts, scores of NaN under their names.
     pub fn scores(&self, counts: &[f64]) -> Vec<Score> {
         match self {
             Self::Class(classes) => class_scores(classes, counts),
             Self::Classes(_) => {
                 let [both, predicted, labelled, exact, rows] = counts.try_into().unwrap_or([f64::NAN; 5]);
-                // Nothing predicted and nothing to find is 0, as in scikit-learn.
+                // Nothing predicted and nothing to find scores 0, as in scikit-learn.
                 let f1 = if predicted + labelled == 0.0 { 0.0 } else { 2.0 * both / (predicted + labelled) };
                 vec![Score::higher("f1", f1), Score::higher("accuracy", exact / rows)]
             }
@@ -81,7 +81,7 @@ impl SequenceScores {
                 let covariance = xy - x * y / n;
                 let deviations = ((xx - x * x / n) * (yy - y * y / n)).sqrt();
                 vec![
-                    // Rounding may take the square of nothing below 0.
+                    // Rounding may make the mean square slightly negative.
                     Score::lower("rmse", ((xx - 2.0 * xy + yy) / n).clamp(0.0, f64::INFINITY).sqrt()),
                     Score::higher("pearson", covariance / deviations),
                 ]
@@ -90,7 +90,7 @@ impl SequenceScores {
     }
 }
 
-/// The place of the largest number, the first of equal ones.
+/// The index of the largest number; the first of equal ones.
 fn largest(logits: &[f32]) -> usize {
     let better = |best: usize, at: usize| if logits[at] > logits[best] { at } else { best };
     (0..logits.len()).reduce(better).unwrap_or(0)
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn of_several_classes_each_decision_counts() {
         let scores = SequenceScores::Classes(2);
-        // Three texts: of four decisions for a class three are right, and one class was not found.
+        // Three texts: three of four predicted classes are right, and one class was missed.
         assert_eq!(values(scores.scores(&[3.0, 4.0, 4.0, 1.0, 3.0])), [0.75, 1.0 / 3.0]);
         assert_eq!(values(scores.scores(&[0.0, 0.0, 0.0, 3.0, 3.0])), [0.0, 1.0]);
         assert!(values(scores.scores(&[])).iter().all(|value| value.is_nan()));

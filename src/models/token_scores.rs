@@ -1,14 +1,14 @@
-//! Scores of the labels that a model gives to tokens.
+//! Scores of predicted token labels.
 
 use firebrick_datasets::IGNORE;
 use firebrick_metrics::{Classification, Entities, EntityScheme, Metric, Report};
 
 use crate::Score;
 
-/// How labels of tokens are scored: as entities where their names are tags of IOB2, as `B-PER`, else as classes.
+/// How to score labels of tokens: as entities if the label names are IOB2 tags such as `B-PER`, otherwise as classes.
 ///
-/// Entities are scored strictly: an entity is right if its first word, its last word and its type are, and it begins
-/// with `B-`, as in `seqeval`'s strict mode.
+/// Entities are scored strictly, as in `seqeval`'s strict mode: an entity is correct if its first word, its last word
+/// and its type are, and it begins with `B-`.
 ///
 /// | Labels | Scores |
 /// |---|---|
@@ -39,7 +39,7 @@ enum Kind {
 }
 
 impl TokenScores {
-    /// Of labels with these names, in the order of their ids.
+    /// Creates the scores for labels with these names, in the order of their ids.
     pub fn new<N: Into<String>>(names: impl IntoIterator<Item = N>) -> Self {
         let names: Vec<String> = names.into_iter().map(Into::into).collect();
         let has_entities = names.iter().any(|name| name.starts_with("B-"));
@@ -51,12 +51,12 @@ impl TokenScores {
         Self { names, kind }
     }
 
-    /// What one batch adds: `predicted` and `labels` have rows of `length` tokens, one after the other. A token whose
-    /// label is [`IGNORE`] is of no word, or of a word that is scored by another token.
+    /// The counts of one batch. `predicted` and `labels` hold rows of `length` tokens, one after the other. A token
+    /// with the label [`IGNORE`] belongs to no word, or to a word that is scored by another token.
     ///
     /// # Panics
     ///
-    /// Where an id has no name.
+    /// If an id has no name.
     pub fn counts(&self, predicted: &[i32], labels: &[i32], length: usize) -> Vec<f64> {
         let row = |(predicted, labels): (&[i32], &[i32])| -> [Vec<usize>; 2] {
             let scored = predicted.iter().zip(labels).filter(|(_, label)| **label != IGNORE);
@@ -83,7 +83,7 @@ impl TokenScores {
         }
     }
 
-    /// The scores of the sums of all counts; none are not numbers, but have their names.
+    /// The scores from the sums of all counts; from empty counts, scores of NaN under their names.
     pub fn scores(&self, counts: &[f64]) -> Vec<Score> {
         match &self.kind {
             Kind::Entities(entities) => {
@@ -111,7 +111,7 @@ pub(super) fn class_scores(classes: &Classification, counts: &[f64]) -> Vec<Scor
     ]
 }
 
-/// The counts of one batch, for settings without any.
+/// The counts of one batch, added to empty `settings`.
 pub(super) fn added<M: Metric + Clone>(
     settings: &M,
     add: impl FnOnce(&mut M) -> Result<(), firebrick_metrics::MetricError>,
@@ -132,7 +132,7 @@ mod tests {
         };
         assert_eq!(names(&TokenScores::new(["O", "B-X", "I-X"])), ["f1", "precision", "recall", "accuracy"]);
         assert_eq!(names(&TokenScores::new(["NOUN", "VERB"])), ["accuracy", "macro_f1"]);
-        // A name that is no tag makes classes of all of them.
+        // A name that is not a tag turns all of them into classes.
         assert_eq!(names(&TokenScores::new(["O", "B-X", "other"])), ["accuracy", "macro_f1"]);
         assert!(TokenScores::new(["O", "B-X"]).scores(&[])[0].value.is_nan());
     }
@@ -147,7 +147,7 @@ mod tests {
         parts.iter_mut().zip(more).for_each(|(sum, count)| *sum += count);
         assert_eq!(parts, whole);
         let found = scores.scores(&whole);
-        // Of three entities the first and the last are found, and nothing else: an I- alone is none.
+        // Of three entities, the first and the last are found, and nothing else: an I- tag alone is not an entity.
         assert_eq!(found[1].value, 1.0);
         assert_eq!(found[2].value, 2.0 / 3.0);
     }

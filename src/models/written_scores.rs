@@ -1,4 +1,4 @@
-//! Scores of the texts that a model writes while it is evaluated.
+//! Scores of the texts that a model generates in evaluation.
 
 use std::sync::Arc;
 
@@ -8,15 +8,15 @@ use firebrick_metrics::{Bleu, ChrF, ExactMatch, Metric, MetricError, Rouge};
 use crate::decoding::Decoding;
 use crate::{Score, TrainError};
 
-/// How a model writes texts in evaluation, and by what tokenizer they are read: for the scores `bleu` and `chrf` (0 to
-/// 100, as sacrebleu's), `rouge1`, `rouge2` and `rougeL` (F1, 0 to 1, as rouge_score's without stemming) and
-/// `exact_match` (0 to 100, as SQuAD's).
+/// How to generate texts in evaluation, and the tokenizer that decodes them, for the scores `bleu` and `chrf` (0 to
+/// 100, as in sacrebleu), `rouge1`, `rouge2` and `rougeL` (F1, 0 to 1, as in rouge_score without stemming) and
+/// `exact_match` (0 to 100, as in SQuAD).
 ///
-/// They compare with the [target texts](firebrick_datasets::Seq2SeqBatch::host_targets) themselves, and not with what
-/// their labels decode to.
+/// The scores compare with the [target texts](firebrick_datasets::Seq2SeqBatch::host_targets) themselves, not with
+/// their decoded labels.
 ///
-/// What Transformers calls `predict_with_generate`. Each evaluation writes the text of each source, token by token, so it
-/// takes far longer than the loss alone.
+/// Transformers calls this `predict_with_generate`. Each evaluation generates the text of each source token by token,
+/// so it takes far longer than the loss alone.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -40,7 +40,7 @@ pub struct WrittenScores {
     decoding: Decoding,
 }
 
-/// Counts of all of them, one after the other.
+/// The metrics, whose counts are concatenated.
 #[derive(Default)]
 struct Metrics {
     bleu: Bleu,
@@ -50,8 +50,8 @@ struct Metrics {
 }
 
 impl WrittenScores {
-    /// Of texts that are written so, and end where the tokenizer's end token is written, unless `decoding` names
-    /// others.
+    /// Scores texts generated with `decoding`. If `decoding` names no end tokens, texts end at the tokenizer's end
+    /// token.
     pub fn new(tokenizer: Arc<Tokenizer>, mut decoding: Decoding) -> Self {
         if decoding.end_tokens.is_empty() {
             decoding.end_tokens.extend(tokenizer.special().eos);
@@ -59,13 +59,13 @@ impl WrittenScores {
         Self { tokenizer, decoding }
     }
 
-    /// How texts are written.
+    /// How to generate texts.
     pub(super) fn decoding(&self) -> &Decoding {
         &self.decoding
     }
 
-    /// The counts of texts that were written, beside those that were wanted. These are as the records have them:
-    /// their tokens say less where they were cut, or a word has none.
+    /// The counts of generated texts, compared with the wanted ones. The wanted texts come from the records, since
+    /// their tokens lose text that is cut or that the tokenizer cannot encode.
     pub(super) fn counts<T: AsRef<str>>(
         &self,
         written: &[Vec<u32>],
@@ -76,7 +76,7 @@ impl WrittenScores {
         Ok(Metrics::of(&written, &wanted).expect("a text was written for each that was wanted").counts())
     }
 
-    /// Without special tokens, and without numbers that a model has room for and no token is.
+    /// Decodes a row without special tokens, and without ids that the model has but the tokenizer lacks.
     fn text(&self, row: &[u32]) -> Result<String, TrainError> {
         let special = &self.tokenizer.special().all;
         let is_text = |id: &u32| (*id as usize) < self.tokenizer.vocab_size() && !special.contains(id);
@@ -84,12 +84,12 @@ impl WrittenScores {
         Ok(self.tokenizer.decode(&ids)?)
     }
 
-    /// As many counts as each batch has, of nothing that could be scored.
+    /// NaN counts, as many as a batch has, for a batch that cannot be scored.
     pub(super) fn unknown() -> Vec<f64> {
         vec![f64::NAN; Metrics::default().counts().len()]
     }
 
-    /// The scores of [counts](Self::counts); not numbers where there are none.
+    /// The scores of [counts](Self::counts); NaN without counts.
     pub(super) fn scores(counts: &[f64]) -> Vec<Score> {
         let metrics = Metrics::from_counts(counts).ok();
         let of = |score: fn(&Metrics) -> Option<f64>| metrics.as_ref().and_then(score).unwrap_or(f64::NAN);
@@ -157,7 +157,7 @@ mod tests {
         };
         assert_eq!(value(&both, "exact_match"), 50.0);
         assert!((value(&first, "bleu") - 100.0).abs() < 1e-9 && value(&first, "rougeL") == 1.0);
-        // sacrebleu 2.6.0, corpus_bleu and corpus_chrf of the two; rouge_score 0.1.2, the mean of both.
+        // sacrebleu 2.6.0, corpus_bleu and corpus_chrf of the two texts; rouge_score 0.1.2, the mean of both.
         for (name, expected) in [
             ("bleu", 67.55685273015294),
             ("chrf", 77.49672350809752),

@@ -2,7 +2,7 @@
 
 use super::number::{Unit, log_tick, tick};
 
-/// From values to places along an axis.
+/// Maps values to places along an axis.
 #[derive(Clone, Debug)]
 pub(crate) struct Axis {
     pub low: f64,
@@ -11,7 +11,7 @@ pub(crate) struct Axis {
     pub ticks: Vec<Tick>,
 }
 
-/// A label, and where it stands: 0 is the low end of the axis and 1 the high one.
+/// A label and its place: 0 is the low end of the axis, and 1 the high end.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Tick {
     pub at: f64,
@@ -19,7 +19,7 @@ pub(crate) struct Tick {
 }
 
 impl Axis {
-    /// That of the steps, from the first to the last.
+    /// An axis of steps, from the first to the last.
     pub fn of_steps(first: f64, last: f64) -> Self {
         let (low, high) = widened(first, last, 1.0);
         let apart = round_up((high - low) / 6.0).max(1.0);
@@ -31,18 +31,18 @@ impl Axis {
         axis
     }
 
-    /// That holds the lowest and the highest value, from one round number to another.
+    /// An axis between round numbers that contains the lowest and the highest value.
     pub fn linear(lowest: f64, highest: f64, unit: Unit) -> Self {
         let (low, high) = widened(lowest, highest, lowest.abs().max(highest.abs()) * 0.1);
         let apart = round_up((high - low) / 5.0);
-        // What touches a round number does not need another.
+        // A value on a round number needs no further one.
         let (low, high) = ((low / apart + 1e-9).floor() * apart, (high / apart - 1e-9).ceil() * apart);
         let mut axis = Self { low, high, logarithmic: false, ticks: Vec::new() };
         axis.ticks = axis.labels(apart, |value| tick(value, apart, low.abs().max(high.abs()), unit));
         axis
     }
 
-    /// On which equal distances are equal ratios. Both values must be above 0.
+    /// A logarithmic axis. Both values must be above 0.
     pub fn logarithmic(lowest: f64, highest: f64, unit: Unit) -> Self {
         let (low, high) = (lowest / 1.2, highest * 1.2);
         let mut axis = Self { low, high, logarithmic: true, ticks: Vec::new() };
@@ -64,7 +64,7 @@ impl Axis {
         axis
     }
 
-    /// Where a value stands, within the axis.
+    /// The place of a value, clamped to the axis.
     pub fn place(&self, value: f64) -> f64 {
         let place = match self.logarithmic {
             true => {
@@ -84,13 +84,13 @@ impl Axis {
     }
 }
 
-/// Two ends that are apart, by `least` where they were not.
+/// Two distinct ends; equal ends are moved apart by `least`.
 fn widened(low: f64, high: f64, least: f64) -> (f64, f64) {
     let size = low.abs().max(high.abs());
     if high - low > size * 1e-9 {
         return (low, high);
     }
-    // Below such a share of themselves, numbers next to each other could not be told apart.
+    // With a smaller distance relative to their size, adjacent numbers would be indistinguishable.
     let least = if least > 0.0 { least.max(size * 1e-6) } else { 1.0 };
     (low - least / 2.0, high + least / 2.0)
 }

@@ -1,7 +1,7 @@
 //! A chart: curves as SVG, labels as text, and the same numbers as a table.
 //!
-//! The picture is stretched to the width of the page and its labels are not part of it, so that they have the size
-//! of other text on a phone too.
+//! The picture stretches to the width of the page. The labels are not part of it, so they have the size of other
+//! text, even on a phone.
 
 use serde_json::{Value, json};
 
@@ -11,55 +11,55 @@ use super::escape::{escape, json_in_script};
 use super::marks::Mark;
 use super::number::{Unit, count};
 
-/// Units of the picture in both directions.
+/// The width and height of the picture in its own units.
 const SIZE: f64 = 1000.0;
-/// Evaluations up to which each has a dot.
+/// The maximum number of evaluations that get a dot each.
 const DOTTED: usize = 60;
-/// Marks up to which each has a line into the chart.
+/// The maximum number of marks that get a line into the chart each.
 const LINED: usize = 20;
-/// Rows of the table below a chart.
+/// The maximum number of rows in the table below a chart.
 const ROWS: usize = 12;
-/// The highest over the lowest value from which a chart can be looked at logarithmically.
+/// The ratio of the highest to the lowest value from which a chart also has a logarithmic view.
 const WIDE: f64 = 100.0;
 
-/// What is drawn on one pair of axes.
+/// The contents of one pair of axes.
 pub(crate) struct Chart<'a> {
-    /// Of the element; letters, digits and dashes.
+    /// The element's id: letters, digits and dashes.
     pub id: String,
     pub title: &'a str,
     pub unit: Unit,
     /// The first and the last step of the page.
     pub steps: (f64, f64),
-    /// Whether its axis starts at 0.
+    /// Whether the value axis starts at 0.
     pub from_zero: bool,
     pub lines: Vec<Line>,
     pub marks: Vec<MarkRow<'a>>,
-    /// What the steps stand for, where it is not them that one looks for.
+    /// The quantity shown in place of the steps, if there is one.
     pub along: Option<Along<'a>>,
 }
 
-/// A number that grows with the steps, and what it was at some of them.
+/// A quantity that grows with the steps, with its readings.
 pub(crate) struct Along<'a> {
     pub name: &'a str,
     pub readings: Vec<Point>,
 }
 
-/// A line and its place in the legend.
+/// A line with its legend entry.
 pub(crate) struct Line {
     pub name: String,
     pub points: Vec<Point>,
     pub look: Look,
 }
 
-/// How lines are told apart: by colour, and by their dashes or dots.
+/// How to distinguish lines: by colour, and by dashes or dots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// Behind the others, as readings behind their mean.
+    /// Behind the others, such as readings behind their mean.
     Faint,
     First,
     Second,
     Third,
-    /// Few readings far apart, each with a dot.
+    /// Few, widely spaced readings, each with a dot.
     Evaluated,
 }
 
@@ -76,7 +76,7 @@ impl Look {
 
 /// Steps that are marked along an edge of the chart.
 pub(crate) struct MarkRow<'a> {
-    /// In the legend.
+    /// The name in the legend.
     pub name: String,
     /// `skip`, `infinite`, `save` or `failed`.
     pub class: &'static str,
@@ -84,20 +84,20 @@ pub(crate) struct MarkRow<'a> {
 }
 
 impl<'a> Chart<'a> {
-    /// Without lines.
+    /// Creates a chart without lines.
     pub fn new(id: &str, title: &'a str, unit: Unit, steps: (f64, f64)) -> Self {
         let (lines, marks) = (Vec::new(), Vec::new());
         Self { id: id.into(), title, unit, steps, from_zero: false, lines, marks, along: None }
     }
 
-    /// Told by what a curve was at each step, and not by the steps.
+    /// Labels the chart by a curve's value at each step, instead of the step.
     pub fn along(mut self, name: &'a str, curve: &Curve) -> Self {
         self.along =
             Some(Along { name, readings: curve.points() }).filter(|along| !along.readings.is_empty());
         self
     }
 
-    /// What is told by: its name, and its value at a step.
+    /// The label's name, and its value at a step.
     fn place(&self, step: f64) -> (&str, String) {
         match &self.along {
             None => ("step", count(step.round())),
@@ -108,19 +108,19 @@ impl<'a> Chart<'a> {
         }
     }
 
-    /// Whose axis starts at 0.
+    /// Starts the value axis at 0.
     pub fn with_zero(mut self) -> Self {
         self.from_zero = true;
         self
     }
 
-    /// With a curve, if it has readings.
+    /// Adds a curve, if it has readings.
     pub fn line(mut self, name: &str, curve: &Curve, look: Look) -> Self {
         self.push(name, curve.points(), look);
         self
     }
 
-    /// With a curve of which only the peaks matter.
+    /// Adds a curve of which only the peaks matter.
     pub fn peaks(mut self, name: &str, curve: &Curve, look: Look) -> Self {
         self.push(name, curve.peaks(), look);
         self
@@ -132,7 +132,7 @@ impl<'a> Chart<'a> {
         }
     }
 
-    /// With a curve that is noisy: its readings, faint, and a smooth line.
+    /// Adds a noisy curve: its readings, faint, and a smoothed line.
     pub fn noisy(mut self, name: &str, curve: &Curve) -> Self {
         let Some(smooth) = curve.smoothed() else {
             return self.line(name, curve, Look::First);
@@ -144,7 +144,7 @@ impl<'a> Chart<'a> {
         self
     }
 
-    /// With marks, if there are some.
+    /// Adds marks, if there are any.
     pub fn marked(mut self, name: &str, class: &'static str, marks: &'a [Mark]) -> Self {
         if !marks.is_empty() {
             self.marks.push(MarkRow { name: name.into(), class, marks });
@@ -152,7 +152,7 @@ impl<'a> Chart<'a> {
         self
     }
 
-    /// As an element; nothing where there is nothing to draw.
+    /// The chart as HTML; empty if there is nothing to draw.
     pub fn html(&self) -> String {
         let values = || self.lines.iter().flat_map(|line| &line.points).map(|point| point.1);
         let (Some(lowest), Some(highest)) =
@@ -182,7 +182,7 @@ impl<'a> Chart<'a> {
         )
     }
 
-    /// Chooses between the two plots without a script.
+    /// Switches between the two plots without a script.
     fn switch(&self) -> String {
         let id = escape(&self.id);
         let choice = |value: &str, name: &str, checked: &str| {
@@ -231,7 +231,7 @@ impl<'a> Chart<'a> {
         )
     }
 
-    /// What one sees in the chart.
+    /// Describes the chart in text.
     fn summary(&self) -> String {
         let ((name, first), (_, last)) = (self.place(self.steps.0), self.place(self.steps.1));
         let mut words = format!("{} over {name}s {first} to {last}.", self.title);
@@ -272,7 +272,7 @@ impl<'a> Chart<'a> {
             .iter()
             .map(|row| format!("<li class=\"mark-{}\"><i></i>{}</li>", row.class, escape(&row.name)));
         let entries: String = lines.chain(marks).collect();
-        // The title says it already.
+        // The title already shows the name.
         let is_title = matches!(self.lines.as_slice(), [line] if line.name == self.title);
         match is_title && self.marks.is_empty() {
             true => String::new(),
@@ -280,10 +280,11 @@ impl<'a> Chart<'a> {
         }
     }
 
-    /// Some of the numbers, for those who read and do not look.
+    /// Some of the numbers as a table, for screen readers and other readers of text.
     fn table(&self) -> String {
         let shown: Vec<&Line> = self.lines.iter().filter(|line| line.look != Look::Faint).collect();
-        // At evaluations, where there are some: they are few, and the other lines have a reading near each.
+        // Prefer the steps of evaluations, if there are any: they are few, and the other lines have a reading near
+        // each.
         let evaluated = shown.iter().find(|line| line.look == Look::Evaluated && line.points.len() > 1);
         let Some(longest) = evaluated.or(shown.iter().max_by_key(|line| line.points.len())) else {
             return String::new();
@@ -314,7 +315,7 @@ impl<'a> Chart<'a> {
         )
     }
 
-    /// For the readout: the script finds the point below the pointer.
+    /// The data for the readout; the script finds the point under the pointer.
     fn data(&self) -> String {
         let number = |value: f64| -> Value {
             // Six digits are more than a page can show.
@@ -341,7 +342,7 @@ impl<'a> Chart<'a> {
     }
 }
 
-/// The reading at a step, or the one nearest to it.
+/// The reading nearest to a step.
 fn nearest(points: &[Point], step: f64) -> Option<&Point> {
     points.iter().min_by(|one, other| (one.0 - step).abs().total_cmp(&(other.0 - step).abs()))
 }
@@ -361,7 +362,7 @@ fn draw(line: &Line, steps: &Axis, values: &Axis) -> String {
     let class = line.look.class();
     let mut drawn = format!("<path class=\"{class}\" d=\"M{}\"/>", places.join("L"));
     if has_dots(line) {
-        // A line of no length with round ends is a dot, however the picture is stretched.
+        // A line of zero length with round ends is a dot, however the picture is stretched.
         let dots: String = places.iter().map(|place| format!("M{place}h0")).collect();
         drawn += &format!("<path class=\"{class} dot\" d=\"{dots}\"/>");
     }

@@ -29,7 +29,7 @@ fn a_wide_range_can_be_looked_at_both_ways() {
     assert_eq!(html.matches("type=\"radio\"").count(), 2);
     assert!(html.contains("id=\"loss-log\" class=\"to-log\" checked"), "{html}");
     assert!(html.contains("class=\"plot linear\"") && html.contains("class=\"plot log\""), "{html}");
-    // On the logarithmic plot, 10 is a third of the way from 1 to 1000; on the other it is nearly at the bottom.
+    // On the logarithmic plot, 10 is a third of the way from 1 to 1000; on the linear one it is near the bottom.
     assert!(html.contains("L500.0 658.") && html.contains("L500.0 990.0"), "{html}");
     let from_zero = chart().line("train", &curve(&[1000.0, 0.0]), Look::First).html();
     assert!(!from_zero.contains("radio"), "0 has no place on a logarithmic axis");
@@ -54,7 +54,7 @@ fn a_chart_along_a_rate_is_told_by_it() {
     assert!(html.contains("<th scope=\"row\">2.00e-3</th><td>1.0000</td>"), "{html}");
     assert!(html.contains("aria-hidden=\"true\">learning rate</div>"), "{html}");
     assert!(html.contains("left:50.00%\">2.00e-3</span>"), "{html}");
-    // Without rates it is told by its steps.
+    // Without rates, steps label the chart.
     let html = chart().line("training", &loss, Look::First).along("learning rate", &Curve::default()).html();
     assert!(html.contains("at step 3;") && html.contains(">step</div>"), "{html}");
 }

@@ -1,21 +1,20 @@
-//! A curve of any number of readings, in bounded memory.
+//! A curve of any number of readings in bounded memory.
 
-/// Buckets that a curve is kept in at most; each is drawn as two points.
+/// The maximum number of buckets of a curve; each is drawn as two points.
 const MOST_BUCKETS: usize = 750;
 
-/// Readings in the order in which they came, as buckets of as many readings each. Where there would be too many
-/// buckets, neighbours become one. A bucket remembers its lowest and highest reading, so that a spike of a single
-/// step among millions is still drawn.
+/// Readings in order, in buckets of equal size. When there are too many buckets, neighbours are merged. A bucket
+/// remembers its lowest and highest reading, so a spike of a single step among millions is still drawn.
 #[derive(Clone, Debug)]
 pub(crate) struct Curve {
     buckets: Vec<Bucket>,
-    /// Readings that a full bucket holds.
+    /// The number of readings in a full bucket.
     capacity: u64,
     first: Option<Point>,
     last: Option<Point>,
 }
 
-/// A reading: at which step, and what it was.
+/// A reading: the step and the value.
 pub(crate) type Point = (f64, f64);
 
 #[derive(Clone, Copy, Debug)]
@@ -52,9 +51,9 @@ impl Default for Curve {
 }
 
 impl Curve {
-    /// Adds a reading, if there is one. What could not be drawn is passed over.
+    /// Adds a reading, if there is one. Skips values that cannot be drawn.
     pub fn add(&mut self, step: u64, value: Option<f64>) {
-        // Sums of readings beyond this would not be finite.
+        // Sums of larger readings would not be finite.
         let Some(value) = value.filter(|value| value.abs() < 1e290) else { return };
         let point = (step as f64, value);
         let reading = Bucket { count: 1, step_sum: point.0, sum: value, lowest: point, highest: point };
@@ -84,7 +83,7 @@ impl Curve {
         self.buckets.iter().map(|bucket| bucket.highest).max_by(|one, other| one.1.total_cmp(&other.1))
     }
 
-    /// Readings that are real ones, by step: the lowest and the highest of each bucket, the first and the last.
+    /// Actual readings by step: the lowest and the highest of each bucket, the first and the last.
     pub fn points(&self) -> Vec<Point> {
         let mut points: Vec<Point> = self.buckets.iter().flat_map(|b| [b.lowest, b.highest]).collect();
         points.dedup();
@@ -92,7 +91,7 @@ impl Curve {
             points.insert(0, first);
         }
         points.extend(self.last.filter(|last| points.last() != Some(last)));
-        // Within a bucket, the lowest need not be the earlier one.
+        // Within a bucket, the highest reading may come first.
         points.sort_by(|one, other| one.0.total_cmp(&other.0));
         points.dedup();
         points
@@ -103,8 +102,8 @@ impl Curve {
         self.buckets.iter().map(|bucket| bucket.highest).collect()
     }
 
-    /// The curve without its noise: the buckets' means, each with its neighbours' by a bell curve. Nothing lags,
-    /// because it looks both ways. Few readings are not smoothed at all.
+    /// The curve without its noise: the means of the buckets, smoothed with a Gaussian kernel. The kernel is
+    /// symmetric, so nothing lags. A curve with few readings is not smoothed.
     pub fn smoothed(&self) -> Option<Smoothed> {
         let means: Vec<Point> = self.buckets.iter().map(Bucket::mean).collect();
         let deviation = means.len() as f64 / 60.0;
@@ -131,7 +130,7 @@ impl Curve {
 #[derive(Clone, Debug)]
 pub(crate) struct Smoothed {
     pub points: Vec<Point>,
-    /// The standard deviation of the bell curve, in steps.
+    /// The standard deviation of the kernel, in steps.
     pub deviation: f64,
 }
 
@@ -176,7 +175,7 @@ mod tests {
         let noisy = curve((0..10_000).map(|step| 5.0 + if step % 2 == 0 { 1.0 } else { -1.0 }));
         let smoothed = noisy.smoothed().unwrap();
         assert!(smoothed.points.iter().all(|(_, mean)| (mean - 5.0).abs() < 0.01));
-        // A straight line stays where it is, but for its two ends.
+        // A straight line is unchanged, except at its two ends.
         let line = curve((0..600).map(f64::from)).smoothed().unwrap();
         let middle = &line.points[60..540];
         assert!(middle.iter().all(|(step, value)| (step - value).abs() < 1e-9));

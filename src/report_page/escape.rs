@@ -1,6 +1,6 @@
-//! Text of a run as text of a page.
+//! Escapes text of a run for a page.
 
-/// So that no text, whatever is in it, is read as markup: within elements and within quoted attributes.
+/// Escapes text, so that no text is parsed as markup, within elements and within quoted attributes.
 pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -10,9 +10,9 @@ pub(crate) fn escape(text: &str) -> String {
             '>' => escaped.push_str("&gt;"),
             '"' => escaped.push_str("&quot;"),
             '\'' => escaped.push_str("&#39;"),
-            // A page may not hold these, and they have no shape.
+            // HTML does not allow these, and they have no glyph.
             '\0'..='\u{8}' | '\u{b}' | '\u{c}' | '\u{e}'..='\u{1f}' | '\u{7f}' => escaped.push('\u{fffd}'),
-            // These would turn the text around them.
+            // These would change the direction of the text around them.
             '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => escaped.push('\u{fffd}'),
             _ => escaped.push(letter),
         }
@@ -20,7 +20,7 @@ pub(crate) fn escape(text: &str) -> String {
     escaped
 }
 
-/// The same, of no more than so many characters.
+/// Escapes the first `most` characters.
 pub(crate) fn escape_start(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((end, _)) => escape(text.get(..end).unwrap_or_default()) + "\u{2026}",
@@ -28,7 +28,7 @@ pub(crate) fn escape_start(text: &str, most: usize) -> String {
     }
 }
 
-/// JSON that can stand in a script element: nothing in it ends the element.
+/// JSON for a script element: nothing in it ends the element.
 pub(crate) fn json_in_script(value: &serde_json::Value) -> String {
     value.to_string().replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
 }

@@ -1,4 +1,4 @@
-//! `report.json` of a run that has ended, as its page reads it.
+//! `report.json` of a completed run, as its page reads it.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::FailedWrites;
 
-/// A run's [`Report`](crate::Report). What is missing, as in one of another version, is `None`.
+/// A run's [`Report`](crate::Report). A missing field, as in a report of another version, is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Finished {
@@ -52,7 +52,7 @@ pub(crate) struct Rank {
     pub awaited_seconds: Option<f64>,
 }
 
-/// What moved in a step, on average.
+/// The average traffic of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Moved {
@@ -61,7 +61,7 @@ pub(crate) struct Moved {
 }
 
 impl Finished {
-    /// Of a report's text.
+    /// Parses a report.
     pub fn parse(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok()
     }

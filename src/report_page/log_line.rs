@@ -1,16 +1,15 @@
-//! Lines of `metrics.jsonl`, for whoever reads a run that another process writes.
+//! Lines of `metrics.jsonl`, for reading a run that another process writes.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Read};
 
 use serde::Deserialize;
 
-/// No line of a run is as long. A longer one is passed over without being held.
+/// Longer than any line of a run. Longer lines are skipped without being buffered.
 const LONGEST: u64 = 1 << 20;
 
-/// One line of the log. Fields that a reader does not know are passed over, and those that are missing are
-/// `None`: a run of another version can be read too. A number that is not finite is `null` in the log, and
-/// `None` here.
+/// A line of the log. Unknown fields are ignored and missing fields are `None`, so runs of other versions can be read
+/// too. A number that is not finite is `null` in the log and `None` here.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub(crate) enum LogLine {
@@ -44,7 +43,7 @@ pub(crate) struct TrainLine {
 }
 
 impl TrainLine {
-    /// A number of a step that made an update: those of a skipped one are of gradients thrown away.
+    /// A number of a step that made an update. The numbers of a skipped step belong to discarded gradients.
     pub fn applied(&self, number: Option<f64>) -> Option<f64> {
         number.filter(|_| self.skipped.is_none())
     }
@@ -57,7 +56,7 @@ impl TrainLine {
             ("memory_bytes", self.memory_bytes),
             ("peak_bytes", self.peak_bytes),
             ("loss_scale", self.loss_scale),
-            // A step that made no update has no rate, and a loss that would only spoil the curve.
+            // A skipped step has no rate, and its loss would only distort the curve.
             ("loss", self.applied(Some(self.loss.unwrap_or(f64::NAN)))),
             ("learning_rate", self.applied(self.learning_rate)),
             ("gradient_norm", self.applied(Some(self.gradient_norm.unwrap_or(f64::NAN)))),
@@ -65,7 +64,7 @@ impl TrainLine {
         values.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
     }
 
-    /// Percent of the step in which the rank that waited longest waited for another.
+    /// The time that the longest-waiting rank waited for another, as a percentage of the step.
     pub fn waiting(&self) -> Option<f64> {
         Some(100.0 * self.waited_seconds? / self.seconds?.max(f64::MIN_POSITIVE))
     }
@@ -99,12 +98,12 @@ impl ValidLine {
 }
 
 impl LogLine {
-    /// Of a line's bytes; `None` where they are not a line of a log, or of a kind that is not known.
+    /// Parses a line; `None` if it is not a log line, or is of an unknown kind.
     pub fn parse(line: &[u8]) -> Option<Self> {
         serde_json::from_slice(line).ok()
     }
 
-    /// Updates made before it was written.
+    /// The number of updates before it was written.
     pub fn step(&self) -> u64 {
         match self {
             Self::Train(line) => line.step,
@@ -114,8 +113,8 @@ impl LogLine {
     }
 }
 
-/// Hands over each line of a file without its end, and whether it had one; in bounded memory. A line that is too
-/// long is handed over as `None`.
+/// Passes each line of a file to `take`, without its line end, and whether it had one. Uses bounded memory; a line
+/// that is too long is passed as `None`.
 pub(crate) fn for_each_line(
     mut reader: impl BufRead,
     mut take: impl FnMut(Option<&[u8]>, bool),
@@ -137,7 +136,7 @@ pub(crate) fn for_each_line(
     }
 }
 
-/// Passes over the rest of a line, and says whether it had an end.
+/// Skips the rest of a line, and returns whether it had an end.
 fn skip_line(reader: &mut impl BufRead) -> io::Result<bool> {
     loop {
         let read = reader.fill_buf()?;

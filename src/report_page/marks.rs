@@ -1,25 +1,24 @@
-//! Steps at which something happened, in bounded memory.
+//! Steps with events, in bounded memory.
 
-/// Places that are kept at most. More could not be told apart on a page.
+/// The maximum number of marks to keep; more would be indistinguishable on a page.
 const MOST: usize = 300;
-/// Characters of a reason that are kept.
+/// The maximum number of characters to keep of a reason.
 const REASON: usize = 300;
-/// Reasons that are told apart.
+/// The maximum number of distinct reasons.
 const MOST_REASONS: usize = 12;
 
-/// Steps at which something happened, and why. Where there are too many, every other one is forgotten; they are
-/// all counted.
+/// Steps with events and their reasons. If there are too many, every other one is dropped; the count includes all.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Marks {
     pub kept: Vec<Mark>,
     pub count: u64,
-    /// How often each reason was given, in the order in which they came first.
+    /// The count of each reason, in order of first occurrence.
     pub reasons: Vec<(String, u64)>,
-    /// One of so many is kept.
+    /// One in this many marks is kept.
     every: u64,
 }
 
-/// One of them.
+/// A step with an event.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Mark {
     pub step: u64,
@@ -64,7 +63,7 @@ mod tests {
         assert_eq!(marks.count, 100_000);
         assert!((MOST / 2..=MOST).contains(&marks.kept.len()));
         assert!(marks.kept.is_sorted_by_key(|mark| mark.step));
-        // Those that are kept stand as far apart everywhere.
+        // The kept marks are evenly spaced.
         let gaps = marks.kept.windows(2).map(|pair| pair[1].step - pair[0].step);
         assert!(gaps.clone().min() == gaps.max() && marks.kept.last().unwrap().step > 99_000);
         assert_eq!(marks.reasons, [("overflow".into(), 50_005), ("no items".into(), 49_995)]);

@@ -1,13 +1,13 @@
-//! A run as one page: `report.html`, made of the files of its output folder.
+//! The report page of a run: `report.html`, made from the files of its output folder.
 //!
-//! The page is a single file without anything from elsewhere: it opens from a disk, in a mail or on a server, in
-//! light and in dark, and it prints. It holds the numbers that matter, curves of what the log has, what was skipped
-//! and why, the checkpoints, each rank, what the model wrote or predicted, and the run file.
+//! The page is a single self-contained file: it opens from a disk, in a mail or on a server, in light and in dark
+//! mode, and it prints. It shows the key numbers, curves of the logged values, skipped steps with their reasons, the
+//! checkpoints, each rank, the model's predictions or generated text, and the run file.
 //!
 //! A log of any length is read line by line in bounded memory. A curve is drawn with about 1500 points: the lowest
-//! and the highest reading of each stretch, so that a spike of one step among millions is seen. Whatever text stands
-//! in the files is text on the page too, and never markup. A run that is still going on, or was killed, has a page
-//! as well: it tells what is missing.
+//! and the highest reading of each stretch, so a spike of one step among millions is visible. All text from the files
+//! is escaped, so it is never parsed as markup. A run that is in progress, or was killed, also has a page, which says
+//! what is missing.
 
 pub(crate) mod axis;
 mod chart;
@@ -33,15 +33,15 @@ use page::Page;
 use predictions::Predictions;
 use record::Record;
 
-/// The page's name.
+/// The page's file name.
 const PAGE: &str = "report.html";
-/// The most bytes of the sample, of the run file and of the report that are read.
+/// The maximum number of bytes to read of the sample, the run file and the report.
 const MOST_TEXT: u64 = 1 << 20;
 
-/// Why a run has no page.
+/// Errors of making a page.
 #[derive(Debug, Error)]
 pub enum ReportPageError {
-    /// The folder is not one that a run wrote into.
+    /// The folder is not the output folder of a run.
     #[error("`{folder}` has no metrics.jsonl: name the output folder of a run")]
     NoRun {
         /// The folder.
@@ -52,7 +52,7 @@ pub enum ReportPageError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         error: io::Error,
     },
     /// The page cannot be written.
@@ -60,19 +60,19 @@ pub enum ReportPageError {
     Write {
         /// The page.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         error: io::Error,
     },
 }
 
-/// Writes `report.html` into a run's output folder, and returns where it is. One that is there is replaced when the
-/// new one is whole.
+/// Writes `report.html` into a run's output folder, and returns its path. An existing page is replaced once the new
+/// one is complete.
 ///
-/// `versions` are names and versions of what made the run, as they are shown.
+/// `versions` are the names and versions of the run's software, to be shown on the page.
 ///
 /// # Errors
 ///
-/// The folder has no `metrics.jsonl`, a file of the run cannot be read, or the page not be written.
+/// The folder has no `metrics.jsonl`, a file of the run cannot be read, or the page cannot be written.
 ///
 /// ```
 /// let folder = std::env::temp_dir().join("firebrick-report-page-example");
@@ -88,7 +88,7 @@ pub enum ReportPageError {
 pub fn write(folder: &Path, versions: &[(String, String)]) -> Result<PathBuf, ReportPageError> {
     let html = read(folder, versions)?.html();
     let path = folder.join(PAGE);
-    // Of this process alone: two that write the page do not meet.
+    // The name is unique to this process, so that two processes writing the page do not interfere.
     let staged = folder.join(format!(".staged-{}-{PAGE}", std::process::id()));
     let written = write_synced(&staged, &html).and_then(|()| fs::rename(&staged, &path));
     match written {
@@ -147,7 +147,7 @@ fn read(folder: &Path, versions: &[(String, String)]) -> Result<Page, ReportPage
     })
 }
 
-/// A file, if it is there.
+/// Opens a file, if it exists.
 fn open(path: &Path) -> Result<Option<File>, ReportPageError> {
     match File::open(path) {
         Ok(file) => Ok(Some(file)),
@@ -156,7 +156,7 @@ fn open(path: &Path) -> Result<Option<File>, ReportPageError> {
     }
 }
 
-/// The start of a text file, if it is there.
+/// The start of a text file, if it exists.
 fn text(path: &Path) -> Result<Option<String>, ReportPageError> {
     let Some(file) = open(path)? else { return Ok(None) };
     let mut bytes = Vec::new();

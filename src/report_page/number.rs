@@ -1,18 +1,18 @@
-//! Numbers as people write them.
+//! Numbers in human-readable form.
 
-/// What a number counts.
+/// What a number measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
-    /// Nothing: a loss, a score, a rate.
+    /// No unit: a loss, a score or a rate.
     Plain,
     Bytes,
-    /// Things in a second.
+    /// A number of things per second.
     PerSecond,
     Percent,
 }
 
 impl Unit {
-    /// As it stands beside a chart's title.
+    /// The unit beside a chart's title.
     pub fn name(self) -> &'static str {
         match self {
             Self::Plain => "",
@@ -22,7 +22,7 @@ impl Unit {
         }
     }
 
-    /// A reading, to four digits.
+    /// Formats a reading with four digits.
     pub fn format(self, value: f64) -> String {
         match self {
             Self::Plain => plain(value),
@@ -33,10 +33,10 @@ impl Unit {
     }
 }
 
-/// Thousands and their names.
+/// Powers of a thousand and their prefixes.
 const PREFIXES: [(f64, &str); 6] = [(1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")];
 
-/// The largest name that leaves at least one of it.
+/// The largest prefix with a value of at least one.
 fn prefix(value: f64) -> (f64, &'static str) {
     PREFIXES.into_iter().find(|(size, _)| value.abs() >= *size).unwrap_or((1.0, ""))
 }
@@ -56,7 +56,7 @@ pub(crate) fn plain(value: f64) -> String {
     }
 }
 
-/// Without zeros that say nothing.
+/// Removes trailing zeros.
 fn trimmed(number: &str) -> String {
     match number.contains('.') {
         true => number.trim_end_matches('0').trim_end_matches('.').into(),
@@ -64,7 +64,7 @@ fn trimmed(number: &str) -> String {
     }
 }
 
-/// `112.2 MB`, as everywhere in units of 1000.
+/// `112.2 MB`; units are powers of 1000 here and elsewhere.
 pub(crate) fn bytes(value: f64) -> String {
     let (size, name) = prefix(value);
     match name {
@@ -104,7 +104,7 @@ pub(crate) fn duration(seconds: f64) -> String {
     }
 }
 
-/// A label on an axis on which the labels are `apart`, and the largest is `largest`.
+/// A label of an axis whose labels are `apart`, and the largest of which is `largest`.
 pub(crate) fn tick(value: f64, apart: f64, largest: f64, unit: Unit) -> String {
     let decimals = |apart: f64| (-apart.log10() + 1e-9).ceil().clamp(0.0, 9.0) as usize;
     let (size, name) = prefix(largest);

@@ -13,27 +13,27 @@ use super::record::Record;
 use super::tables;
 use crate::FailedWrites;
 
-/// All that a page is made of.
+/// The contents of a page.
 #[derive(Debug, Default)]
 pub(crate) struct Page {
-    /// Of the run: the name of its folder.
+    /// The name of the run's folder.
     pub name: String,
     pub record: Record,
-    /// When the log was last written.
+    /// The time of the last write to the log.
     pub log_written: Option<SystemTime>,
-    /// The report of the run, and when it was written.
+    /// The run's report, and the time when it was written.
     pub report: Option<(Finished, Option<SystemTime>)>,
     pub predictions: Predictions,
     pub sample: Option<String>,
     /// The text of the run file.
     pub run: Option<String>,
     pub versions: Vec<(String, String)>,
-    /// Files that are there and could not be understood, and why.
+    /// Files that exist but could not be read, with the reasons.
     pub damaged: Vec<String>,
 }
 
 impl Page {
-    /// The report, if it is of the whole log: while a run goes on, that of an earlier part may still be there.
+    /// The report, if it covers the whole log: during a resumed run, the report of an earlier part may still exist.
     fn finished(&self) -> Option<&Finished> {
         let (report, written) = self.report.as_ref()?;
         let same_step = self.record.last.as_ref().is_none_or(|line| line.step == report.steps);
@@ -41,7 +41,7 @@ impl Page {
         (same_step || is_newer).then_some(report)
     }
 
-    /// As one file that needs no other.
+    /// The page as a single self-contained file.
     pub fn html(&self) -> String {
         let finished = self.finished();
         let name = escape(&self.name);
@@ -162,7 +162,7 @@ impl Page {
         )
     }
 
-    /// The loss over the rates that a range test has gone through.
+    /// The loss against the learning rates of a range test.
     fn range_test(&self, steps: (f64, f64)) -> String {
         if !self.run.as_ref().is_some_and(|run| run.contains("LrRangeTest(")) {
             return String::new();
@@ -174,7 +174,7 @@ impl Page {
         if chart.is_empty() { chart } else { chart + hint + "\n" }
     }
 
-    /// The loss, with what happened along it.
+    /// The loss, marked with events of the run.
     fn loss(&self, steps: (f64, f64)) -> (String, String) {
         let record = &self.record;
         let marks = |saves: &mut dyn Iterator<Item = &super::log_line::SaveLine>| -> Vec<Mark> {
@@ -206,12 +206,12 @@ impl Page {
     }
 }
 
-/// A number of things.
+/// A count with its noun.
 fn words(number: u64, one: &str, many: &str) -> String {
     format!("{} {}", count(number as f64), if number == 1 { one } else { many })
 }
 
-/// Why steps were skipped.
+/// The reasons for skipped steps.
 fn reasons(skips: &Marks) -> String {
     if skips.count == 0 {
         return String::new();
@@ -229,7 +229,7 @@ fn reasons(skips: &Marks) -> String {
     format!("<div class=\"reasons\"><p>Skipped steps by reason ({places}):</p><ul>{items}</ul></div>\n")
 }
 
-/// Text as it is.
+/// A section of preformatted text.
 fn text_section(title: &str, text: Option<&str>, wraps: bool) -> String {
     let class = if wraps { " class=\"wraps\"" } else { "" };
     match text.filter(|text| !text.trim().is_empty()) {

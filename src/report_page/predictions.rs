@@ -1,4 +1,4 @@
-//! What the model predicted, with its errors marked: `predictions.jsonl` as part of a page.
+//! The model's predictions with errors marked: `predictions.jsonl` as part of a page.
 
 use std::io::{self, BufRead};
 
@@ -9,16 +9,16 @@ use super::escape::escape_start;
 use super::log_line::for_each_line;
 use super::number::count;
 
-/// Predictions that are shown.
+/// The number of predictions to show.
 const SHOWN: usize = 50;
-/// Characters of a text that are shown.
+/// The maximum number of characters of a text to show.
 const TEXT: usize = 1500;
-/// Tokens of a text that are shown.
+/// The maximum number of tokens of a text to show.
 const TOKENS: usize = 300;
-/// The label of a token that is nothing.
+/// The label of a token outside of all entities.
 const OUTSIDE: &str = "O";
 
-/// One text: a label for each of its tokens, or one answer to all of it.
+/// One text, with a label for each token or one answer for all of it.
 #[derive(Debug, Deserialize)]
 struct Prediction {
     #[serde(default)]
@@ -28,12 +28,12 @@ struct Prediction {
     expected: Value,
 }
 
-/// The first predictions, and what was counted over all.
+/// The first predictions, and the counts over all of them.
 #[derive(Debug, Default)]
 pub(crate) struct Predictions {
-    /// Items of a list: texts of which each token has a label.
+    /// List items: texts with a label for each token.
     labelled: Vec<String>,
-    /// Rows of a table: texts with one answer.
+    /// Table rows: texts with one answer.
     answered: Vec<String>,
     texts: u64,
     wrong_texts: u64,
@@ -41,7 +41,7 @@ pub(crate) struct Predictions {
 }
 
 impl Predictions {
-    /// Reads all, and keeps the first.
+    /// Reads all predictions, and keeps the first.
     pub fn read(file: impl BufRead) -> io::Result<Self> {
         let mut predictions = Self::default();
         for_each_line(file, |line, _| {
@@ -66,7 +66,7 @@ impl Predictions {
         }
     }
 
-    /// As a part of the page; nothing where there are none.
+    /// The predictions as HTML; empty if there are none.
     pub fn html(&self) -> String {
         if self.texts == 0 {
             return String::new();
@@ -94,7 +94,7 @@ impl Predictions {
         )
     }
 
-    /// The texts with one answer; nothing where there are none.
+    /// The texts with one answer; empty if there are none.
     fn table(&self) -> String {
         match self.answered.is_empty() {
             true => String::new(),
@@ -108,7 +108,7 @@ impl Predictions {
     }
 }
 
-/// A token with the label that it has and the one that it should have.
+/// A token with its predicted and its expected label.
 struct Labelled {
     token: String,
     predicted: String,
@@ -116,7 +116,7 @@ struct Labelled {
 }
 
 impl Prediction {
-    /// Those of its tokens, where it has as many of each.
+    /// The labels of its tokens, if the lists have equal lengths.
     fn labels(&self) -> Option<Vec<Labelled>> {
         let (tokens, Value::Array(predicted), Value::Array(expected)) =
             (self.tokens.as_ref()?, &self.predicted, &self.expected)
@@ -222,7 +222,7 @@ mod tests {
         );
         let html = Predictions::read(lines.as_bytes()).unwrap().html();
         assert!(html.contains("&lt;img") && !html.contains("<img") && !html.contains("</script"), "{html}");
-        // Of both kinds, each in its own place.
+        // Predictions of both kinds, each in its own place.
         assert!(html.contains("</li>\n</ol>") && html.contains("<tbody><tr"), "{html}");
     }
 

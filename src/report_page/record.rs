@@ -1,4 +1,4 @@
-//! A run as its log tells it, read line by line.
+//! A run according to its log, read line by line.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, BufRead};
@@ -7,14 +7,14 @@ use super::curve::Curve;
 use super::log_line::{LogLine, SaveLine, TrainLine, ValidLine, for_each_line};
 use super::marks::Marks;
 
-/// Updates over which the training loss is told, as in the report.
+/// The number of recent updates in the training loss, as in the report.
 const RECENT: usize = 100;
-/// Scores that are told apart.
+/// The maximum number of distinct scores.
 const MOST_SCORES: usize = 24;
-/// Saves that are kept: the newest, and of those that failed the first.
+/// The maximum number of saves to keep: the newest ones, and the first failed ones.
 const MOST_SAVES: usize = 20;
 
-/// What a log says, in memory that does not grow with it.
+/// The contents of a log, in memory that does not grow with it.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
     pub loss: Curve,
@@ -41,13 +41,13 @@ pub(crate) struct Record {
     pub last_valid: Option<ValidLine>,
     pub best_valid: Option<ValidLine>,
     pub tokens: f64,
-    /// Of all steps.
+    /// Seconds of all steps.
     pub step_seconds: f64,
-    /// Of steps, evaluations and pauses.
+    /// Seconds of steps, evaluations and pauses.
     pub seconds: f64,
-    /// Lines that are not of a log, or of a kind that is not known.
+    /// The number of lines that are not log lines, or of an unknown kind.
     pub passed_over: u64,
-    /// Whether the last line has no end, and is not a line without it.
+    /// Whether the last line is incomplete and cannot be parsed.
     pub cut_short: bool,
     recent: VecDeque<(f64, f64)>,
 }
@@ -105,7 +105,7 @@ impl Record {
         self.gradient_norm.add(step, line.applied(line.gradient_norm));
         self.loss_scale.add(step, line.loss_scale);
         self.tokens_per_second.add(step, line.tokens_per_second);
-        // 0 bytes are bytes that nothing counts.
+        // 0 bytes mean that nothing measured them.
         let counted = |bytes: Option<f64>| bytes.filter(|bytes| *bytes > 0.0);
         self.memory.add(step, counted(line.memory_bytes));
         self.activations.add(step, counted(line.activation_bytes));
@@ -135,14 +135,14 @@ impl Record {
         self.last_valid = Some(line);
     }
 
-    /// The mean loss of the last updates, each item counted once.
+    /// The mean loss of the last updates, weighted by items.
     pub fn recent_loss(&self) -> Option<f64> {
         let items: f64 = self.recent.iter().map(|(_, items)| items).sum();
         let sum: f64 = self.recent.iter().map(|(loss, items)| loss * items).sum();
         (items > 0.0).then_some(sum / items)
     }
 
-    /// Over the seconds of all steps, evaluation not counted.
+    /// The mean over the seconds of all steps, without evaluation.
     pub fn mean_tokens_per_second(&self) -> Option<f64> {
         (self.step_seconds > 0.0).then_some(self.tokens / self.step_seconds)
     }

@@ -1,4 +1,4 @@
-//! The parts of a page that are numbers: tiles and tables.
+//! The numeric parts of a page: tiles and tables.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::log_line::SaveLine;
 use super::number::{bytes, count, duration, plain};
 use super::record::{Record, Saves};
 
-/// The numbers that one looks for first.
+/// The most important numbers.
 pub(crate) fn headline(record: &Record, finished: Option<&Finished>) -> String {
     let mut tiles = String::new();
     let mut tile = |name: &str, value: Option<String>, note: String| {
@@ -36,7 +36,7 @@ pub(crate) fn headline(record: &Record, finished: Option<&Finished>) -> String {
     tile("Validation loss", report.valid_loss.map(plain), "at the last evaluation".into());
     let at = report.best_step.map(|step| format!("at step {}", count(step as f64))).unwrap_or_default();
     tile("Best validation loss", report.best_valid_loss.map(plain), at.clone());
-    // At the last evaluation, where it is not known which was the best.
+    // Scores of the last evaluation, if those of the best one are unknown.
     let (scores, at) = match report.best_valid_scores.is_empty() {
         true => (&report.valid_scores, "at the last evaluation".to_string()),
         false => (&report.best_valid_scores, format!("best, {at}")),
@@ -60,7 +60,7 @@ pub(crate) fn headline(record: &Record, finished: Option<&Finished>) -> String {
     format!("<dl class=\"tiles\">\n{tiles}</dl>\n")
 }
 
-/// A table with a head; cells are text.
+/// A table with a header; cells are text.
 fn table(class: &str, heads: &[&str], rows: &[Vec<String>]) -> String {
     let heads: String = heads.iter().map(|head| format!("<th scope=\"col\">{}</th>", escape(head))).collect();
     let body: String = rows
@@ -78,7 +78,7 @@ fn table(class: &str, heads: &[&str], rows: &[Vec<String>]) -> String {
     )
 }
 
-/// Of what memory was full; nothing where that is not known yet.
+/// The use of memory by kind; empty if not known yet.
 pub(crate) fn memory(finished: &Finished) -> String {
     let parts = [
         ("parameters, as the optimizer has them", finished.master_bytes),
@@ -102,7 +102,7 @@ pub(crate) fn memory(finished: &Finished) -> String {
     }
 }
 
-/// When the run was saved, and what it cost.
+/// The checkpoints and their cost.
 pub(crate) fn checkpoints(saves: &Saves) -> String {
     if saves.count == 0 {
         return String::new();
@@ -135,7 +135,7 @@ fn save_row(save: &SaveLine) -> Vec<String> {
     vec![count(save.step as f64), seconds(save.seconds), seconds(save.pause_seconds), became]
 }
 
-/// What each rank held, sent and was waited for; nothing where there is one.
+/// The memory, traffic and waiting of each rank; empty for a single rank.
 pub(crate) fn ranks(ranks: &[Rank]) -> String {
     if ranks.is_empty() {
         return String::new();
@@ -174,7 +174,7 @@ pub(crate) fn ranks(ranks: &[Rank]) -> String {
     format!("<section><h2>Ranks</h2>\n{}</section>\n", table("numbers", &heads, &rows))
 }
 
-/// Names and versions of what made the run.
+/// The names and versions of the run's software.
 pub(crate) fn versions(versions: &[(String, String)]) -> String {
     if versions.is_empty() {
         return String::new();

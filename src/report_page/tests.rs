@@ -90,7 +90,7 @@ fn no_text_of_a_run_is_markup() {
         html.contains("is not complete: 3 attempts")
             && html.contains("to write log failed; nothing is missing")
     );
-    // Those of the page itself: one for each chart's data, and the readout's.
+    // The page's own scripts: one for each chart's data, and the readout's.
     let charts = html.matches("<figure").count();
     assert_eq!(html.matches("</script>").count(), charts + 1);
     assert_eq!([html.matches("</style>").count(), html.matches("</title>").count()], [1, 1]);

@@ -1,4 +1,4 @@
-//! Whether the weights of a run are numbers.
+//! Checks that the weights of a run are finite.
 
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::Tensor;
@@ -9,12 +9,12 @@ use crate::TrainError;
 use crate::agreement::any;
 
 impl<M: Module, S: Stage<M>> Session<M, S> {
-    /// Refuses trained weights that are infinite or not a number: a finite gradient times a learning rate that is
-    /// much too large makes some. Every rank calls it, and all are told what one has found.
+    /// Rejects trained weights that are infinite or not a number. They arise from a finite gradient times a learning
+    /// rate that is much too large. Every rank calls it, and the result is shared by all ranks.
     ///
     /// # Errors
     ///
-    /// [`TrainError::Weights`], or another rank is gone.
+    /// [`TrainError::Weights`], or a lost rank.
     pub fn require_finite(&self) -> Result<(), TrainError> {
         let mut find = Find(None);
         self.master().visit(&mut find);
@@ -30,7 +30,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
     }
 }
 
-/// The first parameter that is trained and not finite.
+/// Finds the first trainable parameter that is not finite.
 struct Find(Option<ParamId>);
 
 impl ModuleVisitor for Find {

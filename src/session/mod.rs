@@ -1,4 +1,4 @@
-//! A training run at work: master, replica, optimizer, and one step of them.
+//! A training run's live state: master, replica, optimizer, and one step.
 
 mod finite;
 mod prepared;
@@ -29,34 +29,34 @@ use crate::{Loss, Objective, Schedule, TrainError};
 
 pub(crate) use prepared::Prepared;
 
-/// The live state between two steps.
+/// The state of a run between two steps.
 pub(crate) struct Session<M, S> {
     stage: S,
-    /// What was changed of the model before the run.
+    /// The changes made to the model before the run.
     adaptation: Adaptation,
     weights: Weights<M>,
     optimizer: ModuleOptimizer,
     schedule: Schedule,
-    /// Updates that the schedule is stretched over.
+    /// The number of updates that the schedule spans.
     total_updates: u64,
     updates: u64,
-    /// Of the random numbers that the model draws.
+    /// Seeds the model's random draws.
     seed: u64,
     tied: bool,
-    /// A training pass as the strategies want it.
+    /// A training pass as the strategies configure it.
     pass: Pass,
     evaluation_dtype: FloatDType,
     bytes: ParameterBytes,
-    /// The most bytes that may be on the device.
+    /// The limit on the bytes on the device.
     budget: Option<usize>,
-    /// This rank among all.
+    /// This rank's communicator.
     world: Communicator,
-    /// The dtype in which updates write the replica too, as long as what publishes takes it from them.
+    /// The dtype in which an update also writes the replica, as long as publishing uses these copies.
     writes: Option<FloatDType>,
 }
 
-/// Master and replica. Only inside an update are they not both there: the optimizer changes the
-/// master in place where nothing else holds its tensors.
+/// Master and replica. The pair is absent only during an update, because the optimizer changes the master in place
+/// only if nothing else holds its tensors.
 struct Weights<M> {
     pair: Option<(M, M)>,
 }
@@ -72,10 +72,10 @@ impl<M> Weights<M> {
     }
 }
 
-/// Master and replica, once the stages have learnt of the master, and how many parameters of the replica are
-/// copies that the update has written. What outlives a step is made in the device's pool for that, apart from the
-/// activations that come and go with each step. An update's own temporaries are made there too: they have the
-/// sizes of parameters, and the next update takes them again.
+/// Publishes the master: informs the stages of it, and returns master and replica with the number of the replica's
+/// parameters that are copies written by the update. Tensors that outlive a step are allocated in the device's
+/// persistent pool, apart from the activations of each step. An update's temporaries are allocated there too: they
+/// have the sizes of parameters, and the next update reuses them.
 fn published<M: Module, S: Stage<M>, I: Send>(
     device: &Device,
     stage: &mut S,
@@ -97,12 +97,12 @@ fn published<M: Module, S: Stage<M>, I: Send>(
 }
 
 impl<M: Module, S: Stage<M>> Session<M, S> {
-    /// Keeps to a budget of bytes on the device, if one is given. `states` is how many tensors like each
-    /// parameter the optimizer will keep at least, as far as is known.
+    /// Enforces a budget of bytes on the device, if there is one. `states` is a lower bound on the tensors of
+    /// parameter size that the optimizer keeps per parameter, as far as it is known.
     pub fn within(mut self, budget: Option<usize>, states: f64) -> Result<Self, TrainError> {
         self.budget = budget;
         let (master, replica) = self.weights.pair();
-        // At least: blocks may hand theirs to the host, or to other ranks, one after the other.
+        // A lower bound: blocks may hand their gradients to the host, or to other ranks, one after the other.
         let gradients = match self.bytes.placement.master_on_host {
             true => 0,
             false => trainable_bytes(replica).min(trainable_bytes(master)),
@@ -113,7 +113,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         Ok(self)
     }
 
-    /// The labels of losses over classes are smoothed by this share while training.
+    /// Smooths the labels of losses over classes by this share during training.
     pub fn smoothing_labels(self, share: f64) -> Self {
         Self { pass: self.pass.smoothing_labels(share), ..self }
     }
@@ -125,11 +125,10 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         }
     }
 
-    /// One window: forward and backward of each micro-batch, then the update, or none.
+    /// Runs one window: forward and backward of each micro-batch, then the update unless it is skipped.
     ///
-    /// `stops` says whether this rank wants to end the run after it; [`Step::stops`] whether one does.
-    /// `spare` is a batch to go through the model with where the ranks must go together and this one
-    /// has nothing to learn from.
+    /// `stops` says whether this rank wants to end the run after this step; [`Step::stops`] says whether any rank
+    /// does. `spare` supplies a batch for a rank that has no items but must take part in a collective pass.
     pub fn step<B: Batch>(
         &mut self,
         window: Window<B>,
@@ -154,7 +153,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         }
         let last = window.batches.len() - 1;
         let mut outcome = Outcome::Hold;
-        // Bytes of gradients: the most that a pass left, the most that was held, and what is held now.
+        // Bytes of gradients: the most that a pass left, the most that the stages held, and what they hold now.
         let (mut left, mut held, mut holds) = (0, 0, 0);
         for (index, MicroBatch { batch, first }) in window.batches.into_iter().enumerate() {
             let closes = index == last;
@@ -164,7 +163,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
                 None if of_all.items[index] > 0 && self.pass.is_collective() => {
                     (self.silence(spare()?, draws, closes)?, Taken::default())
                 }
-                // Nothing to learn from: not even a NaN of its activations may count.
+                // Without items, not even a NaN of the activations may count.
                 None => (Grads::new(GradientsParams::new(), closes), Taken::default()),
             };
             let (master, replica) = self.weights.pair();
@@ -181,13 +180,13 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
             outcome = match (closes, self.stage.collect(master, grads)?) {
                 (true, outcome) => outcome,
                 (false, Outcome::Hold) => Outcome::Hold,
-                // The next micro-batch's gradients would take the place of these.
+                // The next micro-batch's gradients would replace these.
                 (false, _) => return Err(TrainError::NotSummed),
             };
             holds = self.stage.held_bytes();
             (left, held) = (left.max(leaves), held.max(holds));
         }
-        // What a backward pass leaves comes and goes where something holds the sum.
+        // If a stage holds the sum, the gradients of a backward pass are only transient.
         let gradients = if held > 0 { held } else { left };
         self.bytes.gradients = gradients.max(self.bytes.gradients);
         self.settle(outcome, &mut step)?;
@@ -198,8 +197,8 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         Ok(step)
     }
 
-    /// Forward and backward of one micro-batch: its share of the gradients of the window's mean loss,
-    /// and the bytes that it took.
+    /// Runs forward and backward on one micro-batch. Returns its share of the gradients of the window's mean loss,
+    /// and the bytes that the pass took.
     fn gradients<B: Batch>(
         &self,
         batch: B,
@@ -232,7 +231,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         Ok((pass.gradients(grads, &model, closes)?, taken))
     }
 
-    /// Forward and backward with the other ranks, adding nothing.
+    /// Runs forward and backward along with the other ranks, contributing nothing.
     fn silence<B: Batch>(&self, batch: B, draws: Draws, closes: bool) -> Result<Grads, TrainError>
     where
         M: Objective<B>,
@@ -242,16 +241,16 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         Ok(pass.gradients(grads, &model, closes)?)
     }
 
-    /// What becomes of the window's gradients.
+    /// Applies or skips the window's gradients.
     fn settle(&mut self, outcome: Outcome, step: &mut Step) -> Result<(), TrainError> {
         let fit = match outcome {
             Outcome::Apply(mut grads) => {
-                // Read once, here: it decides about the update, and is the number that is shown.
+                // The norm is read only once, here: it decides about the update and is also the reported number.
                 step.norm = grads.norm(self.weights.pair().0)?.try_into_scalar::<f64>()?;
                 match grads.skip() {
                     Some(reason) => Err(reason.clone()),
                     None if grads.is_empty() => return Err(TrainError::NoGradients),
-                    // Whatever the precision: one such number makes all weights that it meets so.
+                    // In every precision: one such number makes all weights that it reaches non-finite.
                     None if !step.norm.is_finite() => Err(SkipReason::NonFinite),
                     None => Ok(grads),
                 }
@@ -275,8 +274,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         Ok(self.stage.after_window(&step.settled)?)
     }
 
-    /// Updates the master. Returns the bytes of the gradients that the optimizer
-    /// was given on the device.
+    /// Updates the master. Returns the bytes of the gradients that the optimizer was given on the device.
     fn update(&mut self, grads: Grads, step: &mut Step) -> Result<usize, TrainError> {
         let rate = self.schedule.rate(self.updates, self.total_updates);
         step.rate = rate;
@@ -289,8 +287,8 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         let state = FirstUpdate::begins(*updates == 0, &master, &grads, pass.device());
         let (input, is_tied, dtype) = ((&mut *optimizer, master, grads), *tied, *writes);
         let (pair, taken) = published(pass.device(), stage, input, |(optimizer, master, grads)| {
-            // Burn's optimizer updates the first place of a tied parameter only, and in place only where
-            // no other holds the tensor.
+            // Burn's optimizer updates only the first place of a tied parameter, and updates in place only if nothing
+            // else holds the tensor.
             let update = || match is_tied {
                 true => tie(optimizer.step(rate, untie(master), grads)),
                 false => optimizer.step(rate, master, grads),
@@ -303,11 +301,11 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
                 }
             }
         })?;
-        // Nobody casts the master itself, or the optimizer is another: then writing them is in vain.
+        // No stage casts the master itself, or the optimizer does not support it: stop writing the copies.
         *writes = writes.filter(|_| taken > 0);
         bytes.optimizer = match state.ends(&pair.0, &pair.1, pass.device()) {
             Some(measured) => measured,
-            // Where nothing counts, reading it once is the price of a budget.
+            // If nothing measures it, a run with a budget reads the optimizer's state once.
             None if *updates == 0 && budget.is_some() => StateSize::of(optimizer, &pair.0).bytes,
             None => bytes.optimizer,
         };
@@ -318,18 +316,19 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         Ok(if bytes.placement.master_on_host { 0 } else { given })
     }
 
-    /// Updates made so far.
+    /// The number of updates made so far.
     pub fn updates(&self) -> u64 {
         self.updates
     }
 
-    /// The copy that evaluates, the replica unless a strategy has another or averages the master:
-    /// outside autodiff, dropout off.
+    /// The model to evaluate, outside autodiff and with dropout off: the replica, unless a strategy averages the
+    /// master or supplies another copy.
     pub fn evaluator(&mut self) -> Result<M, TrainError> {
         let evaluator = match self.stage.averaged() {
             Some(averaged) => {
                 let replica = self.stage.publish(averaged.clone())?;
-                // What a stage remembers for the master, of what was published last, is not the master's here.
+                // Do not reuse the stage's alias between the last published model and the master: it belongs to the
+                // average here.
                 drop(self.stage.alias_master(averaged.clone(), &replica));
                 self.stage.evaluator(&averaged, replica)?
             }
@@ -346,17 +345,17 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         self.weights.pair().0
     }
 
-    /// The replica, as the ranks share it.
+    /// The replica, as shared among the ranks.
     pub fn replica(&self) -> &M {
         self.weights.pair().1
     }
 
-    /// A training pass as the strategies want it.
+    /// A training pass as the strategies configure it.
     pub fn pass(&self) -> &Pass {
         &self.pass
     }
 
-    /// The dtype that evaluation computes in.
+    /// The dtype of evaluation.
     pub fn evaluation_dtype(&self) -> FloatDType {
         self.evaluation_dtype
     }
@@ -368,13 +367,13 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
 
     /// Bytes of master, replica, gradients and optimizer state.
     ///
-    /// The optimizer's state is counted by reading it, a few parameters at a time, which is meant for the end of a run.
+    /// Counts the optimizer's state by reading it, a few parameters at a time; call it at the end of a run only.
     pub fn bytes(&self) -> ParameterBytes {
         let optimizer = StateSize::of(&self.optimizer, self.master()).bytes;
         ParameterBytes { optimizer, ..self.bytes }
     }
 
-    /// This rank among all.
+    /// This rank's communicator.
     pub fn world(&self) -> &Communicator {
         &self.world
     }
@@ -385,7 +384,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
     }
 }
 
-/// The sum of a loss, once its count and dtype are seen to be right.
+/// Returns the sum of a loss after checking its count and dtype.
 pub(crate) fn checked(sum: Tensor<1>, items: usize, expected: usize) -> Result<Tensor<1>, TrainError> {
     if items != expected {
         return Err(TrainError::Items { loss: items, batch: expected });

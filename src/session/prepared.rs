@@ -1,4 +1,4 @@
-//! A run whose strategies have started, before it has master and replica.
+//! A run whose strategies have started, before its master and replica exist.
 
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
@@ -13,7 +13,7 @@ use crate::feed::several_micro_batches;
 use crate::memory::settle;
 use crate::{Data, Schedule, TrainError};
 
-/// What is known of a run once its strategies fit, before anything is exchanged with other ranks.
+/// A run after its strategies have been accepted, before it exchanges anything with other ranks.
 pub(crate) struct Prepared<M, S> {
     stage: S,
     model: M,
@@ -28,8 +28,8 @@ pub(crate) struct Prepared<M, S> {
 }
 
 impl<M: Module, S: Stage<M>> Prepared<M, S> {
-    /// Adapts the model, and starts the strategies on it, for one of the ranks, which computes on `device` or else
-    /// where the model is.
+    /// Adapts the model and starts the strategies on it, for one rank. The rank computes on `device`, or on the
+    /// model's device if `device` is `None`.
     pub fn new<R: Strategy<M, Stage = S>>(
         strategies: &R,
         model: M,
@@ -76,12 +76,12 @@ impl<M: Module, S: Stage<M>> Prepared<M, S> {
         })
     }
 
-    /// The micro-batches of a window.
+    /// The number of micro-batches in a window.
     pub fn window(&self) -> usize {
         self.window
     }
 
-    /// Refuses windows of several micro-batches on a rank where no strategy sums their gradients.
+    /// Rejects windows of several micro-batches per rank if no strategy sums their gradients.
     ///
     /// # Errors
     ///
@@ -93,7 +93,7 @@ impl<M: Module, S: Stage<M>> Prepared<M, S> {
         }
     }
 
-    /// Makes master and replica of the model, with the other ranks.
+    /// Creates master and replica from the model, together with the other ranks.
     pub fn start(
         self,
         optimizer: ModuleOptimizer,

@@ -1,4 +1,4 @@
-//! A session's state, out of it and back into it.
+//! Saving and restoring a session's state.
 
 use std::sync::Arc;
 
@@ -10,30 +10,30 @@ use crate::TrainError;
 use crate::checkpoint::{Layout, Resumed, Snapshot, TrainerState, load, load_optimizer};
 
 impl<M: Module, S: Stage<M>> Session<M, S> {
-    /// The names of the master's tensors, and which part of them this rank saves.
+    /// The names of the master's tensors, and the part of each that this rank saves.
     pub fn layout(&self) -> Layout {
         let layout = Layout::of(self.weights.pair().0, &self.stage, &self.world);
         layout.scaling(self.low_rank().map(|factors| factors.scale()))
     }
 
-    /// The states of the strategies, in their order.
+    /// The states of the strategies, in order.
     pub fn strategies(&self) -> Vec<StageState> {
         let mut states = Vec::new();
         self.stage.save(&mut states);
         states
     }
 
-    /// Copies what this rank saves.
+    /// Copies the part of the state that this rank saves.
     pub fn snapshot(&self, layout: &Arc<Layout>, state: TrainerState) -> Result<Snapshot, TrainError> {
         let (master, average) = (self.weights.pair().0, self.stage.averaged());
         Ok(Snapshot::take(layout, &self.world, master, average.as_ref(), &self.optimizer, state)?)
     }
 
-    /// Continues from a checkpoint, of any number of ranks and any strategies. Every rank calls it.
+    /// Continues from a checkpoint, which may have any number of ranks and other strategies. Every rank calls it.
     ///
     /// # Errors
     ///
-    /// It is of another model or optimizer, or another rank is gone. The session is of no use then.
+    /// The checkpoint belongs to another model or optimizer, or a rank is lost. The session is unusable afterwards.
     pub fn resume(&mut self, layout: &Layout, from: &Resumed) -> Result<(), TrainError> {
         let (checkpoint, state) = (&from.checkpoint, &from.state);
         let fresh = self.strategies();

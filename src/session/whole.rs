@@ -1,4 +1,4 @@
-//! The model that a session gives back: whole, and as it was given.
+//! The model that a session returns: whole, and in the structure of the input model.
 
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::Tensor;
@@ -10,38 +10,40 @@ use super::Session;
 use crate::{Adapters, TrainError};
 
 impl<M: Module, S: Stage<M>> Session<M, S> {
-    /// The master as one whole model, outside autodiff, with what strategies have attached to it: on `root` alone,
-    /// or on every rank. Every rank calls it. Where ranks share it, it is in the host's memory.
+    /// Gathers the master into one whole model, outside autodiff, with the parts that strategies attached to it: on
+    /// `root` alone, or on every rank if there is no root. Every rank calls it. If ranks shard the master, the result
+    /// is in host memory.
     pub fn adapted(&mut self, root: Option<usize>) -> Result<Option<M>, TrainError> {
         let master = self.weights.pair().0.clone();
         let whole = self.stage.gather_full(master, root)?;
         Ok(whole.map(|master| self.in_one_place(master.valid())))
     }
 
-    /// A whole model as it was given.
+    /// Restores the input model's structure from a whole model.
     pub fn given_back(&self, adapted: M) -> M {
         self.adaptation.give_back(adapted)
     }
 
-    /// The factors of a whole model, with what is trained whole beside them, where there are some.
+    /// The adapters of a whole model, including parameters that are trained whole beside them, if there are any.
     pub fn adapters(&self, adapted: &M) -> Option<Adapters> {
         Adapters::of(adapted, &self.adaptation)
     }
 
-    /// The factors of low rank that are trained, if any are.
+    /// The low-rank factors that are trained, if there are any.
     pub fn low_rank(&self) -> Option<LowRank> {
         self.adaptation.low_rank()
     }
 
-    /// The weights to keep instead of the master, where a strategy averages it, as [`whole`](Self::whole).
+    /// The average of the master, if a strategy keeps one, with the input model's structure. See
+    /// [`adapted`](Self::adapted) for `root`.
     pub fn whole_average(&mut self, root: Option<usize>) -> Result<Option<M>, TrainError> {
         let Some(averaged) = self.stage.averaged() else { return Ok(None) };
         let whole = self.stage.gather_full(averaged, root)?;
         Ok(whole.map(|averaged| self.given_back(self.in_one_place(averaged.valid()))))
     }
 
-    /// What [`adapted`](Self::adapted) gives, or the average where there is one, in memory of the host that training
-    /// does not touch: on the first rank alone. Every rank calls it.
+    /// Like [`adapted`](Self::adapted), or the average if there is one, but on the first rank alone and copied to
+    /// host memory that training does not touch. Every rank calls it.
     pub fn copy(&mut self) -> Result<Option<M>, TrainError> {
         let model = self.stage.averaged().unwrap_or_else(|| self.weights.pair().0.clone());
         let whole = self.stage.gather_full(model, Some(0))?;
@@ -49,12 +51,12 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         Ok(whole.map(|whole| map_params(whole.valid(), &mut Copy { fresh })))
     }
 
-    /// What strategies have changed of the model.
+    /// The changes that strategies made to the model.
     pub fn adaptation(&self) -> &Adaptation {
         &self.adaptation
     }
 
-    /// A whole model where the run computes, if its replica is as large; else where it is.
+    /// Moves a whole model to the run's device, if its replica is as large; otherwise leaves it where it is.
     pub fn returned(&self, whole: M) -> M {
         match self.comes_together() && !self.shares_replica() {
             true => whole.to_device(&self.device().clone().inner()),
@@ -62,7 +64,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         }
     }
 
-    /// A whole model with all of its tensors on the host, if what ranks share of it is there.
+    /// Moves all tensors of a whole model to the host, if the ranks' shards were gathered there.
     fn in_one_place(&self, whole: M) -> M {
         match host_device().filter(|_| self.comes_together()) {
             Some(host) => whole.to_device(&host),
@@ -70,12 +72,12 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         }
     }
 
-    /// Whether ranks share the master.
+    /// Whether ranks shard the master.
     fn comes_together(&self) -> bool {
         self.world.size() > 1 && self.rows(self.master()).any(|(id, _)| self.stage.shard(id).is_some())
     }
 
-    /// Whether each rank holds a part of the replica only.
+    /// Whether each rank holds only a part of the replica.
     fn shares_replica(&self) -> bool {
         self.rows(self.replica()).any(|(id, rows)| {
             let shard = self.stage.shard(id);
@@ -97,9 +99,9 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
     }
 }
 
-/// Copies to the host what training changes.
+/// Copies to the host the tensors that training changes.
 struct Copy<F> {
-    /// Whether a parameter is a copy already, if it is there.
+    /// Whether a parameter that is on the host is already a copy.
     fresh: F,
 }
 

@@ -1,4 +1,4 @@
-//! A file of events, in the folder that TensorBoard reads.
+//! An event file in the folder that TensorBoard reads.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,27 +11,27 @@ use super::event;
 use super::record::write_record;
 use crate::appended::Appended;
 
-/// What the files of TensorBoard are called, before the second in which they were made.
+/// The prefix of TensorBoard's file names; the second of creation follows.
 const PREFIX: &str = "events.out.tfevents.";
 
-/// Bytes that are held back at most, while they can be written.
+/// The maximum number of bytes to hold back, unless writing fails.
 const HELD: usize = 1 << 13;
 
-/// A file of events that cannot be written.
+/// An event file cannot be written.
 #[derive(Debug, Error)]
 #[error("{doing} `{path}` for TensorBoard: {error}; the folder must be writable and its disk not full")]
 pub struct TensorBoardError {
-    /// What was to be done.
+    /// The operation that failed.
     pub doing: &'static str,
     /// The file or its folder.
     pub path: PathBuf,
-    /// Why it was not.
+    /// The cause.
     pub error: io::Error,
 }
 
-/// Writes events that TensorBoard shows, into one file. They are held back, a few kilobytes of them, until
-/// [`flush`](Self::flush) hands them over to the system, or this is dropped. What cannot be written then is held back further, and the next call hands it over
-/// too.
+/// Writes events for TensorBoard into one file. A few kilobytes of them are held back until [`flush`](Self::flush)
+/// passes them to the operating system, or this is dropped. Events that cannot be written are kept and retried with
+/// the next call.
 ///
 /// ```
 /// use firebrick::tensorboard::TensorBoard;
@@ -52,47 +52,48 @@ pub struct TensorBoard {
 }
 
 impl TensorBoard {
-    /// A new file in this folder, for a run that begins. The folder is made where it is not there. TensorBoard reads
-    /// all files of a folder as one run, and drops what earlier ones have.
+    /// Creates a file in this folder for a new run; creates the folder if needed. TensorBoard reads all files of a
+    /// folder as one run, and drops the events of earlier files.
     ///
     /// # Errors
     ///
-    /// The folder or the file cannot be made.
+    /// The folder or the file cannot be created.
     pub fn create(folder: &Path) -> Result<Self, TensorBoardError> {
         Self::open(folder, 0)
     }
 
-    /// A new file for a run that goes on after so many updates: TensorBoard drops what earlier files have of later
-    /// ones, which are made again.
+    /// Creates a file for a run that resumes after this many updates. TensorBoard drops the events of later updates
+    /// in earlier files, since these updates are repeated.
     ///
     /// # Errors
     ///
-    /// Those of [`create`](Self::create).
+    /// The errors of [`create`](Self::create).
     pub fn resume(folder: &Path, updates: u64) -> Result<Self, TensorBoardError> {
         Self::open(folder, updates.saturating_add(1))
     }
 
-    /// A new file, with which earlier ones do not count from this step on.
+    /// Creates a file that invalidates earlier files from this step on.
     fn open(folder: &Path, from: u64) -> Result<Self, TensorBoardError> {
         let failed = |doing, path: &Path| {
             let path = path.to_path_buf();
             move |error| TensorBoardError { doing, path, error }
         };
         fs::create_dir_all(folder).map_err(failed("making the folder", folder))?;
-        // TensorBoard reads the files by name, so a later one has a later second, whatever the clock says.
+        // TensorBoard reads the files in order of their names, so a later file needs a later second, whatever the
+        // clock says.
         let second = newest(folder).map_err(failed("reading the folder", folder))?;
         let second = second.map_or(0, |second| second.saturating_add(1)).max(now() as u64);
         let path = folder.join(format!("{PREFIX}{second:010}.{}.{}.0", host(), std::process::id()));
         let file = File::create_new(&path).map_err(failed("creating", &path))?;
         let mut board = Self { path, file: Appended::new(file) };
         board.write(&event::file_version(now()))?;
-        // Also in the first file: TensorBoard takes only the second start for one that goes on.
+        // Even in the first file: TensorBoard treats only the second start as a resumed run.
         board.write(&event::session_start(now(), from))?;
         board.flush()?;
         Ok(board)
     }
 
-    /// A number of a step, measured so many seconds after the beginning of 1970. TensorBoard keeps it in single
+    /// Adds a number for a step, measured `wall_time_seconds` after the start of 1970. TensorBoard stores it in single
     /// precision.
     ///
     /// # Errors
@@ -108,7 +109,7 @@ impl TensorBoard {
         self.write(&event::scalars(wall_time_seconds, step, &[(tag, value)]))
     }
 
-    /// Several numbers of a step, measured now.
+    /// Adds several numbers for a step, measured now.
     ///
     /// # Errors
     ///
@@ -117,7 +118,7 @@ impl TensorBoard {
         self.write(&event::scalars(now(), step, values))
     }
 
-    /// A text of a step, which is shown as Markdown.
+    /// Adds a text for a step, which TensorBoard shows as Markdown.
     ///
     /// # Errors
     ///
@@ -126,7 +127,7 @@ impl TensorBoard {
         self.write(&event::text(now(), step, tag, text))
     }
 
-    /// Hands all events over to the system, so that TensorBoard shows them and a killed run keeps them.
+    /// Passes all events to the operating system, so that TensorBoard shows them and a killed run keeps them.
     ///
     /// # Errors
     ///
@@ -136,12 +137,12 @@ impl TensorBoard {
         flushed.map_err(|error| TensorBoardError { doing: "writing", path: self.path.clone(), error })
     }
 
-    /// The file.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether some events are not handed over yet.
+    /// Whether some events are still held back.
     pub fn holds_back(&self) -> bool {
         self.file.behind() > 0
     }
@@ -158,12 +159,12 @@ impl TensorBoard {
     }
 }
 
-/// Seconds since the beginning of 1970.
+/// Seconds since the start of 1970.
 fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
-/// The latest second in the name of a file of events.
+/// The latest second in the names of event files.
 fn newest(folder: &Path) -> io::Result<Option<u64>> {
     let mut newest = None;
     for entry in fs::read_dir(folder)? {
@@ -175,7 +176,7 @@ fn newest(folder: &Path) -> io::Result<Option<u64>> {
     Ok(newest)
 }
 
-/// The name of this machine, as far as it can stand in the name of a file.
+/// The name of this machine, restricted to characters that are valid in file names.
 pub(crate) fn host() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname")
         .ok()

@@ -1,4 +1,4 @@
-//! Events as protocol buffers, encoded by hand: these few fields are all that a run writes.
+//! Events as protocol buffers, encoded by hand, since a run writes only these few fields.
 //!
 //! | message | field | number | type |
 //! |---|---|---|---|
@@ -23,7 +23,7 @@
 //!
 //! The numbers are those of TensorFlow's `event.proto`, `summary.proto`, `tensor.proto` and `tensor_shape.proto`.
 
-/// What every file begins with.
+/// The version at the start of every file.
 const FILE_VERSION: &str = "brain.Event:2";
 const DT_STRING: u64 = 7;
 const SESSION_START: u64 = 1;
@@ -35,7 +35,7 @@ pub(crate) fn file_version(wall_time: f64) -> Vec<u8> {
     event.0
 }
 
-/// A run begins, or goes on: what earlier files have of this step and of later ones is not of it.
+/// Marks the start of a run, or its continuation: TensorBoard drops the events of earlier files from this step on.
 pub(crate) fn session_start(wall_time: f64, step: u64) -> Vec<u8> {
     let mut session = Message::default();
     session.varint(1, SESSION_START);
@@ -44,7 +44,7 @@ pub(crate) fn session_start(wall_time: f64, step: u64) -> Vec<u8> {
     event.0
 }
 
-/// Numbers of one step, each under its tag.
+/// Numbers of one step by tag.
 pub(crate) fn scalars<T: AsRef<str>>(wall_time: f64, step: u64, values: &[(T, f64)]) -> Vec<u8> {
     let mut summary = Message::default();
     for (tag, number) in values {
@@ -85,7 +85,7 @@ pub(crate) fn text(wall_time: f64, step: u64, tag: &str, text: &str) -> Vec<u8> 
     event.0
 }
 
-/// How a field's value is encoded.
+/// The wire types of protocol buffers.
 const VARINT: u64 = 0;
 const EIGHT_BYTES: u64 = 1;
 const BYTES: u64 = 2;
@@ -96,13 +96,13 @@ const FOUR_BYTES: u64 = 5;
 struct Message(Vec<u8>);
 
 impl Message {
-    /// The beginning of an event.
+    /// Starts an event.
     fn event(wall_time: f64, step: u64) -> Self {
         let mut event = Self::default();
         event.key(1, EIGHT_BYTES);
         event.0.extend(wall_time.to_le_bytes());
         if step > 0 {
-            // An int64, of which those above 0 are encoded alike.
+            // Positive int64 values have the same encoding.
             event.varint(2, step.min(i64::MAX as u64));
         }
         event
@@ -112,7 +112,7 @@ impl Message {
         self.raw_varint(field << 3 | wire);
     }
 
-    /// Seven bits a byte, the low ones first; all bytes but the last have the high bit set.
+    /// Seven bits per byte, low bits first; all bytes but the last have the high bit set.
     fn raw_varint(&mut self, mut value: u64) {
         while value >= 0x80 {
             self.0.push(value as u8 | 0x80);
@@ -153,7 +153,7 @@ mod tests {
             message.raw_varint(value);
             message.0
         };
-        // 300 is the example of the protocol buffers' description of their encoding.
+        // 300 is the example in the protocol buffers' encoding guide.
         assert_eq!(encoded(300), [0xac, 0x02]);
         assert_eq!((encoded(0), encoded(127), encoded(128)), (vec![0], vec![0x7f], vec![0x80, 1]));
         assert_eq!(encoded(i64::MAX as u64).len(), 9);

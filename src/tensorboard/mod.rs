@@ -1,8 +1,8 @@
-//! A run in [TensorBoard](https://www.tensorflow.org/tensorboard): its numbers and texts as event files.
+//! Event files for [TensorBoard](https://www.tensorflow.org/tensorboard), with a run's numbers and texts.
 //!
 //! An event file is a sequence of records, each an `Event` message. `tensorboard --logdir OUTPUT` reads all files of
-//! a folder as one run, in the order of their names, while they are being written. A run that goes on writes a new
-//! file, which begins by saying from which step on the earlier ones do not count.
+//! a folder as one run, in the order of their names, while they are being written. A resumed run writes a new file,
+//! which starts by stating the step from which earlier files are invalid.
 
 mod board;
 mod event;
@@ -17,7 +17,7 @@ pub use writer::Writer;
 mod tests {
     use super::{event, record};
 
-    /// A file that TensorBoard's own reader has been seen to read: of steps 1 to 4 it kept 1 and 2 and the second 3.
+    /// A file verified with TensorBoard's own reader: of steps 1 to 4, it kept 1, 2 and the second 3.
     const GOLDEN: &[u8] = include_bytes!("../../tests/golden/tensorboard/resumed.tfevents");
 
     #[test]

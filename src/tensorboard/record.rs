@@ -1,8 +1,8 @@
 //! Records of a TensorFlow file: bytes with their length and checksums.
 //!
-//! A record is its length in 8 bytes, the masked checksum of these in 4, the bytes themselves, and their masked
-//! checksum in 4; all numbers have their low byte first. The checksum is CRC-32C. See `tensorflow/core/lib/io/record_writer.h` and,
-//! for the mask, `tensorflow/core/lib/hash/crc32c.h`.
+//! A record is its length in 8 bytes, the masked checksum of the length in 4 bytes, the data, and its masked checksum
+//! in 4 bytes; all numbers are little-endian. The checksum is CRC-32C. See `tensorflow/core/lib/io/record_writer.h`
+//! and, for the mask, `tensorflow/core/lib/hash/crc32c.h`.
 
 use std::io::{self, Write};
 
@@ -15,7 +15,7 @@ pub(crate) fn write_record(file: &mut impl Write, bytes: &[u8]) -> io::Result<()
     file.write_all(&masked(bytes).to_le_bytes())
 }
 
-/// The checksum of bytes that may hold checksums themselves.
+/// The masked checksum, for data that may contain checksums itself.
 fn masked(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }

@@ -1,15 +1,15 @@
-//! The numbers of a run, as its log hands them over.
+//! Writes a run's numbers for TensorBoard, as the log passes them on.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::{TensorBoard, TensorBoardError};
 
-/// Time after which steps that are held back are handed over to the system.
+/// The time after which steps that are held back are written.
 const HELD: Duration = Duration::from_secs(5);
 
-/// Writes steps below `train/` and evaluations below `valid/`. What is at most five seconds old may be held back;
-/// it is handed over with the next evaluation, with the next step after that time, and when this is dropped.
+/// Writes steps under `train/` and evaluations under `valid/`. Steps are held back for up to five seconds; they are
+/// written with the next evaluation, with the first step after that time, and on drop.
 #[derive(Debug)]
 pub struct Writer {
     board: TensorBoard,
@@ -17,11 +17,11 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Into this folder. `resumed` are the updates that a run which goes on had made.
+    /// Creates a writer into this folder. For a resumed run, `resumed` is the number of updates already made.
     ///
     /// # Errors
     ///
-    /// The folder or the file cannot be made.
+    /// The folder or the file cannot be created.
     pub fn new(folder: &Path, resumed: Option<u64>) -> Result<Self, TensorBoardError> {
         let board = match resumed {
             Some(updates) => TensorBoard::resume(folder, updates)?,
@@ -30,7 +30,7 @@ impl Writer {
         Ok(Self { board, flushed: Instant::now() })
     }
 
-    /// Numbers of a step, by name.
+    /// Adds numbers of a step, by name.
     ///
     /// # Errors
     ///
@@ -43,7 +43,7 @@ impl Writer {
         }
     }
 
-    /// Numbers of an evaluation, by name.
+    /// Adds numbers of an evaluation, by name.
     ///
     /// # Errors
     ///
@@ -53,7 +53,7 @@ impl Writer {
         self.flush()
     }
 
-    /// A text, such as the run file or a sample.
+    /// Adds a text, such as the run file or a sample.
     ///
     /// # Errors
     ///
@@ -68,12 +68,12 @@ impl Writer {
         self.board.scalars(step, &tagged)
     }
 
-    /// Whether something is held back.
+    /// Whether some events are still held back.
     pub fn holds_back(&self) -> bool {
         self.board.holds_back()
     }
 
-    /// Hands over what is held back. What cannot be written is held back further.
+    /// Writes the events that are held back. Events that cannot be written stay held back.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What is left beside a trained run for those who look at it.
+//! The predictions and the report page of a trained run.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,19 +9,19 @@ use crate::report_page;
 use crate::run::TaskConfig;
 use crate::{Launched, Run, RunError, TrainError, saving};
 
-/// Records whose answers stand on the page.
+/// The number of records whose predictions the page shows.
 const SHOWN: usize = 50;
 
 impl Run {
-    /// Writes `predictions.jsonl`, the answers to the first records of the validation files, and `report.html`, the run
-    /// on one page.
+    /// Writes `predictions.jsonl`, the predictions for the first records of the validation files, and `report.html`,
+    /// a page about the run.
     ///
     /// # Errors
     ///
-    /// [`RunError::Undescribed`]: what of it cannot be written. The run itself is saved already.
+    /// [`RunError::Undescribed`] with the files that cannot be written. The run itself is already saved.
     pub(crate) fn describe(&self, launched: &Launched) -> Result<(), RunError> {
         let mut failed = Vec::new();
-        // A run that was ended early is not to be waited for.
+        // Do not make the user wait after a run that was ended early.
         if launched.report.stopped.is_none()
             && let Err(error) = self.write_predictions()
         {
@@ -51,7 +51,7 @@ impl Run {
     }
 }
 
-/// What made the run.
+/// The versions of the software of the run.
 pub(crate) fn versions() -> Vec<(String, String)> {
     let versions = [("firebrick", env!("CARGO_PKG_VERSION")), ("system", std::env::consts::OS)];
     versions.map(|(name, version)| (name.into(), version.into())).into()

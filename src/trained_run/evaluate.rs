@@ -1,4 +1,4 @@
-//! Loss and scores of a trained model on any data of its task.
+//! Evaluating a trained model on data of its task.
 
 use std::time::Instant;
 
@@ -15,27 +15,27 @@ use crate::run::{DataRun, ForModel, Paths, Settled, Trainable};
 use crate::session::checked;
 use crate::{Data, Evaluation, Run, RunError, Scores, TrainError, device};
 
-/// What an evaluation found.
+/// The result of an evaluation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Evaluated {
     /// Mean loss over all supervised items.
     pub loss: f64,
     /// The scores of the task, by name.
     pub scores: Scores,
-    /// Supervised items.
+    /// Number of supervised items.
     pub items: usize,
-    /// Samples.
+    /// Number of samples.
     pub samples: usize,
-    /// Tokens per second, padding not counted.
+    /// Tokens per second, without padding.
     pub tokens_per_second: f64,
 }
 
 impl TrainedRun {
-    /// Evaluates on files that are read as the run's data is, or on the run's own validation data.
+    /// Evaluates on the given files, read with the run's data settings, or on the run's own validation data.
     ///
     /// # Errors
     ///
-    /// A device that is not there, data that cannot be read, or weights that are not those of the model.
+    /// A missing device, unreadable data, or weights that do not match the model.
     pub fn evaluate(&self, data: Option<Paths>, say: impl Fn(&str)) -> Result<Evaluated, RunError> {
         let data = data.or_else(|| self.run.data.valid.clone());
         let evaluating = Evaluating { run: &self.run, data, say: &say };
@@ -45,7 +45,7 @@ impl TrainedRun {
 
 struct Evaluating<'a> {
     run: &'a Run,
-    /// The files; `None`: the end of the training data.
+    /// The files; `None` uses the end of the training data.
     data: Option<Paths>,
     say: &'a dyn Fn(&str),
 }

@@ -1,4 +1,4 @@
-//! Texts that a trained model writes after prompts, or makes of sources.
+//! Generating texts with a trained model, from prompts or sources.
 
 use std::sync::Arc;
 
@@ -15,16 +15,16 @@ use crate::run::{ForModel, TaskConfig, Trainable};
 use crate::{Run, RunError, TrainError, device};
 
 impl TrainedRun {
-    /// The texts of each prompt, `decoding.returned` of them; of a causal language model with the prompt before them.
-    /// Texts end at the tokenizer's end token, where `decoding` names no other.
+    /// Generates `decoding.returned` texts for each prompt. With a causal language model, each text includes its
+    /// prompt. Texts end at the tokenizer's end token, unless `decoding` names others.
     ///
     /// [Several ranks](Self::over) share the model as [`Zero`](crate::Zero) does in stage 3: each holds a part, and
-    /// blocks are gathered one at a time for each token. Each writes some of the texts, and in each process all are
-    /// returned. The prompts are those of the first rank.
+    /// blocks are gathered one at a time for each token. Each rank generates some of the texts, and every process
+    /// returns all of them. The prompts are those of the first rank.
     ///
     /// # Errors
     ///
-    /// The task is not one that writes, a setting cannot be, or a device or a rank fails.
+    /// The task generates no text, a setting is invalid, or a device or a rank fails.
     pub fn generate(&self, prompts: &[String], decoding: &Decoding) -> Result<Vec<Vec<String>>, RunError> {
         if !matches!(self.run.task, TaskConfig::CausalLm { .. } | TaskConfig::Seq2Seq { .. }) {
             return Err(RunError::WritesNothing { task: self.run.task.name() });
@@ -77,24 +77,24 @@ impl ForModel for Generating<'_> {
     }
 }
 
-/// How prompts become texts.
+/// How to turn prompts into texts.
 #[derive(Clone)]
 struct Writer {
     inference: Inference,
     before: Before,
 }
 
-/// What stands before what is written.
+/// The text to put before the generated text.
 #[derive(Clone)]
 enum Before {
     /// The prompt.
     Text,
-    /// Nothing; the prompt is a source, which this stands before.
+    /// Nothing; the prompt is a source, and this prefix is prepended to it.
     Source(String),
 }
 
 impl Writer {
-    /// The texts of each prompt.
+    /// Generates the texts of each prompt.
     fn write<M: Answers>(&self, model: &M, prompts: &[String]) -> Result<Vec<Vec<String>>, TrainError> {
         let question = |prompt: &String| match &self.before {
             Before::Text => Question::Text(prompt.clone()),
@@ -117,18 +117,18 @@ impl Writer {
         Ok(texts.collect())
     }
 
-    /// The texts of each prompt, of which each rank writes as many as the others.
+    /// Generates the texts of each prompt, divided evenly among the ranks.
     fn write_among<M: Answers>(
         mut self,
         (world, pass): (Communicator, Pass),
         model: &M,
         prompts: Vec<String>,
     ) -> Result<Vec<Vec<String>>, TrainError> {
-        // A launcher hands standard input to one process only.
+        // A launcher passes standard input to one process only.
         let prompts = shared::of_all(&world, "the prompts", &prompts)?.swap_remove(0);
         let each = prompts.len().div_ceil(world.size());
         let first = world.rank() * each;
-        // Where they do not come out even, some write once more what another does, which nobody reads.
+        // If the prompts do not divide evenly, some ranks repeat prompts of other ranks, and their texts are dropped.
         let own: Vec<_> = prompts.iter().cycle().skip(first).take(each).cloned().collect();
         self.inference.first = first as u64;
         self.inference.among = Some((world.clone(), pass));

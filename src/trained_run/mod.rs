@@ -1,11 +1,11 @@
-//! A run that has been trained: evaluated on other data, asked about texts, and let write.
+//! A trained run: evaluation on other data, predictions and text generation.
 //!
 //! ```text
-//! mod.rs       where its weights and its run file are
-//! evaluate.rs  loss and scores on any data of its task
-//! predict.rs   answers to the records of a file
-//! described.rs predictions and the page of a run
-//! generate.rs  texts after prompts, or made of sources
+//! mod.rs       opening a run
+//! evaluate.rs  loss and scores on data of its task
+//! predict.rs   predictions for the records of a file
+//! described.rs the predictions and the report page of a run
+//! generate.rs  texts from prompts or sources
 //! shared.rs    a model that ranks share
 //! ```
 
@@ -26,7 +26,7 @@ pub(crate) use described::versions;
 pub use evaluate::Evaluated;
 pub use predict::Predicted;
 
-/// A run that has been trained, with the Hugging Face folder of its weights.
+/// A trained run, with the Hugging Face folder of its weights.
 ///
 /// ```no_run
 /// use firebrick::{Paths, TrainedRun};
@@ -38,19 +38,21 @@ pub use predict::Predicted;
 /// ```
 #[derive(Clone, Debug)]
 pub struct TrainedRun {
-    /// With the folder as its model, and the folder's tokenizer.
+    /// The run, with the folder as its model, and the folder's tokenizer.
     run: Run,
     folder: PathBuf,
 }
 
 impl TrainedRun {
-    /// Opens the output folder of a run, or the one that a run file names. `weights` is a Hugging Face folder to be
-    /// used instead of the run's own, and `overrides` are those of [`Run::read`].
+    /// Opens a run by its output folder, or by a run file that names that folder. `weights` is a Hugging Face folder
+    /// to use instead of the run's own. For `overrides`, see [`Run::read`].
+    ///
+    /// If the run is in progress or was killed, this makes its Hugging Face folder from its best weights, or from
+    /// those of its newest checkpoint if none were evaluated.
     ///
     /// # Errors
     ///
-    /// There is no run file, it is not one, or there are no weights. The folder of a run that is in progress, or was
-    /// killed, is made of its best weights, or of those of its newest checkpoint where none were evaluated.
+    /// There is no valid run file, or there are no weights.
     pub fn open(
         place: &Path,
         weights: Option<&Path>,
@@ -67,8 +69,8 @@ impl TrainedRun {
         };
         let output = output.unwrap_or(&run.output).to_path_buf();
         if weights.is_none() && !is_exported(&output) {
-            // A run that is in progress, or was killed, has its best weights and its checkpoints.
-            // Of several processes none knows when another has made the folder.
+            // A run that is in progress, or was killed, has its best weights and its checkpoints. With several
+            // processes, none knows when another has made the folder.
             if !output.is_dir() || Process::this()?.of > 1 {
                 return Err(RunError::NotTrained { folder });
             }
@@ -80,7 +82,7 @@ impl TrainedRun {
             ));
         }
         run.model = ModelConfig::Pretrained(folder.clone());
-        // Those that trained it: who uses it may have others.
+        // These are the ranks of training; their number may differ now.
         run.ranks = None;
         if folder.join("tokenizer.json").is_file() {
             run.data.tokenizer = TokenizerConfig::File(folder.clone());
@@ -88,25 +90,25 @@ impl TrainedRun {
         Ok(Self { run, folder })
     }
 
-    /// Where the weights are.
+    /// The Hugging Face folder of the weights.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The same on another device.
+    /// Selects another device.
     pub fn on(mut self, device: impl Into<String>) -> Self {
         self.run.device = device.into();
         self
     }
 
-    /// The same on so many ranks, which share the model when it [writes](Self::generate): threads of this process, or
-    /// of each process that `mpirun` started. Default: 1, or one in each process.
+    /// Sets the number of ranks, which share the model when it [generates text](Self::generate): threads of this
+    /// process, or of each process that `mpirun` started. Default: 1, or one per process.
     pub fn over(mut self, ranks: usize) -> Self {
         self.run.ranks = Some(ranks);
         self
     }
 
-    /// The most tokens of a text that the run's evaluations write, where they write texts.
+    /// The maximum number of tokens of texts generated in the run's evaluations, if they generate texts.
     pub(crate) fn written_tokens(&self) -> Option<usize> {
         match self.run.task {
             TaskConfig::Seq2Seq { generate, .. } => generate,

@@ -1,4 +1,4 @@
-//! Answers of a trained model to the records of a file.
+//! Predictions of a trained model for the records of a file.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -13,37 +13,37 @@ use crate::models::pretrained::Folder;
 use crate::run::{ForModel, Paths, TaskConfig, Trainable, open};
 use crate::{Run, RunError, TrainError, device};
 
-/// How many records were answered.
+/// The number of predictions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Predicted {
-    /// Answers that were written.
+    /// Number of predictions written.
     pub answers: usize,
-    /// Of those with an expected answer: how many are it.
+    /// Number of predictions that equal the expected value.
     pub right: usize,
-    /// Records that say what is expected.
+    /// Number of records with an expected value.
     pub expected: usize,
 }
 
 impl TrainedRun {
-    /// Writes a line of JSON for each record of the files, which are read as the run's data is; without any, of the
-    /// run's validation data. At most `limit` are answered.
+    /// Writes a line of JSON for each record of the files, or of the run's validation data if `data` is `None`. The
+    /// files are read with the run's data settings. At most `limit` records are predicted.
     ///
-    /// A line has what was asked (`tokens` or `text`), what is `predicted`, and where the record says so what is
-    /// `expected`; records need no labels. What else is there depends on the task:
+    /// A line has the input (`tokens` or `text`), the `predicted` value, and the `expected` value if the record has
+    /// one; records need no labels. The other fields depend on the task:
     ///
-    /// | Task | `predicted` | Besides |
+    /// | Task | `predicted` | Other fields |
     /// |---|---|---|
-    /// | `TokenClassification` | a label for each word | `scores`, their shares |
-    /// | `SequenceClassification` | a class, classes, or a number | `scores`, the share of each class |
-    /// | `MaskedLm` | the text, filled in | `hidden`, the likeliest tokens of each place |
-    /// | `CausalLm` | what follows the prompt | `log_probability`, and whether an end token `ended` it |
-    /// | `Seq2Seq` | what is made of the source | the same |
+    /// | `TokenClassification` | a label for each word | `scores`, the labels' probabilities |
+    /// | `SequenceClassification` | a class, classes, or a number | `scores`, the probability of each class |
+    /// | `MaskedLm` | the text with its masks filled in | `hidden`, the most likely tokens of each place |
+    /// | `CausalLm` | the continuation of the prompt | `log_probability`, and whether an end token `ended` it |
+    /// | `Seq2Seq` | the text generated from the source | the same |
     ///
-    /// Texts are written as `decoding` says.
+    /// `decoding` sets how to generate texts.
     ///
     /// # Errors
     ///
-    /// A device that is not there, records that cannot be read, or an output that cannot be written.
+    /// A missing device, unreadable records, or an output that cannot be written.
     pub fn predict(
         &self,
         data: Option<Paths>,
@@ -69,13 +69,13 @@ struct Predicting<'a> {
     say: &'a dyn Fn(&str),
 }
 
-/// A record: what is asked of it, and what it says itself.
+/// A record's input and expected value.
 struct Asked {
     question: Question,
     expected: Option<Value>,
 }
 
-/// Records that are tokenized and sorted at once.
+/// The number of records to tokenize and sort together.
 const TOGETHER: usize = 256;
 
 impl ForModel for Predicting<'_> {
@@ -150,7 +150,7 @@ fn line(question: &Question, expected: Option<Value>, answer: Answer) -> Map<Str
     line
 }
 
-/// What a record asks, by the fields of the task.
+/// The input and the expected value of a record, from the task's fields.
 fn asked(task: &TaskConfig, record: &Record) -> Result<Asked, DataError> {
     let text = |field: &str| record.text(field).map(str::to_owned);
     let expected = |field: &str| record.get(field).map(json_of);

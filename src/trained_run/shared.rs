@@ -1,4 +1,4 @@
-//! A trained model that ranks share: each holds a part of it, and they answer together.
+//! A trained model that ranks share: each holds a part, and they run it together.
 
 use burn::module::Module;
 use burn::tensor::{Device, FloatDType};
@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use crate::TrainError;
 
-/// This rank's part of the model, of which nothing else is kept, and how it is read.
+/// This rank's part of the model, and the evaluation pass that gathers the blocks. The rest of the model is dropped.
 pub(super) fn part<M: Module>(
     model: M,
     device: &Device,
@@ -22,11 +22,11 @@ pub(super) fn part<M: Module>(
     Ok((stage.evaluator(&master, replica)?.valid(), pass))
 }
 
-/// What each rank has, in their order.
+/// The values of all ranks, in rank order.
 ///
 /// # Errors
 ///
-/// Another rank is gone.
+/// A rank is lost.
 pub(super) fn of_all<T: Serialize + DeserializeOwned>(
     world: &Communicator,
     what: &str,

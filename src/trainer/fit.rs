@@ -1,4 +1,4 @@
-//! What `fit` does: checks, then each rank of this process on its own.
+//! `fit`: checks the settings, then trains each rank of this process.
 
 use burn::optim::ModuleOptimizer;
 use firebrick_datasets::{Batch, DataError};
@@ -13,19 +13,20 @@ use crate::step::StepNumbers;
 use crate::{Data, Objective, Schedule, TrainError};
 
 impl<S> Trainer<S> {
-    /// Trains `model` on `data`, and returns it whole.
+    /// Trains `model` on `data` and returns the whole model.
     ///
-    /// The model runs where its parameters are, or on the devices that the world [names](crate::World::on). One that
-    /// no device can hold is made on the host: [`Zero`](crate::Zero) and [`Offload`](crate::Offload) take from it,
-    /// one parameter after the other, what they keep. Where a strategy computes in a smaller dtype, the first
-    /// batch is tried before the run, so that a model that mixes dtypes is told which parameter does not fit.
+    /// The model runs where its parameters are, or on the devices that the world [names](crate::World::on). If the
+    /// model is too large for a device, create it on the host: [`Zero`](crate::Zero) and [`Offload`](crate::Offload)
+    /// then take the parts that they keep from it, one parameter at a time. If a strategy computes in a smaller
+    /// dtype, a trial pass on the first batch runs before the run starts, and the error for a model that mixes dtypes
+    /// names the parameter that does not fit.
     ///
     /// # Errors
     ///
-    /// A strategy, setting or order that cannot be; data that cannot be read; an objective whose
-    /// count or dtype is wrong; a file that cannot be written; or nothing but skipped updates. Of many
-    /// ranks: the first error of any, with [its number](TrainError::Rank); or
-    /// [one that is late](firebrick_strategies::WorldError::Deadline).
+    /// An invalid strategy, setting or order; data that cannot be read; an objective whose count or dtype is wrong; a
+    /// file that cannot be written; or too many skipped updates. With several ranks, the first error of
+    /// any rank, with [its number](TrainError::Rank), or a [missed
+    /// deadline](firebrick_strategies::WorldError::Deadline).
     pub fn fit<M, B>(
         self,
         model: M,
@@ -41,11 +42,11 @@ impl<S> Trainer<S> {
         self.fit_watched(model, optimizer, schedule, data, |_| {})
     }
 
-    /// [`fit`](Self::fit), with each step's numbers handed to `watch` as well.
+    /// Like [`fit`](Self::fit), but also calls `watch` with the numbers of each step.
     ///
     /// # Errors
     ///
-    /// Those of [`fit`](Self::fit).
+    /// The errors of [`fit`](Self::fit).
     pub fn fit_watched<M, B>(
         self,
         model: M,
@@ -59,7 +60,7 @@ impl<S> Trainer<S> {
         B: Batch,
         S: Strategy<M>,
     {
-        // What follows is compiled once for a model and its batches, however they are trained.
+        // Boxing the strategies compiles the rest once per model and batch type, for every composition.
         let trained = self.map_strategies(BoxedStrategy::new).fit_boxed(
             model,
             optimizer,
@@ -70,7 +71,8 @@ impl<S> Trainer<S> {
         trained?.ok_or(TrainError::NoModel)
     }
 
-    /// [`fit`](Self::fit) where only the process of the first rank wants the model, which no other one holds whole.
+    /// Like [`fit`](Self::fit), but only the process of the first rank returns the model; no other process holds it
+    /// whole.
     pub(crate) fn fit_for_first<M, B>(
         self,
         model: M,
@@ -151,21 +153,22 @@ impl<M: 'static> Trainer<BoxedStrategy<M>> {
         let jobs = ranks.into_iter().map(|rank| {
             let own = model.devices().first().cloned();
             let device = world.device(rank.local_rank()).cloned().or(own);
-            // Ranks that shared a leaf would share its graph, and wait for each other in the backward pass.
+            // Ranks that shared a leaf would also share its graph and wait for each other in the backward pass.
             let own = for_rank(model.clone(), device.as_ref());
             let watch = watch.take_if(|_| rank.rank() == 0).unwrap_or_else(|| Box::new(|_| {}));
             (rank, (self.clone(), (own, device), optimizer.clone(), data.clone(), watch))
         });
         let jobs: Vec<_> = jobs.collect();
-        // Each rank has its own: what was given would be held through the whole run.
+        // Each rank has its own copy; keeping the originals would hold them through the whole run.
         drop((model, optimizer, data));
         each_rank(jobs, world.limit(), move |rank, (trainer, model, optimizer, data, watch)| {
             trainer.train(rank, model, optimizer, schedule, data, watch, root, &shared)
         })
     }
 
-    /// The only rank that is to have the model at the end; `None`: each. In one process it is wanted once, and of
-    /// several by the one that owns the output folder, where the others know of it.
+    /// The only rank that returns the model at the end; `None` means every rank. Within one process, one copy is
+    /// enough. Of several processes, only the one that owns the output folder needs the model, if the others know
+    /// about that folder.
     fn root(&self, here: usize, all: usize) -> Option<usize> {
         let is_led = matches!(&self.output, Some(Destination::Claimed(_) | Destination::Elsewhere(_)));
         (here == all || is_led).then_some(0)
@@ -182,7 +185,7 @@ mod tests {
     fn of_several_processes_only_the_first_holds_the_model_that_the_program_writes() {
         let trainer = || Trainer::new().map_strategies(BoxedStrategy::<()>::new);
         assert_eq!(trainer().root(4, 4), Some(0));
-        // Each of them has called `fit`, which returns it.
+        // Each process called `fit`, which returns the model.
         assert_eq!(trainer().root(2, 4), None);
         assert_eq!(trainer().output("run").root(2, 4), None);
         assert_eq!(trainer().saved_elsewhere(Path::new("run")).root(2, 4), Some(0));

@@ -1,4 +1,4 @@
-//! A model as one rank is given it: with leaves of its own, and on its device but for the parameters.
+//! Prepares a model for one rank: with its own leaves, and on the rank's device except for the parameters.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -7,8 +7,8 @@ use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::{Device, Tensor};
 use firebrick_strategies::{apart, relift};
 
-/// The model on the device, where one is named, but that its float parameters stay where they are, shared with
-/// whoever has the model too: they may be more than the device holds. The leaves are new.
+/// Moves the model to the device, if there is one, but leaves its float parameters where they are, shared with every
+/// other holder of the model, since the device may be too small for them. The leaves are new.
 pub(super) fn for_rank<M: Module>(model: M, device: Option<&Device>) -> M {
     let Some(device) = device else { return model };
     let mut taken = Taken(HashMap::new());
@@ -16,16 +16,16 @@ pub(super) fn for_rank<M: Module>(model: M, device: Option<&Device>) -> M {
     hollow.map(&mut Filled(taken.0))
 }
 
-/// Takes the parameters, and leaves a number in the place of each.
+/// Takes the parameters out and leaves a one-element tensor in place of each.
 struct Taken(HashMap<ParamId, Box<dyn Any>>);
 
 impl ModuleMapper for Taken {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let number = Tensor::<D>::zeros([1; D], &param.lazy_device());
         let (id, number) = (param.id, Param::initialized(param.id, number));
-        // One that is tied is met again, and is the same leaf at each of its places.
+        // A tied parameter is visited several times and keeps the same leaf at each of its places.
         self.0.entry(id).or_insert_with(|| {
-            // What waits for its first value goes on waiting.
+            // A lazily initialized parameter stays uninitialized.
             Box::new(apart(match param.is_initialized() {
                 true => param.map(|value| relift(value.clone().inner(), &value)),
                 false => param,
@@ -35,7 +35,7 @@ impl ModuleMapper for Taken {
     }
 }
 
-/// Puts them back.
+/// Puts the parameters back.
 struct Filled(HashMap<ParamId, Box<dyn Any>>);
 
 impl ModuleMapper for Filled {
@@ -70,7 +70,7 @@ mod tests {
         let device = Device::flex().autodiff();
         let model = model(&device);
         let values = |model: &Masked| model.first.weight.val().into_data();
-        // On the device already, and as if it were another.
+        // On the same device, and then as if the device were another one.
         let mut taken = Taken(HashMap::new());
         let hollow = model.clone().map(&mut taken);
         assert_eq!(hollow.first.weight.val().dims(), [1, 1]);

@@ -20,7 +20,7 @@ use crate::{Checkpoints, Resume};
 
 pub use trained::Trained;
 
-/// Trains an ordinary Burn model; how is composed, one line per technique.
+/// Trains an ordinary Burn model. You compose the recipe, one line per technique.
 ///
 /// ```
 /// # use burn::optim::AdamWConfig;
@@ -43,11 +43,11 @@ pub use trained::Trained;
 /// # Ok::<(), TrainError>(())
 /// ```
 ///
-/// Every strategy can be removed and the program still trains the same model to the same place.
+/// You can remove every strategy, and the program still trains the same model to the same place.
 ///
 /// # Order
 ///
-/// Gradients meet the strategies in the order in which they are written. With Ψ parameters:
+/// Gradients pass through the strategies in the order in which you write them. With Ψ parameters:
 ///
 /// | composition | bytes held between steps | in a step |
 /// |---|---|---|
@@ -58,10 +58,10 @@ pub use trained::Trained;
 /// | `Amp::pure_bf16()` | 6Ψ: 2 weights, 4 moments | 2Ψ of bf16 gradients |
 /// | `Ema::new(0.999)` | 16Ψ: 4 weights, 4 average, 8 moments | 4Ψ of f32 gradients |
 ///
-/// [`Recompute`](crate::Recompute) meets no gradient, so it may stand anywhere: it acts on the activations of a
-/// step, which the model's batch determines and Ψ does not.
+/// [`Recompute`](crate::Recompute) does not touch gradients, so it may stand anywhere. It acts on the activations of
+/// a step, whose size depends on the model's batch, not on Ψ.
 ///
-/// An order that would give a wrong number is an error of [`fit`](Self::fit), with the fix in it:
+/// [`fit`](Self::fit) rejects an order that would give wrong numbers, and the error names the fix:
 ///
 /// ```
 /// # use burn::optim::AdamWConfig;
@@ -81,11 +81,12 @@ pub use trained::Trained;
 /// # Ok::<(), TrainError>(())
 /// ```
 ///
-/// # Numbers that are not finite
+/// # Non-finite numbers
 ///
 /// A window with a gradient that is infinite or not a number makes no update, in every precision and on all ranks
 /// alike: parameters, moments, schedule and step counter stay as they are. A hundred such windows in a row end the
-/// run. So does an end with weights, or a validation loss, that are no numbers: such a model is not written.
+/// run with an error. A run that ends with non-finite weights, or with a non-finite validation loss, also fails, and
+/// its model is not written.
 #[derive(Clone, Debug)]
 pub struct Trainer<S = Identity> {
     strategies: S,
@@ -97,27 +98,27 @@ pub struct Trainer<S = Identity> {
     patience: Option<usize>,
     best_by: Option<String>,
     device_budget: Option<usize>,
-    /// Tensors like each parameter that the optimizer will keep at least, where that is known.
+    /// A lower bound on the tensors of parameter size that the optimizer keeps per parameter, if known.
     optimizer_states: f64,
     output: Option<Destination>,
     checkpoints: Option<Checkpoints>,
     resume: Option<Resume>,
     allow_changes: bool,
-    /// The run file, where the run has one.
+    /// The run file, if the run has one.
     run: Option<RunText>,
     show: Show,
     label: String,
     interrupter: Interrupted,
 }
 
-/// Is handed each step's numbers.
+/// A callback for the numbers of each step.
 type Watch = Box<dyn FnMut(&StepNumbers) + Send>;
 
 #[derive(Clone, Debug)]
 enum Destination {
     Folder(PathBuf),
     Claimed(Arc<Output>),
-    /// That of the first rank, in another process.
+    /// The folder of the first rank, which is in another process.
     Elsewhere(PathBuf),
 }
 
@@ -136,7 +137,7 @@ enum Length {
     Epochs(u64),
 }
 
-/// [`Interrupter`] has no `Debug`.
+/// Wraps [`Interrupter`], which has no `Debug`.
 #[derive(Clone, Default)]
 struct Interrupted(Interrupter);
 
@@ -153,7 +154,7 @@ impl Default for Trainer {
 }
 
 impl Trainer {
-    /// No strategy: one epoch, in f32, one micro-batch to an update, progress shown as
+    /// Creates a trainer without strategies: one epoch in f32, one micro-batch per update, progress shown as
     /// [`Show::Nothing`], and no files.
     pub fn new() -> Self {
         Self {
@@ -180,7 +181,7 @@ impl Trainer {
 }
 
 impl<S> Trainer<S> {
-    /// Composes one more strategy, which meets the gradients after those before it.
+    /// Adds a strategy, which receives the gradients after the strategies before it.
     pub fn with<T>(self, strategy: T) -> Trainer<Stack<S, T>> {
         self.map_strategies(|strategies| Stack::new(strategies, strategy))
     }
@@ -208,13 +209,13 @@ impl<S> Trainer<S> {
         }
     }
 
-    /// Trains on many ranks. A strategy must sum their gradients: [`Zero`](crate::Zero), in any stage. Default:
-    /// the world that a strategy names, or one rank.
+    /// Trains on many ranks. A strategy must sum their gradients: [`Zero`](crate::Zero), in any stage. Default: the
+    /// world that a strategy names, or one rank.
     ///
-    /// A global batch is `micro-batch · Accumulate · ranks` samples. Each rank reads its part of each, and all
-    /// make the same updates: those of one rank with the same global batch. Ranks of this process are threads,
-    /// each with the model on its [device](World::device) and with a clone of the optimizer. The first
-    /// rank owns the output folder and what is shown.
+    /// A global batch is `micro-batch · Accumulate · ranks` samples. Each rank reads its part of it, and all ranks
+    /// make the same updates as one rank with the same global batch. Ranks of this process are threads, each with the
+    /// model on its [device](World::device) and with a clone of the optimizer. The first rank owns the output folder
+    /// and shows the progress.
     ///
     /// ```
     /// # use burn::optim::AdamWConfig;
@@ -239,27 +240,26 @@ impl<S> Trainer<S> {
         self
     }
 
-    /// Seeds what the model draws while training, through [`Pass::draws`](crate::Pass::draws): the
-    /// masks of [`Dropout`](crate::strategies::Dropout). Default: 0. Burn's own random layers and
-    /// the model's first weights draw from the device's generator instead, which
-    /// [`Device::seed`](burn::tensor::Device::seed) seeds.
+    /// Seeds the model's random draws during training, made through [`Pass::draws`](crate::Pass::draws): the masks of
+    /// [`Dropout`](crate::strategies::Dropout). Default: 0. Burn's own random layers and the model's initial weights
+    /// draw from the device's generator instead, which [`Device::seed`](burn::tensor::Device::seed) seeds.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
-    /// Smooths the labels of losses over classes while training: this share of each label, at least 0 and below 1, is
-    /// spread evenly over all classes, as `label_smoothing` of torch's cross entropy does. Default: 0. The training
-    /// loss is that of smoothed labels; evaluation reports the plain one.
+    /// Smooths the labels of losses over classes during training: spreads this share of each label, at least 0 and
+    /// below 1, evenly over all classes, like `label_smoothing` of torch's cross entropy. Default: 0. The training
+    /// loss is computed with smoothed labels, the validation loss without.
     ///
-    /// Firebrick's models do so; a model of your own does where its loss is a
-    /// [`smoothed_cross_entropy`](crate::models::smoothed_cross_entropy), and else is refused.
+    /// Firebrick's models support it. A model of your own supports it if its loss is a
+    /// [`smoothed_cross_entropy`](crate::models::smoothed_cross_entropy); otherwise `fit` rejects the setting.
     pub fn label_smoothing(mut self, share: f64) -> Self {
         self.label_smoothing = share;
         self
     }
 
-    /// Ends after this many updates; epochs follow one another as needed.
+    /// Ends after this many updates, over as many epochs as needed.
     pub fn steps(mut self, updates: u64) -> Self {
         self.length = Length::Steps(updates);
         self
@@ -271,68 +271,69 @@ impl<S> Trainer<S> {
         self
     }
 
-    /// Evaluates after every so many updates and at the end, instead of after each epoch.
+    /// Evaluates after every `updates` updates and at the end, instead of after each epoch.
     pub fn evaluate_every(mut self, updates: u64) -> Self {
         self.evaluate_every = Some(updates);
         self
     }
 
-    /// Tells the best evaluation by one of the model's [scores](crate::Objective::scores) instead of by the validation
-    /// loss: for the best model, the best checkpoints and early stopping. Whether more of it is better, the
-    /// score knows.
+    /// Selects the best evaluation by one of the model's [scores](crate::Objective::scores) instead of the validation
+    /// loss, for the best model, the best checkpoints and early stopping. The score itself defines whether higher is
+    /// better.
     pub fn best_by(mut self, score: impl Into<String>) -> Self {
         self.best_by = Some(score.into());
         self
     }
 
-    /// Ends once the validation loss has not fallen, or the [score](Self::best_by) not got better, for this many evaluations.
+    /// Ends the run once the validation loss, or the [score](Self::best_by), has not improved for this many
+    /// evaluations.
     pub fn early_stopping(mut self, evaluations: usize) -> Self {
         self.patience = Some(evaluations);
         self
     }
 
-    /// Ends the run with [`TrainError::OverBudget`](crate::TrainError::OverBudget) where more than so many bytes are on the device: at
-    /// once where the parameters and their gradients are more, or else at the first forward and backward
-    /// pass or update that takes more. Default: no limit.
+    /// Ends the run with [`TrainError::OverBudget`](crate::TrainError::OverBudget) if more than this many bytes are
+    /// on the device: at once if the parameters and their gradients exceed the budget, otherwise at the first forward
+    /// and backward pass or update that does. Default: no limit.
     ///
-    /// The CPU is a device like any other here, so that a run for a GPU can be tried on one. What counts
-    /// is told at [`OnDevice`](crate::OnDevice): activations only where the program counts its memory,
-    /// with [`memory::Counting`](crate::memory::Counting), or the device has a pool that does. For a rank
-    /// that is a thread it is the rank's own.
+    /// The CPU counts as a device too, so you can try a run for a GPU on the CPU. [`OnDevice`](crate::OnDevice) lists
+    /// what counts; activations count only if the program counts its memory, with
+    /// [`memory::Counting`](crate::memory::Counting), or the device has a memory pool that does. If ranks are
+    /// threads, each rank counts its own bytes.
     pub fn device_budget(mut self, bytes: usize) -> Self {
         self.device_budget = Some(bytes);
         self
     }
 
-    /// The optimizer will keep at least so many tensors like each parameter.
+    /// Sets a lower bound on the tensors of parameter size that the optimizer keeps per parameter.
     pub(crate) fn optimizer_states(mut self, tensors: f64) -> Self {
         self.optimizer_states = tensors;
         self
     }
 
-    /// Writes into this folder: `model.safetensors` at the end, `ema.safetensors` where the weights are averaged, and
-    /// `adapter` with the factors of [`Lora`](crate::Lora); `best.safetensors`, of the weights that were evaluated, at
-    /// each lowest validation loss; `metrics.jsonl` with a line per step and evaluation, and burn-train's metric
-    /// files. The folder of an earlier run is kept under another name once this one has made its first
-    /// update; one that holds anything else is refused.
+    /// Writes into this folder: `model.safetensors` at the end; `ema.safetensors` if the weights are averaged;
+    /// `adapter` with the factors of [`Lora`](crate::Lora); `best.safetensors` with the evaluated weights at each
+    /// best evaluation; `metrics.jsonl` with a line per step and evaluation; and burn-train's metric files. If the
+    /// folder holds an earlier run, that run is kept under another name once this one has made its first update. A
+    /// folder that holds anything else is rejected.
     pub fn output(mut self, folder: impl AsRef<Path>) -> Self {
         self.output = Some(Destination::Folder(folder.as_ref().into()));
         self
     }
 
-    /// Writes into a folder that is claimed already.
+    /// Writes into a folder that is already claimed.
     pub(crate) fn claimed(mut self, output: Arc<Output>) -> Self {
         self.output = Some(Destination::Claimed(output));
         self
     }
 
-    /// The first rank, which is in another process, writes into this folder.
+    /// Names the folder that the first rank, in another process, writes into.
     pub(crate) fn saved_elsewhere(mut self, folder: &Path) -> Self {
         self.output = Some(Destination::Elsewhere(folder.into()));
         self
     }
 
-    /// Saves the run into `checkpoints` of the output folder, so that it can be [resumed](Self::resume).
+    /// Saves checkpoints into `checkpoints` in the output folder, from which you can [resume](Self::resume) the run.
     ///
     /// ```
     /// # use burn::tensor::Device;
@@ -345,7 +346,7 @@ impl<S> Trainer<S> {
     /// let trainer = Trainer::new().steps(6).output(&output).checkpoints(Checkpoints::every(2));
     /// trainer.clone().fit(model(), AdamW::new().init(), Schedule::constant(1e-3), data.clone())?;
     ///
-    /// // Another process, with other first weights, goes on after the fourth update.
+    /// // Another process, with other initial weights, continues after the fourth update.
     /// let again = trainer.resume(Resume::Step(4));
     /// let trained = again.fit(model(), AdamW::new().init(), Schedule::constant(1e-3), data)?;
     /// assert_eq!(trained.report.steps, 6);
@@ -356,43 +357,43 @@ impl<S> Trainer<S> {
         self
     }
 
-    /// Continues from a checkpoint: the losses, the weights, the order of samples and every random number are those
-    /// of the run that was saved, had it not ended; on the CPU to the bit.
+    /// Continues from a checkpoint: losses, weights, the order of samples and all random numbers are those of an
+    /// uninterrupted run; on the CPU, bit for bit.
     ///
-    /// The number of ranks and the strategies may be others, as long as an update sees as many samples: the run
-    /// then goes on as on those ranks, within their rounding. The length may be another one too, which moves a schedule
-    /// that is stretched over it. A seed, schedule, global batch or number of samples that is another
-    /// is refused, unless [allowed](Self::allow_changes).
+    /// You may change the number of ranks and the strategies as long as an update sees the same number of samples:
+    /// the run then continues as it would on those ranks, up to rounding. You may also change the length, which
+    /// changes a schedule that is stretched over it. A different seed, schedule, global batch or number of samples is
+    /// an error, unless you [allow](Self::allow_changes) it.
     pub fn resume(mut self, from: Resume) -> Self {
         self.resume = Some(from);
         self
     }
 
-    /// Lets a [resumed](Self::resume) run go on with settings that its result depends on.
+    /// Lets a [resumed](Self::resume) run continue with changes to settings that affect its result.
     pub fn allow_changes(mut self, allow: bool) -> Self {
         self.allow_changes = allow;
         self
     }
 
-    /// The run file, to be saved and compared with.
+    /// Sets the run file, which is saved and compared with a checkpoint's.
     pub(crate) fn described(mut self, run: RunText) -> Self {
         self.run = Some(run);
         self
     }
 
-    /// Shows the progress.
+    /// Sets how to show the progress.
     pub fn show(mut self, show: Show) -> Self {
         self.show = show;
         self
     }
 
-    /// Names the run in what is shown.
+    /// Sets the run's name in the progress display.
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = label.into();
         self
     }
 
-    /// Stops at the next step boundary when this handle says so, with everything saved.
+    /// Stops at the next step boundary once this handle requests it, and saves everything.
     pub fn interrupter(mut self, interrupter: Interrupter) -> Self {
         self.interrupter = Interrupted(interrupter);
         self

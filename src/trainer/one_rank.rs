@@ -1,4 +1,4 @@
-//! Who the ranks are, and what each does, from its strategies' start to its report.
+//! Which ranks a run has, and what each of them does from the start of its strategies to its report.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use crate::training_loop::{Plan, TrainingLoop};
 use crate::{Adapters, Data, Objective, Schedule, TrainError};
 
 impl<S> Trainer<S> {
-    /// Who the ranks are.
+    /// Determines the run's ranks.
     pub(super) fn world<M>(&self) -> Result<World, TrainError>
     where
         S: Strategy<M>,
@@ -41,7 +41,7 @@ impl<S> Trainer<S> {
         }
     }
 
-    /// What one rank does. It returns the model where that is the `root`, or on all without one.
+    /// Runs one rank. Returns the model on the `root`, or on every rank if there is no root.
     #[allow(clippy::too_many_arguments, reason = "what `fit` is given, for one rank")]
     pub(super) fn train<M, B>(
         self,
@@ -59,7 +59,7 @@ impl<S> Trainer<S> {
         B: Batch,
         S: Strategy<M>,
     {
-        // What is wrong is told before the folder is touched, and before ranks wait for one another.
+        // Report errors before touching the folder and before ranks wait for one another.
         let scores = model.scores(&[]);
         let best_by = BestBy::of(self.best_by.as_ref(), &scores)?;
         let prepared = Prepared::new(&self.strategies, model, device, &optimizer, rank.clone(), self.seed)?;
@@ -171,7 +171,7 @@ fn save<M: Module>(
     }
 }
 
-/// Saves the model and sums up, where there is a whole one.
+/// Saves the model and makes the report, if this rank has the whole model.
 fn finish<M, B, T>(
     finished: TrainingLoop<M, B, T>,
     root: Option<usize>,
@@ -187,7 +187,7 @@ where
         let adapters = session.adapters(&adapted);
         (session.given_back(adapted), averaged, adapters)
     });
-    // The other ranks do not wait for the files: they tell of themselves meanwhile, and have ended.
+    // The other ranks do not wait for the files: they report their own results meanwhile and end.
     let writing = match (&whole, output) {
         (Some(whole), Some(output)) => {
             let (whole, stream) = (whole.clone(), StreamId::current());

@@ -1,4 +1,4 @@
-//! Where a rank starts from, and where it writes: from the beginning into a folder of its own, or from a checkpoint.
+//! Where a rank starts and where it writes: from the beginning into a new folder, or from a checkpoint.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,27 +17,26 @@ use crate::score::BestBy;
 use crate::session::Session;
 use crate::{Checkpoints, Show, TrainError, best};
 
-/// Where a rank starts from, and where it writes.
+/// Where a rank starts and where it writes.
 pub(super) struct Start {
-    /// The checkpoint that the run goes on from.
+    /// The checkpoint that the run continues from.
     pub from: Option<Arc<Resumed>>,
-    /// The changes since then that are allowed.
+    /// The allowed changes since the checkpoint.
     changes: Vec<Change>,
-    /// Whether this data is known by a fingerprint, and that of the checkpoint is not.
+    /// Whether this data has a fingerprint but the checkpoint's data has none.
     data_is_unknown: bool,
-    /// Whether the run goes on in the folder that the checkpoint is in.
+    /// Whether the run continues in the folder that holds the checkpoint.
     in_place: bool,
-    /// The folder of the first rank, once it is claimed.
+    /// The first rank's output folder, once it is claimed.
     pub output: Option<Arc<Output>>,
-    /// What names the run in its checkpoints.
+    /// The run's id in its checkpoints.
     run_id: String,
-    /// Whether lines on standard error are seen.
+    /// Whether to print lines on standard error.
     tells: bool,
 }
 
 impl<S> Trainer<S> {
-    /// Finds and opens the checkpoint that the run goes on from, if any, and compares the settings. Every rank calls
-    /// it.
+    /// Finds and opens the checkpoint to continue from, if any, and compares the settings. Every rank calls it.
     pub(super) fn start(
         &self,
         rank: &Communicator,
@@ -75,21 +74,21 @@ impl<S> Trainer<S> {
         })
     }
 
-    /// Claims the folder, now that nothing more can be wrong with the run, and tells where it goes on. Every rank calls
-    /// it, and none writes before.
+    /// Claims the output folder, after all other checks have passed, and reports where the run continues. Every rank
+    /// calls it, and no rank writes before it.
     pub(super) fn claim(&self, start: &mut Start, rank: &Communicator) -> Result<(), TrainError> {
         if let (0, None, Some(Destination::Folder(folder))) = (rank.rank(), &start.output, &self.output) {
             start.output = Some(Arc::new(Output::claim(folder)?));
         }
-        // As many bits as a number that ranks exchange holds exactly.
+        // 48 bits, because the ranks exchange numbers as f64, which holds them exactly.
         let drawn = broadcast_scalar(rank, (rand::random::<u64>() >> 16) as f64)?;
         start.run_id = match &start.from {
             Some(from) => from.checkpoint.manifest().run.clone(),
             None => format!("{:012x}", drawn as u64),
         };
         if let (Some(from), 0, true) = (&start.from, rank.rank(), self.show != Show::Nothing) {
-            // What cannot be believed is passed over for an older one, which the user should hear of: of a dashboard
-            // too, when it has left the screen.
+            // Warn about corrupt and unsound checkpoints that were skipped for an older one. With a dashboard, the
+            // warning shows after it has left the screen.
             let checkpoints = Folder::new(from.checkpoint.path().parent().unwrap_or(Path::new("")));
             let incomplete = checkpoints.incomplete().unwrap_or_default();
             let mut unsound = checkpoints.list().unwrap_or_default();
@@ -114,7 +113,7 @@ impl<S> Trainer<S> {
         Ok(())
     }
 
-    /// What saves the run, if anything does.
+    /// Builds the state that saves checkpoints, if the run saves any.
     pub(super) fn saves<M: Module, T: Stage<M>>(
         &self,
         start: &Start,
@@ -136,15 +135,15 @@ impl<S> Trainer<S> {
         Some(Saves { saver, settings, best_by, run, tells })
     }
 
-    /// Whether lines on standard error are seen, and disturb no dashboard.
+    /// Whether to print lines on standard error: they are visible and disturb no dashboard.
     pub(super) fn tells(&self, rank: &Communicator) -> bool {
         rank.rank() == 0 && self.show != Show::Nothing && !self.show.is_dashboard()
     }
 }
 
 impl Start {
-    /// What the run has been so far, and its log: where it goes on in its folder, with the lines of these updates.
-    /// Every rank calls it.
+    /// Returns the history of the run and its log. If the run continues in its own folder, the log keeps the lines up
+    /// to `updates`. Every rank calls it.
     pub fn history(&self, updates: u64, rank: &Communicator) -> Result<(History, Log), TrainError> {
         let folder = self.output.as_ref().map(|output| output.current());
         let tells = self.tells;
@@ -166,7 +165,8 @@ impl Start {
         Ok((history, log))
     }
 
-    /// The weights of the best evaluation before the checkpoint. Where they are gone, the next evaluation is the best.
+    /// Finds the weights of the best evaluation before the checkpoint. If they are gone, the next evaluation becomes
+    /// the best.
     fn find_best(
         &self,
         from: &Resumed,
@@ -177,7 +177,7 @@ impl Start {
         if rank.rank() == 0 {
             history.best_path = run_of(from).and_then(|run| best::find(run, step));
         }
-        // All ranks must agree on which evaluation is the best: they put its weights together.
+        // All ranks must agree on which evaluation is the best, since they gather its weights together.
         let is_found = broadcast_scalar(rank, f64::from(history.best_path.is_some()))? > 0.0;
         if !is_found {
             history.progress.best = None;
@@ -191,7 +191,7 @@ impl Start {
     }
 }
 
-/// The folder of the run that a checkpoint is of.
+/// The run folder that a checkpoint belongs to.
 fn run_of(from: &Resumed) -> Option<&Path> {
     from.checkpoint.path().parent()?.parent()
 }

@@ -1,4 +1,4 @@
-//! What a run leaves.
+//! The result of a run.
 
 use std::path::{Path, PathBuf};
 
@@ -11,39 +11,38 @@ use crate::report::Report;
 use crate::step::StepNumbers;
 use crate::{Adapters, TrainError, saving};
 
-/// What [`Trainer::fit`](crate::Trainer::fit) returns.
+/// The result of [`Trainer::fit`](crate::Trainer::fit).
 #[derive(Debug)]
 pub struct Trained<M> {
-    /// The whole master, outside autodiff, as the model was given: in f32, or in bf16 under `Amp::pure_bf16()`, and
-    /// with the factors of [`Lora`](crate::Lora) merged into their matrices. Where no rank held more than a part of its
-    /// replica, as in stage 3 of [`Zero`](crate::Zero), it is in the host's memory.
+    /// The whole master, outside autodiff, in the structure of the input model: in f32, or in bf16 under
+    /// `Amp::pure_bf16()`, and with the factors of [`Lora`](crate::Lora) merged into their matrices. If every rank
+    /// held only a part of its replica, as in stage 3 of [`Zero`](crate::Zero), the model is in host memory.
     pub model: M,
-    /// Its average over the updates, in f32, under [`Ema`](crate::Ema): what was evaluated.
+    /// The average of the weights over the updates, in f32, under [`Ema`](crate::Ema). Evaluations use this model.
     pub averaged: Option<M>,
-    /// The factors alone, under [`Lora`](crate::Lora).
+    /// The adapters alone, under [`Lora`](crate::Lora).
     pub adapters: Option<Adapters>,
-    /// The run in numbers.
+    /// The run's statistics.
     pub report: Report,
-    /// Where the weights of the lowest validation loss are, if the run has an output folder and
-    /// was evaluated.
+    /// The path of the weights of the best evaluation, if the run has an output folder and was evaluated.
     pub best: Option<PathBuf>,
-    /// Where the stream of samples stands: a later run that starts here goes on with the samples
-    /// that this one has not seen.
+    /// The position in the stream of samples. A later run that starts here continues with samples that this run has
+    /// not seen.
     pub cursor: Cursor,
     /// The numbers of the last step.
     pub last_step: StepNumbers,
-    /// Whether `fit` has made an update or an evaluation: a run that goes on from its end has not.
+    /// Whether `fit` made an update or an evaluation; false if it resumed a run that was already complete.
     pub(crate) has_gone_on: bool,
 }
 
 impl<M: Module> Trained<M> {
-    /// Writes the weights as safetensors by module path, all of them in `dtype`, rounded to the nearest, ties to even. A
-    /// file that is there is replaced when the new one is whole. The file of a checkpoint's weights is made by
-    /// [`consolidate`](firebrick_checkpoints::consolidate), also while the run goes on.
+    /// Writes the weights as safetensors by module path, all in `dtype`, rounded to nearest, ties to even. An
+    /// existing file is replaced once the new one is complete. To make such a file from a checkpoint, even while the
+    /// run is in progress, use [`consolidate`](firebrick_checkpoints::consolidate).
     ///
     /// # Errors
     ///
-    /// [`TrainError::File`]: it cannot be written.
+    /// [`TrainError::File`] if the file cannot be written.
     ///
     /// ```
     /// # use burn::tensor::{Device, FloatDType};

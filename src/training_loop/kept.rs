@@ -1,4 +1,4 @@
-//! What the training loop keeps of a run: the best model, and checkpoints.
+//! What the training loop saves of a run: the best model and checkpoints.
 
 use firebrick_datasets::Batch;
 use firebrick_strategies::Stage;
@@ -30,7 +30,8 @@ where
         Ok(())
     }
 
-    /// Forgets the best weights that nothing tells of any more, unless a save is under way, which tells of some.
+    /// Removes the best weights that neither the run nor a checkpoint refers to, unless a save is in progress, since
+    /// that save may refer to some.
     fn forget_others(&self) {
         let is_saving = self.checkpoints.as_ref().is_some_and(Saves::is_under_way);
         if let (Some(output), false) = (&self.output, is_saving) {
@@ -38,7 +39,7 @@ where
         }
     }
 
-    /// Whether a save is to begin now; those that are under way go on.
+    /// Advances the saves that are in progress, and returns whether a new save should begin now.
     pub(super) fn wants_save(&mut self) -> Result<bool, TrainError> {
         let is_busy = self.best.poll();
         match &mut self.checkpoints {
@@ -57,13 +58,13 @@ where
     fn save(&mut self) -> Result<(), TrainError> {
         let Some(saves) = &mut self.checkpoints else { return Ok(()) };
         if saves.is_under_way() {
-            // It is waited for, and tells of the best model.
+            // The save refers to the best model, so wait for its file.
             self.best.wait();
         }
         saves.begin(&self.session, &self.history.progress, &mut self.log)
     }
 
-    /// The last files, for which the run waits.
+    /// Writes the last files and waits for all of them.
     pub(super) fn save_at_end(&mut self, is_refused: bool) -> Result<(), TrainError> {
         if let Some(output) = self.output.as_ref().filter(|output| !output.is_settled()) {
             return Err(TrainError::NoUpdate { folder: output.folder().into() });

@@ -1,4 +1,4 @@
-//! The training loop: rounds of steps, each closed by an evaluation.
+//! The training loop: rounds of steps, each followed by an evaluation.
 
 mod kept;
 mod validation;
@@ -26,7 +26,7 @@ use crate::session::Session;
 use crate::step::{Step, StepNumbers};
 use crate::{Data, Objective, TrainError};
 
-/// A run that is ready to go.
+/// A run that is ready to start.
 pub(crate) struct TrainingLoop<M, B: Batch, S> {
     pub session: Session<M, S>,
     pub data: Data<B>,
@@ -35,13 +35,13 @@ pub(crate) struct TrainingLoop<M, B: Batch, S> {
     pub log: Log,
     pub output: Option<Arc<Output>>,
     pub history: History,
-    /// Whether some rank has an output folder.
+    /// Whether any rank has an output folder.
     pub saves: bool,
     /// The file of the best model.
     pub best: BestFile,
-    /// Where the run saves itself so that it can go on.
+    /// Saves checkpoints, if the run saves any.
     pub checkpoints: Option<Saves>,
-    /// The first rank that wants to end the run, once all know of it.
+    /// The first rank that wants to end the run, once all ranks know it.
     pub stops: Option<usize>,
     /// Whether this process has made an update.
     pub has_updated: bool,
@@ -49,22 +49,22 @@ pub(crate) struct TrainingLoop<M, B: Batch, S> {
     pub watch: Box<dyn FnMut(&StepNumbers) + Send>,
 }
 
-/// How far the run goes, and where it stops to evaluate.
+/// How far the run goes and when it evaluates.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub total_updates: u64,
-    /// The epoch at whose start the run ends, where its length is given in epochs.
+    /// The epoch at whose start the run ends, if its length is given in epochs.
     pub end_epoch: Option<u64>,
-    /// Updates between two evaluations; `None`: at the end of each epoch.
+    /// Updates between two evaluations; `None` evaluates at the end of each epoch.
     pub evaluate_every: Option<u64>,
-    /// Rounds that the dashboard counts.
+    /// The number of rounds for the dashboard.
     pub rounds: usize,
-    /// Updates of a round that the dashboard counts.
+    /// The number of updates per round for the dashboard.
     pub round_updates: u64,
     pub dashboard: bool,
-    /// The number by which the best evaluation is told.
+    /// The metric that selects the best evaluation.
     pub best_by: BestBy,
-    /// Evaluations without a better one after which the run ends.
+    /// The run ends after this many evaluations without an improvement.
     pub patience: Option<usize>,
 }
 
@@ -72,19 +72,19 @@ impl<M, B: Batch, S: Stage<M>> TrainingLoop<M, B, S>
 where
     M: Objective<B> + 'static,
 {
-    /// Trains to the end of the plan, or until it is interrupted. Where the run diverges, the checkpoint of its weights is
-    /// marked.
+    /// Trains to the end of the plan, or until the run is interrupted. If the run diverges, marks the checkpoint of
+    /// its weights as unsound.
     pub fn run(&mut self, events: &mut Events) -> Result<(), TrainError> {
         let result = self.rounds(events);
         if result.is_err() {
-            // What was found before is kept.
+            // Keep the results up to the error.
             self.best.finish();
             self.log.flush();
         }
         let updates = self.session.updates();
         let progress = &self.history.progress;
         match (&result, &mut self.checkpoints) {
-            // Validation data whose loss never was finite tells of itself.
+            // The validation loss was never finite, which does not speak against the weights.
             (Err(TrainError::NotFinite { .. }), _) if progress.is_sound() => {}
             (Err(error), Some(saves)) if error.is_divergence() => saves.disown(updates),
             (Ok(()), Some(saves)) if !self.history.interrupted => saves.prune(),
@@ -93,13 +93,13 @@ where
         result
     }
 
-    /// Updates made before the first round that is shown, or before its evaluation where only that is left of it.
+    /// The number of updates before the first round to show, or before its evaluation if only the evaluation is left.
     pub fn shown_before(&self) -> u64 {
         let progress = &self.history.progress;
         if progress.evaluation_due { self.session.updates() } else { progress.round_start }
     }
 
-    /// The round that comes first, and the steps that it has already.
+    /// The number of the first round, and the number of steps already made in it.
     pub fn begun(&self) -> (usize, u64) {
         let progress = &self.history.progress;
         (progress.rounds.saturating_add(1), self.session.updates().saturating_sub(progress.round_start))
@@ -108,7 +108,7 @@ where
     fn rounds(&mut self, events: &mut Events) -> Result<(), TrainError> {
         let rounds = self.history.progress.rounds;
         if rounds > 0 {
-            // The dashboard counts on from the rounds of the run so far.
+            // The dashboard continues counting after the rounds of the run so far.
             events.train(LearnerEvent::EndEpoch(rounds))?;
         }
         let mut ends = self.ends();
@@ -119,7 +119,7 @@ where
                 epoch_number: round,
                 total_items: self.plan.round_updates as usize,
             })?;
-            // A run that was saved between the two goes on with the evaluation.
+            // A run that was saved between training and evaluation continues with the evaluation.
             if !self.history.progress.evaluation_due {
                 self.train_round(events)?;
             }
@@ -140,12 +140,12 @@ where
             true => self.history.require_finite().and_then(|()| self.session.require_finite()),
             false => Ok(()),
         };
-        // What is refused can still be looked at, or continued, from a checkpoint.
+        // Save a rejected model as a checkpoint too, so that you can inspect it or continue from it.
         self.save_at_end(finite.is_err())?;
         finite
     }
 
-    /// Whether the run is over between two rounds.
+    /// Whether the run ends between two rounds.
     fn ends(&mut self) -> bool {
         let progress = &self.history.progress;
         if progress.evaluation_due {
@@ -165,7 +165,7 @@ where
         is_late || self.finished()
     }
 
-    /// Steps until the next evaluation is due.
+    /// Trains until the next evaluation is due.
     fn train_round(&mut self, events: &mut Events) -> Result<(), TrainError> {
         let mut unread = None;
         let mut before = Instant::now();
@@ -183,11 +183,11 @@ where
                 self.has_updated = true;
                 self.settle()?;
             }
-            // A step's numbers are read when the next is under way, so that the device never waits.
+            // Read a step's numbers while the next step runs, so that the device never waits.
             if let Some((epoch, step)) = unread.replace((epoch, step)) {
                 self.record(epoch, step, start, events)?;
             }
-            // But for the first, whose end is when the run has started.
+            // Read the first step's numbers at once: its end marks the start of the run.
             let is_first = self.history.first_step.is_none();
             if let Some((epoch, step)) = unread.take_if(|_| is_first) {
                 self.record(epoch, step, start, events)?;
@@ -197,7 +197,7 @@ where
                 break;
             }
             if self.wants_save()? {
-                // What is saved includes the numbers of all steps that it is made of.
+                // A checkpoint includes the numbers of all its steps.
                 if let Some((epoch, step)) = unread.take() {
                     self.record(epoch, step, start, events)?;
                 }
@@ -210,15 +210,15 @@ where
         }
     }
 
-    /// Puts the run in the place of an earlier one, now that it has made its first update.
+    /// Replaces an earlier run in the output folder, after the first update.
     fn settle(&mut self) -> Result<(), TrainError> {
-        // Nothing is written there while the folder is renamed.
+        // Write nothing into the folder while it is renamed.
         self.best.wait();
         let kept = self.output.as_ref().map(|output| output.settle()).transpose()?.flatten();
         if let (Some(kept), false) = (kept, self.plan.dashboard) {
             tell(&format!("kept the earlier run as {}", kept.display()));
         }
-        // No rank writes its part of a checkpoint before the first has settled in the folder.
+        // No rank writes its part of a checkpoint before the first rank has settled in the folder.
         self.history.has_gone_on = true;
         if let Some(output) = &self.output {
             self.best.settle(output.folder())?;
@@ -231,7 +231,8 @@ where
         Ok(())
     }
 
-    /// Whether an evaluation is due. A skipped step makes none: it has changed nothing.
+    /// Whether an evaluation is due. With `evaluate_every`, a skipped step never makes one due, since it changes
+    /// nothing.
     fn round_ends(&self, epoch: u64, start: u64) -> bool {
         let updates = self.session.updates();
         self.finished()
@@ -248,7 +249,7 @@ where
         }
     }
 
-    /// Reads a step's numbers, and tells everybody who wants to know.
+    /// Reads a step's numbers and reports them to the log, the callback and the dashboard.
     fn record(&mut self, epoch: u64, step: Step, start: u64, events: &mut Events) -> Result<(), TrainError> {
         self.history.exchanged.add(&step.exchanged);
         let (numbers, infinite) = step.read(self.session.world())?;
@@ -267,7 +268,7 @@ where
         events.train(LearnerEvent::ProcessedItem(item))
     }
 
-    /// Whether to end the run at this step. Among ranks it is what they agreed on when the step began.
+    /// Whether to end the run at this step. Several ranks use the decision that they agreed on when the step began.
     fn should_stop(&self, events: &Events) -> bool {
         match self.session.world().size() {
             1 => events.interrupter.should_stop(),

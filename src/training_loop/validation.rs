@@ -23,8 +23,8 @@ impl<M, B: Batch, S: Stage<M>> TrainingLoop<M, B, S>
 where
     M: Objective<B> + 'static,
 {
-    /// The mean loss over all items of the validation data, and the best model kept. Whether it came to its
-    /// end: it does not where the run is interrupted.
+    /// Computes the mean loss over all items of the validation data, and keeps the model if it is the best so far.
+    /// Returns false if the run was interrupted before the end of the evaluation.
     pub(super) fn evaluate(&mut self, round: usize, events: &mut Events) -> Result<bool, TrainError> {
         let Some(valid) = self.data.valid.clone() else {
             return Ok(true);
@@ -54,9 +54,9 @@ where
         Ok(true)
     }
 
-    /// The sums over the validation data, and the scores that they make; `None` where the run was interrupted.
+    /// Computes the sums over the validation data and the scores from them; `None` if the run was interrupted.
     ///
-    /// Each rank goes through its part, and all get the sums of the whole.
+    /// Each rank evaluates its part, and all ranks return the sums of the whole.
     fn sums_of_validation(
         &mut self,
         valid: &Stream<B>,
@@ -116,7 +116,7 @@ where
     }
 }
 
-/// How far an evaluation is.
+/// Reports the progress of an evaluation.
 fn evaluated(readings: Readings, done: usize, samples: usize) -> LearnerEvent<Readings> {
     let progress = Progress::new(done, samples, Some("samples".into()));
     LearnerEvent::ProcessedItem(TrainingItem::new(readings, progress, Some(done), None))

@@ -1,4 +1,4 @@
-//! A log that another process writes, read as it grows.
+//! Reads a log that another process writes, as it grows.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -6,46 +6,45 @@ use std::path::PathBuf;
 
 use crate::report_page::log_line::LogLine;
 
-/// Bytes that are read at once.
+/// The number of bytes to read at once.
 const CHUNK: usize = 1 << 16;
-/// No line of a run is as long. A longer one is passed over without being held.
+/// Longer than any line of a run. Longer lines are skipped without being buffered.
 const LONGEST: usize = 1 << 20;
-/// Bytes before the place up to which the log was read, by which it is known again.
+/// The number of bytes before the read position that identify the log.
 const REMEMBERED: usize = 256;
 
-/// What a look at the log has found, one after the other.
+/// What a look at the log finds, in order.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Found {
-    /// It is not the log that was read so far: what was read of it does not count.
+    /// The log was replaced or cut: discard everything read so far.
     Restarted,
     Line(LogLine),
-    /// A line that is not one of a log, or of a kind that is not known.
+    /// A line that is not a log line, or of an unknown kind.
     PassedOver,
 }
 
-/// Reads a log on from where it was read before. A run that goes on from a checkpoint cuts its log, and a new run
-/// puts another in its place: both are noticed by the length and by the bytes that were read last, and the log is
-/// then read again from its beginning.
+/// Reads a log on from the last position. A run that resumes from a checkpoint cuts its log, and a new run replaces
+/// it. Both are detected by the length and the last bytes read, and the log is then read again from the start.
 #[derive(Debug)]
 pub(crate) struct Follower {
     path: PathBuf,
-    /// How far it is read.
+    /// The position in the log.
     read: u64,
     /// The last bytes that were read.
     remembered: Vec<u8>,
-    /// The beginning of a line whose end is not written yet.
+    /// The start of a line that is not complete yet.
     begun: Vec<u8>,
-    /// Whether that line is too long to be one.
+    /// Whether that line is too long to be a log line.
     too_long: bool,
 }
 
 impl Follower {
-    /// Of a log that need not be there yet.
+    /// Follows a log that need not exist yet.
     pub fn new(path: PathBuf) -> Self {
         Self { path, read: 0, remembered: Vec::new(), begun: Vec::new(), too_long: false }
     }
 
-    /// Hands over what is new.
+    /// Passes everything new to `take`.
     pub fn look(&mut self, mut take: impl FnMut(Found)) -> io::Result<()> {
         let mut file = match File::open(&self.path) {
             Ok(file) => file,
@@ -77,7 +76,7 @@ impl Follower {
         }
     }
 
-    /// Whether the file still begins with what was read.
+    /// Whether the file still begins with the bytes that were read.
     fn goes_on(&self, file: &mut File, length: u64) -> io::Result<bool> {
         if length < self.read {
             return Ok(false);
@@ -86,7 +85,7 @@ impl Follower {
         let mut there = vec![0; self.remembered.len()];
         match file.read_exact(&mut there) {
             Ok(()) => Ok(there == self.remembered),
-            // It has just been cut.
+            // The file was just cut.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
             Err(error) => Err(error),
         }
@@ -137,7 +136,7 @@ mod tests {
         file.write_all(text.as_bytes()).unwrap();
     }
 
-    /// The steps of new lines; 0 stands for a new beginning, and -1 for what was passed over.
+    /// The steps of new lines; 0 stands for a restart, and -1 for a skipped line.
     fn look(follower: &mut Follower) -> Vec<i64> {
         let mut seen = Vec::new();
         let take = |found| {
@@ -177,7 +176,7 @@ mod tests {
         assert_eq!(look(&mut follower), [1, 2, 3]);
         fs::write(&path, line(1)).unwrap();
         assert_eq!(look(&mut follower), [0, 1]);
-        // Cut, and longer than it was before the next look.
+        // Cut, and longer than before by the next look.
         fs::write(&path, line(7) + &line(8) + &line(9)).unwrap();
         assert_eq!(look(&mut follower), [0, 7, 8, 9]);
         fs::remove_file(&path).unwrap();

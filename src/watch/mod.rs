@@ -1,7 +1,7 @@
 //! Watching a run from another terminal.
 //!
-//! The run writes its log and knows nothing of who reads it. Here the log is followed as it grows, also over a run
-//! that is cut off and goes on from a checkpoint; nothing in the folder is changed.
+//! The run writes its log without knowing its readers. This module follows the log as it grows, even if the run is
+//! killed and resumes from a checkpoint. It changes nothing in the folder.
 
 mod follow;
 mod plain;
@@ -24,63 +24,61 @@ use thiserror::Error;
 use plain::Plain;
 use watched::Watch;
 
-/// Time between two looks at the folder.
+/// The time between two looks at the folder.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// How a run is watched.
+/// Options of watching a run.
 #[derive(Clone, Debug, Default)]
 pub struct WatchOptions {
-    /// Lines, also on a terminal.
+    /// Prints lines, even on a terminal.
     pub plain: bool,
-    /// The updates that the run is to make, where that is known: for the share that is done and the time that is
-    /// left.
+    /// The run's total number of updates, if known, for the progress and the remaining time.
     pub total_updates: Option<u64>,
-    /// Ends the watching when it becomes true, as a handler of signals may set it.
+    /// Ends the watch when it becomes true, for example from a signal handler.
     pub stop: Arc<AtomicBool>,
 }
 
-/// Why a run cannot be watched.
+/// Errors of watching a run.
 #[derive(Debug, Error)]
 pub enum WatchError {
-    /// There is no such folder.
+    /// The folder does not exist.
     #[error("`{folder}` is not a folder: name the output folder of a run")]
     NoFolder {
         /// The folder.
         folder: PathBuf,
     },
-    /// The log is there and cannot be read.
+    /// The log exists but cannot be read.
     #[error("reading `{path}`: {error}")]
     Read {
         /// The log.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         error: io::Error,
     },
-    /// The process of the run is gone.
+    /// The run's process is gone.
     #[error(
         "`{name}`: the process of this run is gone after update {updates}, and it left no report: it was killed, or its error said why; `firebrick train RUN.ron --resume` goes on from its last checkpoint, and `firebrick export` makes a folder of its best weights"
     )]
     Gone {
-        /// The name of its folder.
+        /// The name of the run's folder.
         name: String,
-        /// Updates that it has logged.
+        /// The number of updates in the log.
         updates: u64,
     },
-    /// The terminal cannot be drawn on, or the lines not be written.
+    /// The terminal cannot be drawn on, or the lines cannot be written.
     #[error("showing the run: {0}; `--plain` needs no terminal")]
     Show(io::Error),
 }
 
-/// Shows a run that another process trains, until it ends or the reader does: the report is there, `q` or Ctrl-C was
-/// pressed, [`stop`](WatchOptions::stop) was set, or the reader of the lines has left. A folder in which the run has
-/// not begun yet is waited for.
+/// Shows a run that another process trains. It returns when the run has written its report, you press `q` or Ctrl-C,
+/// [`stop`](WatchOptions::stop) is set, or the reader of the lines is gone. If the run has not started yet, it waits.
 ///
-/// On a terminal it fills the screen; elsewhere it writes the lines of training on standard output.
+/// On a terminal it fills the screen; elsewhere it writes lines to standard output, like training itself.
 ///
 /// # Errors
 ///
-/// There is no such folder, its log cannot be read, or the terminal not be drawn on; or the process of the run is gone,
-/// and has left no report.
+/// The folder does not exist, its log cannot be read, or the terminal cannot be drawn on; or the run's process is
+/// gone and has left no report.
 ///
 /// ```
 /// use firebrick::watch::{WatchOptions, watch};

@@ -1,4 +1,4 @@
-//! A run in progress as lines, where there is no terminal.
+//! Shows a run in progress as lines, without a terminal.
 
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
@@ -9,11 +9,11 @@ use crate::lines::{step_line, valid_line};
 use crate::report_page::log_line::{TrainLine, ValidLine};
 use crate::report_page::number::{duration, plain};
 
-/// Time between two lines of training; evaluations always get theirs.
+/// The time between two lines of training; evaluations are always printed.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Writes the lines that training itself writes: one every five seconds, and one for each evaluation. Of what was
-/// there before, it tells the last.
+/// Writes the same lines as training itself: one every five seconds, and one for each evaluation. Of the lines that
+/// exist when it starts, it writes only the last.
 #[derive(Debug, Default)]
 pub(crate) struct Plain {
     told: Option<Instant>,
@@ -21,7 +21,7 @@ pub(crate) struct Plain {
 }
 
 impl Plain {
-    /// Tells what is new.
+    /// Writes what is new.
     pub fn tell(&mut self, watched: &Watched, news: &News, out: &mut impl Write) -> io::Result<()> {
         let is_first = self.told.is_none();
         if is_first && watched.record.steps.is_none() && !self.has_waited {
@@ -51,7 +51,7 @@ impl Plain {
     }
 }
 
-/// How a run ended, if it has.
+/// A line on how the run ended, if it has.
 pub(crate) fn summary(watched: &Watched) -> Option<String> {
     let report = watched.finished.as_ref()?;
     let mut words = match &report.stopped {
@@ -67,7 +67,7 @@ pub(crate) fn summary(watched: &Watched) -> Option<String> {
     Some(words)
 }
 
-/// The readings of a step, as the gauges name them.
+/// The readings of a step, with the names of the gauges.
 pub(crate) fn of_step(line: &TrainLine) -> Vec<(String, f64)> {
     let readings = [
         (LOSS, line.applied(line.loss)),
@@ -84,7 +84,7 @@ pub(crate) fn of_step(line: &TrainLine) -> Vec<(String, f64)> {
     readings.into_iter().filter_map(|(name, value)| Some((name.to_string(), value?))).collect()
 }
 
-/// The readings of an evaluation, the loss first.
+/// The readings of an evaluation, starting with the loss.
 fn of_evaluation(line: &ValidLine) -> Vec<(String, f64)> {
     let loss = (LOSS.to_string(), line.loss.unwrap_or(f64::NAN));
     let scores = line.scores.iter().map(|(name, value)| (name.clone(), value.unwrap_or(f64::NAN)));
@@ -121,7 +121,7 @@ mod tests {
         let line =
             "step     18/120  loss 6.3714  lr 7.06e-4  norm 1.1028  tok/s 1314  skipped 0  memory 6.3 MB";
         assert_eq!(told(&mut plain, &run, &news), format!("{line}  left 3 min 24 s\n"));
-        // The next is due after a pause, but an evaluation is told at once.
+        // The next line of training is due after a pause, but an evaluation is printed at once.
         let scores = [("f1".to_string(), Some(0.25))].into();
         let evaluation = ValidLine { step: 20, loss: Some(6.2512), seconds: None, scores };
         let news = News { any: true, evaluations: vec![evaluation], ..News::default() };

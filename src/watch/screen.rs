@@ -1,4 +1,4 @@
-//! A run in progress as a picture of characters: state in, buffer out.
+//! Draws a run in progress into a terminal buffer.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -12,17 +12,17 @@ use crate::report_page::axis::Axis;
 use crate::report_page::curve::{Curve, Point};
 use crate::report_page::number::{Unit, bytes, count, duration, log_tick, plain};
 
-/// Columns of the numbers beside the loss.
+/// The width of the numbers beside the loss, in columns.
 const NUMBERS: u16 = 34;
-/// Columns from which there is room for them.
+/// The minimum width for showing them there.
 const WIDE: u16 = 90;
-/// Rows from which the small charts have room.
+/// The minimum height for the small charts.
 const HIGH: u16 = 20;
 
-/// How it is looked at.
+/// How to view the run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct View {
-    /// Whether equal distances in the loss are equal ratios.
+    /// Whether the loss axis is logarithmic.
     pub logarithmic: bool,
 }
 
@@ -87,7 +87,7 @@ fn draw_head(frame: &mut Frame, area: Rect, watched: &Watched) {
     }
 }
 
-/// The last numbers by name; what is not known is left out.
+/// The latest numbers by name, without unknown ones.
 fn numbers(watched: &Watched) -> Vec<(&'static str, String)> {
     let record = &watched.record;
     let last = record.last.as_ref();
@@ -116,14 +116,14 @@ fn numbers(watched: &Watched) -> Vec<(&'static str, String)> {
     rows.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
-/// The same, and the scores of the last evaluation.
+/// The latest numbers, and the scores of the last evaluation.
 fn numbers_and_scores(watched: &Watched) -> Vec<(String, String)> {
     let scores = watched.record.last_valid.iter().flat_map(|line| &line.scores);
     let scores = scores.map(|(name, value)| (visible(name), value.map_or("none".into(), plain)));
     numbers(watched).into_iter().map(|(name, value)| (name.to_string(), value)).chain(scores).collect()
 }
 
-/// The numbers in so many columns.
+/// Draws the numbers in this many columns.
 fn draw_numbers(frame: &mut Frame, area: Rect, watched: &Watched, columns: u16) {
     let block = Block::bordered().title(" Numbers ");
     let inner = block.inner(area);
@@ -168,7 +168,7 @@ fn draw_curve(frame: &mut Frame, area: Rect, title: &str, curve: &Curve, from_ze
     draw_chart(frame, area, title, &lines, from_zero, false, watched);
 }
 
-/// A line of a chart: its name, its points, and how it looks.
+/// A line of a chart: its name, points and style.
 type Drawn<'a> = (&'a str, Vec<Point>, Color, GraphType, Marker);
 
 fn draw_chart(
@@ -189,7 +189,7 @@ fn draw_chart(
     };
     let bottom = if from_zero { lowest.min(0.0) } else { lowest };
     let axis = Axis::linear(bottom, highest, Unit::Plain);
-    // The library sets labels apart evenly; those of a round axis are.
+    // The library spaces labels evenly, which fits a round axis.
     let wanted = axis.ticks.len().div_ceil((usize::from(area.height) / 3).max(2)).max(1);
     let gaps = axis.ticks.len().saturating_sub(1).max(1);
     let every = (wanted..gaps).find(|every| gaps.is_multiple_of(*every)).unwrap_or(gaps);
@@ -221,7 +221,7 @@ fn two_digits(value: f64) -> f64 {
     (value / power).round() * power
 }
 
-/// Without letters that would move the cursor.
+/// Replaces control characters, which would move the cursor.
 fn visible(text: &str) -> String {
     text.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }).collect()
 }

@@ -1,4 +1,4 @@
-//! The full screen: draws, and listens to keys.
+//! The full-screen view: draws, and handles keys.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -13,10 +13,10 @@ use super::watched::Watch;
 use super::{LOOK, WatchError, WatchOptions};
 use crate::console::print;
 
-/// Time in which a key is answered.
+/// The maximum time to respond to a key.
 const KEYS: Duration = Duration::from_millis(100);
 
-/// Shows the run until it or its reader ends, and puts the terminal back. How the run ended stays on the screen.
+/// Shows the run until it ends or the user quits, and restores the terminal. The run's outcome stays visible.
 pub(crate) fn watch_on_terminal(mut watch: Watch, options: &WatchOptions) -> Result<(), WatchError> {
     let mut terminal = ratatui::try_init().map_err(WatchError::Show)?;
     let shown = show(&mut watch, options, &mut terminal);
@@ -53,7 +53,7 @@ fn show(watch: &mut Watch, options: &WatchOptions, terminal: &mut DefaultTermina
     Ok(())
 }
 
-/// What a reader asks for.
+/// A user's command.
 enum Key {
     None,
     Quit,
@@ -68,7 +68,7 @@ fn key(within: Duration) -> io::Result<Key> {
     Ok(match event::read()? {
         Event::Key(key) if key.kind != KeyEventKind::Release => match key.code {
             KeyCode::Char('q') | KeyCode::Esc => Key::Quit,
-            // The terminal hands Ctrl-C over as a key here.
+            // In raw mode, the terminal delivers Ctrl-C as a key.
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => Key::Quit,
             KeyCode::Char('l') => Key::Logarithmic,
             _ => Key::None,

@@ -1,4 +1,4 @@
-//! A run as it is seen from another process.
+//! A run as seen from another process.
 
 use std::fs;
 use std::io;
@@ -12,24 +12,24 @@ use crate::report_page::finished::Finished;
 use crate::report_page::log_line::{LogLine, ValidLine};
 use crate::report_page::record::Record;
 
-/// All that is known of the run.
+/// All that is known about the run.
 #[derive(Debug, Default)]
 pub(crate) struct Watched {
-    /// The name of its folder.
+    /// The name of the run's folder.
     pub name: String,
     pub record: Record,
-    /// The updates that it is to make, where that is known.
+    /// The total number of updates, if known.
     pub total: Option<u64>,
-    /// Its report, once it has ended.
+    /// The report, once the run has ended.
     pub finished: Option<Finished>,
-    /// Whether its process is gone, and left no report.
+    /// Whether the run's process is gone without a report.
     pub is_gone: bool,
-    /// Since its log was written last.
+    /// The time since the last write to the log.
     pub quiet: Option<Duration>,
 }
 
 impl Watched {
-    /// That the run is gone, as the error of who waited for its end.
+    /// Returns an error if the run's process is gone without a report.
     pub fn require_process(&self) -> Result<(), WatchError> {
         match self.is_gone {
             true => Err(WatchError::Gone { name: self.name.clone(), updates: self.step() }),
@@ -37,12 +37,12 @@ impl Watched {
         }
     }
 
-    /// Updates made.
+    /// The number of updates made.
     pub fn step(&self) -> u64 {
         self.record.last.as_ref().map_or(0, |line| line.step)
     }
 
-    /// Seconds until all updates are made, if they take as long as those so far, evaluations included.
+    /// The estimated seconds until all updates are made, at the average pace so far, including evaluations.
     pub fn remaining(&self) -> Option<f64> {
         let (first, last) = self.record.steps?;
         let made = last.saturating_sub(first) + 1;
@@ -51,7 +51,7 @@ impl Watched {
     }
 }
 
-/// Looks at a run's folder, time and again.
+/// Looks at a run's folder repeatedly.
 #[derive(Debug)]
 pub(crate) struct Watch {
     folder: PathBuf,
@@ -61,26 +61,26 @@ pub(crate) struct Watch {
     pub watched: Watched,
 }
 
-/// What a look at the folder has found.
+/// What a look at the folder found.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct News {
     /// Whether anything is new.
     pub any: bool,
-    /// Whether the log was read again from its beginning.
+    /// Whether the log was read again from the start.
     pub restarted: bool,
     /// The newest evaluations, at most 20.
     pub evaluations: Vec<ValidLine>,
 }
 
-/// Evaluations of one look that are told.
+/// The maximum number of evaluations reported per look.
 const MOST_EVALUATIONS: usize = 20;
 
 impl Watch {
-    /// Of a run that writes into this folder, or will.
+    /// Watches a run that writes into this folder, now or later.
     ///
     /// # Errors
     ///
-    /// There is no such folder.
+    /// The folder does not exist.
     pub fn new(folder: &Path, total: Option<u64>) -> Result<Self, WatchError> {
         if !folder.is_dir() {
             return Err(WatchError::NoFolder { folder: folder.into() });
@@ -101,13 +101,13 @@ impl Watch {
     ///
     /// # Errors
     ///
-    /// The log is there and cannot be read.
+    /// The log exists but cannot be read.
     pub fn look(&mut self) -> Result<News, WatchError> {
-        // The report comes last: if it is there, the lines that are read now are all.
+        // The report is written last: if it exists, the lines read now are complete.
         let finished = self.newer_report();
-        // One whose process was gone before these lines are read writes no more of them.
+        // If the process is gone before these lines are read, it writes no more.
         let is_gone = finished.is_none() && self.has_begun() && is_abandoned(&self.folder);
-        // It may have ended well in between.
+        // It may have finished properly in between.
         let finished = if is_gone { self.newer_report() } else { finished };
         let mut news = News::default();
         let record = &mut self.watched.record;
@@ -138,12 +138,12 @@ impl Watch {
         Ok(news)
     }
 
-    /// Whether a step or an evaluation was logged.
+    /// Whether anything has been logged.
     fn has_begun(&self) -> bool {
         fs::metadata(&self.log).is_ok_and(|log| log.len() > 0)
     }
 
-    /// The report, if it was written after the log: one of an earlier part of the run may still be there.
+    /// The report, if it is newer than the log: an earlier part of the run may have left one.
     fn newer_report(&self) -> Option<Finished> {
         let (report, log) = (modified(&self.report).ok()?, modified(&self.log).ok()?);
         let text = (report >= log).then(|| fs::read_to_string(&self.report).ok())??;

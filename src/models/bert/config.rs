@@ -1,4 +1,4 @@
-//! `config.json` of BERT and its kin.
+//! `config.json` of BERT and related models.
 
 use burn::nn::Initializer;
 use burn::tensor::Device;
@@ -10,7 +10,7 @@ use crate::models::pretrained::{
 };
 use crate::models::{Activation, Linear, Norm};
 
-/// `config.json` of BERT, RoBERTa and models like them, with transformers' names and BERT's defaults.
+/// `config.json` of BERT, RoBERTa and related models, with transformers' names and BERT's defaults.
 ///
 /// ```
 /// use firebrick::models::BertConfig;
@@ -23,40 +23,40 @@ use crate::models::{Activation, Linear, Norm};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BertConfig {
-    /// `bert`, or `roberta`, `xlm-roberta`, `camembert`, which number positions from the padding token's id on.
+    /// `bert`; or `roberta`, `xlm-roberta` or `camembert`, whose positions start after the padding token's id.
     pub model_type: String,
-    /// Tokens of the vocabulary.
+    /// Size of the vocabulary.
     pub vocab_size: usize,
     /// Size of the hidden state.
     pub hidden_size: usize,
-    /// Transformer blocks.
+    /// Number of transformer blocks.
     pub num_hidden_layers: usize,
-    /// Attention heads; they share `hidden_size` evenly.
+    /// Number of attention heads; must divide `hidden_size`.
     pub num_attention_heads: usize,
     /// The width inside a feed-forward layer.
     pub intermediate_size: usize,
-    /// Of a feed-forward layer, and of BERT's masked LM.
+    /// The activation of a feed-forward layer, and of BERT's masked LM head.
     pub hidden_act: Activation,
     /// Dropout of embeddings and at the end of each residual branch.
     pub hidden_dropout_prob: f64,
     /// Dropout of attention weights.
     pub attention_probs_dropout_prob: f64,
-    /// Dropout before a classifier; `hidden_dropout_prob` where it is not said.
+    /// Dropout before a classifier; `hidden_dropout_prob` if absent.
     pub classifier_dropout: Option<f64>,
     /// Rows of the position embedding; see [`max_length`](Self::max_length).
     pub max_position_embeddings: usize,
-    /// Segments that are told apart; with 1, a text's segments are not read.
+    /// Number of segments; with 1, a text's segments are ignored.
     pub type_vocab_size: usize,
-    /// Deviation of fresh weights.
+    /// Standard deviation of the initial weights.
     pub initializer_range: f64,
-    /// Added to variances.
+    /// Added to the variance in layer norms.
     pub layer_norm_eps: f64,
-    /// The padding token; 0 for BERT and 1 for the others where it is not said.
+    /// The padding token; if absent, 0 for BERT and 1 for the other models.
     pub pad_token_id: Option<usize>,
-    /// Names of the classes by number.
+    /// Class names by class number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id2label: Option<Map<String, Value>>,
-    /// How many classes there are, where they have no names.
+    /// Number of classes, if they have no names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub num_labels: Option<usize>,
     /// Must be `absolute`.
@@ -66,7 +66,7 @@ pub struct BertConfig {
     pub is_decoder: bool,
     /// Must be true for a masked LM.
     pub tie_word_embeddings: bool,
-    /// All other fields, as they were read.
+    /// All other fields, unchanged.
     #[serde(flatten)]
     pub rest: Map<String, Value>,
 }
@@ -100,7 +100,7 @@ impl Default for BertConfig {
 }
 
 impl BertConfig {
-    /// With classes of these names, in the order of their numbers.
+    /// Names the classes, in order of their numbers.
     pub fn with_labels<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
         let names: Vec<String> = names.into_iter().map(Into::into).collect();
         let by_id = names.iter().enumerate().map(|(id, name)| (id.to_string(), json!(name)));
@@ -112,13 +112,13 @@ impl BertConfig {
         self
     }
 
-    /// How many classes a classifier has: as many as have names, else `num_labels`, else 2.
+    /// The number of classes of a classifier: the number of class names, or else `num_labels`, or else 2.
     pub fn labels(&self) -> usize {
         let named = self.id2label.as_ref().map(Map::len);
         named.or(self.num_labels).unwrap_or(2)
     }
 
-    /// The names of the classes, in the order of their numbers; `LABEL_3` for one without a name, as in transformers.
+    /// The class names in order of their numbers; a class without a name gets one like `LABEL_3`, as in transformers.
     pub fn label_names(&self) -> Vec<String> {
         let name = |id: usize| {
             let named = self.id2label.as_ref().and_then(|names| names.get(&id.to_string())?.as_str());
@@ -127,7 +127,7 @@ impl BertConfig {
         (0..self.labels()).map(name).collect()
     }
 
-    /// The most tokens that it reads at once: a RoBERTa's positions begin after the padding token's id.
+    /// The maximum sequence length. A RoBERTa's positions start after the padding token's id.
     pub fn max_length(&self) -> usize {
         let before = if self.is_roberta() { self.pad() + 1 } else { 0 };
         self.max_position_embeddings.saturating_sub(before)

@@ -13,8 +13,8 @@ use crate::models::{Activation, Linear, Norm};
 /// BERT (Devlin et al., 2019, arXiv:1810.04805): post-norm, learned positions; and RoBERTa (Liu et al., 2019,
 /// arXiv:1907.11692), whose positions begin after the padding token's id.
 ///
-/// Each token reads all real tokens of its row. As in transformers, a BERT's positions are columns: a row that
-/// is padded at the left has others than one padded at the right.
+/// Each token attends to all real tokens of its row. As in transformers, BERT's positions are columns, so padding a
+/// row at the left shifts its positions.
 #[derive(Module, Debug)]
 pub struct Bert {
     embeddings: Embeddings,
@@ -29,12 +29,12 @@ impl Bert {
         }
     }
 
-    /// Tokens `[batch, length]` to hidden states `[batch, length, hidden_size]`, in the dtype of the pass.
+    /// Maps tokens `[batch, length]` to hidden states `[batch, length, hidden_size]`, in the dtype of the pass.
     ///
     /// # Panics
     ///
-    /// Where `length` is above the configuration's [`max_length`](BertConfig::max_length), or an id or a segment
-    /// is out of its range.
+    /// If `length` exceeds the configuration's [`max_length`](BertConfig::max_length), or an id or segment is out of
+    /// range.
     pub fn forward(&self, inputs: &Inputs, pass: &Pass) -> Tensor<3> {
         let device = pass.device();
         let pass = &pass.starting_at(starts_of(inputs.host_mask(), inputs.shape()[1]));
@@ -46,13 +46,13 @@ impl Bert {
         })
     }
 
-    /// The embedding of tokens, `[vocabulary, hidden_size]`, which a masked LM predicts with too.
+    /// The token embedding, `[vocabulary, hidden_size]`, which a masked LM also uses for its predictions.
     pub(super) fn tokens(&self) -> Tensor<2> {
         self.embeddings.tokens.weight.val()
     }
 }
 
-/// The sum of what a token, its position and its segment are embedded as.
+/// The sum of the token, position and segment embeddings.
 #[derive(Module, Debug)]
 struct Embeddings {
     tokens: Embedding,
@@ -60,7 +60,7 @@ struct Embeddings {
     segments: Embedding,
     norm: Norm,
     dropout: Dropout,
-    /// The padding token's id, where positions begin after it.
+    /// The padding token's id, if positions start after it.
     before: Option<usize>,
 }
 
@@ -80,7 +80,7 @@ impl Embeddings {
         }
     }
 
-    /// Both `[batch, length]` to `[batch, length, hidden_size]`.
+    /// Both inputs are `[batch, length]`, the result is `[batch, length, hidden_size]`.
     fn forward(&self, ids: Tensor<2, Int>, segments: Tensor<2, Int>, pass: &Pass) -> Tensor<3> {
         let one_segment = self.segments.weight.dims()[0] == 1;
         let segments = if one_segment { segments.zeros_like() } else { segments };
@@ -95,7 +95,7 @@ impl Embeddings {
         let [_, length] = ids.dims();
         match self.before {
             None => Tensor::<1, Int>::arange(0..length as i64, &ids.device()).unsqueeze(),
-            // Each token but padding has the next number, wherever it stands; padding has its own id.
+            // Number the real tokens consecutively, wherever they stand; padding gets its own id.
             Some(pad) => {
                 let real = ids.not_equal_scalar(pad as i64).int();
                 real.clone().cumsum(1) * real + pad as i64
@@ -104,7 +104,7 @@ impl Embeddings {
     }
 }
 
-/// Attention and a feed-forward layer, each added to what came in and then normalised.
+/// Attention and a feed-forward layer, each added to its input and then normalised.
 #[derive(Module, Debug)]
 struct Block {
     query: Linear,
@@ -142,7 +142,7 @@ impl Block {
         }
     }
 
-    /// `[batch, length, hidden_size]` to the same; `masked` is `[batch, 1, 1, length]`.
+    /// `[batch, length, hidden_size]` to the same shape; `masked` is `[batch, 1, 1, length]`.
     fn forward(&self, x: Tensor<3>, masked: Tensor<4, Bool>, pass: &Pass) -> Tensor<3> {
         let part = |linear: &Linear| split_heads(linear.forward(x.clone()), self.heads);
         let (query, key, value) = (part(&self.query), part(&self.key), part(&self.value));

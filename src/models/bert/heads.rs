@@ -1,4 +1,4 @@
-//! What BERT is trained to say: a label for each token or each text, or hidden tokens.
+//! BERT with its heads: a label for each token, a label for each text, or the masked tokens.
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, FloatDType, Int, Tensor};
@@ -15,7 +15,7 @@ use crate::models::{
 };
 use crate::{Evaluation, Loss, Objective, Score};
 
-/// A label for each token: `BertForTokenClassification`, `RobertaForTokenClassification`.
+/// Predicts a label for each token: `BertForTokenClassification`, `RobertaForTokenClassification`.
 ///
 /// ```
 /// use burn::tensor::Device;
@@ -44,11 +44,11 @@ pub struct BertTokenClassifier {
 }
 
 impl BertTokenClassifier {
-    /// Tokens `[batch, length]` to logits `[batch, length, classes]`, in the dtype of the pass.
+    /// Maps tokens `[batch, length]` to logits `[batch, length, classes]`, in the dtype of the pass.
     ///
     /// # Panics
     ///
-    /// As [`Bert::forward`].
+    /// See [`Bert::forward`].
     pub fn forward(&self, inputs: &Inputs, pass: &Pass) -> Tensor<3> {
         let x = self.bert.forward(inputs, pass);
         self.classifier.forward(self.dropout.forward(x, &pass_of(inputs, pass)))
@@ -67,7 +67,7 @@ impl Objective<LabeledBatch> for BertTokenClassifier {
         Evaluation { loss: token_loss(logits, &batch, pass), counts }
     }
 
-    /// Those of [`TokenScores`].
+    /// The scores of [`TokenScores`].
     fn scores(&self, counts: &[f64]) -> Vec<Score> {
         self.scores.scores(counts)
     }
@@ -94,29 +94,29 @@ impl Pretrained for BertTokenClassifier {
     }
 }
 
-/// A label for each text, of its first token: `BertForSequenceClassification`,
+/// Predicts a label for each text from its first token: `BertForSequenceClassification`,
 /// `RobertaForSequenceClassification`.
 ///
-/// In a row that is padded at the left the first token is the first that is real; transformers reads the padding
-/// in the first column.
+/// In a row that is padded at the left, it uses the first real token; transformers uses the padding in the first
+/// column.
 #[derive(Module, Debug)]
 pub struct BertSequenceClassifier {
     bert: Bert,
     dense: Linear,
     dropout: Dropout,
     classifier: Linear,
-    /// Whether the first token is dropped from as well, as in RoBERTa.
+    /// Whether dropout also applies to the first token, as in RoBERTa.
     drops_first: bool,
     #[module(skip)]
     scores: SequenceScores,
 }
 
 impl BertSequenceClassifier {
-    /// Tokens `[batch, length]` to logits `[batch, classes]`, in the dtype of the pass.
+    /// Maps tokens `[batch, length]` to logits `[batch, classes]`, in the dtype of the pass.
     ///
     /// # Panics
     ///
-    /// As [`Bert::forward`].
+    /// See [`Bert::forward`].
     pub fn forward(&self, inputs: &Inputs, pass: &Pass) -> Tensor<2> {
         let x = first_of(self.bert.forward(inputs, pass), inputs);
         let x = if self.drops_first { self.dropout.forward(x, pass) } else { x };
@@ -137,8 +137,8 @@ impl Objective<SequenceBatch> for BertSequenceClassifier {
         Evaluation { loss: sequence_loss(logits, &batch, pass), counts }
     }
 
-    /// Those of [`SequenceScores`], of the kind that `problem_type` says, or else of a number where there is one
-    /// label, and of classes where there are more.
+    /// The scores of [`SequenceScores`], of the kind that `problem_type` selects. Without `problem_type`, they are
+    /// those of a number if there is one label, and of classes if there are several.
     fn scores(&self, counts: &[f64]) -> Vec<Score> {
         self.scores.scores(counts)
     }
@@ -168,7 +168,7 @@ impl Pretrained for BertSequenceClassifier {
     }
 }
 
-/// Hidden tokens: `BertForMaskedLM`, `RobertaForMaskedLM`. It predicts with the embedding of tokens.
+/// Predicts masked tokens: `BertForMaskedLM`, `RobertaForMaskedLM`. Its output weights are the token embedding.
 #[derive(Module, Debug)]
 pub struct BertMaskedLm {
     bert: Bert,
@@ -181,11 +181,11 @@ pub struct BertMaskedLm {
 }
 
 impl BertMaskedLm {
-    /// Tokens `[batch, length]` to logits `[batch, length, vocabulary]`, in the dtype of the embedding.
+    /// Maps tokens `[batch, length]` to logits `[batch, length, vocabulary]`, in the dtype of the embedding.
     ///
     /// # Panics
     ///
-    /// As [`Bert::forward`].
+    /// See [`Bert::forward`].
     pub fn forward(&self, inputs: &Inputs, pass: &Pass) -> Tensor<3> {
         let x = self.transform.forward(self.bert.forward(inputs, pass));
         let x = self.norm.forward(self.activation.forward(x));
@@ -211,7 +211,7 @@ impl Objective<LabeledBatch> for BertMaskedLm {
         Evaluation { loss, counts }
     }
 
-    /// `accuracy` over the hidden tokens, and `perplexity`, e to their mean loss.
+    /// `accuracy` over the masked tokens, and `perplexity`, the exponential of their mean loss.
     fn scores(&self, counts: &[f64]) -> Vec<Score> {
         let [loss, items, right] = counts.try_into().unwrap_or([f64::NAN; 3]);
         vec![Score::higher("accuracy", right / items), perplexity(&[loss, items])]
@@ -264,19 +264,19 @@ const SEQUENCE_CLASSIFIERS: [&str; 4] = [
 const MASKED_LMS: [&str; 4] =
     ["BertForMaskedLM", "RobertaForMaskedLM", "XLMRobertaForMaskedLM", "CamembertForMaskedLM"];
 
-/// The class of transformers for the configuration's family, of those in the order of
+/// The transformers class for the configuration's model family. `classes` are in the order of
 /// [`MODEL_TYPES`](HubConfig::MODEL_TYPES).
 fn named(config: &BertConfig, classes: [&'static str; 4]) -> &'static str {
     let found = BertConfig::MODEL_TYPES.iter().zip(classes).find(|(family, _)| **family == config.model_type);
     found.map_or(classes[0], |(_, class)| class)
 }
 
-/// The pass in which rows start where they do in `inputs`.
+/// The pass with the row starts of `inputs`.
 fn pass_of(inputs: &Inputs, pass: &Pass) -> Pass {
     pass.starting_at(starts_of(inputs.host_mask(), inputs.shape()[1]))
 }
 
-/// `[batch, length, width]` to the first real token of each row, `[batch, width]`.
+/// Selects the first real token of each row: `[batch, length, width]` to `[batch, width]`.
 fn first_of(x: Tensor<3>, inputs: &Inputs) -> Tensor<2> {
     let [rows, length, width] = x.dims();
     let starts = starts_of(inputs.host_mask(), length);
@@ -288,7 +288,7 @@ fn first_of(x: Tensor<3>, inputs: &Inputs) -> Tensor<2> {
     x.gather(1, at.reshape([rows, 1, 1]).expand([rows, 1, width])).squeeze_dim(1)
 }
 
-/// How texts with this configuration are scored.
+/// How this configuration scores texts.
 fn scores_of(config: &BertConfig) -> SequenceScores {
     match config.rest.get("problem_type").and_then(|kind| kind.as_str()) {
         Some("regression") => SequenceScores::Number,
@@ -298,7 +298,7 @@ fn scores_of(config: &BertConfig) -> SequenceScores {
     }
 }
 
-/// `[batch, length, classes]` to the class with the largest logit of each token, row after row.
+/// The most likely class of each token, row by row, from `[batch, length, classes]`.
 fn likeliest(logits: Tensor<3>) -> Vec<i32> {
     logits.argmax(2).into_data().iter().collect()
 }

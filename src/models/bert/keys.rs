@@ -1,4 +1,4 @@
-//! Which tensor of a file is which parameter of BERT and its kin.
+//! The names of BERT's parameters in files.
 
 use super::BertConfig;
 use crate::models::pretrained::Layout::{Same, Transposed};
@@ -54,8 +54,7 @@ const ROBERTA_MASKED_LM: &[Row] = &[
     ("lm_head.bias", "bias", Same),
 ];
 
-/// The encoder's; and what is not read of it: numbers of positions, which early files hold, and with `heads`
-/// those of other tasks.
+/// The encoder's keys. Ignored are position ids, which early files hold, and the tensors of other tasks' `heads`.
 fn body(config: &BertConfig, heads: &[&'static str]) -> KeyMap {
     let prefix = if config.is_roberta() { "roberta." } else { "bert." };
     KeyMap::new(prefix)
@@ -66,7 +65,7 @@ fn body(config: &BertConfig, heads: &[&'static str]) -> KeyMap {
 }
 
 pub(super) fn token_classifier(config: &BertConfig) -> KeyMap {
-    // A RoBERTa's classifier of sequences is one of another task.
+    // RoBERTa's sequence classifier belongs to another task.
     let others =
         ["pooler.*", "cls.*", "lm_head.*", "qa_outputs.*", "classifier.dense.*", "classifier.out_proj.*"];
     body(config, &others).new_head(CLASSIFIER, CLASSIFIER_ROWS)

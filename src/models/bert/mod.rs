@@ -1,10 +1,10 @@
-//! BERT, RoBERTa and models like them.
+//! BERT, RoBERTa and related models.
 //!
 //! ```text
 //! config.rs    config.json
 //! encoder.rs   embeddings and blocks
-//! heads.rs     what they are trained to say
-//! keys.rs      which tensor of a file is which parameter
+//! heads.rs     the heads, and their losses and scores
+//! keys.rs      the names of the parameters in files
 //! ```
 
 mod config;

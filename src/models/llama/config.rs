@@ -1,4 +1,4 @@
-//! `config.json` of Llama and decoders like it.
+//! `config.json` of Llama and related decoders.
 
 use burn::nn::Initializer;
 use burn::tensor::Device;
@@ -25,61 +25,63 @@ use crate::models::{Activation, Linear, RmsNorm};
 pub struct LlamaConfig {
     /// `llama`, `mistral` or `qwen2`.
     pub model_type: String,
-    /// Tokens of the vocabulary.
+    /// Size of the vocabulary.
     pub vocab_size: usize,
     /// Size of the hidden state.
     pub hidden_size: usize,
     /// The width inside a feed-forward layer.
     pub intermediate_size: usize,
-    /// Transformer blocks.
+    /// Number of transformer blocks.
     pub num_hidden_layers: usize,
-    /// Attention heads.
+    /// Number of attention heads.
     pub num_attention_heads: usize,
-    /// Heads of keys and values, which several attention heads share (Ainslie et al., 2023, arXiv:2305.13245);
-    /// as many as attention heads where it is not said.
+    /// Number of key and value heads, each shared by several attention heads (Ainslie et al., 2023,
+    /// arXiv:2305.13245); `num_attention_heads` if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub num_key_value_heads: Option<usize>,
-    /// Size of a head; an even share of `hidden_size` where it is not said.
+    /// Size of a head; `hidden_size / num_attention_heads` if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub head_dim: Option<usize>,
-    /// Of a feed-forward layer's gate.
+    /// The activation of a feed-forward layer's gate.
     pub hidden_act: Activation,
-    /// The most positions that it was trained on. It reads more if it is given more.
+    /// The maximum number of positions in training. The model also accepts longer inputs.
     pub max_position_embeddings: usize,
-    /// Deviation of fresh weights.
+    /// Standard deviation of the initial weights.
     pub initializer_range: f64,
-    /// Added to mean squares.
+    /// Added to the mean square in norms.
     pub rms_norm_eps: f64,
-    /// The base of the rotation, as transformers 4 wrote it. Default: 10000.
+    /// The base of the rotary embedding, as transformers 4 writes it. Default: 10000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rope_theta: Option<f64>,
-    /// How frequencies are scaled, as transformers 4 wrote it.
+    /// The scaling of the frequencies, as transformers 4 writes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rope_scaling: Option<Map<String, Value>>,
-    /// Both, as transformers 5 writes them.
+    /// The base and the scaling, as transformers 5 writes them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rope_parameters: Option<Map<String, Value>>,
-    /// Whether the linear layers of attention have a bias. A Qwen2's have, but the last.
+    /// Whether the linear layers of attention have a bias. In Qwen2, queries, keys and values always have one, and
+    /// the output never does.
     pub attention_bias: bool,
-    /// Whether those of a feed-forward layer have one.
+    /// Whether the linear layers of a feed-forward layer have a bias.
     pub mlp_bias: bool,
     /// Dropout of attention weights.
     pub attention_dropout: f64,
-    /// Whether the head is the token embedding itself.
+    /// Whether the output head shares the token embedding's weights.
     pub tie_word_embeddings: bool,
-    /// How many tokens a token of a Mistral or Qwen2 reads, itself included: `Some(None)` where the field is null,
-    /// for all; `None` where it is absent, which is 4096 for transformers.
+    /// The number of tokens that a token of a Mistral or Qwen2 attends to, itself included. `Some(None)`, a null
+    /// field, means all tokens; `None`, an absent field, means transformers' default of 4096.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub sliding_window: Option<Option<usize>>,
-    /// Whether a Qwen2 uses its window: in the blocks that `layer_types` names, or from `max_window_layers` on.
+    /// Whether a Qwen2 uses its window: in the blocks that `layer_types` names, or else from block
+    /// `max_window_layers` on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub use_sliding_window: Option<bool>,
-    /// All other fields, as they were read.
+    /// All other fields, unchanged.
     #[serde(flatten)]
     pub rest: Map<String, Value>,
 }
 
-/// A field that is there, be it null.
+/// Deserializes a field that is present, even if it is null.
 fn present<'de, D: Deserializer<'de>>(field: D) -> Result<Option<Option<usize>>, D::Error> {
     Option::deserialize(field).map(Some)
 }
@@ -114,7 +116,7 @@ impl Default for LlamaConfig {
 }
 
 impl LlamaConfig {
-    /// Heads of keys and values.
+    /// The number of key and value heads.
     pub fn key_value_heads(&self) -> usize {
         self.num_key_value_heads.unwrap_or(self.num_attention_heads)
     }
@@ -123,7 +125,7 @@ impl LlamaConfig {
         self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads.max(1))
     }
 
-    /// Whether queries, keys and values have a bias, and whether the output has.
+    /// Whether queries, keys and values have a bias, and whether the output has one.
     pub(super) fn attention_biases(&self) -> (bool, bool) {
         let qwen = self.model_type == "qwen2";
         (self.attention_bias || qwen, self.attention_bias && !qwen)
@@ -141,11 +143,11 @@ impl LlamaConfig {
         RmsNorm::new(self.hidden_size, self.rms_norm_eps, device)
     }
 
-    /// How many tokens each token reads in a block, itself included; `None` for all.
+    /// The number of tokens that each token attends to in a block, itself included; `None` for all.
     ///
     /// # Errors
     ///
-    /// `layer_types` or `max_window_layers` holds something else than transformers writes.
+    /// `layer_types` or `max_window_layers` holds a value that transformers does not write.
     pub(super) fn window(&self, block: usize) -> Result<Option<usize>, PretrainedError> {
         let window = || self.sliding_window.unwrap_or(Some(4096));
         match &*self.model_type {
@@ -155,7 +157,7 @@ impl LlamaConfig {
         }
     }
 
-    /// Whether a block of a Qwen2 has the window, where it is used.
+    /// Whether a block of a Qwen2 with `use_sliding_window` has the window.
     fn slides(&self, block: usize) -> Result<bool, PretrainedError> {
         let field = |name| self.rest.get(name).filter(|value| !value.is_null());
         let wrong =
@@ -205,7 +207,7 @@ impl HubConfig for LlamaConfig {
         Rope::new(self).map(|_| ())
     }
 
-    /// A head of its own is read as one, whatever the field says, as transformers does.
+    /// A folder with a separate head is loaded with it whatever the field says, as in transformers.
     fn settle(&mut self, folder: &Folder) -> Result<(), PretrainedError> {
         let tokens = ["model.embed_tokens.weight", "embed_tokens.weight"];
         self.tie_word_embeddings &= !folder.differ(&["lm_head.weight"], &tokens)?;
@@ -245,7 +247,7 @@ mod tests {
         }
     }
 
-    /// By transformers' `configuration_mistral.py` and `configuration_qwen2.py`.
+    /// The windows of transformers' `configuration_mistral.py` and `configuration_qwen2.py`.
     #[test]
     fn windows_by_family() {
         let windows = |fields: &str| {

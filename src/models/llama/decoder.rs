@@ -1,4 +1,4 @@
-//! The decoder itself: pre-norm blocks with rotated positions and a gated feed-forward layer.
+//! The decoder: pre-norm blocks with rotary positions and a gated feed-forward layer.
 
 use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig};
@@ -17,7 +17,8 @@ use crate::models::writing::{ReadsOn, last_column};
 use crate::models::{Activation, Linear, RmsNorm};
 use crate::{Evaluation, Loss, Objective, Score};
 
-/// Llama (Touvron et al., 2023, arXiv:2302.13971), and Mistral and Qwen2, which differ in biases: `LlamaForCausalLM`.
+/// Llama (Touvron et al., 2023, arXiv:2302.13971), and Mistral and Qwen2, which differ in biases and attention
+/// windows: `LlamaForCausalLM`, `MistralForCausalLM`, `Qwen2ForCausalLM`.
 ///
 /// ```
 /// use burn::tensor::{Device, Int, Tensor};
@@ -41,28 +42,28 @@ pub struct Llama {
     head: Option<Linear>,
     #[module(skip)]
     rope: Rope,
-    /// How many tokens each token reads in each block, itself included; `None` for all.
+    /// The number of tokens that each token attends to in each block, itself included; `None` for all.
     #[module(skip)]
     windows: Vec<Option<usize>>,
 }
 
 impl Llama {
-    /// Token ids `[batch, length]` to logits `[batch, length, vocabulary]`, in the dtype of the head's weights.
+    /// Maps token ids `[batch, length]` to logits `[batch, length, vocabulary]`, in the dtype of the head's weights.
     ///
     /// # Panics
     ///
-    /// Where an id is not in the vocabulary.
+    /// If an id is not in the vocabulary.
     pub fn forward(&self, tokens: Tensor<2, Int>, pass: &Pass) -> Tensor<3> {
         let Placed { ids, places, masked } = Placed::in_columns(tokens);
         self.forward_placed(ids, places, masked, pass)
     }
 
-    /// As [`forward`](Self::forward), for rows in which the place of a token in its sample is not its column; as
-    /// [`Gpt::forward_placed`](crate::models::Gpt::forward_placed).
+    /// Like [`forward`](Self::forward), for rows in which a token's position in its sample differs from its column.
+    /// The arguments are those of [`Gpt::forward_placed`](crate::models::Gpt::forward_placed).
     ///
     /// # Panics
     ///
-    /// Where an id is not in the vocabulary.
+    /// If an id is not in the vocabulary.
     pub fn forward_placed(
         &self,
         tokens: Tensor<2, Int>,
@@ -83,7 +84,7 @@ impl Llama {
 
     fn logits(&self, x: Tensor<3>) -> Tensor<3> {
         let x = self.norm.forward(x);
-        // Of a head that is kept in f32, the logits are f32 too.
+        // A head in f32 gives logits in f32.
         let weight = self.head.as_ref().map_or(&self.tokens.weight, |head| &head.weight).val();
         let x = cast(x, FloatDType::from(weight.dtype()));
         match &self.head {
@@ -133,7 +134,7 @@ impl ReadsOn for Llama {
 }
 
 impl Objective<TokenBatch> for Llama {
-    /// Each position predicts the next token; the last token is only a label, so it is not read.
+    /// Each position predicts the next token. The last token is only a label and is not an input.
     fn loss(&self, batch: TokenBatch, pass: &Pass) -> Loss {
         next_token_loss(batch, pass, |Placed { ids, places, masked }, pass| {
             self.forward_placed(ids, places, masked, pass)
@@ -144,7 +145,7 @@ impl Objective<TokenBatch> for Llama {
         counted(self.loss(batch, pass))
     }
 
-    /// `perplexity`, e to the mean loss of a token.
+    /// `perplexity`, the exponential of the mean loss per token.
     fn scores(&self, counts: &[f64]) -> Vec<Score> {
         vec![perplexity(counts)]
     }
@@ -163,7 +164,7 @@ impl Pretrained for Llama {
 
     /// # Panics
     ///
-    /// Where the configuration's check is not passed.
+    /// If the configuration's check would fail.
     fn init(config: &LlamaConfig, device: &Device) -> Self {
         let width = config.hidden_size;
         let embedding = EmbeddingConfig::new(config.vocab_size, width).with_initializer(config.normal());
@@ -185,10 +186,10 @@ impl Pretrained for Llama {
     }
 }
 
-/// What is masked for all tokens, and what besides for a window.
+/// The mask of all tokens, and the mask within a window.
 struct Masks {
     all: Tensor<4, Bool>,
-    /// Of the last window that was asked for: all blocks that have one have the same.
+    /// The mask of the last requested window; all blocks with a window have the same one.
     windowed: Option<(usize, Tensor<4, Bool>)>,
 }
 
@@ -197,15 +198,15 @@ impl Masks {
         Self { all, windowed: None }
     }
 
-    /// The mask with tokens masked that are `window` or more columns before the one that reads. Samples in a row have
-    /// their tokens side by side, so that columns tell how far apart these are.
+    /// Also masks tokens that are `window` or more columns before the token that reads. The tokens of a sample stand
+    /// side by side, so the distance in columns is the distance in positions.
     fn within(&mut self, window: Option<usize>) -> Tensor<4, Bool> {
         let [rows, _, length, columns] = self.all.dims();
         let Some(window) = window.filter(|window| *window < columns) else { return self.all.clone() };
         if let Some((_, masked)) = self.windowed.as_ref().filter(|(known, _)| *known == window) {
             return masked.clone();
         }
-        // Row `i` stands in column `columns - length + i`, and reads from `window - 1` columns before it.
+        // Row `i` stands in column `columns - length + i` and reads from the column `window - 1` before it.
         let first = (columns - length) as i64 + 1 - window as i64;
         let far = Tensor::<2, Bool>::triu_mask([length, columns], first, &self.all.device());
         let far = far.unsqueeze::<4>().expand([rows, 1, length, columns]);
@@ -215,8 +216,8 @@ impl Masks {
     }
 }
 
-/// Attention and a gated feed-forward layer (Shazeer, 2020, arXiv:2002.05202), each on a normalised copy and added
-/// to what came in.
+/// Attention and a gated feed-forward layer (Shazeer, 2020, arXiv:2002.05202), each applied to a normalised copy of
+/// its input and added to that input.
 #[derive(Module, Debug)]
 struct Block {
     attention_norm: RmsNorm,
@@ -259,7 +260,7 @@ impl Block {
         }
     }
 
-    /// `[batch, length, width]` to the same; `angles` are the rotations of positions, and `masked` is
+    /// `[batch, length, width]` to the same shape; `angles` are the rotations of the positions, and `masked` is
     /// `[1 or batch, 1, length, length]`.
     fn forward(
         &self,
@@ -271,7 +272,8 @@ impl Block {
         self.read_on(x, None, angles, masked, pass).0
     }
 
-    /// The same behind what was read before, with keys and values of both; `masked` is of both too.
+    /// Like `forward`, but continues after the keys and values in `past`, and also returns the keys and values of
+    /// both; `masked` covers both too.
     fn read_on(
         &self,
         x: Tensor<3>,
@@ -295,7 +297,7 @@ impl Block {
         (x + self.narrow.forward(gate * self.widen.forward(normed)), (keys, values))
     }
 
-    /// Keys or values `[batch, key_value_heads, length, size]`, once for each head that reads them.
+    /// Repeats keys or values `[batch, key_value_heads, length, size]` for each attention head.
     fn shared(&self, x: Tensor<4>) -> Tensor<4> {
         let [batch, kept, length, size] = x.dims();
         let readers = self.heads / kept;

@@ -1,4 +1,4 @@
-//! Which tensor of a file is which parameter of Llama and decoders like it.
+//! The names of Llama's parameters in files.
 
 use super::LlamaConfig;
 use crate::models::pretrained::Layout::{Same, Transposed};
@@ -43,7 +43,7 @@ pub(super) fn causal_lm(config: &LlamaConfig) -> KeyMap {
         .into_iter()
         .filter(|(there, _)| *there)
         .fold(map, |map, (_, rows)| map.layers(config.num_hidden_layers, rows));
-    // Frequencies, which early files hold.
+    // Rotary frequencies in early files.
     let map = map.ignored(&["layers.#.self_attn.rotary_emb.inv_freq", "rotary_emb.inv_freq"]);
     match config.tie_word_embeddings {
         true => map.alias("lm_head.weight", "model.embed_tokens.weight"),

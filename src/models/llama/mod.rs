@@ -1,10 +1,10 @@
-//! Llama, and decoders like it.
+//! Llama and related decoders.
 //!
 //! ```text
 //! config.rs    config.json
 //! decoder.rs   the model
 //! rope.rs      rotary position embedding
-//! keys.rs      which tensor of a file is which parameter
+//! keys.rs      the names of the parameters in files
 //! ```
 
 mod config;

@@ -10,16 +10,16 @@ use serde_json::{Map, Value};
 use super::LlamaConfig;
 use crate::models::pretrained::PretrainedError;
 
-/// Rotates pairs of a head's numbers by angles that grow with the position (Su et al., 2021, arXiv:2104.09864).
-/// A pair is one number of the head's first half and the one that stands there in its second, as Hugging Face has
-/// it.
+/// Rotates pairs of a head's numbers by angles proportional to the position (Su et al., 2021, arXiv:2104.09864). As
+/// in Hugging Face's layout, a pair is a number in the head's first half and the number at the same place in its
+/// second half.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Rope {
-    /// Radians from one position to the next, for each pair.
+    /// Radians per position for each pair.
     frequencies: Vec<f32>,
 }
 
-/// How the frequencies of longer contexts are made of those that a model was first trained with.
+/// How to derive the frequencies for longer contexts from those of the original training.
 #[derive(Deserialize)]
 #[serde(tag = "rope_type", rename_all = "snake_case")]
 enum Scaling {
@@ -31,7 +31,7 @@ enum Scaling {
 impl Rope {
     /// # Errors
     ///
-    /// A scaling that is not supported, or lacks a number.
+    /// The scaling is not supported, or lacks a number.
     pub fn new(config: &LlamaConfig) -> Result<Self, PretrainedError> {
         let (field, said) = match (&config.rope_parameters, &config.rope_scaling) {
             (Some(fields), _) => ("rope_parameters", fields.clone()),
@@ -52,7 +52,7 @@ impl Rope {
         }
     }
 
-    /// The cosines and sines of the angles at these places, `[rows, length]`: each
+    /// The cosines and sines of the angles at the positions `places`, `[rows, length]`; each is
     /// `[rows, 1, length, size / 2]`, f32.
     pub fn angles(&self, places: Tensor<2, Int>, device: &Device) -> (Tensor<4>, Tensor<4>) {
         let frequencies = Tensor::<1>::from_data(self.frequencies.as_slice(), device);
@@ -62,7 +62,7 @@ impl Rope {
     }
 }
 
-/// `[batch, heads, length, size]`, rotated in f32 and returned in its dtype.
+/// Rotates `[batch, heads, length, size]` in f32 and returns the input's dtype.
 pub(super) fn rotate(x: Tensor<4>, (cos, sin): (Tensor<4>, Tensor<4>)) -> Tensor<4> {
     let dtype = FloatDType::from(x.dtype());
     let x = cast(x, FloatDType::F32);
@@ -72,7 +72,7 @@ pub(super) fn rotate(x: Tensor<4>, (cos, sin): (Tensor<4>, Tensor<4>)) -> Tensor
     cast(Tensor::cat(vec![first, other * cos + one * sin], 3), dtype)
 }
 
-/// Early files call its type `type`, and leave it out where nothing is scaled.
+/// Early files call the type `type`, and omit it if there is no scaling.
 fn scaling(mut fields: Map<String, Value>) -> serde_json::Result<Scaling> {
     let name = fields.remove("type");
     fields.entry("rope_type").or_insert_with(|| name.unwrap_or_else(|| "default".into()));
@@ -84,7 +84,8 @@ impl Scaling {
         match *self {
             Self::Default => frequency,
             Self::Linear { factor } => frequency / factor,
-            // Long waves as if positions were nearer, short ones as they were, between them a mixture.
+            // Long waves are scaled as if positions were closer, short waves are unchanged, and waves in between get
+            // a mixture.
             Self::Llama3 {
                 factor,
                 low_freq_factor: low,

@@ -1,4 +1,4 @@
-//! A window against models that see no more than it.
+//! Compares models with a window to models that see only those tokens.
 
 use super::*;
 use crate::decoding::{Decoding, Prompt};
@@ -46,17 +46,17 @@ fn apart(a: &[f32], b: &[f32]) -> f32 {
 fn a_token_reads_as_many_as_the_window_has() {
     let device = testing::device();
     let ids = [4, 1, 9, 2, 7, 5, 3];
-    // Distances decide, and not places: a block that reads three tokens says what it says of these alone.
+    // Rotary positions are relative, so a block that reads three tokens gives the same logits for these tokens alone.
     let one = mistral(1, Some(WINDOW), &device);
     assert!(apart(&last(&one, &ids, &device), &last(&one, &ids[4..], &device)) < 1e-5);
     let unbound = with(&one, None);
     assert!(apart(&last(&one, &ids, &device), &last(&unbound, &ids, &device)) > 1e-3);
     assert!(apart(&last(&unbound, &ids, &device), &last(&unbound, &ids[4..], &device)) > 1e-3);
-    // Two blocks reach twice as far, less one.
+    // Two blocks reach twice as far, minus one.
     let two = mistral(2, Some(WINDOW), &device);
     assert!(apart(&last(&two, &ids, &device), &last(&two, &ids[2..], &device)) < 1e-5);
     assert!(apart(&last(&two, &ids, &device), &last(&two, &ids[3..], &device)) > 1e-3);
-    // Within the window there is none.
+    // Inputs no longer than the window are unaffected by it.
     assert_eq!(last(&two, &ids[..3], &device), last(&with(&two, None), &ids[..3], &device));
 }
 
@@ -65,7 +65,7 @@ fn what_is_written_behind_the_window_is_what_a_pass_over_all_says() {
     let device = testing::device();
     let model = mistral(2, Some(WINDOW), &device);
     let decoding = Decoding { max_new_tokens: 9, ..Decoding::default() };
-    // Of other lengths, so that rows are padded.
+    // Different lengths, so that rows are padded.
     let prompts = [vec![4u32, 1, 9, 2, 7], vec![5]];
     let asked: Vec<_> = prompts.iter().zip(0..).map(|(ids, row)| Prompt::new(row, ids.clone())).collect();
     let texts = model.continued(&asked, &decoding).unwrap();

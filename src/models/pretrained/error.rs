@@ -1,76 +1,76 @@
-//! What can be wrong with a Hugging Face folder.
+//! Errors of reading and writing Hugging Face folders.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// A folder that cannot be read as the model that was asked for, or not be written.
+/// A folder cannot be read as the requested model, or cannot be written.
 #[derive(Debug, Error)]
 pub enum PretrainedError {
-    /// The system refused.
+    /// An operation of the file system failed.
     #[error("{path}: {doing}: {reason}")]
     File {
         /// The file or folder.
         path: PathBuf,
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
         /// The system's reason.
         reason: String,
     },
-    /// There is no such folder: perhaps the name of a model on the Hugging Face Hub.
+    /// The folder does not exist; perhaps it is the name of a model on the Hugging Face Hub.
     #[error(
         "{folder}: there is no such folder; a model is read from this machine: fetch its folder, such as with `hf download {folder} --local-dir {folder}`"
     )]
     NoFolder {
-        /// What was named.
+        /// The folder as given.
         folder: PathBuf,
     },
-    /// `config.json` is no configuration of the model.
+    /// `config.json` is not a valid configuration of the model.
     #[error("{path}: {reason}")]
     Config {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it, and where.
+        /// The problem and its position.
         reason: String,
     },
-    /// `config.json` asks for what is not there.
+    /// `config.json` requests something unsupported.
     #[error("config.json, `{field}`: expected {expected}, found {found}")]
     Setting {
         /// The field.
         field: &'static str,
         /// What is supported.
         expected: String,
-        /// What the field says.
+        /// The field's value.
         found: String,
     },
-    /// There are no weights in a format that is read.
+    /// The folder has no weights in a supported format.
     #[error(
         "{folder}: expected model.safetensors or model.safetensors.index.json, found {found}; weights in another format can be saved as safetensors with `save_pretrained` of transformers"
     )]
     NoWeights {
         /// The folder.
         folder: PathBuf,
-        /// What is there instead.
+        /// The files found instead.
         found: String,
     },
-    /// The index of several files does not fit them.
+    /// The index of several files does not match them.
     #[error("{path}: {reason}; fetch the folder again")]
     Index {
         /// The index.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
-    /// A file of weights is damaged, or of another format.
+    /// A file of weights is damaged or in another format.
     #[error("{path}: {reason}; fetch the file again")]
     Weights {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
-    /// The tensors are not those of the model.
+    /// The tensors do not match the model's.
     #[error(transparent)]
     Tensors(Box<Unfit>),
 }
@@ -91,27 +91,28 @@ impl PretrainedError {
     }
 }
 
-/// Where the tensors of a folder and the parameters of a model differ.
+/// The differences between the tensors of a folder and the parameters of a model.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Error)]
 pub struct Unfit {
     /// The folder.
     pub folder: PathBuf,
-    /// What it was read as, such as `BertForMaskedLM`.
+    /// The class that it was read as, such as `BertForMaskedLM`.
     pub architecture: String,
-    /// Tensors that the model needs and the files lack: name and shape.
+    /// Tensors that the model needs but the files lack: name and shape.
     pub missing: Vec<(String, Vec<usize>)>,
-    /// Tensors of the files that the model has no place for: name and shape.
+    /// Tensors of the files without a place in the model: name and shape.
     pub extra: Vec<(String, Vec<usize>)>,
-    /// Tensors of another shape: name, expected, found.
+    /// Tensors with a different shape: name, expected, found.
     pub misshapen: Vec<(String, Vec<usize>, Vec<usize>)>,
     /// Tensors of a dtype other than f32, f16 and bf16: name and dtype.
     pub mistyped: Vec<(String, String)>,
-    /// Tensors that are tied in the model and have numbers of their own in the files: name, and what it is tied to.
+    /// Tensors that are tied in the model but have values of their own in the files: name, and the name of the tied
+    /// tensor.
     pub untied: Vec<(String, String)>,
 }
 
 impl Unfit {
-    /// Whether there is no difference.
+    /// Whether there are no differences.
     pub fn is_empty(&self) -> bool {
         let Self { missing, extra, misshapen, mistyped, untied, .. } = self;
         let same_names = missing.is_empty() && extra.is_empty();
@@ -144,7 +145,7 @@ impl fmt::Display for Unfit {
     }
 }
 
-/// The first of many lines, and how many more there are.
+/// Writes the first lines of a list, and the number of further lines.
 fn list(f: &mut fmt::Formatter<'_>, what: &str, lines: impl ExactSizeIterator<Item = String>) -> fmt::Result {
     const SHOWN: usize = 20;
     let rest = lines.len().saturating_sub(SHOWN);

@@ -1,4 +1,4 @@
-//! A Hugging Face folder: its configuration, and its tensors by name.
+//! A Hugging Face folder: its configuration and its tensors by name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -16,16 +16,16 @@ use super::{HubConfig, PretrainedError};
 pub(super) const CONFIG: &str = "config.json";
 pub(super) const WEIGHTS: &str = "model.safetensors";
 pub(super) const INDEX: &str = "model.safetensors.index.json";
-/// How transformers generates texts.
+/// transformers' settings for generating text.
 const GENERATION: &str = "generation_config.json";
 const END: &str = "eos_token_id";
-/// The most bytes of a JSON file: the index of a very large model has some millions.
+/// The maximum size of a JSON file in bytes; the index of a very large model has several million.
 const MOST_JSON: u64 = 64 << 20;
 
-/// A folder as `save_pretrained` of transformers writes it: `config.json`, and `model.safetensors` or several
-/// files with `model.safetensors.index.json`.
+/// A folder in the format of transformers' `save_pretrained`: `config.json`, and `model.safetensors` or several files
+/// with `model.safetensors.index.json`.
 ///
-/// Opening it reads the headers of the files; a tensor's numbers are read when a model takes them.
+/// Opening it reads the headers of the files; a tensor's values are read when a model takes them.
 pub struct Folder {
     path: PathBuf,
     config: Map<String, Value>,
@@ -37,8 +37,8 @@ impl Folder {
     ///
     /// # Errors
     ///
-    /// There is no folder; a file is missing, is no JSON, or no safetensors; the index names a file outside of the folder, or a
-    /// tensor that is not in the file it names.
+    /// The folder does not exist; a file is missing, is not JSON, or is not safetensors; the index names a file
+    /// outside of the folder, or a tensor that is not in the file it names.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, PretrainedError> {
         let path = path.into();
         if !path.exists() {
@@ -55,11 +55,11 @@ impl Folder {
         Ok(Self { path, config, tensors })
     }
 
-    /// A folder with `config.json`, whose weights are elsewhere.
+    /// Opens a folder with `config.json` whose weights are elsewhere.
     ///
     /// # Errors
     ///
-    /// There is no such file, or it is no JSON.
+    /// The file does not exist or is not JSON.
     pub(crate) fn without_weights(path: impl Into<PathBuf>) -> Result<Self, PretrainedError> {
         let path = path.into();
         Ok(Self { config: read_json(&path.join(CONFIG))?, tensors: BTreeMap::new(), path })
@@ -75,17 +75,17 @@ impl Folder {
         self.config.get("model_type").and_then(Value::as_str)
     }
 
-    /// The names of the classes in `config.json` that the weights were saved from, such as `BertForMaskedLM`.
+    /// The class names that `config.json` lists for the saved weights, such as `BertForMaskedLM`.
     pub fn architectures(&self) -> Vec<&str> {
         let names = self.config.get("architectures").and_then(Value::as_array);
         names.into_iter().flatten().filter_map(Value::as_str).collect()
     }
 
-    /// `config.json` as a family's configuration.
+    /// Parses `config.json` as a family's configuration.
     ///
     /// # Errors
     ///
-    /// It is of another family, a field is missing or of another type, or it asks for what is not supported.
+    /// It belongs to another family, a field is missing or has another type, or it requests something unsupported.
     pub fn config<C: HubConfig>(&self) -> Result<C, PretrainedError> {
         let found = self.model_type().unwrap_or("none");
         if !C::MODEL_TYPES.contains(&found) {
@@ -100,8 +100,8 @@ impl Folder {
         Ok(config)
     }
 
-    /// The tokens that end a text: `eos_token_id` of `generation_config.json`, one or several, or else of
-    /// `config.json`.
+    /// The tokens that end a text: `eos_token_id` of `generation_config.json`, or else of `config.json`. The field
+    /// holds one token or several.
     ///
     /// # Errors
     ///
@@ -125,18 +125,18 @@ impl Folder {
         tokens.ok_or_else(|| PretrainedError::Config { path, reason: reason() })
     }
 
-    /// The tensors by name, their numbers unread.
+    /// The tensors by name, with their values unread.
     pub(super) fn tensors(&self) -> &BTreeMap<String, StoredTensor> {
         &self.tensors
     }
 
-    /// Goes on as if the files did not hold a tensor.
+    /// Removes a tensor, as if the files did not contain it.
     pub(super) fn leave_out(&mut self, name: &str) {
         self.tensors.remove(name);
     }
 
-    /// Whether the files hold two tensors, each under one of its names, and these have other numbers: which tied
-    /// parameters have not.
+    /// Whether the files contain both tensors, each under one of its names, and their values differ. Tied parameters
+    /// have equal values.
     ///
     /// # Errors
     ///
@@ -158,7 +158,7 @@ impl Folder {
     }
 }
 
-/// The fields of a JSON object in a file.
+/// Reads a JSON object from a file.
 fn read_json(path: &Path) -> Result<Map<String, Value>, PretrainedError> {
     let failed = |error| PretrainedError::file(path, "read it", error);
     require_file(path)?;
@@ -174,7 +174,7 @@ fn read_json(path: &Path) -> Result<Map<String, Value>, PretrainedError> {
     Err(PretrainedError::Config { path: path.into(), reason })
 }
 
-/// Refuses what is not a file, such as a pipe, which would be waited for. A link to one is: caches have links.
+/// Rejects anything but a file, such as a pipe, which would block. Links to files are allowed, since caches use them.
 fn require_file(path: &Path) -> Result<(), PretrainedError> {
     let kind = fs::metadata(path).map_err(|error| PretrainedError::file(path, "open it", error))?;
     match kind.is_file() {
@@ -193,7 +193,7 @@ fn tensors_of(path: &Path) -> Result<BTreeMap<String, StoredTensor>, PretrainedE
     Ok(tensors.clone())
 }
 
-/// The tensors of several files, each in the file that the index says.
+/// The tensors of several files, each from the file that the index names.
 fn indexed(folder: &Path) -> Result<BTreeMap<String, StoredTensor>, PretrainedError> {
     #[derive(Deserialize)]
     struct Index {
@@ -222,7 +222,7 @@ fn indexed(folder: &Path) -> Result<BTreeMap<String, StoredTensor>, PretrainedEr
     weight_map.iter().map(find).collect()
 }
 
-/// What a folder without safetensors has, for the error.
+/// The weight files of a folder without safetensors, for the error.
 fn weights_in(folder: &Path) -> Result<String, PretrainedError> {
     let failed = |error| PretrainedError::file(folder, "list it", error);
     let mut names = BTreeSet::new();
@@ -239,7 +239,7 @@ fn weights_in(folder: &Path) -> Result<String, PretrainedError> {
     Ok(if names.is_empty() { "no weights".into() } else { names })
 }
 
-/// Whether parameters are read from this dtype.
+/// Whether parameters can be read from this dtype.
 pub(super) fn is_read(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
 }

@@ -1,38 +1,38 @@
-//! Which tensor of a file is which parameter of a model.
+//! The names of a model's parameters in files.
 
 use std::collections::HashMap;
 
-/// The head that has a row for each label, in all families.
+/// The head with a row for each label, in all families.
 pub(crate) const CLASSIFIER: &str = "classifier";
 
-/// How the numbers of a tensor are laid out in a file.
+/// The layout of a tensor in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::models) enum Layout {
-    /// As in the model.
+    /// The same as in the model.
     Same,
-    /// torch's `Linear` keeps `[out, in]`, ours `[in, out]`.
+    /// `[out, in]` in the file, as in torch's `Linear`, and `[in, out]` in the model.
     Transposed,
 }
 
-/// A row of a family's table: the name in a file, without the family's prefix; the path in the model; the
-/// layout. In both `#` stands for the number of a layer.
+/// A row of a family's table: the name in a file, without the family's prefix; the path in the model; the layout. In
+/// name and path, `#` stands for the number of a layer.
 pub(in crate::models) type Row = (&'static str, &'static str, Layout);
 
 /// One parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Key {
-    /// The name that it is saved under.
+    /// The name in saved files.
     pub name: String,
     /// Its path in the model.
     pub path: String,
     pub layout: Layout,
     /// Whether the name has the family's prefix.
     prefixed: bool,
-    /// The head that it belongs to, if a file may lack that.
+    /// The head that it belongs to, if a file may lack that head.
     pub head: Option<&'static str>,
 }
 
-/// Which tensor of a file is which parameter of a model.
+/// The names of a model's parameters in files, and their layouts.
 ///
 /// ```text
 /// KeyMap::new("bert.").body(EMBEDDINGS).layers(2, LAYER).new_head("classifier", CLASSIFIER)
@@ -46,49 +46,49 @@ pub struct KeyMap {
 }
 
 impl KeyMap {
-    /// An empty one. Names of the body stand with or without this prefix in files, and are saved with it.
+    /// Creates an empty map. In files, names of the body may have this prefix or not; they are saved with it.
     pub(in crate::models) fn new(prefix: &'static str) -> Self {
         Self { prefix, ..Self::default() }
     }
 
-    /// Parameters whose names have the prefix.
+    /// Adds parameters whose names have the prefix.
     pub(in crate::models) fn body(self, rows: &[Row]) -> Self {
         self.add(rows, None, true, None)
     }
 
-    /// The same for each of so many layers.
+    /// Adds parameters whose names have the prefix, for each of `count` layers.
     pub(in crate::models) fn layers(self, count: usize, rows: &[Row]) -> Self {
         (0..count).fold(self, |map, layer| map.add(rows, Some(layer), true, None))
     }
 
-    /// Parameters whose names have no prefix.
+    /// Adds parameters whose names have no prefix.
     pub(in crate::models) fn head(self, rows: &[Row]) -> Self {
         self.add(rows, None, false, None)
     }
 
-    /// A head that starts anew where a file has nothing of it.
+    /// Adds a head that is initialized if a file lacks all of it.
     pub(in crate::models) fn new_head(self, head: &'static str, rows: &[Row]) -> Self {
         self.add(rows, None, false, Some(head))
     }
 
-    /// The same for names with the prefix.
+    /// Like [`new_head`](Self::new_head), for names with the prefix.
     pub(in crate::models) fn new_head_of_body(self, head: &'static str, rows: &[Row]) -> Self {
         self.add(rows, None, true, Some(head))
     }
 
-    /// A name under which a file may hold a tied parameter once more, and the name of the parameter.
+    /// Adds a further name under which a file may hold the tied parameter named `of`.
     pub(in crate::models) fn alias(mut self, name: &'static str, of: &'static str) -> Self {
         self.aliases.push((name, of));
         self
     }
 
-    /// Names, without the prefix, that mean nothing here: `#` stands for a number, `*` at the end for any rest.
+    /// Adds names, without the prefix, to ignore. `#` stands for a number, and `*` at the end for any rest.
     pub(in crate::models) fn ignored(mut self, names: &[&'static str]) -> Self {
         self.ignored.extend(names);
         self
     }
 
-    /// Of a model none of whose parameters is a bias.
+    /// Removes all biases, for a model without them.
     pub(in crate::models) fn without_biases(mut self) -> Self {
         self.keys.retain(|key| !key.path.ends_with(".bias"));
         self
@@ -110,12 +110,12 @@ impl KeyMap {
         self
     }
 
-    /// Of each parameter its path in the model, and the name that it is saved under.
+    /// The path of each parameter in the model, with its name in saved files.
     pub fn names(&self) -> impl Iterator<Item = (&str, &str)> {
         self.keys.iter().map(|key| (key.path.as_str(), key.name.as_str()))
     }
 
-    /// The name that the parameter of this path is saved under, and whether its axes are swapped there.
+    /// The name in saved files of the parameter with this path, and whether its axes are swapped there.
     pub(crate) fn saved_as(&self, path: &str) -> Option<(&str, bool)> {
         let key = self.keys.iter().find(|key| key.path == path)?;
         Some((&key.name, key.layout == Layout::Transposed))
@@ -125,18 +125,18 @@ impl KeyMap {
         &self.keys
     }
 
-    /// By path.
+    /// The keys by path.
     pub(super) fn by_path(&self) -> HashMap<&str, &Key> {
         self.keys.iter().map(|key| (key.path.as_str(), key)).collect()
     }
 
-    /// The names under which a file may hold it, the first of which is used.
+    /// The names that a file may use for it; the first one found is used.
     pub(super) fn names_of(&self, key: &Key) -> Vec<String> {
         let mut names = vec![key.name.clone()];
         if key.prefixed && !self.prefix.is_empty() {
             names.push(key.name[self.prefix.len()..].to_owned());
         }
-        // As TensorFlow named them, and the first files with them.
+        // TensorFlow's names, which the first files use.
         let old = |name: &String| {
             let (norm, part) = name.rsplit_once("LayerNorm.")?;
             let part = if part == "weight" { "gamma" } else { "beta" };
@@ -144,19 +144,19 @@ impl KeyMap {
         };
         let olds: Vec<_> = names.iter().filter_map(old).collect();
         names.extend(olds);
-        // Of tied parameters a file may keep any.
+        // A file may keep any one of several tied parameters.
         let aliases = self.aliases.iter().filter(|(_, of)| *of == key.name);
         names.extend(aliases.map(|(alias, _)| (*alias).to_owned()));
         names
     }
 
-    /// The parameter of which this is a further name.
+    /// The parameter that has this further name.
     pub(super) fn alias_of(&self, name: &str) -> Option<&Key> {
         let (_, of) = self.aliases.iter().find(|(alias, _)| *alias == name)?;
         self.keys.iter().find(|key| key.name == *of)
     }
 
-    /// Whether a name means nothing here.
+    /// Whether to ignore this name.
     pub(super) fn ignores(&self, name: &str) -> bool {
         let bare = name.strip_prefix(self.prefix).unwrap_or(name);
         self.ignored.iter().any(|pattern| matches(pattern, bare))

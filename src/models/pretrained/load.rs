@@ -1,4 +1,4 @@
-//! Tensors of a folder into the parameters of a model.
+//! Loads tensors of a folder into the parameters of a model.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -13,27 +13,26 @@ use super::key_map::Key;
 use super::{Folder, KeyMap, Layout, Pretrained, PretrainedError, Unfit};
 use crate::models::gpt::drawn_now;
 
-/// A model out of a folder.
+/// A model loaded from a folder.
 #[derive(Debug)]
 pub struct Loaded<M> {
     /// The model.
     pub model: M,
-    /// Tensors that the folder lacks and that started anew, by the names they are saved under: those of a new
-    /// head.
+    /// Tensors missing from the folder and newly initialized, by their names in saved files: those of a new head.
     pub fresh: Vec<String>,
-    /// Tensors of the folder that were not read: those of other heads, tied ones under a further name, and what
-    /// is no parameter.
+    /// Tensors of the folder that were not read: those of other heads, further names of tied tensors, and tensors
+    /// that are not parameters.
     pub unread: Vec<String>,
 }
 
 impl Folder {
-    /// The folder's weights as a model in f32, read one tensor at a time.
+    /// Loads the folder's weights as a model in f32, reading one tensor at a time.
     ///
-    /// A head that the folder has nothing of starts anew and is [listed](Loaded::fresh): that of a new task.
+    /// If the folder lacks all of a head, the head is initialized and [listed](Loaded::fresh), as for a new task.
     ///
     /// # Errors
     ///
-    /// The tensors are not those of the model, with all differences by name; or a file cannot be read.
+    /// The tensors do not match the model's, with all differences by name; or a file cannot be read.
     pub fn load<M: Pretrained>(
         &self,
         config: &M::Config,
@@ -47,20 +46,20 @@ impl Folder {
         Ok(Loaded { model: drawn_now(model), fresh: found.fresh, unread: found.unread })
     }
 
-    /// The same model, of which each tensor is read when it is first asked for. Under a strategy that divides the
-    /// parameters or brings them elsewhere, [`Zero`](crate::Zero) or [`Offload`](crate::Offload), the whole model is
-    /// then nowhere: each tensor is read, what this rank keeps of it is taken, and the rest is let go.
+    /// Like [`load`](Self::load), but reads each tensor when it is first used. With a strategy that shards or moves
+    /// the parameters, [`Zero`](crate::Zero) or [`Offload`](crate::Offload), the whole model is never in memory: each
+    /// rank reads a tensor, keeps its part and drops the rest.
     ///
-    /// The files must stay until then.
+    /// The files must not change until then.
     ///
     /// # Errors
     ///
-    /// Those of [`load`](Self::load), but for files that can no longer be read.
+    /// The errors of [`load`](Self::load), except for files that become unreadable later.
     ///
     /// # Panics
     ///
-    /// Not here, but where a parameter is first asked for: its file, which was whole when the folder was opened, can
-    /// no longer be read.
+    /// Not here, but at the first use of a parameter whose file, which was intact when the folder was opened, can no
+    /// longer be read.
     pub fn load_later<M: Pretrained>(
         &self,
         config: &M::Config,
@@ -73,21 +72,21 @@ impl Folder {
         Ok(Loaded { model: model.map(&mut later), fresh: found.fresh, unread: found.unread })
     }
 
-    /// Whether the folder has anything of this head.
+    /// Whether the folder contains any tensor of this head.
     pub(crate) fn has_head<M: Pretrained>(&self, config: &M::Config, head: &str) -> bool {
         let keys = M::keys(config);
         let of_head = |key: &&Key| key.head == Some(head);
         keys.keys().iter().filter(of_head).any(|key| self.stored(&keys, key).is_some())
     }
 
-    /// The paths of the parameters that start anew, as the folder has nothing of their head.
+    /// The paths of the parameters to initialize, because the folder lacks all of their head.
     pub(crate) fn fresh_paths<M: Pretrained>(&self, config: &M::Config) -> Vec<String> {
         let keys = M::keys(config);
         let is_fresh = |key: &&Key| key.head.is_some_and(|head| !self.has_head::<M>(config, head));
         keys.keys().iter().filter(is_fresh).map(|key| key.path.clone()).collect()
     }
 
-    /// The folder without this head, which then starts anew.
+    /// The folder without this head, which is then newly initialized.
     pub(crate) fn without_head<M: Pretrained>(mut self, config: &M::Config, head: &str) -> Self {
         let keys = M::keys(config);
         for key in keys.keys().iter().filter(|key| key.head == Some(head)) {
@@ -96,13 +95,13 @@ impl Folder {
         self
     }
 
-    /// The tensor of a parameter, and its name.
+    /// The tensor of a parameter, with its name.
     fn stored(&self, keys: &KeyMap, key: &Key) -> Option<(&StoredTensor, String)> {
         let name = keys.names_of(key).into_iter().find(|name| self.tensors().contains_key(name))?;
         Some((self.tensors().get(&name)?, name))
     }
 
-    /// A model without weights, and the tensors that are to be its own.
+    /// A model without weights, and the tensors to load into it.
     fn prepare<M: Pretrained>(
         &self,
         config: &M::Config,
@@ -179,14 +178,14 @@ fn in_file(shape: &[usize], layout: Layout) -> Vec<usize> {
     }
 }
 
-/// The tensor under the parameter's path, in f32 and in the parameter's layout. Nothing is read yet.
+/// The tensor under the parameter's path, in f32 and in the parameter's layout. It does not read the values yet.
 fn as_parameter(mut tensor: StoredTensor, path: &str, layout: Layout) -> StoredTensor {
     tensor.name = path.to_owned();
     let tensor = FloatCastAdapter::to(DType::F32).adapt(tensor, ModuleContext::new(&[]));
     transposed(tensor, layout)
 }
 
-/// Burn's store turns the weights of linear layers around, either way.
+/// Burn's store transposes the weights of linear layers, in either direction.
 pub(super) fn transposed(tensor: StoredTensor, layout: Layout) -> StoredTensor {
     match layout {
         Layout::Same => tensor,
@@ -196,10 +195,10 @@ pub(super) fn transposed(tensor: StoredTensor, layout: Layout) -> StoredTensor {
     }
 }
 
-/// Has the parameters read when they are first asked for. Those that start anew are drawn at once.
+/// Makes parameters read their tensors at their first use. Newly initialized parameters are drawn at once.
 struct Later {
     path: Vec<String>,
-    /// By path.
+    /// The tensors by path.
     tensors: HashMap<String, StoredTensor>,
 }
 
@@ -235,7 +234,7 @@ impl ModuleMapper for Later {
     }
 }
 
-/// The shape of each float parameter, by path, without giving those a value that have none yet.
+/// The shape of each float parameter by path. It does not initialize lazy parameters.
 fn shapes_of<M: Module>(model: &M) -> BTreeMap<String, Vec<usize>> {
     #[derive(Default)]
     struct Shapes {

@@ -1,4 +1,4 @@
-//! Models out of Hugging Face folders, and back into them.
+//! Loading models from Hugging Face folders, and saving them.
 //!
 //! ```no_run
 //! use burn::tensor::Device;
@@ -25,10 +25,10 @@
 //! | `llama`, `mistral`, `qwen2` | [`LlamaConfig`](super::LlamaConfig) | [`Llama`](super::Llama) | `LlamaForCausalLM`, `MistralForCausalLM`, `Qwen2ForCausalLM` | [`TokenBatch`](firebrick_datasets::TokenBatch) |
 //! | `t5` | [`T5Config`](super::T5Config) | [`T5`](super::T5) | `T5ForConditionalGeneration` | [`Seq2SeqBatch`](firebrick_datasets::Seq2SeqBatch) |
 //!
-//! # What of `config.json` is read
+//! # Fields of `config.json`
 //!
-//! Fields that are absent have the defaults of transformers' classes. Fields that are not in the table are kept
-//! and written back by [`save`].
+//! Absent fields have the defaults of transformers' classes. [`save`] keeps and writes back fields that are not in
+//! the table.
 //!
 //! | Family | Read | Refused |
 //! |---|---|---|
@@ -37,21 +37,23 @@
 //! | Llama | `vocab_size`, `hidden_size`, `intermediate_size`, `num_hidden_layers`, `num_attention_heads`, `num_key_value_heads`, `head_dim`, `hidden_act`, `initializer_range`, `rms_norm_eps`, `rope_theta` with `rope_scaling`, or `rope_parameters`, `attention_bias`, `mlp_bias`, `attention_dropout`, `tie_word_embeddings`; of Mistral `sliding_window`; of Qwen2 too, with `use_sliding_window`, `max_window_layers`, `layer_types` | a `rope_type` other than `default`, `linear` and `llama3` |
 //! | T5 | `vocab_size`, `d_model`, `d_kv`, `d_ff`, `num_layers`, `num_decoder_layers`, `num_heads`, `relative_attention_num_buckets`, `relative_attention_max_distance`, `dropout_rate`, `layer_norm_epsilon`, `initializer_factor`, `feed_forward_proj`, and over it `dense_act_fn` and `is_gated_act`; `tie_word_embeddings`, `scale_decoder_outputs`, `decoder_start_token_id` | a `decoder_start_token_id` beyond the vocabulary |
 //!
-//! Texts end at `eos_token_id` of `generation_config.json`, one token or several, or else of `config.json`.
+//! A text ends at `eos_token_id` of `generation_config.json`, or else of `config.json`; the field holds one token or
+//! several.
 //!
-//! # What of the weights is read
+//! # Tensors
 //!
-//! `model.safetensors`, or the files of `model.safetensors.index.json`, in f32, f16 or bf16; a model is f32.
-//! Names may have the family's prefix (`bert.`, `transformer.`, `model.`) or not, and norms TensorFlow's names
-//! (`LayerNorm.gamma`). Each tensor must have its place and each parameter its tensor, else all differences are
-//! listed by name ([`Unfit`]); but a new head may be missing, and heads of other tasks are passed over.
+//! Weights are read from `model.safetensors`, or from the files of `model.safetensors.index.json`, in f32, f16 or
+//! bf16; a model is f32. Names may have the family's prefix (`bert.`, `transformer.`, `model.`) or not, and norms may
+//! have TensorFlow's names (`LayerNorm.gamma`). Each tensor must match a parameter and each parameter a tensor;
+//! otherwise the error lists all differences by name ([`Unfit`]). Exceptions: a new head may be missing, and heads of
+//! other tasks are skipped.
 //!
 //! ```text
 //! folder.rs    config.json, and the tensors of one file or several
-//! key_map.rs   which tensor of a file is which parameter
+//! key_map.rs   the names of parameters in files
 //! load.rs      tensors into parameters
 //! save.rs      parameters into tensors
-//! error.rs     what can be wrong with a folder
+//! error.rs     errors of reading and writing a folder
 //! ```
 
 mod error;
@@ -74,19 +76,19 @@ pub use load::Loaded;
 pub use save::save;
 pub(crate) use save::save_config;
 
-/// What `config.json` says of a family of models.
+/// The `config.json` of a family of models.
 pub trait HubConfig: Serialize + DeserializeOwned {
-    /// The values of `model_type` that it is read from.
+    /// The values of `model_type` for this family.
     const MODEL_TYPES: &'static [&'static str];
 
-    /// Refuses what a model cannot be made of.
+    /// Rejects a configuration that no model can have.
     ///
     /// # Errors
     ///
     /// [`PretrainedError::Setting`], which names the field.
     fn check(&self) -> Result<(), PretrainedError>;
 
-    /// Settles by the weights what the fields leave open.
+    /// Determines fields from the weights, such as whether the head is tied.
     ///
     /// # Errors
     ///
@@ -97,15 +99,15 @@ pub trait HubConfig: Serialize + DeserializeOwned {
     }
 }
 
-/// A model that Hugging Face folders hold: those of this module's table.
+/// A model in the Hugging Face format. The module's table lists the implementations.
 pub trait Pretrained: Module {
-    /// What it is made by.
+    /// The model's configuration.
     type Config: HubConfig;
 
-    /// The name of the class that transformers opens it with.
+    /// The name of the transformers class for this model.
     fn architecture(config: &Self::Config) -> &'static str;
 
-    /// Refuses what this head cannot be made of, besides what none of the family can.
+    /// Rejects a configuration that this head does not support, beyond the family's own checks.
     ///
     /// # Errors
     ///
@@ -114,14 +116,14 @@ pub trait Pretrained: Module {
         config.check()
     }
 
-    /// A model with fresh weights, drawn when they are first read.
+    /// Creates a model with new weights, drawn when they are first read.
     fn init(config: &Self::Config, device: &Device) -> Self;
 
-    /// Which tensor of a file is which parameter.
+    /// The names of the parameters in files.
     fn keys(config: &Self::Config) -> KeyMap;
 }
 
-/// Refuses a size of 0, and sizes beyond any model, before memory is taken for them.
+/// Rejects a size of 0, and sizes beyond those of any model, before allocating memory for them.
 pub(super) fn check_sizes(sizes: &[(&'static str, usize)]) -> Result<(), PretrainedError> {
     const MOST: usize = 1 << 24;
     match sizes.iter().find(|(_, size)| !(1..=MOST).contains(size)) {
@@ -130,7 +132,7 @@ pub(super) fn check_sizes(sizes: &[(&'static str, usize)]) -> Result<(), Pretrai
     }
 }
 
-/// Refuses more layers than any model has.
+/// Rejects more layers than any model has.
 pub(super) fn check_layers(field: &'static str, layers: usize) -> Result<(), PretrainedError> {
     const MOST: usize = 2000;
     match layers <= MOST {
@@ -139,7 +141,7 @@ pub(super) fn check_layers(field: &'static str, layers: usize) -> Result<(), Pre
     }
 }
 
-/// Refuses a probability of dropout that [`Dropout`](firebrick_strategies::Dropout) does.
+/// Rejects a dropout probability that [`Dropout`](firebrick_strategies::Dropout) rejects.
 pub(super) fn check_dropouts(dropouts: &[(&'static str, f64)]) -> Result<(), PretrainedError> {
     match dropouts.iter().find(|(_, dropout)| !(0.0..1.0).contains(dropout)) {
         Some((field, dropout)) => Err(PretrainedError::setting(field, "at least 0 and below 1", dropout)),
@@ -147,7 +149,7 @@ pub(super) fn check_dropouts(dropouts: &[(&'static str, f64)]) -> Result<(), Pre
     }
 }
 
-/// Refuses heads that do not share the width evenly.
+/// Rejects a number of heads that does not divide the width.
 pub(super) fn check_heads(field: &'static str, heads: usize, width: usize) -> Result<(), PretrainedError> {
     match heads > 0 && width.is_multiple_of(heads) {
         true => Ok(()),

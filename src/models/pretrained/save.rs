@@ -1,4 +1,4 @@
-//! A model as a folder that transformers opens.
+//! Saves a model as a folder that transformers opens.
 
 use std::collections::HashMap;
 use std::fs;
@@ -17,17 +17,16 @@ use super::load::transposed;
 use super::{KeyMap, Layout, Pretrained, PretrainedError};
 use crate::saving::replace_or;
 
-/// Writes `config.json` and `model.safetensors` into a folder, which is made if it is not there: all that
-/// transformers needs besides the tokenizer's files.
+/// Writes `config.json` and `model.safetensors` into a folder and creates it if needed. transformers needs nothing
+/// else except the tokenizer's files.
 ///
-/// Weights are f32, one tensor at a time, under Hugging Face's names; a tied one is written once. Fields of
-/// `config.json` that are not known here are written as they were read; `architectures` and `dtype` say what
-/// the weights are. Each file replaces an earlier one as a whole; the index of earlier weights in several files
-/// is removed.
+/// Weights are written in f32, one tensor at a time, under Hugging Face's names; a tied tensor is written once.
+/// Unknown fields of `config.json` are written back as they were read; `architectures` and `dtype` are set for the
+/// weights. Each file replaces an existing one atomically; the index of earlier weights in several files is removed.
 ///
 /// # Errors
 ///
-/// A file cannot be written, or the configuration asks for what is not supported.
+/// A file cannot be written, or the configuration requests something unsupported.
 pub fn save<M: Pretrained>(
     model: &M,
     config: &M::Config,
@@ -56,11 +55,11 @@ pub fn save<M: Pretrained>(
     save_config::<M>(config, folder)
 }
 
-/// Writes `config.json` alone into a folder that is there.
+/// Writes only `config.json` into an existing folder.
 ///
 /// # Errors
 ///
-/// It cannot be written.
+/// The file cannot be written.
 pub(crate) fn save_config<M: Pretrained>(config: &M::Config, folder: &Path) -> Result<(), PretrainedError> {
     write_config(config, M::architecture(config), &folder.join(CONFIG))
 }
@@ -75,7 +74,7 @@ fn write_config(
     if let Value::Object(fields) = &mut config {
         fields.insert("architectures".into(), vec![architecture].into());
         fields.insert("dtype".into(), "float32".into());
-        // What earlier versions of transformers read in its place.
+        // Earlier versions of transformers read this field instead.
         if let Some(dtype) = fields.get_mut("torch_dtype") {
             *dtype = "float32".into();
         }
@@ -85,13 +84,13 @@ fn write_config(
     written.map_err(|error| failed(&error))
 }
 
-/// For each path of a model the name in a file, and the layout there.
+/// The name and layout in a file for each path of a model.
 fn names_of(keys: &KeyMap) -> HashMap<String, (String, Layout)> {
     let named = |key: &Key| (key.path.clone(), (key.name.clone(), key.layout));
     keys.keys().iter().map(named).collect()
 }
 
-/// Parameters as Hugging Face has them.
+/// Converts parameters to Hugging Face's names and layouts.
 #[derive(Clone)]
 struct ToFile(Arc<HashMap<String, (String, Layout)>>);
 

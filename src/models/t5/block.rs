@@ -9,7 +9,7 @@ use crate::models::attention::{attend, join_heads, split_heads};
 use crate::models::key_value::{KeyValue, behind};
 use crate::models::{Activation, Linear, RmsNorm};
 
-/// Attention whose scores are not scaled: the weights start smaller instead.
+/// Attention with unscaled scores; smaller initial weights compensate.
 #[derive(Module, Debug)]
 struct Attention {
     query: Linear,
@@ -33,7 +33,7 @@ impl Attention {
         }
     }
 
-    /// `x` is `[batch, length, d_model]`, and `read` what it attends to, `[batch, read, d_model]`.
+    /// Attends from `x`, `[batch, length, d_model]`, to `read`, `[batch, read, d_model]`.
     fn forward(
         &self,
         x: Tensor<3>,
@@ -46,13 +46,13 @@ impl Attention {
         self.attended(x, kept, bias, masked, pass)
     }
 
-    /// Keys and values of what is read, `[batch, read, d_model]`.
+    /// Keys and values of `read`, `[batch, read, d_model]`.
     fn key_value(&self, read: Tensor<3>) -> KeyValue {
         let key = split_heads(self.key.forward(read.clone()), self.heads);
         (key, split_heads(self.value.forward(read), self.heads))
     }
 
-    /// The same with keys and values that are there.
+    /// Like `forward`, with given keys and values.
     fn attended(
         &self,
         x: Tensor<3>,
@@ -67,7 +67,7 @@ impl Attention {
     }
 }
 
-/// A feed-forward layer on a normalised copy, added to what came in; v1.1 has a gate.
+/// A feed-forward layer on a normalised copy of its input, added to that input. In v1.1 it has a gate.
 #[derive(Module, Debug)]
 struct FeedForward {
     norm: RmsNorm,
@@ -105,7 +105,7 @@ impl FeedForward {
     }
 }
 
-/// Each position reads all of its row.
+/// A block in which each position attends to its whole row.
 #[derive(Module, Debug)]
 pub(super) struct EncoderBlock {
     attention_norm: RmsNorm,
@@ -122,7 +122,7 @@ impl EncoderBlock {
         }
     }
 
-    /// `[batch, length, d_model]` to the same.
+    /// `[batch, length, d_model]` to the same shape.
     pub fn forward(&self, x: Tensor<3>, bias: Tensor<4>, masked: Tensor<4, Bool>, pass: &Pass) -> Tensor<3> {
         let normed = self.attention_norm.forward(x.clone());
         let x = x + self.attention.forward(normed.clone(), normed, Some(bias), masked, pass);
@@ -130,7 +130,7 @@ impl EncoderBlock {
     }
 }
 
-/// Each position reads those before it, and all of the source.
+/// A block in which each position attends to earlier positions and to the whole source.
 #[derive(Module, Debug)]
 pub(super) struct DecoderBlock {
     attention_norm: RmsNorm,
@@ -151,7 +151,7 @@ impl DecoderBlock {
         }
     }
 
-    /// `[batch, length, d_model]` to the same; `source` is what the encoder made of it and what is masked there.
+    /// `[batch, length, d_model]` to the same shape; `source` holds the encoder's output and its mask.
     pub fn forward(
         &self,
         x: Tensor<3>,
@@ -171,7 +171,8 @@ impl DecoderBlock {
         self.source.key_value(source)
     }
 
-    /// The same behind what was read before, with keys and values of both; those of the source are there.
+    /// Like `forward`, but continues after the keys and values in `past`, with given keys and values of the source,
+    /// and also returns the keys and values of both.
     pub fn read_on(
         &self,
         x: Tensor<3>,

@@ -10,7 +10,7 @@ use crate::models::pretrained::{
 };
 use crate::models::{Activation, Linear, RmsNorm};
 
-/// `config.json` of T5 and models like it (v1.1, Flan), with transformers' names and defaults.
+/// `config.json` of T5 and related models (v1.1, Flan), with transformers' names and defaults.
 ///
 /// ```
 /// use firebrick::models::T5Config;
@@ -24,39 +24,39 @@ use crate::models::{Activation, Linear, RmsNorm};
 pub struct T5Config {
     /// `t5`.
     pub model_type: String,
-    /// Tokens of the vocabulary.
+    /// Size of the vocabulary.
     pub vocab_size: usize,
     /// Size of the hidden state.
     pub d_model: usize,
-    /// Size of an attention head; the heads need not share `d_model`.
+    /// Size of an attention head; `num_heads * d_kv` need not equal `d_model`.
     pub d_kv: usize,
     /// The width inside a feed-forward layer.
     pub d_ff: usize,
-    /// Blocks of the encoder.
+    /// Number of encoder blocks.
     pub num_layers: usize,
-    /// Blocks of the decoder; as many as the encoder's where it is not said.
+    /// Number of decoder blocks; `num_layers` if absent.
     pub num_decoder_layers: Option<usize>,
-    /// Attention heads.
+    /// Number of attention heads.
     pub num_heads: usize,
-    /// Distances are told apart in so many groups.
+    /// Number of groups of distances that relative positions distinguish.
     pub relative_attention_num_buckets: usize,
-    /// All distances from here on are in one group.
+    /// All distances from here on share one group.
     pub relative_attention_max_distance: usize,
-    /// All dropout.
+    /// Every dropout probability.
     pub dropout_rate: f64,
-    /// Added to mean squares.
+    /// Added to the mean square in norms.
     pub layer_norm_epsilon: f64,
-    /// Multiplies the deviation of fresh weights.
+    /// Scales the standard deviation of the initial weights.
     pub initializer_factor: f64,
-    /// An activation, such as `relu`, or `gated-` and one, such as `gated-gelu`, which is the approximation by the
-    /// hyperbolic tangent.
+    /// An activation, such as `relu`, or a gated one, such as `gated-gelu`, whose activation is the tanh
+    /// approximation of GELU.
     pub feed_forward_proj: String,
-    /// Whether the head is the token embedding itself.
+    /// Whether the output head shares the token embedding's weights.
     pub tie_word_embeddings: bool,
-    /// Whether what the head reads is divided by √d_model; as `tie_word_embeddings` where it is not said.
+    /// Whether the head's input is divided by √d_model; the value of `tie_word_embeddings` if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale_decoder_outputs: Option<bool>,
-    /// All other fields, as they were read.
+    /// All other fields, unchanged.
     #[serde(flatten)]
     pub rest: Map<String, Value>,
 }
@@ -86,13 +86,13 @@ impl Default for T5Config {
 }
 
 impl T5Config {
-    /// Blocks of the decoder.
+    /// The number of decoder blocks.
     pub fn decoder_layers(&self) -> usize {
         self.num_decoder_layers.unwrap_or(self.num_layers)
     }
 
-    /// The activation of feed-forward layers, and whether it is of a gate: what `feed_forward_proj` means, but for
-    /// what `dense_act_fn` and `is_gated_act` say, which count more for transformers.
+    /// The activation of feed-forward layers, and whether they are gated, according to `feed_forward_proj`. As in
+    /// transformers, `dense_act_fn` and `is_gated_act` take precedence.
     pub(super) fn feed_forward(&self) -> Result<(Activation, bool), PretrainedError> {
         let said = |name| self.rest.get(name).filter(|value| !value.is_null());
         let wrong = |name, expected: &str, found: &Value| PretrainedError::setting(name, expected, found);
@@ -109,7 +109,7 @@ impl T5Config {
         Ok((activation, is_gated))
     }
 
-    /// What `feed_forward_proj` means.
+    /// Parses `feed_forward_proj`.
     fn feed_forward_projection(&self) -> Result<(Activation, bool), PretrainedError> {
         let said = &*self.feed_forward_proj;
         let (gated, name) = match said.strip_prefix("gated-") {
@@ -126,12 +126,12 @@ impl T5Config {
         self.scale_decoder_outputs.unwrap_or(self.tie_word_embeddings)
     }
 
-    /// Weights of deviation `initializer_factor / √size`.
+    /// Weights with standard deviation `initializer_factor / √size`.
     pub(super) fn normal(&self, size: usize) -> Initializer {
         Initializer::Normal { mean: 0.0, std: self.initializer_factor / (size as f64).sqrt() }
     }
 
-    /// A linear layer without bias whose weights have the deviation of [`normal`](Self::normal).
+    /// A linear layer without bias whose weights have the standard deviation of [`normal`](Self::normal).
     pub(super) fn linear(&self, [from, to]: [usize; 2], size: usize, device: &Device) -> Linear {
         Linear::new(from, to, false, self.normal(size), device)
     }
@@ -155,7 +155,7 @@ impl HubConfig for T5Config {
         check_layers("num_layers", self.num_layers)?;
         check_layers("num_decoder_layers", self.decoder_layers())?;
         check_dropouts(&[("dropout_rate", self.dropout_rate)])?;
-        // The encoder's are halved, and half of these are single distances.
+        // The encoder halves the buckets, and half of those are single distances.
         let buckets = self.relative_attention_num_buckets;
         if !(4..1 << 16).contains(&buckets) {
             return Err(PretrainedError::setting("relative_attention_num_buckets", "4 to 65535", buckets));
@@ -174,8 +174,8 @@ impl HubConfig for T5Config {
         self.feed_forward().map(|_| ())
     }
 
-    /// A head of its own is read as one, whatever the field says, as transformers does: what it reads is scaled
-    /// or not by the field still.
+    /// A folder with a separate head is loaded with it whatever the field says, as in transformers. The original
+    /// field still decides whether the head's input is scaled.
     fn settle(&mut self, folder: &Folder) -> Result<(), PretrainedError> {
         self.scale_decoder_outputs = Some(self.is_scaled());
         self.tie_word_embeddings &= !folder.differ(&["lm_head.weight"], &["shared.weight"])?;
@@ -204,7 +204,7 @@ mod tests {
         }
     }
 
-    /// As in transformers, where they are set over what `feed_forward_proj` has set.
+    /// As in transformers, where these fields override the values from `feed_forward_proj`.
     #[test]
     fn the_activation_itself_counts_more_than_the_projection() {
         let of = |fields: &str| config(fields).feed_forward().unwrap();

@@ -1,4 +1,4 @@
-//! Which tensor of a file is which parameter of T5.
+//! The names of T5's parameters in files.
 
 use super::T5Config;
 use crate::models::pretrained::Layout::{Same, Transposed};
@@ -106,7 +106,7 @@ pub(super) fn conditional_generation(config: &T5Config) -> KeyMap {
         .layers(config.decoder_layers(), decoder_inner)
         .alias("encoder.embed_tokens.weight", "shared.weight")
         .alias("decoder.embed_tokens.weight", "shared.weight")
-        // Early files hold one that is never added.
+        // Early files contain a bias that is never added.
         .ignored(&["decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"]);
     match config.tie_word_embeddings {
         true => map.alias("lm_head.weight", "shared.weight"),

@@ -4,8 +4,8 @@
 //! config.rs         config.json
 //! model.rs          both, with the head
 //! block.rs          their blocks
-//! relative_bias.rs  what attention scores gain by the distance of two positions
-//! keys.rs           which tensor of a file is which parameter
+//! relative_bias.rs  the bias of attention scores by the distance of two positions
+//! keys.rs           the names of the parameters in files
 //! ```
 
 mod block;

@@ -42,14 +42,14 @@ pub struct T5 {
     encoder: Encoder,
     decoder: Decoder,
     head: Option<Linear>,
-    /// Whether what the head reads is divided by √d_model.
+    /// Whether the head's input is divided by √d_model.
     scaled: bool,
-    /// How what it writes is scored in evaluation, if it is.
+    /// How to score generated texts in evaluation, if they are scored.
     #[module(skip)]
     scoring: Option<WrittenScores>,
 }
 
-/// A source as the encoder left it: what the decoder reads.
+/// A source after the encoder, as the decoder reads it.
 #[derive(Clone, Debug)]
 pub struct Encoded {
     /// `[batch, source length, d_model]`.
@@ -59,12 +59,12 @@ pub struct Encoded {
 }
 
 impl T5 {
-    /// Logits `[batch, target length, vocabulary]`: in each column of the token that stands there in the target.
-    /// They are in the dtype of the head's weights.
+    /// Computes logits `[batch, target length, vocabulary]`, in the dtype of the head's weights. The logits in each
+    /// column are those of the target's token in that column.
     ///
     /// # Panics
     ///
-    /// Where an id is not in the vocabulary.
+    /// If an id is not in the vocabulary.
     pub fn forward(&self, batch: &Seq2SeqBatch, pass: &Pass) -> Tensor<3> {
         let device = pass.device();
         let encoded = self.encode(batch.source(), pass);
@@ -73,20 +73,20 @@ impl T5 {
         self.decode(ids, real, encoded, &pass.starting_at(starts))
     }
 
-    /// The same model, which in evaluation writes a text for each source and scores it.
+    /// Makes evaluation generate and score a text for each source.
     pub fn scoring(self, scores: WrittenScores) -> Self {
         Self { scoring: Some(scores), ..self }
     }
 
-    /// The counts of what it writes for the sources of a batch, beside the batch's targets. A target with a beginning
-    /// that has no labels is written from there.
+    /// The counts of the texts generated for the sources of a batch, compared with the batch's targets. If a target
+    /// begins with tokens that have no label, generation continues from them.
     fn counts_of_written(
         &self,
         batch: &Seq2SeqBatch,
         scores: &WrittenScores,
         pass: &Pass,
     ) -> Result<Vec<f64>, TrainError> {
-        // Where all targets are empty there is no row to write.
+        // If all targets are empty, there are no rows.
         let length = batch.target_shape()[1].max(1);
         let rows = batch.host_decoder_ids().chunks(length).zip(batch.host_labels().chunks(length));
         let rows = rows.zip(batch.host_decoder_mask().chunks(length));
@@ -103,11 +103,11 @@ impl T5 {
         scores.counts(&texts.iter().map(best).collect::<Vec<_>>(), batch.host_targets())
     }
 
-    /// What the encoder makes of a source `[batch, source length]`.
+    /// Encodes a source `[batch, source length]`.
     ///
     /// # Panics
     ///
-    /// Where an id is not in the vocabulary.
+    /// If an id is not in the vocabulary.
     pub fn encode(&self, source: &Inputs, pass: &Pass) -> Encoded {
         let [_, length] = source.shape();
         let pass = &pass.starting_at(starts_of(source.host_mask(), length));
@@ -116,12 +116,12 @@ impl T5 {
         Encoded { states: self.encoder.forward(x, masked.clone(), pass), masked }
     }
 
-    /// Logits of the tokens that follow `ids`, `[batch, length]`, of which those that are not `real` are padding.
-    /// `pass` knows [where rows start](Pass::starting_at) that are padded at the left.
+    /// Computes the logits of the token after each of `ids`, `[batch, length]`. Ids that are not `real` are padding.
+    /// `pass` must know [where rows start](Pass::starting_at) if they are padded at the left.
     ///
     /// # Panics
     ///
-    /// Where an id is not in the vocabulary.
+    /// If an id is not in the vocabulary.
     pub fn decode(
         &self,
         ids: Tensor<2, Int>,
@@ -136,7 +136,7 @@ impl T5 {
     fn logits(&self, x: Tensor<3>) -> Tensor<3> {
         let [_, _, width] = x.dims();
         let x = if self.scaled { x / (width as f64).sqrt() } else { x };
-        // Of a head that is kept in f32, the logits are f32 too.
+        // A head in f32 gives logits in f32.
         let weight = self.head.as_ref().map_or(&self.tokens.weight, |head| &head.weight).val();
         let x = cast(x, FloatDType::from(weight.dtype()));
         match &self.head {
@@ -188,14 +188,15 @@ impl Objective<Seq2SeqBatch> for T5 {
 
     fn evaluate(&self, batch: Seq2SeqBatch, pass: &Pass) -> Evaluation {
         let Some(scores) = &self.scoring else { return counted(self.loss(batch, pass)) };
-        // What has failed, the loss of a device or a rank that is gone tells too: here nothing is scored.
+        // A failed device or lost rank also fails the loss, which reports it; here the batch is just not scored.
         let written = self.counts_of_written(&batch, scores, pass).unwrap_or(WrittenScores::unknown());
         let Evaluation { loss, mut counts } = counted(self.loss(batch, pass));
         counts.extend(written);
         Evaluation { loss, counts }
     }
 
-    /// `perplexity`, e to the mean loss of a token; and those of [`WrittenScores`] where it is [scoring](Self::scoring).
+    /// `perplexity`, the exponential of the mean loss per token; and the scores of [`WrittenScores`] if the model is
+    /// [scoring](Self::scoring).
     fn scores(&self, counts: &[f64]) -> Vec<Score> {
         let (of_loss, of_written) = counts.split_at(counts.len().min(2));
         let written = self.scoring.iter().flat_map(|_| WrittenScores::scores(of_written));
@@ -212,7 +213,7 @@ impl Pretrained for T5 {
 
     /// # Panics
     ///
-    /// Where the configuration's check is not passed.
+    /// If the configuration's check would fail.
     fn init(config: &T5Config, device: &Device) -> Self {
         let embedding = EmbeddingConfig::new(config.vocab_size, config.d_model);
         let head = || config.linear([config.d_model, config.vocab_size], 1, device);
@@ -282,7 +283,7 @@ impl Decoder {
         self.dropout.forward(self.norm.forward(x), pass)
     }
 
-    /// What each block reads of a source.
+    /// The keys and values of a source in each block.
     fn of_source(&self, source: Encoded, pass: &Pass) -> PastSource {
         let of_block = |block| {
             let run = |block: &DecoderBlock, states, _: &Pass| block.of_source(states);
@@ -291,7 +292,7 @@ impl Decoder {
         PastSource { blocks: self.blocks.iter().map(of_block).collect(), masked: source.masked }
     }
 
-    /// Further columns behind what was read before, with keys and values of both.
+    /// Decodes further columns after the keys and values in `past`, and also returns the keys and values of both.
     fn read_on(
         &self,
         x: Tensor<3>,

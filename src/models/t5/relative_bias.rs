@@ -1,4 +1,4 @@
-//! What attention scores gain by the distance of two positions.
+//! The bias of attention scores by the distance of two positions.
 
 use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig};
@@ -6,9 +6,9 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use super::T5Config;
 
-/// A number for each head and group of distances, added to attention scores (Raffel et al., 2020,
-/// arXiv:1910.10683, section 2.1). Small distances are a group each; from half the groups on, a group holds
-/// distances of about the same logarithm.
+/// A learned bias for each head and group of distances, added to attention scores (Raffel et al., 2020,
+/// arXiv:1910.10683, section 2.1). Each small distance has its own group; in the other half of the groups, a group
+/// holds distances of about the same logarithm.
 #[derive(Module, Debug)]
 pub(super) struct RelativeBias {
     /// `[buckets, heads]`.
@@ -18,7 +18,7 @@ pub(super) struct RelativeBias {
 }
 
 impl RelativeBias {
-    /// In an encoder positions read both ways, and half of the groups are for those after.
+    /// In an encoder, positions attend both ways, and half of the groups are for later positions.
     pub fn new(config: &T5Config, both_ways: bool, device: &Device) -> Self {
         let table = EmbeddingConfig::new(config.relative_attention_num_buckets, config.num_heads);
         Self {
@@ -28,7 +28,7 @@ impl RelativeBias {
         }
     }
 
-    /// `[1, heads, length, length]`, in the dtype of the table.
+    /// The bias `[1, heads, length, length]`, in the dtype of the table.
     pub fn forward(&self, length: usize, device: &Device) -> Tensor<4> {
         let buckets = self.table.weight.dims()[0];
         let all = (0..length * length).map(|at| (at / length, at % length));
@@ -42,9 +42,9 @@ impl RelativeBias {
     }
 }
 
-/// The group of a distance: that of the position which is read, less that of the one which reads.
+/// The group of a distance, which is the key's position minus the query's.
 ///
-/// In f32, as transformers computes it, so that distances at the edge of a group are in the same one.
+/// Computed in f32 like transformers, so that distances at the edge of a group fall into the same group.
 fn bucket(distance: i64, both_ways: bool, buckets: usize, max_distance: usize) -> usize {
     let (buckets, first) = match both_ways {
         true => (buckets / 2, if distance > 0 { buckets / 2 } else { 0 }),

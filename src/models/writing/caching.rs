@@ -1,4 +1,4 @@
-//! The decoder behind the decoding, with its keys and values.
+//! A decoder with a cache of keys and values, as decoding drives it.
 
 use burn::tensor::{FloatDType, Int, Tensor, TensorData, TensorReadError};
 use firebrick_datasets::Inputs;
@@ -14,31 +14,31 @@ use crate::{TrainError, memory};
 
 /// A decoder that has read some rows.
 ///
-/// Rows are padded at the left, so that all of them go on in the same column.
+/// Rows are padded at the left, so that all of them continue in the same column.
 pub(in crate::models) struct Caching<'a, M> {
     model: &'a M,
     pass: Pass,
-    /// Whether the pass has entered the model.
+    /// Whether the pass has already entered the model.
     is_entered: bool,
     world: Option<&'a Communicator>,
-    /// Tokens and positions of the whole model, of which this may be a shard.
+    /// The vocabulary and positions of the whole model; `model` may be a shard.
     vocabulary: usize,
     positions: usize,
-    /// What the rows read besides their tokens, before the first of them is read.
+    /// The encoder's input, read before the first tokens of the rows.
     source: Option<&'a Inputs>,
     /// The tokens of each row.
     rows: Vec<Vec<u32>>,
-    /// Where each row starts, among the columns of `past`.
+    /// The start of each row, as a column of `past`.
     starts: Vec<usize>,
     past: Option<Past>,
 }
 
 impl<'a, M: ReadsOn> Caching<'a, M> {
-    /// A decoder that is to go on from these prompts. Ranks that share it make it together.
+    /// Creates a decoder that continues these prompts. Ranks that share the model create it together.
     ///
     /// # Errors
     ///
-    /// Another rank is gone.
+    /// A rank is lost.
     pub fn new(
         model: &'a M,
         pass: Pass,
@@ -56,7 +56,8 @@ impl<'a, M: ReadsOn> Caching<'a, M> {
         Ok(Self { model, pass, is_entered, world: None, vocabulary, positions, source, rows, starts, past })
     }
 
-    /// The same through a model that the pass has entered, in the middle of it. Ranks that share it do so together.
+    /// Like [`new`](Self::new), inside a pass that has already entered the model. Ranks that share the model create
+    /// it together.
     pub fn within(model: &'a M, pass: &'a Pass, prompts: &[Prompt], source: Option<&'a Inputs>) -> Self {
         let rows = prompts.iter().map(|prompt| prompt.tokens.clone()).collect();
         let (vocabulary, positions) = (model.vocabulary(), model.positions().unwrap_or(usize::MAX));
@@ -65,7 +66,7 @@ impl<'a, M: ReadsOn> Caching<'a, M> {
         Self { model, pass, is_entered, world, vocabulary, positions, source, rows, starts, past }
     }
 
-    /// The model as the next pass reads it.
+    /// Enters the model for the next pass.
     fn enter(&self) -> Result<(M, Pass), TrainError> {
         match self.is_entered {
             true => Ok((self.model.clone(), self.pass.drawing(self.pass.draws()))),
@@ -73,12 +74,12 @@ impl<'a, M: ReadsOn> Caching<'a, M> {
         }
     }
 
-    /// On ranks that share the model.
+    /// Sets the ranks that share the model.
     pub fn among(self, world: &'a Communicator) -> Self {
         Self { world: Some(world), ..self }
     }
 
-    /// Reads all rows from their beginning, or as much of their ends as the model has positions.
+    /// Reads all rows from their start, or as much of their ends as the model has positions.
     fn read(&mut self) -> Result<Vec<f32>, TrainError> {
         let most = self.positions;
         let seen: Vec<&[u32]> = self.rows.iter().map(|row| &row[row.len().saturating_sub(most)..]).collect();
@@ -119,12 +120,12 @@ impl<'a, M: ReadsOn> Caching<'a, M> {
         Ok(logits?.iter().collect())
     }
 
-    /// A pass with the other ranks, of which nothing is kept.
+    /// Takes part in the other ranks' pass and discards the result.
     fn take_part(&self) -> Result<(), TrainError> {
         let (model, pass, rows) = (self.model, self.pass.clone(), vec![vec![0]]);
         let mut alike = Caching { model, pass, rows, starts: Vec::new(), past: None, ..*self };
         match (&self.past, self.source) {
-            // An encoder has read at the start: the others go on with what it made.
+            // The encoder ran at the start, so the other ranks continue from its output.
             (Some(past), Some(_)) => {
                 let first = Tensor::<1, Int>::from_data([0], self.pass.device());
                 (alike.starts, alike.past) = (vec![self.starts[0]], Some(past.clone().select(&first)));
@@ -179,7 +180,7 @@ impl<M: ReadsOn> NextToken for Caching<'_, M> {
         let columns = self.past.as_ref().map_or(0, Past::columns) + 1;
         let places = columns - self.starts.iter().copied().min().unwrap_or(0);
         if places > self.positions {
-            // The places of all tokens move, and with them their keys and values.
+            // The positions of all tokens shift, and so do their keys and values.
             return self.read();
         }
         if !stays {

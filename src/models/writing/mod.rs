@@ -1,9 +1,9 @@
-//! Texts that trained models write.
+//! Text generation with trained models.
 //!
 //! ```text
-//! mod.rs       what continues a prompt, and what makes a text of another
-//! reads_on.rs  a decoder that goes on from what it has read
-//! caching.rs   the decoder behind the decoding, with its keys and values
+//! mod.rs       continuing prompts, and generating texts from sources
+//! reads_on.rs  a decoder that continues from its cache
+//! caching.rs   the decoder with its cache of keys and values
 //! ```
 
 mod caching;
@@ -24,8 +24,8 @@ pub(crate) use reads_on::ReadsOn;
 
 /// A model that continues texts: [`Gpt`] and [`Llama`].
 ///
-/// Each token is read once: keys and values of what was read are kept. Where a text grows longer than the model's
-/// positions, its end is read again for each token.
+/// Each token is read once, because keys and values are cached. Once a text is longer than the model's positions, its
+/// end is read again for each token.
 ///
 /// ```
 /// use burn::tensor::Device;
@@ -41,12 +41,12 @@ pub(crate) use reads_on::ReadsOn;
 /// ```
 #[allow(private_bounds, reason = "how a model is read is its own matter")]
 pub trait Continues: ReadsOn {
-    /// The texts that follow each prompt, without it. An empty prompt starts from token 0; of a long one the model
-    /// reads as much of the end as it has positions.
+    /// Generates the texts that follow each prompt; the prompt is not included. An empty prompt starts from token 0.
+    /// If a prompt is longer than the model's positions, the model reads only its end.
     ///
     /// # Errors
     ///
-    /// A setting of the decoding cannot be, or the device failed.
+    /// A decoding setting is invalid, or the device failed.
     fn continued(&self, prompts: &[Prompt], decoding: &Decoding) -> Result<Vec<Vec<Text>>, TrainError> {
         let model = self.valid();
         let device = model.devices().first().cloned().unwrap_or_default();
@@ -54,15 +54,15 @@ pub trait Continues: ReadsOn {
         decoding.write(&mut Caching::new(&model, pass, prompts, None)?, prompts)
     }
 
-    /// As [`continued`](Self::continued), on ranks that share the model: each has prompts of its own, perhaps none.
-    /// One that is done takes part until all are.
+    /// Like [`continued`](Self::continued), on ranks that share the model. Each rank has its own prompts, possibly
+    /// none, and takes part until all ranks are done.
     ///
-    /// The model is what evaluation reads and `pass` how it reads it, as the strategies made them: of
-    /// [`Zero`](crate::Zero) in stage 3 a shard, whose blocks are gathered one at a time for each token.
+    /// The model and `pass` are those of evaluation, as prepared by the strategies. With [`Zero`](crate::Zero) in
+    /// stage 3 the model is a shard, and its blocks are gathered one at a time for each token.
     ///
     /// # Errors
     ///
-    /// As [`continued`](Self::continued), and another rank is gone.
+    /// The errors of [`continued`](Self::continued), or a rank is lost.
     fn continued_among(
         &self,
         world: &Communicator,
@@ -80,8 +80,8 @@ impl Continues for Gpt {}
 impl Continues for Llama {}
 
 impl T5 {
-    /// The texts that are made of each source, each from the `start` token on, which is not returned: in T5 the
-    /// padding token.
+    /// Generates texts from each source. Generation begins with the `start` token, which is not returned; in T5 it is
+    /// the padding token.
     ///
     /// ```
     /// use burn::tensor::Device;
@@ -101,7 +101,7 @@ impl T5 {
     ///
     /// # Errors
     ///
-    /// As [`Continues::continued`].
+    /// The errors of [`Continues::continued`].
     pub fn written(
         &self,
         sources: &Inputs,
@@ -112,11 +112,11 @@ impl T5 {
         self.written_from(sources, &prompts, decoding)
     }
 
-    /// As [`written`](Self::written), each from a beginning of its own.
+    /// Like [`written`](Self::written), but each text continues its own prompt.
     ///
     /// # Errors
     ///
-    /// As [`Continues::continued`].
+    /// The errors of [`Continues::continued`].
     pub fn written_from(
         &self,
         sources: &Inputs,
@@ -129,12 +129,12 @@ impl T5 {
         decoding.write(&mut Caching::new(&model, pass, prompts, Some(sources))?, prompts)
     }
 
-    /// As [`written_from`](Self::written_from), on ranks that share the model, of which each has sources of its own:
-    /// see [`Continues::continued_among`].
+    /// Like [`written_from`](Self::written_from), on ranks that share the model, each with its own sources. See
+    /// [`Continues::continued_among`].
     ///
     /// # Errors
     ///
-    /// As [`Continues::continued_among`].
+    /// The errors of [`Continues::continued_among`].
     pub fn written_among(
         &self,
         world: &Communicator,
@@ -148,7 +148,7 @@ impl T5 {
     }
 }
 
-/// `[batch, length, width]` to its last column, `[batch, 1, width]`.
+/// Selects the last column: `[batch, length, width]` to `[batch, 1, width]`.
 pub(super) fn last_column(x: Tensor<3>) -> Tensor<3> {
     let length = x.dims()[1];
     x.narrow(1, length - 1, 1)

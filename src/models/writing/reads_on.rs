@@ -1,4 +1,4 @@
-//! A decoder that goes on from what it has read.
+//! A decoder that continues from its cache.
 
 use burn::module::Module;
 use burn::tensor::{FloatDType, Tensor};
@@ -8,22 +8,22 @@ use firebrick_strategies::Pass;
 use crate::models::causal::Placed;
 use crate::models::key_value::Past;
 
-/// A decoder that goes on from what it has read.
+/// A decoder that continues from its cache.
 pub(crate) trait ReadsOn: Module {
-    /// Tokens that it has logits for.
+    /// The number of tokens in its logits.
     fn vocabulary(&self) -> usize;
 
-    /// The most positions of a row that it can read, where there is a bound.
+    /// The maximum number of positions in a row, if there is one.
     fn positions(&self) -> Option<usize>;
 
-    /// The dtype that its blocks compute in: that of their weights.
+    /// The dtype in which its blocks compute, which is that of their weights.
     fn dtype(&self) -> FloatDType;
 
-    /// Reads further columns, and says what may come after the last of them: `[batch, vocabulary]`.
+    /// Reads further columns, and returns the logits of the token after the last of them, `[batch, vocabulary]`.
     ///
-    /// `read` has the new columns; what is masked of all columns, those of the past first, is
-    /// `[1 or batch, 1, length, past + length]`. The past grows by them. Without a past, `source` is what an encoder
-    /// reads first, where there is one.
+    /// `read` holds the new columns; its mask covers all columns, first those in `past`, with shape
+    /// `[1 or batch, 1, length, past + length]`. The returned cache includes the new columns. Without a `past`,
+    /// `source` is the encoder's input, if the model has an encoder.
     fn read_on(
         &self,
         read: Placed,

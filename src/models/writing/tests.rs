@@ -1,4 +1,4 @@
-//! What is written with keys and values that are kept is what is written by reading all again.
+//! Generation with cached keys and values gives the same texts as rereading everything.
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ fn t5(device: &Device) -> T5 {
     spread(T5::init(&config, device))
 }
 
-/// With weights that are so far apart that tokens are.
+/// Spreads the weights, so that the logits of tokens differ clearly.
 fn spread<M: Module>(model: M) -> M {
     struct Spread;
     impl firebrick_strategies::ParamMap for Spread {
@@ -62,7 +62,7 @@ fn spread<M: Module>(model: M) -> M {
     firebrick_strategies::map_params(model, &mut Spread)
 }
 
-/// One row at a time, all of it again for each token, as far back as the model has positions.
+/// Reads one row at a time, all of it again for each token, as far back as the model has positions.
 fn reread<'a>(
     forward: impl Fn(Tensor<2, Int>) -> Tensor<3> + 'a,
     device: &'a Device,
@@ -81,7 +81,7 @@ fn reread<'a>(
     }
 }
 
-/// Of several lengths, and longer than a context of 6.
+/// Different lengths, one of them longer than a context of 6.
 fn prompts() -> Vec<Prompt> {
     let rows: [&[u32]; 4] = [&[1, 2, 3], &[4], &[5, 6, 7, 8, 9, 10, 11, 12], &[2, 2]];
     (0..).zip(rows).map(|(row, tokens)| Prompt::new(row, tokens)).collect()
@@ -176,7 +176,7 @@ fn an_empty_prompt_starts_from_token_0() {
 fn ranks_that_share_a_model_write_what_the_whole_model_writes() {
     let device = testing::device().autodiff();
     let model = gpt(&device);
-    // Some write longer than others, one nothing; and longer than the context.
+    // Some ranks write more than others, one has no prompt; and the texts exceed the context.
     let wanted: [(&[&[u32]], usize); 3] = [(&[&[1, 2, 3], &[5]], 9), (&[&[4]], 2), (&[], 1)];
     let asked = |rank: usize| -> (Vec<Prompt>, Decoding) {
         let (rows, most) = wanted[rank];
@@ -195,7 +195,7 @@ fn ranks_that_share_a_model_write_what_the_whole_model_writes() {
     }
 }
 
-/// What each rank finds with a shard of the model, as evaluation reads it.
+/// The results of each rank with a shard of the model, prepared for evaluation.
 fn on_sharing_ranks<M: Module + Sync + 'static, T: Send>(
     count: usize,
     model: &M,
@@ -230,7 +230,7 @@ fn what_is_written_in_evaluation_is_scored() {
         let source = Tokens { type_ids: vec![0; source.len()], ids: source };
         Seq2SeqSample { source, target, prompt, text }
     };
-    // The last one's target begins with two tokens that are given.
+    // The last target begins with two given tokens.
     let all =
         [sample("abcd", "hgfe", 0), sample("cc", "a", 0), sample("fghij", "bcd", 0), sample("ij", "cdab", 2)];
     let batch = |samples: &[Seq2SeqSample]| {
@@ -250,7 +250,7 @@ fn what_is_written_in_evaluation_is_scored() {
         let texts = model.written_from(sources.source(), &prompts, &decoding).unwrap();
         (decoding, texts.iter().map(|texts| texts[0].without_end().to_vec()).collect())
     };
-    // Rows end at different places: ranks that have them wait for one another.
+    // Rows end at different places, so ranks wait for one another.
     let (_, endless) = written(None);
     let place = |row: &Vec<u32>, end| row.iter().position(|id| *id == end);
     let parts = |end: &u32| endless.iter().any(|row| place(row, *end) != place(&endless[0], *end));
@@ -266,7 +266,7 @@ fn what_is_written_in_evaluation_is_scored() {
     let named = model.scores(&alone);
     assert!(named.len() == 7 && named.iter().all(|score| score.value.is_finite()), "{named:?}");
 
-    // Each of the ranks has some of the rows, and one of them twice as many.
+    // Each rank has some of the rows, and one rank has twice as many.
     let shares = [&all[..1], &all[1..2], &all[2..]];
     let of_ranks = on_sharing_ranks(3, &model, &device, |reads, pass, world| {
         let (entered, pass) = pass.enter(&reads).unwrap();
@@ -290,7 +290,7 @@ fn more_texts_than_the_memory_holds_are_refused_before_they_are_begun() {
         let TrainError::Decoding(DecodingError::TooLarge { rows, tokens: 5, needed, .. }) = error else {
             panic!("{error}")
         };
-        // Keys and values of two blocks, 8 numbers each, of five tokens; and the logits.
+        // The keys and values of two blocks, 8 numbers each, of five tokens; and the logits.
         assert_eq!((rows, needed), (most, most as f64 * 4.0 * (5.0 * 2.0 * 2.0 * 8.0 + VOCABULARY as f64)));
     }
     assert!(refused(5, 1, 0.0).is_ok());
