@@ -58,7 +58,6 @@ enum Command {
     /// On a terminal, shows burn-train's dashboard (q and then s, or Ctrl-C, ends the run after the current step and
     /// saves it); elsewhere, prints plain lines on standard error. Writes the model, the best model, checkpoints, the
     /// tokenizer, the run file and the metrics into the run's `output` folder. `--resume` continues an interrupted run.
-    /// interrupted goes on with `--resume`.
     Train(TrainArgs),
     /// Evaluates a trained run: loss and metrics on its validation data or on other files.
     ///
