@@ -45,7 +45,7 @@ fn over<S: Strategy<Gpt>>(trainer: Trainer<S>, rows: usize) -> OverBudget {
 fn a_run_keeps_to_its_budget_or_ends_with_what_would_help() {
     let _alone = alone();
     if device().memory_pool_usage().is_some() {
-        return; // The figures below are those of the host's allocator, which has no granules.
+        return; // The numbers below assume the host's allocator, which has no granules.
     }
     let (report, _) = train(Trainer::new(), 64);
     let report = report.unwrap();

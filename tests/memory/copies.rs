@@ -106,7 +106,7 @@ fn found<S: Strategy<Gpt>>(trainer: Trainer<S>, output: &Path, resume: bool) -> 
 fn the_optimizer_s_state_is_alive_once() {
     let _alone = alone();
     if !is_cpu() {
-        return; // The accounts are of the host's memory.
+        return; // The accounts count only the host's memory.
     }
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("run");
@@ -129,7 +129,7 @@ fn the_optimizer_s_state_is_alive_once() {
 fn the_model_comes_together_in_one_place() {
     let _alone = alone();
     if !is_cpu() {
-        return; // The accounts are of the host's memory.
+        return; // The accounts count only the host's memory.
     }
     const RANKS: usize = 3;
     let folder = tempfile::tempdir().unwrap();

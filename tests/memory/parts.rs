@@ -72,7 +72,7 @@ fn each_part_is_what_it_should_be() {
     assert!((0.9..1.25).contains(&measured), "{measured}");
 
     if device().memory_pool_usage().is_some() {
-        return; // A device's pool is on no account.
+        return; // No account counts a device's pool.
     }
     // Runs as threads of one process, each with its own account, measure as if each were alone.
     let on_account = |layers: usize| {

@@ -117,7 +117,7 @@ fn away(model: &str, ranks: usize) -> Vec<String> {
 fn a_plan_is_what_a_run_measures() {
     let _alone = alone();
     if device().memory_pool_usage().is_some() {
-        return; // What is planned is the CPU's here.
+        return; // This test plans for the CPU.
     }
     let mut all = Vec::new();
     for (name, model, ranks) in [("Gpt", GPT, 1), ("Gpt", GPT, 2), ("Bert", BERT, 1), ("T5", T5, 1)] {

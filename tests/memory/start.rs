@@ -81,7 +81,7 @@ fn peaks(world: World, strategies: impl Strategy<Gpt>, model: Gpt) -> Vec<usize>
 fn a_rank_takes_its_part_of_the_model_and_nothing_else() {
     let _alone = alone();
     if !is_cpu() {
-        return; // The accounts are of the host's memory.
+        return; // The accounts count only the host's memory.
     }
     let device = device().autodiff();
     let whole = 4 * model(&device).num_params();
@@ -117,7 +117,7 @@ fn a_rank_takes_its_part_of_the_model_and_nothing_else() {
 fn a_model_that_is_read_later_is_whole_in_no_process() {
     let _alone = alone();
     if !is_cpu() {
-        return; // The accounts are of the host's memory.
+        return; // The accounts count only the host's memory.
     }
     let device = device().autodiff();
     let (written, config) = (model(&device), Gpt2Config::of_shape(&SHAPE, VOCABULARY, LENGTH));

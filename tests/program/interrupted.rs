@@ -48,7 +48,7 @@ fn hang_up_is_ignored() -> bool {
 fn a_run_that_is_told_to_end_is_saved_and_goes_on() {
     for (signal, code, ranks) in [("-TERM", 143, "1"), ("-INT", 130, "2"), ("-HUP", 129, "1")] {
         if signal == "-HUP" && hang_up_is_ignored() {
-            continue; // The program inherits that, and goes on, as `nohup` asks of it.
+            continue; // The program inherits that and continues, as under `nohup`.
         }
         let folder = folder();
         let long = ["--set", "steps=1000000", "--set", "checkpoints=()", "--ranks", ranks];

@@ -64,7 +64,7 @@ fn ranks(stage: u8, half: bool, micro_batches: usize) -> Vec<RankReport> {
 #[test]
 fn bytes_between_steps_are_those_of_the_equations() {
     if !is_cpu() {
-        return; // Elsewhere Burn shows no storages, so that views cannot be told from copies.
+        return; // Elsewhere Burn does not expose storages, so views look like copies.
     }
     let n = RANKS as f64;
     for stage in 0..=3 {
