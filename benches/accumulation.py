@@ -80,7 +80,7 @@ def averaged(losses, items, count):
 def deviation(losses, moving):
     """How far losses are from the mean of so many around them."""
     parts = [losses[start : start + moving + 1] for start in range(len(losses) - moving)]
-    # An update is part of the mean that it is compared with.
+    # The mean includes the update that is compared with it.
     squares = [(part[moving // 2] - statistics.fmean(part)) ** 2 * len(part) / (len(part) - 1) for part in parts]
     return statistics.fmean(squares) ** 0.5
 

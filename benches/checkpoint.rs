@@ -1,9 +1,9 @@
-//! Times what a save costs training, and what going on costs a run, and prints a line of JSON for each.
+//! Times what a save costs training and what a resume costs a run, and prints a line of JSON for each.
 //!
-//! Beside the pause of a save, for which training stands still, is a copy of the same bytes in memory: of master and
-//! moments, tensor by tensor. Beside what a resumed run takes longer until its first step than a new one is reading
-//! the same files. What a whole save takes, beside writing and syncing its bytes, is measured by
-//! `cargo bench -p firebrick-checkpoints`.
+//! The pause of a save, during which training stops, is compared with a copy of the same bytes in memory: of master and
+//! moments, tensor by tensor. The additional time of a resumed run until its first step, compared with a new run, is
+//! compared with reading the same files. `cargo bench -p firebrick-checkpoints` compares a whole save with writing and
+//! syncing its bytes.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -17,7 +17,7 @@ use firebrick::optim::AdamW;
 use firebrick::{Checkpoints, Data, Resume, Schedule, Trainer};
 use serde_json::json;
 
-/// A model of some 25 million parameters.
+/// A model of about 25 million parameters.
 const CONFIG: GptConfig = GptConfig { layers: 8, heads: 8, width: 512, dropout: 0.0, bias: true, tied: true };
 const STEPS: u64 = 15;
 const ROUNDS: usize = 5;
@@ -67,7 +67,7 @@ fn main() {
     let sizes = sizes();
     let sources: Vec<Vec<f32>> = sizes.iter().map(|size| vec![1.0; *size]).collect();
     let copy = || {
-        // Master and both moments, and all copies alive at once, as a snapshot's are.
+        // Master and both moments, with all copies alive at once, as in a snapshot.
         let copies: Vec<_> =
             (0..3).flat_map(|_| sources.iter().map(|source| black_box(source).to_vec())).collect();
         drop(black_box(copies));
@@ -105,7 +105,7 @@ fn main() {
     );
 }
 
-/// Elements of each of the model's tensors.
+/// Returns the number of elements of each tensor of the model.
 fn sizes() -> Vec<usize> {
     use burn::module::{Module, ModuleVisitor, Param};
     use burn::tensor::Tensor;

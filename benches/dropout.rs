@@ -1,4 +1,4 @@
-//! Times dropout beside Burn's, forward and with backward, and prints a line of JSON for each.
+//! Compares dropout with Burn's, forward and with backward, and prints a line of JSON for each.
 
 #[path = "beside/mod.rs"]
 mod beside;

@@ -70,7 +70,7 @@ def pair(binary, name, make):
     best = [float("inf")] * 2
     for round in range(ROUNDS + 1):
         for side, update in enumerate(sides):
-            # A side's threads wait busily for a while after its turn.
+            # A side's threads spin for a while after its turn.
             time.sleep(0.1)
             took = update()
             if round > 0:

@@ -1,21 +1,21 @@
-//! One update of 50 million parameters in f32: the fused optimizers beside Burn's own, and beside a
-//! plain copy of as many bytes. Everything takes turns in one run; the fastest round of each counts,
-//! since other work on the machine only adds time.
+//! Compares one update of 50 million parameters in f32 by the fused optimizers with Burn's own, and with a plain copy
+//! of the same number of bytes. All variants take turns in one run. The fastest round of each counts, because other
+//! work on the machine only adds time.
 //!
 //! `cargo bench --bench fused_optimizers`, or with fewer rounds: `cargo bench --bench fused_optimizers -- 3`.
 //!
-//! **Bytes** are those that an update must move: it reads parameter, gradient and moments, and writes
-//! parameter and moments. That is 28 per parameter for AdamW (16 read, 12 written), 20 for Lion and for
-//! SGD with momentum (12 and 8), 12 for plain SGD (8 and 4), 26 for AdamW with bf16 gradients, and 30
-//! where it writes a bf16 replica too. The **copy** moves as many: half of them read, half written, by
-//! one `memcpy` per core, each of its own part, into memory that has been written before. The C library
-//! stores past the caches in copies of this size; with ordinary stores it would be slower.
+//! **Bytes** is the number of bytes that an update must move: it reads parameter, gradient and moments, and writes
+//! parameter and moments. That is 28 per parameter for AdamW (16 read, 12 written), 20 for Lion and for SGD with
+//! momentum (12 and 8), 12 for plain SGD (8 and 4), 26 for AdamW with bf16 gradients, and 30 if it writes a bf16
+//! replica too. The **copy** moves the same number, half of them read and half written: each core copies its own part
+//! with one `memcpy` into memory that has been written before. For copies of this size the C library stores past the
+//! caches; ordinary stores would be slower.
 //!
-//! **Beside Burn** both are given gradients that nothing else holds, as in training, and free them
-//! within the time that is taken. **Beside the copy** the gradients are kept, for a copy frees nothing.
+//! Compared **with Burn**, both sides get gradients that nothing else holds, as in training, and free them within the
+//! measured time. Compared **with the copy**, the gradients are kept, because a copy frees nothing.
 //!
-//! `fused_adamw_torch.py` runs this program as `serve OPTIMIZER`: it then makes one update for each line
-//! on its input, and answers with the seconds that it took.
+//! `fused_adamw_torch.py` runs this program as `serve OPTIMIZER`. It then makes one update per line of input, and
+//! prints the seconds that the update took.
 
 use std::io::{BufRead, Write};
 use std::time::Instant;
@@ -27,7 +27,7 @@ use burn::optim::{
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use firebrick::strategies::optim::{AdamW, Lion, Sgd, copies, replicas};
 
-/// So many square matrices of this width: 50.3 million parameters.
+/// Number of square matrices of this width: 50.3 million parameters.
 const MATRICES: usize = 12;
 const WIDTH: usize = 2048;
 const PARAMETERS: usize = MATRICES * WIDTH * WIDTH;
@@ -42,7 +42,7 @@ fn matrix(seed: usize, device: &Device) -> Tensor<2> {
     Tensor::from_data(TensorData::new(values, [WIDTH, WIDTH]), device)
 }
 
-/// A model at work, and the gradients of each of its updates.
+/// A model in training, and the gradients of each of its updates.
 struct Training {
     model: Option<Weights>,
     optimizer: ModuleOptimizer,
@@ -63,15 +63,15 @@ impl Training {
         self
     }
 
-    /// Seconds of an update whose gradients are kept.
+    /// Returns the seconds of an update that keeps its gradients.
     fn kept(&mut self) -> f64 {
         let grads = self.grads.clone();
         self.update(grads)
     }
 
-    /// Seconds of an update whose gradients nothing else holds, and that are freed.
+    /// Returns the seconds of an update that owns its gradients and frees them.
     fn freed(&mut self) -> f64 {
-        // Adding zero makes a tensor of its own.
+        // Adding zero creates a new tensor.
         let grads = self.grads.iter().map(|grad| grad.clone().add_scalar(0.0)).collect();
         self.update(grads)
     }
@@ -88,7 +88,7 @@ impl Training {
     }
 }
 
-/// Copies half of these bytes: it reads as many as it writes.
+/// A copy that moves this many bytes: it reads half of them and writes half.
 struct Copy {
     from: Vec<u8>,
     to: Vec<u8>,
@@ -111,7 +111,7 @@ impl Copy {
     }
 }
 
-/// The fastest of so many rounds of each, in turns, after one that is not counted.
+/// Returns the fastest of several rounds of each variant, in turns, after one untimed round.
 fn fastest<const N: usize>(rounds: usize, mut variants: [&mut dyn FnMut() -> f64; N]) -> [f64; N] {
     let mut best = [f64::INFINITY; N];
     for round in 0..=rounds {
@@ -158,7 +158,7 @@ fn table(rounds: usize) {
     replica(rounds);
 }
 
-/// The pass that writes a bf16 replica too, beside the pass alone and a cast after it.
+/// Compares the pass that also writes a bf16 replica with the pass alone and a cast after it.
 fn replica(rounds: usize) {
     let [mut one, mut two] = [(); 2].map(|()| Training::new(ours("adamw")));
     let together = &mut || {
@@ -192,7 +192,7 @@ fn ours(name: &str) -> ModuleOptimizer {
     }
 }
 
-/// One update for each line of input.
+/// Makes one update per line of input.
 fn serve(name: &str) {
     let mut training = Training::new(ours(name));
     let (input, mut output) = (std::io::stdin().lock(), std::io::stdout().lock());

@@ -1,4 +1,4 @@
-//! Times GELU beside Burn's, forward and with backward, and prints a line of JSON for each.
+//! Compares GELU with Burn's, forward and with backward, and prints a line of JSON for each.
 
 #[path = "beside/mod.rs"]
 mod beside;
@@ -8,7 +8,7 @@ use burn::tensor::{Device, FloatDType, Tensor, activation};
 use firebrick::strategies::{Gelu, gelu};
 use serde_json::json;
 
-/// Of a feed-forward layer: 16 rows of 64 tokens, 4 times 384 wide.
+/// The shape in a feed-forward layer: 16 rows of 64 tokens, 4 times 384 wide.
 const SHAPE: [usize; 3] = [16, 64, 1536];
 
 fn compare(form: Gelu, dtype: FloatDType, backward: bool) {

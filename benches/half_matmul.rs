@@ -1,6 +1,5 @@
-//! What half precision costs on the CPU beside f32: products by themselves and a whole training
-//! step, with Burn's operations and with ours. Prints ratios of times that one run takes turn by
-//! turn.
+//! Compares half precision with f32 on the CPU: single products and a whole training step, with Burn's operations and
+//! with ours. Prints ratios of times measured in turns in one run.
 //!
 //! `cargo bench --bench half_matmul`, or with fewer rounds: `cargo bench --bench half_matmul -- 3`.
 
@@ -16,13 +15,13 @@ use firebrick::{Objective, Pass};
 
 const DTYPES: [(FloatDType, &str); 2] = [(FloatDType::BF16, "bf16"), (FloatDType::F16, "f16")];
 
-/// Rounds, each one of all the variants.
+/// Returns the number of rounds, each of which runs all variants.
 fn rounds() -> usize {
     let given = std::env::args().skip(1).find_map(|argument| argument.parse().ok());
     given.unwrap_or(20)
 }
 
-/// Seconds of each variant, the fastest of all rounds: other programs only ever add to a time.
+/// Returns the seconds of each variant in its fastest round, because other programs only add time.
 fn fastest(variants: &mut [Box<dyn FnMut() + '_>]) -> Vec<f64> {
     let mut seconds = vec![f64::INFINITY; variants.len()];
     variants.iter_mut().for_each(|variant| variant());
@@ -36,7 +35,7 @@ fn fastest(variants: &mut [Box<dyn FnMut() + '_>]) -> Vec<f64> {
     seconds
 }
 
-/// One line per dtype; `variants` are f32, then Burn's and ours for each of [`DTYPES`].
+/// Prints one line per dtype; `variants` are f32, then Burn's and ours for each of [`DTYPES`].
 fn print(name: &str, mut variants: Vec<Box<dyn FnMut() + '_>>) {
     let seconds = fastest(&mut variants);
     for ((_, dtype), pair) in DTYPES.iter().zip(seconds[1..].chunks(2)) {
@@ -46,7 +45,7 @@ fn print(name: &str, mut variants: Vec<Box<dyn FnMut() + '_>>) {
     }
 }
 
-/// Values between -1 and 1.
+/// Returns values between -1 and 1.
 fn waves<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
     let values: Vec<f32> = (0..shape.iter().product()).map(|i: usize| (i as f32 * 0.37).sin()).collect();
     Tensor::from_data(TensorData::new(values, shape), device)
@@ -81,7 +80,7 @@ fn products<const D: usize>(name: &str, lhs: [usize; D], rhs: [usize; D]) {
     print(&format!("{name}, with backward"), all().map(both).collect());
 }
 
-/// A transformer block twice over: with our linear layers and products, or with Burn's.
+/// A transformer block in two versions: with our linear layers and products, or with Burn's.
 #[derive(Module, Debug)]
 struct Block {
     norms: [Norm; 2],

@@ -1,11 +1,11 @@
-//! A training step on the CPU where freed memory is kept, beside one where it goes back to the system, in turns:
+//! Compares a training step on the CPU that keeps freed memory with one that returns it to the system, in turns:
 //!
 //! ```sh
 //! cargo bench --bench kept_memory [RUN.ron]
 //! ```
 //!
-//! Each turn is a process of its own, since what the C library was told holds for all of it. The run is one of
-//! `examples/` unless one is named, and the median step of the best turn counts: other work only adds time.
+//! Each turn is its own process, because the setting of the C library applies to a whole process. The default run is
+//! one of `examples/`. The median step of the best turn counts, because other work only adds time.
 
 use std::io::Write;
 use std::process::Command;
@@ -26,7 +26,7 @@ fn main() {
     }
 }
 
-/// One side's steps, in this process: the last line is the report.
+/// Runs one side's steps in this process. The last line is the report.
 fn turn(side: &str, run: &str) {
     if side == "kept" {
         assert!(keep_freed(), "only glibc can be told to keep what is freed");
@@ -49,7 +49,7 @@ fn compare(run: &str) {
     println!("ratio {:.2}", kept / handed_back);
 }
 
-/// The median step of a turn.
+/// Returns the median step of a turn.
 fn seconds(side: &str, run: &str) -> f64 {
     let this = std::env::current_exe().expect("this program has a path");
     let output = Command::new(this).args([side, run]).output().expect("this program runs");

@@ -1,5 +1,5 @@
-//! Reads, tokenizes and collates a data set once, and prints as JSON how long that took. It is one
-//! half of `against_transformers.py`, which says what is compared.
+//! Reads, tokenizes and collates a data set once, and prints the times as JSON. `against_transformers.py` runs this
+//! program, and describes the comparison.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use firebrick::datasets::{
 /// Samples of a batch.
 const BATCH: usize = 32;
 
-/// Windows of a token file: as many as a batch has, of a usual length.
+/// Tokens of a window of the token file, a usual length.
 const BLOCK: usize = 1024;
 
 /// Tokens of the file.
 const TOKENS: usize = 100_000_000;
 
-/// Puts a batch's tensors on the device, and counts the real tokens of its inputs.
+/// Creates a batch's tensors on the device, and counts the real tokens of its inputs.
 trait Used: Batch {
     fn used(&self, device: &Device) -> usize;
 }
@@ -52,7 +52,7 @@ impl Used for Seq2SeqBatch {
     }
 }
 
-/// All of the data as tensors, batch by batch.
+/// Converts all data to tensors, batch by batch.
 fn run<C: Collator>(reader: impl Reader, collator: C) -> Result<usize, DataError>
 where
     C::Batch: Used,
@@ -89,7 +89,7 @@ fn task(task: &str, data: &Path, encoder: Encoder) -> Result<usize, DataError> {
     }
 }
 
-/// Reads a token file in shuffled windows, and copies as much memory.
+/// Reads a token file in shuffled windows, and copies the same amount of memory.
 fn token_file() -> Result<String, Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("tokens");
@@ -114,7 +114,7 @@ fn token_file() -> Result<String, Box<dyn std::error::Error>> {
     }
     let read = read.elapsed().as_secs_f64();
 
-    // The same as what stands in memory already: ids of two bytes widened to four.
+    // The same from memory: two-byte ids widened to four bytes.
     let memory: Vec<u16> = (0..TOKENS).map(|at| at as u16).collect();
     let copy = Instant::now();
     for at in 0..windows {

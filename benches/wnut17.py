@@ -71,7 +71,7 @@ RUN = """(
 """
 
 
-# The side of transformers, in a process of its own.
+# The transformers side, in its own process.
 
 
 def sentences(path):
@@ -201,7 +201,7 @@ def transformers_side(options):
     print(json.dumps(said), flush=True)
 
 
-# The parent, which imports nothing large: a child's largest resident set is at least its parent's.
+# The parent. It imports nothing large, because a child's largest resident set is at least its parent's.
 
 
 def child(command, **options):
@@ -240,7 +240,7 @@ def ours(options, seed, steps, folder, **other):
     started, first, over = time.time(), [], threading.Event()
 
     def watch():
-        # The line of the first step is written when that has ended.
+        # The first step writes its line at its end.
         while not over.wait(0.005):
             if os.path.exists(log) and os.path.getmtime(log) > started and os.path.getsize(log) > 0:
                 return first.append(time.time())

@@ -1,8 +1,7 @@
-//! Times collectives among ranks that are threads beside copies of the same bytes, and prints a line of
-//! JSON for each.
+//! Compares collectives among ranks that are threads with copies of the same bytes, and prints a line of JSON for each.
 //!
-//! A rank of an all-gather writes the bytes of all ranks, and a rank of a reduce-scatter reads as many: what
-//! is beside them is each rank's thread copying that many bytes into fresh memory.
+//! In an all-gather each rank writes the bytes of all ranks, and in a reduce-scatter it reads as many. They are
+//! compared with each rank's thread copying the same number of bytes into fresh memory.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -11,10 +10,10 @@ use burn::tensor::{DType, TensorData, bf16};
 use firebrick::strategies::{Communicator, PartShape, World};
 use serde_json::json;
 
-/// Measurements of each; both take turns.
+/// Measurements of each side; the two take turns.
 const ROUNDS: usize = 21;
 
-/// Bytes of the whole: a unit of a model with some hundred million parameters.
+/// Bytes of the whole tensor: a unit of a model with some hundred million parameters.
 const BYTES: usize = 64 << 20;
 
 fn seconds(run: impl FnOnce()) -> f64 {
@@ -28,7 +27,7 @@ fn median(mut seconds: Vec<f64>) -> f64 {
     seconds[seconds.len() / 2]
 }
 
-/// Ones of a dtype, as many as fit the bytes.
+/// Returns ones of a dtype that fill the bytes.
 fn ones(bytes: usize, dtype: DType) -> TensorData {
     match dtype {
         DType::BF16 => TensorData::new(vec![bf16::ONE; bytes / 2], [bytes / 2]),
@@ -36,7 +35,7 @@ fn ones(bytes: usize, dtype: DType) -> TensorData {
     }
 }
 
-/// What a rank measures: its collective, and a copy; all ranks take part in either at once.
+/// Returns the median seconds of a rank's collective and of a copy. All ranks run each at the same time.
 fn rounds(
     rank: &Communicator,
     input: impl Fn() -> TensorData,

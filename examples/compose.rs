@@ -1,4 +1,4 @@
-//! How a model is trained is composed, one line per technique:
+//! Composes a training recipe, one line per technique:
 //!
 //!     cargo run --release --example compose
 
@@ -11,7 +11,7 @@ use firebrick::{Accumulate, Amp, Clip, Data, Schedule, Show, Trainer};
 
 /// Trains a small GPT on the README.
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Text to windows of 32 characters, each of which predicts the next.
+    // Splits the text into windows of 32 characters. Each character predicts the next.
     let text = include_str!("../README.md").to_string();
     let tokenizer = Tokenizer::characters(&text)?;
     let (train, valid) = Corpus::from(text).split(0.1)?;

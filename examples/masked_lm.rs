@@ -1,4 +1,4 @@
-//! A small BERT learns English sentences by filling in what is hidden: `cargo run --release --example masked_lm`.
+//! Trains a small BERT to fill in masked tokens of English sentences: `cargo run --release --example masked_lm`.
 
 use std::error::Error;
 use std::path::Path;
@@ -10,14 +10,14 @@ use firebrick::models::{BertConfig, BertMaskedLm, pretrained::Pretrained};
 use firebrick::optim::AdamW;
 use firebrick::{Clip, Data, Report, Schedule, Show, Trainer, Warmup};
 
-/// Trains for some epochs; the report has the perplexity of what was hidden.
+/// Trains for some epochs; the report has the perplexity of the masked tokens.
 pub fn fill_in(epochs: u64) -> Result<Report, Box<dyn Error>> {
     let file = |name: &str| Path::new("examples/data").join(name);
     let text = std::fs::read_to_string(file("topics.tsv"))?;
     let names = SpecialNames { pad: Some("<pad>".into()), mask: Some("<mask>".into()), ..Default::default() };
     let tokenizer = Arc::new(Tokenizer::train_bpe_with(&text, 400, names)?);
 
-    // Of each text 15% of the tokens are hidden, others in each epoch.
+    // Masks 15% of the tokens of each text, others in each epoch.
     let encoder = Encoder::new(tokenizer.clone()).max_length(Some(48));
     let task = Arc::new(MaskedLm::new(encoder, Masking::default().seed(7)).field("text"));
     let samples = |name: &str| Source::new(Format::Tsv.open(&[file(name)])?, task.clone()).load(|_| ());

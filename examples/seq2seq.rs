@@ -1,4 +1,4 @@
-//! A small T5 learns to write numbers in digits, from their words: `cargo run --release --example seq2seq`.
+//! Trains a small T5 to write numbers in digits from their words: `cargo run --release --example seq2seq`.
 
 use std::error::Error;
 use std::path::Path;
@@ -13,14 +13,14 @@ use firebrick::models::{T5, T5Config, pretrained::Pretrained};
 use firebrick::optim::AdamW;
 use firebrick::{Clip, Data, Schedule, Show, Trainer, Warmup};
 
-/// Trains for some epochs, and returns what the model makes of each of these texts.
+/// Trains for some epochs, and returns what the model generates for each text of `asked`.
 pub fn learn_numbers(epochs: u64, asked: &[&str]) -> Result<Vec<String>, Box<dyn Error>> {
     let file = |name: &str| Path::new("examples/data").join(name);
     let text = std::fs::read_to_string(file("numbers.tsv"))?;
     let names = SpecialNames { pad: Some("<pad>".into()), eos: Some("</s>".into()), ..Default::default() };
     let tokenizer = Arc::new(Tokenizer::train_bpe_with(&text, 320, names)?);
 
-    // Records to samples to batches: columns of a table, tokenized, padded to the longest.
+    // From records to samples to batches: columns of a table, tokenized, padded to the longest.
     let encoder = Encoder::new(tokenizer.clone()).max_length(Some(32));
     let task = Arc::new(Seq2Seq::new(encoder.clone(), encoder.clone()).fields("words", "digits"));
     let samples = |name: &str| Source::new(Format::Tsv.open(&[file(name)])?, task.clone()).load(|_| ());
@@ -48,7 +48,7 @@ pub fn learn_numbers(epochs: u64, asked: &[&str]) -> Result<Vec<String>, Box<dyn
         data,
     )?;
 
-    // Beam search: the most probable of four texts that are written side by side.
+    // Beam search: the most probable of four texts that are generated together.
     let (pad, eos) = (tokenizer.special().pad.unwrap_or(0), tokenizer.special().eos);
     let sources = asked.iter().map(|text| {
         let ids = encoder.ids(text)?;

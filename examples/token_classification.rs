@@ -1,9 +1,10 @@
-//! Fine-tunes a pretrained BERT to find entities, and keeps the one with the best F1:
+//! Fine-tunes a pretrained BERT for named entities, and keeps the model with the best F1:
 //!
 //!     cargo run --release --example token_classification -- MODEL TRAIN.conll VALID.conll OUTPUT [SEED]
 //!
-//! MODEL is a Hugging Face folder of the BERT family, with its tokenizer. The settings are those of transformers'
-//! `Trainer` as it comes: AdamW, a rate of 5e-5 that falls to 0, a norm of at most 1, three epochs of batches of 16.
+//! MODEL is a Hugging Face folder of the BERT family, with its tokenizer. The settings are the defaults of
+//! transformers' `Trainer`: AdamW, a learning rate of 5e-5 that decays to 0, a norm of at most 1, three epochs of
+//! batches of 16.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -14,14 +15,14 @@ use firebrick::models::{BertConfig, BertTokenClassifier};
 use firebrick::optim::AdamW;
 use firebrick::{Clip, DataRun, Report, Schedule, Show, TaskData, Trainer};
 
-/// Trains on one file, and scores on the other after each epoch.
+/// Trains on one file, and evaluates on the other after each epoch.
 pub fn fine_tune(
     model: &Path,
     [train, valid]: [&Path; 2],
     output: &Path,
     seed: u64,
 ) -> Result<Report, Box<dyn Error>> {
-    // Words and their tags to batches, by the model's own tokenizer.
+    // From words and their tags to batches, with the model's own tokenizer.
     let task = format!(
         "(task: TokenClassification(), seed: {seed}, batch: (micro: 16),
           data: (path: {train:?}, valid: {valid:?}, tokenizer: File({model:?}), max_length: 128))"

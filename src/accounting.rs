@@ -1,4 +1,4 @@
-//! Bytes of what a run keeps: parameters, gradients, optimizer state.
+//! Bytes of a run: parameters, gradients, optimizer state.
 
 use std::collections::HashSet;
 
@@ -10,41 +10,40 @@ use firebrick_strategies::{Paths, Trained, trained};
 
 use crate::memory::{Storages, in_use};
 
-/// Where a run keeps what, by intention: on the CPU the device's memory is the host's.
+/// Where a run intends to keep its parts. On the CPU the device's memory is the host's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Placement {
-    /// The master waits on the host, with its average and the optimizer's state, which are kept
-    /// beside it.
+    /// The master is on the host, with its average and the optimizer's state, which are kept beside it.
     pub master_on_host: bool,
-    /// The replica waits on the host, and parts of it are fetched.
+    /// The replica is on the host, and parts of it are fetched.
     pub replica_on_host: bool,
-    /// Whether gradients that are held over a window are.
+    /// Gradients held over a window are on the host.
     pub held_on_host: bool,
 }
 
-/// Bytes between two steps, each distinct storage counted once.
+/// Bytes between two steps. Each distinct storage counts once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ParameterBytes {
-    /// The number of parameters, of the whole model.
+    /// Number of parameters of the whole model.
     pub parameters: usize,
     pub master: usize,
-    /// What the replica holds beyond the master, or what the master is a part of.
+    /// Bytes of the replica beyond the master, or of the replica that the master is a part of.
     pub replica: usize,
-    /// What the average of the master holds beyond both.
+    /// Bytes of the averaged master beyond both.
     pub averaged: usize,
-    /// The most that gradients took, of all windows so far.
+    /// Peak bytes of the gradients, over all windows so far.
     pub gradients: usize,
     pub optimizer: usize,
     pub placement: Placement,
 }
 
-/// The readers of storages, the first of which is charged where several read as much.
+/// The owners of storages. If several read as much of one, the first is charged.
 const MASTER: usize = 0;
 const REPLICA: usize = 1;
 const AVERAGED: usize = 2;
 
 impl ParameterBytes {
-    /// Of the model as it is given, before anything is owned.
+    /// Counts the model as given, before any part is owned.
     pub fn of<M: Module>(model: &M, placement: Placement) -> Self {
         Self { parameters: elements(model), placement, ..Self::default() }
     }
@@ -61,7 +60,7 @@ impl ParameterBytes {
             [MASTER, REPLICA, AVERAGED].map(|reader| storages.charged_to(reader));
     }
 
-    /// All but the gradients, in the host's memory and on the device.
+    /// Returns the bytes in the host's memory and on the device, without the gradients.
     pub fn by_place(&self) -> (usize, usize) {
         let Placement { master_on_host, replica_on_host, .. } = self.placement;
         let of_master = self.master + self.averaged + self.optimizer;
@@ -71,7 +70,7 @@ impl ParameterBytes {
     }
 }
 
-/// The path and dtype of each float parameter and running state.
+/// Returns the path and dtype of each float parameter and running state.
 pub(crate) fn dtypes<M: Module>(model: &M) -> Vec<(String, DType)> {
     struct Dtypes(Vec<DType>);
     impl ModuleVisitor for Dtypes {
@@ -84,15 +83,15 @@ pub(crate) fn dtypes<M: Module>(model: &M) -> Vec<(String, DType)> {
     Paths::of(model).places().iter().map(|place| place.path.clone()).zip(dtypes.0).collect()
 }
 
-/// Measures what an optimizer keeps, by what its first update leaves in use: its state cannot be
-/// counted without copying it.
+/// Measures an optimizer's state as the bytes that its first update leaves in use, because counting the state would
+/// copy it.
 pub(crate) struct FirstUpdate {
-    /// In use, beyond the master and its gradients.
+    /// Bytes in use before the update, beyond the master and its gradients.
     before: Option<usize>,
 }
 
 impl FirstUpdate {
-    /// Before an update, of which only the first is measured. There is no replica.
+    /// Call before an update; only the first is measured. There must be no replica.
     pub fn begins<M: Module>(is_first: bool, master: &M, grads: &GradientsParams, device: &Device) -> Self {
         let in_use = if is_first { in_use(device) } else { None };
         let beyond = |in_use: usize| {
@@ -104,8 +103,8 @@ impl FirstUpdate {
         Self { before: in_use.map(beyond) }
     }
 
-    /// After it: bytes of the optimizer's state, where they were measured. The update has freed the
-    /// gradients, and made the replica anew.
+    /// Call after the update: returns the bytes of the optimizer's state, if they were measured. The update has freed
+    /// the gradients and created the replica again.
     pub fn ends<M: Module>(self, master: &M, replica: &M, device: &Device) -> Option<usize> {
         let before = self.before?;
         let after = in_use(device)?;
@@ -116,20 +115,20 @@ impl FirstUpdate {
     }
 }
 
-/// Bytes of the parameters that are trained, a tied one counted once.
+/// Returns the bytes of the trained parameters. A tied parameter counts once.
 pub(crate) fn trainable_bytes<M: Module>(model: &M) -> usize {
     let bytes = |one: &Trained| one.shape.iter().product::<usize>() * one.dtype.size();
     trained(model).iter().map(bytes).sum()
 }
 
-/// The number of a model's float parameters, a tied one counted once.
+/// Returns the number of a model's float parameters. A tied parameter counts once.
 fn elements<M: Module>(model: &M) -> usize {
     #[derive(Default)]
     struct Elements(HashSet<ParamId>, usize);
     impl ModuleVisitor for Elements {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             if self.0.insert(param.id) {
-                // Without giving it its first value where it has none yet.
+                // Does not initialize a lazy parameter.
                 self.1 += param.lazy_shape().num_elements();
             }
         }

@@ -1,4 +1,4 @@
-//! Factors of low rank apart from the model that they adapt, and as PEFT saves them.
+//! Low-rank factors apart from the model that they adapt, and their export to PEFT.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
@@ -15,18 +15,18 @@ use crate::TrainError;
 use crate::models::pretrained::Pretrained;
 use crate::saving::{replace, save_text};
 
-/// What [`Lora`](crate::Lora) has trained: the factors of each adapted matrix, and what was trained whole.
+/// What [`Lora`](crate::Lora) trained: the factors of each adapted matrix, and the parameters trained as a whole.
 #[derive(Clone, Debug)]
 pub struct Adapters {
-    /// The rank of all factors, and how their products are scaled.
+    /// The rank of all factors, and the scale of their products.
     pub low_rank: LowRank,
-    /// In the order of the model.
+    /// The factors, in the order of the model.
     pub factors: Vec<Factors>,
-    /// The path and the values of each parameter that was trained whole.
+    /// The path and the values of each parameter trained as a whole.
     pub whole: Vec<(String, TensorData)>,
 }
 
-/// The factors of one matrix W `[in, out]`, to which their scaled product A·B is added.
+/// The factors of one matrix W `[in, out]`: their scaled product A·B is added to it.
 #[derive(Clone, Debug)]
 pub struct Factors {
     /// The matrix's path.
@@ -39,11 +39,11 @@ pub struct Factors {
     is_embedding: bool,
 }
 
-/// What a parameter is called in a file, and whether its axes are swapped there.
+/// Maps a path to the parameter's name in the file, and whether its axes are swapped there.
 type Named<'a> = Box<dyn Fn(&str) -> Option<(String, bool)> + 'a>;
 
 impl Adapters {
-    /// Of a whole model that is adapted, if factors are attached to it.
+    /// Collects the adapters of an adapted model, gathered whole. Returns `None` without low-rank adaptation.
     pub(crate) fn of<M: Module>(model: &M, adaptation: &Adaptation) -> Option<Self> {
         struct Values<'a> {
             adaptation: &'a Adaptation,
@@ -65,7 +65,7 @@ impl Adapters {
         let mut values = Values { adaptation, factors, found: Vec::new() };
         model.visit(&mut values);
         let mut adapters = Self { low_rank, factors: Vec::new(), whole: Vec::new() };
-        // Of each pair A comes first.
+        // The model visits A before B.
         let mut first: Option<TensorData> = None;
         for (id, data) in values.found {
             let Some(place) = paths.places().iter().find(|place| place.id == id) else { continue };
@@ -83,22 +83,22 @@ impl Adapters {
         Some(adapters)
     }
 
-    /// Writes `adapter_config.json` and `adapter_model.safetensors` into a folder, as PEFT does, with modules called
-    /// by their paths in the model. The folder is made if it is not there.
+    /// Writes `adapter_config.json` and `adapter_model.safetensors` into a folder, in the format of PEFT. Modules are
+    /// named by their paths in the model. Creates the folder if it is missing.
     ///
     /// # Errors
     ///
-    /// [`TrainError::File`]: they cannot be written.
+    /// [`TrainError::File`] if they cannot be written.
     pub fn save(&self, folder: impl AsRef<Path>) -> Result<(), TrainError> {
         self.write(folder.as_ref(), Box::new(|path| Some((path.to_string(), true))))
     }
 
-    /// The same with the names of the Hugging Face folder that a model `M` of this configuration is of, so that
-    /// `PeftModel.from_pretrained` puts them onto it.
+    /// Writes the same files as [`save`](Self::save), but with the names of the model's Hugging Face folder, so that
+    /// `PeftModel.from_pretrained` loads them onto it.
     ///
     /// # Errors
     ///
-    /// [`TrainError::File`]: they cannot be written, or are of another model.
+    /// [`TrainError::File`] if they cannot be written, or belong to another model.
     ///
     /// ```
     /// # use burn::tensor::Device;
@@ -155,7 +155,7 @@ impl Adapters {
         }
         let views = tensors.iter().map(|(name, tensor)| Ok((name, tensor.view()?)));
         let views: Result<Vec<_>, safetensors::SafeTensorError> = views.collect();
-        // Other programs refuse files that do not say so.
+        // Other programs refuse files without this entry.
         let metadata = [("format".to_string(), "pt".to_string())].into();
         let bytes = views.and_then(|views| safetensors::serialize(views, Some(metadata)));
         let bytes = bytes.map_err(|error| file(error.to_string()))?;
@@ -167,7 +167,7 @@ impl Adapters {
 
     fn config(&self, targets: Vec<String>, whole: BTreeSet<String>, fan_in_fan_out: bool) -> Value {
         let LowRank { rank, alpha } = self.low_rank;
-        // PEFT's own are whole numbers.
+        // PEFT writes a whole number without a fraction.
         let alpha = if alpha.fract() == 0.0 { json!(alpha as i64) } else { json!(alpha) };
         json!({
             "peft_type": "LORA",
@@ -186,19 +186,19 @@ impl Adapters {
     }
 }
 
-/// The module that a parameter belongs to.
+/// Returns the path of the module that a parameter belongs to.
 fn module_of(name: &str) -> &str {
     name.rsplit_once('.').map_or(name, |(module, _)| module)
 }
 
-/// A tensor as it stands in the file.
+/// A tensor as the file stores it.
 struct Written {
     shape: Vec<usize>,
     bytes: Vec<u8>,
 }
 
 impl Written {
-    /// Numbers in f32, of a matrix with its axes swapped if so wanted.
+    /// Converts to f32, and swaps the axes of a matrix if `swapped`.
     fn of(data: &TensorData, swapped: bool) -> Self {
         let (shape, values) = (data.shape().to_vec(), data.iter::<f32>().collect::<Vec<_>>());
         match (swapped, shape.as_slice()) {

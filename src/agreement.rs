@@ -1,6 +1,6 @@
-//! What ranks tell one another about a step, so that all of them decide alike.
+//! What ranks exchange about a step, so that all decide alike.
 //!
-//! Nothing is exchanged by a rank that is alone.
+//! A single rank exchanges nothing.
 
 use firebrick_datasets::Batch;
 use firebrick_strategies::{Communicator, SkipReason};
@@ -9,23 +9,23 @@ use crate::TrainError;
 use crate::feed::{MicroBatch, Window};
 use crate::rank_report::Exchanged;
 
-/// A window as all ranks together have it.
+/// A window, over all ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct WindowOfAll {
     /// Supervised items of each micro-batch, over all ranks.
     pub items: Vec<usize>,
     /// Tokens of the whole window, over all ranks.
     pub tokens: usize,
-    /// The first rank that wants to end the run after this window.
+    /// The first rank that asks to end the run after this window.
     pub stops: Option<usize>,
 }
 
 impl WindowOfAll {
-    /// Tells the others of this rank's part of a window, and whether it wants to end the run.
+    /// Exchanges each rank's part of a window, and whether it asks to end the run.
     ///
     /// # Errors
     ///
-    /// Another rank is gone, or is elsewhere in the data.
+    /// Another rank is gone, or is at another position in the data.
     pub fn agree<B: Batch>(
         world: &Communicator,
         window: &Window<B>,
@@ -60,12 +60,12 @@ pub(crate) struct SumOfAll {
     pub sum: f64,
     pub items: usize,
     pub counts: Vec<f64>,
-    /// The first rank that wants to end the run now.
+    /// The first rank that asks to end the run now.
     pub stops: Option<usize>,
 }
 
 impl SumOfAll {
-    /// Tells the others of this rank's part, and whether it wants to end the run.
+    /// Exchanges each rank's part, and whether it asks to end the run.
     ///
     /// # Errors
     ///
@@ -82,7 +82,7 @@ impl SumOfAll {
     }
 }
 
-/// What one rank has seen of an evaluation.
+/// One rank's sums of an evaluation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Sums {
     pub loss: f64,
@@ -99,24 +99,24 @@ impl Sums {
     }
 }
 
-/// Adds counts to others; a rank without batches has none.
+/// Adds counts to a sum; a rank without batches has none.
 fn add(sums: &mut Vec<f64>, counts: &[f64]) {
     sums.resize(sums.len().max(counts.len()), 0.0);
     sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
 }
 
-/// What ranks tell one another when they read a step's numbers.
+/// What ranks exchange when they read a step's numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct LossOfAll {
     pub loss: f64,
-    /// The first of many ranks whose part of the loss is not finite.
+    /// The first of several ranks with a non-finite part of the loss.
     pub infinite: Option<usize>,
-    /// The rank that was waited for longest, and the seconds that another waited for it.
+    /// The rank that was waited for longest, and the seconds that another rank waited for it.
     pub slowest: Option<(usize, f64)>,
 }
 
 impl LossOfAll {
-    /// Tells the others this rank's part of the loss, and whom it waited for.
+    /// Exchanges each rank's part of the loss, and the ranks that it waited for.
     ///
     /// # Errors
     ///
@@ -136,7 +136,7 @@ impl LossOfAll {
     }
 }
 
-/// Why all ranks skip an update, if one of them must.
+/// Returns the reason if any rank must skip an update, so that all ranks skip it.
 ///
 /// # Errors
 ///
@@ -164,7 +164,7 @@ pub(crate) fn agreed_skip(
     }))
 }
 
-/// Whether it is so on any rank.
+/// Returns whether `mine` is true on any rank.
 ///
 /// # Errors
 ///
@@ -183,7 +183,7 @@ mod tests {
     use super::*;
     use crate::testing::on_ranks;
 
-    /// A window of rows of these lengths, an empty one for each 0.
+    /// Builds a window of rows of these lengths, with an empty micro-batch for each 0.
     fn window(lengths: &[usize], consumed: usize) -> Window<TokenBatch> {
         let batch = |&length: &usize| MicroBatch {
             batch: (length > 0).then(|| TokenBatch::from_rows(vec![vec![1; length]], 0).unwrap()),

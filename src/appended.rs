@@ -1,14 +1,14 @@
-//! Files that grow, and that miss nothing where a disk was full for a while.
+//! Append-only files that lose nothing while a disk is full.
 
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 
-/// A file that bytes are added to. What cannot be written is kept in memory, and written before what is added later: the
-/// file is what it would be on a disk with room, as far as it goes.
+/// An append-only file. Bytes that cannot be written stay in memory and are written before later ones, so the file ends
+/// up as on a disk with room.
 ///
-/// A part of what is added may be written, and the rest with a later attempt, so that the file may end in the middle
-/// of a line while its disk is full.
+/// An attempt may write a part and leave the rest to a later one, so the file may end in the middle of a line while the
+/// disk is full.
 pub(crate) struct Appended {
     open: Open,
     file: Option<File>,
@@ -19,32 +19,32 @@ pub(crate) struct Appended {
 type Open = Box<dyn Fn() -> io::Result<File> + Send>;
 
 impl Appended {
-    /// A file that is open already.
+    /// Wraps an open file.
     pub fn new(file: File) -> Self {
         let open = Box::new(|| Err(ErrorKind::NotFound.into()));
         Self { open, file: Some(file), pending: VecDeque::new() }
     }
 
-    /// A file that `open` makes at the first attempt to write it that succeeds.
+    /// Creates the file with `open`, at the first attempt to write that succeeds.
     pub fn later(open: impl Fn() -> io::Result<File> + Send + 'static) -> Self {
         Self { open: Box::new(open), file: None, pending: VecDeque::new() }
     }
 
-    /// Adds bytes, which are written with the next call of [`write_out`](Self::write_out).
+    /// Adds bytes. The next call of [`write_out`](Self::write_out) writes them.
     pub fn add(&mut self, bytes: &[u8]) {
         self.pending.extend(bytes);
     }
 
-    /// Bytes that are still to be written.
+    /// Returns the number of bytes that are not written yet.
     pub fn behind(&self) -> usize {
         self.pending.len()
     }
 
-    /// Hands all that was added over to the system.
+    /// Passes all added bytes to the system.
     ///
     /// # Errors
     ///
-    /// The system's. What is not written then is tried again with the next call.
+    /// The system's error. The next call retries the bytes that were not written.
     pub fn write_out(&mut self) -> io::Result<()> {
         while self.behind() > 0 {
             let file = match &mut self.file {
@@ -96,13 +96,13 @@ mod tests {
         log.write_out().unwrap();
         assert_eq!(log.behind(), 0);
         assert_eq!(fs::read_to_string(&path).unwrap(), "first\nsecond\nthird\n");
-        // What was not written out is, when nobody has it any more.
+        // Dropping the log writes out the rest.
         log.add(b"last\n");
         drop(log);
         assert_eq!(fs::read_to_string(&path).unwrap(), "first\nsecond\nthird\nlast\n");
     }
 
-    /// Each write of it fails as on a disk that is full.
+    /// Every write fails, as on a full disk.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_full_disk_costs_nothing_but_the_attempts() {

@@ -1,4 +1,4 @@
-//! Step time and memory of a run, alone or compared with a plain Burn loop.
+//! Measures the step time and memory of a run, alone or compared with a plain Burn loop.
 
 use std::sync::mpsc::channel;
 use std::time::Instant;
@@ -24,28 +24,28 @@ pub struct Bench {
     pub steps: u64,
     /// Untimed steps before them.
     pub warmup: u64,
-    /// Number of rounds, each with newly initialized weights. With `raw`, both loops alternate.
+    /// Rounds, each with fresh weights. With `raw`, both loops take turns.
     pub rounds: u64,
-    /// Whether to also run the same model, batch and optimizer in a plain Burn loop.
+    /// Whether to run the same model, batch and optimizer in a plain Burn loop too.
     pub raw: bool,
 }
 
-/// The result of a benchmark.
+/// The results of a benchmark.
 #[derive(Clone, Debug, Serialize)]
 pub struct BenchReport {
-    /// The trainer's last round. Step time, tokens per second and peaks cover all rounds, and the first step is that
-    /// of the first round.
+    /// The report of the trainer's last round, except that step time, tokens per second and peaks cover all rounds, and
+    /// the first step is that of the first round.
     #[serde(flatten)]
     pub trainer: Report,
-    /// The plain loop, compared with the trainer.
+    /// The trainer compared with the plain loop.
     #[serde(flatten)]
     pub raw: Option<RawReport>,
-    /// The other run, compared with this one.
+    /// This run compared with the other.
     #[serde(flatten)]
     pub beside: Option<BesideReport>,
 }
 
-/// The plain Burn loop, compared with the trainer.
+/// The plain Burn loop, and the trainer compared with it.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct RawReport {
     /// Median seconds of the plain loop's steps.
@@ -58,18 +58,18 @@ pub struct RawReport {
     pub peak_ratio_to_raw: f64,
 }
 
-/// Another run of the trainer, with other settings, compared with the benchmarked run.
+/// Another run of the trainer with other settings, and the benchmarked run compared with it.
 ///
-/// Activations are those of [`Report::activation_bytes`], from which the gradients that recomputed segments leave are
-/// subtracted. Without recompute there are no gradients yet at the peak of the activations, at the start of the
-/// backward pass, unless the model is large and the batch tiny.
+/// Activations are [`Report::activation_bytes`], without the gradients that recomputed segments leave. Without
+/// recompute, activations peak at the start of the backward pass, when there are no gradients yet, unless the model is
+/// large and the batch tiny.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct BesideReport {
     /// Median seconds of the other run's steps.
     pub beside_step_seconds_median: f64,
-    /// Peak bytes of its forward and backward passes, beyond those in use before them.
+    /// Peak bytes that its forward and backward passes used on top of the bytes before them.
     pub beside_activation_bytes: usize,
-    /// Peak bytes in use in it.
+    /// Peak bytes in use in the other run.
     pub beside_peak_bytes: usize,
     /// This run's median divided by the other's.
     pub step_ratio_to_beside: f64,
@@ -79,7 +79,7 @@ pub struct BesideReport {
     pub peak_ratio_to_beside: f64,
 }
 
-/// Seconds of the timed steps, and the peaks in bytes.
+/// Seconds of the timed steps, and the peak bytes.
 #[derive(Default)]
 struct Measured {
     seconds: Vec<f64>,
@@ -94,7 +94,7 @@ impl Measured {
         self.activations = self.activations.max(activations);
     }
 
-    /// Runs a round of the trainer.
+    /// Runs one round of the trainer.
     fn round<M: Trainable>(
         &mut self,
         bench: &Bench,
@@ -109,9 +109,8 @@ impl Measured {
 }
 
 impl Bench {
-    /// Trains and measures, without evaluation and without files. A second run, if there is one, alternates with the
-    /// first; it has the same model and task, and may have another shape. `say` receives messages on what is read and
-    /// which round is measured.
+    /// Trains without evaluation and files, and measures. With a second run, the two take turns; it must have the same
+    /// model and task, and may have another shape. `say` receives messages about what is read and which round runs.
     ///
     /// # Errors
     ///
@@ -136,7 +135,7 @@ impl Bench {
         Ok((trained.report, seconds))
     }
 
-    /// A plain training loop as a Burn user would write it, for the same global batches.
+    /// Runs the loop that a Burn user writes by hand, on the same global batches.
     fn raw_round<M: Trainable>(&self, run: &Run, parts: &Parts<M>) -> Result<(Vec<f64>, usize), RunError> {
         let (model, mut optimizer) = run.fresh(parts, |_| {})?;
         let mut model = model.fork(&parts.device);
@@ -166,8 +165,8 @@ impl Bench {
         Ok((seconds.split_off(self.warmup as usize), peak))
     }
 
-    /// The run's schedule without its warmup, which may be longer than the benchmark. If its other phases are too
-    /// long as well, its peak rate.
+    /// Returns the run's schedule without its warmup, which may be longer than a benchmark. If its other phases are
+    /// longer too, returns a constant schedule at its highest rate.
     fn schedule(&self, run: &Run) -> Schedule {
         let schedule = run.schedule.warmup(0);
         match schedule.check(Some(self.warmup + self.steps)) {
@@ -177,7 +176,7 @@ impl Bench {
     }
 }
 
-/// A benchmark of a run whose model is known.
+/// A benchmark of a run with a known model type.
 struct Benched<'a> {
     bench: &'a Bench,
     run: &'a Run,
@@ -220,7 +219,7 @@ impl ForModel for Benched<'_> {
                 raw.add(seconds, peak, 0);
             }
         }
-        // Later rounds begin long after the process, so their first step does not measure the start of a run.
+        // Later rounds start long after the process and would give a wrong start-up time.
         report.first_step_seconds = first_step.unwrap_or_default();
         report.step_seconds_median = median(&trainer.seconds);
         report.peak_bytes = trainer.peak;
@@ -258,7 +257,7 @@ impl BesideReport {
 }
 
 fn ratio(bytes: usize, of: usize) -> f64 {
-    // 0 of 0, if nothing was measured, is not a ratio.
+    // If nothing counts bytes, there is no ratio.
     if of == 0 { f64::NAN } else { bytes as f64 / of as f64 }
 }
 

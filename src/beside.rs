@@ -1,7 +1,7 @@
-//! Work of a thread beside the training, which goes on meanwhile.
+//! Background work on a thread, while training continues.
 //!
-//! Checkpoints and the best model are written so: the run hands over a copy, looks at its step boundaries whether the
-//! thread is done, and hears then how it went.
+//! Checkpoints and the best model are written in this way: the run hands over a copy, checks at its step boundaries
+//! whether the thread is done, and then receives the result.
 
 use std::panic::resume_unwind;
 use std::thread::{self, JoinHandle};
@@ -14,17 +14,17 @@ impl<T: Send + 'static> Beside<T> {
         Self(thread::spawn(work))
     }
 
-    /// Whether [`wait`](Self::wait) would return at once.
+    /// Returns whether [`wait`](Self::wait) would return at once.
     pub fn is_over(&self) -> bool {
         self.0.is_finished()
     }
 
-    /// Waits until the thread has ended, however it does.
+    /// Waits until the thread ends, whether it panics or not.
     pub fn end(self) {
         let _ = self.0.join();
     }
 
-    /// What the work has come to. A panic in it goes on here.
+    /// Waits for the result of the work. Resumes a panic of the thread.
     pub fn wait(self) -> T {
         self.0.join().unwrap_or_else(|panic| resume_unwind(panic))
     }

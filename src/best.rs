@@ -1,7 +1,7 @@
-//! The weights of the best evaluations, kept as long as a checkpoint tells of them.
+//! The weights of the best evaluations, kept as long as a checkpoint refers to them.
 //!
-//! `best.safetensors` is the best so far. A run that goes back to an older checkpoint had another one then, so each has
-//! a second name, `.best/step-00000024.safetensors`, which costs no disk while both are the same file.
+//! `best.safetensors` is the best so far. At an older checkpoint another one was the best, so each has a second name,
+//! `.best/step-00000024.safetensors`, a hard link that takes no disk space while both name the same file.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,7 @@ use firebrick_checkpoints::Folder;
 use crate::output::BEST;
 use crate::{TrainError, TrainerState, checkpoint, saving};
 
-/// The folder of the second names.
+/// The folder with the second names.
 const FOLDER: &str = ".best";
 
 fn of_step(run: &Path, step: u64) -> PathBuf {
@@ -23,15 +23,15 @@ fn of_step(run: &Path, step: u64) -> PathBuf {
 ///
 /// # Errors
 ///
-/// It cannot be made.
+/// The name cannot be created.
 pub(crate) fn remember(run: &Path, step: u64) -> Result<(), TrainError> {
     let folder = run.join(FOLDER);
     fs::create_dir_all(&folder).map_err(|error| TrainError::file(&folder, "making the folder", error))?;
     link(&run.join(BEST), &of_step(run, step))
 }
 
-/// The weights of the best evaluation of a run as it was at a checkpoint; `None` where they are gone. A folder of an
-/// older version has only one.
+/// Finds the best weights of a run at a checkpoint; `None` if they are gone. A folder of an older version has only one
+/// file.
 pub(crate) fn find(run: &Path, step: u64) -> Option<PathBuf> {
     let (own, best) = (of_step(run, step), run.join(BEST));
     if own.is_file() {
@@ -40,11 +40,11 @@ pub(crate) fn find(run: &Path, step: u64) -> Option<PathBuf> {
     (!run.join(FOLDER).exists() && best.is_file()).then_some(best)
 }
 
-/// Makes these weights, found in this folder or in another run's, the best of a run; without any, it has none.
+/// Makes these weights, from this folder or another run's, the best of a run. With `None` the run has no best weights.
 ///
 /// # Errors
 ///
-/// They cannot be put there.
+/// The weights cannot be put there.
 pub(crate) fn restore(found: Option<(&Path, u64)>, run: &Path) -> Result<Option<PathBuf>, TrainError> {
     let best = run.join(BEST);
     let Some((weights, step)) = found else {
@@ -61,7 +61,7 @@ pub(crate) fn restore(found: Option<(&Path, u64)>, run: &Path) -> Result<Option<
     Ok(Some(best))
 }
 
-/// Forgets the weights that neither the run nor one of its checkpoints tells of. None may be under way.
+/// Removes the weights that neither the run nor one of its checkpoints refers to. Call it while no save is in progress.
 pub(crate) fn forget_others(run: &Path, best: Option<u64>) {
     let checkpoints = Folder::new(run.join(checkpoint::FOLDER)).list().unwrap_or_default();
     let of_checkpoint = |path: &Path| {
@@ -70,7 +70,7 @@ pub(crate) fn forget_others(run: &Path, best: Option<u64>) {
     };
     let told = checkpoints.iter().filter_map(|saved| of_checkpoint(&saved.path));
     let kept: BTreeSet<_> = told.chain(best).map(|step| of_step(run, step)).collect();
-    // What cannot be removed now is removed later.
+    // A later call removes what cannot be removed now.
     for entry in fs::read_dir(run.join(FOLDER)).into_iter().flatten().flatten() {
         if !kept.contains(&entry.path()) {
             let _ = fs::remove_file(entry.path());
@@ -78,20 +78,20 @@ pub(crate) fn forget_others(run: &Path, best: Option<u64>) {
     }
 }
 
-/// A second name of a file, or a copy of it where the file system has no second names.
+/// Hard-links a file, or copies it if the file system has no hard links.
 fn link(from: &Path, to: &Path) -> Result<(), TrainError> {
     if is_same_file(from, to) {
         return Ok(());
     }
     saving::replace(to, |staged| {
-        // What is staged is a file already, and a second name needs a free one.
+        // The staged file exists already, and a hard link needs a free name.
         let linked = fs::remove_file(staged).and_then(|()| fs::hard_link(from, staged));
         let linked = linked.or_else(|_| fs::copy(from, staged).map(drop));
         linked.map_err(|error| TrainError::file(to, "keeping the best weights", error))
     })
 }
 
-/// Whether both are names of one file, of which a rename would leave both.
+/// Returns whether both are names of the same file, in which case a rename would do nothing.
 #[cfg(unix)]
 fn is_same_file(one: &Path, other: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(names(run), ["step-00000008.safetensors"]);
         assert_eq!(restore(None, run).unwrap(), None);
         assert!(!best.exists());
-        // Into the folder of another run.
+        // Restores into another run's folder.
         let other = tempfile::tempdir().unwrap();
         restore(Some((&earlier, 8)), other.path()).unwrap();
         assert_eq!(names(other.path()), names(run));

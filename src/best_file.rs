@@ -1,4 +1,4 @@
-//! The file of the best model, written beside the training and tried again where that fails.
+//! Writes the file of the best model in the background, and retries a failed write.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -8,45 +8,46 @@ use crate::output::BEST;
 use crate::writes::{FailedWrites, Writes};
 use crate::{TrainError, best};
 
-/// Writes the model that it holds, and says where.
+/// Writes the model that it holds, and returns the path.
 type Write = Box<dyn FnMut() -> Result<PathBuf, TrainError> + Send>;
 
-/// That, and what has come of it.
+/// An attempt: the step, the writer and the result.
 type Attempt = Beside<(u64, Write, Result<PathBuf, TrainError>)>;
 
-/// Attempts at the end of a run, for which it waits.
+/// Attempts that the end of a run waits for.
 const AT_THE_END: u32 = 2;
-/// A failed attempt is followed by a rest of so many times as long as it took.
+/// After a failed attempt, the pause before the next is this many times as long as the attempt.
 const REST: u32 = 4;
 
 /// The first rank's file of the best model.
 ///
-/// One model is written at a time. Of those that are found meanwhile the last one is kept, and so is one that could
-/// not be written, until there is a better one.
+/// It writes one model at a time. While one is being written, it keeps the last of the models that arrive. It also
+/// keeps a model that could not be written, until a better one arrives.
 pub(crate) struct BestFile {
     writes: Writes,
     under_way: Option<(Instant, Attempt)>,
     next: Option<(u64, Write)>,
-    /// Until when nothing is tried again.
+    /// No retry before this time.
     rests: Option<Instant>,
-    /// Where the weights are, once there are some, and the step whose they are.
+    /// The path and the step of the weights, once they are written.
     found: Option<(PathBuf, u64)>,
 }
 
 impl BestFile {
-    /// With the best weights of the run so far and their step, where it has some.
+    /// Starts with the best weights of the run so far and their step, if there are any.
     pub fn new(found: Option<(PathBuf, u64)>, tells: bool) -> Self {
         Self { writes: Writes::of(BEST, tells), under_way: None, next: None, rests: None, found }
     }
 
-    /// Hands over what writes a better model than all before, that of a step.
+    /// Takes the writer of a new best model and its step.
     pub fn put(&mut self, step: u64, write: impl FnMut() -> Result<PathBuf, TrainError> + Send + 'static) {
         self.next = Some((step, Box::new(write)));
         self.rests = None;
         self.poll();
     }
 
-    /// At a step boundary: hears how an attempt went, and begins the next one. Whether the file is being written.
+    /// Call at a step boundary: collects the result of an attempt, and starts the next one. Returns whether the file is
+    /// being written.
     pub fn poll(&mut self) -> bool {
         if self.under_way.as_ref().is_some_and(|(_, work)| work.is_over()) {
             self.wait();
@@ -57,7 +58,7 @@ impl BestFile {
         self.under_way.is_some()
     }
 
-    /// Waits for the attempt that is under way.
+    /// Waits for the attempt in progress.
     pub fn wait(&mut self) {
         let Some((began, work)) = self.under_way.take() else { return };
         let (step, write, result) = work.wait();
@@ -69,13 +70,13 @@ impl BestFile {
             Err(error) => {
                 self.writes.note(Err(error));
                 self.rests = Some(Instant::now() + REST * began.elapsed().max(Duration::from_millis(1)));
-                // A better one takes its place.
+                // A better model takes precedence.
                 self.next.get_or_insert((step, write));
             }
         }
     }
 
-    /// Waits until the file is there, or another attempt has failed.
+    /// Waits until the file is written, or the last attempts have failed.
     pub fn finish(&mut self) {
         self.wait();
         for _ in 0..AT_THE_END {
@@ -93,31 +94,31 @@ impl BestFile {
         self.under_way = Some((Instant::now(), Beside::start(work)));
     }
 
-    /// Makes the weights that were found the best of the run in this folder, now that it has settled there. Nothing is
-    /// being written.
+    /// Makes the found weights the best of the run in this folder, once the run has settled there. Call it while
+    /// nothing is being written.
     ///
     /// # Errors
     ///
-    /// They cannot be put there.
+    /// The weights cannot be put there.
     pub fn settle(&mut self, folder: &Path) -> Result<(), TrainError> {
         let step = self.found().map(|(_, step)| step);
         self.found = best::restore(self.found(), folder)?.zip(step);
         Ok(())
     }
 
-    /// Where the newest weights are, and the step whose they are.
+    /// Returns the path and the step of the newest weights.
     pub fn found(&self) -> Option<(&Path, u64)> {
         self.found.as_ref().map(|(path, step)| (path.as_path(), *step))
     }
 
-    /// Attempts that failed, if some did.
+    /// Returns the entry for the report, if attempts failed.
     pub fn failed(&self) -> Option<FailedWrites> {
         self.writes.failed()
     }
 }
 
 impl Drop for BestFile {
-    /// A process that ends would leave the file half written.
+    /// The end of the process would leave the file half written.
     fn drop(&mut self) {
         if let Some((_, work)) = self.under_way.take() {
             work.end();
@@ -132,7 +133,7 @@ mod tests {
 
     use super::*;
 
-    /// Writes nothing: an attempt says its name, and ends as it is told to.
+    /// A writer that writes nothing: an attempt reports its name, and ends when the test tells it to.
     struct Disk {
         begun: (Sender<&'static str>, Receiver<&'static str>),
         ends: Vec<Sender<bool>>,
@@ -157,7 +158,7 @@ mod tests {
             });
         }
 
-        /// Which attempt began.
+        /// Returns which attempt began.
         fn begun(&self) -> &'static str {
             self.begun.1.recv().unwrap()
         }
@@ -168,7 +169,7 @@ mod tests {
         let (mut best, mut disk) = (BestFile::new(None, false), Disk::new());
         disk.put(&mut best, "first");
         assert_eq!(disk.begun(), "first");
-        // They come while it is being written, and only the last one of them is wanted.
+        // These arrive during the write, and only the last of them counts.
         disk.put(&mut best, "second");
         disk.put(&mut best, "third");
         assert!(best.poll() && best.found().is_none());

@@ -1,4 +1,4 @@
-//! The bytes that a run may have on the device, and what is told when it has more.
+//! The device budget of a run, and the error for a run that exceeds it.
 
 use std::fmt;
 
@@ -7,29 +7,29 @@ use thiserror::Error;
 use crate::accounting::{ParameterBytes, Placement};
 use crate::byte_size::ByteSize;
 
-/// Bytes on the device at one moment, by what they are of.
+/// Bytes on the device at one moment, by purpose.
 ///
-/// On the CPU, where device and host share the memory, what a strategy keeps on the host is not
-/// counted here.
+/// On the CPU, device and host share the memory; what a strategy offloads to the host is not counted here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OnDevice {
-    /// What the forward pass read and the backward pass needed of it, at the peak. Nothing where the
-    /// program counts no memory, for which it installs [`memory::Counting`](crate::memory::Counting).
+    /// Activations of the forward and backward pass, at the peak. 0 unless the program counts memory, for which it
+    /// installs [`memory::Counting`](crate::memory::Counting).
     pub activations: usize,
-    /// Of this micro-batch, and held of those before; in an update, what the optimizer is given.
+    /// Gradients of this micro-batch and those accumulated before it; in an update, the gradients passed to the
+    /// optimizer.
     pub gradients: usize,
-    /// Of the optimizer. Before the first update what it will be, where that is known.
+    /// State of the optimizer. Before the first update, its expected size, if known.
     pub optimizer: usize,
     /// The parameters that the optimizer updates.
     pub master: usize,
-    /// What the replica, which the forward pass reads, has beyond the master.
+    /// The replica, which the forward pass reads, on top of the master.
     pub replica: usize,
-    /// The average of the parameters.
+    /// The averaged parameters.
     pub averaged: usize,
 }
 
 impl OnDevice {
-    /// What lies there between two steps.
+    /// The bytes between two steps.
     pub(crate) fn between_steps(bytes: &ParameterBytes) -> Self {
         let Placement { master_on_host, replica_on_host, .. } = bytes.placement;
         let unless = |on_host: bool, bytes: usize| if on_host { 0 } else { bytes };
@@ -42,12 +42,12 @@ impl OnDevice {
         }
     }
 
-    /// All together.
+    /// Returns the sum of all parts.
     pub fn total(&self) -> usize {
         self.parts().iter().map(|(_, bytes)| bytes).sum()
     }
 
-    /// What each part is called, and its bytes.
+    /// Returns the name and the bytes of each part.
     pub fn parts(&self) -> [(&'static str, usize); 6] {
         [
             ("activations", self.activations),
@@ -60,10 +60,10 @@ impl OnDevice {
     }
 }
 
-/// When a run had more on the device than it may.
+/// When a run exceeded its budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// Before the first step, by what its parameters will take: the activations are not among it.
+    /// Before the first step, from the expected size of its parameters, without activations.
     Start,
     /// In a forward and backward pass.
     Pass,
@@ -71,19 +71,19 @@ pub enum Moment {
     Update,
 }
 
-/// A run had, or would have, more on the device than its budget.
+/// A run used, or would use, more bytes on the device than its budget.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub struct OverBudget {
-    /// Bytes that it may have.
+    /// The budget in bytes.
     pub budget: usize,
-    /// Bytes that it had, or would have had.
+    /// The bytes used, or expected.
     pub found: OnDevice,
-    /// When.
+    /// When the run exceeded its budget.
     pub moment: Moment,
 }
 
 impl OverBudget {
-    /// An error where there is more than the budget.
+    /// Returns an error if `found` exceeds the budget.
     pub(crate) fn check(budget: usize, found: OnDevice, moment: Moment) -> Result<(), Box<Self>> {
         match found.total() <= budget {
             true => Ok(()),
@@ -91,8 +91,7 @@ impl OverBudget {
         }
     }
 
-    /// What would help, the least costly first: as it is written in a run file and in Rust, and what it
-    /// does.
+    /// Lists remedies, the cheapest first, each with its run file entry, its Rust call and its effect.
     fn remedies(&self) -> Vec<String> {
         let OnDevice { activations, gradients, optimizer, master, replica, averaged } = self.found;
         let others = [gradients, optimizer, master, replica, averaged];
@@ -136,7 +135,7 @@ impl fmt::Display for OverBudget {
             Moment::Update => "in an update it had",
         };
         let mut parts: Vec<_> = self.found.parts().into_iter().filter(|(_, bytes)| *bytes > 0).collect();
-        // Stable: what is named first stays first among equals.
+        // The sort is stable: equal parts keep their order.
         parts.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
         write!(
             f,

@@ -1,4 +1,4 @@
-//! Numbers of bytes as people write them.
+//! Byte sizes such as `2GB`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The units, as `2GB` is written, and their bytes.
+/// The units and their bytes.
 const UNITS: [(&str, f64); 9] = [
     ("B", 1.0),
     ("kB", 1e3),
@@ -19,8 +19,7 @@ const UNITS: [(&str, f64); 9] = [
     ("TiB", 1_099_511_627_776.0),
 ];
 
-/// A number of bytes. In a run file it is a number, or a text with a unit: `2000000000`, `"2GB"`,
-/// `"1.5 GiB"`.
+/// A size in bytes. A run file has it as a number, or as a text with a unit: `2000000000`, `"2GB"`, `"1.5 GiB"`.
 ///
 /// ```
 /// use firebrick::ByteSize;
@@ -33,15 +32,15 @@ const UNITS: [(&str, f64); 9] = [
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ByteSize(
-    /// Bytes.
+    /// The size in bytes.
     pub usize,
 );
 
 impl FromStr for ByteSize {
     type Err = String;
 
-    /// A number, whole or with a fraction, and perhaps a unit: `kB`, `MB`, `GB`, `TB`, of 1000 each, or
-    /// `KiB`, `MiB`, `GiB`, `TiB`, of 1024. Upper and lower case are the same.
+    /// Parses a whole or decimal number with an optional unit, upper or lower case: `kB`, `MB`, `GB`, `TB` are powers
+    /// of 1000, and `KiB`, `MiB`, `GiB`, `TiB` powers of 1024.
     fn from_str(text: &str) -> Result<Self, String> {
         let text = text.trim();
         let split = text.find(|c: char| !c.is_ascii_digit() && !"._".contains(c)).unwrap_or(text.len());
@@ -57,7 +56,7 @@ impl FromStr for ByteSize {
             (false, None) => return Err(format!("{expected}: unknown unit `{unit}`{}", nearest(unit))),
         };
         let bytes = (number * factor).round();
-        // An f64 tells all whole numbers apart up to here.
+        // An f64 represents every whole number up to here.
         if bytes > 2f64.powi(53) {
             return Err(format!("{expected}, of at most 9007199254740992, found `{text}`"));
         }
@@ -75,7 +74,7 @@ fn nearest(unit: &str) -> String {
 }
 
 impl fmt::Display for ByteSize {
-    /// In the largest of B, kB, MB, GB and TB that leaves at least 1, with three digits.
+    /// Formats in the largest of B, kB, MB, GB and TB for which the number is at least 1, with three digits.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = self.0 as f64;
         let Some((unit, factor)) = UNITS[1..5].iter().rev().find(|(_, factor)| bytes >= *factor) else {

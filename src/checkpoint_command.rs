@@ -1,6 +1,6 @@
 //! The commands that read checkpoints: `consolidate`, and `checkpoint show`, `verify` and `diff`.
 //!
-//! They need neither the run nor its model, nor the machines that it was trained on.
+//! They need neither the run file, the model, nor the machines that trained it.
 
 use std::path::{Path, PathBuf};
 
@@ -21,26 +21,27 @@ use crate::{ByteSize, ResumeError, RunError, TrainError, TrainerState};
 pub(crate) struct ConsolidateArgs {
     #[command(flatten)]
     checkpoint: CheckpointArg,
-    /// The file to write. One that is there is replaced when the new one is whole.
+    /// The file to write. An existing file is replaced when the new one is complete.
     #[arg(long, short, value_name = "FILE", default_value = "model.safetensors")]
     output: PathBuf,
-    /// Rounds all floats to this dtype. Default: as they were saved.
+    /// Rounds all floats to this dtype. Default: the dtype in which they were saved.
     #[arg(long, value_enum)]
     dtype: Option<Float>,
-    /// Writes files of at most so many bytes, as in `5GB`, with an index, in Hugging Face's layout.
+    /// Writes files of at most this many bytes, such as `5GB`, with an index, in Hugging Face's layout.
     #[arg(long, value_name = "BYTES")]
     sharded: Option<ByteSize>,
     /// Writes tied weights under each of their names.
     #[arg(long)]
     with_aliases: bool,
-    /// Writes the averaged weights, where the run averaged them.
+    /// Writes the averaged weights, if the run averaged them.
     #[arg(long)]
     average: bool,
 }
 
 #[derive(Debug, Args)]
 struct CheckpointArg {
-    /// The checkpoint, as in `runs/a/checkpoints/step-00001000`; or a run's output folder, whose newest one it is.
+    /// A checkpoint, such as `runs/a/checkpoints/step-00001000`, or a run's output folder, which stands for its newest
+    /// checkpoint.
     #[arg(value_name = "CHECKPOINT")]
     path: PathBuf,
 }
@@ -55,16 +56,16 @@ enum Float {
 /// `firebrick checkpoint`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CheckpointCommand {
-    /// Shows what a checkpoint is of: step, ranks, data, strategies, files and tensors.
+    /// Shows the contents of a checkpoint: step, ranks, data, strategies, files and tensors.
     Show(ShowArgs),
-    /// Checks every byte, and names every file that is not as it was saved.
+    /// Verifies every byte, and names every file that differs from what was saved.
     ///
-    /// The sums show that files are as they were written. They do not show who wrote them, nor that the weights are
-    /// good: whoever can change a file can change the manifest with it.
+    /// The checksums show that files are as they were written. They do not show who wrote them, nor that the weights
+    /// are good: if you can change a file, you can also change the manifest.
     Verify(VerifyArgs),
-    /// Compares two checkpoints tensor by tensor, of whatever numbers of ranks.
+    /// Compares two checkpoints tensor by tensor, whatever their numbers of ranks.
     ///
-    /// The exit code is 0 where they are equal, and 1 where they differ.
+    /// The exit code is 0 if they are equal, and 1 if they differ.
     Diff(DiffArgs),
 }
 
@@ -91,10 +92,10 @@ pub(crate) struct VerifyArgs {
 /// `firebrick checkpoint diff`.
 #[derive(Debug, Args)]
 pub(crate) struct DiffArgs {
-    /// One checkpoint, or a run's output folder.
+    /// A checkpoint, or a run's output folder.
     #[arg(value_name = "FIRST")]
     first: PathBuf,
-    /// The other.
+    /// The checkpoint to compare it with.
     #[arg(value_name = "SECOND")]
     second: PathBuf,
 }
@@ -260,7 +261,7 @@ fn summary(change: &checkpoints::Change) -> String {
     }
 }
 
-/// A checkpoint's folder, or the newest one of a run.
+/// Returns the folder of a checkpoint, or of the newest one of a run.
 fn resolved(path: &Path) -> Result<PathBuf, RunError> {
     let of_run = path.join(FOLDER);
     if !of_run.is_dir() {

@@ -22,7 +22,7 @@ use crate::summary::{bench_summary, tokenized_summary, trained_summary};
 use crate::trained_command::{EvalArgs, GenerateArgs, PredictArgs, eval, generate, predict};
 use crate::{Bench, DataRun, Look, Resume, Run, RunError, Show};
 
-/// Trains Burn models. A run is a RON file; every field of it can be overridden.
+/// Trains Burn models. A run is a RON file; you can override every field of it.
 #[derive(Debug, Parser)]
 #[command(version, about, after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"), arg_required_else_help = true)]
 pub struct Cli {
@@ -53,74 +53,73 @@ Examples:
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Trains a model, and saves it.
+    /// Trains a model and saves it.
     ///
-    /// Shows burn-train's dashboard on a terminal (q and then s, or Ctrl-C, stops at the next
-    /// step, with everything saved), and plain lines on standard error elsewhere. Writes the model, the best
-    /// model, checkpoints, the tokenizer, the run and its metrics into the run's `output` folder. A run that was
-    /// interrupted goes on with `--resume`.
+    /// On a terminal, shows burn-train's dashboard (q and then s, or Ctrl-C, ends the run after the current step and
+    /// saves it); elsewhere, prints plain lines on standard error. Writes the model, the best model, checkpoints, the
+    /// tokenizer, the run file and the metrics into the run's `output` folder. `--resume` continues an interrupted run.
     Train(TrainArgs),
-    /// Evaluates a trained run: loss and scores, on its validation data or on other files.
+    /// Evaluates a trained run: loss and metrics on its validation data or on other files.
     ///
-    /// Uses the best weights of the run, which are in `pretrained` of its output folder.
+    /// Uses the best weights of the run, in the folder `pretrained` of its output folder.
     Eval(EvalArgs),
-    /// Asks a trained run about the records of a file: a line of JSON for each, with what is predicted.
+    /// Predicts the records of a file with a trained run, and prints one line of JSON per record.
     ///
-    /// Records need no labels; where they have some, they stand beside the prediction as `expected`.
+    /// Records need no labels; if they have some, the output has them as `expected` next to the prediction.
     Predict(PredictArgs),
-    /// Lets a trained run write: what follows a prompt (`CausalLm`), or what is made of a source (`Seq2Seq`).
+    /// Generates text with a trained run: the continuation of a prompt (`CausalLm`), or the target of a source
+    /// (`Seq2Seq`).
     Generate(GenerateArgs),
-    /// Shows a run in progress from another terminal: its curves, its last numbers, and how long it still takes.
+    /// Shows a run in progress from another terminal: its curves, its latest numbers, and the time left.
     ///
-    /// On a terminal it fills the screen (q or Ctrl-C leaves it; the run goes on), elsewhere it prints lines. It ends with
-    /// the run: with exit code 1 where the run's process is gone and has left no report. It only reads.
+    /// On a terminal it fills the screen (q or Ctrl-C leaves it; the run continues); elsewhere it prints lines. It ends
+    /// when the run ends, with exit code 1 if the run's process is gone and left no report. It only reads.
     Watch(WatchArgs),
-    /// Writes `report.html` into the output folder of a run, in progress or over: curves, numbers, predictions and
-    /// settings on one page that needs no network.
+    /// Writes `report.html` into the output folder of a run that is in progress or finished: curves, numbers,
+    /// predictions and settings on one page that needs no network.
     Report(ReportArgs),
-    /// Shows the first batches as the model will see them, and the data in numbers.
+    /// Shows the first batches as the model sees them, and statistics of the data.
     ///
-    /// Tokens are decoded, with their labels below: the token or class that the model is to predict
-    /// there, and nothing where no label counts in the loss. Below that are the lengths of the samples,
-    /// the share of padding and the number of supervised tokens. Of the run file, only `task`, `data`,
-    /// `batch`, `seed` and `strategies` matter here, and the others may be missing.
+    /// Prints the decoded tokens with their labels below: the token or class to predict, and nothing if the label does
+    /// not count in the loss. Below are the lengths of the samples, the share of padding and the number of supervised
+    /// tokens. Only `task`, `data`, `batch`, `seed` and `strategies` of the run file matter here; other fields may be
+    /// missing.
     Data(DataArgs),
-    /// Tokenizes a large corpus once, into a file of token ids.
+    /// Tokenizes a large corpus once into a file of token ids.
     ///
-    /// A run reads it in place, however large it is: name it as `data.path`, and the tokenizer as
-    /// `data.tokenizer`.
+    /// A run reads the file in place, whatever its size: set it as `data.path`, and the tokenizer as `data.tokenizer`.
     Tokenize(TokenizeArgs),
     /// Writes the best weights of a run, or those of a checkpoint, as a Hugging Face folder.
     ///
-    /// Works on a run in progress, on one that was killed, and on one that is over; the data is not read.
+    /// Works on a run that is in progress, was killed, or is finished. Does not read the data.
     Export(ExportArgs),
-    /// Makes one file of a checkpoint's weights, whichever number of ranks saved them.
+    /// Merges the weights of a checkpoint into one file, whatever number of ranks saved them.
     ///
-    /// Works on any machine and without the run file: tensors are read one after the other, so that the largest one
-    /// has to fit in memory and not the model. `transformers`, `safetensors` and Burn open the result.
+    /// Works on any machine and without the run file. It reads one tensor at a time, so only the largest tensor has to
+    /// fit in memory. `transformers`, `safetensors` and Burn open the result.
     Consolidate(ConsolidateArgs),
     /// Shows, checks and compares checkpoints.
     #[command(subcommand)]
     Checkpoint(CheckpointCommand),
-    /// Makes a run file of a DeepSpeed configuration, and tells what became of each of its fields.
+    /// Converts a DeepSpeed configuration to a run file, and reports what became of each field.
     ///
-    /// "auto" is what Hugging Face's Trainer makes of it, with `--training-args`. What no file tells, such as data and
-    /// model, stands in the run file behind a mark, `// fill in:`. Fails where a field that is not supported, or not
-    /// known, may change the model that comes out, unless `--allow-unsupported` is given.
+    /// With `--training-args`, "auto" means what Hugging Face's Trainer makes of it. Fields that no file has, such as
+    /// data and model, stand in the run file behind a mark, `// fill in:`. Fails if an unsupported or unknown field may
+    /// change the trained model, unless you pass `--allow-unsupported`.
     Import(ImportArgs),
-    /// Foretells what a run will hold, send and compute, and which strategies would let it fit.
+    /// Estimates what a run will hold, send and compute, and which strategies let it fit.
     ///
-    /// Nothing is trained: bytes of parameters, gradients and optimizer state come of the model's shapes, and those of
-    /// activations of a few passes of the longest of the first micro-batches through two and three of its blocks, on
-    /// the CPU. The table has every sensible combination of strategies, the cheapest first, and the first that fits
-    /// is printed as it stands in a run file.
+    /// Trains nothing: the bytes of parameters, gradients and optimizer state follow from the model's shapes, and those
+    /// of activations from a few passes through two and three of its blocks on the CPU, with the longest of the first
+    /// micro-batches. The table has every sensible combination of strategies, the cheapest first. The first one that
+    /// fits is printed as a line of the run file.
     Plan(PlanArgs),
-    /// Times training steps, without evaluation and without files.
+    /// Times training steps, without evaluation and files.
     Bench(BenchArgs),
-    /// Lists the devices of this machine, and the number formats with what each device can do with them.
+    /// Lists the devices of this machine and what each can do with each number format.
     ///
-    /// Shows the devices of the backends that are compiled in. `--device` and `BURN_DEVICE` take their
-    /// names.
+    /// Shows the devices of the backends that are compiled in. Pass their names to `--device` or set them in
+    /// `BURN_DEVICE`.
     Devices(DevicesArgs),
 }
 
@@ -131,10 +130,10 @@ pub(crate) struct RunArgs {
     /// Overrides the run's device: auto, cpu, cuda[:i], wgpu[:i] or vulkan[:i].
     #[arg(long, env = "BURN_DEVICE", value_name = "DEVICE")]
     device: Option<String>,
-    /// Overrides the run's ranks: so many train together, each a thread with a device of its own, or all on the
-    /// CPU. Under mpirun each process is a rank, unless there are to be more.
+    /// Overrides the run's ranks: this many train together, each a thread, with a device each or all on the CPU. Under
+    /// mpirun each process is a rank, unless you ask for more.
     ///
-    /// An update then sees `batch.micro` samples x micro-batches (`batch.accumulate`) x ranks.
+    /// An update then sees `batch.micro` x `batch.accumulate` x ranks samples.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     ranks: Option<u64>,
     /// Overrides the run's deadline: how long a rank waits for the others before the run ends.
@@ -146,18 +145,18 @@ pub(crate) struct RunArgs {
 struct TrainArgs {
     #[command(flatten)]
     run: RunArgs,
-    /// Shows plain lines also on a terminal.
+    /// Shows plain lines on a terminal too.
     #[arg(long)]
     plain: bool,
-    /// Goes on from a checkpoint: `latest`, the newest complete one in the run's output folder (also where WHERE
-    /// is left out); `auto`, the newest sound one, or from the beginning where nothing was saved; `step-N`;
-    /// or the path of a checkpoint or of another run's output folder.
+    /// Resumes from a checkpoint: `latest`, the newest complete one in the run's output folder (the default if WHERE is
+    /// missing); `auto`, the newest sound one, or from the beginning if nothing was saved; `step-N`; or the path of a
+    /// checkpoint or of another run's output folder.
     ///
-    /// The run goes on as if it had never ended. It may have other strategies, another number of ranks with the
-    /// same global batch, and another length. See `checkpoints` in the run file for when a run is saved.
+    /// The run continues as if it had never ended. It may have other strategies, another number of ranks with the same
+    /// global batch, and another length. `checkpoints` in the run file sets when a run is saved.
     #[arg(long, value_name = "WHERE", num_args = 0..=1, default_missing_value = "latest")]
     resume: Option<Resume>,
-    /// Goes on although fields have changed that the result depends on, such as the seed, the schedule or the data.
+    /// Resumes although fields changed that the result depends on, such as the seed, the schedule or the data.
     #[arg(long, requires = "resume")]
     allow_changes: bool,
 }
@@ -166,20 +165,19 @@ struct TrainArgs {
 struct BenchArgs {
     #[command(flatten)]
     run: RunArgs,
-    /// Runs the same model, batch and optimizer in a plain Burn loop too, taking turns.
+    /// Runs the same model, batch and optimizer in a plain Burn loop too, in turns.
     #[arg(long)]
     raw: bool,
-    /// Runs the same with this field overridden too, taking turns, and prints the ratios. May be given
-    /// several times.
+    /// Runs the same with this field overridden too, in turns, and prints the ratios. May be given several times.
     #[arg(long, value_name = "PATH=VALUE")]
     beside: Vec<String>,
-    /// Steps that are timed in each round.
+    /// Timed steps in each round.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     steps: u64,
-    /// Steps before them that are not.
+    /// Untimed steps before them.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
     warmup: u64,
-    /// Rounds, each from fresh weights.
+    /// Rounds, each with fresh weights.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
     rounds: u64,
 }
@@ -192,7 +190,7 @@ pub(crate) struct FileArgs {
     /// Overrides a field of the run file; the value is RON. May be given several times.
     #[arg(long = "set", value_name = "PATH=VALUE")]
     overrides: Vec<String>,
-    /// How the result is printed: `json` makes the last line on standard output one JSON object.
+    /// Format of the result: `json` makes the last line on standard output one JSON object.
     #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
     pub report: ReportFormat,
 }
@@ -201,16 +199,16 @@ pub(crate) struct FileArgs {
 struct DataArgs {
     #[command(flatten)]
     file: FileArgs,
-    /// Micro-batches that are shown.
+    /// Micro-batches to show.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(0..=1000))]
     batches: u16,
-    /// Rows of each that are shown.
+    /// Rows to show of each micro-batch.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(0..=1000))]
     rows: u16,
-    /// Whether there are colours.
+    /// When to use colours.
     #[arg(long, value_enum, default_value_t = Color::Auto)]
     color: Color,
-    /// Columns of a line. Default: those of the terminal, or 100.
+    /// Columns of a line. Default: the terminal's, or 100.
     #[arg(long, value_parser = clap::value_parser!(u16).range(20..=10_000))]
     width: Option<u16>,
 }
@@ -219,19 +217,19 @@ struct DataArgs {
 struct TokenizeArgs {
     #[command(flatten)]
     file: FileArgs,
-    /// The file to write. One that is there is replaced when the new one is whole.
+    /// The file to write. An existing file is replaced when the new one is complete.
     #[arg(long, short, value_name = "FILE")]
     output: PathBuf,
 }
 
 #[derive(Debug, Args)]
 struct DevicesArgs {
-    /// How the result is printed: `json` makes the last line on standard output one JSON object.
+    /// Format of the result: `json` makes the last line on standard output one JSON object.
     #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
     report: ReportFormat,
 }
 
-/// Whether there are colours.
+/// When to use colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Color {
     /// On a terminal, unless NO_COLOR is set.
@@ -247,7 +245,7 @@ pub(crate) enum ReportFormat {
 }
 
 impl Cli {
-    /// Runs the command, and says how it ended: see `--help` for the exit codes. Errors go to standard error.
+    /// Runs the command and returns its exit code, which `--help` lists. Errors go to standard error.
     pub fn run(self) -> ExitCode {
         let done = |result: Result<(), RunError>| result.map(|()| Exit::Done);
         Exit::code(match self.command {
@@ -278,7 +276,7 @@ impl RunArgs {
         self.read_with(&[])
     }
 
-    /// The run with further overrides.
+    /// Returns the run with further overrides.
     fn read_with(&self, further: &[String]) -> Result<Run, RunError> {
         let overrides = [&self.file.overrides, further].concat();
         let mut run = Run::read(&self.file.run, &overrides)?;
@@ -296,7 +294,8 @@ fn train(args: &TrainArgs) -> Result<Exit, RunError> {
     let interrupter = signals::interrupter(run.checkpoints.grace.map(Duration::from_secs));
     let show = if args.plain { Show::Lines } else { Show::Auto };
     let launched = run.launch_from(args.resume.clone(), args.allow_changes, show, interrupter)?;
-    // The first process speaks for all: a launcher ends the others where one of them ends with another code than 0.
+    // Only the first process exits with an error code: a launcher kills the others when one exits with a code other
+    // than 0.
     if !Process::this()?.leads() {
         return Ok(Exit::Done);
     }
@@ -316,7 +315,7 @@ fn train(args: &TrainArgs) -> Result<Exit, RunError> {
     if !report.interrupted {
         return Ok(Exit::Done);
     }
-    // On the dashboard it is a key that stops the run, as Ctrl-C would.
+    // A key on the dashboard stops the run in the same way as Ctrl-C.
     let signal = signals::received().unwrap_or(Signal::Interrupt);
     if let Some(step) = report.checkpoint_step {
         tell(&format!(

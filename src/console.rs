@@ -1,19 +1,19 @@
-//! Lines for whoever watches. A reader who has left is no reason to end a training run.
+//! Prints lines for the user. A closed pipe does not end a training run.
 
 use std::io::{self, ErrorKind, Write};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A line on standard error.
+/// Prints a line on standard error.
 pub(crate) fn tell(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// The result, on standard output. What cannot be printed is [told](unprinted) where the program ends.
+/// Prints the result on standard output. [`unprinted`] returns what went wrong, at the end of the program.
 pub(crate) fn print(text: &str) {
     let mut stdout = io::stdout();
     match write!(stdout, "{text}").and_then(|()| stdout.flush()) {
-        // Who closes a pipe has read enough.
+        // A reader that closes a pipe has read enough.
         Err(error) if error.kind() != ErrorKind::BrokenPipe => drop(UNPRINTED.set(error.to_string())),
         _ => {}
     }
@@ -21,12 +21,12 @@ pub(crate) fn print(text: &str) {
 
 static UNPRINTED: OnceLock<String> = OnceLock::new();
 
-/// Why a part of the result is not on standard output, if one is not.
+/// Returns why a part of the result could not be printed, if one could not.
 pub(crate) fn unprinted() -> Option<String> {
     UNPRINTED.get().cloned()
 }
 
-/// The columns of the terminal that standard output goes to.
+/// Returns the columns of the terminal of standard output.
 pub(crate) fn terminal_width() -> Option<u16> {
     #[cfg(all(unix, feature = "tui"))]
     if let Ok(size) = rustix::termios::tcgetwinsize(io::stdout()) {
@@ -35,8 +35,7 @@ pub(crate) fn terminal_width() -> Option<u16> {
     None
 }
 
-/// How much of something long is done, on standard error: a line at most once a second, and none of what is over
-/// sooner.
+/// Prints the progress of long work on standard error, at most one line per second. Shorter work prints nothing.
 pub(crate) struct Share {
     doing: &'static str,
     told: Mutex<Instant>,

@@ -1,4 +1,4 @@
-//! How a run is shown: burn-train's full-screen dashboard, plain lines, or not at all.
+//! Shows a run: on burn-train's full-screen dashboard, as plain lines, or not at all.
 
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use burn::train::{InferenceStep, Interrupter, TrainOutput, TrainStep};
 use crate::gauges::Readings;
 use crate::lines::Lines;
 
-/// Where the progress of a run is shown.
+/// Where to show the progress of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Show {
-    /// The full-screen dashboard where standard output is a terminal, plain lines elsewhere.
+    /// The full-screen dashboard if standard output is a terminal, plain lines elsewhere.
     #[default]
     Auto,
     /// Plain lines on standard error.
@@ -31,8 +31,8 @@ impl Show {
         cfg!(feature = "tui") && self == Self::Auto && std::io::stdout().is_terminal()
     }
 
-    /// Must be called on the thread that trains; the dashboard draws on one of its own. `updates_before` were made before
-    /// the round that comes first.
+    /// Call it on the thread that trains; the dashboard draws on its own thread. `updates_before` is the number of
+    /// updates made before the first round.
     pub(crate) fn renderer(
         self,
         interrupter: &Interrupter,
@@ -49,9 +49,9 @@ impl Show {
     }
 }
 
-/// Lets Ctrl-C reach the process while the dashboard has the terminal in raw mode, in which it
-/// would only be a key that the dashboard ignores. The dashboard sets the mode on its own thread,
-/// so this is called at each step; it costs one system call.
+/// Lets Ctrl-C reach the process while the dashboard has the terminal in raw mode, where it would be a key that the
+/// dashboard ignores. The dashboard sets the mode on its own thread, so call this at each step; it costs one system
+/// call.
 #[cfg(all(unix, feature = "tui"))]
 pub(crate) fn let_ctrl_c_interrupt() {
     use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, tcgetattr, tcsetattr};
@@ -60,22 +60,22 @@ pub(crate) fn let_ctrl_c_interrupt() {
         && !mode.local_modes.contains(LocalModes::ISIG)
     {
         mode.local_modes.insert(LocalModes::ISIG);
-        // Suspending or quitting would leave the terminal in raw mode: 0 turns those keys off.
+        // Suspending or quitting would leave the terminal in raw mode. 0 disables those keys.
         mode.special_codes[SpecialCodeIndex::VSUSP] = 0;
         mode.special_codes[SpecialCodeIndex::VQUIT] = 0;
         let _ = tcsetattr(&stdin, OptionalActions::Now, &mode);
     }
 }
 
-/// Without a terminal in raw mode there is nothing to let through.
+/// Does nothing without a terminal in raw mode.
 #[cfg(not(all(unix, feature = "tui")))]
 pub(crate) fn let_ctrl_c_interrupt() {}
 
-/// Standard error as a pipe, while the dashboard has the terminal.
+/// Redirects standard error through a pipe while the dashboard has the terminal.
 ///
-/// When the terminal is closed, every write to it fails, and a line on standard error that cannot be printed while
-/// the dashboard's thread unwinds would abort the program: the run could not be saved any more. What is written into the
-/// pipe is handed on as long as the terminal is there.
+/// If the terminal is closed, every write to it fails. A line on standard error that cannot be printed while the
+/// dashboard's thread unwinds would abort the program before it could save the run. So the lines go into a pipe, and on
+/// to the terminal as long as it exists.
 #[derive(Debug)]
 pub(crate) struct SafeErrors {
     #[cfg(all(unix, feature = "tui"))]
@@ -83,7 +83,7 @@ pub(crate) struct SafeErrors {
 }
 
 impl SafeErrors {
-    /// Until this is dropped. Nothing is done where `shown` is false, or standard error is no terminal.
+    /// Redirects until this is dropped. Does nothing if `shown` is false, or standard error is no terminal.
     pub fn while_shown(shown: bool) -> Self {
         #[cfg(not(all(unix, feature = "tui")))]
         let _ = shown;
@@ -106,7 +106,7 @@ impl SafeErrors {
         let hand_on = std::thread::Builder::new().name("standard error".into()).spawn(move || {
             let mut bytes = [0; 4096];
             while let Ok(length @ 1..) = reader.read(&mut bytes) {
-                // The terminal may be gone; the pipe must be emptied all the same.
+                // The terminal may be gone, but the pipe must be emptied.
                 let _ = shown.write_all(&bytes[..length]);
             }
         })?;
@@ -119,7 +119,7 @@ impl Drop for SafeErrors {
     fn drop(&mut self) {
         #[cfg(all(unix, feature = "tui"))]
         if let Some((terminal, hand_on)) = self.terminal.take()
-            // With its last writer the pipe ends.
+            // The pipe ends with its last writer.
             && rustix::stdio::dup2_stderr(&terminal).is_ok()
         {
             let _ = hand_on.join();
@@ -127,14 +127,14 @@ impl Drop for SafeErrors {
     }
 }
 
-/// The terminal as it was before the dashboard.
+/// The state of the terminal before the dashboard.
 pub(crate) struct Terminal {
     #[cfg(all(unix, feature = "tui"))]
     mode: Option<rustix::termios::Termios>,
 }
 
 impl Terminal {
-    /// How the terminal is now.
+    /// Records the current state of the terminal.
     pub fn now() -> Self {
         Self {
             #[cfg(all(unix, feature = "tui"))]
@@ -142,7 +142,7 @@ impl Terminal {
         }
     }
 
-    /// Puts it back, and leaves the full screen.
+    /// Restores the state, and leaves the full screen.
     pub fn restore(&self) {
         #[cfg(all(unix, feature = "tui"))]
         if let Some(mode) = &self.mode
@@ -157,9 +157,9 @@ impl Terminal {
     }
 }
 
-/// What burn-train is handed as the model. The real one lives in the training loop, because
-/// burn-train's learner has no place for a master beside a replica; this carries the types of the
-/// events and the one parameter that it looks for.
+/// A placeholder for the model of burn-train. The real model lives in the training loop, because burn-train's learner
+/// has no place for a master next to a replica. The placeholder has the types of the events and the one parameter that
+/// burn-train looks for.
 #[derive(Module, Debug)]
 pub(crate) struct PlaceholderModel {
     anchor: Param<Tensor<1>>,
@@ -175,7 +175,7 @@ impl TrainStep for PlaceholderModel {
     type Input = ();
     type Output = Readings;
 
-    /// Never called: the training loop is ours.
+    /// Never called: Firebrick runs its own training loop.
     fn step(&self, (): ()) -> TrainOutput<Readings> {
         let grads = self.anchor.val().backward();
         TrainOutput::new(self, grads, Readings::of_evaluation(0.0, 0))
@@ -186,13 +186,13 @@ impl InferenceStep for PlaceholderModel {
     type Input = ();
     type Output = Readings;
 
-    /// Never called: the training loop is ours.
+    /// Never called: Firebrick runs its own training loop.
     fn step(&self, (): ()) -> Readings {
         Readings::of_evaluation(0.0, 0)
     }
 }
 
-/// The empty loader that burn-train is handed: our loop draws windows itself.
+/// An empty loader for burn-train. Firebrick's loop draws its own windows.
 pub(crate) struct NoBatches;
 
 impl DataLoader<()> for NoBatches {

@@ -1,4 +1,4 @@
-//! What a run trains and evaluates on.
+//! The data that a run trains and evaluates on.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// A shared stream of batches of one type.
 pub(crate) type Stream<B> = Arc<dyn Batches<Batch = B>>;
 
-/// The data of a run: a stream to train on, perhaps one to evaluate on, and how it is cut.
+/// The data of a run: a stream to train on, an optional one to evaluate on, and the size of the micro-batches.
 ///
 /// ```
 /// use firebrick::{Data, datasets::{Tokenizer, Windows}};
@@ -30,23 +30,22 @@ pub struct Data<B> {
     pub(crate) fingerprints: Fingerprints,
 }
 
-/// What the data of a run is known by, as far as it is: checkpoints keep it, so that a run that goes on notices other
-/// data.
+/// The known fingerprints of a run's data. Checkpoints store them, so that a resumed run notices changed data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Fingerprints {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub train: Option<Fingerprint>,
-    /// Of data for evaluation that is not a part of the training data.
+    /// Of the validation data, unless it is a part of the training data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub valid: Option<Fingerprint>,
-    /// What made the tokens.
+    /// Of the tokenizer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokenizer: Option<Fingerprint>,
 }
 
 impl<B: Batch> Data<B> {
-    /// Trains on this stream, 8 samples in a micro-batch, collated ahead by one worker thread.
+    /// Trains on this stream, with 8 samples in a micro-batch and one worker thread that collates ahead.
     pub fn new(train: impl Batches<Batch = B>) -> Self {
         Self {
             train: Arc::new(train),
@@ -63,31 +62,32 @@ impl<B: Batch> Data<B> {
         self
     }
 
-    /// Samples that go through the model at once.
+    /// Sets the number of samples in a micro-batch.
     pub fn micro_batch(mut self, samples: usize) -> Self {
         self.micro_batch = Amount::Samples(samples);
         self
     }
 
-    /// Instead of a number of samples, as many as have at most so many tokens, padding included.
-    /// The global batch is then bounded by as many times this as it has micro-batches; it is cut
-    /// first, so a window may need more micro-batches. On several ranks
-    /// [`Accumulate`](crate::Accumulate) must therefore sum them, at least as `Accumulate(1)`.
+    /// Sets the size of a micro-batch in tokens: it takes as many samples as fit into `tokens`, padding included.
+    ///
+    /// The global batch is then at most `tokens` times its number of micro-batches. It is cut first, so a window may
+    /// need more micro-batches. On several ranks [`Accumulate`](crate::Accumulate) must therefore sum them, at least as
+    /// `Accumulate(1)`.
     pub fn micro_tokens(mut self, tokens: usize) -> Self {
         self.micro_batch = Amount::Tokens(tokens);
         self
     }
 
-    /// Threads that collate batches ahead of the trainer; with 0 it collates them itself. The
-    /// batches are the same.
+    /// Sets the number of threads that collate batches ahead of the trainer; with 0 the trainer collates them itself.
+    /// The batches are the same.
     pub fn workers(mut self, threads: usize) -> Self {
         self.workers = threads;
         self
     }
 
-    /// What the training data is known by. Checkpoints keep it, and a run that goes on with other data is refused unless
-    /// the change is [allowed](crate::Trainer::allow_changes). A [`Fingerprinted`](firebrick_datasets::Fingerprinted)
-    /// reader takes it while it reads.
+    /// Sets the fingerprint of the training data. Checkpoints store it, and a run refuses to resume with other data
+    /// unless you [allow](crate::Trainer::allow_changes) the change. A
+    /// [`Fingerprinted`](firebrick_datasets::Fingerprinted) reader computes it while it reads.
     ///
     /// ```
     /// use firebrick::{Data, datasets::{Fingerprint, Tokenizer, Windows}};
@@ -103,18 +103,18 @@ impl<B: Batch> Data<B> {
         self
     }
 
-    /// What the data for evaluation is known by, which tells the best model: as
+    /// Sets the fingerprint of the validation data, which selects the best model. It works as
     /// [`fingerprint`](Self::fingerprint).
     pub fn valid_fingerprint(mut self, fingerprint: Fingerprint) -> Self {
         self.fingerprints.valid = Some(fingerprint);
         self
     }
 
-    /// What made the tokens. Checkpoints keep its fingerprint, and a run goes on with no other.
+    /// Sets the tokenizer that produced the tokens. Checkpoints store its fingerprint, and a run resumes with no other.
     ///
     /// # Errors
     ///
-    /// [`DataError::TokenizerFailed`] if it cannot be written as JSON.
+    /// [`DataError::TokenizerFailed`] if the tokenizer cannot be written as JSON.
     pub fn tokenizer(mut self, tokenizer: &Tokenizer) -> Result<Self, DataError> {
         self.fingerprints.tokenizer = Some(Fingerprint::of(tokenizer.fingerprint()?));
         Ok(self)

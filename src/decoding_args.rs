@@ -1,51 +1,51 @@
-//! How texts are written, on the command line.
+//! Decoding options on the command line.
 
 use clap::{Args, ValueEnum};
 
 use crate::decoding::{Decoding, EarlyStopping};
 
-/// The settings of [`Decoding`], with its defaults but for the length.
+/// The settings of [`Decoding`], with its defaults except for the length.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "How texts are written")]
 pub(crate) struct DecodingArgs {
-    /// The most tokens of a text. Default: what the run's evaluations write, as `Seq2Seq(generate: N)` says, or 128.
+    /// The most tokens of a text. Default: those of the run's evaluations, from `Seq2Seq(generate: N)`, or 128.
     #[arg(long, value_name = "N")]
     max_new_tokens: Option<usize>,
-    /// Tokens before which a text does not end.
+    /// The fewest tokens of a text.
     #[arg(long, value_name = "N", default_value_t = 0)]
     min_new_tokens: usize,
-    /// Below 1 more certain, above 1 more varied; 0 takes the most likely token.
+    /// Values below 1 make the text more certain, values above 1 more varied; 0 takes the most likely token.
     #[arg(long, value_name = "T", default_value_t = 0.0)]
     temperature: f64,
-    /// Draws from so many of the most likely tokens; 0 from all.
+    /// Samples from this many of the most likely tokens; 0 for all.
     #[arg(long, value_name = "N", default_value_t = 0)]
     top_k: usize,
-    /// Draws from the fewest of the most likely tokens that together are as probable as this.
+    /// Samples from the smallest set of the most likely tokens whose probabilities sum to at least this.
     #[arg(long, value_name = "P", default_value_t = 1.0)]
     top_p: f64,
-    /// Draws from tokens that have at least this share of the most likely one's probability.
+    /// Samples from the tokens with at least this share of the most likely token's probability.
     #[arg(long, value_name = "P", default_value_t = 0.0)]
     min_p: f64,
-    /// Above 1 makes tokens rarer that stand in the text already.
+    /// Values above 1 make tokens less likely that are already in the text.
     #[arg(long, value_name = "R", default_value_t = 1.0)]
     repetition_penalty: f64,
-    /// No sequence of so many tokens comes twice; 0 for any may.
+    /// Repeats no sequence of this many tokens; 0 allows all.
     #[arg(long, value_name = "N", default_value_t = 0)]
     no_repeat_ngram: usize,
-    /// Goes on with so many texts at once, and returns the most probable: beam search.
+    /// Beams of a beam search, which returns the most probable text.
     #[arg(long, value_name = "N", default_value_t = 1)]
     beams: usize,
-    /// Above 0 favours long texts in beam search.
+    /// Values above 0 favour long texts in beam search.
     #[arg(long, value_name = "A", default_value_t = 1.0)]
     length_penalty: f64,
-    /// When beam search ends: when as many texts have ended as there are beams; when a better one is unlikely; or when
-    /// none can be better.
+    /// When beam search ends: when as many texts are complete as there are beams; when a better text is unlikely; or
+    /// when it is impossible.
     #[arg(long, value_enum, default_value_t = Early::Unlikely)]
     early_stopping: Early,
-    /// Texts of each prompt.
+    /// Texts per prompt.
     #[arg(long, value_name = "N", default_value_t = 1)]
     returned: usize,
-    /// Equal seeds draw equal texts.
+    /// Seed of the sampling: equal seeds give equal texts.
     #[arg(long, value_name = "N", default_value_t = 0)]
     sampling_seed: u64,
 }
@@ -59,7 +59,7 @@ enum Early {
 }
 
 impl DecodingArgs {
-    /// The settings, for a run that names the length of its texts or not.
+    /// Returns the settings. `of_run` is the length of the run's texts, if it sets one.
     pub fn decoding(&self, of_run: Option<usize>) -> Decoding {
         Decoding {
             max_new_tokens: self.max_new_tokens.or(of_run).unwrap_or(128),

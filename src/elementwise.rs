@@ -1,9 +1,8 @@
-//! Whether an optimizer treats each element of a parameter by itself, as one that updates shards must.
+//! Tests whether an optimizer updates each element of a parameter on its own, as updating a shard requires.
 //!
-//! What an optimizer does cannot be read from it, so it is tried: a copy updates a few made-up rows of each
-//! parameter as a whole, and two further copies a half of the rows each. Where the halves together are not the
-//! whole, to the bit, the update of an element depends on others: on the norm of its row, of its matrix, or on
-//! the whole matrix.
+//! An optimizer does not declare this, so it is tested: one copy updates a few made-up rows of each parameter as a
+//! whole, and two other copies update half of the rows each. If the halves together differ from the whole in any bit,
+//! the update of an element depends on others: on the norm of its row, of its matrix, or on the whole matrix.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,20 +14,20 @@ use firebrick_strategies::Paths;
 use crate::TrainError;
 use crate::dry_run::caught;
 
-/// Rows of the made-up parameter, of one axis and of several. Halves fill whole vectors of a processor, so that
-/// no element is computed by other instructions.
+/// Rows of the made-up parameters, with one axis and with several. A half fills whole vectors of the processor, so that
+/// the same instructions compute every element.
 const ROWS: [usize; 2] = [64, 4];
 /// Columns of a made-up matrix.
 const COLUMNS: usize = 16;
-/// Updates that are compared: the first of many optimizers has no history yet.
+/// Updates to compare. Before the first, many optimizers have no history.
 const UPDATES: usize = 3;
 const RATE: f64 = 0.01;
 
-/// Refuses an optimizer that cannot update shards, on the device that it would update them on.
+/// Refuses an optimizer that cannot update shards, on the device of the updates.
 ///
 /// # Errors
 ///
-/// [`TrainError::NotElementwise`], with the parameter that it updates otherwise.
+/// [`TrainError::NotElementwise`], with the first parameter whose update is not elementwise.
 pub(crate) fn require_elementwise<M: Module>(
     model: &M,
     optimizer: &ModuleOptimizer,
@@ -53,7 +52,7 @@ pub(crate) fn require_elementwise<M: Module>(
     Ok(())
 }
 
-/// Which of the made-up rows.
+/// Which of the made-up rows to update.
 #[derive(Clone, Copy, PartialEq)]
 enum Part {
     Whole,
@@ -61,7 +60,7 @@ enum Part {
     Lower,
 }
 
-/// The values of each made-up parameter after some updates.
+/// Returns the values of each made-up parameter after some updates.
 fn updated<M: Module>(
     model: &M,
     mut optimizer: ModuleOptimizer,
@@ -80,7 +79,7 @@ fn updated<M: Module>(
     values.0
 }
 
-/// Numbers that look drawn, of sizes that differ from row to row: a norm of one half is not that of another.
+/// Generates numbers that look random, with sizes that differ from row to row, so that the norms of the halves differ.
 fn made_up<const D: usize>(part: Part, phase: f32, device: &Device) -> Tensor<D> {
     let rows = ROWS[usize::from(D > 1)];
     let columns = if D > 1 { COLUMNS } else { 1 };
@@ -100,7 +99,7 @@ fn made_up<const D: usize>(part: Part, phase: f32, device: &Device) -> Tensor<D>
     Tensor::from_data(TensorData::new(numbers, shape), device)
 }
 
-/// Puts made-up numbers in the place of each parameter.
+/// Replaces each parameter by made-up numbers.
 struct MakeUp<'a> {
     part: Part,
     device: &'a Device,
@@ -118,7 +117,7 @@ impl ModuleMapper for MakeUp<'_> {
     }
 }
 
-/// Made-up gradients for one update.
+/// Creates made-up gradients for one update.
 struct GradientsOf<'a> {
     update: usize,
     part: Part,
@@ -136,7 +135,7 @@ impl ModuleVisitor for GradientsOf<'_> {
     }
 }
 
-/// Of each parameter, where it is met first: the others of a tied one keep what they had.
+/// The values of each parameter at its first occurrence; the other occurrences of a tied one are skipped.
 struct Values(HashMap<ParamId, Vec<f32>>);
 
 impl ModuleVisitor for Values {

@@ -1,5 +1,4 @@
-//! What burn-train lends to the training loop: the dashboard and metric files behind its events, and the
-//! interrupter.
+//! What the training loop uses of burn-train: the dashboard and metric files behind its events, and the interrupter.
 
 use burn::train::{
     EventProcessorError, EventProcessorTraining, Interrupter, LearnerEvent, SupervisedTrainingEventProcessor,
@@ -9,14 +8,13 @@ use crate::TrainError;
 use crate::dashboard::PlaceholderModel;
 use crate::gauges::Readings;
 
-/// Takes the loop's events to burn-train, with its errors as ours; or, on ranks other than the first,
-/// nowhere.
+/// Passes the loop's events to burn-train and converts its errors. On ranks other than the first, drops the events.
 pub(crate) struct Events<'a> {
     pub interrupter: Interrupter,
     shown: Option<&'a mut Shown>,
 }
 
-/// Where events go.
+/// The receiver of the events.
 pub(crate) type Shown = SupervisedTrainingEventProcessor<PlaceholderModel>;
 
 impl<'a> Events<'a> {

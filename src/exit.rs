@@ -1,4 +1,4 @@
-//! How the program ends: its exit codes.
+//! The exit codes of the program.
 
 use std::process::ExitCode;
 
@@ -16,19 +16,19 @@ Exit codes:
   129  the terminal was closed (SIGHUP); 130  Ctrl-C (SIGINT), or q and s on the dashboard; 143  SIGTERM: a run is
        saved first, and standard error says after which update";
 
-/// How a command ended that met no error.
+/// How a command without an error ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
     /// Everything that was asked for was done.
     Done,
-    /// Two checkpoints were compared, and are not equal.
+    /// Two compared checkpoints differ.
     Differs,
-    /// It was ended before its time.
+    /// A signal ended the command early.
     Interrupted(Signal),
 }
 
 impl Exit {
-    /// The code of a command's end. An error is told on standard error.
+    /// Returns the exit code of a command, and prints an error on standard error.
     pub fn code(result: Result<Self, RunError>) -> ExitCode {
         ExitCode::from(match result {
             Ok(exit) => exit.number_with(unprinted()),
@@ -43,7 +43,7 @@ impl Exit {
         })
     }
 
-    /// `unprinted` is why a part of the result is not on standard output, if one is not.
+    /// `unprinted` is the reason why a part of the result could not be printed, if there is one.
     fn number_with(self, unprinted: Option<String>) -> u8 {
         match (self, unprinted) {
             (Self::Interrupted(signal), _) => signal.exit_code(),

@@ -1,4 +1,4 @@
-//! The command `export`: weights of a run as a Hugging Face folder.
+//! The command `export`: writes weights of a run as a Hugging Face folder.
 
 use std::path::PathBuf;
 
@@ -23,11 +23,11 @@ to its end has made it already. Of a run that averages its weights (`Ema`), the 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ExportArgs {
-    /// The output folder of a run: one that is in progress, was killed, or is over.
+    /// The output folder of a run that is in progress, was killed, or is finished.
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// Writes the weights of the checkpoint of this step. Default: the best weights, or those of the newest checkpoint
-    /// where none were evaluated.
+    /// Exports the checkpoint of this step. Default: the best weights, or those of the newest checkpoint if there was
+    /// no evaluation.
     #[arg(long, value_name = "N")]
     step: Option<u64>,
     /// The folder to write. Files of the same names are replaced. Default: `pretrained` in the run's folder.

@@ -1,4 +1,4 @@
-//! The windows that training consumes, one after the other.
+//! The windows of micro-batches that training consumes.
 
 use firebrick_datasets::{Amount, Batch, Batches, Cursor, Cut, DataError, Prefetch, Requests};
 use firebrick_strategies::Communicator;
@@ -6,7 +6,7 @@ use firebrick_strategies::Communicator;
 use crate::Data;
 use crate::optional_batch::{Deal, OptionalBatch, Spare};
 
-/// Whose part of each global batch.
+/// A rank's share of each global batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Share {
     pub rank: usize,
@@ -14,10 +14,10 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// All of it.
+    /// The whole global batch.
     pub const WHOLE: Self = Self { rank: 0, ranks: 1 };
 
-    /// That of a rank.
+    /// The share of a rank.
     pub fn of(world: &Communicator) -> Self {
         Self { rank: world.rank(), ranks: world.size() }
     }
@@ -33,32 +33,32 @@ pub(crate) struct Feed<B: Batch> {
 pub(crate) struct Window<B> {
     pub epoch: u64,
     pub batches: Vec<MicroBatch<B>>,
-    /// Where the stream stands after it.
+    /// The position of the stream after the window.
     pub after: Cursor,
 }
 
-/// A micro-batch and its place in the stream.
+/// A micro-batch and its position in the stream.
 pub(crate) struct MicroBatch<B> {
-    /// Nothing, where the last samples of an epoch do not suffice for all ranks.
+    /// `None` if the last samples of an epoch are too few for all ranks.
     pub batch: Option<B>,
-    /// The place in the epoch's order of its first sample.
+    /// Position of the first sample in the order of the epoch.
     pub first: u64,
 }
 
 impl<B: Batch> MicroBatch<B> {
-    /// Supervised items.
+    /// Returns the number of supervised items.
     pub fn items(&self) -> usize {
         self.batch.as_ref().map_or(0, Batch::items)
     }
 
-    /// Tokens, padding not counted.
+    /// Returns the number of tokens, without padding.
     pub fn tokens(&self) -> usize {
         self.batch.as_ref().map_or(0, Batch::tokens)
     }
 }
 
 impl<B: Batch> Feed<B> {
-    /// A rank's part of the windows that follow `cursor`, of `per_window` micro-batches.
+    /// Draws a rank's share of the windows after `cursor`, with `per_window` micro-batches each.
     pub fn new(data: &Data<B>, cursor: Cursor, per_window: usize, share: Share) -> Result<Self, DataError> {
         let requests = Requests::new(data.train.clone(), cursor, cut(data, per_window, share)?);
         let ahead = data.workers.saturating_mul(2).saturating_add(2);
@@ -67,7 +67,7 @@ impl<B: Batch> Feed<B> {
         Ok(Self { ahead: Prefetch::new(deal, requests, data.workers, ahead), spare })
     }
 
-    /// The next window. There always is one: after an epoch comes the next.
+    /// Returns the next window. There always is one, because epochs repeat.
     pub fn window(&mut self) -> Result<Window<B>, DataError> {
         let mut batches = Vec::new();
         loop {
@@ -82,27 +82,27 @@ impl<B: Batch> Feed<B> {
         }
     }
 
-    /// A batch that is no part of any window.
+    /// Returns a batch that belongs to no window.
     pub fn spare(&mut self) -> Result<B, DataError> {
         self.spare.batch()
     }
 }
 
-/// How an epoch is cut for a rank: windows of `per_window` micro-batches on each.
+/// Returns how an epoch is cut for a rank, with `per_window` micro-batches in a window on each rank.
 pub(crate) fn cut<B: Batch>(data: &Data<B>, per_window: usize, share: Share) -> Result<Cut, DataError> {
     let global = data.micro_batch.times(per_window).times(share.ranks);
     Cut::new(global, data.micro_batch)?.for_rank(share.rank, share.ranks)
 }
 
-/// Whether a window can hold several micro-batches on a rank, of `per_window` that each is meant to have.
+/// Returns whether a window can hold several micro-batches on a rank.
 ///
-/// A global batch that is bounded by tokens is dealt to the ranks by samples, so the part of a rank may have more
-/// tokens than its micro-batches.
+/// A global batch bounded by tokens is divided among the ranks by samples. So a rank's part may have more tokens than
+/// `per_window` micro-batches hold.
 pub(crate) fn several_micro_batches<B: Batch>(data: &Data<B>, per_window: usize, ranks: usize) -> bool {
     per_window > 1 || (ranks > 1 && matches!(data.micro_batch, Amount::Tokens(_)))
 }
 
-/// How many windows an epoch has, of `per_window` micro-batches on each of so many ranks.
+/// Counts the windows of an epoch, with `per_window` micro-batches on each rank.
 pub(crate) fn windows_in_epoch<B: Batch>(
     data: &Data<B>,
     epoch: u64,
@@ -122,11 +122,11 @@ pub(crate) fn windows_in_epoch<B: Batch>(
     Ok(windows)
 }
 
-/// Samples that are looked at to count windows bounded by tokens.
+/// The most samples to read in order to count windows bounded by tokens.
 const MOST_LOOKED_AT: usize = 20_000_000;
 
-/// How many windows so many epochs have. Past the first thousand, or as many as have twenty million
-/// samples, each counts as much as those do on average, so that an endless run is no endless count.
+/// Counts the windows of several epochs. Counts at most the first thousand epochs, or as many as have twenty million
+/// samples, and extrapolates the rest from their average, so that a run of countless epochs starts quickly.
 pub(crate) fn updates_in_epochs<B: Batch>(
     data: &Data<B>,
     epochs: u64,
@@ -148,7 +148,7 @@ pub(crate) fn updates_in_epochs<B: Batch>(
     })
 }
 
-/// The micro-batches of the first epoch, computed ahead as in training.
+/// Returns the micro-batches of the first epoch, prefetched as in training.
 pub(crate) fn first_epoch<B: Batch>(
     data: &Data<B>,
     per_window: usize,
@@ -165,7 +165,7 @@ mod tests {
 
     use super::*;
 
-    /// Epoch and first sample of each micro-batch of a window, wherever the stream was entered.
+    /// Returns epoch and first sample of each micro-batch of a window, wherever the stream starts.
     #[test]
     fn a_micro_batch_knows_its_place_in_the_epoch() {
         let data = Data::new(Windows::new(vec![0; 12], 1).unwrap()).micro_batch(2); // 11 samples
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(later, [(0, vec![8, 10]), (1, vec![0, 2]), (1, vec![4, 6])]);
     }
 
-    /// Places of two ranks' micro-batches and how many samples each has, in the windows of an epoch.
+    /// Returns the positions of two ranks' micro-batches and their numbers of samples, in the windows of an epoch.
     #[test]
     fn ranks_share_each_window_and_the_last_one_may_leave_one_without_samples() {
         let data = Data::new(Windows::new(vec![0; 10], 1).unwrap()).micro_batch(2); // 9 samples

@@ -14,42 +14,42 @@ use crate::Score;
 use crate::dashboard::PlaceholderModel;
 use crate::step::StepNumbers;
 
-/// The loss, whose mean over the validation set decides which model is the best.
+/// The name of the loss.
 pub(crate) const LOSS: &str = "Loss";
 
-/// The readings that are bytes.
+/// The readings in bytes.
 pub(crate) const BYTES: [&str; 6] =
     ["Memory", "Activations", "Peak memory", "Parameters", "Gradients", "Optimizer"];
 
-/// What the loss is multiplied by before the backward pass.
+/// The name of the loss scale.
 pub(crate) const LOSS_SCALE: &str = "Loss scale";
 
-/// The share of a step in which the rank that waited longest waited for another, and for which.
+/// The share of a step that a rank waited for another, the longest of all ranks, and the rank that it waited for.
 pub(crate) const WAITING: &str = "Waiting for a rank";
 pub(crate) const SLOWEST: &str = "Slowest rank";
 
-/// Percent of the step.
+/// Returns the percentage of the step.
 fn waiting(step: &StepNumbers) -> Option<f64> {
     Some(100.0 * step.waited_seconds? / step.seconds.max(f64::MIN_POSITIVE))
 }
 
-/// One number of a step or of an evaluated batch.
+/// A number of a step or of an evaluated batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading {
     name: &'static str,
-    /// `None` where there is nothing to read, as in a skipped step.
+    /// `None` if there is no value, as in a skipped step.
     value: Option<f64>,
-    /// Items that it is the mean over.
+    /// Number of items that the value is the mean of.
     weight: usize,
 }
 
-/// All readings of one step, or of one evaluated batch.
+/// All readings of a step or of an evaluated batch.
 #[derive(Clone, Debug)]
 pub(crate) struct Readings(Vec<Reading>);
 
 impl Readings {
     pub fn of_step(step: &StepNumbers) -> Self {
-        // A skipped step made no update: its loss and norm are those of gradients thrown away.
+        // A skipped step made no update: its loss and norm belong to dropped gradients.
         let applied = |value: f64| step.skipped.is_none().then_some(value);
         let values = [
             (LOSS, applied(step.loss), step.items),
@@ -70,7 +70,7 @@ impl Readings {
         Self(values.map(|(name, value, weight)| Reading { name, value, weight }).into())
     }
 
-    /// Of a batch of which the others know nothing yet.
+    /// Readings of a batch that other ranks have not reported yet.
     pub fn none() -> Self {
         Self(Vec::new())
     }
@@ -97,13 +97,13 @@ impl Adaptor<Readings> for Readings {
     }
 }
 
-/// Follows one of the readings over a round.
+/// Follows one reading over a round.
 #[derive(Clone, Debug)]
 struct Gauge {
     name: MetricName,
     unit: Option<&'static str>,
     higher_is_better: bool,
-    /// What stands for the whole round: the mean of its readings, or the last of them.
+    /// Whether the value of the round is the mean of its readings, or the last of them.
     mean: bool,
     sum: f64,
     weight: usize,
@@ -116,7 +116,7 @@ impl Gauge {
         Self { name: Arc::new(name.into()), unit, higher_is_better, mean, sum: 0.0, weight: 0, last: None }
     }
 
-    /// The value of the round so far; not a number before the first reading.
+    /// Returns the value of the round so far; NaN before the first reading.
     fn round(&self) -> f64 {
         match self.last {
             Some(_) if self.mean => self.sum / self.weight.max(1) as f64,
@@ -125,7 +125,7 @@ impl Gauge {
         }
     }
 
-    /// As shown, and as a metric file keeps it.
+    /// Returns the entry as shown, and as a metric file stores it.
     fn entry(&self, kept: &NumericEntry) -> SerializedEntry {
         let Some((last, _)) = self.last else {
             return SerializedEntry::not_available(self.unit);
@@ -139,7 +139,7 @@ impl Gauge {
     }
 }
 
-/// A reading as people write it.
+/// Formats a reading for people.
 pub(crate) fn format_reading(name: &str, value: f64) -> String {
     match name {
         "Learning rate" => format!("{value:.2e}"),
@@ -190,7 +190,7 @@ impl Metric for Gauge {
 }
 
 impl Numeric for Gauge {
-    /// A value that is not finite has no place in a plot.
+    /// A non-finite value cannot be plotted.
     fn value(&self) -> Option<NumericEntry> {
         let (value, count) = self.last.filter(|(value, _)| value.is_finite())?;
         Some(match self.mean {
@@ -208,8 +208,8 @@ impl Numeric for Gauge {
     }
 }
 
-/// Shows the gauges in burn-train's dashboard and keeps them in its metric files; that of the loss
-/// scale only where there is one, those of slow ranks where there are several, and those of the model's scores.
+/// Registers the gauges with burn-train's dashboard and metric files: the loss scale only if there is one, slow ranks
+/// only if there are several, and the model's scores.
 pub(crate) fn register(
     training: SupervisedTraining<PlaceholderModel>,
     scales_loss: bool,

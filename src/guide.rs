@@ -1,4 +1,4 @@
-//! How to use Firebrick, page by page. The files are in `docs/`.
+//! The Firebrick guide, page by page. The files are in `docs/`.
 
 #[doc = include_str!("../docs/run_file.md")]
 pub mod run_file {}

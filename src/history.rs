@@ -1,4 +1,4 @@
-//! What a run has been so far.
+//! The history of a run so far.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -12,40 +12,40 @@ use crate::rank_report::Exchanged;
 use crate::step::StepNumbers;
 use crate::writes::FailedWrites;
 
-/// Skipped updates, or updates from a loss that is not finite, in a row after which a run is given up.
+/// Skipped updates in a row, or updates in a row with a non-finite loss, after which a run ends with an error.
 const MOST_SKIPS: u64 = 100;
 
-/// What the run has been so far.
+/// The history of a run so far.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
-    /// What outlives the process.
+    /// The part that checkpoints store.
     pub progress: Progress,
     pub last: StepNumbers,
     pub tokens: usize,
     pub step_seconds: Vec<f64>,
     pub peak_bytes: usize,
     pub activation_bytes: usize,
-    /// Where the weights of the best evaluation are.
+    /// Path of the weights of the best evaluation.
     pub best_path: Option<PathBuf>,
-    /// Whether this process has made an update or an evaluation.
+    /// Whether this process made an update or an evaluation.
     pub has_gone_on: bool,
     /// Updates made at the newest checkpoint.
     pub saved_step: Option<u64>,
     /// Why the last save failed, if it did.
     pub save_error: Option<String>,
-    /// The files that could not be written at some time.
+    /// The files with a failed write.
     pub failed_writes: Vec<FailedWrites>,
-    /// Whether it was told to end.
+    /// Whether the run was asked to end.
     pub interrupted: bool,
-    /// Why the run ended before its time.
+    /// Why the run ended early.
     pub stopped: Option<String>,
     pub first_step: Option<Instant>,
-    /// With the other ranks, in all steps.
+    /// What was exchanged with other ranks, over all steps.
     pub exchanged: Exchanged,
 }
 
 impl History {
-    /// That of a run which goes on after so many updates, as its log tells it.
+    /// Rebuilds the history of a resumed run after `updates` updates, from its log.
     pub fn going_on(progress: Progress, updates: u64, past: Past) -> Self {
         let Past { tokens, step_seconds, peak_bytes, activation_bytes, last, .. } = past;
         let last = last.unwrap_or_default();
@@ -59,14 +59,14 @@ impl History {
         Self { last, progress, tokens, step_seconds, peak_bytes, activation_bytes, ..Self::default() }
     }
 
-    /// Where the weights of the best evaluation before were found, and its step.
+    /// Returns the path and the step of the best evaluation's weights.
     pub fn found_best(&self) -> Option<(PathBuf, u64)> {
         let step = self.progress.best.as_ref().map(|best| best.step);
         self.best_path.clone().zip(step)
     }
 
-    /// Adds a step, and fills in the numbers that need the steps before it. `infinite` is the first of many
-    /// ranks whose part of the loss is not finite.
+    /// Adds a step, and fills in the numbers that depend on earlier steps. `infinite` is the first of several ranks
+    /// with a non-finite part of the loss.
     pub fn add(&mut self, numbers: &mut StepNumbers, infinite: Option<usize>) -> Result<(), TrainError> {
         self.first_step.get_or_insert_with(Instant::now);
         let progress = &mut self.progress;
@@ -74,7 +74,7 @@ impl History {
         if progress.skipped_in_a_row == 0 && progress.infinite_in_a_row == 0 {
             progress.infinite_first = infinite;
         }
-        // A window without items says nothing of the loss.
+        // A window without items has no loss.
         if numbers.items > 0 {
             progress.infinite_in_a_row =
                 if finite { 0 } else { progress.infinite_in_a_row.saturating_add(1) };
@@ -107,12 +107,12 @@ impl History {
         Ok(())
     }
 
-    /// Refuses the weights of a run that came to its end while it diverged.
+    /// Refuses the weights of a run that was diverging at its end.
     ///
     /// # Errors
     ///
-    /// [`TrainError::NotFinite`]: the last validation loss is not a number. [`TrainError::OnlySkips`]: the gradients of
-    /// the last windows, or of all, were not finite. A few such windows may be an overflow, or a bad sample.
+    /// [`TrainError::NotFinite`] if the last validation loss is not finite. [`TrainError::OnlySkips`] if the gradients
+    /// of the last windows, or of all, were not finite. A few such windows may be an overflow or a bad sample.
     pub fn require_finite(&self) -> Result<(), TrainError> {
         let progress = &self.progress;
         if let Some(EvaluationNumbers { step, loss, .. }) = progress.validation

@@ -1,4 +1,4 @@
-//! `firebrick import`: a configuration of DeepSpeed as a run file, and what became of each of its fields.
+//! `firebrick import`: converts a DeepSpeed configuration to a run file, and reports what became of each field.
 
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -14,24 +14,24 @@ use crate::{Run, RunError};
 /// `firebrick import`.
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
-    /// DeepSpeed's configuration.
+    /// The DeepSpeed configuration.
     #[arg(value_name = "DS_CONFIG.json")]
     config: PathBuf,
-    /// Hugging Face's training arguments as JSON, as `TrainingArguments.to_json_string()` writes them, or some of
-    /// them: what "auto" stands for, and what a ds_config does not say.
+    /// Hugging Face's training arguments as JSON, as `TrainingArguments.to_json_string()` writes them, or some of them.
+    /// They give the values of "auto", and what a ds_config does not contain.
     #[arg(long = "training-args", value_name = "ARGS.json")]
     training_arguments: Option<PathBuf>,
-    /// Deals the global batch to so many ranks. Default: as many as the batch's sizes tell, or one.
+    /// Divides the global batch among this many ranks. Default: the number that follows from the batch sizes, or one.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     ranks: Option<u64>,
-    /// The run file to write. One that is there is not replaced. Default: standard output.
+    /// The run file to write. An existing file is not replaced. Default: standard output.
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Makes a run file although fields are not supported, or not known, that the result may depend on.
+    /// Writes a run file even if unsupported or unknown fields may change the result.
     #[arg(long)]
     allow_unsupported: bool,
-    /// How it is told what became of each field: as a table on standard error, or as one JSON object, which is then
-    /// the last line on standard output and holds the run file too.
+    /// Format of the report on each field: a table on standard error, or one JSON object as the last line on standard
+    /// output, which contains the run file too.
     #[arg(long, value_enum, default_value_t = Report::Text)]
     report: Report,
 }
@@ -42,7 +42,7 @@ enum Report {
     Json,
 }
 
-/// Runs `firebrick import`. What became of the fields is told also where it fails over some of them.
+/// Runs `firebrick import`. Prints the report on the fields even if the import fails over some of them.
 pub(crate) fn import(args: &ImportArgs) -> Result<(), RunError> {
     let config = read_file(&args.config)?;
     let arguments = args.training_arguments.as_deref().map(read_file).transpose()?;
@@ -79,8 +79,8 @@ pub(crate) fn import(args: &ImportArgs) -> Result<(), RunError> {
     }
 }
 
-/// Whether the run file is one once its places are filled in: a schedule that does not end within the run is told
-/// now, and not when it is to be trained.
+/// Checks that the run file is valid once its marks are filled in. So a schedule that does not end within the run is an
+/// error now, not in training.
 fn checked(imported: &Imported) -> Result<(), RunError> {
     Run::parse("the run file", &imported.filled_in(), &[] as &[&str]).map(drop)
 }
@@ -88,7 +88,7 @@ fn checked(imported: &Imported) -> Result<(), RunError> {
 fn write(path: &Path, text: &str) -> Result<(), RunError> {
     let file = OpenOptions::new().write(true).create_new(true).open(path);
     let written = file.and_then(|mut file| {
-        // What is half written is ours: no file of this name was there.
+        // A half-written file is ours to remove, because no file of this name existed.
         file.write_all(text.as_bytes()).inspect_err(|_| drop(fs::remove_file(path)))
     });
     written.map_err(|error| {
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
     use crate::{Schedule, StrategyConfig};
 
-    /// The run that a folder of `tests/import` makes.
+    /// Returns the run that a folder of `tests/import` imports to.
     fn run_of(folder: &Path) -> Result<Run, RunError> {
         let config = read_file(&folder.join("ds_config.json"))?;
         let arguments = read_file(&folder.join("args.json")).ok();

@@ -1,4 +1,4 @@
-//! Runs the training loop inside burn-train, which lends its dashboard, metric files and interrupter.
+//! Runs the training loop inside burn-train, to use its dashboard, metric files and interrupter.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,21 +19,21 @@ use crate::output::Output;
 use crate::training_loop::TrainingLoop;
 use crate::{Objective, Score, TrainError, gauges};
 
-/// What burn-train is set up with.
+/// The settings of burn-train.
 pub(crate) struct InsideBurnTrain {
     pub interrupter: Interrupter,
     pub renderer: Box<dyn MetricsRenderer>,
-    /// Where its metric files go; without, they are kept in memory.
+    /// The folder of the metric files; without one, the numbers stay in memory.
     pub output: Option<Arc<Output>>,
     pub label: String,
-    /// What the model's scores are called.
+    /// The model's scores, for their names.
     pub scores: Vec<Score>,
-    /// Whether files that cannot be written are told on standard error.
+    /// Whether to report failed writes on standard error.
     pub tells: bool,
 }
 
 impl InsideBurnTrain {
-    /// Runs the loop to its end, and gives it back.
+    /// Runs the loop to its end, and returns it.
     pub fn run<M, B, T>(self, training: TrainingLoop<M, B, T>) -> Result<TrainingLoop<M, B, T>, TrainError>
     where
         M: Objective<B> + 'static,
@@ -46,7 +46,7 @@ impl InsideBurnTrain {
         let several_ranks = training.session.world().size() > 1;
         let scores = if training.data.valid.is_some() { self.scores } else { Vec::new() };
         let inside = Arc::new(Handover(Mutex::new(Progress::Ready(Box::new(training)))));
-        // Nothing is written there: burn-train's own checkpoints and loggers are not used.
+        // Nothing is written there, because burn-train's own checkpoints and loggers are not used.
         let folder = self.output.as_ref().map(|output| output.folder().to_path_buf()).unwrap_or_default();
         let mut supervised = SupervisedTraining::new(folder, Arc::new(NoBatches), Arc::new(NoBatches))
             .with_application_logger(None)
@@ -60,7 +60,7 @@ impl InsideBurnTrain {
         supervised = supervised.with_metric_logger(files);
         let learner = Learner::new(placeholder, SgdConfig::new().init(), ConstantLr::new(0.0));
         let result = gauges::register(supervised, scales_loss, several_ranks, &scores).launch(learner);
-        // Leaves the full screen, so that what is printed next is seen.
+        // Leaves the full screen, so that later output is visible.
         drop(result.renderer);
         match inside.take() {
             Progress::Done(result) => result.map(|mut training| {
@@ -74,7 +74,7 @@ impl InsideBurnTrain {
     }
 }
 
-/// The loop as the strategy that burn-train runs: handed in, taken out when it is done.
+/// Wraps the loop as a burn-train strategy: burn-train runs it, and the caller takes it out afterwards.
 struct Handover<M, B: Batch, T>(Mutex<Progress<M, B, T>>);
 
 enum Progress<M, B: Batch, T> {

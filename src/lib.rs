@@ -1,9 +1,8 @@
 //! Firebrick trains models written with [Burn](https://burn.dev).
 //!
-//! A model says what one batch's loss is ([`Objective`]), data says what the samples at given
-//! positions are ([`datasets::Batches`]), and a [`Trainer`] composes how the one is trained on the
-//! other, one line per technique. A strategy changes memory, speed and the number of machines, never
-//! the result beyond a stated tolerance.
+//! An [`Objective`] computes the loss of one batch, [`datasets::Batches`] returns the samples at given positions, and a
+//! [`Trainer`] composes the training recipe, one line per technique. A strategy changes memory, speed and the number of
+//! machines, but never the result beyond a stated tolerance.
 //!
 //! ```
 //! use burn::tensor::Device;
@@ -32,17 +31,17 @@
 //! # Ok::<(), firebrick::TrainError>(())
 //! ```
 //!
-//! [`Trainer`] explains how gradients meet the strategies, [`strategies`] how to write one of your own, and the [`guide`] the rest:
-//! the [run file](guide::run_file) with which the program `firebrick` trains the same model, the tasks, ranks, checkpoints, and
-//! the way here from other trainers.
+//! [`Trainer`] explains how gradients pass through the strategies, and [`strategies`] how to write your own. The
+//! [`guide`] covers the rest: the [run file](guide::run_file) with which the program `firebrick` trains the same model,
+//! the tasks, ranks, checkpoints, and how to migrate from other trainers.
 
-/// Files of a checkpoint: how they are written, checked and read.
+/// Writes, checks and reads the files of a checkpoint.
 pub use firebrick_checkpoints as checkpoints;
 /// Readers, tokenizers, collators and sample streams.
 pub use firebrick_datasets as datasets;
-/// Scores of language tasks, as the field's implementations compute them.
+/// Scores of language tasks that agree with the field's implementations.
 pub use firebrick_metrics as metrics;
-/// How a model is trained.
+/// Strategies: the techniques that a training recipe is composed of.
 pub use firebrick_strategies as strategies;
 
 mod accounting;

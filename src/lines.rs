@@ -1,4 +1,4 @@
-//! Progress as plain lines on standard error, for logs, pipes and terminals without a dashboard.
+//! Prints progress as plain lines on standard error, for logs, pipes and terminals without a dashboard.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -12,29 +12,29 @@ use burn::train::renderer::{
 use crate::console::tell;
 use crate::gauges::{BYTES, LOSS, LOSS_SCALE, SLOWEST, WAITING, format_reading};
 
-/// Percent of a step from which a rank that is waited for is told.
+/// The share of a step, in percent, from which a line mentions a rank that others wait for.
 const SLOW: f64 = 20.0;
 
-/// Time between two lines of training; evaluations always get theirs.
+/// Time between two lines of training. Evaluations always print a line.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Writes a line every five seconds and at the end of each evaluation, or none at all.
+/// Prints a line every five seconds and at the end of each evaluation, or none at all.
 pub(crate) struct Lines {
     shown: bool,
     total_updates: u64,
     names: HashMap<MetricId, String>,
     latest: Vec<(String, f64)>,
-    /// Steps of the rounds before this one.
+    /// Steps of earlier rounds.
     before: usize,
     in_round: usize,
     training: bool,
     last_line: Option<Instant>,
-    /// The readings of the evaluation, in the order in which they came.
+    /// The readings of the evaluation, in order of arrival.
     validation: Vec<(String, f64)>,
 }
 
 impl Lines {
-    /// `before` updates were made before the round that comes first.
+    /// `before` is the number of updates made before the first round.
     pub fn new(shown: bool, total_updates: u64, before: u64) -> Self {
         Self {
             shown,
@@ -68,12 +68,12 @@ impl Lines {
     }
 }
 
-/// A step as a line: how many updates are made, of how many where that is known, and its readings by name.
+/// Formats a step as a line: updates made, the total if it is known, and the readings by name.
 pub(crate) fn step_line(done: u64, total: Option<u64>, readings: &[(String, f64)]) -> String {
     let mut line = format!("step {done:>6}{}", of(total));
-    // Memory of 0 bytes is memory that nobody counts; of a line's length, only two are told.
+    // 0 bytes of memory means that nothing counts bytes. To keep the line short, it has only two of the sizes.
     let is_told = |(name, value): &&(String, f64)| match name.as_str() {
-        // Told below, where a rank is slow.
+        // Printed below, if a rank is slow.
         WAITING | SLOWEST => false,
         "Memory" | "Activations" => *value > 0.0,
         name => !BYTES.contains(&name),
@@ -99,7 +99,7 @@ pub(crate) fn step_line(done: u64, total: Option<u64>, readings: &[(String, f64)
     line
 }
 
-/// An evaluation as a line: after how many updates, and its readings by name, the loss first.
+/// Formats an evaluation as a line: updates made, and the readings by name, the loss first.
 pub(crate) fn valid_line(done: u64, total: Option<u64>, readings: &[(String, f64)]) -> String {
     let mut line = format!("valid {done:>5}{}", of(total));
     for (name, value) in readings {
@@ -172,7 +172,7 @@ impl TrainingProgressLogger for Lines {
     fn log_event_training(&mut self, _: String) {}
 }
 
-/// Lines are for training; evaluation of a finished model has its own output.
+/// Lines show training only; the evaluation of a finished model has its own output.
 impl MetricsRendererEvaluation for Lines {
     fn update_test(&mut self, _: EvaluationName, _: MetricState) {}
 }

@@ -1,8 +1,8 @@
 //! burn-train's metric files: one per metric, split and round.
 //!
-//! They have the layout of burn-train's own logger, `SPLIT/epoch-N/NAME.log` with a value a line. That
-//! one panics where a disk is full, and keeps a thread per file; this one keeps the values that cannot be written, and
-//! tries them again with the next ones.
+//! They have the layout of burn-train's own logger: `SPLIT/epoch-N/NAME.log` with one value per line. That logger
+//! panics if a disk is full, and keeps a thread per file. This one keeps the values that cannot be written, and retries
+//! them with the next ones.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -18,15 +18,15 @@ use crate::appended::Appended;
 use crate::output::Output;
 use crate::writes::{FailedWrites, Writes};
 
-/// Their folder, in the output folder.
+/// The folder of the files, in the output folder.
 const FOLDER: &str = "metrics";
 
-/// How the writing of the files goes.
+/// Counts failed writes of the files.
 #[derive(Clone, Debug)]
 pub(crate) struct MetricWrites(Arc<Mutex<Writes>>);
 
 impl MetricWrites {
-    /// With `tells`, what cannot be written is told on standard error.
+    /// With `tells`, failed writes are reported on standard error.
     pub fn new(tells: bool) -> Self {
         Self(Arc::new(Mutex::new(Writes::of(FOLDER, tells))))
     }
@@ -35,18 +35,18 @@ impl MetricWrites {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).note(attempt);
     }
 
-    /// What a report says of them, if an attempt has failed.
+    /// Returns the entry for the report, if an attempt failed.
     pub fn failed(&self) -> Option<FailedWrites> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).failed()
     }
 }
 
-/// Writes the files, and remembers each round's final values for summaries.
+/// Writes the files, and keeps each round's final values for summaries.
 pub(crate) struct MetricFiles {
-    /// Without one, nothing is written.
+    /// Without an output, nothing is written.
     output: Option<Arc<Output>>,
     writes: MetricWrites,
-    /// The round of training that goes on, and its steps so far: their values stay.
+    /// The training round in progress, and its steps so far, whose values stay.
     begun: (usize, u64),
     names: HashMap<MetricId, String>,
     open: HashMap<PathBuf, Appended>,
@@ -60,7 +60,7 @@ impl MetricFiles {
 
     fn add(&mut self, update: &MetricsUpdate, round: usize, split: &Split) {
         let Some(output) = &self.output else { return };
-        // A path in the output folder, which is renamed when the run has made an update.
+        // The path is relative to the output folder, which is renamed after the first update.
         let folder = PathBuf::from(FOLDER).join(split.to_string()).join(format!("epoch-{round}"));
         for metric in &update.entries_numeric {
             let Some(name) = self.names.get(&metric.entry.metric_id) else { continue };
@@ -81,7 +81,7 @@ impl MetricFiles {
         }
     }
 
-    /// Hands all values over to the system, those too that could not be written before.
+    /// Writes all values, including those that could not be written before.
     fn write_out(&mut self) {
         let attempts = self.open.values_mut().map(Appended::write_out);
         let attempt = attempts.fold(Ok(()), Result::and);
@@ -95,7 +95,7 @@ impl Drop for MetricFiles {
     }
 }
 
-/// A file with so many of its first lines, and nothing else.
+/// Opens a file and keeps only its first `lines` lines.
 fn opened(path: &Path, lines: u64) -> io::Result<File> {
     let earlier = match fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -130,7 +130,7 @@ impl MetricLogger for MetricFiles {
         self.names.insert(definition.metric_id, definition.name.to_string());
     }
 
-    /// A split of a round is over: its files are complete, but for what could not be written yet.
+    /// A split of a round is complete: its files are too, except for what could not be written yet.
     fn log_epoch_summary(&mut self, _: EpochSummary) {
         self.open.retain(|_, file| file.behind() > 0);
     }

@@ -1,4 +1,4 @@
-//! What a model is trained to do.
+//! The training objective: the loss of a batch, and the scores of an evaluation.
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -6,20 +6,19 @@ use firebrick_strategies::Pass;
 
 use crate::{Evaluation, Score};
 
-/// The loss of one batch: a sum, and over how many items.
+/// The loss of one batch: a sum, and the number of items that it sums.
 ///
-/// It is a sum, not a mean, because only the loop knows the divisor: the supervised items of the
-/// whole window, over all its micro-batches.
+/// It is a sum, not a mean, because only the training loop knows the divisor: the supervised items of the whole window,
+/// over all its micro-batches.
 #[derive(Debug)]
 pub struct Loss {
-    /// Sum of the losses of the supervised items, shape `[1]`, f32 whatever the model computes in.
+    /// Sum of the losses of the supervised items, shape `[1]`, in f32 whatever dtype the model computes in.
     pub sum: Tensor<1>,
-    /// How many items are supervised. It must equal the batch's own count, which the loop has used
-    /// before the forward pass.
+    /// Number of supervised items. It must equal the batch's own count, which the loop uses before the forward pass.
     pub items: usize,
 }
 
-/// A model that can say how wrong it is about a batch.
+/// A model that computes its loss on a batch.
 ///
 /// ```
 /// use burn::module::Module;
@@ -74,19 +73,19 @@ pub struct Loss {
 /// # Ok::<(), firebrick::TrainError>(())
 /// ```
 pub trait Objective<B>: Module {
-    /// The forward pass: the summed loss over the batch's supervised items, tracked for gradients.
+    /// Runs the forward pass and returns the summed loss over the batch's supervised items, tracked for gradients.
     ///
-    /// Tensors made from the batch belong on [`pass.device()`](Pass::device).
+    /// Create the tensors of the batch on [`pass.device()`](Pass::device).
     fn loss(&self, batch: B, pass: &Pass) -> Loss;
 
-    /// The summed loss that evaluation reports, and counts for [`scores`](Self::scores); the loss of training,
-    /// and no counts, unless a model says otherwise.
+    /// Returns the summed loss that evaluation reports, and counts for [`scores`](Self::scores). Defaults to the
+    /// training loss without counts.
     fn evaluate(&self, batch: B, pass: &Pass) -> Evaluation {
         self.loss(batch, pass).into()
     }
 
-    /// The scores of an evaluation, of the counts that were summed over all its batches. What they are called is
-    /// asked before the run, with no counts at all.
+    /// Computes the scores of an evaluation from its counts, summed over all batches. Before the run the trainer calls
+    /// this with no counts, to learn the scores' names.
     ///
     /// ```
     /// # use burn::{module::Module, tensor::{Device, Tensor}};

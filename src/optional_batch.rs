@@ -1,4 +1,4 @@
-//! Batches as ranks are dealt them: perhaps none, and one to stand in where a rank has none.
+//! Batches of a rank, which may have none, and a batch that stands in for a missing one.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use firebrick_datasets::{Batch, Batches, DataError};
 
 use crate::data::Stream;
 
-/// What a rank is dealt: nothing, where the last samples of an epoch do not suffice for all ranks.
+/// The batch of a rank. `None` if the last samples of an epoch are too few for all ranks.
 pub(crate) struct OptionalBatch<B>(pub Option<B>);
 
 impl<B: Batch> Batch for OptionalBatch<B> {
@@ -23,7 +23,7 @@ impl<B: Batch> Batch for OptionalBatch<B> {
     }
 }
 
-/// A stream whose empty ranges are not collated: not every collator can.
+/// A stream that does not collate empty ranges, because not every collator can.
 pub(crate) struct Deal<B>(pub Stream<B>);
 
 impl<B: Batch> Batches for Deal<B> {
@@ -45,10 +45,10 @@ impl<B: Batch> Batches for Deal<B> {
     }
 }
 
-/// Samples that are looked at for one that the model can compute.
+/// The most samples to search for one that the model can compute.
 const MOST_LOOKED_AT: usize = 1024;
 
-/// A batch for the passes of a rank that has none of its own, while the others have.
+/// A batch for the passes of a rank that has none of its own while others have.
 pub(crate) struct Spare<B> {
     stream: Stream<B>,
     position: Option<usize>,
@@ -59,7 +59,7 @@ impl<B: Batch> Spare<B> {
         Self { stream, position: None }
     }
 
-    /// The first sample that has something to learn from: any model can compute it.
+    /// Returns the first sample with supervised items, which any model can compute.
     pub fn batch(&mut self) -> Result<B, DataError> {
         if let Some(position) = self.position {
             return self.stream.batch(0, position..position + 1);
@@ -83,7 +83,7 @@ mod tests {
 
     use super::*;
 
-    /// Rows of these lengths, of which those of one token have no label; an empty batch is refused.
+    /// Rows of these lengths. A row of one token has no label; an empty batch is an error.
     struct Lengths(Vec<usize>);
 
     impl Batches for Lengths {

@@ -1,4 +1,4 @@
-//! The folder that a run writes into, claimed so that no other run writes there too.
+//! The output folder of a run, locked so that no other run writes there.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{Read, Write};
@@ -15,37 +15,37 @@ use crate::log::LOG;
 use crate::tensorboard::host;
 use crate::{Resume, TrainError, saving};
 
-/// The weights of the lowest validation loss.
+/// The weights of the best evaluation.
 pub(crate) const BEST: &str = "best.safetensors";
 /// The run file.
 pub(crate) const RUN: &str = "run.ron";
-/// Stays in the folder, and marks it as ours also where a run ended before its first step.
+/// The lock file. It stays in the folder and marks it as a run's, even if a run ended before its first step.
 const LOCK: &str = ".firebrick.lock";
-/// Files that only a run leaves that made an update.
+/// Files that only a run with at least one update leaves.
 const OF_A_RUN: [&str; 2] = [BEST, "model.safetensors"];
 
-/// Folders in it that have files of a run.
+/// Subfolders with files of a run.
 const WITH_FILES: [&str; 2] = ["adapter", "pretrained"];
 
 /// A claimed folder. The claim ends when this is dropped, or with the process.
 ///
-/// Where an earlier run is in the folder, it stays there until the new run has made its first update, and what is
-/// written before goes into a folder beside it. So a start that fails or is killed changes nothing.
+/// An earlier run stays in the folder until the new run has made its first update. Until then, the new run writes to a
+/// folder next to it, so a start that fails or is killed changes nothing.
 #[derive(Debug)]
 pub(crate) struct Output {
     folder: PathBuf,
-    /// Where the run is written until it takes the place of the earlier one.
+    /// Where the run is written until it replaces the earlier one.
     start: Mutex<Option<Start>>,
-    /// The run file of a run that goes on, until it has made an update with it.
+    /// The run file of a resumed run, until its first update.
     description: Mutex<Option<String>>,
     _lock: File,
 }
 
-/// A run that has made no update yet, beside the earlier one that it will take the place of.
+/// A run without an update, next to the earlier one that it will replace.
 #[derive(Debug)]
 struct Start {
     folder: PathBuf,
-    /// Keeps other runs from the earlier one's folder.
+    /// Locks the earlier run's folder.
     _earlier: File,
 }
 
@@ -54,12 +54,11 @@ impl Output {
         Self { folder: folder.into(), start: Mutex::new(start), description: Mutex::default(), _lock: lock }
     }
 
-    /// Claims the folder of a new run, which an earlier run [may still be in](Self::settle).
+    /// Claims the folder of a new run. An earlier run [may still be in it](Self::settle).
     ///
     /// # Errors
     ///
-    /// Another run is using the folder, it holds files that are not of a run, or it cannot be
-    /// written.
+    /// Another run is using the folder, it holds files that are not of a run, or it is not writable.
     pub fn claim(folder: &Path) -> Result<Self, TrainError> {
         Self::check(folder)?;
         let make = |folder: &Path| {
@@ -76,7 +75,7 @@ impl Output {
         remove_left(folder)?;
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
         let start = folder.with_file_name(format!(".{name}-starting"));
-        // The lock of the earlier run's folder says that nobody uses what a killed start left.
+        // The lock of the earlier run's folder proves that no process uses the remains of a killed start.
         if start.join(LOCK).exists() {
             fs::remove_dir_all(&start)
                 .map_err(|error| TrainError::file(&start, "removing what a killed start left", error))?;
@@ -85,15 +84,15 @@ impl Output {
         let lock = lock(&start)?;
         let start = Start { folder: start, _earlier: earlier };
         let output = Self::of(folder, Some(start), lock);
-        // There a folder cannot be renamed while a file in it is open.
+        // Windows cannot rename a folder while a file in it is open.
         if cfg!(windows) {
             output.settle()?;
         }
         Ok(output)
     }
 
-    /// Takes the place of an earlier run, which is kept under another name, `NAME-1` or the next number that is free:
-    /// for when the first update is made. What the earlier one is called is returned, the first time.
+    /// Replaces the earlier run, and keeps it as `NAME-1`, or under the next free number. Call it after the first
+    /// update. Returns the new name of the earlier run on the first call.
     ///
     /// # Errors
     ///
@@ -108,7 +107,7 @@ impl Output {
         Ok(Some(kept))
     }
 
-    /// Whether the run is in its own folder.
+    /// Returns whether the run is in its own folder.
     pub fn is_settled(&self) -> bool {
         self.started().is_none()
     }
@@ -117,12 +116,12 @@ impl Output {
         self.start.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Claims the folder of a run that is to go on from one of its own checkpoints; `None` where it starts
-    /// from the beginning, or from a checkpoint of another folder. What an interrupted save left in it is removed.
+    /// Claims the folder of a run that resumes from one of its own checkpoints, and removes the remains of an
+    /// interrupted save. Returns `None` if the run starts from the beginning, or from a checkpoint of another folder.
     ///
     /// # Errors
     ///
-    /// Another run is using the folder, it cannot be written, or there is no such checkpoint.
+    /// Another run is using the folder, it is not writable, or there is no such checkpoint.
     pub fn reopen(folder: &Path, resume: &Resume) -> Result<Option<Self>, TrainError> {
         let lock = match folder.join(LOCK).exists() {
             true => Some(lock(folder)?),
@@ -140,7 +139,7 @@ impl Output {
         Ok(lock.filter(|_| own).map(|lock| Self::of(folder, None, lock)))
     }
 
-    /// Whether the folder could be claimed, as far as can be told without touching it.
+    /// Checks whether the folder can be claimed, as far as possible without changing it.
     pub fn check(folder: &Path) -> Result<(), TrainError> {
         let Ok(mut entries) = fs::read_dir(folder) else {
             let nearest = folder.ancestors().find(|parent| parent.exists());
@@ -163,38 +162,38 @@ impl Output {
         }
     }
 
-    /// The folder of the run, in which it is once it has made an update.
+    /// Returns the folder of the run, which holds it after the first update.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The folder that is written into now.
+    /// Returns the folder to write into now.
     pub fn current(&self) -> PathBuf {
         self.started().as_ref().map_or_else(|| self.folder.clone(), |start| start.folder.clone())
     }
 
-    /// Keeps the run file of a run that goes on until its [first update](Self::write_description): what stands in the
-    /// folder is of the steps that were made.
+    /// Keeps the run file of a resumed run until its [first update](Self::write_description), because the run file in
+    /// the folder describes the steps made so far.
     pub fn describe_later(&self, text: String) {
         *self.description.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
     }
 
-    /// Writes the run file that was kept, once.
+    /// Writes the kept run file, once.
     ///
     /// # Errors
     ///
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn write_description(&self) -> Result<(), TrainError> {
         let text = self.description.lock().unwrap_or_else(PoisonError::into_inner).take();
         text.map_or(Ok(()), |text| self.save_text(RUN, &text))
     }
 
-    /// Writes a text beside the model.
+    /// Writes a text file into the folder.
     pub fn save_text(&self, name: &str, text: &str) -> Result<(), TrainError> {
         saving::save_text(text, &self.current().join(name))
     }
 
-    /// Writes a model's parameters, and returns where they are once the run has made an update.
+    /// Writes a model's parameters, and returns their path after the first update.
     pub fn save_model<M: Module>(&self, name: &str, model: &M) -> Result<PathBuf, TrainError> {
         saving::save_model(model, &self.current().join(name))?;
         Ok(self.folder.join(name))
@@ -202,7 +201,7 @@ impl Output {
 }
 
 impl Drop for Output {
-    /// A start that came to nothing leaves nothing.
+    /// Removes the folder of a start that made no update.
     fn drop(&mut self) {
         if let Some(start) = self.started().take() {
             let _ = fs::remove_dir_all(&start.folder);
@@ -210,20 +209,20 @@ impl Drop for Output {
     }
 }
 
-/// Removes what a killed run has left half written. The folder is locked.
+/// Removes half-written files of a killed run. The folder must be locked.
 fn remove_left(folder: &Path) -> Result<(), TrainError> {
     saving::remove_left(folder, &WITH_FILES)
         .map_err(|error| TrainError::file(folder, "removing what a killed run left half written", error))
 }
 
-/// Whether a run that made an update is in the folder.
+/// Returns whether the folder holds a run with at least one update.
 fn holds_a_run(folder: &Path) -> bool {
     let has_steps = fs::metadata(folder.join(LOG)).is_ok_and(|log| log.len() > 0);
     let has_files = OF_A_RUN.iter().any(|name| folder.join(name).is_file());
     has_steps || has_files || folder.join(checkpoint::FOLDER).is_dir()
 }
 
-/// Whether a path is below a folder, whatever links lead there.
+/// Returns whether a path is below a folder, after following links.
 pub(crate) fn is_within(path: &Path, folder: &Path) -> bool {
     match (path.canonicalize(), folder.canonicalize()) {
         (Ok(path), Ok(folder)) => path.starts_with(folder),
@@ -231,8 +230,8 @@ pub(crate) fn is_within(path: &Path, folder: &Path) -> bool {
     }
 }
 
-/// The exclusive lock of a folder, which the system releases when the process ends, however it does. The file says which
-/// process has it.
+/// Locks a folder exclusively. The system releases the lock when the process ends in any way. The lock file contains
+/// the host and the process id.
 fn lock(folder: &Path) -> Result<File, TrainError> {
     let path = folder.join(LOCK);
     let failed = |error| TrainError::file(&path, "locking the output folder", error);
@@ -241,7 +240,7 @@ fn lock(folder: &Path) -> Result<File, TrainError> {
     loop {
         match file.try_lock() {
             Ok(()) => break,
-            // Whoever watches the run asks for the lock now and then, for no time.
+            // A process that watches the run takes the lock now and then, for a moment.
             Err(TryLockError::WouldBlock) if asked.elapsed() < WATCHED => thread::sleep(WATCHED / 20),
             Err(TryLockError::WouldBlock) => return Err(TrainError::OutputInUse(folder.into())),
             Err(TryLockError::Error(error)) => return Err(failed(error)),
@@ -252,11 +251,11 @@ fn lock(folder: &Path) -> Result<File, TrainError> {
     Ok(file)
 }
 
-/// Time in which a watcher has let go of the lock.
+/// A watcher releases the lock within this time.
 const WATCHED: Duration = Duration::from_millis(200);
 
-/// Whether a run had this folder, and its process is gone. Of a process on another machine nothing can be told, as its
-/// lock may not be seen here.
+/// Returns whether a run had this folder, and its process is gone. Returns false for a process on another machine,
+/// whose lock may not be visible here.
 pub(crate) fn is_abandoned(folder: &Path) -> bool {
     let Ok(mut file) = File::open(folder.join(LOCK)) else { return false };
     let mut owner = String::new();
@@ -282,7 +281,7 @@ fn keep_earlier(folder: &Path) -> Result<PathBuf, TrainError> {
 mod tests {
     use super::*;
 
-    /// The names in a folder, sorted.
+    /// Returns the names in a folder, sorted.
     fn names(folder: &Path) -> Vec<String> {
         let entries = fs::read_dir(folder).unwrap();
         let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
@@ -290,7 +289,7 @@ mod tests {
         names.into_iter().map(|name| name.into_string().unwrap()).collect()
     }
 
-    /// A run that makes an update.
+    /// Simulates a run that makes an update.
     fn run(folder: &Path, log: &str) {
         let output = Output::claim(folder).unwrap();
         fs::write(output.current().join(LOG), log).unwrap();
@@ -322,7 +321,7 @@ mod tests {
         drop(output);
         assert_eq!(names(parent.path()), ["run"]);
         assert_eq!(fs::read_to_string(folder.join(LOG)).unwrap(), "good");
-        // What a killed start leaves is gone with the next.
+        // The next start removes the remains of a killed one.
         fs::write(folder.join(".staged-best.safetensors"), "half").unwrap();
         let left = parent.path().join(".run-starting");
         fs::create_dir(&left).unwrap();

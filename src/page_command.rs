@@ -1,4 +1,4 @@
-//! The commands that show a run to those who look at it: `watch` and `report`.
+//! The commands that show a run: `watch` and `report`.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ pub(crate) struct WatchArgs {
     /// The output folder of a run.
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
-    /// Shows plain lines also on a terminal.
+    /// Shows plain lines on a terminal too.
     #[arg(long)]
     plain: bool,
 }
@@ -30,7 +30,7 @@ pub(crate) struct ReportArgs {
 
 /// Runs `firebrick watch`.
 pub(crate) fn watch(args: &WatchArgs) -> Result<(), RunError> {
-    // Without its run file a run can be watched too; how long it takes is then not known.
+    // A run can be watched without its run file, but then its length is not known.
     let run = Run::read(&args.folder.join("run.ron"), &[""; 0]).ok();
     let total_updates = run.and_then(|run| run.steps);
     let options = WatchOptions { plain: args.plain, total_updates, ..WatchOptions::default() };

@@ -1,4 +1,4 @@
-//! The command that foretells a run: `plan`.
+//! The command `plan`.
 
 use clap::Args;
 
@@ -12,14 +12,14 @@ use crate::{ByteSize, RunError};
 pub(crate) struct PlanArgs {
     #[command(flatten)]
     run: RunArgs,
-    /// What a rank may have on the device, as in 24GB. Default: the run's `device_budget`, or on the CPU each rank's
+    /// The budget of a rank on the device, such as 24GB. Default: the run's `device_budget`, or on the CPU each rank's
     /// part of the machine's memory.
     ///
-    /// With it, a run for a GPU is planned on a machine that has none: `--device cpu --budget 24GB`.
+    /// With it you can plan a GPU run on a machine without a GPU: `--device cpu --budget 24GB`.
     #[arg(long, value_name = "BYTES")]
     budget: Option<ByteSize>,
-    /// Looks for the largest micro-batch that keeps the global batch, by real steps within the budget: with twice as
-    /// many samples each time, and then between the last two sizes.
+    /// Searches for the largest micro-batch that keeps the global batch, with real steps within the budget: doubles the
+    /// size, and then bisects between the last two sizes.
     #[arg(long)]
     find_batch: bool,
 }

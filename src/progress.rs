@@ -1,4 +1,4 @@
-//! How far a run has come: what its future and its report depend on, besides the weights.
+//! The progress of a run: everything besides the weights that its future and its report depend on.
 
 use std::collections::VecDeque;
 
@@ -9,33 +9,33 @@ use crate::TrainError;
 use crate::log::EvaluationNumbers;
 use crate::score::BestBy;
 
-/// Windows over which the reported training loss is the mean.
+/// Number of windows in the mean of the reported training loss.
 pub(crate) const RECENT: usize = 100;
 
-/// Windows in a row with a loss that is not finite which say that the run has diverged.
+/// Windows in a row with a non-finite loss after which a run counts as diverged.
 pub(crate) const MANY_INFINITE: u64 = 10;
 
-/// What a run carries from step to step on the side of the host, and from one process to the next.
+/// The host-side state of a run, which a checkpoint carries to the next process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Progress {
-    /// Where the data stands.
+    /// The position in the data.
     pub cursor: Cursor,
-    /// Rounds that are over: a round ends with an evaluation.
+    /// Finished rounds. A round ends with an evaluation.
     pub rounds: usize,
-    /// Whether this round's last step is made, and only its evaluation is missing.
+    /// Whether the last step of this round is made, and only its evaluation is missing.
     pub evaluation_due: bool,
-    /// Updates made when this round began. Older checkpoints do not tell.
+    /// Updates made before this round. Older checkpoints do not have it.
     #[serde(default)]
     pub round_start: u64,
-    /// Loss and items of the last windows.
+    /// Loss and items of the recent windows.
     pub recent: VecDeque<(f64, usize)>,
     /// Windows that made no update.
     pub skipped: u64,
     pub skipped_in_a_row: u64,
-    /// Windows whose loss was not finite, whether they made an update or not.
+    /// Windows in a row with a non-finite loss, whether they made an update or not.
     pub infinite_in_a_row: u64,
-    /// The rank that it began with, where there are several.
+    /// The rank on which it began, if there are several.
     pub infinite_first: Option<usize>,
     pub validation: Option<EvaluationNumbers>,
     pub best: Option<EvaluationNumbers>,
@@ -44,7 +44,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Of a run that goes on after so many updates.
+    /// Prepares the progress of a run that resumes after `updates` updates.
     pub fn going_on(self, updates: u64) -> Self {
         let last = self.validation.as_ref().map_or(updates, |last| last.step);
         let is_known = self.rounds == 0 || self.round_start > 0;
@@ -52,7 +52,7 @@ impl Progress {
         Self { round_start: round_start.min(updates), ..self }
     }
 
-    /// A window's loss, over so many items.
+    /// Adds a window's loss, the mean over `items` items.
     pub fn add_loss(&mut self, loss: f64, items: usize) {
         self.recent.push_back((loss, items));
         if self.recent.len() > RECENT {
@@ -60,7 +60,7 @@ impl Progress {
         }
     }
 
-    /// An evaluation, and whether it is the best so far.
+    /// Records an evaluation, and returns whether it is the best so far.
     pub fn evaluated(&mut self, numbers: EvaluationNumbers, by: &BestBy) -> bool {
         self.validation = Some(numbers.clone());
         let best = self.best.as_ref().map(|best| by.value(best.loss, &best.scores));
@@ -72,16 +72,16 @@ impl Progress {
         is_best
     }
 
-    /// Whether the losses say nothing against the weights. They do where the validation loss was finite once and is
-    /// no longer, and where those of many windows in a row were not. A single such window may hold a bad sample,
-    /// and validation data whose loss never was finite tells of itself.
+    /// Returns whether the losses are consistent with sound weights. They are not if the validation loss was finite
+    /// once and no longer is, or if the losses of many windows in a row were not finite. A single such window may
+    /// contain a bad sample, and validation data whose loss was never finite says nothing about the weights.
     pub fn is_sound(&self) -> bool {
         let validated = self.validation.as_ref().is_none_or(|numbers| numbers.loss.is_finite());
         let diverged = self.infinite_in_a_row >= MANY_INFINITE;
         !diverged && (validated || self.best.is_none() && self.infinite_in_a_row == 0)
     }
 
-    /// The error of a run that makes no updates any more, for the reason of the last window.
+    /// Builds the error of a run that makes no more updates, with the reason of the last window.
     pub fn only_skips(&self, reason: &str) -> TrainError {
         TrainError::OnlySkips {
             count: self.skipped_in_a_row,
@@ -90,7 +90,7 @@ impl Progress {
         }
     }
 
-    /// The mean loss of the last windows, each item counted once.
+    /// Returns the mean loss of the recent windows, weighted by items.
     pub fn recent_loss(&self) -> f64 {
         let items: usize = self.recent.iter().map(|(_, items)| items).sum();
         let sum: f64 = self.recent.iter().map(|(loss, items)| loss * *items as f64).sum();

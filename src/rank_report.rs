@@ -1,4 +1,4 @@
-//! What each rank of a run held, sent and waited for.
+//! The report of each rank: what it held, sent and waited for.
 
 use std::collections::BTreeMap;
 
@@ -8,34 +8,34 @@ use serde::Serialize;
 use crate::TrainError;
 use crate::accounting::ParameterBytes;
 
-/// One of several ranks in numbers. Bytes sent and received are those of the steps alone: not of what was
-/// dealt before the first, of evaluations, and of what was gathered to be saved.
+/// The numbers of one of several ranks. Sent and received bytes cover the steps only, not the initial distribution,
+/// evaluations, or gathers for a save.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct RankReport {
-    /// Which, from 0.
+    /// The rank, from 0.
     pub rank: usize,
-    /// As [`Report::master_bytes`](crate::Report::master_bytes), on this rank.
+    /// [`Report::master_bytes`](crate::Report::master_bytes) of this rank.
     pub master_bytes: usize,
-    /// As [`Report::replica_bytes`](crate::Report::replica_bytes), on this rank.
+    /// [`Report::replica_bytes`](crate::Report::replica_bytes) of this rank.
     pub replica_bytes: usize,
-    /// As [`Report::gradient_bytes`](crate::Report::gradient_bytes), on this rank.
+    /// [`Report::gradient_bytes`](crate::Report::gradient_bytes) of this rank.
     pub gradient_bytes: usize,
-    /// As [`Report::optimizer_bytes`](crate::Report::optimizer_bytes), on this rank.
+    /// [`Report::optimizer_bytes`](crate::Report::optimizer_bytes) of this rank.
     pub optimizer_bytes: usize,
-    /// As [`Report::peak_bytes`](crate::Report::peak_bytes), on this rank.
+    /// [`Report::peak_bytes`](crate::Report::peak_bytes) of this rank.
     pub peak_bytes: usize,
-    /// What it exchanged with the others in an update on average, by the kind of call.
+    /// What the rank exchanged with others per update, on average, by kind of call.
     pub per_step: BTreeMap<Kind, PerStep>,
-    /// Seconds that the other ranks waited for this one, the sum over them and over all steps.
+    /// Seconds that other ranks waited for this one, summed over them and over all steps.
     pub awaited_seconds: f64,
-    /// Seconds that it waited for each rank, over all steps.
+    /// Seconds that this rank waited for each rank, over all steps.
     pub waited_seconds: Vec<f64>,
 }
 
-/// What moved in a step, on average.
+/// What a rank exchanged in a step, on average.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct PerStep {
-    /// Calls made.
+    /// Number of calls.
     pub calls: f64,
     /// Elements sent to other ranks.
     pub elements: f64,
@@ -45,7 +45,7 @@ pub struct PerStep {
     pub received_bytes: f64,
 }
 
-/// The kinds of calls, in the order in which their numbers are told.
+/// The kinds of calls, in the order of the report.
 const KINDS: [Kind; 7] = [
     Kind::AllReduce,
     Kind::ReduceScatter,
@@ -56,7 +56,7 @@ const KINDS: [Kind; 7] = [
     Kind::Scalars,
 ];
 
-/// What a rank exchanged in its steps, and whom it waited for.
+/// What a rank exchanged in its steps, and which ranks it waited for.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Exchanged {
     pub traffic: Traffic,
@@ -64,12 +64,12 @@ pub(crate) struct Exchanged {
 }
 
 impl Exchanged {
-    /// All so far.
+    /// Returns everything exchanged so far.
     pub fn of(world: &Communicator) -> Self {
         Self { traffic: world.traffic(), waited: world.lateness() }
     }
 
-    /// What has been added to an earlier one.
+    /// Returns what was exchanged since an earlier state.
     pub fn since(&self, earlier: &Self) -> Self {
         let before = |rank: usize| earlier.waited.get(rank).copied().unwrap_or(0.0);
         let waited = self.waited.iter().enumerate().map(|(rank, now)| now - before(rank));
@@ -89,13 +89,13 @@ impl Exchanged {
         self.waited.iter_mut().zip(&step.waited).for_each(|(sum, more)| *sum += more);
     }
 
-    /// Bytes sent and received, of all kinds.
+    /// Returns the bytes sent and received, over all kinds.
     pub fn bytes(&self) -> (u64, u64) {
         let kinds = self.traffic.kinds.values();
         kinds.fold((0, 0), |(sent, received), moved| (sent + moved.sent, received + moved.received))
     }
 
-    /// The rank that was waited for longest, and for how many seconds.
+    /// Returns the rank that this one waited for longest, and the seconds.
     pub fn slowest(&self) -> Option<(usize, f64)> {
         let ranks = self.waited.iter().copied().enumerate();
         ranks.max_by(|one, other| one.1.total_cmp(&other.1)).filter(|(_, seconds)| *seconds > 0.0)
@@ -103,8 +103,8 @@ impl Exchanged {
 }
 
 impl RankReport {
-    /// Tells the others of this rank, and learns of them: a report of each, by rank. None of a rank that is
-    /// alone.
+    /// Exchanges the numbers of all ranks and returns a report of each, by rank. Returns none if there is only one
+    /// rank.
     ///
     /// # Errors
     ///
@@ -161,7 +161,7 @@ impl RankReport {
         }
     }
 
-    /// Bytes sent and received in a step, of all kinds.
+    /// Returns the bytes sent and received per step, over all kinds.
     pub fn bytes_per_step(&self) -> (f64, f64) {
         let kinds = self.per_step.values();
         kinds.fold((0.0, 0.0), |(sent, received), step| {
@@ -170,7 +170,7 @@ impl RankReport {
     }
 }
 
-/// A table of what each rank held, sent and was waited for; nothing where there is one.
+/// Formats a table of what each rank held and sent, and how long others waited for it; empty for a single rank.
 pub(crate) fn table_of_ranks(ranks: &[RankReport]) -> String {
     if ranks.is_empty() {
         return String::new();
@@ -219,7 +219,7 @@ mod tests {
         assert!(reports.iter().all(|report| *report == reports[0]));
         for (rank, report) in reports[0].iter().enumerate() {
             assert_eq!((report.rank, report.master_bytes, report.peak_bytes), (rank, 100 + rank, 7));
-            // Two thirds of six elements, in each of the two steps.
+            // Two thirds of six elements, in each of two steps.
             let moved = PerStep { calls: 1.0, elements: 4.0, sent_bytes: 16.0, received_bytes: 16.0 };
             assert_eq!(report.per_step, BTreeMap::from([(Kind::ReduceScatter, moved)]));
             assert_eq!(report.bytes_per_step(), (16.0, 16.0));

@@ -1,4 +1,4 @@
-//! The ranks of this process, a thread each, and which of their errors is told.
+//! Runs the ranks of this process, a thread each, and selects the error to report.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,25 +11,24 @@ use firebrick_strategies::{Communicator, StrategyError, WorldError};
 
 use crate::TrainError;
 
-/// A stack like that of a program's main thread: a thread's own is smaller, and deep models recurse.
+/// Stack size of a program's main thread. The default of a thread is smaller, and deep models recurse.
 const STACK_BYTES: usize = 8 << 20;
 
-/// What is waited for threads at most, once a rank is given up that did not arrive in time.
+/// The longest wait for threads after a rank missed its deadline.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// How a rank ended.
+/// The result of a rank.
 struct Ended<T> {
     result: Result<T, TrainError>,
-    /// What the world ended with, if it is over.
+    /// Why the world failed, if it did.
     failure: Option<WorldError>,
 }
 
-/// Runs `train` for each of this process's ranks in a thread of its own, and returns what the first of
-/// them does.
+/// Runs `train` for each rank of this process in its own thread, and returns the result of the first rank.
 ///
-/// A rank that fails or panics brings all others down: the error is the first one, and names the rank.
-/// All threads have ended then, but for those of ranks that did not arrive within the deadline: a thread
-/// cannot be ended from outside, so one that is stuck is left behind.
+/// If a rank fails or panics, all others end too. The error is the first one, and names the rank. On return, all
+/// threads have ended, except those of ranks that missed the deadline: a thread cannot be stopped from outside, so a
+/// stuck one is left behind.
 pub(crate) fn each_rank<J, T>(
     ranks: Vec<(Communicator, J)>,
     limit: Duration,
@@ -56,8 +55,8 @@ where
             Some(until) => results.recv_timeout(until - Instant::now().min(until)),
         };
         let Ok((place, one)) = next else { break };
-        // The others hear of it in their next call. One that stands still makes none, which it is given up
-        // for as it would be in a call; where it was given up in one already, it gets little more.
+        // The other ranks learn of the failure in their next call. A stuck rank makes none, so it gets the deadline of
+        // a call. If a call has already given it up, it gets only a little more time.
         let left = match &one.failure {
             Some(WorldError::Deadline { limit, .. }) => Some(GRACE.min(*limit)),
             Some(_) => Some(limit.saturating_add(GRACE)),
@@ -69,7 +68,7 @@ where
         }
         ended[place] = Some(one);
         if let Some(thread) = threads[place].take() {
-            // Its panics are caught, and told as errors.
+            // The thread catches its panics and reports them as errors.
             let _ = thread.join();
         }
     }
@@ -77,7 +76,7 @@ where
     outcome(ended, size)
 }
 
-/// Starts a rank's thread, which sends how it ended.
+/// Starts a rank's thread, which sends its result.
 fn spawn<T: Send + 'static>(
     place: usize,
     world: Communicator,
@@ -88,7 +87,7 @@ fn spawn<T: Send + 'static>(
     let (outside, told) = (world.clone(), sender.clone());
     let thread = Builder::new().name(name).stack_size(STACK_BYTES).spawn(move || {
         let ended = on_this_thread(world, train);
-        // Nobody receives it from a rank that was given up.
+        // If the rank was given up, nobody receives the result.
         let _ = sender.send((place, ended));
     });
     thread
@@ -100,12 +99,12 @@ fn spawn<T: Send + 'static>(
         .ok()
 }
 
-/// One rank, from its first to its last call.
+/// Runs one rank, from its first to its last call.
 fn on_this_thread<T>(
     world: Communicator,
     train: impl FnOnce(Communicator) -> Result<T, TrainError>,
 ) -> Ended<T> {
-    // Its memory is measured as if it were alone.
+    // Measures the rank's memory as if it were alone.
     let account = Account::new();
     let _on_it = account.enter();
     let inside = world.clone();
@@ -124,7 +123,7 @@ fn message(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message").into()
 }
 
-/// The result of the first rank, or the first error of all.
+/// Returns the result of the first rank, or the first error of all.
 fn outcome<T>(ended: Vec<(usize, Ended<T>)>, size: usize) -> Result<T, TrainError> {
     let failure = ended.iter().find_map(|(_, one)| one.failure.clone());
     let (mut results, mut errors) = (Vec::new(), Vec::new());
@@ -135,7 +134,7 @@ fn outcome<T>(ended: Vec<(usize, Ended<T>)>, size: usize) -> Result<T, TrainErro
         }
     }
     let is_own = |error: &TrainError| !error.is_of_world();
-    // What all meet alike is a mistake in what they were all given.
+    // If all ranks fail with the same error, the cause is their common input, not one rank.
     let alike = errors.len() == size
         && errors.iter().all(|(_, error)| is_own(error))
         && errors.windows(2).all(|two| two[0].1.to_string() == two[1].1.to_string());
@@ -154,7 +153,7 @@ fn outcome<T>(ended: Vec<(usize, Ended<T>)>, size: usize) -> Result<T, TrainErro
 }
 
 impl TrainError {
-    /// Whether all ranks meet it at the same step, from numbers that they agreed on.
+    /// Returns whether all ranks return this error at the same step, from numbers that they agreed on.
     fn is_agreed(&self) -> bool {
         matches!(
             self,
@@ -167,7 +166,7 @@ impl TrainError {
         )
     }
 
-    /// Whether it tells of other ranks.
+    /// Returns whether the error is about other ranks.
     fn is_of_world(&self) -> bool {
         use WorldError::{Deadline, Mismatch, Mpi, Rank};
         matches!(

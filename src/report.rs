@@ -1,4 +1,4 @@
-//! A run in numbers.
+//! The report of a run.
 
 use std::fs;
 use std::path::Path;
@@ -14,84 +14,82 @@ use crate::rank_report::RankReport;
 use crate::writes::FailedWrites;
 use crate::{Scores, TrainError};
 
-/// A finished run in numbers: what `--report json` prints as its last line. The names are a stable
+/// The numbers of a finished run, which `--report json` prints as its last line. The field names are a stable
 /// interface.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Report {
     /// Updates made.
     pub steps: u64,
-    /// Mean loss over the supervised items of the last 100 windows, or of all where they are fewer,
-    /// each as it was before its update.
+    /// Mean loss over the supervised items of the last 100 windows, or of all if there are fewer, each measured before
+    /// its update.
     pub train_loss: f64,
-    /// Mean loss over the supervised items of the validation data, at the last evaluation.
+    /// Mean loss over the supervised items of the validation data at the last evaluation.
     pub valid_loss: Option<f64>,
-    /// What the model says of itself besides, at the last evaluation.
+    /// The model's scores at the last evaluation.
     #[serde(skip_serializing_if = "Scores::is_empty")]
     pub valid_scores: Scores,
-    /// The validation loss of the best evaluation: the lowest, unless another number
-    /// [decides](crate::Trainer::best_by).
+    /// The validation loss of the best evaluation, which is the one with the lowest loss unless [another
+    /// number](crate::Trainer::best_by) selects it.
     pub best_valid_loss: Option<f64>,
     /// The scores of the best evaluation.
     #[serde(skip_serializing_if = "Scores::is_empty")]
     pub best_valid_scores: Scores,
-    /// The updates made when it was measured.
+    /// Updates made before the best evaluation.
     pub best_step: Option<u64>,
-    /// Tokens over the seconds of all steps, evaluation not counted.
+    /// Tokens over the seconds of all steps, without evaluation.
     pub tokens_per_second: f64,
-    /// Median over all steps.
+    /// Median seconds over all steps.
     pub step_seconds_median: f64,
     /// Windows that made no update.
     pub skipped_steps: u64,
     /// L2 norm of all gradients in the last step, before clipping.
     pub gradient_norm: f64,
-    /// The last window's loss scale, where the loss is scaled.
+    /// The loss scale of the last window, if the loss is scaled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<f64>,
-    /// Number of parameters, a tied one counted once.
+    /// Number of parameters. A tied parameter counts once.
     pub parameters: usize,
     /// Bytes of the parameters that the optimizer updates.
     pub master_bytes: usize,
-    /// Bytes of the parameters that the forward pass reads, beyond the master's. Where the master is a
-    /// part of these, they are counted here and not there.
+    /// Bytes of the parameters that the forward pass reads, on top of the master's. If the master is a part of these,
+    /// its bytes count here and not there.
     pub replica_bytes: usize,
-    /// Bytes of the average of the parameters, where there is one.
+    /// Bytes of the averaged parameters, if there are any.
     #[serde(skip_serializing_if = "is_zero")]
     pub averaged_bytes: usize,
-    /// The most bytes that gradients took at the end of a backward pass, in the dtype that it leaves
-    /// them in; or, where micro-batches are accumulated, that were held of them between two.
+    /// Peak bytes of the gradients: at the end of a backward pass, in the dtype in which it leaves them, or held
+    /// between two accumulated micro-batches.
     pub gradient_bytes: usize,
     /// Bytes of the optimizer's state.
     pub optimizer_bytes: usize,
-    /// Bytes of all these that wait in the host's memory, where some do.
+    /// Bytes of all these that are offloaded to the host's memory.
     #[serde(skip_serializing_if = "is_zero")]
     pub host_bytes: usize,
-    /// The most bytes that a forward and backward pass of any step had in use beyond those in use
-    /// before it and beyond the parameters' gradients of recomputed segments, 0 where nothing counts
-    /// them.
+    /// Peak bytes that the forward and backward pass of any step used on top of the bytes in use before it, without the
+    /// parameters' gradients of recomputed segments; 0 if nothing counts bytes.
     pub activation_bytes: usize,
-    /// The most bytes in use in any step, 0 where nothing counts them.
+    /// Peak bytes in use in any step; 0 if nothing counts bytes.
     pub peak_bytes: usize,
-    /// From the start of the process to this report.
+    /// Seconds from the start of the process to this report.
     pub wall_seconds: f64,
-    /// From the start of the process to the end of the first step.
+    /// Seconds from the start of the process to the end of the first step.
     pub first_step_seconds: f64,
-    /// Why the run ended before its time, if it did.
+    /// Why the run ended early, if it did.
     pub stopped: Option<String>,
-    /// The updates after which the newest checkpoint was saved, where one was.
+    /// The update of the newest checkpoint, if one was saved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint_step: Option<u64>,
     /// Why the last save failed, if it did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint_error: Option<String>,
-    /// The files that could not be written at some time, as on a full disk. The run went on.
+    /// The files with a failed write, as on a full disk. The run continued.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failed_writes: Vec<FailedWrites>,
-    /// Whether the run was told to end before its time, by a signal, a key or its
-    /// [interrupter](crate::Trainer::interrupter).
+    /// Whether the run was asked to end early, by a signal, a key or its [interrupter](crate::Trainer::interrupter).
     #[serde(skip_serializing_if = "is_false")]
     pub interrupted: bool,
-    /// Each rank, where there are several. The bytes above are those of the first.
+    /// One report per rank, if there are several. The bytes above are those of the first rank.
     #[serde(skip_serializing_if = "Vec::is_empty", skip_deserializing)]
     pub ranks: Vec<RankReport>,
 }
@@ -135,11 +133,11 @@ impl Report {
     }
 }
 
-/// Its file in the output folder.
+/// The file's name in the output folder.
 const FILE: &str = "report.json";
 
 impl Report {
-    /// Writes it into a run's folder.
+    /// Writes the report into a run's folder.
     ///
     /// # Errors
     ///
@@ -149,8 +147,8 @@ impl Report {
         output.save_text(FILE, &(text + "\n"))
     }
 
-    /// That of a run which has ended in this folder, but for its ranks; `None` where there is none, or a number of it is
-    /// not finite.
+    /// Reads the report of a finished run from its folder, without its ranks. Returns `None` if there is none, or a
+    /// number in it is not finite.
     pub(crate) fn read(folder: &Path) -> Option<Self> {
         serde_json::from_str(&fs::read_to_string(folder.join(FILE)).ok()?).ok()
     }
@@ -160,19 +158,19 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// What is nothing is left out.
+/// Skips a zero field.
 fn is_zero(bytes: &usize) -> bool {
     *bytes == 0
 }
 
-/// When the process started: the first call. A program makes it first of all; `fit` makes it at the
-/// latest.
+/// Returns when the process started, which is the first call of this function. Call it first in a program; `fit` calls
+/// it at the latest.
 pub fn process_start() -> Instant {
     static START: OnceLock<Instant> = OnceLock::new();
     *START.get_or_init(Instant::now)
 }
 
-/// The middle value, or the mean of the two middle ones; 0 of none.
+/// Returns the middle value, or the mean of the two middle ones; 0 for an empty slice.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

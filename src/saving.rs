@@ -1,8 +1,8 @@
-//! Files that are there whole or not at all.
+//! Writes files atomically.
 //!
-//! Each is written beside its place, under `.staged-NAME`, and takes its name by one rename when it is complete and
-//! synced. An error removes the staged file, and so does a signal that ends the program
-//! ([`remove_staged`]): what stood in the place before is still there.
+//! Each file is written next to its place, as `.staged-NAME`, and renamed to its name when it is complete and synced.
+//! An error removes the staged file, and so does a signal that ends the program ([`remove_staged`]); the earlier file
+//! stays.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, BufWriter, ErrorKind, Write};
@@ -14,7 +14,7 @@ use burn::store::{ModuleSnapshot, SafetensorsStore};
 
 use crate::TrainError;
 
-/// How the names of staged files begin.
+/// Prefix of the names of staged files.
 const STAGED_NAME: &str = ".staged-";
 
 /// Writes a model's parameters as safetensors, by module path.
@@ -26,12 +26,12 @@ pub(crate) fn save_model<M: Module>(model: &M, path: &Path) -> Result<(), TrainE
     })
 }
 
-/// Writes text.
+/// Writes a text file.
 pub(crate) fn save_text(text: &str, path: &Path) -> Result<(), TrainError> {
     replace(path, |staged| fs::write(staged, text).map_err(|error| TrainError::file(path, "writing", error)))
 }
 
-/// Lets `write` make a file, and puts it in place: see [`replace_or`].
+/// Replaces a file with what `write` writes: see [`replace_or`].
 pub(crate) fn replace(
     path: &Path,
     write: impl FnOnce(&Path) -> Result<(), TrainError>,
@@ -39,42 +39,42 @@ pub(crate) fn replace(
     replace_or(path, write, |error| TrainError::file(path, "putting the file in place", error))
 }
 
-/// Lets `write` make a file, and renames it over `path` when it is complete. Its permissions are those of a new file
-/// under the process's umask, whatever the library that writes it would give it.
+/// Writes a staged file with `write`, and renames it to `path` when it is complete. The file gets the permissions of a
+/// new file under the process's umask, whatever the library that writes it would set.
 ///
 /// # Errors
 ///
-/// That of `write`, or what `failed` makes of the system's. `path` is then as it was.
+/// The error of `write`, or the system's error converted by `failed`. `path` then stays as it was.
 pub(crate) fn replace_or<E>(
     path: &Path,
     write: impl FnOnce(&Path) -> Result<(), E>,
     failed: impl Fn(io::Error) -> E,
 ) -> Result<(), E> {
-    // The extension stays the last part of the name: a store may add its own where it is missing.
+    // The extension stays at the end of the name, because a store may append its own if it is missing.
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let mut place = Place::beside(path.into(), format!("{STAGED_NAME}{name}")).map_err(&failed)?;
     write(&place.staged)?;
     place.take().map_err(failed)
 }
 
-/// A file that is written bit by bit, and takes its name with [`finish`](Self::finish). Dropped before, it leaves
-/// what stood there.
+/// A file that is written in parts, and takes its name with [`finish`](Self::finish). If it is dropped before, the
+/// earlier file stays.
 ///
-/// A pipe, a terminal or a device, such as `/dev/stdout`, holds nothing that could be lost, and is written to as it is.
+/// A pipe, a terminal or a device, such as `/dev/stdout`, holds nothing that could be lost, so it is written directly.
 #[derive(Debug)]
 pub(crate) struct Staged {
     file: BufWriter<File>,
-    /// `None` of what is written to as it is.
+    /// `None` for a path that is written directly.
     place: Option<Place>,
 }
 
 impl Staged {
-    /// Starts the file that `path` will be. One that is there must be writable, and hands on its permissions; where
-    /// it is a link, the file that it leads to is replaced.
+    /// Starts to write `path`. An existing file must be writable, and its permissions are kept. If it is a link, the
+    /// target is replaced.
     ///
     /// # Errors
     ///
-    /// There is a folder, the file may not be written, or its folder may not.
+    /// `path` is a folder, or the file or its folder is not writable.
     pub fn create(path: &Path) -> io::Result<Self> {
         let path = resolved(path)?;
         let earlier = match OpenOptions::new().write(true).open(&path) {
@@ -92,7 +92,7 @@ impl Staged {
                 Some(metadata.permissions())
             }
         };
-        // Of this process alone: two that write the same file do not meet.
+        // The name is unique to this process, so two processes that write the same file do not collide.
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let mut place = Place::beside(path.clone(), format!("{STAGED_NAME}{}-{name}", std::process::id()))?;
         if let Some(permissions) = permissions {
@@ -102,11 +102,11 @@ impl Staged {
         Ok(Self { file: BufWriter::new(file), place: Some(place) })
     }
 
-    /// Puts the file in its place.
+    /// Renames the file to its place.
     ///
     /// # Errors
     ///
-    /// It cannot be written, synced or renamed. What stood there is then as it was.
+    /// It cannot be written, synced or renamed. The earlier file then stays as it was.
     pub fn finish(mut self) -> io::Result<()> {
         self.file.flush()?;
         match &mut self.place {
@@ -126,7 +126,7 @@ impl Write for Staged {
     }
 }
 
-/// The file that a path leads to, through links. The last one may lead to what is not there yet.
+/// Follows links to the file of a path. The target of the last link may not exist yet.
 fn resolved(path: &Path) -> io::Result<PathBuf> {
     match (path.canonicalize(), fs::read_link(path)) {
         (Ok(path), _) => Ok(path),
@@ -136,7 +136,7 @@ fn resolved(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// A staged file, and where it belongs. It is removed when this is dropped.
+/// A staged file and its place. Dropping this removes the staged file.
 #[derive(Debug)]
 struct Place {
     path: PathBuf,
@@ -145,10 +145,10 @@ struct Place {
 }
 
 impl Place {
-    /// Makes an empty staged file of this name beside `path`.
+    /// Creates an empty staged file of this name next to `path`.
     fn beside(path: PathBuf, name: String) -> io::Result<Self> {
         let staged = path.with_file_name(name);
-        // What a killed process left may have other permissions.
+        // The file of a killed process may have other permissions.
         let _ = fs::remove_file(&staged);
         all_staged().push(staged.clone());
         let permissions = File::create(&staged).and_then(|file| Ok(file.metadata()?.permissions()));
@@ -156,11 +156,11 @@ impl Place {
         Ok(Self { path, staged, permissions })
     }
 
-    /// Renames the staged file to its name, when its bytes are on the disk.
+    /// Renames the staged file to its name, after its bytes are on the disk.
     fn take(&mut self) -> io::Result<()> {
         File::open(&self.staged)?.sync_all()?;
         fs::set_permissions(&self.staged, self.permissions.clone())?;
-        // Nothing is removed between the two: a signal waits for the lock.
+        // A signal handler waits for the lock, so it removes nothing between the two.
         let mut all = all_staged();
         fs::rename(&self.staged, &self.path)?;
         all.retain(|path| *path != self.staged);
@@ -196,8 +196,8 @@ pub(crate) fn remove_staged() {
     }
 }
 
-/// Removes the staged files that a killed run has left in its folder, and in those below it. Nobody else may be
-/// writing there, but for commands that write files of their own: theirs are named for their process.
+/// Removes the staged files that a killed run left in its folder and in the folders `below` it. No other process may be
+/// writing there, except commands that write their own files, whose names contain their process id.
 pub(crate) fn remove_left(folder: &Path, below: &[&str]) -> io::Result<()> {
     for folder in std::iter::once(folder.to_path_buf()).chain(below.iter().map(|name| folder.join(name))) {
         let entries = match fs::read_dir(&folder) {

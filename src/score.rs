@@ -1,18 +1,19 @@
-//! What evaluation says of a model besides its loss, and by what the best one is told.
+//! Metrics of an evaluation besides the loss, and the one that selects the best model.
 
 use std::collections::BTreeMap;
 
 use crate::{Loss, TrainError};
 
-/// What a model makes of one batch in evaluation: its loss, and counts for the scores.
+/// The results of one evaluated batch: its loss, and counts for the scores.
 ///
-/// Counts are summed over all batches and ranks, and [`Objective::scores`](crate::Objective::scores) makes scores of
-/// the sums: the F1 of a data set is that of its counts, and not a mean of its batches' F1.
+/// The loop sums the counts over all batches and ranks, and [`Objective::scores`](crate::Objective::scores) computes
+/// the scores from the sums. So the F1 of a data set is computed from its counts, and is not a mean of its batches' F1.
 #[derive(Debug)]
 pub struct Evaluation {
     /// The summed loss.
     pub loss: Loss,
-    /// What can be added up, in an order that the model knows: as many numbers for each batch.
+    /// Counts that can be summed over batches, in an order that the model defines. Every batch has the same number of
+    /// counts.
     pub counts: Vec<f64>,
 }
 
@@ -22,33 +23,33 @@ impl From<Loss> for Evaluation {
     }
 }
 
-/// A number that says how good a model is.
+/// A metric of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Score {
-    /// What it is called where it is shown, logged, and chosen as [`best_by`](crate::Trainer::best_by).
+    /// The name to show, to log, and to select as [`best_by`](crate::Trainer::best_by).
     pub name: &'static str,
-    /// Its value; not a number where there is nothing to score.
+    /// The value; NaN if there is nothing to score.
     pub value: f64,
-    /// Whether a better model has more of it.
+    /// Whether a higher value is better.
     pub higher_is_better: bool,
 }
 
 impl Score {
-    /// One that a better model has more of, as of an F1.
+    /// Creates a score for which higher is better, such as an F1.
     pub fn higher(name: &'static str, value: f64) -> Self {
         Self { name, value, higher_is_better: true }
     }
 
-    /// One that a better model has less of, as of a perplexity.
+    /// Creates a score for which lower is better, such as a perplexity.
     pub fn lower(name: &'static str, value: f64) -> Self {
         Self { name, value, higher_is_better: false }
     }
 }
 
-/// The scores of an evaluation by name, as files keep them.
+/// The scores of an evaluation by name, as files store them.
 pub type Scores = BTreeMap<String, f64>;
 
-/// The number by which the best evaluation is told.
+/// The number that selects the best evaluation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum BestBy {
     #[default]
@@ -60,11 +61,11 @@ pub(crate) enum BestBy {
 }
 
 impl BestBy {
-    /// The one that is wanted, out of the scores that a model has.
+    /// Finds the wanted score among those of a model.
     ///
     /// # Errors
     ///
-    /// [`TrainError::Score`]: it has none of that name.
+    /// [`TrainError::Score`] if the model has no score of that name.
     pub fn of(wanted: Option<&String>, scores: &[Score]) -> Result<Self, TrainError> {
         let Some(wanted) = wanted else { return Ok(Self::Loss) };
         match scores.iter().find(|score| score.name == wanted) {
@@ -76,12 +77,12 @@ impl BestBy {
         }
     }
 
-    /// Whether more of it is better.
+    /// Returns whether higher is better.
     pub fn is_higher(&self) -> bool {
         matches!(self, Self::Score { higher_is_better: true, .. })
     }
 
-    /// The number itself; not a number where the loss is not finite: what a broken model scores says nothing.
+    /// Returns the number; NaN if the loss is not finite, because the scores of a diverged model mean nothing.
     pub fn value(&self, loss: f64, scores: &Scores) -> f64 {
         match self {
             _ if !loss.is_finite() => f64::NAN,
@@ -90,7 +91,7 @@ impl BestBy {
         }
     }
 
-    /// Whether a value is the better one; what is not a number never is.
+    /// Returns whether `value` is better than another; never for a value that is not finite.
     pub fn is_better(&self, value: f64, than: Option<f64>) -> bool {
         value.is_finite()
             && than.is_none_or(|than| match self.is_higher() {

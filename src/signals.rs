@@ -1,4 +1,4 @@
-//! What signals do: they stop a run at the next step, saved, and end other commands at once.
+//! Signal handling: a signal ends a run after the current step and saves it, and ends other commands at once.
 
 use std::process;
 use std::sync::Arc;
@@ -27,12 +27,12 @@ pub(crate) enum Signal {
 impl Signal {
     const ALL: [Self; 3] = [Self::HangUp, Self::Interrupt, Self::Terminate];
 
-    /// The exit code of a program that it ended, as shells count: 128 and its number.
+    /// Returns the exit code after this signal, as shells count: 128 plus its number.
     pub fn exit_code(self) -> u8 {
         128 + self as u8
     }
 
-    /// Its name.
+    /// Returns the signal's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::HangUp => "SIGHUP",
@@ -42,17 +42,17 @@ impl Signal {
     }
 }
 
-/// The number of the first signal that came; 0 before.
+/// The number of the first signal; 0 before.
 static TOLD: AtomicU8 = AtomicU8::new(0);
 
-/// The first signal that came, if one did.
+/// Returns the first signal, if there was one.
 pub(crate) fn received() -> Option<Signal> {
     let number = TOLD.load(Ordering::SeqCst);
     Signal::ALL.into_iter().find(|signal| *signal as u8 == number)
 }
 
-/// Stops at the next step when Ctrl-C is pressed, the terminal is closed or the process is told to end (SIGTERM), and
-/// at once when that is said again, or when it takes longer than the time of grace.
+/// Returns an interrupter that stops at the next step on Ctrl-C, SIGTERM or a closed terminal. A second signal ends the
+/// program at once, and so does the end of the `grace` period.
 pub(crate) fn interrupter(grace: Option<Duration>) -> Interrupter {
     let interrupter = Interrupter::new();
     let stop = interrupter.clone();
@@ -60,7 +60,7 @@ pub(crate) fn interrupter(grace: Option<Duration>) -> Interrupter {
     let mut again = false;
     listen(move |signal| {
         if again {
-            // Asked for the second time: whatever is still being done is not waited for.
+            // On a second request, wait for nothing.
             terminal.restore();
             end(signal);
         }
@@ -82,7 +82,7 @@ pub(crate) fn interrupter(grace: Option<Duration>) -> Interrupter {
     interrupter
 }
 
-/// Ends the program at once when it is told to, without a half of a file.
+/// Ends the program at once on a signal, and removes half-written files.
 pub(crate) fn end_at_once() {
     listen(|signal| end(signal));
 }
@@ -92,8 +92,8 @@ fn end(signal: Signal) -> ! {
     process::exit(signal.exit_code().into())
 }
 
-/// Calls `hear` for each signal, on a thread of its own. Without one the system's way is left: the program ends at
-/// once.
+/// Calls `hear` for each signal, on its own thread. If the handler cannot be installed, a signal ends the program at
+/// once, as usual.
 #[cfg(unix)]
 fn listen(mut hear: impl FnMut(Signal) + Send + 'static) {
     let wanted = Signal::ALL.into_iter().filter(|signal| *signal != Signal::HangUp || !ignores_hang_up());
@@ -119,7 +119,7 @@ fn listen(mut hear: impl FnMut(Signal) + Send + 'static) {
     });
 }
 
-/// Whether the program was started to outlive its terminal, as `nohup` does. Elsewhere than on Linux that is not known.
+/// Returns whether the program was started to outlive its terminal, as with `nohup`. Only known on Linux.
 #[cfg(unix)]
 fn ignores_hang_up() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

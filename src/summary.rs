@@ -1,9 +1,9 @@
-//! What commands print at their end, as text.
+//! Formats the results of commands as text.
 
 use crate::rank_report::table_of_ranks;
 use crate::{BenchReport, FailedWrites, Launched, Run, Tokenized};
 
-/// A run that has been trained.
+/// Summarizes a trained run.
 pub(crate) fn trained_summary(run: &Run, launched: &Launched) -> String {
     let report = &launched.report;
     let mut text = String::new();
@@ -40,7 +40,7 @@ pub(crate) fn trained_summary(run: &Run, launched: &Launched) -> String {
     text + &table_of_ranks(&report.ranks)
 }
 
-/// A benchmark, and what ran beside it.
+/// Summarizes a benchmark and what it was compared with.
 pub(crate) fn bench_summary(report: &BenchReport) -> String {
     let BenchReport { trainer, raw, beside } = report;
     let megabytes = |bytes: usize| format!("{:.1}", bytes as f64 / 1e6);
@@ -72,7 +72,7 @@ pub(crate) fn bench_summary(report: &BenchReport) -> String {
     text + &of_ranks
 }
 
-/// A corpus as a token file.
+/// Summarizes a tokenized corpus.
 pub(crate) fn tokenized_summary(tokenized: &Tokenized) -> String {
     let mut text = format!(
         "{} tokens of {} document(s) in {}\n",

@@ -1,15 +1,15 @@
-//! The device and the ranks of the tests.
+//! Device and ranks for tests.
 
 use burn::tensor::Device;
 use firebrick_strategies::{Communicator, World};
 
-/// The device that `BURN_DEVICE` names, as for the program; the CPU where it is not set.
+/// Returns the device that `BURN_DEVICE` names, as in the program; the CPU by default.
 pub fn device() -> Device {
     let name = std::env::var("BURN_DEVICE").unwrap_or("cpu".into());
     crate::device::find(&name).unwrap_or_else(|error| panic!("BURN_DEVICE: {error}")).0
 }
 
-/// What each of so many ranks, a thread each, returns.
+/// Runs `rank` on each of several ranks, a thread each, and returns their results.
 pub fn on_ranks<T: Send>(ranks: usize, rank: impl Fn(Communicator) -> T + Sync) -> Vec<T> {
     let ranks = World::threads(ranks).join().unwrap();
     std::thread::scope(|scope| {

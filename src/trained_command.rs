@@ -12,14 +12,14 @@ use crate::saving::Staged;
 use crate::trained_run::{Evaluated, TrainedRun};
 use crate::{RunError, TrainError, signals};
 
-/// A trained run, as all its commands name it.
+/// The trained run of a command.
 #[derive(Debug, Args)]
 struct TrainedArgs {
     /// The output folder of a run, or its run file.
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// A Hugging Face folder whose weights are used. Default: `pretrained` in the output folder, which holds the
-    /// best weights of the run, and is made of them where the run has not come to its end.
+    /// A Hugging Face folder with the weights to use. Default: `pretrained` in the output folder, which holds the best
+    /// weights of the run. It is exported first if the run has not finished.
     #[arg(long, value_name = "FOLDER")]
     weights: Option<PathBuf>,
     /// Overrides a field of the run file; the value is RON. May be given several times.
@@ -33,7 +33,7 @@ struct TrainedArgs {
 /// Files of records.
 #[derive(Debug, Args)]
 struct RecordArgs {
-    /// Files that are read as the run's data is. Default: the run's validation data.
+    /// Files to read, in the format of the run's data. Default: the run's validation data.
     #[arg(long, short, value_name = "FILE")]
     data: Vec<PathBuf>,
 }
@@ -45,7 +45,7 @@ pub(crate) struct EvalArgs {
     trained: TrainedArgs,
     #[command(flatten)]
     records: RecordArgs,
-    /// How the result is printed: `json` makes the last line on standard output one JSON object.
+    /// Format of the result: `json` makes the last line on standard output one JSON object.
     #[arg(long, value_enum, default_value_t = Report::Text)]
     report: Report,
 }
@@ -57,11 +57,11 @@ pub(crate) struct PredictArgs {
     trained: TrainedArgs,
     #[command(flatten)]
     records: RecordArgs,
-    /// The file to write. It takes its name when all records are answered, so that it may also be the one that is
-    /// read; until then, and where the command fails, what is there stays. Default: standard output.
+    /// The file to write. It is replaced when all records are answered, so it may be the file that is read; if the
+    /// command fails, it stays as it was. Default: standard output.
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Answers at most so many records.
+    /// Answers at most this many records.
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
     #[command(flatten)]
@@ -73,12 +73,11 @@ pub(crate) struct PredictArgs {
 pub(crate) struct GenerateArgs {
     #[command(flatten)]
     trained: TrainedArgs,
-    /// What the text begins with, or what it is made of. May be given several times. Default: each line of standard
-    /// input.
+    /// The prompt, or the source of a Seq2Seq model. May be given several times. Default: each line of standard input.
     #[arg(long, short, value_name = "TEXT")]
     prompt: Vec<String>,
-    /// Shares the model among so many ranks, each on a device of its own where there are several: for a model that
-    /// no device holds. Default: 1, or one for each process that `mpirun` started.
+    /// Shards the model over this many ranks, each on its own device if there are several, for a model that no device
+    /// can hold. Default: 1, or one for each process that `mpirun` started.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     ranks: Option<u64>,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! How the writing of a run's files goes.
+//! Records failed writes of a run's files.
 
 use std::fmt::Display;
 
@@ -6,24 +6,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::console::tell;
 
-/// A file of a run that could not be written at some time. The run goes on, and tries it again.
+/// A file of a run with a failed write. The run continues and retries it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FailedWrites {
-    /// Its name in the output folder, or that of its folder there.
+    /// The file's name in the output folder, or that of its folder there.
     pub file: String,
-    /// Attempts that failed.
+    /// Number of failed attempts.
     pub failures: u64,
-    /// Why the last attempt failed, and the file is not what it should be. Without, all of it was written in the end.
+    /// The error of the last attempt, if the file is incomplete. `None` if a later attempt wrote everything.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// Counts the attempts to write a file that fail.
+/// Counts the failed attempts to write a file.
 #[derive(Clone, Debug)]
 pub(crate) struct Writes {
     name: &'static str,
-    /// Whether what changes is told on standard error.
+    /// Whether to report changes on standard error.
     tells: bool,
     failures: u64,
     error: Option<String>,
@@ -34,7 +34,7 @@ impl Writes {
         Self { name, tells, failures: 0, error: None }
     }
 
-    /// Notes how an attempt went. The first that fails is told, and the first that does not fail any more.
+    /// Records the outcome of an attempt. Reports the first failure, and the first success after it.
     pub fn note<E: Display>(&mut self, attempt: Result<(), E>) {
         let failed = attempt.err().map(|error| error.to_string());
         self.failures += u64::from(failed.is_some());
@@ -54,7 +54,7 @@ impl Writes {
         self.error = failed;
     }
 
-    /// What a report says of the file, if an attempt has failed.
+    /// Returns the file's entry in the report, if an attempt failed.
     pub fn failed(&self) -> Option<FailedWrites> {
         let (file, failures) = (self.name.to_string(), self.failures);
         (failures > 0).then(|| FailedWrites { file, failures, error: self.error.clone() })

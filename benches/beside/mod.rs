@@ -1,4 +1,4 @@
-//! Two ways to the same, timed in turns.
+//! Compares two implementations, timed in turns.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 /// Measurements of each.
 const ROUNDS: usize = 31;
 
-/// Prints what was timed, with the median seconds of each and their ratio, as a line of JSON.
+/// Prints a line of JSON with what was timed, the median seconds of each side, and their ratio.
 pub fn beside(about: Value, ours: impl Fn(), burns: impl Fn()) {
     let mut seconds = [Vec::new(), Vec::new()];
     for _ in 0..ROUNDS {
@@ -26,7 +26,7 @@ pub fn beside(about: Value, ours: impl Fn(), burns: impl Fn()) {
     println!("{timed}");
 }
 
-/// Computes a tensor to its end, with the gradients of it where wanted.
+/// Waits until the device has computed a tensor, and its gradients if `backward`.
 pub fn finish<const D: usize>(y: Tensor<D>, backward: bool) {
     let device = y.device();
     if backward {

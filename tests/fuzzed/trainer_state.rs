@@ -1,8 +1,8 @@
-//! What must hold of any text that is read as `trainer.ron`.
+//! The property that every text must have when it is read as `trainer.ron`.
 
 use firebrick::TrainerState;
 
-/// It is refused with a reason, or read; and what is read is written so that it is read again as the same.
+/// The text is refused with a reason, or it is read, and what is read survives writing and reading again.
 pub fn check(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     match TrainerState::parse(text) {

@@ -1,4 +1,4 @@
-//! A budget of bytes on the device, kept or told.
+//! Runs within a device budget, and the error of a run that exceeds it.
 
 use std::sync::mpsc::channel;
 
@@ -13,7 +13,7 @@ use firebrick::{
 
 const LENGTH: usize = 32;
 
-/// Trains for three steps, a wide model on one row or a narrow one on many. Returns the updates made.
+/// Trains for three steps, a wide model on one row or a narrow one on many. Returns the report and the updates made.
 fn train<S: Strategy<Gpt>>(trainer: Trainer<S>, rows: usize) -> (Result<Report, TrainError>, usize) {
     let width = if rows == 1 { 256 } else { 64 };
     let config = GptConfig { layers: 4, heads: 4, width, dropout: 0.0, bias: true, tied: true };
@@ -45,23 +45,23 @@ fn over<S: Strategy<Gpt>>(trainer: Trainer<S>, rows: usize) -> OverBudget {
 fn a_run_keeps_to_its_budget_or_ends_with_what_would_help() {
     let _alone = alone();
     if device().memory_pool_usage().is_some() {
-        return; // The figures below are those of the host's allocator, which has no granules.
+        return; // The numbers below assume the host's allocator, which has no granules.
     }
     let (report, _) = train(Trainer::new(), 64);
     let report = report.unwrap();
     let parameters = report.parameters;
 
-    // All of what the trainer measured, and nothing twice: with room for it the run ends well.
+    // The budget is what the trainer measured, with nothing counted twice, and the run fits.
     let kept = 12 * parameters + report.activation_bytes + 4 * parameters;
     let (result, steps) = train(Trainer::new().device_budget(kept + kept / 20), 64);
     assert_eq!((result.unwrap().steps, steps), (3, 3));
 
-    // Not even the parameters: told before anything is computed.
+    // Too small for the parameters alone: an error before anything is computed.
     let start = over(Trainer::new().device_budget(7 * parameters), 64);
     let expected = OnDevice { gradients: 4 * parameters, master: 4 * parameters, ..OnDevice::default() };
     assert_eq!((start.moment, start.found), (Moment::Start, expected));
 
-    // The activations of a large batch: recompute is named first, and helps.
+    // Too small for the activations of a large batch: recompute is the first remedy, and helps.
     let tight = 16 * parameters + report.activation_bytes / 2;
     let pass = over(Trainer::new().device_budget(tight), 64);
     assert_eq!(pass.moment, Moment::Pass);
@@ -71,7 +71,7 @@ fn a_run_keeps_to_its_budget_or_ends_with_what_would_help() {
     let recomputing = Trainer::new().with(Recompute::every_block()).device_budget(tight);
     assert_eq!(train(recomputing, 64).0.unwrap().steps, 3);
 
-    // The optimizer's state, of a wide model and one row: known with the first update.
+    // The optimizer's state, with a wide model and one row: known after the first update.
     let (report, _) = train(Trainer::new(), 1);
     let parameters = report.unwrap().parameters;
     let update = over(Trainer::new().device_budget(14 * parameters), 1);
@@ -79,10 +79,10 @@ fn a_run_keeps_to_its_budget_or_ends_with_what_would_help() {
     assert!(update.found.optimizer >= 8 * parameters && update.found.activations == 0, "{update:?}");
     assert!(update.to_string().contains("1. `Offload(optimizer)`"), "{update}");
 
-    // A state that is larger than the budget trains once it is offloaded, and a replica too.
+    // A state larger than the budget trains when it is offloaded, and so does a replica.
     let offloaded = Trainer::new().with(Offload::optimizer()).device_budget(14 * parameters);
     assert_eq!(train(offloaded, 1).0.unwrap().host_bytes, 12 * parameters);
-    // Less than the replica alone, of which parameters on the host need a block or two.
+    // Less than the replica alone. With parameters on the host, a block or two of it suffice.
     let smallest = parameters * 19 / 10;
     let pass = over(Trainer::new().with(Offload::optimizer()).with(Amp::bf16()).device_budget(smallest), 1);
     assert_eq!((pass.found.replica, pass.found.master, pass.found.optimizer), (2 * parameters, 0, 0));
@@ -90,7 +90,7 @@ fn a_run_keeps_to_its_budget_or_ends_with_what_would_help() {
     let streamed = Trainer::new().with(Offload::parameters()).with(Amp::bf16()).device_budget(smallest);
     assert_eq!(train(streamed, 1).0.unwrap().host_bytes, 14 * parameters);
 
-    // The parts of several strategies: what is held of earlier micro-batches is one of them.
+    // The parts of several strategies, including gradients of earlier micro-batches.
     let strategies = || Trainer::new().with(Amp::f16()).with(Accumulate(2)).with(Ema::new(0.9));
     let held = over(strategies().device_budget(15 * parameters), 1);
     assert_eq!(held.moment, Moment::Pass);

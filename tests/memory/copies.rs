@@ -1,4 +1,4 @@
-//! How many copies of the model and of the optimizer's state are alive while a run is resumed, and at its end.
+//! Counts the copies of the model and of the optimizer's state that are alive during a resume, and at the end of a run.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -12,21 +12,21 @@ use firebrick::optim::AdamW;
 use firebrick::strategies::{Setup, Stage, StrategyError};
 use firebrick::{Checkpoints, Data, Resume, Schedule, Strategy, Trainer, World, Zero};
 
-/// Many matrices, of which none is a large part of the model.
+/// Many matrices, none of which is a large part of the model.
 const SHAPE: GptConfig = GptConfig { layers: 16, heads: 4, width: 128, dropout: 0.0, bias: true, tied: true };
 
-/// Looks at what each rank allocates while its state is loaded, and at the end of the run. It stands last.
+/// Records what each rank allocates while its state is loaded, and at the end of the run. It is the last strategy.
 #[derive(Clone, Debug, Default)]
 struct Look {
     found: Arc<Mutex<Vec<Found>>>,
 }
 
-/// The most bytes beyond those before.
+/// Peak bytes beyond those in use before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Found {
-    /// From taking the master back until it is published: loading, or an update.
+    /// From collecting the master until it is published: in a load or an update.
     Loaded(usize),
-    /// From gathering the whole model on, with the rank.
+    /// From gathering the whole model until the end, with the rank.
     Ended(usize, usize),
 }
 
@@ -87,7 +87,7 @@ impl Drop for Looking {
     }
 }
 
-/// Of a run of one update, or of what is left of it.
+/// Runs one update, or what is left of it.
 fn found<S: Strategy<Gpt>>(trainer: Trainer<S>, output: &Path, resume: bool) -> Vec<Found> {
     let look = Look::default();
     let account = Account::new();
@@ -106,7 +106,7 @@ fn found<S: Strategy<Gpt>>(trainer: Trainer<S>, output: &Path, resume: bool) -> 
 fn the_optimizer_s_state_is_alive_once() {
     let _alone = alone();
     if !is_cpu() {
-        return; // The accounts are of the host's memory.
+        return; // The accounts count only the host's memory.
     }
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("run");
@@ -117,7 +117,7 @@ fn the_optimizer_s_state_is_alive_once() {
         }
         _ => panic!("{found:?}"),
     };
-    // The first update makes the state. At the end it is counted, a few parameters at a time.
+    // The first update creates the state. At the end it is counted, a few parameters at a time.
     let (_, ended) = parts(&found(Trainer::new(), &output, false));
     assert!(ended < 0.4, "{ended} of the state beyond what the run had at its end");
     let (loaded, ended) = parts(&found(Trainer::new(), &output, true));
@@ -129,7 +129,7 @@ fn the_optimizer_s_state_is_alive_once() {
 fn the_model_comes_together_in_one_place() {
     let _alone = alone();
     if !is_cpu() {
-        return; // The accounts are of the host's memory.
+        return; // The accounts count only the host's memory.
     }
     const RANKS: usize = 3;
     let folder = tempfile::tempdir().unwrap();
@@ -141,7 +141,7 @@ fn the_model_comes_together_in_one_place() {
         if let Found::Ended(rank, beyond) = found {
             assert_eq!(Some(rank), ranks.next());
             let share = beyond as f64 / whole;
-            // On the others: what they hand over, and what is counted at a time.
+            // The other ranks hold what they send, and what is counted at a time.
             let expected = if rank == 0 { 1.0..2.2 } else { 0.3..0.8 };
             assert!(expected.contains(&share), "rank {rank}: {share} of the model");
         }

@@ -1,5 +1,5 @@
-//! Bytes, as they are measured while training. The allocator counts all of a process, so this is a process of its own,
-//! and its tests run one after the other.
+//! Tests of the bytes in use during training. The allocator counts all of a process, so these tests are their own
+//! program and run one at a time.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -17,7 +17,7 @@ use firebrick::memory::Counting;
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Held by each test while it runs.
+/// A lock that each test holds while it runs.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)

@@ -12,7 +12,7 @@ const LENGTH: usize = 64;
 const WIDTH: usize = 64;
 /// Bytes of a block's input.
 const INPUT: usize = ROWS * LENGTH * WIDTH * 4;
-/// Bytes that Burn's graph takes for itself, at most, of each block.
+/// The most bytes that Burn's graph itself takes for each block.
 const GRAPH: usize = 128 * 1024;
 
 fn run(layers: usize, amp: Option<Amp>, recompute: Option<Recompute>) -> (Report, StepNumbers) {
@@ -22,7 +22,7 @@ fn run(layers: usize, amp: Option<Amp>, recompute: Option<Recompute>) -> (Report
 fn train<S: Strategy<Gpt>>(layers: usize, trainer: Trainer<S>) -> (Report, StepNumbers) {
     let config = GptConfig { layers, heads: 4, width: WIDTH, dropout: 0.1, bias: true, tied: true };
     let model = config.init(VOCABULARY, LENGTH, &device().autodiff());
-    // A row predicts all of its tokens but the first.
+    // A row predicts all of its tokens except the first.
     let row = |i: usize| (0..=LENGTH).map(|j| ((i * 7 + j * j * 3 + j) % 10) as u32).collect();
     let data = Data::new(Rows((0..4 * ROWS).map(row).collect())).micro_batch(ROWS);
     let optimizer = AdamWConfig::new().init();
@@ -33,7 +33,7 @@ fn train<S: Strategy<Gpt>>(layers: usize, trainer: Trainer<S>) -> (Report, StepN
 #[test]
 fn each_part_is_what_it_should_be() {
     let _alone = alone();
-    // The first run of a process allocates for the process.
+    // The first run of a process makes allocations that last for the whole process.
     run(2, None, None);
 
     let (report, step) = run(12, None, None);
@@ -41,12 +41,12 @@ fn each_part_is_what_it_should_be() {
     assert_eq!(step.parameter_bytes, 4 * parameters);
     assert_eq!(step.gradient_bytes, 4 * parameters);
     assert_eq!(report.optimizer_bytes, 8 * parameters);
-    // Measured by what the first update left, and so beside what else happened meanwhile.
+    // Measured as what the first update leaves in use, so other allocations in the meantime count too.
     let measured = step.optimizer_bytes as f64 / report.optimizer_bytes as f64;
     assert!((0.9..1.25).contains(&measured), "{measured}");
     assert!(step.peak_bytes > step.parameter_bytes + step.optimizer_bytes + step.activation_bytes * 9 / 10);
 
-    // Of each block its input remains, and one block at a time is computed again.
+    // Each block keeps its input, and one block at a time is recomputed.
     let (recomputed, _) = run(12, None, Some(Recompute::every_block()));
     let [all, inputs] = [&report, &recomputed].map(|report| report.activation_bytes);
     assert!(all > 4 * inputs, "{all} {inputs}");
@@ -55,14 +55,14 @@ fn each_part_is_what_it_should_be() {
     assert!(grown < 12 * (INPUT + GRAPH), "{grown} for 12 blocks with inputs of {INPUT}");
     assert!(grown > 11 * INPUT, "{grown} for 12 blocks with inputs of {INPUT}");
 
-    // Activations in half the bytes, but for those of softmax and norms.
+    // Activations take half the bytes, except those of softmax and norms.
     let (half, step) = run(12, Some(Amp::f16()), None);
     assert_eq!(step.parameter_bytes, 6 * parameters);
     assert_eq!(step.gradient_bytes, 2 * parameters, "as the backward pass leaves them");
     let share = half.activation_bytes as f64 / all as f64;
     assert!((0.5..0.8).contains(&share), "{share}");
 
-    // What is held of a window, and an average that is neither master nor the optimizer's.
+    // The gradients held over a window, and an average that belongs to neither master nor optimizer.
     let (summed, step) = train(12, Trainer::new().with(Amp::f16()).with(Accumulate(2)).with(Ema::new(0.9)));
     assert_eq!(summed.gradient_bytes, 4 * parameters);
     assert_eq!([summed.master_bytes, summed.replica_bytes], [4 * parameters, 2 * parameters]);
@@ -72,9 +72,9 @@ fn each_part_is_what_it_should_be() {
     assert!((0.9..1.25).contains(&measured), "{measured}");
 
     if device().memory_pool_usage().is_some() {
-        return; // A device's pool is on no account.
+        return; // No account counts a device's pool.
     }
-    // Runs that are threads of one process, each on its account, as if each were alone.
+    // Runs as threads of one process, each with its own account, measure as if each were alone.
     let on_account = |layers: usize| {
         let account = Account::new();
         let _on_it = account.enter();

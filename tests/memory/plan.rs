@@ -1,4 +1,4 @@
-//! What a plan foretells is what a run then measures.
+//! A plan predicts what a run then measures.
 
 use std::fs;
 use std::path::Path;
@@ -60,7 +60,7 @@ fn run(folder: &Path, model: &str, sets: &[String]) -> Run {
     Run::parse("run.ron", &text, sets).unwrap_or_else(|error| panic!("{sets:?}: {error}"))
 }
 
-/// How far the parts of a plan are from those of a report, as what is foretold over what was measured.
+/// Returns each part of a plan and the ratio of prediction to measurement.
 fn compared(planned: &Planned, report: &Report) -> Vec<(&'static str, f64, f64)> {
     let rank = report.ranks.first().cloned().unwrap_or(RankReport {
         master_bytes: report.master_bytes,
@@ -80,7 +80,7 @@ fn compared(planned: &Planned, report: &Report) -> Vec<(&'static str, f64, f64)>
     parts.map(|(name, foretold, measured)| (name, foretold as f64, measured as f64)).to_vec()
 }
 
-/// Of each combination, run as the plan says to write it, what is more than a tenth away.
+/// Runs each combination as the plan prints it, and returns what is off by more than a tenth.
 fn away(model: &str, ranks: usize) -> Vec<String> {
     let folder = folder();
     let with_ranks = format!("ranks={ranks}");
@@ -117,7 +117,7 @@ fn away(model: &str, ranks: usize) -> Vec<String> {
 fn a_plan_is_what_a_run_measures() {
     let _alone = alone();
     if device().memory_pool_usage().is_some() {
-        return; // What is planned is the CPU's here.
+        return; // This test plans for the CPU.
     }
     let mut all = Vec::new();
     for (name, model, ranks) in [("Gpt", GPT, 1), ("Gpt", GPT, 2), ("Bert", BERT, 1), ("T5", T5, 1)] {
@@ -126,7 +126,7 @@ fn a_plan_is_what_a_run_measures() {
     assert!(all.is_empty(), "{} are away:\n{}", all.len(), all.join("\n"));
 }
 
-/// Frozen parameters, factors beside them, and optimizers that keep other states.
+/// Frozen parameters, low-rank factors, and optimizers with other states.
 #[test]
 fn what_is_not_trained_and_other_states_are_planned_too() {
     let _alone = alone();
@@ -153,7 +153,7 @@ fn what_is_not_trained_and_other_states_are_planned_too() {
     }
 }
 
-/// Lists that do not treat all blocks alike, of a model with more blocks than the one that is traced.
+/// Lists that treat blocks differently, for a model with more blocks than the traced one.
 #[test]
 fn what_is_chosen_of_the_blocks_is_planned_for_all_of_them() {
     let _alone = alone();
@@ -183,7 +183,7 @@ fn what_is_chosen_of_the_blocks_is_planned_for_all_of_them() {
     let (none, all) = (of(false), of(true));
     let again = |flops: f64| 6.0 * (flops - none.flops) / (all.flops - none.flops);
     assert!((again(plan.as_written.flops) - 3.0).abs() < 1e-6);
-    // What four blocks keep, and two that are run again, whose inputs are small.
+    // Enough for four blocks that keep their activations and two recomputed ones, whose inputs are small.
     let within = (none.activation_bytes - all.activation_bytes) * 9 / 10;
     for (chosen, expected) in [
         (r#"Recompute(paths: ["blocks.0", "blocks.1", "blocks.5"])"#, 3.0),

@@ -1,4 +1,4 @@
-//! What a rank takes of the model at the start: its part, one parameter after the other.
+//! What a rank receives of the model at the start: its part, one parameter at a time.
 
 use std::sync::{Arc, Mutex};
 
@@ -17,7 +17,7 @@ const RANKS: usize = 4;
 const LENGTH: usize = 8;
 const WIDTH: usize = 256;
 
-/// Blocks of many matrices, of which none is a large part of the model.
+/// Blocks of many matrices, none of which is a large part of the model.
 const SHAPE: GptConfig =
     GptConfig { layers: 4, heads: 4, width: WIDTH, dropout: 0.0, bias: true, tied: true };
 
@@ -25,10 +25,10 @@ fn model(device: &Device) -> Gpt {
     SHAPE.init(VOCABULARY, LENGTH, device)
 }
 
-/// Looks at what each rank allocates while it comes to own its master. It stands first.
+/// Records what each rank allocates until it owns its master. It is the first strategy.
 #[derive(Clone, Debug, Default)]
 struct Look {
-    /// Of all ranks: which, and the most bytes.
+    /// Each rank with its peak bytes.
     peaks: Arc<Mutex<Vec<(usize, usize)>>>,
     rank: usize,
     before: usize,
@@ -53,15 +53,15 @@ impl<M: Module> Stage<M> for Look {
         Ok(model)
     }
 
-    /// Before anything is published.
+    /// Called before anything is published.
     fn updated(&mut self, _: &M) {
         let peak = Usage::of_process().unwrap().peak;
         self.peaks.lock().unwrap().push((self.rank, peak - self.before));
     }
 }
 
-/// The most that each rank had allocated when it owned its master; the model is not its own. The run ends there,
-/// at a budget that nothing keeps to.
+/// Returns the peak bytes of each rank until it owned its master, without the model that it was given. The run ends
+/// there, with a budget that is always exceeded.
 fn peaks(world: World, strategies: impl Strategy<Gpt>, model: Gpt) -> Vec<usize> {
     let look = Look::default();
     let data = Data::new(Rows::ragged(64)).micro_batch(1);
@@ -81,7 +81,7 @@ fn peaks(world: World, strategies: impl Strategy<Gpt>, model: Gpt) -> Vec<usize>
 fn a_rank_takes_its_part_of_the_model_and_nothing_else() {
     let _alone = alone();
     if !is_cpu() {
-        return; // The accounts are of the host's memory.
+        return; // The accounts count only the host's memory.
     }
     let device = device().autodiff();
     let whole = 4 * model(&device).num_params();
@@ -91,7 +91,7 @@ fn a_rank_takes_its_part_of_the_model_and_nothing_else() {
         let before = Usage::of_all_accounts().unwrap().live;
         reset_peak();
         let peaks = peaks(World::threads(RANKS), Zero::stage(stage), model(&device));
-        // Rank 0 hands out one parameter at a time.
+        // Rank 0 sends one parameter at a time.
         let most = [part + 2 * parameter, part + parameter, part + parameter, part + parameter];
         assert_eq!(peaks.len(), RANKS);
         assert!(
@@ -99,12 +99,12 @@ fn a_rank_takes_its_part_of_the_model_and_nothing_else() {
             "stage {stage}: {peaks:?}, {most:?}"
         );
         if stage == 3 {
-            // Of all ranks together: the model once, and their parts of it.
+            // All ranks together hold the model once, and their parts of it.
             let together = Usage::of_all_accounts().unwrap().peak - before;
             assert!(together < 2 * whole + whole / 2, "{together} bytes for a model of {whole}");
         }
     }
-    // On the host the master is the model itself, where no other rank has it too.
+    // On the host the master is the model itself, unless another rank has it too.
     for offload in [Offload::optimizer(), Offload::parameters()] {
         let (model, account) = (model(&device), Account::new());
         let _on_it = account.enter();
@@ -117,14 +117,14 @@ fn a_rank_takes_its_part_of_the_model_and_nothing_else() {
 fn a_model_that_is_read_later_is_whole_in_no_process() {
     let _alone = alone();
     if !is_cpu() {
-        return; // The accounts are of the host's memory.
+        return; // The accounts count only the host's memory.
     }
     let device = device().autodiff();
     let (written, config) = (model(&device), Gpt2Config::of_shape(&SHAPE, VOCABULARY, LENGTH));
     let (whole, parameter) = (4 * written.num_params(), 4 * WIDTH * 4 * WIDTH);
     let path = tempfile::tempdir().unwrap();
     save(&written, &config, path.path()).unwrap();
-    // Each rank reads the folder by itself, as processes do.
+    // Each rank reads the folder itself, as processes do.
     let most = |later: bool| {
         let rank = |world: Communicator| {
             let account = Account::new();

@@ -1,10 +1,10 @@
-//! Amounts that no machine has are refused before they are allocated, with the bytes that they would take.
+//! Sizes that no machine can hold are refused before anything is allocated, with the bytes that they would take.
 
 use assert_cmd::Command;
 use predicates::prelude::*;
 use predicates::str::contains;
 
-/// A text that is read at once.
+/// A text that is read quickly.
 const SHORT: &str = "data.path=\"README.md\"";
 
 fn firebrick(args: &[&str]) -> Command {

@@ -1,4 +1,4 @@
-//! Checkpoints as users of the program meet them: shown, checked, kept as the run file says, and made one file.
+//! The checkpoint commands: checkpoints are shown, verified, kept as the run file says, and merged into one file.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! The program as its users meet it: what it prints, writes, and answers to mistakes.
+//! The command line: what the program prints and writes, and how it answers mistakes.
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +21,7 @@ const RUN: &str = r#"(
 )
 "#;
 
-/// A folder with a run file and its text.
+/// Creates a folder with a run file and its text.
 fn folder() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("run.ron"), RUN).unwrap();
@@ -36,7 +36,7 @@ fn firebrick(folder: &Path) -> Command {
     command
 }
 
-/// What the program says to a run with these overrides, which it refuses.
+/// Returns the error for a run with these overrides.
 fn refused(overrides: &[&str]) -> String {
     let folder = folder();
     let mut command = firebrick(folder.path());
@@ -110,7 +110,7 @@ fn a_loss_scale_is_in_the_lines_the_log_and_the_report() {
     let log = fs::read_to_string(folder.path().join("out/metrics.jsonl")).unwrap();
     let first: serde_json::Value = serde_json::from_str(log.lines().next().unwrap()).unwrap();
     assert_eq!(first["loss_scale"], 65536.0);
-    // Without scaling there is none to show.
+    // Without loss scaling there is no scale to show.
     let assert = firebrick(folder.path()).args(["--report", "json"]).assert().success();
     assert!(!String::from_utf8_lossy(&assert.get_output().stdout).contains("loss_scale"));
 }
@@ -264,7 +264,7 @@ fn devices_are_listed_with_what_they_can_do() {
     let formats = listing["formats"].as_array().unwrap();
     let e4m3 = formats.iter().find(|format| format["name"] == "fp8 e4m3").unwrap();
     assert_eq!((&e4m3["largest"], &e4m3["in_burn"]), (&448.0.into(), &"quantized".into()));
-    // Every name in the list is one that `--device` takes.
+    // `--device` takes every name in the list.
     let folder = folder();
     for device in devices.iter().filter(|device| device["usage"].is_object()) {
         let name = device["name"].as_str().unwrap();
@@ -272,7 +272,7 @@ fn devices_are_listed_with_what_they_can_do() {
     }
 }
 
-/// What `firebrick devices` says of a device is what training on it meets.
+/// Training on a device agrees with what `firebrick devices` says of it.
 #[test]
 fn a_dtype_that_the_device_lacks_is_refused_with_those_it_has() {
     let mut command = Command::cargo_bin("firebrick").unwrap();
@@ -320,7 +320,7 @@ fn an_output_that_cannot_be_written_is_told() {
 
 #[test]
 fn nothing_of_the_user_is_replaced() {
-    // The folder of the run file and the text is no output folder.
+    // The folder of the run file and the text is not a valid output folder.
     let folder = folder();
     let set = ["--set", "output=\".\""];
     firebrick(folder.path()).args(set).assert().code(1).stderr(contains("choose another output"));
@@ -335,7 +335,7 @@ fn a_run_that_diverges_ends_with_advice() {
     firebrick(folder.path()).args(sets).assert().code(1).stderr(said);
 }
 
-/// A reader who leaves is no reason to lose a run.
+/// A reader that closes the pipe does not end a run.
 #[cfg(unix)]
 #[test]
 fn closed_pipes_end_nothing() {
@@ -347,13 +347,13 @@ fn closed_pipes_end_nothing() {
     assert!(folder.path().join("out/model.safetensors").exists());
 }
 
-/// A full disk: an error that names the file, no panic, and no file half written.
+/// A full disk gives an error that names the file, no panic, and no half-written file.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_is_told() {
     let folder = folder();
     let program = assert_cmd::cargo::cargo_bin("firebrick");
-    // Files may grow to 4 blocks of 512 bytes: metrics.jsonl soon does not.
+    // Files may grow to 4 blocks of 512 bytes, which metrics.jsonl soon exceeds.
     let line = format!(
         "trap '' XFSZ; ulimit -f 4; {:?} train run.ron --set steps=50",
         program.display().to_string()
@@ -390,7 +390,7 @@ fn a_benchmark_beside_the_plain_loop_reports_ratios() {
     assert!(!folder.path().join("out").exists(), "a benchmark writes nothing");
 }
 
-/// The process starts once: a later round's first step says nothing of how long that takes.
+/// The process starts once: the first step of a later round does not measure the start-up time.
 #[test]
 fn a_benchmark_reports_the_first_step_of_the_process() {
     let folder = folder();
@@ -401,11 +401,12 @@ fn a_benchmark_reports_the_first_step_of_the_process() {
     let report: serde_json::Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
     let [first, wall, median] = ["first_step_seconds", "wall_seconds", "step_seconds_median"]
         .map(|name| report[name].as_f64().unwrap());
-    // At least half of the 99 steps that come after it take the median. After the last round's first come 19.
+    // At least half of the 99 steps after the first take the median. After the first step of the last round come only
+    // 19.
     assert!(first > 0.0 && wall - first >= 49.0 * median, "{report}");
 }
 
-/// A signal ends the run at a step boundary, with the model saved.
+/// A signal ends the run at a step boundary, and the model is saved.
 #[cfg(unix)]
 #[test]
 fn an_interrupt_stops_at_a_step_with_everything_saved() {
@@ -420,7 +421,7 @@ fn an_interrupt_stops_at_a_step_with_everything_saved() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // The first line of a step says that training is under way.
+    // The first line of a step shows that training has started.
     let mut stderr = BufReader::new(child.stderr.take().unwrap()).lines();
     stderr.find(|line| line.as_ref().is_ok_and(|line| line.starts_with("step"))).unwrap().unwrap();
     let id = child.id().to_string();

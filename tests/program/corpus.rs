@@ -1,5 +1,4 @@
-//! What fuzzing has looked at is looked at again: the corpora of run files and of `trainer.ron`, and each text with a part
-//! of it changed.
+//! Replays the fuzzing corpora of run files and of `trainer.ron`, with each text also partly changed.
 
 #[path = "../fuzzed/run_file.rs"]
 mod run_file;
@@ -9,7 +8,7 @@ mod trainer_state;
 use std::fs;
 use std::path::Path;
 
-/// Checks each file of a corpus, whole, cut short, and with bytes replaced or repeated.
+/// Checks each file of a corpus whole, cut short, and with bytes replaced or repeated.
 fn replay(target: &str, check: impl Fn(&[u8])) {
     let folder = Path::new("fuzz/corpus").join(target);
     let mut seen = 0;

@@ -1,4 +1,4 @@
-//! `firebrick data` and `firebrick tokenize`, and training on what they show and write.
+//! `firebrick data` and `firebrick tokenize`, and training on the data that they show and write.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ Maria\tB-person\nof\tO\nNew\tB-location\nYork\tI-location\n\n\
 the\tO\nriver\tO\nThames\tB-location\n\n\
 Maria\tB-person\nsings\tO\n\n";
 
-/// A folder with one small data set for each task.
+/// Creates a folder with one small data set for each task.
 fn folder() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
@@ -34,7 +34,7 @@ fn firebrick(folder: &Path, command: &str, run: &str) -> Command {
     firebrick
 }
 
-/// What `firebrick data` shows of a run, without the blanks at the ends of lines.
+/// Returns the output of `firebrick data` for a run, without trailing blanks.
 fn shown(task: &str, data: &str, batch: &str) -> String {
     let folder = folder();
     let run = format!("(task: {task}, data: ({data}), batch: ({batch}))");
@@ -49,14 +49,14 @@ const BPE: &str = "tokenizer: Bpe(vocabulary: 300), special: (pad: \"<pad>\", bo
 
 #[test]
 fn labels_stand_under_tokens() {
-    // No validation part, so that all three sentences are in the one batch.
+    // No validation part, so that all three sentences are in one batch.
     let data = format!("path: \"entities.conll\", valid_fraction: 0.0, {BPE}");
     let text = shown("TokenClassification()", &data, "micro: 3");
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[0].starts_with("batch 0: 3 × "), "{text}");
     let labels = lines.iter().position(|line| line.contains("B-person") && line.contains("I-location"));
     let (tokens, labels) = (lines[labels.unwrap() - 1], lines[labels.unwrap()]);
-    // The first letter of Maria and of New, with the label that begins in the same column.
+    // The first letters of Maria and of New, with labels that begin in the same column.
     for (token, label) in [("M", "B-person"), ("N", "B-location")] {
         let column = |line: &str, text: &str| line[..line.find(text).unwrap()].chars().count();
         assert_eq!(column(tokens, token), column(labels, label), "{text}");
@@ -133,7 +133,7 @@ fn malformed_records_stop_or_are_counted() {
         .stderr(contains("skipped").and(contains("sums.jsonl:2")));
 }
 
-/// A run that trains for two steps on this data.
+/// Returns a run that trains for two steps on this data.
 fn training(task: &str, data: &str) -> String {
     format!(
         "(task: {task}, data: ({data}), model: Gpt(layers: 1, heads: 2, width: 8), optimizer: AdamW(),
@@ -165,7 +165,7 @@ fn a_token_file_is_trained_on_in_place() {
         .stderr(contains("cut short"));
 }
 
-/// The ids of a token file are those of the text itself: the same windows, the same loss.
+/// A token file has the same ids as the text: the same windows, and the same loss.
 #[test]
 fn a_token_file_gives_the_loss_of_its_text() {
     let folder = folder();

@@ -1,4 +1,4 @@
-//! A run that diverges, as users of the program meet it.
+//! Diverging runs on the command line.
 
 use std::fs;
 use std::path::Path;
@@ -35,10 +35,10 @@ fn train(folder: &Path, options: &[&str]) -> Command {
     program
 }
 
-/// The weights that it makes are infinite at once.
+/// Makes infinite weights at once.
 const INFINITE: &str = "schedule=Constant(lr: 1e39)";
 
-/// The weights that it makes are finite, and no gradient after them is.
+/// Makes finite weights, with non-finite gradients from then on.
 const LARGE: [&str; 2] = ["--set", "schedule=Constant(lr: 1e30)"];
 
 #[test]
@@ -65,7 +65,7 @@ fn it_ends_with_advice_in_every_precision_and_exports_nothing() {
 
 #[test]
 fn a_sound_checkpoint_is_left_from_which_auto_goes_on() {
-    // The weights that a rate of 1e30 makes are finite, and no window after them is; those of 1e39 are infinite.
+    // A rate of 1e30 makes finite weights, but no finite window after them; 1e39 makes infinite weights.
     for rate in ["1e30", "1e39"] {
         for keep in ["checkpoints.keep_last=1", "checkpoints.keep_last=2"] {
             for ranks in ["1", "2"] {

@@ -1,5 +1,5 @@
-//! What TensorBoard shows of a run: its files in the order of their names, where a start takes away what earlier ones
-//! have of its step and of later ones.
+//! Reads what TensorBoard shows of a run: its files in the order of their names. A start removes the events of its step
+//! and later ones from earlier files.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use std::path::Path;
 /// How often each step is shown, by tag.
 pub type Shown = BTreeMap<String, BTreeMap<u64, usize>>;
 
-/// What is shown of the run in this folder.
+/// Returns what is shown of the run in this folder.
 pub fn shown(run: &Path) -> Shown {
     let mut files: Vec<_> =
         fs::read_dir(run.join("tensorboard")).unwrap().map(|file| file.unwrap().path()).collect();
@@ -17,7 +17,7 @@ pub fn shown(run: &Path) -> Shown {
     for file in files {
         let bytes = fs::read(file).unwrap();
         let mut rest = &bytes[..];
-        // A length and its sum, an event and its sum; a killed run may leave a part of one.
+        // A length and its checksum, an event and its checksum; a killed run may leave a part of one.
         while let Some(length) = rest.first_chunk().map(|length| u64::from_le_bytes(*length) as usize) {
             let Some(event) = rest.get(12..12 + length) else { break };
             rest = rest.get(16 + length..).unwrap_or_default();
@@ -57,7 +57,7 @@ enum Field<'a> {
     Other,
 }
 
-/// The fields of a protocol buffer, by their numbers.
+/// Parses the fields of a protocol buffer, by their numbers.
 fn fields(mut bytes: &[u8]) -> Vec<(u64, Field<'_>)> {
     let mut fields = Vec::new();
     while !bytes.is_empty() {

@@ -1,4 +1,4 @@
-//! Every example runs, as a user would run it, for a few steps.
+//! Runs every example for a few steps, as a user would.
 
 use std::path::Path;
 
@@ -38,7 +38,7 @@ fn causal_lm() {
     example("causal_lm", &sets).success().stdout(contains("valid loss")).stdout(contains("saved in"));
 }
 
-/// The configuration of eight GPUs, on the CPU.
+/// The configuration for eight GPUs, on the CPU.
 #[test]
 fn eight_ranks() {
     let sets = ["sample.tokens=5", "data.path=\"examples\"", "data.tokenizer.vocabulary=300"];
@@ -56,7 +56,7 @@ fn tinyshakespeare() {
     example("tinyshakespeare", &sets.each_ref().map(String::as_str)).success().stdout(contains("valid loss"));
 }
 
-/// `firebrick data` of an example on data like those that it names.
+/// Runs `firebrick data` of an example on data like its own.
 fn data_example(name: &str, files: &[(&str, &str)], sets: &[&str]) -> assert_cmd::assert::Assert {
     let folder = tempfile::tempdir().unwrap();
     for (file, text) in files {
@@ -113,14 +113,14 @@ fn seq2seq_in_rust() {
     assert_eq!(texts.len(), 2);
 }
 
-/// The validation losses in a run's log.
+/// Returns the validation losses in a run's log.
 fn valid_losses(output: &Path) -> Vec<f64> {
     let log = std::fs::read_to_string(output.join("metrics.jsonl")).unwrap();
     let lines = log.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
     lines.filter(|line| line["kind"] == "valid").map(|line| line["loss"].as_f64().unwrap()).collect()
 }
 
-/// A tiny BERT with fresh weights and a tokenizer, fine-tuned on sentences that name people.
+/// Fine-tunes a tiny BERT with fresh weights and a tokenizer on sentences that name people.
 #[test]
 fn token_classification_in_rust() {
     use burn::tensor::Device;
@@ -149,7 +149,7 @@ fn token_classification_in_rust() {
     let output = folder.path().join("run");
     let report = token_classification::fine_tune(&model, [&train, &valid], &output, 1).unwrap();
     assert_eq!(report.steps, 3 * 4);
-    // How well so few updates do depends on the weights that were drawn; that they do better each epoch does not.
+    // The result of so few updates depends on the random weights, but each epoch improves it in any case.
     let losses = valid_losses(&output);
     assert!(losses.len() == 3 && losses.is_sorted_by(|before, after| after < before), "{losses:?}");
     assert!(report.valid_scores.contains_key("f1"), "{:?}", report.valid_scores);

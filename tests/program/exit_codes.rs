@@ -1,4 +1,4 @@
-//! The exit code is 0 only where everything that was asked for was done.
+//! The exit code is 0 only if everything that was asked for was done.
 
 use std::fs;
 use std::path::Path;
@@ -52,7 +52,7 @@ fn checkpoints_that_differ_are_told_by_the_code() {
     diff(&step(2), &step(4)).code(1).stdout(contains("elements differ")).stderr("");
 }
 
-/// A file stands where checkpoints are to go.
+/// A file stands in the place of the checkpoints.
 #[test]
 fn a_run_whose_last_save_failed_is_not_done() {
     let folder = folder();
@@ -66,7 +66,7 @@ fn a_run_whose_last_save_failed_is_not_done() {
     assert!(folder.path().join("other/model.safetensors").exists(), "the weights are saved");
 }
 
-/// A folder stands where the best model is to go, and a file where the metric files are.
+/// A folder stands in the place of the best model, and a file in that of the metric files.
 #[test]
 fn a_run_whose_files_are_not_complete_is_not_done_but_trained() {
     let folder = folder();
@@ -74,7 +74,7 @@ fn a_run_whose_files_are_not_complete_is_not_done_but_trained() {
     fs::create_dir_all(output.join("best.safetensors/in the way")).unwrap();
     fs::write(output.join(".firebrick.lock"), "").unwrap();
     fs::write(output.join("metrics"), "in the way").unwrap();
-    // What a killed run has left.
+    // The remains of a killed run.
     fs::write(output.join(".staged-best.safetensors"), "half").unwrap();
     let failed = firebrick(folder.path(), &["train", "run.ron"]).assert().code(1);
     failed
@@ -111,7 +111,7 @@ fn a_result_that_cannot_be_printed_is_not_done() {
 fn a_signal_ends_the_learning_of_a_vocabulary_at_once_and_it_shows_that_it_goes_on() {
     use std::io::{BufRead, BufReader};
     let folder = folder();
-    // Words that hardly repeat: the vocabulary takes long to learn.
+    // Words that hardly repeat: learning the vocabulary takes long.
     let mut state = 1_u64;
     let mut letter = |_| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -1,4 +1,4 @@
-//! Training from a Hugging Face folder: what of it holds, and what starts anew.
+//! Training from a Hugging Face folder: what is kept of it, and what starts anew.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ fn trained(name: &str, steps: u64, output: &Path, sets: &[&str]) -> Assert {
     firebrick(&arguments)
 }
 
-/// The folder that a run leaves, as the model and the tokenizer of another.
+/// Returns overrides that use the folder of a run as model and tokenizer of another.
 fn from(output: &Path) -> [String; 2] {
     let folder = output.join("pretrained");
     [format!("model=Pretrained({folder:?})"), format!("data.tokenizer=File({folder:?})")]
@@ -49,7 +49,7 @@ fn a_classifier_keeps_the_ids_of_its_labels() {
     let before = accuracy(&first);
     assert!(before > 0.7, "{before}");
 
-    // The data names no order, so that of the folder holds.
+    // The data sets no order of labels, so the folder's holds.
     let [model, tokenizer] = from(&first);
     let still = ["schedule=Constant(lr: 1e-9)", &model, &tokenizer];
     trained("sequence_classification", 2, &again, &still).success();
@@ -57,7 +57,7 @@ fn a_classifier_keeps_the_ids_of_its_labels() {
     let labels = read(again.join("pretrained/config.json"))["id2label"].clone();
     assert_eq!(labels, json!({"0": "weather", "1": "kitchen", "2": "music"}));
 
-    // Other labels are no reason to train on rows that mean something else.
+    // With other labels, the run must not train rows of the head that mean something else.
     let table = folder.path().join("other.tsv");
     fs::write(&table, "label\ttext\ngood\tit is good\nbad\tit is bad\n").unwrap();
     let path = format!("data.path={table:?}");
@@ -94,7 +94,7 @@ fn beside_factors_a_head_that_the_folder_lacks_is_trained_and_saved() {
     assert!(accuracy > 0.8, "{accuracy}");
     let saved = read(output.join("adapter/adapter_config.json"))["modules_to_save"].clone();
     assert_eq!(saved, json!(["bert.pooler.dense", "classifier"]));
-    // What is frozen by name stays so, and the plan counts as the run does.
+    // Parameters frozen by name stay frozen, and the plan counts the same parameters as the run.
     let frozen = r#"strategies=[Freeze(["classifier"]), Lora(rank: 4)]"#;
     trained("sequence_classification", 2, &output, &[model.as_str(), &tokenizer, frozen]).success();
     let saved = read(output.join("adapter/adapter_config.json"))["modules_to_save"].clone();

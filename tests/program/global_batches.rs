@@ -1,4 +1,4 @@
-//! What an update sees, however it is cut: the same samples on any number of ranks.
+//! An update sees the same samples, however the global batch is cut and on any number of ranks.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use assert_cmd::Command;
 use tempfile::TempDir;
 
 /// Lines of 3 to 25 characters, in a run without dropout: nine or more make a batch of 256 tokens, which four ranks
-/// do not share evenly.
+/// cannot share evenly.
 const RUN: &str = r#"(
     task: CausalLm(rows: Samples),
     data: (path: "lines.jsonl", tokenizer: Characters, max_length: 48, valid_fraction: 0.0),
@@ -31,7 +31,7 @@ fn folder() -> TempDir {
     folder
 }
 
-/// Loss, gradient norm and tokens of each step of a run with these options.
+/// Returns loss, gradient norm and tokens of each step of a run with these options.
 fn steps(folder: &Path, options: &[&str]) -> Vec<(f64, f64, u64)> {
     let mut program = Command::cargo_bin("firebrick").unwrap();
     program.current_dir(folder).args(["train", "run.ron", "--device", "cpu"]).args(options);
@@ -76,7 +76,7 @@ fn batches_grouped_by_length_are_those_of_any_number_of_ranks() {
     assert_alike(&grouped("batch.micro=2", &["--ranks", "3"]), &alone, "three ranks");
     let accumulated = grouped("batch=(micro: 1, accumulate: 2)", &["--ranks", "3"]);
     assert_alike(&accumulated, &alone, "three ranks with two micro-batches");
-    // A resume on other ranks goes on with the batches of the run that it continues.
+    // A resume on other ranks continues with the batches of the earlier run.
     grouped("batch.micro=6", &["--set", "steps=4", "--set", "checkpoints=(every: 4)"]);
     let resumed = grouped("batch.micro=2", &["--ranks", "3", "--resume", "latest"]);
     assert_alike(&resumed, &alone, "resumed on three ranks");

@@ -1,4 +1,4 @@
-//! `firebrick import` as its users meet it: from a ds_config to a run that trains.
+//! `firebrick import`, from a ds_config to a run that trains.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use predicates::prelude::*;
 use predicates::str::contains;
 use serde_json::Value;
 
-/// The program in a folder.
+/// Runs the program in a folder.
 fn firebrick(folder: &Path, arguments: &[&str]) -> Assert {
     Command::cargo_bin("firebrick").unwrap().current_dir(folder).args(arguments).assert()
 }
@@ -44,7 +44,7 @@ fn a_ds_config_becomes_a_run_that_trains() {
         ["import", "ds_config.json", "--training-args", "args.json", "--ranks", "2", "-o", "run.ron"];
     firebrick(folder, &import).success().stderr(contains("zero_optimization.stage"));
     let text = fs::read_to_string(folder.join("run.ron")).unwrap();
-    // What an editor does: the two lines that the files cannot tell.
+    // Fills in the two lines that the files do not contain, as a user would in an editor.
     let filled = text.lines().map(|line| match line.split_once("// fill in: ") {
         Some((_, rest)) if rest.starts_with("data:") => {
             "data: (path: \"text.txt\", tokenizer: Characters, block: 16),"
@@ -78,7 +78,7 @@ fn what_is_not_supported_is_told_before_a_file_is_written() {
     assert!(!folder.join("run.ron").exists());
     firebrick(folder, &[&import[..], &["--allow-unsupported"]].concat()).success();
     assert!(folder.join("run.ron").exists());
-    // Whatever is no JSON is told with its place.
+    // The error for invalid JSON names its position.
     fs::write(folder.join("ds_config.json"), "{\"train_batch_size\": 8,\n").unwrap();
     firebrick(folder, &["import", "ds_config.json"]).failure().stderr(contains("ds_config.json"));
 }

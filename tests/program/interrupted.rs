@@ -1,4 +1,4 @@
-//! A run that a signal ends: saved where there is time for it, and continued.
+//! A run that a signal ends: it is saved if there is time, and resumed.
 #![cfg(unix)]
 
 use std::fs;
@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use crate::small_run::{folder, log, report, started, train};
 
-/// A step that lasts for minutes does not keep a run beyond its time of grace.
+/// A step of minutes does not keep a run beyond its grace period.
 #[test]
 fn a_run_that_does_not_end_in_time_is_ended() {
     let folder = folder();
@@ -19,7 +19,7 @@ fn a_run_that_does_not_end_in_time_is_ended() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // It is written when nothing is left to be done before the first step.
+    // This file is written right before the first step.
     while !folder.path().join("out/metrics.jsonl").exists() {
         assert!(child.try_wait().unwrap().is_none(), "it ended before it trained");
         std::thread::yield_now();
@@ -37,7 +37,7 @@ fn a_run_that_does_not_end_in_time_is_ended() {
     assert!(said.contains("did not end within its 1 s of grace"), "{said}");
 }
 
-/// Whether whoever started these tests had SIGHUP ignored.
+/// Returns whether SIGHUP was ignored when these tests were started.
 fn hang_up_is_ignored() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -48,7 +48,7 @@ fn hang_up_is_ignored() -> bool {
 fn a_run_that_is_told_to_end_is_saved_and_goes_on() {
     for (signal, code, ranks) in [("-TERM", 143, "1"), ("-INT", 130, "2"), ("-HUP", 129, "1")] {
         if signal == "-HUP" && hang_up_is_ignored() {
-            continue; // The program inherits that, and goes on, as `nohup` asks of it.
+            continue; // The program inherits that and continues, as under `nohup`.
         }
         let folder = folder();
         let long = ["--set", "steps=1000000", "--set", "checkpoints=()", "--ranks", ranks];

@@ -1,13 +1,13 @@
-//! A run that is killed at random moments and started again comes to the end of the run that never was, to the bit, and
-//! has each step once in its log and in TensorBoard.
+//! A run that is killed at random moments and restarted ends as an uninterrupted run, to the bit, and has each step
+//! once in its log and in TensorBoard.
 //!
-//! One configuration is killed twice in each run of the tests. All of them, as often as you like:
+//! Each run of the tests kills one configuration twice. To kill all of them, as often as you like:
 //!
 //! ```sh
 //! FIREBRICK_KILLS=100 cargo test --workspace --test program -- --include-ignored kills::
 //! ```
 //!
-//! `FIREBRICK_KILLS_SEED` draws other moments.
+//! `FIREBRICK_KILLS_SEED` selects other moments.
 #![cfg(unix)]
 
 use std::fs;
@@ -23,25 +23,25 @@ use crate::small_run::{firebrick, folder, report, tensors, train};
 
 const STEPS: u64 = 40;
 
-/// A number out of the environment.
+/// Reads a number from the environment.
 fn asked(name: &str, default: u64) -> u64 {
     std::env::var(name)
         .map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text}: no number")))
 }
 
-/// Moments between none and all of a time.
+/// Random moments within a duration.
 struct Moments(u64);
 
 impl Moments {
     fn next(&mut self, all: Duration) -> Duration {
-        // The generator of Knuth's MMIX: its high bits are random enough.
+        // The generator of Knuth's MMIX; its high bits are random enough.
         self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         all.mul_f64((self.0 >> 33) as f64 / (1u64 << 31) as f64)
     }
 }
 
-/// Kills runs of these settings so many times, or as often as the environment says. One that has come to its end is
-/// compared with the run that was never killed, and the next begins.
+/// Kills runs with these settings this many times, or as often as the environment says. Compares each run that reaches
+/// its end with one that was never killed, and starts the next.
 fn survives(kills: u64, sets: &[&str]) {
     let mut kills = asked("FIREBRICK_KILLS", kills);
     let mut moments = Moments(asked("FIREBRICK_KILLS_SEED", 1337));
@@ -72,7 +72,7 @@ fn survives(kills: u64, sets: &[&str]) {
     }
 }
 
-/// The folder of a run, with rows to stream.
+/// Creates the folder of a run that streams its rows.
 fn with_lines() -> TempDir {
     let folder = folder();
     let line = |at| format!("{{\"text\":\"to be or not to be, that is the question {at}\"}}\n");
@@ -80,7 +80,7 @@ fn with_lines() -> TempDir {
     folder
 }
 
-/// Both runs have the same weights, best weights and checkpoint, and each step once in their records.
+/// Compares weights, best weights and checkpoint of both runs, and checks that their records have each step once.
 fn ends_alike(whole: &Path, killed: &Path) {
     let out = |folder: &Path| folder.join("out");
     for name in ["model.safetensors", "ema.safetensors", "best.safetensors"] {

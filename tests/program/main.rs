@@ -1,4 +1,4 @@
-//! The program `firebrick` as its users meet it.
+//! Tests of the program `firebrick`, as users run it.
 
 mod amounts;
 mod checkpoint_command;

@@ -1,4 +1,4 @@
-//! `firebrick plan` as its users meet it.
+//! `firebrick plan`.
 
 use std::fs;
 
@@ -50,7 +50,7 @@ fn what_is_recommended_is_the_first_that_fits() {
     let combinations = all["combinations"].as_array().unwrap();
     assert_eq!((combinations.len(), &all["recommended"]), (36, &Value::from(0)), "all fit a machine");
     let peak = |one: &Value| one["peak_bytes"].as_u64().unwrap();
-    // With less than the cheapest needs, a dearer one; nothing is written.
+    // With less than the cheapest needs, it selects a more expensive one. Nothing is written.
     let budget = (peak(&combinations[0]) - 1).to_string();
     let tighter = json(plan(&folder, &["--ranks", "2", "--report", "json", "--budget", &budget]));
     let found = tighter["recommended"].as_u64().unwrap() as usize;

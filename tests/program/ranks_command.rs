@@ -1,4 +1,4 @@
-//! Many ranks as users of the program meet them.
+//! Several ranks on the command line.
 
 use std::fs;
 use std::path::Path;
@@ -30,7 +30,7 @@ fn folder() -> TempDir {
     folder
 }
 
-/// The program, started by no launcher.
+/// Runs the program without a launcher.
 fn firebrick(folder: &Path, command: &str) -> Command {
     let mut program = Command::cargo_bin("firebrick").unwrap();
     program.current_dir(folder).arg(command).arg("run.ron");

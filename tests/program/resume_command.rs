@@ -1,4 +1,4 @@
-//! `--resume` as users of the program meet it: what goes on, from where, and what is refused.
+//! `--resume` on the command line: what continues, from where, and what is refused.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::small_run::{firebrick, folder, log, report, tensors, train};
 fn a_run_goes_on_in_its_folder_as_if_it_had_never_ended() {
     let (folder, whole) = (folder(), folder());
     report(&mut train(whole.path(), &[]));
-    // It fails, by itself, at a checkpoint that it had not reached: one that is over early stands for one that was killed.
+    // The run fails at a checkpoint that it had not reached: an early end stands for a kill.
     let first = report(&mut train(
         folder.path(),
         &["--set", "schedule=Cosine(lr: 1e-2, warmup: 3)", "--set", "steps=40"],
@@ -65,7 +65,7 @@ fn mistakes_are_told_with_what_to_do() {
         &["--resume", "step-20", "--ranks", "2", "--set", "batch.accumulate=1"],
     ));
 
-    // What was damaged is refused, by its name, and the one before it still continues.
+    // A damaged checkpoint is refused by name, and the one before it still resumes.
     let step = folder.path().join("out/checkpoints/step-00000040");
     let file = fs::read_dir(&step).unwrap().map(|entry| entry.unwrap().path());
     let file = file.into_iter().find(|path| path.to_string_lossy().contains("optimizer")).unwrap();
@@ -95,7 +95,7 @@ fn auto_goes_on_from_the_newest_sound_checkpoint_and_never_from_zero() {
     report(&mut train(folder.path(), &[]));
     let auto = |steps: &str| train(folder.path(), &["--resume", "auto", "--set", steps]).assert();
     for ranks in ["1", "2"] {
-        // The newest fails its sums, also where only its tensors do; the one before it is sound.
+        // The newest fails its checksums, even if only its tensors do; the one before it is sound.
         let accumulate = if ranks == "1" { "batch.accumulate=2" } else { "batch.accumulate=1" };
         damage(&step(40), "parameters");
         let options = ["--resume", "auto", "--ranks", ranks, "--set", accumulate];
@@ -107,7 +107,7 @@ fn auto_goes_on_from_the_newest_sound_checkpoint_and_never_from_zero() {
         );
         assert!(said.contains("going on after update 30"), "{said}");
     }
-    // Nor does it count that all are of a newer version: that one would start again from zero, or over them.
+    // Checkpoints of a newer version count too: the run must not start again from zero or over them.
     let steps: Vec<_> = fs::read_dir(folder.path().join("out/checkpoints"))
         .unwrap()
         .map(|entry| entry.unwrap().path())
@@ -121,18 +121,18 @@ fn auto_goes_on_from_the_newest_sound_checkpoint_and_never_from_zero() {
     let refused = refused.stderr(contains("none of the checkpoints here can be resumed from"));
     refused.stderr(contains("found format 7"));
     assert!(!folder.path().join("out-1").exists());
-    // No manifest can be read.
+    // No manifest is readable.
     steps.iter().for_each(|step| fs::write(step.join("manifest.json"), "{").unwrap());
     auto("steps=50").code(1).stderr(contains("none of the checkpoints here can be resumed from"));
     steps.iter().for_each(|step| fs::remove_file(step.join("manifest.json")).unwrap());
     auto("steps=50").code(1).stderr(contains("manifest.json"));
     assert!(!folder.path().join("out-1").exists());
-    // All are complete, and none keeps its sums.
+    // All are complete, but none matches its checksums.
     fs::remove_dir_all(folder.path().join("out")).unwrap();
     report(&mut train(folder.path(), &["--set", "checkpoints=(every: 20, keep_last: 9)"]));
     [20, 40].iter().for_each(|at| damage(&step(*at), "optimizer"));
     auto("steps=50").code(1).stderr(contains("BLAKE3")).stderr(contains("step-00000020"));
-    // Without any the run starts from the beginning.
+    // Without any checkpoint the run starts from the beginning.
     fs::remove_dir_all(folder.path().join("out")).unwrap();
     auto("steps=4").success();
 }
@@ -146,7 +146,8 @@ fn a_checkpoint_of_another_format_is_never_replaced() {
     let other = manifest.replace("\"format\": 2", "\"format\": 7");
     assert_ne!(other, manifest);
     fs::write(&newest, &other).unwrap();
-    // The run goes on from an older one; its last save, of the same step, is refused, and the exit code says so.
+    // The run resumes from an older checkpoint; its last save, of the same step, is refused, and the exit code shows
+    // it.
     let went_on = train(folder.path(), &["--resume", "auto"]).assert().failure();
     went_on
         .stderr(contains("found format 7"))
@@ -155,7 +156,7 @@ fn a_checkpoint_of_another_format_is_never_replaced() {
     assert_eq!(fs::read_to_string(&newest).unwrap(), other);
 }
 
-/// The names in a folder, sorted.
+/// Returns the names in a folder, sorted.
 fn names(folder: &Path) -> Vec<String> {
     let mut names: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
@@ -187,7 +188,7 @@ fn a_start_that_comes_to_nothing_leaves_the_run_that_is_there() {
         assert!(said.contains("error") && !said.contains("panicked"), "{options:?}: {said}");
         is_as_it_was(options);
     }
-    // A start that is killed before its first update, at whatever moment.
+    // Kills a start before its first update, at any moment.
     #[cfg(unix)]
     {
         let endless = ["--set", "batch=(micro: 1, accumulate: 1000000)", "--set", "evaluate_every=None"];
@@ -206,13 +207,13 @@ fn a_start_that_comes_to_nothing_leaves_the_run_that_is_there() {
         assert!(fs::read(folder.path().join("out/model.safetensors")).unwrap() == model);
         assert!(!folder.path().join("out-1").exists());
     }
-    // The next that trains keeps it under another name, and leaves nothing of the killed start.
+    // The next run that trains keeps it under another name, and removes the remains of the killed start.
     let moved = train(folder.path(), &[]).assert().success();
     moved.stderr(contains("kept the earlier run as out-1"));
     assert!(fs::read(folder.path().join("out-1/model.safetensors")).unwrap() == model);
     assert!(!folder.path().join(".out-starting").exists());
     assert_eq!(names(&folder.path().join("out")), of_run, "all of its files are in its own folder");
-    // Of ranks, too, none writes a checkpoint into the folder of the run that is moved.
+    // With several ranks, too, none writes a checkpoint into the folder of the run that is moved.
     let ranks = ["--ranks", "2", "--set", "batch.accumulate=1", "--set", "checkpoints=(every: 1)"];
     report(&mut train(folder.path(), &ranks));
     assert_eq!(names(&folder.path().join("out-2")), of_run);

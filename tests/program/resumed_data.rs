@@ -1,4 +1,4 @@
-//! A run that goes on has its own tokenizer, and notices other data.
+//! A resumed run uses its own tokenizer, and notices other data.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use predicates::str::contains;
 
 use crate::small_run::{firebrick, folder, report, train};
 
-/// What a refused continuation says.
+/// Returns the error of a refused resume.
 fn refused(folder: &Path, options: &[&str]) -> String {
     let refused = train(folder, options).assert().code(1);
     String::from_utf8_lossy(&refused.get_output().stderr).into_owned()
@@ -20,12 +20,12 @@ fn other_data_is_refused_by_its_fingerprint_and_may_be_allowed() {
     let folder = folder.path();
     report(&mut train(folder, &["--set", "steps=10"]));
     let text = fs::read_to_string(folder.join("text.txt")).unwrap();
-    // The same data elsewhere, packed or of another time, is the same data.
+    // The same data in another place, packed, or with another timestamp is the same data.
     fs::create_dir(folder.join("moved")).unwrap();
     fs::write(folder.join("moved/other.txt"), &text).unwrap();
     let moved = ["--resume", "--set", "steps=11", "--set", "data.path=\"moved/other.txt\""];
     train(folder, &moved).assert().success().stderr(contains("changed").not());
-    // One letter.
+    // A change of one letter.
     let changed = text.replacen("be", "eb", 1);
     fs::write(folder.join("text.txt"), &changed).unwrap();
     let said = refused(folder, &["--resume", "--set", "steps=12"]);
@@ -34,12 +34,12 @@ fn other_data_is_refused_by_its_fingerprint_and_may_be_allowed() {
     assert!(said.contains("--allow-changes"), "{said}");
     let allowed = train(folder, &["--resume", "--allow-changes", "--set", "steps=12"]).assert().success();
     allowed.stderr(contains("changed: `training data` was"));
-    // Text that the run's own tokenizer cannot encode is not blamed on the tokenizer.
+    // A text that the run's own tokenizer cannot encode is not blamed on the tokenizer.
     fs::write(folder.join("text.txt"), format!("{changed}#")).unwrap();
     let said = refused(folder, &["--resume", "--allow-changes", "--set", "steps=13"]);
     assert!(said.contains("'#' is not in the vocabulary") && said.contains("its own tokenizer"), "{said}");
     fs::write(folder.join("text.txt"), changed).unwrap();
-    // From there on it is the data of the run.
+    // From here on it is the data of the run.
     report(&mut train(folder, &["--resume", "--set", "steps=13"]));
 }
 
@@ -70,13 +70,13 @@ fn a_run_keeps_its_tokenizer_and_goes_on_with_no_other() {
         };
         report(&mut with(&["--set", "steps=10"]));
         let own = fs::read(folder.join("out/tokenizer.json")).unwrap();
-        // Of this text another would be made: it has fewer characters, and other pairs.
+        // A tokenizer trained on this text would differ: it has fewer characters, and other pairs.
         fs::write(folder.join("text.txt"), "or to be not\n".repeat(120)).unwrap();
         let went_on = with(&["--resume", "--allow-changes", "--set", "steps=12"]).assert().success();
         went_on.stderr(contains("reading the run's own tokenizer"));
         assert!(fs::read(folder.join("out/tokenizer.json")).unwrap() == own);
         assert!(fs::read(folder.join("out/pretrained/tokenizer.json")).unwrap() == own);
-        // Nor does one that is put in its place count, whatever is allowed.
+        // A tokenizer put in its place does not count either, whatever is allowed.
         let other = String::from_utf8(own.clone()).unwrap().replace("\"Ġ", "\"Q").replace("\"q\"", "\"Q\"");
         assert_ne!(other.as_bytes(), own);
         fs::write(folder.join("out/tokenizer.json"), other).unwrap();

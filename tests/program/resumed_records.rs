@@ -1,4 +1,4 @@
-//! What a run writes of itself stays true however often it goes on, and from wherever.
+//! The records of a run stay correct, however often and from wherever it resumes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use predicates::str::contains;
 use crate::events::shown;
 use crate::small_run::{firebrick, folder, report, train};
 
-/// How often each step has a line in the log, by its kind.
+/// Counts the lines of each step in the log, by their kind.
 pub fn logged(run: &Path, kind: &str) -> BTreeMap<u64, usize> {
     let text = fs::read_to_string(run.join("metrics.jsonl")).unwrap();
     let mut steps = BTreeMap::new();
@@ -24,7 +24,7 @@ pub fn logged(run: &Path, kind: &str) -> BTreeMap<u64, usize> {
     steps
 }
 
-/// Holds log and TensorBoard of a run to one line for each of its updates, and for each evaluation.
+/// Checks that log and TensorBoard of a run have one line for each of its updates and evaluations.
 pub fn is_recorded_once(run: &Path, updates: u64, evaluations: &[u64]) {
     let once = |steps: &mut dyn Iterator<Item = u64>| steps.map(|step| (step, 1)).collect::<BTreeMap<_, _>>();
     let (steps, evaluations) = (once(&mut (1..=updates)), once(&mut evaluations.iter().copied()));
@@ -50,10 +50,10 @@ fn each_step_has_one_line_whichever_branch_a_run_goes_on_with() {
     };
     report(train(folder, &[]).args(kept));
     let original = fs::read_to_string(out.join("metrics.jsonl")).unwrap();
-    // Back, and forth to a checkpoint that the first branch has and the second has not come to.
+    // Back, and forward to a checkpoint of the first branch that the second has not reached.
     go_on("step-20", 26, &[8, 16, 24, 26]);
     go_on("step-40", 42, &[8, 16, 24, 32, 40, 42]);
-    // The lines are those of the steps that it goes on from.
+    // The lines are those of the steps that it continues from.
     let log = fs::read_to_string(out.join("metrics.jsonl")).unwrap();
     let train = |log: &str| {
         log.lines().filter(|line| line.contains("train")).take(40).map(String::from).collect::<Vec<_>>()
@@ -61,7 +61,7 @@ fn each_step_has_one_line_whichever_branch_a_run_goes_on_with() {
     assert_eq!(train(&log), train(&original));
     go_on("step-10", 12, &[8, 12]);
     go_on("latest", 13, &[8, 12, 13]);
-    // One that was changed by hand, as that of an older version may be: what is there is kept once.
+    // A log changed by hand, or of an older version: its lines are kept once.
     let log = fs::read_to_string(out.join("metrics.jsonl")).unwrap();
     fs::write(out.join("metrics.jsonl"), format!("{log}{log}")).unwrap();
     fs::read_dir(&out).unwrap().map(|entry| entry.unwrap()).for_each(|entry| {
@@ -95,7 +95,7 @@ fn the_best_model_is_one_of_the_branch_that_goes_on() {
     let (expected, found) =
         (second["best_valid_loss"].as_f64().unwrap(), evaluated["loss"].as_f64().unwrap());
     assert!((found - expected).abs() < 1e-4, "{found} and {expected}");
-    // Also in another folder, and where no evaluation was before the checkpoint.
+    // Also in another folder, and without an evaluation before the checkpoint.
     let options = [
         "--resume",
         "out/checkpoints/step-00000020",
@@ -127,7 +127,7 @@ fn a_run_that_is_over_stays_what_it_is() {
             assert_eq!(again[number], first[number], "{options:?}: {number}");
         }
     }
-    // Where it goes on, its report is that of all of its steps, and its run file that of the last.
+    // If it continues, its report covers all of its steps, and its run file is the last one.
     let longer = report(&mut train(folder, &["--resume", "--set", "steps=41"]));
     assert_eq!(longer["steps"], 41);
     assert!(read()[1].contains("steps: 41"), "{}", read()[1]);
@@ -148,7 +148,7 @@ fn lines_count_on_from_the_checkpoint() {
     let went_on = train(folder, &["--plain", "--resume", "step-20", "--set", "steps=24"]).assert().success();
     let went_on = went_on.stderr(contains("step     21/24").and(contains("valid    24/24")));
     went_on.stderr(contains("valid     4/").not().and(contains("valid     8/").not()));
-    // The round of the steps 17 to 24 has a value for each.
+    // The round of the steps 17 to 24 has one value for each.
     let values = fs::read_to_string(folder.join("out/metrics/train/epoch-3/Loss.log")).unwrap();
     assert_eq!(values.lines().filter(|line| !line.ends_with("final")).count(), 8, "{values}");
 }

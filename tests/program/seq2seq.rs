@@ -1,4 +1,4 @@
-//! Texts made of texts: the same start token in training as in writing, and scores against the texts themselves.
+//! Seq2Seq: training and generation use the same start token, and scores compare with the whole target texts.
 
 use std::fs;
 use std::path::Path;
@@ -46,7 +46,7 @@ fn the_decoder_starts_in_training_as_its_folder_says() {
     let of_end = loss(&[run, "--set", STARTED]);
     assert!((of_padding - of_end).abs() > 1e-3, "{of_padding} {of_end}");
 
-    // Without a name the folder decides, in evaluation and in training.
+    // Without a `start` the folder decides, in evaluation and in training.
     let config = output.join("pretrained/config.json");
     let mut fields = read(&config);
     assert_eq!(fields["decoder_start_token_id"], fields["pad_token_id"]);
@@ -61,11 +61,11 @@ fn the_decoder_starts_in_training_as_its_folder_says() {
     let found = report["best_valid_loss"].as_f64().unwrap();
     assert!((found - of_end).abs() < 1e-5 * of_end, "{found} {of_end}");
 
-    // What the run file names is what the folder says that the run leaves.
+    // The folder of the run has the token that the run file names.
     trained(2, &named, &[STARTED, "best_by=None"]).success();
     let fields = read(&named.join("pretrained/config.json"));
     assert_eq!(fields["decoder_start_token_id"], fields["eos_token_id"]);
-    // A token that the model does not know is told, and no embedding is read beyond its end.
+    // A token beyond the model's vocabulary is an error, and no embedding is read beyond its end.
     let mut fields = read(&config);
     fields["decoder_start_token_id"] = 100_000.into();
     fs::write(&config, fields.to_string()).unwrap();
@@ -74,7 +74,7 @@ fn the_decoder_starts_in_training_as_its_folder_says() {
         .stderr(contains("`decoder_start_token_id`: expected a token below vocab_size"));
 }
 
-/// A model that has learned cut targets by heart has not written the whole ones.
+/// A model that learned truncated targets by heart does not match the whole ones.
 #[test]
 fn scores_are_against_the_texts_and_not_their_tokens() {
     let folder = tempfile::tempdir().unwrap();
@@ -132,7 +132,7 @@ fn what_a_trained_model_cannot_read_is_told_as_in_training() {
     let (run, words) = (output.to_str().unwrap(), words.to_str().unwrap());
     let long = ["--set", "data.max_length=100"];
     let unbound = ["--set", "data.max_length=None"];
-    // Without a length of the run, that of the folder counts, which is the model's.
+    // If the run sets no length, the folder's holds, which is the model's.
     firebrick(&[&["eval", words], unbound.as_slice()].concat()).success();
     let config = Path::new(words).join("pretrained/tokenizer_config.json");
     let mut fields = read(&config);
@@ -143,7 +143,7 @@ fn what_a_trained_model_cannot_read_is_told_as_in_training() {
         asked(long).stderr(contains("rows may have 100 tokens, but the model reads at most 48"));
         asked(unbound).stderr(contains("rows may have any number of tokens, but the model reads at most 48"));
     }
-    // A tokenizer of more tokens, in the folder of the weights.
+    // A tokenizer with more tokens, in the folder of the weights.
     let tokenizer = |run: &str| Path::new(run).join("pretrained/tokenizer.json");
     fs::copy(tokenizer(words), tokenizer(run)).unwrap();
     for command in [["eval", run].as_slice(), &["predict", run], &["generate", run, "--prompt", "one"]] {

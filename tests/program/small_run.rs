@@ -1,5 +1,5 @@
-//! A run of a second that the tests of saved runs share: dropout, evaluations, an average, and a checkpoint at every
-//! tenth update.
+//! A run of a second that the tests of saved runs share. It has dropout, evaluations, an average, and a checkpoint at
+//! every tenth update.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -49,7 +49,7 @@ pub fn report(command: &mut Command) -> serde_json::Value {
     serde_json::from_str(String::from_utf8(output).unwrap().lines().last().unwrap()).unwrap()
 }
 
-/// The numbers of each step and evaluation in the log, without times and sizes.
+/// Returns the numbers of each step and evaluation in the log, without times and sizes.
 pub fn log(folder: &Path) -> Vec<String> {
     let text = fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
     let lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
@@ -59,7 +59,7 @@ pub fn log(folder: &Path) -> Vec<String> {
         .collect()
 }
 
-/// The tensors of a safetensors file: what follows the header, whose order of names may vary.
+/// Returns the tensors of a safetensors file: the bytes after the header, whose order of names may vary.
 pub fn tensors(path: &Path) -> Vec<u8> {
     let bytes = fs::read(path).unwrap();
     let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
@@ -78,7 +78,7 @@ pub fn started(folder: &Path, options: &[&str]) -> Child {
         .unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     lines.find(|line| line.as_ref().unwrap().starts_with("step")).unwrap().unwrap();
-    // What it says later must find a reader.
+    // Reads the rest of its output, so that the pipe stays open.
     std::thread::spawn(move || lines.for_each(drop));
     child
 }

@@ -1,4 +1,4 @@
-//! The five tasks from run file to answers: trained, evaluated, asked, and trained further.
+//! The five tasks from run file to predictions: trained, evaluated, predicted, and fine-tuned further.
 
 use std::fs;
 use std::path::Path;
@@ -33,13 +33,13 @@ fn lines(assert: &Assert) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// What evaluation finds in a folder is what the run found of the weights that it kept.
+/// Evaluating a folder gives the same result as the run's own evaluation of its best weights.
 fn evaluates_as_it_was_trained(output: &Path) {
     let run = output.to_str().unwrap();
     let found = json(&firebrick(&["eval", run, "--report", "json"]).success());
     let report: Value =
         serde_json::from_str(&fs::read_to_string(output.join("report.json")).unwrap()).unwrap();
-    // Batches are cut otherwise, and padded to other lengths.
+    // Batches are cut differently, and padded to other lengths.
     let close = |a: &Value, b: &Value| {
         let (a, b) = (a.as_f64().unwrap(), b.as_f64().unwrap());
         (a - b).abs() <= 1e-5 * b.abs()
@@ -71,7 +71,7 @@ fn words_get_labels() {
     for answer in &answers {
         assert_eq!(answer["tokens"].as_array().unwrap().len(), answer["predicted"].as_array().unwrap().len());
     }
-    // Records need no labels, and may be longer than the model reads at once.
+    // Records need no labels, and may be longer than the model's context.
     let asked = folder.path().join("asked.jsonl");
     let words = ["Maria", "lives", "in", "Lisbon", "."].repeat(20);
     fs::write(&asked, format!("{}\n", serde_json::json!({"words": words}))).unwrap();
@@ -82,7 +82,7 @@ fn words_get_labels() {
     assert!(predicted.iter().all(Value::is_string) && predicted[80] == "B-PER", "{predicted:?}");
     assert_eq!(answers[0].get("expected"), None);
 
-    // The folder that it leaves is one to start from: the classifier is there, so nothing starts anew.
+    // Another run can start from the folder: it has the classifier, so nothing starts anew.
     let pretrained = format!("model=Pretrained({:?})", output.join("pretrained"));
     let tokenizer = format!("data.tokenizer=File({:?})", output.join("pretrained"));
     let again = folder.path().join("again");
@@ -164,10 +164,10 @@ fn texts_are_made_of_texts() {
     ];
     let text = String::from_utf8(firebrick(&two).success().get_output().stdout.clone()).unwrap();
     assert_eq!(text.lines().count(), 2);
-    // Three ranks hold a part each: one of them has nothing of its own to write.
+    // Three ranks hold a part each; one of them has no text of its own to generate.
     firebrick(&[two.as_slice(), &["--ranks", "3"]].concat()).success().stdout(text);
     let answers = lines(&firebrick(&["predict", run, "--limit", "3", "--max-new-tokens", "6"]).success());
-    // Else as long as the run's evaluations write.
+    // By default, as long as the texts of the run's evaluations.
     firebrick(&["predict", run, "--limit", "1", "--min-new-tokens", "100"])
         .failure()
         .stderr(contains("its `max_new_tokens` 12: "));
@@ -261,7 +261,7 @@ fn mistakes_are_told_with_what_to_do() {
     let run = output.to_str().unwrap();
     firebrick(&["generate", run, "--prompt", "a"]).failure().stderr(contains("firebrick predict"));
     firebrick(&["predict", run, "--data", "no.conll"]).failure().stderr(contains("no.conll"));
-    // Damaged weights are refused by name.
+    // The error for damaged weights names the file.
     fs::write(output.join("pretrained/model.safetensors"), b"damaged").unwrap();
     firebrick(&["eval", run]).failure().stderr(contains("model.safetensors"));
 }

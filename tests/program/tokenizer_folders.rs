@@ -1,6 +1,6 @@
-//! The folder that a run leaves opens in transformers with the tokens that the model was trained with.
+//! The folder of a run opens in transformers with the same tokens that the model was trained on.
 //!
-//! Run with `FIREBRICK_SAVED=/tmp/saved`, it keeps the folders there, with what it encodes, for
+//! With `FIREBRICK_SAVED=/tmp/saved`, the test keeps the folders there, with the texts' encodings, for
 //! `tests/golden/opens_tokenizers.py`.
 
 use std::fs;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 const TEXTS: [&str; 4] = ["the cat_and$the dog", " the  end", "cat", "dog and cat\n"];
 
-/// A run by its name, the rest of its run file, and what its folder says of the tokenizer.
+/// A run by its name, the rest of its run file, and the tokenizer settings that its folder must have.
 struct Case {
     name: &'static str,
     run: &'static str,
@@ -106,7 +106,7 @@ fn read(path: &Path) -> Value {
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// The ids of the texts and of a pair, by the tokenizer of this file.
+/// Returns the ids of the texts and of a pair, encoded by the tokenizer of this file.
 fn encoded(tokenizer: &Path) -> Value {
     let encoder = Encoder::new(Arc::new(Tokenizer::from_file(tokenizer).unwrap()));
     let ids: Vec<_> = TEXTS.iter().map(|text| encoder.ids(text).unwrap()).collect();

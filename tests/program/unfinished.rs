@@ -1,4 +1,4 @@
-//! A run whose process is killed: who watches it hears of it, and its weights can be used.
+//! A run whose process is killed: a watcher notices it, and its weights are usable.
 #![cfg(unix)]
 
 use std::fs;
@@ -12,7 +12,7 @@ use predicates::str::contains;
 use crate::events::shown;
 use crate::small_run::{firebrick, folder, report, started, train};
 
-/// Waits until a run is so far.
+/// Waits until a run meets a condition.
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let begun = Instant::now();
     while !is_so() {
@@ -26,7 +26,7 @@ fn kill(mut child: Child) {
     child.wait().unwrap();
 }
 
-/// The validation losses in the log, by step.
+/// Returns the validation losses in the log, by step.
 fn validated(folder: &Path) -> Vec<(u64, f64)> {
     let text = fs::read_to_string(folder.join("out/metrics.jsonl")).unwrap();
     let lines = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
@@ -34,8 +34,8 @@ fn validated(folder: &Path) -> Vec<(u64, f64)> {
     valid.map(|line| (line["step"].as_u64().unwrap(), line["loss"].as_f64().unwrap())).collect()
 }
 
-/// Holds what `eval` finds to the best evaluation in the log: or to that before the last, where the run was killed when
-/// it had logged it and not saved yet.
+/// Compares the result of `eval` with the best evaluation in the log, or with the one before the last, if the run was
+/// killed between logging an evaluation and saving it.
 fn has_the_best_weights(folder: &Path) {
     let losses: Vec<_> = validated(folder).into_iter().map(|(_, loss)| loss).collect();
     let best = |losses: &[f64]| losses.iter().copied().fold(f64::INFINITY, f64::min);
@@ -70,7 +70,7 @@ fn watching_ends_when_the_run_is_killed_and_when_it_is_over() {
         "{lines}{error}"
     );
     assert!(error.contains("--resume") && error.contains("firebrick export"), "{error}");
-    // It has let go of the folder, and who watches keeps nobody out of it.
+    // The killed run has released the folder, and a watcher does not lock it.
     report(&mut train(folder, &["--resume", "auto", "--set", "steps=4", "--set", "checkpoints=()"]));
     firebrick(folder).args(["watch", "out", "--plain"]).assert().success().stdout(contains("finished after"));
 }
@@ -79,7 +79,7 @@ fn watching_ends_when_the_run_is_killed_and_when_it_is_over() {
 fn tensorboard_has_all_steps_of_each_checkpoint() {
     let folder = folder();
     let folder = folder.path();
-    // Nothing but a save, a long time or many steps hands its events over.
+    // Only a save, a long time or many steps write its events out.
     let often = [
         "--set",
         "steps=1000000",
@@ -104,7 +104,7 @@ fn the_best_weights_of_a_killed_run_can_be_used() {
     let folder = folder.path();
     let child = started(folder, &LONG);
     wait_until("three evaluations", || validated(folder).len() > 2);
-    // Also while it trains.
+    // Works also during training.
     firebrick(folder)
         .args(["generate", "out", "--prompt", "to be", "--max-new-tokens", "4"])
         .assert()
@@ -114,7 +114,7 @@ fn the_best_weights_of_a_killed_run_can_be_used() {
         firebrick(folder).args(["generate", "out", "--prompt", "to be", "--max-new-tokens", "4"]).assert();
     wrote.success().stdout(contains("to be"));
     has_the_best_weights(folder);
-    // Those of a checkpoint, averaged as this run's are.
+    // The weights of a checkpoint, which are averaged in this run.
     let steps = fs::read_dir(folder.join("out/checkpoints"))
         .unwrap()
         .filter_map(|entry| entry.unwrap().file_name().to_str()?.strip_prefix("step-")?.parse::<u64>().ok());

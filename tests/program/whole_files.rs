@@ -1,4 +1,4 @@
-//! Files that a user names are there whole or not at all, with the permissions that the user's umask gives.
+//! Files that a user names are written atomically, with the permissions of the user's umask.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use assert_cmd::Command;
 use predicates::str::contains;
 use tempfile::TempDir;
 
-/// A classifier of a second.
+/// A classifier that trains in a second.
 const RUN: &str = r#"(
     task: SequenceClassification(),
     data: (path: "train.jsonl", valid: "valid.jsonl", tokenizer: Bpe(vocabulary: 270),
@@ -53,13 +53,13 @@ fn predictions_are_written_whole_or_not_at_all() {
     let folder = trained();
     let before = names(folder.path());
     let valid = folder.path().join("valid.jsonl");
-    // Onto its own input: every record is read before the answers take its place.
+    // The output replaces its own input: every record is read before.
     let onto_itself = ["predict", "out", "--data", "valid.jsonl", "-o", "valid.jsonl"];
     firebrick(folder.path(), &onto_itself).assert().success().stderr(contains("40 answers"));
     let answers = fs::read_to_string(&valid).unwrap();
     assert_eq!(answers.lines().filter(|line| line.contains("predicted")).count(), 40);
 
-    // It fails in the middle: what was there stays, and nothing else is left.
+    // The command fails in the middle: the existing file stays, and nothing else is left.
     let broken: String = (0..600).map(record).collect::<String>() + "{\n";
     fs::write(folder.path().join("broken.jsonl"), broken).unwrap();
     let broken = ["predict", "out", "--data", "broken.jsonl", "-o", "valid.jsonl"];

@@ -1,4 +1,4 @@
-//! Cases of `tests/golden/models/cases.json`: batches as the collators make them, and what transformers found.
+//! Cases of `tests/golden/models/cases.json`: batches as the collators build them, and the results of transformers.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ struct Cases {
     cases: Vec<Case>,
 }
 
-/// One batch of ragged rows, padded at one side, and what came of it.
+/// One batch of ragged rows, padded on one side, with its results.
 #[derive(Clone, Deserialize)]
 pub struct Case {
     pub task: String,
@@ -39,14 +39,14 @@ pub struct Case {
     pub targets: Vec<Vec<u32>>,
     #[serde(default)]
     pub labels: Vec<Value>,
-    /// Of real tokens, row after row; or of rows.
+    /// Logits of the real tokens, row after row, or those of whole rows.
     pub logits: Vec<f32>,
-    /// A sum.
+    /// The summed loss.
     pub loss: f64,
     pub gradient_norms: BTreeMap<String, f64>,
 }
 
-/// The path of a folder.
+/// Returns the path of a folder.
 pub fn path(name: &str) -> PathBuf {
     std::path::absolute(Path::new("tests/golden/models").join(name)).unwrap()
 }
@@ -69,7 +69,7 @@ impl Case {
         Tokens { ids: self.rows[row].clone(), type_ids: self.types[row].clone() }
     }
 
-    /// For a batch with a label for each token.
+    /// Builds a batch with a label for each token.
     pub fn labeled(&self, pad: u32) -> LabeledBatch {
         let task = TokenClassification::new(encoder(), Labels::new(["a", "b"]).unwrap());
         let sample = |(row, labels): (usize, &Value)| {
@@ -80,7 +80,7 @@ impl Case {
         task.padding(self.padding()).pad_id(pad).collate(&drawn(samples)).unwrap()
     }
 
-    /// With something said of each row.
+    /// Builds a batch with a label for each row.
     pub fn classified(&self, pad: u32) -> SequenceBatch {
         let labels = || Labels::new(["a", "b", "c"]).unwrap();
         let (target, read): (_, fn(&Value) -> Label) = match &*self.task {
@@ -96,20 +96,20 @@ impl Case {
         task.collate(&drawn(self.labels.iter().enumerate().map(sample))).unwrap()
     }
 
-    /// Each token after the first is a label.
+    /// Builds a batch in which each token after the first is a label.
     pub fn causal(&self) -> TokenBatch {
         let samples = self.rows.iter().map(|ids| CausalSample { ids: ids.clone(), prompt: 0 });
         CausalLm::new(encoder()).padding(self.padding()).pad_id(0).collate(&drawn(samples)).unwrap()
     }
 
-    /// The same tokens, two samples in a row.
+    /// Builds a batch of the same tokens, with two samples in a row.
     pub fn packed(&self) -> TokenBatch {
         let sample = |ids: &Vec<u32>| Arc::new(CausalSample { ids: ids.clone(), prompt: 0 });
         let packs = self.rows.chunks(2).map(|rows| rows.iter().map(sample).collect::<Vec<_>>());
         Packing::new(CausalLm::new(encoder()).pad_id(0), 24).collate(&drawn(packs)).unwrap()
     }
 
-    /// Sources and targets.
+    /// Builds a batch of sources and targets.
     pub fn seq2seq(&self) -> Seq2SeqBatch {
         let sample = |(source, target): (&Vec<u32>, &Vec<u32>)| {
             let source = Tokens { ids: source.clone(), type_ids: vec![0; source.len()] };
@@ -119,7 +119,7 @@ impl Case {
         task.collate(&drawn(self.rows.iter().zip(&self.targets).map(sample))).unwrap()
     }
 
-    /// Of logits `[rows, length, classes]` those of the real tokens of `rows`.
+    /// Selects the logits of the real tokens of `rows` from `[rows, length, classes]`.
     pub fn real(&self, logits: Tensor<3>, rows: &[Vec<u32>]) -> Vec<f32> {
         let [_, length, _] = logits.dims();
         let of_row = |(row, tokens): (usize, &Vec<u32>)| {
@@ -139,7 +139,7 @@ fn drawn<S>(samples: impl Iterator<Item = S>) -> Vec<Drawn<S>> {
     samples.map(|sample| Drawn { epoch: 0, index: 0, sample: Arc::new(sample) }).collect()
 }
 
-/// Of each parameter that has a gradient the norm of it, by the name that the parameter is saved under.
+/// Returns the gradient norm of each parameter that has a gradient, by its name in the saved file.
 pub fn gradient_norms<M: Pretrained>(
     model: &M,
     config: &M::Config,
@@ -173,7 +173,7 @@ pub fn gradient_norms<M: Pretrained>(
     found.norms.into_iter().map(|(path, norm)| (names[&*path].to_owned(), norm)).collect()
 }
 
-/// The bits of all parameters.
+/// Returns the bits of all parameters.
 pub fn bits<M: Module>(model: &M) -> Vec<u32> {
     struct Bits(Vec<u32>);
     impl ModuleVisitor for Bits {
@@ -186,7 +186,7 @@ pub fn bits<M: Module>(model: &M) -> Vec<u32> {
     bits.0
 }
 
-/// The device of the tests, for gradients.
+/// Returns the device of the tests, with autodiff.
 pub fn device() -> Device {
     super::device().autodiff()
 }

@@ -1,4 +1,4 @@
-//! One run on many ranks, and the same on one.
+//! A run on several ranks, and the same on one.
 
 use burn::optim::{AdamWConfig, ModuleOptimizer};
 use firebrick::optim::{AdamW, Group, Groups};
@@ -7,7 +7,7 @@ use firebrick::{Accumulate, Clip, Data, Report, Schedule, StepNumbers, Trainer, 
 
 use super::{Rows, gpt};
 
-/// What a run came to.
+/// The results of a run.
 pub struct Outcome {
     pub losses: Vec<f64>,
     pub parameters: Vec<f32>,
@@ -15,27 +15,27 @@ pub struct Outcome {
     pub report: Report,
 }
 
-/// A run of the small transformer on ragged rows: what is the same for all rows of a grid.
+/// A run of the small transformer on ragged rows: the settings that all rows of a grid share.
 #[derive(Clone, Debug)]
 pub struct Setting {
     /// Rows of an epoch.
     pub rows: usize,
-    /// Samples of a global batch, at least: as many as ranks and micro-batches divide.
+    /// Samples of a global batch. It grows to a number that ranks and micro-batches divide.
     pub global: usize,
     pub steps: u64,
     pub dropout: f64,
     pub seed: u64,
     pub rate: f64,
-    /// Made for the model.
+    /// Creates the optimizer for the model.
     pub optimizer: fn(&Gpt) -> ModuleOptimizer,
-    /// Whether the same rows are evaluated at each epoch's end.
+    /// Whether the same rows are evaluated at the end of each epoch.
     pub evaluated: bool,
 }
 
 impl Default for Setting {
     /// An epoch of 21 rows ends in a window of 5, which 2, 3 and 4 ranks cannot share evenly.
     fn default() -> Self {
-        // Over an epoch's end in any case, and few where a processor plays the GPU.
+        // Past the end of an epoch, and few if a processor emulates the GPU.
         let steps = if super::is_cpu() { 20 } else { 4 };
         let optimizer = |_: &Gpt| optimizer();
         Self { rows: 21, global: 8, steps, dropout: 0.1, seed: 11, rate: 2e-3, optimizer, evaluated: false }
@@ -43,13 +43,13 @@ impl Default for Setting {
 }
 
 impl Setting {
-    /// The same with a global batch that so many ranks and micro-batches divide.
+    /// Returns the setting with a global batch that this many ranks and micro-batches divide.
     pub fn cut_for(&self, ranks: usize, micro_batches: usize) -> Self {
         Self { global: self.global.next_multiple_of(ranks * micro_batches), ..self.clone() }
     }
 
-    /// The run on so many ranks, each window cut into so many micro-batches on each, under `strategies`,
-    /// of which one accumulates so many where there are several.
+    /// Runs on this many ranks, with each rank's part of a window cut into this many micro-batches. If there are
+    /// several, one of the `strategies` must accumulate them.
     pub fn run<S: Strategy<Gpt>>(&self, ranks: usize, micro_batches: usize, strategies: S) -> Outcome {
         let device = super::device().autodiff();
         let micro = self.global / ranks / micro_batches;
@@ -77,13 +77,13 @@ impl Setting {
         }
     }
 
-    /// The run on one rank with the same global batches, without any of what ranks need.
+    /// Runs on one rank with the same global batches, without the strategies for several ranks.
     pub fn alone(&self) -> Outcome {
         self.run(1, 1, None::<Clip>)
     }
 }
 
-/// How far losses and parameters of a run are from those of another, relative to the largest.
+/// Returns how far losses and parameters of two runs are apart, relative to the largest.
 pub fn apart(found: &Outcome, expected: &Outcome) -> (f64, f64) {
     assert_eq!(found.losses.len(), expected.losses.len());
     let losses = found.losses.iter().zip(&expected.losses);
@@ -91,18 +91,17 @@ pub fn apart(found: &Outcome, expected: &Outcome) -> (f64, f64) {
     (losses, super::difference(&found.parameters, &expected.parameters))
 }
 
-/// An optimizer with a large epsilon: a smaller one turns the rounding of a gradient that is almost 0
-/// into a whole step.
+/// An optimizer with a large epsilon, because a smaller one turns the rounding of a gradient near 0 into a whole step.
 pub fn optimizer() -> ModuleOptimizer {
     AdamWConfig::new().with_epsilon(1e-3).with_weight_decay(0.1).init()
 }
 
-/// `Accumulate`, where there is something to accumulate.
+/// Returns `Accumulate` if there is something to accumulate.
 pub fn accumulate(micro_batches: usize) -> Option<Accumulate> {
     (micro_batches > 1).then_some(Accumulate(micro_batches))
 }
 
-/// The same at other rates and weight decays: of blocks, of embeddings and of norms.
+/// The same with other rates and weight decays for blocks, embeddings and norms.
 pub fn grouped(model: &Gpt) -> ModuleOptimizer {
     let groups = Groups::new()
         .weight_decay(0.1)

@@ -1,4 +1,4 @@
-//! A small model with ragged data, and what a Burn user writes by hand to train it.
+//! A small model with ragged data, and the hand-written training loop of a Burn user.
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
@@ -17,14 +17,14 @@ use firebrick::models::{Gpt, GptConfig};
 use firebrick::strategies::{Draws, ParamMap, StrategyError, map_params, relift};
 use firebrick::{Amp, Data, Loss, Objective, Pass, Schedule, TrainError, Trainer};
 
-/// The device that `BURN_DEVICE` names, as for the program; the CPU where it is not set.
+/// Returns the device that `BURN_DEVICE` names, as in the program; the CPU by default.
 pub fn device() -> Device {
     let name = std::env::var("BURN_DEVICE").unwrap_or("cpu".into());
     firebrick::device::find(&name).unwrap_or_else(|error| panic!("BURN_DEVICE: {error}")).0
 }
 
-/// Whether the device computes in bf16. Where it does not, a test in bf16 is over with this: it has
-/// seen that `Amp::bf16()` is refused, and that the error names what the device computes in.
+/// Returns whether the device computes in bf16. If not, a test in bf16 ends here, after checking that `Amp::bf16()` is
+/// refused, and that the error names what the device computes in.
 pub fn has_bf16() -> bool {
     let device = device().autodiff();
     let trainer = Trainer::new().with(Amp::bf16()).steps(1);
@@ -41,7 +41,7 @@ pub fn has_bf16() -> bool {
 }
 
 pub const VOCABULARY: usize = 11;
-/// A token whose presence makes the loss NaN.
+/// A token that makes the loss NaN.
 pub const POISON: u32 = 10;
 
 /// Embeds each token and predicts the next from it.
@@ -53,7 +53,7 @@ pub struct Bigram {
 }
 
 impl Bigram {
-    /// Always the same weights, drawn from no generator: Burn's is shared by all tests of a process.
+    /// Creates fixed weights, without a generator: all tests of a process share Burn's.
     pub fn new(device: &Device) -> Self {
         let model = Self {
             embedding: EmbeddingConfig::new(VOCABULARY, 6).init(device),
@@ -63,8 +63,8 @@ impl Bigram {
         map_params(model, &mut Waves::default())
     }
 
-    /// `[batch, length]` ids to the negative log-likelihoods `[batch, length - 1]` of the labels,
-    /// and 1 where the label is supervised.
+    /// Maps ids `[batch, length]` to the negative log-likelihoods `[batch, length - 1]` of the labels, and 1 for each
+    /// supervised label.
     pub fn losses(&self, ids: Tensor<2, Int>, labels: Tensor<2, Int>) -> (Tensor<2>, Tensor<2>) {
         let [rows, length] = ids.dims();
         let x = self.embedding.forward(ids.clone().slice([0..rows, 0..length - 1]));
@@ -81,7 +81,7 @@ impl Bigram {
     }
 }
 
-/// Values that look drawn, and the same each time: `map_params(model, &mut Waves::default())`.
+/// Fixed values that look random: `map_params(model, &mut Waves::default())`.
 #[derive(Default)]
 pub struct Waves(i64);
 
@@ -102,7 +102,7 @@ impl Objective<TokenBatch> for Bigram {
     }
 }
 
-/// Rows of tokens, in order, the same in each epoch.
+/// Rows of tokens in order, the same in each epoch.
 #[derive(Clone)]
 pub struct Rows(pub Vec<Vec<u32>>);
 
@@ -126,12 +126,12 @@ impl Batches for Rows {
     }
 }
 
-/// AdamW as the tests use it.
+/// The AdamW of the tests.
 pub fn adamw() -> ModuleOptimizer {
     AdamWConfig::new().with_epsilon(1e-8).with_weight_decay(0.1).init()
 }
 
-/// The plain loop: one batch, one mean loss, one update. It uses nothing of the trainer.
+/// One step of the plain loop: one batch, one mean loss, one update. It does not use the trainer.
 pub fn plain_step(
     model: Bigram,
     optimizer: &mut ModuleOptimizer,
@@ -148,7 +148,7 @@ pub fn plain_step(
     (optimizer.step(rate, model, grads), value)
 }
 
-/// All parameters one after the other.
+/// Returns all parameters, concatenated.
 pub fn parameters<M: Module>(model: &M) -> Vec<f32> {
     struct Values(Vec<f32>);
     impl ModuleVisitor for Values {
@@ -161,7 +161,7 @@ pub fn parameters<M: Module>(model: &M) -> Vec<f32> {
     values.0
 }
 
-/// The largest difference, relative to the largest value.
+/// Returns the largest difference, relative to the largest value.
 pub fn difference(a: &[f32], b: &[f32]) -> f64 {
     assert_eq!(a.len(), b.len());
     let largest = b.iter().fold(0f32, |most, x| most.max(x.abs()));
@@ -170,23 +170,23 @@ pub fn difference(a: &[f32], b: &[f32]) -> f64 {
     f64::from(difference) / f64::from(largest)
 }
 
-/// Whether the tests run on the CPU, where equal operations give equal bits.
+/// Returns whether the tests run on the CPU, where equal operations give equal bits.
 pub fn is_cpu() -> bool {
     std::env::var("BURN_DEVICE").map_or(true, |name| name.starts_with("cpu"))
 }
 
-/// The model with other weights, always the same.
+/// Replaces the model's weights by fixed ones.
 pub fn map_waves<M: Module>(model: M) -> M {
     map_params(model, &mut Waves::default())
 }
 
-/// A small transformer of three blocks, always with the same weights.
+/// Creates a small transformer of three blocks with fixed weights.
 pub fn gpt(dropout: f64, device: &Device) -> Gpt {
     let config = GptConfig { layers: 3, heads: 2, width: 16, dropout, bias: true, tied: true };
     map_params(config.init(VOCABULARY, 9, device), &mut Hashed(0))
 }
 
-/// Matrices of uniform values in `-0.1..0.1`, from no generator; norms and biases as they start.
+/// Fills matrices with uniform values in `-0.1..0.1` without a generator; norms and biases keep their initial values.
 struct Hashed(u64);
 
 impl ParamMap for Hashed {

@@ -1,4 +1,4 @@
-//! A run in parts: saved, and continued from a checkpoint.
+//! A run in parts: saved, and resumed from a checkpoint.
 
 use std::path::Path;
 
@@ -12,15 +12,15 @@ use firebrick::{
 use super::many::optimizer;
 use super::{Rows, gpt, map_waves};
 
-/// Rows of an epoch: with a global batch of 8, its third window has 5 of them.
+/// Rows of an epoch. With a global batch of 8, its third window has 5 of them.
 const ROWS: usize = 21;
 
-/// The run: 10 updates of 8 rows, over more than three epochs, each with an evaluation.
+/// Updates of the run: 10 updates of 8 rows, over more than three epochs, each with an evaluation.
 pub const STEPS: u64 = 10;
 
-/// What a part of a run came to.
+/// The results of a part of a run.
 pub struct Part {
-    /// Of each step of this part.
+    /// The loss of each step of this part.
     pub losses: Vec<f64>,
     pub parameters: Vec<f32>,
     pub report: Report,
@@ -34,12 +34,12 @@ pub struct Way {
     /// Samples of an update.
     pub global: usize,
     pub schedule: Schedule,
-    /// Made for the model.
+    /// Creates the optimizer for the model.
     pub optimizer: fn(&Gpt) -> ModuleOptimizer,
     pub steps: u64,
     pub resume: Option<Resume>,
     pub checkpoints: Checkpoints,
-    /// Interrupted after so many updates, or the one after where this part begins with it.
+    /// Interrupts after this many updates, or one later if this part starts there.
     pub stop_at: Option<u64>,
     pub allow_changes: bool,
     pub seed: u64,
@@ -66,7 +66,7 @@ impl Way {
         Self { resume: Some(resume), ..self }
     }
 
-    /// Trains. A part that continues starts with other weights, which must not matter.
+    /// Trains. A part that resumes starts with other weights, which must not matter.
     pub fn train<S: Strategy<Gpt>>(&self, output: &Path, strategies: S) -> Result<Part, TrainError> {
         let device = super::device().autodiff();
         let micro = self.global / self.ranks / self.micro_batches;
@@ -90,7 +90,7 @@ impl Way {
         let optimizer = (self.optimizer)(&model);
         let trained = trainer.fit_watched(model, optimizer, self.schedule, data, move |step| {
             sender.send(step.loss).unwrap();
-            // A step's numbers are seen when the next is under way.
+            // A step's numbers arrive during the next step.
             if stop_at.is_some_and(|at| step.step + 1 >= at) {
                 stop.stop(Some("enough"));
             }
@@ -103,12 +103,12 @@ impl Way {
     }
 }
 
-/// The checkpoint of a step.
+/// Returns the checkpoint of a step.
 pub fn saved(output: &Path, step: u64) -> std::path::PathBuf {
     Folder::new(output.join("checkpoints")).checkpoint(step)
 }
 
-/// The sums of all tensor files: parameters, moments and averages of every rank.
+/// Returns the checksums of all tensor files: parameters, moments and averages of every rank.
 pub fn sums(checkpoint: &Path) -> Vec<(String, String)> {
     let checkpoint = Checkpoint::open(checkpoint).unwrap();
     let files = checkpoint.manifest().files.iter().filter(|file| file.name.ends_with(".safetensors"));

@@ -1,4 +1,4 @@
-//! What every strategy must do, now and later. A new strategy adds itself to `every_strategy`.
+//! The conformance suite of all strategies. Add a new strategy to `every_strategy`.
 
 use crate::support::*;
 use burn::module::{Module, ModuleVisitor, Param};
@@ -23,7 +23,7 @@ fn amp(precision: Precision) -> StrategyConfig {
     StrategyConfig::Amp(AmpConfig::from(precision))
 }
 
-/// As one rank of one.
+/// ZeRO in a world of one rank.
 fn zero(stage: u8) -> StrategyConfig {
     StrategyConfig::Zero(ZeroConfig { replicate_below: Some(64), ..ZeroConfig::from(stage) })
 }
@@ -39,7 +39,7 @@ fn ema(decay: f64) -> StrategyConfig {
 /// Every strategy, with settings that have an effect.
 fn every_strategy() -> Vec<StrategyConfig> {
     let kept = AmpConfig { keep_f32: vec![KeepConfig::norms], ..AmpConfig::from(Precision::f16) };
-    // A scale that moves within a few windows.
+    // A scale that changes within a few windows.
     let scale = LossScaleConfig { initial: Some(1024.0), interval: Some(2), ..Default::default() };
     let scaled = AmpConfig { loss_scale: Some(scale), ..AmpConfig::from(Precision::f16) };
     let half = [Precision::bf16, Precision::f16, Precision::pure_bf16].map(amp);
@@ -72,7 +72,7 @@ fn every_strategy() -> Vec<StrategyConfig> {
         .collect()
 }
 
-/// Those that leave parameters as they are, and all others.
+/// All strategies, including those that leave parameters unchanged.
 fn all_strategies() -> Vec<StrategyConfig> {
     let lora = LoraConfig {
         rank: 2,
@@ -86,12 +86,12 @@ fn all_strategies() -> Vec<StrategyConfig> {
     all
 }
 
-/// The model as the strategies adapt it.
+/// Returns the model as adapted by the strategies.
 fn adapted(model: Gpt, recipe: &impl Strategy<Gpt>) -> Gpt {
     recipe.adapt(model, &mut Adaptation::seeded(5)).unwrap()
 }
 
-/// Every strategy, with settings under which it has nothing to do.
+/// Every strategy, with settings that have no effect.
 fn identities() -> Vec<StrategyConfig> {
     let paths = vec!["norm".into()];
     vec![
@@ -99,9 +99,9 @@ fn identities() -> Vec<StrategyConfig> {
         StrategyConfig::Accumulate(1),
         clip(1e30),
         StrategyConfig::Clip(ClipConfig { norm: None, value: Some(1e30) }),
-        // A path of no segment.
+        // A path that matches no segment.
         recompute(RecomputeConfig { paths: Some(paths), ..Default::default() }),
-        // Trains the same, and evaluates another.
+        // Trains the same model, and evaluates another.
         ema(0.9),
         recompute(RecomputeConfig { every: Some(1000), ..Default::default() }),
     ]
@@ -120,7 +120,7 @@ fn train(strategies: Vec<StrategyConfig>, micro: usize, steps: u64) -> (Vec<f64>
     (losses.into_iter().collect(), trained.unwrap().model)
 }
 
-/// Without weight decay, which would move a weight whose gradient is lost.
+/// Has no weight decay, which would move a weight whose gradient is lost.
 fn optimizer() -> ModuleOptimizer {
     AdamWConfig::new().with_weight_decay(0.0).init()
 }
@@ -129,7 +129,7 @@ fn optimizer() -> ModuleOptimizer {
 fn identity_settings_change_no_bit() {
     let (losses, model) = train(Vec::new(), 8, 10);
     let expected = parameters(&model);
-    // One of each kind, together.
+    // The strategies of each kind, composed.
     let all_of_them = identities().into_iter().take(6).collect();
     let each = identities().into_iter().map(|strategy| vec![strategy]);
     for strategies in each.chain([all_of_them]) {
@@ -154,7 +154,7 @@ fn no_gradient_is_lost() {
     }
 }
 
-/// The values of each parameter.
+/// Returns the values of each parameter.
 fn each_parameter<M: Module>(model: &M) -> Vec<Vec<f32>> {
     struct Each(Vec<Vec<f32>>);
     impl ModuleVisitor for Each {
@@ -167,8 +167,7 @@ fn each_parameter<M: Module>(model: &M) -> Vec<Vec<f32>> {
     each.0
 }
 
-/// A run by hand: windows of one micro-batch of two rows through a composition, of which some are
-/// poisoned.
+/// A hand-written run: windows of one micro-batch of two rows through a composition, with some windows poisoned.
 struct Drive<S> {
     stage: S,
     master: Gpt,
@@ -216,7 +215,7 @@ impl<S: Stage<Gpt>> Drive<S> {
             outcome = self.stage.collect(&self.master, grads).unwrap();
         }
         let Outcome::Apply(mut grads) = outcome else { panic!("the window closes") };
-        // What the loop does for a stage that asks for it, and here for all.
+        // The loop does this for a stage that asks for it; here it is done for all.
         let is_finite = grads.norm(&self.master).unwrap().into_scalar::<f32>().is_finite();
         let settled = match is_finite {
             true => Settled::Applied,
@@ -270,8 +269,8 @@ fn states_of_another_composition_are_refused() {
     }
 }
 
-/// For each ordered pair: it starts, or it is refused with advice. What clips must stand behind what
-/// sums and casts; nothing else depends on the order.
+/// Each ordered pair either starts or is refused with advice. Clipping must come after summing and casting; nothing
+/// else depends on the order.
 #[test]
 fn wrong_orders_are_refused() {
     let device = device().autodiff();
@@ -302,7 +301,7 @@ fn wrong_orders_are_refused() {
                 ("Offload" | "Offload of parameters", "Offload" | "Offload of parameters") => {
                     assert!(result.unwrap().contains("Offload is named twice"), "{name}");
                 }
-                // It takes the gradients of blocks in the backward pass.
+                // Offload of parameters takes the gradients of blocks in the backward pass.
                 (first @ ("Amp" | "Accumulate" | "Clip"), "Offload of parameters") => {
                     assert!(result.unwrap().contains(&format!("{first} stands before Offload")), "{name}");
                 }

@@ -1,4 +1,4 @@
-//! A run that diverges ends with an error in every precision, and leaves what was sound.
+//! A run that diverges ends with an error in every precision, and leaves its sound checkpoints.
 
 use std::fs;
 use std::path::Path;
@@ -19,12 +19,12 @@ fn a_rate_that_is_much_too_large_ends_the_run_and_nothing_is_exported() {
         let trainer = Trainer::new().over(World::threads(ranks)).with((ranks > 1).then(|| Zero::stage(1)));
         let trainer = trainer.steps(steps).output(&output);
         let model = gpt(0.0, &device().autodiff());
-        // f32 holds no such rate: the first update makes infinite weights of finite gradients.
+        // This rate overflows f32: the first update makes infinite weights from finite gradients.
         let error = trainer.fit(model, adamw(), Schedule::constant(1e39), data).unwrap_err();
         match steps {
             1000 => assert!(matches!(error, TrainError::OnlySkips { count: 100, .. }), "{error}"),
             1 => assert!(matches!(error, TrainError::Weights { parameter: Some(_) }), "{error}"),
-            // The second window makes no update, so that the run goes on to the same end.
+            // The second window makes no update, so the run reaches the same end.
             _ => assert!(matches!(error, TrainError::OnlySkips { count: 100, .. }), "{error}"),
         }
         assert!(!output.join("model.safetensors").exists());
@@ -60,16 +60,16 @@ fn a_run_of_epochs_whose_last_windows_were_all_skipped_is_refused() {
         let trainer = Trainer::new().with(Clip::norm(1.0)).epochs(1);
         trainer.fit(Bigram::new(&device().autodiff()), adamw(), Schedule::constant(RATE), data)
     };
-    // One bad window at the end is a bad sample.
+    // One bad window at the end may be a bad sample.
     assert_eq!(run(rows(1)).unwrap().report.skipped_steps, 1);
     let error = run(rows(20)).unwrap_err();
     assert!(matches!(error, TrainError::OnlySkips { count: 10, .. }), "{error}");
-    // No update at all is no training.
+    // A run without any update has not trained.
     let error = run(Data::new(Rows(vec![vec![1, POISON]])).micro_batch(1)).unwrap_err();
     assert!(matches!(error, TrainError::OnlySkips { count: 1, .. }), "{error}");
 }
 
-/// Steps of the complete checkpoints, and whether each is sound.
+/// Returns the steps of the complete checkpoints, and whether each is sound.
 fn saved(output: &Path) -> Vec<(u64, bool)> {
     let all = Folder::new(output.join("checkpoints")).list().unwrap();
     all.iter().map(|saved| (saved.step, saved.sound)).collect()
@@ -86,7 +86,7 @@ fn weights_that_are_not_finite_evict_no_sound_checkpoint() {
         Way { steps: 4, ..way.clone() }.train(&output, zero()).unwrap();
         assert_eq!(saved(&output), [(3, true), (4, true)]);
 
-        // From here on each update makes weights that are no numbers, and is saved.
+        // From here on each update makes non-finite weights and is saved.
         let broken = Way { schedule: Schedule::constant(1e39), allow_changes: true, ..way.clone() };
         for _ in 0..2 {
             let error = broken.clone().from(Resume::Auto).train(&output, zero()).err().unwrap();
@@ -95,7 +95,7 @@ fn weights_that_are_not_finite_evict_no_sound_checkpoint() {
             assert_eq!(fs::read_to_string(output.join("checkpoints/latest")).unwrap(), "step-00000004\n");
         }
 
-        // With the rate of before the run goes on from the last sound one, and what is not sound goes.
+        // At the earlier rate the run resumes from the last sound checkpoint, and the others are removed.
         let part = Way { allow_changes: true, ..way }.from(Resume::Auto).train(&output, zero()).unwrap();
         assert_eq!(part.losses.len(), 6);
         assert!(part.losses.iter().all(|loss| loss.is_finite()));

@@ -1,4 +1,4 @@
-//! Training with dropout: what is dropped depends on the seed and the samples, not on the batches.
+//! Training with dropout: the mask depends on the seed and the samples, not on the batches.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use firebrick::models::{Gpt, GptConfig};
 use firebrick::strategies::map_params;
 use firebrick::{Accumulate, Data, Schedule, Strategy, Trained, Trainer};
 
-/// Reads up to 9 tokens of a sample. Always the same weights.
+/// Reads up to 9 tokens of a sample, with fixed weights.
 fn gpt(dropout: f64) -> Gpt {
     let config = GptConfig { layers: 2, heads: 2, width: 16, dropout, bias: true, tied: false };
     map_params(config.init(VOCABULARY, 9, &device().autodiff()), &mut Waves::default())
@@ -25,11 +25,11 @@ fn train<S: Strategy<Gpt>>(
     micro: usize,
 ) -> Trained<Gpt> {
     let data = Data::new(data).micro_batch(micro);
-    // Plain descent: what a rounding error is in the gradients, it is in the weights.
+    // With plain gradient descent, a rounding error in the gradients is as large in the weights.
     trainer.fit(gpt(dropout), SgdConfig::new().init(), Schedule::constant(0.02), data).unwrap()
 }
 
-/// Five epochs of 16 rows, whole.
+/// Trains five epochs of 16 rows, in whole batches.
 fn whole(dropout: f64, seed: u64, data: impl Batches<Batch = TokenBatch>) -> Vec<f32> {
     parameters(&train(Trainer::new().steps(5).seed(seed), dropout, data, 16).model)
 }
@@ -47,7 +47,7 @@ fn samples(rows: Rows) -> InMemory<CausalSample> {
     InMemory::new(rows.0.into_iter().map(|ids| CausalSample { ids, prompt: 0 }).collect())
 }
 
-/// The rows of [`ragged`], each padded before its first token, to a multiple of 5.
+/// The rows of [`ragged`], padded on the left to a multiple of 5.
 fn padded_at_the_left() -> impl Batches<Batch = TokenBatch> {
     let padding = Padding::default().side(Side::Left).multiple_of(5).unwrap();
     Batcher::new(samples(ragged()), causal().padding(padding))
@@ -109,7 +109,7 @@ fn it_learns_in_spite_of_dropout() {
     assert!(after[0] < 0.8 * before[0] && after[1] < 0.8 * before[1], "{losses:?}");
 }
 
-/// The mask that tensor operations make on the device is the one that the host makes for Flex.
+/// The mask computed by tensor operations on the device equals the one that the host computes for Flex.
 #[cfg(feature = "wgpu")]
 #[test]
 fn wgpu_drops_what_the_cpu_drops() {

@@ -1,4 +1,4 @@
-//! Averaged weights beside an average that is taken by hand of a plain loop.
+//! Compares averaged weights with an average computed by hand over a plain loop.
 
 use crate::support::*;
 use burn::store::{ModuleSnapshot, SafetensorsStore};
@@ -13,7 +13,7 @@ const UPDATES: usize = 12;
 const DECAY: f64 = 0.6;
 const RATE: f64 = 1e-2;
 
-/// The rows of a run, in which some windows are poisoned.
+/// The rows of a run with some poisoned windows.
 fn rows(poisoned: &[usize]) -> Rows {
     let mut rows = Rows::ragged((UPDATES + poisoned.len()) * WINDOW);
     poisoned.iter().for_each(|window| rows.0[window * WINDOW + 1].push(POISON));
@@ -26,8 +26,7 @@ fn train<S: Strategy<Bigram>>(trainer: Trainer<S>, poisoned: &[usize], micro: us
     trainer.fit(Bigram::new(&device().autodiff()), adamw(), Schedule::constant(RATE), data).unwrap()
 }
 
-/// The parameters before the first update of a plain loop, and after each; it leaves out the windows
-/// that are poisoned.
+/// Returns the parameters before the first update of a plain loop, and after each. Leaves out poisoned windows.
 fn by_hand(poisoned: &[usize]) -> Vec<Vec<f32>> {
     let device = device().autodiff();
     let (mut model, mut optimizer) = (Bigram::new(&device), adamw());
@@ -40,7 +39,7 @@ fn by_hand(poisoned: &[usize]) -> Vec<Vec<f32>> {
     found
 }
 
-/// Their average in f64, with warmup or without.
+/// Averages them in f64, with or without warmup.
 fn average(weights: &[Vec<f32>], warmup: bool) -> Vec<f32> {
     let mut average: Vec<f64> = weights[0].iter().map(|x| f64::from(*x)).collect();
     for (t, weights) in weights[1..].iter().enumerate() {
@@ -57,7 +56,7 @@ fn averaged(trained: Trained<Bigram>) -> Vec<f32> {
     parameters(&trained.averaged.unwrap())
 }
 
-/// The validation loss, in f32.
+/// Returns the validation loss, in f32.
 fn valid_loss(model: &Bigram) -> f64 {
     let batch = Rows::ragged(7).batch(0, 0..7).unwrap();
     let Loss { sum, items } = model.loss(batch, &Pass::evaluate(&device()));
@@ -83,7 +82,7 @@ fn it_may_stand_anywhere_and_skipped_windows_leave_it_alone() {
     let poisoned = [0, 3, 4];
     let expected = average(&by_hand(&poisoned), true);
     let ema = || Ema::new(DECAY);
-    // What scales the loss has a NaN skipped; this scale changes no bit.
+    // Loss scaling skips a NaN; this scale changes no bit.
     let amp = || Amp::f32().scaled_by(LossScale::constant(8.0));
     for trained in [
         train(Trainer::new().with(ema()).with(amp()).with(Accumulate(2)), &poisoned, WINDOW / 2),

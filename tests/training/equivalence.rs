@@ -1,14 +1,14 @@
-//! Every combination of precision, accumulation, recompute, clipping and dropout trains a model to
-//! where a plain loop takes it.
+//! Every combination of precision, accumulation, recompute, clipping and dropout trains to the same model as a plain
+//! loop.
 //!
-//! | row | held to the plain run by |
+//! | row | tolerance against the plain run |
 //! |---|---|
-//! | f32, one micro-batch, not clipped | the bits, on the CPU |
-//! | f32, else | 1e-6 of the largest parameter: sums run in another order |
+//! | f32, one micro-batch, not clipped | equal to the bit on the CPU |
+//! | f32, others | 1e-6 of the largest parameter: sums run in another order |
 //! | bf16 | 8 bits of mantissa, over 20 updates |
 //! | f16, scaled | 11 bits of mantissa, over 20 updates |
 //!
-//! And each recomputed run to the same run without recompute, by the bits on the CPU.
+//! Each recomputed run must also equal the same run without recompute, to the bit on the CPU.
 
 use crate::support::*;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
@@ -20,13 +20,13 @@ use firebrick::{Accumulate, Amp, Clip, Data, Objective, Pass, Recompute, Schedul
 
 const SEED: u64 = 11;
 const RATE: f64 = 2e-3;
-/// Rows of a global batch. An epoch of 21 rows ends in a window of 5: with 4 micro-batches of 2, in
-/// two whole ones and one of a single row.
+/// Rows of a global batch. An epoch of 21 rows ends in a window of 5, which with 4 micro-batches of 2 gives two full
+/// ones and one of a single row.
 const GLOBAL: usize = 8;
 const ROWS: usize = 21;
 const NORM: f64 = 0.4;
 
-/// Updates of a run: over an epoch's end in any case, and few where a processor plays the GPU.
+/// Updates of a run: past the end of an epoch, and few if a processor emulates the GPU.
 fn steps() -> u64 {
     if is_cpu() { 20 } else { 4 }
 }
@@ -47,7 +47,7 @@ impl Precision {
         }
     }
 
-    /// How far losses and parameters may be from the plain run's, relative to the largest.
+    /// Tolerance of losses and parameters against the plain run, relative to the largest.
     fn tolerance(self) -> (f64, f64) {
         match self {
             Self::F32 => (1e-6, 1e-6),
@@ -57,8 +57,8 @@ impl Precision {
     }
 }
 
-/// The optimizer of both runs. A large epsilon: a smaller one turns the rounding of a gradient that
-/// is almost 0 into a whole step.
+/// The optimizer of both runs. The epsilon is large, because a smaller one turns the rounding of a gradient near 0 into
+/// a whole step.
 fn optimizer() -> ModuleOptimizer {
     AdamWConfig::new().with_epsilon(1e-3).with_weight_decay(0.1).init()
 }
@@ -92,7 +92,7 @@ fn plain(clip: bool, dropout: f64) -> Run {
     Run { losses, parameters: parameters(&model) }
 }
 
-/// One norm over all parameters, in f64, by hand.
+/// Clips by one norm over all parameters, computed in f64.
 fn clip_by_norm<M: Module>(model: &M, grads: &mut GradientsParams, max: f64) {
     struct Each<'a, F>(&'a mut GradientsParams, F);
     impl<F: FnMut(ParamId, &[f64]) -> f64> ModuleVisitor for Each<'_, F> {
@@ -141,7 +141,7 @@ fn trained(
     Run { losses: losses.into_iter().collect(), parameters: parameters(&trained.model) }
 }
 
-/// All rows of one precision and one way of accumulating.
+/// Tests all rows of one precision and number of micro-batches.
 fn follows(precision: Precision, micro_batches: usize) {
     if let Some(dtype) = [(Precision::Bf16, FloatDType::BF16), (Precision::F16, FloatDType::F16)]
         .into_iter()

@@ -1,4 +1,4 @@
-//! Frozen parameters stay as they are to the bit, and the others train as if the model had frozen them itself.
+//! Frozen parameters keep every bit, and the others train as if the model had frozen them itself.
 
 use crate::support::many::{Setting, accumulate, apart, optimizer};
 use crate::support::*;
@@ -7,14 +7,14 @@ use firebrick::models::Gpt;
 use firebrick::strategies::{Paths, Stack, StrategyError, trained};
 use firebrick::{Amp, Clip, Data, Ema, Freeze, Schedule, TrainError, Trainer, Zero};
 
-/// Tied to the head, of which it is therefore a part.
+/// The embedding is tied to the head, so it is a part of it.
 const FROZEN: [&str; 2] = ["tokens", "blocks.1"];
 
 fn freeze() -> Freeze {
     Freeze::paths(FROZEN)
 }
 
-/// Of each place of a parameter, whether it is as it was.
+/// Returns whether each parameter is unchanged, with its path.
 fn unchanged(found: &[f32], given: &Gpt) -> Vec<(String, bool)> {
     let mut start = 0;
     let sizes = trained(&given.clone().train());

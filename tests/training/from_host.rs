@@ -1,4 +1,4 @@
-//! A model that was made on the host trains on the device that the world names.
+//! A model created on the host trains on the device that the world names.
 
 use crate::support::*;
 use burn::module::Module;
@@ -7,7 +7,7 @@ use firebrick::models::Gpt;
 use firebrick::strategies::Stack;
 use firebrick::{Data, Offload, Schedule, StepNumbers, Strategy, Trainer, World, Zero};
 
-/// The losses of three updates on the same global batches.
+/// Returns the losses of three updates on the same global batches.
 fn losses(model: Gpt, ranks: usize, world: World, strategies: impl Strategy<Gpt>) -> Vec<f64> {
     let (sender, steps) = std::sync::mpsc::channel();
     let data = Data::new(Rows::ragged(12)).micro_batch(4 / ranks);
@@ -18,7 +18,7 @@ fn losses(model: Gpt, ranks: usize, world: World, strategies: impl Strategy<Gpt>
     steps.into_iter().collect()
 }
 
-/// The device is another one where `BURN_DEVICE` names a GPU.
+/// The device differs from the host's if `BURN_DEVICE` names a GPU.
 #[test]
 fn its_losses_are_those_of_a_model_that_was_made_there() {
     let host = || gpt(0.0, &Device::flex().autodiff());

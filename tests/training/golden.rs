@@ -1,4 +1,4 @@
-//! AdamW and the schedules against torch; see `tests/golden/README.md`.
+//! AdamW and the schedules compared with torch; see `tests/golden/README.md`.
 
 use crate::support;
 use burn::module::{Module, Param};
@@ -65,7 +65,7 @@ fn matrix(values: &[f32], device: &Device) -> Tensor<2> {
     Tensor::<1>::from_data(values, device).reshape([3, 4])
 }
 
-/// The optimizer of a run file where matrices alone decay; where all or none do, ours and Burn's own.
+/// Returns a run file's optimizer if only matrices decay; if all parameters or none decay, ours and Burn's own.
 fn optimizers(case: &Case, model: &Parameters) -> Vec<ModuleOptimizer> {
     if case.decay_vector == 0.0 {
         let config = OptimizerConfig::AdamW {

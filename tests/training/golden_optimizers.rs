@@ -74,7 +74,7 @@ fn golden() -> Golden {
     serde_json::from_str(include_str!("../golden/optimizers.json")).unwrap()
 }
 
-/// Holds the updates of one parameter to the golden ones, within `allowed` of the largest value.
+/// Compares the updates of one parameter with the golden ones, within `allowed` of the largest value.
 fn follows<const D: usize, S, O: Optimizer>(
     case: &Case<S>,
     optimizer: &O,
@@ -150,7 +150,7 @@ fn the_values_of_8_bit_moments_are_those_of_bitsandbytes() {
     for (found, expected) in [(dynamic_map(true), signed), (dynamic_map(false), unsigned)] {
         assert_eq!(expected.len(), 256);
         for (found, expected) in found.into_iter().zip(expected) {
-            // They are computed in f32 there.
+            // The golden values are computed in f32.
             assert!((found - expected).abs() <= 2.4e-7 * expected.abs(), "{found} {expected}");
         }
     }

@@ -1,4 +1,4 @@
-//! Groups of parameters under the strategies: what they do to one rank, they do to many, accumulated and cast.
+//! Parameter groups under the strategies: on several ranks, accumulated and cast, they do the same as on one rank.
 
 use crate::support::many::*;
 use firebrick::strategies::Stack;
@@ -24,7 +24,7 @@ fn ranks_and_micro_batches_follow_one_rank() {
     }
 }
 
-/// The master is the same in f32 whether or not the ranks share it.
+/// The master is the same in f32, whether the ranks shard it or not.
 #[test]
 fn mixed_precision_updates_each_group_of_the_master() {
     let amp = || Stack::new(Amp::bf16(), Accumulate(2));

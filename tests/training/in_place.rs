@@ -1,4 +1,4 @@
-//! The optimizer changes the master in place, whatever is composed around it.
+//! The optimizer changes the master in place, whatever strategies are composed.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,7 +10,7 @@ use firebrick::models::Gpt;
 use firebrick::strategies::optim::{AdamW, Lion, Sgd, copies};
 use firebrick::{Accumulate, Amp, Clip, Data, Loss, Objective, Pass, Recompute, Schedule, Strategy, Trainer};
 
-/// Copies that each step of a run made.
+/// Returns the copies that each step of a run made.
 fn copied(trainer: Trainer<impl Strategy<Gpt>>, optimizer: ModuleOptimizer) -> Vec<u64> {
     copied_of(gpt(0.1, &device().autodiff()), trainer, optimizer)
 }
@@ -51,7 +51,7 @@ fn no_step_of_the_trainer_copies_a_parameter_or_a_moment() {
     }
 }
 
-/// Two places that are one parameter.
+/// Two fields that share one parameter.
 #[derive(Module, Debug)]
 struct Twins {
     first: Bigram,
@@ -74,7 +74,7 @@ fn a_tied_parameter_is_not_copied_either() {
     assert_eq!(copied_of(twins, mixed, AdamW::new().init())[1..], [0; 5]);
 }
 
-/// What lives through an update is copied: that is how the test above would see it.
+/// A model held during an update is copied, which shows that the test above can detect copies.
 #[test]
 fn a_model_that_is_held_is_copied_once() {
     if !is_cpu() {

@@ -1,4 +1,4 @@
-//! Labels are smoothed while training, and evaluation reports the plain loss.
+//! Training smooths labels, and evaluation reports the plain loss.
 
 use crate::support::*;
 use burn::tensor::{FloatDType, Int, Tensor, TensorData, activation::log_softmax};
@@ -11,7 +11,7 @@ fn trainer(share: f64) -> Trainer<impl firebrick::Strategy<firebrick::models::Gp
     Trainer::new().label_smoothing(share).with(Accumulate(2)).steps(1)
 }
 
-/// The mean over supervised tokens of the smoothed loss of all rows, by hand.
+/// Computes the mean smoothed loss over the supervised tokens of all rows by hand.
 fn by_hand(share: f64) -> f64 {
     let model = gpt(0.0, &device());
     let batch = Rows::ragged(8).batch(0, 0..8).unwrap();
@@ -35,7 +35,7 @@ fn by_hand(share: f64) -> f64 {
 fn the_first_loss_is_smoothed_and_the_evaluated_one_is_not() {
     for share in [0.0, SHARE] {
         let data = Data::new(Rows::ragged(8)).micro_batch(4).valid(Rows::ragged(8));
-        // A rate of almost nothing: both losses are of the same weights.
+        // With a rate of almost 0, both losses are of the same weights.
         let trained = trainer(share)
             .evaluate_every(1)
             .fit(gpt(0.0, &device().autodiff()), adamw(), Schedule::constant(1e-12), data)
@@ -61,7 +61,7 @@ fn a_loss_that_does_not_smooth_is_refused() {
     }
 }
 
-/// A model of one's own asks the pass.
+/// A custom model asks the pass for the smoothing.
 #[test]
 fn the_pass_tells_the_share_while_it_trains() {
     let pass = Pass::train(&device()).smoothing_labels(SHARE);

@@ -1,4 +1,4 @@
-//! Factors of low rank: trained as a loop written by hand trains them, under every strategy, and given back merged.
+//! Low-rank factors: trained as a hand-written loop trains them, under every strategy, and merged at the end.
 
 use crate::support::many::{Outcome, Setting, accumulate, apart, optimizer};
 use crate::support::*;
@@ -18,12 +18,12 @@ use firebrick::{
 const TOLERANCE: f64 = 2e-6;
 const RANK: usize = 4;
 
-/// Factors beside the projections of attention, and the last norm whole.
+/// Factors for the projections of attention, and the last norm trained whole.
 fn lora() -> Lora {
     Lora::rank(RANK).alpha(16.0).also(["norm"])
 }
 
-/// The run with factors, under more strategies.
+/// Runs with factors and further strategies.
 fn run(setting: &Setting, ranks: usize, micro_batches: usize, then: impl Strategy<Gpt>) -> Outcome {
     setting.run(ranks, micro_batches, Stack::new(lora(), then))
 }
@@ -32,7 +32,7 @@ fn alone(setting: &Setting) -> Outcome {
     run(setting, 1, 1, None::<Clip>)
 }
 
-/// The loop that a Burn user writes, with the same factors attached.
+/// The loop that a Burn user writes, with the same factors.
 #[test]
 fn it_trains_to_where_a_plain_loop_does() {
     let setting = Setting { steps: 6, ..Setting::default() };
@@ -88,7 +88,7 @@ fn sizes(model: &Gpt) -> Vec<usize> {
 fn gradients_and_moments_are_of_what_is_trained() {
     let setting = Setting { steps: 2, ..Setting::default() };
     let report = alone(&setting).report;
-    // Of each of three blocks two matrices, [16, 48] and [16, 16]; and a norm of 16 with its bias.
+    // Two matrices in each of three blocks, [16, 48] and [16, 16], and a norm of 16 with its bias.
     let numbers = 3 * RANK * (16 + 48 + 16 + 16) + 2 * 16;
     assert_eq!(report.gradient_bytes, 4 * numbers);
     assert_eq!(report.optimizer_bytes, 2 * 4 * numbers);
@@ -116,7 +116,7 @@ fn other_strategies_change_nothing_of_it() {
     holds("recomputed", recomputed, exact);
     holds("offloaded", run(&setting, 1, 1, Offload::optimizer()), exact);
     holds("offloaded parameters", run(&setting, 1, 1, Offload::parameters()), exact);
-    // Wherever it is written.
+    // The position of `Lora` in the recipe does not matter.
     holds("last", setting.run(1, 1, Stack::new(Clip::norm(1e9), lora())), exact);
     holds("averaged", run(&setting, 1, 1, Ema::new(0.5)), exact);
     if has_bf16() {
@@ -147,7 +147,7 @@ fn ranks_share_it() {
         let (losses, parameters) = apart(&found, &alone(&setting));
         let name = format!("stage {stage} on {ranks} ranks");
         assert!(losses < TOLERANCE && parameters < TOLERANCE, "{name}: {losses:e} {parameters:e}");
-        // Frozen matrices are shared in stage 3 too.
+        // Stage 3 shards frozen matrices too.
         let master: Vec<_> =
             found.report.ranks.iter().map(|rank| rank.master_bytes + rank.replica_bytes).collect();
         let whole = 4 * found.report.parameters;
@@ -158,7 +158,7 @@ fn ranks_share_it() {
     }
 }
 
-/// A run with files, evaluated and saved.
+/// A run with files, evaluations and saves.
 fn with_files(folder: &std::path::Path, then: impl Strategy<Gpt>) -> firebrick::Trained<Gpt> {
     let data = Data::new(Rows::ragged(21)).micro_batch(8).valid(Rows::ragged(9));
     Trainer::new()
@@ -197,7 +197,7 @@ fn what_is_returned_and_saved_is_the_plain_model_with_merged_weights() {
     let expected = parameters(&trained.model);
     assert!(saved(&output.join("model.safetensors")) == expected);
     assert!(saved(&output.join("best.safetensors")) == expected);
-    // Trained parameters are so again, as the model was given.
+    // Trained parameters require gradients again, as in the original model.
     let given = gpt(0.1, &device().autodiff());
     assert_eq!(sizes(&trained.model).len(), sizes(&given).len());
 
@@ -230,7 +230,7 @@ fn of_an_average_the_merged_average_is_saved() {
     assert!(difference(&parameters(&best), &parameters(&average)) < 1e-6);
 }
 
-/// What a file holds, by name.
+/// Returns the tensors of a file by name.
 fn tensors(path: &std::path::Path) -> std::collections::BTreeMap<String, (Vec<usize>, Vec<f64>)> {
     let bytes = std::fs::read(path).unwrap();
     let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();

@@ -1,4 +1,5 @@
-//! What training is, under every strategy and number of ranks. One program, since Burn is compiled into each.
+//! Tests of training, under every strategy and number of ranks. They share one program, because each program links
+//! Burn.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,13 +1,14 @@
-//! Every stage of ZeRO, number of ranks, precision, accumulation, offload and recompute trains a model to where
-//! one rank takes it with the same global batches, over 8 updates: four epochs.
+//! Every stage of ZeRO, number of ranks, precision, accumulation, offload and recompute trains to the same model as one
+//! rank with the same global batches, over 8 updates, which are four epochs.
 //!
-//! | rows | held to one rank without any of them by |
+//! | rows | tolerance against one rank without any of them |
 //! |---|---|
 //! | f32 | 1e-5 of the largest parameter: sums run in another order, and an update turns the rounding of a small gradient into a step |
-//! | bf16 | 5% of what training moves, in the root of the squares: each rank rounds its own part of a sum |
+//! | bf16 | 5% of what training moves, as the root of the sum of squares: each rank rounds its own part of a sum |
 //!
-//! The global batch is 12 rows, or 18 for three ranks with three micro-batches; an epoch of 21 ends in a window
-//! of 9 or 3 rows, which four ranks cannot share evenly, and of which some get none. Parameters of fewer than 64 elements are replicated, and the embedding is tied to the head.
+//! The global batch is 12 rows, or 18 for three ranks with three micro-batches. An epoch of 21 rows ends in a window of
+//! 9 or 3, which four ranks cannot share evenly, so some may get none. Parameters of fewer than 64 elements are
+//! replicated, and the embedding is tied to the head.
 
 use std::collections::HashMap;
 
@@ -48,7 +49,7 @@ impl Row {
     }
 }
 
-/// How far apart two runs end, beside how far the second has come.
+/// Returns the distance between the ends of two runs, relative to the distance that the second has moved.
 fn drifted(found: &Outcome, expected: &Outcome) -> f64 {
     let start = parameters(&gpt(0.0, &device().autodiff()));
     let distance = |a: &[f32], b: &[f32]| -> f64 {
@@ -62,9 +63,9 @@ fn every_row(stage: u8, half: bool) {
         return;
     }
     let row = Row { stage, ranks: 1, micro_batches: 1, half, offload: None, recompute: false };
-    // By the rows of a global batch.
+    // Keyed by the rows of a global batch.
     let mut alone = HashMap::new();
-    // Few of them where a processor plays the GPU.
+    // Few combinations if a processor emulates the GPU.
     let (ranks, micro_batches, recompute): (&[_], &[_], &[_]) = match is_cpu() {
         true => (&[1, 2, 3, 4], &[1, 3], &[false, true]),
         false => (&[2], &[3], &[false]),
@@ -91,7 +92,7 @@ fn every_row(stage: u8, half: bool) {
     }
 }
 
-/// As a run file without `Zero` composes it: the ranks' sums stand last.
+/// As a run file without `Zero` composes it: the ranks' sum comes last.
 #[test]
 fn sums_behind_offload_are_those_of_all_ranks() {
     let row = Row { stage: 0, ranks: 2, micro_batches: 1, half: false, offload: None, recompute: false };

@@ -1,4 +1,4 @@
-//! What mixed precision does to a whole run: dtypes, bytes, the loss scale, and what is refused.
+//! Mixed precision in whole runs: dtypes, bytes, the loss scale, and errors.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -43,7 +43,7 @@ where
     (trained, steps)
 }
 
-/// The small model, on rows in micro-batches of `micro`.
+/// Trains the small model on rows in micro-batches of `micro`.
 fn train<S: Strategy<Bigram>>(
     trainer: Trainer<S>,
     rows: &Rows,
@@ -105,7 +105,7 @@ fn f16_with_a_loss_scale_follows_f32_clipped_or_not() {
     let rows = Rows::ragged(37);
     let (expected, plain) = train(Trainer::new().with(Accumulate(2)).epochs(7), &rows, 8);
     let (found, steps) = train(Trainer::new().with(Amp::f16()).with(Accumulate(2)).epochs(7), &rows, 8);
-    // f16 keeps 11 bits. The norm is the unscaled one, though the scale is 65536.
+    // f16 keeps 11 bits. The norm is unscaled, although the scale is 65536.
     follows(&steps, &plain, 2e-3);
     assert_eq!(scales(&steps), vec![65536.0; steps.len()]);
     assert!(difference(&parameters(&found.model), &parameters(&expected.model)) < 1e-2);
@@ -126,7 +126,7 @@ fn accumulating_before_and_after_f16_are_the_same_run() {
     assert_eq!(parameters(&after.model), parameters(&before.model));
 }
 
-/// A loss that is far smaller than what f16 can hold.
+/// A loss far too small for f16.
 #[derive(Module, Debug)]
 struct Faint {
     inner: Bigram,
@@ -146,7 +146,7 @@ fn small_gradients_vanish_in_f16_and_a_loss_scale_saves_them() {
     let run = |amp: Option<Amp>| {
         let model = Faint { inner: Bigram::new(&device()), factor: FACTOR };
         let data = Data::new(Rows::ragged(32)).micro_batch(8);
-        // Plain descent: an update is the gradient times the rate.
+        // With plain gradient descent, an update is the gradient times the rate.
         let trainer = Trainer::new().with(amp).epochs(5);
         let (trained, steps) = fit(trainer, model, SgdConfig::new().init(), 0.5 / FACTOR, data);
         (parameters(&trained.unwrap().model), steps)
@@ -164,7 +164,7 @@ fn small_gradients_vanish_in_f16_and_a_loss_scale_saves_them() {
     assert!(difference(&cured, &expected) < 1e-2);
 }
 
-/// Three windows of 16 rows, the second of which holds a NaN.
+/// Three windows of 16 rows; the second contains a NaN.
 fn poisoned() -> Rows {
     let mut rows = Rows::ragged(48).0;
     rows[21] = vec![1, POISON, 3];
@@ -188,7 +188,7 @@ fn a_nan_in_one_micro_batch_skips_its_window_halves_the_scale_and_changes_no_bit
         assert_eq!((trained.report.skipped_steps, trained.report.loss_scale), (1, Some(32768.0)));
         assert_ne!(parameters(&trained.model), parameters(&first.model), "training goes on");
 
-        // Moments and schedule too: under a scale that stays, the window might not have been there.
+        // Moments and schedule are unchanged too: with a constant scale, the run equals one without the window.
         let still = || trainer_with(LossScale::constant(1024.0), micro_batches);
         let without: Vec<_> = rows.0[..16].iter().chain(&rows.0[32..]).cloned().collect();
         let (expected, _) = train(still(), &Rows(without), micro);
@@ -217,7 +217,7 @@ fn the_scale_grows_after_as_many_good_windows_as_the_interval() {
     let scale = LossScale::dynamic(4.0).interval(2);
     let (_, steps) = train(trainer_with(scale, 1).steps(6), &rows, 4);
     assert_eq!(scales(&steps), [4.0, 4.0, 8.0, 8.0, 16.0, 16.0]);
-    // A window without a supervised item neither moves nor counts.
+    // A window without supervised items neither moves the weights nor counts.
     let rows = Rows(vec![vec![1, 2, 3], vec![4], vec![5, 6, 7]]);
     let (_, steps) = train(trainer_with(scale, 1).epochs(2), &rows, 1);
     assert_eq!(scales(&steps), [4.0, 4.0, 4.0, 8.0, 8.0, 8.0]);
@@ -256,7 +256,7 @@ fn pure_bf16_accumulated_and_clipped_trains_in_half_the_bytes() {
     }
 }
 
-/// What the documentation of `Amp::pure_bf16` says.
+/// What the documentation of `Amp::pure_bf16` states.
 #[test]
 fn the_price_of_pure_bf16_is_small_updates_and_a_second_moment_that_never_falls() {
     if !has_bf16() {
@@ -318,7 +318,7 @@ fn what_is_kept_in_f32_has_no_replica_and_the_model_casts_at_its_boundary() {
     }
 }
 
-/// Elements of the parameter at a path.
+/// Returns the number of elements of the parameter at a path.
 fn size(model: &Gpt, path: &str) -> usize {
     let paths = Paths::of(model);
     let id = paths.places().iter().find(|place| place.path == path).unwrap().id;
@@ -346,7 +346,7 @@ fn a_path_that_means_nothing_is_refused_with_the_nearest() {
     assert!(error.contains("`block.0.norm`") && error.contains("`blocks.0"), "{error}");
 }
 
-/// The mean loss of the rows, by hand, in the dtype of the model.
+/// Computes the mean loss of the rows by hand, in the dtype of the model.
 fn mean_loss(model: &Bigram, rows: &Rows) -> f64 {
     let batch = rows.batch(0, 0..rows.0.len()).unwrap();
     let items = batch.items();
@@ -379,7 +379,7 @@ fn evaluation_reads_the_replica_unless_told_otherwise() {
     assert!((loss / mean_loss(&master, &rows) - 1.0).abs() < 1e-2);
 }
 
-/// A user's model of Burn's own layers. What it forgets is a number.
+/// A user's model of Burn's own layers. `forgets` selects the cast that it omits.
 #[derive(Module, Debug)]
 struct Own {
     embedding: burn::nn::Embedding,
@@ -390,9 +390,9 @@ struct Own {
     calls: Arc<AtomicUsize>,
 }
 
-/// A factor made in f32, meeting what the linear layer answered.
+/// A factor created in f32 meets the output of the linear layer.
 const FORGETS_FACTOR: usize = 1;
-/// An input in f32, meeting the linear layer.
+/// An input in f32 meets the linear layer.
 const FORGETS_INPUT: usize = 2;
 
 impl Own {

@@ -1,4 +1,4 @@
-//! Adafactor, LAMB and AdamW with 8-bit moments in whole runs: on many ranks, and taken up again.
+//! Adafactor, LAMB and AdamW with 8-bit moments in whole runs: on several ranks, and resumed.
 
 use burn::optim::ModuleOptimizer;
 use firebrick::models::Gpt;
@@ -23,7 +23,7 @@ fn lamb(model: &Gpt) -> ModuleOptimizer {
 
 const WHOLE: [fn(&Gpt) -> ModuleOptimizer; 2] = [adafactor, lamb];
 
-/// Where every rank holds the whole of a parameter, its update is that of one rank.
+/// If every rank holds whole parameters, the update equals that of one rank.
 #[test]
 fn on_ranks_that_share_nothing_they_follow_one_rank() {
     for optimizer in WHOLE {
@@ -67,7 +67,7 @@ fn eight_bit(model: &Gpt) -> ModuleOptimizer {
     optimizer.init(model, &Groups::new().weight_decay(0.1)).unwrap()
 }
 
-/// Blocks end with their rows, so that what one rank has of them is updated as the whole is.
+/// Blocks end with their rows, so a rank's part of them is updated as in the whole.
 #[test]
 fn shards_of_8_bit_moments_are_those_of_the_whole() {
     let setting = Setting { optimizer: eight_bit, ..Setting::default() };
@@ -78,10 +78,10 @@ fn shards_of_8_bit_moments_are_those_of_the_whole() {
         assert!(shared.parameters == whole.parameters, "stage {stage}");
         assert!(shared.report.ranks[0].optimizer_bytes < whole.report.ranks[0].optimizer_bytes * 7 / 10);
     }
-    // Rows of 16 elements have a block each: 2.5 bytes for an element, and vectors 8.
+    // Rows of 16 elements have a block each, with 2.5 bytes per element; vectors have 8.
     let in_f32 = Setting::default().run(2, 1, Zero::stage(0)).report;
     assert!(whole.report.optimizer_bytes < in_f32.optimizer_bytes * 45 / 100);
-    // On the way of one rank, but for codes that the rounding of a sum moves by one.
+    // As on one rank, except for codes that the rounding of a sum moves by one.
     let (losses, parameters) = apart(&whole, &setting.alone());
     assert!(losses < 1e-3 && parameters < 1e-2, "{losses:e} {parameters:e}");
 }

@@ -1,4 +1,4 @@
-//! Factors of pretrained models under Hugging Face's names, as PEFT puts them onto the model that they are of.
+//! Factors of pretrained models under Hugging Face's names, which PEFT can load onto the original model.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::support::golden_models::{Case, cases, device, folder};
 
-/// The same batch at every position.
+/// Data with the same batch at every position.
 struct Same<B>(B);
 
 impl<B: Batch + Clone + Sync> Batches for Same<B> {
@@ -28,8 +28,8 @@ impl<B: Batch + Clone + Sync> Batches for Same<B> {
     }
 }
 
-/// Trains factors for a few updates, and saves the model as it was, the factors, and both merged. Answers the names
-/// of the factors' file, without those of layers, and the configuration.
+/// Trains factors for a few updates, and saves the original model, the factors, and both merged. Returns the names in
+/// the factors' file, without those of layers, and the configuration.
 fn adapted<M, B>(name: &str, lora: Lora, batch_of: impl Fn(&Case) -> B) -> (BTreeSet<String>, Value)
 where
     M: Pretrained + Objective<B> + 'static,
@@ -58,7 +58,7 @@ where
     (names, serde_json::from_str(&config).unwrap())
 }
 
-/// The names of the factors of these modules.
+/// Returns the names of these modules' factors.
 fn factors(modules: &[&str]) -> BTreeSet<String> {
     let of =
         |module: &&str| ["A", "B"].map(|factor| format!("base_model.model.{module}.lora_{factor}.weight"));

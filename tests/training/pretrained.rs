@@ -1,4 +1,4 @@
-//! Models of Hugging Face folders against transformers; see `tests/golden/README.md`.
+//! Models of Hugging Face folders compared with transformers; see `tests/golden/README.md`.
 
 use burn::optim::GradientsParams;
 use burn::tensor::{Bool, FloatDType, Int, Tensor, TensorData};
@@ -11,8 +11,7 @@ use firebrick::{Amp, Keep, Objective, Pass, Recompute, Strategy};
 use crate::support::golden_models::{Case, cases, device, folder, gradient_norms};
 use crate::support::is_cpu;
 
-/// Each case of a folder: as transformers has it, the same when blocks are run again, and about the same in mixed
-/// precision.
+/// Each case of a folder agrees with transformers, also with recomputed blocks, and approximately in mixed precision.
 fn golden<M, B>(
     name: &str,
     batch_of: impl Fn(&Case) -> B,
@@ -25,7 +24,7 @@ fn golden<M, B>(
     let config = folder.config().unwrap();
     let loaded = folder.load::<M>(&config, &device()).unwrap();
     assert!(loaded.fresh.is_empty(), "{name}: {:?}", loaded.fresh);
-    // Where a processor plays the GPU, kernels take long to compile.
+    // Kernels take long to compile if a processor emulates the GPU.
     let cases = cases(name).into_iter().take(if is_cpu() { usize::MAX } else { 1 });
     for case in cases {
         let what = format!("{name}, {}, padded at the {}", case.task, case.side);
@@ -40,7 +39,7 @@ fn golden<M, B>(
     }
 }
 
-/// What the tolerance is multiplied by: a GPU sums in another order, and its functions are less exact.
+/// Factor of the tolerance on a GPU, which sums in another order and has less exact functions.
 fn slack() -> f64 {
     if is_cpu() { 1.0 } else { 100.0 }
 }
@@ -61,7 +60,7 @@ where
     assert!(found.keys().eq(case.gradient_norms.keys()), "{what}: {:?}", found.keys());
     let largest = case.gradient_norms.values().fold(0f64, |most, &norm| most.max(norm));
     for ((parameter, expected), found) in case.gradient_norms.iter().zip(found.values()) {
-        // A key's bias moves all scores of a row alike: its gradient is 0, but for rounding.
+        // A key's bias moves all scores of a row alike, so its gradient is 0 except for rounding.
         let is_zero = found.max(*expected) < slack() * 1e-6 * largest;
         let error = (found / expected - 1.0).abs();
         let text = format!("{what}: gradient of {parameter} {found}, expected {expected}");
@@ -69,7 +68,7 @@ where
     }
 }
 
-/// A training pass, with dropout, has the same loss and gradients when each block is run again.
+/// A training pass with dropout has the same loss and gradients when each block is recomputed.
 fn recomputed<M, B>(model: &M, config: &M::Config, batch: B, what: &str)
 where
     M: Pretrained + Objective<B>,
@@ -94,14 +93,14 @@ where
     assert_eq!(plain, again, "{what}: recomputed");
     assert!(norms.keys().eq(again_norms.keys()));
     let largest = norms.values().fold(0f64, |most, &norm| most.max(norm));
-    // What several blocks read has its terms summed in another order.
+    // The gradient of a parameter that several blocks read is summed in another order.
     for ((parameter, norm), again) in norms.iter().zip(again_norms.values()) {
         let apart = (norm - again).abs();
         assert!(apart <= 1e-6 * norm.max(1e-2 * largest), "{what}: recomputed gradient of {parameter}");
     }
 }
 
-/// The loss in mixed precision, with all parameters in bf16 or some kept in f32.
+/// Returns the loss in mixed precision, with all parameters in bf16 or some kept in f32.
 fn halved<M, B>(model: &M, expected: f64, batch: B, what: &str)
 where
     M: Pretrained + Objective<B>,
@@ -156,7 +155,7 @@ fn bert_guesses_hidden_tokens() {
     }
 }
 
-/// What a causal model reads of a batch: ids, places and what is masked.
+/// Returns what a causal model reads of a batch: ids, positions and the mask.
 fn placed(batch: &TokenBatch) -> (Tensor<2, Int>, Tensor<2, Int>, Tensor<4, Bool>) {
     let ([rows, length], device, real) = (batch.shape(), device(), batch.host_mask());
     let columns = || Tensor::<1, Int>::arange(0..length as i64, &device).unsqueeze();
@@ -198,7 +197,7 @@ fn t5_turns_one_text_into_another() {
     }
 }
 
-/// Samples that share a row are as alone.
+/// Samples that share a row give the same results as alone.
 fn packs<M: Pretrained + Objective<TokenBatch>>(name: &str) {
     let (folder, case) = (folder(name), &cases(name)[0]);
     let model = folder.load::<M>(&folder.config().unwrap(), &device()).unwrap().model;

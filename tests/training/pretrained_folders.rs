@@ -1,4 +1,4 @@
-//! Hugging Face folders: what is read of them, what is written, and what is refused.
+//! Hugging Face folders: what is read, written and refused.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ fn round_trip<M: Pretrained>(name: &str) {
     assert!(bits(&reloaded.model) == bits(&loaded.model), "{name}: other numbers");
     assert_eq!(again.architectures(), first.architectures(), "{name}");
 
-    // Fields that mean nothing here are there still, and no file besides the two.
+    // Fields that Firebrick does not use are kept, and no other file is written.
     let fields = |path: &Path| -> Value {
         serde_json::from_slice(&fs::read(path.join("config.json")).unwrap()).unwrap()
     };
@@ -75,7 +75,7 @@ fn a_new_head_starts_anew_and_that_of_another_task_is_passed_over() {
     let fresh =
         ["classifier.bias", "classifier.weight", "bert.pooler.dense.bias", "bert.pooler.dense.weight"];
     assert_eq!(loaded.fresh, fresh);
-    // Drawn, and the same for whoever reads it.
+    // The head is drawn, and equal for every reader.
     let drawn = bits(&loaded.model);
     assert!(drawn == bits(&loaded.model.valid()) && drawn.iter().any(|&bits| bits != 0));
 }
@@ -112,7 +112,7 @@ fn tensors_that_do_not_fit_are_listed_by_name() {
     assert!(text.contains("classifier.weight, expected [1, 16], found [5, 16]"), "{text}");
     assert_eq!((found.misshapen.len(), found.missing.len() + found.extra.len()), (8, 0), "{text}");
 
-    // The classifier is there, but not as this head has it.
+    // The folder has a classifier, but not one of this head's shape.
     let config = folder("xlm-roberta-sequence").config::<BertConfig>().unwrap();
     let config = BertConfig { model_type: "bert".into(), ..config };
     let (found, _) = unfit::<BertSequenceClassifier>("xlm-roberta-sequence", &config);
@@ -134,8 +134,7 @@ fn a_head_of_its_own_is_found_where_config_json_says_that_it_is_tied() {
     assert!(error.contains("lm_head.weight, expected the numbers of transformer.wte.weight"), "{error}");
 }
 
-/// Gives a tensor of a file another name: the file begins with the length of a JSON text, which places tensors in
-/// what follows.
+/// Renames a tensor in a file, which begins with the length of a JSON text that places the tensors after it.
 fn rename(file: &Path, from: &str, to: &str) {
     let bytes = fs::read(file).unwrap();
     let (length, rest) = bytes.split_at(8);
@@ -177,7 +176,7 @@ fn weights_in_several_files_are_replaced_by_one() {
     assert!(bits(&load().0) == bits(&model));
 }
 
-/// A copy of a folder.
+/// Copies a folder.
 fn copied(name: &str) -> tempfile::TempDir {
     let out = tempfile::tempdir().unwrap();
     for file in fs::read_dir(path(name)).unwrap() {
@@ -193,7 +192,7 @@ fn edit(path: &Path, change: impl FnOnce(&mut Value)) {
     fs::write(path, value.to_string()).unwrap();
 }
 
-/// What opening the folder answers after this was done to it.
+/// Returns the error of opening a folder after `harm` changed it.
 fn refusal(name: &str, harm: impl FnOnce(&Path)) -> String {
     let folder = copied(name);
     harm(folder.path());

@@ -1,4 +1,4 @@
-//! Models of Hugging Face folders whose blocks are gathered one at a time: two ranks against one.
+//! Models of Hugging Face folders with blocks gathered one at a time: two ranks against one.
 
 use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::FloatDType;
@@ -13,7 +13,7 @@ use crate::support::is_cpu;
 
 const RATE: f64 = 0.1;
 
-/// One update of a model of which each rank has a shard, on the same batch each, is that of the whole model.
+/// One update of a sharded model, with the same batch on each rank, equals that of the whole model.
 fn shards<M, B>(name: &str, batch_of: impl Fn(&Case) -> B)
 where
     M: Pretrained + Objective<B>,
@@ -52,7 +52,7 @@ where
     };
     let worlds = World::threads(2).join().unwrap();
     let found = std::thread::scope(|scope| {
-        // Ranks that share leaves would share a graph.
+        // Each rank has its own leaves, because ranks that share leaves would share a graph.
         let spawn = |world| {
             let later = folder.load_later::<M>(&config, &device()).unwrap().model;
             let (rank, model) = (&rank, later);
@@ -75,7 +75,7 @@ where
 
 #[test]
 fn a_sharded_model_learns_what_the_whole_one_does() {
-    // Ranks on other devices are seen in `ranks.rs`.
+    // `ranks.rs` covers ranks on other devices.
     if !is_cpu() {
         return;
     }

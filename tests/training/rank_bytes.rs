@@ -1,4 +1,4 @@
-//! What each rank holds between two steps is what the equations of ZeRO say.
+//! Between two steps each rank holds what the equations of ZeRO predict.
 
 use crate::support::*;
 use burn::module::{ModuleVisitor, Param, ParamId};
@@ -16,7 +16,7 @@ fn model() -> Gpt {
     config.init(VOCABULARY * 6, LENGTH, &device().autodiff())
 }
 
-/// Elements that are sharded, padded, and those that each rank holds.
+/// Elements that are sharded, with padding, and elements that each rank holds.
 fn elements(stage: u8) -> (f64, f64) {
     struct Count(u8, Vec<ParamId>, usize, usize);
     impl ModuleVisitor for Count {
@@ -42,7 +42,7 @@ fn elements(stage: u8) -> (f64, f64) {
 fn ranks(stage: u8, half: bool, micro_batches: usize) -> Vec<RankReport> {
     let zero = |is_here: bool| is_here.then(|| Zero::stage(stage));
     let amp = half.then(Amp::bf16);
-    // Stages 0 and 1 where whole gradients have been accumulated.
+    // Stages 0 and 1 after whole gradients are accumulated.
     let strategies = Stack::new(
         Stack::new(
             zero(stage >= 2),
@@ -64,13 +64,13 @@ fn ranks(stage: u8, half: bool, micro_batches: usize) -> Vec<RankReport> {
 #[test]
 fn bytes_between_steps_are_those_of_the_equations() {
     if !is_cpu() {
-        return; // Elsewhere Burn shows no storages, so that views cannot be told from copies.
+        return; // Elsewhere Burn does not expose storages, so views look like copies.
     }
     let n = RANKS as f64;
     for stage in 0..=3 {
         for (half, micro_batches) in [(false, 1), (false, 2), (true, 1), (true, 2)] {
             let (sharded, small) = elements(stage);
-            // Bytes of an element of the gradients, as they are kept.
+            // Bytes per element of the kept gradients.
             let g = if half && micro_batches == 1 { 2.0 } else { 4.0 };
             let each = match (stage, half) {
                 (0, _) => 0.0,

@@ -1,4 +1,4 @@
-//! Many ranks train to where one rank with the same global batches does.
+//! Several ranks train to the same model as one rank with the same global batches.
 
 use crate::support;
 use crate::support::many::*;
@@ -15,14 +15,14 @@ use firebrick::{
 /// f32 sums in another order, over 20 updates.
 const TOLERANCE: f64 = 2e-6;
 
-/// ZeRO where it may stand: stages 2 and 3 before what accumulates, 0 and 1 after it.
+/// ZeRO at a valid position: stages 2 and 3 before `Accumulate`, 0 and 1 after it.
 fn sharded(stage: u8, micro_batches: usize) -> impl Strategy<Gpt> {
     let zero = Zero::stage(stage).replicate_below(64);
     let (first, last) = if stage < 2 { (None, Some(zero)) } else { (Some(zero), None) };
     Stack::new(Stack::new(first, accumulate(micro_batches)), last)
 }
 
-/// Holds a run to that of one rank.
+/// Compares a run with that of one rank.
 fn follows(setting: &Setting, stage: u8, ranks: usize, micro_batches: usize) {
     let setting = setting.cut_for(ranks, micro_batches);
     let found = setting.run(ranks, micro_batches, sharded(stage, micro_batches));
@@ -86,7 +86,7 @@ fn the_numbers_of_a_step_are_those_of_all_ranks() {
     assert_eq!(four.report.best_step, alone.report.best_step);
 }
 
-/// Trains the small model on ranks.
+/// Trains the small model on several ranks.
 fn bigram(
     trainer: Trainer<impl Strategy<Bigram>>,
     data: Data<TokenBatch>,
@@ -117,7 +117,7 @@ fn an_overflow_on_one_rank_skips_the_update_of_all() {
     }
 }
 
-/// Blocks that meet an input in f32, whatever they are kept in, where it forgets to cast.
+/// Blocks that get an input in f32, whatever dtype they are kept in, if a cast is forgotten.
 #[derive(Module, Debug)]
 struct Forgetful {
     embedding: burn::nn::Embedding,
@@ -248,8 +248,8 @@ fn a_rank_that_only_takes_part_adds_nothing_not_even_what_is_no_number() {
     if !support::has_bf16() {
         return;
     }
-    // The last window of an epoch has two rows for four ranks. The others go along with the first row, whose
-    // loss is not a number.
+    // The last window of an epoch has two rows for four ranks. The other ranks compute with the first row, whose loss
+    // is NaN.
     let mut rows = Rows::ragged(18).0;
     rows[0] = vec![1, POISON, 3];
     for stage in 0..=3 {

@@ -1,4 +1,4 @@
-//! What becomes of many ranks when one of them fails, is stuck, or is told to stop: all end, and the error names it.
+//! When a rank fails, is stuck, or is asked to stop, all ranks end, and the error names the rank.
 
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ fn a_run_that_diverges_on_one_rank_ends_with_its_number() {
     assert!(matches!(error, TrainError::OnlySkips { count: 100, first: Some(2), .. }), "{error}");
 }
 
-/// Ranks that train beside a rank whose part fails.
+/// Trains several ranks, one of which fails.
 fn fails<B: Batches<Batch = TokenBatch>, M: Objective<TokenBatch> + 'static>(
     model: M,
     train: B,
@@ -40,7 +40,7 @@ fn fails<B: Batches<Batch = TokenBatch>, M: Objective<TokenBatch> + 'static>(
     }
 }
 
-/// Panics where a rank of this number computes.
+/// Panics on the rank of this number.
 #[derive(Module, Debug)]
 struct PanicsOn {
     inner: Gpt,
@@ -68,7 +68,7 @@ fn a_rank_that_panics_brings_all_down_and_is_named() {
     }
 }
 
-/// Rows of which one cannot be read.
+/// Rows with one that cannot be read.
 struct Damaged(Rows, usize);
 
 impl Batches for Damaged {
@@ -88,7 +88,7 @@ impl Batches for Damaged {
 
 #[test]
 fn a_rank_that_cannot_read_its_part_brings_all_down_and_is_named() {
-    // Of windows of eight rows for four ranks, row 13 is the third rank's.
+    // In windows of eight rows for four ranks, row 13 belongs to the third rank.
     let error = fails(gpt(0.0, &device().autodiff()), Damaged(Rows::ragged(16), 13), 1, None);
     assert!(
         matches!(&error, TrainError::Rank { rank: 2, reason } if matches!(**reason, TrainError::Data(_)))
@@ -121,7 +121,7 @@ fn a_mistake_in_what_all_are_given_is_told_once_and_of_no_rank() {
     assert_eq!(error, firebrick::ScheduleError::Warmup { field: "warmup", warmup: 5, total: 3 });
 }
 
-/// Rows whose first batch on a rank of this number waits until it is told to go on.
+/// Rows whose first batch on the rank of this number waits for a signal.
 struct Stuck {
     rows: Rows,
     rank: &'static str,
@@ -157,7 +157,7 @@ fn a_rank_that_is_stuck_is_named_when_the_deadline_has_passed() {
             panic!("{error}")
         };
         assert_eq!(*ranks, [number], "{error}");
-        // Its thread may end now, with nobody to hear of it.
+        // The stuck thread may end now, and nobody receives its result.
         go_on.wait();
     }
 }

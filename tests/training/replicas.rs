@@ -1,4 +1,4 @@
-//! Under `Amp` the update writes the replica too, and nothing casts the master again.
+//! Under `Amp` the update also writes the replica, so nothing casts the master again.
 
 use std::collections::HashSet;
 use std::sync::mpsc::channel;
@@ -15,7 +15,7 @@ use firebrick::{
 
 const STEPS: u64 = 5;
 
-/// What a run came to: the bits of its losses and parameters, and the copies that were taken.
+/// The results of a run: the bits of its losses and parameters, and the number of replicas taken from updates.
 struct Found {
     losses: Vec<u64>,
     parameters: Vec<u32>,
@@ -34,7 +34,7 @@ fn train(trainer: Trainer<impl Strategy<Gpt>>, optimizer: ModuleOptimizer) -> Fo
     Found { losses: steps.into_iter().collect(), parameters, taken: taken() - before }
 }
 
-/// The distinct parameters of the model.
+/// Returns the number of distinct parameters of the model.
 fn distinct() -> u64 {
     struct Distinct(HashSet<ParamId>);
     impl ModuleVisitor for Distinct {
@@ -47,7 +47,7 @@ fn distinct() -> u64 {
     distinct.0.len() as u64
 }
 
-/// The host's update, before what brings the master to the device: nothing there can be taken.
+/// Updates on the host, where a replica cannot be taken before the master is copied to the device.
 fn cast_again(amp: Amp, optimizer: ModuleOptimizer) -> Found {
     train(Trainer::new().with(amp).with(Offload::optimizer()), optimizer)
 }
@@ -84,11 +84,11 @@ fn what_nobody_takes_is_cast_as_ever() {
         return;
     }
     let optimizer = || AdamW::new().init();
-    // Another optimizer, no smaller dtype, no f32 master.
+    // No replica is taken with another optimizer, without a smaller dtype, or without an f32 master.
     assert_eq!(train(Trainer::new().with(Amp::bf16()), many::optimizer()).taken, 0);
     assert_eq!(train(Trainer::new().with(Clip::norm(1.0)), optimizer()).taken, 0);
     assert_eq!(train(Trainer::new().with(Amp::pure_bf16()), optimizer()).taken, 0);
-    // The average is published by itself, and what is kept in f32 as it is.
+    // The average is published separately, and parameters kept in f32 as they are.
     let with = |amp: Amp| Trainer::new().with(amp).with(Accumulate(2)).with(Ema::new(0.9));
     let found = train(with(Amp::bf16().keep_f32(Keep::norms())), optimizer());
     assert!(found.taken > 0 && found.taken < STEPS * distinct(), "{}", found.taken);

@@ -1,4 +1,4 @@
-//! A checkpoint of N ranks continues on M, in any stage: the same weights to the bit, and then the run of M ranks.
+//! A checkpoint of N ranks resumes on M, in any stage: with the same weights to the bit, and then as a run of M ranks.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use firebrick::checkpoints::{Checkpoint, Consolidate, What, consolidate};
 use firebrick::strategies::Stack;
 use firebrick::{Amp, Checkpoints, Offload, Resume, Schedule, Zero};
 
-/// Ranks and stage, with parameters of fewer than 64 elements whole.
+/// Runs on this many ranks in this stage; parameters of fewer than 64 elements stay whole.
 fn run(
     ranks: usize,
     stage: u8,
@@ -22,7 +22,7 @@ fn run(
     Way { ranks, ..way }.train(output, Stack::new(zero, half)).unwrap()
 }
 
-/// The bytes of a checkpoint's weights as one file.
+/// Returns the bytes of a checkpoint's weights as one file.
 fn weights(checkpoint: &Path, folder: &Path) -> Vec<u8> {
     let checkpoint = Checkpoint::open(checkpoint).unwrap();
     let to = folder.join("weights.safetensors");
@@ -30,7 +30,7 @@ fn weights(checkpoint: &Path, folder: &Path) -> Vec<u8> {
     std::fs::read(to).unwrap()
 }
 
-/// 12 rows in each update, which 1 to 4 ranks divide.
+/// 12 rows in each update, divisible by 1 to 4 ranks.
 fn way(steps: u64) -> Way {
     let schedule = Schedule::constant(2e-3);
     Way { global: 12, steps, schedule, checkpoints: Checkpoints::every(12), ..Way::on(1, 1) }
@@ -64,7 +64,7 @@ fn every_number_of_ranks_continues_on_every_other(stage: u8) {
         run(ranks, stage, None, None, way(4), &first);
         let from = saved(&first, 4);
         for onto in 1..=4 {
-            // Another stage too, and some on the host.
+            // Changes the stage too, and offloads in some cases.
             let then = (stage + onto as u8) % 4;
             let offload = (onto == 2).then(Offload::optimizer);
             let resumed = |steps| way(steps).from(Resume::Path(from.clone()));
@@ -98,7 +98,7 @@ fn a_sharded_half_precision_run_continues_in_another_precision() {
     }
 }
 
-/// Of the weights as one file, the model that a run ends with, and the shards of a stage.
+/// Compares the weights as one file, the model at the end of a run, and the shards of a stage.
 #[test]
 fn the_weights_as_one_file_are_the_model() {
     let folder = tempfile::tempdir().unwrap();

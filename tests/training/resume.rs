@@ -1,8 +1,8 @@
-//! A run that ended and went on is the run that never ended, to the bit: losses, weights, moments, averages, the order
-//! of samples and dropout, from any step boundary, under every strategy.
+//! A resumed run equals an uninterrupted one, to the bit: losses, weights, moments, averages, the order of samples and
+//! dropout, from any step boundary, under every strategy.
 //!
-//! The run crosses the ends of epochs, whose last window is ragged, evaluates there, and its learning rate
-//! follows a cosine. On a GPU it is within 1e-5 of the largest weight: a kernel may be another one when it is tuned again.
+//! The run crosses the ends of epochs, whose last window is ragged, evaluates there, and its learning rate follows a
+//! cosine. On a GPU it is within 1e-5 of the largest weight, because autotuning may select another kernel.
 
 use crate::support;
 use crate::support::many::{accumulate, grouped};
@@ -14,12 +14,12 @@ use firebrick::{
     ResumeError, TrainError, Zero, models::Gpt,
 };
 
-/// Holds the run, saved after every update, to its continuations from these.
+/// Compares the run, saved after every update, with its continuations from these steps.
 fn continues<S: Strategy<Gpt>>(ranks: usize, micro_batches: usize, strategies: S, from: &[u64]) {
     continues_on(Way::on(ranks, micro_batches), strategies, from);
 }
 
-/// The same of another run.
+/// The same for another run.
 pub fn continues_on<S: Strategy<Gpt>>(way: Way, strategies: S, from: &[u64]) {
     let folder = tempfile::tempdir().unwrap();
     let whole = folder.path().join("whole");
@@ -32,7 +32,7 @@ pub fn continues_on<S: Strategy<Gpt>>(way: Way, strategies: S, from: &[u64]) {
         let losses = &expected.losses[step as usize..];
         let apart = difference(&found.parameters, &expected.parameters);
         if !is_cpu() {
-            // A kernel may be another one when it is tuned.
+            // Autotuning may select another kernel.
             assert!(
                 apart < 1e-5 && found.losses.len() == losses.len(),
                 "{strategies:?} from {step}: {apart}"
@@ -128,7 +128,7 @@ fn interrupted_twice_in_a_row_and_once_between_a_round_and_its_evaluation() {
         }
     }
     assert_eq!(losses, expected.losses);
-    // One log, as if the run had never ended, but for the saves.
+    // One log, as of an uninterrupted run, except for the saves.
     let steps = |folder: &std::path::Path| -> Vec<(String, u64)> {
         let log = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
         let lines = log.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
@@ -143,7 +143,7 @@ fn a_longer_run_goes_on_from_the_end_of_a_shorter_one() {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("run");
     let short = Way { steps: 4, ..Way::on(1, 1) };
-    // There is none yet.
+    // No checkpoint exists yet.
     short.clone().from(Resume::Auto).train(&output, None::<Clip>).unwrap();
     let done = short.clone().from(Resume::Latest).train(&output, None::<Clip>).unwrap();
     assert_eq!((done.losses.len(), done.report.steps), (0, 4), "it is over already");
@@ -153,7 +153,7 @@ fn a_longer_run_goes_on_from_the_end_of_a_shorter_one() {
 
 #[test]
 fn early_stopping_counts_across_a_stop() {
-    // Nothing is learned at a rate this high, so that the first evaluation stays the best.
+    // At a rate this high nothing is learned, so the first evaluation stays the best.
     use firebrick::{Data, Schedule, Trainer, models};
     let folder = tempfile::tempdir().unwrap();
     let fit = |output: &str, steps, resume: Option<Resume>| {

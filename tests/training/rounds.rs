@@ -1,4 +1,4 @@
-//! When a run evaluates, stops, and what it keeps.
+//! When a run evaluates and stops, and what it keeps.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ fn model() -> Bigram {
     Bigram::new(&device().autodiff())
 }
 
-/// Kind and step of each line of the log, as in `t1 t2 v2`.
+/// Returns kind and step of each line of the log, as in `t1 t2 v2`.
 fn log(folder: &std::path::Path) -> String {
     let text = fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
     let short = |line: &str| {
@@ -59,7 +59,7 @@ fn a_skipped_step_is_no_reason_to_evaluate_again() {
 #[test]
 fn the_best_model_is_kept_and_evaluates_to_its_loss() {
     let folder = tempfile::tempdir().unwrap();
-    // Few rows to learn from, and others to be judged by: the loss falls, and then it rises.
+    // Few training rows, and other validation rows: the loss falls, and then rises.
     let others = Rows(Rows::ragged(40).0.split_off(20));
     let data = || Data::new(Rows::ragged(6)).valid(others.clone()).micro_batch(6);
     let trainer = Trainer::new().steps(150).evaluate_every(5).output(folder.path().join("run"));

@@ -1,4 +1,4 @@
-//! A save that fails is told, leaves training as it is, and is tried again.
+//! A failed save is reported and retried, and does not disturb training.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::support;
 use firebrick::checkpoints::{Checkpoint, Folder};
 use firebrick::{Checkpoints, Data, Report, Schedule, Trainer, World, Zero};
 
-/// A run of 8 updates, saved at each second. `before` is told each update before the next one is made.
+/// Runs 8 updates and saves every second one. `before` gets the number of updates before the next one.
 fn run(
     output: &Path,
     ranks: usize,
@@ -34,7 +34,7 @@ fn run(
     (trained.report, support::parameters(&trained.model))
 }
 
-/// The saves in the log: step, and whether it failed.
+/// Returns the saves in the log: step, and whether the save failed.
 fn saves(output: &Path) -> Vec<(u64, bool)> {
     let log = fs::read_to_string(output.join("metrics.jsonl")).unwrap();
     let lines = log.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
@@ -49,7 +49,7 @@ fn a_folder_that_cannot_be_made_costs_saves_and_nothing_else() {
     for ranks in [1, 2] {
         let (_, expected) = run(&folder.path().join(format!("whole-{ranks}")), ranks, policy, |_| {});
         let output = folder.path().join(format!("run-{ranks}"));
-        // A file in the place of the folder, from before the first save until after the fourth update.
+        // A file stands in the place of the folder, from before the first save until after the fourth update.
         let place = output.join("checkpoints");
         let (report, found) = run(&output, ranks, policy, move |step| match step {
             1 => fs::write(&place, "").unwrap(),
@@ -79,15 +79,15 @@ fn a_run_whose_last_save_failed_says_so_and_keeps_the_older_ones() {
     let place = output.join("checkpoints");
     let (report, _) = run(&output, 1, Checkpoints::every(2).keep_every(1).retries(1), move |step| {
         if step == 5 {
-            // Complete ones stay where they are; nothing new can be staged beside them.
+            // Complete checkpoints are moved away, and no new one can be staged.
             fs::rename(&place, place.with_file_name("aside")).unwrap();
             fs::write(&place, "").unwrap();
         }
     });
     assert_eq!(report.steps, 8);
     let saves = saves(&output);
-    // Each that is due, and one more try: that of step 6 at the next boundary, unless the next is due when it is heard of;
-    // that of step 8 at once. The save of step 4 may still be under way when its folder goes.
+    // Each save that is due fails, and one retry: that of step 6 at the next boundary, unless the next save is due by
+    // then; that of step 8 at once. The save of step 4 may still be in progress when its folder is moved.
     let failed = saves.iter().filter(|(step, failed)| *failed && *step > 4).map(|(step, _)| *step);
     let failed: Vec<_> = failed.collect();
     assert!(matches!(failed[..], [6, 7, 8, 8] | [6, 8, 8]), "{saves:?}");
@@ -100,8 +100,7 @@ fn a_run_whose_last_save_failed_says_so_and_keeps_the_older_ones() {
     }
 }
 
-/// A run of 8 updates, evaluated after each, whose weights are told each time. `before` is told each update before the
-/// next one is made.
+/// Runs 8 updates, and evaluates after each. `before` gets the number of updates before the next one.
 fn evaluated(
     output: &Path,
     ranks: usize,
@@ -119,7 +118,7 @@ fn evaluated(
     (trained.report, support::parameters(&trained.model))
 }
 
-/// Names and values in the metric files.
+/// Returns names and values in the metric files.
 fn metrics(output: &Path) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut folders = vec![output.join("metrics")];
@@ -128,7 +127,7 @@ fn metrics(output: &Path) -> Vec<(String, String)> {
             let path = entry.unwrap().path();
             match path.is_dir() {
                 true => folders.push(path),
-                // Times are others in each run.
+                // Times differ in each run.
                 false if path.ends_with("Loss.log") || path.to_string_lossy().contains("Learning") => {
                     let name = path.strip_prefix(output).unwrap().display().to_string();
                     found.push((name, fs::read_to_string(&path).unwrap()));
@@ -149,14 +148,14 @@ fn files_that_cannot_be_written_are_tried_again_until_they_are_whole() {
         let (report, expected) = evaluated(&at("whole"), ranks, |_| {});
         assert!(report.failed_writes.is_empty(), "{report:?}");
         let output = at("run");
-        // In the way of the best model and of the metric files, until after the fifth update.
+        // Blocks the best model and the metric files until after the fifth update.
         let (best, files) = (output.join("best.safetensors"), output.join("metrics"));
         fs::create_dir_all(best.join("in the way")).unwrap();
         fs::write(output.join(".firebrick.lock"), "").unwrap();
         fs::write(&files, "in the way").unwrap();
         let (report, found) = evaluated(&output, ranks, move |step| {
             if step == 5 {
-                // Threads write both. It is up to the system how often they try until now; unit tests count attempts.
+                // Threads write both, and the system decides how often they retry until now. Unit tests count attempts.
                 thread::sleep(Duration::from_millis(300));
                 fs::remove_dir_all(&best).unwrap();
                 fs::remove_file(&files).unwrap();
@@ -166,7 +165,7 @@ fn files_that_cannot_be_written_are_tried_again_until_they_are_whole() {
         assert!(!report.failed_writes.is_empty(), "{report:?}");
         assert!(report.failed_writes.iter().all(|failed| failed.error.is_none()), "{report:?}");
         let best = |name: &str| fs::read(at(name).join("best.safetensors")).unwrap();
-        // Behind the metadata, whose order is left to chance.
+        // Skips the metadata, whose order is random.
         assert!(best("run")[100..] == best("whole")[100..]);
         assert!(!metrics(&output).is_empty());
         assert_eq!(metrics(&output), metrics(&at("whole")));

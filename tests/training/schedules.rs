@@ -1,4 +1,4 @@
-//! The schedules against Transformers and DeepSpeed; see `tests/golden/README.md`.
+//! The schedules compared with Transformers and DeepSpeed; see `tests/golden/README.md`.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 #[derive(Deserialize)]
 struct Golden {
-    /// Updates of the run; the rates go on a little beyond.
+    /// Updates of the run; the rates continue a little beyond.
     total: u64,
     cases: Vec<Case>,
 }

@@ -1,4 +1,4 @@
-//! Scores of an evaluation: of all batches and ranks together, logged, reported, and deciding which is the best.
+//! Scores of an evaluation: computed over all batches and ranks, logged, reported, and used to select the best model.
 
 use crate::support::*;
 use burn::module::Module;
@@ -8,7 +8,7 @@ use firebrick::{
     Trainer, World, Zero,
 };
 
-/// A bigram that adds up the probabilities that it gives to labels.
+/// A bigram that sums the probabilities that it assigns to labels.
 #[derive(Module, Debug)]
 struct Counted {
     bigram: Bigram,
@@ -32,7 +32,7 @@ impl Objective<TokenBatch> for Counted {
     }
 }
 
-/// What a better model has less of, but which rises as this one learns.
+/// A score for which lower is better, but which rises as this model learns.
 fn worse(value: f64) -> Score {
     Score::lower("hits", value)
 }
@@ -50,7 +50,7 @@ fn trained<S: firebrick::Strategy<Counted>>(
 fn batches_and_ranks_are_scored_together() {
     let one = trained(Trainer::new(), 1).unwrap();
     let found = one.report.valid_scores["accuracy"];
-    // Of all rows at once, by hand; a mean of the batches' means is another number.
+    // Computed over all rows at once, by hand; a mean of the batches' means would differ.
     let all = Rows::ragged(17).batch(0, 0..17).unwrap();
     let items = all.items() as f64;
     let counts = one.model.evaluate(all, &Pass::evaluate(&device())).counts;
@@ -67,7 +67,7 @@ fn a_score_decides_which_evaluation_is_the_best() {
     let output = folder.path().join("run");
     let trainer = || Trainer::new().with(Clip::norm(1.0));
     let report = trained(trainer().output(&output).best_by("hits"), 1).unwrap().report;
-    // The lower is the better one, so the first stays the best.
+    // Lower is better, so the first stays the best.
     assert_eq!(report.best_step, Some(4));
     assert!(report.best_valid_scores["hits"] < report.valid_scores["hits"]);
     let text = std::fs::read_to_string(output.join("metrics.jsonl")).unwrap();
@@ -82,7 +82,7 @@ fn a_score_decides_which_evaluation_is_the_best() {
     assert_eq!((patient.steps, patient.stopped.as_deref()), (8, Some("hits no longer gets better")));
 }
 
-/// The best checkpoints are those of the highest score where more of it is better.
+/// If higher is better, the best checkpoints are those with the highest score.
 #[test]
 fn the_best_checkpoint_stays() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Micro-batches that are bounded by tokens, on several ranks: a rank's part of a window may need several of them.
+//! Micro-batches bounded by tokens on several ranks: a rank's part of a window may take several of them.
 
 use std::ops::Range;
 use std::sync::mpsc;
@@ -9,7 +9,7 @@ use firebrick::datasets::{Batches, DataError, TokenBatch};
 use firebrick::strategies::{Stack, Strategy};
 use firebrick::{Accumulate, Clip, Data, Schedule, TrainError, Trainer, World, Zero, models::Gpt};
 
-/// Ragged rows whose padded tokens are counted.
+/// Ragged rows that count padded tokens.
 struct Counted(Rows);
 
 impl Batches for Counted {
@@ -29,7 +29,7 @@ impl Batches for Counted {
     }
 }
 
-/// Gradient norms and parameters of a run of global batches of at most 64 tokens.
+/// Returns gradient norms and parameters of a run with global batches of at most 64 tokens.
 fn run<S: Strategy<Gpt>>(ranks: usize, strategies: S) -> Result<(Vec<f64>, Vec<f32>), TrainError> {
     let data = Data::new(Counted(Rows::ragged(40))).micro_tokens(64 / ranks);
     let (sender, norms) = mpsc::channel();

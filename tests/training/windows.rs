@@ -1,4 +1,4 @@
-//! What strategies make of a window of micro-batches, against a plain loop written by hand.
+//! Windows of micro-batches under the strategies, compared with a hand-written plain loop.
 
 use std::sync::{Arc, Mutex};
 
@@ -43,7 +43,7 @@ fn train_model<S: Strategy<Bigram>>(
     (trained.unwrap(), steps)
 }
 
-/// The plain loop over batches of `size` rows, the last one perhaps smaller.
+/// Runs the plain loop over batches of `size` rows; the last one may be smaller.
 fn plain(
     rows: &Rows,
     size: usize,
@@ -89,7 +89,7 @@ fn identity_settings_change_no_bit() {
 
 #[test]
 fn accumulated_micro_batches_are_one_batch_ragged_and_to_the_last_window() {
-    // 37 rows in windows of 16: two whole ones, and one of 2 + 2 + 1 rows.
+    // 37 rows in windows of 16: two full ones, and one of 2 + 2 + 1 rows.
     let rows = Rows::ragged(37);
     let (expected, losses) = plain(&rows, 16, 7, unchanged);
     let (trained, steps) = train(Trainer::new().with(Accumulate(8)).epochs(7), rows, 2);
@@ -103,7 +103,7 @@ fn accumulated_micro_batches_are_one_batch_ragged_and_to_the_last_window() {
 
 #[test]
 fn a_micro_batch_without_a_supervised_token_changes_nothing() {
-    // A row of one token has nothing to predict. Two such rows are a micro-batch of no items.
+    // A row of one token predicts nothing, so two such rows are a micro-batch without items.
     let with = vec![vec![1, 2, 3], vec![4, 5], vec![6], vec![7], vec![8, 9, 1], vec![2, 2]];
     let without = Rows(with.iter().filter(|row| row.len() > 1).cloned().collect());
     let (expected, _) = plain(&without, 4, 3, unchanged);
@@ -123,7 +123,7 @@ fn a_window_without_a_supervised_token_is_skipped_and_counted() {
     assert!(steps[1].skipped.as_ref().unwrap().contains("no supervised item"));
 }
 
-/// One norm over all parameters, by hand.
+/// Clips by one norm over all parameters, by hand.
 fn clip_by_hand(model: &Bigram, mut grads: GradientsParams, max: f64) -> GradientsParams {
     let take2 = |grads: &mut GradientsParams, id| grads.remove::<2>(id).unwrap();
     let take1 = |grads: &mut GradientsParams, id| grads.remove::<1>(id).unwrap();
@@ -165,7 +165,7 @@ fn mixed_precision_follows_f32_and_leaves_an_f32_model() {
     if !has_bf16() {
         return;
     }
-    // bf16 keeps 8 bits: a gradient is off by up to 2^-8, and AdamW's step by about that share.
+    // bf16 keeps 8 bits: a gradient is off by up to 2^-8, and AdamW's step by about the same ratio.
     let rows = Rows::ragged(37);
     let (expected, losses) = plain(&rows, 16, 7, unchanged);
     let (trained, steps) = train(Trainer::new().with(Amp::bf16()).with(Accumulate(2)).epochs(7), rows, 8);
@@ -190,7 +190,7 @@ fn without_a_strategy_replica_and_master_are_the_same_tensors() {
     assert_eq!((report.master_bytes, report.replica_bytes), (4 * report.parameters, 0));
 }
 
-/// Windows of which one is poisoned, against the same windows without it.
+/// Compares windows, one of them poisoned, with the same windows without it.
 fn skips_one<S: Strategy<Bigram>>(trainer: impl Fn() -> Trainer<S>, micro: usize) {
     let rows = Rows::ragged(48).0;
     let mut poisoned = rows.clone();
@@ -239,7 +239,7 @@ fn nothing_but_skips_ends_the_run_with_advice() {
     }
 }
 
-/// Says that it accumulates, and passes each micro-batch on.
+/// Claims to accumulate, but passes each micro-batch on.
 #[derive(Clone, Debug)]
 struct Forgetful;
 
@@ -308,7 +308,7 @@ fn tied_weights_stay_tied() {
     use firebrick::datasets::TokenBatch;
     use firebrick::{Loss, Objective, Pass};
 
-    /// Two layers that share their weight, by Burn's own means: one id at two places.
+    /// Two layers that share their weight in Burn's own way: one id at two places.
     #[derive(Module, Debug)]
     struct Twins {
         first: Linear,
@@ -344,7 +344,7 @@ fn tied_weights_stay_tied() {
 fn the_evaluation_loss_does_not_depend_on_the_batch_size() {
     let rows = Rows::ragged(37);
     let loss = |micro| {
-        // A rate of almost nothing: the model stays what it is.
+        // With a rate of almost 0, the model does not change.
         let data = Data::new(Rows::ragged(4)).valid(rows.clone()).micro_batch(micro);
         let schedule = Schedule::constant(1e-30);
         let trained = Trainer::new().steps(1).fit(Bigram::new(&device()), adamw(), schedule, data).unwrap();
