@@ -13,10 +13,12 @@ use crate::output::BEST;
 use crate::{TrainError, TrainerState, checkpoint, saving};
 
 /// The folder with the second names.
-const FOLDER: &str = ".best";
+pub(crate) const FOLDER: &str = ".best";
+/// How they begin. What is being written there begins otherwise.
+const PREFIX: &str = "step-";
 
 fn of_step(run: &Path, step: u64) -> PathBuf {
-    run.join(FOLDER).join(format!("step-{step:08}.safetensors"))
+    run.join(FOLDER).join(format!("{PREFIX}{step:08}.safetensors"))
 }
 
 /// Gives the best weights in a run's folder their second name.
@@ -72,7 +74,8 @@ pub(crate) fn forget_others(run: &Path, best: Option<u64>) {
     let kept: BTreeSet<_> = told.chain(best).map(|step| of_step(run, step)).collect();
     // A later call removes what cannot be removed now.
     for entry in fs::read_dir(run.join(FOLDER)).into_iter().flatten().flatten() {
-        if !kept.contains(&entry.path()) {
+        let is_of_step = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
+        if is_of_step && !kept.contains(&entry.path()) {
             let _ = fs::remove_file(entry.path());
         }
     }
@@ -133,7 +136,11 @@ mod tests {
         let earlier = find(run, 8).unwrap();
         assert_eq!(restore(Some((&earlier, 8)), run).unwrap(), Some(best.clone()));
         assert_eq!(fs::read_to_string(&best).unwrap(), "8");
+        let staged = run.join(FOLDER).join(".staged-step-00000024.safetensors");
+        fs::write(&staged, "").unwrap();
         forget_others(run, Some(8));
+        assert!(staged.exists(), "another thread is writing it");
+        fs::remove_file(staged).unwrap();
         assert_eq!(names(run), ["step-00000008.safetensors"]);
         assert_eq!(restore(None, run).unwrap(), None);
         assert!(!best.exists());

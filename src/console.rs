@@ -1,7 +1,9 @@
 //! Prints lines for the user. A closed pipe does not end a training run.
 
 use std::io::{self, ErrorKind, Write};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// Prints a line on standard error.
@@ -17,6 +19,25 @@ pub(crate) fn print(text: &str) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => drop(UNPRINTED.set(error.to_string())),
         _ => {}
     }
+}
+
+/// The silence after which [`with_progress`] prints a line.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// Runs `work`, and prints every two seconds on standard error what it does and for how long.
+pub(crate) fn with_progress<T>(doing: &str, work: impl FnOnce() -> T) -> T {
+    let (done, waits) = channel::<()>();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let begun = Instant::now();
+            while waits.recv_timeout(SILENCE) == Err(RecvTimeoutError::Timeout) {
+                tell(&format!("{doing}: {} s so far", begun.elapsed().as_secs()));
+            }
+        });
+        let result = work();
+        drop(done);
+        result
+    })
 }
 
 static UNPRINTED: OnceLock<String> = OnceLock::new();

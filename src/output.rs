@@ -13,7 +13,7 @@ use firebrick_checkpoints::Folder;
 use crate::checkpoint::{self, ResumeError};
 use crate::log::LOG;
 use crate::tensorboard::host;
-use crate::{Resume, TrainError, saving};
+use crate::{Resume, TrainError, best, saving};
 
 /// The weights of the best evaluation.
 pub(crate) const BEST: &str = "best.safetensors";
@@ -25,7 +25,7 @@ const LOCK: &str = ".firebrick.lock";
 const OF_A_RUN: [&str; 2] = [BEST, "model.safetensors"];
 
 /// Subfolders with files of a run.
-const WITH_FILES: [&str; 2] = ["adapter", "pretrained"];
+const WITH_FILES: [&str; 3] = ["adapter", "pretrained", best::FOLDER];
 
 /// A claimed folder. The claim ends when this is dropped, or with the process.
 ///
@@ -37,7 +37,7 @@ pub(crate) struct Output {
     /// Where the run is written until it replaces the earlier one.
     start: Mutex<Option<Start>>,
     /// The run file of a resumed run, until its first update.
-    description: Mutex<Option<String>>,
+    descriptions: Mutex<Vec<(&'static str, String)>>,
     _lock: File,
 }
 
@@ -51,7 +51,7 @@ struct Start {
 
 impl Output {
     fn of(folder: &Path, start: Option<Start>, lock: File) -> Self {
-        Self { folder: folder.into(), start: Mutex::new(start), description: Mutex::default(), _lock: lock }
+        Self { folder: folder.into(), start: Mutex::new(start), descriptions: Mutex::default(), _lock: lock }
     }
 
     /// Claims the folder of a new run. An earlier run [may still be in it](Self::settle).
@@ -172,20 +172,20 @@ impl Output {
         self.started().as_ref().map_or_else(|| self.folder.clone(), |start| start.folder.clone())
     }
 
-    /// Keeps the run file of a resumed run until its [first update](Self::write_description), because the run file in
+    /// Keeps a file that describes a resumed run until its [first update](Self::write_descriptions), because the file in
     /// the folder describes the steps made so far.
-    pub fn describe_later(&self, text: String) {
-        *self.description.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+    pub fn describe_later(&self, name: &'static str, text: String) {
+        self.descriptions.lock().unwrap_or_else(PoisonError::into_inner).push((name, text));
     }
 
-    /// Writes the kept run file, once.
+    /// Writes the files that were kept, once.
     ///
     /// # Errors
     ///
-    /// The file cannot be written.
-    pub fn write_description(&self) -> Result<(), TrainError> {
-        let text = self.description.lock().unwrap_or_else(PoisonError::into_inner).take();
-        text.map_or(Ok(()), |text| self.save_text(RUN, &text))
+    /// One cannot be written.
+    pub fn write_descriptions(&self) -> Result<(), TrainError> {
+        let mut kept = self.descriptions.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.drain(..).try_for_each(|(name, text)| self.save_text(name, &text))
     }
 
     /// Writes a text file into the folder.

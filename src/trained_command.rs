@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use crate::console::{print, tell};
+use crate::console::{print, tell, with_progress};
 use crate::decoding_args::DecodingArgs;
 use crate::run::{Paths, Process};
 use crate::saving::Staged;
@@ -168,7 +168,8 @@ pub(crate) fn generate(args: &GenerateArgs) -> Result<(), RunError> {
             lines.map_err(|error| TrainError::file("standard input", "reading prompts", error))?
         }
     };
-    let texts = trained.generate(&prompts, &args.decoding.decoding(trained.written_tokens()))?;
+    let decoding = args.decoding.decoding(trained.written_tokens());
+    let texts = with_progress("generating", || trained.generate(&prompts, &decoding))?;
     if Process::this()?.leads() {
         texts.into_iter().flatten().for_each(|text| print(&(text + "\n")));
     }

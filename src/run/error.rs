@@ -193,16 +193,13 @@ pub enum RunError {
     },
     /// The process cannot run this many ranks.
     #[error(
-        "`ranks` must be at most {most} in a process, where each is a thread, found {ranks}, whose weights, gradients and moments would take {:.1} GB: lower it, or start several processes with `mpirun`",
-        needed / 1e9
+        "`ranks` must be at most {most} in a process, where each is a thread with a stack and a part of the batch, found {ranks}: lower it, or start several processes with `mpirun`"
     )]
     TooManyRanks {
         /// Ranks of this process.
         ranks: usize,
         /// The most ranks that a process may have.
         most: usize,
-        /// Bytes that these ranks need.
-        needed: f64,
     },
     /// A launcher started several processes of a program that was built without MPI.
     #[error(

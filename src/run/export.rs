@@ -7,12 +7,13 @@ use std::time::UNIX_EPOCH;
 use burn::store::{ModuleSnapshot, SafetensorsStore};
 use burn::tensor::Device;
 use firebrick_datasets::{ForModel, Tokenizer};
+use serde_json::Value;
 
 use super::RunError;
 use super::family::Family;
 use super::prepare::Parts;
 use super::trainable::Trainable;
-use crate::models::pretrained;
+use crate::models::pretrained::{self, CONFIG};
 use crate::output::BEST;
 use crate::{TrainError, Trained, saving};
 
@@ -69,6 +70,7 @@ pub(super) fn save_beside<M: Trainable>(
 ) -> Result<(), RunError> {
     if let Some(origin) = origin {
         copy(GENERATION, origin, folder)?;
+        keep_start(folder)?;
         if is_of(tokenizer, origin) {
             BESIDE.iter().try_for_each(|name| copy(name, origin, folder))?;
         }
@@ -101,6 +103,19 @@ pub(super) fn known_by(weights: &Path) -> Option<String> {
     let metadata = fs::metadata(weights).ok()?;
     let written = metadata.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
     Some(format!("{} bytes, of {} ns\n", metadata.len(), written.as_nanos()))
+}
+
+/// Makes texts begin with the token that the model was trained from: `config.json` says it, and what
+/// `generation_config.json` says goes before that when `transformers` generates.
+fn keep_start(folder: &Path) -> Result<(), TrainError> {
+    const START: &str = "decoder_start_token_id";
+    let read = |name: &str| serde_json::from_slice::<Value>(&fs::read(folder.join(name)).ok()?).ok();
+    let (Some(config), Some(mut generation)) = (read(CONFIG), read(GENERATION)) else { return Ok(()) };
+    match (config.get(START), generation.get_mut(START)) {
+        (Some(trained), Some(start)) if start != trained => *start = trained.clone(),
+        _ => return Ok(()),
+    }
+    saving::save_text(&format!("{generation:#}\n"), &folder.join(GENERATION))
 }
 
 /// Copies a file of a folder, if it exists.

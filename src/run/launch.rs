@@ -10,8 +10,8 @@ use super::trainable::{ForModel, Trainable};
 use super::{Process, Run, RunError, TaskConfig, changes, export};
 use crate::answers::Question;
 use crate::checkpoint::RunText;
-use crate::console::tell;
-use crate::models::pretrained::{Folder, save_config};
+use crate::console::{tell, with_progress};
+use crate::models::pretrained::{CONFIG, Folder, config_text};
 use crate::output::{Output, RUN};
 use crate::{Report, Resume, Show, TrainError};
 
@@ -95,7 +95,11 @@ impl ForModel for Launch<'_> {
         say(&run.batch_summary());
         let own_tokenizer = resume.as_ref().and_then(|resume| resume.tokenizer(&run.output));
         let parts = run.prepare_resumed::<M>(folder, own_tokenizer, &interrupter, say)?;
-        let (model, optimizer) = run.fresh(&parts, say)?;
+        let fresh = || run.fresh(&parts, say);
+        let (model, optimizer) = match show {
+            Show::Nothing => fresh()?,
+            _ => with_progress("initializing the model", fresh)?,
+        };
         if interrupter.should_stop() {
             return Err(RunError::Interrupted);
         }
@@ -127,20 +131,24 @@ impl ForModel for Launch<'_> {
             Some(output) => (Arc::new(output), true),
             None => (Arc::new(Output::claim(&run.output)?), false),
         };
-        match goes_on {
-            true => output.describe_later(text),
-            false => output.save_text(RUN, &text)?,
+        for (name, text) in [(RUN, text), (CONFIG, config_text::<M>(&parts.config)?)] {
+            match goes_on && output.current().join(name).is_file() {
+                true => output.describe_later(name, text),
+                false => output.save_text(name, &text)?,
+            }
         }
         // A resumed run keeps its tokenizer, unless the folder lacks it.
         let tokenizer = output.current().join("tokenizer.json");
         if !goes_on || !tokenizer.is_file() {
             parts.tokenizer.save(tokenizer)?;
         }
-        save_config::<M>(&parts.config, &output.current())?;
         let mut trained = trainer.claimed(output.clone()).fit(model, optimizer, schedule, data)?;
         match Report::read(output.folder()).filter(|_| !trained.has_gone_on) {
-            // The run was already over: keep its report.
-            Some(report) => trained.report = report,
+            // The run was already over: keep its report, but for how this process ended.
+            Some(report) => {
+                let Report { interrupted, stopped, .. } = trained.report;
+                trained.report = Report { interrupted, stopped, ..report };
+            }
             None => trained.report.write(&output)?,
         }
         let pretrained = export::export(&trained, &parts, output.folder())?;

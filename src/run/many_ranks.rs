@@ -9,6 +9,9 @@ use firebrick_strategies::World;
 use super::launcher::Process;
 use super::{DataRun, Run, RunError, StrategyConfig};
 
+/// Ranks of one process: each is a thread, and they exchange in turns.
+pub(super) const MOST_RANKS: usize = 256;
+
 impl Run {
     /// Returns the number of ranks: `ranks` of the run file, or one for each process that a launcher started.
     pub(crate) fn number_of_ranks(&self) -> usize {
@@ -34,6 +37,9 @@ impl Run {
             return Err(RunError::Ranks { ranks, processes: process.of });
         }
         let threads = ranks / process.of;
+        if threads > MOST_RANKS {
+            return Err(RunError::TooManyRanks { ranks: threads, most: MOST_RANKS });
+        }
         let world = of_processes(process, threads);
         let world = match self.deadline {
             Some(seconds) => world.deadline(Duration::from_secs(seconds)),

@@ -11,9 +11,6 @@ use super::{DataRun, Process, Run, RunError, StrategyConfig};
 use crate::feed::{Share, cut};
 use crate::{Data, memory};
 
-/// The most ranks of one process: each is a thread, and they exchange data in turns.
-const MOST_RANKS: usize = 256;
-
 impl Run {
     /// Rejects more ranks than a process can run and, on the CPU, a run that needs more memory than the machine has:
     /// weights, gradients, moments and the least that a micro-batch needs, over all ranks of this process.
@@ -24,9 +21,6 @@ impl Run {
         let parameters = trained + frozen;
         let bytes = |is_trained| self.bytes_per_parameter(processes, is_trained);
         let weights = trained * bytes(true) + frozen * bytes(false);
-        if ranks > MOST_RANKS {
-            return Err(RunError::TooManyRanks { ranks, most: MOST_RANKS, needed: weights });
-        }
         let Some(available) = memory::of_machine().filter(|_| parts.device_name.starts_with("cpu")) else {
             return Ok(());
         };

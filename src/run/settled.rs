@@ -18,6 +18,8 @@ pub(crate) struct Settled {
     pub start: Option<u32>,
     /// The `tokenizer.json` of the resumed run. A tokenizer that was built from the run's text is not built again.
     pub tokenizer: Option<PathBuf>,
+    /// Whether the data is evaluated, as validation data is: its windows are not shifted.
+    pub is_evaluated: bool,
 }
 
 /// An existing classifier, whose labels keep their ids.
@@ -45,7 +47,7 @@ impl Settled {
         if let Some(classifier) = classifier.as_ref().filter(|one| task.is_number() && one.names.len() != 1) {
             return Err(classifier.refuse("the task learns a number (`kind: Number`)".into()));
         }
-        Ok(Self { classifier, start: M::start_of(config), tokenizer: None })
+        Ok(Self { classifier, start: M::start_of(config), ..Self::default() })
     }
 
     /// Returns the settings for a trained run that answers texts.
@@ -53,7 +55,7 @@ impl Settled {
         Self {
             classifier: Classifier::of::<M>(folder, config, true),
             start: M::start_of(config),
-            tokenizer: None,
+            ..Self::default()
         }
     }
 }

@@ -67,6 +67,7 @@ impl ForModel for Evaluating<'_> {
             let whole = &mut asked.data;
             (whole.path, whole.valid, whole.valid_fraction) = (Some(paths), None, 0.0);
             (whole.mix, whole.stream) = (Vec::new(), None);
+            asked.settled.is_evaluated = true;
         }
         let is_whole = asked.data.valid_fraction == 0.0;
         let loaded = asked.load(say)?;

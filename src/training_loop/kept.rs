@@ -17,6 +17,9 @@ where
         if !self.saves {
             return Ok(());
         }
+        if !self.best.poll() {
+            self.forget_others();
+        }
         if let (Some(copy), Some(output)) = (self.session.copy()?, &self.output) {
             let (output, adaptation) = (output.clone(), self.session.adaptation().clone());
             let step = self.session.updates();
@@ -26,7 +29,6 @@ where
                 Ok(path)
             });
         }
-        self.forget_others();
         Ok(())
     }
 

@@ -222,7 +222,7 @@ where
         self.history.has_gone_on = true;
         if let Some(output) = &self.output {
             self.best.settle(output.folder())?;
-            output.write_description()?;
+            output.write_descriptions()?;
         }
         let world = self.session.world();
         if self.checkpoints.is_some() && world.size() > 1 {

@@ -42,6 +42,8 @@ fn of_texts() {
     let short = ["steps=1", "schedule=Constant(lr: 1e-3)", "sample=None", "data.block=16", SHORT];
     let sets = short.iter().chain([&place.as_str()]).flat_map(|set| ["--set", set]).collect::<Vec<_>>();
     firebrick(&[&["train", "examples/causal_lm.ron"], sets.as_slice()].concat()).assert().success();
+    let many = ["generate", &run, "--prompt", "a", "--ranks", "1000"];
+    firebrick(&many).assert().code(1).stderr(contains("`ranks` must be at most 256 in a process"));
     for number in ["--beams", "--returned"] {
         let drawn = if number == "--returned" { "1" } else { "0" };
         let asked = ["generate", &run, "--prompt", "a", number, "1000000000", "--temperature", drawn];

@@ -51,7 +51,8 @@ fn a_run_that_is_told_to_end_is_saved_and_goes_on() {
             continue; // The program inherits that and continues, as under `nohup`.
         }
         let folder = folder();
-        let long = ["--set", "steps=1000000", "--set", "checkpoints=()", "--ranks", ranks];
+        let warmup = "schedule.warmup=0";
+        let long = ["--set", "steps=1000000", "--set", "checkpoints=()", "--set", warmup, "--ranks", ranks];
         let child = started(folder.path(), &long);
         assert!(
             std::process::Command::new("kill")
@@ -67,9 +68,16 @@ fn a_run_that_is_told_to_end_is_saved_and_goes_on() {
         let step = first["checkpoint_step"].as_u64().unwrap();
         assert_eq!(first["steps"], step);
         assert!(first["stopped"].as_str().unwrap().contains("interrupted"), "{first}");
+        // A run that is over was not interrupted by anybody.
+        let over = format!("steps={step}");
+        let over = report(&mut train(
+            folder.path(),
+            &["--resume", "--ranks", ranks, "--set", warmup, "--set", &over],
+        ));
+        assert_eq!((&over["steps"], &over["stopped"]), (&step.into(), &serde_json::Value::Null), "{over}");
         let more = (step + 3).to_string();
         let steps = format!("steps={more}");
-        let options = ["--resume", "--ranks", ranks, "--set", &steps];
+        let options = ["--resume", "--ranks", ranks, "--set", warmup, "--set", &steps];
         assert_eq!(report(&mut train(folder.path(), &options))["steps"].to_string(), more);
         assert_eq!(
             log(&folder.path().join("out")).iter().filter(|line| line.contains("train")).count() as u64,

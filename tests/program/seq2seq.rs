@@ -7,7 +7,7 @@ use assert_cmd::Command;
 use assert_cmd::assert::Assert;
 use predicates::prelude::*;
 use predicates::str::contains;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn firebrick(arguments: &[&str]) -> Assert {
     Command::cargo_bin("firebrick").unwrap().args(arguments).assert()
@@ -53,6 +53,10 @@ fn the_decoder_starts_in_training_as_its_folder_says() {
     fields["decoder_start_token_id"] = fields["eos_token_id"].clone();
     fs::write(&config, fields.to_string()).unwrap();
     assert_eq!(loss(&[run]), of_end);
+    // What another file says of generation goes before that in transformers, so the new folder does not repeat it.
+    let generation = |folder: &Path| folder.join("pretrained/generation_config.json");
+    let of_folder = json!({"decoder_start_token_id": fields["pad_token_id"], "top_k": 7});
+    fs::write(generation(&output), of_folder.to_string()).unwrap();
     let model = format!("model=Pretrained({:?})", output.join("pretrained"));
     let tokenizer = format!("data.tokenizer=File({:?})", output.join("pretrained"));
     let still = "schedule=Constant(lr: 1e-9)";
@@ -60,6 +64,8 @@ fn the_decoder_starts_in_training_as_its_folder_says() {
     let report = read(&again.join("report.json"));
     let found = report["best_valid_loss"].as_f64().unwrap();
     assert!((found - of_end).abs() < 1e-5 * of_end, "{found} {of_end}");
+    let written = json!({"decoder_start_token_id": fields["eos_token_id"], "top_k": 7});
+    assert_eq!(read(&generation(&again)), written);
 
     // The folder of the run has the token that the run file names.
     trained(2, &named, &[STARTED, "best_by=None"]).success();

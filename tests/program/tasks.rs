@@ -188,12 +188,16 @@ fn a_causal_model_goes_on_from_a_prompt_and_from_its_own_weights() {
         "schedule.warmup=1",
         "sample=None",
     ];
-    for model in
-        ["Gpt(layers: 2, heads: 2, width: 32)", "Llama(layers: 2, heads: 2, key_value_heads: 1, width: 32)"]
-    {
+    let valid = folder.path().join("valid.txt");
+    fs::write(&valid, "to be or not to be, that is the question\n".repeat(9)).unwrap();
+    let valid = format!("data.valid={valid:?}");
+    for (model, valid) in [
+        ("Gpt(layers: 2, heads: 2, width: 32)", "data.valid_fraction=0.1"),
+        ("Llama(layers: 2, heads: 2, key_value_heads: 1, width: 32)", valid.as_str()),
+    ] {
         let _ = fs::remove_dir_all(&output);
         let model = format!("model={model}");
-        let sets: Vec<_> = small.iter().copied().chain([model.as_str()]).collect();
+        let sets: Vec<_> = small.iter().copied().chain([model.as_str(), valid]).collect();
         trained("causal_lm", "40", &output, &sets).success().stdout(contains("perplexity"));
         evaluates_as_it_was_trained(&output);
         let run = output.to_str().unwrap();

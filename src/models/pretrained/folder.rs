@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 use super::{HubConfig, PretrainedError};
 
-pub(super) const CONFIG: &str = "config.json";
+pub(crate) const CONFIG: &str = "config.json";
 pub(super) const WEIGHTS: &str = "model.safetensors";
 pub(super) const INDEX: &str = "model.safetensors.index.json";
 /// transformers' settings for generating text.

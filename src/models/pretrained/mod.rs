@@ -68,13 +68,14 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use error::{PretrainedError, Unfit};
+pub(crate) use folder::CONFIG;
 pub use folder::Folder;
 pub(crate) use key_map::CLASSIFIER;
 pub use key_map::KeyMap;
 pub(super) use key_map::{Layout, Row};
 pub use load::Loaded;
+pub(crate) use save::config_text;
 pub use save::save;
-pub(crate) use save::save_config;
 
 /// The `config.json` of a family of models.
 pub trait HubConfig: Serialize + DeserializeOwned {

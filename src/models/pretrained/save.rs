@@ -52,36 +52,28 @@ pub fn save<M: Pretrained>(
         }
         _ => {}
     }
-    save_config::<M>(config, folder)
+    let (path, text) = (folder.join(CONFIG), config_text::<M>(config)?);
+    let written = replace_or(&path, |staged| fs::write(staged, text), |error| error);
+    written.map_err(|error| PretrainedError::file(&path, "write it", error))
 }
 
-/// Writes only `config.json` into an existing folder.
+/// Returns the text of a model's `config.json`.
 ///
 /// # Errors
 ///
-/// The file cannot be written.
-pub(crate) fn save_config<M: Pretrained>(config: &M::Config, folder: &Path) -> Result<(), PretrainedError> {
-    write_config(config, M::architecture(config), &folder.join(CONFIG))
-}
-
-fn write_config(
-    config: &impl serde::Serialize,
-    architecture: &str,
-    path: &Path,
-) -> Result<(), PretrainedError> {
-    let failed = |error: &dyn ToString| PretrainedError::file(path, "write it", error.to_string());
-    let mut config = serde_json::to_value(config).map_err(|error| failed(&error))?;
-    if let Value::Object(fields) = &mut config {
-        fields.insert("architectures".into(), vec![architecture].into());
+/// The configuration has a value that JSON lacks.
+pub(crate) fn config_text<M: Pretrained>(config: &M::Config) -> Result<String, PretrainedError> {
+    let failed = |error: serde_json::Error| PretrainedError::file(CONFIG, "write it", error.to_string());
+    let mut written = serde_json::to_value(config).map_err(failed)?;
+    if let Value::Object(fields) = &mut written {
+        fields.insert("architectures".into(), vec![M::architecture(config)].into());
         fields.insert("dtype".into(), "float32".into());
         // Earlier versions of transformers read this field instead.
         if let Some(dtype) = fields.get_mut("torch_dtype") {
             *dtype = "float32".into();
         }
     }
-    let text = serde_json::to_string_pretty(&config).map_err(|error| failed(&error))? + "\n";
-    let written = replace_or(path, |staged| fs::write(staged, text), |error| error);
-    written.map_err(|error| failed(&error))
+    Ok(serde_json::to_string_pretty(&written).map_err(failed)? + "\n")
 }
 
 /// The name and layout in a file for each path of a model.

@@ -181,7 +181,11 @@ impl Loading<'_> {
             let windows = Windows::within(tokens, range, self.config.block.unwrap_or(1));
             windows.map_err(|error| RunError::Part { part, error })
         };
-        let data = Data::new(windows(train.clone(), 0..cut, "training")?.shuffled(self.run.seed));
+        let training = windows(train.clone(), 0..cut, "training")?;
+        let data = Data::new(match self.run.settled.is_evaluated {
+            true => training,
+            false => training.shuffled(self.run.seed),
+        });
         Ok(match valid {
             Some(valid) => {
                 let all = 0..valid.len();
