@@ -3,7 +3,8 @@
 //!
 //! The bytes are those of one rank with f32 weights and AdamW's two moments. The baseline of a save also writes both
 //! files in parallel, one thread each; the baseline of opening reads both in parallel. The measurements take turns, and
-//! the ratio is of the medians. The folder is `target/tmp`, or the one in `CHECKPOINTS_BENCH`.
+//! the ratio is of the fastest: a shared disk stalls at random, and by more than what is measured. The folder is
+//! `target/tmp`, or the one in `CHECKPOINTS_BENCH`.
 
 use std::fs::{self, File};
 use std::hint::black_box;
@@ -16,7 +17,7 @@ use std::time::Instant;
 use firebrick_checkpoints::{Bytes, Checkpoint, Digest, Dtype, Folder, Manifest, Piece, RankState};
 
 /// Number of measurements of each operation.
-const ROUNDS: usize = 7;
+const ROUNDS: usize = 9;
 
 /// Parameters per tensor, and the number of tensors: 600 MB with both moments.
 const TENSOR: usize = 1_000_000;
@@ -31,9 +32,8 @@ fn seconds<T>(run: impl FnOnce() -> T) -> (f64, T) {
     (started.elapsed().as_secs_f64(), result)
 }
 
-fn median(mut seconds: Vec<f64>) -> f64 {
-    seconds.sort_by(f64::total_cmp);
-    seconds[seconds.len() / 2]
+fn fastest(seconds: Vec<f64>) -> f64 {
+    seconds.into_iter().fold(f64::INFINITY, f64::min)
 }
 
 /// Shared bytes, so that a piece needs no copy.
@@ -137,15 +137,15 @@ fn main() {
         fs::remove_dir_all(&plain).unwrap();
         fs::remove_dir_all(&checkpoints).unwrap();
     }
-    println!("{} MB in two files, median of {ROUNDS}", 12 * TENSOR * TENSORS / 1_000_000);
+    println!("{} MB in two files, fastest of {ROUNDS}", 12 * TENSOR * TENSORS / 1_000_000);
     println!("{:<30} {:>8} {:>8}", "", "seconds", "ratio");
-    println!("{:<30} {:>8.3}", "the sums alone", median(sums));
+    println!("{:<30} {:>8.3}", "the sums alone", fastest(sums));
     for (beside, seconds, ours, our_seconds) in [
         ("write and sync", writes, "save: the same and publish", saves),
         ("read", reads, "open: the same and check", opens),
     ] {
-        let (plain, ours_median) = (median(seconds), median(our_seconds));
+        let (plain, fastest) = (fastest(seconds), fastest(our_seconds));
         println!("{beside:<30} {plain:>8.3}");
-        println!("{ours:<30} {ours_median:>8.3} {:>8.2}", ours_median / plain);
+        println!("{ours:<30} {fastest:>8.3} {:>8.2}", fastest / plain);
     }
 }

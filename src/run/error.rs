@@ -145,6 +145,15 @@ pub enum RunError {
         /// What the tokenizer cannot encode.
         error: Box<RunError>,
     },
+    /// A trained run was asked to read data with another tokenizer than its own.
+    #[error(
+        "`data.tokenizer` cannot be set here: the model reads the tokens of {}; leave it out",
+        folder.display()
+    )]
+    TrainedTokenizer {
+        /// The folder of the model and its tokenizer.
+        folder: PathBuf,
+    },
     /// The model of the task does not generate text.
     #[error(
         "`{task}` writes no text, as `CausalLm` and `Seq2Seq` do: `firebrick predict` asks its model about records"

@@ -52,7 +52,7 @@ impl TrainedRun {
     ///
     /// # Errors
     ///
-    /// There is no valid run file, or there are no weights.
+    /// There is no valid run file, there are no weights, or an override names another tokenizer than theirs.
     pub fn open(
         place: &Path,
         weights: Option<&Path>,
@@ -85,6 +85,9 @@ impl TrainedRun {
         // These are the ranks of training; their number may differ now.
         run.ranks = None;
         if folder.join("tokenizer.json").is_file() {
+            if overrides.iter().any(|one| one.as_ref().trim_start().starts_with("data.tokenizer")) {
+                return Err(RunError::TrainedTokenizer { folder });
+            }
             run.data.tokenizer = TokenizerConfig::File(folder.clone());
         }
         Ok(Self { run, folder })

@@ -46,6 +46,9 @@ fn the_decoder_starts_in_training_as_its_folder_says() {
     let of_end = loss(&[run, "--set", STARTED]);
     assert!((of_padding - of_end).abs() > 1e-3, "{of_padding} {of_end}");
 
+    let other = ["eval", run, "--set", "data.tokenizer=Characters"];
+    firebrick(&other).failure().stderr(contains("`data.tokenizer` cannot be set here"));
+
     // Without a `start` the folder decides, in evaluation and in training.
     let config = output.join("pretrained/config.json");
     let mut fields = read(&config);
