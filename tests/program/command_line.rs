@@ -8,6 +8,8 @@ use predicates::prelude::*;
 use predicates::str::contains;
 use tempfile::TempDir;
 
+use crate::small_run::folder_of;
+
 /// A run that takes a second: characters, one layer, four steps.
 const RUN: &str = r#"(
     data: (path: "text.txt", tokenizer: Characters, block: 8),
@@ -22,15 +24,11 @@ const RUN: &str = r#"(
 "#;
 
 /// Creates a folder with a run file and its text.
-fn folder() -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("run.ron"), RUN).unwrap();
-    fs::write(folder.path().join("text.txt"), "to be or not to be, that is the question\n".repeat(20))
-        .unwrap();
-    folder
+pub fn folder() -> TempDir {
+    folder_of(RUN, 20)
 }
 
-fn firebrick(folder: &Path) -> Command {
+pub fn firebrick(folder: &Path) -> Command {
     let mut command = Command::cargo_bin("firebrick").unwrap();
     command.current_dir(folder).arg("train").arg("run.ron");
     command
@@ -230,70 +228,6 @@ fn overrides_that_are_no_overrides_say_what_one_is() {
 }
 
 #[test]
-fn devices_that_are_not_there_say_which_are() {
-    let folder = folder();
-    if !cfg!(feature = "cuda") {
-        let said = contains("built without cuda").and(contains("it has")).and(contains("--features cuda"));
-        firebrick(folder.path()).args(["--device", "cuda"]).assert().code(1).stderr(said);
-    }
-    firebrick(folder.path())
-        .env("BURN_DEVICE", "tpu")
-        .assert()
-        .code(1)
-        .stderr(contains("unknown device \"tpu\""));
-    firebrick(folder.path()).args(["--device", "cpu"]).assert().success();
-}
-
-#[test]
-fn devices_are_listed_with_what_they_can_do() {
-    let list = |report: &[&str]| {
-        let mut command = Command::cargo_bin("firebrick").unwrap();
-        let assert = command.arg("devices").args(report).assert().success();
-        String::from_utf8(assert.get_output().stdout.clone()).unwrap()
-    };
-    let text = list(&[]);
-    for line in ["device  auto", "cpu:0", "bf16        16         8         7", "65504", "not in Burn"] {
-        assert!(text.contains(line), "{line} in {text}");
-    }
-    let listing: serde_json::Value = serde_json::from_str(&list(&["--report", "json"])).unwrap();
-    let devices = listing["devices"].as_array().unwrap();
-    let cpu = devices.iter().find(|device| device["name"] == "cpu:0").unwrap();
-    assert_eq!(cpu["usage"]["bf16"], serde_json::json!(["storage", "arithmetic"]));
-    assert_eq!(cpu["usage"]["fp6 e3m2"], serde_json::json!([]));
-    assert_eq!(devices.iter().filter(|device| device["auto"] == true).count(), 1);
-    let formats = listing["formats"].as_array().unwrap();
-    let e4m3 = formats.iter().find(|format| format["name"] == "fp8 e4m3").unwrap();
-    assert_eq!((&e4m3["largest"], &e4m3["in_burn"]), (&448.0.into(), &"quantized".into()));
-    // `--device` takes every name in the list.
-    let folder = folder();
-    for device in devices.iter().filter(|device| device["usage"].is_object()) {
-        let name = device["name"].as_str().unwrap();
-        firebrick(folder.path()).args(["--device", name, "--set", "steps=2"]).assert().success();
-    }
-}
-
-/// Training on a device agrees with what `firebrick devices` says of it.
-#[test]
-fn a_dtype_that_the_device_lacks_is_refused_with_those_it_has() {
-    let mut command = Command::cargo_bin("firebrick").unwrap();
-    let output = command.args(["devices", "--report", "json"]).assert().success().get_output().stdout.clone();
-    let listing: serde_json::Value = serde_json::from_slice(&output).unwrap();
-    let name = std::env::var("BURN_DEVICE").unwrap_or("cpu".into());
-    let devices = listing["devices"].as_array().unwrap();
-    let of_tests = |name: &str| devices.iter().find(|device| device["name"] == name);
-    let device = of_tests(&name).or(of_tests(&format!("{name}:0"))).unwrap();
-    let computes = device["usage"]["bf16"].as_array().unwrap().contains(&"arithmetic".into());
-
-    let folder = folder();
-    let mut command = firebrick(folder.path());
-    let assert = command.args(["--device", &name, "--set", "strategies=[Amp(bf16)]"]).assert();
-    match computes {
-        true => assert.success(),
-        false => assert.code(1).stderr(contains("cannot compute in bf16; it can in").and(contains("f32"))),
-    };
-}
-
-#[test]
 fn data_that_cannot_be_trained_on_is_refused() {
     let folder = folder();
     fs::write(folder.path().join("text.txt"), "").unwrap();
@@ -374,36 +308,6 @@ fn run_wrongly_it_says_how_to_run_it_rightly() {
     command.arg("tran").assert().code(2).stderr(contains("'train'"));
     let mut command = Command::cargo_bin("firebrick").unwrap();
     command.args(["train", "no.ron"]).assert().code(1).stderr(contains("no.ron: cannot read the run file"));
-}
-
-#[test]
-fn a_benchmark_beside_the_plain_loop_reports_ratios() {
-    let folder = folder();
-    let mut command = Command::cargo_bin("firebrick").unwrap();
-    let arguments =
-        ["bench", "run.ron", "--raw", "--steps", "2", "--warmup", "1", "--rounds", "2", "--report", "json"];
-    let output = command.current_dir(folder.path()).args(arguments).assert().success();
-    let report: serde_json::Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
-    for name in ["raw_step_seconds_median", "raw_peak_bytes", "step_ratio_to_raw", "peak_ratio_to_raw"] {
-        assert!(report[name].as_f64() > Some(0.0), "{name} in {report}");
-    }
-    assert!(!folder.path().join("out").exists(), "a benchmark writes nothing");
-}
-
-/// The process starts once: the first step of a later round does not measure the start-up time.
-#[test]
-fn a_benchmark_reports_the_first_step_of_the_process() {
-    let folder = folder();
-    let mut command = Command::cargo_bin("firebrick").unwrap();
-    let arguments =
-        ["bench", "run.ron", "--steps", "20", "--warmup", "0", "--rounds", "5", "--report", "json"];
-    let output = command.current_dir(folder.path()).args(arguments).assert().success();
-    let report: serde_json::Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
-    let [first, wall, median] = ["first_step_seconds", "wall_seconds", "step_seconds_median"]
-        .map(|name| report[name].as_f64().unwrap());
-    // At least half of the 99 steps after the first take the median. After the first step of the last round come only
-    // 19.
-    assert!(first > 0.0 && wall - first >= 49.0 * median, "{report}");
 }
 
 /// A signal ends the run at a step boundary, and the model is saved.

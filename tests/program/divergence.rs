@@ -8,6 +8,8 @@ use predicates::prelude::*;
 use predicates::str::contains;
 use tempfile::TempDir;
 
+use crate::small_run::folder_of;
+
 const RUN: &str = r#"(
     data: (path: "text.txt", tokenizer: Characters, block: 8, valid_fraction: 0.1),
     model: Gpt(layers: 2, heads: 2, width: 16),
@@ -22,11 +24,7 @@ const RUN: &str = r#"(
 "#;
 
 fn folder() -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("run.ron"), RUN).unwrap();
-    fs::write(folder.path().join("text.txt"), "to be or not to be, that is the question\n".repeat(20))
-        .unwrap();
-    folder
+    folder_of(RUN, 20)
 }
 
 fn train(folder: &Path, options: &[&str]) -> Command {

@@ -1,10 +1,12 @@
 //! Tests of the program `firebrick`, as users run it.
 
 mod amounts;
+mod bench_command;
 mod checkpoint_command;
 mod command_line;
 mod corpus;
 mod data_command;
+mod devices_command;
 mod divergence;
 mod events;
 mod examples;

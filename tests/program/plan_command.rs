@@ -1,12 +1,12 @@
 //! `firebrick plan`.
 
-use std::fs;
-
 use assert_cmd::Command;
 use predicates::prelude::*;
 use predicates::str::contains;
 use serde_json::Value;
 use tempfile::TempDir;
+
+use crate::small_run::folder_of;
 
 const RUN: &str = r#"(
     data: (path: "text.txt", tokenizer: Characters, block: 16),
@@ -21,11 +21,7 @@ const RUN: &str = r#"(
 "#;
 
 fn folder() -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("run.ron"), RUN).unwrap();
-    let text = "to be or not to be, that is the question\n".repeat(40);
-    fs::write(folder.path().join("text.txt"), text).unwrap();
-    folder
+    folder_of(RUN, 40)
 }
 
 fn plan(folder: &TempDir, options: &[&str]) -> assert_cmd::assert::Assert {

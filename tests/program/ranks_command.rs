@@ -8,6 +8,8 @@ use predicates::prelude::*;
 use predicates::str::contains;
 use tempfile::TempDir;
 
+use crate::small_run::folder_of;
+
 /// A run that takes a second: characters, two layers, four steps.
 const RUN: &str = r#"(
     data: (path: "text.txt", tokenizer: Characters, block: 8, valid_fraction: 0.1),
@@ -23,11 +25,7 @@ const RUN: &str = r#"(
 "#;
 
 fn folder() -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("run.ron"), RUN).unwrap();
-    fs::write(folder.path().join("text.txt"), "to be or not to be, that is the question\n".repeat(20))
-        .unwrap();
-    folder
+    folder_of(RUN, 20)
 }
 
 /// Runs the program without a launcher.

@@ -25,10 +25,15 @@ pub const RUN: &str = r#"(
 "#;
 
 pub fn folder() -> TempDir {
+    folder_of(RUN, 40)
+}
+
+/// Creates a folder with a run file and its `text.txt`, of so many lines.
+pub fn folder_of(run: &str, lines: usize) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("run.ron"), RUN).unwrap();
-    fs::write(folder.path().join("text.txt"), "to be or not to be, that is the question\n".repeat(40))
-        .unwrap();
+    fs::write(folder.path().join("run.ron"), run).unwrap();
+    let text = "to be or not to be, that is the question\n".repeat(lines);
+    fs::write(folder.path().join("text.txt"), text).unwrap();
     folder
 }
 

@@ -1,0 +1,71 @@
+//! `firebrick devices`, and runs on the devices that it lists.
+
+use assert_cmd::Command;
+use predicates::prelude::*;
+use predicates::str::contains;
+
+use crate::command_line::{firebrick, folder};
+
+#[test]
+fn devices_that_are_not_there_say_which_are() {
+    let folder = folder();
+    if !cfg!(feature = "cuda") {
+        let said = contains("built without cuda").and(contains("it has")).and(contains("--features cuda"));
+        firebrick(folder.path()).args(["--device", "cuda"]).assert().code(1).stderr(said);
+    }
+    firebrick(folder.path())
+        .env("BURN_DEVICE", "tpu")
+        .assert()
+        .code(1)
+        .stderr(contains("unknown device \"tpu\""));
+    firebrick(folder.path()).args(["--device", "cpu"]).assert().success();
+}
+
+#[test]
+fn devices_are_listed_with_what_they_can_do() {
+    let list = |report: &[&str]| {
+        let mut command = Command::cargo_bin("firebrick").unwrap();
+        let assert = command.arg("devices").args(report).assert().success();
+        String::from_utf8(assert.get_output().stdout.clone()).unwrap()
+    };
+    let text = list(&[]);
+    for line in ["device  auto", "cpu:0", "bf16        16         8         7", "65504", "not in Burn"] {
+        assert!(text.contains(line), "{line} in {text}");
+    }
+    let listing: serde_json::Value = serde_json::from_str(&list(&["--report", "json"])).unwrap();
+    let devices = listing["devices"].as_array().unwrap();
+    let cpu = devices.iter().find(|device| device["name"] == "cpu:0").unwrap();
+    assert_eq!(cpu["usage"]["bf16"], serde_json::json!(["storage", "arithmetic"]));
+    assert_eq!(cpu["usage"]["fp6 e3m2"], serde_json::json!([]));
+    assert_eq!(devices.iter().filter(|device| device["auto"] == true).count(), 1);
+    let formats = listing["formats"].as_array().unwrap();
+    let e4m3 = formats.iter().find(|format| format["name"] == "fp8 e4m3").unwrap();
+    assert_eq!((&e4m3["largest"], &e4m3["in_burn"]), (&448.0.into(), &"quantized".into()));
+    // `--device` takes every name in the list.
+    let folder = folder();
+    for device in devices.iter().filter(|device| device["usage"].is_object()) {
+        let name = device["name"].as_str().unwrap();
+        firebrick(folder.path()).args(["--device", name, "--set", "steps=2"]).assert().success();
+    }
+}
+
+/// Training on a device agrees with what `firebrick devices` says of it.
+#[test]
+fn a_dtype_that_the_device_lacks_is_refused_with_those_it_has() {
+    let mut command = Command::cargo_bin("firebrick").unwrap();
+    let output = command.args(["devices", "--report", "json"]).assert().success().get_output().stdout.clone();
+    let listing: serde_json::Value = serde_json::from_slice(&output).unwrap();
+    let name = std::env::var("BURN_DEVICE").unwrap_or("cpu".into());
+    let devices = listing["devices"].as_array().unwrap();
+    let of_tests = |name: &str| devices.iter().find(|device| device["name"] == name);
+    let device = of_tests(&name).or(of_tests(&format!("{name}:0"))).unwrap();
+    let computes = device["usage"]["bf16"].as_array().unwrap().contains(&"arithmetic".into());
+
+    let folder = folder();
+    let mut command = firebrick(folder.path());
+    let assert = command.args(["--device", &name, "--set", "strategies=[Amp(bf16)]"]).assert();
+    match computes {
+        true => assert.success(),
+        false => assert.code(1).stderr(contains("cannot compute in bf16; it can in").and(contains("f32"))),
+    };
+}
