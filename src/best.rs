@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 
 use firebrick_checkpoints::Folder;
 
-use crate::output::BEST;
 use crate::{TrainError, TrainerState, checkpoint, saving};
+
+/// The weights of the best evaluation.
+pub(crate) const BEST: &str = "best.safetensors";
 
 /// The folder with the second names.
 pub(crate) const FOLDER: &str = ".best";

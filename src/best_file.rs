@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::beside::Beside;
-use crate::output::BEST;
+use crate::best::BEST;
 use crate::writes::{FailedWrites, Writes};
 use crate::{TrainError, best};
 

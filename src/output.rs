@@ -10,13 +10,12 @@ use std::time::{Duration, Instant};
 use burn::module::Module;
 use firebrick_checkpoints::Folder;
 
+use crate::best::{self, BEST};
 use crate::checkpoint::{self, ResumeError};
 use crate::log::LOG;
 use crate::tensorboard::host;
-use crate::{Resume, TrainError, best, saving};
+use crate::{Resume, TrainError, saving};
 
-/// The weights of the best evaluation.
-pub(crate) const BEST: &str = "best.safetensors";
 /// The run file.
 pub(crate) const RUN: &str = "run.ron";
 /// The lock file. It stays in the folder and marks it as a run's, even if a run ended before its first step.

@@ -13,8 +13,8 @@ use super::RunError;
 use super::family::Family;
 use super::prepare::Parts;
 use super::trainable::Trainable;
+use crate::best::BEST;
 use crate::models::pretrained::{self, CONFIG};
-use crate::output::BEST;
 use crate::{TrainError, Trained, saving};
 
 /// The folder's name in the output folder.

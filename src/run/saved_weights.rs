@@ -9,9 +9,9 @@ use firebrick_datasets::Tokenizer;
 use super::export::{known_by, mark, read, save_beside};
 use super::trainable::{ForModel, Trainable};
 use super::{ModelConfig, Run, RunError, TokenizerConfig};
+use crate::best::BEST;
 use crate::checkpoint::ResumeError;
 use crate::models::pretrained::{self, Folder};
-use crate::output::BEST;
 use crate::{Resume, TrainError};
 
 /// Weights exported as a Hugging Face folder.

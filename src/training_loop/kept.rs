@@ -4,8 +4,8 @@ use firebrick_datasets::Batch;
 use firebrick_strategies::Stage;
 
 use super::TrainingLoop;
+use crate::best::BEST;
 use crate::checkpoint::Saves;
-use crate::output::BEST;
 use crate::{Objective, TrainError, best};
 
 impl<M, B: Batch, S: Stage<M>> TrainingLoop<M, B, S>
