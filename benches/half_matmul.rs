@@ -9,9 +9,9 @@ use burn::module::{Module, ParamId};
 use burn::nn::{self, LinearConfig};
 use burn::tensor::{Bool, Device, FloatDType, Tensor, TensorData, activation};
 use firebrick::datasets::TokenBatch;
-use firebrick::models::{GptConfig, Linear, Norm};
 use firebrick::strategies::{ParamMap, map_params, matmul, relift};
 use firebrick::{Objective, Pass};
+use firebrick_models::{GptConfig, Linear, Norm};
 
 const DTYPES: [(FloatDType, &str); 2] = [(FloatDType::BF16, "bf16"), (FloatDType::F16, "f16")];
 

@@ -25,14 +25,16 @@ pub(crate) struct Resumed {
 
 /// The run file of a run, with a function that compares it with another.
 #[derive(Clone, Debug)]
-pub(crate) struct RunText {
+pub struct RunText {
+    /// The text of the run file.
     pub text: String,
+    /// Compares the text in a checkpoint with this one.
     pub compare: fn(saved: &str, now: &str) -> Compared,
 }
 
 /// The changes since a run was saved.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Compared {
+pub struct Compared {
     /// Changes that affect the result.
     pub of_result: Vec<Change>,
     /// Changes that are impossible.

@@ -13,9 +13,9 @@ use burn::train::Interrupter;
 use firebrick_strategies::{Identity, Stack, World};
 
 use crate::checkpoint::RunText;
-use crate::dashboard::Show;
+use crate::engine::step::StepNumbers;
+use crate::observe::dashboard::Show;
 use crate::output::Output;
-use crate::step::StepNumbers;
 use crate::{Checkpoints, Resume};
 
 pub use trained::Trained;
@@ -25,7 +25,9 @@ pub use trained::Trained;
 /// ```
 /// # use burn::optim::AdamWConfig;
 /// # use burn::tensor::Device;
-/// # use firebrick::{datasets::{Tokenizer, Windows}, models::GptConfig, *};
+/// # use firebrick::*;
+/// # use firebrick::datasets::{Tokenizer, Windows};
+/// # use firebrick_models::GptConfig;
 /// # let text = "to be or not to be, that is the question; ".repeat(20);
 /// # let tokenizer = Tokenizer::characters(&text)?;
 /// # let data = Data::new(Windows::new(tokenizer.encode(&text)?, 8)?.shuffled(1));
@@ -66,7 +68,9 @@ pub use trained::Trained;
 /// ```
 /// # use burn::optim::AdamWConfig;
 /// # use burn::tensor::Device;
-/// # use firebrick::{datasets::Windows, models::GptConfig, *};
+/// # use firebrick::*;
+/// # use firebrick::datasets::Windows;
+/// # use firebrick_models::GptConfig;
 /// # let data = Data::new(Windows::new(vec![0; 99], 8)?);
 /// # let config = GptConfig { layers: 1, heads: 1, width: 8, dropout: 0.0, bias: true, tied: true };
 /// # let model = config.init(1, 8, &Device::flex().autodiff());
@@ -220,7 +224,9 @@ impl<S> Trainer<S> {
     /// ```
     /// # use burn::optim::AdamWConfig;
     /// # use burn::tensor::Device;
-    /// # use firebrick::{datasets::{Tokenizer, Windows}, models::GptConfig, *};
+    /// # use firebrick::*;
+    /// # use firebrick::datasets::{Tokenizer, Windows};
+    /// # use firebrick_models::GptConfig;
     /// # let text = "to be or not to be, that is the question; ".repeat(20);
     /// # let tokenizer = Tokenizer::characters(&text)?;
     /// # let data = Data::new(Windows::new(tokenizer.encode(&text)?, 8)?.shuffled(1));
@@ -253,7 +259,7 @@ impl<S> Trainer<S> {
     /// loss is computed with smoothed labels, the validation loss without.
     ///
     /// Firebrick's models support it. A model of your own supports it if its loss is a
-    /// [`smoothed_cross_entropy`](crate::models::smoothed_cross_entropy); otherwise `fit` rejects the setting.
+    /// `firebrick_models::smoothed_cross_entropy`; otherwise `fit` rejects the setting.
     pub fn label_smoothing(mut self, share: f64) -> Self {
         self.label_smoothing = share;
         self
@@ -306,7 +312,7 @@ impl<S> Trainer<S> {
     }
 
     /// Sets a lower bound on the tensors of parameter size that the optimizer keeps per parameter.
-    pub(crate) fn optimizer_states(mut self, tensors: f64) -> Self {
+    pub fn optimizer_states(mut self, tensors: f64) -> Self {
         self.optimizer_states = tensors;
         self
     }
@@ -322,13 +328,13 @@ impl<S> Trainer<S> {
     }
 
     /// Writes into a folder that is already claimed.
-    pub(crate) fn claimed(mut self, output: Arc<Output>) -> Self {
+    pub fn claimed(mut self, output: Arc<Output>) -> Self {
         self.output = Some(Destination::Claimed(output));
         self
     }
 
     /// Names the folder that the first rank, in another process, writes into.
-    pub(crate) fn saved_elsewhere(mut self, folder: &Path) -> Self {
+    pub fn saved_elsewhere(mut self, folder: &Path) -> Self {
         self.output = Some(Destination::Elsewhere(folder.into()));
         self
     }
@@ -337,7 +343,10 @@ impl<S> Trainer<S> {
     ///
     /// ```
     /// # use burn::tensor::Device;
-    /// # use firebrick::{datasets::Windows, models::GptConfig, optim::AdamW, *};
+    /// # use firebrick::*;
+    /// # use firebrick::datasets::Windows;
+    /// # use firebrick::optim::AdamW;
+    /// # use firebrick_models::GptConfig;
     /// # let folder = tempfile::tempdir().unwrap();
     /// # let output = folder.path().join("run");
     /// # let data = Data::new(Windows::new((0..99).map(|i| i % 7).collect::<Vec<u32>>(), 8)?.shuffled(1));
@@ -376,7 +385,7 @@ impl<S> Trainer<S> {
     }
 
     /// Sets the run file, which is saved and compared with a checkpoint's.
-    pub(crate) fn described(mut self, run: RunText) -> Self {
+    pub fn described(mut self, run: RunText) -> Self {
         self.run = Some(run);
         self
     }

@@ -10,12 +10,12 @@ use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::optim::{ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, FloatDType, Tensor};
 use firebrick::datasets::{Batch, Batches, TokenBatch};
-use firebrick::models::{Gpt, GptConfig};
 use firebrick::strategies::{Paths, Strategy, map_params};
 use firebrick::{
     Accumulate, Amp, Clip, Data, Keep, Loss, LossScale, Objective, Pass, Report, Schedule, StepNumbers,
     TrainError, Trained, Trainer,
 };
+use firebrick_models::{Gpt, GptConfig};
 
 const RATE: f64 = 3e-2;
 
