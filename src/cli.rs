@@ -248,6 +248,10 @@ impl Cli {
     /// Runs the command and returns its exit code, which `--help` lists. Errors go to standard error.
     pub fn run(self) -> ExitCode {
         let done = |result: Result<(), RunError>| result.map(|()| Exit::Done);
+        // These two end when they have saved or removed what they write.
+        if !matches!(self.command, Command::Train(_) | Command::Tokenize(_)) {
+            signals::end_at_once();
+        }
         Exit::code(match self.command {
             Command::Train(args) => train(&args),
             Command::Eval(args) => done(eval(&args)),

@@ -10,7 +10,7 @@ use crate::decoding_args::DecodingArgs;
 use crate::run::{Paths, Process};
 use crate::saving::Staged;
 use crate::trained_run::{Evaluated, TrainedRun};
-use crate::{RunError, TrainError, signals};
+use crate::{RunError, TrainError};
 
 /// The trained run of a command.
 #[derive(Debug, Args)]
@@ -130,7 +130,6 @@ pub(crate) fn predict(args: &PredictArgs) -> Result<(), RunError> {
     let decoding = args.decoding.decoding(trained.written_tokens());
     let ask =
         |output: &mut dyn Write| trained.predict(args.records.paths(), args.limit, &decoding, output, tell);
-    signals::end_at_once();
     let predicted = match &args.output {
         Some(path) => {
             let failed = |doing| move |error| TrainError::file(path, doing, error);

@@ -282,6 +282,15 @@ pub enum RunError {
         /// What is missing, and why.
         reason: String,
     },
+    /// The run was interrupted while the trained model wrote its sample.
+    #[error(
+        "interrupted; the run is complete in {}, except for its sample: `firebrick generate` writes one",
+        output.display()
+    )]
+    NoSample {
+        /// The output folder.
+        output: PathBuf,
+    },
     /// The run was interrupted before there was anything to save.
     #[error("interrupted; nothing was written")]
     Interrupted,
