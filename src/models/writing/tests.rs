@@ -285,13 +285,26 @@ fn more_texts_than_the_memory_holds_are_refused_before_they_are_begun() {
         gpt(&device).continued(&[Prompt::new(0, [1, 2])], &decoding)
     };
     let most = 1_000_000_000_000;
-    for (beams, returned, temperature) in [(most, 1, 0.0), (1, most, 1.0)] {
-        let error = refused(beams, returned, temperature).unwrap_err();
-        let TrainError::Decoding(DecodingError::TooLarge { rows, tokens: 5, needed, .. }) = error else {
-            panic!("{error}")
-        };
-        // The keys and values of two blocks, 8 numbers each, of five tokens; and the logits.
-        assert_eq!((rows, needed), (most, most as f64 * 4.0 * (5.0 * 2.0 * 2.0 * 8.0 + VOCABULARY as f64)));
-    }
+    let error = refused(1, most, 1.0).unwrap_err();
+    let TrainError::Decoding(DecodingError::TooLarge { rows, tokens: 5, needed, .. }) = error else {
+        panic!("{error}")
+    };
+    // The keys and values of two blocks, 8 numbers each, of five tokens; the tokens, twice; and the logits.
+    let each = 4.0 * (5.0 * (2.0 * 2.0 * 8.0 + 2.0) + VOCABULARY as f64);
+    assert_eq!((rows, needed), (most, most as f64 * each));
     assert!(refused(5, 1, 0.0).is_ok());
+    let error = refused(most, 1, 0.0).unwrap_err();
+    let vocabulary = VOCABULARY;
+    assert!(
+        matches!(error, TrainError::Decoding(DecodingError::Beams { beams, vocabulary: found }) if beams == most && found == vocabulary),
+        "{error}"
+    );
+
+    // A model that reads only the end of a text still keeps all of its tokens.
+    let endless = Decoding { max_new_tokens: most, ..Decoding::default() };
+    let error = gpt(&device).continued(&[Prompt::new(0, [1, 2])], &endless).unwrap_err();
+    let TrainError::Decoding(DecodingError::TooLarge { rows: 1, tokens, needed, .. }) = error else {
+        panic!("{error}")
+    };
+    assert!(tokens == most + 2 && needed > 8.0 * most as f64, "{tokens} {needed}");
 }
