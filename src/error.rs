@@ -146,7 +146,7 @@ pub enum TrainError {
     },
     /// The loss stayed non-finite for too many updates.
     #[error(
-        "the loss has not been finite for {updates} updates{}: the run has diverged; lower the learning rate, lengthen the warmup, or clip the gradients. The weights of the lowest validation loss, if there was one, are in best.safetensors",
+        "the loss has not been finite for {updates} updates{}: the run has diverged; lower the learning rate, lengthen the warmup, or clip the gradients. The weights of the best evaluation, if there was one, are in best.safetensors of the output folder",
         first_on(*first)
     )]
     Diverged {
@@ -157,7 +157,7 @@ pub enum TrainError {
     },
     /// The validation loss is not finite at the end of the run.
     #[error(
-        "the validation loss is {loss} after update {step}, the last: the run has diverged, or the validation data makes a number that is not finite; lower the learning rate, lengthen the warmup, or clip the gradients. The weights of the best evaluation, if there was one, are in best.safetensors"
+        "the validation loss is {loss} after update {step}, the last: the run has diverged, or the validation data makes a number that is not finite; lower the learning rate, lengthen the warmup, or clip the gradients. The weights of the best evaluation, if there was one, are in best.safetensors of the output folder"
     )]
     NotFinite {
         /// Updates made before the last evaluation.

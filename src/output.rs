@@ -143,6 +143,7 @@ impl Output {
 
     /// Checks whether the folder can be claimed, as far as possible without changing it.
     pub fn check(folder: &Path) -> Result<(), TrainError> {
+        Folder::new(folder.join(checkpoint::FOLDER)).require_target().map_err(ResumeError::from)?;
         let Ok(mut entries) = fs::read_dir(folder) else {
             let nearest = folder.ancestors().find(|parent| parent.exists());
             return match nearest {

@@ -34,8 +34,8 @@ pub struct Bench {
 /// The results of a benchmark.
 #[derive(Clone, Debug, Serialize)]
 pub struct BenchReport {
-    /// The report of the trainer's last round, except that step time, tokens per second and peaks cover all rounds, and
-    /// the first step is that of the first round.
+    /// The report of the trainer's last round. The step time, the tokens per second and the peaks cover all rounds;
+    /// `first_step_seconds` is the time of the first round.
     #[serde(flatten)]
     pub trainer: Report,
     /// The trainer compared with the plain loop.

@@ -252,6 +252,10 @@ impl Cli {
     pub fn run(self) -> ExitCode {
         print_messages();
         let done = |result: Result<(), RunError>| result.map(|()| Exit::Done);
+        // These two end when they have saved or removed what they write.
+        if !matches!(self.command, Command::Train(_) | Command::Tokenize(_)) {
+            signals::end_at_once();
+        }
         Exit::code(match self.command {
             Command::Train(args) => train(&args),
             Command::Eval(args) => done(eval(&args)),

@@ -68,14 +68,15 @@ pub(crate) fn restore(found: Option<(&Path, u64)>, run: &Path) -> Result<Option<
 
 /// Removes the weights that neither the run nor one of its checkpoints refers to. Call it while no save is in progress.
 pub(crate) fn forget_others(run: &Path, best: Option<u64>) {
-    let checkpoints = Folder::new(run.join(checkpoint::FOLDER)).list().unwrap_or_default();
+    // If the checkpoints cannot be listed, any weights may belong to one of them.
+    let Ok(checkpoints) = Folder::new(run.join(checkpoint::FOLDER)).list() else { return };
     let of_checkpoint = |path: &Path| {
         let state = TrainerState::parse(&fs::read_to_string(path.join("trainer.ron")).ok()?).ok()?;
         state.progress.best.map(|best| best.step)
     };
     let told = checkpoints.iter().filter_map(|saved| of_checkpoint(&saved.path));
     let kept: BTreeSet<_> = told.chain(best).map(|step| of_step(run, step)).collect();
-    // A later call removes what cannot be removed now.
+    // Ignores a file that cannot be removed: the next call tries again.
     for entry in fs::read_dir(run.join(FOLDER)).into_iter().flatten().flatten() {
         let is_of_step = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
         if is_of_step && !kept.contains(&entry.path()) {

@@ -53,7 +53,7 @@ impl Resume {
     pub fn find(&self, output: &Path) -> Result<Option<PathBuf>, ResumeError> {
         let Self::Path(path) = self else { return Ok(self.find_own(output)?.map(|saved| saved.path)) };
         let of_run = path.join(FOLDER);
-        match of_run.is_dir() {
+        match of_run.is_dir() || of_run.is_symlink() {
             true => Ok(Some(newest(of_run)?.path)),
             false => Ok(Some(path.clone())),
         }

@@ -61,7 +61,8 @@ impl Saves {
     ) -> Result<(), TrainError> {
         log.flush();
         let updates = session.updates();
-        let metric = progress.validation.as_ref();
+        // An evaluation of earlier weights says nothing about these.
+        let metric = progress.validation.as_ref().filter(|numbers| numbers.step == updates);
         let metric = metric.map(|numbers| self.best_by.value(numbers.loss, &numbers.scores));
         let state = TrainerState::new(
             updates,

@@ -79,31 +79,21 @@ impl<B: Batch> Spare<B> {
 mod tests {
     use std::sync::Arc;
 
-    use firebrick_datasets::TokenBatch;
+    use firebrick_datasets::{Batcher, CausalLm, CausalSample, Encoder, InMemory, TokenBatch, Tokenizer};
 
     use super::*;
 
-    /// Rows of these lengths. A row of one token has no label; an empty batch is an error.
-    struct Lengths(Vec<usize>);
-
-    impl Batches for Lengths {
-        type Batch = TokenBatch;
-
-        fn samples(&self, _: u64) -> usize {
-            self.0.len()
-        }
-
-        fn batch(&self, epoch: u64, positions: Range<usize>) -> Result<TokenBatch, DataError> {
-            if positions.is_empty() {
-                return Err(DataError::EmptyEpoch { epoch });
-            }
-            TokenBatch::from_rows(self.0[positions].iter().map(|&length| vec![1; length]).collect(), 0)
-        }
+    /// Rows of these lengths. A row of one token has no label.
+    fn lengths(lengths: &[usize]) -> Stream<TokenBatch> {
+        let sample = |&length: &usize| CausalSample { ids: vec![0; length], ..CausalSample::default() };
+        let encoder = Encoder::new(Arc::new(Tokenizer::characters("a").unwrap()));
+        let samples = InMemory::new(lengths.iter().map(sample).collect());
+        Arc::new(Batcher::new(samples, CausalLm::new(encoder).pad_id(0)))
     }
 
     #[test]
     fn an_empty_range_is_never_collated() {
-        let deal = Deal(Arc::new(Lengths(vec![2, 3])));
+        let deal = Deal(lengths(&[2, 3]));
         assert!(deal.batch(0, 1..1).unwrap().0.is_none());
         let dealt = deal.batch(0, 0..2).unwrap();
         assert_eq!((dealt.items(), dealt.samples(), dealt.tokens()), (3, 2, 5));
@@ -111,10 +101,10 @@ mod tests {
 
     #[test]
     fn the_spare_batch_has_an_item_wherever_a_sample_has() {
-        let mut spare = Spare::new(Arc::new(Lengths(vec![1, 1, 4, 2])));
+        let mut spare = Spare::new(lengths(&[1, 1, 4, 2]));
         for _ in 0..2 {
             assert_eq!(spare.batch().unwrap().shape(), [1, 4]);
         }
-        assert_eq!(Spare::new(Arc::new(Lengths(vec![1, 1]))).batch().unwrap().shape(), [1, 1]);
+        assert_eq!(Spare::new(lengths(&[1, 1])).batch().unwrap().shape(), [1, 1]);
     }
 }

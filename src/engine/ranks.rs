@@ -12,7 +12,7 @@ use firebrick_strategies::{Communicator, StrategyError, WorldError};
 use crate::TrainError;
 
 /// Stack size of a program's main thread. The default of a thread is smaller, and deep models recurse.
-const STACK_BYTES: usize = 8 << 20;
+pub const STACK_BYTES: usize = 8 << 20;
 
 /// The longest wait for threads after a rank missed its deadline.
 const GRACE: Duration = Duration::from_secs(10);

@@ -2,7 +2,8 @@
 //!
 //! Each file is written next to its place, as `.staged-NAME`, and renamed to its name when it is complete and synced.
 //! An error removes the staged file, and so does a signal that ends the program ([`remove_staged`]); the earlier file
-//! stays.
+//! stays. The staged file of a killed process is removed by the next run in its folder, or by the next command that
+//! writes the same file.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, BufWriter, ErrorKind, Write};
@@ -91,11 +92,14 @@ impl Staged {
         };
         // The name is unique to this process, so two processes that write the same file do not collide.
         let name = path.file_name().unwrap_or_default().to_string_lossy();
+        remove_of_killed(&path, &name);
         let mut place = Place::beside(path.clone(), format!("{STAGED_NAME}{}-{name}", std::process::id()))?;
         if let Some(permissions) = permissions {
             place.permissions = permissions;
         }
         let file = OpenOptions::new().write(true).open(&place.staged)?;
+        // The lock ends with the process, so others know a file that nobody writes. Some file systems have no locks.
+        let _ = file.try_lock();
         Ok(Self { file: BufWriter::new(file), place: Some(place) })
     }
 
@@ -121,6 +125,33 @@ impl Write for Staged {
     fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
     }
+}
+
+/// Removes the staged files of `path` that killed processes left: those that no process has locked. Whatever cannot be
+/// read or removed stays, for the next call.
+fn remove_of_killed(path: &Path, name: &str) {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let staged = entry.file_name();
+        let staged = staged.to_str().and_then(|staged| staged.strip_prefix(STAGED_NAME)?.split_once('-'));
+        let Some((process, _)) = staged.filter(|(_, of)| *of == name) else { continue };
+        if !is_number(process) || !entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            continue;
+        }
+        // A process that has just made its file may not have locked it yet.
+        let is_alive = Path::new("/proc").join(process).exists();
+        let is_free = || {
+            let file = OpenOptions::new().write(true).open(entry.path());
+            file.is_ok_and(|file| file.try_lock().is_ok())
+        };
+        if !is_alive && is_free() {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_digit())
 }
 
 /// Follows links to the file of a path. The target of the last link may not exist yet.
@@ -206,8 +237,7 @@ pub(crate) fn remove_left(folder: &Path, below: &[&str]) -> io::Result<()> {
             let entry = entry?;
             let name = entry.file_name();
             let Some(name) = name.to_str().and_then(|name| name.strip_prefix(STAGED_NAME)) else { continue };
-            let number = name.split('-').next().unwrap_or_default();
-            let is_of_process = name.contains('-') && number.bytes().all(|digit| digit.is_ascii_digit());
+            let is_of_process = name.split_once('-').is_some_and(|(process, _)| is_number(process));
             if !is_of_process && entry.file_type()?.is_file() {
                 fs::remove_file(entry.path())?;
             }
@@ -275,6 +305,25 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), "whole");
         assert_eq!(names(folder.path()), ["answers.jsonl"]);
         assert!(Staged::create(folder.path()).is_err());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_next_writer_of_a_file_removes_what_killed_ones_staged() {
+        let folder = tempfile::tempdir().unwrap();
+        let staged = |process: &str, name: &str| folder.path().join(format!(".staged-{process}-{name}"));
+        // No process has such a number.
+        let (killed, writes) = (staged("4294967295", "answers.jsonl"), staged("4294967294", "answers.jsonl"));
+        let alive = staged(&std::os::unix::process::parent_id().to_string(), "answers.jsonl");
+        let others = [staged("4294967295", "more-answers.jsonl"), staged("best", "answers.jsonl"), alive];
+        for path in others.iter().chain([&killed, &writes]) {
+            fs::write(path, "half").unwrap();
+        }
+        let locked = File::open(&writes).unwrap();
+        locked.try_lock().unwrap();
+        Staged::create(&folder.path().join("answers.jsonl")).unwrap().finish().unwrap();
+        assert!(!killed.exists() && writes.exists());
+        assert!(others.iter().all(|path| path.exists()));
     }
 
     #[cfg(unix)]

@@ -265,7 +265,7 @@ fn summary(change: &checkpoints::Change) -> String {
 /// Returns the folder of a checkpoint, or of the newest one of a run.
 fn resolved(path: &Path) -> Result<PathBuf, RunError> {
     let of_run = path.join(FOLDER);
-    if !of_run.is_dir() {
+    if !of_run.is_dir() && !of_run.is_symlink() {
         return Ok(path.into());
     }
     let newest = Folder::new(&of_run).latest().map_err(files)?;

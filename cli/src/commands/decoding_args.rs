@@ -32,7 +32,7 @@ pub(crate) struct DecodingArgs {
     /// Repeats no sequence of this many tokens; 0 allows all.
     #[arg(long, value_name = "N", default_value_t = 0)]
     no_repeat_ngram: usize,
-    /// Beams of a beam search, which returns the most probable text.
+    /// Beams of a beam search, which returns the most probable text; at most the tokens of the vocabulary.
     #[arg(long, value_name = "N", default_value_t = 1)]
     beams: usize,
     /// Values above 0 favour long texts in beam search.

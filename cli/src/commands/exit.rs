@@ -33,8 +33,8 @@ impl Exit {
     pub fn code(result: Result<Self, RunError>) -> ExitCode {
         ExitCode::from(match result {
             Ok(exit) => exit.number_with(unprinted()),
-            Err(RunError::Interrupted) => {
-                tell(&format!("error: {}", RunError::Interrupted));
+            Err(error @ (RunError::Interrupted | RunError::NoSample { .. })) => {
+                tell(&format!("error: {error}"));
                 signals::received().unwrap_or(Signal::Interrupt).exit_code()
             }
             Err(error) => {

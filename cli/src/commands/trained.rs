@@ -132,7 +132,6 @@ pub(crate) fn predict(args: &PredictArgs) -> Result<(), RunError> {
     let decoding = args.decoding.decoding(trained.written_tokens());
     let ask =
         |output: &mut dyn Write| trained.predict(args.records.paths(), args.limit, &decoding, output, tell);
-    signals::end_at_once();
     let predicted = match &args.output {
         Some(path) => {
             let failed = |doing| move |error| TrainError::file(path, doing, error);

@@ -5,6 +5,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use burn::tensor::StreamId;
 use burn::train::Interrupter;
 
 use super::RunError;
@@ -16,23 +17,26 @@ const LOOK: Duration = Duration::from_millis(50);
 const SILENCE: Duration = Duration::from_secs(2);
 
 /// Runs `work` on its own thread and passes its lines to `say`. While `work` prints nothing, `say` repeats the last
-/// line every two seconds with the seconds elapsed.
+/// line, or `doing` before the first one, every two seconds with the seconds elapsed.
 ///
-/// An interruption abandons the thread, because a library that trains a vocabulary cannot be stopped: `work` must not
-/// write anything that others read.
+/// An interruption abandons the thread, because a library that trains a vocabulary or draws weights cannot be stopped:
+/// `work` must not write anything that others read.
 ///
 /// # Errors
 ///
 /// Returns the errors of `work`, or [`RunError::Interrupted`] as soon as `interrupter` receives a stop request.
 pub(super) fn attended<T: Send + 'static>(
     interrupter: &Interrupter,
+    doing: &str,
     say: &dyn Fn(&str),
     work: impl FnOnce(&dyn Fn(&str)) -> Result<T, RunError> + Send + 'static,
 ) -> Result<T, RunError> {
     let (lines, said) = channel();
     let pass_on = |lines: Sender<String>| move |line: &str| drop(lines.send(line.to_owned()));
-    let worker = thread::spawn(move || work(&pass_on(lines)));
-    let mut doing = String::from("preparing");
+    // Tensors that the work returns are used on the stream of this thread.
+    let stream = StreamId::current();
+    let worker = thread::spawn(move || stream.executes(|| work(&pass_on(lines))));
+    let mut doing = doing.to_owned();
     let (mut since, mut repeated) = (Instant::now(), Instant::now());
     loop {
         match said.recv_timeout(LOOK) {
@@ -70,7 +74,7 @@ mod tests {
             say("two");
             Ok(3)
         };
-        assert_eq!(attended(&Interrupter::new(), &say, work).unwrap(), 3);
+        assert_eq!(attended(&Interrupter::new(), "preparing", &say, work).unwrap(), 3);
         assert_eq!(*lines.lock().unwrap(), ["one", "two"]);
     }
 
@@ -90,7 +94,7 @@ mod tests {
             let _ = held.recv();
             Ok(())
         };
-        let error = attended(&interrupter, &say, endless).unwrap_err();
+        let error = attended(&interrupter, "preparing", &say, endless).unwrap_err();
         drop(release);
         assert!(matches!(error, RunError::Interrupted));
         assert_eq!(*lines.lock().unwrap(), ["learning", "learning: 2 s so far"]);
@@ -99,6 +103,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "a fault of the work")]
     fn a_panic_is_passed_on() {
-        let _ = attended::<()>(&Interrupter::new(), &|_| (), |_| panic!("a fault of the work"));
+        let _ = attended::<()>(&Interrupter::new(), "preparing", &|_| (), |_| panic!("a fault of the work"));
     }
 }

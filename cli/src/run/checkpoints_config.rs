@@ -15,7 +15,7 @@ pub struct CheckpointsConfig {
     /// Number of newest checkpoints to keep. Default: 2.
     #[serde(default = "default_keep_last")]
     pub keep_last: usize,
-    /// Number of checkpoints with the best evaluation to keep as well, by [`Run::best_by`](super::Run::best_by).
+    /// Number of checkpoints with the best evaluation of their own weights to keep as well, by [`Run::best_by`](super::Run::best_by).
     /// Default: 0.
     #[serde(default)]
     pub keep_best: usize,

@@ -203,13 +203,17 @@ pub enum RunError {
     },
     /// The process cannot run this many ranks.
     #[error(
-        "`ranks` must be at most {most} in a process, where each is a thread with a stack and a part of the batch, found {ranks}: lower it, or start several processes with `mpirun`"
+        "`ranks` must be at most {most} in a process, where each is a thread, found {ranks}, whose stacks and model take at least {:.1} GB: lower it, or start several processes with `mpirun`",
+        needed / 1e9
     )]
     TooManyRanks {
         /// Ranks of this process.
         ranks: usize,
         /// The most ranks that a process may have.
         most: usize,
+        /// Bytes of their stacks, weights, gradients and optimizer state. The vocabulary is not known yet, so it counts
+        /// as one token.
+        needed: f64,
     },
     /// A launcher started several processes of a program that was built without MPI.
     #[error(
@@ -282,6 +286,15 @@ pub enum RunError {
     Undescribed {
         /// What is missing, and why.
         reason: String,
+    },
+    /// The run was interrupted while the trained model wrote its sample.
+    #[error(
+        "interrupted; the run is complete in {}, except for its sample: `firebrick generate` writes one",
+        output.display()
+    )]
+    NoSample {
+        /// The output folder.
+        output: PathBuf,
     },
     /// The run was interrupted before there was anything to save.
     #[error("interrupted; nothing was written")]

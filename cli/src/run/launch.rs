@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use burn::train::Interrupter;
 
+use super::attended::attended;
 use super::prepare::Parts;
 use super::trainable::{ForModel, Trainable};
 use super::{Process, Run, RunError, TaskConfig, changes, export};
 use crate::answers::Question;
-
-use crate::console::{tell, with_progress};
+use crate::console::tell;
 use firebrick::checkpoint::RunText;
 use firebrick::output::{Output, RUN};
 use firebrick::{Report, Resume, Show, TrainError};
@@ -21,7 +21,7 @@ use firebrick_models::pretrained::{CONFIG, Folder, config_text, save_adapters};
 pub struct Launched {
     /// The numbers of the run, in the leading process; empty in the others.
     pub report: Report,
-    /// Text that the model generated, if the run asks for it.
+    /// Text that the model generated, if the run asks for it and was not interrupted.
     pub sample: Option<String>,
     /// The weights of the best evaluation, if there was one.
     pub best: Option<PathBuf>,
@@ -96,19 +96,16 @@ impl ForModel for Launch<'_> {
         say(&run.batch_summary());
         let own_tokenizer = resume.as_ref().and_then(|resume| resume.tokenizer(&run.output));
         let parts = run.prepare_resumed::<M>(folder, own_tokenizer, &interrupter, say)?;
-        let fresh = || run.fresh(&parts, say);
-        let (model, optimizer) = match show {
-            Show::Nothing => fresh()?,
-            _ => with_progress("initializing the model", fresh)?,
-        };
-        if interrupter.should_stop() {
-            return Err(RunError::Interrupted);
-        }
+        let initializing = run.clone();
+        let (parts, model, optimizer) = attended(&interrupter, "initializing the model", &say, move |say| {
+            let (model, optimizer) = initializing.fresh(&parts, say)?;
+            Ok((parts, model, optimizer))
+        })?;
         let trainer = run
             .trainer(&parts)
             .show(show)
             .label(format!("{} parameters, {}", model.num_params(), parts.device_name))
-            .interrupter(interrupter)
+            .interrupter(interrupter.clone())
             .checkpoints(run.checkpoints.policy())
             .allow_changes(allow_changes)
             .described(RunText { text: run.to_ron(), compare: changes::compare });
@@ -158,15 +155,28 @@ impl ForModel for Launch<'_> {
             // to it.
             save_adapters::<M>(adapters, &parts.config, output.folder().join("adapter"))?;
         }
-        if run.sample.is_some() {
-            say("writing a sample");
+        let mut launched = Launched {
+            sample: None,
+            report: trained.report,
+            best: trained.best,
+            pretrained: Some(pretrained),
+        };
+        if run.sample.is_none() || launched.report.interrupted {
+            return Ok(launched);
         }
-        let writer = trained.averaged.as_ref().unwrap_or(&trained.model);
-        let sample = write_sample(run, writer, &parts)?;
-        if let Some(sample) = &sample {
+        say("writing a sample");
+        let (sampled, writer) = (run.clone(), trained.averaged.unwrap_or(trained.model));
+        let sample = attended(&interrupter, "writing a sample", &say, move |_| {
+            write_sample(&sampled, &writer, &parts)
+        });
+        launched.sample = sample.map_err(|error| match error {
+            RunError::Interrupted => RunError::NoSample { output: output.folder().into() },
+            error => error,
+        })?;
+        if let Some(sample) = &launched.sample {
             output.save_text("sample.txt", sample)?;
         }
-        Ok(Launched { sample, report: trained.report, best: trained.best, pretrained: Some(pretrained) })
+        Ok(launched)
     }
 }
 

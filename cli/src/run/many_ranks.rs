@@ -8,6 +8,7 @@ use firebrick_strategies::World;
 
 use super::launcher::Process;
 use super::{DataRun, Run, RunError, StrategyConfig};
+use firebrick::engine::ranks::STACK_BYTES;
 
 /// Ranks of one process: each is a thread, and they exchange in turns.
 pub(super) const MOST_RANKS: usize = 256;
@@ -27,18 +28,25 @@ impl Run {
     /// Returns the ranks: threads of this process, or of each process that a launcher started.
     ///
     /// They use the `devices` of this machine in turn. Processes that share the machine begin at different devices.
+    /// `held` returns the bytes that the model takes over all ranks of one of so many processes.
     ///
     /// # Errors
     ///
-    /// The ranks cannot be divided evenly among the processes, or this program was built without MPI.
-    pub(crate) fn world(&self, mut devices: Vec<Device>) -> Result<World, RunError> {
+    /// The ranks cannot be divided evenly among the processes, a process has too many of them, or this program was
+    /// built without MPI.
+    pub(crate) fn world(
+        &self,
+        mut devices: Vec<Device>,
+        held: impl FnOnce(usize) -> f64,
+    ) -> Result<World, RunError> {
         let (process, ranks) = (Process::this()?, self.number_of_ranks());
         if !ranks.is_multiple_of(process.of) {
             return Err(RunError::Ranks { ranks, processes: process.of });
         }
         let threads = ranks / process.of;
         if threads > MOST_RANKS {
-            return Err(RunError::TooManyRanks { ranks: threads, most: MOST_RANKS });
+            let needed = held(process.of) + threads as f64 * STACK_BYTES as f64;
+            return Err(RunError::TooManyRanks { ranks: threads, most: MOST_RANKS, needed });
         }
         let world = of_processes(process, threads);
         let world = match self.deadline {
@@ -149,15 +157,26 @@ mod tests {
     }
 
     #[test]
+    fn too_many_ranks_are_refused_with_the_bytes_that_they_would_take() {
+        assert!(run(&["ranks=256"]).world(vec![], |_| unreachable!()).is_ok());
+        let error = run(&["ranks=257"]).world(vec![], |processes| processes as f64 * 1e9).unwrap_err();
+        let stacks = 257.0 * 8.0 * 1024.0 * 1024.0;
+        assert!(
+            matches!(error, RunError::TooManyRanks { ranks: 257, most: 256, needed } if needed == 1e9 + stacks)
+        );
+        assert!(error.to_string().contains("take at least 3.2 GB"), "{error}");
+    }
+
+    #[test]
     fn the_world_has_the_ranks_the_deadline_and_the_devices_of_the_run() {
         let host = run(&["ranks=3", "deadline=7", "nccl=false"]);
         let expected = World::threads(3).deadline(Duration::from_secs(7));
-        assert_eq!(host.world(vec![]).unwrap(), expected.clone().nccl(false));
+        assert_eq!(host.world(vec![], |_| 0.0).unwrap(), expected.clone().nccl(false));
         let run = run(&["ranks=3", "deadline=7"]);
-        assert_eq!(run.world(vec![]).unwrap(), expected);
+        assert_eq!(run.world(vec![], |_| 0.0).unwrap(), expected);
         let one = vec![Device::flex()];
-        assert_eq!(run.world(one.clone()).unwrap(), expected.clone().on(one));
+        assert_eq!(run.world(one.clone(), |_| 0.0).unwrap(), expected.clone().on(one));
         let two = vec![Device::flex(), Device::flex().autodiff()];
-        assert_eq!(run.world(two.clone()).unwrap(), expected.on(two));
+        assert_eq!(run.world(two.clone(), |_| 0.0).unwrap(), expected.on(two));
     }
 }

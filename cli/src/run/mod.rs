@@ -65,6 +65,7 @@ pub use optimizer_config::OptimizerConfig;
 pub use param_group_config::ParamGroupConfig;
 pub(crate) use prepare::{Parts, skeleton};
 pub use recompute_config::RecomputeConfig;
+pub(crate) use room::parameters;
 pub(crate) use settled::Settled;
 pub(crate) use shapes::{Shape, shapes};
 pub use task_config::{LabelKind, Rows, TaskConfig};

@@ -11,6 +11,7 @@ use firebrick_strategies::{Adaptation, Setup, Strategy, World, host_device};
 
 use super::family::{Family, Sizes};
 use super::inference::end_tokens;
+use super::room::parameters;
 use super::trainable::Trainable;
 use super::{DataRun, Loaded, Run, RunError, Settled, TaskConfig};
 use firebrick::BestBy;
@@ -117,11 +118,12 @@ impl Run {
         say: impl Fn(&str),
     ) -> Result<Parts<M>, RunError> {
         let (device, device_name) = device::find(&self.device)?;
-        let world = self.world(device::alike(&self.device, &device_name))?;
+        let config = self.config::<M>(folder.as_ref(), UNKNOWN)?;
+        let held = |processes| parameters::<M>(&config) * self.bytes_per_parameter(processes, true);
+        let world = self.world(device::alike(&self.device, &device_name), held)?;
         let device = device.autodiff();
         // Try strategies and groups first, on a model of the same parts with the smallest parameters: an invalid order
         // is found before anything is read or allocated.
-        let config = self.config::<M>(folder.as_ref(), UNKNOWN)?;
         let folder = match folder {
             Some(folder) if self.task.has_new_head() => Some(folder.without_head::<M>(&config, CLASSIFIER)),
             folder => folder,

@@ -101,7 +101,7 @@ impl Rows {
 }
 
 /// Returns the number of parameters of a model without drawing any, as a float because the shape may be impossible.
-fn parameters<M: Trainable>(config: &M::Config) -> f64 {
+pub(crate) fn parameters<M: Trainable>(config: &M::Config) -> f64 {
     let with = |layers| M::init(&config.clone().with_layers(layers), &Device::flex()).num_params() as f64;
     let (one, two) = (with(1), with(2));
     one + (config.layers() as f64 - 1.0) * (two - one)

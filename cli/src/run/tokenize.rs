@@ -50,7 +50,7 @@ impl DataRun {
         let loading = Loading::new(self, &say);
         let plain = loading.is_plain_text(paths);
         let (run, of) = (self.clone(), paths.clone());
-        let tokenizer = attended(interrupter, &say, move |say| {
+        let tokenizer = attended(interrupter, "preparing", &say, move |say| {
             let loading = Loading::new(&run, say);
             loading.tokenizer(|| match plain {
                 true => loading.text_of(&of),

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{TrainedRun, shared};
 use crate::answers::{Answers, Inference, Question};
-use crate::run::{ForModel, TaskConfig, Trainable};
+use crate::run::{ForModel, TaskConfig, Trainable, parameters};
 use crate::{Run, RunError};
 use firebrick::engine::ranks::each_rank;
 use firebrick::{TrainError, device};
@@ -63,7 +63,9 @@ impl ForModel for Generating<'_> {
             let model = folder.load::<M>(&config, &device)?.model;
             return Ok(writer.write(&model, prompts)?);
         }
-        let world = run.world(device::alike(&run.device, &name))?;
+        // The ranks share the weights in f32.
+        let held = |processes| 4.0 * parameters::<M>(&config) / processes as f64;
+        let world = run.world(device::alike(&run.device, &name), held)?;
         let mut jobs = Vec::new();
         for rank in world.join().map_err(TrainError::from)? {
             let device = world.device(rank.local_rank()).unwrap_or(&device).clone();

@@ -45,11 +45,17 @@ fn of_texts() {
     let sets = short.iter().chain([&place.as_str()]).flat_map(|set| ["--set", set]).collect::<Vec<_>>();
     firebrick(&[&["train", "examples/causal_lm.ron"], sets.as_slice()].concat()).assert().success();
     let many = ["generate", &run, "--prompt", "a", "--ranks", "1000"];
-    firebrick(&many).assert().code(1).stderr(contains("`ranks` must be at most 256 in a process"));
-    for number in ["--beams", "--returned"] {
-        let drawn = if number == "--returned" { "1" } else { "0" };
-        let asked = ["generate", &run, "--prompt", "a", number, "1000000000", "--temperature", drawn];
-        let needed = contains("1000000000 texts of up to 16 tokens at once need ");
-        firebrick(&asked).assert().code(1).stderr(needed.and(contains("lower the decoding's `beams`")));
+    let refused = contains("`ranks` must be at most 256 in a process").and(contains("take at least 8.4 GB"));
+    firebrick(&many).assert().code(1).stderr(refused);
+    for (amount, needed) in [
+        ("--returned", "1000000000000 texts of up to 129 tokens at once need "),
+        ("--max-new-tokens", "1 texts of up to 1000000000001 tokens at once need "),
+    ] {
+        let asked = ["generate", &run, "--prompt", "a", amount, "1000000000000", "--temperature", "1"];
+        let error = contains(needed).and(contains("lower the decoding's `beams`, `returned`"));
+        firebrick(&asked).assert().code(1).stderr(error);
     }
+    let asked = ["generate", &run, "--prompt", "a", "--beams", "100000"];
+    let bound = contains("`beams` must be at most ").and(contains("found 100000: "));
+    firebrick(&asked).assert().code(1).stderr(bound);
 }

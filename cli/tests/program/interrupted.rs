@@ -2,9 +2,62 @@
 #![cfg(unix)]
 
 use std::fs;
-use std::process::Stdio;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, ExitStatus, Stdio};
 
 use crate::small_run::{folder, log, report, started, train};
+
+fn send(signal: &str, child: &Child) {
+    let kill = std::process::Command::new("kill").args([signal, &child.id().to_string()]).status();
+    assert!(kill.unwrap().success());
+}
+
+/// Trains until it says `line` on standard error, and then sends the signal. Returns what it says after that.
+fn stopped_at(line: &str, signal: &str, folder: &Path, options: &[&str]) -> (ExitStatus, Vec<String>) {
+    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("firebrick"))
+        .current_dir(folder)
+        .args(["train", "run.ron", "--plain"])
+        .args(options)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(said.any(|said| said.starts_with(line)), "{line}");
+    send(signal, &child);
+    let rest = said.collect();
+    (child.wait().unwrap(), rest)
+}
+
+/// Drawing the weights of a large model takes seconds, and cannot be stopped inside Burn.
+#[test]
+fn a_model_that_is_being_initialized_is_abandoned_at_once() {
+    let folder = folder();
+    let model = "model=Gpt(layers: 24, heads: 2, width: 1024)";
+    let large =
+        ["--set", model, "--set", "optimizer=Sgd()", "--set", "strategies=[]", "--set", "batch=(micro: 1)"];
+    for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
+        let (status, rest) = stopped_at("initializing the model: 2 s so far", signal, folder.path(), &large);
+        assert_eq!(status.code(), Some(code));
+        assert_eq!(rest, ["error: interrupted; nothing was written"]);
+    }
+    assert!(!folder.path().join("out").exists());
+}
+
+#[test]
+fn a_sample_that_is_being_written_is_abandoned_and_the_run_is_complete() {
+    let folder = folder();
+    let short = ["--set", "steps=1", "--set", "schedule=Constant(lr: 1e-2)"];
+    let endless = [&short[..], &["--set", r#"sample=(prompt: "to", tokens: 1000000)"#]].concat();
+    let (status, rest) = stopped_at("writing a sample", "-INT", folder.path(), &endless);
+    assert_eq!(status.code(), Some(130));
+    let expected = "error: interrupted; the run is complete in out, except for its sample: ";
+    assert!(rest.last().is_some_and(|last| last.starts_with(expected)), "{rest:?}");
+    for name in ["model.safetensors", "report.json", "pretrained/model.safetensors"] {
+        assert!(folder.path().join("out").join(name).is_file(), "{name}");
+    }
+}
 
 /// A step of minutes does not keep a run beyond its grace period.
 #[test]
@@ -24,13 +77,7 @@ fn a_run_that_does_not_end_in_time_is_ended() {
         assert!(child.try_wait().unwrap().is_none(), "it ended before it trained");
         std::thread::yield_now();
     }
-    assert!(
-        std::process::Command::new("kill")
-            .args(["-TERM", &child.id().to_string()])
-            .status()
-            .unwrap()
-            .success()
-    );
+    send("-TERM", &child);
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(143));
     let said = String::from_utf8(output.stderr).unwrap();
@@ -54,13 +101,7 @@ fn a_run_that_is_told_to_end_is_saved_and_goes_on() {
         let warmup = "schedule.warmup=0";
         let long = ["--set", "steps=1000000", "--set", "checkpoints=()", "--set", warmup, "--ranks", ranks];
         let child = started(folder.path(), &long);
-        assert!(
-            std::process::Command::new("kill")
-                .args([signal, &child.id().to_string()])
-                .status()
-                .unwrap()
-                .success()
-        );
+        send(signal, &child);
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(code));
         let text = String::from_utf8(output.stdout).unwrap();

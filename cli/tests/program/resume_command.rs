@@ -241,3 +241,30 @@ fn a_start_that_comes_to_nothing_leaves_the_run_that_is_there() {
     assert_eq!(names(&folder.path().join("out-2")), of_run);
     firebrick(folder.path()).args(["checkpoint", "verify", "out"]).assert().success();
 }
+
+/// A file system that is not mounted holds checkpoints all the same, so the run must not start over.
+#[cfg(unix)]
+#[test]
+fn a_folder_of_checkpoints_that_is_elsewhere_and_not_there_is_told() {
+    let folder = folder();
+    report(&mut train(folder.path(), &["--set", "steps=4", "--set", "schedule=Constant(lr: 1e-2)"]));
+    let checkpoints = folder.path().join("out/checkpoints");
+    fs::rename(&checkpoints, folder.path().join("unmounted")).unwrap();
+    let before = contents(&folder.path().join("out"));
+    let link = || std::os::unix::fs::symlink("/no/such/disk", &checkpoints).unwrap();
+    for options in
+        [&["--resume", "auto"][..], &["--resume"], &["--resume", "step-4"], &["--resume", "out"], &[]]
+    {
+        link();
+        let refused = train(folder.path(), options).assert().code(1);
+        refused.stderr(contains("found a link to /no/such/disk, which does not exist"));
+        fs::remove_file(&checkpoints).unwrap();
+        assert_eq!(contents(&folder.path().join("out")), before, "{options:?}");
+        assert!(!folder.path().join("out-1").exists(), "{options:?}");
+    }
+    link();
+    for command in ["show", "verify"] {
+        let refused = firebrick(folder.path()).args(["checkpoint", command, "out"]).assert().code(1);
+        refused.stderr(contains("found a link to /no/such/disk"));
+    }
+}

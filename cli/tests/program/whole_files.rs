@@ -75,7 +75,7 @@ fn an_interrupted_prediction_leaves_no_half_of_a_file() {
     let folder = trained();
     fs::write(folder.path().join("many.jsonl"), (0..200_000).map(record).collect::<String>()).unwrap();
     let before = names(folder.path());
-    for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
+    for (signal, code) in [("-INT", Some(130)), ("-TERM", Some(143)), ("-KILL", None)] {
         let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("firebrick"))
             .current_dir(folder.path())
             .args(["predict", "out", "--data", "many.jsonl", "-o", "answers.jsonl"])
@@ -92,9 +92,17 @@ fn an_interrupted_prediction_leaves_no_half_of_a_file() {
         }
         let kill = std::process::Command::new("kill").args([signal, &child.id().to_string()]).status();
         assert!(kill.unwrap().success());
-        assert_eq!(child.wait().unwrap().code(), Some(code));
-        assert_eq!(names(folder.path()), before);
+        assert_eq!(child.wait().unwrap().code(), code);
+        // Nothing can remove the half of a killed process when it ends: the next command does.
+        assert_eq!(
+            names(folder.path()).iter().filter(|name| staged(name)).count(),
+            usize::from(code.is_none())
+        );
     }
+    let again = ["predict", "out", "--data", "many.jsonl", "--limit", "1", "-o", "answers.jsonl"];
+    firebrick(folder.path(), &again).assert().success();
+    fs::remove_file(folder.path().join("answers.jsonl")).unwrap();
+    assert_eq!(names(folder.path()), before);
 }
 
 #[cfg(unix)]

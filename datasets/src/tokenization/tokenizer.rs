@@ -45,6 +45,8 @@ pub struct Tokenizer {
     padding: Option<Side>,
     truncation: Option<Side>,
     segments: Option<bool>,
+    /// The file that it was read from.
+    pub(super) origin: Option<Arc<Path>>,
 }
 
 impl Tokenizer {
@@ -143,6 +145,7 @@ impl Tokenizer {
             padding: config.padding,
             truncation: config.truncation,
             segments: config.segments,
+            origin: Some(path.into()),
             ..Self::new(inner)
         }
         .with_special(names)
@@ -180,6 +183,7 @@ impl Tokenizer {
             padding: None,
             truncation: None,
             segments: None,
+            origin: None,
             fast: Arc::new(Fast::new(inner)),
         }
     }
@@ -197,13 +201,14 @@ impl Tokenizer {
     /// tokenizer from a file cannot encode the text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, DataError> {
         if let Some(characters) = &self.characters {
-            return characters.encode(text);
+            return characters.encode(text, self.origin.as_deref());
         }
         let pieces = pieces(text);
         let ids = on_all_cores(&pieces, |index, &piece| {
             guarded(|| self.fast.ids(piece)).map_err(|reason| {
                 let start: usize = pieces[..index].iter().map(|piece| piece.len()).sum();
-                DataError::tokenizer(format!("encode the text from byte {start} on"))(reason)
+                let failed = DataError::tokenizer(format!("encode the text from byte {start} on"))(reason);
+                Characters::missing(self.inner(), [text], self.origin.as_deref()).unwrap_or(failed)
             })
         })?;
         Ok(ids.concat())

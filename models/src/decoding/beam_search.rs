@@ -43,6 +43,16 @@ impl<'a> BeamSearch<'a> {
     /// The possible next tokens, best first. There are enough of them that, even if all beams end with every end
     /// token, `beams` candidates are left.
     fn candidates(&self, rows: &[Logits]) -> Vec<Candidate> {
+        let better = |one: &Candidate, other: &Candidate| {
+            other.sum.total_cmp(&one.sum).then_with(|| (one.from, one.token).cmp(&(other.from, other.token)))
+        };
+        let kept = self.decoding.beams.saturating_mul(self.decoding.end_tokens.len().max(1) + 1);
+        let keep_best = |candidates: &mut Vec<Candidate>| {
+            if kept < candidates.len() {
+                candidates.select_nth_unstable_by(kept, better);
+                candidates.truncate(kept);
+            }
+        };
         let mut candidates = Vec::new();
         for (from, (beam, logits)) in self.beams.iter().zip(rows).enumerate() {
             let mut scores = logits.log_probabilities();
@@ -53,14 +63,8 @@ impl<'a> BeamSearch<'a> {
                 token,
                 sum: beam.sum + score,
             }));
-        }
-        let better = |one: &Candidate, other: &Candidate| {
-            other.sum.total_cmp(&one.sum).then_with(|| (one.from, one.token).cmp(&(other.from, other.token)))
-        };
-        let kept = self.decoding.beams.saturating_mul(self.decoding.end_tokens.len().max(1) + 1);
-        if kept < candidates.len() {
-            candidates.select_nth_unstable_by(kept, better);
-            candidates.truncate(kept);
+            // Holds one vocabulary beyond the best, rather than one for each beam.
+            keep_best(&mut candidates);
         }
         candidates.sort_unstable_by(better);
         candidates

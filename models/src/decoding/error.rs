@@ -27,9 +27,19 @@ pub enum DecodingError {
         /// Why they contradict each other, and what to do.
         instead: &'static str,
     },
+    /// Beam search has more beams than the vocabulary has tokens.
+    #[error(
+        "the decoding's `beams` must be at most {vocabulary}, one for each token of the vocabulary, found {beams}: lower it; 2 to 10 beams are usual"
+    )]
+    Beams {
+        /// Number of beams.
+        beams: usize,
+        /// Number of tokens in the vocabulary.
+        vocabulary: usize,
+    },
     /// The texts do not fit in memory.
     #[error(
-        "{rows} texts of up to {tokens} tokens at once need {:.1} GB for their keys, values and logits, but this machine has {:.1} GB: lower the decoding's `beams`, `returned` or `max_new_tokens`, or write fewer texts at once",
+        "{rows} texts of up to {tokens} tokens at once need {:.1} GB for their tokens, keys, values and logits, but this machine has {:.1} GB: lower the decoding's `beams`, `returned` or `max_new_tokens`, or write fewer texts at once",
         needed / 1e9, *available as f64 / 1e9
     )]
     TooLarge {

@@ -99,7 +99,7 @@ pub struct Decoding {
     /// Lets no sequence of this many tokens occur twice in prompt and text together; 0 allows all. Default: 0.
     #[serde(alias = "no_repeat_ngram_size")]
     pub no_repeat_ngram: usize,
-    /// The number of beams of beam search; 1 disables it. Default: 1.
+    /// The number of beams of beam search, at most the tokens of the vocabulary; 1 disables it. Default: 1.
     #[serde(alias = "num_beams")]
     pub beams: usize,
     /// Beam search ranks texts by the sum of their log probabilities divided by their length to this power: above 0

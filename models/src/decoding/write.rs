@@ -33,9 +33,14 @@ impl Decoding {
     ///
     /// # Errors
     ///
-    /// The settings fail the [check](Self::check), the model failed, or its logits allow no choice of a token.
+    /// The settings fail the [check](Self::check), there are more beams than tokens in the vocabulary, the model
+    /// failed, or its logits allow no choice of a token.
     pub fn write<M: NextToken>(&self, model: &mut M, prompts: &[Prompt]) -> Result<Vec<Vec<Text>>, M::Error> {
         self.check()?;
+        let (beams, vocabulary) = (self.beams, model.vocabulary());
+        if beams > vocabulary.max(1) {
+            return Err(DecodingError::Beams { beams, vocabulary }.into());
+        }
         let search = |prompt| -> Box<dyn Search + '_> {
             match self.beams {
                 1 => Box::new(Samples::new(self, prompt)),
@@ -237,6 +242,15 @@ mod tests {
         let mut empty = Rereading::new(&prompts, 0, |_: &[Row]| Ok(Vec::new()));
         let error: DecodingError = Decoding::default().write(&mut empty, &prompts).unwrap_err();
         assert_eq!(error, DecodingError::NoToken { row: 0, written: 0 });
+    }
+
+    #[test]
+    fn more_beams_than_tokens_are_refused_before_the_model_is_read() {
+        let mut model = Rereading::new(&[], 4, |_: &[Row]| Ok::<_, DecodingError>(Vec::new()));
+        let with = |beams| Decoding { beams, ..Decoding::default() };
+        let error = with(5).write(&mut model, &[]).unwrap_err();
+        assert_eq!(error, DecodingError::Beams { beams: 5, vocabulary: 4 });
+        assert_eq!(with(4).write(&mut model, &[]), Ok(Vec::new()));
     }
 
     #[test]

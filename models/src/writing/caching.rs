@@ -152,9 +152,14 @@ impl<M: ReadsOn> NextToken for Caching<'_, M> {
     }
 
     fn require_room(&self, rows: usize, tokens: usize) -> Result<(), TrainError> {
-        let Some(past) = self.past.as_ref().filter(|_| is_host(self.pass.device())) else { return Ok(()) };
-        let tokens = past.columns().saturating_add(tokens).min(self.positions);
-        let each = past.bytes_per_token() * tokens as f64 + 4.0 * self.vocabulary as f64;
+        let Some(past) = &self.past else { return Ok(()) };
+        let tokens = past.columns().saturating_add(tokens);
+        let cache = match is_host(self.pass.device()) {
+            true => past.bytes_per_token() * tokens.min(self.positions) as f64,
+            false => 0.0,
+        };
+        // The host always holds the tokens, here and in the search, and the logits.
+        let each = cache + 8.0 * tokens as f64 + 4.0 * self.vocabulary as f64;
         let needed = rows as f64 * each;
         match memory::of_machine() {
             Some(available) if needed > available as f64 => {

@@ -278,6 +278,12 @@ fn what_is_written_in_evaluation_is_scored() {
     assert_eq!((1..alone.len()).map(sum).collect::<Vec<_>>(), alone[1..]);
 }
 
+/// Returns the error of the decoding.
+fn of_decoding(error: &TrainError) -> &DecodingError {
+    let TrainError::Model(error) = error else { panic!("{error}") };
+    error.downcast_ref().unwrap()
+}
+
 #[test]
 fn more_texts_than_the_memory_holds_are_refused_before_they_are_begun() {
     let device = Device::flex();
@@ -286,14 +292,26 @@ fn more_texts_than_the_memory_holds_are_refused_before_they_are_begun() {
         gpt(&device).continued(&[Prompt::new(0, [1, 2])], &decoding)
     };
     let most = 1_000_000_000_000;
-    for (beams, returned, temperature) in [(most, 1, 0.0), (1, most, 1.0)] {
-        let error = refused(beams, returned, temperature).unwrap_err();
-        let TrainError::Model(error) = error else { panic!("{error}") };
-        let Some(DecodingError::TooLarge { rows, tokens: 5, needed, .. }) = error.downcast_ref() else {
-            panic!("{error}")
-        };
-        // The keys and values of two blocks, 8 numbers each, of five tokens; and the logits.
-        assert_eq!((*rows, *needed), (most, most as f64 * 4.0 * (5.0 * 2.0 * 2.0 * 8.0 + VOCABULARY as f64)));
-    }
+    let error = refused(1, most, 1.0).unwrap_err();
+    let &DecodingError::TooLarge { rows, tokens: 5, needed, .. } = of_decoding(&error) else {
+        panic!("{error}")
+    };
+    // The keys and values of two blocks, 8 numbers each, of five tokens; the tokens, twice; and the logits.
+    let each = 4.0 * (5.0 * (2.0 * 2.0 * 8.0 + 2.0) + VOCABULARY as f64);
+    assert_eq!((rows, needed), (most, most as f64 * each));
     assert!(refused(5, 1, 0.0).is_ok());
+    let error = refused(most, 1, 0.0).unwrap_err();
+    let vocabulary = VOCABULARY;
+    assert!(
+        matches!(*of_decoding(&error), DecodingError::Beams { beams, vocabulary: found } if beams == most && found == vocabulary),
+        "{error}"
+    );
+
+    // A model that reads only the end of a text still keeps all of its tokens.
+    let endless = Decoding { max_new_tokens: most, ..Decoding::default() };
+    let error = gpt(&device).continued(&[Prompt::new(0, [1, 2])], &endless).unwrap_err();
+    let &DecodingError::TooLarge { rows: 1, tokens, needed, .. } = of_decoding(&error) else {
+        panic!("{error}")
+    };
+    assert!(tokens == most + 2 && needed > 8.0 * most as f64, "{tokens} {needed}");
 }

@@ -67,7 +67,7 @@ impl DataRun {
     /// Those of [`load`](Self::load), and [`RunError::Interrupted`].
     pub fn load_until(&self, interrupter: &Interrupter, say: impl Fn(&str)) -> Result<Loaded, RunError> {
         let run = self.clone();
-        let loaded = attended(interrupter, &say, move |say| Loading::new(&run, say).load())?;
+        let loaded = attended(interrupter, "preparing", &say, move |say| Loading::new(&run, say).load())?;
         tell_skipped(&loaded.skipped, say);
         Ok(loaded)
     }

@@ -1,5 +1,8 @@
 //! Recomputed segments compared with the same segments without recomputation.
 
+mod held;
+mod refused;
+
 use std::sync::Mutex;
 
 use burn::module::Module;
@@ -315,52 +318,6 @@ fn a_model_with_burns_scheme_of_its_own() {
     assert_eq!(gradients(&model, loss(&setup.into_pass())), expected);
 }
 
-#[test]
-fn a_captured_tensor_that_carries_a_gradient_is_told() {
-    let _alone = ALONE.lock();
-    let model = Model::new(2, 0.0, &device());
-    let pass = pass(&model, &Recompute::every_block());
-    let scale = waves(WIDTH, 0.0, &device()).require_grad();
-    let x = input(3, &device());
-    pass.segment(&model.blocks[1], x, move |block, x: Tensor<2>, _| {
-        block.forward(x) * scale.clone().unsqueeze()
-    });
-    let error = pass.check().unwrap_err();
-    assert_eq!(error, StrategyError::Captured { segment: "blocks.1".into() });
-    assert!(error.to_string().contains("part of the input"), "{error}");
-    pass.check().expect("told once");
-}
-
-#[test]
-fn burns_dropout_inside_is_found_out_unless_it_drops_nothing() {
-    let _alone = ALONE.lock();
-    let model = Model::new(2, 0.2, &device());
-    let pass = pass(&model, &Recompute::every(2));
-    gradients(&model, model.forward(input(9, &device()), &pass).sum());
-    let error = pass.check().unwrap_err().to_string();
-    assert!(error.contains("blocks.0") && error.contains("Dropout of Burn"), "{error}");
-    assert!(error.contains("Use firebrick's Dropout"), "{error}");
-
-    // A single huge channel must not hide dropped elements, and a dropout of 0 is not an error.
-    for (dropout, is_told) in [(0.2, true), (0.0, false)] {
-        let model = Model::new(1, dropout, &device());
-        let pass = self::pass(&model, &Recompute::every_block());
-        let huge = Tensor::<2>::zeros([9, 1], &device()) + 1e6;
-        let x = Tensor::cat(vec![input(9, &device()).slice([0..9, 1..WIDTH]), huge], 1);
-        gradients(&model, model.forward(x, &pass).sum());
-        assert_eq!(pass.check().is_err(), is_told, "dropout {dropout}");
-    }
-}
-
-#[test]
-fn a_poisoned_block_is_not_blamed_for_nan() {
-    let _alone = ALONE.lock();
-    let model = Model::new(2, 0.0, &device());
-    let pass = pass(&model, &Recompute::every_block());
-    gradients(&model, model.forward(input(2, &device()) * f64::NAN, &pass).sum());
-    pass.check().unwrap();
-}
-
 /// A hand-made pass on a device without autodiff, with a model on a device with autodiff.
 #[test]
 fn a_pass_without_autodiff_runs_each_block_as_it_is() {
@@ -375,104 +332,4 @@ fn a_pass_without_autodiff_runs_each_block_as_it_is() {
         assert_eq!(gradients(&model, model.forward(input(5, &without), &pass).sum()), expected);
         pass.check().unwrap();
     }
-}
-
-#[test]
-fn impossible_recipes_are_refused() {
-    let model = Model::new(2, 0.0, &device());
-    let device = device();
-    let refused = |recipe: Recompute| {
-        let result = recipe.start(&mut Setup::new(&model, &device));
-        result.err().unwrap_or_else(|| panic!("{recipe:?} is refused")).to_string()
-    };
-    assert!(refused(Recompute::every(0)).contains("every must be at least 1"));
-    assert!(refused(Recompute::within(0)).contains("at least 1 byte"));
-    assert!(refused(Recompute::paths(Vec::<String>::new())).contains("at least one path"));
-    let unknown = refused(Recompute::paths(["blocks.7"]));
-    assert!(unknown.contains("matches `blocks.7`; the nearest are `blocks`, `blocks.0`"), "{unknown}");
-    assert!(refused(Recompute::elementwise().offloaded()).contains("keeps no inputs"));
-    let twice = Stack::new(Recompute::elementwise(), Recompute::every_block());
-    let twice = twice.start(&mut Setup::new(&model, &device)).err();
-    assert_eq!(twice, Some(StrategyError::Twice("Recompute")));
-    assert_eq!(Paths::of(&model).module_of(&model.blocks[1]), Some("blocks.1"));
-}
-
-/// An upper bound for the bytes of graphs and of the allocator.
-const BOOKKEEPING: usize = 128 * 1024;
-
-/// Returns a model that has run before, so that one-time allocations are done.
-fn warm_model(blocks: usize) -> Model {
-    let model = Model::new(blocks, 0.0, &device());
-    held(&model, 2048, &plain());
-    model
-}
-
-fn live() -> usize {
-    in_use(&device()).unwrap()
-}
-
-/// Returns the bytes that a forward pass leaves allocated for its backward pass.
-fn held(model: &Model, rows: usize, pass: &Pass) -> usize {
-    let x = input(rows, &device());
-    let before = live();
-    let loss = model.forward(x, pass).sum();
-    let held = live() - before;
-    loss.backward();
-    pass.check().unwrap();
-    held
-}
-
-#[test]
-fn what_is_held_is_the_inputs() {
-    let _alone = ALONE.lock();
-    let (blocks, rows) = (6, 2048);
-    let model = warm_model(blocks);
-    let of_input = rows * WIDTH * 4;
-    let all = held(&model, rows, &plain());
-    let none = held(&model, rows, &pass(&model, &Recompute::every_block()));
-    assert!(all > 7 * blocks * of_input, "{all}");
-    // The inputs of the blocks, the result, and bookkeeping.
-    assert!(none < (blocks + 1) * of_input + BOOKKEEPING, "{none} {of_input}");
-    let setup_of = |recipe: &Recompute| {
-        let device = device();
-        let mut setup = Setup::new(&model, &device);
-        let mut stage = recipe.start(&mut setup).unwrap();
-        (stage.init_master(model.clone()).unwrap(), setup.into_pass())
-    };
-    let (balanced, pass_of) = setup_of(&Recompute::elementwise());
-    let x = input(rows, pass_of.device());
-    let before = live();
-    let loss = balanced.forward(x, &pass_of).sum();
-    let elementwise = live() - before;
-    drop(loss);
-    assert!(elementwise < all * 8 / 10, "{elementwise} of {all}");
-    let half = held(&model, rows, &pass(&model, &Recompute::every(2)));
-    assert!(half > (all + none) * 4 / 10 && half < (all + none) * 6 / 10, "{half}");
-}
-
-#[test]
-fn a_budget_is_kept_with_as_few_segments_as_can_be() {
-    let _alone = ALONE.lock();
-    let (blocks, rows) = (6, 2048);
-    let model = warm_model(blocks);
-    let all = held(&model, rows, &plain());
-    for share in [0.3, 0.5, 0.8, 1.2] {
-        let budget = (all as f64 * share) as usize;
-        let pass = pass(&model, &Recompute::within(budget));
-        let measuring = held(&model, rows, &pass);
-        assert!(measuring < all / 4, "until it is measured, everything is recomputed: {measuring}");
-        let kept = held(&model, rows, &pass.drawing(pass.draws()));
-        assert!(kept <= budget + BOOKKEEPING, "{kept} of {budget}");
-        // One more kept segment would not fit.
-        assert!(kept + all / blocks + BOOKKEEPING > budget.min(all), "{kept} of {budget}");
-        // More rows than measured: recomputes everything again.
-        let larger = held(&model, 2 * rows, &pass.drawing(pass.draws()));
-        assert!(larger < 2 * all / 4, "{larger}");
-    }
-    let pass = pass(&model, &Recompute::within(10_000));
-    held(&model, rows, &pass);
-    let loss = model.forward(input(rows, &device()), &pass.drawing(pass.draws())).sum();
-    let error = pass.check().unwrap_err();
-    assert!(matches!(error, StrategyError::Budget { budget: 10_000, needed } if needed > 400_000), "{error}");
-    drop(loss);
 }
