@@ -43,6 +43,8 @@ pub use firebrick_datasets as datasets;
 pub use firebrick_metrics as metrics;
 /// Strategies: the techniques that a training recipe is composed of.
 pub use firebrick_strategies as strategies;
+/// The ranks of a run, and the collectives between them.
+pub use firebrick_world as world;
 
 mod accounting;
 mod adapters;
@@ -122,8 +124,9 @@ pub use data::Data;
 pub use error::TrainError;
 pub use firebrick_strategies::{
     Accumulate, Amp, Clip, Dropout, Ema, Freeze, Keep, Lora, LossScale, Offload, Pass, Recompute, Strategy,
-    World, Zero, memory, optim,
+    Zero, memory, optim,
 };
+pub use firebrick_world::World;
 pub use objective::{Loss, Objective};
 pub use plan::{FoundBatch, Plan, PlanError, Planned, Sent};
 pub use preview::{Cell, Kind, Legible, Look, Names, Numbers, Preview, Row};

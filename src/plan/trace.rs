@@ -9,7 +9,8 @@ use std::collections::HashMap;
 
 use burn::tensor::Device;
 use firebrick_strategies::optim::Groups;
-use firebrick_strategies::{Communicator, Draws, Paths, StrategyError, host_device};
+use firebrick_strategies::{Draws, Paths, StrategyError};
+use firebrick_world::{Communicator, host_device};
 
 use super::PlanError;
 use super::longest::Longest;

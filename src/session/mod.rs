@@ -13,9 +13,10 @@ use burn::tensor::{DType, Device, FloatDType, Tensor};
 use firebrick_datasets::{Batch, DataError};
 use firebrick_strategies::optim::{Replicas, replicas};
 use firebrick_strategies::{
-    Adaptation, Communicator, Draws, Grads, Outcome, Pass, Settled, SkipReason, Stage, StrategyError,
-    float_name, tie, untie,
+    Adaptation, Draws, Grads, Outcome, Pass, Settled, SkipReason, Stage, StrategyError, float_name, tie,
+    untie,
 };
+use firebrick_world::Communicator;
 
 use crate::accounting::{FirstUpdate, ParameterBytes, Placement, trainable_bytes};
 use crate::agreement::{WindowOfAll, agreed_skip};

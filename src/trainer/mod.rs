@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use burn::train::Interrupter;
-use firebrick_strategies::{Identity, Stack, World};
+use firebrick_strategies::{Identity, Stack};
+use firebrick_world::World;
 
 use crate::checkpoint::RunText;
 use crate::dashboard::Show;

@@ -30,10 +30,9 @@
 //! lora/          Lora: low-rank factors beside frozen matrices
 //! ema.rs         Ema: an average of the weights over the updates
 //! clip.rs        Clip: bounds the gradient's norm or its elements
-//! world/         the ranks, and the collectives between them
 //! zero/          Zero: data-parallel training with sharded state
 //! offload.rs     Offload: keeps the master and the moments, optionally the replica too, in host memory
-//! host.rs        host memory: as a device, and tensors' values in it
+//! host.rs        the host, for a strategy that keeps tensors there
 //! state.rs       what a stage saves and restores
 //! error.rs       the errors of a strategy or of a composition
 //! ```
@@ -166,7 +165,6 @@ mod state;
 mod strategy;
 #[cfg(test)]
 mod testing;
-mod world;
 mod zero;
 
 pub use accumulate::{Accumulate, AccumulateIn, Accumulating};
@@ -179,11 +177,11 @@ pub use dropout::Dropout;
 pub use dtypes::{float_name, supported_floats};
 pub use ema::{Averaging, Ema};
 pub use error::StrategyError;
+pub use firebrick_world::{Communicator, World, WorldError};
 pub use freeze::{Freeze, Frozen};
 pub use gelu::{Gelu, GeluOps, gelu};
 pub use grads::{GradMap, Grads};
 pub use half::{Convert, HalfOps, cast, linear, matmul};
-pub use host::{host_device, is_host, on_host};
 pub use lora::{Adapting, Lora};
 pub use offload::{Offload, Offloading};
 pub use outcome::{Outcome, Settled, SkipReason};
@@ -197,7 +195,4 @@ pub use shard::Shard;
 pub use stack::{Identity, Stack};
 pub use state::{SavedStates, StageState};
 pub use strategy::{Stage, Strategy};
-pub use world::{
-    Communicator, Gathering, Kind, LAUNCHERS, Launcher, Moved, PartShape, Traffic, World, WorldError,
-};
 pub use zero::{Sharded, Zero};

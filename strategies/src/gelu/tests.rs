@@ -73,7 +73,7 @@ fn what_is_no_number_stays_none_and_infinity_has_its_limits() {
 
 #[test]
 fn narrow_tensors_are_rounded_once_and_wide_ones_stay_wide() {
-    if !crate::is_host(&testing::device()) {
+    if !firebrick_world::is_host(&testing::device()) {
         return;
     }
     let device = testing::device().autodiff();

@@ -76,7 +76,7 @@ pub fn of_machine() -> Option<u64> {
 /// Allocates the buffers that this thread's matrix products keep for the life of the thread: on the CPU, as large as a
 /// core's second-level cache. Otherwise the first measured pass on the thread would include them.
 pub fn settle(device: &Device) {
-    if crate::is_host(device) {
+    if firebrick_world::is_host(device) {
         let x = Tensor::<2>::ones([128, 128], &device.clone().inner());
         // The operands' layout determines which one goes through that buffer.
         x.clone().transpose().matmul(x.clone().matmul(x.clone().transpose()));

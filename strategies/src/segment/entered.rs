@@ -7,13 +7,12 @@ use std::sync::{Arc, Mutex};
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device, Tensor, TensorData};
+use firebrick_world::{Gathering, on_host};
 
 use super::unit::Unit;
 use super::units::Handling;
 use super::{SegmentPlan, lock};
-use crate::host::on_host;
 use crate::params::{Trained, trained_here};
-use crate::world::Gathering;
 use crate::zero::{Part, add};
 use crate::{ParamMap, StrategyError, map_params, relift};
 

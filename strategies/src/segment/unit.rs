@@ -6,9 +6,9 @@ use std::sync::Arc;
 use burn::backend::DispatchTensor;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Tensor, TensorData};
+use firebrick_world::on_host;
 
 use super::entered::{Entered, Way};
-use crate::host::on_host;
 use crate::zero::Part;
 
 /// A unit that a segment has reached.

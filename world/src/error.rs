@@ -11,6 +11,7 @@ use thiserror::Error;
 /// or [`Mpi`](WorldError::Mpi) the world is over: every later call of every rank returns that error
 /// immediately. The other errors are one rank's own mistakes, found before it sent anything.
 #[derive(Clone, Debug, Error, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum WorldError {
     /// A rank failed, panicked, or ended while the others continued.
     #[error("rank {rank} {reason}; this rank was in {call}")]

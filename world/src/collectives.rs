@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use burn::tensor::TensorData;
 
-use super::call::{Call, name};
-use super::exchange::Piece;
-use super::{Communicator, Kind, PartShape, WorldError, host, sum};
+use crate::call::{Call, name};
+use crate::exchange::Piece;
 use crate::host::joined;
+use crate::{Communicator, Kind, PartShape, WorldError, buffers, sum};
 
 /// Gathered parts, each with its pieces by rank.
 type Pieces = Vec<Vec<Option<Piece>>>;
@@ -27,13 +27,13 @@ impl Communicator {
     ///
     /// ```
     /// use burn::tensor::{DType, TensorData, bf16};
-    /// use firebrick_strategies::{Communicator, PartShape};
+    /// use firebrick_world::{Communicator, PartShape};
     ///
     /// let part = TensorData::from([[1.5f32, 2.0]]).convert::<bf16>();
     /// let like = PartShape { sum: DType::F32, ..PartShape::of(&part) };
     /// let sums = Communicator::solo().reduce_scatter_parts("head", vec![Some(part)], &[like])?;
     /// assert_eq!(sums, [Some(TensorData::from([[1.5f32, 2.0]]))]);
-    /// # Ok::<(), firebrick_strategies::WorldError>(())
+    /// # Ok::<(), firebrick_world::WorldError>(())
     /// ```
     pub fn reduce_scatter_parts(
         &self,
@@ -145,7 +145,7 @@ impl Communicator {
 /// Wraps host data as a buffer.
 pub(super) fn piece(data: TensorData) -> Piece {
     let element = data.dtype().size();
-    Piece { bytes: host::lend(data), element }
+    Piece { bytes: buffers::lend(data), element }
 }
 
 /// Transposes pieces indexed by rank, then part, into pieces indexed by part, then rank.

@@ -1,80 +1,23 @@
-//! The ranks of a run and the collectives they exchange data with.
-//!
-//! A [`World`] is a recipe; [`World::join`] turns it into one [`Communicator`] for each rank of this process. A
-//! strategy calls the same collectives whether the ranks are a single process, threads of one process, or processes on
-//! many machines.
-//!
-//! ```text
-//! communicator.rs  Communicator: a rank's handle, its rank and size, barrier and failure
-//! tensors.rs       collectives on tensors
-//! on_devices.rs    sums made between devices by NCCL
-//! collectives.rs   collectives on several parts at once, in host memory
-//! from_root.rs     broadcast and scatter
-//! gathering.rs     asynchronous all-gathers: start early, wait later
-//! exchange.rs      the primitive below every collective: each rank sends each rank a message
-//! call.rs          the part of a call that ranks must agree on
-//! sum.rs           sums in rank order, rounded once
-//! host.rs          tensors in host memory, borrowed without a copy
-//! mpi/             ranks in other processes
-//! launchers.rs     the environment variables that launchers set for each process
-//! traffic.rs       counters of the data sent and received
-//! error.rs         the errors
-//! ```
-//!
-//! # Faults
-//!
-//! No fault makes a rank hang. If a rank [fails](Communicator::fail), panics, ends early, makes a different call than
-//! the others, or misses the [deadline](World::deadline), every other rank's current or next call returns an
-//! error that names it.
-
-mod call;
-mod collectives;
-mod communicator;
-mod error;
-mod exchange;
-mod from_root;
-mod gathering;
-mod host;
-mod launchers;
-#[cfg(feature = "mpi")]
-mod mpi;
-mod on_devices;
-mod sum;
-mod tensors;
-#[cfg(test)]
-pub(crate) mod testing;
-mod traffic;
-
-#[cfg(test)]
-mod collectives_tests;
-#[cfg(test)]
-mod faults_tests;
+//! World: the recipe for the ranks of a run.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use burn::tensor::Device;
 
-pub use call::{Kind, PartShape};
-pub use communicator::Communicator;
-pub use error::WorldError;
-pub use gathering::Gathering;
-pub use launchers::{LAUNCHERS, Launcher};
-pub use traffic::{Moved, Traffic};
-
-use exchange::Exchange;
-pub(crate) use on_devices::OnDevices;
+use crate::exchange::Exchange;
+use crate::{Communicator, DeviceSums, WorldError};
 
 /// A recipe for the ranks of a run. Nothing starts before [`join`](Self::join).
 ///
 /// ```
 /// use burn::tensor::Device;
-/// use firebrick_strategies::World;
+/// use firebrick_world::World;
 ///
 /// let world = World::threads(4).on(vec![Device::flex()]);
 /// assert_eq!(world.device(3), Some(&Device::flex()));
 /// assert_eq!(world.join()?.len(), 4);
-/// # Ok::<(), firebrick_strategies::WorldError>(())
+/// # Ok::<(), firebrick_world::WorldError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct World {
@@ -167,7 +110,7 @@ impl World {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use firebrick_strategies::{World, WorldError};
+    /// use firebrick_world::{World, WorldError};
     ///
     /// let ranks = World::threads(2).deadline(Duration::from_millis(1)).join()?;
     /// // Rank 1 never calls.
@@ -198,12 +141,12 @@ impl World {
         }
         #[cfg(feature = "mpi")]
         if self.processes {
-            return mpi::join(self.threads, self.deadline);
+            return crate::mpi::join(self.threads, self.deadline);
         }
         let exchange = Arc::new(Exchange::new(self.threads, 0..self.threads, self.deadline));
         let devices: Option<Vec<_>> = (0..self.threads).map(|rank| self.device(rank).cloned()).collect();
-        let on_devices = devices.filter(|_| self.nccl).and_then(OnDevices::of);
-        let rank = |rank| Communicator::of(exchange.clone(), rank).summing(on_devices.clone());
+        let sums = devices.filter(|_| self.nccl).and_then(DeviceSums::nccl);
+        let rank = |rank| Communicator::of(exchange.clone(), rank).summing(sums.clone());
         Ok((0..self.threads).map(rank).collect())
     }
 }

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::call::Call;
-use super::{Kind, Traffic, WorldError};
+use crate::call::Call;
+use crate::{Kind, Traffic, WorldError};
 
 /// A buffer on its way to a rank.
 #[derive(Clone, Debug)]

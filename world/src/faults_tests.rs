@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use burn::tensor::{DType, TensorData};
 
-use super::testing::{outcomes, run};
-use super::{PartShape, World, WorldError};
+use crate::testing::{outcomes, run};
+use crate::{PartShape, World, WorldError};
 
 fn rank_error(error: &WorldError) -> (usize, &str, &str) {
     match error {

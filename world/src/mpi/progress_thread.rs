@@ -18,7 +18,7 @@ use mpi::traits::*;
 use super::envelope::{Envelope, message};
 use super::wire::{Receiving, Sending};
 use crate::WorldError;
-use crate::world::exchange::{Exchange, Notice};
+use crate::exchange::{Exchange, Notice};
 
 const HEADER: Tag = 1;
 const BUFFER: Tag = 2;

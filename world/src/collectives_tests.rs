@@ -2,9 +2,9 @@
 
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData, bf16, f16};
 
-use super::testing::run;
-use super::{Communicator, Kind, PartShape, World, WorldError};
 use crate::testing::device;
+use crate::testing::run;
+use crate::{Communicator, Kind, PartShape, World, WorldError};
 
 const RANKS: [usize; 5] = [1, 2, 3, 4, 5];
 

@@ -1,13 +1,13 @@
 //! Collectives on tensors.
 //!
 //! A tensor may have any float dtype and be on any device; the result is on the same device, has the same dtype
-//! and carries no gradient. Sums are taken in rank order, or in NCCL's order if [NCCL](super::World::on) sums; f16 and
+//! and carries no gradient. Sums are taken in rank order, or in NCCL's order if [NCCL](crate::World::on) sums; f16 and
 //! bf16 accumulate in f32 and are rounded once. All ranks get the same bits.
 
 use burn::tensor::{Tensor, TensorData};
 
-use super::call::Call;
-use super::{Communicator, Kind, OnDevices, PartShape, WorldError, host};
+use crate::call::Call;
+use crate::{Communicator, Kind, PartShape, WorldError, buffers};
 
 impl Communicator {
     /// Sums all ranks' tensors, of any shape, and returns the sum on every rank.
@@ -18,12 +18,10 @@ impl Communicator {
     pub fn all_reduce<const D: usize>(&self, tensor: Tensor<D>) -> Result<Tensor<D>, WorldError> {
         let (shape, dtype) = (tensor.dims(), tensor.dtype());
         let like = [PartShape { shape: shape.to_vec(), dtype, sum: dtype }];
-        if let Some(on_devices) =
-            self.on_devices().filter(|_| !tensor.is_autodiff() && OnDevices::takes(&like))
-        {
+        if let Some(on_devices) = self.on_devices(&like).filter(|_| !tensor.is_autodiff()) {
             // A distinct name: a rank that took the path through the host is in another call.
             let what = "a tensor on the devices";
-            let sums = on_devices.all_reduce(self, what, vec![Some(tensor.reshape([-1]))], &like)?;
+            let sums = on_devices.all_reduce(what, vec![Some(tensor.reshape([-1]))], &like)?;
             let sum = sums.into_iter().flatten().next();
             return Ok(sum.expect("one part has one result").reshape(shape));
         }
@@ -66,7 +64,7 @@ impl Communicator {
     pub fn broadcast<const D: usize>(&self, tensor: Tensor<D>, root: usize) -> Result<Tensor<D>, WorldError> {
         let (device, dtype) = (tensor.device(), tensor.dtype());
         let like = PartShape { shape: tensor.dims().to_vec(), dtype, sum: dtype };
-        let read = |like| host::read(tensor, &Call::new(Kind::Broadcast, "", vec![like]));
+        let read = |like| buffers::read(tensor, &Call::new(Kind::Broadcast, "", vec![like]));
         let part = (self.rank() == root).then(|| read(like.clone())).transpose()?;
         Ok(Tensor::from_data(self.broadcast_part("", part, like, root)?, (&device, dtype)))
     }
@@ -80,7 +78,7 @@ impl Communicator {
     ) -> Result<Tensor<D>, WorldError> {
         let (device, dtype) = (tensor.device(), tensor.dtype());
         let like = PartShape { shape: tensor.dims().to_vec(), dtype, sum: dtype };
-        let data = host::read(tensor, &Call::new(kind, "", vec![like.clone()]))?;
+        let data = buffers::read(tensor, &Call::new(kind, "", vec![like.clone()]))?;
         let result = collective(data, like)?.next();
         // One part goes in, and every rank has it.
         Ok(Tensor::from_data(result.expect("one part has one result"), (&device, dtype)))

@@ -8,67 +8,49 @@
 //! every other call and within its deadline, on what to sum and on who has it. Each rank then runs the sum in
 //! another thread and waits, again under the deadline, until all ranks report that their device has finished. If a
 //! device fails, for example because its memory is full, the call ends on every rank with an error that names it.
-#![cfg_attr(feature = "cuda", allow(unsafe_code))] // Checking whether NCCL is installed loads it.
 
 use std::any::Any;
-use std::fmt;
 use std::ops::AddAssign;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 use std::thread;
 
-use burn::tensor::{DType, DataError, Device, FloatDType, StreamId, Tensor, TensorData, TensorReadError};
+use burn::tensor::{DType, DataError, FloatDType, StreamId, Tensor, TensorData, TensorReadError};
 
-use super::call::Call;
-use super::exchange::Piece;
-use super::{Communicator, Kind, PartShape, WorldError};
-use crate::cast;
+use crate::call::Call;
+use crate::exchange::Piece;
+use crate::{Communicator, DeviceSums, Kind, PartShape, WorldError};
 
-/// Sums an f32 tensor over all ranks. Every rank calls it with its rank and the same number of elements.
-pub(super) type Sum = Arc<dyn Fn(usize, Tensor<1>) -> Tensor<1> + Send + Sync>;
-
-/// A sum between the ranks' devices.
-pub(crate) struct OnDevices {
-    /// The devices, by rank.
-    devices: Vec<Device>,
-    sum: Sum,
+/// The sums on the ranks' devices, of a rank whose devices can make them: see [`Communicator::on_devices`].
+#[derive(Clone, Copy, Debug)]
+pub struct OnDevices<'a> {
+    world: &'a Communicator,
+    sums: &'a DeviceSums,
 }
 
-impl fmt::Debug for OnDevices {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "OnDevices({:?})", self.devices)
+impl Communicator {
+    /// Returns the sums on the ranks' devices, if the devices can sum parts like these without the host.
+    pub fn on_devices(&self, like: &[PartShape]) -> Option<OnDevices<'_>> {
+        let sums = self.device_sums().filter(|_| DeviceSums::takes(like))?;
+        Some(OnDevices { world: self, sums })
     }
 }
 
-impl OnDevices {
-    /// Creates the sum for ranks with these devices, if NCCL can sum on them.
-    pub(super) fn of(devices: Vec<Device>) -> Option<Arc<Self>> {
-        let devices: Vec<_> = devices.into_iter().map(Device::inner).collect();
-        let sum = nccl(&devices)?;
-        Some(Arc::new(Self::with(devices, sum)))
-    }
-
-    /// Creates it from the ranks' devices, by rank, and a `sum` over them.
-    pub(super) fn with(devices: Vec<Device>, sum: Sum) -> Self {
-        Self { devices, sum }
-    }
-
-    /// Returns whether all parts have dtypes that are summed in f32.
-    pub(crate) fn takes(like: &[PartShape]) -> bool {
-        let is_single = |dtype| matches!(dtype, DType::F32 | DType::F16 | DType::BF16);
-        like.iter().all(|part| is_single(part.dtype) && is_single(part.sum))
-    }
-
-    /// Sums parts like [`Communicator::all_reduce_parts`]. The parts must pass [`takes`](Self::takes), and each is flat
-    /// and on the rank's device. Rounds each to its [dtype on the wire](PartShape::dtype), like the path through the
-    /// host, but sends it in f32: NCCL would round a half-precision sum at every rank.
-    pub(crate) fn all_reduce(
+impl OnDevices<'_> {
+    /// Sums parts like [`Communicator::all_reduce_parts`], each of which is flat and on the rank's device. Rounds each
+    /// to its [dtype on the wire](PartShape::dtype), like the path through the host, but sends it in f32: NCCL would
+    /// round a half-precision sum at every rank.
+    ///
+    /// # Errors
+    ///
+    /// [`WorldError`] if a rank fails, ends, makes a different call, or is late, or if its device does not sum.
+    pub fn all_reduce(
         &self,
-        world: &Communicator,
         what: &str,
         parts: Vec<Option<Tensor<1>>>,
         like: &[PartShape],
     ) -> Result<Vec<Option<Tensor<1>>>, WorldError> {
+        let world = self.world;
         let call = world.open(Call::new(Kind::AllReduce, what, like.to_vec()));
         // An empty buffer marks a part that this rank has.
         let mark = Piece { bytes: bytes::Bytes::new(), element: 1 };
@@ -76,35 +58,36 @@ impl OnDevices {
         let marks = world.exchange(&call, vec![mine; world.size()])?;
         let exists: Vec<bool> =
             (0..like.len()).map(|at| marks.iter().any(|of_rank| of_rank[at].is_some())).collect();
-        let device = &self.devices[world.rank()];
+        let device = &self.sums.devices[world.rank()];
         let there = parts.into_iter().zip(like).zip(&exists).filter(|(_, exists)| **exists);
         let flat = there.map(|((part, like), _)| match part {
-            Some(part) => cast(cast(part, FloatDType::from(like.dtype)), FloatDType::F32),
+            Some(part) => part.cast(FloatDType::from(like.dtype)).cast(FloatDType::F32),
             None => Tensor::zeros([like.elements()], (device, DType::F32)),
         });
         let flat: Vec<_> = flat.collect();
         if flat.is_empty() {
             return Ok(vec![None; like.len()]);
         }
-        let sum = self.summed(world, what, Tensor::cat(flat, 0))?;
+        let sum = self.summed(what, Tensor::cat(flat, 0))?;
         world.count_ring(Kind::AllReduce, sum.dims()[0], DType::F32.size());
         let mut start = 0;
         let sums = like.iter().zip(exists).map(|(like, exists)| {
             exists.then(|| {
                 let part = sum.clone().narrow(0, start, like.elements());
                 start.add_assign(like.elements());
-                cast(part, FloatDType::from(like.sum))
+                part.cast(FloatDType::from(like.sum))
             })
         });
         Ok(sums.collect())
     }
 
     /// Returns the sum, once every rank's device has it.
-    fn summed(&self, world: &Communicator, what: &str, flat: Tensor<1>) -> Result<Tensor<1>, WorldError> {
+    fn summed(&self, what: &str, flat: Tensor<1>) -> Result<Tensor<1>, WorldError> {
+        let world = self.world;
         let call = world.open(Call::new(Kind::Barrier, &format!("the devices' sum of {what}"), vec![]));
         let sequence = world.number();
         let (hand_over, handed_over) = mpsc::channel();
-        let (rank, sum, posted) = (world.clone(), self.sum.clone(), call.clone());
+        let (rank, sum, posted) = (world.clone(), self.sums.sum.clone(), call.clone());
         // Shares this thread's stream: a new stream would hold its own memory on the device.
         let stream = StreamId::current();
         thread::spawn(move || {
@@ -144,39 +127,13 @@ fn said(panic: &(dyn Any + Send)) -> &str {
     text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked")
 }
 
-/// Returns NCCL's sum if NCCL is installed and each rank has its own CUDA device.
-#[cfg(feature = "cuda")]
-fn nccl(devices: &[Device]) -> Option<Sum> {
-    use burn::backend::{CubeDevice, DispatchDevice};
-    use burn::tensor::distributed::{ReduceOperation, all_reduce};
-
-    let is_cuda = |device: &Device| matches!(device.as_dispatch(), DispatchDevice::Cube(CubeDevice::Cuda(_)));
-    let are_cuda = devices.iter().all(is_cuda);
-    let are_apart = devices.iter().enumerate().all(|(at, device)| !devices[..at].contains(device));
-    if devices.len() < 2 || !are_cuda || !are_apart {
-        return None;
-    }
-    // SAFETY: this loads NCCL, whose initialisation does not affect this program; Burn would load it next anyway.
-    if !unsafe { cudarc::nccl::sys::is_culib_present() } {
-        return None;
-    }
-    let devices = devices.to_vec();
-    Some(Arc::new(move |_, part| all_reduce(part, ReduceOperation::Sum, devices.clone()).resolve()))
-}
-
-#[cfg(not(feature = "cuda"))]
-fn nccl(_: &[Device]) -> Option<Sum> {
-    None
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::testing;
-    use crate::world::World;
-    use crate::world::testing::{by_hand, run_summing};
+    use crate::World;
+    use crate::testing::{self, by_hand, run_summing};
 
     fn like(elements: usize, dtype: DType, sum: DType) -> PartShape {
         PartShape { shape: vec![elements], dtype, sum }
@@ -190,7 +147,7 @@ mod tests {
             let number = rank.rank() as f32;
             let second = if rank.rank() == 1 { part(&[8.0, 9.0]) } else { None };
             let parts = vec![part(&[number, 1.0, -number]), second, None];
-            let sums = rank.on_devices().unwrap().all_reduce(&rank, "the test", parts, &like)?;
+            let sums = rank.on_devices(&like).unwrap().all_reduce("the test", parts, &like)?;
             let read = |sum: Option<Tensor<1>>| sum.map(|sum| sum.into_data().try_to_vec::<f32>().unwrap());
             Ok((sums.into_iter().map(read).collect::<Vec<_>>(), rank.traffic().of(Kind::AllReduce)))
         });
@@ -209,13 +166,13 @@ mod tests {
             // 2049 is not an f16: rounding at every step would give 2048.
             let mine = if rank.rank() == 0 { 2048.0 } else { 1.0 };
             let part = Tensor::<1>::from_data([mine], (&testing::device(), DType::F16));
-            let sum = rank.on_devices().unwrap().all_reduce(&rank, "", vec![Some(part)], &like)?;
+            let sum = rank.on_devices(&like).unwrap().all_reduce("", vec![Some(part)], &like)?;
             let sum = sum.into_iter().flatten().next().unwrap();
             assert_eq!(sum.dtype(), DType::F16);
             Ok(sum.into_data().iter::<f32>().collect::<Vec<_>>())
         });
         sums.into_iter().for_each(|sum| assert_eq!(sum.unwrap(), [2050.0]));
-        assert!(!OnDevices::takes(&[PartShape { shape: vec![1], dtype: DType::F64, sum: DType::F64 }]));
+        assert!(!DeviceSums::takes(&[PartShape { shape: vec![1], dtype: DType::F64, sum: DType::F64 }]));
     }
 
     #[test]
@@ -235,7 +192,7 @@ mod tests {
             let elements = 1 + rank.rank();
             let part = Tensor::<1>::zeros([elements], &testing::device());
             let like = [like(elements, DType::F32, DType::F32)];
-            rank.on_devices().unwrap().all_reduce(&rank, "", vec![Some(part)], &like)
+            rank.on_devices(&like).unwrap().all_reduce("", vec![Some(part)], &like)
         });
         assert!(sums.into_iter().all(|sum| matches!(sum, Err(WorldError::Mismatch { .. }))));
         let limit = Duration::from_millis(1);
@@ -243,7 +200,7 @@ mod tests {
             let part = Tensor::<1>::zeros([1], &testing::device());
             let like = [like(1, DType::F32, DType::F32)];
             match rank.rank() {
-                0 => rank.on_devices().unwrap().all_reduce(&rank, "", vec![Some(part)], &like).map(drop),
+                0 => rank.on_devices(&like).unwrap().all_reduce("", vec![Some(part)], &like).map(drop),
                 // Arrives only after the other rank has given up.
                 _ => {
                     while rank.failure().is_none() {
@@ -263,11 +220,11 @@ mod tests {
     /// The sum that the other ranks have started never ends in this case.
     #[test]
     fn a_device_that_refuses_ends_the_sum_on_every_rank() {
-        let sum: Sum = Arc::new(|rank, part| match rank {
+        let sum = |rank, part| match rank {
             1 => panic!("out of memory"),
             _ => never(part),
-        });
-        let sums = run_summing(World::threads(3), Some(Arc::new(on(3, sum))), sum_of_ones);
+        };
+        let sums = run_summing(World::threads(3), Some(on(3, sum)), sum_of_ones);
         for sum in sums {
             let expected = "rank 1 failed: its device did not sum: out of memory; this rank was in barrier of the \
                             devices' sum of a tensor on the devices";
@@ -278,10 +235,10 @@ mod tests {
     #[test]
     fn a_sum_that_never_ends_is_given_up_at_the_deadline() {
         let world = World::threads(2).deadline(Duration::from_millis(1));
-        let sum: Sum = Arc::new(|rank, part| if rank == 1 { never(part) } else { part });
-        let sums = run_summing(world, Some(Arc::new(on(2, sum))), |rank| {
+        let sum = |rank, part| if rank == 1 { never(part) } else { part };
+        let sums = run_summing(world, Some(on(2, sum)), |rank| {
             // Calls `summed` directly: agreeing has the same short deadline and is not under test.
-            rank.on_devices().unwrap().summed(&rank, "ones", Tensor::ones([2], &testing::device()))
+            rank.on_devices(&[]).unwrap().summed("ones", Tensor::ones([2], &testing::device()))
         });
         for sum in sums {
             assert!(matches!(sum, Err(WorldError::Deadline { ranks, .. }) if ranks.contains(&1)));
@@ -297,8 +254,8 @@ mod tests {
         assert_eq!((read(come).is_ok(), read(to_come).is_ok()), (true, false));
     }
 
-    fn on(ranks: usize, sum: Sum) -> OnDevices {
-        OnDevices::with(vec![testing::device(); ranks], sum)
+    fn on(ranks: usize, sum: impl Fn(usize, Tensor<1>) -> Tensor<1> + Send + Sync + 'static) -> DeviceSums {
+        DeviceSums::new(vec![testing::device(); ranks], sum)
     }
 
     /// Blocks forever, as NCCL does if a rank is missing.

@@ -8,8 +8,8 @@
 use burn::tensor::{Bytes as Storage, Tensor, TensorData};
 use bytes::Bytes;
 
-use super::WorldError;
-use super::call::Call;
+use crate::WorldError;
+use crate::call::Call;
 use crate::host::try_on_host;
 
 /// Burn's storage as a borrowed buffer, without a copy.

@@ -13,7 +13,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
-use firebrick_strategies::{Communicator, PartShape, Traffic, World, WorldError};
+use firebrick_world::{Communicator, PartShape, Traffic, World, WorldError};
 
 /// The rank that goes wrong.
 const FAULTY: usize = 2;

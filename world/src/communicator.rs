@@ -7,15 +7,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::call::Call;
-use super::exchange::{Arrived, Exchange, Piece};
-use super::on_devices::OnDevices;
-use super::{Kind, PartShape, Traffic, WorldError};
+use crate::call::Call;
+use crate::exchange::{Arrived, Exchange, Piece};
+use crate::{DeviceSums, Kind, PartShape, Traffic, WorldError};
 
 /// A rank's handle to its world, with the collectives that exchange tensors with the other ranks.
 ///
 /// Clones are the same rank. All ranks must make the same calls in the same order; ranks in different calls get
-/// [`WorldError::Mismatch`]. Every call waits at most the world's [deadline](super::World::deadline).
+/// [`WorldError::Mismatch`]. Every call waits at most the world's [deadline](crate::World::deadline).
 ///
 /// Dropping the last clone ends the rank: other ranks that still call get an error that names it. If its thread is
 /// panicking at that point, the error says so.
@@ -24,7 +23,7 @@ use super::{Kind, PartShape, Traffic, WorldError};
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
-/// use firebrick_strategies::World;
+/// use firebrick_world::World;
 ///
 /// let ranks = World::threads(2).join()?;
 /// let sums = std::thread::scope(|scope| {
@@ -40,7 +39,7 @@ use super::{Kind, PartShape, Traffic, WorldError};
 /// for sum in sums {
 ///     assert_eq!(sum?.as_slice::<f32>().unwrap(), [2.0, 1.0]);
 /// }
-/// # Ok::<(), firebrick_strategies::WorldError>(())
+/// # Ok::<(), firebrick_world::WorldError>(())
 /// ```
 #[derive(Clone)]
 pub struct Communicator(Arc<Member>);
@@ -52,7 +51,7 @@ struct Member {
     calls: AtomicU64,
     /// Seconds waited for each rank.
     waited: Mutex<Vec<f64>>,
-    on_devices: Option<Arc<OnDevices>>,
+    device_sums: Option<DeviceSums>,
 }
 
 impl Drop for Member {
@@ -89,20 +88,21 @@ impl Communicator {
 
     pub(super) fn of(exchange: Arc<Exchange>, rank: usize) -> Self {
         let waited = Mutex::new(vec![0.0; exchange.size()]);
-        Self(Arc::new(Member { exchange, rank, calls: AtomicU64::new(0), waited, on_devices: None }))
+        Self(Arc::new(Member { exchange, rank, calls: AtomicU64::new(0), waited, device_sums: None }))
     }
 
-    /// Sets the sums on devices. Has an effect only before the first clone.
-    pub(super) fn summing(mut self, on_devices: Option<Arc<OnDevices>>) -> Self {
+    /// Sums on the ranks' devices by `sums`, in place of [NCCL](crate::World::on). Every rank needs the same sums, set
+    /// before its communicator is cloned: later, this has no effect.
+    pub fn summing(mut self, sums: Option<DeviceSums>) -> Self {
         if let Some(member) = Arc::get_mut(&mut self.0) {
-            member.on_devices = on_devices;
+            member.device_sums = sums;
         }
         self
     }
 
-    /// Returns the sums on the ranks' devices, if the devices can sum without the host.
-    pub(crate) fn on_devices(&self) -> Option<&OnDevices> {
-        self.0.on_devices.as_deref()
+    /// Returns what sums between the ranks' devices, if anything does.
+    pub(crate) fn device_sums(&self) -> Option<&DeviceSums> {
+        self.0.device_sums.as_ref()
     }
 
     /// Returns this rank's index in the world, from 0.
@@ -138,10 +138,10 @@ impl Communicator {
     /// [`WorldError`] if a rank fails, ends, makes a different call, or is late.
     ///
     /// ```
-    /// use firebrick_strategies::Communicator;
+    /// use firebrick_world::Communicator;
     ///
     /// assert_eq!(Communicator::solo().numbers("norm", &[0.5, 2.0])?, [[0.5, 2.0]]);
-    /// # Ok::<(), firebrick_strategies::WorldError>(())
+    /// # Ok::<(), firebrick_world::WorldError>(())
     /// ```
     pub fn numbers(&self, what: &str, mine: &[f64]) -> Result<Vec<Vec<f64>>, WorldError> {
         let call = self.open(Call::new(Kind::Scalars, what, vec![]));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::Kind;
+use crate::Kind;
 
 /// The data one rank has exchanged with the others, by the kind of call.
 ///

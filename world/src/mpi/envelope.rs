@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::world::call::Call;
-use crate::world::exchange::{Message, Notice, Piece};
+use crate::call::Call;
+use crate::exchange::{Message, Notice, Piece};
 
 /// A header. Worlds are numbered in the order in which the program joined them.
 #[derive(Debug, Serialize, Deserialize)]

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use burn::tensor::TensorData;
 
-use super::call::Call;
-use super::collectives::{check_axes, concatenated, piece};
-use super::{Communicator, Kind, PartShape, WorldError};
+use crate::call::Call;
+use crate::collectives::{check_axes, concatenated, piece};
+use crate::{Communicator, Kind, PartShape, WorldError};
 
 /// An all-gather in flight: this rank has sent its shards, and the others' may still be on their way.
 ///
@@ -37,12 +37,12 @@ impl Communicator {
     ///
     /// ```
     /// use burn::tensor::TensorData;
-    /// use firebrick_strategies::Communicator;
+    /// use firebrick_world::Communicator;
     ///
     /// let next = Communicator::solo().start_all_gather("block 1", vec![TensorData::from([1.0f32])])?;
     /// // Block 0 computes here.
     /// assert_eq!(next.wait()?, [TensorData::from([1.0f32])]);
-    /// # Ok::<(), firebrick_strategies::WorldError>(())
+    /// # Ok::<(), firebrick_world::WorldError>(())
     /// ```
     pub fn start_all_gather(&self, what: &str, shards: Vec<TensorData>) -> Result<Gathering, WorldError> {
         let call = Call::new(Kind::AllGather, what, shards.iter().map(PartShape::of).collect());

@@ -1,11 +1,19 @@
 //! Ranks as threads, for tests.
 
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Barrier, Mutex};
 
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor};
 
-use super::{Communicator, OnDevices, World, WorldError};
-use crate::testing::device;
+use crate::{Communicator, DeviceSums, World, WorldError};
+
+/// Returns the device that `BURN_DEVICE` names, as in the program `firebrick`, or the CPU by default.
+pub fn device() -> Device {
+    match std::env::var("BURN_DEVICE").as_deref() {
+        Err(_) | Ok("cpu") => Device::flex(),
+        // Burn reads the variable itself, and panics if the build lacks that backend.
+        Ok(_) => Device::default(),
+    }
+}
 
 /// Runs a closure on each rank and returns the results by rank; `None` for a rank that panics.
 pub fn outcomes<T: Send>(
@@ -31,15 +39,15 @@ pub fn run<T: Send>(
 /// Like [`run`], for ranks whose devices may sum by themselves.
 pub fn run_summing<T: Send>(
     world: World,
-    on_devices: Option<Arc<OnDevices>>,
+    sums: Option<DeviceSums>,
     rank: impl Fn(Communicator) -> Result<T, WorldError> + Sync,
 ) -> Vec<Result<T, WorldError>> {
-    let outcomes = outcomes(world, |communicator| rank(communicator.summing(on_devices.clone())));
+    let outcomes = outcomes(world, |communicator| rank(communicator.summing(sums.clone())));
     outcomes.into_iter().map(|outcome| outcome.expect("no rank panics")).collect()
 }
 
 /// Stands in for NCCL: sums the ranks' tensors in rank order.
-pub fn by_hand(ranks: usize) -> Arc<OnDevices> {
+pub fn by_hand(ranks: usize) -> DeviceSums {
     let (brought, met) = (Mutex::new(vec![None; ranks]), Barrier::new(ranks));
     let sum = move |rank: usize, part: Tensor<1>| {
         brought.lock().unwrap()[rank] = Some(part);
@@ -48,10 +56,5 @@ pub fn by_hand(ranks: usize) -> Arc<OnDevices> {
         met.wait();
         parts.into_iter().reduce(|sum, part| sum + part).unwrap()
     };
-    Arc::new(OnDevices::with(vec![device(); ranks], Arc::new(sum)))
-}
-
-/// A fake sum that returns each rank's own tensor times three, which reveals who took this path.
-pub fn thrice(ranks: usize) -> Arc<OnDevices> {
-    Arc::new(OnDevices::with(vec![device(); ranks], Arc::new(|_, part| part * 3.0)))
+    DeviceSums::new(vec![device(); ranks], sum)
 }

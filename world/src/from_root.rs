@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use burn::tensor::TensorData;
 
-use super::call::Call;
-use super::collectives::{check_axes, piece};
-use super::exchange::Piece;
-use super::{Communicator, Kind, PartShape, WorldError};
+use crate::call::Call;
+use crate::collectives::{check_axes, piece};
+use crate::exchange::Piece;
 use crate::host::joined;
+use crate::{Communicator, Kind, PartShape, WorldError};
 
 impl Communicator {
     /// Sends the part of rank `root` to every rank. Reads `part` on `root` alone, where it must match `like`.
@@ -45,7 +45,7 @@ impl Communicator {
     ///
     /// ```
     /// use burn::tensor::TensorData;
-    /// use firebrick_strategies::{PartShape, World};
+    /// use firebrick_world::{PartShape, World};
     ///
     /// let ranks = World::threads(2).join()?.into_iter().map(|rank| {
     ///     std::thread::spawn(move || {
@@ -56,7 +56,7 @@ impl Communicator {
     /// });
     /// let chunks: Vec<_> = ranks.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap()).collect();
     /// assert_eq!(chunks, [Ok(TensorData::from([1.0f32, 2.0])), Ok(TensorData::from([3.0f32]))]);
-    /// # Ok::<(), firebrick_strategies::WorldError>(())
+    /// # Ok::<(), firebrick_world::WorldError>(())
     /// ```
     pub fn scatter(
         &self,
