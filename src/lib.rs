@@ -39,6 +39,8 @@
 pub use firebrick_checkpoints as checkpoints;
 /// Readers, tokenizers, collators and sample streams.
 pub use firebrick_datasets as datasets;
+/// Tensor operations with gradients of their own, and what measures memory.
+pub use firebrick_kernels as kernels;
 /// Scores of language tasks that agree with the field's implementations.
 pub use firebrick_metrics as metrics;
 /// Strategies: the techniques that a training recipe is composed of.
@@ -122,9 +124,10 @@ pub use checkpoint::{Change, Checkpoints, Resume, ResumeError, TrainerState};
 pub use dashboard::Show;
 pub use data::Data;
 pub use error::TrainError;
+pub use firebrick_kernels::memory;
 pub use firebrick_strategies::{
     Accumulate, Amp, Clip, Dropout, Ema, Freeze, Keep, Lora, LossScale, Offload, Pass, Recompute, Strategy,
-    Zero, memory, optim,
+    Zero, optim,
 };
 pub use firebrick_world::World;
 pub use objective::{Loss, Objective};

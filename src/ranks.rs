@@ -6,8 +6,8 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
+use firebrick_kernels::memory::Account;
 use firebrick_strategies::StrategyError;
-use firebrick_strategies::memory::Account;
 use firebrick_world::{Communicator, WorldError};
 
 use crate::TrainError;

@@ -8,8 +8,9 @@
 use std::collections::HashMap;
 
 use burn::tensor::Device;
+use firebrick_kernels::Draws;
 use firebrick_strategies::optim::Groups;
-use firebrick_strategies::{Draws, Paths, StrategyError};
+use firebrick_strategies::{Paths, StrategyError};
 use firebrick_world::{Communicator, host_device};
 
 use super::PlanError;

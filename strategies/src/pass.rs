@@ -8,7 +8,8 @@ use burn::optim::GradientsParams;
 use burn::tensor::{Device, FloatDType, Gradients, Tensor};
 
 use crate::segment::{Constant, Entered, Met, Unit, Way, delivered, recomputed};
-use crate::{Bundle, Draws, Grads, SegmentPlan, StrategyError, map_params};
+use crate::{Bundle, Grads, SegmentPlan, StrategyError, map_params};
+use firebrick_kernels::Draws;
 use firebrick_world::Communicator;
 
 /// The state of one forward pass.

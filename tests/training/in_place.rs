@@ -6,8 +6,9 @@ use crate::support::*;
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use firebrick::datasets::TokenBatch;
+use firebrick::kernels::optim::copies;
 use firebrick::models::Gpt;
-use firebrick::strategies::optim::{AdamW, Lion, Sgd, copies};
+use firebrick::strategies::optim::{AdamW, Lion, Sgd};
 use firebrick::{Accumulate, Amp, Clip, Data, Loss, Objective, Pass, Recompute, Schedule, Strategy, Trainer};
 
 /// Returns the copies that each step of a run made.

@@ -14,9 +14,9 @@ use super::unit::Unit;
 use super::units::{Handling, Units};
 use super::verify::{MAY_DIFFER, Random, differing};
 use super::{Bundle, lock};
-use crate::memory::{Beyond, in_use};
 use crate::zero::{Part, Sharding};
 use crate::{Paths, StrategyError};
+use firebrick_kernels::memory::{Beyond, in_use};
 
 /// The decisions of strategies about the segments of a model, and what training has learned about the segments.
 ///

@@ -9,7 +9,8 @@ use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 use firebrick_world::{OnDevices, PartShape, on_host};
 
 use super::sharding::{Sharding, buckets};
-use crate::{StrategyError, cast};
+use crate::StrategyError;
+use firebrick_kernels::cast;
 
 /// A gradient on its way to the other ranks.
 pub(crate) struct Part {

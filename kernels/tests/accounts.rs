@@ -7,7 +7,7 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamWConfig, GradientsParams};
 use burn::tensor::{Device, Tensor, activation::softmax};
-use firebrick_strategies::memory::{Account, Beyond, Counting, Usage, in_use, reset_peak};
+use firebrick_kernels::memory::{Account, Beyond, Counting, Usage, in_use, reset_peak};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;

@@ -30,7 +30,7 @@ pub use ops::{Gelu, GeluOps};
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
-/// use firebrick_strategies::{Gelu, gelu};
+/// use firebrick_kernels::{Gelu, gelu};
 ///
 /// let x = Tensor::<1>::from_data([0.0, 1.0], &Device::flex().autodiff()).require_grad();
 /// let y = gelu(x.clone(), Gelu::Exact);

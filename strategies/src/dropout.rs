@@ -1,11 +1,9 @@
-//! Dropout with a mask that is a function of each element's position, not of earlier draws.
-
-mod mask;
+//! Dropout: a layer whose mask is a function of each element's position, not of earlier draws.
 
 use burn::module::Module;
-use burn::tensor::{Bool, Device, Tensor};
+use burn::tensor::Tensor;
+use firebrick_kernels::{Site, dropout};
 
-use self::mask::{Axis, Places};
 use crate::Pass;
 
 /// Drops elements at random in training, and scales the others by 1 / (1 - p) (Srivastava et al., 2014, *Dropout: a
@@ -103,44 +101,12 @@ impl Dropout {
     /// The same as [`forward`](Self::forward).
     pub fn forward_along<const D: usize>(&self, x: Tensor<D>, positions: &[usize], pass: &Pass) -> Tensor<D> {
         // Each call takes a site, so that later sites do not depend on whether it drops.
-        let site = pass.next_site();
-        let threshold = (self.prob * 4_294_967_296.0) as u32; // p * 2^32, rounded down
-        let dims = x.dims();
-        if !pass.is_training() || threshold == 0 || dims.contains(&0) {
-            return x;
+        let site = Site { draws: pass.draws(), number: pass.next_site(), starts: pass.starts() };
+        match pass.is_training() {
+            true => dropout(x, self.prob, positions, site),
+            false => x,
         }
-        let starts = pass.starts();
-        assert!(
-            starts.is_none_or(|starts| starts.len() >= dims[0]),
-            "Dropout: the pass knows the starts of {} rows, but the tensor has {}: a row must be a sample",
-            starts.map_or(0, <[usize]>::len),
-            dims[0],
-        );
-        let axis = |at: usize| Axis { length: dims[at], starts: starts.filter(|_| positions.contains(&at)) };
-        let axes = if D == 1 { vec![Axis { length: 1, starts: None }] } else { (1..D).map(axis).collect() };
-        let dropped = mask(&Places::new(&pass.draws(), site, dims[0], axes), threshold, &x.device(), dims);
-        // Fill instead of multiply: a dropped infinity becomes 0 too. The backward pass keeps only the mask.
-        x.mask_fill(dropped, 0.0) * (1.0 / (1.0 - self.prob))
     }
-}
-
-/// Computes the mask in the faster place. Flex's element-wise operations run single-threaded on host memory, so there
-/// the host's threads fill the mask directly; on other backends the device computes it.
-fn mask<const D: usize>(
-    places: &Places,
-    threshold: u32,
-    device: &Device,
-    dims: [usize; D],
-) -> Tensor<D, Bool> {
-    #[cfg(feature = "flex")]
-    if device.clone().inner() == Device::flex() {
-        let data = burn::tensor::TensorData::new(places.on_host(threshold), dims);
-        return Tensor::from_data(data, device);
-    }
-    if D == 1 {
-        return places.on_device::<2>(threshold, device).reshape(dims);
-    }
-    places.on_device(threshold, device)
 }
 
 #[cfg(test)]

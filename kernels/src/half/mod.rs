@@ -36,7 +36,7 @@ pub use ops::{Convert, HalfOps};
 /// let device = Device::flex().autodiff();
 /// let a = Tensor::<2>::from_data([[1.0, 2.0]], &device).cast(FloatDType::BF16).require_grad();
 /// let b = Tensor::<2>::from_data([[3.0], [4.0]], &device).cast(FloatDType::BF16);
-/// let product = firebrick_strategies::matmul(a.clone(), b);
+/// let product = firebrick_kernels::matmul(a.clone(), b);
 /// assert_eq!(product.clone().into_scalar::<f32>(), 11.0);
 /// let grads = product.backward();
 /// assert_eq!(a.grad(&grads).unwrap().into_data().iter::<f32>().collect::<Vec<_>>(), [3.0, 4.0]);

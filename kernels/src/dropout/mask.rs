@@ -95,7 +95,7 @@ impl<W: Word> Key<W> {
 }
 
 /// One axis after the row axis.
-pub(super) struct Axis<'a> {
+pub struct Axis<'a> {
     pub length: usize,
     /// The column at which each row's sample starts, if coordinates count from there.
     pub starts: Option<&'a [usize]>,
@@ -118,7 +118,7 @@ impl Axis<'_> {
 
 /// The positions of a tensor's elements: keys of its rows, and at least one further axis. A position in a sample does
 /// not depend on the padding of its row.
-pub(super) struct Places<'a> {
+pub struct Places<'a> {
     pub keys: Vec<u64>,
     pub axes: Vec<Axis<'a>>,
 }

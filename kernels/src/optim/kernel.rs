@@ -16,12 +16,12 @@ use super::rule::Rule;
 pub(super) const TASK: usize = 1 << 15;
 
 /// The operands of one pass: slices of equal length, of a parameter with `N` moments.
-pub(super) struct Update<'a, const N: usize> {
-    pub param: FloatsMut<'a>,
-    pub grad: Floats<'a>,
-    pub moments: [FloatsMut<'a>; N],
+pub struct Update<'a, const N: usize> {
+    pub(super) param: FloatsMut<'a>,
+    pub(super) grad: Floats<'a>,
+    pub(super) moments: [FloatsMut<'a>; N],
     /// Also receives the new parameter, rounded.
-    pub replica: Option<FloatsMut<'a>>,
+    pub(super) replica: Option<FloatsMut<'a>>,
 }
 
 impl<'a, const N: usize> Update<'a, N> {

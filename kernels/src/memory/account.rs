@@ -113,7 +113,7 @@ pub(super) fn of(account: u8) -> &'static Counters {
 /// products and the tiles of convolutions, which rayon's threads keep, and batches from the threads that prepare them.
 ///
 /// ```
-/// use firebrick_strategies::memory::{Account, Counting, Usage};
+/// use firebrick_kernels::memory::{Account, Counting, Usage};
 ///
 /// #[global_allocator]
 /// static ALLOCATOR: Counting = Counting;

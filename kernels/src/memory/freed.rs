@@ -13,7 +13,7 @@
 ///
 /// ```
 /// let glibc = cfg!(all(target_os = "linux", target_env = "gnu"));
-/// assert_eq!(firebrick_strategies::memory::keep_freed(), glibc);
+/// assert_eq!(firebrick_kernels::memory::keep_freed(), glibc);
 /// ```
 pub fn keep_freed() -> bool {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]

@@ -1,10 +1,10 @@
 //! Dropout depends only on the counters.
 
-use burn::tensor::{DType, FloatDType};
+use burn::tensor::{DType, Device, FloatDType};
 use proptest::prelude::*;
 
 use super::*;
-use crate::Draws;
+use firebrick_kernels::Draws;
 
 fn device() -> Device {
     Device::flex()

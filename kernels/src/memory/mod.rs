@@ -14,6 +14,7 @@ pub use counting::Counting;
 pub use freed::keep_freed;
 pub use storages::Storages;
 
+use crate::device::is_flex;
 use account::{Counters, PROCESS};
 
 /// Returns the counters of this thread: its account, or the process.
@@ -76,7 +77,7 @@ pub fn of_machine() -> Option<u64> {
 /// Allocates the buffers that this thread's matrix products keep for the life of the thread: on the CPU, as large as a
 /// core's second-level cache. Otherwise the first measured pass on the thread would include them.
 pub fn settle(device: &Device) {
-    if firebrick_world::is_host(device) {
+    if is_flex(device) {
         let x = Tensor::<2>::ones([128, 128], &device.clone().inner());
         // The operands' layout determines which one goes through that buffer.
         x.clone().transpose().matmul(x.clone().matmul(x.clone().transpose()));
@@ -110,8 +111,8 @@ impl Beyond {
         Self { before }
     }
 
-    /// Records the bytes of the gradients that a recomputed segment has produced.
-    pub(crate) fn left(gradients: usize, device: &Device) {
+    /// Records the bytes of the gradients that a recomputed segment has produced, in the pass that this thread measures.
+    pub fn left(gradients: usize, device: &Device) {
         let counters = measured();
         let before = counters.gradients.fetch_add(gradients, Relaxed);
         let peak = take_peak(device);

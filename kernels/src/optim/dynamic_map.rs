@@ -13,7 +13,7 @@ const DECADES: u32 = 7;
 /// a fine resolution, and small ones are still representable. 0 and 1 are among the values, and -1 is not.
 ///
 /// ```
-/// let map = firebrick_strategies::optim::dynamic_map(true);
+/// let map = firebrick_kernels::optim::dynamic_map(true);
 /// assert_eq!((map[127], map[255]), (0.0, 1.0));
 /// assert!((map[128] - 5.5e-7).abs() < 1e-9);
 /// ```

@@ -1,22 +1,25 @@
 //! One pass over a parameter with 8-bit moments in blocks.
 
+use pulp::{Arch, NullaryFnOnce};
 use rayon::prelude::*;
 
-use super::adamw::Equation;
 use super::dynamic_map::{DynamicMap, SIGNED, UNSIGNED};
 use super::rule::Rule;
 
 /// The most elements per block. A block lies within one row, so that rows can be on different ranks.
-pub(super) const BLOCK: usize = 256;
+pub const BLOCK: usize = 256;
 
 /// The least elements per task.
 const TASK: usize = 1 << 15;
 
 /// Rows of a parameter, its gradient and its two moments.
-pub(super) struct Rows<'a> {
+#[derive(Debug)]
+pub struct Rows<'a> {
     /// Elements of a row.
     pub row: usize,
+    /// The parameter.
     pub param: &'a mut [f32],
+    /// Its gradient.
     pub grad: &'a [f32],
     /// The moments' codes, one for each element.
     pub codes: [&'a mut [u8]; 2],
@@ -25,15 +28,14 @@ pub(super) struct Rows<'a> {
 }
 
 /// Returns the number of blocks in a row.
-pub(super) fn blocks(row: usize) -> usize {
+pub fn blocks(row: usize) -> usize {
     row.div_ceil(BLOCK)
 }
 
 impl Rows<'_> {
     /// Updates the parameter and the moments in place, on all cores. If the moments are `fresh`, their content is
     /// ignored and taken as zero.
-    #[inline(never)] // Compiled with this crate, not with a program that may be unoptimized.
-    pub fn update(self, rule: &Equation, fresh: bool) {
+    pub fn update<R: Rule<2>>(self, rule: R, fresh: bool) {
         let Self { row, param, grad, codes: [codes_1, codes_2], largest: [largest_1, largest_2] } = self;
         if param.is_empty() {
             return;
@@ -47,38 +49,23 @@ impl Rows<'_> {
             .zip(largest_1.par_chunks_mut(scales).zip(largest_2.par_chunks_mut(scales)))
             .for_each(|(((param, grad), (codes_1, codes_2)), (largest_1, largest_2))| {
                 let (codes, largest) = ([codes_1, codes_2], [largest_1, largest_2]);
-                Task { rows: Rows { row, param, grad, codes, largest }, rule, fresh }.dispatch();
+                Arch::new().dispatch(Task { rows: Rows { row, param, grad, codes, largest }, rule, fresh });
             });
     }
 }
 
 /// The work of one core, compiled for the vectors of each kind of processor.
-struct Task<'a, 'r> {
+struct Task<'a, R> {
     rows: Rows<'a>,
-    rule: &'r Equation,
+    rule: R,
     fresh: bool,
 }
 
-#[cfg(feature = "flex")]
-impl pulp::NullaryFnOnce for Task<'_, '_> {
+impl<R: Rule<2>> NullaryFnOnce for Task<'_, R> {
     type Output = ();
 
     #[inline(always)]
     fn call(self) {
-        self.run();
-    }
-}
-
-impl Task<'_, '_> {
-    fn dispatch(self) {
-        #[cfg(feature = "flex")]
-        pulp::Arch::new().dispatch(self);
-        #[cfg(not(feature = "flex"))]
-        self.run();
-    }
-
-    #[inline(always)]
-    fn run(self) {
         let Self { rows: Rows { row, param, grad, codes: [codes_1, codes_2], largest }, rule, fresh } = self;
         let (signed, unsigned): (&DynamicMap, &DynamicMap) = (&SIGNED, &UNSIGNED);
         let mut moments = [[0.0f32; BLOCK]; 2];
@@ -131,7 +118,7 @@ fn write(map: &DynamicMap, numbers: &[f32], codes: &mut [u8]) -> f32 {
 }
 
 #[inline(always)]
-fn update(rule: &Equation, param: &mut [f32], grad: &[f32], m: &mut [f32], v: &mut [f32]) {
+fn update<R: Rule<2>>(rule: R, param: &mut [f32], grad: &[f32], m: &mut [f32], v: &mut [f32]) {
     // Equal lengths let the compiler vectorize the loop.
     let length = param.len();
     let (grad, m, v) = (&grad[..length], &mut m[..length], &mut v[..length]);

@@ -13,11 +13,11 @@ use super::account::{Counters, PROCESS, current, of};
 ///
 /// ```
 /// #[global_allocator]
-/// static ALLOCATOR: firebrick_strategies::memory::Counting = firebrick_strategies::memory::Counting;
+/// static ALLOCATOR: firebrick_kernels::memory::Counting = firebrick_kernels::memory::Counting;
 ///
-/// let before = firebrick_strategies::memory::Usage::of_process().unwrap();
+/// let before = firebrick_kernels::memory::Usage::of_process().unwrap();
 /// let megabyte = vec![1u8; 1 << 20];
-/// let after = firebrick_strategies::memory::Usage::of_process().unwrap();
+/// let after = firebrick_kernels::memory::Usage::of_process().unwrap();
 /// assert!(after.live >= before.live + megabyte.len());
 /// ```
 ///

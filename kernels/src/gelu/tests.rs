@@ -1,6 +1,7 @@
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 
 use super::{Gelu, gelu};
+use crate::device::is_flex;
 use crate::testing;
 
 const FORMS: [Gelu; 2] = [Gelu::Exact, Gelu::Tanh];
@@ -73,7 +74,7 @@ fn what_is_no_number_stays_none_and_infinity_has_its_limits() {
 
 #[test]
 fn narrow_tensors_are_rounded_once_and_wide_ones_stay_wide() {
-    if !firebrick_world::is_host(&testing::device()) {
+    if !is_flex(&testing::device()) {
         return;
     }
     let device = testing::device().autodiff();

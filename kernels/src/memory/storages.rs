@@ -18,7 +18,7 @@ use burn::tensor::Tensor;
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::Device};
-/// use firebrick_strategies::memory::Storages;
+/// use firebrick_kernels::memory::Storages;
 ///
 /// let model = LinearConfig::new(8, 4).with_bias(false).init(&Device::flex());
 /// let mut storages = Storages::new();
@@ -116,7 +116,7 @@ impl Storages {
         model.visit(&mut Parameters(self, reader, HashSet::new()));
     }
 
-    /// Adds an average of a model over the updates, as [`Ema`](crate::Ema) keeps it: trained parameters have their own
+    /// Adds an average of a model over the updates, as an exponential moving average is: trained parameters have their own
     /// storage, the others share the model's.
     pub fn add_average<M: Module>(&mut self, reader: usize, average: &M) {
         struct Averages<'a>(&'a mut Storages, usize, HashSet<ParamId>);
@@ -190,11 +190,12 @@ fn place<const D: usize>(_: &Tensor<D>) -> Option<(usize, usize)> {
 
 #[cfg(test)]
 mod tests {
+    use burn::module::ModuleMapper;
     use burn::nn::{Linear, LinearConfig};
     use burn::tensor::{DType, Device};
 
     use super::*;
-    use crate::{ParamMap, map_params, relift, testing};
+    use crate::testing;
 
     const WHOLE: usize = 4 * 8 * 4;
     const MASTER: usize = 0;
@@ -206,8 +207,7 @@ mod tests {
 
     /// Returns the model with its weight replaced.
     fn with(model: &Linear, change: impl Fn(Tensor<2>) -> Tensor<2>) -> Linear {
-        let weight = model.weight.val();
-        let changed = relift(change(weight.clone().inner()), &weight);
+        let changed = Tensor::from_inner(change(model.weight.val().inner())).require_grad();
         Linear { weight: Param::initialized(model.weight.id, changed), ..model.clone() }
     }
 
@@ -314,16 +314,17 @@ mod tests {
             return; // No other backend shows its storages.
         }
         struct Flat(Tensor<1>, usize);
-        impl ParamMap for Flat {
-            fn map<const D: usize>(&mut self, _: ParamId, like: Tensor<D>) -> Tensor<D> {
-                let (start, shape) = (self.1, like.shape());
+        impl ModuleMapper for Flat {
+            fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+                let (start, shape) = (self.1, param.shape());
                 self.1 += shape.num_elements();
-                relift(self.0.clone().slice(start..self.1).reshape(shape), &like)
+                let part = self.0.clone().slice(start..self.1).reshape(shape);
+                Param::initialized(param.id, Tensor::from_inner(part).require_grad())
             }
         }
         let device = testing::device();
         let model = vec![linear(), linear(), linear()];
-        let flat = map_params(model.clone(), &mut Flat(Tensor::ones([96], &device), 0));
+        let flat = model.clone().map(&mut Flat(Tensor::ones([96], &device), 0));
         // The master is a part of it: one parameter of three.
         let mut master = model;
         master[1] = flat[1].clone();

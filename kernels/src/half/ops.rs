@@ -20,7 +20,7 @@ pub trait Convert: Backend {
 
 /// Products of operands in half precision. The default of each is Burn's own operation.
 ///
-/// Call [`matmul`](crate::matmul), [`linear`](crate::linear) and [`cast`](crate::cast), which take tensors. On backends
+/// Call [`matmul`](super::matmul), [`linear`](super::linear) and [`cast`](super::cast), which take tensors. On backends
 /// outside this crate's features, they panic in half precision.
 #[backend_extension(
     Flex: cfg(feature = "flex"),

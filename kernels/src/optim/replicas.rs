@@ -30,17 +30,29 @@ pub fn taken() -> u64 {
 /// from: drop them before the next update, or it copies the parameters.
 ///
 /// ```
-/// use burn::{nn::LinearConfig, optim::GradientsParams, tensor::{Device, FloatDType, Tensor}};
-/// use firebrick_strategies::optim::{AdamW, replicas};
+/// use burn::tensor::{Device, FloatDType, Tensor};
+/// use firebrick_kernels::optim::{Parts, Rule, Update, replicas, step, take};
 ///
-/// let device = Device::flex().autodiff();
-/// let model = LinearConfig::new(2, 2).init(&device);
-/// let mut optimizer = AdamW::new().init();
-/// let grads = model.forward(Tensor::<2>::ones([1, 2], &device)).sum().backward();
-/// let grads = GradientsParams::from_grads(grads, &model);
-/// let (model, replicas) = replicas(FloatDType::BF16, || optimizer.step(1e-3, model, grads));
-/// let half = replicas.of(&model.weight.val()).expect("the weight was updated");
-/// assert_eq!(half.into_data(), model.weight.val().cast(FloatDType::BF16).into_data());
+/// # #[derive(Clone, Copy)]
+/// # struct Descent;
+/// # impl Rule<0> for Descent {
+/// #     fn element(&self, param: f32, grad: f32, []: [f32; 0]) -> (f32, [f32; 0]) {
+/// #         (param - 1e-3 * grad, [])
+/// #     }
+/// #     fn run(&self, update: Update<'_, 0>, fresh: bool) {
+/// #         update.run(*self, fresh);
+/// #     }
+/// # }
+/// let [param, grad] = [0.1, 2.0].map(|x| Tensor::<1>::full([4], x, &Device::flex()));
+/// let parts = Parts { param, grad, moments: Some([]) };
+/// let (updated, replicas) = replicas(FloatDType::BF16, || step(&Descent, parts));
+/// let Ok((param, [])) = updated else { panic!("Flex updates f32 in one pass") };
+/// let expected = param.clone().cast(FloatDType::BF16).into_data();
+/// assert_eq!(replicas.of(&param).expect("the parameter was updated").into_data(), expected);
+///
+/// // A cast that looks for a copy first, as that of the strategy `Amp` does.
+/// let (half, taken) = replicas.lend(|| take(&param, FloatDType::BF16));
+/// assert_eq!((half.expect("it is lent").into_data(), taken), (expected, 1));
 /// ```
 pub fn replicas<R>(dtype: FloatDType, update: impl FnOnce() -> R) -> (R, Replicas) {
     let none = || Replicas { dtype, kept: HashMap::new() };
@@ -86,26 +98,8 @@ impl Replicas {
         (param.dims() == inner.dims() && param.dtype() == inner.dtype()).then(|| replica.clone())
     }
 
-    /// Runs `publish`, in which [`Amp`](crate::Amp) takes a copy instead of casting the parameter. Also returns the
+    /// Runs `publish`, in which a cast of a parameter may [take](take) its copy instead. Also returns the
     /// number of copies taken; drops the others.
-    ///
-    /// ```
-    /// use burn::{nn::LinearConfig, optim::GradientsParams, tensor::{Device, FloatDType, Tensor}};
-    /// use firebrick_strategies::optim::{AdamW, replicas};
-    /// use firebrick_strategies::{Amp, Setup, Stage, Strategy};
-    ///
-    /// let device = Device::flex().autodiff();
-    /// let model = LinearConfig::new(2, 2).init(&device);
-    /// let mut amp = Amp::bf16().start(&mut Setup::new(&model, &device))?;
-    /// let mut optimizer = AdamW::new().init();
-    /// let grads = model.forward(Tensor::<2>::ones([1, 2], &device)).sum().backward();
-    /// let grads = GradientsParams::from_grads(grads, &model);
-    /// let (master, replicas) = replicas(FloatDType::BF16, || optimizer.step(1e-3, model, grads));
-    /// let (replica, taken) = replicas.lend(|| amp.publish(master));
-    /// assert_eq!(taken, 2); // weight and bias
-    /// # drop(replica?);
-    /// # Ok::<(), firebrick_strategies::StrategyError>(())
-    /// ```
     pub fn lend<R>(self, publish: impl FnOnce() -> R) -> (R, usize) {
         let lent = self.len();
         let (result, left) = within(&LENT, self, publish);
@@ -131,8 +125,8 @@ impl fmt::Debug for Replicas {
     }
 }
 
-/// Takes the copy of a parameter in this dtype, outside autodiff, if one is lent to this thread.
-pub(crate) fn take<const D: usize>(param: &Tensor<D>, dtype: FloatDType) -> Option<Tensor<D>> {
+/// Takes the copy of a parameter in this dtype, outside autodiff, if one is [lent](Replicas::lend) to this thread.
+pub fn take<const D: usize>(param: &Tensor<D>, dtype: FloatDType) -> Option<Tensor<D>> {
     LENT.with_borrow_mut(|lent| {
         let replicas = lent.as_mut().filter(|replicas| replicas.dtype == dtype)?;
         let copy = replicas.of(param)?;

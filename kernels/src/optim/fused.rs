@@ -14,7 +14,7 @@ use super::floats::{Floats, FloatsMut};
 use super::kernel::{TASK, Update};
 use super::replicas;
 use super::rule::{Parts, Rule};
-use crate::cast;
+use crate::half::cast;
 
 thread_local! {
     static COPIES: Cell<u64> = const { Cell::new(0) };
@@ -25,8 +25,7 @@ pub(super) fn copies() -> u64 {
     COPIES.get()
 }
 
-/// Computes one update in one pass: returns the new parameter and moments, in the parameter's dtype, or the inputs if
-/// the pass does not support them.
+/// See [`step`](super::step).
 #[allow(clippy::result_large_err)] // The error is the input, which the caller takes apart at once.
 pub(super) fn step<const D: usize, const N: usize, R: Rule<N>>(
     rule: &R,
