@@ -3,6 +3,9 @@
 //! A strategy changes the memory, the speed or the number of machines that training takes. The result stays the same
 //! within a stated tolerance. Strategies compose, and gradients pass through them in the order in which you write them.
 //!
+//! Below it are two crates that know nothing of strategies: [`firebrick_world`], the ranks and their collectives, and
+//! [`firebrick_kernels`], tensor operations and what measures memory. Models, data and the training loop are above it.
+//!
 //! ```text
 //! strategy.rs    the two traits: Strategy, a recipe, and Stage, its live state
 //! shard.rs       the part of a parameter that a rank holds

@@ -37,8 +37,8 @@ const NAME: &str = "Offload";
 /// # At the start
 ///
 /// `Offload` moves parameters one at a time from the device where the model was created. A parameter that was created
-/// on the host, as a run file does, becomes the master itself: the device, which [`World::on`](firebrick_world::World::on) names,
-/// holds nothing of it but the replica.
+/// on the host, as a run file does, becomes the master itself: the device, which
+/// [`World::on`](firebrick_world::World::on) names, holds nothing of it but the replica.
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::{DType, Device}};

@@ -15,16 +15,16 @@ pub struct Site<'a> {
     pub draws: Draws,
     /// The number of the call in the model: two sites of a model draw apart.
     pub number: u64,
-    /// The column at which each row's sample starts, if positions count from there. Default: column 0.
+    /// The column at which each row's sample starts, from which positions count. `None`: column 0.
     pub starts: Option<&'a [usize]>,
 }
 
-/// Drops elements of `x`, `[rows, ...]`, with probability `prob`, and scales the others by 1 / (1 - `prob`) (Srivastava et
-/// al., 2014, *Dropout: a simple way to prevent neural networks from overfitting*, JMLR 15).
+/// Drops elements of `x`, `[rows, ...]`, with probability `prob`, and scales the others by 1 / (1 - `prob`) (Srivastava
+/// et al., 2014, *Dropout: a simple way to prevent neural networks from overfitting*, JMLR 15).
 ///
 /// A row is a sample. The mask is a function of the [`Draws`], the site, the row and the element's position in it, the
-/// same on every device. `positions` are the axes along which positions count from the start of the row's sample: `&[1]`
-/// for `[rows, positions, width]`, `&[2, 3]` for attention weights `[rows, heads, query, key]`.
+/// same on every device. `positions` are the axes along which positions count from the start of the row's sample:
+/// `&[1]` for `[rows, positions, width]`, `&[2, 3]` for attention weights `[rows, heads, query, key]`.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};

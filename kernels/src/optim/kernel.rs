@@ -8,23 +8,15 @@ use std::sync::{Mutex, PoisonError};
 
 use pulp::{Arch, NullaryFnOnce};
 
-use super::floats::{BLOCK, Block, Floats, FloatsMut};
+use super::floats::{BLOCK, Block};
 use super::prefetch::prefetch;
 use super::rule::Rule;
+use super::update::Update;
 
 /// Elements of one task: tens of microseconds of work, so that small parameters stay on one core.
 pub(super) const TASK: usize = 1 << 15;
 
-/// The operands of one pass: slices of equal length, of a parameter with `N` moments.
-pub struct Update<'a, const N: usize> {
-    pub(super) param: FloatsMut<'a>,
-    pub(super) grad: Floats<'a>,
-    pub(super) moments: [FloatsMut<'a>; N],
-    /// Also receives the new parameter, rounded.
-    pub(super) replica: Option<FloatsMut<'a>>,
-}
-
-impl<'a, const N: usize> Update<'a, N> {
+impl<const N: usize> Update<'_, N> {
     /// Updates the parameter and the moments in place. If the moments are `fresh`, their content is ignored and taken
     /// as zero.
     pub fn run<R: Rule<N>>(mut self, rule: R, fresh: bool) {
@@ -52,21 +44,6 @@ impl<'a, const N: usize> Update<'a, N> {
                     work();
                 });
             }
-        }
-    }
-
-    fn len(&self) -> usize {
-        self.param.len()
-    }
-
-    /// Splits off the first `length` elements.
-    #[inline(always)]
-    fn take(&mut self, length: usize) -> Self {
-        Self {
-            param: self.param.take(length),
-            grad: self.grad.take(length),
-            moments: self.moments.each_mut().map(|moment| moment.take(length)),
-            replica: self.replica.as_mut().map(|replica| replica.take(length)),
         }
     }
 }
@@ -145,6 +122,7 @@ fn apply<R: Rule<N>, const N: usize>(rule: R, param: &mut [f32], grad: &[f32], m
 
 #[cfg(test)]
 mod tests {
+    use super::super::floats::{Floats, FloatsMut};
     use super::*;
 
     /// Rounds after each operation, which a fused multiply-add would not.

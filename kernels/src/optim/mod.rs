@@ -15,7 +15,9 @@
 //!
 //! ```text
 //! rule.rs         the update of one element
-//! fused.rs        tensors as slices, in place or copied
+//! fused.rs        one update of tensors
+//! slices.rs       tensors as slices, in place or copied
+//! update.rs       the slices of one pass
 //! kernel.rs       the pass over the slices, on all cores and in vectors
 //! floats.rs       blocks of f32 from slices in any precision, and back
 //! prefetch.rs     prefetching for the update
@@ -33,14 +35,17 @@ mod kernel;
 mod prefetch;
 mod replicas;
 mod rule;
+#[cfg(feature = "flex")]
+mod slices;
+mod update;
 
 use burn::tensor::Tensor;
 
 pub use blocks::{BLOCK, Rows, blocks};
 pub use dynamic_map::dynamic_map;
-pub use kernel::Update;
 pub use replicas::{Replicas, replicas, take, taken};
 pub use rule::{Parts, Rule};
+pub use update::Update;
 
 /// Computes one update in one pass: returns the new parameter and moments, in the parameter's dtype.
 ///
@@ -58,7 +63,7 @@ pub fn step<const D: usize, const N: usize, R: Rule<N>>(
 /// Returns the number of parameters and moments that updates on this thread have copied so far, because something
 /// else held their memory or they were not contiguous.
 pub fn copies() -> u64 {
-    fused::copies()
+    slices::copies()
 }
 
 /// A stub: without Flex there is no single-pass update.
@@ -68,16 +73,22 @@ mod fused {
 
     use super::{Parts, Rule};
 
-    pub fn copies() -> u64 {
-        0
-    }
-
     #[allow(clippy::result_large_err)] // The error is the input, which the caller takes apart at once.
     pub fn step<const D: usize, const N: usize, R: Rule<N>>(
         _rule: &R,
         parts: Parts<D, N>,
     ) -> Result<(Tensor<D>, [Tensor<D>; N]), Parts<D, N>> {
         Err(parts)
+    }
+}
+
+/// A stub: without Flex no tensor is updated in place, and none is copied first.
+#[cfg(not(feature = "flex"))]
+mod slices {
+    use burn::tensor::Tensor;
+
+    pub fn copies() -> u64 {
+        0
     }
 
     pub fn address<const D: usize>(_tensor: &Tensor<D>) -> Option<usize> {

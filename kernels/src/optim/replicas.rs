@@ -8,7 +8,7 @@ use std::thread::LocalKey;
 
 use burn::tensor::{FloatDType, Tensor};
 
-use super::fused::address;
+use super::slices::address;
 
 thread_local! {
     /// The replicas that the innermost update on this thread writes.
@@ -98,8 +98,8 @@ impl Replicas {
         (param.dims() == inner.dims() && param.dtype() == inner.dtype()).then(|| replica.clone())
     }
 
-    /// Runs `publish`, in which a cast of a parameter may [take](take) its copy instead. Also returns the
-    /// number of copies taken; drops the others.
+    /// Runs `publish`, in which a cast of a parameter may [take](take) its copy instead. Also returns the number of
+    /// copies taken; drops the others.
     pub fn lend<R>(self, publish: impl FnOnce() -> R) -> (R, usize) {
         let lent = self.len();
         let (result, left) = within(&LENT, self, publish);

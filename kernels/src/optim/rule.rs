@@ -2,7 +2,7 @@
 
 use burn::tensor::Tensor;
 
-use super::kernel::Update;
+use super::update::Update;
 
 /// The arithmetic of one update: an equation per element, over `N` moments, in f32.
 ///

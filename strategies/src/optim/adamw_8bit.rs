@@ -16,9 +16,9 @@ use crate::Paths;
 /// [`AdamW`] with moments of one byte per element instead of four
 /// ([Dettmers et al., 2022](https://arxiv.org/abs/2110.02861)), like bitsandbytes.
 ///
-/// A moment is stored as the nearest [dynamic 8-bit number](firebrick_kernels::optim::dynamic_map), in blocks of 256 that are each divided
-/// by their largest magnitude: 2 bytes and 1/32 per parameter instead of 8. An update reads the moments as f32,
-/// computes AdamW, and rounds the new moments.
+/// A moment is stored as the nearest [dynamic 8-bit number](firebrick_kernels::optim::dynamic_map), in blocks of 256
+/// that are each divided by their largest magnitude: 2 bytes and 1/32 per parameter instead of 8. An update reads the
+/// moments as f32, computes AdamW, and rounds the new moments.
 ///
 /// It differs from bitsandbytes in two ways. A block ends with its row, so a parameter whose rows are sharded among
 /// ranks is updated bit for bit like the whole one, and you can resume a checkpoint on any number of ranks. And a

@@ -15,7 +15,8 @@
 //! # In place
 //!
 //! An update may write into a tensor only if nothing else holds its memory. Otherwise it copies the tensor first, and
-//! [`copies`](firebrick_kernels::optim::copies) counts it. Ordinary training copies nothing; avoid a clone of the model that outlives an update.
+//! [`copies`](firebrick_kernels::optim::copies) counts it. Ordinary training copies nothing; avoid a clone of the model
+//! that outlives an update.
 //!
 //! ```text
 //! groups.rs       parameters with their own learning rate and weight decay

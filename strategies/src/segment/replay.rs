@@ -20,9 +20,9 @@ use burn::backend::{DispatchTensor, TensorMetadata};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Gradients, Tensor};
 
+use super::chosen::Segment;
 use super::graft::{graft, join};
 use super::maps::{Constant, Inner, Wanted, bytes_of, shape_of};
-use super::plan::Segment;
 use super::{Bundle, TensorMap, Way, lock};
 use crate::zero::Part;
 use crate::{ParamMap, Pass, map_params};
