@@ -5,6 +5,7 @@ use burn::tensor::bf16;
 use half::slice::HalfFloatSliceExt;
 
 /// Widens bf16, which is the upper half of f32.
+#[inline] // An optimizer's pass is compiled with the crate of its rule, for the vectors of the processor.
 pub(crate) fn widen(from: &[bf16], to: &mut [f32]) {
     for (from, to) in from.reinterpret_cast().iter().zip(to) {
         *to = f32::from_bits(u32::from(*from) << 16);
@@ -12,6 +13,7 @@ pub(crate) fn widen(from: &[bf16], to: &mut [f32]) {
 }
 
 /// Rounds to the nearest bf16, ties to even.
+#[inline]
 pub(crate) fn narrow(from: &[f32], to: &mut [bf16]) {
     let to = to.reinterpret_cast_mut();
     #[cfg(target_arch = "x86_64")]
