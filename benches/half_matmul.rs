@@ -9,7 +9,8 @@ use burn::module::{Module, ParamId};
 use burn::nn::{self, LinearConfig};
 use burn::tensor::{Bool, Device, FloatDType, Tensor, TensorData, activation};
 use firebrick::datasets::TokenBatch;
-use firebrick::strategies::{ParamMap, map_params, matmul, relift};
+use firebrick::kernels::matmul;
+use firebrick::strategies::{ParamMap, map_params, relift};
 use firebrick::{Objective, Pass};
 use firebrick_models::{GptConfig, Linear, Norm};
 
@@ -108,7 +109,7 @@ impl Block {
         let dtype = FloatDType::from(x.dtype());
         let product = |lhs: Tensor<4>, rhs: Tensor<4>| if own { matmul(lhs, rhs) } else { lhs.matmul(rhs) };
         let to = |x: Tensor<4>, dtype| match own {
-            true => firebrick::strategies::cast(x, dtype),
+            true => firebrick::kernels::cast(x, dtype),
             false => x.cast(dtype),
         };
         let joined = self.linear(0, self.norms[0].forward(x.clone()), own);

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{DType, Tensor, TensorData};
-use firebrick_strategies::{Adaptation, LowRank, Paths, on_host};
+use firebrick_strategies::{Adaptation, LowRank, Paths};
+use firebrick_world::on_host;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde_json::{Value, json};

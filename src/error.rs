@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use burn::tensor::TensorReadError;
 use firebrick_datasets::DataError;
-use firebrick_strategies::{SkipReason, StrategyError, WorldError};
+use firebrick_strategies::{SkipReason, StrategyError};
+use firebrick_world::WorldError;
 use thiserror::Error;
 
 use crate::ScheduleError;

@@ -58,8 +58,12 @@
 pub use firebrick_checkpoints as checkpoints;
 /// Readers, tokenizers, collators and sample streams.
 pub use firebrick_datasets as datasets;
+/// Tensor operations with gradients of their own, and what measures memory.
+pub use firebrick_kernels as kernels;
 /// Strategies: the techniques that a training recipe is composed of.
 pub use firebrick_strategies as strategies;
+/// The ranks of a run, and the collectives between them.
+pub use firebrick_world as world;
 
 pub mod accounting;
 mod adapters;
@@ -87,10 +91,12 @@ pub use data::Data;
 pub use engine::step::StepNumbers;
 pub use error::TrainError;
 pub use files::writes::FailedWrites;
+pub use firebrick_kernels::memory;
 pub use firebrick_strategies::{
     Accumulate, Amp, Clip, Dropout, Ema, Freeze, Keep, Lora, LossScale, Offload, Pass, Recompute, Strategy,
-    World, Zero, memory, optim,
+    Zero, optim,
 };
+pub use firebrick_world::World;
 pub use objective::{Loss, Objective};
 pub use observe::dashboard::Show;
 pub use observe::rank_report::{PerStep, RankReport};

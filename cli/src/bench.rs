@@ -7,7 +7,7 @@ use burn::optim::{GradientsAccumulator, GradientsParams};
 use burn::tensor::Device;
 use burn::train::Interrupter;
 use firebrick_datasets::Cursor;
-use firebrick_strategies::Draws;
+use firebrick_kernels::Draws;
 use serde::Serialize;
 
 use crate::run::{ForModel, Parts, Trainable};

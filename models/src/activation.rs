@@ -1,7 +1,7 @@
 //! Activation functions, with the names that Hugging Face gives them.
 
 use burn::tensor::{Tensor, activation};
-use firebrick_strategies::{Gelu, gelu};
+use firebrick_kernels::{Gelu, gelu};
 use serde::{Deserialize, Serialize};
 
 /// An element-wise activation function of a feed-forward layer.

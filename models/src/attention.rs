@@ -3,7 +3,8 @@
 use burn::module::Module;
 use burn::tensor::{Bool, Device, FloatDType, Tensor, TensorData, activation};
 use firebrick_datasets::{Inputs, TokenBatch};
-use firebrick_strategies::{Dropout, Pass, cast, matmul};
+use firebrick_kernels::{cast, matmul};
+use firebrick_strategies::{Dropout, Pass};
 
 use super::Linear;
 use super::gpt::Shape;

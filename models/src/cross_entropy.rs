@@ -2,7 +2,8 @@
 
 use burn::tensor::{FloatDType, Int, Tensor, activation::log_softmax};
 use firebrick_datasets::IGNORE;
-use firebrick_strategies::{Pass, cast};
+use firebrick_kernels::cast;
+use firebrick_strategies::Pass;
 
 /// The negative log-likelihood of the labels, summed over the supervised positions, shape `[1]`, f32.
 ///

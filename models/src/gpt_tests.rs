@@ -6,7 +6,7 @@ use burn::optim::GradientsParams;
 use firebrick_datasets::{
     Batch, CausalLm, CausalSample, Collator, Drawn, Encoder, Packing, Padding, Side, Tokenizer,
 };
-use firebrick_strategies::Draws;
+use firebrick_kernels::Draws;
 
 use super::*;
 use crate::testing;

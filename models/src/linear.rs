@@ -2,7 +2,7 @@
 
 use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay, Param};
 use burn::tensor::{Device, FloatDType, Tensor};
-use firebrick_strategies::{cast, linear};
+use firebrick_kernels::{cast, linear};
 
 /// An affine map of the last axis, `x · weight + bias`, like Burn's and with the same parameter names.
 ///

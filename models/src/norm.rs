@@ -3,7 +3,7 @@
 use burn::module::{Module, Param};
 use burn::nn::Initializer;
 use burn::tensor::{Device, FloatDType, Tensor, module::layer_norm};
-use firebrick_strategies::cast;
+use firebrick_kernels::cast;
 
 /// Layer normalisation over the last axis (Ba et al., 2016, arXiv:1607.06450).
 ///

@@ -3,7 +3,7 @@
 use burn::module::{Module, Param};
 use burn::nn::Initializer;
 use burn::tensor::{Device, FloatDType, Tensor};
-use firebrick_strategies::cast;
+use firebrick_kernels::cast;
 
 /// `x / √(mean(x²) + ε) · scale` over the last axis, without a mean and without a bias (Zhang & Sennrich, 2019,
 /// arXiv:1910.07467).

@@ -2,7 +2,8 @@
 
 use burn::tensor::{FloatDType, Tensor, activation::log_sigmoid};
 use firebrick_datasets::{Batch, SequenceBatch};
-use firebrick_strategies::{Pass, cast};
+use firebrick_kernels::cast;
+use firebrick_strategies::Pass;
 
 use super::smoothed_cross_entropy;
 use firebrick::Loss;

@@ -150,7 +150,8 @@ mod tests {
     use burn::optim::GradientsParams;
     use burn::tensor::{Device, Tensor};
     use firebrick_strategies::optim::{Adafactor, AdamW, AdamW8bit, Groups, Lamb, Lion, Sgd};
-    use firebrick_strategies::{Communicator, Setup, Strategy, Zero};
+    use firebrick_strategies::{Setup, Strategy, Zero};
+    use firebrick_world::Communicator;
 
     use super::super::resumed::plausible;
     use super::*;

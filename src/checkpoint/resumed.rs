@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use firebrick_checkpoints::{Checkpoint, Folder, Scalar};
-use firebrick_strategies::Communicator;
+use firebrick_world::Communicator;
 
 use super::change::{TRAINING_DATA, VALIDATION_DATA};
 use super::optimizer_state::AXES;

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use firebrick_checkpoints::{Algorithm, Digest, FileEntry, Folder, Manifest, Saved, Staging};
 use firebrick_datasets::Cursor;
-use firebrick_strategies::Communicator;
+use firebrick_world::Communicator;
 
 use super::layout::Layout;
 use super::snapshot::Snapshot;

@@ -3,7 +3,8 @@
 //! A single rank exchanges nothing.
 
 use firebrick_datasets::Batch;
-use firebrick_strategies::{Communicator, SkipReason};
+use firebrick_strategies::SkipReason;
+use firebrick_world::Communicator;
 
 use crate::TrainError;
 use crate::engine::feed::{MicroBatch, Window};

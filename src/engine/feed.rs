@@ -1,7 +1,7 @@
 //! The windows of micro-batches that training consumes.
 
 use firebrick_datasets::{Amount, Batch, Batches, Cursor, Cut, DataError, Prefetch, Requests};
-use firebrick_strategies::Communicator;
+use firebrick_world::Communicator;
 
 use crate::Data;
 use crate::engine::optional_batch::{Deal, OptionalBatch, Spare};

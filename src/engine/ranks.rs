@@ -6,8 +6,9 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use firebrick_strategies::memory::Account;
-use firebrick_strategies::{Communicator, StrategyError, WorldError};
+use firebrick_kernels::memory::Account;
+use firebrick_strategies::StrategyError;
+use firebrick_world::{Communicator, WorldError};
 
 use crate::TrainError;
 
@@ -178,7 +179,7 @@ impl TrainError {
 
 #[cfg(test)]
 mod tests {
-    use firebrick_strategies::World;
+    use firebrick_world::World;
 
     use super::*;
 

@@ -1,7 +1,8 @@
 //! The results of one step, first on the device and then as numbers.
 
 use burn::tensor::{Device, Tensor};
-use firebrick_strategies::{Communicator, Settled};
+use firebrick_strategies::Settled;
+use firebrick_world::Communicator;
 use serde::Serialize;
 
 use crate::TrainError;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use firebrick_strategies::{Communicator, Kind, Moved, Traffic};
+use firebrick_world::{Communicator, Kind, Moved, Traffic};
 use serde::Serialize;
 
 use crate::TrainError;

@@ -8,7 +8,8 @@ mod start;
 mod trained;
 
 use burn::train::Interrupter;
-use firebrick_strategies::{Identity, Stack, World};
+use firebrick_strategies::{Identity, Stack};
+use firebrick_world::World;
 
 use crate::checkpoint::RunText;
 use crate::engine::step::StepNumbers;

@@ -6,7 +6,8 @@ use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, StreamId};
 use firebrick_datasets::{Batch, DataError};
-use firebrick_strategies::{Communicator, Stage, Strategy, World};
+use firebrick_strategies::{Stage, Strategy};
+use firebrick_world::{Communicator, World};
 
 use super::{Length, Trained, Trainer, Watch};
 use crate::checkpoint::best_file::BestFile;

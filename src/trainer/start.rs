@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use burn::module::Module;
 use firebrick_checkpoints::Folder;
-use firebrick_strategies::{Communicator, Stage};
+use firebrick_strategies::Stage;
+use firebrick_world::Communicator;
 
 use super::{Destination, Trainer};
 use crate::checkpoint;

@@ -6,7 +6,8 @@ use crate::support::*;
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use firebrick::datasets::TokenBatch;
-use firebrick::strategies::optim::{AdamW, Lion, Sgd, copies};
+use firebrick::kernels::optim::copies;
+use firebrick::strategies::optim::{AdamW, Lion, Sgd};
 use firebrick::{Accumulate, Amp, Clip, Data, Loss, Objective, Pass, Recompute, Schedule, Strategy, Trainer};
 use firebrick_models::Gpt;
 

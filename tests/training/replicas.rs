@@ -7,7 +7,8 @@ use crate::support::*;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::ModuleOptimizer;
 use burn::tensor::Tensor;
-use firebrick::optim::{AdamW, Lion, Sgd, taken};
+use firebrick::kernels::optim::taken;
+use firebrick::optim::{AdamW, Lion, Sgd};
 use firebrick::{
     Accumulate, Amp, Clip, Data, Ema, Keep, Offload, Schedule, StepNumbers, Strategy, Trainer, Zero,
 };

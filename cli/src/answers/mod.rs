@@ -18,7 +18,8 @@ use std::sync::Arc;
 use burn::module::Module;
 use burn::tensor::Device;
 use firebrick_datasets::{Encoder, Padding, Tokenizer};
-use firebrick_strategies::{Communicator, Pass};
+use firebrick_strategies::Pass;
+use firebrick_world::Communicator;
 use serde::Serialize;
 use serde_json::{Map, Value};
 

@@ -2,7 +2,8 @@
 
 use burn::tensor::{FloatDType, Tensor, TensorReadError};
 use firebrick_datasets::{Encoding, Input, Inputs, Tokens};
-use firebrick_strategies::{Pass, cast};
+use firebrick_kernels::cast;
+use firebrick_strategies::Pass;
 
 use super::{Inference, Question};
 use firebrick::TrainError;

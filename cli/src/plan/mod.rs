@@ -32,7 +32,7 @@ mod trace;
 use std::collections::BTreeMap;
 
 use burn::tensor::FloatDType;
-use firebrick_strategies::Kind;
+use firebrick_world::Kind;
 use serde::Serialize;
 
 use crate::run::{Family, ForModel, Parts, Process, Shape, Trainable, shapes, strategies_line};

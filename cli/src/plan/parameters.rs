@@ -3,7 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use burn::module::ParamId;
-use firebrick_strategies::{Adaptation, Communicator, Paths, Strategy};
+use firebrick_strategies::{Adaptation, Paths, Strategy};
+use firebrick_world::Communicator;
 
 use crate::run::{Parts, Trainable, skeleton};
 use crate::{Run, RunError, StrategyConfig};

@@ -1,6 +1,6 @@
 //! Counts what a rank sends to the others in an update, element by element, as the transport counts it.
 
-use firebrick_strategies::Kind;
+use firebrick_world::Kind;
 use std::collections::BTreeMap;
 
 use burn::tensor::{DType, FloatDType};

@@ -8,8 +8,10 @@
 use std::collections::HashMap;
 
 use burn::tensor::Device;
+use firebrick_kernels::Draws;
 use firebrick_strategies::optim::Groups;
-use firebrick_strategies::{Communicator, Draws, Paths, StrategyError, host_device};
+use firebrick_strategies::{Paths, StrategyError};
+use firebrick_world::{Communicator, host_device};
 
 use super::PlanError;
 use super::longest::Longest;

@@ -1,6 +1,6 @@
 //! Reads the place of a process from the environment variables of `mpirun` and Slurm's `srun`.
 
-use firebrick_strategies::{LAUNCHERS, Launcher};
+use firebrick_world::{LAUNCHERS, Launcher};
 
 use super::RunError;
 

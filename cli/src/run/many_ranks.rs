@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use burn::tensor::Device;
 use firebrick_datasets::Amount;
-use firebrick_strategies::World;
+use firebrick_world::World;
 
 use super::launcher::Process;
 use super::{DataRun, Run, RunError, StrategyConfig};

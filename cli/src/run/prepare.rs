@@ -7,7 +7,8 @@ use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
 use burn::train::Interrupter;
 use firebrick_datasets::{DataError, Labels, SpecialTokens, Tokenizer};
-use firebrick_strategies::{Adaptation, Setup, Strategy, World, host_device};
+use firebrick_strategies::{Adaptation, Setup, Strategy};
+use firebrick_world::{World, host_device};
 
 use super::family::{Family, Sizes};
 use super::inference::end_tokens;

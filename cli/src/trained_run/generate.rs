@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use firebrick_datasets::Tokenizer;
-use firebrick_strategies::{Communicator, Pass};
+use firebrick_strategies::Pass;
+use firebrick_world::Communicator;
 use serde_json::Value;
 
 use super::{TrainedRun, shared};

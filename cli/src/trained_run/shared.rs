@@ -2,7 +2,8 @@
 
 use burn::module::Module;
 use burn::tensor::{Device, FloatDType};
-use firebrick_strategies::{Communicator, Pass, Setup, Stage, Strategy, Zero};
+use firebrick_strategies::{Pass, Setup, Stage, Strategy, Zero};
+use firebrick_world::Communicator;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

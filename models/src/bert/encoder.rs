@@ -4,7 +4,8 @@ use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig};
 use burn::tensor::{Bool, Device, Int, Tensor};
 use firebrick_datasets::Inputs;
-use firebrick_strategies::{Dropout, Pass, cast};
+use firebrick_kernels::cast;
+use firebrick_strategies::{Dropout, Pass};
 
 use super::BertConfig;
 use crate::attention::{attend, join_heads, padding_mask, split_heads, starts_of};

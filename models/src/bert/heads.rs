@@ -3,8 +3,9 @@
 use burn::module::{Module, Param};
 use burn::tensor::{Device, FloatDType, Int, Tensor};
 use firebrick_datasets::{Batch, IGNORE, Inputs, LabeledBatch, SequenceBatch};
+use firebrick_kernels::{cast, matmul};
 use firebrick_metrics::Classification;
-use firebrick_strategies::{Dropout, Pass, cast, matmul};
+use firebrick_strategies::{Dropout, Pass};
 
 use super::{Bert, BertConfig, keys};
 use crate::attention::starts_of;

@@ -4,7 +4,8 @@ use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig};
 use burn::tensor::{Bool, Device, FloatDType, Int, Tensor};
 use firebrick_datasets::{Inputs, TokenBatch};
-use firebrick_strategies::{Dropout, Pass, cast, matmul};
+use firebrick_kernels::{cast, matmul};
+use firebrick_strategies::{Dropout, Pass};
 
 use super::rope::{Rope, rotate};
 use super::{LlamaConfig, keys};

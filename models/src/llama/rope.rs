@@ -3,7 +3,7 @@
 use std::f64::consts::TAU;
 
 use burn::tensor::{Device, FloatDType, Int, Tensor};
-use firebrick_strategies::cast;
+use firebrick_kernels::cast;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 

@@ -2,7 +2,8 @@
 
 use burn::tensor::{FloatDType, Int, Tensor, TensorData, TensorReadError};
 use firebrick_datasets::Inputs;
-use firebrick_strategies::{Communicator, Pass, is_host};
+use firebrick_strategies::Pass;
+use firebrick_world::{Communicator, is_host};
 
 use super::reads_on::ReadsOn;
 use crate::attention::causal_mask;

@@ -14,7 +14,8 @@ mod tests;
 use burn::module::Module;
 use burn::tensor::Tensor;
 use firebrick_datasets::Inputs;
-use firebrick_strategies::{Communicator, Pass};
+use firebrick_strategies::Pass;
+use firebrick_world::Communicator;
 
 use super::{Gpt, Llama, T5};
 use crate::decoding::{Decoding, Prompt, Text};

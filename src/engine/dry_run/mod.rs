@@ -11,9 +11,8 @@ mod watch;
 use burn::module::{Flag, Module, ModuleMapper, Param, ParamId};
 use burn::tensor::{FloatDType, Tensor};
 use firebrick_datasets::{Batch, Batches, Cursor, Requests};
-use firebrick_strategies::{
-    Communicator, ParamMap, Pass, Stage, StrategyError, float_name, map_params, relift,
-};
+use firebrick_strategies::{ParamMap, Pass, Stage, StrategyError, float_name, map_params, relift};
+use firebrick_world::Communicator;
 
 use crate::data::Stream;
 use crate::engine::agreement::any;

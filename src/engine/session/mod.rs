@@ -11,11 +11,12 @@ use burn::module::Module;
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 use firebrick_datasets::{Batch, DataError};
-use firebrick_strategies::optim::{Replicas, replicas};
+use firebrick_kernels::Draws;
+use firebrick_kernels::optim::{Replicas, replicas};
 use firebrick_strategies::{
-    Adaptation, Communicator, Draws, Grads, Outcome, Pass, Settled, SkipReason, Stage, StrategyError,
-    float_name, tie, untie,
+    Adaptation, Grads, Outcome, Pass, Settled, SkipReason, Stage, StrategyError, float_name, tie, untie,
 };
+use firebrick_world::Communicator;
 
 use crate::accounting::budget::{Moment, OnDevice, OverBudget};
 use crate::accounting::{FirstUpdate, ParameterBytes, Placement, trainable_bytes};

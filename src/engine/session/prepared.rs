@@ -4,7 +4,8 @@ use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, FloatDType};
 use firebrick_datasets::Batch;
-use firebrick_strategies::{Adaptation, Communicator, Pass, Setup, Stage, Strategy, tied, trained};
+use firebrick_strategies::{Adaptation, Pass, Setup, Stage, Strategy, tied, trained};
+use firebrick_world::Communicator;
 
 use super::{Session, Weights, published};
 use crate::accounting::{ParameterBytes, Placement, dtypes};

@@ -2,9 +2,8 @@
 
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::Tensor;
-use firebrick_strategies::{
-    Adaptation, LowRank, ParamMap, Stage, host_device, is_host, map_params, on_host, relift,
-};
+use firebrick_strategies::{Adaptation, LowRank, ParamMap, Stage, map_params, relift};
+use firebrick_world::{host_device, is_host, on_host};
 
 use super::Session;
 use crate::{Adapters, TrainError};

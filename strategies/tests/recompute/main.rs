@@ -9,7 +9,7 @@ use burn::module::Module;
 use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
 use burn::optim::GradientsParams;
 use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, TensorData};
-use firebrick_strategies::memory::{Counting, in_use};
+use firebrick_kernels::memory::{Counting, in_use};
 use firebrick_strategies::{
     Amp, ParamMap, Pass, Paths, Recompute, Setup, Stack, Stage, Strategy, StrategyError, map_params, relift,
 };
