@@ -1,6 +1,7 @@
 //! Writes files atomically.
 //!
-//! Each file is written next to its place, as `.staged-NAME`, and renamed to its name when it is complete and synced.
+//! Each file is written next to its place and renamed to its name when it is complete and synced. What a library writes
+//! is staged in a folder of its own, `.staged-NAME`, since the library may write further files beside it.
 //! An error removes the staged file, and so does a signal that ends the program ([`remove_staged`]); the earlier file
 //! stays. The staged file of a killed process is removed by the next run in its folder, or by the next command that
 //! writes the same file.
@@ -48,9 +49,7 @@ pub fn replace_or<E>(
     write: impl FnOnce(&Path) -> Result<(), E>,
     failed: impl Fn(io::Error) -> E,
 ) -> Result<(), E> {
-    // The extension stays at the end of the name, because a store may append its own if it is missing.
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let mut place = Place::beside(path.into(), format!("{STAGED_NAME}{name}")).map_err(&failed)?;
+    let mut place = Place::within(path.into()).map_err(&failed)?;
     write(&place.staged)?;
     place.take().map_err(failed)
 }
@@ -169,6 +168,8 @@ fn resolved(path: &Path) -> io::Result<PathBuf> {
 struct Place {
     path: PathBuf,
     staged: PathBuf,
+    /// What to remove: the staged file, or the folder that holds it.
+    left: PathBuf,
     permissions: Permissions,
 }
 
@@ -176,12 +177,28 @@ impl Place {
     /// Creates an empty staged file of this name next to `path`.
     fn beside(path: PathBuf, name: String) -> io::Result<Self> {
         let staged = path.with_file_name(name);
+        Self::at(path, staged.clone(), staged)
+    }
+
+    /// Creates an empty staged file of the same name in a folder next to `path`.
+    fn within(path: PathBuf) -> io::Result<Self> {
+        let name = path.file_name().unwrap_or_default().to_owned();
+        let folder = path.with_file_name(format!("{STAGED_NAME}{}", name.to_string_lossy()));
+        Self::at(path, folder.join(name), folder)
+    }
+
+    fn at(path: PathBuf, staged: PathBuf, left: PathBuf) -> io::Result<Self> {
         // The file of a killed process may have other permissions.
-        let _ = fs::remove_file(&staged);
-        all_staged().push(staged.clone());
-        let permissions = File::create(&staged).and_then(|file| Ok(file.metadata()?.permissions()));
-        let permissions = permissions.inspect_err(|_| forget(&staged))?;
-        Ok(Self { path, staged, permissions })
+        let _ = remove_any(&left);
+        all_staged().push(left.clone());
+        let folder = if left == staged { Ok(()) } else { fs::create_dir(&left) };
+        let file = folder.and_then(|()| File::create(&staged));
+        let permissions = file.and_then(|file| Ok(file.metadata()?.permissions()));
+        let permissions = permissions.inspect_err(|_| {
+            all_staged().retain(|path| *path != left);
+            let _ = remove_any(&left);
+        })?;
+        Ok(Self { path, staged, left, permissions })
     }
 
     /// Renames the staged file to its name, after its bytes are on the disk.
@@ -191,7 +208,11 @@ impl Place {
         // A signal handler waits for the lock, so it removes nothing between the two.
         let mut all = all_staged();
         fs::rename(&self.staged, &self.path)?;
-        all.retain(|path| *path != self.staged);
+        all.retain(|path| *path != self.left);
+        if self.left != self.staged {
+            // The next write of the same file tries again.
+            let _ = remove_any(&self.left);
+        }
         Ok(())
     }
 }
@@ -199,9 +220,9 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut all = all_staged();
-        if let Some(at) = all.iter().position(|path| *path == self.staged) {
+        if let Some(at) = all.iter().position(|path| *path == self.left) {
             all.swap_remove(at);
-            let _ = fs::remove_file(&self.staged);
+            let _ = remove_any(&self.left);
         }
     }
 }
@@ -213,14 +234,18 @@ fn all_staged() -> MutexGuard<'static, Vec<PathBuf>> {
     STAGED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn forget(staged: &Path) {
-    all_staged().retain(|path| path != staged);
+/// Removes a staged file, or a folder of them.
+fn remove_any(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path)?.is_dir() {
+        true => fs::remove_dir_all(path),
+        false => fs::remove_file(path),
+    }
 }
 
 /// Removes the staged files of this process, which is about to end without unwinding.
 pub fn remove_staged() {
     for path in all_staged().drain(..) {
-        let _ = fs::remove_file(path);
+        let _ = remove_any(&path);
     }
 }
 
@@ -238,8 +263,8 @@ pub(crate) fn remove_left(folder: &Path, below: &[&str]) -> io::Result<()> {
             let name = entry.file_name();
             let Some(name) = name.to_str().and_then(|name| name.strip_prefix(STAGED_NAME)) else { continue };
             let is_of_process = name.split_once('-').is_some_and(|(process, _)| is_number(process));
-            if !is_of_process && entry.file_type()?.is_file() {
-                fs::remove_file(entry.path())?;
+            if !is_of_process {
+                remove_any(&entry.path())?;
             }
         }
     }
@@ -258,14 +283,12 @@ mod tests {
             fs::write(folder.path().join(name), "").unwrap();
             fs::write(folder.path().join("pretrained").join(name), "").unwrap();
         }
-        fs::create_dir(folder.path().join(".staged-folder")).unwrap();
+        fs::create_dir(folder.path().join(".staged-model.safetensors")).unwrap();
+        fs::write(folder.path().join(".staged-model.safetensors/.tmp7Pq"), "half").unwrap();
         remove_left(folder.path(), &["pretrained", "missing", "best.safetensors"]).unwrap();
         let left = [".staged-12-answers.jsonl", "best.safetensors"];
         assert_eq!(names(&folder.path().join("pretrained")), left);
-        assert_eq!(
-            names(folder.path()),
-            [".staged-12-answers.jsonl", ".staged-folder", "best.safetensors", "pretrained"]
-        );
+        assert_eq!(names(folder.path()), [".staged-12-answers.jsonl", "best.safetensors", "pretrained"]);
     }
 
     fn names(folder: &Path) -> Vec<String> {
@@ -282,6 +305,8 @@ mod tests {
         save_text("first", &path).unwrap();
         let failed = replace(&path, |staged| {
             fs::write(staged, "half").unwrap();
+            // A library may write a file of its own first.
+            fs::write(staged.with_file_name(".tmp7Pq"), "half").unwrap();
             Err(TrainError::file("x", "writing", "disk full"))
         });
         assert!(failed.is_err());

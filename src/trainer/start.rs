@@ -131,6 +131,14 @@ impl<S> Trainer<S> {
         let folder = Folder::new(output.folder().join(checkpoint::FOLDER));
         let world = session.world().clone();
         let tells = self.tells(&world);
+        if let (true, Some(every), Some(evaluate)) =
+            (tells && policy.best > 0, policy.every, self.evaluate_every)
+            && every % evaluate != 0
+        {
+            tell(&format!(
+                "note: `keep_best` compares only checkpoints that were evaluated, and the run saves every {every} updates and evaluates every {evaluate}: save at a multiple of {evaluate}"
+            ));
+        }
         let mut saver = Saver::new(policy, folder, start.run_id.clone(), world, layout);
         if let (Some(from), true) = (&start.from, start.in_place) {
             saver.starts_from(session.updates(), from.state.progress.cursor);
