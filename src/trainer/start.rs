@@ -135,9 +135,9 @@ impl<S> Trainer<S> {
             (tells && policy.best > 0, policy.every, self.evaluate_every)
             && every % evaluate != 0
         {
-            tell(&format!(
+            info!(
                 "note: `keep_best` compares only checkpoints that were evaluated, and the run saves every {every} updates and evaluates every {evaluate}: save at a multiple of {evaluate}"
-            ));
+            );
         }
         let mut saver = Saver::new(policy, folder, start.run_id.clone(), world, layout);
         if let (Some(from), true) = (&start.from, start.in_place) {
