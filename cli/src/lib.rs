@@ -4,11 +4,13 @@
 //! checkpoints, and how to migrate from other trainers. A Rust program can read and launch the same run files:
 //!
 //! ```no_run
+//! use std::path::Path;
+//!
 //! use firebrick::{Interrupter, Show};
 //! use firebrick_cli::Run;
 //!
 //! let none: [&str; 0] = [];
-//! let run = Run::read("examples/causal_lm.ron", &none)?;
+//! let run = Run::read(Path::new("examples/causal_lm.ron"), &none)?;
 //! let launched = run.launch(Show::Lines, Interrupter::new())?;
 //! println!("train loss {:.4}", launched.report.train_loss);
 //! # Ok::<(), firebrick_cli::RunError>(())
