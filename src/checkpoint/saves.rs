@@ -4,7 +4,8 @@ use burn::module::Module;
 use firebrick_strategies::Stage;
 
 use super::saver::{Ended, Saver};
-use super::trainer_state::{Settings, TrainerState};
+use super::settings::Settings;
+use super::trainer_state::TrainerState;
 use crate::TrainError;
 use tracing::warn;
 

@@ -15,8 +15,8 @@ use crate::engine::feed::Share;
 use crate::engine::optional_batch::{Deal, Spare};
 use crate::engine::session::checked;
 use crate::observe::events::Events;
-use crate::observe::gauges::Readings;
 use crate::observe::log::EvaluationNumbers;
+use crate::observe::readings::Readings;
 use crate::score::Scores;
 use crate::{Evaluation, Objective, TrainError};
 
