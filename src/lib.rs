@@ -99,6 +99,8 @@ pub use firebrick_strategies::{
 pub use firebrick_world::World;
 pub use objective::{Evaluation, Loss, Objective};
 pub use observe::dashboard::Show;
+pub use observe::numbers::{EvaluationNumbers, SaveNumbers};
+pub use observe::observer::Observer;
 pub use observe::rank_report::{PerStep, RankReport};
 pub use observe::report::{Report, process_start};
 pub use schedule::{Schedule, ScheduleError, Warmup};

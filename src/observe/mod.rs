@@ -1,6 +1,9 @@
 //! What a run shows and records: events, lines, the dashboard, logs and the report.
 //!
 //! ```text
+//! observer.rs          Observer: follows a run from a program
+//! observers.rs         all that follow a run: its log, and the observers of the program
+//! numbers.rs           the numbers of an evaluation and of a save
 //! events.rs            what the training loop reports
 //! inside_burn_train.rs  runs the loop inside burn-train, for its dashboard
 //! dashboard.rs         where a run is shown
@@ -27,6 +30,9 @@ pub mod lines;
 pub mod log;
 pub mod log_line;
 pub(crate) mod metric_files;
+pub mod numbers;
+pub mod observer;
+pub(crate) mod observers;
 pub(crate) mod placeholder;
 pub(crate) mod progress;
 pub mod rank_report;
