@@ -15,6 +15,7 @@ use crate::observe::tensorboard::TensorBoardError;
 
 /// A training run cannot start or continue.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum TrainError {
     /// The strategies do not fit the model, the device, or each other.
     #[error(transparent)]
@@ -25,6 +26,16 @@ pub enum TrainError {
     /// The model cannot compute its loss or its scores.
     #[error(transparent)]
     Model(Box<dyn std::error::Error + Send + Sync>),
+    /// A schedule returned a rate that no update can use.
+    #[error(
+        "the learning rate of update {update} must be finite and at least 0, found {rate}: correct the schedule"
+    )]
+    LearningRate {
+        /// The update, counted from 0.
+        update: u64,
+        /// The rate found.
+        rate: f64,
+    },
     /// A setting of the trainer is out of range.
     #[error("{setting} must be {expected}, found {found}")]
     Setting {

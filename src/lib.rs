@@ -103,6 +103,6 @@ pub use observe::numbers::{EvaluationNumbers, SaveNumbers};
 pub use observe::observer::Observer;
 pub use observe::rank_report::{PerStep, RankReport};
 pub use observe::report::{Report, process_start};
-pub use schedule::{Schedule, ScheduleError, Warmup};
+pub use schedule::{LrSchedule, Schedule, ScheduleError, Warmup};
 pub use score::{BestBy, Score, Scores};
 pub use trainer::{Trained, Trainer};

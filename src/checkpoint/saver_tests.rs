@@ -35,6 +35,7 @@ fn a_checkpoint_is_published_after_the_files_that_it_tells_of() {
             seed: 0,
             label_smoothing: 0.0,
             schedule: Schedule::constant(1e-3),
+            rates_by_function: false,
             total_updates: 1,
             global_batch: GlobalBatch::Samples(1),
             train_samples: 1,

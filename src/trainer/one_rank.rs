@@ -26,7 +26,7 @@ use crate::observe::rank_report::RankReport;
 use crate::observe::report::Report;
 use crate::output::Output;
 use crate::score::BestBy;
-use crate::{Adapters, Data, Objective, Schedule, TrainError};
+use crate::{Adapters, Data, LrSchedule, Objective, Schedule, TrainError};
 
 impl<S> Trainer<S> {
     /// Determines the run's ranks.
@@ -51,7 +51,7 @@ impl<S> Trainer<S> {
         rank: Communicator,
         (model, device): (M, Option<Device>),
         optimizer: ModuleOptimizer,
-        schedule: Schedule,
+        schedule: Arc<dyn LrSchedule>,
         data: Data<B>,
         root: Option<usize>,
         shared: &checkpoint::Shared,
@@ -69,11 +69,12 @@ impl<S> Trainer<S> {
         let window = prepared.window();
         let plan = self.plan(&data, window, rank.size(), best_by.clone())?;
         let total = plan.total_updates;
-        schedule.check(Some(total))?;
+        schedule.check(total)?;
         let settings = Settings {
             seed: self.seed,
             label_smoothing: self.label_smoothing,
-            schedule,
+            schedule: schedule.settings().unwrap_or(Schedule::constant(0.0)),
+            rates_by_function: schedule.settings().is_none(),
             total_updates: total,
             global_batch: data.micro_batch.times(window).times(rank.size()).into(),
             train_samples: data.train.samples(0),

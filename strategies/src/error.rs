@@ -7,6 +7,7 @@ use crate::PathError;
 
 /// An invalid composition of strategies, or a failure that ends training.
 #[derive(Debug, Error, PartialEq)]
+#[non_exhaustive]
 pub enum StrategyError {
     /// A setting is out of its range.
     #[error("{strategy}: {setting} must be {expected}, found {found}")]

@@ -7,6 +7,8 @@ mod whole;
 
 use std::time::Instant;
 
+use std::sync::Arc;
+
 use burn::module::Module;
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{DType, Device, FloatDType, Tensor};
@@ -26,7 +28,7 @@ use crate::engine::feed::{MicroBatch, Window};
 use crate::engine::step::Step;
 use crate::memory::{Beyond, Storages, Taken};
 use crate::observe::rank_report::Exchanged;
-use crate::{Loss, Objective, Schedule, TrainError};
+use crate::{Loss, LrSchedule, Objective, TrainError};
 
 pub use prepared::Prepared;
 
@@ -37,7 +39,7 @@ pub struct Session<M, S> {
     adaptation: Adaptation,
     weights: Weights<M>,
     optimizer: ModuleOptimizer,
-    schedule: Schedule,
+    schedule: Arc<dyn LrSchedule>,
     /// The number of updates that the schedule spans.
     total_updates: u64,
     updates: u64,
@@ -278,6 +280,9 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
     /// Updates the master. Returns the bytes of the gradients that the optimizer was given on the device.
     fn update(&mut self, grads: Grads, step: &mut Step) -> Result<usize, TrainError> {
         let rate = self.schedule.rate(self.updates, self.total_updates);
+        if !(rate.is_finite() && rate >= 0.0) {
+            return Err(TrainError::LearningRate { update: self.updates, rate });
+        }
         step.rate = rate;
         let Self { optimizer, stage, tied, bytes, pass, weights, updates, budget, writes, .. } = self;
         let Some((master, replica)) = weights.pair.take() else { return Ok(0) };

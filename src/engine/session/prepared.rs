@@ -1,5 +1,7 @@
 //! A run whose strategies have started, before its master and replica exist.
 
+use std::sync::Arc;
+
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, FloatDType};
@@ -12,7 +14,7 @@ use crate::accounting::{ParameterBytes, Placement, dtypes};
 use crate::engine::elementwise::require_elementwise;
 use crate::engine::feed::several_micro_batches;
 use crate::memory::settle;
-use crate::{Data, Schedule, TrainError};
+use crate::{Data, LrSchedule, TrainError};
 
 /// A run after its strategies have been accepted, before it exchanges anything with other ranks.
 pub struct Prepared<M, S> {
@@ -98,7 +100,7 @@ impl<M: Module, S: Stage<M>> Prepared<M, S> {
     pub fn start(
         self,
         optimizer: ModuleOptimizer,
-        schedule: Schedule,
+        schedule: impl LrSchedule + 'static,
         seed: u64,
         total_updates: u64,
     ) -> Result<Session<M, S>, TrainError> {
@@ -127,7 +129,7 @@ impl<M: Module, S: Stage<M>> Prepared<M, S> {
             adaptation,
             weights,
             optimizer,
-            schedule,
+            schedule: Arc::new(schedule),
             total_updates,
             updates: 0,
             seed,

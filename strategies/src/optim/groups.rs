@@ -67,6 +67,7 @@ pub struct Alike {
 
 /// Groups that do not fit the model. Groups count from 0.
 #[derive(Clone, Debug, Error, PartialEq)]
+#[non_exhaustive]
 pub enum GroupsError {
     /// A pattern of a group matches nothing in the model.
     #[error("parameter group {group}: {error}")]
