@@ -71,8 +71,14 @@
 //!     ├── tokenizer_file  reads and validates any tokenizer.json
 //!     │   ├── json             parses JSON, rejects repeated keys
 //!     │   ├── tokenizer_check  rejects invalid settings
-//!     │   └── tokenizer_config reads the files next to it
+//!     │   ├── tokenizer_config reads the files next to it
+//!     │   ├── config_tokens    adds the tokens that they list
+//!     │   ├── transformers_class  applies transformers' classes
+//!     │   │   ├── known_classes  what each class does
+//!     │   │   └── post_processor what is added around a text
+//!     │   └── warning          what is not followed
 //!     ├── special_tokens  the roles of special tokens
+//!     ├── save            writes a folder that transformers opens
 //!     ├── encoder         encodes texts, words and pairs, on all cores
 //!     │   ├── encoding         the tokens of a text and their offsets
 //!     │   └── finish           cuts sequences and adds special tokens
@@ -165,6 +171,7 @@ pub use samples::{
     Until, Windows,
 };
 pub use tokenization::{
-    Encoder, Encoding, ForModel, Input, Side, SpecialNames, SpecialTokens, Tokenizer, Truncation,
+    Encoder, Encoding, ForModel, Input, Side, SpecialNames, SpecialTokens, Tokenizer, TokenizerWarning,
+    Truncation,
 };
 pub use tokens::{TokenFile, TokenSequence, TokenWriter};
