@@ -12,9 +12,9 @@ use std::time::Instant;
 
 use burn::tensor::Device;
 use firebrick::datasets::Windows;
-use firebrick::models::{Gpt, GptConfig};
 use firebrick::optim::AdamW;
 use firebrick::{Checkpoints, Data, Resume, Schedule, Trainer};
+use firebrick_models::{Gpt, GptConfig};
 use serde_json::json;
 
 /// A model of about 25 million parameters.

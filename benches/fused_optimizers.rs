@@ -25,7 +25,8 @@ use burn::optim::{
     AdamWConfig, GradientsParams, LionConfig, ModuleOptimizer, SgdConfig, momentum::MomentumConfig,
 };
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
-use firebrick::strategies::optim::{AdamW, Lion, Sgd, copies, replicas};
+use firebrick::kernels::optim::{copies, replicas};
+use firebrick::strategies::optim::{AdamW, Lion, Sgd};
 
 /// Number of square matrices of this width: 50.3 million parameters.
 const MATRICES: usize = 12;
@@ -170,7 +171,7 @@ fn replica(rounds: usize) {
     let after = &mut || {
         let start = Instant::now();
         two.kept();
-        let cast = |param: &Param<Tensor<2>>| firebrick::strategies::cast(param.val(), FloatDType::BF16);
+        let cast = |param: &Param<Tensor<2>>| firebrick::kernels::cast(param.val(), FloatDType::BF16);
         let model = two.model.as_ref().expect("the model is back after each update");
         let replicas: Vec<_> = model.matrices.iter().map(cast).collect();
         let seconds = start.elapsed().as_secs_f64();

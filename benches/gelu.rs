@@ -5,7 +5,7 @@ mod beside;
 
 use beside::{beside, finish};
 use burn::tensor::{Device, FloatDType, Tensor, activation};
-use firebrick::strategies::{Gelu, gelu};
+use firebrick::kernels::{Gelu, gelu};
 use serde_json::json;
 
 /// The shape in a feed-forward layer: 16 rows of 64 tokens, 4 times 384 wide.

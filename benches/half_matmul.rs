@@ -9,9 +9,10 @@ use burn::module::{Module, ParamId};
 use burn::nn::{self, LinearConfig};
 use burn::tensor::{Bool, Device, FloatDType, Tensor, TensorData, activation};
 use firebrick::datasets::TokenBatch;
-use firebrick::models::{GptConfig, Linear, Norm};
-use firebrick::strategies::{ParamMap, map_params, matmul, relift};
+use firebrick::kernels::matmul;
+use firebrick::strategies::{ParamMap, map_params, relift};
 use firebrick::{Objective, Pass};
+use firebrick_models::{GptConfig, Linear, Norm};
 
 const DTYPES: [(FloatDType, &str); 2] = [(FloatDType::BF16, "bf16"), (FloatDType::F16, "f16")];
 
@@ -108,7 +109,7 @@ impl Block {
         let dtype = FloatDType::from(x.dtype());
         let product = |lhs: Tensor<4>, rhs: Tensor<4>| if own { matmul(lhs, rhs) } else { lhs.matmul(rhs) };
         let to = |x: Tensor<4>, dtype| match own {
-            true => firebrick::strategies::cast(x, dtype),
+            true => firebrick::kernels::cast(x, dtype),
             false => x.cast(dtype),
         };
         let joined = self.linear(0, self.norms[0].forward(x.clone()), own);

@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use burn::tensor::{DType, TensorData, bf16};
-use firebrick::strategies::{Communicator, PartShape, World};
+use firebrick::world::{Communicator, PartShape, World};
 use serde_json::json;
 
 /// Measurements of each side; the two take turns.

@@ -5,9 +5,9 @@
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
 use firebrick::datasets::{Corpus, Tokenizer, Windows};
-use firebrick::decoding::{Decoding, Prompt};
-use firebrick::models::{Continues, GptConfig};
 use firebrick::{Accumulate, Amp, Clip, Data, Schedule, Show, Trainer};
+use firebrick_models::decoding::{Decoding, Prompt};
+use firebrick_models::{Continues, GptConfig};
 
 /// Trains a small GPT on the README.
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {

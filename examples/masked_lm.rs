@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use burn::tensor::Device;
 use firebrick::datasets::{Batcher, Encoder, Format, MaskedLm, Masking, Source, SpecialNames, Tokenizer};
-use firebrick::models::{BertConfig, BertMaskedLm, pretrained::Pretrained};
 use firebrick::optim::AdamW;
 use firebrick::{Clip, Data, Report, Schedule, Show, Trainer, Warmup};
+use firebrick_models::pretrained::Pretrained;
+use firebrick_models::{BertConfig, BertMaskedLm};
 
 /// Trains for some epochs; the report has the perplexity of the masked tokens.
 pub fn fill_in(epochs: u64) -> Result<Report, Box<dyn Error>> {

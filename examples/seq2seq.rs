@@ -8,10 +8,11 @@ use burn::tensor::Device;
 use firebrick::datasets::{
     Batcher, Encoder, Format, Inputs, Padding, Seq2Seq, Source, SpecialNames, Tokenizer, Tokens,
 };
-use firebrick::decoding::Decoding;
-use firebrick::models::{T5, T5Config, pretrained::Pretrained};
 use firebrick::optim::AdamW;
 use firebrick::{Clip, Data, Schedule, Show, Trainer, Warmup};
+use firebrick_models::decoding::Decoding;
+use firebrick_models::pretrained::Pretrained;
+use firebrick_models::{T5, T5Config};
 
 /// Trains for some epochs, and returns what the model generates for each text of `asked`.
 pub fn learn_numbers(epochs: u64, asked: &[&str]) -> Result<Vec<String>, Box<dyn Error>> {

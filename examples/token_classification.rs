@@ -10,10 +10,11 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
-use firebrick::models::pretrained::{Folder, save};
-use firebrick::models::{BertConfig, BertTokenClassifier};
 use firebrick::optim::AdamW;
-use firebrick::{Clip, DataRun, Report, Schedule, Show, TaskData, Trainer};
+use firebrick::{Clip, Report, Schedule, Show, Trainer};
+use firebrick_cli::{DataRun, TaskData};
+use firebrick_models::pretrained::{Folder, save};
+use firebrick_models::{BertConfig, BertTokenClassifier};
 
 /// Trains on one file, and evaluates on the other after each epoch.
 pub fn fine_tune(

@@ -6,14 +6,14 @@ use std::path::Path;
 
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{DType, Tensor, TensorData};
-use firebrick_strategies::{Adaptation, LowRank, Paths, on_host};
+use firebrick_strategies::{Adaptation, LowRank, Paths};
+use firebrick_world::on_host;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde_json::{Value, json};
 
 use crate::TrainError;
-use crate::models::pretrained::Pretrained;
-use crate::saving::{replace, save_text};
+use crate::files::saving::{replace, save_text};
 
 /// What [`Lora`](crate::Lora) trained: the factors of each adapted matrix, and the parameters trained as a whole.
 #[derive(Clone, Debug)]
@@ -93,37 +93,17 @@ impl Adapters {
         self.write(folder.as_ref(), Box::new(|path| Some((path.to_string(), true))))
     }
 
-    /// Writes the same files as [`save`](Self::save), but with the names of the model's Hugging Face folder, so that
-    /// `PeftModel.from_pretrained` loads them onto it.
+    /// Writes the same files as [`save`](Self::save), but with other names: `named` returns the name of the parameter at
+    /// a path of the model, and whether the file stores the matrix with its axes swapped.
     ///
     /// # Errors
     ///
-    /// [`TrainError::File`] if they cannot be written, or belong to another model.
-    ///
-    /// ```
-    /// # use burn::tensor::Device;
-    /// # use firebrick::{datasets::Windows, models::*, models::pretrained::Pretrained, optim::AdamW, *};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let data = Data::new(Windows::new((0..99).map(|i| i % 7).collect::<Vec<u32>>(), 8)?);
-    /// # let config = LlamaConfig {
-    /// #     vocab_size: 7, hidden_size: 8, intermediate_size: 8, num_hidden_layers: 1, num_attention_heads: 2,
-    /// #     ..Default::default()
-    /// # };
-    /// # let model = Llama::init(&config, &Device::flex().autodiff());
-    /// let trainer = Trainer::new().with(Lora::rank(2).alpha(4.0)).steps(1);
-    /// let trained = trainer.fit(model, AdamW::new().init(), Schedule::constant(1e-3), data)?;
-    /// trained.adapters.unwrap().save_as::<Llama>(&config, folder.path())?;
-    /// # let saved = std::fs::read_to_string(folder.path().join("adapter_config.json")).unwrap();
-    /// # assert!(saved.contains("model.layers.0.self_attn.q_proj"), "{saved}");
-    /// # Ok::<(), TrainError>(())
-    /// ```
-    pub fn save_as<M: Pretrained>(
+    /// [`TrainError::File`] if they cannot be written, or a parameter has no name.
+    pub fn save_named(
         &self,
-        config: &M::Config,
         folder: impl AsRef<Path>,
+        named: impl Fn(&str) -> Option<(String, bool)>,
     ) -> Result<(), TrainError> {
-        let keys = M::keys(config);
-        let named = |path: &str| keys.saved_as(path).map(|(name, swapped)| (name.to_string(), swapped));
         self.write(folder.as_ref(), Box::new(named))
     }
 

@@ -7,12 +7,13 @@ use firebrick_datasets::{Amount, Batch, Batches, DataError, Fingerprint, Tokeniz
 use serde::{Deserialize, Serialize};
 
 /// A shared stream of batches of one type.
-pub(crate) type Stream<B> = Arc<dyn Batches<Batch = B>>;
+pub type Stream<B> = Arc<dyn Batches<Batch = B>>;
 
 /// The data of a run: a stream to train on, an optional one to evaluate on, and the size of the micro-batches.
 ///
 /// ```
-/// use firebrick::{Data, datasets::{Tokenizer, Windows}};
+/// use firebrick::Data;
+/// use firebrick::datasets::{Tokenizer, Windows};
 ///
 /// let text = "to be or not to be, that is the question";
 /// let tokenizer = Tokenizer::characters(text)?;
@@ -23,17 +24,21 @@ pub(crate) type Stream<B> = Arc<dyn Batches<Batch = B>>;
 /// # Ok::<(), firebrick::datasets::DataError>(())
 /// ```
 pub struct Data<B> {
-    pub(crate) train: Stream<B>,
-    pub(crate) valid: Option<Stream<B>>,
+    /// What is trained on.
+    pub train: Stream<B>,
+    /// What is evaluated, if anything.
+    pub valid: Option<Stream<B>>,
     pub(crate) micro_batch: Amount,
     pub(crate) workers: usize,
-    pub(crate) fingerprints: Fingerprints,
+    /// What is known of it.
+    pub fingerprints: Fingerprints,
 }
 
 /// The known fingerprints of a run's data. Checkpoints store them, so that a resumed run notices changed data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Fingerprints {
+pub struct Fingerprints {
+    /// Of the training data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub train: Option<Fingerprint>,
     /// Of the validation data, unless it is a part of the training data.
@@ -90,7 +95,8 @@ impl<B: Batch> Data<B> {
     /// [`Fingerprinted`](firebrick_datasets::Fingerprinted) reader computes it while it reads.
     ///
     /// ```
-    /// use firebrick::{Data, datasets::{Fingerprint, Tokenizer, Windows}};
+    /// use firebrick::Data;
+    /// use firebrick::datasets::{Fingerprint, Tokenizer, Windows};
     ///
     /// let text = "to be or not to be, that is the question";
     /// let tokenizer = Tokenizer::characters(text)?;
@@ -120,8 +126,19 @@ impl<B: Batch> Data<B> {
         Ok(self)
     }
 
-    pub(crate) fn known_by(self, fingerprints: Fingerprints) -> Self {
+    /// Sets all fingerprints.
+    pub fn known_by(self, fingerprints: Fingerprints) -> Self {
         Self { fingerprints, ..self }
+    }
+
+    /// Trains on another stream.
+    pub fn train_on(self, train: Stream<B>) -> Self {
+        Self { train, ..self }
+    }
+
+    /// Evaluates nothing.
+    pub fn without_valid(self) -> Self {
+        Self { valid: None, ..self }
     }
 }
 

@@ -4,14 +4,14 @@ use std::path::PathBuf;
 
 use burn::tensor::TensorReadError;
 use firebrick_datasets::DataError;
-use firebrick_strategies::{SkipReason, StrategyError, WorldError};
+use firebrick_strategies::{SkipReason, StrategyError};
+use firebrick_world::WorldError;
 use thiserror::Error;
 
 use crate::ScheduleError;
-use crate::budget::OverBudget;
+use crate::accounting::budget::OverBudget;
 use crate::checkpoint::ResumeError;
-use crate::decoding::DecodingError;
-use crate::tensorboard::TensorBoardError;
+use crate::observe::tensorboard::TensorBoardError;
 
 /// A training run cannot start or continue.
 #[derive(Debug, Error)]
@@ -22,9 +22,9 @@ pub enum TrainError {
     /// The data cannot be read or batched.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// The decoding settings are invalid.
+    /// The model cannot compute its loss or its scores.
     #[error(transparent)]
-    Decoding(#[from] DecodingError),
+    Model(Box<dyn std::error::Error + Send + Sync>),
     /// A setting of the trainer is out of range.
     #[error("{setting} must be {expected}, found {found}")]
     Setting {
@@ -63,7 +63,7 @@ pub enum TrainError {
     NoGradients,
     /// The objective does not support label smoothing.
     #[error(
-        "labels are to be smoothed, but the model's loss on this data is over no classes, or does not ask for `Pass::label_smoothing`: leave out label_smoothing, or compute the loss with `models::smoothed_cross_entropy`"
+        "labels are to be smoothed, but the model's loss on this data is over no classes, or does not ask for `Pass::label_smoothing`: leave out label_smoothing, or compute the loss with `firebrick_models::smoothed_cross_entropy`"
     )]
     LabelsNotSmoothed,
     /// The objective and the batch count different numbers of items.
@@ -147,7 +147,7 @@ pub enum TrainError {
     },
     /// The loss stayed non-finite for too many updates.
     #[error(
-        "the loss has not been finite for {updates} updates{}: the run has diverged; lower the learning rate, lengthen the warmup, or clip the gradients. The weights of the lowest validation loss, if there was one, are in best.safetensors",
+        "the loss has not been finite for {updates} updates{}: the run has diverged; lower the learning rate, lengthen the warmup, or clip the gradients. The weights of the best evaluation, if there was one, are in best.safetensors of the output folder",
         first_on(*first)
     )]
     Diverged {
@@ -158,7 +158,7 @@ pub enum TrainError {
     },
     /// The validation loss is not finite at the end of the run.
     #[error(
-        "the validation loss is {loss} after update {step}, the last: the run has diverged, or the validation data makes a number that is not finite; lower the learning rate, lengthen the warmup, or clip the gradients. The weights of the best evaluation, if there was one, are in best.safetensors"
+        "the validation loss is {loss} after update {step}, the last: the run has diverged, or the validation data makes a number that is not finite; lower the learning rate, lengthen the warmup, or clip the gradients. The weights of the best evaluation, if there was one, are in best.safetensors of the output folder"
     )]
     NotFinite {
         /// Updates made before the last evaluation.
@@ -285,7 +285,7 @@ impl TrainError {
     }
 
     /// Builds a [`TrainError::File`] from any error.
-    pub(crate) fn file(path: impl Into<PathBuf>, doing: &'static str, reason: impl ToString) -> Self {
+    pub fn file(path: impl Into<PathBuf>, doing: &'static str, reason: impl ToString) -> Self {
         Self::File { path: path.into(), doing, reason: reason.to_string() }
     }
 }

@@ -8,7 +8,8 @@
 //! use burn::tensor::Device;
 //! use firebrick::datasets::{Tokenizer, Windows};
 //! use firebrick::optim::AdamW;
-//! use firebrick::{Accumulate, Amp, Clip, Data, Schedule, Trainer, models::GptConfig};
+//! use firebrick::{Accumulate, Amp, Clip, Data, Schedule, Trainer};
+//! use firebrick_models::GptConfig;
 //!
 //! // Text to windows of 8 characters, each of which predicts the next.
 //! let text = "to be or not to be, that is the question; ".repeat(20);
@@ -31,108 +32,75 @@
 //! # Ok::<(), firebrick::TrainError>(())
 //! ```
 //!
-//! [`Trainer`] explains how gradients pass through the strategies, and [`strategies`] how to write your own. The
-//! [`guide`] covers the rest: the [run file](guide::run_file) with which the program `firebrick` trains the same model,
-//! the tasks, ranks, checkpoints, and how to migrate from other trainers.
+//! [`Trainer`] explains how gradients pass through the strategies, and [`strategies`] how to write your own. The crate
+//! `firebrick-models` has language models, and `firebrick-cli` the program that trains them from a run file, with a
+//! guide to tasks, ranks, checkpoints, and how to migrate from other trainers.
+//!
+//! # The crate
+//!
+//! ```text
+//! trainer/       Trainer: settings and strategies composed, and the start of a run
+//! engine/        the session that makes updates, the loop, and what ranks agree upon
+//! checkpoint/    what a checkpoint contains, when it is saved, and how a run continues from it
+//! observe/       what a run shows and records: lines, the dashboard, logs, the report
+//! accounting/    bytes of parameters, gradients and optimizer state, and the budget of a device
+//! schedule/      learning rates
+//! device/        devices by name, and what they support
+//! files/         files that a reader finds whole
+//! output.rs      the output folder of a run
+//! objective.rs, score.rs, data.rs, adapters.rs, error.rs
+//! ```
+//!
+//! [`engine`], [`observe`], [`checkpoint`], [`accounting`], [`files`] and [`output`] are public for programs around the
+//! trainer, such as `firebrick-cli`. A program that trains needs the names of this page only.
 
 /// Writes, checks and reads the files of a checkpoint.
 pub use firebrick_checkpoints as checkpoints;
 /// Readers, tokenizers, collators and sample streams.
 pub use firebrick_datasets as datasets;
-/// Scores of language tasks that agree with the field's implementations.
-pub use firebrick_metrics as metrics;
+/// Tensor operations with gradients of their own, and what measures memory.
+pub use firebrick_kernels as kernels;
 /// Strategies: the techniques that a training recipe is composed of.
 pub use firebrick_strategies as strategies;
+/// The ranks of a run, and the collectives between them.
+pub use firebrick_world as world;
 
-mod accounting;
+pub mod accounting;
 mod adapters;
-mod agreement;
-mod answers;
-mod appended;
-mod bench;
-mod beside;
-mod best;
-mod best_file;
-mod budget;
-mod byte_size;
-mod checkpoint;
-mod checkpoint_command;
-pub mod cli;
-mod console;
-mod dashboard;
-mod data;
-pub mod decoding;
-mod decoding_args;
+pub mod checkpoint;
+pub mod data;
 pub mod device;
-mod dry_run;
-mod elementwise;
+pub mod engine;
 mod error;
-mod events;
-mod exit;
-mod export_command;
-mod feed;
-mod gauges;
-pub mod guide;
-mod history;
-pub mod import;
-mod import_command;
-mod inside_burn_train;
-mod lines;
-mod log;
-mod metric_files;
-pub mod models;
+pub mod files;
 mod objective;
-mod optional_batch;
-mod output;
-mod page_command;
-mod plan;
-mod plan_command;
-mod preview;
-mod progress;
-mod rank_report;
-mod ranks;
-mod report;
-pub mod report_page;
-mod run;
-mod saving;
+pub mod observe;
+pub mod output;
 pub mod schedule;
 mod score;
-mod session;
-mod signals;
-mod step;
-mod summary;
-pub mod tensorboard;
 #[cfg(test)]
 mod testing;
-mod trained_command;
-mod trained_run;
 mod trainer;
-mod training_loop;
-pub mod watch;
-mod writes;
 
+pub use accounting::budget::{Moment, OnDevice, OverBudget};
+pub use accounting::byte_size::ByteSize;
 pub use adapters::{Adapters, Factors};
-pub use bench::{Bench, BenchReport, BesideReport, RawReport};
-pub use budget::{Moment, OnDevice, OverBudget};
 pub use burn::train::Interrupter;
-pub use byte_size::ByteSize;
 pub use checkpoint::{Change, Checkpoints, Resume, ResumeError, TrainerState};
-pub use dashboard::Show;
 pub use data::Data;
+pub use engine::step::StepNumbers;
 pub use error::TrainError;
+pub use files::writes::FailedWrites;
+pub use firebrick_kernels::memory;
 pub use firebrick_strategies::{
     Accumulate, Amp, Clip, Dropout, Ema, Freeze, Keep, Lora, LossScale, Offload, Pass, Recompute, Strategy,
-    World, Zero, memory, optim,
+    Zero, optim,
 };
+pub use firebrick_world::World;
 pub use objective::{Loss, Objective};
-pub use plan::{FoundBatch, Plan, PlanError, Planned, Sent};
-pub use preview::{Cell, Kind, Legible, Look, Names, Numbers, Preview, Row};
-pub use rank_report::{PerStep, RankReport};
-pub use report::{Report, process_start};
-pub use run::*;
+pub use observe::dashboard::Show;
+pub use observe::rank_report::{PerStep, RankReport};
+pub use observe::report::{Report, process_start};
 pub use schedule::{Schedule, ScheduleError, Warmup};
-pub use score::{Evaluation, Score, Scores};
-pub use step::StepNumbers;
-pub use trained_run::{Evaluated, Predicted, TrainedRun};
+pub use score::{BestBy, Evaluation, Score, Scores};
 pub use trainer::{Trained, Trainer};
-pub use writes::FailedWrites;

@@ -53,7 +53,8 @@ pub struct Loss {
 /// }
 ///
 /// # use burn::{nn::LinearConfig, optim::SgdConfig, tensor::Device};
-/// # use firebrick::{Amp, Data, Schedule, Trainer, datasets::{Batches, DataError}};
+/// # use firebrick::{Amp, Data, Schedule, Trainer};
+/// # use firebrick::datasets::{Batches, DataError};
 /// # struct Samples;
 /// # impl Batches for Samples {
 /// #     type Batch = Points;
@@ -89,7 +90,8 @@ pub trait Objective<B>: Module {
     ///
     /// ```
     /// # use burn::{module::Module, tensor::{Device, Tensor}};
-    /// # use firebrick::{Evaluation, Loss, Objective, Pass, Score, datasets::TokenBatch};
+    /// # use firebrick::{Evaluation, Loss, Objective, Pass, Score};
+    /// # use firebrick::datasets::TokenBatch;
     /// # #[derive(Module, Debug)]
     /// # struct Tagger;
     /// # impl Tagger {

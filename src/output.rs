@@ -10,14 +10,17 @@ use std::time::{Duration, Instant};
 use burn::module::Module;
 use firebrick_checkpoints::Folder;
 
-use crate::best::{self, BEST};
-use crate::checkpoint::{self, ResumeError};
-use crate::log::LOG;
-use crate::tensorboard::host;
-use crate::{Resume, TrainError, saving};
+use crate::checkpoint;
+use crate::checkpoint::ResumeError;
+use crate::checkpoint::best;
+use crate::checkpoint::best::BEST;
+use crate::files::saving;
+use crate::observe::log::LOG;
+use crate::observe::tensorboard::host;
+use crate::{Resume, TrainError};
 
 /// The run file.
-pub(crate) const RUN: &str = "run.ron";
+pub const RUN: &str = "run.ron";
 /// The lock file. It stays in the folder and marks it as a run's, even if a run ended before its first step.
 const LOCK: &str = ".firebrick.lock";
 /// Files that only a run with at least one update leaves.
@@ -31,7 +34,7 @@ const WITH_FILES: [&str; 3] = ["adapter", "pretrained", best::FOLDER];
 /// An earlier run stays in the folder until the new run has made its first update. Until then, the new run writes to a
 /// folder next to it, so a start that fails or is killed changes nothing.
 #[derive(Debug)]
-pub(crate) struct Output {
+pub struct Output {
     folder: PathBuf,
     /// Where the run is written until it replaces the earlier one.
     start: Mutex<Option<Start>>,
@@ -140,6 +143,7 @@ impl Output {
 
     /// Checks whether the folder can be claimed, as far as possible without changing it.
     pub fn check(folder: &Path) -> Result<(), TrainError> {
+        Folder::new(folder.join(checkpoint::FOLDER)).require_target().map_err(ResumeError::from)?;
         let Ok(mut entries) = fs::read_dir(folder) else {
             let nearest = folder.ancestors().find(|parent| parent.exists());
             return match nearest {
@@ -255,7 +259,7 @@ const WATCHED: Duration = Duration::from_millis(200);
 
 /// Returns whether a run had this folder, and its process is gone. Returns false for a process on another machine,
 /// whose lock may not be visible here.
-pub(crate) fn is_abandoned(folder: &Path) -> bool {
+pub fn is_abandoned(folder: &Path) -> bool {
     let Ok(mut file) = File::open(folder.join(LOCK)) else { return false };
     let mut owner = String::new();
     let is_ours = file.read_to_string(&mut owner).is_ok()

@@ -51,11 +51,15 @@ pub type Scores = BTreeMap<String, f64>;
 
 /// The number that selects the best evaluation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum BestBy {
+pub enum BestBy {
+    /// The validation loss; lower is better.
     #[default]
     Loss,
+    /// A score of the model.
     Score {
+        /// Its name.
         name: String,
+        /// Whether a higher value is better.
         higher_is_better: bool,
     },
 }

@@ -1,7 +1,7 @@
 //! Device and ranks for tests.
 
 use burn::tensor::Device;
-use firebrick_strategies::{Communicator, World};
+use firebrick_world::{Communicator, World};
 
 /// Returns the device that `BURN_DEVICE` names, as in the program; the CPU by default.
 pub fn device() -> Device {

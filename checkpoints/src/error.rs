@@ -36,6 +36,17 @@ pub enum CheckpointError {
         /// What the path holds.
         found: &'static str,
     },
+    /// The folder of the checkpoints is a link whose target does not exist.
+    #[error(
+        "{path}: expected a folder, found a link to {}, which does not exist: mount or restore the target, so that its checkpoints are found, or remove the link",
+        target.display()
+    )]
+    DanglingLink {
+        /// The link.
+        path: PathBuf,
+        /// The target that it names.
+        target: PathBuf,
+    },
     /// A folder's name is not that of its step.
     #[error(
         "{path}: expected a checkpoint's folder, named as `{expected}`: give the folder its name back, or name the right one"
@@ -212,6 +223,7 @@ impl CheckpointError {
         match self {
             Self::Io { path, .. }
             | Self::Kind { path, .. }
+            | Self::DanglingLink { path, .. }
             | Self::FolderName { path, .. }
             | Self::Format { path, .. }
             | Self::Occupied { path, .. }

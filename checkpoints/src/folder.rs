@@ -99,7 +99,8 @@ impl Folder {
     ///
     /// # Errors
     ///
-    /// [`CheckpointError::Io`] if the folder cannot be read.
+    /// [`CheckpointError::Io`] if the folder cannot be read, and [`CheckpointError::DanglingLink`] if it is a link to a
+    /// folder that does not exist.
     pub fn list(&self) -> Result<Vec<Saved>> {
         let mut saved: Vec<Saved> = self.looked_at()?.into_iter().filter_map(Result::ok).collect();
         saved.sort_by_key(|saved| (saved.sequence, saved.step));
@@ -267,12 +268,28 @@ impl Folder {
         self.remove(&aside)
     }
 
+    /// Rejects a link whose target does not exist: a file system that is not mounted holds checkpoints all the same.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::DanglingLink`].
+    pub fn require_target(&self) -> Result<()> {
+        match fs::read_link(&self.path) {
+            Ok(target) if !self.path.exists() => {
+                Err(CheckpointError::DanglingLink { path: self.path.clone(), target })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Returns the names in the folder, except those that are not UTF-8: this crate writes none.
     pub(crate) fn names(&self) -> Result<Vec<String>> {
         let io = |error| CheckpointError::io("read the folder", &self.path, error);
         let entries = match fs::read_dir(&self.path) {
             Ok(entries) => entries,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return self.require_target().map(|()| Vec::new());
+            }
             Err(error) => return Err(io(error)),
         };
         let mut names = Vec::new();

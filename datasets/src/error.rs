@@ -236,8 +236,10 @@ pub enum DataError {
 
     /// The text to encode contains a character that the vocabulary lacks.
     #[error(
-        "line {line}, column {column}: the character {character:?} is not in the vocabulary; \
-         build the vocabulary from all of the text, or use BPE, which can encode anything"
+        "line {line}, column {column} of the text: the character {character:?} is not in the vocabulary{}, \
+         which holds the characters of the text that it was built from; leave the character out, \
+         build the vocabulary from text that has it, or use BPE, which can encode anything",
+        origin.as_ref().map_or_else(String::new, |path| format!(" of {}", path.display()))
     )]
     UnknownCharacter {
         /// The character.
@@ -246,6 +248,8 @@ pub enum DataError {
         line: usize,
         /// Its column, in characters, from 1.
         column: usize,
+        /// The file of the vocabulary, if it was read from one.
+        origin: Option<PathBuf>,
     },
 
     /// An id to decode is outside the vocabulary.
@@ -539,11 +543,13 @@ mod tests {
 
     #[test]
     fn reads_as_a_sentence() {
-        let error = DataError::UnknownCharacter { character: '\t', line: 3, column: 1 };
+        let origin = Some("runs/a/tokenizer.json".into());
+        let error = DataError::UnknownCharacter { character: '\t', line: 3, column: 1, origin };
         assert_eq!(
             error.to_string(),
-            "line 3, column 1: the character '\\t' is not in the vocabulary; build the vocabulary \
-             from all of the text, or use BPE, which can encode anything"
+            "line 3, column 1 of the text: the character '\\t' is not in the vocabulary of runs/a/tokenizer.json, \
+             which holds the characters of the text that it was built from; leave the character out, \
+             build the vocabulary from text that has it, or use BPE, which can encode anything"
         );
     }
 }

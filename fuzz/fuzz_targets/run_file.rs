@@ -2,5 +2,5 @@
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| run_file::check(bytes));
 
-#[path = "../../tests/fuzzed/run_file.rs"]
+#[path = "../../cli/tests/fuzzed/run_file.rs"]
 mod run_file;

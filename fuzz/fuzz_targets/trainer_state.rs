@@ -2,5 +2,5 @@
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| trainer_state::check(bytes));
 
-#[path = "../../tests/fuzzed/trainer_state.rs"]
+#[path = "../../cli/tests/fuzzed/trainer_state.rs"]
 mod trainer_state;

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::Tensor;
-use firebrick_strategies::{Communicator, Paths, Shard, Stage};
+use firebrick_strategies::{Paths, Shard, Stage};
+use firebrick_world::Communicator;
 
 /// The float parameters of a master, each once, with the names and parts that checkpoints use.
 #[derive(Debug)]

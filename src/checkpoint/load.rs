@@ -135,7 +135,8 @@ pub(super) fn read_part(
 mod tests {
     use burn::nn::{Linear, LinearConfig};
     use firebrick_checkpoints::{Checkpoint, Folder, Manifest, Piece, RankState};
-    use firebrick_strategies::{Clip, Communicator, Setup, Strategy};
+    use firebrick_strategies::{Clip, Setup, Strategy};
+    use firebrick_world::Communicator;
 
     use super::*;
 

@@ -5,6 +5,8 @@
 //! checks it when reading.
 //!
 //! ```text
+//! best.rs             second names of the best weights, kept until a resume needs them
+//! best_file.rs        writes the best weights beside the training
 //! policy.rs           Checkpoints: when a run saves, and which checkpoints it keeps
 //! layout.rs           the tensors of a master by name, and the part that a rank writes
 //! snapshot.rs         a copy of a run's state at a step boundary
@@ -22,6 +24,8 @@
 //! error.rs            errors of saving and resuming
 //! ```
 
+pub mod best;
+pub(crate) mod best_file;
 mod change;
 mod dtype;
 mod error;
@@ -47,9 +51,10 @@ pub(crate) use lender::StateSize;
 pub(crate) use load::load;
 pub(crate) use optimizer_state::load_optimizer;
 pub use policy::Checkpoints;
-pub(crate) use resume::FOLDER;
+pub use resume::FOLDER;
 pub use resume::Resume;
-pub(crate) use resumed::{Compared, Resumed, RunText, Shared, broadcast_scalar};
+pub use resumed::{Compared, RunText};
+pub(crate) use resumed::{Resumed, Shared, broadcast_scalar};
 pub(crate) use saver::Saver;
 pub(crate) use saves::Saves;
 pub(crate) use snapshot::Snapshot;

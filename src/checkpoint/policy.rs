@@ -55,9 +55,9 @@ impl Checkpoints {
         Self { last: checkpoints, ..self }
     }
 
-    /// Also keeps this many checkpoints with the best evaluations. The evaluation of a checkpoint is the last one
-    /// before its save. The best has the lowest validation loss, unless you [select by a
-    /// score](crate::Trainer::best_by).
+    /// Also keeps this many checkpoints with the best evaluations. Only a checkpoint of a step that was evaluated counts,
+    /// so save at a multiple of [`evaluate_every`](crate::Trainer::evaluate_every). The best has the lowest validation
+    /// loss, unless you [select by a score](crate::Trainer::best_by).
     pub fn keep_best(self, checkpoints: usize) -> Self {
         Self { best: checkpoints, ..self }
     }

@@ -50,17 +50,17 @@ impl FromStr for Resume {
 
 impl Resume {
     /// Finds the checkpoint's folder; `None` if the run starts from the beginning.
-    pub(crate) fn find(&self, output: &Path) -> Result<Option<PathBuf>, ResumeError> {
+    pub fn find(&self, output: &Path) -> Result<Option<PathBuf>, ResumeError> {
         let Self::Path(path) = self else { return Ok(self.find_own(output)?.map(|saved| saved.path)) };
         let of_run = path.join(FOLDER);
-        match of_run.is_dir() {
+        match of_run.is_dir() || of_run.is_symlink() {
             true => Ok(Some(newest(of_run)?.path)),
             false => Ok(Some(path.clone())),
         }
     }
 
     /// The `tokenizer.json` in the folder of the checkpoint's run, if it exists.
-    pub(crate) fn tokenizer(&self, output: &Path) -> Option<PathBuf> {
+    pub fn tokenizer(&self, output: &Path) -> Option<PathBuf> {
         // Opening the checkpoint reports whatever is wrong with it.
         let checkpoint = self.find(output).ok()??;
         // A path of fewer than three components names its parent folders only once it is canonical.
@@ -98,7 +98,7 @@ impl Resume {
 }
 
 /// The folder of a run's checkpoints, within its output folder.
-pub(crate) const FOLDER: &str = "checkpoints";
+pub const FOLDER: &str = "checkpoints";
 
 /// The newest complete checkpoint, without verifying its checksums.
 fn newest(folder: PathBuf) -> Result<Saved, ResumeError> {

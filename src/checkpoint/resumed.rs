@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use firebrick_checkpoints::{Checkpoint, Folder, Scalar};
-use firebrick_strategies::Communicator;
+use firebrick_world::Communicator;
 
 use super::change::{TRAINING_DATA, VALIDATION_DATA};
 use super::optimizer_state::AXES;
@@ -25,14 +25,16 @@ pub(crate) struct Resumed {
 
 /// The run file of a run, with a function that compares it with another.
 #[derive(Clone, Debug)]
-pub(crate) struct RunText {
+pub struct RunText {
+    /// The text of the run file.
     pub text: String,
+    /// Compares the text in a checkpoint with this one.
     pub compare: fn(saved: &str, now: &str) -> Compared,
 }
 
 /// The changes since a run was saved.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Compared {
+pub struct Compared {
     /// Changes that affect the result.
     pub of_result: Vec<Change>,
     /// Changes that are impossible.

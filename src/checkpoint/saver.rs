@@ -10,13 +10,13 @@ use std::time::Instant;
 
 use firebrick_checkpoints::{Algorithm, Digest, FileEntry, Folder, Manifest, Saved, Staging};
 use firebrick_datasets::Cursor;
-use firebrick_strategies::Communicator;
+use firebrick_world::Communicator;
 
 use super::layout::Layout;
 use super::snapshot::Snapshot;
 use super::{Checkpoints, ResumeError};
 use crate::TrainError;
-use crate::beside::Beside;
+use crate::files::beside::Beside;
 
 /// Saves a run according to a policy.
 pub(crate) struct Saver {

@@ -13,9 +13,9 @@ use firebrick_strategies::{Setup, Strategy, Zero};
 use super::trainer_state::{GlobalBatch, Settings, TrainerState};
 use super::{Checkpoints, Layout, Saver, Snapshot};
 use crate::data::Fingerprints;
-use crate::log::Mark;
+use crate::observe::log::Mark;
+use crate::observe::progress::Progress;
 use crate::optim::AdamW;
-use crate::progress::Progress;
 use crate::testing::on_ranks;
 use crate::{Schedule, TrainError};
 

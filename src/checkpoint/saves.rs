@@ -6,11 +6,12 @@ use firebrick_strategies::Stage;
 use super::saver::{Ended, Saver};
 use super::trainer_state::{Settings, TrainerState};
 use crate::TrainError;
-use crate::console::tell;
-use crate::log::{Log, SaveNumbers};
-use crate::progress::Progress;
+use tracing::warn;
+
+use crate::engine::session::Session;
+use crate::observe::log::{Log, SaveNumbers};
+use crate::observe::progress::Progress;
 use crate::score::BestBy;
-use crate::session::Session;
 
 /// Saves a run at its step boundaries.
 pub(crate) struct Saves {
@@ -60,7 +61,8 @@ impl Saves {
     ) -> Result<(), TrainError> {
         log.flush();
         let updates = session.updates();
-        let metric = progress.validation.as_ref();
+        // An evaluation of earlier weights says nothing about these.
+        let metric = progress.validation.as_ref().filter(|numbers| numbers.step == updates);
         let metric = metric.map(|numbers| self.best_by.value(numbers.loss, &numbers.scores));
         let state = TrainerState::new(
             updates,
@@ -103,10 +105,10 @@ impl Saves {
         };
         match disowned {
             Ok(true) if self.tells => {
-                tell(&format!("the checkpoint of step {updates} is not sound: `--resume` passes it over"));
+                warn!("the checkpoint of step {updates} is not sound: `--resume` passes it over");
             }
             Err(error) if self.tells => {
-                tell(&format!("the checkpoint of step {updates} could not be marked as not sound: {error}"));
+                warn!("the checkpoint of step {updates} could not be marked as not sound: {error}");
             }
             _ => {}
         }
@@ -120,7 +122,7 @@ impl Saves {
     fn report(&mut self, log: &mut Log) {
         for Ended { step, seconds, pause, error } in self.saver.done.drain(..) {
             if let (Some(error), true) = (&error, self.tells) {
-                tell(&format!("the checkpoint of step {step} could not be saved, training goes on: {error}"));
+                warn!("the checkpoint of step {step} could not be saved, training goes on: {error}");
             }
             log.save(&SaveNumbers { step, seconds, pause_seconds: pause, error });
         }

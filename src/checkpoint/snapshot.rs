@@ -7,7 +7,7 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::{ModuleOptimizer, OptimizerRecord};
 use burn::tensor::{Bytes, Device, Tensor, TensorData};
 use firebrick_checkpoints::{Piece, RankState};
-use firebrick_strategies::{Communicator, is_host, on_host};
+use firebrick_world::{Communicator, is_host, on_host};
 
 use super::layout::Layout;
 use super::pieces::piece;

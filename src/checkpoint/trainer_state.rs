@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::ResumeError;
 use crate::Schedule;
 use crate::data::Fingerprints;
-use crate::log::Mark;
-use crate::progress::Progress;
+use crate::observe::log::Mark;
+use crate::observe::progress::Progress;
 
 /// The version of the format that this program writes and reads.
 const VERSION: u32 = 1;

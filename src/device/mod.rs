@@ -92,7 +92,7 @@ pub fn find(name: &str) -> Result<(Device, String), DeviceError> {
 
 /// The devices to distribute among ranks, of the same backend as the device that was [found](find) for `asked`: all
 /// of them, unless `asked` has an index. If any is not a card, such as a software rasteriser, only the device found.
-pub(crate) fn alike(asked: &str, found: &str) -> Vec<Device> {
+pub fn alike(asked: &str, found: &str) -> Vec<Device> {
     let (backend, index) = found.split_once(':').unwrap_or((found, "0"));
     let Some(known) = BACKENDS.iter().find(|known| known.name == backend) else { return Vec::new() };
     let devices = (known.devices)();

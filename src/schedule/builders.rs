@@ -89,7 +89,7 @@ impl Schedule {
     }
 
     /// Returns the highest rate, or the first rate of a range test.
-    pub(crate) fn peak(&self) -> f64 {
+    pub fn peak(&self) -> f64 {
         let (Self::Constant { lr, .. }
         | Self::Linear { lr, .. }
         | Self::Cosine { lr, .. }

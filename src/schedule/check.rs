@@ -41,7 +41,7 @@ impl Schedule {
     /// # Errors
     ///
     /// Those of [`check`](Self::check) that concern single fields.
-    pub(crate) fn check_numbers(&self) -> Result<(), ScheduleError> {
+    pub fn check_numbers(&self) -> Result<(), ScheduleError> {
         match *self {
             Self::Constant { lr, warmup, .. } => {
                 above_zero("lr", lr)?;

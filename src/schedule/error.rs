@@ -93,7 +93,7 @@ impl ScheduleError {
     }
 
     /// Returns what the field of a run file must be, and what it is.
-    pub(crate) fn expected_and_found(&self) -> (String, String) {
+    pub fn expected_and_found(&self) -> (String, String) {
         match self {
             Self::Number { expected, found, .. } => ((*expected).into(), found.to_string()),
             Self::Above { found, bound, most, .. } => {

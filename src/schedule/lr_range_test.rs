@@ -12,7 +12,8 @@ use super::check::{above_zero, not_zero};
 /// rises once the rate is too high. With `staircase`, `floor(t / step_size)` replaces `t / step_size`.
 ///
 /// ```
-/// use firebrick::{Schedule, schedule::LrRangeTest};
+/// use firebrick::Schedule;
+/// use firebrick::schedule::LrRangeTest;
 ///
 /// let test = Schedule::LrRangeTest(LrRangeTest { min_lr: 0.5, step_size: 2, ..LrRangeTest::default() });
 /// let points: Vec<_> = test.points(4).collect();

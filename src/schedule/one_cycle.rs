@@ -14,7 +14,8 @@ use super::check::{above_zero, at_most, not_zero};
 /// optimizer's momentum stays the same. To compare with DeepSpeed, set its `cycle_momentum` to false.
 ///
 /// ```
-/// use firebrick::{Schedule, schedule::OneCycle};
+/// use firebrick::Schedule;
+/// use firebrick::schedule::OneCycle;
 ///
 /// let cycle = OneCycle { first_step_size: 4, second_step_size: Some(2), ..OneCycle::new(0.25, 1.25) };
 /// let schedule = Schedule::OneCycle(OneCycle { decay_step_size: 1, decay_lr_rate: 0.5, ..cycle });

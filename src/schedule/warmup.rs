@@ -16,7 +16,8 @@ use serde::{Deserialize, Serialize};
 /// DeepSpeed has its own formulas; see [`WarmupType`](super::WarmupType).
 ///
 /// ```
-/// use firebrick::{Schedule, schedule::Warmup};
+/// use firebrick::Schedule;
+/// use firebrick::schedule::Warmup;
 ///
 /// let schedule = Schedule::constant(1.0).warmup(4);
 /// assert_eq!([0, 1, 4].map(|update| schedule.rate(update, 100)), [0.2, 0.4, 1.0]);

@@ -13,7 +13,8 @@ use super::{ScheduleError, Warmup, WarmupType, decay};
 /// `lr` is the rate that DeepSpeed takes from the optimizer.
 ///
 /// ```
-/// use firebrick::{Schedule, schedule::WarmupCosineLr};
+/// use firebrick::Schedule;
+/// use firebrick::schedule::WarmupCosineLr;
 ///
 /// let schedule = WarmupCosineLr { warmup_min_ratio: 0.5, cos_min_ratio: 0.1, ..WarmupCosineLr::new(1.0) };
 /// let schedule = Schedule::WarmupCosineLr(schedule).warmup(4);

@@ -55,7 +55,8 @@ pub(super) fn thousand() -> Warmup {
 /// DeepSpeed's `WarmupLR`: rises from `min_lr` to `lr` as [`WarmupType`] defines, and stays there.
 ///
 /// ```
-/// use firebrick::{Schedule, schedule::{WarmupLr, WarmupType}};
+/// use firebrick::Schedule;
+/// use firebrick::schedule::{WarmupLr, WarmupType};
 ///
 /// let schedule = WarmupLr { warmup_type: WarmupType::Linear, ..WarmupLr::new(1.0) };
 /// let schedule = Schedule::WarmupLr(schedule).warmup(4);
@@ -102,7 +103,8 @@ impl WarmupLr {
 /// `min_lr` one update after the last.
 ///
 /// ```
-/// use firebrick::{Schedule, schedule::WarmupDecayLr};
+/// use firebrick::Schedule;
+/// use firebrick::schedule::WarmupDecayLr;
 ///
 /// let schedule = Schedule::WarmupDecayLr(WarmupDecayLr::new(1.0)).warmup(2);
 /// assert_eq!([2, 3, 6, 10, 11].map(|update| schedule.rate(update, 10)), [1.0, 1.0, 0.625, 0.125, 0.0]);

@@ -16,7 +16,8 @@ use super::{ScheduleError, Warmup, decay, warmup};
 /// default `num_cycles` of 0.5. As in Transformers, the warmup starts from `min_lr`.
 ///
 /// ```
-/// use firebrick::{Schedule, schedule::{Wsd, WsdShape}};
+/// use firebrick::Schedule;
+/// use firebrick::schedule::{Wsd, WsdShape};
 ///
 /// let schedule = Wsd { decay_type: WsdShape::OneMinusSqrt, ..Wsd::new(1.0, 100) };
 /// let schedule = Schedule::Wsd(schedule).warmup(50);

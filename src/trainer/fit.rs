@@ -7,9 +7,9 @@ use firebrick_strategies::{BoxedStrategy, Strategy};
 use super::for_rank::for_rank;
 use super::{Destination, Length, Trained, Trainer, Watch};
 use crate::checkpoint::{ResumeError, Shared};
-use crate::ranks::each_rank;
-use crate::report::process_start;
-use crate::step::StepNumbers;
+use crate::engine::ranks::each_rank;
+use crate::engine::step::StepNumbers;
+use crate::observe::report::process_start;
 use crate::{Data, Objective, Schedule, TrainError};
 
 impl<S> Trainer<S> {
@@ -26,7 +26,7 @@ impl<S> Trainer<S> {
     /// An invalid strategy, setting or order; data that cannot be read; an objective whose count or dtype is wrong; a
     /// file that cannot be written; or too many skipped updates. With several ranks, the first error of
     /// any rank, with [its number](TrainError::Rank), or a [missed
-    /// deadline](firebrick_strategies::WorldError::Deadline).
+    /// deadline](firebrick_world::WorldError::Deadline).
     pub fn fit<M, B>(
         self,
         model: M,
@@ -73,7 +73,7 @@ impl<S> Trainer<S> {
 
     /// Like [`fit`](Self::fit), but only the process of the first rank returns the model; no other process holds it
     /// whole.
-    pub(crate) fn fit_for_first<M, B>(
+    pub fn fit_for_first<M, B>(
         self,
         model: M,
         optimizer: ModuleOptimizer,

@@ -76,7 +76,7 @@ mod tests {
         assert_eq!(hollow.first.weight.val().dims(), [1, 1]);
         for own in [for_rank(model.clone(), Some(&device)), hollow.map(&mut Filled(taken.0))] {
             assert_eq!(values(&own), values(&model));
-            let mut storages = firebrick_strategies::memory::Storages::new();
+            let mut storages = firebrick_kernels::memory::Storages::new();
             storages.add_model(0, &model);
             storages.add_model(1, &own);
             assert_eq!(storages.charged_to(1), 0);

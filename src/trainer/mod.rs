@@ -2,22 +2,21 @@
 
 mod fit;
 mod for_rank;
+mod kept;
 mod one_rank;
 mod start;
 mod trained;
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-
 use burn::train::Interrupter;
-use firebrick_strategies::{Identity, Stack, World};
+use firebrick_strategies::{Identity, Stack};
+use firebrick_world::World;
 
 use crate::checkpoint::RunText;
-use crate::dashboard::Show;
-use crate::output::Output;
-use crate::step::StepNumbers;
+use crate::engine::step::StepNumbers;
+use crate::observe::dashboard::Show;
 use crate::{Checkpoints, Resume};
 
+use kept::Destination;
 pub use trained::Trained;
 
 /// Trains an ordinary Burn model. You compose the recipe, one line per technique.
@@ -25,7 +24,9 @@ pub use trained::Trained;
 /// ```
 /// # use burn::optim::AdamWConfig;
 /// # use burn::tensor::Device;
-/// # use firebrick::{datasets::{Tokenizer, Windows}, models::GptConfig, *};
+/// # use firebrick::*;
+/// # use firebrick::datasets::{Tokenizer, Windows};
+/// # use firebrick_models::GptConfig;
 /// # let text = "to be or not to be, that is the question; ".repeat(20);
 /// # let tokenizer = Tokenizer::characters(&text)?;
 /// # let data = Data::new(Windows::new(tokenizer.encode(&text)?, 8)?.shuffled(1));
@@ -66,7 +67,9 @@ pub use trained::Trained;
 /// ```
 /// # use burn::optim::AdamWConfig;
 /// # use burn::tensor::Device;
-/// # use firebrick::{datasets::Windows, models::GptConfig, *};
+/// # use firebrick::*;
+/// # use firebrick::datasets::Windows;
+/// # use firebrick_models::GptConfig;
 /// # let data = Data::new(Windows::new(vec![0; 99], 8)?);
 /// # let config = GptConfig { layers: 1, heads: 1, width: 8, dropout: 0.0, bias: true, tied: true };
 /// # let model = config.init(1, 8, &Device::flex().autodiff());
@@ -113,23 +116,6 @@ pub struct Trainer<S = Identity> {
 
 /// A callback for the numbers of each step.
 type Watch = Box<dyn FnMut(&StepNumbers) + Send>;
-
-#[derive(Clone, Debug)]
-enum Destination {
-    Folder(PathBuf),
-    Claimed(Arc<Output>),
-    /// The folder of the first rank, which is in another process.
-    Elsewhere(PathBuf),
-}
-
-impl Destination {
-    fn folder(&self) -> &Path {
-        match self {
-            Self::Folder(folder) | Self::Elsewhere(folder) => folder,
-            Self::Claimed(output) => output.folder(),
-        }
-    }
-}
 
 #[derive(Clone, Copy, Debug)]
 enum Length {
@@ -220,7 +206,9 @@ impl<S> Trainer<S> {
     /// ```
     /// # use burn::optim::AdamWConfig;
     /// # use burn::tensor::Device;
-    /// # use firebrick::{datasets::{Tokenizer, Windows}, models::GptConfig, *};
+    /// # use firebrick::*;
+    /// # use firebrick::datasets::{Tokenizer, Windows};
+    /// # use firebrick_models::GptConfig;
     /// # let text = "to be or not to be, that is the question; ".repeat(20);
     /// # let tokenizer = Tokenizer::characters(&text)?;
     /// # let data = Data::new(Windows::new(tokenizer.encode(&text)?, 8)?.shuffled(1));
@@ -253,7 +241,7 @@ impl<S> Trainer<S> {
     /// loss is computed with smoothed labels, the validation loss without.
     ///
     /// Firebrick's models support it. A model of your own supports it if its loss is a
-    /// [`smoothed_cross_entropy`](crate::models::smoothed_cross_entropy); otherwise `fit` rejects the setting.
+    /// `firebrick_models::smoothed_cross_entropy`; otherwise `fit` rejects the setting.
     pub fn label_smoothing(mut self, share: f64) -> Self {
         self.label_smoothing = share;
         self
@@ -306,78 +294,8 @@ impl<S> Trainer<S> {
     }
 
     /// Sets a lower bound on the tensors of parameter size that the optimizer keeps per parameter.
-    pub(crate) fn optimizer_states(mut self, tensors: f64) -> Self {
+    pub fn optimizer_states(mut self, tensors: f64) -> Self {
         self.optimizer_states = tensors;
-        self
-    }
-
-    /// Writes into this folder: `model.safetensors` at the end; `ema.safetensors` if the weights are averaged;
-    /// `adapter` with the factors of [`Lora`](crate::Lora); `best.safetensors` with the evaluated weights at each
-    /// best evaluation; `metrics.jsonl` with a line per step and evaluation; and burn-train's metric files. If the
-    /// folder holds an earlier run, that run is kept under another name once this one has made its first update. A
-    /// folder that holds anything else is rejected.
-    pub fn output(mut self, folder: impl AsRef<Path>) -> Self {
-        self.output = Some(Destination::Folder(folder.as_ref().into()));
-        self
-    }
-
-    /// Writes into a folder that is already claimed.
-    pub(crate) fn claimed(mut self, output: Arc<Output>) -> Self {
-        self.output = Some(Destination::Claimed(output));
-        self
-    }
-
-    /// Names the folder that the first rank, in another process, writes into.
-    pub(crate) fn saved_elsewhere(mut self, folder: &Path) -> Self {
-        self.output = Some(Destination::Elsewhere(folder.into()));
-        self
-    }
-
-    /// Saves checkpoints into `checkpoints` in the output folder, from which you can [resume](Self::resume) the run.
-    ///
-    /// ```
-    /// # use burn::tensor::Device;
-    /// # use firebrick::{datasets::Windows, models::GptConfig, optim::AdamW, *};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let output = folder.path().join("run");
-    /// # let data = Data::new(Windows::new((0..99).map(|i| i % 7).collect::<Vec<u32>>(), 8)?.shuffled(1));
-    /// # let config = GptConfig { layers: 1, heads: 1, width: 8, dropout: 0.1, bias: true, tied: true };
-    /// # let model = || config.init(7, 8, &Device::flex().autodiff());
-    /// let trainer = Trainer::new().steps(6).output(&output).checkpoints(Checkpoints::every(2));
-    /// trainer.clone().fit(model(), AdamW::new().init(), Schedule::constant(1e-3), data.clone())?;
-    ///
-    /// // Another process, with other initial weights, continues after the fourth update.
-    /// let again = trainer.resume(Resume::Step(4));
-    /// let trained = again.fit(model(), AdamW::new().init(), Schedule::constant(1e-3), data)?;
-    /// assert_eq!(trained.report.steps, 6);
-    /// # Ok::<(), TrainError>(())
-    /// ```
-    pub fn checkpoints(mut self, checkpoints: Checkpoints) -> Self {
-        self.checkpoints = Some(checkpoints);
-        self
-    }
-
-    /// Continues from a checkpoint: losses, weights, the order of samples and all random numbers are those of an
-    /// uninterrupted run; on the CPU, bit for bit.
-    ///
-    /// You may change the number of ranks and the strategies as long as an update sees the same number of samples:
-    /// the run then continues as it would on those ranks, up to rounding. You may also change the length, which
-    /// changes a schedule that is stretched over it. A different seed, schedule, global batch or number of samples is
-    /// an error, unless you [allow](Self::allow_changes) it.
-    pub fn resume(mut self, from: Resume) -> Self {
-        self.resume = Some(from);
-        self
-    }
-
-    /// Lets a [resumed](Self::resume) run continue with changes to settings that affect its result.
-    pub fn allow_changes(mut self, allow: bool) -> Self {
-        self.allow_changes = allow;
-        self
-    }
-
-    /// Sets the run file, which is saved and compared with a checkpoint's.
-    pub(crate) fn described(mut self, run: RunText) -> Self {
-        self.run = Some(run);
         self
     }
 

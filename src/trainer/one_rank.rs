@@ -6,23 +6,24 @@ use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, StreamId};
 use firebrick_datasets::{Batch, DataError};
-use firebrick_strategies::{Communicator, Stage, Strategy, World};
+use firebrick_strategies::{Stage, Strategy};
+use firebrick_world::{Communicator, World};
 
 use super::{Length, Trained, Trainer, Watch};
-use crate::beside::Beside;
-use crate::best_file::BestFile;
+use crate::checkpoint::best_file::BestFile;
 use crate::checkpoint::{Settings, Shared};
-use crate::dashboard::SafeErrors;
-use crate::dry_run::dry_run;
-use crate::events::Events;
-use crate::feed::{Feed, Share, updates_in_epochs, windows_in_epoch};
-use crate::inside_burn_train::InsideBurnTrain;
+use crate::engine::dry_run::dry_run;
+use crate::engine::feed::{Feed, Share, updates_in_epochs, windows_in_epoch};
+use crate::engine::session::Prepared;
+use crate::engine::training_loop::{Plan, TrainingLoop};
+use crate::files::beside::Beside;
+use crate::observe::dashboard::SafeErrors;
+use crate::observe::events::Events;
+use crate::observe::inside_burn_train::InsideBurnTrain;
+use crate::observe::rank_report::RankReport;
+use crate::observe::report::Report;
 use crate::output::Output;
-use crate::rank_report::RankReport;
-use crate::report::Report;
 use crate::score::BestBy;
-use crate::session::Prepared;
-use crate::training_loop::{Plan, TrainingLoop};
 use crate::{Adapters, Data, Objective, Schedule, TrainError};
 
 impl<S> Trainer<S> {

@@ -5,17 +5,21 @@ use std::sync::Arc;
 
 use burn::module::Module;
 use firebrick_checkpoints::Folder;
-use firebrick_strategies::{Communicator, Stage};
+use firebrick_strategies::Stage;
+use firebrick_world::Communicator;
 
 use super::{Destination, Trainer};
-use crate::checkpoint::{self, Change, Layout, Resumed, Saver, Saves, Settings, Shared, broadcast_scalar};
-use crate::console::tell;
-use crate::history::History;
-use crate::log::{Log, Past, marks};
+use crate::checkpoint;
+use crate::checkpoint::{Change, Layout, Resumed, Saver, Saves, Settings, Shared, broadcast_scalar};
+use tracing::{info, warn};
+
+use crate::checkpoint::best;
+use crate::engine::session::Session;
+use crate::observe::history::History;
+use crate::observe::log::{Log, Past, marks};
 use crate::output::{Output, is_within};
 use crate::score::BestBy;
-use crate::session::Session;
-use crate::{Checkpoints, Show, TrainError, best};
+use crate::{Checkpoints, Show, TrainError};
 
 /// Where a rank starts and where it writes.
 pub(super) struct Start {
@@ -98,14 +102,14 @@ impl<S> Trainer<S> {
                 .map(|saved| format!("{}: its weights or losses are not finite", saved.path.display()));
             let passed_over = from.passed_over.iter().cloned().chain(unsound);
             let passed_over = passed_over.chain(incomplete.iter().map(ToString::to_string));
-            passed_over.for_each(|problem| tell(&format!("warning: passed over a checkpoint: {problem}")));
+            passed_over.for_each(|problem| warn!("passed over a checkpoint: {problem}"));
         }
         if let (Some(from), true) = (&start.from, self.tells(rank)) {
             let (step, path) = (from.state.step(), from.checkpoint.path().display());
-            tell(&format!("going on after update {step}, from {path}"));
-            start.changes.iter().for_each(|change| tell(&format!("changed: {change}")));
+            info!("going on after update {step}, from {path}");
+            start.changes.iter().for_each(|change| info!("changed: {change}"));
             if start.data_is_unknown {
-                tell(
+                info!(
                     "note: the checkpoint has no fingerprint of its data, so nothing tells whether this data is the same",
                 );
             }
@@ -127,6 +131,14 @@ impl<S> Trainer<S> {
         let folder = Folder::new(output.folder().join(checkpoint::FOLDER));
         let world = session.world().clone();
         let tells = self.tells(&world);
+        if let (true, Some(every), Some(evaluate)) =
+            (tells && policy.best > 0, policy.every, self.evaluate_every)
+            && every % evaluate != 0
+        {
+            info!(
+                "note: `keep_best` compares only checkpoints that were evaluated, and the run saves every {every} updates and evaluates every {evaluate}: save at a multiple of {evaluate}"
+            );
+        }
         let mut saver = Saver::new(policy, folder, start.run_id.clone(), world, layout);
         if let (Some(from), true) = (&start.from, start.in_place) {
             saver.starts_from(session.updates(), from.state.progress.cursor);
@@ -158,7 +170,7 @@ impl Start {
             }
         };
         if past.has_holes && self.tells {
-            tell("note: metrics.jsonl lacks steps that were made before: it was changed or lost");
+            info!("note: metrics.jsonl lacks steps that were made before: it was changed or lost");
         }
         let mut history = History::going_on(from.state.progress.clone(), updates, past);
         self.find_best(from, &mut history, rank)?;
@@ -182,9 +194,9 @@ impl Start {
         if !is_found {
             history.progress.best = None;
             if self.tells {
-                tell(&format!(
+                info!(
                     "note: the weights of the best evaluation, of step {step}, are gone: the next is the best"
-                ));
+                );
             }
         }
         Ok(())

@@ -7,9 +7,10 @@ use burn::tensor::{FloatDType, Tensor};
 use firebrick_datasets::Cursor;
 use firebrick_strategies::{ParamMap, map_params};
 
-use crate::report::Report;
-use crate::step::StepNumbers;
-use crate::{Adapters, TrainError, saving};
+use crate::engine::step::StepNumbers;
+use crate::files::saving;
+use crate::observe::report::Report;
+use crate::{Adapters, TrainError};
 
 /// The result of [`Trainer::fit`](crate::Trainer::fit).
 #[derive(Debug)]
@@ -32,7 +33,7 @@ pub struct Trained<M> {
     /// The numbers of the last step.
     pub last_step: StepNumbers,
     /// Whether `fit` made an update or an evaluation; false if it resumed a run that was already complete.
-    pub(crate) has_gone_on: bool,
+    pub has_gone_on: bool,
 }
 
 impl<M: Module> Trained<M> {
@@ -46,7 +47,10 @@ impl<M: Module> Trained<M> {
     ///
     /// ```
     /// # use burn::tensor::{Device, FloatDType};
-    /// # use firebrick::{datasets::Windows, models::GptConfig, optim::AdamW, *};
+    /// # use firebrick::*;
+    /// # use firebrick::datasets::Windows;
+    /// # use firebrick::optim::AdamW;
+    /// # use firebrick_models::GptConfig;
     /// # let folder = tempfile::tempdir().unwrap();
     /// # let data = Data::new(Windows::new((0..99).map(|i| i % 7).collect::<Vec<u32>>(), 8)?);
     /// # let config = GptConfig { layers: 1, heads: 1, width: 8, dropout: 0.0, bias: true, tied: true };

@@ -1,8 +1,9 @@
 //! A type-erased strategy: code that uses it is compiled once per model, not once per composition.
 
+use firebrick_world::World;
 use std::fmt::{self, Debug, Formatter};
 
-use crate::{Adaptation, Setup, Stage, Strategy, StrategyError, World};
+use crate::{Adaptation, Setup, Stage, Strategy, StrategyError};
 
 /// Any strategy for the model `M`, behind a pointer.
 ///

@@ -1,8 +1,9 @@
 //! The errors of a strategy, and of a composition of strategies.
 
+use firebrick_world::WorldError;
 use thiserror::Error;
 
-use crate::{PathError, WorldError};
+use crate::PathError;
 
 /// An invalid composition of strategies, or a failure that ends training.
 #[derive(Debug, Error, PartialEq)]

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
+use firebrick_kernels::memory::Storages;
 
-use crate::memory::Storages;
 use crate::zero::Sharding;
 use crate::{SkipReason, StrategyError};
 

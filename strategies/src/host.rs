@@ -1,110 +1,11 @@
-//! Host memory: as a device, and tensors' values in it.
+//! The host, for a strategy that keeps tensors there.
 
-use burn::tensor::{Bytes, DType, Device, ExecutionError, Tensor, TensorData};
-use bytemuck::Pod;
+use burn::tensor::Device;
+use firebrick_world::host_device;
 
 use crate::StrategyError;
 
-/// Returns the host as a device that stores tensors, or `None` if the program lacks the CPU backend.
-pub fn host_device() -> Option<Device> {
-    #[cfg(feature = "flex")]
-    return Some(Device::flex());
-    #[cfg(not(feature = "flex"))]
-    None
-}
-
-/// Returns the host, for a strategy that keeps tensors there.
+/// Returns the host, or an error that names the strategy if the program lacks the CPU backend.
 pub(crate) fn host(strategy: &'static str) -> Result<Device, StrategyError> {
     host_device().ok_or(StrategyError::NoHost(strategy))
-}
-
-/// Returns whether a device is the host.
-pub fn is_host(device: &Device) -> bool {
-    host_device().is_some_and(|host| device.clone().inner() == host)
-}
-
-/// Returns the values of a tensor, without its gradient, in host memory that no other device owns.
-///
-/// Copies them, except from the CPU backend's own memory. If a GPU shares memory with the processor, a read through
-/// CubeCL 0.11 may return the device's own memory, which the next in-place kernel would change; the copy prevents this.
-pub fn on_host<const D: usize>(tensor: Tensor<D>) -> TensorData {
-    let tensor = tensor.inner();
-    let device = tensor.device();
-    apart(tensor.into_data(), &device)
-}
-
-/// Like [`on_host`], but returns a device failure as an error.
-pub(crate) fn try_on_host<const D: usize>(tensor: Tensor<D>) -> Result<TensorData, ExecutionError> {
-    let tensor = tensor.inner();
-    let device = tensor.device();
-    Ok(apart(tensor.try_into_data()?, &device))
-}
-
-/// Copies a read result into memory that the device does not own.
-fn apart(read: TensorData, from: &Device) -> TensorData {
-    match is_host(from) {
-        true => read,
-        false => joined(read.dtype(), read.shape().to_vec(), std::iter::once(read.as_bytes())),
-    }
-}
-
-/// Joins consecutive buffers into host data of one dtype and shape, by copying.
-pub(crate) fn joined<'a>(
-    dtype: DType,
-    shape: Vec<usize>,
-    buffers: impl Iterator<Item = &'a [u8]>,
-) -> TensorData {
-    let elements = shape.iter().product();
-    // Burn keeps an allocation only if it was made for elements of this size; it would copy a `Vec<u8>` again.
-    let storage = match dtype.size() {
-        2 => stored::<u16>(elements, buffers),
-        4 => stored::<u32>(elements, buffers),
-        8 => stored::<u64>(elements, buffers),
-        size => stored::<u8>(elements * size, buffers),
-    };
-    TensorData::from_bytes(storage, shape, dtype)
-}
-
-fn stored<'a, E: Pod + Send + Sync>(elements: usize, buffers: impl Iterator<Item = &'a [u8]>) -> Bytes {
-    let mut all = Vec::<E>::with_capacity(elements);
-    for buffer in buffers {
-        match bytemuck::try_cast_slice(buffer) {
-            Ok(elements) => all.extend_from_slice(elements),
-            // The buffer's address is not aligned.
-            Err(_) => all.extend(bytemuck::pod_collect_to_vec::<u8, E>(buffer)),
-        }
-    }
-    Bytes::from_elems(all)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing;
-
-    #[test]
-    fn what_is_read_is_what_was_there_and_without_a_gradient() {
-        let device = testing::device().autodiff();
-        let numbers = [[1.5f32, -2.0], [0.25, 3.0]];
-        let tracked = Tensor::<2>::from_data(numbers, &device).require_grad();
-        assert_eq!(on_host(tracked.clone()), TensorData::from(numbers));
-        assert_eq!(try_on_host(tracked).unwrap(), TensorData::from(numbers));
-    }
-
-    #[test]
-    fn buffers_at_any_address_are_joined() {
-        let bytes: Vec<u8> = (0..17).collect();
-        for dtype in [DType::U8, DType::BF16, DType::F32, DType::F64] {
-            let elements = 16 / dtype.size();
-            let found = joined(dtype, vec![elements], [&bytes[1..9], &bytes[9..17]].into_iter());
-            assert_eq!((found.as_bytes(), found.dtype()), (&bytes[1..], dtype));
-        }
-    }
-
-    #[test]
-    #[cfg(feature = "flex")]
-    fn the_host_is_one_device_with_or_without_autodiff() {
-        let host = host("Test").unwrap();
-        assert!(is_host(&host) && is_host(&host.autodiff()));
-    }
 }

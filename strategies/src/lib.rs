@@ -3,6 +3,9 @@
 //! A strategy changes the memory, the speed or the number of machines that training takes. The result stays the same
 //! within a stated tolerance. Strategies compose, and gradients pass through them in the order in which you write them.
 //!
+//! Below it are two crates that know nothing of strategies: [`firebrick_world`], the ranks and their collectives, and
+//! [`firebrick_kernels`], tensor operations and what measures memory. Models, data and the training loop are above it.
+//!
 //! ```text
 //! strategy.rs    the two traits: Strategy, a recipe, and Stage, its live state
 //! shard.rs       the part of a parameter that a rank holds
@@ -13,27 +16,22 @@
 //! params.rs      maps over a model's parameters that keep tied parameters tied, and which are trained
 //! paths.rs       the paths of a model's parameters, and the patterns that select them
 //! pass.rs        one forward pass: its mode, and the segment around each block
-//! draws.rs       counter-based random numbers, without a stateful generator
 //! segment/       the segment around each block: its plan, and its recomputation
 //! recompute.rs   Recompute: drops a block's activations and computes them again
-//! memory/        bytes in use: by the process or a rank on the CPU, in the device's pool elsewhere
-//! dropout/       Dropout: a mask that is a function of each element's position
+//! dropout.rs     Dropout: a mask that is a function of each element's position
 //! stack.rs       composition: Stack, Identity, Option, Vec and boxed stages
 //! boxed.rs       BoxedStrategy: a type-erased strategy
 //! amp/           Amp: half-precision replica and activations over an f32 master, and the loss scale
 //! dtypes.rs      the float dtypes: their names, and which ones a device supports
 //! optim/         AdamW, Lion and SGD in one pass over memory, AdamW in 8 bits, Adafactor, LAMB, and parameter groups
-//! half/          matmul, linear and cast in half precision, as fast as f32 on the CPU
-//! gelu/          GELU and its gradient, vectorized on the CPU
 //! accumulate.rs  Accumulate: sums micro-batches into one window
 //! freeze.rs      Freeze: excludes parameters from training
 //! lora/          Lora: low-rank factors beside frozen matrices
 //! ema.rs         Ema: an average of the weights over the updates
 //! clip.rs        Clip: bounds the gradient's norm or its elements
-//! world/         the ranks, and the collectives between them
 //! zero/          Zero: data-parallel training with sharded state
 //! offload.rs     Offload: keeps the master and the moments, optionally the replica too, in host memory
-//! host.rs        host memory: as a device, and tensors' values in it
+//! host.rs        the host, for a strategy that keeps tensors there
 //! state.rs       what a stage saves and restores
 //! error.rs       the errors of a strategy or of a composition
 //! ```
@@ -139,18 +137,14 @@ mod adaptation;
 mod amp;
 mod boxed;
 mod clip;
-mod draws;
 mod dropout;
 mod dtypes;
 mod ema;
 mod error;
 mod freeze;
-mod gelu;
 mod grads;
-mod half;
 mod host;
 mod lora;
-pub mod memory;
 mod offload;
 pub mod optim;
 mod outcome;
@@ -166,7 +160,6 @@ mod state;
 mod strategy;
 #[cfg(test)]
 mod testing;
-mod world;
 mod zero;
 
 pub use accumulate::{Accumulate, AccumulateIn, Accumulating};
@@ -174,16 +167,14 @@ pub use adaptation::{Adaptation, LowRank};
 pub use amp::{Amp, Keep, LossScale, Mixing};
 pub use boxed::BoxedStrategy;
 pub use clip::Clip;
-pub use draws::Draws;
 pub use dropout::Dropout;
 pub use dtypes::{float_name, supported_floats};
 pub use ema::{Averaging, Ema};
 pub use error::StrategyError;
+pub use firebrick_kernels::Draws;
+pub use firebrick_world::{Communicator, World, WorldError};
 pub use freeze::{Freeze, Frozen};
-pub use gelu::{Gelu, GeluOps, gelu};
 pub use grads::{GradMap, Grads};
-pub use half::{Convert, HalfOps, cast, linear, matmul};
-pub use host::{host_device, is_host, on_host};
 pub use lora::{Adapting, Lora};
 pub use offload::{Offload, Offloading};
 pub use outcome::{Outcome, Settled, SkipReason};
@@ -197,7 +188,4 @@ pub use shard::Shard;
 pub use stack::{Identity, Stack};
 pub use state::{SavedStates, StageState};
 pub use strategy::{Stage, Strategy};
-pub use world::{
-    Communicator, Gathering, Kind, LAUNCHERS, Launcher, Moved, PartShape, Traffic, World, WorldError,
-};
 pub use zero::{Sharded, Zero};

@@ -4,8 +4,9 @@
 
 use burn::module::{Module, ParamId};
 use burn::tensor::{Device, Tensor};
+use firebrick_world::on_host;
 
-use crate::host::{host, on_host};
+use crate::host::host;
 use crate::{GradMap, Grads, Outcome, ParamMap, Setup, Stage, Strategy, StrategyError, map_params, relift};
 
 const NAME: &str = "Offload";
@@ -36,8 +37,8 @@ const NAME: &str = "Offload";
 /// # At the start
 ///
 /// `Offload` moves parameters one at a time from the device where the model was created. A parameter that was created
-/// on the host, as a run file does, becomes the master itself: the device, which [`World::on`](crate::World::on) names,
-/// holds nothing of it but the replica.
+/// on the host, as a run file does, becomes the master itself: the device, which
+/// [`World::on`](firebrick_world::World::on) names, holds nothing of it but the replica.
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::{DType, Device}};

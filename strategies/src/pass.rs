@@ -7,8 +7,10 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, FloatDType, Gradients, Tensor};
 
-use crate::segment::{Constant, Entered, Met, Unit, Way, delivered, recomputed};
-use crate::{Bundle, Communicator, Draws, Grads, SegmentPlan, StrategyError, map_params};
+use crate::segment::{Constant, Entered, Met, Segment, Unit, Way, delivered, recomputed};
+use crate::{Bundle, Grads, SegmentPlan, StrategyError, map_params};
+use firebrick_kernels::Draws;
+use firebrick_world::Communicator;
 
 /// The state of one forward pass.
 ///
@@ -277,7 +279,7 @@ impl Pass {
         let index = self.segments.fetch_add(1, Relaxed) as usize;
         let met = Met { id: self.next_site(), index, outermost: self.segment == 0 };
         let unit = self.entered.as_ref().filter(|_| !self.inside_unit);
-        let unit = unit.and_then(|entered| entered.unit(block));
+        let unit = unit.and_then(|entered| Unit::of(entered, block));
         let inside_unit = self.inside_unit || unit.is_some();
         let inside = Self { segment: met.id, inside_unit, ..self.again() };
         // Without autodiff there are no activations to recompute.
@@ -288,7 +290,7 @@ impl Pass {
                 None => run(block, input, &inside),
             };
         }
-        match self.plan.recomputed(block, &input, met, unit.clone()) {
+        match Segment::recomputed(&self.plan, block, &input, met, unit.clone()) {
             Some(segment) => recomputed(block, input, run, inside, segment),
             None => match unit.filter(Unit::is_delivered) {
                 Some(unit) => delivered(block, input, run, inside, unit),

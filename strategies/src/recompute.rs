@@ -6,9 +6,9 @@ use burn::module::{Module, ParamId};
 use burn::tensor::{GradientCheckpointingStrategy, Tensor};
 
 use crate::host::host;
-use crate::memory::Usage;
 use crate::segment::Which;
 use crate::{ParamMap, Setup, Stage, Strategy, StrategyError, map_params};
+use firebrick_kernels::memory::Usage;
 
 /// Drops a block's activations after the forward pass and computes them again in the backward pass.
 ///

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use burn::module::Module;
 use burn::tensor::{Device, FloatDType};
+use firebrick_world::Communicator;
 
-use crate::{Communicator, Pass, SegmentPlan, StrategyError};
+use crate::{Pass, SegmentPlan, StrategyError};
 
 /// The model, the device, and what the strategies so far do to the gradients.
 ///

@@ -1,10 +1,11 @@
 //! Composition of strategies: a pair, none, an optional one, and a list.
 
 use burn::module::ParamId;
+use firebrick_world::World;
 
 use crate::{
     Adaptation, Grads, Outcome, SavedStates, Settled, Setup, Shard, Stage, StageState, Strategy,
-    StrategyError, World,
+    StrategyError,
 };
 
 /// A strategy that changes nothing.

@@ -3,10 +3,9 @@
 use std::fmt::Debug;
 
 use burn::module::ParamId;
+use firebrick_world::World;
 
-use crate::{
-    Adaptation, Grads, Outcome, SavedStates, Settled, Setup, Shard, StageState, StrategyError, World,
-};
+use crate::{Adaptation, Grads, Outcome, SavedStates, Settled, Setup, Shard, StageState, StrategyError};
 
 /// A recipe for one training technique: cheap to clone, without live state, and checked by [`start`](Self::start).
 ///

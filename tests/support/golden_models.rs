@@ -12,7 +12,7 @@ use firebrick::datasets::{
     Labels, Packing, Padding, Seq2Seq, Seq2SeqBatch, Seq2SeqSample, SequenceBatch, SequenceClassification,
     Side, Target, TokenBatch, TokenClassification, Tokenizer, Tokens,
 };
-use firebrick::models::pretrained::{Folder, Pretrained};
+use firebrick_models::pretrained::{Folder, Pretrained};
 use serde::Deserialize;
 use serde_json::Value;
 

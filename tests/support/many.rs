@@ -3,7 +3,8 @@
 use burn::optim::{AdamWConfig, ModuleOptimizer};
 use firebrick::optim::{AdamW, Group, Groups};
 use firebrick::strategies::Strategy;
-use firebrick::{Accumulate, Clip, Data, Report, Schedule, StepNumbers, Trainer, World, models::Gpt};
+use firebrick::{Accumulate, Clip, Data, Report, Schedule, StepNumbers, Trainer, World};
+use firebrick_models::Gpt;
 
 use super::{Rows, gpt};
 

@@ -13,9 +13,9 @@ use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, FloatDType, Int, Tensor, activation::log_softmax};
 use firebrick::datasets::{Batch, Batches, DataError, TokenBatch};
-use firebrick::models::{Gpt, GptConfig};
 use firebrick::strategies::{Draws, ParamMap, StrategyError, map_params, relift};
 use firebrick::{Amp, Data, Loss, Objective, Pass, Schedule, TrainError, Trainer};
+use firebrick_models::{Gpt, GptConfig};
 
 /// Returns the device that `BURN_DEVICE` names, as in the program; the CPU by default.
 pub fn device() -> Device {

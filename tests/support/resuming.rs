@@ -5,9 +5,8 @@ use std::path::Path;
 use burn::optim::ModuleOptimizer;
 use firebrick::checkpoints::{Checkpoint, Folder};
 use firebrick::strategies::Strategy;
-use firebrick::{
-    Checkpoints, Data, Interrupter, Report, Resume, Schedule, TrainError, Trainer, World, models::Gpt,
-};
+use firebrick::{Checkpoints, Data, Interrupter, Report, Resume, Schedule, TrainError, Trainer, World};
+use firebrick_models::Gpt;
 
 use super::many::optimizer;
 use super::{Rows, gpt, map_waves};

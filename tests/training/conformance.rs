@@ -5,15 +5,15 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::{AdamWConfig, ModuleOptimizer};
 use burn::tensor::Tensor;
 use firebrick::datasets::{Batch, Batches};
-use firebrick::models::Gpt;
 use firebrick::strategies::{
     Adaptation, Outcome, Paths, SavedStates, Settled, Setup, Stage, StageState, Strategy,
 };
-use firebrick::{
-    AmpConfig, ClipConfig, Data, EmaConfig, FloatConfig, KeepConfig, LoraConfig, Loss, LossScaleConfig,
-    Objective, OffloadConfig, Pass, Precision, RecomputeConfig, Schedule, StrategyConfig, Trainer,
-    ZeroConfig,
+use firebrick::{Data, Loss, Objective, Pass, Schedule, Trainer};
+use firebrick_cli::{
+    AmpConfig, ClipConfig, EmaConfig, FloatConfig, KeepConfig, LoraConfig, LossScaleConfig, OffloadConfig,
+    Precision, RecomputeConfig, StrategyConfig, ZeroConfig,
 };
+use firebrick_models::Gpt;
 
 fn clip(norm: f64) -> StrategyConfig {
     StrategyConfig::Clip(ClipConfig { norm: Some(norm), value: None })

@@ -44,6 +44,14 @@ fn early_stopping_tells_a_divergence_from_a_loss_that_no_longer_falls() {
         let model = Bigram::new(&device().autodiff());
         let error = trainer.fit(model, adamw(), Schedule::constant(RATE), data).unwrap_err();
         assert!(matches!(error, TrainError::NotFinite { step: 2, .. }), "{error}");
+        // A run may choose the best evaluation by a score.
+        let diverged = TrainError::Diverged { updates: 100, first: None };
+        for error in [&error, &diverged] {
+            assert!(
+                error.to_string().contains("The weights of the best evaluation, if there was one"),
+                "{error}"
+            );
+        }
         assert!(error.to_string().contains("the validation loss is NaN after update 2"), "{error}");
         assert!(!output.join("best.safetensors").exists());
     }

@@ -8,9 +8,9 @@ use firebrick::datasets::{
     Batcher, Batches, CausalLm, CausalSample, Encoder, InMemory, Packing, Packs, Padding, Side, TokenBatch,
     Tokenizer,
 };
-use firebrick::models::{Gpt, GptConfig};
 use firebrick::strategies::map_params;
 use firebrick::{Accumulate, Data, Schedule, Strategy, Trained, Trainer};
+use firebrick_models::{Gpt, GptConfig};
 
 /// Reads up to 9 tokens of a sample, with fixed weights.
 fn gpt(dropout: f64) -> Gpt {

@@ -3,9 +3,9 @@
 use crate::support::many::{Setting, accumulate, apart, optimizer};
 use crate::support::*;
 use burn::module::Module;
-use firebrick::models::Gpt;
 use firebrick::strategies::{Paths, Stack, StrategyError, trained};
 use firebrick::{Amp, Clip, Data, Ema, Freeze, Schedule, TrainError, Trainer, Zero};
+use firebrick_models::Gpt;
 
 /// The embedding is tied to the head, so it is a part of it.
 const FROZEN: [&str; 2] = ["tokens", "blocks.1"];

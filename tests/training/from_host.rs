@@ -3,9 +3,9 @@
 use crate::support::*;
 use burn::module::Module;
 use burn::tensor::Device;
-use firebrick::models::Gpt;
 use firebrick::strategies::Stack;
 use firebrick::{Data, Offload, Schedule, StepNumbers, Strategy, Trainer, World, Zero};
+use firebrick_models::Gpt;
 
 /// Returns the losses of three updates on the same global batches.
 fn losses(model: Gpt, ranks: usize, world: World, strategies: impl Strategy<Gpt>) -> Vec<f64> {

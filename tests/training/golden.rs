@@ -4,8 +4,9 @@ use crate::support;
 use burn::module::{Module, Param};
 use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, Tensor};
+use firebrick::Schedule;
 use firebrick::optim::{AdamW, Groups};
-use firebrick::{OptimizerConfig, Schedule};
+use firebrick_cli::OptimizerConfig;
 use serde::Deserialize;
 
 #[derive(Deserialize)]

@@ -2,7 +2,8 @@
 
 use burn::optim::Optimizer;
 use burn::tensor::{Device, Tensor, TensorData};
-use firebrick::optim::{Adafactor, Lamb, dynamic_map};
+use firebrick::kernels::optim::dynamic_map;
+use firebrick::optim::{Adafactor, Lamb};
 use serde::Deserialize;
 
 use crate::support;

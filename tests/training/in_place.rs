@@ -6,9 +6,10 @@ use crate::support::*;
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use firebrick::datasets::TokenBatch;
-use firebrick::models::Gpt;
-use firebrick::strategies::optim::{AdamW, Lion, Sgd, copies};
+use firebrick::kernels::optim::copies;
+use firebrick::strategies::optim::{AdamW, Lion, Sgd};
 use firebrick::{Accumulate, Amp, Clip, Data, Loss, Objective, Pass, Recompute, Schedule, Strategy, Trainer};
+use firebrick_models::Gpt;
 
 /// Returns the copies that each step of a run made.
 fn copied(trainer: Trainer<impl Strategy<Gpt>>, optimizer: ModuleOptimizer) -> Vec<u64> {

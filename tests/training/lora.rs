@@ -7,12 +7,12 @@ use burn::optim::GradientsParams;
 use burn::store::{ModuleSnapshot, SafetensorsStore};
 use firebrick::checkpoints::{Checkpoint, Consolidate, Dtype, What, consolidate};
 use firebrick::datasets::{Batch, Batches};
-use firebrick::models::Gpt;
 use firebrick::strategies::{Adaptation, Draws, Paths, Stack, Strategy, trained};
 use firebrick::{
     Accumulate, Amp, Checkpoints, Clip, Data, Ema, Lora, Loss, Objective, Offload, Pass, Recompute, Schedule,
     Trainer, Zero,
 };
+use firebrick_models::Gpt;
 
 /// f32 sums in another order, over 20 updates.
 const TOLERANCE: f64 = 2e-6;

@@ -9,6 +9,7 @@ mod divergence;
 mod dropout;
 mod ema;
 mod equivalence;
+mod examples;
 mod freeze;
 mod from_host;
 mod golden;

@@ -1,21 +1,21 @@
 //! Mixed precision in whole runs: dtypes, bytes, the loss scale, and errors.
 
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+mod own_models;
+
 use std::sync::{Arc, Mutex};
 
 use crate::support;
 use crate::support::*;
 use burn::module::Module;
-use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::optim::{ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, FloatDType, Tensor};
 use firebrick::datasets::{Batch, Batches, TokenBatch};
-use firebrick::models::{Gpt, GptConfig};
 use firebrick::strategies::{Paths, Strategy, map_params};
 use firebrick::{
     Accumulate, Amp, Clip, Data, Keep, Loss, LossScale, Objective, Pass, Report, Schedule, StepNumbers,
     TrainError, Trained, Trainer,
 };
+use firebrick_models::{Gpt, GptConfig};
 
 const RATE: f64 = 3e-2;
 
@@ -377,130 +377,4 @@ fn evaluation_reads_the_replica_unless_told_otherwise() {
     assert!(!close(loss, plain) && (loss / plain - 1.0).abs() < 1e-2, "{loss} {plain}");
     let (loss, master) = run(Some(Amp::pure_bf16().evaluate_in(FloatDType::F32)));
     assert!((loss / mean_loss(&master, &rows) - 1.0).abs() < 1e-2);
-}
-
-/// A user's model of Burn's own layers. `forgets` selects the cast that it omits.
-#[derive(Module, Debug)]
-struct Own {
-    embedding: burn::nn::Embedding,
-    norm: LayerNorm,
-    linear: Linear,
-    forgets: usize,
-    #[module(skip)]
-    calls: Arc<AtomicUsize>,
-}
-
-/// A factor created in f32 meets the output of the linear layer.
-const FORGETS_FACTOR: usize = 1;
-/// An input in f32 meets the linear layer.
-const FORGETS_INPUT: usize = 2;
-
-impl Own {
-    fn new(forgets: usize) -> Self {
-        let device = device();
-        Self {
-            embedding: burn::nn::EmbeddingConfig::new(VOCABULARY, 4).init(&device),
-            norm: LayerNormConfig::new(4).init(&device),
-            linear: LinearConfig::new(4, 4).init(&device),
-            forgets,
-            calls: Arc::default(),
-        }
-    }
-}
-
-impl Objective<TokenBatch> for Own {
-    fn loss(&self, batch: TokenBatch, pass: &Pass) -> Loss {
-        self.calls.fetch_add(1, Relaxed);
-        let x = self.norm.forward(self.embedding.forward(batch.ids(pass.device())));
-        let x = if self.forgets == FORGETS_INPUT { x.cast(FloatDType::F32) } else { x };
-        let y = self.linear.forward(x);
-        let factor = Tensor::<3>::ones([1, 1, 4], pass.device());
-        let y = if self.forgets == FORGETS_FACTOR { y * factor } else { y };
-        let items = batch.items();
-        Loss { sum: y.cast(FloatDType::F32).square().mean() * items as f64, items }
-    }
-}
-
-fn own(amp: Option<Amp>, forgets: usize) -> (Result<Trained<Own>, TrainError>, usize) {
-    let model = Own::new(forgets);
-    let calls = model.calls.clone();
-    let data = Data::new(Rows::ragged(8)).micro_batch(2);
-    let result = fit(Trainer::new().with(amp).steps(3), model, adamw(), RATE, data).0;
-    (result, calls.load(Relaxed))
-}
-
-#[test]
-fn a_model_that_mixes_dtypes_is_refused_by_parameter_and_operation() {
-    if !has_bf16() {
-        return;
-    }
-    for (amp, forgets, parts) in [
-        (Amp::bf16().keep_f32(Keep::norms()), 0, ["`norm.gamma`, in f32", "`layer_norm` failed", "in bf16"]),
-        (
-            Amp::bf16(),
-            FORGETS_INPUT,
-            ["`linear.weight`, in bf16", "`matmul` failed", "cannot compute in bf16"],
-        ),
-        (Amp::f16(), FORGETS_INPUT, ["`linear.weight`, in f16", "`matmul` failed", "cannot compute in f16"]),
-        (Amp::bf16(), FORGETS_FACTOR, ["`linear.weight`, in bf16", "`mul` failed", "cannot compute in bf16"]),
-    ] {
-        let (result, _) = own(Some(amp), forgets);
-        let error = result.unwrap_err();
-        assert!(matches!(error, TrainError::MixedDtypes { .. }), "{error}");
-        let error = error.to_string();
-        assert!(parts.iter().all(|part| error.contains(part)), "{error}");
-    }
-}
-
-#[test]
-fn the_trial_is_one_more_pass_and_only_where_something_is_cast() {
-    if !has_bf16() {
-        return;
-    }
-    for (amp, calls) in [(None, 3), (Some(Amp::f32()), 3), (Some(Amp::bf16()), 4)] {
-        let (result, found) = own(amp, 0);
-        assert_eq!((result.unwrap().report.steps, found), (3, calls));
-    }
-    assert!(own(None, FORGETS_FACTOR).0.is_ok());
-}
-
-#[test]
-fn a_model_that_cannot_be_evaluated_in_a_dtype_is_refused_before_the_run() {
-    if !has_bf16() {
-        return;
-    }
-    let model = Own::new(FORGETS_FACTOR);
-    let data = Data::new(Rows::ragged(8)).valid(Rows::ragged(8)).micro_batch(2);
-    let trainer = Trainer::new().with(Amp::f32().evaluate_in(FloatDType::BF16)).steps(3);
-    let (result, steps) = fit(trainer, model, adamw(), RATE, data);
-    let error = result.unwrap_err();
-    assert!(matches!(error, TrainError::MixedDtypes { dtype: "bf16", .. }), "{error}");
-    assert!(steps.is_empty());
-}
-
-/// Burn's running means are one state for all copies of a model.
-#[test]
-fn a_state_that_copies_share_is_refused_by_its_path() {
-    use burn::nn::{BatchNorm, BatchNormConfig};
-
-    #[derive(Module, Debug)]
-    struct Normed {
-        bigram: Bigram,
-        norm: BatchNorm,
-    }
-
-    impl Objective<TokenBatch> for Normed {
-        fn loss(&self, batch: TokenBatch, pass: &Pass) -> Loss {
-            self.bigram.loss(batch, pass)
-        }
-    }
-
-    let normed = || Normed { bigram: Bigram::new(&device()), norm: BatchNormConfig::new(4).init(&device()) };
-    let run = |amp: Option<Amp>| {
-        let data = Data::new(Rows::ragged(4));
-        Trainer::new().with(amp).steps(1).fit(normed(), adamw(), Schedule::constant(RATE), data)
-    };
-    let error = run(Some(Amp::f16())).unwrap_err();
-    assert!(matches!(&error, TrainError::SharedState { path } if path == "norm.running_mean"), "{error}");
-    run(None).unwrap();
 }

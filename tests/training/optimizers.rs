@@ -1,10 +1,10 @@
 //! Adafactor, LAMB and AdamW with 8-bit moments in whole runs: on several ranks, and resumed.
 
 use burn::optim::ModuleOptimizer;
-use firebrick::models::Gpt;
 use firebrick::optim::{Adafactor, AdamW8bit, Groups, Lamb};
 use firebrick::strategies::Stack;
 use firebrick::{Accumulate, Amp, Data, Offload, Resume, Schedule, TrainError, Trainer, World, Zero};
+use firebrick_models::Gpt;
 
 use crate::resume::{SOME, continues_on};
 use crate::support::many::*;

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 use burn::optim::AdamConfig;
 use firebrick::datasets::{Batch, Batches, DataError};
-use firebrick::models::pretrained::{Pretrained, save};
-use firebrick::models::{BertTokenClassifier, Gpt, Llama, T5};
 use firebrick::{Data, Lora, Objective, Schedule, Trainer};
+use firebrick_models::pretrained::{Pretrained, save};
+use firebrick_models::{BertTokenClassifier, Gpt, Llama, T5};
 use serde_json::Value;
 
 use crate::support::golden_models::{Case, cases, device, folder};
@@ -48,7 +48,7 @@ where
     let trained = trainer.fit(model, AdamConfig::new().init(), Schedule::constant(0.05), data).unwrap();
     save(&trained.model, &config, out.join("merged")).unwrap();
     let adapters = trained.adapters.unwrap();
-    adapters.save_as::<M>(&config, out.join("adapter")).unwrap();
+    firebrick_models::pretrained::save_adapters::<M>(&adapters, &config, out.join("adapter")).unwrap();
 
     let bytes = std::fs::read(out.join("adapter/adapter_model.safetensors")).unwrap();
     let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();

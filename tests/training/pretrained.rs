@@ -3,10 +3,10 @@
 use burn::optim::GradientsParams;
 use burn::tensor::{Bool, FloatDType, Int, Tensor, TensorData};
 use firebrick::datasets::{Batch, TokenBatch};
-use firebrick::models::pretrained::Pretrained;
-use firebrick::models::{BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Llama, T5};
 use firebrick::strategies::{Draws, Setup, Stage};
 use firebrick::{Amp, Keep, Objective, Pass, Recompute, Strategy};
+use firebrick_models::pretrained::Pretrained;
+use firebrick_models::{BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Llama, T5};
 
 use crate::support::golden_models::{Case, cases, device, folder, gradient_norms};
 use crate::support::is_cpu;

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use burn::module::Module;
 use burn::tensor::Device;
-use firebrick::models::pretrained::{Folder, Pretrained, PretrainedError, Unfit, save};
-use firebrick::models::{
+use firebrick_models::pretrained::{Folder, Pretrained, PretrainedError, Unfit, save};
+use firebrick_models::{
     BertConfig, BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Gpt2Config, Llama, T5,
 };
 use serde_json::{Value, json};

@@ -3,10 +3,10 @@
 use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::FloatDType;
 use firebrick::datasets::Batch;
-use firebrick::models::pretrained::Pretrained;
-use firebrick::models::{BertMaskedLm, Gpt, Llama, T5};
 use firebrick::strategies::{Communicator, Outcome, Setup, Stage, tie};
 use firebrick::{Objective, Pass, Strategy, World, Zero};
+use firebrick_models::pretrained::Pretrained;
+use firebrick_models::{BertMaskedLm, Gpt, Llama, T5};
 
 use crate::support::golden_models::{Case, bits, cases, device, folder};
 use crate::support::is_cpu;

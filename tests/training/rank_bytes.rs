@@ -3,10 +3,10 @@
 use crate::support::*;
 use burn::module::{ModuleVisitor, Param, ParamId};
 use burn::tensor::Tensor;
-use firebrick::models::{Gpt, GptConfig};
 use firebrick::optim::AdamW;
 use firebrick::strategies::Stack;
 use firebrick::{Accumulate, Amp, Data, RankReport, Schedule, Trainer, World, Zero};
+use firebrick_models::{Gpt, GptConfig};
 
 const RANKS: usize = 4;
 const LENGTH: usize = 16;

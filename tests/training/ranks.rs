@@ -6,11 +6,11 @@ use crate::support::{Bigram, POISON, Rows, adamw, device, is_cpu, parameters};
 use burn::module::Module;
 use burn::tensor::FloatDType;
 use firebrick::datasets::{Batch, TokenBatch};
-use firebrick::models::Gpt;
 use firebrick::strategies::{Grads, Outcome, Setup, SkipReason, Stack, Stage, StrategyError};
 use firebrick::{
     Amp, Clip, Data, Loss, Objective, Pass, Schedule, Strategy, TrainError, Trainer, World, Zero,
 };
+use firebrick_models::Gpt;
 
 /// f32 sums in another order, over 20 updates.
 const TOLERANCE: f64 = 2e-6;

@@ -5,9 +5,9 @@ use std::ops::Range;
 use crate::support::{Bigram, POISON, Rows, adamw, device, gpt};
 use burn::module::Module;
 use firebrick::datasets::{Batches, DataError, TokenBatch};
-use firebrick::models::Gpt;
 use firebrick::strategies::{Stack, StrategyError, WorldError};
 use firebrick::{Data, Interrupter, Loss, Objective, Pass, Schedule, TrainError, Trainer, World, Zero};
+use firebrick_models::Gpt;
 
 #[test]
 fn a_run_that_diverges_on_one_rank_ends_with_its_number() {

@@ -7,11 +7,12 @@ use crate::support::*;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::ModuleOptimizer;
 use burn::tensor::Tensor;
-use firebrick::models::Gpt;
-use firebrick::optim::{AdamW, Lion, Sgd, taken};
+use firebrick::kernels::optim::taken;
+use firebrick::optim::{AdamW, Lion, Sgd};
 use firebrick::{
     Accumulate, Amp, Clip, Data, Ema, Keep, Offload, Schedule, StepNumbers, Strategy, Trainer, Zero,
 };
+use firebrick_models::Gpt;
 
 const STEPS: u64 = 5;
 

@@ -11,8 +11,9 @@ use crate::support::{difference, is_cpu};
 use firebrick::strategies::{Stack, Strategy};
 use firebrick::{
     Accumulate, Amp, Checkpoints, Clip, Ema, Freeze, Lora, LossScale, Offload, Recompute, Resume,
-    ResumeError, TrainError, Zero, models::Gpt,
+    ResumeError, TrainError, Zero,
 };
+use firebrick_models::Gpt;
 
 /// Compares the run, saved after every update, with its continuations from these steps.
 fn continues<S: Strategy<Gpt>>(ranks: usize, micro_batches: usize, strategies: S, from: &[u64]) {
@@ -154,7 +155,8 @@ fn a_longer_run_goes_on_from_the_end_of_a_shorter_one() {
 #[test]
 fn early_stopping_counts_across_a_stop() {
     // At a rate this high nothing is learned, so the first evaluation stays the best.
-    use firebrick::{Data, Schedule, Trainer, models};
+    use firebrick::{Data, Schedule, Trainer};
+    use firebrick_models as models;
     let folder = tempfile::tempdir().unwrap();
     let fit = |output: &str, steps, resume: Option<Resume>| {
         let device = support::device().autodiff();
@@ -295,7 +297,8 @@ fn a_checkpoint_that_is_not_there_is_told_with_those_that_are() {
 #[test]
 fn the_state_of_another_optimizer_or_model_is_refused() {
     use burn::optim::SgdConfig;
-    use firebrick::{Data, Schedule, Trainer, models::GptConfig};
+    use firebrick::{Data, Schedule, Trainer};
+    use firebrick_models::GptConfig;
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("run");
     Way { steps: 2, ..Way::on(1, 1) }.train(&output, None::<Clip>).unwrap();

@@ -7,7 +7,8 @@ use crate::support::many::optimizer;
 use crate::support::{Rows, device, difference, gpt, parameters};
 use firebrick::datasets::{Batches, DataError, TokenBatch};
 use firebrick::strategies::{Stack, Strategy};
-use firebrick::{Accumulate, Clip, Data, Schedule, TrainError, Trainer, World, Zero, models::Gpt};
+use firebrick::{Accumulate, Clip, Data, Schedule, TrainError, Trainer, World, Zero};
+use firebrick_models::Gpt;
 
 /// Ragged rows that count padded tokens.
 struct Counted(Rows);

@@ -286,7 +286,7 @@ fn a_list_of_strategies_composes_exactly_as_types_do() {
     if !has_bf16() {
         return;
     }
-    use firebrick::{ClipConfig, Precision, StrategyConfig};
+    use firebrick_cli::{ClipConfig, Precision, StrategyConfig};
     let rows = Rows::ragged(37);
     let list = vec![
         StrategyConfig::Amp(Precision::bf16.into()),

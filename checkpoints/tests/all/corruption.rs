@@ -180,6 +180,19 @@ fn only_plain_files_are_read() {
 }
 
 #[test]
+fn a_link_to_a_missing_folder_is_no_empty_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = Folder::new(folder.path().join("checkpoints"));
+    assert_eq!(missing.list().unwrap(), []);
+    symlink("/no/such/disk", missing.path()).unwrap();
+    let found = [missing.list().map(drop), missing.latest().map(drop), missing.clean().map(drop)];
+    for error in found.map(Result::unwrap_err) {
+        assert!(matches!(&error, CheckpointError::DanglingLink { .. }), "{error}");
+        assert_eq!(error.path(), Some(missing.path()));
+    }
+}
+
+#[test]
 fn a_checkpoint_is_a_folder_with_the_name_of_its_step() {
     let saved = Saved::new();
     let path = |name: &str| saved.folder.path().join(name);

@@ -1,6 +1,7 @@
 //! A character vocabulary with a fast encoder.
 
 use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
 
 use tokenizers::{
     ModelWrapper, PreTokenizerWrapper, SplitDelimiterBehavior, Tokenizer,
@@ -76,25 +77,47 @@ impl Characters {
         Some(Self { ids })
     }
 
-    /// Returns the id of each character.
+    /// Returns the id of each character. `origin` is the file of the vocabulary, if it has one.
     ///
     /// # Errors
     ///
     /// [`DataError::UnknownCharacter`] for the first character that is not in the vocabulary.
-    pub(crate) fn encode(&self, text: &str) -> Result<Vec<u32>, DataError> {
-        text.char_indices()
-            .map(|(offset, character)| {
-                self.ids.get(&character).copied().ok_or_else(|| {
-                    let before = &text[..offset];
-                    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-                    DataError::UnknownCharacter {
-                        character,
-                        line: before.matches('\n').count() + 1,
-                        column: before[line_start..].chars().count() + 1,
-                    }
-                })
-            })
-            .collect()
+    pub(crate) fn encode(&self, text: &str, origin: Option<&Path>) -> Result<Vec<u32>, DataError> {
+        let id = |(offset, character)| {
+            self.ids.get(&character).copied().ok_or_else(|| unknown(character, &text[..offset], origin))
+        };
+        text.char_indices().map(id).collect()
+    }
+
+    /// Returns the error of the first character in `texts` that a vocabulary of single characters lacks; `None` if the
+    /// vocabulary is another, or has them all. The `tokenizers` crate says only that the text is not known.
+    pub(crate) fn missing<'a>(
+        tokenizer: &Tokenizer,
+        texts: impl IntoIterator<Item = &'a str>,
+        origin: Option<&Path>,
+    ) -> Option<DataError> {
+        let Some(PreTokenizerWrapper::Split(split)) = tokenizer.get_pre_tokenizer() else { return None };
+        let reads_characters = split.pattern == SplitPattern::Regex(ANY_CHARACTER.to_owned());
+        if !reads_characters || tokenizer.get_normalizer().is_some() {
+            return None;
+        }
+        texts.into_iter().find_map(|text| {
+            let lacks =
+                |(_, character): &(usize, char)| tokenizer.token_to_id(&character.to_string()).is_none();
+            let (offset, character) = text.char_indices().find(lacks)?;
+            Some(unknown(character, &text[..offset], origin))
+        })
+    }
+}
+
+/// Returns the error of a character that the vocabulary lacks, after the text `before` it.
+fn unknown(character: char, before: &str, origin: Option<&Path>) -> DataError {
+    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    DataError::UnknownCharacter {
+        character,
+        line: before.matches('\n').count() + 1,
+        column: before[line_start..].chars().count() + 1,
+        origin: origin.map(Path::to_owned),
     }
 }
 
@@ -108,15 +131,16 @@ mod tests {
     fn ids_follow_the_order_of_characters() {
         let tokenizer = Characters::tokenizer("banana\n").unwrap();
         let characters = Characters::of(&tokenizer).unwrap();
-        assert_eq!(characters.encode("\nabn").unwrap(), [0, 1, 2, 3]);
+        assert_eq!(characters.encode("\nabn", None).unwrap(), [0, 1, 2, 3]);
     }
 
     #[test]
     fn an_unknown_character_is_placed() {
         let tokenizer = Characters::tokenizer("é\nb").unwrap();
         let characters = Characters::of(&tokenizer).unwrap();
-        let error = characters.encode("b\nééx").unwrap_err();
-        assert!(matches!(error, DataError::UnknownCharacter { character: 'x', line: 2, column: 3 }));
+        let error = characters.encode("b\nééx", Some(Path::new("tokenizer.json"))).unwrap_err();
+        assert!(matches!(error, DataError::UnknownCharacter { character: 'x', line: 2, column: 3, .. }));
+        assert!(error.to_string().contains("'x' is not in the vocabulary of tokenizer.json"), "{error}");
         assert!(tokenizer.encode_fast("x", false).is_err());
     }
 
@@ -135,7 +159,7 @@ mod tests {
         #[test]
         fn the_table_agrees_with_the_pipeline(text in "(?s).{1,40}") {
             let tokenizer = Characters::tokenizer(&text).unwrap();
-            let fast = Characters::of(&tokenizer).unwrap().encode(&text).unwrap();
+            let fast = Characters::of(&tokenizer).unwrap().encode(&text, None).unwrap();
             let slow = tokenizer.encode_fast(text.as_str(), false).unwrap();
             prop_assert_eq!(fast, slow.get_ids());
         }

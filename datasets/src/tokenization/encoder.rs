@@ -6,6 +6,7 @@ use tokenizers::{Result as CrateResult, TruncationDirection, TruncationParams, T
 
 use super::{
     Encoding, Input, Side, Truncation,
+    characters::Characters,
     fast::{Fast, Tokens},
     finish::Finish,
     pieces::on_all_cores,
@@ -118,7 +119,7 @@ impl Encoder {
             let second = second.map(|second| sequence(fast, second, texts)).transpose()?;
             finish.finish(first, second)
         };
-        guarded(encode).map_err(DataError::tokenizer("encode a text"))
+        guarded(encode).map_err(|reason| self.not_encoded([Some(first), second], reason))
     }
 
     /// Encodes many inputs, on all cores. The results are in order.
@@ -147,8 +148,8 @@ impl Encoder {
             let encodings = self.encode(Input::Text(text), None)?;
             return Ok(encodings.into_iter().next().map(|encoding| encoding.ids).unwrap_or_default());
         };
-        let mut ids =
-            guarded(|| self.tokenizer.fast().ids(text)).map_err(DataError::tokenizer("encode a text"))?;
+        let ids = guarded(|| self.tokenizer.fast().ids(text));
+        let mut ids = ids.map_err(|reason| self.not_encoded([Some(Input::Text(text)), None], reason))?;
         let added = before.len() + after.len();
         if let Some(max_length) = self.max_length {
             let room = max_length.saturating_sub(added);
@@ -172,6 +173,17 @@ impl Encoder {
     /// The first error of [`encode`](Self::encode), in order.
     pub fn ids_batch(&self, texts: &[&str]) -> Result<Vec<Vec<u32>>, DataError> {
         on_all_cores(texts, |_, text| self.ids(text))
+    }
+
+    /// Returns the error of inputs that cannot be encoded.
+    fn not_encoded(&self, inputs: [Option<Input<'_>>; 2], reason: String) -> DataError {
+        let texts = inputs.into_iter().flatten().flat_map(|input| match input {
+            Input::Text(text) => vec![text],
+            Input::Words(words) => words.to_vec(),
+        });
+        let (tokenizer, origin) = (self.tokenizer.fast().tokenizer(), self.tokenizer.origin.as_deref());
+        Characters::missing(tokenizer, texts, origin)
+            .unwrap_or_else(|| DataError::tokenizer("encode a text")(reason))
     }
 
     /// Checks the room, since the crate treats a maximum without room for text as a huge one, or panics.
@@ -324,6 +336,21 @@ mod tests {
         let encoder = Encoder::new(bert()).max_length(Some(9)).stride(Some(5));
         let error = encoder.encode(Input::Text("a a a a a a"), Some(Input::Text("a b c d"))).unwrap_err();
         assert!(matches!(error, DataError::TokenizerFailed { .. }), "{error}");
+    }
+
+    #[test]
+    fn an_unknown_character_is_named_beside_special_tokens_too() {
+        let vocabulary = crate::Tokenizer::characters("ab\n").unwrap();
+        let mut framed = vocabulary.inner().clone();
+        framed.add_special_tokens([tokenizers::AddedToken::from("<s>", true)]).unwrap();
+        for tokenizer in [vocabulary, crate::Tokenizer::new(framed)] {
+            let encoder = Encoder::new(Arc::new(tokenizer));
+            let encoded = encoder.encode(Input::Text("ab"), Some(Input::Words(&["a", "bZ"])));
+            for error in [encoded.unwrap_err(), encoder.ids("a\nbZ").unwrap_err()] {
+                let found = matches!(error, DataError::UnknownCharacter { character: 'Z', column: 2, .. });
+                assert!(found, "{error}");
+            }
+        }
     }
 
     #[test]

@@ -51,6 +51,8 @@ pub struct Tokenizer {
     pub(super) segments: Option<bool>,
     pub(super) clean_up: Option<bool>,
     warnings: Vec<TokenizerWarning>,
+    /// The file that it was read from.
+    pub(super) origin: Option<Arc<Path>>,
 }
 
 impl Tokenizer {
@@ -161,6 +163,7 @@ impl Tokenizer {
             segments: config.segments,
             clean_up: config.clean_up,
             warnings,
+            origin: Some(path.into()),
             ..Self::new(inner)
         }
         .with_special(names)
@@ -200,6 +203,7 @@ impl Tokenizer {
             segments: None,
             clean_up: None,
             warnings: Vec::new(),
+            origin: None,
             fast: Arc::new(Fast::new(inner)),
         }
     }
@@ -217,13 +221,14 @@ impl Tokenizer {
     /// tokenizer from a file cannot encode the text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, DataError> {
         if let Some(characters) = &self.characters {
-            return characters.encode(text);
+            return characters.encode(text, self.origin.as_deref());
         }
         let pieces = pieces(text);
         let ids = on_all_cores(&pieces, |index, &piece| {
             guarded(|| self.fast.ids(piece)).map_err(|reason| {
                 let start: usize = pieces[..index].iter().map(|piece| piece.len()).sum();
-                DataError::tokenizer(format!("encode the text from byte {start} on"))(reason)
+                let failed = DataError::tokenizer(format!("encode the text from byte {start} on"))(reason);
+                Characters::missing(self.inner(), [text], self.origin.as_deref()).unwrap_or(failed)
             })
         })?;
         Ok(ids.concat())

@@ -5,8 +5,9 @@ use std::collections::{HashMap, HashSet};
 use burn::module::{LoraAdapter, Param, ParamId, Reparameterizer};
 use burn::tensor::{DType, Tensor, TensorData};
 
+use crate::Adaptation;
 use crate::adaptation::LowRank;
-use crate::{Adaptation, Draws};
+use firebrick_kernels::Draws;
 
 /// Separates the factors' random numbers from others with the run's seed.
 const SITE: u64 = 0x4c6f_5241;

@@ -2,8 +2,7 @@
 
 use burn::optim::{LearningRate, ModuleOptimizer, Optimizer, RecordState, StateSink, StateSource};
 use burn::tensor::{Device, FloatDType, Tensor};
-
-use crate::cast;
+use firebrick_kernels::cast;
 
 /// Adafactor ([Shazeer and Stern, 2018](https://arxiv.org/abs/1804.04235)), as in Transformers.
 ///

@@ -2,11 +2,7 @@
 
 use burn::optim::{AdamWConfig, AdamWState, AdaptiveMomentumState, LearningRate, ModuleOptimizer, Optimizer};
 use burn::tensor::{Device, Tensor};
-
-use super::fused;
-#[cfg(feature = "flex")]
-use super::kernel::Update;
-use super::rule::{Parts, Rule};
+use firebrick_kernels::optim::{Parts, Rule, Update, step};
 
 /// AdamW, Adam with decoupled weight decay ([Loshchilov and Hutter, 2019](https://arxiv.org/abs/1711.05101)).
 ///
@@ -122,7 +118,7 @@ impl Optimizer for AdamW {
             AdamWState::new(AdaptiveMomentumState { time, moment_1, moment_2, max_moment_2 })
         };
         let time = before + 1;
-        match fused::step(&self.rule(rate, time), Parts { param, grad, moments }) {
+        match step(&self.rule(rate, time), Parts { param, grad, moments }) {
             Ok((param, moments)) => (param, Some(state(time, moments, max_moment_2))),
             Err(Parts { param, grad, moments }) => {
                 let grad = grad.cast(param.dtype());
@@ -163,7 +159,6 @@ impl Rule<2> for Equation {
         (self.kept * param - self.step * delta, [m, v])
     }
 
-    #[cfg(feature = "flex")]
     #[inline(never)]
     fn run(&self, update: Update<'_, 2>, fresh: bool) {
         update.run(*self, fresh);

@@ -5,18 +5,20 @@ use std::collections::HashSet;
 use burn::module::{Module, ModuleVisitor, Param, ParamGroup, ParamId};
 use burn::optim::{LearningRate, ModuleOptimizer, Optimizer, RecordState, StateSink, StateSource};
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
+use firebrick_kernels::cast;
+use firebrick_kernels::optim::{BLOCK, Rows, blocks};
 
-use super::blocks::{BLOCK, Rows, blocks};
+use super::adamw::Equation;
 use super::groups::factors_of;
 use super::{AdamW, Alike, Groups, GroupsError, Scaled};
-use crate::{Paths, cast};
+use crate::Paths;
 
 /// [`AdamW`] with moments of one byte per element instead of four
 /// ([Dettmers et al., 2022](https://arxiv.org/abs/2110.02861)), like bitsandbytes.
 ///
-/// A moment is stored as the nearest [dynamic 8-bit number](super::dynamic_map), in blocks of 256 that are each divided
-/// by their largest magnitude: 2 bytes and 1/32 per parameter instead of 8. An update reads the moments as f32,
-/// computes AdamW, and rounds the new moments.
+/// A moment is stored as the nearest [dynamic 8-bit number](firebrick_kernels::optim::dynamic_map), in blocks of 256
+/// that are each divided by their largest magnitude: 2 bytes and 1/32 per parameter instead of 8. An update reads the
+/// moments as f32, computes AdamW, and rounds the new moments.
 ///
 /// It differs from bitsandbytes in two ways. A block ends with its row, so a parameter whose rows are sharded among
 /// ranks is updated bit for bit like the whole one, and you can resume a checkpoint on any number of ranks. And a
@@ -143,6 +145,12 @@ fn rows_of(shape: &[usize]) -> (usize, usize) {
     }
 }
 
+/// Updates the rows.
+#[inline(never)] // Compiled with this crate, not with a program that may be unoptimized.
+fn update(rows: Rows<'_>, rule: Equation, fresh: bool) {
+    rows.update(rule, fresh);
+}
+
 /// The names of the state's fields in a record.
 const TIME: &str = "time";
 const CODES: [&str; 2] = ["codes_1", "codes_2"];
@@ -205,7 +213,7 @@ impl Optimizer for AdamW8bit {
             codes: state.codes.each_mut().map(Vec::as_mut_slice),
             largest: state.largest.each_mut().map(Vec::as_mut_slice),
         };
-        rows.update(&self.adamw.rule(rate, state.time), state.time == 1);
+        update(rows, self.adamw.rule(rate, state.time), state.time == 1);
         let param = Tensor::from_data(param, (&device, DType::F32));
         (cast(param, FloatDType::from(dtype)), Some(state))
     }

@@ -167,9 +167,10 @@ impl Groups {
         Self { weight_decay, ..self }
     }
 
-    /// Multiplies the learning rate of each block by `decay` once for each block from it to the output, itself
-    /// included. The parameters before the blocks, the embeddings, are multiplied once more; those after the blocks,
-    /// the head, are unchanged ([Clark et al., 2020](https://arxiv.org/abs/2003.10555); the powers are those of BEiT,
+    /// Lowers the learning rate from block to block towards the input. The last of `n` blocks trains at `decay` times the
+    /// learning rate, the one before it at `decay²` times, and the first at `decayⁿ` times. The parameters before the
+    /// blocks, the embeddings, train at `decayⁿ⁺¹` times the learning rate; those after the blocks, the head, at the
+    /// full rate ([Clark et al., 2020](https://arxiv.org/abs/2003.10555); the powers are those of BEiT,
     /// [Bao et al., 2021](https://arxiv.org/abs/2106.08254)).
     ///
     /// Blocks are the [elements of the model's lists](Paths::blocks), in order: in an encoder-decoder model, the

@@ -2,8 +2,7 @@
 
 use burn::optim::{LearningRate, ModuleOptimizer, Optimizer, RecordState, StateSink, StateSource};
 use burn::tensor::{Device, FloatDType, Tensor};
-
-use crate::cast;
+use firebrick_kernels::cast;
 
 /// LAMB, layer-wise adaptive moments for large batches ([You et al., 2020](https://arxiv.org/abs/1904.00962)), as
 /// computed by DeepSpeed's `FusedLamb`.

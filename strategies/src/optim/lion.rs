@@ -2,11 +2,7 @@
 
 use burn::optim::{LearningRate, LionConfig, LionState, ModuleOptimizer, Optimizer};
 use burn::tensor::{Device, Tensor};
-
-use super::fused;
-#[cfg(feature = "flex")]
-use super::kernel::Update;
-use super::rule::{Parts, Rule};
+use firebrick_kernels::optim::{Parts, Rule, Update, step};
 
 /// Lion, evolved sign momentum ([Chen et al., 2023](https://arxiv.org/abs/2302.06675)).
 ///
@@ -86,7 +82,7 @@ impl Optimizer for Lion {
         state: Option<LionState<D>>,
     ) -> (Tensor<D>, Option<LionState<D>>) {
         let moments = state.map(|state| [state.momentum]);
-        match fused::step(&self.rule(rate), Parts { param, grad, moments }) {
+        match step(&self.rule(rate), Parts { param, grad, moments }) {
             Ok((param, [momentum])) => (param, Some(LionState::new(momentum))),
             Err(Parts { param, grad, moments }) => {
                 let grad = grad.cast(param.dtype());
@@ -122,7 +118,6 @@ impl Rule<1> for Equation {
         (self.kept * param - self.rate * update, [m])
     }
 
-    #[cfg(feature = "flex")]
     #[inline(never)]
     fn run(&self, update: Update<'_, 1>, fresh: bool) {
         update.run(*self, fresh);

@@ -2,11 +2,7 @@
 
 use burn::optim::{LearningRate, ModuleOptimizer, Optimizer, RecordState, StateSink, StateSource};
 use burn::tensor::{Device, Tensor};
-
-use super::fused;
-#[cfg(feature = "flex")]
-use super::kernel::Update;
-use super::rule::{Parts, Rule};
+use firebrick_kernels::optim::{Parts, Rule, Update, step};
 
 /// Stochastic gradient descent, plain or with momentum
 /// ([Sutskever et al., 2013](https://proceedings.mlr.press/v28/sutskever13.html)).
@@ -156,13 +152,13 @@ impl Optimizer for Sgd {
     ) -> (Tensor<D>, Option<SgdState<D>>) {
         let velocity = state.and_then(|state| state.velocity).filter(|_| self.momentum != 0.0);
         let stepped = match self.momentum {
-            0.0 => fused::step(&self.plain(rate), Parts { param, grad, moments: Some([]) })
+            0.0 => step(&self.plain(rate), Parts { param, grad, moments: Some([]) })
                 .map(|(param, [])| (param, None))
                 .map_err(|Parts { param, grad, .. }| (param, grad, None)),
             _ => {
                 let rule = self.rule(rate, velocity.is_none());
                 let moments = velocity.map(|velocity| [velocity]);
-                fused::step(&rule, Parts { param, grad, moments })
+                step(&rule, Parts { param, grad, moments })
                     .map(|(param, [velocity])| (param, Some(velocity)))
                     .map_err(|Parts { param, grad, moments }| {
                         (param, grad, moments.map(|[velocity]| velocity))
@@ -205,7 +201,6 @@ impl Rule<0> for Plain {
         (param - self.rate * self.decayed(param, grad), [])
     }
 
-    #[cfg(feature = "flex")]
     #[inline(never)]
     fn run(&self, update: Update<'_, 0>, fresh: bool) {
         update.run(*self, fresh);
@@ -231,7 +226,6 @@ impl Rule<1> for Equation {
         (param - self.plain.rate * along, [velocity])
     }
 
-    #[cfg(feature = "flex")]
     #[inline(never)]
     fn run(&self, update: Update<'_, 1>, fresh: bool) {
         update.run(*self, fresh);

@@ -7,13 +7,12 @@ use std::sync::{Arc, Mutex};
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device, Tensor, TensorData};
+use firebrick_world::{Gathering, on_host};
 
-use super::unit::Unit;
+use super::lock;
+use super::plan::SegmentPlan;
 use super::units::Handling;
-use super::{SegmentPlan, lock};
-use crate::host::on_host;
 use crate::params::{Trained, trained_here};
-use crate::world::Gathering;
 use crate::zero::{Part, add};
 use crate::{ParamMap, StrategyError, map_params, relift};
 
@@ -94,12 +93,6 @@ impl Entered {
     /// Returns whether the parameters of blocks are stored elsewhere.
     pub fn is_provided(&self) -> bool {
         self.handling().provides()
-    }
-
-    /// Returns the unit of a block.
-    pub fn unit<B: Module>(self: &Arc<Self>, block: &B) -> Option<Unit> {
-        let index = self.handling().units.of_block(block)?;
-        Some(Unit::new(self.clone(), index))
     }
 
     /// Returns whether a segment delivers this parameter's gradient.

@@ -2,9 +2,9 @@
 
 use burn::module::{ModuleVisitor, Param, ParamId};
 use burn::tensor::{Bool, Device, Int, Tensor};
+use firebrick_world::on_host;
 
 use super::{Bundle, TensorMap};
-use crate::host::on_host;
 use crate::{ParamMap, Pass};
 
 /// The inputs and parameters that need a gradient.

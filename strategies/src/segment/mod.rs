@@ -3,6 +3,7 @@
 //! ```text
 //! plan.rs       the decisions of strategies, read at each segment
 //! budget.rs     chooses the segments to recompute, so that the others fit a number of bytes
+//! chosen.rs     a segment that the plan recomputes, between its two runs and the plan
 //! replay.rs     a segment that keeps only its inputs and runs again in the backward pass
 //! units.rs      the parameters that are handled block by block, and how
 //! entered.rs    one pass through a model whose block parameters are provided segment by segment
@@ -16,6 +17,7 @@
 
 mod budget;
 mod bundle;
+mod chosen;
 mod delivered;
 mod entered;
 mod graft;
@@ -29,6 +31,7 @@ mod verify;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use bundle::{Bundle, TensorMap};
+pub(crate) use chosen::Segment;
 pub(crate) use delivered::delivered;
 pub(crate) use entered::{Entered, Way};
 pub(crate) use maps::Constant;

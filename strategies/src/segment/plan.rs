@@ -1,21 +1,16 @@
 //! The decisions of strategies about the segments of a model.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
-use burn::backend::DispatchTensor;
-use burn::module::{Module, ParamId};
+use burn::module::Module;
 use burn::tensor::Device;
 
-use super::budget::{Budget, Cost};
-use super::entered::Way;
-use super::maps::{Fetch, PutAway, shape_of};
-use super::unit::Unit;
+use super::budget::Budget;
+use super::maps::shape_of;
 use super::units::{Handling, Units};
-use super::verify::{MAY_DIFFER, Random, differing};
 use super::{Bundle, lock};
-use crate::memory::{Beyond, in_use};
-use crate::zero::{Part, Sharding};
+use crate::zero::Sharding;
 use crate::{Paths, StrategyError};
 
 /// The decisions of strategies about the segments of a model, and what training has learned about the segments.
@@ -23,14 +18,14 @@ use crate::{Paths, StrategyError};
 /// Strategies fill it in when they start; the pass reads it at each segment.
 #[derive(Debug, Default)]
 pub struct SegmentPlan {
-    recompute: Option<Which>,
-    host: Option<Device>,
+    pub(super) recompute: Option<Which>,
+    pub(super) host: Option<Device>,
     elementwise: bool,
     handling: Handling,
     /// The units in the order in which the last pass reached them.
     order: Mutex<Vec<usize>>,
     paths: Paths,
-    verified: Mutex<HashSet<u64>>,
+    pub(super) verified: Mutex<HashSet<u64>>,
     fault: Mutex<Option<StrategyError>>,
 }
 
@@ -54,14 +49,6 @@ pub(crate) struct Met {
     pub index: usize,
     /// Whether it is in no other segment.
     pub outermost: bool,
-}
-
-/// A segment to recompute.
-pub(crate) struct Segment {
-    plan: Arc<SegmentPlan>,
-    met: Met,
-    /// The unit that provides its parameters or takes its gradients.
-    pub unit: Option<Unit>,
 }
 
 impl Which {
@@ -165,26 +152,10 @@ impl SegmentPlan {
         lock(&self.fault).get_or_insert(fault);
     }
 
-    /// Returns the segment, if it is to be recomputed.
-    pub(crate) fn recomputed<B, X>(
-        self: &Arc<Self>,
-        block: &B,
-        input: &X,
-        met: Met,
-        unit: Option<Unit>,
-    ) -> Option<Segment>
-    where
-        B: Module,
-        X: Bundle,
-    {
+    /// Returns whether a segment is to be recomputed.
+    pub(super) fn recomputes<B: Module, X: Bundle>(&self, block: &B, input: &X, met: Met) -> bool {
         let path = || self.paths.module_of(block);
-        let is_recomputed = match &self.recompute {
-            None => false,
-            Some(which) => self.chooses(which, path, input, met),
-        };
-        // Burn's graph would otherwise keep the segment's provided parameters alive.
-        let must = unit.as_ref().is_some_and(Unit::is_provided);
-        (is_recomputed || must).then(|| Segment { plan: self.clone(), met, unit })
+        self.recompute.as_ref().is_some_and(|which| self.chooses(which, path, input, met))
     }
 
     fn chooses<'a, X: Bundle>(
@@ -205,111 +176,6 @@ impl SegmentPlan {
                     true
                 })
             }
-        }
-    }
-}
-
-impl Segment {
-    /// Returns the block with its parameters, if they are stored elsewhere.
-    pub fn provided<B: Module>(&self, block: &B, way: Way) -> Option<B> {
-        let unit = self.unit.as_ref().filter(|unit| unit.is_provided())?;
-        Some(unit.provide(block, way))
-    }
-
-    /// Takes the gradients that the segment delivers out of those found. Returns their bytes.
-    pub fn deliver<B: Module>(
-        &self,
-        block: &B,
-        own: Vec<Part>,
-        found: &mut HashMap<ParamId, DispatchTensor>,
-    ) -> usize {
-        let Some(unit) = self.unit.as_ref().filter(|unit| unit.is_delivered()) else { return 0 };
-        let grads = own.iter().filter_map(|part| Some((part.id, found.remove(&part.id)?))).collect();
-        unit.deliver(block, own, grads)
-    }
-
-    /// Returns the segment's name for errors.
-    fn name<B: Module>(&self, block: &B) -> String {
-        let path = self.plan.paths.module_of(block);
-        path.map_or_else(|| format!("number {}", self.met.index), str::to_string)
-    }
-
-    /// Moves tensors to the device that stores them until the backward pass.
-    pub fn put_away<X: Bundle>(&self, tensors: X) -> X {
-        match &self.plan.host {
-            None => tensors,
-            Some(host) => tensors.map_tensors(&mut PutAway(host)),
-        }
-    }
-
-    /// Moves tensors back.
-    pub fn fetch<X: Bundle>(&self, tensors: X, device: &Device) -> X {
-        match &self.plan.host {
-            None => tensors,
-            Some(_) => tensors.map_tensors(&mut Fetch(&device.clone().inner())),
-        }
-    }
-
-    /// Records that the gradients of its parameters exist, with their bytes. The enclosing segment reports those of a
-    /// nested one.
-    pub fn leaves(&self, gradients: usize, device: &Device) {
-        if self.met.outermost {
-            Beyond::left(gradients, device);
-        }
-    }
-
-    /// Reports that its result carries a gradient of a tensor outside its input.
-    pub fn captures<B: Module>(&self, block: &B) {
-        self.plan.report(StrategyError::Captured { segment: self.name(block) });
-    }
-
-    /// Returns whether its result must be verified: always the first time, and each time if it contains a module that
-    /// may draw random numbers.
-    pub fn unverified<B: Module>(&self, block: &B) -> bool {
-        !lock(&self.plan.verified).contains(&self.met.id) || !Random::of(block).is_empty()
-    }
-
-    /// Compares the results of the first run and of the recomputation.
-    pub fn verify<B: Module, Y: Bundle>(&self, block: &B, first: Y, again: Y) {
-        let differ = differing(first, again);
-        if differ > MAY_DIFFER {
-            self.plan.report(StrategyError::Irreproducible {
-                segment: self.name(block),
-                differ: 100.0 * differ,
-                hint: Random::of(block).hint(),
-            });
-        }
-        lock(&self.plan.verified).insert(self.met.id);
-    }
-
-    /// Measures what the segment's operations save, if the plan needs it.
-    pub fn meter<'a>(&'a self, shape: Vec<usize>, input: usize, device: &'a Device) -> Meter<'a> {
-        let before = match self.plan.recompute {
-            Some(Which::Within(_)) => in_use(device),
-            _ => None,
-        };
-        // Inputs that are stored on another device take no memory of this one.
-        let is_away = self.plan.host.as_ref().is_some_and(|host| *host != device.clone().inner());
-        Meter { segment: self, shape, input: if is_away { 0 } else { input }, device, before }
-    }
-}
-
-/// The bytes in use before a segment runs again.
-pub(crate) struct Meter<'a> {
-    segment: &'a Segment,
-    shape: Vec<usize>,
-    input: usize,
-    device: &'a Device,
-    before: Option<usize>,
-}
-
-impl Meter<'_> {
-    /// Reads the bytes in use after the segment has run, with everything that it saves.
-    pub fn read(self) {
-        let Some(Which::Within(budget)) = &self.segment.plan.recompute else { return };
-        if let (Some(before), Some(after)) = (self.before, in_use(self.device)) {
-            let kept = after.saturating_sub(before);
-            lock(budget).learn(self.segment.met.id, self.shape, Cost { input: self.input, kept });
         }
     }
 }

@@ -20,13 +20,13 @@ use burn::backend::{DispatchTensor, TensorMetadata};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Gradients, Tensor};
 
+use super::chosen::Segment;
 use super::graft::{graft, join};
 use super::maps::{Constant, Inner, Wanted, bytes_of, shape_of};
-use super::plan::Segment;
 use super::{Bundle, TensorMap, Way, lock};
-use crate::memory::Usage;
 use crate::zero::Part;
 use crate::{ParamMap, Pass, map_params};
+use firebrick_kernels::memory::Usage;
 
 /// Runs `run` on `block` and `input`, and keeps only `input` for the backward pass.
 pub(crate) fn recomputed<B, X, Y, F>(block: &B, input: X, run: F, pass: Pass, segment: Segment) -> Y

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use burn::backend::DispatchTensor;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Tensor, TensorData};
+use firebrick_world::on_host;
 
 use super::entered::{Entered, Way};
-use crate::host::on_host;
 use crate::zero::Part;
 
 /// A unit that a segment has reached.
@@ -19,8 +19,10 @@ pub(crate) struct Unit {
 }
 
 impl Unit {
-    pub(super) fn new(entered: Arc<Entered>, index: usize) -> Self {
-        Self { entered, index }
+    /// Returns the unit of a block.
+    pub fn of<B: Module>(entered: &Arc<Entered>, block: &B) -> Option<Self> {
+        let index = entered.handling().units.of_block(block)?;
+        Some(Self { entered: entered.clone(), index })
     }
 
     /// Returns whether its parameters exist only while its segment runs.

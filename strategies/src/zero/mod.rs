@@ -18,9 +18,9 @@ mod sharding;
 
 use burn::module::Module;
 use burn::tensor::FloatDType;
+use firebrick_world::World;
 
 use crate::segment::Units;
-use crate::world::World;
 use crate::{Setup, Strategy, StrategyError};
 
 pub(crate) use reduced::{Part, add};

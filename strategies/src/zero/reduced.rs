@@ -6,11 +6,11 @@ use std::ops::Range;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
+use firebrick_world::{OnDevices, PartShape, on_host};
 
 use super::sharding::{Sharding, buckets};
-use crate::host::on_host;
-use crate::world::{OnDevices, PartShape};
-use crate::{StrategyError, cast};
+use crate::StrategyError;
+use firebrick_kernels::cast;
 
 /// A gradient on its way to the other ranks.
 pub(crate) struct Part {
@@ -77,7 +77,7 @@ impl Sharding {
     /// replace the gradients.
     pub fn reduce_all_on_devices<M: Module>(
         &self,
-        on_devices: &OnDevices,
+        on_devices: OnDevices<'_>,
         model: &M,
         params: &mut GradientsParams,
         mut parts: Vec<Part>,
@@ -90,7 +90,7 @@ impl Sharding {
             let like: Vec<_> = parts.iter().map(|part| self.shape_of(part)).collect();
             let mut flat = Flat { params, parts, device, at, grads };
             model.visit(&mut flat);
-            let sums = on_devices.all_reduce(&self.world, "the gradients", flat.grads, &like)?;
+            let sums = on_devices.all_reduce("the gradients", flat.grads, &like)?;
             let sums = std::iter::zip(parts, sums).filter_map(|(part, sum)| Some((part.id, sum?))).collect();
             model.visit(&mut Shaped { params, sums });
         }
@@ -98,9 +98,9 @@ impl Sharding {
     }
 
     /// Returns the devices' sum if the ranks' devices can sum these parts, each whole on every rank.
-    pub fn on_devices(&self, parts: &[Part]) -> Option<&OnDevices> {
+    pub fn on_devices(&self, parts: &[Part]) -> Option<OnDevices<'_>> {
         let like: Vec<_> = parts.iter().map(|part| self.shape_of(part)).collect();
-        self.world.on_devices().filter(|_| OnDevices::takes(&like))
+        self.world.on_devices(&like)
     }
 
     /// Sums gradients over all ranks; a rank may lack some of them. Returns this rank's shard of the sharded ones, and

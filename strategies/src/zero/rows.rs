@@ -1,9 +1,9 @@
 //! The rows of a parameter that each rank holds.
 
 use burn::tensor::TensorData;
+use firebrick_world::joined;
 
 use crate::Shard;
-use crate::host::joined;
 
 /// A first axis of `rows` rows in equal shards. If the ranks do not divide it, the last shards end in rows
 /// of zeros.

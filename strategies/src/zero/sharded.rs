@@ -8,11 +8,12 @@ use burn::backend::DispatchTensor;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device, Tensor, TensorData};
+use firebrick_world::on_host;
 
 use super::NAME;
 use super::reduced::Part;
 use super::sharding::Sharding;
-use crate::host::{host, on_host};
+use crate::host::host;
 use crate::{
     Grads, Outcome, ParamMap, Setup, Shard, Stage, StrategyError, Trained, map_params, relift, trained,
 };
@@ -260,12 +261,13 @@ impl ModuleVisitor for Put<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use burn::nn::{Linear, LinearConfig};
     use burn::tensor::FloatDType;
+    use firebrick_world::{Communicator, DeviceSums, World};
 
     use super::*;
-    use crate::world::testing::{by_hand, run_summing, thrice};
-    use crate::world::{OnDevices, World};
     use crate::{Amp, Clip, Offload, Setup, Strategy, Zero, testing};
 
     /// Returns whether gradients that blocks have summed come back to the device before the host takes them.
@@ -301,11 +303,11 @@ mod tests {
     }
 
     /// Sums the weight and the bias over two ranks: one rank has no bias gradient, and the other's was delivered.
-    fn sums(zero: Zero, on_devices: Option<Arc<OnDevices>>) -> Vec<[TensorData; 2]> {
+    fn sums(zero: Zero, on_devices: Option<DeviceSums>) -> Vec<[TensorData; 2]> {
         let device = testing::device().autodiff();
         let model: Linear = LinearConfig::new(64, 32).init(&device);
         let [weight, bias] = [model.weight.id, model.bias.as_ref().unwrap().id];
-        run_summing(World::threads(2), on_devices, |rank| {
+        let sums_of = |rank: Communicator| {
             let number = rank.rank() as f32;
             let mut setup = Setup::new(&model, &device).among(rank);
             let mut zero = zero.start(&mut setup).unwrap();
@@ -320,23 +322,38 @@ mod tests {
             let grads = Grads::new(found, true).with_delivered(delivered);
             let Ok(Outcome::Apply(grads)) = zero.collect(&master, grads) else { panic!("passed on") };
             let grads = grads.into_params();
-            Ok([
+            [
                 grads.get::<2>(weight).unwrap().into_data(),
                 grads.get::<1>(bias).expect("the other rank's").into_data(),
-            ])
+            ]
+        };
+        let ranks = World::threads(2).join().unwrap();
+        thread::scope(|scope| {
+            let start = |rank: Communicator| scope.spawn(|| sums_of(rank.summing(on_devices.clone())));
+            let threads: Vec<_> = ranks.into_iter().map(start).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         })
-        .into_iter()
-        .map(Result::unwrap)
-        .collect()
+    }
+
+    /// Stands in for NCCL: sums the tensors of two ranks in rank order.
+    fn by_hand() -> DeviceSums {
+        let ranks = World::threads(2).join().unwrap();
+        let sum = move |rank: usize, part| ranks[rank].all_reduce(part).unwrap();
+        DeviceSums::new(vec![testing::device(); 2], sum)
+    }
+
+    /// A fake sum that returns each rank's own tensor times three, which reveals who took this path.
+    fn thrice() -> DeviceSums {
+        DeviceSums::new(vec![testing::device(); 2], |_, part| part * 3.0)
     }
 
     #[test]
     fn devices_add_up_what_the_host_does() {
         let plain = Zero::stage(0);
         let of_host = sums(plain.clone(), None);
-        assert_eq!(sums(plain.clone(), Some(by_hand(2))), of_host);
+        assert_eq!(sums(plain.clone(), Some(by_hand())), of_host);
         // The devices made the sums, not the host.
-        assert_ne!(sums(plain, Some(thrice(2))), of_host);
+        assert_ne!(sums(plain, Some(thrice())), of_host);
     }
 
     #[test]
@@ -345,7 +362,7 @@ mod tests {
         for dtype in [FloatDType::F16, FloatDType::F32, FloatDType::F64] {
             let zero = Zero::stage(0).summing_in(dtype);
             let expected = sums(zero.clone(), None);
-            assert_eq!(sums(zero, Some(by_hand(2))), expected, "{dtype:?}");
+            assert_eq!(sums(zero, Some(by_hand())), expected, "{dtype:?}");
             // f16 cannot represent 0.1.
             assert_eq!(expected == of_host, dtype == FloatDType::F32, "{dtype:?}");
         }

@@ -6,10 +6,9 @@ use std::fmt;
 use burn::backend::DispatchTensor;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
+use firebrick_world::{Communicator, Gathering, PartShape, host_device, on_host};
 
 use super::rows::Rows;
-use crate::host::{host_device, on_host};
-use crate::world::{Communicator, PartShape};
 use crate::{ParamMap, StrategyError, learns, map_params, relift};
 
 /// Bytes in flight at once: large enough to use a network well, and small beside a model.
@@ -188,7 +187,7 @@ impl Sharding {
     }
 }
 
-fn wait(gathering: crate::world::Gathering) -> Result<Vec<TensorData>, StrategyError> {
+fn wait(gathering: Gathering) -> Result<Vec<TensorData>, StrategyError> {
     Ok(gathering.wait()?)
 }
 

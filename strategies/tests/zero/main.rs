@@ -8,9 +8,10 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use firebrick_strategies::{
-    Accumulate, Amp, Clip, Communicator, Grads, Kind, LossScale, Offload, Outcome, ParamMap, Pass, Recompute,
-    Setup, Stack, Stage, Strategy, StrategyError, World, Zero, map_params, relift, tie,
+    Accumulate, Amp, Clip, Grads, LossScale, Offload, Outcome, ParamMap, Pass, Recompute, Setup, Stack,
+    Stage, Strategy, StrategyError, Zero, map_params, relift, tie,
 };
+use firebrick_world::{Communicator, Kind, World};
 
 const WIDTH: usize = 10;
 /// Rows of a global batch: four ranks do not divide the 6 rows of a micro-batch.

@@ -1,6 +1,6 @@
 //! Tests that only the first rank gathers the whole model, in host memory.
 
-use firebrick_strategies::is_host;
+use firebrick_world::is_host;
 
 use super::*;
 

@@ -1,8 +1,8 @@
 //! AdamW with 8-bit moments compared with AdamW.
 
 use burn::optim::GradientsParams;
+use firebrick_kernels::optim::dynamic_map;
 
-use super::super::blocks::BLOCK;
 use super::*;
 
 fn device() -> Device {
@@ -44,6 +44,7 @@ fn the_first_update_is_adamws() {
 #[test]
 fn moments_are_rounded_to_the_map_block_by_block() {
     let shape = [3, 2 * BLOCK + 40];
+    let signed = dynamic_map(true);
     let (_, state) = steps(&AdamW8bit::new(), shape, 1);
     let state = state.unwrap();
     assert_eq!(state.largest[0].len(), 3 * 3, "a block ends with its row");
@@ -55,7 +56,7 @@ fn moments_are_rounded_to_the_map_block_by_block() {
             assert!((state.largest[0][at] - 0.1 * most).abs() <= 1e-6 * most);
             for (index, grad) in grad.iter().enumerate() {
                 let place = row * shape[1] + block * BLOCK + index;
-                let m = super::super::dynamic_map::SIGNED.value(state.codes[0][place]) * state.largest[0][at];
+                let m = signed[usize::from(state.codes[0][place])] * state.largest[0][at];
                 let apart = (m - 0.1 * grad).abs() / state.largest[0][at];
                 // The highest decade has 64 values for each sign, each lower one half as many.
                 let relative = (0.1 * grad).abs() / state.largest[0][at];

@@ -1,9 +1,9 @@
 //! Half precision compared with f32: gradients, parameters and replicas.
 
 use burn::tensor::{DType, FloatDType, Tensor};
+use firebrick_kernels::optim::{copies, replicas};
 
 use super::*;
-use crate::optim::{copies, replicas};
 
 #[test]
 fn half_gradients_are_widened_exactly() {

@@ -1,7 +1,15 @@
 //! Tensors that updates write in place, and tensors that they copy.
 
+use burn::backend::Flex;
+use firebrick_kernels::optim::copies;
+
 use super::*;
-use crate::optim::{copies, fused::address};
+
+/// Returns the address of a tensor's storage.
+fn address<const D: usize>(tensor: &Tensor<D>) -> Option<usize> {
+    let tensor = tensor.clone().try_into_primitive::<Flex>().ok()?;
+    Some(tensor.bytes().as_ptr().addr())
+}
 
 /// Returns the address of each parameter.
 fn addresses(net: &Net) -> Vec<Option<usize>> {

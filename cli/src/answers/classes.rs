@@ -1,0 +1,74 @@
+//! A label for each word, or a class for each text.
+
+use serde_json::{Value, json};
+
+use super::{Answer, Answers, Inference, Kind, Question, answer, largest, rounded, shares};
+use firebrick::TrainError;
+use firebrick_models::{BertSequenceClassifier, BertTokenClassifier};
+
+impl Answers for BertTokenClassifier {
+    /// `predicted` has a label for each word, that of its first token, or `null` for a word without tokens. `scores`
+    /// are the probabilities of these labels. A text longer than the model's input is read in parts.
+    fn answers(&self, questions: &[Question], inference: &Inference) -> Result<Vec<Answer>, TrainError> {
+        let encoded = questions.iter().map(|question| inference.encode(question));
+        let encoded = encoded.collect::<Result<Vec<_>, _>>()?;
+        let rows: Vec<_> = encoded.iter().flatten().collect();
+        let mut logits = inference.of_tokens(&rows, |inputs, pass| self.forward(inputs, pass))?.into_iter();
+        let each = questions.iter().zip(&encoded).map(|(question, parts)| {
+            let words = match question {
+                Question::Words(words) => words.len(),
+                Question::Text(_) | Question::Pair(..) => 0,
+            };
+            let mut found: Vec<Option<(usize, f64)>> = vec![None; words];
+            for (part, logits) in parts.iter().zip(logits.by_ref()) {
+                for (word, logits) in part.words.iter().zip(logits) {
+                    let Some(place) = word.and_then(|word| found.get_mut(word as usize)) else { continue };
+                    let shares = shares(&logits);
+                    let best = largest(&shares);
+                    place.get_or_insert((best, shares[best]));
+                }
+            }
+            let name = |(class, _): &(usize, f64)| json!(inference.labels.get(*class));
+            let named = |place: &Option<(usize, f64)>| place.as_ref().map_or(Value::Null, name);
+            let score = |place: &Option<(usize, f64)>| place.map_or(Value::Null, |(_, share)| rounded(share));
+            answer([
+                ("predicted", found.iter().map(named).collect()),
+                ("scores", found.iter().map(score).collect()),
+            ])
+        });
+        Ok(each.collect())
+    }
+}
+
+impl Answers for BertSequenceClassifier {
+    /// `predicted` is a class, a list of classes, or a number; `scores` has the probability of each class. A text
+    /// longer than the model's input is cut.
+    fn answers(&self, questions: &[Question], inference: &Inference) -> Result<Vec<Answer>, TrainError> {
+        let encoded = questions.iter().map(|question| inference.encode(question));
+        let encoded = encoded.collect::<Result<Vec<_>, _>>()?;
+        let rows: Vec<_> = encoded.iter().filter_map(|parts| parts.first()).collect();
+        let logits = inference.of_rows(&rows, |inputs, pass| self.forward(inputs, pass))?;
+        Ok(logits.iter().map(|logits| of_text(logits, inference)).collect())
+    }
+}
+
+fn of_text(logits: &[f32], inference: &Inference) -> Answer {
+    let by_name = |shares: &[f64]| -> Value {
+        let named = inference.labels.iter().zip(shares);
+        Value::Object(named.map(|(name, share)| (name.clone(), rounded(*share))).collect())
+    };
+    match inference.kind {
+        Kind::Class => {
+            let shares = shares(logits);
+            let predicted = json!(inference.labels.get(largest(&shares)));
+            answer([("predicted", predicted), ("scores", by_name(&shares))])
+        }
+        Kind::Classes => {
+            let shares: Vec<f64> = logits.iter().map(|logit| 1.0 / (1.0 + f64::from(-logit).exp())).collect();
+            let named = inference.labels.iter().zip(logits);
+            let predicted = named.filter(|(_, logit)| **logit > 0.0).map(|(name, _)| json!(name));
+            answer([("predicted", predicted.collect()), ("scores", by_name(&shares))])
+        }
+        Kind::Number => answer([("predicted", json!(logits.first()))]),
+    }
+}

@@ -1,0 +1,76 @@
+//! Tokens in batches, and logits back on the host.
+
+use burn::tensor::{FloatDType, Tensor, TensorReadError};
+use firebrick_datasets::{Encoding, Input, Inputs, Tokens};
+use firebrick_kernels::cast;
+use firebrick_strategies::Pass;
+
+use super::{Inference, Question};
+use firebrick::TrainError;
+
+impl Inference {
+    /// Encodes a question; the result has several parts if the text is long and `encoder` has a stride.
+    pub fn encode(&self, question: &Question) -> Result<Vec<Encoding>, TrainError> {
+        Ok(match question {
+            Question::Text(text) => self.encoder.encode(Input::Text(text), None)?,
+            Question::Pair(first, second) => {
+                self.encoder.encode(Input::Text(first), Some(Input::Text(second)))?
+            }
+            Question::Words(words) => {
+                let words: Vec<&str> = words.iter().map(String::as_str).collect();
+                self.encoder.encode(Input::Words(&words), None)?
+            }
+        })
+    }
+
+    /// The logits of each row's real tokens, `[length, classes]`, computed in batches.
+    pub fn of_tokens(
+        &self,
+        rows: &[&Encoding],
+        forward: impl Fn(&Inputs, &Pass) -> Tensor<3>,
+    ) -> Result<Vec<Vec<Vec<f32>>>, TrainError> {
+        let mut found = Vec::with_capacity(rows.len());
+        for some in rows.chunks(self.rows.max(1)) {
+            let (inputs, pass) = self.inputs(some)?;
+            let logits = cast(forward(&inputs, &pass), FloatDType::F32);
+            let [_, length, classes] = logits.dims();
+            let numbers = on_host(logits)?;
+            let of_rows =
+                numbers.chunks((length * classes).max(1)).zip(inputs.host_mask().chunks(length.max(1)));
+            found.extend(of_rows.map(|(numbers, real)| {
+                let tokens = numbers.chunks(classes.max(1)).zip(real);
+                tokens.filter(|(_, real)| **real).map(|(logits, _)| logits.to_vec()).collect::<Vec<_>>()
+            }));
+        }
+        Ok(found)
+    }
+
+    /// The logits of whole rows, computed in batches.
+    pub fn of_rows(
+        &self,
+        rows: &[&Encoding],
+        forward: impl Fn(&Inputs, &Pass) -> Tensor<2>,
+    ) -> Result<Vec<Vec<f32>>, TrainError> {
+        let mut found = Vec::with_capacity(rows.len());
+        for some in rows.chunks(self.rows.max(1)) {
+            let (inputs, pass) = self.inputs(some)?;
+            let logits = cast(forward(&inputs, &pass), FloatDType::F32);
+            let [_, classes] = logits.dims();
+            let numbers = on_host(logits)?;
+            found.extend(numbers.chunks(classes.max(1)).map(<[f32]>::to_vec));
+        }
+        Ok(found)
+    }
+
+    fn inputs(&self, rows: &[&Encoding]) -> Result<(Inputs, Pass), TrainError> {
+        let tokens: Vec<Tokens> =
+            rows.iter().map(|row| Tokens::of((*row).clone(), self.encoder.tokenizer())).collect();
+        let tokens: Vec<&Tokens> = tokens.iter().collect();
+        let pad = self.tokenizer.special().pad.unwrap_or(0);
+        Ok((Inputs::new(&tokens, &self.padding, pad)?, Pass::evaluate(&self.device)))
+    }
+}
+
+fn on_host<const D: usize>(logits: Tensor<D>) -> Result<Vec<f32>, TensorReadError> {
+    Ok(logits.try_into_data()?.iter().collect())
+}

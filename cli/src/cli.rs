@@ -1,0 +1,399 @@
+//! The command line.
+
+use std::io::{IsTerminal, stdout};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use serde::Serialize;
+
+use crate::commands::checkpoint::{CheckpointCommand, ConsolidateArgs, checkpoint, consolidate};
+use crate::commands::exit::{EXIT_CODES, Exit};
+use crate::commands::export::{ExportArgs, export};
+use crate::commands::import::{ImportArgs, import};
+use crate::commands::page::{ReportArgs, WatchArgs, report, watch};
+use crate::commands::plan::{PlanArgs, plan};
+use crate::commands::summary::{bench_summary, tokenized_summary, trained_summary};
+use crate::commands::trained::{EvalArgs, GenerateArgs, PredictArgs, eval, generate, predict};
+use crate::console::{print, tell, terminal_width};
+use crate::log_lines::print_messages;
+use crate::run::Process;
+use crate::signals;
+use crate::signals::Signal;
+use crate::{Bench, DataRun, Look, Run, RunError};
+use firebrick::device::Listing;
+use firebrick::{Resume, Show};
+
+/// Trains Burn models. A run is a RON file; you can override every field of it.
+#[derive(Debug, Parser)]
+#[command(version, about, after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"), arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  firebrick train examples/causal_lm.ron
+  firebrick train examples/tinyshakespeare.ron --set 'data.path=\"input.txt\"' --set steps=500
+  firebrick train examples/causal_lm.ron --set 'strategies=[Amp(bf16), Clip(norm: 1.0)]'
+  firebrick train examples/causal_lm.ron --ranks 8 --set 'strategies=[Zero(stage: 3), Clip(norm: 1.0)]'
+  firebrick plan examples/causal_lm.ron --ranks 4 --budget 24GB
+  firebrick bench examples/causal_lm.ron --raw --report json
+  firebrick bench examples/causal_lm.ron --set 'strategies=[Recompute(every: 1)]' --beside 'strategies=[]'
+  firebrick data examples/causal_lm.ron --batches 1 --rows 8
+  firebrick eval runs/token_classification --data test.conll
+  firebrick predict runs/token_classification --data new.jsonl -o answers.jsonl
+  firebrick generate runs/causal_lm --prompt '/// ' --temperature 0.8 --top-p 0.95
+  firebrick tokenize examples/causal_lm.ron --output corpus.tokens
+  firebrick train examples/causal_lm.ron --set 'checkpoints=(every: 50)' --resume auto
+  firebrick checkpoint show runs/causal_lm
+  firebrick export runs/causal_lm --step 50 -o gpt
+  firebrick consolidate runs/causal_lm --dtype bf16 -o model.safetensors
+  firebrick import ds_config.json --training-args args.json -o run.ron
+  firebrick devices";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Trains a model and saves it.
+    ///
+    /// On a terminal, shows burn-train's dashboard (q and then s, or Ctrl-C, ends the run after the current step and
+    /// saves it); elsewhere, prints plain lines on standard error. Writes the model, the best model, checkpoints, the
+    /// tokenizer, the run file and the metrics into the run's `output` folder. `--resume` continues an interrupted run.
+    Train(TrainArgs),
+    /// Evaluates a trained run: loss and metrics on its validation data or on other files.
+    ///
+    /// Uses the best weights of the run, in the folder `pretrained` of its output folder.
+    Eval(EvalArgs),
+    /// Predicts the records of a file with a trained run, and prints one line of JSON per record.
+    ///
+    /// Records need no labels; if they have some, the output has them as `expected` next to the prediction.
+    Predict(PredictArgs),
+    /// Generates text with a trained run: the continuation of a prompt (`CausalLm`), or the target of a source
+    /// (`Seq2Seq`).
+    Generate(GenerateArgs),
+    /// Shows a run in progress from another terminal: its curves, its latest numbers, and the time left.
+    ///
+    /// On a terminal it fills the screen (q or Ctrl-C leaves it; the run continues); elsewhere it prints lines. It ends
+    /// when the run ends, with exit code 1 if the run's process is gone and left no report. It only reads.
+    Watch(WatchArgs),
+    /// Writes `report.html` into the output folder of a run that is in progress or finished: curves, numbers,
+    /// predictions and settings on one page that needs no network.
+    Report(ReportArgs),
+    /// Shows the first batches as the model sees them, and statistics of the data.
+    ///
+    /// Prints the decoded tokens with their labels below: the token or class to predict, and nothing if the label does
+    /// not count in the loss. Below are the lengths of the samples, the share of padding and the number of supervised
+    /// tokens. Only `task`, `data`, `batch`, `seed` and `strategies` of the run file matter here; other fields may be
+    /// missing.
+    Data(DataArgs),
+    /// Tokenizes a large corpus once into a file of token ids.
+    ///
+    /// A run reads the file in place, whatever its size: set it as `data.path`, and the tokenizer as `data.tokenizer`.
+    Tokenize(TokenizeArgs),
+    /// Writes the best weights of a run, or those of a checkpoint, as a Hugging Face folder.
+    ///
+    /// Works on a run that is in progress, was killed, or is finished. Does not read the data.
+    Export(ExportArgs),
+    /// Merges the weights of a checkpoint into one file, whatever number of ranks saved them.
+    ///
+    /// Works on any machine and without the run file. It reads one tensor at a time, so only the largest tensor has to
+    /// fit in memory. `transformers`, `safetensors` and Burn open the result.
+    Consolidate(ConsolidateArgs),
+    /// Shows, checks and compares checkpoints.
+    #[command(subcommand)]
+    Checkpoint(CheckpointCommand),
+    /// Converts a DeepSpeed configuration to a run file, and reports what became of each field.
+    ///
+    /// With `--training-args`, "auto" means what Hugging Face's Trainer makes of it. Fields that no file has, such as
+    /// data and model, stand in the run file behind a mark, `// fill in:`. Fails if an unsupported or unknown field may
+    /// change the trained model, unless you pass `--allow-unsupported`.
+    Import(ImportArgs),
+    /// Estimates what a run will hold, send and compute, and which strategies let it fit.
+    ///
+    /// Trains nothing: the bytes of parameters, gradients and optimizer state follow from the model's shapes, and those
+    /// of activations from a few passes through two and three of its blocks on the CPU, with the longest of the first
+    /// micro-batches. The table has every sensible combination of strategies, the cheapest first. The first one that
+    /// fits is printed as a line of the run file.
+    Plan(PlanArgs),
+    /// Times training steps, without evaluation and files.
+    Bench(BenchArgs),
+    /// Lists the devices of this machine and what each can do with each number format.
+    ///
+    /// Shows the devices of the backends that are compiled in. Pass their names to `--device` or set them in
+    /// `BURN_DEVICE`.
+    Devices(DevicesArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub file: FileArgs,
+    /// Overrides the run's device: auto, cpu, cuda[:i], wgpu[:i] or vulkan[:i].
+    #[arg(long, env = "BURN_DEVICE", value_name = "DEVICE")]
+    device: Option<String>,
+    /// Overrides the run's ranks: this many train together, each a thread, with a device each or all on the CPU. Under
+    /// mpirun each process is a rank, unless you ask for more.
+    ///
+    /// An update then sees `batch.micro` x `batch.accumulate` x ranks samples.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    ranks: Option<u64>,
+    /// Overrides the run's deadline: how long a rank waits for the others before the run ends.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    deadline: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+struct TrainArgs {
+    #[command(flatten)]
+    run: RunArgs,
+    /// Shows plain lines on a terminal too.
+    #[arg(long)]
+    plain: bool,
+    /// Resumes from a checkpoint: `latest`, the newest complete one in the run's output folder (the default if WHERE is
+    /// missing); `auto`, the newest sound one, or from the beginning if nothing was saved; `step-N`; or the path of a
+    /// checkpoint or of another run's output folder.
+    ///
+    /// The run continues as if it had never ended. It may have other strategies, another number of ranks with the same
+    /// global batch, and another length. `checkpoints` in the run file sets when a run is saved.
+    #[arg(long, value_name = "WHERE", num_args = 0..=1, default_missing_value = "latest")]
+    resume: Option<Resume>,
+    /// Resumes although fields changed that the result depends on, such as the seed, the schedule or the data.
+    #[arg(long, requires = "resume")]
+    allow_changes: bool,
+}
+
+#[derive(Debug, Args)]
+struct BenchArgs {
+    #[command(flatten)]
+    run: RunArgs,
+    /// Runs the same model, batch and optimizer in a plain Burn loop too, in turns.
+    #[arg(long)]
+    raw: bool,
+    /// Runs the same with this field overridden too, in turns, and prints the ratios. May be given several times.
+    #[arg(long, value_name = "PATH=VALUE")]
+    beside: Vec<String>,
+    /// Timed steps in each round.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    steps: u64,
+    /// Untimed steps before them.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
+    warmup: u64,
+    /// Rounds, each with fresh weights.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    rounds: u64,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FileArgs {
+    /// The run file.
+    #[arg(value_name = "RUN.ron")]
+    run: PathBuf,
+    /// Overrides a field of the run file; the value is RON. May be given several times.
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    overrides: Vec<String>,
+    /// Format of the result: `json` makes the last line on standard output one JSON object.
+    #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
+    pub report: ReportFormat,
+}
+
+#[derive(Debug, Args)]
+struct DataArgs {
+    #[command(flatten)]
+    file: FileArgs,
+    /// Micro-batches to show.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(0..=1000))]
+    batches: u16,
+    /// Rows to show of each micro-batch.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(0..=1000))]
+    rows: u16,
+    /// When to use colours.
+    #[arg(long, value_enum, default_value_t = Color::Auto)]
+    color: Color,
+    /// Columns of a line. Default: the terminal's, or 100.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(20..=10_000))]
+    width: Option<u16>,
+}
+
+#[derive(Debug, Args)]
+struct TokenizeArgs {
+    #[command(flatten)]
+    file: FileArgs,
+    /// The file to write. An existing file is replaced when the new one is complete.
+    #[arg(long, short, value_name = "FILE")]
+    output: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct DevicesArgs {
+    /// Format of the result: `json` makes the last line on standard output one JSON object.
+    #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
+    report: ReportFormat,
+}
+
+/// When to use colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Color {
+    /// On a terminal, unless NO_COLOR is set.
+    Auto,
+    Always,
+    Never,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum ReportFormat {
+    Text,
+    Json,
+}
+
+impl Cli {
+    /// Runs the command and returns its exit code, which `--help` lists. Errors go to standard error.
+    pub fn run(self) -> ExitCode {
+        print_messages();
+        let done = |result: Result<(), RunError>| result.map(|()| Exit::Done);
+        // These two end when they have saved or removed what they write.
+        if !matches!(self.command, Command::Train(_) | Command::Tokenize(_)) {
+            signals::end_at_once();
+        }
+        Exit::code(match self.command {
+            Command::Train(args) => train(&args),
+            Command::Eval(args) => done(eval(&args)),
+            Command::Predict(args) => done(predict(&args)),
+            Command::Generate(args) => done(generate(&args)),
+            Command::Watch(args) => done(watch(&args)),
+            Command::Report(args) => done(report(&args)),
+            Command::Export(args) => done(export(&args)),
+            Command::Consolidate(args) => done(consolidate(&args)),
+            Command::Checkpoint(command) => checkpoint(&command),
+            Command::Import(args) => done(import(&args)),
+            Command::Plan(args) => done(plan(&args)),
+            Command::Bench(args) => done(bench(&args)),
+            Command::Data(args) => done(data(&args)),
+            Command::Tokenize(args) => done(tokenize(&args)),
+            Command::Devices(args) => {
+                devices(&args);
+                Ok(Exit::Done)
+            }
+        })
+    }
+}
+
+impl RunArgs {
+    pub(crate) fn read(&self) -> Result<Run, RunError> {
+        self.read_with(&[])
+    }
+
+    /// Returns the run with further overrides.
+    fn read_with(&self, further: &[String]) -> Result<Run, RunError> {
+        let overrides = [&self.file.overrides, further].concat();
+        let mut run = Run::read(&self.file.run, &overrides)?;
+        if let Some(device) = &self.device {
+            run.device = device.clone();
+        }
+        run.ranks = self.ranks.map_or(run.ranks, |ranks| Some(ranks as usize));
+        run.deadline = self.deadline.or(run.deadline);
+        Ok(run)
+    }
+}
+
+fn train(args: &TrainArgs) -> Result<Exit, RunError> {
+    let run = args.run.read()?;
+    let interrupter = signals::interrupter(run.checkpoints.grace.map(Duration::from_secs));
+    let show = if args.plain { Show::Lines } else { Show::Auto };
+    let launched = run.launch_from(args.resume.clone(), args.allow_changes, show, interrupter)?;
+    // Only the first process exits with an error code: a launcher kills the others when one exits with a code other
+    // than 0.
+    if !Process::this()?.leads() {
+        return Ok(Exit::Done);
+    }
+    let described = run.describe(&launched);
+    let report = &launched.report;
+    match args.run.file.report {
+        ReportFormat::Text => print(&trained_summary(&run, &launched)),
+        ReportFormat::Json => print_json(report),
+    }
+    if let Some(reason) = &report.checkpoint_error {
+        return Err(RunError::NotSaved { reason: reason.clone() });
+    }
+    if let Some(error) = report.failed_writes.iter().find_map(RunError::unwritten) {
+        return Err(error);
+    }
+    described?;
+    if !report.interrupted {
+        return Ok(Exit::Done);
+    }
+    // A key on the dashboard stops the run in the same way as Ctrl-C.
+    let signal = signals::received().unwrap_or(Signal::Interrupt);
+    if let Some(step) = report.checkpoint_step {
+        tell(&format!(
+            "interrupted by {}; saved after update {step}: `--resume` goes on from it",
+            signal.name()
+        ));
+    }
+    Ok(Exit::Interrupted(signal))
+}
+
+fn bench(args: &BenchArgs) -> Result<(), RunError> {
+    let run = args.run.read()?;
+    let bench = Bench { steps: args.steps, warmup: args.warmup, rounds: args.rounds, raw: args.raw };
+    let beside = match args.beside.is_empty() {
+        true => None,
+        false => Some(args.run.read_with(&args.beside)?),
+    };
+    let leads = Process::this()?.leads();
+    let report = bench.run(&run, beside.as_ref(), |doing| {
+        if leads {
+            tell(doing)
+        }
+    })?;
+    if !leads {
+        return Ok(());
+    }
+    match args.run.file.report {
+        ReportFormat::Text => print(&bench_summary(&report)),
+        ReportFormat::Json => print_json(&report),
+    }
+    Ok(())
+}
+
+fn data(args: &DataArgs) -> Result<(), RunError> {
+    let run = DataRun::read(&args.file.run, &args.file.overrides)?;
+    let loaded = run.load(tell)?;
+    let preview = run.preview(&loaded, args.batches.into(), args.rows.into())?;
+    match args.file.report {
+        ReportFormat::Text => {
+            let color = match args.color {
+                Color::Always => true,
+                Color::Never => false,
+                Color::Auto => stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none(),
+            };
+            let width = args.width.or_else(terminal_width).unwrap_or(100).into();
+            print(&preview.draw(Look { width, color }));
+        }
+        ReportFormat::Json => print_json(&preview.numbers),
+    }
+    Ok(())
+}
+
+fn tokenize(args: &TokenizeArgs) -> Result<(), RunError> {
+    let run = DataRun::read(&args.file.run, &args.file.overrides)?;
+    let tokenized = run.tokenize(&args.output, &signals::interrupter(None), tell)?;
+    match args.file.report {
+        ReportFormat::Text => print(&tokenized_summary(&tokenized)),
+        ReportFormat::Json => print_json(&tokenized),
+    }
+    Ok(())
+}
+
+fn devices(args: &DevicesArgs) {
+    let listing = Listing::of_this_machine();
+    match args.report {
+        ReportFormat::Text => print(&listing.to_string()),
+        ReportFormat::Json => print_json(&listing),
+    }
+}
+
+pub(crate) fn print_json(report: &impl Serialize) {
+    print(&(serde_json::to_string(report).unwrap_or_default() + "\n"));
+}

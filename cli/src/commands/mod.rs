@@ -1,0 +1,11 @@
+//! The commands of the program, one per file.
+
+pub(crate) mod checkpoint;
+pub(crate) mod decoding_args;
+pub(crate) mod exit;
+pub(crate) mod export;
+pub(crate) mod import;
+pub(crate) mod page;
+pub(crate) mod plan;
+pub(crate) mod summary;
+pub(crate) mod trained;

@@ -1,0 +1,178 @@
+//! The commands that use a trained run: `eval`, `predict` and `generate`.
+
+use std::io::{BufRead, BufWriter, Write, stdin, stdout};
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use crate::RunError;
+use crate::commands::decoding_args::DecodingArgs;
+use crate::console::{print, tell, with_progress};
+use crate::run::{Paths, Process};
+use crate::signals;
+use crate::trained_run::{Evaluated, TrainedRun};
+use firebrick::TrainError;
+use firebrick::files::saving::Staged;
+
+/// The trained run of a command.
+#[derive(Debug, Args)]
+struct TrainedArgs {
+    /// The output folder of a run, or its run file.
+    #[arg(value_name = "RUN")]
+    run: PathBuf,
+    /// A Hugging Face folder with the weights to use. Default: `pretrained` in the output folder, which holds the best
+    /// weights of the run. It is exported first if the run has not finished.
+    #[arg(long, value_name = "FOLDER")]
+    weights: Option<PathBuf>,
+    /// Overrides a field of the run file; the value is RON. May be given several times.
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    overrides: Vec<String>,
+    /// Overrides the run's device: auto, cpu, cuda[:i], wgpu[:i] or vulkan[:i].
+    #[arg(long, env = "BURN_DEVICE", value_name = "DEVICE")]
+    device: Option<String>,
+}
+
+/// Files of records.
+#[derive(Debug, Args)]
+struct RecordArgs {
+    /// Files to read, in the format of the run's data. Default: the run's validation data.
+    #[arg(long, short, value_name = "FILE")]
+    data: Vec<PathBuf>,
+}
+
+/// `firebrick eval`.
+#[derive(Debug, Args)]
+pub(crate) struct EvalArgs {
+    #[command(flatten)]
+    trained: TrainedArgs,
+    #[command(flatten)]
+    records: RecordArgs,
+    /// Format of the result: `json` makes the last line on standard output one JSON object.
+    #[arg(long, value_enum, default_value_t = Report::Text)]
+    report: Report,
+}
+
+/// `firebrick predict`.
+#[derive(Debug, Args)]
+pub(crate) struct PredictArgs {
+    #[command(flatten)]
+    trained: TrainedArgs,
+    #[command(flatten)]
+    records: RecordArgs,
+    /// The file to write. It is replaced when all records are answered, so it may be the file that is read; if the
+    /// command fails, it stays as it was. Default: standard output.
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Answers at most this many records.
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+    #[command(flatten)]
+    decoding: DecodingArgs,
+}
+
+/// `firebrick generate`.
+#[derive(Debug, Args)]
+pub(crate) struct GenerateArgs {
+    #[command(flatten)]
+    trained: TrainedArgs,
+    /// The prompt, or the source of a Seq2Seq model. May be given several times. Default: each line of standard input.
+    #[arg(long, short, value_name = "TEXT")]
+    prompt: Vec<String>,
+    /// Shards the model over this many ranks, each on its own device if there are several, for a model that no device
+    /// can hold. Default: 1, or one for each process that `mpirun` started.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    ranks: Option<u64>,
+    #[command(flatten)]
+    decoding: DecodingArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+enum Report {
+    Text,
+    Json,
+}
+
+impl TrainedArgs {
+    fn open(&self) -> Result<TrainedRun, RunError> {
+        let trained = TrainedRun::open(&self.run, self.weights.as_deref(), &self.overrides)?;
+        Ok(match &self.device {
+            Some(device) => trained.on(device),
+            None => trained,
+        })
+    }
+}
+
+impl RecordArgs {
+    fn paths(&self) -> Option<Paths> {
+        (!self.data.is_empty()).then(|| Paths::Several(self.data.clone()))
+    }
+}
+
+/// Runs `firebrick eval`.
+pub(crate) fn eval(args: &EvalArgs) -> Result<(), RunError> {
+    let evaluated = args.trained.open()?.evaluate(args.records.paths(), tell)?;
+    match args.report {
+        Report::Text => print(&summary(&evaluated)),
+        Report::Json => print(&(serde_json::to_string(&evaluated).unwrap_or_default() + "\n")),
+    }
+    Ok(())
+}
+
+fn summary(evaluated: &Evaluated) -> String {
+    let Evaluated { loss, scores, items, samples, tokens_per_second } = evaluated;
+    let mut text = format!("loss             {loss:.4}\n");
+    scores.iter().for_each(|(name, value)| text += &format!("{name:16} {value:.4}\n"));
+    text += &format!("samples          {samples}\nitems            {items}\n");
+    text + &format!("tokens/s         {tokens_per_second:.0}\n")
+}
+
+/// Runs `firebrick predict`.
+pub(crate) fn predict(args: &PredictArgs) -> Result<(), RunError> {
+    let trained = args.trained.open()?;
+    let decoding = args.decoding.decoding(trained.written_tokens());
+    let ask =
+        |output: &mut dyn Write| trained.predict(args.records.paths(), args.limit, &decoding, output, tell);
+    let predicted = match &args.output {
+        Some(path) => {
+            let failed = |doing| move |error| TrainError::file(path, doing, error);
+            let mut output = Staged::create(path).map_err(failed("making the file"))?;
+            let predicted = ask(&mut output)?;
+            output.finish().map_err(failed("writing"))?;
+            predicted
+        }
+        None => {
+            let mut output = BufWriter::new(stdout());
+            let predicted = ask(&mut output)?;
+            output.flush().map_err(|error| TrainError::file("the predictions", "writing", error))?;
+            predicted
+        }
+    };
+    let right = match predicted.expected {
+        0 => String::new(),
+        of => format!(", {} of {of} as expected", predicted.right),
+    };
+    tell(&format!("{} answers{right}", predicted.answers));
+    Ok(())
+}
+
+/// Runs `firebrick generate`.
+pub(crate) fn generate(args: &GenerateArgs) -> Result<(), RunError> {
+    let trained = args.trained.open()?;
+    let trained = match args.ranks {
+        Some(ranks) => trained.over(ranks as usize),
+        None => trained,
+    };
+    let prompts = match args.prompt.is_empty() {
+        false => args.prompt.clone(),
+        true => {
+            let lines = stdin().lock().lines().collect::<Result<Vec<_>, _>>();
+            lines.map_err(|error| TrainError::file("standard input", "reading prompts", error))?
+        }
+    };
+    let decoding = args.decoding.decoding(trained.written_tokens());
+    let texts = with_progress("generating", || trained.generate(&prompts, &decoding))?;
+    if Process::this()?.leads() {
+        texts.into_iter().flatten().for_each(|text| print(&(text + "\n")));
+    }
+    Ok(())
+}

@@ -1,0 +1,44 @@
+//! The program `firebrick`: trains language models from a run file.
+//!
+//! The [`guide`] explains the [run file](guide::run_file), the [commands](guide::commands), the tasks, ranks,
+//! checkpoints, and how to migrate from other trainers. A Rust program can read and launch the same run files:
+//!
+//! ```no_run
+//! use firebrick::{Interrupter, Show};
+//! use firebrick_cli::Run;
+//!
+//! let none: [&str; 0] = [];
+//! let run = Run::read("examples/causal_lm.ron", &none)?;
+//! let launched = run.launch(Show::Lines, Interrupter::new())?;
+//! println!("train loss {:.4}", launched.report.train_loss);
+//! # Ok::<(), firebrick_cli::RunError>(())
+//! ```
+
+mod answers;
+mod bench;
+pub mod cli;
+mod commands;
+mod console;
+
+pub mod guide;
+pub mod import;
+mod log_lines;
+mod plan;
+mod preview;
+pub mod report_page;
+mod run;
+mod signals;
+mod trained_run;
+pub mod watch;
+
+pub use bench::{Bench, BenchReport, BesideReport, RawReport};
+pub use plan::{FoundBatch, Plan, PlanError, Planned, Sent};
+pub use preview::{Cell, Kind, Legible, Look, Names, Numbers, Preview, Row};
+pub use run::{
+    AmpConfig, BatchConfig, BertShape, CheckpointsConfig, ClipConfig, Corpus, DataConfig, DataRun, EmaConfig,
+    FloatConfig, KeepConfig, LabelKind, Launched, LlamaShape, Loaded, LoraConfig, LossScaleConfig,
+    ModelConfig, OffloadConfig, OptimizerConfig, ParamGroupConfig, Paths, Precision, RecomputeConfig, Rows,
+    Run, RunError, SampleConfig, StrategyConfig, T5Shape, TaskConfig, TaskData, Tokenized, TokenizerConfig,
+    ZeroConfig,
+};
+pub use trained_run::{Evaluated, Predicted, TrainedRun};

@@ -1,0 +1,165 @@
+//! The sensible combinations of strategies, cheapest first.
+
+use crate::{AmpConfig, OffloadConfig, Precision, RecomputeConfig, Run, StrategyConfig, ZeroConfig};
+
+/// A combination of strategies, listed in an order in which all of them fit.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Combination {
+    /// The strategies as in a run file, including micro-batches and ranks.
+    pub strategies: Vec<StrategyConfig>,
+    cost: (usize, bool, bool, u8, usize),
+}
+
+/// Returns all combinations for the run on its ranks, in the order of their cost.
+///
+/// The most expensive part of a combination determines its cost:
+///
+/// 1. mixed precision, which makes steps faster on most GPUs;
+/// 2. ZeRO 1, which sends no more than data-parallel training;
+/// 3. ZeRO 2, which sends gradients with each micro-batch;
+/// 4. recompute, which adds a third of the computation;
+/// 5. ZeRO 3, which adds the same third, and sends the parameters twice more with each micro-batch;
+/// 6. the optimizer on the host: gradients and parameters cross the bus once per update, and the CPU computes the
+///    update;
+/// 7. parameters on the host: they cross the bus twice with each micro-batch.
+///
+/// The run's other strategies and its own settings of these ones are kept.
+pub(super) fn combinations(run: &Run, has_bf16: bool, has_f16: bool) -> Vec<Combination> {
+    let own = Own::of(run);
+    let mut all = Vec::new();
+    for offload in [None, Some(OffloadConfig::optimizer), Some(OffloadConfig::parameters)] {
+        for stage in 0..=if run.number_of_ranks() > 1 { 3 } else { 0 } {
+            for recompute in [false, true] {
+                let runs_again = stage == 3 || offload == Some(OffloadConfig::parameters);
+                if recompute && runs_again {
+                    continue;
+                }
+                for (dearer, amp) in own.precisions(has_bf16, has_f16).into_iter().enumerate() {
+                    let cost =
+                        (offload.map_or(0, |of| 1 + of as usize), stage == 3, recompute, stage, dearer);
+                    all.push(Combination { strategies: own.list(offload, stage, recompute, amp), cost });
+                }
+            }
+        }
+    }
+    all.sort_by_key(|one| one.cost);
+    all
+}
+
+/// The strategies that the run itself asks for.
+struct Own {
+    amp: Option<AmpConfig>,
+    zero: Option<ZeroConfig>,
+    accumulate: Option<StrategyConfig>,
+    /// Strategies that change the model before anything else acts.
+    adapting: Vec<StrategyConfig>,
+    /// The other strategies, in their order, which come last.
+    rest: Vec<StrategyConfig>,
+}
+
+impl Own {
+    fn of(run: &Run) -> Self {
+        let mut own =
+            Self { amp: None, zero: None, accumulate: None, adapting: Vec::new(), rest: Vec::new() };
+        for strategy in run.composed() {
+            match strategy {
+                StrategyConfig::Amp(amp) => own.amp = Some(amp),
+                StrategyConfig::Zero(zero) => own.zero = Some(zero),
+                StrategyConfig::Accumulate(1) => (),
+                StrategyConfig::Accumulate(_) | StrategyConfig::AccumulateIn(..) => {
+                    own.accumulate = Some(strategy);
+                }
+                StrategyConfig::Recompute(_) | StrategyConfig::Offload(_) => (),
+                StrategyConfig::Lora(_) | StrategyConfig::Freeze(_) => own.adapting.push(strategy),
+                StrategyConfig::Clip(_) | StrategyConfig::Ema(_) => own.rest.push(strategy),
+            }
+        }
+        own
+    }
+
+    /// No mixed precision, followed by the run's own, or by a half-precision dtype that the device supports.
+    fn precisions(&self, has_bf16: bool, has_f16: bool) -> Vec<Option<AmpConfig>> {
+        let half = match &self.amp {
+            Some(amp) if amp.dtype != Precision::f32 => Some(amp.clone()),
+            _ if has_bf16 => Some(Precision::bf16.into()),
+            _ if has_f16 => Some(Precision::f16.into()),
+            _ => None,
+        };
+        [None].into_iter().chain(half.map(Some)).collect()
+    }
+
+    /// Lists the strategies: those that process gradients block by block come first, those that need whole sums last.
+    fn list(
+        &self,
+        offload: Option<OffloadConfig>,
+        stage: u8,
+        recompute: bool,
+        amp: Option<AmpConfig>,
+    ) -> Vec<StrategyConfig> {
+        let zero = self.zero.clone().unwrap_or(ZeroConfig::from(stage));
+        let blocks = zero.blocks.clone().filter(|_| stage >= 2);
+        let zero = StrategyConfig::Zero(ZeroConfig { stage, blocks, ..zero });
+        let [first, last] = match stage {
+            0 => [None, None],
+            1 => [None, Some(zero)],
+            _ => [Some(zero), None],
+        };
+        let recompute = recompute.then(|| StrategyConfig::Recompute(RecomputeConfig::every_block()));
+        let list = [
+            first,
+            offload.map(StrategyConfig::Offload),
+            amp.map(StrategyConfig::Amp),
+            recompute,
+            self.accumulate.clone(),
+            last,
+        ];
+        self.adapting.clone().into_iter().chain(list.into_iter().flatten()).chain(self.rest.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::strategies_line;
+
+    fn lists(sets: &[&str], has_bf16: bool) -> Vec<String> {
+        let run = Run::parse("file", include_str!("../../../examples/tinyshakespeare.ron"), sets).unwrap();
+        let all = combinations(&run, has_bf16, true);
+        all.iter().map(|one| strategies_line(&one.strategies)).collect()
+    }
+
+    #[test]
+    fn one_rank_divides_nothing_and_the_cheapest_come_first() {
+        let expected = [
+            "",
+            "Amp(bf16)",
+            "Recompute(every: 1)",
+            "Amp(bf16), Recompute(every: 1)",
+            "Offload(optimizer)",
+            "Offload(optimizer), Amp(bf16)",
+            "Offload(optimizer), Recompute(every: 1)",
+            "Offload(optimizer), Amp(bf16), Recompute(every: 1)",
+            "Offload(parameters)",
+            "Offload(parameters), Amp(bf16)",
+        ];
+        let found = lists(&["strategies=[]", "ranks=1"], true);
+        assert_eq!(found, expected.map(|list| format!("strategies: [{list}],")));
+        assert!(lists(&["strategies=[]"], false)[1].contains("Amp(f16)"));
+    }
+
+    #[test]
+    fn ranks_share_before_blocks_are_run_again_and_each_list_is_one_that_can_be() {
+        let sets = [
+            "strategies=[Zero(stage: 2, replicate_below: 9), Accumulate(2), Clip(norm: 1.0), Lora(rank: 2)]",
+            "ranks=2",
+        ];
+        let found = lists(&sets, true);
+        assert_eq!(found.len(), 2 * (7 + 7 + 4));
+        assert_eq!(found[0], "strategies: [Lora(rank: 2), Accumulate(2), Clip(norm: 1.0)],");
+        let first = |part: &str| found.iter().position(|list| list.contains(part)).unwrap();
+        let order = ["Amp", "stage: 1", "stage: 2", "Recompute", "stage: 3", "(optimizer)", "(parameters)"]
+            .map(first);
+        assert!(order.is_sorted(), "{order:?}: {found:#?}");
+        assert!(found.iter().all(|list| !list.contains("Zero") || list.contains("replicate_below: 9")));
+    }
+}

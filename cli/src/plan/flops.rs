@@ -1,0 +1,129 @@
+//! Counts the floating-point operations of an update, as is customary in the field.
+
+use super::order::Order;
+use super::parameters::ParamLayout;
+use crate::run::{Attention, Shape};
+
+/// The tokens of an update, over all ranks. Padding is included because it is computed like any other token.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sequences {
+    pub tokens: f64,
+    /// Tokens in a row.
+    pub length: f64,
+}
+
+/// The computation in an update.
+#[derive(Clone, Debug)]
+pub(super) struct Work {
+    /// What an encoder reads for a decoder; empty if there is a single sequence.
+    pub source: Sequences,
+    /// What a decoder reads, or the single sequence.
+    pub target: Sequences,
+    pub attention: Vec<Attention>,
+    /// Whether the source, rather than the target, passes through the parameter at a path.
+    pub reads_source: fn(&str) -> bool,
+}
+
+impl Work {
+    /// Returns the operations of an update: 6 for each parameter and token that passes through it, and 12 x layers x
+    /// width x length for each token in attention. A third of either is the forward pass, which is repeated for
+    /// recomputed blocks. A frozen parameter has no gradient and counts 4.
+    ///
+    /// Kaplan et al., *Scaling Laws for Neural Language Models*, 2020 (arXiv:2001.08361), section 2.1; Chowdhery et
+    /// al., *PaLM: Scaling Language Modeling with Pathways*, 2022 (arXiv:2204.02311), appendix B.
+    pub fn flops(&self, shapes: &[Shape], layout: &ParamLayout, order: &Order) -> f64 {
+        let once =
+            |shape: &Shape| 2.0 * shape.elements() as f64 * self.sequences(self.is_source(shape)).tokens;
+        let all: f64 = shapes.iter().map(once).sum();
+        let in_blocks: f64 = shapes.iter().filter(|shape| shape.in_block).map(once).sum();
+        let frozen = shapes.iter().filter(|shape| !layout.get(&shape.path).trained);
+        let without_gradient: f64 = frozen.map(once).sum();
+        let attention = self.attention.iter().map(|attention| {
+            let (of, over) = (self.sequences(attention.of_source), self.sequences(attention.over_source));
+            4.0 * (attention.layers * attention.width) as f64 * over.length * of.tokens
+        });
+        let attention: f64 = attention.sum();
+        3.0 * (all + attention) - without_gradient + order.recomputed * (in_blocks + attention)
+    }
+
+    fn is_source(&self, shape: &Shape) -> bool {
+        (self.reads_source)(&shape.path)
+    }
+
+    fn sequences(&self, is_source: bool) -> Sequences {
+        if is_source { self.source } else { self.target }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parameters::Treated;
+    use super::*;
+    use crate::StrategyConfig;
+    use crate::run::Family;
+    use firebrick_models::T5Config;
+
+    #[test]
+    fn the_operations_of_a_model_by_hand() {
+        let shape = |elements, in_block| Shape {
+            path: String::new(),
+            shape: vec![elements],
+            in_block,
+            is_factor: false,
+            is_trained: true,
+        };
+        let shapes = [shape(100, true), shape(10, false)];
+        let work = Work {
+            source: Sequences { tokens: 0.0, length: 0.0 },
+            target: Sequences { tokens: 2.0, length: 3.0 },
+            attention: vec![Attention { layers: 4, width: 5, of_source: false, over_source: false }],
+            reads_source: |_| false,
+        };
+        let all = ParamLayout::default();
+        let flops = |strategies: &[StrategyConfig], again: f64| {
+            work.flops(&shapes, &all, &Order::of(strategies, again))
+        };
+        let plain = 2.0 * (6.0 * 110.0 + 12.0 * 4.0 * 5.0 * 3.0);
+        assert_eq!(flops(&[], 0.0), plain);
+        let again = 2.0 * (2.0 * 100.0 + 4.0 * 4.0 * 5.0 * 3.0);
+        assert_eq!(flops(&[], 1.0), plain + again);
+        assert_eq!(flops(&[StrategyConfig::Zero(3.into())], 0.0), plain + again);
+        assert_eq!(flops(&[], 0.5), plain + again / 2.0);
+        let frozen = Treated { master: 4, replica: 4, trained: false };
+        let some = ParamLayout { of: [("frozen".into(), frozen)].into(), ..ParamLayout::default() };
+        let shapes = [shape(100, true), Shape { path: "frozen".into(), ..shape(10, false) }];
+        assert_eq!(work.flops(&shapes, &some, &Order::of(&[], 0.0)), plain - 2.0 * 2.0 * 10.0);
+    }
+
+    /// An encoder of 10 parameters reads 2 rows of 7 tokens; a decoder of 100 parameters writes 2 rows of 3 tokens and
+    /// attends to the source.
+    #[test]
+    fn each_token_is_counted_where_it_goes() {
+        let shape = |path: &str, elements| Shape {
+            path: path.into(),
+            shape: vec![elements],
+            in_block: true,
+            is_factor: false,
+            is_trained: true,
+        };
+        let attention = |of_source, over_source| Attention { layers: 1, width: 5, of_source, over_source };
+        let work = Work {
+            source: Sequences { tokens: 14.0, length: 7.0 },
+            target: Sequences { tokens: 6.0, length: 3.0 },
+            attention: vec![attention(true, true), attention(false, false), attention(false, true)],
+            reads_source: T5Config::reads_source,
+        };
+        let shapes = [
+            shape("encoder.blocks.0.attention.query.weight", 10),
+            shape("decoder.blocks.0.attention.key.weight", 70),
+            shape("decoder.blocks.0.source.query.weight", 28),
+            shape("decoder.blocks.0.source.key.weight.lora.a", 1),
+            shape("decoder.blocks.0.source.value.weight", 1),
+            shape("tokens.weight", 2),
+        ];
+        let found = work.flops(&shapes, &ParamLayout::default(), &Order::of(&[], 0.0));
+        let parameters = 12.0 * 14.0 + 100.0 * 6.0;
+        let attention = 5.0 * (7.0 * 14.0 + 3.0 * 6.0 + 7.0 * 6.0);
+        assert_eq!(found, 6.0 * parameters + 12.0 * attention);
+    }
+}

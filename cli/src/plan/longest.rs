@@ -1,0 +1,89 @@
+//! Finds the micro-batch that needs the most memory among the first ones.
+
+use std::ops::Range;
+
+use firebrick_datasets::{Batch, Batches, Cursor, DataError, Requests};
+
+use super::PlanError;
+use crate::RunError;
+use firebrick::Data;
+use firebrick::data::Stream;
+use firebrick::engine::feed::{Share, cut};
+
+/// How many micro-batches are examined. A longer one is unlikely after these, and each has to be collated.
+const LOOKED_AT: usize = 256;
+
+/// The longest micro-batch, and averages over the examined ones.
+pub(super) struct Longest<B> {
+    stream: Stream<B>,
+    positions: Range<usize>,
+    /// Tokens of the longest, padding included.
+    pub tokens: usize,
+    /// Rows of the longest.
+    pub samples: usize,
+    /// Tokens of a micro-batch on average, padding included.
+    pub mean_tokens: f64,
+    /// Source tokens among them.
+    pub mean_source_tokens: f64,
+    /// Rows of a micro-batch on average.
+    pub mean_samples: f64,
+}
+
+impl<B: Batch> Longest<B> {
+    /// Finds the longest micro-batch of the first epoch, for ranks that together process `per_window` micro-batches in
+    /// an update. `source_tokens` returns the source tokens of a batch, padding included.
+    ///
+    /// # Errors
+    ///
+    /// The data cannot be read, or no item of it is supervised.
+    pub fn of(
+        data: &Data<B>,
+        per_window: usize,
+        source_tokens: impl Fn(&B) -> usize,
+    ) -> Result<Self, RunError> {
+        let (mut best, mut sums): (Option<(usize, Range<usize>, usize)>, _) = (None, [0usize; 4]);
+        let cut = cut(data, per_window, Share::WHOLE)?;
+        for request in Requests::new(data.train.clone(), Cursor::default(), cut).take(LOOKED_AT) {
+            let request = request?;
+            if request.epoch > 0 {
+                break;
+            }
+            let batch = data.train.batch(0, request.positions.clone())?;
+            let tokens = match data.train.padded_tokens(0, request.positions.clone()) {
+                Err(DataError::NoTokenCounts) => batch.tokens(),
+                counted => counted?,
+            };
+            let source = source_tokens(&batch);
+            sums = [sums[0] + 1, sums[1] + tokens, sums[2] + source, sums[3] + batch.samples()];
+            let is_longer = best.as_ref().is_none_or(|(most, ..)| tokens > *most);
+            if batch.items() > 0 && is_longer {
+                best = Some((tokens, request.positions, batch.samples()));
+            }
+        }
+        let [looked, ..] = sums;
+        let [_, mean_tokens, mean_source_tokens, mean_samples] =
+            sums.map(|sum| sum as f64 / looked.max(1) as f64);
+        let Some((tokens, positions, samples)) = best else {
+            return Err(PlanError::NothingToLearn { looked }.into());
+        };
+        Ok(Self {
+            stream: data.train.clone(),
+            positions,
+            tokens,
+            samples,
+            mean_tokens,
+            mean_source_tokens,
+            mean_samples,
+        })
+    }
+
+    /// Returns the position of its first sample.
+    pub fn start(&self) -> usize {
+        self.positions.start
+    }
+
+    /// Collates the micro-batch again.
+    pub fn batch(&self) -> Result<B, DataError> {
+        self.stream.batch(0, self.positions.clone())
+    }
+}

@@ -1,0 +1,267 @@
+//! Plans a run before it starts: what it will hold, send and compute, and which strategies would make it fit.
+//!
+//! ```text
+//! mod.rs           Plan: the run as written, and all combinations of strategies beside it
+//! combinations.rs  the combinations, cheapest first
+//! parameters.rs    the dtypes that strategies give each parameter
+//! order.rs         the place of each strategy in a list, as far as bytes depend on it
+//! held.rs          bytes that a rank holds
+//! sent.rs          bytes that a rank sends
+//! trace.rs         memory of a pass, measured on the real model with few blocks
+//! recomputed.rs    which blocks are recomputed, and the memory of a pass with them
+//! longest.rs       the micro-batch that is traced
+//! flops.rs         operations of an update
+//! find_batch.rs    the largest micro-batch, by trial
+//! table.rs         a plan as text
+//! error.rs         why a run cannot be planned
+//! ```
+
+mod combinations;
+mod error;
+mod find_batch;
+mod flops;
+mod held;
+mod longest;
+mod order;
+mod parameters;
+mod recomputed;
+mod sent;
+mod table;
+mod trace;
+
+use std::collections::BTreeMap;
+
+use burn::tensor::FloatDType;
+use firebrick_world::Kind;
+use serde::Serialize;
+
+use crate::run::{Family, ForModel, Parts, Process, Shape, Trainable, shapes, strategies_line};
+use crate::{DataRun, Run, RunError, StrategyConfig};
+use firebrick::ByteSize;
+use firebrick::memory::of_machine;
+use firebrick_models::pretrained::Folder;
+
+pub use error::PlanError;
+pub use find_batch::FoundBatch;
+pub use sent::Sent;
+
+use combinations::combinations;
+use flops::{Sequences, Work};
+use held::Held;
+use longest::Longest;
+use order::Order;
+use parameters::ParamLayout;
+use trace::Tracer;
+
+/// What a run will hold, send and compute.
+#[derive(Clone, Debug, Serialize)]
+pub struct Plan {
+    /// A description of the global batch.
+    pub batch: String,
+    /// Number of parameters; tied parameters count once.
+    pub parameters: u64,
+    /// Ranks that train together.
+    pub ranks: u64,
+    /// Average number of tokens in an update, padding included, over all ranks.
+    pub tokens: f64,
+    /// The training device.
+    pub device: String,
+    /// Bytes that a rank may have on the device, if known.
+    pub budget_bytes: Option<u64>,
+    /// Whether the device's memory is the host's, so that offloaded state counts too.
+    pub host_is_device: bool,
+    /// The run as written.
+    pub as_written: Planned,
+    /// Each sensible combination of strategies, cheapest first.
+    pub combinations: Vec<Planned>,
+    /// The index of the first combination that fits.
+    pub recommended: Option<usize>,
+}
+
+/// The run with one list of strategies. Bytes are those of the first rank, which holds at least as much as any other.
+#[derive(Clone, Debug, Serialize)]
+pub struct Planned {
+    /// The list, as a line of a run file.
+    pub strategies: String,
+    /// Counted as in [`Report::master_bytes`](firebrick::Report::master_bytes).
+    pub master_bytes: u64,
+    /// Counted as in [`Report::replica_bytes`](firebrick::Report::replica_bytes).
+    pub replica_bytes: u64,
+    /// Counted as in [`Report::averaged_bytes`](firebrick::Report::averaged_bytes).
+    pub averaged_bytes: u64,
+    /// Counted as in [`Report::gradient_bytes`](firebrick::Report::gradient_bytes).
+    pub gradient_bytes: u64,
+    /// Counted as in [`Report::optimizer_bytes`](firebrick::Report::optimizer_bytes).
+    pub optimizer_bytes: u64,
+    /// Counted as in [`Report::activation_bytes`](firebrick::Report::activation_bytes), traced on the CPU.
+    pub activation_bytes: u64,
+    /// Counted as in [`Report::host_bytes`](firebrick::Report::host_bytes).
+    pub host_bytes: u64,
+    /// Bytes on the device between two steps.
+    pub between_steps_bytes: u64,
+    /// Most bytes on the device during a pass or an update, as `device_budget` counts them.
+    pub peak_bytes: u64,
+    /// What the first rank sends in an update, by the kind of call.
+    pub sent: BTreeMap<Kind, Sent>,
+    /// Elements sent, over all kinds.
+    pub sent_elements: u64,
+    /// Bytes sent, over all kinds.
+    pub sent_bytes: u64,
+    /// Floating-point operations of an update, over all ranks.
+    pub flops: f64,
+    /// Whether the run fits, if the budget is known.
+    pub fits: Option<bool>,
+}
+
+impl Run {
+    /// Predicts what the run will hold, send and compute, as written and with each sensible combination of strategies.
+    /// It reads the data and runs a few passes of the longest of its first micro-batches through a model of few blocks
+    /// on the CPU. Reports progress through `say`.
+    ///
+    /// A rank's budget on the device is `budget`, otherwise the run's `device_budget`, otherwise, on the CPU, the
+    /// rank's share of the machine's memory.
+    ///
+    /// Activation bytes are counted if the program installs [`memory::Counting`](firebrick::memory::Counting), and are 0
+    /// otherwise.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`launch`](Self::launch) before its first step, and [`PlanError`].
+    pub fn plan(&self, budget: Option<ByteSize>, say: impl Fn(&str)) -> Result<Plan, RunError> {
+        self.for_model(Planning { run: self, budget, say: &say })
+    }
+}
+
+struct Planning<'a> {
+    run: &'a Run,
+    budget: Option<ByteSize>,
+    say: &'a dyn Fn(&str),
+}
+
+impl ForModel for Planning<'_> {
+    type Output = Plan;
+
+    fn with<M: Trainable>(self, folder: Option<Folder>) -> Result<Plan, RunError> {
+        let Self { run, budget, say } = self;
+        let parts = run.prepare_unbounded::<M>(folder, say)?;
+        let run = &run.starting_anew(&parts.fresh);
+        let micro_batches = DataRun::from(run).micro_batches();
+        let per_window = micro_batches.saturating_mul(run.number_of_ranks());
+        let longest = Longest::of(&parts.data, per_window, M::source_tokens)?;
+        say(&format!(
+            "the longest of the first micro-batches has {} samples and {} tokens",
+            longest.samples, longest.tokens
+        ));
+        let in_update = (micro_batches * run.number_of_ranks()) as f64;
+        let sequences = |tokens: f64| Sequences {
+            tokens: tokens * in_update,
+            length: tokens / longest.mean_samples.max(1.0),
+        };
+        let work = Work {
+            source: sequences(longest.mean_source_tokens),
+            target: sequences(longest.mean_tokens - longest.mean_source_tokens),
+            attention: parts.config.attention(),
+            reads_source: M::Config::reads_source,
+        };
+        let is_cpu = parts.device_name.starts_with("cpu");
+        let limit = Limit::of(run, budget, is_cpu)?;
+        let shapes = shapes::<M>(&parts.config, &run.strategies)?;
+        let tracer = Tracer::<M>::new(run, &parts.config, &longest)?;
+        let mut planner = Planner { run, parts: &parts, shapes: &shapes, tracer, work, limit, say };
+        let as_written = planner.plan(&run.strategies, &run.composed())?;
+        let [has_bf16, has_f16] =
+            [FloatDType::BF16, FloatDType::F16].map(|dtype| parts.device.supports_dtype(dtype));
+        let mut planned = Vec::new();
+        for combination in combinations(run, has_bf16, has_f16) {
+            match planner.plan(&combination.strategies, &combination.strategies) {
+                Ok(one) => planned.push(one),
+                // Skips combinations that the device, the optimizer or the model does not support.
+                Err(RunError::Train(
+                    firebrick::TrainError::Strategy(_) | firebrick::TrainError::NotElementwise { .. },
+                )) => (),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Plan {
+            batch: run.batch_summary(),
+            parameters: shapes.iter().map(Shape::elements).sum(),
+            ranks: run.number_of_ranks() as u64,
+            tokens: longest.mean_tokens * in_update,
+            device: parts.device_name.clone(),
+            budget_bytes: limit.bytes,
+            host_is_device: limit.with_host,
+            as_written,
+            recommended: planned.iter().position(|one| one.fits == Some(true)),
+            combinations: planned,
+        })
+    }
+}
+
+/// The budget of a rank.
+#[derive(Clone, Copy)]
+struct Limit {
+    bytes: Option<u64>,
+    /// Whether the budget covers all memory, including the host's.
+    with_host: bool,
+}
+
+impl Limit {
+    fn of(run: &Run, budget: Option<ByteSize>, is_cpu: bool) -> Result<Self, RunError> {
+        if let Some(ByteSize(bytes)) = budget.or(run.device_budget) {
+            return Ok(Self { bytes: Some(bytes as u64), with_host: false });
+        }
+        let here = (run.number_of_ranks() / Process::this()?.of).max(1) as u64;
+        let bytes = of_machine().filter(|_| is_cpu).map(|bytes| bytes / here);
+        Ok(Self { bytes, with_host: is_cpu })
+    }
+}
+
+/// What the plans of all lists of strategies share.
+struct Planner<'a, M: Trainable> {
+    run: &'a Run,
+    parts: &'a Parts<M>,
+    shapes: &'a [Shape],
+    tracer: Tracer<'a, M>,
+    work: Work,
+    limit: Limit,
+    say: &'a dyn Fn(&str),
+}
+
+impl<M: Trainable> Planner<'_, M> {
+    /// Plans these strategies: as `written`, and as `composed` with micro-batches and ranks in their places.
+    fn plan(&mut self, written: &[StrategyConfig], composed: &[StrategyConfig]) -> Result<Planned, RunError> {
+        let ranks = self.run.number_of_ranks() as u64;
+        let mut composed = composed.to_vec();
+        let sums = |strategy: &StrategyConfig| matches!(strategy, StrategyConfig::Zero(_));
+        if ranks > 1 && !composed.iter().any(sums) {
+            // The order of a run without `Zero`: whole windows are summed before they are clipped.
+            let is_clip = |strategy: &StrategyConfig| matches!(strategy, StrategyConfig::Clip(_));
+            let place = composed.iter().position(is_clip).unwrap_or(composed.len());
+            composed.insert(place, StrategyConfig::Zero(0.into()));
+        }
+        let layout = ParamLayout::of(self.run, &composed, self.parts)?;
+        let (traced, recomputed) = self.tracer.trace(&composed, self.say)?;
+        let mut order = Order::of(&composed, recomputed);
+        order.holds |= self.run.windows_vary();
+        let held = Held::of(self.shapes, &layout, &order, ranks, &self.run.optimizer, traced);
+        let sent = sent::sent(self.shapes, &layout, &order, 0, ranks);
+        let host = if self.limit.with_host { held.host } else { 0 };
+        Ok(Planned {
+            strategies: strategies_line(written),
+            master_bytes: held.master,
+            replica_bytes: held.replica,
+            averaged_bytes: held.averaged,
+            gradient_bytes: held.gradients,
+            optimizer_bytes: held.optimizer,
+            activation_bytes: traced.activations,
+            host_bytes: held.host,
+            between_steps_bytes: held.between,
+            peak_bytes: held.peak,
+            sent_elements: sent.values().map(|sent| sent.elements).sum(),
+            sent_bytes: sent.values().map(|sent| sent.bytes).sum(),
+            sent,
+            flops: self.work.flops(self.shapes, &layout, &order),
+            fits: self.limit.bytes.map(|limit| held.peak + host <= limit),
+        })
+    }
+}

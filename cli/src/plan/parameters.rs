@@ -1,0 +1,71 @@
+//! The dtypes that a run's strategies give each parameter of a model that is not created.
+
+use std::collections::{HashMap, HashSet};
+
+use burn::module::ParamId;
+use firebrick_strategies::{Adaptation, Paths, Strategy};
+use firebrick_world::Communicator;
+
+use crate::run::{Parts, Trainable, skeleton};
+use crate::{Run, RunError, StrategyConfig};
+use firebrick::accounting::{Placement, dtypes};
+use firebrick::engine::session::Prepared;
+
+/// How strategies treat a parameter.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Treated {
+    /// Bytes of a master element.
+    pub master: u64,
+    /// Bytes of a replica element.
+    pub replica: u64,
+    /// Whether the parameter has a gradient.
+    pub trained: bool,
+}
+
+/// How a run's strategies treat the parameters of the model. Found by starting the strategies on a model with the same
+/// parts and the smallest parameters.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ParamLayout {
+    /// The parameters by their first path.
+    pub of: HashMap<String, Treated>,
+    /// What is placed on the host.
+    pub placement: Placement,
+}
+
+impl ParamLayout {
+    /// # Errors
+    ///
+    /// The strategies do not fit one another, the model, the optimizer or the device.
+    pub fn of<M: Trainable>(
+        run: &Run,
+        strategies: &Vec<StrategyConfig>,
+        parts: &Parts<M>,
+    ) -> Result<Self, RunError> {
+        let skeleton: M = skeleton(parts.config.clone(), &parts.device);
+        let adapted = strategies.adapt(skeleton.clone(), &mut Adaptation::default())?;
+        let trained: HashSet<ParamId> =
+            firebrick_strategies::trained(&adapted).into_iter().map(|one| one.id).collect();
+        let places = Paths::of(&adapted);
+        let trains: HashMap<String, bool> =
+            places.places().iter().map(|place| (place.path.clone(), trained.contains(&place.id))).collect();
+        let optimizer = run.optimizer.build(&skeleton, &run.groups())?;
+        let device = Some(parts.device.clone());
+        let prepared =
+            Prepared::new(strategies, skeleton, device, &optimizer, Communicator::solo(), run.seed)?;
+        let session = prepared.start(optimizer, run.schedule, run.seed, 1)?;
+        let replica: HashMap<String, u64> =
+            dtypes(session.replica()).into_iter().map(|(path, dtype)| (path, dtype.size() as u64)).collect();
+        let of = dtypes(session.master()).into_iter().map(|(path, dtype)| {
+            let master = dtype.size() as u64;
+            let replica = replica.get(&path).copied().unwrap_or(master);
+            let trained = trains.get(&path).copied().unwrap_or(true);
+            (path, Treated { master, replica, trained })
+        });
+        Ok(Self { of: of.collect(), placement: session.bytes().placement })
+    }
+
+    /// Returns the treatment of the parameter whose first path is this one.
+    pub fn get(&self, path: &str) -> Treated {
+        self.of.get(path).copied().unwrap_or(Treated { master: 4, replica: 4, trained: true })
+    }
+}

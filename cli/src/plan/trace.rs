@@ -1,0 +1,208 @@
+//! Measures the memory of a pass on the real model with few of its blocks.
+//!
+//! Blocks are alike, so each further block adds as much as the one before it. A forward and a backward pass of the real
+//! batch go through models of two and of three blocks at full width, built and measured as in training. A straight line
+//! through both results predicts the memory of all blocks. The smaller model has at least two blocks, because ZeRO 3
+//! gathers the next block while one computes.
+
+use std::collections::HashMap;
+
+use burn::tensor::Device;
+use firebrick_kernels::Draws;
+use firebrick_strategies::optim::Groups;
+use firebrick_strategies::{Paths, StrategyError};
+use firebrick_world::{Communicator, host_device};
+
+use super::PlanError;
+use super::longest::Longest;
+use super::recomputed::{self, Lines, chosen, mixed};
+use crate::run::{Family, Trainable, skeleton};
+use crate::{RecomputeConfig, Run, RunError, StrategyConfig};
+use firebrick::TrainError;
+use firebrick::engine::dry_run::caught;
+use firebrick::engine::session::{Prepared, checked};
+use firebrick::memory::{Account, Beyond};
+use firebrick_models::drawn_now;
+
+/// Number of blocks of the smaller model.
+const FEW: usize = 2;
+
+/// Bytes that a pass uses beyond those in use before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Traced {
+    /// Bytes counted as in [`Report::activation_bytes`](firebrick::Report::activation_bytes).
+    pub activations: u64,
+    /// The same, with the gradients of recomputed segments.
+    pub most: u64,
+}
+
+/// Traces passes, each kind once.
+pub(super) struct Tracer<'a, M: Trainable> {
+    run: &'a Run,
+    config: &'a M::Config,
+    longest: &'a Longest<M::Batch>,
+    device: Device,
+    paths: Paths,
+    known: HashMap<String, Traced>,
+    is_warm: bool,
+}
+
+impl<'a, M: Trainable> Tracer<'a, M> {
+    /// # Errors
+    ///
+    /// This program was built without the CPU.
+    pub fn new(
+        run: &'a Run,
+        config: &'a M::Config,
+        longest: &'a Longest<M::Batch>,
+    ) -> Result<Self, RunError> {
+        let device = host_device().ok_or(PlanError::NoHost)?.autodiff();
+        let paths = Paths::of(&skeleton::<M>(config.clone(), &device));
+        Ok(Self { run, config, longest, device, paths, known: HashMap::new(), is_warm: false })
+    }
+
+    /// Returns the memory of a pass under these strategies on a single rank, and the share of the blocks that it
+    /// recomputes.
+    ///
+    /// # Errors
+    ///
+    /// The strategies do not fit, or the model fails.
+    pub fn trace(
+        &mut self,
+        strategies: &[StrategyConfig],
+        say: impl Fn(&str),
+    ) -> Result<(Traced, f64), RunError> {
+        let acting: Vec<_> = strategies.iter().filter(|strategy| acts(strategy)).cloned().collect();
+        let layers = self.config.layers();
+        let Some((at, recompute)) = chosen(&acting) else {
+            let every = |strategy: &StrategyConfig| matches!(strategy, StrategyConfig::Recompute(of) if !of.elementwise);
+            let share = if acting.iter().any(every) { 1.0 } else { 0.0 };
+            if layers <= FEW + 1 || acting.iter().any(names_a_block) {
+                return Ok((self.known(&acting, layers, &say)?, share));
+            }
+            return Ok((self.lines(&acting, &say)?.at(layers), share));
+        };
+        let (mut none, mut all) = (acting.clone(), acting.clone());
+        none.remove(at);
+        all[at] = StrategyConfig::Recompute(RecomputeConfig {
+            offloaded: recompute.offloaded,
+            ..RecomputeConfig::every_block()
+        });
+        let blocks = self.paths.blocks().count();
+        let of_each = blocks as f64 / layers.max(1) as f64;
+        let (none, all) =
+            (self.lines(&none, &say)?.of_each(of_each), self.lines(&all, &say)?.of_each(of_each));
+        let again = recomputed::blocks(recompute, &self.paths, &none, &all);
+        let again = again.map_err(|error| StrategyError::Path { strategy: "Recompute", error })?;
+        let share = again.iter().filter(|is_again| **is_again).count() as f64 / blocks.max(1) as f64;
+        Ok((mixed(&again, &none, &all), share))
+    }
+
+    /// Measures the memory of a pass by its number of blocks. If a list names a block by its number, the traced model
+    /// must contain that block.
+    fn lines(&mut self, acting: &Vec<StrategyConfig>, say: impl Fn(&str)) -> Result<Lines, RunError> {
+        let few = match acting.iter().any(names_a_block) {
+            true => self.config.layers().max(FEW + 1) - 1,
+            false => FEW,
+        };
+        let (traced, more) = (self.known(acting, few, &say)?, self.known(acting, few + 1, &say)?);
+        Ok(Lines::through(traced, more, few))
+    }
+
+    /// Measures a pass through a model of `layers` blocks, each kind once.
+    fn known(
+        &mut self,
+        acting: &Vec<StrategyConfig>,
+        layers: usize,
+        say: impl Fn(&str),
+    ) -> Result<Traced, RunError> {
+        let written: Vec<_> = acting.iter().map(StrategyConfig::written).collect();
+        let name = if written.is_empty() { "no strategies".to_string() } else { written.join(", ") };
+        let key = format!("{layers} {name}");
+        if let Some(traced) = self.known.get(&key) {
+            return Ok(*traced);
+        }
+        say(&format!("tracing a pass with {name} through {layers} layers"));
+        let traced = self.pass(acting, layers)?;
+        self.known.insert(key, traced);
+        Ok(traced)
+    }
+
+    /// Measures a pass through a model of `layers` blocks. It takes the second of two passes, because in the first one
+    /// Burn and the strategies learn the order of operations.
+    fn pass(&mut self, strategies: &Vec<StrategyConfig>, layers: usize) -> Result<Traced, RunError> {
+        let account = Account::new();
+        let _on_it = account.enter();
+        let run = self.run;
+        self.device.seed(run.seed);
+        let model: M = drawn_now(M::init(&self.config.clone().with_layers(layers), &self.device));
+        // Parameter groups may name blocks that this model lacks; they do not affect a pass.
+        let optimizer = run.optimizer.build(&model, &Groups::default())?;
+        let device = Some(self.device.clone());
+        let prepared = Prepared::new(strategies, model, device, &optimizer, Communicator::solo(), run.seed)?;
+        let session = prepared.start(optimizer, run.schedule, run.seed, 1)?;
+        let draws = Draws { seed: run.seed, epoch: 0, first: 0 };
+        let once = || -> Result<Traced, RunError> {
+            let batch = self.longest.batch()?;
+            let expected = firebrick_datasets::Batch::items(&batch);
+            let beyond = Beyond::begin(&self.device);
+            let (model, pass) = session.pass().drawing(draws).enter(session.replica())?;
+            let passed = caught(|| -> Result<_, TrainError> {
+                let loss = model.loss(batch, &pass);
+                let loss = checked(loss.sum, loss.items, expected)? / expected.max(1) as f64;
+                Ok(loss.backward())
+            });
+            let grads = passed.map_err(|panic| PlanError::Model(panic.message))??;
+            let taken = beyond.end(&self.device);
+            drop(pass.gradients(grads, &model, true)?);
+            Ok(Traced { activations: taken.activations as u64, most: taken.most as u64 })
+        };
+        if !self.is_warm {
+            // The first pass of a process also allocates what the process keeps.
+            once()?;
+            self.is_warm = true;
+        }
+        once()?;
+        once()
+    }
+}
+
+/// Whether the strategy names a block by its number, as in `blocks.3`.
+fn names_a_block(strategy: &StrategyConfig) -> bool {
+    let named = match strategy {
+        StrategyConfig::Freeze(paths) => paths.iter().collect::<Vec<_>>(),
+        StrategyConfig::Lora(lora) => lora.paths.iter().chain(&lora.also).chain(&lora.fresh).collect(),
+        _ => return false,
+    };
+    named.iter().any(|path| path.split('.').any(|part| part.parse::<usize>().is_ok()))
+}
+
+/// Whether the strategy affects the memory of a pass.
+fn acts(strategy: &StrategyConfig) -> bool {
+    match strategy {
+        StrategyConfig::Zero(zero) => zero.stage >= 2,
+        StrategyConfig::Amp(_)
+        | StrategyConfig::Recompute(_)
+        | StrategyConfig::Offload(_)
+        | StrategyConfig::Lora(_)
+        | StrategyConfig::Freeze(_) => true,
+        StrategyConfig::Accumulate(_)
+        | StrategyConfig::AccumulateIn(..)
+        | StrategyConfig::Clip(_)
+        | StrategyConfig::Ema(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_further_block_takes_as_much_as_the_third() {
+        let few = Traced { activations: 100, most: 120 };
+        let more = Traced { activations: 130, most: 160 };
+        let expected = Traced { activations: 100 + 10 * 30, most: 120 + 10 * 40 };
+        assert_eq!(Lines::through(few, more, FEW).at(12), expected);
+        assert_eq!(Lines::through(few, more, FEW).at(2), few);
+    }
+}

@@ -1,0 +1,172 @@
+//! The report page of a run: `report.html`, made from the files of its output folder.
+//!
+//! The page is a single self-contained file: it opens from a disk, in a mail or on a server, in light and in dark
+//! mode, and it prints. It shows the key numbers, curves of the logged values, skipped steps with their reasons, the
+//! checkpoints, each rank, the model's predictions or generated text, and the run file.
+//!
+//! A log of any length is read line by line in bounded memory. A curve is drawn with about 1500 points: the lowest
+//! and the highest reading of each stretch, so a spike of one step among millions is visible. All text from the files
+//! is escaped, so it is never parsed as markup. A run that is in progress, or was killed, also has a page, which says
+//! what is missing.
+
+pub(crate) mod axis;
+mod chart;
+pub(crate) mod curve;
+mod escape;
+pub(crate) mod finished;
+mod marks;
+pub(crate) mod number;
+mod page;
+mod predictions;
+pub(crate) mod record;
+mod tables;
+
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use finished::Finished;
+use page::Page;
+use predictions::Predictions;
+use record::Record;
+
+/// The page's file name.
+const PAGE: &str = "report.html";
+/// The maximum number of bytes to read of the sample, the run file and the report.
+const MOST_TEXT: u64 = 1 << 20;
+
+/// Errors of making a page.
+#[derive(Debug, Error)]
+pub enum ReportPageError {
+    /// The folder is not the output folder of a run.
+    #[error("`{folder}` has no metrics.jsonl: name the output folder of a run")]
+    NoRun {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// A file of the run cannot be read.
+    #[error("reading `{path}`: {error}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        error: io::Error,
+    },
+    /// The page cannot be written.
+    #[error("writing `{path}`: {error}; the folder must be writable and its disk not full")]
+    Write {
+        /// The page.
+        path: PathBuf,
+        /// The cause.
+        error: io::Error,
+    },
+}
+
+/// Writes `report.html` into a run's output folder, and returns its path. An existing page is replaced once the new
+/// one is complete.
+///
+/// `versions` are the names and versions of the run's software, to be shown on the page.
+///
+/// # Errors
+///
+/// The folder has no `metrics.jsonl`, a file of the run cannot be read, or the page cannot be written.
+///
+/// ```
+/// let folder = std::env::temp_dir().join("firebrick-report-page-example");
+/// std::fs::create_dir_all(&folder)?;
+/// std::fs::write(folder.join("metrics.jsonl"), "{\"kind\":\"train\",\"step\":1,\"loss\":2.5}\n")?;
+///
+/// let versions = [("firebrick".to_string(), "0.1.0".to_string())];
+/// let page = firebrick_cli::report_page::write(&folder, &versions)?;
+/// assert!(std::fs::read_to_string(page)?.contains("2.5000"));
+/// # std::fs::remove_dir_all(folder)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn write(folder: &Path, versions: &[(String, String)]) -> Result<PathBuf, ReportPageError> {
+    let html = read(folder, versions)?.html();
+    let path = folder.join(PAGE);
+    // The name is unique to this process, so that two processes writing the page do not interfere.
+    let staged = folder.join(format!(".staged-{}-{PAGE}", std::process::id()));
+    let written = write_synced(&staged, &html).and_then(|()| fs::rename(&staged, &path));
+    match written {
+        Ok(()) => Ok(path),
+        Err(error) => {
+            let _ = fs::remove_file(&staged);
+            Err(ReportPageError::Write { path, error })
+        }
+    }
+}
+
+fn write_synced(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}
+
+/// Reads the files of a run.
+fn read(folder: &Path, versions: &[(String, String)]) -> Result<Page, ReportPageError> {
+    let log = folder.join("metrics.jsonl");
+    let file = match open(&log)? {
+        Some(file) => file,
+        None => return Err(ReportPageError::NoRun { folder: folder.into() }),
+    };
+    let log_written = file.metadata().and_then(|data| data.modified()).ok();
+    let read = |path: &Path| {
+        let path = path.to_path_buf();
+        move |error| ReportPageError::Read { path, error }
+    };
+    let record = Record::read(BufReader::new(file)).map_err(read(&log))?;
+    let path = folder.join("predictions.jsonl");
+    let predictions = match open(&path)? {
+        Some(file) => Predictions::read(BufReader::new(file)).map_err(read(&path))?,
+        None => Predictions::default(),
+    };
+    let mut damaged = Vec::new();
+    let path = folder.join("report.json");
+    let report = text(&path)?.and_then(|text| match Finished::parse(&text) {
+        Some(report) => Some((report, fs::metadata(&path).and_then(|data| data.modified()).ok())),
+        None => {
+            damaged.push("report.json is not a report; it was passed over.".into());
+            None
+        }
+    });
+    let full = folder.canonicalize().unwrap_or_else(|_| folder.into());
+    Ok(Page {
+        name: full.file_name().unwrap_or(full.as_os_str()).to_string_lossy().into_owned(),
+        record,
+        log_written,
+        report,
+        predictions,
+        sample: text(&folder.join("sample.txt"))?,
+        run: text(&folder.join("run.ron"))?,
+        versions: versions.to_vec(),
+        damaged,
+    })
+}
+
+/// Opens a file, if it exists.
+fn open(path: &Path) -> Result<Option<File>, ReportPageError> {
+    match File::open(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(ReportPageError::Read { path: path.into(), error }),
+    }
+}
+
+/// The start of a text file, if it exists.
+fn text(path: &Path) -> Result<Option<String>, ReportPageError> {
+    let Some(file) = open(path)? else { return Ok(None) };
+    let mut bytes = Vec::new();
+    let read = file.take(MOST_TEXT).read_to_end(&mut bytes);
+    read.map_err(|error| ReportPageError::Read { path: path.into(), error })?;
+    let mut text = String::from_utf8_lossy(&bytes).into_owned();
+    if bytes.len() as u64 == MOST_TEXT {
+        text += "\n\u{2026} and more, which is not shown here\n";
+    }
+    Ok(Some(text))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,225 @@
+//! Compares a run file, field by field, with the one that a checkpoint was saved with.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{LoraConfig, Run, StrategyConfig};
+use firebrick::Change;
+use firebrick::checkpoint::Compared;
+
+/// What a changed field means for a resumed run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meaning {
+    /// The run continues as it would have without the change.
+    Free,
+    /// The run continues, but its result differs.
+    OfResult,
+    /// The run cannot continue.
+    Impossible,
+}
+
+/// Fields, each with those below it; the first match counts. Any other field affects the result.
+const MEANINGS: [(&str, Meaning); 28] = [
+    ("steps", Meaning::Free),
+    ("epochs", Meaning::Free),
+    ("evaluate_every", Meaning::Free),
+    ("early_stopping", Meaning::Free),
+    ("best_by", Meaning::Free),
+    ("checkpoints", Meaning::Free),
+    ("output", Meaning::Free),
+    ("sample", Meaning::Free),
+    ("device", Meaning::Free),
+    ("device_budget", Meaning::Free),
+    ("ranks", Meaning::Free),
+    ("deadline", Meaning::Free),
+    ("nccl", Meaning::Free),
+    // How the global batch is cut. The trainer checks that its size is unchanged.
+    ("batch", Meaning::Free),
+    ("data.workers", Meaning::Free),
+    ("data.valid", Meaning::Free),
+    ("data.malformed", Meaning::OfResult),
+    ("model.Gpt.dropout", Meaning::OfResult),
+    ("model.Llama.dropout", Meaning::OfResult),
+    ("model.Bert.dropout", Meaning::OfResult),
+    ("model.T5.dropout", Meaning::OfResult),
+    ("model", Meaning::Impossible),
+    // Text generated in evaluation does not affect what the model learns.
+    ("task.Seq2Seq.generate", Meaning::Free),
+    ("task", Meaning::Impossible),
+    ("data.tokenizer", Meaning::Impossible),
+    ("optimizer.kind", Meaning::Impossible),
+    // Decides which parameters have moments, and of which kind.
+    ("optimizer.AdamW8bit.min_8bit_size", Meaning::Impossible),
+    ("strategies.Lora", Meaning::Impossible),
+];
+
+fn meaning(path: &str) -> Meaning {
+    let below =
+        |field: &str| path.strip_prefix(field).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    MEANINGS.iter().find(|(field, _)| below(field)).map_or(Meaning::OfResult, |(_, meaning)| *meaning)
+}
+
+/// Compares the texts of two run files, both with their overrides applied.
+pub(super) fn compare(saved: &str, now: &str) -> Compared {
+    let parsed = |text: &str| Run::parse("the checkpoint's run file", text, &[] as &[&str]);
+    let (saved, now) = match (parsed(saved), parsed(now)) {
+        (Ok(saved), Ok(now)) => (fields(&saved), fields(&now)),
+        (Err(error), _) | (_, Err(error)) => {
+            let change = Change {
+                field: "run".into(),
+                saved: format!("a run file that this version cannot read ({error})"),
+                now: "another".into(),
+            };
+            return Compared { of_result: vec![change], impossible: Vec::new() };
+        }
+    };
+    let mut compared = Compared::default();
+    let mut paths: Vec<_> = saved.keys().chain(now.keys()).collect();
+    paths.sort();
+    paths.dedup();
+    for path in paths {
+        let of =
+            |fields: &BTreeMap<String, String>| fields.get(path).cloned().unwrap_or_else(|| "absent".into());
+        let change = Change { field: path.clone(), saved: of(&saved), now: of(&now) };
+        match meaning(path) {
+            _ if change.saved == change.now => {}
+            Meaning::Free => {}
+            Meaning::OfResult => compared.of_result.push(change),
+            Meaning::Impossible => compared.impossible.push(change),
+        }
+    }
+    compared
+}
+
+/// The fields of a run file by their paths.
+fn fields(run: &Run) -> BTreeMap<String, String> {
+    let mut fields = BTreeMap::new();
+    let optimizer = json(&run.optimizer);
+    let rest = Run { strategies: Vec::new(), ..run.clone() };
+    flatten("", &json(&rest), &mut fields);
+    fields.insert("strategies".into(), relevant(run));
+    fields.insert("strategies.Lora".into(), factors(run));
+    let kind = optimizer.as_object().and_then(|one| one.keys().next().cloned());
+    fields.insert("optimizer.kind".into(), kind.unwrap_or_else(|| optimizer.to_string()));
+    fields
+}
+
+/// Writes out the strategies that the result depends on; the others affect only memory, time and rounding. `Freeze`
+/// comes first, since it acts before all others wherever it stands in the list.
+fn relevant(run: &Run) -> String {
+    use StrategyConfig::{Clip, Ema, Freeze};
+    let frozen = run.strategies.iter().filter_map(|strategy| match strategy {
+        Freeze(paths) => {
+            let mut paths = paths.clone();
+            paths.sort();
+            Some(Freeze(paths).written())
+        }
+        _ => None,
+    });
+    let others = run.strategies.iter().filter(|strategy| matches!(strategy, Clip(_) | Ema(_)));
+    format!("[{}]", frozen.chain(others.map(StrategyConfig::written)).collect::<Vec<_>>().join(", "))
+}
+
+/// Writes out the trained LoRA factors, with `alpha` filled in.
+fn factors(run: &Run) -> String {
+    let factors = run.strategies.iter().find_map(|strategy| match strategy {
+        StrategyConfig::Lora(lora) => {
+            let lora = LoraConfig { alpha: lora.alpha.or(Some(lora.rank as f64)), ..lora.clone() };
+            Some(StrategyConfig::Lora(lora).written())
+        }
+        _ => None,
+    });
+    factors.unwrap_or_else(|| "none".into())
+}
+
+fn json(value: &impl Serialize) -> Value {
+    serde_json::to_value(value).unwrap_or_default()
+}
+
+fn flatten(path: &str, value: &Value, fields: &mut BTreeMap<String, String>) {
+    let below = |name: &str| if path.is_empty() { name.into() } else { format!("{path}.{name}") };
+    match value {
+        Value::Object(map) if !map.is_empty() => {
+            map.iter().for_each(|(name, value)| flatten(&below(name), value, fields));
+        }
+        Value::Array(list) if !list.is_empty() => {
+            let items = list.iter().enumerate();
+            items.for_each(|(index, value)| flatten(&below(&index.to_string()), value, fields));
+        }
+        leaf => {
+            fields.insert(path.into(), leaf.to_string());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changed(overrides: &[&str]) -> [Vec<String>; 2] {
+        let file = include_str!("../../../examples/tinyshakespeare.ron");
+        let text = |overrides: &[&str]| Run::parse("file", file, overrides).unwrap().to_ron();
+        let Compared { of_result, impossible } = compare(&text(&[]), &text(overrides));
+        [of_result, impossible].map(|changes| changes.into_iter().map(|change| change.field).collect())
+    }
+
+    #[test]
+    fn each_field_is_told_by_its_path() {
+        assert_eq!(changed(&[]), [vec![], vec![] as Vec<String>]);
+        let free =
+            ["steps=900", "output=\"other\"", "ranks=2", "device=\"cpu\"", "data.workers=3", "batch.micro=3"];
+        assert_eq!(changed(&free), [vec![], vec![] as Vec<String>]);
+        let found = changed(&["seed=1", "schedule=Constant(lr: 1e-3)", "optimizer=AdamW(weight_decay: 0.5)"]);
+        assert!(found[1].is_empty());
+        for field in ["seed", "schedule.Constant.lr", "optimizer.AdamW.weight_decay"] {
+            assert!(found[0].contains(&field.to_string()), "{field}: {found:?}");
+        }
+        let found = changed(&["model.layers=3", "optimizer=Lion()", "data.tokenizer=Bpe(vocabulary: 300)"]);
+        for field in ["model.Gpt.layers", "optimizer.kind", "data.tokenizer"] {
+            assert!(found[1].contains(&field.to_string()), "{field}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn strategies_that_keep_the_result_may_change() {
+        let of_result = |strategies: &str| changed(&[&format!("strategies={strategies}")])[0].clone();
+        let file = include_str!("../../../examples/tinyshakespeare.ron");
+        let run = Run::parse("file", file, &[] as &[&str]).unwrap();
+        let clips = run.strategies.iter().any(|strategy| matches!(strategy, StrategyConfig::Clip(_)));
+        let same = if clips {
+            "[Zero(stage: 3), Amp(bf16), Clip(norm: 1.0)]"
+        } else {
+            "[Zero(stage: 3), Amp(bf16)]"
+        };
+        assert_eq!(of_result(same), [""; 0]);
+        for other in ["Clip(norm: 7.0)", "Freeze([\"tokens\"])"] {
+            assert_eq!(of_result(&format!("[{other}]")), ["strategies"], "{other}");
+        }
+    }
+
+    #[test]
+    fn factors_stay_what_they_are_and_may_stand_anywhere() {
+        let text = |strategies: &str| {
+            let file = include_str!("../../../examples/tinyshakespeare.ron");
+            Run::parse("file", file, &[format!("strategies={strategies}")]).unwrap().to_ron()
+        };
+        let saved = text("[Ema(decay: 0.9), Lora(rank: 4), Freeze([\"tokens\", \"norm\"])]");
+        let moved = text("[Freeze([\"norm\", \"tokens\"]), Lora(rank: 4, alpha: 4), Ema(decay: 0.9)]");
+        let Compared { of_result, impossible } = compare(&saved, &moved);
+        assert!(of_result.is_empty() && impossible.is_empty(), "{of_result:?} {impossible:?}");
+        let other = text("[Ema(decay: 0.9), Lora(rank: 8), Freeze([\"tokens\", \"norm\"])]");
+        let Compared { of_result, impossible } = compare(&saved, &other);
+        assert!(of_result.is_empty(), "{of_result:?}");
+        assert_eq!(impossible[0].field, "strategies.Lora");
+        assert_eq!(impossible[0].saved, "Lora(rank: 4, alpha: 4.0)");
+    }
+
+    #[test]
+    fn a_text_that_is_no_run_file_is_told() {
+        let now = Run::parse("file", include_str!("../../../examples/tinyshakespeare.ron"), &[] as &[&str]);
+        let compared = compare("(stpes: 1)", &now.unwrap().to_ron());
+        assert_eq!(compared.of_result[0].field, "run");
+    }
+}

@@ -1,0 +1,370 @@
+//! Checks values of a run file that parse but are invalid.
+
+use super::optimizer_check::optimizer;
+use super::parse::FromRunFile;
+use super::{
+    BatchConfig, CheckpointsConfig, DataConfig, DataRun, LlamaShape, LossScaleConfig, ModelConfig, Paths,
+    Rows, Run, RunError, StrategyConfig, TaskConfig, TokenizerConfig, ZeroConfig, ron_path,
+};
+use firebrick::ByteSize;
+
+/// Rejects invalid or contradictory values before anything is read or allocated.
+pub(super) fn check(run: &impl FromRunFile, file: &str, text: &str) -> Result<(), RunError> {
+    match run.first_problem() {
+        None => Ok(()),
+        Some(Problem { field, expected, found }) => Err(RunError::Value {
+            file: file.into(),
+            line: ron_path::line_of(text, &field),
+            field,
+            expected,
+            found,
+        }),
+    }
+}
+
+/// An invalid value, and what it should be.
+pub(super) struct Problem {
+    field: String,
+    expected: String,
+    found: String,
+}
+
+/// Returns a problem unless `holds`.
+pub(super) fn require(holds: bool, field: &str, expected: &str, found: impl ToString) -> Option<Problem> {
+    (!holds).then(|| Problem { field: field.into(), expected: expected.into(), found: found.to_string() })
+}
+
+/// A size far above any use, so that a typo is reported instead of tried.
+const MOST: usize = 1_000_000_000;
+
+/// The largest LoRA rank: the width of the widest models.
+const MOST_RANK: usize = 65_536;
+
+/// The most tokens that a row may be padded to.
+const LONGEST_ROW: usize = 1_000_000;
+
+fn positive(field: &str, value: usize) -> Option<Problem> {
+    require((1..=MOST).contains(&value), field, "at least 1 and at most a billion", value)
+}
+
+impl FromRunFile for Run {
+    fn first_problem(&self) -> Option<Problem> {
+        length(self)
+            .or_else(|| DataRun::from(self).first_problem())
+            .or_else(|| model(self))
+            .or_else(|| optimizer(self))
+            .or_else(|| schedule(self))
+            .or_else(|| {
+                let (share, expected) = (self.label_smoothing, "at least 0 and below 1");
+                require((0.0..1.0).contains(&share), "label_smoothing", expected, share)
+            })
+            .or_else(|| sample(self))
+            .or_else(|| match self.task {
+                TaskConfig::Seq2Seq { generate: Some(tokens), .. } => positive("task.generate", tokens),
+                _ => None,
+            })
+            .or_else(|| ranks(self))
+            .or_else(|| require(!self.output.as_os_str().is_empty(), "output", "a folder", "\"\""))
+    }
+}
+
+impl FromRunFile for DataRun {
+    fn first_problem(&self) -> Option<Problem> {
+        batch(&self.batch)
+            .or_else(|| strategies(&self.strategies, &self.batch))
+            .or_else(|| source(&self.data, &self.task))
+            .or_else(|| sizes(&self.data, &self.task))
+            .or_else(|| data(&self.data))
+    }
+}
+
+fn length(run: &Run) -> Option<Problem> {
+    let both = "given, or else `epochs`, and not both (`None` takes one away)";
+    match (run.steps, run.epochs) {
+        (Some(_), Some(_)) => return require(false, "steps", both, "both"),
+        (None, None) => return require(false, "steps", both, "neither"),
+        (Some(steps), None) => require(steps > 0, "steps", "at least 1", steps),
+        (None, Some(epochs)) => require(epochs > 0, "epochs", "at least 1", epochs),
+    }
+    .or_else(|| require(run.evaluate_every != Some(0), "evaluate_every", "at least 1", 0))
+    .or_else(|| require(run.early_stopping != Some(0), "early_stopping", "at least 1", 0))
+    .or_else(|| {
+        let CheckpointsConfig { every, keep_last, keep_every, grace, .. } = run.checkpoints;
+        require(every != Some(0), "checkpoints.every", "at least 1 update", 0)
+            .or_else(|| require(keep_last > 0, "checkpoints.keep_last", "at least 1", 0))
+            .or_else(|| require(keep_every != Some(0), "checkpoints.keep_every", "at least 1 update", 0))
+            .or_else(|| require(grace != Some(0), "checkpoints.grace", "at least 1 second", 0))
+    })
+    .or_else(|| require(run.device_budget != Some(ByteSize(0)), "device_budget", "at least 1 byte", 0))
+    .or_else(|| {
+        let evaluated =
+            run.early_stopping.is_none() || run.data.valid.is_some() || run.data.valid_fraction > 0.0;
+        require(evaluated, "data.valid_fraction", "above 0 where `early_stopping` is given", 0)
+    })
+}
+
+/// A number of ranks far above any use: a typo is reported before a thread starts for each rank.
+const MOST_RANKS: usize = 100_000;
+
+fn ranks(run: &Run) -> Option<Problem> {
+    let ranks = run.ranks.unwrap_or(1);
+    require((1..=MOST_RANKS).contains(&ranks), "ranks", "at least 1 and at most 100000", ranks)
+        .or_else(|| require(run.deadline != Some(0), "deadline", "at least 1 second", 0))
+}
+
+fn batch(batch: &BatchConfig) -> Option<Problem> {
+    let one = batch.micro.is_some() != batch.micro_tokens.is_some();
+    let found = if batch.micro.is_some() { "both" } else { "neither" };
+    require(one, "batch.micro", "given, or else `batch.micro_tokens`, and not both", found)
+        .or_else(|| positive("batch.micro", batch.micro.unwrap_or(1)))
+        .or_else(|| positive("batch.micro_tokens", batch.micro_tokens.unwrap_or(1)))
+        .or_else(|| positive("batch.accumulate", batch.accumulate.unwrap_or(1)))
+        .or_else(|| {
+            let alone = batch.accumulate_dtype.is_some() && batch.accumulate.is_none();
+            let expected = "left out where `batch.accumulate` is: nothing is summed";
+            require(!alone, "batch.accumulate_dtype", expected, "given")
+        })
+}
+
+/// Checks where the samples come from.
+fn source(data: &DataConfig, task: &TaskConfig) -> Option<Problem> {
+    let one = data.path.is_some() == data.mix.is_empty();
+    let found = if data.path.is_some() { "both" } else { "neither" };
+    let empty = |paths: &Paths| paths.as_slice().is_empty();
+    require(one, "data.path", "given, or else `data.mix`, and not both", found)
+        .or_else(|| require(!data.path.as_ref().is_some_and(empty), "data.path", "at least one path", "[]"))
+        .or_else(|| {
+            let expected = "left out where rows are windows of one text: `CausalLm(rows: Samples)` mixes";
+            require(data.mix.is_empty() || !task.is_windows(), "data.mix", expected, data.mix.len())
+        })
+        .or_else(|| {
+            let expected = "left out where rows are windows: a token file is what streams them";
+            let found = data.stream.unwrap_or(0);
+            require(data.stream.is_none() || !task.is_windows(), "data.stream", expected, found)
+        })
+        .or_else(|| {
+            let both = data.stream.is_some() && !data.mix.is_empty();
+            require(!both, "data.stream", "left out where `data.mix` is given", "both")
+        })
+        .or_else(|| positive("data.stream", data.stream.unwrap_or(1)))
+        .or_else(|| unused(data, task))
+        .or_else(|| {
+            let packed = matches!(task, TaskConfig::CausalLm { rows: Rows::Packed, .. });
+            let expected = "left out where samples are packed: that takes all of their lengths";
+            require(data.stream.is_none() || !packed, "data.stream", expected, "given")
+        })
+        .or_else(|| {
+            let mut weights = data.mix.iter().enumerate();
+            let wrong = weights.find(|(_, corpus)| !(corpus.weight > 0.0 && corpus.weight.is_finite()))?;
+            require(false, &format!("data.mix.{}.weight", wrong.0), "above 0", wrong.1.weight)
+        })
+}
+
+/// Rejects settings that the task does not use.
+fn unused(data: &DataConfig, task: &TaskConfig) -> Option<Problem> {
+    let windows = "left out where rows are windows of one text";
+    let pairs = "left out for Seq2Seq, whose pairs are not split";
+    let packed = matches!(task, TaskConfig::CausalLm { rows: Rows::Packed, .. });
+    let prompt = matches!(task, TaskConfig::CausalLm { prompt: Some(_), .. });
+    let is_windows = task.is_windows();
+    [
+        (is_windows && prompt, "task.prompt", windows),
+        (is_windows && data.max_length.is_some(), "data.max_length", windows),
+        (is_windows && data.stride.is_some(), "data.stride", windows),
+        (is_windows && data.padding.is_some(), "data.padding", windows),
+        (is_windows && data.group_by_length, "data.group_by_length", windows),
+        (packed && data.group_by_length, "data.group_by_length", "left out where samples are packed"),
+        (matches!(task, TaskConfig::Seq2Seq { .. }) && data.stride.is_some(), "data.stride", pairs),
+    ]
+    .into_iter()
+    .find_map(|(is_unused, field, expected)| require(!is_unused, field, expected, "given"))
+}
+
+/// Checks the lengths of samples.
+fn sizes(data: &DataConfig, task: &TaskConfig) -> Option<Problem> {
+    let needs = |holds: bool, field, expected| require(holds, field, expected, "nothing");
+    needs(!task.is_windows() || data.block.is_some(), "data.block", "given: tokens that a window predicts")
+        .or_else(|| positive("data.block", data.block.unwrap_or(1)))
+        .or_else(|| positive("data.max_length", data.max_length.unwrap_or(1)))
+        .or_else(|| {
+            let padded = data.padding.map_or(1, |padding| padding.length(1));
+            require(padded <= LONGEST_ROW, "data.padding", "of at most a million tokens", padded)
+        })
+        .or_else(|| {
+            let rows = matches!(task, TaskConfig::CausalLm { rows: Rows::Samples | Rows::Packed, .. });
+            let given = data.max_length.is_some() || data.block.is_some();
+            needs(!rows || given, "data.max_length", "given: the most tokens of a sample")
+        })
+        .or_else(|| {
+            let most = data.max_length.unwrap_or(usize::MAX);
+            let stride = data.stride.unwrap_or(0);
+            require(stride < most, "data.stride", "below `data.max_length`", stride)
+        })
+}
+
+fn data(data: &DataConfig) -> Option<Problem> {
+    let fraction = data.valid_fraction;
+    let within = (0.0..1.0).contains(&fraction);
+    require(within, "data.valid_fraction", "at least 0 and below 1", fraction)
+        .or_else(|| require(data.workers <= 256, "data.workers", "at most 256 threads", data.workers))
+        .or_else(|| match data.tokenizer {
+            TokenizerConfig::Bpe { vocabulary } => {
+                let expected = "at least 257: 256 bytes and a merge";
+                require(vocabulary > 256, "data.tokenizer.vocabulary", expected, vocabulary)
+            }
+            TokenizerConfig::Characters | TokenizerConfig::File(_) => None,
+        })
+}
+
+fn model(run: &Run) -> Option<Problem> {
+    let shape = |layers, heads, width: usize, inner: Option<usize>, dropout: f64| {
+        positive("model.layers", layers)
+            .or_else(|| positive("model.heads", heads))
+            .or_else(|| positive("model.width", width))
+            .or_else(|| positive("model.inner", inner.unwrap_or(1)))
+            .or_else(|| {
+                let expected = format!("a multiple of `model.heads`, which is {heads}");
+                require(width.is_multiple_of(heads), "model.width", &expected, width)
+            })
+            .or_else(|| {
+                let within = (0.0..1.0).contains(&dropout);
+                require(within, "model.dropout", "at least 0 and below 1", dropout)
+            })
+    };
+    match &run.model {
+        ModelConfig::Gpt(gpt) => shape(gpt.layers, gpt.heads, gpt.width, None, gpt.dropout),
+        ModelConfig::Bert(bert) => shape(bert.layers, bert.heads, bert.width, bert.inner, bert.dropout),
+        ModelConfig::T5(t5) => shape(t5.layers, t5.heads, t5.width, t5.inner, t5.dropout),
+        ModelConfig::Llama(llama) => {
+            let LlamaShape { layers, heads, width, inner, dropout, .. } = *llama;
+            shape(layers, heads, width, inner, dropout)
+                .or_else(|| {
+                    let shared = llama.key_value_heads.unwrap_or(heads);
+                    let expected = format!("a divisor of `model.heads`, which is {heads}");
+                    let divides = shared > 0 && heads.is_multiple_of(shared);
+                    require(divides, "model.key_value_heads", &expected, shared)
+                })
+                .or_else(|| {
+                    let expected = "an even multiple of `model.heads`: positions turn pairs of numbers";
+                    require((width / heads).is_multiple_of(2), "model.width", expected, width)
+                })
+        }
+        ModelConfig::Pretrained(folder) => {
+            require(!folder.as_os_str().is_empty(), "model.Pretrained", "a folder", "\"\"")
+        }
+    }
+}
+
+fn schedule(run: &Run) -> Option<Problem> {
+    let checked = match run.steps {
+        // The number of updates in `epochs` is known only after the data is loaded.
+        None => run.schedule.check_numbers(),
+        steps => run.schedule.check(steps),
+    };
+    let error = checked.err()?;
+    let (expected, found) = error.expected_and_found();
+    Some(Problem { field: format!("schedule.{}", error.field()), expected, found })
+}
+
+fn strategies(strategies: &[StrategyConfig], batch: &BatchConfig) -> Option<Problem> {
+    let mut problems = strategies.iter().enumerate().map(|(index, strategy)| {
+        let field = format!("strategies.{index}");
+        match strategy {
+            StrategyConfig::Amp(amp) => amp.loss_scale.as_ref().and_then(|scale| loss_scale(&field, scale)),
+            StrategyConfig::Accumulate(count) | StrategyConfig::AccumulateIn(count, _) => {
+                let expected = "left out where `batch.accumulate` is given: they are the same";
+                positive(&field, *count).or_else(|| {
+                    require(batch.accumulate.is_none(), &field, expected, format!("Accumulate({count})"))
+                })
+            }
+            StrategyConfig::Clip(clip) => match (clip.norm, clip.value) {
+                (Some(bound), None) | (None, Some(bound)) => require(
+                    bound > 0.0 && bound.is_finite(),
+                    &field,
+                    "a bound that is finite and above 0",
+                    bound,
+                ),
+                (norm, _) => {
+                    let found = if norm.is_some() { "both" } else { "neither" };
+                    require(false, &field, "Clip(norm: ..) or Clip(value: ..)", found)
+                }
+            },
+            StrategyConfig::Recompute(recompute) => {
+                let expected = "one of `every: 1`, `paths: [..]`, `within: bytes` and `elementwise: true`";
+                let choices = recompute.choices();
+                require(choices == 1, &field, expected, format!("{choices} of them"))
+            }
+            StrategyConfig::Offload(_) => None,
+            StrategyConfig::Lora(lora) => {
+                let alpha = lora.alpha.unwrap_or(1.0);
+                let possible = alpha > 0.0 && alpha.is_finite();
+                let (rank, expected) = (format!("{field}.rank"), "at least 1 and at most 65536");
+                require((1..=MOST_RANK).contains(&lora.rank), &rank, expected, lora.rank)
+                    .or_else(|| require(possible, &format!("{field}.alpha"), "finite and above 0", alpha))
+            }
+            StrategyConfig::Freeze(paths) => require(!paths.is_empty(), &field, "at least one path", "[]"),
+            StrategyConfig::Zero(zero) => zero_problem(&field, zero),
+            StrategyConfig::Ema(ema) => {
+                let within = (0.0..1.0).contains(&ema.decay);
+                require(within, &format!("{field}.decay"), "at least 0 and below 1", ema.decay)
+            }
+        }
+    });
+    problems.find_map(|problem| problem)
+}
+
+fn zero_problem(strategy: &str, zero: &ZeroConfig) -> Option<Problem> {
+    let field = |name: &str| format!("{strategy}.{name}");
+    require(zero.stage <= 3, &field("stage"), "0, 1, 2 or 3", zero.stage).or_else(|| {
+        let blocks = zero.blocks.iter().flatten().count();
+        let expected = "left out in stages 0 and 1, which do not go block by block";
+        require(zero.stage >= 2 || blocks == 0, &field("blocks"), expected, blocks)
+    })
+}
+
+fn loss_scale(strategy: &str, scale: &LossScaleConfig) -> Option<Problem> {
+    let field = |name: &str| format!("{strategy}.loss_scale.{name}");
+    // A scale whose inverse f32 can represent.
+    let within = |scale: f64| scale > 0.0 && scale <= 2f64.powi(126);
+    let is_scale = |name: &str, scale: Option<f64>| {
+        require(within(scale.unwrap_or(1.0)), &field(name), "above 0 and at most 2^126", scale.unwrap_or(1.0))
+    };
+    let count = |name: &str, count: Option<u64>| require(count != Some(0), &field(name), "at least 1", 0);
+    let both = scale.constant.is_some() && scale.moves();
+    let expected = "the only setting of the loss scale: one that is constant never moves";
+    require(!both, &field("constant"), expected, "others")
+        .or_else(|| is_scale("constant", scale.constant))
+        .or_else(|| is_scale("initial", scale.initial))
+        .or_else(|| is_scale("minimum", scale.minimum))
+        .or_else(|| {
+            let (initial, minimum) = (scale.initial.unwrap_or(65536.0), scale.minimum.unwrap_or(1.0));
+            let expected = format!("at most the initial scale, which is {initial}");
+            require(scale.constant.is_some() || minimum <= initial, &field("minimum"), &expected, minimum)
+        })
+        .or_else(|| {
+            let growth = scale.growth.unwrap_or(2.0);
+            require(growth > 1.0 && growth.is_finite(), &field("growth"), "finite and above 1", growth)
+        })
+        .or_else(|| {
+            let backoff = scale.backoff.unwrap_or(0.5);
+            require(backoff > 0.0 && backoff < 1.0, &field("backoff"), "above 0 and below 1", backoff)
+        })
+        .or_else(|| count("interval", scale.interval))
+        .or_else(|| count("hysteresis", scale.hysteresis))
+}
+
+fn sample(run: &Run) -> Option<Problem> {
+    let sample = run.sample.as_ref()?;
+    let writes = matches!(run.task, TaskConfig::CausalLm { .. } | TaskConfig::Seq2Seq { .. });
+    let expected = "left out, or the task one that writes, `CausalLm` or `Seq2Seq`";
+    require(writes, "sample", expected, run.task.name())
+        .or_else(|| positive("sample.tokens", sample.tokens))
+        .or_else(|| {
+            let possible = sample.temperature >= 0.0 && sample.temperature.is_finite();
+            require(possible, "sample.temperature", "at least 0", sample.temperature)
+        })
+        .or_else(|| {
+            let within = sample.top_p > 0.0 && sample.top_p <= 1.0;
+            require(within, "sample.top_p", "above 0 and at most 1", sample.top_p)
+        })
+}

@@ -1,0 +1,135 @@
+//! The data part of a run file.
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use firebrick_datasets::Amount;
+
+use super::many_ranks::number_of_ranks;
+use super::settled::Settled;
+use super::{BatchConfig, DataConfig, Run, StrategyConfig, TaskConfig, default_seed};
+
+/// The data part of a [`Run`]: everything that the data depends on, without the model and the training settings. It is
+/// read from the same files, so you can inspect a data set before there is a model.
+///
+/// ```
+/// use firebrick_cli::DataRun;
+///
+/// let run = DataRun::parse("example", r#"(
+///     task: TokenClassification(),
+///     data: (path: "train.conll", tokenizer: File("tokenizer.json"), max_length: 128),
+///     batch: (micro: 16),
+/// )"#, &["batch.micro=8"])?;
+/// assert_eq!(run.batch.micro, Some(8));
+/// # Ok::<(), firebrick_cli::RunError>(())
+/// ```
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename = "Run", deny_unknown_fields)]
+pub struct DataRun {
+    /// Seeds the order of the samples and the masking.
+    #[serde(default = "default_seed")]
+    pub seed: u64,
+    /// The task.
+    #[serde(default)]
+    pub task: TaskConfig,
+    /// The data and how it is cut into samples.
+    pub data: DataConfig,
+    /// How many samples an update takes.
+    pub batch: BatchConfig,
+    /// The strategies; one of them may set the number of micro-batches per update.
+    #[serde(default)]
+    pub strategies: Vec<StrategyConfig>,
+    /// Ranks that train together. They share the global batch by which samples are grouped. Default: one for each
+    /// process that a launcher started.
+    #[serde(default)]
+    pub ranks: Option<usize>,
+
+    /// Settings that are resolved before the data is read.
+    #[serde(skip)]
+    pub(crate) settled: Settled,
+
+    // The other names that a run file may contain.
+    #[serde(default, rename = "device")]
+    _device: Option<IgnoredAny>,
+    #[serde(default, rename = "device_budget")]
+    _device_budget: Option<IgnoredAny>,
+    #[serde(default, rename = "model")]
+    _model: Option<IgnoredAny>,
+    #[serde(default, rename = "optimizer")]
+    _optimizer: Option<IgnoredAny>,
+    #[serde(default, rename = "param_groups")]
+    _param_groups: Option<IgnoredAny>,
+    #[serde(default, rename = "layer_decay")]
+    _layer_decay: Option<IgnoredAny>,
+    #[serde(default, rename = "schedule")]
+    _schedule: Option<IgnoredAny>,
+    #[serde(default, rename = "steps")]
+    _steps: Option<IgnoredAny>,
+    #[serde(default, rename = "epochs")]
+    _epochs: Option<IgnoredAny>,
+    #[serde(default, rename = "evaluate_every")]
+    _evaluate_every: Option<IgnoredAny>,
+    #[serde(default, rename = "early_stopping")]
+    _early_stopping: Option<IgnoredAny>,
+    #[serde(default, rename = "best_by")]
+    _best_by: Option<IgnoredAny>,
+    #[serde(default, rename = "checkpoints")]
+    _checkpoints: Option<IgnoredAny>,
+    #[serde(default, rename = "deadline")]
+    _deadline: Option<IgnoredAny>,
+    #[serde(default, rename = "nccl")]
+    _nccl: Option<IgnoredAny>,
+    #[serde(default, rename = "output")]
+    _output: Option<IgnoredAny>,
+    #[serde(default, rename = "sample")]
+    _sample: Option<IgnoredAny>,
+}
+
+impl From<&Run> for DataRun {
+    fn from(run: &Run) -> Self {
+        Self {
+            seed: run.seed,
+            task: run.task.clone(),
+            data: run.data.clone(),
+            batch: run.batch.clone(),
+            strategies: run.strategies.clone(),
+            ranks: run.ranks,
+            settled: Settled::default(),
+            _device: None,
+            _device_budget: None,
+            _model: None,
+            _optimizer: None,
+            _param_groups: None,
+            _layer_decay: None,
+            _schedule: None,
+            _steps: None,
+            _epochs: None,
+            _evaluate_every: None,
+            _early_stopping: None,
+            _best_by: None,
+            _checkpoints: None,
+            _deadline: None,
+            _nccl: None,
+            _output: None,
+            _sample: None,
+        }
+    }
+}
+
+impl DataRun {
+    /// Returns the size of the global batch, over all ranks.
+    pub(crate) fn global_batch(&self) -> Amount {
+        self.batch.amount().times(self.micro_batches()).times(number_of_ranks(self.ranks).max(1))
+    }
+
+    /// Returns the number of micro-batches in an update, from whichever setting gives it.
+    pub(crate) fn micro_batches(&self) -> usize {
+        let strategies = self.strategies.iter().find_map(|strategy| match strategy {
+            StrategyConfig::Accumulate(micro_batches) | StrategyConfig::AccumulateIn(micro_batches, _) => {
+                Some(*micro_batches)
+            }
+            _ => None,
+        });
+        self.batch.accumulate.or(strategies).unwrap_or(1)
+    }
+}

@@ -1,0 +1,359 @@
+//! The errors of a run file and of a run.
+
+use std::path::PathBuf;
+
+use firebrick_datasets::DataError;
+use firebrick_strategies::optim::GroupsError;
+use thiserror::Error;
+
+use crate::PlanError;
+use crate::import::ImportError;
+use crate::report_page::ReportPageError;
+use crate::watch::WatchError;
+use firebrick::device::DeviceError;
+use firebrick::{FailedWrites, TrainError};
+use firebrick_models::pretrained::PretrainedError;
+
+/// An error in a run file, or in the run that it describes.
+#[derive(Debug, Error)]
+pub enum RunError {
+    /// The file cannot be read.
+    #[error("{path}: cannot read the run file: {reason}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's reason.
+        reason: String,
+    },
+    /// The file is not RON, or does not describe a run: it has an unknown field or a value of the wrong type.
+    #[error("{file}:{line}: {reason}")]
+    Syntax {
+        /// The file.
+        file: String,
+        /// The line, counted from 1.
+        line: usize,
+        /// What was expected and what was found, with the nearest known name.
+        reason: String,
+    },
+    /// An override cannot be applied.
+    #[error("--set {set}: {reason}")]
+    Set {
+        /// The override as given.
+        set: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A value is invalid, or contradicts another one.
+    #[error("{file}:{line}: `{field}` must be {expected}, found {found}")]
+    Value {
+        /// The file.
+        file: String,
+        /// The line of the field, or of the struct that lacks it.
+        line: usize,
+        /// The path of the field.
+        field: String,
+        /// What the field may be.
+        expected: String,
+        /// What the field is.
+        found: String,
+    },
+    /// The prompt cannot be encoded.
+    #[error("`sample.prompt`: {reason}")]
+    Prompt {
+        /// The tokenizer's reason.
+        reason: String,
+    },
+    /// The model cannot learn the task.
+    #[error("`model`: expected one that learns `{task}`: {models}; found `{found}`")]
+    Task {
+        /// The task.
+        task: &'static str,
+        /// The models that can learn the task.
+        models: &'static str,
+        /// The model that the run names.
+        found: String,
+    },
+    /// The folder's model belongs to an unknown family.
+    #[error("{folder}: expected a `model_type` of {}; found {found}", known.join(", "))]
+    Family {
+        /// The folder.
+        folder: PathBuf,
+        /// The known families.
+        known: Vec<&'static str>,
+        /// The `model_type` in `config.json`.
+        found: String,
+    },
+    /// The folder's classifier and the task have different labels.
+    #[error(
+        "{folder}: its classifier has the labels {known}, but {found}: to train it on, let `task.names` and the data \
+         have these labels; to start a new one, set `task.new_head` to true"
+    )]
+    Classifier {
+        /// The folder.
+        folder: PathBuf,
+        /// The classifier's labels, by id.
+        known: String,
+        /// The labels of the task, and where they come from.
+        found: String,
+    },
+    /// The tokenizer has more tokens than the model.
+    #[error(
+        "the tokenizer has {tokenizer} tokens, but the model knows {model}: name the tokenizer of the model's \
+         folder as `data.tokenizer`"
+    )]
+    Vocabulary {
+        /// Vocabulary size of the tokenizer.
+        tokenizer: usize,
+        /// Vocabulary size of the model.
+        model: usize,
+    },
+    /// Rows may be longer than the model can read.
+    #[error(
+        "rows may have {} tokens, but {}: set `data.max_length`, or `data.block` for windows",
+        longest.map_or("any number of".into(), |longest| longest.to_string()),
+        most.map_or("a fresh model needs a bound".into(), |most| format!("the model reads at most {most}"))
+    )]
+    Rows {
+        /// The most tokens of a row of the data, if there is a limit.
+        longest: Option<usize>,
+        /// The most tokens of a row that the model reads.
+        most: Option<usize>,
+    },
+    /// The folder holds no weights of a trained run.
+    #[error(
+        "{folder}: expected the weights of a trained run: train it to its end, make this folder of what a run has saved \
+         by `firebrick export RUN`, or name a Hugging Face folder with --weights"
+    )]
+    NotTrained {
+        /// The folder where the weights should be.
+        folder: PathBuf,
+    },
+    /// A run has saved no weights yet.
+    #[error(
+        "{folder}: this run has saved no weights yet: neither `best.safetensors` of an evaluation nor a checkpoint; go on with it by `firebrick train RUN.ron --resume auto`"
+    )]
+    NothingSaved {
+        /// The output folder.
+        folder: PathBuf,
+    },
+    /// A resumed run keeps its own tokenizer, which cannot encode the data.
+    #[error(
+        "{error}; the run goes on with its own tokenizer, {tokenizer}, so this is not the data that it was saved with: resume with that data, or start a new run, in another output folder"
+    )]
+    OwnTokenizer {
+        /// The tokenizer's file.
+        tokenizer: PathBuf,
+        /// What the tokenizer cannot encode.
+        error: Box<RunError>,
+    },
+    /// A trained run was asked to read data with another tokenizer than its own.
+    #[error(
+        "`data.tokenizer` cannot be set here: the model reads the tokens of {}; leave it out",
+        folder.display()
+    )]
+    TrainedTokenizer {
+        /// The folder of the model and its tokenizer.
+        folder: PathBuf,
+    },
+    /// The model of the task does not generate text.
+    #[error(
+        "`{task}` writes no text, as `CausalLm` and `Seq2Seq` do: `firebrick predict` asks its model about records"
+    )]
+    WritesNothing {
+        /// The task.
+        task: &'static str,
+    },
+    /// There are no records to answer.
+    #[error("the run has no validation files: name the records to answer with --data")]
+    NothingAsked,
+    /// A part of the data cannot be cut into windows.
+    #[error("the {part} part of the data: {error}")]
+    Part {
+        /// `training` or `validation`.
+        part: &'static str,
+        /// The error of the data.
+        error: DataError,
+    },
+    /// The data and the task do not fit a token file.
+    #[error(
+        "a token file holds the text of `CausalLm` from `data.path`, and not that of `{task}` or of a mix"
+    )]
+    Tokenize {
+        /// The task.
+        task: &'static str,
+    },
+    /// The run does not fit into this machine's memory.
+    #[error(
+        "a model of {parameters:.3e} parameters with micro-batches of {rows} rows and {tokens} tokens needs at least {:.1} GB for its {ranks} rank(s) in this process, but this machine has {:.1} GB: lower `batch`, `data.block`, `data.max_length`, `data.padding`, `model.width`, `model.layers`, the vocabulary or `ranks`",
+        needed / 1e9, *available as f64 / 1e9
+    )]
+    TooLarge {
+        /// Number of parameters.
+        parameters: f64,
+        /// Rows of the first micro-batch.
+        rows: usize,
+        /// Tokens of those rows, padding included.
+        tokens: usize,
+        /// Ranks of this process.
+        ranks: usize,
+        /// Bytes that the run needs.
+        needed: f64,
+        /// Bytes that the machine has.
+        available: u64,
+    },
+    /// The process cannot run this many ranks.
+    #[error(
+        "`ranks` must be at most {most} in a process, where each is a thread, found {ranks}, whose stacks and model take at least {:.1} GB: lower it, or start several processes with `mpirun`",
+        needed / 1e9
+    )]
+    TooManyRanks {
+        /// Ranks of this process.
+        ranks: usize,
+        /// The most ranks that a process may have.
+        most: usize,
+        /// Bytes of their stacks, weights, gradients and optimizer state. The vocabulary is not known yet, so it counts
+        /// as one token.
+        needed: f64,
+    },
+    /// A launcher started several processes of a program that was built without MPI.
+    #[error(
+        "a launcher started {processes} processes, but this program was built without MPI: build it with `cargo build --release --features mpi`, or train with `--ranks {processes}` in one process"
+    )]
+    NoMpi {
+        /// Number of processes.
+        processes: usize,
+    },
+    /// The ranks cannot be divided evenly among the processes.
+    #[error(
+        "{ranks} ranks cannot be dealt evenly to {processes} processes: let `ranks` be a multiple of {processes}"
+    )]
+    Ranks {
+        /// Ranks of the run.
+        ranks: usize,
+        /// Processes that the launcher started.
+        processes: usize,
+    },
+    /// A checkpoint differs from what was saved.
+    #[error(
+        "{path}: {problems} problem(s), told above: resume from another checkpoint, or restore the files"
+    )]
+    Damaged {
+        /// The checkpoint's folder.
+        path: PathBuf,
+        /// Number of problems.
+        problems: usize,
+    },
+    /// An imported configuration asks for something that is not supported.
+    #[error(
+        "{fields} field(s) on which the result may depend are not supported or not known, told above: change them, \
+         or go on without them with --allow-unsupported"
+    )]
+    NotImported {
+        /// Number of fields.
+        fields: usize,
+    },
+    /// A run file cannot be written.
+    #[error("{path}: cannot write the run file: {reason}")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        reason: String,
+    },
+    /// The run is over, but its last state could not be saved.
+    #[error(
+        "the last checkpoint could not be saved: {reason}; the weights are in the output folder, and `--resume` goes on from the checkpoint before"
+    )]
+    NotSaved {
+        /// The reason.
+        reason: String,
+    },
+    /// A file of the run could not be written completely.
+    #[error(
+        "the run is trained, but {file} is not complete: {failures} attempts to write it failed, the last one with: \
+         {reason}; free some space, or give this user the right to write there"
+    )]
+    Unwritten {
+        /// The name of the file in the output folder.
+        file: String,
+        /// Attempts that failed.
+        failures: u64,
+        /// The reason of the last failed attempt.
+        reason: String,
+    },
+    /// The run is trained and saved, but its description could not be written.
+    #[error("the run is trained and saved, but {reason}")]
+    Undescribed {
+        /// What is missing, and why.
+        reason: String,
+    },
+    /// The run was interrupted while the trained model wrote its sample.
+    #[error(
+        "interrupted; the run is complete in {}, except for its sample: `firebrick generate` writes one",
+        output.display()
+    )]
+    NoSample {
+        /// The output folder.
+        output: PathBuf,
+    },
+    /// The run was interrupted before there was anything to save.
+    #[error("interrupted; nothing was written")]
+    Interrupted,
+    /// A configuration cannot be imported.
+    #[error(transparent)]
+    Import(#[from] ImportError),
+    /// The run cannot be planned.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The report page of a run cannot be made.
+    #[error(transparent)]
+    Page(#[from] ReportPageError),
+    /// A run cannot be watched.
+    #[error(transparent)]
+    Watch(#[from] WatchError),
+    /// A Hugging Face folder cannot be read or written.
+    #[error(transparent)]
+    Pretrained(#[from] PretrainedError),
+    /// A group of `param_groups`, or `layer_decay`, does not fit the model.
+    #[error(transparent)]
+    Groups(#[from] GroupsError),
+    /// The device is not available.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The data, the strategies or the training failed.
+    #[error(transparent)]
+    Train(#[from] TrainError),
+}
+
+impl RunError {
+    /// Whether the data has a character that the tokenizer's vocabulary lacks.
+    pub(crate) fn is_of_vocabulary(&self) -> bool {
+        match self {
+            Self::Train(TrainError::Data(DataError::UnknownCharacter { .. })) => true,
+            Self::Train(TrainError::Data(DataError::Record { found, .. })) => {
+                found.contains("is not in the vocabulary")
+            }
+            _ => false,
+        }
+    }
+}
+
+impl From<DataError> for RunError {
+    fn from(error: DataError) -> Self {
+        Self::Train(error.into())
+    }
+}
+
+impl From<firebrick_strategies::StrategyError> for RunError {
+    fn from(error: firebrick_strategies::StrategyError) -> Self {
+        Self::Train(error.into())
+    }
+}
+
+impl RunError {
+    /// Returns the error for a file that is incomplete at the end of a run.
+    pub(crate) fn unwritten(file: &FailedWrites) -> Option<Self> {
+        let FailedWrites { file, failures, error } = file.clone();
+        error.map(|reason| Self::Unwritten { file, failures, reason })
+    }
+}

@@ -1,0 +1,152 @@
+//! The Hugging Face folder of a trained run.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use burn::store::{ModuleSnapshot, SafetensorsStore};
+use burn::tensor::Device;
+use firebrick_datasets::{ForModel, Tokenizer};
+use serde_json::Value;
+
+use super::RunError;
+use super::family::Family;
+use super::prepare::Parts;
+use super::trainable::Trainable;
+use firebrick::checkpoint::best::BEST;
+use firebrick::files::saving;
+use firebrick::{TrainError, Trained};
+use firebrick_models::pretrained;
+use firebrick_models::pretrained::CONFIG;
+
+/// The folder's name in the output folder.
+pub(crate) const PRETRAINED: &str = "pretrained";
+
+/// The file in the folder that records which weights it was made from.
+const MADE_OF: &str = ".made_of";
+
+/// The generation settings of `transformers`.
+const GENERATION: &str = "generation_config.json";
+
+/// The files that tokenizers of other libraries keep beside `tokenizer.json`.
+const BESIDE: [&str; 9] = [
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "chat_template.jinja",
+];
+
+/// Writes the best weights, or the last ones if none were evaluated, with everything else that `transformers` needs.
+pub(super) fn export<M: Trainable>(
+    trained: &Trained<M>,
+    parts: &Parts<M>,
+    output: &Path,
+) -> Result<PathBuf, RunError> {
+    let folder = output.join(PRETRAINED);
+    let of = trained.best.as_deref().and_then(known_by);
+    match &trained.best {
+        Some(best) => pretrained::save(&read::<M>(&parts.config, best)?, &parts.config, &folder)?,
+        None => {
+            let last = trained.averaged.as_ref().unwrap_or(&trained.model);
+            pretrained::save(last, &parts.config, &folder)?;
+        }
+    }
+    let origin = parts.folder.as_ref().map(|folder| folder.path());
+    save_beside::<M>(&folder, origin, &parts.config, &parts.tokenizer)?;
+    mark(&folder, of)?;
+    Ok(folder)
+}
+
+/// Writes what `transformers` needs besides the weights and configuration of a model. `origin` is the folder of the
+/// model that the run started from.
+pub(super) fn save_beside<M: Trainable>(
+    folder: &Path,
+    origin: Option<&Path>,
+    config: &M::Config,
+    tokenizer: &Tokenizer,
+) -> Result<(), RunError> {
+    if let Some(origin) = origin {
+        copy(GENERATION, origin, folder)?;
+        keep_start(folder)?;
+        if is_of(tokenizer, origin) {
+            BESIDE.iter().try_for_each(|name| copy(name, origin, folder))?;
+        }
+    }
+    let model =
+        ForModel { max_length: config.positions(), segments: <M::Config as Family>::reads_segments() };
+    Ok(tokenizer.save_for_model(folder, &model)?)
+}
+
+/// Records in a folder which best weights it was made from, by the [stamp](known_by) taken before they were read, or
+/// records none.
+pub(super) fn mark(folder: &Path, of: Option<String>) -> Result<(), RunError> {
+    Ok(saving::save_text(&of.unwrap_or_default(), &folder.join(MADE_OF))?)
+}
+
+/// Whether an output folder has the Hugging Face folder of its current best weights. A run that was resumed after its
+/// end and then killed still has the folder of its first end. Folders of older versions have no record and are
+/// accepted.
+pub(crate) fn is_exported(output: &Path) -> bool {
+    let folder = output.join(PRETRAINED);
+    let (made_of, best) = (fs::read_to_string(folder.join(MADE_OF)), known_by(&output.join(BEST)));
+    match (made_of, best) {
+        (Ok(made_of), Some(best)) => made_of == best,
+        _ => folder.is_dir(),
+    }
+}
+
+/// Returns a stamp that identifies a file of weights without reading it: its size and modification time.
+pub(super) fn known_by(weights: &Path) -> Option<String> {
+    let metadata = fs::metadata(weights).ok()?;
+    let written = metadata.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
+    Some(format!("{} bytes, of {} ns\n", metadata.len(), written.as_nanos()))
+}
+
+/// Makes texts begin with the token that the model was trained from: `config.json` says it, and what
+/// `generation_config.json` says goes before that when `transformers` generates.
+fn keep_start(folder: &Path) -> Result<(), TrainError> {
+    const START: &str = "decoder_start_token_id";
+    let read = |name: &str| serde_json::from_slice::<Value>(&fs::read(folder.join(name)).ok()?).ok();
+    let (Some(config), Some(mut generation)) = (read(CONFIG), read(GENERATION)) else { return Ok(()) };
+    match (config.get(START), generation.get_mut(START)) {
+        (Some(trained), Some(start)) if start != trained => *start = trained.clone(),
+        _ => return Ok(()),
+    }
+    saving::save_text(&format!("{generation:#}\n"), &folder.join(GENERATION))
+}
+
+/// Copies a file of a folder, if it exists.
+fn copy(name: &str, from: &Path, to: &Path) -> Result<(), TrainError> {
+    let (source, target) = (from.join(name), to.join(name));
+    if !source.is_file() {
+        return Ok(());
+    }
+    saving::replace(&target, |staged| {
+        let copied = fs::copy(&source, staged);
+        copied.map(drop).map_err(|error| TrainError::file(&target, "copying it", error))
+    })
+}
+
+/// Whether a tokenizer is the one in a folder. The files beside a different tokenizer do not describe this one.
+fn is_of(tokenizer: &Tokenizer, folder: &Path) -> bool {
+    let of_folder = Tokenizer::from_file(folder).and_then(|tokenizer| tokenizer.fingerprint());
+    of_folder.is_ok_and(|of_folder| tokenizer.fingerprint().is_ok_and(|own| own == of_folder))
+}
+
+/// Reads a model on the host from a file of weights by module path.
+pub(super) fn read<M: Trainable>(config: &M::Config, file: &Path) -> Result<M, RunError> {
+    let mut model = M::init(config, &Device::flex());
+    let mut store = SafetensorsStore::from_file(file);
+    let read = model.load_from(&mut store);
+    match read.map_err(|error| TrainError::file(file, "reading the weights", error))?.missing.first() {
+        None => Ok(model),
+        Some((path, _)) => {
+            Err(TrainError::file(file, "reading the weights", format!("`{path}` is missing")).into())
+        }
+    }
+}

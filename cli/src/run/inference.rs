@@ -1,0 +1,94 @@
+//! The settings with which the model of a run answers texts.
+
+use std::sync::Arc;
+
+use burn::tensor::Device;
+use firebrick_datasets::{Amount, Tokenizer};
+
+use super::trainable::Trainable;
+use super::{LabelKind, Run, RunError, SampleConfig, TaskConfig};
+use crate::answers::{Inference, Kind};
+use firebrick_models::decoding::Decoding;
+use firebrick_models::pretrained::Folder;
+
+impl Run {
+    /// Returns the most tokens of a row that the model is asked about, padding included; `Some(None)` if there is no
+    /// limit, and `None` for a causal language model, which reads as much of the end of a text as it can.
+    pub(crate) fn asked_rows(&self, tokenizer: &Tokenizer) -> Option<Option<usize>> {
+        match self.task {
+            TaskConfig::CausalLm { .. } => None,
+            _ => Some(self.data.longest_row(tokenizer)),
+        }
+    }
+
+    /// Returns the settings for asking the model. Texts end at the end tokens of the model's folder and of the
+    /// tokenizer, unless `decoding` names its own.
+    ///
+    /// # Errors
+    ///
+    /// The tokenizer lacks the token that the task names as the decoder's first, or the folder's end tokens cannot be
+    /// read.
+    pub(crate) fn inference<M: Trainable>(
+        &self,
+        config: &M::Config,
+        folder: Option<&Folder>,
+        tokenizer: &Arc<Tokenizer>,
+        device: &Device,
+        mut decoding: Decoding,
+    ) -> Result<Inference, RunError> {
+        if decoding.end_tokens.is_empty() {
+            decoding.end_tokens = end_tokens(folder, tokenizer)?;
+        }
+        let encoder = self.data.encoder(tokenizer, None);
+        Ok(Inference {
+            encoder: match &self.task {
+                // A truncated word needs an answer too.
+                TaskConfig::TokenClassification { .. } => encoder.stride(self.data.stride.or(Some(0))),
+                _ => encoder.stride(None),
+            },
+            padding: self.data.padding(tokenizer),
+            rows: match self.batch.amount() {
+                Amount::Samples(samples) => samples,
+                Amount::Tokens(_) => 16,
+            },
+            labels: M::label_names(config).unwrap_or_default(),
+            kind: match &self.task {
+                TaskConfig::SequenceClassification { kind: LabelKind::Number, .. } => Kind::Number,
+                TaskConfig::SequenceClassification { kind: LabelKind::Classes, .. } => Kind::Classes,
+                _ => Kind::Class,
+            },
+            decoding,
+            start: self.task.start_id(M::start_of(config), tokenizer)?.unwrap_or(0),
+            first: 0,
+            among: None,
+            tokenizer: tokenizer.clone(),
+            device: device.clone(),
+        })
+    }
+}
+
+/// Returns the tokens that end a text: those that the folder defines, as in `transformers`, and the tokenizer's own,
+/// which follows each text in training.
+///
+/// # Errors
+///
+/// The folder's end tokens cannot be read.
+pub(crate) fn end_tokens(folder: Option<&Folder>, tokenizer: &Tokenizer) -> Result<Vec<u32>, RunError> {
+    let mut tokens = folder.map(Folder::end_tokens).transpose()?.unwrap_or_default();
+    tokens.extend(tokenizer.special().eos.filter(|eos| !tokens.contains(eos)));
+    Ok(tokens)
+}
+
+impl SampleConfig {
+    /// Returns the decoding settings of the sample.
+    pub(crate) fn decoding(&self, seed: u64) -> Decoding {
+        Decoding {
+            max_new_tokens: self.tokens,
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            seed,
+            ..Decoding::default()
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Trains a checked run.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use burn::train::Interrupter;
+
+use super::attended::attended;
+use super::prepare::Parts;
+use super::trainable::{ForModel, Trainable};
+use super::{Process, Run, RunError, TaskConfig, changes, export};
+use crate::answers::Question;
+use crate::console::tell;
+use firebrick::checkpoint::RunText;
+use firebrick::output::{Output, RUN};
+use firebrick::{Report, Resume, Show, TrainError};
+use firebrick_models::pretrained::{CONFIG, Folder, config_text, save_adapters};
+
+/// A run that has been trained.
+#[derive(Debug)]
+pub struct Launched {
+    /// The numbers of the run, in the leading process; empty in the others.
+    pub report: Report,
+    /// Text that the model generated, if the run asks for it and was not interrupted.
+    pub sample: Option<String>,
+    /// The weights of the best evaluation, if there was one.
+    pub best: Option<PathBuf>,
+    /// The Hugging Face folder of the best weights, in the leading process.
+    pub pretrained: Option<PathBuf>,
+}
+
+impl Run {
+    /// Trains the run and writes into the output folder:
+    ///
+    /// - before the first step: `run.ron`, `tokenizer.json` and `config.json`
+    /// - during the run: `metrics.jsonl`, `best.safetensors` and `checkpoints`
+    /// - at the end: `model.safetensors`, `ema.safetensors` if the weights are averaged, `report.json`, `sample.txt`,
+    ///   and `pretrained`, a Hugging Face folder of the best weights, or of the last ones if none were evaluated
+    ///
+    /// The sample is generated with the averaged weights, if there are any.
+    ///
+    /// # Errors
+    ///
+    /// The device is not available, the data cannot be read, the strategies do not fit, or the training fails.
+    pub fn launch(&self, show: Show, interrupter: Interrupter) -> Result<Launched, RunError> {
+        self.launch_from(None, false, show, interrupter)
+    }
+
+    /// Like [`launch`](Self::launch), but resumes from a checkpoint: see [`Trainer::resume`](firebrick::Trainer::resume).
+    /// Rejects changes of the run file since the checkpoint that affect the result, unless `allow_changes` is set; then
+    /// it reports them.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`launch`](Self::launch), and a checkpoint that is missing, damaged, or of another run.
+    pub fn launch_from(
+        &self,
+        resume: Option<Resume>,
+        allow_changes: bool,
+        show: Show,
+        interrupter: Interrupter,
+    ) -> Result<Launched, RunError> {
+        let leads = Process::this()?.leads();
+        let show = if leads { show } else { Show::Nothing };
+        if leads {
+            Output::check(&self.output)?;
+            if let Some(resume) = &resume {
+                // Reports a missing checkpoint before the data is read.
+                resume.find(&self.output).map_err(TrainError::from)?;
+            }
+        }
+        self.for_model(Launch { run: self, leads, resume, allow_changes, show, interrupter })
+    }
+}
+
+struct Launch<'a> {
+    run: &'a Run,
+    /// Whether this process owns the output folder.
+    leads: bool,
+    resume: Option<Resume>,
+    allow_changes: bool,
+    show: Show,
+    interrupter: Interrupter,
+}
+
+impl ForModel for Launch<'_> {
+    type Output = Launched;
+
+    fn with<M: Trainable>(self, folder: Option<Folder>) -> Result<Launched, RunError> {
+        let Self { run, leads, resume, allow_changes, show, interrupter } = self;
+        let say = |doing: &str| {
+            if show != Show::Nothing {
+                tell(doing);
+            }
+        };
+        say(&run.batch_summary());
+        let own_tokenizer = resume.as_ref().and_then(|resume| resume.tokenizer(&run.output));
+        let parts = run.prepare_resumed::<M>(folder, own_tokenizer, &interrupter, say)?;
+        let initializing = run.clone();
+        let (parts, model, optimizer) = attended(&interrupter, "initializing the model", &say, move |say| {
+            let (model, optimizer) = initializing.fresh(&parts, say)?;
+            Ok((parts, model, optimizer))
+        })?;
+        let trainer = run
+            .trainer(&parts)
+            .show(show)
+            .label(format!("{} parameters, {}", model.num_params(), parts.device_name))
+            .interrupter(interrupter.clone())
+            .checkpoints(run.checkpoints.policy())
+            .allow_changes(allow_changes)
+            .described(RunText { text: run.to_ron(), compare: changes::compare });
+        let trainer = match &resume {
+            Some(resume) => trainer.resume(resume.clone()),
+            None => trainer,
+        };
+        let (schedule, data) = (run.schedule, parts.data.clone());
+        if !leads {
+            trainer.saved_elsewhere(&run.output).fit_for_first(model, optimizer, schedule, data)?;
+            return Ok(Launched { sample: None, report: Report::default(), best: None, pretrained: None });
+        }
+        let reopened = match &resume {
+            Some(resume) => Output::reopen(&run.output, resume)?,
+            None => None,
+        };
+        // Written before the first step, so that a killed run has them. A resumed run may still be rejected, so its run
+        // file waits.
+        let text = run.to_ron() + "\n";
+        let (output, goes_on) = match reopened {
+            Some(output) => (Arc::new(output), true),
+            None => (Arc::new(Output::claim(&run.output)?), false),
+        };
+        for (name, text) in [(RUN, text), (CONFIG, config_text::<M>(&parts.config)?)] {
+            match goes_on && output.current().join(name).is_file() {
+                true => output.describe_later(name, text),
+                false => output.save_text(name, &text)?,
+            }
+        }
+        // A resumed run keeps its tokenizer, unless the folder lacks it.
+        let tokenizer = output.current().join("tokenizer.json");
+        if !goes_on || !tokenizer.is_file() {
+            parts.tokenizer.save(tokenizer)?;
+        }
+        let mut trained = trainer.claimed(output.clone()).fit(model, optimizer, schedule, data)?;
+        match Report::read(output.folder()).filter(|_| !trained.has_gone_on) {
+            // The run was already over: keep its report, but for how this process ended.
+            Some(report) => {
+                let Report { interrupted, stopped, .. } = trained.report;
+                trained.report = Report { interrupted, stopped, ..report };
+            }
+            None => trained.report.write(&output)?,
+        }
+        let pretrained = export::export(&trained, &parts, output.folder())?;
+        if let (Some(adapters), Some(_)) = (&trained.adapters, &parts.folder) {
+            // Saves the adapters under the names of the folder that the run started from, so that they can be applied
+            // to it.
+            save_adapters::<M>(adapters, &parts.config, output.folder().join("adapter"))?;
+        }
+        let mut launched = Launched {
+            sample: None,
+            report: trained.report,
+            best: trained.best,
+            pretrained: Some(pretrained),
+        };
+        if run.sample.is_none() || launched.report.interrupted {
+            return Ok(launched);
+        }
+        say("writing a sample");
+        let (sampled, writer) = (run.clone(), trained.averaged.unwrap_or(trained.model));
+        let sample = attended(&interrupter, "writing a sample", &say, move |_| {
+            write_sample(&sampled, &writer, &parts)
+        });
+        launched.sample = sample.map_err(|error| match error {
+            RunError::Interrupted => RunError::NoSample { output: output.folder().into() },
+            error => error,
+        })?;
+        if let Some(sample) = &launched.sample {
+            output.save_text("sample.txt", sample)?;
+        }
+        Ok(launched)
+    }
+}
+
+/// Generates the sample from its prompt.
+fn write_sample<M: Trainable>(run: &Run, model: &M, parts: &Parts<M>) -> Result<Option<String>, RunError> {
+    let Some(sample) = &run.sample else {
+        return Ok(None);
+    };
+    // Ranks that share the model leave it on the host.
+    let device = model.devices().first().unwrap_or(&parts.device).clone().inner();
+    let inference = run.inference::<M>(
+        &parts.config,
+        parts.folder.as_ref(),
+        &parts.tokenizer,
+        &device,
+        sample.decoding(run.seed),
+    )?;
+    let answers = model.clone().valid().answers(&[Question::Text(sample.prompt.clone())], &inference)?;
+    let written = answers.first().and_then(|answer| answer.get("predicted")?.as_str());
+    Ok(written.map(|written| match run.task {
+        TaskConfig::Seq2Seq { .. } => written.to_string(),
+        _ => sample.prompt.clone() + written,
+    }))
+}

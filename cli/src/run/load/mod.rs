@@ -1,0 +1,270 @@
+//! Loads the data of a run file as streams of batches.
+
+mod prints;
+mod samples;
+mod tasks;
+mod windows;
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use burn::train::Interrupter;
+use firebrick_datasets::{
+    Amount, Batch, DataError, Format, LabeledBatch, Labels, Reader, Record, Seq2SeqBatch, SequenceBatch,
+    Skipped, TokenBatch, Tokenizer,
+};
+
+use super::attended::attended;
+pub(in crate::run) use prints::Part;
+use prints::Prints;
+
+use super::{Corpus, DataConfig, DataRun, Paths, Rows, RunError, TaskConfig, TokenizerConfig};
+use firebrick::Data;
+
+/// The data of a run, ready for training.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The tokenizer that made the tokens.
+    pub tokenizer: Arc<Tokenizer>,
+    /// The batches.
+    pub data: TaskData,
+    /// The malformed records that were skipped.
+    pub skipped: Skipped,
+    /// The most tokens that a row may have, padding included; `None` if there is no bound.
+    pub longest_row: Option<usize>,
+}
+
+/// The batches of a run, of the type that its task uses.
+#[derive(Debug)]
+pub enum TaskData {
+    /// Batches of `CausalLm`.
+    CausalLm(Data<TokenBatch>),
+    /// Batches of `MaskedLm`.
+    MaskedLm(Data<LabeledBatch>),
+    /// Batches of `TokenClassification`, with the names of the labels.
+    TokenClassification(Data<LabeledBatch>, Labels),
+    /// Batches of `SequenceClassification`, with the names of the classes, unless the label is a number.
+    SequenceClassification(Data<SequenceBatch>, Option<Labels>),
+    /// Batches of `Seq2Seq`.
+    Seq2Seq(Data<Seq2SeqBatch>),
+}
+
+impl DataRun {
+    /// Reads and tokenizes the data, and reports progress through `say`.
+    ///
+    /// # Errors
+    ///
+    /// The data cannot be read, or does not fit the task.
+    pub fn load(&self, say: impl Fn(&str)) -> Result<Loaded, RunError> {
+        self.load_until(&Interrupter::new(), say)
+    }
+
+    /// Like [`load`](Self::load), but stops immediately when `interrupter` receives a stop request.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`load`](Self::load), and [`RunError::Interrupted`].
+    pub fn load_until(&self, interrupter: &Interrupter, say: impl Fn(&str)) -> Result<Loaded, RunError> {
+        let run = self.clone();
+        let loaded = attended(interrupter, "preparing", &say, move |say| Loading::new(&run, say).load())?;
+        tell_skipped(&loaded.skipped, say);
+        Ok(loaded)
+    }
+}
+
+/// Reports how many malformed records were skipped, and the reasons for the first ones.
+pub(super) fn tell_skipped(skipped: &Skipped, say: impl Fn(&str)) {
+    if skipped.count() > 0 {
+        say(&format!("skipped {} malformed record(s), among them:", skipped.count()));
+        skipped.messages().iter().for_each(|message| say(&format!("  {message}")));
+    }
+}
+
+/// Returns the format that all of these paths have by their extensions.
+fn format_of(paths: &Paths) -> Result<Format, DataError> {
+    let [first, others @ ..] = paths.as_slice() else {
+        return Err(DataError::EmptyText { place: "`data.path`".into() });
+    };
+    let format = Format::of(first)?;
+    match others.iter().find(|path| Format::of(path).as_ref().ok() != Some(&format)) {
+        None => Ok(format),
+        Some(other) => Err(DataError::File {
+            path: other.clone(),
+            expected: format!("a file of the same format as {}", first.display()),
+            found: "another ending (`data.format` says how all of them are read)".into(),
+        }),
+    }
+}
+
+/// Opens files in the given format, or in the one of their extensions.
+pub(crate) fn open(paths: &Paths, format: Option<&Format>) -> Result<Box<dyn Reader>, RunError> {
+    let format = match format {
+        Some(format) => format.clone(),
+        None => format_of(paths)?,
+    };
+    Ok(format.open(paths.as_slice())?)
+}
+
+/// A corpus, and its weight in a mix.
+struct Weighted<T> {
+    corpus: T,
+    weight: f64,
+}
+
+/// The state of a load in progress.
+pub(super) struct Loading<'a> {
+    pub run: &'a DataRun,
+    pub config: &'a DataConfig,
+    pub say: &'a dyn Fn(&str),
+    pub skipped: Skipped,
+    prints: Prints,
+}
+
+impl<'a> Loading<'a> {
+    pub fn new(run: &'a DataRun, say: &'a dyn Fn(&str)) -> Self {
+        Self { run, config: &run.data, say, skipped: Skipped::default(), prints: Prints::default() }
+    }
+}
+
+impl Loading<'_> {
+    fn load(self) -> Result<Loaded, RunError> {
+        let (tokenizer, data) = match (&self.run.task, &self.config.path) {
+            (TaskConfig::CausalLm { rows: Rows::Windows, end, .. }, Some(paths)) => {
+                let (tokenizer, data) = self.windows(paths, *end)?;
+                (tokenizer, TaskData::CausalLm(self.cut(data)))
+            }
+            _ => {
+                let tokenizer = Arc::new(self.tokenizer(|| self.all_text())?);
+                let data = self.samples(&tokenizer)?;
+                (tokenizer, data)
+            }
+        };
+        let longest_row = match self.run.task.is_windows() {
+            true => self.config.block.map(|block| block + 1),
+            false => self.config.longest_row(&tokenizer),
+        };
+        Ok(Loaded { tokenizer, data, skipped: self.skipped, longest_row })
+    }
+
+    fn cut<B: Batch>(&self, data: Data<B>) -> Data<B> {
+        let data = data.workers(self.config.workers).known_by(self.prints.all());
+        match self.run.batch.amount() {
+            Amount::Samples(samples) => data.micro_batch(samples),
+            Amount::Tokens(tokens) => data.micro_tokens(tokens),
+        }
+    }
+
+    /// Returns the tokenizer; calls `text` only if the tokenizer is built from the text.
+    pub(super) fn tokenizer(
+        &self,
+        text: impl FnOnce() -> Result<String, RunError>,
+    ) -> Result<Tokenizer, RunError> {
+        let special = self.config.special.clone();
+        if let (Some(own), TokenizerConfig::Characters | TokenizerConfig::Bpe { .. }) =
+            (&self.run.settled.tokenizer, &self.config.tokenizer)
+        {
+            (self.say)(&format!("reading the run's own tokenizer, {}", own.display()));
+            return Ok(Tokenizer::from_file(own)?.with_only_special(special)?);
+        }
+        Ok(match &self.config.tokenizer {
+            TokenizerConfig::Characters => Tokenizer::characters(&text()?)?.with_special(special)?,
+            TokenizerConfig::Bpe { vocabulary } => {
+                let text = text()?;
+                let megabytes = text.len() as f64 / 1e6;
+                (self.say)(&format!(
+                    "learning a vocabulary of {vocabulary} tokens from {megabytes:.1} MB of text"
+                ));
+                Tokenizer::train_bpe_with(&text, *vocabulary, special)?
+            }
+            TokenizerConfig::File(path) => {
+                let tokenizer = Tokenizer::from_file(path)?;
+                tokenizer.warnings().iter().for_each(|warning| (self.say)(&format!("warning: {warning}")));
+                tokenizer.with_special(special)?
+            }
+        })
+    }
+
+    /// Opens the corpora to train on.
+    fn corpora(&self) -> Result<Vec<Weighted<Box<dyn Reader>>>, RunError> {
+        let config = self.config;
+        self.prints.forget(Part::Train);
+        if let Some(paths) = &config.path {
+            let corpus = self.open(Part::Train, paths, config.format.as_ref())?;
+            return Ok(vec![Weighted { corpus, weight: 1.0 }]);
+        }
+        let format = |corpus: &Corpus| corpus.format.clone().or(config.format.clone());
+        let weighted = |corpus: &Corpus| {
+            let reader = self.open(Part::Train, &corpus.path, format(corpus).as_ref())?;
+            Ok(Weighted { corpus: reader, weight: corpus.weight })
+        };
+        config.mix.iter().map(weighted).collect()
+    }
+
+    /// Opens files and takes the fingerprint of everything read from them.
+    pub(super) fn open(
+        &self,
+        part: Part,
+        paths: &Paths,
+        format: Option<&Format>,
+    ) -> Result<Box<dyn Reader>, RunError> {
+        Ok(self.prints.reader(part, open(paths, format)?))
+    }
+
+    /// Visits all records of a reader, and counts skipped ones in `skipped`.
+    pub(super) fn each_record(
+        &self,
+        reader: &dyn Reader,
+        skipped: &Skipped,
+        mut visit: impl FnMut(Record) -> Result<(), RunError>,
+    ) -> Result<(), RunError> {
+        for part in 0..reader.parts() {
+            for record in self.config.malformed.apply(reader.open(part)?, skipped) {
+                visit(record?)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the text of all training records, for building a vocabulary. Malformed records are counted later, when
+    /// they are tokenized.
+    pub(super) fn all_text(&self) -> Result<String, RunError> {
+        (self.say)("reading the text for the vocabulary");
+        let uncounted = Skipped::default();
+        let mut all = String::new();
+        for Weighted { corpus, .. } in self.corpora()? {
+            self.each_record(&*corpus, &uncounted, |record| {
+                for text in self.config.malformed.keep(self.texts(&record), &uncounted)?.unwrap_or_default() {
+                    all += text;
+                    all += "\n";
+                }
+                Ok(())
+            })?;
+        }
+        if all.trim().is_empty() {
+            let place = "the data to train on (`data.path` or `data.mix`)".into();
+            return Err(DataError::NoSamples { place, skipped: uncounted.count() }.into());
+        }
+        Ok(all)
+    }
+
+    /// Returns the texts of a record that are tokenized.
+    fn texts<'r>(&self, record: &'r Record) -> Result<Vec<&'r str>, DataError> {
+        let fields = self.run.task.text_fields();
+        match &self.run.task {
+            TaskConfig::TokenClassification { words, .. } => record.texts(words),
+            _ => fields.into_iter().map(|field| record.text(field)).collect(),
+        }
+    }
+
+    /// Reports the count every two seconds.
+    pub(super) fn progress(&self, what: &'static str) -> impl FnMut(usize) + '_ {
+        let last = Cell::new(Instant::now());
+        move |count| {
+            if last.get().elapsed() > Duration::from_secs(2) {
+                (self.say)(&format!("{count} {what} so far"));
+                last.set(Instant::now());
+            }
+        }
+    }
+}

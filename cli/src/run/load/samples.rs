@@ -1,0 +1,171 @@
+//! Samples in memory or streamed, shuffled, mixed, grouped and packed as the run file says.
+
+use std::sync::Arc;
+
+use firebrick_datasets::{
+    Amount, Batcher, CausalLm, CausalSample, Collator, DataError, GroupedByLength, InMemory, Mixed, Packing,
+    Packs, Reader, Samples, Source, Stream, TokenBatch, Tokenizer,
+};
+
+use super::{Loading, Part, Weighted};
+use crate::run::RunError;
+use firebrick::Data;
+
+type AnySamples<C> = Arc<dyn Samples<Sample = <C as Collator>::Sample>>;
+
+/// Training samples and validation samples.
+struct Split<S> {
+    train: Vec<Weighted<InMemory<S>>>,
+    valid: Option<InMemory<S>>,
+}
+
+impl Loading<'_> {
+    fn source<C: Collator>(&self, reader: Box<dyn Reader>, collator: &Arc<C>) -> Source<C> {
+        Source::new(reader, collator.clone()).malformed(self.config.malformed).counting(self.skipped.clone())
+    }
+
+    fn require_some(&self, samples: usize, what: &str, place: String) -> Result<(), DataError> {
+        let place = format!("{what}, {place},");
+        match samples {
+            0 => Err(DataError::NoSamples { place, skipped: self.skipped.count() }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Loads the validation data, if it is given separately.
+    fn given_valid<C: Collator>(&self, collator: &Arc<C>) -> Result<Option<InMemory<C::Sample>>, RunError> {
+        let Some(paths) = &self.config.valid else { return Ok(None) };
+        (self.say)(&format!("reading {}", paths.summary()));
+        let reader = self.open(Part::Valid, paths, self.config.format.as_ref())?;
+        let samples = self.source(reader, collator).load(self.progress("samples"))?;
+        self.require_some(samples.len(), "`data.valid`", paths.summary())?;
+        Ok(Some(samples))
+    }
+
+    /// Loads all training samples into memory, along with the validation samples.
+    fn in_memory<C: Collator>(&self, collator: &Arc<C>) -> Result<Split<C::Sample>, RunError> {
+        (self.say)(&format!("reading and tokenizing {}", self.config.summary()));
+        let mut corpora = Vec::new();
+        for Weighted { corpus, weight } in self.corpora()? {
+            let corpus = self.source(corpus, collator).load(self.progress("samples"))?;
+            self.require_some(corpus.len(), "the training data", self.config.summary())?;
+            corpora.push(Weighted { corpus, weight });
+        }
+        if let Some(valid) = self.given_valid(collator)? {
+            return Ok(Split { train: corpora, valid: Some(valid) });
+        }
+        let [Weighted { corpus: all, .. }] = &mut corpora[..] else {
+            return Ok(Split { train: corpora, valid: None });
+        };
+        // Keep at least one sample to train on.
+        let kept = (all.len() as f64 * self.config.valid_fraction) as usize;
+        let train = all.len() - kept.min(all.len().saturating_sub(1));
+        let valid = (train < all.len()).then(|| all.part(train..all.len())).transpose()?;
+        *all = all.part(0..train)?;
+        Ok(Split { train: corpora, valid })
+    }
+
+    /// Returns shuffled batches of samples.
+    pub(super) fn data<C: Collator>(&self, collator: C) -> Result<Data<C::Batch>, RunError> {
+        let collator = Arc::new(collator);
+        let (train, valid): (AnySamples<C>, _) = match self.config.stream {
+            Some(window) => {
+                (self.say)(&format!("counting the samples of {}", self.config.summary()));
+                let first = self.corpora()?.into_iter().next().ok_or(DataError::EmptyCorpus { corpus: 0 })?;
+                let stream =
+                    Stream::open(self.source(first.corpus, &collator), window, self.progress("samples"))?;
+                (Arc::new(stream.shuffled(self.run.seed)), self.given_valid(&collator)?)
+            }
+            None => {
+                let Split { train, valid } = self.in_memory(&collator)?;
+                (self.mixed(train)?, valid)
+            }
+        };
+        let train = match self.config.group_by_length {
+            true => self.grouped(train, &collator)?,
+            false => train,
+        };
+        if let (Amount::Tokens(most), None) = (self.run.batch.amount(), self.config.stream) {
+            require_room(&train, &*collator, most)?;
+        }
+        let data = Data::new(Batcher::new(train, collator.clone()));
+        Ok(self.cut(match valid {
+            Some(valid) => data.valid(Batcher::new(valid, collator)),
+            None => data,
+        }))
+    }
+
+    /// Combines shuffled corpora into one stream.
+    fn mixed<S: Send + Sync + 'static>(
+        &self,
+        mut corpora: Vec<Weighted<InMemory<S>>>,
+    ) -> Result<Arc<dyn Samples<Sample = S>>, RunError> {
+        let seed = self.run.seed;
+        if corpora.len() == 1 {
+            return Ok(Arc::new(corpora.remove(0).corpus.shuffled(seed)));
+        }
+        let shuffled = (0..).zip(corpora);
+        let shuffled = shuffled.map(|(at, Weighted { corpus, weight })| {
+            // Corpora of the same size must not share one order.
+            (corpus.shuffled(seed.wrapping_add(at)), weight)
+        });
+        Ok(Arc::new(Mixed::new(shuffled.collect(), seed, self.config.mix_until)?))
+    }
+
+    fn grouped<C: Collator>(
+        &self,
+        train: AnySamples<C>,
+        collator: &Arc<C>,
+    ) -> Result<AnySamples<C>, RunError> {
+        // The batch of all ranks, so that the order does not depend on the number of ranks.
+        let batch = self.run.global_batch();
+        let collator = collator.clone();
+        let length = move |sample: &C::Sample| collator.length(sample);
+        let grouped = GroupedByLength::new(train, self.run.seed, batch, length)?;
+        match self.config.stream {
+            // A group that spans several windows would be read again for each of its batches.
+            Some(window) if window < grouped.group() => Err(RunError::from(DataError::ReaderSetting {
+                setting: "data.stream",
+                expected: format!(
+                    "at least {}, 50 batches, where samples are grouped by length",
+                    grouped.group()
+                ),
+                found: window.to_string(),
+            })),
+            _ => Ok(Arc::new(grouped)),
+        }
+    }
+
+    /// Packs whole samples into rows.
+    pub(super) fn packed(
+        &self,
+        causal: CausalLm,
+        tokenizer: &Arc<Tokenizer>,
+    ) -> Result<Data<TokenBatch>, RunError> {
+        let collator = Arc::new(causal.clone());
+        let Split { train, valid } = self.in_memory(&collator)?;
+        let capacity = self.config.most_tokens(tokenizer).unwrap_or(1);
+        let packing = Arc::new(Packing::new(causal, capacity));
+        let packs = |samples| {
+            let length = |sample: &CausalSample| sample.ids.len();
+            Packs::new(samples, self.run.seed, capacity, length)
+        };
+        let data = Data::new(Batcher::new(packs(self.mixed(train)?)?, packing.clone()));
+        Ok(self.cut(match valid {
+            Some(valid) => data.valid(Batcher::new(packs(Arc::new(valid))?, packing)),
+            None => data,
+        }))
+    }
+}
+
+/// Rejects a sample that alone exceeds the tokens of a micro-batch. Otherwise the error would appear only when training
+/// reaches the sample.
+fn require_room<C: Collator>(train: &AnySamples<C>, collator: &C, most: usize) -> Result<(), RunError> {
+    for position in 0..train.samples(0) {
+        let tokens = collator.padded(&[train.sample(0, position)?.sample]);
+        if tokens > most {
+            return Err(DataError::SampleTooLong { epoch: 0, position, tokens, most }.into());
+        }
+    }
+    Ok(())
+}

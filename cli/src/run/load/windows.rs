@@ -1,0 +1,203 @@
+//! Windows of one long text for a causal language model.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use firebrick_datasets::{
+    Corpus, DataError, Fingerprint, Format, Record, TokenBatch, TokenFile, TokenSequence, Tokenizer, Windows,
+};
+
+use super::{Loading, Part};
+use crate::run::{Paths, RunError, TokenizerConfig};
+use firebrick::Data;
+
+/// Number of record texts that are tokenized at once, on all cores.
+const CHUNK: usize = 4096;
+
+impl Loading<'_> {
+    /// Returns windows of a token file, of plain text files, or of the texts of records.
+    pub(in crate::run) fn windows(
+        &self,
+        paths: &Paths,
+        end: Option<bool>,
+    ) -> Result<(Arc<Tokenizer>, Data<TokenBatch>), RunError> {
+        (self.say)(&format!("reading {}", paths.summary()));
+        if let [path] = paths.as_slice()
+            && TokenFile::is_one(path)
+        {
+            return self.windows_of_file(path);
+        }
+        match self.is_plain_text(paths) {
+            true => self.windows_of_text(paths),
+            false => self.windows_of_records(paths, end),
+        }
+    }
+
+    /// Whether the files are read as plain text, with all their line ends.
+    pub(in crate::run) fn is_plain_text(&self, paths: &Paths) -> bool {
+        let is_text = |path: &PathBuf| matches!(Format::of(path), Err(_) | Ok(Format::Text { .. }));
+        self.config.format.is_none() && paths.as_slice().iter().all(is_text)
+    }
+
+    fn windows_of_text(&self, paths: &Paths) -> Result<(Arc<Tokenizer>, Data<TokenBatch>), RunError> {
+        let all = self.text_of(paths)?;
+        self.prints.add(Part::Train, Fingerprint::of(&all));
+        let (train, valid, tokenized) = match &self.config.valid {
+            Some(valid) => {
+                let valid = self.text_of(valid)?;
+                self.prints.add(Part::Valid, Fingerprint::of(&valid));
+                (all.clone(), valid.clone(), all + "\n" + &valid)
+            }
+            None => {
+                let (train, valid) = Corpus::from(all.clone()).split(self.config.valid_fraction)?;
+                (train, valid, all)
+            }
+        };
+        (self.say)(&format!("tokenizing {:.1} MB of text", tokenized.len() as f64 / 1e6));
+        // A vocabulary of characters must include those of the validation text.
+        let tokenizer = self.tokenizer(|| match self.config.tokenizer {
+            TokenizerConfig::Characters => Ok(tokenized),
+            _ => Ok(train.clone()),
+        })?;
+        let valid = match valid.is_empty() {
+            true => None,
+            false => Some(tokenizer.encode(&valid)?.into()),
+        };
+        let train = tokenizer.encode(&train)?.into();
+        let data = self.windows_of_tokens(train, valid, 0.0)?;
+        Ok((Arc::new(tokenizer), data))
+    }
+
+    pub(in crate::run) fn text_of(&self, paths: &Paths) -> Result<String, RunError> {
+        let read = |path: &PathBuf| Ok(Corpus::read(path, &self.config.extensions)?.text().to_owned());
+        Ok(paths.as_slice().iter().map(read).collect::<Result<Vec<_>, DataError>>()?.join("\n"))
+    }
+
+    fn windows_of_records(
+        &self,
+        paths: &Paths,
+        end: Option<bool>,
+    ) -> Result<(Arc<Tokenizer>, Data<TokenBatch>), RunError> {
+        let tokenizer = self.tokenizer(|| self.all_text())?;
+        let tokens = |part, paths| {
+            let mut all = Vec::new();
+            self.prints.forget(part);
+            self.each_document((part, paths), &tokenizer, end, |ids| {
+                all.extend_from_slice(ids);
+                Ok(())
+            })?;
+            Ok::<_, RunError>(TokenSequence::from(all))
+        };
+        let train = tokens(Part::Train, paths)?;
+        let valid = self.config.valid.as_ref().map(|valid| tokens(Part::Valid, valid)).transpose()?;
+        let data = self.windows_of_tokens(train, valid, self.kept())?;
+        Ok((Arc::new(tokenizer), data))
+    }
+
+    /// Visits the token ids of each text in some files, each followed by the end token if one is wanted.
+    pub(in crate::run) fn each_document(
+        &self,
+        (part, paths): (Part, &Paths),
+        tokenizer: &Tokenizer,
+        end: Option<bool>,
+        mut visit: impl FnMut(&[u32]) -> Result<(), RunError>,
+    ) -> Result<(), RunError> {
+        let end = self.end(tokenizer, end)?;
+        let field = self.run.task.text_fields().last().copied().unwrap_or("text").to_owned();
+        let mut progress = self.progress("documents");
+        let mut texts: Vec<String> = Vec::new();
+        let mut documents = 0;
+        let mut flush = |texts: &mut Vec<String>| {
+            let borrowed: Vec<&str> = texts.iter().map(String::as_str).collect();
+            for mut ids in tokenizer.encode_each(&borrowed)? {
+                ids.extend(end);
+                visit(&ids)?;
+            }
+            documents += texts.len();
+            progress(documents);
+            texts.clear();
+            Ok::<_, RunError>(())
+        };
+        let reader = self.open(part, paths, self.config.format.as_ref())?;
+        self.each_record(&*reader, &self.skipped, |record: Record| {
+            texts.extend(self.config.malformed.keep(record.text(&field).map(str::to_owned), &self.skipped)?);
+            match texts.len() == CHUNK {
+                true => flush(&mut texts),
+                false => Ok(()),
+            }
+        })?;
+        flush(&mut texts)
+    }
+
+    /// Returns the end token that follows each document.
+    pub(in crate::run) fn end(
+        &self,
+        tokenizer: &Tokenizer,
+        asked: Option<bool>,
+    ) -> Result<Option<u32>, RunError> {
+        match (asked, tokenizer.special().eos) {
+            (Some(true), None) => Err(DataError::NoToken { role: "end", setting: "end_id" }.into()),
+            (Some(false), _) => Ok(None),
+            (_, eos) => Ok(eos),
+        }
+    }
+
+    fn windows_of_file(&self, path: &Path) -> Result<(Arc<Tokenizer>, Data<TokenBatch>), RunError> {
+        let TokenizerConfig::File(_) = self.config.tokenizer else {
+            let reason = "name the tokenizer that made it: `tokenizer: File(\"tokenizer.json\")`".to_owned();
+            return Err(DataError::TokenFile { path: path.to_owned(), reason }.into());
+        };
+        let tokenizer = self.tokenizer(|| Ok(String::new()))?;
+        let open = |part, path: &Path| {
+            let file = TokenFile::open(path)?;
+            file.require_tokenizer(&tokenizer)?;
+            self.prints.add(part, file.fingerprint()?);
+            Ok::<_, DataError>(TokenSequence::from(file))
+        };
+        let train = open(Part::Train, path)?;
+        let valid = match self.config.valid.as_ref().map(Paths::as_slice) {
+            None => None,
+            Some([valid]) => Some(open(Part::Valid, valid)?),
+            Some(_) => {
+                let reason = "`data.valid` must be one token file too".to_owned();
+                return Err(DataError::TokenFile { path: path.to_owned(), reason }.into());
+            }
+        };
+        let data = self.windows_of_tokens(train, valid, self.kept())?;
+        Ok((Arc::new(tokenizer), data))
+    }
+
+    /// Returns windows over tokens. Without validation tokens, the last `kept` share of the training tokens is used for
+    /// validation.
+    fn windows_of_tokens(
+        &self,
+        train: TokenSequence,
+        valid: Option<TokenSequence>,
+        kept: f64,
+    ) -> Result<Data<TokenBatch>, RunError> {
+        let end = train.len();
+        let cut = end - (end as f64 * kept) as usize;
+        let windows = |tokens, range, part| {
+            let windows = Windows::within(tokens, range, self.config.block.unwrap_or(1));
+            windows.map_err(|error| RunError::Part { part, error })
+        };
+        let training = windows(train.clone(), 0..cut, "training")?;
+        let data = Data::new(match self.run.settled.is_evaluated {
+            true => training,
+            false => training.shuffled(self.run.seed),
+        });
+        Ok(match valid {
+            Some(valid) => {
+                let all = 0..valid.len();
+                data.valid(windows(valid, all, "validation")?)
+            }
+            None if cut < end => data.valid(windows(train, cut..end, "validation")?),
+            None => data,
+        })
+    }
+
+    /// Returns the share of the training data that is used for validation.
+    fn kept(&self) -> f64 {
+        if self.config.valid.is_some() { 0.0 } else { self.config.valid_fraction }
+    }
+}

@@ -1,0 +1,182 @@
+//! The ranks of a run: how many there are, where they run, and their share of a global batch.
+
+use std::time::Duration;
+
+use burn::tensor::Device;
+use firebrick_datasets::Amount;
+use firebrick_world::World;
+
+use super::launcher::Process;
+use super::{DataRun, Run, RunError, StrategyConfig};
+use firebrick::engine::ranks::STACK_BYTES;
+
+/// Ranks of one process: each is a thread, and they exchange in turns.
+pub(super) const MOST_RANKS: usize = 256;
+
+impl Run {
+    /// Returns the number of ranks: `ranks` of the run file, or one for each process that a launcher started.
+    pub(crate) fn number_of_ranks(&self) -> usize {
+        number_of_ranks(self.ranks)
+    }
+
+    /// Whether a rank may have more micro-batches in a window than `accumulate` says. A global batch that is bounded by
+    /// tokens is divided among the ranks by samples.
+    pub(crate) fn windows_vary(&self) -> bool {
+        self.number_of_ranks() > 1 && matches!(self.batch.amount(), Amount::Tokens(_))
+    }
+
+    /// Returns the ranks: threads of this process, or of each process that a launcher started.
+    ///
+    /// They use the `devices` of this machine in turn. Processes that share the machine begin at different devices.
+    /// `held` returns the bytes that the model takes over all ranks of one of so many processes.
+    ///
+    /// # Errors
+    ///
+    /// The ranks cannot be divided evenly among the processes, a process has too many of them, or this program was
+    /// built without MPI.
+    pub(crate) fn world(
+        &self,
+        mut devices: Vec<Device>,
+        held: impl FnOnce(usize) -> f64,
+    ) -> Result<World, RunError> {
+        let (process, ranks) = (Process::this()?, self.number_of_ranks());
+        if !ranks.is_multiple_of(process.of) {
+            return Err(RunError::Ranks { ranks, processes: process.of });
+        }
+        let threads = ranks / process.of;
+        if threads > MOST_RANKS {
+            let needed = held(process.of) + threads as f64 * STACK_BYTES as f64;
+            return Err(RunError::TooManyRanks { ranks: threads, most: MOST_RANKS, needed });
+        }
+        let world = of_processes(process, threads);
+        let world = match self.deadline {
+            Some(seconds) => world.deadline(Duration::from_secs(seconds)),
+            None => world,
+        };
+        if let Some(first) = (process.on_machine * threads).checked_rem(devices.len()) {
+            devices.rotate_left(first);
+        }
+        Ok(world.on(devices).nccl(self.nccl))
+    }
+
+    /// Returns the bytes per parameter that one of `processes` processes needs, over all its ranks: weights, gradients
+    /// and optimizer state in f32, sharded as the ZeRO stage says. A frozen parameter needs only its weights.
+    pub(crate) fn bytes_per_parameter(&self, processes: usize, is_trained: bool) -> f64 {
+        let stage = self.strategies.iter().find_map(|strategy| match strategy {
+            StrategyConfig::Zero(zero) => Some(zero.stage),
+            _ => None,
+        });
+        let state = 4.0 * self.optimizer.states();
+        let (held, shared) = match (stage.unwrap_or(0), is_trained) {
+            (3.., false) => (4.0, 4.0),
+            (_, false) => (4.0, 0.0),
+            (0, _) => (8.0 + state, 0.0),
+            (1, _) => (8.0 + state, state),
+            (2, _) => (8.0 + state, 4.0 + state),
+            (_, _) => (8.0 + state, 8.0 + state),
+        };
+        let ranks = self.number_of_ranks().max(1) as f64;
+        ranks / processes as f64 * (held - shared + shared / ranks)
+    }
+
+    /// Describes the size of a global batch: `4 ranks x 2 micro-batches of 8 = 64 samples in an update`.
+    pub(crate) fn batch_summary(&self) -> String {
+        let (ranks, micro_batches) = (self.number_of_ranks(), DataRun::from(self).micro_batches());
+        let plural = |count: usize, one: &str, many: &str| match count {
+            1 => format!("1 {one}"),
+            count => format!("{count} {many}"),
+        };
+        let all = ranks.saturating_mul(micro_batches);
+        let (micro, global) = match self.batch.amount() {
+            Amount::Samples(samples) => {
+                (samples.to_string(), plural(samples.saturating_mul(all), "sample", "samples"))
+            }
+            Amount::Tokens(tokens) => {
+                (format!("at most {tokens} tokens"), format!("at most {} tokens", tokens.saturating_mul(all)))
+            }
+        };
+        let ranks = plural(ranks, "rank", "ranks");
+        let micro_batches = plural(micro_batches, "micro-batch", "micro-batches");
+        format!("{ranks} x {micro_batches} of {micro} = {global} in an update")
+    }
+}
+
+/// Returns the number of ranks: the given one, or one for each process that a launcher started.
+pub(super) fn number_of_ranks(said: Option<usize>) -> usize {
+    let processes = || Process::this().map_or(1, |process| process.of);
+    said.unwrap_or_else(processes)
+}
+
+#[cfg(feature = "mpi")]
+fn of_processes(process: Process, threads: usize) -> World {
+    match process.of {
+        1 => World::threads(threads),
+        _ => World::mpi().threads_each(threads),
+    }
+}
+
+#[cfg(not(feature = "mpi"))]
+fn of_processes(_: Process, threads: usize) -> World {
+    World::threads(threads)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(sets: &[&str]) -> Run {
+        Run::parse("file", include_str!("../../../examples/tinyshakespeare.ron"), sets).unwrap()
+    }
+
+    #[test]
+    fn a_global_batch_summary() {
+        let words = |sets: &[&str]| run(sets).batch_summary();
+        let four = ["ranks=4", "batch=(micro: 8, accumulate: 2)"];
+        assert_eq!(words(&four), "4 ranks x 2 micro-batches of 8 = 64 samples in an update");
+        let one = ["batch=(micro: 1)", "strategies=[]"];
+        assert_eq!(words(&one), "1 rank x 1 micro-batch of 1 = 1 sample in an update");
+        let tokens = ["ranks=2", "batch=(micro_tokens: 512)", "strategies=[Accumulate(3)]"];
+        let expected = "2 ranks x 3 micro-batches of at most 512 tokens = at most 3072 tokens in an update";
+        assert_eq!(words(&tokens), expected);
+    }
+
+    #[test]
+    fn all_ranks_of_a_process_take_memory_but_what_they_share_is_there_once() {
+        let bytes = |sets: &[&str], processes| run(sets).bytes_per_parameter(processes, true);
+        assert_eq!(bytes(&["strategies=[]"], 1), 16.0);
+        assert_eq!(bytes(&["strategies=[]", "optimizer=Adafactor()"], 1), 8.0);
+        for (stage, expected) in [(0, 4.0 * 16.0), (1, 4.0 * 8.0 + 8.0), (2, 4.0 * 4.0 + 12.0), (3, 16.0)] {
+            let strategies = format!("strategies=[Zero(stage: {stage})]");
+            assert_eq!(bytes(&["ranks=4", &strategies], 1), expected, "stage {stage}");
+            assert_eq!(bytes(&["ranks=4", &strategies], 2), expected / 2.0, "stage {stage}");
+        }
+        let frozen = |sets: &[&str]| run(sets).bytes_per_parameter(1, false);
+        assert_eq!(frozen(&["strategies=[]"]), 4.0);
+        assert_eq!(frozen(&["ranks=4", "strategies=[Zero(stage: 2)]"]), 4.0 * 4.0);
+        assert_eq!(frozen(&["ranks=4", "strategies=[Zero(stage: 3)]"]), 4.0);
+    }
+
+    #[test]
+    fn too_many_ranks_are_refused_with_the_bytes_that_they_would_take() {
+        assert!(run(&["ranks=256"]).world(vec![], |_| unreachable!()).is_ok());
+        let error = run(&["ranks=257"]).world(vec![], |processes| processes as f64 * 1e9).unwrap_err();
+        let stacks = 257.0 * 8.0 * 1024.0 * 1024.0;
+        assert!(
+            matches!(error, RunError::TooManyRanks { ranks: 257, most: 256, needed } if needed == 1e9 + stacks)
+        );
+        assert!(error.to_string().contains("take at least 3.2 GB"), "{error}");
+    }
+
+    #[test]
+    fn the_world_has_the_ranks_the_deadline_and_the_devices_of_the_run() {
+        let host = run(&["ranks=3", "deadline=7", "nccl=false"]);
+        let expected = World::threads(3).deadline(Duration::from_secs(7));
+        assert_eq!(host.world(vec![], |_| 0.0).unwrap(), expected.clone().nccl(false));
+        let run = run(&["ranks=3", "deadline=7"]);
+        assert_eq!(run.world(vec![], |_| 0.0).unwrap(), expected);
+        let one = vec![Device::flex()];
+        assert_eq!(run.world(one.clone(), |_| 0.0).unwrap(), expected.clone().on(one));
+        let two = vec![Device::flex(), Device::flex().autodiff()];
+        assert_eq!(run.world(two.clone(), |_| 0.0).unwrap(), expected.on(two));
+    }
+}

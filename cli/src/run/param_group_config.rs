@@ -1,0 +1,90 @@
+//! Parameter groups in a run file.
+
+use firebrick_strategies::optim::{Group, Groups};
+use serde::{Deserialize, Serialize};
+
+use super::Run;
+
+/// Parameters with their own optimizer settings: `(paths: ["tokens"], lr_scale: 0.1, weight_decay: 0.0)`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ParamGroupConfig {
+    /// Paths of the parameters, or of modules that contain them; `*` stands for any characters.
+    pub paths: Vec<String>,
+    /// The factor of their learning rate. Default: 1.
+    #[serde(default = "unscaled")]
+    pub lr_scale: f64,
+    /// Their weight decay, which also applies to biases and norms. Default: the optimizer's, for matrices only.
+    #[serde(default)]
+    pub weight_decay: Option<f32>,
+}
+
+fn unscaled() -> f64 {
+    1.0
+}
+
+impl ParamGroupConfig {
+    fn group(&self) -> Group {
+        let group = Group::of(self.paths.iter().cloned()).lr_scale(self.lr_scale);
+        match self.weight_decay {
+            Some(weight_decay) => group.weight_decay(weight_decay),
+            None => group,
+        }
+    }
+}
+
+impl Run {
+    /// Returns the run's parameter groups.
+    pub fn groups(&self) -> Groups {
+        let groups = self.param_groups.iter().map(ParamGroupConfig::group).fold(Groups::new(), Groups::with);
+        match self.layer_decay {
+            Some(decay) => groups.layer_decay(decay),
+            None => groups,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(sets: &[&str]) -> Result<Run, String> {
+        let text = include_str!("../../../examples/tinyshakespeare.ron");
+        Run::parse("file", text, sets).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn groups_are_read_and_written() {
+        let given = r#"param_groups=[(paths: ["tokens", "positions"], lr_scale: 0.1, weight_decay: 0.0), (paths: ["*.norm"])]"#;
+        let run = run(&[given, "layer_decay=0.9"]).unwrap();
+        let expected = Groups::new()
+            .with(Group::of(["tokens", "positions"]).lr_scale(0.1).weight_decay(0.0))
+            .with(Group::of(["*.norm"]))
+            .layer_decay(0.9);
+        assert_eq!(run.groups(), expected);
+        assert_eq!(Run::parse("saved", &run.to_ron(), &[] as &[&str]).unwrap(), run);
+        assert_eq!(self::run(&[]).unwrap().groups(), Groups::new());
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_by_name() {
+        for (set, expected) in [
+            (r#"param_groups=[(paths: [])]"#, "`param_groups.0.paths` must be at least one path"),
+            (
+                r#"param_groups=[(paths: ["a"]), (paths: ["b"], lr_scale: -1)]"#,
+                "`param_groups.1.lr_scale` must be at least 0",
+            ),
+            (
+                r#"param_groups=[(paths: ["a"], weight_decay: inf)]"#,
+                "`param_groups.0.weight_decay` must be at least 0",
+            ),
+            (r#"param_groups=[(paths: ["a"], lr: 1)]"#, "unknown name `lr`"),
+            ("layer_decay=0", "`layer_decay` must be above 0 and at most 1"),
+            ("layer_decay=1.1", "`layer_decay` must be above 0 and at most 1"),
+            ("layer_decays=1", "did you mean `layer_decay`?"),
+        ] {
+            let said = run(&[set]).unwrap_err();
+            assert!(said.contains(expected), "{set}: {said}");
+        }
+    }
+}

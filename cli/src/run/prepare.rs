@@ -1,0 +1,298 @@
+//! The parts of a run, before training.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use burn::optim::ModuleOptimizer;
+use burn::tensor::Device;
+use burn::train::Interrupter;
+use firebrick_datasets::{DataError, Labels, SpecialTokens, Tokenizer};
+use firebrick_strategies::{Adaptation, Setup, Strategy};
+use firebrick_world::{World, host_device};
+
+use super::family::{Family, Sizes};
+use super::inference::end_tokens;
+use super::room::parameters;
+use super::trainable::Trainable;
+use super::{DataRun, Loaded, Run, RunError, Settled, TaskConfig};
+use firebrick::BestBy;
+use firebrick::{ByteSize, Data, Trainer, device};
+use firebrick_models::decoding::Decoding;
+use firebrick_models::pretrained::{CLASSIFIER, Folder, HubConfig};
+use firebrick_models::{WrittenScores, drawn_now};
+
+/// The parts of a run, before training.
+pub(crate) struct Parts<M: Trainable> {
+    /// The training device, with autodiff.
+    pub device: Device,
+    /// The device where the weights are created: the training device, or the host if strategies take the weights from
+    /// there one after another.
+    pub origin: Device,
+    /// Whether strategies take the weights one after another, so that each can be read when it is taken.
+    pub later: bool,
+    /// The name of the training device, as in `cuda:0`.
+    pub device_name: String,
+    /// The ranks.
+    pub world: World,
+    /// The data, cut into batches.
+    pub data: Data<M::Batch>,
+    /// The tokenizer that made the tokens.
+    pub tokenizer: Arc<Tokenizer>,
+    /// The model's configuration.
+    pub config: M::Config,
+    /// The folder with the weights, unless they are fresh.
+    pub folder: Option<Folder>,
+    /// The paths of the parameters that the folder lacks, which are initialized instead.
+    pub fresh: Vec<String>,
+}
+
+/// The sizes of a fresh model before the data is known.
+const UNKNOWN: Sizes<'static> = Sizes { vocabulary: 1, positions: 1, special: &NO_TOKENS };
+static NO_TOKENS: SpecialTokens = SpecialTokens {
+    pad: None,
+    unk: None,
+    bos: None,
+    eos: None,
+    cls: None,
+    sep: None,
+    mask: None,
+    all: std::collections::BTreeSet::new(),
+};
+
+impl Run {
+    /// Finds the device, checks the strategies on it, and reads and tokenizes the text. Reports progress through `say`.
+    ///
+    /// # Errors
+    ///
+    /// The device is not available, the strategies do not fit, the data cannot be read, or the model does not fit the
+    /// data.
+    pub(crate) fn prepare<M: Trainable>(
+        &self,
+        folder: Option<Folder>,
+        interrupter: &Interrupter,
+        say: impl Fn(&str),
+    ) -> Result<Parts<M>, RunError> {
+        self.prepare_resumed(folder, None, interrupter, say)
+    }
+
+    /// Like [`prepare`](Self::prepare), but for a resumed run, which keeps the given tokenizer if it was built from the
+    /// text.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`prepare`](Self::prepare), and a tokenizer that cannot be read.
+    pub(crate) fn prepare_resumed<M: Trainable>(
+        &self,
+        folder: Option<Folder>,
+        tokenizer: Option<PathBuf>,
+        interrupter: &Interrupter,
+        say: impl Fn(&str),
+    ) -> Result<Parts<M>, RunError> {
+        let parts = self.parts::<M>(folder, tokenizer, interrupter, say)?;
+        // A size that no machine can hold is reported as such, rather than as an invalid configuration.
+        self.require_room(&parts)?;
+        self.require_possible(&parts)?;
+        Ok(parts)
+    }
+
+    /// Like [`prepare`](Self::prepare), but accepts a model that is too large for this machine, because the model is
+    /// not created here.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`prepare`](Self::prepare), except for the size of the model.
+    pub(crate) fn prepare_unbounded<M: Trainable>(
+        &self,
+        folder: Option<Folder>,
+        say: impl Fn(&str),
+    ) -> Result<Parts<M>, RunError> {
+        let parts = self.parts::<M>(folder, None, &Interrupter::new(), say)?;
+        self.require_possible(&parts)?;
+        Ok(parts)
+    }
+
+    fn parts<M: Trainable>(
+        &self,
+        folder: Option<Folder>,
+        own_tokenizer: Option<PathBuf>,
+        interrupter: &Interrupter,
+        say: impl Fn(&str),
+    ) -> Result<Parts<M>, RunError> {
+        let (device, device_name) = device::find(&self.device)?;
+        let config = self.config::<M>(folder.as_ref(), UNKNOWN)?;
+        let held = |processes| parameters::<M>(&config) * self.bytes_per_parameter(processes, true);
+        let world = self.world(device::alike(&self.device, &device_name), held)?;
+        let device = device.autodiff();
+        // Try strategies and groups first, on a model of the same parts with the smallest parameters: an invalid order
+        // is found before anything is read or allocated.
+        let folder = match folder {
+            Some(folder) if self.task.has_new_head() => Some(folder.without_head::<M>(&config, CLASSIFIER)),
+            folder => folder,
+        };
+        let fresh = folder.as_ref().map_or_else(Vec::new, |folder| folder.fresh_paths::<M>(&config));
+        let skeleton: M = skeleton(config.clone(), &device);
+        self.optimizer.build(&skeleton, &self.groups())?;
+        let strategies = self.starting_anew(&fresh).composed();
+        let adapted = strategies.adapt(skeleton, &mut Adaptation::default())?;
+        let mut setup = Setup::new(&adapted, &device);
+        strategies.start(&mut setup)?;
+        let later = setup.places_master();
+        let origin = match host_device() {
+            Some(host) if later => host.autodiff(),
+            _ => device.clone(),
+        };
+        let mut asked = DataRun::from(self);
+        if let Some(folder) = &folder {
+            asked.settled = Settled::to_train::<M>(folder, &config, &self.task)?;
+        }
+        asked.settled.tokenizer = own_tokenizer;
+        let own = asked.settled.tokenizer.clone();
+        let loaded = asked.load_until(interrupter, &say).map_err(|error| match own {
+            Some(tokenizer) if error.is_of_vocabulary() => {
+                RunError::OwnTokenizer { tokenizer, error: Box::new(error) }
+            }
+            _ => error,
+        });
+        let Loaded { tokenizer, data, longest_row, .. } = loaded?;
+        let (data, labels) = M::batches(data).ok_or_else(|| self.other_task())?;
+        let data = data.tokenizer(&tokenizer)?;
+        if self.early_stopping.is_some() && data.valid.is_none() {
+            let place = "the validation part, which `early_stopping` needs,".to_string();
+            return Err(DataError::EmptyText { place }.into());
+        }
+        let config = self.fitted::<M>(folder.as_ref(), &tokenizer, longest_row, labels.as_ref())?;
+        // Check before the run that the prompt of the sample can be tokenized.
+        if let Some(Err(error)) = self.sample.as_ref().map(|sample| tokenizer.encode(&sample.prompt)) {
+            return Err(RunError::Prompt { reason: error.to_string() });
+        }
+        Ok(Parts { device, origin, later, device_name, world, data, tokenizer, config, folder, fresh })
+    }
+
+    /// Returns the model's configuration: from its folder, or from the run file.
+    fn config<M: Trainable>(&self, folder: Option<&Folder>, sizes: Sizes<'_>) -> Result<M::Config, RunError> {
+        match folder {
+            Some(folder) => M::config_of(folder),
+            None => M::Config::fresh(&self.model, sizes).ok_or_else(|| self.other_task()),
+        }
+    }
+
+    /// Returns the configuration for this data, with its labels. Rejects tokens and rows that the model cannot read.
+    fn fitted<M: Trainable>(
+        &self,
+        folder: Option<&Folder>,
+        tokenizer: &Tokenizer,
+        longest_row: Option<usize>,
+        labels: Option<&Labels>,
+    ) -> Result<M::Config, RunError> {
+        let longest = longest_row.map(|tokens| self.task.read_of(tokens));
+        let vocabulary = tokenizer.vocab_size();
+        let fresh = Sizes { vocabulary, positions: longest.unwrap_or(0), special: tokenizer.special() };
+        let config = self.config::<M>(folder, fresh)?.labelled(&self.task, labels);
+        // Text generated from the exported folder starts with the token that training used.
+        let config = match self.task.start_id(config.start(), tokenizer)? {
+            Some(start) => config.starting_from(start),
+            None => config,
+        };
+        self.task.require_fit(&config, tokenizer, Some(longest_row))?;
+        Ok(config)
+    }
+
+    /// Returns the error for data that does not fit the task of the model.
+    pub(crate) fn other_task(&self) -> RunError {
+        RunError::Task { task: self.task.name(), models: "another model", found: self.model.name().into() }
+    }
+
+    /// Returns the model, with weights from its folder or drawn from the seed, and an optimizer without state. Reports
+    /// the parameters that a folder lacks, which are initialized instead.
+    ///
+    /// # Errors
+    ///
+    /// The folder's tensors are not those of the model, or parameter groups do not fit the model.
+    pub(crate) fn fresh<M: Trainable>(
+        &self,
+        parts: &Parts<M>,
+        say: impl Fn(&str),
+    ) -> Result<(M, ModuleOptimizer), RunError> {
+        parts.device.seed(self.seed);
+        parts.origin.seed(self.seed);
+        let model = match &parts.folder {
+            None => drawn_now(M::init(&parts.config, &parts.origin)),
+            Some(folder) => {
+                say(&format!("loading {}", folder.path().display()));
+                let loaded = match parts.later {
+                    true => folder.load_later::<M>(&parts.config, &parts.origin)?,
+                    false => folder.load::<M>(&parts.config, &parts.origin)?,
+                };
+                if !loaded.fresh.is_empty() {
+                    say(&format!("not in the folder, so they start anew: {}", loaded.fresh.join(", ")));
+                }
+                loaded.model
+            }
+        };
+        let optimizer = self.optimizer.build(&model, &self.groups())?;
+        Ok((self.scoring(model, parts.folder.as_ref(), &parts.tokenizer)?, optimizer))
+    }
+
+    /// Returns the trainer that the run describes, without output and display.
+    pub(crate) fn trainer<M: Trainable>(&self, parts: &Parts<M>) -> Trainer<impl Strategy<M> + use<M>> {
+        let strategies = self.starting_anew(&parts.fresh).composed();
+        let trainer = Trainer::new().with(strategies).over(parts.world.clone()).seed(self.seed);
+        let trainer = trainer.label_smoothing(self.label_smoothing);
+        let trainer = match (self.steps, self.epochs) {
+            (Some(steps), _) => trainer.steps(steps),
+            (None, epochs) => trainer.epochs(epochs.unwrap_or(1)),
+        };
+        let trainer = match self.evaluate_every {
+            Some(updates) => trainer.evaluate_every(updates),
+            None => trainer,
+        };
+        let trainer = match &self.best_by {
+            Some(score) => trainer.best_by(score),
+            None => trainer,
+        };
+        let trainer = match self.early_stopping {
+            Some(evaluations) => trainer.early_stopping(evaluations),
+            None => trainer,
+        };
+        let trainer = trainer.optimizer_states(self.optimizer.states());
+        match self.device_budget {
+            Some(ByteSize(bytes)) => trainer.device_budget(bytes),
+            None => trainer,
+        }
+    }
+
+    /// Rejects a model that cannot be created, and a `best_by` that is not one of the model's metrics.
+    fn require_possible<M: Trainable>(&self, parts: &Parts<M>) -> Result<(), RunError> {
+        parts.config.check()?;
+        let model = M::init(&parts.config, &Device::flex());
+        let model = self.scoring(model, parts.folder.as_ref(), &parts.tokenizer)?;
+        BestBy::of(self.best_by.as_ref(), &model.scores(&[]))?;
+        Ok(())
+    }
+
+    /// Returns the model, which generates texts in evaluation if the task says so.
+    ///
+    /// # Errors
+    ///
+    /// The folder's end tokens cannot be read.
+    pub(crate) fn scoring<M: Trainable>(
+        &self,
+        model: M,
+        folder: Option<&Folder>,
+        tokenizer: &Arc<Tokenizer>,
+    ) -> Result<M, RunError> {
+        let TaskConfig::Seq2Seq { generate: Some(tokens), .. } = self.task else { return Ok(model) };
+        let end_tokens = end_tokens(folder, tokenizer)?;
+        let decoding = Decoding { max_new_tokens: tokens, end_tokens, ..Decoding::default() };
+        Ok(model.scoring(WrittenScores::new(tokenizer.clone(), decoding)))
+    }
+}
+
+/// The most blocks a run may have before it is rejected for its size.
+pub(super) const MOST_LAYERS: usize = 2000;
+
+/// Creates a model with the same parts under the same names, but the smallest parameters.
+pub(crate) fn skeleton<M: Trainable>(config: M::Config, device: &Device) -> M {
+    let layers = config.layers().min(MOST_LAYERS);
+    drawn_now(M::init(&config.smallest().with_layers(layers), device))
+}

@@ -1,0 +1,213 @@
+//! Checks that this machine has room for a run, before anything is allocated.
+
+use burn::tensor::Device;
+use firebrick_datasets::{Batch, Cursor, DataError, Requests};
+
+use super::family::{Attention, Family};
+use super::prepare::{MOST_LAYERS, Parts};
+use super::shapes::{Shape, shapes};
+use super::trainable::Trainable;
+use super::{DataRun, Process, Run, RunError, StrategyConfig};
+use firebrick::engine::feed::{Share, cut};
+use firebrick::{Data, memory};
+
+impl Run {
+    /// Rejects more ranks than a process can run and, on the CPU, a run that needs more memory than the machine has:
+    /// weights, gradients, moments and the least that a micro-batch needs, over all ranks of this process.
+    pub(super) fn require_room<M: Trainable>(&self, parts: &Parts<M>) -> Result<(), RunError> {
+        let processes = Process::this()?.of;
+        let ranks = self.number_of_ranks() / processes;
+        let Counted { trained, frozen } = self.counted::<M>(&parts.config, &parts.fresh)?;
+        let parameters = trained + frozen;
+        let bytes = |is_trained| self.bytes_per_parameter(processes, is_trained);
+        let weights = trained * bytes(true) + frozen * bytes(false);
+        let Some(available) = memory::of_machine().filter(|_| parts.device_name.starts_with("cpu")) else {
+            return Ok(());
+        };
+        let per_window = DataRun::from(self).micro_batches().saturating_mul(self.number_of_ranks());
+        let first = Rows::of_first_micro_batch(&parts.data, per_window)?;
+        let needed = weights + ranks as f64 * first.least_bytes(&parts.config.attention());
+        match needed > available as f64 {
+            true => {
+                let Rows { rows, tokens } = first;
+                Err(RunError::TooLarge { parameters, rows, tokens, ranks, needed, available })
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// Counts the trained and the frozen parameters, without drawing any.
+    fn counted<M: Trainable>(&self, config: &M::Config, fresh: &[String]) -> Result<Counted, RunError> {
+        let all = parameters::<M>(config);
+        let strategies = self.starting_anew(fresh).strategies;
+        let freezes = |strategy: &StrategyConfig| {
+            matches!(strategy, StrategyConfig::Freeze(_) | StrategyConfig::Lora(_))
+        };
+        if !strategies.iter().any(freezes) {
+            return Ok(Counted { trained: all, frozen: 0.0 });
+        }
+        let made = config.clone().with_layers(config.layers().min(MOST_LAYERS));
+        // Computed as floats, which no shape overflows.
+        let elements = |shape: &Shape| shape.shape.iter().map(|axis| *axis as f64).product::<f64>();
+        let (trained, frozen): (Vec<Shape>, Vec<Shape>) =
+            shapes::<M>(&made, &strategies)?.into_iter().partition(|shape| shape.is_trained);
+        let of_all = all / parameters::<M>(&made);
+        let sum = |shapes: &[Shape]| of_all * shapes.iter().map(elements).sum::<f64>();
+        Ok(Counted { trained: sum(&trained), frozen: sum(&frozen) })
+    }
+}
+
+/// Numbers of parameters, as floats because the shape may be impossible.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Counted {
+    trained: f64,
+    frozen: f64,
+}
+
+/// The rows of a micro-batch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Rows {
+    rows: usize,
+    /// Tokens of all rows, padding included.
+    tokens: usize,
+}
+
+impl Rows {
+    /// Returns the rows of the first micro-batch without collating it; zero rows if the data does not know its token
+    /// counts.
+    fn of_first_micro_batch<B: Batch>(data: &Data<B>, per_window: usize) -> Result<Self, DataError> {
+        let cut = cut(data, per_window, Share::WHOLE)?;
+        let Some(request) = Requests::new(data.train.clone(), Cursor::default(), cut).next() else {
+            return Ok(Self { rows: 0, tokens: 0 });
+        };
+        let positions = request?.positions;
+        match data.train.padded_tokens(0, positions.clone()) {
+            Ok(tokens) => Ok(Self { rows: positions.len(), tokens }),
+            Err(DataError::NoTokenCounts) => Ok(Self { rows: 0, tokens: 0 }),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns the bytes that any pass over these rows needs: the queries of one block in f32, and the attention scores
+    /// of one head for each row, which grow with the square of its length.
+    fn least_bytes(self, attention: &[Attention]) -> f64 {
+        let (rows, tokens) = (self.rows.max(1) as f64, self.tokens as f64);
+        let width = attention.iter().map(|layers| layers.width).min().unwrap_or(0) as f64;
+        // Of two sequences, one has at least half of the tokens.
+        let sequences = if attention.iter().any(|layers| layers.of_source) { 2.0 } else { 1.0 };
+        let length = tokens / rows / sequences;
+        4.0 * (tokens * width + rows * length * length)
+    }
+}
+
+/// Returns the number of parameters of a model without drawing any, as a float because the shape may be impossible.
+pub(crate) fn parameters<M: Trainable>(config: &M::Config) -> f64 {
+    let with = |layers| M::init(&config.clone().with_layers(layers), &Device::flex()).num_params() as f64;
+    let (one, two) = (with(1), with(2));
+    one + (config.layers() as f64 - 1.0) * (two - one)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use firebrick::ByteSize;
+    use firebrick::datasets::Windows;
+    use firebrick_models::drawn_now;
+    use firebrick_models::{Gpt, Gpt2Config, GptConfig, Llama, LlamaConfig, T5, T5Config};
+
+    fn counted<M: Trainable>(config: &M::Config) -> f64 {
+        drawn_now(M::init(config, &Device::flex())).num_params() as f64
+    }
+
+    #[test]
+    fn parameters_are_foretold() {
+        for (bias, tied) in [(true, true), (true, false), (false, true), (false, false)] {
+            let shape = GptConfig { layers: 3, heads: 2, width: 16, dropout: 0.0, bias, tied };
+            let config = Gpt2Config::of_shape(&shape, 100, 32);
+            assert_eq!(parameters::<Gpt>(&config), counted::<Gpt>(&config));
+        }
+        let small =
+            LlamaConfig { hidden_size: 8, intermediate_size: 16, vocab_size: 9, ..Default::default() };
+        let config = LlamaConfig { num_hidden_layers: 4, num_attention_heads: 2, ..small };
+        assert_eq!(parameters::<Llama>(&config), counted::<Llama>(&config));
+        let small = T5Config { d_model: 8, d_kv: 4, d_ff: 16, vocab_size: 9, ..Default::default() };
+        let config = T5Config { num_layers: 3, num_heads: 2, ..small };
+        assert_eq!(parameters::<T5>(&config), counted::<T5>(&config));
+    }
+
+    #[test]
+    fn a_shape_that_cannot_be_is_counted_without_being_made() {
+        let shape = GptConfig {
+            layers: 1_000_000_000,
+            heads: 1,
+            width: 100_000_000,
+            dropout: 0.0,
+            bias: true,
+            tied: true,
+        };
+        assert!(parameters::<Gpt>(&Gpt2Config::of_shape(&shape, 50_000, 1024)) > 1e26);
+    }
+
+    #[test]
+    fn what_is_frozen_is_counted_apart() {
+        let shape = GptConfig { layers: 3, heads: 2, width: 16, dropout: 0.0, bias: true, tied: true };
+        let config = Gpt2Config::of_shape(&shape, 100, 32);
+        let counted = |config: &Gpt2Config, strategies: &str| {
+            let set = format!("strategies={strategies}");
+            let run =
+                Run::parse("file", include_str!("../../../examples/tinyshakespeare.ron"), &[set.as_str()]);
+            run.unwrap().counted::<Gpt>(config, &[]).unwrap()
+        };
+        let all = counted(&config, "[Clip(norm: 1.0)]");
+        assert_eq!(all, Counted { trained: parameters::<Gpt>(&config), frozen: 0.0 });
+        let tokens = Counted { trained: all.trained - 100.0 * 16.0, frozen: 100.0 * 16.0 };
+        assert_eq!(counted(&config, r#"[Freeze(["tokens"])]"#), tokens);
+        let factors = counted(&config, r#"[Lora(rank: 2, also: ["positions"])]"#);
+        assert_eq!(factors.frozen, all.trained - 32.0 * 16.0);
+        assert!(factors.trained > 32.0 * 16.0, "{factors:?}");
+        let deep = GptConfig { layers: 1_000_000, ..shape };
+        let deep = Gpt2Config::of_shape(&deep, 100, 32);
+        let blocks = counted(&deep, r#"[Freeze(["blocks.*"])]"#);
+        assert!(blocks.frozen > 0.99 * parameters::<Gpt>(&deep), "{blocks:?}");
+    }
+
+    #[test]
+    fn the_first_micro_batch_is_counted_as_it_is_cut() {
+        let data = Data::new(Windows::new((0..1000).map(|id| id % 7).collect::<Vec<_>>(), 9).unwrap());
+        let first = |data: Data<_>, per_window| Rows::of_first_micro_batch(&data, per_window).unwrap();
+        assert_eq!(first(data.clone().micro_batch(4), 2), Rows { rows: 4, tokens: 40 });
+        assert_eq!(first(data.clone().micro_tokens(35), 1), Rows { rows: 3, tokens: 30 });
+        let all = data.train.samples(0);
+        assert_eq!(first(data.micro_batch(1_000_000_000), 1), Rows { rows: all, tokens: 10 * all });
+    }
+
+    #[test]
+    fn a_pass_takes_its_queries_and_a_score_for_each_pair_of_tokens() {
+        let attention = |of_source| [Attention { layers: 3, width: 8, of_source, over_source: false }];
+        let rows = Rows { rows: 2, tokens: 20 };
+        assert_eq!(rows.least_bytes(&attention(false)), 4.0 * (20.0 * 8.0 + 2.0 * 100.0));
+        assert_eq!(rows.least_bytes(&attention(true)), 4.0 * (20.0 * 8.0 + 2.0 * 25.0));
+        assert_eq!(Rows { rows: 0, tokens: 0 }.least_bytes(&attention(false)), 0.0);
+    }
+
+    #[test]
+    fn the_budget_of_a_run_is_read_written_and_checked() {
+        let parse = |set: &str| {
+            let file = include_str!("../../../examples/tinyshakespeare.ron");
+            Run::parse("file", file, &[format!("device_budget={set}")]).map_err(|error| error.to_string())
+        };
+        let run = parse("\"1.5GiB\"").unwrap();
+        assert_eq!(run.device_budget, Some(ByteSize(1_610_612_736)));
+        assert_eq!(Run::parse("again", &run.to_ron(), &[] as &[&str]).unwrap(), run);
+        assert_eq!(parse("None").unwrap().device_budget, None);
+        for (set, told) in [
+            ("\"2G\"", "did you mean `GB`?"),
+            ("2GB", "a text needs quotes, as in --set 'device_budget=\"2GB\"'"),
+            ("0", "`device_budget` must be at least 1 byte, found 0"),
+            ("\"0 kB\"", "`device_budget` must be at least 1 byte, found 0"),
+        ] {
+            let error = parse(set).unwrap_err();
+            assert!(error.contains(told), "{set}: {error}");
+        }
+    }
+}

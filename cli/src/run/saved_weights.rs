@@ -1,0 +1,124 @@
+//! Exports the saved weights of a run as a Hugging Face folder, whether the run is in progress, was killed, or is over.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use firebrick_checkpoints::{Checkpoint, Consolidate, What, consolidate};
+use firebrick_datasets::Tokenizer;
+
+use super::export::{known_by, mark, read, save_beside};
+use super::trainable::{ForModel, Trainable};
+use super::{ModelConfig, Run, RunError, TokenizerConfig};
+use firebrick::checkpoint::ResumeError;
+use firebrick::checkpoint::best::BEST;
+use firebrick::{Resume, TrainError};
+use firebrick_models::pretrained;
+use firebrick_models::pretrained::Folder;
+
+/// Weights exported as a Hugging Face folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Exported {
+    /// The folder.
+    pub folder: PathBuf,
+    /// A description of the weights.
+    pub weights: String,
+}
+
+impl Run {
+    /// Exports weights of the run in an output folder as a Hugging Face folder: those of the checkpoint of `step`,
+    /// otherwise the best ones, or those of the newest checkpoint if none were evaluated. If the run averages its
+    /// weights, the average is exported, because that is what was evaluated.
+    ///
+    /// # Errors
+    ///
+    /// Nothing is saved, there is no such checkpoint, the checkpoint is damaged, or the folder cannot be written.
+    pub(crate) fn export_saved(
+        &self,
+        output: &Path,
+        step: Option<u64>,
+        folder: &Path,
+    ) -> Result<Exported, RunError> {
+        let best = output.join(BEST);
+        let weights = match step {
+            None if best.is_file() => Weights::Best(best),
+            _ => {
+                let resume = step.map_or(Resume::Latest, Resume::Step);
+                let found = resume.find(output).map_err(|error| match error {
+                    ResumeError::NoCheckpoint { .. } => RunError::NothingSaved { folder: output.into() },
+                    error => TrainError::from(error).into(),
+                })?;
+                let path = found.ok_or_else(|| RunError::NothingSaved { folder: output.into() })?;
+                Weights::Saved(Box::new(Checkpoint::open(path).map_err(saved)?))
+            }
+        };
+        let described = Folder::without_weights(output)?;
+        self.for_model_of(Some(described), Exporting { run: self, output, weights, folder })
+    }
+}
+
+enum Weights {
+    Best(PathBuf),
+    Saved(Box<Checkpoint>),
+}
+
+struct Exporting<'a> {
+    run: &'a Run,
+    output: &'a Path,
+    weights: Weights,
+    folder: &'a Path,
+}
+
+impl ForModel for Exporting<'_> {
+    type Output = Exported;
+
+    fn with<M: Trainable>(self, described: Option<Folder>) -> Result<Exported, RunError> {
+        let Self { run, output, weights, folder } = self;
+        let Some(described) = described else {
+            return Err(RunError::NothingSaved { folder: output.into() });
+        };
+        let config = M::config_of(&described)?;
+        let failed = |error| TrainError::file(folder, "making the folder", error);
+        fs::create_dir_all(folder).map_err(failed)?;
+        // Taken before the weights are read, because a run in progress may replace them.
+        let best = match &weights {
+            Weights::Best(file) => known_by(file),
+            Weights::Saved(_) => None,
+        };
+        let (model, of) = match &weights {
+            Weights::Best(file) => (read::<M>(&config, file)?, "the best weights".into()),
+            Weights::Saved(checkpoint) => {
+                let (what, name) = match checkpoint.average() {
+                    Some(_) => (What::Average, "the averaged weights"),
+                    None => (What::Parameters, "the weights"),
+                };
+                let file = folder.join(".weights.safetensors");
+                let options = Consolidate { with_aliases: true, ..Consolidate::default() };
+                let model = consolidate(checkpoint, what, &file, &options, |_, _| ())
+                    .map_err(saved)
+                    .and_then(|_| read::<M>(&config, &file));
+                // The model has the numbers now.
+                let _ = fs::remove_file(&file);
+                (model?, format!("{name} of step {}", checkpoint.manifest().step))
+            }
+        };
+        pretrained::save(&model, &config, folder)?;
+        let origin = match &run.model {
+            ModelConfig::Pretrained(origin) => Some(origin.as_path()),
+            _ => None,
+        };
+        let tokenizer = Tokenizer::from_file(output.join("tokenizer.json"))?;
+        let tokenizer = match run.data.tokenizer {
+            TokenizerConfig::File(_) => tokenizer,
+            TokenizerConfig::Characters | TokenizerConfig::Bpe { .. } => {
+                tokenizer.with_only_special(run.data.special.clone())?
+            }
+        };
+        save_beside::<M>(folder, origin, &config, &tokenizer)?;
+        mark(folder, best)?;
+        Ok(Exported { folder: folder.into(), weights: of })
+    }
+}
+
+fn saved(error: firebrick_checkpoints::CheckpointError) -> RunError {
+    TrainError::from(ResumeError::from(error)).into()
+}

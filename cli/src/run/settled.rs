@@ -1,0 +1,163 @@
+//! Settings that are resolved before the data is read: the ids of labels and the decoder's start token, from the folder
+//! of a model; and the tokenizer, from the resumed run.
+
+use std::path::PathBuf;
+
+use firebrick_datasets::Labels;
+
+use super::trainable::Trainable;
+use super::{RunError, TaskConfig};
+use firebrick_models::pretrained::{CLASSIFIER, Folder};
+
+/// Settings that are resolved before the data is read.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Settled {
+    /// The classifier of the model's folder.
+    pub classifier: Option<Classifier>,
+    /// The token that the decoder starts with.
+    pub start: Option<u32>,
+    /// The `tokenizer.json` of the resumed run. A tokenizer that was built from the run's text is not built again.
+    pub tokenizer: Option<PathBuf>,
+    /// Whether the data is evaluated, as validation data is: its windows are not shifted.
+    pub is_evaluated: bool,
+}
+
+/// An existing classifier, whose labels keep their ids.
+#[derive(Clone, Debug)]
+pub(crate) struct Classifier {
+    folder: PathBuf,
+    /// The names of its labels, by id.
+    names: Vec<String>,
+    /// Whether the classifier was trained on this task. If so, the data need not have all of its labels.
+    is_trained: bool,
+}
+
+impl Settled {
+    /// Returns the settings for a run that continues to train the folder's model.
+    ///
+    /// # Errors
+    ///
+    /// The task learns a number, and the folder has a classifier of several labels.
+    pub fn to_train<M: Trainable>(
+        folder: &Folder,
+        config: &M::Config,
+        task: &TaskConfig,
+    ) -> Result<Self, RunError> {
+        let classifier = Classifier::of::<M>(folder, config, false);
+        if let Some(classifier) = classifier.as_ref().filter(|one| task.is_number() && one.names.len() != 1) {
+            return Err(classifier.refuse("the task learns a number (`kind: Number`)".into()));
+        }
+        Ok(Self { classifier, start: M::start_of(config), ..Self::default() })
+    }
+
+    /// Returns the settings for a trained run that answers texts.
+    pub fn trained<M: Trainable>(folder: &Folder, config: &M::Config) -> Self {
+        Self {
+            classifier: Classifier::of::<M>(folder, config, true),
+            start: M::start_of(config),
+            ..Self::default()
+        }
+    }
+}
+
+impl Classifier {
+    fn of<M: Trainable>(folder: &Folder, config: &M::Config, is_trained: bool) -> Option<Self> {
+        let names = M::label_names(config).filter(|_| folder.has_head::<M>(config, CLASSIFIER))?;
+        Some(Self { folder: folder.path().into(), names, is_trained })
+    }
+
+    /// Returns the labels with the classifier's ids. `given` are the names in the run file, if any, and `own` returns
+    /// the labels as they would be without the classifier.
+    ///
+    /// # Errors
+    ///
+    /// Those of `own`, and labels that differ from the classifier's.
+    pub fn labels(
+        &self,
+        given: &[String],
+        own: impl FnOnce() -> Result<Labels, RunError>,
+    ) -> Result<Labels, RunError> {
+        if self.is_trained && given.is_empty() {
+            return Ok(Labels::new(&self.names)?);
+        }
+        let own = own()?;
+        match own.ordered_as(&self.names) {
+            // Numbers in the data refer to the classifier's labels, unless the run file names them.
+            Some(_) if given.is_empty() => Ok(Labels::new(&self.names)?),
+            Some(labels) => Ok(labels),
+            // The run file names the labels of a classifier that was saved without names.
+            None if !given.is_empty() && given.len() == self.names.len() && self.is_nameless() => Ok(own),
+            None if self.is_trained => Ok(Labels::new(&self.names)?),
+            None => {
+                let place = if given.is_empty() { "the training data has" } else { "`task.names` are" };
+                Err(self.refuse(format!("{place} {}", listed(own.names()))))
+            }
+        }
+    }
+
+    /// Whether the names are those that `transformers` gives to unnamed labels.
+    fn is_nameless(&self) -> bool {
+        self.names.iter().enumerate().all(|(id, name)| *name == format!("LABEL_{id}"))
+    }
+
+    fn refuse(&self, found: String) -> RunError {
+        RunError::Classifier { folder: self.folder.clone(), known: listed(&self.names), found }
+    }
+}
+
+/// Writes the first of many names as a list of a run file.
+fn listed(names: &[String]) -> String {
+    const SHOWN: usize = 30;
+    let shown: Vec<_> = names.iter().take(SHOWN).map(|name| format!("{name:?}")).collect();
+    match names.len().saturating_sub(SHOWN) {
+        0 => format!("[{}]", shown.join(", ")),
+        rest => format!("[{}, and {rest} more]", shown.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| name.to_string()).collect()
+    }
+
+    fn settled(folder: &[&str], is_trained: bool, given: &[&str], data: &[&str]) -> Result<Labels, RunError> {
+        let classifier = Classifier { folder: "folder".into(), names: names(folder), is_trained };
+        let given = names(given);
+        classifier.labels(&given, || {
+            Ok(if given.is_empty() { Labels::collect(names(data)) } else { Labels::new(&given) }?)
+        })
+    }
+
+    #[test]
+    fn labels_have_the_ids_of_the_classifier() {
+        let folder = ["pos", "neg"];
+        let expected = Labels::new(folder).unwrap();
+        assert_eq!(settled(&folder, false, &[], &["neg", "pos"]).unwrap(), expected);
+        assert_eq!(settled(&folder, false, &[], &["0", "1"]).unwrap(), expected);
+        assert_eq!(settled(&folder, false, &["neg", "pos"], &[]).unwrap().names(), folder);
+        // A classifier without names takes those of the run file.
+        let nameless = ["LABEL_0", "LABEL_1"];
+        assert_eq!(settled(&nameless, false, &["neg", "pos"], &[]).unwrap().names(), ["neg", "pos"]);
+        // A trained classifier may know more labels than some other data.
+        assert_eq!(settled(&folder, true, &[], &["neg"]).unwrap(), expected);
+        assert_eq!(settled(&folder, true, &["a", "b"], &[]).unwrap(), expected);
+    }
+
+    #[test]
+    fn other_labels_are_refused_with_both_sets_and_the_setting() {
+        for (given, data, place) in [
+            (&[][..], &["bad", "good"][..], "the training data has [\"bad\", \"good\"]"),
+            (&[], &["neg"], "the training data has [\"neg\"]"),
+            (&["neg", "pos", "other"], &[], "`task.names` are [\"neg\", \"pos\", \"other\"]"),
+        ] {
+            let error = settled(&["pos", "neg"], false, given, data).unwrap_err().to_string();
+            let known = "folder: its classifier has the labels [\"pos\", \"neg\"]";
+            assert!(error.starts_with(known) && error.contains(place), "{error}");
+            assert!(error.contains("set `task.new_head` to true"), "{error}");
+        }
+        assert!(settled(&["LABEL_0", "LABEL_1"], false, &[], &["neg", "pos"]).is_err());
+    }
+}

@@ -1,0 +1,119 @@
+//! Writes a corpus as a file of token ids.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use burn::train::Interrupter;
+use firebrick_datasets::{DataError, Files, TextChunks, TokenWriter, Tokenizer};
+use serde::Serialize;
+
+use super::attended::attended;
+use super::load::{Loading, Part, tell_skipped};
+use super::{DataRun, Paths, RunError, TaskConfig, TokenizerConfig};
+use firebrick::TrainError;
+
+/// A corpus written as a file of token ids.
+#[derive(Clone, Debug, Serialize)]
+pub struct Tokenized {
+    /// The file.
+    pub path: PathBuf,
+    /// The folder of the tokenizer, if it was built from the text.
+    pub tokenizer: Option<PathBuf>,
+    /// Number of documents.
+    pub documents: u64,
+    /// Number of tokens.
+    pub tokens: u64,
+    /// Number of malformed records that were skipped.
+    pub skipped: u64,
+}
+
+impl DataRun {
+    /// Tokenizes the text of `data.path` into a token file, which a run reads in place as its `data.path`. Needs memory
+    /// for a few MiB of text, unless the vocabulary is built from the text.
+    ///
+    /// Each plain text file is one document; in other formats, each record is one. An end token follows each document,
+    /// if the tokenizer has one and `task` does not say otherwise.
+    ///
+    /// # Errors
+    ///
+    /// The data cannot be read, the file cannot be written, or the run is interrupted; then no file is left.
+    pub fn tokenize(
+        &self,
+        output: &Path,
+        interrupter: &Interrupter,
+        say: impl Fn(&str),
+    ) -> Result<Tokenized, RunError> {
+        let (TaskConfig::CausalLm { end, .. }, Some(paths)) = (&self.task, &self.data.path) else {
+            return Err(RunError::Tokenize { task: self.task.name() });
+        };
+        let loading = Loading::new(self, &say);
+        let plain = loading.is_plain_text(paths);
+        let (run, of) = (self.clone(), paths.clone());
+        let tokenizer = attended(interrupter, "preparing", &say, move |say| {
+            let loading = Loading::new(&run, say);
+            loading.tokenizer(|| match plain {
+                true => loading.text_of(&of),
+                false => loading.all_text(),
+            })
+        })?;
+        let mut writer = TokenWriter::create(output, &tokenizer)?;
+        say(&format!("tokenizing {}", paths.summary()));
+        let go_on = || if interrupter.should_stop() { Err(RunError::Interrupted) } else { Ok(()) };
+        match plain {
+            true => write_files(&loading, paths, &tokenizer, *end, &mut writer, go_on)?,
+            false => loading.each_document((Part::Train, paths), &tokenizer, *end, |ids| {
+                go_on()?;
+                Ok(writer.document(ids)?)
+            })?,
+        }
+        if writer.tokens() == 0 {
+            return Err(DataError::EmptyText { place: format!("`{}`", paths.summary()) }.into());
+        }
+        let kept = match self.data.tokenizer {
+            TokenizerConfig::File(_) => None,
+            TokenizerConfig::Characters | TokenizerConfig::Bpe { .. } => Some(save(&tokenizer, output)?),
+        };
+        let (documents, tokens) = (writer.documents(), writer.tokens());
+        writer.finish()?;
+        let skipped = loading.skipped.count();
+        tell_skipped(&loading.skipped, &say);
+        Ok(Tokenized { path: output.to_owned(), tokenizer: kept, documents, tokens, skipped })
+    }
+}
+
+/// Writes plain text files, each as one document.
+fn write_files(
+    loading: &Loading<'_>,
+    paths: &Paths,
+    tokenizer: &Tokenizer,
+    end: Option<bool>,
+    writer: &mut TokenWriter,
+    go_on: impl Fn() -> Result<(), RunError>,
+) -> Result<(), RunError> {
+    let end = loading.end(tokenizer, end)?;
+    let mut progress = loading.progress("tokens");
+    let extensions: Vec<&str> = loading.config.extensions.iter().map(String::as_str).collect();
+    let extensions = if extensions.is_empty() { vec!["txt", "md"] } else { extensions };
+    let files: Vec<Arc<Path>> = Files::find(paths.as_slice(), &extensions)?.paths().to_vec();
+    for file in files {
+        for chunk in TextChunks::open(&file)? {
+            go_on()?;
+            writer.part(&tokenizer.encode(&chunk?)?)?;
+            progress(writer.tokens() as usize);
+        }
+        writer.document(end.as_slice())?;
+    }
+    Ok(())
+}
+
+/// Saves a tokenizer that was built from the text into a folder beside the token file.
+fn save(tokenizer: &Tokenizer, output: &Path) -> Result<PathBuf, RunError> {
+    let mut folder = output.as_os_str().to_owned();
+    folder.push(".tokenizer");
+    let folder = PathBuf::from(folder);
+    let failed = |source| RunError::from(DataError::Io { path: folder.clone(), source });
+    fs::create_dir_all(&folder).map_err(failed)?;
+    tokenizer.save(folder.join("tokenizer.json")).map_err(TrainError::from)?;
+    Ok(folder)
+}

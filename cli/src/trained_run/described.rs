@@ -1,0 +1,60 @@
+//! The predictions and the report page of a trained run.
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::TrainedRun;
+use crate::report_page;
+use crate::run::TaskConfig;
+use crate::{Launched, Run, RunError};
+use firebrick::TrainError;
+use firebrick::files::saving;
+use firebrick_models::decoding::Decoding;
+
+/// The number of records whose predictions the page shows.
+const SHOWN: usize = 50;
+
+impl Run {
+    /// Writes `predictions.jsonl`, the predictions for the first records of the validation files, and `report.html`,
+    /// a page about the run.
+    ///
+    /// # Errors
+    ///
+    /// [`RunError::Undescribed`] with the files that cannot be written. The run itself is already saved.
+    pub(crate) fn describe(&self, launched: &Launched) -> Result<(), RunError> {
+        let mut failed = Vec::new();
+        // Do not make the user wait after a run that was ended early.
+        if launched.report.stopped.is_none()
+            && let Err(error) = self.write_predictions()
+        {
+            failed.push(format!("no predictions: {error}"));
+        }
+        if let Err(error) = report_page::write(&self.output, &versions()) {
+            failed.push(format!("no report page: {error}"));
+        }
+        match failed.is_empty() {
+            true => Ok(()),
+            false => Err(RunError::Undescribed { reason: failed.join("; ") }),
+        }
+    }
+
+    fn write_predictions(&self) -> Result<(), RunError> {
+        if matches!(self.task, TaskConfig::CausalLm { .. }) || self.data.valid.is_none() {
+            return Ok(());
+        }
+        let trained = TrainedRun::open(&self.output, None, &[""; 0])?.on(&self.device);
+        let decoding = Decoding { max_new_tokens: 64, ..Decoding::default() };
+        let mut lines = Vec::new();
+        trained.predict(None, Some(SHOWN), &decoding, &mut lines, |_| {})?;
+        let path: PathBuf = self.output.join("predictions.jsonl");
+        Ok(saving::replace(&path, |staged| {
+            fs::write(staged, &lines).map_err(|error| TrainError::file(&path, "writing", error))
+        })?)
+    }
+}
+
+/// The versions of the software of the run.
+pub(crate) fn versions() -> Vec<(String, String)> {
+    let versions = [("firebrick", env!("CARGO_PKG_VERSION")), ("system", std::env::consts::OS)];
+    versions.map(|(name, version)| (name.into(), version.into())).into()
+}

@@ -1,0 +1,115 @@
+//! Evaluating a trained model on data of its task.
+
+use std::time::Instant;
+
+use burn::tensor::FloatDType;
+use firebrick_datasets::{Batch, DataError};
+use firebrick_strategies::Pass;
+use serde::Serialize;
+
+use super::TrainedRun;
+use crate::run::{DataRun, ForModel, Paths, Settled, Trainable};
+use crate::{Run, RunError};
+use firebrick::engine::agreement::Sums;
+use firebrick::engine::feed::first_epoch;
+use firebrick::engine::session::checked;
+use firebrick::{Evaluation, Scores, TrainError, device};
+use firebrick_models::pretrained::Folder;
+
+/// The result of an evaluation.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Evaluated {
+    /// Mean loss over all supervised items.
+    pub loss: f64,
+    /// The scores of the task, by name.
+    pub scores: Scores,
+    /// Number of supervised items.
+    pub items: usize,
+    /// Number of samples.
+    pub samples: usize,
+    /// Tokens per second, without padding.
+    pub tokens_per_second: f64,
+}
+
+impl TrainedRun {
+    /// Evaluates on the given files, read with the run's data settings, or on the run's own validation data.
+    ///
+    /// # Errors
+    ///
+    /// A missing device, unreadable data, or weights that do not match the model.
+    pub fn evaluate(&self, data: Option<Paths>, say: impl Fn(&str)) -> Result<Evaluated, RunError> {
+        let data = data.or_else(|| self.run.data.valid.clone());
+        let evaluating = Evaluating { run: &self.run, data, say: &say };
+        self.run.for_model_of(Some(self.weights()?), evaluating)
+    }
+}
+
+struct Evaluating<'a> {
+    run: &'a Run,
+    /// The files; `None` uses the end of the training data.
+    data: Option<Paths>,
+    say: &'a dyn Fn(&str),
+}
+
+impl ForModel for Evaluating<'_> {
+    type Output = Evaluated;
+
+    fn with<M: Trainable>(self, folder: Option<Folder>) -> Result<Evaluated, RunError> {
+        let Self { run, data, say } = self;
+        let folder = match folder {
+            Some(folder) => folder,
+            None => return Err(RunError::NotTrained { folder: run.output.clone() }),
+        };
+        let (device, _) = device::find(&run.device)?;
+        let config = M::config_of(&folder)?;
+        let mut asked = DataRun::from(run);
+        asked.settled = Settled::trained::<M>(&folder, &config);
+        if let Some(paths) = data {
+            let whole = &mut asked.data;
+            (whole.path, whole.valid, whole.valid_fraction) = (Some(paths), None, 0.0);
+            (whole.mix, whole.stream) = (Vec::new(), None);
+            asked.settled.is_evaluated = true;
+        }
+        let is_whole = asked.data.valid_fraction == 0.0;
+        let loaded = asked.load(say)?;
+        let tokenizer = loaded.tokenizer;
+        run.task.require_fit(&config, &tokenizer, Some(loaded.longest_row))?;
+        let (data, _) = M::batches(loaded.data).ok_or_else(|| run.other_task())?;
+        let data = match (is_whole, data.valid.clone()) {
+            (true, _) => data.without_valid(),
+            (false, Some(valid)) => data.train_on(valid).without_valid(),
+            (false, None) => {
+                let place = "the validation part of the data".to_string();
+                return Err(DataError::EmptyText { place }.into());
+            }
+        };
+        let model = folder.load::<M>(&config, &device)?.model;
+        let model = run.scoring(model, Some(&folder), &tokenizer)?;
+        let pass = Pass::evaluate(&device).computing_in(FloatDType::F32);
+        let (started, mut tokens, mut samples) = (Instant::now(), 0, 0);
+        let mut sums = Sums::default();
+        for batch in first_epoch(&data, 1)? {
+            let batch = batch?;
+            (tokens, samples) = (tokens + batch.tokens(), samples + batch.samples());
+            let items = batch.items();
+            if items == 0 {
+                continue;
+            }
+            let Evaluation { loss, counts } = model.evaluate(batch, &pass);
+            let sum = checked(loss.sum, loss.items, items)?;
+            sums.add(sum.try_into_scalar::<f64>().map_err(TrainError::from)?, items, &counts);
+        }
+        if sums.items == 0 {
+            return Err(DataError::EmptyEpoch { epoch: 0 }.into());
+        }
+        let scores =
+            model.scores(&sums.counts).into_iter().map(|score| (score.name.to_string(), score.value));
+        Ok(Evaluated {
+            loss: sums.loss / sums.items as f64,
+            scores: scores.collect(),
+            items: sums.items,
+            samples,
+            tokens_per_second: tokens as f64 / started.elapsed().as_secs_f64().max(1e-9),
+        })
+    }
+}

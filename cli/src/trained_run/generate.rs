@@ -1,0 +1,144 @@
+//! Generating texts with a trained model, from prompts or sources.
+
+use std::sync::Arc;
+
+use firebrick_datasets::Tokenizer;
+use firebrick_strategies::Pass;
+use firebrick_world::Communicator;
+use serde_json::Value;
+
+use super::{TrainedRun, shared};
+use crate::answers::{Answers, Inference, Question};
+use crate::run::{ForModel, TaskConfig, Trainable, parameters};
+use crate::{Run, RunError};
+use firebrick::engine::ranks::each_rank;
+use firebrick::{TrainError, device};
+use firebrick_models::decoding::Decoding;
+use firebrick_models::pretrained::Folder;
+
+impl TrainedRun {
+    /// Generates `decoding.returned` texts for each prompt. With a causal language model, each text includes its
+    /// prompt. Texts end at the tokenizer's end token, unless `decoding` names others.
+    ///
+    /// [Several ranks](Self::over) share the model as [`Zero`](firebrick::Zero) does in stage 3: each holds a part, and
+    /// blocks are gathered one at a time for each token. Each rank generates some of the texts, and every process
+    /// returns all of them. The prompts are those of the first rank.
+    ///
+    /// # Errors
+    ///
+    /// The task generates no text, a setting is invalid, or a device or a rank fails.
+    pub fn generate(&self, prompts: &[String], decoding: &Decoding) -> Result<Vec<Vec<String>>, RunError> {
+        if !matches!(self.run.task, TaskConfig::CausalLm { .. } | TaskConfig::Seq2Seq { .. }) {
+            return Err(RunError::WritesNothing { task: self.run.task.name() });
+        }
+        let generating = Generating { run: &self.run, prompts, decoding };
+        self.run.for_model_of(Some(self.weights()?), generating)
+    }
+}
+
+struct Generating<'a> {
+    run: &'a Run,
+    prompts: &'a [String],
+    decoding: &'a Decoding,
+}
+
+impl ForModel for Generating<'_> {
+    type Output = Vec<Vec<String>>;
+
+    fn with<M: Trainable>(self, folder: Option<Folder>) -> Result<Vec<Vec<String>>, RunError> {
+        let Self { run, prompts, decoding } = self;
+        let folder = folder.ok_or_else(|| RunError::NotTrained { folder: run.output.clone() })?;
+        let (device, name) = device::find(&run.device)?;
+        let config = M::config_of(&folder)?;
+        let tokenizer = Tokenizer::from_file(folder.path())?.with_special(run.data.special.clone())?;
+        run.task.require_fit(&config, &tokenizer, None)?;
+        let tokenizer = Arc::new(tokenizer);
+        let writer = Writer {
+            inference: run.inference::<M>(&config, Some(&folder), &tokenizer, &device, decoding.clone())?,
+            before: match &run.task {
+                TaskConfig::Seq2Seq { prefix, .. } => Before::Source(prefix.clone()),
+                _ => Before::Text,
+            },
+        };
+        if run.number_of_ranks() == 1 {
+            let model = folder.load::<M>(&config, &device)?.model;
+            return Ok(writer.write(&model, prompts)?);
+        }
+        // The ranks share the weights in f32.
+        let held = |processes| 4.0 * parameters::<M>(&config) / processes as f64;
+        let world = run.world(device::alike(&run.device, &name), held)?;
+        let mut jobs = Vec::new();
+        for rank in world.join().map_err(TrainError::from)? {
+            let device = world.device(rank.local_rank()).unwrap_or(&device).clone();
+            let model = folder.load_later::<M>(&config, &device)?.model;
+            jobs.push((rank, (model, device, prompts.to_vec())));
+        }
+        let texts = each_rank(jobs, world.limit(), move |world, (model, device, prompts)| {
+            let (model, pass) = shared::part(model, &device, &world)?;
+            writer.clone().write_among((world, pass), &model, prompts)
+        });
+        Ok(texts?)
+    }
+}
+
+/// How to turn prompts into texts.
+#[derive(Clone)]
+struct Writer {
+    inference: Inference,
+    before: Before,
+}
+
+/// The text to put before the generated text.
+#[derive(Clone)]
+enum Before {
+    /// The prompt.
+    Text,
+    /// Nothing; the prompt is a source, and this prefix is prepended to it.
+    Source(String),
+}
+
+impl Writer {
+    /// Generates the texts of each prompt.
+    fn write<M: Answers>(&self, model: &M, prompts: &[String]) -> Result<Vec<Vec<String>>, TrainError> {
+        let question = |prompt: &String| match &self.before {
+            Before::Text => Question::Text(prompt.clone()),
+            Before::Source(prefix) => Question::Text(format!("{prefix}{prompt}")),
+        };
+        let questions: Vec<_> = prompts.iter().map(question).collect();
+        let answers = model.answers(&questions, &self.inference)?;
+        let texts = prompts.iter().zip(answers).map(|(prompt, mut answer)| {
+            let texts = match answer.remove("texts") {
+                Some(Value::Array(texts)) => texts,
+                _ => answer.remove("predicted").into_iter().collect(),
+            };
+            let written = texts.into_iter().filter_map(|text| text.as_str().map(str::to_owned));
+            let whole = |text: String| match &self.before {
+                Before::Text => format!("{prompt}{text}"),
+                Before::Source(_) => text,
+            };
+            written.map(whole).collect()
+        });
+        Ok(texts.collect())
+    }
+
+    /// Generates the texts of each prompt, divided evenly among the ranks.
+    fn write_among<M: Answers>(
+        mut self,
+        (world, pass): (Communicator, Pass),
+        model: &M,
+        prompts: Vec<String>,
+    ) -> Result<Vec<Vec<String>>, TrainError> {
+        // A launcher passes standard input to one process only.
+        let prompts = shared::of_all(&world, "the prompts", &prompts)?.swap_remove(0);
+        let each = prompts.len().div_ceil(world.size());
+        let first = world.rank() * each;
+        // If the prompts do not divide evenly, some ranks repeat prompts of other ranks, and their texts are dropped.
+        let own: Vec<_> = prompts.iter().cycle().skip(first).take(each).cloned().collect();
+        self.inference.first = first as u64;
+        self.inference.among = Some((world.clone(), pass));
+        let own = self.write(model, &own)?;
+        let mut texts: Vec<_> = shared::of_all(&world, "the texts", &own)?.into_iter().flatten().collect();
+        texts.truncate(prompts.len());
+        Ok(texts)
+    }
+}

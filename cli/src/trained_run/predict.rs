@@ -1,0 +1,196 @@
+//! Predictions of a trained model for the records of a file.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use firebrick_datasets::{DataError, Record, Skipped, Tokenizer, Value as Field};
+use serde_json::{Map, Value, json};
+
+use super::TrainedRun;
+use crate::answers::{Answer, Answers, Inference, Question};
+use crate::run::{ForModel, Paths, TaskConfig, Trainable, open};
+use crate::{Run, RunError};
+use firebrick::{TrainError, device};
+use firebrick_models::decoding::Decoding;
+use firebrick_models::pretrained::Folder;
+
+/// The number of predictions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Predicted {
+    /// Number of predictions written.
+    pub answers: usize,
+    /// Number of predictions that equal the expected value.
+    pub right: usize,
+    /// Number of records with an expected value.
+    pub expected: usize,
+}
+
+impl TrainedRun {
+    /// Writes a line of JSON for each record of the files, or of the run's validation data if `data` is `None`. The
+    /// files are read with the run's data settings. At most `limit` records are predicted.
+    ///
+    /// A line has the input (`tokens` or `text`), the `predicted` value, and the `expected` value if the record has
+    /// one; records need no labels. The other fields depend on the task:
+    ///
+    /// | Task | `predicted` | Other fields |
+    /// |---|---|---|
+    /// | `TokenClassification` | a label for each word | `scores`, the labels' probabilities |
+    /// | `SequenceClassification` | a class, classes, or a number | `scores`, the probability of each class |
+    /// | `MaskedLm` | the text with its masks filled in | `hidden`, the most likely tokens of each place |
+    /// | `CausalLm` | the continuation of the prompt | `log_probability`, and whether an end token `ended` it |
+    /// | `Seq2Seq` | the text generated from the source | the same |
+    ///
+    /// `decoding` sets how to generate texts.
+    ///
+    /// # Errors
+    ///
+    /// A missing device, unreadable records, or an output that cannot be written.
+    pub fn predict(
+        &self,
+        data: Option<Paths>,
+        limit: Option<usize>,
+        decoding: &Decoding,
+        output: &mut dyn Write,
+        say: impl Fn(&str),
+    ) -> Result<Predicted, RunError> {
+        let Some(data) = data.or_else(|| self.run.data.valid.clone()) else {
+            return Err(RunError::NothingAsked);
+        };
+        let predicting = Predicting { run: &self.run, data, limit, decoding, output, say: &say };
+        self.run.for_model_of(Some(self.weights()?), predicting)
+    }
+}
+
+struct Predicting<'a> {
+    run: &'a Run,
+    data: Paths,
+    limit: Option<usize>,
+    decoding: &'a Decoding,
+    output: &'a mut dyn Write,
+    say: &'a dyn Fn(&str),
+}
+
+/// A record's input and expected value.
+struct Asked {
+    question: Question,
+    expected: Option<Value>,
+}
+
+/// The number of records to tokenize and sort together.
+const TOGETHER: usize = 256;
+
+impl ForModel for Predicting<'_> {
+    type Output = Predicted;
+
+    fn with<M: Trainable>(mut self, folder: Option<Folder>) -> Result<Predicted, RunError> {
+        let folder = match folder {
+            Some(folder) => folder,
+            None => return Err(RunError::NotTrained { folder: self.run.output.clone() }),
+        };
+        let (device, _) = device::find(&self.run.device)?;
+        let config = M::config_of(&folder)?;
+        let tokenizer = Arc::new(Tokenizer::from_file(folder.path())?);
+        let tokenizer =
+            Arc::new(Arc::unwrap_or_clone(tokenizer).with_special(self.run.data.special.clone())?);
+        self.run.task.require_fit(&config, &tokenizer, self.run.asked_rows(&tokenizer))?;
+        (self.say)(&format!("loading {}", folder.path().display()));
+        let model = folder.load::<M>(&config, &device)?.model;
+        let inference =
+            self.run.inference::<M>(&config, Some(&folder), &tokenizer, &device, self.decoding.clone())?;
+        let (mut predicted, mut waiting) = (Predicted::default(), Vec::new());
+        let most = self.limit.unwrap_or(usize::MAX);
+        let reader = open(&self.data, self.run.data.format.as_ref())?;
+        let skipped = Skipped::default();
+        'parts: for part in 0..reader.parts() {
+            for record in self.run.data.malformed.apply(reader.open(part)?, &skipped) {
+                if predicted.answers + waiting.len() >= most {
+                    break 'parts;
+                }
+                waiting.push(asked(&self.run.task, &record?)?);
+                if waiting.len() == TOGETHER {
+                    self.answer(&model, &inference, &mut waiting, &mut predicted)?;
+                }
+            }
+        }
+        self.answer(&model, &inference, &mut waiting, &mut predicted)?;
+        Ok(predicted)
+    }
+}
+
+impl Predicting<'_> {
+    fn answer<M: Answers>(
+        &mut self,
+        model: &M,
+        inference: &Inference,
+        waiting: &mut Vec<Asked>,
+        predicted: &mut Predicted,
+    ) -> Result<(), RunError> {
+        let (questions, expected): (Vec<_>, Vec<_>) =
+            waiting.drain(..).map(|asked| (asked.question, asked.expected)).unzip();
+        let inference = Inference { first: predicted.answers as u64, ..inference.clone() };
+        let answers = model.answers(&questions, &inference)?;
+        for ((question, expected), answer) in questions.iter().zip(expected).zip(answers) {
+            predicted.answers += 1;
+            if let Some(expected) = &expected {
+                predicted.expected += 1;
+                predicted.right += usize::from(answer.get("predicted") == Some(expected));
+            }
+            let line = line(question, expected, answer);
+            let written = writeln!(self.output, "{}", Value::Object(line));
+            written.map_err(|error| TrainError::file("the predictions", "writing", error))?;
+        }
+        Ok(())
+    }
+}
+
+fn line(question: &Question, expected: Option<Value>, answer: Answer) -> Map<String, Value> {
+    let name = if matches!(question, Question::Words(_)) { "tokens" } else { "text" };
+    let mut line = Map::from_iter([(name.to_string(), json!(question))]);
+    line.extend(answer);
+    line.extend(expected.map(|expected| ("expected".to_string(), expected)));
+    line
+}
+
+/// The input and the expected value of a record, from the task's fields.
+fn asked(task: &TaskConfig, record: &Record) -> Result<Asked, DataError> {
+    let text = |field: &str| record.text(field).map(str::to_owned);
+    let expected = |field: &str| record.get(field).map(json_of);
+    Ok(match task {
+        TaskConfig::TokenClassification { words, labels, .. } => {
+            let words = record.texts(words)?.into_iter().map(str::to_owned).collect();
+            Asked { question: Question::Words(words), expected: expected(labels) }
+        }
+        TaskConfig::SequenceClassification { text: first, pair, label, .. } => {
+            let question = match pair {
+                Some(second) => Question::Pair(text(first)?, text(second)?),
+                None => Question::Text(text(first)?),
+            };
+            Asked { question, expected: expected(label) }
+        }
+        TaskConfig::MaskedLm { text: field, .. } => {
+            Asked { question: Question::Text(text(field)?), expected: None }
+        }
+        TaskConfig::CausalLm { text: field, prompt, .. } => match prompt {
+            Some(prompt) => Asked { question: Question::Text(text(prompt)?), expected: expected(field) },
+            None => Asked { question: Question::Text(text(field)?), expected: None },
+        },
+        TaskConfig::Seq2Seq { source, target, prefix, .. } => {
+            let question = Question::Text(prefix.clone() + &text(source)?);
+            Asked { question, expected: expected(target) }
+        }
+    })
+}
+
+fn json_of(field: &Field) -> Value {
+    match field {
+        Field::Null => Value::Null,
+        Field::Bool(value) => json!(value),
+        Field::Integer(value) => json!(value),
+        Field::Float(value) => json!(value),
+        Field::Text(value) => json!(value),
+        Field::List(values) => values.iter().map(json_of).collect(),
+        Field::Map(values) => {
+            Value::Object(values.iter().map(|(name, value)| (name.clone(), json_of(value))).collect())
+        }
+    }
+}

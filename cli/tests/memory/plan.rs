@@ -1,0 +1,198 @@
+//! A plan predicts what a run then measures.
+
+use std::fs;
+use std::path::Path;
+
+use firebrick::{Interrupter, RankReport, Report, Show};
+use firebrick_cli::{Planned, Run};
+use tempfile::TempDir;
+
+use crate::alone;
+use crate::support::device;
+
+const GPT: &str = r#"
+    data: (path: "FOLDER/text.txt", tokenizer: Characters, block: 64),
+    model: Gpt(layers: 3, heads: 4, width: 64),
+    batch: (micro: 4, accumulate: 2),
+"#;
+
+const BERT: &str = r#"
+    task: MaskedLm(),
+    data: (
+        path: "FOLDER/text.txt",
+        tokenizer: Bpe(vocabulary: 300),
+        special: (pad: "<pad>", mask: "<mask>"),
+        max_length: 64,
+        padding: (to: Length(64)),
+    ),
+    model: Bert(layers: 2, heads: 4, width: 64),
+    batch: (micro: 8),
+"#;
+
+const T5: &str = r#"
+    task: Seq2Seq(source: "source", target: "target"),
+    data: (
+        path: "FOLDER/pairs.jsonl",
+        tokenizer: Bpe(vocabulary: 300),
+        special: (pad: "<pad>", eos: "</s>"),
+        max_length: 32,
+        padding: (to: Length(32)),
+    ),
+    model: T5(layers: 2, heads: 4, width: 64),
+    batch: (micro: 8),
+"#;
+
+fn folder() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let line = |i: usize| format!("line {i}: to be or not to be, that is the question {}\n", i * i);
+    let text: String = (0..400).map(line).collect();
+    fs::write(folder.path().join("text.txt"), text).unwrap();
+    let pair = |i: usize| format!("{{\"source\": \"the number {i}\", \"target\": \"{} and more\"}}\n", i * 7);
+    fs::write(folder.path().join("pairs.jsonl"), (0..400).map(pair).collect::<String>()).unwrap();
+    folder
+}
+
+fn run(folder: &Path, model: &str, sets: &[String]) -> Run {
+    let text = format!(
+        "(device: \"cpu\", optimizer: AdamW(), schedule: Constant(lr: 1e-3), steps: 2, evaluate_every: 2,
+          output: \"FOLDER/out\", {model})"
+    );
+    let text = text.replace("FOLDER", &folder.display().to_string());
+    Run::parse("run.ron", &text, sets).unwrap_or_else(|error| panic!("{sets:?}: {error}"))
+}
+
+/// Returns each part of a plan and the ratio of prediction to measurement.
+fn compared(planned: &Planned, report: &Report) -> Vec<(&'static str, f64, f64)> {
+    let rank = report.ranks.first().cloned().unwrap_or(RankReport {
+        master_bytes: report.master_bytes,
+        replica_bytes: report.replica_bytes,
+        gradient_bytes: report.gradient_bytes,
+        optimizer_bytes: report.optimizer_bytes,
+        ..RankReport::default()
+    });
+    let parts = [
+        ("master", planned.master_bytes, rank.master_bytes),
+        ("replica", planned.replica_bytes, rank.replica_bytes),
+        ("gradients", planned.gradient_bytes, rank.gradient_bytes),
+        ("optimizer", planned.optimizer_bytes, rank.optimizer_bytes),
+        ("host", planned.host_bytes, report.host_bytes),
+        ("activations", planned.activation_bytes, report.activation_bytes),
+    ];
+    parts.map(|(name, foretold, measured)| (name, foretold as f64, measured as f64)).to_vec()
+}
+
+/// Runs each combination as the plan prints it, and returns what is off by more than a tenth.
+fn away(model: &str, ranks: usize) -> Vec<String> {
+    let folder = folder();
+    let with_ranks = format!("ranks={ranks}");
+    let plan = run(folder.path(), model, std::slice::from_ref(&with_ranks)).plan(None, |_| {}).unwrap();
+    let expected = if ranks == 1 { 10 } else { 36 };
+    assert_eq!(plan.combinations.len(), expected, "some do not start");
+    let mut away = Vec::new();
+    for planned in &plan.combinations {
+        let list = planned.strategies.strip_prefix("strategies: ").unwrap().trim_end_matches(',');
+        let sets = [format!("strategies={list}"), with_ranks.clone(), "batch.accumulate=None".into()];
+        let launched = run(folder.path(), model, &sets).launch(Show::Nothing, Interrupter::new());
+        let report = launched.unwrap_or_else(|error| panic!("{list}: {error}")).report;
+        assert_eq!(plan.parameters, report.parameters as u64);
+        for (name, foretold, measured) in compared(planned, &report) {
+            if (foretold - measured).abs() > 0.1 * measured {
+                away.push(format!("{ranks} {list}: {name} {foretold}, measured {measured}"));
+            }
+        }
+        if let Some(rank) = report.ranks.first() {
+            for (kind, moved) in rank.per_step.iter().filter(|(kind, _)| {
+                !matches!(format!("{kind:?}").as_str(), "Scalars" | "Barrier" | "Broadcast" | "Gather")
+            }) {
+                let sent = planned.sent.get(kind).copied().unwrap_or_default();
+                if [sent.elements as f64, sent.bytes as f64] != [moved.elements, moved.sent_bytes] {
+                    away.push(format!("{ranks} {list}: sent {kind:?} {sent:?}, counted {moved:?}"));
+                }
+            }
+        }
+    }
+    away
+}
+
+#[test]
+fn a_plan_is_what_a_run_measures() {
+    let _alone = alone();
+    if device().memory_pool_usage().is_some() {
+        return; // This test plans for the CPU.
+    }
+    let mut all = Vec::new();
+    for (name, model, ranks) in [("Gpt", GPT, 1), ("Gpt", GPT, 2), ("Bert", BERT, 1), ("T5", T5, 1)] {
+        all.extend(away(model, ranks).into_iter().map(|away| format!("{name} {away}")));
+    }
+    assert!(all.is_empty(), "{} are away:\n{}", all.len(), all.join("\n"));
+}
+
+/// Frozen parameters, low-rank factors, and optimizers with other states.
+#[test]
+fn what_is_not_trained_and_other_states_are_planned_too() {
+    let _alone = alone();
+    if device().memory_pool_usage().is_some() {
+        return;
+    }
+    let folder = folder();
+    for (strategies, optimizer) in [
+        ("[Lora(rank: 4), Amp(bf16)]", "AdamW8bit(min_8bit_size: 64)"),
+        ("[Lora(rank: 2, paths: [\"*.weight\"], also: [\"norm*\"])]", "Lion()"),
+        ("[Freeze([\"tokens\", \"blocks.0\"])]", "AdamW8bit(min_8bit_size: 64)"),
+        ("[Offload(optimizer)]", "Adafactor(beta1: 0.9)"),
+        ("[]", "Lamb()"),
+    ] {
+        let sets = [format!("strategies={strategies}"), format!("optimizer={optimizer}")];
+        let run = run(folder.path(), GPT, &sets);
+        let planned = run.plan(None, |_| {}).unwrap();
+        let report = run.launch(Show::Nothing, Interrupter::new()).unwrap().report;
+        assert_eq!(planned.parameters, report.parameters as u64, "{strategies}");
+        for (name, foretold, measured) in compared(&planned.as_written, &report) {
+            let is_near = (foretold - measured).abs() <= 0.1 * measured;
+            assert!(is_near, "{strategies} {optimizer}: {name} {foretold}, measured {measured}");
+        }
+    }
+}
+
+/// Lists that treat blocks differently, for a model with more blocks than the traced one.
+#[test]
+fn what_is_chosen_of_the_blocks_is_planned_for_all_of_them() {
+    let _alone = alone();
+    if device().memory_pool_usage().is_some() {
+        return;
+    }
+    let folder = folder();
+    let near = |strategies: &str| {
+        let sets = [format!("strategies={strategies}"), "model.layers=6".into(), "batch.micro=8".into()];
+        let run = run(folder.path(), GPT, &sets);
+        let plan = run.plan(None, |_| {}).unwrap();
+        let report = run.launch(Show::Nothing, Interrupter::new()).unwrap().report;
+        for (name, foretold, measured) in compared(&plan.as_written, &report) {
+            let is_near = (foretold - measured).abs() <= 0.1 * measured;
+            assert!(is_near, "{strategies}: {name} {foretold}, measured {measured}");
+        }
+        plan
+    };
+    let plan = near("[Recompute(every: 2)]");
+    let of = |is_again: bool| {
+        let list = |planned: &&Planned| {
+            let has = |name| planned.strategies.contains(name);
+            !has("Amp") && !has("Offload") && has("Recompute(every: 1)") == is_again
+        };
+        plan.combinations.iter().find(list).unwrap()
+    };
+    let (none, all) = (of(false), of(true));
+    let again = |flops: f64| 6.0 * (flops - none.flops) / (all.flops - none.flops);
+    assert!((again(plan.as_written.flops) - 3.0).abs() < 1e-6);
+    // Enough for two blocks that keep their activations and four recomputed ones, whose inputs are small, and far from
+    // enough for three.
+    let within = (none.activation_bytes - all.activation_bytes) / 2;
+    for (chosen, expected) in [
+        (r#"Recompute(paths: ["blocks.0", "blocks.1", "blocks.5"])"#, 3.0),
+        (&format!("Recompute(within: {within})"), 4.0),
+    ] {
+        let found = again(near(&format!("[{chosen}]")).as_written.flops);
+        assert!((found - expected).abs() < 1e-6, "{chosen}: {found} blocks");
+    }
+    near(r#"[Freeze(["tokens", "positions", "blocks.0", "blocks.1", "blocks.2", "blocks.3"])]"#);
+}

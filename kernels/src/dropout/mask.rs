@@ -1,0 +1,194 @@
+//! The dropout mask: a hash of each element's position.
+//!
+//! A row of the batch has a key of 64 bits, two words of 32. Each axis but the last mixes its coordinate into both
+//! words; the last needs one more round for each element, which is dropped if the word is below p·2³². The words have
+//! 32 bits because WGSL has no wider integers.
+
+use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
+use rayon::prelude::*;
+
+use crate::Draws;
+
+/// A word of 32 bits, or a tensor of them: the hash is written once for both.
+trait Word: Clone {
+    fn plus(self, other: Self) -> Self;
+    fn xor(self, other: Self) -> Self;
+    fn times(self, factor: u32) -> Self;
+    /// Shifts in zeros from above.
+    fn shifted_right(self, bits: u32) -> Self;
+}
+
+impl Word for u32 {
+    #[inline(always)]
+    fn plus(self, other: Self) -> Self {
+        self.wrapping_add(other)
+    }
+
+    #[inline(always)]
+    fn xor(self, other: Self) -> Self {
+        self ^ other
+    }
+
+    #[inline(always)]
+    fn times(self, factor: u32) -> Self {
+        self.wrapping_mul(factor)
+    }
+
+    #[inline(always)]
+    fn shifted_right(self, bits: u32) -> Self {
+        self >> bits
+    }
+}
+
+/// An integer tensor of dtype u32; shapes broadcast.
+impl<const D: usize> Word for Tensor<D, Int> {
+    fn plus(self, other: Self) -> Self {
+        self + other
+    }
+
+    fn xor(self, other: Self) -> Self {
+        self.bitwise_xor(other)
+    }
+
+    fn times(self, factor: u32) -> Self {
+        self.mul_scalar(factor)
+    }
+
+    fn shifted_right(self, bits: u32) -> Self {
+        self.bitwise_right_shift_scalar(bits)
+    }
+}
+
+/// Two rounds of multiply and xor-shift, `lowbias32` (Wellons, 2018), with `key` mixed in between. Omits the last
+/// xor-shift, which would change only the low half.
+#[inline(always)]
+fn hash<W: Word>(x: W, key: W) -> W {
+    let x = x.clone().xor(x.shifted_right(16)).times(0x7feb_352d).xor(key);
+    x.clone().xor(x.shifted_right(15)).times(0x846c_a68b)
+}
+
+#[inline(always)]
+fn fold<W: Word>(x: W) -> W {
+    x.clone().xor(x.shifted_right(16))
+}
+
+/// The state of a position after mixing in the coordinates along its first axes. It has two words, because among a
+/// hundred thousand single words some would be equal.
+#[derive(Clone, Copy)]
+struct Key<W>(W, W);
+
+impl<W: Word> Key<W> {
+    /// Mixes in a step along the next axis. The step enters the two words differently, so equal words do not stay
+    /// equal.
+    #[inline(always)]
+    fn enter(self, step: W) -> Self {
+        let Self(a, b) = self;
+        let first = hash(a.clone().plus(step.clone()), b.clone());
+        Self(fold(first), fold(hash(b.xor(step), a)))
+    }
+
+    /// Returns the word of the element at this step along the last axis.
+    #[inline(always)]
+    fn element(self, step: W) -> W {
+        hash(step.plus(self.0), self.1)
+    }
+}
+
+/// One axis after the row axis.
+pub struct Axis<'a> {
+    pub length: usize,
+    /// The column at which each row's sample starts, if coordinates count from there.
+    pub starts: Option<&'a [usize]>,
+}
+
+impl Axis<'_> {
+    /// Returns the coordinates along the axis in one row, spread over all 32 bits. Coordinates before the start of a
+    /// row's sample are negative, which is equally valid.
+    fn steps(&self, row: usize) -> impl Iterator<Item = u32> {
+        let start = self.starts.map_or(0, |starts| starts[row]);
+        // The golden ratio, as in Weyl's sequence.
+        (0..self.length).map(move |at| (at.wrapping_sub(start) as u32).wrapping_mul(0x9e37_79b9))
+    }
+
+    /// Returns whether all rows have the same coordinates.
+    fn is_one_for_all(&self) -> bool {
+        self.starts.is_none()
+    }
+}
+
+/// The positions of a tensor's elements: keys of its rows, and at least one further axis. A position in a sample does
+/// not depend on the padding of its row.
+pub struct Places<'a> {
+    pub keys: Vec<u64>,
+    pub axes: Vec<Axis<'a>>,
+}
+
+/// The least elements per task.
+const TASK: usize = 1 << 14;
+
+impl<'a> Places<'a> {
+    pub fn new(draws: &Draws, site: u64, rows: usize, axes: Vec<Axis<'a>>) -> Self {
+        Self { keys: (0..rows).map(|row| draws.of_row(site, row)).collect(), axes }
+    }
+
+    /// Computes the mask on the host's threads, row by row: true if the element's word is below `threshold`.
+    pub fn on_host(&self, threshold: u32) -> Vec<bool> {
+        let Some((last, middle)) = self.axes.split_last() else { return Vec::new() };
+        let lines = middle.iter().fold(1, |lines, axis| lines * axis.length);
+        let mut mask = vec![false; self.keys.len() * lines * last.length];
+        if mask.is_empty() {
+            return mask;
+        }
+        let keys: Vec<Key<u32>> = (0..self.keys.len()).flat_map(|row| self.keys_of(row, middle)).collect();
+        let rows = if last.is_one_for_all() { 1 } else { self.keys.len() };
+        let steps: Vec<Vec<u32>> = (0..rows).map(|row| last.steps(row).collect()).collect();
+        let tasks = mask.par_chunks_mut(last.length).with_min_len(TASK.div_ceil(last.length));
+        tasks.zip(&keys).enumerate().for_each(|(line, (mask, key))| {
+            let steps = &steps[(line / lines).min(rows - 1)];
+            for (dropped, &step) in mask.iter_mut().zip(steps) {
+                *dropped = key.element(step) < threshold;
+            }
+        });
+        mask
+    }
+
+    /// Returns the keys of one row's lines along the last axis.
+    fn keys_of(&self, row: usize, middle: &[Axis]) -> Vec<Key<u32>> {
+        let [a, b] = words(self.keys[row]);
+        middle.iter().fold(vec![Key(a, b)], |keys, axis| {
+            let steps: Vec<u32> = axis.steps(row).collect();
+            keys.iter().flat_map(|key| steps.iter().map(|&step| key.enter(step))).collect()
+        })
+    }
+
+    /// Computes the same mask on the device. The host only sends the rows' keys and the coordinates of each axis.
+    pub fn on_device<const D: usize>(&self, threshold: u32, device: &Device) -> Tensor<D, Bool> {
+        let rows = self.keys.len();
+        let tensor = |values: Vec<u32>, shape: [usize; D]| -> Tensor<D, Int> {
+            Tensor::from_data(TensorData::new(values, shape), (device, DType::U32))
+        };
+        let word = |of: usize| {
+            let mut shape = [1; D];
+            shape[0] = rows;
+            tensor(self.keys.iter().map(|&key| words(key)[of]).collect(), shape)
+        };
+        let steps = |at: usize| {
+            let axis = &self.axes[at];
+            let mut shape = [1; D];
+            shape[0] = if axis.is_one_for_all() { 1 } else { rows };
+            shape[at + 1] = axis.length;
+            tensor((0..shape[0]).flat_map(|row| axis.steps(row)).collect(), shape)
+        };
+        let last = self.axes.len() - 1;
+        let key = (0..last).fold(Key(word(0), word(1)), |key, at| key.enter(steps(at)));
+        key.element(steps(last)).lower_scalar(threshold)
+    }
+}
+
+fn words(key: u64) -> [u32; 2] {
+    [key as u32, (key >> 32) as u32]
+}
+
+#[cfg(test)]
+#[path = "mask_tests.rs"]
+mod tests;

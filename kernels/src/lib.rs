@@ -1,0 +1,50 @@
+//! Tensor operations for training Burn models, with gradients of their own, and measurement of memory.
+//!
+//! Each operation is a function of tensors, or a trait over [`Backend`](burn::backend::Backend) with one generic
+//! implementation and a faster one for Flex, Burn's CPU backend. The crate knows nothing of models, strategies, ranks or
+//! training: numbers that a run depends on, such as the [`Draws`] of a dropout mask, are arguments.
+//!
+//! ```text
+//! gelu/      GELU and its gradient, vectorized on the CPU
+//! half/      matmul, linear and cast in half precision, as fast as f32 on the CPU
+//! dropout/   dropout whose mask is a function of each element's position
+//! draws.rs   counter-based random numbers, without a stateful generator
+//! optim/     updates of a parameter in one pass over memory
+//! memory/    bytes in use: by the process or a rank on the CPU, in the device's pool elsewhere
+//! device.rs  the backend of a device
+//! ```
+//!
+//! An affine map in bf16 with dropout and GELU after it, and the gradient of its weight:
+//!
+//! ```
+//! use burn::tensor::{Device, FloatDType, Tensor};
+//! use firebrick_kernels::{Draws, Gelu, Site, cast, dropout, gelu, linear};
+//!
+//! let device = Device::flex().autodiff();
+//! let x = cast(Tensor::<2>::ones([4, 8], &device), FloatDType::BF16);
+//! let weight = Tensor::<2>::full([8, 3], 0.25, &device).require_grad();
+//! let y = gelu(linear(x, cast(weight.clone(), FloatDType::BF16), None), Gelu::Exact);
+//! let site = Site { draws: Draws { seed: 1, epoch: 0, first: 0 }, number: 0, starts: None };
+//! let loss = cast(dropout(y, 0.1, &[], site), FloatDType::F32).sum();
+//! let gradient = weight.grad(&loss.backward()).expect("the loss depends on the weight");
+//! assert_eq!(gradient.dims(), [8, 3]);
+//! ```
+//!
+//! # Features
+//!
+//! `flex` (default) is Burn's CPU backend; `cube` is every backend that runs CubeCL kernels.
+
+mod device;
+mod draws;
+mod dropout;
+mod gelu;
+mod half;
+pub mod memory;
+pub mod optim;
+#[cfg(test)]
+mod testing;
+
+pub use draws::Draws;
+pub use dropout::{Site, dropout};
+pub use gelu::{Gelu, GeluOps, gelu};
+pub use half::{Convert, HalfOps, cast, linear, matmul};

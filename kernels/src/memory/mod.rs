@@ -1,0 +1,190 @@
+//! Bytes in use: by the process or a rank's account on the CPU, in the device's pool elsewhere.
+
+mod account;
+mod counting;
+mod freed;
+mod storages;
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use burn::tensor::{Device, Tensor};
+
+pub use account::{Account, Entered};
+pub use counting::Counting;
+pub use freed::keep_freed;
+pub use storages::Storages;
+
+use crate::device::is_flex;
+use account::{Counters, PROCESS};
+
+/// Returns the counters of this thread: its account, or the process.
+fn measured() -> &'static Counters {
+    account::of(account::current())
+}
+
+/// Bytes in use, and their peak since the last [`reset_peak`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes allocated now.
+    pub live: usize,
+    /// The highest value of `live`. A device's pool reports no peak: there it is the highest observed value. It is
+    /// observed after each forward pass, after each recomputation of a segment, and before and after each update.
+    pub peak: usize,
+}
+
+impl Usage {
+    /// Returns the process's heap, or that of this thread's [`Account`] if it has entered one. `None` unless
+    /// [`Counting`] is installed.
+    pub fn of_process() -> Option<Self> {
+        measured().usage()
+    }
+
+    /// Returns the process's heap, including all accounts. `None` unless [`Counting`] is installed.
+    pub fn of_all_accounts() -> Option<Self> {
+        PROCESS.usage()
+    }
+
+    /// Returns the use of a device's pool, or that of [the process](Self::of_process) if the device has none. `None` if
+    /// neither is counted.
+    pub fn of(device: &Device) -> Option<Self> {
+        match device.memory_pool_usage() {
+            Some(pool) => {
+                let live = usize::try_from(pool.bytes_in_use).unwrap_or(usize::MAX);
+                let looks = measured();
+                let highest = looks.look.fetch_max(live, Relaxed).max(live);
+                let peak = highest.max(looks.earlier_look.load(Relaxed));
+                Some(Self { live, peak })
+            }
+            None => Self::of_process(),
+        }
+    }
+}
+
+/// Returns the bytes in use once a device has completed its work, which may allocate. `None` if nothing counts them.
+pub fn in_use(device: &Device) -> Option<usize> {
+    device.sync().ok()?;
+    Usage::of(device).map(|usage| usage.live)
+}
+
+/// Returns the bytes of memory of the machine, if the system reports them.
+pub fn of_machine() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kilobytes * 1024)
+}
+
+/// Allocates the buffers that this thread's matrix products keep for the life of the thread: on the CPU, as large as a
+/// core's second-level cache. Otherwise the first measured pass on the thread would include them.
+pub fn settle(device: &Device) {
+    if is_flex(device) {
+        let x = Tensor::<2>::ones([128, 128], &device.clone().inner());
+        // The operands' layout determines which one goes through that buffer.
+        x.clone().transpose().matmul(x.clone().matmul(x.clone().transpose()));
+    }
+}
+
+/// Resets the peak of this thread's measurement to the live bytes.
+pub fn reset_peak() {
+    account::restart(measured());
+}
+
+/// Measures a forward and backward pass: the peak of the bytes in use, in addition to those before the pass and to the
+/// parameters' gradients that it produces.
+///
+/// It knows the gradients of recomputed segments, from the time when each exists: they grow while the activations
+/// shrink. It measures the thread's [`Account`], or else the process; two measurements on the same one at the same time
+/// disturb each other.
+#[derive(Debug)]
+pub struct Beyond {
+    before: usize,
+}
+
+impl Beyond {
+    /// Starts the measurement of a pass.
+    pub fn begin(device: &Device) -> Self {
+        let before = Usage::of(device).map_or(0, |usage| usage.live);
+        take_peak(device);
+        measured().gradients.store(0, Relaxed);
+        measured().most_beyond.store(0, Relaxed);
+        measured().most.store(0, Relaxed);
+        Self { before }
+    }
+
+    /// Records the bytes of the gradients that a recomputed segment has produced, in the pass that this thread measures.
+    pub fn left(gradients: usize, device: &Device) {
+        let counters = measured();
+        let before = counters.gradients.fetch_add(gradients, Relaxed);
+        let peak = take_peak(device);
+        counters.most.fetch_max(peak, Relaxed);
+        counters.most_beyond.fetch_max(peak.saturating_sub(before), Relaxed);
+    }
+
+    /// Ends the measurement.
+    pub fn end(self, device: &Device) -> Taken {
+        Self::left(0, device);
+        let beyond = |most: usize| most.saturating_sub(self.before);
+        let counters = measured();
+        Taken {
+            activations: beyond(counters.most_beyond.load(Relaxed)),
+            most: beyond(counters.most.load(Relaxed)),
+        }
+    }
+}
+
+/// The peak of the bytes in use in a forward and backward pass, in addition to those before it; 0 if nothing counts
+/// them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// Without the parameters' gradients of recomputed segments.
+    pub activations: usize,
+    /// With everything.
+    pub most: usize,
+}
+
+/// Returns the peak since the last call, and resets it to the live bytes.
+fn take_peak(device: &Device) -> usize {
+    let counters = measured();
+    match device.memory_pool_usage() {
+        Some(_) => {
+            Usage::of(device);
+            let look = counters.look.swap(0, Relaxed);
+            counters.earlier_look.fetch_max(look, Relaxed);
+            look
+        }
+        None => {
+            let peak = counters.peak.swap(counters.live(), Relaxed);
+            counters.earlier_peak.fetch_max(peak, Relaxed);
+            peak
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Tensor;
+
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn a_device_with_a_pool_counts_its_tensors_in_it() {
+        let device = testing::device();
+        if device.memory_pool_usage().is_none() {
+            // No allocator counts in this test program, so the CPU's use is unknown.
+            assert_eq!((Usage::of(&device), Usage::of_process()), (None, None));
+            return;
+        }
+        // Much more than other tests use at the same time.
+        let bytes = 64 << 20;
+        let before = Usage::of(&device).unwrap().live;
+        let tensor = Tensor::<1>::zeros([bytes / 4], &device);
+        device.sync().unwrap();
+        let with = Usage::of(&device).unwrap().live;
+        assert!(with > before + bytes / 2, "{before} {with}");
+        drop(tensor);
+        device.sync().unwrap();
+        let after = Usage::of(&device).unwrap().live;
+        assert!(after < before + bytes / 2, "{before} {after}");
+    }
+}

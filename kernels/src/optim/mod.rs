@@ -1,0 +1,97 @@
+//! Updates of a parameter in one pass over memory.
+//!
+//! Burn writes an update as tensor operations, each of which reads and writes the whole parameter; AdamW has about
+//! fifteen. [`step`] reads parameter, gradient and moments once and writes them once, in place, on all cores and in
+//! vectors, so memory bandwidth is the limit. An optimizer states the arithmetic of one element as a [`Rule`], and
+//! computes the update by Burn's operations where [`step`] returns its input.
+//!
+//! On Flex, the pass computes in f32, whatever the parameter's dtype; gradients may be f32, bf16 or f16, and moments have
+//! the parameter's dtype.
+//!
+//! # In place
+//!
+//! An update may write into a tensor only if nothing else holds its memory. Otherwise it copies the tensor first, and
+//! [`copies`] counts it.
+//!
+//! ```text
+//! rule.rs         the update of one element
+//! fused.rs        one update of tensors
+//! slices.rs       tensors as slices, in place or copied
+//! update.rs       the slices of one pass
+//! kernel.rs       the pass over the slices, on all cores and in vectors
+//! floats.rs       blocks of f32 from slices in any precision, and back
+//! prefetch.rs     prefetching for the update
+//! replicas.rs     half-precision copies of parameters, written in the same pass and lent to casts
+//! blocks.rs       the pass over blocks of 8-bit moments
+//! dynamic_map.rs  the 256 values of 8-bit numbers, and rounding to them
+//! ```
+
+mod blocks;
+mod dynamic_map;
+mod floats;
+#[cfg(feature = "flex")]
+mod fused;
+mod kernel;
+mod prefetch;
+mod replicas;
+mod rule;
+#[cfg(feature = "flex")]
+mod slices;
+mod update;
+
+use burn::tensor::Tensor;
+
+pub use blocks::{BLOCK, Rows, blocks};
+pub use dynamic_map::dynamic_map;
+pub use replicas::{Replicas, replicas, take, taken};
+pub use rule::{Parts, Rule};
+pub use update::Update;
+
+/// Computes one update in one pass: returns the new parameter and moments, in the parameter's dtype.
+///
+/// # Errors
+///
+/// The inputs, if the pass does not support them: it updates f32, bf16 and f16 on Flex, outside autodiff.
+#[allow(clippy::result_large_err)] // The error is the input, which the caller takes apart at once.
+pub fn step<const D: usize, const N: usize, R: Rule<N>>(
+    rule: &R,
+    parts: Parts<D, N>,
+) -> Result<(Tensor<D>, [Tensor<D>; N]), Parts<D, N>> {
+    fused::step(rule, parts)
+}
+
+/// Returns the number of parameters and moments that updates on this thread have copied so far, because something
+/// else held their memory or they were not contiguous.
+pub fn copies() -> u64 {
+    slices::copies()
+}
+
+/// A stub: without Flex there is no single-pass update.
+#[cfg(not(feature = "flex"))]
+mod fused {
+    use burn::tensor::Tensor;
+
+    use super::{Parts, Rule};
+
+    #[allow(clippy::result_large_err)] // The error is the input, which the caller takes apart at once.
+    pub fn step<const D: usize, const N: usize, R: Rule<N>>(
+        _rule: &R,
+        parts: Parts<D, N>,
+    ) -> Result<(Tensor<D>, [Tensor<D>; N]), Parts<D, N>> {
+        Err(parts)
+    }
+}
+
+/// A stub: without Flex no tensor is updated in place, and none is copied first.
+#[cfg(not(feature = "flex"))]
+mod slices {
+    use burn::tensor::Tensor;
+
+    pub fn copies() -> u64 {
+        0
+    }
+
+    pub fn address<const D: usize>(_tensor: &Tensor<D>) -> Option<usize> {
+        None
+    }
+}

@@ -1,0 +1,154 @@
+//! Half-precision copies of parameters, written in the pass that updates them.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::fmt;
+use std::thread::LocalKey;
+
+use burn::tensor::{FloatDType, Tensor};
+
+use super::slices::address;
+
+thread_local! {
+    /// The replicas that the innermost update on this thread writes.
+    static OPEN: RefCell<Option<Replicas>> = const { RefCell::new(None) };
+    /// The replicas that casts on this thread may take.
+    static LENT: RefCell<Option<Replicas>> = const { RefCell::new(None) };
+    static TAKEN: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Returns the number of copies that casts on this thread have [taken](Replicas::lend) so far.
+pub fn taken() -> u64 {
+    TAKEN.get()
+}
+
+/// Runs `update` and collects half-precision copies: each fused step of an f32 parameter on this thread also writes a
+/// copy in `dtype`, in the same pass. The copy equals a cast of the new parameter, without reading it again.
+///
+/// `dtype` is bf16 or f16; with any other dtype nothing is written. The copies also hold the parameters that they come
+/// from: drop them before the next update, or it copies the parameters.
+///
+/// ```
+/// use burn::tensor::{Device, FloatDType, Tensor};
+/// use firebrick_kernels::optim::{Parts, Rule, Update, replicas, step, take};
+///
+/// # #[derive(Clone, Copy)]
+/// # struct Descent;
+/// # impl Rule<0> for Descent {
+/// #     fn element(&self, param: f32, grad: f32, []: [f32; 0]) -> (f32, [f32; 0]) {
+/// #         (param - 1e-3 * grad, [])
+/// #     }
+/// #     fn run(&self, update: Update<'_, 0>, fresh: bool) {
+/// #         update.run(*self, fresh);
+/// #     }
+/// # }
+/// let [param, grad] = [0.1, 2.0].map(|x| Tensor::<1>::full([4], x, &Device::flex()));
+/// let parts = Parts { param, grad, moments: Some([]) };
+/// let (updated, replicas) = replicas(FloatDType::BF16, || step(&Descent, parts));
+/// let Ok((param, [])) = updated else { panic!("Flex updates f32 in one pass") };
+/// let expected = param.clone().cast(FloatDType::BF16).into_data();
+/// assert_eq!(replicas.of(&param).expect("the parameter was updated").into_data(), expected);
+///
+/// // A cast that looks for a copy first, as that of the strategy `Amp` does.
+/// let (half, taken) = replicas.lend(|| take(&param, FloatDType::BF16));
+/// assert_eq!((half.expect("it is lent").into_data(), taken), (expected, 1));
+/// ```
+pub fn replicas<R>(dtype: FloatDType, update: impl FnOnce() -> R) -> (R, Replicas) {
+    let none = || Replicas { dtype, kept: HashMap::new() };
+    let (result, written) = within(&OPEN, none(), update);
+    (result, written.unwrap_or_else(none))
+}
+
+/// Runs `run` with these replicas in a thread-local slot, and returns the replicas.
+fn within<R>(
+    place: &'static LocalKey<RefCell<Option<Replicas>>>,
+    replicas: Replicas,
+    run: impl FnOnce() -> R,
+) -> (R, Option<Replicas>) {
+    /// Restores the slot of the outer scope, even if `run` panics.
+    struct Outer(&'static LocalKey<RefCell<Option<Replicas>>>, Option<Replicas>);
+    impl Drop for Outer {
+        fn drop(&mut self) {
+            self.0.replace(self.1.take());
+        }
+    }
+    let outer = Outer(place, place.replace(Some(replicas)));
+    let result = run();
+    let replicas = place.take();
+    drop(outer);
+    (result, replicas)
+}
+
+/// Half-precision copies of updated parameters; see [`replicas`].
+pub struct Replicas {
+    dtype: FloatDType,
+    /// The parameter and its copy, by the parameter's address. Holding the parameter keeps its memory from being
+    /// changed or reused.
+    kept: HashMap<usize, Box<dyn Any + Send>>,
+}
+
+impl Replicas {
+    /// Returns the copy of this updated parameter, outside autodiff, if its update wrote one.
+    pub fn of<const D: usize>(&self, param: &Tensor<D>) -> Option<Tensor<D>> {
+        let inner = param.clone().inner();
+        let kept = self.kept.get(&address(&inner)?)?;
+        let (param, replica) =
+            kept.downcast_ref::<[Tensor<D>; 2]>().map(|[param, replica]| (param, replica))?;
+        (param.dims() == inner.dims() && param.dtype() == inner.dtype()).then(|| replica.clone())
+    }
+
+    /// Runs `publish`, in which a cast of a parameter may [take](take) its copy instead. Also returns the number of
+    /// copies taken; drops the others.
+    pub fn lend<R>(self, publish: impl FnOnce() -> R) -> (R, usize) {
+        let lent = self.len();
+        let (result, left) = within(&LENT, self, publish);
+        let taken = lent - left.map_or(0, |left| left.len());
+        TAKEN.set(TAKEN.get() + taken as u64);
+        (result, taken)
+    }
+
+    /// Returns the number of copies.
+    pub fn len(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// Returns whether there are no copies, because no fused step updated a parameter.
+    pub fn is_empty(&self) -> bool {
+        self.kept.is_empty()
+    }
+}
+
+impl fmt::Debug for Replicas {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Replicas").field("dtype", &self.dtype).field("len", &self.len()).finish()
+    }
+}
+
+/// Takes the copy of a parameter in this dtype, outside autodiff, if one is [lent](Replicas::lend) to this thread.
+pub fn take<const D: usize>(param: &Tensor<D>, dtype: FloatDType) -> Option<Tensor<D>> {
+    LENT.with_borrow_mut(|lent| {
+        let replicas = lent.as_mut().filter(|replicas| replicas.dtype == dtype)?;
+        let copy = replicas.of(param)?;
+        replicas.kept.remove(&address(&param.clone().inner())?);
+        Some(copy)
+    })
+}
+
+/// Returns the dtype of the copies that the innermost scope on this thread requests.
+#[cfg(feature = "flex")]
+pub(super) fn wanted() -> Option<FloatDType> {
+    let dtype = OPEN.with_borrow(|open| open.as_ref().map(|replicas| replicas.dtype));
+    dtype.filter(|dtype| matches!(dtype, FloatDType::BF16 | FloatDType::F16))
+}
+
+/// Passes the copy of an updated parameter to the innermost scope on this thread.
+#[cfg(feature = "flex")]
+pub(super) fn keep<const D: usize>(param: &Tensor<D>, replica: Tensor<D>) {
+    let Some(address) = address(param) else { return };
+    OPEN.with_borrow_mut(|open| {
+        if let Some(replicas) = open {
+            replicas.kept.insert(address, Box::new([param.clone(), replica]));
+        }
+    });
+}

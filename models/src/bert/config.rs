@@ -1,0 +1,254 @@
+//! `config.json` of BERT and related models.
+
+use burn::nn::Initializer;
+use burn::tensor::Device;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::pretrained::{HubConfig, PretrainedError, check_dropouts, check_heads, check_layers, check_sizes};
+use crate::{Activation, Linear, Norm};
+
+/// `config.json` of BERT, RoBERTa and related models, with transformers' names and BERT's defaults.
+///
+/// ```
+/// use firebrick_models::BertConfig;
+///
+/// let config: BertConfig = serde_json::from_str(r#"{"model_type": "bert", "hidden_size": 384}"#)?;
+/// let config = config.with_labels(["negative", "positive"]);
+/// assert_eq!((config.num_hidden_layers, config.labels()), (12, 2));
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BertConfig {
+    /// `bert`; or `roberta`, `xlm-roberta` or `camembert`, whose positions start after the padding token's id.
+    pub model_type: String,
+    /// Size of the vocabulary.
+    pub vocab_size: usize,
+    /// Size of the hidden state.
+    pub hidden_size: usize,
+    /// Number of transformer blocks.
+    pub num_hidden_layers: usize,
+    /// Number of attention heads; must divide `hidden_size`.
+    pub num_attention_heads: usize,
+    /// The width inside a feed-forward layer.
+    pub intermediate_size: usize,
+    /// The activation of a feed-forward layer, and of BERT's masked LM head.
+    pub hidden_act: Activation,
+    /// Dropout of embeddings and at the end of each residual branch.
+    pub hidden_dropout_prob: f64,
+    /// Dropout of attention weights.
+    pub attention_probs_dropout_prob: f64,
+    /// Dropout before a classifier; `hidden_dropout_prob` if absent.
+    pub classifier_dropout: Option<f64>,
+    /// Rows of the position embedding; see [`max_length`](Self::max_length).
+    pub max_position_embeddings: usize,
+    /// Number of segments; with 1, a text's segments are ignored.
+    pub type_vocab_size: usize,
+    /// Standard deviation of the initial weights.
+    pub initializer_range: f64,
+    /// Added to the variance in layer norms.
+    pub layer_norm_eps: f64,
+    /// The padding token; if absent, 0 for BERT and 1 for the other models.
+    pub pad_token_id: Option<usize>,
+    /// Class names by class number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id2label: Option<Map<String, Value>>,
+    /// Number of classes, if they have no names.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub num_labels: Option<usize>,
+    /// Must be `absolute`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub position_embedding_type: Option<String>,
+    /// Must be false.
+    pub is_decoder: bool,
+    /// Must be true for a masked LM.
+    pub tie_word_embeddings: bool,
+    /// All other fields, unchanged.
+    #[serde(flatten)]
+    pub rest: Map<String, Value>,
+}
+
+impl Default for BertConfig {
+    fn default() -> Self {
+        Self {
+            model_type: "bert".into(),
+            vocab_size: 30522,
+            hidden_size: 768,
+            num_hidden_layers: 12,
+            num_attention_heads: 12,
+            intermediate_size: 3072,
+            hidden_act: Activation::Gelu,
+            hidden_dropout_prob: 0.1,
+            attention_probs_dropout_prob: 0.1,
+            classifier_dropout: None,
+            max_position_embeddings: 512,
+            type_vocab_size: 2,
+            initializer_range: 0.02,
+            layer_norm_eps: 1e-12,
+            pad_token_id: None,
+            id2label: None,
+            num_labels: None,
+            position_embedding_type: None,
+            is_decoder: false,
+            tie_word_embeddings: true,
+            rest: Map::new(),
+        }
+    }
+}
+
+impl BertConfig {
+    /// Names the classes, in order of their numbers.
+    pub fn with_labels<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
+        let names: Vec<String> = names.into_iter().map(Into::into).collect();
+        let by_id = names.iter().enumerate().map(|(id, name)| (id.to_string(), json!(name)));
+        self.id2label = Some(by_id.collect());
+        let by_name: Map<_, _> =
+            names.iter().enumerate().map(|(id, name)| (name.clone(), json!(id))).collect();
+        self.rest.insert("label2id".into(), Value::Object(by_name));
+        self.num_labels = None;
+        self
+    }
+
+    /// The number of classes of a classifier: the number of class names, or else `num_labels`, or else 2.
+    pub fn labels(&self) -> usize {
+        let named = self.id2label.as_ref().map(Map::len);
+        named.or(self.num_labels).unwrap_or(2)
+    }
+
+    /// The class names in order of their numbers; a class without a name gets one like `LABEL_3`, as in transformers.
+    pub fn label_names(&self) -> Vec<String> {
+        let name = |id: usize| {
+            let named = self.id2label.as_ref().and_then(|names| names.get(&id.to_string())?.as_str());
+            named.map_or_else(|| format!("LABEL_{id}"), String::from)
+        };
+        (0..self.labels()).map(name).collect()
+    }
+
+    /// The maximum sequence length. A RoBERTa's positions start after the padding token's id.
+    pub fn max_length(&self) -> usize {
+        let before = if self.is_roberta() { self.pad() + 1 } else { 0 };
+        self.max_position_embeddings.saturating_sub(before)
+    }
+
+    pub(super) fn is_roberta(&self) -> bool {
+        self.model_type != "bert"
+    }
+
+    pub(super) fn pad(&self) -> usize {
+        self.pad_token_id.unwrap_or(usize::from(self.is_roberta()))
+    }
+
+    pub(super) fn classifier_dropout(&self) -> f64 {
+        self.classifier_dropout.unwrap_or(self.hidden_dropout_prob)
+    }
+
+    pub(super) fn normal(&self) -> Initializer {
+        Initializer::Normal { mean: 0.0, std: self.initializer_range }
+    }
+
+    pub(super) fn linear(&self, from: usize, to: usize, device: &Device) -> Linear {
+        Linear::new(from, to, true, self.normal(), device)
+    }
+
+    pub(super) fn norm(&self, device: &Device) -> Norm {
+        Norm::new(self.hidden_size, true, device).with_epsilon(self.layer_norm_eps)
+    }
+}
+
+impl HubConfig for BertConfig {
+    const MODEL_TYPES: &'static [&'static str] = &["bert", "roberta", "xlm-roberta", "camembert"];
+
+    fn check(&self) -> Result<(), PretrainedError> {
+        check_sizes(&[
+            ("vocab_size", self.vocab_size),
+            ("hidden_size", self.hidden_size),
+            ("intermediate_size", self.intermediate_size),
+            ("max_position_embeddings", self.max_position_embeddings),
+            ("type_vocab_size", self.type_vocab_size),
+            ("num_labels", self.labels()),
+        ])?;
+        check_layers("num_hidden_layers", self.num_hidden_layers)?;
+        check_heads("num_attention_heads", self.num_attention_heads, self.hidden_size)?;
+        check_dropouts(&[
+            ("hidden_dropout_prob", self.hidden_dropout_prob),
+            ("attention_probs_dropout_prob", self.attention_probs_dropout_prob),
+            ("classifier_dropout", self.classifier_dropout()),
+        ])?;
+        let positions = self.position_embedding_type.as_deref().unwrap_or("absolute");
+        if positions != "absolute" {
+            return Err(PretrainedError::setting("position_embedding_type", "absolute", positions));
+        }
+        if self.is_decoder {
+            return Err(PretrainedError::setting("is_decoder", "false", true));
+        }
+        if self.max_length() == 0 {
+            let expected = format!("more than pad_token_id + 1 = {}", self.pad() + 1);
+            return Err(PretrainedError::setting(
+                "max_position_embeddings",
+                expected,
+                self.max_position_embeddings,
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(fields: &str) -> BertConfig {
+        serde_json::from_str(fields).unwrap()
+    }
+
+    #[test]
+    fn unknown_fields_are_written_back() {
+        let read = config(r#"{"model_type": "bert", "torch_dtype": "float32", "odd": {"a": [1]}}"#);
+        let written = serde_json::to_value(&read).unwrap();
+        assert_eq!(written["odd"], json!({"a": [1]}));
+        assert_eq!(serde_json::from_value::<BertConfig>(written).unwrap(), read);
+    }
+
+    #[test]
+    fn labels_by_name_and_by_number() {
+        assert_eq!(config("{}").labels(), 2);
+        assert_eq!(config(r#"{"num_labels": 5}"#).labels(), 5);
+        assert_eq!(config(r#"{"num_labels": 5, "id2label": {"0": "a", "1": "b", "2": "c"}}"#).labels(), 3);
+        let named =
+            serde_json::to_value(config(r#"{"num_labels": 5}"#).with_labels(["x", "y", "z"])).unwrap();
+        assert_eq!(named["id2label"], json!({"0": "x", "1": "y", "2": "z"}));
+        assert_eq!(named["label2id"], json!({"x": 0, "y": 1, "z": 2}));
+        assert_eq!(config("{}").with_labels(["O", "B-X"]).label_names(), ["O", "B-X"]);
+        assert_eq!(config(r#"{"num_labels": 2}"#).label_names(), ["LABEL_0", "LABEL_1"]);
+        assert_eq!(named.get("num_labels"), None);
+    }
+
+    #[test]
+    fn positions_of_the_kin() {
+        let roberta = config(r#"{"model_type": "roberta", "max_position_embeddings": 514}"#);
+        assert_eq!((roberta.pad(), roberta.max_length()), (1, 512));
+        assert_eq!((config("{}").pad(), config("{}").max_length()), (0, 512));
+    }
+
+    #[test]
+    fn what_is_refused_is_named() {
+        for (fields, field, found) in [
+            (r#"{"num_attention_heads": 7}"#, "num_attention_heads", "7"),
+            (r#"{"num_attention_heads": 0}"#, "num_attention_heads", "0"),
+            (r#"{"hidden_size": 0}"#, "hidden_size", "0"),
+            (r#"{"vocab_size": 99999999999}"#, "vocab_size", "99999999999"),
+            (r#"{"num_hidden_layers": 99999999999}"#, "num_hidden_layers", "99999999999"),
+            (r#"{"hidden_dropout_prob": 1.0}"#, "hidden_dropout_prob", "1"),
+            (r#"{"position_embedding_type": "relative_key"}"#, "position_embedding_type", "relative_key"),
+            (r#"{"is_decoder": true}"#, "is_decoder", "true"),
+            (r#"{"model_type": "roberta", "max_position_embeddings": 2}"#, "max_position_embeddings", "2"),
+        ] {
+            let error = config(fields).check().unwrap_err().to_string();
+            assert!(
+                error.contains(&format!("`{field}`")) && error.contains(&format!("found {found}")),
+                "{error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! BERT's encoder: embeddings and blocks.
+
+use burn::module::Module;
+use burn::nn::{Embedding, EmbeddingConfig};
+use burn::tensor::{Bool, Device, Int, Tensor};
+use firebrick_datasets::Inputs;
+use firebrick_kernels::cast;
+use firebrick_strategies::{Dropout, Pass};
+
+use super::BertConfig;
+use crate::attention::{attend, join_heads, padding_mask, split_heads, starts_of};
+use crate::{Activation, Linear, Norm};
+
+/// BERT (Devlin et al., 2019, arXiv:1810.04805): post-norm, learned positions; and RoBERTa (Liu et al., 2019,
+/// arXiv:1907.11692), whose positions begin after the padding token's id.
+///
+/// Each token attends to all real tokens of its row. As in transformers, BERT's positions are columns, so padding a
+/// row at the left shifts its positions.
+#[derive(Module, Debug)]
+pub struct Bert {
+    embeddings: Embeddings,
+    blocks: Vec<Block>,
+}
+
+impl Bert {
+    pub(super) fn new(config: &BertConfig, device: &Device) -> Self {
+        Self {
+            embeddings: Embeddings::new(config, device),
+            blocks: (0..config.num_hidden_layers).map(|_| Block::new(config, device)).collect(),
+        }
+    }
+
+    /// Maps tokens `[batch, length]` to hidden states `[batch, length, hidden_size]`, in the dtype of the pass.
+    ///
+    /// # Panics
+    ///
+    /// If `length` exceeds the configuration's [`max_length`](BertConfig::max_length), or an id or segment is out of
+    /// range.
+    pub fn forward(&self, inputs: &Inputs, pass: &Pass) -> Tensor<3> {
+        let device = pass.device();
+        let pass = &pass.starting_at(starts_of(inputs.host_mask(), inputs.shape()[1]));
+        let masked = padding_mask(inputs, device);
+        let x = self.embeddings.forward(inputs.ids(device), inputs.type_ids(device), pass);
+        self.blocks.iter().fold(x, |x, block| {
+            let run = |block: &Block, (x, masked), pass: &Pass| block.forward(x, masked, pass);
+            pass.segment(block, (x, masked.clone()), run)
+        })
+    }
+
+    /// The token embedding, `[vocabulary, hidden_size]`, which a masked LM also uses for its predictions.
+    pub(super) fn tokens(&self) -> Tensor<2> {
+        self.embeddings.tokens.weight.val()
+    }
+}
+
+/// The sum of the token, position and segment embeddings.
+#[derive(Module, Debug)]
+struct Embeddings {
+    tokens: Embedding,
+    positions: Embedding,
+    segments: Embedding,
+    norm: Norm,
+    dropout: Dropout,
+    /// The padding token's id, if positions start after it.
+    before: Option<usize>,
+}
+
+impl Embeddings {
+    fn new(config: &BertConfig, device: &Device) -> Self {
+        let embedding = |rows| {
+            let embedding = EmbeddingConfig::new(rows, config.hidden_size);
+            embedding.with_initializer(config.normal()).init(device)
+        };
+        Self {
+            tokens: embedding(config.vocab_size),
+            positions: embedding(config.max_position_embeddings),
+            segments: embedding(config.type_vocab_size),
+            norm: config.norm(device),
+            dropout: Dropout::new(config.hidden_dropout_prob),
+            before: config.is_roberta().then(|| config.pad()),
+        }
+    }
+
+    /// Both inputs are `[batch, length]`, the result is `[batch, length, hidden_size]`.
+    fn forward(&self, ids: Tensor<2, Int>, segments: Tensor<2, Int>, pass: &Pass) -> Tensor<3> {
+        let one_segment = self.segments.weight.dims()[0] == 1;
+        let segments = if one_segment { segments.zeros_like() } else { segments };
+        let places = self.places(ids.clone());
+        let of = |embedding: &Embedding, ids| cast(embedding.forward(ids), pass.dtype());
+        let x = of(&self.tokens, ids) + of(&self.segments, segments) + of(&self.positions, places);
+        self.dropout.forward(self.norm.forward(x), pass)
+    }
+
+    /// Rows of the position embedding, `[batch or 1, length]`.
+    fn places(&self, ids: Tensor<2, Int>) -> Tensor<2, Int> {
+        let [_, length] = ids.dims();
+        match self.before {
+            None => Tensor::<1, Int>::arange(0..length as i64, &ids.device()).unsqueeze(),
+            // Number the real tokens consecutively, wherever they stand; padding gets its own id.
+            Some(pad) => {
+                let real = ids.not_equal_scalar(pad as i64).int();
+                real.clone().cumsum(1) * real + pad as i64
+            }
+        }
+    }
+}
+
+/// Attention and a feed-forward layer, each added to its input and then normalised.
+#[derive(Module, Debug)]
+struct Block {
+    query: Linear,
+    key: Linear,
+    value: Linear,
+    output: Linear,
+    attention_norm: Norm,
+    widen: Linear,
+    narrow: Linear,
+    feed_forward_norm: Norm,
+    weight_dropout: Dropout,
+    dropout: Dropout,
+    heads: usize,
+    #[module(skip)]
+    activation: Activation,
+}
+
+impl Block {
+    fn new(config: &BertConfig, device: &Device) -> Self {
+        let width = config.hidden_size;
+        let square = || config.linear(width, width, device);
+        Self {
+            query: square(),
+            key: square(),
+            value: square(),
+            output: square(),
+            attention_norm: config.norm(device),
+            widen: config.linear(width, config.intermediate_size, device),
+            narrow: config.linear(config.intermediate_size, width, device),
+            feed_forward_norm: config.norm(device),
+            weight_dropout: Dropout::new(config.attention_probs_dropout_prob),
+            dropout: Dropout::new(config.hidden_dropout_prob),
+            heads: config.num_attention_heads,
+            activation: config.hidden_act,
+        }
+    }
+
+    /// `[batch, length, hidden_size]` to the same shape; `masked` is `[batch, 1, 1, length]`.
+    fn forward(&self, x: Tensor<3>, masked: Tensor<4, Bool>, pass: &Pass) -> Tensor<3> {
+        let part = |linear: &Linear| split_heads(linear.forward(x.clone()), self.heads);
+        let (query, key, value) = (part(&self.query), part(&self.key), part(&self.value));
+        let query = query.clone() / (query.dims()[3] as f64).sqrt();
+        let mixed = attend(query, key, value, masked, None, &self.weight_dropout, pass);
+        let attended = self.dropout.forward(self.output.forward(join_heads(mixed)), pass);
+        let x = self.attention_norm.forward(x + attended);
+        let hidden = self.activation.forward(self.widen.forward(x.clone()));
+        let fed = self.dropout.forward(self.narrow.forward(hidden), pass);
+        self.feed_forward_norm.forward(x + fed)
+    }
+}

@@ -1,0 +1,310 @@
+//! BERT with its heads: a label for each token, a label for each text, or the masked tokens.
+
+use burn::module::{Module, Param};
+use burn::tensor::{Device, FloatDType, Int, Tensor};
+use firebrick_datasets::{Batch, IGNORE, Inputs, LabeledBatch, SequenceBatch};
+use firebrick_kernels::{cast, matmul};
+use firebrick_metrics::Classification;
+use firebrick_strategies::{Dropout, Pass};
+
+use super::{Bert, BertConfig, keys};
+use crate::attention::starts_of;
+use crate::perplexity::{counted, perplexity};
+use crate::pretrained::{HubConfig, KeyMap, Pretrained, PretrainedError};
+use crate::{Activation, Linear, Norm, SequenceScores, TokenScores, sequence_loss, smoothed_cross_entropy};
+use firebrick::{Evaluation, Loss, Objective, Score};
+
+/// Predicts a label for each token: `BertForTokenClassification`, `RobertaForTokenClassification`.
+///
+/// ```
+/// use burn::tensor::Device;
+/// use firebrick_models::{BertConfig, BertTokenClassifier};
+/// use firebrick_models::pretrained::{Folder, Pretrained, save};
+///
+/// let config = BertConfig {
+///     vocab_size: 30, hidden_size: 16, num_hidden_layers: 1, num_attention_heads: 2, intermediate_size: 32,
+///     ..Default::default()
+/// };
+/// let config = config.with_labels(["O", "B-LOC", "I-LOC"]);
+/// let model = BertTokenClassifier::init(&config, &Device::flex());
+///
+/// let folder = tempfile::tempdir()?;
+/// save(&model, &config, folder.path())?;
+/// let loaded = Folder::open(folder.path())?.load::<BertTokenClassifier>(&config, &Device::flex())?;
+/// assert!(loaded.fresh.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Module, Debug)]
+pub struct BertTokenClassifier {
+    bert: Bert,
+    dropout: Dropout,
+    classifier: Linear,
+    #[module(skip)]
+    scores: TokenScores,
+}
+
+impl BertTokenClassifier {
+    /// Maps tokens `[batch, length]` to logits `[batch, length, classes]`, in the dtype of the pass.
+    ///
+    /// # Panics
+    ///
+    /// See [`Bert::forward`].
+    pub fn forward(&self, inputs: &Inputs, pass: &Pass) -> Tensor<3> {
+        let x = self.bert.forward(inputs, pass);
+        self.classifier.forward(self.dropout.forward(x, &pass_of(inputs, pass)))
+    }
+}
+
+impl Objective<LabeledBatch> for BertTokenClassifier {
+    fn loss(&self, batch: LabeledBatch, pass: &Pass) -> Loss {
+        token_loss(self.forward(batch.inputs(), pass), &batch, pass)
+    }
+
+    fn evaluate(&self, batch: LabeledBatch, pass: &Pass) -> Evaluation {
+        let logits = self.forward(batch.inputs(), pass);
+        let length = batch.inputs().shape()[1];
+        let counts = self.scores.counts(&likeliest(logits.clone()), batch.host_labels(), length);
+        Evaluation { loss: token_loss(logits, &batch, pass), counts }
+    }
+
+    /// The scores of [`TokenScores`].
+    fn scores(&self, counts: &[f64]) -> Vec<Score> {
+        self.scores.scores(counts)
+    }
+}
+
+impl Pretrained for BertTokenClassifier {
+    type Config = BertConfig;
+
+    fn architecture(config: &BertConfig) -> &'static str {
+        named(config, TOKEN_CLASSIFIERS)
+    }
+
+    fn init(config: &BertConfig, device: &Device) -> Self {
+        Self {
+            bert: Bert::new(config, device),
+            dropout: Dropout::new(config.classifier_dropout()),
+            classifier: config.linear(config.hidden_size, config.labels(), device),
+            scores: TokenScores::new(config.label_names()),
+        }
+    }
+
+    fn keys(config: &BertConfig) -> KeyMap {
+        keys::token_classifier(config)
+    }
+}
+
+/// Predicts a label for each text from its first token: `BertForSequenceClassification`,
+/// `RobertaForSequenceClassification`.
+///
+/// In a row that is padded at the left, it uses the first real token; transformers uses the padding in the first
+/// column.
+#[derive(Module, Debug)]
+pub struct BertSequenceClassifier {
+    bert: Bert,
+    dense: Linear,
+    dropout: Dropout,
+    classifier: Linear,
+    /// Whether dropout also applies to the first token, as in RoBERTa.
+    drops_first: bool,
+    #[module(skip)]
+    scores: SequenceScores,
+}
+
+impl BertSequenceClassifier {
+    /// Maps tokens `[batch, length]` to logits `[batch, classes]`, in the dtype of the pass.
+    ///
+    /// # Panics
+    ///
+    /// See [`Bert::forward`].
+    pub fn forward(&self, inputs: &Inputs, pass: &Pass) -> Tensor<2> {
+        let x = first_of(self.bert.forward(inputs, pass), inputs);
+        let x = if self.drops_first { self.dropout.forward(x, pass) } else { x };
+        let x = self.dense.forward(x).tanh();
+        self.classifier.forward(self.dropout.forward(x, pass))
+    }
+}
+
+impl Objective<SequenceBatch> for BertSequenceClassifier {
+    fn loss(&self, batch: SequenceBatch, pass: &Pass) -> Loss {
+        sequence_loss(self.forward(batch.inputs(), pass), &batch, pass)
+    }
+
+    fn evaluate(&self, batch: SequenceBatch, pass: &Pass) -> Evaluation {
+        let logits = cast(self.forward(batch.inputs(), pass), FloatDType::F32);
+        let host: Vec<f32> = logits.clone().into_data().iter().collect();
+        let counts = self.scores.counts(&host, &batch);
+        Evaluation { loss: sequence_loss(logits, &batch, pass), counts }
+    }
+
+    /// The scores of [`SequenceScores`], of the kind that `problem_type` selects. Without `problem_type`, they are
+    /// those of a number if there is one label, and of classes if there are several.
+    fn scores(&self, counts: &[f64]) -> Vec<Score> {
+        self.scores.scores(counts)
+    }
+}
+
+impl Pretrained for BertSequenceClassifier {
+    type Config = BertConfig;
+
+    fn architecture(config: &BertConfig) -> &'static str {
+        named(config, SEQUENCE_CLASSIFIERS)
+    }
+
+    fn init(config: &BertConfig, device: &Device) -> Self {
+        let width = config.hidden_size;
+        Self {
+            bert: Bert::new(config, device),
+            dense: config.linear(width, width, device),
+            dropout: Dropout::new(config.classifier_dropout()),
+            classifier: config.linear(width, config.labels(), device),
+            drops_first: config.is_roberta(),
+            scores: scores_of(config),
+        }
+    }
+
+    fn keys(config: &BertConfig) -> KeyMap {
+        keys::sequence_classifier(config)
+    }
+}
+
+/// Predicts masked tokens: `BertForMaskedLM`, `RobertaForMaskedLM`. Its output weights are the token embedding.
+#[derive(Module, Debug)]
+pub struct BertMaskedLm {
+    bert: Bert,
+    transform: Linear,
+    norm: Norm,
+    /// `[vocabulary]`.
+    bias: Param<Tensor<1>>,
+    #[module(skip)]
+    activation: Activation,
+}
+
+impl BertMaskedLm {
+    /// Maps tokens `[batch, length]` to logits `[batch, length, vocabulary]`, in the dtype of the embedding.
+    ///
+    /// # Panics
+    ///
+    /// See [`Bert::forward`].
+    pub fn forward(&self, inputs: &Inputs, pass: &Pass) -> Tensor<3> {
+        let x = self.transform.forward(self.bert.forward(inputs, pass));
+        let x = self.norm.forward(self.activation.forward(x));
+        let weight = self.bert.tokens();
+        let dtype = FloatDType::from(weight.dtype());
+        let logits = matmul(cast(x, dtype), weight.transpose().unsqueeze());
+        logits + cast(self.bias.val(), dtype).unsqueeze()
+    }
+}
+
+impl Objective<LabeledBatch> for BertMaskedLm {
+    fn loss(&self, batch: LabeledBatch, pass: &Pass) -> Loss {
+        token_loss(self.forward(batch.inputs(), pass), &batch, pass)
+    }
+
+    fn evaluate(&self, batch: LabeledBatch, pass: &Pass) -> Evaluation {
+        let logits = self.forward(batch.inputs(), pass);
+        let guesses = likeliest(logits.clone());
+        let hidden = guesses.iter().zip(batch.host_labels()).filter(|(_, label)| **label != IGNORE);
+        let right = hidden.filter(|(guess, label)| guess == label).count();
+        let Evaluation { loss, mut counts } = counted(token_loss(logits, &batch, pass));
+        counts.push(right as f64);
+        Evaluation { loss, counts }
+    }
+
+    /// `accuracy` over the masked tokens, and `perplexity`, the exponential of their mean loss.
+    fn scores(&self, counts: &[f64]) -> Vec<Score> {
+        let [loss, items, right] = counts.try_into().unwrap_or([f64::NAN; 3]);
+        vec![Score::higher("accuracy", right / items), perplexity(&[loss, items])]
+    }
+}
+
+impl Pretrained for BertMaskedLm {
+    type Config = BertConfig;
+
+    fn architecture(config: &BertConfig) -> &'static str {
+        named(config, MASKED_LMS)
+    }
+
+    fn check(config: &BertConfig) -> Result<(), PretrainedError> {
+        config.check()?;
+        match config.tie_word_embeddings {
+            true => Ok(()),
+            false => Err(PretrainedError::setting("tie_word_embeddings", "true", false)),
+        }
+    }
+
+    fn init(config: &BertConfig, device: &Device) -> Self {
+        let width = config.hidden_size;
+        Self {
+            bert: Bert::new(config, device),
+            transform: config.linear(width, width, device),
+            norm: config.norm(device),
+            bias: Param::from_tensor(Tensor::zeros([config.vocab_size], device)),
+            activation: if config.is_roberta() { Activation::Gelu } else { config.hidden_act },
+        }
+    }
+
+    fn keys(config: &BertConfig) -> KeyMap {
+        keys::masked_lm(config)
+    }
+}
+
+const TOKEN_CLASSIFIERS: [&str; 4] = [
+    "BertForTokenClassification",
+    "RobertaForTokenClassification",
+    "XLMRobertaForTokenClassification",
+    "CamembertForTokenClassification",
+];
+const SEQUENCE_CLASSIFIERS: [&str; 4] = [
+    "BertForSequenceClassification",
+    "RobertaForSequenceClassification",
+    "XLMRobertaForSequenceClassification",
+    "CamembertForSequenceClassification",
+];
+const MASKED_LMS: [&str; 4] =
+    ["BertForMaskedLM", "RobertaForMaskedLM", "XLMRobertaForMaskedLM", "CamembertForMaskedLM"];
+
+/// The transformers class for the configuration's model family. `classes` are in the order of
+/// [`MODEL_TYPES`](HubConfig::MODEL_TYPES).
+fn named(config: &BertConfig, classes: [&'static str; 4]) -> &'static str {
+    let found = BertConfig::MODEL_TYPES.iter().zip(classes).find(|(family, _)| **family == config.model_type);
+    found.map_or(classes[0], |(_, class)| class)
+}
+
+/// The pass with the row starts of `inputs`.
+fn pass_of(inputs: &Inputs, pass: &Pass) -> Pass {
+    pass.starting_at(starts_of(inputs.host_mask(), inputs.shape()[1]))
+}
+
+/// Selects the first real token of each row: `[batch, length, width]` to `[batch, width]`.
+fn first_of(x: Tensor<3>, inputs: &Inputs) -> Tensor<2> {
+    let [rows, length, width] = x.dims();
+    let starts = starts_of(inputs.host_mask(), length);
+    if starts.iter().all(|&start| start == 0) {
+        return x.narrow(1, 0, 1).squeeze_dim(1);
+    }
+    let starts: Vec<i64> = starts.into_iter().map(|start| start as i64).collect();
+    let at = Tensor::<1, Int>::from_data(starts.as_slice(), &x.device());
+    x.gather(1, at.reshape([rows, 1, 1]).expand([rows, 1, width])).squeeze_dim(1)
+}
+
+/// How this configuration scores texts.
+fn scores_of(config: &BertConfig) -> SequenceScores {
+    match config.rest.get("problem_type").and_then(|kind| kind.as_str()) {
+        Some("regression") => SequenceScores::Number,
+        Some("multi_label_classification") => SequenceScores::Classes(config.labels()),
+        None if config.labels() == 1 => SequenceScores::Number,
+        _ => SequenceScores::Class(Classification::new(config.label_names())),
+    }
+}
+
+/// The most likely class of each token, row by row, from `[batch, length, classes]`.
+fn likeliest(logits: Tensor<3>) -> Vec<i32> {
+    logits.argmax(2).into_data().iter().collect()
+}
+
+fn token_loss(logits: Tensor<3>, batch: &LabeledBatch, pass: &Pass) -> Loss {
+    let labels = batch.labels(&logits.device());
+    let sum = smoothed_cross_entropy(logits.flatten(0, 1), labels.flatten(0, 1), pass);
+    Loss { sum, items: batch.items() }
+}

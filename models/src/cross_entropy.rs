@@ -1,0 +1,111 @@
+//! The cross-entropy loss.
+
+use burn::tensor::{FloatDType, Int, Tensor, activation::log_softmax};
+use firebrick_datasets::IGNORE;
+use firebrick_kernels::cast;
+use firebrick_strategies::Pass;
+
+/// The negative log-likelihood of the labels, summed over the supervised positions, shape `[1]`, f32.
+///
+/// `logits` is `[positions, vocabulary]` in any float dtype and is cast to f32 first. `labels` is `[positions]`, with
+/// -100 for unsupervised positions, which add exactly 0 to the sum and to every gradient.
+pub fn cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>) -> Tensor<1> {
+    smoothed(logits, labels, 0.0)
+}
+
+/// [`cross_entropy`] with smoothed labels: during training, the labels are smoothed by the pass's
+/// [share](Pass::label_smoothing) ε.
+///
+/// With C classes of probabilities p, the loss of a position with label y equals that of
+/// `torch.nn.functional.cross_entropy`:
+///
+/// ```text
+/// (1 - ε) · -ln p(y)  +  ε/C · Σ -ln p(c)
+/// ```
+pub fn smoothed_cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>, pass: &Pass) -> Tensor<1> {
+    smoothed(logits, labels, pass.label_smoothing())
+}
+
+fn smoothed(logits: Tensor<2>, labels: Tensor<1, Int>, share: f64) -> Tensor<1> {
+    let ignored = labels.clone().equal_scalar(IGNORE);
+    let picked = labels.mask_fill(ignored.clone(), 0).unsqueeze_dim(1);
+    let likelihoods = log_softmax(cast(logits, FloatDType::F32), 1);
+    let of_label = likelihoods.clone().gather(1, picked).squeeze_dim::<1>(1);
+    let likelihood = match share > 0.0 {
+        true => of_label * (1.0 - share) + likelihoods.mean_dim(1).squeeze_dim::<1>(1) * share,
+        false => of_label,
+    };
+    likelihood.mask_fill(ignored, 0.0).sum().neg()
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::TensorData;
+
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn the_sum_equals_the_definition_and_ignored_positions_add_nothing() {
+        let device = testing::device().autodiff();
+        let logits = Tensor::<2>::from_data([[1.0, 2.0, 0.5], [0.0, 0.0, 9.0]], &device);
+        let logits = logits.require_grad();
+        let labels = Tensor::<1, Int>::from_data([1, -100], &device);
+        let loss = cross_entropy(logits.clone(), labels);
+        let expected = (1f64.exp() + 2f64.exp() + 0.5f64.exp()).ln() - 2.0;
+        assert!((loss.clone().into_scalar::<f64>() - expected).abs() < 1e-6);
+        let grads = loss.backward();
+        let grad = logits.grad(&grads).unwrap().into_data();
+        let row: Vec<f32> = grad.iter::<f32>().skip(3).collect();
+        assert_eq!(row, [0.0; 3]);
+    }
+
+    #[test]
+    fn no_supervised_position_gives_zero_and_not_nan() {
+        let device = testing::device().autodiff();
+        let logits = Tensor::<2>::ones([2, 3], &device).require_grad();
+        let labels = Tensor::<1, Int>::from_data([-100, -100], &device);
+        let loss = cross_entropy(logits.clone(), labels);
+        assert_eq!(loss.clone().into_scalar::<f32>(), 0.0);
+        let grads = loss.backward();
+        let grad = logits.grad(&grads).unwrap().into_data();
+        assert!(grad.iter::<f32>().all(|x| x == 0.0));
+    }
+
+    #[test]
+    fn smoothed_labels_are_those_of_torch() {
+        #[derive(serde::Deserialize)]
+        struct Golden {
+            logits: Vec<[f32; 4]>,
+            labels: Vec<i32>,
+            cases: Vec<Case>,
+        }
+        #[derive(serde::Deserialize)]
+        struct Case {
+            share: f64,
+            loss: f64,
+            grad: Vec<[f32; 4]>,
+        }
+        let golden: Golden =
+            serde_json::from_str(include_str!("../../tests/golden/label_smoothing.json")).unwrap();
+        let device = testing::device().autodiff();
+        let logits = || {
+            let values = TensorData::new(golden.logits.concat(), [golden.logits.len(), 4]);
+            Tensor::<2>::from_data(values, &device).require_grad()
+        };
+        let labels = Tensor::<1, Int>::from_data(golden.labels.as_slice(), &device);
+        for Case { share, loss, grad } in golden.cases {
+            let (logits, pass) = (logits(), Pass::train(&device).smoothing_labels(share));
+            let found = smoothed_cross_entropy(logits.clone(), labels.clone(), &pass);
+            assert!((found.clone().into_scalar::<f64>() - loss).abs() < 1e-5, "{share}");
+            let grads = found.backward();
+            let found: Vec<f32> = logits.grad(&grads).unwrap().into_data().iter().collect();
+            let apart = found.iter().zip(grad.concat()).map(|(found, expected)| (found - expected).abs());
+            assert!(apart.fold(0.0, f32::max) < 1e-6, "{share}");
+        }
+        // An evaluation pass reports the loss without smoothing.
+        let measured =
+            smoothed_cross_entropy(logits(), labels.clone(), &Pass::evaluate(&device).smoothing_labels(0.5));
+        assert_eq!(measured.into_data(), cross_entropy(logits(), labels).into_data());
+    }
+}

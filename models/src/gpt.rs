@@ -1,0 +1,324 @@
+//! A decoder-only transformer language model.
+
+use burn::module::{Module, Param};
+use burn::nn::{Embedding, EmbeddingConfig, Initializer};
+use burn::tensor::{Bool, Device, FloatDType, Int, Tensor};
+use firebrick_datasets::{Inputs, TokenBatch};
+use firebrick_kernels::{cast, matmul};
+use firebrick_strategies::{Dropout, Pass};
+use serde::{Deserialize, Serialize};
+
+use super::attention::Attention;
+use super::causal::{Placed, next_token_loss};
+use super::key_value::{KeyValue, Past};
+use super::perplexity::{counted, perplexity};
+use super::writing::{ReadsOn, last_column};
+use super::{Activation, Linear, Norm};
+use firebrick::{Evaluation, Loss, Objective, Score};
+
+/// The shape of a [`Gpt`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GptConfig {
+    /// Number of transformer blocks.
+    pub layers: usize,
+    /// Number of attention heads; must divide `width`.
+    pub heads: usize,
+    /// Size of the hidden state.
+    pub width: usize,
+    /// Share of activations dropped during training, in `0.0..1.0`.
+    #[serde(default)]
+    pub dropout: f64,
+    /// Whether linear layers and norms have a bias.
+    #[serde(default = "yes")]
+    pub bias: bool,
+    /// Whether the output head shares the token embedding's weights (Press & Wolf, 2017, arXiv:1608.05859).
+    #[serde(default = "yes")]
+    pub tied: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// GPT-2 (Radford et al., 2019): pre-norm, learned positions, GELU.
+///
+/// The initial weights are GPT-2's: normal with standard deviation 0.02, or 0.02 / √(2·layers) at the end of a
+/// residual branch; biases are 0. To load a Hugging Face folder, use a [`Gpt2Config`](super::Gpt2Config).
+#[derive(Module, Debug)]
+pub struct Gpt {
+    tokens: Embedding,
+    positions: Embedding,
+    dropout: Dropout,
+    blocks: Vec<Block>,
+    norm: Norm,
+    head: Option<Linear>,
+}
+
+impl GptConfig {
+    /// Creates a model with new weights for `vocabulary` tokens and at most `context` positions.
+    ///
+    /// # Panics
+    ///
+    /// If `heads` does not divide `width`, or `dropout` is out of range; a run file is checked before it gets here.
+    pub fn init(&self, vocabulary: usize, context: usize, device: &Device) -> Gpt {
+        assert_eq!(self.width % self.heads, 0, "heads must divide width");
+        drawn_now(self.shape().gpt(vocabulary, context, device))
+    }
+
+    fn shape(&self) -> Shape {
+        Shape {
+            layers: self.layers,
+            heads: self.heads,
+            width: self.width,
+            inner: 4 * self.width,
+            bias: self.bias,
+            tied: self.tied,
+            embedding_dropout: self.dropout,
+            attention_dropout: self.dropout,
+            residual_dropout: self.dropout,
+            activation: Activation::Gelu,
+            epsilon: 1e-5,
+        }
+    }
+}
+
+/// The settings of a [`Gpt`], except for the sizes of its embeddings.
+pub(super) struct Shape {
+    pub layers: usize,
+    pub heads: usize,
+    pub width: usize,
+    /// The width inside a feed-forward layer.
+    pub inner: usize,
+    pub bias: bool,
+    pub tied: bool,
+    pub embedding_dropout: f64,
+    /// Dropout of attention weights.
+    pub attention_dropout: f64,
+    /// Dropout at the end of each residual branch.
+    pub residual_dropout: f64,
+    pub activation: Activation,
+    /// Added to the variance in layer norms.
+    pub epsilon: f64,
+}
+
+impl Shape {
+    /// A model whose weights are drawn when they are first read.
+    pub fn gpt(&self, vocabulary: usize, context: usize, device: &Device) -> Gpt {
+        let embedding = |rows| {
+            let config = EmbeddingConfig::new(rows, self.width);
+            config.with_initializer(normal(0.02)).init(device)
+        };
+        let head = || Linear::new(self.width, vocabulary, false, normal(0.02), device);
+        Gpt {
+            tokens: embedding(vocabulary),
+            positions: embedding(context),
+            dropout: Dropout::new(self.embedding_dropout),
+            blocks: (0..self.layers).map(|_| Block::new(self, device)).collect(),
+            norm: self.norm(device),
+            head: (!self.tied).then(head),
+        }
+    }
+
+    /// The standard deviation of weights at the end of a residual branch.
+    pub fn residual_std(&self) -> f64 {
+        0.02 / ((2 * self.layers) as f64).sqrt()
+    }
+
+    /// A linear layer with weights of standard deviation `std` and bias 0.
+    pub fn linear(&self, from: usize, to: usize, std: f64, device: &Device) -> Linear {
+        Linear::new(from, to, self.bias, normal(std), device)
+    }
+
+    fn norm(&self, device: &Device) -> Norm {
+        Norm::new(self.width, self.bias, device).with_epsilon(self.epsilon)
+    }
+}
+
+fn normal(std: f64) -> Initializer {
+    Initializer::Normal { mean: 0.0, std }
+}
+
+/// Draws all parameters now. Burn draws a parameter when it is first read; drawing them all at once makes the weights
+/// depend on the seed alone, not on which code reads them first.
+pub fn drawn_now<M: Module>(model: M) -> M {
+    struct Draw;
+    impl burn::module::ModuleVisitor for Draw {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let _ = param.base();
+        }
+    }
+    model.visit(&mut Draw);
+    model
+}
+
+impl Gpt {
+    /// Maps token ids `[batch, length]` to logits `[batch, length, vocabulary]`, in the dtype of the head's weights.
+    /// The layers before the head compute in the dtype of the pass.
+    ///
+    /// # Panics
+    ///
+    /// If `length` exceeds the [context](Self::context), or an id is not in the vocabulary.
+    pub fn forward(&self, tokens: Tensor<2, Int>, pass: &Pass) -> Tensor<3> {
+        let Placed { ids, places, masked } = Placed::in_columns(tokens);
+        self.forward_placed(ids, places, masked, pass)
+    }
+
+    /// Like [`forward`](Self::forward), for rows in which a token's position in its sample differs from its column:
+    /// several samples per row, or padding before the first.
+    ///
+    /// - `places` holds the positions from 0, `[batch, length]`, or `[1, length]` for all rows alike.
+    /// - `masked` is `[batch, 1, length, length]`, or with 1 row for all rows alike: true where a position (the third
+    ///   axis) must not read another (the fourth). Each position must read at least one.
+    /// - `pass` must know [where rows start](Pass::starting_at) if they are padded at the left; otherwise dropout
+    ///   depends on the amount of padding.
+    ///
+    /// # Panics
+    ///
+    /// If a position is not below the [context](Self::context), or an id is not in the vocabulary.
+    pub fn forward_placed(
+        &self,
+        tokens: Tensor<2, Int>,
+        places: Tensor<2, Int>,
+        masked: Tensor<4, Bool>,
+        pass: &Pass,
+    ) -> Tensor<3> {
+        let x = self.blocks.iter().fold(self.embedded(tokens, places, pass), |x, block| {
+            let run = |block: &Block, (x, masked), pass: &Pass| block.forward(x, masked, pass);
+            pass.segment(block, (x, masked.clone()), run)
+        });
+        self.logits(x)
+    }
+
+    fn embedded(&self, tokens: Tensor<2, Int>, places: Tensor<2, Int>, pass: &Pass) -> Tensor<3> {
+        let dtype = pass.dtype();
+        let x = cast(self.tokens.forward(tokens), dtype) + cast(self.positions.forward(places), dtype);
+        self.dropout.forward(x, pass)
+    }
+
+    fn logits(&self, x: Tensor<3>) -> Tensor<3> {
+        let x = self.norm.forward(x);
+        // A head in f32 gives logits in f32.
+        let weight = self.head.as_ref().map_or(&self.tokens.weight, |head| &head.weight).val();
+        let x = cast(x, FloatDType::from(weight.dtype()));
+        match &self.head {
+            Some(head) => head.forward(x),
+            None => matmul(x, weight.transpose().unsqueeze()),
+        }
+    }
+
+    /// The maximum number of positions.
+    pub fn context(&self) -> usize {
+        self.positions.weight.dims()[0]
+    }
+}
+
+impl ReadsOn for Gpt {
+    fn vocabulary(&self) -> usize {
+        self.tokens.weight.dims()[0]
+    }
+
+    fn positions(&self) -> Option<usize> {
+        Some(self.context())
+    }
+
+    fn dtype(&self) -> FloatDType {
+        let weight = self.blocks.first().map_or(&self.tokens.weight, |block| &block.widen.weight);
+        FloatDType::from(weight.base().dtype())
+    }
+
+    fn read_on(
+        &self,
+        read: Placed,
+        _: Option<&Inputs>,
+        past: Option<Past>,
+        pass: &Pass,
+    ) -> (Tensor<2>, Past) {
+        let Placed { ids, places, masked } = read;
+        let mut past = past.map(|past| past.own.into_iter());
+        let (mut x, mut own) = (self.embedded(ids, places, pass), Vec::new());
+        for block in &self.blocks {
+            let past = past.as_mut().and_then(Iterator::next);
+            let run = |block: &Block, (x, past, masked), pass: &Pass| block.read_on(x, past, masked, pass);
+            let (read, kept) = pass.segment(block, (x, past, masked.clone()), run);
+            x = read;
+            own.push(kept);
+        }
+        (self.logits(last_column(x)).squeeze_dim(1), Past { own, source: None })
+    }
+}
+
+impl Objective<TokenBatch> for Gpt {
+    /// Each position predicts the next token. The last token is only a label and is not an input.
+    fn loss(&self, batch: TokenBatch, pass: &Pass) -> Loss {
+        next_token_loss(batch, pass, |Placed { ids, places, masked }, pass| {
+            self.forward_placed(ids, places, masked, pass)
+        })
+    }
+
+    fn evaluate(&self, batch: TokenBatch, pass: &Pass) -> Evaluation {
+        counted(self.loss(batch, pass))
+    }
+
+    /// `perplexity`, the exponential of the mean loss per token.
+    fn scores(&self, counts: &[f64]) -> Vec<Score> {
+        vec![perplexity(counts)]
+    }
+}
+
+/// Attention and a feed-forward layer, each applied to a normalised copy of its input and added to that input.
+#[derive(Module, Debug)]
+struct Block {
+    attention_norm: Norm,
+    attention: Attention,
+    feed_forward_norm: Norm,
+    widen: Linear,
+    narrow: Linear,
+    dropout: Dropout,
+    #[module(skip)]
+    activation: Activation,
+}
+
+impl Block {
+    fn new(shape: &Shape, device: &Device) -> Self {
+        let Shape { width, inner, .. } = *shape;
+        Self {
+            attention_norm: shape.norm(device),
+            attention: Attention::new(shape, device),
+            feed_forward_norm: shape.norm(device),
+            widen: shape.linear(width, inner, 0.02, device),
+            narrow: shape.linear(inner, width, shape.residual_std(), device),
+            dropout: Dropout::new(shape.residual_dropout),
+            activation: shape.activation,
+        }
+    }
+
+    /// `[batch, length, width]` to the same shape.
+    fn forward(&self, x: Tensor<3>, masked: Tensor<4, Bool>, pass: &Pass) -> Tensor<3> {
+        self.read_on(x, None, masked, pass).0
+    }
+
+    /// Like `forward`, but continues after the keys and values in `past`, and also returns the keys and values of
+    /// both.
+    fn read_on(
+        &self,
+        x: Tensor<3>,
+        past: Option<KeyValue>,
+        masked: Tensor<4, Bool>,
+        pass: &Pass,
+    ) -> (Tensor<3>, KeyValue) {
+        let (mixed, kept) =
+            self.attention.read_on(self.attention_norm.forward(x.clone()), past, masked, pass);
+        (self.fed_forward(x + mixed, pass), kept)
+    }
+
+    fn fed_forward(&self, x: Tensor<3>, pass: &Pass) -> Tensor<3> {
+        let widened = self.widen.forward(self.feed_forward_norm.forward(x.clone()));
+        let hidden = self.activation.forward(widened);
+        x + self.dropout.forward(self.narrow.forward(hidden), pass)
+    }
+}
+
+#[cfg(test)]
+#[path = "gpt_tests.rs"]
+mod tests;

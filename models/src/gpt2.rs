@@ -1,0 +1,230 @@
+//! GPT-2 in Hugging Face's format.
+
+use burn::tensor::Device;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::gpt::Shape;
+use super::pretrained::{
+    Folder, HubConfig, KeyMap, Layout, Pretrained, PretrainedError, Row, check_dropouts, check_heads,
+    check_layers, check_sizes,
+};
+use super::{Activation, Gpt, GptConfig};
+
+/// `config.json` of GPT-2, with transformers' names and defaults.
+///
+/// ```
+/// use burn::tensor::Device;
+/// use firebrick_models::{Gpt, Gpt2Config};
+/// use firebrick_models::pretrained::{Folder, save};
+///
+/// let config = Gpt2Config { vocab_size: 50, n_positions: 8, n_embd: 16, n_layer: 1, n_head: 2, ..Default::default() };
+/// let gpt = config.init(&Device::flex());
+///
+/// let folder = tempfile::tempdir()?;
+/// save(&gpt, &config, folder.path())?;
+/// let folder = Folder::open(folder.path())?;
+/// let loaded = folder.load::<Gpt>(&folder.config::<Gpt2Config>()?, &Device::flex())?;
+/// assert!(loaded.fresh.is_empty() && loaded.unread.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Gpt2Config {
+    /// `gpt2`.
+    pub model_type: String,
+    /// Size of the vocabulary.
+    pub vocab_size: usize,
+    /// The maximum number of positions.
+    pub n_positions: usize,
+    /// Size of the hidden state.
+    pub n_embd: usize,
+    /// Number of transformer blocks.
+    pub n_layer: usize,
+    /// Number of attention heads; must divide `n_embd`.
+    pub n_head: usize,
+    /// The width inside a feed-forward layer; 4 times `n_embd` if absent.
+    pub n_inner: Option<usize>,
+    /// The activation of a feed-forward layer.
+    pub activation_function: Activation,
+    /// Dropout at the end of each residual branch.
+    pub resid_pdrop: f64,
+    /// Dropout of the embeddings.
+    pub embd_pdrop: f64,
+    /// Dropout of attention weights.
+    pub attn_pdrop: f64,
+    /// Added to the variance in layer norms.
+    pub layer_norm_epsilon: f64,
+    /// Whether the output head shares the token embedding's weights.
+    pub tie_word_embeddings: bool,
+    /// Must be true.
+    pub scale_attn_weights: bool,
+    /// Must be false.
+    pub scale_attn_by_inverse_layer_idx: bool,
+    /// Must be false.
+    pub add_cross_attention: bool,
+    /// Whether linear layers and norms have a bias. transformers does not know a GPT-2 without biases: it loads such
+    /// a folder with biases of 0, which gives the same results.
+    #[serde(skip_serializing_if = "is_true")]
+    pub bias: bool,
+    /// All other fields, unchanged.
+    #[serde(flatten)]
+    pub rest: Map<String, Value>,
+}
+
+impl Default for Gpt2Config {
+    fn default() -> Self {
+        Self {
+            model_type: "gpt2".into(),
+            vocab_size: 50257,
+            n_positions: 1024,
+            n_embd: 768,
+            n_layer: 12,
+            n_head: 12,
+            n_inner: None,
+            activation_function: Activation::GeluNew,
+            resid_pdrop: 0.1,
+            embd_pdrop: 0.1,
+            attn_pdrop: 0.1,
+            layer_norm_epsilon: 1e-5,
+            tie_word_embeddings: true,
+            scale_attn_weights: true,
+            scale_attn_by_inverse_layer_idx: false,
+            add_cross_attention: false,
+            bias: true,
+            rest: Map::new(),
+        }
+    }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "what serde hands over")]
+fn is_true(value: &bool) -> bool {
+    *value
+}
+
+impl Gpt2Config {
+    /// The configuration of a [`GptConfig`] for `vocabulary` tokens and at most `context` positions.
+    pub fn of_shape(shape: &GptConfig, vocabulary: usize, context: usize) -> Self {
+        let &GptConfig { layers, heads, width, dropout, bias, tied } = shape;
+        Self {
+            vocab_size: vocabulary,
+            n_positions: context,
+            n_embd: width,
+            n_layer: layers,
+            n_head: heads,
+            activation_function: Activation::Gelu,
+            resid_pdrop: dropout,
+            embd_pdrop: dropout,
+            attn_pdrop: dropout,
+            tie_word_embeddings: tied,
+            bias,
+            ..Self::default()
+        }
+    }
+
+    /// Creates a model with new weights, drawn when they are first read.
+    ///
+    /// # Panics
+    ///
+    /// If [`check`](HubConfig::check) would fail.
+    pub fn init(&self, device: &Device) -> Gpt {
+        assert_eq!(self.n_embd % self.n_head, 0, "n_head must divide n_embd");
+        let shape = Shape {
+            layers: self.n_layer,
+            heads: self.n_head,
+            width: self.n_embd,
+            inner: self.n_inner.unwrap_or(4 * self.n_embd),
+            bias: self.bias,
+            tied: self.tie_word_embeddings,
+            embedding_dropout: self.embd_pdrop,
+            attention_dropout: self.attn_pdrop,
+            residual_dropout: self.resid_pdrop,
+            activation: self.activation_function,
+            epsilon: self.layer_norm_epsilon,
+        };
+        shape.gpt(self.vocab_size, self.n_positions, device)
+    }
+}
+
+impl HubConfig for Gpt2Config {
+    const MODEL_TYPES: &'static [&'static str] = &["gpt2"];
+
+    fn check(&self) -> Result<(), PretrainedError> {
+        check_sizes(&[
+            ("vocab_size", self.vocab_size),
+            ("n_positions", self.n_positions),
+            ("n_embd", self.n_embd),
+            ("n_inner", self.n_inner.unwrap_or(1)),
+        ])?;
+        check_layers("n_layer", self.n_layer)?;
+        check_heads("n_head", self.n_head, self.n_embd)?;
+        check_dropouts(&[
+            ("resid_pdrop", self.resid_pdrop),
+            ("embd_pdrop", self.embd_pdrop),
+            ("attn_pdrop", self.attn_pdrop),
+        ])?;
+        for (field, expected, found) in [
+            ("scale_attn_weights", true, self.scale_attn_weights),
+            ("scale_attn_by_inverse_layer_idx", false, self.scale_attn_by_inverse_layer_idx),
+            ("add_cross_attention", false, self.add_cross_attention),
+        ] {
+            if found != expected {
+                return Err(PretrainedError::setting(field, expected.to_string(), found));
+            }
+        }
+        Ok(())
+    }
+
+    /// A folder with a separate head is loaded with it whatever the field says, as in transformers.
+    fn settle(&mut self, folder: &Folder) -> Result<(), PretrainedError> {
+        let tokens = ["transformer.wte.weight", "wte.weight"];
+        self.tie_word_embeddings &= !folder.differ(&["lm_head.weight"], &tokens)?;
+        Ok(())
+    }
+}
+
+const EMBEDDINGS: &[Row] = &[
+    ("wte.weight", "tokens.weight", Layout::Same),
+    ("wpe.weight", "positions.weight", Layout::Same),
+    ("ln_f.weight", "norm.scale", Layout::Same),
+    ("ln_f.bias", "norm.bias", Layout::Same),
+];
+/// transformers' `Conv1D` stores weights as `[in, out]`.
+const BLOCK: &[Row] = &[
+    ("h.#.ln_1.weight", "blocks.#.attention_norm.scale", Layout::Same),
+    ("h.#.ln_1.bias", "blocks.#.attention_norm.bias", Layout::Same),
+    ("h.#.attn.c_attn.weight", "blocks.#.attention.query_key_value.weight", Layout::Same),
+    ("h.#.attn.c_attn.bias", "blocks.#.attention.query_key_value.bias", Layout::Same),
+    ("h.#.attn.c_proj.weight", "blocks.#.attention.output.weight", Layout::Same),
+    ("h.#.attn.c_proj.bias", "blocks.#.attention.output.bias", Layout::Same),
+    ("h.#.ln_2.weight", "blocks.#.feed_forward_norm.scale", Layout::Same),
+    ("h.#.ln_2.bias", "blocks.#.feed_forward_norm.bias", Layout::Same),
+    ("h.#.mlp.c_fc.weight", "blocks.#.widen.weight", Layout::Same),
+    ("h.#.mlp.c_fc.bias", "blocks.#.widen.bias", Layout::Same),
+    ("h.#.mlp.c_proj.weight", "blocks.#.narrow.weight", Layout::Same),
+    ("h.#.mlp.c_proj.bias", "blocks.#.narrow.bias", Layout::Same),
+];
+const HEAD: &[Row] = &[("lm_head.weight", "head.weight", Layout::Transposed)];
+
+impl Pretrained for Gpt {
+    type Config = Gpt2Config;
+
+    fn architecture(_: &Gpt2Config) -> &'static str {
+        "GPT2LMHeadModel"
+    }
+
+    fn init(config: &Gpt2Config, device: &Device) -> Self {
+        config.init(device)
+    }
+
+    fn keys(config: &Gpt2Config) -> KeyMap {
+        let map = KeyMap::new("transformer.").body(EMBEDDINGS).layers(config.n_layer, BLOCK);
+        // Causal masks in early files.
+        let map = map.ignored(&["h.#.attn.bias", "h.#.attn.masked_bias"]);
+        let map = if config.bias { map } else { map.without_biases() };
+        match config.tie_word_embeddings {
+            true => map.alias("lm_head.weight", "transformer.wte.weight"),
+            false => map.head(HEAD),
+        }
+    }
+}

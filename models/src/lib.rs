@@ -1,0 +1,66 @@
+//! The language models that Firebrick trains, from a configuration or from a Hugging Face folder.
+//!
+//! ```text
+//! pretrained/        Hugging Face folders: supported families and heads, reading and writing
+//! gpt.rs             GPT-2 and related decoders
+//! ├── gpt2.rs           its Hugging Face format
+//! └── causal.rs         the inputs of a causal model, and its loss
+//! bert/              BERT, RoBERTa and related models, with heads
+//! llama/             Llama, Mistral and Qwen2
+//! t5/                T5: an encoder and a decoder
+//! decoding/          from logits to texts: greedy, sampling, beam search
+//! writing/           text generation with trained models
+//! └── key_value.rs      the cache of keys and values of tokens that a decoder has read
+//! written_scores.rs  scores of texts that a model generates in evaluation
+//! attention.rs       scaled dot-product attention and its masks
+//! linear.rs          an affine map that is fast in half precision on the CPU
+//! norm.rs            layer normalisation that is correct in half precision
+//! rms_norm.rs        the same without a mean
+//! activation.rs      activation functions
+//! cross_entropy.rs   the loss of tokens
+//! sequence_loss.rs   the loss of texts
+//! perplexity.rs      the perplexity score
+//! token_scores.rs    scores of token labels
+//! sequence_scores.rs scores of text classes
+//! ```
+
+mod activation;
+mod attention;
+mod bert;
+mod causal;
+mod cross_entropy;
+pub mod decoding;
+mod gpt;
+mod gpt2;
+mod key_value;
+mod linear;
+mod llama;
+mod norm;
+mod perplexity;
+pub mod pretrained;
+mod rms_norm;
+mod sequence_loss;
+mod sequence_scores;
+mod t5;
+#[cfg(test)]
+mod testing;
+mod token_scores;
+mod writing;
+mod written_scores;
+
+pub use activation::Activation;
+pub use bert::{Bert, BertConfig, BertMaskedLm, BertSequenceClassifier, BertTokenClassifier};
+pub use cross_entropy::{cross_entropy, smoothed_cross_entropy};
+pub use gpt::drawn_now;
+pub use gpt::{Gpt, GptConfig};
+pub use gpt2::Gpt2Config;
+pub use linear::Linear;
+pub use llama::{Llama, LlamaConfig};
+pub use norm::Norm;
+pub use rms_norm::RmsNorm;
+pub use sequence_loss::sequence_loss;
+pub use sequence_scores::SequenceScores;
+pub use t5::{Encoded, T5, T5Config};
+pub use token_scores::TokenScores;
+pub use writing::Continues;
+pub use written_scores::WrittenScores;

@@ -1,0 +1,102 @@
+//! An affine map that is fast in half precision on the CPU.
+
+use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay, Param};
+use burn::tensor::{Device, FloatDType, Tensor};
+use firebrick_kernels::{cast, linear};
+
+/// An affine map of the last axis, `x · weight + bias`, like Burn's and with the same parameter names.
+///
+/// It computes in the dtype of its weight and returns the dtype of its input, so a layer that stays in f32 works
+/// between bf16 activations.
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct Linear {
+    /// `[in, out]`.
+    pub weight: Param<Tensor<2>>,
+    /// `[out]`.
+    pub bias: Option<Param<Tensor<1>>>,
+}
+
+impl Linear {
+    /// Creates a layer with weights `[from, to]` drawn by `initializer` and, if `bias` is set, a bias of 0.
+    pub fn new(from: usize, to: usize, bias: bool, initializer: Initializer, device: &Device) -> Self {
+        Self {
+            weight: initializer.init_with([from, to], Some(from), Some(to), device),
+            bias: bias.then(|| Initializer::Zeros.init([to], device)),
+        }
+    }
+
+    /// Maps `[.., in]` to `[.., out]`, in the dtype of `x`.
+    ///
+    /// # Panics
+    ///
+    /// If the last axis of `x` is not `in`.
+    pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        let weight = self.weight.val();
+        let (outside, inside) = (FloatDType::from(x.dtype()), FloatDType::from(weight.dtype()));
+        let bias = self.bias.as_ref().map(|bias| cast(bias.val(), inside));
+        cast(linear(cast(x, inside), weight, bias), outside)
+    }
+}
+
+impl ModuleDisplay for Linear {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        let [from, to] = self.weight.shape().dims();
+        content.add("in", &from).add("out", &to).add("bias", &self.bias.is_some()).optional()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::nn::{Initializer::Zeros, LinearConfig};
+    use burn::store::ModuleSnapshot;
+    use burn::tensor::DType;
+
+    use super::*;
+
+    #[test]
+    fn it_answers_in_the_dtype_of_its_input_and_computes_in_that_of_its_weight() {
+        let device = Device::flex().autodiff();
+        // bf16 cannot represent 257, and f16 cannot represent 2049: either would round to the bias's magnitude, and
+        // the sum would be 0.
+        let weight = Tensor::<2>::from_data([[257.0, 2049.0]], &device);
+        let bias = Tensor::from_data([-256.0, -2048.0], &device);
+        let linear = Linear { weight: Param::from_tensor(weight), bias: Some(Param::from_tensor(bias)) };
+        for dtype in [FloatDType::F32, FloatDType::BF16, FloatDType::F16] {
+            let x = Tensor::<3>::ones([1, 1, 1], &device).cast(dtype).require_grad();
+            let y = linear.forward(x.clone());
+            assert_eq!((y.dims(), y.dtype()), ([1, 1, 2], DType::from(dtype)));
+            assert_eq!(y.clone().into_data().iter::<f32>().collect::<Vec<_>>(), [1.0; 2]);
+            let grads = y.sum().backward();
+            assert_eq!(x.grad(&grads).unwrap().dtype(), DType::from(dtype));
+            assert_eq!(linear.weight.grad(&grads).unwrap().dtype(), DType::F32);
+        }
+    }
+
+    /// Files of a model with Burn's layers can be read into a model with these layers, and vice versa.
+    #[test]
+    fn parameters_are_named_as_burns() {
+        let device = Device::flex();
+        for bias in [true, false] {
+            let ours = vec![Linear::new(2, 3, bias, Zeros, &device)];
+            let burns = vec![LinearConfig::new(2, 3).with_bias(bias).init(&device)];
+            let names = ours.collect(None, None, false).iter().map(|x| x.name.clone()).collect::<Vec<_>>();
+            let expected = burns.collect(None, None, false);
+            assert_eq!(names, expected.iter().map(|x| x.name.clone()).collect::<Vec<_>>());
+            assert_eq!(names.len(), 1 + usize::from(bias));
+        }
+    }
+
+    #[test]
+    fn a_new_one_has_bias_0_and_burns_weights() {
+        let device = Device::flex();
+        let constant = burn::nn::Initializer::Constant { value: 0.5 };
+        let linear = Linear::new(2, 3, true, constant, &device);
+        let y = linear.forward(Tensor::<1>::from_data([1.0, 3.0], &device));
+        assert_eq!(y.into_data().iter::<f32>().collect::<Vec<_>>(), [2.0; 3]);
+    }
+}

@@ -1,0 +1,316 @@
+//! The decoder: pre-norm blocks with rotary positions and a gated feed-forward layer.
+
+use burn::module::Module;
+use burn::nn::{Embedding, EmbeddingConfig};
+use burn::tensor::{Bool, Device, FloatDType, Int, Tensor};
+use firebrick_datasets::{Inputs, TokenBatch};
+use firebrick_kernels::{cast, matmul};
+use firebrick_strategies::{Dropout, Pass};
+
+use super::rope::{Rope, rotate};
+use super::{LlamaConfig, keys};
+use crate::attention::{attend, join_heads, split_heads};
+use crate::causal::{Placed, next_token_loss};
+use crate::key_value::{KeyValue, Past, behind};
+use crate::perplexity::{counted, perplexity};
+use crate::pretrained::{KeyMap, Pretrained};
+use crate::writing::{ReadsOn, last_column};
+use crate::{Activation, Linear, RmsNorm};
+use firebrick::{Evaluation, Loss, Objective, Score};
+
+/// Llama (Touvron et al., 2023, arXiv:2302.13971), and Mistral and Qwen2, which differ in biases and attention
+/// windows: `LlamaForCausalLM`, `MistralForCausalLM`, `Qwen2ForCausalLM`.
+///
+/// ```
+/// use burn::tensor::{Device, Int, Tensor};
+/// use firebrick::Pass;
+/// use firebrick_models::{Llama, LlamaConfig};
+/// use firebrick_models::pretrained::Pretrained;
+///
+/// let config = LlamaConfig {
+///     vocab_size: 30, hidden_size: 16, intermediate_size: 32, num_hidden_layers: 1, num_attention_heads: 4,
+///     num_key_value_heads: Some(2), ..Default::default()
+/// };
+/// let device = Device::flex();
+/// let llama = Llama::init(&config, &device);
+/// let logits = llama.forward(Tensor::<2, Int>::from_data([[1, 2, 3]], &device), &Pass::evaluate(&device));
+/// assert_eq!(logits.dims(), [1, 3, 30]);
+/// ```
+#[derive(Module, Debug)]
+pub struct Llama {
+    tokens: Embedding,
+    blocks: Vec<Block>,
+    norm: RmsNorm,
+    head: Option<Linear>,
+    #[module(skip)]
+    rope: Rope,
+    /// The number of tokens that each token attends to in each block, itself included; `None` for all.
+    #[module(skip)]
+    windows: Vec<Option<usize>>,
+}
+
+impl Llama {
+    /// Maps token ids `[batch, length]` to logits `[batch, length, vocabulary]`, in the dtype of the head's weights.
+    ///
+    /// # Panics
+    ///
+    /// If an id is not in the vocabulary.
+    pub fn forward(&self, tokens: Tensor<2, Int>, pass: &Pass) -> Tensor<3> {
+        let Placed { ids, places, masked } = Placed::in_columns(tokens);
+        self.forward_placed(ids, places, masked, pass)
+    }
+
+    /// Like [`forward`](Self::forward), for rows in which a token's position in its sample differs from its column.
+    /// The arguments are those of [`Gpt::forward_placed`](crate::Gpt::forward_placed).
+    ///
+    /// # Panics
+    ///
+    /// If an id is not in the vocabulary.
+    pub fn forward_placed(
+        &self,
+        tokens: Tensor<2, Int>,
+        places: Tensor<2, Int>,
+        masked: Tensor<4, Bool>,
+        pass: &Pass,
+    ) -> Tensor<3> {
+        let angles = self.rope.angles(places, &tokens.device());
+        let x = cast(self.tokens.forward(tokens), pass.dtype());
+        let mut masks = Masks::of(masked);
+        let x = self.blocks.iter().zip(&self.windows).fold(x, |x, (block, window)| {
+            let run =
+                |block: &Block, (x, angles, masked), pass: &Pass| block.forward(x, angles, masked, pass);
+            pass.segment(block, (x, angles.clone(), masks.within(*window)), run)
+        });
+        self.logits(x)
+    }
+
+    fn logits(&self, x: Tensor<3>) -> Tensor<3> {
+        let x = self.norm.forward(x);
+        // A head in f32 gives logits in f32.
+        let weight = self.head.as_ref().map_or(&self.tokens.weight, |head| &head.weight).val();
+        let x = cast(x, FloatDType::from(weight.dtype()));
+        match &self.head {
+            Some(head) => head.forward(x),
+            None => matmul(x, weight.transpose().unsqueeze()),
+        }
+    }
+}
+
+impl ReadsOn for Llama {
+    fn vocabulary(&self) -> usize {
+        self.tokens.weight.dims()[0]
+    }
+
+    fn positions(&self) -> Option<usize> {
+        None
+    }
+
+    fn dtype(&self) -> FloatDType {
+        let weight = self.blocks.first().map_or(&self.tokens.weight, |block| &block.widen.weight);
+        FloatDType::from(weight.base().dtype())
+    }
+
+    fn read_on(
+        &self,
+        read: Placed,
+        _: Option<&Inputs>,
+        past: Option<Past>,
+        pass: &Pass,
+    ) -> (Tensor<2>, Past) {
+        let Placed { ids, places, masked } = read;
+        let angles = self.rope.angles(places, &ids.device());
+        let mut past = past.map(|past| past.own.into_iter());
+        let (mut x, mut own) = (cast(self.tokens.forward(ids), pass.dtype()), Vec::new());
+        let mut masks = Masks::of(masked);
+        for (block, window) in self.blocks.iter().zip(&self.windows) {
+            let past = past.as_mut().and_then(Iterator::next);
+            let run = |block: &Block, (x, past, angles, masked), pass: &Pass| {
+                block.read_on(x, past, angles, masked, pass)
+            };
+            let (read, kept) = pass.segment(block, (x, past, angles.clone(), masks.within(*window)), run);
+            x = read;
+            own.push(kept);
+        }
+        (self.logits(last_column(x)).squeeze_dim(1), Past { own, source: None })
+    }
+}
+
+impl Objective<TokenBatch> for Llama {
+    /// Each position predicts the next token. The last token is only a label and is not an input.
+    fn loss(&self, batch: TokenBatch, pass: &Pass) -> Loss {
+        next_token_loss(batch, pass, |Placed { ids, places, masked }, pass| {
+            self.forward_placed(ids, places, masked, pass)
+        })
+    }
+
+    fn evaluate(&self, batch: TokenBatch, pass: &Pass) -> Evaluation {
+        counted(self.loss(batch, pass))
+    }
+
+    /// `perplexity`, the exponential of the mean loss per token.
+    fn scores(&self, counts: &[f64]) -> Vec<Score> {
+        vec![perplexity(counts)]
+    }
+}
+
+impl Pretrained for Llama {
+    type Config = LlamaConfig;
+
+    fn architecture(config: &LlamaConfig) -> &'static str {
+        match &*config.model_type {
+            "mistral" => "MistralForCausalLM",
+            "qwen2" => "Qwen2ForCausalLM",
+            _ => "LlamaForCausalLM",
+        }
+    }
+
+    /// # Panics
+    ///
+    /// If the configuration's check would fail.
+    fn init(config: &LlamaConfig, device: &Device) -> Self {
+        let width = config.hidden_size;
+        let embedding = EmbeddingConfig::new(config.vocab_size, width).with_initializer(config.normal());
+        let head = || config.linear(width, config.vocab_size, false, device);
+        Self {
+            tokens: embedding.init(device),
+            blocks: (0..config.num_hidden_layers).map(|_| Block::new(config, device)).collect(),
+            norm: config.norm(device),
+            head: (!config.tie_word_embeddings).then(head),
+            rope: Rope::new(config).unwrap_or_else(|error| panic!("{error}")),
+            windows: (0..config.num_hidden_layers)
+                .map(|block| config.window(block).unwrap_or_else(|error| panic!("{error}")))
+                .collect(),
+        }
+    }
+
+    fn keys(config: &LlamaConfig) -> KeyMap {
+        keys::causal_lm(config)
+    }
+}
+
+/// The mask of all tokens, and the mask within a window.
+struct Masks {
+    all: Tensor<4, Bool>,
+    /// The mask of the last requested window; all blocks with a window have the same one.
+    windowed: Option<(usize, Tensor<4, Bool>)>,
+}
+
+impl Masks {
+    fn of(all: Tensor<4, Bool>) -> Self {
+        Self { all, windowed: None }
+    }
+
+    /// Also masks tokens that are `window` or more columns before the token that reads. The tokens of a sample stand
+    /// side by side, so the distance in columns is the distance in positions.
+    fn within(&mut self, window: Option<usize>) -> Tensor<4, Bool> {
+        let [rows, _, length, columns] = self.all.dims();
+        let Some(window) = window.filter(|window| *window < columns) else { return self.all.clone() };
+        if let Some((_, masked)) = self.windowed.as_ref().filter(|(known, _)| *known == window) {
+            return masked.clone();
+        }
+        // Row `i` stands in column `columns - length + i` and reads from the column `window - 1` before it.
+        let first = (columns - length) as i64 + 1 - window as i64;
+        let far = Tensor::<2, Bool>::triu_mask([length, columns], first, &self.all.device());
+        let far = far.unsqueeze::<4>().expand([rows, 1, length, columns]);
+        let masked = self.all.clone().bool_or(far);
+        self.windowed = Some((window, masked.clone()));
+        masked
+    }
+}
+
+/// Attention and a gated feed-forward layer (Shazeer, 2020, arXiv:2002.05202), each applied to a normalised copy of
+/// its input and added to that input.
+#[derive(Module, Debug)]
+struct Block {
+    attention_norm: RmsNorm,
+    query: Linear,
+    key: Linear,
+    value: Linear,
+    output: Linear,
+    feed_forward_norm: RmsNorm,
+    gate: Linear,
+    widen: Linear,
+    narrow: Linear,
+    weight_dropout: Dropout,
+    heads: usize,
+    key_value_heads: usize,
+    #[module(skip)]
+    activation: Activation,
+}
+
+impl Block {
+    fn new(config: &LlamaConfig, device: &Device) -> Self {
+        let (width, inner) = (config.hidden_size, config.intermediate_size);
+        let (heads, key_value_heads) = (config.num_attention_heads, config.key_value_heads());
+        let (of_inputs, of_output) = config.attention_biases();
+        let from_input = |heads| config.linear(width, heads * config.head_size(), of_inputs, device);
+        let feed_forward = |from, to| config.linear(from, to, config.mlp_bias, device);
+        Self {
+            attention_norm: config.norm(device),
+            query: from_input(heads),
+            key: from_input(key_value_heads),
+            value: from_input(key_value_heads),
+            output: config.linear(heads * config.head_size(), width, of_output, device),
+            feed_forward_norm: config.norm(device),
+            gate: feed_forward(width, inner),
+            widen: feed_forward(width, inner),
+            narrow: feed_forward(inner, width),
+            weight_dropout: Dropout::new(config.attention_dropout),
+            heads,
+            key_value_heads,
+            activation: config.hidden_act,
+        }
+    }
+
+    /// `[batch, length, width]` to the same shape; `angles` are the rotations of the positions, and `masked` is
+    /// `[1 or batch, 1, length, length]`.
+    fn forward(
+        &self,
+        x: Tensor<3>,
+        angles: (Tensor<4>, Tensor<4>),
+        masked: Tensor<4, Bool>,
+        pass: &Pass,
+    ) -> Tensor<3> {
+        self.read_on(x, None, angles, masked, pass).0
+    }
+
+    /// Like `forward`, but continues after the keys and values in `past`, and also returns the keys and values of
+    /// both; `masked` covers both too.
+    fn read_on(
+        &self,
+        x: Tensor<3>,
+        past: Option<KeyValue>,
+        angles: (Tensor<4>, Tensor<4>),
+        masked: Tensor<4, Bool>,
+        pass: &Pass,
+    ) -> (Tensor<3>, KeyValue) {
+        let normed = self.attention_norm.forward(x.clone());
+        let query = split_heads(self.query.forward(normed.clone()), self.heads);
+        let key = split_heads(self.key.forward(normed.clone()), self.key_value_heads);
+        let value = split_heads(self.value.forward(normed), self.key_value_heads);
+        let query = rotate(query, angles.clone());
+        let query = query.clone() / (query.dims()[3] as f64).sqrt();
+        let (keys, values) = behind(past, rotate(key, angles), value);
+        let (key, value) = (self.shared(keys.clone()), self.shared(values.clone()));
+        let mixed = attend(query, key, value, masked, None, &self.weight_dropout, pass);
+        let x = x + self.output.forward(join_heads(mixed));
+        let normed = self.feed_forward_norm.forward(x.clone());
+        let gate = self.activation.forward(self.gate.forward(normed.clone()));
+        (x + self.narrow.forward(gate * self.widen.forward(normed)), (keys, values))
+    }
+
+    /// Repeats keys or values `[batch, key_value_heads, length, size]` for each attention head.
+    fn shared(&self, x: Tensor<4>) -> Tensor<4> {
+        let [batch, kept, length, size] = x.dims();
+        let readers = self.heads / kept;
+        if readers == 1 {
+            return x;
+        }
+        let repeated = x.unsqueeze_dim::<5>(2).expand([batch, kept, readers, length, size]);
+        repeated.reshape([batch, self.heads, length, size])
+    }
+}
+
+#[cfg(test)]
+#[path = "window_tests.rs"]
+mod window_tests;

@@ -1,0 +1,67 @@
+//! Layer normalisation that is correct in half precision.
+
+use burn::module::{Module, Param};
+use burn::nn::Initializer;
+use burn::tensor::{Device, FloatDType, Tensor, module::layer_norm};
+use firebrick_kernels::cast;
+
+/// Layer normalisation over the last axis (Ba et al., 2016, arXiv:1607.06450).
+///
+/// Mean and variance are computed in f32, and the result is cast back to the input's dtype, as under
+/// `torch.autocast`: bf16 keeps only 8 bits of a sum.
+#[derive(Module, Debug)]
+pub struct Norm {
+    scale: Param<Tensor<1>>,
+    bias: Option<Param<Tensor<1>>>,
+    epsilon: f64,
+}
+
+impl Norm {
+    /// Creates a norm with scale 1 and, if `bias` is set, bias 0, each of shape `[width]`. Epsilon, which is added to
+    /// the variance, is 1e-5.
+    pub fn new(width: usize, bias: bool, device: &Device) -> Self {
+        Self {
+            scale: Initializer::Ones.init([width], device),
+            bias: bias.then(|| Initializer::Zeros.init([width], device)),
+            epsilon: 1e-5,
+        }
+    }
+
+    /// Sets the number that is added to the variance.
+    pub fn with_epsilon(self, epsilon: f64) -> Self {
+        Self { epsilon, ..self }
+    }
+
+    /// Normalises `[.., width]` to the same shape, in the dtype of `x`.
+    pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        let dtype = FloatDType::from(x.dtype());
+        let wide = |param: &Param<Tensor<1>>| cast(param.val(), FloatDType::F32);
+        let (scale, bias) = (wide(&self.scale), self.bias.as_ref().map(wide));
+        cast(layer_norm(cast(x, FloatDType::F32), scale, bias, self.epsilon), dtype)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn rows_in_half_precision_are_normalised_with_f32_statistics() {
+        let device = testing::device();
+        // 256 + 1 is 256 in bf16, and 2048 + 1 is 2048 in f16: statistics in the dtype of the rows would lose the
+        // whole signal.
+        let mut halves = vec![(FloatDType::BF16, 256.0), (FloatDType::F16, 2048.0)];
+        halves.retain(|(dtype, _)| device.supports_dtype(*dtype));
+        assert!(!halves.is_empty());
+        for (half, middle) in halves {
+            let x = Tensor::<2>::from_data([[middle - 2.0, middle, middle + 2.0, middle]], &device);
+            let y = Norm::new(4, true, &device).forward(x.cast(half));
+            let y = y.cast(FloatDType::F32).into_data();
+            let expected = [-1.414, 0.0, 1.414, 0.0];
+            for (y, expected) in y.iter::<f32>().zip(expected) {
+                assert!((y - expected).abs() < 0.01, "{half:?}: {y} {expected}");
+            }
+        }
+    }
+}

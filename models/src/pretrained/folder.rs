@@ -1,0 +1,246 @@
+//! A Hugging Face folder: its configuration and its tensors by name.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Component, Path, PathBuf};
+
+use burn::store::{ModuleStore, SafetensorsStore};
+use burn::tensor::DType;
+use burn_pack::Tensor as StoredTensor;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::{HubConfig, PretrainedError};
+
+/// The file of a model's configuration in a Hugging Face folder.
+pub const CONFIG: &str = "config.json";
+pub(super) const WEIGHTS: &str = "model.safetensors";
+pub(super) const INDEX: &str = "model.safetensors.index.json";
+/// transformers' settings for generating text.
+const GENERATION: &str = "generation_config.json";
+const END: &str = "eos_token_id";
+/// The maximum size of a JSON file in bytes; the index of a very large model has several million.
+const MOST_JSON: u64 = 64 << 20;
+
+/// A folder in the format of transformers' `save_pretrained`: `config.json`, and `model.safetensors` or several files
+/// with `model.safetensors.index.json`.
+///
+/// Opening it reads the headers of the files; a tensor's values are read when a model takes them.
+pub struct Folder {
+    path: PathBuf,
+    config: Map<String, Value>,
+    tensors: BTreeMap<String, StoredTensor>,
+}
+
+impl Folder {
+    /// Opens a folder.
+    ///
+    /// # Errors
+    ///
+    /// The folder does not exist; a file is missing, is not JSON, or is not safetensors; the index names a file
+    /// outside of the folder, or a tensor that is not in the file it names.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, PretrainedError> {
+        let path = path.into();
+        if !path.exists() {
+            return Err(PretrainedError::NoFolder { folder: path });
+        }
+        let config = read_json(&path.join(CONFIG))?;
+        let tensors = if path.join(WEIGHTS).exists() {
+            tensors_of(&path.join(WEIGHTS))?
+        } else if path.join(INDEX).exists() {
+            indexed(&path)?
+        } else {
+            return Err(PretrainedError::NoWeights { found: weights_in(&path)?, folder: path });
+        };
+        Ok(Self { path, config, tensors })
+    }
+
+    /// Opens a folder with `config.json` whose weights are elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// The file does not exist or is not JSON.
+    pub fn without_weights(path: impl Into<PathBuf>) -> Result<Self, PretrainedError> {
+        let path = path.into();
+        Ok(Self { config: read_json(&path.join(CONFIG))?, tensors: BTreeMap::new(), path })
+    }
+
+    /// The folder's path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The family that `config.json` names, such as `bert`.
+    pub fn model_type(&self) -> Option<&str> {
+        self.config.get("model_type").and_then(Value::as_str)
+    }
+
+    /// The class names that `config.json` lists for the saved weights, such as `BertForMaskedLM`.
+    pub fn architectures(&self) -> Vec<&str> {
+        let names = self.config.get("architectures").and_then(Value::as_array);
+        names.into_iter().flatten().filter_map(Value::as_str).collect()
+    }
+
+    /// Parses `config.json` as a family's configuration.
+    ///
+    /// # Errors
+    ///
+    /// It belongs to another family, a field is missing or has another type, or it requests something unsupported.
+    pub fn config<C: HubConfig>(&self) -> Result<C, PretrainedError> {
+        let found = self.model_type().unwrap_or("none");
+        if !C::MODEL_TYPES.contains(&found) {
+            let expected = format!("one of {}", C::MODEL_TYPES.join(", "));
+            return Err(PretrainedError::setting("model_type", expected, found));
+        }
+        let mut config: C = serde_json::from_value(Value::Object(self.config.clone())).map_err(|error| {
+            PretrainedError::Config { path: self.path.join(CONFIG), reason: error.to_string() }
+        })?;
+        config.check()?;
+        config.settle(self)?;
+        Ok(config)
+    }
+
+    /// The tokens that end a text: `eos_token_id` of `generation_config.json`, or else of `config.json`. The field
+    /// holds one token or several.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, or the field holds something else.
+    pub fn end_tokens(&self) -> Result<Vec<u32>, PretrainedError> {
+        let path = self.path.join(GENERATION);
+        let generation = if path.exists() { read_json(&path)? } else { Map::new() };
+        let of_generation = generation.get(END).filter(|value| !value.is_null());
+        let (path, value) = match (of_generation, self.config.get(END)) {
+            (Some(value), _) => (path, value),
+            (None, Some(value)) => (self.path.join(CONFIG), value),
+            (None, None) => return Ok(Vec::new()),
+        };
+        let token = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
+        let tokens = match value {
+            Value::Null => Some(Vec::new()),
+            Value::Array(values) => values.iter().map(token).collect(),
+            value => token(value).map(|token| vec![token]),
+        };
+        let reason = || format!("`{END}`: expected the id of a token, or a list of them, found {value}");
+        tokens.ok_or_else(|| PretrainedError::Config { path, reason: reason() })
+    }
+
+    /// The tensors by name, with their values unread.
+    pub(super) fn tensors(&self) -> &BTreeMap<String, StoredTensor> {
+        &self.tensors
+    }
+
+    /// Removes a tensor, as if the files did not contain it.
+    pub(super) fn leave_out(&mut self, name: &str) {
+        self.tensors.remove(name);
+    }
+
+    /// Whether the files contain both tensors, each under one of its names, and their values differ. Tied parameters
+    /// have equal values.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read.
+    pub(crate) fn differ<A: AsRef<str>, B: AsRef<str>>(
+        &self,
+        one: &[A],
+        other: &[B],
+    ) -> Result<bool, PretrainedError> {
+        let one = one.iter().find_map(|name| self.tensors.get(name.as_ref()));
+        let other = other.iter().find_map(|name| self.tensors.get(name.as_ref()));
+        let (Some(one), Some(other)) = (one, other) else { return Ok(false) };
+        let bytes = |tensor: &StoredTensor| {
+            let read = tensor.to_bytes();
+            read.map_err(|error| PretrainedError::file(&self.path, "read a tensor", error))
+        };
+        let alike = one.dtype == other.dtype && one.shape == other.shape;
+        Ok(!alike || bytes(one)?[..] != bytes(other)?[..])
+    }
+}
+
+/// Reads a JSON object from a file.
+fn read_json(path: &Path) -> Result<Map<String, Value>, PretrainedError> {
+    let failed = |error| PretrainedError::file(path, "read it", error);
+    require_file(path)?;
+    let mut text = Vec::new();
+    let file = File::open(path).map_err(failed)?;
+    file.take(MOST_JSON + 1).read_to_end(&mut text).map_err(failed)?;
+    let reason = match serde_json::from_slice(&text) {
+        _ if text.len() as u64 > MOST_JSON => format!("expected at most {MOST_JSON} bytes, found more"),
+        Ok(Value::Object(fields)) => return Ok(fields),
+        Ok(_) => "expected an object, found another value".into(),
+        Err(error) => error.to_string(),
+    };
+    Err(PretrainedError::Config { path: path.into(), reason })
+}
+
+/// Rejects anything but a file, such as a pipe, which would block. Links to files are allowed, since caches use them.
+fn require_file(path: &Path) -> Result<(), PretrainedError> {
+    let kind = fs::metadata(path).map_err(|error| PretrainedError::file(path, "open it", error))?;
+    match kind.is_file() {
+        true => Ok(()),
+        false => Err(PretrainedError::file(path, "open it", "expected a file, found something else")),
+    }
+}
+
+/// The tensors of one file.
+fn tensors_of(path: &Path) -> Result<BTreeMap<String, StoredTensor>, PretrainedError> {
+    require_file(path)?;
+    let mut store = SafetensorsStore::from_file(path);
+    let damaged =
+        |error: &dyn ToString| PretrainedError::Weights { path: path.into(), reason: error.to_string() };
+    let tensors = store.get_all_tensors().map_err(|error| damaged(&error))?;
+    Ok(tensors.clone())
+}
+
+/// The tensors of several files, each from the file that the index names.
+fn indexed(folder: &Path) -> Result<BTreeMap<String, StoredTensor>, PretrainedError> {
+    #[derive(Deserialize)]
+    struct Index {
+        weight_map: BTreeMap<String, String>,
+    }
+    let path = folder.join(INDEX);
+    let wrong = |reason: String| PretrainedError::Index { path: path.clone(), reason };
+    let fields = Value::Object(read_json(&path)?);
+    let Index { weight_map } = serde_json::from_value(fields).map_err(|error| wrong(error.to_string()))?;
+    let mut files = BTreeMap::new();
+    for file in weight_map.values().collect::<BTreeSet<_>>() {
+        let mut parts = Path::new(file).components();
+        let plain = matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None));
+        if !plain || file.contains(['/', '\\']) || !file.ends_with(".safetensors") {
+            return Err(wrong(format!(
+                "expected the name of a safetensors file in this folder, found `{file}`"
+            )));
+        }
+        files.insert(file, tensors_of(&folder.join(file))?);
+    }
+    let find = |(name, file): (&String, &String)| match files.get_mut(file).and_then(|file| file.remove(name))
+    {
+        Some(tensor) => Ok((name.clone(), tensor)),
+        None => Err(wrong(format!("it places `{name}` in {file}, which does not hold it"))),
+    };
+    weight_map.iter().map(find).collect()
+}
+
+/// The weight files of a folder without safetensors, for the error.
+fn weights_in(folder: &Path) -> Result<String, PretrainedError> {
+    let failed = |error| PretrainedError::file(folder, "list it", error);
+    let mut names = BTreeSet::new();
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name().to_string_lossy().into_owned();
+        if [".bin", ".pt", ".h5", ".msgpack", ".onnx", ".gguf", ".safetensors"]
+            .iter()
+            .any(|end| name.ends_with(end))
+        {
+            names.insert(name);
+        }
+    }
+    let names = names.into_iter().take(5).collect::<Vec<_>>().join(", ");
+    Ok(if names.is_empty() { "no weights".into() } else { names })
+}
+
+/// Whether parameters can be read from this dtype.
+pub(super) fn is_read(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
+}

@@ -1,0 +1,218 @@
+//! The names of a model's parameters in files.
+
+use std::collections::HashMap;
+
+/// The head with a row for each label, in all families.
+pub const CLASSIFIER: &str = "classifier";
+
+/// The layout of a tensor in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// The same as in the model.
+    Same,
+    /// `[out, in]` in the file, as in torch's `Linear`, and `[in, out]` in the model.
+    Transposed,
+}
+
+/// A row of a family's table: the name in a file, without the family's prefix; the path in the model; the layout. In
+/// name and path, `#` stands for the number of a layer.
+pub(crate) type Row = (&'static str, &'static str, Layout);
+
+/// One parameter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Key {
+    /// The name in saved files.
+    pub name: String,
+    /// Its path in the model.
+    pub path: String,
+    pub layout: Layout,
+    /// Whether the name has the family's prefix.
+    prefixed: bool,
+    /// The head that it belongs to, if a file may lack that head.
+    pub head: Option<&'static str>,
+}
+
+/// The names of a model's parameters in files, and their layouts.
+///
+/// ```text
+/// KeyMap::new("bert.").body(EMBEDDINGS).layers(2, LAYER).new_head("classifier", CLASSIFIER)
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct KeyMap {
+    prefix: &'static str,
+    keys: Vec<Key>,
+    aliases: Vec<(&'static str, &'static str)>,
+    ignored: Vec<&'static str>,
+}
+
+impl KeyMap {
+    /// Creates an empty map. In files, names of the body may have this prefix or not; they are saved with it.
+    pub(crate) fn new(prefix: &'static str) -> Self {
+        Self { prefix, ..Self::default() }
+    }
+
+    /// Adds parameters whose names have the prefix.
+    pub(crate) fn body(self, rows: &[Row]) -> Self {
+        self.add(rows, None, true, None)
+    }
+
+    /// Adds parameters whose names have the prefix, for each of `count` layers.
+    pub(crate) fn layers(self, count: usize, rows: &[Row]) -> Self {
+        (0..count).fold(self, |map, layer| map.add(rows, Some(layer), true, None))
+    }
+
+    /// Adds parameters whose names have no prefix.
+    pub(crate) fn head(self, rows: &[Row]) -> Self {
+        self.add(rows, None, false, None)
+    }
+
+    /// Adds a head that is initialized if a file lacks all of it.
+    pub(crate) fn new_head(self, head: &'static str, rows: &[Row]) -> Self {
+        self.add(rows, None, false, Some(head))
+    }
+
+    /// Like [`new_head`](Self::new_head), for names with the prefix.
+    pub(crate) fn new_head_of_body(self, head: &'static str, rows: &[Row]) -> Self {
+        self.add(rows, None, true, Some(head))
+    }
+
+    /// Adds a further name under which a file may hold the tied parameter named `of`.
+    pub(crate) fn alias(mut self, name: &'static str, of: &'static str) -> Self {
+        self.aliases.push((name, of));
+        self
+    }
+
+    /// Adds names, without the prefix, to ignore. `#` stands for a number, and `*` at the end for any rest.
+    pub(crate) fn ignored(mut self, names: &[&'static str]) -> Self {
+        self.ignored.extend(names);
+        self
+    }
+
+    /// Removes all biases, for a model without them.
+    pub(crate) fn without_biases(mut self) -> Self {
+        self.keys.retain(|key| !key.path.ends_with(".bias"));
+        self
+    }
+
+    fn add(mut self, rows: &[Row], layer: Option<usize>, prefixed: bool, head: Option<&'static str>) -> Self {
+        let numbered = |text: &str| match layer {
+            Some(layer) => text.replace('#', &layer.to_string()),
+            None => text.to_owned(),
+        };
+        let prefix = if prefixed { self.prefix } else { "" };
+        self.keys.extend(rows.iter().map(|&(name, path, layout)| Key {
+            name: format!("{prefix}{}", numbered(name)),
+            path: numbered(path),
+            layout,
+            prefixed,
+            head,
+        }));
+        self
+    }
+
+    /// The path of each parameter in the model, with its name in saved files.
+    pub fn names(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.keys.iter().map(|key| (key.path.as_str(), key.name.as_str()))
+    }
+
+    /// The name in saved files of the parameter with this path, and whether its axes are swapped there.
+    pub(crate) fn saved_as(&self, path: &str) -> Option<(&str, bool)> {
+        let key = self.keys.iter().find(|key| key.path == path)?;
+        Some((&key.name, key.layout == Layout::Transposed))
+    }
+
+    pub(super) fn keys(&self) -> &[Key] {
+        &self.keys
+    }
+
+    /// The keys by path.
+    pub(super) fn by_path(&self) -> HashMap<&str, &Key> {
+        self.keys.iter().map(|key| (key.path.as_str(), key)).collect()
+    }
+
+    /// The names that a file may use for it; the first one found is used.
+    pub(super) fn names_of(&self, key: &Key) -> Vec<String> {
+        let mut names = vec![key.name.clone()];
+        if key.prefixed && !self.prefix.is_empty() {
+            names.push(key.name[self.prefix.len()..].to_owned());
+        }
+        // TensorFlow's names, which the first files use.
+        let old = |name: &String| {
+            let (norm, part) = name.rsplit_once("LayerNorm.")?;
+            let part = if part == "weight" { "gamma" } else { "beta" };
+            Some(format!("{norm}LayerNorm.{part}"))
+        };
+        let olds: Vec<_> = names.iter().filter_map(old).collect();
+        names.extend(olds);
+        // A file may keep any one of several tied parameters.
+        let aliases = self.aliases.iter().filter(|(_, of)| *of == key.name);
+        names.extend(aliases.map(|(alias, _)| (*alias).to_owned()));
+        names
+    }
+
+    /// The parameter that has this further name.
+    pub(super) fn alias_of(&self, name: &str) -> Option<&Key> {
+        let (_, of) = self.aliases.iter().find(|(alias, _)| *alias == name)?;
+        self.keys.iter().find(|key| key.name == *of)
+    }
+
+    /// Whether to ignore this name.
+    pub(super) fn ignores(&self, name: &str) -> bool {
+        let bare = name.strip_prefix(self.prefix).unwrap_or(name);
+        self.ignored.iter().any(|pattern| matches(pattern, bare))
+    }
+}
+
+fn matches(pattern: &str, name: &str) -> bool {
+    let (mut pattern, mut name) = (pattern.split('.'), name.split('.'));
+    loop {
+        match (pattern.next(), name.next()) {
+            (None, None) | (Some("*"), Some(_)) => return true,
+            (Some("#"), Some(number)) if number.bytes().all(|digit| digit.is_ascii_digit()) => {}
+            (Some(wanted), Some(part)) if wanted == part => {}
+            _ => return false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map() -> KeyMap {
+        KeyMap::new("bert.")
+            .body(&[("embeddings.LayerNorm.weight", "bert.norm.scale", Layout::Same)])
+            .layers(2, &[("layer.#.dense.weight", "bert.blocks.#.dense.weight", Layout::Transposed)])
+            .new_head("classifier", &[("classifier.bias", "classifier.bias", Layout::Same)])
+            .alias("decoder.bias", "classifier.bias")
+            .ignored(&["embeddings.position_ids", "cls.*", "h.#.attn.bias"])
+    }
+
+    #[test]
+    fn names_with_and_without_prefix_old_and_new() {
+        let map = map();
+        assert_eq!(map.keys().len(), 4);
+        assert_eq!(map.by_path()["bert.blocks.1.dense.weight"].name, "bert.layer.1.dense.weight");
+        assert_eq!(
+            map.names_of(&map.keys()[0]),
+            [
+                "bert.embeddings.LayerNorm.weight",
+                "embeddings.LayerNorm.weight",
+                "bert.embeddings.LayerNorm.gamma",
+                "embeddings.LayerNorm.gamma"
+            ]
+        );
+        assert_eq!(map.names_of(&map.keys()[3]), ["classifier.bias", "decoder.bias"]);
+        assert_eq!(map.alias_of("decoder.bias").unwrap().path, "classifier.bias");
+    }
+
+    #[test]
+    fn what_is_ignored() {
+        for name in ["bert.embeddings.position_ids", "cls.predictions.bias", "h.11.attn.bias"] {
+            assert!(map().ignores(name), "{name}");
+        }
+        for name in ["embeddings.position_ids.x", "cls", "h.x.attn.bias", "h.1.attn.c_attn.bias"] {
+            assert!(!map().ignores(name), "{name}");
+        }
+    }
+}

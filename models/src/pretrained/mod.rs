@@ -1,0 +1,161 @@
+//! Loading models from Hugging Face folders, and saving them.
+//!
+//! ```no_run
+//! use burn::tensor::Device;
+//! use firebrick_models::{BertConfig, BertTokenClassifier};
+//! use firebrick_models::pretrained::{Folder, save};
+//!
+//! let folder = Folder::open("all-MiniLM-L6-v2")?;
+//! let config = folder.config::<BertConfig>()?.with_labels(["O", "B-PER", "I-PER"]);
+//! let loaded = folder.load::<BertTokenClassifier>(&config, &Device::flex().autodiff())?;
+//! assert_eq!(loaded.fresh, ["classifier.bias", "classifier.weight"]); // of the new task
+//! // .. train loaded.model ..
+//! save(&loaded.model, &config, "out")?;
+//! # Ok::<(), firebrick_models::pretrained::PretrainedError>(())
+//! ```
+//!
+//! # Families and heads
+//!
+//! | `model_type` | Configuration | Model | As in transformers | Learns from |
+//! |---|---|---|---|---|
+//! | `bert`, `roberta`, `xlm-roberta`, `camembert` | [`BertConfig`](super::BertConfig) | [`BertTokenClassifier`](super::BertTokenClassifier) | `BertForTokenClassification` | [`LabeledBatch`](firebrick_datasets::LabeledBatch) |
+//! | | | [`BertSequenceClassifier`](super::BertSequenceClassifier) | `BertForSequenceClassification` | [`SequenceBatch`](firebrick_datasets::SequenceBatch) |
+//! | | | [`BertMaskedLm`](super::BertMaskedLm) | `BertForMaskedLM` | [`LabeledBatch`](firebrick_datasets::LabeledBatch) |
+//! | `gpt2` | [`Gpt2Config`](super::Gpt2Config) | [`Gpt`](super::Gpt) | `GPT2LMHeadModel` | [`TokenBatch`](firebrick_datasets::TokenBatch) |
+//! | `llama`, `mistral`, `qwen2` | [`LlamaConfig`](super::LlamaConfig) | [`Llama`](super::Llama) | `LlamaForCausalLM`, `MistralForCausalLM`, `Qwen2ForCausalLM` | [`TokenBatch`](firebrick_datasets::TokenBatch) |
+//! | `t5` | [`T5Config`](super::T5Config) | [`T5`](super::T5) | `T5ForConditionalGeneration` | [`Seq2SeqBatch`](firebrick_datasets::Seq2SeqBatch) |
+//!
+//! # Fields of `config.json`
+//!
+//! Absent fields have the defaults of transformers' classes. [`save`] keeps and writes back fields that are not in
+//! the table.
+//!
+//! | Family | Read | Refused |
+//! |---|---|---|
+//! | BERT | `vocab_size`, `hidden_size`, `num_hidden_layers`, `num_attention_heads`, `intermediate_size`, `hidden_act`, `hidden_dropout_prob`, `attention_probs_dropout_prob`, `classifier_dropout`, `max_position_embeddings`, `type_vocab_size`, `initializer_range`, `layer_norm_eps`, `pad_token_id`, `id2label`, `num_labels` | `position_embedding_type` other than `absolute`; `is_decoder`; a masked LM with `tie_word_embeddings: false` |
+//! | GPT-2 | `vocab_size`, `n_positions`, `n_embd`, `n_layer`, `n_head`, `n_inner`, `activation_function`, `resid_pdrop`, `embd_pdrop`, `attn_pdrop`, `layer_norm_epsilon`, `tie_word_embeddings` | `scale_attn_weights: false`, `scale_attn_by_inverse_layer_idx`, `add_cross_attention` |
+//! | Llama | `vocab_size`, `hidden_size`, `intermediate_size`, `num_hidden_layers`, `num_attention_heads`, `num_key_value_heads`, `head_dim`, `hidden_act`, `initializer_range`, `rms_norm_eps`, `rope_theta` with `rope_scaling`, or `rope_parameters`, `attention_bias`, `mlp_bias`, `attention_dropout`, `tie_word_embeddings`; of Mistral `sliding_window`; of Qwen2 too, with `use_sliding_window`, `max_window_layers`, `layer_types` | a `rope_type` other than `default`, `linear` and `llama3` |
+//! | T5 | `vocab_size`, `d_model`, `d_kv`, `d_ff`, `num_layers`, `num_decoder_layers`, `num_heads`, `relative_attention_num_buckets`, `relative_attention_max_distance`, `dropout_rate`, `layer_norm_epsilon`, `initializer_factor`, `feed_forward_proj`, and over it `dense_act_fn` and `is_gated_act`; `tie_word_embeddings`, `scale_decoder_outputs`, `decoder_start_token_id` | a `decoder_start_token_id` beyond the vocabulary |
+//!
+//! A text ends at `eos_token_id` of `generation_config.json`, or else of `config.json`; the field holds one token or
+//! several.
+//!
+//! # Tensors
+//!
+//! Weights are read from `model.safetensors`, or from the files of `model.safetensors.index.json`, in f32, f16 or
+//! bf16; a model is f32. Names may have the family's prefix (`bert.`, `transformer.`, `model.`) or not, and norms may
+//! have TensorFlow's names (`LayerNorm.gamma`). Each tensor must match a parameter and each parameter a tensor;
+//! otherwise the error lists all differences by name ([`Unfit`]). Exceptions: a new head may be missing, and heads of
+//! other tasks are skipped.
+//!
+//! ```text
+//! folder.rs    config.json, and the tensors of one file or several
+//! key_map.rs   the names of parameters in files
+//! load.rs      tensors into parameters
+//! save.rs      parameters into tensors
+//! error.rs     errors of reading and writing a folder
+//! ```
+
+mod adapters;
+mod error;
+mod folder;
+mod key_map;
+mod load;
+mod save;
+
+use burn::module::Module;
+use burn::tensor::Device;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+pub use adapters::save_adapters;
+pub use error::{PretrainedError, Unfit};
+pub use folder::CONFIG;
+pub use folder::Folder;
+pub use key_map::CLASSIFIER;
+pub use key_map::KeyMap;
+pub(super) use key_map::{Layout, Row};
+pub use load::Loaded;
+pub use save::config_text;
+pub use save::save;
+
+/// The `config.json` of a family of models.
+pub trait HubConfig: Serialize + DeserializeOwned {
+    /// The values of `model_type` for this family.
+    const MODEL_TYPES: &'static [&'static str];
+
+    /// Rejects a configuration that no model can have.
+    ///
+    /// # Errors
+    ///
+    /// [`PretrainedError::Setting`], which names the field.
+    fn check(&self) -> Result<(), PretrainedError>;
+
+    /// Determines fields from the weights, such as whether the head is tied.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be read.
+    fn settle(&mut self, folder: &Folder) -> Result<(), PretrainedError> {
+        let _ = folder;
+        Ok(())
+    }
+}
+
+/// A model in the Hugging Face format. The module's table lists the implementations.
+pub trait Pretrained: Module {
+    /// The model's configuration.
+    type Config: HubConfig;
+
+    /// The name of the transformers class for this model.
+    fn architecture(config: &Self::Config) -> &'static str;
+
+    /// Rejects a configuration that this head does not support, beyond the family's own checks.
+    ///
+    /// # Errors
+    ///
+    /// [`PretrainedError::Setting`], which names the field.
+    fn check(config: &Self::Config) -> Result<(), PretrainedError> {
+        config.check()
+    }
+
+    /// Creates a model with new weights, drawn when they are first read.
+    fn init(config: &Self::Config, device: &Device) -> Self;
+
+    /// The names of the parameters in files.
+    fn keys(config: &Self::Config) -> KeyMap;
+}
+
+/// Rejects a size of 0, and sizes beyond those of any model, before allocating memory for them.
+pub(super) fn check_sizes(sizes: &[(&'static str, usize)]) -> Result<(), PretrainedError> {
+    const MOST: usize = 1 << 24;
+    match sizes.iter().find(|(_, size)| !(1..=MOST).contains(size)) {
+        Some((field, size)) => Err(PretrainedError::setting(field, format!("1 to {MOST}"), size)),
+        None => Ok(()),
+    }
+}
+
+/// Rejects more layers than any model has.
+pub(super) fn check_layers(field: &'static str, layers: usize) -> Result<(), PretrainedError> {
+    const MOST: usize = 2000;
+    match layers <= MOST {
+        true => Ok(()),
+        false => Err(PretrainedError::setting(field, format!("at most {MOST}"), layers)),
+    }
+}
+
+/// Rejects a dropout probability that [`Dropout`](firebrick_strategies::Dropout) rejects.
+pub(super) fn check_dropouts(dropouts: &[(&'static str, f64)]) -> Result<(), PretrainedError> {
+    match dropouts.iter().find(|(_, dropout)| !(0.0..1.0).contains(dropout)) {
+        Some((field, dropout)) => Err(PretrainedError::setting(field, "at least 0 and below 1", dropout)),
+        None => Ok(()),
+    }
+}
+
+/// Rejects a number of heads that does not divide the width.
+pub(super) fn check_heads(field: &'static str, heads: usize, width: usize) -> Result<(), PretrainedError> {
+    match heads > 0 && width.is_multiple_of(heads) {
+        true => Ok(()),
+        false => Err(PretrainedError::setting(field, format!("a divisor of {width}"), heads)),
+    }
+}

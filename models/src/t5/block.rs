@@ -1,0 +1,193 @@
+//! Blocks of T5's encoder and decoder.
+
+use burn::module::Module;
+use burn::tensor::{Bool, Device, Tensor};
+use firebrick_strategies::{Dropout, Pass};
+
+use super::T5Config;
+use crate::attention::{attend, join_heads, split_heads};
+use crate::key_value::{KeyValue, behind};
+use crate::{Activation, Linear, RmsNorm};
+
+/// Attention with unscaled scores; smaller initial weights compensate.
+#[derive(Module, Debug)]
+struct Attention {
+    query: Linear,
+    key: Linear,
+    value: Linear,
+    output: Linear,
+    dropout: Dropout,
+    heads: usize,
+}
+
+impl Attention {
+    fn new(config: &T5Config, device: &Device) -> Self {
+        let (width, inner) = (config.d_model, config.num_heads * config.d_kv);
+        Self {
+            query: config.linear([width, inner], width * config.d_kv, device),
+            key: config.linear([width, inner], width, device),
+            value: config.linear([width, inner], width, device),
+            output: config.linear([inner, width], inner, device),
+            dropout: Dropout::new(config.dropout_rate),
+            heads: config.num_heads,
+        }
+    }
+
+    /// Attends from `x`, `[batch, length, d_model]`, to `read`, `[batch, read, d_model]`.
+    fn forward(
+        &self,
+        x: Tensor<3>,
+        read: Tensor<3>,
+        bias: Option<Tensor<4>>,
+        masked: Tensor<4, Bool>,
+        pass: &Pass,
+    ) -> Tensor<3> {
+        let kept = self.key_value(read);
+        self.attended(x, kept, bias, masked, pass)
+    }
+
+    /// Keys and values of `read`, `[batch, read, d_model]`.
+    fn key_value(&self, read: Tensor<3>) -> KeyValue {
+        let key = split_heads(self.key.forward(read.clone()), self.heads);
+        (key, split_heads(self.value.forward(read), self.heads))
+    }
+
+    /// Like `forward`, with given keys and values.
+    fn attended(
+        &self,
+        x: Tensor<3>,
+        (key, value): KeyValue,
+        bias: Option<Tensor<4>>,
+        masked: Tensor<4, Bool>,
+        pass: &Pass,
+    ) -> Tensor<3> {
+        let query = split_heads(self.query.forward(x), self.heads);
+        let mixed = attend(query, key, value, masked, bias, &self.dropout, pass);
+        self.dropout.forward(self.output.forward(join_heads(mixed)), pass)
+    }
+}
+
+/// A feed-forward layer on a normalised copy of its input, added to that input. In v1.1 it has a gate.
+#[derive(Module, Debug)]
+struct FeedForward {
+    norm: RmsNorm,
+    gate: Option<Linear>,
+    widen: Linear,
+    narrow: Linear,
+    dropout: Dropout,
+    #[module(skip)]
+    activation: Activation,
+}
+
+impl FeedForward {
+    fn new(config: &T5Config, device: &Device) -> Self {
+        let (activation, gated) = config.feed_forward().unwrap_or_else(|error| panic!("{error}"));
+        let widen = || config.linear([config.d_model, config.d_ff], config.d_model, device);
+        Self {
+            norm: config.norm(device),
+            gate: gated.then(widen),
+            widen: widen(),
+            narrow: config.linear([config.d_ff, config.d_model], config.d_ff, device),
+            dropout: Dropout::new(config.dropout_rate),
+            activation,
+        }
+    }
+
+    fn forward(&self, x: Tensor<3>, pass: &Pass) -> Tensor<3> {
+        let normed = self.norm.forward(x.clone());
+        let widened = self.widen.forward(normed.clone());
+        let hidden = match &self.gate {
+            Some(gate) => self.activation.forward(gate.forward(normed)) * widened,
+            None => self.activation.forward(widened),
+        };
+        let narrowed = self.narrow.forward(self.dropout.forward(hidden, pass));
+        x + self.dropout.forward(narrowed, pass)
+    }
+}
+
+/// A block in which each position attends to its whole row.
+#[derive(Module, Debug)]
+pub(super) struct EncoderBlock {
+    attention_norm: RmsNorm,
+    attention: Attention,
+    feed_forward: FeedForward,
+}
+
+impl EncoderBlock {
+    pub fn new(config: &T5Config, device: &Device) -> Self {
+        Self {
+            attention_norm: config.norm(device),
+            attention: Attention::new(config, device),
+            feed_forward: FeedForward::new(config, device),
+        }
+    }
+
+    /// `[batch, length, d_model]` to the same shape.
+    pub fn forward(&self, x: Tensor<3>, bias: Tensor<4>, masked: Tensor<4, Bool>, pass: &Pass) -> Tensor<3> {
+        let normed = self.attention_norm.forward(x.clone());
+        let x = x + self.attention.forward(normed.clone(), normed, Some(bias), masked, pass);
+        self.feed_forward.forward(x, pass)
+    }
+}
+
+/// A block in which each position attends to earlier positions and to the whole source.
+#[derive(Module, Debug)]
+pub(super) struct DecoderBlock {
+    attention_norm: RmsNorm,
+    attention: Attention,
+    source_norm: RmsNorm,
+    source: Attention,
+    feed_forward: FeedForward,
+}
+
+impl DecoderBlock {
+    pub fn new(config: &T5Config, device: &Device) -> Self {
+        Self {
+            attention_norm: config.norm(device),
+            attention: Attention::new(config, device),
+            source_norm: config.norm(device),
+            source: Attention::new(config, device),
+            feed_forward: FeedForward::new(config, device),
+        }
+    }
+
+    /// `[batch, length, d_model]` to the same shape; `source` holds the encoder's output and its mask.
+    pub fn forward(
+        &self,
+        x: Tensor<3>,
+        bias: Tensor<4>,
+        masked: Tensor<4, Bool>,
+        (source, source_masked): (Tensor<3>, Tensor<4, Bool>),
+        pass: &Pass,
+    ) -> Tensor<3> {
+        let normed = self.attention_norm.forward(x.clone());
+        let x = x + self.attention.forward(normed.clone(), normed, Some(bias), masked, pass);
+        let normed = self.source_norm.forward(x.clone());
+        let x = x + self.source.forward(normed, source, None, source_masked, pass);
+        self.feed_forward.forward(x, pass)
+    }
+    /// Keys and values of a source, `[batch, source length, d_model]`.
+    pub fn of_source(&self, source: Tensor<3>) -> KeyValue {
+        self.source.key_value(source)
+    }
+
+    /// Like `forward`, but continues after the keys and values in `past`, with given keys and values of the source,
+    /// and also returns the keys and values of both.
+    pub fn read_on(
+        &self,
+        x: Tensor<3>,
+        past: Option<KeyValue>,
+        bias: Tensor<4>,
+        masked: Tensor<4, Bool>,
+        (of_source, source_masked): (KeyValue, Tensor<4, Bool>),
+        pass: &Pass,
+    ) -> (Tensor<3>, KeyValue) {
+        let normed = self.attention_norm.forward(x.clone());
+        let (key, value) = self.attention.key_value(normed.clone());
+        let own = behind(past, key, value);
+        let x = x + self.attention.attended(normed, own.clone(), Some(bias), masked, pass);
+        let normed = self.source_norm.forward(x.clone());
+        let x = x + self.source.attended(normed, of_source, None, source_masked, pass);
+        (self.feed_forward.forward(x, pass), own)
+    }
+}

@@ -1,0 +1,206 @@
+//! A decoder with a cache of keys and values, as decoding drives it.
+
+use burn::tensor::{FloatDType, Int, Tensor, TensorData, TensorReadError};
+use firebrick_datasets::Inputs;
+use firebrick_strategies::Pass;
+use firebrick_world::{Communicator, is_host};
+
+use super::reads_on::ReadsOn;
+use crate::attention::causal_mask;
+use crate::causal::Placed;
+use crate::decoding::{DecodingError, NextToken, Prompt};
+use crate::key_value::Past;
+use firebrick::engine::agreement::any;
+use firebrick::{TrainError, memory};
+
+/// A decoder that has read some rows.
+///
+/// Rows are padded at the left, so that all of them continue in the same column.
+pub(crate) struct Caching<'a, M> {
+    model: &'a M,
+    pass: Pass,
+    /// Whether the pass has already entered the model.
+    is_entered: bool,
+    world: Option<&'a Communicator>,
+    /// The vocabulary and positions of the whole model; `model` may be a shard.
+    vocabulary: usize,
+    positions: usize,
+    /// The encoder's input, read before the first tokens of the rows.
+    source: Option<&'a Inputs>,
+    /// The tokens of each row.
+    rows: Vec<Vec<u32>>,
+    /// The start of each row, as a column of `past`.
+    starts: Vec<usize>,
+    past: Option<Past>,
+}
+
+impl<'a, M: ReadsOn> Caching<'a, M> {
+    /// Creates a decoder that continues these prompts. Ranks that share the model create it together.
+    ///
+    /// # Errors
+    ///
+    /// A rank is lost.
+    pub fn new(
+        model: &'a M,
+        pass: Pass,
+        prompts: &[Prompt],
+        source: Option<&'a Inputs>,
+    ) -> Result<Self, TrainError> {
+        let row = |prompt: &Prompt| match prompt.tokens.is_empty() {
+            true => vec![0],
+            false => prompt.tokens.clone(),
+        };
+        let rows = prompts.iter().map(row).collect();
+        let (whole, _) = pass.enter(model)?;
+        let (vocabulary, positions) = (whole.vocabulary(), whole.positions().unwrap_or(usize::MAX));
+        let (starts, past, is_entered) = (Vec::new(), None, false);
+        Ok(Self { model, pass, is_entered, world: None, vocabulary, positions, source, rows, starts, past })
+    }
+
+    /// Like [`new`](Self::new), inside a pass that has already entered the model. Ranks that share the model create
+    /// it together.
+    pub fn within(model: &'a M, pass: &'a Pass, prompts: &[Prompt], source: Option<&'a Inputs>) -> Self {
+        let rows = prompts.iter().map(|prompt| prompt.tokens.clone()).collect();
+        let (vocabulary, positions) = (model.vocabulary(), model.positions().unwrap_or(usize::MAX));
+        let (starts, past, is_entered) = (Vec::new(), None, true);
+        let (world, pass) = (pass.ranks(), pass.clone());
+        Self { model, pass, is_entered, world, vocabulary, positions, source, rows, starts, past }
+    }
+
+    /// Enters the model for the next pass.
+    fn enter(&self) -> Result<(M, Pass), TrainError> {
+        match self.is_entered {
+            true => Ok((self.model.clone(), self.pass.drawing(self.pass.draws()))),
+            false => Ok(self.pass.enter(self.model)?),
+        }
+    }
+
+    /// Sets the ranks that share the model.
+    pub fn among(self, world: &'a Communicator) -> Self {
+        Self { world: Some(world), ..self }
+    }
+
+    /// Reads all rows from their start, or as much of their ends as the model has positions.
+    fn read(&mut self) -> Result<Vec<f32>, TrainError> {
+        let most = self.positions;
+        let seen: Vec<&[u32]> = self.rows.iter().map(|row| &row[row.len().saturating_sub(most)..]).collect();
+        let length = seen.iter().map(|row| row.len()).max().unwrap_or(0);
+        self.starts = seen.iter().map(|row| length - row.len()).collect();
+        let padded = |row: &[u32]| -> Vec<i64> {
+            let ids = row.iter().map(|&id| i64::from(id));
+            std::iter::repeat_n(0, length - row.len()).chain(ids).collect()
+        };
+        let ids = seen.into_iter().flat_map(padded).collect();
+        self.past = None;
+        self.read_on(ids, length)
+    }
+
+    /// Reads `length` further columns of each row.
+    fn read_on(&mut self, ids: Vec<i64>, length: usize) -> Result<Vec<f32>, TrainError> {
+        let (rows, device) = (self.rows.len(), self.pass.device());
+        let before = self.past.as_ref().map_or(0, Past::columns);
+        let columns = before + length;
+        let starts = || self.starts.iter().copied();
+        let places = |start| (before..columns).map(move |column: usize| column.saturating_sub(start) as i64);
+        let places: Vec<i64> = starts().flat_map(places).collect();
+        let real = |start| (0..columns).map(move |column| column >= start);
+        let real: Vec<bool> = starts().flat_map(real).collect();
+        let real = Tensor::from_data(TensorData::new(real, [rows, columns]), device);
+        let grid = |values| Tensor::<2, Int>::from_data(TensorData::new(values, [rows, length]), device);
+        let read = Placed {
+            ids: grid(ids),
+            places: grid(places),
+            masked: causal_mask(real).narrow(2, before, length),
+        };
+        let (model, pass) = self.enter()?;
+        let (logits, past) = model.read_on(read, self.source, self.past.take(), &pass);
+        pass.check()?;
+        self.past = Some(past);
+        let logits: Result<_, TensorReadError> =
+            logits.cast(FloatDType::F32).try_into_data().map_err(Into::into);
+        Ok(logits?.iter().collect())
+    }
+
+    /// Takes part in the other ranks' pass and discards the result.
+    fn take_part(&self) -> Result<(), TrainError> {
+        let (model, pass, rows) = (self.model, self.pass.clone(), vec![vec![0]]);
+        let mut alike = Caching { model, pass, rows, starts: Vec::new(), past: None, ..*self };
+        match (&self.past, self.source) {
+            // The encoder ran at the start, so the other ranks continue from its output.
+            (Some(past), Some(_)) => {
+                let first = Tensor::<1, Int>::from_data([0], self.pass.device());
+                (alike.starts, alike.past) = (vec![self.starts[0]], Some(past.clone().select(&first)));
+                alike.read_on(vec![0], 1).map(drop)
+            }
+            _ => alike.read().map(drop),
+        }
+    }
+}
+
+impl<M: ReadsOn> NextToken for Caching<'_, M> {
+    type Error = TrainError;
+
+    fn vocabulary(&self) -> usize {
+        self.vocabulary
+    }
+
+    fn start(&mut self) -> Result<Vec<f32>, TrainError> {
+        if self.rows.is_empty() {
+            self.take_part()?;
+            return Ok(Vec::new());
+        }
+        self.read()
+    }
+
+    fn require_room(&self, rows: usize, tokens: usize) -> Result<(), TrainError> {
+        let Some(past) = &self.past else { return Ok(()) };
+        let tokens = past.columns().saturating_add(tokens);
+        let cache = match is_host(self.pass.device()) {
+            true => past.bytes_per_token() * tokens.min(self.positions) as f64,
+            false => 0.0,
+        };
+        // The host always holds the tokens, here and in the search, and the logits.
+        let each = cache + 8.0 * tokens as f64 + 4.0 * self.vocabulary as f64;
+        let needed = rows as f64 * each;
+        match memory::of_machine() {
+            Some(available) if needed > available as f64 => {
+                Err(DecodingError::TooLarge { rows, tokens, needed, available }.into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn append(&mut self, from: &[usize], tokens: &[u32]) -> Result<Vec<f32>, TrainError> {
+        if from.is_empty() {
+            self.take_part()?;
+            return Ok(Vec::new());
+        }
+        let stays = from.iter().copied().eq(0..self.rows.len());
+        let longer = |(&from, &token): (&usize, &u32)| {
+            let mut row = self.rows[from].clone();
+            row.push(token);
+            row
+        };
+        self.rows = from.iter().zip(tokens).map(longer).collect();
+        self.starts = from.iter().map(|&row| self.starts[row]).collect();
+        let columns = self.past.as_ref().map_or(0, Past::columns) + 1;
+        let places = columns - self.starts.iter().copied().min().unwrap_or(0);
+        if places > self.positions {
+            // The positions of all tokens shift, and so do their keys and values.
+            return self.read();
+        }
+        if !stays {
+            let rows: Vec<i64> = from.iter().map(|&row| row as i64).collect();
+            let rows = Tensor::<1, Int>::from_data(rows.as_slice(), self.pass.device());
+            self.past = self.past.take().map(|past| past.select(&rows));
+        }
+        self.read_on(tokens.iter().map(|&token| i64::from(token)).collect(), 1)
+    }
+
+    fn any_writes(&mut self, here: bool) -> Result<bool, TrainError> {
+        match self.world {
+            Some(world) => Ok(any(world, "whether a rank still writes", here)?),
+            None => Ok(here),
+        }
+    }
+}

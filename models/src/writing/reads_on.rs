@@ -1,0 +1,34 @@
+//! A decoder that continues from its cache.
+
+use burn::module::Module;
+use burn::tensor::{FloatDType, Tensor};
+use firebrick_datasets::Inputs;
+use firebrick_strategies::Pass;
+
+use crate::causal::Placed;
+use crate::key_value::Past;
+
+/// A decoder that continues from its cache.
+pub(crate) trait ReadsOn: Module {
+    /// The number of tokens in its logits.
+    fn vocabulary(&self) -> usize;
+
+    /// The maximum number of positions in a row, if there is one.
+    fn positions(&self) -> Option<usize>;
+
+    /// The dtype in which its blocks compute, which is that of their weights.
+    fn dtype(&self) -> FloatDType;
+
+    /// Reads further columns, and returns the logits of the token after the last of them, `[batch, vocabulary]`.
+    ///
+    /// `read` holds the new columns; its mask covers all columns, first those in `past`, with shape
+    /// `[1 or batch, 1, length, past + length]`. The returned cache includes the new columns. Without a `past`,
+    /// `source` is the encoder's input, if the model has an encoder.
+    fn read_on(
+        &self,
+        read: Placed,
+        source: Option<&Inputs>,
+        past: Option<Past>,
+        pass: &Pass,
+    ) -> (Tensor<2>, Past);
+}

@@ -1,0 +1,170 @@
+//! Bytes of a run: parameters, gradients, optimizer state.
+
+pub mod budget;
+pub mod byte_size;
+
+use std::collections::HashSet;
+
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::optim::GradientsParams;
+use burn::tensor::{DType, Device, Tensor};
+
+use firebrick_strategies::{Paths, Trained, trained};
+
+use crate::memory::{Storages, in_use};
+
+/// Where a run intends to keep its parts. On the CPU the device's memory is the host's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Placement {
+    /// The master is on the host, with its average and the optimizer's state, which are kept beside it.
+    pub master_on_host: bool,
+    /// The replica is on the host, and parts of it are fetched.
+    pub replica_on_host: bool,
+    /// Gradients held over a window are on the host.
+    pub held_on_host: bool,
+}
+
+/// Bytes between two steps. Each distinct storage counts once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ParameterBytes {
+    /// Number of parameters of the whole model.
+    pub parameters: usize,
+    /// Bytes of the master.
+    pub master: usize,
+    /// Bytes of the replica beyond the master, or of the replica that the master is a part of.
+    pub replica: usize,
+    /// Bytes of the averaged master beyond both.
+    pub averaged: usize,
+    /// Peak bytes of the gradients, over all windows so far.
+    pub gradients: usize,
+    /// Bytes of the optimizer's state.
+    pub optimizer: usize,
+    /// Where the parts are kept.
+    pub placement: Placement,
+}
+
+/// The owners of storages. If several read as much of one, the first is charged.
+const MASTER: usize = 0;
+const REPLICA: usize = 1;
+const AVERAGED: usize = 2;
+
+impl ParameterBytes {
+    /// Counts the model as given, before any part is owned.
+    pub fn of<M: Module>(model: &M, placement: Placement) -> Self {
+        Self { parameters: elements(model), placement, ..Self::default() }
+    }
+
+    /// Counts master, replica and average as they are now.
+    pub fn count<M: Module>(&mut self, master: &M, replica: &M, averaged: Option<&M>) {
+        let mut storages = Storages::new();
+        storages.add_model(MASTER, master);
+        storages.add_model(REPLICA, replica);
+        if let Some(averaged) = averaged {
+            storages.add_average(AVERAGED, averaged);
+        }
+        [self.master, self.replica, self.averaged] =
+            [MASTER, REPLICA, AVERAGED].map(|reader| storages.charged_to(reader));
+    }
+
+    /// Returns the bytes in the host's memory and on the device, without the gradients.
+    pub fn by_place(&self) -> (usize, usize) {
+        let Placement { master_on_host, replica_on_host, .. } = self.placement;
+        let of_master = self.master + self.averaged + self.optimizer;
+        let on_host = |bytes: usize, is_there: bool| if is_there { bytes } else { 0 };
+        let host = on_host(of_master, master_on_host) + on_host(self.replica, replica_on_host);
+        (host, of_master + self.replica - host)
+    }
+}
+
+/// Returns the path and dtype of each float parameter and running state.
+pub fn dtypes<M: Module>(model: &M) -> Vec<(String, DType)> {
+    struct Dtypes(Vec<DType>);
+    impl ModuleVisitor for Dtypes {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.push(param.base().dtype());
+        }
+    }
+    let mut dtypes = Dtypes(Vec::new());
+    model.visit(&mut dtypes);
+    Paths::of(model).places().iter().map(|place| place.path.clone()).zip(dtypes.0).collect()
+}
+
+/// Measures an optimizer's state as the bytes that its first update leaves in use, because counting the state would
+/// copy it.
+pub(crate) struct FirstUpdate {
+    /// Bytes in use before the update, beyond the master and its gradients.
+    before: Option<usize>,
+}
+
+impl FirstUpdate {
+    /// Call before an update; only the first is measured. There must be no replica.
+    pub fn begins<M: Module>(is_first: bool, master: &M, grads: &GradientsParams, device: &Device) -> Self {
+        let in_use = if is_first { in_use(device) } else { None };
+        let beyond = |in_use: usize| {
+            let mut storages = Storages::new();
+            storages.add_model(MASTER, master);
+            storages.add_gradients(REPLICA, master, grads);
+            in_use.saturating_sub(storages.bytes())
+        };
+        Self { before: in_use.map(beyond) }
+    }
+
+    /// Call after the update: returns the bytes of the optimizer's state, if they were measured. The update has freed
+    /// the gradients and created the replica again.
+    pub fn ends<M: Module>(self, master: &M, replica: &M, device: &Device) -> Option<usize> {
+        let before = self.before?;
+        let after = in_use(device)?;
+        let mut storages = Storages::new();
+        storages.add_model(MASTER, master);
+        storages.add_model(REPLICA, replica);
+        Some(after.saturating_sub(before + storages.bytes()))
+    }
+}
+
+/// Returns the bytes of the trained parameters. A tied parameter counts once.
+pub(crate) fn trainable_bytes<M: Module>(model: &M) -> usize {
+    let bytes = |one: &Trained| one.shape.iter().product::<usize>() * one.dtype.size();
+    trained(model).iter().map(bytes).sum()
+}
+
+/// Returns the number of a model's float parameters. A tied parameter counts once.
+fn elements<M: Module>(model: &M) -> usize {
+    #[derive(Default)]
+    struct Elements(HashSet<ParamId>, usize);
+    impl ModuleVisitor for Elements {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if self.0.insert(param.id) {
+                // Does not initialize a lazy parameter.
+                self.1 += param.lazy_shape().num_elements();
+            }
+        }
+    }
+    let mut elements = Elements::default();
+    model.visit(&mut elements);
+    elements.1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_on_the_host_is_not_on_the_device() {
+        let bytes = ParameterBytes {
+            master: 4000,
+            replica: 2000,
+            averaged: 400,
+            optimizer: 8000,
+            gradients: 20_000,
+            ..Default::default()
+        };
+        let by_place = |master_on_host, replica_on_host| {
+            let placement = Placement { master_on_host, replica_on_host, held_on_host: false };
+            ParameterBytes { placement, ..bytes }.by_place()
+        };
+        assert_eq!(by_place(false, false), (0, 14_400));
+        assert_eq!(by_place(true, false), (12_400, 2000));
+        assert_eq!(by_place(true, true), (14_400, 0));
+        assert_eq!(by_place(false, true), (2000, 12_400));
+    }
+}

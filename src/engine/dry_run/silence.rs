@@ -1,0 +1,88 @@
+//! Panics that are caught and not printed, with the operation of Burn's that they happened in.
+
+use std::any::Any;
+use std::backtrace::Backtrace;
+use std::cell::Cell;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Once;
+
+thread_local! {
+    static SILENT: Cell<bool> = const { Cell::new(false) };
+    /// Of the last silent panic of this thread.
+    static OPERATION: Cell<Option<String>> = const { Cell::new(None) };
+}
+
+/// A panic, told.
+#[derive(Debug, PartialEq)]
+pub struct Caught {
+    /// In one line.
+    pub message: String,
+    /// The operation on tensors that it happened in, if it was one and the program has symbols.
+    pub operation: Option<String>,
+}
+
+/// Runs `work`. Where it panics on this thread, nothing is printed, and what happened is returned.
+pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Caught> {
+    static HOOK: Once = Once::new();
+    // Put in place once and for all, in front of the hook that is there: taking it out again could
+    // take out another's.
+    HOOK.call_once(|| {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |info| match SILENT.get() {
+            false => before(info),
+            true => OPERATION.set(operation(&Backtrace::force_capture().to_string())),
+        }));
+    });
+    let outer = SILENT.replace(true);
+    let result = panic::catch_unwind(AssertUnwindSafe(work));
+    SILENT.set(outer);
+    result.map_err(|panic| Caught { message: message(&*panic), operation: OPERATION.take() })
+}
+
+/// The innermost operation of burn-dispatch in a backtrace, through which those of every backend
+/// go: `float_matmul` is `matmul` to its users.
+fn operation(backtrace: &str) -> Option<String> {
+    let frame = backtrace.lines().find(|line| line.contains("burn_dispatch::ops::"))?;
+    let is_hash = |part: &&str| part.len() == 17 && part.starts_with('h');
+    let name = frame.trim().rsplit("::").find(|part| !is_hash(part))?;
+    Some(name.strip_prefix("float_").unwrap_or(name).into())
+}
+
+/// The message in one line, without what every failed assertion says.
+fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message");
+    let text = text.strip_prefix("assertion `left == right` failed: ").unwrap_or(text);
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{FloatDType, Tensor};
+
+    use super::*;
+
+    #[test]
+    fn a_panic_becomes_its_message_and_the_next_is_caught_too() {
+        assert_eq!(caught(|| {}), Ok(()));
+        let message = |work: fn()| caught(work).unwrap_err().message;
+        assert_eq!(message(|| panic!("out of {}", "tune")), "out of tune");
+        let failed = message(|| assert_eq!(1, 2, "matmul: dtype mismatch"));
+        assert_eq!(failed, "matmul: dtype mismatch left: 1 right: 2");
+        assert!(!SILENT.get());
+    }
+
+    #[test]
+    fn the_operation_of_a_panic_is_found() {
+        // Of the backends, this one checks dtypes when an operation is called.
+        let device = burn::tensor::Device::flex();
+        let failed = caught(|| {
+            let half = Tensor::<1>::ones([2], &device).cast(FloatDType::F16);
+            let _ = half * Tensor::<1>::ones([2], &device);
+        });
+        assert_eq!(failed.unwrap_err().operation.as_deref(), Some("mul"));
+        assert_eq!(caught(|| panic!("no operation")).unwrap_err().operation, None);
+        let legacy = "  7: burn_dispatch::ops::tensor::<impl A for B>::float_cat::h0123456789abcdef";
+        assert_eq!(operation(legacy).as_deref(), Some("cat"));
+    }
+}

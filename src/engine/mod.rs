@@ -1,0 +1,23 @@
+//! The engine: how a session makes updates, and how ranks stay in step.
+//!
+//! ```text
+//! session/           the live state of a run: master, replica, stages, optimizer
+//! training_loop/     the loop over rounds: windows, evaluations, saves
+//! step.rs            the numbers of one update
+//! feed.rs            the micro-batches of a window, and each rank's part of them
+//! optional_batch.rs  a batch that some ranks lack
+//! agreement.rs       what ranks agree upon: sums, errors, the end
+//! ranks.rs           runs a function on each rank
+//! elementwise.rs     proves that an optimizer updates each element by itself
+//! dry_run/           tries a model in a smaller dtype before the run
+//! ```
+
+pub mod agreement;
+pub mod dry_run;
+pub(crate) mod elementwise;
+pub mod feed;
+pub(crate) mod optional_batch;
+pub mod ranks;
+pub mod session;
+pub mod step;
+pub(crate) mod training_loop;

@@ -1,0 +1,143 @@
+//! A run whose strategies have started, before its master and replica exist.
+
+use burn::module::Module;
+use burn::optim::ModuleOptimizer;
+use burn::tensor::{Device, FloatDType};
+use firebrick_datasets::Batch;
+use firebrick_strategies::{Adaptation, Pass, Setup, Stage, Strategy, tied, trained};
+use firebrick_world::Communicator;
+
+use super::{Session, Weights, published};
+use crate::accounting::{ParameterBytes, Placement, dtypes};
+use crate::engine::elementwise::require_elementwise;
+use crate::engine::feed::several_micro_batches;
+use crate::memory::settle;
+use crate::{Data, Schedule, TrainError};
+
+/// A run after its strategies have been accepted, before it exchanges anything with other ranks.
+pub struct Prepared<M, S> {
+    stage: S,
+    model: M,
+    adaptation: Adaptation,
+    device: Device,
+    window: usize,
+    sums_micro_batches: bool,
+    pass: Pass,
+    evaluation_dtype: FloatDType,
+    placement: Placement,
+    world: Communicator,
+}
+
+impl<M: Module, S: Stage<M>> Prepared<M, S> {
+    /// Adapts the model and starts the strategies on it, for one rank. The rank computes on `device`, or on the
+    /// model's device if `device` is `None`.
+    pub fn new<R: Strategy<M, Stage = S>>(
+        strategies: &R,
+        model: M,
+        device: Option<Device>,
+        optimizer: &ModuleOptimizer,
+        world: Communicator,
+        seed: u64,
+    ) -> Result<Self, TrainError> {
+        if optimizer.has_gradient_clipping() {
+            return Err(TrainError::OptimizerClips);
+        }
+        let device = device.or_else(|| model.devices().first().cloned()).unwrap_or_default().autodiff();
+        let model = if model.devices().iter().all(Device::is_autodiff) { model } else { model.train() };
+        let mut adaptation = Adaptation::seeded(seed);
+        let model = strategies.adapt(model, &mut adaptation)?;
+        let mut setup = Setup::new(&model, &device).among(world.clone());
+        let stage = strategies.start(&mut setup)?;
+        if world.size() > 1 && setup.sums_over_ranks().is_none() {
+            return Err(TrainError::NotReduced { ranks: world.size() });
+        }
+        if setup.shards_master() {
+            require_elementwise(&model, optimizer, &device)?;
+        }
+        let (window, evaluation_dtype) = (setup.window(), setup.evaluation_dtype());
+        let sums_micro_batches = setup.sums_micro_batches();
+        let [master_on_host, replica_on_host, held_on_host] = setup.on_host();
+        let placement = Placement { master_on_host, replica_on_host, held_on_host };
+        let places_master = setup.places_master();
+        let pass = setup.into_pass();
+        // A strategy that places the master takes the parameters from where they are.
+        let is_there = places_master || model.devices().iter().all(|own| *own == device);
+        let model = if is_there { model } else { model.fork(&device) };
+        Ok(Self {
+            stage,
+            model,
+            adaptation,
+            device,
+            window,
+            sums_micro_batches,
+            pass,
+            evaluation_dtype,
+            placement,
+            world,
+        })
+    }
+
+    /// The number of micro-batches in a window.
+    pub fn window(&self) -> usize {
+        self.window
+    }
+
+    /// Rejects windows of several micro-batches per rank if no strategy sums their gradients.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError::NotSummed`].
+    pub fn require_sums<B: Batch>(&self, data: &Data<B>) -> Result<(), TrainError> {
+        match self.sums_micro_batches || !several_micro_batches(data, self.window, self.world.size()) {
+            true => Ok(()),
+            false => Err(TrainError::NotSummed),
+        }
+    }
+
+    /// Creates master and replica from the model, together with the other ranks.
+    pub fn start(
+        self,
+        optimizer: ModuleOptimizer,
+        schedule: Schedule,
+        seed: u64,
+        total_updates: u64,
+    ) -> Result<Session<M, S>, TrainError> {
+        let Self { mut stage, model, adaptation, device, pass, evaluation_dtype, placement, world, .. } =
+            self;
+        let writes = Some(pass.dtype()).filter(|dtype| *dtype != FloatDType::F32);
+        settle(&device);
+        let mut bytes = ParameterBytes::of(&model, placement);
+        let owned = (model, &mut stage);
+        let master =
+            device.memory_persistent_allocations(owned, |(model, stage)| stage.init_master(model))?;
+        if trained(&master).is_empty() {
+            return Err(TrainError::NothingTrained);
+        }
+        let before = dtypes(&master);
+        let weights = Weights::new(published(&device, &mut stage, master, |master| (master, None))?.0);
+        let (master, replica) = weights.pair();
+        let changed = before.into_iter().zip(dtypes(master)).find(|(before, after)| before != after);
+        if let Some(((path, _), _)) = changed {
+            return Err(TrainError::SharedState { path });
+        }
+        let tied = tied(master);
+        bytes.count(master, replica, stage.averaged().as_ref());
+        Ok(Session {
+            stage,
+            adaptation,
+            weights,
+            optimizer,
+            schedule,
+            total_updates,
+            updates: 0,
+            seed,
+            tied,
+            pass,
+            evaluation_dtype,
+            bytes,
+            budget: None,
+            world,
+            writes,
+        })
+    }
+}

@@ -1,0 +1,70 @@
+//! Saving and restoring a session's state.
+
+use std::sync::Arc;
+
+use burn::module::Module;
+use firebrick_strategies::{SavedStates, Stage, StageState};
+
+use super::{Session, Weights, published};
+use crate::TrainError;
+use crate::checkpoint::{Layout, Resumed, Snapshot, TrainerState, load, load_optimizer};
+
+impl<M: Module, S: Stage<M>> Session<M, S> {
+    /// The names of the master's tensors, and the part of each that this rank saves.
+    pub(crate) fn layout(&self) -> Layout {
+        let layout = Layout::of(self.weights.pair().0, &self.stage, &self.world);
+        layout.scaling(self.low_rank().map(|factors| factors.scale()))
+    }
+
+    /// The states of the strategies, in order.
+    pub fn strategies(&self) -> Vec<StageState> {
+        let mut states = Vec::new();
+        self.stage.save(&mut states);
+        states
+    }
+
+    /// Copies the part of the state that this rank saves.
+    pub(crate) fn snapshot(&self, layout: &Arc<Layout>, state: TrainerState) -> Result<Snapshot, TrainError> {
+        let (master, average) = (self.weights.pair().0, self.stage.averaged());
+        Ok(Snapshot::take(layout, &self.world, master, average.as_ref(), &self.optimizer, state)?)
+    }
+
+    /// Continues from a checkpoint, which may have any number of ranks and other strategies. Every rank calls it.
+    ///
+    /// # Errors
+    ///
+    /// The checkpoint belongs to another model or optimizer, or a rank is lost. The session is unusable afterwards.
+    pub(crate) fn resume(&mut self, layout: &Layout, from: &Resumed) -> Result<(), TrainError> {
+        let (checkpoint, state) = (&from.checkpoint, &from.state);
+        let fresh = self.strategies();
+        let Some((master, replica)) = self.weights.pair.take() else { return Ok(()) };
+        drop(replica);
+        let device = self.pass.device().clone();
+        let reclaimed = (self.stage.unalias_master(master), checkpoint.parameters());
+        let load_master = |(master, saved)| load(master, layout, saved);
+        let master = device.memory_persistent_allocations(reclaimed, load_master)?;
+        let optimizer = (self.optimizer.clone(), checkpoint.optimizer(), master);
+        let load_state = |(optimizer, saved, master)| {
+            let loaded = load_optimizer(optimizer, &master, layout, saved)?;
+            Ok::<_, TrainError>((loaded, master))
+        };
+        let loaded = device.memory_persistent_allocations(optimizer, load_state)?;
+        let master;
+        ((self.optimizer, self.bytes.optimizer), master) = loaded;
+        let (pair, _) = published(&device, &mut self.stage, master, |master| (master, None))?;
+        let mut states = SavedStates::matching(fresh, state.strategies().to_vec());
+        self.stage.restore(&mut states)?;
+        states.finish()?;
+        if let Some(average) = self.stage.averaged() {
+            let average = match checkpoint.average() {
+                Some(saved) => load(average, layout, saved)?,
+                None => pair.0.clone(),
+            };
+            self.stage.resume_average(average);
+        }
+        self.bytes.count(&pair.0, &pair.1, self.stage.averaged().as_ref());
+        self.weights = Weights::new(pair);
+        self.updates = state.step();
+        Ok(())
+    }
+}

@@ -1,0 +1,117 @@
+//! The model that a session returns: whole, and in the structure of the input model.
+
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::tensor::Tensor;
+use firebrick_strategies::{Adaptation, LowRank, ParamMap, Stage, map_params, relift};
+use firebrick_world::{host_device, is_host, on_host};
+
+use super::Session;
+use crate::{Adapters, TrainError};
+
+impl<M: Module, S: Stage<M>> Session<M, S> {
+    /// Gathers the master into one whole model, outside autodiff, with the parts that strategies attached to it: on
+    /// `root` alone, or on every rank if there is no root. Every rank calls it. If ranks shard the master, the result
+    /// is in host memory.
+    pub fn adapted(&mut self, root: Option<usize>) -> Result<Option<M>, TrainError> {
+        let master = self.weights.pair().0.clone();
+        let whole = self.stage.gather_full(master, root)?;
+        Ok(whole.map(|master| self.in_one_place(master.valid())))
+    }
+
+    /// Restores the input model's structure from a whole model.
+    pub fn given_back(&self, adapted: M) -> M {
+        self.adaptation.give_back(adapted)
+    }
+
+    /// The adapters of a whole model, including parameters that are trained whole beside them, if there are any.
+    pub fn adapters(&self, adapted: &M) -> Option<Adapters> {
+        Adapters::of(adapted, &self.adaptation)
+    }
+
+    /// The low-rank factors that are trained, if there are any.
+    pub fn low_rank(&self) -> Option<LowRank> {
+        self.adaptation.low_rank()
+    }
+
+    /// The average of the master, if a strategy keeps one, with the input model's structure. See
+    /// [`adapted`](Self::adapted) for `root`.
+    pub fn whole_average(&mut self, root: Option<usize>) -> Result<Option<M>, TrainError> {
+        let Some(averaged) = self.stage.averaged() else { return Ok(None) };
+        let whole = self.stage.gather_full(averaged, root)?;
+        Ok(whole.map(|averaged| self.given_back(self.in_one_place(averaged.valid()))))
+    }
+
+    /// Like [`adapted`](Self::adapted), or the average if there is one, but on the first rank alone and copied to
+    /// host memory that training does not touch. Every rank calls it.
+    pub fn copy(&mut self) -> Result<Option<M>, TrainError> {
+        let model = self.stage.averaged().unwrap_or_else(|| self.weights.pair().0.clone());
+        let whole = self.stage.gather_full(model, Some(0))?;
+        let fresh = |id| self.world.size() > 1 && self.stage.shard(id).is_some();
+        Ok(whole.map(|whole| map_params(whole.valid(), &mut Copy { fresh })))
+    }
+
+    /// The changes that strategies made to the model.
+    pub fn adaptation(&self) -> &Adaptation {
+        &self.adaptation
+    }
+
+    /// Moves a whole model to the run's device, if its replica is as large; otherwise leaves it where it is.
+    pub fn returned(&self, whole: M) -> M {
+        match self.comes_together() && !self.shares_replica() {
+            true => whole.to_device(&self.device().clone().inner()),
+            false => whole,
+        }
+    }
+
+    /// Moves all tensors of a whole model to the host, if the ranks' shards were gathered there.
+    fn in_one_place(&self, whole: M) -> M {
+        match host_device().filter(|_| self.comes_together()) {
+            Some(host) => whole.to_device(&host),
+            None => whole,
+        }
+    }
+
+    /// Whether ranks shard the master.
+    fn comes_together(&self) -> bool {
+        self.world.size() > 1 && self.rows(self.master()).any(|(id, _)| self.stage.shard(id).is_some())
+    }
+
+    /// Whether each rank holds only a part of the replica.
+    fn shares_replica(&self) -> bool {
+        self.rows(self.replica()).any(|(id, rows)| {
+            let shard = self.stage.shard(id);
+            shard.is_some_and(|shard| shard.padded < shard.whole && rows == shard.padded)
+        })
+    }
+
+    /// The length of each parameter's first axis.
+    fn rows(&self, model: &M) -> impl Iterator<Item = (ParamId, usize)> + use<M, S> {
+        struct Rows(Vec<(ParamId, usize)>);
+        impl ModuleVisitor for Rows {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                self.0.extend(param.lazy_shape().first().map(|rows| (param.id, *rows)));
+            }
+        }
+        let mut rows = Rows(Vec::new());
+        model.visit(&mut rows);
+        rows.0.into_iter()
+    }
+}
+
+/// Copies to the host the tensors that training changes.
+struct Copy<F> {
+    /// Whether a parameter that is on the host is already a copy.
+    fresh: F,
+}
+
+impl<F: Fn(ParamId) -> bool> ParamMap for Copy<F> {
+    fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D> {
+        match host_device() {
+            Some(host) if !((self.fresh)(id) && is_host(&value.device())) => {
+                let dtype = value.dtype();
+                relift(Tensor::from_data(on_host(value.clone()), (&host, dtype)), &value)
+            }
+            _ => value,
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The results of one step, first on the device and then as numbers.
+
+use burn::tensor::{Device, Tensor};
+use firebrick_strategies::Settled;
+use firebrick_world::Communicator;
+use serde::Serialize;
+
+use crate::TrainError;
+use crate::accounting::ParameterBytes;
+use crate::engine::agreement::LossOfAll;
+use crate::memory::Usage;
+use crate::observe::rank_report::Exchanged;
+
+/// A step whose results may still be on the device. To read them, the device has to finish the step, so the loop reads
+/// them after it has submitted the next one.
+pub(crate) struct Step {
+    pub update: u64,
+    pub items: usize,
+    pub tokens: usize,
+    pub rate: f64,
+    pub seconds: f64,
+    pub settled: Settled,
+    /// The first rank that asks to end the run after this step.
+    pub stops: Option<usize>,
+    /// The loss scale of this window, if the loss is scaled.
+    pub loss_scale: Option<f64>,
+    /// L2 norm of all gradients before clipping; 0 without gradients.
+    pub norm: f64,
+    pub bytes: ParameterBytes,
+    /// What the step exchanged with other ranks.
+    pub exchanged: Exchanged,
+    memory: Option<Usage>,
+    activations: usize,
+    loss: Option<Tensor<1>>,
+}
+
+/// The numbers of one step, which the dashboard shows and the log stores.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct StepNumbers {
+    /// Updates made so far, including this one. A skipped step does not count.
+    pub step: u64,
+    /// Epoch of the data, from 0.
+    pub epoch: u64,
+    /// Mean loss over the supervised items of the window.
+    pub loss: f64,
+    /// Learning rate of the update; 0 if it was skipped.
+    pub learning_rate: f64,
+    /// L2 norm of all gradients before clipping, without the loss scale.
+    pub gradient_norm: f64,
+    /// The loss scale of the window, if the loss is scaled. After an overflow the next window's scale is lower.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<f64>,
+    /// Supervised items in the window.
+    pub items: usize,
+    /// Tokens in the window, without padding.
+    pub tokens: usize,
+    /// Wall-clock seconds since the end of the previous step.
+    pub seconds: f64,
+    /// `tokens / seconds`.
+    pub tokens_per_second: f64,
+    /// Updates skipped so far.
+    pub skipped_steps: u64,
+    /// Why this step made no update, if it was skipped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skipped: Option<String>,
+    /// Bytes in use after the step; 0 if nothing counts bytes.
+    pub memory_bytes: usize,
+    /// Bytes of the parameters: the optimizer's, the replica's if it is separate, and their average if there is one.
+    pub parameter_bytes: usize,
+    /// [`Report::gradient_bytes`](crate::Report::gradient_bytes) so far.
+    pub gradient_bytes: usize,
+    /// Bytes of the optimizer's state, measured as what the first update leaves in use; 0 if nothing counts bytes.
+    pub optimizer_bytes: usize,
+    /// Peak bytes that the forward and backward pass of this step used on top of the bytes in use before it, without
+    /// the parameters' gradients of recomputed segments: activations and their gradients.
+    pub activation_bytes: usize,
+    /// Peak bytes in use so far.
+    pub peak_bytes: usize,
+    /// Bytes that this rank sent in this step.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub sent_bytes: u64,
+    /// Bytes that this rank received in this step.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub received_bytes: u64,
+    /// The rank that others waited for longest in this step, if there are several ranks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slowest_rank: Option<usize>,
+    /// The longest time in seconds that a rank waited for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waited_seconds: Option<f64>,
+}
+
+/// Skips a zero field.
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
+}
+
+impl Step {
+    /// Creates a step without results.
+    pub fn new(update: u64, items: usize, tokens: usize) -> Self {
+        Self {
+            update,
+            items,
+            tokens,
+            rate: 0.0,
+            seconds: 0.0,
+            settled: Settled::Applied,
+            stops: None,
+            loss_scale: None,
+            norm: 0.0,
+            bytes: ParameterBytes::default(),
+            exchanged: Exchanged::default(),
+            memory: None,
+            activations: 0,
+            loss: None,
+        }
+    }
+
+    /// Adds the part of one micro-batch to the window's mean loss.
+    pub fn add_loss(&mut self, loss: Tensor<1>) {
+        self.loss = Some(match self.loss.take() {
+            None => loss,
+            Some(sum) => sum + loss,
+        });
+    }
+
+    /// Samples the memory in use and keeps the highest value.
+    pub fn sample_memory(&mut self, device: &Device) {
+        let Some(now) = Usage::of(device) else { return };
+        let peak = self.memory.map_or(now.peak, |before| before.peak.max(now.peak));
+        self.memory = Some(Usage { peak, ..now });
+    }
+
+    /// Records the bytes that a forward and backward pass used.
+    pub fn add_activations(&mut self, bytes: usize) {
+        self.activations = self.activations.max(bytes);
+    }
+
+    /// Waits for the device and returns the numbers, and the first of several ranks with a non-finite part of the loss.
+    /// All ranks call this at the same time, because the loss is the sum of their parts.
+    pub fn read(self, world: &Communicator) -> Result<(StepNumbers, Option<usize>), TrainError> {
+        let loss = self.loss.map_or(Ok(0.0), |loss| loss.try_into_scalar::<f64>())?;
+        let memory = self.memory.unwrap_or_default();
+        let LossOfAll { loss, infinite, slowest } = LossOfAll::agree(world, loss, &self.exchanged)?;
+        let (sent_bytes, received_bytes) = self.exchanged.bytes();
+        let numbers = StepNumbers {
+            step: self.update,
+            loss,
+            learning_rate: self.rate,
+            gradient_norm: self.norm,
+            items: self.items,
+            tokens: self.tokens,
+            seconds: self.seconds,
+            tokens_per_second: self.tokens as f64 / self.seconds.max(f64::MIN_POSITIVE),
+            loss_scale: self.loss_scale,
+            skipped: match self.settled {
+                Settled::Applied => None,
+                Settled::Skipped(reason) => Some(reason.to_string()),
+            },
+            memory_bytes: memory.live,
+            parameter_bytes: self.bytes.master + self.bytes.replica + self.bytes.averaged,
+            gradient_bytes: self.bytes.gradients,
+            optimizer_bytes: self.bytes.optimizer,
+            activation_bytes: self.activations,
+            peak_bytes: memory.peak,
+            sent_bytes,
+            received_bytes,
+            slowest_rank: slowest.map(|(rank, _)| rank),
+            waited_seconds: slowest.map(|(_, seconds)| seconds),
+            ..StepNumbers::default()
+        };
+        Ok((numbers, infinite))
+    }
+}

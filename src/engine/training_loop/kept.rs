@@ -1,0 +1,101 @@
+//! What the training loop saves of a run: the best model and checkpoints.
+
+use firebrick_datasets::Batch;
+use firebrick_strategies::Stage;
+
+use super::TrainingLoop;
+use crate::checkpoint::Saves;
+use crate::checkpoint::best;
+use crate::checkpoint::best::BEST;
+use crate::{Objective, TrainError};
+
+impl<M, B: Batch, S: Stage<M>> TrainingLoop<M, B, S>
+where
+    M: Objective<B> + 'static,
+{
+    /// Copies the model, which a thread then writes. Every rank calls it.
+    pub(super) fn keep_best(&mut self) -> Result<(), TrainError> {
+        if !self.saves {
+            return Ok(());
+        }
+        if !self.best.poll() {
+            self.forget_others();
+        }
+        if let (Some(copy), Some(output)) = (self.session.copy()?, &self.output) {
+            let (output, adaptation) = (output.clone(), self.session.adaptation().clone());
+            let step = self.session.updates();
+            self.best.put(step, move || {
+                let path = output.save_model(BEST, &adaptation.give_back(copy.clone()))?;
+                best::remember(&output.current(), step)?;
+                Ok(path)
+            });
+        }
+        Ok(())
+    }
+
+    /// Removes the best weights that neither the run nor a checkpoint refers to, unless a save is in progress, since
+    /// that save may refer to some.
+    fn forget_others(&self) {
+        let is_saving = self.checkpoints.as_ref().is_some_and(Saves::is_under_way);
+        if let (Some(output), false) = (&self.output, is_saving) {
+            best::forget_others(output.folder(), self.history.progress.best.as_ref().map(|best| best.step));
+        }
+    }
+
+    /// Advances the saves that are in progress, and returns whether a new save should begin now.
+    pub(super) fn wants_save(&mut self) -> Result<bool, TrainError> {
+        let is_busy = self.best.poll();
+        match &mut self.checkpoints {
+            None => Ok(false),
+            Some(saves) => saves.wants(self.session.updates(), is_busy, &mut self.log),
+        }
+    }
+
+    pub(super) fn save_if_due(&mut self) -> Result<(), TrainError> {
+        match self.wants_save()? {
+            true => self.save(),
+            false => Ok(()),
+        }
+    }
+
+    fn save(&mut self) -> Result<(), TrainError> {
+        let Some(saves) = &mut self.checkpoints else { return Ok(()) };
+        if saves.is_under_way() {
+            // The save refers to the best model, so wait for its file.
+            self.best.wait();
+        }
+        saves.begin(&self.session, &self.history.progress, &mut self.log)
+    }
+
+    /// Writes the last files and waits for all of them.
+    pub(super) fn save_at_end(&mut self, is_refused: bool) -> Result<(), TrainError> {
+        if let Some(output) = self.output.as_ref().filter(|output| !output.is_settled()) {
+            return Err(TrainError::NoUpdate { folder: output.folder().into() });
+        }
+        self.best.finish();
+        self.history.best_path = self.best.found().map(|(path, _)| path.into());
+        let result = self.last_checkpoint(is_refused);
+        self.forget_others();
+        self.log.flush();
+        self.history.failed_writes.extend(self.best.failed().into_iter().chain(self.log.failed()));
+        result
+    }
+
+    fn last_checkpoint(&mut self, is_refused: bool) -> Result<(), TrainError> {
+        let Some(saves) = &self.checkpoints else { return Ok(()) };
+        let updates = self.session.updates();
+        let wanted = self.history.interrupted || is_refused;
+        let mut again = saves.wants_at_end(updates, &self.history.progress, wanted);
+        loop {
+            if again {
+                self.save()?;
+            }
+            let Some(saves) = &mut self.checkpoints else { return Ok(()) };
+            again = saves.finish(&mut self.log)?;
+            (self.history.saved_step, self.history.save_error) = saves.outcome();
+            if !again {
+                return Ok(());
+            }
+        }
+    }
+}

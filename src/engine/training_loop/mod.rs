@@ -1,0 +1,292 @@
+//! The training loop: rounds of steps, each followed by an evaluation.
+
+mod kept;
+mod validation;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use burn::data::dataloader::Progress;
+use burn::train::{LearnerEvent, TrainingItem};
+use firebrick_datasets::Batch;
+use firebrick_strategies::Stage;
+
+use crate::checkpoint::Saves;
+use crate::checkpoint::best_file::BestFile;
+use tracing::info;
+
+use crate::engine::feed::Feed;
+use crate::engine::session::Session;
+use crate::engine::step::{Step, StepNumbers};
+use crate::observe::dashboard::let_ctrl_c_interrupt;
+use crate::observe::events::Events;
+use crate::observe::gauges::Readings;
+use crate::observe::history::History;
+use crate::observe::log::Log;
+use crate::output::Output;
+use crate::score::BestBy;
+use crate::{Data, Objective, TrainError};
+
+/// A run that is ready to start.
+pub(crate) struct TrainingLoop<M, B: Batch, S> {
+    pub session: Session<M, S>,
+    pub data: Data<B>,
+    pub feed: Feed<B>,
+    pub plan: Plan,
+    pub log: Log,
+    pub output: Option<Arc<Output>>,
+    pub history: History,
+    /// Whether any rank has an output folder.
+    pub saves: bool,
+    /// The file of the best model.
+    pub best: BestFile,
+    /// Saves checkpoints, if the run saves any.
+    pub checkpoints: Option<Saves>,
+    /// The first rank that wants to end the run, once all ranks know it.
+    pub stops: Option<usize>,
+    /// Whether this process has made an update.
+    pub has_updated: bool,
+    /// Called with each step's numbers.
+    pub watch: Box<dyn FnMut(&StepNumbers) + Send>,
+}
+
+/// How far the run goes and when it evaluates.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub total_updates: u64,
+    /// The epoch at whose start the run ends, if its length is given in epochs.
+    pub end_epoch: Option<u64>,
+    /// Updates between two evaluations; `None` evaluates at the end of each epoch.
+    pub evaluate_every: Option<u64>,
+    /// The number of rounds for the dashboard.
+    pub rounds: usize,
+    /// The number of updates per round for the dashboard.
+    pub round_updates: u64,
+    pub dashboard: bool,
+    /// The metric that selects the best evaluation.
+    pub best_by: BestBy,
+    /// The run ends after this many evaluations without an improvement.
+    pub patience: Option<usize>,
+}
+
+impl<M, B: Batch, S: Stage<M>> TrainingLoop<M, B, S>
+where
+    M: Objective<B> + 'static,
+{
+    /// Trains to the end of the plan, or until the run is interrupted. If the run diverges, marks the checkpoint of
+    /// its weights as unsound.
+    pub fn run(&mut self, events: &mut Events) -> Result<(), TrainError> {
+        let result = self.rounds(events);
+        if result.is_err() {
+            // Keep the results up to the error.
+            self.best.finish();
+            self.log.flush();
+        }
+        let updates = self.session.updates();
+        let progress = &self.history.progress;
+        match (&result, &mut self.checkpoints) {
+            // The validation loss was never finite, which does not speak against the weights.
+            (Err(TrainError::NotFinite { .. }), _) if progress.is_sound() => {}
+            (Err(error), Some(saves)) if error.is_divergence() => saves.disown(updates),
+            (Ok(()), Some(saves)) if !self.history.interrupted => saves.prune(),
+            _ => {}
+        }
+        result
+    }
+
+    /// The number of updates before the first round to show, or before its evaluation if only the evaluation is left.
+    pub fn shown_before(&self) -> u64 {
+        let progress = &self.history.progress;
+        if progress.evaluation_due { self.session.updates() } else { progress.round_start }
+    }
+
+    /// The number of the first round, and the number of steps already made in it.
+    pub fn begun(&self) -> (usize, u64) {
+        let progress = &self.history.progress;
+        (progress.rounds.saturating_add(1), self.session.updates().saturating_sub(progress.round_start))
+    }
+
+    fn rounds(&mut self, events: &mut Events) -> Result<(), TrainError> {
+        let rounds = self.history.progress.rounds;
+        if rounds > 0 {
+            // The dashboard continues counting after the rounds of the run so far.
+            events.train(LearnerEvent::EndEpoch(rounds))?;
+        }
+        let mut ends = self.ends();
+        let mut complete = ends;
+        while !ends {
+            let round = self.history.progress.rounds.saturating_add(1);
+            events.train(LearnerEvent::StartSplit {
+                epoch_number: round,
+                total_items: self.plan.round_updates as usize,
+            })?;
+            // A run that was saved between training and evaluation continues with the evaluation.
+            if !self.history.progress.evaluation_due {
+                self.train_round(events)?;
+            }
+            events.train(LearnerEvent::EndSplit(round))?;
+            if self.interrupted(events) || !self.evaluate(round, events)? {
+                break;
+            }
+            self.history.progress.evaluation_due = false;
+            self.history.progress.rounds = round;
+            self.history.progress.round_start = self.session.updates();
+            self.save_if_due()?;
+            events.train(LearnerEvent::EndEpoch(round))?;
+            let interrupted = self.interrupted(events);
+            complete = !interrupted && self.ends();
+            ends = interrupted || complete;
+        }
+        let finite = match complete {
+            true => self.history.require_finite().and_then(|()| self.session.require_finite()),
+            false => Ok(()),
+        };
+        // Save a rejected model as a checkpoint too, so that you can inspect it or continue from it.
+        self.save_at_end(finite.is_err())?;
+        finite
+    }
+
+    /// Whether the run ends between two rounds.
+    fn ends(&mut self) -> bool {
+        let progress = &self.history.progress;
+        if progress.evaluation_due {
+            return false;
+        }
+        let is_late = self.plan.patience.is_some_and(|most| progress.evaluations_since_best >= most);
+        if is_late {
+            let by = &self.plan.best_by;
+            let last = progress.validation.as_ref();
+            let last = last.map_or(f64::NAN, |last| by.value(last.loss, &last.scores));
+            self.history.stopped = Some(match by {
+                BestBy::Score { name, .. } if !last.is_finite() => format!("{name} is not a number"),
+                BestBy::Loss => "the validation loss no longer falls".into(),
+                BestBy::Score { name, .. } => format!("{name} no longer gets better"),
+            });
+        }
+        is_late || self.finished()
+    }
+
+    /// Trains until the next evaluation is due.
+    fn train_round(&mut self, events: &mut Events) -> Result<(), TrainError> {
+        let mut unread = None;
+        let mut before = Instant::now();
+        let (start, begun) = (self.history.progress.round_start, self.session.updates());
+        loop {
+            let window = self.feed.window()?;
+            let (epoch, after) = (window.epoch, window.after);
+            let stops = events.interrupter.should_stop();
+            let mut step = self.session.step(window, stops, || self.feed.spare())?;
+            self.stops = step.stops.filter(|_| self.session.world().size() > 1);
+            step.seconds = before.elapsed().as_secs_f64();
+            before = Instant::now();
+            self.history.progress.cursor = after;
+            if !self.has_updated && self.session.updates() > begun {
+                self.has_updated = true;
+                self.settle()?;
+            }
+            // Read a step's numbers while the next step runs, so that the device never waits.
+            if let Some((epoch, step)) = unread.replace((epoch, step)) {
+                self.record(epoch, step, start, events)?;
+            }
+            // Read the first step's numbers at once: its end marks the start of the run.
+            let is_first = self.history.first_step.is_none();
+            if let Some((epoch, step)) = unread.take_if(|_| is_first) {
+                self.record(epoch, step, start, events)?;
+            }
+            self.history.progress.evaluation_due = self.round_ends(epoch, start);
+            if self.history.progress.evaluation_due || self.should_stop(events) {
+                break;
+            }
+            if self.wants_save()? {
+                // A checkpoint includes the numbers of all its steps.
+                if let Some((epoch, step)) = unread.take() {
+                    self.record(epoch, step, start, events)?;
+                }
+                self.save_if_due()?;
+            }
+        }
+        match unread {
+            Some((epoch, step)) => self.record(epoch, step, start, events),
+            None => Ok(()),
+        }
+    }
+
+    /// Replaces an earlier run in the output folder, after the first update.
+    fn settle(&mut self) -> Result<(), TrainError> {
+        // Write nothing into the folder while it is renamed.
+        self.best.wait();
+        let kept = self.output.as_ref().map(|output| output.settle()).transpose()?.flatten();
+        if let (Some(kept), false) = (kept, self.plan.dashboard) {
+            info!("kept the earlier run as {}", kept.display());
+        }
+        // No rank writes its part of a checkpoint before the first rank has settled in the folder.
+        self.history.has_gone_on = true;
+        if let Some(output) = &self.output {
+            self.best.settle(output.folder())?;
+            output.write_descriptions()?;
+        }
+        let world = self.session.world();
+        if self.checkpoints.is_some() && world.size() > 1 {
+            world.numbers("the output folder of the run", &[0.0])?;
+        }
+        Ok(())
+    }
+
+    /// Whether an evaluation is due. With `evaluate_every`, a skipped step never makes one due, since it changes
+    /// nothing.
+    fn round_ends(&self, epoch: u64, start: u64) -> bool {
+        let updates = self.session.updates();
+        self.finished()
+            || match self.plan.evaluate_every {
+                Some(every) => updates > start && updates.is_multiple_of(every),
+                None => self.history.progress.cursor.epoch > epoch,
+            }
+    }
+
+    fn finished(&self) -> bool {
+        match self.plan.end_epoch {
+            Some(end) => self.history.progress.cursor.epoch >= end,
+            None => self.session.updates() >= self.plan.total_updates,
+        }
+    }
+
+    /// Reads a step's numbers and reports them to the log, the callback and the dashboard.
+    fn record(&mut self, epoch: u64, step: Step, start: u64, events: &mut Events) -> Result<(), TrainError> {
+        self.history.exchanged.add(&step.exchanged);
+        let (numbers, infinite) = step.read(self.session.world())?;
+        let mut numbers = StepNumbers { epoch, ..numbers };
+        self.history.add(&mut numbers, infinite)?;
+        self.log.step(&numbers);
+        (self.watch)(&numbers);
+        if self.plan.dashboard {
+            let_ctrl_c_interrupt();
+        }
+        let done = (numbers.step - start) as usize;
+        let progress = Progress::new(done, self.plan.round_updates as usize, Some("steps".into()));
+        let rate = Some(numbers.learning_rate.into());
+        let readings = Readings::of_step(&numbers);
+        let item = TrainingItem::new(readings, progress, Some(numbers.step as usize), rate);
+        events.train(LearnerEvent::ProcessedItem(item))
+    }
+
+    /// Whether to end the run at this step. Several ranks use the decision that they agreed on when the step began.
+    fn should_stop(&self, events: &Events) -> bool {
+        match self.session.world().size() {
+            1 => events.interrupter.should_stop(),
+            _ => self.stops.is_some(),
+        }
+    }
+
+    fn interrupted(&mut self, events: &Events) -> bool {
+        let stopped = self.should_stop(events);
+        if stopped {
+            self.history.interrupted = true;
+            let own = events.interrupter.should_stop().then(|| events.interrupter.get_message());
+            self.history.stopped = Some(match (own, self.stops) {
+                (None, Some(rank)) => format!("rank {rank} was interrupted"),
+                (own, _) => own.flatten().unwrap_or_else(|| "interrupted".into()),
+            });
+        }
+        stopped
+    }
+}

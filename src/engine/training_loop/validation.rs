@@ -1,0 +1,124 @@
+//! Evaluations of the training loop.
+
+use std::time::Instant;
+
+use burn::data::dataloader::Progress;
+use burn::train::{LearnerEvent, TrainingItem};
+use firebrick_datasets::{Batch, Batches, DataError};
+use firebrick_strategies::Stage;
+
+use super::TrainingLoop;
+use crate::data::Stream;
+use crate::engine::agreement::{SumOfAll, Sums};
+use crate::engine::feed;
+use crate::engine::feed::Share;
+use crate::engine::optional_batch::{Deal, Spare};
+use crate::engine::session::checked;
+use crate::observe::events::Events;
+use crate::observe::gauges::Readings;
+use crate::observe::log::EvaluationNumbers;
+use crate::score::Scores;
+use crate::{Evaluation, Objective, TrainError};
+
+impl<M, B: Batch, S: Stage<M>> TrainingLoop<M, B, S>
+where
+    M: Objective<B> + 'static,
+{
+    /// Computes the mean loss over all items of the validation data, and keeps the model if it is the best so far.
+    /// Returns false if the run was interrupted before the end of the evaluation.
+    pub(super) fn evaluate(&mut self, round: usize, events: &mut Events) -> Result<bool, TrainError> {
+        let Some(valid) = self.data.valid.clone() else {
+            return Ok(true);
+        };
+        let started = Instant::now();
+        events.valid(LearnerEvent::StartSplit { epoch_number: round, total_items: valid.samples(0) })?;
+        let Some((sums, scores)) = self.sums_of_validation(&valid, events)? else {
+            self.interrupted(events);
+            return Ok(false);
+        };
+        events.valid(LearnerEvent::EndSplit(round))?;
+        if sums.items == 0 {
+            return Err(DataError::EmptyEpoch { epoch: 0 }.into());
+        }
+        let numbers = EvaluationNumbers {
+            step: self.session.updates(),
+            loss: sums.loss / sums.items as f64,
+            items: sums.items,
+            seconds: started.elapsed().as_secs_f64(),
+            scores,
+        };
+        self.log.evaluation(&numbers);
+        self.history.has_gone_on = true;
+        if self.history.progress.evaluated(numbers, &self.plan.best_by) {
+            self.keep_best()?;
+        }
+        Ok(true)
+    }
+
+    /// Computes the sums over the validation data and the scores from them; `None` if the run was interrupted.
+    ///
+    /// Each rank evaluates its part, and all ranks return the sums of the whole.
+    fn sums_of_validation(
+        &mut self,
+        valid: &Stream<B>,
+        events: &mut Events,
+    ) -> Result<Option<(Sums, Scores)>, TrainError> {
+        let world = self.session.world().clone();
+        let (alone, samples) = (world.size() == 1, valid.samples(0));
+        let model = self.session.evaluator()?;
+        let pass = self.session.pass().evaluating(self.session.evaluation_dtype());
+        let mut spare = Spare::new(valid.clone());
+        let mut sums = Sums::default();
+        let cut = feed::cut(&self.data, 1, Share::of(&world))?;
+        let mut end = 0;
+        while end < samples {
+            let global = cut.global_batch(valid, 0, end, samples)?;
+            end = global.end;
+            for positions in cut.micro_batches(valid, 0, &global)? {
+                let own = Deal(valid.clone()).batch(0, positions)?.0.filter(|batch| batch.items() > 0);
+                let expected = own.as_ref().map_or(0, Batch::items);
+                let batch = match own {
+                    Some(batch) => batch,
+                    None if pass.is_collective() => spare.batch()?,
+                    None => continue,
+                };
+                let (entered, pass) = pass.clone().silent(expected == 0).enter(&model)?;
+                let Evaluation { loss, counts } = entered.evaluate(batch, &pass);
+                pass.check()?;
+                if expected == 0 {
+                    continue;
+                }
+                let loss = checked(loss.sum, loss.items, expected)?.try_into_scalar::<f64>()?;
+                sums.add(loss, expected, &counts);
+                let readings = match alone {
+                    true => Readings::of_evaluation(loss / expected as f64, expected),
+                    false => Readings::none(),
+                };
+                events.valid(evaluated(readings, end, samples))?;
+            }
+            if alone && events.interrupter.should_stop() {
+                return Ok(None);
+            }
+        }
+        if !alone {
+            let stops = events.interrupter.should_stop();
+            let of_all = SumOfAll::agree(&world, &sums, stops)?;
+            sums = Sums { loss: of_all.sum, items: of_all.items, counts: of_all.counts };
+            self.stops = of_all.stops;
+            let readings = Readings::of_evaluation(sums.loss / sums.items.max(1) as f64, sums.items);
+            events.valid(evaluated(readings, samples, samples))?;
+        }
+        let scores = model.scores(&sums.counts);
+        if !scores.is_empty() {
+            events.valid(evaluated(Readings::of_scores(&scores), samples, samples))?;
+        }
+        let scores = scores.into_iter().map(|score| (score.name.to_string(), score.value)).collect();
+        Ok(Some((sums, scores)))
+    }
+}
+
+/// Reports the progress of an evaluation.
+fn evaluated(readings: Readings, done: usize, samples: usize) -> LearnerEvent<Readings> {
+    let progress = Progress::new(done, samples, Some("samples".into()));
+    LearnerEvent::ProcessedItem(TrainingItem::new(readings, progress, Some(done), None))
+}

@@ -1,0 +1,230 @@
+//! Shows a run: on burn-train's full-screen dashboard, as plain lines, or not at all.
+
+use std::io::IsTerminal;
+#[cfg(all(unix, feature = "tui"))]
+use std::io::Write;
+use std::sync::Arc;
+
+use burn::data::dataloader::{DataLoader, DataLoaderIterator, Progress};
+use burn::data::dataset::DatasetError;
+use burn::module::{Module, Param};
+use burn::tensor::{Device, Tensor};
+use burn::train::renderer::MetricsRenderer;
+use burn::train::{InferenceStep, Interrupter, TrainOutput, TrainStep};
+
+use crate::observe::gauges::Readings;
+use crate::observe::lines::Lines;
+
+/// Where to show the progress of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Show {
+    /// The full-screen dashboard if standard output is a terminal, plain lines elsewhere.
+    #[default]
+    Auto,
+    /// Plain lines on standard error.
+    Lines,
+    /// Nothing.
+    Nothing,
+}
+
+impl Show {
+    /// Whether this is the full-screen dashboard.
+    pub(crate) fn is_dashboard(self) -> bool {
+        cfg!(feature = "tui") && self == Self::Auto && std::io::stdout().is_terminal()
+    }
+
+    /// Call it on the thread that trains; the dashboard draws on its own thread. `updates_before` is the number of
+    /// updates made before the first round.
+    pub(crate) fn renderer(
+        self,
+        interrupter: &Interrupter,
+        total_updates: u64,
+        updates_before: u64,
+    ) -> Box<dyn MetricsRenderer> {
+        #[cfg(feature = "tui")]
+        if self.is_dashboard() {
+            use burn::train::renderer::tui::TuiMetricsRendererWrapper;
+            return Box::new(TuiMetricsRendererWrapper::new(interrupter.clone(), None));
+        }
+        let _ = interrupter;
+        Box::new(Lines::new(self != Self::Nothing, total_updates, updates_before))
+    }
+}
+
+/// Lets Ctrl-C reach the process while the dashboard has the terminal in raw mode, where it would be a key that the
+/// dashboard ignores. The dashboard sets the mode on its own thread, so call this at each step; it costs one system
+/// call.
+#[cfg(all(unix, feature = "tui"))]
+pub(crate) fn let_ctrl_c_interrupt() {
+    use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, tcgetattr, tcsetattr};
+    let stdin = std::io::stdin();
+    if let Ok(mut mode) = tcgetattr(&stdin)
+        && !mode.local_modes.contains(LocalModes::ISIG)
+    {
+        mode.local_modes.insert(LocalModes::ISIG);
+        // Suspending or quitting would leave the terminal in raw mode. 0 disables those keys.
+        mode.special_codes[SpecialCodeIndex::VSUSP] = 0;
+        mode.special_codes[SpecialCodeIndex::VQUIT] = 0;
+        let _ = tcsetattr(&stdin, OptionalActions::Now, &mode);
+    }
+}
+
+/// Does nothing without a terminal in raw mode.
+#[cfg(not(all(unix, feature = "tui")))]
+pub(crate) fn let_ctrl_c_interrupt() {}
+
+/// Redirects standard error through a pipe while the dashboard has the terminal.
+///
+/// If the terminal is closed, every write to it fails. A line on standard error that cannot be printed while the
+/// dashboard's thread unwinds would abort the program before it could save the run. So the lines go into a pipe, and on
+/// to the terminal as long as it exists.
+#[derive(Debug)]
+pub(crate) struct SafeErrors {
+    #[cfg(all(unix, feature = "tui"))]
+    terminal: Option<(std::fs::File, std::thread::JoinHandle<()>)>,
+}
+
+impl SafeErrors {
+    /// Redirects until this is dropped. Does nothing if `shown` is false, or standard error is no terminal.
+    pub fn while_shown(shown: bool) -> Self {
+        #[cfg(not(all(unix, feature = "tui")))]
+        let _ = shown;
+        Self {
+            #[cfg(all(unix, feature = "tui"))]
+            terminal: if shown { Self::piped().ok().flatten() } else { None },
+        }
+    }
+
+    #[cfg(all(unix, feature = "tui"))]
+    fn piped() -> std::io::Result<Option<(std::fs::File, std::thread::JoinHandle<()>)>> {
+        use std::io::Read;
+        use std::os::fd::AsFd;
+        if !std::io::stderr().is_terminal() {
+            return Ok(None);
+        }
+        let terminal = std::fs::File::from(std::io::stderr().as_fd().try_clone_to_owned()?);
+        let (mut reader, writer) = std::io::pipe()?;
+        let mut shown = terminal.try_clone()?;
+        let hand_on = std::thread::Builder::new().name("standard error".into()).spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(length @ 1..) = reader.read(&mut bytes) {
+                // The terminal may be gone, but the pipe must be emptied.
+                let _ = shown.write_all(&bytes[..length]);
+            }
+        })?;
+        rustix::stdio::dup2_stderr(&writer)?;
+        Ok(Some((terminal, hand_on)))
+    }
+}
+
+impl Drop for SafeErrors {
+    fn drop(&mut self) {
+        #[cfg(all(unix, feature = "tui"))]
+        if let Some((terminal, hand_on)) = self.terminal.take()
+            // The pipe ends with its last writer.
+            && rustix::stdio::dup2_stderr(&terminal).is_ok()
+        {
+            let _ = hand_on.join();
+        }
+    }
+}
+
+/// The state of the terminal before the dashboard.
+pub struct Terminal {
+    #[cfg(all(unix, feature = "tui"))]
+    mode: Option<rustix::termios::Termios>,
+}
+
+impl Terminal {
+    /// Records the current state of the terminal.
+    pub fn now() -> Self {
+        Self {
+            #[cfg(all(unix, feature = "tui"))]
+            mode: rustix::termios::tcgetattr(std::io::stdin()).ok(),
+        }
+    }
+
+    /// Restores the state, and leaves the full screen.
+    pub fn restore(&self) {
+        #[cfg(all(unix, feature = "tui"))]
+        if let Some(mode) = &self.mode
+            && std::io::stdout().is_terminal()
+        {
+            let _ = rustix::termios::tcsetattr(std::io::stdin(), rustix::termios::OptionalActions::Now, mode);
+            // Mouse reports off, main screen, cursor on.
+            let mut stdout = std::io::stdout();
+            let sequence = b"\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?1049l\x1b[?25h";
+            let _ = stdout.write_all(sequence).and_then(|()| stdout.flush());
+        }
+    }
+}
+
+/// A placeholder for the model of burn-train. The real model lives in the training loop, because burn-train's learner
+/// has no place for a master next to a replica. The placeholder has the types of the events and the one parameter that
+/// burn-train looks for.
+#[derive(Module, Debug)]
+pub(crate) struct PlaceholderModel {
+    anchor: Param<Tensor<1>>,
+}
+
+impl PlaceholderModel {
+    pub fn new(device: &Device) -> Self {
+        Self { anchor: Param::from_tensor(Tensor::zeros([1], device)) }
+    }
+}
+
+impl TrainStep for PlaceholderModel {
+    type Input = ();
+    type Output = Readings;
+
+    /// Never called: Firebrick runs its own training loop.
+    fn step(&self, (): ()) -> TrainOutput<Readings> {
+        let grads = self.anchor.val().backward();
+        TrainOutput::new(self, grads, Readings::of_evaluation(0.0, 0))
+    }
+}
+
+impl InferenceStep for PlaceholderModel {
+    type Input = ();
+    type Output = Readings;
+
+    /// Never called: Firebrick runs its own training loop.
+    fn step(&self, (): ()) -> Readings {
+        Readings::of_evaluation(0.0, 0)
+    }
+}
+
+/// An empty loader for burn-train. Firebrick's loop draws its own windows.
+pub(crate) struct NoBatches;
+
+impl DataLoader<()> for NoBatches {
+    fn iter<'a>(&'a self) -> Box<dyn DataLoaderIterator<()> + 'a> {
+        Box::new(NoBatches)
+    }
+
+    fn num_items(&self) -> usize {
+        0
+    }
+
+    fn to_device(&self, _: &Device) -> Arc<dyn DataLoader<()>> {
+        Arc::new(NoBatches)
+    }
+
+    fn slice(&self, _: usize, _: usize) -> Arc<dyn DataLoader<()>> {
+        Arc::new(NoBatches)
+    }
+}
+
+impl Iterator for NoBatches {
+    type Item = Result<(), DatasetError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        None
+    }
+}
+
+impl DataLoaderIterator<()> for NoBatches {
+    fn progress(&self) -> Progress {
+        Progress::new(0, 0, None)
+    }
+}

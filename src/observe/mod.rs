@@ -1,0 +1,31 @@
+//! What a run shows and records: events, lines, the dashboard, logs and the report.
+//!
+//! ```text
+//! events.rs            what the training loop reports
+//! inside_burn_train.rs  runs the loop inside burn-train, for its dashboard
+//! dashboard.rs         where a run is shown
+//! gauges.rs            the numbers that the dashboard plots
+//! lines.rs             the same as plain lines
+//! log/                 metrics.jsonl: one line for each step
+//! log_line.rs          one line of it, written and read
+//! tensorboard/         event files for TensorBoard
+//! metric_files.rs      burn-train's metric files
+//! history.rs           what the report needs of all steps
+//! report.rs            the result of a run
+//! rank_report.rs       the ranks' part of the report
+//! progress.rs          how far a run is
+//! ```
+
+pub mod dashboard;
+pub(crate) mod events;
+pub mod gauges;
+pub(crate) mod history;
+pub(crate) mod inside_burn_train;
+pub mod lines;
+pub mod log;
+pub mod log_line;
+pub(crate) mod metric_files;
+pub(crate) mod progress;
+pub mod rank_report;
+pub mod report;
+pub mod tensorboard;

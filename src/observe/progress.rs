@@ -1,0 +1,131 @@
+//! The progress of a run: everything besides the weights that its future and its report depend on.
+
+use std::collections::VecDeque;
+
+use firebrick_datasets::Cursor;
+use serde::{Deserialize, Serialize};
+
+use crate::TrainError;
+use crate::observe::log::EvaluationNumbers;
+use crate::score::BestBy;
+
+/// Number of windows in the mean of the reported training loss.
+pub(crate) const RECENT: usize = 100;
+
+/// Windows in a row with a non-finite loss after which a run counts as diverged.
+pub(crate) const MANY_INFINITE: u64 = 10;
+
+/// The host-side state of a run, which a checkpoint carries to the next process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Progress {
+    /// The position in the data.
+    pub cursor: Cursor,
+    /// Finished rounds. A round ends with an evaluation.
+    pub rounds: usize,
+    /// Whether the last step of this round is made, and only its evaluation is missing.
+    pub evaluation_due: bool,
+    /// Updates made before this round. Older checkpoints do not have it.
+    #[serde(default)]
+    pub round_start: u64,
+    /// Loss and items of the recent windows.
+    pub recent: VecDeque<(f64, usize)>,
+    /// Windows that made no update.
+    pub skipped: u64,
+    pub skipped_in_a_row: u64,
+    /// Windows in a row with a non-finite loss, whether they made an update or not.
+    pub infinite_in_a_row: u64,
+    /// The rank on which it began, if there are several.
+    pub infinite_first: Option<usize>,
+    pub validation: Option<EvaluationNumbers>,
+    pub best: Option<EvaluationNumbers>,
+    /// Evaluations since the best one.
+    pub evaluations_since_best: usize,
+}
+
+impl Progress {
+    /// Prepares the progress of a run that resumes after `updates` updates.
+    pub fn going_on(self, updates: u64) -> Self {
+        let last = self.validation.as_ref().map_or(updates, |last| last.step);
+        let is_known = self.rounds == 0 || self.round_start > 0;
+        let round_start = if is_known { self.round_start } else { last };
+        Self { round_start: round_start.min(updates), ..self }
+    }
+
+    /// Adds a window's loss, the mean over `items` items.
+    pub fn add_loss(&mut self, loss: f64, items: usize) {
+        self.recent.push_back((loss, items));
+        if self.recent.len() > RECENT {
+            self.recent.pop_front();
+        }
+    }
+
+    /// Records an evaluation, and returns whether it is the best so far.
+    pub fn evaluated(&mut self, numbers: EvaluationNumbers, by: &BestBy) -> bool {
+        self.validation = Some(numbers.clone());
+        let best = self.best.as_ref().map(|best| by.value(best.loss, &best.scores));
+        let is_best = by.is_better(by.value(numbers.loss, &numbers.scores), best);
+        self.evaluations_since_best = if is_best { 0 } else { self.evaluations_since_best.saturating_add(1) };
+        if is_best {
+            self.best = Some(numbers);
+        }
+        is_best
+    }
+
+    /// Returns whether the losses are consistent with sound weights. They are not if the validation loss was finite
+    /// once and no longer is, or if the losses of many windows in a row were not finite. A single such window may
+    /// contain a bad sample, and validation data whose loss was never finite says nothing about the weights.
+    pub fn is_sound(&self) -> bool {
+        let validated = self.validation.as_ref().is_none_or(|numbers| numbers.loss.is_finite());
+        let diverged = self.infinite_in_a_row >= MANY_INFINITE;
+        !diverged && (validated || self.best.is_none() && self.infinite_in_a_row == 0)
+    }
+
+    /// Builds the error of a run that makes no more updates, with the reason of the last window.
+    pub fn only_skips(&self, reason: &str) -> TrainError {
+        TrainError::OnlySkips {
+            count: self.skipped_in_a_row,
+            reason: reason.into(),
+            first: self.infinite_first,
+        }
+    }
+
+    /// Returns the mean loss of the recent windows, weighted by items.
+    pub fn recent_loss(&self) -> f64 {
+        let items: usize = self.recent.iter().map(|(_, items)| items).sum();
+        let sum: f64 = self.recent.iter().map(|(loss, items)| loss * *items as f64).sum();
+        sum / items.max(1) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Scores;
+
+    #[test]
+    fn only_a_lower_loss_is_better() {
+        let mut progress = Progress::default();
+        let mut evaluated = |loss| {
+            let scores = Scores::new();
+            let numbers = EvaluationNumbers { step: 0, loss, items: 1, seconds: 0.0, scores };
+            (progress.evaluated(numbers, &BestBy::Loss), progress.evaluations_since_best)
+        };
+        assert_eq!(evaluated(f64::NAN), (false, 1));
+        assert_eq!(evaluated(2.0), (true, 0));
+        assert_eq!(evaluated(2.0), (false, 1));
+        assert_eq!(evaluated(f64::NAN), (false, 2));
+        assert_eq!(evaluated(1.0), (true, 0));
+        assert_eq!(progress.best.unwrap().loss, 1.0);
+    }
+
+    #[test]
+    fn the_recent_loss_weighs_windows_by_their_items() {
+        let mut progress = Progress::default();
+        (0..RECENT).for_each(|_| progress.add_loss(9.0, 1));
+        (0..RECENT - 2).for_each(|_| progress.add_loss(0.0, 0));
+        progress.add_loss(1.0, 30);
+        progress.add_loss(5.0, 10);
+        assert_eq!(progress.recent_loss(), 2.0);
+    }
+}

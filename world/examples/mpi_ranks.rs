@@ -1,0 +1,143 @@
+//! Ranks in processes that `mpirun` or Slurm started, checked beside ranks that are threads; and what they
+//! say when one of them goes wrong.
+//!
+//! ```text
+//! cargo build --workspace --features mpi --example mpi_ranks
+//! mpirun -n 4 target/debug/examples/mpi_ranks check      # every collective, one rank in each process
+//! mpirun -n 2 target/debug/examples/mpi_ranks check 2    # two ranks in each process
+//! mpirun -n 4 target/debug/examples/mpi_ranks stop       # rank 2 stops: kill, stop, fail, panic, leave, differ
+//! ```
+
+use std::error::Error;
+use std::process::Command;
+use std::time::Duration;
+
+use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
+use firebrick_world::{Communicator, PartShape, Traffic, World, WorldError};
+
+/// The rank that goes wrong.
+const FAULTY: usize = 2;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let threads = arguments.get(1).map_or(Ok(1), |threads| threads.parse())?;
+    let world = World::mpi().threads_each(threads);
+    match arguments.first().map(String::as_str) {
+        Some("check") => check(&world),
+        Some(fault) => go_wrong(fault, &world.deadline(Duration::from_secs(3))),
+        None => Err("expected check, kill, stop, fail, panic, leave or differ".into()),
+    }
+}
+
+/// Makes the same calls in a world of processes, twice, and in one of threads: all bits are the same.
+fn check(world: &World) -> Result<(), Box<dyn Error>> {
+    let ranks = world.join()?;
+    let (first, size) = (ranks[0].rank(), ranks[0].size());
+    let found = on_threads(ranks, every_call)?;
+    let again = on_threads(world.join()?, every_call)?;
+    let expected = on_threads(World::threads(size).join()?, every_call)?;
+    for (local, (found, again)) in found.iter().zip(&again).enumerate() {
+        let rank = first + local;
+        if *found != expected[rank] || *again != expected[rank] {
+            return Err(format!("rank {rank} differs from a thread:\n{found:?}\n{:?}", expected[rank]).into());
+        }
+        println!("rank {rank} of {size}: {} results as of threads", found.0.len());
+    }
+    Ok(())
+}
+
+/// What each rank of this process returns.
+fn on_threads<T: Send>(
+    ranks: Vec<Communicator>,
+    rank: impl Fn(&Communicator) -> Result<T, WorldError> + Sync,
+) -> Result<Vec<T>, WorldError> {
+    std::thread::scope(|scope| {
+        let start = |communicator: Communicator| {
+            scope.spawn(|| {
+                let communicator = communicator;
+                rank(&communicator)
+            })
+        };
+        let threads: Vec<_> = ranks.into_iter().map(start).collect();
+        let join = |thread: std::thread::ScopedJoinHandle<_>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().map(join).collect()
+    })
+}
+
+/// Numbers whose sum rounds differently in another order.
+fn numbers(rank: usize, shape: [usize; 2]) -> Tensor<2> {
+    let number = |at: usize| {
+        let bits = (rank * 7919 + at * 104_729 + 1) as f32 * 0.618_034;
+        (bits.fract() - 0.4) * [1.0, 1e3, 1e-3][(rank + at) % 3]
+    };
+    let numbers: Vec<f32> = (0..shape[0] * shape[1]).map(number).collect();
+    Tensor::from_data(TensorData::new(numbers, shape), &Device::flex())
+}
+
+/// The results of every collective, in odd sizes, small and large, and what moved.
+fn every_call(rank: &Communicator) -> Result<(Vec<Vec<u8>>, Traffic), WorldError> {
+    let (me, size) = (rank.rank(), rank.size());
+    let mut results: Vec<TensorData> = vec![];
+    for dtype in [FloatDType::F64, FloatDType::F32, FloatDType::F16, FloatDType::BF16] {
+        for rows in [0, 1, 3, 411] {
+            let mine = numbers(me, [rows, 257]).cast(dtype);
+            results.push(rank.all_reduce(mine.clone())?.into_data());
+            results.push(rank.all_gather(mine.clone())?.into_data());
+            results.push(rank.broadcast(mine.clone(), size - 1)?.into_data());
+            let part = mine.into_data();
+            let like = PartShape::of(&part);
+            results.push(rank.scatter("rows", (me == 0).then_some(part), like, 0)?);
+            let divisible = numbers(me, [rows * size, 5]).cast(dtype);
+            results.push(rank.reduce_scatter(divisible)?.into_data());
+        }
+    }
+    let shard =
+        |unit: usize| vec![numbers(me + unit, [100, 33]).into_data(), numbers(me, [1, 1]).into_data()];
+    let first = rank.start_all_gather("unit 0", shard(0))?;
+    let second = rank.start_all_gather("unit 1", shard(1))?;
+    drop(rank.start_all_gather("unit 2", shard(2))?);
+    let norms = rank.numbers("norms", &vec![0.1; me])?.concat();
+    results.push(TensorData::new(norms.clone(), [norms.len()]));
+    results.extend(second.wait()?);
+    results.extend(first.wait()?);
+    results.extend(rank.gather("shards", shard(0), size / 2)?.into_iter().flatten());
+    let like = PartShape { shape: vec![2 * size, 3], dtype: DType::F32, sum: DType::F32 };
+    let part = (me != 0).then(|| numbers(me, [2 * size, 3]).into_data());
+    results.extend(
+        rank.reduce_scatter_parts("unit", vec![part, None], &[like.clone(), like])?.into_iter().flatten(),
+    );
+    rank.barrier()?;
+    Ok((results.iter().map(|data| data.as_bytes().to_vec()).collect(), rank.traffic()))
+}
+
+/// Prints a rank's error in one piece, so that those of several ranks stay apart.
+fn tell(rank: usize, error: &WorldError) {
+    let line = format!("rank {rank} ends: {error}\n");
+    eprint!("{line}");
+}
+
+/// One rank goes wrong in the middle of a run; the error of each rank is what it prints.
+fn go_wrong(fault: &str, world: &World) -> Result<(), Box<dyn Error>> {
+    let signal = |name: &str| Command::new("kill").args([name, &std::process::id().to_string()]).status();
+    on_threads(world.join()?, |rank| {
+        for step in 0.. {
+            if step == 3 && rank.rank() == FAULTY {
+                match fault {
+                    "kill" => drop(signal("-KILL")),
+                    "stop" => drop(signal("-STOP")),
+                    "fail" => rank.fail("the disk is full"),
+                    "panic" => panic!("this panic is part of a test"),
+                    "leave" => std::process::exit(0),
+                    "differ" => rank.barrier().inspect_err(|error| tell(FAULTY, error))?,
+                    _ => {}
+                }
+            }
+            let sum = rank.all_reduce(numbers(rank.rank(), [1000, 7]));
+            sum.inspect_err(|error| tell(rank.rank(), error))?;
+        }
+        Ok(())
+    })?;
+    Ok(())
+}

@@ -1,0 +1,262 @@
+//! A rank's handle to its world.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::call::Call;
+use crate::exchange::{Arrived, Exchange, Piece};
+use crate::{DeviceSums, Kind, PartShape, Traffic, WorldError};
+
+/// A rank's handle to its world, with the collectives that exchange tensors with the other ranks.
+///
+/// Clones are the same rank. All ranks must make the same calls in the same order; ranks in different calls get
+/// [`WorldError::Mismatch`]. Every call waits at most the world's [deadline](crate::World::deadline).
+///
+/// Dropping the last clone ends the rank: other ranks that still call get an error that names it. If its thread is
+/// panicking at that point, the error says so.
+///
+/// The default is a world of one rank, in which every call returns at once.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use firebrick_world::World;
+///
+/// let ranks = World::threads(2).join()?;
+/// let sums = std::thread::scope(|scope| {
+///     let threads = ranks.into_iter().map(|rank| {
+///         scope.spawn(move || {
+///             let mine = Tensor::<1>::from_data([1.0, rank.rank() as f32], &Device::flex());
+///             rank.all_reduce(mine).map(|sum| sum.into_data())
+///         })
+///     });
+///     let threads: Vec<_> = threads.collect();
+///     threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+/// });
+/// for sum in sums {
+///     assert_eq!(sum?.as_slice::<f32>().unwrap(), [2.0, 1.0]);
+/// }
+/// # Ok::<(), firebrick_world::WorldError>(())
+/// ```
+#[derive(Clone)]
+pub struct Communicator(Arc<Member>);
+
+struct Member {
+    exchange: Arc<Exchange>,
+    rank: usize,
+    /// Number of calls posted so far.
+    calls: AtomicU64,
+    /// Seconds waited for each rank.
+    waited: Mutex<Vec<f64>>,
+    device_sums: Option<DeviceSums>,
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.exchange.fail(WorldError::Rank {
+                rank: self.rank,
+                call: self.exchange.place(self.rank),
+                reason: "panicked".to_string(),
+            });
+        }
+        self.exchange.end(self.rank);
+    }
+}
+
+impl Default for Communicator {
+    fn default() -> Self {
+        Self::solo()
+    }
+}
+
+impl fmt::Debug for Communicator {
+    fn fmt(&self, to: &mut fmt::Formatter) -> fmt::Result {
+        write!(to, "Communicator(rank {} of {})", self.rank(), self.size())
+    }
+}
+
+impl Communicator {
+    /// Creates the only rank of a world of one.
+    pub fn solo() -> Self {
+        // In a world of one no call waits, so the deadline never passes.
+        Self::of(Arc::new(Exchange::new(1, 0..1, Duration::MAX)), 0)
+    }
+
+    pub(super) fn of(exchange: Arc<Exchange>, rank: usize) -> Self {
+        let waited = Mutex::new(vec![0.0; exchange.size()]);
+        Self(Arc::new(Member { exchange, rank, calls: AtomicU64::new(0), waited, device_sums: None }))
+    }
+
+    /// Sums on the ranks' devices by `sums`, in place of [NCCL](crate::World::on). Every rank needs the same sums, set
+    /// before its communicator is cloned: later, this has no effect.
+    pub fn summing(mut self, sums: Option<DeviceSums>) -> Self {
+        if let Some(member) = Arc::get_mut(&mut self.0) {
+            member.device_sums = sums;
+        }
+        self
+    }
+
+    /// Returns what sums between the ranks' devices, if anything does.
+    pub(crate) fn device_sums(&self) -> Option<&DeviceSums> {
+        self.0.device_sums.as_ref()
+    }
+
+    /// Returns this rank's index in the world, from 0.
+    pub fn rank(&self) -> usize {
+        self.0.rank
+    }
+
+    /// Returns the number of ranks in the world.
+    pub fn size(&self) -> usize {
+        self.0.exchange.size()
+    }
+
+    /// Returns this rank's index among those of its process, from 0.
+    pub fn local_rank(&self) -> usize {
+        self.0.exchange.local(self.rank())
+    }
+
+    /// Waits until all ranks have called it.
+    ///
+    /// # Errors
+    ///
+    /// [`WorldError`] if a rank fails, ends, makes a different call, or is late.
+    pub fn barrier(&self) -> Result<(), WorldError> {
+        let call = self.open(Call::new(Kind::Barrier, "", vec![]));
+        self.exchange(&call, vec![vec![]; self.size()]).map(|_| ())
+    }
+
+    /// Gathers each rank's numbers, by rank: for counts, flags and norms. Ranks may pass different amounts of
+    /// numbers. `what` names them in errors. The numbers arrive bit-exact and do not count as tensor traffic.
+    ///
+    /// # Errors
+    ///
+    /// [`WorldError`] if a rank fails, ends, makes a different call, or is late.
+    ///
+    /// ```
+    /// use firebrick_world::Communicator;
+    ///
+    /// assert_eq!(Communicator::solo().numbers("norm", &[0.5, 2.0])?, [[0.5, 2.0]]);
+    /// # Ok::<(), firebrick_world::WorldError>(())
+    /// ```
+    pub fn numbers(&self, what: &str, mine: &[f64]) -> Result<Vec<Vec<f64>>, WorldError> {
+        let call = self.open(Call::new(Kind::Scalars, what, vec![]));
+        let bytes: Bytes = mine.iter().flat_map(|number| number.to_le_bytes()).collect();
+        let piece = Piece { bytes, element: size_of::<f64>() };
+        let arrived = self.exchange(&call, vec![vec![Some(piece)]; self.size()])?;
+        Ok(arrived.iter().map(|pieces| numbers_of(pieces)).collect())
+    }
+
+    /// Returns what this rank has exchanged with the others so far.
+    pub fn traffic(&self) -> Traffic {
+        self.0.exchange.traffic(self.rank())
+    }
+
+    /// Returns the seconds that this rank has waited for each rank so far. A rank that stands out on all others is
+    /// slow. One call waits for several ranks at once, so the sum may exceed the elapsed time.
+    pub fn lateness(&self) -> Vec<f64> {
+        self.0.waited.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Tells all other ranks that this rank stops, and why. Every rank's current call, or its next one, and all later
+    /// calls return [`WorldError::Rank`]. If several ranks fail, the error reports the first failure.
+    pub fn fail(&self, reason: &str) {
+        let (rank, call) = (self.rank(), self.0.exchange.place(self.rank()));
+        self.0.exchange.fail(WorldError::Rank { rank, call, reason: format!("failed: {reason}") });
+    }
+
+    /// Returns the error that ended the world, if one did.
+    pub fn failure(&self) -> Option<WorldError> {
+        self.0.exchange.failure(self.rank())
+    }
+
+    /// Counts a call.
+    pub(super) fn open(&self, call: Call) -> Arc<Call> {
+        self.0.exchange.count(self.rank(), call.kind);
+        Arc::new(call)
+    }
+
+    /// Counts the traffic of a ring sum between devices: 2(N-1)/N of `elements`, of `bytes` bytes each.
+    pub(super) fn count_ring(&self, kind: Kind, elements: usize, bytes: usize) {
+        let moved = (2 * elements * (self.size() - 1)).div_ceil(self.size());
+        self.0.exchange.count_moved(self.rank(), kind, moved, moved * bytes);
+    }
+
+    /// Returns the sequence number of this rank's next exchange.
+    pub(super) fn number(&self) -> u64 {
+        self.0.calls.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Sends `pieces[to]` to each rank in the exchange of number `sequence`.
+    pub(super) fn post_as(
+        &self,
+        sequence: u64,
+        call: &Arc<Call>,
+        pieces: Vec<Vec<Option<Piece>>>,
+    ) -> Result<(), WorldError> {
+        self.0.exchange.post(self.rank(), sequence, call, pieces)
+    }
+
+    /// Sends `pieces[to]` to each rank and returns the number of the exchange.
+    pub(super) fn post(&self, call: &Arc<Call>, pieces: Vec<Vec<Option<Piece>>>) -> Result<u64, WorldError> {
+        let sequence = self.number();
+        self.post_as(sequence, call, pieces)?;
+        Ok(sequence)
+    }
+
+    /// Waits for all ranks' pieces and returns them by rank.
+    pub(super) fn complete(
+        &self,
+        call: &Arc<Call>,
+        sequence: u64,
+    ) -> Result<Vec<Vec<Option<Piece>>>, WorldError> {
+        let Arrived { pieces, waited } = self.0.exchange.complete(self.rank(), sequence, call)?;
+        let mut sums = self.0.waited.lock().unwrap_or_else(PoisonError::into_inner);
+        sums.iter_mut().zip(waited).for_each(|(sum, waited)| *sum += waited);
+        Ok(pieces)
+    }
+
+    /// Posts the pieces and waits for all ranks'.
+    pub(super) fn exchange(
+        &self,
+        call: &Arc<Call>,
+        pieces: Vec<Vec<Option<Piece>>>,
+    ) -> Result<Vec<Vec<Option<Piece>>>, WorldError> {
+        let sequence = self.post(call, pieces)?;
+        self.complete(call, sequence)
+    }
+
+    /// Gives up a posted exchange.
+    pub(super) fn abandon(&self, sequence: u64) {
+        self.0.exchange.abandon(self.rank(), sequence);
+    }
+
+    pub(super) fn checked_root(&self, call: Call, root: usize) -> Result<Call, WorldError> {
+        let size = self.size();
+        if root < size {
+            return Ok(call.rooted(root));
+        }
+        Err(WorldError::Root { call: call.to_string(), root, size })
+    }
+
+    /// Rejects a part whose first axis is not divisible by the number of ranks.
+    pub(super) fn check_divisible(&self, call: &Call, part: &PartShape) -> Result<(), WorldError> {
+        match part.shape.first() {
+            Some(first) if first.is_multiple_of(self.size()) => Ok(()),
+            _ => Err(WorldError::Shape {
+                call: call.to_string(),
+                expected: format!("a first axis that {} ranks divide", self.size()),
+                found: format!("{:?}", part.shape),
+            }),
+        }
+    }
+}
+
+fn numbers_of(pieces: &[Option<Piece>]) -> Vec<f64> {
+    let bytes = pieces.iter().flatten().flat_map(|piece| piece.bytes.as_chunks::<8>().0);
+    bytes.map(|bytes| f64::from_le_bytes(*bytes)).collect()
+}

@@ -1,0 +1,367 @@
+//! The primitive below every collective: each rank sends each rank a message.
+//!
+//! A call has two steps. [`Exchange::post`] sends this rank's messages and returns at once; [`Exchange::complete`]
+//! waits for the messages of all ranks. A message carries the sender's call number, which allows several calls in
+//! flight, and the call itself, which lets ranks in different calls notice.
+//!
+//! Ranks of one process pass the buffers themselves, through mailboxes behind one lock. Messages to another process go
+//! through a [`Remote`], and messages from there land in the same mailboxes, so a waiting rank needs no distinction.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use crate::call::Call;
+use crate::{Kind, Traffic, WorldError};
+
+/// A buffer on its way to a rank.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    pub bytes: Bytes,
+    /// Bytes of one element.
+    pub element: usize,
+}
+
+/// A message from one rank to another in one call. `None` stands for a part that the sender lacks.
+#[derive(Clone, Debug)]
+pub struct Message {
+    pub call: Arc<Call>,
+    pub pieces: Vec<Option<Piece>>,
+}
+
+/// What happened to a rank, as announced to the others.
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+pub enum Notice {
+    /// The rank is done and makes no more calls.
+    Ended(usize),
+    /// The world is over.
+    Failed(WorldError),
+}
+
+/// The route to the ranks of other processes. Its methods must not block.
+pub trait Remote: Send + Sync {
+    fn send(&self, from: usize, to: usize, sequence: u64, message: Message);
+    fn tell(&self, notice: Notice);
+    /// Notes that a fault ended the world.
+    fn failed(&self);
+}
+
+/// The result of a complete call.
+pub struct Arrived {
+    /// The pieces of each rank, including its own.
+    pub pieces: Vec<Vec<Option<Piece>>>,
+    /// Seconds that this rank waited for each rank.
+    pub waited: Vec<f64>,
+}
+
+/// The mailboxes of a process's ranks, and the route to all others.
+pub struct Exchange {
+    size: usize,
+    /// The ranks of this process.
+    here: std::ops::Range<usize>,
+    deadline: Duration,
+    state: Mutex<State>,
+    /// One condition variable for each rank of this process.
+    arrivals: Vec<Condvar>,
+    remote: Option<Box<dyn Remote>>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Indexed by receiver and call number.
+    slots: HashMap<(usize, u64), Slot>,
+    ended: Vec<bool>,
+    /// The last known call of each rank.
+    seen: Vec<Option<Arc<Call>>>,
+    failure: Option<WorldError>,
+    /// Indexed by local rank.
+    traffic: Vec<Traffic>,
+}
+
+/// The messages that have arrived for one rank in one call, by sender.
+#[derive(Default)]
+struct Slot {
+    messages: Vec<Option<(Message, Instant)>>,
+    /// The receiver gave the call up and takes no message.
+    abandoned: bool,
+}
+
+impl Slot {
+    fn missing(&self) -> Vec<usize> {
+        (0..self.messages.len()).filter(|from| self.messages[*from].is_none()).collect()
+    }
+
+    /// Returns the first rank in another call, and that call.
+    fn elsewhere(&self, call: &Call) -> Option<(usize, &Call)> {
+        let arrived =
+            self.messages.iter().enumerate().filter_map(|(from, m)| Some((from, &*m.as_ref()?.0.call)));
+        arrived.into_iter().find(|(_, theirs)| *theirs != call)
+    }
+}
+
+impl Exchange {
+    /// Creates a world of `size` ranks; this process runs the ranks `here`.
+    pub fn new(size: usize, here: std::ops::Range<usize>, deadline: Duration) -> Self {
+        let state = State {
+            ended: vec![false; size],
+            seen: vec![None; size],
+            traffic: vec![Traffic::default(); here.len()],
+            ..State::default()
+        };
+        let arrivals = here.clone().map(|_| Condvar::new()).collect();
+        Self { size, here, deadline, state: Mutex::new(state), arrivals, remote: None }
+    }
+
+    /// Adds the route to ranks in other processes.
+    #[cfg(feature = "mpi")]
+    pub fn beyond(self, remote: Box<dyn Remote>) -> Self {
+        Self { remote: Some(remote), ..self }
+    }
+
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Returns the index of a rank among those of this process.
+    pub fn local(&self, rank: usize) -> usize {
+        rank - self.here.start
+    }
+
+    /// Locks the state. A panic elsewhere leaves the state consistent, because each change to it is one step.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a call of `rank`.
+    pub fn count(&self, rank: usize, kind: Kind) {
+        self.lock().traffic[self.local(rank)].kind(kind).calls += 1;
+    }
+
+    /// Counts data that `rank` sent and received by a route outside this exchange; both directions have the same size.
+    pub fn count_moved(&self, rank: usize, kind: Kind, elements: usize, bytes: usize) {
+        let mut state = self.lock();
+        let moved = state.traffic[self.local(rank)].kind(kind);
+        moved.elements += elements as u64;
+        moved.sent += bytes as u64;
+        moved.received += bytes as u64;
+    }
+
+    pub fn traffic(&self, rank: usize) -> Traffic {
+        self.lock().traffic[self.local(rank)].clone()
+    }
+
+    /// Sends `pieces[to]` to each rank.
+    pub fn post(
+        &self,
+        rank: usize,
+        sequence: u64,
+        call: &Arc<Call>,
+        pieces: Vec<Vec<Option<Piece>>>,
+    ) -> Result<(), WorldError> {
+        let mut state = self.lock();
+        state.seen[rank] = Some(call.clone());
+        if let Some(failure) = &state.failure {
+            return Err(seen_from(failure, call));
+        }
+        for (to, pieces) in pieces.into_iter().enumerate() {
+            if to != rank {
+                let moved = state.traffic[self.local(rank)].kind(call.kind);
+                for piece in pieces.iter().flatten() {
+                    moved.sent += piece.bytes.len() as u64;
+                    moved.elements += (piece.bytes.len() / piece.element) as u64;
+                }
+            }
+            let message = Message { call: call.clone(), pieces };
+            match &self.remote {
+                Some(remote) if !self.here.contains(&to) => remote.send(rank, to, sequence, message),
+                _ => self.put(&mut state, rank, to, sequence, message),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the messages of all ranks.
+    pub fn complete(&self, rank: usize, sequence: u64, call: &Arc<Call>) -> Result<Arrived, WorldError> {
+        let started = Instant::now();
+        // Waits in steps: if this whole process is suspended, only one step counts towards the deadline.
+        let (step, mut waited) = (self.deadline / 20, Duration::ZERO);
+        let mut state = self.lock();
+        loop {
+            let slot = state.slots.entry((rank, sequence)).or_default();
+            slot.messages.resize_with(self.size, || None);
+            let missing = slot.missing();
+            let elsewhere = slot.elsewhere(call).map(|(other, theirs)| (other, call.beside(theirs)));
+            if missing.is_empty() && elsewhere.is_none() {
+                // A complete call succeeds even if the world has failed since: the result must not depend on how
+                // soon after its last message another rank fails.
+                return Ok(self.take(&mut state, rank, sequence, call.kind, started));
+            }
+            if let Some(failure) = &state.failure {
+                return Err(seen_from(failure, call));
+            }
+            if let Some((other, (call, found))) = elsewhere {
+                return Err(self.fail_with(state, WorldError::Mismatch { rank, call, other, found }));
+            }
+            if let Some(gone) = missing.iter().copied().find(|other| state.ended[*other]) {
+                let reason = "has ended, while others go on".to_string();
+                let error = WorldError::Rank { rank: gone, call: call.to_string(), reason };
+                return Err(self.fail_with(state, error));
+            }
+            if waited >= self.deadline {
+                let seen = missing.iter().map(|rank| state.seen[*rank].as_ref().map(|call| call.to_string()));
+                let (seen, limit) = (seen.collect(), self.deadline);
+                let error = WorldError::Deadline { ranks: missing, call: call.to_string(), limit, seen };
+                return Err(self.fail_with(state, error));
+            }
+            let slept = Instant::now();
+            let arrival = &self.arrivals[self.local(rank)];
+            state = arrival.wait_timeout(state, step).unwrap_or_else(PoisonError::into_inner).0;
+            // Counts at least one tick, so that a zero deadline passes too.
+            waited += slept.elapsed().min(step).max(Duration::from_nanos(1));
+        }
+    }
+
+    fn take(&self, state: &mut State, rank: usize, sequence: u64, kind: Kind, started: Instant) -> Arrived {
+        let slot = state.slots.remove(&(rank, sequence)).unwrap_or_default();
+        let (mut pieces, mut waited) = (Vec::new(), Vec::new());
+        for (message, at) in slot.messages.into_iter().flatten() {
+            pieces.push(message.pieces);
+            waited.push(at.saturating_duration_since(started).as_secs_f64());
+        }
+        let others = pieces.iter().enumerate().filter(|(from, _)| *from != rank);
+        let received: usize = others.flat_map(|(_, p)| p.iter().flatten()).map(|p| p.bytes.len()).sum();
+        state.traffic[self.local(rank)].kind(kind).received += received as u64;
+        Arrived { pieces, waited }
+    }
+
+    /// Gives up this call of `rank`: its messages are dropped once all have arrived.
+    pub fn abandon(&self, rank: usize, sequence: u64) {
+        let mut state = self.lock();
+        let slot = state.slots.entry((rank, sequence)).or_default();
+        slot.messages.resize_with(self.size, || None);
+        slot.abandoned = true;
+        if slot.missing().is_empty() {
+            state.slots.remove(&(rank, sequence));
+        }
+    }
+
+    /// Puts a message into the mailbox of a rank of this process.
+    fn put(&self, state: &mut State, from: usize, to: usize, sequence: u64, message: Message) {
+        state.seen[from] = Some(message.call.clone());
+        let slot = state.slots.entry((to, sequence)).or_default();
+        slot.messages.resize_with(self.size, || None);
+        slot.messages[from] = Some((message, Instant::now()));
+        if slot.abandoned && slot.missing().is_empty() {
+            state.slots.remove(&(to, sequence));
+        }
+        self.arrivals[self.local(to)].notify_all();
+    }
+
+    /// Ends the world with an error, unless it is over already. Returns the error that it ended with.
+    pub fn fail(&self, error: WorldError) -> WorldError {
+        self.fail_with(self.lock(), error)
+    }
+
+    fn fail_with(&self, mut state: MutexGuard<'_, State>, error: WorldError) -> WorldError {
+        if state.failure.is_none() {
+            state.failure = Some(error.clone());
+            if let Some(remote) = &self.remote {
+                remote.failed();
+                remote.tell(Notice::Failed(error.clone()));
+            }
+            self.arrivals.iter().for_each(Condvar::notify_all);
+        }
+        error
+    }
+
+    /// Announces that `rank` makes no more calls.
+    pub fn end(&self, rank: usize) {
+        let mut state = self.lock();
+        state.ended[rank] = true;
+        if let Some(remote) = &self.remote {
+            remote.tell(Notice::Ended(rank));
+        }
+        self.arrivals.iter().for_each(Condvar::notify_all);
+    }
+
+    /// Announces that no rank of this process makes more calls.
+    #[cfg(feature = "mpi")]
+    pub fn end_here(&self) {
+        let going: Vec<_> = self.here.clone().filter(|rank| !self.lock().ended[*rank]).collect();
+        going.into_iter().for_each(|rank| self.end(rank));
+    }
+
+    /// Delivers a message from another process.
+    #[cfg(feature = "mpi")]
+    pub fn arrived(&self, from: usize, to: usize, sequence: u64, message: Message) {
+        self.put(&mut self.lock(), from, to, sequence, message);
+    }
+
+    /// Delivers a notice from another process.
+    #[cfg(feature = "mpi")]
+    pub fn noticed(&self, notice: Notice) {
+        let mut state = self.lock();
+        match notice {
+            Notice::Ended(rank) => state.ended[rank] = true,
+            Notice::Failed(error) => {
+                state.failure.get_or_insert(error);
+            }
+        }
+        self.arrivals.iter().for_each(Condvar::notify_all);
+    }
+
+    /// Returns the error that ended the world, as `rank` sees it.
+    pub fn failure(&self, rank: usize) -> Option<WorldError> {
+        let state = self.lock();
+        let failure = state.failure.as_ref()?;
+        Some(match &state.seen[rank] {
+            Some(call) => seen_from(failure, call),
+            None => failure.clone(),
+        })
+    }
+
+    /// Describes the last call of `rank`, for errors.
+    pub fn place(&self, rank: usize) -> String {
+        let state = self.lock();
+        state.seen[rank].as_ref().map_or("no call yet".to_string(), |call| call.to_string())
+    }
+}
+
+/// Returns a failure with the call of the rank that receives it.
+fn seen_from(failure: &WorldError, call: &Call) -> WorldError {
+    match failure.clone() {
+        WorldError::Rank { rank, reason, .. } => WorldError::Rank { rank, call: call.to_string(), reason },
+        failure => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Abandoned calls free their slots, whether the messages arrive before or after.
+    #[test]
+    fn what_is_given_up_is_not_kept() {
+        let exchange = Exchange::new(2, 0..2, Duration::from_secs(600));
+        let call = Arc::new(Call::new(Kind::AllGather, "", vec![]));
+        let post = |rank, sequence| exchange.post(rank, sequence, &call, vec![vec![]; 2]).unwrap();
+        let abandon = |sequence| {
+            exchange.abandon(0, sequence);
+            exchange.abandon(1, sequence);
+        };
+        post(0, 0);
+        post(1, 0);
+        abandon(0);
+        assert!(exchange.lock().slots.is_empty());
+        post(0, 1);
+        abandon(1);
+        post(1, 1);
+        assert!(exchange.lock().slots.is_empty());
+        abandon(2);
+        post(0, 2);
+        post(1, 2);
+        assert!(exchange.lock().slots.is_empty());
+    }
+}

@@ -1,0 +1,94 @@
+//! The ranks of a training run, and the collectives with which they exchange data.
+//!
+//! A [`World`] is a recipe; [`World::join`] turns it into one [`Communicator`] for each rank of this process. The same
+//! calls serve ranks that are a single process, threads of one process, or processes on many machines. The crate knows
+//! tensors and buffers; it knows nothing of models, optimizers, strategies or training.
+//!
+//! ```text
+//! world.rs         World: the recipe for the ranks of a run
+//! communicator.rs  Communicator: a rank's handle, its rank and size, barrier and failure
+//! tensors.rs       collectives on tensors
+//! on_devices.rs    sums made between devices, without the host
+//! device_sums.rs   what makes these sums: NCCL
+//! collectives.rs   collectives on several parts at once, in host memory
+//! from_root.rs     broadcast and scatter
+//! gathering.rs     asynchronous all-gathers: start early, wait later
+//! exchange.rs      the primitive below every collective: each rank sends each rank a message
+//! call.rs          the part of a call that ranks must agree on
+//! sum.rs           sums in rank order, rounded once
+//! buffers.rs       tensors as buffers on their way between ranks, borrowed without a copy
+//! host.rs          host memory: as a device, and tensors' values in it
+//! mpi/             ranks in other processes
+//! launchers.rs     the environment variables that launchers set for each process
+//! traffic.rs       counters of the data sent and received
+//! error.rs         the errors
+//! ```
+//!
+//! Four ranks as threads, each with a number, of which every rank receives the sum:
+//!
+//! ```
+//! use burn::tensor::{Device, Tensor};
+//! use firebrick_world::World;
+//!
+//! let ranks = World::threads(4).join()?;
+//! let sums = std::thread::scope(|scope| {
+//!     let threads = ranks.into_iter().map(|rank| {
+//!         scope.spawn(move || {
+//!             let mine = Tensor::<1>::from_data([rank.rank() as f32], &Device::flex());
+//!             rank.all_reduce(mine).map(|sum| sum.into_scalar::<f32>())
+//!         })
+//!     });
+//!     let threads: Vec<_> = threads.collect();
+//!     threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Result<Vec<_>, _>>()
+//! });
+//! assert_eq!(sums?, [6.0; 4]);
+//! # Ok::<(), firebrick_world::WorldError>(())
+//! ```
+//!
+//! # Faults
+//!
+//! No fault makes a rank hang. If a rank [fails](Communicator::fail), panics, ends early, makes a different call than
+//! the others, or misses the [deadline](World::deadline), every other rank's current or next call returns an
+//! error that names it.
+//!
+//! # Features
+//!
+//! `flex` (default) is Burn's CPU backend; `mpi` adds `World::mpi`, and needs an MPI library and libclang to build;
+//! `cuda` sums between CUDA devices with NCCL, where that is installed.
+
+mod buffers;
+mod call;
+mod collectives;
+mod communicator;
+mod device_sums;
+mod error;
+mod exchange;
+mod from_root;
+mod gathering;
+mod host;
+mod launchers;
+#[cfg(feature = "mpi")]
+mod mpi;
+mod on_devices;
+mod sum;
+mod tensors;
+#[cfg(test)]
+mod testing;
+mod traffic;
+mod world;
+
+#[cfg(test)]
+mod collectives_tests;
+#[cfg(test)]
+mod faults_tests;
+
+pub use call::{Kind, PartShape};
+pub use communicator::Communicator;
+pub use device_sums::DeviceSums;
+pub use error::WorldError;
+pub use gathering::Gathering;
+pub use host::{host_device, is_host, joined, on_host};
+pub use launchers::{LAUNCHERS, Launcher};
+pub use on_devices::OnDevices;
+pub use traffic::{Moved, Traffic};
+pub use world::World;

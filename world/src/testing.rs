@@ -1,0 +1,60 @@
+//! Ranks as threads, for tests.
+
+use std::sync::{Barrier, Mutex};
+
+use burn::tensor::{Device, Tensor};
+
+use crate::{Communicator, DeviceSums, World, WorldError};
+
+/// Returns the device that `BURN_DEVICE` names, as in the program `firebrick`, or the CPU by default.
+pub fn device() -> Device {
+    match std::env::var("BURN_DEVICE").as_deref() {
+        Err(_) | Ok("cpu") => Device::flex(),
+        // Burn reads the variable itself, and panics if the build lacks that backend.
+        Ok(_) => Device::default(),
+    }
+}
+
+/// Runs a closure on each rank and returns the results by rank; `None` for a rank that panics.
+pub fn outcomes<T: Send>(
+    world: World,
+    rank: impl Fn(Communicator) -> Result<T, WorldError> + Sync,
+) -> Vec<Option<Result<T, WorldError>>> {
+    let ranks = world.join().unwrap();
+    std::thread::scope(|scope| {
+        let start = |communicator| scope.spawn(|| rank(communicator));
+        let threads: Vec<_> = ranks.into_iter().map(start).collect();
+        threads.into_iter().map(|thread| thread.join().ok()).collect()
+    })
+}
+
+/// Runs a closure on each rank and returns the results by rank.
+pub fn run<T: Send>(
+    world: World,
+    rank: impl Fn(Communicator) -> Result<T, WorldError> + Sync,
+) -> Vec<Result<T, WorldError>> {
+    run_summing(world, None, rank)
+}
+
+/// Like [`run`], for ranks whose devices may sum by themselves.
+pub fn run_summing<T: Send>(
+    world: World,
+    sums: Option<DeviceSums>,
+    rank: impl Fn(Communicator) -> Result<T, WorldError> + Sync,
+) -> Vec<Result<T, WorldError>> {
+    let outcomes = outcomes(world, |communicator| rank(communicator.summing(sums.clone())));
+    outcomes.into_iter().map(|outcome| outcome.expect("no rank panics")).collect()
+}
+
+/// Stands in for NCCL: sums the ranks' tensors in rank order.
+pub fn by_hand(ranks: usize) -> DeviceSums {
+    let (brought, met) = (Mutex::new(vec![None; ranks]), Barrier::new(ranks));
+    let sum = move |rank: usize, part: Tensor<1>| {
+        brought.lock().unwrap()[rank] = Some(part);
+        met.wait();
+        let parts: Vec<Tensor<1>> = brought.lock().unwrap().iter().flatten().cloned().collect();
+        met.wait();
+        parts.into_iter().reduce(|sum, part| sum + part).unwrap()
+    };
+    DeviceSums::new(vec![device(); ranks], sum)
+}

@@ -1,0 +1,152 @@
+//! World: the recipe for the ranks of a run.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use burn::tensor::Device;
+
+use crate::exchange::Exchange;
+use crate::{Communicator, DeviceSums, WorldError};
+
+/// A recipe for the ranks of a run. Nothing starts before [`join`](Self::join).
+///
+/// ```
+/// use burn::tensor::Device;
+/// use firebrick_world::World;
+///
+/// let world = World::threads(4).on(vec![Device::flex()]);
+/// assert_eq!(world.device(3), Some(&Device::flex()));
+/// assert_eq!(world.join()?.len(), 4);
+/// # Ok::<(), firebrick_world::WorldError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct World {
+    /// Ranks in each process.
+    threads: usize,
+    /// Whether MPI joins further processes.
+    #[cfg(feature = "mpi")]
+    processes: bool,
+    devices: Vec<Device>,
+    nccl: bool,
+    deadline: Duration,
+}
+
+/// The default time that a rank waits for the others: longer than a checkpoint or a kernel's compilation on one
+/// rank takes, short enough to free a cluster that waits for a dead machine.
+const DEADLINE: Duration = Duration::from_secs(600);
+
+impl Default for World {
+    fn default() -> Self {
+        Self::solo()
+    }
+}
+
+impl World {
+    /// Creates a world of one rank.
+    pub fn solo() -> Self {
+        Self::threads(1)
+    }
+
+    /// Creates a world of `ranks` ranks in this process, each running in its own thread: on several GPUs, or all on
+    /// one device to test a distributed run on a laptop.
+    pub fn threads(ranks: usize) -> Self {
+        Self {
+            threads: ranks,
+            #[cfg(feature = "mpi")]
+            processes: false,
+            devices: vec![],
+            nccl: true,
+            deadline: DEADLINE,
+        }
+    }
+
+    /// Creates a world in which each process that `mpirun` or Slurm's `srun` started is a rank. Requires the feature
+    /// `mpi`, and an MPI library at build time.
+    ///
+    /// ```text
+    /// mpirun -n 4 target/release/train
+    /// ```
+    ///
+    /// A process joins MPI once, at its first world, and leaves it when it exits. The exit waits until all
+    /// processes have reached it or the deadline has passed. If a world failed, the process skips the orderly shutdown,
+    /// which would wait for ranks that are gone, and gives the others up to five seconds to receive the
+    /// error. In that case let the program end with a nonzero exit code, as returning an error from `main`
+    /// does: `mpirun` then ends the remaining processes, including stopped ones, and so does `srun --kill-on-bad-exit`.
+    #[cfg(feature = "mpi")]
+    pub fn mpi() -> Self {
+        Self { processes: true, ..Self::threads(1) }
+    }
+
+    /// Runs `n` ranks in each process, as threads; process p has the `n` ranks from `n * p`. Ranks of one process
+    /// pass tensors in memory and reach the others through MPI. A world without MPI has one process.
+    #[cfg(feature = "mpi")]
+    pub fn threads_each(self, n: usize) -> Self {
+        Self { threads: n, ..self }
+    }
+
+    /// Assigns devices to this process's ranks, round-robin. Default: all ranks use the model's device. The model may
+    /// be on another device, such as the host: the trainer moves it, or each rank's part of it, to the rank's device.
+    ///
+    /// If each rank has its own CUDA device, the world has a single process, and NCCL is installed (as
+    /// `libnccl.so`), NCCL computes the sums that every rank receives whole, unless [`nccl`](Self::nccl) turns it off.
+    /// Everything else goes through host memory.
+    pub fn on(self, devices: Vec<Device>) -> Self {
+        Self { devices, ..self }
+    }
+
+    /// Sets whether NCCL may compute sums. Default: true, if [it can](Self::on). Without NCCL the host sums in rank
+    /// order, and the bits do not depend on the links between the devices.
+    pub fn nccl(self, used: bool) -> Self {
+        Self { nccl: used, ..self }
+    }
+
+    /// Returns the device of one of this process's ranks, if devices were assigned.
+    pub fn device(&self, local_rank: usize) -> Option<&Device> {
+        self.devices.get(local_rank.checked_rem(self.devices.len())?)
+    }
+
+    /// Sets how long a rank waits for the others in one call before the call returns
+    /// [`WorldError::Deadline`]. Default: ten minutes.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use firebrick_world::{World, WorldError};
+    ///
+    /// let ranks = World::threads(2).deadline(Duration::from_millis(1)).join()?;
+    /// // Rank 1 never calls.
+    /// let error = ranks[0].barrier().unwrap_err();
+    /// assert!(matches!(&error, WorldError::Deadline { ranks, .. } if *ranks == [1]));
+    /// assert!(error.to_string().starts_with("within 1ms rank 1 did not arrive at barrier"));
+    /// # Ok::<(), WorldError>(())
+    /// ```
+    pub fn deadline(self, limit: Duration) -> Self {
+        Self { deadline: limit, ..self }
+    }
+
+    /// Returns how long a rank waits for the others in one call.
+    pub fn limit(&self) -> Duration {
+        self.deadline
+    }
+
+    /// Joins this process's ranks and returns one communicator for each. Move each to its thread.
+    ///
+    /// # Errors
+    ///
+    /// [`WorldError::Size`] for a world of no ranks. With MPI, [`WorldError::Mpi`] if no launcher started
+    /// this process or MPI does not start, [`WorldError::Mismatch`] if the processes' numbers of threads differ,
+    /// and [`WorldError::Deadline`] if a process does not join in time.
+    pub fn join(&self) -> Result<Vec<Communicator>, WorldError> {
+        if self.threads == 0 {
+            return Err(WorldError::Size(0));
+        }
+        #[cfg(feature = "mpi")]
+        if self.processes {
+            return crate::mpi::join(self.threads, self.deadline);
+        }
+        let exchange = Arc::new(Exchange::new(self.threads, 0..self.threads, self.deadline));
+        let devices: Option<Vec<_>> = (0..self.threads).map(|rank| self.device(rank).cloned()).collect();
+        let sums = devices.filter(|_| self.nccl).and_then(DeviceSums::nccl);
+        let rank = |rank| Communicator::of(exchange.clone(), rank).summing(sums.clone());
+        Ok((0..self.threads).map(rank).collect())
+    }
+}
