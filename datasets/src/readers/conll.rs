@@ -3,13 +3,13 @@
 use std::sync::{Arc, OnceLock};
 
 use super::{
-    Files, Reader, Records, TagScheme, Tags,
+    Files, TagScheme, Tags,
     conll_sentence::{Columns, Sentences},
     lines::LONGEST_RECORD,
     records,
     tag_scheme::Evidence,
 };
-use crate::DataError;
+use crate::{DataError, Reader, Records};
 
 /// Reads sentences of words and their labels from files, compressed or not.
 ///

@@ -3,11 +3,11 @@
 use std::{path::Path, sync::Arc};
 
 use super::{
-    Place, Record, TagScheme, Value,
+    TagScheme,
     conll_comments::{Comments, Line, columns_of},
     lines::{Lines, is_blank},
 };
-use crate::DataError;
+use crate::{DataError, Place, Record, Value};
 
 /// The line that begins a document in CoNLL-2003.
 const DOCUMENT_START: &str = "-DOCSTART-";

@@ -2,11 +2,8 @@
 
 use std::{io::Read, path::Path, sync::Arc};
 
-use super::{
-    Files,
-    unpacked::{Unpacked, open_ordinary},
-};
-use crate::DataError;
+use super::{Files, unpacked::Unpacked};
+use crate::{DataError, ordinary_file};
 
 /// The extensions that are read from a folder by default.
 const DEFAULT_EXTENSIONS: [&str; 2] = ["txt", "md"];
@@ -119,7 +116,7 @@ fn read_file(path: &Arc<Path>) -> Result<String, DataError> {
 /// Reads an ordinary file. Devices and pipes are refused, since they may have no end.
 pub(crate) fn read_whole(path: &Path) -> Result<Vec<u8>, DataError> {
     let mut bytes = Vec::new();
-    let read = open_ordinary(path).and_then(|mut file| file.read_to_end(&mut bytes));
+    let read = ordinary_file::open(path).and_then(|mut file| file.read_to_end(&mut bytes));
     read.map_err(DataError::io(path))?;
     Ok(bytes)
 }

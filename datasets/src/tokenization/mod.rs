@@ -31,9 +31,18 @@ mod warning;
 mod word_cache;
 
 pub use encoder::Encoder;
-pub use encoding::{Encoding, Input, Side, Truncation};
+pub use encoding::{Encoding, Input, Truncation};
 pub(crate) use pieces::final_pieces;
 pub use save::ForModel;
 pub use special_tokens::{SpecialNames, SpecialTokens};
 pub use tokenizer::Tokenizer;
 pub use warning::TokenizerWarning;
+
+use crate::DataError;
+
+impl DataError {
+    /// Returns a function that adds the failed action to a tokenizer's error.
+    fn tokenizer<E: ToString>(action: impl Into<String>) -> impl FnOnce(E) -> Self {
+        move |reason| Self::TokenizerFailed { action: action.into(), reason: reason.to_string() }
+    }
+}

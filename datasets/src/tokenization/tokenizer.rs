@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 use tokenizers::ModelWrapper;
 
 use super::{
-    Side, SpecialNames, SpecialTokens, TokenizerWarning, bpe,
+    SpecialNames, SpecialTokens, TokenizerWarning, bpe,
     characters::Characters,
     clean_up::clean_up,
     config_tokens,
@@ -19,7 +19,7 @@ use super::{
     tokenizer_file::{self, guarded},
     transformers_class,
 };
-use crate::DataError;
+use crate::{DataError, Side};
 
 /// Converts text to token ids and back.
 ///

@@ -4,8 +4,8 @@ use std::{io, path::Path};
 
 use serde_json::{Map, Value, json};
 
-use super::{Side, SpecialNames, TokenizerWarning, json};
-use crate::{DataError, whole_file};
+use super::{SpecialNames, TokenizerWarning, json};
+use crate::{DataError, Side, whole_file};
 
 /// The main configuration file, which takes precedence.
 pub(super) const CONFIG: &str = "tokenizer_config.json";

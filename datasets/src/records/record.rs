@@ -61,19 +61,14 @@ pub enum Value {
 pub struct Record {
     place: Place,
     fields: Vec<(Arc<str>, Value)>,
-    /// Fields that exist but cannot be values, and their types.
-    unread: Vec<(Arc<str>, &'static str)>,
+    /// Fields that exist but cannot be values, and their types, for the errors of [`expected`](Self::expected).
+    pub(crate) unread: Vec<(Arc<str>, &'static str)>,
 }
 
 impl Record {
     /// Creates a record with these fields.
     pub fn new(place: Place, fields: Vec<(Arc<str>, Value)>) -> Self {
         Self { place, fields, unread: Vec::new() }
-    }
-
-    /// Adds the fields that could not be read, for the errors of [`expected`](Self::expected).
-    pub(super) fn with_unread(self, unread: Vec<(Arc<str>, &'static str)>) -> Self {
-        Self { unread, ..self }
     }
 
     /// Returns the place of the record.
@@ -174,7 +169,7 @@ impl Value {
 }
 
 /// Shortens a text for a message.
-pub(super) fn brief(text: &str) -> String {
+pub(crate) fn brief(text: &str) -> String {
     /// In characters.
     const LONGEST: usize = 200;
     match text.char_indices().nth(LONGEST) {
