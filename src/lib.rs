@@ -97,10 +97,12 @@ pub use firebrick_strategies::{
     Zero, optim,
 };
 pub use firebrick_world::World;
-pub use objective::{Loss, Objective};
+pub use objective::{Evaluation, Loss, Objective};
 pub use observe::dashboard::Show;
+pub use observe::numbers::{EvaluationNumbers, SaveNumbers};
+pub use observe::observer::Observer;
 pub use observe::rank_report::{PerStep, RankReport};
 pub use observe::report::{Report, process_start};
 pub use schedule::{Schedule, ScheduleError, Warmup};
-pub use score::{BestBy, Evaluation, Score, Scores};
+pub use score::{BestBy, Score, Scores};
 pub use trainer::{Trained, Trainer};

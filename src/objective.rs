@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 use firebrick_strategies::Pass;
 
-use crate::{Evaluation, Score};
+use crate::Score;
 
 /// The loss of one batch: a sum, and the number of items that it sums.
 ///
@@ -16,6 +16,25 @@ pub struct Loss {
     pub sum: Tensor<1>,
     /// Number of supervised items. It must equal the batch's own count, which the loop uses before the forward pass.
     pub items: usize,
+}
+
+/// The results of one evaluated batch: its loss, and counts for the scores.
+///
+/// The loop sums the counts over all batches and ranks, and [`Objective::scores`] computes
+/// the scores from the sums. So the F1 of a data set is computed from its counts, and is not a mean of its batches' F1.
+#[derive(Debug)]
+pub struct Evaluation {
+    /// The summed loss.
+    pub loss: Loss,
+    /// Counts that can be summed over batches, in an order that the model defines. Every batch has the same number of
+    /// counts.
+    pub counts: Vec<f64>,
+}
+
+impl From<Loss> for Evaluation {
+    fn from(loss: Loss) -> Self {
+        Self { loss, counts: Vec::new() }
+    }
 }
 
 /// A model that computes its loss on a batch.

@@ -2,26 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Loss, TrainError};
-
-/// The results of one evaluated batch: its loss, and counts for the scores.
-///
-/// The loop sums the counts over all batches and ranks, and [`Objective::scores`](crate::Objective::scores) computes
-/// the scores from the sums. So the F1 of a data set is computed from its counts, and is not a mean of its batches' F1.
-#[derive(Debug)]
-pub struct Evaluation {
-    /// The summed loss.
-    pub loss: Loss,
-    /// Counts that can be summed over batches, in an order that the model defines. Every batch has the same number of
-    /// counts.
-    pub counts: Vec<f64>,
-}
-
-impl From<Loss> for Evaluation {
-    fn from(loss: Loss) -> Self {
-        Self { loss, counts: Vec::new() }
-    }
-}
+use crate::TrainError;
 
 /// A metric of a model.
 #[derive(Clone, Debug, PartialEq)]

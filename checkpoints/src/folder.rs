@@ -4,12 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::Manifest;
 use crate::disk::{self, Disk, RealDisk, at, name_of};
 use crate::error::{CheckpointError, Result};
 use crate::file_names::{LATEST, MANIFEST, REMOVED, REPLACED, STAGED_LATEST, STAGING, step_folder, step_of};
+use crate::latest::write_latest;
 use crate::regular::read_small;
-use crate::staging::write_latest;
-use crate::{Manifest, Staging};
 
 /// The maximum size of `latest`, in bytes.
 const MAX_LATEST: u64 = 256;
@@ -61,8 +61,8 @@ impl Saved {
 /// checked when you [open](crate::Checkpoint::open) it.
 #[derive(Clone, Debug)]
 pub struct Folder {
-    path: PathBuf,
-    disk: Arc<dyn Disk>,
+    pub(crate) path: PathBuf,
+    pub(crate) disk: Arc<dyn Disk>,
 }
 
 impl Folder {
@@ -85,12 +85,6 @@ impl Folder {
     /// Returns the path of a step's checkpoint, which need not exist.
     pub fn checkpoint(&self, step: u64) -> PathBuf {
         self.path.join(step_folder(step))
-    }
-
-    /// Starts a save of a step. Every rank must pass the same `attempt`, which must differ between
-    /// attempts: 1 to 64 ASCII letters, digits, `.`, `_` or `-`.
-    pub fn staging(&self, step: u64, attempt: &str) -> Staging {
-        Staging::new(&self.path, self.disk.clone(), step, attempt)
     }
 
     /// Returns the complete checkpoints in publication order.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::disk::{self, Disk, at};
 use crate::error::{CheckpointError, Result};
-use crate::file_names::{LATEST, MANIFEST, REPLACED, STAGED_LATEST, STAGING, TRAINER, step_folder};
+use crate::file_names::{MANIFEST, REPLACED, STAGING, TRAINER, step_folder};
+use crate::latest::write_latest;
 use crate::manifest::MAX_TRAINER;
 use crate::{Digest, FileEntry, Folder, Manifest, RankState, Saved, rank_files};
 
@@ -19,6 +20,14 @@ pub struct Staging {
     disk: Arc<dyn Disk>,
     step: u64,
     attempt: String,
+}
+
+impl Folder {
+    /// Starts a save of a step. Every rank must pass the same `attempt`, which must differ between
+    /// attempts: 1 to 64 ASCII letters, digits, `.`, `_` or `-`.
+    pub fn staging(&self, step: u64, attempt: &str) -> Staging {
+        Staging::new(&self.path, self.disk.clone(), step, attempt)
+    }
 }
 
 impl Staging {
@@ -173,14 +182,4 @@ fn told(path: &Path, expected: u64) -> Result<()> {
         Err(error) => error.to_string(),
     };
     Err(CheckpointError::NotShared { path: path.into(), expected, found })
-}
-
-/// Makes `latest` name the checkpoint of a step. At every moment it names the old one or the new one.
-pub(crate) fn write_latest(disk: &dyn Disk, folder: &Path, step: u64) -> Result<()> {
-    let staged = folder.join(STAGED_LATEST);
-    disk::write_file(disk, &staged, format!("{}\n", step_folder(step)).as_bytes())?;
-    let point = "rename latest";
-    at(point, &staged, disk.rename(point, &staged, &folder.join(LATEST)))?;
-    let point = "sync the checkpoints' folder after latest";
-    at(point, folder, disk.sync_dir(point, folder))
 }

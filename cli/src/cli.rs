@@ -6,7 +6,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use serde::Serialize;
 
 use crate::commands::checkpoint::{CheckpointCommand, ConsolidateArgs, checkpoint, consolidate};
 use crate::commands::exit::{EXIT_CODES, Exit};
@@ -14,6 +13,7 @@ use crate::commands::export::{ExportArgs, export};
 use crate::commands::import::{ImportArgs, import};
 use crate::commands::page::{ReportArgs, WatchArgs, report, watch};
 use crate::commands::plan::{PlanArgs, plan};
+use crate::commands::run_args::{FileArgs, ReportFormat, RunArgs, print_json};
 use crate::commands::summary::{bench_summary, tokenized_summary, trained_summary};
 use crate::commands::trained::{EvalArgs, GenerateArgs, PredictArgs, eval, generate, predict};
 use crate::console::{print, tell, terminal_width};
@@ -21,7 +21,7 @@ use crate::log_lines::print_messages;
 use crate::run::Process;
 use crate::signals;
 use crate::signals::Signal;
-use crate::{Bench, DataRun, Look, Run, RunError};
+use crate::{Bench, DataRun, Look, RunError};
 use firebrick::device::Listing;
 use firebrick::{Resume, Show};
 
@@ -127,24 +127,6 @@ enum Command {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct RunArgs {
-    #[command(flatten)]
-    pub file: FileArgs,
-    /// Overrides the run's device: auto, cpu, cuda[:i], wgpu[:i] or vulkan[:i].
-    #[arg(long, env = "BURN_DEVICE", value_name = "DEVICE")]
-    device: Option<String>,
-    /// Overrides the run's ranks: this many train together, each a thread, with a device each or all on the CPU. Under
-    /// mpirun each process is a rank, unless you ask for more.
-    ///
-    /// An update then sees `batch.micro` x `batch.accumulate` x ranks samples.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
-    ranks: Option<u64>,
-    /// Overrides the run's deadline: how long a rank waits for the others before the run ends.
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
-    deadline: Option<u64>,
-}
-
-#[derive(Debug, Args)]
 struct TrainArgs {
     #[command(flatten)]
     run: RunArgs,
@@ -183,19 +165,6 @@ struct BenchArgs {
     /// Rounds, each with fresh weights.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
     rounds: u64,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct FileArgs {
-    /// The run file.
-    #[arg(value_name = "RUN.ron")]
-    run: PathBuf,
-    /// Overrides a field of the run file; the value is RON. May be given several times.
-    #[arg(long = "set", value_name = "PATH=VALUE")]
-    overrides: Vec<String>,
-    /// Format of the result: `json` makes the last line on standard output one JSON object.
-    #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
-    pub report: ReportFormat,
 }
 
 #[derive(Debug, Args)]
@@ -241,12 +210,6 @@ enum Color {
     Never,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum ReportFormat {
-    Text,
-    Json,
-}
-
 impl Cli {
     /// Runs the command and returns its exit code, which `--help` lists. Errors go to standard error.
     pub fn run(self) -> ExitCode {
@@ -276,24 +239,6 @@ impl Cli {
                 Ok(Exit::Done)
             }
         })
-    }
-}
-
-impl RunArgs {
-    pub(crate) fn read(&self) -> Result<Run, RunError> {
-        self.read_with(&[])
-    }
-
-    /// Returns the run with further overrides.
-    fn read_with(&self, further: &[String]) -> Result<Run, RunError> {
-        let overrides = [&self.file.overrides, further].concat();
-        let mut run = Run::read(&self.file.run, &overrides)?;
-        if let Some(device) = &self.device {
-            run.device = device.clone();
-        }
-        run.ranks = self.ranks.map_or(run.ranks, |ranks| Some(ranks as usize));
-        run.deadline = self.deadline.or(run.deadline);
-        Ok(run)
     }
 }
 
@@ -392,8 +337,4 @@ fn devices(args: &DevicesArgs) {
         ReportFormat::Text => print(&listing.to_string()),
         ReportFormat::Json => print_json(&listing),
     }
-}
-
-pub(crate) fn print_json(report: &impl Serialize) {
-    print(&(serde_json::to_string(report).unwrap_or_default() + "\n"));
 }

@@ -4,14 +4,36 @@
 //! checkpoints, and how to migrate from other trainers. A Rust program can read and launch the same run files:
 //!
 //! ```no_run
+//! use std::path::Path;
+//!
 //! use firebrick::{Interrupter, Show};
 //! use firebrick_cli::Run;
 //!
 //! let none: [&str; 0] = [];
-//! let run = Run::read("examples/causal_lm.ron", &none)?;
+//! let run = Run::read(Path::new("examples/causal_lm.ron"), &none)?;
 //! let launched = run.launch(Show::Lines, Interrupter::new())?;
 //! println!("train loss {:.4}", launched.report.train_loss);
 //! # Ok::<(), firebrick_cli::RunError>(())
+//! ```
+//!
+//! # The crate
+//!
+//! ```text
+//! cli.rs         the command line
+//! commands/      the commands, one per file, and the exit codes
+//! run/           a run as a RON file: parsing, checks, and launching it
+//! plan/          estimates a run: bytes held and sent, operations, and what lets it fit
+//! bench.rs       times steps, compared with a plain Burn loop or other settings
+//! preview/       the first batches, readable
+//! trained_run/   evaluates a trained run, predicts and generates with it
+//! answers/       a trained model's answers to texts
+//! import/        converts a DeepSpeed configuration and Hugging Face's training arguments to a run file
+//! watch/         follows a run from another terminal
+//! report_page/   one HTML page of a run, from the run's files alone
+//! guide.rs       the pages of docs/
+//! signals.rs     Ctrl-C, SIGTERM and a closed terminal
+//! console.rs     prints lines on standard error and the result on standard output
+//! log_lines.rs   prints what the libraries report
 //! ```
 
 mod answers;
@@ -19,7 +41,6 @@ mod bench;
 pub mod cli;
 mod commands;
 mod console;
-
 pub mod guide;
 pub mod import;
 mod log_lines;

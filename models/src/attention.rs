@@ -7,7 +7,7 @@ use firebrick_kernels::{cast, matmul};
 use firebrick_strategies::{Dropout, Pass};
 
 use super::Linear;
-use super::gpt::Shape;
+use super::gpt_shape::Shape;
 use super::key_value::{KeyValue, behind};
 
 /// Computes `softmax(query · keyᵀ + bias) · value` (Vaswani et al., 2017, arXiv:1706.03762), shape

@@ -1,7 +1,7 @@
 //! A decoder-only transformer language model.
 
 use burn::module::{Module, Param};
-use burn::nn::{Embedding, EmbeddingConfig, Initializer};
+use burn::nn::{Embedding, EmbeddingConfig};
 use burn::tensor::{Bool, Device, FloatDType, Int, Tensor};
 use firebrick_datasets::{Inputs, TokenBatch};
 use firebrick_kernels::{cast, matmul};
@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::attention::Attention;
 use super::causal::{Placed, next_token_loss};
+use super::gpt_shape::{Shape, normal};
 use super::key_value::{KeyValue, Past};
 use super::perplexity::{counted, perplexity};
 use super::writing::{ReadsOn, last_column};
@@ -83,25 +84,6 @@ impl GptConfig {
     }
 }
 
-/// The settings of a [`Gpt`], except for the sizes of its embeddings.
-pub(super) struct Shape {
-    pub layers: usize,
-    pub heads: usize,
-    pub width: usize,
-    /// The width inside a feed-forward layer.
-    pub inner: usize,
-    pub bias: bool,
-    pub tied: bool,
-    pub embedding_dropout: f64,
-    /// Dropout of attention weights.
-    pub attention_dropout: f64,
-    /// Dropout at the end of each residual branch.
-    pub residual_dropout: f64,
-    pub activation: Activation,
-    /// Added to the variance in layer norms.
-    pub epsilon: f64,
-}
-
 impl Shape {
     /// A model whose weights are drawn when they are first read.
     pub fn gpt(&self, vocabulary: usize, context: usize, device: &Device) -> Gpt {
@@ -119,24 +101,6 @@ impl Shape {
             head: (!self.tied).then(head),
         }
     }
-
-    /// The standard deviation of weights at the end of a residual branch.
-    pub fn residual_std(&self) -> f64 {
-        0.02 / ((2 * self.layers) as f64).sqrt()
-    }
-
-    /// A linear layer with weights of standard deviation `std` and bias 0.
-    pub fn linear(&self, from: usize, to: usize, std: f64, device: &Device) -> Linear {
-        Linear::new(from, to, self.bias, normal(std), device)
-    }
-
-    fn norm(&self, device: &Device) -> Norm {
-        Norm::new(self.width, self.bias, device).with_epsilon(self.epsilon)
-    }
-}
-
-fn normal(std: f64) -> Initializer {
-    Initializer::Normal { mean: 0.0, std }
 }
 
 /// Draws all parameters now. Burn draws a parameter when it is first read; drawing them all at once makes the weights

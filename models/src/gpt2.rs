@@ -4,7 +4,7 @@ use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::gpt::Shape;
+use super::gpt_shape::Shape;
 use super::pretrained::{
     Folder, HubConfig, KeyMap, Layout, Pretrained, PretrainedError, Row, check_dropouts, check_heads,
     check_layers, check_sizes,

@@ -3,6 +3,7 @@
 //! ```text
 //! pretrained/        Hugging Face folders: supported families and heads, reading and writing
 //! gpt.rs             GPT-2 and related decoders
+//! ├── gpt_shape.rs      its settings and layers
 //! ├── gpt2.rs           its Hugging Face format
 //! └── causal.rs         the inputs of a causal model, and its loss
 //! bert/              BERT, RoBERTa and related models, with heads
@@ -32,6 +33,7 @@ mod cross_entropy;
 pub mod decoding;
 mod gpt;
 mod gpt2;
+mod gpt_shape;
 mod key_value;
 mod linear;
 mod llama;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use firebrick_datasets::Fingerprint;
 
-use super::trainer_state::Settings;
+use super::settings::Settings;
 
 /// A setting that differs from that of the saved run.
 #[derive(Clone, Debug, PartialEq, Eq)]

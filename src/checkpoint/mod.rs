@@ -17,6 +17,7 @@
 //! saves.rs            the training loop's side of saving, and reports
 //! resume.rs           Resume: which checkpoint a run continues from
 //! resumed.rs          that checkpoint, opened for all ranks of a process
+//! settings.rs         the settings that a resumed run is compared by
 //! change.rs           settings that differ from those of the saved run
 //! lender.rs           the optimizer's state, read and restored without a second copy
 //! load.rs             saved tensors into the master of any number of ranks
@@ -41,6 +42,7 @@ mod saver;
 #[cfg(test)]
 mod saver_tests;
 mod saves;
+mod settings;
 mod snapshot;
 mod trainer_state;
 
@@ -57,6 +59,6 @@ pub use resumed::{Compared, RunText};
 pub(crate) use resumed::{Resumed, Shared, broadcast_scalar};
 pub(crate) use saver::Saver;
 pub(crate) use saves::Saves;
+pub(crate) use settings::Settings;
 pub(crate) use snapshot::Snapshot;
-pub(crate) use trainer_state::Settings;
 pub use trainer_state::TrainerState;

@@ -10,7 +10,7 @@ use firebrick_world::Communicator;
 use super::change::{TRAINING_DATA, VALIDATION_DATA};
 use super::optimizer_state::AXES;
 use super::resume::{FOLDER, Resume};
-use super::trainer_state::Settings;
+use super::settings::Settings;
 use super::{Change, ResumeError, TrainerState};
 use crate::TrainError;
 

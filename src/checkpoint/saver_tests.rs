@@ -10,7 +10,8 @@ use firebrick_checkpoints::Folder;
 use firebrick_datasets::Cursor;
 use firebrick_strategies::{Setup, Strategy, Zero};
 
-use super::trainer_state::{GlobalBatch, Settings, TrainerState};
+use super::settings::{GlobalBatch, Settings};
+use super::trainer_state::TrainerState;
 use super::{Checkpoints, Layout, Saver, Snapshot};
 use crate::data::Fingerprints;
 use crate::observe::log::Mark;

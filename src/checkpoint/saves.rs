@@ -4,12 +4,15 @@ use burn::module::Module;
 use firebrick_strategies::Stage;
 
 use super::saver::{Ended, Saver};
-use super::trainer_state::{Settings, TrainerState};
+use super::settings::Settings;
+use super::trainer_state::TrainerState;
 use crate::TrainError;
 use tracing::warn;
 
 use crate::engine::session::Session;
-use crate::observe::log::{Log, SaveNumbers};
+use crate::observe::numbers::SaveNumbers;
+use crate::observe::observer::Observer;
+use crate::observe::observers::Observers;
 use crate::observe::progress::Progress;
 use crate::score::BestBy;
 
@@ -32,9 +35,14 @@ impl Saves {
     /// # Errors
     ///
     /// A rank is lost.
-    pub fn wants(&mut self, updates: u64, holds: bool, log: &mut Log) -> Result<bool, TrainError> {
+    pub fn wants(
+        &mut self,
+        updates: u64,
+        holds: bool,
+        observers: &mut Observers,
+    ) -> Result<bool, TrainError> {
         self.saver.poll(holds)?;
-        self.report(log);
+        self.report(observers);
         Ok(self.saver.is_due(updates))
     }
 
@@ -57,9 +65,9 @@ impl Saves {
         &mut self,
         session: &Session<M, S>,
         progress: &Progress,
-        log: &mut Log,
+        observers: &mut Observers,
     ) -> Result<(), TrainError> {
-        log.flush();
+        observers.log.flush();
         let updates = session.updates();
         // An evaluation of earlier weights says nothing about these.
         let metric = progress.validation.as_ref().filter(|numbers| numbers.step == updates);
@@ -69,13 +77,13 @@ impl Saves {
             self.settings.clone(),
             progress.clone(),
             session.strategies(),
-            log.mark(updates),
+            observers.log.mark(updates),
             self.run.clone(),
         );
         let sound = progress.is_sound();
         let snapshot = |layout: &_| session.snapshot(layout, state);
         self.saver.begin(updates, progress.cursor, metric, sound, snapshot)?;
-        self.report(log);
+        self.report(observers);
         Ok(())
     }
 
@@ -84,9 +92,9 @@ impl Saves {
     /// # Errors
     ///
     /// A rank is lost.
-    pub fn finish(&mut self, log: &mut Log) -> Result<bool, TrainError> {
+    pub fn finish(&mut self, observers: &mut Observers) -> Result<bool, TrainError> {
         self.saver.finish()?;
-        self.report(log);
+        self.report(observers);
         Ok(self.saver.tries_again())
     }
 
@@ -119,12 +127,12 @@ impl Saves {
         (self.saver.newest, self.saver.failed.clone())
     }
 
-    fn report(&mut self, log: &mut Log) {
+    fn report(&mut self, observers: &mut Observers) {
         for Ended { step, seconds, pause, error } in self.saver.done.drain(..) {
             if let (Some(error), true) = (&error, self.tells) {
                 warn!("the checkpoint of step {step} could not be saved, training goes on: {error}");
             }
-            log.save(&SaveNumbers { step, seconds, pause_seconds: pause, error });
+            observers.saved(&SaveNumbers { step, seconds, pause_seconds: pause, error });
         }
     }
 }

@@ -1,12 +1,11 @@
 //! The part of a checkpoint that is not tensors: `trainer.ron`.
 
-use firebrick_datasets::{Amount, Fingerprint};
+use firebrick_datasets::Fingerprint;
 use firebrick_strategies::StageState;
 use serde::{Deserialize, Serialize};
 
 use super::ResumeError;
-use crate::Schedule;
-use crate::data::Fingerprints;
+use super::settings::Settings;
 use crate::observe::log::Mark;
 use crate::observe::progress::Progress;
 
@@ -38,40 +37,6 @@ pub struct TrainerState {
     log_sum: Option<Fingerprint>,
     /// The run file, if the run has one.
     pub(crate) run: Option<String>,
-}
-
-/// The settings known to the trainer that affect the run's result.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Settings {
-    pub seed: u64,
-    #[serde(default)]
-    pub label_smoothing: f64,
-    pub schedule: Schedule,
-    pub total_updates: u64,
-    /// The size of an update's batch, over all ranks.
-    pub global_batch: GlobalBatch,
-    /// The number of samples in the first epoch.
-    pub train_samples: usize,
-    /// The data's fingerprints. Older checkpoints have none.
-    #[serde(default)]
-    pub data: Fingerprints,
-}
-
-/// The size of an update's batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum GlobalBatch {
-    Samples(usize),
-    Tokens(usize),
-}
-
-impl From<Amount> for GlobalBatch {
-    fn from(amount: Amount) -> Self {
-        match amount {
-            Amount::Samples(samples) => Self::Samples(samples),
-            Amount::Tokens(tokens) => Self::Tokens(tokens),
-        }
-    }
 }
 
 impl TrainerState {

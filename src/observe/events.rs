@@ -5,8 +5,8 @@ use burn::train::{
 };
 
 use crate::TrainError;
-use crate::observe::dashboard::PlaceholderModel;
-use crate::observe::gauges::Readings;
+use crate::observe::placeholder::PlaceholderModel;
+use crate::observe::readings::Readings;
 
 /// Passes the loop's events to burn-train and converts its errors. On ranks other than the first, drops the events.
 pub(crate) struct Events<'a> {

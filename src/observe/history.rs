@@ -8,7 +8,8 @@ use firebrick_strategies::SkipReason;
 use crate::TrainError;
 use crate::engine::step::StepNumbers;
 use crate::files::writes::FailedWrites;
-use crate::observe::log::{EvaluationNumbers, Past};
+use crate::observe::log::Past;
+use crate::observe::numbers::EvaluationNumbers;
 use crate::observe::progress::{MANY_INFINITE, Progress};
 use crate::observe::rank_report::Exchanged;
 

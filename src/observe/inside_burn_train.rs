@@ -13,10 +13,10 @@ use firebrick_datasets::Batch;
 use firebrick_strategies::Stage;
 
 use crate::engine::training_loop::TrainingLoop;
-use crate::observe::dashboard::{NoBatches, PlaceholderModel};
 use crate::observe::events::Events;
 use crate::observe::gauges;
 use crate::observe::metric_files::{MetricFiles, MetricWrites};
+use crate::observe::placeholder::{NoBatches, PlaceholderModel};
 use crate::output::Output;
 use crate::{Objective, Score, TrainError};
 

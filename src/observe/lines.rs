@@ -10,7 +10,7 @@ use burn::train::renderer::{
     EvaluationName, MetricState, MetricsRenderer, MetricsRendererEvaluation, MetricsRendererTraining,
 };
 
-use crate::observe::gauges::{BYTES, LOSS, LOSS_SCALE, SLOWEST, WAITING, format_reading};
+use crate::observe::readings::{BYTES, LOSS, LOSS_SCALE, SLOWEST, WAITING, format_reading};
 
 /// The share of a step, in percent, from which a line mentions a rank that others wait for.
 const SLOW: f64 = 20.0;

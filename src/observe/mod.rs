@@ -1,10 +1,15 @@
 //! What a run shows and records: events, lines, the dashboard, logs and the report.
 //!
 //! ```text
+//! observer.rs          Observer: follows a run from a program
+//! observers.rs         all that follow a run: its log, and the observers of the program
+//! numbers.rs           the numbers of an evaluation and of a save
 //! events.rs            what the training loop reports
 //! inside_burn_train.rs  runs the loop inside burn-train, for its dashboard
 //! dashboard.rs         where a run is shown
-//! gauges.rs            the numbers that the dashboard plots
+//! placeholder.rs       what burn-train asks for and Firebrick has no use for
+//! readings.rs          the numbers of a step, by name
+//! gauges.rs            registers them with the dashboard
 //! lines.rs             the same as plain lines
 //! log/                 metrics.jsonl: one line for each step
 //! log_line.rs          one line of it, written and read
@@ -18,14 +23,19 @@
 
 pub mod dashboard;
 pub(crate) mod events;
-pub mod gauges;
+pub(crate) mod gauges;
 pub(crate) mod history;
 pub(crate) mod inside_burn_train;
 pub mod lines;
 pub mod log;
 pub mod log_line;
 pub(crate) mod metric_files;
+pub mod numbers;
+pub mod observer;
+pub(crate) mod observers;
+pub(crate) mod placeholder;
 pub(crate) mod progress;
 pub mod rank_report;
+pub mod readings;
 pub mod report;
 pub mod tensorboard;

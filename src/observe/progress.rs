@@ -6,7 +6,7 @@ use firebrick_datasets::Cursor;
 use serde::{Deserialize, Serialize};
 
 use crate::TrainError;
-use crate::observe::log::EvaluationNumbers;
+use crate::observe::numbers::EvaluationNumbers;
 use crate::score::BestBy;
 
 /// Number of windows in the mean of the reported training loss.

@@ -5,7 +5,7 @@ use firebrick_datasets::{Batch, DataError};
 use firebrick_strategies::{BoxedStrategy, Strategy};
 
 use super::for_rank::for_rank;
-use super::{Destination, Length, Trained, Trainer, Watch};
+use super::{Destination, Length, Trained, Trainer};
 use crate::checkpoint::{ResumeError, Shared};
 use crate::engine::ranks::each_rank;
 use crate::engine::step::StepNumbers;
@@ -39,7 +39,7 @@ impl<S> Trainer<S> {
         B: Batch,
         S: Strategy<M>,
     {
-        self.fit_watched(model, optimizer, schedule, data, |_| {})
+        self.fit_for_first(model, optimizer, schedule, data)?.ok_or(TrainError::NoModel)
     }
 
     /// Like [`fit`](Self::fit), but also calls `watch` with the numbers of each step.
@@ -60,15 +60,7 @@ impl<S> Trainer<S> {
         B: Batch,
         S: Strategy<M>,
     {
-        // Boxing the strategies compiles the rest once per model and batch type, for every composition.
-        let trained = self.map_strategies(BoxedStrategy::new).fit_boxed(
-            model,
-            optimizer,
-            schedule,
-            data,
-            Box::new(watch),
-        );
-        trained?.ok_or(TrainError::NoModel)
+        self.observe(watch).fit(model, optimizer, schedule, data)
     }
 
     /// Like [`fit`](Self::fit), but only the process of the first rank returns the model; no other process holds it
@@ -85,8 +77,8 @@ impl<S> Trainer<S> {
         B: Batch,
         S: Strategy<M>,
     {
-        let boxed = self.map_strategies(BoxedStrategy::new);
-        boxed.fit_boxed(model, optimizer, schedule, data, Box::new(|_| {}))
+        // Boxing the strategies compiles the rest once per model and batch type, for every composition.
+        self.map_strategies(BoxedStrategy::new).fit_boxed(model, optimizer, schedule, data)
     }
 
     fn check(&self) -> Result<(), TrainError> {
@@ -129,7 +121,6 @@ impl<M: 'static> Trainer<BoxedStrategy<M>> {
         optimizer: ModuleOptimizer,
         schedule: Schedule,
         data: Data<B>,
-        watch: Watch,
     ) -> Result<Option<Trained<M>>, TrainError>
     where
         M: Objective<B>,
@@ -146,23 +137,21 @@ impl<M: 'static> Trainer<BoxedStrategy<M>> {
         if let Some(alone) = ranks.pop_if(|rank| rank.size() == 1) {
             let device = world.device(0).cloned();
             let model = for_rank(model, device.as_ref());
-            return self.train(alone, (model, device), optimizer, schedule, data, watch, Some(0), &shared);
+            return self.train(alone, (model, device), optimizer, schedule, data, Some(0), &shared);
         }
         let root = self.root(ranks.len(), ranks[0].size());
-        let mut watch = Some(watch);
         let jobs = ranks.into_iter().map(|rank| {
             let own = model.devices().first().cloned();
             let device = world.device(rank.local_rank()).cloned().or(own);
             // Ranks that shared a leaf would also share its graph and wait for each other in the backward pass.
             let own = for_rank(model.clone(), device.as_ref());
-            let watch = watch.take_if(|_| rank.rank() == 0).unwrap_or_else(|| Box::new(|_| {}));
-            (rank, (self.clone(), (own, device), optimizer.clone(), data.clone(), watch))
+            (rank, (self.clone(), (own, device), optimizer.clone(), data.clone()))
         });
         let jobs: Vec<_> = jobs.collect();
         // Each rank has its own copy; keeping the originals would hold them through the whole run.
         drop((model, optimizer, data));
-        each_rank(jobs, world.limit(), move |rank, (trainer, model, optimizer, data, watch)| {
-            trainer.train(rank, model, optimizer, schedule, data, watch, root, &shared)
+        each_rank(jobs, world.limit(), move |rank, (trainer, model, optimizer, data)| {
+            trainer.train(rank, model, optimizer, schedule, data, root, &shared)
         })
     }
 

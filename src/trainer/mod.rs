@@ -12,8 +12,9 @@ use firebrick_strategies::{Identity, Stack};
 use firebrick_world::World;
 
 use crate::checkpoint::RunText;
-use crate::engine::step::StepNumbers;
 use crate::observe::dashboard::Show;
+use crate::observe::observer::Observer;
+use crate::observe::observers::Shared;
 use crate::{Checkpoints, Resume};
 
 use kept::Destination;
@@ -112,10 +113,8 @@ pub struct Trainer<S = Identity> {
     show: Show,
     label: String,
     interrupter: Interrupted,
+    observers: Shared,
 }
-
-/// A callback for the numbers of each step.
-type Watch = Box<dyn FnMut(&StepNumbers) + Send>;
 
 #[derive(Clone, Copy, Debug)]
 enum Length {
@@ -162,6 +161,7 @@ impl Trainer {
             show: Show::Nothing,
             label: "training".into(),
             interrupter: Interrupted::default(),
+            observers: Shared::default(),
         }
     }
 }
@@ -192,6 +192,7 @@ impl<S> Trainer<S> {
             show: self.show,
             label: self.label,
             interrupter: self.interrupter,
+            observers: self.observers,
         }
     }
 
@@ -296,6 +297,12 @@ impl<S> Trainer<S> {
     /// Sets a lower bound on the tensors of parameter size that the optimizer keeps per parameter.
     pub fn optimizer_states(mut self, tensors: f64) -> Self {
         self.optimizer_states = tensors;
+        self
+    }
+
+    /// Adds an observer, which sees each step, evaluation and save, and the end of the run.
+    pub fn observe(mut self, observer: impl Observer + 'static) -> Self {
+        self.observers.add(observer);
         self
     }
 

@@ -9,9 +9,9 @@ use firebrick_datasets::{Batch, DataError};
 use firebrick_strategies::{Stage, Strategy};
 use firebrick_world::{Communicator, World};
 
-use super::{Length, Trained, Trainer, Watch};
+use super::{Length, Trained, Trainer};
 use crate::checkpoint::best_file::BestFile;
-use crate::checkpoint::{Settings, Shared};
+use crate::checkpoint::{self, Settings};
 use crate::engine::dry_run::dry_run;
 use crate::engine::feed::{Feed, Share, updates_in_epochs, windows_in_epoch};
 use crate::engine::session::Prepared;
@@ -20,6 +20,8 @@ use crate::files::beside::Beside;
 use crate::observe::dashboard::SafeErrors;
 use crate::observe::events::Events;
 use crate::observe::inside_burn_train::InsideBurnTrain;
+use crate::observe::observer::Observer;
+use crate::observe::observers::{Observers, Shared};
 use crate::observe::rank_report::RankReport;
 use crate::observe::report::Report;
 use crate::output::Output;
@@ -51,9 +53,8 @@ impl<S> Trainer<S> {
         optimizer: ModuleOptimizer,
         schedule: Schedule,
         data: Data<B>,
-        watch: Watch,
         root: Option<usize>,
-        shared: &Shared,
+        shared: &checkpoint::Shared,
     ) -> Result<Option<Trained<M>>, TrainError>
     where
         M: Objective<B> + 'static,
@@ -91,17 +92,18 @@ impl<S> Trainer<S> {
         self.claim(&mut start, &rank)?;
         let checkpoints = self.saves(&start, settings, &session, layout, best_by);
         let (history, log) = start.history(session.updates(), &rank)?;
+        // Those of the program see the run once, on the first rank.
+        let observers = if rank.rank() == 0 { self.observers.clone() } else { Shared::default() };
         let mut training = TrainingLoop {
             feed: Feed::new(&data, history.progress.cursor, window, Share::of(&rank))?,
             output: start.output.clone(),
-            log,
+            observers: Observers::new(log, observers),
             best: BestFile::new(history.found_best(), self.tells(&rank)),
             history,
             saves: self.output.is_some(),
             checkpoints,
             stops: None,
             has_updated: false,
-            watch,
             session,
             data,
             plan,
@@ -182,7 +184,7 @@ where
     B: Batch,
     T: Stage<M>,
 {
-    let TrainingLoop { mut session, history, output, .. } = finished;
+    let TrainingLoop { mut session, history, output, mut observers, .. } = finished;
     let averaged = session.whole_average(root)?;
     let whole = session.adapted(root)?.map(|adapted| {
         let adapters = session.adapters(&adapted);
@@ -201,11 +203,13 @@ where
     let ranks = RankReport::gather(session.world(), bytes, peak, &history.exchanged, steps);
     writing.map_or(Ok(()), Beside::wait)?;
     let Some((model, averaged, adapters)) = whole else { return Ok(None) };
+    let report = Report::new(&history, bytes, ranks?);
+    observers.ended(&report);
     Ok(Some(Trained {
         model: session.returned(model),
         averaged: averaged.map(|averaged| session.returned(averaged)),
         adapters,
-        report: Report::new(&history, bytes, ranks?),
+        report,
         best: history.best_path,
         cursor: history.progress.cursor,
         last_step: history.last,

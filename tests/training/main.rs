@@ -20,6 +20,7 @@ mod label_smoothing;
 mod lora;
 mod many_ranks;
 mod mixed_precision;
+mod observers;
 mod optimizers;
 mod peft;
 mod pretrained;

@@ -8,11 +8,11 @@ use clap::{Args, Subcommand, ValueEnum};
 use firebrick_checkpoints::{
     self as checkpoints, Checkpoint, CheckpointError, Consolidate, Dtype, Folder, Section, What,
 };
-use serde::Serialize;
 use serde_json::json;
 
 use crate::RunError;
 use crate::commands::exit::Exit;
+use crate::commands::run_args::print_json;
 use crate::console::{Share, print, tell};
 use firebrick::checkpoint::FOLDER;
 use firebrick::{ByteSize, ResumeError, TrainError, TrainerState};
@@ -280,8 +280,4 @@ fn open(path: &Path) -> Result<Checkpoint, RunError> {
 
 fn files(error: CheckpointError) -> RunError {
     TrainError::from(ResumeError::from(error)).into()
-}
-
-fn print_json(value: &impl Serialize) {
-    print(&(serde_json::to_string(value).unwrap_or_default() + "\n"));
 }

@@ -7,5 +7,6 @@ pub(crate) mod export;
 pub(crate) mod import;
 pub(crate) mod page;
 pub(crate) mod plan;
+pub(crate) mod run_args;
 pub(crate) mod summary;
 pub(crate) mod trained;

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use crate::RunError;
-use crate::cli::{ReportFormat, RunArgs, print_json};
+use crate::commands::run_args::{ReportFormat, RunArgs, print_json};
 use crate::console::{print, tell};
 use crate::run::Process;
 use firebrick::ByteSize;

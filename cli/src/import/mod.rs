@@ -79,6 +79,7 @@ mod length;
 mod optimizer;
 mod outcome;
 mod precision;
+mod rule_tables;
 mod rules;
 mod saving;
 mod schedule;
@@ -157,11 +158,11 @@ impl<'a> Import<'a> {
         let args = self.arguments.map(read).transpose()?;
         let mut inputs = Inputs { ds: read(self.config)?, args, ranks: self.ranks };
         let draft = draft(&mut inputs)?;
-        rules::apply(&mut inputs.ds, rules::OF_DEEPSPEED);
+        rules::apply(&mut inputs.ds, rule_tables::OF_DEEPSPEED);
         let mut sources = inputs.ds.file().to_string();
         let mut rows = inputs.ds.rows();
         if let Some(mut args) = inputs.args {
-            rules::apply(&mut args, rules::OF_TRAINING_ARGUMENTS);
+            rules::apply(&mut args, rule_tables::OF_TRAINING_ARGUMENTS);
             sources += &format!(" and {}", args.file());
             rows.extend(args.rows());
         }

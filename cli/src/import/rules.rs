@@ -1,19 +1,10 @@
 //! Rules for fields whose name, or name and value, determines the outcome: they have no effect or are not supported.
 
 use super::Outcome;
-use super::deepspeed_fields::DEEPSPEED;
 use super::source::{Field, Source, is_below};
-use super::training_argument_fields::TRAINING_ARGUMENTS;
-use super::zero_fields::ZERO;
-
-/// The rules for DeepSpeed; the tables are searched in this order.
-pub(super) const OF_DEEPSPEED: Rules = &[DEEPSPEED, ZERO];
-
-/// The rules for Transformers.
-pub(super) const OF_TRAINING_ARGUMENTS: Rules = &[TRAINING_ARGUMENTS];
 
 /// Tables of rules.
-type Rules = &'static [&'static [Rule]];
+pub(super) type Rules = &'static [&'static [Rule]];
 
 /// The outcome of a field.
 pub(super) struct Rule {
@@ -115,6 +106,7 @@ fn nearest(path: &str, rules: Rules) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::rule_tables::{OF_DEEPSPEED, OF_TRAINING_ARGUMENTS};
     use super::*;
 
     #[test]

@@ -5,7 +5,7 @@
 
 use super::order::Order;
 use super::parameters::ParamLayout;
-use super::trace::Traced;
+use super::recomputed::Traced;
 use crate::run::Shape;
 use crate::{OffloadConfig, OptimizerConfig};
 

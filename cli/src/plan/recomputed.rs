@@ -5,8 +5,16 @@
 
 use firebrick_strategies::{PathError, Paths};
 
-use super::trace::Traced;
 use crate::{RecomputeConfig, StrategyConfig};
+
+/// Bytes that a pass uses beyond those in use before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Traced {
+    /// Bytes counted as in [`Report::activation_bytes`](firebrick::Report::activation_bytes).
+    pub activations: u64,
+    /// The same, with the gradients of recomputed segments.
+    pub most: u64,
+}
 
 /// The memory of a pass as a linear function of its number of blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]

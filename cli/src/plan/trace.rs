@@ -15,7 +15,7 @@ use firebrick_world::{Communicator, host_device};
 
 use super::PlanError;
 use super::longest::Longest;
-use super::recomputed::{self, Lines, chosen, mixed};
+use super::recomputed::{self, Lines, Traced, chosen, mixed};
 use crate::run::{Family, Trainable, skeleton};
 use crate::{RecomputeConfig, Run, RunError, StrategyConfig};
 use firebrick::TrainError;
@@ -26,15 +26,6 @@ use firebrick_models::drawn_now;
 
 /// Number of blocks of the smaller model.
 const FEW: usize = 2;
-
-/// Bytes that a pass uses beyond those in use before it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Traced {
-    /// Bytes counted as in [`Report::activation_bytes`](firebrick::Report::activation_bytes).
-    pub activations: u64,
-    /// The same, with the gradients of recomputed segments.
-    pub most: u64,
-}
 
 /// Traces passes, each kind once.
 pub(super) struct Tracer<'a, M: Trainable> {

@@ -5,7 +5,7 @@ use serde::de::IgnoredAny;
 
 use firebrick_datasets::Amount;
 
-use super::many_ranks::number_of_ranks;
+use super::launcher::number_of_ranks;
 use super::settled::Settled;
 use super::{BatchConfig, DataConfig, Run, StrategyConfig, TaskConfig, default_seed};
 

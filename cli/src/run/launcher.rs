@@ -51,6 +51,12 @@ impl Process {
     }
 }
 
+/// Returns the number of ranks: the given one, or one for each process that a launcher started.
+pub(super) fn number_of_ranks(said: Option<usize>) -> usize {
+    let processes = || Process::this().map_or(1, |process| process.of);
+    said.unwrap_or_else(processes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,7 +6,7 @@ use burn::tensor::Device;
 use firebrick_datasets::Amount;
 use firebrick_world::World;
 
-use super::launcher::Process;
+use super::launcher::{Process, number_of_ranks};
 use super::{DataRun, Run, RunError, StrategyConfig};
 use firebrick::engine::ranks::STACK_BYTES;
 
@@ -99,12 +99,6 @@ impl Run {
         let micro_batches = plural(micro_batches, "micro-batch", "micro-batches");
         format!("{ranks} x {micro_batches} of {micro} = {global} in an update")
     }
-}
-
-/// Returns the number of ranks: the given one, or one for each process that a launcher started.
-pub(super) fn number_of_ranks(said: Option<usize>) -> usize {
-    let processes = || Process::this().map_or(1, |process| process.of);
-    said.unwrap_or_else(processes)
 }
 
 #[cfg(feature = "mpi")]

@@ -12,7 +12,7 @@ use firebrick_world::{World, host_device};
 
 use super::family::{Family, Sizes};
 use super::inference::end_tokens;
-use super::room::parameters;
+use super::shapes::{parameters, skeleton};
 use super::trainable::Trainable;
 use super::{DataRun, Loaded, Run, RunError, Settled, TaskConfig};
 use firebrick::BestBy;
@@ -286,13 +286,4 @@ impl Run {
         let decoding = Decoding { max_new_tokens: tokens, end_tokens, ..Decoding::default() };
         Ok(model.scoring(WrittenScores::new(tokenizer.clone(), decoding)))
     }
-}
-
-/// The most blocks a run may have before it is rejected for its size.
-pub(super) const MOST_LAYERS: usize = 2000;
-
-/// Creates a model with the same parts under the same names, but the smallest parameters.
-pub(crate) fn skeleton<M: Trainable>(config: M::Config, device: &Device) -> M {
-    let layers = config.layers().min(MOST_LAYERS);
-    drawn_now(M::init(&config.smallest().with_layers(layers), device))
 }

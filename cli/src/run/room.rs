@@ -1,10 +1,10 @@
 //! Checks that this machine has room for a run, before anything is allocated.
 
-use burn::tensor::Device;
 use firebrick_datasets::{Batch, Cursor, DataError, Requests};
 
 use super::family::{Attention, Family};
-use super::prepare::{MOST_LAYERS, Parts};
+use super::prepare::Parts;
+use super::shapes::{MOST_LAYERS, parameters};
 use super::shapes::{Shape, shapes};
 use super::trainable::Trainable;
 use super::{DataRun, Process, Run, RunError, StrategyConfig};
@@ -100,16 +100,10 @@ impl Rows {
     }
 }
 
-/// Returns the number of parameters of a model without drawing any, as a float because the shape may be impossible.
-pub(crate) fn parameters<M: Trainable>(config: &M::Config) -> f64 {
-    let with = |layers| M::init(&config.clone().with_layers(layers), &Device::flex()).num_params() as f64;
-    let (one, two) = (with(1), with(2));
-    one + (config.layers() as f64 - 1.0) * (two - one)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use burn::tensor::Device;
     use firebrick::ByteSize;
     use firebrick::datasets::Windows;
     use firebrick_models::drawn_now;

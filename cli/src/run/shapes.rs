@@ -4,9 +4,10 @@ use std::collections::{HashMap, HashSet};
 
 use burn::module::{ModuleVisitor, Param, ParamId};
 use burn::tensor::{Device, Tensor};
+use firebrick_models::drawn_now;
 use firebrick_strategies::{Adaptation, LowRank, Paths, Place, Strategy};
 
-use super::prepare::skeleton;
+use super::family::Family;
 use super::trainable::Trainable;
 use super::{RunError, StrategyConfig};
 
@@ -90,4 +91,20 @@ pub(crate) fn shapes<M: Trainable>(
         is_trained: trained.contains(&place.id),
     });
     Ok(shapes.collect())
+}
+
+/// The most blocks a run may have before it is rejected for its size.
+pub(super) const MOST_LAYERS: usize = 2000;
+
+/// Creates a model with the same parts under the same names, but the smallest parameters.
+pub(crate) fn skeleton<M: Trainable>(config: M::Config, device: &Device) -> M {
+    let layers = config.layers().min(MOST_LAYERS);
+    drawn_now(M::init(&config.smallest().with_layers(layers), device))
+}
+
+/// Returns the number of parameters of a model without drawing any, as a float because the shape may be impossible.
+pub(crate) fn parameters<M: Trainable>(config: &M::Config) -> f64 {
+    let with = |layers| M::init(&config.clone().with_layers(layers), &Device::flex()).num_params() as f64;
+    let (one, two) = (with(1), with(2));
+    one + (config.layers() as f64 - 1.0) * (two - one)
 }

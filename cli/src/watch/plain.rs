@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use super::watched::{News, Watched};
 use crate::report_page::number::{duration, plain};
-use firebrick::observe::gauges::{LOSS, LOSS_SCALE, SLOWEST, WAITING};
 use firebrick::observe::lines::{step_line, valid_line};
 use firebrick::observe::log_line::{TrainLine, ValidLine};
+use firebrick::observe::readings::{LOSS, LOSS_SCALE, SLOWEST, WAITING};
 
 /// The time between two lines of training; evaluations are always printed.
 const PAUSE: Duration = Duration::from_secs(5);

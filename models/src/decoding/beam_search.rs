@@ -1,7 +1,7 @@
 //! Beam search: keeps the best of all possible continuations.
 
 use super::logits::Logits;
-use super::write::{Search, Step};
+use super::search::{Search, Step};
 use super::{Decoding, DecodingError, EarlyStopping, Prompt, Text};
 
 /// The search for the texts of one prompt.

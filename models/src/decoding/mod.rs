@@ -10,6 +10,7 @@
 //! ├── rereading.rs      a model without a cache, which rereads everything for each token
 //! prompt.rs, text.rs the inputs and the outputs
 //! write.rs           the loop: one model call per token, with all unfinished rows
+//! ├── search.rs         what both kinds of search do
 //! ├── samples.rs        greedy decoding and sampling: each text grows by itself
 //! ├── beam_search.rs    beam search: keeps the best of all possible continuations
 //! logits.rs          a checked row of logits
@@ -40,6 +41,7 @@ mod processors;
 mod prompt;
 mod rereading;
 mod samples;
+mod search;
 mod text;
 mod write;
 

@@ -4,7 +4,7 @@ use rand::{RngExt, rngs::ChaCha8Rng};
 
 use super::draw::{draw, generator};
 use super::logits::Logits;
-use super::write::{Search, Step};
+use super::search::{Search, Step};
 use super::{Decoding, DecodingError, End, Prompt, Text};
 
 /// The texts of one prompt, each of which grows by itself.

@@ -5,7 +5,7 @@ use burn::tensor::Device;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-use super::rope::Rope;
+use super::rope::{Rope, RopeSettings};
 use crate::pretrained::{
     Folder, HubConfig, PretrainedError, check_dropouts, check_heads, check_layers, check_sizes,
 };
@@ -116,6 +116,18 @@ impl Default for LlamaConfig {
 }
 
 impl LlamaConfig {
+    /// # Errors
+    ///
+    /// The scaling is not supported, or lacks a number.
+    pub(super) fn rope(&self) -> Result<Rope, PretrainedError> {
+        Rope::new(RopeSettings {
+            parameters: self.rope_parameters.as_ref(),
+            scaling: self.rope_scaling.as_ref(),
+            theta: self.rope_theta,
+            head_size: self.head_size(),
+        })
+    }
+
     /// The number of key and value heads.
     pub fn key_value_heads(&self) -> usize {
         self.num_key_value_heads.unwrap_or(self.num_attention_heads)
@@ -204,7 +216,7 @@ impl HubConfig for LlamaConfig {
                 return Err(PretrainedError::setting("sliding_window", "null, or at least 1", 0));
             }
         }
-        Rope::new(self).map(|_| ())
+        self.rope().map(drop)
     }
 
     /// A folder with a separate head is loaded with it whatever the field says, as in transformers.

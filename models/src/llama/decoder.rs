@@ -176,7 +176,7 @@ impl Pretrained for Llama {
             blocks: (0..config.num_hidden_layers).map(|_| Block::new(config, device)).collect(),
             norm: config.norm(device),
             head: (!config.tie_word_embeddings).then(head),
-            rope: Rope::new(config).unwrap_or_else(|error| panic!("{error}")),
+            rope: config.rope().unwrap_or_else(|error| panic!("{error}")),
             windows: (0..config.num_hidden_layers)
                 .map(|block| config.window(block).unwrap_or_else(|error| panic!("{error}")))
                 .collect(),

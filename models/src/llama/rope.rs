@@ -7,7 +7,6 @@ use firebrick_kernels::cast;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::LlamaConfig;
 use crate::pretrained::PretrainedError;
 
 /// Rotates pairs of a head's numbers by angles proportional to the position (Su et al., 2021, arXiv:2104.09864). As
@@ -17,6 +16,14 @@ use crate::pretrained::PretrainedError;
 pub(super) struct Rope {
     /// Radians per position for each pair.
     frequencies: Vec<f32>,
+}
+
+/// What a configuration says of the frequencies.
+pub(super) struct RopeSettings<'a> {
+    pub parameters: Option<&'a Map<String, Value>>,
+    pub scaling: Option<&'a Map<String, Value>>,
+    pub theta: Option<f64>,
+    pub head_size: usize,
 }
 
 /// How to derive the frequencies for longer contexts from those of the original training.
@@ -32,18 +39,18 @@ impl Rope {
     /// # Errors
     ///
     /// The scaling is not supported, or lacks a number.
-    pub fn new(config: &LlamaConfig) -> Result<Self, PretrainedError> {
-        let (field, said) = match (&config.rope_parameters, &config.rope_scaling) {
+    pub fn new(settings: RopeSettings<'_>) -> Result<Self, PretrainedError> {
+        let (field, said) = match (settings.parameters, settings.scaling) {
             (Some(fields), _) => ("rope_parameters", fields.clone()),
             (None, Some(fields)) => ("rope_scaling", fields.clone()),
             (None, None) => ("rope_scaling", Map::new()),
         };
-        let base = said.get("rope_theta").and_then(Value::as_f64).or(config.rope_theta).unwrap_or(10_000.0);
+        let base = said.get("rope_theta").and_then(Value::as_f64).or(settings.theta).unwrap_or(10_000.0);
         let scaling = scaling(said.clone()).map_err(|error| {
             let expected = "one of default, linear and llama3, with its numbers";
             PretrainedError::setting(field, expected, format!("{} ({error})", Value::Object(said)))
         })?;
-        let size = config.head_size();
+        let size = settings.head_size;
         let frequency = |pair: usize| base.powf(-((2 * pair) as f64) / size as f64);
         let frequencies: Vec<_> = (0..size / 2).map(|pair| scaling.of(frequency(pair)) as f32).collect();
         match frequencies.iter().all(|frequency| frequency.is_finite()) {
@@ -103,10 +110,11 @@ impl Scaling {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::LlamaConfig;
 
     fn rope(fields: &str) -> Result<Rope, PretrainedError> {
         let config: LlamaConfig = serde_json::from_str(fields).unwrap();
-        Rope::new(&LlamaConfig { hidden_size: 8, num_attention_heads: 2, ..config })
+        LlamaConfig { hidden_size: 8, num_attention_heads: 2, ..config }.rope()
     }
 
     #[test]

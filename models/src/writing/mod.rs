@@ -3,16 +3,17 @@
 //! ```text
 //! mod.rs       continuing prompts, and generating texts from sources
 //! reads_on.rs  a decoder that continues from its cache
+//! last_column.rs  the last token of each row
 //! caching.rs   the decoder with its cache of keys and values
 //! ```
 
 mod caching;
+mod last_column;
 mod reads_on;
 #[cfg(test)]
 mod tests;
 
 use burn::module::Module;
-use burn::tensor::Tensor;
 use firebrick_datasets::Inputs;
 use firebrick_strategies::Pass;
 use firebrick_world::Communicator;
@@ -21,6 +22,7 @@ use super::{Gpt, Llama, T5};
 use crate::decoding::{Decoding, Prompt, Text};
 pub(super) use caching::Caching;
 use firebrick::TrainError;
+pub(super) use last_column::last_column;
 pub(crate) use reads_on::ReadsOn;
 
 /// A model that continues texts: [`Gpt`] and [`Llama`].
@@ -148,10 +150,4 @@ impl T5 {
         let model = Caching::new(self, pass.clone(), prompts, Some(sources))?;
         decoding.write(&mut model.among(world), prompts)
     }
-}
-
-/// Selects the last column: `[batch, length, width]` to `[batch, 1, width]`.
-pub(super) fn last_column(x: Tensor<3>) -> Tensor<3> {
-    let length = x.dims()[1];
-    x.narrow(1, length - 1, 1)
 }

@@ -47,7 +47,7 @@ where
         let is_busy = self.best.poll();
         match &mut self.checkpoints {
             None => Ok(false),
-            Some(saves) => saves.wants(self.session.updates(), is_busy, &mut self.log),
+            Some(saves) => saves.wants(self.session.updates(), is_busy, &mut self.observers),
         }
     }
 
@@ -64,7 +64,7 @@ where
             // The save refers to the best model, so wait for its file.
             self.best.wait();
         }
-        saves.begin(&self.session, &self.history.progress, &mut self.log)
+        saves.begin(&self.session, &self.history.progress, &mut self.observers)
     }
 
     /// Writes the last files and waits for all of them.
@@ -76,8 +76,8 @@ where
         self.history.best_path = self.best.found().map(|(path, _)| path.into());
         let result = self.last_checkpoint(is_refused);
         self.forget_others();
-        self.log.flush();
-        self.history.failed_writes.extend(self.best.failed().into_iter().chain(self.log.failed()));
+        self.observers.log.flush();
+        self.history.failed_writes.extend(self.best.failed().into_iter().chain(self.observers.log.failed()));
         result
     }
 
@@ -91,7 +91,7 @@ where
                 self.save()?;
             }
             let Some(saves) = &mut self.checkpoints else { return Ok(()) };
-            again = saves.finish(&mut self.log)?;
+            again = saves.finish(&mut self.observers)?;
             (self.history.saved_step, self.history.save_error) = saves.outcome();
             if !again {
                 return Ok(());

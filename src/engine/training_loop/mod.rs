@@ -20,9 +20,10 @@ use crate::engine::session::Session;
 use crate::engine::step::{Step, StepNumbers};
 use crate::observe::dashboard::let_ctrl_c_interrupt;
 use crate::observe::events::Events;
-use crate::observe::gauges::Readings;
 use crate::observe::history::History;
-use crate::observe::log::Log;
+use crate::observe::observer::Observer;
+use crate::observe::observers::Observers;
+use crate::observe::readings::Readings;
 use crate::output::Output;
 use crate::score::BestBy;
 use crate::{Data, Objective, TrainError};
@@ -33,7 +34,7 @@ pub(crate) struct TrainingLoop<M, B: Batch, S> {
     pub data: Data<B>,
     pub feed: Feed<B>,
     pub plan: Plan,
-    pub log: Log,
+    pub observers: Observers,
     pub output: Option<Arc<Output>>,
     pub history: History,
     /// Whether any rank has an output folder.
@@ -46,8 +47,6 @@ pub(crate) struct TrainingLoop<M, B: Batch, S> {
     pub stops: Option<usize>,
     /// Whether this process has made an update.
     pub has_updated: bool,
-    /// Called with each step's numbers.
-    pub watch: Box<dyn FnMut(&StepNumbers) + Send>,
 }
 
 /// How far the run goes and when it evaluates.
@@ -80,7 +79,7 @@ where
         if result.is_err() {
             // Keep the results up to the error.
             self.best.finish();
-            self.log.flush();
+            self.observers.log.flush();
         }
         let updates = self.session.updates();
         let progress = &self.history.progress;
@@ -250,14 +249,13 @@ where
         }
     }
 
-    /// Reads a step's numbers and reports them to the log, the callback and the dashboard.
+    /// Reads a step's numbers and reports them to the observers and the dashboard.
     fn record(&mut self, epoch: u64, step: Step, start: u64, events: &mut Events) -> Result<(), TrainError> {
         self.history.exchanged.add(&step.exchanged);
         let (numbers, infinite) = step.read(self.session.world())?;
         let mut numbers = StepNumbers { epoch, ..numbers };
         self.history.add(&mut numbers, infinite)?;
-        self.log.step(&numbers);
-        (self.watch)(&numbers);
+        self.observers.step(&numbers);
         if self.plan.dashboard {
             let_ctrl_c_interrupt();
         }

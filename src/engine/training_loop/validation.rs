@@ -15,8 +15,9 @@ use crate::engine::feed::Share;
 use crate::engine::optional_batch::{Deal, Spare};
 use crate::engine::session::checked;
 use crate::observe::events::Events;
-use crate::observe::gauges::Readings;
-use crate::observe::log::EvaluationNumbers;
+use crate::observe::numbers::EvaluationNumbers;
+use crate::observe::observer::Observer;
+use crate::observe::readings::Readings;
 use crate::score::Scores;
 use crate::{Evaluation, Objective, TrainError};
 
@@ -47,7 +48,7 @@ where
             seconds: started.elapsed().as_secs_f64(),
             scores,
         };
-        self.log.evaluation(&numbers);
+        self.observers.evaluated(&numbers);
         self.history.has_gone_on = true;
         if self.history.progress.evaluated(numbers, &self.plan.best_by) {
             self.keep_best()?;

@@ -6,14 +6,15 @@ use std::fs::File;
 use std::path::Path;
 
 use firebrick_datasets::Fingerprint;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
+use crate::TrainError;
 use crate::engine::step::StepNumbers;
 use crate::files::appended::Appended;
 use crate::files::writes::{FailedWrites, Writes};
 use crate::observe::log_line::LogLine;
+use crate::observe::numbers::{EvaluationNumbers, SaveNumbers};
 use crate::observe::tensorboard::Writer;
-use crate::{Scores, TrainError};
 
 pub(crate) use going_on::{Past, marks};
 
@@ -22,41 +23,12 @@ pub(crate) const LOG: &str = "metrics.jsonl";
 /// The folder of TensorBoard's files, in the output folder.
 const BOARD: &str = "tensorboard";
 
-/// An evaluation in the log.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct EvaluationNumbers {
-    /// The number of updates before it.
-    pub step: u64,
-    /// Mean loss over all supervised items of the validation data.
-    pub loss: f64,
-    pub items: usize,
-    pub seconds: f64,
-    /// The model's scores.
-    #[serde(default, skip_serializing_if = "Scores::is_empty")]
-    pub scores: Scores,
-}
-
 #[derive(Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 enum Line<'a> {
     Train(&'a StepNumbers),
     Valid(&'a EvaluationNumbers),
     Checkpoint(&'a SaveNumbers),
-}
-
-/// A completed save in the log.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct SaveNumbers {
-    /// The number of updates before it.
-    pub step: u64,
-    /// Seconds from its start until the checkpoint was published.
-    pub seconds: f64,
-    /// Seconds for which training paused.
-    pub pause_seconds: f64,
-    /// The error, if it failed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
 }
 
 /// Writes `metrics.jsonl`: a line per step, evaluation and save. Numbers that are not finite are `null`. Each line is
@@ -205,7 +177,7 @@ mod tests {
     fn a_log_that_goes_on_keeps_the_lines_up_to_the_checkpoint() {
         let folder = tempfile::tempdir().unwrap();
         let numbers =
-            |step| EvaluationNumbers { step, loss: 0.5, items: 1, seconds: 0.0, scores: Scores::new() };
+            |step| EvaluationNumbers { step, loss: 0.5, items: 1, seconds: 0.0, scores: Default::default() };
         let mut log = Log::new(Some(folder.path()), false).unwrap();
         log.evaluation(&numbers(1));
         let mark = log.mark(1);

@@ -2,6 +2,7 @@
 
 mod prints;
 mod samples;
+mod task_data;
 mod tasks;
 mod windows;
 
@@ -10,14 +11,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use burn::train::Interrupter;
-use firebrick_datasets::{
-    Amount, Batch, DataError, Format, LabeledBatch, Labels, Reader, Record, Seq2SeqBatch, SequenceBatch,
-    Skipped, TokenBatch, Tokenizer,
-};
+use firebrick_datasets::{Amount, Batch, DataError, Format, Reader, Record, Skipped, Tokenizer};
 
 use super::attended::attended;
 pub(in crate::run) use prints::Part;
 use prints::Prints;
+pub use task_data::TaskData;
 
 use super::{Corpus, DataConfig, DataRun, Paths, Rows, RunError, TaskConfig, TokenizerConfig};
 use firebrick::Data;
@@ -33,21 +32,6 @@ pub struct Loaded {
     pub skipped: Skipped,
     /// The most tokens that a row may have, padding included; `None` if there is no bound.
     pub longest_row: Option<usize>,
-}
-
-/// The batches of a run, of the type that its task uses.
-#[derive(Debug)]
-pub enum TaskData {
-    /// Batches of `CausalLm`.
-    CausalLm(Data<TokenBatch>),
-    /// Batches of `MaskedLm`.
-    MaskedLm(Data<LabeledBatch>),
-    /// Batches of `TokenClassification`, with the names of the labels.
-    TokenClassification(Data<LabeledBatch>, Labels),
-    /// Batches of `SequenceClassification`, with the names of the classes, unless the label is a number.
-    SequenceClassification(Data<SequenceBatch>, Option<Labels>),
-    /// Batches of `Seq2Seq`.
-    Seq2Seq(Data<Seq2SeqBatch>),
 }
 
 impl DataRun {

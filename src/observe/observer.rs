@@ -1,0 +1,68 @@
+//! Following a run from a program.
+
+use crate::engine::step::StepNumbers;
+use crate::observe::numbers::{EvaluationNumbers, SaveNumbers};
+use crate::observe::report::Report;
+
+/// Follows a run: sees its steps, evaluations and saves, and its end. Pass it to
+/// [`Trainer::observe`](crate::Trainer::observe).
+///
+/// An observer runs on the thread that trains, of the first rank, between two steps: keep it short, or hand the numbers
+/// to a thread of your own. A closure that takes the [numbers of a step](StepNumbers) is an observer.
+///
+/// ```
+/// # use burn::tensor::Device;
+/// # use firebrick::*;
+/// # use firebrick::datasets::Windows;
+/// # use firebrick::optim::AdamW;
+/// # use firebrick_models::GptConfig;
+/// use std::sync::mpsc::{Sender, channel};
+///
+/// /// Sends each validation loss.
+/// struct Losses(Sender<f64>);
+///
+/// impl Observer for Losses {
+///     fn evaluated(&mut self, numbers: &EvaluationNumbers) {
+///         let _ = self.0.send(numbers.loss);
+///     }
+/// }
+///
+/// # let rows = || Windows::new((0..99).map(|i| i % 7).collect::<Vec<u32>>(), 8).unwrap();
+/// # let data = Data::new(rows()).valid(rows());
+/// # let config = GptConfig { layers: 1, heads: 1, width: 8, dropout: 0.0, bias: true, tied: true };
+/// # let model = config.init(7, 8, &Device::flex().autodiff());
+/// let (sender, losses) = channel();
+/// let trainer = Trainer::new().steps(4).evaluate_every(2).observe(Losses(sender));
+/// trainer.fit(model, AdamW::new().init(), Schedule::constant(1e-3), data)?;
+/// assert_eq!(losses.iter().count(), 2);
+/// # Ok::<(), TrainError>(())
+/// ```
+pub trait Observer: Send {
+    /// Receives the numbers of each step, in order. A step that made no update says
+    /// [why](StepNumbers::skipped).
+    fn step(&mut self, numbers: &StepNumbers) {
+        let _ = numbers;
+    }
+
+    /// Receives the result of each evaluation.
+    fn evaluated(&mut self, numbers: &EvaluationNumbers) {
+        let _ = numbers;
+    }
+
+    /// Receives each save when it has ended, well or with an error. A save runs beside the training, so steps after it
+    /// may come first.
+    fn saved(&mut self, numbers: &SaveNumbers) {
+        let _ = numbers;
+    }
+
+    /// Receives the report of a run that has ended without an error.
+    fn ended(&mut self, report: &Report) {
+        let _ = report;
+    }
+}
+
+impl<F: FnMut(&StepNumbers) + Send> Observer for F {
+    fn step(&mut self, numbers: &StepNumbers) {
+        self(numbers);
+    }
+}

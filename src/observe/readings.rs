@@ -1,0 +1,110 @@
+//! The numbers of a step or of an evaluated batch, by name.
+
+use burn::train::ItemLazy;
+use burn::train::metric::Adaptor;
+use burn_std::ExecutionError;
+
+use crate::Score;
+use crate::engine::step::StepNumbers;
+
+/// The name of the loss.
+pub const LOSS: &str = "Loss";
+
+/// The readings in bytes.
+pub(crate) const BYTES: [&str; 6] =
+    ["Memory", "Activations", "Peak memory", "Parameters", "Gradients", "Optimizer"];
+
+/// The name of the loss scale.
+pub const LOSS_SCALE: &str = "Loss scale";
+
+/// The share of a step that a rank waited for another, the longest of all ranks.
+pub const WAITING: &str = "Waiting for a rank";
+/// The rank that the others waited for longest.
+pub const SLOWEST: &str = "Slowest rank";
+
+/// Returns the percentage of the step.
+fn waiting(step: &StepNumbers) -> Option<f64> {
+    Some(100.0 * step.waited_seconds? / step.seconds.max(f64::MIN_POSITIVE))
+}
+
+/// A number of a step or of an evaluated batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reading {
+    pub name: &'static str,
+    /// `None` if there is no value, as in a skipped step.
+    pub value: Option<f64>,
+    /// Number of items that the value is the mean of.
+    pub weight: usize,
+}
+
+/// All readings of a step or of an evaluated batch.
+#[derive(Clone, Debug)]
+pub(crate) struct Readings(Vec<Reading>);
+
+impl Readings {
+    pub fn of_step(step: &StepNumbers) -> Self {
+        // A skipped step made no update: its loss and norm belong to dropped gradients.
+        let applied = |value: f64| step.skipped.is_none().then_some(value);
+        let values = [
+            (LOSS, applied(step.loss), step.items),
+            ("Learning rate", applied(step.learning_rate), 1),
+            ("Gradient norm", applied(step.gradient_norm), 1),
+            (LOSS_SCALE, step.loss_scale, 1),
+            ("Tokens per second", Some(step.tokens_per_second), 1),
+            (WAITING, waiting(step), 1),
+            (SLOWEST, step.slowest_rank.map(|rank| rank as f64), 1),
+            ("Skipped steps", Some(step.skipped_steps as f64), 1),
+            ("Memory", Some(step.memory_bytes as f64), 1),
+            ("Activations", Some(step.activation_bytes as f64), 1),
+            ("Peak memory", Some(step.peak_bytes as f64), 1),
+            ("Parameters", Some(step.parameter_bytes as f64), 1),
+            ("Gradients", Some(step.gradient_bytes as f64), 1),
+            ("Optimizer", Some(step.optimizer_bytes as f64), 1),
+        ];
+        Self(values.map(|(name, value, weight)| Reading { name, value, weight }).into())
+    }
+
+    /// Readings of a batch that other ranks have not reported yet.
+    pub fn none() -> Self {
+        Self(Vec::new())
+    }
+
+    /// Returns the reading of this name.
+    pub fn of(&self, name: &str) -> Option<&Reading> {
+        self.0.iter().find(|reading| reading.name == name)
+    }
+
+    pub fn of_scores(scores: &[Score]) -> Self {
+        let reading = |score: &Score| Reading { name: score.name, value: Some(score.value), weight: 1 };
+        Self(scores.iter().map(reading).collect())
+    }
+
+    pub fn of_evaluation(loss: f64, items: usize) -> Self {
+        Self(vec![Reading { name: LOSS, value: Some(loss), weight: items }])
+    }
+}
+
+impl ItemLazy for Readings {
+    fn sync(self) -> Result<Self, ExecutionError> {
+        Ok(self)
+    }
+}
+
+impl Adaptor<Readings> for Readings {
+    fn adapt(&self) -> Readings {
+        self.clone()
+    }
+}
+
+/// Formats a reading for people.
+pub(crate) fn format_reading(name: &str, value: f64) -> String {
+    match name {
+        "Learning rate" => format!("{value:.2e}"),
+        "Tokens per second" if value >= 1e4 => format!("{:.1}k", value / 1e3),
+        "Tokens per second" | "Skipped steps" => format!("{value:.0}"),
+        LOSS_SCALE | SLOWEST => format!("{value}"),
+        WAITING => format!("{value:.0}%"),
+        name if BYTES.contains(&name) => format!("{:.1} MB", value / 1e6),
+        _ => format!("{value:.4}"),
+    }
+}

@@ -1,0 +1,66 @@
+//! What observers see of a run, compared with its log.
+
+use std::sync::mpsc::{Sender, channel};
+
+use crate::support::*;
+use firebrick::{
+    Checkpoints, Data, EvaluationNumbers, Observer, Report, SaveNumbers, Schedule, StepNumbers, Trainer,
+    World, Zero,
+};
+
+/// Names what it sees, as the log does.
+struct Seen(Sender<(&'static str, u64)>);
+
+impl Observer for Seen {
+    fn step(&mut self, numbers: &StepNumbers) {
+        self.0.send(("train", numbers.step)).unwrap();
+    }
+
+    fn evaluated(&mut self, numbers: &EvaluationNumbers) {
+        self.0.send(("valid", numbers.step)).unwrap();
+    }
+
+    fn saved(&mut self, numbers: &SaveNumbers) {
+        self.0.send(("checkpoint", numbers.step)).unwrap();
+    }
+
+    fn ended(&mut self, report: &Report) {
+        self.0.send(("ended", report.steps)).unwrap();
+    }
+}
+
+#[test]
+fn observers_see_every_line_of_the_log_once_on_one_rank_and_on_many() {
+    for ranks in [1, 2] {
+        let folder = tempfile::tempdir().unwrap();
+        let output = folder.path().join("run");
+        let (sender, seen) = channel();
+        let (steps, of_steps) = channel();
+        // The window of the third step is poisoned, so it makes no update.
+        let mut rows = Rows::ragged(20);
+        rows.0[9].push(POISON);
+        let trainer = Trainer::new()
+            .with((ranks > 1).then(|| Zero::stage(0).over(World::threads(ranks))))
+            .steps(4)
+            .evaluate_every(2)
+            .output(&output)
+            .checkpoints(Checkpoints::every(2))
+            .observe(Seen(sender))
+            .observe(move |step: &StepNumbers| steps.send(step.skipped.is_some()).unwrap());
+        let data = Data::new(rows).micro_batch(4 / ranks).valid(Rows::ragged(7));
+        let model = Bigram::new(&device().autodiff());
+        trainer.fit(model, adamw(), Schedule::constant(1e-3), data).unwrap();
+
+        let log = std::fs::read_to_string(output.join("metrics.jsonl")).unwrap();
+        let lines = log.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        let logged =
+            lines.map(|line| (line["kind"].as_str().unwrap().to_string(), line["step"].as_u64().unwrap()));
+        let logged: Vec<_> = logged.chain([("ended".to_string(), 4)]).collect();
+        let seen: Vec<_> = seen.iter().map(|(kind, step)| (kind.to_string(), step)).collect();
+        assert_eq!(seen, logged);
+        assert_eq!(of_steps.iter().collect::<Vec<_>>(), [false, false, true, false, false]);
+        for kind in ["valid", "checkpoint"] {
+            assert_eq!(seen.iter().filter(|(seen, _)| seen == kind).count(), 2, "{seen:?}");
+        }
+    }
+}
