@@ -82,7 +82,7 @@
 //! collator     the trait that turns records into samples and samples into batches
 //! batcher      makes batches with a collator
 //! records      what reads records, one by one
-//! ├── record         named values, and where they came from
+//! ├── record         named values
 //! ├── malformed      stops at malformed records, or skips and counts them
 //! └── fingerprinted  fingerprints records while they are read
 //! delivery
@@ -95,6 +95,7 @@
 //! ordinary_file  opens files, but no devices and pipes
 //! failure
 //! ├── error        the errors
+//! ├── place        where a record came from
 //! └── panics       turns panics into errors
 //! ```
 //!
@@ -166,7 +167,7 @@
 //! ├── inputs                   rows for an encoder: ids, mask, segments
 //! │   └── labeled_batch           inputs with a label for each token
 //! └── roles                    resolves the token of a role
-//! whole_file   writes small files atomically
+//! whole_file   reads small files, and writes them atomically
 //! silent_panics  turns the panics of libraries into errors
 //! ```
 
@@ -181,6 +182,7 @@ mod fingerprint;
 mod ordinary_file;
 mod padding;
 mod panics;
+mod place;
 #[cfg(feature = "text")]
 mod readers;
 mod records;
@@ -209,6 +211,7 @@ pub use delivery::{Amount, Cursor, Cut, Prefetch, Request, Requests};
 pub use error::DataError;
 pub use fingerprint::Fingerprint;
 pub use padding::{PadTo, Padding, Side};
+pub use place::Place;
 #[cfg(feature = "parquet")]
 pub use readers::ParquetReader;
 #[cfg(feature = "text")]
@@ -216,7 +219,7 @@ pub use readers::{
     ConllReader, Corpus, DelimitedReader, Files, Format, JsonlReader, ParallelReader, TagFault, TagScheme,
     Tags, TextChunks, TextReader, TextUnit,
 };
-pub use records::{Fingerprinted, Malformed, Place, Reader, Record, Records, Skipped, Value};
+pub use records::{Fingerprinted, Malformed, Reader, Record, Records, Skipped, Value};
 pub use samples::{
     GroupedByLength, InMemory, Mixed, Packs, PartSamples, Permutation, Samples, Shuffled, Source, Stream,
     Until, Windows,

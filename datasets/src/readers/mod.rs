@@ -23,7 +23,6 @@ mod unpacked;
 pub use chunks::TextChunks;
 pub use conll::ConllReader;
 pub use corpus::Corpus;
-pub(crate) use corpus::read_whole;
 pub use delimited::DelimitedReader;
 pub use files::Files;
 pub use format::Format;

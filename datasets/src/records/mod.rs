@@ -10,7 +10,7 @@ pub use fingerprinted::Fingerprinted;
 pub use malformed::{Malformed, Skipped};
 #[cfg(feature = "text")]
 pub(crate) use record::brief;
-pub use record::{Place, Record, Value};
+pub use record::{Record, Value};
 
 use crate::DataError;
 
