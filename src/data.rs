@@ -3,7 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use firebrick_datasets::{Amount, Batch, Batches, DataError, Fingerprint, Tokenizer};
+use firebrick_datasets::{Amount, Batch, Batches, Fingerprint};
+#[cfg(feature = "text")]
+use firebrick_datasets::{DataError, Tokenizer};
 use serde::{Deserialize, Serialize};
 
 /// A shared stream of batches of one type.
@@ -116,14 +118,11 @@ impl<B: Batch> Data<B> {
         self
     }
 
-    /// Sets the tokenizer that produced the tokens. Checkpoints store its fingerprint, and a run resumes with no other.
-    ///
-    /// # Errors
-    ///
-    /// [`DataError::TokenizerFailed`] if the tokenizer cannot be written as JSON.
-    pub fn tokenizer(mut self, tokenizer: &Tokenizer) -> Result<Self, DataError> {
-        self.fingerprints.tokenizer = Some(Fingerprint::of(tokenizer.fingerprint()?));
-        Ok(self)
+    /// Sets the fingerprint of what produced the tokens, such as the file of a tokenizer. Checkpoints store it, and a
+    /// run resumes with no other.
+    pub fn tokenizer_fingerprint(mut self, fingerprint: Fingerprint) -> Self {
+        self.fingerprints.tokenizer = Some(fingerprint);
+        self
     }
 
     /// Sets all fingerprints.
@@ -139,6 +138,18 @@ impl<B: Batch> Data<B> {
     /// Evaluates nothing.
     pub fn without_valid(self) -> Self {
         Self { valid: None, ..self }
+    }
+}
+
+#[cfg(feature = "text")]
+impl<B: Batch> Data<B> {
+    /// Sets the tokenizer that produced the tokens. Checkpoints store its fingerprint, and a run resumes with no other.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::TokenizerFailed`] if the tokenizer cannot be written as JSON.
+    pub fn tokenizer(self, tokenizer: &Tokenizer) -> Result<Self, DataError> {
+        Ok(self.tokenizer_fingerprint(Fingerprint::of(tokenizer.fingerprint()?)))
     }
 }
 

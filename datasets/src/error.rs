@@ -102,6 +102,17 @@ pub enum DataError {
         known: String,
     },
 
+    /// This build cannot read a format.
+    #[error(
+        "this build reads no {what}; enable the feature `{feature}` of the crate `firebrick-datasets` or `firebrick`"
+    )]
+    NotBuilt {
+        /// What it cannot read.
+        what: &'static str,
+        /// The feature of this crate that adds it.
+        feature: &'static str,
+    },
+
     /// A reader does not have the requested part.
     #[error("part {part} was asked for, but there are {parts}; ask for parts from 0")]
     NoPart {
@@ -516,11 +527,6 @@ impl DataError {
     /// Returns a function that adds the path to an I/O error.
     pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { path: path.to_owned(), source }
-    }
-
-    /// Returns a function that adds the failed action to a tokenizer's error.
-    pub(crate) fn tokenizer<E: ToString>(action: impl Into<String>) -> impl FnOnce(E) -> Self {
-        move |reason| Self::TokenizerFailed { action: action.into(), reason: reason.to_string() }
     }
 }
 

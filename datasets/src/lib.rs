@@ -1,17 +1,47 @@
-//! Turns text into batches of token ids.
+//! Batches of samples for training: which sample comes at which position, and what carries them there.
 //!
-//! This crate is the data side of Firebrick. If you know the collators of `transformers`, you know most of it. A
-//! [`Reader`] reads [`Record`]s from files, a [`Collator`] turns records into samples and samples into batches, and a
-//! [`Samples`] stream decides which sample comes at which position. That depends only on the data, the seed and the
-//! epoch: not on the number of ranks or worker threads, the size of a micro-batch or interruptions. Two numbers, the
-//! [`Cursor`], are therefore enough to resume training.
+//! This crate is the data side of Firebrick. A [`Samples`] stream decides which sample comes at which position. That
+//! depends only on the data, the seed and the epoch: not on the number of ranks or worker threads, the size of a
+//! micro-batch or interruptions. Two numbers, the [`Cursor`], are therefore enough to resume training. A [`Cut`] deals
+//! global batches to ranks, and [`Prefetch`] computes batches ahead.
 //!
 //! ```
 //! use std::sync::Arc;
-//! use firebrick_datasets::{
-//!     Amount, Batch, Batcher, CausalLm, Cursor, Cut, Encoder, JsonlReader, Prefetch, Requests, Source,
-//!     Tokenizer,
-//! };
+//! use firebrick_datasets::{Amount, Batch, Cursor, Cut, Prefetch, Requests, Windows};
+//!
+//! // Windows of a long sequence of token ids, in a different order in each epoch.
+//! let ids: Vec<u32> = (0..100).collect();
+//! let batches = Arc::new(Windows::new(ids, 8)?.shuffled(42));
+//! // A step has two samples, in micro-batches of one; two threads collate ahead.
+//! let cut = Cut::new(Amount::Samples(2), Amount::Samples(1))?;
+//! let requests = Requests::new(batches.clone(), Cursor::default(), cut);
+//! for delivered in Prefetch::new(batches, requests, 2, 4).take(2) {
+//!     let (_request, batch) = delivered?;
+//!     assert_eq!((batch.samples(), batch.tokens()), (1, 9));
+//! }
+//! # Ok::<(), firebrick_datasets::DataError>(())
+//! ```
+//!
+//! # Features
+//!
+//! No feature is on by default: a program with data of its own implements [`Batches`], or [`Reader`] and [`Collator`],
+//! and compiles no tokenizer and no file format. `firebrick` has features with the same names that enable these.
+//!
+//! | feature | adds |
+//! |---|---|
+//! | none | [`Batch`] and [`Batches`]; [`Samples`], in memory, shuffled, grouped, mixed, packed or [streamed](Stream); [`Collator`] and [`Batcher`]; [`TokenBatch`], [`Windows`] and [`TokenFile`]; [`Cut`], [`Requests`] and [`Prefetch`]; [`Fingerprint`] |
+//! | `text` | tokenizers, the collators of language tasks, readers of text, JSON lines, CSV, TSV and CoNLL, plain or compressed |
+//! | `parquet` | the reader of Parquet files, and all of `text` |
+//!
+//! # Text
+//!
+//! If you know the collators of `transformers`, you know most of this part: a [`Reader`] reads [`Record`]s from files,
+//! and a [`Collator`] turns records into samples and samples into batches.
+//!
+#![cfg_attr(feature = "text", doc = "```")]
+#![cfg_attr(not(feature = "text"), doc = "```ignore")]
+//! use std::sync::Arc;
+//! use firebrick_datasets::{Batch, Batcher, Batches, CausalLm, Encoder, JsonlReader, Source, Tokenizer};
 //!
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path().join("sums.jsonl");
@@ -23,66 +53,14 @@
 //! // All samples are in memory, in a different order in each epoch.
 //! let source = Source::new(JsonlReader::new(path), task.clone());
 //! let samples = source.load(|_| ())?.shuffled(42);
-//! // A step has two samples, in micro-batches of one; two threads collate ahead.
-//! let batches = Arc::new(Batcher::new(samples, task));
-//! let cut = Cut::new(Amount::Samples(2), Amount::Samples(1))?;
-//! let requests = Requests::new(batches.clone(), Cursor::default(), cut);
-//! for delivered in Prefetch::new(batches, requests, 2, 4).take(2) {
-//!     let (_request, batch) = delivered?;
-//!     assert_eq!(batch.samples(), 1);
-//! }
+//! let batches = Batcher::new(samples, task);
+//! assert_eq!(batches.batch(0, 0..2)?.samples(), 2);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! # The files
 //!
 //! ```text
-//! text
-//! ├── readers      reads records from files, one by one
-//! │   ├── record         named values, and where they came from
-//! │   ├── format         the formats by name and by extension
-//! │   ├── text           reads lines, paragraphs or documents
-//! │   ├── jsonl          reads an object from each line
-//! │   │   └── json          parses one object
-//! │   ├── delimited      CSV and TSV
-//! │   │   └── row_lines     feeds lines to the parser, so it knows its position
-//! │   ├── conll          words with labels
-//! │   │   ├── conll_sentence  parses one sentence
-//! │   │   └── tag_scheme      converts IOB1 and IOBES to IOB2
-//! │   ├── parallel       two files, line by line
-//! │   ├── parquet        columns of values
-//! │   │   ├── footer        checks a file's footer
-//! │   │   ├── pages         checks each page
-//! │   │   │   ├── levels       counts the values of its lists
-//! │   │   │   └── deltas       counts its lengths
-//! │   │   ├── thrift        parses the headers
-//! │   │   └── values        converts values
-//! │   ├── malformed      stops at malformed records, or skips and counts them
-//! │   ├── corpus         one text from all files, with a part held out for validation
-//! │   ├── chunks         cuts a text file of any size into independently encoded pieces
-//! │   ├── files          paths, folders and patterns
-//! │   │   └── folder        finds the documents in a folder
-//! │   └── lines          reads a file line by line
-//! │       └── unpacked      opens it and unpacks gzip and zstd
-//! └── tokenizer    converts text to ids and back
-//!     ├── characters      one token for each character, with a fast table
-//!     ├── bpe             byte-level BPE, trained on the text
-//!     ├── framed          adds special tokens to a vocabulary without any
-//!     ├── tokenizer_file  reads and validates any tokenizer.json
-//!     │   ├── json             parses JSON, rejects repeated keys
-//!     │   ├── tokenizer_check  rejects invalid settings
-//!     │   └── tokenizer_config reads the files next to it
-//!     ├── special_tokens  the roles of special tokens
-//!     ├── encoder         encodes texts, words and pairs, on all cores
-//!     │   ├── encoding         the tokens of a text and their offsets
-//!     │   └── finish           cuts sequences and adds special tokens
-//!     ├── fast            the tokenizer with caches
-//!     │   ├── pipeline         runs the library's steps
-//!     │   ├── plain_words      finds words that only the model processes
-//!     │   ├── chunks           cuts a text without changing its tokens
-//!     │   ├── added_tokens     finds added tokens in a text
-//!     │   └── word_cache       caches words, so each is encoded only once
-//!     └── pieces          cuts a long text at newlines, encodes on all cores
 //! tokens       long sequences of ids
 //! ├── token_file   a file of ids, read in place
 //! │   ├── header      its header, checked
@@ -99,8 +77,81 @@
 //! ├── packs        packs whole samples into rows
 //! └── windows      cuts one long text into windows
 //! batch        the two traits: one micro-batch, and a stream of them
-//! batcher      makes batches with a task's collator
-//! collators                    turn records into samples and samples into batches
+//! token_batch  rows of ids with their labels
+//! padding      pads rows of different lengths
+//! collator     the trait that turns records into samples and samples into batches
+//! batcher      makes batches with a collator
+//! records      what reads records, one by one
+//! ├── record         named values
+//! ├── malformed      stops at malformed records, or skips and counts them
+//! └── fingerprinted  fingerprints records while they are read
+//! delivery
+//! ├── cursor       the training position
+//! ├── cut          cuts an epoch into global batches, deals these to ranks
+//! ├── requests     the next micro-batches
+//! └── prefetch     computes their batches ahead, in order
+//!     └── workers     the worker threads
+//! fingerprint  detects changed data
+//! ordinary_file  opens files, but no devices and pipes
+//! failure
+//! ├── error        the errors
+//! ├── place        where a record came from
+//! └── panics       turns panics into errors
+//! ```
+//!
+//! With the feature `text`:
+//!
+//! ```text
+//! readers      formats of files
+//! ├── format         the formats by name and by extension
+//! ├── text           reads lines, paragraphs or documents
+//! ├── jsonl          reads an object from each line
+//! │   └── json          parses one object
+//! ├── delimited      CSV and TSV
+//! │   └── row_lines     feeds lines to the parser, so it knows its position
+//! ├── conll          words with labels
+//! │   ├── conll_sentence  parses one sentence
+//! │   └── tag_scheme      converts IOB1 and IOBES to IOB2
+//! ├── parallel       two files, line by line
+//! ├── parquet        columns of values, with the feature `parquet`
+//! │   ├── footer        checks a file's footer
+//! │   ├── pages         checks each page
+//! │   │   ├── levels       counts the values of its lists
+//! │   │   └── deltas       counts its lengths
+//! │   ├── thrift        parses the headers
+//! │   └── values        converts values
+//! ├── corpus         one text from all files, with a part held out for validation
+//! ├── chunks         cuts a text file of any size into independently encoded pieces
+//! ├── files          paths, folders and patterns
+//! │   └── folder        finds the documents in a folder
+//! └── lines          reads a file line by line
+//!     └── unpacked      opens it and unpacks gzip and zstd
+//! tokenization converts text to ids and back
+//! ├── characters      one token for each character, with a fast table
+//! ├── bpe             byte-level BPE, trained on the text
+//! ├── framed          adds special tokens to a vocabulary without any
+//! ├── tokenizer_file  reads and validates any tokenizer.json
+//! │   ├── json             parses JSON, rejects repeated keys
+//! │   ├── tokenizer_check  rejects invalid settings
+//! │   ├── tokenizer_config reads the files next to it
+//! │   ├── config_tokens    adds the tokens that they list
+//! │   ├── transformers_class  applies transformers' classes
+//! │   │   ├── known_classes  what each class does
+//! │   │   └── post_processor what is added around a text
+//! │   └── warning          what is not followed
+//! ├── special_tokens  the roles of special tokens
+//! ├── save            writes a folder that transformers opens
+//! ├── encoder         encodes texts, words and pairs, on all cores
+//! │   ├── encoding         the tokens of a text and their offsets
+//! │   └── finish           cuts sequences and adds special tokens
+//! ├── fast            the tokenizer with caches
+//! │   ├── pipeline         runs the library's steps
+//! │   ├── plain_words      finds words that only the model processes
+//! │   ├── chunks           cuts a text without changing its tokens
+//! │   ├── added_tokens     finds added tokens in a text
+//! │   └── word_cache       caches words, so each is encoded only once
+//! └── pieces          cuts a long text at newlines, encodes on all cores
+//! collators    turn records into samples and samples into batches
 //! ├── causal_lm                next tokens of texts or completions
 //! │   └── packing                 several samples in one row
 //! ├── masked_lm                hidden tokens, or whole words
@@ -113,58 +164,69 @@
 //! ├── sequence_classification  a label for each text or pair
 //! │   └── sequence_batch          inputs with a label for each row
 //! ├── labels                   class names and ids
-//! ├── padding                  pads rows of different lengths
-//! │   ├── token_batch             rows of ids with their labels, for causal models
-//! │   ├── inputs                  rows for an encoder: ids, mask, segments
+//! ├── inputs                   rows for an encoder: ids, mask, segments
 //! │   └── labeled_batch           inputs with a label for each token
 //! └── roles                    resolves the token of a role
-//! delivery
-//! ├── cursor       the training position
-//! ├── cut          cuts an epoch into global batches, deals these to ranks
-//! ├── requests     the next micro-batches
-//! └── prefetch     computes their batches ahead, in order
-//!     └── workers     the worker threads
-//! fingerprint  detects changed data
-//! whole_file   writes small files atomically
-//! failure
-//! ├── error        the errors
-//! └── panics       turns panics into errors
+//! whole_file   reads small files, and writes them atomically
+//! silent_panics  turns the panics of libraries into errors
 //! ```
 
 mod batch;
 mod batcher;
+mod collator;
+#[cfg(feature = "text")]
 mod collators;
 mod delivery;
 mod error;
 mod fingerprint;
+mod ordinary_file;
+mod padding;
 mod panics;
+mod place;
+#[cfg(feature = "text")]
 mod readers;
+mod records;
 mod samples;
+#[cfg(feature = "text")]
+mod silent_panics;
+#[cfg(test)]
+mod testing;
+mod token_batch;
+#[cfg(feature = "text")]
 mod tokenization;
 mod tokens;
+#[cfg(feature = "text")]
 mod whole_file;
 
 pub use batch::{Batch, Batches};
 pub use batcher::Batcher;
+pub use collator::{Collator, Drawn};
+#[cfg(feature = "text")]
 pub use collators::{
-    CausalLm, CausalSample, ClassifiedTokens, Collator, Drawn, IGNORE, Inputs, Label, LabeledBatch,
-    LabeledTokens, Labels, MaskableTokens, MaskedLm, Masking, Pack, Packing, PadTo, Padding, Seq2Seq,
-    Seq2SeqBatch, Seq2SeqSample, SequenceBatch, SequenceClassification, Subwords, Target, TokenBatch,
-    TokenClassification, Tokens,
+    CausalLm, CausalSample, ClassifiedTokens, Inputs, Label, LabeledBatch, LabeledTokens, Labels,
+    MaskableTokens, MaskedLm, Masking, Pack, Packing, Seq2Seq, Seq2SeqBatch, Seq2SeqSample, SequenceBatch,
+    SequenceClassification, Subwords, Target, TokenClassification, Tokens,
 };
 pub use delivery::{Amount, Cursor, Cut, Prefetch, Request, Requests};
 pub use error::DataError;
-pub use fingerprint::{Fingerprint, Fingerprinted};
+pub use fingerprint::Fingerprint;
+pub use padding::{PadTo, Padding, Side};
+pub use place::Place;
+#[cfg(feature = "parquet")]
+pub use readers::ParquetReader;
+#[cfg(feature = "text")]
 pub use readers::{
-    ConllReader, Corpus, DelimitedReader, Files, Format, JsonlReader, Malformed, ParallelReader,
-    ParquetReader, Place, Reader, Record, Records, Skipped, TagFault, TagScheme, Tags, TextChunks,
-    TextReader, TextUnit, Value,
+    ConllReader, Corpus, DelimitedReader, Files, Format, JsonlReader, ParallelReader, TagFault, TagScheme,
+    Tags, TextChunks, TextReader, TextUnit,
 };
+pub use records::{Fingerprinted, Malformed, Reader, Record, Records, Skipped, Value};
 pub use samples::{
     GroupedByLength, InMemory, Mixed, Packs, PartSamples, Permutation, Samples, Shuffled, Source, Stream,
     Until, Windows,
 };
+pub use token_batch::{IGNORE, TokenBatch};
+#[cfg(feature = "text")]
 pub use tokenization::{
-    Encoder, Encoding, ForModel, Input, Side, SpecialNames, SpecialTokens, Tokenizer, Truncation,
+    Encoder, Encoding, ForModel, Input, SpecialNames, SpecialTokens, Tokenizer, TokenizerWarning, Truncation,
 };
 pub use tokens::{TokenFile, TokenSequence, TokenWriter};

@@ -1,8 +1,18 @@
-//! Writes small files atomically.
+//! Reads small files, and writes them atomically.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::Path;
+
+use crate::{DataError, ordinary_file};
+
+/// Reads an ordinary file. Devices and pipes are refused, since they may have no end.
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>, DataError> {
+    let mut bytes = Vec::new();
+    let read = ordinary_file::open(path).and_then(|mut file| file.read_to_end(&mut bytes));
+    read.map_err(DataError::io(path))?;
+    Ok(bytes)
+}
 
 /// Writes a temporary file next to `path`, syncs it and renames it. The old file stays until the new one is complete.
 pub(crate) fn write(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {

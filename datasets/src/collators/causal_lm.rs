@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{Collator, Drawn, IGNORE, Padding, TokenBatch, inputs::signed_row, roles};
-use crate::{DataError, Encoder, Encoding, Input, Record, Side};
+use super::roles;
+use crate::{
+    Collator, DataError, Drawn, Encoder, Encoding, IGNORE, Input, Padding, Record, Side, TokenBatch,
+    token_batch::signed_row,
+};
 
 /// Prepares texts for a language model that predicts the next token: each token is its own label.
 ///

@@ -2,8 +2,10 @@
 
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
-use super::{Padding, token_batch::signed};
-use crate::{DataError, Encoding, Tokenizer};
+use crate::{
+    DataError, Encoding, Padding, Tokenizer,
+    token_batch::{signed, signed_row},
+};
 
 /// One row of [`Inputs`] before padding.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -114,16 +116,11 @@ impl Inputs {
     }
 }
 
-/// Converts ids to the signed integers that tensors hold.
-pub(super) fn signed_row(ids: &[u32]) -> Result<Vec<i32>, DataError> {
-    ids.iter().map(|&id| signed(id)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::Side;
-    use crate::collators::testing;
+    use crate::testing;
 
     #[test]
     fn padded_at_the_left() {

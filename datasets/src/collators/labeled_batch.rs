@@ -2,8 +2,8 @@
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
-use super::{IGNORE, Inputs, Padding, Tokens};
-use crate::{Batch, DataError};
+use super::{Inputs, Tokens};
+use crate::{Batch, DataError, IGNORE, Padding};
 
 /// Encoder inputs with a label for each token, as made by [`TokenClassification`](crate::TokenClassification) and
 /// [`MaskedLm`](crate::MaskedLm).
@@ -64,7 +64,7 @@ impl Batch for LabeledBatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collators::testing;
+    use crate::testing;
 
     #[test]
     fn counts() {

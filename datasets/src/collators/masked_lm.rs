@@ -2,11 +2,8 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use super::{
-    Collator, Drawn, IGNORE, LabeledBatch, Masking, Padding, Tokens, counter::Counter, roles,
-    token_batch::signed, words::word_of_each_token,
-};
-use crate::{DataError, Encoder, Input, Record};
+use super::{LabeledBatch, Masking, Tokens, counter::Counter, roles, words::word_of_each_token};
+use crate::{Collator, DataError, Drawn, Encoder, IGNORE, Input, Padding, Record, token_batch::signed};
 
 /// Hides some tokens of texts and uses them as labels: for BERT and similar models.
 ///

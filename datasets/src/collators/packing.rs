@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{CausalLm, CausalSample, Collator, Drawn, IGNORE, TokenBatch};
-use crate::{DataError, Record};
+use super::{CausalLm, CausalSample};
+use crate::{Collator, DataError, Drawn, IGNORE, Padding, Record, TokenBatch};
 
 /// The samples of one row.
 pub type Pack = Vec<Arc<CausalSample>>;
@@ -117,12 +117,40 @@ impl Collator for Packing {
     }
 }
 
+impl TokenBatch {
+    /// Creates rows of several samples. `cuts` holds the lengths of the samples of each row; the first label of each
+    /// sample must not count.
+    pub(super) fn packed(
+        rows: Vec<Vec<u32>>,
+        labels: Vec<Vec<i32>>,
+        cuts: &[Vec<usize>],
+        padding: &Padding,
+        pad_id: u32,
+    ) -> Result<Self, DataError> {
+        let mut batch = Self::padded(rows, labels, padding, pad_id)?;
+        let length = batch.shape()[1];
+        let (mut position_ids, mut segments) = (vec![], vec![]);
+        for cuts in cuts {
+            let places = cuts.iter().flat_map(|&tokens| 0..tokens as i32);
+            let places: Vec<_> = places.collect();
+            padding.push(&mut position_ids, places.into_iter(), length, 0);
+            let of_row = (1..).zip(cuts).flat_map(|(segment, &tokens)| std::iter::repeat_n(segment, tokens));
+            let of_row: Vec<i32> = of_row.collect();
+            padding.push(&mut segments, of_row.into_iter(), length, 0);
+        }
+        batch.position_ids = Some(position_ids);
+        batch.segments = Some(segments);
+        Ok(batch)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{
         Batch, Encoder, Padding, Side, Tokenizer,
-        collators::testing::{self, drawn, record, text},
+        collators::testing::{drawn, record, text},
+        testing,
     };
 
     fn packing(padding: Padding) -> Packing {

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{
-    Collator, Drawn, IGNORE, Inputs, Padding, Seq2SeqBatch, Tokens, causal_lm::tokens_of_prompt,
-    inputs::signed_row, roles, token_batch::signed,
+use super::{Inputs, Seq2SeqBatch, Tokens, causal_lm::tokens_of_prompt, roles};
+use crate::{
+    Collator, DataError, Drawn, Encoder, Encoding, IGNORE, Input, Padding, Record,
+    token_batch::{signed, signed_row},
 };
-use crate::{DataError, Encoder, Encoding, Input, Record};
 
 /// Prepares sources and targets for an encoder-decoder model such as T5.
 ///
@@ -219,7 +219,8 @@ mod tests {
     use super::*;
     use crate::{
         Batch, Side,
-        collators::testing::{self, drawn, record, text, unigram},
+        collators::testing::{drawn, record, text, unigram},
+        testing,
     };
 
     fn task() -> Seq2Seq {

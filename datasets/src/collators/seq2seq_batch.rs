@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
-use super::{IGNORE, Inputs};
-use crate::Batch;
+use super::Inputs;
+use crate::{Batch, IGNORE};
 
 /// Padded sources and targets.
 ///

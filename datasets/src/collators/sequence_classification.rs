@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{
-    Collator, Drawn, Inputs, Labels, Padding, SequenceBatch, Tokens, roles, sequence_batch::Targets,
-};
-use crate::{DataError, Encoder, Input, Record, Value};
+use super::{Inputs, Labels, SequenceBatch, Tokens, roles, sequence_batch::Targets};
+use crate::{Collator, DataError, Drawn, Encoder, Input, Padding, Record, Value};
 
 /// The kind of target that a text has.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -215,7 +213,8 @@ mod tests {
     use super::*;
     use crate::{
         Batch,
-        collators::testing::{self, drawn, list, record, text, wordpiece},
+        collators::testing::{drawn, list, record, text, wordpiece},
+        testing,
     };
 
     fn task(target: Target) -> SequenceClassification {

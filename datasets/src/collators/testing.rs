@@ -2,18 +2,7 @@
 
 use std::{path::Path, sync::Arc};
 
-use burn::tensor::Device;
-
 use crate::{Drawn, Place, Record, Tokenizer, Value};
-
-/// The device that `BURN_DEVICE` names, as for the program `firebrick`; the CPU if it is not set.
-pub(super) fn device() -> Device {
-    match std::env::var("BURN_DEVICE").as_deref() {
-        Err(_) | Ok("cpu") => Device::flex(),
-        // Burn reads the variable itself, and panics if the build lacks that backend.
-        Ok(_) => Device::default(),
-    }
-}
 
 /// BERT's kind of tokenizer: `[PAD]`, `[UNK]`, `[CLS]`, `[SEP]`, `[MASK]` are 0 to 4.
 pub(super) fn wordpiece() -> Arc<Tokenizer> {

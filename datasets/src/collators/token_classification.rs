@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Collator, Drawn, IGNORE, LabeledBatch, Labels, Padding, Tokens, roles};
-use crate::{DataError, Encoder, Encoding, Input, Record, Value};
+use super::{LabeledBatch, Labels, Tokens, roles};
+use crate::{Collator, DataError, Drawn, Encoder, Encoding, IGNORE, Input, Padding, Record, Value};
 
 /// Which tokens of a word carry its label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

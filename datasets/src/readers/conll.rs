@@ -3,13 +3,13 @@
 use std::sync::{Arc, OnceLock};
 
 use super::{
-    Files, Reader, Records, TagScheme, Tags,
+    Files, TagScheme, Tags,
     conll_sentence::{Columns, Sentences},
     lines::LONGEST_RECORD,
     records,
     tag_scheme::Evidence,
 };
-use crate::DataError;
+use crate::{DataError, Reader, Records};
 
 /// Reads sentences of words and their labels from files, compressed or not.
 ///
@@ -17,15 +17,18 @@ use crate::DataError;
 /// separated by tabs if the line has one, otherwise by spaces. Quotes have no special meaning. A line whose first
 /// column is `-DOCSTART-` is skipped and ends a sentence.
 ///
-/// `#` and `#hashtag` are words if they have a label as the other lines do. The reader skips a line that starts with
-/// `#` as a comment in these cases:
+/// `#` and `#hashtag` are words if they look like the other words of the file: they have the columns of its first line
+/// that does not start with `#` or `-`, and if the label of that line marks entities (`O`, `B-PER`), theirs does too. Any
+/// other line that starts with `#` is skipped as a comment in these cases:
 ///
-/// - The file separates columns by tabs, and the line has none. Within a sentence, it also needs a space after the `#`:
-///   `#hashtag` alone is then a word without a label, which is an error.
-/// - The file separates columns by spaces, the line is not within a sentence, and its number of columns differs from
-///   the file's first line that does not start with `#` or `-`.
-/// - The line is not within a sentence, and it is `# key = value`, as in CoNLL-U, or `# id 5239 domain=en`: `#`, a
-///   space, and an equals sign somewhere.
+/// - It has no label: the file separates columns by tabs, and the line has no tab.
+/// - It is `# key = value`, as in CoNLL-U, or `# id 5239 domain=en`: `#`, a space, and an equals sign somewhere. Between
+///   sentences, it may even look like a word.
+/// - It has another number of columns, and its last is no label that marks entities.
+///
+/// Within a sentence, the last case needs a space after the `#`, and so does a line without a tab: `#hashtag` alone is a
+/// word without a label, which is an error. What may be a word or a comment is an error too, such as `# 7 O` in a file
+/// with two columns.
 ///
 /// [`comments`](Self::comments) makes all lines that start with `#` comments, or none.
 ///
@@ -243,6 +246,92 @@ mod tests {
         // A word without a label is an error, not a comment.
         for text in ["a\tO\n#tag\n", "a O\n#tag\n"] {
             assert!(read(text, |r| r)[0].as_ref().unwrap_err().contains(":2"), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn comments_within_a_sentence() {
+        let comments = [
+            "# text = The old mill",
+            "# id 5239 domain=en",
+            "# text=x",
+            "# newpar",
+            "# sent_id = weblog-1 _ _ _",
+            "# The old mill by the river",
+        ];
+        for comment in comments {
+            for (words, labels) in [("a O\n", "b B-x\n"), ("a _ _ O\n", "b _ _ I-x\n")] {
+                let text = format!("{words}{comment}\n# {}{labels}\n{words}", &words[2..]);
+                let columns = words.split(' ').count();
+                let found = read(&text, |r| r);
+                // Two columns of which one is `#`: the other may be a label.
+                if comment == "# newpar" && columns == 2 {
+                    assert!(
+                        found[0].as_ref().unwrap_err().contains(":2: expected a word with 2 columns"),
+                        "{found:?}"
+                    );
+                    continue;
+                }
+                let label = labels.trim().rsplit_once(' ').unwrap().1;
+                assert_eq!(found[0], sentence(1, "a|#|b", &format!("O|O|{label}")), "{text:?}");
+                assert_eq!(found.len(), 2, "{text:?}");
+            }
+        }
+        // Labels that mark no entities.
+        let parts = "The DT\n# text = The old mill\n# #\n# NN\nmill NN\n";
+        assert_eq!(read(parts, |r| r), [sentence(1, "The|#|#|mill", "DT|#|NN|NN")]);
+        let tabs = "a\tO\n# id 1\tdomain=en\n# text\tO\nb\tO\n";
+        assert_eq!(read(tabs, |r| r), [sentence(1, "a|# text|b", "O|O|O")]);
+    }
+
+    #[test]
+    fn lines_that_may_be_comments_are_refused() {
+        for (text, line) in [
+            ("a O\n# 7 O\nb O\n", 2),
+            ("a O\n#tag x B-y\n", 2),
+            ("a _ O\n# end of chapter O\n", 2),
+            ("a O\n\n# 7 O\nb O\n", 3),
+            ("a O\n# misc\n", 2),
+            ("a DT\n#a b c\n", 2),
+            ("a\tO\n# b\tc\n", 2),
+        ] {
+            let found = read(text, |r| r);
+            let error =
+                found.iter().find_map(|found| found.as_ref().err()).unwrap_or_else(|| panic!("{text:?}"));
+            assert!(error.contains(&format!(":{line}: expected a word with")), "{error}");
+            assert!(error.contains("`comments` says"), "{error}");
+            for comments in [true, false] {
+                assert!(read(text, |r| r.comments(comments)).iter().all(Result::is_ok), "{text:?}");
+            }
+        }
+    }
+
+    proptest::proptest! {
+        /// No word is lost, and no comment becomes one, wherever they stand.
+        #[test]
+        fn words_are_kept_and_comments_are_not(
+            lines in proptest::collection::vec(
+                proptest::sample::select(vec!["a", "#", "#tag", "", "!text = a b", "!id 5239 domain=en", "!The old mill by"]),
+                1..12,
+            ),
+            tabs in proptest::prelude::any::<bool>(),
+            middle in 0..3_usize,
+        ) {
+            let separator = if tabs { "\t" } else { " " };
+            let columns = format!("{separator}_").repeat(middle) + separator + "O";
+            let mut text = format!("first{columns}\n");
+            for line in &lines {
+                text += &match line.strip_prefix('!') {
+                    Some(comment) => format!("# {comment}\n"),
+                    None if line.is_empty() => "\n".to_owned(),
+                    None => format!("{line}{columns}\n"),
+                };
+            }
+            let found: Vec<_> = read(&text, |r| r).into_iter().flat_map(|found| {
+                found.unwrap().1.split('|').map(str::to_owned).collect::<Vec<_>>()
+            }).collect();
+            let words = std::iter::once(&"first").chain(&lines).filter(|line| !line.is_empty() && !line.starts_with('!'));
+            proptest::prop_assert_eq!(found, words.copied().collect::<Vec<_>>());
         }
     }
 

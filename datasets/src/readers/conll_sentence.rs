@@ -3,11 +3,11 @@
 use std::{path::Path, sync::Arc};
 
 use super::{
-    Place, Record, TagScheme, Value,
-    conll_comments::{Comments, columns_of},
+    TagScheme,
+    conll_comments::{Comments, Line, columns_of},
     lines::{Lines, is_blank},
 };
-use crate::DataError;
+use crate::{DataError, Place, Record, Value};
 
 /// The line that begins a document in CoNLL-2003.
 const DOCUMENT_START: &str = "-DOCSTART-";
@@ -46,13 +46,13 @@ enum Kind<'a> {
     /// The line is skipped.
     LeftOut,
     Word(&'a str, &'a str),
-    /// A column is missing or empty: the field, what was expected, and what was found.
-    Malformed(&'static str, String, String),
+    /// A column is missing or empty, or the line may be a comment: the field, what was expected, and what was found.
+    Malformed(Option<&'static str>, String, String),
 }
 
 impl Sentences {
     pub(super) fn open(path: &Arc<Path>, columns: Columns, longest: usize) -> Result<Self, DataError> {
-        let comments = Comments::of(columns.comments, path, longest)?;
+        let comments = Comments::of(columns.comments, columns.label, path, longest)?;
         Ok(Self { lines: Lines::open(path, longest)?, columns, comments, longest })
     }
 
@@ -74,10 +74,12 @@ impl Sentences {
             };
             let length = line.len() + 1;
             let first = sentence.words.is_empty() && malformed.is_none();
-            if self.comments.has(line, first) {
-                continue;
-            }
-            let problem = match kind(line, self.columns) {
+            let kind = match self.comments.line(line, first) {
+                Line::Comment => continue,
+                Line::Columns => kind(line, self.columns),
+                Line::Unclear(columns) => unclear(line, columns),
+            };
+            let problem = match kind {
                 Kind::End if first => continue,
                 Kind::End => break,
                 Kind::LeftOut => continue,
@@ -95,7 +97,7 @@ impl Sentences {
                     sentence.lines.push(self.lines.number());
                     continue;
                 }
-                Kind::Malformed(field, expected, found) => (None, Some(field.to_owned()), expected, found),
+                Kind::Malformed(field, expected, found) => (None, field.map(str::to_owned), expected, found),
             };
             let (line, field, expected, found) = problem;
             let place = self.lines.place(line.unwrap_or(self.lines.number()));
@@ -131,6 +133,16 @@ impl Sentences {
     }
 }
 
+/// Creates the error for a line that may be a word or a comment.
+fn unclear<'a>(line: &str, columns: usize) -> Kind<'a> {
+    let expected = format!(
+        "a word with {columns} columns and a label like those of the file, or a comment, `# key = value` (`comments` says \
+         whether lines that start with `#` are comments)"
+    );
+    let brief: String = line.chars().take(60).collect();
+    Kind::Malformed(None, expected, format!("{brief:?}, which may be either"))
+}
+
 fn kind(line: &str, columns: Columns) -> Kind<'_> {
     if is_blank(line) {
         return Kind::End;
@@ -155,18 +167,18 @@ fn kind_of_columns<'a>(found: impl Iterator<Item = &'a str> + Clone, columns: Co
     let (word, label) = (place(columns.word), place(columns.label));
     for (field, (needed, at)) in [("words", word), ("labels", label)] {
         if at.is_none_or(|at| at >= count) {
-            return Kind::Malformed(field, format!("{needed} columns"), count.to_string());
+            return Kind::Malformed(Some(field), format!("{needed} columns"), count.to_string());
         }
     }
     if word.1 == label.1 {
-        return Kind::Malformed("labels", format!("{} columns", count + 1), count.to_string());
+        return Kind::Malformed(Some("labels"), format!("{} columns", count + 1), count.to_string());
     }
     let column =
         |(_, at): (usize, Option<usize>)| found.clone().nth(at.unwrap_or_default()).unwrap_or_default();
     let (word, label) = (column(word), column(label));
     for (field, text) in [("words", word), ("labels", label)] {
         if text.is_empty() {
-            return Kind::Malformed(field, "a text".into(), "an empty column".into());
+            return Kind::Malformed(Some(field), "a text".into(), "an empty column".into());
         }
     }
     Kind::Word(word, label)

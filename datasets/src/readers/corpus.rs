@@ -1,11 +1,8 @@
 //! Reads text from a file or a folder.
 
-use std::{io::Read, path::Path, sync::Arc};
+use std::{path::Path, sync::Arc};
 
-use super::{
-    Files,
-    unpacked::{Unpacked, open_ordinary},
-};
+use super::{Files, unpacked::Unpacked};
 use crate::DataError;
 
 /// The extensions that are read from a folder by default.
@@ -114,14 +111,6 @@ impl From<String> for Corpus {
 
 fn read_file(path: &Arc<Path>) -> Result<String, DataError> {
     Unpacked::open(path)?.read_text()
-}
-
-/// Reads an ordinary file. Devices and pipes are refused, since they may have no end.
-pub(crate) fn read_whole(path: &Path) -> Result<Vec<u8>, DataError> {
-    let mut bytes = Vec::new();
-    let read = open_ordinary(path).and_then(|mut file| file.read_to_end(&mut bytes));
-    read.map_err(DataError::io(path))?;
-    Ok(bytes)
 }
 
 #[cfg(test)]

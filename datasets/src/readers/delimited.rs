@@ -4,10 +4,8 @@ use std::sync::Arc;
 
 use csv::ByteRecord;
 
-use super::{
-    Files, Reader, Record, Records, Value, lines::LONGEST_RECORD, record::brief, records, row_lines::RowLines,
-};
-use crate::{DataError, Place};
+use super::{Files, lines::LONGEST_RECORD, records, row_lines::RowLines};
+use crate::{DataError, Place, Reader, Record, Records, Value, records::brief};
 
 /// Reads columns with a delimiter from files, compressed or not. Every value is a [`Text`](Value::Text).
 ///

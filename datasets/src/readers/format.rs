@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ConllReader, DelimitedReader, Files, JsonlReader, ParallelReader, ParquetReader, Reader, Tags,
-    TextReader, TextUnit, files,
+    ConllReader, DelimitedReader, Files, JsonlReader, ParallelReader, Tags, TextReader, TextUnit, files,
 };
-use crate::DataError;
+use crate::{DataError, Reader};
 
 /// A file format and its settings.
 ///
@@ -164,7 +163,7 @@ impl Format {
     ///
     /// # Errors
     ///
-    /// Those of [`Files::find`].
+    /// Those of [`Files::find`], and [`DataError::NotBuilt`] for Parquet files without the feature `parquet`.
     pub fn open<P: AsRef<Path>>(&self, paths: &[P]) -> Result<Box<dyn Reader>, DataError> {
         let found = || Files::find(paths, self.extensions());
         Ok(match self {
@@ -195,12 +194,20 @@ impl Format {
                     ParallelReader::new(sides.0, sides.1)?.fields(source, target).keep_blank(*keep_blank),
                 )
             }
-            Self::Parquet { columns } => {
-                let reader = ParquetReader::new(found()?);
-                Box::new(if columns.is_empty() { reader } else { reader.columns(columns.clone()) })
-            }
+            Self::Parquet { columns } => parquet(found()?, columns)?,
         })
     }
+}
+
+#[cfg(feature = "parquet")]
+fn parquet(files: Files, columns: &[String]) -> Result<Box<dyn Reader>, DataError> {
+    let reader = super::ParquetReader::new(files);
+    Ok(Box::new(if columns.is_empty() { reader } else { reader.columns(columns.to_vec()) }))
+}
+
+#[cfg(not(feature = "parquet"))]
+fn parquet(_: Files, _: &[String]) -> Result<Box<dyn Reader>, DataError> {
+    Err(DataError::NotBuilt { what: "Parquet files", feature: "parquet" })
 }
 
 /// Lists the known extensions for a message.
@@ -249,6 +256,14 @@ mod tests {
         assert!(read(r#"{"Conll": {"lable": 1}}"#).is_err());
     }
 
+    #[cfg(not(feature = "parquet"))]
+    #[test]
+    fn parquet_that_is_not_built() {
+        let error = Format::Parquet { columns: Vec::new() }.open(&["a.parquet"]).unwrap_err().to_string();
+        assert!(error.contains("enable the feature `parquet`"), "{error}");
+    }
+
+    #[cfg(feature = "parquet")]
     #[test]
     fn columns_of_parquet() {
         let path = "tests/corpus/zstd.parquet";

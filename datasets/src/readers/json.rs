@@ -7,7 +7,7 @@ use serde::{
     de::{Error, MapAccess, SeqAccess, Visitor},
 };
 
-use super::{Value, record::brief};
+use crate::{Value, records::brief};
 
 /// An object with its members in order. A duplicate name is an error, since only one of its values could be used.
 pub(super) struct Object(pub(super) Vec<(String, Value)>);

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::{
-    Files, Reader, Record, Records, Value, json,
+    Files, json,
     lines::{LONGEST_RECORD, Lines, is_blank},
     records,
 };
-use crate::DataError;
+use crate::{DataError, Reader, Record, Records, Value};
 
 /// Reads JSON lines (<https://jsonlines.org>) from files, compressed or not. Blank lines are skipped.
 ///

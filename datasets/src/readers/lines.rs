@@ -6,8 +6,8 @@ use std::{
     sync::Arc,
 };
 
-use super::{Place, unpacked::Unpacked};
-use crate::DataError;
+use super::unpacked::Unpacked;
+use crate::{DataError, Place};
 
 /// The default maximum number of bytes in a record: 64 MiB.
 ///

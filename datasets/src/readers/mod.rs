@@ -12,10 +12,9 @@ mod format;
 mod json;
 mod jsonl;
 mod lines;
-mod malformed;
 mod parallel;
+#[cfg(feature = "parquet")]
 mod parquet;
-mod record;
 mod row_lines;
 mod tag_scheme;
 mod text;
@@ -24,55 +23,19 @@ mod unpacked;
 pub use chunks::TextChunks;
 pub use conll::ConllReader;
 pub use corpus::Corpus;
-pub(crate) use corpus::read_whole;
 pub use delimited::DelimitedReader;
 pub use files::Files;
 pub use format::Format;
 pub use jsonl::JsonlReader;
-pub use malformed::{Malformed, Skipped};
 pub use parallel::ParallelReader;
+#[cfg(feature = "parquet")]
 pub use parquet::ParquetReader;
-pub use record::{Place, Record, Value};
 pub use tag_scheme::{TagFault, TagScheme, Tags};
 pub use text::{TextReader, TextUnit};
-pub(crate) use unpacked::open_ordinary;
 
-use std::{fmt, iter};
+use std::iter;
 
-use crate::DataError;
-
-/// The records of one part, in order.
-///
-/// After an error that is [about one record](DataError::is_about_a_record), the iterator continues with the next
-/// record; after any other error it ends.
-pub type Records = Box<dyn Iterator<Item = Result<Record, DataError>> + Send>;
-
-/// A source of records that can be read from the start any number of times.
-///
-/// It consists of parts, usually files, that can be read independently. Reading holds one record in memory at a time,
-/// so the parts may be larger than memory.
-pub trait Reader: fmt::Debug + Send + Sync + 'static {
-    /// Returns the number of parts.
-    fn parts(&self) -> usize;
-
-    /// Starts reading a part.
-    ///
-    /// # Errors
-    ///
-    /// [`DataError::NoPart`] if there is no such part, [`DataError::Io`] if it cannot be opened, and any error of the
-    /// format.
-    fn open(&self, part: usize) -> Result<Records, DataError>;
-}
-
-impl<R: Reader + ?Sized> Reader for Box<R> {
-    fn parts(&self) -> usize {
-        (**self).parts()
-    }
-
-    fn open(&self, part: usize) -> Result<Records, DataError> {
-        (**self).open(part)
-    }
-}
+use crate::{DataError, Record, Records};
 
 /// Yields the records that `next` returns, up to the first error that is not about one record.
 fn records(mut next: impl FnMut() -> Result<Option<Record>, DataError> + Send + 'static) -> Records {
@@ -95,6 +58,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::Place;
 
     #[test]
     fn only_an_error_about_a_record_is_followed_by_more() {

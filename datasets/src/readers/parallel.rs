@@ -3,11 +3,11 @@
 use std::{path::Path, sync::Arc};
 
 use super::{
-    Files, Reader, Record, Records, Value,
+    Files,
     lines::{LONGEST_RECORD, Lines, is_blank},
     records,
 };
-use crate::DataError;
+use crate::{DataError, Reader, Record, Records, Value};
 
 /// Reads pairs of lines, such as sentences and their translations, from pairs of files.
 ///

@@ -134,6 +134,13 @@ impl TagScheme {
     }
 }
 
+impl TagScheme {
+    /// Returns whether a label is valid in some scheme.
+    pub(super) fn is_tag(label: &str) -> bool {
+        Self::Iobes.parse(label).is_ok()
+    }
+}
+
 impl Evidence {
     /// Adds the evidence of one sentence.
     pub(super) fn add<S: AsRef<str>>(&mut self, labels: &[S]) {

@@ -5,12 +5,12 @@ use std::{io::Read, sync::Arc};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Files, Reader, Record, Records, Value,
+    Files,
     lines::{LONGEST_RECORD, Lines, is_blank},
     records,
     unpacked::Unpacked,
 };
-use crate::{DataError, Place};
+use crate::{DataError, Place, Reader, Record, Records, Value};
 
 /// The part of a text that makes a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -1,7 +1,6 @@
 //! Opens a text file, compressed or not.
 
 use std::{
-    fs::{self, File},
     io::{self, BufRead, BufReader, Cursor, Read},
     path::Path,
     sync::Arc,
@@ -9,7 +8,7 @@ use std::{
 
 use flate2::bufread::MultiGzDecoder;
 
-use crate::DataError;
+use crate::{DataError, ordinary_file};
 
 /// The number of bytes of a file that are read at once.
 const BUFFER: usize = 64 << 10;
@@ -141,21 +140,8 @@ impl BufRead for Unpacked {
     }
 }
 
-/// Opens an ordinary file to read its bytes as they are.
-pub(crate) fn open_ordinary(path: &Path) -> io::Result<File> {
-    // Checks before opening: opening a pipe would wait for its other end.
-    let metadata = fs::metadata(path)?;
-    if metadata.is_dir() {
-        return Err(io::Error::other("this is a folder, not a file"));
-    }
-    if !metadata.is_file() {
-        return Err(io::Error::other("this is no ordinary file"));
-    }
-    File::open(path)
-}
-
 fn detect(path: &Path) -> io::Result<(Packing, BufReader<impl Read + Send + use<>>)> {
-    let mut file = open_ordinary(path)?;
+    let mut file = ordinary_file::open(path)?;
     let mut start = Vec::new();
     file.by_ref().take(10).read_to_end(&mut start)?;
     let known = PACKINGS.iter().find(|(magic, _)| start.starts_with(magic));
@@ -182,7 +168,7 @@ fn not_text(path: &Path, found: &str) -> DataError {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::{fs, io::Write};
 
     use flate2::{Compression, write::GzEncoder};
 

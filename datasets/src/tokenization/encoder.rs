@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use tokenizers::{Result as CrateResult, TruncationDirection, TruncationParams, TruncationStrategy};
 
 use super::{
-    Encoding, Input, Side, Truncation,
+    Encoding, Input, Truncation,
     characters::Characters,
     fast::{Fast, Tokens},
     finish::Finish,
@@ -13,7 +13,7 @@ use super::{
     pipeline::added_tokens,
     tokenizer_file::guarded,
 };
-use crate::{DataError, Tokenizer};
+use crate::{DataError, Side, Tokenizer};
 
 /// A tokenizer with settings: how to cut texts, and whether to add special tokens.
 ///

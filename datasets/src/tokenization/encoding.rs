@@ -11,16 +11,6 @@ pub enum Input<'a> {
     Words(&'a [&'a str]),
 }
 
-/// The beginning or the end of a sequence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub enum Side {
-    /// The beginning.
-    Left,
-    /// The end.
-    #[default]
-    Right,
-}
-
 /// The sequence of a pair to cut if both together are too long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Truncation {

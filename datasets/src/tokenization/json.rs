@@ -8,7 +8,7 @@ use serde::{
 };
 use serde_json::{Map, Value};
 
-use crate::{DataError, readers::read_whole};
+use crate::{DataError, whole_file};
 
 /// Reads a file of at most `most` bytes.
 pub(super) fn bytes(path: &Path, most: u64) -> Result<Result<Vec<u8>, String>, DataError> {
@@ -16,7 +16,7 @@ pub(super) fn bytes(path: &Path, most: u64) -> Result<Result<Vec<u8>, String>, D
     if size > most {
         return Ok(Err(format!("it has {size} bytes, the most are {most}")));
     }
-    read_whole(path).map(Ok)
+    whole_file::read(path).map(Ok)
 }
 
 /// Parses JSON and rejects objects with duplicate keys.

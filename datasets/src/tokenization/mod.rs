@@ -4,6 +4,8 @@ mod added_tokens;
 mod bpe;
 mod characters;
 mod chunks;
+mod clean_up;
+mod config_tokens;
 mod encoder;
 mod encoding;
 mod fast;
@@ -12,20 +14,35 @@ mod fast_equals_crate;
 mod finish;
 mod framed;
 mod json;
+mod known_classes;
 mod missing;
 mod pieces;
 mod pipeline;
 mod plain_words;
+mod post_processor;
+mod save;
 mod special_tokens;
 mod tokenizer;
 mod tokenizer_check;
 mod tokenizer_config;
 mod tokenizer_file;
 mod transformers_class;
+mod warning;
 mod word_cache;
 
 pub use encoder::Encoder;
-pub use encoding::{Encoding, Input, Side, Truncation};
+pub use encoding::{Encoding, Input, Truncation};
 pub(crate) use pieces::final_pieces;
+pub use save::ForModel;
 pub use special_tokens::{SpecialNames, SpecialTokens};
-pub use tokenizer::{ForModel, Tokenizer};
+pub use tokenizer::Tokenizer;
+pub use warning::TokenizerWarning;
+
+use crate::DataError;
+
+impl DataError {
+    /// Returns a function that adds the failed action to a tokenizer's error.
+    fn tokenizer<E: ToString>(action: impl Into<String>) -> impl FnOnce(E) -> Self {
+        move |reason| Self::TokenizerFailed { action: action.into(), reason: reason.to_string() }
+    }
+}

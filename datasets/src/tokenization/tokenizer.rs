@@ -3,19 +3,23 @@
 use std::{path::Path, sync::Arc};
 
 use sha2::{Digest, Sha256};
+use tokenizers::ModelWrapper;
 
 use super::{
-    Side, SpecialNames, SpecialTokens, bpe,
+    SpecialNames, SpecialTokens, TokenizerWarning, bpe,
     characters::Characters,
+    clean_up::clean_up,
+    config_tokens,
     fast::Fast,
     framed::framed,
     missing,
     pieces::{on_all_cores, pieces},
+    save::{FILE, config_folder},
     tokenizer_config::TokenizerConfig,
     tokenizer_file::{self, guarded},
     transformers_class,
 };
-use crate::{DataError, whole_file};
+use crate::{DataError, Side};
 
 /// Converts text to token ids and back.
 ///
@@ -40,11 +44,13 @@ pub struct Tokenizer {
     characters: Option<Characters>,
     vocab_size: usize,
     special: SpecialTokens,
-    names: SpecialNames,
-    max_length: Option<usize>,
-    padding: Option<Side>,
-    truncation: Option<Side>,
-    segments: Option<bool>,
+    pub(super) names: SpecialNames,
+    pub(super) max_length: Option<usize>,
+    pub(super) padding: Option<Side>,
+    pub(super) truncation: Option<Side>,
+    pub(super) segments: Option<bool>,
+    pub(super) clean_up: Option<bool>,
+    warnings: Vec<TokenizerWarning>,
     /// The file that it was read from.
     pub(super) origin: Option<Arc<Path>>,
 }
@@ -114,7 +120,10 @@ impl Tokenizer {
     /// The tokenizer's class in transformers derives settings from `do_lower_case`, `strip_accents`,
     /// `tokenize_chinese_chars` and `add_prefix_space` in `tokenizer_config.json`, or from its defaults if they are
     /// missing. This function applies the same settings. `model_input_names` says whether the model reads the
-    /// [segments](Self::segments) of a pair.
+    /// [segments](Self::segments) of a pair. `added_tokens_decoder` adds tokens, `split_special_tokens` splits special
+    /// tokens within texts, and `clean_up_tokenization_spaces` applies to [`decode`](Self::decode), except with BPE.
+    /// Where versions of transformers differ, this function follows version 5. [`warnings`](Self::warnings) lists the
+    /// fields to which that applies, and an unknown class.
     ///
     /// Regular expressions are those of Oniguruma, as in Python's `tokenizers`. The file may be untrusted: a broken or
     /// malicious one is an error.
@@ -132,12 +141,19 @@ impl Tokenizer {
         }
         missing::check(&path)?;
         let (mut inner, names) = tokenizer_file::read(&path)?;
-        let mut config = TokenizerConfig::default();
+        let (mut config, mut warnings) = (TokenizerConfig::default(), Vec::new());
         if let Some(folder) = config_folder(&path) {
-            let segments = guarded(|| Ok(transformers_class::apply(folder, &mut inner)))
+            let mut apply = || {
+                let segments = transformers_class::apply(folder, &mut inner, &mut warnings)?;
+                warnings.extend(config_tokens::add(folder, &mut inner)?);
+                config = TokenizerConfig::read(folder, |token| inner.token_to_id(token).is_some())?;
+                config.segments = config.segments.or(segments);
+                inner.set_encode_special_tokens(config.split_special == Some(true));
+                warnings.extend(config_tokens::ordinary(folder, &config.names, &inner));
+                Ok::<_, DataError>(())
+            };
+            guarded(|| Ok(apply()))
                 .map_err(|reason| DataError::TokenizerFile { path: path.clone(), reason })??;
-            config = TokenizerConfig::read(folder, |token| inner.token_to_id(token).is_some())?;
-            config.segments = config.segments.or(segments);
         }
         let names = config.names.or(names.known_to(&inner)).or(SpecialNames::well_known(&inner));
         Self {
@@ -145,6 +161,8 @@ impl Tokenizer {
             padding: config.padding,
             truncation: config.truncation,
             segments: config.segments,
+            clean_up: config.clean_up,
+            warnings,
             origin: Some(path.into()),
             ..Self::new(inner)
         }
@@ -183,6 +201,8 @@ impl Tokenizer {
             padding: None,
             truncation: None,
             segments: None,
+            clean_up: None,
+            warnings: Vec::new(),
             origin: None,
             fast: Arc::new(Fast::new(inner)),
         }
@@ -226,7 +246,11 @@ impl Tokenizer {
         if let Some(&id) = ids.iter().find(unknown) {
             return Err(DataError::UnknownId { id, vocab_size: self.vocab_size });
         }
-        guarded(|| self.inner().decode(ids, false)).map_err(DataError::tokenizer("decode the ids"))
+        let text =
+            guarded(|| self.inner().decode(ids, false)).map_err(DataError::tokenizer("decode the ids"))?;
+        // With BPE, this would remove spaces that the text had; transformers ignores the field there from version 5 on.
+        let cleans = self.clean_up == Some(true) && !matches!(self.inner().get_model(), ModelWrapper::BPE(_));
+        Ok(if cleans { clean_up(text) } else { text })
     }
 
     /// Returns the ids of each text, as [`encode`](Self::encode) makes them, on all cores.
@@ -307,6 +331,12 @@ impl Tokenizer {
         self.segments
     }
 
+    /// Returns the fields next to the `tokenizer.json` that some version of transformers follows and this crate does
+    /// not, so that ids may differ from those that a model was trained on.
+    pub fn warnings(&self) -> &[TokenizerWarning] {
+        &self.warnings
+    }
+
     /// Returns the tokenizer of the `tokenizers` crate.
     pub(super) fn inner(&self) -> &tokenizers::Tokenizer {
         self.fast.tokenizer()
@@ -316,73 +346,6 @@ impl Tokenizer {
     pub(super) fn fast(&self) -> &Fast {
         &self.fast
     }
-
-    /// Saves the tokenizer as a `tokenizer.json`.
-    ///
-    /// If `path` has that file name, this also writes `tokenizer_config.json` next to it, with the special tokens,
-    /// lengths and sides, if there are any. The configuration names the class `PreTrainedTokenizerFast`, which uses a
-    /// `tokenizer.json` as it is, unless it already names a class: without one, transformers uses the class of the
-    /// model in the same folder, which may make different tokens. Other fields of an existing configuration are kept.
-    ///
-    /// # Errors
-    ///
-    /// [`DataError::Io`] if a file cannot be written, [`DataError::TokenizerConfig`] if an existing
-    /// `tokenizer_config.json` is broken.
-    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), DataError> {
-        let path = path.as_ref();
-        let json =
-            guarded(|| self.inner().to_string(true)).map_err(DataError::tokenizer("write itself as JSON"))?;
-        whole_file::write(path, json).map_err(DataError::io(path))?;
-        let Some(folder) = config_folder(path) else {
-            return Ok(());
-        };
-        let config = TokenizerConfig {
-            names: self.names.clone(),
-            max_length: self.max_length,
-            padding: self.padding,
-            truncation: self.truncation,
-            segments: self.segments,
-        };
-        config.write(folder)?;
-        transformers_class::name(folder, self.inner())
-    }
-
-    /// Saves into a folder that transformers' `AutoTokenizer` opens with the same tokens.
-    ///
-    /// In addition to what [`save`](Self::save) writes, `tokenizer_config.json` gets the model's maximum number of
-    /// tokens and its inputs.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`save`](Self::save).
-    pub fn save_for_model(&self, folder: impl AsRef<Path>, model: &ForModel) -> Result<(), DataError> {
-        let folder = folder.as_ref();
-        let ForModel { max_length, segments } = *model;
-        let for_model = Self {
-            max_length: self.max_length.into_iter().chain(max_length).min(),
-            segments: Some(segments && self.segments != Some(false)),
-            ..self.clone()
-        };
-        for_model.save(folder.join(FILE))
-    }
-}
-
-/// The model's settings in a tokenizer's configuration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ForModel {
-    /// The maximum number of tokens that it reads, including special ones.
-    pub max_length: Option<usize>,
-    /// Whether it reads the segments of a pair.
-    pub segments: bool,
-}
-
-/// The file name of a tokenizer in a folder.
-const FILE: &str = "tokenizer.json";
-
-/// Returns the folder with the other files of a tokenizer. A tokenizer with another file name may be one of several, so
-/// the files next to it may not be its own.
-fn config_folder(path: &Path) -> Option<&Path> {
-    path.parent().filter(|_| path.file_name().is_some_and(|name| name == FILE))
 }
 
 fn not_empty(text: &str) -> Result<(), DataError> {

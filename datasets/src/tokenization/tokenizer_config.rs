@@ -4,8 +4,8 @@ use std::{io, path::Path};
 
 use serde_json::{Map, Value, json};
 
-use super::{Side, SpecialNames, json};
-use crate::{DataError, whole_file};
+use super::{SpecialNames, TokenizerWarning, json};
+use crate::{DataError, Side, whole_file};
 
 /// The main configuration file, which takes precedence.
 pub(super) const CONFIG: &str = "tokenizer_config.json";
@@ -32,10 +32,20 @@ pub(super) struct TokenizerConfig {
     pub(super) truncation: Option<Side>,
     /// Whether the model reads the segments of a pair.
     pub(super) segments: Option<bool>,
+    /// Whether to remove spaces before punctuation from decoded text.
+    pub(super) clean_up: Option<bool>,
+    /// Whether special tokens within a text are split like other text.
+    pub(super) split_special: Option<bool>,
 }
 
+/// The field that says whether decoded text is cleaned up.
+pub(super) const CLEAN_UP: &str = "clean_up_tokenization_spaces";
+
+/// The field that says whether special tokens within a text are split.
+const SPLIT_SPECIAL: &str = "split_special_tokens";
+
 /// The field that lists the model's inputs.
-const INPUTS: &str = "model_input_names";
+pub(super) const INPUTS: &str = "model_input_names";
 
 impl TokenizerConfig {
     /// Reads those files of a folder that exist. `known` returns whether a token is in the vocabulary.
@@ -52,6 +62,8 @@ impl TokenizerConfig {
             padding: config.side("padding_side")?,
             truncation: config.side("truncation_side")?,
             segments: config.segments()?,
+            clean_up: config.flag(CLEAN_UP)?,
+            split_special: config.flag(SPLIT_SPECIAL)?,
         })
     }
 
@@ -84,6 +96,11 @@ impl TokenizerConfig {
         set("truncation_side", side(self.truncation));
         if let Some(segments) = self.segments {
             set(INPUTS, Some(inputs(segments)));
+        }
+        for (field, flag) in [(CLEAN_UP, self.clean_up), (SPLIT_SPECIAL, self.split_special)] {
+            if let Some(flag) = flag {
+                set(field, Some(flag.into()));
+            }
         }
         file.write()
     }
@@ -128,6 +145,44 @@ impl<'a> File<'a> {
         Ok(Self { path, fields })
     }
 
+    /// Returns all fields.
+    pub(super) fn fields(&self) -> impl Iterator<Item = (&String, &Value)> {
+        self.fields.iter()
+    }
+
+    /// Returns whether the file has a value for a field.
+    pub(super) fn has(&self, field: &str) -> bool {
+        self.fields.get(field).is_some_and(|value| !value.is_null())
+    }
+
+    /// Creates a warning about a field.
+    pub(super) fn warning(&self, field: &str, message: String) -> TokenizerWarning {
+        TokenizerWarning::new(self.path, field, message)
+    }
+
+    /// Returns a field that is an object.
+    pub(super) fn objects(
+        &self,
+        field: &str,
+        expected: &str,
+    ) -> Result<Option<&Map<String, Value>>, DataError> {
+        match self.fields.get(field) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::Object(fields)) => Ok(Some(fields)),
+            Some(other) => Err(self.error(field, expected, other)),
+        }
+    }
+
+    /// Returns the texts of the special tokens, whether the tokenizer has them or not.
+    pub(super) fn special_texts(&self) -> Vec<&str> {
+        let roles = self.fields.iter().filter(|(field, _)| field.ends_with("_token")).map(|(_, token)| token);
+        let lists = ["additional_special_tokens", "extra_special_tokens"]
+            .iter()
+            .filter_map(|field| self.fields.get(*field));
+        let listed = lists.filter_map(Value::as_array).flatten();
+        roles.chain(listed).filter_map(|token| token.get("content").unwrap_or(token).as_str()).collect()
+    }
+
     /// Sets or removes a field.
     pub(super) fn set(&mut self, field: &str, value: Option<Value>) {
         match value {
@@ -143,7 +198,7 @@ impl<'a> File<'a> {
         whole_file::write(self.path, text + "\n").map_err(DataError::io(self.path))
     }
 
-    fn error(&self, field: &str, expected: &str, found: &Value) -> DataError {
+    pub(super) fn error(&self, field: &str, expected: &str, found: &Value) -> DataError {
         let mut found = found.to_string();
         if let Some((end, _)) = found.char_indices().nth(80) {
             found.truncate(end);

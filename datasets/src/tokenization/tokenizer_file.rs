@@ -9,7 +9,7 @@ use super::{
     SpecialNames, json,
     tokenizer_check::{check, processor_tokens},
 };
-use crate::{DataError, panics::caught_silently};
+use crate::{DataError, silent_panics::caught_silently};
 
 /// The largest known files have 40 MB.
 const MOST_BYTES: u64 = 512 * 1024 * 1024;

@@ -4,109 +4,110 @@
 //! with its own defaults, regardless of the `tokenizer.json` next to it. A model trained with the class saw the
 //! resulting tokens.
 //!
-//! Versions 4 and 5 agree, except for `PreTrainedTokenizerFast`: before 5, it disabled the prefix space unless
-//! `add_prefix_space` requested it, and gave models segments that `model_input_names` does not list. This module
-//! follows version 5.
+//! This module follows version 5 and warns where version 4 makes other ids:
+//!
+//! - `PreTrainedTokenizerFast` disabled the prefix space of a `ByteLevel` unless `add_prefix_space` requested it, and
+//!   gave models segments that `model_input_names` does not list.
+//! - Llama's class and its relatives framed texts as `add_bos_token` and `add_eos_token` say. Version 5 keeps the
+//!   post-processor of the `tokenizer.json`.
+//! - `Qwen2Tokenizer` ignored `add_prefix_space` if its pre-tokenizer is a sequence, as it usually is.
+//! - A class that transformers does not have was an error. Version 5 uses the `tokenizer.json` as it is.
 
 use std::path::Path;
 
 use tokenizers::{
     NormalizedString, Normalizer, NormalizerWrapper, PostProcessorWrapper, PreTokenizedString, PreTokenizer,
-    PreTokenizerWrapper, Tokenizer, normalizers::BertNormalizer,
+    PreTokenizerWrapper, Tokenizer, normalizers::BertNormalizer, pre_tokenizers::sequence::Sequence,
 };
 
-use super::tokenizer_config::{CONFIG, File};
+use super::{
+    TokenizerWarning,
+    known_classes::{Frames, Makes, Named, class},
+    post_processor::{Framing, add_nothing, added_around},
+    tokenizer_config::{CLEAN_UP, CONFIG, File, INPUTS},
+};
 use crate::DataError;
 
-/// The effect of a class.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Makes {
-    /// Builds a `BertNormalizer` from `do_lower_case`, `strip_accents` and `tokenize_chinese_chars`.
-    BertNormalizer,
-    /// Builds a `ByteLevel` from `add_prefix_space`.
-    ByteLevel,
-    /// Adds a space before the text if `add_prefix_space` says so.
-    Space,
-    /// Changes nothing.
-    Nothing,
-}
+/// The field that says whether to put a space before each text.
+const SPACE: &str = "add_prefix_space";
 
-/// A class of transformers, with the classes that behave the same.
-struct Class {
-    /// Their names, without the suffix `Tokenizer` or `TokenizerFast`.
-    names: &'static [&'static str],
-    /// The model types that use the class if the configuration names none.
-    models: &'static [&'static str],
-    makes: Makes,
-    /// Whether its model reads the segments of a pair.
-    segments: bool,
-}
-
-const CLASSES: [Class; 6] = [
-    Class {
-        names: &["Bert", "Electra", "MobileBert", "ConvBert", "LayoutLM", "Lxmert", "SqueezeBert"],
-        models: &["bert", "electra", "mobilebert", "convbert", "layoutlm", "lxmert", "squeezebert"],
-        makes: Makes::BertNormalizer,
-        segments: true,
-    },
-    Class {
-        names: &["DistilBert", "MPNet", "Funnel", "Splinter"],
-        models: &["distilbert", "mpnet", "funnel", "splinter"],
-        makes: Makes::BertNormalizer,
-        segments: false,
-    },
-    Class {
-        names: &["GPT2", "Roberta", "Bart", "Longformer", "LED", "CodeGen", "GPTNeoX"],
-        models: &["gpt2", "roberta", "bart", "longformer", "led", "codegen", "gpt_neox"],
-        makes: Makes::ByteLevel,
-        segments: false,
-    },
-    Class { names: &["Llama", "CodeLlama"], models: &["llama"], makes: Makes::Space, segments: false },
-    Class { names: &["PreTrained"], models: &[], makes: Makes::Nothing, segments: false },
-    Class { names: &["T5"], models: &["t5"], makes: Makes::Nothing, segments: false },
-];
-
-/// Returns the class of a folder's tokenizer: the one named in `tokenizer_config.json`, or in `config.json`, or the one
-/// of the model's type.
-fn class(folder: &Path, config: &File<'_>) -> Result<Option<&'static Class>, DataError> {
-    let named = |name: &str| {
-        // The name from version 5 on.
-        let name = if name == "TokenizersBackend" { "PreTrainedTokenizerFast" } else { name };
-        let name = name.strip_suffix("Fast").unwrap_or(name).strip_suffix("Tokenizer")?;
-        CLASSES.iter().find(|class| class.names.contains(&name))
-    };
-    if let Some(name) = config.text("tokenizer_class")? {
-        return Ok(named(name));
-    }
-    let path = folder.join("config.json");
-    let model = File::read(&path)?;
-    if let Some(name) = model.text("tokenizer_class")? {
-        return Ok(named(name));
-    }
-    let kind = model.text("model_type")?;
-    Ok(kind.and_then(|kind| CLASSES.iter().find(|class| class.models.contains(&kind))))
-}
-
-/// Applies a folder's tokenizer class in transformers to the tokenizer. Returns whether the class's model reads the
-/// segments of a pair, if known.
+/// Applies a folder's tokenizer class in transformers to the tokenizer, and adds warnings about what it does not follow.
+/// Returns whether the class's model reads the segments of a pair, if known.
 ///
 /// # Errors
 ///
 /// [`DataError::Io`], and [`DataError::TokenizerConfig`] if a field is broken, or contradicts the `tokenizer.json` in a
 /// way that cannot be resolved here.
-pub(super) fn apply(folder: &Path, tokenizer: &mut Tokenizer) -> Result<Option<bool>, DataError> {
+pub(super) fn apply(
+    folder: &Path,
+    tokenizer: &mut Tokenizer,
+    warnings: &mut Vec<TokenizerWarning>,
+) -> Result<Option<bool>, DataError> {
     let path = folder.join(CONFIG);
     let config = File::read(&path)?;
-    let Some(class) = class(folder, &config)? else { return Ok(None) };
+    let Some(Named { name, class, warning, of_model }) = class(folder, &config)? else { return Ok(None) };
+    let Some(class) = class else {
+        warnings.push(warning);
+        warnings.extend(space_before_5(&config, &name, tokenizer)?);
+        return Ok(None);
+    };
     match class.makes {
         Makes::BertNormalizer => bert_normalizer(&config, tokenizer)?,
         Makes::ByteLevel => byte_level(&config, tokenizer)?,
+        Makes::LastByteLevel => warnings.extend(last_byte_level(&config, &name, tokenizer)?),
         // A byte-level Llama tokenizer is used as it is.
         Makes::Space if tokenizer.get_pre_tokenizer().is_some_and(is_byte_level) => {}
-        Makes::Space => require_space(&config, tokenizer)?,
-        Makes::Nothing => {}
+        Makes::Space => warnings.extend(space(&config, &name, tokenizer)?),
+        // Before version 5, there was no such class.
+        Makes::Nothing if name == "TokenizersBackend" => {}
+        Makes::Nothing => {
+            warnings.extend(space_before_5(&config, &name, tokenizer)?);
+            if of_model.is_some_and(|model| model.segments) && !config.has(INPUTS) {
+                let message = format!(
+                    "it is missing, so the model gets no segments, as in transformers 5; before, {name} gave it \
+                     segments (`token_type_ids`): if it was trained with them, list them in the field"
+                );
+                warnings.push(config.warning(INPUTS, message));
+            }
+        }
     }
+    frame(class.frames, &config, &name, tokenizer, warnings)?;
     Ok(Some(class.segments))
+}
+
+/// Frames texts as the class does.
+fn frame(
+    frames: Frames,
+    config: &File<'_>,
+    name: &str,
+    tokenizer: &mut Tokenizer,
+    warnings: &mut Vec<TokenizerWarning>,
+) -> Result<(), DataError> {
+    if frames == Frames::File {
+        return Ok(());
+    }
+    if frames == Frames::Nothing {
+        add_nothing(tokenizer)?;
+    }
+    let Framing { before, after } = added_around(tokenizer)?;
+    let default = frames == Frames::FileOrFields;
+    for (field, default, found, place) in
+        [("add_bos_token", default, before, "before"), ("add_eos_token", false, after, "after")]
+    {
+        let given = config.flag(field)?;
+        let asked = given.unwrap_or(default);
+        if asked != found {
+            let (older, newer) = if asked { ("a", "none") } else { ("no", "one") };
+            let value = given.map_or("missing".to_owned(), |given| given.to_string());
+            let message = format!(
+                "it is {value}, for which {name} puts {older} special token {place} each text in transformers 4, and \
+                 {newer} in transformers 5; the ids are those of transformers 5; to have the others, change the \
+                 `post_processor` of the tokenizer.json"
+            );
+            warnings.push(config.warning(field, message));
+        }
+    }
+    Ok(())
 }
 
 /// Names the class that uses a `tokenizer.json` as it is in the folder's `tokenizer_config.json`, unless it already
@@ -123,9 +124,11 @@ pub(super) fn name(folder: &Path, tokenizer: &Tokenizer) -> Result<(), DataError
     }
     // Versions before 5 disable the space unless this field requests it.
     if let Some(PreTokenizerWrapper::ByteLevel(bytes)) = tokenizer.get_pre_tokenizer() {
-        config.set("add_prefix_space", Some(bytes.add_prefix_space.into()));
+        config.set(SPACE, Some(bytes.add_prefix_space.into()));
     }
-    config.set("clean_up_tokenization_spaces", Some(false.into()));
+    if !config.has(CLEAN_UP) {
+        config.set(CLEAN_UP, Some(false.into()));
+    }
     config.set("tokenizer_class", Some("PreTrainedTokenizerFast".into()));
     config.write()
 }
@@ -162,7 +165,7 @@ fn bert_normalizer(config: &File<'_>, tokenizer: &mut Tokenizer) -> Result<(), D
 }
 
 fn byte_level(config: &File<'_>, tokenizer: &mut Tokenizer) -> Result<(), DataError> {
-    let given = config.flag("add_prefix_space")?;
+    let given = config.flag(SPACE)?;
     let asked = given.unwrap_or(false);
     match tokenizer.get_pre_tokenizer() {
         Some(PreTokenizerWrapper::ByteLevel(stored)) => {
@@ -179,6 +182,78 @@ fn byte_level(config: &File<'_>, tokenizer: &mut Tokenizer) -> Result<(), DataEr
     Ok(())
 }
 
+/// Sets `add_prefix_space` of the last step of the pre-tokenizer.
+fn last_byte_level(
+    config: &File<'_>,
+    name: &str,
+    tokenizer: &mut Tokenizer,
+) -> Result<Option<TokenizerWarning>, DataError> {
+    let Some(PreTokenizerWrapper::Sequence(steps)) = tokenizer.get_pre_tokenizer() else {
+        byte_level(config, tokenizer)?;
+        return Ok(None);
+    };
+    let given = config.flag(SPACE)?;
+    let asked = given.unwrap_or(false);
+    let mut steps = steps.as_ref().to_vec();
+    let Some(PreTokenizerWrapper::ByteLevel(last)) = steps.last_mut() else {
+        require_space(config, tokenizer)?;
+        return Ok(None);
+    };
+    let stored = std::mem::replace(&mut last.add_prefix_space, asked);
+    tokenizer.with_pre_tokenizer(Some(Sequence::new(steps)));
+    Ok((stored != asked).then(|| space_warning(config, given, name, stored, asked)))
+}
+
+/// Returns a warning if a class that uses a tokenizer.json as it is changed its prefix space before version 5.
+fn space_before_5(
+    config: &File<'_>,
+    name: &str,
+    tokenizer: &Tokenizer,
+) -> Result<Option<TokenizerWarning>, DataError> {
+    let Some(PreTokenizerWrapper::ByteLevel(stored)) = tokenizer.get_pre_tokenizer() else { return Ok(None) };
+    let (given, stored) = (config.flag(SPACE)?, stored.add_prefix_space);
+    let older = given.unwrap_or(false);
+    Ok((older != stored).then(|| space_warning(config, given, name, older, stored)))
+}
+
+/// Creates the warning that versions 4 and 5 differ in the space before a text.
+fn space_warning(
+    config: &File<'_>,
+    given: Option<bool>,
+    name: &str,
+    older: bool,
+    newer: bool,
+) -> TokenizerWarning {
+    let puts = |space| if space { "a space" } else { "no space" };
+    let message = format!(
+        "it is {}, for which {name} puts {} before each text in transformers 4, and {} in transformers 5; the ids are \
+         those of transformers 5; to have the same in both, let the field and the tokenizer.json agree",
+        given.map_or("missing".to_owned(), |given| given.to_string()),
+        puts(older),
+        puts(newer),
+    );
+    config.warning(SPACE, message)
+}
+
+/// Requires that the pipeline puts a space before a text as `add_prefix_space` says, and warns if it does not and the
+/// field is missing, since version 5 then adds one.
+fn space(
+    config: &File<'_>,
+    name: &str,
+    tokenizer: &Tokenizer,
+) -> Result<Option<TokenizerWarning>, DataError> {
+    require_space(config, tokenizer)?;
+    let lacks = config.flag(SPACE)?.is_none() && !prepends_space(tokenizer);
+    Ok(lacks.then(|| {
+        let message = format!(
+            "it is missing, for which {name} puts a space before each text in transformers 5, and the tokenizer.json \
+             does not; the ids are those of the tokenizer.json, as in transformers 4; to say that this is meant, set \
+             the field to false"
+        );
+        config.warning(SPACE, message)
+    }))
+}
+
 fn is_byte_level(pre_tokenizer: &PreTokenizerWrapper) -> bool {
     match pre_tokenizer {
         PreTokenizerWrapper::ByteLevel(_) => true,
@@ -189,9 +264,9 @@ fn is_byte_level(pre_tokenizer: &PreTokenizerWrapper) -> bool {
 
 /// Returns an error if `add_prefix_space` is set and differs from what the pipeline does.
 fn require_space(config: &File<'_>, tokenizer: &Tokenizer) -> Result<(), DataError> {
-    match config.flag("add_prefix_space")? {
+    match config.flag(SPACE)? {
         Some(asked) if asked != prepends_space(tokenizer) => {
-            Err(config.disagrees("add_prefix_space", asked, "pre_tokenizer or normalizer"))
+            Err(config.disagrees(SPACE, asked, "pre_tokenizer or normalizer"))
         }
         _ => Ok(()),
     }

@@ -1,6 +1,8 @@
 //! Long sequences of token ids, in memory or in a file.
 
 mod header;
+#[cfg(feature = "text")]
+mod of_tokenizer;
 mod positioned;
 mod token_file;
 mod writer;

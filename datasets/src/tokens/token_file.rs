@@ -10,7 +10,7 @@ use super::{
     header::{Header, MAGIC, Width},
     positioned::Positioned,
 };
-use crate::{DataError, Fingerprint, Tokenizer, readers::open_ordinary};
+use crate::{DataError, Fingerprint, ordinary_file};
 
 /// A file of token ids that is read in place; the operating system caches what is read.
 ///
@@ -21,18 +21,18 @@ use crate::{DataError, Fingerprint, Tokenizer, readers::open_ordinary};
 /// # Example
 ///
 /// ```
-/// use firebrick_datasets::{Batches, TokenFile, Tokenizer, TokenWriter, Windows};
+/// use firebrick_datasets::{TokenFile, TokenWriter, Windows};
 ///
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("corpus.tokens");
-/// let tokenizer = Tokenizer::characters("hello")?;
-/// let mut writer = TokenWriter::create(&path, &tokenizer)?;
-/// writer.document(&tokenizer.encode("hole")?)?;
+/// let bytes = [0; 32]; // The ids are the bytes of a text; a tokenizer has a hash of its own.
+/// let mut writer = TokenWriter::for_ids(&path, 256, bytes)?;
+/// writer.document(&[104, 111, 108, 101])?;
 /// writer.finish()?;
 ///
 /// let file = TokenFile::open(&path)?;
-/// file.require_tokenizer(&tokenizer)?;
-/// assert_eq!(file.range(1..3)?, [3, 2]);
+/// assert_eq!(file.tokenizer(), bytes);
+/// assert_eq!(file.range(1..3)?, [111, 108]);
 /// let windows = Windows::new(file, 3)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -52,7 +52,7 @@ impl TokenFile {
     /// version, or is damaged.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, DataError> {
         let path = path.as_ref();
-        let file = open_ordinary(path).map_err(DataError::io(path))?;
+        let file = ordinary_file::open(path).map_err(DataError::io(path))?;
         let metadata = file.metadata().map_err(DataError::io(path))?;
         let failed = |reason| DataError::TokenFile { path: path.to_owned(), reason };
         if metadata.len() < Header::BYTES as u64 {
@@ -71,7 +71,7 @@ impl TokenFile {
     /// Returns whether a file begins like a token file.
     pub fn is_one(path: impl AsRef<Path>) -> bool {
         let mut start = [0; MAGIC.len()];
-        let read = open_ordinary(path.as_ref()).and_then(|mut file| file.read_exact(&mut start));
+        let read = ordinary_file::open(path.as_ref()).and_then(|mut file| file.read_exact(&mut start));
         read.is_ok() && start == MAGIC
     }
 
@@ -96,20 +96,9 @@ impl TokenFile {
         self.header.vocab_size
     }
 
-    /// Checks that the tokenizer is the one that made the ids.
-    ///
-    /// # Errors
-    ///
-    /// [`DataError::TokenFile`] if it is another tokenizer.
-    pub fn require_tokenizer(&self, tokenizer: &Tokenizer) -> Result<(), DataError> {
-        match tokenizer.fingerprint()? == self.header.tokenizer {
-            true => Ok(()),
-            false => Err(self.failed(format!(
-                "its ids were made by another tokenizer, with a vocabulary of {}; name that one, or \
-                 tokenize the text again",
-                self.header.vocab_size
-            ))),
-        }
+    /// Returns the hash of the tokenizer that made the ids.
+    pub fn tokenizer(&self) -> [u8; 32] {
+        self.header.tokenizer
     }
 
     /// Returns the ids of a range of tokens.
@@ -190,7 +179,7 @@ impl TokenFile {
         })
     }
 
-    fn failed(&self, reason: String) -> DataError {
+    pub(super) fn failed(&self, reason: String) -> DataError {
         DataError::TokenFile { path: self.path.clone(), reason }
     }
 }
@@ -215,15 +204,11 @@ mod tests {
     use super::*;
     use crate::TokenWriter;
 
-    fn tokenizer() -> Tokenizer {
-        Tokenizer::characters("abc").unwrap()
-    }
-
     /// Opens a file of the ids 0, 1, 2, 0 after `change` has modified its bytes.
     fn opened(change: impl FnOnce(&mut Vec<u8>)) -> Result<TokenFile, DataError> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.tokens");
-        let mut writer = TokenWriter::create(&path, &tokenizer()).unwrap();
+        let mut writer = TokenWriter::for_ids(&path, 3, [7; 32]).unwrap();
         writer.document(&[0, 1]).unwrap();
         writer.document(&[2, 0]).unwrap();
         writer.finish().unwrap();
@@ -253,7 +238,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let large = |id: u32| {
             let path = folder.path().join("a.tokens");
-            let mut writer = TokenWriter::create(&path, &tokenizer()).unwrap();
+            let mut writer = TokenWriter::for_ids(&path, 3, [7; 32]).unwrap();
             (0..50).for_each(|_| writer.part(&[0; 100_000]).unwrap());
             writer.document(&[id]).unwrap();
             writer.finish().unwrap();
@@ -282,7 +267,7 @@ mod tests {
     fn a_file_that_is_cut_short_while_it_is_open() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.tokens");
-        let mut writer = TokenWriter::create(&path, &tokenizer()).unwrap();
+        let mut writer = TokenWriter::for_ids(&path, 3, [7; 32]).unwrap();
         writer.document(&[1; 100_000]).unwrap();
         writer.finish().unwrap();
         let file = TokenFile::open(&path).unwrap();
@@ -291,14 +276,6 @@ mod tests {
         for error in [file.range(90_000..90_010).unwrap_err(), file.verify().unwrap_err()] {
             assert!(error.to_string().contains("cut short"), "{error}");
         }
-    }
-
-    #[test]
-    fn another_tokenizer() {
-        let file = opened(|_| ()).unwrap();
-        file.require_tokenizer(&tokenizer()).unwrap();
-        let other = Tokenizer::characters("abd").unwrap();
-        assert!(file.require_tokenizer(&other).unwrap_err().to_string().contains("another tokenizer"));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::{
     TokenFile,
     header::{Header, Width},
 };
-use crate::{DataError, Tokenizer};
+use crate::DataError;
 
 /// Writes a token file, document by document, in constant memory.
 ///
@@ -29,14 +29,20 @@ pub struct TokenWriter {
 }
 
 impl TokenWriter {
-    /// Starts a file of this tokenizer's ids. They take 2 bytes each if the vocabulary has at most 65,536 entries,
-    /// otherwise 4.
+    /// Starts a file of ids below `vocab_size`. They take 2 bytes each if that is at most 65,536, otherwise 4.
+    ///
+    /// `tokenizer` is a hash of what made the ids, such as a tokenizer's settings. The file stores it, and
+    /// [`TokenFile::tokenizer`] returns it, so that ids are not decoded by another tokenizer.
     ///
     /// # Errors
     ///
     /// [`DataError::TokenFile`] if the path exists and is not a token file, [`DataError::Io`] if the file cannot be
     /// created.
-    pub fn create(path: impl AsRef<Path>, tokenizer: &Tokenizer) -> Result<Self, DataError> {
+    pub fn for_ids(
+        path: impl AsRef<Path>,
+        vocab_size: usize,
+        tokenizer: [u8; 32],
+    ) -> Result<Self, DataError> {
         let path = path.as_ref().to_owned();
         if path.symlink_metadata().is_ok() && !TokenFile::is_one(&path) {
             let reason = "something else has this name; name another file, or remove it".into();
@@ -46,11 +52,11 @@ impl TokenWriter {
         partial.push(format!(".{}.partial", std::process::id()));
         let partial = PathBuf::from(partial);
         let header = Header {
-            width: Width::of(tokenizer.vocab_size()),
+            width: Width::of(vocab_size),
             tokens: 0,
             documents: 0,
-            vocab_size: tokenizer.vocab_size() as u64,
-            tokenizer: tokenizer.fingerprint()?,
+            vocab_size: vocab_size as u64,
+            tokenizer,
             checksum: 0,
         };
         let mut file = BufWriter::new(File::create(&partial).map_err(DataError::io(&partial))?);
@@ -142,7 +148,7 @@ mod tests {
     fn unfinished_leaves_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.tokens");
-        let mut writer = TokenWriter::create(&path, &Tokenizer::characters("ab").unwrap()).unwrap();
+        let mut writer = TokenWriter::for_ids(&path, 2, [0; 32]).unwrap();
         writer.document(&[0, 1]).unwrap();
         assert!(matches!(writer.document(&[2]).unwrap_err(), DataError::UnknownId { id: 2, vocab_size: 2 }));
         drop(writer);
@@ -152,15 +158,14 @@ mod tests {
     #[test]
     fn only_a_token_file_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
-        let tokenizer = Tokenizer::characters("ab").unwrap();
         let path = folder.path().join("a.tokens");
         for _ in 0..2 {
-            TokenWriter::create(&path, &tokenizer).unwrap().finish().unwrap();
+            TokenWriter::for_ids(&path, 2, [0; 32]).unwrap().finish().unwrap();
         }
         let text = folder.path().join("text");
         fs::write(&text, "to be").unwrap();
         for other in [&text, folder.path()] {
-            let error = TokenWriter::create(other, &tokenizer).unwrap_err().to_string();
+            let error = TokenWriter::for_ids(other, 2, [0; 32]).unwrap_err().to_string();
             assert!(error.contains("something else has this name"), "{error}");
         }
         assert_eq!(fs::read_to_string(text).unwrap(), "to be");
@@ -173,14 +178,12 @@ mod tests {
             documents in prop::collection::vec(prop::collection::vec(0_u32..70_000, 0..50), 0..20),
             wide: bool,
         ) {
-            let characters = if wide { '\u{20000}'..'\u{31171}' } else { '\u{20000}'..'\u{22000}' };
-            let tokenizer = Tokenizer::characters(&characters.collect::<String>()).unwrap();
-            let size = tokenizer.vocab_size() as u32;
+            let size = if wide { 70_001 } else { 8_192 };
             let documents: Vec<Vec<u32>> =
                 documents.into_iter().map(|ids| ids.into_iter().map(|id| id % size).collect()).collect();
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("a.tokens");
-            let mut writer = TokenWriter::create(&path, &tokenizer).unwrap();
+            let mut writer = TokenWriter::for_ids(&path, size as usize, [0; 32]).unwrap();
             for ids in &documents {
                 writer.document(ids).unwrap();
             }

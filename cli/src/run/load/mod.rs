@@ -161,7 +161,11 @@ impl Loading<'_> {
                 ));
                 Tokenizer::train_bpe_with(&text, *vocabulary, special)?
             }
-            TokenizerConfig::File(path) => Tokenizer::from_file(path)?.with_special(special)?,
+            TokenizerConfig::File(path) => {
+                let tokenizer = Tokenizer::from_file(path)?;
+                tokenizer.warnings().iter().for_each(|warning| (self.say)(&format!("warning: {warning}")));
+                tokenizer.with_special(special)?
+            }
         })
     }
 

@@ -17,8 +17,10 @@ use parquet::{
     schema::types::{Type, TypePtr},
 };
 
-use super::{Files, Place, Reader, Record, Records, record::brief, records, unpacked::open_ordinary};
-use crate::{DataError, panics::caught_silently};
+use super::{Files, records};
+use crate::{
+    DataError, Place, Reader, Record, Records, ordinary_file, records::brief, silent_panics::caught_silently,
+};
 
 /// Reads Parquet (<https://parquet.apache.org>), row by row. Each column is a field.
 ///
@@ -80,7 +82,7 @@ impl Reader for ParquetReader {
 type Unread = Vec<(Arc<str>, &'static str)>;
 
 fn open_rows(path: &Path, columns: Option<&[String]>) -> Result<(RowIter<'static>, Unread), DataError> {
-    let mut file = open_ordinary(path).map_err(DataError::io(path))?;
+    let mut file = ordinary_file::open(path).map_err(DataError::io(path))?;
     let length = file.metadata().map_err(DataError::io(path))?.len();
     footer::check_schema(&mut file, length).map_err(|found| damaged(path, found))?;
     let guard = file.try_clone().map_err(DataError::io(path))?;
@@ -194,7 +196,9 @@ impl<R: Iterator<Item = parquet::errors::Result<Row>>> Rows<R> {
                 Err(found) => unread.push((name.clone(), found)),
             }
         }
-        Ok(Record::new(place, fields).with_unread(unread))
+        let mut record = Record::new(place, fields);
+        record.unread = unread;
+        Ok(record)
     }
 
     fn at_row(&self, message: String) -> DataError {

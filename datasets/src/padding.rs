@@ -2,7 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{DataError, Side};
+use crate::DataError;
+
+/// The beginning or the end of a sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Side {
+    /// The beginning.
+    Left,
+    /// The end.
+    #[default]
+    Right,
+}
 
 /// The length that rows are padded to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -84,8 +94,8 @@ impl Padding {
         self.side == Side::Left
     }
 
-    /// Returns the number of tokens of a batch with rows of these lengths.
-    pub(crate) fn area(&self, lengths: impl ExactSizeIterator<Item = usize>) -> usize {
+    /// Returns the number of tokens, including padding, of a batch with rows of these lengths.
+    pub fn area(&self, lengths: impl ExactSizeIterator<Item = usize>) -> usize {
         let rows = lengths.len();
         rows * lengths.max().map_or(0, |longest| self.length(longest))
     }

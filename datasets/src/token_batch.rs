@@ -2,8 +2,7 @@
 
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
-use super::{Padding, inputs::signed_row};
-use crate::{Batch, DataError};
+use crate::{Batch, DataError, Padding};
 
 /// The label of a token that does not count in the loss.
 pub const IGNORE: i32 = -100;
@@ -42,8 +41,8 @@ pub struct TokenBatch {
     ids: Vec<i32>,
     labels: Vec<i32>,
     mask: Vec<bool>,
-    position_ids: Option<Vec<i32>>,
-    segments: Option<Vec<i32>>,
+    pub(crate) position_ids: Option<Vec<i32>>,
+    pub(crate) segments: Option<Vec<i32>>,
     shape: [usize; 2],
     items: usize,
     tokens: usize,
@@ -78,7 +77,7 @@ impl TokenBatch {
     /// Pads rows and their labels with the given `padding`.
     ///
     /// With padding before it, the first token of a row is not a label, since padding would predict it.
-    pub(super) fn padded(
+    pub(crate) fn padded(
         rows: Vec<Vec<u32>>,
         labels: Vec<Vec<i32>>,
         padding: &Padding,
@@ -123,30 +122,6 @@ impl TokenBatch {
             }
             batch.position_ids = Some(position_ids);
         }
-        Ok(batch)
-    }
-
-    /// Creates rows of several samples. `cuts` holds the lengths of the samples of each row; the first label of each
-    /// sample must not count.
-    pub(super) fn packed(
-        rows: Vec<Vec<u32>>,
-        labels: Vec<Vec<i32>>,
-        cuts: &[Vec<usize>],
-        padding: &Padding,
-        pad_id: u32,
-    ) -> Result<Self, DataError> {
-        let mut batch = Self::padded(rows, labels, padding, pad_id)?;
-        let (mut position_ids, mut segments) = (vec![], vec![]);
-        for cuts in cuts {
-            let places = cuts.iter().flat_map(|&tokens| 0..tokens as i32);
-            let places: Vec<_> = places.collect();
-            padding.push(&mut position_ids, places.into_iter(), batch.shape[1], 0);
-            let of_row = (1..).zip(cuts).flat_map(|(segment, &tokens)| std::iter::repeat_n(segment, tokens));
-            let of_row: Vec<i32> = of_row.collect();
-            padding.push(&mut segments, of_row.into_iter(), batch.shape[1], 0);
-        }
-        batch.position_ids = Some(position_ids);
-        batch.segments = Some(segments);
         Ok(batch)
     }
 
@@ -247,14 +222,19 @@ impl Batch for TokenBatch {
 }
 
 /// Converts an id to the signed integer that tensors hold; labels need a sign for [`IGNORE`].
-pub(super) fn signed(id: u32) -> Result<i32, DataError> {
+pub(crate) fn signed(id: u32) -> Result<i32, DataError> {
     i32::try_from(id).map_err(|_| DataError::IdTooLarge { id })
+}
+
+/// Converts ids to the signed integers that tensors hold.
+pub(crate) fn signed_row(ids: &[u32]) -> Result<Vec<i32>, DataError> {
+    ids.iter().map(|&id| signed(id)).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collators::testing;
+    use crate::testing;
 
     #[test]
     fn labels_of_its_own() {

@@ -28,7 +28,8 @@ pub enum Malformed {
 ///
 /// # Example
 ///
-/// ```
+#[cfg_attr(feature = "text", doc = "```")]
+#[cfg_attr(not(feature = "text"), doc = "```ignore")]
 /// use firebrick_datasets::{JsonlReader, Malformed, Reader, Skipped};
 ///
 /// # let folder = tempfile::tempdir()?;

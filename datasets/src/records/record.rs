@@ -1,23 +1,8 @@
-//! Records and their places.
+//! Records and their values.
 
-use std::{fmt, path::Path, sync::Arc};
+use std::{fmt, sync::Arc};
 
-use crate::DataError;
-
-/// The place of a record.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
-    /// The file.
-    pub file: Arc<Path>,
-    /// The line on which the record begins, from 1; in a format without lines, the record's number.
-    pub line: u64,
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.file.display(), self.line)
-    }
-}
+use crate::{DataError, Place};
 
 /// One value of a record.
 #[derive(Debug, Clone, PartialEq)]
@@ -61,19 +46,14 @@ pub enum Value {
 pub struct Record {
     place: Place,
     fields: Vec<(Arc<str>, Value)>,
-    /// Fields that exist but cannot be values, and their types.
-    unread: Vec<(Arc<str>, &'static str)>,
+    /// Fields that exist but cannot be values, and their types, for the errors of [`expected`](Self::expected).
+    pub(crate) unread: Vec<(Arc<str>, &'static str)>,
 }
 
 impl Record {
     /// Creates a record with these fields.
     pub fn new(place: Place, fields: Vec<(Arc<str>, Value)>) -> Self {
         Self { place, fields, unread: Vec::new() }
-    }
-
-    /// Adds the fields that could not be read, for the errors of [`expected`](Self::expected).
-    pub(super) fn with_unread(self, unread: Vec<(Arc<str>, &'static str)>) -> Self {
-        Self { unread, ..self }
     }
 
     /// Returns the place of the record.
@@ -174,7 +154,7 @@ impl Value {
 }
 
 /// Shortens a text for a message.
-pub(super) fn brief(text: &str) -> String {
+pub(crate) fn brief(text: &str) -> String {
     /// In characters.
     const LONGEST: usize = 200;
     match text.char_indices().nth(LONGEST) {
