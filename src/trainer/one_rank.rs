@@ -1,12 +1,10 @@
 //! Which ranks a run has, and what each of them does from the start of its strategies to its report.
 
-use std::sync::Arc;
-
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, StreamId};
 use firebrick_datasets::{Batch, DataError};
-use firebrick_strategies::{Stage, Strategy};
+use firebrick_strategies::Strategy;
 use firebrick_world::{Communicator, World};
 
 use super::{Length, Trained, Trainer, Watch};
@@ -82,7 +80,7 @@ impl<S> Trainer<S> {
         let session = prepared.start(optimizer, schedule, self.seed, total)?;
         let session = session.smoothing_labels(self.label_smoothing);
         let mut session = session.within(self.device_budget, self.optimizer_states)?;
-        let layout = Arc::new(session.layout());
+        let layout = session.layout().clone();
         if let Some(from) = &start.from {
             from.require_place(|epoch| data.train.samples(epoch))?;
             session.resume(&layout, from)?;
@@ -173,14 +171,10 @@ fn save<M: Module>(
 }
 
 /// Saves the model and makes the report, if this rank has the whole model.
-fn finish<M, B, T>(
-    finished: TrainingLoop<M, B, T>,
-    root: Option<usize>,
-) -> Result<Option<Trained<M>>, TrainError>
+fn finish<M, B>(finished: TrainingLoop<M, B>, root: Option<usize>) -> Result<Option<Trained<M>>, TrainError>
 where
     M: Objective<B> + 'static,
     B: Batch,
-    T: Stage<M>,
 {
     let TrainingLoop { mut session, history, output, .. } = finished;
     let averaged = session.whole_average(root)?;
