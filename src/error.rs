@@ -104,11 +104,6 @@ pub enum TrainError {
         /// The last parameter read before it, and its dtype.
         after: String,
     },
-    /// A stage still held gradients back at the end of a window.
-    #[error(
-        "{0} held the gradients back although the window is complete: a stage must answer the closing micro-batch with Apply or Skip"
-    )]
-    Held(&'static str),
     /// Too many updates in a row were skipped.
     #[error(
         "{count} updates in a row were skipped ({reason}{}): the run has diverged; lower the learning rate, lengthen the warmup, clip the gradients, or start from a smaller loss scale, if there is one",

@@ -149,8 +149,8 @@ mod tests {
     use burn::nn::{Linear, LinearConfig};
     use burn::optim::GradientsParams;
     use burn::tensor::{Device, Tensor};
+    use firebrick_strategies::Stages;
     use firebrick_strategies::optim::{Adafactor, AdamW, AdamW8bit, Groups, Lamb, Lion, Sgd};
-    use firebrick_strategies::{Setup, Strategy, Zero};
     use firebrick_world::Communicator;
 
     use super::super::resumed::plausible;
@@ -162,8 +162,7 @@ mod tests {
         let loss = model.forward(Tensor::<2>::ones([2, 64], &device)).sum();
         let grads = GradientsParams::from_grads(loss.backward(), &model);
         let model = optimizer.step(1e-3, model, grads);
-        let stage = Strategy::start(&None::<Zero>, &mut Setup::new(&model, &device)).unwrap();
-        let layout = Layout::of(&model, &stage, &Communicator::solo());
+        let layout = Layout::of(&model, &mut Stages::none(), &Communicator::solo());
         let (_, scalars) = pieces(optimizer.to_record().into_bytes().unwrap(), &layout).unwrap();
         (scalars, layout)
     }

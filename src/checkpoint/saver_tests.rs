@@ -28,8 +28,8 @@ fn a_checkpoint_is_published_after_the_files_that_it_tells_of() {
         let device = Device::flex().autodiff();
         let model = LinearConfig::new(4, 4).init(&device);
         let mut setup = Setup::new(&model, &device).among(world.clone());
-        let stage = Zero::stage(0).start(&mut setup).unwrap();
-        let layout = Arc::new(Layout::of(&model, &stage, &world));
+        let mut stages = Zero::stage(0).start(&mut setup).unwrap();
+        let layout = Arc::new(Layout::of(&model, &mut stages, &world));
         let mut saver = Saver::new(Checkpoints::every(1), checkpoints(), "run".into(), world.clone(), layout);
         let settings = Settings {
             seed: 0,

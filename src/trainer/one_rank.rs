@@ -6,7 +6,7 @@ use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, StreamId};
 use firebrick_datasets::{Batch, DataError};
-use firebrick_strategies::{Stage, Strategy};
+use firebrick_strategies::Strategy;
 use firebrick_world::{Communicator, World};
 
 use super::{Length, Trained, Trainer};
@@ -84,7 +84,7 @@ impl<S> Trainer<S> {
         let session = prepared.start(optimizer, schedule, self.seed, total)?;
         let session = session.smoothing_labels(self.label_smoothing);
         let mut session = session.within(self.device_budget, self.optimizer_states)?;
-        let layout = Arc::new(session.layout());
+        let layout = session.layout().clone();
         if let Some(from) = &start.from {
             from.require_place(|epoch| data.train.samples(epoch))?;
             session.resume(&layout, from)?;
@@ -176,14 +176,10 @@ fn save<M: Module>(
 }
 
 /// Saves the model and makes the report, if this rank has the whole model.
-fn finish<M, B, T>(
-    finished: TrainingLoop<M, B, T>,
-    root: Option<usize>,
-) -> Result<Option<Trained<M>>, TrainError>
+fn finish<M, B>(finished: TrainingLoop<M, B>, root: Option<usize>) -> Result<Option<Trained<M>>, TrainError>
 where
     M: Objective<B> + 'static,
     B: Batch,
-    T: Stage<M>,
 {
     let TrainingLoop { mut session, history, output, mut observers, .. } = finished;
     let averaged = session.whole_average(root)?;

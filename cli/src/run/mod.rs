@@ -41,7 +41,7 @@ mod zero_config;
 use std::path::PathBuf;
 
 use firebrick_datasets::Amount;
-use firebrick_strategies::{Accumulate, Adaptation, Clip, Freeze, Setup, Stage, Strategy, StrategyError};
+use firebrick_strategies::{Accumulate, Adaptation, Clip, Freeze, Setup, Stages, Strategy, StrategyError};
 use serde::{Deserialize, Serialize};
 
 use firebrick::{ByteSize, Schedule};
@@ -376,14 +376,12 @@ macro_rules! with_recipe {
 }
 
 impl<M: burn::module::Module + 'static> Strategy<M> for StrategyConfig {
-    type Stage = Box<dyn Stage<M>>;
-
     fn adapt(&self, model: M, adaptation: &mut Adaptation) -> Result<M, StrategyError> {
         with_recipe!(self, recipe => Strategy::<M>::adapt(&recipe, model, adaptation))
     }
 
-    fn start(&self, setup: &mut Setup<M>) -> Result<Self::Stage, StrategyError> {
-        with_recipe!(self, recipe => Ok(Box::new(recipe.start(setup)?)))
+    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
+        with_recipe!(self, recipe => recipe.start(setup))
     }
 }
 

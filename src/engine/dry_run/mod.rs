@@ -10,7 +10,7 @@ mod watch;
 use burn::module::{Flag, Module, ModuleMapper, Param, ParamId};
 use burn::tensor::{FloatDType, Tensor};
 use firebrick_datasets::{Batch, Batches, Cursor, Requests};
-use firebrick_strategies::{ParamMap, Pass, Stage, StrategyError, float_name, map_params, relift};
+use firebrick_strategies::{ParamMap, Pass, StrategyError, float_name, map_params, relift};
 use firebrick_world::Communicator;
 
 use crate::data::Stream;
@@ -32,15 +32,10 @@ use watch::{Reads, watched};
 /// The run itself stays as it is: the pass only reads parameters, the first step makes its batch again, and dropout
 /// and all else that acts in training only is off, so no random number is drawn and no running mean moves. All ranks
 /// try the same batch, so that they exchange the same.
-pub(crate) fn dry_run<M, B, S>(
-    session: &mut Session<M, S>,
-    data: &Data<B>,
-    window: usize,
-) -> Result<(), TrainError>
+pub(crate) fn dry_run<M, B>(session: &mut Session<M>, data: &Data<B>, window: usize) -> Result<(), TrainError>
 where
     M: Objective<B>,
     B: Batch,
-    S: Stage<M>,
 {
     let pass = session.pass().apart();
     if pass.dtype() != FloatDType::F32 {
