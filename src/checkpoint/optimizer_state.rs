@@ -178,12 +178,12 @@ mod tests {
         let model: Linear = LinearConfig::new(64, 64).init(&Device::flex().autodiff());
         let in_8_bits = AdamW8bit::new().min_8bit_size(1).init(&model, &Groups::default()).unwrap();
         for (optimizer, built) in [
-            ("AdamW", AdamW::new().init()),
+            ("AdamW", AdamW::new().init().unwrap()),
             ("AdamW8bit", in_8_bits),
-            ("Lion", Lion::new().init()),
-            ("Sgd", Sgd::new().momentum(0.9).init()),
-            ("Adafactor", Adafactor::new().init()),
-            ("Lamb", Lamb::new().init()),
+            ("Lion", Lion::new().init().unwrap()),
+            ("Sgd", Sgd::new().momentum(0.9).init().unwrap()),
+            ("Adafactor", Adafactor::new().init().unwrap()),
+            ("Lamb", Lamb::new().init().unwrap()),
         ] {
             let (saved, layout) = saved(built, model.clone());
             assert!(saved.keys().any(|name| name.ends_with(AXES)), "{optimizer}: {saved:?}");
