@@ -9,7 +9,6 @@ use crate::RunError;
 use crate::commands::decoding_args::DecodingArgs;
 use crate::console::{print, tell, with_progress};
 use crate::run::{Paths, Process};
-use crate::signals;
 use crate::trained_run::{Evaluated, TrainedRun};
 use firebrick::TrainError;
 use firebrick::files::saving::Staged;
