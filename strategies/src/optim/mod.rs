@@ -30,6 +30,7 @@
 //! scaled.rs       an optimizer at a multiple of the learning rate
 //! adamw.rs        AdamW
 //! adafactor.rs    Adafactor
+//! adagrad.rs      Adagrad
 //! lamb.rs         LAMB
 //! adamw_8bit.rs   AdamW with 8-bit moments
 //! lion.rs         Lion
@@ -37,6 +38,7 @@
 //! ```
 
 mod adafactor;
+mod adagrad;
 mod adamw;
 mod adamw_8bit;
 mod boxed;
@@ -55,6 +57,7 @@ mod sgd;
 mod tests;
 
 pub use adafactor::{Adafactor, AdafactorState};
+pub use adagrad::{Adagrad, AdagradState};
 pub use adamw::AdamW;
 pub use adamw_8bit::{AdamW8bit, AdamW8bitState};
 pub use boxed::BoxedOptimizer;
@@ -77,5 +80,6 @@ impl Optimizers {
             .with::<Sgd>("Sgd")
             .with::<Adafactor>("Adafactor")
             .with::<Lamb>("Lamb")
+            .with::<Adagrad>("Adagrad")
     }
 }
