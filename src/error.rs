@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use burn::tensor::TensorReadError;
 use firebrick_datasets::DataError;
-use firebrick_strategies::{SkipReason, StrategyError};
+use firebrick_strategies::{SettingError, SkipReason, StrategyError};
 use firebrick_world::WorldError;
 use thiserror::Error;
 
@@ -214,6 +214,9 @@ pub enum TrainError {
         "a window holds several micro-batches on a rank, and no strategy sums their gradients, so that only those of the last would be applied: write `.with(Accumulate(1))` before `Clip`. It sums all micro-batches of a window, also where `micro_tokens` cuts a rank's part of a global batch into more than one"
     )]
     NotSummed,
+    /// A setting of the optimizer is out of range.
+    #[error("the optimizer: {0}")]
+    Optimizer(#[from] SettingError),
     /// The optimizer cannot update a shard.
     #[error(
         "the optimizer's update of an element of `{parameter}` depends on other elements, which stages 1 to 3 of Zero keep on other ranks: use AdamW, AdamW8bit, Adam, Lion, Sgd, Adan, AdaGrad or RmsProp for it, or `Zero::stage(0)`"

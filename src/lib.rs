@@ -20,7 +20,7 @@
 //! let device = Device::flex().autodiff();
 //! let config = GptConfig { layers: 1, heads: 2, width: 16, dropout: 0.0, bias: true, tied: true };
 //! let model = config.init(tokenizer.vocab_size(), 8, &device);
-//! let optimizer = AdamW::new().init();
+//! let optimizer = AdamW::new().init()?;
 //!
 //! let trained = Trainer::new()
 //!     .with(Amp::bf16())

@@ -36,6 +36,7 @@
 //! host.rs        the host, for a strategy that keeps tensors there
 //! state.rs       what a stage saves and restores
 //! error.rs       the errors of a strategy or of a composition
+//! setting.rs     the error for a setting that is out of range
 //! ```
 //!
 //! # Master and replica
@@ -153,6 +154,7 @@ mod pass;
 mod paths;
 mod recompute;
 mod segment;
+mod setting;
 mod setup;
 mod shard;
 mod stack;
@@ -185,6 +187,7 @@ pub use pass::Pass;
 pub use paths::{PathError, Paths, Place};
 pub use recompute::Recompute;
 pub use segment::{Bundle, SegmentPlan, TensorMap};
+pub use setting::SettingError;
 pub use setup::Setup;
 pub use shard::Shard;
 pub use stack::{Identity, Stack};

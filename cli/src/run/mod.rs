@@ -20,8 +20,6 @@ mod lora_config;
 mod many_ranks;
 mod model_config;
 mod offload_config;
-mod optimizer_check;
-mod optimizer_config;
 mod param_group_config;
 mod parse;
 mod prepare;
@@ -41,6 +39,7 @@ mod zero_config;
 use std::path::PathBuf;
 
 use firebrick_datasets::Amount;
+use firebrick_strategies::optim::BoxedOptimizer;
 use firebrick_strategies::{Accumulate, Adaptation, Clip, Freeze, Setup, Stages, Strategy, StrategyError};
 use serde::{Deserialize, Serialize};
 
@@ -61,7 +60,6 @@ pub use load::{Loaded, TaskData};
 pub use lora_config::LoraConfig;
 pub use model_config::{BertShape, LlamaShape, ModelConfig, T5Shape};
 pub use offload_config::OffloadConfig;
-pub use optimizer_config::OptimizerConfig;
 pub use param_group_config::ParamGroupConfig;
 pub(crate) use prepare::Parts;
 pub use recompute_config::RecomputeConfig;
@@ -112,8 +110,9 @@ pub struct Run {
     pub data: DataConfig,
     /// The model.
     pub model: ModelConfig,
-    /// The optimizer.
-    pub optimizer: OptimizerConfig,
+    /// One of the [registered optimizers](firebrick_strategies::optim::Optimizers). Weight decay applies to matrices;
+    /// vectors (biases and the scales of norms) decay only if a [group](ParamGroupConfig) says so.
+    pub optimizer: BoxedOptimizer,
     /// Parameters with their own learning rate or weight decay. If several groups match a parameter, the first one
     /// counts. Default: none.
     #[serde(default)]

@@ -121,7 +121,7 @@ fn found<S: Strategy<Gpt>>(trainer: Trainer<S>, output: &Path, resume: bool) -> 
     let trainer = trainer.with(look.clone()).steps(1).output(output).checkpoints(Checkpoints::every(1));
     let trainer = if resume { trainer.resume(Resume::Latest) } else { trainer };
     let model = SHAPE.init(VOCABULARY, 8, &device().autodiff());
-    trainer.fit(model, AdamW::new().init(), Schedule::constant(1e-3), data).unwrap();
+    trainer.fit(model, AdamW::new().init().unwrap(), Schedule::constant(1e-3), data).unwrap();
     let mut found = look.found.lock().unwrap().clone();
     found.sort_unstable();
     found

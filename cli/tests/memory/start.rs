@@ -92,7 +92,10 @@ fn peaks(world: World, strategies: impl Strategy<Gpt>, model: Gpt) -> Vec<usize>
     let look = Look::default();
     let data = Data::new(Rows::ragged(64)).micro_batch(1);
     let trainer = Trainer::new().over(world).with(look.clone()).with(strategies).device_budget(1);
-    let error = trainer.steps(1).fit(model, AdamW::new().init(), Schedule::constant(1e-3), data).unwrap_err();
+    let error = trainer
+        .steps(1)
+        .fit(model, AdamW::new().init().unwrap(), Schedule::constant(1e-3), data)
+        .unwrap_err();
     let over = match &error {
         TrainError::Rank { reason, .. } => reason,
         other => other,
