@@ -1,7 +1,7 @@
 //! `fit`: checks the settings, then trains each rank of this process.
 
 use burn::optim::ModuleOptimizer;
-use firebrick_datasets::{Batch, DataError};
+use firebrick_datasets::{Batch, DataError, SampleError};
 use firebrick_strategies::{BoxedStrategy, Strategy};
 
 use super::for_rank::for_rank;
@@ -129,7 +129,7 @@ impl<M: 'static> Trainer<BoxedStrategy<M>> {
         process_start();
         self.check()?;
         if data.valid.as_ref().is_some_and(|valid| valid.samples(0) == 0) {
-            return Err(DataError::EmptyEpoch { epoch: 0 }.into());
+            return Err(DataError::Sample(SampleError::EmptyEpoch { epoch: 0 }).into());
         }
         let world = self.world()?;
         let mut ranks = world.join()?;
