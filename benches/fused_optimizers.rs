@@ -152,9 +152,9 @@ fn table(rounds: usize) {
     let burns_sgd = SgdConfig::new().with_momentum(Some(momentum)).init();
     let adamw = || Training::new(ours("adamw"));
     row("AdamW", 28, rounds, &mut adamw(), Some(AdamWConfig::new().with_epsilon(1e-8).init()));
-    row("Lion", 20, rounds, &mut Training::new(Lion::new().init()), Some(LionConfig::new().init()));
+    row("Lion", 20, rounds, &mut Training::new(Lion::new().init().unwrap()), Some(LionConfig::new().init()));
     row("SGD with momentum", 20, rounds, &mut Training::new(ours("sgd")), Some(burns_sgd));
-    row("SGD", 12, rounds, &mut Training::new(Sgd::new().init()), Some(SgdConfig::new().init()));
+    row("SGD", 12, rounds, &mut Training::new(Sgd::new().init().unwrap()), Some(SgdConfig::new().init()));
     row("AdamW, bf16 gradients", 26, rounds, &mut adamw().in_dtype(FloatDType::BF16), None);
     replica(rounds);
 }
@@ -188,8 +188,8 @@ fn replica(rounds: usize) {
 
 fn ours(name: &str) -> ModuleOptimizer {
     match name {
-        "sgd" => Sgd::new().momentum(0.9).init(),
-        _ => AdamW::new().weight_decay(0.01).init(),
+        "sgd" => Sgd::new().momentum(0.9).init().unwrap(),
+        _ => AdamW::new().weight_decay(0.01).init().unwrap(),
     }
 }
 

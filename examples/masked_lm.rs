@@ -41,7 +41,7 @@ pub fn fill_in(epochs: u64) -> Result<Report, Box<dyn Error>> {
     };
     let trained = Trainer::new().with(Clip::norm(1.0)).seed(7).epochs(epochs).show(Show::Lines).fit(
         BertMaskedLm::init(&config, &device),
-        AdamW::new().init(),
+        AdamW::new().init()?,
         Schedule::linear(2e-3).warmup(Warmup::Ratio(0.1)),
         data,
     )?;

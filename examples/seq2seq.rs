@@ -44,7 +44,7 @@ pub fn learn_numbers(epochs: u64, asked: &[&str]) -> Result<Vec<String>, Box<dyn
     };
     let trained = Trainer::new().with(Clip::norm(1.0)).seed(7).epochs(epochs).show(Show::Lines).fit(
         T5::init(&config, &device),
-        AdamW::new().init(),
+        AdamW::new().init()?,
         Schedule::linear(3e-3).warmup(Warmup::Ratio(0.1)),
         data,
     )?;

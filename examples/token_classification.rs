@@ -47,7 +47,7 @@ pub fn fine_tune(
         .best_by("f1")
         .output(output)
         .show(Show::Lines)
-        .fit(loaded.model, AdamW::new().init(), Schedule::linear(5e-5), batches)?;
+        .fit(loaded.model, AdamW::new().init()?, Schedule::linear(5e-5), batches)?;
 
     // A folder that transformers opens.
     let folder = output.join("pretrained");

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use burn::tensor::TensorReadError;
 use firebrick_datasets::DataError;
-use firebrick_strategies::{SkipReason, StrategyError};
+use firebrick_strategies::{SettingError, SkipReason, StrategyError};
 use firebrick_world::WorldError;
 use thiserror::Error;
 
@@ -15,6 +15,7 @@ use crate::observe::tensorboard::TensorBoardError;
 
 /// A training run cannot start or continue.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum TrainError {
     /// The strategies do not fit the model, the device, or each other.
     #[error(transparent)]
@@ -25,6 +26,16 @@ pub enum TrainError {
     /// The model cannot compute its loss or its scores.
     #[error(transparent)]
     Model(Box<dyn std::error::Error + Send + Sync>),
+    /// A schedule returned a rate that no update can use.
+    #[error(
+        "the learning rate of update {update} must be finite and at least 0, found {rate}: correct the schedule"
+    )]
+    LearningRate {
+        /// The update, counted from 0.
+        update: u64,
+        /// The rate found.
+        rate: f64,
+    },
     /// A setting of the trainer is out of range.
     #[error("{setting} must be {expected}, found {found}")]
     Setting {
@@ -93,11 +104,6 @@ pub enum TrainError {
         /// The last parameter read before it, and its dtype.
         after: String,
     },
-    /// A stage still held gradients back at the end of a window.
-    #[error(
-        "{0} held the gradients back although the window is complete: a stage must answer the closing micro-batch with Apply or Skip"
-    )]
-    Held(&'static str),
     /// Too many updates in a row were skipped.
     #[error(
         "{count} updates in a row were skipped ({reason}{}): the run has diverged; lower the learning rate, lengthen the warmup, clip the gradients, or start from a smaller loss scale, if there is one",
@@ -208,6 +214,9 @@ pub enum TrainError {
         "a window holds several micro-batches on a rank, and no strategy sums their gradients, so that only those of the last would be applied: write `.with(Accumulate(1))` before `Clip`. It sums all micro-batches of a window, also where `micro_tokens` cuts a rank's part of a global batch into more than one"
     )]
     NotSummed,
+    /// A setting of the optimizer is out of range.
+    #[error("the optimizer: {0}")]
+    Optimizer(#[from] SettingError),
     /// The optimizer cannot update a shard.
     #[error(
         "the optimizer's update of an element of `{parameter}` depends on other elements, which stages 1 to 3 of Zero keep on other ranks: use AdamW, AdamW8bit, Adam, Lion, Sgd, Adan, AdaGrad or RmsProp for it, or `Zero::stage(0)`"

@@ -20,7 +20,7 @@
 //! let device = Device::flex().autodiff();
 //! let config = GptConfig { layers: 1, heads: 2, width: 16, dropout: 0.0, bias: true, tied: true };
 //! let model = config.init(tokenizer.vocab_size(), 8, &device);
-//! let optimizer = AdamW::new().init();
+//! let optimizer = AdamW::new().init()?;
 //!
 //! let trained = Trainer::new()
 //!     .with(Amp::bf16())
@@ -103,6 +103,6 @@ pub use observe::numbers::{EvaluationNumbers, SaveNumbers};
 pub use observe::observer::Observer;
 pub use observe::rank_report::{PerStep, RankReport};
 pub use observe::report::{Report, process_start};
-pub use schedule::{Schedule, ScheduleError, Warmup};
+pub use schedule::{LrSchedule, Schedule, ScheduleError, Warmup};
 pub use score::{BestBy, Score, Scores};
 pub use trainer::{Trained, Trainer};

@@ -13,6 +13,7 @@ pub type Result<T, E = CheckpointError> = std::result::Result<T, E>;
 
 /// An error in writing or reading a checkpoint.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum CheckpointError {
     /// A file system operation failed.
     #[error("{doing}, at {path}: {source}{}", advice(.source))]

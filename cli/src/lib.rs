@@ -46,6 +46,7 @@ pub mod import;
 mod log_lines;
 mod plan;
 mod preview;
+mod program;
 pub mod report_page;
 mod run;
 mod signals;
@@ -55,11 +56,11 @@ pub mod watch;
 pub use bench::{Bench, BenchReport, BesideReport, RawReport};
 pub use plan::{FoundBatch, Plan, PlanError, Planned, Sent};
 pub use preview::{Cell, Kind, Legible, Look, Names, Numbers, Preview, Row};
+pub use program::Program;
 pub use run::{
     AmpConfig, BatchConfig, BertShape, CheckpointsConfig, ClipConfig, Corpus, DataConfig, DataRun, EmaConfig,
     FloatConfig, KeepConfig, LabelKind, Launched, LlamaShape, Loaded, LoraConfig, LossScaleConfig,
-    ModelConfig, OffloadConfig, OptimizerConfig, ParamGroupConfig, Paths, Precision, RecomputeConfig, Rows,
-    Run, RunError, SampleConfig, StrategyConfig, T5Shape, TaskConfig, TaskData, Tokenized, TokenizerConfig,
-    ZeroConfig,
+    ModelConfig, OffloadConfig, ParamGroupConfig, Paths, Precision, RecomputeConfig, Rows, Run, RunError,
+    SampleConfig, StrategyConfig, T5Shape, TaskConfig, TaskData, Tokenized, TokenizerConfig, ZeroConfig,
 };
 pub use trained_run::{Evaluated, Predicted, TrainedRun};

@@ -6,6 +6,7 @@ use thiserror::Error;
 
 /// An error in adding to, merging or creating a metric.
 #[derive(Debug, Clone, PartialEq, Error)]
+#[non_exhaustive]
 pub enum MetricError {
     /// The numbers of references and predictions differ.
     #[error(

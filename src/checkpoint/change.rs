@@ -30,12 +30,19 @@ impl Settings {
         let fields = [
             ("seed", self.seed.to_string(), now.seed.to_string()),
             ("label smoothing", self.label_smoothing.to_string(), now.label_smoothing.to_string()),
-            ("schedule", format!("{:?}", self.schedule), format!("{:?}", now.schedule)),
+            ("schedule", self.described_schedule(), now.described_schedule()),
             ("global batch", format!("{:?}", self.global_batch), format!("{:?}", now.global_batch)),
         ];
         let fields = fields.into_iter().chain(self.data_changes(now));
         let changed = fields.filter(|(_, saved, now)| saved != now);
         changed.map(|(field, saved, now)| Change { field: field.into(), saved, now }).collect()
+    }
+
+    fn described_schedule(&self) -> String {
+        match self.rates_by_function {
+            true => "a function".into(),
+            false => format!("{:?}", self.schedule),
+        }
     }
 
     /// The changes of the data. Data without a fingerprint, as in an older checkpoint, is not compared.

@@ -9,6 +9,7 @@ use super::Change;
 
 /// An error of continuing from a checkpoint.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum ResumeError {
     /// The checkpoint's files are invalid, or cannot be read or written.
     #[error(transparent)]

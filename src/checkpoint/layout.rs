@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::Tensor;
-use firebrick_strategies::{Paths, Shard, Stage};
+use firebrick_strategies::{Paths, Shard, Stages};
 use firebrick_world::Communicator;
 
 /// The float parameters of a master, each once, with the names and parts that checkpoints use.
@@ -33,7 +33,7 @@ pub(crate) struct Place {
 impl Layout {
     /// Creates the layout of a run's master. Parameters that all ranks hold in full are distributed among the ranks,
     /// so that each rank writes about the same number of bytes.
-    pub fn of<M: Module, S: Stage<M>>(master: &M, stage: &S, world: &Communicator) -> Self {
+    pub fn of<M: Module>(master: &M, stages: &mut Stages<M>, world: &Communicator) -> Self {
         struct Sizes(Vec<(ParamId, usize, usize)>);
         impl ModuleVisitor for Sizes {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
@@ -51,7 +51,7 @@ impl Layout {
                 aliases.insert(place.path.clone(), first.path.clone());
                 continue;
             }
-            let shard = stage.shard(id);
+            let shard = stages.shard(id);
             let writer = match &shard {
                 Some(_) => None,
                 None => (0..written.len()).min_by_key(|rank| written[*rank]),
@@ -116,8 +116,7 @@ mod tests {
     #[test]
     fn a_tied_parameter_is_saved_once_under_its_first_path() {
         let model = model();
-        let stage = Strategy::start(&None::<Zero>, &mut Setup::new(&model, &model.1.devices()[0])).unwrap();
-        let layout = Layout::of(&model, &stage, &Communicator::solo());
+        let layout = Layout::of(&model, &mut Stages::none(), &Communicator::solo());
         let mut paths: Vec<_> = layout.places().map(|(_, place)| place.path.as_str()).collect();
         paths.sort();
         assert_eq!(paths, ["0.0.bias", "0.0.weight", "1.bias", "1.weight"]);
@@ -132,8 +131,8 @@ mod tests {
             let model = model();
             let device = model.1.devices()[0].clone();
             let mut setup = Setup::new(&model, &device).among(world.clone());
-            let stage = Zero::stage(1).replicate_below(1000).start(&mut setup).unwrap();
-            let layout = Layout::of(&model, &stage, &world);
+            let mut stages = Zero::stage(1).replicate_below(1000).start(&mut setup).unwrap();
+            let layout = Layout::of(&model, &mut stages, &world);
             let mut rows: Vec<_> = layout
                 .places()
                 .filter(|(_, place)| place.is_written())

@@ -135,7 +135,7 @@ pub(super) fn read_part(
 mod tests {
     use burn::nn::{Linear, LinearConfig};
     use firebrick_checkpoints::{Checkpoint, Folder, Manifest, Piece, RankState};
-    use firebrick_strategies::{Clip, Setup, Strategy};
+    use firebrick_strategies::Stages;
     use firebrick_world::Communicator;
 
     use super::*;
@@ -143,8 +143,7 @@ mod tests {
     /// Saves a layer with 2 numbers in this dtype, and loads it.
     fn loaded(dtype: Dtype) -> Result<Linear, ResumeError> {
         let model = LinearConfig::new(2, 1).with_bias(false).init(&burn::tensor::Device::flex().autodiff());
-        let stage = Strategy::start(&None::<Clip>, &mut Setup::new(&model, &model.devices()[0])).unwrap();
-        let layout = Layout::of(&model, &stage, &Communicator::solo());
+        let layout = Layout::of(&model, &mut Stages::none(), &Communicator::solo());
         let folder = tempfile::tempdir().unwrap();
         let staging = Folder::new(folder.path()).staging(1, "first");
         let bytes = vec![0; 2 * dtype.bitsize() / 8].into();

@@ -28,13 +28,14 @@ fn a_checkpoint_is_published_after_the_files_that_it_tells_of() {
         let device = Device::flex().autodiff();
         let model = LinearConfig::new(4, 4).init(&device);
         let mut setup = Setup::new(&model, &device).among(world.clone());
-        let stage = Zero::stage(0).start(&mut setup).unwrap();
-        let layout = Arc::new(Layout::of(&model, &stage, &world));
+        let mut stages = Zero::stage(0).start(&mut setup).unwrap();
+        let layout = Arc::new(Layout::of(&model, &mut stages, &world));
         let mut saver = Saver::new(Checkpoints::every(1), checkpoints(), "run".into(), world.clone(), layout);
         let settings = Settings {
             seed: 0,
             label_smoothing: 0.0,
             schedule: Schedule::constant(1e-3),
+            rates_by_function: false,
             total_updates: 1,
             global_batch: GlobalBatch::Samples(1),
             train_samples: 1,
@@ -42,7 +43,7 @@ fn a_checkpoint_is_published_after_the_files_that_it_tells_of() {
         };
         let state = TrainerState::new(1, settings, Progress::default(), Vec::new(), Mark::default(), None);
         let copy = |layout: &Arc<Layout>| {
-            let optimizer = AdamW::new().init();
+            let optimizer = AdamW::new().init().unwrap();
             Ok::<_, TrainError>(Snapshot::take(layout, &world, &model, None, &optimizer, state)?)
         };
         saver.begin(1, Cursor::default(), None, true, copy).unwrap();

@@ -1,7 +1,6 @@
 //! The training loop's side of saving: what a checkpoint contains at a step boundary, and reports of its outcome.
 
 use burn::module::Module;
-use firebrick_strategies::Stage;
 
 use super::saver::{Ended, Saver};
 use super::settings::Settings;
@@ -61,9 +60,9 @@ impl Saves {
     /// # Errors
     ///
     /// The state cannot be copied, or a rank is lost.
-    pub fn begin<M: Module, S: Stage<M>>(
+    pub fn begin<M: Module>(
         &mut self,
-        session: &Session<M, S>,
+        session: &mut Session<M>,
         progress: &Progress,
         observers: &mut Observers,
     ) -> Result<(), TrainError> {

@@ -14,6 +14,9 @@ pub(crate) struct Settings {
     #[serde(default)]
     pub label_smoothing: f64,
     pub schedule: Schedule,
+    /// Whether the rates come from a function instead, which cannot be compared.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub rates_by_function: bool,
     pub total_updates: u64,
     /// The size of an update's batch, over all ranks.
     pub global_batch: GlobalBatch,

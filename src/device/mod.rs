@@ -12,6 +12,7 @@ use thiserror::Error;
 
 /// A device cannot be used.
 #[derive(Debug, Error, PartialEq)]
+#[non_exhaustive]
 pub enum DeviceError {
     /// The name is unknown.
     #[error(

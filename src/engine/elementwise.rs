@@ -213,9 +213,9 @@ mod tests {
             (lamb, "norm.gamma"),
             (LambConfig::new().init(), "linear.weight"),
             (AdafactorConfig::new().init(), "linear.weight"),
-            (optim::Lamb::new().init(), "linear.weight"),
-            (optim::Adafactor::new().init(), "linear.weight"),
-            (optim::Adafactor::new().relative_step(true).beta_1(0.9).init(), "linear.weight"),
+            (optim::Lamb::new().init().unwrap(), "linear.weight"),
+            (optim::Adafactor::new().init().unwrap(), "linear.weight"),
+            (optim::Adafactor::new().relative_step(true).beta_1(0.9).init().unwrap(), "linear.weight"),
         ];
         for (optimizer, path) in refused {
             let error = require_elementwise(&model, &optimizer, &Device::flex()).unwrap_err();

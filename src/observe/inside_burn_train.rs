@@ -10,7 +10,6 @@ use burn::train::{
     TrainLoader, TrainingComponents, TrainingStrategy, ValidLoader,
 };
 use firebrick_datasets::Batch;
-use firebrick_strategies::Stage;
 
 use crate::engine::training_loop::TrainingLoop;
 use crate::observe::events::Events;
@@ -35,11 +34,10 @@ pub(crate) struct InsideBurnTrain {
 
 impl InsideBurnTrain {
     /// Runs the loop to its end, and returns it.
-    pub fn run<M, B, T>(self, training: TrainingLoop<M, B, T>) -> Result<TrainingLoop<M, B, T>, TrainError>
+    pub fn run<M, B>(self, mut training: TrainingLoop<M, B>) -> Result<TrainingLoop<M, B>, TrainError>
     where
         M: Objective<B> + 'static,
         B: Batch,
-        T: Stage<M> + 'static,
     {
         let placeholder = PlaceholderModel::new(training.session.device());
         let (rounds, scales_loss) = (training.plan.rounds, training.session.scales_loss());
@@ -76,30 +74,29 @@ impl InsideBurnTrain {
 }
 
 /// Wraps the loop as a burn-train strategy: burn-train runs it, and the caller takes it out afterwards.
-struct Handover<M, B: Batch, T>(Mutex<Progress<M, B, T>>);
+struct Handover<M, B: Batch>(Mutex<Progress<M, B>>);
 
-enum Progress<M, B: Batch, T> {
-    Ready(Box<TrainingLoop<M, B, T>>),
+enum Progress<M, B: Batch> {
+    Ready(Box<TrainingLoop<M, B>>),
     Running,
-    Done(Result<Box<TrainingLoop<M, B, T>>, TrainError>),
+    Done(Result<Box<TrainingLoop<M, B>>, TrainError>),
 }
 
-impl<M, B: Batch, T> Handover<M, B, T> {
-    fn take(&self) -> Progress<M, B, T> {
+impl<M, B: Batch> Handover<M, B> {
+    fn take(&self) -> Progress<M, B> {
         self.put(Progress::Running)
     }
 
-    fn put(&self, progress: Progress<M, B, T>) -> Progress<M, B, T> {
+    fn put(&self, progress: Progress<M, B>) -> Progress<M, B> {
         let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut *place, progress)
     }
 }
 
-impl<M, B, T> SupervisedLearningStrategy<PlaceholderModel> for Handover<M, B, T>
+impl<M, B> SupervisedLearningStrategy<PlaceholderModel> for Handover<M, B>
 where
     M: Objective<B> + 'static,
     B: Batch,
-    T: Stage<M>,
 {
     fn fit(
         &self,

@@ -2,6 +2,7 @@
 
 /// Why a [`Schedule`](super::Schedule) is invalid, either in general or in a run of this length.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ScheduleError {
     /// A number is negative, not finite, or otherwise invalid for the field.
     #[error("the schedule's `{field}` must be {expected}, found {found}")]
@@ -77,6 +78,12 @@ pub enum ScheduleError {
         /// A schedule that needs no length.
         instead: &'static str,
     },
+    /// Burn refuses the configuration of its scheduler. No run file has one.
+    #[error("Burn's scheduler cannot be used: {reason}")]
+    Burn {
+        /// Burn's reason.
+        reason: String,
+    },
 }
 
 impl ScheduleError {
@@ -89,6 +96,7 @@ impl ScheduleError {
             | Self::Warmup { field, .. }
             | Self::Phases { field, .. } => field,
             Self::Total { .. } | Self::NoEnd { .. } => "total",
+            Self::Burn { .. } => "scheduler",
         }
     }
 
@@ -115,6 +123,7 @@ impl ScheduleError {
             Self::NoEnd { instead, .. } => {
                 (format!("known: give `steps` or `epochs`, or {instead}"), "nothing".into())
             }
+            Self::Burn { reason } => ("one that Burn accepts".into(), reason.clone()),
         }
     }
 }

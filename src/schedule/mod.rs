@@ -24,6 +24,7 @@ mod check;
 mod decay;
 mod error;
 mod lr_range_test;
+mod lr_schedule;
 mod one_cycle;
 mod warmup;
 mod warmup_cosine_lr;
@@ -34,6 +35,7 @@ use serde::{Deserialize, Serialize};
 
 pub use error::ScheduleError;
 pub use lr_range_test::LrRangeTest;
+pub use lr_schedule::{LrSchedule, of_burn};
 pub use one_cycle::OneCycle;
 pub use warmup::Warmup;
 pub use warmup_cosine_lr::WarmupCosineLr;

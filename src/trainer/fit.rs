@@ -1,5 +1,7 @@
 //! `fit`: checks the settings, then trains each rank of this process.
 
+use std::sync::Arc;
+
 use burn::optim::ModuleOptimizer;
 use firebrick_datasets::{Batch, DataError, SampleError};
 use firebrick_strategies::{BoxedStrategy, Strategy};
@@ -10,7 +12,7 @@ use crate::checkpoint::{ResumeError, Shared};
 use crate::engine::ranks::each_rank;
 use crate::engine::step::StepNumbers;
 use crate::observe::report::process_start;
-use crate::{Data, Objective, Schedule, TrainError};
+use crate::{Data, LrSchedule, Objective, TrainError};
 
 impl<S> Trainer<S> {
     /// Trains `model` on `data` and returns the whole model.
@@ -31,7 +33,7 @@ impl<S> Trainer<S> {
         self,
         model: M,
         optimizer: ModuleOptimizer,
-        schedule: Schedule,
+        schedule: impl LrSchedule + 'static,
         data: Data<B>,
     ) -> Result<Trained<M>, TrainError>
     where
@@ -51,7 +53,7 @@ impl<S> Trainer<S> {
         self,
         model: M,
         optimizer: ModuleOptimizer,
-        schedule: Schedule,
+        schedule: impl LrSchedule + 'static,
         data: Data<B>,
         watch: impl FnMut(&StepNumbers) + Send + 'static,
     ) -> Result<Trained<M>, TrainError>
@@ -69,7 +71,7 @@ impl<S> Trainer<S> {
         self,
         model: M,
         optimizer: ModuleOptimizer,
-        schedule: Schedule,
+        schedule: impl LrSchedule + 'static,
         data: Data<B>,
     ) -> Result<Option<Trained<M>>, TrainError>
     where
@@ -78,7 +80,7 @@ impl<S> Trainer<S> {
         S: Strategy<M>,
     {
         // Boxing the strategies compiles the rest once per model and batch type, for every composition.
-        self.map_strategies(BoxedStrategy::new).fit_boxed(model, optimizer, schedule, data)
+        self.map_strategies(BoxedStrategy::new).fit_boxed(model, optimizer, Arc::new(schedule), data)
     }
 
     fn check(&self) -> Result<(), TrainError> {
@@ -119,7 +121,7 @@ impl<M: 'static> Trainer<BoxedStrategy<M>> {
         self,
         model: M,
         optimizer: ModuleOptimizer,
-        schedule: Schedule,
+        schedule: Arc<dyn LrSchedule>,
         data: Data<B>,
     ) -> Result<Option<Trained<M>>, TrainError>
     where
@@ -151,7 +153,7 @@ impl<M: 'static> Trainer<BoxedStrategy<M>> {
         // Each rank has its own copy; keeping the originals would hold them through the whole run.
         drop((model, optimizer, data));
         each_rank(jobs, world.limit(), move |rank, (trainer, model, optimizer, data)| {
-            trainer.train(rank, model, optimizer, schedule, data, root, &shared)
+            trainer.train(rank, model, optimizer, schedule.clone(), data, root, &shared)
         })
     }
 

@@ -61,11 +61,11 @@ impl<S> Trainer<S> {
     /// # let config = GptConfig { layers: 1, heads: 1, width: 8, dropout: 0.1, bias: true, tied: true };
     /// # let model = || config.init(7, 8, &Device::flex().autodiff());
     /// let trainer = Trainer::new().steps(6).output(&output).checkpoints(Checkpoints::every(2));
-    /// trainer.clone().fit(model(), AdamW::new().init(), Schedule::constant(1e-3), data.clone())?;
+    /// trainer.clone().fit(model(), AdamW::new().init()?, Schedule::constant(1e-3), data.clone())?;
     ///
     /// // Another process, with other initial weights, continues after the fourth update.
     /// let again = trainer.resume(Resume::Step(4));
-    /// let trained = again.fit(model(), AdamW::new().init(), Schedule::constant(1e-3), data)?;
+    /// let trained = again.fit(model(), AdamW::new().init()?, Schedule::constant(1e-3), data)?;
     /// assert_eq!(trained.report.steps, 6);
     /// # Ok::<(), TrainError>(())
     /// ```

@@ -6,7 +6,7 @@ use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, StreamId};
 use firebrick_datasets::{Batch, DataError};
-use firebrick_strategies::{Stage, Strategy};
+use firebrick_strategies::Strategy;
 use firebrick_world::{Communicator, World};
 
 use super::{Length, Trained, Trainer};
@@ -26,7 +26,7 @@ use crate::observe::rank_report::RankReport;
 use crate::observe::report::Report;
 use crate::output::Output;
 use crate::score::BestBy;
-use crate::{Adapters, Data, Objective, Schedule, TrainError};
+use crate::{Adapters, Data, LrSchedule, Objective, Schedule, TrainError};
 
 impl<S> Trainer<S> {
     /// Determines the run's ranks.
@@ -51,7 +51,7 @@ impl<S> Trainer<S> {
         rank: Communicator,
         (model, device): (M, Option<Device>),
         optimizer: ModuleOptimizer,
-        schedule: Schedule,
+        schedule: Arc<dyn LrSchedule>,
         data: Data<B>,
         root: Option<usize>,
         shared: &checkpoint::Shared,
@@ -69,11 +69,12 @@ impl<S> Trainer<S> {
         let window = prepared.window();
         let plan = self.plan(&data, window, rank.size(), best_by.clone())?;
         let total = plan.total_updates;
-        schedule.check(Some(total))?;
+        schedule.check(total)?;
         let settings = Settings {
             seed: self.seed,
             label_smoothing: self.label_smoothing,
-            schedule,
+            schedule: schedule.settings().unwrap_or(Schedule::constant(0.0)),
+            rates_by_function: schedule.settings().is_none(),
             total_updates: total,
             global_batch: data.micro_batch.times(window).times(rank.size()).into(),
             train_samples: data.train.samples(0),
@@ -83,7 +84,7 @@ impl<S> Trainer<S> {
         let session = prepared.start(optimizer, schedule, self.seed, total)?;
         let session = session.smoothing_labels(self.label_smoothing);
         let mut session = session.within(self.device_budget, self.optimizer_states)?;
-        let layout = Arc::new(session.layout());
+        let layout = session.layout().clone();
         if let Some(from) = &start.from {
             from.require_place(|epoch| data.train.samples(epoch))?;
             session.resume(&layout, from)?;
@@ -175,14 +176,10 @@ fn save<M: Module>(
 }
 
 /// Saves the model and makes the report, if this rank has the whole model.
-fn finish<M, B, T>(
-    finished: TrainingLoop<M, B, T>,
-    root: Option<usize>,
-) -> Result<Option<Trained<M>>, TrainError>
+fn finish<M, B>(finished: TrainingLoop<M, B>, root: Option<usize>) -> Result<Option<Trained<M>>, TrainError>
 where
     M: Objective<B> + 'static,
     B: Batch,
-    T: Stage<M>,
 {
     let TrainingLoop { mut session, history, output, mut observers, .. } = finished;
     let averaged = session.whole_average(root)?;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use burn::module::Module;
 use firebrick_checkpoints::Folder;
-use firebrick_strategies::Stage;
 use firebrick_world::Communicator;
 
 use super::{Destination, Trainer};
@@ -118,11 +117,11 @@ impl<S> Trainer<S> {
     }
 
     /// Builds the state that saves checkpoints, if the run saves any.
-    pub(super) fn saves<M: Module, T: Stage<M>>(
+    pub(super) fn saves<M: Module>(
         &self,
         start: &Start,
         settings: Settings,
-        session: &Session<M, T>,
+        session: &Session<M>,
         layout: Arc<Layout>,
         best_by: BestBy,
     ) -> Option<Saves> {

@@ -56,7 +56,7 @@ impl<M: Module> Trained<M> {
     /// # let config = GptConfig { layers: 1, heads: 1, width: 8, dropout: 0.0, bias: true, tied: true };
     /// # let model = config.init(7, 8, &Device::flex().autodiff());
     /// # let trainer = Trainer::new().steps(1);
-    /// let trained = trainer.fit(model, AdamW::new().init(), Schedule::constant(1e-3), data)?;
+    /// let trained = trainer.fit(model, AdamW::new().init()?, Schedule::constant(1e-3), data)?;
     /// trained.save_weights(folder.path().join("model.safetensors"), FloatDType::BF16)?;
     /// # assert!(folder.path().join("model.safetensors").metadata().unwrap().len() > 2000);
     /// # Ok::<(), TrainError>(())

@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::tensor::FloatDType;
 
 use crate::dtypes::require_dtype;
-use crate::{Grads, Outcome, Setup, Stage, Strategy, StrategyError};
+use crate::{Grads, Outcome, Settled, Setup, Stage, Stages, Strategy, StrategyError, WindowStage};
 
 /// Sums the gradients of `n` micro-batches in f32 and passes them on when the window closes.
 ///
@@ -55,7 +55,7 @@ pub struct AccumulateIn {
 
 /// The live state of [`Accumulate`]: the sum of the window so far.
 #[derive(Debug)]
-pub struct Accumulating {
+struct Accumulating {
     sum: Option<Grads>,
     /// The sum's size in bytes.
     held: usize,
@@ -63,17 +63,13 @@ pub struct Accumulating {
 }
 
 impl<M: Module> Strategy<M> for Accumulate {
-    type Stage = Accumulating;
-
-    fn start(&self, setup: &mut Setup<M>) -> Result<Accumulating, StrategyError> {
+    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         self.clone().held_in(FloatDType::F32).start(setup)
     }
 }
 
 impl<M: Module> Strategy<M> for AccumulateIn {
-    type Stage = Accumulating;
-
-    fn start(&self, setup: &mut Setup<M>) -> Result<Accumulating, StrategyError> {
+    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         if self.micro_batches == 0 {
             return Err(StrategyError::Setting {
                 strategy: "Accumulate",
@@ -84,7 +80,7 @@ impl<M: Module> Strategy<M> for AccumulateIn {
         }
         require_dtype("Accumulate", setup.device(), self.dtype)?;
         setup.accumulate("Accumulate", self.micro_batches)?;
-        Ok(Accumulating { sum: None, held: 0, dtype: self.dtype })
+        Ok(Stages::of(Accumulating { sum: None, held: 0, dtype: self.dtype }))
     }
 }
 
@@ -111,8 +107,22 @@ impl<M: Module> Stage<M> for Accumulating {
         }
     }
 
+    fn window(&mut self) -> Option<&mut dyn WindowStage> {
+        Some(self)
+    }
+}
+
+impl WindowStage for Accumulating {
+    fn loss_scale(&self) -> Option<f64> {
+        None
+    }
+
     fn held_bytes(&self) -> usize {
         self.held
+    }
+
+    fn after_window(&mut self, _: &Settled) -> Result<(), StrategyError> {
+        Ok(())
     }
 }
 
@@ -148,14 +158,14 @@ mod tests {
         for closes in [false, false] {
             let grads = constant(&model, 1.0, FloatDType::F32, closes);
             assert!(matches!(stage.collect(&model, grads), Ok(Outcome::Hold)));
-            assert_eq!(Stage::<Linear>::held_bytes(&stage), 4 * 12);
+            assert_eq!(stage.held_bytes(), 4 * 12);
         }
         let last = constant(&model, 1.5, FloatDType::F32, true);
         let Ok(Outcome::Apply(grads)) = stage.collect(&model, last) else { panic!("the window closes") };
         let sum = grads.into_params().get::<2>(model.weight.id).unwrap();
         assert_eq!(sum.into_data().try_to_vec::<f32>().unwrap(), [3.5; 12]);
         assert!(stage.sum.is_none());
-        assert_eq!(Stage::<Linear>::held_bytes(&stage), 0);
+        assert_eq!(stage.held_bytes(), 0);
     }
 
     #[test]
@@ -188,7 +198,7 @@ mod tests {
         for (value, closes) in [(1.0, false), (1.0 / 512.0, false)] {
             let grads = constant(&model, value, FloatDType::F32, closes);
             assert!(matches!(stage.collect(&model, grads), Ok(Outcome::Hold)));
-            assert_eq!(Stage::<Linear>::held_bytes(&stage), 2 * 12);
+            assert_eq!(stage.held_bytes(), 2 * 12);
         }
         let last = constant(&model, 0.5, FloatDType::F32, true);
         let Ok(Outcome::Apply(grads)) = stage.collect(&model, last) else { panic!("the window closes") };

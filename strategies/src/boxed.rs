@@ -3,7 +3,7 @@
 use firebrick_world::World;
 use std::fmt::{self, Debug, Formatter};
 
-use crate::{Adaptation, Setup, Stage, Strategy, StrategyError};
+use crate::{Adaptation, Setup, Stages, Strategy, StrategyError};
 
 /// Any strategy for the model `M`, behind a pointer.
 ///
@@ -33,7 +33,7 @@ trait Recipe<M>: Debug + Send {
     fn clone_boxed(&self) -> Box<dyn Recipe<M>>;
     fn world(&self) -> Option<&World>;
     fn adapt(&self, model: M, adaptation: &mut Adaptation) -> Result<M, StrategyError>;
-    fn start(&self, setup: &mut Setup<M>) -> Result<Box<dyn Stage<M>>, StrategyError>;
+    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError>;
 }
 
 impl<M: 'static, S: Strategy<M>> Recipe<M> for S {
@@ -49,14 +49,12 @@ impl<M: 'static, S: Strategy<M>> Recipe<M> for S {
         Strategy::adapt(self, model, adaptation)
     }
 
-    fn start(&self, setup: &mut Setup<M>) -> Result<Box<dyn Stage<M>>, StrategyError> {
-        Ok(Box::new(Strategy::start(self, setup)?))
+    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
+        Strategy::start(self, setup)
     }
 }
 
 impl<M: 'static> Strategy<M> for BoxedStrategy<M> {
-    type Stage = Box<dyn Stage<M>>;
-
     fn world(&self) -> Option<&World> {
         self.0.world()
     }
@@ -65,7 +63,7 @@ impl<M: 'static> Strategy<M> for BoxedStrategy<M> {
         self.0.adapt(model, adaptation)
     }
 
-    fn start(&self, setup: &mut Setup<M>) -> Result<Self::Stage, StrategyError> {
+    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         self.0.start(setup)
     }
 }

@@ -6,7 +6,7 @@
 use burn::module::{Module, ParamId};
 use burn::tensor::{FloatDType, Tensor};
 
-use crate::{GradMap, Grads, Outcome, Setup, Stage, Strategy, StrategyError};
+use crate::{GradMap, Grads, Outcome, Setup, Stage, Stages, Strategy, StrategyError};
 
 /// Bounds the gradients of a window before the update.
 ///
@@ -15,7 +15,7 @@ use crate::{GradMap, Grads, Outcome, Setup, Stage, Strategy, StrategyError};
 ///
 /// ```
 /// use burn::{nn::LinearConfig, optim::GradientsParams, tensor::{Device, Tensor}};
-/// use firebrick_strategies::{Clip, Grads, Outcome, Setup, Stage, Strategy};
+/// use firebrick_strategies::{Clip, Grads, Outcome, Setup, Strategy};
 ///
 /// let device = Device::flex().autodiff();
 /// let model = LinearConfig::new(1, 2).with_bias(false).init(&device);
@@ -51,9 +51,7 @@ impl Clip {
 }
 
 impl<M: Module> Strategy<M> for Clip {
-    type Stage = Clip;
-
-    fn start(&self, setup: &mut Setup<M>) -> Result<Clip, StrategyError> {
+    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         let (Self::Norm(max) | Self::Value(max)) = *self;
         if !(max > 0.0 && max.is_finite()) {
             return Err(StrategyError::Setting {
@@ -64,7 +62,7 @@ impl<M: Module> Strategy<M> for Clip {
             });
         }
         setup.needs_whole_window("Clip");
-        Ok(self.clone())
+        Ok(Stages::of(self.clone()))
     }
 }
 

@@ -9,7 +9,9 @@ use std::collections::{HashMap, HashSet};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{FloatDType, Tensor};
 
-use crate::{ParamMap, SavedStates, Setup, Stage, StageState, Strategy, StrategyError, map_params, relift};
+use crate::{
+    AverageStage, ParamMap, Setup, Stage, StageState, Stages, Strategy, StrategyError, map_params, relift,
+};
 
 const NAME: &str = "Ema";
 
@@ -42,7 +44,7 @@ const NAME: &str = "Ema";
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::Device};
-/// use firebrick_strategies::{Ema, Setup, Stage, Strategy};
+/// use firebrick_strategies::{Ema, Setup, Strategy};
 ///
 /// let device = Device::flex().autodiff();
 /// let model = LinearConfig::new(2, 2).init(&device);
@@ -80,9 +82,7 @@ impl Ema {
 }
 
 impl<M: Module + 'static> Strategy<M> for Ema {
-    type Stage = Averaging<M>;
-
-    fn start(&self, setup: &mut Setup<M>) -> Result<Averaging<M>, StrategyError> {
+    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         if !(0.0..1.0).contains(&self.decay) {
             return Err(StrategyError::Setting {
                 strategy: NAME,
@@ -94,13 +94,13 @@ impl<M: Module + 'static> Strategy<M> for Ema {
         setup.average(NAME)?;
         let mut trained = Trained::default();
         setup.model().visit(&mut trained);
-        Ok(Averaging { ema: self.clone(), updates: 0, trained: trained.0, average: None })
+        Ok(Stages::of(Averaging { ema: self.clone(), updates: 0, trained: trained.0, average: None }))
     }
 }
 
 /// The live state of [`Ema`].
 #[derive(Debug)]
-pub struct Averaging<M> {
+struct Averaging<M> {
     ema: Ema,
     /// Updates that the average has followed.
     updates: u64,
@@ -115,6 +115,21 @@ impl<M: Module> Stage<M> for Averaging<M> {
         NAME
     }
 
+    fn save(&self, state: StageState) -> StageState {
+        state.with("updates", self.updates as f64)
+    }
+
+    fn restore(&mut self, saved: &StageState) -> Result<(), StrategyError> {
+        self.updates = saved.get("updates")? as u64;
+        Ok(())
+    }
+
+    fn averaging(&mut self) -> Option<&mut dyn AverageStage<M>> {
+        Some(self)
+    }
+}
+
+impl<M: Module> AverageStage<M> for Averaging<M> {
     fn updated(&mut self, master: &M) {
         let Some(average) = self.average.take() else {
             self.average = Some(map_params(master.clone(), &mut Copied(&self.trained)));
@@ -133,15 +148,6 @@ impl<M: Module> Stage<M> for Averaging<M> {
 
     fn resume_average(&mut self, averaged: M) {
         self.average = Some(map_params(averaged, &mut Copied(&self.trained)));
-    }
-
-    fn save(&self, states: &mut Vec<StageState>) {
-        states.push(StageState::new(NAME).with("updates", self.updates as f64));
-    }
-
-    fn restore(&mut self, states: &mut SavedStates) -> Result<(), StrategyError> {
-        self.updates = states.take(NAME)?.get("updates")? as u64;
-        Ok(())
     }
 }
 
@@ -209,7 +215,7 @@ mod tests {
     use burn::tensor::{DType, Device};
 
     use super::*;
-    use crate::{Amp, Identity, Stack, testing};
+    use crate::{Amp, Identity, SavedStates, Stack, testing};
 
     fn linear(value: f64, device: &Device) -> Linear {
         with(LinearConfig::new(3, 2).init(device), value)
@@ -226,7 +232,7 @@ mod tests {
         map_params(model, &mut Set(value))
     }
 
-    fn start<M: Module + 'static>(ema: Ema, model: &M) -> Averaging<M> {
+    fn start<M: Module + 'static>(ema: Ema, model: &M) -> Stages<M> {
         let device = model.devices()[0].clone();
         let mut stage = ema.start(&mut Setup::new(model, &device)).unwrap();
         stage.updated(model);
@@ -319,11 +325,10 @@ mod tests {
         let model = linear(1.0, &testing::device().autodiff());
         let mut stage = start(Ema::new(0.999), &model);
         (0..20).for_each(|_| stage.updated(&model));
-        let mut states = vec![];
-        stage.save(&mut states);
+        let states = stage.save();
         let resumed = with(model, 2.0);
         let mut stage = start(Ema::new(0.999), &resumed);
-        Stage::<Linear>::restore(&mut stage, &mut SavedStates::new(states)).unwrap();
+        stage.restore(&mut SavedStates::new(states)).unwrap();
         stage.updated(&with(resumed, 3.0));
         // 2 and 3, at (1 + 20) / (10 + 20).
         assert!((weights(&stage.averaged().unwrap())[0] - 2.3).abs() < 1e-6);

@@ -7,6 +7,7 @@ use crate::PathError;
 
 /// An invalid composition of strategies, or a failure that ends training.
 #[derive(Debug, Error, PartialEq)]
+#[non_exhaustive]
 pub enum StrategyError {
     /// A setting is out of its range.
     #[error("{strategy}: {setting} must be {expected}, found {found}")]
@@ -23,6 +24,11 @@ pub enum StrategyError {
     /// The composition contains a technique twice.
     #[error("{0} is named twice: keep one of them")]
     Twice(&'static str),
+    /// A stage held the gradients of a complete window.
+    #[error(
+        "{0} held the gradients back although the window is complete: a stage must answer the closing micro-batch with Apply or Skip"
+    )]
+    Held(&'static str),
     /// The order would give a wrong result.
     #[error("{first} stands before {then}: {why}; write {then} first")]
     Order {

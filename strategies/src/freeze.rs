@@ -6,7 +6,7 @@ use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::Tensor;
 
 use crate::adaptation::params_of;
-use crate::{Adaptation, Paths, Setup, Stage, Strategy, StrategyError};
+use crate::{Adaptation, Paths, Setup, Stage, Stages, Strategy, StrategyError};
 
 const NAME: &str = "Freeze";
 
@@ -49,16 +49,14 @@ impl Freeze {
 }
 
 impl<M: Module> Strategy<M> for Freeze {
-    type Stage = Frozen;
-
     fn adapt(&self, model: M, adaptation: &mut Adaptation) -> Result<M, StrategyError> {
         let frozen = params_of(NAME, &self.patterns, &Paths::of(&model))?;
         Ok(model.map(&mut Freezing { frozen, adaptation }))
     }
 
-    fn start(&self, _: &mut Setup<M>) -> Result<Frozen, StrategyError> {
+    fn start(&self, _: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         match self.patterns.is_empty() {
-            false => Ok(Frozen),
+            false => Ok(Stages::of(Frozen)),
             true => Err(StrategyError::Setting {
                 strategy: NAME,
                 setting: "paths",
@@ -85,7 +83,7 @@ impl ModuleMapper for Freezing<'_> {
 
 /// The live state of [`Freeze`], which does nothing.
 #[derive(Clone, Copy, Debug)]
-pub struct Frozen;
+struct Frozen;
 
 impl<M> Stage<M> for Frozen {
     fn name(&self) -> &'static str {

@@ -7,7 +7,9 @@
 //! [`firebrick_kernels`], tensor operations and what measures memory. Models, data and the training loop are above it.
 //!
 //! ```text
-//! strategy.rs    the two traits: Strategy, a recipe, and Stage, its live state
+//! strategy.rs    Strategy: the recipe of a technique
+//! stage.rs       Stage: its live state, and the groups of methods that a stage implements if it needs them
+//! stages.rs      Stages: the live state of a composition, the only code that runs through its stages
 //! shard.rs       the part of a parameter that a rank holds
 //! adaptation.rs  the changes that strategies make to a model before training, and how they are undone
 //! setup.rs       what a strategy sees when it starts, and the checks on the order of composition
@@ -19,7 +21,7 @@
 //! segment/       the segment around each block: its plan, and its recomputation
 //! recompute.rs   Recompute: drops a block's activations and computes them again
 //! dropout.rs     Dropout: a mask that is a function of each element's position
-//! stack.rs       composition: Stack, Identity, Option, Vec and boxed stages
+//! stack.rs       composition: Stack, Identity, Option and Vec
 //! boxed.rs       BoxedStrategy: a type-erased strategy
 //! amp/           Amp: half-precision replica and activations over an f32 master, and the loss scale
 //! dtypes.rs      the float dtypes: their names, and which ones a device supports
@@ -34,12 +36,13 @@
 //! host.rs        the host, for a strategy that keeps tensors there
 //! state.rs       what a stage saves and restores
 //! error.rs       the errors of a strategy or of a composition
+//! setting.rs     the error for a setting that is out of range
 //! ```
 //!
 //! # Master and replica
 //!
 //! The **master** is the copy of the parameters that the optimizer updates; the **replica** is the copy that the
-//! forward pass reads. A strategy is a pair of opposite maps between the two: it [publishes](Stage::publish) the master
+//! forward pass reads. A strategy is a pair of opposite maps between the two: it [publishes](MasterStage::publish) the master
 //! as a replica after each update, and it [collects](Stage::collect) the replica's gradients as gradients of the
 //! master. Without strategies both are the same tensors, at no extra cost.
 //!
@@ -59,8 +62,9 @@
 //! # Writing a strategy
 //!
 //! A strategy is a small, cloneable recipe; [`Strategy::start`] checks it and turns it into a [`Stage`] that holds the
-//! state that changes during the run. This example skips an update if the gradient norm is far above its running mean,
-//! as after a bad batch:
+//! state that changes during the run. A stage that also changes the parameters, averages them or scales the loss
+//! implements the [group](Stage) of methods for it. This example needs none: it skips an update if the gradient norm is
+//! far above its running mean, as after a bad batch:
 //!
 //! ```
 //! use burn::module::Module;
@@ -74,12 +78,10 @@
 //! struct Watching { times: f64, mean: Option<f64> }
 //!
 //! impl<M: Module> Strategy<M> for SkipSpikes {
-//!     type Stage = Watching;
-//!
-//!     fn start(&self, setup: &mut Setup<M>) -> Result<Watching, StrategyError> {
+//!     fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
 //!         // The norm of one micro-batch is noisy: reject an order before `Accumulate`.
 //!         setup.needs_whole_window("SkipSpikes");
-//!         Ok(Watching { times: self.times, mean: None })
+//!         Ok(Stages::of(Watching { times: self.times, mean: None }))
 //!     }
 //! }
 //!
@@ -98,13 +100,12 @@
 //!         Ok(Outcome::Apply(grads))
 //!     }
 //!
-//!     fn save(&self, states: &mut Vec<StageState>) {
-//!         let mean = self.mean.unwrap_or(f64::NAN);
-//!         states.push(StageState::new("SkipSpikes").with("mean", mean));
+//!     fn save(&self, state: StageState) -> StageState {
+//!         state.with("mean", self.mean.unwrap_or(f64::NAN))
 //!     }
 //!
-//!     fn restore(&mut self, states: &mut SavedStates) -> Result<(), StrategyError> {
-//!         let mean = states.take("SkipSpikes")?.get("mean")?;
+//!     fn restore(&mut self, saved: &StageState) -> Result<(), StrategyError> {
+//!         let mean = saved.get("mean")?;
 //!         self.mean = (!mean.is_nan()).then_some(mean);
 //!         Ok(())
 //!     }
@@ -114,14 +115,14 @@
 //! let device = Device::flex().autodiff();
 //! let model = LinearConfig::new(2, 1).init(&device);
 //! let composed = Stack::new(Accumulate(2), SkipSpikes { times: 3.0 });
-//! let mut stage = composed.start(&mut Setup::new(&model, &device))?;
+//! let mut stages = composed.start(&mut Setup::new(&model, &device))?;
 //!
 //! // Two micro-batches make a window: the stage holds the first, and the second completes it.
 //! let mut window = |scale: f64| {
 //!     let mut collect = |closes| {
 //!         let x = Tensor::<2>::ones([4, 2], &device) * scale;
 //!         let grads = model.forward(x).sum().backward();
-//!         stage.collect(&model, Grads::new(GradientsParams::from_grads(grads, &model), closes))
+//!         stages.collect(&model, Grads::new(GradientsParams::from_grads(grads, &model), closes))
 //!     };
 //!     assert!(matches!(collect(false), Ok(Outcome::Hold)));
 //!     collect(true)
@@ -153,39 +154,45 @@ mod pass;
 mod paths;
 mod recompute;
 mod segment;
+mod setting;
 mod setup;
 mod shard;
 mod stack;
+mod stage;
+mod stages;
 mod state;
 mod strategy;
 #[cfg(test)]
 mod testing;
 mod zero;
 
-pub use accumulate::{Accumulate, AccumulateIn, Accumulating};
+pub use accumulate::{Accumulate, AccumulateIn};
 pub use adaptation::{Adaptation, LowRank};
-pub use amp::{Amp, Keep, LossScale, Mixing};
+pub use amp::{Amp, Keep, LossScale};
 pub use boxed::BoxedStrategy;
 pub use clip::Clip;
 pub use dropout::Dropout;
 pub use dtypes::{float_name, supported_floats};
-pub use ema::{Averaging, Ema};
+pub use ema::Ema;
 pub use error::StrategyError;
 pub use firebrick_kernels::Draws;
 pub use firebrick_world::{Communicator, World, WorldError};
-pub use freeze::{Freeze, Frozen};
+pub use freeze::Freeze;
 pub use grads::{GradMap, Grads};
-pub use lora::{Adapting, Lora};
-pub use offload::{Offload, Offloading};
+pub use lora::Lora;
+pub use offload::Offload;
 pub use outcome::{Outcome, Settled, SkipReason};
 pub use params::{ParamMap, Trained, apart, learns, map_params, relift, tie, tied, trained, untie};
 pub use pass::Pass;
 pub use paths::{PathError, Paths, Place};
-pub use recompute::{Recompute, Recomputing};
+pub use recompute::Recompute;
 pub use segment::{Bundle, SegmentPlan, TensorMap};
+pub use setting::SettingError;
 pub use setup::Setup;
 pub use shard::Shard;
 pub use stack::{Identity, Stack};
+pub use stage::{AverageStage, MasterStage, ShardStage, Stage, WindowStage};
+pub use stages::Stages;
 pub use state::{SavedStates, StageState};
-pub use strategy::{Stage, Strategy};
-pub use zero::{Sharded, Zero};
+pub use strategy::Strategy;
+pub use zero::Zero;

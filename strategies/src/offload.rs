@@ -7,7 +7,10 @@ use burn::tensor::{Device, Tensor};
 use firebrick_world::on_host;
 
 use crate::host::host;
-use crate::{GradMap, Grads, Outcome, ParamMap, Setup, Stage, Strategy, StrategyError, map_params, relift};
+use crate::{
+    GradMap, Grads, MasterStage, Outcome, ParamMap, Setup, Stage, Stages, Strategy, StrategyError,
+    map_params, relift,
+};
 
 const NAME: &str = "Offload";
 
@@ -42,7 +45,7 @@ const NAME: &str = "Offload";
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::{DType, Device}};
-/// use firebrick_strategies::{Amp, Offload, Setup, Stack, Stage, Strategy};
+/// use firebrick_strategies::{Amp, Offload, Setup, Stack, Strategy};
 ///
 /// let device = Device::flex().autodiff();
 /// let model = LinearConfig::new(2, 2).init(&device);
@@ -72,19 +75,18 @@ impl Offload {
 }
 
 impl<M: Module> Strategy<M> for Offload {
-    type Stage = Offloading;
-
-    fn start(&self, setup: &mut Setup<M>) -> Result<Offloading, StrategyError> {
+    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         let host = host(NAME)?;
         setup.offload(NAME, self.parameters)?;
         setup.place_master();
-        Ok(Offloading { parameters: self.parameters, host, device: setup.device().clone().inner() })
+        let device = setup.device().clone().inner();
+        Ok(Stages::of(Offloading { parameters: self.parameters, host, device }))
     }
 }
 
 /// The live state of [`Offload`].
 #[derive(Debug)]
-pub struct Offloading {
+struct Offloading {
     parameters: bool,
     host: Device,
     device: Device,
@@ -95,6 +97,18 @@ impl<M: Module> Stage<M> for Offloading {
         NAME
     }
 
+    fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
+        grads.moved(master, &mut Move { to: &self.host, copies: false });
+        grads.put_delivered(master, &self.host);
+        Ok(Outcome::Apply(grads))
+    }
+
+    fn master(&mut self) -> Option<&mut dyn MasterStage<M>> {
+        Some(self)
+    }
+}
+
+impl<M: Module> MasterStage<M> for Offloading {
     fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
         Ok(map_params(model, &mut Move { to: &self.host, copies: false }))
     }
@@ -112,12 +126,6 @@ impl<M: Module> Stage<M> for Offloading {
             true => replica,
             false => map_params(replica, &mut Move { to: &self.device, copies: false }),
         })
-    }
-
-    fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
-        grads.moved(master, &mut Move { to: &self.host, copies: false });
-        grads.put_delivered(master, &self.host);
-        Ok(Outcome::Apply(grads))
     }
 }
 

@@ -58,6 +58,7 @@ pub struct Place {
 
 /// A pattern that is invalid or matches nothing.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PathError {
     /// The pattern is invalid.
     #[error("`{pattern}` is no pattern: {reason}; `*` stands for any text, dots included")]

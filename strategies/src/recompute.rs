@@ -7,7 +7,7 @@ use burn::tensor::{GradientCheckpointingStrategy, Tensor};
 
 use crate::host::host;
 use crate::segment::Which;
-use crate::{ParamMap, Setup, Stage, Strategy, StrategyError, map_params};
+use crate::{MasterStage, ParamMap, Setup, Stage, Stages, Strategy, StrategyError, map_params};
 use firebrick_kernels::memory::Usage;
 
 /// Drops a block's activations after the forward pass and computes them again in the backward pass.
@@ -130,9 +130,7 @@ impl Recompute {
 }
 
 impl<M: Module> Strategy<M> for Recompute {
-    type Stage = Recomputing;
-
-    fn start(&self, setup: &mut Setup<M>) -> Result<Recomputing, StrategyError> {
+    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         self.check()?;
         if setup.segments().is_decided() {
             return Err(StrategyError::Twice("Recompute"));
@@ -140,7 +138,7 @@ impl<M: Module> Strategy<M> for Recompute {
         let which = match &self.recipe {
             Recipe::Elementwise => {
                 setup.segments_mut().recompute_elementwise();
-                return Ok(Recomputing { elementwise: true });
+                return Ok(Stages::of(Recomputing { elementwise: true }));
             }
             Recipe::Every(count) => Which::Every(*count),
             Recipe::Paths(patterns) => Which::Paths(modules(patterns, setup)?),
@@ -151,7 +149,7 @@ impl<M: Module> Strategy<M> for Recompute {
         };
         let host = if self.offloaded { Some(host("Recompute")?) } else { None };
         setup.segments_mut().recompute(which, host);
-        Ok(Recomputing { elementwise: false })
+        Ok(Stages::of(Recomputing { elementwise: false }))
     }
 }
 
@@ -167,7 +165,7 @@ fn modules<M>(patterns: &[String], setup: &Setup<M>) -> Result<HashSet<String>, 
 
 /// The live state of [`Recompute`], which does not change gradients.
 #[derive(Debug)]
-pub struct Recomputing {
+struct Recomputing {
     elementwise: bool,
 }
 
@@ -176,8 +174,25 @@ impl<M: Module> Stage<M> for Recomputing {
         "Recompute"
     }
 
+    fn master(&mut self) -> Option<&mut dyn MasterStage<M>> {
+        match self.elementwise {
+            true => Some(self),
+            false => None,
+        }
+    }
+}
+
+impl<M: Module> MasterStage<M> for Recomputing {
     fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
-        Ok(if self.elementwise { map_params(model, &mut Balanced) } else { model })
+        Ok(map_params(model, &mut Balanced))
+    }
+
+    fn publish(&mut self, master: M) -> Result<M, StrategyError> {
+        Ok(master)
+    }
+
+    fn evaluator(&mut self, _: &M, replica: M) -> Result<M, StrategyError> {
+        Ok(replica)
     }
 }
 

@@ -87,7 +87,7 @@ impl<'a, M> Setup<'a, M> {
     }
 
     /// Declares that the strategy moves each parameter to the master's device in
-    /// [`init_master`](crate::Stage::init_master), one parameter at a time. Before that the model may be on any device,
+    /// [`init_master`](crate::MasterStage::init_master), one parameter at a time. Before that the model may be on any device,
     /// and need not fit on the training device.
     pub fn place_master(&mut self) {
         self.places_master = true;
@@ -188,7 +188,7 @@ impl<'a, M> Setup<'a, M> {
         }
     }
 
-    /// Declares that `strategy` provides [weights to evaluate](crate::Stage::averaged) instead of the master.
+    /// Declares that `strategy` provides [weights to evaluate](crate::AverageStage::averaged) instead of the master.
     ///
     /// # Errors
     ///

@@ -6,7 +6,6 @@ use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, Tensor};
 use firebrick::Schedule;
 use firebrick::optim::{AdamW, Groups};
-use firebrick_cli::OptimizerConfig;
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -66,21 +65,18 @@ fn matrix(values: &[f32], device: &Device) -> Tensor<2> {
     Tensor::<1>::from_data(values, device).reshape([3, 4])
 }
 
-/// Returns a run file's optimizer if only matrices decay; if all parameters or none decay, ours and Burn's own.
+/// Returns the optimizer as a run file builds it if only matrices decay; if all parameters or none decay, ours and Burn's own.
 fn optimizers(case: &Case, model: &Parameters) -> Vec<ModuleOptimizer> {
     if case.decay_vector == 0.0 {
-        let config = OptimizerConfig::AdamW {
-            betas: (case.beta1, case.beta2),
-            epsilon: case.eps,
-            weight_decay: case.decay_matrix,
-        };
-        return vec![config.build(model, &Groups::new()).unwrap()];
+        let recipe =
+            AdamW { betas: (case.beta1, case.beta2), epsilon: case.eps, weight_decay: case.decay_matrix };
+        return vec![Groups::new().build(model, &recipe).unwrap()];
     }
     assert_eq!(case.decay_vector, case.decay_matrix);
     let config = AdamWConfig::new().with_beta_1(case.beta1).with_beta_2(case.beta2);
     let burns = config.with_epsilon(case.eps).with_weight_decay(case.decay_matrix).init();
     let ours = AdamW::new().betas(case.beta1, case.beta2).epsilon(case.eps);
-    vec![ours.weight_decay(case.decay_matrix).init(), burns]
+    vec![ours.weight_decay(case.decay_matrix).init().unwrap(), burns]
 }
 
 fn initial(case: &Case, device: &Device) -> Parameters {

@@ -35,10 +35,10 @@ fn copied_of<M: Objective<TokenBatch> + 'static>(
 #[test]
 fn no_step_of_the_trainer_copies_a_parameter_or_a_moment() {
     let none = [0; 6];
-    let optimizer = || AdamW::new().weight_decay(0.1).init();
+    let optimizer = || AdamW::new().weight_decay(0.1).init().unwrap();
     assert_eq!(copied(Trainer::new(), optimizer()), none, "plain");
-    assert_eq!(copied(Trainer::new(), Lion::new().init()), none, "Lion");
-    assert_eq!(copied(Trainer::new(), Sgd::new().momentum(0.9).init()), none, "Sgd");
+    assert_eq!(copied(Trainer::new(), Lion::new().init().unwrap()), none, "Lion");
+    assert_eq!(copied(Trainer::new(), Sgd::new().momentum(0.9).init().unwrap()), none, "Sgd");
     let windows = Trainer::new().with(Accumulate(2)).with(Clip::norm(1.0));
     assert_eq!(copied(windows, optimizer()), none, "windows");
     let recomputed = Trainer::new().with(Recompute::every_block());
@@ -70,9 +70,9 @@ impl Objective<TokenBatch> for Twins {
 fn a_tied_parameter_is_not_copied_either() {
     let first = Bigram::new(&device().autodiff());
     let twins = Twins { second: first.clone(), first };
-    assert_eq!(copied_of(twins.clone(), Trainer::new(), AdamW::new().init())[1..], [0; 5]);
+    assert_eq!(copied_of(twins.clone(), Trainer::new(), AdamW::new().init().unwrap())[1..], [0; 5]);
     let mixed = Trainer::new().with(Amp::f16());
-    assert_eq!(copied_of(twins, mixed, AdamW::new().init())[1..], [0; 5]);
+    assert_eq!(copied_of(twins, mixed, AdamW::new().init().unwrap())[1..], [0; 5]);
 }
 
 /// A model held during an update is copied, which shows that the test above can detect copies.
@@ -85,7 +85,8 @@ fn a_model_that_is_held_is_copied_once() {
     let held = gpt(0.1, &device().autodiff());
     let (before, as_it_was) = (copies(), parameters(&held));
     let trainer = Trainer::new().steps(3);
-    let trained = trainer.fit(held.clone(), AdamW::new().init(), Schedule::constant(1e-2), data).unwrap();
+    let trained =
+        trainer.fit(held.clone(), AdamW::new().init().unwrap(), Schedule::constant(1e-2), data).unwrap();
     assert!(copies() > before);
     assert_eq!(parameters(&held), as_it_was);
     assert_ne!(parameters(&trained.model), as_it_was);

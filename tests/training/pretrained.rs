@@ -3,7 +3,7 @@
 use burn::optim::GradientsParams;
 use burn::tensor::{Bool, FloatDType, Int, Tensor, TensorData};
 use firebrick::datasets::{Batch, TokenBatch};
-use firebrick::strategies::{Draws, Setup, Stage};
+use firebrick::strategies::{Draws, Setup};
 use firebrick::{Amp, Keep, Objective, Pass, Recompute, Strategy};
 use firebrick_models::pretrained::Pretrained;
 use firebrick_models::{BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Llama, T5};

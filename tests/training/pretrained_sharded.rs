@@ -3,7 +3,7 @@
 use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::FloatDType;
 use firebrick::datasets::Batch;
-use firebrick::strategies::{Communicator, Outcome, Setup, Stage, tie};
+use firebrick::strategies::{Communicator, Outcome, Setup, tie};
 use firebrick::{Objective, Pass, Strategy, World, Zero};
 use firebrick_models::pretrained::Pretrained;
 use firebrick_models::{BertMaskedLm, Gpt, Llama, T5};

@@ -54,7 +54,7 @@ fn ranks(stage: u8, half: bool, micro_batches: usize) -> Vec<RankReport> {
     let data = Data::new(Rows((0..32).map(row).collect())).micro_batch(2);
     let trained = Trainer::new().over(World::threads(RANKS)).with(strategies).steps(2).fit(
         model(),
-        AdamW::new().init(),
+        AdamW::new().init().unwrap(),
         Schedule::constant(1e-3),
         data,
     );

@@ -6,7 +6,7 @@ use crate::support::{Bigram, POISON, Rows, adamw, device, is_cpu, parameters};
 use burn::module::Module;
 use burn::tensor::FloatDType;
 use firebrick::datasets::{Batch, TokenBatch};
-use firebrick::strategies::{Grads, Outcome, Setup, SkipReason, Stack, Stage, StrategyError};
+use firebrick::strategies::{Grads, Outcome, Setup, SkipReason, Stack, Stage, Stages, StrategyError};
 use firebrick::{
     Amp, Clip, Data, Loss, Objective, Pass, Schedule, Strategy, TrainError, Trainer, World, Zero,
 };
@@ -210,11 +210,9 @@ struct SkipsOn {
 }
 
 impl<M> Strategy<M> for SkipsOn {
-    type Stage = SkipsOn;
-
-    fn start(&self, setup: &mut Setup<M>) -> Result<SkipsOn, StrategyError> {
+    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         let is_here = setup.world().rank() == self.rank;
-        Ok(SkipsOn { rank: usize::from(is_here), windows: 0 })
+        Ok(Stages::of(SkipsOn { rank: usize::from(is_here), windows: 0 }))
     }
 }
 

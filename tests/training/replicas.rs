@@ -59,9 +59,11 @@ fn each_parameter_is_cast_once_at_the_start_and_never_again() {
         return; // Elsewhere Burn's operations make the update.
     }
     let all = STEPS * distinct();
-    for optimizer in
-        [AdamW::new().weight_decay(0.1).init(), Lion::new().init(), Sgd::new().momentum(0.9).init()]
-    {
+    for optimizer in [
+        AdamW::new().weight_decay(0.1).init().unwrap(),
+        Lion::new().init().unwrap(),
+        Sgd::new().momentum(0.9).init().unwrap(),
+    ] {
         for amp in [Amp::bf16(), Amp::f16()] {
             let expected = cast_again(amp.clone(), optimizer.clone());
             assert_eq!((expected.taken, expected.losses.len() as u64), (0, STEPS));
@@ -84,7 +86,7 @@ fn what_nobody_takes_is_cast_as_ever() {
     if !is_cpu() {
         return;
     }
-    let optimizer = || AdamW::new().init();
+    let optimizer = || AdamW::new().init().unwrap();
     // No replica is taken with another optimizer, without a smaller dtype, or without an f32 master.
     assert_eq!(train(Trainer::new().with(Amp::bf16()), many::optimizer()).taken, 0);
     assert_eq!(train(Trainer::new().with(Clip::norm(1.0)), optimizer()).taken, 0);

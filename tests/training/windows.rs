@@ -8,7 +8,7 @@ use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor};
 use firebrick::datasets::{Batch, Batches};
-use firebrick::strategies::{Setup, Stack, Stage, Strategy, StrategyError};
+use firebrick::strategies::{Setup, Stack, Stage, Stages, Strategy, StrategyError};
 use firebrick::{Accumulate, Amp, Clip, Data, Schedule, StepNumbers, TrainError, Trained, Trainer};
 
 const RATE: f64 = 3e-2;
@@ -244,11 +244,9 @@ fn nothing_but_skips_ends_the_run_with_advice() {
 struct Forgetful;
 
 impl<M> Strategy<M> for Forgetful {
-    type Stage = Self;
-
-    fn start(&self, setup: &mut Setup<M>) -> Result<Self, StrategyError> {
+    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         setup.accumulate("Forgetful", 2)?;
-        Ok(Self)
+        Ok(Stages::of(Self))
     }
 }
 

@@ -8,6 +8,7 @@ use super::MOST_BYTES;
 
 /// A configuration of DeepSpeed or Hugging Face cannot be imported.
 #[derive(Debug, PartialEq, Error)]
+#[non_exhaustive]
 pub enum ImportError {
     /// The file cannot be read, or is not a settings file.
     #[error("{path}: cannot read it: {reason}")]

@@ -2,7 +2,7 @@
 
 use super::draft::Item;
 use super::inputs::{Inputs, Known, shown};
-use super::optimizer::{DECAY, EPSILON, MOMENTUM, Optimizer, RATE, Range, SHARDED, pair};
+use super::optimizer::{DECAY, EPSILON, MOMENTUM, Optimizer, RATE, Range, SHARDED, pair, unknown};
 use super::{ImportError, Outcome, zero};
 
 /// Reads Trainer's own optimizer, which an argument names.
@@ -56,10 +56,7 @@ pub(super) fn read(inputs: &mut Inputs) -> Result<Optimizer, ImportError> {
             Outcome::taken("optimizer: Adafactor, at the schedule's rate, as Trainer has it"),
         ),
         "sgd" => (format!("Sgd(weight_decay: {})", shown(decay)), Outcome::taken("optimizer: Sgd")),
-        _ => (
-            adam,
-            Outcome::refused("AdamW, AdamW8bit, Adafactor, Lion or Sgd, with their own learning rates"),
-        ),
+        _ => (adam, unknown()),
     };
     let is_known = !outcome.may_change_the_result();
     let told = |field: &str| Outcome::Taken(format!("optimizer.{field}"));

@@ -4,6 +4,7 @@ use super::draft::Item;
 use super::inputs::{Inputs, Known, shown};
 use super::source::{Given, Source};
 use super::{ImportError, Json, Outcome, hugging_face_optimizer, zero};
+use firebrick_strategies::optim::Optimizers;
 
 /// An optimizer and its learning rate.
 #[derive(Debug)]
@@ -39,6 +40,12 @@ enum Kind {
 /// The message for an optimizer that cannot update shards, although ZeRO would require it.
 pub(super) const SHARDED: &str =
     "AdamW, or no stage of ZeRO: an update depends on the whole parameter, of which ranks would have shards";
+
+/// Returns the outcome of an optimizer that run files do not know.
+pub(super) fn unknown() -> Outcome {
+    let names = Optimizers::installed().names().join(", ");
+    Outcome::refused(format!("one of {names}, with its own learning rate"))
+}
 
 /// Reads the optimizer of the ds_config, or that of the training arguments if the ds_config has none.
 ///
@@ -82,7 +89,7 @@ fn of_deepspeed(inputs: &mut Inputs) -> Result<Optimizer, ImportError> {
             Kind::AdamW,
             Outcome::refused("AdamW; `Zero(sum_in: bf16)` halves what gradients take on the wire"),
         ),
-        _ => (Kind::AdamW, Outcome::refused("AdamW, Lion, Lamb or Sgd, with their own learning rates")),
+        _ => (Kind::AdamW, unknown()),
     };
     let is_known = !outcome.may_change_the_result();
     inputs.ds.settle(TYPE, outcome);

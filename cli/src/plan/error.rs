@@ -4,6 +4,7 @@ use thiserror::Error;
 
 /// The run cannot be planned, or no micro-batch fits.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PlanError {
     /// The program was built without the CPU, on which passes are traced.
     #[error(

@@ -3,11 +3,13 @@
 //! Rajbhandari et al., *ZeRO: Memory Optimizations Toward Training Trillion Parameter Models*, 2020 (arXiv:1910.02054),
 //! extended by padding, small replicated parameters, and masters that are views of the replica.
 
+use firebrick_strategies::optim::{HeldParam, OptimizerRecipe};
+
 use super::order::Order;
 use super::parameters::ParamLayout;
 use super::recomputed::Traced;
+use crate::OffloadConfig;
 use crate::run::Shape;
-use crate::{OffloadConfig, OptimizerConfig};
 
 /// Bytes of the first rank, which holds at least as much as any other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,7 +47,7 @@ impl Held {
         layout: &ParamLayout,
         order: &Order,
         ranks: u64,
-        optimizer: &OptimizerConfig,
+        optimizer: &dyn OptimizerRecipe,
         traced: Traced,
     ) -> Self {
         let placement = layout.placement;
@@ -81,7 +83,7 @@ impl Held {
         layout: &ParamLayout,
         order: &Order,
         ranks: u64,
-        optimizer: &OptimizerConfig,
+        optimizer: &dyn OptimizerRecipe,
         gradients: &mut Gradients,
     ) {
         let treated = layout.get(&shape.path);
@@ -113,7 +115,12 @@ impl Held {
         if !treated.trained {
             return;
         }
-        self.optimizer += optimizer.state_bytes(&shape.shape, shard, treated.master, shape.is_factor);
+        self.optimizer += optimizer.state_bytes(&HeldParam {
+            shape: &shape.shape,
+            elements: shard,
+            element_bytes: treated.master,
+            is_factor: shape.is_factor,
+        });
         self.averaged += if order.averages { shard * 4 } else { 0 };
         let left = if stage >= 2 { shard } else { whole } * treated.replica;
         gradients.left += left;

@@ -243,7 +243,7 @@ impl<M: Trainable> Planner<'_, M> {
         let (traced, recomputed) = self.tracer.trace(&composed, self.say)?;
         let mut order = Order::of(&composed, recomputed);
         order.holds |= self.run.windows_vary();
-        let held = Held::of(self.shapes, &layout, &order, ranks, &self.run.optimizer, traced);
+        let held = Held::of(self.shapes, &layout, &order, ranks, &*self.run.optimizer, traced);
         let sent = sent::sent(self.shapes, &layout, &order, 0, ranks);
         let host = if self.limit.with_host { held.host } else { 0 };
         Ok(Planned {

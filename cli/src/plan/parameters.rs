@@ -48,7 +48,7 @@ impl ParamLayout {
         let places = Paths::of(&adapted);
         let trains: HashMap<String, bool> =
             places.places().iter().map(|place| (place.path.clone(), trained.contains(&place.id))).collect();
-        let optimizer = run.optimizer.build(&skeleton, &run.groups())?;
+        let optimizer = run.groups().build(&skeleton, &*run.optimizer)?;
         let device = Some(parts.device.clone());
         let prepared =
             Prepared::new(strategies, skeleton, device, &optimizer, Communicator::solo(), run.seed)?;

@@ -128,7 +128,7 @@ impl<'a, M: Trainable> Tracer<'a, M> {
         self.device.seed(run.seed);
         let model: M = drawn_now(M::init(&self.config.clone().with_layers(layers), &self.device));
         // Parameter groups may name blocks that this model lacks; they do not affect a pass.
-        let optimizer = run.optimizer.build(&model, &Groups::default())?;
+        let optimizer = Groups::default().build(&model, &*run.optimizer)?;
         let device = Some(self.device.clone());
         let prepared = Prepared::new(strategies, model, device, &optimizer, Communicator::solo(), run.seed)?;
         let session = prepared.start(optimizer, run.schedule, run.seed, 1)?;

@@ -39,6 +39,7 @@ const MOST_TEXT: u64 = 1 << 20;
 
 /// Errors of making a page.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum ReportPageError {
     /// The folder is not the output folder of a run.
     #[error("`{folder}` has no metrics.jsonl: name the output folder of a run")]

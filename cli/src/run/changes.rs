@@ -21,7 +21,7 @@ enum Meaning {
 }
 
 /// Fields, each with those below it; the first match counts. Any other field affects the result.
-const MEANINGS: [(&str, Meaning); 28] = [
+const MEANINGS: [(&str, Meaning); 27] = [
     ("steps", Meaning::Free),
     ("epochs", Meaning::Free),
     ("evaluate_every", Meaning::Free),
@@ -50,8 +50,6 @@ const MEANINGS: [(&str, Meaning); 28] = [
     ("task", Meaning::Impossible),
     ("data.tokenizer", Meaning::Impossible),
     ("optimizer.kind", Meaning::Impossible),
-    // Decides which parameters have moments, and of which kind.
-    ("optimizer.AdamW8bit.min_8bit_size", Meaning::Impossible),
     ("strategies.Lora", Meaning::Impossible),
 ];
 
@@ -64,8 +62,10 @@ fn meaning(path: &str) -> Meaning {
 /// Compares the texts of two run files, both with their overrides applied.
 pub(super) fn compare(saved: &str, now: &str) -> Compared {
     let parsed = |text: &str| Run::parse("the checkpoint's run file", text, &[] as &[&str]);
-    let (saved, now) = match (parsed(saved), parsed(now)) {
-        (Ok(saved), Ok(now)) => (fields(&saved), fields(&now)),
+    let (fixed, saved, now) = match (parsed(saved), parsed(now)) {
+        (Ok(saved), Ok(now)) => {
+            ([fixed_settings(&saved), fixed_settings(&now)].concat(), fields(&saved), fields(&now))
+        }
         (Err(error), _) | (_, Err(error)) => {
             let change = Change {
                 field: "run".into(),
@@ -85,6 +85,7 @@ pub(super) fn compare(saved: &str, now: &str) -> Compared {
         let change = Change { field: path.clone(), saved: of(&saved), now: of(&now) };
         match meaning(path) {
             _ if change.saved == change.now => {}
+            _ if fixed.contains(path) => compared.impossible.push(change),
             Meaning::Free => {}
             Meaning::OfResult => compared.of_result.push(change),
             Meaning::Impossible => compared.impossible.push(change),
@@ -96,14 +97,18 @@ pub(super) fn compare(saved: &str, now: &str) -> Compared {
 /// The fields of a run file by their paths.
 fn fields(run: &Run) -> BTreeMap<String, String> {
     let mut fields = BTreeMap::new();
-    let optimizer = json(&run.optimizer);
     let rest = Run { strategies: Vec::new(), ..run.clone() };
     flatten("", &json(&rest), &mut fields);
     fields.insert("strategies".into(), relevant(run));
     fields.insert("strategies.Lora".into(), factors(run));
-    let kind = optimizer.as_object().and_then(|one| one.keys().next().cloned());
-    fields.insert("optimizer.kind".into(), kind.unwrap_or_else(|| optimizer.to_string()));
+    fields.insert("optimizer.kind".into(), run.optimizer.name().into());
     fields
+}
+
+/// Returns the paths of the optimizer's settings that decide which state a parameter has.
+fn fixed_settings(run: &Run) -> Vec<String> {
+    let settings = run.optimizer.fixed_settings().iter();
+    settings.map(|setting| format!("optimizer.{}.{setting}", run.optimizer.name())).collect()
 }
 
 /// Writes out the strategies that the result depends on; the others affect only memory, time and rounding. `Freeze`
@@ -180,6 +185,17 @@ mod tests {
         for field in ["model.Gpt.layers", "optimizer.kind", "data.tokenizer"] {
             assert!(found[1].contains(&field.to_string()), "{field}: {found:?}");
         }
+    }
+
+    #[test]
+    fn settings_of_the_state_stay() {
+        let file = include_str!("../../../examples/tinyshakespeare.ron");
+        let text = |optimizer: &str| Run::parse("file", file, &[optimizer]).unwrap().to_ron();
+        let saved = text("optimizer=AdamW8bit(min_8bit_size: 64)");
+        let Compared { of_result, impossible } =
+            compare(&saved, &text("optimizer=AdamW8bit(min_8bit_size: 65, weight_decay: 0.5)"));
+        assert_eq!(impossible[0].field, "optimizer.AdamW8bit.min_8bit_size");
+        assert_eq!(of_result[0].field, "optimizer.AdamW8bit.weight_decay");
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! Checks values of a run file that parse but are invalid.
 
-use super::optimizer_check::optimizer;
+use super::param_group_config::param_groups;
 use super::parse::FromRunFile;
 use super::{
     BatchConfig, CheckpointsConfig, DataConfig, DataRun, LlamaShape, LossScaleConfig, ModelConfig, Paths,
     Rows, Run, RunError, StrategyConfig, TaskConfig, TokenizerConfig, ZeroConfig, ron_path,
 };
 use firebrick::ByteSize;
+use firebrick_strategies::SettingError;
 
 /// Rejects invalid or contradictory values before anything is read or allocated.
 pub(super) fn check(run: &impl FromRunFile, file: &str, text: &str) -> Result<(), RunError> {
@@ -27,6 +28,14 @@ pub(super) struct Problem {
     field: String,
     expected: String,
     found: String,
+}
+
+impl Problem {
+    /// Returns the problem of a setting of the optimizer, or of what it asks of the fields at `place`.
+    fn of_optimizer(place: &str, error: &SettingError) -> Self {
+        let field = format!("{place}.{}", error.setting);
+        Self { field, expected: error.expected_at("optimizer"), found: error.found.clone() }
+    }
 }
 
 /// Returns a problem unless `holds`.
@@ -53,6 +62,7 @@ impl FromRunFile for Run {
             .or_else(|| DataRun::from(self).first_problem())
             .or_else(|| model(self))
             .or_else(|| optimizer(self))
+            .or_else(|| param_groups(self))
             .or_else(|| schedule(self))
             .or_else(|| {
                 let (share, expected) = (self.label_smoothing, "at least 0 and below 1");
@@ -255,6 +265,12 @@ fn model(run: &Run) -> Option<Problem> {
     }
 }
 
+fn optimizer(run: &Run) -> Option<Problem> {
+    let settings = run.optimizer.check().map_err(|error| Problem::of_optimizer("optimizer", &error));
+    let rate = || run.optimizer.check_rate(run.schedule.peak());
+    settings.and_then(|()| rate().map_err(|error| Problem::of_optimizer("schedule", &error))).err()
+}
+
 fn schedule(run: &Run) -> Option<Problem> {
     let checked = match run.steps {
         // The number of updates in `epochs` is known only after the data is loaded.
@@ -368,3 +384,7 @@ fn sample(run: &Run) -> Option<Problem> {
             require(within, "sample.top_p", "above 0 and at most 1", sample.top_p)
         })
 }
+
+#[cfg(test)]
+#[path = "optimizer_tests.rs"]
+mod optimizer_tests;

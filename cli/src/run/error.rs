@@ -16,6 +16,7 @@ use firebrick_models::pretrained::PretrainedError;
 
 /// An error in a run file, or in the run that it describes.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum RunError {
     /// The file cannot be read.
     #[error("{path}: cannot read the run file: {reason}")]

@@ -66,7 +66,7 @@ impl Run {
             StrategyConfig::Zero(zero) => Some(zero.stage),
             _ => None,
         });
-        let state = 4.0 * self.optimizer.states();
+        let state = self.optimizer.least_state_bytes() as f64;
         let (held, shared) = match (stage.unwrap_or(0), is_trained) {
             (3.., false) => (4.0, 4.0),
             (_, false) => (4.0, 0.0),

@@ -20,8 +20,6 @@ mod lora_config;
 mod many_ranks;
 mod model_config;
 mod offload_config;
-mod optimizer_check;
-mod optimizer_config;
 mod param_group_config;
 mod parse;
 mod prepare;
@@ -41,7 +39,8 @@ mod zero_config;
 use std::path::PathBuf;
 
 use firebrick_datasets::Amount;
-use firebrick_strategies::{Accumulate, Adaptation, Clip, Freeze, Setup, Stage, Strategy, StrategyError};
+use firebrick_strategies::optim::BoxedOptimizer;
+use firebrick_strategies::{Accumulate, Adaptation, Clip, Freeze, Setup, Stages, Strategy, StrategyError};
 use serde::{Deserialize, Serialize};
 
 use firebrick::{ByteSize, Schedule};
@@ -61,7 +60,6 @@ pub use load::{Loaded, TaskData};
 pub use lora_config::LoraConfig;
 pub use model_config::{BertShape, LlamaShape, ModelConfig, T5Shape};
 pub use offload_config::OffloadConfig;
-pub use optimizer_config::OptimizerConfig;
 pub use param_group_config::ParamGroupConfig;
 pub(crate) use prepare::Parts;
 pub use recompute_config::RecomputeConfig;
@@ -112,8 +110,9 @@ pub struct Run {
     pub data: DataConfig,
     /// The model.
     pub model: ModelConfig,
-    /// The optimizer.
-    pub optimizer: OptimizerConfig,
+    /// One of the [registered optimizers](firebrick_strategies::optim::Optimizers). Weight decay applies to matrices;
+    /// vectors (biases and the scales of norms) decay only if a [group](ParamGroupConfig) says so.
+    pub optimizer: BoxedOptimizer,
     /// Parameters with their own learning rate or weight decay. If several groups match a parameter, the first one
     /// counts. Default: none.
     #[serde(default)]
@@ -376,14 +375,12 @@ macro_rules! with_recipe {
 }
 
 impl<M: burn::module::Module + 'static> Strategy<M> for StrategyConfig {
-    type Stage = Box<dyn Stage<M>>;
-
     fn adapt(&self, model: M, adaptation: &mut Adaptation) -> Result<M, StrategyError> {
         with_recipe!(self, recipe => Strategy::<M>::adapt(&recipe, model, adaptation))
     }
 
-    fn start(&self, setup: &mut Setup<M>) -> Result<Self::Stage, StrategyError> {
-        with_recipe!(self, recipe => Ok(Box::new(recipe.start(setup)?)))
+    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
+        with_recipe!(self, recipe => recipe.start(setup))
     }
 }
 

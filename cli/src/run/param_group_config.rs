@@ -4,6 +4,7 @@ use firebrick_strategies::optim::{Group, Groups};
 use serde::{Deserialize, Serialize};
 
 use super::Run;
+use super::check::{Problem, require};
 
 /// Parameters with their own optimizer settings: `(paths: ["tokens"], lr_scale: 0.1, weight_decay: 0.0)`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -42,6 +43,22 @@ impl Run {
             None => groups,
         }
     }
+}
+
+/// Returns the first invalid setting of a group.
+pub(super) fn param_groups(run: &Run) -> Option<Problem> {
+    let mut problems = run.param_groups.iter().enumerate().map(|(index, group)| {
+        let field = |name: &str| format!("param_groups.{index}.{name}");
+        let possible = |value: f64| value >= 0.0 && value.is_finite();
+        let decay = group.weight_decay.unwrap_or(0.0);
+        require(!group.paths.is_empty(), &field("paths"), "at least one path", "[]")
+            .or_else(|| require(possible(group.lr_scale), &field("lr_scale"), "at least 0", group.lr_scale))
+            .or_else(|| require(possible(decay.into()), &field("weight_decay"), "at least 0", decay))
+    });
+    problems.find_map(|problem| problem).or_else(|| {
+        let decay = run.layer_decay.unwrap_or(1.0);
+        require(decay > 0.0 && decay <= 1.0, "layer_decay", "above 0 and at most 1", decay)
+    })
 }
 
 #[cfg(test)]

@@ -131,7 +131,7 @@ impl Run {
         };
         let fresh = folder.as_ref().map_or_else(Vec::new, |folder| folder.fresh_paths::<M>(&config));
         let skeleton: M = skeleton(config.clone(), &device);
-        self.optimizer.build(&skeleton, &self.groups())?;
+        self.groups().build(&skeleton, &*self.optimizer)?;
         let strategies = self.starting_anew(&fresh).composed();
         let adapted = strategies.adapt(skeleton, &mut Adaptation::default())?;
         let mut setup = Setup::new(&adapted, &device);
@@ -229,7 +229,7 @@ impl Run {
                 loaded.model
             }
         };
-        let optimizer = self.optimizer.build(&model, &self.groups())?;
+        let optimizer = self.groups().build(&model, &*self.optimizer)?;
         Ok((self.scoring(model, parts.folder.as_ref(), &parts.tokenizer)?, optimizer))
     }
 
@@ -254,7 +254,7 @@ impl Run {
             Some(evaluations) => trainer.early_stopping(evaluations),
             None => trainer,
         };
-        let trainer = trainer.optimizer_states(self.optimizer.states());
+        let trainer = trainer.optimizer_states(self.optimizer.least_state_bytes() as f64 / 4.0);
         match self.device_budget {
             Some(ByteSize(bytes)) => trainer.device_budget(bytes),
             None => trainer,

@@ -5,6 +5,7 @@ use super::ron_scan::{self, Entry, Group, ScanError, Shape, Value, line, plain_n
 
 /// Why a path cannot be resolved, or a value cannot be set there.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PathError {
     /// The document is not RON.
     #[error("line {line}: expected {expected}, found {found}")]

@@ -2,7 +2,7 @@
 
 use burn::module::Module;
 use burn::tensor::{Device, FloatDType};
-use firebrick_strategies::{Pass, Setup, Stage, Strategy, Zero};
+use firebrick_strategies::{Pass, Setup, Strategy, Zero};
 use firebrick_world::Communicator;
 use serde::Serialize;
 use serde::de::DeserializeOwned;

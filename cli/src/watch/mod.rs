@@ -40,6 +40,7 @@ pub struct WatchOptions {
 
 /// Errors of watching a run.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum WatchError {
     /// The folder does not exist.
     #[error("`{folder}` is not a folder: name the output folder of a run")]

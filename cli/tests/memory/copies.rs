@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex};
 
 use crate::alone;
 use crate::support::*;
-use burn::module::Module;
+use burn::module::{Module, ParamId};
 use firebrick::memory::{Account, Usage, reset_peak};
 use firebrick::optim::AdamW;
-use firebrick::strategies::{Setup, Stage, StrategyError};
+use firebrick::strategies::{AverageStage, Setup, Shard, ShardStage, Stage, Stages, StrategyError};
 use firebrick::{Checkpoints, Data, Resume, Schedule, Strategy, Trainer, World, Zero};
 use firebrick_models::{Gpt, GptConfig};
 
@@ -52,10 +52,9 @@ impl Looking {
 }
 
 impl<M: Module> Strategy<M> for Look {
-    type Stage = Looking;
-
-    fn start(&self, setup: &mut Setup<M>) -> Result<Looking, StrategyError> {
-        Ok(Looking { found: self.found.clone(), rank: setup.world().rank(), loads: None, ends: None })
+    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
+        let rank = setup.world().rank();
+        Ok(Stages::of(Looking { found: self.found.clone(), rank, loads: None, ends: None }))
     }
 }
 
@@ -64,14 +63,40 @@ impl<M: Module> Stage<M> for Looking {
         "Look"
     }
 
-    fn unalias_master(&mut self, master: M) -> M {
-        self.loads = Self::begin();
-        master
+    fn sharding(&mut self) -> Option<&mut dyn ShardStage<M>> {
+        Some(self)
     }
 
+    fn averaging(&mut self) -> Option<&mut dyn AverageStage<M>> {
+        Some(self)
+    }
+}
+
+impl<M: Module> AverageStage<M> for Looking {
     fn updated(&mut self, _: &M) {
         let loads = self.loads.take();
         self.end(Found::Loaded, loads);
+    }
+
+    fn averaged(&self) -> Option<M> {
+        None
+    }
+
+    fn resume_average(&mut self, _: M) {}
+}
+
+impl<M: Module> ShardStage<M> for Looking {
+    fn shard(&self, _: ParamId) -> Option<Shard> {
+        None
+    }
+
+    fn alias_master(&mut self, master: M, _: &M) -> M {
+        master
+    }
+
+    fn unalias_master(&mut self, master: M) -> M {
+        self.loads = Self::begin();
+        master
     }
 
     fn gather_full(&mut self, master: M, _: Option<usize>) -> Result<Option<M>, StrategyError> {
@@ -96,7 +121,7 @@ fn found<S: Strategy<Gpt>>(trainer: Trainer<S>, output: &Path, resume: bool) -> 
     let trainer = trainer.with(look.clone()).steps(1).output(output).checkpoints(Checkpoints::every(1));
     let trainer = if resume { trainer.resume(Resume::Latest) } else { trainer };
     let model = SHAPE.init(VOCABULARY, 8, &device().autodiff());
-    trainer.fit(model, AdamW::new().init(), Schedule::constant(1e-3), data).unwrap();
+    trainer.fit(model, AdamW::new().init().unwrap(), Schedule::constant(1e-3), data).unwrap();
     let mut found = look.found.lock().unwrap().clone();
     found.sort_unstable();
     found

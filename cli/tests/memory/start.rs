@@ -8,7 +8,9 @@ use burn::module::Module;
 use burn::tensor::Device;
 use firebrick::memory::{Account, Usage, reset_peak};
 use firebrick::optim::AdamW;
-use firebrick::strategies::{Communicator, Setup, Stack, Stage, StrategyError};
+use firebrick::strategies::{
+    AverageStage, Communicator, MasterStage, Setup, Stack, Stage, Stages, StrategyError,
+};
 use firebrick::{Amp, Data, Offload, Schedule, Strategy, TrainError, Trainer, World, Zero};
 use firebrick_models::pretrained::{Folder, save};
 use firebrick_models::{Gpt, Gpt2Config, GptConfig};
@@ -35,10 +37,8 @@ struct Look {
 }
 
 impl<M: Module> Strategy<M> for Look {
-    type Stage = Self;
-
-    fn start(&self, setup: &mut Setup<M>) -> Result<Self, StrategyError> {
-        Ok(Self { rank: setup.world().rank(), ..self.clone() })
+    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
+        Ok(Stages::of(Self { rank: setup.world().rank(), ..self.clone() }))
     }
 }
 
@@ -47,17 +47,43 @@ impl<M: Module> Stage<M> for Look {
         "Look"
     }
 
+    fn master(&mut self) -> Option<&mut dyn MasterStage<M>> {
+        Some(self)
+    }
+
+    fn averaging(&mut self) -> Option<&mut dyn AverageStage<M>> {
+        Some(self)
+    }
+}
+
+impl<M: Module> MasterStage<M> for Look {
     fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
         reset_peak();
         self.before = Usage::of_process().unwrap().live;
         Ok(model)
     }
 
+    fn publish(&mut self, master: M) -> Result<M, StrategyError> {
+        Ok(master)
+    }
+
+    fn evaluator(&mut self, _: &M, replica: M) -> Result<M, StrategyError> {
+        Ok(replica)
+    }
+}
+
+impl<M: Module> AverageStage<M> for Look {
     /// Called before anything is published.
     fn updated(&mut self, _: &M) {
         let peak = Usage::of_process().unwrap().peak;
         self.peaks.lock().unwrap().push((self.rank, peak - self.before));
     }
+
+    fn averaged(&self) -> Option<M> {
+        None
+    }
+
+    fn resume_average(&mut self, _: M) {}
 }
 
 /// Returns the peak bytes of each rank until it owned its master, without the model that it was given. The run ends
@@ -66,7 +92,10 @@ fn peaks(world: World, strategies: impl Strategy<Gpt>, model: Gpt) -> Vec<usize>
     let look = Look::default();
     let data = Data::new(Rows::ragged(64)).micro_batch(1);
     let trainer = Trainer::new().over(world).with(look.clone()).with(strategies).device_budget(1);
-    let error = trainer.steps(1).fit(model, AdamW::new().init(), Schedule::constant(1e-3), data).unwrap_err();
+    let error = trainer
+        .steps(1)
+        .fit(model, AdamW::new().init().unwrap(), Schedule::constant(1e-3), data)
+        .unwrap_err();
     let over = match &error {
         TrainError::Rank { reason, .. } => reason,
         other => other,

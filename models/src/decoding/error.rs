@@ -2,6 +2,7 @@
 
 /// An invalid [`Decoding`](super::Decoding), or logits that give no text.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum DecodingError {
     /// A setting is out of range.
     #[error("the decoding's `{field}` must be {expected}, found {found}")]

@@ -25,7 +25,7 @@ use super::Pretrained;
 /// # };
 /// # let model = Llama::init(&config, &Device::flex().autodiff());
 /// let trainer = Trainer::new().with(Lora::rank(2).alpha(4.0)).steps(1);
-/// let trained = trainer.fit(model, AdamW::new().init(), Schedule::constant(1e-3), data)?;
+/// let trained = trainer.fit(model, AdamW::new().init()?, Schedule::constant(1e-3), data)?;
 /// save_adapters::<Llama>(&trained.adapters.unwrap(), &config, folder.path())?;
 /// # let saved = std::fs::read_to_string(folder.path().join("adapter_config.json")).unwrap();
 /// # assert!(saved.contains("model.layers.0.self_attn.q_proj"), "{saved}");

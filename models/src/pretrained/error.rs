@@ -7,6 +7,7 @@ use thiserror::Error;
 
 /// A folder cannot be read as the requested model, or cannot be written.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum PretrainedError {
     /// An operation of the file system failed.
     #[error("{path}: {doing}: {reason}")]

@@ -7,7 +7,7 @@ use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
 use firebrick_datasets::{
     Collator, Drawn, Encoder, Inputs, Padding, Seq2Seq, Seq2SeqSample, Side, Tokenizer, Tokens,
 };
-use firebrick_strategies::{Pass, Setup, Stage, Strategy, Zero};
+use firebrick_strategies::{Pass, Setup, Strategy, Zero};
 use firebrick_world::Communicator;
 
 use super::*;

@@ -1,9 +1,8 @@
 //! Tries a model in a smaller dtype before the run.
 //!
-//! Burn's operations take operands of one dtype, and panic where a model that was written for f32
-//! mixes two: weights in bf16 with an input, a mask or a norm's scale in f32. So one forward and one
-//! backward pass are made of the first micro-batch, and what goes wrong in them is told as an error
-//! that names the place.
+//! Burn's operations need operands of one dtype. A model written for f32 may mix two, such as bf16 weights and an f32
+//! input, mask or norm scale, and then Burn panics. The dry run makes one forward and one backward pass of the first
+//! micro-batch, and turns such a panic into an error that names the parameter and the operation.
 
 mod silence;
 mod watch;
@@ -11,7 +10,7 @@ mod watch;
 use burn::module::{Flag, Module, ModuleMapper, Param, ParamId};
 use burn::tensor::{FloatDType, Tensor};
 use firebrick_datasets::{Batch, Batches, Cursor, Requests};
-use firebrick_strategies::{ParamMap, Pass, Stage, StrategyError, float_name, map_params, relift};
+use firebrick_strategies::{ParamMap, Pass, StrategyError, float_name, map_params, relift};
 use firebrick_world::Communicator;
 
 use crate::data::Stream;
@@ -25,29 +24,24 @@ pub use silence::{Caught, caught};
 
 use watch::{Reads, watched};
 
-/// Makes the passes that strategies have cast, and none where they cast nothing.
+/// Runs a trial pass if a strategy changed the compute dtype, for training and for evaluation.
 ///
-/// It finds what Burn refuses, and that is for its backend to tell: the CPU's compares dtypes in each
-/// operation, while kernels for GPUs are made for the dtypes that they are given.
+/// It finds what the backend refuses. The CPU's compares dtypes in each operation; kernels for GPUs are compiled for
+/// the dtypes that they get.
 ///
-/// Nothing of the run changes: parameters are only read, the batch is made anew for the first step,
-/// and dropout and whatever else acts in training only is off, so that no random number is drawn
-/// and no running mean moves. All ranks try the same batch, so that they exchange the same.
-pub(crate) fn dry_run<M, B, S>(
-    session: &mut Session<M, S>,
-    data: &Data<B>,
-    window: usize,
-) -> Result<(), TrainError>
+/// The run itself stays as it is: the pass only reads parameters, the first step makes its batch again, and dropout
+/// and all else that acts in training only is off, so no random number is drawn and no running mean moves. All ranks
+/// try the same batch, so that they exchange the same.
+pub(crate) fn dry_run<M, B>(session: &mut Session<M>, data: &Data<B>, window: usize) -> Result<(), TrainError>
 where
     M: Objective<B>,
     B: Batch,
-    S: Stage<M>,
 {
     let pass = session.pass().apart();
     if pass.dtype() != FloatDType::F32 {
         let batch = || first_batch(&data.train, data, window);
         Trial { pass, world: session.world().clone() }.make(session.replica(), batch)?;
-        // What the trial took is not the run's.
+        // The memory of the trial is not part of the run's peak.
         reset_peak();
     }
     let dtype = session.evaluation_dtype();
@@ -63,7 +57,7 @@ where
     Ok(())
 }
 
-/// The first micro-batch that has something to learn from, of as many as anyone would wait for.
+/// Returns the first micro-batch with a supervised item, among the first 16.
 fn first_batch<B: Batch>(
     batches: &Stream<B>,
     data: &Data<B>,
@@ -81,15 +75,15 @@ fn first_batch<B: Batch>(
     Ok(None)
 }
 
-/// A forward pass, and where training is tried a backward pass too.
+/// A forward pass, and in training a backward pass too.
 struct Trial {
     pass: Pass,
     world: Communicator,
 }
 
 impl Trial {
-    /// An error where the model panics, and the same model in f32 does not. One that panics in f32
-    /// as well will do so in its first step, for all to see.
+    /// Fails if the model panics and the same model in f32 does not. A model that panics in f32 too does so in its
+    /// first step.
     fn make<M, B>(
         &self,
         model: &M,
@@ -123,7 +117,11 @@ impl Trial {
         })
     }
 
-    /// What it panics with, if it does. An error is that of another rank.
+    /// Returns the panic, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// Another rank is lost.
     fn attempt<M: Objective<B>, B: Batch>(
         &self,
         model: M,
@@ -134,21 +132,21 @@ impl Trial {
             if pass.is_training() {
                 drop(model.loss(batch, &pass).sum.backward());
             } else {
-                // A device that computes later is to fail here.
+                // Wait, so that a device that computes later fails here.
                 let _ = model.evaluate(batch, &pass).loss.sum.try_into_data();
             }
-            // Failures that are no panics are told by the step that meets them.
+            // The first step reports failures that are not panics.
             let _ = pass.device().sync();
         });
         match pass.check() {
             Err(error @ StrategyError::World(_)) => Err(error.into()),
-            // Told by the step that meets it.
+            // The first step reports it.
             _ => Ok(result),
         }
     }
 }
 
-/// The model with everything off that acts in training only.
+/// Returns the model with all off that acts in training only.
 fn at_rest<M: Module>(model: M) -> M {
     struct Off;
     impl ModuleMapper for Off {

@@ -1,4 +1,4 @@
-//! Panics that are caught and not printed, with the operation of Burn's that they happened in.
+//! Catches panics without printing them, and names the operation of Burn that panicked.
 
 use std::any::Any;
 use std::backtrace::Backtrace;
@@ -8,24 +8,28 @@ use std::sync::Once;
 
 thread_local! {
     static SILENT: Cell<bool> = const { Cell::new(false) };
-    /// Of the last silent panic of this thread.
+    /// The operation of this thread's last silent panic.
     static OPERATION: Cell<Option<String>> = const { Cell::new(None) };
 }
 
-/// A panic, told.
+/// A panic that was caught.
 #[derive(Debug, PartialEq)]
 pub struct Caught {
-    /// In one line.
+    /// Its message, in one line.
     pub message: String,
-    /// The operation on tensors that it happened in, if it was one and the program has symbols.
+    /// The tensor operation that panicked, if one did and the program has symbols.
     pub operation: Option<String>,
 }
 
-/// Runs `work`. Where it panics on this thread, nothing is printed, and what happened is returned.
+/// Runs `work`. If it panics on this thread, prints nothing and returns the panic.
+///
+/// # Errors
+///
+/// The panic.
 pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Caught> {
     static HOOK: Once = Once::new();
-    // Put in place once and for all, in front of the hook that is there: taking it out again could
-    // take out another's.
+    // Installs a hook in front of the current one, once: removing it again could remove a hook that was installed
+    // since.
     HOOK.call_once(|| {
         let before = panic::take_hook();
         panic::set_hook(Box::new(move |info| match SILENT.get() {
@@ -39,8 +43,8 @@ pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Caught> {
     result.map_err(|panic| Caught { message: message(&*panic), operation: OPERATION.take() })
 }
 
-/// The innermost operation of burn-dispatch in a backtrace, through which those of every backend
-/// go: `float_matmul` is `matmul` to its users.
+/// Returns the innermost operation of burn-dispatch in a backtrace, the layer that the operations of every backend pass
+/// through. Users know `float_matmul` as `matmul`.
 fn operation(backtrace: &str) -> Option<String> {
     let frame = backtrace.lines().find(|line| line.contains("burn_dispatch::ops::"))?;
     let is_hash = |part: &&str| part.len() == 17 && part.starts_with('h');
@@ -48,7 +52,7 @@ fn operation(backtrace: &str) -> Option<String> {
     Some(name.strip_prefix("float_").unwrap_or(name).into())
 }
 
-/// The message in one line, without what every failed assertion says.
+/// Returns the message in one line, without the text that every failed assertion has.
 fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message");

@@ -1,4 +1,4 @@
-//! Which parameters a forward pass has read.
+//! Records which parameters a forward pass reads.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,7 +6,7 @@ use burn::module::{Module, Param, Reparameterization, Reparameterizer};
 use burn::tensor::{DType, FloatDType, Tensor};
 use firebrick_strategies::float_name;
 
-/// The reads so far, in their order.
+/// The reads so far, in order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reads(Arc<Mutex<Vec<Read>>>);
 
@@ -17,8 +17,8 @@ struct Read {
 }
 
 impl Reads {
-    /// The parameter of which a panic is most likely: of those that the last layer has read, the
-    /// first that is not in `dtype`, or else the first. With its dtype.
+    /// Returns the parameter that most likely caused a panic, and its dtype: among those that the last layer read, the
+    /// first that is not in `dtype`, or else the first.
     pub fn suspect(&self, dtype: FloatDType) -> Option<(String, &'static str)> {
         let reads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let layer = |read: &Read| read.path.rsplit_once('.').map(|(layer, _)| layer.to_string());
@@ -31,7 +31,7 @@ impl Reads {
     }
 }
 
-/// The same model, whose reads of parameters are noted.
+/// Returns the same model; its reads of parameters are recorded.
 pub(super) fn watched<M: Module>(model: M, reads: &Reads) -> M {
     model.apply_reparameterization(Attach(reads.clone()))
 }
@@ -50,7 +50,7 @@ impl Reparameterizer for Attach {
     }
 }
 
-/// Stands before a parameter, and lets its value through.
+/// Records a read of a parameter, and returns its value unchanged.
 #[derive(Module, Debug)]
 struct Note {
     #[module(skip)]

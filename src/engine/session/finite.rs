@@ -2,13 +2,13 @@
 
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::Tensor;
-use firebrick_strategies::{Stage, learns};
+use firebrick_strategies::learns;
 
 use super::Session;
 use crate::TrainError;
 use crate::engine::agreement::any;
 
-impl<M: Module, S: Stage<M>> Session<M, S> {
+impl<M: Module> Session<M> {
     /// Rejects trained weights that are infinite or not a number. They arise from a finite gradient times a learning
     /// rate that is much too large. Every rank calls it, and the result is shared by all ranks.
     ///
@@ -19,14 +19,11 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         let mut find = Find(None);
         self.master().visit(&mut find);
         let broken = any(self.world(), "whether all weights are finite", find.0.is_some())?;
-        let layout = broken.then(|| self.layout());
-        match layout {
-            None => Ok(()),
-            Some(layout) => {
-                let place = find.0.and_then(|id| layout.place(id));
-                Err(TrainError::Weights { parameter: place.map(|place| place.path.clone()) })
-            }
+        if !broken {
+            return Ok(());
         }
+        let place = find.0.and_then(|id| self.layout().place(id));
+        Err(TrainError::Weights { parameter: place.map(|place| place.path.clone()) })
     }
 }
 

@@ -5,6 +5,7 @@ mod prepared;
 mod saved;
 mod whole;
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use burn::module::Module;
@@ -14,30 +15,32 @@ use firebrick_datasets::{Batch, DataError};
 use firebrick_kernels::Draws;
 use firebrick_kernels::optim::{Replicas, replicas};
 use firebrick_strategies::{
-    Adaptation, Grads, Outcome, Pass, Settled, SkipReason, Stage, StrategyError, float_name, tie, untie,
+    Adaptation, Grads, Outcome, Pass, Settled, SkipReason, Stages, StrategyError, float_name, tie, untie,
 };
 use firebrick_world::Communicator;
 
 use crate::accounting::budget::{Moment, OnDevice, OverBudget};
 use crate::accounting::{FirstUpdate, ParameterBytes, Placement, trainable_bytes};
-use crate::checkpoint::StateSize;
+use crate::checkpoint::{Layout, StateSize};
 use crate::engine::agreement::{WindowOfAll, agreed_skip};
 use crate::engine::feed::{MicroBatch, Window};
 use crate::engine::step::Step;
 use crate::memory::{Beyond, Storages, Taken};
 use crate::observe::rank_report::Exchanged;
-use crate::{Loss, Objective, Schedule, TrainError};
+use crate::{Loss, LrSchedule, Objective, TrainError};
 
 pub use prepared::Prepared;
 
 /// The state of a run between two steps.
-pub struct Session<M, S> {
-    stage: S,
+pub struct Session<M> {
+    stages: Stages<M>,
     /// The changes made to the model before the run.
     adaptation: Adaptation,
+    /// The names of the master's tensors, and the part of each that this rank saves.
+    layout: Arc<Layout>,
     weights: Weights<M>,
     optimizer: ModuleOptimizer,
-    schedule: Schedule,
+    schedule: Arc<dyn LrSchedule>,
     /// The number of updates that the schedule spans.
     total_updates: u64,
     updates: u64,
@@ -77,27 +80,27 @@ impl<M> Weights<M> {
 /// parameters that are copies written by the update. Tensors that outlive a step are allocated in the device's
 /// persistent pool, apart from the activations of each step. An update's temporaries are allocated there too: they
 /// have the sizes of parameters, and the next update reuses them.
-fn published<M: Module, S: Stage<M>, I: Send>(
+fn published<M: Module, I: Send>(
     device: &Device,
-    stage: &mut S,
+    stages: &mut Stages<M>,
     input: I,
     master: impl Fn(I) -> (M, Option<Replicas>) + Send + Sync,
 ) -> Result<((M, M), usize), StrategyError> {
-    device.memory_persistent_allocations((input, stage), |(input, stage)| {
+    device.memory_persistent_allocations((input, stages), |(input, stages)| {
         let (master, written) = master(input);
-        stage.updated(&master);
-        let mut publish = || stage.publish(master.clone());
+        stages.updated(&master);
+        let mut publish = || stages.publish(master.clone());
         let (replica, taken) = match written {
             None => (publish(), 0),
             Some(written) => written.lend(publish),
         };
         let replica = replica?;
-        let master = stage.alias_master(master, &replica);
+        let master = stages.alias_master(master, &replica);
         Ok(((master, replica), taken))
     })
 }
 
-impl<M: Module, S: Stage<M>> Session<M, S> {
+impl<M: Module> Session<M> {
     /// Enforces a budget of bytes on the device, if there is one. `states` is a lower bound on the tensors of
     /// parameter size that the optimizer keeps per parameter, as far as it is known.
     pub fn within(mut self, budget: Option<usize>, states: f64) -> Result<Self, TrainError> {
@@ -145,7 +148,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         let items = of_all.items.iter().sum();
         let mut step = Step::new(self.updates, items, of_all.tokens);
         step.stops = of_all.stops;
-        step.loss_scale = self.stage.loss_scale();
+        step.loss_scale = self.stages.loss_scale();
         if items == 0 {
             self.skip(SkipReason::NoItems, &mut step)?;
             step.sample_memory(self.device());
@@ -178,13 +181,13 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
                 ..OnDevice::between_steps(&self.bytes)
             };
             self.check_budget(found, Moment::Pass)?;
-            outcome = match (closes, self.stage.collect(master, grads)?) {
+            outcome = match (closes, self.stages.collect(master, grads)?) {
                 (true, outcome) => outcome,
                 (false, Outcome::Hold) => Outcome::Hold,
                 // The next micro-batch's gradients would replace these.
                 (false, _) => return Err(TrainError::NotSummed),
             };
-            holds = self.stage.held_bytes();
+            holds = self.stages.held_bytes();
             (left, held) = (left.max(leaves), held.max(holds));
         }
         // If a stage holds the sum, the gradients of a backward pass are only transient.
@@ -222,10 +225,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         let loss = checked(sum, items, expected)? / window as f64;
         step.add_loss(loss.clone().inner());
         step.sample_memory(self.device());
-        let scaled = match self.stage.loss_scale() {
-            None => loss,
-            Some(scale) => loss * scale,
-        };
+        let scaled = if let Some(scale) = step.loss_scale { loss * scale } else { loss };
         let grads = scaled.backward();
         let taken = activations.end(self.device());
         step.add_activations(taken.activations);
@@ -256,15 +256,16 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
                     None => Ok(grads),
                 }
             }
-            Outcome::Hold => return Err(TrainError::Held(self.stage.name())),
             Outcome::Skip(reason) => Err(reason),
+            // The closing micro-batch cannot be held: `Stages::collect` returns an error.
+            Outcome::Hold => Err(SkipReason::NoItems),
         };
         match (agreed_skip(&self.world, fit.as_ref().err().cloned())?, fit) {
             (None, Ok(grads)) => {
                 let gradients = self.update(grads, step)?;
                 let found = OnDevice { gradients, ..OnDevice::between_steps(&self.bytes) };
                 self.check_budget(found, Moment::Update)?;
-                Ok(self.stage.after_window(&step.settled)?)
+                Ok(self.stages.after_window(&step.settled)?)
             }
             (Some(reason), _) | (None, Err(reason)) => self.skip(reason, step),
         }
@@ -272,22 +273,25 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
 
     fn skip(&mut self, reason: SkipReason, step: &mut Step) -> Result<(), TrainError> {
         step.settled = Settled::Skipped(reason);
-        Ok(self.stage.after_window(&step.settled)?)
+        Ok(self.stages.after_window(&step.settled)?)
     }
 
     /// Updates the master. Returns the bytes of the gradients that the optimizer was given on the device.
     fn update(&mut self, grads: Grads, step: &mut Step) -> Result<usize, TrainError> {
         let rate = self.schedule.rate(self.updates, self.total_updates);
+        if !(rate.is_finite() && rate >= 0.0) {
+            return Err(TrainError::LearningRate { update: self.updates, rate });
+        }
         step.rate = rate;
-        let Self { optimizer, stage, tied, bytes, pass, weights, updates, budget, writes, .. } = self;
+        let Self { optimizer, stages, tied, bytes, pass, weights, updates, budget, writes, .. } = self;
         let Some((master, replica)) = weights.pair.take() else { return Ok(0) };
         drop(replica);
-        let master = stage.unalias_master(master);
+        let master = stages.unalias_master(master);
         let grads = grads.for_update(&master);
         let given = Storages::of_gradients(&master, &grads);
         let state = FirstUpdate::begins(*updates == 0, &master, &grads, pass.device());
         let (input, is_tied, dtype) = ((&mut *optimizer, master, grads), *tied, *writes);
-        let (pair, taken) = published(pass.device(), stage, input, |(optimizer, master, grads)| {
+        let (pair, taken) = published(pass.device(), stages, input, |(optimizer, master, grads)| {
             // Burn's optimizer updates only the first place of a tied parameter, and updates in place only if nothing
             // else holds the tensor.
             let update = || match is_tied {
@@ -310,7 +314,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
             None if *updates == 0 && budget.is_some() => StateSize::of(optimizer, &pair.0).bytes,
             None => bytes.optimizer,
         };
-        bytes.count(&pair.0, &pair.1, stage.averaged().as_ref());
+        bytes.count(&pair.0, &pair.1, stages.averaged().as_ref());
         *weights = Weights::new(pair);
         self.updates += 1;
         step.update = self.updates;
@@ -325,17 +329,17 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
     /// The model to evaluate, outside autodiff and with dropout off: the replica, unless a strategy averages the
     /// master or supplies another copy.
     pub fn evaluator(&mut self) -> Result<M, TrainError> {
-        let evaluator = match self.stage.averaged() {
+        let evaluator = match self.stages.averaged() {
             Some(averaged) => {
-                let replica = self.stage.publish(averaged.clone())?;
+                let replica = self.stages.publish(averaged.clone())?;
                 // Do not reuse the stage's alias between the last published model and the master: it belongs to the
                 // average here.
-                drop(self.stage.alias_master(averaged.clone(), &replica));
-                self.stage.evaluator(&averaged, replica)?
+                drop(self.stages.alias_master(averaged.clone(), &replica));
+                self.stages.evaluator(&averaged, replica)?
             }
             None => {
                 let (master, replica) = self.weights.pair();
-                self.stage.evaluator(master, replica.clone())?
+                self.stages.evaluator(master, replica.clone())?
             }
         };
         Ok(evaluator.valid())
@@ -362,8 +366,8 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
     }
 
     /// Whether the loss is scaled.
-    pub fn scales_loss(&self) -> bool {
-        self.stage.loss_scale().is_some()
+    pub fn scales_loss(&mut self) -> bool {
+        self.stages.loss_scale().is_some()
     }
 
     /// Bytes of master, replica, gradients and optimizer state.

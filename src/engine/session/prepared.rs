@@ -1,22 +1,25 @@
 //! A run whose strategies have started, before its master and replica exist.
 
+use std::sync::Arc;
+
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, FloatDType};
 use firebrick_datasets::Batch;
-use firebrick_strategies::{Adaptation, Pass, Setup, Stage, Strategy, tied, trained};
+use firebrick_strategies::{Adaptation, Pass, Setup, Stages, Strategy, tied, trained};
 use firebrick_world::Communicator;
 
 use super::{Session, Weights, published};
 use crate::accounting::{ParameterBytes, Placement, dtypes};
+use crate::checkpoint::Layout;
 use crate::engine::elementwise::require_elementwise;
 use crate::engine::feed::several_micro_batches;
 use crate::memory::settle;
-use crate::{Data, Schedule, TrainError};
+use crate::{Data, LrSchedule, TrainError};
 
 /// A run after its strategies have been accepted, before it exchanges anything with other ranks.
-pub struct Prepared<M, S> {
-    stage: S,
+pub struct Prepared<M> {
+    stages: Stages<M>,
     model: M,
     adaptation: Adaptation,
     device: Device,
@@ -28,11 +31,11 @@ pub struct Prepared<M, S> {
     world: Communicator,
 }
 
-impl<M: Module, S: Stage<M>> Prepared<M, S> {
+impl<M: Module> Prepared<M> {
     /// Adapts the model and starts the strategies on it, for one rank. The rank computes on `device`, or on the
     /// model's device if `device` is `None`.
-    pub fn new<R: Strategy<M, Stage = S>>(
-        strategies: &R,
+    pub fn new(
+        strategies: &impl Strategy<M>,
         model: M,
         device: Option<Device>,
         optimizer: &ModuleOptimizer,
@@ -47,7 +50,7 @@ impl<M: Module, S: Stage<M>> Prepared<M, S> {
         let mut adaptation = Adaptation::seeded(seed);
         let model = strategies.adapt(model, &mut adaptation)?;
         let mut setup = Setup::new(&model, &device).among(world.clone());
-        let stage = strategies.start(&mut setup)?;
+        let stages = strategies.start(&mut setup)?;
         if world.size() > 1 && setup.sums_over_ranks().is_none() {
             return Err(TrainError::NotReduced { ranks: world.size() });
         }
@@ -64,7 +67,7 @@ impl<M: Module, S: Stage<M>> Prepared<M, S> {
         let is_there = places_master || model.devices().iter().all(|own| *own == device);
         let model = if is_there { model } else { model.fork(&device) };
         Ok(Self {
-            stage,
+            stages,
             model,
             adaptation,
             device,
@@ -98,36 +101,39 @@ impl<M: Module, S: Stage<M>> Prepared<M, S> {
     pub fn start(
         self,
         optimizer: ModuleOptimizer,
-        schedule: Schedule,
+        schedule: impl LrSchedule + 'static,
         seed: u64,
         total_updates: u64,
-    ) -> Result<Session<M, S>, TrainError> {
-        let Self { mut stage, model, adaptation, device, pass, evaluation_dtype, placement, world, .. } =
+    ) -> Result<Session<M>, TrainError> {
+        let Self { mut stages, model, adaptation, device, pass, evaluation_dtype, placement, world, .. } =
             self;
         let writes = Some(pass.dtype()).filter(|dtype| *dtype != FloatDType::F32);
         settle(&device);
         let mut bytes = ParameterBytes::of(&model, placement);
-        let owned = (model, &mut stage);
+        let owned = (model, &mut stages);
         let master =
-            device.memory_persistent_allocations(owned, |(model, stage)| stage.init_master(model))?;
+            device.memory_persistent_allocations(owned, |(model, stages)| stages.init_master(model))?;
         if trained(&master).is_empty() {
             return Err(TrainError::NothingTrained);
         }
         let before = dtypes(&master);
-        let weights = Weights::new(published(&device, &mut stage, master, |master| (master, None))?.0);
+        let weights = Weights::new(published(&device, &mut stages, master, |master| (master, None))?.0);
         let (master, replica) = weights.pair();
         let changed = before.into_iter().zip(dtypes(master)).find(|(before, after)| before != after);
         if let Some(((path, _), _)) = changed {
             return Err(TrainError::SharedState { path });
         }
         let tied = tied(master);
-        bytes.count(master, replica, stage.averaged().as_ref());
+        let scale = adaptation.low_rank().map(|factors| factors.scale());
+        let layout = Arc::new(Layout::of(master, &mut stages, &world).scaling(scale));
+        bytes.count(master, replica, stages.averaged().as_ref());
         Ok(Session {
-            stage,
+            stages,
             adaptation,
+            layout,
             weights,
             optimizer,
-            schedule,
+            schedule: Arc::new(schedule),
             total_updates,
             updates: 0,
             seed,

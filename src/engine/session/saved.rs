@@ -3,29 +3,30 @@
 use std::sync::Arc;
 
 use burn::module::Module;
-use firebrick_strategies::{SavedStates, Stage, StageState};
+use firebrick_strategies::{SavedStates, StageState};
 
 use super::{Session, Weights, published};
 use crate::TrainError;
 use crate::checkpoint::{Layout, Resumed, Snapshot, TrainerState, load, load_optimizer};
 
-impl<M: Module, S: Stage<M>> Session<M, S> {
+impl<M: Module> Session<M> {
     /// The names of the master's tensors, and the part of each that this rank saves.
-    pub(crate) fn layout(&self) -> Layout {
-        let layout = Layout::of(self.weights.pair().0, &self.stage, &self.world);
-        layout.scaling(self.low_rank().map(|factors| factors.scale()))
+    pub(crate) fn layout(&self) -> &Arc<Layout> {
+        &self.layout
     }
 
     /// The states of the strategies, in order.
     pub fn strategies(&self) -> Vec<StageState> {
-        let mut states = Vec::new();
-        self.stage.save(&mut states);
-        states
+        self.stages.save()
     }
 
     /// Copies the part of the state that this rank saves.
-    pub(crate) fn snapshot(&self, layout: &Arc<Layout>, state: TrainerState) -> Result<Snapshot, TrainError> {
-        let (master, average) = (self.weights.pair().0, self.stage.averaged());
+    pub(crate) fn snapshot(
+        &mut self,
+        layout: &Arc<Layout>,
+        state: TrainerState,
+    ) -> Result<Snapshot, TrainError> {
+        let (master, average) = (self.weights.pair().0, self.stages.averaged());
         Ok(Snapshot::take(layout, &self.world, master, average.as_ref(), &self.optimizer, state)?)
     }
 
@@ -40,7 +41,7 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         let Some((master, replica)) = self.weights.pair.take() else { return Ok(()) };
         drop(replica);
         let device = self.pass.device().clone();
-        let reclaimed = (self.stage.unalias_master(master), checkpoint.parameters());
+        let reclaimed = (self.stages.unalias_master(master), checkpoint.parameters());
         let load_master = |(master, saved)| load(master, layout, saved);
         let master = device.memory_persistent_allocations(reclaimed, load_master)?;
         let optimizer = (self.optimizer.clone(), checkpoint.optimizer(), master);
@@ -51,18 +52,18 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
         let loaded = device.memory_persistent_allocations(optimizer, load_state)?;
         let master;
         ((self.optimizer, self.bytes.optimizer), master) = loaded;
-        let (pair, _) = published(&device, &mut self.stage, master, |master| (master, None))?;
+        let (pair, _) = published(&device, &mut self.stages, master, |master| (master, None))?;
         let mut states = SavedStates::matching(fresh, state.strategies().to_vec());
-        self.stage.restore(&mut states)?;
+        self.stages.restore(&mut states)?;
         states.finish()?;
-        if let Some(average) = self.stage.averaged() {
+        if let Some(average) = self.stages.averaged() {
             let average = match checkpoint.average() {
                 Some(saved) => load(average, layout, saved)?,
                 None => pair.0.clone(),
             };
-            self.stage.resume_average(average);
+            self.stages.resume_average(average);
         }
-        self.bytes.count(&pair.0, &pair.1, self.stage.averaged().as_ref());
+        self.bytes.count(&pair.0, &pair.1, self.stages.averaged().as_ref());
         self.weights = Weights::new(pair);
         self.updates = state.step();
         Ok(())

@@ -2,19 +2,19 @@
 
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::Tensor;
-use firebrick_strategies::{Adaptation, LowRank, ParamMap, Stage, map_params, relift};
+use firebrick_strategies::{Adaptation, LowRank, ParamMap, Shard, map_params, relift};
 use firebrick_world::{host_device, is_host, on_host};
 
 use super::Session;
 use crate::{Adapters, TrainError};
 
-impl<M: Module, S: Stage<M>> Session<M, S> {
+impl<M: Module> Session<M> {
     /// Gathers the master into one whole model, outside autodiff, with the parts that strategies attached to it: on
     /// `root` alone, or on every rank if there is no root. Every rank calls it. If ranks shard the master, the result
     /// is in host memory.
     pub fn adapted(&mut self, root: Option<usize>) -> Result<Option<M>, TrainError> {
         let master = self.weights.pair().0.clone();
-        let whole = self.stage.gather_full(master, root)?;
+        let whole = self.stages.gather_full(master, root)?;
         Ok(whole.map(|master| self.in_one_place(master.valid())))
     }
 
@@ -36,17 +36,17 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
     /// The average of the master, if a strategy keeps one, with the input model's structure. See
     /// [`adapted`](Self::adapted) for `root`.
     pub fn whole_average(&mut self, root: Option<usize>) -> Result<Option<M>, TrainError> {
-        let Some(averaged) = self.stage.averaged() else { return Ok(None) };
-        let whole = self.stage.gather_full(averaged, root)?;
+        let Some(averaged) = self.stages.averaged() else { return Ok(None) };
+        let whole = self.stages.gather_full(averaged, root)?;
         Ok(whole.map(|averaged| self.given_back(self.in_one_place(averaged.valid()))))
     }
 
     /// Like [`adapted`](Self::adapted), or the average if there is one, but on the first rank alone and copied to
     /// host memory that training does not touch. Every rank calls it.
     pub fn copy(&mut self) -> Result<Option<M>, TrainError> {
-        let model = self.stage.averaged().unwrap_or_else(|| self.weights.pair().0.clone());
-        let whole = self.stage.gather_full(model, Some(0))?;
-        let fresh = |id| self.world.size() > 1 && self.stage.shard(id).is_some();
+        let model = self.stages.averaged().unwrap_or_else(|| self.weights.pair().0.clone());
+        let whole = self.stages.gather_full(model, Some(0))?;
+        let fresh = |id| self.world.size() > 1 && self.shard(id).is_some();
         Ok(whole.map(|whole| map_params(whole.valid(), &mut Copy { fresh })))
     }
 
@@ -73,19 +73,23 @@ impl<M: Module, S: Stage<M>> Session<M, S> {
 
     /// Whether ranks shard the master.
     fn comes_together(&self) -> bool {
-        self.world.size() > 1 && self.rows(self.master()).any(|(id, _)| self.stage.shard(id).is_some())
+        self.world.size() > 1 && self.layout.places().any(|(_, place)| place.shard.is_some())
     }
 
     /// Whether each rank holds only a part of the replica.
     fn shares_replica(&self) -> bool {
         self.rows(self.replica()).any(|(id, rows)| {
-            let shard = self.stage.shard(id);
-            shard.is_some_and(|shard| shard.padded < shard.whole && rows == shard.padded)
+            self.shard(id).is_some_and(|shard| shard.padded < shard.whole && rows == shard.padded)
         })
     }
 
+    /// The part of a parameter that the master holds on this rank, if ranks shard it.
+    fn shard(&self, id: ParamId) -> Option<&Shard> {
+        self.layout.place(id)?.shard.as_ref()
+    }
+
     /// The length of each parameter's first axis.
-    fn rows(&self, model: &M) -> impl Iterator<Item = (ParamId, usize)> + use<M, S> {
+    fn rows(&self, model: &M) -> impl Iterator<Item = (ParamId, usize)> + use<M> {
         struct Rows(Vec<(ParamId, usize)>);
         impl ModuleVisitor for Rows {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {

@@ -1,7 +1,6 @@
 //! What the training loop saves of a run: the best model and checkpoints.
 
 use firebrick_datasets::Batch;
-use firebrick_strategies::Stage;
 
 use super::TrainingLoop;
 use crate::checkpoint::Saves;
@@ -9,7 +8,7 @@ use crate::checkpoint::best;
 use crate::checkpoint::best::BEST;
 use crate::{Objective, TrainError};
 
-impl<M, B: Batch, S: Stage<M>> TrainingLoop<M, B, S>
+impl<M, B: Batch> TrainingLoop<M, B>
 where
     M: Objective<B> + 'static,
 {
@@ -64,7 +63,7 @@ where
             // The save refers to the best model, so wait for its file.
             self.best.wait();
         }
-        saves.begin(&self.session, &self.history.progress, &mut self.observers)
+        saves.begin(&mut self.session, &self.history.progress, &mut self.observers)
     }
 
     /// Writes the last files and waits for all of them.

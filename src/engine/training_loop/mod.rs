@@ -9,7 +9,6 @@ use std::time::Instant;
 use burn::data::dataloader::Progress;
 use burn::train::{LearnerEvent, TrainingItem};
 use firebrick_datasets::Batch;
-use firebrick_strategies::Stage;
 
 use crate::checkpoint::Saves;
 use crate::checkpoint::best_file::BestFile;
@@ -29,8 +28,8 @@ use crate::score::BestBy;
 use crate::{Data, Objective, TrainError};
 
 /// A run that is ready to start.
-pub(crate) struct TrainingLoop<M, B: Batch, S> {
-    pub session: Session<M, S>,
+pub(crate) struct TrainingLoop<M, B: Batch> {
+    pub session: Session<M>,
     pub data: Data<B>,
     pub feed: Feed<B>,
     pub plan: Plan,
@@ -68,7 +67,7 @@ pub(crate) struct Plan {
     pub patience: Option<usize>,
 }
 
-impl<M, B: Batch, S: Stage<M>> TrainingLoop<M, B, S>
+impl<M, B: Batch> TrainingLoop<M, B>
 where
     M: Objective<B> + 'static,
 {

@@ -5,7 +5,6 @@ use std::time::Instant;
 use burn::data::dataloader::Progress;
 use burn::train::{LearnerEvent, TrainingItem};
 use firebrick_datasets::{Batch, Batches, DataError, SampleError};
-use firebrick_strategies::Stage;
 
 use super::TrainingLoop;
 use crate::data::Stream;
@@ -21,7 +20,7 @@ use crate::observe::readings::Readings;
 use crate::score::Scores;
 use crate::{Evaluation, Objective, TrainError};
 
-impl<M, B: Batch, S: Stage<M>> TrainingLoop<M, B, S>
+impl<M, B: Batch> TrainingLoop<M, B>
 where
     M: Objective<B> + 'static,
 {

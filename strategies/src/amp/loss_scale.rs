@@ -3,7 +3,7 @@
 //! Micikevicius et al., *Mixed Precision Training*, 2018 (arXiv:1710.03740), section 3.2; the rules are those of
 //! torch's `GradScaler` and of DeepSpeed's `DynamicLossScaler`.
 
-use crate::{SkipReason, StageState, StrategyError};
+use crate::{Settled, SkipReason, StageState, StrategyError, WindowStage};
 
 use super::NAME;
 
@@ -195,6 +195,26 @@ impl Scaler {
             self.tolerated = (state.get("tolerated_overflows")? as u64).min(self.recipe.hysteresis - 1);
         }
         Ok(())
+    }
+}
+
+impl WindowStage for Scaler {
+    fn loss_scale(&self) -> Option<f64> {
+        Some(self.scale)
+    }
+
+    fn held_bytes(&self) -> usize {
+        0
+    }
+
+    fn after_window(&mut self, settled: &Settled) -> Result<(), StrategyError> {
+        match settled {
+            Settled::Skipped(reason) => self.skipped(reason),
+            Settled::Applied => {
+                self.applied();
+                Ok(())
+            }
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use burn::module::{Module, ParamId};
 use burn::tensor::{FloatDType, Tensor};
 
 use crate::dtypes::cast_params;
-use crate::{GradMap, Grads, Outcome, SavedStates, Settled, Stage, StageState, StrategyError};
+use crate::{GradMap, Grads, MasterStage, Outcome, Stage, StageState, StrategyError, WindowStage};
 
 use super::NAME;
 use super::loss_scale::Scaler;
@@ -38,6 +38,33 @@ impl<M: Module> Stage<M> for Mixing {
         NAME
     }
 
+    /// Casts the gradients to the dtype of the master's parameters and divides them by the loss scale in f32.
+    fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
+        grads.map(master, &mut ToMaster { mixing: self, scale: self.scaler.as_ref().map(Scaler::scale) });
+        Ok(Outcome::Apply(grads))
+    }
+
+    fn save(&self, state: StageState) -> StageState {
+        match &self.scaler {
+            None => state,
+            Some(scaler) => scaler.save(state),
+        }
+    }
+
+    fn restore(&mut self, saved: &StageState) -> Result<(), StrategyError> {
+        self.scaler.as_mut().map_or(Ok(()), |scaler| scaler.restore(saved))
+    }
+
+    fn master(&mut self) -> Option<&mut dyn MasterStage<M>> {
+        Some(self)
+    }
+
+    fn window(&mut self) -> Option<&mut dyn WindowStage> {
+        self.scaler.as_mut().map(|scaler| scaler as &mut dyn WindowStage)
+    }
+}
+
+impl<M: Module> MasterStage<M> for Mixing {
     fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
         Ok(self.cast(model, self.master))
     }
@@ -51,43 +78,6 @@ impl<M: Module> Stage<M> for Mixing {
             true => replica,
             false => self.cast(master.clone(), self.evaluation),
         })
-    }
-
-    fn loss_scale(&self) -> Option<f64> {
-        self.scaler.as_ref().map(Scaler::scale)
-    }
-
-    /// Casts the gradients to the dtype of the master's parameters and divides them by the loss scale in f32.
-    fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
-        grads.map(master, &mut ToMaster { mixing: self, scale: self.scaler.as_ref().map(Scaler::scale) });
-        Ok(Outcome::Apply(grads))
-    }
-
-    fn after_window(&mut self, settled: &Settled) -> Result<(), StrategyError> {
-        match (&mut self.scaler, settled) {
-            (None, _) => Ok(()),
-            (Some(scaler), Settled::Skipped(reason)) => scaler.skipped(reason),
-            (Some(scaler), Settled::Applied) => {
-                scaler.applied();
-                Ok(())
-            }
-        }
-    }
-
-    fn save(&self, states: &mut Vec<StageState>) {
-        let state = StageState::new(NAME);
-        states.push(match &self.scaler {
-            None => state,
-            Some(scaler) => scaler.save(state),
-        });
-    }
-
-    fn restore(&mut self, states: &mut SavedStates) -> Result<(), StrategyError> {
-        let state = states.take(NAME)?;
-        match &mut self.scaler {
-            None => Ok(()),
-            Some(scaler) => scaler.restore(&state),
-        }
     }
 }
 
@@ -113,9 +103,12 @@ mod tests {
     use burn::tensor::{DType, Device};
 
     use super::*;
-    use crate::{Accumulate, Amp, Clip, Keep, LossScale, Setup, SkipReason, Stack, Strategy, testing};
+    use crate::{
+        Accumulate, Amp, Clip, Keep, LossScale, SavedStates, Settled, Setup, SkipReason, Stack, Stages,
+        Strategy, testing,
+    };
 
-    fn start(amp: Amp) -> (Linear, Device, Mixing) {
+    fn start(amp: Amp) -> (Linear, Device, Stages<Linear>) {
         let device = testing::device().autodiff();
         let model = LinearConfig::new(3, 2).init(&device);
         let amp = amp.start(&mut Setup::new(&model, &device)).unwrap();
@@ -128,14 +121,14 @@ mod tests {
     }
 
     /// Returns the gradients of `value` times the loss scale, as a backward pass under `stage` returns them.
-    fn backward<S: Stage<Linear>>(
-        stage: &S,
+    fn backward(
+        stages: &mut Stages<Linear>,
         model: &Linear,
         value: f32,
         dtype: FloatDType,
     ) -> GradientsParams {
         let mut params = GradientsParams::new();
-        let scaled = f64::from(value) * stage.loss_scale().unwrap_or(1.0);
+        let scaled = f64::from(value) * stages.loss_scale().unwrap_or(1.0);
         let grad = Tensor::<2>::full([3, 2], scaled, &testing::device()).cast(dtype);
         params.register(model.weight.id, grad);
         params
@@ -232,14 +225,14 @@ mod tests {
     fn gradients_are_unscaled_in_f32() {
         // 3e-8 is 0 in f16, but 2^16 times 3e-8 is not.
         let (model, _, mut amp) = start(Amp::f16());
-        let grads = Grads::new(backward(&amp, &model, 3e-8, FloatDType::F16), true);
+        let grads = Grads::new(backward(&mut amp, &model, 3e-8, FloatDType::F16), true);
         let Ok(Outcome::Apply(grads)) = amp.collect(&model, grads) else { panic!("passed on") };
         let (dtype, found) = values(grads, &model);
         assert_eq!(dtype, DType::F32);
         assert!(found.iter().all(|x| (x / 3e-8 - 1.0).abs() < 1e-3), "{found:?}");
 
         let (model, _, mut bare) = start(Amp::f16().scaled_by(LossScale::constant(1.0)));
-        let grads = Grads::new(backward(&bare, &model, 2e-8, FloatDType::F16), true);
+        let grads = Grads::new(backward(&mut bare, &model, 2e-8, FloatDType::F16), true);
         let Ok(Outcome::Apply(grads)) = bare.collect(&model, grads) else { panic!("passed on") };
         assert_eq!(values(grads, &model).1, [0.0; 6]);
     }
@@ -248,11 +241,10 @@ mod tests {
     fn accumulating_before_or_after_gives_the_same_unscaled_sum_and_norm() {
         let device = testing::device().autodiff();
         let model: Linear = LinearConfig::new(3, 2).init(&device);
-        let run = |strategy: &dyn Fn() -> Box<dyn Stage<Linear>>| {
-            let mut stage = strategy();
+        let run = |mut stage: Stages<Linear>| {
             let mut outcome = Outcome::Hold;
             for (value, closes) in [(0.25, false), (0.5, false), (0.125, true)] {
-                let grads = backward(&stage, &model, value, FloatDType::F16);
+                let grads = backward(&mut stage, &model, value, FloatDType::F16);
                 outcome = stage.collect(&model, Grads::new(grads, closes)).unwrap();
             }
             let Outcome::Apply(mut grads) = outcome else { panic!("the window closes") };
@@ -261,13 +253,13 @@ mod tests {
         };
         let setup = || Setup::new(&model, &device);
         let scaled = || Amp::f16().scaled_by(LossScale::constant(1024.0));
-        let first = run(&|| Box::new(Stack::new(scaled(), Accumulate(3)).start(&mut setup()).unwrap()));
-        let then = run(&|| Box::new(Stack::new(Accumulate(3), scaled()).start(&mut setup()).unwrap()));
+        let first = run(Stack::new(scaled(), Accumulate(3)).start(&mut setup()).unwrap());
+        let then = run(Stack::new(Accumulate(3), scaled()).start(&mut setup()).unwrap());
         assert_eq!(first, (0.875 * 6f32.sqrt(), (DType::F32, vec![0.875; 6])));
         assert_eq!(then, first);
         // Clipping sees the unscaled norm.
         let clipped = Stack::new(Stack::new(scaled(), Accumulate(3)), Clip::norm(0.1));
-        let (norm, (_, values)) = run(&|| Box::new(clipped.start(&mut setup()).unwrap()));
+        let (norm, (_, values)) = run(clipped.start(&mut setup()).unwrap());
         assert_eq!(norm, first.0);
         let after = values.iter().map(|x| x * x).sum::<f32>().sqrt();
         assert!((after - 0.1).abs() < 1e-6, "{after}");
@@ -283,7 +275,7 @@ mod tests {
         let recipe = Stack::new(Amp::pure_bf16(), Clip::norm(1.0));
         let mut stage = recipe.start(&mut Setup::new(&model, &device)).unwrap();
         let master = stage.init_master(model).unwrap();
-        let grads = backward(&stage, &master, 5.0, FloatDType::BF16);
+        let grads = backward(&mut stage, &master, 5.0, FloatDType::BF16);
         let Ok(Outcome::Apply(grads)) = stage.collect(&master, Grads::new(grads, true)) else {
             panic!("passed on")
         };
@@ -295,17 +287,15 @@ mod tests {
     #[test]
     fn the_scale_follows_what_became_of_windows_and_is_saved() {
         let (_, _, mut amp) = start(Amp::f16().scaled_by(LossScale::dynamic(8.0).interval(2)));
-        let settle = |amp: &mut Mixing, settled: Settled| {
-            Stage::<Linear>::after_window(amp, &settled).unwrap();
-            Stage::<Linear>::loss_scale(amp).unwrap()
+        let settle = |amp: &mut Stages<Linear>, settled: Settled| {
+            amp.after_window(&settled).unwrap();
+            amp.loss_scale().unwrap()
         };
         assert_eq!(settle(&mut amp, Settled::Skipped(SkipReason::NonFinite)), 4.0);
         assert_eq!(settle(&mut amp, Settled::Skipped(SkipReason::NoItems)), 4.0);
         assert_eq!(settle(&mut amp, Settled::Applied), 4.0);
-        let mut states = Vec::new();
-        Stage::<Linear>::save(&amp, &mut states);
         let (_, _, mut resumed) = start(Amp::f16().scaled_by(LossScale::dynamic(8.0).interval(2)));
-        Stage::<Linear>::restore(&mut resumed, &mut SavedStates::new(states)).unwrap();
+        resumed.restore(&mut SavedStates::new(amp.save())).unwrap();
         assert_eq!(settle(&mut resumed, Settled::Applied), 8.0);
         assert_eq!(settle(&mut amp, Settled::Applied), 8.0);
     }

@@ -11,11 +11,11 @@ use burn::module::Module;
 use burn::tensor::FloatDType;
 
 use crate::dtypes::require_dtype;
-use crate::{Setup, Strategy, StrategyError};
+use crate::{Setup, Stages, Strategy, StrategyError};
 
 pub use keep::Keep;
 pub use loss_scale::LossScale;
-pub use mixing::Mixing;
+use mixing::Mixing;
 
 /// The strategy's name as users write it.
 const NAME: &str = "Amp";
@@ -78,7 +78,7 @@ const NAME: &str = "Amp";
 /// one more step of the same kind.
 ///
 /// ```
-/// use firebrick_strategies::{Amp, Setup, Strategy, Stage};
+/// use firebrick_strategies::{Amp, Setup, Strategy};
 /// use burn::{nn::LinearConfig, tensor::{DType, Device}};
 ///
 /// let device = Device::flex().autodiff();
@@ -157,9 +157,7 @@ impl Amp {
 }
 
 impl<M: Module> Strategy<M> for Amp {
-    type Stage = Mixing;
-
-    fn start(&self, setup: &mut Setup<M>) -> Result<Mixing, StrategyError> {
+    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         let evaluation = self.evaluation.unwrap_or(self.dtype);
         for dtype in [self.dtype, evaluation] {
             require_dtype(NAME, setup.device(), dtype)?;
@@ -168,7 +166,7 @@ impl<M: Module> Strategy<M> for Amp {
         let kept = self.keep.resolve(setup.segments().paths())?;
         setup.cast_replica(NAME, self.dtype)?;
         setup.evaluate_in(evaluation);
-        Ok(Mixing { dtype: self.dtype, master: self.master, evaluation, kept, scaler })
+        Ok(Stages::of(Mixing { dtype: self.dtype, master: self.master, evaluation, kept, scaler }))
     }
 }
 

@@ -14,7 +14,7 @@ mod targets;
 use burn::module::Module;
 
 use crate::adaptation::{LowRank, params_of};
-use crate::{Adaptation, Paths, SavedStates, Setup, Stage, StageState, Strategy, StrategyError};
+use crate::{Adaptation, Paths, Setup, Stage, StageState, Stages, Strategy, StrategyError};
 use attach::Attach;
 use targets::targets;
 
@@ -133,8 +133,6 @@ impl Lora {
 }
 
 impl<M: Module> Strategy<M> for Lora {
-    type Stage = Adapting;
-
     fn adapt(&self, model: M, adaptation: &mut Adaptation) -> Result<M, StrategyError> {
         self.check()?;
         if adaptation.low_rank().is_some() {
@@ -161,9 +159,9 @@ impl<M: Module> Strategy<M> for Lora {
         Ok(model.apply_reparameterization(Attach::new(self.low_rank, targets, also, adaptation)))
     }
 
-    fn start(&self, setup: &mut Setup<M>) -> Result<Adapting, StrategyError> {
+    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         match reparameterized(setup.model()) {
-            Some(_) => Ok(Adapting(self.low_rank)),
+            Some(_) => Ok(Stages::of(Adapting(self.low_rank))),
             None => Err(StrategyError::NotAdapted(NAME)),
         }
     }
@@ -177,21 +175,20 @@ fn reparameterized<M: Module>(model: &M) -> Option<String> {
 
 /// The live state of [`Lora`]: the factors are ordinary parameters.
 #[derive(Clone, Copy, Debug)]
-pub struct Adapting(LowRank);
+struct Adapting(LowRank);
 
 impl<M> Stage<M> for Adapting {
     fn name(&self) -> &'static str {
         NAME
     }
 
-    fn save(&self, states: &mut Vec<StageState>) {
+    fn save(&self, state: StageState) -> StageState {
         let LowRank { rank, alpha } = self.0;
-        states.push(StageState::new(NAME).with("rank", rank as f64).with("alpha", alpha));
+        state.with("rank", rank as f64).with("alpha", alpha)
     }
 
     /// Checks the scale: saved factors are only valid with the rank and alpha that they were trained with.
-    fn restore(&mut self, states: &mut SavedStates) -> Result<(), StrategyError> {
-        let saved = states.take(NAME)?;
+    fn restore(&mut self, saved: &StageState) -> Result<(), StrategyError> {
         let (rank, alpha) = (saved.get("rank")?, saved.get("alpha")?);
         if (rank, alpha) == (self.0.rank as f64, self.0.alpha) {
             return Ok(());

@@ -4,7 +4,7 @@ use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 
 use super::*;
-use crate::{Amp, Freeze, Keep, Stack, Trained, testing, trained};
+use crate::{Amp, Freeze, Keep, SavedStates, Stack, Trained, testing, trained};
 
 const RATE: f64 = 0.5;
 
@@ -235,14 +235,12 @@ fn what_cannot_be_is_refused_with_what_to_do() {
 
 #[test]
 fn another_scale_than_the_saved_one_is_refused() {
-    let mut states = Vec::new();
     let stage = |lora: Lora| {
         let (model, _) = adapt(&lora.clone().on(["weight"]), linear(), 1);
         lora.start(&mut Setup::new(&model, &device())).unwrap()
     };
-    Stage::<Linear>::save(&stage(Lora::rank(2).alpha(4.0)), &mut states);
-    let restore =
-        |lora: Lora| Stage::<Linear>::restore(&mut stage(lora), &mut SavedStates::new(states.clone()));
+    let states = stage(Lora::rank(2).alpha(4.0)).save();
+    let restore = |lora: Lora| stage(lora).restore(&mut SavedStates::new(states.clone()));
     restore(Lora::rank(2).alpha(4.0)).unwrap();
     let error = restore(Lora::rank(2).alpha(8.0)).unwrap_err().to_string();
     assert!(error.contains("alpha 8 of rank 2, where it was 4 of 2"), "{error}");

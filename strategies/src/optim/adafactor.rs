@@ -3,6 +3,10 @@
 use burn::optim::{LearningRate, ModuleOptimizer, Optimizer, RecordState, StateSink, StateSource};
 use burn::tensor::{Device, FloatDType, Tensor};
 use firebrick_kernels::cast;
+use serde::{Deserialize, Serialize};
+
+use super::{HeldParam, ModelGroups, OptimizerRecipe, ranges};
+use crate::SettingError;
 
 /// Adafactor ([Shazeer and Stern, 2018](https://arxiv.org/abs/1804.04235)), as in Transformers.
 ///
@@ -32,20 +36,31 @@ use firebrick_kernels::cast;
 /// use firebrick_strategies::optim::Adafactor;
 ///
 /// // With the learning rate of a trainer, and like the paper, with a learning rate of 1.
-/// let optimizer = Adafactor::new().init();
-/// let paper = Adafactor::new().relative_step(true).scale_parameter(true).init();
+/// let optimizer = Adafactor::new().init()?;
+/// let paper = Adafactor::new().relative_step(true).scale_parameter(true).init()?;
 /// # let _ = (optimizer, paper);
+/// # Ok::<(), firebrick_strategies::SettingError>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Adafactor {
-    epsilons: (f32, f32),
-    clip_threshold: f32,
-    decay_rate: f64,
-    beta_1: Option<f32>,
-    weight_decay: f32,
-    scale_parameter: bool,
-    relative_step: bool,
-    warmup_init: bool,
+    /// Added to squared gradients, and the smallest root mean square of a parameter for `scale_parameter`. Default:
+    /// `(1e-30, 1e-3)`.
+    pub epsilons: (f32, f32),
+    /// The largest root mean square of an update. Default: 1.
+    pub clip_threshold: f32,
+    /// The weight of a new squared gradient at update `t` is `t` to this power. Default: -0.8.
+    pub decay_rate: f64,
+    /// Decay rate of a first moment. Default: no first moment.
+    pub beta1: Option<f32>,
+    /// Each update subtracts `step size · weight_decay · weight`. In groups, it is that of the matrices. Default: 0.
+    pub weight_decay: f32,
+    /// Whether to multiply the step size by the root mean square of the parameter. Default: no.
+    pub scale_parameter: bool,
+    /// Whether to use Adafactor's own rate, `min(0.01, 1/√t)`, times the schedule's, which should be 1. Default: no.
+    pub relative_step: bool,
+    /// Whether that rate is `min(1e-6 t, 1/√t)` instead. Default: no.
+    pub warmup_init: bool,
 }
 
 impl Default for Adafactor {
@@ -62,7 +77,7 @@ impl Adafactor {
             epsilons: (1e-30, 1e-3),
             clip_threshold: 1.0,
             decay_rate: -0.8,
-            beta_1: None,
+            beta1: None,
             weight_decay: 0.0,
             scale_parameter: false,
             relative_step: false,
@@ -87,7 +102,7 @@ impl Adafactor {
 
     /// Keeps a first moment of the updates, with decay rate β₁. It takes one number per parameter.
     pub fn beta_1(self, beta_1: f32) -> Self {
-        Self { beta_1: Some(beta_1), ..self }
+        Self { beta1: Some(beta_1), ..self }
     }
 
     /// Sets λ: each update subtracts the step size α times λ times the parameter.
@@ -110,9 +125,14 @@ impl Adafactor {
         Self { warmup_init, ..self }
     }
 
-    /// Creates an optimizer for a whole model.
-    pub fn init(self) -> ModuleOptimizer {
-        self.into()
+    /// Creates an optimizer for a whole model. [Groups](super::Groups) give parameters settings of their own.
+    ///
+    /// # Errors
+    ///
+    /// A setting is out of range.
+    pub fn init(self) -> Result<ModuleOptimizer, SettingError> {
+        self.check()?;
+        Ok(self.into())
     }
 
     /// Returns ηρ.
@@ -158,6 +178,48 @@ impl<const D: usize> RecordState for AdafactorState<D> {
         let time = usize::try_from(src.take_scalar(prefix, TIME)?).ok()?;
         let mut tensor = |name| Some(Tensor::from_data(src.take_tensor(prefix, name)?, device));
         Some(Self { time, squares: tensor(SQUARES)?, columns: tensor(COLUMNS), first: tensor(FIRST) })
+    }
+}
+
+impl OptimizerRecipe for Adafactor {
+    fn check(&self) -> Result<(), SettingError> {
+        const ABOVE: &str = "finite and above 0";
+        let above = |value: f32| value > 0.0 && value.is_finite();
+        let (of_squares, of_parameters) = self.epsilons;
+        let found = format!("({of_squares:e}, {of_parameters:e})");
+        SettingError::require(above(of_squares) && above(of_parameters), "epsilons", ABOVE, found)?;
+        SettingError::require(above(self.clip_threshold), "clip_threshold", ABOVE, self.clip_threshold)?;
+        let possible = self.decay_rate < 0.0 && self.decay_rate.is_finite();
+        SettingError::require(possible, "decay_rate", "finite and below 0", self.decay_rate)?;
+        ranges::share("beta1", self.beta1.unwrap_or(0.0))?;
+        ranges::weight_decay(self.weight_decay)?;
+        let possible = self.relative_step || !self.warmup_init;
+        SettingError::require(possible, "warmup_init", "false where `relative_step` is", self.warmup_init)
+    }
+
+    fn check_rate(&self, peak: f64) -> Result<(), SettingError> {
+        let expected = "1 where `relative_step` is true: it multiplies the optimizer's own rate";
+        SettingError::require(!self.relative_step || peak == 1.0, "lr", expected, peak)
+    }
+
+    fn matrix_decay(&self) -> f32 {
+        self.weight_decay
+    }
+
+    /// In f32: a row and a column of squares of each matrix, a square of each element of a vector, and the first moment
+    /// if there is one.
+    fn state_bytes(&self, param: &HeldParam<'_>) -> u64 {
+        let squares = match *param.shape {
+            [ref others @ .., rows, columns] => {
+                others.iter().product::<usize>() as u64 * (rows + columns) as u64
+            }
+            _ => param.elements,
+        };
+        4 * (squares + if self.beta1.is_some() { param.elements } else { 0 })
+    }
+
+    fn build(&self, groups: &ModelGroups) -> ModuleOptimizer {
+        groups.build(|weight_decay| Self { weight_decay, ..*self })
     }
 }
 
@@ -211,7 +273,7 @@ impl Optimizer for Adafactor {
             (size, decayed) = (size * of_param.clone(), decayed * of_param);
         }
         let update = update.mul(size.reshape([1; D]));
-        let (update, first) = match self.beta_1 {
+        let (update, first) = match self.beta1 {
             None => (update, None),
             Some(beta_1) => {
                 let update = update.mul_scalar(1.0 - beta_1);

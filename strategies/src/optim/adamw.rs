@@ -3,6 +3,10 @@
 use burn::optim::{AdamWConfig, AdamWState, AdaptiveMomentumState, LearningRate, ModuleOptimizer, Optimizer};
 use burn::tensor::{Device, Tensor};
 use firebrick_kernels::optim::{Parts, Rule, Update, step};
+use serde::{Deserialize, Serialize};
+
+use super::{HeldParam, ModelGroups, OptimizerRecipe, ranges};
+use crate::SettingError;
 
 /// AdamW, Adam with decoupled weight decay ([Loshchilov and Hutter, 2019](https://arxiv.org/abs/1711.05101)).
 ///
@@ -25,18 +29,22 @@ use firebrick_kernels::optim::{Parts, Rule, Update, step};
 ///
 /// let device = Device::flex().autodiff();
 /// let model = LinearConfig::new(2, 1).init(&device);
-/// let mut optimizer = AdamW::new().betas(0.9, 0.95).weight_decay(0.1).init();
+/// let mut optimizer = AdamW::new().betas(0.9, 0.95).weight_decay(0.1).init()?;
 /// let loss = model.forward(Tensor::<2>::ones([1, 2], &device)).sum();
 /// let grads = GradientsParams::from_grads(loss.backward(), &model);
 /// let model = optimizer.step(1e-3, model, grads);
 /// # let _ = model;
+/// # Ok::<(), firebrick_strategies::SettingError>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct AdamW {
-    beta_1: f32,
-    beta_2: f32,
-    epsilon: f32,
-    weight_decay: f32,
+    /// Decay rates of the two moments. Default: `(0.9, 0.999)`.
+    pub betas: (f32, f32),
+    /// Added to the square root of the second moment. Default: 1e-8.
+    pub epsilon: f32,
+    /// Each update subtracts `lr · weight_decay · weight`. In groups, it is that of the matrices. Default: 0.
+    pub weight_decay: f32,
 }
 
 impl Default for AdamW {
@@ -48,12 +56,12 @@ impl Default for AdamW {
 impl AdamW {
     /// Creates AdamW with β₁ = 0.9, β₂ = 0.999, ε = 1e-8, and no weight decay.
     pub fn new() -> Self {
-        Self { beta_1: 0.9, beta_2: 0.999, epsilon: 1e-8, weight_decay: 0.0 }
+        Self { betas: (0.9, 0.999), epsilon: 1e-8, weight_decay: 0.0 }
     }
 
     /// Sets β₁ and β₂, the decay rates of the two moments.
     pub fn betas(mut self, beta_1: f32, beta_2: f32) -> Self {
-        (self.beta_1, self.beta_2) = (beta_1, beta_2);
+        self.betas = (beta_1, beta_2);
         self
     }
 
@@ -69,15 +77,19 @@ impl AdamW {
         self
     }
 
-    /// Creates an optimizer for a whole model. For parameters with other settings, add
-    /// [groups](ModuleOptimizer::with_group): `.with_group(group, AdamW::new(), None)`.
-    pub fn init(self) -> ModuleOptimizer {
-        self.into()
+    /// Creates an optimizer for a whole model. [Groups](super::Groups) give parameters settings of their own.
+    ///
+    /// # Errors
+    ///
+    /// A setting is out of range.
+    pub fn init(self) -> Result<ModuleOptimizer, SettingError> {
+        self.check()?;
+        Ok(self.into())
     }
 
     /// Returns the arithmetic of update `time`, counted from 1.
     pub(super) fn rule(&self, rate: LearningRate, time: usize) -> Equation {
-        let Self { beta_1, beta_2, epsilon, weight_decay } = *self;
+        let Self { betas: (beta_1, beta_2), epsilon, weight_decay } = *self;
         let correction = |beta: f32| 1.0 - f64::from(beta).powi(time as i32);
         Equation {
             beta_1,
@@ -93,8 +105,29 @@ impl AdamW {
 
     /// Returns Burn's own AdamW with these settings.
     fn of_burn(&self) -> burn::optim::AdamW {
-        let config = AdamWConfig::new().with_beta_1(self.beta_1).with_beta_2(self.beta_2);
+        let config = AdamWConfig::new().with_beta_1(self.betas.0).with_beta_2(self.betas.1);
         config.with_epsilon(self.epsilon).with_weight_decay(self.weight_decay).build()
+    }
+}
+
+impl OptimizerRecipe for AdamW {
+    fn check(&self) -> Result<(), SettingError> {
+        ranges::betas(self.betas)?;
+        ranges::epsilon(self.epsilon)?;
+        ranges::weight_decay(self.weight_decay)
+    }
+
+    fn matrix_decay(&self) -> f32 {
+        self.weight_decay
+    }
+
+    /// Two moments in the parameter's dtype.
+    fn state_bytes(&self, param: &HeldParam<'_>) -> u64 {
+        2 * param.elements * param.element_bytes
+    }
+
+    fn build(&self, groups: &ModelGroups) -> ModuleOptimizer {
+        groups.build(|weight_decay| Self { weight_decay, ..*self })
     }
 }
 

@@ -1,17 +1,15 @@
 //! AdamW with 8-bit moments.
 
-use std::collections::HashSet;
-
-use burn::module::{Module, ModuleVisitor, Param, ParamGroup, ParamId};
+use burn::module::Module;
 use burn::optim::{LearningRate, ModuleOptimizer, Optimizer, RecordState, StateSink, StateSource};
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 use firebrick_kernels::cast;
-use firebrick_kernels::optim::{BLOCK, Rows, blocks};
+use firebrick_kernels::optim::{Rows, blocks};
+use serde::{Deserialize, Serialize};
 
 use super::adamw::Equation;
-use super::groups::factors_of;
-use super::{AdamW, Alike, Groups, GroupsError, Scaled};
-use crate::Paths;
+use super::{AdamW, Groups, GroupsError, HeldParam, ModelGroups, OptimizerRecipe};
+use crate::SettingError;
 
 /// [`AdamW`] with moments of one byte per element instead of four
 /// ([Dettmers et al., 2022](https://arxiv.org/abs/2110.02861)), like bitsandbytes.
@@ -35,14 +33,21 @@ use crate::Paths;
 /// use firebrick_strategies::optim::{AdamW8bit, Groups};
 ///
 /// let model = LinearConfig::new(64, 64).init(&Device::flex().autodiff());
-/// let optimizer = AdamW8bit::new().init(&model, &Groups::new().weight_decay(0.01))?;
+/// let optimizer = AdamW8bit::new().weight_decay(0.01).init(&model, &Groups::new())?;
 /// # let _ = optimizer;
 /// # Ok::<(), firebrick_strategies::optim::GroupsError>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct AdamW8bit {
-    adamw: AdamW,
-    smallest: usize,
+    /// Decay rates of the two moments. Default: `(0.9, 0.999)`.
+    pub betas: (f32, f32),
+    /// Added to the square root of the second moment. Default: 1e-8.
+    pub epsilon: f32,
+    /// Each update subtracts `lr · weight_decay · weight`. In groups, it is that of the matrices. Default: 0.
+    pub weight_decay: f32,
+    /// Matrices with fewer elements keep f32 moments. Default: 4096.
+    pub min_8bit_size: usize,
 }
 
 impl Default for AdamW8bit {
@@ -52,37 +57,31 @@ impl Default for AdamW8bit {
 }
 
 impl AdamW8bit {
-    /// Returns the bytes of the moments of a matrix with `rows` rows of `row` elements each.
-    pub fn state_bytes(rows: u64, row: u64) -> u64 {
-        2 * rows * (row + 4 * row.div_ceil(BLOCK as u64))
-    }
-
     /// Creates AdamW with 8-bit moments, β₁ = 0.9, β₂ = 0.999, ε = 1e-8, no weight decay, and f32 moments for matrices
     /// of fewer than 4096 elements.
     pub fn new() -> Self {
-        Self { adamw: AdamW::new(), smallest: 4096 }
+        Self { betas: (0.9, 0.999), epsilon: 1e-8, weight_decay: 0.0, min_8bit_size: 4096 }
     }
 
     /// Sets β₁ and β₂, the decay rates of the two moments.
     pub fn betas(self, beta_1: f32, beta_2: f32) -> Self {
-        Self { adamw: self.adamw.betas(beta_1, beta_2), ..self }
+        Self { betas: (beta_1, beta_2), ..self }
     }
 
     /// Sets ε, which is added to the square root of the second moment.
     pub fn epsilon(self, epsilon: f32) -> Self {
-        Self { adamw: self.adamw.epsilon(epsilon), ..self }
+        Self { epsilon, ..self }
     }
 
-    /// Sets λ: each update subtracts the learning rate times λ times the parameter. [`init`](Self::init) uses the
-    /// groups' weight decay instead.
+    /// Sets λ: each update subtracts the learning rate times λ times the parameter.
     pub fn weight_decay(self, weight_decay: f32) -> Self {
-        Self { adamw: self.adamw.weight_decay(weight_decay), ..self }
+        Self { weight_decay, ..self }
     }
 
     /// Sets the elements of the smallest matrix for which [`init`](Self::init) uses 8-bit moments: smaller matrices
     /// save little.
     pub fn min_8bit_size(self, elements: usize) -> Self {
-        Self { smallest: elements, ..self }
+        Self { min_8bit_size: elements, ..self }
     }
 
     /// Creates an optimizer for the whole model: this one for its large matrices, [`AdamW`] for all other parameters,
@@ -90,40 +89,54 @@ impl AdamW8bit {
     ///
     /// # Errors
     ///
-    /// The groups do not fit the model.
+    /// A setting is out of range, or the groups do not fit the model.
     pub fn init<M: Module>(self, model: &M, groups: &Groups) -> Result<ModuleOptimizer, GroupsError> {
-        let (large, paths) = (large(model, self.smallest), Paths::of(model));
-        // Parameters that the model neither has now nor gets as factors of its matrices belong to no group.
-        let mut optimizer = ModuleOptimizer::from(Scaled::by(1.0, self.adamw.weight_decay(0.0)));
-        for Alike { ids, lr_scale, weight_decay } in groups.resolve(model)? {
-            let factors = factors_of(&ids, &paths);
-            let (large, small) = ids.into_iter().partition::<Vec<_>, _>(|id| large.contains(id));
-            let decaying = self.weight_decay(weight_decay);
-            optimizer = optimizer
-                .with_group(
-                    ParamGroup::from_ids(small).fuse(&factors),
-                    Scaled::by(lr_scale, decaying.adamw),
-                    None,
-                )
-                .with_group(ParamGroup::from_ids(large), Scaled::by(lr_scale, decaying), None);
-        }
-        Ok(optimizer)
+        groups.build(model, &self)
+    }
+
+    /// Returns the optimizer of small parameters.
+    fn adamw(&self) -> AdamW {
+        let Self { betas, epsilon, weight_decay, .. } = *self;
+        AdamW { betas, epsilon, weight_decay }
+    }
+
+    /// Whether a parameter of this shape has 8-bit moments.
+    fn is_large(&self, shape: &[usize]) -> bool {
+        shape.len() >= 2 && shape.iter().product::<usize>() >= self.min_8bit_size
     }
 }
 
-/// Returns the matrices with enough elements.
-fn large<M: Module>(model: &M, smallest: usize) -> HashSet<ParamId> {
-    struct Large(HashSet<ParamId>, usize);
-    impl ModuleVisitor for Large {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if D >= 2 && param.lazy_shape().num_elements() >= self.1 {
-                self.0.insert(param.id);
-            }
-        }
+impl OptimizerRecipe for AdamW8bit {
+    fn check(&self) -> Result<(), SettingError> {
+        self.adamw().check()
     }
-    let mut large = Large(HashSet::new(), smallest);
-    model.visit(&mut large);
-    large.0
+
+    fn matrix_decay(&self) -> f32 {
+        self.weight_decay
+    }
+
+    /// Two codes for each element and two f32 for each block of a row, or AdamW's moments.
+    fn state_bytes(&self, param: &HeldParam<'_>) -> u64 {
+        if param.is_factor || !self.is_large(param.shape) {
+            return self.adamw().state_bytes(param);
+        }
+        let (_, row) = rows_of(param.shape);
+        let rows = param.elements / row.max(1) as u64;
+        2 * rows * (row + 4 * blocks(row)) as u64
+    }
+
+    /// The size decides which parameters have 8-bit moments.
+    fn fixed_settings(&self) -> &'static [&'static str] {
+        &["min_8bit_size"]
+    }
+
+    fn build(&self, groups: &ModelGroups) -> ModuleOptimizer {
+        groups.build_split(
+            |shape| self.is_large(shape),
+            |weight_decay| Self { weight_decay, ..*self },
+            |weight_decay| AdamW { weight_decay, ..self.adamw() },
+        )
+    }
 }
 
 /// The state of [`AdamW8bit`] for one parameter, in host memory.
@@ -213,7 +226,7 @@ impl Optimizer for AdamW8bit {
             codes: state.codes.each_mut().map(Vec::as_mut_slice),
             largest: state.largest.each_mut().map(Vec::as_mut_slice),
         };
-        update(rows, self.adamw.rule(rate, state.time), state.time == 1);
+        update(rows, self.adamw().rule(rate, state.time), state.time == 1);
         let param = Tensor::from_data(param, (&device, DType::F32));
         (cast(param, FloatDType::from(dtype)), Some(state))
     }

@@ -2,19 +2,19 @@
 
 use std::collections::{HashMap, HashSet};
 
-use burn::module::{Module, ModuleVisitor, Param, ParamGroup, ParamId};
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::{ModuleOptimizer, Optimizer};
 use burn::tensor::Tensor;
 use thiserror::Error;
 
-use super::{Scaled, layer_decay};
-use crate::{PathError, Paths};
+use super::{ModelGroups, OptimizerRecipe, layer_decay};
+use crate::{PathError, Paths, SettingError};
 
 /// Parameter groups with their own learning rate and weight decay.
 ///
-/// By default, parameters use the learning rate of the schedule, and the [weight decay](Self::weight_decay) applies to
-/// parameters of two or more axes. Parameters of one axis, the biases and the scales of norms, do not decay, unless a
-/// group sets a decay.
+/// By default, parameters use the learning rate of the schedule, and the optimizer's weight decay applies to parameters
+/// of two or more axes. Parameters of one axis, the biases and the scales of norms, do not decay, unless a group sets a
+/// decay.
 ///
 /// A parameter belongs to the first group that selects it. The factors of groups and of
 /// [layer-wise decay](Self::layer_decay) are multiplied with each other and with the schedule's rate at each update, so
@@ -29,20 +29,19 @@ use crate::{PathError, Paths};
 /// let linear = || LinearConfig::new(2, 2).init(&device);
 /// let model = (vec![linear(), linear()], linear()); // two blocks and a head
 /// let groups = Groups::new()
-///     .weight_decay(0.01)
 ///     .with(Group::of(["1"]).lr_scale(10.0)) // a fresh head learns faster
 ///     .layer_decay(0.9);
-/// let optimizer = groups.init(&model, AdamW::new(), AdamW::weight_decay)?;
+/// let optimizer = groups.build(&model, &AdamW::new().weight_decay(0.01))?;
 /// # let _ = optimizer;
 ///
-/// let error = Groups::new().with(Group::of(["2"])).init(&model, AdamW::new(), AdamW::weight_decay).err().unwrap();
+/// let error = Groups::new().with(Group::of(["2"])).build(&model, &AdamW::new()).err().unwrap();
 /// assert!(error.to_string().contains("group 0: no parameter of the model matches `2`"));
 /// # Ok::<(), firebrick_strategies::optim::GroupsError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Groups {
     groups: Vec<Group>,
-    weight_decay: f32,
+    weight_decay: Option<f32>,
     layer_decay: Option<f64>,
 }
 
@@ -67,6 +66,7 @@ pub struct Alike {
 
 /// Groups that do not fit the model. Groups count from 0.
 #[derive(Clone, Debug, Error, PartialEq)]
+#[non_exhaustive]
 pub enum GroupsError {
     /// A pattern of a group matches nothing in the model.
     #[error("parameter group {group}: {error}")]
@@ -117,6 +117,9 @@ pub enum GroupsError {
          none: leave it out, and scale the rate of parameter groups"
     )]
     NoBlocks,
+    /// A setting of the optimizer is out of range.
+    #[error("the optimizer: {0}")]
+    Optimizer(#[from] SettingError),
 }
 
 impl Group {
@@ -151,7 +154,7 @@ impl Group {
 }
 
 impl Groups {
-    /// Creates settings without groups: one learning rate for all, and no weight decay.
+    /// Creates settings without groups: one learning rate for all, and the optimizer's weight decay for matrices.
     pub fn new() -> Self {
         Self::default()
     }
@@ -162,9 +165,10 @@ impl Groups {
         self
     }
 
-    /// Sets the weight decay of parameters of two or more axes, unless their group sets another one. Default: 0.
+    /// Sets the weight decay of parameters of two or more axes, unless their group sets another one. Default: the
+    /// optimizer's; with [`init`](Self::init), 0.
     pub fn weight_decay(self, weight_decay: f32) -> Self {
-        Self { weight_decay, ..self }
+        Self { weight_decay: Some(weight_decay), ..self }
     }
 
     /// Lowers the learning rate from block to block towards the input. The last of `n` blocks trains at `decay` times the
@@ -184,7 +188,7 @@ impl Groups {
     /// # Errors
     ///
     /// A group selects nothing, or only parameters of earlier groups; or a setting is out of range.
-    pub fn resolve<M: Module>(&self, model: &M) -> Result<Vec<Alike>, GroupsError> {
+    pub fn resolve<M: Module>(&self, model: &M) -> Result<ModelGroups, GroupsError> {
         let paths = Paths::of(model);
         let mut group_of = HashMap::new();
         for (index, group) in self.groups.iter().enumerate() {
@@ -207,11 +211,12 @@ impl Groups {
             Some(decay) => layer_decay::scales(&paths, decay).ok_or(GroupsError::NoBlocks)?,
         };
         let mut alike: Vec<Alike> = Vec::new();
-        for (id, axes) in params(model) {
+        let params = params(model);
+        for &(id, ref shape) in &params {
             let group = group_of.get(&id).copied();
             let of_group = group.map_or(1.0, |group| group.lr_scale);
             let lr_scale = of_group * scales.get(&id).copied().unwrap_or(1.0);
-            let usual = if axes >= 2 { self.weight_decay } else { 0.0 };
+            let usual = if shape.len() >= 2 { self.weight_decay.unwrap_or(0.0) } else { 0.0 };
             let weight_decay = group.and_then(|group| group.weight_decay).unwrap_or(usual);
             let same = |alike: &&mut Alike| alike.lr_scale == lr_scale && alike.weight_decay == weight_decay;
             match alike.iter_mut().find(same) {
@@ -219,11 +224,25 @@ impl Groups {
                 None => alike.push(Alike { ids: vec![id], lr_scale, weight_decay }),
             }
         }
-        Ok(alike)
+        Ok(ModelGroups::new(alike, paths, params))
     }
 
-    /// Creates an optimizer for the whole model: `optimizer` for each group, at its learning rate, with its weight
-    /// decay set by `decaying`, as in `groups.init(&model, Lion::new(), Lion::weight_decay)`.
+    /// Creates an optimizer for the whole model: `recipe` for each group, at its learning rate and with its weight decay.
+    ///
+    /// # Errors
+    ///
+    /// A setting of the optimizer is out of range, or those of [`resolve`](Self::resolve).
+    pub fn build<M: Module>(
+        &self,
+        model: &M,
+        recipe: &dyn OptimizerRecipe,
+    ) -> Result<ModuleOptimizer, GroupsError> {
+        recipe.check()?;
+        let weight_decay = self.weight_decay.or(Some(recipe.matrix_decay()));
+        Ok(recipe.build(&Self { weight_decay, ..self.clone() }.resolve(model)?))
+    }
+
+    /// Like [`build`](Self::build), for any optimizer of Burn: the weight decay is set by `decaying`.
     ///
     /// # Errors
     ///
@@ -234,38 +253,23 @@ impl Groups {
         optimizer: O,
         decaying: impl Fn(O, f32) -> O,
     ) -> Result<ModuleOptimizer, GroupsError> {
-        let groups = self.resolve(model)?;
-        let paths = Paths::of(model);
-        // Parameters that the model neither has now nor gets as factors of its matrices belong to no group.
-        let all = ModuleOptimizer::from(Scaled::by(1.0, decaying(optimizer.clone(), 0.0)));
-        Ok(groups.into_iter().fold(all, |all, Alike { ids, lr_scale, weight_decay }| {
-            let optimizer = Scaled::by(lr_scale, decaying(optimizer.clone(), weight_decay));
-            let factors = factors_of(&ids, &paths);
-            all.with_group(ParamGroup::from_ids(ids).fuse(&factors), optimizer, None)
-        }))
+        Ok(self.resolve(model)?.build(|weight_decay| decaying(optimizer.clone(), weight_decay)))
     }
 }
 
-/// Selects the factors that [`Lora`](crate::Lora) may attach to these parameters, which have the same settings.
-pub(super) fn factors_of(ids: &[ParamId], paths: &Paths) -> ParamGroup {
-    let own = paths.places().iter().filter(|place| ids.contains(&place.id));
-    let factors = own.flat_map(|place| ["a", "b"].map(|factor| format!("{}.lora.{factor}", place.path)));
-    ParamGroup::from_paths(factors.collect::<Vec<_>>())
-}
-
-/// Returns the float parameters, each once, with the number of their axes.
-fn params<M: Module>(model: &M) -> Vec<(ParamId, usize)> {
-    struct Axes(Vec<(ParamId, usize)>, HashSet<ParamId>);
-    impl ModuleVisitor for Axes {
+/// Returns the float parameters, each once, with their shapes.
+fn params<M: Module>(model: &M) -> Vec<(ParamId, Vec<usize>)> {
+    struct Shapes(Vec<(ParamId, Vec<usize>)>, HashSet<ParamId>);
+    impl ModuleVisitor for Shapes {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             if self.1.insert(param.id) {
-                self.0.push((param.id, D));
+                self.0.push((param.id, param.lazy_shape().to_vec()));
             }
         }
     }
-    let mut axes = Axes(Vec::new(), HashSet::new());
-    model.visit(&mut axes);
-    axes.0
+    let mut shapes = Shapes(Vec::new(), HashSet::new());
+    model.visit(&mut shapes);
+    shapes.0
 }
 
 #[cfg(test)]

@@ -3,6 +3,10 @@
 use burn::optim::{LearningRate, ModuleOptimizer, Optimizer, RecordState, StateSink, StateSource};
 use burn::tensor::{Device, FloatDType, Tensor};
 use firebrick_kernels::cast;
+use serde::{Deserialize, Serialize};
+
+use super::{HeldParam, ModelGroups, OptimizerRecipe, ranges};
+use crate::SettingError;
 
 /// LAMB, layer-wise adaptive moments for large batches ([You et al., 2020](https://arxiv.org/abs/1904.00962)), as
 /// computed by DeepSpeed's `FusedLamb`.
@@ -24,17 +28,25 @@ use firebrick_kernels::cast;
 /// it in stages 1 to 3.
 ///
 /// ```
-/// let optimizer = firebrick_strategies::optim::Lamb::new().weight_decay(0.01).init();
+/// let optimizer = firebrick_strategies::optim::Lamb::new().weight_decay(0.01).init()?;
 /// # let _ = optimizer;
+/// # Ok::<(), firebrick_strategies::SettingError>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Lamb {
-    beta_1: f32,
-    beta_2: f32,
-    epsilon: f32,
-    weight_decay: f32,
-    coefficients: (f32, f32),
-    bias_correction: bool,
+    /// Decay rates of the two moments. Default: `(0.9, 0.999)`.
+    pub betas: (f32, f32),
+    /// Added to the square root of the second moment. Default: 1e-8.
+    pub epsilon: f32,
+    /// Adds `weight_decay · weight` to the updates. In groups, it is that of the matrices. Default: 0.
+    pub weight_decay: f32,
+    /// The largest coefficient c, the trust ratio. Default: 10.
+    pub max_coeff: f32,
+    /// The smallest one. Default: 0.01.
+    pub min_coeff: f32,
+    /// Whether to correct the moments for their start at 0. Default: yes.
+    pub bias_correction: bool,
 }
 
 impl Default for Lamb {
@@ -47,18 +59,18 @@ impl Lamb {
     /// Creates LAMB with β₁ = 0.9, β₂ = 0.999, ε = 1e-8, no weight decay, and coefficients from 0.01 to 10.
     pub fn new() -> Self {
         Self {
-            beta_1: 0.9,
-            beta_2: 0.999,
+            betas: (0.9, 0.999),
             epsilon: 1e-8,
             weight_decay: 0.0,
-            coefficients: (0.01, 10.0),
+            max_coeff: 10.0,
+            min_coeff: 0.01,
             bias_correction: true,
         }
     }
 
     /// Sets β₁ and β₂, the decay rates of the two moments.
     pub fn betas(self, beta_1: f32, beta_2: f32) -> Self {
-        Self { beta_1, beta_2, ..self }
+        Self { betas: (beta_1, beta_2), ..self }
     }
 
     /// Sets ε, which is added to the square root of the second moment.
@@ -73,7 +85,7 @@ impl Lamb {
 
     /// Sets the bounds of the coefficient c.
     pub fn coefficients(self, least: f32, most: f32) -> Self {
-        Self { coefficients: (least, most), ..self }
+        Self { min_coeff: least, max_coeff: most, ..self }
     }
 
     /// Sets whether the step corrects the moments for their start at 0.
@@ -81,16 +93,21 @@ impl Lamb {
         Self { bias_correction, ..self }
     }
 
-    /// Creates an optimizer for a whole model.
-    pub fn init(self) -> ModuleOptimizer {
-        self.into()
+    /// Creates an optimizer for a whole model. [Groups](super::Groups) give parameters settings of their own.
+    ///
+    /// # Errors
+    ///
+    /// A setting is out of range.
+    pub fn init(self) -> Result<ModuleOptimizer, SettingError> {
+        self.check()?;
+        Ok(self.into())
     }
 
     /// Returns η, corrected.
     fn rate(&self, rate: LearningRate, time: usize) -> f64 {
         let correction = |beta: f32| 1.0 - f64::from(beta).powi(time as i32);
         match self.bias_correction {
-            true => rate * correction(self.beta_2).sqrt() / correction(self.beta_1),
+            true => rate * correction(self.betas.1).sqrt() / correction(self.betas.0),
             false => rate,
         }
     }
@@ -126,6 +143,31 @@ impl<const D: usize> RecordState for LambState<D> {
     }
 }
 
+impl OptimizerRecipe for Lamb {
+    fn check(&self) -> Result<(), SettingError> {
+        let Self { betas, epsilon, weight_decay, max_coeff, min_coeff, .. } = *self;
+        ranges::betas(betas)?;
+        ranges::epsilon(epsilon)?;
+        ranges::weight_decay(weight_decay)?;
+        SettingError::require(min_coeff >= 0.0, "min_coeff", "at least 0", min_coeff)?;
+        let possible = max_coeff.is_finite() && max_coeff >= min_coeff;
+        SettingError::require(possible, "max_coeff", "finite and at least `min_coeff`", max_coeff)
+    }
+
+    fn matrix_decay(&self) -> f32 {
+        self.weight_decay
+    }
+
+    /// Two moments in f32.
+    fn state_bytes(&self, param: &HeldParam<'_>) -> u64 {
+        2 * param.elements * 4
+    }
+
+    fn build(&self, groups: &ModelGroups) -> ModuleOptimizer {
+        groups.build(|weight_decay| Self { weight_decay, ..*self })
+    }
+}
+
 impl Optimizer for Lamb {
     type State<const D: usize> = LambState<D>;
 
@@ -142,12 +184,12 @@ impl Optimizer for Lamb {
             None => (1, None),
             Some(LambState { time, moment_1, moment_2 }) => (time + 1, Some((moment_1, moment_2))),
         };
-        let square = grad.clone().square().mul_scalar(1.0 - self.beta_2);
-        let grad = grad.mul_scalar(1.0 - self.beta_1);
+        let square = grad.clone().square().mul_scalar(1.0 - self.betas.1);
+        let grad = grad.mul_scalar(1.0 - self.betas.0);
         let (moment_1, moment_2) = match before {
             None => (grad, square),
             Some((moment_1, moment_2)) => {
-                (moment_1.mul_scalar(self.beta_1).add(grad), moment_2.mul_scalar(self.beta_2).add(square))
+                (moment_1.mul_scalar(self.betas.0).add(grad), moment_2.mul_scalar(self.betas.1).add(square))
             }
         };
         let update = moment_1.clone().div(moment_2.clone().sqrt().add_scalar(self.epsilon));
@@ -157,9 +199,9 @@ impl Optimizer for Lamb {
         };
         let (of_param, of_update) = (norm(param.clone()), norm(update.clone()));
         let none = of_param.clone().equal_scalar(0.0).bool_or(of_update.clone().equal_scalar(0.0));
-        let (least, most) = self.coefficients;
         // Avoids 0 / 0 before the mask replaces it.
-        let coefficient = (of_param / of_update.clamp_min(f32::MIN_POSITIVE)).clamp(least, most);
+        let coefficient =
+            (of_param / of_update.clamp_min(f32::MIN_POSITIVE)).clamp(self.min_coeff, self.max_coeff);
         let coefficient = coefficient.mask_fill(none, 1.0).mul_scalar(self.rate(rate, time));
         let param = cast(param - update.mul(coefficient.reshape([1; D])), FloatDType::from(dtype));
         (param, Some(LambState { time, moment_1, moment_2 }))

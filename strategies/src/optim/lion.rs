@@ -3,6 +3,10 @@
 use burn::optim::{LearningRate, LionConfig, LionState, ModuleOptimizer, Optimizer};
 use burn::tensor::{Device, Tensor};
 use firebrick_kernels::optim::{Parts, Rule, Update, step};
+use serde::{Deserialize, Serialize};
+
+use super::{HeldParam, ModelGroups, OptimizerRecipe, ranges};
+use crate::SettingError;
 
 /// Lion, evolved sign momentum ([Chen et al., 2023](https://arxiv.org/abs/2302.06675)).
 ///
@@ -19,14 +23,17 @@ use firebrick_kernels::optim::{Parts, Rule, Update, step};
 /// In f32 it equals [Burn's Lion](burn::optim::Lion) bit for bit, and reads and writes its records.
 ///
 /// ```
-/// let optimizer = firebrick_strategies::optim::Lion::new().weight_decay(1.0).init();
+/// let optimizer = firebrick_strategies::optim::Lion::new().weight_decay(1.0).init()?;
 /// # let _ = optimizer;
+/// # Ok::<(), firebrick_strategies::SettingError>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Lion {
-    beta_1: f32,
-    beta_2: f32,
-    weight_decay: f32,
+    /// The weight of the momentum in the update, and the decay rate of the momentum. Default: `(0.9, 0.99)`.
+    pub betas: (f32, f32),
+    /// Each update subtracts `lr · weight_decay · weight`. In groups, it is that of the matrices. Default: 0.
+    pub weight_decay: f32,
 }
 
 impl Default for Lion {
@@ -38,12 +45,12 @@ impl Default for Lion {
 impl Lion {
     /// Creates Lion with β₁ = 0.9, β₂ = 0.99, and no weight decay.
     pub fn new() -> Self {
-        Self { beta_1: 0.9, beta_2: 0.99, weight_decay: 0.0 }
+        Self { betas: (0.9, 0.99), weight_decay: 0.0 }
     }
 
     /// Sets β₁, the share of the momentum in the update, and β₂, the decay rate of the momentum.
     pub fn betas(mut self, beta_1: f32, beta_2: f32) -> Self {
-        (self.beta_1, self.beta_2) = (beta_1, beta_2);
+        self.betas = (beta_1, beta_2);
         self
     }
 
@@ -53,21 +60,46 @@ impl Lion {
         self
     }
 
-    /// Creates an optimizer for a whole model.
-    pub fn init(self) -> ModuleOptimizer {
-        self.into()
+    /// Creates an optimizer for a whole model. [Groups](super::Groups) give parameters settings of their own.
+    ///
+    /// # Errors
+    ///
+    /// A setting is out of range.
+    pub fn init(self) -> Result<ModuleOptimizer, SettingError> {
+        self.check()?;
+        Ok(self.into())
     }
 
     fn rule(&self, rate: LearningRate) -> Equation {
-        let Self { beta_1, beta_2, weight_decay } = *self;
+        let Self { betas: (beta_1, beta_2), weight_decay } = *self;
         let kept = (1.0 - rate * f64::from(weight_decay)) as f32;
         Equation { beta_1, beta_2, rest_1: 1.0 - beta_1, rest_2: 1.0 - beta_2, kept, rate: rate as f32 }
     }
 
     /// Returns Burn's own Lion with these settings.
     fn of_burn(&self) -> burn::optim::Lion {
-        let config = LionConfig::new().with_beta_1(self.beta_1).with_beta_2(self.beta_2);
+        let config = LionConfig::new().with_beta_1(self.betas.0).with_beta_2(self.betas.1);
         config.with_weight_decay(self.weight_decay).build()
+    }
+}
+
+impl OptimizerRecipe for Lion {
+    fn check(&self) -> Result<(), SettingError> {
+        ranges::betas(self.betas)?;
+        ranges::weight_decay(self.weight_decay)
+    }
+
+    fn matrix_decay(&self) -> f32 {
+        self.weight_decay
+    }
+
+    /// A momentum in the parameter's dtype.
+    fn state_bytes(&self, param: &HeldParam<'_>) -> u64 {
+        param.elements * param.element_bytes
+    }
+
+    fn build(&self, groups: &ModelGroups) -> ModuleOptimizer {
+        groups.build(|weight_decay| Self { weight_decay, ..*self })
     }
 }
 

@@ -19,11 +19,18 @@
 //! that outlives an update.
 //!
 //! ```text
+//! recipe.rs       OptimizerRecipe: what an optimizer says about itself
+//! registry.rs     Optimizers: those that a run file can name
+//! boxed.rs        BoxedOptimizer: a recipe without its type
+//! named.rs        deserializes a registered recipe by its name
+//! ranges.rs       ranges of settings that several optimizers have
 //! groups.rs       parameters with their own learning rate and weight decay
+//! model_groups.rs the parameters of a model by their settings, from which an optimizer is built
 //! layer_decay.rs  learning rates that decrease from the head to the embeddings
 //! scaled.rs       an optimizer at a multiple of the learning rate
 //! adamw.rs        AdamW
 //! adafactor.rs    Adafactor
+//! adagrad.rs      Adagrad
 //! lamb.rs         LAMB
 //! adamw_8bit.rs   AdamW with 8-bit moments
 //! lion.rs         Lion
@@ -31,22 +38,48 @@
 //! ```
 
 mod adafactor;
+mod adagrad;
 mod adamw;
 mod adamw_8bit;
+mod boxed;
 mod groups;
 mod lamb;
 mod layer_decay;
 mod lion;
+mod model_groups;
+mod named;
+mod ranges;
+mod recipe;
+mod registry;
 mod scaled;
 mod sgd;
 #[cfg(test)]
 mod tests;
 
 pub use adafactor::{Adafactor, AdafactorState};
+pub use adagrad::{Adagrad, AdagradState};
 pub use adamw::AdamW;
 pub use adamw_8bit::{AdamW8bit, AdamW8bitState};
+pub use boxed::BoxedOptimizer;
 pub use groups::{Alike, Group, Groups, GroupsError};
 pub use lamb::{Lamb, LambState};
 pub use lion::Lion;
+pub use model_groups::ModelGroups;
+pub use recipe::{HeldParam, OptimizerRecipe};
+pub use registry::Optimizers;
 pub use scaled::Scaled;
 pub use sgd::{Sgd, SgdState};
+
+impl Optimizers {
+    /// Returns the optimizers of this crate, by the names that they have in run files.
+    pub fn built_in() -> Self {
+        Self::new()
+            .with::<AdamW>("AdamW")
+            .with::<AdamW8bit>("AdamW8bit")
+            .with::<Lion>("Lion")
+            .with::<Sgd>("Sgd")
+            .with::<Adafactor>("Adafactor")
+            .with::<Lamb>("Lamb")
+            .with::<Adagrad>("Adagrad")
+    }
+}

@@ -3,6 +3,10 @@
 use burn::optim::{LearningRate, ModuleOptimizer, Optimizer, RecordState, StateSink, StateSource};
 use burn::tensor::{Device, Tensor};
 use firebrick_kernels::optim::{Parts, Rule, Update, step};
+use serde::{Deserialize, Serialize};
+
+use super::{HeldParam, ModelGroups, OptimizerRecipe, ranges};
+use crate::SettingError;
 
 /// Stochastic gradient descent, plain or with momentum
 /// ([Sutskever et al., 2013](https://proceedings.mlr.press/v28/sutskever13.html)).
@@ -20,15 +24,21 @@ use firebrick_kernels::optim::{Parts, Rule, Update, step};
 /// In f32 it equals [Burn's Sgd](burn::optim::Sgd) bit for bit, and reads and writes its records.
 ///
 /// ```
-/// let optimizer = firebrick_strategies::optim::Sgd::new().momentum(0.9).nesterov(true).init();
+/// let optimizer = firebrick_strategies::optim::Sgd::new().momentum(0.9).nesterov(true).init()?;
 /// # let _ = optimizer;
+/// # Ok::<(), firebrick_strategies::SettingError>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Sgd {
-    momentum: f32,
-    dampening: f64,
-    nesterov: bool,
-    weight_decay: f32,
+    /// Decay rate of the velocity. Default: 0, without a velocity.
+    pub momentum: f32,
+    /// Whether to use Nesterov momentum, which steps along the new velocity. Default: no.
+    pub nesterov: bool,
+    /// Adds `weight_decay · weight` to the gradients. In groups, it is that of the matrices. Default: 0.
+    pub weight_decay: f32,
+    /// The share of each gradient except the first that the velocity omits. Default: 0.
+    pub dampening: f64,
 }
 
 impl Default for Sgd {
@@ -67,9 +77,14 @@ impl Sgd {
         self
     }
 
-    /// Creates an optimizer for a whole model.
-    pub fn init(self) -> ModuleOptimizer {
-        self.into()
+    /// Creates an optimizer for a whole model. [Groups](super::Groups) give parameters settings of their own.
+    ///
+    /// # Errors
+    ///
+    /// A setting is out of range.
+    pub fn init(self) -> Result<ModuleOptimizer, SettingError> {
+        self.check()?;
+        Ok(self.into())
     }
 
     /// Returns the update with momentum; `first` if there is no velocity yet.
@@ -137,6 +152,32 @@ impl<const D: usize> RecordState for SgdState<D> {
     fn state_unflatten(prefix: &str, src: &mut StateSource, device: &Device) -> Option<Self> {
         let velocity = src.take_tensor(prefix, VELOCITY);
         Some(Self { velocity: velocity.map(|velocity| Tensor::from_data(velocity, device)) })
+    }
+}
+
+impl OptimizerRecipe for Sgd {
+    fn check(&self) -> Result<(), SettingError> {
+        let Self { momentum, nesterov, weight_decay, dampening } = *self;
+        let moves = momentum > 0.0;
+        ranges::share("momentum", momentum)?;
+        let possible = (0.0..=1.0).contains(&dampening);
+        SettingError::require(possible, "dampening", "at least 0 and at most 1", dampening)?;
+        SettingError::require(moves || dampening == 0.0, "dampening", "0 where `momentum` is", dampening)?;
+        SettingError::require(moves || !nesterov, "nesterov", "false where `momentum` is 0", nesterov)?;
+        ranges::weight_decay(weight_decay)
+    }
+
+    fn matrix_decay(&self) -> f32 {
+        self.weight_decay
+    }
+
+    /// A velocity in the parameter's dtype, with momentum.
+    fn state_bytes(&self, param: &HeldParam<'_>) -> u64 {
+        if self.momentum == 0.0 { 0 } else { param.elements * param.element_bytes }
+    }
+
+    fn build(&self, groups: &ModelGroups) -> ModuleOptimizer {
+        groups.build(|weight_decay| Self { weight_decay, ..*self })
     }
 }
 

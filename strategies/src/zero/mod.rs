@@ -21,10 +21,10 @@ use burn::tensor::FloatDType;
 use firebrick_world::World;
 
 use crate::segment::Units;
-use crate::{Setup, Strategy, StrategyError};
+use crate::{Setup, Stages, Strategy, StrategyError};
 
 pub(crate) use reduced::{Part, add};
-pub use sharded::Sharded;
+use sharded::Sharded;
 pub(crate) use sharding::Sharding;
 
 const NAME: &str = "Zero";
@@ -90,7 +90,7 @@ const REPLICATE_BELOW: usize = 1024;
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::Device};
-/// use firebrick_strategies::{Setup, Stage, Strategy, World, Zero};
+/// use firebrick_strategies::{Setup, Strategy, World, Zero};
 ///
 /// let ranks = World::threads(2).join()?.into_iter().map(|rank| {
 ///     std::thread::spawn(move || {
@@ -189,13 +189,11 @@ impl Zero {
 }
 
 impl<M: Module> Strategy<M> for Zero {
-    type Stage = Sharded;
-
     fn world(&self) -> Option<&World> {
         self.world.as_ref()
     }
 
-    fn start(&self, setup: &mut Setup<M>) -> Result<Sharded, StrategyError> {
+    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         self.check()?;
         if let Some(dtype) = self.sum_in {
             crate::dtypes::require_dtype(NAME, setup.device(), dtype)?;
@@ -214,6 +212,6 @@ impl<M: Module> Strategy<M> for Zero {
             setup.segments_mut().shard(units, sharding.clone(), gathers);
         }
         setup.place_master();
-        Ok(Sharded::new(self.stage, sharding, setup))
+        Ok(Stages::of(Sharded::new(self.stage, sharding, setup)))
     }
 }

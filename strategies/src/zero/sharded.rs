@@ -15,7 +15,8 @@ use super::reduced::Part;
 use super::sharding::Sharding;
 use crate::host::host;
 use crate::{
-    Grads, Outcome, ParamMap, Setup, Shard, Stage, StrategyError, Trained, map_params, relift, trained,
+    Grads, MasterStage, Outcome, ParamMap, Setup, Shard, ShardStage, Stage, StrategyError, Trained,
+    map_params, relift, trained,
 };
 
 /// [`Zero`](crate::Zero), started.
@@ -71,74 +72,6 @@ impl<M: Module> Stage<M> for Sharded {
         NAME
     }
 
-    fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
-        let device = match self.master_is_away.load(Relaxed) {
-            true => host(NAME)?,
-            false => self.device.clone(),
-        };
-        let model = self.sharding.divide(model, &device)?;
-        self.trained = trained(&model);
-        for parameter in &mut self.trained {
-            if let Some(rows) = self.sharding.rows(parameter.id) {
-                parameter.shape[0] = rows.rows();
-            }
-        }
-        Ok(model)
-    }
-
-    fn publish(&mut self, master: M) -> Result<M, StrategyError> {
-        // A published average of the master is for evaluation and does not tell where gradients arrive.
-        if self.places.is_empty() {
-            self.places = places(&master);
-        }
-        if !self.gathers_all() {
-            return Ok(master);
-        }
-        let gathered = self.sharding.gather(master, "the parameters", |_| true)?;
-        self.padded = gathered.padded;
-        Ok(gathered.model)
-    }
-
-    /// Makes each shard a view of the gathered parameter, if the replica reads that parameter.
-    fn alias_master(&mut self, master: M, replica: &M) -> M {
-        let padded = std::mem::take(&mut self.padded);
-        if padded.is_empty() || self.master_is_away.load(Relaxed) {
-            return master;
-        }
-        map_params(master, &mut View { sharding: &self.sharding, padded, replica: places(replica) })
-    }
-
-    /// Copies the shards, because a view would keep the whole replica alive through the update.
-    fn unalias_master(&mut self, master: M) -> M {
-        match self.gathers_all() && !self.master_is_away.load(Relaxed) {
-            true => map_params(master, &mut Apart(&self.sharding)),
-            false => master,
-        }
-    }
-
-    fn evaluator(&mut self, _: &M, replica: M) -> Result<M, StrategyError> {
-        if !self.gathers_all() {
-            return Ok(replica);
-        }
-        // Already whole, unless a later strategy made it from the master.
-        let shards = Shapes::of(&replica);
-        let is_shard = |id| {
-            let rows = self.sharding.rows(id);
-            rows.is_some_and(|rows| {
-                rows.rows() != rows.per_rank() && shards.get(&id) == Some(&rows.per_rank())
-            })
-        };
-        Ok(self.sharding.gather(replica, "the parameters to evaluate", is_shard)?.model)
-    }
-
-    fn shard(&self, parameter: ParamId) -> Option<Shard> {
-        Some(self.sharding.rows(parameter)?.of_rank(self.sharding.world.rank()))
-    }
-
-    fn gather_full(&mut self, master: M, root: Option<usize>) -> Result<Option<M>, StrategyError> {
-        self.sharding.whole(master, root)
-    }
-
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
         let mut sums = grads.take_delivered();
         let lands = self.gradients_land.load(Relaxed);
@@ -169,6 +102,86 @@ impl<M: Module> Stage<M> for Sharded {
             grads.set_sharding(self.sharding.clone());
         }
         Ok(Outcome::Apply(grads))
+    }
+
+    fn master(&mut self) -> Option<&mut dyn MasterStage<M>> {
+        Some(self)
+    }
+
+    fn sharding(&mut self) -> Option<&mut dyn ShardStage<M>> {
+        Some(self)
+    }
+}
+
+impl<M: Module> MasterStage<M> for Sharded {
+    fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
+        let device = match self.master_is_away.load(Relaxed) {
+            true => host(NAME)?,
+            false => self.device.clone(),
+        };
+        let model = self.sharding.divide(model, &device)?;
+        self.trained = trained(&model);
+        for parameter in &mut self.trained {
+            if let Some(rows) = self.sharding.rows(parameter.id) {
+                parameter.shape[0] = rows.rows();
+            }
+        }
+        Ok(model)
+    }
+
+    fn publish(&mut self, master: M) -> Result<M, StrategyError> {
+        // A published average of the master is for evaluation and does not tell where gradients arrive.
+        if self.places.is_empty() {
+            self.places = places(&master);
+        }
+        if !self.gathers_all() {
+            return Ok(master);
+        }
+        let gathered = self.sharding.gather(master, "the parameters", |_| true)?;
+        self.padded = gathered.padded;
+        Ok(gathered.model)
+    }
+
+    fn evaluator(&mut self, _: &M, replica: M) -> Result<M, StrategyError> {
+        if !self.gathers_all() {
+            return Ok(replica);
+        }
+        // Already whole, unless a later strategy made it from the master.
+        let shards = Shapes::of(&replica);
+        let is_shard = |id| {
+            let rows = self.sharding.rows(id);
+            rows.is_some_and(|rows| {
+                rows.rows() != rows.per_rank() && shards.get(&id) == Some(&rows.per_rank())
+            })
+        };
+        Ok(self.sharding.gather(replica, "the parameters to evaluate", is_shard)?.model)
+    }
+}
+
+impl<M: Module> ShardStage<M> for Sharded {
+    fn shard(&self, parameter: ParamId) -> Option<Shard> {
+        Some(self.sharding.rows(parameter)?.of_rank(self.sharding.world.rank()))
+    }
+
+    /// Makes each shard a view of the gathered parameter, if the replica reads that parameter.
+    fn alias_master(&mut self, master: M, replica: &M) -> M {
+        let padded = std::mem::take(&mut self.padded);
+        if padded.is_empty() || self.master_is_away.load(Relaxed) {
+            return master;
+        }
+        map_params(master, &mut View { sharding: &self.sharding, padded, replica: places(replica) })
+    }
+
+    /// Copies the shards, because a view would keep the whole replica alive through the update.
+    fn unalias_master(&mut self, master: M) -> M {
+        match self.gathers_all() && !self.master_is_away.load(Relaxed) {
+            true => map_params(master, &mut Apart(&self.sharding)),
+            false => master,
+        }
+    }
+
+    fn gather_full(&mut self, master: M, root: Option<usize>) -> Result<Option<M>, StrategyError> {
+        self.sharding.whole(master, root)
     }
 }
 

@@ -11,7 +11,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, TensorData};
 use firebrick_kernels::memory::{Counting, in_use};
 use firebrick_strategies::{
-    Amp, ParamMap, Pass, Paths, Recompute, Setup, Stack, Stage, Strategy, StrategyError, map_params, relift,
+    Amp, ParamMap, Pass, Paths, Recompute, Setup, Stack, Strategy, StrategyError, map_params, relift,
 };
 
 #[global_allocator]

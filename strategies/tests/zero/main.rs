@@ -9,7 +9,7 @@ use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use firebrick_strategies::{
     Accumulate, Amp, Clip, Grads, LossScale, Offload, Outcome, ParamMap, Pass, Recompute, Setup, Stack,
-    Stage, Strategy, StrategyError, Zero, map_params, relift, tie,
+    Stages, Strategy, StrategyError, Zero, map_params, relift, tie,
 };
 use firebrick_world::{Communicator, Kind, World};
 

@@ -19,17 +19,15 @@ enum One {
 }
 
 impl Strategy<Model> for One {
-    type Stage = Box<dyn Stage<Model>>;
-
-    fn start(&self, setup: &mut Setup<Model>) -> Result<Self::Stage, StrategyError> {
-        Ok(match self {
-            Self::Zero(stage) => Box::new(zero(*stage).start(setup)?),
-            Self::Offload(offload) => Box::new(offload.start(setup)?),
-            Self::Recompute => Box::new(Recompute::every_block().start(setup)?),
-            Self::Accumulate => Box::new(Accumulate(MICRO_BATCHES).start(setup)?),
-            Self::Half => Box::new(half().start(setup)?),
-            Self::Clip => Box::new(Clip::norm(BOUND).start(setup)?),
-        })
+    fn start(&self, setup: &mut Setup<Model>) -> Result<Stages<Model>, StrategyError> {
+        match self {
+            Self::Zero(stage) => zero(*stage).start(setup),
+            Self::Offload(offload) => offload.start(setup),
+            Self::Recompute => Recompute::every_block().start(setup),
+            Self::Accumulate => Accumulate(MICRO_BATCHES).start(setup),
+            Self::Half => half().start(setup),
+            Self::Clip => Clip::norm(BOUND).start(setup),
+        }
     }
 }
 

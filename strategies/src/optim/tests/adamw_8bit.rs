@@ -1,7 +1,7 @@
 //! AdamW with 8-bit moments compared with AdamW.
 
 use burn::optim::GradientsParams;
-use firebrick_kernels::optim::dynamic_map;
+use firebrick_kernels::optim::{BLOCK, dynamic_map};
 
 use super::*;
 
@@ -118,7 +118,7 @@ fn small_parameters_keep_their_moments_in_f32() {
         GradientsParams::from_grads(model.forward(input).sum().backward(), &model)
     };
     let mut small = AdamW8bit::new().init(&model, &Groups::new()).unwrap();
-    let mut exact = AdamW::new().init();
+    let mut exact = AdamW::new().init().unwrap();
     let (mut ours, mut theirs) = (model.clone(), model.clone());
     for _ in 0..3 {
         (ours, theirs) = (small.step(1e-2, ours, grads()), exact.step(1e-2, theirs, grads()));

@@ -28,9 +28,9 @@ fn model() -> Model {
 
 /// Returns the learning rate factors and weight decays of a pattern's parameters.
 fn settings(groups: &Groups, model: &Model, pattern: &str) -> Vec<(f64, f32)> {
-    let alike = groups.resolve(model).unwrap();
+    let groups = groups.resolve(model).unwrap();
     let of = |id| {
-        let mut holding = alike.iter().filter(|alike| alike.ids.contains(id));
+        let mut holding = groups.alike().iter().filter(|alike| alike.ids.contains(id));
         let found = holding.next().expect("each parameter is in a group");
         assert!(holding.next().is_none(), "and in one only");
         (found.lr_scale, found.weight_decay)
@@ -53,7 +53,7 @@ fn the_first_group_that_names_a_parameter_counts() {
     assert_eq!(of("norm"), [(0.5, 0.3); 2], "unless a group says so");
     assert_eq!(of("head"), [(1.0, 0.0); 2]);
     assert_eq!(of("tokens"), [(1.0, 0.1)]);
-    assert_eq!(groups.resolve(&model).unwrap().len(), 5, "what is alike is one group");
+    assert_eq!(groups.resolve(&model).unwrap().alike().len(), 5, "what is alike is one group");
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn a_record_is_that_of_the_optimizer_without_groups() {
     let start = model();
     let optimizer = || groups.init(&start, AdamW::new(), AdamW::weight_decay).unwrap();
     let mut grouped = optimizer();
-    let mut alone = AdamW::new().init();
+    let mut alone = AdamW::new().init().unwrap();
     let (_, grads) = flat(&start);
     let once = grouped.step(0.1, start.clone(), grads);
     alone.step(0.1, start.clone(), flat(&start).1);

@@ -54,7 +54,7 @@ fn half_parameters_are_rounded_once() {
 #[test]
 fn replicas_are_what_a_cast_gives() {
     for dtype in [FloatDType::BF16, FloatDType::F16] {
-        let (mut net, mut optimizer) = (net(), AdamW::new().weight_decay(0.1).init());
+        let (mut net, mut optimizer) = (net(), AdamW::new().weight_decay(0.1).init().unwrap());
         for step in 0..3 {
             let gradients = gradients(&net, step);
             let (stepped, replicas) = replicas(dtype, || optimizer.step(1e-2, net, gradients));

@@ -229,7 +229,7 @@ fn pairs() -> Vec<[ModuleOptimizer; 2]> {
     let sgd = |decay| Sgd::new().momentum(0.9).dampening(0.1).weight_decay(decay);
     vec![
         [
-            AdamW::new().init().with_group(weights(), AdamW::new().weight_decay(0.1), None),
+            AdamW::new().init().unwrap().with_group(weights(), AdamW::new().weight_decay(0.1), None),
             ModuleOptimizer::from(burns_adamw(0.9, 0.999, 1e-8, 0.0)).with_group(
                 weights(),
                 burns_adamw(0.9, 0.999, 1e-8, 0.1),
@@ -237,7 +237,7 @@ fn pairs() -> Vec<[ModuleOptimizer; 2]> {
             ),
         ],
         [
-            Lion::new().init().with_group(weights(), Lion::new().weight_decay(0.1), None),
+            Lion::new().init().unwrap().with_group(weights(), Lion::new().weight_decay(0.1), None),
             LionConfig::new().init().with_group(
                 weights(),
                 LionConfig::new().with_weight_decay(0.1).build(),
@@ -245,14 +245,14 @@ fn pairs() -> Vec<[ModuleOptimizer; 2]> {
             ),
         ],
         [
-            sgd(0.0).init().with_group(weights(), sgd(0.1), None),
+            sgd(0.0).init().unwrap().with_group(weights(), sgd(0.1), None),
             ModuleOptimizer::from(burns_sgd(0.0, 0.9, 0.1, false)).with_group(
                 weights(),
                 burns_sgd(0.1, 0.9, 0.1, false),
                 None,
             ),
         ],
-        [Sgd::new().init(), SgdConfig::new().init()],
+        [Sgd::new().init().unwrap(), SgdConfig::new().init()],
     ]
 }
 

@@ -1,0 +1,63 @@
+//! The program, with what you add to it.
+
+use std::env;
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser;
+use firebrick_strategies::optim::{OptimizerRecipe, Optimizers};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::cli::Cli;
+
+/// The program `firebrick`, whose run files can name techniques of your own. Write a `main` that runs it:
+///
+/// ```no_run
+/// use std::process::ExitCode;
+///
+/// use firebrick_cli::Program;
+/// # use firebrick::optim::AdamW as MyOptimizer;
+///
+/// fn main() -> ExitCode {
+///     Program::new().optimizer::<MyOptimizer>("MyOptimizer").run() // optimizer: MyOptimizer(..)
+/// }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Program {
+    optimizers: Optimizers,
+}
+
+impl Default for Program {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Program {
+    /// Creates the program with all built-in techniques.
+    pub fn new() -> Self {
+        Self { optimizers: Optimizers::built_in() }
+    }
+
+    /// Adds an optimizer by the name that it has in run files. [`OptimizerRecipe`] has an example of one.
+    pub fn optimizer<R>(self, name: &'static str) -> Self
+    where
+        R: OptimizerRecipe + Clone + PartialEq + Serialize + DeserializeOwned + 'static,
+    {
+        Self { optimizers: self.optimizers.with::<R>(name) }
+    }
+
+    /// Runs the command of this process's arguments and returns its exit code. Errors go to standard error.
+    pub fn run(self) -> ExitCode {
+        self.run_from(env::args_os())
+    }
+
+    /// Runs the command of these arguments, of which the first is the name of the program.
+    pub fn run_from(self, arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> ExitCode {
+        firebrick::process_start();
+        firebrick::memory::keep_freed();
+        self.optimizers.install();
+        Cli::parse_from(arguments).run()
+    }
+}
