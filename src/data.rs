@@ -147,7 +147,8 @@ impl<B: Batch> Data<B> {
     ///
     /// # Errors
     ///
-    /// [`DataError::TokenizerFailed`] if the tokenizer cannot be written as JSON.
+    /// [`TokenizerError::TokenizerFailed`](firebrick_datasets::TokenizerError::TokenizerFailed) if the tokenizer cannot
+    /// be written as JSON.
     pub fn tokenizer(self, tokenizer: &Tokenizer) -> Result<Self, DataError> {
         Ok(self.tokenizer_fingerprint(Fingerprint::of(tokenizer.fingerprint()?)))
     }

@@ -2,7 +2,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use crate::DataError;
+use crate::{DataError, SampleError};
 
 /// One micro-batch as host data: the input of a model's step.
 ///
@@ -34,7 +34,7 @@ pub trait Batch: Send + 'static {
 ///
 /// ```
 /// use std::ops::Range;
-/// use firebrick_datasets::{Batches, DataError, TokenBatch};
+/// use firebrick_datasets::{Batches, DataError, SampleError, TokenBatch};
 ///
 /// /// Rows of one token each: the position.
 /// struct Counting;
@@ -48,7 +48,7 @@ pub trait Batch: Send + 'static {
 ///
 ///     fn batch(&self, epoch: u64, positions: Range<usize>) -> Result<TokenBatch, DataError> {
 ///         if positions.end > 10 {
-///             return Err(DataError::OutOfRange { epoch, positions, samples: 10 });
+///             return Err(SampleError::OutOfRange { epoch, positions, samples: 10 }.into());
 ///         }
 ///         TokenBatch::from_rows(positions.map(|position| vec![position as u32]).collect(), 0)
 ///     }
@@ -70,7 +70,7 @@ pub trait Batches: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`DataError::OutOfRange`] if the epoch does not have these positions, and any error from reading the data.
+    /// [`SampleError::OutOfRange`] if the epoch does not have these positions, and any error from reading the data.
     fn batch(&self, epoch: u64, positions: Range<usize>) -> Result<Self::Batch, DataError>;
 
     /// Returns the number of tokens, including padding, of the batch at `positions`. [Cutting by
@@ -79,10 +79,10 @@ pub trait Batches: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// Those of [`batch`](Self::batch), and [`DataError::NoTokenCounts`] if the data set does not implement it.
+    /// Those of [`batch`](Self::batch), and [`SampleError::NoTokenCounts`] if the data set does not implement it.
     fn padded_tokens(&self, epoch: u64, positions: Range<usize>) -> Result<usize, DataError> {
         let _ = (epoch, positions);
-        Err(DataError::NoTokenCounts)
+        Err(DataError::Sample(SampleError::NoTokenCounts))
     }
 }
 

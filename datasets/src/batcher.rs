@@ -2,7 +2,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use crate::{Batches, Collator, DataError, Samples};
+use crate::{Batches, Collator, DataError, SampleError, Samples};
 
 /// Makes batches from a stream of samples with a task's collator.
 ///
@@ -70,7 +70,11 @@ where
     fn check(&self, epoch: u64, positions: &Range<usize>) -> Result<(), DataError> {
         let samples = self.samples.samples(epoch);
         match positions.start > positions.end || positions.end > samples {
-            true => Err(DataError::OutOfRange { epoch, positions: positions.clone(), samples }),
+            true => Err(DataError::Sample(SampleError::OutOfRange {
+                epoch,
+                positions: positions.clone(),
+                samples,
+            })),
             false => Ok(()),
         }
     }

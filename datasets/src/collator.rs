@@ -29,7 +29,7 @@ use crate::{Batch, DataError, Record};
 /// | Token classification: `B-` to `I-` within a word | by the label's number: odd ones are raised by one | by its name | The numbers need not alternate. |
 /// | Unknown labels | whatever the recipe does | an error that names record, field and labels | It finds typos in the data. |
 /// | A record in which nothing counts | a row of -100 | no sample, for token classification, masked, causal and seq2seq | It would take a place in the batch and teach nothing. |
-/// | A row longer than the fixed length | an error about nested lists | [`DataError::RowTooLong`], which names the row and both lengths | It says what to do. |
+/// | A row longer than the fixed length | an error about nested lists | [`SampleError::RowTooLong`](crate::SampleError::RowTooLong), which names the row and both lengths | It says what to do. |
 /// | An empty second text, encoded alone | no pair | a pair, as in their batches | The template should not depend on the text. |
 /// | Flattened samples: their numbers | from 0 | from 1 | 0 is padding, which theirs lacks. |
 pub trait Collator: Send + Sync + 'static {
@@ -43,7 +43,8 @@ pub trait Collator: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`DataError::Record`] if a field is missing or of another type, and any error of the tokenizer.
+    /// [`ReadError::Record`](crate::ReadError::Record) if a field is missing or of another type, and any error of the
+    /// tokenizer.
     fn encode(&self, record: &Record) -> Result<Vec<Self::Sample>, DataError>;
 
     /// Returns the number of tokens of a sample before padding. Samples are grouped by it.

@@ -95,6 +95,9 @@
 //! ordinary_file  opens files, but no devices and pipes
 //! failure
 //! ├── error        the errors
+//! │   ├── read           of files and their records
+//! │   ├── tokenizer      of tokenizers and their files
+//! │   └── sample         of samples, their order and batches
 //! ├── place        where a record came from
 //! └── panics       turns panics into errors
 //! ```
@@ -208,7 +211,7 @@ pub use collators::{
     SequenceClassification, Subwords, Target, TokenClassification, Tokens,
 };
 pub use delivery::{Amount, Cursor, Cut, Prefetch, Request, Requests};
-pub use error::DataError;
+pub use error::{DataError, ReadError, SampleError, TokenizerError};
 pub use fingerprint::Fingerprint;
 pub use padding::{PadTo, Padding, Side};
 pub use place::Place;

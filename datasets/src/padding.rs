@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::DataError;
+use crate::{DataError, SampleError};
 
 /// The beginning or the end of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -106,7 +106,7 @@ impl Padding {
         if let PadTo::Length(length) = self.to {
             let length = self.length(length.min(longest));
             if let Some(row) = lengths.iter().position(|&tokens| tokens > length) {
-                return Err(DataError::RowTooLong { row, tokens: lengths[row], length });
+                return Err(DataError::Sample(SampleError::RowTooLong { row, tokens: lengths[row], length }));
             }
         }
         Ok([lengths.len(), self.length(longest)])
@@ -173,7 +173,10 @@ mod tests {
         let padding = Padding::default().to(PadTo::Length(4)).unwrap();
         assert_eq!(padding.shape(&[1, 4]).unwrap(), [2, 4]);
         let error = padding.shape(&[1, 5]).unwrap_err();
-        assert!(matches!(error, DataError::RowTooLong { row: 1, tokens: 5, length: 4 }), "{error}");
+        assert!(
+            matches!(error, DataError::Sample(SampleError::RowTooLong { row: 1, tokens: 5, length: 4 })),
+            "{error}"
+        );
         // The rounded length leaves enough room.
         assert_eq!(padding.multiple_of(8).unwrap().shape(&[1, 5]).unwrap(), [2, 8]);
     }

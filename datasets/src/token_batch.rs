@@ -2,7 +2,7 @@
 
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
-use crate::{Batch, DataError, Padding};
+use crate::{Batch, DataError, Padding, SampleError, TokenizerError};
 
 /// The label of a token that does not count in the loss.
 pub const IGNORE: i32 = -100;
@@ -56,7 +56,7 @@ impl TokenBatch {
     ///
     /// # Errors
     ///
-    /// [`DataError::IdTooLarge`] if an id is 2³¹ or more.
+    /// [`TokenizerError::IdTooLarge`] if an id is 2³¹ or more.
     pub fn from_rows(rows: Vec<Vec<u32>>, pad_id: u32) -> Result<Self, DataError> {
         let labels = rows.iter().map(|row| signed_row(row)).collect::<Result<_, _>>()?;
         Self::with_labels(rows, labels, pad_id)
@@ -68,8 +68,8 @@ impl TokenBatch {
     ///
     /// # Errors
     ///
-    /// [`DataError::LabelRows`] or [`DataError::LabelLength`] if ids and labels differ in shape,
-    /// and [`DataError::IdTooLarge`] if an id is 2³¹ or more.
+    /// [`SampleError::LabelRows`] or [`SampleError::LabelLength`] if ids and labels differ in shape,
+    /// and [`TokenizerError::IdTooLarge`] if an id is 2³¹ or more.
     pub fn with_labels(rows: Vec<Vec<u32>>, labels: Vec<Vec<i32>>, pad_id: u32) -> Result<Self, DataError> {
         Self::padded(rows, labels, &Padding::default(), pad_id)
     }
@@ -84,7 +84,7 @@ impl TokenBatch {
         pad_id: u32,
     ) -> Result<Self, DataError> {
         if rows.len() != labels.len() {
-            return Err(DataError::LabelRows { ids: rows.len(), labels: labels.len() });
+            return Err(DataError::Sample(SampleError::LabelRows { ids: rows.len(), labels: labels.len() }));
         }
         let lengths: Vec<_> = rows.iter().map(Vec::len).collect();
         let shape @ [_, length] = padding.shape(&lengths)?;
@@ -102,7 +102,11 @@ impl TokenBatch {
         };
         for (row, (ids, mut labels)) in rows.iter().zip(labels).enumerate() {
             if ids.len() != labels.len() {
-                return Err(DataError::LabelLength { row, ids: ids.len(), labels: labels.len() });
+                return Err(DataError::Sample(SampleError::LabelLength {
+                    row,
+                    ids: ids.len(),
+                    labels: labels.len(),
+                }));
             }
             if let Some(first) = labels.first_mut()
                 && padding.is_left()
@@ -223,7 +227,7 @@ impl Batch for TokenBatch {
 
 /// Converts an id to the signed integer that tensors hold; labels need a sign for [`IGNORE`].
 pub(crate) fn signed(id: u32) -> Result<i32, DataError> {
-    i32::try_from(id).map_err(|_| DataError::IdTooLarge { id })
+    i32::try_from(id).map_err(|_| DataError::Tokenizer(TokenizerError::IdTooLarge { id }))
 }
 
 /// Converts ids to the signed integers that tensors hold.
@@ -250,16 +254,19 @@ mod tests {
     #[test]
     fn mismatched_labels() {
         let error = TokenBatch::with_labels(vec![vec![1]], vec![], 0).unwrap_err();
-        assert!(matches!(error, DataError::LabelRows { ids: 1, labels: 0 }));
+        assert!(matches!(error, DataError::Sample(SampleError::LabelRows { ids: 1, labels: 0 })));
 
         let error = TokenBatch::with_labels(vec![vec![], vec![1]], vec![vec![], vec![1, 2]], 0);
-        assert!(matches!(error.unwrap_err(), DataError::LabelLength { row: 1, ids: 1, labels: 2 }));
+        assert!(matches!(
+            error.unwrap_err(),
+            DataError::Sample(SampleError::LabelLength { row: 1, ids: 1, labels: 2 })
+        ));
     }
 
     #[test]
     fn ids_beyond_i32() {
         let error = TokenBatch::from_rows(vec![vec![1 << 31]], 0).unwrap_err();
-        assert!(matches!(error, DataError::IdTooLarge { id: 0x8000_0000 }));
+        assert!(matches!(error, DataError::Tokenizer(TokenizerError::IdTooLarge { id: 0x8000_0000 })));
         assert!(TokenBatch::from_rows(vec![vec![1]], u32::MAX).is_err());
     }
 

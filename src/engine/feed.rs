@@ -1,6 +1,6 @@
 //! The windows of micro-batches that training consumes.
 
-use firebrick_datasets::{Amount, Batch, Batches, Cursor, Cut, DataError, Prefetch, Requests};
+use firebrick_datasets::{Amount, Batch, Batches, Cursor, Cut, DataError, Prefetch, Requests, SampleError};
 use firebrick_world::Communicator;
 
 use crate::Data;
@@ -76,7 +76,7 @@ impl<B: Batch> Feed<B> {
         let mut batches = Vec::new();
         loop {
             let Some(delivered) = self.ahead.next() else {
-                return Err(DataError::EmptyEpoch { epoch: 0 });
+                return Err(DataError::Sample(SampleError::EmptyEpoch { epoch: 0 }));
             };
             let (request, OptionalBatch(batch)) = delivered?;
             batches.push(MicroBatch { batch, first: request.positions.start as u64 });

@@ -6,6 +6,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
+use firebrick_datasets::{DataError, SampleError};
 use firebrick_kernels::memory::Account;
 use firebrick_strategies::StrategyError;
 use firebrick_world::{Communicator, WorldError};
@@ -163,7 +164,7 @@ impl TrainError {
                 | Self::NotFinite { .. }
                 | Self::Weights { .. }
                 | Self::Strategy(StrategyError::MinimumScale { .. })
-                | Self::Data(firebrick_datasets::DataError::EmptyEpoch { .. })
+                | Self::Data(DataError::Sample(SampleError::EmptyEpoch { .. }))
         )
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use burn::optim::ModuleOptimizer;
-use firebrick_datasets::{Batch, DataError};
+use firebrick_datasets::{Batch, DataError, SampleError};
 use firebrick_strategies::{BoxedStrategy, Strategy};
 
 use super::for_rank::for_rank;
@@ -131,7 +131,7 @@ impl<M: 'static> Trainer<BoxedStrategy<M>> {
         process_start();
         self.check()?;
         if data.valid.as_ref().is_some_and(|valid| valid.samples(0) == 0) {
-            return Err(DataError::EmptyEpoch { epoch: 0 }.into());
+            return Err(DataError::Sample(SampleError::EmptyEpoch { epoch: 0 }).into());
         }
         let world = self.world()?;
         let mut ranks = world.join()?;

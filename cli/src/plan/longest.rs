@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use firebrick_datasets::{Batch, Batches, Cursor, DataError, Requests};
+use firebrick_datasets::{Batch, Batches, Cursor, DataError, Requests, SampleError};
 
 use super::PlanError;
 use crate::RunError;
@@ -50,7 +50,7 @@ impl<B: Batch> Longest<B> {
             }
             let batch = data.train.batch(0, request.positions.clone())?;
             let tokens = match data.train.padded_tokens(0, request.positions.clone()) {
-                Err(DataError::NoTokenCounts) => batch.tokens(),
+                Err(DataError::Sample(SampleError::NoTokenCounts)) => batch.tokens(),
                 counted => counted?,
             };
             let source = source_tokens(&batch);

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use firebrick_datasets::DataError;
+use firebrick_datasets::{DataError, ReadError, TokenizerError};
 use firebrick_strategies::optim::GroupsError;
 use thiserror::Error;
 
@@ -330,8 +330,10 @@ impl RunError {
     /// Whether the data has a character that the tokenizer's vocabulary lacks.
     pub(crate) fn is_of_vocabulary(&self) -> bool {
         match self {
-            Self::Train(TrainError::Data(DataError::UnknownCharacter { .. })) => true,
-            Self::Train(TrainError::Data(DataError::Record { found, .. })) => {
+            Self::Train(TrainError::Data(DataError::Tokenizer(TokenizerError::UnknownCharacter {
+                ..
+            }))) => true,
+            Self::Train(TrainError::Data(DataError::Read(ReadError::Record { found, .. }))) => {
                 found.contains("is not in the vocabulary")
             }
             _ => false,

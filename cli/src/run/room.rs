@@ -1,6 +1,6 @@
 //! Checks that this machine has room for a run, before anything is allocated.
 
-use firebrick_datasets::{Batch, Cursor, DataError, Requests};
+use firebrick_datasets::{Batch, Cursor, DataError, Requests, SampleError};
 
 use super::family::{Attention, Family};
 use super::prepare::Parts;
@@ -83,7 +83,7 @@ impl Rows {
         let positions = request?.positions;
         match data.train.padded_tokens(0, positions.clone()) {
             Ok(tokens) => Ok(Self { rows: positions.len(), tokens }),
-            Err(DataError::NoTokenCounts) => Ok(Self { rows: 0, tokens: 0 }),
+            Err(DataError::Sample(SampleError::NoTokenCounts)) => Ok(Self { rows: 0, tokens: 0 }),
             Err(error) => Err(error),
         }
     }

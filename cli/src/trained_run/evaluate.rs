@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use burn::tensor::FloatDType;
-use firebrick_datasets::{Batch, DataError};
+use firebrick_datasets::{Batch, DataError, SampleError};
 use firebrick_strategies::Pass;
 use serde::Serialize;
 
@@ -100,7 +100,7 @@ impl ForModel for Evaluating<'_> {
             sums.add(sum.try_into_scalar::<f64>().map_err(TrainError::from)?, items, &counts);
         }
         if sums.items == 0 {
-            return Err(DataError::EmptyEpoch { epoch: 0 }.into());
+            return Err(DataError::Sample(SampleError::EmptyEpoch { epoch: 0 }).into());
         }
         let scores =
             model.scores(&sums.counts).into_iter().map(|score| (score.name.to_string(), score.value));

@@ -228,7 +228,7 @@ impl Collator for CausalLm {
 mod tests {
     use super::*;
     use crate::{
-        Batch, Tokenizer,
+        Batch, Tokenizer, TokenizerError,
         collators::testing::{bytebpe, drawn, record, text, unigram},
     };
 
@@ -323,6 +323,6 @@ mod tests {
         assert_eq!(task.collate(&drawn([CausalSample::default()])).unwrap().shape(), [1, 0]);
         let endless = CausalLm::new(letters()).end(true);
         let error = endless.encode(&record(vec![("text", text("a"))])).unwrap_err();
-        assert!(matches!(error, DataError::NoToken { role: "end", .. }));
+        assert!(matches!(error, DataError::Tokenizer(TokenizerError::NoToken { role: "end", .. })));
     }
 }

@@ -56,8 +56,8 @@ impl Inputs {
     ///
     /// # Errors
     ///
-    /// [`DataError::RowTooLong`] if rows are padded to a fixed length and one is longer, and [`DataError::IdTooLarge`]
-    /// if an id is 2³¹ or more.
+    /// [`SampleError::RowTooLong`](crate::SampleError::RowTooLong) if rows are padded to a fixed length and one is
+    /// longer, and [`TokenizerError::IdTooLarge`](crate::TokenizerError::IdTooLarge) if an id is 2³¹ or more.
     pub fn new(rows: &[&Tokens], padding: &Padding, pad_id: u32) -> Result<Self, DataError> {
         let lengths: Vec<_> = rows.iter().map(|row| row.len()).collect();
         let shape = padding.shape(&lengths)?;

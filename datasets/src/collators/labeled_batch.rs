@@ -3,7 +3,7 @@
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use super::{Inputs, Tokens};
-use crate::{Batch, DataError, IGNORE, Padding};
+use crate::{Batch, DataError, IGNORE, Padding, SampleError};
 
 /// Encoder inputs with a label for each token, as made by [`TokenClassification`](crate::TokenClassification) and
 /// [`MaskedLm`](crate::MaskedLm).
@@ -24,7 +24,11 @@ impl LabeledBatch {
         let mut all = Vec::with_capacity(inputs.host_ids().len());
         for (row, (tokens, labels)) in rows.iter().enumerate() {
             if tokens.len() != labels.len() {
-                return Err(DataError::LabelLength { row, ids: tokens.len(), labels: labels.len() });
+                return Err(DataError::Sample(SampleError::LabelLength {
+                    row,
+                    ids: tokens.len(),
+                    labels: labels.len(),
+                }));
             }
             padding.push(&mut all, labels.iter().copied(), inputs.shape()[1], IGNORE);
         }
@@ -77,6 +81,6 @@ mod tests {
         assert_eq!(batch.labels(&testing::device()).dims(), [2, 2]);
 
         let error = LabeledBatch::new(&[(&long, &[1])], &Padding::default(), 0).unwrap_err();
-        assert!(matches!(error, DataError::LabelLength { row: 0, ids: 2, labels: 1 }));
+        assert!(matches!(error, DataError::Sample(SampleError::LabelLength { row: 0, ids: 2, labels: 1 })));
     }
 }

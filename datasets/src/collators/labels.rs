@@ -6,7 +6,7 @@ use std::{
     fmt,
 };
 
-use crate::{DataError, Malformed, Record, Skipped, Value};
+use crate::{DataError, Malformed, Record, SampleError, Skipped, Value};
 
 /// Maps class names to ids and back.
 ///
@@ -34,7 +34,7 @@ impl Labels {
     ///
     /// # Errors
     ///
-    /// [`DataError::DuplicateLabel`] if a name occurs twice, [`DataError::Zero`] if there are no names.
+    /// [`SampleError::DuplicateLabel`] if a name occurs twice, [`DataError::Zero`] if there are no names.
     pub fn new<N: Into<String>>(names: impl IntoIterator<Item = N>) -> Result<Self, DataError> {
         let names: Vec<String> = names.into_iter().map(Into::into).collect();
         if names.is_empty() {
@@ -43,7 +43,7 @@ impl Labels {
         let mut ids = BTreeMap::new();
         for (name, id) in names.iter().zip(0..) {
             if ids.insert(name.clone(), id).is_some() {
-                return Err(DataError::DuplicateLabel { label: name.clone() });
+                return Err(DataError::Sample(SampleError::DuplicateLabel { label: name.clone() }));
             }
         }
         let numbers = (0..).take(names.len()).collect();
@@ -253,7 +253,10 @@ mod tests {
 
     #[test]
     fn refused() {
-        assert!(matches!(Labels::new(["a", "a"]), Err(DataError::DuplicateLabel { .. })));
+        assert!(matches!(
+            Labels::new(["a", "a"]),
+            Err(DataError::Sample(SampleError::DuplicateLabel { .. }))
+        ));
         assert!(matches!(Labels::new([""; 0]), Err(DataError::Zero { .. })));
     }
 }

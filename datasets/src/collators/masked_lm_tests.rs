@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    Batch,
+    Batch, TokenizerError,
     collators::testing::{drawn, record, text, wordpiece},
 };
 
@@ -129,5 +129,8 @@ fn a_missing_mask_token_is_named() {
     let tokenizer = Arc::new(crate::Tokenizer::characters("ab").unwrap());
     let task = MaskedLm::new(Encoder::new(tokenizer), Masking::default()).pad_id(0);
     let error = task.encode(&record(vec![("text", text("a"))])).unwrap_err();
-    assert!(matches!(error, DataError::NoToken { role: "mask", setting: "mask_id" }));
+    assert!(matches!(
+        error,
+        DataError::Tokenizer(TokenizerError::NoToken { role: "mask", setting: "mask_id" })
+    ));
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{CausalLm, CausalSample};
-use crate::{Collator, DataError, Drawn, IGNORE, Padding, Record, TokenBatch};
+use crate::{Collator, DataError, Drawn, IGNORE, Padding, Record, SampleError, TokenBatch};
 
 /// The samples of one row.
 pub type Pack = Vec<Arc<CausalSample>>;
@@ -63,7 +63,7 @@ impl Packing {
     fn checked(&self, row: usize, pack: &Pack) -> Result<(), DataError> {
         let tokens = tokens(pack);
         if tokens > self.capacity {
-            return Err(DataError::RowTooLong { row, tokens, length: self.capacity });
+            return Err(DataError::Sample(SampleError::RowTooLong { row, tokens, length: self.capacity }));
         }
         Ok(())
     }
@@ -79,7 +79,7 @@ impl Collator for Packing {
 
     /// # Errors
     ///
-    /// Those of [`CausalLm`], and [`DataError::RowTooLong`] if a sample does not fit in a row.
+    /// Those of [`CausalLm`], and [`SampleError::RowTooLong`] if a sample does not fit in a row.
     fn encode(&self, record: &Record) -> Result<Vec<Pack>, DataError> {
         let packs: Vec<_> =
             self.causal.encode(record)?.into_iter().map(|sample| vec![Arc::new(sample)]).collect();
@@ -97,7 +97,7 @@ impl Collator for Packing {
 
     /// # Errors
     ///
-    /// [`DataError::RowTooLong`] if a pack has more tokens than fit in a row.
+    /// [`SampleError::RowTooLong`] if a pack has more tokens than fit in a row.
     fn collate(&self, packs: &[Drawn<Pack>]) -> Result<TokenBatch, DataError> {
         let (mut rows, mut labels, mut cuts) = (vec![], vec![], vec![]);
         for (row, pack) in packs.iter().map(|drawn| &*drawn.sample).enumerate() {
@@ -195,7 +195,7 @@ mod tests {
     fn too_much_for_a_row() {
         let task = packing(Padding::default());
         let error = task.collate(&drawn([pack(&[]), pack(&[(&[1, 2, 3], 0), (&[1, 2, 3], 0)])])).unwrap_err();
-        assert!(matches!(error, DataError::RowTooLong { row: 1, tokens: 6, length: 5 }));
+        assert!(matches!(error, DataError::Sample(SampleError::RowTooLong { row: 1, tokens: 6, length: 5 })));
         assert_eq!(task.encode(&record(vec![("text", text("abcde"))])).unwrap().len(), 1);
         assert!(task.encode(&record(vec![("text", text("abcdef"))])).is_err());
     }

@@ -1,6 +1,6 @@
 //! Resolves the token of a role: the one that you set, or the tokenizer's.
 
-use crate::DataError;
+use crate::{DataError, TokenizerError};
 
 /// Returns the token of a role. `setting` names the option that sets it.
 pub(super) fn role(
@@ -9,7 +9,7 @@ pub(super) fn role(
     role: &'static str,
     setting: &'static str,
 ) -> Result<u32, DataError> {
-    given.or(of_tokenizer).ok_or(DataError::NoToken { role, setting })
+    given.or(of_tokenizer).ok_or(DataError::Tokenizer(TokenizerError::NoToken { role, setting }))
 }
 
 /// Returns the padding token.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Inputs, Labels, SequenceBatch, Tokens, roles, sequence_batch::Targets};
-use crate::{Collator, DataError, Drawn, Encoder, Input, Padding, Record, Value};
+use crate::{Collator, DataError, Drawn, Encoder, Input, Padding, Record, SampleError, Value};
 
 /// The kind of target that a text has.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -201,7 +201,7 @@ impl Collator for SequenceClassification {
                         (0..).take(*classes).map(|class| f32::from(u8::from(present.contains(&class)))),
                     );
                 }
-                _ => return Err(DataError::OtherLabel { index: drawn.index }),
+                _ => return Err(DataError::Sample(SampleError::OtherLabel { index: drawn.index })),
             }
         }
         Ok(SequenceBatch { inputs, targets })
@@ -212,7 +212,7 @@ impl Collator for SequenceClassification {
 mod tests {
     use super::*;
     use crate::{
-        Batch,
+        Batch, ReadError,
         collators::testing::{drawn, list, record, text, wordpiece},
         testing,
     };
@@ -262,7 +262,7 @@ mod tests {
         assert_eq!(batch.host_numbers(), Some(&[3.0, -0.5, 2.5][..]));
         assert_eq!(batch.numbers(&testing::device()).unwrap().dims(), [3]);
         for value in [Value::Float(f64::NAN), Value::Float(1e300), text("inf"), text("many"), Value::Null] {
-            assert!(matches!(encode(&task, value), Err(DataError::Record { .. })));
+            assert!(matches!(encode(&task, value), Err(DataError::Read(ReadError::Record { .. }))));
         }
         let error = task.encode(&record(vec![("text", text("a"))])).unwrap_err().to_string();
         assert!(
@@ -300,6 +300,6 @@ mod tests {
         // A sample of another collator is an error.
         let sample = encode(&task(Target::Number), Value::Integer(1)).unwrap();
         let error = task(Target::Class(labels())).collate(&drawn([sample])).unwrap_err();
-        assert!(matches!(error, DataError::OtherLabel { index: 0 }));
+        assert!(matches!(error, DataError::Sample(SampleError::OtherLabel { index: 0 })));
     }
 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{LabeledBatch, Labels, Tokens, roles};
-use crate::{Collator, DataError, Drawn, Encoder, Encoding, IGNORE, Input, Padding, Record, Value};
+use crate::{
+    Collator, DataError, Drawn, Encoder, Encoding, IGNORE, Input, Padding, Record, SampleError, Value,
+};
 
 /// Which tokens of a word carry its label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -97,7 +99,7 @@ impl TokenClassification {
     ///
     /// # Errors
     ///
-    /// [`DataError::NoInsideLabel`] for [`Subwords::Inside`] if a label `B-X` has no `I-X`.
+    /// [`SampleError::NoInsideLabel`] for [`Subwords::Inside`] if a label `B-X` has no `I-X`.
     pub fn subwords(mut self, subwords: Subwords) -> Result<Self, DataError> {
         self.subwords = subwords;
         let continued = |name: &String| {
@@ -106,7 +108,9 @@ impl TokenClassification {
                 _ => name.clone(),
             };
             let id = self.labels.id(&continues);
-            id.ok_or_else(|| DataError::NoInsideLabel { begins: name.clone(), continues })
+            id.ok_or_else(|| {
+                DataError::Sample(SampleError::NoInsideLabel { begins: name.clone(), continues })
+            })
         };
         self.continued = self.labels.names().iter().map(continued).collect::<Result<_, _>>()?;
         Ok(self)
@@ -269,6 +273,6 @@ mod tests {
         let labels = Labels::new(["B-PER"]).unwrap();
         let task = TokenClassification::new(Encoder::new(wordpiece()), labels);
         let error = task.clone().subwords(Subwords::Inside).unwrap_err();
-        assert!(matches!(error, DataError::NoInsideLabel { .. }));
+        assert!(matches!(error, DataError::Sample(SampleError::NoInsideLabel { .. })));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::{Batches, DataError};
+use crate::{Batches, DataError, SampleError};
 
 /// The size of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,11 +70,11 @@ impl Cut {
     ///
     /// # Errors
     ///
-    /// [`DataError::Rank`] unless `rank` is below `ranks`.
+    /// [`SampleError::Rank`] unless `rank` is below `ranks`.
     pub fn for_rank(self, rank: usize, ranks: usize) -> Result<Self, DataError> {
         match rank < ranks {
             true => Ok(Self { rank, ranks, ..self }),
-            false => Err(DataError::Rank { rank, ranks }),
+            false => Err(DataError::Sample(SampleError::Rank { rank, ranks })),
         }
     }
 
@@ -82,7 +82,7 @@ impl Cut {
     ///
     /// # Errors
     ///
-    /// [`DataError::SampleTooLong`] if its first sample has more tokens than allowed, and any error of the data.
+    /// [`SampleError::SampleTooLong`] if its first sample has more tokens than allowed, and any error of the data.
     pub fn global_batch(
         &self,
         batches: &impl Batches,
@@ -166,7 +166,12 @@ fn take(
     let tokens = |samples: usize| batches.padded_tokens(epoch, start..start + samples);
     let first = tokens(1)?;
     if first > most {
-        return Err(DataError::SampleTooLong { epoch, position: start, tokens: first, most });
+        return Err(DataError::Sample(SampleError::SampleTooLong {
+            epoch,
+            position: start,
+            tokens: first,
+            most,
+        }));
     }
     // `fits` samples fit. Doubles the step as long as they do, then narrows it.
     let (mut fits, mut step) = (1, 1);
@@ -217,7 +222,10 @@ mod tests {
         assert_eq!(cut.global_batch(&lengths, 0, 0, 6).unwrap(), 0..3);
         assert_eq!(cut.micro_batches(&lengths, 0, &(0..3)).unwrap(), [0..2, 2..3]);
         let too_long = cut.micro_batches(&lengths, 0, &(3..4)).unwrap_err();
-        assert!(matches!(too_long, DataError::SampleTooLong { position: 3, tokens: 9, most: 8, .. }));
+        assert!(matches!(
+            too_long,
+            DataError::Sample(SampleError::SampleTooLong { position: 3, tokens: 9, most: 8, .. })
+        ));
     }
 
     #[test]
@@ -228,7 +236,10 @@ mod tests {
         assert_eq!(micro(0), [0..2, 2..3]);
         assert_eq!(micro(1), [3..5, 5..5]);
         assert_eq!(micro(3), [7..9, 9..9]);
-        assert!(matches!(cut.for_rank(4, 4).unwrap_err(), DataError::Rank { rank: 4, ranks: 4 }));
+        assert!(matches!(
+            cut.for_rank(4, 4).unwrap_err(),
+            DataError::Sample(SampleError::Rank { rank: 4, ranks: 4 })
+        ));
     }
 
     #[test]
@@ -244,7 +255,10 @@ mod tests {
             }
         }
         let cut = Cut::new(Amount::Tokens(1), Amount::Samples(1)).unwrap();
-        assert!(matches!(cut.global_batch(&Silent, 0, 0, 1).unwrap_err(), DataError::NoTokenCounts));
+        assert!(matches!(
+            cut.global_batch(&Silent, 0, 0, 1).unwrap_err(),
+            DataError::Sample(SampleError::NoTokenCounts)
+        ));
     }
 
     fn amount() -> impl Strategy<Value = Amount> {

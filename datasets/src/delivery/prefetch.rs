@@ -122,7 +122,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{Amount, Batch, Cursor, Cut, Requests};
+    use crate::{Amount, Batch, Cursor, Cut, Requests, SampleError};
 
     /// A batch that stores its positions and counts the live batches.
     #[derive(Debug)]
@@ -165,7 +165,7 @@ mod tests {
 
         fn batch(&self, epoch: u64, positions: Range<usize>) -> Result<Counted, DataError> {
             if epoch == 1 && positions.contains(&4) {
-                return Err(DataError::OutOfRange { epoch, positions, samples: 4 });
+                return Err(DataError::Sample(SampleError::OutOfRange { epoch, positions, samples: 4 }));
             }
             assert!(epoch != 1 || !positions.contains(&7), "no sample 7");
             let alive = self.alive.fetch_add(1, Ordering::SeqCst) + 1;
@@ -211,11 +211,17 @@ mod tests {
     fn a_failing_request_surfaces_at_its_place() {
         let request = |positions| Request { epoch: 0, positions, closes_window: None };
         for workers in [0, 2] {
-            let requests =
-                vec![Ok(request(0..1)), Err(DataError::EmptyEpoch { epoch: 8 }), Ok(request(1..2))];
+            let requests = vec![
+                Ok(request(0..1)),
+                Err(DataError::Sample(SampleError::EmptyEpoch { epoch: 8 })),
+                Ok(request(1..2)),
+            ];
             let batches = Faulty::default();
             let results: Vec<_> = Prefetch::new(batches, requests.into_iter(), workers, 8).collect();
-            assert!(matches!(results[..], [Ok(_), Err(DataError::EmptyEpoch { epoch: 8 }), Ok(_)]));
+            assert!(matches!(
+                results[..],
+                [Ok(_), Err(DataError::Sample(SampleError::EmptyEpoch { epoch: 8 })), Ok(_)]
+            ));
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, ops::Range};
 
-use crate::{Batches, Cursor, Cut, DataError};
+use crate::{Batches, Cursor, Cut, DataError, SampleError};
 
 /// One micro-batch to compute.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,8 +23,8 @@ pub struct Request {
 ///
 /// # Errors
 ///
-/// An item is [`DataError::EmptyEpoch`] if an epoch has no samples, [`DataError::OutOfRange`] if the cursor's epoch has
-/// no samples left, or an error of [`Cut`]. Nothing follows an error.
+/// An item is [`SampleError::EmptyEpoch`] if an epoch has no samples, [`SampleError::OutOfRange`] if the cursor's epoch
+/// has no samples left, or an error of [`Cut`]. Nothing follows an error.
 ///
 /// # Example
 ///
@@ -69,7 +69,7 @@ impl<B: Batches> Requests<B> {
         let Cursor { epoch, consumed } = self.after;
         let samples = self.batches.samples(epoch);
         if samples == 0 {
-            return Err(DataError::EmptyEpoch { epoch });
+            return Err(DataError::Sample(SampleError::EmptyEpoch { epoch }));
         }
         if consumed >= samples {
             return Err(DataError::out_of_range(epoch, consumed, samples));
@@ -155,7 +155,7 @@ mod tests {
         let mut requests = Requests::new(Epochs(vec![1, 0]), cursor(0, 0), cut(1, 1));
         assert!(requests.next().unwrap().is_ok());
         let error = requests.next().unwrap().unwrap_err();
-        assert!(matches!(error, DataError::EmptyEpoch { epoch: 1 }));
+        assert!(matches!(error, DataError::Sample(SampleError::EmptyEpoch { epoch: 1 })));
         assert!(requests.next().is_none());
     }
 
@@ -164,7 +164,7 @@ mod tests {
         for consumed in [5, 6] {
             let mut requests = Requests::new(Epochs(vec![5]), cursor(2, consumed), cut(1, 1));
             let error = requests.next().unwrap().unwrap_err();
-            assert!(matches!(error, DataError::OutOfRange { samples: 5, .. }));
+            assert!(matches!(error, DataError::Sample(SampleError::OutOfRange { samples: 5, .. })));
         }
     }
 

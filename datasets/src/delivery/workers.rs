@@ -9,7 +9,7 @@ use std::{
     thread::{Builder, JoinHandle},
 };
 
-use crate::{Batches, DataError, Request, panics::caught};
+use crate::{Batches, DataError, Request, SampleError, panics::caught};
 
 /// Threads that take requests from a shared queue. Dropping it stops them and waits for them.
 pub(crate) struct Workers<B: Batches> {
@@ -95,7 +95,11 @@ pub(crate) fn compute<B: Batches>(batches: &B, request: &Request) -> Result<B::B
 
 /// Creates the error for a request whose computation panicked.
 pub(crate) fn panicked(request: &Request, message: String) -> DataError {
-    DataError::BatchPanicked { epoch: request.epoch, positions: request.positions.clone(), message }
+    DataError::Sample(SampleError::BatchPanicked {
+        epoch: request.epoch,
+        positions: request.positions.clone(),
+        message,
+    })
 }
 
 #[cfg(test)]

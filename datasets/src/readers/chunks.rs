@@ -3,7 +3,7 @@
 use std::{io::Read, path::Path, sync::Arc};
 
 use super::unpacked::Unpacked;
-use crate::{DataError, tokenization::final_pieces};
+use crate::{DataError, ReadError, tokenization::final_pieces};
 
 /// The number of bytes that are read before pieces are cut off.
 const BUFFER: u64 = 4 << 20;
@@ -38,8 +38,8 @@ impl TextChunks {
     ///
     /// # Errors
     ///
-    /// [`DataError::Io`] if the file cannot be opened, [`DataError::File`] if it is not text. An item is an error if
-    /// reading fails, or [`DataError::NotUtf8`]; nothing follows it.
+    /// [`DataError::Io`] if the file cannot be opened, [`ReadError::File`] if it is not text. An item is an error if
+    /// reading fails, or [`ReadError::NotUtf8`]; nothing follows it.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, DataError> {
         let path: Arc<Path> = path.as_ref().into();
         Ok(Self { text: Unpacked::open(&path)?, buffer: Vec::new(), before: 0, ended: false })
@@ -58,7 +58,7 @@ impl TextChunks {
                 }
                 Err(error) => {
                     let offset = self.text.mark() + self.before + error.valid_up_to();
-                    return Err(DataError::NotUtf8 { path: path.to_path_buf(), offset });
+                    return Err(DataError::Read(ReadError::NotUtf8 { path: path.to_path_buf(), offset }));
                 }
             };
             let end = if self.ended { valid.len() } else { final_pieces(valid) };
@@ -115,11 +115,14 @@ mod tests {
         file.write_all("é".as_bytes()).unwrap();
         file.write_all(b"\xc3").unwrap();
         let chunks: Vec<_> = TextChunks::open(&path).unwrap().collect();
-        assert!(matches!(chunks[..], [Err(DataError::NotUtf8 { offset: 2, .. })]));
+        assert!(matches!(chunks[..], [Err(DataError::Read(ReadError::NotUtf8 { offset: 2, .. }))]));
         // The offset in the file includes the byte order mark.
         fs::write(&path, b"\xef\xbb\xbfab\xff").unwrap();
         let chunks: Vec<_> = TextChunks::open(&path).unwrap().collect();
-        assert!(matches!(chunks[..], [Err(DataError::NotUtf8 { offset: 5, .. })]), "{chunks:?}");
+        assert!(
+            matches!(chunks[..], [Err(DataError::Read(ReadError::NotUtf8 { offset: 5, .. }))]),
+            "{chunks:?}"
+        );
         assert!(TextChunks::open(folder.path().join("no")).is_err());
         fs::write(&path, "").unwrap();
         assert_eq!(TextChunks::open(&path).unwrap().count(), 0);

@@ -9,7 +9,7 @@ use super::{
     records,
     tag_scheme::Evidence,
 };
-use crate::{DataError, Reader, Records};
+use crate::{DataError, ReadError, Reader, Records};
 
 /// Reads sentences of words and their labels from files, compressed or not.
 ///
@@ -18,17 +18,17 @@ use crate::{DataError, Reader, Records};
 /// column is `-DOCSTART-` is skipped and ends a sentence.
 ///
 /// `#` and `#hashtag` are words if they look like the other words of the file: they have the columns of its first line
-/// that does not start with `#` or `-`, and if the label of that line marks entities (`O`, `B-PER`), theirs does too. Any
-/// other line that starts with `#` is skipped as a comment in these cases:
+/// that does not start with `#` or `-`, and if the label of that line marks entities (`O`, `B-PER`), theirs does too.
+/// Any other line that starts with `#` is skipped as a comment in these cases:
 ///
 /// - It has no label: the file separates columns by tabs, and the line has no tab.
 /// - It is `# key = value`, as in CoNLL-U, or `# id 5239 domain=en`: `#`, a space, and an equals sign somewhere. Between
 ///   sentences, it may even look like a word.
 /// - It has another number of columns, and its last is no label that marks entities.
 ///
-/// Within a sentence, the last case needs a space after the `#`, and so does a line without a tab: `#hashtag` alone is a
-/// word without a label, which is an error. What may be a word or a comment is an error too, such as `# 7 O` in a file
-/// with two columns.
+/// Within a sentence, the last case needs a space after the `#`, and so does a line without a tab: `#hashtag` alone is
+/// a word without a label, which is an error. What may be a word or a comment is an error too, such as `# 7 O` in a
+/// file with two columns.
 ///
 /// [`comments`](Self::comments) makes all lines that start with `#` comments, or none.
 ///
@@ -146,11 +146,11 @@ impl Reader for ConllReader {
     fn open(&self, part: usize) -> Result<Records, DataError> {
         let Columns { word, label, .. } = self.columns;
         if word == label {
-            return Err(DataError::ReaderSetting {
+            return Err(DataError::Read(ReadError::ReaderSetting {
                 setting: "label",
                 expected: "another column than that of the words".into(),
                 found: label.to_string(),
-            });
+            }));
         }
         let mut sentences = self.sentences(part)?;
         let scheme = match self.tags {
@@ -212,7 +212,7 @@ mod tests {
         assert!(read("a", |r| r)[0].as_ref().unwrap_err().contains("expected 2 columns, found 1"));
         assert!(read("a b", |r| r.label(i32::MIN))[0].is_err());
         let same = ConllReader::new(Vec::<PathBuf>::new()).label(0).open(0).err().unwrap();
-        assert!(matches!(same, DataError::ReaderSetting { setting: "label", .. }));
+        assert!(matches!(same, DataError::Read(ReadError::ReaderSetting { setting: "label", .. })));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::{path::Path, sync::Arc};
 
 use super::{Files, unpacked::Unpacked};
-use crate::DataError;
+use crate::{DataError, SampleError};
 
 /// The extensions that are read from a folder by default.
 const DEFAULT_EXTENSIONS: [&str; 2] = ["txt", "md"];
@@ -52,9 +52,10 @@ impl Corpus {
     /// # Errors
     ///
     /// - [`DataError::Io`] if the path, or anything to read below it, cannot be read
-    /// - [`DataError::NotUtf8`] or [`DataError::File`] if a file is not text
-    /// - [`DataError::NoFiles`] if a folder has no file with one of the extensions
-    /// - [`DataError::Pattern`] if nothing matches a pattern
+    /// - [`ReadError::NotUtf8`](crate::ReadError::NotUtf8) or [`ReadError::File`](crate::ReadError::File) if a file is
+    ///   not text
+    /// - [`ReadError::NoFiles`](crate::ReadError::NoFiles) if a folder has no file with one of the extensions
+    /// - [`ReadError::Pattern`](crate::ReadError::Pattern) if nothing matches a pattern
     /// - [`DataError::EmptyText`] if the text is only white space
     pub fn read(path: impl AsRef<Path>, extensions: &[String]) -> Result<Self, DataError> {
         let path = path.as_ref();
@@ -83,10 +84,10 @@ impl Corpus {
     ///
     /// # Errors
     ///
-    /// [`DataError::SplitFraction`] unless `valid_fraction` is at least 0 and below 1.
+    /// [`SampleError::SplitFraction`] unless `valid_fraction` is at least 0 and below 1.
     pub fn split(mut self, valid_fraction: f64) -> Result<(String, String), DataError> {
         if !(0.0..1.0).contains(&valid_fraction) {
-            return Err(DataError::SplitFraction { fraction: valid_fraction });
+            return Err(DataError::Sample(SampleError::SplitFraction { fraction: valid_fraction }));
         }
         let characters = self.text.chars().count();
         let valid = (characters as f64 * valid_fraction) as usize;
@@ -120,6 +121,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::ReadError;
 
     #[test]
     fn documents_are_joined() {
@@ -139,11 +141,13 @@ mod tests {
         fs::write(folder.path().join("empty"), " \n").unwrap();
         let read = |name: &str| Corpus::read(folder.path().join(name), &[]).unwrap_err();
         assert!(matches!(read("no"), DataError::Io { .. }));
-        assert!(matches!(read("a.bin"), DataError::NotUtf8 { offset: 2, .. }));
+        assert!(matches!(read("a.bin"), DataError::Read(ReadError::NotUtf8 { offset: 2, .. })));
         assert!(matches!(read("empty"), DataError::EmptyText { .. }));
 
         let error = Corpus::read(folder.path(), &["rs".into()]).unwrap_err();
-        assert!(matches!(error, DataError::NoFiles { extensions, .. } if extensions == ["rs"]));
+        assert!(
+            matches!(error, DataError::Read(ReadError::NoFiles { extensions, .. }) if extensions == ["rs"])
+        );
     }
 
     #[test]
@@ -161,7 +165,7 @@ mod tests {
     fn fractions_out_of_range() {
         for fraction in [-0.1, 1.0, f64::NAN] {
             let error = Corpus::from("ab".to_owned()).split(fraction).unwrap_err();
-            assert!(matches!(error, DataError::SplitFraction { .. }));
+            assert!(matches!(error, DataError::Sample(SampleError::SplitFraction { .. })));
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use csv::ByteRecord;
 
 use super::{Files, lines::LONGEST_RECORD, records, row_lines::RowLines};
-use crate::{DataError, Place, Reader, Record, Records, Value, records::brief};
+use crate::{DataError, Place, ReadError, Reader, Record, Records, Value, records::brief};
 
 /// Reads columns with a delimiter from files, compressed or not. Every value is a [`Text`](Value::Text).
 ///
@@ -100,7 +100,7 @@ impl DelimitedReader {
 }
 
 fn setting(setting: &'static str, expected: &str, found: String) -> DataError {
-    DataError::ReaderSetting { setting, expected: expected.into(), found }
+    DataError::Read(ReadError::ReaderSetting { setting, expected: expected.into(), found })
 }
 
 fn one_byte(name: &'static str, character: char) -> Result<u8, DataError> {
@@ -185,7 +185,7 @@ impl Rows {
         let place = Place { file: self.path.clone(), line: self.reader.get_ref().first() };
         let malformed = |field: Option<&Arc<str>>, expected: String, found: String| {
             let field = field.map(|name| brief(name));
-            Err(DataError::Record { place: place.clone(), field, expected, found })
+            Err(DataError::Read(ReadError::Record { place: place.clone(), field, expected, found }))
         };
         if self.row.len() != self.names.len() {
             let found = self.row.len().to_string();
@@ -205,7 +205,11 @@ impl Rows {
     }
 
     fn file(&self, expected: impl Into<String>, found: impl Into<String>) -> DataError {
-        DataError::File { path: self.path.to_path_buf(), expected: expected.into(), found: found.into() }
+        DataError::Read(ReadError::File {
+            path: self.path.to_path_buf(),
+            expected: expected.into(),
+            found: found.into(),
+        })
     }
 }
 

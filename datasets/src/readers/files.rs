@@ -9,7 +9,7 @@ use std::{
 use glob::{MatchOptions, glob_with};
 
 use super::folder;
-use crate::DataError;
+use crate::{DataError, ReadError};
 
 /// The files that a reader reads, each one a part.
 ///
@@ -55,8 +55,8 @@ impl Files {
     /// # Errors
     ///
     /// - [`DataError::Io`] if a path or a folder cannot be read
-    /// - [`DataError::NoFiles`] if a folder has no file with one of the extensions
-    /// - [`DataError::Pattern`] if nothing matches a pattern, or it is invalid
+    /// - [`ReadError::NoFiles`] if a folder has no file with one of the extensions
+    /// - [`ReadError::Pattern`] if nothing matches a pattern, or it is invalid
     pub fn find<P: AsRef<Path>>(
         paths: impl IntoIterator<Item = P>,
         extensions: &[&str],
@@ -75,7 +75,7 @@ impl Files {
 
     /// Returns the file of a part.
     pub(super) fn part(&self, part: usize) -> Result<&Arc<Path>, DataError> {
-        self.paths.get(part).ok_or(DataError::NoPart { part, parts: self.paths.len() })
+        self.paths.get(part).ok_or(DataError::Read(ReadError::NoPart { part, parts: self.paths.len() }))
     }
 }
 
@@ -106,7 +106,7 @@ fn add(path: &Path, extensions: &[&str], found: &mut Vec<PathBuf>) -> Result<(),
             let files = folder::documents(path, extensions)?;
             if files.is_empty() {
                 let extensions = extensions.iter().map(|&one| one.to_owned()).collect();
-                return Err(DataError::NoFiles { path: path.to_owned(), extensions });
+                return Err(DataError::Read(ReadError::NoFiles { path: path.to_owned(), extensions }));
             }
             found.extend(files);
             return Ok(());
@@ -125,7 +125,8 @@ fn add(path: &Path, extensions: &[&str], found: &mut Vec<PathBuf>) -> Result<(),
 }
 
 fn add_matches(pattern: &str, found: &mut Vec<PathBuf>) -> Result<(), DataError> {
-    let refused = |reason: String| DataError::Pattern { pattern: pattern.to_owned(), reason };
+    let refused =
+        |reason: String| DataError::Read(ReadError::Pattern { pattern: pattern.to_owned(), reason });
     let options = MatchOptions { require_literal_leading_dot: true, ..MatchOptions::new() };
     let before = found.len();
     for path in glob_with(pattern, options).map_err(|error| refused(error.to_string()))? {
@@ -177,10 +178,10 @@ mod tests {
     fn what_is_not_found() {
         let error = |path: &str| find(&["a.csv"], &[path], &["txt"]).unwrap_err();
         assert!(matches!(error("b.csv"), DataError::Io { .. }));
-        assert!(matches!(error(""), DataError::NoFiles { .. }));
+        assert!(matches!(error(""), DataError::Read(ReadError::NoFiles { .. })));
         for pattern in ["*.txt", "[a", "a***b"] {
             let error = error(pattern);
-            assert!(matches!(error, DataError::Pattern { .. }), "{error:?}");
+            assert!(matches!(error, DataError::Read(ReadError::Pattern { .. })), "{error:?}");
             assert!(error.to_string().contains(pattern), "{error}");
         }
     }

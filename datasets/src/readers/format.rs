@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::extension::extension;
 use super::{ConllReader, DelimitedReader, Files, JsonlReader, ParallelReader, Tags, TextReader, TextUnit};
-use crate::{DataError, Reader};
+use crate::{DataError, ReadError, Reader};
 
 /// A file format and its settings.
 ///
@@ -20,7 +20,7 @@ use crate::{DataError, Reader};
 /// | `Tsv` | [`DelimitedReader::tsv`] |
 /// | `Conll(word: 0, label: -1, comments: None, tokens_only: false, tags: Keep)` | [`ConllReader`] |
 /// | `Parallel(source: "en", target: "fr", keep_blank: false)` | [`ParallelReader`] |
-/// | `Parquet(columns: [])` | [`ParquetReader`] |
+/// | `Parquet(columns: [])` | [`ParquetReader`](crate::ParquetReader) |
 ///
 /// # Example
 ///
@@ -123,7 +123,7 @@ impl Format {
     ///
     /// # Errors
     ///
-    /// [`DataError::UnknownFormat`] if the extension is unknown.
+    /// [`ReadError::UnknownFormat`] if the extension is unknown.
     pub fn of(path: &Path) -> Result<Self, DataError> {
         let conll = |word, label, universal: bool| Self::Conll {
             word,
@@ -140,7 +140,12 @@ impl Format {
             Some("conll" | "iob" | "bio") => conll(0, last(), false),
             Some("conllu") => conll(1, 3, true),
             Some("parquet") => Self::Parquet { columns: Vec::new() },
-            _ => return Err(DataError::UnknownFormat { path: path.to_owned(), known: known() }),
+            _ => {
+                return Err(DataError::Read(ReadError::UnknownFormat {
+                    path: path.to_owned(),
+                    known: known(),
+                }));
+            }
         })
     }
 

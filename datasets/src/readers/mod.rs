@@ -59,14 +59,14 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::Place;
+    use crate::{Place, ReadError};
 
     #[test]
     fn only_an_error_about_a_record_is_followed_by_more() {
         let place = Place { file: Path::new("x").into(), line: 1 };
         let record = Record::new(place, Vec::new());
         let of_record = record.expected("a", "b");
-        let of_file = DataError::NoPart { part: 0, parts: 0 };
+        let of_file = DataError::Read(ReadError::NoPart { part: 0, parts: 0 });
         let items = [
             Ok(Some(record.clone())),
             Err(of_record),

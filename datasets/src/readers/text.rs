@@ -10,7 +10,7 @@ use super::{
     records,
     unpacked::Unpacked,
 };
-use crate::{DataError, Place, Reader, Record, Records, Value};
+use crate::{DataError, Place, ReadError, Reader, Record, Records, Value};
 
 /// The part of a text that makes a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -113,7 +113,7 @@ fn record(place: Place, name: &Arc<str>, text: String) -> Record {
 
 fn too_long(place: Place, longest: usize, unit: &str) -> DataError {
     let expected = format!("a {unit} of at most {longest} bytes");
-    DataError::Record { place, field: None, expected, found: "a longer one".into() }
+    DataError::Read(ReadError::Record { place, field: None, expected, found: "a longer one".into() })
 }
 
 fn line(lines: &mut Lines, keep_blank: bool, name: &Arc<str>) -> Result<Option<Record>, DataError> {
@@ -171,11 +171,13 @@ fn document(source: Unpacked, longest: usize, name: &Arc<str>) -> Result<Option<
     if bytes.len() > longest {
         return Err(too_long(place, longest, "document"));
     }
-    let text = String::from_utf8(bytes).map_err(|error| DataError::Record {
-        place: place.clone(),
-        field: None,
-        expected: "UTF-8 text".into(),
-        found: format!("a byte {} that starts no valid character", error.utf8_error().valid_up_to() + 1),
+    let text = String::from_utf8(bytes).map_err(|error| {
+        DataError::Read(ReadError::Record {
+            place: place.clone(),
+            field: None,
+            expected: "UTF-8 text".into(),
+            found: format!("a byte {} that starts no valid character", error.utf8_error().valid_up_to() + 1),
+        })
     })?;
     Ok((!is_blank(&text)).then(|| record(place, name, text)))
 }
@@ -232,6 +234,6 @@ mod tests {
     #[test]
     fn no_such_part() {
         let error = TextReader::new(Vec::new()).open(0).err().unwrap();
-        assert!(matches!(error, DataError::NoPart { part: 0, parts: 0 }));
+        assert!(matches!(error, DataError::Read(ReadError::NoPart { part: 0, parts: 0 })));
     }
 }

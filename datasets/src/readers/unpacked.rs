@@ -8,7 +8,7 @@ use std::{
 
 use flate2::bufread::MultiGzDecoder;
 
-use crate::{DataError, ordinary_file};
+use crate::{DataError, ReadError, ordinary_file};
 
 /// The number of bytes of a file that are read at once.
 const BUFFER: usize = 64 << 10;
@@ -87,9 +87,11 @@ impl Unpacked {
     pub(super) fn read_text(mut self) -> Result<String, DataError> {
         let mut bytes = Vec::new();
         self.read_to_end(&mut bytes).map_err(DataError::io(&self.path))?;
-        String::from_utf8(bytes).map_err(|error| DataError::NotUtf8 {
-            path: self.path.to_path_buf(),
-            offset: error.utf8_error().valid_up_to() + self.mark,
+        String::from_utf8(bytes).map_err(|error| {
+            DataError::Read(ReadError::NotUtf8 {
+                path: self.path.to_path_buf(),
+                offset: error.utf8_error().valid_up_to() + self.mark,
+            })
         })
     }
 
@@ -159,11 +161,11 @@ fn is_skippable_frame(start: &[u8]) -> bool {
 }
 
 fn not_text(path: &Path, found: &str) -> DataError {
-    DataError::File {
+    DataError::Read(ReadError::File {
         path: path.to_owned(),
         expected: "UTF-8 text, plain or packed with gzip or zstd".into(),
         found: found.into(),
-    }
+    })
 }
 
 #[cfg(test)]

@@ -121,7 +121,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::{Place, Record};
+    use crate::{Place, ReadError, Record};
 
     fn record() -> Record {
         Record::new(Place { file: Path::new("x").into(), line: 1 }, Vec::new())
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn other_errors_always_stop() {
         let skipped = Skipped::default();
-        let error = || Err(DataError::NoPart { part: 1, parts: 1 });
+        let error = || Err(DataError::Read(ReadError::NoPart { part: 1, parts: 1 }));
         let records: Records = Box::new([error(), Ok(record())].into_iter());
         assert_eq!(Malformed::Skip.apply(records, &skipped).count(), 1);
         assert_eq!(skipped.count(), 0);

@@ -32,8 +32,8 @@ pub trait Reader: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`DataError::NoPart`] if there is no such part, [`DataError::Io`] if it cannot be opened, and any error of the
-    /// format.
+    /// [`ReadError::NoPart`](crate::ReadError::NoPart) if there is no such part, [`DataError::Io`] if it cannot be
+    /// opened, and any error of the format.
     fn open(&self, part: usize) -> Result<Records, DataError>;
 }
 

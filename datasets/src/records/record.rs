@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::{DataError, Place};
+use crate::{DataError, Place, ReadError};
 
 /// One value of a record.
 #[derive(Debug, Clone, PartialEq)]
@@ -85,7 +85,7 @@ impl Record {
     ///
     /// # Errors
     ///
-    /// [`DataError::Record`] if there is no text at the path.
+    /// [`ReadError::Record`] if there is no text at the path.
     pub fn text(&self, path: &str) -> Result<&str, DataError> {
         match self.get(path) {
             Some(Value::Text(text)) => Ok(text),
@@ -97,7 +97,7 @@ impl Record {
     ///
     /// # Errors
     ///
-    /// [`DataError::Record`] if there is no list at the path, or it contains something other than texts.
+    /// [`ReadError::Record`] if there is no list at the path, or it contains something other than texts.
     pub fn texts(&self, path: &str) -> Result<Vec<&str>, DataError> {
         let Some(Value::List(values)) = self.get(path) else {
             return Err(self.expected(path, "a list of texts"));
@@ -133,12 +133,12 @@ impl Record {
 
     /// Creates the error for a field in which something other than expected was found.
     pub fn mismatch(&self, path: &str, expected: impl Into<String>, found: impl Into<String>) -> DataError {
-        DataError::Record {
+        DataError::Read(ReadError::Record {
             place: self.place.clone(),
             field: Some(path.to_owned()),
             expected: expected.into(),
             found: found.into(),
-        }
+        })
     }
 }
 

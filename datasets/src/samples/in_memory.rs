@@ -3,7 +3,7 @@
 use std::{ops::Range, sync::Arc};
 
 use super::{GroupedByLength, Samples, Shuffled};
-use crate::{Amount, DataError, Drawn};
+use crate::{Amount, DataError, Drawn, SampleError};
 
 /// Samples in memory, in their own order, which is the same in every epoch.
 ///
@@ -57,11 +57,13 @@ impl<S: Send + Sync + 'static> InMemory<S> {
     ///
     /// # Errors
     ///
-    /// [`DataError::OutOfRange`] if the positions reach beyond the end.
+    /// [`SampleError::OutOfRange`] if the positions reach beyond the end.
     pub fn part(&self, positions: Range<usize>) -> Result<Self, DataError> {
         match self.samples.get(positions.clone()) {
             Some(samples) => Ok(Self { samples: samples.iter().cloned().collect() }),
-            None => Err(DataError::OutOfRange { epoch: 0, positions, samples: self.len() }),
+            None => {
+                Err(DataError::Sample(SampleError::OutOfRange { epoch: 0, positions, samples: self.len() }))
+            }
         }
     }
 
@@ -114,7 +116,11 @@ mod tests {
         assert!(samples.part(2..4).is_err());
         assert!(matches!(
             part.sample(7, 2).unwrap_err(),
-            DataError::OutOfRange { epoch: 7, positions: Range { start: 2, end: 3 }, samples: 2 }
+            DataError::Sample(SampleError::OutOfRange {
+                epoch: 7,
+                positions: Range { start: 2, end: 3 },
+                samples: 2
+            })
         ));
     }
 }

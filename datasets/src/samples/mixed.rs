@@ -10,7 +10,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::{Permutation, Samples, mix};
-use crate::{DataError, Drawn};
+use crate::{DataError, Drawn, SampleError};
 
 /// The number of positions in which each corpus has exactly its share.
 const BLOCK: usize = 10_000;
@@ -82,11 +82,11 @@ impl<S: Samples> Mixed<S> {
     ///
     /// # Errors
     ///
-    /// - [`DataError::Weight`] if a weight is not a number above 0, or is below 1/10,000 of the sum
-    /// - [`DataError::EmptyCorpus`] if there are no corpora, or one has no samples
+    /// - [`SampleError::Weight`] if a weight is not a number above 0, or is below 1/10,000 of the sum
+    /// - [`SampleError::EmptyCorpus`] if there are no corpora, or one has no samples
     pub fn new(corpora: Vec<(S, f64)>, seed: u64, until: Until) -> Result<Self, DataError> {
         if corpora.is_empty() {
-            return Err(DataError::EmptyCorpus { corpus: 0 });
+            return Err(DataError::Sample(SampleError::EmptyCorpus { corpus: 0 }));
         }
         let weights: Vec<f64> = corpora.iter().map(|&(_, weight)| weight).collect();
         let mut start = 0;
@@ -94,7 +94,7 @@ impl<S: Samples> Mixed<S> {
         for (corpus, ((samples, _), share)) in corpora.into_iter().zip(shares(&weights)?).enumerate() {
             let count = samples.samples(0);
             if count == 0 {
-                return Err(DataError::EmptyCorpus { corpus });
+                return Err(DataError::Sample(SampleError::EmptyCorpus { corpus }));
             }
             slotted.push(Corpus { samples, count, slots: start..start + share });
             start += share;
@@ -159,7 +159,7 @@ fn shares(weights: &[f64]) -> Result<Vec<usize>, DataError> {
     if let Some(corpus) =
         weights.iter().position(|weight| !(weight.is_finite() && *weight > 0.0 && *weight >= least))
     {
-        return Err(DataError::Weight { corpus, weight: weights[corpus], least });
+        return Err(DataError::Sample(SampleError::Weight { corpus, weight: weights[corpus], least }));
     }
     let exact: Vec<f64> = weights.iter().map(|weight| weight / sum * BLOCK as f64).collect();
     let mut shares: Vec<usize> = exact.iter().map(|exact| *exact as usize).collect();
@@ -268,13 +268,13 @@ mod tests {
             let corpora = weights.iter().map(|&weight| (InMemory::new(vec![1]), weight)).collect();
             Mixed::new(corpora, 0, Until::default())
         };
-        assert!(matches!(new(&[]).unwrap_err(), DataError::EmptyCorpus { corpus: 0 }));
+        assert!(matches!(new(&[]).unwrap_err(), DataError::Sample(SampleError::EmptyCorpus { corpus: 0 })));
         for weight in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e-5] {
             let error = new(&[1.0, weight]).unwrap_err();
-            assert!(matches!(error, DataError::Weight { .. }), "{error}");
+            assert!(matches!(error, DataError::Sample(SampleError::Weight { .. })), "{error}");
         }
         let empty = Mixed::new(vec![(InMemory::<u8>::new(vec![]), 1.0)], 0, Until::default());
-        assert!(matches!(empty.unwrap_err(), DataError::EmptyCorpus { corpus: 0 }));
+        assert!(matches!(empty.unwrap_err(), DataError::Sample(SampleError::EmptyCorpus { corpus: 0 })));
     }
 
     proptest! {

@@ -40,7 +40,8 @@ pub trait Samples: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`DataError::OutOfRange`] if the epoch has no such position, and any error from reading the sample.
+    /// [`SampleError::OutOfRange`](crate::SampleError::OutOfRange) if the epoch has no such position, and any error
+    /// from reading the sample.
     fn sample(&self, epoch: u64, position: usize) -> Result<Drawn<Self::Sample>, DataError>;
 }
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{Permutation, Samples};
-use crate::{DataError, Drawn};
+use crate::{DataError, Drawn, SampleError};
 
 /// The number of samples that are packed together: a larger number fills rows better.
 const WINDOW: usize = 1024;
@@ -44,7 +44,7 @@ impl<S: Samples> Packs<S> {
     ///
     /// # Errors
     ///
-    /// [`DataError::Zero`] if `most` is 0, and [`DataError::SampleTooLong`] if a sample of the first epoch has more
+    /// [`DataError::Zero`] if `most` is 0, and [`SampleError::SampleTooLong`] if a sample of the first epoch has more
     /// tokens than that.
     pub fn new(
         inner: S,
@@ -87,7 +87,12 @@ impl<S: Samples> Packs<S> {
         for position in window {
             let tokens = (self.length)(&*self.inner.sample(epoch, position)?.sample);
             if tokens > self.most {
-                return Err(DataError::SampleTooLong { epoch, position, tokens, most: self.most });
+                return Err(DataError::Sample(SampleError::SampleTooLong {
+                    epoch,
+                    position,
+                    tokens,
+                    most: self.most,
+                }));
             }
             sorted.push((tokens, position));
         }
@@ -162,7 +167,7 @@ mod tests {
     #[test]
     fn too_long() {
         let error = packs(vec![3, 9, 4], 8).unwrap_err();
-        assert!(matches!(error, DataError::SampleTooLong { tokens: 9, most: 8, .. }));
+        assert!(matches!(error, DataError::Sample(SampleError::SampleTooLong { tokens: 9, most: 8, .. })));
         assert!(matches!(packs(vec![1], 0).unwrap_err(), DataError::Zero { .. }));
     }
 

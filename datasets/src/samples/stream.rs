@@ -10,7 +10,7 @@ use super::{
     Permutation, Samples,
     source::{PartSamples, Source},
 };
-use crate::{Collator, DataError, Drawn};
+use crate::{Collator, DataError, Drawn, SampleError};
 
 /// The number of windows held in memory: those of the current training batch and of batches that are computed ahead.
 const KEPT: usize = 4;
@@ -216,7 +216,11 @@ impl<C: Collator> Stream<C> {
     }
 
     fn changed(&self, reading: &Reading<C>) -> DataError {
-        DataError::Changed { part: reading.part, counted: self.count(reading.part), read: reading.at }
+        DataError::Sample(SampleError::Changed {
+            part: reading.part,
+            counted: self.count(reading.part),
+            read: reading.at,
+        })
     }
 }
 

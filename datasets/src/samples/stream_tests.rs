@@ -132,7 +132,9 @@ fn files_that_change() {
     let errors = (0..stream.samples(0)).filter_map(|position| stream.sample(0, position).err());
     let errors: Vec<_> = errors.collect();
     assert!(!errors.is_empty());
-    assert!(errors.iter().all(|error| matches!(error, DataError::Changed { part: 0, .. })));
+    assert!(
+        errors.iter().all(|error| matches!(error, DataError::Sample(SampleError::Changed { part: 0, .. })))
+    );
 }
 
 proptest! {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::{Batches, DataError, Permutation, TokenBatch, TokenSequence};
+use crate::{Batches, DataError, Permutation, ReadError, SampleError, TokenBatch, TokenSequence};
 
 /// Fills short rows. Padding is never a label, so any id works.
 const PAD_ID: u32 = 0;
@@ -43,8 +43,8 @@ impl Windows {
     ///
     /// # Errors
     ///
-    /// [`DataError::Zero`] if `block` is 0, [`DataError::TooShort`] if there are fewer than two tokens, since the first
-    /// is never predicted.
+    /// [`DataError::Zero`] if `block` is 0, [`SampleError::TooShort`] if there are fewer than two tokens, since the
+    /// first is never predicted.
     pub fn new(tokens: impl Into<TokenSequence>, block: usize) -> Result<Self, DataError> {
         let tokens = tokens.into();
         let all = 0..tokens.len();
@@ -55,7 +55,7 @@ impl Windows {
     ///
     /// # Errors
     ///
-    /// Those of [`new`](Self::new), and [`DataError::TokenRange`] if the range reaches beyond the tokens.
+    /// Those of [`new`](Self::new), and [`ReadError::TokenRange`] if the range reaches beyond the tokens.
     pub fn within(
         tokens: impl Into<TokenSequence>,
         range: Range<usize>,
@@ -66,10 +66,10 @@ impl Windows {
             return Err(DataError::Zero { setting: "block" });
         }
         if range.end > tokens.len() || range.start > range.end {
-            return Err(DataError::TokenRange { range, tokens: tokens.len() });
+            return Err(DataError::Read(ReadError::TokenRange { range, tokens: tokens.len() }));
         }
         if range.len() < 2 {
-            return Err(DataError::TooShort { tokens: range.len(), needed: 2 });
+            return Err(DataError::Sample(SampleError::TooShort { tokens: range.len(), needed: 2 }));
         }
         Ok(Self {
             // No window is longer than the text. This limit also keeps the sums below from overflowing.
@@ -117,7 +117,7 @@ impl Batches for Windows {
     fn batch(&self, epoch: u64, positions: Range<usize>) -> Result<TokenBatch, DataError> {
         let samples = self.samples(epoch);
         if positions.start > positions.end || positions.end > samples {
-            return Err(DataError::OutOfRange { epoch, positions, samples });
+            return Err(DataError::Sample(SampleError::OutOfRange { epoch, positions, samples }));
         }
         let shift = self.shift(epoch);
         let order = self.seed.map(|seed| Permutation::new(samples, seed, epoch));
@@ -168,7 +168,10 @@ mod tests {
             let samples = whole.samples(epoch);
             assert_eq!(part.batch(epoch, 0..samples).unwrap(), whole.batch(epoch, 0..samples).unwrap());
         }
-        assert!(matches!(Windows::within(vec![0; 4], 2..5, 1), Err(DataError::TokenRange { tokens: 4, .. })));
+        assert!(matches!(
+            Windows::within(vec![0; 4], 2..5, 1),
+            Err(DataError::Read(ReadError::TokenRange { tokens: 4, .. }))
+        ));
     }
 
     #[test]
@@ -184,7 +187,7 @@ mod tests {
         let block = Windows::new(vec![1, 2], 0).unwrap_err();
         assert!(matches!(block, DataError::Zero { setting: "block" }));
         let short = Windows::new(vec![1], 4).unwrap_err();
-        assert!(matches!(short, DataError::TooShort { tokens: 1, needed: 2 }));
+        assert!(matches!(short, DataError::Sample(SampleError::TooShort { tokens: 1, needed: 2 })));
     }
 
     #[test]
@@ -193,7 +196,7 @@ mod tests {
         #[expect(clippy::reversed_empty_ranges)]
         for positions in [2..4, 2..1, 5..5] {
             let error = windows.batch(0, positions).unwrap_err();
-            assert!(matches!(error, DataError::OutOfRange { samples: 3, .. }));
+            assert!(matches!(error, DataError::Sample(SampleError::OutOfRange { samples: 3, .. })));
         }
         assert_eq!(windows.batch(0, 3..3).unwrap().samples(), 0);
     }

@@ -10,7 +10,7 @@ use tokenizers::{
 };
 
 use super::pieces::pieces_of_short_words;
-use crate::DataError;
+use crate::{DataError, TokenizerError};
 
 /// The smallest vocabulary: all bytes and one merge.
 const LEAST_SIZE: usize = 257;
@@ -21,7 +21,10 @@ const LEAST_COUNT: u64 = 2;
 /// Trains on `text`, which is cut as for encoding, and within words of more than 4 KiB.
 pub(crate) fn train(text: &str, vocab_size: usize) -> Result<Tokenizer, DataError> {
     if vocab_size < LEAST_SIZE {
-        return Err(DataError::VocabularySize { asked: vocab_size, least: LEAST_SIZE });
+        return Err(DataError::Tokenizer(TokenizerError::VocabularySize {
+            asked: vocab_size,
+            least: LEAST_SIZE,
+        }));
     }
     // Each merge makes the text at least one symbol shorter, which limits their number. The trainer reserves memory for
     // the full vocabulary size.
@@ -60,7 +63,7 @@ mod tests {
     fn impossible_sizes() {
         assert!(matches!(
             train("text", 256).unwrap_err(),
-            DataError::VocabularySize { asked: 256, least: 257 }
+            DataError::Tokenizer(TokenizerError::VocabularySize { asked: 256, least: 257 })
         ));
         let all = train("aaaa", usize::MAX).unwrap();
         assert!((257..=260).contains(&all.get_vocab_size(true)));

@@ -10,7 +10,7 @@ use tokenizers::{
     pre_tokenizers::split::{Split, SplitPattern},
 };
 
-use crate::DataError;
+use crate::{DataError, TokenizerError};
 
 /// Any single character, including newlines. Unlike `(?s).`, it has the same meaning in every engine that reads a
 /// `tokenizer.json`.
@@ -81,7 +81,7 @@ impl Characters {
     ///
     /// # Errors
     ///
-    /// [`DataError::UnknownCharacter`] for the first character that is not in the vocabulary.
+    /// [`TokenizerError::UnknownCharacter`] for the first character that is not in the vocabulary.
     pub(crate) fn encode(&self, text: &str, origin: Option<&Path>) -> Result<Vec<u32>, DataError> {
         let id = |(offset, character)| {
             self.ids.get(&character).copied().ok_or_else(|| unknown(character, &text[..offset], origin))
@@ -113,12 +113,12 @@ impl Characters {
 /// Returns the error of a character that the vocabulary lacks, after the text `before` it.
 fn unknown(character: char, before: &str, origin: Option<&Path>) -> DataError {
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-    DataError::UnknownCharacter {
+    DataError::Tokenizer(TokenizerError::UnknownCharacter {
         character,
         line: before.matches('\n').count() + 1,
         column: before[line_start..].chars().count() + 1,
         origin: origin.map(Path::to_owned),
-    }
+    })
 }
 
 #[cfg(test)]
@@ -139,7 +139,10 @@ mod tests {
         let tokenizer = Characters::tokenizer("é\nb").unwrap();
         let characters = Characters::of(&tokenizer).unwrap();
         let error = characters.encode("b\nééx", Some(Path::new("tokenizer.json"))).unwrap_err();
-        assert!(matches!(error, DataError::UnknownCharacter { character: 'x', line: 2, column: 3, .. }));
+        assert!(matches!(
+            error,
+            DataError::Tokenizer(TokenizerError::UnknownCharacter { character: 'x', line: 2, column: 3, .. })
+        ));
         assert!(error.to_string().contains("'x' is not in the vocabulary of tokenizer.json"), "{error}");
         assert!(tokenizer.encode_fast("x", false).is_err());
     }

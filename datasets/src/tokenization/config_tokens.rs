@@ -22,8 +22,8 @@ const OLDER: &str = "added_tokens.json";
 ///
 /// # Errors
 ///
-/// [`DataError::Io`], [`DataError::TokenizerConfig`] if a file is broken, and [`DataError::TokenizerFailed`] if a token
-/// cannot be added.
+/// [`DataError::Io`], [`TokenizerError::TokenizerConfig`](crate::TokenizerError::TokenizerConfig) if a file is broken,
+/// and [`TokenizerError::TokenizerFailed`](crate::TokenizerError::TokenizerFailed) if a token cannot be added.
 pub(super) fn add(folder: &Path, tokenizer: &mut Tokenizer) -> Result<Vec<TokenizerWarning>, DataError> {
     let (config, older) = (folder.join(CONFIG), folder.join(OLDER));
     let config = File::read(&config)?;

@@ -13,7 +13,7 @@ use super::{
     pipeline::added_tokens,
     tokenizer_file::guarded,
 };
-use crate::{DataError, Side, Tokenizer};
+use crate::{DataError, Side, Tokenizer, TokenizerError};
 
 /// A tokenizer with settings: how to cut texts, and whether to add special tokens.
 ///
@@ -106,9 +106,9 @@ impl Encoder {
     ///
     /// # Errors
     ///
-    /// [`DataError::TokenizerFailed`] if the tokenizer cannot encode the text, or if the sequence that may be cut is
-    /// too short to make room for the other, and [`DataError::TooFewTokens`] if the maximum leaves no room besides
-    /// special tokens and stride, regardless of the text.
+    /// [`TokenizerError::TokenizerFailed`] if the tokenizer cannot encode the text, or if the sequence that may be cut
+    /// is too short to make room for the other, and [`TokenizerError::TooFewTokens`] if the maximum leaves no room
+    /// besides special tokens and stride, regardless of the text.
     pub fn encode(&self, first: Input<'_>, second: Option<Input<'_>>) -> Result<Vec<Encoding>, DataError> {
         self.check_room(second.is_some())?;
         let finish = self.finish()?;
@@ -194,7 +194,7 @@ impl Encoder {
         let special = if self.special { added_tokens(self.tokenizer.inner(), pair) } else { 0 };
         let stride = self.stride.unwrap_or(0);
         if max_length.saturating_sub(special) <= stride {
-            return Err(DataError::TooFewTokens { max_length, special, stride });
+            return Err(DataError::Tokenizer(TokenizerError::TooFewTokens { max_length, special, stride }));
         }
         Ok(())
     }
@@ -328,14 +328,14 @@ mod tests {
                 Encoder::new(bert()).max_length(Some(max_length)).stride(Some(stride)).special(special);
             let second = pair.then_some(Input::Text("b"));
             let error = encoder.encode(Input::Text("a"), second).unwrap_err();
-            assert!(matches!(error, DataError::TooFewTokens { .. }), "{error}");
+            assert!(matches!(error, DataError::Tokenizer(TokenizerError::TooFewTokens { .. })), "{error}");
         }
         let encoder = Encoder::new(bert()).max_length(Some(4)).truncation(Truncation::OnlyFirst);
         let error = encoder.encode(Input::Text("a"), Some(Input::Text("a b c d"))).unwrap_err();
-        assert!(matches!(error, DataError::TokenizerFailed { .. }), "{error}");
+        assert!(matches!(error, DataError::Tokenizer(TokenizerError::TokenizerFailed { .. })), "{error}");
         let encoder = Encoder::new(bert()).max_length(Some(9)).stride(Some(5));
         let error = encoder.encode(Input::Text("a a a a a a"), Some(Input::Text("a b c d"))).unwrap_err();
-        assert!(matches!(error, DataError::TokenizerFailed { .. }), "{error}");
+        assert!(matches!(error, DataError::Tokenizer(TokenizerError::TokenizerFailed { .. })), "{error}");
     }
 
     #[test]
@@ -347,7 +347,10 @@ mod tests {
             let encoder = Encoder::new(Arc::new(tokenizer));
             let encoded = encoder.encode(Input::Text("ab"), Some(Input::Words(&["a", "bZ"])));
             for error in [encoded.unwrap_err(), encoder.ids("a\nbZ").unwrap_err()] {
-                let found = matches!(error, DataError::UnknownCharacter { character: 'Z', column: 2, .. });
+                let found = matches!(
+                    error,
+                    DataError::Tokenizer(TokenizerError::UnknownCharacter { character: 'Z', column: 2, .. })
+                );
                 assert!(found, "{error}");
             }
         }

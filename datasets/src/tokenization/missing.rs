@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::DataError;
+use crate::{DataError, TokenizerError};
 
 /// Files of older tokenizers, which transformers converts to a `tokenizer.json`.
 const OLDER: [&str; 6] =
@@ -12,7 +12,7 @@ const OLDER: [&str; 6] =
 ///
 /// # Errors
 ///
-/// [`DataError::NoTokenizerFile`], which explains how to create or fetch a `tokenizer.json`.
+/// [`TokenizerError::NoTokenizerFile`], which explains how to create or fetch a `tokenizer.json`.
 pub(super) fn check(path: &Path) -> Result<(), DataError> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -34,7 +34,7 @@ pub(super) fn check(path: &Path) -> Result<(), DataError> {
             true => "there is no such file; fetch the folder again, or name the folder of a tokenizer".into(),
         }
     };
-    Err(DataError::NoTokenizerFile { path: path.to_owned(), fix })
+    Err(DataError::Tokenizer(TokenizerError::NoTokenizerFile { path: path.to_owned(), fix }))
 }
 
 fn conversion(folder: &Path, found: &str) -> String {

@@ -39,11 +39,13 @@ pub use special_tokens::{SpecialNames, SpecialTokens};
 pub use tokenizer::Tokenizer;
 pub use warning::TokenizerWarning;
 
-use crate::DataError;
+use crate::{DataError, TokenizerError};
 
 impl DataError {
     /// Returns a function that adds the failed action to a tokenizer's error.
     fn tokenizer<E: ToString>(action: impl Into<String>) -> impl FnOnce(E) -> Self {
-        move |reason| Self::TokenizerFailed { action: action.into(), reason: reason.to_string() }
+        move |reason| {
+            TokenizerError::TokenizerFailed { action: action.into(), reason: reason.to_string() }.into()
+        }
     }
 }

@@ -14,7 +14,7 @@ pub(super) struct Framing {
 ///
 /// # Errors
 ///
-/// [`DataError::TokenizerFailed`] if the post-processor fails.
+/// [`TokenizerError::TokenizerFailed`](crate::TokenizerError::TokenizerFailed) if the post-processor fails.
 pub(super) fn added_around(tokenizer: &Tokenizer) -> Result<Framing, DataError> {
     const MARK: u32 = u32::MAX;
     let text = Encoding::from_tokens(vec![Token::new(MARK, "x".to_owned(), (0, 1))], 0);
@@ -28,7 +28,7 @@ pub(super) fn added_around(tokenizer: &Tokenizer) -> Result<Framing, DataError> 
 ///
 /// # Errors
 ///
-/// [`DataError::TokenizerFailed`] if the post-processor fails.
+/// [`TokenizerError::TokenizerFailed`](crate::TokenizerError::TokenizerFailed) if the post-processor fails.
 pub(super) fn add_nothing(tokenizer: &mut Tokenizer) -> Result<(), DataError> {
     let Framing { before, after } = added_around(tokenizer)?;
     if before || after {

@@ -16,7 +16,8 @@ impl Tokenizer {
     ///
     /// # Errors
     ///
-    /// [`DataError::Io`] if a file cannot be written, [`DataError::TokenizerConfig`] if an existing
+    /// [`DataError::Io`] if a file cannot be written,
+    /// [`TokenizerError::TokenizerConfig`](crate::TokenizerError::TokenizerConfig) if an existing
     /// `tokenizer_config.json` is broken.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), DataError> {
         let path = path.as_ref();

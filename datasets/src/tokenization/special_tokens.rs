@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokenizers::Tokenizer;
 
-use crate::DataError;
+use crate::{DataError, TokenizerError};
 
 /// The ids of the tokens with a role, as far as the tokenizer has them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -163,14 +163,18 @@ impl SpecialNames {
     ///
     /// # Errors
     ///
-    /// [`DataError::UnknownToken`] for a name that is not in the vocabulary.
+    /// [`TokenizerError::UnknownToken`] for a name that is not in the vocabulary.
     pub(super) fn resolve(&self, tokenizer: &Tokenizer) -> Result<SpecialTokens, DataError> {
         let added = tokenizer.get_added_vocabulary().get_added_tokens_decoder();
         let special = added.iter().filter(|(_, token)| token.special);
         if let Some((role, token)) = self.first_unknown(tokenizer) {
             let mut known: Vec<String> = special.map(|(_, token)| token.content.clone()).collect();
             known.sort_unstable();
-            return Err(DataError::UnknownToken { role, token: token.to_owned(), known });
+            return Err(DataError::Tokenizer(TokenizerError::UnknownToken {
+                role,
+                token: token.to_owned(),
+                known,
+            }));
         }
         let id = |name: &Option<String>| name.as_deref().and_then(|name| tokenizer.token_to_id(name));
         let named = self.roles().into_iter().filter_map(|(_, name)| id(name));

@@ -19,7 +19,7 @@ use super::{
     tokenizer_file::{self, guarded},
     transformers_class,
 };
-use crate::{DataError, Side};
+use crate::{DataError, Side, TokenizerError};
 
 /// Converts text to token ids and back.
 ///
@@ -75,7 +75,7 @@ impl Tokenizer {
     ///
     /// # Errors
     ///
-    /// [`DataError::VocabularySize`] if `vocab_size` is below 257, [`DataError::EmptyText`] if the text is empty.
+    /// [`TokenizerError::VocabularySize`] if `vocab_size` is below 257, [`DataError::EmptyText`] if the text is empty.
     ///
     /// # Example
     ///
@@ -130,10 +130,10 @@ impl Tokenizer {
     ///
     /// # Errors
     ///
-    /// [`DataError::NoTokenizerFile`] if there is no such file or it is of another kind, [`DataError::Io`] if a file
-    /// cannot be read, [`DataError::TokenizerFile`] if it is broken, and [`DataError::TokenizerConfig`] if a file next
-    /// to it is broken, names a token that the tokenizer lacks, or has a field that transformers would follow and the
-    /// `tokenizer.json` contradicts.
+    /// [`TokenizerError::NoTokenizerFile`] if there is no such file or it is of another kind, [`DataError::Io`] if a
+    /// file cannot be read, [`TokenizerError::TokenizerFile`] if it is broken, and [`TokenizerError::TokenizerConfig`]
+    /// if a file next to it is broken, names a token that the tokenizer lacks, or has a field that transformers would
+    /// follow and the `tokenizer.json` contradicts.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, DataError> {
         let mut path = path.as_ref().to_owned();
         if path.is_dir() {
@@ -152,8 +152,9 @@ impl Tokenizer {
                 warnings.extend(config_tokens::ordinary(folder, &config.names, &inner));
                 Ok::<_, DataError>(())
             };
-            guarded(|| Ok(apply()))
-                .map_err(|reason| DataError::TokenizerFile { path: path.clone(), reason })??;
+            guarded(|| Ok(apply())).map_err(|reason| {
+                DataError::Tokenizer(TokenizerError::TokenizerFile { path: path.clone(), reason })
+            })??;
         }
         let names = config.names.or(names.known_to(&inner)).or(SpecialNames::well_known(&inner));
         Self {
@@ -173,7 +174,7 @@ impl Tokenizer {
     ///
     /// # Errors
     ///
-    /// [`DataError::UnknownToken`] if a token is not in the vocabulary.
+    /// [`TokenizerError::UnknownToken`] if a token is not in the vocabulary.
     pub fn with_special(self, names: SpecialNames) -> Result<Self, DataError> {
         let names = names.or(self.names);
         let special = names.resolve(self.fast.tokenizer())?;
@@ -185,7 +186,7 @@ impl Tokenizer {
     ///
     /// # Errors
     ///
-    /// [`DataError::UnknownToken`] if a token is not in the vocabulary.
+    /// [`TokenizerError::UnknownToken`] if a token is not in the vocabulary.
     pub fn with_only_special(self, names: SpecialNames) -> Result<Self, DataError> {
         Self { names: SpecialNames::default(), ..self }.with_special(names)
     }
@@ -217,8 +218,8 @@ impl Tokenizer {
     ///
     /// # Errors
     ///
-    /// [`DataError::UnknownCharacter`] if a character vocabulary lacks a character, [`DataError::TokenizerFailed`] if a
-    /// tokenizer from a file cannot encode the text.
+    /// [`TokenizerError::UnknownCharacter`] if a character vocabulary lacks a character,
+    /// [`TokenizerError::TokenizerFailed`] if a tokenizer from a file cannot encode the text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, DataError> {
         if let Some(characters) = &self.characters {
             return characters.encode(text, self.origin.as_deref());
@@ -240,11 +241,11 @@ impl Tokenizer {
     ///
     /// # Errors
     ///
-    /// [`DataError::UnknownId`] if an id is not in the vocabulary.
+    /// [`TokenizerError::UnknownId`] if an id is not in the vocabulary.
     pub fn decode(&self, ids: &[u32]) -> Result<String, DataError> {
         let unknown = |id: &&u32| self.inner().id_to_token(**id).is_none();
         if let Some(&id) = ids.iter().find(unknown) {
-            return Err(DataError::UnknownId { id, vocab_size: self.vocab_size });
+            return Err(DataError::Tokenizer(TokenizerError::UnknownId { id, vocab_size: self.vocab_size }));
         }
         let text =
             guarded(|| self.inner().decode(ids, false)).map_err(DataError::tokenizer("decode the ids"))?;
@@ -266,12 +267,14 @@ impl Tokenizer {
     ///
     /// # Errors
     ///
-    /// [`DataError::UnknownToken`] if the vocabulary lacks the token.
+    /// [`TokenizerError::UnknownToken`] if the vocabulary lacks the token.
     pub fn id(&self, token: &str) -> Result<u32, DataError> {
-        self.inner().token_to_id(token).ok_or_else(|| DataError::UnknownToken {
-            role: "given",
-            token: token.to_owned(),
-            known: self.special.all.iter().filter_map(|&id| self.inner().id_to_token(id)).collect(),
+        self.inner().token_to_id(token).ok_or_else(|| {
+            DataError::Tokenizer(TokenizerError::UnknownToken {
+                role: "given",
+                token: token.to_owned(),
+                known: self.special.all.iter().filter_map(|&id| self.inner().id_to_token(id)).collect(),
+            })
         })
     }
 
@@ -304,7 +307,7 @@ impl Tokenizer {
     ///
     /// # Errors
     ///
-    /// [`DataError::TokenizerFailed`] if the tokenizer cannot be written as JSON.
+    /// [`TokenizerError::TokenizerFailed`] if the tokenizer cannot be written as JSON.
     pub fn fingerprint(&self) -> Result<[u8; 32], DataError> {
         let json = guarded(|| self.fast.tokenizer().to_string(false))
             .map_err(DataError::tokenizer("write itself as JSON"))?;

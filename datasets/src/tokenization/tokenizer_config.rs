@@ -5,7 +5,7 @@ use std::{io, path::Path};
 use serde_json::{Map, Value, json};
 
 use super::{SpecialNames, TokenizerWarning, json};
-use crate::{DataError, Side, whole_file};
+use crate::{DataError, Side, TokenizerError, whole_file};
 
 /// The main configuration file, which takes precedence.
 pub(super) const CONFIG: &str = "tokenizer_config.json";
@@ -52,7 +52,7 @@ impl TokenizerConfig {
     ///
     /// # Errors
     ///
-    /// [`DataError::Io`], and [`DataError::TokenizerConfig`] if a file is broken.
+    /// [`DataError::Io`], and [`TokenizerError::TokenizerConfig`] if a file is broken.
     pub(super) fn read(folder: &Path, known: impl Fn(&str) -> bool) -> Result<Self, DataError> {
         let (config, special) = (folder.join(CONFIG), folder.join(SPECIAL));
         let (config, special) = (File::read(&config)?, File::read(&special)?);
@@ -125,13 +125,15 @@ impl<'a> File<'a> {
     ///
     /// # Errors
     ///
-    /// [`DataError::Io`], and [`DataError::TokenizerConfig`] if the file is broken.
+    /// [`DataError::Io`], and [`TokenizerError::TokenizerConfig`] if the file is broken.
     pub(super) fn read(path: &'a Path) -> Result<Self, DataError> {
-        let broken = |found: String| DataError::TokenizerConfig {
-            path: path.to_owned(),
-            field: None,
-            expected: "a JSON object".to_owned(),
-            found,
+        let broken = |found: String| {
+            DataError::Tokenizer(TokenizerError::TokenizerConfig {
+                path: path.to_owned(),
+                field: None,
+                expected: "a JSON object".to_owned(),
+                found,
+            })
         };
         let fields = match json::bytes(path, MOST_BYTES) {
             Err(DataError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Map::new(),
@@ -204,12 +206,12 @@ impl<'a> File<'a> {
             found.truncate(end);
             found.push('…');
         }
-        DataError::TokenizerConfig {
+        DataError::Tokenizer(TokenizerError::TokenizerConfig {
             path: self.path.to_owned(),
             field: Some(field.to_owned()),
             expected: expected.to_owned(),
             found,
-        }
+        })
     }
 
     fn names(&self, known: impl Fn(&str) -> bool) -> Result<SpecialNames, DataError> {

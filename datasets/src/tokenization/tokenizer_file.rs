@@ -9,7 +9,7 @@ use super::{
     SpecialNames, json,
     tokenizer_check::{check, processor_tokens},
 };
-use crate::{DataError, silent_panics::caught_silently};
+use crate::{DataError, TokenizerError, silent_panics::caught_silently};
 
 /// The largest known files have 40 MB.
 const MOST_BYTES: u64 = 512 * 1024 * 1024;
@@ -29,7 +29,9 @@ pub(super) fn read(path: &Path) -> Result<(Tokenizer, SpecialNames), DataError> 
             Ok((tokenizer, SpecialNames::of_json(&json)))
         })
     };
-    bytes.and_then(read).map_err(|reason| DataError::TokenizerFile { path: path.to_owned(), reason })
+    bytes.and_then(read).map_err(|reason| {
+        DataError::Tokenizer(TokenizerError::TokenizerFile { path: path.to_owned(), reason })
+    })
 }
 
 /// Runs `work` with a tokenizer and turns a panic into an error: some files make the `tokenizers` crate panic, on
@@ -49,7 +51,9 @@ pub(crate) fn guarded<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> Result
 fn check_ids(tokenizer: &Tokenizer) -> tokenizers::Result<()> {
     match tokenizer.get_vocab(true).into_values().max() {
         None => Err("its vocabulary is empty".into()),
-        Some(id) if i32::try_from(id).is_err() => Err(DataError::IdTooLarge { id }.into()),
+        Some(id) if i32::try_from(id).is_err() => {
+            Err(DataError::Tokenizer(TokenizerError::IdTooLarge { id }).into())
+        }
         Some(_) => Ok(()),
     }
 }
@@ -118,7 +122,7 @@ mod tests {
             model(r#"{"type": "WordLevel", "vocab": {"a": 2147483648}, "unk_token": "?"}"#),
         ] {
             let error = read_json(&broken).unwrap_err();
-            assert!(matches!(error, DataError::TokenizerFile { .. }), "{error}");
+            assert!(matches!(error, DataError::Tokenizer(TokenizerError::TokenizerFile { .. })), "{error}");
         }
     }
 

@@ -70,10 +70,10 @@ fn unknown_ids_and_words() {
     .unwrap();
     for id in [1, 3, u32::MAX] {
         let error = tokenizer.decode(&[0, id]).unwrap_err();
-        assert!(matches!(error, DataError::UnknownId { vocab_size: 3, .. }));
+        assert!(matches!(error, DataError::Tokenizer(TokenizerError::UnknownId { vocab_size: 3, .. })));
     }
     let error = tokenizer.encode("c").unwrap_err();
-    assert!(matches!(error, DataError::TokenizerFailed { .. }));
+    assert!(matches!(error, DataError::Tokenizer(TokenizerError::TokenizerFailed { .. })));
 }
 
 #[test]

@@ -31,13 +31,13 @@ use crate::DataError;
 /// The field that says whether to put a space before each text.
 const SPACE: &str = "add_prefix_space";
 
-/// Applies a folder's tokenizer class in transformers to the tokenizer, and adds warnings about what it does not follow.
-/// Returns whether the class's model reads the segments of a pair, if known.
+/// Applies a folder's tokenizer class in transformers to the tokenizer, and adds warnings about what it does not
+/// follow. Returns whether the class's model reads the segments of a pair, if known.
 ///
 /// # Errors
 ///
-/// [`DataError::Io`], and [`DataError::TokenizerConfig`] if a field is broken, or contradicts the `tokenizer.json` in a
-/// way that cannot be resolved here.
+/// [`DataError::Io`], and [`TokenizerError::TokenizerConfig`](crate::TokenizerError::TokenizerConfig) if a field is
+/// broken, or contradicts the `tokenizer.json` in a way that cannot be resolved here.
 pub(super) fn apply(
     folder: &Path,
     tokenizer: &mut Tokenizer,
@@ -115,7 +115,8 @@ fn frame(
 ///
 /// # Errors
 ///
-/// [`DataError::Io`], and [`DataError::TokenizerConfig`] if the file is broken.
+/// [`DataError::Io`], and [`TokenizerError::TokenizerConfig`](crate::TokenizerError::TokenizerConfig) if the file is
+/// broken.
 pub(super) fn name(folder: &Path, tokenizer: &Tokenizer) -> Result<(), DataError> {
     let path = folder.join(CONFIG);
     let mut config = File::read(&path)?;

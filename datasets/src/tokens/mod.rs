@@ -12,7 +12,7 @@ use std::{ops::Range, sync::Arc};
 pub use token_file::TokenFile;
 pub use writer::TokenWriter;
 
-use crate::DataError;
+use crate::{DataError, ReadError};
 
 /// A long sequence of token ids.
 #[derive(Debug, Clone)]
@@ -41,13 +41,13 @@ impl TokenSequence {
     ///
     /// # Errors
     ///
-    /// [`DataError::TokenRange`] if the range reaches beyond the end, [`DataError::TokenFile`] if the file holds an id
+    /// [`ReadError::TokenRange`] if the range reaches beyond the end, [`ReadError::TokenFile`] if the file holds an id
     /// in it that is outside the vocabulary.
     pub fn range(&self, range: Range<usize>) -> Result<Vec<u32>, DataError> {
         match self {
             Self::Memory(tokens) => match tokens.get(range.clone()) {
                 Some(tokens) => Ok(tokens.to_vec()),
-                None => Err(DataError::TokenRange { range, tokens: self.len() }),
+                None => Err(DataError::Read(ReadError::TokenRange { range, tokens: self.len() })),
             },
             Self::File(file) => file.range(range),
         }

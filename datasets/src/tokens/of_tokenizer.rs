@@ -27,8 +27,9 @@ impl TokenWriter {
     ///
     /// # Errors
     ///
-    /// Those of [`for_ids`](Self::for_ids), and [`DataError::TokenizerFailed`] if the tokenizer cannot be written as
-    /// JSON.
+    /// Those of [`for_ids`](Self::for_ids), and
+    /// [`TokenizerError::TokenizerFailed`](crate::TokenizerError::TokenizerFailed) if the tokenizer cannot be written
+    /// as JSON.
     pub fn create(path: impl AsRef<Path>, tokenizer: &Tokenizer) -> Result<Self, DataError> {
         Self::for_ids(path, tokenizer.vocab_size(), tokenizer.fingerprint()?)
     }
@@ -39,7 +40,7 @@ impl TokenFile {
     ///
     /// # Errors
     ///
-    /// [`DataError::TokenFile`] if it is another tokenizer.
+    /// [`ReadError::TokenFile`](crate::ReadError::TokenFile) if it is another tokenizer.
     pub fn require_tokenizer(&self, tokenizer: &Tokenizer) -> Result<(), DataError> {
         match tokenizer.fingerprint()? == self.tokenizer() {
             true => Ok(()),

@@ -10,7 +10,7 @@ use super::{
     header::{Header, MAGIC, Width},
     positioned::Positioned,
 };
-use crate::{DataError, Fingerprint, ordinary_file};
+use crate::{DataError, Fingerprint, ReadError, ordinary_file};
 
 /// A file of token ids that is read in place; the operating system caches what is read.
 ///
@@ -48,13 +48,13 @@ impl TokenFile {
     ///
     /// # Errors
     ///
-    /// [`DataError::Io`] if the file cannot be opened, [`DataError::TokenFile`] if it is not a token file, has another
+    /// [`DataError::Io`] if the file cannot be opened, [`ReadError::TokenFile`] if it is not a token file, has another
     /// version, or is damaged.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, DataError> {
         let path = path.as_ref();
         let file = ordinary_file::open(path).map_err(DataError::io(path))?;
         let metadata = file.metadata().map_err(DataError::io(path))?;
-        let failed = |reason| DataError::TokenFile { path: path.to_owned(), reason };
+        let failed = |reason| DataError::Read(ReadError::TokenFile { path: path.to_owned(), reason });
         if metadata.len() < Header::BYTES as u64 {
             return Err(failed("it is shorter than a header".into()));
         }
@@ -105,12 +105,12 @@ impl TokenFile {
     ///
     /// # Errors
     ///
-    /// [`DataError::TokenRange`] if the range reaches beyond the end, [`DataError::TokenFile`] if an id in it is
+    /// [`ReadError::TokenRange`] if the range reaches beyond the end, [`ReadError::TokenFile`] if an id in it is
     /// outside the vocabulary.
     pub fn range(&self, range: Range<usize>) -> Result<Vec<u32>, DataError> {
         let width = self.header.width.bytes();
         if range.start > range.end || range.end > self.len() {
-            return Err(DataError::TokenRange { range, tokens: self.len() });
+            return Err(DataError::Read(ReadError::TokenRange { range, tokens: self.len() }));
         }
         let mut bytes = vec![0; range.len() * width];
         self.read(range.start * width, &mut bytes)?;
@@ -136,7 +136,7 @@ impl TokenFile {
     ///
     /// # Errors
     ///
-    /// [`DataError::Io`] if the file cannot be read, [`DataError::TokenFile`] if it was truncated.
+    /// [`DataError::Io`] if the file cannot be read, [`ReadError::TokenFile`] if it was truncated.
     pub fn fingerprint(&self) -> Result<Fingerprint, DataError> {
         let bytes = self.len() * self.header.width.bytes();
         let step = bytes.div_ceil(PIECES).max(PIECE);
@@ -153,7 +153,7 @@ impl TokenFile {
     ///
     /// # Errors
     ///
-    /// [`DataError::TokenFile`] if they differ.
+    /// [`ReadError::TokenFile`] if they differ.
     pub fn verify(&self) -> Result<(), DataError> {
         let bytes = self.len() * self.header.width.bytes();
         let (mut checksum, mut chunk) = (crc32fast::Hasher::new(), vec![0; CHUNK.min(bytes)]);
@@ -180,7 +180,7 @@ impl TokenFile {
     }
 
     pub(super) fn failed(&self, reason: String) -> DataError {
-        DataError::TokenFile { path: self.path.clone(), reason }
+        DataError::Read(ReadError::TokenFile { path: self.path.clone(), reason })
     }
 }
 
@@ -226,7 +226,10 @@ mod tests {
         assert!(file.range(4..4).unwrap().is_empty());
         file.verify().unwrap();
         for range in [0..5, 5..5, 0..usize::MAX, usize::MAX..usize::MAX] {
-            assert!(matches!(file.range(range).unwrap_err(), DataError::TokenRange { tokens: 4, .. }));
+            assert!(matches!(
+                file.range(range).unwrap_err(),
+                DataError::Read(ReadError::TokenRange { tokens: 4, .. })
+            ));
         }
     }
 

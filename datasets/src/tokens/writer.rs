@@ -10,7 +10,7 @@ use super::{
     TokenFile,
     header::{Header, Width},
 };
-use crate::DataError;
+use crate::{DataError, ReadError, TokenizerError};
 
 /// Writes a token file, document by document, in constant memory.
 ///
@@ -36,7 +36,7 @@ impl TokenWriter {
     ///
     /// # Errors
     ///
-    /// [`DataError::TokenFile`] if the path exists and is not a token file, [`DataError::Io`] if the file cannot be
+    /// [`ReadError::TokenFile`] if the path exists and is not a token file, [`DataError::Io`] if the file cannot be
     /// created.
     pub fn for_ids(
         path: impl AsRef<Path>,
@@ -46,7 +46,7 @@ impl TokenWriter {
         let path = path.as_ref().to_owned();
         if path.symlink_metadata().is_ok() && !TokenFile::is_one(&path) {
             let reason = "something else has this name; name another file, or remove it".into();
-            return Err(DataError::TokenFile { path, reason });
+            return Err(DataError::Read(ReadError::TokenFile { path, reason }));
         }
         let mut partial = path.clone().into_os_string();
         partial.push(format!(".{}.partial", std::process::id()));
@@ -79,11 +79,15 @@ impl TokenWriter {
     ///
     /// # Errors
     ///
-    /// [`DataError::Io`] if the ids cannot be written, and [`DataError::UnknownId`] if one is outside the vocabulary.
+    /// [`DataError::Io`] if the ids cannot be written, and [`TokenizerError::UnknownId`] if one is outside the
+    /// vocabulary.
     pub fn part(&mut self, ids: &[u32]) -> Result<(), DataError> {
         let vocab_size = self.header.vocab_size;
         if let Some(&id) = ids.iter().find(|&&id| u64::from(id) >= vocab_size) {
-            return Err(DataError::UnknownId { id, vocab_size: vocab_size as usize });
+            return Err(DataError::Tokenizer(TokenizerError::UnknownId {
+                id,
+                vocab_size: vocab_size as usize,
+            }));
         }
         self.bytes.clear();
         match self.header.width {
@@ -150,7 +154,10 @@ mod tests {
         let path = folder.path().join("a.tokens");
         let mut writer = TokenWriter::for_ids(&path, 2, [0; 32]).unwrap();
         writer.document(&[0, 1]).unwrap();
-        assert!(matches!(writer.document(&[2]).unwrap_err(), DataError::UnknownId { id: 2, vocab_size: 2 }));
+        assert!(matches!(
+            writer.document(&[2]).unwrap_err(),
+            DataError::Tokenizer(TokenizerError::UnknownId { id: 2, vocab_size: 2 })
+        ));
         drop(writer);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use firebrick_datasets::{DataError, TokenFile, TokenWriter, Tokenizer};
+use firebrick_datasets::{DataError, ReadError, TokenFile, TokenWriter, Tokenizer};
 use proptest::{prelude::*, sample::Index};
 
 use crate::{
@@ -113,7 +113,7 @@ fn damaged() {
             }
         }
         let beyond = file.range(0..file.len() + 1);
-        prop_assert!(matches!(beyond, Err(DataError::TokenRange { .. })), "{:?}", beyond);
+        prop_assert!(matches!(beyond, Err(DataError::Read(ReadError::TokenRange { .. }))), "{:?}", beyond);
         let stored = u32::from_le_bytes(bytes[72..76].try_into().unwrap());
         let (peak, verified) = watched(|| file.verify());
         // Verifying reads one MiB at a time.

@@ -2,7 +2,7 @@
 
 use std::{fs, sync::Arc};
 
-use firebrick_datasets::{DataError, Encoder, Input, Tokenizer, Tokens};
+use firebrick_datasets::{DataError, Encoder, Input, Tokenizer, TokenizerError, Tokens};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -147,7 +147,7 @@ fn what_cannot_be_followed_is_refused() {
         ),
     ] {
         let error = read(name, patch, &config, &json!({})).unwrap_err();
-        assert!(matches!(error, DataError::TokenizerConfig { .. }), "{error}");
+        assert!(matches!(error, DataError::Tokenizer(TokenizerError::TokenizerConfig { .. })), "{error}");
         assert!(error.to_string().contains(expected), "{error}");
     }
 }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use burn::data::dataloader::Progress;
 use burn::train::{LearnerEvent, TrainingItem};
-use firebrick_datasets::{Batch, Batches, DataError};
+use firebrick_datasets::{Batch, Batches, DataError, SampleError};
 
 use super::TrainingLoop;
 use crate::data::Stream;
@@ -38,7 +38,7 @@ where
         };
         events.valid(LearnerEvent::EndSplit(round))?;
         if sums.items == 0 {
-            return Err(DataError::EmptyEpoch { epoch: 0 }.into());
+            return Err(DataError::Sample(SampleError::EmptyEpoch { epoch: 0 }).into());
         }
         let numbers = EvaluationNumbers {
             step: self.session.updates(),

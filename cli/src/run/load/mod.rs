@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use burn::train::Interrupter;
-use firebrick_datasets::{Amount, Batch, DataError, Format, Reader, Record, Skipped, Tokenizer};
+use firebrick_datasets::{
+    Amount, Batch, DataError, Format, ReadError, Reader, Record, SampleError, Skipped, Tokenizer,
+};
 
 use super::attended::attended;
 pub(in crate::run) use prints::Part;
@@ -73,11 +75,11 @@ fn format_of(paths: &Paths) -> Result<Format, DataError> {
     let format = Format::of(first)?;
     match others.iter().find(|path| Format::of(path).as_ref().ok() != Some(&format)) {
         None => Ok(format),
-        Some(other) => Err(DataError::File {
+        Some(other) => Err(DataError::Read(ReadError::File {
             path: other.clone(),
             expected: format!("a file of the same format as {}", first.display()),
             found: "another ending (`data.format` says how all of them are read)".into(),
-        }),
+        })),
     }
 }
 
@@ -227,7 +229,9 @@ impl Loading<'_> {
         }
         if all.trim().is_empty() {
             let place = "the data to train on (`data.path` or `data.mix`)".into();
-            return Err(DataError::NoSamples { place, skipped: uncounted.count() }.into());
+            return Err(
+                DataError::Sample(SampleError::NoSamples { place, skipped: uncounted.count() }).into()
+            );
         }
         Ok(all)
     }

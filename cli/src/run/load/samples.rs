@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use firebrick_datasets::{
     Amount, Batcher, CausalLm, CausalSample, Collator, DataError, GroupedByLength, InMemory, Mixed, Packing,
-    Packs, Reader, Samples, Source, Stream, TokenBatch, Tokenizer,
+    Packs, ReadError, Reader, SampleError, Samples, Source, Stream, TokenBatch, Tokenizer,
 };
 
 use super::{Loading, Part, Weighted};
@@ -27,7 +27,7 @@ impl Loading<'_> {
     fn require_some(&self, samples: usize, what: &str, place: String) -> Result<(), DataError> {
         let place = format!("{what}, {place},");
         match samples {
-            0 => Err(DataError::NoSamples { place, skipped: self.skipped.count() }),
+            0 => Err(DataError::Sample(SampleError::NoSamples { place, skipped: self.skipped.count() })),
             _ => Ok(()),
         }
     }
@@ -71,7 +71,11 @@ impl Loading<'_> {
         let (train, valid): (AnySamples<C>, _) = match self.config.stream {
             Some(window) => {
                 (self.say)(&format!("counting the samples of {}", self.config.summary()));
-                let first = self.corpora()?.into_iter().next().ok_or(DataError::EmptyCorpus { corpus: 0 })?;
+                let first = self
+                    .corpora()?
+                    .into_iter()
+                    .next()
+                    .ok_or(DataError::Sample(SampleError::EmptyCorpus { corpus: 0 }))?;
                 let stream =
                     Stream::open(self.source(first.corpus, &collator), window, self.progress("samples"))?;
                 (Arc::new(stream.shuffled(self.run.seed)), self.given_valid(&collator)?)
@@ -124,14 +128,16 @@ impl Loading<'_> {
         let grouped = GroupedByLength::new(train, self.run.seed, batch, length)?;
         match self.config.stream {
             // A group that spans several windows would be read again for each of its batches.
-            Some(window) if window < grouped.group() => Err(RunError::from(DataError::ReaderSetting {
-                setting: "data.stream",
-                expected: format!(
-                    "at least {}, 50 batches, where samples are grouped by length",
-                    grouped.group()
-                ),
-                found: window.to_string(),
-            })),
+            Some(window) if window < grouped.group() => {
+                Err(RunError::from(DataError::Read(ReadError::ReaderSetting {
+                    setting: "data.stream",
+                    expected: format!(
+                        "at least {}, 50 batches, where samples are grouped by length",
+                        grouped.group()
+                    ),
+                    found: window.to_string(),
+                })))
+            }
             _ => Ok(Arc::new(grouped)),
         }
     }
@@ -164,7 +170,9 @@ fn require_room<C: Collator>(train: &AnySamples<C>, collator: &C, most: usize) -
     for position in 0..train.samples(0) {
         let tokens = collator.padded(&[train.sample(0, position)?.sample]);
         if tokens > most {
-            return Err(DataError::SampleTooLong { epoch: 0, position, tokens, most }.into());
+            return Err(
+                DataError::Sample(SampleError::SampleTooLong { epoch: 0, position, tokens, most }).into()
+            );
         }
     }
     Ok(())

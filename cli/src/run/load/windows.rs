@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use firebrick_datasets::{
-    Corpus, DataError, Fingerprint, Format, Record, TokenBatch, TokenFile, TokenSequence, Tokenizer, Windows,
+    Corpus, DataError, Fingerprint, Format, ReadError, Record, TokenBatch, TokenFile, TokenSequence,
+    Tokenizer, TokenizerError, Windows,
 };
 
 use super::{Loading, Part};
@@ -136,7 +137,9 @@ impl Loading<'_> {
         asked: Option<bool>,
     ) -> Result<Option<u32>, RunError> {
         match (asked, tokenizer.special().eos) {
-            (Some(true), None) => Err(DataError::NoToken { role: "end", setting: "end_id" }.into()),
+            (Some(true), None) => {
+                Err(DataError::Tokenizer(TokenizerError::NoToken { role: "end", setting: "end_id" }).into())
+            }
             (Some(false), _) => Ok(None),
             (_, eos) => Ok(eos),
         }
@@ -145,7 +148,7 @@ impl Loading<'_> {
     fn windows_of_file(&self, path: &Path) -> Result<(Arc<Tokenizer>, Data<TokenBatch>), RunError> {
         let TokenizerConfig::File(_) = self.config.tokenizer else {
             let reason = "name the tokenizer that made it: `tokenizer: File(\"tokenizer.json\")`".to_owned();
-            return Err(DataError::TokenFile { path: path.to_owned(), reason }.into());
+            return Err(DataError::Read(ReadError::TokenFile { path: path.to_owned(), reason }).into());
         };
         let tokenizer = self.tokenizer(|| Ok(String::new()))?;
         let open = |part, path: &Path| {
@@ -160,7 +163,7 @@ impl Loading<'_> {
             Some([valid]) => Some(open(Part::Valid, valid)?),
             Some(_) => {
                 let reason = "`data.valid` must be one token file too".to_owned();
-                return Err(DataError::TokenFile { path: path.to_owned(), reason }.into());
+                return Err(DataError::Read(ReadError::TokenFile { path: path.to_owned(), reason }).into());
             }
         };
         let data = self.windows_of_tokens(train, valid, self.kept())?;

@@ -1,0 +1,136 @@
+//! The errors of this crate.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use crate::Place;
+
+mod read;
+mod sample;
+mod tokenizer;
+
+pub use read::ReadError;
+pub use sample::SampleError;
+pub use tokenizer::TokenizerError;
+
+/// An error of this crate.
+///
+/// Each message says where the error occurred, what was expected, what was found, and what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DataError {
+    /// An error of files and their records.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+
+    /// An error of a tokenizer or its files.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+
+    /// An error of samples, their order or their batches.
+    #[error(transparent)]
+    Sample(#[from] SampleError),
+
+    /// A file or a folder could not be read or written.
+    #[error("cannot access `{}`: {source}; check the path and its permissions", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+
+    /// This build cannot read a format.
+    #[error(
+        "this build reads no {what}; enable the feature `{feature}` of the crate `firebrick-datasets` or `firebrick`"
+    )]
+    NotBuilt {
+        /// What it cannot read.
+        what: &'static str,
+        /// The feature of this crate that adds it.
+        feature: &'static str,
+    },
+
+    /// A text is empty where text is required.
+    #[error("{place} holds no text; give at least one character")]
+    EmptyText {
+        /// The path of the text, or its purpose.
+        place: String,
+    },
+
+    /// A setting that counts something is zero.
+    #[error("`{setting}` is 0; it must be at least 1")]
+    Zero {
+        /// The name of the setting.
+        setting: &'static str,
+    },
+
+    /// A setting is not a probability.
+    #[error("`{setting}` is {value}; it must be from 0 to 1")]
+    Probability {
+        /// The name of the setting.
+        setting: &'static str,
+        /// Its value.
+        value: f64,
+    },
+}
+
+impl DataError {
+    /// Returns whether the error is about a single record, which can be skipped.
+    pub fn is_about_a_record(&self) -> bool {
+        matches!(self, Self::Read(ReadError::Record { .. }))
+    }
+
+    /// Turns an error about a record's text into an error about that record, with its place.
+    pub(crate) fn about(self, place: &Place) -> Self {
+        let expected = match self {
+            Self::Tokenizer(
+                TokenizerError::TokenizerFailed { .. } | TokenizerError::UnknownCharacter { .. },
+            ) => "a text that the tokenizer can encode",
+            Self::Sample(SampleError::RowTooLong { .. }) => "a sample that fits into a row",
+            other => return other,
+        };
+        let (place, expected, found) = (place.clone(), expected.into(), self.to_string());
+        ReadError::Record { place, field: None, expected, found }.into()
+    }
+
+    /// Creates the error for a position that an epoch does not have.
+    pub(crate) fn out_of_range(epoch: u64, position: usize, samples: usize) -> Self {
+        SampleError::OutOfRange { epoch, positions: position..position.saturating_add(1), samples }.into()
+    }
+
+    /// Returns a function that adds the path to an I/O error.
+    pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { path: path.to_owned(), source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn crosses_threads() {
+        fn sendable<T: Send + Sync + 'static>() {}
+        sendable::<DataError>();
+    }
+
+    #[test]
+    fn reads_as_a_sentence() {
+        let origin = Some("runs/a/tokenizer.json".into());
+        let error = DataError::Tokenizer(TokenizerError::UnknownCharacter {
+            character: '\t',
+            line: 3,
+            column: 1,
+            origin,
+        });
+        assert_eq!(
+            error.to_string(),
+            "line 3, column 1 of the text: the character '\\t' is not in the vocabulary of runs/a/tokenizer.json, \
+             which holds the characters of the text that it was built from; leave the character out, \
+             build the vocabulary from text that has it, or use BPE, which can encode anything"
+        );
+    }
+}

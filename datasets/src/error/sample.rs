@@ -1,0 +1,198 @@
+//! The errors of samples and batches.
+
+use std::ops::Range;
+
+/// An error of samples, their order or their batches.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SampleError {
+    /// A text has too few tokens to train on.
+    #[error("the text has {tokens} token(s) but at least {needed} are needed; give a longer text")]
+    TooShort {
+        /// The number of tokens in the text.
+        tokens: usize,
+        /// The number of tokens required.
+        needed: usize,
+    },
+
+    /// The validation fraction is out of range.
+    #[error("the validation fraction is {fraction}; it must be at least 0 and below 1")]
+    SplitFraction {
+        /// The requested fraction.
+        fraction: f64,
+    },
+
+    /// The numbers of rows of ids and of labels differ.
+    #[error("{ids} row(s) of ids came with {labels} row(s) of labels; give one for each row")]
+    LabelRows {
+        /// The rows of ids.
+        ids: usize,
+        /// The rows of labels.
+        labels: usize,
+    },
+
+    /// The numbers of ids and of labels in a row differ.
+    #[error("row {row} has {ids} id(s) but {labels} label(s); give one label for each id")]
+    LabelLength {
+        /// The row, from 0.
+        row: usize,
+        /// Its number of ids.
+        ids: usize,
+        /// Its number of labels.
+        labels: usize,
+    },
+
+    /// A row has more tokens than allowed.
+    #[error(
+        "row {row} has {tokens} token(s), but rows are {length} long; let the encoder cut texts \
+         with `max_length`, or raise the length"
+    )]
+    RowTooLong {
+        /// The row, from 0.
+        row: usize,
+        /// The number of tokens in the row.
+        tokens: usize,
+        /// The maximum number of tokens in a row.
+        length: usize,
+    },
+
+    /// A class name occurs twice.
+    #[error("the label `{label}` comes twice; give each name once")]
+    DuplicateLabel {
+        /// The name.
+        label: String,
+    },
+
+    /// A label that begins an entity has no matching label that continues it.
+    #[error("there is a label `{begins}` but no `{continues}`; add it to the labels")]
+    NoInsideLabel {
+        /// The label that begins an entity.
+        begins: String,
+        /// The missing label.
+        continues: String,
+    },
+
+    /// A sample has a different kind of label than its collator makes.
+    #[error(
+        "sample {index} has another kind of label than the batch; collate samples with the \
+         collator that made them"
+    )]
+    OtherLabel {
+        /// The sample's index.
+        index: u64,
+    },
+
+    /// An epoch does not have the requested positions.
+    #[error(
+        "epoch {epoch} has {samples} sample(s), but positions {positions:?} were asked for; \
+         continue only on the data and settings that the run started with"
+    )]
+    OutOfRange {
+        /// The epoch.
+        epoch: u64,
+        /// The requested positions.
+        positions: Range<usize>,
+        /// The number of samples in the epoch.
+        samples: usize,
+    },
+
+    /// A sample has more tokens than a row or a batch can hold.
+    #[error(
+        "the sample at position {position} of epoch {epoch} has {tokens} tokens, more than the \
+         {most} that there is room for; cut samples at a maximum length, or give more room"
+    )]
+    SampleTooLong {
+        /// The epoch.
+        epoch: u64,
+        /// The position of the sample in the epoch's order.
+        position: usize,
+        /// The number of tokens, including padding.
+        tokens: usize,
+        /// The maximum number of tokens.
+        most: usize,
+    },
+
+    /// Batches are cut by tokens, but the data set does not count its tokens.
+    #[error(
+        "this data set does not know the tokens of its samples; cut batches by samples, or \
+         implement `Batches::padded_tokens`"
+    )]
+    NoTokenCounts,
+
+    /// The data changed since it was opened.
+    #[error(
+        "part {part} of the data (counted from 0) changed: it had {counted} samples when it was \
+         opened, and sample {read} is not as it was; leave the files as they are while they are read"
+    )]
+    Changed {
+        /// The part.
+        part: usize,
+        /// The number of samples when it was opened.
+        counted: usize,
+        /// The first sample that differs.
+        read: usize,
+    },
+
+    /// A rank is not below the number of ranks.
+    #[error("rank {rank} is not one of {ranks}; ranks are counted from 0")]
+    Rank {
+        /// The rank.
+        rank: usize,
+        /// The number of ranks.
+        ranks: usize,
+    },
+
+    /// The weight of a corpus in a mix is invalid.
+    #[error(
+        "the weight of corpus {corpus} (counted from 0) is {weight}; it must be a number above 0, \
+         and here at least {least}, a ten-thousandth of all weights"
+    )]
+    Weight {
+        /// The corpus, from 0.
+        corpus: usize,
+        /// Its weight.
+        weight: f64,
+        /// The smallest valid weight.
+        least: f64,
+    },
+
+    /// A corpus in a mix has no samples.
+    #[error("corpus {corpus} (counted from 0) has no samples; give one that has, or leave it out")]
+    EmptyCorpus {
+        /// The corpus, from 0.
+        corpus: usize,
+    },
+
+    /// The data contains no samples.
+    #[error(
+        "{place} gave no samples ({skipped} malformed record(s) were skipped): its records are empty, or too \
+         short, or nothing of them is supervised; look at them, and at the maximum length"
+    )]
+    NoSamples {
+        /// Where the data is, and its purpose.
+        place: String,
+        /// The number of malformed records that were skipped.
+        skipped: u64,
+    },
+
+    /// An epoch has no samples, so training could never finish it.
+    #[error("epoch {epoch} has no samples; give a data set that has at least one")]
+    EmptyEpoch {
+        /// The epoch.
+        epoch: u64,
+    },
+
+    /// The computation of a batch panicked.
+    #[error(
+        "computing the batch at positions {positions:?} of epoch {epoch} panicked: {message}; \
+         this is a bug in the data set"
+    )]
+    BatchPanicked {
+        /// The epoch of the batch.
+        epoch: u64,
+        /// The positions of its samples.
+        positions: Range<usize>,
+        /// The message of the panic.
+        message: String,
+    },
+}
