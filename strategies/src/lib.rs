@@ -34,6 +34,7 @@
 //! zero/          Zero: data-parallel training with sharded state
 //! offload.rs     Offload: keeps the master and the moments, optionally the replica too, in host memory
 //! host.rs        the host, for a strategy that keeps tensors there
+//! conformance/   the laws that every strategy obeys, as checks
 //! state.rs       what a stage saves and restores
 //! error.rs       the errors of a strategy or of a composition
 //! setting.rs     the error for a setting that is out of range
@@ -132,12 +133,15 @@
 //! assert!(matches!(window(90.0)?, Outcome::Skip(_)));
 //! # Ok::<(), StrategyError>(())
 //! ```
+//!
+//! In a test, [`conformance::check`] runs the laws that all strategies obey on yours.
 
 mod accumulate;
 mod adaptation;
 mod amp;
 mod boxed;
 mod clip;
+pub mod conformance;
 mod dropout;
 mod dtypes;
 mod ema;
@@ -155,6 +159,7 @@ mod paths;
 mod recompute;
 mod segment;
 mod setting;
+mod settled;
 mod setup;
 mod shard;
 mod stack;
@@ -181,13 +186,14 @@ pub use freeze::Freeze;
 pub use grads::{GradMap, Grads};
 pub use lora::Lora;
 pub use offload::Offload;
-pub use outcome::{Outcome, Settled, SkipReason};
+pub use outcome::Outcome;
 pub use params::{ParamMap, Trained, apart, learns, map_params, relift, tie, tied, trained, untie};
 pub use pass::Pass;
 pub use paths::{PathError, Paths, Place};
 pub use recompute::Recompute;
 pub use segment::{Bundle, SegmentPlan, TensorMap};
 pub use setting::SettingError;
+pub use settled::{Settled, SkipReason};
 pub use setup::Setup;
 pub use shard::Shard;
 pub use stack::{Identity, Stack};

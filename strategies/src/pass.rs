@@ -7,8 +7,8 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, FloatDType, Gradients, Tensor};
 
-use crate::segment::{Constant, Entered, Met, Segment, Unit, Way, delivered, recomputed};
-use crate::{Bundle, Grads, SegmentPlan, StrategyError, map_params};
+use crate::segment::Entered;
+use crate::{Grads, SegmentPlan, StrategyError};
 use firebrick_kernels::Draws;
 use firebrick_world::Communicator;
 
@@ -17,34 +17,34 @@ use firebrick_world::Communicator;
 /// A model passes it down to its layers, and calls [`segment`](Self::segment) around each of its blocks.
 #[derive(Clone, Debug)]
 pub struct Pass {
-    training: bool,
-    device: Device,
-    dtype: FloatDType,
-    draws: Draws,
-    plan: Arc<SegmentPlan>,
+    pub(crate) training: bool,
+    pub(crate) device: Device,
+    pub(crate) dtype: FloatDType,
+    pub(crate) draws: Draws,
+    pub(crate) plan: Arc<SegmentPlan>,
     /// The id of the segment that this pass is in; 0 outside all segments.
-    segment: u64,
+    pub(crate) segment: u64,
     /// Counts segments and random number sites so far, in this segment.
-    met: Arc<AtomicU64>,
+    pub(crate) met: Arc<AtomicU64>,
     /// Counts segments so far, in this segment.
-    segments: Arc<AtomicU64>,
+    pub(crate) segments: Arc<AtomicU64>,
     /// The column at which the sample of each row starts, unless all start at 0.
-    starts: Option<Arc<[usize]>>,
+    pub(crate) starts: Option<Arc<[usize]>>,
     /// The model of the pass, if segments provide the parameters of its blocks.
-    entered: Option<Arc<Entered>>,
+    pub(crate) entered: Option<Arc<Entered>>,
     /// Whether the pass is in a block whose parameters have been provided.
-    inside_unit: bool,
+    pub(crate) inside_unit: bool,
     /// Whether the results may have gradients.
-    recorded: bool,
+    pub(crate) recorded: bool,
     /// Whether this rank contributes nothing to the ranks' collectives.
-    silent: bool,
-    label_smoothing: f64,
+    pub(crate) silent: bool,
+    pub(crate) label_smoothing: f64,
     /// Whether a loss has read `label_smoothing`.
-    smooths: Arc<AtomicBool>,
+    pub(crate) smooths: Arc<AtomicBool>,
 }
 
 /// Initializes lazy parameters: a segment takes a parameter without a value for one that is held elsewhere.
-fn wake<B: Module>(block: &B) {
+pub(crate) fn wake<B: Module>(block: &B) {
     struct Wake;
     impl ModuleVisitor for Wake {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
@@ -247,58 +247,6 @@ impl Pass {
         Draws::mix(self.segment, self.met.fetch_add(1, Relaxed))
     }
 
-    /// Runs one block of the model on `input`.
-    ///
-    /// Strategies act on one segment at a time: they drop and recompute its activations, gather its parameters or fetch
-    /// them. `run` may therefore be called more than once and on a copy of `block`. It must read parameters and the
-    /// pass only from its arguments, and every tensor that carries a gradient (an encoder's output, for example) must
-    /// be part of `input`. A segment has a single backward pass, so all of its outputs that you use must go into one
-    /// loss.
-    ///
-    /// ```
-    /// use burn::{nn::LinearConfig, tensor::{Device, Tensor}};
-    /// use firebrick_strategies::Pass;
-    ///
-    /// let device = Device::flex();
-    /// let blocks = vec![LinearConfig::new(8, 8).init(&device); 3];
-    /// let pass = Pass::evaluate(&device);
-    /// let x = Tensor::<2>::ones([4, 8], &device);
-    /// let y = blocks.iter().fold(x, |x, block| pass.segment(block, x, |block, x, _| block.forward(x)));
-    /// assert_eq!(y.dims(), [4, 8]);
-    /// ```
-    pub fn segment<B, X, Y, F>(&self, block: &B, input: X, run: F) -> Y
-    where
-        B: Module + 'static,
-        X: Bundle,
-        Y: Bundle,
-        F: Fn(&B, X, &Pass) -> Y + Send + Sync + 'static,
-    {
-        if !self.entered.as_ref().is_some_and(|entered| entered.is_provided()) {
-            wake(block);
-        }
-        let index = self.segments.fetch_add(1, Relaxed) as usize;
-        let met = Met { id: self.next_site(), index, outermost: self.segment == 0 };
-        let unit = self.entered.as_ref().filter(|_| !self.inside_unit);
-        let unit = unit.and_then(|entered| Unit::of(entered, block));
-        let inside_unit = self.inside_unit || unit.is_some();
-        let inside = Self { segment: met.id, inside_unit, ..self.again() };
-        // Without autodiff there are no activations to recompute.
-        let keeps = self.training && self.recorded && self.device.is_autodiff();
-        if !keeps {
-            return match unit.filter(Unit::is_provided) {
-                Some(unit) => run(&self.lift_block(unit.provide(block, Way::Forward)), input, &inside),
-                None => run(block, input, &inside),
-            };
-        }
-        match Segment::recomputed(&self.plan, block, &input, met, unit.clone()) {
-            Some(segment) => recomputed(block, input, run, inside, segment),
-            None => match unit.filter(Unit::is_delivered) {
-                Some(unit) => delivered(block, input, run, inside, unit),
-                None => run(block, input, &inside),
-            },
-        }
-    }
-
     /// Returns whether a segment of this pass delivers this parameter's gradient: the parameter's block is this
     /// segment's, or its segment is still to come.
     pub(crate) fn delivers(&self, id: ParamId, is_unit: bool) -> bool {
@@ -309,14 +257,6 @@ impl Pass {
     /// Returns the same pass, which keeps nothing for a backward pass.
     pub(crate) fn unrecorded(&self) -> Self {
         Self { recorded: false, ..self.clone() }
-    }
-
-    /// Lifts a block outside autodiff into this pass, as constants.
-    fn lift_block<B: Module>(&self, block: B) -> B {
-        match self.device.is_autodiff() {
-            true => map_params(block, &mut Constant(self)),
-            false => block,
-        }
     }
 
     /// Returns an error if a segment of this pass made its gradients unusable, once. Call it after the backward pass,

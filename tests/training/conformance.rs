@@ -1,88 +1,67 @@
-//! The conformance suite of all strategies. Add a new strategy to `every_strategy`.
+//! What `firebrick_strategies::conformance` cannot see: all strategies with the trainer, a transformer and AdamW, and
+//! the orders that are refused. Add a new strategy to `every_strategy`.
 
 use crate::support::*;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::{AdamWConfig, ModuleOptimizer};
-use burn::tensor::Tensor;
+use burn::tensor::{FloatDType, Tensor};
 use firebrick::datasets::{Batch, Batches};
 use firebrick::strategies::{
-    Adaptation, Outcome, Paths, SavedStates, Settled, Setup, StageState, Stages, Strategy,
+    Accumulate, Adaptation, Amp, BoxedStrategy, Clip, Ema, Freeze, Keep, Lora, LossScale, Offload, Outcome,
+    Paths, Recompute, SavedStates, Settled, Setup, StageState, Stages, Strategy, Zero,
 };
 use firebrick::{Data, Loss, Objective, Pass, Schedule, Trainer};
-use firebrick_cli::{
-    AmpConfig, ClipConfig, EmaConfig, FloatConfig, KeepConfig, LoraConfig, LossScaleConfig, OffloadConfig,
-    Precision, RecomputeConfig, StrategyConfig, ZeroConfig,
-};
 use firebrick_models::Gpt;
 
-fn clip(norm: f64) -> StrategyConfig {
-    StrategyConfig::Clip(ClipConfig { norm: Some(norm), value: None })
-}
+type Recipe = BoxedStrategy<Gpt>;
 
-fn amp(precision: Precision) -> StrategyConfig {
-    StrategyConfig::Amp(AmpConfig::from(precision))
+fn boxed(strategy: impl Strategy<Gpt>) -> Recipe {
+    BoxedStrategy::new(strategy)
 }
 
 /// ZeRO in a world of one rank.
-fn zero(stage: u8) -> StrategyConfig {
-    StrategyConfig::Zero(ZeroConfig { replicate_below: Some(64), ..ZeroConfig::from(stage) })
+fn zero(stage: u8) -> Recipe {
+    boxed(Zero::stage(stage).replicate_below(64))
 }
 
-fn recompute(config: RecomputeConfig) -> StrategyConfig {
-    StrategyConfig::Recompute(config)
-}
-
-fn ema(decay: f64) -> StrategyConfig {
-    StrategyConfig::Ema(EmaConfig { decay, warmup: true })
-}
-
-/// Every strategy, with settings that have an effect.
-fn every_strategy() -> Vec<StrategyConfig> {
-    let kept = AmpConfig { keep_f32: vec![KeepConfig::norms], ..AmpConfig::from(Precision::f16) };
+/// Every strategy, with settings that have an effect, and its kind.
+fn every_strategy() -> Vec<(&'static str, Recipe)> {
     // A scale that changes within a few windows.
-    let scale = LossScaleConfig { initial: Some(1024.0), interval: Some(2), ..Default::default() };
-    let scaled = AmpConfig { loss_scale: Some(scale), ..AmpConfig::from(Precision::f16) };
-    let half = [Precision::bf16, Precision::f16, Precision::pure_bf16].map(amp);
-    let half = half.into_iter().chain([kept, scaled].map(StrategyConfig::Amp));
-    let half = half.chain([StrategyConfig::AccumulateIn(4, FloatConfig::bf16)]);
-    let supported = |strategy: &StrategyConfig| {
+    let scaled = Amp::f16().scaled_by(LossScale::dynamic(1024.0).interval(2));
+    let amp = [Amp::bf16(), Amp::f16(), Amp::pure_bf16(), Amp::f16().keep_f32(Keep::norms()), scaled];
+    let half = amp.map(|amp| ("Amp", boxed(amp))).into_iter();
+    let half = half.chain([("Accumulate", boxed(Accumulate(4).held_in(FloatDType::BF16)))]);
+    let supported = |(_, strategy): &(_, Recipe)| {
         let device = device().autodiff();
         let has_it = strategy.start(&mut Setup::new(&gpt(0.0, &device), &device)).is_ok();
         assert!(has_it || !is_cpu(), "the CPU computes in every dtype: {strategy:?}");
         has_it
     };
-    let every = RecomputeConfig { every: Some(1), ..Default::default() };
     half.filter(supported)
         .chain([
-            StrategyConfig::Accumulate(4),
-            clip(0.01),
-            StrategyConfig::Clip(ClipConfig { norm: None, value: Some(0.01) }),
-            recompute(every.clone()),
-            recompute(RecomputeConfig { offloaded: true, ..every }),
-            recompute(RecomputeConfig { paths: Some(vec!["blocks.1".into()]), ..Default::default() }),
-            StrategyConfig::Offload(OffloadConfig::optimizer),
-            StrategyConfig::Offload(OffloadConfig::parameters),
-            zero(0),
-            zero(1),
-            zero(2),
-            zero(3),
-            recompute(RecomputeConfig { elementwise: true, ..Default::default() }),
-            ema(0.9),
+            ("Accumulate", boxed(Accumulate(4))),
+            ("Clip", boxed(Clip::norm(0.01))),
+            ("Clip", boxed(Clip::value(0.01))),
+            ("Recompute", boxed(Recompute::every_block())),
+            ("Recompute", boxed(Recompute::every_block().offloaded())),
+            ("Recompute", boxed(Recompute::paths(["blocks.1"]))),
+            ("Offload", boxed(Offload::optimizer())),
+            ("Offload of parameters", boxed(Offload::parameters())),
+            ("Zero", zero(0)),
+            ("Zero", zero(1)),
+            ("Zero in the backward pass", zero(2)),
+            ("Zero in the backward pass", zero(3)),
+            ("Recompute", boxed(Recompute::elementwise())),
+            ("Ema", boxed(Ema::new(0.9))),
         ])
         .collect()
 }
 
 /// All strategies, including those that leave parameters unchanged.
-fn all_strategies() -> Vec<StrategyConfig> {
-    let lora = LoraConfig {
-        rank: 2,
-        alpha: Some(4.0),
-        paths: Vec::new(),
-        also: vec!["norm".into()],
-        fresh: Vec::new(),
-    };
+fn all_strategies() -> Vec<(&'static str, Recipe)> {
     let mut all = every_strategy();
-    all.extend([StrategyConfig::Lora(lora), StrategyConfig::Freeze(vec!["tokens".into()])]);
+    all.push(("Lora", boxed(Lora::rank(2).alpha(4.0).also(["norm"]))));
+    all.push(("Freeze", boxed(Freeze::paths(["tokens"]))));
     all
 }
 
@@ -92,22 +71,21 @@ fn adapted(model: Gpt, recipe: &impl Strategy<Gpt>) -> Gpt {
 }
 
 /// Every strategy, with settings that have no effect.
-fn identities() -> Vec<StrategyConfig> {
-    let paths = vec!["norm".into()];
+fn identities() -> Vec<Recipe> {
     vec![
-        amp(Precision::f32),
-        StrategyConfig::Accumulate(1),
-        clip(1e30),
-        StrategyConfig::Clip(ClipConfig { norm: None, value: Some(1e30) }),
+        boxed(Amp::f32()),
+        boxed(Accumulate(1)),
+        boxed(Clip::norm(1e30)),
+        boxed(Clip::value(1e30)),
         // A path that matches no segment.
-        recompute(RecomputeConfig { paths: Some(paths), ..Default::default() }),
+        boxed(Recompute::paths(["norm"])),
         // Trains the same model, and evaluates another.
-        ema(0.9),
-        recompute(RecomputeConfig { every: Some(1000), ..Default::default() }),
+        boxed(Ema::new(0.9)),
+        boxed(Recompute::every(1000)),
     ]
 }
 
-fn train(strategies: Vec<StrategyConfig>, micro: usize, steps: u64) -> (Vec<f64>, Gpt) {
+fn train(strategies: Vec<Recipe>, micro: usize, steps: u64) -> (Vec<f64>, Gpt) {
     let (sender, losses) = std::sync::mpsc::channel();
     let data = Data::new(Rows::ragged(21)).micro_batch(micro);
     let trained = Trainer::new().seed(5).with(strategies).steps(steps).fit_watched(
@@ -145,7 +123,7 @@ fn no_gradient_is_lost() {
     let device = device().autodiff();
     let before = gpt(0.0, &device);
     let paths = Paths::of(&before);
-    for strategy in every_strategy() {
+    for (_, strategy) in every_strategy() {
         let (_, after) = train(vec![strategy.clone()], 4, 2);
         let [before, after] = [each_parameter(&before), each_parameter(&after)];
         for ((place, before), after) in paths.places().iter().zip(before).zip(after) {
@@ -230,7 +208,7 @@ impl Drive {
 
 #[test]
 fn a_restored_state_goes_on_as_if_nothing_had_happened() {
-    for strategy in all_strategies() {
+    for (_, strategy) in all_strategies() {
         let mut whole = Drive::start(&vec![strategy.clone()]);
         (0..7).for_each(|number| whole.window(number));
 
@@ -254,9 +232,9 @@ fn a_restored_state_goes_on_as_if_nothing_had_happened() {
 #[test]
 fn states_of_another_composition_are_refused() {
     let strategies = all_strategies();
-    for (index, strategy) in strategies.iter().enumerate() {
-        let other = &strategies[(index + 3) % strategies.len()];
-        let name = |strategy: &StrategyConfig| Drive::start(strategy).states()[0].stage().to_string();
+    for (index, (_, strategy)) in strategies.iter().enumerate() {
+        let other = &strategies[(index + 3) % strategies.len()].1;
+        let name = |strategy: &Recipe| Drive::start(strategy).states()[0].stage().to_string();
         if name(strategy) == name(other) {
             continue;
         }
@@ -273,28 +251,15 @@ fn states_of_another_composition_are_refused() {
 fn wrong_orders_are_refused() {
     let device = device().autodiff();
     let model = gpt(0.0, &device);
-    let kind = |strategy: &StrategyConfig| match strategy {
-        StrategyConfig::Amp(_) => "Amp",
-        StrategyConfig::Accumulate(_) | StrategyConfig::AccumulateIn(..) => "Accumulate",
-        StrategyConfig::Clip(_) => "Clip",
-        StrategyConfig::Recompute(_) => "Recompute",
-        StrategyConfig::Offload(OffloadConfig::optimizer) => "Offload",
-        StrategyConfig::Offload(OffloadConfig::parameters) => "Offload of parameters",
-        StrategyConfig::Ema(_) => "Ema",
-        StrategyConfig::Lora(_) => "Lora",
-        StrategyConfig::Freeze(_) => "Freeze",
-        StrategyConfig::Zero(ZeroConfig { stage: 0 | 1, .. }) => "Zero",
-        StrategyConfig::Zero(_) => "Zero in the backward pass",
-    };
-    for first in all_strategies() {
-        for then in all_strategies() {
+    for (first_kind, first) in all_strategies() {
+        for (then_kind, then) in all_strategies() {
             let composed = vec![first.clone(), then.clone()];
             let adapted = composed.adapt(model.clone(), &mut Adaptation::default());
             let started =
                 adapted.and_then(|model| composed.start(&mut Setup::new(&model, &device)).map(drop));
             let result = started.err().map(|error| error.to_string());
             let name = format!("{first:?}, {then:?}: {result:?}");
-            match (kind(&first), kind(&then)) {
+            match (first_kind, then_kind) {
                 ("Clip", "Clip") | ("Freeze", "Freeze") => assert_eq!(result, None, "{name}"),
                 ("Offload" | "Offload of parameters", "Offload" | "Offload of parameters") => {
                     assert!(result.unwrap().contains("Offload is named twice"), "{name}");

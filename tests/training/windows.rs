@@ -284,12 +284,12 @@ fn a_list_of_strategies_composes_exactly_as_types_do() {
     if !has_bf16() {
         return;
     }
-    use firebrick_cli::{ClipConfig, Precision, StrategyConfig};
+    use firebrick::strategies::BoxedStrategy;
     let rows = Rows::ragged(37);
     let list = vec![
-        StrategyConfig::Amp(Precision::bf16.into()),
-        StrategyConfig::Accumulate(4),
-        StrategyConfig::Clip(ClipConfig { norm: Some(0.3), value: None }),
+        BoxedStrategy::new(Amp::bf16()),
+        BoxedStrategy::new(Accumulate(4)),
+        BoxedStrategy::new(Clip::norm(0.3)),
     ];
     let types = Stack::new(Stack::new(Amp::bf16(), Accumulate(4)), Clip::norm(0.3));
     let (boxed, _) = train(Trainer::new().with(list).epochs(3), rows.clone(), 4);

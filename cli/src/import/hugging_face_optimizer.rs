@@ -2,7 +2,7 @@
 
 use super::draft::Item;
 use super::inputs::{Inputs, Known, shown};
-use super::optimizer::{DECAY, EPSILON, MOMENTUM, Optimizer, RATE, Range, SHARDED, pair, unknown};
+use super::optimizer_settings::{DECAY, EPSILON, MOMENTUM, Optimizer, RATE, Range, SHARDED, pair, unknown};
 use super::{ImportError, Outcome, zero};
 
 /// Reads Trainer's own optimizer, which an argument names.

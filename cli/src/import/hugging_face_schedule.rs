@@ -2,7 +2,7 @@
 
 use super::draft::Item;
 use super::inputs::{Inputs, shown};
-use super::optimizer::Optimizer;
+use super::optimizer_settings::Optimizer;
 use super::source::{Given, Source};
 use super::{ImportError, Outcome};
 

@@ -77,6 +77,7 @@ mod inputs;
 mod json;
 mod length;
 mod optimizer;
+mod optimizer_settings;
 mod outcome;
 mod precision;
 mod rule_tables;

@@ -4,7 +4,7 @@ use super::draft::Item;
 use super::hugging_face_schedule;
 use super::inputs::{Inputs, Known, shown};
 use super::length::Length;
-use super::optimizer::{Optimizer, RATE};
+use super::optimizer_settings::{Optimizer, RATE};
 use super::schedule_fields::{counted, param, taken, total, warmup_type, warmup_updates};
 use super::source::Given;
 use super::{ImportError, Outcome};

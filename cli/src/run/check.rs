@@ -1,13 +1,12 @@
 //! Checks values of a run file that parse but are invalid.
 
 use super::param_group_config::param_groups;
-use super::parse::FromRunFile;
+use super::problem::{FromRunFile, Problem, require};
 use super::{
     BatchConfig, CheckpointsConfig, DataConfig, DataRun, LlamaShape, LossScaleConfig, ModelConfig, Paths,
     Rows, Run, RunError, StrategyConfig, TaskConfig, TokenizerConfig, ZeroConfig, ron_path,
 };
 use firebrick::ByteSize;
-use firebrick_strategies::SettingError;
 
 /// Rejects invalid or contradictory values before anything is read or allocated.
 pub(super) fn check(run: &impl FromRunFile, file: &str, text: &str) -> Result<(), RunError> {
@@ -21,26 +20,6 @@ pub(super) fn check(run: &impl FromRunFile, file: &str, text: &str) -> Result<()
             found,
         }),
     }
-}
-
-/// An invalid value, and what it should be.
-pub(super) struct Problem {
-    field: String,
-    expected: String,
-    found: String,
-}
-
-impl Problem {
-    /// Returns the problem of a setting of the optimizer, or of what it asks of the fields at `place`.
-    fn of_optimizer(place: &str, error: &SettingError) -> Self {
-        let field = format!("{place}.{}", error.setting);
-        Self { field, expected: error.expected_at("optimizer"), found: error.found.clone() }
-    }
-}
-
-/// Returns a problem unless `holds`.
-pub(super) fn require(holds: bool, field: &str, expected: &str, found: impl ToString) -> Option<Problem> {
-    (!holds).then(|| Problem { field: field.into(), expected: expected.into(), found: found.to_string() })
 }
 
 /// A size far above any use, so that a typo is reported instead of tried.

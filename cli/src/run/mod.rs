@@ -23,6 +23,7 @@ mod offload_config;
 mod param_group_config;
 mod parse;
 mod prepare;
+mod problem;
 mod recompute_config;
 mod ron_path;
 mod ron_scan;

@@ -4,7 +4,7 @@ use firebrick_strategies::optim::{Group, Groups};
 use serde::{Deserialize, Serialize};
 
 use super::Run;
-use super::check::{Problem, require};
+use super::problem::{Problem, require};
 
 /// Parameters with their own optimizer settings: `(paths: ["tokens"], lr_scale: 0.1, weight_decay: 0.0)`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -4,20 +4,14 @@ use std::path::Path;
 
 use ron::error::{Error as RonError, SpannedError};
 use ron::extensions::Extensions;
-use serde::de::DeserializeOwned;
 
-use super::check::{self, Problem};
+use super::check;
+use super::problem::FromRunFile;
 use super::{DataRun, Run, RunError, ron_path};
 use firebrick::ByteSize;
 
 /// A run file is small; anything larger is a different file, named by mistake.
 const MOST_BYTES: u64 = 1 << 20;
-
-/// What can be read from a run file: the run, or a part of it.
-pub(super) trait FromRunFile: DeserializeOwned {
-    /// Returns the first value that parses but is invalid.
-    fn first_problem(&self) -> Option<Problem>;
-}
 
 impl DataRun {
     /// Reads the data part of a run file; [`Run::read`] reads the whole.

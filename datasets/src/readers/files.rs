@@ -1,7 +1,6 @@
 //! Finds the files of a data set.
 
 use std::{
-    ffi::OsStr,
     fs,
     path::{Path, PathBuf},
     sync::Arc,
@@ -11,9 +10,6 @@ use glob::{MatchOptions, glob_with};
 
 use super::folder;
 use crate::{DataError, ReadError};
-
-/// The extensions of compressed files, which do not describe their content.
-const PACKED: [&str; 2] = ["gz", "zst"];
 
 /// The files that a reader reads, each one a part.
 ///
@@ -145,15 +141,9 @@ fn add_matches(pattern: &str, found: &mut Vec<PathBuf>) -> Result<(), DataError>
     if found.len() == before { Err(refused("nothing matches it".into())) } else { Ok(()) }
 }
 
-/// Returns the extension of a file in lower case, without that of its compression.
-pub(super) fn extension(path: &Path) -> Option<String> {
-    let of = |path: &Path| path.extension().and_then(OsStr::to_str).map(str::to_ascii_lowercase);
-    let last = of(path)?;
-    if PACKED.contains(&last.as_str()) { of(Path::new(path.file_stem()?)) } else { Some(last) }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::extension::extension;
     use super::*;
 
     /// Returns the files found in a folder with these files, relative to it.

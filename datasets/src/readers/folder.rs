@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::files;
+use super::extension::extension;
 use crate::DataError;
 
 /// The file that marks a folder as a cache, such as cargo's `target` (<https://bford.info/cachedir/>).
@@ -43,7 +43,7 @@ fn add_documents(folder: &Path, extensions: &[&str], files: &mut Vec<PathBuf>) -
 }
 
 fn has_extension(path: &Path, extensions: &[&str]) -> bool {
-    files::extension(path)
+    extension(path)
         .is_some_and(|of| extensions.iter().any(|one| of.eq_ignore_ascii_case(one.trim_start_matches('.'))))
 }
 

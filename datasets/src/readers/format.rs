@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    ConllReader, DelimitedReader, Files, JsonlReader, ParallelReader, Tags, TextReader, TextUnit, files,
-};
+use super::extension::extension;
+use super::{ConllReader, DelimitedReader, Files, JsonlReader, ParallelReader, Tags, TextReader, TextUnit};
 use crate::{DataError, ReadError, Reader};
 
 /// A file format and its settings.
@@ -133,7 +132,7 @@ impl Format {
             tokens_only: universal,
             tags: Tags::Keep,
         };
-        Ok(match files::extension(path).as_deref() {
+        Ok(match extension(path).as_deref() {
             Some("txt" | "md") => Self::Text { unit: TextUnit::Line, keep_blank: false },
             Some("jsonl" | "ndjson" | "json") => Self::Jsonl,
             Some("csv") => Self::Csv { delimiter: comma(), quote: double_quote(), names: None },

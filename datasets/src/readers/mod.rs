@@ -6,6 +6,7 @@ mod conll_comments;
 mod conll_sentence;
 mod corpus;
 mod delimited;
+mod extension;
 mod files;
 mod folder;
 mod format;

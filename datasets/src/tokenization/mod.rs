@@ -5,6 +5,7 @@ mod bpe;
 mod characters;
 mod chunks;
 mod clean_up;
+mod config_folder;
 mod config_tokens;
 mod encoder;
 mod encoding;

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::config_folder::{FILE, config_folder};
 use super::{Tokenizer, tokenizer_config::TokenizerConfig, tokenizer_file::guarded, transformers_class};
 use crate::{DataError, whole_file};
 
@@ -64,13 +65,4 @@ pub struct ForModel {
     pub max_length: Option<usize>,
     /// Whether it reads the segments of a pair.
     pub segments: bool,
-}
-
-/// The file name of a tokenizer in a folder.
-pub(super) const FILE: &str = "tokenizer.json";
-
-/// Returns the folder with the other files of a tokenizer. A tokenizer with another file name may be one of several, so
-/// the files next to it may not be its own.
-pub(super) fn config_folder(path: &Path) -> Option<&Path> {
-    path.parent().filter(|_| path.file_name().is_some_and(|name| name == FILE))
 }

@@ -7,7 +7,7 @@ use burn::optim::{ModuleOptimizer, Optimizer};
 use burn::tensor::Tensor;
 use thiserror::Error;
 
-use super::{ModelGroups, OptimizerRecipe, layer_decay};
+use super::{Alike, ModelGroups, OptimizerRecipe, layer_decay};
 use crate::{PathError, Paths, SettingError};
 
 /// Parameter groups with their own learning rate and weight decay.
@@ -51,17 +51,6 @@ pub struct Group {
     paths: Vec<String>,
     lr_scale: f64,
     weight_decay: Option<f32>,
-}
-
-/// Parameters with the same settings, as found by [`Groups::resolve`].
-#[derive(Clone, Debug, PartialEq)]
-pub struct Alike {
-    /// The parameters, each once, in the order of the model.
-    pub ids: Vec<ParamId>,
-    /// The factor of their learning rate.
-    pub lr_scale: f64,
-    /// Their weight decay.
-    pub weight_decay: f32,
 }
 
 /// Groups that do not fit the model. Groups count from 0.

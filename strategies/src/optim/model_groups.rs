@@ -5,8 +5,19 @@ use std::collections::HashMap;
 use burn::module::{ParamGroup, ParamId};
 use burn::optim::{ModuleOptimizer, Optimizer};
 
-use super::{Alike, Scaled};
+use super::Scaled;
 use crate::Paths;
+
+/// Parameters with the same settings, as found by [`Groups::resolve`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Alike {
+    /// The parameters, each once, in the order of the model.
+    pub ids: Vec<ParamId>,
+    /// The factor of their learning rate.
+    pub lr_scale: f64,
+    /// Their weight decay.
+    pub weight_decay: f32,
+}
 
 /// The parameters of a model in [groups](super::Groups) with the same settings.
 #[derive(Clone, Debug)]

@@ -3,12 +3,12 @@
 use std::fmt;
 use std::sync::{LazyLock, PoisonError, RwLock};
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Deserializer, Serialize};
 
+use super::OptimizerRecipe;
 use super::boxed::Erased;
-use super::named::{FieldsOf, OneOf};
-use super::{BoxedOptimizer, OptimizerRecipe};
+use super::fields_of::FieldsOf;
 
 /// Optimizers by name. [`OptimizerRecipe`] has an example of your own.
 #[derive(Clone, Debug, Default)]
@@ -85,12 +85,5 @@ impl Optimizers {
 impl fmt::Debug for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}({})", self.name, self.fields.join(", "))
-    }
-}
-
-impl<'de> Deserialize<'de> for BoxedOptimizer {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let known = Optimizers::installed();
-        deserializer.deserialize_enum("Optimizer", known.names(), OneOf(known))
     }
 }

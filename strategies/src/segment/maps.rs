@@ -5,7 +5,7 @@ use burn::tensor::{Bool, Device, Int, Tensor};
 use firebrick_world::on_host;
 
 use super::{Bundle, TensorMap};
-use crate::{ParamMap, Pass};
+use crate::ParamMap;
 
 /// The inputs and parameters that need a gradient.
 #[derive(Clone, Default)]
@@ -56,25 +56,6 @@ impl TensorMap for Inner {
 impl ParamMap for Inner {
     fn map<const D: usize>(&mut self, _: ParamId, value: Tensor<D>) -> Tensor<D> {
         value.inner()
-    }
-
-    fn wakes(&self) -> bool {
-        false
-    }
-}
-
-/// Makes tensors outside autodiff constants of the pass.
-pub struct Constant<'a>(pub &'a Pass);
-
-impl TensorMap for Constant<'_> {
-    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        self.0.lift(tensor)
-    }
-}
-
-impl ParamMap for Constant<'_> {
-    fn map<const D: usize>(&mut self, _: ParamId, value: Tensor<D>) -> Tensor<D> {
-        self.0.lift(value)
     }
 
     fn wakes(&self) -> bool {

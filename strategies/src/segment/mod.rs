@@ -11,6 +11,8 @@
 //! delivered.rs  a segment whose gradients are taken as soon as the backward pass leaves it
 //! graft.rs      two operations that put our own backward pass into Burn's graph
 //! bundle.rs     the inputs and outputs of a segment
+//! run.rs        Pass::segment: runs a block as a segment
+//! constant.rs   tensors from outside autodiff as constants of a pass
 //! maps.rs       maps over all tensors of a segment
 //! verify.rs     checks that a segment gives the same result twice
 //! ```
@@ -18,12 +20,14 @@
 mod budget;
 mod bundle;
 mod chosen;
+mod constant;
 mod delivered;
 mod entered;
 mod graft;
 mod maps;
 mod plan;
 mod replay;
+mod run;
 mod unit;
 mod units;
 mod verify;
@@ -31,14 +35,9 @@ mod verify;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use bundle::{Bundle, TensorMap};
-pub(crate) use chosen::Segment;
-pub(crate) use delivered::delivered;
-pub(crate) use entered::{Entered, Way};
-pub(crate) use maps::Constant;
+pub(crate) use entered::Entered;
 pub use plan::SegmentPlan;
-pub(crate) use plan::{Met, Which};
-pub(crate) use replay::recomputed;
-pub(crate) use unit::Unit;
+pub(crate) use plan::Which;
 pub(crate) use units::Units;
 
 /// Ignores poisoning: every change under these locks is a single step, so the data stays valid after a panic.

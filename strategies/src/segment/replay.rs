@@ -21,9 +21,11 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Gradients, Tensor};
 
 use super::chosen::Segment;
+use super::constant::Constant;
+use super::entered::Way;
 use super::graft::{graft, join};
-use super::maps::{Constant, Inner, Wanted, bytes_of, shape_of};
-use super::{Bundle, TensorMap, Way, lock};
+use super::maps::{Inner, Wanted, bytes_of, shape_of};
+use super::{Bundle, TensorMap, lock};
 use crate::zero::Part;
 use crate::{ParamMap, Pass, map_params};
 use firebrick_kernels::memory::Usage;

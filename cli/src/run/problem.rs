@@ -1,0 +1,30 @@
+//! The first invalid value of a run file.
+
+use firebrick_strategies::SettingError;
+use serde::de::DeserializeOwned;
+
+/// An invalid value, and what it should be.
+pub(super) struct Problem {
+    pub field: String,
+    pub expected: String,
+    pub found: String,
+}
+
+impl Problem {
+    /// Returns the problem of a setting of the optimizer, or of what it asks of the fields at `place`.
+    pub fn of_optimizer(place: &str, error: &SettingError) -> Self {
+        let field = format!("{place}.{}", error.setting);
+        Self { field, expected: error.expected_at("optimizer"), found: error.found.clone() }
+    }
+}
+
+/// Returns a problem unless `holds`.
+pub(super) fn require(holds: bool, field: &str, expected: &str, found: impl ToString) -> Option<Problem> {
+    (!holds).then(|| Problem { field: field.into(), expected: expected.into(), found: found.to_string() })
+}
+
+/// What can be read from a run file: the run, or a part of it.
+pub(super) trait FromRunFile: DeserializeOwned {
+    /// Returns the first value that parses but is invalid.
+    fn first_problem(&self) -> Option<Problem>;
+}

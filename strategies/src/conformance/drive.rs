@@ -1,0 +1,134 @@
+//! A run of the checks: windows through a composition, in the order of the trainer's calls.
+
+use burn::optim::{GradientsParams, ModuleOptimizer, SgdConfig};
+use burn::tensor::Device;
+
+use super::Probe;
+use crate::{Grads, Outcome, Pass, Settled, Setup, SkipReason, StageState, Stages, Strategy, StrategyError};
+
+/// Samples in a window.
+const SAMPLES: usize = 8;
+
+/// How a window's samples are spread over its micro-batches.
+#[derive(Clone, Copy)]
+pub enum Spread {
+    /// Alike, as far as they divide.
+    Even,
+    /// All in the last one; the others have no gradients.
+    AtOnce,
+}
+
+/// A run between two windows.
+pub struct Drive {
+    stages: Stages<Probe>,
+    /// Master and replica; absent only during an update.
+    pair: Option<(Probe, Probe)>,
+    /// Without a state of its own.
+    optimizer: ModuleOptimizer,
+    pass: Pass,
+    window: usize,
+    sums: bool,
+}
+
+impl Drive {
+    /// Starts the strategies on an adapted model.
+    pub fn start(
+        recipe: &impl Strategy<Probe>,
+        model: Probe,
+        device: &Device,
+    ) -> Result<Self, StrategyError> {
+        Self::resume(recipe, model, device, |_| Ok(()))
+    }
+
+    /// Starts on a saved master, and restores the stages once they have published it.
+    pub fn resume(
+        recipe: &impl Strategy<Probe>,
+        model: Probe,
+        device: &Device,
+        restore: impl FnOnce(&mut Stages<Probe>) -> Result<(), StrategyError>,
+    ) -> Result<Self, StrategyError> {
+        let mut setup = Setup::new(&model, device);
+        let mut stages = recipe.start(&mut setup)?;
+        let (window, sums) = (setup.window(), setup.sums_micro_batches());
+        let pass = setup.into_pass();
+        let master = stages.init_master(model)?;
+        let pair = Some(publish(&mut stages, master)?);
+        restore(&mut stages)?;
+        Ok(Self { stages, pair, optimizer: SgdConfig::new().init(), pass, window, sums })
+    }
+
+    /// Whether a strategy sums micro-batches.
+    pub fn sums(&self) -> bool {
+        self.sums
+    }
+
+    pub fn master(&self) -> &Probe {
+        self.pair().0
+    }
+
+    fn pair(&self) -> (&Probe, &Probe) {
+        let (master, replica) = self.pair.as_ref().expect("both are back after each update");
+        (master, replica)
+    }
+
+    /// Returns what a checkpoint has of the run: the stages' states, the average if there is one, and the master.
+    pub fn saved(&mut self) -> (Vec<StageState>, Option<Probe>, Probe) {
+        (self.stages.save(), self.stages.averaged(), self.master().clone())
+    }
+
+    /// Runs a window. Of every three, one overflows and makes no update.
+    pub fn window(&mut self, number: usize, spread: Spread) -> Result<(), StrategyError> {
+        let scale = self.stages.loss_scale().unwrap_or(1.0) / SAMPLES as f64;
+        let poison = if number % 3 == 1 { f64::INFINITY } else { 1.0 };
+        let mut outcome = Outcome::Hold;
+        for micro in 0..self.window {
+            let closes = micro + 1 == self.window;
+            let samples = match spread {
+                Spread::Even => SAMPLES * micro / self.window..SAMPLES * (micro + 1) / self.window,
+                Spread::AtOnce => 0..if closes { SAMPLES } else { 0 },
+            };
+            let (master, replica) = self.pair.as_ref().expect("both are back after each update");
+            let grads = if samples.is_empty() {
+                Grads::new(GradientsParams::new(), closes)
+            } else {
+                let (entered, pass) = self.pass.drawing(self.pass.draws()).enter(replica)?;
+                let first = SAMPLES * number;
+                let loss = entered.loss(first + samples.start..first + samples.end, &pass);
+                pass.gradients((loss * scale * poison).backward(), &entered, closes)?
+            };
+            outcome = self.stages.collect(master, grads)?;
+        }
+        let settled = match outcome {
+            Outcome::Apply(mut grads) => {
+                let norm = grads.norm(self.master())?.into_scalar::<f32>();
+                match grads.skip() {
+                    Some(reason) => Settled::Skipped(reason.clone()),
+                    None if !norm.is_finite() => Settled::Skipped(SkipReason::NonFinite),
+                    None => {
+                        self.update(grads)?;
+                        Settled::Applied
+                    }
+                }
+            }
+            Outcome::Skip(reason) => Settled::Skipped(reason),
+            Outcome::Hold => Settled::Skipped(SkipReason::NoItems),
+        };
+        self.stages.after_window(&settled)
+    }
+
+    fn update(&mut self, grads: Grads) -> Result<(), StrategyError> {
+        let Some((master, replica)) = self.pair.take() else { return Ok(()) };
+        drop(replica);
+        let master = self.stages.unalias_master(master);
+        let grads = grads.for_update(&master);
+        let master = self.optimizer.step(0.1, master, grads);
+        self.pair = Some(publish(&mut self.stages, master)?);
+        Ok(())
+    }
+}
+
+fn publish(stages: &mut Stages<Probe>, master: Probe) -> Result<(Probe, Probe), StrategyError> {
+    stages.updated(&master);
+    let replica = stages.publish(master.clone())?;
+    Ok((stages.alias_master(master, &replica), replica))
+}

@@ -1,0 +1,239 @@
+//! The laws that every strategy obeys, as checks that you can call in the tests of your own.
+//!
+//! ```
+//! use burn::tensor::Device;
+//! use firebrick_strategies::{Accumulate, Clip, Stack, conformance};
+//!
+//! let device = Device::flex().autodiff();
+//! conformance::check(&Stack::new(Accumulate(4), Clip::norm(0.1)), &device, 1e-4)?;
+//! // A bound that no gradient reaches changes nothing.
+//! conformance::check_identity(&Clip::norm(1e30), &device)?;
+//! # Ok::<(), conformance::ConformanceError>(())
+//! ```
+//!
+//! The checks train [`Probe`], a small model, on one rank. What a strategy does on several ranks, and what it does to
+//! memory and time, they do not see.
+
+mod drive;
+mod probe;
+
+use std::ops::Range;
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Device, Tensor};
+
+use crate::{Accumulate, Adaptation, Identity, Paths, SavedStates, Setup, Stack, Strategy, StrategyError};
+use drive::{Drive, Spread};
+
+pub use probe::Probe;
+
+/// A law that all strategies obey.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Law {
+    /// A recipe holds no live state: a clone that is started again trains the same model, to the bit.
+    Recipe,
+    /// A stage whose state was restored continues like the one that saved it, to the bit.
+    Restore,
+    /// The whole model that is gathered from a fresh master is the model that it was made from.
+    Gather,
+    /// The master in tensors of its own is the master that was published, to the bit.
+    Alias,
+    /// A window of several micro-batches equals one large batch of the same samples.
+    Window,
+    /// A setting without effect changes no bit of the trained model.
+    Identity,
+}
+
+/// A strategy breaks a law.
+#[derive(Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConformanceError {
+    /// The strategy returned an error.
+    #[error(transparent)]
+    Strategy(#[from] StrategyError),
+    /// A parameter has other values than the law says.
+    #[error(
+        "{law:?}: `{parameter}` differs by {difference:.1e} of its scale, at most {tolerance:.1e} is expected; see `conformance::Law`"
+    )]
+    Parameter {
+        /// The law.
+        law: Law,
+        /// The parameter's path.
+        parameter: String,
+        /// The largest difference of an element, as a share of the largest value or update.
+        difference: f64,
+        /// The largest difference that the law allows.
+        tolerance: f64,
+    },
+    /// A restored run saves another state than the uninterrupted one.
+    #[error("Restore: the saved state is {found} after a restore, but {expected} without one")]
+    State {
+        /// What the uninterrupted run saves.
+        expected: String,
+        /// What the restored run saves.
+        found: String,
+    },
+}
+
+/// Checks [`Law::Recipe`], [`Law::Gather`], [`Law::Alias`], [`Law::Restore`] and [`Law::Window`], in this order.
+///
+/// `device` is an autodiff device. `tolerance` is the largest difference for [`Law::Gather`], relative to a parameter's
+/// largest value, and for [`Law::Window`], relative to its largest update: about 1e-4 for a strategy that computes in
+/// f32, and 5e-2 for one in half precision.
+///
+/// # Errors
+///
+/// The first law that the strategy breaks, or its own error.
+pub fn check(recipe: &impl Strategy<Probe>, device: &Device, tolerance: f64) -> Result<(), ConformanceError> {
+    let mut whole = run(recipe, device, 0..6)?;
+    // What the first run has changed in the recipe, a second one would begin with.
+    same(Law::Recipe, whole.master(), run(&recipe.clone(), device, 0..6)?.master(), None, 0.0)?;
+    check_master(recipe, device, tolerance)?;
+    check_restore(recipe, device, &mut whole)?;
+    if whole.sums() {
+        return check_window(recipe, device, tolerance);
+    }
+    // `Accumulate` stands where the strategy accepts it.
+    let before = Stack::new(Accumulate(2), recipe.clone());
+    match run(&before, device, 0..0) {
+        Ok(_) => check_window(&before, device, tolerance),
+        Err(_) => check_window(&Stack::new(recipe.clone(), Accumulate(2)), device, tolerance),
+    }
+}
+
+fn run(
+    recipe: &impl Strategy<Probe>,
+    device: &Device,
+    windows: Range<usize>,
+) -> Result<Drive, StrategyError> {
+    let mut drive = Drive::start(recipe, adapted(recipe, device)?, device)?;
+    for number in windows {
+        drive.window(number, Spread::Even)?;
+    }
+    Ok(drive)
+}
+
+fn check_master(
+    recipe: &impl Strategy<Probe>,
+    device: &Device,
+    tolerance: f64,
+) -> Result<(), ConformanceError> {
+    let model = adapted(recipe, device)?;
+    let mut stages = recipe.start(&mut Setup::new(&model, device))?;
+    let master = stages.init_master(model.clone())?;
+    stages.updated(&master);
+    if let Some(gathered) = stages.gather_full(master.clone(), None)? {
+        same(Law::Gather, &model, &gathered, None, tolerance)?;
+    }
+    let replica = stages.publish(master.clone())?;
+    let alias = stages.alias_master(master.clone(), &replica);
+    drop(replica);
+    same(Law::Alias, &master, &stages.unalias_master(alias), None, 0.0)
+}
+
+/// Compares an uninterrupted run of six windows with one that is saved and restored after four.
+fn check_restore(
+    recipe: &impl Strategy<Probe>,
+    device: &Device,
+    whole: &mut Drive,
+) -> Result<(), ConformanceError> {
+    let (saved, average, master) = run(recipe, device, 0..4)?.saved();
+    let mut second = Drive::resume(recipe, master, device, |stages| {
+        let mut states = SavedStates::new(saved);
+        stages.restore(&mut states)?;
+        states.finish()?;
+        average.into_iter().for_each(|average| stages.resume_average(average));
+        Ok(())
+    })?;
+    (4..6).try_for_each(|number| second.window(number, Spread::Even))?;
+    same(Law::Restore, whole.master(), second.master(), None, 0.0)?;
+    let [(expected, average, _), (found, resumed, _)] = [whole.saved(), second.saved()];
+    if expected != found {
+        let [expected, found] = [expected, found].map(|states| format!("{states:?}"));
+        return Err(ConformanceError::State { expected, found });
+    }
+    match (average, resumed) {
+        (Some(average), Some(resumed)) => same(Law::Restore, &average, &resumed, None, 0.0),
+        _ => Ok(()),
+    }
+}
+
+/// Checks [`Law::Identity`]: with these settings, the strategy trains as if it were not there.
+///
+/// # Errors
+///
+/// The strategy changes the trained model, or returns an error.
+pub fn check_identity(recipe: &impl Strategy<Probe>, device: &Device) -> Result<(), ConformanceError> {
+    let (plain, with) = (run(&Identity, device, 0..4)?, run(recipe, device, 0..4)?);
+    same(Law::Identity, plain.master(), with.master(), None, 0.0)
+}
+
+fn check_window(
+    recipe: &impl Strategy<Probe>,
+    device: &Device,
+    tolerance: f64,
+) -> Result<(), ConformanceError> {
+    let run = |spread| {
+        let mut drive = Drive::start(recipe, adapted(recipe, device)?, device)?;
+        let before = drive.master().clone();
+        drive.window(0, spread)?;
+        Ok::<_, StrategyError>((before, drive.master().clone()))
+    };
+    let ((before, even), (_, at_once)) = (run(Spread::Even)?, run(Spread::AtOnce)?);
+    same(Law::Window, &at_once, &even, Some(&before), tolerance)
+}
+
+fn adapted(recipe: &impl Strategy<Probe>, device: &Device) -> Result<Probe, StrategyError> {
+    recipe.adapt(Probe::new(device), &mut Adaptation::seeded(0))
+}
+
+/// Compares two models, relative to each parameter's largest value, or largest change since `before`.
+fn same(
+    law: Law,
+    expected: &Probe,
+    found: &Probe,
+    before: Option<&Probe>,
+    tolerance: f64,
+) -> Result<(), ConformanceError> {
+    let paths = Paths::of(expected);
+    let (expected, found) = (values(expected), values(found));
+    let origin = before.map_or_else(|| expected.iter().map(|all| vec![0.0; all.len()]).collect(), values);
+    for (((place, expected), found), origin) in paths.places().iter().zip(&expected).zip(&found).zip(&origin)
+    {
+        let most = |one: &[f64], other: &[f64]| {
+            one.iter().zip(other).map(|(x, y)| (x - y).abs()).fold(0.0, |most: f64, x| {
+                // `max` would drop what is not a number.
+                if x.is_nan() || x > most { x } else { most }
+            })
+        };
+        let apart = most(expected, found);
+        let difference = if apart == 0.0 { 0.0 } else { apart / most(expected, origin) };
+        let is_same = expected.len() == found.len() && difference <= tolerance;
+        if !is_same {
+            return Err(ConformanceError::Parameter {
+                law,
+                parameter: place.path.clone(),
+                difference,
+                tolerance,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Returns the values of each parameter.
+fn values(model: &Probe) -> Vec<Vec<f64>> {
+    struct Values(Vec<Vec<f64>>);
+    impl ModuleVisitor for Values {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.push(param.base().into_data().iter().collect());
+        }
+    }
+    let mut values = Values(Vec::new());
+    model.visit(&mut values);
+    values.0
+}
+
+#[cfg(test)]
+mod tests;

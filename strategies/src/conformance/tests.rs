@@ -1,0 +1,166 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use burn::module::ParamId;
+
+use super::*;
+use crate::{
+    Amp, BoxedStrategy, Clip, Ema, Freeze, GradMap, Grads, Lora, LossScale, MasterStage, Offload, Outcome,
+    ParamMap, Recompute, Shard, ShardStage, SkipReason, Stage, StageState, Stages, Zero, map_params, testing,
+};
+
+fn device() -> Device {
+    testing::device().autodiff()
+}
+
+fn boxed(strategy: impl Strategy<Probe>) -> BoxedStrategy<Probe> {
+    BoxedStrategy::new(strategy)
+}
+
+#[test]
+fn built_in_strategies_obey_all_laws() {
+    let zero = |stage| Zero::stage(stage).replicate_below(1);
+    let in_f32 = [
+        boxed(Identity),
+        boxed(Accumulate(4)),
+        boxed(Clip::norm(0.01)),
+        boxed(Clip::value(0.01)),
+        boxed(Recompute::every_block()),
+        boxed(Recompute::elementwise()),
+        boxed(Offload::optimizer()),
+        boxed(Offload::parameters()),
+        boxed(Ema::new(0.9)),
+        boxed(Freeze::paths(["head"])),
+        boxed(Lora::rank(2).alpha(4.0).on(["blocks.*.weight"])),
+        boxed(Stack::new(Accumulate(4), Clip::norm(0.1))),
+    ];
+    for strategy in in_f32.into_iter().chain((0..=3).map(|stage| boxed(zero(stage)))) {
+        assert_eq!(check(&strategy, &device(), 1e-4), Ok(()), "{strategy:?}");
+    }
+    let scaled = Amp::f16().scaled_by(LossScale::dynamic(1024.0).interval(2));
+    let half = [Amp::bf16(), scaled, Amp::pure_bf16()];
+    for strategy in half.into_iter().filter(|_| testing::has_bf16()) {
+        assert_eq!(check(&strategy, &device(), 5e-2), Ok(()), "{strategy:?}");
+    }
+    for strategy in [boxed(Amp::f32()), boxed(Accumulate(1)), boxed(Clip::norm(1e30)), boxed(Ema::new(0.9))] {
+        assert_eq!(check_identity(&strategy, &device()), Ok(()), "{strategy:?}");
+    }
+}
+
+/// Breaks one law.
+#[derive(Clone, Debug)]
+struct Breaks {
+    law: Law,
+    /// Shared by clones.
+    starts: Arc<AtomicUsize>,
+}
+
+/// Its live state.
+struct Broken {
+    law: Law,
+    /// By how much the gradients are multiplied.
+    factor: f64,
+}
+
+impl<M: Module> Strategy<M> for Breaks {
+    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
+        if self.law == Law::Window {
+            setup.accumulate("Breaks", 2)?;
+        }
+        let started = self.starts.fetch_add(1, Relaxed) as f64;
+        let factor = if self.law == Law::Recipe { 1.0 + started } else { 1.0 };
+        Ok(Stages::of(Broken { law: self.law, factor }))
+    }
+}
+
+impl<M: Module> Stage<M> for Broken {
+    fn name(&self) -> &'static str {
+        "Breaks"
+    }
+
+    fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
+        match self.law {
+            // Drops what it is given before the window closes.
+            Law::Window if !grads.closes() => return Ok(Outcome::Hold),
+            Law::Restore if grads.skip() == Some(&SkipReason::NonFinite) => {}
+            Law::Restore => self.factor *= 1.1,
+            Law::Identity => self.factor = 2.0,
+            _ => {}
+        }
+        grads.bound(master, &mut Times(self.factor))?;
+        Ok(Outcome::Apply(grads))
+    }
+
+    fn save(&self, state: StageState) -> StageState {
+        state.with("factor", self.factor) // and never restores it
+    }
+
+    fn master(&mut self) -> Option<&mut dyn MasterStage<M>> {
+        Some(self)
+    }
+
+    fn sharding(&mut self) -> Option<&mut dyn ShardStage<M>> {
+        Some(self)
+    }
+}
+
+impl<M: Module> ShardStage<M> for Broken {
+    fn shard(&self, _: ParamId) -> Option<Shard> {
+        None
+    }
+
+    fn alias_master(&mut self, master: M, _: &M) -> M {
+        if self.law == Law::Alias { map_params(master, &mut Times(1.001)) } else { master }
+    }
+
+    fn unalias_master(&mut self, master: M) -> M {
+        master
+    }
+
+    fn gather_full(&mut self, master: M, _: Option<usize>) -> Result<Option<M>, StrategyError> {
+        Ok(Some(master))
+    }
+}
+
+impl<M: Module> MasterStage<M> for Broken {
+    fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
+        Ok(if self.law == Law::Gather { map_params(model, &mut Times(2.0)) } else { model })
+    }
+
+    fn publish(&mut self, master: M) -> Result<M, StrategyError> {
+        Ok(master)
+    }
+
+    fn evaluator(&mut self, _: &M, replica: M) -> Result<M, StrategyError> {
+        Ok(replica)
+    }
+}
+
+struct Times(f64);
+
+impl GradMap for Times {
+    fn map<const D: usize>(&mut self, _: ParamId, grad: Tensor<D>) -> Tensor<D> {
+        grad * self.0
+    }
+}
+
+impl ParamMap for Times {
+    fn map<const D: usize>(&mut self, _: ParamId, value: Tensor<D>) -> Tensor<D> {
+        crate::relift(value.clone().inner() * self.0, &value)
+    }
+}
+
+#[test]
+fn a_broken_law_is_named_with_the_parameter() {
+    for law in [Law::Recipe, Law::Gather, Law::Alias, Law::Restore, Law::Window, Law::Identity] {
+        let breaks = Breaks { law, starts: Arc::default() };
+        let result = match law {
+            Law::Identity => check_identity(&breaks, &device()),
+            _ => check(&breaks, &device(), 1e-4),
+        };
+        let Err(ConformanceError::Parameter { law: found, parameter, .. }) = &result else {
+            panic!("{law:?}: {result:?}")
+        };
+        assert_eq!((*found, parameter.as_str()), (law, "blocks.0.weight"));
+    }
+}

@@ -1,0 +1,77 @@
+//! `Pass::segment`: runs a block as the unit of recomputation, sharding and offload.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use burn::module::Module;
+
+use super::chosen::Segment;
+use super::constant::Constant;
+use super::delivered::delivered;
+use super::entered::Way;
+use super::plan::Met;
+use super::replay::recomputed;
+use super::unit::Unit;
+use crate::pass::wake;
+use crate::{Bundle, Pass, map_params};
+
+impl Pass {
+    /// Runs one block of the model on `input`.
+    ///
+    /// Strategies act on one segment at a time: they drop and recompute its activations, gather its parameters or fetch
+    /// them. `run` may therefore be called more than once and on a copy of `block`. It must read parameters and the
+    /// pass only from its arguments, and every tensor that carries a gradient (an encoder's output, for example) must
+    /// be part of `input`. A segment has a single backward pass, so all of its outputs that you use must go into one
+    /// loss.
+    ///
+    /// ```
+    /// use burn::{nn::LinearConfig, tensor::{Device, Tensor}};
+    /// use firebrick_strategies::Pass;
+    ///
+    /// let device = Device::flex();
+    /// let blocks = vec![LinearConfig::new(8, 8).init(&device); 3];
+    /// let pass = Pass::evaluate(&device);
+    /// let x = Tensor::<2>::ones([4, 8], &device);
+    /// let y = blocks.iter().fold(x, |x, block| pass.segment(block, x, |block, x, _| block.forward(x)));
+    /// assert_eq!(y.dims(), [4, 8]);
+    /// ```
+    pub fn segment<B, X, Y, F>(&self, block: &B, input: X, run: F) -> Y
+    where
+        B: Module + 'static,
+        X: Bundle,
+        Y: Bundle,
+        F: Fn(&B, X, &Pass) -> Y + Send + Sync + 'static,
+    {
+        if !self.entered.as_ref().is_some_and(|entered| entered.is_provided()) {
+            wake(block);
+        }
+        let index = self.segments.fetch_add(1, Relaxed) as usize;
+        let met = Met { id: self.next_site(), index, outermost: self.segment == 0 };
+        let unit = self.entered.as_ref().filter(|_| !self.inside_unit);
+        let unit = unit.and_then(|entered| Unit::of(entered, block));
+        let inside_unit = self.inside_unit || unit.is_some();
+        let inside = Self { segment: met.id, inside_unit, ..self.again() };
+        // Without autodiff there are no activations to recompute.
+        let keeps = self.training && self.recorded && self.device.is_autodiff();
+        if !keeps {
+            return match unit.filter(Unit::is_provided) {
+                Some(unit) => run(&self.lift_block(unit.provide(block, Way::Forward)), input, &inside),
+                None => run(block, input, &inside),
+            };
+        }
+        match Segment::recomputed(&self.plan, block, &input, met, unit.clone()) {
+            Some(segment) => recomputed(block, input, run, inside, segment),
+            None => match unit.filter(Unit::is_delivered) {
+                Some(unit) => delivered(block, input, run, inside, unit),
+                None => run(block, input, &inside),
+            },
+        }
+    }
+
+    /// Lifts a block outside autodiff into this pass, as constants.
+    fn lift_block<B: Module>(&self, block: B) -> B {
+        match self.device.is_autodiff() {
+            true => map_params(block, &mut Constant(self)),
+            false => block,
+        }
+    }
+}
