@@ -33,7 +33,7 @@ use crate::observe::report::Report;
 /// # let model = config.init(7, 8, &Device::flex().autodiff());
 /// let (sender, losses) = channel();
 /// let trainer = Trainer::new().steps(4).evaluate_every(2).observe(Losses(sender));
-/// trainer.fit(model, AdamW::new().init(), Schedule::constant(1e-3), data)?;
+/// trainer.fit(model, AdamW::new().init()?, Schedule::constant(1e-3), data)?;
 /// assert_eq!(losses.iter().count(), 2);
 /// # Ok::<(), TrainError>(())
 /// ```

@@ -22,7 +22,7 @@ use super::{Schedule, ScheduleError};
 /// # let config = GptConfig { layers: 1, heads: 1, width: 8, dropout: 0.0, bias: true, tied: true };
 /// # let model = config.init(7, 8, &Device::flex().autodiff());
 /// let halved = |update: u64| 1e-3 * 0.5f64.powi((update / 100) as i32);
-/// let trained = Trainer::new().steps(3).fit(model, AdamW::new().init(), halved, data)?;
+/// let trained = Trainer::new().steps(3).fit(model, AdamW::new().init()?, halved, data)?;
 /// # assert_eq!(trained.last_step.learning_rate, 1e-3);
 /// # Ok::<(), TrainError>(())
 /// ```
