@@ -8,7 +8,7 @@ use burn::optim::{ModuleOptimizer, Optimizer};
 use super::Scaled;
 use crate::Paths;
 
-/// Parameters with the same settings, as found by [`Groups::resolve`].
+/// Parameters with the same settings, as found by [`Groups::resolve`](super::Groups::resolve).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Alike {
     /// The parameters, each once, in the order of the model.
