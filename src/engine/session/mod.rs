@@ -326,8 +326,7 @@ impl<M: Module> Session<M> {
         self.updates
     }
 
-    /// The model to evaluate, outside autodiff and with dropout off: the replica, unless a strategy averages the
-    /// master or supplies another copy.
+    /// The model to evaluate, outside autodiff and with dropout off: the replica, unless a strategy has another.
     pub fn evaluator(&mut self) -> Result<M, TrainError> {
         let evaluator = match self.stages.averaged() {
             Some(averaged) => {
