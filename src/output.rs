@@ -225,12 +225,12 @@ fn holds_a_run(folder: &Path) -> bool {
     has_steps || has_files || folder.join(checkpoint::FOLDER).is_dir()
 }
 
-/// Returns whether a path is below a folder, after following links.
-pub(crate) fn is_within(path: &Path, folder: &Path) -> bool {
-    match (path.canonicalize(), folder.canonicalize()) {
-        (Ok(path), Ok(folder)) => path.starts_with(folder),
-        _ => false,
-    }
+/// Returns whether a checkpoint is that of the run in a folder, after following links. The folder of its checkpoints
+/// may itself be a link, to another disk.
+pub(crate) fn is_within(checkpoint: &Path, folder: &Path) -> bool {
+    let Ok(checkpoint) = checkpoint.canonicalize() else { return false };
+    let places = [folder.to_path_buf(), folder.join(checkpoint::FOLDER)];
+    places.iter().filter_map(|place| place.canonicalize().ok()).any(|place| checkpoint.starts_with(place))
 }
 
 /// Locks a folder exclusively. The system releases the lock when the process ends in any way. The lock file contains

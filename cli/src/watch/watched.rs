@@ -106,7 +106,7 @@ impl Watch {
         // The report is written last: if it exists, the lines read now are complete.
         let finished = self.newer_report();
         // If the process is gone before these lines are read, it writes no more.
-        let is_gone = finished.is_none() && self.has_begun() && is_abandoned(&self.folder);
+        let is_gone = finished.is_none() && is_abandoned(&self.folder);
         // It may have finished properly in between.
         let finished = if is_gone { self.newer_report() } else { finished };
         let mut news = News::default();
@@ -136,11 +136,6 @@ impl Watch {
         self.watched.quiet =
             modified(&self.log).ok().and_then(|at| SystemTime::now().duration_since(at).ok());
         Ok(news)
-    }
-
-    /// Whether anything has been logged.
-    fn has_begun(&self) -> bool {
-        fs::metadata(&self.log).is_ok_and(|log| log.len() > 0)
     }
 
     /// The report, if it is newer than the log: an earlier part of the run may have left one.

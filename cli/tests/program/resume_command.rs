@@ -270,3 +270,22 @@ fn a_folder_of_checkpoints_that_is_elsewhere_and_not_there_is_told() {
         refused.stderr(contains("found a link to /no/such/disk"));
     }
 }
+
+#[cfg(unix)]
+#[test]
+fn a_run_whose_checkpoints_are_on_another_disk_goes_on_in_place() {
+    let folder = folder();
+    report(&mut train(folder.path(), &["--set", "steps=4", "--set", "checkpoints=(every: 2, keep_last: 9)"]));
+    let (checkpoints, disk) = (folder.path().join("out/checkpoints"), folder.path().join("disk"));
+    fs::rename(&checkpoints, &disk).unwrap();
+    std::os::unix::fs::symlink(&disk, &checkpoints).unwrap();
+    for (from, steps) in [("auto", "steps=6"), ("step-4", "steps=8"), ("out", "steps=10")] {
+        let set = format!("resumed with {from}");
+        let found = report(&mut train(folder.path(), &["--resume", from, "--set", steps]));
+        assert_eq!(format!("steps={}", found["steps"]), steps, "{set}");
+        assert!(!folder.path().join("out-1").exists(), "{set}");
+        assert!(checkpoints.symlink_metadata().unwrap().is_symlink(), "{set}");
+    }
+    let log = fs::read_to_string(folder.path().join("out/metrics.jsonl")).unwrap();
+    assert_eq!(log.lines().filter(|line| line.contains("\"kind\":\"train\"")).count(), 10);
+}

@@ -76,6 +76,18 @@ fn watching_ends_when_the_run_is_killed_and_when_it_is_over() {
 }
 
 #[test]
+fn watching_ends_if_the_run_was_killed_before_its_first_step() {
+    let folder = folder();
+    let folder = folder.path();
+    report(&mut train(folder, &["--set", "steps=4", "--set", "checkpoints=()"]));
+    fs::write(folder.join("out/metrics.jsonl"), "").unwrap();
+    fs::remove_file(folder.join("out/report.json")).unwrap();
+    let watched =
+        firebrick(folder).args(["watch", "out", "--plain"]).timeout(Duration::from_secs(20)).assert();
+    watched.code(1).stderr(contains("the process of this run is gone after update 0"));
+}
+
+#[test]
 fn tensorboard_has_all_steps_of_each_checkpoint() {
     let folder = folder();
     let folder = folder.path();
