@@ -201,11 +201,12 @@ fn explain(error: &RonError, text: &str, line: usize) -> String {
             return format!("{error}, in `{place}`");
         }
     };
-    let nearest = expected
-        .iter()
-        .max_by(|a, b| strsim::jaro_winkler(a, found).total_cmp(&strsim::jaro_winkler(b, found)));
+    // `SGD` is as near to `Sgd` as can be.
+    let lower = found.to_lowercase();
+    let alike = |name: &str| strsim::jaro_winkler(&name.to_lowercase(), &lower);
+    let nearest = expected.iter().max_by(|a, b| alike(a).total_cmp(&alike(b)));
     let hint = match nearest {
-        Some(name) if strsim::jaro_winkler(name, found) > 0.7 => format!(" (did you mean `{name}`?)"),
+        Some(name) if alike(name) > 0.7 => format!(" (did you mean `{name}`?)"),
         _ => String::new(),
     };
     format!("unknown name `{found}`{hint}; expected one of {}", expected.join(", "))
@@ -244,6 +245,24 @@ mod tests {
             let text = format!("(task: CausalLm(), data: (path: \"a\", block: {number}), batch: (micro: 1))");
             let expected = format!("expected a whole number, found `{number}`: {fix}");
             assert!(reason(&text).contains(&expected), "{}", reason(&text));
+        }
+    }
+
+    #[test]
+    fn a_name_in_other_capitals_is_told_with_the_right_one() {
+        let file = include_str!("../../../examples/tinyshakespeare.ron");
+        for (set, name) in [
+            ("optimizer=SGD()", "Sgd"),
+            ("optimizer=LAMB()", "Lamb"),
+            ("optimizer=adamw()", "AdamW"),
+            ("strategies=[LoRA(rank: 2)]", "Lora"),
+            ("strategies=[EMA(decay: 0.9)]", "Ema"),
+            ("strategies=[ZeRO(stage: 2)]", "Zero"),
+            ("schedule=COSINE(lr: 1e-3)", "Cosine"),
+            ("model=GPT(layers: 1)", "Gpt"),
+        ] {
+            let error = Run::parse("run.ron", file, &[set]).unwrap_err().to_string();
+            assert!(error.contains(&format!("did you mean `{name}`?")), "{set}: {error}");
         }
     }
 }
