@@ -225,8 +225,8 @@ fn holds_a_run(folder: &Path) -> bool {
     has_steps || has_files || folder.join(checkpoint::FOLDER).is_dir()
 }
 
-/// Returns whether a checkpoint is that of the run in a folder, after following links. The folder of its checkpoints
-/// may itself be a link, to another disk.
+/// Returns whether a checkpoint belongs to the run in a folder. Follows links: the folder `checkpoints` may itself be a
+/// link to another disk.
 pub(crate) fn is_within(checkpoint: &Path, folder: &Path) -> bool {
     let Ok(checkpoint) = checkpoint.canonicalize() else { return false };
     let places = [folder.to_path_buf(), folder.join(checkpoint::FOLDER)];

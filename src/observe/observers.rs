@@ -11,9 +11,9 @@ use crate::observe::report::Report;
 
 /// The program's observers, shared by clones of a trainer.
 #[derive(Clone, Default)]
-pub(crate) struct Shared(Vec<Arc<Mutex<dyn Observer>>>);
+pub(crate) struct SharedObservers(Vec<Arc<Mutex<dyn Observer>>>);
 
-impl Shared {
+impl SharedObservers {
     pub fn add(&mut self, observer: impl Observer + 'static) {
         self.0.push(Arc::new(Mutex::new(observer)));
     }
@@ -25,7 +25,7 @@ impl Shared {
     }
 }
 
-impl Debug for Shared {
+impl Debug for SharedObservers {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "{} observers", self.0.len())
     }
@@ -34,11 +34,11 @@ impl Debug for Shared {
 /// Everything that follows a rank: the log, which checkpoints refer to, and the program's observers.
 pub(crate) struct Observers {
     pub log: Log,
-    shared: Shared,
+    shared: SharedObservers,
 }
 
 impl Observers {
-    pub fn new(log: Log, shared: Shared) -> Self {
+    pub fn new(log: Log, shared: SharedObservers) -> Self {
         Self { log, shared }
     }
 }

@@ -14,7 +14,7 @@ use firebrick_world::World;
 use crate::checkpoint::RunText;
 use crate::observe::dashboard::Show;
 use crate::observe::observer::Observer;
-use crate::observe::observers::Shared;
+use crate::observe::observers::SharedObservers;
 use crate::{Checkpoints, Resume};
 
 use kept::Destination;
@@ -113,7 +113,7 @@ pub struct Trainer<S = Identity> {
     show: Show,
     label: String,
     interrupter: Interrupted,
-    observers: Shared,
+    observers: SharedObservers,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -161,7 +161,7 @@ impl Trainer {
             show: Show::Nothing,
             label: "training".into(),
             interrupter: Interrupted::default(),
-            observers: Shared::default(),
+            observers: SharedObservers::default(),
         }
     }
 }

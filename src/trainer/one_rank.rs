@@ -21,7 +21,7 @@ use crate::observe::dashboard::SafeErrors;
 use crate::observe::events::Events;
 use crate::observe::inside_burn_train::InsideBurnTrain;
 use crate::observe::observer::Observer;
-use crate::observe::observers::{Observers, Shared};
+use crate::observe::observers::{Observers, SharedObservers};
 use crate::observe::rank_report::RankReport;
 use crate::observe::report::Report;
 use crate::output::Output;
@@ -94,7 +94,7 @@ impl<S> Trainer<S> {
         let checkpoints = self.saves(&start, settings, &session, layout, best_by);
         let (history, log) = start.history(session.updates(), &rank)?;
         // Those of the program see the run once, on the first rank.
-        let observers = if rank.rank() == 0 { self.observers.clone() } else { Shared::default() };
+        let observers = if rank.rank() == 0 { self.observers.clone() } else { SharedObservers::default() };
         let mut training = TrainingLoop {
             feed: Feed::new(&data, history.progress.cursor, window, Share::of(&rank))?,
             output: start.output.clone(),

@@ -112,7 +112,7 @@ fn matrices_alone_decay() {
     }
 }
 
-/// The line is that of the mistake, although settings are read without knowing the type of the file.
+/// The error names the line of the mistake, although the registry reads settings without knowing the file's format.
 #[test]
 fn mistakes_are_found_where_they_stand() {
     for (optimizer, expected) in [

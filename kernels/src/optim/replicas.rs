@@ -50,7 +50,7 @@ pub fn taken() -> u64 {
 /// let expected = param.clone().cast(FloatDType::BF16).into_data();
 /// assert_eq!(replicas.of(&param).expect("the parameter was updated").into_data(), expected);
 ///
-/// // A cast that looks for a copy first, as that of the strategy `Amp` does.
+/// // Like the cast of the strategy `Amp`, this one takes the copy if there is one.
 /// let (half, taken) = replicas.lend(|| take(&param, FloatDType::BF16));
 /// assert_eq!((half.expect("it is lent").into_data(), taken), (expected, 1));
 /// ```

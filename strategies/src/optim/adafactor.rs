@@ -53,7 +53,8 @@ pub struct Adafactor {
     pub decay_rate: f64,
     /// Decay rate of a first moment. Default: no first moment.
     pub beta1: Option<f32>,
-    /// Each update subtracts `step size · weight_decay · weight`. In groups, it is that of the matrices. Default: 0.
+    /// Each update subtracts `step size · weight_decay · weight`. In groups, it applies
+    /// to matrices, unless a group has its own. Default: 0.
     pub weight_decay: f32,
     /// Whether to multiply the step size by the root mean square of the parameter. Default: no.
     pub scale_parameter: bool,

@@ -32,7 +32,8 @@ use crate::SettingError;
 pub struct Adagrad {
     /// Added to the square root of the sum of squares. Default: 1e-10.
     pub epsilon: f32,
-    /// Adds `weight_decay · weight` to the gradients. In groups, it is that of the matrices. Default: 0.
+    /// Adds `weight_decay · weight` to the gradients. In groups, it applies
+    /// to matrices, unless a group has its own. Default: 0.
     pub weight_decay: f32,
 }
 

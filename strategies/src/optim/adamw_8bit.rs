@@ -44,7 +44,8 @@ pub struct AdamW8bit {
     pub betas: (f32, f32),
     /// Added to the square root of the second moment. Default: 1e-8.
     pub epsilon: f32,
-    /// Each update subtracts `lr · weight_decay · weight`. In groups, it is that of the matrices. Default: 0.
+    /// Each update subtracts `lr · weight_decay · weight`. In groups, it applies
+    /// to matrices, unless a group has its own. Default: 0.
     pub weight_decay: f32,
     /// Matrices with fewer elements keep f32 moments. Default: 4096.
     pub min_8bit_size: usize,

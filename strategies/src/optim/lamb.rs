@@ -39,7 +39,8 @@ pub struct Lamb {
     pub betas: (f32, f32),
     /// Added to the square root of the second moment. Default: 1e-8.
     pub epsilon: f32,
-    /// Adds `weight_decay · weight` to the updates. In groups, it is that of the matrices. Default: 0.
+    /// Adds `weight_decay · weight` to the updates. In groups, it applies
+    /// to matrices, unless a group has its own. Default: 0.
     pub weight_decay: f32,
     /// The largest coefficient c, the trust ratio. Default: 10.
     pub max_coeff: f32,

@@ -32,7 +32,8 @@ use crate::SettingError;
 pub struct Lion {
     /// The weight of the momentum in the update, and the decay rate of the momentum. Default: `(0.9, 0.99)`.
     pub betas: (f32, f32),
-    /// Each update subtracts `lr · weight_decay · weight`. In groups, it is that of the matrices. Default: 0.
+    /// Each update subtracts `lr · weight_decay · weight`. In groups, it applies
+    /// to matrices, unless a group has its own. Default: 0.
     pub weight_decay: f32,
 }
 

@@ -35,7 +35,8 @@ pub struct Sgd {
     pub momentum: f32,
     /// Whether to use Nesterov momentum, which steps along the new velocity. Default: no.
     pub nesterov: bool,
-    /// Adds `weight_decay · weight` to the gradients. In groups, it is that of the matrices. Default: 0.
+    /// Adds `weight_decay · weight` to the gradients. In groups, it applies
+    /// to matrices, unless a group has its own. Default: 0.
     pub weight_decay: f32,
     /// The share of each gradient except the first that the velocity omits. Default: 0.
     pub dampening: f64,
