@@ -43,9 +43,9 @@ impl Program {
     /// Adds an optimizer by the name that it has in run files. [`OptimizerRecipe`] has an example of one.
     pub fn optimizer<R>(self, name: &'static str) -> Self
     where
-        R: OptimizerRecipe + Clone + PartialEq + Serialize + DeserializeOwned + 'static,
+        R: OptimizerRecipe + PartialEq + Serialize + DeserializeOwned + 'static,
     {
-        Self { optimizers: self.optimizers.with::<R>(name) }
+        Self { optimizers: self.optimizers.optimizer::<R>(name) }
     }
 
     /// Runs the command of this process's arguments and returns its exit code. Errors go to standard error.

@@ -25,6 +25,7 @@
 //! boxed.rs       BoxedStrategy: a type-erased strategy
 //! amp/           Amp: half-precision replica and activations over an f32 master, and the loss scale
 //! dtypes.rs      the float dtypes: their names, and which ones a device supports
+//! registry/      recipes by the names that they have in run files
 //! optim/         AdamW, Lion and SGD in one pass over memory, AdamW in 8 bits, Adafactor, LAMB, and parameter groups
 //! accumulate.rs  Accumulate: sums micro-batches into one window
 //! freeze.rs      Freeze: excludes parameters from training
@@ -157,6 +158,7 @@ mod params;
 mod pass;
 mod paths;
 mod recompute;
+pub mod registry;
 mod segment;
 mod setting;
 mod settled;

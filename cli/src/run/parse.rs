@@ -179,7 +179,7 @@ fn fraction(error: &RonError, text: &str, line: usize, column: usize) -> Option<
     let of_number = |c: &char| c.is_ascii_alphanumeric() || "._+-".contains(*c);
     let before = line.get(..column.checked_sub(1)?)?.iter().rev().take_while(|c| of_number(c)).count();
     let number: String = line[column - 1 - before..].iter().take_while(|c| of_number(c)).collect();
-    let is_read = before > 0 || matches!(error, RonError::InvalidIntegerDigit { .. });
+    let is_read = before > 0 || error.to_string().starts_with("Invalid digit");
     let whole = number.starts_with(|c: char| c.is_ascii_digit() || c == '-') && is_read;
     let value: f64 = number.parse().ok().filter(|_| whole && number.contains(['.', 'e', 'E']))?;
     let fix = match value.fract() == 0.0 && value.abs() < 1e15 {
@@ -190,26 +190,33 @@ fn fraction(error: &RonError, text: &str, line: usize, column: usize) -> Option<
 }
 
 /// Returns RON's reason with the line it concerns, or with the nearest known name if a name is unknown.
+///
+/// Reads the text of the error rather than its kind, because an error in a [registered](firebrick_strategies::registry)
+/// recipe arrives as a text.
 fn explain(error: &RonError, text: &str, line: usize) -> String {
-    let (expected, found) = match error {
-        RonError::NoSuchStructField { expected, found, .. }
-        | RonError::NoSuchEnumVariant { expected, found, .. } => (expected, found),
-        RonError::MissingStructField { field, .. } => return format!("the field `{field}` is missing"),
-        _ => {
-            let place = text.lines().nth(line.saturating_sub(1)).unwrap_or_default().trim();
-            let place: String = place.chars().take(80).collect();
-            return format!("{error}, in `{place}`");
-        }
-    };
-    // `SGD` is as near to `Sgd` as can be.
-    let lower = found.to_lowercase();
-    let alike = |name: &str| strsim::jaro_winkler(&name.to_lowercase(), &lower);
-    let nearest = expected.iter().max_by(|a, b| alike(a).total_cmp(&alike(b)));
-    let hint = match nearest {
-        Some(name) if alike(name) > 0.7 => format!(" (did you mean `{name}`?)"),
-        _ => String::new(),
-    };
-    format!("unknown name `{found}`{hint}; expected one of {}", expected.join(", "))
+    let told = error.to_string();
+    let names: Vec<&str> = told.split('`').skip(1).step_by(2).collect();
+    let is_unknown = ["Unexpected field named", "Unexpected variant named", "Unexpected enum variant named"]
+        .iter()
+        .any(|start| told.starts_with(start));
+    if let (true, Some((before, _))) = (is_unknown, told.split_once(", expected ")) {
+        let (found, known) = (names[0], &names[before.matches('`').count() / 2..]);
+        // `SGD` is as near to `Sgd` as can be.
+        let lower = found.to_lowercase();
+        let alike = |name: &str| strsim::jaro_winkler(&name.to_lowercase(), &lower);
+        let nearest = known.iter().max_by(|a, b| alike(a).total_cmp(&alike(b)));
+        let hint = match nearest {
+            Some(name) if alike(name) > 0.7 => format!(" (did you mean `{name}`?)"),
+            _ => String::new(),
+        };
+        return format!("unknown name `{found}`{hint}; expected one of {}", known.join(", "));
+    }
+    if told.starts_with("Unexpected missing field named") {
+        return format!("the field `{}` is missing", names[0]);
+    }
+    let place = text.lines().nth(line.saturating_sub(1)).unwrap_or_default().trim();
+    let place: String = place.chars().take(80).collect();
+    format!("{told}, in `{place}`")
 }
 
 #[cfg(test)]

@@ -20,9 +20,6 @@
 //!
 //! ```text
 //! recipe.rs       OptimizerRecipe: what an optimizer says about itself
-//! registry.rs     Optimizers: those that a run file can name
-//! boxed.rs        BoxedOptimizer: a recipe without its type
-//! named.rs        deserializes a registered recipe by its name
 //! ranges.rs       ranges of settings that several optimizers have
 //! groups.rs       parameters with their own learning rate and weight decay
 //! model_groups.rs the parameters of a model by their settings, from which an optimizer is built
@@ -41,46 +38,79 @@ mod adafactor;
 mod adagrad;
 mod adamw;
 mod adamw_8bit;
-mod boxed;
-mod fields_of;
 mod groups;
 mod lamb;
 mod layer_decay;
 mod lion;
 mod model_groups;
-mod named;
 mod ranges;
 mod recipe;
-mod registry;
 mod scaled;
 mod sgd;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::registry::{Named, Registered, Registry};
+
 pub use adafactor::{Adafactor, AdafactorState};
 pub use adagrad::{Adagrad, AdagradState};
 pub use adamw::AdamW;
 pub use adamw_8bit::{AdamW8bit, AdamW8bitState};
-pub use boxed::BoxedOptimizer;
 pub use groups::{Group, Groups, GroupsError};
 pub use lamb::{Lamb, LambState};
 pub use lion::Lion;
 pub use model_groups::{Alike, ModelGroups};
 pub use recipe::{HeldParam, OptimizerRecipe};
-pub use registry::Optimizers;
 pub use scaled::Scaled;
 pub use sgd::{Sgd, SgdState};
 
+/// Any [registered](Optimizers) optimizer: `AdamW(weight_decay: 0.1)`.
+///
+/// ```
+/// use firebrick_strategies::optim::{AdamW, BoxedOptimizer};
+///
+/// let optimizer = BoxedOptimizer::new("AdamW", AdamW::new().weight_decay(0.1));
+/// assert_eq!(optimizer.matrix_decay(), 0.1);
+/// ```
+pub type BoxedOptimizer = Named<dyn OptimizerRecipe>;
+
+/// The optimizers that a run file can name. [`OptimizerRecipe`] has an example of your own.
+pub type Optimizers = Registry<dyn OptimizerRecipe>;
+
+impl BoxedOptimizer {
+    /// Boxes a recipe that is registered by this name.
+    pub fn new<R: OptimizerRecipe + PartialEq + Serialize + 'static>(name: &'static str, recipe: R) -> Self {
+        let recipe = Arc::new(recipe);
+        Self::of(name, recipe.clone(), recipe)
+    }
+}
+
 impl Optimizers {
-    /// Returns the optimizers of this crate, by the names that they have in run files.
-    pub fn built_in() -> Self {
-        Self::new()
-            .with::<AdamW>("AdamW")
-            .with::<AdamW8bit>("AdamW8bit")
-            .with::<Lion>("Lion")
-            .with::<Sgd>("Sgd")
-            .with::<Adafactor>("Adafactor")
-            .with::<Lamb>("Lamb")
-            .with::<Adagrad>("Adagrad")
+    /// Registers an optimizer by a name; a later one replaces an earlier one of the same name.
+    pub fn optimizer<R>(self, name: &'static str) -> Self
+    where
+        R: OptimizerRecipe + PartialEq + Serialize + DeserializeOwned + 'static,
+    {
+        self.with(name, BoxedOptimizer::new::<R>)
+    }
+}
+
+impl Registered for dyn OptimizerRecipe {
+    const KIND: &'static str = "an optimizer";
+
+    fn built_in() -> Optimizers {
+        Optimizers::default()
+            .optimizer::<AdamW>("AdamW")
+            .optimizer::<AdamW8bit>("AdamW8bit")
+            .optimizer::<Lion>("Lion")
+            .optimizer::<Sgd>("Sgd")
+            .optimizer::<Adafactor>("Adafactor")
+            .optimizer::<Lamb>("Lamb")
+            .optimizer::<Adagrad>("Adagrad")
     }
 }

@@ -9,7 +9,7 @@ use crate::SettingError;
 
 /// The recipe of an optimizer: its settings, and everything that other parts of the program need to know about it.
 ///
-/// A recipe that also implements Clone, `PartialEq` and serde's traits is an entry of the run file once it is
+/// A recipe that also implements `PartialEq` and serde's traits is an entry of the run file once it is
 /// [registered](super::Optimizers). Its settings are named fields, with defaults:
 ///
 /// ```
@@ -63,7 +63,7 @@ use crate::SettingError;
 ///     }
 /// }
 ///
-/// Optimizers::built_in().with::<SignSgd>("SignSgd").install(); // `optimizer: SignSgd(weight_decay: 0.1)`
+/// Optimizers::built_in().optimizer::<SignSgd>("SignSgd").install(); // `optimizer: SignSgd(weight_decay: 0.1)`
 /// ```
 pub trait OptimizerRecipe: Debug + Send + Sync {
     /// Checks the ranges of the settings.
