@@ -48,7 +48,7 @@
 //! device/        devices by name, and what they support
 //! files/         files that a reader finds whole
 //! output.rs      the output folder of a run
-//! objective.rs, score.rs, data.rs, adapters.rs, error.rs
+//! objective.rs, any_model.rs, score.rs, data.rs, adapters.rs, error.rs
 //! ```
 //!
 //! [`engine`], [`observe`], [`checkpoint`], [`accounting`], [`files`] and [`output`] are public for programs around the
@@ -67,6 +67,7 @@ pub use firebrick_world as world;
 
 pub mod accounting;
 mod adapters;
+mod any_model;
 pub mod checkpoint;
 pub mod data;
 pub mod device;
@@ -85,6 +86,7 @@ mod trainer;
 pub use accounting::budget::{Moment, OnDevice, OverBudget};
 pub use accounting::byte_size::ByteSize;
 pub use adapters::{Adapters, Factors};
+pub use any_model::AnyModel;
 pub use burn::train::Interrupter;
 pub use checkpoint::{Change, Checkpoints, Resume, ResumeError, TrainerState};
 pub use data::Data;

@@ -58,9 +58,8 @@ pub use plan::{FoundBatch, Plan, PlanError, Planned, Sent};
 pub use preview::{Cell, Kind, Legible, Look, Names, Numbers, Preview, Row};
 pub use program::Program;
 pub use run::{
-    AmpConfig, BatchConfig, BertShape, CheckpointsConfig, ClipConfig, Corpus, DataConfig, DataRun, EmaConfig,
-    FloatConfig, KeepConfig, LabelKind, Launched, LlamaShape, Loaded, LoraConfig, LossScaleConfig,
-    ModelConfig, OffloadConfig, ParamGroupConfig, Paths, Precision, RecomputeConfig, Rows, Run, RunError,
-    SampleConfig, StrategyConfig, T5Shape, TaskConfig, TaskData, Tokenized, TokenizerConfig, ZeroConfig,
+    BatchConfig, BertShape, CheckpointsConfig, Corpus, DataConfig, DataRun, LabelKind, Launched, LlamaShape,
+    Loaded, ModelConfig, ParamGroupConfig, Paths, Rows, Run, RunError, RunStrategy, SampleConfig, T5Shape,
+    TaskConfig, TaskData, Tokenized, TokenizerConfig,
 };
 pub use trained_run::{Evaluated, Predicted, TrainedRun};

@@ -96,6 +96,7 @@ pub struct Trainer<S = Identity> {
     strategies: S,
     world: Option<World>,
     seed: u64,
+    fresh: Vec<String>,
     label_smoothing: f64,
     length: Length,
     evaluate_every: Option<u64>,
@@ -146,6 +147,7 @@ impl Trainer {
             strategies: Identity,
             world: None,
             seed: 0,
+            fresh: Vec::new(),
             label_smoothing: 0.0,
             length: Length::Epochs(1),
             evaluate_every: None,
@@ -177,6 +179,7 @@ impl<S> Trainer<S> {
             strategies: map(self.strategies),
             world: self.world,
             seed: self.seed,
+            fresh: self.fresh,
             label_smoothing: self.label_smoothing,
             length: self.length,
             evaluate_every: self.evaluate_every,
@@ -234,6 +237,14 @@ impl<S> Trainer<S> {
     /// draw from the device's generator instead, which [`Device::seed`](burn::tensor::Device::seed) seeds.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
+        self
+    }
+
+    /// Sets the [patterns](crate::strategies::Paths) of newly initialized parameters, such as a head that a pretrained
+    /// folder lacked: a strategy that freezes the rest of the model, such as [`Lora`](crate::Lora), trains them whole.
+    /// Default: none.
+    pub fn fresh<P: Into<String>>(mut self, patterns: impl IntoIterator<Item = P>) -> Self {
+        self.fresh = patterns.into_iter().map(Into::into).collect();
         self
     }
 

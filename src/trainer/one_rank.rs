@@ -6,7 +6,7 @@ use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, StreamId};
 use firebrick_datasets::{Batch, DataError};
-use firebrick_strategies::Strategy;
+use firebrick_strategies::{Adaptation, Strategy};
 use firebrick_world::{Communicator, World};
 
 use super::{Length, Trained, Trainer};
@@ -64,7 +64,8 @@ impl<S> Trainer<S> {
         // Report errors before touching the folder and before ranks wait for one another.
         let scores = model.scores(&[]);
         let best_by = BestBy::of(self.best_by.as_ref(), &scores)?;
-        let prepared = Prepared::new(&self.strategies, model, device, &optimizer, rank.clone(), self.seed)?;
+        let adaptation = Adaptation::seeded(self.seed).with_fresh(self.fresh.clone());
+        let prepared = Prepared::new(&self.strategies, model, device, &optimizer, rank.clone(), adaptation)?;
         prepared.require_sums(&data)?;
         let window = prepared.window();
         let plan = self.plan(&data, window, rank.size(), best_by.clone())?;

@@ -4,7 +4,13 @@ use burn::module::Module;
 use burn::tensor::FloatDType;
 
 use crate::dtypes::require_dtype;
-use crate::{Grads, Outcome, Settled, Setup, Stage, Stages, Strategy, StrategyError, WindowStage};
+use serde::{Deserialize, Serialize};
+
+use crate::effects::Sums;
+use crate::{
+    Effects, Float, Grads, Outcome, SettingError, Settled, Setup, Stage, Stages, Strategy, StrategyError,
+    WindowStage,
+};
 
 /// Sums the gradients of `n` micro-batches in f32 and passes them on when the window closes.
 ///
@@ -26,10 +32,11 @@ use crate::{Grads, Outcome, Settled, Setup, Stage, Stages, Strategy, StrategyErr
 /// let model = LinearConfig::new(2, 2).init(&device);
 /// let mut setup = Setup::new(&model, &device);
 /// Accumulate(16).start(&mut setup)?;
-/// assert_eq!(setup.window(), 16);
+/// assert_eq!(setup.order().micro_batches(), 16);
 /// # Ok::<(), firebrick_strategies::StrategyError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Accumulate(
     /// Micro-batches in a window, at least 1.
     pub usize,
@@ -47,11 +54,15 @@ impl Accumulate {
 }
 
 /// [`Accumulate`], with the sum in another dtype: see [`Accumulate::held_in`].
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(from = "(usize, Float)", into = "(usize, Float)")]
 pub struct AccumulateIn {
     micro_batches: usize,
     dtype: FloatDType,
 }
+
+/// Far above any use, so that a mistyped number is reported instead of tried.
+const MOST: usize = 1_000_000_000;
 
 /// The live state of [`Accumulate`]: the sum of the window so far.
 #[derive(Debug)]
@@ -62,24 +73,46 @@ struct Accumulating {
     dtype: FloatDType,
 }
 
+impl From<(usize, Float)> for AccumulateIn {
+    fn from((micro_batches, dtype): (usize, Float)) -> Self {
+        Accumulate(micro_batches).held_in(dtype.into())
+    }
+}
+
+impl From<AccumulateIn> for (usize, Float) {
+    fn from(AccumulateIn { micro_batches, dtype }: AccumulateIn) -> Self {
+        (micro_batches, dtype.into())
+    }
+}
+
 impl<M: Module> Strategy<M> for Accumulate {
+    fn effects(&self) -> Effects {
+        Strategy::<M>::effects(&self.clone().held_in(FloatDType::F32))
+    }
+
+    fn check(&self) -> Result<(), SettingError> {
+        Strategy::<M>::check(&self.clone().held_in(FloatDType::F32))
+    }
+
     fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         self.clone().held_in(FloatDType::F32).start(setup)
     }
 }
 
 impl<M: Module> Strategy<M> for AccumulateIn {
+    fn effects(&self) -> Effects {
+        let Self { micro_batches, dtype } = *self;
+        Effects { sums: Some(Sums { micro_batches, dtype }), ..Effects::none("Accumulate") }
+    }
+
+    fn check(&self) -> Result<(), SettingError> {
+        let possible = (1..=MOST).contains(&self.micro_batches);
+        SettingError::require(possible, "", "at least 1 and at most a billion", self.micro_batches)
+    }
+
     fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        if self.micro_batches == 0 {
-            return Err(StrategyError::Setting {
-                strategy: "Accumulate",
-                setting: "the number of micro-batches",
-                expected: "at least 1",
-                found: "0".into(),
-            });
-        }
+        self.declare(setup)?;
         require_dtype("Accumulate", setup.device(), self.dtype)?;
-        setup.accumulate("Accumulate", self.micro_batches)?;
         Ok(Stages::of(Accumulating { sum: None, held: 0, dtype: self.dtype }))
     }
 }
@@ -229,7 +262,7 @@ mod tests {
         let start = |error: Option<StrategyError>| error.unwrap().to_string();
         let mut setup = Setup::new(&model, &device);
         let zero = start(Accumulate(0).start(&mut setup).err());
-        assert!(zero.contains("at least 1, found 0"), "{zero}");
+        assert!(zero.contains("at least 1 and at most a billion, found 0"), "{zero}");
         let dtype = Accumulate(2).held_in(FloatDType::Flex32);
         let dtype = start(dtype.start(&mut Setup::new(&model, &device)).err());
         assert!(dtype.contains("it can in f64, f32, bf16, f16"), "{dtype}");

@@ -24,6 +24,7 @@ use crate::{Paths, StrategyError, apart, learns};
 #[derive(Clone, Debug, Default)]
 pub struct Adaptation {
     seed: u64,
+    fresh: Vec<String>,
     /// Frozen parameters that required a gradient in the given model.
     frozen: HashSet<ParamId>,
     low_rank: Option<LowRank>,
@@ -51,6 +52,17 @@ impl Adaptation {
     /// Creates an adaptation without changes. Random initial values are a function of this seed.
     pub fn seeded(seed: u64) -> Self {
         Self { seed, ..Self::default() }
+    }
+
+    /// Sets the patterns of newly initialized parameters, such as a head that a pretrained folder lacked. A strategy
+    /// that freezes the rest of the model trains them whole: frozen, they would keep their random values.
+    pub fn with_fresh(self, fresh: impl Into<Vec<String>>) -> Self {
+        Self { fresh: fresh.into(), ..self }
+    }
+
+    /// Returns the patterns of newly initialized parameters.
+    pub fn fresh(&self) -> &[String] {
+        &self.fresh
     }
 
     /// Returns the run's seed.
@@ -109,9 +121,9 @@ impl Adaptation {
 }
 
 /// Returns the parameters that a strategy's patterns match.
-pub(crate) fn params_of(
+pub(crate) fn params_of<'a>(
     strategy: &'static str,
-    patterns: &[String],
+    patterns: impl IntoIterator<Item = &'a String>,
     paths: &Paths,
 ) -> Result<HashSet<ParamId>, StrategyError> {
     let mut found = HashSet::new();

@@ -1,9 +1,11 @@
 //! A type-erased strategy: code that uses it is compiled once per model, not once per composition.
 
-use firebrick_world::World;
 use std::fmt::{self, Debug, Formatter};
+use std::sync::Arc;
 
-use crate::{Adaptation, Setup, Stages, Strategy, StrategyError};
+use firebrick_world::World;
+
+use crate::{Adaptation, Effects, SettingError, Setup, Stages, Strategy, StrategyError};
 
 /// Any strategy for the model `M`, behind a pointer.
 ///
@@ -19,26 +21,52 @@ use crate::{Adaptation, Setup, Stages, Strategy, StrategyError};
 /// strategies.push(BoxedStrategy::new(Clip::norm(1.0)));
 /// assert_eq!(format!("{:?}", strategies[0]), "Accumulate(4)");
 /// ```
-pub struct BoxedStrategy<M>(Box<dyn Recipe<M>>);
+pub struct BoxedStrategy<M>(Arc<dyn AnyStrategy<M>>);
 
 impl<M: 'static> BoxedStrategy<M> {
     /// Erases the type of `strategy`.
     pub fn new(strategy: impl Strategy<M>) -> Self {
-        Self(Box::new(strategy))
+        Self(Arc::new(strategy))
+    }
+
+    pub(crate) fn of(strategy: Arc<dyn AnyStrategy<M>>) -> Self {
+        Self(strategy)
     }
 }
 
-/// A dyn-compatible version of [`Strategy`].
-trait Recipe<M>: Debug + Send {
-    fn clone_boxed(&self) -> Box<dyn Recipe<M>>;
+/// A dyn-compatible version of [`Strategy`], which every strategy implements.
+pub trait AnyStrategy<M>: Debug + Send + Sync {
+    /// [`Strategy::effects`].
+    fn effects(&self) -> Effects;
+    /// [`Strategy::check`].
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    fn check(&self) -> Result<(), SettingError>;
+    /// [`Strategy::world`].
     fn world(&self) -> Option<&World>;
+    /// [`Strategy::adapt`].
+    ///
+    /// # Errors
+    ///
+    /// The same.
     fn adapt(&self, model: M, adaptation: &mut Adaptation) -> Result<M, StrategyError>;
+    /// [`Strategy::start`].
+    ///
+    /// # Errors
+    ///
+    /// The same.
     fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError>;
 }
 
-impl<M: 'static, S: Strategy<M>> Recipe<M> for S {
-    fn clone_boxed(&self) -> Box<dyn Recipe<M>> {
-        Box::new(self.clone())
+impl<M: 'static, S: Strategy<M>> AnyStrategy<M> for S {
+    fn effects(&self) -> Effects {
+        Strategy::effects(self)
+    }
+
+    fn check(&self) -> Result<(), SettingError> {
+        Strategy::check(self)
     }
 
     fn world(&self) -> Option<&World> {
@@ -55,6 +83,14 @@ impl<M: 'static, S: Strategy<M>> Recipe<M> for S {
 }
 
 impl<M: 'static> Strategy<M> for BoxedStrategy<M> {
+    fn effects(&self) -> Effects {
+        self.0.effects()
+    }
+
+    fn check(&self) -> Result<(), SettingError> {
+        self.0.check()
+    }
+
     fn world(&self) -> Option<&World> {
         self.0.world()
     }
@@ -70,7 +106,7 @@ impl<M: 'static> Strategy<M> for BoxedStrategy<M> {
 
 impl<M> Clone for BoxedStrategy<M> {
     fn clone(&self) -> Self {
-        Self(self.0.clone_boxed())
+        Self(self.0.clone())
     }
 }
 

@@ -6,7 +6,9 @@
 use burn::module::{Module, ParamId};
 use burn::tensor::{FloatDType, Tensor};
 
-use crate::{GradMap, Grads, Outcome, Setup, Stage, Stages, Strategy, StrategyError};
+use serde::{Deserialize, Serialize};
+
+use crate::{Effects, GradMap, Grads, Outcome, SettingError, Setup, Stage, Stages, Strategy, StrategyError};
 
 /// Bounds the gradients of a window before the update.
 ///
@@ -29,39 +31,53 @@ use crate::{GradMap, Grads, Outcome, Setup, Stage, Stages, Strategy, StrategyErr
 /// assert!((clipped.into_data().try_to_vec::<f32>().unwrap()[1] - 0.8).abs() < 1e-6);
 /// # Ok::<(), firebrick_strategies::StrategyError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq)]
-pub enum Clip {
-    /// Scales all gradients together so that their L2 norm is at most this.
-    Norm(f64),
-    /// Moves each element into `-x..=x`.
-    Value(f64),
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Clip {
+    /// The largest L2 norm of all gradients together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    norm: Option<f64>,
+    /// The largest absolute value of each element.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<f64>,
 }
 
 impl Clip {
     /// Scales all gradients by `min(1, max / (norm + 1e-6))`, with one norm over all parameters, like torch's
     /// `clip_grad_norm_`.
     pub fn norm(max: f64) -> Self {
-        Self::Norm(max)
+        Self { norm: Some(max), value: None }
     }
 
     /// Clamps each element of each gradient into `-max..=max`.
     pub fn value(max: f64) -> Self {
-        Self::Value(max)
+        Self { norm: None, value: Some(max) }
     }
 }
 
 impl<M: Module> Strategy<M> for Clip {
+    fn effects(&self) -> Effects {
+        Effects::of("Clip").of_whole_window()
+    }
+
+    fn check(&self) -> Result<(), SettingError> {
+        let bound = match (self.norm, self.value) {
+            (Some(bound), None) | (None, Some(bound)) => bound,
+            (norm, _) => {
+                let found = if norm.is_some() { "both" } else { "neither" };
+                return SettingError::require(false, "", "Clip(norm: ..) or Clip(value: ..)", found);
+            }
+        };
+        SettingError::require(
+            bound > 0.0 && bound.is_finite(),
+            "",
+            "a bound that is finite and above 0",
+            bound,
+        )
+    }
+
     fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        let (Self::Norm(max) | Self::Value(max)) = *self;
-        if !(max > 0.0 && max.is_finite()) {
-            return Err(StrategyError::Setting {
-                strategy: "Clip",
-                setting: "the bound",
-                expected: "finite and above 0",
-                found: max.to_string(),
-            });
-        }
-        setup.needs_whole_window("Clip");
+        self.declare(setup)?;
         Ok(Stages::of(self.clone()))
     }
 }
@@ -72,14 +88,14 @@ impl<M: Module> Stage<M> for Clip {
     }
 
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
-        match *self {
-            Self::Norm(max) => {
-                // The factor stays on the device: reading it would synchronize with the device.
-                let norm = grads.norm(master)?;
-                let factor = ((norm + 1e-6).recip() * max).clamp_max(1.0);
-                grads.bound(master, &mut Scale(factor))?;
-            }
-            Self::Value(max) => grads.bound(master, &mut Clamp(max))?,
+        if let Some(max) = self.norm {
+            // The factor stays on the device: reading it would synchronize with the device.
+            let norm = grads.norm(master)?;
+            let factor = ((norm + 1e-6).recip() * max).clamp_max(1.0);
+            grads.bound(master, &mut Scale(factor))?;
+        }
+        if let Some(max) = self.value {
+            grads.bound(master, &mut Clamp(max))?;
         }
         Ok(Outcome::Apply(grads))
     }

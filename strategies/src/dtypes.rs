@@ -3,8 +3,62 @@
 use burn::module::{Module, ParamId};
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 use firebrick_kernels::optim::take;
+use serde::{Deserialize, Serialize};
 
 use crate::{ParamMap, StrategyError, map_params, relift};
+
+/// A float dtype by the name that it has in run files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Float {
+    /// Double precision.
+    F64,
+    /// Single precision.
+    F32,
+    /// bfloat16.
+    Bf16,
+    /// Half precision.
+    F16,
+}
+
+impl From<Float> for FloatDType {
+    fn from(float: Float) -> Self {
+        match float {
+            Float::F64 => Self::F64,
+            Float::F32 => Self::F32,
+            Float::Bf16 => Self::BF16,
+            Float::F16 => Self::F16,
+        }
+    }
+}
+
+impl From<FloatDType> for Float {
+    fn from(dtype: FloatDType) -> Self {
+        match dtype {
+            FloatDType::F64 => Self::F64,
+            FloatDType::BF16 => Self::Bf16,
+            FloatDType::F16 => Self::F16,
+            _ => Self::F32,
+        }
+    }
+}
+
+/// Reads and writes an optional dtype by its name, for serde's `with`.
+pub(crate) mod option {
+    use burn::tensor::FloatDType;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::Float;
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+    pub fn serialize<S: Serializer>(dtype: &Option<FloatDType>, serializer: S) -> Result<S::Ok, S::Error> {
+        dtype.map(Float::from).serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<FloatDType>, D::Error> {
+        Ok(Option::<Float>::deserialize(deserializer)?.map(FloatDType::from))
+    }
+}
 
 const FLOATS: [(FloatDType, &str); 4] = [
     (FloatDType::F64, "f64"),
@@ -24,8 +78,12 @@ pub fn supported_floats(device: &Device) -> Vec<&'static str> {
     supported.map(|(_, name)| *name).collect()
 }
 
-/// Returns an error if the device does not support a dtype. The error lists the dtypes that it supports.
-pub(crate) fn require_dtype(
+/// Returns an error if the device does not support a dtype.
+///
+/// # Errors
+///
+/// [`StrategyError::Dtype`], which lists the dtypes that the device supports.
+pub fn require_dtype(
     strategy: &'static str,
     device: &Device,
     dtype: FloatDType,

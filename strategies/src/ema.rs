@@ -9,8 +9,11 @@ use std::collections::{HashMap, HashSet};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{FloatDType, Tensor};
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
-    AverageStage, ParamMap, Setup, Stage, StageState, Stages, Strategy, StrategyError, map_params, relift,
+    AverageStage, Effects, ParamMap, SettingError, Setup, Stage, StageState, Stages, Strategy, StrategyError,
+    map_params, relift,
 };
 
 const NAME: &str = "Ema";
@@ -54,10 +57,18 @@ const NAME: &str = "Ema";
 /// assert_eq!(average.weight.val().into_data(), model.weight.val().into_data());
 /// # Ok::<(), firebrick_strategies::StrategyError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Ema {
+    /// The share of the average that each update keeps.
     decay: f64,
+    /// Whether the first updates keep a smaller share.
+    #[serde(default = "yes")]
     warmup: bool,
+}
+
+fn yes() -> bool {
+    true
 }
 
 impl Ema {
@@ -82,16 +93,17 @@ impl Ema {
 }
 
 impl<M: Module + 'static> Strategy<M> for Ema {
+    fn effects(&self) -> Effects {
+        Effects { averages: true, ..Effects::of(NAME) }
+    }
+
+    fn check(&self) -> Result<(), SettingError> {
+        let possible = (0.0..1.0).contains(&self.decay);
+        SettingError::require(possible, "decay", "at least 0 and below 1", self.decay)
+    }
+
     fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        if !(0.0..1.0).contains(&self.decay) {
-            return Err(StrategyError::Setting {
-                strategy: NAME,
-                setting: "the decay",
-                expected: "at least 0 and below 1",
-                found: self.decay.to_string(),
-            });
-        }
-        setup.average(NAME)?;
+        self.declare(setup)?;
         let mut trained = Trained::default();
         setup.model().visit(&mut trained);
         Ok(Stages::of(Averaging { ema: self.clone(), updates: 0, trained: trained.0, average: None }))

@@ -3,23 +3,19 @@
 use firebrick_world::WorldError;
 use thiserror::Error;
 
-use crate::PathError;
+use crate::{PathError, SettingError};
 
 /// An invalid composition of strategies, or a failure that ends training.
 #[derive(Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum StrategyError {
     /// A setting is out of its range.
-    #[error("{strategy}: {setting} must be {expected}, found {found}")]
+    #[error("{strategy}{} {error}", if error.setting.is_empty() { "" } else { ":" })]
     Setting {
         /// The strategy as written.
         strategy: &'static str,
-        /// The setting.
-        setting: &'static str,
-        /// The allowed range.
-        expected: &'static str,
-        /// The given value.
-        found: String,
+        /// The setting and its range.
+        error: SettingError,
     },
     /// The composition contains a technique twice.
     #[error("{0} is named twice: keep one of them")]
@@ -182,4 +178,11 @@ pub enum StrategyError {
     /// The ranks cannot continue together.
     #[error(transparent)]
     World(#[from] WorldError),
+}
+
+impl StrategyError {
+    /// Returns the error of a strategy whose setting is out of range.
+    pub fn setting(strategy: &'static str, error: SettingError) -> Self {
+        Self::Setting { strategy, error }
+    }
 }

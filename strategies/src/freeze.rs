@@ -1,12 +1,15 @@
 //! Excludes parameters from training, by path.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::Tensor;
 
+use serde::{Deserialize, Serialize};
+
 use crate::adaptation::params_of;
-use crate::{Adaptation, Paths, Setup, Stage, Stages, Strategy, StrategyError};
+use crate::effects::OnResult;
+use crate::{Adaptation, Effects, Paths, SettingError, Setup, Stage, Stages, Strategy, StrategyError};
 
 const NAME: &str = "Freeze";
 
@@ -36,9 +39,10 @@ const NAME: &str = "Freeze";
 /// assert!(error.to_string().contains("the nearest are `weight`"));
 /// # Ok::<(), firebrick_strategies::StrategyError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Freeze {
-    patterns: Vec<String>,
+    patterns: BTreeSet<String>,
 }
 
 impl Freeze {
@@ -49,21 +53,23 @@ impl Freeze {
 }
 
 impl<M: Module> Strategy<M> for Freeze {
+    fn effects(&self) -> Effects {
+        let paths = self.patterns.iter().cloned().collect();
+        Effects { adapts: true, result: OnResult::ChangesAnywhere, paths, ..Effects::none(NAME) }
+    }
+
+    fn check(&self) -> Result<(), SettingError> {
+        SettingError::require(!self.patterns.is_empty(), "", "given at least one path", "[]")
+    }
+
     fn adapt(&self, model: M, adaptation: &mut Adaptation) -> Result<M, StrategyError> {
         let frozen = params_of(NAME, &self.patterns, &Paths::of(&model))?;
         Ok(model.map(&mut Freezing { frozen, adaptation }))
     }
 
-    fn start(&self, _: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        match self.patterns.is_empty() {
-            false => Ok(Stages::of(Frozen)),
-            true => Err(StrategyError::Setting {
-                strategy: NAME,
-                setting: "paths",
-                expected: "at least one pattern",
-                found: "none".into(),
-            }),
-        }
+    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
+        self.declare(setup)?;
+        Ok(Stages::of(Frozen))
     }
 }
 
@@ -147,6 +153,6 @@ mod tests {
         assert!(text.contains("Freeze") && text.contains("`bais`") && text.contains("`bias`"), "{text}");
         let (model, device) = (linear(), testing::device().autodiff());
         let error = Freeze::paths([""; 0]).start(&mut Setup::new(&model, &device)).unwrap_err();
-        assert!(error.to_string().contains("at least one pattern"), "{error}");
+        assert!(error.to_string().contains("at least one path"), "{error}");
     }
 }

@@ -12,7 +12,9 @@
 //! stages.rs      Stages: the live state of a composition, the only code that runs through its stages
 //! shard.rs       the part of a parameter that a rank holds
 //! adaptation.rs  the changes that strategies make to a model before training, and how they are undone
-//! setup.rs       what a strategy sees when it starts, and the checks on the order of composition
+//! effects.rs     Effects: what a strategy does to gradients, memory and traffic, as far as others must know
+//! order.rs       Order: the effects of a composition, and the checks on it
+//! setup.rs       what a strategy sees when it starts
 //! outcome.rs     what happens to gradients: apply, hold, skip
 //! grads.rs       gradients on their way to the optimizer, with the facts known about them
 //! params.rs      maps over a model's parameters that keep tied parameters tied, and which are trained
@@ -23,6 +25,7 @@
 //! dropout.rs     Dropout: a mask that is a function of each element's position
 //! stack.rs       composition: Stack, Identity, Option and Vec
 //! boxed.rs       BoxedStrategy: a type-erased strategy
+//! named_strategies.rs  the strategies that a run file can name
 //! amp/           Amp: half-precision replica and activations over an f32 master, and the loss scale
 //! dtypes.rs      the float dtypes: their names, and which ones a device supports
 //! registry/      recipes by the names that they have in run files
@@ -80,9 +83,13 @@
 //! struct Watching { times: f64, mean: Option<f64> }
 //!
 //! impl<M: Module> Strategy<M> for SkipSpikes {
-//!     fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
+//!     fn effects(&self) -> Effects {
 //!         // The norm of one micro-batch is noisy: reject an order before `Accumulate`.
-//!         setup.needs_whole_window("SkipSpikes");
+//!         Effects::of("SkipSpikes").of_whole_window()
+//!     }
+//!
+//!     fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
+//!         self.declare(setup)?;
 //!         Ok(Stages::of(Watching { times: self.times, mean: None }))
 //!     }
 //! }
@@ -145,14 +152,17 @@ mod clip;
 pub mod conformance;
 mod dropout;
 mod dtypes;
+pub mod effects;
 mod ema;
 mod error;
 mod freeze;
 mod grads;
 mod host;
 mod lora;
+mod named_strategies;
 mod offload;
 pub mod optim;
+mod order;
 mod outcome;
 mod params;
 mod pass;
@@ -176,10 +186,11 @@ mod zero;
 pub use accumulate::{Accumulate, AccumulateIn};
 pub use adaptation::{Adaptation, LowRank};
 pub use amp::{Amp, Keep, LossScale};
-pub use boxed::BoxedStrategy;
+pub use boxed::{AnyStrategy, BoxedStrategy};
 pub use clip::Clip;
 pub use dropout::Dropout;
-pub use dtypes::{float_name, supported_floats};
+pub use dtypes::{Float, float_name, require_dtype, supported_floats};
+pub use effects::{Effects, Offloads, Reduces};
 pub use ema::Ema;
 pub use error::StrategyError;
 pub use firebrick_kernels::Draws;
@@ -187,7 +198,9 @@ pub use firebrick_world::{Communicator, World, WorldError};
 pub use freeze::Freeze;
 pub use grads::{GradMap, Grads};
 pub use lora::Lora;
+pub use named_strategies::{NamedStrategy, Strategies};
 pub use offload::Offload;
+pub use order::Order;
 pub use outcome::Outcome;
 pub use params::{ParamMap, Trained, apart, learns, map_params, relift, tie, tied, trained, untie};
 pub use pass::Pass;

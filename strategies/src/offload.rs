@@ -6,10 +6,12 @@ use burn::module::{Module, ParamId};
 use burn::tensor::{Device, Tensor};
 use firebrick_world::on_host;
 
+use serde::{Deserialize, Serialize};
+
 use crate::host::host;
 use crate::{
-    GradMap, Grads, MasterStage, Outcome, ParamMap, Setup, Stage, Stages, Strategy, StrategyError,
-    map_params, relift,
+    Effects, GradMap, Grads, MasterStage, Offloads, Outcome, ParamMap, Setup, Stage, Stages, Strategy,
+    StrategyError, map_params, relift,
 };
 
 const NAME: &str = "Offload";
@@ -57,30 +59,41 @@ const NAME: &str = "Offload";
 /// assert_eq!(replica.weight.val().dtype(), DType::BF16);
 /// # Ok::<(), firebrick_strategies::StrategyError>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Offload {
-    parameters: bool,
+    offloads: Offloads,
 }
 
 impl Offload {
     /// Keeps master, moments and update on the host.
     pub fn optimizer() -> Self {
-        Self { parameters: false }
+        Self { offloads: Offloads::Optimizer }
     }
 
     /// Keeps the replica on the host too: each segment fetches its block.
     pub fn parameters() -> Self {
-        Self { parameters: true }
+        Self { offloads: Offloads::Parameters }
+    }
+}
+
+impl From<Offloads> for Offload {
+    fn from(offloads: Offloads) -> Self {
+        Self { offloads }
     }
 }
 
 impl<M: Module> Strategy<M> for Offload {
+    fn effects(&self) -> Effects {
+        Effects { offloads: Some(self.offloads), ..Effects::none(NAME) }
+    }
+
     fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         let host = host(NAME)?;
-        setup.offload(NAME, self.parameters)?;
-        setup.place_master();
+        self.declare(setup)?;
         let device = setup.device().clone().inner();
-        Ok(Stages::of(Offloading { parameters: self.parameters, host, device }))
+        let parameters = self.offloads == Offloads::Parameters;
+        Ok(Stages::of(Offloading { parameters, host, device }))
     }
 }
 
@@ -184,7 +197,8 @@ mod tests {
             let replica = stage.publish(master.clone()).unwrap();
             let of = |model: &Linear| model.weight.val().device().inner();
             assert_eq!(of(&master), host(NAME).unwrap());
-            let expected = if offload.parameters { host(NAME).unwrap() } else { device.clone().inner() };
+            let expected =
+                if offload == Offload::parameters() { host(NAME).unwrap() } else { device.clone().inner() };
             assert_eq!(of(&replica), expected);
             assert!(replica.weight.is_require_grad() && master.weight.is_require_grad());
             assert_eq!(replica.weight.val().into_data(), model.weight.val().into_data());

@@ -5,9 +5,14 @@ use std::collections::HashSet;
 use burn::module::{Module, ParamId};
 use burn::tensor::{GradientCheckpointingStrategy, Tensor};
 
+use serde::{Deserialize, Serialize};
+
+use crate::effects::{RecomputedBlocks, Recomputes};
 use crate::host::host;
 use crate::segment::Which;
-use crate::{MasterStage, ParamMap, Setup, Stage, Stages, Strategy, StrategyError, map_params};
+use crate::{
+    Effects, MasterStage, ParamMap, SettingError, Setup, Stage, Stages, Strategy, StrategyError, map_params,
+};
 use firebrick_kernels::memory::Usage;
 
 /// Drops a block's activations after the forward pass and computes them again in the backward pass.
@@ -59,25 +64,27 @@ use firebrick_kernels::memory::Usage;
 /// assert_eq!(gradient(&pass), gradient(&Pass::train(&device)));
 /// # Ok::<(), firebrick_strategies::StrategyError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Recompute {
-    recipe: Recipe,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    every: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    paths: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    within: Option<usize>,
+    #[serde(skip_serializing_if = "is_false")]
+    elementwise: bool,
+    #[serde(skip_serializing_if = "is_false")]
     offloaded: bool,
 }
 
-#[derive(Clone, Debug, PartialEq)]
-enum Recipe {
-    Every(usize),
-    Paths(Vec<String>),
-    Within(usize),
-    Elementwise,
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 impl Recompute {
-    fn new(recipe: Recipe) -> Self {
-        Self { recipe, offloaded: false }
-    }
-
     /// Recomputes every segment.
     pub fn every_block() -> Self {
         Self::every(1)
@@ -85,12 +92,12 @@ impl Recompute {
 
     /// Recomputes the first of every `count` segments: all with 1, every other with 2.
     pub fn every(count: usize) -> Self {
-        Self::new(Recipe::Every(count))
+        Self { every: Some(count), ..Self::default() }
     }
 
     /// Recomputes the segments whose block matches one of these [paths](crate::Paths) of the model, such as `blocks.*`.
     pub fn paths<T: Into<String>>(paths: impl IntoIterator<Item = T>) -> Self {
-        Self::new(Recipe::Paths(paths.into_iter().map(Into::into).collect()))
+        Self { paths: Some(paths.into_iter().map(Into::into).collect()), ..Self::default() }
     }
 
     /// Recomputes as few segments as possible, so that all segments together hold at most `bytes` from the forward to
@@ -100,13 +107,13 @@ impl Recompute {
     /// larger than before. A segment is recomputed until it is measured. Activations outside segments, such as
     /// embeddings and logits, are not part of the budget.
     pub fn within(bytes: usize) -> Self {
-        Self::new(Recipe::Within(bytes))
+        Self { within: Some(bytes), ..Self::default() }
     }
 
     /// Uses Burn's own scheme: keeps the inputs of matrix products, and recomputes the element-wise operations between
     /// them. Needs no segments.
     pub fn elementwise() -> Self {
-        Self::new(Recipe::Elementwise)
+        Self { elementwise: true, ..Self::default() }
     }
 
     /// Moves the kept inputs to host memory, and back when their segment is recomputed. Masks and indices, which blocks
@@ -115,37 +122,50 @@ impl Recompute {
         Self { offloaded: true, ..self }
     }
 
-    fn check(&self) -> Result<(), StrategyError> {
-        let (setting, expected, found) = match &self.recipe {
-            Recipe::Every(0) => ("every", "at least 1", "0".into()),
-            Recipe::Paths(paths) if paths.is_empty() => ("paths", "at least one path", "none".into()),
-            Recipe::Within(0) => ("the budget", "at least 1 byte", "0".into()),
-            Recipe::Elementwise if self.offloaded => {
-                ("offloaded", "left out with elementwise, which keeps no inputs of blocks", "given".into())
-            }
-            _ => return Ok(()),
-        };
-        Err(StrategyError::Setting { strategy: "Recompute", setting, expected, found })
+    /// Returns what runs again.
+    fn blocks(&self) -> RecomputedBlocks {
+        match (self.every, &self.paths, self.within) {
+            (Some(count), ..) => RecomputedBlocks::Every(count),
+            (_, Some(paths), _) => RecomputedBlocks::Paths(paths.clone()),
+            (.., Some(bytes)) => RecomputedBlocks::Within(bytes),
+            _ => RecomputedBlocks::Elementwise,
+        }
     }
 }
 
 impl<M: Module> Strategy<M> for Recompute {
+    fn effects(&self) -> Effects {
+        let recomputes = Recomputes { blocks: self.blocks(), offloaded: self.offloaded };
+        let paths = self.paths.clone().unwrap_or_default();
+        Effects { recomputes: Some(recomputes), paths, ..Effects::none("Recompute") }
+    }
+
+    fn check(&self) -> Result<(), SettingError> {
+        let ways = [self.every.is_some(), self.paths.is_some(), self.within.is_some(), self.elementwise];
+        let given = ways.into_iter().filter(|is_given| *is_given).count();
+        let expected = "one of (every: 1), (paths: [..]), (within: bytes) and (elementwise: true)";
+        SettingError::require(given == 1, "", expected, format!("{given} of them"))?;
+        SettingError::require(self.every != Some(0), "every", "at least 1", 0)?;
+        let none = self.paths.as_ref().is_some_and(Vec::is_empty);
+        SettingError::require(!none, "paths", "at least one path", "[]")?;
+        SettingError::require(self.within != Some(0), "within", "at least 1 byte", 0)?;
+        let expected = "left out with `elementwise`, which keeps no inputs of blocks";
+        SettingError::require(!(self.elementwise && self.offloaded), "offloaded", expected, "given")
+    }
+
     fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        self.check()?;
-        if setup.segments().is_decided() {
-            return Err(StrategyError::Twice("Recompute"));
-        }
-        let which = match &self.recipe {
-            Recipe::Elementwise => {
+        self.declare(setup)?;
+        let which = match &self.blocks() {
+            RecomputedBlocks::Elementwise => {
                 setup.segments_mut().recompute_elementwise();
                 return Ok(Stages::of(Recomputing { elementwise: true }));
             }
-            Recipe::Every(count) => Which::Every(*count),
-            Recipe::Paths(patterns) => Which::Paths(modules(patterns, setup)?),
-            Recipe::Within(_) if Usage::of(setup.device()).is_none() => {
+            RecomputedBlocks::Every(count) => Which::Every(*count),
+            RecomputedBlocks::Paths(patterns) => Which::Paths(modules(patterns, setup)?),
+            RecomputedBlocks::Within(_) if Usage::of(setup.device()).is_none() => {
                 return Err(StrategyError::NothingCounts("Recompute::within"));
             }
-            Recipe::Within(bytes) => Which::within(*bytes),
+            RecomputedBlocks::Within(bytes) => Which::within(*bytes),
         };
         let host = if self.offloaded { Some(host("Recompute")?) } else { None };
         setup.segments_mut().recompute(which, host);

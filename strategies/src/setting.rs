@@ -6,14 +6,22 @@ use thiserror::Error;
 
 /// A setting of a recipe is out of range, or contradicts another one.
 #[derive(Clone, Debug, Error, PartialEq)]
-#[error("`{setting}` must be {expected}, found {found}")]
+#[error("{}must be {expected}, found {found}", place(setting))]
 pub struct SettingError {
-    /// The name of the setting.
+    /// The name of the setting; empty for a recipe that has only one value, as in `Accumulate(4)`.
     pub setting: &'static str,
     /// The allowed values. Other settings of the recipe stand in backticks, as in "0 where `momentum` is".
     pub expected: &'static str,
     /// The given value.
     pub found: String,
+}
+
+/// Writes the name of a setting.
+fn place(setting: &str) -> String {
+    match setting {
+        "" => String::new(),
+        name => format!("`{name}` "),
+    }
 }
 
 impl SettingError {

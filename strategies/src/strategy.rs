@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use firebrick_world::World;
 
-use crate::{Adaptation, Setup, Stages, StrategyError};
+use crate::{Adaptation, Effects, SettingError, Setup, Stages, StrategyError};
 
 /// A recipe for one training technique: cheap to clone, without live state, and checked by [`start`](Self::start).
 ///
@@ -14,7 +14,21 @@ use crate::{Adaptation, Setup, Stages, StrategyError};
     label = "passed to `.with(..)`, but does not implement `Strategy`",
     note = "see \"Writing a strategy\" in the documentation of `firebrick-strategies`"
 )]
-pub trait Strategy<M>: Clone + Debug + Send + 'static {
+pub trait Strategy<M>: Clone + Debug + Send + Sync + 'static {
+    /// Returns what the strategy does, as far as others must know. Compositions have the effects of their parts.
+    fn effects(&self) -> Effects {
+        Effects::none(std::any::type_name::<Self>())
+    }
+
+    /// Checks the ranges of the settings.
+    ///
+    /// # Errors
+    ///
+    /// The first setting that is out of range.
+    fn check(&self) -> Result<(), SettingError> {
+        Ok(())
+    }
+
     /// Returns the ranks that train together, if this strategy defines them.
     fn world(&self) -> Option<&World> {
         None
@@ -33,8 +47,20 @@ pub trait Strategy<M>: Clone + Debug + Send + 'static {
         Ok(model)
     }
 
-    /// Checks the recipe against the [adapted](Self::adapt) model, the device and the strategies before it, and creates
-    /// its live state: usually [one stage](Stages::of).
+    /// Checks the settings and the place of the strategy behind those that have started. Call it first in
+    /// [`start`](Self::start).
+    ///
+    /// # Errors
+    ///
+    /// A setting is out of range, the order would give a wrong result, or a technique stands twice.
+    fn declare(&self, setup: &mut Setup<M>) -> Result<(), StrategyError> {
+        let effects = self.effects();
+        self.check().map_err(|error| StrategyError::setting(effects.strategy, error))?;
+        setup.add(effects)
+    }
+
+    /// [Declares](Self::declare) the effects, checks the recipe against the [adapted](Self::adapt) model and the
+    /// device, and creates the live state: usually [one stage](Stages::of).
     ///
     /// # Errors
     ///

@@ -163,7 +163,7 @@ impl Drive {
         let device = device().autodiff();
         let mut setup = Setup::new(&model, &device);
         let mut stage = recipe.start(&mut setup).unwrap();
-        let window = setup.window();
+        let window = setup.order().micro_batches();
         let pass = setup.into_pass();
         let master = stage.init_master(model).unwrap();
         stage.updated(&master);

@@ -6,9 +6,10 @@ use crate::support;
 use crate::support::*;
 use burn::module::Module;
 use burn::optim::GradientsParams;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, FloatDType, Tensor};
 use firebrick::datasets::{Batch, Batches};
-use firebrick::strategies::{Setup, Stack, Stage, Stages, Strategy, StrategyError};
+use firebrick::strategies::effects::Sums;
+use firebrick::strategies::{Effects, Setup, Stack, Stage, Stages, Strategy, StrategyError};
 use firebrick::{Accumulate, Amp, Clip, Data, Schedule, StepNumbers, TrainError, Trained, Trainer};
 
 const RATE: f64 = 3e-2;
@@ -244,8 +245,13 @@ fn nothing_but_skips_ends_the_run_with_advice() {
 struct Forgetful;
 
 impl<M> Strategy<M> for Forgetful {
+    fn effects(&self) -> Effects {
+        let sums = Sums { micro_batches: 2, dtype: FloatDType::F32 };
+        Effects { sums: Some(sums), ..Effects::of("Forgetful") }
+    }
+
     fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        setup.accumulate("Forgetful", 2)?;
+        self.declare(setup)?;
         Ok(Stages::of(Self))
     }
 }

@@ -103,8 +103,9 @@ fn write(path: &Path, text: &str) -> Result<(), RunError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::StrategyConfig;
+    use crate::RunStrategy;
     use firebrick::Schedule;
+    use firebrick_strategies::Order;
 
     /// Returns the run that a folder of `tests/import` imports to.
     fn run_of(folder: &Path) -> Result<Run, RunError> {
@@ -144,14 +145,9 @@ mod tests {
         assert!(
             matches!(run.schedule, Schedule::WarmupCosineLr(own) if own.lr == 6e-4 && own.cos_min_ratio == 0.1)
         );
-        let names = run.strategies.iter().map(|strategy| match strategy {
-            StrategyConfig::Amp(_) => "Amp",
-            StrategyConfig::Recompute(_) => "Recompute",
-            StrategyConfig::Accumulate(4) => "Accumulate",
-            StrategyConfig::Zero(zero) if zero.stage == 1 => "Zero",
-            StrategyConfig::Clip(_) => "Clip",
-            other => panic!("{other:?}"),
-        });
+        let order = Order::of(run.strategies.iter().map(|strategy| strategy.effects())).unwrap();
+        assert_eq!((order.micro_batches(), order.stage()), (4, 1));
+        let names = run.strategies.iter().map(RunStrategy::name);
         assert_eq!(names.collect::<Vec<_>>(), ["Amp", "Recompute", "Accumulate", "Zero", "Clip"]);
     }
 

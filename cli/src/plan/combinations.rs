@@ -1,12 +1,15 @@
 //! The sensible combinations of strategies, cheapest first.
 
-use crate::{AmpConfig, OffloadConfig, Precision, RecomputeConfig, Run, StrategyConfig, ZeroConfig};
+use burn::tensor::FloatDType;
+use firebrick_strategies::{Amp, Offload, Offloads, Recompute, Zero};
+
+use crate::{Run, RunStrategy};
 
 /// A combination of strategies, listed in an order in which all of them fit.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Combination {
     /// The strategies as in a run file, including micro-batches and ranks.
-    pub strategies: Vec<StrategyConfig>,
+    pub strategies: Vec<RunStrategy>,
     cost: (usize, bool, bool, u8, usize),
 }
 
@@ -27,10 +30,10 @@ pub(super) struct Combination {
 pub(super) fn combinations(run: &Run, has_bf16: bool, has_f16: bool) -> Vec<Combination> {
     let own = Own::of(run);
     let mut all = Vec::new();
-    for offload in [None, Some(OffloadConfig::optimizer), Some(OffloadConfig::parameters)] {
+    for offload in [None, Some(Offloads::Optimizer), Some(Offloads::Parameters)] {
         for stage in 0..=if run.number_of_ranks() > 1 { 3 } else { 0 } {
             for recompute in [false, true] {
-                let runs_again = stage == 3 || offload == Some(OffloadConfig::parameters);
+                let runs_again = stage == 3 || offload == Some(Offloads::Parameters);
                 if recompute && runs_again {
                     continue;
                 }
@@ -47,43 +50,46 @@ pub(super) fn combinations(run: &Run, has_bf16: bool, has_f16: bool) -> Vec<Comb
 }
 
 /// The strategies that the run itself asks for.
+#[derive(Default)]
 struct Own {
-    amp: Option<AmpConfig>,
-    zero: Option<ZeroConfig>,
-    accumulate: Option<StrategyConfig>,
+    amp: Option<RunStrategy>,
+    zero: Option<RunStrategy>,
+    accumulate: Option<RunStrategy>,
     /// Strategies that change the model before anything else acts.
-    adapting: Vec<StrategyConfig>,
+    adapting: Vec<RunStrategy>,
     /// The other strategies, in their order, which come last.
-    rest: Vec<StrategyConfig>,
+    rest: Vec<RunStrategy>,
 }
 
 impl Own {
     fn of(run: &Run) -> Self {
-        let mut own =
-            Self { amp: None, zero: None, accumulate: None, adapting: Vec::new(), rest: Vec::new() };
+        let mut own = Self::default();
         for strategy in run.composed() {
-            match strategy {
-                StrategyConfig::Amp(amp) => own.amp = Some(amp),
-                StrategyConfig::Zero(zero) => own.zero = Some(zero),
-                StrategyConfig::Accumulate(1) => (),
-                StrategyConfig::Accumulate(_) | StrategyConfig::AccumulateIn(..) => {
-                    own.accumulate = Some(strategy);
-                }
-                StrategyConfig::Recompute(_) | StrategyConfig::Offload(_) => (),
-                StrategyConfig::Lora(_) | StrategyConfig::Freeze(_) => own.adapting.push(strategy),
-                StrategyConfig::Clip(_) | StrategyConfig::Ema(_) => own.rest.push(strategy),
+            let effects = strategy.effects();
+            if effects.casts.is_some() {
+                own.amp = Some(strategy);
+            } else if effects.reduces.is_some() {
+                own.zero = Some(strategy);
+            } else if let Some(sums) = effects.sums {
+                own.accumulate = (sums.micro_batches > 1).then_some(strategy);
+            } else if effects.adapts {
+                own.adapting.push(strategy);
+            } else if effects.recomputes.is_none() && effects.offloads.is_none() {
+                own.rest.push(strategy);
             }
         }
         own
     }
 
     /// No mixed precision, followed by the run's own, or by a half-precision dtype that the device supports.
-    fn precisions(&self, has_bf16: bool, has_f16: bool) -> Vec<Option<AmpConfig>> {
-        let half = match &self.amp {
-            Some(amp) if amp.dtype != Precision::f32 => Some(amp.clone()),
-            _ if has_bf16 => Some(Precision::bf16.into()),
-            _ if has_f16 => Some(Precision::f16.into()),
-            _ => None,
+    fn precisions(&self, has_bf16: bool, has_f16: bool) -> Vec<Option<RunStrategy>> {
+        let is_half =
+            |amp: &&RunStrategy| amp.effects().casts.is_some_and(|casts| casts.replica != FloatDType::F32);
+        let half = match self.amp.as_ref().filter(is_half) {
+            Some(amp) => Some(amp.clone()),
+            None if has_bf16 => Some(RunStrategy::new("Amp", Amp::bf16())),
+            None if has_f16 => Some(RunStrategy::new("Amp", Amp::f16())),
+            None => None,
         };
         [None].into_iter().chain(half.map(Some)).collect()
     }
@@ -91,28 +97,22 @@ impl Own {
     /// Lists the strategies: those that process gradients block by block come first, those that need whole sums last.
     fn list(
         &self,
-        offload: Option<OffloadConfig>,
+        offload: Option<Offloads>,
         stage: u8,
         recompute: bool,
-        amp: Option<AmpConfig>,
-    ) -> Vec<StrategyConfig> {
-        let zero = self.zero.clone().unwrap_or(ZeroConfig::from(stage));
-        let blocks = zero.blocks.clone().filter(|_| stage >= 2);
-        let zero = StrategyConfig::Zero(ZeroConfig { stage, blocks, ..zero });
+        amp: Option<RunStrategy>,
+    ) -> Vec<RunStrategy> {
+        let own = self.zero.as_ref().and_then(RunStrategy::downcast_ref::<Zero>);
+        let zero = own.map_or(Zero::stage(stage), |zero| zero.clone().at_stage(stage));
+        let zero = RunStrategy::new("Zero", zero);
         let [first, last] = match stage {
             0 => [None, None],
             1 => [None, Some(zero)],
             _ => [Some(zero), None],
         };
-        let recompute = recompute.then(|| StrategyConfig::Recompute(RecomputeConfig::every_block()));
-        let list = [
-            first,
-            offload.map(StrategyConfig::Offload),
-            amp.map(StrategyConfig::Amp),
-            recompute,
-            self.accumulate.clone(),
-            last,
-        ];
+        let offload = offload.map(|offloads| RunStrategy::new("Offload", Offload::from(offloads)));
+        let recompute = recompute.then(|| RunStrategy::new("Recompute", Recompute::every_block()));
+        let list = [first, offload, amp, recompute, self.accumulate.clone(), last];
         self.adapting.clone().into_iter().chain(list.into_iter().flatten()).chain(self.rest.clone()).collect()
     }
 }
@@ -155,7 +155,7 @@ mod tests {
         ];
         let found = lists(&sets, true);
         assert_eq!(found.len(), 2 * (7 + 7 + 4));
-        assert_eq!(found[0], "strategies: [Lora(rank: 2), Accumulate(2), Clip(norm: 1.0)],");
+        assert_eq!(found[0], "strategies: [Lora(rank: 2, alpha: 2.0), Accumulate(2), Clip(norm: 1.0)],");
         let first = |part: &str| found.iter().position(|list| list.contains(part)).unwrap();
         let order = ["Amp", "stage: 1", "stage: 2", "Recompute", "stage: 3", "(optimizer)", "(parameters)"]
             .map(first);

@@ -8,11 +8,12 @@ use serde::Serialize;
 
 use super::longest::Longest;
 use super::{Limit, PlanError};
+use crate::run::sum;
 use crate::run::{ForModel, Parts, Trainable};
-use crate::{DataRun, Run, RunError, StrategyConfig};
+use crate::{DataRun, Run, RunError};
 use firebrick::data::Stream;
 use firebrick::engine::dry_run::caught;
-use firebrick::{ByteSize, Schedule, TrainError};
+use firebrick::{AnyModel, ByteSize, Schedule, TrainError};
 use firebrick_models::pretrained::Folder;
 
 /// The largest micro-batch with which a training step of the run succeeds.
@@ -47,8 +48,8 @@ impl Run {
         run.batch.micro = Some(micro);
         let mut is_listed = false;
         for strategy in &mut run.strategies {
-            if let StrategyConfig::Accumulate(count) | StrategyConfig::AccumulateIn(count, _) = strategy {
-                (*count, is_listed) = (accumulate, true);
+            if let Some(sums) = strategy.effects().sums {
+                (*strategy, is_listed) = (sum(accumulate, sums.dtype), true);
             }
         }
         if !is_listed {
@@ -126,7 +127,7 @@ impl<M: Trainable> Trial<'_, M> {
         };
         let schedule = Schedule::constant(run.schedule.peak());
         // A failing allocator ends the step with a panic.
-        match caught(|| trainer.fit(model, optimizer, schedule, data)) {
+        match caught(|| trainer.fit(AnyModel::new::<M::Batch>(model), optimizer, schedule, data)) {
             Ok(Ok(_)) => Ok(None),
             Ok(Err(error)) if is_too_large(&error) => Ok(Some(error.to_string())),
             Ok(Err(error)) => Err(error.into()),

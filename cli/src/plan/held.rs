@@ -3,13 +3,48 @@
 //! Rajbhandari et al., *ZeRO: Memory Optimizations Toward Training Trillion Parameter Models*, 2020 (arXiv:1910.02054),
 //! extended by padding, small replicated parameters, and masters that are views of the replica.
 
-use firebrick_strategies::optim::{HeldParam, OptimizerRecipe};
+use std::ops::Deref;
 
-use super::order::Order;
+use firebrick_strategies::optim::{HeldParam, OptimizerRecipe};
+use firebrick_strategies::{Offloads, Order};
+
 use super::parameters::ParamLayout;
 use super::recomputed::Traced;
-use crate::OffloadConfig;
 use crate::run::Shape;
+
+/// The order of a list, with what only a run knows.
+#[derive(Clone, Debug)]
+pub(super) struct Ordered {
+    order: Order,
+    /// Whether gradients are held between the micro-batches of a window.
+    pub holds: bool,
+    /// The share of the blocks that is recomputed in the backward pass.
+    pub recomputed: f64,
+}
+
+impl Ordered {
+    /// Adds the share of the blocks that is recomputed, and whether a window may have more micro-batches than the
+    /// strategies say.
+    pub fn new(order: Order, recomputed: f64, windows_vary: bool) -> Self {
+        let recomputed = if order.runs_blocks_again() { 1.0 } else { recomputed };
+        Self { holds: order.micro_batches() > 1 || windows_vary, order, recomputed }
+    }
+
+    /// Returns the elements, padding included, of a parameter of this shape that is sharded among the ranks, or `None`
+    /// if each rank holds the whole parameter.
+    pub fn padded(&self, shape: &[usize], is_trained: bool, ranks: u64) -> Option<u64> {
+        let rows = self.reduces()?.padded_rows(shape, is_trained, ranks as usize)?;
+        Some(shape[1..].iter().map(|size| *size as u64).product::<u64>() * rows as u64)
+    }
+}
+
+impl Deref for Ordered {
+    type Target = Order;
+
+    fn deref(&self) -> &Order {
+        &self.order
+    }
+}
 
 /// Bytes of the first rank, which holds at least as much as any other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,7 +80,7 @@ impl Held {
     pub fn of(
         shapes: &[Shape],
         layout: &ParamLayout,
-        order: &Order,
+        order: &Ordered,
         ranks: u64,
         optimizer: &dyn OptimizerRecipe,
         traced: Traced,
@@ -81,20 +116,20 @@ impl Held {
         &mut self,
         shape: &Shape,
         layout: &ParamLayout,
-        order: &Order,
+        order: &Ordered,
         ranks: u64,
         optimizer: &dyn OptimizerRecipe,
         gradients: &mut Gradients,
     ) {
         let treated = layout.get(&shape.path);
-        let (whole, stage) = (shape.elements(), order.zero.stage);
+        let (whole, stage) = (shape.elements(), order.stage());
         let padded = order.padded(&shape.shape, treated.trained, ranks);
         let shard = padded.map_or(whole, |padded| padded / ranks);
         let is_cast = treated.replica != treated.master;
         let mut master = shard * treated.master;
-        let replica = match (order.offload, padded.filter(|_| stage < 3)) {
+        let replica = match (order.offloads(), padded.filter(|_| stage < 3)) {
             // The forward pass reads the master itself, or a copy in another dtype.
-            (None | Some(OffloadConfig::parameters), None) if !is_cast => 0,
+            (None | Some(Offloads::Parameters), None) if !is_cast => 0,
             (_, None) => shard * treated.replica,
             (offload, Some(padded)) => {
                 let is_view = offload.is_none() && !is_cast && ranks > 1;
@@ -103,7 +138,7 @@ impl Held {
                 }
                 // Gathered parameters lose their padding when they are cast or copied.
                 let is_copied = is_cast && !order.exchanges_replica()
-                    || offload == Some(OffloadConfig::optimizer) && order.gathers_on_host();
+                    || offload == Some(Offloads::Optimizer) && order.gathers_on_host();
                 match ranks == 1 && !is_cast && offload.is_none() {
                     true => 0,
                     false => (if is_copied { whole } else { padded }) * treated.replica,
@@ -121,13 +156,13 @@ impl Held {
             element_bytes: treated.master,
             is_factor: shape.is_factor,
         });
-        self.averaged += if order.averages { shard * 4 } else { 0 };
+        self.averaged += if order.averages() { shard * 4 } else { 0 };
         let left = if stage >= 2 { shard } else { whole } * treated.replica;
         gradients.left += left;
         let lands = order.delivers() && (stage >= 2 || shape.in_block);
         gradients.gone_down += if lands { left } else { 0 };
         let sum = if order.sums_each_micro_batch() { shard } else { whole };
-        gradients.held += sum * order.held;
+        gradients.held += sum * order.held_bytes() as u64;
         gradients.given += shard * treated.master;
     }
 }

@@ -22,7 +22,6 @@ mod find_batch;
 mod flops;
 mod held;
 mod longest;
-mod order;
 mod parameters;
 mod recomputed;
 mod sent;
@@ -35,11 +34,15 @@ use burn::tensor::FloatDType;
 use firebrick_world::Kind;
 use serde::Serialize;
 
-use crate::run::{Family, ForModel, Parts, Process, Shape, Trainable, shapes, strategies_line};
-use crate::{DataRun, Run, RunError, StrategyConfig};
-use firebrick::ByteSize;
+use crate::run::{
+    Family, ForModel, Parts, Process, Shape, Trainable, data_parallel, first_effect, insert_before_window,
+    shapes, strategies_line,
+};
+use crate::{DataRun, Run, RunError, RunStrategy};
 use firebrick::memory::of_machine;
+use firebrick::{ByteSize, TrainError};
 use firebrick_models::pretrained::Folder;
+use firebrick_strategies::Order;
 
 pub use error::PlanError;
 pub use find_batch::FoundBatch;
@@ -47,9 +50,8 @@ pub use sent::Sent;
 
 use combinations::combinations;
 use flops::{Sequences, Work};
-use held::Held;
+use held::{Held, Ordered};
 use longest::Longest;
-use order::Order;
 use parameters::ParamLayout;
 use trace::Tracer;
 
@@ -144,7 +146,6 @@ impl ForModel for Planning<'_> {
     fn with<M: Trainable>(self, folder: Option<Folder>) -> Result<Plan, RunError> {
         let Self { run, budget, say } = self;
         let parts = run.prepare_unbounded::<M>(folder, say)?;
-        let run = &run.starting_anew(&parts.fresh);
         let micro_batches = DataRun::from(run).micro_batches();
         let per_window = micro_batches.saturating_mul(run.number_of_ranks());
         let longest = Longest::of(&parts.data, per_window, M::source_tokens)?;
@@ -165,8 +166,8 @@ impl ForModel for Planning<'_> {
         };
         let is_cpu = parts.device_name.starts_with("cpu");
         let limit = Limit::of(run, budget, is_cpu)?;
-        let shapes = shapes::<M>(&parts.config, &run.strategies)?;
-        let tracer = Tracer::<M>::new(run, &parts.config, &longest)?;
+        let shapes = shapes::<M>(&parts.config, &run.strategies, &parts.fresh)?;
+        let tracer = Tracer::<M>::new(run, &parts, &longest)?;
         let mut planner = Planner { run, parts: &parts, shapes: &shapes, tracer, work, limit, say };
         let as_written = planner.plan(&run.strategies, &run.composed())?;
         let [has_bf16, has_f16] =
@@ -176,9 +177,7 @@ impl ForModel for Planning<'_> {
             match planner.plan(&combination.strategies, &combination.strategies) {
                 Ok(one) => planned.push(one),
                 // Skips combinations that the device, the optimizer or the model does not support.
-                Err(RunError::Train(
-                    firebrick::TrainError::Strategy(_) | firebrick::TrainError::NotElementwise { .. },
-                )) => (),
+                Err(RunError::Train(TrainError::Strategy(_) | TrainError::NotElementwise { .. })) => (),
                 Err(error) => return Err(error),
             }
         }
@@ -229,20 +228,17 @@ struct Planner<'a, M: Trainable> {
 
 impl<M: Trainable> Planner<'_, M> {
     /// Plans these strategies: as `written`, and as `composed` with micro-batches and ranks in their places.
-    fn plan(&mut self, written: &[StrategyConfig], composed: &[StrategyConfig]) -> Result<Planned, RunError> {
+    fn plan(&mut self, written: &[RunStrategy], composed: &[RunStrategy]) -> Result<Planned, RunError> {
         let ranks = self.run.number_of_ranks() as u64;
         let mut composed = composed.to_vec();
-        let sums = |strategy: &StrategyConfig| matches!(strategy, StrategyConfig::Zero(_));
-        if ranks > 1 && !composed.iter().any(sums) {
-            // The order of a run without `Zero`: whole windows are summed before they are clipped.
-            let is_clip = |strategy: &StrategyConfig| matches!(strategy, StrategyConfig::Clip(_));
-            let place = composed.iter().position(is_clip).unwrap_or(composed.len());
-            composed.insert(place, StrategyConfig::Zero(0.into()));
+        if ranks > 1 && first_effect(&composed, |effects| effects.reduces).is_none() {
+            insert_before_window(&mut composed, data_parallel());
         }
         let layout = ParamLayout::of(self.run, &composed, self.parts)?;
         let (traced, recomputed) = self.tracer.trace(&composed, self.say)?;
-        let mut order = Order::of(&composed, recomputed);
-        order.holds |= self.run.windows_vary();
+        let order =
+            Order::of(composed.iter().map(|strategy| strategy.effects())).map_err(TrainError::from)?;
+        let order = Ordered::new(order, recomputed, self.run.windows_vary());
         let held = Held::of(self.shapes, &layout, &order, ranks, &*self.run.optimizer, traced);
         let sent = sent::sent(self.shapes, &layout, &order, 0, ranks);
         let host = if self.limit.with_host { held.host } else { 0 };

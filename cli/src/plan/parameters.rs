@@ -6,8 +6,9 @@ use burn::module::ParamId;
 use firebrick_strategies::{Adaptation, Paths, Strategy};
 use firebrick_world::Communicator;
 
-use crate::run::{Parts, Trainable, skeleton};
-use crate::{Run, RunError, StrategyConfig};
+use crate::run::{Parts, Trainable, recipes, skeleton};
+use crate::{Run, RunError, RunStrategy};
+use firebrick::AnyModel;
 use firebrick::accounting::{Placement, dtypes};
 use firebrick::engine::session::Prepared;
 
@@ -38,20 +39,22 @@ impl ParamLayout {
     /// The strategies do not fit one another, the model, the optimizer or the device.
     pub fn of<M: Trainable>(
         run: &Run,
-        strategies: &Vec<StrategyConfig>,
+        strategies: &[RunStrategy],
         parts: &Parts<M>,
     ) -> Result<Self, RunError> {
         let skeleton: M = skeleton(parts.config.clone(), &parts.device);
-        let adapted = strategies.adapt(skeleton.clone(), &mut Adaptation::default())?;
+        let optimizer = run.groups().build(&skeleton, &*run.optimizer)?;
+        let (skeleton, strategies) = (AnyModel::new::<M::Batch>(skeleton), recipes(strategies));
+        let adaptation = || Adaptation::seeded(run.seed).with_fresh(parts.fresh.clone());
+        let adapted = strategies.adapt(skeleton.clone(), &mut adaptation())?;
         let trained: HashSet<ParamId> =
             firebrick_strategies::trained(&adapted).into_iter().map(|one| one.id).collect();
         let places = Paths::of(&adapted);
         let trains: HashMap<String, bool> =
             places.places().iter().map(|place| (place.path.clone(), trained.contains(&place.id))).collect();
-        let optimizer = run.groups().build(&skeleton, &*run.optimizer)?;
         let device = Some(parts.device.clone());
         let prepared =
-            Prepared::new(strategies, skeleton, device, &optimizer, Communicator::solo(), run.seed)?;
+            Prepared::new(&strategies, skeleton, device, &optimizer, Communicator::solo(), adaptation())?;
         let session = prepared.start(optimizer, run.schedule, run.seed, 1)?;
         let replica: HashMap<String, u64> =
             dtypes(session.replica()).into_iter().map(|(path, dtype)| (path, dtype.size() as u64)).collect();

@@ -1,11 +1,7 @@
-//! Which blocks are recomputed in the backward pass, and the memory of a pass with them.
+//! The memory of a pass that recomputes some of its blocks.
 //!
 //! The traced model has few blocks. A list that selects blocks by their number or their bytes is therefore evaluated
 //! for all blocks of the model, from one pass that recomputes no block and one that recomputes all.
-
-use firebrick_strategies::{PathError, Paths};
-
-use crate::{RecomputeConfig, StrategyConfig};
 
 /// Bytes that a pass uses beyond those in use before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,50 +63,6 @@ impl Lines {
     }
 }
 
-/// Returns the `Recompute` of a list and its place, unless it treats all blocks alike.
-pub(super) fn chosen(strategies: &[StrategyConfig]) -> Option<(usize, &RecomputeConfig)> {
-    strategies.iter().enumerate().find_map(|(at, strategy)| match strategy {
-        StrategyConfig::Recompute(recompute) => {
-            let alike = recompute.elementwise || recompute.every == Some(1);
-            (!alike).then_some((at, recompute))
-        }
-        _ => None,
-    })
-}
-
-/// Returns whether each block of a model is recomputed, in the order of a pass.
-///
-/// # Errors
-///
-/// A path does not occur in the model.
-pub(super) fn blocks(
-    recompute: &RecomputeConfig,
-    paths: &Paths,
-    plain: &Lines,
-    again: &Lines,
-) -> Result<Vec<bool>, PathError> {
-    let blocks: Vec<&str> = paths.blocks().collect();
-    Ok(match (recompute.every, &recompute.paths, recompute.within) {
-        (Some(count), ..) => (0..blocks.len()).map(|index| index.is_multiple_of(count.max(1))).collect(),
-        (_, Some(patterns), _) => {
-            let mut named = Vec::new();
-            for pattern in patterns {
-                named.extend(paths.modules_matching(pattern)?);
-            }
-            blocks.iter().map(|block| named.contains(block)).collect()
-        }
-        (.., Some(bytes)) => {
-            let (kept, input) = (plain.activations.each, again.activations.each);
-            let held = |again: usize| kept * (blocks.len() - again) as f64 + input * again as f64;
-            // All blocks are alike, so the first ones are taken.
-            let fewest = (0..blocks.len()).find(|again| held(*again) <= bytes as f64);
-            let fewest = fewest.unwrap_or(blocks.len());
-            (0..blocks.len()).map(|index| index < fewest).collect()
-        }
-        _ => vec![false; blocks.len()],
-    })
-}
-
 /// Returns the memory of a pass that recomputes these blocks. The peak is either at the end of the forward pass, with
 /// everything that was kept, or while the last of these blocks is recomputed, with what the blocks before it keep.
 pub(super) fn mixed(again: &[bool], plain: &Lines, every: &Lines) -> Traced {
@@ -129,9 +81,6 @@ pub(super) fn mixed(again: &[bool], plain: &Lines, every: &Lines) -> Traced {
 
 #[cfg(test)]
 mod tests {
-    use burn::nn::{Linear, LinearConfig};
-    use burn::tensor::Device;
-
     use super::*;
 
     /// A block keeps 10 bytes, or 1 if it is recomputed; outside of blocks there are 5.
@@ -139,28 +88,6 @@ mod tests {
         let line = |base: f64, each: f64| Line { base, each };
         let plain = Lines { activations: line(5.0, 10.0), most: line(5.0, 10.0) };
         (plain, Lines { activations: line(14.0, 1.0), most: line(14.0, 3.0) })
-    }
-
-    fn which(recompute: &RecomputeConfig) -> Vec<bool> {
-        let blocks: Vec<Linear> = (0..4).map(|_| LinearConfig::new(1, 1).init(&Device::flex())).collect();
-        let (plain, again) = lines();
-        super::blocks(recompute, &Paths::of(&blocks), &plain, &again).unwrap()
-    }
-
-    #[test]
-    fn each_way_to_choose_names_its_blocks() {
-        let none = RecomputeConfig::default;
-        let some = |paths: &[&str]| RecomputeConfig {
-            paths: Some(paths.iter().map(ToString::to_string).collect()),
-            ..none()
-        };
-        assert_eq!(which(&RecomputeConfig { every: Some(3), ..none() }), [true, false, false, true]);
-        assert_eq!(which(&some(&["1", "3"])), [false, true, false, true]);
-        assert_eq!(which(&some(&["*"])), [true; 4]);
-        for (bytes, again) in [(40, 0), (39, 1), (31, 1), (30, 2), (4, 4), (1, 4)] {
-            let found = which(&RecomputeConfig { within: Some(bytes), ..none() });
-            assert_eq!(found.iter().filter(|is_again| **is_again).count(), again, "{bytes}");
-        }
     }
 
     #[test]

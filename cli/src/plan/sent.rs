@@ -3,10 +3,10 @@
 use firebrick_world::Kind;
 use std::collections::BTreeMap;
 
-use burn::tensor::{DType, FloatDType};
+use burn::tensor::DType;
 use serde::Serialize;
 
-use super::order::Order;
+use super::held::Ordered;
 use super::parameters::ParamLayout;
 use crate::run::Shape;
 
@@ -33,7 +33,7 @@ pub struct Sent {
 pub(super) fn sent(
     shapes: &[Shape],
     layout: &ParamLayout,
-    order: &Order,
+    order: &Ordered,
     rank: u64,
     ranks: u64,
 ) -> BTreeMap<Kind, Sent> {
@@ -41,7 +41,8 @@ pub(super) fn sent(
     if ranks < 2 {
         return sent;
     }
-    let times = if order.sums_each_micro_batch() { order.micro_batches } else { 1 };
+    let micro_batches = order.micro_batches() as u64;
+    let times = if order.sums_each_micro_batch() { micro_batches } else { 1 };
     let mut add = |kind, elements: u64, size: u64| {
         let all: &mut Sent = sent.entry(kind).or_default();
         all.elements += elements;
@@ -50,9 +51,10 @@ pub(super) fn sent(
     for shape in shapes {
         let treated = layout.get(&shape.path);
         let size = if order.exchanges_replica() { treated.replica } else { treated.master };
-        let wire = order.zero.sum_in.map_or(size, |dtype| DType::from(FloatDType::from(dtype)).size() as u64);
+        let sum_in = order.reduces().and_then(|reduces| reduces.sum_in);
+        let wire = sum_in.map_or(size, |dtype| DType::from(dtype).size() as u64);
         let padded = order.padded(&shape.shape, treated.trained, ranks);
-        let (whole, stage) = (shape.elements(), order.zero.stage);
+        let (whole, stage) = (shape.elements(), order.stage());
         match padded {
             None if treated.trained => {
                 // Each rank sums a chunk and sends the sum to all others.
@@ -68,8 +70,8 @@ pub(super) fn sent(
                     add(Kind::ReduceScatter, times * part, wire);
                 }
                 let gathered = match (stage, shape.in_block) {
-                    (3, true) => 2 * order.micro_batches,
-                    (3, false) => order.micro_batches,
+                    (3, true) => 2 * micro_batches,
+                    (3, false) => micro_batches,
                     _ => 1,
                 };
                 add(Kind::AllGather, gathered * part, size);

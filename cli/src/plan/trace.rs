@@ -9,19 +9,20 @@ use std::collections::HashMap;
 
 use burn::tensor::Device;
 use firebrick_kernels::Draws;
+use firebrick_strategies::effects::RecomputedBlocks;
 use firebrick_strategies::optim::Groups;
-use firebrick_strategies::{Paths, StrategyError};
+use firebrick_strategies::{Adaptation, Paths, Recompute, StrategyError};
 use firebrick_world::{Communicator, host_device};
 
 use super::PlanError;
 use super::longest::Longest;
-use super::recomputed::{self, Lines, Traced, chosen, mixed};
-use crate::run::{Family, Trainable, skeleton};
-use crate::{RecomputeConfig, Run, RunError, StrategyConfig};
-use firebrick::TrainError;
+use super::recomputed::{Lines, Traced, mixed};
+use crate::run::{Family, Parts, Trainable, recipes, skeleton, written};
+use crate::{Run, RunError, RunStrategy};
 use firebrick::engine::dry_run::caught;
 use firebrick::engine::session::{Prepared, checked};
 use firebrick::memory::{Account, Beyond};
+use firebrick::{AnyModel, Objective, TrainError};
 use firebrick_models::drawn_now;
 
 /// Number of blocks of the smaller model.
@@ -30,7 +31,7 @@ const FEW: usize = 2;
 /// Traces passes, each kind once.
 pub(super) struct Tracer<'a, M: Trainable> {
     run: &'a Run,
-    config: &'a M::Config,
+    parts: &'a Parts<M>,
     longest: &'a Longest<M::Batch>,
     device: Device,
     paths: Paths,
@@ -42,14 +43,10 @@ impl<'a, M: Trainable> Tracer<'a, M> {
     /// # Errors
     ///
     /// This program was built without the CPU.
-    pub fn new(
-        run: &'a Run,
-        config: &'a M::Config,
-        longest: &'a Longest<M::Batch>,
-    ) -> Result<Self, RunError> {
+    pub fn new(run: &'a Run, parts: &'a Parts<M>, longest: &'a Longest<M::Batch>) -> Result<Self, RunError> {
         let device = host_device().ok_or(PlanError::NoHost)?.autodiff();
-        let paths = Paths::of(&skeleton::<M>(config.clone(), &device));
-        Ok(Self { run, config, longest, device, paths, known: HashMap::new(), is_warm: false })
+        let paths = Paths::of(&skeleton::<M>(parts.config.clone(), &device));
+        Ok(Self { run, parts, longest, device, paths, known: HashMap::new(), is_warm: false })
     }
 
     /// Returns the memory of a pass under these strategies on a single rank, and the share of the blocks that it
@@ -60,30 +57,38 @@ impl<'a, M: Trainable> Tracer<'a, M> {
     /// The strategies do not fit, or the model fails.
     pub fn trace(
         &mut self,
-        strategies: &[StrategyConfig],
+        strategies: &[RunStrategy],
         say: impl Fn(&str),
     ) -> Result<(Traced, f64), RunError> {
-        let acting: Vec<_> = strategies.iter().filter(|strategy| acts(strategy)).cloned().collect();
-        let layers = self.config.layers();
-        let Some((at, recompute)) = chosen(&acting) else {
-            let every = |strategy: &StrategyConfig| matches!(strategy, StrategyConfig::Recompute(of) if !of.elementwise);
-            let share = if acting.iter().any(every) { 1.0 } else { 0.0 };
-            if layers <= FEW + 1 || acting.iter().any(names_a_block) {
-                return Ok((self.known(&acting, layers, &say)?, share));
+        let acts = |strategy: &&RunStrategy| strategy.effects().acts_in_pass();
+        let acting: Vec<_> = strategies.iter().filter(acts).cloned().collect();
+        let layers = self.parts.config.layers();
+        let recompute = acting.iter().enumerate().find_map(|(at, one)| Some((at, one.effects().recomputes?)));
+        let (at, recompute) = match recompute {
+            Some((at, recompute)) if !recompute.blocks.are_alike() => (at, recompute),
+            alike => {
+                let share = match alike {
+                    Some((_, recompute)) if recompute.blocks != RecomputedBlocks::Elementwise => 1.0,
+                    _ => 0.0,
+                };
+                if layers <= FEW + 1 || acting.iter().any(names_a_block) {
+                    return Ok((self.known(&acting, layers, &say)?, share));
+                }
+                return Ok((self.lines(&acting, &say)?.at(layers), share));
             }
-            return Ok((self.lines(&acting, &say)?.at(layers), share));
         };
         let (mut none, mut all) = (acting.clone(), acting.clone());
         none.remove(at);
-        all[at] = StrategyConfig::Recompute(RecomputeConfig {
-            offloaded: recompute.offloaded,
-            ..RecomputeConfig::every_block()
-        });
+        let every = Recompute::every_block();
+        let every = if recompute.offloaded { every.offloaded() } else { every };
+        all[at] = RunStrategy::new("Recompute", every);
         let blocks = self.paths.blocks().count();
         let of_each = blocks as f64 / layers.max(1) as f64;
         let (none, all) =
             (self.lines(&none, &say)?.of_each(of_each), self.lines(&all, &say)?.of_each(of_each));
-        let again = recomputed::blocks(recompute, &self.paths, &none, &all);
+        let (kept, input) = (none.activations.each, all.activations.each);
+        let held = |again: usize| kept * (blocks - again) as f64 + input * again as f64;
+        let again = recompute.blocks.of(&self.paths, held);
         let again = again.map_err(|error| StrategyError::Path { strategy: "Recompute", error })?;
         let share = again.iter().filter(|is_again| **is_again).count() as f64 / blocks.max(1) as f64;
         Ok((mixed(&again, &none, &all), share))
@@ -91,9 +96,9 @@ impl<'a, M: Trainable> Tracer<'a, M> {
 
     /// Measures the memory of a pass by its number of blocks. If a list names a block by its number, the traced model
     /// must contain that block.
-    fn lines(&mut self, acting: &Vec<StrategyConfig>, say: impl Fn(&str)) -> Result<Lines, RunError> {
+    fn lines(&mut self, acting: &[RunStrategy], say: impl Fn(&str)) -> Result<Lines, RunError> {
         let few = match acting.iter().any(names_a_block) {
-            true => self.config.layers().max(FEW + 1) - 1,
+            true => self.parts.config.layers().max(FEW + 1) - 1,
             false => FEW,
         };
         let (traced, more) = (self.known(acting, few, &say)?, self.known(acting, few + 1, &say)?);
@@ -103,12 +108,12 @@ impl<'a, M: Trainable> Tracer<'a, M> {
     /// Measures a pass through a model of `layers` blocks, each kind once.
     fn known(
         &mut self,
-        acting: &Vec<StrategyConfig>,
+        acting: &[RunStrategy],
         layers: usize,
         say: impl Fn(&str),
     ) -> Result<Traced, RunError> {
-        let written: Vec<_> = acting.iter().map(StrategyConfig::written).collect();
-        let name = if written.is_empty() { "no strategies".to_string() } else { written.join(", ") };
+        let names: Vec<_> = acting.iter().map(written).collect();
+        let name = if names.is_empty() { "no strategies".to_string() } else { names.join(", ") };
         let key = format!("{layers} {name}");
         if let Some(traced) = self.known.get(&key) {
             return Ok(*traced);
@@ -121,16 +126,19 @@ impl<'a, M: Trainable> Tracer<'a, M> {
 
     /// Measures a pass through a model of `layers` blocks. It takes the second of two passes, because in the first one
     /// Burn and the strategies learn the order of operations.
-    fn pass(&mut self, strategies: &Vec<StrategyConfig>, layers: usize) -> Result<Traced, RunError> {
+    fn pass(&mut self, strategies: &[RunStrategy], layers: usize) -> Result<Traced, RunError> {
         let account = Account::new();
         let _on_it = account.enter();
         let run = self.run;
         self.device.seed(run.seed);
-        let model: M = drawn_now(M::init(&self.config.clone().with_layers(layers), &self.device));
+        let model: M = drawn_now(M::init(&self.parts.config.clone().with_layers(layers), &self.device));
         // Parameter groups may name blocks that this model lacks; they do not affect a pass.
         let optimizer = Groups::default().build(&model, &*run.optimizer)?;
         let device = Some(self.device.clone());
-        let prepared = Prepared::new(strategies, model, device, &optimizer, Communicator::solo(), run.seed)?;
+        let model = AnyModel::new::<M::Batch>(model);
+        let adaptation = Adaptation::seeded(run.seed).with_fresh(self.parts.fresh.clone());
+        let prepared =
+            Prepared::new(&recipes(strategies), model, device, &optimizer, Communicator::solo(), adaptation)?;
         let session = prepared.start(optimizer, run.schedule, run.seed, 1)?;
         let draws = Draws { seed: run.seed, epoch: 0, first: 0 };
         let once = || -> Result<Traced, RunError> {
@@ -158,30 +166,8 @@ impl<'a, M: Trainable> Tracer<'a, M> {
     }
 }
 
-/// Whether the strategy names a block by its number, as in `blocks.3`.
-fn names_a_block(strategy: &StrategyConfig) -> bool {
-    let named = match strategy {
-        StrategyConfig::Freeze(paths) => paths.iter().collect::<Vec<_>>(),
-        StrategyConfig::Lora(lora) => lora.paths.iter().chain(&lora.also).chain(&lora.fresh).collect(),
-        _ => return false,
-    };
-    named.iter().any(|path| path.split('.').any(|part| part.parse::<usize>().is_ok()))
-}
-
-/// Whether the strategy affects the memory of a pass.
-fn acts(strategy: &StrategyConfig) -> bool {
-    match strategy {
-        StrategyConfig::Zero(zero) => zero.stage >= 2,
-        StrategyConfig::Amp(_)
-        | StrategyConfig::Recompute(_)
-        | StrategyConfig::Offload(_)
-        | StrategyConfig::Lora(_)
-        | StrategyConfig::Freeze(_) => true,
-        StrategyConfig::Accumulate(_)
-        | StrategyConfig::AccumulateIn(..)
-        | StrategyConfig::Clip(_)
-        | StrategyConfig::Ema(_) => false,
-    }
+fn names_a_block(strategy: &RunStrategy) -> bool {
+    strategy.effects().names_a_block()
 }
 
 #[cfg(test)]

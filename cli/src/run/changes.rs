@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{LoraConfig, Run, StrategyConfig};
+use super::{Run, written};
 use firebrick::Change;
 use firebrick::checkpoint::Compared;
+use firebrick_strategies::effects::OnResult;
 
 /// What a changed field means for a resumed run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +51,7 @@ const MEANINGS: [(&str, Meaning); 27] = [
     ("task", Meaning::Impossible),
     ("data.tokenizer", Meaning::Impossible),
     ("optimizer.kind", Meaning::Impossible),
-    ("strategies.Lora", Meaning::Impossible),
+    ("strategies.parameters", Meaning::Impossible),
 ];
 
 fn meaning(path: &str) -> Meaning {
@@ -99,8 +100,11 @@ fn fields(run: &Run) -> BTreeMap<String, String> {
     let mut fields = BTreeMap::new();
     let rest = Run { strategies: Vec::new(), ..run.clone() };
     flatten("", &json(&rest), &mut fields);
-    fields.insert("strategies".into(), relevant(run));
-    fields.insert("strategies.Lora".into(), factors(run));
+    // What acts before all others comes first, in any order.
+    let anywhere = of_result(run, OnResult::ChangesAnywhere);
+    let changes = [anywhere, of_result(run, OnResult::Changes)].concat();
+    fields.insert("strategies".into(), format!("[{}]", changes.join(", ")));
+    fields.insert("strategies.parameters".into(), of_result(run, OnResult::Parameters).join(", "));
     fields.insert("optimizer.kind".into(), run.optimizer.name().into());
     fields
 }
@@ -111,32 +115,9 @@ fn fixed_settings(run: &Run) -> Vec<String> {
     settings.map(|setting| format!("optimizer.{}.{setting}", run.optimizer.name())).collect()
 }
 
-/// Writes out the strategies that the result depends on; the others affect only memory, time and rounding. `Freeze`
-/// comes first, since it acts before all others wherever it stands in the list.
-fn relevant(run: &Run) -> String {
-    use StrategyConfig::{Clip, Ema, Freeze};
-    let frozen = run.strategies.iter().filter_map(|strategy| match strategy {
-        Freeze(paths) => {
-            let mut paths = paths.clone();
-            paths.sort();
-            Some(Freeze(paths).written())
-        }
-        _ => None,
-    });
-    let others = run.strategies.iter().filter(|strategy| matches!(strategy, Clip(_) | Ema(_)));
-    format!("[{}]", frozen.chain(others.map(StrategyConfig::written)).collect::<Vec<_>>().join(", "))
-}
-
-/// Writes out the trained LoRA factors, with `alpha` filled in.
-fn factors(run: &Run) -> String {
-    let factors = run.strategies.iter().find_map(|strategy| match strategy {
-        StrategyConfig::Lora(lora) => {
-            let lora = LoraConfig { alpha: lora.alpha.or(Some(lora.rank as f64)), ..lora.clone() };
-            Some(StrategyConfig::Lora(lora).written())
-        }
-        _ => None,
-    });
-    factors.unwrap_or_else(|| "none".into())
+/// Writes out the strategies on which the result depends in this way.
+fn of_result(run: &Run, way: OnResult) -> Vec<String> {
+    run.strategies.iter().filter(|strategy| strategy.effects().result == way).map(written).collect()
 }
 
 fn json(value: &impl Serialize) -> Value {
@@ -203,7 +184,7 @@ mod tests {
         let of_result = |strategies: &str| changed(&[&format!("strategies={strategies}")])[0].clone();
         let file = include_str!("../../../examples/tinyshakespeare.ron");
         let run = Run::parse("file", file, &[] as &[&str]).unwrap();
-        let clips = run.strategies.iter().any(|strategy| matches!(strategy, StrategyConfig::Clip(_)));
+        let clips = run.strategies.iter().any(|strategy| strategy.name() == "Clip");
         let same = if clips {
             "[Zero(stage: 3), Amp(bf16), Clip(norm: 1.0)]"
         } else {
@@ -228,7 +209,7 @@ mod tests {
         let other = text("[Ema(decay: 0.9), Lora(rank: 8), Freeze([\"tokens\", \"norm\"])]");
         let Compared { of_result, impossible } = compare(&saved, &other);
         assert!(of_result.is_empty(), "{of_result:?}");
-        assert_eq!(impossible[0].field, "strategies.Lora");
+        assert_eq!(impossible[0].field, "strategies.parameters");
         assert_eq!(impossible[0].saved, "Lora(rank: 4, alpha: 4.0)");
     }
 

@@ -3,8 +3,8 @@
 use super::param_group_config::param_groups;
 use super::problem::{FromRunFile, Problem, require};
 use super::{
-    BatchConfig, CheckpointsConfig, DataConfig, DataRun, LlamaShape, LossScaleConfig, ModelConfig, Paths,
-    Rows, Run, RunError, StrategyConfig, TaskConfig, TokenizerConfig, ZeroConfig, ron_path,
+    BatchConfig, CheckpointsConfig, DataConfig, DataRun, LlamaShape, ModelConfig, Paths, Rows, Run, RunError,
+    RunStrategy, TaskConfig, TokenizerConfig, ron_path, written,
 };
 use firebrick::ByteSize;
 
@@ -24,9 +24,6 @@ pub(super) fn check(run: &impl FromRunFile, file: &str, text: &str) -> Result<()
 
 /// A size far above any use, so that a typo is reported instead of tried.
 const MOST: usize = 1_000_000_000;
-
-/// The largest LoRA rank: the width of the widest models.
-const MOST_RANK: usize = 65_536;
 
 /// The most tokens that a row may be padded to.
 const LONGEST_ROW: usize = 1_000_000;
@@ -245,9 +242,10 @@ fn model(run: &Run) -> Option<Problem> {
 }
 
 fn optimizer(run: &Run) -> Option<Problem> {
-    let settings = run.optimizer.check().map_err(|error| Problem::of_optimizer("optimizer", &error));
+    let settings =
+        run.optimizer.check().map_err(|error| Problem::of_setting("optimizer", "optimizer", &error));
     let rate = || run.optimizer.check_rate(run.schedule.peak());
-    settings.and_then(|()| rate().map_err(|error| Problem::of_optimizer("schedule", &error))).err()
+    settings.and_then(|()| rate().map_err(|error| Problem::of_setting("schedule", "optimizer", &error))).err()
 }
 
 fn schedule(run: &Run) -> Option<Problem> {
@@ -261,91 +259,16 @@ fn schedule(run: &Run) -> Option<Problem> {
     Some(Problem { field: format!("schedule.{}", error.field()), expected, found })
 }
 
-fn strategies(strategies: &[StrategyConfig], batch: &BatchConfig) -> Option<Problem> {
-    let mut problems = strategies.iter().enumerate().map(|(index, strategy)| {
+fn strategies(strategies: &[RunStrategy], batch: &BatchConfig) -> Option<Problem> {
+    strategies.iter().enumerate().find_map(|(index, strategy)| {
         let field = format!("strategies.{index}");
-        match strategy {
-            StrategyConfig::Amp(amp) => amp.loss_scale.as_ref().and_then(|scale| loss_scale(&field, scale)),
-            StrategyConfig::Accumulate(count) | StrategyConfig::AccumulateIn(count, _) => {
-                let expected = "left out where `batch.accumulate` is given: they are the same";
-                positive(&field, *count).or_else(|| {
-                    require(batch.accumulate.is_none(), &field, expected, format!("Accumulate({count})"))
-                })
-            }
-            StrategyConfig::Clip(clip) => match (clip.norm, clip.value) {
-                (Some(bound), None) | (None, Some(bound)) => require(
-                    bound > 0.0 && bound.is_finite(),
-                    &field,
-                    "a bound that is finite and above 0",
-                    bound,
-                ),
-                (norm, _) => {
-                    let found = if norm.is_some() { "both" } else { "neither" };
-                    require(false, &field, "Clip(norm: ..) or Clip(value: ..)", found)
-                }
-            },
-            StrategyConfig::Recompute(recompute) => {
-                let expected = "one of `every: 1`, `paths: [..]`, `within: bytes` and `elementwise: true`";
-                let choices = recompute.choices();
-                require(choices == 1, &field, expected, format!("{choices} of them"))
-            }
-            StrategyConfig::Offload(_) => None,
-            StrategyConfig::Lora(lora) => {
-                let alpha = lora.alpha.unwrap_or(1.0);
-                let possible = alpha > 0.0 && alpha.is_finite();
-                let (rank, expected) = (format!("{field}.rank"), "at least 1 and at most 65536");
-                require((1..=MOST_RANK).contains(&lora.rank), &rank, expected, lora.rank)
-                    .or_else(|| require(possible, &format!("{field}.alpha"), "finite and above 0", alpha))
-            }
-            StrategyConfig::Freeze(paths) => require(!paths.is_empty(), &field, "at least one path", "[]"),
-            StrategyConfig::Zero(zero) => zero_problem(&field, zero),
-            StrategyConfig::Ema(ema) => {
-                let within = (0.0..1.0).contains(&ema.decay);
-                require(within, &format!("{field}.decay"), "at least 0 and below 1", ema.decay)
-            }
-        }
-    });
-    problems.find_map(|problem| problem)
-}
-
-fn zero_problem(strategy: &str, zero: &ZeroConfig) -> Option<Problem> {
-    let field = |name: &str| format!("{strategy}.{name}");
-    require(zero.stage <= 3, &field("stage"), "0, 1, 2 or 3", zero.stage).or_else(|| {
-        let blocks = zero.blocks.iter().flatten().count();
-        let expected = "left out in stages 0 and 1, which do not go block by block";
-        require(zero.stage >= 2 || blocks == 0, &field("blocks"), expected, blocks)
+        let problem = strategy.check().err().map(|error| Problem::of_setting(&field, &field, &error));
+        problem.or_else(|| {
+            let twice = strategy.effects().sums.is_some() && batch.accumulate.is_some();
+            let expected = "left out where `batch.accumulate` is given: they are the same";
+            require(!twice, &field, expected, written(strategy))
+        })
     })
-}
-
-fn loss_scale(strategy: &str, scale: &LossScaleConfig) -> Option<Problem> {
-    let field = |name: &str| format!("{strategy}.loss_scale.{name}");
-    // A scale whose inverse f32 can represent.
-    let within = |scale: f64| scale > 0.0 && scale <= 2f64.powi(126);
-    let is_scale = |name: &str, scale: Option<f64>| {
-        require(within(scale.unwrap_or(1.0)), &field(name), "above 0 and at most 2^126", scale.unwrap_or(1.0))
-    };
-    let count = |name: &str, count: Option<u64>| require(count != Some(0), &field(name), "at least 1", 0);
-    let both = scale.constant.is_some() && scale.moves();
-    let expected = "the only setting of the loss scale: one that is constant never moves";
-    require(!both, &field("constant"), expected, "others")
-        .or_else(|| is_scale("constant", scale.constant))
-        .or_else(|| is_scale("initial", scale.initial))
-        .or_else(|| is_scale("minimum", scale.minimum))
-        .or_else(|| {
-            let (initial, minimum) = (scale.initial.unwrap_or(65536.0), scale.minimum.unwrap_or(1.0));
-            let expected = format!("at most the initial scale, which is {initial}");
-            require(scale.constant.is_some() || minimum <= initial, &field("minimum"), &expected, minimum)
-        })
-        .or_else(|| {
-            let growth = scale.growth.unwrap_or(2.0);
-            require(growth > 1.0 && growth.is_finite(), &field("growth"), "finite and above 1", growth)
-        })
-        .or_else(|| {
-            let backoff = scale.backoff.unwrap_or(0.5);
-            require(backoff > 0.0 && backoff < 1.0, &field("backoff"), "above 0 and below 1", backoff)
-        })
-        .or_else(|| count("interval", scale.interval))
-        .or_else(|| count("hysteresis", scale.hysteresis))
 }
 
 fn sample(run: &Run) -> Option<Problem> {

@@ -7,7 +7,7 @@ use firebrick_datasets::Amount;
 
 use super::launcher::number_of_ranks;
 use super::settled::Settled;
-use super::{BatchConfig, DataConfig, Run, StrategyConfig, TaskConfig, default_seed};
+use super::{BatchConfig, DataConfig, Run, RunStrategy, TaskConfig, default_seed, first_effect};
 
 /// The data part of a [`Run`]: everything that the data depends on, without the model and the training settings. It is
 /// read from the same files, so you can inspect a data set before there is a model.
@@ -38,7 +38,7 @@ pub struct DataRun {
     pub batch: BatchConfig,
     /// The strategies; one of them may set the number of micro-batches per update.
     #[serde(default)]
-    pub strategies: Vec<StrategyConfig>,
+    pub strategies: Vec<RunStrategy>,
     /// Ranks that train together. They share the global batch by which samples are grouped. Default: one for each
     /// process that a launcher started.
     #[serde(default)]
@@ -124,12 +124,8 @@ impl DataRun {
 
     /// Returns the number of micro-batches in an update, from whichever setting gives it.
     pub(crate) fn micro_batches(&self) -> usize {
-        let strategies = self.strategies.iter().find_map(|strategy| match strategy {
-            StrategyConfig::Accumulate(micro_batches) | StrategyConfig::AccumulateIn(micro_batches, _) => {
-                Some(*micro_batches)
-            }
-            _ => None,
-        });
+        let strategies =
+            first_effect(&self.strategies, |effects| effects.sums).map(|sums| sums.micro_batches);
         self.batch.accumulate.or(strategies).unwrap_or(1)
     }
 }

@@ -13,7 +13,7 @@ use crate::answers::Question;
 use crate::console::tell;
 use firebrick::checkpoint::RunText;
 use firebrick::output::{Output, RUN};
-use firebrick::{Report, Resume, Show, TrainError};
+use firebrick::{AnyModel, Report, Resume, Show, TrainError, Trained};
 use firebrick_models::pretrained::{CONFIG, Folder, config_text, save_adapters};
 
 /// A run that has been trained.
@@ -114,6 +114,7 @@ impl ForModel for Launch<'_> {
             None => trainer,
         };
         let (schedule, data) = (run.schedule, parts.data.clone());
+        let model = AnyModel::new::<M::Batch>(model);
         if !leads {
             trainer.saved_elsewhere(&run.output).fit_for_first(model, optimizer, schedule, data)?;
             return Ok(Launched { sample: None, report: Report::default(), best: None, pretrained: None });
@@ -140,7 +141,8 @@ impl ForModel for Launch<'_> {
         if !goes_on || !tokenizer.is_file() {
             parts.tokenizer.save(tokenizer)?;
         }
-        let mut trained = trainer.claimed(output.clone()).fit(model, optimizer, schedule, data)?;
+        let trained = trainer.claimed(output.clone()).fit(model, optimizer, schedule, data)?;
+        let mut trained: Trained<M> = trained.into_typed();
         match Report::read(output.folder()).filter(|_| !trained.has_gone_on) {
             // The run was already over: keep its report, but for how this process ended.
             Some(report) => {

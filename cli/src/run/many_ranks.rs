@@ -7,7 +7,7 @@ use firebrick_datasets::Amount;
 use firebrick_world::World;
 
 use super::launcher::{Process, number_of_ranks};
-use super::{DataRun, Run, RunError, StrategyConfig};
+use super::{DataRun, Run, RunError, first_effect};
 use firebrick::engine::ranks::STACK_BYTES;
 
 /// Ranks of one process: each is a thread, and they exchange in turns.
@@ -62,12 +62,10 @@ impl Run {
     /// Returns the bytes per parameter that one of `processes` processes needs, over all its ranks: weights, gradients
     /// and optimizer state in f32, sharded as the ZeRO stage says. A frozen parameter needs only its weights.
     pub(crate) fn bytes_per_parameter(&self, processes: usize, is_trained: bool) -> f64 {
-        let stage = self.strategies.iter().find_map(|strategy| match strategy {
-            StrategyConfig::Zero(zero) => Some(zero.stage),
-            _ => None,
-        });
+        let stage =
+            first_effect(&self.strategies, |effects| effects.reduces).map_or(0, |reduces| reduces.stage);
         let state = self.optimizer.least_state_bytes() as f64;
-        let (held, shared) = match (stage.unwrap_or(0), is_trained) {
+        let (held, shared) = match (stage, is_trained) {
             (3.., false) => (4.0, 4.0),
             (_, false) => (4.0, 0.0),
             (0, _) => (8.0 + state, 0.0),

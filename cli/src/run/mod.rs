@@ -1,56 +1,49 @@
 //! A run file in RON.
 
-mod amp_config;
 mod attended;
 mod changes;
 mod check;
 mod checkpoints_config;
 mod data_config;
 mod data_run;
-mod ema_config;
 mod error;
 mod export;
+mod extensions;
 mod family;
 mod fits;
 mod inference;
 mod launch;
 mod launcher;
 mod load;
-mod lora_config;
 mod many_ranks;
 mod model_config;
-mod offload_config;
 mod param_group_config;
 mod parse;
 mod prepare;
 mod problem;
-mod recompute_config;
 mod ron_path;
 mod ron_scan;
 mod room;
 mod saved_weights;
 mod settled;
 mod shapes;
+mod strategies;
 mod task_config;
 mod tokenize;
 mod trainable;
-mod written;
-mod zero_config;
 
 use std::path::PathBuf;
 
 use firebrick_datasets::Amount;
+use firebrick_strategies::Float;
 use firebrick_strategies::optim::BoxedOptimizer;
-use firebrick_strategies::{Accumulate, Adaptation, Clip, Freeze, Setup, Stages, Strategy, StrategyError};
 use serde::{Deserialize, Serialize};
 
 use firebrick::{ByteSize, Schedule};
 
-pub use amp_config::{AmpConfig, FloatConfig, KeepConfig, LossScaleConfig, Precision};
 pub use checkpoints_config::CheckpointsConfig;
 pub use data_config::{Corpus, DataConfig, Paths, TokenizerConfig};
 pub use data_run::DataRun;
-pub use ema_config::EmaConfig;
 pub use error::RunError;
 pub(crate) use export::{PRETRAINED, is_exported};
 pub(crate) use family::{Attention, Family};
@@ -58,19 +51,18 @@ pub use launch::Launched;
 pub(crate) use launcher::Process;
 pub(crate) use load::open;
 pub use load::{Loaded, TaskData};
-pub use lora_config::LoraConfig;
 pub use model_config::{BertShape, LlamaShape, ModelConfig, T5Shape};
-pub use offload_config::OffloadConfig;
 pub use param_group_config::ParamGroupConfig;
 pub(crate) use prepare::Parts;
-pub use recompute_config::RecomputeConfig;
 pub(crate) use settled::Settled;
 pub(crate) use shapes::{Shape, parameters, shapes, skeleton};
+pub use strategies::RunStrategy;
+pub(crate) use strategies::{
+    data_parallel, first_effect, insert_before_window, recipes, strategies_line, sum, written,
+};
 pub use task_config::{LabelKind, Rows, TaskConfig};
 pub use tokenize::Tokenized;
 pub(crate) use trainable::{ForModel, Trainable};
-pub(crate) use written::strategies_line;
-pub use zero_config::ZeroConfig;
 
 /// Everything that describes a run: what to train, on which data, and how.
 ///
@@ -159,7 +151,7 @@ pub struct Run {
     pub nccl: bool,
     /// The strategies, in the order in which they process the gradients. Default: none.
     #[serde(default)]
-    pub strategies: Vec<StrategyConfig>,
+    pub strategies: Vec<RunStrategy>,
     /// The folder that the run writes into.
     pub output: PathBuf,
     /// When the run saves checkpoints. Default: only when it is interrupted.
@@ -197,7 +189,7 @@ pub struct BatchConfig {
     pub accumulate: Option<usize>,
     /// The dtype in which their gradients are summed and held. Default: `f32`.
     #[serde(default)]
-    pub accumulate_dtype: Option<FloatConfig>,
+    pub accumulate_dtype: Option<Float>,
 }
 
 impl BatchConfig {
@@ -208,43 +200,6 @@ impl BatchConfig {
             (micro, None) => Amount::Samples(micro.unwrap_or(1)),
         }
     }
-}
-
-/// A strategy of the list.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum StrategyConfig {
-    /// Mixed precision: `Amp(bf16)`, or `Amp(dtype: f16, ..)` with settings.
-    Amp(AmpConfig),
-    /// Sums the gradients of this many micro-batches into an update.
-    Accumulate(usize),
-    /// Like `Accumulate`, but holds the sum in another dtype than f32: `AccumulateIn(16, bf16)`.
-    AccumulateIn(usize, FloatConfig),
-    /// Clips the gradients.
-    Clip(ClipConfig),
-    /// Recomputes activations in the backward pass.
-    Recompute(RecomputeConfig),
-    /// Averages the weights, and evaluates the average.
-    Ema(EmaConfig),
-    /// Trains on several ranks, and shards the training state.
-    Zero(ZeroConfig),
-    /// Keeps state in host memory: `Offload(optimizer)` or `Offload(parameters)`.
-    Offload(OffloadConfig),
-    /// Trains low-rank factors beside frozen matrices.
-    Lora(LoraConfig),
-    /// Freezes the parameters at these paths: `Freeze(["tokens"])`.
-    Freeze(Vec<String>),
-}
-
-/// How gradients are clipped: `Clip(norm: 1.0)` or `Clip(value: 0.5)`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ClipConfig {
-    /// The largest L2 norm of all gradients together.
-    #[serde(default)]
-    pub norm: Option<f64>,
-    /// The largest absolute value of each element.
-    #[serde(default)]
-    pub value: Option<f64>,
 }
 
 /// Text that the trained model generates.
@@ -283,115 +238,4 @@ fn default_sample_tokens() -> usize {
 
 fn default_temperature() -> f64 {
     0.8
-}
-
-impl Run {
-    /// Returns the run with these parameters marked as fresh, because the model's folder lacks them.
-    pub(crate) fn starting_anew(&self, fresh: &[String]) -> Self {
-        let mut run = self.clone();
-        for strategy in &mut run.strategies {
-            if let StrategyConfig::Lora(lora) = strategy {
-                lora.fresh = fresh.to_vec();
-            }
-        }
-        run
-    }
-
-    /// Returns the strategies with those that the rest of the run file implies. `batch.accumulate` becomes an
-    /// [`Accumulate`](StrategyConfig::Accumulate) before the first [`Clip`](StrategyConfig::Clip), which needs the
-    /// whole window, or at the end of the list. Several ranks without a [`Zero`](StrategyConfig::Zero) get one of stage
-    /// 0 behind it. Several ranks with `batch.micro_tokens` also get an `Accumulate` if there is none, since a rank's
-    /// part of a window may need several micro-batches.
-    pub fn composed(&self) -> Vec<StrategyConfig> {
-        let mut strategies = self.strategies.clone();
-        let is_sum = |strategy: &StrategyConfig| {
-            matches!(strategy, StrategyConfig::Accumulate(_) | StrategyConfig::AccumulateIn(..))
-        };
-        let needs_sum = self.windows_vary() && !strategies.iter().any(is_sum);
-        let mut before_clip = |strategy: StrategyConfig| {
-            let is_clip = |strategy: &StrategyConfig| matches!(strategy, StrategyConfig::Clip(_));
-            let place = strategies.iter().position(is_clip).unwrap_or(strategies.len());
-            strategies.insert(place, strategy);
-        };
-        if let Some(micro_batches) = self.batch.accumulate.or(needs_sum.then_some(1)) {
-            before_clip(match self.batch.accumulate_dtype {
-                None => StrategyConfig::Accumulate(micro_batches),
-                Some(dtype) => StrategyConfig::AccumulateIn(micro_batches, dtype),
-            });
-        }
-        let is_zero = |strategy: &StrategyConfig| matches!(strategy, StrategyConfig::Zero(_));
-        if self.number_of_ranks() > 1 && !self.strategies.iter().any(is_zero) {
-            before_clip(StrategyConfig::Zero(0.into()));
-        }
-        strategies
-    }
-}
-
-/// Evaluates an expression with the recipe of a strategy. Every use shares this one list, so none can miss a strategy.
-macro_rules! with_recipe {
-    ($strategy:expr, $recipe:ident => $does:expr) => {
-        match $strategy {
-            StrategyConfig::Amp(amp) => {
-                let $recipe = amp.recipe();
-                $does
-            }
-            StrategyConfig::Accumulate(micro_batches) => {
-                let $recipe = Accumulate(*micro_batches);
-                $does
-            }
-            StrategyConfig::AccumulateIn(micro_batches, dtype) => {
-                let $recipe = Accumulate(*micro_batches).held_in((*dtype).into());
-                $does
-            }
-            StrategyConfig::Clip(clip) => {
-                let $recipe = clip.recipe();
-                $does
-            }
-            StrategyConfig::Recompute(recompute) => {
-                let $recipe = recompute.recipe();
-                $does
-            }
-            StrategyConfig::Ema(ema) => {
-                let $recipe = ema.recipe();
-                $does
-            }
-            StrategyConfig::Offload(offload) => {
-                let $recipe = offload.recipe();
-                $does
-            }
-            StrategyConfig::Zero(zero) => {
-                let $recipe = zero.recipe();
-                $does
-            }
-            StrategyConfig::Lora(lora) => {
-                let $recipe = lora.recipe();
-                $does
-            }
-            StrategyConfig::Freeze(paths) => {
-                let $recipe = Freeze::paths(paths.clone());
-                $does
-            }
-        }
-    };
-}
-
-impl<M: burn::module::Module + 'static> Strategy<M> for StrategyConfig {
-    fn adapt(&self, model: M, adaptation: &mut Adaptation) -> Result<M, StrategyError> {
-        with_recipe!(self, recipe => Strategy::<M>::adapt(&recipe, model, adaptation))
-    }
-
-    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        with_recipe!(self, recipe => recipe.start(setup))
-    }
-}
-
-impl ClipConfig {
-    /// Builds the strategy, by value if one is given, otherwise by norm. Validation has ensured that exactly one is
-    /// given.
-    fn recipe(&self) -> Clip {
-        match self.value {
-            Some(value) => Clip::value(value),
-            None => Clip::norm(self.norm.unwrap_or(f64::NAN)),
-        }
-    }
 }

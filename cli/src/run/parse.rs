@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use ron::error::{Error as RonError, SpannedError};
-use ron::extensions::Extensions;
 
 use super::check;
+use super::extensions::extensions;
 use super::problem::FromRunFile;
 use super::{DataRun, Run, RunError, ron_path};
 use firebrick::ByteSize;
@@ -131,10 +131,6 @@ fn quoting_hint(set: &str, value: &str) -> String {
     }
 }
 
-pub(super) fn extensions() -> Extensions {
-    Extensions::IMPLICIT_SOME | Extensions::UNWRAP_VARIANT_NEWTYPES
-}
-
 fn parse_text<T: FromRunFile>(file: &str, text: &str) -> Result<T, RunError> {
     let options = ron::Options::default().with_default_extension(extensions());
     options.from_str(text).map_err(|SpannedError { code, span }| {
@@ -213,6 +209,9 @@ fn explain(error: &RonError, text: &str, line: usize) -> String {
     }
     if told.starts_with("Unexpected missing field named") {
         return format!("the field `{}` is missing", names[0]);
+    }
+    if told.starts_with("Unexpected duplicate field named") {
+        return format!("the field `{}` is given twice", names[0]);
     }
     let place = text.lines().nth(line.saturating_sub(1)).unwrap_or_default().trim();
     let place: String = place.chars().take(80).collect();

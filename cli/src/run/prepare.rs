@@ -14,9 +14,9 @@ use super::family::{Family, Sizes};
 use super::inference::end_tokens;
 use super::shapes::{parameters, skeleton};
 use super::trainable::Trainable;
-use super::{DataRun, Loaded, Run, RunError, Settled, TaskConfig};
+use super::{DataRun, Loaded, Run, RunError, Settled, TaskConfig, recipes};
 use firebrick::BestBy;
-use firebrick::{ByteSize, Data, Trainer, device};
+use firebrick::{AnyModel, ByteSize, Data, Trainer, device};
 use firebrick_models::decoding::Decoding;
 use firebrick_models::pretrained::{CLASSIFIER, Folder, HubConfig};
 use firebrick_models::{WrittenScores, drawn_now};
@@ -132,11 +132,12 @@ impl Run {
         let fresh = folder.as_ref().map_or_else(Vec::new, |folder| folder.fresh_paths::<M>(&config));
         let skeleton: M = skeleton(config.clone(), &device);
         self.groups().build(&skeleton, &*self.optimizer)?;
-        let strategies = self.starting_anew(&fresh).composed();
-        let adapted = strategies.adapt(skeleton, &mut Adaptation::default())?;
+        let strategies = recipes(&self.composed());
+        let mut adaptation = Adaptation::default().with_fresh(fresh.clone());
+        let adapted = strategies.adapt(AnyModel::new::<M::Batch>(skeleton), &mut adaptation)?;
         let mut setup = Setup::new(&adapted, &device);
         strategies.start(&mut setup)?;
-        let later = setup.places_master();
+        let later = setup.order().places_master();
         let origin = match host_device() {
             Some(host) if later => host.autodiff(),
             _ => device.clone(),
@@ -234,9 +235,13 @@ impl Run {
     }
 
     /// Returns the trainer that the run describes, without output and display.
-    pub(crate) fn trainer<M: Trainable>(&self, parts: &Parts<M>) -> Trainer<impl Strategy<M> + use<M>> {
-        let strategies = self.starting_anew(&parts.fresh).composed();
+    pub(crate) fn trainer<M: Trainable>(
+        &self,
+        parts: &Parts<M>,
+    ) -> Trainer<impl Strategy<AnyModel> + use<M>> {
+        let strategies = recipes(&self.composed());
         let trainer = Trainer::new().with(strategies).over(parts.world.clone()).seed(self.seed);
+        let trainer = trainer.fresh(parts.fresh.clone());
         let trainer = trainer.label_smoothing(self.label_smoothing);
         let trainer = match (self.steps, self.epochs) {
             (Some(steps), _) => trainer.steps(steps),

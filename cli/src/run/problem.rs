@@ -11,10 +11,11 @@ pub(super) struct Problem {
 }
 
 impl Problem {
-    /// Returns the problem of a setting of the optimizer, or of what it asks of the fields at `place`.
-    pub fn of_optimizer(place: &str, error: &SettingError) -> Self {
-        let field = format!("{place}.{}", error.setting);
-        Self { field, expected: error.expected_at("optimizer"), found: error.found.clone() }
+    /// Returns the problem of a setting at `place`, of the recipe at `recipe`.
+    pub fn of_setting(place: &str, recipe: &str, error: &SettingError) -> Self {
+        let field =
+            if error.setting.is_empty() { place.into() } else { format!("{place}.{}", error.setting) };
+        Self { field, expected: error.expected_at(recipe), found: error.found.clone() }
     }
 }
 

@@ -7,7 +7,7 @@ use super::prepare::Parts;
 use super::shapes::{MOST_LAYERS, parameters};
 use super::shapes::{Shape, shapes};
 use super::trainable::Trainable;
-use super::{DataRun, Process, Run, RunError, StrategyConfig};
+use super::{DataRun, Process, Run, RunError};
 use firebrick::engine::feed::{Share, cut};
 use firebrick::{Data, memory};
 
@@ -39,18 +39,14 @@ impl Run {
     /// Counts the trained and the frozen parameters, without drawing any.
     fn counted<M: Trainable>(&self, config: &M::Config, fresh: &[String]) -> Result<Counted, RunError> {
         let all = parameters::<M>(config);
-        let strategies = self.starting_anew(fresh).strategies;
-        let freezes = |strategy: &StrategyConfig| {
-            matches!(strategy, StrategyConfig::Freeze(_) | StrategyConfig::Lora(_))
-        };
-        if !strategies.iter().any(freezes) {
+        if !self.strategies.iter().any(|strategy| strategy.effects().adapts) {
             return Ok(Counted { trained: all, frozen: 0.0 });
         }
         let made = config.clone().with_layers(config.layers().min(MOST_LAYERS));
         // Computed as floats, which no shape overflows.
         let elements = |shape: &Shape| shape.shape.iter().map(|axis| *axis as f64).product::<f64>();
         let (trained, frozen): (Vec<Shape>, Vec<Shape>) =
-            shapes::<M>(&made, &strategies)?.into_iter().partition(|shape| shape.is_trained);
+            shapes::<M>(&made, &self.strategies, fresh)?.into_iter().partition(|shape| shape.is_trained);
         let of_all = all / parameters::<M>(&made);
         let sum = |shapes: &[Shape]| of_all * shapes.iter().map(elements).sum::<f64>();
         Ok(Counted { trained: sum(&trained), frozen: sum(&frozen) })

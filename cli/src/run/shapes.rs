@@ -4,12 +4,13 @@ use std::collections::{HashMap, HashSet};
 
 use burn::module::{ModuleVisitor, Param, ParamId};
 use burn::tensor::{Device, Tensor};
+use firebrick::AnyModel;
 use firebrick_models::drawn_now;
 use firebrick_strategies::{Adaptation, LowRank, Paths, Place, Strategy};
 
 use super::family::Family;
 use super::trainable::Trainable;
-use super::{RunError, StrategyConfig};
+use super::{RunError, RunStrategy, recipes};
 
 /// A parameter of the future model. Tied parameters appear once.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,7 +41,8 @@ impl Shape {
 /// The strategies do not fit the model.
 pub(crate) fn shapes<M: Trainable>(
     config: &M::Config,
-    strategies: &Vec<StrategyConfig>,
+    strategies: &[RunStrategy],
+    fresh: &[String],
 ) -> Result<Vec<Shape>, RunError> {
     struct Shapes(HashMap<ParamId, Vec<usize>>);
     impl ModuleVisitor for Shapes {
@@ -56,9 +58,9 @@ pub(crate) fn shapes<M: Trainable>(
         .iter()
         .map(|place| (place.path.clone(), visited.0[&place.id].clone()))
         .collect();
-    let mut adaptation = Adaptation::default();
-    let adapted: M =
-        strategies.adapt(skeleton(config.clone(), &Device::flex().autodiff()), &mut adaptation)?;
+    let mut adaptation = Adaptation::default().with_fresh(fresh);
+    let skeleton: M = skeleton(config.clone(), &Device::flex().autodiff());
+    let adapted = recipes(strategies).adapt(AnyModel::new::<M::Batch>(skeleton), &mut adaptation)?;
     let paths = Paths::of(&adapted);
     let trained: HashSet<ParamId> =
         firebrick_strategies::trained(&adapted).into_iter().map(|one| one.id).collect();

@@ -6,7 +6,7 @@ use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, FloatDType};
 use firebrick_datasets::Batch;
-use firebrick_strategies::{Adaptation, Pass, Setup, Stages, Strategy, tied, trained};
+use firebrick_strategies::{Adaptation, Order, Pass, Setup, Stages, Strategy, tied, trained};
 use firebrick_world::Communicator;
 
 use super::{Session, Weights, published};
@@ -23,66 +23,47 @@ pub struct Prepared<M> {
     model: M,
     adaptation: Adaptation,
     device: Device,
-    window: usize,
-    sums_micro_batches: bool,
+    order: Order,
     pass: Pass,
-    evaluation_dtype: FloatDType,
-    placement: Placement,
     world: Communicator,
 }
 
 impl<M: Module> Prepared<M> {
     /// Adapts the model and starts the strategies on it, for one rank. The rank computes on `device`, or on the
-    /// model's device if `device` is `None`.
+    /// model's device if `device` is `None`. `adaptation` has no changes yet.
     pub fn new(
         strategies: &impl Strategy<M>,
         model: M,
         device: Option<Device>,
         optimizer: &ModuleOptimizer,
         world: Communicator,
-        seed: u64,
+        mut adaptation: Adaptation,
     ) -> Result<Self, TrainError> {
         if optimizer.has_gradient_clipping() {
             return Err(TrainError::OptimizerClips);
         }
         let device = device.or_else(|| model.devices().first().cloned()).unwrap_or_default().autodiff();
         let model = if model.devices().iter().all(Device::is_autodiff) { model } else { model.train() };
-        let mut adaptation = Adaptation::seeded(seed);
         let model = strategies.adapt(model, &mut adaptation)?;
         let mut setup = Setup::new(&model, &device).among(world.clone());
         let stages = strategies.start(&mut setup)?;
-        if world.size() > 1 && setup.sums_over_ranks().is_none() {
+        let order = setup.order().clone();
+        if world.size() > 1 && order.reduces().is_none() {
             return Err(TrainError::NotReduced { ranks: world.size() });
         }
-        if setup.shards_master() {
+        if order.shards_master() {
             require_elementwise(&model, optimizer, &device)?;
         }
-        let (window, evaluation_dtype) = (setup.window(), setup.evaluation_dtype());
-        let sums_micro_batches = setup.sums_micro_batches();
-        let [master_on_host, replica_on_host, held_on_host] = setup.on_host();
-        let placement = Placement { master_on_host, replica_on_host, held_on_host };
-        let places_master = setup.places_master();
         let pass = setup.into_pass();
         // A strategy that places the master takes the parameters from where they are.
-        let is_there = places_master || model.devices().iter().all(|own| *own == device);
+        let is_there = order.places_master() || model.devices().iter().all(|own| *own == device);
         let model = if is_there { model } else { model.fork(&device) };
-        Ok(Self {
-            stages,
-            model,
-            adaptation,
-            device,
-            window,
-            sums_micro_batches,
-            pass,
-            evaluation_dtype,
-            placement,
-            world,
-        })
+        Ok(Self { stages, model, adaptation, device, order, pass, world })
     }
 
     /// The number of micro-batches in a window.
     pub fn window(&self) -> usize {
-        self.window
+        self.order.micro_batches()
     }
 
     /// Rejects windows of several micro-batches per rank if no strategy sums their gradients.
@@ -91,7 +72,9 @@ impl<M: Module> Prepared<M> {
     ///
     /// [`TrainError::NotSummed`].
     pub fn require_sums<B: Batch>(&self, data: &Data<B>) -> Result<(), TrainError> {
-        match self.sums_micro_batches || !several_micro_batches(data, self.window, self.world.size()) {
+        match self.order.sums_micro_batches()
+            || !several_micro_batches(data, self.window(), self.world.size())
+        {
             true => Ok(()),
             false => Err(TrainError::NotSummed),
         }
@@ -105,8 +88,9 @@ impl<M: Module> Prepared<M> {
         seed: u64,
         total_updates: u64,
     ) -> Result<Session<M>, TrainError> {
-        let Self { mut stages, model, adaptation, device, pass, evaluation_dtype, placement, world, .. } =
-            self;
+        let Self { mut stages, model, adaptation, device, order, pass, world } = self;
+        let [master_on_host, replica_on_host, held_on_host] = order.on_host();
+        let placement = Placement { master_on_host, replica_on_host, held_on_host };
         let writes = Some(pass.dtype()).filter(|dtype| *dtype != FloatDType::F32);
         settle(&device);
         let mut bytes = ParameterBytes::of(&model, placement);
@@ -139,7 +123,7 @@ impl<M: Module> Prepared<M> {
             seed,
             tied,
             pass,
-            evaluation_dtype,
+            evaluation_dtype: order.evaluation_dtype(),
             bytes,
             budget: None,
             world,

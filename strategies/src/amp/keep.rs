@@ -4,6 +4,8 @@ use std::collections::HashSet;
 
 use burn::module::ParamId;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{Paths, Place, StrategyError};
 
 use super::NAME;
@@ -25,10 +27,12 @@ use super::NAME;
 /// let amp = Amp::bf16().keep_f32(Keep::norms().and(Keep::path("blocks.0.*")));
 /// assert_eq!(amp, Amp::bf16().keep_f32(Keep::norms()).keep_f32(Keep::path("blocks.0.*")));
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Keep(Vec<Kind>);
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 enum Kind {
     Norms,
     Embeddings,
@@ -61,6 +65,16 @@ impl Keep {
     pub fn and(mut self, other: Self) -> Self {
         self.0.extend(other.0);
         self
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns the patterns that this selects parameters by.
+    pub(super) fn paths(&self) -> Vec<String> {
+        let pattern = |kind: &Kind| if let Kind::Path(pattern) = kind { Some(pattern.clone()) } else { None };
+        self.0.iter().filter_map(pattern).collect()
     }
 
     /// Returns the parameters of a model that this selects.

@@ -3,9 +3,9 @@
 //! Micikevicius et al., *Mixed Precision Training*, 2018 (arXiv:1710.03740), section 3.2; the rules are those of
 //! torch's `GradScaler` and of DeepSpeed's `DynamicLossScaler`.
 
-use crate::{Settled, SkipReason, StageState, StrategyError, WindowStage};
+use serde::{Deserialize, Serialize};
 
-use super::NAME;
+use crate::{SettingError, Settled, SkipReason, StageState, StrategyError, WindowStage};
 
 /// The initial loss scale and the rules that change it.
 ///
@@ -29,7 +29,8 @@ use super::NAME;
 /// assert_eq!(torch, LossScale::dynamic(65536.0).growth(2.0).backoff(0.5).interval(2000).minimum(1.0));
 /// # let _ = (deepspeed, LossScale::constant(1024.0));
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct LossScale {
     initial: f64,
     growth: f64,
@@ -37,7 +38,8 @@ pub struct LossScale {
     interval: u64,
     hysteresis: u64,
     minimum: f64,
-    constant: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    constant: Option<f64>,
 }
 
 /// The largest scale whose inverse is a normal f32 number.
@@ -60,13 +62,13 @@ impl LossScale {
             interval: 2000,
             hysteresis: 1,
             minimum: 1.0,
-            constant: false,
+            constant: None,
         }
     }
 
-    /// Uses a fixed scale; a window that overflows is skipped. A scale of 1 has no effect.
+    /// Uses a fixed scale; a window that overflows is skipped. A scale of 1 has no effect. It is the only setting.
     pub fn constant(scale: f64) -> Self {
-        Self { constant: true, minimum: scale, ..Self::dynamic(scale) }
+        Self { constant: Some(scale), ..Self::default() }
     }
 
     /// Sets the factor by which the scale grows. Default: 2.
@@ -95,42 +97,46 @@ impl LossScale {
         Self { minimum, ..self }
     }
 
-    /// Creates the live scale.
-    ///
-    /// # Errors
-    ///
-    /// A setting is out of range.
-    pub(super) fn start(self) -> Result<Scaler, StrategyError> {
+    /// Checks the ranges of the settings.
+    pub(super) fn check(&self) -> Result<(), SettingError> {
         let within = |scale: f64| scale > 0.0 && scale <= LARGEST;
-        let checks = [
-            (within(self.initial), "the loss scale", "above 0 and at most 2^126", self.initial),
-            (
-                within(self.minimum) && self.minimum <= self.initial,
-                "the minimum loss scale",
-                "above 0 and at most the initial one",
-                self.minimum,
-            ),
-            (
-                self.growth > 1.0 && self.growth.is_finite(),
-                "the growth of the loss scale",
-                "finite and above 1",
-                self.growth,
-            ),
-            (
-                self.backoff > 0.0 && self.backoff < 1.0,
-                "the backoff of the loss scale",
-                "above 0 and below 1",
-                self.backoff,
-            ),
-            (self.interval > 0, "the interval of the loss scale", "at least 1", 0.0),
-            (self.hysteresis > 0, "the hysteresis of the loss scale", "at least 1", 0.0),
-        ];
-        match checks.into_iter().find(|(holds, ..)| !holds) {
-            Some((_, setting, expected, found)) => {
-                Err(StrategyError::Setting { strategy: NAME, setting, expected, found: found.to_string() })
-            }
-            None => Ok(Scaler { recipe: self, scale: self.initial, good: 0, tolerated: self.hysteresis - 1 }),
+        if let Some(scale) = self.constant {
+            let alone = *self == Self::constant(scale) || scale.is_nan();
+            let expected = "the only setting of the loss scale: one that is constant never moves";
+            SettingError::require(alone, "loss_scale.constant", expected, "others")?;
+            return SettingError::require(
+                within(scale),
+                "loss_scale.constant",
+                "above 0 and at most 2^126",
+                scale,
+            );
         }
+        SettingError::require(
+            within(self.initial),
+            "loss_scale.initial",
+            "above 0 and at most 2^126",
+            self.initial,
+        )?;
+        SettingError::require(
+            within(self.minimum),
+            "loss_scale.minimum",
+            "above 0 and at most 2^126",
+            self.minimum,
+        )?;
+        let expected = "at most `loss_scale.initial`";
+        SettingError::require(self.minimum <= self.initial, "loss_scale.minimum", expected, self.minimum)?;
+        let grows = self.growth > 1.0 && self.growth.is_finite();
+        SettingError::require(grows, "loss_scale.growth", "finite and above 1", self.growth)?;
+        let falls = self.backoff > 0.0 && self.backoff < 1.0;
+        SettingError::require(falls, "loss_scale.backoff", "above 0 and below 1", self.backoff)?;
+        SettingError::require(self.interval > 0, "loss_scale.interval", "at least 1", 0)?;
+        SettingError::require(self.hysteresis > 0, "loss_scale.hysteresis", "at least 1", 0)
+    }
+
+    /// Creates the live scale; the settings have been checked.
+    pub(super) fn start(self) -> Scaler {
+        let scale = self.constant.unwrap_or(self.initial);
+        Scaler { recipe: self, scale, good: 0, tolerated: self.hysteresis - 1 }
     }
 }
 
@@ -153,7 +159,7 @@ impl Scaler {
     /// Records an update.
     pub fn applied(&mut self) {
         self.good += 1;
-        if self.recipe.constant || self.good < self.recipe.interval {
+        if self.recipe.constant.is_some() || self.good < self.recipe.interval {
             return;
         }
         self.good = 0;
@@ -165,7 +171,7 @@ impl Scaler {
 
     /// Records a window that made no update.
     pub fn skipped(&mut self, reason: &SkipReason) -> Result<(), StrategyError> {
-        if self.recipe.constant || *reason != SkipReason::NonFinite {
+        if self.recipe.constant.is_some() || *reason != SkipReason::NonFinite {
             return Ok(());
         }
         self.good = 0;
@@ -189,7 +195,7 @@ impl Scaler {
 
     /// Restores the saved scale. A constant scale keeps the recipe's value.
     pub fn restore(&mut self, state: &StageState) -> Result<(), StrategyError> {
-        if !self.recipe.constant {
+        if self.recipe.constant.is_none() {
             self.scale = state.get("loss_scale")?;
             self.good = state.get("good_updates")? as u64;
             self.tolerated = (state.get("tolerated_overflows")? as u64).min(self.recipe.hysteresis - 1);
@@ -223,6 +229,8 @@ mod tests {
     use super::*;
     use crate::SavedStates;
 
+    const NAME: &str = "Amp";
+
     const OVERFLOW: SkipReason = SkipReason::NonFinite;
 
     /// The scale after each window: `.` an update, `x` an overflow, `0` a window without items.
@@ -240,14 +248,14 @@ mod tests {
 
     #[test]
     fn it_falls_at_each_overflow_and_grows_after_the_interval() {
-        let mut scaler = LossScale::dynamic(8.0).interval(3).start().unwrap();
+        let mut scaler = LossScale::dynamic(8.0).interval(3).start();
         let found = scales(&mut scaler, "x..x......");
         assert_eq!(found, [4.0, 4.0, 4.0, 2.0, 2.0, 2.0, 4.0, 4.0, 4.0, 8.0]);
     }
 
     #[test]
     fn a_window_without_items_neither_moves_nor_counts() {
-        let mut scaler = LossScale::dynamic(8.0).interval(2).start().unwrap();
+        let mut scaler = LossScale::dynamic(8.0).interval(2).start();
         assert_eq!(scales(&mut scaler, "0.00.0"), [8.0, 8.0, 8.0, 8.0, 16.0, 16.0]);
         let other = SkipReason::Other("a spike".into());
         assert_eq!(scaler.skipped(&other), Ok(()));
@@ -260,7 +268,7 @@ mod tests {
         for hysteresis in 1..4 {
             let (interval, mut scale, mut left) = (3i64, 4096.0, hysteresis);
             let mut last_overflow = -1;
-            let mut scaler = LossScale::dynamic(scale).interval(3).hysteresis(hysteresis).start().unwrap();
+            let mut scaler = LossScale::dynamic(scale).interval(3).hysteresis(hysteresis).start();
             let windows = "xx.x..x...x...xxx......x.x...x.........";
             let found = scales(&mut scaler, windows);
             for (iteration, (window, found)) in (0..).zip(windows.chars().zip(found)) {
@@ -281,28 +289,28 @@ mod tests {
 
     #[test]
     fn an_overflow_at_the_minimum_is_an_error_that_says_what_to_try() {
-        let mut scaler = LossScale::dynamic(3.0).minimum(1.0).start().unwrap();
+        let mut scaler = LossScale::dynamic(3.0).minimum(1.0).start();
         assert_eq!(scales(&mut scaler, "xx"), [1.5, 1.0]);
         let error = scaler.skipped(&OVERFLOW).unwrap_err();
         assert_eq!(error, StrategyError::MinimumScale { scale: 1.0 });
         assert!(error.to_string().contains("Amp::bf16()"), "{error}");
-        let mut tolerant = LossScale::dynamic(1.0).hysteresis(2).start().unwrap();
+        let mut tolerant = LossScale::dynamic(1.0).hysteresis(2).start();
         assert_eq!(scales(&mut tolerant, "x"), [1.0]);
         assert!(tolerant.skipped(&OVERFLOW).is_err());
     }
 
     #[test]
     fn a_constant_scale_never_moves() {
-        let mut scaler = LossScale::constant(1024.0).interval(1).start().unwrap();
+        let mut scaler = LossScale::constant(1024.0).start();
         assert_eq!(scales(&mut scaler, "x.x.xxx."), [1024.0; 8]);
-        let saved = LossScale::constant(7.0).start().unwrap().save(StageState::new("Amp"));
+        let saved = LossScale::constant(7.0).start().save(StageState::new("Amp"));
         scaler.restore(&saved).unwrap();
         assert_eq!(scaler.scale(), 1024.0);
     }
 
     #[test]
     fn it_does_not_grow_beyond_what_f32_can_undo() {
-        let mut scaler = LossScale::dynamic(LARGEST / 2.0).interval(1).start().unwrap();
+        let mut scaler = LossScale::dynamic(LARGEST / 2.0).interval(1).start();
         assert_eq!(scales(&mut scaler, "..."), [LARGEST; 3]);
         assert!((1.0 / LARGEST) as f32 >= f32::MIN_POSITIVE);
     }
@@ -311,12 +319,12 @@ mod tests {
     fn a_restored_scale_goes_on_as_if_uninterrupted() {
         let recipe = LossScale::dynamic(64.0).interval(3).hysteresis(3);
         let windows = "x..x...xx.x.....x...";
-        let whole = scales(&mut recipe.start().unwrap(), windows);
+        let whole = scales(&mut recipe.start(), windows);
         for cut in 0..windows.len() {
-            let mut before = recipe.start().unwrap();
+            let mut before = recipe.start();
             let mut found = scales(&mut before, &windows[..cut]);
             let mut states = SavedStates::new(vec![before.save(StageState::new(NAME))]);
-            let mut after = recipe.start().unwrap();
+            let mut after = recipe.start();
             after.restore(&states.take(NAME).unwrap()).unwrap();
             found.extend(scales(&mut after, &windows[cut..]));
             assert_eq!(found, whole, "cut at {cut}");
@@ -327,15 +335,16 @@ mod tests {
     fn impossible_settings_are_refused() {
         let default = LossScale::default();
         for (recipe, expected) in [
-            (LossScale::dynamic(0.0), "the loss scale must be above 0"),
-            (LossScale::constant(f64::NAN), "the loss scale must be above 0"),
-            (default.minimum(70000.0), "at most the initial one, found 70000"),
+            (LossScale::dynamic(0.0), "`loss_scale.initial` must be above 0"),
+            (LossScale::constant(f64::NAN), "`loss_scale.constant` must be above 0"),
+            (LossScale::constant(8.0).interval(1), "`loss_scale.constant` must be the only setting"),
+            (default.minimum(70000.0), "at most `loss_scale.initial`, found 70000"),
             (default.growth(1.0), "above 1, found 1"),
             (default.backoff(1.0), "below 1, found 1"),
             (default.interval(0), "at least 1, found 0"),
             (default.hysteresis(0), "at least 1, found 0"),
         ] {
-            let error = recipe.start().unwrap_err().to_string();
+            let error = recipe.check().unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         }
     }

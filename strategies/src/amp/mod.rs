@@ -6,12 +6,15 @@
 mod keep;
 mod loss_scale;
 mod mixing;
+mod written;
 
 use burn::module::Module;
 use burn::tensor::FloatDType;
+use serde::{Deserialize, Serialize};
 
 use crate::dtypes::require_dtype;
-use crate::{Setup, Stages, Strategy, StrategyError};
+use crate::effects::Casts;
+use crate::{Effects, SettingError, Setup, Stages, Strategy, StrategyError};
 
 pub use keep::Keep;
 pub use loss_scale::LossScale;
@@ -92,29 +95,55 @@ const NAME: &str = "Amp";
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Amp {
-    /// The dtype of the replica.
-    dtype: FloatDType,
-    /// The dtype of the master, except for parameters kept in f32.
-    master: FloatDType,
+    precision: Precision,
+    keep: Keep,
     evaluation: Option<FloatDType>,
     scale: Option<LossScale>,
-    keep: Keep,
+}
+
+/// The dtypes of replica and master.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Precision {
+    Bf16,
+    F16,
+    PureBf16,
+    F32,
 }
 
 impl Amp {
-    fn mixed(dtype: FloatDType) -> Self {
-        Self { dtype, master: FloatDType::F32, evaluation: None, scale: None, keep: Keep::default() }
+    fn of(precision: Precision) -> Self {
+        Self { precision, keep: Keep::default(), evaluation: None, scale: None }
+    }
+
+    /// The dtype of the replica.
+    fn replica(&self) -> FloatDType {
+        match self.precision {
+            Precision::Bf16 | Precision::PureBf16 => FloatDType::BF16,
+            Precision::F16 => FloatDType::F16,
+            Precision::F32 => FloatDType::F32,
+        }
+    }
+
+    /// The dtype of the master, except for parameters kept in f32.
+    fn master(&self) -> FloatDType {
+        if self.precision == Precision::PureBf16 { FloatDType::BF16 } else { FloatDType::F32 }
+    }
+
+    /// The scale of the loss, if it has one.
+    fn loss_scale(&self) -> Option<LossScale> {
+        self.scale.or((self.precision == Precision::F16).then(LossScale::default))
     }
 
     /// Computes in bfloat16, which has the range of f32 and two to three significant decimal digits.
     pub fn bf16() -> Self {
-        Self::mixed(FloatDType::BF16)
+        Self::of(Precision::Bf16)
     }
 
     /// Computes in f16, which has three to four significant decimal digits and a small range. The loss is scaled by
     /// [`LossScale::default`], or by the scale that you pass to [`scaled_by`](Self::scaled_by).
     pub fn f16() -> Self {
-        Self::mixed(FloatDType::F16).scaled_by(LossScale::default())
+        Self::of(Precision::F16)
     }
 
     /// Keeps everything in bfloat16: parameters, gradients and the optimizer's state.
@@ -124,13 +153,13 @@ impl Amp {
     /// decays by 1 - 0.999 per update, which is also below 2^-9, so it never decreases. Use it if [`bf16`](Self::bf16)
     /// does not fit, with a larger learning rate and a smaller `beta_2`.
     pub fn pure_bf16() -> Self {
-        Self { master: FloatDType::BF16, ..Self::bf16() }
+        Self::of(Precision::PureBf16)
     }
 
     /// Computes in f32, as without `Amp`: for run files that switch the dtype, and for
     /// `Amp::f32().evaluate_in(FloatDType::BF16)`.
     pub fn f32() -> Self {
-        Self::mixed(FloatDType::F32)
+        Self::of(Precision::F32)
     }
 
     /// Sets the dtype of evaluation. Default: the training dtype.
@@ -157,16 +186,25 @@ impl Amp {
 }
 
 impl<M: Module> Strategy<M> for Amp {
+    fn effects(&self) -> Effects {
+        let replica = self.replica();
+        let casts = Some(Casts { replica, evaluation: self.evaluation.unwrap_or(replica) });
+        Effects { casts, paths: self.keep.paths(), ..Effects::none(NAME) }
+    }
+
+    fn check(&self) -> Result<(), SettingError> {
+        self.scale.as_ref().map_or(Ok(()), LossScale::check)
+    }
+
     fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        let evaluation = self.evaluation.unwrap_or(self.dtype);
-        for dtype in [self.dtype, evaluation] {
+        let (dtype, evaluation) = (self.replica(), self.evaluation.unwrap_or(self.replica()));
+        for dtype in [dtype, evaluation] {
             require_dtype(NAME, setup.device(), dtype)?;
         }
-        let scaler = self.scale.map(LossScale::start).transpose()?;
+        self.declare(setup)?;
         let kept = self.keep.resolve(setup.segments().paths())?;
-        setup.cast_replica(NAME, self.dtype)?;
-        setup.evaluate_in(evaluation);
-        Ok(Stages::of(Mixing { dtype: self.dtype, master: self.master, evaluation, kept, scaler }))
+        let scaler = self.loss_scale().map(LossScale::start);
+        Ok(Stages::of(Mixing { dtype, master: self.master(), evaluation, kept, scaler }))
     }
 }
 
@@ -208,10 +246,8 @@ mod tests {
         if !testing::has_bf16() {
             return;
         }
-        for amp in [Amp::mixed(FloatDType::Flex32), Amp::f32().evaluate_in(FloatDType::Flex32)] {
-            let error = start(amp).unwrap_err();
-            assert!(error.to_string().contains("it can in f64, f32, bf16, f16"), "{error}");
-        }
+        let error = start(Amp::f32().evaluate_in(FloatDType::Flex32)).unwrap_err();
+        assert!(error.to_string().contains("it can in f64, f32, bf16, f16"), "{error}");
     }
 
     #[test]
@@ -235,13 +271,13 @@ mod tests {
         let dtypes = |amp: Amp| {
             let mut setup = Setup::new(&model, &device);
             amp.start(&mut setup).unwrap();
-            (setup.training_dtype(), setup.evaluation_dtype())
+            (setup.order().training_dtype(), setup.order().evaluation_dtype())
         };
         let [f32, bf16, f16] = [FloatDType::F32, FloatDType::BF16, FloatDType::F16];
         assert_eq!(dtypes(Amp::bf16()), (bf16, bf16));
         assert_eq!(dtypes(Amp::f16().evaluate_in(f32)), (f16, f32));
         assert_eq!(dtypes(Amp::f32().evaluate_in(bf16)), (f32, bf16));
         let none = Setup::new(&model, &device);
-        assert_eq!((none.training_dtype(), none.evaluation_dtype()), (f32, f32));
+        assert_eq!((none.order().training_dtype(), none.order().evaluation_dtype()), (f32, f32));
     }
 }

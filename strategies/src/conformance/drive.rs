@@ -49,7 +49,7 @@ impl Drive {
     ) -> Result<Self, StrategyError> {
         let mut setup = Setup::new(&model, device);
         let mut stages = recipe.start(&mut setup)?;
-        let (window, sums) = (setup.window(), setup.sums_micro_batches());
+        let (window, sums) = (setup.order().micro_batches(), setup.order().sums_micro_batches());
         let pass = setup.into_pass();
         let master = stages.init_master(model)?;
         let pair = Some(publish(&mut stages, master)?);

@@ -2,11 +2,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use burn::module::ParamId;
+use burn::tensor::FloatDType;
 
 use super::*;
+use crate::effects::Sums;
 use crate::{
-    Amp, BoxedStrategy, Clip, Ema, Freeze, GradMap, Grads, Lora, LossScale, MasterStage, Offload, Outcome,
-    ParamMap, Recompute, Shard, ShardStage, SkipReason, Stage, StageState, Stages, Zero, map_params, testing,
+    Amp, BoxedStrategy, Clip, Effects, Ema, Freeze, GradMap, Grads, Lora, LossScale, MasterStage, Offload,
+    Outcome, ParamMap, Recompute, Shard, ShardStage, SkipReason, Stage, StageState, Stages, Zero, map_params,
+    testing,
 };
 
 fn device() -> Device {
@@ -63,10 +66,13 @@ struct Broken {
 }
 
 impl<M: Module> Strategy<M> for Breaks {
+    fn effects(&self) -> Effects {
+        let sums = Sums { micro_batches: 2, dtype: FloatDType::F32 };
+        Effects { sums: (self.law == Law::Window).then_some(sums), ..Effects::of("Breaks") }
+    }
+
     fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        if self.law == Law::Window {
-            setup.accumulate("Breaks", 2)?;
-        }
+        self.declare(setup)?;
         let started = self.starts.fetch_add(1, Relaxed) as f64;
         let factor = if self.law == Law::Recipe { 1.0 + started } else { 1.0 };
         Ok(Stages::of(Broken { law: self.law, factor }))

@@ -12,9 +12,13 @@ mod attach;
 mod targets;
 
 use burn::module::Module;
+use serde::{Deserialize, Serialize};
 
 use crate::adaptation::{LowRank, params_of};
-use crate::{Adaptation, Paths, Setup, Stage, StageState, Stages, Strategy, StrategyError};
+use crate::effects::OnResult;
+use crate::{
+    Adaptation, Effects, Paths, SettingError, Setup, Stage, StageState, Stages, Strategy, StrategyError,
+};
 use attach::Attach;
 use targets::targets;
 
@@ -31,7 +35,7 @@ const NAME: &str = "Lora";
 /// through Burn's own adapters, so layers need no changes. A is initialized uniformly within ±1/√in, as in PEFT, from
 /// the run's seed and the matrix's path. B starts at 0, so the adapted model initially equals the given one. The bias
 /// and all other parameters are frozen, except for those that you name in [`also`](Self::also) and
-/// [`fresh`](Self::fresh).
+/// those that are [fresh](Adaptation::fresh).
 ///
 /// # Which matrices
 ///
@@ -79,34 +83,53 @@ const NAME: &str = "Lora";
 /// assert!(merged.weight.adapter().is_none());
 /// # Ok::<(), firebrick_strategies::StrategyError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(from = "Settings")]
 pub struct Lora {
-    low_rank: LowRank,
-    on: Vec<String>,
+    rank: usize,
+    alpha: f64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    paths: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     also: Vec<String>,
-    fresh: Vec<String>,
 }
+
+/// The settings in a run file, where `alpha` may be left out.
+#[derive(Deserialize)]
+#[serde(rename = "Lora", deny_unknown_fields)]
+struct Settings {
+    rank: usize,
+    alpha: Option<f64>,
+    #[serde(default)]
+    paths: Vec<String>,
+    #[serde(default)]
+    also: Vec<String>,
+}
+
+impl From<Settings> for Lora {
+    fn from(Settings { rank, alpha, paths, also }: Settings) -> Self {
+        Self { rank, alpha: alpha.unwrap_or(rank as f64), paths, also }
+    }
+}
+
+/// The width of the widest models.
+const MOST_RANK: usize = 65_536;
 
 impl Lora {
     /// Creates a recipe for factors of this rank, at least 1.
     pub fn rank(rank: usize) -> Self {
-        Self {
-            low_rank: LowRank { rank, alpha: rank as f64 },
-            on: Vec::new(),
-            also: Vec::new(),
-            fresh: Vec::new(),
-        }
+        Self { rank, alpha: rank as f64, paths: Vec::new(), also: Vec::new() }
     }
 
     /// Sets α: the product of the factors is scaled by `alpha / rank`. Default: the rank, for a scale of 1.
     pub fn alpha(self, alpha: f64) -> Self {
-        Self { low_rank: LowRank { alpha, ..self.low_rank }, ..self }
+        Self { alpha, ..self }
     }
 
     /// Adapts the matrices that these [patterns](Paths) match. Each pattern must match a matrix. Default: the
     /// projections of attention.
     pub fn on<P: Into<String>>(self, patterns: impl IntoIterator<Item = P>) -> Self {
-        Self { on: patterns.into_iter().map(Into::into).collect(), ..self }
+        Self { paths: patterns.into_iter().map(Into::into).collect(), ..self }
     }
 
     /// Also trains the parameters that these [patterns](Paths) match, without factors: `modules_to_save` of PEFT.
@@ -114,27 +137,26 @@ impl Lora {
         Self { also: patterns.into_iter().map(Into::into).collect(), ..self }
     }
 
-    /// Also trains newly initialized parameters that these [patterns](Paths) match, without factors, unless an earlier
-    /// strategy has frozen them. An example is a head that a pretrained folder lacked: if frozen, it would keep its
-    /// random values. A run file finds these parameters automatically.
-    pub fn fresh<P: Into<String>>(self, patterns: impl IntoIterator<Item = P>) -> Self {
-        Self { fresh: patterns.into_iter().map(Into::into).collect(), ..self }
-    }
-
-    fn check(&self) -> Result<(), StrategyError> {
-        let LowRank { rank, alpha } = self.low_rank;
-        let (setting, expected, found) = match () {
-            _ if rank == 0 => ("the rank", "at least 1", rank.to_string()),
-            _ if !(alpha > 0.0 && alpha.is_finite()) => ("alpha", "finite and above 0", alpha.to_string()),
-            _ => return Ok(()),
-        };
-        Err(StrategyError::Setting { strategy: NAME, setting, expected, found })
+    fn low_rank(&self) -> LowRank {
+        LowRank { rank: self.rank, alpha: self.alpha }
     }
 }
 
 impl<M: Module> Strategy<M> for Lora {
+    fn effects(&self) -> Effects {
+        let paths = self.paths.iter().chain(&self.also).cloned().collect();
+        Effects { adapts: true, result: OnResult::Parameters, paths, ..Effects::none(NAME) }
+    }
+
+    fn check(&self) -> Result<(), SettingError> {
+        let possible = (1..=MOST_RANK).contains(&self.rank);
+        SettingError::require(possible, "rank", "at least 1 and at most 65536", self.rank)?;
+        let possible = self.alpha > 0.0 && self.alpha.is_finite();
+        SettingError::require(possible, "alpha", "finite and above 0", self.alpha)
+    }
+
     fn adapt(&self, model: M, adaptation: &mut Adaptation) -> Result<M, StrategyError> {
-        self.check()?;
+        Strategy::<M>::check(self).map_err(|error| StrategyError::setting(NAME, error))?;
         if adaptation.low_rank().is_some() {
             return Err(StrategyError::Twice(NAME));
         }
@@ -143,25 +165,23 @@ impl<M: Module> Strategy<M> for Lora {
         }
         let paths = Paths::of(&model);
         let mut also = params_of(NAME, &self.also, &paths)?;
-        let fresh = params_of(NAME, &self.fresh, &paths)?;
+        let fresh = params_of(NAME, adaptation.fresh(), &paths)?;
         also.extend(fresh.into_iter().filter(|id| !adaptation.is_frozen(*id)));
-        let mut targets = targets(&model, &paths, &self.on)?;
+        let mut targets = targets(&model, &paths, &self.paths)?;
         targets.retain(|target| !also.contains(target));
         if targets.is_empty() {
-            return Err(StrategyError::Setting {
-                strategy: NAME,
-                setting: "the matrices with factors",
-                expected: "some that `also` does not train whole",
-                found: "none".into(),
-            });
+            let expected = "matrices, some of which `also` does not train whole";
+            let (setting, found) = ("paths", "none".into());
+            return Err(StrategyError::setting(NAME, SettingError { setting, expected, found }));
         }
-        adaptation.attach(self.low_rank);
-        Ok(model.apply_reparameterization(Attach::new(self.low_rank, targets, also, adaptation)))
+        adaptation.attach(self.low_rank());
+        Ok(model.apply_reparameterization(Attach::new(self.low_rank(), targets, also, adaptation)))
     }
 
     fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
+        self.declare(setup)?;
         match reparameterized(setup.model()) {
-            Some(_) => Ok(Stages::of(Adapting(self.low_rank))),
+            Some(_) => Ok(Stages::of(Adapting(self.low_rank()))),
             None => Err(StrategyError::NotAdapted(NAME)),
         }
     }
@@ -194,12 +214,8 @@ impl<M> Stage<M> for Adapting {
             return Ok(());
         }
         let found = format!("alpha {} of rank {}, where it was {alpha} of {rank}", self.0.alpha, self.0.rank);
-        Err(StrategyError::Setting {
-            strategy: NAME,
-            setting: "the scale",
-            expected: "that of the run that was saved",
-            found,
-        })
+        let (setting, expected) = ("alpha", "that of the run that was saved");
+        Err(StrategyError::setting(NAME, SettingError { setting, expected, found }))
     }
 }
 

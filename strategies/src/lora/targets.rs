@@ -6,7 +6,7 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::Tensor;
 
 use super::NAME;
-use crate::{Paths, Place, StrategyError};
+use crate::{Paths, Place, SettingError, StrategyError};
 
 /// Modules that compute queries, keys and values.
 const READ: [&str; 8] = ["query", "key", "value", "query_key_value", "qkv", "q_proj", "k_proj", "v_proj"];
@@ -29,12 +29,10 @@ pub(super) fn targets<M: Module>(
         let found = found.map_err(|error| StrategyError::Path { strategy: NAME, error })?;
         let found: Vec<_> = found.into_iter().filter(|id| matrices.contains(id)).collect();
         if found.is_empty() {
-            return Err(StrategyError::Setting {
-                strategy: NAME,
-                setting: "each pattern",
-                expected: "of a matrix, as Linear and Embedding have",
-                found: format!("`{pattern}`, which means parameters of other shapes"),
-            });
+            let found = format!("`{pattern}`, which means parameters of other shapes");
+            let expected = "patterns of matrices, as Linear and Embedding have";
+            let error = SettingError { setting: "paths", expected, found };
+            return Err(StrategyError::setting(NAME, error));
         }
         targets.extend(found);
     }

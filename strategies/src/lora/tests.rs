@@ -214,9 +214,9 @@ fn what_is_frozen_before_is_adapted_and_what_is_frozen_after_is_not_trained() {
 #[test]
 fn what_cannot_be_is_refused_with_what_to_do() {
     let error = |lora: Lora| lora.adapt(linear(), &mut Adaptation::default()).unwrap_err().to_string();
-    assert!(error(Lora::rank(0)).contains("the rank must be at least 1"));
+    assert!(error(Lora::rank(0)).contains("`rank` must be at least 1"));
     for alpha in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-        assert!(error(Lora::rank(1).alpha(alpha)).contains("alpha must be finite and above 0"));
+        assert!(error(Lora::rank(1).alpha(alpha)).contains("`alpha` must be finite and above 0"));
     }
     assert!(error(Lora::rank(1).on(["wieght"])).contains("the nearest are `weight`"));
     assert!(error(Lora::rank(1).on(["weight"]).also(["baes"])).contains("`bias`"));
@@ -249,14 +249,18 @@ fn another_scale_than_the_saved_one_is_refused() {
 #[test]
 fn what_has_started_anew_is_trained_whole_unless_it_was_frozen() {
     let model = || vec![linear(), linear(), linear()];
-    let lora = Lora::rank(2).on(["0.weight"]).fresh(["1", "2.bias"]);
-    let (adapted, adaptation) = adapt(&lora, model(), 1);
+    let lora = Lora::rank(2).on(["0.weight"]);
+    let adapt = |strategy: &dyn crate::AnyStrategy<Vec<Linear>>| {
+        let mut adaptation = Adaptation::seeded(1).with_fresh(["1".to_string(), "2.bias".to_string()]);
+        (strategy.adapt(model(), &mut adaptation).unwrap(), adaptation)
+    };
+    let (adapted, adaptation) = adapt(&lora);
     let learns =
         |linear: &Linear| [linear.weight.is_require_grad(), linear.bias.as_ref().unwrap().is_require_grad()];
     assert_eq!(adapted.iter().map(learns).collect::<Vec<_>>(), [[false, false], [true, true], [false, true]]);
     assert!(adaptation.is_whole(adapted[1].weight.id) && !adaptation.is_whole(adapted[0].weight.id));
 
-    let (adapted, adaptation) = adapt(&Stack::new(Freeze::paths(["1.bias"]), lora), model(), 1);
+    let (adapted, adaptation) = adapt(&Stack::new(Freeze::paths(["1.bias"]), lora));
     assert_eq!(learns(&adapted[1]), [true, false]);
     assert!(!adaptation.is_whole(adapted[1].bias.as_ref().unwrap().id));
 }

@@ -44,6 +44,17 @@ impl<T: ?Sized> Named<T> {
     pub fn name(&self) -> &'static str {
         self.name
     }
+
+    /// Returns the recipe as its kind.
+    pub fn recipe(&self) -> &Arc<T> {
+        &self.recipe
+    }
+
+    /// Returns the recipe if it is of this type.
+    pub fn downcast_ref<R: 'static>(&self) -> Option<&R> {
+        let settings: &dyn Any = &*self.settings;
+        settings.downcast_ref()
+    }
 }
 
 impl<T: ?Sized> Deref for Named<T> {

@@ -84,10 +84,6 @@ impl SegmentPlan {
         self.elementwise
     }
 
-    pub(crate) fn is_decided(&self) -> bool {
-        self.recompute.is_some() || self.elementwise
-    }
-
     pub(crate) fn recompute(&mut self, which: Which, host: Option<Device>) {
         self.recompute = Some(which);
         self.host = host;

@@ -84,11 +84,6 @@ pub(crate) struct Handling {
 }
 
 impl Handling {
-    /// Returns whether gradients are summed over the ranks in the backward pass.
-    pub fn reduces(&self) -> bool {
-        self.sharding.is_some()
-    }
-
     /// Returns whether a unit's parameters exist only while its segment runs.
     pub fn provides(&self) -> bool {
         self.gathers || self.fetches

@@ -16,12 +16,15 @@ mod rows;
 mod sharded;
 mod sharding;
 
+use std::sync::Arc;
+
 use burn::module::Module;
 use burn::tensor::FloatDType;
 use firebrick_world::World;
+use serde::{Deserialize, Serialize};
 
 use crate::segment::Units;
-use crate::{Setup, Stages, Strategy, StrategyError};
+use crate::{Effects, Reduces, SettingError, Setup, Stages, Strategy, StrategyError, dtypes};
 
 pub(crate) use reduced::{Part, add};
 use sharded::Sharded;
@@ -111,13 +114,27 @@ const REPLICATE_BELOW: usize = 1024;
 /// }
 /// # Ok::<(), firebrick_strategies::StrategyError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Zero {
     stage: u8,
+    #[serde(skip)]
     world: Option<World>,
+    #[serde(default, with = "dtypes::option", skip_serializing_if = "Option::is_none")]
     sum_in: Option<FloatDType>,
+    #[serde(default = "replicate_below", skip_serializing_if = "is_default")]
     replicate_below: usize,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     blocks: Vec<String>,
+}
+
+fn replicate_below() -> usize {
+    REPLICATE_BELOW
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_default(elements: &usize) -> bool {
+    *elements == REPLICATE_BELOW
 }
 
 impl Zero {
@@ -152,24 +169,16 @@ impl Zero {
         Self { blocks: paths.into_iter().map(Into::into).collect(), ..self }
     }
 
-    fn check(&self) -> Result<(), StrategyError> {
-        if self.stage > 3 {
-            return Err(StrategyError::Setting {
-                strategy: NAME,
-                setting: "the stage",
-                expected: "0, 1, 2 or 3",
-                found: self.stage.to_string(),
-            });
+    /// Returns the same recipe in another stage; stages 0 and 1 have no blocks.
+    pub fn at_stage(mut self, stage: u8) -> Self {
+        if stage < 2 {
+            self.blocks.clear();
         }
-        if self.stage < 2 && !self.blocks.is_empty() {
-            return Err(StrategyError::Setting {
-                strategy: NAME,
-                setting: "blocks",
-                expected: "left out in stages 0 and 1, which do not go block by block",
-                found: self.blocks.join(", "),
-            });
-        }
-        Ok(())
+        Self { stage, ..self }
+    }
+
+    fn reduces(&self) -> Reduces {
+        Reduces { stage: self.stage, replicate_below: self.replicate_below, sum_in: self.sum_in }
     }
 
     /// Returns the paths of the model's blocks.
@@ -193,25 +202,33 @@ impl<M: Module> Strategy<M> for Zero {
         self.world.as_ref()
     }
 
+    fn effects(&self) -> Effects {
+        Effects { reduces: Some(self.reduces()), paths: self.blocks.clone(), ..Effects::none(NAME) }
+    }
+
+    fn check(&self) -> Result<(), SettingError> {
+        SettingError::require(self.stage <= 3, "stage", "0, 1, 2 or 3", self.stage)?;
+        let expected = "left out in stages 0 and 1, which do not go block by block";
+        SettingError::require(
+            self.stage >= 2 || self.blocks.is_empty(),
+            "blocks",
+            expected,
+            self.blocks.join(", "),
+        )
+    }
+
     fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        self.check()?;
         if let Some(dtype) = self.sum_in {
-            crate::dtypes::require_dtype(NAME, setup.device(), dtype)?;
+            dtypes::require_dtype(NAME, setup.device(), dtype)?;
         }
-        setup.reduce_gradients(NAME, self.stage)?;
-        let world = setup.world().clone();
-        let sharding = match self.stage {
-            0 => Sharding::none(world, self.sum_in),
-            stage => Sharding::of(setup.model(), world, self.replicate_below, stage < 3, self.sum_in),
-        };
-        let sharding = std::sync::Arc::new(sharding);
+        self.declare(setup)?;
+        let sharding = Arc::new(Sharding::of(setup.model(), setup.world().clone(), &self.reduces()));
         let paths = if self.stage >= 2 { self.block_paths(setup)? } else { Vec::new() };
         let units = Units::of(setup.segments().paths(), &paths);
         if self.stage >= 2 {
             let gathers = self.stage == 3;
             setup.segments_mut().shard(units, sharding.clone(), gathers);
         }
-        setup.place_master();
         Ok(Stages::of(Sharded::new(self.stage, sharding, setup)))
     }
 }

@@ -9,7 +9,7 @@ use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use firebrick_world::{Communicator, Gathering, PartShape, host_device, on_host};
 
 use super::rows::Rows;
-use crate::{ParamMap, StrategyError, learns, map_params, relift};
+use crate::{ParamMap, Reduces, StrategyError, learns, map_params, relift};
 
 /// Bytes in flight at once: large enough to use a network well, and small beside a model.
 const BUCKET_BYTES: usize = 16 << 20;
@@ -30,40 +30,24 @@ impl fmt::Debug for Sharding {
 }
 
 impl Sharding {
-    /// Shards each parameter that has at least `smallest` elements and as many rows as there are ranks. With
-    /// `trained`, shards only parameters that have a gradient: if the replica is whole, the others have no state to
-    /// share.
-    pub fn of<M: Module>(
-        model: &M,
-        world: Communicator,
-        smallest: usize,
-        trained: bool,
-        wire: Option<FloatDType>,
-    ) -> Self {
-        struct Shapes {
+    /// Shards the parameters that [`Reduces::padded_rows`] says.
+    pub fn of<M: Module>(model: &M, world: Communicator, reduces: &Reduces) -> Self {
+        struct Shapes<'a> {
             rows: HashMap<ParamId, Rows>,
-            smallest: usize,
             ranks: usize,
-            trained: bool,
+            reduces: &'a Reduces,
         }
-        impl ModuleVisitor for Shapes {
+        impl ModuleVisitor for Shapes<'_> {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
                 let shape = param.lazy_shape();
-                let large = D > 0 && shape.num_elements() >= self.smallest && shape[0] >= self.ranks;
-                if large && (!self.trained || learns(param)) {
+                if self.reduces.padded_rows(&shape, learns(param), self.ranks).is_some() {
                     self.rows.insert(param.id, Rows::of(shape[0], self.ranks));
                 }
             }
         }
-        let (smallest, ranks) = (smallest.max(1), world.size());
-        let mut shapes = Shapes { rows: HashMap::new(), smallest, ranks, trained };
+        let mut shapes = Shapes { rows: HashMap::new(), ranks: world.size(), reduces };
         model.visit(&mut shapes);
-        Self { world, rows: shapes.rows, wire }
-    }
-
-    /// Shards nothing: every rank holds everything.
-    pub fn none(world: Communicator, wire: Option<FloatDType>) -> Self {
-        Self { world, rows: HashMap::new(), wire }
+        Self { world, rows: shapes.rows, wire: reduces.sum_in }
     }
 
     pub fn world(&self) -> &Communicator {

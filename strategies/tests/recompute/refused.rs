@@ -56,7 +56,7 @@ fn impossible_recipes_are_refused() {
         let result = recipe.start(&mut Setup::new(&model, &device));
         result.err().unwrap_or_else(|| panic!("{recipe:?} is refused")).to_string()
     };
-    assert!(refused(Recompute::every(0)).contains("every must be at least 1"));
+    assert!(refused(Recompute::every(0)).contains("`every` must be at least 1"));
     assert!(refused(Recompute::within(0)).contains("at least 1 byte"));
     assert!(refused(Recompute::paths(Vec::<String>::new())).contains("at least one path"));
     let unknown = refused(Recompute::paths(["blocks.7"]));

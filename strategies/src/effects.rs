@@ -1,0 +1,215 @@
+//! What a strategy does, as far as others must know.
+
+use burn::tensor::FloatDType;
+use serde::{Deserialize, Serialize};
+
+use crate::{PathError, Paths};
+
+/// What a strategy does to gradients, memory and traffic.
+///
+/// It is computed from the strategy's settings alone. The strategy [declares](crate::Strategy::declare) it at the start,
+/// where the [order](crate::Order) of a composition is checked; a plan computes bytes from it; a run file is completed
+/// by it; and a resumed run learns from it what must stay as it was.
+///
+/// ```
+/// use firebrick_strategies::{Accumulate, Clip, Effects, Strategy};
+/// use burn::nn::Linear;
+///
+/// let effects: Effects = Strategy::<Linear>::effects(&Accumulate(4));
+/// assert_eq!(effects.sums.unwrap().micro_batches, 4);
+/// assert!(Strategy::<Linear>::effects(&Clip::norm(1.0)).needs_whole_window);
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Effects {
+    /// The strategy's name as users write it.
+    pub strategy: &'static str,
+    /// It sums the micro-batches of a window.
+    pub sums: Option<Sums>,
+    /// It keeps the replica in another dtype than the master.
+    pub casts: Option<Casts>,
+    /// It sums gradients over the ranks.
+    pub reduces: Option<Reduces>,
+    /// It keeps state in host memory.
+    pub offloads: Option<Offloads>,
+    /// It recomputes activations.
+    pub recomputes: Option<Recomputes>,
+    /// It provides [weights to evaluate](crate::AverageStage::averaged) instead of the master.
+    pub averages: bool,
+    /// It [adapts](crate::Strategy::adapt) the model: which parameters are trained depends on it.
+    pub adapts: bool,
+    /// It needs the whole window's gradients in f32: strategies that sum or cast gradients must come before it.
+    pub needs_whole_window: bool,
+    /// What a resumed run must keep of it.
+    pub result: OnResult,
+    /// The paths of parameters and modules that its settings name.
+    pub paths: Vec<String>,
+}
+
+/// The sum of a window's micro-batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sums {
+    /// Micro-batches in a window.
+    pub micro_batches: usize,
+    /// The dtype in which the sum is held.
+    pub dtype: FloatDType,
+}
+
+/// The dtypes that forward passes compute in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Casts {
+    /// The dtype of the replica, and of the gradients before the strategy.
+    pub replica: FloatDType,
+    /// The dtype of evaluation.
+    pub evaluation: FloatDType,
+}
+
+/// The sum of gradients over the ranks, and what the ranks shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reduces {
+    /// 0 shards nothing, 1 the optimizer's state, 2 also the gradients, 3 also the replica.
+    pub stage: u8,
+    /// Every rank holds parameters of fewer elements whole.
+    pub replicate_below: usize,
+    /// The dtype in which gradients travel, if not their own.
+    pub sum_in: Option<FloatDType>,
+}
+
+impl Reduces {
+    /// Returns the rows of all shards of a parameter together, padding included, or `None` if each rank holds the whole
+    /// parameter. While the replica is whole, a frozen parameter has no state to share.
+    pub fn padded_rows(&self, shape: &[usize], is_trained: bool, ranks: usize) -> Option<usize> {
+        let rows = *shape.first()?;
+        let elements =
+            shape.iter().try_fold(1, |all: usize, size| all.checked_mul(*size)).unwrap_or(usize::MAX);
+        let is_large = elements >= self.replicate_below.max(1) && rows >= ranks;
+        let shards = self.stage > 0 && is_large && (is_trained || self.stage == 3);
+        shards.then(|| rows.next_multiple_of(ranks))
+    }
+}
+
+/// What host memory keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Offloads {
+    /// The optimizer's state and the master.
+    Optimizer,
+    /// The same, and the replica, which is fetched block by block.
+    Parameters,
+}
+
+/// What is recomputed in the backward pass.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recomputes {
+    /// The blocks that run again.
+    pub blocks: RecomputedBlocks,
+    /// Whether their inputs are kept in host memory.
+    pub offloaded: bool,
+}
+
+/// The blocks that run again in the backward pass.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RecomputedBlocks {
+    /// Every n-th, beginning with the first.
+    Every(usize),
+    /// Those at these paths.
+    Paths(Vec<String>),
+    /// As few as keep the activations of all blocks within this many bytes.
+    Within(usize),
+    /// None: the operations between matrix products run again.
+    Elementwise,
+}
+
+impl RecomputedBlocks {
+    /// Returns whether all blocks are treated alike.
+    pub fn are_alike(&self) -> bool {
+        matches!(self, Self::Every(1) | Self::Elementwise)
+    }
+
+    /// Returns whether each block of a model runs again, in the order of a pass. `held` returns the bytes that all
+    /// blocks hold if so many of them run again.
+    ///
+    /// # Errors
+    ///
+    /// A path does not occur in the model.
+    pub fn of(&self, paths: &Paths, held: impl Fn(usize) -> f64) -> Result<Vec<bool>, PathError> {
+        let blocks: Vec<&str> = paths.blocks().collect();
+        let all = 0..blocks.len();
+        Ok(match self {
+            Self::Every(count) => all.map(|index| index.is_multiple_of((*count).max(1))).collect(),
+            Self::Paths(patterns) => {
+                let mut named = Vec::new();
+                for pattern in patterns {
+                    named.extend(paths.modules_matching(pattern)?);
+                }
+                blocks.iter().map(|block| named.contains(block)).collect()
+            }
+            Self::Within(bytes) => {
+                // All blocks are alike, so the first ones are taken.
+                let fewest = all.clone().find(|again| held(*again) <= *bytes as f64).unwrap_or(blocks.len());
+                all.map(|index| index < fewest).collect()
+            }
+            Self::Elementwise => vec![false; blocks.len()],
+        })
+    }
+}
+
+/// What a resumed run must keep of a strategy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnResult {
+    /// Nothing: the result is the same without it, beyond rounding.
+    #[default]
+    Free,
+    /// The result depends on the strategy and its place in the list.
+    Changes,
+    /// The result depends on the strategy, wherever it stands.
+    ChangesAnywhere,
+    /// The parameters depend on the strategy, wherever it stands: a run cannot continue with another one.
+    Parameters,
+}
+
+impl Effects {
+    /// Creates the effects of a strategy that only transforms gradients, and so changes the result.
+    pub fn of(strategy: &'static str) -> Self {
+        Self { result: OnResult::Changes, ..Self::none(strategy) }
+    }
+
+    /// Creates the effects of a strategy that leaves the result as it is.
+    pub fn none(strategy: &'static str) -> Self {
+        Self {
+            strategy,
+            sums: None,
+            casts: None,
+            reduces: None,
+            offloads: None,
+            recomputes: None,
+            averages: false,
+            adapts: false,
+            needs_whole_window: false,
+            result: OnResult::Free,
+            paths: Vec::new(),
+        }
+    }
+
+    /// The same, of a strategy that needs the whole window's gradients in f32.
+    pub fn of_whole_window(self) -> Self {
+        Self { needs_whole_window: true, ..self }
+    }
+
+    /// Returns whether the memory of a forward and backward pass depends on the strategy.
+    pub fn acts_in_pass(&self) -> bool {
+        let shards_gradients = self.reduces.is_some_and(|reduces| reduces.stage >= 2);
+        let acts = self.casts.is_some() || self.recomputes.is_some() || self.offloads.is_some();
+        acts || self.adapts || shards_gradients
+    }
+
+    /// Returns whether gradients change on their way through the strategy.
+    pub fn meets_gradients(&self) -> bool {
+        let moves = self.reduces.is_some() || self.offloads.is_some();
+        moves || self.sums.is_some() || self.casts.is_some() || self.needs_whole_window
+    }
+
+    /// Returns whether a setting names a block by its number, as in `blocks.3`.
+    pub fn names_a_block(&self) -> bool {
+        self.paths.iter().any(|path| path.split('.').any(|part| part.parse::<usize>().is_ok()))
+    }
+}

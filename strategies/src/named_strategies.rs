@@ -1,0 +1,73 @@
+//! The strategies that a run file can name.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::boxed::AnyStrategy;
+use crate::registry::{Named, Registered, Registry};
+use crate::{
+    Accumulate, AccumulateIn, Amp, BoxedStrategy, Clip, Ema, Freeze, Lora, Offload, Recompute, Strategy, Zero,
+};
+
+/// Any [registered](Strategies) strategy for the model `M`: `Clip(norm: 1.0)`.
+pub type NamedStrategy<M> = Named<dyn AnyStrategy<M>>;
+
+/// The strategies that a run file can name, for the model `M`.
+///
+/// A recipe that implements `PartialEq` and serde's traits is an entry of the run file once it is registered:
+///
+/// ```
+/// use burn::nn::Linear;
+/// use firebrick_strategies::registry::Registry;
+/// use firebrick_strategies::{Clip, Strategies};
+///
+/// let strategies: Strategies<Linear> = Registry::built_in().strategy::<Clip>("Bound"); // `Bound(norm: 1.0)`
+/// assert!(strategies.names().contains(&"Bound"));
+/// ```
+pub type Strategies<M> = Registry<dyn AnyStrategy<M>>;
+
+impl<M: 'static> NamedStrategy<M> {
+    /// Names a recipe that is registered by this name.
+    pub fn new<R: Strategy<M> + PartialEq + Serialize>(name: &'static str, recipe: R) -> Self {
+        let recipe = Arc::new(recipe);
+        Self::of(name, recipe.clone(), recipe)
+    }
+
+    /// Returns the strategy without its name.
+    pub fn boxed(&self) -> BoxedStrategy<M> {
+        BoxedStrategy::of(self.recipe().clone())
+    }
+}
+
+impl<M: 'static> Strategies<M>
+where
+    dyn AnyStrategy<M>: Registered,
+{
+    /// Registers a strategy by a name; a later one replaces an earlier one of the same name.
+    pub fn strategy<R>(self, name: &'static str) -> Self
+    where
+        R: Strategy<M> + PartialEq + Serialize + DeserializeOwned,
+    {
+        self.with(name, NamedStrategy::new::<R>)
+    }
+}
+
+impl<M: burn::module::Module + 'static> Registered for dyn AnyStrategy<M> {
+    const KIND: &'static str = "a strategy";
+
+    fn built_in() -> Strategies<M> {
+        Strategies::default()
+            .strategy::<Amp>("Amp")
+            .strategy::<Accumulate>("Accumulate")
+            .strategy::<AccumulateIn>("AccumulateIn")
+            .strategy::<Clip>("Clip")
+            .strategy::<Recompute>("Recompute")
+            .strategy::<Ema>("Ema")
+            .strategy::<Zero>("Zero")
+            .strategy::<Offload>("Offload")
+            .strategy::<Lora>("Lora")
+            .strategy::<Freeze>("Freeze")
+    }
+}

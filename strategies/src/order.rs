@@ -1,0 +1,196 @@
+//! The order of a composition: what each strategy finds done before it.
+
+use burn::tensor::{DType, FloatDType};
+
+use crate::{Effects, Offloads, Reduces, StrategyError};
+
+/// The [effects](Effects) of a composition, in the order in which gradients pass through its strategies.
+///
+/// ```
+/// use burn::nn::Linear;
+/// use firebrick_strategies::{Accumulate, Clip, Order, Strategy};
+///
+/// let [clip, sum] = [Strategy::<Linear>::effects(&Clip::norm(1.0)), Strategy::<Linear>::effects(&Accumulate(4))];
+/// assert_eq!(Order::of([sum.clone(), clip.clone()])?.micro_batches(), 4);
+/// let error = Order::of([clip, sum]).unwrap_err();
+/// assert!(error.to_string().contains("write Accumulate first"));
+/// # Ok::<(), firebrick_strategies::StrategyError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Order(Vec<Effects>);
+
+/// What becomes of one sum over the ranks, in a strategy's place.
+type Found<T> = Option<(usize, T)>;
+
+impl Order {
+    /// Composes strategies with these effects.
+    ///
+    /// # Errors
+    ///
+    /// The order would give a wrong result, or a technique stands twice.
+    pub fn of(all: impl IntoIterator<Item = Effects>) -> Result<Self, StrategyError> {
+        let mut order = Self::default();
+        all.into_iter().try_for_each(|effects| order.push(effects))?;
+        Ok(order)
+    }
+
+    /// Appends a strategy.
+    ///
+    /// # Errors
+    ///
+    /// The same as [`of`](Self::of).
+    pub fn push(&mut self, effects: Effects) -> Result<(), StrategyError> {
+        let then = effects.strategy;
+        let partial = [
+            (effects.sums.is_some(), "it would see each micro-batch by itself, not the window"),
+            (effects.casts.is_some(), "it would see gradients that are not yet those of the f32 master"),
+            (effects.reduces.is_some(), "it would see the gradients of one rank, not their sum"),
+        ];
+        let first = self.0.iter().find(|first| first.needs_whole_window).map(|first| first.strategy);
+        if let (Some(first), Some((_, why))) = (first, partial.into_iter().find(|(is_so, _)| *is_so)) {
+            return Err(StrategyError::Order { first, then, why });
+        }
+        let twice = self.0.iter().any(|first| {
+            first.sums.is_some() && effects.sums.is_some()
+                || first.casts.is_some() && effects.casts.is_some()
+                || first.reduces.is_some() && effects.reduces.is_some()
+                || first.offloads.is_some() && effects.offloads.is_some()
+                || first.recomputes.is_some() && effects.recomputes.is_some()
+                || first.averages && effects.averages
+        });
+        if twice {
+            return Err(StrategyError::Twice(then));
+        }
+        // The backward pass takes these gradients before a strategy in front could meet them.
+        let takes_all = effects.reduces.is_some_and(|reduces| reduces.stage >= 2);
+        let takes_sums = effects.offloads == Some(Offloads::Parameters);
+        let first = self
+            .0
+            .iter()
+            .find(|first| first.meets_gradients() && (takes_all || takes_sums && first.reduces.is_none()));
+        if let Some(first) = first {
+            return Err(StrategyError::BackwardOrder { first: first.strategy, then });
+        }
+        self.0.push(effects);
+        Ok(())
+    }
+
+    fn find<T>(&self, of: impl Fn(&Effects) -> Option<T>) -> Found<T> {
+        self.0.iter().enumerate().find_map(|(place, effects)| Some((place, of(effects)?)))
+    }
+
+    fn place<T>(&self, of: impl Fn(&Effects) -> Option<T>) -> Option<usize> {
+        self.find(of).map(|(place, _)| place)
+    }
+
+    /// Returns the number of micro-batches in a window: 1 unless a strategy sums them.
+    pub fn micro_batches(&self) -> usize {
+        self.find(|effects| effects.sums).map_or(1, |(_, sums)| sums.micro_batches)
+    }
+
+    /// Returns whether a strategy sums the micro-batches of a window. Without such a strategy, an update uses the
+    /// gradients of exactly one micro-batch.
+    pub fn sums_micro_batches(&self) -> bool {
+        self.find(|effects| effects.sums).is_some()
+    }
+
+    /// Returns the bytes of an element of the sum that a window holds.
+    pub fn held_bytes(&self) -> usize {
+        self.find(|effects| effects.sums).map_or(4, |(_, sums)| DType::from(sums.dtype).size())
+    }
+
+    /// Returns the dtype of the replica, if a strategy casts it.
+    pub fn replica(&self) -> Option<FloatDType> {
+        self.find(|effects| effects.casts).map(|(_, casts)| casts.replica)
+    }
+
+    /// Returns the dtype that training computes in: the replica's, or f32 by default.
+    pub fn training_dtype(&self) -> FloatDType {
+        self.replica().unwrap_or(FloatDType::F32)
+    }
+
+    /// Returns the dtype that evaluation computes in.
+    pub fn evaluation_dtype(&self) -> FloatDType {
+        self.find(|effects| effects.casts).map_or(FloatDType::F32, |(_, casts)| casts.evaluation)
+    }
+
+    /// Returns how gradients are summed over the ranks, if a strategy sums them.
+    pub fn reduces(&self) -> Option<Reduces> {
+        self.find(|effects| effects.reduces).map(|(_, reduces)| reduces)
+    }
+
+    /// Returns the stage of ZeRO: 0 if no strategy shards anything.
+    pub fn stage(&self) -> u8 {
+        self.reduces().map_or(0, |reduces| reduces.stage)
+    }
+
+    /// Returns what host memory keeps, if anything.
+    pub fn offloads(&self) -> Option<Offloads> {
+        self.find(|effects| effects.offloads).map(|(_, offloads)| offloads)
+    }
+
+    /// Returns whether a strategy moves each parameter to the master's device in
+    /// [`init_master`](crate::MasterStage::init_master), one parameter at a time. Before that the model may be on any
+    /// device, and need not fit on the training device.
+    pub fn places_master(&self) -> bool {
+        self.reduces().is_some() || self.offloads().is_some()
+    }
+
+    /// Returns whether each rank updates only its shard of each parameter.
+    pub fn shards_master(&self) -> bool {
+        self.stage() > 0
+    }
+
+    /// Returns whether an average of the weights is kept.
+    pub fn averages(&self) -> bool {
+        self.0.iter().any(|effects| effects.averages)
+    }
+
+    /// Returns whether the master, the replica and the held gradients of a window are on the host, in this order.
+    pub fn on_host(&self) -> [bool; 3] {
+        let Some((offload, offloads)) = self.find(|effects| effects.offloads) else { return [false; 3] };
+        let holds = self.place(|effects| effects.sums).is_some_and(|sum| offload < sum);
+        [true, offloads == Offloads::Parameters, holds]
+    }
+
+    /// Returns whether blocks whose parameters are fetched or gathered run again in the backward pass, as all do then.
+    pub fn runs_blocks_again(&self) -> bool {
+        self.stage() == 3 || self.offloads() == Some(Offloads::Parameters)
+    }
+
+    /// Returns whether the ranks exchange data in the replica's dtype rather than the master's.
+    pub fn exchanges_replica(&self) -> bool {
+        self.stage() >= 2 || self.reduces_before(|effects| effects.casts.is_some())
+    }
+
+    /// Returns whether the gradients of each micro-batch are summed over the ranks, rather than those of the window.
+    pub fn sums_each_micro_batch(&self) -> bool {
+        self.stage() >= 2 || self.reduces_before(|effects| effects.sums.is_some())
+    }
+
+    /// Returns whether the sum over the ranks comes before the strategy, or there is no such strategy.
+    fn reduces_before(&self, is_it: impl Fn(&Effects) -> bool) -> bool {
+        let reduces = self.place(|effects| effects.reduces).unwrap_or(usize::MAX);
+        self.0.iter().position(is_it).is_none_or(|other| reduces < other)
+    }
+
+    /// Returns whether parameters are gathered on the host and then copied to the device.
+    pub fn gathers_on_host(&self) -> bool {
+        let reduces = self.place(|effects| effects.reduces).unwrap_or(usize::MAX);
+        self.place(|effects| effects.offloads).is_some_and(|offload| offload < reduces)
+    }
+
+    /// Returns whether blocks hand their gradients to the host as soon as the backward pass leaves them: only a sum
+    /// over the ranks comes before the strategy that offloads.
+    pub fn lands_on_host(&self) -> bool {
+        self.place(|effects| effects.offloads).is_some_and(|offload| {
+            self.0[..offload].iter().all(|first| !first.meets_gradients() || first.reduces.is_some())
+        })
+    }
+
+    /// Returns whether blocks hand over their gradients as soon as the backward pass leaves them, to the ranks or to
+    /// the host. Gradients that stages 0 and 1 sum at the end of the pass stay until then.
+    pub fn delivers(&self) -> bool {
+        self.stage() >= 2 || self.lands_on_host() && (self.gathers_on_host() || self.reduces().is_none())
+    }
+}
