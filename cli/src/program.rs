@@ -5,7 +5,9 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
+use firebrick::AnyModel;
 use firebrick_strategies::optim::{OptimizerRecipe, Optimizers};
+use firebrick_strategies::{Strategies, Strategy};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -18,14 +20,19 @@ use crate::cli::Cli;
 ///
 /// use firebrick_cli::Program;
 /// # use firebrick::optim::AdamW as MyOptimizer;
+/// # use firebrick::Clip as MyStrategy;
 ///
 /// fn main() -> ExitCode {
-///     Program::new().optimizer::<MyOptimizer>("MyOptimizer").run() // optimizer: MyOptimizer(..)
+///     Program::new()
+///         .optimizer::<MyOptimizer>("MyOptimizer") // optimizer: MyOptimizer(..)
+///         .strategy::<MyStrategy>("MyStrategy") // strategies: [MyStrategy(..)]
+///         .run()
 /// }
 /// ```
 #[derive(Clone, Debug)]
 pub struct Program {
     optimizers: Optimizers,
+    strategies: Strategies<AnyModel>,
 }
 
 impl Default for Program {
@@ -37,7 +44,7 @@ impl Default for Program {
 impl Program {
     /// Creates the program with all built-in techniques.
     pub fn new() -> Self {
-        Self { optimizers: Optimizers::built_in() }
+        Self { optimizers: Optimizers::built_in(), strategies: Strategies::built_in() }
     }
 
     /// Adds an optimizer by the name that it has in run files. [`OptimizerRecipe`] has an example of one.
@@ -45,7 +52,16 @@ impl Program {
     where
         R: OptimizerRecipe + PartialEq + Serialize + DeserializeOwned + 'static,
     {
-        Self { optimizers: self.optimizers.optimizer::<R>(name) }
+        Self { optimizers: self.optimizers.optimizer::<R>(name), ..self }
+    }
+
+    /// Adds a strategy by the name that it has in run files. [Writing a
+    /// strategy](firebrick_strategies#writing-a-strategy) has an example of one.
+    pub fn strategy<R>(self, name: &'static str) -> Self
+    where
+        R: Strategy<AnyModel> + PartialEq + Serialize + DeserializeOwned,
+    {
+        Self { strategies: self.strategies.strategy::<R>(name), ..self }
     }
 
     /// Runs the command of this process's arguments and returns its exit code. Errors go to standard error.
@@ -58,6 +74,7 @@ impl Program {
         firebrick::process_start();
         firebrick::memory::keep_freed();
         self.optimizers.install();
+        self.strategies.install();
         Cli::parse_from(arguments).run()
     }
 }

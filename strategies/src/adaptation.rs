@@ -81,16 +81,17 @@ impl Adaptation {
     }
 
     /// Returns whether a strategy has frozen this parameter.
-    pub(crate) fn is_frozen(&self, parameter: ParamId) -> bool {
+    pub fn is_frozen(&self, parameter: ParamId) -> bool {
         self.frozen.contains(&parameter)
     }
 
-    pub(crate) fn attach(&mut self, low_rank: LowRank) {
+    /// Declares that factors of this rank and scale are attached to matrices.
+    pub fn attach(&mut self, low_rank: LowRank) {
         self.low_rank = Some(low_rank);
     }
 
     /// Returns the parameter without a gradient.
-    pub(crate) fn freeze<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+    pub fn freeze<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         if learns(&param) {
             self.frozen.insert(param.id);
         }
@@ -98,7 +99,7 @@ impl Adaptation {
     }
 
     /// Returns the parameter with a gradient, to be trained beside factors.
-    pub(crate) fn train<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+    pub fn train<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         self.whole.insert(param.id);
         apart(param).set_require_grad(true)
     }
@@ -121,7 +122,7 @@ impl Adaptation {
 }
 
 /// Returns the parameters that a strategy's patterns match.
-pub(crate) fn params_of<'a>(
+pub fn params_of<'a>(
     strategy: &'static str,
     patterns: impl IntoIterator<Item = &'a String>,
     paths: &Paths,

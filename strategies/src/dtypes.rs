@@ -110,7 +110,7 @@ fn device_name(device: &Device) -> String {
 /// Casts each float parameter to the dtype that `dtype_of` returns. A parameter that already has this dtype keeps its
 /// tensor, at no cost. If the update's copies are [lent](firebrick_kernels::optim::Replicas::lend), a parameter takes
 /// its copy in this dtype, also at no cost.
-pub(crate) fn cast_params<M: Module>(model: M, dtype_of: impl Fn(ParamId) -> FloatDType) -> M {
+pub fn cast_params<M: Module>(model: M, dtype_of: impl Fn(ParamId) -> FloatDType) -> M {
     map_params(model, &mut Cast(dtype_of))
 }
 

@@ -47,17 +47,17 @@ impl Grads {
     }
 
     /// Adds gradients that segments have reduced or moved already.
-    pub(crate) fn with_delivered(self, delivered: HashMap<ParamId, TensorData>) -> Self {
+    pub fn with_delivered(self, delivered: HashMap<ParamId, TensorData>) -> Self {
         Self { delivered, ..self }
     }
 
     /// Takes the gradients that segments have delivered. Only the strategy that planned the delivery calls it.
-    pub(crate) fn take_delivered(&mut self) -> HashMap<ParamId, TensorData> {
+    pub fn take_delivered(&mut self) -> HashMap<ParamId, TensorData> {
         std::mem::take(&mut self.delivered)
     }
 
     /// Adds the gradients that segments have delivered to the other gradients, on `device`.
-    pub(crate) fn put_delivered<M: Module>(&mut self, model: &M, device: &Device) {
+    pub fn put_delivered<M: Module>(&mut self, model: &M, device: &Device) {
         struct Put<'a>(&'a mut GradientsParams, HashMap<ParamId, TensorData>, &'a Device);
         impl ModuleVisitor for Put<'_> {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
@@ -81,11 +81,12 @@ impl Grads {
     }
 
     /// Declares that each gradient is this rank's shard of the sum over all ranks.
-    pub(crate) fn set_sharding(&mut self, sharding: Arc<Sharding>) {
+    pub fn set_sharding(&mut self, sharding: Arc<Sharding>) {
         self.sharding = Some(sharding);
     }
 
-    pub(crate) fn params_mut(&mut self) -> &mut GradientsParams {
+    /// Returns the tensors by parameter id. Whoever changes them must not have asked for the [norm](Self::norm) yet.
+    pub fn params_mut(&mut self) -> &mut GradientsParams {
         &mut self.params
     }
 
@@ -134,7 +135,7 @@ impl Grads {
     }
 
     /// Moves the gradients to another device; their [norm](Self::norm) keeps its value.
-    pub(crate) fn moved<M: Module>(&mut self, model: &M, map: &mut impl GradMap) {
+    pub fn moved<M: Module>(&mut self, model: &M, map: &mut impl GradMap) {
         let norm = self.norm.take();
         self.map(model, map);
         self.norm = norm;
@@ -181,7 +182,7 @@ impl Grads {
     }
 
     /// Casts each gradient to `dtype`.
-    pub(crate) fn in_dtype<M: Module>(mut self, model: &M, dtype: FloatDType) -> Self {
+    pub fn in_dtype<M: Module>(mut self, model: &M, dtype: FloatDType) -> Self {
         let mut sum = Sum { earlier: GradientsParams::new(), dtype };
         model.visit(&mut Distinct::new(&mut self.params, &mut sum));
         self
@@ -189,7 +190,7 @@ impl Grads {
 
     /// Adds the gradients of an earlier part of the window, with their facts. Each sum is computed in f32, or in f64 if
     /// `dtype` is f64, and stored in `dtype`.
-    pub(crate) fn add<M: Module>(&mut self, model: &M, earlier: Grads, dtype: FloatDType) {
+    pub fn add<M: Module>(&mut self, model: &M, earlier: Grads, dtype: FloatDType) {
         self.skip = earlier.skip.or(self.skip.take());
         self.sharding = earlier.sharding.or(self.sharding.take());
         self.norm = None;

@@ -6,6 +6,6 @@ use firebrick_world::host_device;
 use crate::StrategyError;
 
 /// Returns the host, or an error that names the strategy if the program lacks the CPU backend.
-pub(crate) fn host(strategy: &'static str) -> Result<Device, StrategyError> {
+pub fn host(strategy: &'static str) -> Result<Device, StrategyError> {
     host_device().ok_or(StrategyError::NoHost(strategy))
 }

@@ -75,6 +75,11 @@ impl Order {
         Ok(())
     }
 
+    /// Returns the effects of the strategies, in their order.
+    pub fn effects(&self) -> &[Effects] {
+        &self.0
+    }
+
     fn find<T>(&self, of: impl Fn(&Effects) -> Option<T>) -> Found<T> {
         self.0.iter().enumerate().find_map(|(place, effects)| Some((place, of(effects)?)))
     }

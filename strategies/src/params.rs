@@ -121,7 +121,7 @@ pub fn trained<M: Module>(model: &M) -> Vec<Trained> {
 }
 
 /// Like [`trained`], without parameters that have no value: under some strategies they are elsewhere.
-pub(crate) fn trained_here<M: Module>(model: &M) -> Vec<Trained> {
+pub fn trained_here<M: Module>(model: &M) -> Vec<Trained> {
     trained_of(model, false)
 }
 

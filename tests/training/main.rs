@@ -22,6 +22,7 @@ mod many_ranks;
 mod mixed_precision;
 mod observers;
 mod optimizers;
+mod own_strategies;
 mod peft;
 mod pretrained;
 mod pretrained_folders;

@@ -102,6 +102,16 @@ fn a_run_file_that_was_written_is_read_as_the_same() {
 }
 
 #[test]
+fn run_files_of_older_versions_are_read() {
+    let old = "[Zero(stage: 3, sum_in: None, replicate_below: None, blocks: None), Amp(dtype: f16, keep_f32: [],
+        evaluate_in: None, loss_scale: (initial: 8.0)), Clip(norm: 1.0, value: None), Lora(rank: 4, alpha: None,
+        paths: [], also: []), Recompute(every: 1, paths: None, within: None, elementwise: false, offloaded: false)]";
+    let new = "[Zero(stage: 3), Amp(dtype: f16, loss_scale: (initial: 8)), Clip(norm: 1), Lora(rank: 4),
+        Recompute(every: 1)]";
+    assert_eq!(strategies(old, &[]), strategies(new, &[]));
+}
+
+#[test]
 fn mistakes_name_their_place_and_the_nearest_name() {
     for (list, expected) in [
         ("[Amp(bf61)]", "unknown name `bf61` (did you mean `bf16`?)"),

@@ -16,7 +16,7 @@ mod global_batches;
 mod import_command;
 mod interrupted;
 mod kills;
-mod own_optimizer;
+mod own_recipes;
 mod plan_command;
 mod ranks_command;
 mod resume_command;

@@ -22,7 +22,9 @@ use std::ops::Range;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
 
-use crate::{Accumulate, Adaptation, Identity, Paths, SavedStates, Setup, Stack, Strategy, StrategyError};
+use crate::{
+    Accumulate, Adaptation, Effects, Identity, Paths, SavedStates, Setup, Stack, Strategy, StrategyError,
+};
 use drive::{Drive, Spread};
 
 pub use probe::Probe;
@@ -66,6 +68,9 @@ pub enum ConformanceError {
         /// The largest difference that the law allows.
         tolerance: f64,
     },
+    /// The strategy started without declaring its effects.
+    #[error("{0}: `start` must begin with `self.declare(setup)?`, which checks the settings and the order")]
+    Undeclared(&'static str),
     /// A restored run saves another state than the uninterrupted one.
     #[error("Restore: the saved state is {found} after a restore, but {expected} without one")]
     State {
@@ -87,6 +92,7 @@ pub enum ConformanceError {
 /// The first law that the strategy breaks, or its own error.
 pub fn check(recipe: &impl Strategy<Probe>, device: &Device, tolerance: f64) -> Result<(), ConformanceError> {
     let mut whole = run(recipe, device, 0..6)?;
+    check_effects(recipe, device)?;
     // What the first run has changed in the recipe, a second one would begin with.
     same(Law::Recipe, whole.master(), run(&recipe.clone(), device, 0..6)?.master(), None, 0.0)?;
     check_master(recipe, device, tolerance)?;
@@ -100,6 +106,16 @@ pub fn check(recipe: &impl Strategy<Probe>, device: &Device, tolerance: f64) -> 
         Ok(_) => check_window(&before, device, tolerance),
         Err(_) => check_window(&Stack::new(recipe.clone(), Accumulate(2)), device, tolerance),
     }
+}
+
+/// A composition has no effects of its own.
+fn check_effects(recipe: &impl Strategy<Probe>, device: &Device) -> Result<(), ConformanceError> {
+    let effects = recipe.effects();
+    let model = adapted(recipe, device)?;
+    let mut setup = Setup::new(&model, device);
+    recipe.start(&mut setup)?;
+    let declared = effects == Effects::none(effects.strategy) || setup.order().effects().contains(&effects);
+    if declared { Ok(()) } else { Err(ConformanceError::Undeclared(effects.strategy)) }
 }
 
 fn run(

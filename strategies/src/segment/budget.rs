@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashSet};
 /// If it suffices, the first segments of a pass are recomputed: the others, later in the pass, are through with the
 /// backward pass and hold nothing by then.
 #[derive(Debug)]
-pub(crate) struct Budget {
+pub struct Budget {
     bytes: usize,
     known: BTreeMap<u64, Known>,
     chosen: Option<HashSet<u64>>,
@@ -62,7 +62,7 @@ impl Budget {
     }
 
     /// Returns whether to recompute this segment for an input of this shape.
-    pub fn recomputes(&mut self, segment: u64, shape: &[usize]) -> Result<bool, Needs> {
+    pub(super) fn recomputes(&mut self, segment: u64, shape: &[usize]) -> Result<bool, Needs> {
         if !self.known.get(&segment).is_some_and(|known| known.covers(shape)) {
             return Ok(true);
         }
@@ -73,7 +73,7 @@ impl Budget {
     }
 
     /// Records the measured cost of a segment.
-    pub fn learn(&mut self, segment: u64, shape: Vec<usize>, cost: Cost) {
+    pub(super) fn learn(&mut self, segment: u64, shape: Vec<usize>, cost: Cost) {
         let place = self.known.len();
         let known = self.known.entry(segment).or_insert_with(|| Known { place, ..Known::default() });
         if known.covers(&shape) {

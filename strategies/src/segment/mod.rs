@@ -37,8 +37,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub use bundle::{Bundle, TensorMap};
 pub(crate) use entered::Entered;
 pub use plan::SegmentPlan;
-pub(crate) use plan::Which;
-pub(crate) use units::Units;
+pub use plan::Which;
+pub use units::Units;
 
 /// Ignores poisoning: every change under these locks is a single step, so the data stays valid after a panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

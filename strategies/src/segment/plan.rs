@@ -31,7 +31,7 @@ pub struct SegmentPlan {
 
 /// The segments to recompute.
 #[derive(Debug)]
-pub(crate) enum Which {
+pub enum Which {
     /// The first of every `n` segments.
     Every(usize),
     /// The segments of blocks at these paths.
@@ -52,6 +52,7 @@ pub(crate) struct Met {
 }
 
 impl Which {
+    /// As few as possible, so that the others hold at most `bytes` together.
     pub fn within(bytes: usize) -> Self {
         Self::Within(Mutex::new(Budget::new(bytes)))
     }
@@ -84,12 +85,14 @@ impl SegmentPlan {
         self.elementwise
     }
 
-    pub(crate) fn recompute(&mut self, which: Which, host: Option<Device>) {
+    /// Recomputes these segments, and keeps their inputs on `host` if it is given.
+    pub fn recompute(&mut self, which: Which, host: Option<Device>) {
         self.recompute = Some(which);
         self.host = host;
     }
 
-    pub(crate) fn recompute_elementwise(&mut self) {
+    /// Recomputes the operations between matrix products, with Burn's own scheme.
+    pub fn recompute_elementwise(&mut self) {
         self.elementwise = true;
     }
 
@@ -100,7 +103,7 @@ impl SegmentPlan {
 
     /// Sums the gradients of blocks over the ranks in the backward pass, and with `gathers` gathers the blocks'
     /// parameters for their segments.
-    pub(crate) fn shard(&mut self, units: Units, sharding: Arc<Sharding>, gathers: bool) {
+    pub fn shard(&mut self, units: Units, sharding: Arc<Sharding>, gathers: bool) {
         self.handling.units = units;
         self.handling.sharding = Some(sharding);
         self.handling.gathers = gathers;
@@ -108,7 +111,7 @@ impl SegmentPlan {
 
     /// With `lands`, moves the gradients of blocks to the host in the backward pass; with `fetches`, keeps their
     /// parameters there.
-    pub(crate) fn offload(&mut self, fetches: bool, lands: bool) {
+    pub fn offload(&mut self, fetches: bool, lands: bool) {
         if self.handling.units.count() == 0 && (fetches || lands) {
             let blocks: Vec<_> = self.paths.blocks().map(str::to_string).collect();
             self.handling.units = Units::of(&self.paths, &blocks);

@@ -11,7 +11,7 @@ use crate::zero::Sharding;
 
 /// The block of each parameter.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Units {
+pub struct Units {
     unit_of: HashMap<ParamId, usize>,
     paths: Vec<String>,
 }
@@ -37,18 +37,22 @@ impl Units {
         Self { unit_of, paths: blocks.to_vec() }
     }
 
+    /// Returns whether the parameter belongs to a unit.
     pub fn has(&self, id: ParamId) -> bool {
         self.unit_of.contains_key(&id)
     }
 
+    /// Returns the unit of a parameter, if it has one.
     pub fn of_param(&self, id: ParamId) -> Option<usize> {
         self.unit_of.get(&id).copied()
     }
 
+    /// Returns the number of units.
     pub fn count(&self) -> usize {
         self.paths.len()
     }
 
+    /// Returns the path of a unit.
     pub fn path(&self, unit: usize) -> &str {
         &self.paths[unit]
     }

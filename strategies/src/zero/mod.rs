@@ -21,14 +21,16 @@ use std::sync::Arc;
 use burn::module::Module;
 use burn::tensor::FloatDType;
 use firebrick_world::World;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::segment::Units;
 use crate::{Effects, Reduces, SettingError, Setup, Stages, Strategy, StrategyError, dtypes};
 
-pub(crate) use reduced::{Part, add};
+pub use reduced::Part;
+pub(crate) use reduced::add;
+pub use rows::Rows;
 use sharded::Sharded;
-pub(crate) use sharding::Sharding;
+pub use sharding::{Gathered, Sharding};
 
 const NAME: &str = "Zero";
 
@@ -122,14 +124,27 @@ pub struct Zero {
     world: Option<World>,
     #[serde(default, with = "dtypes::option", skip_serializing_if = "Option::is_none")]
     sum_in: Option<FloatDType>,
-    #[serde(default = "replicate_below", skip_serializing_if = "is_default")]
+    #[serde(
+        default = "replicate_below",
+        deserialize_with = "given_or_default",
+        skip_serializing_if = "is_default"
+    )]
     replicate_below: usize,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "given_or_none", skip_serializing_if = "Vec::is_empty")]
     blocks: Vec<String>,
 }
 
 fn replicate_below() -> usize {
     REPLICATE_BELOW
+}
+
+/// Older run files have `None` for a setting at its default.
+fn given_or_default<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or(REPLICATE_BELOW))
+}
+
+fn given_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

@@ -13,16 +13,19 @@ use crate::StrategyError;
 use firebrick_kernels::cast;
 
 /// A gradient on its way to the other ranks.
-pub(crate) struct Part {
+pub struct Part {
+    /// The parameter.
     pub id: ParamId,
     /// The shape of the whole parameter.
     pub shape: Vec<usize>,
+    /// The dtype of the gradient.
     pub dtype: DType,
     /// `None` if this rank has nothing to add.
     pub data: Option<TensorData>,
 }
 
 impl Part {
+    /// Returns the bytes of the whole gradient.
     pub fn bytes(&self) -> usize {
         self.shape.iter().product::<usize>() * self.dtype.size()
     }

@@ -8,13 +8,14 @@ use crate::Shard;
 /// A first axis of `rows` rows in equal shards. If the ranks do not divide it, the last shards end in rows
 /// of zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Rows {
+pub struct Rows {
     rows: usize,
     per_rank: usize,
     ranks: usize,
 }
 
 impl Rows {
+    /// Divides `rows` rows among `ranks` ranks.
     pub fn of(rows: usize, ranks: usize) -> Self {
         Self { rows, per_rank: rows.div_ceil(ranks), ranks }
     }
@@ -34,6 +35,7 @@ impl Rows {
         self.per_rank * self.ranks
     }
 
+    /// Returns whether the last shards end in rows of zeros.
     pub fn is_padded(self) -> bool {
         self.padded() != self.rows
     }

@@ -15,7 +15,7 @@ use crate::{ParamMap, Reduces, StrategyError, learns, map_params, relift};
 const BUCKET_BYTES: usize = 16 << 20;
 
 /// Which parameters are sharded, and among which ranks.
-pub(crate) struct Sharding {
+pub struct Sharding {
     pub(super) world: Communicator,
     /// The rows of each sharded parameter.
     rows: HashMap<ParamId, Rows>,
@@ -50,6 +50,7 @@ impl Sharding {
         Self { world, rows: shapes.rows, wire: reduces.sum_in }
     }
 
+    /// Returns the ranks.
     pub fn world(&self) -> &Communicator {
         &self.world
     }
@@ -59,6 +60,7 @@ impl Sharding {
         self.rows.contains_key(&id)
     }
 
+    /// Returns the rows that each rank holds of a parameter, if it is sharded.
     pub fn rows(&self, id: ParamId) -> Option<Rows> {
         self.rows.get(&id).copied()
     }
@@ -176,7 +178,8 @@ fn wait(gathering: Gathering) -> Result<Vec<TensorData>, StrategyError> {
 }
 
 /// A model with gathered parameters.
-pub(crate) struct Gathered<M> {
+pub struct Gathered<M> {
+    /// The model.
     pub model: M,
     /// The gathered tensors, with their padding.
     pub padded: HashMap<ParamId, DispatchTensor>,
