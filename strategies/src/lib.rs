@@ -14,6 +14,7 @@
 //! adaptation.rs  the changes that strategies make to a model before training, and how they are undone
 //! effects.rs     Effects: what a strategy does to gradients, memory and traffic, as far as others must know
 //! order.rs       Order: the effects of a composition, and the checks on it
+//! cost/          the bytes that a composition holds and sends, computed without the model
 //! setup.rs       what a strategy sees when it starts
 //! outcome.rs     what happens to gradients: apply, hold, skip
 //! grads.rs       gradients on their way to the optimizer, with the facts known about them
@@ -150,6 +151,7 @@ mod amp;
 mod boxed;
 mod clip;
 pub mod conformance;
+pub mod cost;
 mod dropout;
 mod dtypes;
 pub mod effects;
@@ -220,3 +222,21 @@ pub use stages::Stages;
 pub use state::{SavedStates, StageState};
 pub use strategy::Strategy;
 pub use zero::{Gathered, Part, Rows, Sharding, Zero};
+
+impl<M: burn::module::Module + 'static> registry::Registered for dyn AnyStrategy<M> {
+    const KIND: &'static str = "a strategy";
+
+    fn built_in() -> Strategies<M> {
+        Strategies::default()
+            .strategy::<Amp>("Amp")
+            .strategy::<Accumulate>("Accumulate")
+            .strategy::<AccumulateIn>("AccumulateIn")
+            .strategy::<Clip>("Clip")
+            .strategy::<Recompute>("Recompute")
+            .strategy::<Ema>("Ema")
+            .strategy::<Zero>("Zero")
+            .strategy::<Offload>("Offload")
+            .strategy::<Lora>("Lora")
+            .strategy::<Freeze>("Freeze")
+    }
+}

@@ -7,9 +7,7 @@ use serde::de::DeserializeOwned;
 
 use crate::boxed::AnyStrategy;
 use crate::registry::{Named, Registered, Registry};
-use crate::{
-    Accumulate, AccumulateIn, Amp, BoxedStrategy, Clip, Ema, Freeze, Lora, Offload, Recompute, Strategy, Zero,
-};
+use crate::{BoxedStrategy, Strategy};
 
 /// Any [registered](Strategies) strategy for the model `M`: `Clip(norm: 1.0)`.
 pub type NamedStrategy<M> = Named<dyn AnyStrategy<M>>;
@@ -51,23 +49,5 @@ where
         R: Strategy<M> + PartialEq + Serialize + DeserializeOwned,
     {
         self.with(name, NamedStrategy::new::<R>)
-    }
-}
-
-impl<M: burn::module::Module + 'static> Registered for dyn AnyStrategy<M> {
-    const KIND: &'static str = "a strategy";
-
-    fn built_in() -> Strategies<M> {
-        Strategies::default()
-            .strategy::<Amp>("Amp")
-            .strategy::<Accumulate>("Accumulate")
-            .strategy::<AccumulateIn>("AccumulateIn")
-            .strategy::<Clip>("Clip")
-            .strategy::<Recompute>("Recompute")
-            .strategy::<Ema>("Ema")
-            .strategy::<Zero>("Zero")
-            .strategy::<Offload>("Offload")
-            .strategy::<Lora>("Lora")
-            .strategy::<Freeze>("Freeze")
     }
 }

@@ -5,8 +5,6 @@
 //! combinations.rs  the combinations, cheapest first
 //! parameters.rs    the dtypes that strategies give each parameter
 //! order.rs         the place of each strategy in a list, as far as bytes depend on it
-//! held.rs          bytes that a rank holds
-//! sent.rs          bytes that a rank sends
 //! trace.rs         memory of a pass, measured on the real model with few blocks
 //! recomputed.rs    which blocks are recomputed, and the memory of a pass with them
 //! longest.rs       the micro-batch that is traced
@@ -20,11 +18,9 @@ mod combinations;
 mod error;
 mod find_batch;
 mod flops;
-mod held;
 mod longest;
 mod parameters;
 mod recomputed;
-mod sent;
 mod table;
 mod trace;
 
@@ -43,14 +39,14 @@ use firebrick::memory::of_machine;
 use firebrick::{ByteSize, TrainError};
 use firebrick_models::pretrained::Folder;
 use firebrick_strategies::Order;
+use firebrick_strategies::cost::{Held, sent};
 
 pub use error::PlanError;
 pub use find_batch::FoundBatch;
-pub use sent::Sent;
+pub use firebrick_strategies::cost::Sent;
 
 use combinations::combinations;
 use flops::{Sequences, Work};
-use held::{Held, Ordered};
 use longest::Longest;
 use parameters::ParamLayout;
 use trace::Tracer;
@@ -238,9 +234,11 @@ impl<M: Trainable> Planner<'_, M> {
         let (traced, recomputed) = self.tracer.trace(&composed, self.say)?;
         let order =
             Order::of(composed.iter().map(|strategy| strategy.effects())).map_err(TrainError::from)?;
-        let order = Ordered::new(order, recomputed, self.run.windows_vary());
-        let held = Held::of(self.shapes, &layout, &order, ranks, &*self.run.optimizer, traced);
-        let sent = sent::sent(self.shapes, &layout, &order, 0, ranks);
+        let recomputed = if order.runs_blocks_again() { 1.0 } else { recomputed };
+        let params = || self.shapes.iter().map(|shape| layout.planned(shape));
+        let held = Held::of(params(), &order, self.run.windows_vary(), ranks, &*self.run.optimizer);
+        let sent = sent(params(), &order, 0, ranks);
+        let peak = held.peak(traced.activations, traced.most);
         let host = if self.limit.with_host { held.host } else { 0 };
         Ok(Planned {
             strategies: strategies_line(written),
@@ -251,13 +249,13 @@ impl<M: Trainable> Planner<'_, M> {
             optimizer_bytes: held.optimizer,
             activation_bytes: traced.activations,
             host_bytes: held.host,
-            between_steps_bytes: held.between,
-            peak_bytes: held.peak,
+            between_steps_bytes: held.between(),
+            peak_bytes: peak,
             sent_elements: sent.values().map(|sent| sent.elements).sum(),
             sent_bytes: sent.values().map(|sent| sent.bytes).sum(),
             sent,
-            flops: self.work.flops(self.shapes, &layout, &order),
-            fits: self.limit.bytes.map(|limit| held.peak + host <= limit),
+            flops: self.work.flops(self.shapes, &layout, recomputed),
+            fits: self.limit.bytes.map(|limit| peak + host <= limit),
         })
     }
 }

@@ -3,13 +3,14 @@
 use std::collections::{HashMap, HashSet};
 
 use burn::module::ParamId;
+use firebrick_strategies::cost::PlannedParam;
 use firebrick_strategies::{Adaptation, Paths, Strategy};
 use firebrick_world::Communicator;
 
-use crate::run::{Parts, Trainable, recipes, skeleton};
+use crate::run::{Parts, Shape, Trainable, recipes, skeleton};
 use crate::{Run, RunError, RunStrategy};
 use firebrick::AnyModel;
-use firebrick::accounting::{Placement, dtypes};
+use firebrick::accounting::dtypes;
 use firebrick::engine::session::Prepared;
 
 /// How strategies treat a parameter.
@@ -29,8 +30,6 @@ pub(super) struct Treated {
 pub(super) struct ParamLayout {
     /// The parameters by their first path.
     pub of: HashMap<String, Treated>,
-    /// What is placed on the host.
-    pub placement: Placement,
 }
 
 impl ParamLayout {
@@ -64,11 +63,29 @@ impl ParamLayout {
             let trained = trains.get(&path).copied().unwrap_or(true);
             (path, Treated { master, replica, trained })
         });
-        Ok(Self { of: of.collect(), placement: session.bytes().placement })
+        Ok(Self { of: of.collect() })
+    }
+
+    /// Returns whether the parameter at this path is trained.
+    pub fn trains(&self, path: &str) -> bool {
+        self.get(path).trained
+    }
+
+    /// Returns a parameter with what strategies do to it.
+    pub fn planned<'a>(&self, shape: &'a Shape) -> PlannedParam<'a> {
+        let Treated { master, replica, trained } = self.get(&shape.path);
+        PlannedParam {
+            shape: &shape.shape,
+            master_bytes: master,
+            replica_bytes: replica,
+            is_trained: trained,
+            in_block: shape.in_block,
+            is_factor: shape.is_factor,
+        }
     }
 
     /// Returns the treatment of the parameter whose first path is this one.
-    pub fn get(&self, path: &str) -> Treated {
+    fn get(&self, path: &str) -> Treated {
         self.of.get(path).copied().unwrap_or(Treated { master: 4, replica: 4, trained: true })
     }
 }

@@ -1,14 +1,13 @@
 //! Counts what a rank sends to the others in an update, element by element, as the transport counts it.
 
-use firebrick_world::Kind;
 use std::collections::BTreeMap;
 
 use burn::tensor::DType;
+use firebrick_world::Kind;
 use serde::Serialize;
 
-use super::held::Ordered;
-use super::parameters::ParamLayout;
-use crate::run::Shape;
+use super::PlannedParam;
+use crate::Order;
 
 /// Elements and bytes of tensors that a rank sends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -30,10 +29,9 @@ pub struct Sent {
 ///
 /// with k micro-batches. Stages 0 and 1 send gradients k times if they come before `Accumulate` in the list. Scalars,
 /// such as norms and flags, are counted separately.
-pub(super) fn sent(
-    shapes: &[Shape],
-    layout: &ParamLayout,
-    order: &Ordered,
+pub fn sent<'a>(
+    params: impl IntoIterator<Item = PlannedParam<'a>>,
+    order: &Order,
     rank: u64,
     ranks: u64,
 ) -> BTreeMap<Kind, Sent> {
@@ -43,20 +41,18 @@ pub(super) fn sent(
     }
     let micro_batches = order.micro_batches() as u64;
     let times = if order.sums_each_micro_batch() { micro_batches } else { 1 };
+    let sum_in = order.reduces().and_then(|reduces| reduces.sum_in);
     let mut add = |kind, elements: u64, size: u64| {
         let all: &mut Sent = sent.entry(kind).or_default();
         all.elements += elements;
         all.bytes += elements * size;
     };
-    for shape in shapes {
-        let treated = layout.get(&shape.path);
-        let size = if order.exchanges_replica() { treated.replica } else { treated.master };
-        let sum_in = order.reduces().and_then(|reduces| reduces.sum_in);
+    for param in params {
+        let size = if order.exchanges_replica() { param.replica_bytes } else { param.master_bytes };
         let wire = sum_in.map_or(size, |dtype| DType::from(dtype).size() as u64);
-        let padded = order.padded(&shape.shape, treated.trained, ranks);
-        let (whole, stage) = (shape.elements(), order.stage());
-        match padded {
-            None if treated.trained => {
+        let whole = param.elements();
+        match param.padded(order, ranks) {
+            None if param.is_trained => {
                 // Each rank sums a chunk and sends the sum to all others.
                 let chunk = whole.div_ceil(ranks);
                 let own = ((rank + 1) * chunk).min(whole) - (rank * chunk).min(whole);
@@ -66,10 +62,10 @@ pub(super) fn sent(
             None => (),
             Some(padded) => {
                 let part = padded / ranks * (ranks - 1);
-                if treated.trained {
+                if param.is_trained {
                     add(Kind::ReduceScatter, times * part, wire);
                 }
-                let gathered = match (stage, shape.in_block) {
+                let gathered = match (order.stage(), param.in_block) {
                     (3, true) => 2 * micro_batches,
                     (3, false) => micro_batches,
                     _ => 1,

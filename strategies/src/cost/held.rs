@@ -1,0 +1,160 @@
+//! Computes the bytes that a rank holds, parameter by parameter, by the equations of ZeRO.
+//!
+//! Rajbhandari et al., *ZeRO: Memory Optimizations Toward Training Trillion Parameter Models*, 2020 (arXiv:1910.02054),
+//! extended by padding, small replicated parameters, and masters that are views of the replica.
+
+use super::PlannedParam;
+use crate::optim::{HeldParam, OptimizerRecipe};
+use crate::{Offloads, Order};
+
+/// Bytes of the first rank, which holds at least as much as any other.
+///
+/// ```
+/// use burn::nn::Linear;
+/// use firebrick_strategies::cost::{Held, PlannedParam};
+/// use firebrick_strategies::optim::AdamW;
+/// use firebrick_strategies::{Order, Strategy, Zero};
+///
+/// let shape = [4096, 4096];
+/// let matrix = PlannedParam {
+///     shape: &shape, master_bytes: 4, replica_bytes: 4, is_trained: true, in_block: true, is_factor: false,
+/// };
+/// let bytes = |stage| {
+///     let order = Order::of([Strategy::<Linear>::effects(&Zero::stage(stage))]).unwrap();
+///     let held = Held::of([matrix], &order, false, 4, &AdamW::new());
+///     (held.between() + held.gradients) / (4096 * 4096)
+/// };
+/// assert_eq!([0, 1, 2, 3].map(bytes), [16, 10, 7, 4]); // 16, 8 + 8/4, 4 + 12/4, 16/4
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// The parameters that the optimizer updates.
+    pub master: u64,
+    /// The parameters that the forward pass reads, beyond the master.
+    pub replica: u64,
+    /// The average of the weights.
+    pub averaged: u64,
+    /// The gradients: those of a window, or those that a backward pass leaves if a window has one micro-batch.
+    pub gradients: u64,
+    /// The optimizer's state.
+    pub optimizer: u64,
+    /// The bytes on the host, of all the above except the gradients.
+    pub host: u64,
+    /// Gradients that stay on the device between the micro-batches of a window.
+    of_window: u64,
+    /// Gradients that a backward pass leaves, as far as blocks hand theirs over.
+    delivered: Option<u64>,
+    /// The part of a pass's gradients that has moved to the host by its end.
+    gone_down: u64,
+    /// Gradients that the optimizer receives on the device.
+    given: u64,
+}
+
+/// Bytes of gradients at the moments that determine the peak.
+#[derive(Clone, Copy, Default)]
+struct Gradients {
+    /// Gradients that a backward pass leaves.
+    left: u64,
+    /// The part of them that has been moved to the host by then.
+    gone_down: u64,
+    /// Gradients that are held between the micro-batches of a window.
+    held: u64,
+    /// Gradients that the optimizer receives.
+    given: u64,
+}
+
+impl Held {
+    /// Computes the bytes of a model on one of so many ranks. `windows_vary` says whether a window may have more
+    /// micro-batches than the strategies say.
+    pub fn of<'a>(
+        params: impl IntoIterator<Item = PlannedParam<'a>>,
+        order: &Order,
+        windows_vary: bool,
+        ranks: u64,
+        optimizer: &dyn OptimizerRecipe,
+    ) -> Self {
+        let (mut held, mut gradients) = (Self::default(), Gradients::default());
+        for param in params {
+            held.add(&param, order, ranks, optimizer, &mut gradients);
+        }
+        let [master_on_host, replica_on_host, held_on_host] = order.on_host();
+        let if_so = |bytes: u64, is_so: bool| if is_so { bytes } else { 0 };
+        let holds = order.micro_batches() > 1 || windows_vary;
+        held.gradients = if holds { gradients.held } else { gradients.left };
+        held.host = if_so(held.of_master(), master_on_host) + if_so(held.replica, replica_on_host);
+        held.of_window = if_so(gradients.held, holds && !held_on_host);
+        held.delivered = order.delivers().then_some(gradients.left);
+        held.gone_down = if_so(gradients.gone_down, master_on_host);
+        held.given = if_so(gradients.given, !master_on_host);
+        held
+    }
+
+    fn of_master(&self) -> u64 {
+        self.master + self.averaged + self.optimizer
+    }
+
+    /// Returns the bytes on the device between two steps, without gradients.
+    pub fn between(&self) -> u64 {
+        self.of_master() + self.replica - self.host
+    }
+
+    /// Returns the most bytes on the device during a step whose pass takes so many bytes of activations, and `most`
+    /// with the gradients that one rank alone would leave.
+    pub fn peak(&self, activations: u64, most: u64) -> u64 {
+        let in_pass = self.delivered.map_or(most, |left| activations + left);
+        let pass = self.of_window + in_pass.saturating_sub(self.gone_down);
+        self.between() + pass.max(self.given)
+    }
+
+    fn add(
+        &mut self,
+        param: &PlannedParam<'_>,
+        order: &Order,
+        ranks: u64,
+        optimizer: &dyn OptimizerRecipe,
+        gradients: &mut Gradients,
+    ) {
+        let (whole, stage, offloads) = (param.elements(), order.stage(), order.offloads());
+        let padded = param.padded(order, ranks);
+        let shard = padded.map_or(whole, |padded| padded / ranks);
+        let is_cast = param.replica_bytes != param.master_bytes;
+        let mut master = shard * param.master_bytes;
+        let replica = match (offloads, padded.filter(|_| stage < 3)) {
+            // The forward pass reads the master itself, or a copy in another dtype.
+            (None | Some(Offloads::Parameters), None) if !is_cast => 0,
+            (_, None) => shard * param.replica_bytes,
+            (offloads, Some(padded)) => {
+                let is_view = offloads.is_none() && !is_cast && ranks > 1;
+                if is_view {
+                    master = 0;
+                }
+                // Gathered parameters lose their padding when they are cast or copied.
+                let is_copied = is_cast && !order.exchanges_replica()
+                    || offloads == Some(Offloads::Optimizer) && order.gathers_on_host();
+                match ranks == 1 && !is_cast && offloads.is_none() {
+                    true => 0,
+                    false => (if is_copied { whole } else { padded }) * param.replica_bytes,
+                }
+            }
+        };
+        self.master += master;
+        self.replica += replica;
+        if !param.is_trained {
+            return;
+        }
+        self.optimizer += optimizer.state_bytes(&HeldParam {
+            shape: param.shape,
+            elements: shard,
+            element_bytes: param.master_bytes,
+            is_factor: param.is_factor,
+        });
+        self.averaged += if order.averages() { shard * 4 } else { 0 };
+        let left = if stage >= 2 { shard } else { whole } * param.replica_bytes;
+        gradients.left += left;
+        let lands = order.delivers() && (stage >= 2 || param.in_block);
+        gradients.gone_down += if lands { left } else { 0 };
+        let sum = if order.sums_each_micro_batch() { shard } else { whole };
+        gradients.held += sum * order.held_bytes() as u64;
+        gradients.given += shard * param.master_bytes;
+    }
+}
