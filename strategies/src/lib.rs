@@ -36,6 +36,7 @@
 //! lora/          Lora: low-rank factors beside frozen matrices
 //! ema.rs         Ema: an average of the weights over the updates
 //! clip.rs        Clip: bounds the gradient's norm or its elements
+//! skip_outliers.rs  SkipOutliers: skips an update whose gradient norm is an outlier
 //! zero/          Zero: data-parallel training with sharded state
 //! offload.rs     Offload: keeps the master and the moments, optionally the replica too, in host memory
 //! host.rs        the host, for a strategy that keeps tensors there
@@ -176,6 +177,7 @@ mod setting;
 mod settled;
 mod setup;
 mod shard;
+mod skip_outliers;
 mod stack;
 mod stage;
 mod stages;
@@ -216,6 +218,7 @@ pub use setting::SettingError;
 pub use settled::{Settled, SkipReason};
 pub use setup::Setup;
 pub use shard::Shard;
+pub use skip_outliers::SkipOutliers;
 pub use stack::{Identity, Stack};
 pub use stage::{AverageStage, MasterStage, ShardStage, Stage, WindowStage};
 pub use stages::Stages;
@@ -238,5 +241,6 @@ impl<M: burn::module::Module + 'static> registry::Registered for dyn AnyStrategy
             .strategy::<Offload>("Offload")
             .strategy::<Lora>("Lora")
             .strategy::<Freeze>("Freeze")
+            .strategy::<SkipOutliers>("SkipOutliers")
     }
 }
