@@ -88,7 +88,6 @@ pub use adapters::{Adapters, Factors};
 pub use burn::train::Interrupter;
 pub use checkpoint::{Change, Checkpoints, Resume, ResumeError, TrainerState};
 pub use data::Data;
-pub use engine::step::StepNumbers;
 pub use error::TrainError;
 pub use files::writes::FailedWrites;
 pub use firebrick_kernels::memory;
@@ -99,7 +98,7 @@ pub use firebrick_strategies::{
 pub use firebrick_world::World;
 pub use objective::{Evaluation, Loss, Objective};
 pub use observe::dashboard::Show;
-pub use observe::numbers::{EvaluationNumbers, SaveNumbers};
+pub use observe::numbers::{EvaluationNumbers, SaveNumbers, StepNumbers};
 pub use observe::observer::Observer;
 pub use observe::rank_report::{PerStep, RankReport};
 pub use observe::report::{Report, process_start};

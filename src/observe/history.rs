@@ -6,10 +6,9 @@ use std::time::Instant;
 use firebrick_strategies::SkipReason;
 
 use crate::TrainError;
-use crate::engine::step::StepNumbers;
 use crate::files::writes::FailedWrites;
 use crate::observe::log::Past;
-use crate::observe::numbers::EvaluationNumbers;
+use crate::observe::numbers::{EvaluationNumbers, StepNumbers};
 use crate::observe::progress::{MANY_INFINITE, Progress};
 use crate::observe::rank_report::Exchanged;
 
@@ -52,7 +51,7 @@ impl History {
         let last = last.unwrap_or_default();
         let last = StepNumbers {
             step: updates,
-            gradient_norm: last.gradient_norm.unwrap_or_default(),
+            gradient_norm: Some(last.gradient_norm).filter(|norm| norm.is_finite()).unwrap_or_default(),
             loss_scale: last.loss_scale,
             ..StepNumbers::default()
         };

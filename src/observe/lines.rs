@@ -70,17 +70,18 @@ impl Lines {
 }
 
 /// Formats a step as a line: updates made, the total if it is known, and the readings by name.
-pub fn step_line(done: u64, total: Option<u64>, readings: &[(String, f64)]) -> String {
+pub fn step_line<N: AsRef<str>>(done: u64, total: Option<u64>, readings: &[(N, f64)]) -> String {
     let mut line = format!("step {done:>6}{}", of(total));
     // 0 bytes of memory means that nothing counts bytes. To keep the line short, it has only two of the sizes.
-    let is_told = |(name, value): &&(String, f64)| match name.as_str() {
+    let is_told = |(name, value): &&(N, f64)| match name.as_ref() {
         // Printed below, if a rank is slow.
         WAITING | SLOWEST => false,
         "Memory" | "Activations" => *value > 0.0,
         name => !BYTES.contains(&name),
     };
     for (name, value) in readings.iter().filter(is_told) {
-        let short = match name.as_str() {
+        let name = name.as_ref();
+        let short = match name {
             "Learning rate" => "lr",
             "Gradient norm" => "norm",
             LOSS_SCALE => "scale",
@@ -92,7 +93,7 @@ pub fn step_line(done: u64, total: Option<u64>, readings: &[(String, f64)]) -> S
         };
         line += &format!("  {short} {}", format_reading(name, *value));
     }
-    let reading = |name: &str| readings.iter().find(|(known, _)| known == name).map(|known| known.1);
+    let reading = |name: &str| readings.iter().find(|(known, _)| known.as_ref() == name).map(|known| known.1);
     if let (Some(share), Some(rank)) = (reading(WAITING).filter(|share| *share > SLOW), reading(SLOWEST)) {
         let share = format_reading(WAITING, share);
         line += &format!("  rank {rank} is slow: another waits for it {share} of the time");
@@ -101,10 +102,10 @@ pub fn step_line(done: u64, total: Option<u64>, readings: &[(String, f64)]) -> S
 }
 
 /// Formats an evaluation as a line: updates made, and the readings by name, the loss first.
-pub fn valid_line(done: u64, total: Option<u64>, readings: &[(String, f64)]) -> String {
+pub fn valid_line<N: AsRef<str>>(done: u64, total: Option<u64>, readings: &[(N, f64)]) -> String {
     let mut line = format!("valid {done:>5}{}", of(total));
     for (name, value) in readings {
-        let name = if name == LOSS { "loss" } else { name };
+        let name = if name.as_ref() == LOSS { "loss" } else { name.as_ref() };
         line += &format!("  {name} {value:.4}");
     }
     line

@@ -1,7 +1,6 @@
 //! Following a run from a program.
 
-use crate::engine::step::StepNumbers;
-use crate::observe::numbers::{EvaluationNumbers, SaveNumbers};
+use crate::observe::numbers::{EvaluationNumbers, SaveNumbers, StepNumbers};
 use crate::observe::report::Report;
 
 /// Follows a run: sees its steps, evaluations and saves, and its end. Pass it to

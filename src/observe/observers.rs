@@ -3,9 +3,8 @@
 use std::fmt::{self, Debug, Formatter};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::engine::step::StepNumbers;
 use crate::observe::log::Log;
-use crate::observe::numbers::{EvaluationNumbers, SaveNumbers};
+use crate::observe::numbers::{EvaluationNumbers, SaveNumbers, StepNumbers};
 use crate::observe::observer::Observer;
 use crate::observe::report::Report;
 

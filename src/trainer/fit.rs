@@ -10,7 +10,7 @@ use super::for_rank::for_rank;
 use super::{Destination, Length, Trained, Trainer};
 use crate::checkpoint::{ResumeError, Shared};
 use crate::engine::ranks::each_rank;
-use crate::engine::step::StepNumbers;
+use crate::observe::numbers::StepNumbers;
 use crate::observe::report::process_start;
 use crate::{Data, LrSchedule, Objective, TrainError};
 

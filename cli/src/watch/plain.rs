@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use super::watched::{News, Watched};
 use crate::report_page::number::{duration, plain};
 use firebrick::observe::lines::{step_line, valid_line};
-use firebrick::observe::log_line::{TrainLine, ValidLine};
-use firebrick::observe::readings::{LOSS, LOSS_SCALE, SLOWEST, WAITING};
+use firebrick::observe::readings::{self, LOSS, Reading};
+use firebrick::{EvaluationNumbers, StepNumbers};
 
 /// The time between two lines of training; evaluations are always printed.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -67,28 +67,18 @@ pub(crate) fn summary(watched: &Watched) -> Option<String> {
     Some(words)
 }
 
-/// The readings of a step, with the names of the gauges.
-pub(crate) fn of_step(line: &TrainLine) -> Vec<(String, f64)> {
-    let readings = [
-        (LOSS, line.applied(line.loss)),
-        ("Learning rate", line.applied(line.learning_rate)),
-        ("Gradient norm", line.applied(line.gradient_norm)),
-        (LOSS_SCALE, line.loss_scale),
-        ("Tokens per second", line.tokens_per_second),
-        (WAITING, line.waiting()),
-        (SLOWEST, line.slowest_rank.map(|rank| rank as f64)),
-        ("Skipped steps", line.skipped_steps.map(|steps| steps as f64)),
-        ("Memory", line.memory_bytes),
-        ("Activations", line.activation_bytes),
-    ];
-    readings.into_iter().filter_map(|(name, value)| Some((name.to_string(), value?))).collect()
+/// The known readings of a step.
+fn of_step(numbers: &StepNumbers) -> Vec<(&'static str, f64)> {
+    let readings = readings::of_step(numbers).into_iter();
+    readings
+        .filter_map(|Reading { name, value, .. }| Some((name, value.filter(|value| value.is_finite())?)))
+        .collect()
 }
 
 /// The readings of an evaluation, starting with the loss.
-fn of_evaluation(line: &ValidLine) -> Vec<(String, f64)> {
-    let loss = (LOSS.to_string(), line.loss.unwrap_or(f64::NAN));
-    let scores = line.scores.iter().map(|(name, value)| (name.clone(), value.unwrap_or(f64::NAN)));
-    std::iter::once(loss).chain(scores).collect()
+fn of_evaluation(numbers: &EvaluationNumbers) -> Vec<(&str, f64)> {
+    let scores = numbers.scores.iter().map(|(name, value)| (name.as_str(), *value));
+    std::iter::once((LOSS, numbers.loss)).chain(scores).collect()
 }
 
 #[cfg(test)]
@@ -122,15 +112,15 @@ mod tests {
             "step     18/120  loss 6.3714  lr 7.06e-4  norm 1.1028  tok/s 1314  skipped 0  memory 6.3 MB";
         assert_eq!(told(&mut plain, &run, &news), format!("{line}  left 3 min 24 s\n"));
         // The next line of training is due after a pause, but an evaluation is printed at once.
-        let scores = [("f1".to_string(), Some(0.25))].into();
-        let evaluation = ValidLine { step: 20, loss: Some(6.2512), seconds: None, scores };
+        let scores = [("f1".to_string(), 0.25)].into();
+        let evaluation = EvaluationNumbers { step: 20, loss: 6.2512, scores, ..Default::default() };
         let news = News { any: true, evaluations: vec![evaluation], ..News::default() };
         assert_eq!(told(&mut plain, &run, &news), "valid    20/120  loss 6.2512  f1 0.2500\n");
     }
 
     #[test]
     fn of_a_run_that_has_been_going_on_the_last_evaluation_is_told() {
-        let evaluation = |step| ValidLine { step, loss: Some(1.0), ..ValidLine::default() };
+        let evaluation = |step| EvaluationNumbers { step, loss: 1.0, ..Default::default() };
         let news = News { any: true, evaluations: vec![evaluation(10), evaluation(20)], ..News::default() };
         let lines = told(&mut Plain::default(), &watched(STEP), &news);
         assert!(!lines.contains("valid    10") && lines.contains("valid    20"), "{lines}");

@@ -16,10 +16,11 @@ use tracing::info;
 
 use crate::engine::feed::Feed;
 use crate::engine::session::Session;
-use crate::engine::step::{Step, StepNumbers};
+use crate::engine::step::Step;
 use crate::observe::dashboard::let_ctrl_c_interrupt;
 use crate::observe::events::Events;
 use crate::observe::history::History;
+use crate::observe::numbers::StepNumbers;
 use crate::observe::observer::Observer;
 use crate::observe::observers::Observers;
 use crate::observe::readings::Readings;

@@ -14,7 +14,8 @@ use firebrick_checkpoints::Folder;
 use super::{LOG, Mark};
 use crate::TrainerState;
 use crate::files::saving::replace_or;
-use crate::observe::log_line::{LogLine, TrainLine, for_each_line};
+use crate::observe::log_line::{LogLine, for_each_line};
+use crate::observe::numbers::StepNumbers;
 
 /// The history of the run according to the kept lines.
 #[derive(Debug, Default)]
@@ -24,7 +25,7 @@ pub(crate) struct Past {
     pub peak_bytes: usize,
     pub activation_bytes: usize,
     /// The last step.
-    pub last: Option<TrainLine>,
+    pub last: Option<StepNumbers>,
     /// Whether steps are missing, as in a log that was edited by hand.
     pub has_holes: bool,
 }
@@ -130,12 +131,11 @@ fn read(path: &Path, updates: u64, board_from: u64) -> io::Result<GoingOn> {
 }
 
 impl Past {
-    fn add(&mut self, line: &TrainLine) {
-        let bytes = |bytes: Option<f64>| bytes.unwrap_or(0.0) as usize;
-        self.tokens += line.tokens.unwrap_or(0.0) as usize;
-        self.step_seconds.extend(line.seconds);
-        self.peak_bytes = self.peak_bytes.max(bytes(line.peak_bytes));
-        self.activation_bytes = self.activation_bytes.max(bytes(line.activation_bytes));
+    fn add(&mut self, line: &StepNumbers) {
+        self.tokens += line.tokens;
+        self.step_seconds.push(line.seconds);
+        self.peak_bytes = self.peak_bytes.max(line.peak_bytes);
+        self.activation_bytes = self.activation_bytes.max(line.activation_bytes);
         self.last = Some(line.clone());
     }
 }
@@ -260,7 +260,7 @@ mod tests {
         let mut lines = Vec::new();
         for_each_line(BufReader::new(File::open(log).unwrap()), |line, _| {
             match LogLine::parse(line.unwrap()) {
-                Some(LogLine::Train(line)) => lines.push((line.step, line.tokens.unwrap() as u64)),
+                Some(LogLine::Train(line)) => lines.push((line.step, line.tokens as u64)),
                 other => panic!("{other:?}"),
             }
         })

@@ -6,14 +6,12 @@ use std::fs::File;
 use std::path::Path;
 
 use firebrick_datasets::Fingerprint;
-use serde::Serialize;
 
 use crate::TrainError;
-use crate::engine::step::StepNumbers;
 use crate::files::appended::Appended;
 use crate::files::writes::{FailedWrites, Writes};
 use crate::observe::log_line::LogLine;
-use crate::observe::numbers::{EvaluationNumbers, SaveNumbers};
+use crate::observe::numbers::{EvaluationNumbers, SaveNumbers, StepNumbers};
 use crate::observe::tensorboard::Writer;
 
 pub(crate) use going_on::{Past, marks};
@@ -22,14 +20,6 @@ pub(crate) use going_on::{Past, marks};
 pub(crate) const LOG: &str = "metrics.jsonl";
 /// The folder of TensorBoard's files, in the output folder.
 const BOARD: &str = "tensorboard";
-
-#[derive(Serialize)]
-#[serde(tag = "kind", rename_all = "lowercase")]
-enum Line<'a> {
-    Train(&'a StepNumbers),
-    Valid(&'a EvaluationNumbers),
-    Checkpoint(&'a SaveNumbers),
-}
 
 /// Writes `metrics.jsonl`: a line per step, evaluation and save. Numbers that are not finite are `null`. Each line is
 /// passed to the operating system at once, so a killed run keeps all its lines. Lines that cannot be written, as on a
@@ -113,15 +103,15 @@ impl Log {
     }
 
     pub fn save(&mut self, numbers: &SaveNumbers) {
-        self.write(&Line::Checkpoint(numbers));
+        self.write(LogLine::Checkpoint(numbers.clone()));
     }
 
     pub fn step(&mut self, numbers: &StepNumbers) {
-        self.write(&Line::Train(numbers));
+        self.write(LogLine::Train(Box::new(numbers.clone())));
     }
 
     pub fn evaluation(&mut self, numbers: &EvaluationNumbers) {
-        self.write(&Line::Valid(numbers));
+        self.write(LogLine::Valid(numbers.clone()));
     }
 
     /// The files for which a write has failed.
@@ -130,17 +120,17 @@ impl Log {
         writes.filter_map(Writes::failed)
     }
 
-    fn write(&mut self, line: &Line) {
+    fn write(&mut self, line: LogLine) {
         let Some(Files { lines, line_writes, board, board_writes }) = &mut self.files else { return };
-        let line = match serde_json::to_string(line) {
-            Ok(line) => line + "\n",
+        let text = match serde_json::to_string(&line) {
+            Ok(text) => text + "\n",
             Err(error) => return line_writes.note(Err(error)),
         };
-        self.bytes += line.len() as u64;
-        self.sum.update(line.as_bytes());
-        lines.add(line.as_bytes());
+        self.bytes += text.len() as u64;
+        self.sum.update(text.as_bytes());
+        lines.add(text.as_bytes());
         line_writes.note(lines.write_out());
-        let shown = LogLine::parse(line.as_bytes()).map_or(Ok(()), |line| show(board, &line));
+        let shown = show(board, &line);
         // Events that are held back are not written yet.
         if shown.is_err() || !board.holds_back() {
             board_writes.note(shown);
@@ -162,8 +152,8 @@ impl Files {
 /// Writes a line to TensorBoard.
 fn show(board: &mut Writer, line: &LogLine) -> Result<(), TrainError> {
     match line {
-        LogLine::Train(line) => board.train(line.step, &line.board_values())?,
-        LogLine::Valid(line) => board.valid(line.step, &line.board_values())?,
+        LogLine::Train(line) => board.step(line)?,
+        LogLine::Valid(line) => board.evaluated(line)?,
         LogLine::Checkpoint(_) => {}
     }
     Ok(())

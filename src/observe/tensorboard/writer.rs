@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::{TensorBoard, TensorBoardError};
+use crate::observe::numbers::{EvaluationNumbers, StepNumbers};
 
 /// The time after which steps that are held back are written.
 const HELD: Duration = Duration::from_secs(5);
@@ -30,26 +31,42 @@ impl Writer {
         Ok(Self { board, flushed: Instant::now() })
     }
 
-    /// Adds numbers of a step, by name.
+    /// Adds the numbers of a step.
     ///
     /// # Errors
     ///
     /// The file cannot be written.
-    pub fn train(&mut self, step: u64, values: &[(&str, f64)]) -> Result<(), TensorBoardError> {
-        self.write("train", step, values)?;
+    pub fn step(&mut self, numbers: &StepNumbers) -> Result<(), TensorBoardError> {
+        let values = [
+            ("tokens_per_second", Some(numbers.tokens_per_second)),
+            ("skipped_steps", Some(numbers.skipped_steps as f64)),
+            ("memory_bytes", Some(numbers.memory_bytes as f64)),
+            ("peak_bytes", Some(numbers.peak_bytes as f64)),
+            ("loss_scale", numbers.loss_scale),
+            // A skipped step has no rate, and its loss would only distort the curve.
+            ("loss", numbers.applied(numbers.loss)),
+            ("learning_rate", numbers.applied(numbers.learning_rate)),
+            ("gradient_norm", numbers.applied(numbers.gradient_norm)),
+        ];
+        self.write(
+            "train",
+            numbers.step,
+            values.into_iter().filter_map(|(name, value)| Some((name, value?))),
+        )?;
         match self.flushed.elapsed() >= HELD {
             true => self.flush(),
             false => Ok(()),
         }
     }
 
-    /// Adds numbers of an evaluation, by name.
+    /// Adds the numbers of an evaluation.
     ///
     /// # Errors
     ///
     /// The file cannot be written.
-    pub fn valid(&mut self, step: u64, values: &[(&str, f64)]) -> Result<(), TensorBoardError> {
-        self.write("valid", step, values)?;
+    pub fn evaluated(&mut self, numbers: &EvaluationNumbers) -> Result<(), TensorBoardError> {
+        let scores = numbers.scores.iter().map(|(name, score)| (name.as_str(), *score));
+        self.write("valid", numbers.step, [("loss", numbers.loss)].into_iter().chain(scores))?;
         self.flush()
     }
 
@@ -63,8 +80,13 @@ impl Writer {
         self.flush()
     }
 
-    fn write(&mut self, split: &str, step: u64, values: &[(&str, f64)]) -> Result<(), TensorBoardError> {
-        let tagged: Vec<_> = values.iter().map(|(name, value)| (format!("{split}/{name}"), *value)).collect();
+    fn write<'a>(
+        &mut self,
+        split: &str,
+        step: u64,
+        values: impl Iterator<Item = (&'a str, f64)>,
+    ) -> Result<(), TensorBoardError> {
+        let tagged: Vec<_> = values.map(|(name, value)| (format!("{split}/{name}"), value)).collect();
         self.board.scalars(step, &tagged)
     }
 
@@ -92,11 +114,12 @@ mod tests {
     fn steps_and_evaluations_have_their_own_tags() {
         let folder = tempfile::tempdir().unwrap();
         let mut writer = Writer::new(folder.path(), Some(4)).unwrap();
-        writer.train(5, &[("loss", 1.5), ("learning_rate", 0.1)]).unwrap();
-        writer.valid(5, &[("loss", 2.5)]).unwrap();
+        writer.step(&StepNumbers { step: 5, loss: 1.5, ..StepNumbers::default() }).unwrap();
+        let scores = [("f1".to_string(), 0.5)].into();
+        writer.evaluated(&EvaluationNumbers { step: 5, loss: 2.5, scores, ..Default::default() }).unwrap();
         let file = std::fs::read(writer.board.path()).unwrap();
         let holds = |tag: &[u8]| file.windows(tag.len()).any(|bytes| bytes == tag);
-        for tag in ["brain.Event:2", "train/loss", "train/learning_rate", "valid/loss"] {
+        for tag in ["brain.Event:2", "train/loss", "train/learning_rate", "valid/loss", "valid/f1"] {
             assert!(holds(tag.as_bytes()), "{tag}");
         }
     }
