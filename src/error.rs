@@ -198,9 +198,6 @@ pub enum TrainError {
     /// The run cannot resume from a checkpoint, or cannot be saved as one.
     #[error(transparent)]
     Resume(Box<ResumeError>),
-    /// The dashboard or a metric failed.
-    #[error("the dashboard failed: {0}")]
-    Dashboard(String),
     /// Several ranks train, but no strategy sums their gradients.
     #[error(
         "{ranks} ranks train, but no strategy sums their gradients, so that each would train a model of its own: write `.with(Zero::stage(0))` before `Clip`"

@@ -97,11 +97,11 @@ pub use firebrick_strategies::{
 };
 pub use firebrick_world::World;
 pub use objective::{Evaluation, Loss, Objective};
-pub use observe::dashboard::Show;
-pub use observe::numbers::{EvaluationNumbers, SaveNumbers, StepNumbers};
+pub use observe::numbers::{EvaluationNumbers, EvaluationProgress, Round, SaveNumbers, StepNumbers};
 pub use observe::observer::Observer;
 pub use observe::rank_report::{PerStep, RankReport};
 pub use observe::report::{Report, process_start};
+pub use observe::show::Show;
 pub use schedule::{LrSchedule, Schedule, ScheduleError, Warmup};
 pub use score::{BestBy, Score, Scores};
 pub use trainer::{Trained, Trainer};

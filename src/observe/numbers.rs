@@ -93,6 +93,30 @@ impl StepNumbers {
     }
 }
 
+/// A round of a run: its steps up to the next evaluation, and this evaluation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Round {
+    /// The round's number, from 1.
+    pub number: usize,
+    /// Updates made before the round.
+    pub start: u64,
+    /// Updates that the round makes, as far as that is known before.
+    pub updates: u64,
+}
+
+/// The progress of an evaluation.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct EvaluationProgress {
+    /// Samples evaluated so far, by all ranks.
+    pub done: usize,
+    /// Samples of the validation data.
+    pub samples: usize,
+    /// Mean loss over the items of the last batch. With several ranks it is known only at the end, over all batches.
+    pub loss: Option<f64>,
+    /// Number of these items.
+    pub items: usize,
+}
+
 /// The numbers of an evaluation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EvaluationNumbers {

@@ -1,10 +1,5 @@
-//! The numbers of a step or of an evaluated batch, by name.
+//! The numbers of a step by the names that people see.
 
-use burn::train::ItemLazy;
-use burn::train::metric::Adaptor;
-use burn_std::ExecutionError;
-
-use crate::Score;
 use crate::observe::numbers::StepNumbers;
 
 /// The name of the loss.
@@ -40,11 +35,11 @@ pub fn of_step(step: &StepNumbers) -> [Reading; 14] {
         (LOSS, step.applied(step.loss), step.items),
         ("Learning rate", step.applied(step.learning_rate), 1),
         ("Gradient norm", step.applied(step.gradient_norm), 1),
-        (LOSS_SCALE, step.loss_scale, 1),
         ("Tokens per second", Some(step.tokens_per_second), 1),
+        ("Skipped steps", Some(step.skipped_steps as f64), 1),
+        (LOSS_SCALE, step.loss_scale, 1),
         (WAITING, step.waiting(), 1),
         (SLOWEST, step.slowest_rank.map(|rank| rank as f64), 1),
-        ("Skipped steps", Some(step.skipped_steps as f64), 1),
         ("Memory", Some(step.memory_bytes as f64), 1),
         ("Activations", Some(step.activation_bytes as f64), 1),
         ("Peak memory", Some(step.peak_bytes as f64), 1),
@@ -53,47 +48,6 @@ pub fn of_step(step: &StepNumbers) -> [Reading; 14] {
         ("Optimizer", Some(step.optimizer_bytes as f64), 1),
     ]
     .map(|(name, value, weight)| Reading { name, value, weight })
-}
-
-/// All readings of a step or of an evaluated batch.
-#[derive(Clone, Debug)]
-pub(crate) struct Readings(Vec<Reading>);
-
-impl Readings {
-    pub fn of_step(step: &StepNumbers) -> Self {
-        Self(of_step(step).into())
-    }
-
-    /// Readings of a batch that other ranks have not reported yet.
-    pub fn none() -> Self {
-        Self(Vec::new())
-    }
-
-    /// Returns the reading of this name.
-    pub fn of(&self, name: &str) -> Option<&Reading> {
-        self.0.iter().find(|reading| reading.name == name)
-    }
-
-    pub fn of_scores(scores: &[Score]) -> Self {
-        let reading = |score: &Score| Reading { name: score.name, value: Some(score.value), weight: 1 };
-        Self(scores.iter().map(reading).collect())
-    }
-
-    pub fn of_evaluation(loss: f64, items: usize) -> Self {
-        Self(vec![Reading { name: LOSS, value: Some(loss), weight: items }])
-    }
-}
-
-impl ItemLazy for Readings {
-    fn sync(self) -> Result<Self, ExecutionError> {
-        Ok(self)
-    }
-}
-
-impl Adaptor<Readings> for Readings {
-    fn adapt(&self) -> Readings {
-        self.clone()
-    }
 }
 
 /// Formats a reading for people.

@@ -12,9 +12,9 @@ use firebrick_strategies::{Identity, Stack};
 use firebrick_world::World;
 
 use crate::checkpoint::RunText;
-use crate::observe::dashboard::Show;
 use crate::observe::observer::Observer;
 use crate::observe::observers::SharedObservers;
+use crate::observe::show::Show;
 use crate::{Checkpoints, Resume};
 
 use kept::Destination;

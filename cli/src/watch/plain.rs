@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 use super::watched::{News, Watched};
 use crate::report_page::number::{duration, plain};
 use firebrick::observe::lines::{step_line, valid_line};
-use firebrick::observe::readings::{self, LOSS, Reading};
-use firebrick::{EvaluationNumbers, StepNumbers};
+use firebrick::observe::readings::of_step;
 
 /// The time between two lines of training; evaluations are always printed.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -32,8 +31,9 @@ impl Plain {
             writeln!(out, "the log begins anew: the run goes on from a checkpoint, or is another")?;
         }
         let before = if is_first { news.evaluations.len().saturating_sub(1) } else { 0 };
-        for line in news.evaluations.iter().skip(before) {
-            writeln!(out, "{}", valid_line(line.step, watched.total, &of_evaluation(line)))?;
+        for numbers in news.evaluations.iter().skip(before) {
+            let scores = numbers.scores.iter().map(|(name, score)| (name.as_str(), *score));
+            writeln!(out, "{}", valid_line(numbers, watched.total, scores))?;
         }
         let Some(last) = watched.record.last.as_ref().filter(|_| news.any) else { return out.flush() };
         if watched.finished.is_some() || self.told.is_none_or(|told| told.elapsed() >= PAUSE) {
@@ -67,22 +67,10 @@ pub(crate) fn summary(watched: &Watched) -> Option<String> {
     Some(words)
 }
 
-/// The known readings of a step.
-fn of_step(numbers: &StepNumbers) -> Vec<(&'static str, f64)> {
-    let readings = readings::of_step(numbers).into_iter();
-    readings
-        .filter_map(|Reading { name, value, .. }| Some((name, value.filter(|value| value.is_finite())?)))
-        .collect()
-}
-
-/// The readings of an evaluation, starting with the loss.
-fn of_evaluation(numbers: &EvaluationNumbers) -> Vec<(&str, f64)> {
-    let scores = numbers.scores.iter().map(|(name, value)| (name.as_str(), *value));
-    std::iter::once((LOSS, numbers.loss)).chain(scores).collect()
-}
-
 #[cfg(test)]
 mod tests {
+    use firebrick::EvaluationNumbers;
+
     use super::*;
     use crate::report_page::record::Record;
 
