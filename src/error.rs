@@ -57,6 +57,14 @@ pub enum TrainError {
         /// The scores that the model has.
         known: Vec<&'static str>,
     },
+    /// A score has the name of another score, or of the loss.
+    #[error(
+        "two numbers of an evaluation are called `{score}`: give the score of `Trainer::score` another name"
+    )]
+    ScoreName {
+        /// The name.
+        score: &'static str,
+    },
     /// The optimizer clips gradients itself.
     #[error(
         "the optimizer clips each tensor's gradient by itself, which changes the direction of the update: build it without gradient clipping and write `.with(Clip::norm(..))`"

@@ -103,5 +103,5 @@ pub use observe::rank_report::{PerStep, RankReport};
 pub use observe::report::{Report, process_start};
 pub use observe::show::Show;
 pub use schedule::{LrSchedule, Schedule, ScheduleError, Warmup};
-pub use score::{BestBy, Score, Scores};
+pub use score::{BestBy, EvaluationSums, Score, ScoreFn, Scores};
 pub use trainer::{Trained, Trainer};

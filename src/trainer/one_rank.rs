@@ -27,7 +27,7 @@ use crate::observe::observers::SharedObservers;
 use crate::observe::rank_report::RankReport;
 use crate::observe::show::Show;
 use crate::output::Output;
-use crate::score::BestBy;
+use crate::score::{BestBy, EvaluationSums, require_names};
 use crate::{Adapters, Data, LrSchedule, Objective, Schedule, Score, TrainError};
 
 impl<S> Trainer<S> {
@@ -64,7 +64,8 @@ impl<S> Trainer<S> {
         S: Strategy<M>,
     {
         // Report errors before touching the folder and before ranks wait for one another.
-        let scores = model.scores(&[]);
+        let scores = self.scores.after(model.scores(&[]), &EvaluationSums::default());
+        require_names(&scores)?;
         let best_by = BestBy::of(self.best_by.as_ref(), &scores)?;
         let prepared = Prepared::new(&self.strategies, model, device, &optimizer, rank.clone(), self.seed)?;
         prepared.require_sums(&data)?;
@@ -102,6 +103,7 @@ impl<S> Trainer<S> {
             output: start.output.clone(),
             observers,
             interrupter: self.interrupter.0.clone(),
+            scores: self.scores.clone(),
             best: BestFile::new(history.found_best(), self.tells(&rank)),
             history,
             saves: self.output.is_some(),

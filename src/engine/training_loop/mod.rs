@@ -21,7 +21,7 @@ use crate::observe::numbers::{Round, StepNumbers};
 use crate::observe::observer::Observer;
 use crate::observe::observers::Observers;
 use crate::output::Output;
-use crate::score::BestBy;
+use crate::score::{AddedScores, BestBy};
 use crate::{Data, Objective, TrainError};
 
 /// A run that is ready to start.
@@ -32,6 +32,8 @@ pub(crate) struct TrainingLoop<M, B: Batch> {
     pub plan: Plan,
     pub observers: Observers,
     pub interrupter: Interrupter,
+    /// The scores that the program adds to those of the model.
+    pub scores: AddedScores,
     pub output: Option<Arc<Output>>,
     pub history: History,
     /// Whether any rank has an output folder.

@@ -6,14 +6,14 @@ use firebrick_datasets::{Batch, Batches, DataError, SampleError};
 
 use super::TrainingLoop;
 use crate::data::Stream;
-use crate::engine::agreement::{SumOfAll, Sums};
+use crate::engine::agreement::SumsOfAll;
 use crate::engine::feed;
 use crate::engine::feed::Share;
 use crate::engine::optional_batch::{Deal, Spare};
 use crate::engine::session::checked;
 use crate::observe::numbers::{EvaluationNumbers, EvaluationProgress};
 use crate::observe::observer::Observer;
-use crate::score::Scores;
+use crate::score::{EvaluationSums, Scores};
 use crate::{Evaluation, Objective, TrainError};
 
 impl<M, B: Batch> TrainingLoop<M, B>
@@ -52,13 +52,16 @@ where
     /// Computes the sums over the validation data and the scores from them; `None` if the run was interrupted.
     ///
     /// Each rank evaluates its part, and all ranks return the sums of the whole.
-    fn sums_of_validation(&mut self, valid: &Stream<B>) -> Result<Option<(Sums, Scores)>, TrainError> {
+    fn sums_of_validation(
+        &mut self,
+        valid: &Stream<B>,
+    ) -> Result<Option<(EvaluationSums, Scores)>, TrainError> {
         let world = self.session.world().clone();
         let (alone, samples) = (world.size() == 1, valid.samples(0));
         let model = self.session.evaluator()?;
         let pass = self.session.pass().evaluating(self.session.evaluation_dtype());
         let mut spare = Spare::new(valid.clone());
-        let mut sums = Sums::default();
+        let mut sums = EvaluationSums::default();
         let cut = feed::cut(&self.data, 1, Share::of(&world))?;
         let mut end = 0;
         while end < samples {
@@ -89,14 +92,14 @@ where
         }
         if !alone {
             let stops = self.interrupter.should_stop();
-            let of_all = SumOfAll::agree(&world, &sums, stops)?;
-            sums = Sums { loss: of_all.sum, items: of_all.items, counts: of_all.counts };
+            let of_all = SumsOfAll::agree(&world, &sums, stops)?;
+            sums = of_all.sums;
             self.stops = of_all.stops;
             let loss = Some(sums.loss / sums.items.max(1) as f64);
             let items = sums.items;
             self.observers.evaluating(&EvaluationProgress { done: samples, samples, loss, items });
         }
-        let scores = model.scores(&sums.counts);
+        let scores = self.scores.after(model.scores(&sums.counts), &sums);
         let scores = scores.into_iter().map(|score| (score.name.to_string(), score.value)).collect();
         Ok(Some((sums, scores)))
     }
