@@ -142,7 +142,8 @@ impl<S> Trainer<S> {
             Show::Nothing => {}
             #[cfg(feature = "tui")]
             show if show.is_dashboard() => {
-                observers.add(Dashboard::open(&self.interrupter.0, &self.label, plan.rounds, meters));
+                let rounds = plan.total_updates.div_ceil(plan.round_updates.max(1)) as usize;
+                observers.add(Dashboard::open(&self.interrupter.0, &self.label, rounds, meters));
             }
             Show::Auto | Show::Lines => observers.add(Lines::new(&self.label, plan.total_updates, scores)),
         }
@@ -170,7 +171,6 @@ impl<S> Trainer<S> {
                 Length::Epochs(epochs) => Some(epochs),
             },
             evaluate_every: self.evaluate_every,
-            rounds: total_updates.div_ceil(round_updates.max(1)) as usize,
             round_updates: round_updates.min(total_updates),
             dashboard: self.show.is_dashboard(),
             best_by,

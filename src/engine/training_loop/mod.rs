@@ -56,9 +56,7 @@ pub(crate) struct Plan {
     pub end_epoch: Option<u64>,
     /// Updates between two evaluations; `None` evaluates at the end of each epoch.
     pub evaluate_every: Option<u64>,
-    /// The number of rounds for the dashboard.
-    pub rounds: usize,
-    /// The number of updates per round for the dashboard.
+    /// Updates in a round, as far as that is known before.
     pub round_updates: u64,
     pub dashboard: bool,
     /// The metric that selects the best evaluation.
