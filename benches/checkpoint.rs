@@ -39,7 +39,7 @@ fn train(output: &Path, resume: Option<Resume>, steps: u64, checkpoints: Checkpo
     let model = model();
     let started = Instant::now();
     let watch = move |_: &_| sender.send(started.elapsed().as_secs_f64()).unwrap_or_default();
-    trainer.fit_watched(model, AdamW::new().init().unwrap(), Schedule::constant(1e-4), data, watch).unwrap();
+    trainer.observe(watch).fit(model, AdamW::new().init().unwrap(), Schedule::constant(1e-4), data).unwrap();
     first.recv().unwrap()
 }
 

@@ -57,6 +57,14 @@ pub enum TrainError {
         /// The scores that the model has.
         known: Vec<&'static str>,
     },
+    /// A score has the name of another score, or of the loss.
+    #[error(
+        "two numbers of an evaluation are called `{score}`: give the score of `Trainer::score` another name"
+    )]
+    ScoreName {
+        /// The name.
+        score: &'static str,
+    },
     /// The optimizer clips gradients itself.
     #[error(
         "the optimizer clips each tensor's gradient by itself, which changes the direction of the update: build it without gradient clipping and write `.with(Clip::norm(..))`"
@@ -198,9 +206,6 @@ pub enum TrainError {
     /// The run cannot resume from a checkpoint, or cannot be saved as one.
     #[error(transparent)]
     Resume(Box<ResumeError>),
-    /// The dashboard or a metric failed.
-    #[error("the dashboard failed: {0}")]
-    Dashboard(String),
     /// Several ranks train, but no strategy sums their gradients.
     #[error(
         "{ranks} ranks train, but no strategy sums their gradients, so that each would train a model of its own: write `.with(Zero::stage(0))` before `Clip`"

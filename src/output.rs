@@ -16,6 +16,7 @@ use crate::checkpoint::best;
 use crate::checkpoint::best::BEST;
 use crate::files::saving;
 use crate::observe::log::LOG;
+use crate::observe::report::{REPORT, Report};
 use crate::observe::tensorboard::host;
 use crate::{Resume, TrainError};
 
@@ -194,6 +195,16 @@ impl Output {
     /// Writes a text file into the folder.
     pub fn save_text(&self, name: &str, text: &str) -> Result<(), TrainError> {
         saving::save_text(text, &self.current().join(name))
+    }
+
+    /// Writes the report of a run.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn save_report(&self, report: &Report) -> Result<(), TrainError> {
+        let text = serde_json::to_string_pretty(report).unwrap_or_default();
+        self.save_text(REPORT, &(text + "\n"))
     }
 
     /// Writes a model's parameters, and returns their path after the first update.

@@ -1,6 +1,8 @@
 //! Metrics of an evaluation besides the loss, and the one that selects the best model.
 
 use std::collections::BTreeMap;
+use std::fmt::{self, Debug, Formatter};
+use std::sync::Arc;
 
 use crate::TrainError;
 
@@ -24,6 +26,77 @@ impl Score {
     /// Creates a score for which lower is better, such as a perplexity.
     pub fn lower(name: &'static str, value: f64) -> Self {
         Self { name, value, higher_is_better: false }
+    }
+}
+
+/// The sums of an evaluation, over all batches and ranks.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EvaluationSums {
+    /// The sum of the losses of all items.
+    pub loss: f64,
+    /// Number of items.
+    pub items: usize,
+    /// The model's [counts](crate::Evaluation::counts); none before the first batch.
+    pub counts: Vec<f64>,
+}
+
+impl EvaluationSums {
+    /// Adds a batch, or the sums of a rank. One without items may have no counts.
+    pub fn add(&mut self, loss: f64, items: usize, counts: &[f64]) {
+        self.loss += loss;
+        self.items += items;
+        self.counts.resize(self.counts.len().max(counts.len()), 0.0);
+        self.counts.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+    }
+}
+
+/// Computes a score that a program adds to those of the model: see [`Trainer::score`](crate::Trainer::score). A closure
+/// that takes the [sums](EvaluationSums) of an evaluation and returns a [`Score`] is one.
+pub trait ScoreFn: Send + Sync {
+    /// Computes the score. Before the run the trainer calls this with empty sums, to learn the name.
+    fn score(&self, sums: &EvaluationSums) -> Score;
+}
+
+impl<F: Fn(&EvaluationSums) -> Score + Send + Sync> ScoreFn for F {
+    fn score(&self, sums: &EvaluationSums) -> Score {
+        self(sums)
+    }
+}
+
+/// The scores that a program adds.
+#[derive(Clone, Default)]
+pub(crate) struct AddedScores(Vec<Arc<dyn ScoreFn>>);
+
+impl AddedScores {
+    pub fn add(&mut self, score: impl ScoreFn + 'static) {
+        self.0.push(Arc::new(score));
+    }
+
+    /// Returns the scores of a model, and the added ones after them.
+    pub fn after(&self, mut scores: Vec<Score>, sums: &EvaluationSums) -> Vec<Score> {
+        scores.extend(self.0.iter().map(|score| score.score(sums)));
+        scores
+    }
+}
+
+impl Debug for AddedScores {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{} scores", self.0.len())
+    }
+}
+
+/// Rejects a score whose name another score or the loss has.
+///
+/// # Errors
+///
+/// [`TrainError::ScoreName`].
+pub(crate) fn require_names(scores: &[Score]) -> Result<(), TrainError> {
+    let is_taken = |(at, score): (usize, &Score)| {
+        score.name.eq_ignore_ascii_case("loss") || scores[..at].iter().any(|other| other.name == score.name)
+    };
+    match scores.iter().enumerate().find(|score| is_taken(*score)) {
+        Some((_, score)) => Err(TrainError::ScoreName { score: score.name }),
+        None => Ok(()),
     }
 }
 

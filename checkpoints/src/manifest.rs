@@ -133,16 +133,6 @@ struct Version {
     format: u32,
 }
 
-impl FileEntry {
-    /// Returns the names of a rank's files, in the order in which [`Staging::write_rank`](crate::Staging::write_rank)
-    /// returns their entries.
-    pub fn names(rank: usize, ranks: usize, averaged: bool) -> Vec<String> {
-        let holds =
-            [Holds::Parameters, Holds::Optimizer].into_iter().chain(averaged.then_some(Holds::Average));
-        holds.map(|holds| rank_file(holds, rank, ranks)).collect()
-    }
-}
-
 impl Manifest {
     /// Creates a manifest without files from a run's id, a step, a world size and the program's version.
     pub fn new(run: &str, step: u64, world_size: usize, program: &str) -> Self {

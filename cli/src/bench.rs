@@ -15,7 +15,7 @@ use crate::{DataRun, Run, RunError};
 use firebrick::engine::feed::{Feed, MicroBatch, Share};
 use firebrick::memory::{Usage, reset_peak};
 use firebrick::observe::report::median;
-use firebrick::{AnyModel, Pass, Report, Schedule, TrainError};
+use firebrick::{AnyModel, Pass, Report, Schedule, StepNumbers, TrainError};
 use firebrick_models::pretrained::Folder;
 
 /// The length of a benchmark.
@@ -128,15 +128,11 @@ impl Bench {
         let (model, optimizer) = run.fresh(parts, |_| {})?;
         let (sender, times) = channel();
         let trainer = run.trainer(parts).steps(self.warmup + self.steps);
-        let trained = trainer.fit_watched(
-            AnyModel::new::<M::Batch>(model),
-            optimizer,
-            self.schedule(run),
-            parts.data.clone(),
-            move |step| {
+        let trained = trainer
+            .observe(move |step: &StepNumbers| {
                 let _ = sender.send(step.seconds);
-            },
-        )?;
+            })
+            .fit(AnyModel::new::<M::Batch>(model), optimizer, self.schedule(run), parts.data.clone())?;
         let seconds = times.into_iter().skip(self.warmup as usize).collect();
         Ok((trained.report, seconds))
     }

@@ -10,7 +10,7 @@ use burn::train::Interrupter;
 
 use crate::console::tell;
 use firebrick::files::saving::remove_staged;
-use firebrick::observe::dashboard::Terminal;
+use firebrick::observe::terminal::Terminal;
 
 /// A signal that asks the program to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use firebrick_checkpoints::{Algorithm, Digest, FileEntry, Folder, Manifest, Saved, Staging};
+use firebrick_checkpoints::{FileEntry, Folder, Manifest, Saved, Staging};
 use firebrick_datasets::Cursor;
 use firebrick_world::Communicator;
 
@@ -16,6 +16,7 @@ use super::layout::Layout;
 use super::snapshot::Snapshot;
 use super::{Checkpoints, ResumeError};
 use crate::TrainError;
+use crate::engine::gather::gather;
 use crate::files::beside::Beside;
 
 /// Saves a run according to a policy.
@@ -92,9 +93,6 @@ const DONE: f64 = 1.0;
 const FAILED: f64 = 2.0;
 /// Done, with numbers that are not finite.
 const UNSOUND: f64 = 3.0;
-
-/// The numbers that describe a file: its size, and its checksum in words that an f64 holds exactly.
-const NUMBERS: usize = 9;
 
 impl Saver {
     pub fn new(
@@ -330,17 +328,7 @@ impl Saver {
         if self.world.size() == 1 {
             return Ok(files);
         }
-        let mine: Vec<f64> = files.iter().flat_map(to_numbers).collect();
-        let all = self.world.numbers("the files of a checkpoint", &mine)?;
-        let (size, averaged) = (self.world.size(), files.len() == FileEntry::names(0, 1, true).len());
-        let entries = all.iter().enumerate().flat_map(|(rank, theirs)| {
-            let names = FileEntry::names(rank, size, averaged);
-            names
-                .into_iter()
-                .zip(theirs.chunks_exact(NUMBERS))
-                .map(|(name, numbers)| of_numbers(name, numbers))
-        });
-        Ok(entries.collect())
+        Ok(gather(&self.world, "the files of a checkpoint", &files)?.concat())
     }
 
     fn agree(&self, mine: f64) -> Result<Vec<f64>, TrainError> {
@@ -374,20 +362,4 @@ impl Saver {
             error: self.failed.clone(),
         });
     }
-}
-
-fn to_numbers(file: &FileEntry) -> Vec<f64> {
-    let words = file.sum.as_ref().chunks_exact(4).map(|word| {
-        let word = word.try_into().map_or(0, u32::from_be_bytes);
-        f64::from(word)
-    });
-    std::iter::once(file.bytes as f64).chain(words).collect()
-}
-
-fn of_numbers(name: String, numbers: &[f64]) -> FileEntry {
-    let mut sum = [0; 32];
-    for (bytes, word) in sum.chunks_exact_mut(4).zip(&numbers[1..]) {
-        bytes.copy_from_slice(&(*word as u32).to_be_bytes());
-    }
-    FileEntry { name, bytes: numbers[0] as u64, sum: Digest::from_bytes(Algorithm::Blake3, sum) }
 }

@@ -66,7 +66,7 @@ impl Saves {
         progress: &Progress,
         observers: &mut Observers,
     ) -> Result<(), TrainError> {
-        observers.log.flush();
+        observers.flush();
         let updates = session.updates();
         // An evaluation of earlier weights says nothing about these.
         let metric = progress.validation.as_ref().filter(|numbers| numbers.step == updates);

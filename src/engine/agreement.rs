@@ -9,6 +9,7 @@ use firebrick_world::Communicator;
 use crate::TrainError;
 use crate::engine::feed::{MicroBatch, Window};
 use crate::observe::rank_report::Exchanged;
+use crate::score::EvaluationSums;
 
 /// A window, over all ranks.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,60 +56,29 @@ impl WindowOfAll {
     }
 }
 
-/// The losses and counts of an evaluation, over all ranks.
+/// The sums of an evaluation, over all ranks.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct SumOfAll {
-    pub sum: f64,
-    /// Number of items.
-    pub items: usize,
-    /// The sums of the model's scores.
-    pub counts: Vec<f64>,
+pub(crate) struct SumsOfAll {
+    pub sums: EvaluationSums,
     /// The first rank that asks to end the run now.
     pub stops: Option<usize>,
 }
 
-impl SumOfAll {
+impl SumsOfAll {
     /// Exchanges each rank's part, and whether it asks to end the run.
     ///
     /// # Errors
     ///
     /// Another rank is gone.
-    pub fn agree(world: &Communicator, part: &Sums, stops: bool) -> Result<Self, TrainError> {
+    pub fn agree(world: &Communicator, part: &EvaluationSums, stops: bool) -> Result<Self, TrainError> {
         let mut mine = vec![part.loss, part.items as f64, f64::from(u8::from(stops))];
         mine.extend(&part.counts);
         let all = world.numbers("the validation loss", &mine)?;
-        let total = |at: usize| all.iter().map(|theirs| theirs[at]).sum::<f64>();
         let stops = all.iter().position(|theirs| theirs[2] != 0.0);
-        let mut counts = Vec::new();
-        all.iter().for_each(|theirs| add(&mut counts, &theirs[3..]));
-        Ok(Self { sum: total(0), items: total(1) as usize, counts, stops })
+        let mut sums = EvaluationSums::default();
+        all.iter().for_each(|theirs| sums.add(theirs[0], theirs[1] as usize, &theirs[3..]));
+        Ok(Self { sums, stops })
     }
-}
-
-/// One rank's sums of an evaluation.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Sums {
-    /// The sum of the loss over all items.
-    pub loss: f64,
-    /// Number of items.
-    pub items: usize,
-    /// The sums of the model's scores.
-    pub counts: Vec<f64>,
-}
-
-impl Sums {
-    /// Adds a batch.
-    pub fn add(&mut self, loss: f64, items: usize, counts: &[f64]) {
-        self.loss += loss;
-        self.items += items;
-        add(&mut self.counts, counts);
-    }
-}
-
-/// Adds counts to a sum; a rank without batches has none.
-fn add(sums: &mut Vec<f64>, counts: &[f64]) {
-    sums.resize(sums.len().max(counts.len()), 0.0);
-    sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
 }
 
 /// What ranks exchange when they read a step's numbers.

@@ -7,6 +7,7 @@
 //! feed.rs            the micro-batches of a window, and each rank's part of them
 //! optional_batch.rs  a batch that some ranks lack
 //! agreement.rs       what ranks agree upon: sums, errors, the end
+//! gather.rs          gathers a value of each rank
 //! ranks.rs           runs a function on each rank
 //! elementwise.rs     proves that an optimizer updates each element by itself
 //! dry_run/           tries a model in a smaller dtype before the run
@@ -16,6 +17,7 @@ pub mod agreement;
 pub mod dry_run;
 pub(crate) mod elementwise;
 pub mod feed;
+pub mod gather;
 pub(crate) mod optional_batch;
 pub mod ranks;
 pub mod session;

@@ -1,14 +1,14 @@
-//! The results of one step, first on the device and then as numbers.
+//! The results of one step while they may still be on the device.
 
 use burn::tensor::{Device, Tensor};
 use firebrick_strategies::Settled;
 use firebrick_world::Communicator;
-use serde::Serialize;
 
 use crate::TrainError;
 use crate::accounting::ParameterBytes;
 use crate::engine::agreement::LossOfAll;
 use crate::memory::Usage;
+use crate::observe::numbers::StepNumbers;
 use crate::observe::rank_report::Exchanged;
 
 /// A step whose results may still be on the device. To read them, the device has to finish the step, so the loop reads
@@ -32,67 +32,6 @@ pub(crate) struct Step {
     memory: Option<Usage>,
     activations: usize,
     loss: Option<Tensor<1>>,
-}
-
-/// The numbers of one step, which the dashboard shows and the log stores.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct StepNumbers {
-    /// Updates made so far, including this one. A skipped step does not count.
-    pub step: u64,
-    /// Epoch of the data, from 0.
-    pub epoch: u64,
-    /// Mean loss over the supervised items of the window.
-    pub loss: f64,
-    /// Learning rate of the update; 0 if it was skipped.
-    pub learning_rate: f64,
-    /// L2 norm of all gradients before clipping, without the loss scale.
-    pub gradient_norm: f64,
-    /// The loss scale of the window, if the loss is scaled. After an overflow the next window's scale is lower.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub loss_scale: Option<f64>,
-    /// Supervised items in the window.
-    pub items: usize,
-    /// Tokens in the window, without padding.
-    pub tokens: usize,
-    /// Wall-clock seconds since the end of the previous step.
-    pub seconds: f64,
-    /// `tokens / seconds`.
-    pub tokens_per_second: f64,
-    /// Updates skipped so far.
-    pub skipped_steps: u64,
-    /// Why this step made no update, if it was skipped.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub skipped: Option<String>,
-    /// Bytes in use after the step; 0 if nothing counts bytes.
-    pub memory_bytes: usize,
-    /// Bytes of the parameters: the optimizer's, the replica's if it is separate, and their average if there is one.
-    pub parameter_bytes: usize,
-    /// [`Report::gradient_bytes`](crate::Report::gradient_bytes) so far.
-    pub gradient_bytes: usize,
-    /// Bytes of the optimizer's state, measured as what the first update leaves in use; 0 if nothing counts bytes.
-    pub optimizer_bytes: usize,
-    /// Peak bytes that the forward and backward pass of this step used on top of the bytes in use before it, without
-    /// the parameters' gradients of recomputed segments: activations and their gradients.
-    pub activation_bytes: usize,
-    /// Peak bytes in use so far.
-    pub peak_bytes: usize,
-    /// Bytes that this rank sent in this step.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub sent_bytes: u64,
-    /// Bytes that this rank received in this step.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub received_bytes: u64,
-    /// The rank that others waited for longest in this step, if there are several ranks.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub slowest_rank: Option<usize>,
-    /// The longest time in seconds that a rank waited for it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub waited_seconds: Option<f64>,
-}
-
-/// Skips a zero field.
-fn is_zero(bytes: &u64) -> bool {
-    *bytes == 0
 }
 
 impl Step {

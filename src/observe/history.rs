@@ -6,12 +6,13 @@ use std::time::Instant;
 use firebrick_strategies::SkipReason;
 
 use crate::TrainError;
-use crate::engine::step::StepNumbers;
+use crate::accounting::ParameterBytes;
 use crate::files::writes::FailedWrites;
 use crate::observe::log::Past;
-use crate::observe::numbers::EvaluationNumbers;
+use crate::observe::numbers::{EvaluationNumbers, StepNumbers};
 use crate::observe::progress::{MANY_INFINITE, Progress};
-use crate::observe::rank_report::Exchanged;
+use crate::observe::rank_report::{Exchanged, RankReport};
+use crate::observe::report::{Report, median, process_start};
 
 /// Skipped updates in a row, or updates in a row with a non-finite loss, after which a run ends with an error.
 const MOST_SKIPS: u64 = 100;
@@ -52,7 +53,7 @@ impl History {
         let last = last.unwrap_or_default();
         let last = StepNumbers {
             step: updates,
-            gradient_norm: last.gradient_norm.unwrap_or_default(),
+            gradient_norm: Some(last.gradient_norm).filter(|norm| norm.is_finite()).unwrap_or_default(),
             loss_scale: last.loss_scale,
             ..StepNumbers::default()
         };
@@ -128,6 +129,44 @@ impl History {
                 Err(progress.only_skips(reason))
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Builds the report of the run.
+    pub fn report(&self, bytes: ParameterBytes, ranks: Vec<RankReport>) -> Report {
+        let progress = &self.progress;
+        let seconds: f64 = self.step_seconds.iter().sum();
+        let first = self.first_step.map(|at| at.duration_since(process_start()));
+        Report {
+            steps: self.last.step,
+            train_loss: progress.recent_loss(),
+            valid_loss: progress.validation.as_ref().map(|valid| valid.loss),
+            valid_scores: progress.validation.as_ref().map(|valid| valid.scores.clone()).unwrap_or_default(),
+            best_valid_loss: progress.best.as_ref().map(|best| best.loss),
+            best_valid_scores: progress.best.as_ref().map(|best| best.scores.clone()).unwrap_or_default(),
+            best_step: progress.best.as_ref().map(|best| best.step),
+            tokens_per_second: self.tokens as f64 / seconds.max(f64::MIN_POSITIVE),
+            step_seconds_median: median(&self.step_seconds),
+            skipped_steps: progress.skipped,
+            gradient_norm: self.last.gradient_norm,
+            loss_scale: self.last.loss_scale,
+            parameters: bytes.parameters,
+            master_bytes: bytes.master,
+            replica_bytes: bytes.replica,
+            averaged_bytes: bytes.averaged,
+            host_bytes: bytes.by_place().0,
+            gradient_bytes: bytes.gradients,
+            optimizer_bytes: bytes.optimizer,
+            activation_bytes: self.activation_bytes,
+            peak_bytes: self.peak_bytes,
+            wall_seconds: process_start().elapsed().as_secs_f64(),
+            first_step_seconds: first.unwrap_or_default().as_secs_f64(),
+            stopped: self.stopped.clone(),
+            checkpoint_step: self.saved_step,
+            checkpoint_error: self.save_error.clone(),
+            failed_writes: self.failed_writes.clone(),
+            interrupted: self.interrupted,
+            ranks,
         }
     }
 }

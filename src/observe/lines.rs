@@ -1,16 +1,12 @@
 //! Prints progress as plain lines on standard error, for logs, pipes and terminals without a dashboard.
 
-use std::collections::HashMap;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-use burn::train::logger::{EvaluationProgressLogger, TrainingProgressLogger};
-use burn::train::metric::{MetricDefinition, MetricId};
-use burn::train::renderer::{
-    EvaluationName, MetricState, MetricsRenderer, MetricsRendererEvaluation, MetricsRendererTraining,
-};
-
-use crate::observe::readings::{BYTES, LOSS, LOSS_SCALE, SLOWEST, WAITING, format_reading};
+use crate::Score;
+use crate::observe::numbers::{EvaluationNumbers, StepNumbers};
+use crate::observe::observer::Observer;
+use crate::observe::readings::{BYTES, LOSS_SCALE, Reading, SLOWEST, WAITING, format_reading, of_step};
 
 /// The share of a step, in percent, from which a line mentions a rank that others wait for.
 const SLOW: f64 = 20.0;
@@ -18,181 +14,96 @@ const SLOW: f64 = 20.0;
 /// Time between two lines of training. Evaluations always print a line.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Prints a line every five seconds and at the end of each evaluation, or none at all.
+/// Prints a line every five seconds and at the end of each evaluation.
 pub(crate) struct Lines {
-    shown: bool,
     total_updates: u64,
-    names: HashMap<MetricId, String>,
-    latest: Vec<(String, f64)>,
-    /// Steps of earlier rounds.
-    before: usize,
-    in_round: usize,
-    training: bool,
+    /// The names of the scores, in the model's order.
+    scores: Vec<&'static str>,
+    /// The latest finite value of each reading.
+    latest: Option<[Reading; 14]>,
     last_line: Option<Instant>,
-    /// The readings of the evaluation, in order of arrival.
-    validation: Vec<(String, f64)>,
 }
 
 impl Lines {
-    /// `before` is the number of updates made before the first round.
-    pub fn new(shown: bool, total_updates: u64, before: u64) -> Self {
-        Self {
-            shown,
-            total_updates,
-            names: HashMap::new(),
-            latest: Vec::new(),
-            before: before as usize,
-            in_round: 0,
-            training: true,
-            last_line: None,
-            validation: Vec::new(),
+    /// Prints the label.
+    pub fn new(label: &str, total_updates: u64, scores: &[Score]) -> Self {
+        say(label);
+        let scores = scores.iter().map(|score| score.name).collect();
+        Self { total_updates, scores, latest: None, last_line: None }
+    }
+
+    /// Adds a step, and returns the latest value of each reading.
+    fn add(&mut self, numbers: &StepNumbers) -> [Reading; 14] {
+        let mut latest = of_step(numbers);
+        for (reading, before) in latest.iter_mut().zip(self.latest.iter().flatten()) {
+            reading.value = reading.value.filter(|value| value.is_finite()).or(before.value);
         }
-    }
-
-    fn name_and_value(&self, state: MetricState) -> Option<(String, f64)> {
-        let MetricState::Numeric(entry, Some(value)) = state else {
-            return None;
-        };
-        let name = self.names.get(&entry.metric_id)?.clone();
-        Some((name, value.current()))
-    }
-
-    fn line(&self) -> String {
-        step_line((self.before + self.in_round) as u64, Some(self.total_updates), &self.latest)
-    }
-
-    fn say(&self, line: &str) {
-        if self.shown {
-            // A closed pipe does not end a training run.
-            let _ = writeln!(io::stderr(), "{line}");
-        }
+        *self.latest.insert(latest)
     }
 }
 
-/// Formats a step as a line: updates made, the total if it is known, and the readings by name.
-pub fn step_line(done: u64, total: Option<u64>, readings: &[(String, f64)]) -> String {
+impl Observer for Lines {
+    fn step(&mut self, numbers: &StepNumbers) {
+        let latest = self.add(numbers);
+        if self.last_line.is_none_or(|last| last.elapsed() >= PAUSE) {
+            self.last_line = Some(Instant::now());
+            say(&step_line(numbers.step, Some(self.total_updates), &latest));
+        }
+    }
+
+    fn evaluated(&mut self, numbers: &EvaluationNumbers) {
+        let scores = self.scores.iter().filter_map(|name| Some((*name, *numbers.scores.get(*name)?)));
+        say(&valid_line(numbers, Some(self.total_updates), scores));
+    }
+}
+
+fn say(line: &str) {
+    // A closed pipe does not end a training run.
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// Formats a step as a line: updates made, the total if it is known, and the finite readings.
+pub fn step_line(done: u64, total: Option<u64>, readings: &[Reading]) -> String {
     let mut line = format!("step {done:>6}{}", of(total));
-    // 0 bytes of memory means that nothing counts bytes. To keep the line short, it has only two of the sizes.
-    let is_told = |(name, value): &&(String, f64)| match name.as_str() {
-        // Printed below, if a rank is slow.
-        WAITING | SLOWEST => false,
-        "Memory" | "Activations" => *value > 0.0,
-        name => !BYTES.contains(&name),
-    };
-    for (name, value) in readings.iter().filter(is_told) {
-        let short = match name.as_str() {
+    let value = |reading: &Reading| reading.value.filter(|value| value.is_finite());
+    for reading in readings {
+        let (name, Some(value)) = (reading.name, value(reading)) else { continue };
+        let short = match name {
             "Learning rate" => "lr",
             "Gradient norm" => "norm",
             LOSS_SCALE => "scale",
             "Tokens per second" => "tok/s",
             "Skipped steps" => "skipped",
-            "Memory" => "memory",
-            "Activations" => "activations",
+            // 0 bytes of memory means that nothing counts bytes. To keep the line short, it has only two of the sizes.
+            "Memory" if value > 0.0 => "memory",
+            "Activations" if value > 0.0 => "activations",
+            name if BYTES.contains(&name) => continue,
+            // Printed below, if a rank is slow.
+            WAITING | SLOWEST => continue,
             _ => "loss",
         };
-        line += &format!("  {short} {}", format_reading(name, *value));
+        line += &format!("  {short} {}", format_reading(name, value));
     }
-    let reading = |name: &str| readings.iter().find(|(known, _)| known == name).map(|known| known.1);
-    if let (Some(share), Some(rank)) = (reading(WAITING).filter(|share| *share > SLOW), reading(SLOWEST)) {
+    let named = |name: &str| readings.iter().find(|reading| reading.name == name).and_then(value);
+    if let (Some(share), Some(rank)) = (named(WAITING).filter(|share| *share > SLOW), named(SLOWEST)) {
         let share = format_reading(WAITING, share);
         line += &format!("  rank {rank} is slow: another waits for it {share} of the time");
     }
     line
 }
 
-/// Formats an evaluation as a line: updates made, and the readings by name, the loss first.
-pub fn valid_line(done: u64, total: Option<u64>, readings: &[(String, f64)]) -> String {
-    let mut line = format!("valid {done:>5}{}", of(total));
-    for (name, value) in readings {
-        let name = if name == LOSS { "loss" } else { name };
-        line += &format!("  {name} {value:.4}");
-    }
-    line
+/// Formats an evaluation as a line: updates made, the total if it is known, the loss, and these scores by name.
+pub fn valid_line<'a>(
+    numbers: &EvaluationNumbers,
+    total: Option<u64>,
+    scores: impl Iterator<Item = (&'a str, f64)>,
+) -> String {
+    let line = format!("valid {:>5}{}  loss {:.4}", numbers.step, of(total), numbers.loss);
+    scores.fold(line, |line, (name, score)| line + &format!("  {name} {score:.4}"))
 }
 
 fn of(total: Option<u64>) -> String {
     total.map(|total| format!("/{total}")).unwrap_or_default()
-}
-
-impl MetricsRendererTraining for Lines {
-    fn update_train(&mut self, state: MetricState) {
-        let Some((name, value)) = self.name_and_value(state) else { return };
-        match self.latest.iter_mut().find(|(known, _)| *known == name) {
-            Some(known) => known.1 = value,
-            None => {
-                self.latest.push((name, value));
-                self.latest.sort_by_key(|(name, _)| name != LOSS);
-            }
-        }
-    }
-
-    fn update_valid(&mut self, state: MetricState) {
-        if let Some(reading) = self.name_and_value(state) {
-            self.validation.retain(|(known, _)| *known != reading.0);
-            self.validation.push(reading);
-        }
-    }
-}
-
-impl TrainingProgressLogger for Lines {
-    fn start(&mut self, _: usize, _: usize, _: Option<usize>, label: Option<&str>) {
-        self.say(label.unwrap_or("training"));
-    }
-
-    fn start_split(&mut self, split: &str, _: usize) {
-        self.training = split == "train";
-        if !self.training {
-            self.validation.clear();
-        }
-    }
-
-    fn update_split(&mut self, done: usize) {
-        if !self.training {
-            return;
-        }
-        self.in_round = done;
-        if self.last_line.is_none_or(|last| last.elapsed() >= PAUSE) {
-            self.last_line = Some(Instant::now());
-            self.say(&self.line());
-        }
-    }
-
-    fn end_split(&mut self) {
-        if self.training {
-            self.before += std::mem::take(&mut self.in_round);
-        } else if !self.validation.is_empty() {
-            self.validation.sort_by_key(|(name, _)| name != LOSS);
-            self.say(&valid_line(self.before as u64, Some(self.total_updates), &self.validation));
-        }
-    }
-
-    fn update_epoch(&mut self, _: usize) {}
-
-    fn end(&mut self) {}
-
-    fn log_event_training(&mut self, _: String) {}
-}
-
-/// Lines show training only; the evaluation of a finished model has its own output.
-impl MetricsRendererEvaluation for Lines {
-    fn update_test(&mut self, _: EvaluationName, _: MetricState) {}
-}
-
-impl EvaluationProgressLogger for Lines {
-    fn start_global_progress(&mut self, _: usize) {}
-    fn start_test(&mut self, _: &str, _: usize) {}
-    fn update_test_progress(&mut self, _: usize) {}
-    fn end_test(&mut self) {}
-    fn end_global_progress(&mut self) {}
-    fn log_event_evaluation(&mut self, _: String) {}
-}
-
-impl MetricsRenderer for Lines {
-    fn manual_close(&mut self) {}
-
-    fn register_metric(&mut self, definition: MetricDefinition) {
-        self.names.insert(definition.metric_id, definition.name.to_string());
-    }
 }
 
 #[cfg(test)]
@@ -201,13 +112,28 @@ mod tests {
 
     #[test]
     fn a_rank_that_others_wait_for_is_told_where_it_costs() {
-        let line = |share: f64| {
-            let mut lines = Lines::new(false, 10, 0);
-            lines.latest = vec![(LOSS.into(), 1.5), (WAITING.into(), share), (SLOWEST.into(), 3.0)];
-            lines.line()
+        let line = |waited| {
+            let step = StepNumbers { slowest_rank: Some(3), waited_seconds: Some(waited), ..numbers(1.5) };
+            step_line(0, Some(10), &of_step(&step))
         };
-        assert_eq!(line(12.0), "step      0/10  loss 1.5000");
-        let slow = "step      0/10  loss 1.5000  rank 3 is slow: another waits for it 41% of the time";
-        assert_eq!(line(41.2), slow);
+        let start = "step      0/10  loss 1.5000  lr 0.00e0  norm 0.0000  tok/s 0  skipped 0";
+        assert_eq!(line(0.12), start);
+        assert_eq!(line(0.412), format!("{start}  rank 3 is slow: another waits for it 41% of the time"));
+    }
+
+    #[test]
+    fn a_step_without_a_loss_shows_the_one_before() {
+        let mut lines = Lines { total_updates: 9, scores: Vec::new(), latest: None, last_line: None };
+        lines.add(&numbers(1.5));
+        let skipped = StepNumbers { skipped: Some("overflow".into()), skipped_steps: 1, ..numbers(7.0) };
+        let latest = lines.add(&skipped);
+        assert!(step_line(1, None, &latest).starts_with("step      1  loss 1.5000"));
+        assert!(step_line(1, None, &latest).ends_with("skipped 1"));
+        let latest = lines.add(&numbers(f64::NAN));
+        assert!(step_line(2, None, &latest).contains("loss 1.5000"));
+    }
+
+    fn numbers(loss: f64) -> StepNumbers {
+        StepNumbers { loss, seconds: 1.0, ..StepNumbers::default() }
     }
 }

@@ -1,130 +1,25 @@
-//! Lines of `metrics.jsonl`, for reading a run that another process writes.
+//! Lines of `metrics.jsonl`, as the log writes them and as readers of a run see them.
 
-use std::collections::BTreeMap;
 use std::io::{self, BufRead, Read};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+
+use crate::observe::numbers::{EvaluationNumbers, SaveNumbers, StepNumbers};
 
 /// Longer than any line of a run. Longer lines are skipped without being buffered.
 const LONGEST: u64 = 1 << 20;
 
-/// A line of the log. Unknown fields are ignored and missing fields are `None`, so runs of other versions can be read
-/// too. A number that is not finite is `null` in the log and `None` here.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+/// A line of the log. Unknown fields are ignored and [missing ones](super::numbers) have defaults, so runs of other
+/// versions can be read too.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum LogLine {
     /// A step.
-    Train(Box<TrainLine>),
+    Train(Box<StepNumbers>),
     /// An evaluation.
-    Valid(ValidLine),
+    Valid(EvaluationNumbers),
     /// A save.
-    Checkpoint(SaveLine),
-}
-
-/// A step: see [`StepNumbers`](crate::StepNumbers).
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-pub struct TrainLine {
-    /// Number of updates made.
-    pub step: u64,
-    /// The epoch of its samples.
-    pub epoch: Option<u64>,
-    /// The mean loss of an item.
-    pub loss: Option<f64>,
-    /// The learning rate of the update.
-    pub learning_rate: Option<f64>,
-    /// The norm of all gradients, before clipping.
-    pub gradient_norm: Option<f64>,
-    /// The factor of the loss in mixed precision.
-    pub loss_scale: Option<f64>,
-    /// Number of supervised items.
-    pub items: Option<f64>,
-    /// Number of tokens.
-    pub tokens: Option<f64>,
-    /// The time it took, in seconds.
-    pub seconds: Option<f64>,
-    /// Tokens per second of all ranks.
-    pub tokens_per_second: Option<f64>,
-    /// Number of skipped steps so far.
-    pub skipped_steps: Option<u64>,
-    /// Why the step was skipped, if it was.
-    pub skipped: Option<String>,
-    /// Bytes in use after the step.
-    pub memory_bytes: Option<f64>,
-    /// The most bytes of activations.
-    pub activation_bytes: Option<f64>,
-    /// The most bytes in use so far.
-    pub peak_bytes: Option<f64>,
-    /// Bytes sent to other ranks.
-    pub sent_bytes: Option<f64>,
-    /// Bytes received from other ranks.
-    pub received_bytes: Option<f64>,
-    /// The rank that the others waited for longest.
-    pub slowest_rank: Option<usize>,
-    /// The longest time that a rank waited for another, in seconds.
-    pub waited_seconds: Option<f64>,
-}
-
-impl TrainLine {
-    /// A number of a step that made an update. The numbers of a skipped step belong to discarded gradients.
-    pub fn applied(&self, number: Option<f64>) -> Option<f64> {
-        number.filter(|_| self.skipped.is_none())
-    }
-
-    /// The numbers that TensorBoard shows, by name.
-    pub fn board_values(&self) -> Vec<(&'static str, f64)> {
-        let values = [
-            ("tokens_per_second", self.tokens_per_second),
-            ("skipped_steps", self.skipped_steps.map(|steps| steps as f64)),
-            ("memory_bytes", self.memory_bytes),
-            ("peak_bytes", self.peak_bytes),
-            ("loss_scale", self.loss_scale),
-            // A skipped step has no rate, and its loss would only distort the curve.
-            ("loss", self.applied(Some(self.loss.unwrap_or(f64::NAN)))),
-            ("learning_rate", self.applied(self.learning_rate)),
-            ("gradient_norm", self.applied(Some(self.gradient_norm.unwrap_or(f64::NAN)))),
-        ];
-        values.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
-    }
-
-    /// The time that the longest-waiting rank waited for another, as a percentage of the step.
-    pub fn waiting(&self) -> Option<f64> {
-        Some(100.0 * self.waited_seconds? / self.seconds?.max(f64::MIN_POSITIVE))
-    }
-}
-
-/// An evaluation.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-pub struct ValidLine {
-    /// Number of updates made.
-    pub step: u64,
-    /// The mean loss of an item.
-    pub loss: Option<f64>,
-    /// The time it took, in seconds.
-    pub seconds: Option<f64>,
-    /// The scores by name.
-    #[serde(default)]
-    pub scores: BTreeMap<String, Option<f64>>,
-}
-
-/// A save.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-pub struct SaveLine {
-    /// Number of updates made.
-    pub step: u64,
-    /// The time it took, in seconds.
-    pub seconds: Option<f64>,
-    /// The time that the training waited for it, in seconds.
-    pub pause_seconds: Option<f64>,
-    /// Why it failed, if it did.
-    pub error: Option<String>,
-}
-
-impl ValidLine {
-    /// The numbers that TensorBoard shows, by name.
-    pub fn board_values(&self) -> Vec<(&str, f64)> {
-        let scores = self.scores.iter().map(|(name, value)| (name.as_str(), value.unwrap_or(f64::NAN)));
-        std::iter::once(("loss", self.loss.unwrap_or(f64::NAN))).chain(scores).collect()
-    }
+    Checkpoint(SaveNumbers),
 }
 
 impl LogLine {
@@ -187,10 +82,11 @@ mod tests {
     fn a_line_is_read_whatever_fields_it_has() {
         let train = br#"{"kind":"train","step":3,"loss":null,"new":[1],"skipped":"overflow"}"#;
         let Some(LogLine::Train(train)) = LogLine::parse(train) else { panic!() };
-        assert_eq!((train.step, train.loss, train.skipped.as_deref()), (3, None, Some("overflow")));
-        let valid = br#"{"kind":"valid","step":4,"loss":2.5,"scores":{"f1":0.5,"accuracy":null}}"#;
+        assert!(train.loss.is_nan() && train.tokens_per_second.is_nan() && train.memory_bytes == 0);
+        assert_eq!((train.step, train.skipped.as_deref()), (3, Some("overflow")));
+        let valid = br#"{"kind":"valid","step":4,"loss":2.5,"new":1,"scores":{"f1":0.5,"accuracy":null}}"#;
         let Some(LogLine::Valid(valid)) = LogLine::parse(valid) else { panic!() };
-        assert_eq!((valid.scores["f1"], valid.scores["accuracy"]), (Some(0.5), None));
+        assert!(valid.scores["f1"] == 0.5 && valid.scores["accuracy"].is_nan());
         for other in
             [r#"{"kind":"weather","step":1}"#, r#"{"kind":"train"}"#, r#"{"kind":"train","st"#, "", "7"]
         {
@@ -198,11 +94,40 @@ mod tests {
         }
     }
 
+    /// Readers of other programs rely on the names, and on what is left out.
+    #[test]
+    fn a_line_is_written_as_it_ever_was() {
+        let step =
+            StepNumbers { step: 1, loss: f64::NAN, learning_rate: 1e-3, items: 96, ..Default::default() };
+        let text = serde_json::to_string(&LogLine::Train(Box::new(step))).unwrap();
+        let written = r#"{"kind":"train","step":1,"epoch":0,"loss":null,"learning_rate":0.001,"gradient_norm":0.0,"items":96,"tokens":0,"seconds":0.0,"tokens_per_second":0.0,"skipped_steps":0,"memory_bytes":0,"parameter_bytes":0,"gradient_bytes":0,"optimizer_bytes":0,"activation_bytes":0,"peak_bytes":0}"#;
+        assert_eq!(text, written);
+        let step = StepNumbers {
+            loss_scale: Some(2.0),
+            skipped: Some("overflow".into()),
+            sent_bytes: 3,
+            received_bytes: 4,
+            slowest_rank: Some(1),
+            waited_seconds: Some(0.5),
+            ..StepNumbers::default()
+        };
+        let text = serde_json::to_string(&LogLine::Train(Box::new(step.clone()))).unwrap();
+        let written = r#"{"kind":"train","step":0,"epoch":0,"loss":0.0,"learning_rate":0.0,"gradient_norm":0.0,"loss_scale":2.0,"items":0,"tokens":0,"seconds":0.0,"tokens_per_second":0.0,"skipped_steps":0,"skipped":"overflow","memory_bytes":0,"parameter_bytes":0,"gradient_bytes":0,"optimizer_bytes":0,"activation_bytes":0,"peak_bytes":0,"sent_bytes":3,"received_bytes":4,"slowest_rank":1,"waited_seconds":0.5}"#;
+        assert_eq!(text, written);
+        assert_eq!(LogLine::parse(text.as_bytes()), Some(LogLine::Train(Box::new(step))));
+        let valid = LogLine::Valid(EvaluationNumbers { step: 2, loss: 0.5, items: 1, ..Default::default() });
+        let text = serde_json::to_string(&valid).unwrap();
+        assert_eq!(text, r#"{"kind":"valid","step":2,"loss":0.5,"items":1,"seconds":0.0}"#);
+        let save = LogLine::Checkpoint(SaveNumbers { step: 3, ..Default::default() });
+        let text = serde_json::to_string(&save).unwrap();
+        assert_eq!(text, r#"{"kind":"checkpoint","step":3,"seconds":0.0,"pause_seconds":0.0}"#);
+    }
+
     #[test]
     fn numbers_of_a_skipped_step_do_not_count() {
-        let skipped = TrainLine { skipped: Some("overflow".into()), ..TrainLine::default() };
-        assert_eq!(skipped.applied(Some(1.0)), None);
-        assert_eq!(TrainLine::default().applied(Some(1.0)), Some(1.0));
+        let skipped = StepNumbers { skipped: Some("overflow".into()), ..StepNumbers::default() };
+        assert_eq!(skipped.applied(1.0), None);
+        assert_eq!(StepNumbers::default().applied(1.0), Some(1.0));
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! Following a run from a program.
 
-use crate::engine::step::StepNumbers;
-use crate::observe::numbers::{EvaluationNumbers, SaveNumbers};
+use crate::FailedWrites;
+use crate::observe::numbers::{EvaluationNumbers, EvaluationProgress, Round, SaveNumbers, StepNumbers};
 use crate::observe::report::Report;
 
 /// Follows a run: sees its steps, evaluations and saves, and its end. Pass it to
-/// [`Trainer::observe`](crate::Trainer::observe).
+/// [`Trainer::observe`](crate::Trainer::observe). The log, the dashboard and the files of a run are observers too.
+///
+/// A round is started, makes steps, is trained, and is evaluated if the run has validation data.
 ///
 /// An observer runs on the thread that trains, of the first rank, between two steps: keep it short, or hand the numbers
 /// to a thread of your own. A closure that takes the [numbers of a step](StepNumbers) is an observer.
@@ -38,10 +40,23 @@ use crate::observe::report::Report;
 /// # Ok::<(), TrainError>(())
 /// ```
 pub trait Observer: Send {
+    /// Receives the start of each round.
+    fn round_started(&mut self, round: &Round) {
+        let _ = round;
+    }
+
     /// Receives the numbers of each step, in order. A step that made no update says
     /// [why](StepNumbers::skipped).
     fn step(&mut self, numbers: &StepNumbers) {
         let _ = numbers;
+    }
+
+    /// Called after the last step of a round, and where an interruption ends it early.
+    fn round_trained(&mut self) {}
+
+    /// Receives the progress of an evaluation, after each of its batches.
+    fn evaluating(&mut self, progress: &EvaluationProgress) {
+        let _ = progress;
     }
 
     /// Receives the result of each evaluation.
@@ -53,6 +68,15 @@ pub trait Observer: Send {
     /// may come first.
     fn saved(&mut self, numbers: &SaveNumbers) {
         let _ = numbers;
+    }
+
+    /// Called before a checkpoint and at the end of the training: write now what you hold back, so that your files
+    /// cover the checkpoint.
+    fn flush(&mut self) {}
+
+    /// Returns the files with a failed write, for the [report](Report::failed_writes).
+    fn failed_writes(&self) -> Vec<FailedWrites> {
+        Vec::new()
     }
 
     /// Receives the report of a run that has ended without an error.

@@ -1,11 +1,11 @@
-//! The observers of a run: its log, and those of the program.
+//! The observers of a run: its log, what it shows and writes besides, and those of the program.
 
 use std::fmt::{self, Debug, Formatter};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::engine::step::StepNumbers;
+use crate::FailedWrites;
 use crate::observe::log::Log;
-use crate::observe::numbers::{EvaluationNumbers, SaveNumbers};
+use crate::observe::numbers::{EvaluationNumbers, EvaluationProgress, Round, SaveNumbers, StepNumbers};
 use crate::observe::observer::Observer;
 use crate::observe::report::Report;
 
@@ -17,12 +17,6 @@ impl SharedObservers {
     pub fn add(&mut self, observer: impl Observer + 'static) {
         self.0.push(Arc::new(Mutex::new(observer)));
     }
-
-    fn each(&self, mut see: impl FnMut(&mut dyn Observer)) {
-        for observer in &self.0 {
-            see(&mut *observer.lock().unwrap_or_else(PoisonError::into_inner));
-        }
-    }
 }
 
 impl Debug for SharedObservers {
@@ -31,35 +25,78 @@ impl Debug for SharedObservers {
     }
 }
 
-/// Everything that follows a rank: the log, which checkpoints refer to, and the program's observers.
+/// Everything that follows a rank.
 pub(crate) struct Observers {
+    /// The log, to which checkpoints refer.
     pub log: Log,
-    shared: SharedObservers,
+    /// The run's own observers, until its training ends.
+    own: Vec<Box<dyn Observer>>,
+    program: SharedObservers,
 }
 
 impl Observers {
-    pub fn new(log: Log, shared: SharedObservers) -> Self {
-        Self { log, shared }
+    pub fn new(log: Log, program: SharedObservers) -> Self {
+        Self { log, own: Vec::new(), program }
+    }
+
+    /// Adds an observer of the run itself.
+    pub fn add(&mut self, observer: impl Observer + 'static) {
+        self.own.push(Box::new(observer));
+    }
+
+    /// Drops the run's own observers once the training has ended, so that the dashboard leaves the screen.
+    pub fn close(&mut self) {
+        self.own.clear();
+    }
+
+    fn each(&mut self, mut see: impl FnMut(&mut dyn Observer)) {
+        see(&mut self.log);
+        self.own.iter_mut().for_each(|observer| see(observer.as_mut()));
+        for observer in &self.program.0 {
+            see(&mut *observer.lock().unwrap_or_else(PoisonError::into_inner));
+        }
     }
 }
 
 impl Observer for Observers {
+    fn round_started(&mut self, round: &Round) {
+        self.each(|observer| observer.round_started(round));
+    }
+
     fn step(&mut self, numbers: &StepNumbers) {
-        self.log.step(numbers);
-        self.shared.each(|observer| observer.step(numbers));
+        self.each(|observer| observer.step(numbers));
+    }
+
+    fn round_trained(&mut self) {
+        self.each(|observer| observer.round_trained());
+    }
+
+    fn evaluating(&mut self, progress: &EvaluationProgress) {
+        self.each(|observer| observer.evaluating(progress));
     }
 
     fn evaluated(&mut self, numbers: &EvaluationNumbers) {
-        self.log.evaluation(numbers);
-        self.shared.each(|observer| observer.evaluated(numbers));
+        self.each(|observer| observer.evaluated(numbers));
     }
 
     fn saved(&mut self, numbers: &SaveNumbers) {
-        self.log.save(numbers);
-        self.shared.each(|observer| observer.saved(numbers));
+        self.each(|observer| observer.saved(numbers));
+    }
+
+    fn flush(&mut self) {
+        self.each(|observer| observer.flush());
+    }
+
+    fn failed_writes(&self) -> Vec<FailedWrites> {
+        let own = self.own.iter().flat_map(|observer| observer.failed_writes());
+        let program = self.program.0.iter().flat_map(|observer| {
+            let observer = observer.lock().unwrap_or_else(PoisonError::into_inner);
+            observer.failed_writes()
+        });
+        self.log.failed_writes().into_iter().chain(own).chain(program).collect()
     }
 
     fn ended(&mut self, report: &Report) {
-        self.shared.each(|observer| observer.ended(report));
+        self.each(|observer| observer.ended(report));
     }
 }

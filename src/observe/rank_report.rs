@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use firebrick_world::{Communicator, Kind, Moved, Traffic};
-use serde::Serialize;
+use firebrick_world::{Communicator, Kind, Traffic};
+use serde::{Deserialize, Serialize};
 
 use crate::TrainError;
 use crate::accounting::ParameterBytes;
+use crate::engine::gather::gather;
 
 /// The numbers of one of several ranks. Sent and received bytes cover the steps only, not the initial distribution,
 /// evaluations, or gathers for a save.
@@ -45,19 +46,8 @@ pub struct PerStep {
     pub received_bytes: f64,
 }
 
-/// The kinds of calls, in the order of the report.
-const KINDS: [Kind; 7] = [
-    Kind::AllReduce,
-    Kind::ReduceScatter,
-    Kind::AllGather,
-    Kind::Broadcast,
-    Kind::Gather,
-    Kind::Barrier,
-    Kind::Scalars,
-];
-
 /// What a rank exchanged in its steps, and which ranks it waited for.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Exchanged {
     pub traffic: Traffic,
     pub waited: Vec<f64>,
@@ -120,15 +110,11 @@ impl RankReport {
             return Ok(Vec::new());
         }
         let bytes = [bytes.master, bytes.replica, bytes.gradients, bytes.optimizer, peak];
-        let mut mine: Vec<f64> = bytes.iter().map(|bytes| *bytes as f64).collect();
-        for kind in KINDS {
-            let Moved { calls, elements, sent, received } = exchanged.traffic.of(kind);
-            mine.extend([calls, elements, sent, received].map(|number| number as f64));
-        }
-        mine.extend((0..world.size()).map(|rank| exchanged.waited.get(rank).copied().unwrap_or(0.0)));
-        let all = world.numbers("the report", &mine)?;
-        let mut reports: Vec<_> =
-            all.iter().enumerate().map(|(rank, numbers)| Self::read(rank, numbers, steps)).collect();
+        let mut exchanged = exchanged.clone();
+        exchanged.waited.resize(world.size(), 0.0);
+        let all = gather(world, "the report", &(bytes, exchanged))?;
+        let of_rank = |(rank, (bytes, exchanged)): (usize, _)| Self::new(rank, bytes, exchanged, steps);
+        let mut reports: Vec<_> = all.into_iter().enumerate().map(of_rank).collect();
         let waited: Vec<Vec<f64>> = reports.iter().map(|report| report.waited_seconds.clone()).collect();
         for report in &mut reports {
             report.awaited_seconds = waited.iter().filter_map(|waited| waited.get(report.rank)).sum();
@@ -136,28 +122,25 @@ impl RankReport {
         Ok(reports)
     }
 
-    fn read(rank: usize, numbers: &[f64], steps: u64) -> Self {
-        let mut numbers = numbers.iter().copied();
-        let mut next = || numbers.next().unwrap_or(0.0);
-        let [master, replica, gradient, optimizer, peak] = std::array::from_fn(|_| next() as usize);
-        let steps = steps.max(1) as f64;
-        let mut per_step = BTreeMap::new();
-        for kind in KINDS {
-            let [calls, elements, sent_bytes, received_bytes] = std::array::from_fn(|_| next() / steps);
-            if calls > 0.0 {
-                per_step.insert(kind, PerStep { calls, elements, sent_bytes, received_bytes });
-            }
-        }
+    fn new(rank: usize, bytes: [usize; 5], exchanged: Exchanged, steps: u64) -> Self {
+        let [master_bytes, replica_bytes, gradient_bytes, optimizer_bytes, peak_bytes] = bytes;
+        let per_step = exchanged.traffic.kinds.into_iter().filter(|(_, moved)| moved.calls > 0);
+        let per_step = per_step.map(|(kind, moved)| {
+            let per_step = |sum: u64| sum as f64 / steps.max(1) as f64;
+            let [calls, elements, sent_bytes, received_bytes] =
+                [moved.calls, moved.elements, moved.sent, moved.received].map(per_step);
+            (kind, PerStep { calls, elements, sent_bytes, received_bytes })
+        });
         Self {
             rank,
-            master_bytes: master,
-            replica_bytes: replica,
-            gradient_bytes: gradient,
-            optimizer_bytes: optimizer,
-            peak_bytes: peak,
-            per_step,
+            master_bytes,
+            replica_bytes,
+            gradient_bytes,
+            optimizer_bytes,
+            peak_bytes,
+            per_step: per_step.collect(),
             awaited_seconds: 0.0,
-            waited_seconds: numbers.collect(),
+            waited_seconds: exchanged.waited,
         }
     }
 

@@ -1,11 +1,6 @@
-//! The numbers of a step or of an evaluated batch, by name.
+//! The numbers of a step by the names that people see.
 
-use burn::train::ItemLazy;
-use burn::train::metric::Adaptor;
-use burn_std::ExecutionError;
-
-use crate::Score;
-use crate::engine::step::StepNumbers;
+use crate::observe::numbers::StepNumbers;
 
 /// The name of the loss.
 pub const LOSS: &str = "Loss";
@@ -22,14 +17,10 @@ pub const WAITING: &str = "Waiting for a rank";
 /// The rank that the others waited for longest.
 pub const SLOWEST: &str = "Slowest rank";
 
-/// Returns the percentage of the step.
-fn waiting(step: &StepNumbers) -> Option<f64> {
-    Some(100.0 * step.waited_seconds? / step.seconds.max(f64::MIN_POSITIVE))
-}
-
 /// A number of a step or of an evaluated batch.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reading {
+pub struct Reading {
+    /// The name that people see.
     pub name: &'static str,
     /// `None` if there is no value, as in a skipped step.
     pub value: Option<f64>,
@@ -37,63 +28,26 @@ pub(crate) struct Reading {
     pub weight: usize,
 }
 
-/// All readings of a step or of an evaluated batch.
-#[derive(Clone, Debug)]
-pub(crate) struct Readings(Vec<Reading>);
-
-impl Readings {
-    pub fn of_step(step: &StepNumbers) -> Self {
-        // A skipped step made no update: its loss and norm belong to dropped gradients.
-        let applied = |value: f64| step.skipped.is_none().then_some(value);
-        let values = [
-            (LOSS, applied(step.loss), step.items),
-            ("Learning rate", applied(step.learning_rate), 1),
-            ("Gradient norm", applied(step.gradient_norm), 1),
-            (LOSS_SCALE, step.loss_scale, 1),
-            ("Tokens per second", Some(step.tokens_per_second), 1),
-            (WAITING, waiting(step), 1),
-            (SLOWEST, step.slowest_rank.map(|rank| rank as f64), 1),
-            ("Skipped steps", Some(step.skipped_steps as f64), 1),
-            ("Memory", Some(step.memory_bytes as f64), 1),
-            ("Activations", Some(step.activation_bytes as f64), 1),
-            ("Peak memory", Some(step.peak_bytes as f64), 1),
-            ("Parameters", Some(step.parameter_bytes as f64), 1),
-            ("Gradients", Some(step.gradient_bytes as f64), 1),
-            ("Optimizer", Some(step.optimizer_bytes as f64), 1),
-        ];
-        Self(values.map(|(name, value, weight)| Reading { name, value, weight }).into())
-    }
-
-    /// Readings of a batch that other ranks have not reported yet.
-    pub fn none() -> Self {
-        Self(Vec::new())
-    }
-
-    /// Returns the reading of this name.
-    pub fn of(&self, name: &str) -> Option<&Reading> {
-        self.0.iter().find(|reading| reading.name == name)
-    }
-
-    pub fn of_scores(scores: &[Score]) -> Self {
-        let reading = |score: &Score| Reading { name: score.name, value: Some(score.value), weight: 1 };
-        Self(scores.iter().map(reading).collect())
-    }
-
-    pub fn of_evaluation(loss: f64, items: usize) -> Self {
-        Self(vec![Reading { name: LOSS, value: Some(loss), weight: items }])
-    }
-}
-
-impl ItemLazy for Readings {
-    fn sync(self) -> Result<Self, ExecutionError> {
-        Ok(self)
-    }
-}
-
-impl Adaptor<Readings> for Readings {
-    fn adapt(&self) -> Readings {
-        self.clone()
-    }
+/// The readings of a step, the loss first.
+pub fn of_step(step: &StepNumbers) -> [Reading; 14] {
+    // A skipped step made no update: its loss and norm belong to dropped gradients.
+    [
+        (LOSS, step.applied(step.loss), step.items),
+        ("Learning rate", step.applied(step.learning_rate), 1),
+        ("Gradient norm", step.applied(step.gradient_norm), 1),
+        ("Tokens per second", Some(step.tokens_per_second), 1),
+        ("Skipped steps", Some(step.skipped_steps as f64), 1),
+        (LOSS_SCALE, step.loss_scale, 1),
+        (WAITING, step.waiting(), 1),
+        (SLOWEST, step.slowest_rank.map(|rank| rank as f64), 1),
+        ("Memory", Some(step.memory_bytes as f64), 1),
+        ("Activations", Some(step.activation_bytes as f64), 1),
+        ("Peak memory", Some(step.peak_bytes as f64), 1),
+        ("Parameters", Some(step.parameter_bytes as f64), 1),
+        ("Gradients", Some(step.gradient_bytes as f64), 1),
+        ("Optimizer", Some(step.optimizer_bytes as f64), 1),
+    ]
+    .map(|(name, value, weight)| Reading { name, value, weight })
 }
 
 /// Formats a reading for people.

@@ -7,12 +7,9 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use crate::accounting::ParameterBytes;
+use crate::Scores;
 use crate::files::writes::FailedWrites;
-use crate::observe::history::History;
 use crate::observe::rank_report::RankReport;
-use crate::output::Output;
-use crate::{Scores, TrainError};
 
 /// The numbers of a finished run, which `--report json` prints as its last line. The field names are a stable
 /// interface.
@@ -94,63 +91,14 @@ pub struct Report {
     pub ranks: Vec<RankReport>,
 }
 
-impl Report {
-    pub(crate) fn new(history: &History, bytes: ParameterBytes, ranks: Vec<RankReport>) -> Self {
-        let progress = &history.progress;
-        let seconds: f64 = history.step_seconds.iter().sum();
-        let first = history.first_step.map(|at| at.duration_since(process_start()));
-        Self {
-            steps: history.last.step,
-            train_loss: progress.recent_loss(),
-            valid_loss: progress.validation.as_ref().map(|valid| valid.loss),
-            valid_scores: progress.validation.as_ref().map(|valid| valid.scores.clone()).unwrap_or_default(),
-            best_valid_loss: progress.best.as_ref().map(|best| best.loss),
-            best_valid_scores: progress.best.as_ref().map(|best| best.scores.clone()).unwrap_or_default(),
-            best_step: progress.best.as_ref().map(|best| best.step),
-            tokens_per_second: history.tokens as f64 / seconds.max(f64::MIN_POSITIVE),
-            step_seconds_median: median(&history.step_seconds),
-            skipped_steps: progress.skipped,
-            gradient_norm: history.last.gradient_norm,
-            loss_scale: history.last.loss_scale,
-            parameters: bytes.parameters,
-            master_bytes: bytes.master,
-            replica_bytes: bytes.replica,
-            averaged_bytes: bytes.averaged,
-            host_bytes: bytes.by_place().0,
-            gradient_bytes: bytes.gradients,
-            optimizer_bytes: bytes.optimizer,
-            activation_bytes: history.activation_bytes,
-            peak_bytes: history.peak_bytes,
-            wall_seconds: process_start().elapsed().as_secs_f64(),
-            first_step_seconds: first.unwrap_or_default().as_secs_f64(),
-            stopped: history.stopped.clone(),
-            checkpoint_step: history.saved_step,
-            checkpoint_error: history.save_error.clone(),
-            failed_writes: history.failed_writes.clone(),
-            interrupted: history.interrupted,
-            ranks,
-        }
-    }
-}
-
 /// The file's name in the output folder.
-const FILE: &str = "report.json";
+pub(crate) const REPORT: &str = "report.json";
 
 impl Report {
-    /// Writes the report into a run's folder.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be written.
-    pub fn write(&self, output: &Output) -> Result<(), TrainError> {
-        let text = serde_json::to_string_pretty(self).unwrap_or_default();
-        output.save_text(FILE, &(text + "\n"))
-    }
-
     /// Reads the report of a finished run from its folder, without its ranks. Returns `None` if there is none, or a
     /// number in it is not finite.
     pub fn read(folder: &Path) -> Option<Self> {
-        serde_json::from_str(&fs::read_to_string(folder.join(FILE)).ok()?).ok()
+        serde_json::from_str(&fs::read_to_string(folder.join(REPORT)).ok()?).ok()
     }
 }
 

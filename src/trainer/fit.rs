@@ -10,7 +10,6 @@ use super::for_rank::for_rank;
 use super::{Destination, Length, Trained, Trainer};
 use crate::checkpoint::{ResumeError, Shared};
 use crate::engine::ranks::each_rank;
-use crate::engine::step::StepNumbers;
 use crate::observe::report::process_start;
 use crate::{Data, LrSchedule, Objective, TrainError};
 
@@ -42,27 +41,6 @@ impl<S> Trainer<S> {
         S: Strategy<M>,
     {
         self.fit_for_first(model, optimizer, schedule, data)?.ok_or(TrainError::NoModel)
-    }
-
-    /// Like [`fit`](Self::fit), but also calls `watch` with the numbers of each step.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`fit`](Self::fit).
-    pub fn fit_watched<M, B>(
-        self,
-        model: M,
-        optimizer: ModuleOptimizer,
-        schedule: impl LrSchedule + 'static,
-        data: Data<B>,
-        watch: impl FnMut(&StepNumbers) + Send + 'static,
-    ) -> Result<Trained<M>, TrainError>
-    where
-        M: Objective<B> + 'static,
-        B: Batch,
-        S: Strategy<M>,
-    {
-        self.observe(watch).fit(model, optimizer, schedule, data)
     }
 
     /// Like [`fit`](Self::fit), but only the process of the first rank returns the model; no other process holds it

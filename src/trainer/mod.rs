@@ -12,9 +12,10 @@ use firebrick_strategies::{Identity, Stack};
 use firebrick_world::World;
 
 use crate::checkpoint::RunText;
-use crate::observe::dashboard::Show;
 use crate::observe::observer::Observer;
 use crate::observe::observers::SharedObservers;
+use crate::observe::show::Show;
+use crate::score::{AddedScores, ScoreFn};
 use crate::{Checkpoints, Resume};
 
 use kept::Destination;
@@ -102,6 +103,7 @@ pub struct Trainer<S = Identity> {
     evaluate_every: Option<u64>,
     patience: Option<usize>,
     best_by: Option<String>,
+    scores: AddedScores,
     device_budget: Option<usize>,
     /// A lower bound on the tensors of parameter size that the optimizer keeps per parameter, if known.
     optimizer_states: f64,
@@ -153,6 +155,7 @@ impl Trainer {
             evaluate_every: None,
             patience: None,
             best_by: None,
+            scores: AddedScores::default(),
             device_budget: None,
             optimizer_states: 0.0,
             output: None,
@@ -185,6 +188,7 @@ impl<S> Trainer<S> {
             evaluate_every: self.evaluate_every,
             patience: self.patience,
             best_by: self.best_by,
+            scores: self.scores,
             device_budget: self.device_budget,
             optimizer_states: self.optimizer_states,
             output: self.output,
@@ -277,8 +281,34 @@ impl<S> Trainer<S> {
         self
     }
 
-    /// Selects the best evaluation by one of the model's [scores](crate::Objective::scores) instead of the validation
-    /// loss, for the best model, the best checkpoints and early stopping. The score itself defines whether higher is
+    /// Adds a score of evaluations, which is computed from their [sums](crate::EvaluationSums): it is shown, logged and
+    /// reported like the model's own [scores](crate::Objective::scores), and may [select](Self::best_by) the best
+    /// evaluation.
+    ///
+    /// ```
+    /// # use burn::tensor::Device;
+    /// # use firebrick::*;
+    /// # use firebrick::datasets::Windows;
+    /// # use firebrick::optim::AdamW;
+    /// # use firebrick_models::GptConfig;
+    /// # let rows = || Windows::new((0..99).map(|i| i % 7).collect::<Vec<u32>>(), 8).unwrap();
+    /// # let data = Data::new(rows()).valid(rows());
+    /// # let config = GptConfig { layers: 1, heads: 1, width: 8, dropout: 0.0, bias: true, tied: true };
+    /// # let model = config.init(7, 8, &Device::flex().autodiff());
+    /// let bits = |sums: &EvaluationSums| {
+    ///     Score::lower("bits_per_token", sums.loss / sums.items as f64 / std::f64::consts::LN_2)
+    /// };
+    /// let trainer = Trainer::new().steps(4).score(bits).best_by("bits_per_token");
+    /// let trained = trainer.fit(model, AdamW::new().init()?, Schedule::constant(1e-3), data)?;
+    /// assert!(trained.report.best_valid_scores["bits_per_token"] > 0.0);
+    /// # Ok::<(), TrainError>(())
+    /// ```
+    pub fn score(mut self, score: impl ScoreFn + 'static) -> Self {
+        self.scores.add(score);
+        self
+    }
+
+    /// Selects the best evaluation by one of the [scores](crate::Objective::scores) instead of the validation loss, for the best model, the best checkpoints and early stopping. The score itself defines whether higher is
     /// better.
     pub fn best_by(mut self, score: impl Into<String>) -> Self {
         self.best_by = Some(score.into());

@@ -17,16 +17,18 @@ use crate::engine::feed::{Feed, Share, updates_in_epochs, windows_in_epoch};
 use crate::engine::session::Prepared;
 use crate::engine::training_loop::{Plan, TrainingLoop};
 use crate::files::beside::Beside;
-use crate::observe::dashboard::SafeErrors;
-use crate::observe::events::Events;
-use crate::observe::inside_burn_train::InsideBurnTrain;
+#[cfg(feature = "tui")]
+use crate::observe::dashboard::Dashboard;
+use crate::observe::lines::Lines;
+use crate::observe::meters::Meters;
+use crate::observe::metric_files::MetricFiles;
 use crate::observe::observer::Observer;
-use crate::observe::observers::{Observers, SharedObservers};
+use crate::observe::observers::SharedObservers;
 use crate::observe::rank_report::RankReport;
-use crate::observe::report::Report;
+use crate::observe::show::Show;
 use crate::output::Output;
-use crate::score::BestBy;
-use crate::{Adapters, Data, LrSchedule, Objective, Schedule, TrainError};
+use crate::score::{BestBy, EvaluationSums, require_names};
+use crate::{Adapters, Data, LrSchedule, Objective, Schedule, Score, TrainError};
 
 impl<S> Trainer<S> {
     /// Determines the run's ranks.
@@ -62,7 +64,8 @@ impl<S> Trainer<S> {
         S: Strategy<M>,
     {
         // Report errors before touching the folder and before ranks wait for one another.
-        let scores = model.scores(&[]);
+        let scores = self.scores.after(model.scores(&[]), &EvaluationSums::default());
+        require_names(&scores)?;
         let best_by = BestBy::of(self.best_by.as_ref(), &scores)?;
         let adaptation = Adaptation::seeded(self.seed).with_fresh(self.fresh.clone());
         let prepared = Prepared::new(&self.strategies, model, device, &optimizer, rank.clone(), adaptation)?;
@@ -93,13 +96,15 @@ impl<S> Trainer<S> {
         dry_run(&mut session, &data, window)?;
         self.claim(&mut start, &rank)?;
         let checkpoints = self.saves(&start, settings, &session, layout, best_by);
-        let (history, log) = start.history(session.updates(), &rank)?;
         // Those of the program see the run once, on the first rank.
-        let observers = if rank.rank() == 0 { self.observers.clone() } else { SharedObservers::default() };
+        let program = if rank.rank() == 0 { self.observers.clone() } else { SharedObservers::default() };
+        let (history, observers) = start.history(session.updates(), &rank, program)?;
         let mut training = TrainingLoop {
             feed: Feed::new(&data, history.progress.cursor, window, Share::of(&rank))?,
             output: start.output.clone(),
-            observers: Observers::new(log, observers),
+            observers,
+            interrupter: self.interrupter.0.clone(),
+            scores: self.scores.clone(),
             best: BestFile::new(history.found_best(), self.tells(&rank)),
             history,
             saves: self.output.is_some(),
@@ -110,24 +115,39 @@ impl<S> Trainer<S> {
             data,
             plan,
         };
-        if rank.rank() != 0 {
-            training.run(&mut Events::new(self.interrupter.0.clone(), None))?;
-            return finish(training, root);
+        if rank.rank() == 0 {
+            self.follow(&mut training, &scores);
         }
-        let _errors = SafeErrors::while_shown(self.show.is_dashboard());
-        let inside = InsideBurnTrain {
-            interrupter: self.interrupter.0.clone(),
-            renderer: self.show.renderer(
-                &self.interrupter.0,
-                training.plan.total_updates,
-                training.shown_before(),
-            ),
-            output: start.output,
-            label: self.label.clone(),
-            scores,
-            tells: self.tells(&rank),
-        };
-        finish(inside.run(training)?, root)
+        let result = training.run();
+        training.observers.close();
+        result?;
+        finish(training, root)
+    }
+
+    /// Adds what the run shows, and its metric files.
+    fn follow<M, B>(&self, training: &mut TrainingLoop<M, B>, scores: &[Score])
+    where
+        M: Objective<B> + 'static,
+        B: Batch,
+    {
+        let scores = if training.data.valid.is_some() { scores } else { &[] };
+        let several_ranks = training.session.world().size() > 1;
+        let meters =
+            (Meters::of_steps(training.session.scales_loss(), several_ranks), Meters::of_evaluations(scores));
+        let (begun, tells) = (training.begun(), self.tells(training.session.world()));
+        let TrainingLoop { observers, output, plan, .. } = training;
+        if let Some(output) = output {
+            observers.add(MetricFiles::new(output.clone(), meters.clone(), begun, tells));
+        }
+        match self.show {
+            Show::Nothing => {}
+            #[cfg(feature = "tui")]
+            show if show.is_dashboard() => {
+                let rounds = plan.total_updates.div_ceil(plan.round_updates.max(1)) as usize;
+                observers.add(Dashboard::open(&self.interrupter.0, &self.label, rounds, meters));
+            }
+            Show::Auto | Show::Lines => observers.add(Lines::new(&self.label, plan.total_updates, scores)),
+        }
     }
 
     fn plan<B: Batch>(
@@ -152,7 +172,6 @@ impl<S> Trainer<S> {
                 Length::Epochs(epochs) => Some(epochs),
             },
             evaluate_every: self.evaluate_every,
-            rounds: total_updates.div_ceil(round_updates.max(1)) as usize,
             round_updates: round_updates.min(total_updates),
             dashboard: self.show.is_dashboard(),
             best_by,
@@ -201,7 +220,7 @@ where
     let ranks = RankReport::gather(session.world(), bytes, peak, &history.exchanged, steps);
     writing.map_or(Ok(()), Beside::wait)?;
     let Some((model, averaged, adapters)) = whole else { return Ok(None) };
-    let report = Report::new(&history, bytes, ranks?);
+    let report = history.report(bytes, ranks?);
     observers.ended(&report);
     Ok(Some(Trained {
         model: session.returned(model),

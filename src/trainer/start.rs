@@ -16,9 +16,12 @@ use crate::checkpoint::best;
 use crate::engine::session::Session;
 use crate::observe::history::History;
 use crate::observe::log::{Log, Past, marks};
+use crate::observe::observers::{Observers, SharedObservers};
+use crate::observe::show::Show;
+use crate::observe::tensorboard::Writer;
 use crate::output::{Output, is_within};
 use crate::score::BestBy;
-use crate::{Checkpoints, Show, TrainError};
+use crate::{Checkpoints, TrainError};
 
 /// Where a rank starts and where it writes.
 pub(super) struct Start {
@@ -153,27 +156,39 @@ impl<S> Trainer<S> {
 }
 
 impl Start {
-    /// Returns the history of the run and its log. If the run continues in its own folder, the log keeps the lines up
-    /// to `updates`. Every rank calls it.
-    pub fn history(&self, updates: u64, rank: &Communicator) -> Result<(History, Log), TrainError> {
+    /// Returns the history of the run and its observers, which are the log, TensorBoard's files, and those of the
+    /// program. If the run continues in its own folder, the log keeps the lines up to `updates`. Every rank calls it.
+    pub fn history(
+        &self,
+        updates: u64,
+        rank: &Communicator,
+        program: SharedObservers,
+    ) -> Result<(History, Observers), TrainError> {
         let folder = self.output.as_ref().map(|output| output.current());
-        let tells = self.tells;
-        let Some(from) = &self.from else {
-            return Ok((History::default(), Log::new(folder.as_deref(), tells)?));
-        };
-        let (log, past) = match folder.as_deref().filter(|_| self.in_place) {
-            None => (Log::new(folder.as_deref(), tells)?, Past::default()),
-            Some(own) => {
+        let (folder, tells) = (folder.as_deref(), self.tells);
+        let (log, past, board) = match (&self.from, folder) {
+            (Some(from), Some(own)) if self.in_place => {
                 let checkpoints = Folder::new(own.join(checkpoint::FOLDER));
-                Log::going_on(own, &from.state.log(), &marks(&checkpoints), tells)?
+                let (log, past) = Log::going_on(own, &from.state.log(), &marks(&checkpoints), tells)?;
+                let board = Writer::resume(own, past.board_from, &past.board_lines, tells)?;
+                (log, past, Some(board))
+            }
+            _ => {
+                let board = folder.map(|folder| Writer::new(folder, tells)).transpose()?;
+                (Log::new(folder, tells)?, Past::default(), board)
             }
         };
+        let mut observers = Observers::new(log, program);
+        if let Some(board) = board {
+            observers.add(board);
+        }
+        let Some(from) = &self.from else { return Ok((History::default(), observers)) };
         if past.has_holes && self.tells {
             info!("note: metrics.jsonl lacks steps that were made before: it was changed or lost");
         }
         let mut history = History::going_on(from.state.progress.clone(), updates, past);
         self.find_best(from, &mut history, rank)?;
-        Ok((history, log))
+        Ok((history, observers))
     }
 
     /// Finds the weights of the best evaluation before the checkpoint. If they are gone, the next evaluation becomes

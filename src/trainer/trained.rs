@@ -7,8 +7,8 @@ use burn::tensor::{FloatDType, Tensor};
 use firebrick_datasets::Cursor;
 use firebrick_strategies::{ParamMap, map_params};
 
-use crate::engine::step::StepNumbers;
 use crate::files::saving;
+use crate::observe::numbers::StepNumbers;
 use crate::observe::report::Report;
 use crate::{Adapters, AnyModel, TrainError};
 

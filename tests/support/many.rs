@@ -65,9 +65,8 @@ impl Setting {
             .with(strategies)
             .seed(self.seed)
             .steps(self.steps)
-            .fit_watched(model, optimizer, Schedule::constant(self.rate), data, move |step| {
-                sender.send(step.clone()).unwrap()
-            })
+            .observe(move |step: &StepNumbers| sender.send(step.clone()).unwrap())
+            .fit(model, optimizer, Schedule::constant(self.rate), data)
             .unwrap_or_else(|error| panic!("{self:?} on {ranks} ranks: {error}"));
         let steps: Vec<_> = steps.into_iter().collect();
         Outcome {

@@ -5,7 +5,9 @@ use std::path::Path;
 use burn::optim::ModuleOptimizer;
 use firebrick::checkpoints::{Checkpoint, Folder};
 use firebrick::strategies::Strategy;
-use firebrick::{Checkpoints, Data, Interrupter, Report, Resume, Schedule, TrainError, Trainer, World};
+use firebrick::{
+    Checkpoints, Data, Interrupter, Report, Resume, Schedule, StepNumbers, TrainError, Trainer, World,
+};
 use firebrick_models::Gpt;
 
 use super::many::optimizer;
@@ -87,13 +89,15 @@ impl Way {
             Some(resume) => (trainer.resume(resume.clone()), map_waves(gpt(0.1, &device))),
         };
         let optimizer = (self.optimizer)(&model);
-        let trained = trainer.fit_watched(model, optimizer, self.schedule, data, move |step| {
-            sender.send(step.loss).unwrap();
-            // A step's numbers arrive during the next step.
-            if stop_at.is_some_and(|at| step.step + 1 >= at) {
-                stop.stop(Some("enough"));
-            }
-        })?;
+        let trained = trainer
+            .observe(move |step: &StepNumbers| {
+                sender.send(step.loss).unwrap();
+                // A step's numbers arrive during the next step.
+                if stop_at.is_some_and(|at| step.step + 1 >= at) {
+                    stop.stop(Some("enough"));
+                }
+            })
+            .fit(model, optimizer, self.schedule, data)?;
         Ok(Part {
             losses: losses.into_iter().collect(),
             parameters: super::parameters(&trained.model),

@@ -10,7 +10,7 @@ use firebrick::strategies::{
     Accumulate, Adaptation, Amp, BoxedStrategy, Clip, Ema, Freeze, Keep, Lora, LossScale, Offload, Outcome,
     Paths, Recompute, SavedStates, Settled, Setup, StageState, Stages, Strategy, Zero,
 };
-use firebrick::{Data, Loss, Objective, Pass, Schedule, Trainer};
+use firebrick::{Data, Loss, Objective, Pass, Schedule, StepNumbers, Trainer};
 use firebrick_models::Gpt;
 
 type Recipe = BoxedStrategy<Gpt>;
@@ -88,13 +88,12 @@ fn identities() -> Vec<Recipe> {
 fn train(strategies: Vec<Recipe>, micro: usize, steps: u64) -> (Vec<f64>, Gpt) {
     let (sender, losses) = std::sync::mpsc::channel();
     let data = Data::new(Rows::ragged(21)).micro_batch(micro);
-    let trained = Trainer::new().seed(5).with(strategies).steps(steps).fit_watched(
-        gpt(0.1, &device().autodiff()),
-        optimizer(),
-        Schedule::constant(1e-2),
-        data,
-        move |step| sender.send(step.loss).unwrap(),
-    );
+    let trained = Trainer::new()
+        .seed(5)
+        .with(strategies)
+        .steps(steps)
+        .observe(move |step: &StepNumbers| sender.send(step.loss).unwrap())
+        .fit(gpt(0.1, &device().autodiff()), optimizer(), Schedule::constant(1e-2), data);
     (losses.into_iter().collect(), trained.unwrap().model)
 }
 

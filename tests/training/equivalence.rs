@@ -16,7 +16,7 @@ use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
 use burn::tensor::{FloatDType, Tensor};
 use firebrick::datasets::{Batch, Batches};
 use firebrick::strategies::Draws;
-use firebrick::{Accumulate, Amp, Clip, Data, Objective, Pass, Recompute, Schedule, Trainer};
+use firebrick::{Accumulate, Amp, Clip, Data, Objective, Pass, Recompute, Schedule, StepNumbers, Trainer};
 
 const SEED: u64 = 11;
 const RATE: f64 = 2e-3;
@@ -129,13 +129,8 @@ fn trained(
         .with(Accumulate(micro_batches))
         .with(clip.then(|| Clip::norm(NORM)))
         .steps(steps())
-        .fit_watched(
-            gpt(dropout, &device().autodiff()),
-            optimizer(),
-            Schedule::constant(RATE),
-            data,
-            move |step| sender.send(step.loss).unwrap(),
-        )
+        .observe(move |step: &StepNumbers| sender.send(step.loss).unwrap())
+        .fit(gpt(dropout, &device().autodiff()), optimizer(), Schedule::constant(RATE), data)
         .unwrap();
     assert_eq!(trained.report.skipped_steps, 0);
     Run { losses: losses.into_iter().collect(), parameters: parameters(&trained.model) }

@@ -14,7 +14,7 @@ fn losses(model: Gpt, ranks: usize, world: World, strategies: impl Strategy<Gpt>
     let trainer = Trainer::new().over(world).with(strategies).steps(3);
     let (optimizer, schedule) = (many::optimizer(), Schedule::constant(1e-2));
     let watch = move |step: &StepNumbers| sender.send(step.loss).unwrap();
-    trainer.fit_watched(model, optimizer, schedule, data, watch).unwrap();
+    trainer.observe(watch).fit(model, optimizer, schedule, data).unwrap();
     steps.into_iter().collect()
 }
 

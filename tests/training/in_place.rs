@@ -26,7 +26,7 @@ fn copied_of<M: Objective<TokenBatch> + 'static>(
     let steps = seen.clone();
     let trainer = trainer.steps(6).evaluate_every(2);
     let watch = move |_: &firebrick::StepNumbers| steps.lock().unwrap().push(copies());
-    trainer.fit_watched(model, optimizer, Schedule::constant(1e-2), data, watch).unwrap();
+    trainer.observe(watch).fit(model, optimizer, Schedule::constant(1e-2), data).unwrap();
     let seen = seen.lock().unwrap();
     let earlier = [before].into_iter().chain(seen.iter().copied());
     seen.iter().zip(earlier).map(|(now, earlier)| now - earlier).collect()

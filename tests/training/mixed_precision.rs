@@ -38,7 +38,7 @@ where
     let steps = Arc::new(Mutex::new(Vec::new()));
     let seen = steps.clone();
     let watch = move |step: &StepNumbers| seen.lock().unwrap().push(step.clone());
-    let trained = trainer.fit_watched(model, optimizer, Schedule::constant(rate), data, watch);
+    let trained = trainer.observe(watch).fit(model, optimizer, Schedule::constant(rate), data);
     let steps = steps.lock().unwrap().clone();
     (trained, steps)
 }

@@ -4,8 +4,8 @@ use std::sync::mpsc::{Sender, channel};
 
 use crate::support::*;
 use firebrick::{
-    Checkpoints, Data, EvaluationNumbers, Observer, Report, SaveNumbers, Schedule, StepNumbers, Trainer,
-    World, Zero,
+    Checkpoints, Data, EvaluationNumbers, EvaluationProgress, FailedWrites, Observer, Report, Resume, Round,
+    SaveNumbers, Schedule, StepNumbers, Trainer, World, Zero,
 };
 
 /// Names what it sees, as the log does.
@@ -63,4 +63,69 @@ fn observers_see_every_line_of_the_log_once_on_one_rank_and_on_many() {
             assert_eq!(seen.iter().filter(|(seen, _)| seen == kind).count(), 2, "{seen:?}");
         }
     }
+}
+
+/// Notes the parts of a run, as `r1` for the start of round 1, and has a file that cannot be written.
+struct Parts(Sender<String>);
+
+impl Observer for Parts {
+    fn round_started(&mut self, round: &Round) {
+        self.0.send(format!("r{}+{}/{}", round.number, round.start, round.updates)).unwrap();
+    }
+
+    fn step(&mut self, numbers: &StepNumbers) {
+        self.0.send(format!("s{}", numbers.step)).unwrap();
+    }
+
+    fn round_trained(&mut self) {
+        self.0.send("t".into()).unwrap();
+    }
+
+    fn evaluating(&mut self, progress: &EvaluationProgress) {
+        let known = if progress.loss.is_some() { "l" } else { "" };
+        self.0.send(format!("e{}/{}{known}", progress.done, progress.samples)).unwrap();
+    }
+
+    fn evaluated(&mut self, numbers: &EvaluationNumbers) {
+        self.0.send(format!("v{}", numbers.step)).unwrap();
+    }
+
+    fn flush(&mut self) {
+        self.0.send("f".into()).unwrap();
+    }
+
+    fn failed_writes(&self) -> Vec<FailedWrites> {
+        vec![FailedWrites { file: "parts".into(), failures: 1, error: None }]
+    }
+}
+
+#[test]
+fn observers_see_the_rounds_of_a_run_and_write_before_each_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |ranks, output: &str, resume: Option<Resume>| {
+        let (sender, parts) = channel();
+        let trainer = Trainer::new()
+            .with((ranks > 1).then(|| Zero::stage(0).over(World::threads(ranks))))
+            .steps(4)
+            .evaluate_every(2)
+            .output(folder.path().join(output))
+            .checkpoints(Checkpoints::every(3).keep_last(9))
+            .observe(Parts(sender));
+        let trainer = match resume {
+            Some(resume) => trainer.resume(resume),
+            None => trainer,
+        };
+        let data = Data::new(Rows::ragged(20)).micro_batch(4 / ranks).valid(Rows::ragged(8));
+        let model = Bigram::new(&device().autodiff());
+        let trained = trainer.fit(model, adamw(), Schedule::constant(1e-3), data).unwrap();
+        assert_eq!(trained.report.failed_writes[0].file, "parts");
+        parts.iter().collect::<Vec<_>>().join(" ")
+    };
+    let second = "r2+2/2 s3 f s4 t e4/8l e8/8l v4";
+    assert_eq!(run(1, "one", None), format!("r1+0/2 s1 s2 t e4/8l e8/8l v2 {second} f f"));
+    // Only the sum of the ranks has a loss.
+    let several = run(2, "two", None);
+    assert!(several.starts_with("r1+0/2 s1 s2 t e4/8 e8/8 e8/8l v2 r2"), "{several}");
+    let went_on = run(1, "one", Some(Resume::Step(3)));
+    assert_eq!(went_on, "r2+2/2 s4 t e4/8l e8/8l v4 f f");
 }

@@ -6,7 +6,9 @@ use crate::support::{Bigram, POISON, Rows, adamw, device, gpt};
 use burn::module::Module;
 use firebrick::datasets::{Batches, DataError, TokenBatch};
 use firebrick::strategies::{Stack, StrategyError, WorldError};
-use firebrick::{Data, Interrupter, Loss, Objective, Pass, Schedule, TrainError, Trainer, World, Zero};
+use firebrick::{
+    Data, Interrupter, Loss, Objective, Pass, Schedule, StepNumbers, TrainError, Trainer, World, Zero,
+};
 use firebrick_models::Gpt;
 
 #[test]
@@ -169,16 +171,16 @@ fn an_interrupt_ends_all_ranks_at_the_same_step() {
     let trainer = Trainer::new().over(World::threads(3)).with(Zero::stage(1)).steps(100);
     let trained = trainer
         .interrupter(interrupter)
-        .fit_watched(
+        .observe(move |step: &StepNumbers| {
+            if step.step == 4 {
+                stop.stop(Some("enough"));
+            }
+        })
+        .fit(
             Bigram::new(&device().autodiff()),
             adamw(),
             Schedule::constant(1e-2),
             Data::new(Rows::ragged(30)).micro_batch(2),
-            move |step| {
-                if step.step == 4 {
-                    stop.stop(Some("enough"));
-                }
-            },
         )
         .unwrap();
     let steps = trained.report.steps;

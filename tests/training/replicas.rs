@@ -30,7 +30,7 @@ fn train(trainer: Trainer<impl Strategy<Gpt>>, optimizer: ModuleOptimizer) -> Fo
     let before = taken();
     let watch = move |step: &StepNumbers| sender.send(step.loss.to_bits()).unwrap();
     let model = gpt(0.1, &device().autodiff());
-    let trained = trainer.fit_watched(model, optimizer, Schedule::constant(1e-2), data, watch).unwrap();
+    let trained = trainer.observe(watch).fit(model, optimizer, Schedule::constant(1e-2), data).unwrap();
     let parameters = parameters(&trained.model).into_iter().map(f32::to_bits).collect();
     Found { losses: steps.into_iter().collect(), parameters, taken: taken() - before }
 }

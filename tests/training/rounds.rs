@@ -96,7 +96,7 @@ fn an_interrupter_ends_it_at_the_step() {
             stop.stop(Some("enough"));
         }
     };
-    let trained = trainer.fit_watched(model(), adamw(), Schedule::constant(1e-2), data, watch).unwrap();
+    let trained = trainer.observe(watch).fit(model(), adamw(), Schedule::constant(1e-2), data).unwrap();
     assert_eq!(trained.report.stopped.as_deref(), Some("enough"));
     assert_eq!(trained.report.steps, 4, "step 3 is read while step 4 is under way");
 }

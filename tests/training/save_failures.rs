@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::support;
 use firebrick::checkpoints::{Checkpoint, Folder};
-use firebrick::{Checkpoints, Data, Report, Schedule, Trainer, World, Zero};
+use firebrick::{Checkpoints, Data, Report, Schedule, StepNumbers, Trainer, World, Zero};
 
 /// Runs 8 updates and saves every second one. `before` gets the number of updates before the next one.
 fn run(
@@ -21,15 +21,10 @@ fn run(
     let trainer = Trainer::new().over(World::threads(ranks)).with(Zero::stage(1)).steps(8).output(output);
     let trained = trainer
         .checkpoints(policy)
-        .fit_watched(
-            support::gpt(0.1, &device),
-            support::adamw(),
-            Schedule::constant(1e-3),
-            data,
-            move |step| {
-                before(step.step);
-            },
-        )
+        .observe(move |step: &StepNumbers| {
+            before(step.step);
+        })
+        .fit(support::gpt(0.1, &device), support::adamw(), Schedule::constant(1e-3), data)
         .unwrap();
     (trained.report, support::parameters(&trained.model))
 }
@@ -113,7 +108,8 @@ fn evaluated(
     let trainer = trainer.evaluate_every(1).checkpoints(Checkpoints::every(4));
     let model = support::gpt(0.0, &device);
     let trained = trainer
-        .fit_watched(model, support::adamw(), Schedule::constant(1e-3), data, move |step| before(step.step))
+        .observe(move |step: &StepNumbers| before(step.step))
+        .fit(model, support::adamw(), Schedule::constant(1e-3), data)
         .unwrap();
     (trained.report, support::parameters(&trained.model))
 }

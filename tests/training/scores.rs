@@ -1,11 +1,13 @@
 //! Scores of an evaluation: computed over all batches and ranks, logged, reported, and used to select the best model.
 
+use std::f64::consts::LN_2;
+
 use crate::support::*;
 use burn::module::Module;
 use firebrick::datasets::{Batch, Batches, TokenBatch};
 use firebrick::{
-    Checkpoints, Clip, Data, Evaluation, Loss, Objective, Pass, Schedule, Score, TrainError, Trained,
-    Trainer, World, Zero,
+    Checkpoints, Clip, Data, Evaluation, EvaluationSums, Loss, Objective, Pass, Schedule, Score, TrainError,
+    Trained, Trainer, World, Zero,
 };
 
 /// A bigram that sums the probabilities that it assigns to labels.
@@ -80,6 +82,37 @@ fn a_score_decides_which_evaluation_is_the_best() {
     assert_eq!(report.best_step, Some(12));
     let patient = trained(trainer().best_by("hits").early_stopping(1), 1).unwrap().report;
     assert_eq!((patient.steps, patient.stopped.as_deref()), (8, Some("hits no longer gets better")));
+}
+
+/// A score of the program, which the model does not know.
+#[test]
+fn a_program_adds_a_score_to_those_of_the_model() {
+    let missed = |sums: &EvaluationSums| {
+        let share = sums.counts.first().map_or(f64::NAN, |right| 1.0 - right / sums.items as f64);
+        Score::lower("missed", share)
+    };
+    let bits = |sums: &EvaluationSums| Score::lower("bits", sums.loss / sums.items as f64 / LN_2);
+    let folder = tempfile::tempdir().unwrap();
+    for ranks in [1, 2] {
+        let output = folder.path().join(ranks.to_string());
+        let trainer = Trainer::new().over(World::threads(ranks)).with(Zero::stage(0)).output(&output);
+        let report = trained(trainer.score(missed).score(bits).best_by("missed"), ranks).unwrap().report;
+        let scores = &report.valid_scores;
+        assert_eq!(scores["missed"], 1.0 - scores["accuracy"], "{ranks} ranks");
+        assert_eq!(scores["bits"], report.valid_loss.unwrap() / LN_2);
+        assert_eq!(report.best_step, Some(12), "missed falls as the model learns");
+        let values = std::fs::read_to_string(output.join("metrics/valid/epoch-3/missed.log")).unwrap();
+        assert_eq!(values.lines().last(), Some(&*format!("{},final", scores["missed"])));
+    }
+}
+
+#[test]
+fn a_score_with_the_name_of_another_is_refused() {
+    for name in ["accuracy", "loss"] {
+        let twice = move |_: &EvaluationSums| Score::lower(name, 0.0);
+        let error = trained(Trainer::new().score(twice), 1).err().unwrap().to_string();
+        assert!(error.contains(&format!("are called `{name}`")) && error.contains("another name"), "{error}");
+    }
 }
 
 /// If higher is better, the best checkpoints are those with the highest score. Evaluations follow steps 4, 8 and 12: a

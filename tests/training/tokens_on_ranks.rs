@@ -7,7 +7,7 @@ use crate::support::many::optimizer;
 use crate::support::{Rows, device, difference, gpt, parameters};
 use firebrick::datasets::{Batches, DataError, TokenBatch};
 use firebrick::strategies::{Stack, Strategy};
-use firebrick::{Accumulate, Clip, Data, Schedule, TrainError, Trainer, World, Zero};
+use firebrick::{Accumulate, Clip, Data, Schedule, StepNumbers, TrainError, Trainer, World, Zero};
 use firebrick_models::Gpt;
 
 /// Ragged rows that count padded tokens.
@@ -36,9 +36,11 @@ fn run<S: Strategy<Gpt>>(ranks: usize, strategies: S) -> Result<(Vec<f64>, Vec<f
     let (sender, norms) = mpsc::channel();
     let trainer = Trainer::new().over(World::threads(ranks)).with(strategies).steps(6);
     let model = gpt(0.0, &device().autodiff());
-    let trained = trainer.fit_watched(model, optimizer(), Schedule::constant(2e-3), data, move |step| {
-        sender.send(step.gradient_norm).unwrap();
-    })?;
+    let trained = trainer
+        .observe(move |step: &StepNumbers| {
+            sender.send(step.gradient_norm).unwrap();
+        })
+        .fit(model, optimizer(), Schedule::constant(2e-3), data)?;
     Ok((norms.into_iter().collect(), parameters(&trained.model)))
 }
 

@@ -37,9 +37,11 @@ fn train_model<S: Strategy<Bigram>>(
     let seen = steps.clone();
     let data = Data::new(rows).micro_batch(micro);
     let schedule = Schedule::constant(RATE);
-    let trained = trainer.fit_watched(model, adamw(), schedule, data, move |step| {
-        seen.lock().unwrap().push(step.clone());
-    });
+    let trained = trainer
+        .observe(move |step: &StepNumbers| {
+            seen.lock().unwrap().push(step.clone());
+        })
+        .fit(model, adamw(), schedule, data);
     let steps = steps.lock().unwrap().clone();
     (trained.unwrap(), steps)
 }

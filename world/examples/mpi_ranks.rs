@@ -100,6 +100,8 @@ fn every_call(rank: &Communicator) -> Result<(Vec<Vec<u8>>, Traffic), WorldError
     drop(rank.start_all_gather("unit 2", shard(2))?);
     let norms = rank.numbers("norms", &vec![0.1; me])?.concat();
     results.push(TensorData::new(norms.clone(), [norms.len()]));
+    let bytes = rank.all_gather_bytes("names", format!("rank {me}").repeat(me * 1000).as_bytes())?.concat();
+    results.push(TensorData::new(bytes.clone(), [bytes.len()]));
     results.extend(second.wait()?);
     results.extend(first.wait()?);
     results.extend(rank.gather("shards", shard(0), size / 2)?.into_iter().flatten());

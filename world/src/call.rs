@@ -23,7 +23,7 @@ pub enum Kind {
     Gather,
     /// Waits until all ranks have arrived.
     Barrier,
-    /// Every rank gets a few numbers of each rank.
+    /// Every rank gets a few numbers, or bytes, of each rank.
     Scalars,
 }
 

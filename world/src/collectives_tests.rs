@@ -231,6 +231,30 @@ fn numbers_are_exact_and_may_be_none() {
     }
 }
 
+#[test]
+fn bytes_of_any_length_arrive_in_rank_order_apart_from_tensors() {
+    let long: Vec<u8> = (0..=255).cycle().take(100_000).collect();
+    for ranks in RANKS {
+        let found = run(World::threads(ranks), |rank| {
+            let mine = [&[][..], b"rank 1", &long, &[0, 255]][rank.rank() % 4];
+            let before = rank.traffic();
+            let all = rank.all_gather_bytes("records", mine)?;
+            Ok((all, mine.len(), rank.traffic().since(&before)))
+        });
+        let expected: Vec<_> =
+            (0..ranks).map(|rank| [&[][..], b"rank 1", &long, &[0, 255]][rank % 4].to_vec()).collect();
+        for found in found {
+            let (all, mine, traffic) = found.unwrap();
+            assert_eq!(all, expected);
+            let (moved, others) = (traffic.of(Kind::Scalars), (ranks - 1) as u64);
+            let received = expected.iter().map(Vec::len).sum::<usize>() - mine;
+            let counted = (moved.calls, moved.elements, moved.sent, moved.received);
+            assert_eq!(counted, (1, mine as u64 * others, mine as u64 * others, received as u64));
+            assert_eq!(traffic.tensors(), Default::default());
+        }
+    }
+}
+
 /// Gathers in flight disturb neither each other nor the calls between them, and one may be given up.
 #[test]
 fn gathers_are_waited_for_in_any_order() {

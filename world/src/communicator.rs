@@ -144,11 +144,39 @@ impl Communicator {
     /// # Ok::<(), firebrick_world::WorldError>(())
     /// ```
     pub fn numbers(&self, what: &str, mine: &[f64]) -> Result<Vec<Vec<f64>>, WorldError> {
+        let bytes = mine.iter().flat_map(|number| number.to_le_bytes()).collect();
+        let all = self.gather_to_all(what, Piece { bytes, element: size_of::<f64>() })?;
+        let numbers = all.iter().map(|bytes| bytes.as_chunks().0.iter().copied().map(f64::from_le_bytes));
+        Ok(numbers.map(Iterator::collect).collect())
+    }
+
+    /// Gathers each rank's bytes, by rank: for records and texts. Ranks may pass different amounts of bytes. `what`
+    /// names them in errors. The bytes count as [`Kind::Scalars`], not as tensor traffic.
+    ///
+    /// # Errors
+    ///
+    /// [`WorldError`] if a rank fails, ends, makes a different call, or is late.
+    ///
+    /// ```
+    /// use firebrick_world::Communicator;
+    ///
+    /// assert_eq!(Communicator::solo().all_gather_bytes("names", b"rank 0")?, [b"rank 0"]);
+    /// # Ok::<(), firebrick_world::WorldError>(())
+    /// ```
+    pub fn all_gather_bytes(&self, what: &str, mine: &[u8]) -> Result<Vec<Vec<u8>>, WorldError> {
+        let piece = Piece { bytes: Bytes::copy_from_slice(mine), element: 1 };
+        Ok(self.gather_to_all(what, piece)?.into_iter().map(Vec::from).collect())
+    }
+
+    /// Sends every rank this rank's piece, and returns the bytes of each rank's.
+    fn gather_to_all(&self, what: &str, piece: Piece) -> Result<Vec<Bytes>, WorldError> {
         let call = self.open(Call::new(Kind::Scalars, what, vec![]));
-        let bytes: Bytes = mine.iter().flat_map(|number| number.to_le_bytes()).collect();
-        let piece = Piece { bytes, element: size_of::<f64>() };
         let arrived = self.exchange(&call, vec![vec![Some(piece)]; self.size()])?;
-        Ok(arrived.iter().map(|pieces| numbers_of(pieces)).collect())
+        let bytes = |piece: Option<Piece>| piece.map(|piece| piece.bytes).unwrap_or_default();
+        Ok(arrived
+            .into_iter()
+            .map(|pieces| pieces.into_iter().next().map(bytes).unwrap_or_default())
+            .collect())
     }
 
     /// Returns what this rank has exchanged with the others so far.
@@ -254,9 +282,4 @@ impl Communicator {
             }),
         }
     }
-}
-
-fn numbers_of(pieces: &[Option<Piece>]) -> Vec<f64> {
-    let bytes = pieces.iter().flatten().flat_map(|piece| piece.bytes.as_chunks::<8>().0);
-    bytes.map(|bytes| f64::from_le_bytes(*bytes)).collect()
 }

@@ -177,7 +177,7 @@ impl Page {
     /// The loss, marked with events of the run.
     fn loss(&self, steps: (f64, f64)) -> (String, String) {
         let record = &self.record;
-        let marks = |saves: &mut dyn Iterator<Item = &firebrick::observe::log_line::SaveLine>| -> Vec<Mark> {
+        let marks = |saves: &mut dyn Iterator<Item = &firebrick::SaveNumbers>| -> Vec<Mark> {
             saves
                 .map(|save| Mark {
                     step: save.step,

@@ -5,7 +5,8 @@ use std::io::{self, BufRead};
 
 use super::curve::Curve;
 use super::marks::Marks;
-use firebrick::observe::log_line::{LogLine, SaveLine, TrainLine, ValidLine, for_each_line};
+use firebrick::observe::log_line::{LogLine, for_each_line};
+use firebrick::{EvaluationNumbers, SaveNumbers, StepNumbers};
 
 /// The number of recent updates in the training loss, as in the report.
 const RECENT: usize = 100;
@@ -37,9 +38,9 @@ pub(crate) struct Record {
     pub saves: Saves,
     /// The first and the last step of any line.
     pub steps: Option<(u64, u64)>,
-    pub last: Option<TrainLine>,
-    pub last_valid: Option<ValidLine>,
-    pub best_valid: Option<ValidLine>,
+    pub last: Option<StepNumbers>,
+    pub last_valid: Option<EvaluationNumbers>,
+    pub best_valid: Option<EvaluationNumbers>,
     pub tokens: f64,
     /// Seconds of all steps.
     pub step_seconds: f64,
@@ -55,8 +56,8 @@ pub(crate) struct Record {
 /// The saves of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Saves {
-    pub newest: VecDeque<SaveLine>,
-    pub failed: Vec<SaveLine>,
+    pub newest: VecDeque<SaveNumbers>,
+    pub failed: Vec<SaveNumbers>,
     pub count: u64,
     pub failed_count: u64,
     pub seconds: f64,
@@ -88,13 +89,13 @@ impl Record {
         }
     }
 
-    fn train(&mut self, line: TrainLine) {
+    fn train(&mut self, line: StepNumbers) {
         let step = line.step;
-        match (&line.skipped, line.loss) {
-            (Some(reason), _) => self.skips.add(step, reason),
-            (None, None) => self.not_finite.add(step, "the loss was not finite"),
-            (None, Some(loss)) => {
-                self.recent.push_back((loss, line.items.unwrap_or(1.0)));
+        match &line.skipped {
+            Some(reason) => self.skips.add(step, reason),
+            None if !line.loss.is_finite() => self.not_finite.add(step, "the loss was not finite"),
+            None => {
+                self.recent.push_back((line.loss, line.items.max(1) as f64));
                 if self.recent.len() > RECENT {
                     self.recent.pop_front();
                 }
@@ -104,32 +105,31 @@ impl Record {
         self.learning_rate.add(step, line.applied(line.learning_rate));
         self.gradient_norm.add(step, line.applied(line.gradient_norm));
         self.loss_scale.add(step, line.loss_scale);
-        self.tokens_per_second.add(step, line.tokens_per_second);
+        self.tokens_per_second.add(step, Some(line.tokens_per_second));
         // 0 bytes mean that nothing measured them.
-        let counted = |bytes: Option<f64>| bytes.filter(|bytes| *bytes > 0.0);
-        self.memory.add(step, counted(line.memory_bytes));
-        self.activations.add(step, counted(line.activation_bytes));
-        self.peak.add(step, counted(line.peak_bytes));
-        self.sent.add(step, line.sent_bytes);
-        self.received.add(step, line.received_bytes);
+        let counted = |bytes: u64| (bytes > 0).then_some(bytes as f64);
+        self.memory.add(step, counted(line.memory_bytes as u64));
+        self.activations.add(step, counted(line.activation_bytes as u64));
+        self.peak.add(step, counted(line.peak_bytes as u64));
+        self.sent.add(step, counted(line.sent_bytes));
+        self.received.add(step, counted(line.received_bytes));
         self.waiting.add(step, line.waiting());
-        self.tokens += line.tokens.unwrap_or(0.0);
-        let seconds = line.seconds.unwrap_or(0.0);
-        self.step_seconds += seconds;
-        self.seconds += seconds;
+        self.tokens += line.tokens as f64;
+        self.step_seconds += line.seconds;
+        self.seconds += line.seconds;
         self.last = Some(line);
     }
 
-    fn valid(&mut self, line: ValidLine) {
-        self.valid_loss.add(line.step, line.loss);
+    fn valid(&mut self, line: EvaluationNumbers) {
+        self.valid_loss.add(line.step, Some(line.loss));
         for (name, value) in &line.scores {
             if self.scores.contains_key(name) || self.scores.len() < MOST_SCORES {
-                self.scores.entry(name.clone()).or_default().add(line.step, *value);
+                self.scores.entry(name.clone()).or_default().add(line.step, Some(*value));
             }
         }
-        self.seconds += line.seconds.unwrap_or(0.0);
-        let best = self.best_valid.as_ref().and_then(|best| best.loss);
-        if line.loss.is_some_and(|loss| best.is_none_or(|best| loss < best)) {
+        self.seconds += line.seconds;
+        let best = self.best_valid.as_ref().map(|best| best.loss);
+        if line.loss.is_finite() && best.is_none_or(|best| line.loss < best) {
             self.best_valid = Some(line.clone());
         }
         self.last_valid = Some(line);
@@ -149,11 +149,11 @@ impl Record {
 }
 
 impl Saves {
-    fn add(&mut self, line: SaveLine, seconds: &mut f64) {
+    fn add(&mut self, line: SaveNumbers, seconds: &mut f64) {
         self.count += 1;
-        self.seconds += line.seconds.unwrap_or(0.0);
-        self.pause_seconds += line.pause_seconds.unwrap_or(0.0);
-        *seconds += line.pause_seconds.unwrap_or(0.0);
+        self.seconds += line.seconds;
+        self.pause_seconds += line.pause_seconds;
+        *seconds += line.pause_seconds;
         if line.error.is_some() {
             self.failed_count += 1;
             if self.failed.len() < MOST_SAVES {
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!((record.skips.count, record.not_finite.count), (1, 1));
         assert_eq!((record.passed_over, record.cut_short), (2, true));
         assert_eq!(record.recent_loss(), Some(1.75));
-        assert_eq!(record.best_valid.as_ref().unwrap().loss, Some(2.0));
+        assert_eq!(record.best_valid.as_ref().unwrap().loss, 2.0);
         assert_eq!((record.seconds, record.step_seconds), (12.5, 6.0));
         assert_eq!(record.mean_tokens_per_second(), Some(80.0 / 6.0));
         assert_eq!((record.saves.failed_count, record.saves.pause_seconds), (1, 0.5));
@@ -217,11 +217,11 @@ mod tests {
     fn nothing_grows_with_the_log() {
         let mut record = Record::default();
         for step in 0..20_000 {
-            let scores = BTreeMap::from([(format!("score {step}"), Some(1.0))]);
-            record.add(LogLine::Valid(ValidLine { step, loss: Some(1.0), seconds: None, scores }));
+            let scores = BTreeMap::from([(format!("score {step}"), 1.0)]);
+            record.add(LogLine::Valid(EvaluationNumbers { step, scores, ..Default::default() }));
             let error = Some("full".into());
-            record.add(LogLine::Checkpoint(SaveLine { step, error, ..SaveLine::default() }));
-            record.add(LogLine::Train(Box::new(TrainLine { step, loss: Some(1.0), ..TrainLine::default() })));
+            record.add(LogLine::Checkpoint(SaveNumbers { step, error, ..SaveNumbers::default() }));
+            record.add(LogLine::Train(Box::new(StepNumbers { step, ..StepNumbers::default() })));
         }
         assert_eq!(record.scores.len(), MOST_SCORES);
         assert_eq!((record.saves.newest.len(), record.saves.failed.len()), (MOST_SAVES, MOST_SAVES));

@@ -6,7 +6,7 @@ use super::escape::escape;
 use super::finished::{Finished, Moved, Rank};
 use super::number::{bytes, count, duration, plain};
 use super::record::{Record, Saves};
-use firebrick::observe::log_line::SaveLine;
+use firebrick::SaveNumbers;
 
 /// The most important numbers.
 pub(crate) fn headline(record: &Record, finished: Option<&Finished>) -> String {
@@ -18,12 +18,15 @@ pub(crate) fn headline(record: &Record, finished: Option<&Finished>) -> String {
     };
     let last = record.last_valid.as_ref();
     let best = record.best_valid.as_ref();
+    let finite = |number: &f64| number.is_finite();
+    let scores = last.iter().flat_map(|line| &line.scores);
+    let scores = scores.map(|(name, score)| (name.clone(), Some(*score).filter(finite)));
     let report = finished.cloned().unwrap_or_else(|| Finished {
         steps: record.last.as_ref().map_or(0, |line| line.step),
         train_loss: record.recent_loss(),
-        valid_loss: last.and_then(|line| line.loss),
-        valid_scores: last.map(|line| line.scores.clone()).unwrap_or_default(),
-        best_valid_loss: best.and_then(|line| line.loss),
+        valid_loss: last.map(|line| line.loss).filter(finite),
+        valid_scores: scores.collect(),
+        best_valid_loss: best.map(|line| line.loss),
         best_step: best.map(|line| line.step),
         tokens_per_second: record.mean_tokens_per_second(),
         skipped_steps: Some(record.skips.count),
@@ -126,13 +129,12 @@ pub(crate) fn checkpoints(saves: &Saves) -> String {
     format!("<section><h2>Checkpoints</h2>\n<p>{words}</p>\n{}</section>\n", table("saves", &heads, &rows))
 }
 
-fn save_row(save: &SaveLine) -> Vec<String> {
-    let seconds = |seconds: Option<f64>| seconds.map(duration).unwrap_or_default();
+fn save_row(save: &SaveNumbers) -> Vec<String> {
     let became = match &save.error {
         None => "\u{2713} saved".to_string(),
         Some(error) => format!("\u{2717} failed: {}", error.chars().take(500).collect::<String>()),
     };
-    vec![count(save.step as f64), seconds(save.seconds), seconds(save.pause_seconds), became]
+    vec![count(save.step as f64), duration(save.seconds), duration(save.pause_seconds), became]
 }
 
 /// The memory, traffic and waiting of each rank; empty for a single rank.
@@ -200,8 +202,8 @@ mod tests {
 
     #[test]
     fn failed_saves_are_told_however_old() {
-        let failed = SaveLine { step: 1, error: Some("<disk> full".into()), ..SaveLine::default() };
-        let newest = SaveLine { step: 900, seconds: Some(2.0), ..SaveLine::default() };
+        let failed = SaveNumbers { step: 1, error: Some("<disk> full".into()), ..SaveNumbers::default() };
+        let newest = SaveNumbers { step: 900, seconds: 2.0, ..SaveNumbers::default() };
         let saves = Saves {
             newest: [newest].into(),
             failed: vec![failed],

@@ -149,7 +149,7 @@ proptest::proptest! {
         for (step, value) in values {
             let line = serde_json::json!({
                 "kind": "train", "step": step, "loss": value, "gradient_norm": value.abs(), "seconds": value,
-                "tokens_per_second": value, "memory_bytes": value, "peak_bytes": value, "waited_seconds": value,
+                "tokens_per_second": value, "memory_bytes": step, "peak_bytes": step, "waited_seconds": value,
             });
             let valid = serde_json::json!({"kind": "valid", "step": step, "loss": value, "scores": {"f1": value}});
             log.extend(format!("{line}\n{valid}\n").bytes());

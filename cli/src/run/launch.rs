@@ -149,7 +149,7 @@ impl ForModel for Launch<'_> {
                 let Report { interrupted, stopped, .. } = trained.report;
                 trained.report = Report { interrupted, stopped, ..report };
             }
-            None => trained.report.write(&output)?,
+            None => output.save_report(&trained.report)?,
         }
         let pretrained = export::export(&trained, &parts, output.folder())?;
         if let (Some(adapters), Some(_)) = (&trained.adapters, &parts.folder) {

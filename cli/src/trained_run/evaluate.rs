@@ -10,10 +10,9 @@ use serde::Serialize;
 use super::TrainedRun;
 use crate::run::{DataRun, ForModel, Paths, Settled, Trainable};
 use crate::{Run, RunError};
-use firebrick::engine::agreement::Sums;
 use firebrick::engine::feed::first_epoch;
 use firebrick::engine::session::checked;
-use firebrick::{Evaluation, Scores, TrainError, device};
+use firebrick::{Evaluation, EvaluationSums, Scores, TrainError, device};
 use firebrick_models::pretrained::Folder;
 
 /// The result of an evaluation.
@@ -87,7 +86,7 @@ impl ForModel for Evaluating<'_> {
         let model = run.scoring(model, Some(&folder), &tokenizer)?;
         let pass = Pass::evaluate(&device).computing_in(FloatDType::F32);
         let (started, mut tokens, mut samples) = (Instant::now(), 0, 0);
-        let mut sums = Sums::default();
+        let mut sums = EvaluationSums::default();
         for batch in first_epoch(&data, 1)? {
             let batch = batch?;
             (tokens, samples) = (tokens + batch.tokens(), samples + batch.samples());

@@ -11,6 +11,7 @@ use super::{TrainedRun, shared};
 use crate::answers::{Answers, Inference, Question};
 use crate::run::{ForModel, TaskConfig, Trainable, parameters};
 use crate::{Run, RunError};
+use firebrick::engine::gather::gather;
 use firebrick::engine::ranks::each_rank;
 use firebrick::{TrainError, device};
 use firebrick_models::decoding::Decoding;
@@ -129,7 +130,7 @@ impl Writer {
         prompts: Vec<String>,
     ) -> Result<Vec<Vec<String>>, TrainError> {
         // A launcher passes standard input to one process only.
-        let prompts = shared::of_all(&world, "the prompts", &prompts)?.swap_remove(0);
+        let prompts = gather(&world, "the prompts", &prompts)?.swap_remove(0);
         let each = prompts.len().div_ceil(world.size());
         let first = world.rank() * each;
         // If the prompts do not divide evenly, some ranks repeat prompts of other ranks, and their texts are dropped.
@@ -137,7 +138,7 @@ impl Writer {
         self.inference.first = first as u64;
         self.inference.among = Some((world.clone(), pass));
         let own = self.write(model, &own)?;
-        let mut texts: Vec<_> = shared::of_all(&world, "the texts", &own)?.into_iter().flatten().collect();
+        let mut texts: Vec<_> = gather(&world, "the texts", &own)?.into_iter().flatten().collect();
         texts.truncate(prompts.len());
         Ok(texts)
     }

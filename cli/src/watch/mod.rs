@@ -90,7 +90,7 @@ pub enum WatchError {
 /// std::fs::write(folder.join("report.json"), "{\"steps\":1,\"train_loss\":2.5}")?;
 ///
 /// watch(&folder, &WatchOptions { plain: true, ..WatchOptions::default() })?;
-/// // step      1  loss 2.5000
+/// // step      1  loss 2.5000  skipped 0
 /// // finished after 1 updates; train loss 2.5000
 /// # std::fs::remove_dir_all(folder)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -143,7 +143,10 @@ mod tests {
         let watch = Watch::new(folder.path(), None).unwrap();
         watch_as_lines(watch, &WatchOptions::default(), &mut out).unwrap();
         let lines = String::from_utf8(out).unwrap();
-        assert_eq!(lines, "step      1  loss 2.5000\nfinished after 1 updates; train loss 2.5000\n");
+        assert_eq!(
+            lines,
+            "step      1  loss 2.5000  skipped 0\nfinished after 1 updates; train loss 2.5000\n"
+        );
     }
 
     #[test]

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 use super::watched::{News, Watched};
 use crate::report_page::number::{duration, plain};
 use firebrick::observe::lines::{step_line, valid_line};
-use firebrick::observe::log_line::{TrainLine, ValidLine};
-use firebrick::observe::readings::{LOSS, LOSS_SCALE, SLOWEST, WAITING};
+use firebrick::observe::readings::of_step;
 
 /// The time between two lines of training; evaluations are always printed.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -32,8 +31,9 @@ impl Plain {
             writeln!(out, "the log begins anew: the run goes on from a checkpoint, or is another")?;
         }
         let before = if is_first { news.evaluations.len().saturating_sub(1) } else { 0 };
-        for line in news.evaluations.iter().skip(before) {
-            writeln!(out, "{}", valid_line(line.step, watched.total, &of_evaluation(line)))?;
+        for numbers in news.evaluations.iter().skip(before) {
+            let scores = numbers.scores.iter().map(|(name, score)| (name.as_str(), *score));
+            writeln!(out, "{}", valid_line(numbers, watched.total, scores))?;
         }
         let Some(last) = watched.record.last.as_ref().filter(|_| news.any) else { return out.flush() };
         if watched.finished.is_some() || self.told.is_none_or(|told| told.elapsed() >= PAUSE) {
@@ -67,32 +67,10 @@ pub(crate) fn summary(watched: &Watched) -> Option<String> {
     Some(words)
 }
 
-/// The readings of a step, with the names of the gauges.
-pub(crate) fn of_step(line: &TrainLine) -> Vec<(String, f64)> {
-    let readings = [
-        (LOSS, line.applied(line.loss)),
-        ("Learning rate", line.applied(line.learning_rate)),
-        ("Gradient norm", line.applied(line.gradient_norm)),
-        (LOSS_SCALE, line.loss_scale),
-        ("Tokens per second", line.tokens_per_second),
-        (WAITING, line.waiting()),
-        (SLOWEST, line.slowest_rank.map(|rank| rank as f64)),
-        ("Skipped steps", line.skipped_steps.map(|steps| steps as f64)),
-        ("Memory", line.memory_bytes),
-        ("Activations", line.activation_bytes),
-    ];
-    readings.into_iter().filter_map(|(name, value)| Some((name.to_string(), value?))).collect()
-}
-
-/// The readings of an evaluation, starting with the loss.
-fn of_evaluation(line: &ValidLine) -> Vec<(String, f64)> {
-    let loss = (LOSS.to_string(), line.loss.unwrap_or(f64::NAN));
-    let scores = line.scores.iter().map(|(name, value)| (name.clone(), value.unwrap_or(f64::NAN)));
-    std::iter::once(loss).chain(scores).collect()
-}
-
 #[cfg(test)]
 mod tests {
+    use firebrick::EvaluationNumbers;
+
     use super::*;
     use crate::report_page::record::Record;
 
@@ -122,15 +100,15 @@ mod tests {
             "step     18/120  loss 6.3714  lr 7.06e-4  norm 1.1028  tok/s 1314  skipped 0  memory 6.3 MB";
         assert_eq!(told(&mut plain, &run, &news), format!("{line}  left 3 min 24 s\n"));
         // The next line of training is due after a pause, but an evaluation is printed at once.
-        let scores = [("f1".to_string(), Some(0.25))].into();
-        let evaluation = ValidLine { step: 20, loss: Some(6.2512), seconds: None, scores };
+        let scores = [("f1".to_string(), 0.25)].into();
+        let evaluation = EvaluationNumbers { step: 20, loss: 6.2512, scores, ..Default::default() };
         let news = News { any: true, evaluations: vec![evaluation], ..News::default() };
         assert_eq!(told(&mut plain, &run, &news), "valid    20/120  loss 6.2512  f1 0.2500\n");
     }
 
     #[test]
     fn of_a_run_that_has_been_going_on_the_last_evaluation_is_told() {
-        let evaluation = |step| ValidLine { step, loss: Some(1.0), ..ValidLine::default() };
+        let evaluation = |step| EvaluationNumbers { step, loss: 1.0, ..Default::default() };
         let news = News { any: true, evaluations: vec![evaluation(10), evaluation(20)], ..News::default() };
         let lines = told(&mut Plain::default(), &watched(STEP), &news);
         assert!(!lines.contains("valid    10") && lines.contains("valid    20"), "{lines}");

@@ -95,12 +95,12 @@ fn numbers(watched: &Watched) -> Vec<(&'static str, String)> {
     let save = record.saves.newest.back();
     let rows = [
         ("train loss", record.recent_loss().map(plain)),
-        ("valid loss", record.last_valid.as_ref().and_then(|line| line.loss).map(plain)),
-        ("best", best.and_then(|line| Some(format!("{} at {}", plain(line.loss?), count(line.step as f64))))),
-        ("learning rate", last.and_then(|line| line.learning_rate).map(plain)),
-        ("gradient norm", last.and_then(|line| line.gradient_norm).map(plain)),
+        ("valid loss", record.last_valid.as_ref().and_then(|line| finite(line.loss)).map(plain)),
+        ("best", best.map(|line| format!("{} at {}", plain(line.loss), count(line.step as f64)))),
+        ("learning rate", last.and_then(|line| finite(line.learning_rate)).map(plain)),
+        ("gradient norm", last.and_then(|line| finite(line.gradient_norm)).map(plain)),
         ("loss scale", last.and_then(|line| line.loss_scale).map(plain)),
-        ("tokens/s", last.and_then(|line| line.tokens_per_second).map(count)),
+        ("tokens/s", last.and_then(|line| finite(line.tokens_per_second)).map(count)),
         ("skipped", (record.skips.count > 0).then(|| count(record.skips.count as f64))),
         ("peak memory", record.peak.highest().map(|point| bytes(point.1))),
         (
@@ -116,10 +116,14 @@ fn numbers(watched: &Watched) -> Vec<(&'static str, String)> {
     rows.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
+fn finite(number: f64) -> Option<f64> {
+    Some(number).filter(|number| number.is_finite())
+}
+
 /// The latest numbers, and the scores of the last evaluation.
 fn numbers_and_scores(watched: &Watched) -> Vec<(String, String)> {
     let scores = watched.record.last_valid.iter().flat_map(|line| &line.scores);
-    let scores = scores.map(|(name, value)| (visible(name), value.map_or("none".into(), plain)));
+    let scores = scores.map(|(name, value)| (visible(name), finite(*value).map_or("none".into(), plain)));
     numbers(watched).into_iter().map(|(name, value)| (name.to_string(), value)).chain(scores).collect()
 }
 

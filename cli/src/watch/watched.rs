@@ -9,7 +9,8 @@ use super::WatchError;
 use super::follow::{Follower, Found};
 use crate::report_page::finished::Finished;
 use crate::report_page::record::Record;
-use firebrick::observe::log_line::{LogLine, ValidLine};
+use firebrick::EvaluationNumbers;
+use firebrick::observe::log_line::LogLine;
 use firebrick::output::is_abandoned;
 
 /// All that is known about the run.
@@ -69,7 +70,7 @@ pub(crate) struct News {
     /// Whether the log was read again from the start.
     pub restarted: bool,
     /// The newest evaluations, at most 20.
-    pub evaluations: Vec<ValidLine>,
+    pub evaluations: Vec<EvaluationNumbers>,
 }
 
 /// The maximum number of evaluations reported per look.
@@ -174,7 +175,7 @@ mod tests {
         text += "{\"kind\":\"valid\",\"step\":2,\"loss\":3.5,\"seconds\":1.0}\n";
         fs::write(&log, &text).unwrap();
         let news = watch.look().unwrap();
-        assert_eq!(news.evaluations.iter().map(|line| line.loss).collect::<Vec<_>>(), [Some(3.5)]);
+        assert_eq!(news.evaluations.iter().map(|line| line.loss).collect::<Vec<_>>(), [3.5]);
         assert_eq!((watch.watched.step(), watch.watched.remaining()), (2, Some(5.0)));
         assert!(watch.watched.finished.is_none());
 

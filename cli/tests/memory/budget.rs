@@ -6,8 +6,8 @@ use crate::alone;
 use crate::support::*;
 use burn::optim::AdamWConfig;
 use firebrick::{
-    Accumulate, Amp, Data, Ema, Moment, Offload, OnDevice, OverBudget, Recompute, Report, Schedule, Strategy,
-    TrainError, Trainer,
+    Accumulate, Amp, Data, Ema, Moment, Offload, OnDevice, OverBudget, Recompute, Report, Schedule,
+    StepNumbers, Strategy, TrainError, Trainer,
 };
 use firebrick_models::{Gpt, GptConfig};
 
@@ -21,12 +21,11 @@ fn train<S: Strategy<Gpt>>(trainer: Trainer<S>, rows: usize) -> (Result<Report, 
     let row = |i: usize| (0..=LENGTH).map(|j| ((i * 7 + j * j * 3 + j) % 10) as u32).collect();
     let data = Data::new(Rows((0..4 * rows).map(row).collect())).micro_batch(rows);
     let (sender, steps) = channel();
-    let trained = trainer.steps(3).fit_watched(
+    let trained = trainer.steps(3).observe(move |step: &StepNumbers| sender.send(step.step).unwrap()).fit(
         model,
         AdamWConfig::new().init(),
         Schedule::constant(1e-3),
         data,
-        move |step| sender.send(step.step).unwrap(),
     );
     (trained.map(|trained| trained.report), steps.into_iter().count())
 }

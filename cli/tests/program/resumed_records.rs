@@ -1,6 +1,6 @@
 //! The records of a run stay correct, however often and from wherever it resumes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -151,4 +151,10 @@ fn lines_count_on_from_the_checkpoint() {
     // The round of the steps 17 to 24 has one value for each.
     let values = fs::read_to_string(folder.join("out/metrics/train/epoch-3/Loss.log")).unwrap();
     assert_eq!(values.lines().filter(|line| !line.ends_with("final")).count(), 8, "{values}");
+    // The rounds of the steps that the run left are gone.
+    for split in ["train", "valid"] {
+        let rounds = fs::read_dir(folder.join("out/metrics").join(split)).unwrap();
+        let rounds: BTreeSet<_> = rounds.map(|round| round.unwrap().file_name()).collect();
+        assert_eq!(rounds, ["epoch-1", "epoch-2", "epoch-3"].map(Into::into).into(), "{split}");
+    }
 }

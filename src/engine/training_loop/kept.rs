@@ -6,6 +6,7 @@ use super::TrainingLoop;
 use crate::checkpoint::Saves;
 use crate::checkpoint::best;
 use crate::checkpoint::best::BEST;
+use crate::observe::observer::Observer;
 use crate::{Objective, TrainError};
 
 impl<M, B: Batch> TrainingLoop<M, B>
@@ -75,8 +76,10 @@ where
         self.history.best_path = self.best.found().map(|(path, _)| path.into());
         let result = self.last_checkpoint(is_refused);
         self.forget_others();
-        self.observers.log.flush();
-        self.history.failed_writes.extend(self.best.failed().into_iter().chain(self.observers.log.failed()));
+        self.observers.flush();
+        self.history
+            .failed_writes
+            .extend(self.best.failed().into_iter().chain(self.observers.failed_writes()));
         result
     }
 

@@ -6,8 +6,7 @@ mod validation;
 use std::sync::Arc;
 use std::time::Instant;
 
-use burn::data::dataloader::Progress;
-use burn::train::{LearnerEvent, TrainingItem};
+use burn::train::Interrupter;
 use firebrick_datasets::Batch;
 
 use crate::checkpoint::Saves;
@@ -16,15 +15,13 @@ use tracing::info;
 
 use crate::engine::feed::Feed;
 use crate::engine::session::Session;
-use crate::engine::step::{Step, StepNumbers};
-use crate::observe::dashboard::let_ctrl_c_interrupt;
-use crate::observe::events::Events;
+use crate::engine::step::Step;
 use crate::observe::history::History;
+use crate::observe::numbers::{Round, StepNumbers};
 use crate::observe::observer::Observer;
 use crate::observe::observers::Observers;
-use crate::observe::readings::Readings;
 use crate::output::Output;
-use crate::score::BestBy;
+use crate::score::{AddedScores, BestBy};
 use crate::{Data, Objective, TrainError};
 
 /// A run that is ready to start.
@@ -34,6 +31,9 @@ pub(crate) struct TrainingLoop<M, B: Batch> {
     pub feed: Feed<B>,
     pub plan: Plan,
     pub observers: Observers,
+    pub interrupter: Interrupter,
+    /// The scores that the program adds to those of the model.
+    pub scores: AddedScores,
     pub output: Option<Arc<Output>>,
     pub history: History,
     /// Whether any rank has an output folder.
@@ -56,9 +56,7 @@ pub(crate) struct Plan {
     pub end_epoch: Option<u64>,
     /// Updates between two evaluations; `None` evaluates at the end of each epoch.
     pub evaluate_every: Option<u64>,
-    /// The number of rounds for the dashboard.
-    pub rounds: usize,
-    /// The number of updates per round for the dashboard.
+    /// Updates in a round, as far as that is known before.
     pub round_updates: u64,
     pub dashboard: bool,
     /// The metric that selects the best evaluation.
@@ -73,12 +71,12 @@ where
 {
     /// Trains to the end of the plan, or until the run is interrupted. If the run diverges, marks the checkpoint of
     /// its weights as unsound.
-    pub fn run(&mut self, events: &mut Events) -> Result<(), TrainError> {
-        let result = self.rounds(events);
+    pub fn run(&mut self) -> Result<(), TrainError> {
+        let result = self.rounds();
         if result.is_err() {
             // Keep the results up to the error.
             self.best.finish();
-            self.observers.log.flush();
+            self.observers.flush();
         }
         let updates = self.session.updates();
         let progress = &self.history.progress;
@@ -92,46 +90,33 @@ where
         result
     }
 
-    /// The number of updates before the first round to show, or before its evaluation if only the evaluation is left.
-    pub fn shown_before(&self) -> u64 {
-        let progress = &self.history.progress;
-        if progress.evaluation_due { self.session.updates() } else { progress.round_start }
-    }
-
     /// The number of the first round, and the number of steps already made in it.
     pub fn begun(&self) -> (usize, u64) {
         let progress = &self.history.progress;
         (progress.rounds.saturating_add(1), self.session.updates().saturating_sub(progress.round_start))
     }
 
-    fn rounds(&mut self, events: &mut Events) -> Result<(), TrainError> {
-        let rounds = self.history.progress.rounds;
-        if rounds > 0 {
-            // The dashboard continues counting after the rounds of the run so far.
-            events.train(LearnerEvent::EndEpoch(rounds))?;
-        }
+    fn rounds(&mut self) -> Result<(), TrainError> {
         let mut ends = self.ends();
         let mut complete = ends;
         while !ends {
-            let round = self.history.progress.rounds.saturating_add(1);
-            events.train(LearnerEvent::StartSplit {
-                epoch_number: round,
-                total_items: self.plan.round_updates as usize,
-            })?;
+            let progress = &self.history.progress;
+            let number = progress.rounds.saturating_add(1);
+            let round = Round { number, start: progress.round_start, updates: self.plan.round_updates };
+            self.observers.round_started(&round);
             // A run that was saved between training and evaluation continues with the evaluation.
             if !self.history.progress.evaluation_due {
-                self.train_round(events)?;
+                self.train_round()?;
             }
-            events.train(LearnerEvent::EndSplit(round))?;
-            if self.interrupted(events) || !self.evaluate(round, events)? {
+            self.observers.round_trained();
+            if self.interrupted() || !self.evaluate()? {
                 break;
             }
             self.history.progress.evaluation_due = false;
-            self.history.progress.rounds = round;
+            self.history.progress.rounds = number;
             self.history.progress.round_start = self.session.updates();
             self.save_if_due()?;
-            events.train(LearnerEvent::EndEpoch(round))?;
-            let interrupted = self.interrupted(events);
+            let interrupted = self.interrupted();
             complete = !interrupted && self.ends();
             ends = interrupted || complete;
         }
@@ -165,14 +150,14 @@ where
     }
 
     /// Trains until the next evaluation is due.
-    fn train_round(&mut self, events: &mut Events) -> Result<(), TrainError> {
+    fn train_round(&mut self) -> Result<(), TrainError> {
         let mut unread = None;
         let mut before = Instant::now();
         let (start, begun) = (self.history.progress.round_start, self.session.updates());
         loop {
             let window = self.feed.window()?;
             let (epoch, after) = (window.epoch, window.after);
-            let stops = events.interrupter.should_stop();
+            let stops = self.interrupter.should_stop();
             let mut step = self.session.step(window, stops, || self.feed.spare())?;
             self.stops = step.stops.filter(|_| self.session.world().size() > 1);
             step.seconds = before.elapsed().as_secs_f64();
@@ -184,27 +169,27 @@ where
             }
             // Read a step's numbers while the next step runs, so that the device never waits.
             if let Some((epoch, step)) = unread.replace((epoch, step)) {
-                self.record(epoch, step, start, events)?;
+                self.record(epoch, step)?;
             }
             // Read the first step's numbers at once: its end marks the start of the run.
             let is_first = self.history.first_step.is_none();
             if let Some((epoch, step)) = unread.take_if(|_| is_first) {
-                self.record(epoch, step, start, events)?;
+                self.record(epoch, step)?;
             }
             self.history.progress.evaluation_due = self.round_ends(epoch, start);
-            if self.history.progress.evaluation_due || self.should_stop(events) {
+            if self.history.progress.evaluation_due || self.should_stop() {
                 break;
             }
             if self.wants_save()? {
                 // A checkpoint includes the numbers of all its steps.
                 if let Some((epoch, step)) = unread.take() {
-                    self.record(epoch, step, start, events)?;
+                    self.record(epoch, step)?;
                 }
                 self.save_if_due()?;
             }
         }
         match unread {
-            Some((epoch, step)) => self.record(epoch, step, start, events),
+            Some((epoch, step)) => self.record(epoch, step),
             None => Ok(()),
         }
     }
@@ -248,37 +233,29 @@ where
         }
     }
 
-    /// Reads a step's numbers and reports them to the observers and the dashboard.
-    fn record(&mut self, epoch: u64, step: Step, start: u64, events: &mut Events) -> Result<(), TrainError> {
+    /// Reads a step's numbers and reports them to the observers.
+    fn record(&mut self, epoch: u64, step: Step) -> Result<(), TrainError> {
         self.history.exchanged.add(&step.exchanged);
         let (numbers, infinite) = step.read(self.session.world())?;
         let mut numbers = StepNumbers { epoch, ..numbers };
         self.history.add(&mut numbers, infinite)?;
         self.observers.step(&numbers);
-        if self.plan.dashboard {
-            let_ctrl_c_interrupt();
-        }
-        let done = (numbers.step - start) as usize;
-        let progress = Progress::new(done, self.plan.round_updates as usize, Some("steps".into()));
-        let rate = Some(numbers.learning_rate.into());
-        let readings = Readings::of_step(&numbers);
-        let item = TrainingItem::new(readings, progress, Some(numbers.step as usize), rate);
-        events.train(LearnerEvent::ProcessedItem(item))
+        Ok(())
     }
 
     /// Whether to end the run at this step. Several ranks use the decision that they agreed on when the step began.
-    fn should_stop(&self, events: &Events) -> bool {
+    fn should_stop(&self) -> bool {
         match self.session.world().size() {
-            1 => events.interrupter.should_stop(),
+            1 => self.interrupter.should_stop(),
             _ => self.stops.is_some(),
         }
     }
 
-    fn interrupted(&mut self, events: &Events) -> bool {
-        let stopped = self.should_stop(events);
+    fn interrupted(&mut self) -> bool {
+        let stopped = self.should_stop();
         if stopped {
             self.history.interrupted = true;
-            let own = events.interrupter.should_stop().then(|| events.interrupter.get_message());
+            let own = self.interrupter.should_stop().then(|| self.interrupter.get_message());
             self.history.stopped = Some(match (own, self.stops) {
                 (None, Some(rank)) => format!("rank {rank} was interrupted"),
                 (own, _) => own.flatten().unwrap_or_else(|| "interrupted".into()),

@@ -2,22 +2,18 @@
 
 use std::time::Instant;
 
-use burn::data::dataloader::Progress;
-use burn::train::{LearnerEvent, TrainingItem};
 use firebrick_datasets::{Batch, Batches, DataError, SampleError};
 
 use super::TrainingLoop;
 use crate::data::Stream;
-use crate::engine::agreement::{SumOfAll, Sums};
+use crate::engine::agreement::SumsOfAll;
 use crate::engine::feed;
 use crate::engine::feed::Share;
 use crate::engine::optional_batch::{Deal, Spare};
 use crate::engine::session::checked;
-use crate::observe::events::Events;
-use crate::observe::numbers::EvaluationNumbers;
+use crate::observe::numbers::{EvaluationNumbers, EvaluationProgress};
 use crate::observe::observer::Observer;
-use crate::observe::readings::Readings;
-use crate::score::Scores;
+use crate::score::{EvaluationSums, Scores};
 use crate::{Evaluation, Objective, TrainError};
 
 impl<M, B: Batch> TrainingLoop<M, B>
@@ -26,17 +22,15 @@ where
 {
     /// Computes the mean loss over all items of the validation data, and keeps the model if it is the best so far.
     /// Returns false if the run was interrupted before the end of the evaluation.
-    pub(super) fn evaluate(&mut self, round: usize, events: &mut Events) -> Result<bool, TrainError> {
+    pub(super) fn evaluate(&mut self) -> Result<bool, TrainError> {
         let Some(valid) = self.data.valid.clone() else {
             return Ok(true);
         };
         let started = Instant::now();
-        events.valid(LearnerEvent::StartSplit { epoch_number: round, total_items: valid.samples(0) })?;
-        let Some((sums, scores)) = self.sums_of_validation(&valid, events)? else {
-            self.interrupted(events);
+        let Some((sums, scores)) = self.sums_of_validation(&valid)? else {
+            self.interrupted();
             return Ok(false);
         };
-        events.valid(LearnerEvent::EndSplit(round))?;
         if sums.items == 0 {
             return Err(DataError::Sample(SampleError::EmptyEpoch { epoch: 0 }).into());
         }
@@ -61,14 +55,13 @@ where
     fn sums_of_validation(
         &mut self,
         valid: &Stream<B>,
-        events: &mut Events,
-    ) -> Result<Option<(Sums, Scores)>, TrainError> {
+    ) -> Result<Option<(EvaluationSums, Scores)>, TrainError> {
         let world = self.session.world().clone();
         let (alone, samples) = (world.size() == 1, valid.samples(0));
         let model = self.session.evaluator()?;
         let pass = self.session.pass().evaluating(self.session.evaluation_dtype());
         let mut spare = Spare::new(valid.clone());
-        let mut sums = Sums::default();
+        let mut sums = EvaluationSums::default();
         let cut = feed::cut(&self.data, 1, Share::of(&world))?;
         let mut end = 0;
         while end < samples {
@@ -90,35 +83,24 @@ where
                 }
                 let loss = checked(loss.sum, loss.items, expected)?.try_into_scalar::<f64>()?;
                 sums.add(loss, expected, &counts);
-                let readings = match alone {
-                    true => Readings::of_evaluation(loss / expected as f64, expected),
-                    false => Readings::none(),
-                };
-                events.valid(evaluated(readings, end, samples))?;
+                let loss = alone.then_some(loss / expected as f64);
+                self.observers.evaluating(&EvaluationProgress { done: end, samples, loss, items: expected });
             }
-            if alone && events.interrupter.should_stop() {
+            if alone && self.interrupter.should_stop() {
                 return Ok(None);
             }
         }
         if !alone {
-            let stops = events.interrupter.should_stop();
-            let of_all = SumOfAll::agree(&world, &sums, stops)?;
-            sums = Sums { loss: of_all.sum, items: of_all.items, counts: of_all.counts };
+            let stops = self.interrupter.should_stop();
+            let of_all = SumsOfAll::agree(&world, &sums, stops)?;
+            sums = of_all.sums;
             self.stops = of_all.stops;
-            let readings = Readings::of_evaluation(sums.loss / sums.items.max(1) as f64, sums.items);
-            events.valid(evaluated(readings, samples, samples))?;
+            let loss = Some(sums.loss / sums.items.max(1) as f64);
+            let items = sums.items;
+            self.observers.evaluating(&EvaluationProgress { done: samples, samples, loss, items });
         }
-        let scores = model.scores(&sums.counts);
-        if !scores.is_empty() {
-            events.valid(evaluated(Readings::of_scores(&scores), samples, samples))?;
-        }
+        let scores = self.scores.after(model.scores(&sums.counts), &sums);
         let scores = scores.into_iter().map(|score| (score.name.to_string(), score.value)).collect();
         Ok(Some((sums, scores)))
     }
-}
-
-/// Reports the progress of an evaluation.
-fn evaluated(readings: Readings, done: usize, samples: usize) -> LearnerEvent<Readings> {
-    let progress = Progress::new(done, samples, Some("samples".into()));
-    LearnerEvent::ProcessedItem(TrainingItem::new(readings, progress, Some(done), None))
 }

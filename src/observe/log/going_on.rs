@@ -14,7 +14,8 @@ use firebrick_checkpoints::Folder;
 use super::{LOG, Mark};
 use crate::TrainerState;
 use crate::files::saving::replace_or;
-use crate::observe::log_line::{LogLine, TrainLine, for_each_line};
+use crate::observe::log_line::{LogLine, for_each_line};
+use crate::observe::numbers::StepNumbers;
 
 /// The history of the run according to the kept lines.
 #[derive(Debug, Default)]
@@ -24,9 +25,13 @@ pub(crate) struct Past {
     pub peak_bytes: usize,
     pub activation_bytes: usize,
     /// The last step.
-    pub last: Option<TrainLine>,
+    pub last: Option<StepNumbers>,
     /// Whether steps are missing, as in a log that was edited by hand.
     pub has_holes: bool,
+    /// The first step from which TensorBoard's files are invalid, and the kept lines from there on, to be written
+    /// again.
+    pub board_from: u64,
+    pub board_lines: Vec<LogLine>,
 }
 
 /// A log that has been cut.
@@ -35,10 +40,6 @@ pub(super) struct GoingOn {
     pub bytes: u64,
     pub sum: blake3::Hasher,
     pub past: Past,
-    /// The first step from which TensorBoard's files are invalid, and the kept lines from there on, to be written
-    /// again.
-    pub board_from: u64,
-    pub board_lines: Vec<LogLine>,
 }
 
 /// Cuts the log in a folder at a mark. `others` are the marks of the run's other checkpoints.
@@ -109,7 +110,7 @@ fn length_with_save(log: &Path, mark: &Mark) -> io::Result<u64> {
 /// Reads the kept lines.
 fn read(path: &Path, updates: u64, board_from: u64) -> io::Result<GoingOn> {
     let mut file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
-    let (mut sum, mut past, mut board_lines) = (blake3::Hasher::new(), Past::default(), Vec::new());
+    let (mut sum, mut past) = (blake3::Hasher::new(), Past { board_from, ..Past::default() });
     let bytes = sum.update_reader(&mut file)?.count();
     file.seek(SeekFrom::Start(0))?;
     let (mut first, mut made) = (None, 0);
@@ -121,21 +122,20 @@ fn read(path: &Path, updates: u64, board_from: u64) -> io::Result<GoingOn> {
             past.add(step);
         }
         if line.step() >= board_from {
-            board_lines.push(line);
+            past.board_lines.push(line);
         }
     })?;
     // The log of a run that began in another folder starts at a later step.
     past.has_holes = first.map_or(updates > 0, |first| made + first.max(1) != updates + 1);
-    Ok(GoingOn { file, bytes, sum, past, board_from, board_lines })
+    Ok(GoingOn { file, bytes, sum, past })
 }
 
 impl Past {
-    fn add(&mut self, line: &TrainLine) {
-        let bytes = |bytes: Option<f64>| bytes.unwrap_or(0.0) as usize;
-        self.tokens += line.tokens.unwrap_or(0.0) as usize;
-        self.step_seconds.extend(line.seconds);
-        self.peak_bytes = self.peak_bytes.max(bytes(line.peak_bytes));
-        self.activation_bytes = self.activation_bytes.max(bytes(line.activation_bytes));
+    fn add(&mut self, line: &StepNumbers) {
+        self.tokens += line.tokens;
+        self.step_seconds.push(line.seconds);
+        self.peak_bytes = self.peak_bytes.max(line.peak_bytes);
+        self.activation_bytes = self.activation_bytes.max(line.activation_bytes);
         self.last = Some(line.clone());
     }
 }
@@ -260,7 +260,7 @@ mod tests {
         let mut lines = Vec::new();
         for_each_line(BufReader::new(File::open(log).unwrap()), |line, _| {
             match LogLine::parse(line.unwrap()) {
-                Some(LogLine::Train(line)) => lines.push((line.step, line.tokens.unwrap() as u64)),
+                Some(LogLine::Train(line)) => lines.push((line.step, line.tokens as u64)),
                 other => panic!("{other:?}"),
             }
         })
@@ -278,7 +278,7 @@ mod tests {
         // A kill cut off a line after the last checkpoint, that of step 4.
         fs::write(&log, fs::read_to_string(&log).unwrap() + "{\"kind\":\"tr").unwrap();
         let goes_on = go_on(folder, &first[3], &first[..4]).unwrap();
-        assert_eq!((goes_on.board_from, goes_on.board_lines.len()), (5, 0));
+        assert_eq!((goes_on.past.board_from, goes_on.past.board_lines.len()), (5, 0));
         assert_eq!((goes_on.past.tokens, goes_on.past.has_holes), (4, false));
         assert!(!aside(1).exists(), "no checkpoint needs what came after");
         trained(&log, None, 5..=6, 1);
@@ -290,7 +290,11 @@ mod tests {
         // Continue from step 4 of the first branch, while a checkpoint of the second remains.
         let goes_on = go_on(folder, &first[3], &[first[3], first[5], second[3]]).unwrap();
         assert_eq!(lines(&log), [(1, 1), (2, 1), (3, 1), (4, 1)]);
-        assert_eq!((goes_on.board_from, goes_on.board_lines.len()), (0, 4), "the board is written anew");
+        assert_eq!(
+            (goes_on.past.board_from, goes_on.past.board_lines.len()),
+            (0, 4),
+            "the board is written anew"
+        );
         go_on(folder, &second[3], &[second[3]]).unwrap();
         assert_eq!(lines(&log), [(1, 1), (2, 1), (3, 2), (4, 2), (5, 2)]);
         assert!(!aside(1).exists(), "no checkpoint needs it any more");
@@ -318,6 +322,6 @@ mod tests {
         let text = fs::read_to_string(&log).unwrap() + "{\"kind\":\"valid\",\"step\":2,\"loss\":1.0}\n";
         fs::write(&log, text).unwrap();
         let goes_on = go_on(folder.path(), &marks[1], &marks).unwrap();
-        assert_eq!((goes_on.board_from, goes_on.board_lines.len()), (2, 1));
+        assert_eq!((goes_on.past.board_from, goes_on.past.board_lines.len()), (2, 1));
     }
 }

@@ -11,7 +11,7 @@ mod writer;
 
 pub(crate) use board::host;
 pub use board::{TensorBoard, TensorBoardError};
-pub use writer::Writer;
+pub(crate) use writer::Writer;
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,20 @@
+//! Where a run is shown.
+
+/// Where to show the progress of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Show {
+    /// The full-screen dashboard if standard output is a terminal, plain lines elsewhere.
+    #[default]
+    Auto,
+    /// Plain lines on standard error.
+    Lines,
+    /// Nothing.
+    Nothing,
+}
+
+impl Show {
+    /// Whether this is the full-screen dashboard.
+    pub(crate) fn is_dashboard(self) -> bool {
+        cfg!(feature = "tui") && self == Self::Auto && std::io::IsTerminal::is_terminal(&std::io::stdout())
+    }
+}
