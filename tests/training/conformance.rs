@@ -10,7 +10,7 @@ use firebrick::strategies::{
     Accumulate, Adaptation, Amp, BoxedStrategy, Clip, Ema, Freeze, Keep, Lora, LossScale, Offload, Outcome,
     Paths, Recompute, SavedStates, Settled, Setup, StageState, Stages, Strategy, Zero,
 };
-use firebrick::{Data, Loss, Objective, Pass, Schedule, StepNumbers, Trainer};
+use firebrick::{Data, Loss, Objective, Pass, Schedule, SkipOutliers, StepNumbers, Trainer};
 use firebrick_models::Gpt;
 
 type Recipe = BoxedStrategy<Gpt>;
@@ -42,6 +42,7 @@ fn every_strategy() -> Vec<(&'static str, Recipe)> {
             ("Accumulate", boxed(Accumulate(4))),
             ("Clip", boxed(Clip::norm(0.01))),
             ("Clip", boxed(Clip::value(0.01))),
+            ("SkipOutliers", boxed(SkipOutliers::new(0.5).window(2))),
             ("Recompute", boxed(Recompute::every_block())),
             ("Recompute", boxed(Recompute::every_block().offloaded())),
             ("Recompute", boxed(Recompute::paths(["blocks.1"]))),
@@ -189,7 +190,11 @@ impl Drive {
             let grads = pass.gradients(grads, &entered, micro + 1 == self.window).unwrap();
             outcome = self.stage.collect(&self.master, grads).unwrap();
         }
-        let Outcome::Apply(mut grads) = outcome else { panic!("the window closes") };
+        let mut grads = match outcome {
+            Outcome::Apply(grads) => grads,
+            Outcome::Skip(reason) => return self.stage.after_window(&Settled::Skipped(reason)).unwrap(),
+            Outcome::Hold => panic!("the window closes"),
+        };
         // The loop does this for a stage that asks for it; here it is done for all.
         let is_finite = grads.norm(&self.master).unwrap().into_scalar::<f32>().is_finite();
         let settled = match is_finite {
@@ -259,18 +264,20 @@ fn wrong_orders_are_refused() {
             let result = started.err().map(|error| error.to_string());
             let name = format!("{first:?}, {then:?}: {result:?}");
             match (first_kind, then_kind) {
-                ("Clip", "Clip") | ("Freeze", "Freeze") => assert_eq!(result, None, "{name}"),
+                ("Clip", "Clip") | ("SkipOutliers", "SkipOutliers") | ("Freeze", "Freeze") => {
+                    assert_eq!(result, None, "{name}");
+                }
                 ("Offload" | "Offload of parameters", "Offload" | "Offload of parameters") => {
                     assert!(result.unwrap().contains("Offload is named twice"), "{name}");
                 }
                 // Offload of parameters takes the gradients of blocks in the backward pass.
-                (first @ ("Amp" | "Accumulate" | "Clip"), "Offload of parameters") => {
+                (first @ ("Amp" | "Accumulate" | "Clip" | "SkipOutliers"), "Offload of parameters") => {
                     assert!(result.unwrap().contains(&format!("{first} stands before Offload")), "{name}");
                 }
                 (first, then) if first.starts_with("Zero") && then.starts_with("Zero") => {
                     assert!(result.unwrap().contains("Zero is named twice"), "{name}");
                 }
-                ("Clip", then) if then.starts_with("Zero") => {
+                ("Clip" | "SkipOutliers", then) if then.starts_with("Zero") => {
                     assert!(result.unwrap().contains("write Zero first"), "{name}");
                 }
                 ("Amp" | "Accumulate" | "Offload" | "Offload of parameters", "Zero in the backward pass") => {
@@ -279,7 +286,7 @@ fn wrong_orders_are_refused() {
                 (first, then) if first == then => {
                     assert!(result.unwrap().contains(&format!("{first} is named twice")), "{name}");
                 }
-                ("Clip", then @ ("Amp" | "Accumulate")) => {
+                ("Clip" | "SkipOutliers", then @ ("Amp" | "Accumulate")) => {
                     assert!(result.unwrap().contains(&format!("write {then} first")), "{name}");
                 }
                 _ => assert_eq!(result, None, "{name}"),
