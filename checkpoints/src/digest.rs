@@ -197,7 +197,7 @@ pub(crate) struct Hex([u8; 32]);
 
 impl fmt::Display for Hex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&blake3::Hash::from(self.0).to_hex())
     }
 }
 
@@ -205,22 +205,13 @@ impl FromStr for Hex {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("expected 64 lower-case hexadecimal digits, found {:?}", shortened(text));
-        if text.len() != 64 || !text.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')) {
-            return Err(wrong());
-        }
-        let mut sum = [0; 32];
-        for (byte, digits) in sum.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-            let digits = str::from_utf8(digits).map_err(|_| wrong())?;
-            *byte = u8::from_str_radix(digits, 16).map_err(|_| wrong())?;
-        }
-        Ok(Self(sum))
+        let hash =
+            blake3::Hash::from_hex(text).ok().filter(|_| !text.contains(|c: char| c.is_ascii_uppercase()));
+        hash.map(|hash| Self(hash.into())).ok_or_else(|| {
+            let found: String = text.chars().take(80).collect();
+            format!("expected 64 lower-case hexadecimal digits, found {found:?}")
+        })
     }
-}
-
-/// Returns the beginning of a possibly long text.
-fn shortened(text: &str) -> String {
-    text.chars().take(80).collect()
 }
 
 impl Serialize for Hex {

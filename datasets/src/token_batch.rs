@@ -84,7 +84,7 @@ impl TokenBatch {
         pad_id: u32,
     ) -> Result<Self, DataError> {
         if rows.len() != labels.len() {
-            return Err(DataError::Sample(SampleError::LabelRows { ids: rows.len(), labels: labels.len() }));
+            return Err(SampleError::LabelRows { ids: rows.len(), labels: labels.len() }.into());
         }
         let lengths: Vec<_> = rows.iter().map(Vec::len).collect();
         let shape @ [_, length] = padding.shape(&lengths)?;
@@ -102,11 +102,7 @@ impl TokenBatch {
         };
         for (row, (ids, mut labels)) in rows.iter().zip(labels).enumerate() {
             if ids.len() != labels.len() {
-                return Err(DataError::Sample(SampleError::LabelLength {
-                    row,
-                    ids: ids.len(),
-                    labels: labels.len(),
-                }));
+                return Err(SampleError::LabelLength { row, ids: ids.len(), labels: labels.len() }.into());
             }
             if let Some(first) = labels.first_mut()
                 && padding.is_left()

@@ -1,7 +1,7 @@
 //! A sum of fractions that does not depend on the order.
 
 use crate::MetricError;
-use crate::counts::{LARGEST, length};
+use crate::counts::{LARGEST, length, whole_array};
 
 /// The number of units in 1: the unit of the sum is 2^-64.
 const UNITS: f64 = 18_446_744_073_709_551_616.0;
@@ -63,6 +63,23 @@ impl ExactSum {
         })?;
         Ok(Self { total, beyond: *beyond })
     }
+}
+
+/// Parses `N` counts and the parts of `S` sums behind them.
+pub(crate) fn counts_and_sums<const N: usize, const S: usize>(
+    metric: &'static str,
+    counts: &[f64],
+) -> Result<([u64; N], [ExactSum; S]), MetricError> {
+    let expected = N + S * ExactSum::PARTS;
+    if counts.len() != expected {
+        return Err(length(metric, counts, expected));
+    }
+    let (whole, parts) = counts.split_at(N);
+    let mut sums = [ExactSum::default(); S];
+    for (sum, parts) in sums.iter_mut().zip(parts.chunks_exact(ExactSum::PARTS)) {
+        *sum = ExactSum::from_parts(metric, parts)?;
+    }
+    Ok((whole_array(metric, whole)?, sums))
 }
 
 #[cfg(test)]

@@ -3,8 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use crate::common_subsequence::{common_length, common_places};
-use crate::counts::{length, whole_array};
-use crate::exact_sum::ExactSum;
+use crate::exact_sum::{ExactSum, counts_and_sums};
 use crate::ngrams::{common, ngrams};
 use crate::pairs::pairs;
 use crate::report::Tally;
@@ -211,16 +210,7 @@ impl Metric for Rouge {
     }
 
     fn from_counts(_: &Self, counts: &[f64]) -> Result<Self, MetricError> {
-        let expected = 1 + RATES * ExactSum::PARTS;
-        if counts.len() != expected {
-            return Err(length(Self::NAME, counts, expected));
-        }
-        let (segments, parts) = counts.split_at(1);
-        let [segments] = whole_array(Self::NAME, segments)?;
-        let mut sums = [ExactSum::default(); RATES];
-        for (sum, parts) in sums.iter_mut().zip(parts.chunks_exact(ExactSum::PARTS)) {
-            *sum = ExactSum::from_parts(Self::NAME, parts)?;
-        }
+        let ([segments], sums) = counts_and_sums(Self::NAME, counts)?;
         Ok(Self { segments, sums })
     }
 

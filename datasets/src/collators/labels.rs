@@ -43,7 +43,7 @@ impl Labels {
         let mut ids = BTreeMap::new();
         for (name, id) in names.iter().zip(0..) {
             if ids.insert(name.clone(), id).is_some() {
-                return Err(DataError::Sample(SampleError::DuplicateLabel { label: name.clone() }));
+                return Err(SampleError::DuplicateLabel { label: name.clone() }.into());
             }
         }
         let numbers = (0..).take(names.len()).collect();

@@ -63,7 +63,7 @@ impl Packing {
     fn checked(&self, row: usize, pack: &Pack) -> Result<(), DataError> {
         let tokens = tokens(pack);
         if tokens > self.capacity {
-            return Err(DataError::Sample(SampleError::RowTooLong { row, tokens, length: self.capacity }));
+            return Err(SampleError::RowTooLong { row, tokens, length: self.capacity }.into());
         }
         Ok(())
     }

@@ -201,7 +201,7 @@ impl Collator for SequenceClassification {
                         (0..).take(*classes).map(|class| f32::from(u8::from(present.contains(&class)))),
                     );
                 }
-                _ => return Err(DataError::Sample(SampleError::OtherLabel { index: drawn.index })),
+                _ => return Err(SampleError::OtherLabel { index: drawn.index }.into()),
             }
         }
         Ok(SequenceBatch { inputs, targets })

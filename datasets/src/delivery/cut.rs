@@ -74,7 +74,7 @@ impl Cut {
     pub fn for_rank(self, rank: usize, ranks: usize) -> Result<Self, DataError> {
         match rank < ranks {
             true => Ok(Self { rank, ranks, ..self }),
-            false => Err(DataError::Sample(SampleError::Rank { rank, ranks })),
+            false => Err(SampleError::Rank { rank, ranks }.into()),
         }
     }
 
@@ -166,12 +166,7 @@ fn take(
     let tokens = |samples: usize| batches.padded_tokens(epoch, start..start + samples);
     let first = tokens(1)?;
     if first > most {
-        return Err(DataError::Sample(SampleError::SampleTooLong {
-            epoch,
-            position: start,
-            tokens: first,
-            most,
-        }));
+        return Err(SampleError::SampleTooLong { epoch, position: start, tokens: first, most }.into());
     }
     // `fits` samples fit. Doubles the step as long as they do, then narrows it.
     let (mut fits, mut step) = (1, 1);

@@ -69,7 +69,7 @@ impl<B: Batches> Requests<B> {
         let Cursor { epoch, consumed } = self.after;
         let samples = self.batches.samples(epoch);
         if samples == 0 {
-            return Err(DataError::Sample(SampleError::EmptyEpoch { epoch }));
+            return Err(SampleError::EmptyEpoch { epoch }.into());
         }
         if consumed >= samples {
             return Err(DataError::out_of_range(epoch, consumed, samples));

@@ -92,8 +92,18 @@ impl DataError {
             Self::Sample(SampleError::RowTooLong { .. }) => "a sample that fits into a row",
             other => return other,
         };
-        let (place, expected, found) = (place.clone(), expected.into(), self.to_string());
-        ReadError::Record { place, field: None, expected, found }.into()
+        Self::record(place.clone(), None, expected, self.to_string())
+    }
+
+    /// Creates the error of a malformed record.
+    pub(crate) fn record(
+        place: Place,
+        field: Option<&str>,
+        expected: impl Into<String>,
+        found: impl Into<String>,
+    ) -> Self {
+        let (field, expected, found) = (field.map(str::to_owned), expected.into(), found.into());
+        ReadError::Record { place, field, expected, found }.into()
     }
 
     /// Creates the error for a position that an epoch does not have.

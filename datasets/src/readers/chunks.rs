@@ -58,7 +58,7 @@ impl TextChunks {
                 }
                 Err(error) => {
                     let offset = self.text.mark() + self.before + error.valid_up_to();
-                    return Err(DataError::Read(ReadError::NotUtf8 { path: path.to_path_buf(), offset }));
+                    return Err(ReadError::NotUtf8 { path: path.to_path_buf(), offset }.into());
                 }
             };
             let end = if self.ended { valid.len() } else { final_pieces(valid) };

@@ -87,7 +87,7 @@ impl Corpus {
     /// [`SampleError::SplitFraction`] unless `valid_fraction` is at least 0 and below 1.
     pub fn split(mut self, valid_fraction: f64) -> Result<(String, String), DataError> {
         if !(0.0..1.0).contains(&valid_fraction) {
-            return Err(DataError::Sample(SampleError::SplitFraction { fraction: valid_fraction }));
+            return Err(SampleError::SplitFraction { fraction: valid_fraction }.into());
         }
         let characters = self.text.chars().count();
         let valid = (characters as f64 * valid_fraction) as usize;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use csv::ByteRecord;
 
 use super::{Files, lines::LONGEST_RECORD, records, row_lines::RowLines};
-use crate::{DataError, Place, ReadError, Reader, Record, Records, Value, records::brief};
+use crate::{DataError, Place, Reader, Record, Records, Value, records::brief};
 
 /// Reads columns with a delimiter from files, compressed or not. Every value is a [`Text`](Value::Text).
 ///
@@ -81,11 +81,8 @@ impl DelimitedReader {
         let delimiter = one_byte("delimiter", self.delimiter)?;
         let quote = self.quote.map(|quote| one_byte("quote", quote)).transpose()?;
         if quote == Some(delimiter) {
-            return Err(setting(
-                "quote",
-                "another character than the delimiter",
-                format!("{:?}", self.delimiter),
-            ));
+            let found = format!("{:?}", self.delimiter);
+            return Err(DataError::setting("quote", "a different character from the delimiter", found));
         }
         let reader = csv::ReaderBuilder::new()
             .delimiter(delimiter)
@@ -99,14 +96,10 @@ impl DelimitedReader {
     }
 }
 
-fn setting(setting: &'static str, expected: &str, found: String) -> DataError {
-    DataError::Read(ReadError::ReaderSetting { setting, expected: expected.into(), found })
-}
-
 fn one_byte(name: &'static str, character: char) -> Result<u8, DataError> {
     match u8::try_from(character) {
         Ok(byte) if byte.is_ascii() && !b"\r\n\0".contains(&byte) => Ok(byte),
-        _ => Err(setting(name, "an ASCII character that ends no line", format!("{character:?}"))),
+        _ => Err(DataError::setting(name, "an ASCII character that ends no line", format!("{character:?}"))),
     }
 }
 
@@ -183,13 +176,9 @@ impl Rows {
             return Ok(None);
         }
         let place = Place { file: self.path.clone(), line: self.reader.get_ref().first() };
-        let malformed = |field: Option<&Arc<str>>, expected: String, found: String| {
-            let field = field.map(|name| brief(name));
-            Err(DataError::Read(ReadError::Record { place: place.clone(), field, expected, found }))
-        };
         if self.row.len() != self.names.len() {
-            let found = self.row.len().to_string();
-            return malformed(None, format!("{} value(s), one for each column", self.names.len()), found);
+            let expected = format!("{} value(s), one for each column", self.names.len());
+            return Err(DataError::record(place, None, expected, self.row.len().to_string()));
         }
         let mut fields = Vec::with_capacity(self.row.len());
         for (name, value) in self.names.iter().zip(&self.row) {
@@ -197,7 +186,7 @@ impl Rows {
                 Ok(value) => fields.push((name.clone(), Value::Text(value.to_owned()))),
                 Err(error) => {
                     let found = format!("a byte {} that starts no valid character", error.valid_up_to() + 1);
-                    return malformed(Some(name), "UTF-8 text".into(), found);
+                    return Err(DataError::record(place, Some(&brief(name)), "UTF-8 text", found));
                 }
             }
         }
@@ -205,11 +194,7 @@ impl Rows {
     }
 
     fn file(&self, expected: impl Into<String>, found: impl Into<String>) -> DataError {
-        DataError::Read(ReadError::File {
-            path: self.path.to_path_buf(),
-            expected: expected.into(),
-            found: found.into(),
-        })
+        DataError::file(&self.path, expected, found)
     }
 }
 

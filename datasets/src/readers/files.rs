@@ -106,7 +106,7 @@ fn add(path: &Path, extensions: &[&str], found: &mut Vec<PathBuf>) -> Result<(),
             let files = folder::documents(path, extensions)?;
             if files.is_empty() {
                 let extensions = extensions.iter().map(|&one| one.to_owned()).collect();
-                return Err(DataError::Read(ReadError::NoFiles { path: path.to_owned(), extensions }));
+                return Err(ReadError::NoFiles { path: path.to_owned(), extensions }.into());
             }
             found.extend(files);
             return Ok(());

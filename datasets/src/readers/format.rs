@@ -141,10 +141,7 @@ impl Format {
             Some("conllu") => conll(1, 3, true),
             Some("parquet") => Self::Parquet { columns: Vec::new() },
             _ => {
-                return Err(DataError::Read(ReadError::UnknownFormat {
-                    path: path.to_owned(),
-                    known: known(),
-                }));
+                return Err(ReadError::UnknownFormat { path: path.to_owned(), known: known() }.into());
             }
         })
     }

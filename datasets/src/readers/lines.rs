@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::unpacked::Unpacked;
-use crate::{DataError, Place, ReadError};
+use crate::{DataError, Place};
 
 /// The default maximum number of bytes in a record: 64 MiB.
 ///
@@ -99,12 +99,7 @@ impl Lines {
 
     /// Creates the error for the last line read.
     fn malformed(&self, expected: impl Into<String>, found: impl Into<String>) -> DataError {
-        DataError::Read(ReadError::Record {
-            place: self.place(self.number),
-            field: None,
-            expected: expected.into(),
-            found: found.into(),
-        })
+        DataError::record(self.place(self.number), None, expected, found)
     }
 }
 

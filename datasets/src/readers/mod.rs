@@ -34,9 +34,21 @@ pub use parquet::ParquetReader;
 pub use tag_scheme::{TagFault, TagScheme, Tags};
 pub use text::{TextReader, TextUnit};
 
-use std::iter;
+use std::{iter, path::Path};
 
-use crate::{DataError, Record, Records};
+use crate::{DataError, ReadError, Record, Records};
+
+impl DataError {
+    /// Creates the error of a file that cannot be used.
+    fn file(path: &Path, expected: impl Into<String>, found: impl Into<String>) -> Self {
+        ReadError::File { path: path.to_owned(), expected: expected.into(), found: found.into() }.into()
+    }
+
+    /// Creates the error of a reader's setting.
+    fn setting(setting: &'static str, expected: impl Into<String>, found: impl Into<String>) -> Self {
+        ReadError::ReaderSetting { setting, expected: expected.into(), found: found.into() }.into()
+    }
+}
 
 /// Yields the records that `next` returns, up to the first error that is not about one record.
 fn records(mut next: impl FnMut() -> Result<Option<Record>, DataError> + Send + 'static) -> Records {

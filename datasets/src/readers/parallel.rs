@@ -1,13 +1,13 @@
 //! Reads parallel text: two files whose lines correspond.
 
-use std::{path::Path, sync::Arc};
+use std::sync::Arc;
 
 use super::{
     Files,
     lines::{LONGEST_RECORD, Lines, is_blank},
     records,
 };
-use crate::{DataError, ReadError, Reader, Record, Records, Value};
+use crate::{DataError, Reader, Record, Records, Value};
 
 /// Reads pairs of lines, such as sentences and their translations, from pairs of files.
 ///
@@ -44,16 +44,13 @@ impl ParallelReader {
     ///
     /// # Errors
     ///
-    /// [`ReadError::ReaderSetting`] if the numbers of files differ.
+    /// [`ReadError::ReaderSetting`](crate::ReadError::ReaderSetting) if the numbers of files differ.
     pub fn new(source: impl Into<Files>, target: impl Into<Files>) -> Result<Self, DataError> {
         let (source, target) = (source.into(), target.into());
         let counts = (source.paths().len(), target.paths().len());
         if counts.0 != counts.1 {
-            return Err(DataError::Read(ReadError::ReaderSetting {
-                setting: "target",
-                expected: format!("{} file(s), as many as for `source`", counts.0),
-                found: counts.1.to_string(),
-            }));
+            let expected = format!("{} file(s), as many as for `source`", counts.0);
+            return Err(DataError::setting("target", expected, counts.1.to_string()));
         }
         let names = ["source".into(), "target".into()];
         Ok(Self { source, target, names, keep_blank: false, longest: LONGEST_RECORD })
@@ -122,12 +119,8 @@ impl Pairs {
         for (index, text) in texts.iter_mut().enumerate().filter(|(_, text)| is_blank(text)) {
             if !self.keep_blank {
                 let lines = &self.lines[index];
-                return Err(DataError::Read(ReadError::Record {
-                    place: lines.place(lines.number()),
-                    field: Some(self.names[index].to_string()),
-                    expected: "a text".into(),
-                    found: "a blank line".into(),
-                }));
+                let place = lines.place(lines.number());
+                return Err(DataError::record(place, Some(&self.names[index]), "a text", "a blank line"));
             }
             text.clear();
         }
@@ -149,12 +142,8 @@ impl Pairs {
                 Err(error) => return error,
             }
         }
-        let name = |path: &Path| path.display().to_string();
-        DataError::Read(ReadError::File {
-            path: short.path().to_path_buf(),
-            expected: format!("{} lines, as many as in `{}`", long.number(), name(long.path())),
-            found: lines.to_string(),
-        })
+        let expected = format!("{} lines, as many as in `{}`", long.number(), long.path().display());
+        DataError::file(short.path(), expected, lines.to_string())
     }
 }
 

@@ -161,11 +161,7 @@ fn is_skippable_frame(start: &[u8]) -> bool {
 }
 
 fn not_text(path: &Path, found: &str) -> DataError {
-    DataError::Read(ReadError::File {
-        path: path.to_owned(),
-        expected: "UTF-8 text, plain or packed with gzip or zstd".into(),
-        found: found.into(),
-    })
+    DataError::file(path, "UTF-8 text, plain or packed with gzip or zstd", found)
 }
 
 #[cfg(test)]

@@ -66,10 +66,10 @@ impl Windows {
             return Err(DataError::Zero { setting: "block" });
         }
         if range.end > tokens.len() || range.start > range.end {
-            return Err(DataError::Read(ReadError::TokenRange { range, tokens: tokens.len() }));
+            return Err(ReadError::TokenRange { range, tokens: tokens.len() }.into());
         }
         if range.len() < 2 {
-            return Err(DataError::Sample(SampleError::TooShort { tokens: range.len(), needed: 2 }));
+            return Err(SampleError::TooShort { tokens: range.len(), needed: 2 }.into());
         }
         Ok(Self {
             // No window is longer than the text. This limit also keeps the sums below from overflowing.
@@ -117,7 +117,7 @@ impl Batches for Windows {
     fn batch(&self, epoch: u64, positions: Range<usize>) -> Result<TokenBatch, DataError> {
         let samples = self.samples(epoch);
         if positions.start > positions.end || positions.end > samples {
-            return Err(DataError::Sample(SampleError::OutOfRange { epoch, positions, samples }));
+            return Err(SampleError::OutOfRange { epoch, positions, samples }.into());
         }
         let shift = self.shift(epoch);
         let order = self.seed.map(|seed| Permutation::new(samples, seed, epoch));

@@ -27,7 +27,7 @@ const OLDER: &str = "added_tokens.json";
 pub(super) fn add(folder: &Path, tokenizer: &mut Tokenizer) -> Result<Vec<TokenizerWarning>, DataError> {
     let (config, older) = (folder.join(CONFIG), folder.join(OLDER));
     let config = File::read(&config)?;
-    let mut tokens = match config.objects(FIELD, "an object of tokens by their ids")? {
+    let mut tokens = match config.field(FIELD, "an object of tokens by their ids", Value::as_object)? {
         Some(entries) => entries.iter().map(|(id, token)| of_config(&config, id, token)).collect(),
         None => of_older(&File::read(&older)?, &config),
     }?;

@@ -194,7 +194,7 @@ impl Encoder {
         let special = if self.special { added_tokens(self.tokenizer.inner(), pair) } else { 0 };
         let stride = self.stride.unwrap_or(0);
         if max_length.saturating_sub(special) <= stride {
-            return Err(DataError::Tokenizer(TokenizerError::TooFewTokens { max_length, special, stride }));
+            return Err(TokenizerError::TooFewTokens { max_length, special, stride }.into());
         }
         Ok(())
     }

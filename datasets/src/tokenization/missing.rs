@@ -34,7 +34,7 @@ pub(super) fn check(path: &Path) -> Result<(), DataError> {
             true => "there is no such file; fetch the folder again, or name the folder of a tokenizer".into(),
         }
     };
-    Err(DataError::Tokenizer(TokenizerError::NoTokenizerFile { path: path.to_owned(), fix }))
+    Err(TokenizerError::NoTokenizerFile { path: path.to_owned(), fix }.into())
 }
 
 fn conversion(folder: &Path, found: &str) -> String {

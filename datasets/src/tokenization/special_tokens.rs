@@ -170,11 +170,7 @@ impl SpecialNames {
         if let Some((role, token)) = self.first_unknown(tokenizer) {
             let mut known: Vec<String> = special.map(|(_, token)| token.content.clone()).collect();
             known.sort_unstable();
-            return Err(DataError::Tokenizer(TokenizerError::UnknownToken {
-                role,
-                token: token.to_owned(),
-                known,
-            }));
+            return Err(TokenizerError::UnknownToken { role, token: token.to_owned(), known }.into());
         }
         let id = |name: &Option<String>| name.as_deref().and_then(|name| tokenizer.token_to_id(name));
         let named = self.roles().into_iter().filter_map(|(_, name)| id(name));

@@ -110,7 +110,7 @@ impl TokenFile {
     pub fn range(&self, range: Range<usize>) -> Result<Vec<u32>, DataError> {
         let width = self.header.width.bytes();
         if range.start > range.end || range.end > self.len() {
-            return Err(DataError::Read(ReadError::TokenRange { range, tokens: self.len() }));
+            return Err(ReadError::TokenRange { range, tokens: self.len() }.into());
         }
         let mut bytes = vec![0; range.len() * width];
         self.read(range.start * width, &mut bytes)?;

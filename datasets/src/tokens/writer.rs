@@ -46,7 +46,7 @@ impl TokenWriter {
         let path = path.as_ref().to_owned();
         if path.symlink_metadata().is_ok() && !TokenFile::is_one(&path) {
             let reason = "something else has this name; name another file, or remove it".into();
-            return Err(DataError::Read(ReadError::TokenFile { path, reason }));
+            return Err(ReadError::TokenFile { path, reason }.into());
         }
         let mut partial = path.clone().into_os_string();
         partial.push(format!(".{}.partial", std::process::id()));
@@ -84,10 +84,7 @@ impl TokenWriter {
     pub fn part(&mut self, ids: &[u32]) -> Result<(), DataError> {
         let vocab_size = self.header.vocab_size;
         if let Some(&id) = ids.iter().find(|&&id| u64::from(id) >= vocab_size) {
-            return Err(DataError::Tokenizer(TokenizerError::UnknownId {
-                id,
-                vocab_size: vocab_size as usize,
-            }));
+            return Err(TokenizerError::UnknownId { id, vocab_size: vocab_size as usize }.into());
         }
         self.bytes.clear();
         match self.header.width {

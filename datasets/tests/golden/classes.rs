@@ -101,7 +101,7 @@ fn what_cannot_be_followed_is_refused() {
             "wordpiece",
             &normalizer,
             bert("do_lower_case", false.into()),
-            "field `do_lower_case`: expected true, which the normalizer",
+            "field `do_lower_case`: expected true, as in the normalizer",
         ),
         (
             "wordpiece",
@@ -119,7 +119,7 @@ fn what_cannot_be_followed_is_refused() {
             "unigram",
             &Map::new(),
             llama(false),
-            "field `add_prefix_space`: expected true, which the pre_tokenizer or normalizer",
+            "field `add_prefix_space`: expected true, as in the pre_tokenizer or normalizer",
         ),
         (
             "bytebpe",
