@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sums_are_those_of_the_standards() {
+    fn digests_match_published_test_vectors() {
         let [sha256, blake3] = [Algorithm::Sha256, Algorithm::Blake3]
             .map(|algorithm| move |bytes| Digest::with(algorithm, bytes));
         // FIPS 180-2, appendix B.1, and the empty message.
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_make_the_sum_of_the_whole() {
+    fn segment_digests_merge_into_the_file_digest() {
         let segment = SEGMENT as usize;
         let bytes: Vec<u8> = (0..5 * segment).map(|at| (at % 251) as u8).collect();
         let lengths = [segment + 1, 2 * segment, 2 * segment + 1, 4 * segment - 1, 4 * segment, 5 * segment];
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn one_spelling_is_read() {
+    fn only_lower_case_digests_are_accepted() {
         let sum = Digest::of(b"abc").to_string();
         assert_eq!(sum.parse(), Ok(Digest::of(b"abc").sum));
         for wrong in

@@ -192,7 +192,7 @@ impl Header {
         }
         let header = Self::new(parts, scalars)?;
         if header.encode()? != bytes {
-            return Err("the same tensors spelled otherwise".into());
+            return Err("the same tensors in a different encoding".into());
         }
         let expected = (bytes.len() as u64).checked_add(header.data_bytes());
         if expected != Some(file_bytes) {
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_is_read_back() {
+    fn headers_round_trip() {
         let bytes = some().encode().unwrap();
         let read = Header::decode(&bytes, bytes.len() as u64 + 8 + 16 + 6).unwrap();
         assert_eq!(read, some());
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn every_other_spelling_is_refused() {
+    fn other_encodings_are_errors() {
         let bytes = some().encode().unwrap();
         let file_bytes = bytes.len() as u64 + 30;
         for at in 0..bytes.len() {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn impossible_headers_are_errors() {
         let none = BTreeMap::new;
         for (wrong, told) in [
             (part("", Dtype::F32, &[1], None), "a name of 0 bytes"),

@@ -245,7 +245,7 @@ impl Manifest {
         }
         manifest.check().map_err(|(expected, found)| CheckpointError::damaged(path, expected, found))?;
         if manifest.to_json() != json {
-            let found = "the same values spelled otherwise";
+            let found = "the same values in a different encoding";
             return Err(CheckpointError::damaged(path, "a manifest as firebrick writes it", found));
         }
         Ok(manifest)

@@ -237,7 +237,7 @@ mod tests {
     use crate::testing;
 
     #[test]
-    fn labels_of_its_own() {
+    fn separate_labels() {
         let batch =
             TokenBatch::with_labels(vec![vec![1, 2, 3], vec![4]], vec![vec![1, IGNORE, 3], vec![4]], 9)
                 .unwrap();
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_in_nothing_out() {
+    fn empty_batches() {
         let batch = TokenBatch::from_rows(vec![], 0).unwrap();
         assert_eq!(batch.shape(), [0, 0]);
         assert_eq!(batch.items() + batch.tokens() + batch.samples(), 0);

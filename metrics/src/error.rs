@@ -96,7 +96,7 @@ pub enum MetricError {
     },
     /// A prediction has no reference.
     #[error(
-        "prediction {segment}: expected at least one reference, found none: leave out what has no reference"
+        "prediction {segment}: expected at least one reference, found none: leave out predictions without a reference"
     )]
     NoReference {
         /// The index of the prediction in the call, from 0.
@@ -114,7 +114,8 @@ pub enum MetricError {
     },
     /// Two metrics have different settings.
     #[error(
-        "{metric}: expected two metrics of the same settings, found different ones: make them alike on all ranks"
+        "{metric}: expected two metrics of the same settings, found different ones: use the same settings on all \
+         ranks"
     )]
     Settings {
         /// The metric.

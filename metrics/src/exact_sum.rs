@@ -95,14 +95,14 @@ mod tests {
     }
 
     #[test]
-    fn sums_that_floats_get_wrong() {
+    fn sums_that_floats_would_round() {
         assert_eq!(sum(&[0.1; 10]).value(), 1.0);
         assert_eq!(sum(&[1e9, 1e-9, -1e9]).value(), sum(&[1e-9]).value());
         assert_eq!(sum(&[-0.5, -0.25]).value(), -0.75);
     }
 
     #[test]
-    fn what_is_not_finite_or_absurdly_large_is_kept() {
+    fn non_finite_and_huge_summands_are_kept() {
         assert_eq!(sum(&[1.0, f64::INFINITY]).value(), f64::INFINITY);
         assert!(sum(&[1.0, f64::NAN]).value().is_nan());
         assert_eq!(sum(&[1.0, 1e300, 2.0]).value(), 1e300);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_are_none() {
+    fn invalid_parts() {
         for parts in [&[0.0; 4][..], &[0.5, 0.0, 0.0, 0.0, 0.0], &[f64::NAN, 0.0, 0.0, 0.0, 0.0]] {
             assert!(ExactSum::from_parts("m", parts).is_err(), "{parts:?}");
         }

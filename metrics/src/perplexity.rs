@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn overflow_is_infinity_and_nothing_is_none() {
+    fn overflow_is_infinity_and_no_items_have_no_score() {
         let mut perplexity = Perplexity::new();
         assert_eq!(perplexity.score(), None);
         perplexity.add(709.0, 1);

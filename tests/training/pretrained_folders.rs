@@ -231,7 +231,7 @@ fn damaged_files_are_refused_by_name() {
         fs::write(folder.join(weights), &bytes[..bytes.len() - 4]).unwrap();
     };
     let error = refusal("gpt2", cut);
-    assert!(error.contains(weights) && error.contains("fetch the file again"), "{error}");
+    assert!(error.contains(weights) && error.contains("download the file again"), "{error}");
     let error = refusal("gpt2", |folder| fs::write(folder.join(weights), []).unwrap());
     assert!(error.contains(weights), "{error}");
     let error = refusal("gpt2", |folder| {

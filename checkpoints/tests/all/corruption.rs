@@ -51,7 +51,7 @@ impl Saved {
 }
 
 #[test]
-fn every_bit_counts() {
+fn every_flipped_bit_is_detected() {
     let saved = Saved::new();
     for file in saved.files() {
         let bytes = fs::read(&file).unwrap();
@@ -93,7 +93,7 @@ fn a_latest_with_any_bit_flipped_harms_nothing() {
 }
 
 #[test]
-fn every_length_counts() {
+fn every_truncation_is_detected() {
     let saved = Saved::new();
     for file in saved.files() {
         let bytes = fs::read(&file).unwrap();
@@ -180,7 +180,7 @@ fn only_plain_files_are_read() {
 }
 
 #[test]
-fn a_link_to_a_missing_folder_is_no_empty_folder() {
+fn a_dangling_link_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let missing = Folder::new(folder.path().join("checkpoints"));
     assert_eq!(missing.list().unwrap(), []);
@@ -213,7 +213,7 @@ fn a_checkpoint_is_a_folder_with_the_name_of_its_step() {
 }
 
 #[test]
-fn what_the_manifest_does_not_name_is_not_read_and_told() {
+fn stray_files_are_ignored_and_reported() {
     let saved = Saved::new();
     let stray = saved.path.join("average-00002-of-00003.safetensors");
     fs::write(&stray, "something").unwrap();

@@ -16,7 +16,7 @@ fn the_number_of_ranks_makes_no_difference() {
 }
 
 #[test]
-fn each_difference_is_told() {
+fn every_difference_is_reported() {
     let output = tempfile::tempdir().unwrap();
     let folder = Folder::new(output.path());
     let saved = |step, edit: &dyn Fn(&mut RankState)| {

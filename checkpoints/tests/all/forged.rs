@@ -37,7 +37,7 @@ fn weight() -> Piece {
 }
 
 #[test]
-fn slices_make_a_whole_tensor() {
+fn slices_must_form_a_whole_tensor() {
     let cut = |ranges: &[std::ops::Range<usize>]| {
         opened(ranges.iter().map(|range| holding(vec![rows(&weight(), range.clone())])).collect(), &[])
     };
@@ -60,19 +60,19 @@ fn slices_make_a_whole_tensor() {
 }
 
 #[test]
-fn ranks_agree_on_what_a_tensor_is() {
+fn ranks_must_agree_on_each_tensor() {
     let half = |dtype, shape: &[usize], range| rows(&whole("w", dtype, shape, vec![0; 32]), range);
     let first = || holding(vec![half(Dtype::F32, &[4, 2], 0..2)]);
     for (other, told) in [
         (half(Dtype::I32, &[4, 2], 2..4), "expected F32 [4, 2], found I32 [4, 2]"),
         (half(Dtype::F32, &[4, 1, 2], 2..4), "expected F32 [4, 2], found F32 [4, 1, 2]"),
-        (weight(), "found it whole, and more of it elsewhere"),
+        (weight(), "found the whole tensor, and more of it elsewhere"),
     ] {
         let error = opened(vec![first(), holding(vec![other])], &[]).unwrap_err();
         assert!(error.to_string().contains(told), "{error}");
     }
     let error = opened(vec![holding(vec![weight()]), holding(vec![weight()])], &[]).unwrap_err();
-    assert!(error.to_string().contains("expected to be saved once"), "{error}");
+    assert!(error.to_string().contains("expected a tensor that is saved once"), "{error}");
 
     let counting =
         |scalar| RankState { scalars: BTreeMap::from([("n".into(), scalar)]), ..Default::default() };
@@ -80,7 +80,7 @@ fn ranks_agree_on_what_a_tensor_is() {
     let nan = Scalar::Float(f64::NAN);
     assert_eq!(both(nan, nan).unwrap().0.optimizer().scalars()["n"], nan);
     let error = both(Scalar::UInt(1), Scalar::Int(1)).unwrap_err();
-    assert!(error.to_string().contains("expected UInt(1), as of another rank, found Int(1)"), "{error}");
+    assert!(error.to_string().contains("expected UInt(1), as on another rank, found Int(1)"), "{error}");
     let named = RankState { optimizer: vec![whole("n", Dtype::U8, &[1], vec![0])], ..Default::default() };
     let error = opened(vec![counting(nan), named], &[]).unwrap_err();
     assert!(error.to_string().contains("of the same name"), "{error}");
@@ -146,7 +146,7 @@ fn file(header: &str, data: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_header_is_as_it_would_be_written() {
+fn headers_have_one_valid_encoding() {
     let forged = Forged::new();
     let parameters = "parameters-00000-of-00001.safetensors";
     let entry = r#""__metadata__":{"firebrick":"{\"slices\":{},\"scalars\":{}}"}"#;
@@ -159,8 +159,8 @@ fn a_header_is_as_it_would_be_written() {
         (file("", 0), "EOF"),
         (file("{}", 0), "no entry `firebrick`"),
         (file(r#"{"__metadata__":{"firebrick":"{}"}}"#, 0), "missing field"),
-        (file(&format!("{{{entry},{tensor}}}"), 8), "spelled otherwise"),
-        (file(&format!("{{{entry},{tensor}}} "), 8), "spelled otherwise"),
+        (file(&format!("{{{entry},{tensor}}}"), 8), "in a different encoding"),
+        (file(&format!("{{{entry},{tensor}}} "), 8), "in a different encoding"),
         (file(&format!("{{{sliced},{tensor}}}"), 8), "too many rows"),
         (
             file(&format!("{{{},{tensor}}}", sliced.replace("18446744073709551615", "0")), 8),
@@ -192,7 +192,7 @@ fn a_header_is_as_it_would_be_written() {
 }
 
 #[test]
-fn a_manifest_is_as_it_would_be_written() {
+fn manifests_have_one_valid_encoding() {
     let forged = Forged::new();
     let manifest = &forged.manifest;
     let with = |edit: &dyn Fn(&mut Manifest)| {
@@ -243,15 +243,15 @@ fn a_manifest_is_as_it_would_be_written() {
     let json = String::from_utf8(manifest.to_json()).unwrap();
     let compact = serde_json::to_string(&serde_json::from_str::<serde_json::Value>(&json).unwrap()).unwrap();
     for (text, told) in [
-        (compact, "spelled otherwise"),
-        (format!("{json}\n"), "spelled otherwise"),
-        (format!(" {json}"), "spelled otherwise"),
+        (compact, "in a different encoding"),
+        (format!("{json}\n"), "in a different encoding"),
+        (format!(" {json}"), "in a different encoding"),
         (json.replacen("\"step\": 1", "\"step\": 1,\n    \"more\": 1", 1), "unknown field `more`"),
         (json.replacen("\"step\": 1,", "\"step\": 1,\n    \"step\": 1,", 1), "duplicate field `step`"),
         (json.replacen("\"step\": 1", "\"step\": -1", 1), "invalid value"),
         (json.replacen("\"step\": 1", "\"step\": 1.0", 1), "invalid type"),
-        (json.replacen("\"run\": \"run\"", "\"run\": \"ru\\u006e\"", 1), "spelled otherwise"),
-        (json.replacen("\"metric\": \"10\"", "\"metric\": \"1e1\"", 1), "spelled otherwise"),
+        (json.replacen("\"run\": \"run\"", "\"run\": \"ru\\u006e\"", 1), "in a different encoding"),
+        (json.replacen("\"metric\": \"10\"", "\"metric\": \"1e1\"", 1), "in a different encoding"),
         (json.replacen("\"run\": \"run\"", "\"run\": \"ran\"", 1), "expected BLAKE3"),
         (json.replace("blake3", "sha256"), "expected the BLAKE3 of format 2, found a SHA-256"),
         (json.replacen("blake3", "md5", 1), "unknown field `md5`"),

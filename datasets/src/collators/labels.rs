@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn another_order_moves_ids_and_not_what_numbers_mean() {
+    fn reordering_names_keeps_the_meaning_of_numbers() {
         let model = ["yes", "no", "maybe"].map(String::from);
         let labels = Labels::new(["no", "maybe", "yes"]).unwrap().ordered_as(&model).unwrap();
         assert_eq!(labels.names(), model);

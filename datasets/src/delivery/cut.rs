@@ -264,7 +264,7 @@ mod tests {
         /// Together, all ranks have each sample of the global batch once, in order. Micro-batches are cut
         /// greedily within the amount, and each rank has the same number of them.
         #[test]
-        fn dealt_without_loss(
+        fn ranks_receive_every_sample_once(
             lengths in prop::collection::vec(1_usize..12, 1..80),
             global in amount(), micro in amount(), ranks in 1_usize..9,
         ) {

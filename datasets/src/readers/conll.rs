@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_of_choice() {
+    fn chosen_columns() {
         let text = "a b c d\n";
         assert_eq!(read(text, |r| r.word(1).label(2)), [sentence(1, "b", "c")]);
         assert_eq!(read(text, |r| r.word(-1).label(-4)), [sentence(1, "d", "a")]);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_are_no_words() {
+    fn comments_are_not_words() {
         let tabs =
             "# id 5239 domain=en\n#\tO\n#tag\tB-x\n# middle\nb\tO\n\n# id 1\tdomain=en\n#alone\nc\tO\n";
         assert_eq!(read(tabs, |r| r), [sentence(2, "#|#tag|b", "O|B-x|O"), sentence(9, "c", "O")]);
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_of_choice() {
+    fn comments_as_configured() {
         let text = "# a=b\nc O\n";
         assert_eq!(read(text, |r| r), [sentence(2, "c", "O")]);
         assert_eq!(read(text, |r| r.comments(false)), [sentence(1, "#|c", "a=b|O")]);

@@ -134,11 +134,12 @@ impl Sentences {
 /// Creates the error for a line that may be a word or a comment.
 fn unclear<'a>(line: &str, columns: usize) -> Kind<'a> {
     let expected = format!(
-        "a word with {columns} columns and a label like those of the file, or a comment, `# key = value` (`comments` says \
+        "a word with {columns} columns and a label like those of the file, or a comment, `# key = value` \
+         (`comments` says \
          whether lines that start with `#` are comments)"
     );
     let brief: String = line.chars().take(60).collect();
-    Kind::Malformed(None, expected, format!("{brief:?}, which may be either"))
+    Kind::Malformed(None, expected, format!("{brief:?}, which could be either"))
 }
 
 fn kind(line: &str, columns: Columns) -> Kind<'_> {

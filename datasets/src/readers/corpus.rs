@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read() {
+    fn unreadable_files() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("a.bin"), b"ok\xff").unwrap();
         fs::write(folder.path().join("empty"), " \n").unwrap();
@@ -181,8 +181,8 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_device_without_end_is_refused() {
+    fn an_endless_device_is_an_error() {
         let error = Corpus::read("/dev/zero", &[]).unwrap_err();
-        assert!(error.to_string().contains("no ordinary file"), "{error}");
+        assert!(error.to_string().contains("not a regular file"), "{error}");
     }
 }

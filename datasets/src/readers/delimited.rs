@@ -99,7 +99,11 @@ impl DelimitedReader {
 fn one_byte(name: &'static str, character: char) -> Result<u8, DataError> {
     match u8::try_from(character) {
         Ok(byte) if byte.is_ascii() && !b"\r\n\0".contains(&byte) => Ok(byte),
-        _ => Err(DataError::setting(name, "an ASCII character that ends no line", format!("{character:?}"))),
+        _ => Err(DataError::setting(
+            name,
+            "an ASCII character that does not end a line",
+            format!("{character:?}"),
+        )),
     }
 }
 
@@ -136,11 +140,15 @@ impl Rows {
         let lines = self.reader.get_ref();
         if lines.is_too_long() {
             let expected = format!("rows of at most {} bytes", lines.longest());
-            let found = format!("a longer one, from line {}; is a quote never closed?", lines.first());
+            let found = format!(
+                "a longer row that starts at line {}; check for a quote that is never closed",
+                lines.first()
+            );
             return Err(self.file(expected, found));
         }
         if read && lines.is_beyond_end() {
-            let found = format!("one without, in the row from line {}", lines.first());
+            let found =
+                format!("a quote that is never closed, in the row that starts at line {}", lines.first());
             return Err(self.file("a closing quote for each quote", found));
         }
         Ok(read)
@@ -163,9 +171,10 @@ impl Rows {
         let mut sorted: Vec<_> = names.iter().collect();
         sorted.sort_unstable();
         if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(
-                self.file("another name for each column", format!("two columns called {:?}", brief(pair[0])))
-            );
+            return Err(self.file(
+                "a different name for each column",
+                format!("two columns called {:?}", brief(pair[0])),
+            ));
         }
         self.names = names.into_iter().map(Arc::from).collect();
         Ok(())
@@ -185,7 +194,8 @@ impl Rows {
             match str::from_utf8(value) {
                 Ok(value) => fields.push((name.clone(), Value::Text(value.to_owned()))),
                 Err(error) => {
-                    let found = format!("a byte {} that starts no valid character", error.valid_up_to() + 1);
+                    let found =
+                        format!("byte {}, which does not start a valid character", error.valid_up_to() + 1);
                     return Err(DataError::record(place, Some(&brief(name)), "UTF-8 text", found));
                 }
             }
@@ -263,7 +273,7 @@ mod tests {
             assert_eq!(found.len(), 2);
             let error = found[1].as_ref().unwrap_err();
             assert!(
-                error.contains("closing quote for each quote, found one without, in the row from line 3"),
+                error.contains("closing quote for each quote, found a quote that is never closed, in the row that starts at line 3"),
                 "{error}"
             );
         }
@@ -274,7 +284,7 @@ mod tests {
         let long = format!("a\n1\n\"{}", "xyz\n".repeat(100_000));
         let found = read(long, |r| r.longest(1000)).unwrap();
         assert_eq!(found.len(), 2);
-        assert!(found[1].as_ref().unwrap_err().contains("a longer one, from line 3"), "{found:?}");
+        assert!(found[1].as_ref().unwrap_err().contains("a longer row that starts at line 3"), "{found:?}");
     }
 
     #[test]

@@ -138,7 +138,7 @@ fn add_matches(pattern: &str, found: &mut Vec<PathBuf>) -> Result<(), DataError>
             found.push(path);
         }
     }
-    if found.len() == before { Err(refused("nothing matches it".into())) } else { Ok(()) }
+    if found.len() == before { Err(refused("no file matches it".into())) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_found() {
+    fn missing_files() {
         let error = |path: &str| find(&["a.csv"], &[path], &["txt"]).unwrap_err();
         assert!(matches!(error("b.csv"), DataError::Io { .. }));
         assert!(matches!(error(""), DataError::Read(ReadError::NoFiles { .. })));

@@ -33,7 +33,7 @@ pub(super) fn object(line: &str) -> Result<Vec<(String, Value)>, Fault> {
     Ok(members)
 }
 
-const HUGE: &str = "a whole number beyond 64 bits; write it as a text";
+const HUGE: &str = "an integer beyond 64 bits; write it as a string";
 
 /// Returns whether the value contains a float that may have been a whole number too large for 64 bits.
 fn has_huge_number(value: &Value) -> bool {

@@ -74,7 +74,7 @@ mod tests {
     use crate::{Place, ReadError};
 
     #[test]
-    fn only_an_error_about_a_record_is_followed_by_more() {
+    fn reading_continues_only_after_record_errors() {
         let place = Place { file: Path::new("x").into(), line: 1 };
         let record = Record::new(place, Vec::new());
         let of_record = record.expected("a", "b");

@@ -179,21 +179,21 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_line_keeps_them_in_step() {
+    fn a_malformed_line_keeps_both_files_aligned() {
         let found = read(b"\xff\nb\n", b"x\ny\n", false);
         assert!(found[0].is_err());
         assert_eq!(found[1], Ok((2, "b".into(), "y".into())));
     }
 
     #[test]
-    fn damage_goes_before_an_end() {
+    fn damage_is_reported_before_uneven_lengths() {
         let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         std::io::Write::write_all(&mut packed, b"aaa\n").unwrap();
         // The second gzip member is truncated.
         let damaged = [packed.finish().unwrap(), b"\x1f\x8b".to_vec()].concat();
         for found in [read(&damaged, b"x\n", false), read(b"x\n", &damaged, false)] {
             assert_eq!(found.len(), 2);
-            assert!(found[1].as_ref().unwrap_err().contains("end too early, 4 bytes into"), "{found:?}");
+            assert!(found[1].as_ref().unwrap_err().contains("ends too early, after 4 bytes"), "{found:?}");
         }
     }
 

@@ -172,7 +172,8 @@ fn document(source: Unpacked, longest: usize, name: &Arc<str>) -> Result<Option<
         return Err(too_long(place, longest, "document"));
     }
     let text = String::from_utf8(bytes).map_err(|error| {
-        let found = format!("a byte {} that starts no valid character", error.utf8_error().valid_up_to() + 1);
+        let found =
+            format!("byte {}, which does not start a valid character", error.utf8_error().valid_up_to() + 1);
         DataError::record(place.clone(), None, "UTF-8 text", found)
     })?;
     Ok((!is_blank(&text)).then(|| record(place, name, text)))

@@ -111,11 +111,11 @@ impl Record {
         let found = match self.get(path) {
             Some(value) => value.to_string(),
             None => match self.unread_at(path) {
-                Some(found) => format!("{found}, which is not read"),
+                Some(found) => format!("{found}, which the reader does not support"),
                 None => {
                     let names: Vec<_> = self.names().take(20).collect();
                     let names = brief(&names.join(", "));
-                    format!("nothing (name one of its fields instead, which are {names})")
+                    format!("no such field (the record has the fields {names})")
                 }
             },
         };

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_a_text_of_its_own() {
+    fn a_range_is_a_separate_text() {
         let part = Windows::within((0..20).collect::<Vec<_>>(), 4..15, 3).unwrap().shuffled(5);
         let whole = Windows::new((4..15).collect::<Vec<_>>(), 3).unwrap().shuffled(5);
         for epoch in 0..4 {
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn each_shift_comes_before_one_comes_again() {
+    fn every_shift_occurs_before_one_repeats() {
         let windows = counting(100, 16, Some(5));
         let mut shifts: Vec<usize> = (32..48).map(|epoch| windows.shift(epoch)).collect();
         shifts.sort_unstable();

@@ -38,8 +38,8 @@ pub(super) fn add(folder: &Path, tokenizer: &mut Tokenizer) -> Result<Vec<Tokeni
     for (id, token) in tokens {
         if let Some(known) = tokenizer.token_to_id(&token.content).filter(|&known| u64::from(known) != id) {
             let message = format!(
-                "the token {:?} has the id {known}, as in transformers, and not {id}; correct the field, or the \
-                 tokenizer.json beside it",
+                "the token {:?} has the id {known}, as in transformers, not {id}; correct the field, or the \
+                 tokenizer.json next to it",
                 token.content
             );
             warnings.push(config.warning(FIELD, message));
@@ -62,8 +62,8 @@ pub(super) fn ordinary(folder: &Path, names: &SpecialNames, tokenizer: &Tokenize
     };
     let warning = |(field, name): (String, &String)| {
         let message = format!(
-            "transformers takes {name:?} within a text as one token; here it is split like other text, since the \
-             tokenizer.json beside it does not list it in `added_tokens`; add it there"
+            "transformers encodes {name:?} within a text as one token; here it is split like other text, since the \
+             tokenizer.json next to it does not list it in `added_tokens`; add it there"
         );
         TokenizerWarning::new(&folder.join(CONFIG), field, message)
     };

@@ -10,7 +10,7 @@ use crate::{DataError, strict_json::Strict, whole_file};
 pub(super) fn bytes(path: &Path, most: u64) -> Result<Result<Vec<u8>, String>, DataError> {
     let size = std::fs::metadata(path).map_err(DataError::io(path))?.len();
     if size > most {
-        return Ok(Err(format!("it has {size} bytes, the most are {most}")));
+        return Ok(Err(format!("it has {size} bytes; the limit is {most}")));
     }
     whole_file::read(path).map(Ok)
 }
@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_but_for_repeated_keys() {
+    fn values_equal_serde_json_and_duplicate_keys_are_errors() {
         let json = r#"{"a": [1, -2, 3.5, true, null, "x\n"], "b": {"a": {}}}"#;
         assert_eq!(parse(json.as_bytes()).unwrap(), serde_json::from_str::<Value>(json).unwrap());
         let error = parse(br#"{"a": {"b": 1, "c": 2, "b": 3}}"#).unwrap_err();
@@ -40,7 +40,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "12345").unwrap();
         assert_eq!(bytes(file.path(), 5).unwrap().unwrap(), b"12345");
-        assert_eq!(bytes(file.path(), 4).unwrap().unwrap_err(), "it has 5 bytes, the most are 4");
+        assert_eq!(bytes(file.path(), 4).unwrap().unwrap_err(), "it has 5 bytes; the limit is 4");
         assert!(matches!(bytes(Path::new("no/such/file"), 4), Err(DataError::Io { .. })));
     }
 }

@@ -21,8 +21,8 @@ impl Tokenizer {
     /// `tokenizer_config.json` is broken.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), DataError> {
         let path = path.as_ref();
-        let json =
-            guarded(|| self.inner().to_string(true)).map_err(DataError::tokenizer("write itself as JSON"))?;
+        let json = guarded(|| self.inner().to_string(true))
+            .map_err(DataError::tokenizer("be serialized as JSON"))?;
         whole_file::write(path, json).map_err(DataError::io(path))?;
         let Some(folder) = config_folder(path) else {
             return Ok(());

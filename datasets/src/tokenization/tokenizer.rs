@@ -298,7 +298,7 @@ impl Tokenizer {
     /// [`TokenizerError::TokenizerFailed`] if the tokenizer cannot be written as JSON.
     pub fn fingerprint(&self) -> Result<[u8; 32], DataError> {
         let json = guarded(|| self.fast.tokenizer().to_string(false))
-            .map_err(DataError::tokenizer("write itself as JSON"))?;
+            .map_err(DataError::tokenizer("be serialized as JSON"))?;
         Ok(Sha256::digest(json).into())
     }
 

@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn the_config_wins() {
+    fn the_configuration_takes_precedence() {
         let config = read(
             r#"{"pad_token": {"content": "<p>", "lstrip": true}, "eos_token": "<e>", "bos_token": null, "unk_token": "",
                 "extra_special_tokens": {"image": "<i>"}, "model_max_length": 1000000000000000019884624838656,

@@ -88,7 +88,7 @@ fn equal_to_transformers() {
 }
 
 #[test]
-fn what_cannot_be_followed_is_refused() {
+fn contradicting_settings_are_errors() {
     let sequence = json!({"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "Lowercase"}]});
     let normalizer = Map::from_iter([("/normalizer".to_owned(), sequence)]);
     let bert = |field: &str, value: Value| json!({"tokenizer_class": "BertTokenizer", field: value});
@@ -153,7 +153,7 @@ fn what_cannot_be_followed_is_refused() {
 }
 
 #[test]
-fn what_is_not_followed_is_said() {
+fn ignored_settings_are_warnings() {
     let class = |name: &str, fields: Value| {
         let mut config = json!({"tokenizer_class": name});
         config.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -168,8 +168,8 @@ fn what_is_not_followed_is_said() {
             class("UnheardOfTokenizerFast", json!({})),
             json!({}),
             &[
-                "field `tokenizer_class`: what transformers makes of a tokenizer.json for \"UnheardOfTokenizerFast\" is not",
-                "field `add_prefix_space`: it is missing, for which UnheardOfTokenizerFast puts no space before each text",
+                "field `tokenizer_class`: how transformers changes a tokenizer.json for \"UnheardOfTokenizerFast\" is unknown",
+                "field `add_prefix_space`: it is missing, for which UnheardOfTokenizerFast adds no space before each text",
             ][..],
         ),
         (
@@ -186,9 +186,9 @@ fn what_is_not_followed_is_said() {
             class("LlamaTokenizer", json!({"add_bos_token": true})),
             json!({}),
             &[
-                "field `add_bos_token`: it is true, for which LlamaTokenizer puts a special token before each text in \
+                "field `add_bos_token`: it is true, for which LlamaTokenizer adds a special token before each text in \
              transformers 4, and none in transformers 5",
-                "field `add_eos_token`: it is missing, for which LlamaTokenizer puts no special token after each text",
+                "field `add_eos_token`: it is missing, for which LlamaTokenizer adds no special token after each text",
             ],
         ),
         ("wordpiece", &Map::new(), class("GemmaTokenizer", json!({})), json!({}), &["field `add_eos_token`"]),
@@ -204,16 +204,14 @@ fn what_is_not_followed_is_said() {
             &Map::new(),
             class("PreTrainedTokenizerFast", json!({"added_tokens_decoder": {"9": token}})),
             json!({}),
-            &[
-                "field `added_tokens_decoder`: the token \"<new>\" has the id 320, as in transformers, and not 9",
-            ],
+            &["field `added_tokens_decoder`: the token \"<new>\" has the id 320, as in transformers, not 9"],
         ),
         (
             "wordpiece",
             &no_mask,
             class("PreTrainedTokenizerFast", json!({"mask_token": "[MASK]"})),
             json!({}),
-            &["field `mask_token`: transformers takes \"[MASK]\" within a text as one token"],
+            &["field `mask_token`: transformers encodes \"[MASK]\" within a text as one token"],
         ),
         (
             "wordpiece",

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_supported_is_named() {
+    fn unsupported_settings_are_named() {
         for (fields, named) in [
             (r#"{"rope_scaling": {"rope_type": "yarn", "factor": 4}}"#, "yarn"),
             (r#"{"rope_scaling": {"rope_type": "linear"}}"#, "factor"),

@@ -218,7 +218,7 @@ fn indexed(folder: &Path) -> Result<BTreeMap<String, StoredTensor>, PretrainedEr
     let find = |(name, file): (&String, &String)| match files.get_mut(file).and_then(|file| file.remove(name))
     {
         Some(tensor) => Ok((name.clone(), tensor)),
-        None => Err(wrong(format!("it places `{name}` in {file}, which does not hold it"))),
+        None => Err(wrong(format!("it places `{name}` in {file}, which does not contain it"))),
     };
     weight_map.iter().map(find).collect()
 }

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ignored() {
+    fn ignored_names() {
         for name in ["bert.embeddings.position_ids", "cls.predictions.bias", "h.11.attn.bias"] {
             assert!(map().ignores(name), "{name}");
         }

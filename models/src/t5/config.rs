@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_is_named() {
+    fn invalid_settings_are_named() {
         for (fields, field) in [
             (r#"{"feed_forward_proj": "gated-mish"}"#, "feed_forward_proj"),
             (r#"{"dense_act_fn": "mish"}"#, "dense_act_fn"),

@@ -169,7 +169,7 @@ impl ReadsOn for T5 {
             Some(Past { own, source }) => (Some(own), source),
             None => (None, source.map(|source| self.decoder.of_source(self.encode(source, pass), pass))),
         };
-        let of_source = of_source.expect("a decoder of T5 is given a source");
+        let of_source = of_source.expect("a T5 decoder has a source");
         let (x, own) = self.decoder.read_on(x, masked, &of_source, own, pass);
         (self.logits(last_column(x)).squeeze_dim(1), Past { own, source: Some(of_source) })
     }

@@ -173,7 +173,7 @@ impl Drop for Thread {
         drop(state);
         self.0.changed.notify_all();
         if std::thread::panicking() {
-            let error = WorldError::Mpi("the thread that speaks MPI panicked".to_string());
+            let error = WorldError::Mpi("the MPI thread panicked".to_string());
             worlds.iter().for_each(|exchange| {
                 exchange.fail(error.clone());
             });
@@ -343,7 +343,7 @@ impl Thread {
     fn refuse(&self, process: usize, error: &serde_json::Error) {
         let worlds: Vec<_> = self.0.lock().worlds.values().filter_map(Weak::upgrade).collect();
         let error = WorldError::Mpi(format!(
-            "process {process} sent what this one cannot read ({error}): start the same program everywhere"
+            "process {process} sent a message that this one cannot read ({error}): start the same program everywhere"
         ));
         worlds.iter().for_each(|exchange| {
             exchange.fail(error.clone());

@@ -109,7 +109,7 @@ fn projection(schema: &Type, columns: Option<&[String]>) -> Result<(Option<Type>
     sorted.sort_unstable();
     if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
         return Err((
-            "another name for each column".into(),
+            "a different name for each column".into(),
             format!("two columns called {:?}", brief(pair[0])),
         ));
     }
