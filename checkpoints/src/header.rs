@@ -64,7 +64,7 @@ impl Part {
 /// Rejects an invalid tensor name.
 pub(crate) fn check_name(name: &str) -> Result<(), String> {
     if name == "__metadata__" {
-        return Err("`__metadata__`, which is no tensor in safetensors".into());
+        return Err("`__metadata__`, which safetensors reserves".into());
     }
     if name.is_empty() || name.len() > MAX_NAME || name.chars().any(char::is_control) {
         let shown: String = name.chars().take(80).collect();
@@ -268,7 +268,7 @@ mod tests {
         for (wrong, told) in [
             (part("", Dtype::F32, &[1], None), "a name of 0 bytes"),
             (part("a\n", Dtype::F32, &[1], None), "a name of 2 bytes"),
-            (part("__metadata__", Dtype::F32, &[1], None), "no tensor in safetensors"),
+            (part("__metadata__", Dtype::F32, &[1], None), "which safetensors reserves"),
             (part("a", Dtype::F4, &[2], None), "F4 of shape [2]"),
             (part("a", Dtype::F32, &[1 << 62, 4], None), "cannot be saved"),
             (part("a", Dtype::F32, &[], Some(0..1)), "without axes"),

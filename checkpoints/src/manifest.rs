@@ -350,7 +350,7 @@ impl Manifest {
         let sum = self.files.iter().try_fold(0u64, |sum, file| sum.checked_add(file.bytes));
         match sum {
             Some(_) => Ok(()),
-            None => Err(("files whose bytes can be summed".into(), "more than 2^64 bytes".into())),
+            None => Err(("files of less than 2^64 bytes in total".into(), "more than 2^64 bytes".into())),
         }
     }
 }

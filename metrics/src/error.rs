@@ -45,7 +45,7 @@ pub enum MetricError {
     /// An entity has a type that the metric does not count.
     #[error(
         "{side} of sequence {sequence}, tag {position}: expected an entity of type {known}, found type \
-         {found:?}: name all types of the predictions and the references when making the metric"
+         {found:?}: list all types of the predictions and the references when creating the metric"
     )]
     EntityType {
         /// Whether the entity is from a prediction or a reference.
@@ -82,7 +82,7 @@ pub enum MetricError {
     /// The number of a class is too large.
     #[error(
         "{side} {position}: expected a class from 0 to below {classes}, found {found}: leave out ignored items, and \
-         name all classes when making the metric"
+         list all classes when creating the metric"
     )]
     Class {
         /// Whether the class is from a prediction or a reference.

@@ -97,7 +97,7 @@ impl Default for Gpt2Config {
     }
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "what serde hands over")]
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde requires this signature")]
 fn is_true(value: &bool) -> bool {
     *value
 }

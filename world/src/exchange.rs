@@ -205,7 +205,7 @@ impl Exchange {
                 return Err(self.fail_with(state, WorldError::Mismatch { rank, call, other, found }));
             }
             if let Some(gone) = missing.iter().copied().find(|other| state.ended[*other]) {
-                let reason = "has ended, while others go on".to_string();
+                let reason = "has ended while others continue".to_string();
                 let error = WorldError::Rank { rank: gone, call: call.to_string(), reason };
                 return Err(self.fail_with(state, error));
             }

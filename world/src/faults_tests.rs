@@ -57,7 +57,7 @@ fn a_rank_that_has_ended_is_named() {
     assert_eq!(found[0], Ok(()));
     for found in &found[1..] {
         let error = found.clone().unwrap_err();
-        assert_eq!(rank_error(&error), (0, "barrier", "has ended, while others go on"));
+        assert_eq!(rank_error(&error), (0, "barrier", "has ended while others continue"));
     }
 }
 

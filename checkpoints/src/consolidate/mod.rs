@@ -101,7 +101,12 @@ pub fn consolidate(
     let outputs = outputs(checkpoint, tensors, options)?;
     let sizes: Vec<u64> = outputs.iter().map(|output| output.bytes).collect();
     let total = sizes.iter().try_fold(0u64, |sum, &bytes| sum.checked_add(bytes)).ok_or_else(|| {
-        refused(to, "tensors whose bytes can be summed", "more than 2^64 bytes", "leave out the aliases")
+        refused(
+            to,
+            "tensors of less than 2^64 bytes in total",
+            "more than 2^64 bytes",
+            "leave out the aliases",
+        )
     })?;
     let shards = cut(&sizes, options.shard_bytes);
     let names: Vec<String> = match shards.len() {

@@ -225,7 +225,7 @@ fn manifests_have_one_valid_encoding() {
         (with(&name("average-00000-of-00001.safetensors\0")), "\\0"),
         (with(&name("average-0-of-1.safetensors")), "found \"average-0-of-1"),
         (with(&name("average-00000-of-00002.safetensors")), "found \"average-00000-of-00002"),
-        (with(&|manifest| manifest.files[0].bytes = u64::MAX), "bytes can be summed"),
+        (with(&|manifest| manifest.files[0].bytes = u64::MAX), "files of less than 2^64 bytes"),
         (with(&|manifest| manifest.files[0].bytes += 1 << 40), "found"),
         (with(&|manifest| manifest.files[3].bytes = 17 << 20), "`trainer.ron` of at most 16777216 bytes"),
         (with(&|manifest| manifest.run = String::new()), "`run` of 1 to 256 bytes"),

@@ -140,7 +140,7 @@ impl<'a> File<'a> {
             Err(error) => return Err(error),
             Ok(bytes) => match bytes.and_then(|bytes| json::parse(&bytes)) {
                 Ok(Value::Object(fields)) => fields,
-                Ok(_) => return Err(broken("another value".to_owned())),
+                Ok(_) => return Err(broken("a different value".to_owned())),
                 Err(reason) => return Err(broken(format!("something else: {reason}"))),
             },
         };
@@ -342,7 +342,7 @@ mod tests {
     fn broken_files_are_named_with_the_field() {
         for (config, special, expected) in [
             ("", "{}", "tokenizer_config.json`: expected a JSON object"),
-            ("[1]", "{}", "found another value"),
+            ("[1]", "{}", "found a different value"),
             ("{}", "{\"a\": 1, \"a\": 2}", "special_tokens_map.json`: expected a JSON object"),
             (r#"{"pad_token": 3}"#, "{}", "field `pad_token`: expected a token"),
             (r#"{"pad_token": {"text": "<p>"}}"#, "{}", "field `pad_token`"),

@@ -133,14 +133,15 @@ impl fmt::Display for Unfit {
         let shapes = |(name, expected, found): &(String, Vec<usize>, Vec<usize>)| {
             format!("{name}, expected {expected:?}, found {found:?}")
         };
-        list(f, "of another shape", misshapen.map(shapes))?;
+        list(f, "of a different shape", misshapen.map(shapes))?;
         let mistyped = self.mistyped.iter();
         let dtypes =
             |(name, dtype): &(String, String)| format!("{name}, expected F32, F16 or BF16, found {dtype}");
-        list(f, "of another dtype", mistyped.map(dtypes))?;
+        list(f, "of a different dtype", mistyped.map(dtypes))?;
         let untied = self.untied.iter();
-        let ties =
-            |(name, to): &(String, String)| format!("{name}, expected the numbers of {to}, found others");
+        let ties = |(name, to): &(String, String)| {
+            format!("{name}, expected the values of {to}, found different ones")
+        };
         list(f, "tied in the model", untied.map(ties))?;
         write!(f, "; load it as the right model, or correct config.json")
     }

@@ -169,7 +169,7 @@ fn read_json(path: &Path) -> Result<Map<String, Value>, PretrainedError> {
     let reason = match serde_json::from_slice(&text) {
         _ if text.len() as u64 > MOST_JSON => format!("expected at most {MOST_JSON} bytes, found more"),
         Ok(Value::Object(fields)) => return Ok(fields),
-        Ok(_) => "expected an object, found another value".into(),
+        Ok(_) => "expected an object, found a different value".into(),
         Err(error) => error.to_string(),
     };
     Err(PretrainedError::Config { path: path.into(), reason })
