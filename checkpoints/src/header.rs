@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn impossible_headers_are_errors() {
         let none = BTreeMap::new;
-        for (wrong, told) in [
+        for (wrong, message) in [
             (part("", Dtype::F32, &[1], None), "a name of 0 bytes"),
             (part("a\n", Dtype::F32, &[1], None), "a name of 2 bytes"),
             (part("__metadata__", Dtype::F32, &[1], None), "which safetensors reserves"),
@@ -275,7 +275,7 @@ mod tests {
             (part("a", Dtype::F32, &[4], Some(3..5)), "rows 3..5 of 4"),
         ] {
             let found = Header::new(vec![wrong], none()).unwrap_err();
-            assert!(found.contains(told), "{found}");
+            assert!(found.contains(message), "{found}");
         }
         let a = part("a", Dtype::F32, &[1], None);
         assert_eq!(Header::new(vec![a.clone(), a.clone()], none()).unwrap_err(), "`a` twice");

@@ -100,7 +100,7 @@ impl OnDevices<'_> {
                     return;
                 }
                 Ok(Err(error)) => error.to_string(),
-                Err(panic) => said(&*panic).to_string(),
+                Err(panic) => panic_message(&*panic).to_string(),
             };
             rank.fail(&format!("its device did not sum: {reason}"));
         });
@@ -122,7 +122,7 @@ fn read(data: TensorData) -> Result<(), DataError> {
 }
 
 /// Returns a panic's message.
-fn said(panic: &(dyn Any + Send)) -> &str {
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked")
 }

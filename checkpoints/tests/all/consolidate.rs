@@ -21,9 +21,9 @@ fn saved(step: u64, ranks: usize) -> (tempfile::TempDir, Checkpoint) {
 
 fn written(checkpoint: &Checkpoint, what: What, to: &Path, options: Consolidate) -> Consolidated {
     let mut seen = (0, 0);
-    let told = std::cell::RefCell::new(&mut seen);
+    let last = std::cell::RefCell::new(&mut seen);
     let written =
-        consolidate(checkpoint, what, to, &options, |done, total| **told.borrow_mut() = (done, total));
+        consolidate(checkpoint, what, to, &options, |done, total| **last.borrow_mut() = (done, total));
     let written = written.unwrap();
     assert_eq!(seen, (written.bytes, written.bytes));
     written
@@ -182,10 +182,10 @@ fn files_are_staged_until_they_are_complete() {
 fn invalid_requests_are_errors() {
     let (output, checkpoint) = saved(7, 1);
     let to = output.path().join("model.safetensors");
-    let refused = |to: PathBuf, options: Consolidate, told: &str| {
+    let refused = |to: PathBuf, options: Consolidate, message: &str| {
         let error =
             consolidate(&checkpoint, What::Parameters, &to, &options, |_, _| ()).unwrap_err().to_string();
-        assert!(error.contains(told), "{error}");
+        assert!(error.contains(message), "{error}");
     };
     let dtype = Consolidate { dtype: Some(Dtype::I8), ..Default::default() };
     refused(to.clone(), dtype, "expected the dtype F32, BF16 or F16, found I8");

@@ -167,9 +167,9 @@ fn only_plain_files_are_read() {
 
         mknodat(CWD, &file, FileType::Fifo, Mode::RWXU, 0).unwrap();
         // If opening waited for the pipe, the test would never end.
-        let (told, opened) = std::sync::mpsc::channel();
+        let (sender, opened) = std::sync::mpsc::channel();
         let path = saved.path.clone();
-        std::thread::spawn(move || told.send(Checkpoint::open(path).map(drop)));
+        std::thread::spawn(move || sender.send(Checkpoint::open(path).map(drop)));
         let error = opened.recv_timeout(Duration::from_secs(60)).expect("it waits").unwrap_err();
         assert!(error.to_string().contains("found a pipe, socket or device"), "{error}");
         assert_eq!(error.path(), Some(&*file));
@@ -244,8 +244,8 @@ fn a_file_that_changes_after_it_was_checked_is_refused() {
 fn progress_reaches_the_end() {
     let saved = Saved::new();
     let seen = std::sync::Mutex::new(Vec::new());
-    let told = |done, total| seen.lock().unwrap().push((done, total));
-    let checkpoint = Checkpoint::open_showing(&saved.path, told).unwrap();
+    let progress = |done, total| seen.lock().unwrap().push((done, total));
+    let checkpoint = Checkpoint::open_showing(&saved.path, progress).unwrap();
     let seen = seen.into_inner().unwrap();
     let total = checkpoint.manifest().bytes();
     assert!(seen.iter().all(|&(done, of)| done <= of && of == total));

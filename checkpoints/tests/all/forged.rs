@@ -45,7 +45,7 @@ fn slices_must_form_a_whole_tensor() {
         let (checkpoint, _output) = cut(ranges).unwrap();
         assert_eq!(checkpoint.parameters().read("w").unwrap(), weight().bytes.as_ref(), "{ranges:?}");
     }
-    for (ranges, told) in [
+    for (ranges, message) in [
         (&[0..2, 3..4][..], "expected rows from 2, found rows 3..4"),
         (&[0..3, 2..4], "expected rows from 3, found rows 2..4"),
         (&[0..4, 0..4], "expected rows from 4, found rows 0..4"),
@@ -54,7 +54,7 @@ fn slices_must_form_a_whole_tensor() {
         (&[0..0, 4..4], "expected rows from 0, found rows 4..4"),
     ] {
         let error = cut(ranges).map(drop).unwrap_err();
-        assert!(error.to_string().contains(told), "{ranges:?}: {error}");
+        assert!(error.to_string().contains(message), "{ranges:?}: {error}");
         assert!(error.path().unwrap().to_string_lossy().contains("parameters-0000"), "{error}");
     }
 }
@@ -63,13 +63,13 @@ fn slices_must_form_a_whole_tensor() {
 fn ranks_must_agree_on_each_tensor() {
     let half = |dtype, shape: &[usize], range| rows(&whole("w", dtype, shape, vec![0; 32]), range);
     let first = || holding(vec![half(Dtype::F32, &[4, 2], 0..2)]);
-    for (other, told) in [
+    for (other, message) in [
         (half(Dtype::I32, &[4, 2], 2..4), "expected F32 [4, 2], found I32 [4, 2]"),
         (half(Dtype::F32, &[4, 1, 2], 2..4), "expected F32 [4, 2], found F32 [4, 1, 2]"),
         (weight(), "found the whole tensor, and more of it elsewhere"),
     ] {
         let error = opened(vec![first(), holding(vec![other])], &[]).unwrap_err();
-        assert!(error.to_string().contains(told), "{error}");
+        assert!(error.to_string().contains(message), "{error}");
     }
     let error = opened(vec![holding(vec![weight()]), holding(vec![weight()])], &[]).unwrap_err();
     assert!(error.to_string().contains("expected a tensor that is saved once"), "{error}");
@@ -152,7 +152,7 @@ fn headers_have_one_valid_encoding() {
     let entry = r#""__metadata__":{"firebrick":"{\"slices\":{},\"scalars\":{}}"}"#;
     let sliced = r#""__metadata__":{"firebrick":"{\"slices\":{\"w\":{\"shape\":[9223372036854775807],\"start\":18446744073709551615}},\"scalars\":{}}"}"#;
     let tensor = r#""w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}"#;
-    for (bytes, told) in [
+    for (bytes, message) in [
         (vec![], "found 0 bytes"),
         (vec![0; 7], "found 7 bytes"),
         (vec![255; 64], "a header of 18446744073709551615 bytes in a file of 64"),
@@ -176,7 +176,7 @@ fn headers_have_one_valid_encoding() {
         (file(&"{\"a\":".repeat(100_000), 0), "recursion"),
     ] {
         let error = forged.with_file(parameters, &bytes);
-        assert!(error.to_string().contains(told), "{told}: {error}");
+        assert!(error.to_string().contains(message), "{message}: {error}");
         assert!(error.path().unwrap().ends_with(parameters), "{error}");
     }
     // Content that is valid for the optimizer is not for parameters.
@@ -201,7 +201,7 @@ fn manifests_have_one_valid_encoding() {
         forged.with_manifest(&manifest.to_json()).to_string()
     };
     let name = |name: &'static str| move |manifest: &mut Manifest| manifest.files[0].name = name.into();
-    for (error, told) in [
+    for (error, message) in [
         (with(&|manifest| manifest.format = 3), "expected a format of 1 to 2, found format 3"),
         (with(&|manifest| manifest.format = 1), "expected a SHA-256 of `average-00000-of-00001"),
         (with(&|manifest| manifest.step = 2), "that of step-00000002"),
@@ -237,12 +237,12 @@ fn manifests_have_one_valid_encoding() {
         (with(&|manifest| drop(manifest.aliases.insert("a\n".into(), "scale".into()))), "a name of 2 bytes"),
         (with(&|manifest| manifest.metric = Some(f64::NAN)), "a finite `metric`"),
     ] {
-        assert!(error.contains(told), "{told}: {error}");
+        assert!(error.contains(message), "{message}: {error}");
     }
 
     let json = String::from_utf8(manifest.to_json()).unwrap();
     let compact = serde_json::to_string(&serde_json::from_str::<serde_json::Value>(&json).unwrap()).unwrap();
-    for (text, told) in [
+    for (text, message) in [
         (compact, "in a different encoding"),
         (format!("{json}\n"), "in a different encoding"),
         (format!(" {json}"), "in a different encoding"),
@@ -260,7 +260,7 @@ fn manifests_have_one_valid_encoding() {
         ("[".repeat(1 << 20), "invalid type"),
     ] {
         let error = forged.with_manifest(text.as_bytes());
-        assert!(error.to_string().contains(told), "{told}: {error}");
+        assert!(error.to_string().contains(message), "{message}: {error}");
         assert!(error.path().unwrap().ends_with("manifest.json"), "{error}");
     }
 }

@@ -140,21 +140,21 @@ fn latest_falls_back_to_the_newest_that_is_complete() {
 fn invalid_manifests_are_not_published() {
     let (_output, folder) = new();
     let staging = folder.staging(1, "a");
-    fn told<T: std::fmt::Debug>(result: Result<T, CheckpointError>) -> String {
+    fn message<T: std::fmt::Debug>(result: Result<T, CheckpointError>) -> String {
         result.unwrap_err().to_string()
     }
     let mut state = rank_state(1, 0, 1);
     state.parameters[0].shape = vec![7, 4];
-    let error = told(staging.write_rank(&state));
+    let error = message(staging.write_rank(&state));
     assert!(error.contains("embedding.weight") && error.contains("found 84 bytes"), "{error}");
     assert!(!staging.path().exists());
     state.rank = 1;
-    assert!(told(staging.write_rank(&state)).contains("rank 1 of 1"));
-    assert!(told(folder.staging(1, "../a").write_rank(&rank_state(1, 0, 1))).contains("ASCII letters"));
+    assert!(message(staging.write_rank(&state)).contains("rank 1 of 1"));
+    assert!(message(folder.staging(1, "../a").write_rank(&rank_state(1, 0, 1))).contains("ASCII letters"));
 
     let files = staging.write_rank(&rank_state(1, 0, 1)).unwrap();
     let manifest = Manifest::new("run", 1, 1, "0.1.0").files(files);
-    let publish = |manifest| told(staging.publish(manifest, "()"));
+    let publish = |manifest| message(staging.publish(manifest, "()"));
     assert!(publish(Manifest { step: 2, ..manifest.clone() }).contains("expected step 1, found 2"));
     let two = publish(Manifest { world_size: 2, ..manifest.clone() });
     assert!(two.contains("expected 5 files of 2 ranks"), "{two}");

@@ -281,11 +281,11 @@ mod tests {
                 if batch.end < lengths.0.len() {
                     prop_assert!(!within(global, &(batch.start..batch.end + 1)));
                 }
-                let dealt: Vec<_> = (0..ranks)
+                let of_ranks: Vec<_> = (0..ranks)
                     .map(|rank| cut.for_rank(rank, ranks).unwrap().micro_batches(&lengths, 0, &batch).unwrap())
                     .collect();
-                prop_assert!(dealt.iter().all(|part| part.len() == dealt[0].len()));
-                let micro_batches = || dealt.iter().flatten().filter(|range| !range.is_empty());
+                prop_assert!(of_ranks.iter().all(|part| part.len() == of_ranks[0].len()));
+                let micro_batches = || of_ranks.iter().flatten().filter(|range| !range.is_empty());
                 prop_assert!(micro_batches().all(|range| within(micro, range)));
                 prop_assert!(micro_batches().cloned().flatten().eq(batch.clone()));
                 start = batch.end;

@@ -50,40 +50,40 @@ fn equal_to_transformers() {
     let cases: Vec<Case> = golden("classes", "cases");
     assert!(cases.len() > 90);
     for Case { tokenizer, patch, config, model, ids, decoded, agrees, pair, types } in cases {
-        let told = format!("{tokenizer} {patch:?} {config} {model}");
+        let case = format!("{tokenizer} {patch:?} {config} {model}");
         let encoder = Encoder::new(read(&tokenizer, &patch, &config, &model).unwrap());
         let found: Vec<_> = texts.iter().map(|text| encoder.ids(text).unwrap()).collect();
-        assert_eq!(found, ids, "{told}");
+        assert_eq!(found, ids, "{case}");
         let found: Vec<_> = ids.iter().map(|row| encoder.tokenizer().decode(row).unwrap()).collect();
-        assert_eq!(found, decoded, "{told}");
+        assert_eq!(found, decoded, "{case}");
         // Where the versions differ, a warning says so, and only there.
         let warnings = encoder.tokenizer().warnings();
         let other =
             |field: &str| ["tokenizer_class", "added_tokens_decoder", "model_input_names"].contains(&field);
         if let Some(agrees) = agrees {
-            let said = warnings.iter().any(|warning| !other(&warning.field));
-            assert_ne!(agrees, said, "{told}: {warnings:?}");
+            let warned = warnings.iter().any(|warning| !other(&warning.field));
+            assert_ne!(agrees, warned, "{case}: {warnings:?}");
         }
         let encoding = encoder.encode(Input::Text(&first), Some(Input::Text(&second))).unwrap().remove(0);
         let tokens = Tokens::of(encoding, encoder.tokenizer());
         // For an unknown class, nothing says whether its model reads the segments that the file makes.
         let types = encoder.tokenizer().segments().map_or(tokens.type_ids.clone(), |_| types);
-        assert_eq!(tokens, Tokens { ids: pair, type_ids: types }, "{told}");
+        assert_eq!(tokens, Tokens { ids: pair, type_ids: types }, "{case}");
 
         // After saving, the tokenizer no longer depends on the class.
         let folder = tempfile::tempdir().unwrap();
         encoder.tokenizer().save(folder.path().join("tokenizer.json")).unwrap();
         let again = Tokenizer::from_file(folder.path()).unwrap();
-        assert_eq!(again.fingerprint().unwrap(), encoder.tokenizer().fingerprint().unwrap(), "{told}");
+        assert_eq!(again.fingerprint().unwrap(), encoder.tokenizer().fingerprint().unwrap(), "{case}");
         if let Some(segments) = encoder.tokenizer().segments() {
-            assert_eq!(again.segments(), Some(segments), "{told}");
+            assert_eq!(again.segments(), Some(segments), "{case}");
         }
-        assert_eq!(again.warnings(), [], "{told}");
+        assert_eq!(again.warnings(), [], "{case}");
         let found: Vec<_> = ids.iter().map(|row| again.decode(row).unwrap()).collect();
-        assert_eq!(found, decoded, "{told}");
+        assert_eq!(found, decoded, "{case}");
         let again = Encoder::new(Arc::new(again));
         let found: Vec<_> = texts.iter().map(|text| again.ids(text).unwrap()).collect();
-        assert_eq!(found, ids, "{told}");
+        assert_eq!(found, ids, "{case}");
     }
 }
 

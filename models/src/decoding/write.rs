@@ -135,13 +135,13 @@ mod tests {
         let prompts = [vec![], vec![Prompt::new(0, [2])], vec![Prompt::new(1, [3]), Prompt::new(2, [1])]];
         for beams in [1, 2] {
             let decoding = Decoding { end_tokens: vec![3], beams, max_new_tokens: 6, ..Decoding::default() };
-            let (barrier, said) = (Barrier::new(3), Mutex::new([false; 3]));
+            let (barrier, writing) = (Barrier::new(3), Mutex::new([false; 3]));
             let calls = Mutex::new([0; 3]);
             let on_rank = |rank: usize| {
                 let any = |here: bool| {
-                    said.lock().unwrap()[rank] = here;
+                    writing.lock().unwrap()[rank] = here;
                     barrier.wait();
-                    let any = said.lock().unwrap().contains(&true);
+                    let any = writing.lock().unwrap().contains(&true);
                     barrier.wait();
                     Ok(any)
                 };
