@@ -197,7 +197,7 @@ pub(crate) struct Hex([u8; 32]);
 
 impl fmt::Display for Hex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&blake3::Hash::from(self.0).to_hex())
     }
 }
 
@@ -205,22 +205,13 @@ impl FromStr for Hex {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("expected 64 lower-case hexadecimal digits, found {:?}", shortened(text));
-        if text.len() != 64 || !text.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')) {
-            return Err(wrong());
-        }
-        let mut sum = [0; 32];
-        for (byte, digits) in sum.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-            let digits = str::from_utf8(digits).map_err(|_| wrong())?;
-            *byte = u8::from_str_radix(digits, 16).map_err(|_| wrong())?;
-        }
-        Ok(Self(sum))
+        let hash =
+            blake3::Hash::from_hex(text).ok().filter(|_| !text.contains(|c: char| c.is_ascii_uppercase()));
+        hash.map(|hash| Self(hash.into())).ok_or_else(|| {
+            let found: String = text.chars().take(80).collect();
+            format!("expected 64 lower-case hexadecimal digits, found {found:?}")
+        })
     }
-}
-
-/// Returns the beginning of a possibly long text.
-fn shortened(text: &str) -> String {
-    text.chars().take(80).collect()
 }
 
 impl Serialize for Hex {
@@ -240,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sums_are_those_of_the_standards() {
+    fn digests_match_published_test_vectors() {
         let [sha256, blake3] = [Algorithm::Sha256, Algorithm::Blake3]
             .map(|algorithm| move |bytes| Digest::with(algorithm, bytes));
         // FIPS 180-2, appendix B.1, and the empty message.
@@ -257,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_make_the_sum_of_the_whole() {
+    fn segment_digests_merge_into_the_file_digest() {
         let segment = SEGMENT as usize;
         let bytes: Vec<u8> = (0..5 * segment).map(|at| (at % 251) as u8).collect();
         let lengths = [segment + 1, 2 * segment, 2 * segment + 1, 4 * segment - 1, 4 * segment, 5 * segment];
@@ -273,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn one_spelling_is_read() {
+    fn only_lower_case_digests_are_accepted() {
         let sum = Digest::of(b"abc").to_string();
         assert_eq!(sum.parse(), Ok(Digest::of(b"abc").sum));
         for wrong in

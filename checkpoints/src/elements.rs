@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_number_that_is_not_finite_is_found_in_every_dtype() {
+    fn a_non_finite_number_is_found_in_every_dtype() {
         let elements = 3 * CHUNK / 4;
         for at in [0, CHUNK / 4 - 1, CHUNK / 4, elements - 1] {
             for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -f32::NAN] {

@@ -16,7 +16,7 @@ pub type Result<T, E = CheckpointError> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum CheckpointError {
     /// A file system operation failed.
-    #[error("{doing}, at {path}: {source}{}", advice(.source))]
+    #[error("cannot {doing}, at {path}: {source}{}", advice(.source))]
     Io {
         /// The operation, as in "write manifest.json".
         doing: String,
@@ -27,7 +27,7 @@ pub enum CheckpointError {
     },
     /// A path holds something other than a plain file or folder.
     #[error(
-        "{path}: expected {expected}, found {found}: checkpoints are read from plain files and folders only; put the thing itself here, or name the path where it is"
+        "{path}: expected {expected}, found {found}: checkpoints are read only from regular files and folders; put the file or folder itself here, or specify its real path"
     )]
     Kind {
         /// The path.
@@ -39,7 +39,7 @@ pub enum CheckpointError {
     },
     /// The folder of the checkpoints is a link whose target does not exist.
     #[error(
-        "{path}: expected a folder, found a link to {}, which does not exist: mount or restore the target, so that its checkpoints are found, or remove the link",
+        "{path}: expected a folder, found a link to {}, which does not exist: mount or restore the target, or remove the link",
         target.display()
     )]
     DanglingLink {
@@ -50,7 +50,7 @@ pub enum CheckpointError {
     },
     /// A folder's name is not that of its step.
     #[error(
-        "{path}: expected a checkpoint's folder, named as `{expected}`: give the folder its name back, or name the right one"
+        "{path}: expected a checkpoint folder with the name `{expected}`: rename the folder back, or specify the right one"
     )]
     FolderName {
         /// The folder.
@@ -70,8 +70,7 @@ pub enum CheckpointError {
     },
     /// A save would replace a checkpoint of an unsupported format version.
     #[error(
-        "{path}: a checkpoint of format {found} stands where this one would be saved, and this version knows formats \
-         1 to {FORMAT}: nothing was replaced; move that checkpoint away, or save into another folder"
+        "{path}: a checkpoint of format {found} exists here, and this version only knows formats 1 to {FORMAT}: nothing was replaced; move that checkpoint away, or save into another folder"
     )]
     Occupied {
         /// The existing checkpoint.
@@ -147,7 +146,9 @@ pub enum CheckpointError {
         hint: String,
     },
     /// The requested rows exceed the tensor.
-    #[error("{path}: tensor `{tensor}` has {rows} rows, found {found}: ask for rows between 0 and {rows}")]
+    #[error(
+        "{path}: tensor `{tensor}`: expected rows between 0 and {rows}, found {found}: request rows of this range"
+    )]
     Rows {
         /// The checkpoint.
         path: PathBuf,
@@ -159,7 +160,7 @@ pub enum CheckpointError {
         found: String,
     },
     /// A state cannot be saved.
-    #[error("{place}: expected {expected}, found {found}: nothing was saved; hand over what was expected")]
+    #[error("{place}: expected {expected}, found {found}: nothing was saved; pass the expected state")]
     State {
         /// The tensor, scalar or field.
         place: String,
@@ -182,7 +183,7 @@ pub enum CheckpointError {
     },
     /// A checkpoint with non-finite numbers would replace a sound one.
     #[error(
-        "{path}: expected weights and losses that are finite, found some that are not: the sound checkpoint of this step stays, and nothing was saved; go on from it, or from an older one"
+        "{path}: expected weights and losses that are finite, found some that are not: nothing was saved, and the sound checkpoint of this step was kept; continue from it, or from an older one"
     )]
     NotSound {
         /// The checkpoint that remains.
@@ -248,10 +249,10 @@ fn advice(error: &io::Error) -> &'static str {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             ": free some space, keep fewer checkpoints, or write to another disk"
         }
-        io::ErrorKind::PermissionDenied => ": give this user the right to, or use another folder",
-        io::ErrorKind::ReadOnlyFilesystem => ": use a folder that can be written",
-        io::ErrorKind::NotFound => ": it must be there; check the path",
-        _ => ": see that the disk works, and try again",
+        io::ErrorKind::PermissionDenied => ": grant this user the permission, or use another folder",
+        io::ErrorKind::ReadOnlyFilesystem => ": use a writable folder",
+        io::ErrorKind::NotFound => ": check the path",
+        _ => ": check the disk, and try again",
     }
 }
 

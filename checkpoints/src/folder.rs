@@ -36,7 +36,7 @@ impl Saved {
         for file in &manifest.files {
             let file_path = path.join(&file.name);
             let found = fs::symlink_metadata(&file_path)
-                .map_err(|error| CheckpointError::io("look at", &file_path, error))?;
+                .map_err(|error| CheckpointError::io("inspect", &file_path, error))?;
             if !found.is_file() || found.len() != file.bytes {
                 return Err(CheckpointError::Size {
                     path: file_path,

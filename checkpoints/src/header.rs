@@ -64,7 +64,7 @@ impl Part {
 /// Rejects an invalid tensor name.
 pub(crate) fn check_name(name: &str) -> Result<(), String> {
     if name == "__metadata__" {
-        return Err("`__metadata__`, which is no tensor in safetensors".into());
+        return Err("`__metadata__`, which safetensors reserves".into());
     }
     if name.is_empty() || name.len() > MAX_NAME || name.chars().any(char::is_control) {
         let shown: String = name.chars().take(80).collect();
@@ -192,7 +192,7 @@ impl Header {
         }
         let header = Self::new(parts, scalars)?;
         if header.encode()? != bytes {
-            return Err("the same tensors spelled otherwise".into());
+            return Err("the same tensors in a different encoding".into());
         }
         let expected = (bytes.len() as u64).checked_add(header.data_bytes());
         if expected != Some(file_bytes) {
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_is_read_back() {
+    fn headers_round_trip() {
         let bytes = some().encode().unwrap();
         let read = Header::decode(&bytes, bytes.len() as u64 + 8 + 16 + 6).unwrap();
         assert_eq!(read, some());
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn every_other_spelling_is_refused() {
+    fn other_encodings_are_errors() {
         let bytes = some().encode().unwrap();
         let file_bytes = bytes.len() as u64 + 30;
         for at in 0..bytes.len() {
@@ -263,19 +263,19 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn impossible_headers_are_errors() {
         let none = BTreeMap::new;
-        for (wrong, told) in [
+        for (wrong, message) in [
             (part("", Dtype::F32, &[1], None), "a name of 0 bytes"),
             (part("a\n", Dtype::F32, &[1], None), "a name of 2 bytes"),
-            (part("__metadata__", Dtype::F32, &[1], None), "no tensor in safetensors"),
+            (part("__metadata__", Dtype::F32, &[1], None), "which safetensors reserves"),
             (part("a", Dtype::F4, &[2], None), "F4 of shape [2]"),
             (part("a", Dtype::F32, &[1 << 62, 4], None), "cannot be saved"),
             (part("a", Dtype::F32, &[], Some(0..1)), "without axes"),
             (part("a", Dtype::F32, &[4], Some(3..5)), "rows 3..5 of 4"),
         ] {
             let found = Header::new(vec![wrong], none()).unwrap_err();
-            assert!(found.contains(told), "{found}");
+            assert!(found.contains(message), "{found}");
         }
         let a = part("a", Dtype::F32, &[1], None);
         assert_eq!(Header::new(vec![a.clone(), a.clone()], none()).unwrap_err(), "`a` twice");

@@ -235,7 +235,7 @@ impl Manifest {
         }
         manifest.check().map_err(|(expected, found)| CheckpointError::damaged(path, expected, found))?;
         if manifest.to_json() != json {
-            let found = "the same values spelled otherwise";
+            let found = "the same values in a different encoding";
             return Err(CheckpointError::damaged(path, "a manifest as firebrick writes it", found));
         }
         Ok(manifest)
@@ -340,7 +340,7 @@ impl Manifest {
         let sum = self.files.iter().try_fold(0u64, |sum, file| sum.checked_add(file.bytes));
         match sum {
             Some(_) => Ok(()),
-            None => Err(("files whose bytes can be summed".into(), "more than 2^64 bytes".into())),
+            None => Err(("files of less than 2^64 bytes in total".into(), "more than 2^64 bytes".into())),
         }
     }
 }

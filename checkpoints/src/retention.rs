@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_stays_if_any_rule_says_so() {
+    fn any_rule_keeps_a_checkpoint() {
         let all = [(1, 3.0), (2, 1.0), (3, 2.0), (4, f64::NAN), (5, 1.0), (6, 4.0)];
         assert_eq!(kept(Keep::last(2), &all, Some(6)), [5, 6]);
         assert_eq!(kept(Keep::last(1).best(1), &all, None), [5, 6]);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_sound_checkpoint_outlives_all_that_are_not() {
+    fn unsound_checkpoints_do_not_displace_the_last_sound_one() {
         const BAD: f64 = f64::NEG_INFINITY;
         let all = [(50, 2.0), (60, 1.0), (70, BAD), (80, BAD), (90, BAD)];
         assert_eq!(kept(Keep::last(2), &all, Some(60)), [50, 60, 90]);

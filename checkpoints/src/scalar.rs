@@ -69,7 +69,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_number_is_read_back(bits in any::<u64>(), truth in any::<bool>()) {
+        fn scalars_round_trip(bits in any::<u64>(), truth in any::<bool>()) {
             let all =
                 [Scalar::Float(f64::from_bits(bits)), Scalar::UInt(bits), Scalar::Int(bits as i64), Scalar::Bool(truth)];
             for scalar in all {
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn floats_that_are_not_finite_are_read_back() {
+    fn non_finite_floats_round_trip() {
         let quiet = f64::from_bits(0x7ff8_0000_0000_0001);
         for float in [f64::INFINITY, f64::NEG_INFINITY, f64::NAN, quiet, -0.0, 5e-324] {
             assert_eq!(again(Scalar::Float(float)), Scalar::Float(float));

@@ -82,7 +82,7 @@ impl Staging {
             }
         }
         for file in manifest.files.iter().filter(|file| file.name != TRAINER) {
-            told(&staging.join(&file.name), file.bytes)?;
+            check_shared(&staging.join(&file.name), file.bytes)?;
         }
         disk::write_file(disk, &staging.join(TRAINER), trainer.as_bytes())?;
         disk::write_file(disk, &staging.join(MANIFEST), &manifest.to_json())?;
@@ -174,7 +174,7 @@ impl Staging {
 }
 
 /// Checks that a rank's file is visible here with the size that the rank reported.
-fn told(path: &Path, expected: u64) -> Result<()> {
+fn check_shared(path: &Path, expected: u64) -> Result<()> {
     let found = match path.symlink_metadata() {
         Ok(metadata) if metadata.is_file() && metadata.len() == expected => return Ok(()),
         Ok(metadata) if metadata.is_file() => format!("one of {} bytes", metadata.len()),

@@ -115,7 +115,7 @@ impl Tensors {
                     return Err(wrong(
                         path,
                         &name,
-                        format!("{first:?}, as of another rank"),
+                        format!("{first:?}, as on another rank"),
                         format!("{scalar:?}"),
                     ));
                 }
@@ -133,7 +133,12 @@ impl Tensors {
                     return Err(wrong(path, &name, tensor.info.shown(), info.shown()));
                 }
                 if !sliced && !tensor.places.is_empty() {
-                    return Err(wrong(path, &name, "to be saved once", "it whole, and more of it elsewhere"));
+                    return Err(wrong(
+                        path,
+                        &name,
+                        "a tensor that is saved once",
+                        "the whole tensor, and more of it elsewhere",
+                    ));
                 }
                 tensor.places.push(place);
             }

@@ -82,7 +82,7 @@ pub trait Batches: Send + Sync + 'static {
     /// Those of [`batch`](Self::batch), and [`SampleError::NoTokenCounts`] if the data set does not implement it.
     fn padded_tokens(&self, epoch: u64, positions: Range<usize>) -> Result<usize, DataError> {
         let _ = (epoch, positions);
-        Err(DataError::Sample(SampleError::NoTokenCounts))
+        Err(SampleError::NoTokenCounts.into())
     }
 }
 

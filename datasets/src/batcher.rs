@@ -70,11 +70,7 @@ where
     fn check(&self, epoch: u64, positions: &Range<usize>) -> Result<(), DataError> {
         let samples = self.samples.samples(epoch);
         match positions.start > positions.end || positions.end > samples {
-            true => Err(DataError::Sample(SampleError::OutOfRange {
-                epoch,
-                positions: positions.clone(),
-                samples,
-            })),
+            true => Err(SampleError::OutOfRange { epoch, positions: positions.clone(), samples }.into()),
             false => Ok(()),
         }
     }

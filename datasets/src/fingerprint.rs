@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn its_text_is_read_as_the_same() {
+    fn text_round_trip() {
         let one = Fingerprint::of("one");
         let text = String::from(one);
         assert_eq!((text.len(), text.parse()), (64, Ok(one)));

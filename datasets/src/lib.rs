@@ -134,7 +134,7 @@
 //! ├── bpe             byte-level BPE, trained on the text
 //! ├── framed          adds special tokens to a vocabulary without any
 //! ├── tokenizer_file  reads and validates any tokenizer.json
-//! │   ├── json             parses JSON, rejects repeated keys
+//! │   ├── json             reads JSON files of limited size
 //! │   ├── tokenizer_check  rejects invalid settings
 //! │   ├── tokenizer_config reads the files next to it
 //! │   ├── config_tokens    adds the tokens that they list
@@ -171,6 +171,7 @@
 //! │   └── labeled_batch           inputs with a label for each token
 //! └── roles                    resolves the token of a role
 //! whole_file   reads small files, and writes them atomically
+//! strict_json  parses JSON, rejects duplicate names
 //! silent_panics  turns the panics of libraries into errors
 //! ```
 
@@ -192,6 +193,8 @@ mod records;
 mod samples;
 #[cfg(feature = "text")]
 mod silent_panics;
+#[cfg(feature = "text")]
+mod strict_json;
 #[cfg(test)]
 mod testing;
 mod token_batch;

@@ -14,7 +14,7 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
         return Err(io::Error::other("this is a folder, not a file"));
     }
     if !metadata.is_file() {
-        return Err(io::Error::other("this is no ordinary file"));
+        return Err(io::Error::other("this is not a regular file"));
     }
     File::open(path)
 }

@@ -106,7 +106,7 @@ impl Padding {
         if let PadTo::Length(length) = self.to {
             let length = self.length(length.min(longest));
             if let Some(row) = lengths.iter().position(|&tokens| tokens > length) {
-                return Err(DataError::Sample(SampleError::RowTooLong { row, tokens: lengths[row], length }));
+                return Err(SampleError::RowTooLong { row, tokens: lengths[row], length }.into());
             }
         }
         Ok([lengths.len(), self.length(longest)])

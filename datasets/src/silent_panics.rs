@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn expected_only_within() {
+    fn panics_are_silent_only_within() {
         let within = caught_silently(|| {
             let inner = caught_silently(|| panic!("inner"));
             assert_eq!(inner, Err::<(), _>("inner".into()));

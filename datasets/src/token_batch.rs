@@ -84,7 +84,7 @@ impl TokenBatch {
         pad_id: u32,
     ) -> Result<Self, DataError> {
         if rows.len() != labels.len() {
-            return Err(DataError::Sample(SampleError::LabelRows { ids: rows.len(), labels: labels.len() }));
+            return Err(SampleError::LabelRows { ids: rows.len(), labels: labels.len() }.into());
         }
         let lengths: Vec<_> = rows.iter().map(Vec::len).collect();
         let shape @ [_, length] = padding.shape(&lengths)?;
@@ -102,11 +102,7 @@ impl TokenBatch {
         };
         for (row, (ids, mut labels)) in rows.iter().zip(labels).enumerate() {
             if ids.len() != labels.len() {
-                return Err(DataError::Sample(SampleError::LabelLength {
-                    row,
-                    ids: ids.len(),
-                    labels: labels.len(),
-                }));
+                return Err(SampleError::LabelLength { row, ids: ids.len(), labels: labels.len() }.into());
             }
             if let Some(first) = labels.first_mut()
                 && padding.is_left()
@@ -241,7 +237,7 @@ mod tests {
     use crate::testing;
 
     #[test]
-    fn labels_of_its_own() {
+    fn separate_labels() {
         let batch =
             TokenBatch::with_labels(vec![vec![1, 2, 3], vec![4]], vec![vec![1, IGNORE, 3], vec![4]], 9)
                 .unwrap();
@@ -271,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_in_nothing_out() {
+    fn empty_batches() {
         let batch = TokenBatch::from_rows(vec![], 0).unwrap();
         assert_eq!(batch.shape(), [0, 0]);
         assert_eq!(batch.items() + batch.tokens() + batch.samples(), 0);

@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_is_known_by_its_place_in_the_epoch() {
+    fn masks_depend_on_the_position_in_the_epoch() {
         let draws = Draws { seed: 1, epoch: 2, first: 10 };
         let later = Draws { first: 13, ..draws };
         assert_eq!(draws.of_row(7, 5), later.of_row(7, 2));

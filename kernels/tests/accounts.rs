@@ -44,7 +44,7 @@ fn a_block_is_credited_to_its_account_whoever_frees_or_resizes_it() {
 }
 
 #[test]
-fn blocks_keep_their_alignment_their_zeros_and_what_is_in_them() {
+fn blocks_keep_their_alignment_and_content() {
     #[derive(Clone, Copy)]
     #[repr(align(4096))]
     struct Page(u8);

@@ -1,6 +1,7 @@
 //! Classification: accuracy, precision, recall, F1 and the confusion matrix.
 
 use crate::counts::whole_numbers;
+use crate::pairs::check_pairs;
 use crate::report::{Tally, share};
 use crate::{Metric, MetricError, Report, Side};
 
@@ -45,10 +46,7 @@ impl Classification {
     /// [`MetricError::Pairs`] if their numbers differ, [`MetricError::Class`] for a number that is not a
     /// class. In both cases nothing is added.
     pub fn add(&mut self, predictions: &[usize], references: &[usize]) -> Result<(), MetricError> {
-        if predictions.len() != references.len() {
-            let (predictions, references) = (predictions.len(), references.len());
-            return Err(MetricError::Pairs { predictions, references });
-        }
+        check_pairs(predictions, references)?;
         let classes = self.names.len();
         for (side, items) in [(Side::Prediction, predictions), (Side::Reference, references)] {
             if let Some((position, &found)) = items.iter().enumerate().find(|(_, item)| **item >= classes) {

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_several_the_one_of_rouge_score() {
+    fn ties_follow_rouge_score() {
         assert_eq!(common_places(b"abcd", b"bdac"), [2, 0]);
         assert_eq!(common_places(b"abab", b"ba"), [2, 1]);
         assert_eq!(common_places(b"", b"a"), [0; 0]);

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_counts_are_taken() {
+    fn only_whole_numbers_are_counts() {
         assert_eq!(whole_array("m", &[0.0, LARGEST]), Ok([0, 1 << 53]));
         for wrong in [-1.0, 0.5, f64::NAN, f64::INFINITY, LARGEST * 2.0] {
             let error = whole_numbers("m", &[1.0, wrong], 2).unwrap_err();

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::counts::whole_numbers;
+use crate::pairs::check_pairs;
 use crate::report::{Tally, share};
 use crate::{EntityScheme, Metric, MetricError, Report, Side, Span, TagFault};
 
@@ -94,10 +95,7 @@ impl Entities {
         S: AsRef<str>,
         T: AsRef<str>,
     {
-        if predictions.len() != references.len() {
-            let (predictions, references) = (predictions.len(), references.len());
-            return Err(MetricError::Pairs { predictions, references });
-        }
+        check_pairs(predictions, references)?;
         let mut batch = Self::new(self.scheme, self.types.clone());
         for (sequence, (predicted, reference)) in predictions.iter().zip(references).enumerate() {
             batch.add_sequence(sequence, predicted.as_ref(), reference.as_ref())?;

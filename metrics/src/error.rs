@@ -45,7 +45,7 @@ pub enum MetricError {
     /// An entity has a type that the metric does not count.
     #[error(
         "{side} of sequence {sequence}, tag {position}: expected an entity of type {known}, found type \
-         {found:?}: name all types of the predictions and the references when making the metric"
+         {found:?}: list all types of the predictions and the references when creating the metric"
     )]
     EntityType {
         /// Whether the entity is from a prediction or a reference.
@@ -82,7 +82,7 @@ pub enum MetricError {
     /// The number of a class is too large.
     #[error(
         "{side} {position}: expected a class from 0 to below {classes}, found {found}: leave out ignored items, and \
-         name all classes when making the metric"
+         list all classes when creating the metric"
     )]
     Class {
         /// Whether the class is from a prediction or a reference.
@@ -96,7 +96,7 @@ pub enum MetricError {
     },
     /// A prediction has no reference.
     #[error(
-        "prediction {segment}: expected at least one reference, found none: leave out what has no reference"
+        "prediction {segment}: expected at least one reference, found none: leave out predictions without a reference"
     )]
     NoReference {
         /// The index of the prediction in the call, from 0.
@@ -114,7 +114,8 @@ pub enum MetricError {
     },
     /// Two metrics have different settings.
     #[error(
-        "{metric}: expected two metrics of the same settings, found different ones: make them alike on all ranks"
+        "{metric}: expected two metrics of the same settings, found different ones: use the same settings on all \
+         ranks"
     )]
     Settings {
         /// The metric.

@@ -4,8 +4,7 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use crate::counts::{length, whole_array};
-use crate::exact_sum::ExactSum;
+use crate::exact_sum::{ExactSum, counts_and_sums};
 use crate::ngrams::{common, ngrams};
 use crate::pairs::pairs_or_none;
 use crate::report::Tally;
@@ -139,13 +138,7 @@ impl Metric for ExactMatch {
     }
 
     fn from_counts(_: &Self, counts: &[f64]) -> Result<Self, MetricError> {
-        let expected = 2 + ExactSum::PARTS;
-        if counts.len() != expected {
-            return Err(length(Self::NAME, counts, expected));
-        }
-        let (whole, parts) = counts.split_at(2);
-        let f1 = ExactSum::from_parts(Self::NAME, parts)?;
-        let [answers, exact] = whole_array(Self::NAME, whole)?;
+        let ([answers, exact], [f1]) = counts_and_sums(Self::NAME, counts)?;
         Ok(Self { answers, exact, f1 })
     }
 

@@ -1,7 +1,7 @@
 //! A sum of fractions that does not depend on the order.
 
 use crate::MetricError;
-use crate::counts::{LARGEST, length};
+use crate::counts::{LARGEST, length, whole_array};
 
 /// The number of units in 1: the unit of the sum is 2^-64.
 const UNITS: f64 = 18_446_744_073_709_551_616.0;
@@ -65,6 +65,23 @@ impl ExactSum {
     }
 }
 
+/// Parses `N` counts and the parts of `S` sums behind them.
+pub(crate) fn counts_and_sums<const N: usize, const S: usize>(
+    metric: &'static str,
+    counts: &[f64],
+) -> Result<([u64; N], [ExactSum; S]), MetricError> {
+    let expected = N + S * ExactSum::PARTS;
+    if counts.len() != expected {
+        return Err(length(metric, counts, expected));
+    }
+    let (whole, parts) = counts.split_at(N);
+    let mut sums = [ExactSum::default(); S];
+    for (sum, parts) in sums.iter_mut().zip(parts.chunks_exact(ExactSum::PARTS)) {
+        *sum = ExactSum::from_parts(metric, parts)?;
+    }
+    Ok((whole_array(metric, whole)?, sums))
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -78,14 +95,14 @@ mod tests {
     }
 
     #[test]
-    fn sums_that_floats_get_wrong() {
+    fn sums_that_floats_would_round() {
         assert_eq!(sum(&[0.1; 10]).value(), 1.0);
         assert_eq!(sum(&[1e9, 1e-9, -1e9]).value(), sum(&[1e-9]).value());
         assert_eq!(sum(&[-0.5, -0.25]).value(), -0.75);
     }
 
     #[test]
-    fn what_is_not_finite_or_absurdly_large_is_kept() {
+    fn non_finite_and_huge_summands_are_kept() {
         assert_eq!(sum(&[1.0, f64::INFINITY]).value(), f64::INFINITY);
         assert!(sum(&[1.0, f64::NAN]).value().is_nan());
         assert_eq!(sum(&[1.0, 1e300, 2.0]).value(), 1e300);
@@ -93,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_are_none() {
+    fn invalid_parts() {
         for parts in [&[0.0; 4][..], &[0.5, 0.0, 0.0, 0.0, 0.0], &[f64::NAN, 0.0, 0.0, 0.0, 0.0]] {
             assert!(ExactSum::from_parts("m", parts).is_err(), "{parts:?}");
         }

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_right_than_there_are() {
+    fn more_correct_items_than_items() {
         let mut accuracy = MaskedAccuracy::new();
         assert_eq!(accuracy.score(), None);
         assert_eq!(accuracy.add(3, 2), Err(MetricError::Correct { correct: 3, items: 2 }));

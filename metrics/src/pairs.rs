@@ -28,8 +28,16 @@ where
     R: AsRef<[S]>,
     S: AsRef<str> + 'a,
 {
-    if predictions.len() != references.len() {
-        return Err(MetricError::Pairs { predictions: predictions.len(), references: references.len() });
-    }
+    check_pairs(predictions, references)?;
     Ok(predictions.iter().map(AsRef::as_ref).zip(references.iter().map(AsRef::as_ref)))
+}
+
+/// Checks that there are as many references as predictions.
+pub(crate) fn check_pairs<P, R>(predictions: &[P], references: &[R]) -> Result<(), MetricError> {
+    match (predictions.len(), references.len()) {
+        (predictions, references) if predictions != references => {
+            Err(MetricError::Pairs { predictions, references })
+        }
+        _ => Ok(()),
+    }
 }

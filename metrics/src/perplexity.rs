@@ -1,7 +1,6 @@
 //! Perplexity of a language model.
 
-use crate::counts::{length, whole_array};
-use crate::exact_sum::ExactSum;
+use crate::exact_sum::{ExactSum, counts_and_sums};
 use crate::{Metric, MetricError};
 
 /// Perplexity: e to the mean loss per item (Jelinek et al., 1977).
@@ -64,13 +63,7 @@ impl Metric for Perplexity {
     }
 
     fn from_counts(_: &Self, counts: &[f64]) -> Result<Self, MetricError> {
-        let expected = 1 + ExactSum::PARTS;
-        if counts.len() != expected {
-            return Err(length(Self::NAME, counts, expected));
-        }
-        let (items, parts) = counts.split_at(1);
-        let losses = ExactSum::from_parts(Self::NAME, parts)?;
-        let [items] = whole_array(Self::NAME, items)?;
+        let ([items], [losses]) = counts_and_sums(Self::NAME, counts)?;
         Ok(Self { losses, items })
     }
 
@@ -84,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn overflow_is_infinity_and_nothing_is_none() {
+    fn overflow_is_infinity_and_no_items_have_no_score() {
         let mut perplexity = Perplexity::new();
         assert_eq!(perplexity.score(), None);
         perplexity.add(709.0, 1);

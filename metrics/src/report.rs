@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_scores_zero() {
+    fn without_items_scores_are_zero() {
         let report = report(&[("absent", [0, 0, 0])]);
         assert_eq!(report.macro_average, PrecisionRecallF1::default());
         assert_eq!(report.weighted_average, PrecisionRecallF1::default());

@@ -3,8 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use crate::common_subsequence::{common_length, common_places};
-use crate::counts::{length, whole_array};
-use crate::exact_sum::ExactSum;
+use crate::exact_sum::{ExactSum, counts_and_sums};
 use crate::ngrams::{common, ngrams};
 use crate::pairs::pairs;
 use crate::report::Tally;
@@ -110,37 +109,31 @@ impl RougeScore {
 
     /// Selects, for each of the four, the scores with the best F1, the first among equals.
     fn best(scores: &[Self]) -> Self {
-        let best = |kind: fn(&Self) -> PrecisionRecallF1| {
-            let scores = scores.iter().map(kind);
+        Self::of_kinds(|kind| {
+            let scores = scores.iter().map(|score| score.kinds()[kind]);
             scores.reduce(|best, score| if score.f1 > best.f1 { score } else { best }).unwrap_or_default()
-        };
-        Self {
-            rouge1: best(|score| score.rouge1),
-            rouge2: best(|score| score.rouge2),
-            rouge_l: best(|score| score.rouge_l),
-            rouge_lsum: best(|score| score.rouge_lsum),
-        }
+        })
     }
 
-    fn rates(&self) -> [f64; RATES] {
-        let [a, b, c, d] = [self.rouge1, self.rouge2, self.rouge_l, self.rouge_lsum]
-            .map(|scores| [scores.precision, scores.recall, scores.f1]);
-        let mut rates = [0.0; RATES];
-        for (rate, value) in rates.iter_mut().zip([a, b, c, d].into_iter().flatten()) {
-            *rate = value;
-        }
-        rates
+    fn kinds(&self) -> [PrecisionRecallF1; 4] {
+        [self.rouge1, self.rouge2, self.rouge_l, self.rouge_lsum]
+    }
+
+    fn of_kinds(kind: impl Fn(usize) -> PrecisionRecallF1) -> Self {
+        let [rouge1, rouge2, rouge_l, rouge_lsum] = std::array::from_fn(kind);
+        Self { rouge1, rouge2, rouge_l, rouge_lsum }
+    }
+
+    fn rates(&self) -> impl Iterator<Item = f64> {
+        self.kinds().into_iter().flat_map(|scores| [scores.precision, scores.recall, scores.f1])
     }
 
     fn of_rates(rates: [f64; RATES]) -> Self {
-        let [p1, r1, f1, p2, r2, f2, pl, rl, fl, ps, rs, fs] = rates;
-        let scores = |precision, recall, f1| PrecisionRecallF1 { precision, recall, f1 };
-        Self {
-            rouge1: scores(p1, r1, f1),
-            rouge2: scores(p2, r2, f2),
-            rouge_l: scores(pl, rl, fl),
-            rouge_lsum: scores(ps, rs, fs),
-        }
+        let (rates, _) = rates.as_chunks();
+        Self::of_kinds(|kind| {
+            let [precision, recall, f1] = rates[kind];
+            PrecisionRecallF1 { precision, recall, f1 }
+        })
     }
 }
 
@@ -211,16 +204,7 @@ impl Metric for Rouge {
     }
 
     fn from_counts(_: &Self, counts: &[f64]) -> Result<Self, MetricError> {
-        let expected = 1 + RATES * ExactSum::PARTS;
-        if counts.len() != expected {
-            return Err(length(Self::NAME, counts, expected));
-        }
-        let (segments, parts) = counts.split_at(1);
-        let [segments] = whole_array(Self::NAME, segments)?;
-        let mut sums = [ExactSum::default(); RATES];
-        for (sum, parts) in sums.iter_mut().zip(parts.chunks_exact(ExactSum::PARTS)) {
-            *sum = ExactSum::from_parts(Self::NAME, parts)?;
-        }
+        let ([segments], sums) = counts_and_sums(Self::NAME, counts)?;
         Ok(Self { segments, sums })
     }
 
@@ -243,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_in_common_with_nothing() {
+    fn empty_texts_have_nothing_in_common() {
         assert_eq!(RougeScore::of("", ""), RougeScore::default());
         assert_eq!(RougeScore::of("word", "!?\n\n"), RougeScore::default());
     }

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_that_are_none() {
+    fn invalid_tags() {
         for tag in ["X-PER", "", "o", "O-PER", "B-", "BPER", "S-PER", "é", "-PER", "b-PER"] {
             for scheme in [EntityScheme::StrictIob2, EntityScheme::Conlleval] {
                 let fault = scheme.spans(&["O", tag]).unwrap_err();

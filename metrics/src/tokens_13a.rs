@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_as_sacrebleu_has_them() {
+    fn tokens_match_sacrebleu() {
         for (line, expected) in [
             ("", ""),
             ("Hello, world!", "Hello , world !"),

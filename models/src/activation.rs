@@ -53,7 +53,7 @@ mod tests {
     use crate::testing;
 
     #[test]
-    fn each_is_its_definition() {
+    fn activations_match_their_definitions() {
         let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
         let tanh = |x: f64| 0.5 * x * (1.0 + (0.797_884_560_8 * (x + 0.044_715 * x.powi(3))).tanh());
         let exact = [(-1.0, -0.158_655_25), (0.5, 0.345_731_23), (2.0, 1.954_499_74)];

@@ -4,7 +4,7 @@ use burn::module::{Module, Param};
 use burn::nn::{Embedding, EmbeddingConfig};
 use burn::tensor::{Bool, Device, FloatDType, Int, Tensor};
 use firebrick_datasets::{Inputs, TokenBatch};
-use firebrick_kernels::{cast, matmul};
+use firebrick_kernels::cast;
 use firebrick_strategies::{Dropout, Pass};
 use serde::{Deserialize, Serialize};
 
@@ -12,6 +12,7 @@ use super::attention::Attention;
 use super::causal::{Placed, next_token_loss};
 use super::gpt_shape::{Shape, normal};
 use super::key_value::{KeyValue, Past};
+use super::output_layer::logits;
 use super::perplexity::{counted, perplexity};
 use super::writing::{ReadsOn, last_column};
 use super::{Activation, Linear, Norm};
@@ -161,14 +162,7 @@ impl Gpt {
     }
 
     fn logits(&self, x: Tensor<3>) -> Tensor<3> {
-        let x = self.norm.forward(x);
-        // A head in f32 gives logits in f32.
-        let weight = self.head.as_ref().map_or(&self.tokens.weight, |head| &head.weight).val();
-        let x = cast(x, FloatDType::from(weight.dtype()));
-        match &self.head {
-            Some(head) => head.forward(x),
-            None => matmul(x, weight.transpose().unsqueeze()),
-        }
+        logits(self.norm.forward(x), &self.tokens, self.head.as_ref())
     }
 
     /// The maximum number of positions.

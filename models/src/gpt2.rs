@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::gpt_shape::Shape;
 use super::pretrained::{
-    Folder, HubConfig, KeyMap, Layout, Pretrained, PretrainedError, Row, check_dropouts, check_heads,
+    Folder, HubConfig, KeyMap, Part, Pretrained, PretrainedError, Row, check_dropouts, check_heads,
     check_layers, check_sizes,
 };
 use super::{Activation, Gpt, GptConfig};
@@ -97,7 +97,7 @@ impl Default for Gpt2Config {
     }
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "what serde hands over")]
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde requires this signature")]
 fn is_true(value: &bool) -> bool {
     *value
 }
@@ -184,27 +184,19 @@ impl HubConfig for Gpt2Config {
 }
 
 const EMBEDDINGS: &[Row] = &[
-    ("wte.weight", "tokens.weight", Layout::Same),
-    ("wpe.weight", "positions.weight", Layout::Same),
-    ("ln_f.weight", "norm.scale", Layout::Same),
-    ("ln_f.bias", "norm.bias", Layout::Same),
+    (Part::Embedding, "wte", "tokens"),
+    (Part::Embedding, "wpe", "positions"),
+    (Part::Norm, "ln_f", "norm"),
 ];
-/// transformers' `Conv1D` stores weights as `[in, out]`.
 const BLOCK: &[Row] = &[
-    ("h.#.ln_1.weight", "blocks.#.attention_norm.scale", Layout::Same),
-    ("h.#.ln_1.bias", "blocks.#.attention_norm.bias", Layout::Same),
-    ("h.#.attn.c_attn.weight", "blocks.#.attention.query_key_value.weight", Layout::Same),
-    ("h.#.attn.c_attn.bias", "blocks.#.attention.query_key_value.bias", Layout::Same),
-    ("h.#.attn.c_proj.weight", "blocks.#.attention.output.weight", Layout::Same),
-    ("h.#.attn.c_proj.bias", "blocks.#.attention.output.bias", Layout::Same),
-    ("h.#.ln_2.weight", "blocks.#.feed_forward_norm.scale", Layout::Same),
-    ("h.#.ln_2.bias", "blocks.#.feed_forward_norm.bias", Layout::Same),
-    ("h.#.mlp.c_fc.weight", "blocks.#.widen.weight", Layout::Same),
-    ("h.#.mlp.c_fc.bias", "blocks.#.widen.bias", Layout::Same),
-    ("h.#.mlp.c_proj.weight", "blocks.#.narrow.weight", Layout::Same),
-    ("h.#.mlp.c_proj.bias", "blocks.#.narrow.bias", Layout::Same),
+    (Part::Norm, "h.#.ln_1", "blocks.#.attention_norm"),
+    (Part::Conv1d, "h.#.attn.c_attn", "blocks.#.attention.query_key_value"),
+    (Part::Conv1d, "h.#.attn.c_proj", "blocks.#.attention.output"),
+    (Part::Norm, "h.#.ln_2", "blocks.#.feed_forward_norm"),
+    (Part::Conv1d, "h.#.mlp.c_fc", "blocks.#.widen"),
+    (Part::Conv1d, "h.#.mlp.c_proj", "blocks.#.narrow"),
 ];
-const HEAD: &[Row] = &[("lm_head.weight", "head.weight", Layout::Transposed)];
+const HEAD: &[Row] = &[(Part::Linear, "lm_head", "head")];
 
 impl Pretrained for Gpt {
     type Config = Gpt2Config;
@@ -221,7 +213,6 @@ impl Pretrained for Gpt {
         let map = KeyMap::new("transformer.").body(EMBEDDINGS).layers(config.n_layer, BLOCK);
         // Causal masks in early files.
         let map = map.ignored(&["h.#.attn.bias", "h.#.attn.masked_bias"]);
-        let map = if config.bias { map } else { map.without_biases() };
         match config.tie_word_embeddings {
             true => map.alias("lm_head.weight", "transformer.wte.weight"),
             false => map.head(HEAD),

@@ -106,7 +106,7 @@ fn packing_and_padding_change_nothing() {
 }
 
 #[test]
-fn an_untrained_model_is_undecided() {
+fn an_untrained_model_predicts_uniformly() {
     let device = testing::device();
     let gpt = config().init(10, 8, &device);
     let rows = vec![vec![1, 2, 3, 4], vec![5, 6]];

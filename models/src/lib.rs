@@ -15,6 +15,7 @@
 //! written_scores.rs  scores of texts that a model generates in evaluation
 //! attention.rs       scaled dot-product attention and its masks
 //! linear.rs          an affine map that is fast in half precision on the CPU
+//! output_layer.rs    logits, through a head or tied embeddings
 //! norm.rs            layer normalisation that is correct in half precision
 //! rms_norm.rs        the same without a mean
 //! activation.rs      activation functions
@@ -38,6 +39,7 @@ mod key_value;
 mod linear;
 mod llama;
 mod norm;
+mod output_layer;
 mod perplexity;
 pub mod pretrained;
 mod rms_norm;

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_answers_in_the_dtype_of_its_input_and_computes_in_that_of_its_weight() {
+    fn outputs_have_the_dtype_of_the_input() {
         let device = Device::flex().autodiff();
         // bf16 cannot represent 257, and f16 cannot represent 2049: either would round to the bias's magnitude, and
         // the sum would be 0.
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_one_has_bias_0_and_burns_weights() {
+    fn new_layers_start_like_burns() {
         let device = Device::flex();
         let constant = burn::nn::Initializer::Constant { value: 0.5 };
         let linear = Linear::new(2, 3, true, constant, &device);

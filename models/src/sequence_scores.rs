@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_classes_each_decision_counts() {
+    fn multi_label_scores_count_each_decision() {
         let scores = SequenceScores::Classes(2);
         // Three texts: three of four predicted classes are right, and one class was missed.
         assert_eq!(values(scores.scores(&[3.0, 4.0, 4.0, 1.0, 3.0])), [0.75, 1.0 / 3.0]);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn of_numbers_the_error_and_the_correlation() {
+    fn number_scores_are_error_and_correlation() {
         let pairs = [(1.0, 2.0), (2.0, 4.0), (4.0, 5.0)];
         let mut sums = [0.0; 6];
         for (x, y) in pairs {

@@ -74,7 +74,7 @@ impl WrittenScores {
     ) -> Result<Vec<f64>, TrainError> {
         let written = written.iter().map(|row| self.text(row)).collect::<Result<Vec<_>, _>>()?;
         let wanted: Vec<_> = wanted.iter().map(|text| [text.as_ref().to_string()]).collect();
-        Ok(Metrics::of(&written, &wanted).expect("a text was written for each that was wanted").counts())
+        Ok(Metrics::of(&written, &wanted).expect("there is one text for each target").counts())
     }
 
     /// Decodes a row without special tokens, and without ids that the model has but the tokenizer lacks.

@@ -131,7 +131,7 @@ fn a_head_of_its_own_is_found_where_config_json_says_that_it_is_tied() {
     assert!(folder.load::<Gpt>(&config, &device()).is_ok());
     let tied = Gpt2Config { tie_word_embeddings: true, ..config };
     let error = folder.load::<Gpt>(&tied, &device()).unwrap_err().to_string();
-    assert!(error.contains("lm_head.weight, expected the numbers of transformer.wte.weight"), "{error}");
+    assert!(error.contains("lm_head.weight, expected the values of transformer.wte.weight"), "{error}");
 }
 
 /// Renames a tensor in a file, which begins with the length of a JSON text that places the tensors after it.
@@ -231,7 +231,7 @@ fn damaged_files_are_refused_by_name() {
         fs::write(folder.join(weights), &bytes[..bytes.len() - 4]).unwrap();
     };
     let error = refusal("gpt2", cut);
-    assert!(error.contains(weights) && error.contains("fetch the file again"), "{error}");
+    assert!(error.contains(weights) && error.contains("download the file again"), "{error}");
     let error = refusal("gpt2", |folder| fs::write(folder.join(weights), []).unwrap());
     assert!(error.contains(weights), "{error}");
     let error = refusal("gpt2", |folder| {

@@ -13,9 +13,9 @@ use crate::call::Call;
 use crate::host::try_on_host;
 
 /// Burn's storage as a borrowed buffer, without a copy.
-struct Lent(Storage);
+struct Owner(Storage);
 
-impl AsRef<[u8]> for Lent {
+impl AsRef<[u8]> for Owner {
     fn as_ref(&self) -> &[u8] {
         &self.0
     }
@@ -24,7 +24,7 @@ impl AsRef<[u8]> for Lent {
 /// Returns the bytes of host data, without a copy.
 pub fn lend(data: TensorData) -> Bytes {
     let (storage, ..) = data.into_parts();
-    Bytes::from_owner(Lent(storage))
+    Bytes::from_owner(Owner(storage))
 }
 
 /// Reads a tensor into host memory, for a call.

@@ -130,7 +130,7 @@ fn scatter_deals_the_rows_of_the_root() {
 
 /// A NaN keeps its payload and a zero its sign if nothing is added.
 #[test]
-fn what_is_not_summed_is_not_changed() {
+fn gathering_keeps_every_bit() {
     let odd = [f32::from_bits(0x7FC1_2345), -0.0, f32::MIN_POSITIVE / 2.0];
     let found =
         run(World::threads(2), move |rank| rank.start_all_gather("", vec![TensorData::from(odd)])?.wait());
@@ -206,7 +206,7 @@ fn sums_may_be_wider_or_narrower_than_their_parts() {
 }
 
 #[test]
-fn gathered_shards_are_on_the_root_alone() {
+fn only_the_root_gets_gathered_shards() {
     for ranks in RANKS {
         let found = run(World::threads(ranks), |rank| {
             let shards =
@@ -222,7 +222,7 @@ fn gathered_shards_are_on_the_root_alone() {
 }
 
 #[test]
-fn numbers_are_exact_and_may_be_none() {
+fn numbers_are_exact_and_may_be_empty() {
     let found =
         run(World::threads(3), |rank| rank.numbers("norms", &[0.1, f64::MIN_POSITIVE, -0.0][..rank.rank()]));
     for found in found {
@@ -278,7 +278,7 @@ fn gathers_are_waited_for_in_any_order() {
 
 /// Traffic of four ranks, counted by hand: what each sends to others, in the dtype on the wire.
 #[test]
-fn traffic_is_what_went_to_others() {
+fn traffic_counts_data_sent_to_others() {
     let found = run(World::threads(4), |rank| {
         let before = {
             rank.barrier()?;
@@ -333,7 +333,7 @@ fn a_world_of_one_sends_nothing() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_before_it_is_sent() {
+fn mismatched_shapes_fail_before_sending() {
     let ranks = World::threads(2).join().unwrap();
     let rank = &ranks[0];
     let error = rank.reduce_scatter(tensor(0, [3, 2], FloatDType::F32)).unwrap_err();

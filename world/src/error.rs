@@ -94,7 +94,7 @@ pub enum WorldError {
 }
 
 /// Advice on late ranks.
-const LATE: &str = "look at its log and at its machine; raise the deadline if it is only slow";
+const LATE: &str = "check its log and its machine; raise the deadline if it is only slow";
 
 fn named(ranks: &[usize]) -> String {
     let ranks: Vec<_> = ranks.iter().map(usize::to_string).collect();

@@ -205,7 +205,7 @@ impl Exchange {
                 return Err(self.fail_with(state, WorldError::Mismatch { rank, call, other, found }));
             }
             if let Some(gone) = missing.iter().copied().find(|other| state.ended[*other]) {
-                let reason = "has ended, while others go on".to_string();
+                let reason = "has ended while others continue".to_string();
                 let error = WorldError::Rank { rank: gone, call: call.to_string(), reason };
                 return Err(self.fail_with(state, error));
             }
@@ -343,7 +343,7 @@ mod tests {
 
     /// Abandoned calls free their slots, whether the messages arrive before or after.
     #[test]
-    fn what_is_given_up_is_not_kept() {
+    fn abandoned_exchanges_are_freed() {
         let exchange = Exchange::new(2, 0..2, Duration::from_secs(600));
         let call = Arc::new(Call::new(Kind::AllGather, "", vec![]));
         let post = |rank, sequence| exchange.post(rank, sequence, &call, vec![vec![]; 2]).unwrap();

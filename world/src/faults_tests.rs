@@ -57,7 +57,7 @@ fn a_rank_that_has_ended_is_named() {
     assert_eq!(found[0], Ok(()));
     for found in &found[1..] {
         let error = found.clone().unwrap_err();
-        assert_eq!(rank_error(&error), (0, "barrier", "has ended, while others go on"));
+        assert_eq!(rank_error(&error), (0, "barrier", "has ended while others continue"));
     }
 }
 
@@ -130,7 +130,7 @@ fn ranks_in_different_calls_are_named_with_both() {
 }
 
 #[test]
-fn a_part_of_another_shape_or_dtype_is_shown() {
+fn a_mismatched_part_is_shown() {
     let found = run(World::threads(2), |rank| {
         let shape = [vec![2, 4], vec![4, 2]][rank.rank()].clone();
         let part = PartShape { shape, dtype: DType::F32, sum: DType::F32 };
@@ -152,7 +152,7 @@ fn a_part_of_another_shape_or_dtype_is_shown() {
 
 /// The error reports the first failure: its consequences would hide the cause.
 #[test]
-fn the_first_failure_is_told() {
+fn the_first_failure_is_reported() {
     let ranks = World::threads(2).join().unwrap();
     ranks[0].fail("first");
     ranks[1].fail("second");

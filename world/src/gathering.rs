@@ -11,7 +11,7 @@ use crate::{Communicator, Kind, PartShape, WorldError};
 /// An all-gather in flight: this rank has sent its shards, and the others' may still be on their way.
 ///
 /// Several may be in flight, and you may wait for them in any order. Dropping one gives it up.
-#[must_use = "nothing is gathered until it is waited for"]
+#[must_use = "the result arrives only with `wait`"]
 #[derive(Debug)]
 pub struct Gathering {
     communicator: Communicator,

@@ -72,7 +72,7 @@ mod tests {
     use crate::testing;
 
     #[test]
-    fn what_is_read_is_what_was_there_and_without_a_gradient() {
+    fn reading_keeps_values_and_drops_gradients() {
         let device = testing::device().autodiff();
         let numbers = [[1.5f32, -2.0], [0.25, 3.0]];
         let tracked = Tensor::<2>::from_data(numbers, &device).require_grad();

@@ -100,7 +100,7 @@ impl OnDevices<'_> {
                     return;
                 }
                 Ok(Err(error)) => error.to_string(),
-                Err(panic) => said(&*panic).to_string(),
+                Err(panic) => panic_message(&*panic).to_string(),
             };
             rank.fail(&format!("its device did not sum: {reason}"));
         });
@@ -122,7 +122,7 @@ fn read(data: TensorData) -> Result<(), DataError> {
 }
 
 /// Returns a panic's message.
-fn said(panic: &(dyn Any + Send)) -> &str {
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked")
 }
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn tensors_are_summed_where_they_are() {
+    fn tensors_are_summed_on_their_devices() {
         let sums = run_summing(World::threads(2), Some(by_hand(2)), |rank| {
             let mine = Tensor::<2>::full([2, 3], 1.0 + rank.rank() as f32, &testing::device());
             Ok(rank.all_reduce(mine)?.into_data())
@@ -187,7 +187,7 @@ mod tests {
 
     /// No rank starts a sum before all have agreed on it, because it would never end.
     #[test]
-    fn ranks_that_do_not_agree_begin_nothing() {
+    fn disagreeing_ranks_start_no_sum() {
         let sums = run_summing(World::threads(2), Some(by_hand(2)), |rank| {
             let elements = 1 + rank.rank();
             let part = Tensor::<1>::zeros([elements], &testing::device());
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_that_never_ends_is_given_up_at_the_deadline() {
+    fn a_sum_that_never_ends_stops_at_the_deadline() {
         let world = World::threads(2).deadline(Duration::from_millis(1));
         let sum = |rank, part| if rank == 1 { never(part) } else { part };
         let sums = run_summing(world, Some(on(2, sum)), |rank| {
@@ -247,7 +247,7 @@ mod tests {
 
     /// Data on CUDA behaves the same: it exists, and reading it is what fails.
     #[test]
-    fn data_that_is_still_to_come_is_waited_for() {
+    fn pending_data_is_awaited() {
         let come = TensorData::from([1.0f32]);
         let to_come = burn::tensor::Bytes::from_file("/nothing/is/here", 4, 0);
         let to_come = TensorData::from_bytes(to_come, [1], DType::F32);

@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_between_two_halves_become_the_even_one() {
+    fn ties_round_to_even() {
         let bf16s = [
             (1.0 + 1.0 / 256.0, 1.0),
             (1.0 + 3.0 / 256.0, 1.0 + 1.0 / 64.0),
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_becomes_infinite_is_counted() {
+    fn overflows_are_counted() {
         let floats = [65519.9f32, 65520.0, -1e9, f32::INFINITY, f32::NAN].map(f32::to_le_bytes).concat();
         let (halves, infinite) = one(&floats, Dtype::F32, Dtype::F16);
         assert_eq!(infinite, 2);
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn every_half_is_itself_by_way_of_f32() {
+    fn halves_round_trip_through_f32() {
         for bits in 0..=u16::MAX {
             for dtype in [Dtype::BF16, Dtype::F16] {
                 let (wide, _) = one(&bits.to_le_bytes(), dtype, Dtype::F32);
@@ -101,7 +101,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn f64_becomes_the_nearest_half(float in -70000f64..70000.0, small in -1e-6f64..1e-6) {
+        fn f64_rounds_to_the_nearest_half(float in -70000f64..70000.0, small in -1e-6f64..1e-6) {
             for float in [float, small] {
                 let (cast, _) = one(&float.to_le_bytes(), Dtype::F64, Dtype::F16);
                 let cast = f16::from_le_bytes([cast[0], cast[1]]);

@@ -101,7 +101,12 @@ pub fn consolidate(
     let outputs = outputs(checkpoint, tensors, options)?;
     let sizes: Vec<u64> = outputs.iter().map(|output| output.bytes).collect();
     let total = sizes.iter().try_fold(0u64, |sum, &bytes| sum.checked_add(bytes)).ok_or_else(|| {
-        refused(to, "tensors whose bytes can be summed", "more than 2^64 bytes", "leave out the aliases")
+        refused(
+            to,
+            "tensors of less than 2^64 bytes in total",
+            "more than 2^64 bytes",
+            "leave out the aliases",
+        )
     })?;
     let shards = cut(&sizes, options.shard_bytes);
     let names: Vec<String> = match shards.len() {
@@ -109,12 +114,12 @@ pub fn consolidate(
         count => (0..count).map(|shard| shard_name(&stem, shard, count)).collect(),
     };
     if shards.len() > 1 && to.symlink_metadata().is_ok() {
-        let found = "a file that would be read in their place";
+        let found = "a file that would be loaded instead of them";
         return Err(refused(
             to,
-            "no model in one file beside the shards",
+            "no model in a single file next to the shards",
             found,
-            "remove it, or name another file",
+            "remove it, or choose another name",
         ));
     }
     let folder = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -204,21 +209,26 @@ fn refused(
 fn checked(checkpoint: &Checkpoint, to: &Path, options: &Consolidate) -> Result<String> {
     if let Some(dtype) = options.dtype.filter(|dtype| ![Dtype::F32, Dtype::BF16, Dtype::F16].contains(dtype))
     {
-        return Err(refused(to, "the dtype F32, BF16 or F16", dtype_name(dtype), "name one of these"));
+        return Err(refused(to, "the dtype F32, BF16 or F16", dtype_name(dtype), "choose one of these"));
     }
     if options.shard_bytes == Some(0) {
-        return Err(refused(to, "shards of at least 1 byte", "0", "name more"));
+        return Err(refused(to, "shards of at least 1 byte", "0", "raise the size"));
     }
     let name = name_of(to);
     let Some(stem) = name.strip_suffix(".safetensors").filter(|stem| !stem.is_empty()) else {
-        return Err(refused(to, "a file named as `model.safetensors`", format!("`{name}`"), "name it so"));
+        return Err(refused(
+            to,
+            "a file name such as `model.safetensors`",
+            format!("`{name}`"),
+            "use such a name",
+        ));
     };
     if to.is_dir() {
-        return Err(refused(to, "the name of a file", "a folder", "name a file in it"));
+        return Err(refused(to, "the name of a file", "a folder", "specify a file in it"));
     }
     let inside = to.parent().and_then(|parent| parent.canonicalize().ok());
     if inside.is_some_and(|inside| checkpoint.path.canonicalize().is_ok_and(|path| path == inside)) {
-        return Err(refused(to, "a file outside the checkpoint", "one in it", "name another folder"));
+        return Err(refused(to, "a file outside the checkpoint", "one in it", "choose another folder"));
     }
     Ok(stem.into())
 }

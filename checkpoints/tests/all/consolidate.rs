@@ -21,9 +21,9 @@ fn saved(step: u64, ranks: usize) -> (tempfile::TempDir, Checkpoint) {
 
 fn written(checkpoint: &Checkpoint, what: What, to: &Path, options: Consolidate) -> Consolidated {
     let mut seen = (0, 0);
-    let told = std::cell::RefCell::new(&mut seen);
+    let last = std::cell::RefCell::new(&mut seen);
     let written =
-        consolidate(checkpoint, what, to, &options, |done, total| **told.borrow_mut() = (done, total));
+        consolidate(checkpoint, what, to, &options, |done, total| **last.borrow_mut() = (done, total));
     let written = written.unwrap();
     assert_eq!(seen, (written.bytes, written.bytes));
     written
@@ -166,7 +166,7 @@ fn shards_have_the_index_of_hugging_face() {
 }
 
 #[test]
-fn what_is_written_stays_beside_until_it_is_whole() {
+fn files_are_staged_until_they_are_complete() {
     let (output, checkpoint) = saved(7, 1);
     let to = output.path().join("model.safetensors");
     fs::write(&to, "before").unwrap();
@@ -179,13 +179,13 @@ fn what_is_written_stays_beside_until_it_is_whole() {
 }
 
 #[test]
-fn what_cannot_be_asked_for_is_told() {
+fn invalid_requests_are_errors() {
     let (output, checkpoint) = saved(7, 1);
     let to = output.path().join("model.safetensors");
-    let refused = |to: PathBuf, options: Consolidate, told: &str| {
+    let refused = |to: PathBuf, options: Consolidate, message: &str| {
         let error =
             consolidate(&checkpoint, What::Parameters, &to, &options, |_, _| ()).unwrap_err().to_string();
-        assert!(error.contains(told), "{error}");
+        assert!(error.contains(message), "{error}");
     };
     let dtype = Consolidate { dtype: Some(Dtype::I8), ..Default::default() };
     refused(to.clone(), dtype, "expected the dtype F32, BF16 or F16, found I8");
@@ -194,13 +194,13 @@ fn what_cannot_be_asked_for_is_told() {
     refused(
         output.path().join("model"),
         Consolidate::default(),
-        "expected a file named as `model.safetensors`",
+        "expected a file name such as `model.safetensors`",
     );
     refused(checkpoint.path().join("model.safetensors"), Consolidate::default(), "outside the checkpoint");
     refused(output.path().join("none/model.safetensors"), Consolidate::default(), "No such file");
     fs::write(&to, "one file").unwrap();
     let shards = Consolidate { shard_bytes: Some(83), ..Default::default() };
-    refused(to.clone(), shards, "remove it, or name another file");
+    refused(to.clone(), shards, "remove it, or choose another name");
 
     let folder = Folder::new(output.path().join("plain"));
     let staging = folder.staging(1, "a");
@@ -247,7 +247,7 @@ fn adapted(scale: Option<f64>, rank_of_b: usize) -> (tempfile::TempDir, Checkpoi
 }
 
 #[test]
-fn matrices_are_written_with_the_product_of_their_factors_added() {
+fn factors_are_merged_into_their_matrices() {
     let (output, checkpoint) = adapted(Some(0.1), 2);
     assert_eq!(checkpoint.manifest().lora_scale, Some(0.1));
     let to = output.path().join("model.safetensors");
@@ -282,7 +282,7 @@ fn matrices_are_written_with_the_product_of_their_factors_added() {
 }
 
 #[test]
-fn factors_without_a_scale_are_tensors_like_others_and_those_that_do_not_fit_are_refused() {
+fn factors_need_a_scale_and_matching_shapes() {
     let (output, checkpoint) = adapted(None, 2);
     let to = output.path().join("model.safetensors");
     assert_eq!(written(&checkpoint, What::Parameters, &to, Consolidate::default()).tensors, 4);

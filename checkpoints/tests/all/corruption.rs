@@ -51,7 +51,7 @@ impl Saved {
 }
 
 #[test]
-fn every_bit_counts() {
+fn every_flipped_bit_is_detected() {
     let saved = Saved::new();
     for file in saved.files() {
         let bytes = fs::read(&file).unwrap();
@@ -93,7 +93,7 @@ fn a_latest_with_any_bit_flipped_harms_nothing() {
 }
 
 #[test]
-fn every_length_counts() {
+fn every_truncation_is_detected() {
     let saved = Saved::new();
     for file in saved.files() {
         let bytes = fs::read(&file).unwrap();
@@ -167,9 +167,9 @@ fn only_plain_files_are_read() {
 
         mknodat(CWD, &file, FileType::Fifo, Mode::RWXU, 0).unwrap();
         // If opening waited for the pipe, the test would never end.
-        let (told, opened) = std::sync::mpsc::channel();
+        let (sender, opened) = std::sync::mpsc::channel();
         let path = saved.path.clone();
-        std::thread::spawn(move || told.send(Checkpoint::open(path).map(drop)));
+        std::thread::spawn(move || sender.send(Checkpoint::open(path).map(drop)));
         let error = opened.recv_timeout(Duration::from_secs(60)).expect("it waits").unwrap_err();
         assert!(error.to_string().contains("found a pipe, socket or device"), "{error}");
         assert_eq!(error.path(), Some(&*file));
@@ -180,7 +180,7 @@ fn only_plain_files_are_read() {
 }
 
 #[test]
-fn a_link_to_a_missing_folder_is_no_empty_folder() {
+fn a_dangling_link_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let missing = Folder::new(folder.path().join("checkpoints"));
     assert_eq!(missing.list().unwrap(), []);
@@ -213,7 +213,7 @@ fn a_checkpoint_is_a_folder_with_the_name_of_its_step() {
 }
 
 #[test]
-fn what_the_manifest_does_not_name_is_not_read_and_told() {
+fn stray_files_are_ignored_and_reported() {
     let saved = Saved::new();
     let stray = saved.path.join("average-00002-of-00003.safetensors");
     fs::write(&stray, "something").unwrap();
@@ -244,8 +244,8 @@ fn a_file_that_changes_after_it_was_checked_is_refused() {
 fn progress_reaches_the_end() {
     let saved = Saved::new();
     let seen = std::sync::Mutex::new(Vec::new());
-    let told = |done, total| seen.lock().unwrap().push((done, total));
-    let checkpoint = Checkpoint::open_showing(&saved.path, told).unwrap();
+    let progress = |done, total| seen.lock().unwrap().push((done, total));
+    let checkpoint = Checkpoint::open_showing(&saved.path, progress).unwrap();
     let seen = seen.into_inner().unwrap();
     let total = checkpoint.manifest().bytes();
     assert!(seen.iter().all(|&(done, of)| done <= of && of == total));

@@ -55,9 +55,9 @@ impl Scenario {
             .env(PLAN, format!("{operation} {done} {}", path.display()))
             .output()
             .unwrap();
-        let told = String::from_utf8_lossy(&child.stderr);
-        assert_eq!(child.status.signal(), Some(9), "operation {operation}: {told}");
-        let point = told.lines().find_map(|line| line.strip_prefix("killed at: ")).unwrap();
+        let stderr = String::from_utf8_lossy(&child.stderr);
+        assert_eq!(child.status.signal(), Some(9), "operation {operation}: {stderr}");
+        let point = stderr.lines().find_map(|line| line.strip_prefix("killed at: ")).unwrap();
         let place = format!("{point} (operation {operation}, {done} done)");
         println!("{place}");
         // The ranks' writes come in any order, but all of them before the rename.

@@ -16,7 +16,7 @@ fn the_number_of_ranks_makes_no_difference() {
 }
 
 #[test]
-fn each_difference_is_told() {
+fn every_difference_is_reported() {
     let output = tempfile::tempdir().unwrap();
     let folder = Folder::new(output.path());
     let saved = |step, edit: &dyn Fn(&mut RankState)| {
@@ -40,8 +40,8 @@ fn each_difference_is_told() {
     });
     let mut seen = std::cell::Cell::new((0, 0));
     let found = diff(&first, &second, |done, total| seen.set((done, total))).unwrap();
-    let told: Vec<String> = found.changes.iter().map(|change| format!("{change:?}")).collect();
-    assert_eq!(found.equal, 6, "{told:?}");
+    let shown: Vec<String> = found.changes.iter().map(|change| format!("{change:?}")).collect();
+    assert_eq!(found.equal, 6, "{shown:?}");
     let (done, total) = *seen.get_mut();
     assert!(done == total && total > 0);
     let expected = [
@@ -56,7 +56,7 @@ fn each_difference_is_told() {
     let names: Vec<_> = found.changes.iter().map(|(section, name, _)| (*section, name.as_str())).collect();
     assert_eq!(names, expected);
     let changes: Vec<&Change> = found.changes.iter().map(|(_, _, change)| change).collect();
-    let Change::Values { elements: 1, of: 20, largest } = changes[0] else { panic!("{}", told[0]) };
+    let Change::Values { elements: 1, of: 20, largest } = changes[0] else { panic!("{}", shown[0]) };
     assert!((largest - 2.0).abs() < 1e-6);
     assert!(
         matches!(changes[1], Change::Info { first, second } if first.dtype == Dtype::F32 && second.dtype == Dtype::F16)

@@ -139,7 +139,7 @@ fn an_error_says_what_to_do() {
 }
 
 #[test]
-fn what_cannot_be_removed_harms_no_checkpoint() {
+fn failed_removals_harm_no_checkpoint() {
     for operation in 0.. {
         let output = tempfile::tempdir().unwrap();
         let sound = Folder::new(output.path()).with_disk(FaultyDisk::sound());

@@ -37,7 +37,7 @@ fn weight() -> Piece {
 }
 
 #[test]
-fn slices_make_a_whole_tensor() {
+fn slices_must_form_a_whole_tensor() {
     let cut = |ranges: &[std::ops::Range<usize>]| {
         opened(ranges.iter().map(|range| holding(vec![rows(&weight(), range.clone())])).collect(), &[])
     };
@@ -45,7 +45,7 @@ fn slices_make_a_whole_tensor() {
         let (checkpoint, _output) = cut(ranges).unwrap();
         assert_eq!(checkpoint.parameters().read("w").unwrap(), weight().bytes.as_ref(), "{ranges:?}");
     }
-    for (ranges, told) in [
+    for (ranges, message) in [
         (&[0..2, 3..4][..], "expected rows from 2, found rows 3..4"),
         (&[0..3, 2..4], "expected rows from 3, found rows 2..4"),
         (&[0..4, 0..4], "expected rows from 4, found rows 0..4"),
@@ -54,25 +54,25 @@ fn slices_make_a_whole_tensor() {
         (&[0..0, 4..4], "expected rows from 0, found rows 4..4"),
     ] {
         let error = cut(ranges).map(drop).unwrap_err();
-        assert!(error.to_string().contains(told), "{ranges:?}: {error}");
+        assert!(error.to_string().contains(message), "{ranges:?}: {error}");
         assert!(error.path().unwrap().to_string_lossy().contains("parameters-0000"), "{error}");
     }
 }
 
 #[test]
-fn ranks_agree_on_what_a_tensor_is() {
+fn ranks_must_agree_on_each_tensor() {
     let half = |dtype, shape: &[usize], range| rows(&whole("w", dtype, shape, vec![0; 32]), range);
     let first = || holding(vec![half(Dtype::F32, &[4, 2], 0..2)]);
-    for (other, told) in [
+    for (other, message) in [
         (half(Dtype::I32, &[4, 2], 2..4), "expected F32 [4, 2], found I32 [4, 2]"),
         (half(Dtype::F32, &[4, 1, 2], 2..4), "expected F32 [4, 2], found F32 [4, 1, 2]"),
-        (weight(), "found it whole, and more of it elsewhere"),
+        (weight(), "found the whole tensor, and more of it elsewhere"),
     ] {
         let error = opened(vec![first(), holding(vec![other])], &[]).unwrap_err();
-        assert!(error.to_string().contains(told), "{error}");
+        assert!(error.to_string().contains(message), "{error}");
     }
     let error = opened(vec![holding(vec![weight()]), holding(vec![weight()])], &[]).unwrap_err();
-    assert!(error.to_string().contains("expected to be saved once"), "{error}");
+    assert!(error.to_string().contains("expected a tensor that is saved once"), "{error}");
 
     let counting =
         |scalar| RankState { scalars: BTreeMap::from([("n".into(), scalar)]), ..Default::default() };
@@ -80,7 +80,7 @@ fn ranks_agree_on_what_a_tensor_is() {
     let nan = Scalar::Float(f64::NAN);
     assert_eq!(both(nan, nan).unwrap().0.optimizer().scalars()["n"], nan);
     let error = both(Scalar::UInt(1), Scalar::Int(1)).unwrap_err();
-    assert!(error.to_string().contains("expected UInt(1), as of another rank, found Int(1)"), "{error}");
+    assert!(error.to_string().contains("expected UInt(1), as on another rank, found Int(1)"), "{error}");
     let named = RankState { optimizer: vec![whole("n", Dtype::U8, &[1], vec![0])], ..Default::default() };
     let error = opened(vec![counting(nan), named], &[]).unwrap_err();
     assert!(error.to_string().contains("of the same name"), "{error}");
@@ -146,21 +146,21 @@ fn file(header: &str, data: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_header_is_as_it_would_be_written() {
+fn headers_have_one_valid_encoding() {
     let forged = Forged::new();
     let parameters = "parameters-00000-of-00001.safetensors";
     let entry = r#""__metadata__":{"firebrick":"{\"slices\":{},\"scalars\":{}}"}"#;
     let sliced = r#""__metadata__":{"firebrick":"{\"slices\":{\"w\":{\"shape\":[9223372036854775807],\"start\":18446744073709551615}},\"scalars\":{}}"}"#;
     let tensor = r#""w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}"#;
-    for (bytes, told) in [
+    for (bytes, message) in [
         (vec![], "found 0 bytes"),
         (vec![0; 7], "found 7 bytes"),
         (vec![255; 64], "a header of 18446744073709551615 bytes in a file of 64"),
         (file("", 0), "EOF"),
         (file("{}", 0), "no entry `firebrick`"),
         (file(r#"{"__metadata__":{"firebrick":"{}"}}"#, 0), "missing field"),
-        (file(&format!("{{{entry},{tensor}}}"), 8), "spelled otherwise"),
-        (file(&format!("{{{entry},{tensor}}} "), 8), "spelled otherwise"),
+        (file(&format!("{{{entry},{tensor}}}"), 8), "in a different encoding"),
+        (file(&format!("{{{entry},{tensor}}} "), 8), "in a different encoding"),
         (file(&format!("{{{sliced},{tensor}}}"), 8), "too many rows"),
         (
             file(&format!("{{{},{tensor}}}", sliced.replace("18446744073709551615", "0")), 8),
@@ -176,7 +176,7 @@ fn a_header_is_as_it_would_be_written() {
         (file(&"{\"a\":".repeat(100_000), 0), "recursion"),
     ] {
         let error = forged.with_file(parameters, &bytes);
-        assert!(error.to_string().contains(told), "{told}: {error}");
+        assert!(error.to_string().contains(message), "{message}: {error}");
         assert!(error.path().unwrap().ends_with(parameters), "{error}");
     }
     // Content that is valid for the optimizer is not for parameters.
@@ -192,7 +192,7 @@ fn a_header_is_as_it_would_be_written() {
 }
 
 #[test]
-fn a_manifest_is_as_it_would_be_written() {
+fn manifests_have_one_valid_encoding() {
     let forged = Forged::new();
     let manifest = &forged.manifest;
     let with = |edit: &dyn Fn(&mut Manifest)| {
@@ -201,7 +201,7 @@ fn a_manifest_is_as_it_would_be_written() {
         forged.with_manifest(&manifest.to_json()).to_string()
     };
     let name = |name: &'static str| move |manifest: &mut Manifest| manifest.files[0].name = name.into();
-    for (error, told) in [
+    for (error, message) in [
         (with(&|manifest| manifest.format = 3), "expected a format of 1 to 2, found format 3"),
         (with(&|manifest| manifest.format = 1), "expected a SHA-256 of `average-00000-of-00001"),
         (with(&|manifest| manifest.step = 2), "that of step-00000002"),
@@ -225,7 +225,7 @@ fn a_manifest_is_as_it_would_be_written() {
         (with(&name("average-00000-of-00001.safetensors\0")), "\\0"),
         (with(&name("average-0-of-1.safetensors")), "found \"average-0-of-1"),
         (with(&name("average-00000-of-00002.safetensors")), "found \"average-00000-of-00002"),
-        (with(&|manifest| manifest.files[0].bytes = u64::MAX), "bytes can be summed"),
+        (with(&|manifest| manifest.files[0].bytes = u64::MAX), "files of less than 2^64 bytes"),
         (with(&|manifest| manifest.files[0].bytes += 1 << 40), "found"),
         (with(&|manifest| manifest.files[3].bytes = 17 << 20), "`trainer.ron` of at most 16777216 bytes"),
         (with(&|manifest| manifest.run = String::new()), "`run` of 1 to 256 bytes"),
@@ -237,21 +237,21 @@ fn a_manifest_is_as_it_would_be_written() {
         (with(&|manifest| drop(manifest.aliases.insert("a\n".into(), "scale".into()))), "a name of 2 bytes"),
         (with(&|manifest| manifest.metric = Some(f64::NAN)), "a finite `metric`"),
     ] {
-        assert!(error.contains(told), "{told}: {error}");
+        assert!(error.contains(message), "{message}: {error}");
     }
 
     let json = String::from_utf8(manifest.to_json()).unwrap();
     let compact = serde_json::to_string(&serde_json::from_str::<serde_json::Value>(&json).unwrap()).unwrap();
-    for (text, told) in [
-        (compact, "spelled otherwise"),
-        (format!("{json}\n"), "spelled otherwise"),
-        (format!(" {json}"), "spelled otherwise"),
+    for (text, message) in [
+        (compact, "in a different encoding"),
+        (format!("{json}\n"), "in a different encoding"),
+        (format!(" {json}"), "in a different encoding"),
         (json.replacen("\"step\": 1", "\"step\": 1,\n    \"more\": 1", 1), "unknown field `more`"),
         (json.replacen("\"step\": 1,", "\"step\": 1,\n    \"step\": 1,", 1), "duplicate field `step`"),
         (json.replacen("\"step\": 1", "\"step\": -1", 1), "invalid value"),
         (json.replacen("\"step\": 1", "\"step\": 1.0", 1), "invalid type"),
-        (json.replacen("\"run\": \"run\"", "\"run\": \"ru\\u006e\"", 1), "spelled otherwise"),
-        (json.replacen("\"metric\": \"10\"", "\"metric\": \"1e1\"", 1), "spelled otherwise"),
+        (json.replacen("\"run\": \"run\"", "\"run\": \"ru\\u006e\"", 1), "in a different encoding"),
+        (json.replacen("\"metric\": \"10\"", "\"metric\": \"1e1\"", 1), "in a different encoding"),
         (json.replacen("\"run\": \"run\"", "\"run\": \"ran\"", 1), "expected BLAKE3"),
         (json.replace("blake3", "sha256"), "expected the BLAKE3 of format 2, found a SHA-256"),
         (json.replacen("blake3", "md5", 1), "unknown field `md5`"),
@@ -260,7 +260,7 @@ fn a_manifest_is_as_it_would_be_written() {
         ("[".repeat(1 << 20), "invalid type"),
     ] {
         let error = forged.with_manifest(text.as_bytes());
-        assert!(error.to_string().contains(told), "{told}: {error}");
+        assert!(error.to_string().contains(message), "{message}: {error}");
         assert!(error.path().unwrap().ends_with("manifest.json"), "{error}");
     }
 }

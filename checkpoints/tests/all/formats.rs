@@ -62,7 +62,7 @@ fn the_sums_of_format_1_are_checked() {
 }
 
 #[test]
-fn both_formats_hold_the_same() {
+fn both_formats_have_the_same_content() {
     let output = tempfile::tempdir().unwrap();
     let new = save(&Folder::new(output.path()), 1, 2).unwrap().path;
     let [old, new] = [Path::new(FORMAT_1), &*new].map(|path| open_as(path, 1));
@@ -77,7 +77,7 @@ fn both_formats_hold_the_same() {
 }
 
 #[test]
-fn a_run_goes_on_from_format_1_in_format_2() {
+fn a_run_continues_from_format_1_in_format_2() {
     let output = tempfile::tempdir().unwrap();
     let path = copied(output.path());
     let folder = Folder::new(output.path());

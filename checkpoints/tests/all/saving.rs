@@ -21,7 +21,7 @@ fn new() -> (tempfile::TempDir, Folder) {
 }
 
 #[test]
-fn what_ranks_save_is_read_back() {
+fn saved_ranks_are_read_back() {
     for ranks in [1, 2, 4, 9] {
         let (_output, folder) = new();
         assert_eq!(folder.latest().unwrap(), None);
@@ -51,7 +51,7 @@ fn the_same_state_is_saved_as_the_same_bytes() {
 }
 
 #[test]
-fn a_step_that_is_saved_again_takes_the_place_of_the_first() {
+fn saving_a_step_again_replaces_it() {
     let (_output, folder) = new();
     save(&folder, 1, 1).unwrap();
     let first = save(&folder, 2, 1).unwrap();
@@ -62,7 +62,7 @@ fn a_step_that_is_saved_again_takes_the_place_of_the_first() {
 }
 
 #[test]
-fn a_run_that_went_back_has_its_newest_where_it_is() {
+fn after_going_back_the_newest_save_is_the_latest() {
     let (_output, folder) = new();
     for step in [10, 20, 30, 11] {
         save(&folder, step, 1).unwrap();
@@ -76,7 +76,7 @@ fn a_run_that_went_back_has_its_newest_where_it_is() {
 }
 
 #[test]
-fn what_need_not_be_kept_is_removed() {
+fn pruning_removes_checkpoints_that_no_rule_keeps() {
     let (_output, folder) = new();
     for step in 1..=6 {
         save(&folder, step, 1).unwrap();
@@ -89,7 +89,7 @@ fn what_need_not_be_kept_is_removed() {
 }
 
 #[test]
-fn clean_removes_what_interrupted_saves_left_and_nothing_else() {
+fn clean_removes_only_leftovers_of_interrupted_saves() {
     let (_output, folder) = new();
     save(&folder, 1, 1).unwrap();
     save(&folder, 2, 1).unwrap();
@@ -137,24 +137,24 @@ fn latest_falls_back_to_the_newest_that_is_complete() {
 }
 
 #[test]
-fn what_cannot_be_right_is_not_published() {
+fn invalid_manifests_are_not_published() {
     let (_output, folder) = new();
     let staging = folder.staging(1, "a");
-    fn told<T: std::fmt::Debug>(result: Result<T, CheckpointError>) -> String {
+    fn message<T: std::fmt::Debug>(result: Result<T, CheckpointError>) -> String {
         result.unwrap_err().to_string()
     }
     let mut state = rank_state(1, 0, 1);
     state.parameters[0].shape = vec![7, 4];
-    let error = told(staging.write_rank(&state));
+    let error = message(staging.write_rank(&state));
     assert!(error.contains("embedding.weight") && error.contains("found 84 bytes"), "{error}");
     assert!(!staging.path().exists());
     state.rank = 1;
-    assert!(told(staging.write_rank(&state)).contains("rank 1 of 1"));
-    assert!(told(folder.staging(1, "../a").write_rank(&rank_state(1, 0, 1))).contains("ASCII letters"));
+    assert!(message(staging.write_rank(&state)).contains("rank 1 of 1"));
+    assert!(message(folder.staging(1, "../a").write_rank(&rank_state(1, 0, 1))).contains("ASCII letters"));
 
     let files = staging.write_rank(&rank_state(1, 0, 1)).unwrap();
     let manifest = Manifest::new("run", 1, 1, "0.1.0").files(files);
-    let publish = |manifest| told(staging.publish(manifest, "()"));
+    let publish = |manifest| message(staging.publish(manifest, "()"));
     assert!(publish(Manifest { step: 2, ..manifest.clone() }).contains("expected step 1, found 2"));
     let two = publish(Manifest { world_size: 2, ..manifest.clone() });
     assert!(two.contains("expected 5 files of 2 ranks"), "{two}");
@@ -183,7 +183,7 @@ fn an_attempt_that_is_discarded_leaves_nothing() {
 }
 
 #[test]
-fn a_checkpoint_that_is_not_sound_takes_no_place_of_one_that_is() {
+fn an_unsound_checkpoint_does_not_replace_a_sound_one() {
     let (_output, folder) = new();
     save(&folder, 1, 1).unwrap();
     let broken = |step| {
@@ -212,7 +212,7 @@ fn a_checkpoint_that_is_not_sound_takes_no_place_of_one_that_is() {
 }
 
 #[test]
-fn where_none_is_sound_the_newest_is_taken() {
+fn without_a_sound_checkpoint_the_newest_is_the_latest() {
     let (_output, folder) = new();
     for step in 1..4 {
         let staging = folder.staging(step, "broken");
@@ -226,7 +226,7 @@ fn where_none_is_sound_the_newest_is_taken() {
 }
 
 #[test]
-fn a_checkpoint_that_is_disowned_is_passed_over_and_still_opens() {
+fn a_disowned_checkpoint_is_skipped_but_still_opens() {
     let (_output, folder) = new();
     save(&folder, 1, 2).unwrap();
     save(&folder, 2, 2).unwrap();

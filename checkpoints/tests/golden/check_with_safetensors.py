@@ -4,7 +4,7 @@
     pip install safetensors numpy ml_dtypes
     python3 check_with_safetensors.py
 
-The values are made here as tests/state/mod.rs makes them, for step 7.
+Computes the values like tests/all/state/mod.rs, for step 7.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ MASK = (1 << 64) - 1
 
 
 def random_bytes(seed: int, count: int) -> bytes:
-    """The low bytes of SplitMix64."""
+    """Returns the low bytes of SplitMix64."""
     result = bytearray()
     for _ in range(count):
         seed = (seed + 0x9E3779B97F4A7C15) & MASK
@@ -53,7 +53,7 @@ def check(path: Path, dtype: type | None) -> None:
             found = file.get_tensor(name)
             assert found.dtype == expected.dtype, (name, found.dtype)
             assert found.shape == expected.shape, (name, found.shape)
-            # A NaN is not equal to itself; its bytes are.
+            # Compares bytes, since a NaN is not equal to itself.
             assert found.tobytes() == expected.tobytes(), (name, found, expected)
     print(f"{path.name}: {len(EXPECTED)} tensors are as they were saved")
 

@@ -231,7 +231,7 @@ fn overrides_that_are_no_overrides_say_what_one_is() {
 fn data_that_cannot_be_trained_on_is_refused() {
     let folder = folder();
     fs::write(folder.path().join("text.txt"), "").unwrap();
-    firebrick(folder.path()).assert().code(1).stderr(contains("holds no text"));
+    firebrick(folder.path()).assert().code(1).stderr(contains("has no text"));
     fs::write(folder.path().join("text.txt"), [0xff, 0xfe]).unwrap();
     firebrick(folder.path()).assert().code(1).stderr(contains("not UTF-8"));
     fs::write(folder.path().join("tokenizer.json"), "{}").unwrap();

@@ -126,7 +126,7 @@ fn malformed_records_stop_or_are_counted() {
         .assert()
         .code(1)
         .stdout("")
-        .stderr(contains("sums.jsonl:1, field `answer`: expected a text, found nothing"));
+        .stderr(contains("sums.jsonl:1, field `answer`: expected a text, found no such field"));
     firebrick(folder.path(), "data", &run(", malformed: Skip"))
         .assert()
         .success()
@@ -162,7 +162,7 @@ fn a_token_file_is_trained_on_in_place() {
     firebrick(folder.path(), "train", &training("CausalLm()", data))
         .assert()
         .code(1)
-        .stderr(contains("cut short"));
+        .stderr(contains("truncated"));
 }
 
 /// A token file has the same ids as the text: the same windows, and the same loss.
@@ -217,7 +217,7 @@ fn the_part_that_is_too_short_is_named() {
     firebrick(folder.path(), "data", run)
         .assert()
         .code(1)
-        .stderr(contains("the validation part of the data: the text has 1 token(s) but at least 2"));
+        .stderr(contains("the validation part of the data: the text has 1 token(s) but needs at least 2"));
 }
 
 #[test]

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_text_that_ends_has_an_end() {
+    fn only_complete_texts_get_an_end_token() {
         let task = |encoder: Encoder| CausalLm::new(encoder).end(true).end_id(9);
         assert_eq!(encode(&task(letters()), "abc"), [[0, 1, 2, 9]]);
         assert_eq!(encode(&task(letters().max_length(Some(4))), "abc"), [[0, 1, 2, 9]]);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_that_is_padding_too_counts() {
+    fn an_end_token_equal_to_padding_is_supervised() {
         let task = CausalLm::new(Encoder::new(bytebpe())).end(true).end_id(0).pad_id(0);
         let samples = ["the river", "a"].map(|of| task.encode(&record(vec![("text", text(of))])).unwrap());
         let batch = task.collate(&drawn(samples.into_iter().flatten())).unwrap();
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_pads() {
+    fn the_padding_token_has_defaults() {
         assert_eq!(CausalLm::new(letters()).pad_id(3).pad(), 3);
         assert_eq!(CausalLm::new(letters()).pad(), 0);
         assert_eq!(CausalLm::new(Encoder::new(unigram())).pad(), unigram().special().pad.unwrap());
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing() {
+    fn empty_inputs() {
         let task = CausalLm::new(letters());
         assert!(encode(&task, "").is_empty() && encode(&task, "a").is_empty());
         assert_eq!(task.collate(&[]).unwrap().shape(), [0, 0]);

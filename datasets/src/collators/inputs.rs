@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing() {
+    fn empty_inputs() {
         let inputs = Inputs::new(&[], &Padding::default(), 0).unwrap();
         assert_eq!(inputs.mask(&testing::device()).dims(), [0, 0]);
         let inputs = Inputs::new(&[&Tokens::default()], &Padding::default(), 0).unwrap();

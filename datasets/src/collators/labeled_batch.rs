@@ -24,11 +24,7 @@ impl LabeledBatch {
         let mut all = Vec::with_capacity(inputs.host_ids().len());
         for (row, (tokens, labels)) in rows.iter().enumerate() {
             if tokens.len() != labels.len() {
-                return Err(DataError::Sample(SampleError::LabelLength {
-                    row,
-                    ids: tokens.len(),
-                    labels: labels.len(),
-                }));
+                return Err(SampleError::LabelLength { row, ids: tokens.len(), labels: labels.len() }.into());
             }
             padding.push(&mut all, labels.iter().copied(), inputs.shape()[1], IGNORE);
         }

@@ -43,7 +43,7 @@ impl Labels {
         let mut ids = BTreeMap::new();
         for (name, id) in names.iter().zip(0..) {
             if ids.insert(name.clone(), id).is_some() {
-                return Err(DataError::Sample(SampleError::DuplicateLabel { label: name.clone() }));
+                return Err(SampleError::DuplicateLabel { label: name.clone() }.into());
             }
         }
         let numbers = (0..).take(names.len()).collect();
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn another_order_moves_ids_and_not_what_numbers_mean() {
+    fn reordering_names_keeps_the_meaning_of_numbers() {
         let model = ["yes", "no", "maybe"].map(String::from);
         let labels = Labels::new(["no", "maybe", "yes"]).unwrap().ordered_as(&model).unwrap();
         assert_eq!(labels.names(), model);

@@ -115,7 +115,7 @@ fn special_tokens_and_padding_are_left_alone() {
 }
 
 #[test]
-fn nothing_at_all() {
+fn empty_batches_and_no_masked_tokens() {
     let task = task(Masking::default());
     assert_eq!(task.collate(&[]).unwrap().items(), 0);
     let batch = task.collate(&drawn([sample(0, 1)])).unwrap();

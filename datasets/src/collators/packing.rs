@@ -63,7 +63,7 @@ impl Packing {
     fn checked(&self, row: usize, pack: &Pack) -> Result<(), DataError> {
         let tokens = tokens(pack);
         if tokens > self.capacity {
-            return Err(DataError::Sample(SampleError::RowTooLong { row, tokens, length: self.capacity }));
+            return Err(SampleError::RowTooLong { row, tokens, length: self.capacity }.into());
         }
         Ok(())
     }
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn too_much_for_a_row() {
+    fn a_sample_too_long_for_a_row() {
         let task = packing(Padding::default());
         let error = task.collate(&drawn([pack(&[]), pack(&[(&[1, 2, 3], 0), (&[1, 2, 3], 0)])])).unwrap_err();
         assert!(matches!(error, DataError::Sample(SampleError::RowTooLong { row: 1, tokens: 6, length: 5 })));
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing() {
+    fn empty_inputs() {
         let task = packing(Padding::default());
         assert!(task.collate(&[]).unwrap().block_mask(&testing::device()).is_some());
         assert_eq!(task.collate(&drawn([pack(&[])])).unwrap().shape(), [1, 0]);

@@ -22,12 +22,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_given_comes_first() {
+    fn a_given_token_takes_precedence() {
         assert_eq!(role(Some(3), Some(4), "padding", "pad_id").unwrap(), 3);
         assert_eq!(role(None, Some(4), "padding", "pad_id").unwrap(), 4);
         let error = role(None, None, "padding", "pad_id").unwrap_err().to_string();
         assert!(
-            error.starts_with("the tokenizer has no padding token; say which of its tokens it is"),
+            error.starts_with("the tokenizer has no padding token; specify which of its tokens"),
             "{error}"
         );
     }

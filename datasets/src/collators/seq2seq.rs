@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_is_read_but_does_not_count() {
+    fn prompt_tokens_are_not_supervised() {
         let batch = task().collate(&drawn([sample(&[9], &[5, 6, 1], 2)])).unwrap();
         assert_eq!(batch.host_decoder_ids(), [0, 5, 6]);
         assert_eq!(batch.host_labels(), [IGNORE, IGNORE, 1]);
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing() {
+    fn empty_inputs() {
         assert_eq!(task().collate(&[]).unwrap().samples(), 0);
         let batch = task().collate(&drawn([sample(&[], &[], 0)])).unwrap();
         assert_eq!(batch.target_shape(), [1, 0]);

@@ -201,7 +201,7 @@ impl Collator for SequenceClassification {
                         (0..).take(*classes).map(|class| f32::from(u8::from(present.contains(&class)))),
                     );
                 }
-                _ => return Err(DataError::Sample(SampleError::OtherLabel { index: drawn.index })),
+                _ => return Err(SampleError::OtherLabel { index: drawn.index }.into()),
             }
         }
         Ok(SequenceBatch { inputs, targets })
@@ -266,8 +266,7 @@ mod tests {
         }
         let error = task.encode(&record(vec![("text", text("a"))])).unwrap_err().to_string();
         assert!(
-            error
-                .contains("expected a number, found nothing (name one of its fields instead, which are text"),
+            error.contains("expected a number, found no such field (the record has the fields text"),
             "{error}"
         );
     }
@@ -285,14 +284,14 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_second_text_is_one() {
+    fn an_empty_second_text_still_makes_a_pair() {
         let fields = vec![("a", text("the")), ("b", text("")), ("label", Value::Integer(1))];
         let sample = task(Target::Number).pair("a", "b").encode(&record(fields)).unwrap().remove(0);
         assert_eq!(sample.tokens.type_ids, [0, 0, 0, 1]);
     }
 
     #[test]
-    fn nothing() {
+    fn empty_inputs() {
         for target in [Target::Class(labels()), Target::Classes(labels()), Target::Number] {
             let batch = task(target).collate(&[]).unwrap();
             assert_eq!((batch.items(), batch.samples(), batch.tokens()), (0, 0, 0));

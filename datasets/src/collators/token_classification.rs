@@ -234,14 +234,14 @@ mod tests {
 
     /// Continuing labels are found by name, not by number.
     #[test]
-    fn what_continues_goes_by_name() {
+    fn continuing_labels_are_found_by_name() {
         let task = task(&["I-B", "B-A", "O", "I-A", "B-B"], Subwords::Inside);
         assert_eq!(labels(&task, &["Maria", "does"], &["B-A", "B-B"]), [-100, 1, 3, 3, 4, 0, -100]);
         assert_eq!(labels(&task, &["Maria"], &["I-B"]), [-100, 0, 0, 0, -100]);
     }
 
     #[test]
-    fn words_that_vanish_shift_nothing() {
+    fn words_without_tokens_do_not_shift_labels() {
         let task = task(&["a", "b", "c"], Subwords::First);
         let found = labels(&task, &["\u{200b}", "the", "", "river"], &["a", "b", "a", "c"]);
         assert_eq!(found.iter().filter(|&&label| label != IGNORE).collect::<Vec<_>>(), [&1, &2]);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_learn() {
+    fn records_without_labels_yield_no_sample() {
         let task = task(&["a"], Subwords::First);
         let empty = record(vec![("words", list(&[])), ("labels", list(&[]))]);
         assert!(task.encode(&empty).unwrap().is_empty());

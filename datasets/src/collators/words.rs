@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_apart_ends_a_word() {
+    fn excluded_tokens_end_a_word() {
         let encoding = Encoder::new(wordpiece()).encode(Input::Text("maria"), None).unwrap().remove(0);
         let middle = encoding.ids[2];
         let words = word_of_each_token(&encoding, "maria", |id| id == middle);

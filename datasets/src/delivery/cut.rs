@@ -74,7 +74,7 @@ impl Cut {
     pub fn for_rank(self, rank: usize, ranks: usize) -> Result<Self, DataError> {
         match rank < ranks {
             true => Ok(Self { rank, ranks, ..self }),
-            false => Err(DataError::Sample(SampleError::Rank { rank, ranks })),
+            false => Err(SampleError::Rank { rank, ranks }.into()),
         }
     }
 
@@ -166,12 +166,7 @@ fn take(
     let tokens = |samples: usize| batches.padded_tokens(epoch, start..start + samples);
     let first = tokens(1)?;
     if first > most {
-        return Err(DataError::Sample(SampleError::SampleTooLong {
-            epoch,
-            position: start,
-            tokens: first,
-            most,
-        }));
+        return Err(SampleError::SampleTooLong { epoch, position: start, tokens: first, most }.into());
     }
     // `fits` samples fit. Doubles the step as long as they do, then narrows it.
     let (mut fits, mut step) = (1, 1);
@@ -269,7 +264,7 @@ mod tests {
         /// Together, all ranks have each sample of the global batch once, in order. Micro-batches are cut
         /// greedily within the amount, and each rank has the same number of them.
         #[test]
-        fn dealt_without_loss(
+        fn ranks_receive_every_sample_once(
             lengths in prop::collection::vec(1_usize..12, 1..80),
             global in amount(), micro in amount(), ranks in 1_usize..9,
         ) {
@@ -286,11 +281,11 @@ mod tests {
                 if batch.end < lengths.0.len() {
                     prop_assert!(!within(global, &(batch.start..batch.end + 1)));
                 }
-                let dealt: Vec<_> = (0..ranks)
+                let of_ranks: Vec<_> = (0..ranks)
                     .map(|rank| cut.for_rank(rank, ranks).unwrap().micro_batches(&lengths, 0, &batch).unwrap())
                     .collect();
-                prop_assert!(dealt.iter().all(|part| part.len() == dealt[0].len()));
-                let micro_batches = || dealt.iter().flatten().filter(|range| !range.is_empty());
+                prop_assert!(of_ranks.iter().all(|part| part.len() == of_ranks[0].len()));
+                let micro_batches = || of_ranks.iter().flatten().filter(|range| !range.is_empty());
                 prop_assert!(micro_batches().all(|range| within(micro, range)));
                 prop_assert!(micro_batches().cloned().flatten().eq(batch.clone()));
                 start = batch.end;

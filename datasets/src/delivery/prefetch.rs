@@ -104,8 +104,9 @@ impl<B: Batches> Iterator for Prefetch<B> {
         }
         let item = self.pending.pop_front()?.and_then(|pending| {
             let Pending { request, reply } = pending;
-            let batch =
-                reply.recv().unwrap_or_else(|_| Err(panicked(&request, "its worker is gone".to_owned())))?;
+            let batch = reply
+                .recv()
+                .unwrap_or_else(|_| Err(panicked(&request, "its worker thread ended".to_owned())))?;
             Ok((request, batch))
         });
         // Fills the queue last, so the awaited batch counts as under way until it has arrived.

@@ -69,7 +69,7 @@ impl<B: Batches> Requests<B> {
         let Cursor { epoch, consumed } = self.after;
         let samples = self.batches.samples(epoch);
         if samples == 0 {
-            return Err(DataError::Sample(SampleError::EmptyEpoch { epoch }));
+            return Err(SampleError::EmptyEpoch { epoch }.into());
         }
         if consumed >= samples {
             return Err(DataError::out_of_range(epoch, consumed, samples));
@@ -170,7 +170,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_closed_window_is_a_place_to_continue(
+        fn training_resumes_at_any_closed_window(
             samples in prop::collection::vec(1_usize..30, 1..4),
             micro_batch in 1_usize..6, per_window in 1_usize..5, windows in 1_usize..20,
         ) {

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn without_threads_nothing_arrives() {
+    fn without_threads_no_batch_arrives() {
         let workers = Workers::start(&Arc::new(Together(Barrier::new(1))), 0);
         assert!(workers.is_empty());
         let request = Request { epoch: 0, positions: 0..1, closes_window: None };

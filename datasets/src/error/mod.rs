@@ -44,7 +44,8 @@ pub enum DataError {
 
     /// This build cannot read a format.
     #[error(
-        "this build reads no {what}; enable the feature `{feature}` of the crate `firebrick-datasets` or `firebrick`"
+        "this build cannot read {what}; enable the feature `{feature}` of the crate `firebrick-datasets` or \
+         `firebrick`"
     )]
     NotBuilt {
         /// What it cannot read.
@@ -54,7 +55,7 @@ pub enum DataError {
     },
 
     /// A text is empty where text is required.
-    #[error("{place} holds no text; give at least one character")]
+    #[error("{place} has no text; provide at least one character")]
     EmptyText {
         /// The path of the text, or its purpose.
         place: String,
@@ -68,7 +69,7 @@ pub enum DataError {
     },
 
     /// A setting is not a probability.
-    #[error("`{setting}` is {value}; it must be from 0 to 1")]
+    #[error("`{setting}` is {value}; it must be between 0 and 1")]
     Probability {
         /// The name of the setting.
         setting: &'static str,
@@ -92,8 +93,18 @@ impl DataError {
             Self::Sample(SampleError::RowTooLong { .. }) => "a sample that fits into a row",
             other => return other,
         };
-        let (place, expected, found) = (place.clone(), expected.into(), self.to_string());
-        ReadError::Record { place, field: None, expected, found }.into()
+        Self::record(place.clone(), None, expected, self.to_string())
+    }
+
+    /// Creates the error of a malformed record.
+    pub(crate) fn record(
+        place: Place,
+        field: Option<&str>,
+        expected: impl Into<String>,
+        found: impl Into<String>,
+    ) -> Self {
+        let (field, expected, found) = (field.map(str::to_owned), expected.into(), found.into());
+        ReadError::Record { place, field, expected, found }.into()
     }
 
     /// Creates the error for a position that an epoch does not have.
@@ -118,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_as_a_sentence() {
+    fn messages_are_sentences() {
         let origin = Some("runs/a/tokenizer.json".into());
         let error = DataError::Tokenizer(TokenizerError::UnknownCharacter {
             character: '\t',
@@ -129,8 +140,8 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "line 3, column 1 of the text: the character '\\t' is not in the vocabulary of runs/a/tokenizer.json, \
-             which holds the characters of the text that it was built from; leave the character out, \
-             build the vocabulary from text that has it, or use BPE, which can encode anything"
+             which has only the characters of the text that it was built from; remove the character, build the \
+             vocabulary from text that contains it, or use BPE, which encodes any text"
         );
     }
 }

@@ -41,7 +41,7 @@ pub enum ReadError {
 
     /// A file holds bytes that are not UTF-8.
     #[error(
-        "`{}` is not UTF-8 text: byte {offset} starts no valid character; convert the file to \
+        "`{}` is not UTF-8 text: the byte at offset {offset} does not start a valid character; convert the file to \
          UTF-8, or leave it out",
         path.display()
     )]
@@ -54,8 +54,7 @@ pub enum ReadError {
 
     /// A folder contains no file with one of the expected extensions.
     #[error(
-        "no file in `{}` has one of the extensions {extensions:?}; name the extensions of your \
-         files",
+        "no file in `{}` has one of the extensions {extensions:?}; specify the extensions of your files",
         path.display()
     )]
     NoFiles {
@@ -76,8 +75,8 @@ pub enum ReadError {
 
     /// The file's extension does not identify a known format.
     #[error(
-        "the format of `{}` cannot be told from its ending; the known endings are {known}, each \
-         also with .gz or .zst; name the format",
+        "the extension of `{}` does not determine its format; the known extensions are {known}, each also followed \
+         by .gz or .zst; specify the format",
         path.display()
     )]
     UnknownFormat {
@@ -88,7 +87,7 @@ pub enum ReadError {
     },
 
     /// A reader does not have the requested part.
-    #[error("part {part} was asked for, but there are {parts}; ask for parts from 0")]
+    #[error("part {part} does not exist: there are {parts} part(s), numbered from 0")]
     NoPart {
         /// The part, from 0.
         part: usize,
@@ -117,7 +116,7 @@ pub enum ReadError {
     },
 
     /// A sequence does not have the requested tokens.
-    #[error("tokens {range:?} were asked for, but there are {tokens}")]
+    #[error("tokens {range:?} were requested, but there are only {tokens}; request a range within them")]
     TokenRange {
         /// The requested tokens.
         range: Range<usize>,

@@ -7,7 +7,7 @@ use std::ops::Range;
 #[non_exhaustive]
 pub enum SampleError {
     /// A text has too few tokens to train on.
-    #[error("the text has {tokens} token(s) but at least {needed} are needed; give a longer text")]
+    #[error("the text has {tokens} token(s) but needs at least {needed}; provide a longer text")]
     TooShort {
         /// The number of tokens in the text.
         tokens: usize,
@@ -23,7 +23,7 @@ pub enum SampleError {
     },
 
     /// The numbers of rows of ids and of labels differ.
-    #[error("{ids} row(s) of ids came with {labels} row(s) of labels; give one for each row")]
+    #[error("there are {ids} row(s) of ids but {labels} row(s) of labels; provide labels for each row")]
     LabelRows {
         /// The rows of ids.
         ids: usize,
@@ -32,7 +32,7 @@ pub enum SampleError {
     },
 
     /// The numbers of ids and of labels in a row differ.
-    #[error("row {row} has {ids} id(s) but {labels} label(s); give one label for each id")]
+    #[error("row {row} has {ids} id(s) but {labels} label(s); provide one label for each id")]
     LabelLength {
         /// The row, from 0.
         row: usize,
@@ -44,8 +44,8 @@ pub enum SampleError {
 
     /// A row has more tokens than allowed.
     #[error(
-        "row {row} has {tokens} token(s), but rows are {length} long; let the encoder cut texts \
-         with `max_length`, or raise the length"
+        "row {row} has {tokens} token(s), but rows have room for {length}; cut texts with the encoder's \
+         `max_length`, or raise the length"
     )]
     RowTooLong {
         /// The row, from 0.
@@ -57,7 +57,7 @@ pub enum SampleError {
     },
 
     /// A class name occurs twice.
-    #[error("the label `{label}` comes twice; give each name once")]
+    #[error("the label `{label}` occurs twice; list each name once")]
     DuplicateLabel {
         /// The name.
         label: String,
@@ -74,7 +74,7 @@ pub enum SampleError {
 
     /// A sample has a different kind of label than its collator makes.
     #[error(
-        "sample {index} has another kind of label than the batch; collate samples with the \
+        "sample {index} has a different kind of label from the batch; collate samples with the \
          collator that made them"
     )]
     OtherLabel {
@@ -84,8 +84,8 @@ pub enum SampleError {
 
     /// An epoch does not have the requested positions.
     #[error(
-        "epoch {epoch} has {samples} sample(s), but positions {positions:?} were asked for; \
-         continue only on the data and settings that the run started with"
+        "epoch {epoch} has {samples} sample(s), but positions {positions:?} were requested; continue only with the \
+         data and settings that the run started with"
     )]
     OutOfRange {
         /// The epoch.
@@ -98,8 +98,8 @@ pub enum SampleError {
 
     /// A sample has more tokens than a row or a batch can hold.
     #[error(
-        "the sample at position {position} of epoch {epoch} has {tokens} tokens, more than the \
-         {most} that there is room for; cut samples at a maximum length, or give more room"
+        "the sample at position {position} of epoch {epoch} has {tokens} tokens, more than the limit of {most}; cut \
+         samples at a maximum length, or raise the limit"
     )]
     SampleTooLong {
         /// The epoch.
@@ -114,15 +114,15 @@ pub enum SampleError {
 
     /// Batches are cut by tokens, but the data set does not count its tokens.
     #[error(
-        "this data set does not know the tokens of its samples; cut batches by samples, or \
+        "this data set does not report how many tokens its samples have; size batches by samples, or \
          implement `Batches::padded_tokens`"
     )]
     NoTokenCounts,
 
     /// The data changed since it was opened.
     #[error(
-        "part {part} of the data (counted from 0) changed: it had {counted} samples when it was \
-         opened, and sample {read} is not as it was; leave the files as they are while they are read"
+        "part {part} of the data (counted from 0) changed: it had {counted} samples when it was opened, and differs \
+         from sample {read} on; do not change the files while a run reads them"
     )]
     Changed {
         /// The part.
@@ -134,7 +134,7 @@ pub enum SampleError {
     },
 
     /// A rank is not below the number of ranks.
-    #[error("rank {rank} is not one of {ranks}; ranks are counted from 0")]
+    #[error("rank {rank} is not one of the {ranks} rank(s); ranks are numbered from 0")]
     Rank {
         /// The rank.
         rank: usize,
@@ -144,8 +144,8 @@ pub enum SampleError {
 
     /// The weight of a corpus in a mix is invalid.
     #[error(
-        "the weight of corpus {corpus} (counted from 0) is {weight}; it must be a number above 0, \
-         and here at least {least}, a ten-thousandth of all weights"
+        "the weight of corpus {corpus} (counted from 0) is {weight}; it must be a positive number of at least \
+         {least}, a ten-thousandth of the sum of all weights"
     )]
     Weight {
         /// The corpus, from 0.
@@ -157,7 +157,7 @@ pub enum SampleError {
     },
 
     /// A corpus in a mix has no samples.
-    #[error("corpus {corpus} (counted from 0) has no samples; give one that has, or leave it out")]
+    #[error("corpus {corpus} (counted from 0) has no samples; provide data for it, or leave it out")]
     EmptyCorpus {
         /// The corpus, from 0.
         corpus: usize,
@@ -165,8 +165,8 @@ pub enum SampleError {
 
     /// The data contains no samples.
     #[error(
-        "{place} gave no samples ({skipped} malformed record(s) were skipped): its records are empty, or too \
-         short, or nothing of them is supervised; look at them, and at the maximum length"
+        "{place} has no samples ({skipped} malformed record(s) were skipped): its records are empty, too short, or \
+         have no supervised token; check the records and the maximum length"
     )]
     NoSamples {
         /// Where the data is, and its purpose.
@@ -176,7 +176,7 @@ pub enum SampleError {
     },
 
     /// An epoch has no samples, so training could never finish it.
-    #[error("epoch {epoch} has no samples; give a data set that has at least one")]
+    #[error("epoch {epoch} has no samples; use a data set with at least one")]
     EmptyEpoch {
         /// The epoch.
         epoch: u64,

@@ -19,7 +19,7 @@ pub enum TokenizerError {
     },
 
     /// There is no `tokenizer.json`.
-    #[error("`{}` is no tokenizer.json: {fix}", path.display())]
+    #[error("`{}` is not a tokenizer.json: {fix}", path.display())]
     NoTokenizerFile {
         /// The given path, or the file that the given folder lacks.
         path: PathBuf,
@@ -46,7 +46,7 @@ pub enum TokenizerError {
 
     /// The token named for a role is not in the vocabulary.
     #[error(
-        "the {role} token {token:?} is not in the vocabulary; name one that is{}",
+        "the {role} token {token:?} is not in the vocabulary; choose one that is{}",
         if known.is_empty() { String::new() } else { format!(", for example one of the special tokens {}", listed(known)) }
     )]
     UnknownToken {
@@ -60,8 +60,8 @@ pub enum TokenizerError {
 
     /// A byte-level vocabulary is too small for the 256 bytes and one merge.
     #[error(
-        "a byte-level BPE vocabulary of {asked} is impossible: 256 entries are the single bytes; \
-         ask for at least {least}"
+        "a byte-level BPE vocabulary cannot have {asked} tokens: the single bytes alone take 256; set at least \
+         {least}"
     )]
     VocabularySize {
         /// The requested size.
@@ -73,8 +73,8 @@ pub enum TokenizerError {
     /// The text to encode contains a character that the vocabulary lacks.
     #[error(
         "line {line}, column {column} of the text: the character {character:?} is not in the vocabulary{}, \
-         which holds the characters of the text that it was built from; leave the character out, \
-         build the vocabulary from text that has it, or use BPE, which can encode anything",
+         which has only the characters of the text that it was built from; remove the character, build the \
+         vocabulary from text that contains it, or use BPE, which encodes any text",
         origin.as_ref().map_or_else(String::new, |path| format!(" of {}", path.display()))
     )]
     UnknownCharacter {
@@ -102,7 +102,7 @@ pub enum TokenizerError {
 
     /// A maximum length leaves no room for text.
     #[error(
-        "a maximum of {max_length} token(s) leaves no room for text beside {special} special \
+        "a maximum of {max_length} token(s) leaves no room for text next to {special} special \
          token(s) and a stride of {stride}; raise `max_length` or lower `stride`"
     )]
     TooFewTokens {
@@ -132,7 +132,7 @@ pub enum TokenizerError {
 
     /// A collator needs a token for a role, and neither the settings nor the tokenizer define it.
     #[error(
-        "the tokenizer has no {role} token; say which of its tokens it is (`special` in a run file, \
+        "the tokenizer has no {role} token; specify which of its tokens to use (`special` in a run file, \
          `{setting}` in Rust), or read the tokenizer from a folder whose configuration names it"
     )]
     NoToken {

@@ -58,7 +58,7 @@ impl TextChunks {
                 }
                 Err(error) => {
                     let offset = self.text.mark() + self.before + error.valid_up_to();
-                    return Err(DataError::Read(ReadError::NotUtf8 { path: path.to_path_buf(), offset }));
+                    return Err(ReadError::NotUtf8 { path: path.to_path_buf(), offset }.into());
                 }
             };
             let end = if self.ended { valid.len() } else { final_pieces(valid) };
@@ -91,7 +91,7 @@ mod tests {
     use crate::Tokenizer;
 
     #[test]
-    fn chunks_are_encoded_as_the_whole() {
+    fn chunks_encode_like_the_whole_text() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("text");
         // Lines of various lengths, and a long stretch without newlines or spaces.
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text() {
+    fn text_that_is_not_utf_8() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("text");
         let mut file = fs::File::create(&path).unwrap();

@@ -9,7 +9,7 @@ use super::{
     records,
     tag_scheme::Evidence,
 };
-use crate::{DataError, ReadError, Reader, Records};
+use crate::{DataError, Reader, Records};
 
 /// Reads sentences of words and their labels from files, compressed or not.
 ///
@@ -146,11 +146,8 @@ impl Reader for ConllReader {
     fn open(&self, part: usize) -> Result<Records, DataError> {
         let Columns { word, label, .. } = self.columns;
         if word == label {
-            return Err(DataError::Read(ReadError::ReaderSetting {
-                setting: "label",
-                expected: "another column than that of the words".into(),
-                found: label.to_string(),
-            }));
+            let expected = "a different column from that of the words";
+            return Err(DataError::setting("label", expected, label.to_string()));
         }
         let mut sentences = self.sentences(part)?;
         let scheme = match self.tags {
@@ -201,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_of_choice() {
+    fn chosen_columns() {
         let text = "a b c d\n";
         assert_eq!(read(text, |r| r.word(1).label(2)), [sentence(1, "b", "c")]);
         assert_eq!(read(text, |r| r.word(-1).label(-4)), [sentence(1, "d", "a")]);
@@ -212,7 +209,7 @@ mod tests {
         assert!(read("a", |r| r)[0].as_ref().unwrap_err().contains("expected 2 columns, found 1"));
         assert!(read("a b", |r| r.label(i32::MIN))[0].is_err());
         let same = ConllReader::new(Vec::<PathBuf>::new()).label(0).open(0).err().unwrap();
-        assert!(matches!(same, DataError::Read(ReadError::ReaderSetting { setting: "label", .. })));
+        assert!(matches!(same, DataError::Read(crate::ReadError::ReaderSetting { setting: "label", .. })));
     }
 
     #[test]
@@ -231,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_are_no_words() {
+    fn comments_are_not_words() {
         let tabs =
             "# id 5239 domain=en\n#\tO\n#tag\tB-x\n# middle\nb\tO\n\n# id 1\tdomain=en\n#alone\nc\tO\n";
         assert_eq!(read(tabs, |r| r), [sentence(2, "#|#tag|b", "O|B-x|O"), sentence(9, "c", "O")]);
@@ -336,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_of_choice() {
+    fn comments_as_configured() {
         let text = "# a=b\nc O\n";
         assert_eq!(read(text, |r| r), [sentence(2, "c", "O")]);
         assert_eq!(read(text, |r| r.comments(false)), [sentence(1, "#|c", "a=b|O")]);

@@ -7,7 +7,7 @@ use super::{
     conll_comments::{Comments, Line, columns_of},
     lines::{Lines, is_blank},
 };
-use crate::{DataError, Place, ReadError, Record, Value};
+use crate::{DataError, Place, Record, Value};
 
 /// The line that begins a document in CoNLL-2003.
 const DOCUMENT_START: &str = "-DOCSTART-";
@@ -97,11 +97,11 @@ impl Sentences {
                     sentence.lines.push(self.lines.number());
                     continue;
                 }
-                Kind::Malformed(field, expected, found) => (None, field.map(str::to_owned), expected, found),
+                Kind::Malformed(field, expected, found) => (None, field, expected, found),
             };
             let (line, field, expected, found) = problem;
             let place = self.lines.place(line.unwrap_or(self.lines.number()));
-            malformed = Some(DataError::Read(ReadError::Record { place, field, expected, found }));
+            malformed = Some(DataError::record(place, field, expected, found));
             sentence = Sentence::default();
         }
         match malformed {
@@ -120,12 +120,8 @@ impl Sentences {
         let place = |line: Option<&u64>| -> Place { self.lines.place(line.copied().unwrap_or_default()) };
         let converted = match scheme {
             Some(scheme) => scheme.to_iob2(&sentence.labels).map_err(|fault| {
-                DataError::Read(ReadError::Record {
-                    place: place(sentence.lines.get(fault.index)),
-                    field: Some(labels.to_string()),
-                    expected: fault.expected,
-                    found: fault.found,
-                })
+                let place = place(sentence.lines.get(fault.index));
+                DataError::record(place, Some(labels), fault.expected, fault.found)
             })?,
             None => sentence.labels,
         };
@@ -138,11 +134,12 @@ impl Sentences {
 /// Creates the error for a line that may be a word or a comment.
 fn unclear<'a>(line: &str, columns: usize) -> Kind<'a> {
     let expected = format!(
-        "a word with {columns} columns and a label like those of the file, or a comment, `# key = value` (`comments` says \
+        "a word with {columns} columns and a label like those of the file, or a comment, `# key = value` \
+         (`comments` says \
          whether lines that start with `#` are comments)"
     );
     let brief: String = line.chars().take(60).collect();
-    Kind::Malformed(None, expected, format!("{brief:?}, which may be either"))
+    Kind::Malformed(None, expected, format!("{brief:?}, which could be either"))
 }
 
 fn kind(line: &str, columns: Columns) -> Kind<'_> {

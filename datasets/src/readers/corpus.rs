@@ -87,7 +87,7 @@ impl Corpus {
     /// [`SampleError::SplitFraction`] unless `valid_fraction` is at least 0 and below 1.
     pub fn split(mut self, valid_fraction: f64) -> Result<(String, String), DataError> {
         if !(0.0..1.0).contains(&valid_fraction) {
-            return Err(DataError::Sample(SampleError::SplitFraction { fraction: valid_fraction }));
+            return Err(SampleError::SplitFraction { fraction: valid_fraction }.into());
         }
         let characters = self.text.chars().count();
         let valid = (characters as f64 * valid_fraction) as usize;
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read() {
+    fn unreadable_files() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("a.bin"), b"ok\xff").unwrap();
         fs::write(folder.path().join("empty"), " \n").unwrap();
@@ -181,8 +181,8 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_device_without_end_is_refused() {
+    fn an_endless_device_is_an_error() {
         let error = Corpus::read("/dev/zero", &[]).unwrap_err();
-        assert!(error.to_string().contains("no ordinary file"), "{error}");
+        assert!(error.to_string().contains("not a regular file"), "{error}");
     }
 }

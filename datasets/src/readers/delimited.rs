@@ -5,7 +5,7 @@ use std::sync::Arc;
 use csv::ByteRecord;
 
 use super::{Files, lines::LONGEST_RECORD, records, row_lines::RowLines};
-use crate::{DataError, Place, ReadError, Reader, Record, Records, Value, records::brief};
+use crate::{DataError, Place, Reader, Record, Records, Value, records::brief};
 
 /// Reads columns with a delimiter from files, compressed or not. Every value is a [`Text`](Value::Text).
 ///
@@ -81,11 +81,8 @@ impl DelimitedReader {
         let delimiter = one_byte("delimiter", self.delimiter)?;
         let quote = self.quote.map(|quote| one_byte("quote", quote)).transpose()?;
         if quote == Some(delimiter) {
-            return Err(setting(
-                "quote",
-                "another character than the delimiter",
-                format!("{:?}", self.delimiter),
-            ));
+            let found = format!("{:?}", self.delimiter);
+            return Err(DataError::setting("quote", "a different character from the delimiter", found));
         }
         let reader = csv::ReaderBuilder::new()
             .delimiter(delimiter)
@@ -99,14 +96,14 @@ impl DelimitedReader {
     }
 }
 
-fn setting(setting: &'static str, expected: &str, found: String) -> DataError {
-    DataError::Read(ReadError::ReaderSetting { setting, expected: expected.into(), found })
-}
-
 fn one_byte(name: &'static str, character: char) -> Result<u8, DataError> {
     match u8::try_from(character) {
         Ok(byte) if byte.is_ascii() && !b"\r\n\0".contains(&byte) => Ok(byte),
-        _ => Err(setting(name, "an ASCII character that ends no line", format!("{character:?}"))),
+        _ => Err(DataError::setting(
+            name,
+            "an ASCII character that does not end a line",
+            format!("{character:?}"),
+        )),
     }
 }
 
@@ -143,11 +140,15 @@ impl Rows {
         let lines = self.reader.get_ref();
         if lines.is_too_long() {
             let expected = format!("rows of at most {} bytes", lines.longest());
-            let found = format!("a longer one, from line {}; is a quote never closed?", lines.first());
+            let found = format!(
+                "a longer row that starts at line {}; check for a quote that is never closed",
+                lines.first()
+            );
             return Err(self.file(expected, found));
         }
         if read && lines.is_beyond_end() {
-            let found = format!("one without, in the row from line {}", lines.first());
+            let found =
+                format!("a quote that is never closed, in the row that starts at line {}", lines.first());
             return Err(self.file("a closing quote for each quote", found));
         }
         Ok(read)
@@ -170,9 +171,10 @@ impl Rows {
         let mut sorted: Vec<_> = names.iter().collect();
         sorted.sort_unstable();
         if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(
-                self.file("another name for each column", format!("two columns called {:?}", brief(pair[0])))
-            );
+            return Err(self.file(
+                "a different name for each column",
+                format!("two columns called {:?}", brief(pair[0])),
+            ));
         }
         self.names = names.into_iter().map(Arc::from).collect();
         Ok(())
@@ -183,21 +185,18 @@ impl Rows {
             return Ok(None);
         }
         let place = Place { file: self.path.clone(), line: self.reader.get_ref().first() };
-        let malformed = |field: Option<&Arc<str>>, expected: String, found: String| {
-            let field = field.map(|name| brief(name));
-            Err(DataError::Read(ReadError::Record { place: place.clone(), field, expected, found }))
-        };
         if self.row.len() != self.names.len() {
-            let found = self.row.len().to_string();
-            return malformed(None, format!("{} value(s), one for each column", self.names.len()), found);
+            let expected = format!("{} value(s), one for each column", self.names.len());
+            return Err(DataError::record(place, None, expected, self.row.len().to_string()));
         }
         let mut fields = Vec::with_capacity(self.row.len());
         for (name, value) in self.names.iter().zip(&self.row) {
             match str::from_utf8(value) {
                 Ok(value) => fields.push((name.clone(), Value::Text(value.to_owned()))),
                 Err(error) => {
-                    let found = format!("a byte {} that starts no valid character", error.valid_up_to() + 1);
-                    return malformed(Some(name), "UTF-8 text".into(), found);
+                    let found =
+                        format!("byte {}, which does not start a valid character", error.valid_up_to() + 1);
+                    return Err(DataError::record(place, Some(&brief(name)), "UTF-8 text", found));
                 }
             }
         }
@@ -205,11 +204,7 @@ impl Rows {
     }
 
     fn file(&self, expected: impl Into<String>, found: impl Into<String>) -> DataError {
-        DataError::Read(ReadError::File {
-            path: self.path.to_path_buf(),
-            expected: expected.into(),
-            found: found.into(),
-        })
+        DataError::file(&self.path, expected, found)
     }
 }
 
@@ -278,7 +273,7 @@ mod tests {
             assert_eq!(found.len(), 2);
             let error = found[1].as_ref().unwrap_err();
             assert!(
-                error.contains("closing quote for each quote, found one without, in the row from line 3"),
+                error.contains("closing quote for each quote, found a quote that is never closed, in the row that starts at line 3"),
                 "{error}"
             );
         }
@@ -289,7 +284,7 @@ mod tests {
         let long = format!("a\n1\n\"{}", "xyz\n".repeat(100_000));
         let found = read(long, |r| r.longest(1000)).unwrap();
         assert_eq!(found.len(), 2);
-        assert!(found[1].as_ref().unwrap_err().contains("a longer one, from line 3"), "{found:?}");
+        assert!(found[1].as_ref().unwrap_err().contains("a longer row that starts at line 3"), "{found:?}");
     }
 
     #[test]

@@ -106,7 +106,7 @@ fn add(path: &Path, extensions: &[&str], found: &mut Vec<PathBuf>) -> Result<(),
             let files = folder::documents(path, extensions)?;
             if files.is_empty() {
                 let extensions = extensions.iter().map(|&one| one.to_owned()).collect();
-                return Err(DataError::Read(ReadError::NoFiles { path: path.to_owned(), extensions }));
+                return Err(ReadError::NoFiles { path: path.to_owned(), extensions }.into());
             }
             found.extend(files);
             return Ok(());
@@ -138,7 +138,7 @@ fn add_matches(pattern: &str, found: &mut Vec<PathBuf>) -> Result<(), DataError>
             found.push(path);
         }
     }
-    if found.len() == before { Err(refused("nothing matches it".into())) } else { Ok(()) }
+    if found.len() == before { Err(refused("no file matches it".into())) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_found() {
+    fn missing_files() {
         let error = |path: &str| find(&["a.csv"], &[path], &["txt"]).unwrap_err();
         assert!(matches!(error("b.csv"), DataError::Io { .. }));
         assert!(matches!(error(""), DataError::Read(ReadError::NoFiles { .. })));

@@ -141,10 +141,7 @@ impl Format {
             Some("conllu") => conll(1, 3, true),
             Some("parquet") => Self::Parquet { columns: Vec::new() },
             _ => {
-                return Err(DataError::Read(ReadError::UnknownFormat {
-                    path: path.to_owned(),
-                    known: known(),
-                }));
+                return Err(ReadError::UnknownFormat { path: path.to_owned(), known: known() }.into());
             }
         })
     }
@@ -238,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_known_ending_is_known() {
+    fn every_known_extension_has_a_format() {
         for ending in known().split(", ") {
             let format = Format::of(Path::new(&format!("a.b/x.{ending}.gz"))).unwrap();
             assert!(format.extensions().contains(&ending) || ending == "json");
@@ -250,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_may_be_left_out() {
+    fn settings_have_defaults() {
         let read = |json: &str| serde_json::from_str::<Format>(json);
         let default = |path: &str| Format::of(Path::new(path)).unwrap();
         assert_eq!(read(r#"{"Conll": {}}"#).unwrap(), default("x.conll"));

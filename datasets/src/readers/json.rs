@@ -1,16 +1,6 @@
 //! Parses a JSON object into the fields of a record.
 
-use std::fmt;
-
-use serde::{
-    Deserialize, Deserializer,
-    de::{Error, MapAccess, SeqAccess, Visitor},
-};
-
-use crate::{Value, records::brief};
-
-/// An object with its members in order. A duplicate name is an error, since only one of its values could be used.
-pub(super) struct Object(pub(super) Vec<(String, Value)>);
+use crate::{Value, records::brief, strict_json::Strict};
 
 /// The error in a JSON text.
 #[derive(Debug)]
@@ -25,12 +15,15 @@ pub(super) struct Fault {
 /// A whole number that does not fit in a signed 64-bit integer is an error, and so is an object or list nested within
 /// more than 127 others.
 pub(super) fn object(line: &str) -> Result<Vec<(String, Value)>, Fault> {
-    let Object(members) = serde_json::from_str(line).map_err(|error| {
+    let Strict(value) = serde_json::from_str(line).map_err(|error| {
         let reason = error.to_string();
         // Drops the position, since there is only one line.
         let position = format!(" at line {} column {}", error.line(), error.column());
         Fault { column: error.column(), reason: brief(reason.strip_suffix(&position).unwrap_or(&reason)) }
     })?;
+    let Value::Map(members) = value else {
+        return Err(Fault { column: line.len() - line.trim_start().len() + 1, reason: value.to_string() });
+    };
     // The parser turns such a number into a float, so it has to be searched for.
     if members.iter().any(|(_, value)| has_huge_number(value))
         && let Some(column) = find_huge_integer(line)
@@ -40,7 +33,7 @@ pub(super) fn object(line: &str) -> Result<Vec<(String, Value)>, Fault> {
     Ok(members)
 }
 
-const HUGE: &str = "a whole number beyond 64 bits; write it as a text";
+const HUGE: &str = "an integer beyond 64 bits; write it as a string";
 
 /// Returns whether the value contains a float that may have been a whole number too large for 64 bits.
 fn has_huge_number(value: &Value) -> bool {
@@ -76,95 +69,6 @@ fn find_huge_integer(line: &str) -> Option<usize> {
         }
     }
     None
-}
-
-impl<'de> Deserialize<'de> for Object {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Members;
-
-        impl<'de> Visitor<'de> for Members {
-            type Value = Object;
-
-            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.write_str("a JSON object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object, A::Error> {
-                members(map).map(Object)
-            }
-        }
-
-        deserializer.deserialize_map(Members)
-    }
-}
-
-/// Any JSON value. The type is private, so that the public type makes no promises about deserializing.
-struct Any(Value);
-
-impl<'de> Deserialize<'de> for Any {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(AnyVisitor).map(Any)
-    }
-}
-
-struct AnyVisitor;
-
-impl<'de> Visitor<'de> for AnyVisitor {
-    type Value = Value;
-
-    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str("a JSON value")
-    }
-
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
-    }
-
-    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
-        Ok(Value::Bool(value))
-    }
-
-    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
-        Ok(Value::Integer(value))
-    }
-
-    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-        // Converts like the parser does for larger numbers.
-        Ok(i64::try_from(value).map_or(Value::Float(value as f64), Value::Integer))
-    }
-
-    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        Ok(Value::Float(value))
-    }
-
-    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
-        Ok(Value::Text(value.to_owned()))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
-        let mut values = Vec::new();
-        while let Some(Any(value)) = list.next_element()? {
-            values.push(value);
-        }
-        Ok(Value::List(values))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Value, A::Error> {
-        members(map).map(Value::Map)
-    }
-}
-
-fn members<'de, A: MapAccess<'de>>(mut map: A) -> Result<Vec<(String, Value)>, A::Error> {
-    let mut members = Vec::new();
-    while let Some((name, Any(value))) = map.next_entry::<String, Any>()? {
-        members.push((name, value));
-    }
-    let mut names: Vec<_> = members.iter().map(|(name, _)| name.as_str()).collect();
-    names.sort_unstable();
-    match names.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(A::Error::custom(format!("the name {:?} twice in one object", brief(pair[0])))),
-        None => Ok(members),
-    }
 }
 
 #[cfg(test)]
@@ -203,7 +107,7 @@ mod tests {
 
     #[test]
     fn faults() {
-        assert_eq!(fault("3"), "1: invalid type: integer `3`, expected a JSON object");
+        assert_eq!(fault("3"), "1: the number 3");
         assert_eq!(fault(r#"{"a": 1, "b": 2, "a": 3}"#), "24: the name \"a\" twice in one object");
         assert_eq!(fault(r#"{"a": }"#), "7: expected value");
         assert_eq!(fault(r#"{"a": 1} x"#), "10: trailing characters");

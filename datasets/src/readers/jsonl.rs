@@ -7,7 +7,7 @@ use super::{
     lines::{LONGEST_RECORD, Lines, is_blank},
     records,
 };
-use crate::{DataError, ReadError, Reader, Record, Records, Value};
+use crate::{DataError, Reader, Record, Records, Value};
 
 /// Reads JSON lines (<https://jsonlines.org>) from files, compressed or not. Blank lines are skipped.
 ///
@@ -78,25 +78,18 @@ impl Objects {
                 continue;
             }
             if !self.started && line.trim_start().starts_with('[') {
-                return Err(DataError::Read(ReadError::File {
-                    path: self.lines.path().to_path_buf(),
-                    expected: "one JSON object in each line".into(),
-                    found: "an array; write each of its objects in a line of its own, as \
-                            `jq -c '.[]'` does"
-                        .into(),
-                }));
+                let found = "an array; write each of its objects on a line of its own, as `jq -c '.[]'` does";
+                return Err(DataError::file(self.lines.path(), "one JSON object on each line", found));
             }
             self.started = true;
             let members = json::object(line);
             let place = self.lines.place(self.lines.number());
             return match members {
                 Ok(members) => Ok(Some(Record::new(place, self.named(members)))),
-                Err(fault) => Err(DataError::Read(ReadError::Record {
-                    place,
-                    field: None,
-                    expected: "a JSON object".into(),
-                    found: format!("at column {}: {}", fault.column, fault.reason),
-                })),
+                Err(fault) => {
+                    let found = format!("at column {}: {}", fault.column, fault.reason);
+                    Err(DataError::record(place, None, "a JSON object", found))
+                }
             };
         }
         Ok(None)

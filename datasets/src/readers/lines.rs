@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::unpacked::Unpacked;
-use crate::{DataError, Place, ReadError};
+use crate::{DataError, Place};
 
 /// The default maximum number of bytes in a record: 64 MiB.
 ///
@@ -67,7 +67,7 @@ impl Lines {
                 let byte = line.get(offset).copied().unwrap_or_default();
                 Err(self.malformed(
                     "UTF-8 text",
-                    format!("the byte {byte:#04x} as byte {} of the line", offset + 1),
+                    format!("the byte {byte:#04x} at byte {} of the line", offset + 1),
                 ))
             }
         }
@@ -99,12 +99,7 @@ impl Lines {
 
     /// Creates the error for the last line read.
     fn malformed(&self, expected: impl Into<String>, found: impl Into<String>) -> DataError {
-        DataError::Read(ReadError::Record {
-            place: self.place(self.number),
-            field: None,
-            expected: expected.into(),
-            found: found.into(),
-        })
+        DataError::record(self.place(self.number), None, expected, found)
     }
 }
 
@@ -136,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_of_lines() {
+    fn line_endings() {
         let read = lines(b"\xef\xbb\xbfa\r\n\r\nb\rc\nd", 100);
         let expected = ["a", "", "b\rc", "d"];
         assert_eq!(read.len(), expected.len());
@@ -146,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_malformed_line_comes_the_next() {
+    fn reading_continues_after_a_malformed_line() {
         let long = "x".repeat(200_000);
         let read = lines(format!("12345\n123456\n{long}\r\nok\n{long}").as_bytes(), 5);
         assert_eq!(read[0].1.as_deref(), Ok("12345"));
@@ -159,7 +154,7 @@ mod tests {
         let read = lines(b"ab\xffc\nok\n", 100);
         let error = read[0].1.as_ref().unwrap_err();
         assert!(
-            error.contains(":1: expected UTF-8 text, found the byte 0xff as byte 3 of the line"),
+            error.contains(":1: expected UTF-8 text, found the byte 0xff at byte 3 of the line"),
             "{error}"
         );
         assert_eq!(read[1], (2, Ok("ok".into())));
@@ -173,7 +168,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_same_lines_as_of_a_text(text in "[a-cé\r\n]{0,40}") {
+        fn lines_equal_those_of_the_standard_library(text in "[a-cé\r\n]{0,40}") {
             let read: Vec<_> = lines(text.as_bytes(), 100).into_iter().map(|(_, line)| line.unwrap()).collect();
             // The standard library keeps a trailing `\r` without `\n`.
             let text = if text.ends_with('\r') { text + "\n" } else { text };

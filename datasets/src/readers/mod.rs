@@ -34,9 +34,21 @@ pub use parquet::ParquetReader;
 pub use tag_scheme::{TagFault, TagScheme, Tags};
 pub use text::{TextReader, TextUnit};
 
-use std::iter;
+use std::{iter, path::Path};
 
-use crate::{DataError, Record, Records};
+use crate::{DataError, ReadError, Record, Records};
+
+impl DataError {
+    /// Creates the error of a file that cannot be used.
+    fn file(path: &Path, expected: impl Into<String>, found: impl Into<String>) -> Self {
+        ReadError::File { path: path.to_owned(), expected: expected.into(), found: found.into() }.into()
+    }
+
+    /// Creates the error of a reader's setting.
+    fn setting(setting: &'static str, expected: impl Into<String>, found: impl Into<String>) -> Self {
+        ReadError::ReaderSetting { setting, expected: expected.into(), found: found.into() }.into()
+    }
+}
 
 /// Yields the records that `next` returns, up to the first error that is not about one record.
 fn records(mut next: impl FnMut() -> Result<Option<Record>, DataError> + Send + 'static) -> Records {
@@ -62,7 +74,7 @@ mod tests {
     use crate::{Place, ReadError};
 
     #[test]
-    fn only_an_error_about_a_record_is_followed_by_more() {
+    fn reading_continues_only_after_record_errors() {
         let place = Place { file: Path::new("x").into(), line: 1 };
         let record = Record::new(place, Vec::new());
         let of_record = record.expected("a", "b");

@@ -1,13 +1,13 @@
 //! Reads parallel text: two files whose lines correspond.
 
-use std::{path::Path, sync::Arc};
+use std::sync::Arc;
 
 use super::{
     Files,
     lines::{LONGEST_RECORD, Lines, is_blank},
     records,
 };
-use crate::{DataError, ReadError, Reader, Record, Records, Value};
+use crate::{DataError, Reader, Record, Records, Value};
 
 /// Reads pairs of lines, such as sentences and their translations, from pairs of files.
 ///
@@ -44,16 +44,13 @@ impl ParallelReader {
     ///
     /// # Errors
     ///
-    /// [`ReadError::ReaderSetting`] if the numbers of files differ.
+    /// [`ReadError::ReaderSetting`](crate::ReadError::ReaderSetting) if the numbers of files differ.
     pub fn new(source: impl Into<Files>, target: impl Into<Files>) -> Result<Self, DataError> {
         let (source, target) = (source.into(), target.into());
         let counts = (source.paths().len(), target.paths().len());
         if counts.0 != counts.1 {
-            return Err(DataError::Read(ReadError::ReaderSetting {
-                setting: "target",
-                expected: format!("{} file(s), as many as for `source`", counts.0),
-                found: counts.1.to_string(),
-            }));
+            let expected = format!("{} file(s), as many as for `source`", counts.0);
+            return Err(DataError::setting("target", expected, counts.1.to_string()));
         }
         let names = ["source".into(), "target".into()];
         Ok(Self { source, target, names, keep_blank: false, longest: LONGEST_RECORD })
@@ -122,12 +119,8 @@ impl Pairs {
         for (index, text) in texts.iter_mut().enumerate().filter(|(_, text)| is_blank(text)) {
             if !self.keep_blank {
                 let lines = &self.lines[index];
-                return Err(DataError::Read(ReadError::Record {
-                    place: lines.place(lines.number()),
-                    field: Some(self.names[index].to_string()),
-                    expected: "a text".into(),
-                    found: "a blank line".into(),
-                }));
+                let place = lines.place(lines.number());
+                return Err(DataError::record(place, Some(&self.names[index]), "a text", "a blank line"));
             }
             text.clear();
         }
@@ -149,12 +142,8 @@ impl Pairs {
                 Err(error) => return error,
             }
         }
-        let name = |path: &Path| path.display().to_string();
-        DataError::Read(ReadError::File {
-            path: short.path().to_path_buf(),
-            expected: format!("{} lines, as many as in `{}`", long.number(), name(long.path())),
-            found: lines.to_string(),
-        })
+        let expected = format!("{} lines, as many as in `{}`", long.number(), long.path().display());
+        DataError::file(short.path(), expected, lines.to_string())
     }
 }
 
@@ -190,21 +179,21 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_line_keeps_them_in_step() {
+    fn a_malformed_line_keeps_both_files_aligned() {
         let found = read(b"\xff\nb\n", b"x\ny\n", false);
         assert!(found[0].is_err());
         assert_eq!(found[1], Ok((2, "b".into(), "y".into())));
     }
 
     #[test]
-    fn damage_goes_before_an_end() {
+    fn damage_is_reported_before_uneven_lengths() {
         let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         std::io::Write::write_all(&mut packed, b"aaa\n").unwrap();
         // The second gzip member is truncated.
         let damaged = [packed.finish().unwrap(), b"\x1f\x8b".to_vec()].concat();
         for found in [read(&damaged, b"x\n", false), read(b"x\n", &damaged, false)] {
             assert_eq!(found.len(), 2);
-            assert!(found[1].as_ref().unwrap_err().contains("end too early, 4 bytes into"), "{found:?}");
+            assert!(found[1].as_ref().unwrap_err().contains("ends too early, after 4 bytes"), "{found:?}");
         }
     }
 

@@ -45,7 +45,9 @@ pub enum Tags {
 
 /// A label that is invalid in its scheme.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("label {index}: expected {expected}, found {found}; correct the label, or name another scheme")]
+#[error(
+    "label {index}: expected {expected}, found {found}; correct the label, or specify a different scheme"
+)]
 pub struct TagFault {
     /// The index of the label in its sentence, from 0.
     pub index: usize,
@@ -207,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_scheme_does_not_have_is_read_as_conlleval_does() {
+    fn tags_outside_a_scheme_follow_conlleval() {
         assert_eq!(iob2(TagScheme::Iob2, "O I-A I-B I-B"), "O B-A B-B I-B");
         assert_eq!(iob2(TagScheme::Iobes, "E-A E-A I-A S-A I-A E-A"), "B-A B-A B-A B-A B-A I-A");
     }
@@ -252,7 +254,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn all_schemes_say_the_same(entities in entities()) {
+        fn all_schemes_convert_to_the_same_tags(entities in entities()) {
             let (mut iob1, mut iob2, mut iobes) = (Vec::new(), Vec::new(), Vec::new());
             let mut last = None;
             for &(outside, words, kind) in &entities {

@@ -10,7 +10,7 @@ use super::{
     records,
     unpacked::Unpacked,
 };
-use crate::{DataError, Place, ReadError, Reader, Record, Records, Value};
+use crate::{DataError, Place, Reader, Record, Records, Value};
 
 /// The part of a text that makes a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -113,7 +113,7 @@ fn record(place: Place, name: &Arc<str>, text: String) -> Record {
 
 fn too_long(place: Place, longest: usize, unit: &str) -> DataError {
     let expected = format!("a {unit} of at most {longest} bytes");
-    DataError::Read(ReadError::Record { place, field: None, expected, found: "a longer one".into() })
+    DataError::record(place, None, expected, "a longer one")
 }
 
 fn line(lines: &mut Lines, keep_blank: bool, name: &Arc<str>) -> Result<Option<Record>, DataError> {
@@ -172,12 +172,9 @@ fn document(source: Unpacked, longest: usize, name: &Arc<str>) -> Result<Option<
         return Err(too_long(place, longest, "document"));
     }
     let text = String::from_utf8(bytes).map_err(|error| {
-        DataError::Read(ReadError::Record {
-            place: place.clone(),
-            field: None,
-            expected: "UTF-8 text".into(),
-            found: format!("a byte {} that starts no valid character", error.utf8_error().valid_up_to() + 1),
-        })
+        let found =
+            format!("byte {}, which does not start a valid character", error.utf8_error().valid_up_to() + 1);
+        DataError::record(place.clone(), None, "UTF-8 text", found)
     })?;
     Ok((!is_blank(&text)).then(|| record(place, name, text)))
 }
@@ -234,6 +231,6 @@ mod tests {
     #[test]
     fn no_such_part() {
         let error = TextReader::new(Vec::new()).open(0).err().unwrap();
-        assert!(matches!(error, DataError::Read(ReadError::NoPart { part: 0, parts: 0 })));
+        assert!(matches!(error, DataError::Read(crate::ReadError::NoPart { part: 0, parts: 0 })));
     }
 }

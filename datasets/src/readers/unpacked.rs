@@ -104,11 +104,11 @@ impl Unpacked {
         };
         let given = self.given;
         let problem = if error.kind() == io::ErrorKind::UnexpectedEof {
-            "end too early".to_owned()
+            "ends too early".to_owned()
         } else {
-            format!("are damaged ({error})")
+            format!("is damaged ({error})")
         };
-        io::Error::new(error.kind(), format!("the {packing} data {problem}, {given} bytes into the text"))
+        io::Error::new(error.kind(), format!("the {packing} data {problem}, after {given} bytes of text"))
     }
 }
 
@@ -161,11 +161,7 @@ fn is_skippable_frame(start: &[u8]) -> bool {
 }
 
 fn not_text(path: &Path, found: &str) -> DataError {
-    DataError::Read(ReadError::File {
-        path: path.to_owned(),
-        expected: "UTF-8 text, plain or packed with gzip or zstd".into(),
-        found: found.into(),
-    })
+    DataError::file(path, "UTF-8 text, plain or packed with gzip or zstd", found)
 }
 
 #[cfg(test)]
@@ -217,7 +213,7 @@ mod tests {
             for kept in [packed.len() / 2, packed.len() - 1, 11] {
                 let error = read(&packed[..kept]).unwrap_err();
                 assert!(matches!(error, DataError::Io { .. }), "{error:?}");
-                let expected = format!("the {name} data end too early, ");
+                let expected = format!("the {name} data ends too early, ");
                 assert!(error.to_string().contains(&expected), "{error}");
             }
         }
@@ -230,7 +226,7 @@ mod tests {
             (b"\xfe\xff\0a", "found UTF-16 text"),
             (&gzip(b"\xff\xfea\0"), "found UTF-16 text"),
             (b"PK\x03\x04....", "found a zip archive"),
-            (b"\xef\xbb\xbf\xff", "byte 3 starts no valid character"),
+            (b"\xef\xbb\xbf\xff", "the byte at offset 3 does not start"),
         ] {
             let error = read(bytes).unwrap_err().to_string();
             assert!(error.contains(found), "{error}");
@@ -248,8 +244,8 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_device_without_end_is_refused() {
+    fn an_endless_device_is_an_error() {
         let error = Unpacked::open(&Path::new("/dev/zero").into()).err().unwrap();
-        assert!(error.to_string().contains("no ordinary file"), "{error}");
+        assert!(error.to_string().contains("not a regular file"), "{error}");
     }
 }

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn other_content_in_other_places_or_parts_is_told_apart() {
+    fn different_content_has_a_different_fingerprint() {
         let all = [
             of(&["{\"a\":\"b\"}\n"]),
             of(&["{\"a\":\"c\"}\n"]),
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_known_when_all_was_read_once_and_stays() {
+    fn the_fingerprint_is_known_after_one_full_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.jsonl");
         fs::write(&path, "{\"a\":1}\n{\"a\":2}\n").unwrap();

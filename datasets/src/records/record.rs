@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::{DataError, Place, ReadError};
+use crate::{DataError, Place};
 
 /// One value of a record.
 #[derive(Debug, Clone, PartialEq)]
@@ -85,28 +85,25 @@ impl Record {
     ///
     /// # Errors
     ///
-    /// [`ReadError::Record`] if there is no text at the path.
+    /// [`ReadError::Record`](crate::ReadError::Record) if there is no text at the path.
     pub fn text(&self, path: &str) -> Result<&str, DataError> {
-        match self.get(path) {
-            Some(Value::Text(text)) => Ok(text),
-            _ => Err(self.expected(path, "a text")),
-        }
+        self.get(path).and_then(Value::as_text).ok_or_else(|| self.expected(path, "a text"))
     }
 
     /// Returns the texts of the list at a path.
     ///
     /// # Errors
     ///
-    /// [`ReadError::Record`] if there is no list at the path, or it contains something other than texts.
+    /// [`ReadError::Record`](crate::ReadError::Record) if there is no list at the path, or it contains something other than texts.
     pub fn texts(&self, path: &str) -> Result<Vec<&str>, DataError> {
         let Some(Value::List(values)) = self.get(path) else {
             return Err(self.expected(path, "a list of texts"));
         };
-        let texts = values.iter().map(|value| match value {
-            Value::Text(text) => Some(text.as_str()),
-            _ => None,
-        });
-        texts.collect::<Option<_>>().ok_or_else(|| self.expected(path, "a list of texts"))
+        values
+            .iter()
+            .map(Value::as_text)
+            .collect::<Option<_>>()
+            .ok_or_else(|| self.expected(path, "a list of texts"))
     }
 
     /// Creates the error for a field that is not as expected. The error describes the field.
@@ -114,11 +111,11 @@ impl Record {
         let found = match self.get(path) {
             Some(value) => value.to_string(),
             None => match self.unread_at(path) {
-                Some(found) => format!("{found}, which is not read"),
+                Some(found) => format!("{found}, which the reader does not support"),
                 None => {
                     let names: Vec<_> = self.names().take(20).collect();
                     let names = brief(&names.join(", "));
-                    format!("nothing (name one of its fields instead, which are {names})")
+                    format!("no such field (the record has the fields {names})")
                 }
             },
         };
@@ -133,16 +130,15 @@ impl Record {
 
     /// Creates the error for a field in which something other than expected was found.
     pub fn mismatch(&self, path: &str, expected: impl Into<String>, found: impl Into<String>) -> DataError {
-        DataError::Read(ReadError::Record {
-            place: self.place.clone(),
-            field: Some(path.to_owned()),
-            expected: expected.into(),
-            found: found.into(),
-        })
+        DataError::record(self.place.clone(), Some(path), expected, found)
     }
 }
 
 impl Value {
+    fn as_text(&self) -> Option<&str> {
+        if let Self::Text(text) = self { Some(text) } else { None }
+    }
+
     fn get(&self, path: &str) -> Option<&Value> {
         let Self::Map(fields) = self else { return None };
         if let Some((_, value)) = fields.iter().find(|(name, _)| name == path) {

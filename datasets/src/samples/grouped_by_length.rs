@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_hold_neighbours_in_no_trend() {
+    fn batches_group_similar_lengths_in_random_order() {
         let plain = InMemory::new(corpus()).shuffled(5);
         let grouped =
             InMemory::new(corpus()).grouped_by_length(5, Amount::Samples(8), |&length| length).unwrap();

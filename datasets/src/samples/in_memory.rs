@@ -61,9 +61,7 @@ impl<S: Send + Sync + 'static> InMemory<S> {
     pub fn part(&self, positions: Range<usize>) -> Result<Self, DataError> {
         match self.samples.get(positions.clone()) {
             Some(samples) => Ok(Self { samples: samples.iter().cloned().collect() }),
-            None => {
-                Err(DataError::Sample(SampleError::OutOfRange { epoch: 0, positions, samples: self.len() }))
-            }
+            None => Err(SampleError::OutOfRange { epoch: 0, positions, samples: self.len() }.into()),
         }
     }
 

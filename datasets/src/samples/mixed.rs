@@ -86,7 +86,7 @@ impl<S: Samples> Mixed<S> {
     /// - [`SampleError::EmptyCorpus`] if there are no corpora, or one has no samples
     pub fn new(corpora: Vec<(S, f64)>, seed: u64, until: Until) -> Result<Self, DataError> {
         if corpora.is_empty() {
-            return Err(DataError::Sample(SampleError::EmptyCorpus { corpus: 0 }));
+            return Err(SampleError::EmptyCorpus { corpus: 0 }.into());
         }
         let weights: Vec<f64> = corpora.iter().map(|&(_, weight)| weight).collect();
         let mut start = 0;
@@ -94,7 +94,7 @@ impl<S: Samples> Mixed<S> {
         for (corpus, ((samples, _), share)) in corpora.into_iter().zip(shares(&weights)?).enumerate() {
             let count = samples.samples(0);
             if count == 0 {
-                return Err(DataError::Sample(SampleError::EmptyCorpus { corpus }));
+                return Err(SampleError::EmptyCorpus { corpus }.into());
             }
             slotted.push(Corpus { samples, count, slots: start..start + share });
             start += share;
@@ -159,7 +159,7 @@ fn shares(weights: &[f64]) -> Result<Vec<usize>, DataError> {
     if let Some(corpus) =
         weights.iter().position(|weight| !(weight.is_finite() && *weight > 0.0 && *weight >= least))
     {
-        return Err(DataError::Sample(SampleError::Weight { corpus, weight: weights[corpus], least }));
+        return Err(SampleError::Weight { corpus, weight: weights[corpus], least }.into());
     }
     let exact: Vec<f64> = weights.iter().map(|weight| weight / sum * BLOCK as f64).collect();
     let mut shares: Vec<usize> = exact.iter().map(|exact| *exact as usize).collect();

@@ -168,7 +168,7 @@ mod tests {
     /// Over many epochs, item 0 lands at each position, and each distance from an item to the next occurs, equally
     /// often.
     #[test]
-    fn items_land_anywhere() {
+    fn every_item_reaches_every_position() {
         for len in [7, 8, 13, 16, 30, 64, 100] {
             let mut places = vec![0; len];
             let mut steps = vec![0; len - 1];

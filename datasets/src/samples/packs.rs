@@ -87,12 +87,7 @@ impl<S: Samples> Packs<S> {
         for position in window {
             let tokens = (self.length)(&*self.inner.sample(epoch, position)?.sample);
             if tokens > self.most {
-                return Err(DataError::Sample(SampleError::SampleTooLong {
-                    epoch,
-                    position,
-                    tokens,
-                    most: self.most,
-                }));
+                return Err(SampleError::SampleTooLong { epoch, position, tokens, most: self.most }.into());
             }
             sorted.push((tokens, position));
         }

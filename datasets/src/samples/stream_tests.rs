@@ -96,7 +96,7 @@ fn a_window_is_read_once_and_resuming_reads_its_part_only() {
 }
 
 #[test]
-fn a_failure_is_that_of_its_sample() {
+fn a_failure_is_reported_at_its_sample() {
     let failing = Numbers { bad: Some(70), ..numbers(vec![50, 50]) };
     let stream = Stream::open(source(failing), 64, |_| ()).unwrap().shuffled(1);
     let good = Stream::open(source(numbers(vec![50, 50])), 64, |_| ()).unwrap().shuffled(1);

@@ -66,10 +66,10 @@ impl Windows {
             return Err(DataError::Zero { setting: "block" });
         }
         if range.end > tokens.len() || range.start > range.end {
-            return Err(DataError::Read(ReadError::TokenRange { range, tokens: tokens.len() }));
+            return Err(ReadError::TokenRange { range, tokens: tokens.len() }.into());
         }
         if range.len() < 2 {
-            return Err(DataError::Sample(SampleError::TooShort { tokens: range.len(), needed: 2 }));
+            return Err(SampleError::TooShort { tokens: range.len(), needed: 2 }.into());
         }
         Ok(Self {
             // No window is longer than the text. This limit also keeps the sums below from overflowing.
@@ -117,7 +117,7 @@ impl Batches for Windows {
     fn batch(&self, epoch: u64, positions: Range<usize>) -> Result<TokenBatch, DataError> {
         let samples = self.samples(epoch);
         if positions.start > positions.end || positions.end > samples {
-            return Err(DataError::Sample(SampleError::OutOfRange { epoch, positions, samples }));
+            return Err(SampleError::OutOfRange { epoch, positions, samples }.into());
         }
         let shift = self.shift(epoch);
         let order = self.seed.map(|seed| Permutation::new(samples, seed, epoch));
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_a_text_of_its_own() {
+    fn a_range_is_a_separate_text() {
         let part = Windows::within((0..20).collect::<Vec<_>>(), 4..15, 3).unwrap().shuffled(5);
         let whole = Windows::new((4..15).collect::<Vec<_>>(), 3).unwrap().shuffled(5);
         for epoch in 0..4 {
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn each_shift_comes_before_one_comes_again() {
+    fn every_shift_occurs_before_one_repeats() {
         let windows = counting(100, 16, Some(5));
         let mut shifts: Vec<usize> = (32..48).map(|epoch| windows.shift(epoch)).collect();
         shifts.sort_unstable();

@@ -21,10 +21,7 @@ const LEAST_COUNT: u64 = 2;
 /// Trains on `text`, which is cut as for encoding, and within words of more than 4 KiB.
 pub(crate) fn train(text: &str, vocab_size: usize) -> Result<Tokenizer, DataError> {
     if vocab_size < LEAST_SIZE {
-        return Err(DataError::Tokenizer(TokenizerError::VocabularySize {
-            asked: vocab_size,
-            least: LEAST_SIZE,
-        }));
+        return Err(TokenizerError::VocabularySize { asked: vocab_size, least: LEAST_SIZE }.into());
     }
     // Each merge makes the text at least one symbol shorter, which limits their number. The trainer reserves memory for
     // the full vocabulary size.

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn other_tokenizers_have_no_table() {
+    fn only_character_tokenizers_have_a_table() {
         let mut more = Characters::tokenizer("ab").unwrap();
         more.with_normalizer(Some(tokenizers::normalizers::Lowercase)).unwrap();
         assert!(Characters::of(&more).is_none());

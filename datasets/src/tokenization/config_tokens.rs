@@ -27,7 +27,7 @@ const OLDER: &str = "added_tokens.json";
 pub(super) fn add(folder: &Path, tokenizer: &mut Tokenizer) -> Result<Vec<TokenizerWarning>, DataError> {
     let (config, older) = (folder.join(CONFIG), folder.join(OLDER));
     let config = File::read(&config)?;
-    let mut tokens = match config.objects(FIELD, "an object of tokens by their ids")? {
+    let mut tokens = match config.field(FIELD, "an object of tokens by their ids", Value::as_object)? {
         Some(entries) => entries.iter().map(|(id, token)| of_config(&config, id, token)).collect(),
         None => of_older(&File::read(&older)?, &config),
     }?;
@@ -38,8 +38,8 @@ pub(super) fn add(folder: &Path, tokenizer: &mut Tokenizer) -> Result<Vec<Tokeni
     for (id, token) in tokens {
         if let Some(known) = tokenizer.token_to_id(&token.content).filter(|&known| u64::from(known) != id) {
             let message = format!(
-                "the token {:?} has the id {known}, as in transformers, and not {id}; correct the field, or the \
-                 tokenizer.json beside it",
+                "the token {:?} has the id {known}, as in transformers, not {id}; correct the field, or the \
+                 tokenizer.json next to it",
                 token.content
             );
             warnings.push(config.warning(FIELD, message));
@@ -62,8 +62,8 @@ pub(super) fn ordinary(folder: &Path, names: &SpecialNames, tokenizer: &Tokenize
     };
     let warning = |(field, name): (String, &String)| {
         let message = format!(
-            "transformers takes {name:?} within a text as one token; here it is split like other text, since the \
-             tokenizer.json beside it does not list it in `added_tokens`; add it there"
+            "transformers encodes {name:?} within a text as one token; here it is split like other text, since the \
+             tokenizer.json next to it does not list it in `added_tokens`; add it there"
         );
         TokenizerWarning::new(&folder.join(CONFIG), field, message)
     };

@@ -194,7 +194,7 @@ impl Encoder {
         let special = if self.special { added_tokens(self.tokenizer.inner(), pair) } else { 0 };
         let stride = self.stride.unwrap_or(0);
         if max_length.saturating_sub(special) <= stride {
-            return Err(DataError::Tokenizer(TokenizerError::TooFewTokens { max_length, special, stride }));
+            return Err(TokenizerError::TooFewTokens { max_length, special, stride }.into());
         }
         Ok(())
     }
@@ -232,7 +232,7 @@ fn sequence(fast: &Fast, input: Input<'_>, texts: bool) -> CrateResult<Tokens> {
         Input::Words(words) => words.iter().map(|word| word.len()).max().unwrap_or(0),
     };
     // Offsets are `u32`.
-    u32::try_from(bytes).map_err(|_| format!("it has {bytes} bytes, the most are {}", u32::MAX))?;
+    u32::try_from(bytes).map_err(|_| format!("it has {bytes} bytes; the limit is {}", u32::MAX))?;
     match input {
         Input::Text(text) => fast.text(text, texts),
         Input::Words(words) => fast.words(words, texts),
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_a_long_text_is_lost_with_a_stride() {
+    fn a_stride_keeps_the_whole_text() {
         let encoder = Encoder::new(bert()).max_length(Some(5)).stride(Some(1));
         let encodings = encoder.encode(Input::Text("a b c d e a b"), None).unwrap();
         assert_eq!(ids(&encodings), [[1, 3, 4, 5, 2], [1, 5, 6, 7, 2], [1, 7, 3, 4, 2]]);

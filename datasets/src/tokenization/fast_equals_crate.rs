@@ -262,7 +262,7 @@ fn cases(default: u32) -> u32 {
 }
 
 #[test]
-fn a_full_memory_starts_anew() {
+fn a_full_cache_starts_over() {
     let tokenizer = Arc::new(cut().remove(0));
     let fast = Fast::new(tokenizer.inner().clone());
     for number in 0..40_000 {

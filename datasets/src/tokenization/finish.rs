@@ -210,7 +210,7 @@ mod tests {
 
     /// Compares all strategies and small lengths with the crate.
     #[test]
-    fn lengths_are_those_of_the_crate() {
+    fn truncated_lengths_equal_those_of_the_crate() {
         let of = |len: usize| Crate::from_tokens(vec![tokenizers::Token::new(0, "x".into(), (0, 1)); len], 0);
         let strategies =
             [TruncationStrategy::LongestFirst, TruncationStrategy::OnlyFirst, TruncationStrategy::OnlySecond];

@@ -48,70 +48,52 @@ pub(super) struct Class {
 }
 
 const CLASSES: [Class; 9] = [
-    Class {
-        names: &["Bert", "Electra", "MobileBert", "ConvBert", "LayoutLM", "Lxmert", "SqueezeBert"],
-        models: &["bert", "electra", "mobilebert", "convbert", "layoutlm", "lxmert", "squeezebert"],
-        makes: Makes::BertNormalizer,
-        frames: Frames::File,
-        segments: true,
-    },
-    Class {
-        names: &["DistilBert", "MPNet", "Funnel", "Splinter"],
-        models: &["distilbert", "mpnet", "funnel", "splinter"],
-        makes: Makes::BertNormalizer,
-        frames: Frames::File,
-        segments: false,
-    },
-    Class {
-        names: &["GPT2", "Roberta", "Bart", "Longformer", "LED", "CodeGen"],
-        models: &["gpt2", "gpt_neo", "gptj", "opt", "phi", "roberta", "bart", "longformer", "led", "codegen"],
-        makes: Makes::ByteLevel,
-        frames: Frames::File,
-        segments: false,
-    },
-    Class {
-        names: &["GPTNeoX"],
-        models: &["gpt_neox", "mamba", "mamba2"],
-        makes: Makes::ByteLevel,
-        frames: Frames::Nothing,
-        segments: false,
-    },
-    Class {
-        names: &["Qwen2"],
-        models: &["qwen2", "qwen3"],
-        makes: Makes::LastByteLevel,
-        frames: Frames::File,
-        segments: false,
-    },
-    Class {
-        names: &["Cohere"],
-        models: &["cohere", "cohere2"],
-        makes: Makes::LastByteLevel,
-        frames: Frames::FileOrFields,
-        segments: false,
-    },
-    Class {
-        names: &["Llama", "CodeLlama"],
-        models: &["llama", "code_llama"],
-        makes: Makes::Space,
-        frames: Frames::FileOrFields,
-        segments: false,
-    },
-    Class {
-        names: &["Gemma"],
-        models: &["gemma", "gemma2", "gemma3", "gemma3_text"],
-        makes: Makes::Nothing,
-        frames: Frames::FileOrFields,
-        segments: false,
-    },
-    Class {
-        names: &["PreTrained", "T5"],
-        models: &["mistral", "t5", "mt5"],
-        makes: Makes::Nothing,
-        frames: Frames::File,
-        segments: false,
-    },
+    Class::of(
+        &["Bert", "Electra", "MobileBert", "ConvBert", "LayoutLM", "Lxmert", "SqueezeBert"],
+        &["bert", "electra", "mobilebert", "convbert", "layoutlm", "lxmert", "squeezebert"],
+        Makes::BertNormalizer,
+        Frames::File,
+    )
+    .with_segments(),
+    Class::of(
+        &["DistilBert", "MPNet", "Funnel", "Splinter"],
+        &["distilbert", "mpnet", "funnel", "splinter"],
+        Makes::BertNormalizer,
+        Frames::File,
+    ),
+    Class::of(
+        &["GPT2", "Roberta", "Bart", "Longformer", "LED", "CodeGen"],
+        &["gpt2", "gpt_neo", "gptj", "opt", "phi", "roberta", "bart", "longformer", "led", "codegen"],
+        Makes::ByteLevel,
+        Frames::File,
+    ),
+    Class::of(&["GPTNeoX"], &["gpt_neox", "mamba", "mamba2"], Makes::ByteLevel, Frames::Nothing),
+    Class::of(&["Qwen2"], &["qwen2", "qwen3"], Makes::LastByteLevel, Frames::File),
+    Class::of(&["Cohere"], &["cohere", "cohere2"], Makes::LastByteLevel, Frames::FileOrFields),
+    Class::of(&["Llama", "CodeLlama"], &["llama", "code_llama"], Makes::Space, Frames::FileOrFields),
+    Class::of(
+        &["Gemma"],
+        &["gemma", "gemma2", "gemma3", "gemma3_text"],
+        Makes::Nothing,
+        Frames::FileOrFields,
+    ),
+    Class::of(&["PreTrained", "T5"], &["mistral", "t5", "mt5"], Makes::Nothing, Frames::File),
 ];
+
+impl Class {
+    const fn of(
+        names: &'static [&'static str],
+        models: &'static [&'static str],
+        makes: Makes,
+        frames: Frames,
+    ) -> Self {
+        Self { names, models, makes, frames, segments: false }
+    }
+
+    const fn with_segments(self) -> Self {
+        Self { segments: true, ..self }
+    }
+}
 
 /// Where a folder names its tokenizer's class.
 pub(super) struct Named {
@@ -142,8 +124,8 @@ pub(super) fn class(folder: &Path, config: &File<'_>) -> Result<Option<Named>, D
         let Some(name) = file.text(field)? else { continue };
         let class = if field == "model_type" { of_model } else { known(name) };
         let message = format!(
-            "what transformers makes of a tokenizer.json for {name:?} is not known here, so it is used as it is; \
-             compare some ids with those of transformers, or name a class that changes nothing: \
+            "how transformers changes a tokenizer.json for {name:?} is unknown, so the file is used unchanged; \
+             compare some ids with those of transformers, or set a class that changes nothing: \
              \"tokenizer_class\": \"PreTrainedTokenizerFast\" in {CONFIG}"
         );
         let warning = file.warning(field, message);

@@ -24,24 +24,25 @@ pub(super) fn check(path: &Path) -> Result<(), DataError> {
     } else if !folder.exists() || !name.ends_with(".json") {
         let named = path.display();
         format!(
-            "there is no such file or folder; a tokenizer is read from this machine: fetch its folder, such as with \
-             `hf download {named} --local-dir {named}`"
+            "there is no such file or folder; tokenizers are read from local files: download its folder, for \
+             example with `hf download {named} --local-dir {named}`"
         )
     } else {
         let found: Vec<_> = OLDER.into_iter().filter(|name| folder.join(name).is_file()).collect();
         match found.is_empty() {
             false => conversion(folder, &found.join(", ")),
-            true => "there is no such file; fetch the folder again, or name the folder of a tokenizer".into(),
+            true => "there is no such file; download the folder again, or specify the folder of a tokenizer"
+                .into(),
         }
     };
-    Err(DataError::Tokenizer(TokenizerError::NoTokenizerFile { path: path.to_owned(), fix }))
+    Err(TokenizerError::NoTokenizerFile { path: path.to_owned(), fix }.into())
 }
 
 fn conversion(folder: &Path, found: &str) -> String {
     let folder = folder.display();
     format!(
-        "there is {found}, which transformers converts: `python3 -c \"from transformers import AutoTokenizer; \
-         AutoTokenizer.from_pretrained('{folder}').save_pretrained('{folder}')\"`, then name the folder {folder}"
+        "there is {found}; convert it with transformers: `python3 -c \"from transformers import AutoTokenizer; \
+         AutoTokenizer.from_pretrained('{folder}').save_pretrained('{folder}')\"`, then specify the folder {folder}"
     )
 }
 
@@ -52,23 +53,27 @@ mod tests {
     use crate::Tokenizer;
 
     #[test]
-    fn says_how_to_get_one() {
+    fn errors_say_how_to_get_a_tokenizer() {
         let folder = tempfile::tempdir().unwrap();
         let error = |path: &str| Tokenizer::from_file(folder.path().join(path)).unwrap_err().to_string();
-        assert!(error("").contains("fetch the folder again"), "{}", error(""));
+        assert!(error("").contains("download the folder again"), "{}", error(""));
         assert!(error("org/bert").contains("hf download"), "{}", error("org/bert"));
         fs::write(folder.path().join("vocab.txt"), "[PAD]\n").unwrap();
         fs::write(folder.path().join("spiece.model"), "").unwrap();
         for path in ["", "tokenizer.json"] {
             let error = error(path);
             assert!(
-                error.contains("there is vocab.txt, spiece.model, which transformers converts"),
+                error.contains("there is vocab.txt, spiece.model; convert it with transformers"),
                 "{error}"
             );
             assert!(error.contains("save_pretrained"), "{error}");
         }
         for path in ["vocab.txt", "spiece.model"] {
-            assert!(error(path).contains(&format!("there is {path}, which transformers")), "{}", error(path));
+            assert!(
+                error(path).contains(&format!("there is {path}; convert it with transformers")),
+                "{}",
+                error(path)
+            );
         }
     }
 }

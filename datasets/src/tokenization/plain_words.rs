@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn where_signs_stay_together() {
+    fn punctuation_that_stays_in_a_word() {
         let mut tokenizer = bert();
         tokenizer.with_pre_tokenizer(Some(WhitespaceSplit));
         let (plain, added) = (PlainWords::of(&tokenizer).unwrap(), AddedTokens::of(&tokenizer));
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn pipelines_that_do_more() {
+    fn pipelines_without_plain_words() {
         let mut prepends = bert();
         prepends.with_normalizer(Some(Prepend::new("x".to_owned()))).unwrap();
         let mut splits = bert();

@@ -21,22 +21,14 @@ impl Tokenizer {
     /// `tokenizer_config.json` is broken.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), DataError> {
         let path = path.as_ref();
-        let json =
-            guarded(|| self.inner().to_string(true)).map_err(DataError::tokenizer("write itself as JSON"))?;
+        let json = guarded(|| self.inner().to_string(true))
+            .map_err(DataError::tokenizer("be serialized as JSON"))?;
         whole_file::write(path, json).map_err(DataError::io(path))?;
         let Some(folder) = config_folder(path) else {
             return Ok(());
         };
-        let config = TokenizerConfig {
-            names: self.names.clone(),
-            max_length: self.max_length,
-            padding: self.padding,
-            truncation: self.truncation,
-            segments: self.segments,
-            clean_up: self.clean_up,
-            split_special: self.inner().get_encode_special_tokens().then_some(true),
-        };
-        config.write(folder)?;
+        let split_special = self.inner().get_encode_special_tokens().then_some(true);
+        TokenizerConfig { split_special, ..self.config.clone() }.write(folder)?;
         transformers_class::name(folder, self.inner())
     }
 
@@ -52,8 +44,8 @@ impl Tokenizer {
         let folder = folder.as_ref();
         let ForModel { max_length, segments } = *model;
         let mut for_model = self.clone();
-        for_model.max_length = self.max_length.into_iter().chain(max_length).min();
-        for_model.segments = Some(segments && self.segments != Some(false));
+        for_model.config.max_length = self.model_max_length().into_iter().chain(max_length).min();
+        for_model.config.segments = Some(segments && self.segments() != Some(false));
         for_model.save(folder.join(FILE))
     }
 }

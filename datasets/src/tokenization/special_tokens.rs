@@ -77,28 +77,14 @@ const WELL_KNOWN: [(&str, &[&str]); 7] = [
 impl SpecialNames {
     /// Returns the roles and their names.
     pub(super) fn roles(&self) -> [(&'static str, &Option<String>); 7] {
-        [
-            ("pad", &self.pad),
-            ("unk", &self.unk),
-            ("bos", &self.bos),
-            ("eos", &self.eos),
-            ("cls", &self.cls),
-            ("sep", &self.sep),
-            ("mask", &self.mask),
-        ]
+        let Self { pad, unk, bos, eos, cls, sep, mask, .. } = self;
+        [("pad", pad), ("unk", unk), ("bos", bos), ("eos", eos), ("cls", cls), ("sep", sep), ("mask", mask)]
     }
 
     /// Returns the roles and mutable references to their names.
     pub(super) fn roles_mut(&mut self) -> [(&'static str, &mut Option<String>); 7] {
-        [
-            ("pad", &mut self.pad),
-            ("unk", &mut self.unk),
-            ("bos", &mut self.bos),
-            ("eos", &mut self.eos),
-            ("cls", &mut self.cls),
-            ("sep", &mut self.sep),
-            ("mask", &mut self.mask),
-        ]
+        let Self { pad, unk, bos, eos, cls, sep, mask, .. } = self;
+        [("pad", pad), ("unk", unk), ("bos", bos), ("eos", eos), ("cls", cls), ("sep", sep), ("mask", mask)]
     }
 
     /// Fills missing names from `other`.
@@ -170,25 +156,14 @@ impl SpecialNames {
         if let Some((role, token)) = self.first_unknown(tokenizer) {
             let mut known: Vec<String> = special.map(|(_, token)| token.content.clone()).collect();
             known.sort_unstable();
-            return Err(DataError::Tokenizer(TokenizerError::UnknownToken {
-                role,
-                token: token.to_owned(),
-                known,
-            }));
+            return Err(TokenizerError::UnknownToken { role, token: token.to_owned(), known }.into());
         }
-        let id = |name: &Option<String>| name.as_deref().and_then(|name| tokenizer.token_to_id(name));
-        let named = self.roles().into_iter().filter_map(|(_, name)| id(name));
-        let additional = self.additional.iter().filter_map(|name| tokenizer.token_to_id(name));
-        Ok(SpecialTokens {
-            pad: id(&self.pad),
-            unk: id(&self.unk),
-            bos: id(&self.bos),
-            eos: id(&self.eos),
-            cls: id(&self.cls),
-            sep: id(&self.sep),
-            mask: id(&self.mask),
-            all: special.map(|(&id, _)| id).chain(named).chain(additional).collect(),
-        })
+        let id = |name: &str| tokenizer.token_to_id(name);
+        let roles = self.roles().map(|(_, name)| name.as_deref().and_then(id));
+        let additional = self.additional.iter().filter_map(|name| id(name));
+        let all = special.map(|(&id, _)| id).chain(roles.into_iter().flatten()).chain(additional).collect();
+        let [pad, unk, bos, eos, cls, sep, mask] = roles;
+        Ok(SpecialTokens { pad, unk, bos, eos, cls, sep, mask, all })
     }
 }
 

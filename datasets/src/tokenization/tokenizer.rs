@@ -44,12 +44,7 @@ pub struct Tokenizer {
     characters: Option<Characters>,
     vocab_size: usize,
     special: SpecialTokens,
-    pub(super) names: SpecialNames,
-    pub(super) max_length: Option<usize>,
-    pub(super) padding: Option<Side>,
-    pub(super) truncation: Option<Side>,
-    pub(super) segments: Option<bool>,
-    pub(super) clean_up: Option<bool>,
+    pub(super) config: TokenizerConfig,
     warnings: Vec<TokenizerWarning>,
     /// The file that it was read from.
     pub(super) origin: Option<Arc<Path>>,
@@ -156,18 +151,8 @@ impl Tokenizer {
                 DataError::Tokenizer(TokenizerError::TokenizerFile { path: path.clone(), reason })
             })??;
         }
-        let names = config.names.or(names.known_to(&inner)).or(SpecialNames::well_known(&inner));
-        Self {
-            max_length: config.max_length,
-            padding: config.padding,
-            truncation: config.truncation,
-            segments: config.segments,
-            clean_up: config.clean_up,
-            warnings,
-            origin: Some(path.into()),
-            ..Self::new(inner)
-        }
-        .with_special(names)
+        let names = names.known_to(&inner).or(SpecialNames::well_known(&inner));
+        Self { config, warnings, origin: Some(path.into()), ..Self::new(inner) }.with_further_special(names)
     }
 
     /// Sets the roles of tokens. Roles without a name keep their token.
@@ -175,10 +160,16 @@ impl Tokenizer {
     /// # Errors
     ///
     /// [`TokenizerError::UnknownToken`] if a token is not in the vocabulary.
-    pub fn with_special(self, names: SpecialNames) -> Result<Self, DataError> {
-        let names = names.or(self.names);
-        let special = names.resolve(self.fast.tokenizer())?;
-        Ok(Self { special, names, ..self })
+    pub fn with_special(mut self, names: SpecialNames) -> Result<Self, DataError> {
+        let further = std::mem::replace(&mut self.config.names, names);
+        self.with_further_special(further)
+    }
+
+    /// Sets the roles that have no token.
+    fn with_further_special(mut self, names: SpecialNames) -> Result<Self, DataError> {
+        self.config.names = std::mem::take(&mut self.config.names).or(names);
+        self.special = self.config.names.resolve(self.inner())?;
+        Ok(self)
     }
 
     /// Sets the roles of tokens and removes all other roles. This restores a tokenizer that was
@@ -187,8 +178,9 @@ impl Tokenizer {
     /// # Errors
     ///
     /// [`TokenizerError::UnknownToken`] if a token is not in the vocabulary.
-    pub fn with_only_special(self, names: SpecialNames) -> Result<Self, DataError> {
-        Self { names: SpecialNames::default(), ..self }.with_special(names)
+    pub fn with_only_special(mut self, names: SpecialNames) -> Result<Self, DataError> {
+        self.config.names = SpecialNames::default();
+        self.with_special(names)
     }
 
     pub(super) fn new(inner: tokenizers::Tokenizer) -> Self {
@@ -197,12 +189,7 @@ impl Tokenizer {
             vocab_size: ids.max().map_or(0, |largest| largest as usize + 1),
             characters: Characters::of(&inner),
             special: SpecialTokens::default(),
-            names: SpecialNames::default(),
-            max_length: None,
-            padding: None,
-            truncation: None,
-            segments: None,
-            clean_up: None,
+            config: TokenizerConfig::default(),
             warnings: Vec::new(),
             origin: None,
             fast: Arc::new(Fast::new(inner)),
@@ -245,12 +232,13 @@ impl Tokenizer {
     pub fn decode(&self, ids: &[u32]) -> Result<String, DataError> {
         let unknown = |id: &&u32| self.inner().id_to_token(**id).is_none();
         if let Some(&id) = ids.iter().find(unknown) {
-            return Err(DataError::Tokenizer(TokenizerError::UnknownId { id, vocab_size: self.vocab_size }));
+            return Err(TokenizerError::UnknownId { id, vocab_size: self.vocab_size }.into());
         }
         let text =
             guarded(|| self.inner().decode(ids, false)).map_err(DataError::tokenizer("decode the ids"))?;
         // With BPE, this would remove spaces that the text had; transformers ignores the field there from version 5 on.
-        let cleans = self.clean_up == Some(true) && !matches!(self.inner().get_model(), ModelWrapper::BPE(_));
+        let cleans =
+            self.config.clean_up == Some(true) && !matches!(self.inner().get_model(), ModelWrapper::BPE(_));
         Ok(if cleans { clean_up(text) } else { text })
     }
 
@@ -310,28 +298,28 @@ impl Tokenizer {
     /// [`TokenizerError::TokenizerFailed`] if the tokenizer cannot be written as JSON.
     pub fn fingerprint(&self) -> Result<[u8; 32], DataError> {
         let json = guarded(|| self.fast.tokenizer().to_string(false))
-            .map_err(DataError::tokenizer("write itself as JSON"))?;
+            .map_err(DataError::tokenizer("be serialized as JSON"))?;
         Ok(Sha256::digest(json).into())
     }
 
     /// Returns the maximum number of tokens of the tokenizer's model, including special ones.
     pub fn model_max_length(&self) -> Option<usize> {
-        self.max_length
+        self.config.max_length
     }
 
     /// Returns the side on which the tokenizer's model expects padding.
     pub fn padding_side(&self) -> Option<Side> {
-        self.padding
+        self.config.padding
     }
 
     /// Returns the side at which long texts were cut for the tokenizer's model.
     pub fn truncation_side(&self) -> Option<Side> {
-        self.truncation
+        self.config.truncation
     }
 
     /// Returns whether the tokenizer's model reads the segments of a pair, if known.
     pub fn segments(&self) -> Option<bool> {
-        self.segments
+        self.config.segments
     }
 
     /// Returns the fields next to the `tokenizer.json` that some version of transformers follows and this crate does

@@ -38,7 +38,7 @@ pub(super) fn check(json: &Value) -> Result<(), String> {
         let growth = growth(&json[part]);
         if growth > GROWTH {
             return Err(format!(
-                "its `{part}` could make a text {growth:.0} times as long, the most are {GROWTH:.0}"
+                "its `{part}` could make a text {growth:.0} times as long; the limit is {GROWTH:.0}"
             ));
         }
     }
@@ -62,7 +62,7 @@ fn check_ids(json: &Value) -> Result<(), String> {
     let count = vocabulary(&json["model"]).count() + added.len();
     let most = (count as u64).saturating_mul(SPARSE).saturating_add(SPARSE_MORE);
     for (token, id) in vocabulary(&json["model"]).chain(added) {
-        let id = id.ok_or_else(|| format!("the id of its token {token:?} is no whole number"))?;
+        let id = id.ok_or_else(|| format!("the id of its token {token:?} is not an integer"))?;
         if id > most {
             return Err(format!(
                 "its token {token:?} has the id {id}, far more than its {count} token(s) need"
@@ -77,13 +77,13 @@ fn check_model(model: &Value) -> Result<(), String> {
         && let Some((token, _)) = vocabulary(model).find(|(token, _)| token.len() > UNIGRAM_TOKEN)
     {
         let start: String = token.chars().take(20).collect();
-        return Err(format!("its token {start:?}… has {} bytes, the most are {UNIGRAM_TOKEN}", token.len()));
+        return Err(format!("its token {start:?}… has {} bytes; the limit is {UNIGRAM_TOKEN}", token.len()));
     }
     if let Some(characters) = model["max_input_chars_per_word"].as_u64()
         && characters > WORD_PIECE_CHARACTERS
     {
         return Err(format!(
-            "its `max_input_chars_per_word` is {characters}, the most are {WORD_PIECE_CHARACTERS}"
+            "its `max_input_chars_per_word` is {characters}; the limit is {WORD_PIECE_CHARACTERS}"
         ));
     }
     // The crate removes the prefix from the second part of each merge, by bytes.
@@ -104,14 +104,14 @@ fn check_model(model: &Value) -> Result<(), String> {
 /// once.
 fn check_tables(part: &Value) -> Result<(), String> {
     if let Some(table) = part.get("precompiled_charsmap") {
-        let table = table.as_str().ok_or("its `precompiled_charsmap` is no text")?;
+        let table = table.as_str().ok_or("its `precompiled_charsmap` is not a string")?;
         let table = STANDARD.decode(table).map_err(|error| format!("its `precompiled_charsmap`: {error}"))?;
         let size = table.first_chunk().map(|size| u32::from_le_bytes(*size) as usize);
         let Some(rest) = size.and_then(|size| table.get(4..)?.get(size / 4 * 4..)) else {
-            return Err("its `precompiled_charsmap` is shorter than it says".to_owned());
+            return Err("its `precompiled_charsmap` is shorter than its header states".to_owned());
         };
         if std::str::from_utf8(rest).is_err() {
-            return Err("its `precompiled_charsmap` holds text that is not UTF-8".to_owned());
+            return Err("its `precompiled_charsmap` contains text that is not UTF-8".to_owned());
         }
     }
     children(part).try_for_each(check_tables)
@@ -122,7 +122,7 @@ fn check_patterns(value: &Value, part: &str) -> Result<(), String> {
     if let Some(pattern) = value.pointer("/pattern/Regex").and_then(Value::as_str) {
         if pattern.len() > PATTERN_BYTES {
             return Err(format!(
-                "its `{part}` has a regular expression of {} bytes, the most are {PATTERN_BYTES}",
+                "its `{part}` has a regular expression of {} bytes; the limit is {PATTERN_BYTES}",
                 pattern.len()
             ));
         }
@@ -130,8 +130,8 @@ fn check_patterns(value: &Value, part: &str) -> Result<(), String> {
             let reason = error.to_string();
             let reason = reason.strip_prefix("Oniguruma error: ").unwrap_or(&reason);
             format!(
-                "its `{part}` has {pattern:?}, which is no regular expression of Oniguruma, the engine that \
-                 Python's tokenizers has too: {reason}"
+                "its `{part}` has {pattern:?}, which is not a valid regular expression for Oniguruma, the engine of \
+                 Python's tokenizers: {reason}"
             )
         })?;
     }
@@ -207,7 +207,7 @@ fn check_templates(part: &Value) -> Result<(), String> {
         };
         if pieces.len() > TEMPLATE_PIECES {
             return Err(format!(
-                "the `{name}` template of its post-processor has {} pieces, the most are {TEMPLATE_PIECES}",
+                "the `{name}` template of its post-processor has {} pieces; the limit is {TEMPLATE_PIECES}",
                 pieces.len()
             ));
         }
@@ -216,8 +216,8 @@ fn check_templates(part: &Value) -> Result<(), String> {
             if let Some(id) = piece["Sequence"]["id"].as_str() {
                 if !allowed.contains(&id) || seen.contains(&id) {
                     return Err(format!(
-                        "the `{name}` template of its post-processor must hold each of {allowed:?} once, \
-                         but holds {id:?} at another place"
+                        "the `{name}` template of its post-processor must contain each of {allowed:?} once, but \
+                         also contains {id:?}"
                     ));
                 }
                 seen.push(id);
@@ -268,15 +268,15 @@ mod tests {
     }
 
     #[test]
-    fn ids_far_off() {
+    fn ids_far_beyond_the_vocabulary() {
         refused(json!({"model": {"vocab": {"a": 0, "b": 2_000_000_000}}}), "\"b\" has the id 2000000000");
         refused(json!({"added_tokens": [{"content": "x", "id": 70_000}]}), "\"x\" has the id 70000");
-        refused(json!({"model": {"vocab": {"a": -1}}}), "no whole number");
+        refused(json!({"model": {"vocab": {"a": -1}}}), "not an integer");
         check(&json!({"model": {"vocab": {"a": 0, "b": 60_000}}})).unwrap();
     }
 
     #[test]
-    fn texts_that_explode() {
+    fn normalizers_that_lengthen_texts_too_much() {
         let replace = |pattern: Value, content: &str| json!({"type": "Replace", "pattern": pattern, "content": content});
         let double = replace(json!({"String": "a"}), "aa");
         let chain = |parts: usize| json!({"normalizer": {"type": "Sequence", "normalizers": vec![double.clone(); parts]}});
@@ -299,20 +299,20 @@ mod tests {
                 {"type": "Split", "pattern": {"Regex": pattern}}]}})
         };
         check(&split(r"\p{L}+(?=x)|\X")).unwrap();
-        refused(split("a)"), "its `pre_tokenizer` has \"a)\", which is no regular expression");
+        refused(split("a)"), "its `pre_tokenizer` has \"a)\", which is not a valid regular expression");
         refused(split("(?s)."), "undefined group option");
         refused(split(&"a".repeat(16_385)), "has a regular expression of 16385 bytes");
     }
 
     #[test]
-    fn tables_shorter_than_they_say() {
+    fn truncated_tables() {
         let table = |bytes: &[u8]| {
             json!({"normalizer": {"type": "Sequence", "normalizers": [
             {"type": "Precompiled", "precompiled_charsmap": STANDARD.encode(bytes)}]}})
         };
         check(&table(&[4, 0, 0, 0, 0, 0, 0, 0, b'a', 0])).unwrap();
-        refused(table(&[0xFC, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0]), "shorter than it says");
-        refused(table(&[1, 2]), "shorter than it says");
+        refused(table(&[0xFC, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0]), "shorter than its header states");
+        refused(table(&[1, 2]), "shorter than its header states");
         refused(table(&[0, 0, 0, 0, 0xFF]), "not UTF-8");
         let mut long = vec![0; 4];
         long.resize(10_000, b'x');
@@ -327,8 +327,8 @@ mod tests {
             {"type": "TemplateProcessing", "single": pieces, "special_tokens": {}}]}})
         };
         check(&single(vec![sequence("A")])).unwrap();
-        refused(single(vec![sequence("B")]), "\"B\" at another place");
-        refused(single(vec![sequence("A"), sequence("A")]), "\"A\" at another place");
+        refused(single(vec![sequence("B")]), "but also contains \"B\"");
+        refused(single(vec![sequence("A"), sequence("A")]), "but also contains \"A\"");
         refused(single(vec![json!({"SpecialToken": {"id": "[X]", "type_id": 0}})]), "\"[X]\"");
         refused(single(vec![json!({}); 65]), "65 pieces");
     }

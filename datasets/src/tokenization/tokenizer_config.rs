@@ -140,7 +140,7 @@ impl<'a> File<'a> {
             Err(error) => return Err(error),
             Ok(bytes) => match bytes.and_then(|bytes| json::parse(&bytes)) {
                 Ok(Value::Object(fields)) => fields,
-                Ok(_) => return Err(broken("another value".to_owned())),
+                Ok(_) => return Err(broken("a different value".to_owned())),
                 Err(reason) => return Err(broken(format!("something else: {reason}"))),
             },
         };
@@ -162,17 +162,19 @@ impl<'a> File<'a> {
         TokenizerWarning::new(self.path, field, message)
     }
 
-    /// Returns a field that is an object.
-    pub(super) fn objects(
-        &self,
+    /// Returns a field that `read` accepts; `null` counts as missing.
+    ///
+    /// # Errors
+    ///
+    /// [`TokenizerError::TokenizerConfig`] if `read` returns `None`.
+    pub(super) fn field<'f, T>(
+        &'f self,
         field: &str,
         expected: &str,
-    ) -> Result<Option<&Map<String, Value>>, DataError> {
-        match self.fields.get(field) {
-            None | Some(Value::Null) => Ok(None),
-            Some(Value::Object(fields)) => Ok(Some(fields)),
-            Some(other) => Err(self.error(field, expected, other)),
-        }
+        read: impl FnOnce(&'f Value) -> Option<T>,
+    ) -> Result<Option<T>, DataError> {
+        let Some(value) = self.fields.get(field).filter(|value| !value.is_null()) else { return Ok(None) };
+        read(value).map(Some).ok_or_else(|| self.error(field, expected, value))
     }
 
     /// Returns the texts of the special tokens, whether the tokenizer has them or not.
@@ -224,7 +226,7 @@ impl<'a> File<'a> {
             match text {
                 Some("") => Ok(None),
                 Some(text) if known(text) => Ok(Some(text.to_owned())),
-                Some(_) => Err(self.error(field, "a token that the tokenizer.json beside it has", value)),
+                Some(_) => Err(self.error(field, "a token that the tokenizer.json next to it has", value)),
                 None => Err(self.error(field, "a token: a text, or an object with `content`", value)),
             }
         };
@@ -249,27 +251,19 @@ impl<'a> File<'a> {
 
     /// Returns a Boolean field.
     pub(super) fn flag(&self, field: &str) -> Result<Option<bool>, DataError> {
-        match self.fields.get(field) {
-            None | Some(Value::Null) => Ok(None),
-            Some(Value::Bool(flag)) => Ok(Some(*flag)),
-            Some(other) => Err(self.error(field, "true or false", other)),
-        }
+        self.field(field, "true or false", Value::as_bool)
     }
 
     /// Returns a text field.
     pub(super) fn text(&self, field: &str) -> Result<Option<&str>, DataError> {
-        match self.fields.get(field) {
-            None | Some(Value::Null) => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text)),
-            Some(other) => Err(self.error(field, "a text", other)),
-        }
+        self.field(field, "a text", Value::as_str)
     }
 
     /// Creates the error for a field that the class in transformers follows and the `tokenizer.json` contradicts.
     pub(super) fn disagrees(&self, field: &str, asked: bool, part: &str) -> DataError {
         let expected = format!(
-            "{}, which the {part} of the tokenizer.json beside it does (transformers makes another one of the field, \
-             so the tokens would be others; save the folder again with its `save_pretrained`)",
+            "{}, as in the {part} of the tokenizer.json next to it (transformers follows the field, so its tokens \
+             would differ; save the folder again with its `save_pretrained`)",
             !asked
         );
         self.error(field, &expected, &asked.into())
@@ -277,34 +271,31 @@ impl<'a> File<'a> {
 
     /// Returns whether segments are among the model's inputs.
     fn segments(&self) -> Result<Option<bool>, DataError> {
-        let expected = "a list with `attention_mask`, since a model here never reads padding";
-        let Some(value) = self.fields.get(INPUTS).filter(|value| !value.is_null()) else { return Ok(None) };
-        let names = value.as_array().ok_or_else(|| self.error(INPUTS, expected, value))?;
-        if !names.iter().any(|name| name == "attention_mask") {
-            return Err(self.error(INPUTS, expected, value));
-        }
-        Ok(Some(names.iter().any(|name| name == "token_type_ids")))
+        let expected = "a list with `attention_mask`, since a model here never attends to padding";
+        self.field(INPUTS, expected, |value| {
+            let names = value.as_array()?;
+            let has = |input: &str| names.iter().any(|name| name == input);
+            has("attention_mask").then(|| has("token_type_ids"))
+        })
     }
 
     fn max_length(&self) -> Result<Option<usize>, DataError> {
-        let field = "model_max_length";
-        let Some(value) = self.fields.get(field).filter(|value| !value.is_null()) else {
-            return Ok(None);
-        };
-        match value.as_f64() {
-            Some(tokens) if tokens > LONGEST => Ok(None),
-            Some(tokens) if tokens >= 1.0 && tokens.fract() == 0.0 => Ok(Some(tokens as usize)),
-            _ => Err(self.error(field, "a whole number from 1 on", value)),
-        }
+        let length = self.field("model_max_length", "a whole number of at least 1", |value| {
+            let tokens = value.as_f64()?;
+            match tokens > LONGEST {
+                true => Some(None),
+                false => (tokens >= 1.0 && tokens.fract() == 0.0).then_some(Some(tokens as usize)),
+            }
+        });
+        length.map(Option::flatten)
     }
 
     fn side(&self, field: &str) -> Result<Option<Side>, DataError> {
-        match self.fields.get(field) {
-            None | Some(Value::Null) => Ok(None),
-            Some(Value::String(side)) if side == "left" => Ok(Some(Side::Left)),
-            Some(Value::String(side)) if side == "right" => Ok(Some(Side::Right)),
-            Some(other) => Err(self.error(field, "\"left\" or \"right\"", other)),
-        }
+        self.field(field, "\"left\" or \"right\"", |value| match value.as_str()? {
+            "left" => Some(Side::Left),
+            "right" => Some(Side::Right),
+            _ => None,
+        })
     }
 }
 
@@ -324,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn the_config_wins() {
+    fn the_configuration_takes_precedence() {
         let config = read(
             r#"{"pad_token": {"content": "<p>", "lstrip": true}, "eos_token": "<e>", "bos_token": null, "unk_token": "",
                 "extra_special_tokens": {"image": "<i>"}, "model_max_length": 1000000000000000019884624838656,
@@ -351,7 +342,7 @@ mod tests {
     fn broken_files_are_named_with_the_field() {
         for (config, special, expected) in [
             ("", "{}", "tokenizer_config.json`: expected a JSON object"),
-            ("[1]", "{}", "found another value"),
+            ("[1]", "{}", "found a different value"),
             ("{}", "{\"a\": 1, \"a\": 2}", "special_tokens_map.json`: expected a JSON object"),
             (r#"{"pad_token": 3}"#, "{}", "field `pad_token`: expected a token"),
             (r#"{"pad_token": {"text": "<p>"}}"#, "{}", "field `pad_token`"),

@@ -41,8 +41,8 @@ pub(crate) fn guarded<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> Result
         Ok(result) => result.map_err(|error| error.to_string()),
         // The crate has no other way to report this.
         Err(message) if message.starts_with("Onig: Regex search error") => Err(format!(
-            "a regular expression of its pipeline does not come to an end on this text ({message}); Python's \
-             tokenizers stops there too: write the expression so that it can match in one way only"
+            "a regular expression of its pipeline does not terminate on this text, not even in Python's tokenizers \
+             ({message}); rewrite the expression so that it can match in only one way"
         )),
         Err(message) => Err(format!("it panicked: {message}")),
     }
@@ -71,7 +71,10 @@ fn check_agreement(tokenizer: &Tokenizer, json: &Value) -> tokenizers::Result<()
             match tokenizer.token_to_id(token) {
                 Some(known) if u64::from(known) == id => {}
                 Some(known) => {
-                    return Err(format!("its {place} {token:?} has the id {id}, but gets {known}").into());
+                    return Err(format!(
+                        "its {place} {token:?} has the id {id}, but the library assigns {known}"
+                    )
+                    .into());
                 }
                 None if token.is_empty() => {}
                 None => return Err(format!("its {place} {token:?} is not in the vocabulary").into()),
@@ -127,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_that_are_long_are_freed() {
+    fn long_tokens_are_freed_without_overflow() {
         let tokens: Vec<String> =
             (0..3).map(|token| format!(r#"["{}", -1.0]"#, "ab".repeat(256 - token))).collect();
         let json = format!(
@@ -140,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_changes_no_lengths_and_rolls_no_dice() {
+    fn truncation_padding_and_dropout_are_off() {
         let tokenizer = read_json(
             r#"{
                 "version": "1.0",

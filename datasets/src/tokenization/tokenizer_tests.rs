@@ -23,7 +23,7 @@ fn saved(tokenizer: &Tokenizer) -> String {
 }
 
 #[test]
-fn characters_survive_a_file() {
+fn character_tokenizers_round_trip_through_a_file() {
     let tokenizer = read(&saved(&Tokenizer::characters("añ \n\"").unwrap())).unwrap();
     assert!(tokenizer.characters.is_some());
     let ids = tokenizer.encode("a \nñ\"").unwrap();
@@ -32,7 +32,7 @@ fn characters_survive_a_file() {
 }
 
 #[test]
-fn bpe_survives_a_file() {
+fn bpe_round_trips_through_a_file() {
     let text = long_text();
     let trained = Tokenizer::train_bpe(&text, 300).unwrap();
     assert_eq!(trained.vocab_size(), 300);
@@ -55,7 +55,7 @@ fn pieces_are_encoded_on_their_own_and_in_order() {
 }
 
 #[test]
-fn no_text_no_vocabulary() {
+fn an_empty_text_is_an_error() {
     for result in [Tokenizer::characters(""), Tokenizer::train_bpe("", 300)] {
         assert!(matches!(result.unwrap_err(), DataError::EmptyText { .. }));
     }
@@ -79,8 +79,8 @@ fn unknown_ids_and_words() {
 #[test]
 fn ids_must_agree() {
     for (added, processor, reason) in [
-        (7, 2, "its added token \"<s>\" has the id 7, but gets 2"),
-        (2, 0, "its post-processor's token \"<s>\" has the id 0, but gets 2"),
+        (7, 2, "its added token \"<s>\" has the id 7, but the library assigns 2"),
+        (2, 0, "its post-processor's token \"<s>\" has the id 0, but the library assigns 2"),
     ] {
         let error = read(&format!(
             r#"{{"version": "1.0", "added_tokens": [{{"id": {added}, "content": "<s>", "single_word": false,
@@ -94,7 +94,7 @@ fn ids_must_agree() {
 }
 
 #[test]
-fn an_expression_without_end_is_named() {
+fn a_nonterminating_expression_is_reported() {
     let tokenizer = read(
         r#"{"version": "1.0", "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a|aa)+$(?!b)"},
             "behavior": "Isolated", "invert": false},
@@ -103,6 +103,6 @@ fn an_expression_without_end_is_named() {
     .unwrap();
     assert_eq!(tokenizer.encode("aab").unwrap(), [0]);
     let error = tokenizer.encode(&("a".repeat(60) + "b")).unwrap_err().to_string();
-    assert!(error.contains("a regular expression of its pipeline does not come to an end"), "{error}");
+    assert!(error.contains("a regular expression of its pipeline does not terminate"), "{error}");
     assert!(error.contains("retry-limit-in-match"), "{error}");
 }

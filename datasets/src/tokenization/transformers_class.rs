@@ -64,8 +64,8 @@ pub(super) fn apply(
             warnings.extend(space_before_5(&config, &name, tokenizer)?);
             if of_model.is_some_and(|model| model.segments) && !config.has(INPUTS) {
                 let message = format!(
-                    "it is missing, so the model gets no segments, as in transformers 5; before, {name} gave it \
-                     segments (`token_type_ids`): if it was trained with them, list them in the field"
+                    "it is missing, so the model gets no segments, as in transformers 5; earlier versions of {name} \
+                     passed segments (`token_type_ids`): if the model was trained with them, list them in the field"
                 );
                 warnings.push(config.warning(INPUTS, message));
             }
@@ -100,9 +100,9 @@ fn frame(
             let (older, newer) = if asked { ("a", "none") } else { ("no", "one") };
             let value = given.map_or("missing".to_owned(), |given| given.to_string());
             let message = format!(
-                "it is {value}, for which {name} puts {older} special token {place} each text in transformers 4, and \
-                 {newer} in transformers 5; the ids are those of transformers 5; to have the others, change the \
-                 `post_processor` of the tokenizer.json"
+                "it is {value}, for which {name} adds {older} special token {place} each text in transformers 4, \
+                 and {newer} in transformers 5; the ids follow transformers 5; to get those of version 4, change \
+                 the `post_processor` of the tokenizer.json"
             );
             warnings.push(config.warning(field, message));
         }
@@ -227,8 +227,8 @@ fn space_warning(
 ) -> TokenizerWarning {
     let puts = |space| if space { "a space" } else { "no space" };
     let message = format!(
-        "it is {}, for which {name} puts {} before each text in transformers 4, and {} in transformers 5; the ids are \
-         those of transformers 5; to have the same in both, let the field and the tokenizer.json agree",
+        "it is {}, for which {name} adds {} before each text in transformers 4, and {} in transformers 5; the ids \
+         follow transformers 5; to get the same ids in both, make the field and the tokenizer.json agree",
         given.map_or("missing".to_owned(), |given| given.to_string()),
         puts(older),
         puts(newer),
@@ -247,8 +247,8 @@ fn space(
     let lacks = config.flag(SPACE)?.is_none() && !prepends_space(tokenizer);
     Ok(lacks.then(|| {
         let message = format!(
-            "it is missing, for which {name} puts a space before each text in transformers 5, and the tokenizer.json \
-             does not; the ids are those of the tokenizer.json, as in transformers 4; to say that this is meant, set \
+            "it is missing, for which {name} adds a space before each text in transformers 5, but the \
+             tokenizer.json does not; the ids follow the tokenizer.json, as in transformers 4; to confirm this, set \
              the field to false"
         );
         config.warning(SPACE, message)
@@ -295,5 +295,5 @@ fn normalized(normalizer: &impl Normalizer, text: &str) -> String {
 }
 
 fn replaced<T>(result: tokenizers::Result<T>) -> Result<(), DataError> {
-    result.map(drop).map_err(DataError::tokenizer("be given another normalizer"))
+    result.map(drop).map_err(DataError::tokenizer("replace its normalizer"))
 }

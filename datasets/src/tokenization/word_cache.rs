@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_has_encoded_the_others_find() {
+    fn threads_share_encoded_words() {
         let (known, cache) = (tokenizer(), WordCache::new(None));
         assert_eq!(cache.slot().get().piece(&known, None, "a").unwrap().tokens[0].id, 1);
         // This tokenizer would fail, so the cache must not use it.

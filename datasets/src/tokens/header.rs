@@ -92,7 +92,9 @@ impl Header {
         }
         let version = u32_at(bytes, 8);
         if version != VERSION {
-            return Err(format!("its layout is version {version}, and this program reads version {VERSION}"));
+            return Err(format!(
+                "its layout has version {version}, but this program reads version {VERSION}"
+            ));
         }
         if u32_at(bytes, 76) != crc32fast::hash(&bytes[..76]) {
             return Err("its header is damaged: the checksum does not match".into());
@@ -100,7 +102,7 @@ impl Header {
         let width = match u32_at(bytes, 12) {
             2 => Width::U16,
             4 => Width::U32,
-            other => return Err(format!("its ids have {other} bytes, and not 2 or 4")),
+            other => return Err(format!("its ids have {other} bytes, not 2 or 4")),
         };
         let header = Self {
             width,
@@ -113,8 +115,8 @@ impl Header {
         let expected = u128::from(header.tokens) * width.bytes() as u128 + Self::BYTES as u128;
         if expected != u128::from(file_bytes) {
             return Err(format!(
-                "its header tells of {} tokens, which take {expected} bytes, but it has {file_bytes}; it \
-                 was cut short or added to",
+                "its header states {} tokens, which take {expected} bytes, but it has {file_bytes}; it was \
+                 truncated or extended",
                 header.tokens
             ));
         }
@@ -146,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn there_and_back() {
+    fn header_round_trip() {
         assert_eq!(Header::read(&header().to_bytes(), 138).unwrap(), header());
         let wide = Header { width: Width::of(65_537), tokens: 0, ..header() };
         assert_eq!(Header::read(&wide.to_bytes(), 128).unwrap(), wide);
@@ -154,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn each_damaged_bit_is_noticed() {
+    fn every_flipped_bit_is_detected() {
         let bytes = header().to_bytes();
         for bit in 0..80 * 8 {
             let mut damaged = bytes;
@@ -164,6 +166,6 @@ mod tests {
         for cut in 0..Header::BYTES {
             assert!(Header::read(&bytes[..cut], 138).is_err());
         }
-        assert!(Header::read(&bytes, 137).unwrap_err().contains("cut short"));
+        assert!(Header::read(&bytes, 137).unwrap_err().contains("it was truncated"));
     }
 }

@@ -47,7 +47,7 @@ impl TokenSequence {
         match self {
             Self::Memory(tokens) => match tokens.get(range.clone()) {
                 Some(tokens) => Ok(tokens.to_vec()),
-                None => Err(DataError::Read(ReadError::TokenRange { range, tokens: self.len() })),
+                None => Err(ReadError::TokenRange { range, tokens: self.len() }.into()),
             },
             Self::File(file) => file.range(range),
         }

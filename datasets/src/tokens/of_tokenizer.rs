@@ -45,8 +45,8 @@ impl TokenFile {
         match tokenizer.fingerprint()? == self.tokenizer() {
             true => Ok(()),
             false => Err(self.failed(format!(
-                "its ids were made by another tokenizer, with a vocabulary of {}; name that one, or \
-                 tokenize the text again",
+                "its ids come from a different tokenizer, with a vocabulary of {}; use that one, or tokenize the \
+                 text again",
                 self.vocab_size()
             ))),
         }
@@ -67,6 +67,6 @@ mod tests {
         assert_eq!(file.vocab_size(), 3);
         file.require_tokenizer(&tokenizer).unwrap();
         let other = Tokenizer::characters("abd").unwrap();
-        assert!(file.require_tokenizer(&other).unwrap_err().to_string().contains("another tokenizer"));
+        assert!(file.require_tokenizer(&other).unwrap_err().to_string().contains("a different tokenizer"));
     }
 }

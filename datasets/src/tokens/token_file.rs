@@ -110,7 +110,7 @@ impl TokenFile {
     pub fn range(&self, range: Range<usize>) -> Result<Vec<u32>, DataError> {
         let width = self.header.width.bytes();
         if range.start > range.end || range.end > self.len() {
-            return Err(DataError::Read(ReadError::TokenRange { range, tokens: self.len() }));
+            return Err(ReadError::TokenRange { range, tokens: self.len() }.into());
         }
         let mut bytes = vec![0; range.len() * width];
         self.read(range.start * width, &mut bytes)?;
@@ -172,7 +172,7 @@ impl TokenFile {
     fn read(&self, start: usize, bytes: &mut [u8]) -> Result<(), DataError> {
         self.bytes.read((Header::BYTES + start) as u64, bytes).map_err(|error| match error.kind() {
             ErrorKind::UnexpectedEof => self.failed(
-                "it was cut short while it was read; put it back, and leave it as it is while a run reads it"
+                "it was truncated while it was read; restore it, and do not change it while a run reads it"
                     .into(),
             ),
             _ => DataError::io(&self.path)(error),
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn its_fingerprint_is_of_its_ids_and_small_however_large_it_is() {
+    fn the_fingerprint_samples_files_of_any_size() {
         let of = |change: fn(&mut Vec<u8>)| opened(change).unwrap().fingerprint().unwrap();
         assert_eq!(of(|_| ()), of(|_| ()));
         assert_ne!(of(|_| ()), of(|bytes| bytes[134] = 1), "the last id");
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn damage() {
         let cut = opened(|bytes| bytes.truncate(135)).unwrap_err();
-        assert!(cut.to_string().contains("cut short"), "{cut}");
+        assert!(cut.to_string().contains("it was truncated"), "{cut}");
         assert!(opened(|bytes| bytes.truncate(5)).is_err());
         assert!(opened(|bytes| bytes.clear()).is_err());
         assert!(opened(|bytes| bytes.push(0)).is_err());
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_cut_short_while_it_is_open() {
+    fn a_file_truncated_while_open() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.tokens");
         let mut writer = TokenWriter::for_ids(&path, 3, [7; 32]).unwrap();
@@ -277,12 +277,12 @@ mod tests {
         fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1000).unwrap();
         assert_eq!(file.range(0..10).unwrap(), [1; 10]);
         for error in [file.range(90_000..90_010).unwrap_err(), file.verify().unwrap_err()] {
-            assert!(error.to_string().contains("cut short"), "{error}");
+            assert!(error.to_string().contains("it was truncated"), "{error}");
         }
     }
 
     #[test]
-    fn what_is_no_token_file() {
+    fn files_that_are_not_token_files() {
         let folder = tempfile::tempdir().unwrap();
         assert!(matches!(TokenFile::open(folder.path()).unwrap_err(), DataError::Io { .. }));
         assert!(matches!(TokenFile::open(folder.path().join("no")).unwrap_err(), DataError::Io { .. }));

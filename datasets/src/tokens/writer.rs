@@ -45,8 +45,8 @@ impl TokenWriter {
     ) -> Result<Self, DataError> {
         let path = path.as_ref().to_owned();
         if path.symlink_metadata().is_ok() && !TokenFile::is_one(&path) {
-            let reason = "something else has this name; name another file, or remove it".into();
-            return Err(DataError::Read(ReadError::TokenFile { path, reason }));
+            let reason = "a different file has this name; choose another name, or remove that file".into();
+            return Err(ReadError::TokenFile { path, reason }.into());
         }
         let mut partial = path.clone().into_os_string();
         partial.push(format!(".{}.partial", std::process::id()));
@@ -84,10 +84,7 @@ impl TokenWriter {
     pub fn part(&mut self, ids: &[u32]) -> Result<(), DataError> {
         let vocab_size = self.header.vocab_size;
         if let Some(&id) = ids.iter().find(|&&id| u64::from(id) >= vocab_size) {
-            return Err(DataError::Tokenizer(TokenizerError::UnknownId {
-                id,
-                vocab_size: vocab_size as usize,
-            }));
+            return Err(TokenizerError::UnknownId { id, vocab_size: vocab_size as usize }.into());
         }
         self.bytes.clear();
         match self.header.width {
@@ -149,7 +146,7 @@ mod tests {
     use crate::TokenFile;
 
     #[test]
-    fn unfinished_leaves_nothing() {
+    fn an_unfinished_writer_leaves_no_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.tokens");
         let mut writer = TokenWriter::for_ids(&path, 2, [0; 32]).unwrap();
@@ -173,7 +170,7 @@ mod tests {
         fs::write(&text, "to be").unwrap();
         for other in [&text, folder.path()] {
             let error = TokenWriter::for_ids(other, 2, [0; 32]).unwrap_err().to_string();
-            assert!(error.contains("something else has this name"), "{error}");
+            assert!(error.contains("a different file has this name"), "{error}");
         }
         assert_eq!(fs::read_to_string(text).unwrap(), "to be");
     }
@@ -181,7 +178,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
         #[test]
-        fn what_is_written_is_read(
+        fn written_tokens_are_read_back(
             documents in prop::collection::vec(prop::collection::vec(0_u32..70_000, 0..50), 0..20),
             wide: bool,
         ) {

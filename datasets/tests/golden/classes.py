@@ -1,8 +1,8 @@
-"""What transformers' tokenizer classes make of a tokenizer.json, by the fields of the tokenizer_config.json beside it.
+"""Records how transformers' tokenizer classes change a tokenizer.json, by the fields of its tokenizer_config.json.
 
 Run by hand from anywhere: python3 classes.py   (writes classes.json next to itself)
 Made with Python 3.11.7, transformers 5.23.0, tokenizers 0.23.3. "agrees" says whether version 4 makes the same ids
-(null: it cannot read the folder), by a Python with transformers 4.57.6 and tokenizers 0.22.2, which is named so:
+(null: it cannot read the folder). Set V4 to a Python with transformers 4.57.6 and tokenizers 0.22.2:
 V4=/path/to/python python3 classes.py
 """
 
@@ -61,7 +61,7 @@ def framed(bos, eos, token=END, id=0):
     return {"/post_processor": {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": tokens}}
 
 
-# What a tokenizer.json of Llama and of Gemma holds, with the vocabulary of `bytebpe`.
+# The content of a tokenizer.json of Llama and of Gemma, with the vocabulary of `bytebpe`.
 LLAMA = {
     "/model/byte_fallback": True,
     "/model/fuse_unk": True,
@@ -94,7 +94,7 @@ def words(**fields):
     return BERT | {"tokenizer_class": "PreTrainedTokenizerFast"} | fields
 
 
-# The tokenizer, what is changed of its tokenizer.json, tokenizer_config.json, config.json.
+# The tokenizer, the changes to its tokenizer.json, tokenizer_config.json, config.json.
 CASES = [
     *(("wordpiece", patch, BERT | {"tokenizer_class": "BertTokenizer"} | fields, {}) for patch in ({}, CASED) for fields in (
         {}, {"do_lower_case": True}, {"do_lower_case": False}, {"do_lower_case": False, "strip_accents": True},
@@ -170,13 +170,13 @@ def case(name, patch, config, model):
         "ids": ids,
         "decoded": [fast.decode(row) for row in ids],
         "pair": pair["input_ids"],
-        # What the model takes for its absence.
+        # The value that the model uses if the field is absent.
         "types": pair.get("token_type_ids", [0] * len(pair["input_ids"])),
     }
 
 
 def ids_of_version_4():
-    """Returns the ids by version 4, or null where it cannot read the folder."""
+    """Returns the ids of version 4, or null if it cannot read the folder."""
     with subprocess.Popen([os.environ["V4"], __file__, "ids"], stdout=subprocess.PIPE) as other:
         return json.loads(other.stdout.read())
 

@@ -50,45 +50,45 @@ fn equal_to_transformers() {
     let cases: Vec<Case> = golden("classes", "cases");
     assert!(cases.len() > 90);
     for Case { tokenizer, patch, config, model, ids, decoded, agrees, pair, types } in cases {
-        let told = format!("{tokenizer} {patch:?} {config} {model}");
+        let case = format!("{tokenizer} {patch:?} {config} {model}");
         let encoder = Encoder::new(read(&tokenizer, &patch, &config, &model).unwrap());
         let found: Vec<_> = texts.iter().map(|text| encoder.ids(text).unwrap()).collect();
-        assert_eq!(found, ids, "{told}");
+        assert_eq!(found, ids, "{case}");
         let found: Vec<_> = ids.iter().map(|row| encoder.tokenizer().decode(row).unwrap()).collect();
-        assert_eq!(found, decoded, "{told}");
+        assert_eq!(found, decoded, "{case}");
         // Where the versions differ, a warning says so, and only there.
         let warnings = encoder.tokenizer().warnings();
         let other =
             |field: &str| ["tokenizer_class", "added_tokens_decoder", "model_input_names"].contains(&field);
         if let Some(agrees) = agrees {
-            let said = warnings.iter().any(|warning| !other(&warning.field));
-            assert_ne!(agrees, said, "{told}: {warnings:?}");
+            let warned = warnings.iter().any(|warning| !other(&warning.field));
+            assert_ne!(agrees, warned, "{case}: {warnings:?}");
         }
         let encoding = encoder.encode(Input::Text(&first), Some(Input::Text(&second))).unwrap().remove(0);
         let tokens = Tokens::of(encoding, encoder.tokenizer());
         // For an unknown class, nothing says whether its model reads the segments that the file makes.
         let types = encoder.tokenizer().segments().map_or(tokens.type_ids.clone(), |_| types);
-        assert_eq!(tokens, Tokens { ids: pair, type_ids: types }, "{told}");
+        assert_eq!(tokens, Tokens { ids: pair, type_ids: types }, "{case}");
 
         // After saving, the tokenizer no longer depends on the class.
         let folder = tempfile::tempdir().unwrap();
         encoder.tokenizer().save(folder.path().join("tokenizer.json")).unwrap();
         let again = Tokenizer::from_file(folder.path()).unwrap();
-        assert_eq!(again.fingerprint().unwrap(), encoder.tokenizer().fingerprint().unwrap(), "{told}");
+        assert_eq!(again.fingerprint().unwrap(), encoder.tokenizer().fingerprint().unwrap(), "{case}");
         if let Some(segments) = encoder.tokenizer().segments() {
-            assert_eq!(again.segments(), Some(segments), "{told}");
+            assert_eq!(again.segments(), Some(segments), "{case}");
         }
-        assert_eq!(again.warnings(), [], "{told}");
+        assert_eq!(again.warnings(), [], "{case}");
         let found: Vec<_> = ids.iter().map(|row| again.decode(row).unwrap()).collect();
-        assert_eq!(found, decoded, "{told}");
+        assert_eq!(found, decoded, "{case}");
         let again = Encoder::new(Arc::new(again));
         let found: Vec<_> = texts.iter().map(|text| again.ids(text).unwrap()).collect();
-        assert_eq!(found, ids, "{told}");
+        assert_eq!(found, ids, "{case}");
     }
 }
 
 #[test]
-fn what_cannot_be_followed_is_refused() {
+fn contradicting_settings_are_errors() {
     let sequence = json!({"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "Lowercase"}]});
     let normalizer = Map::from_iter([("/normalizer".to_owned(), sequence)]);
     let bert = |field: &str, value: Value| json!({"tokenizer_class": "BertTokenizer", field: value});
@@ -101,7 +101,7 @@ fn what_cannot_be_followed_is_refused() {
             "wordpiece",
             &normalizer,
             bert("do_lower_case", false.into()),
-            "field `do_lower_case`: expected true, which the normalizer",
+            "field `do_lower_case`: expected true, as in the normalizer",
         ),
         (
             "wordpiece",
@@ -119,7 +119,7 @@ fn what_cannot_be_followed_is_refused() {
             "unigram",
             &Map::new(),
             llama(false),
-            "field `add_prefix_space`: expected true, which the pre_tokenizer or normalizer",
+            "field `add_prefix_space`: expected true, as in the pre_tokenizer or normalizer",
         ),
         (
             "bytebpe",
@@ -153,7 +153,7 @@ fn what_cannot_be_followed_is_refused() {
 }
 
 #[test]
-fn what_is_not_followed_is_said() {
+fn ignored_settings_are_warnings() {
     let class = |name: &str, fields: Value| {
         let mut config = json!({"tokenizer_class": name});
         config.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -168,8 +168,8 @@ fn what_is_not_followed_is_said() {
             class("UnheardOfTokenizerFast", json!({})),
             json!({}),
             &[
-                "field `tokenizer_class`: what transformers makes of a tokenizer.json for \"UnheardOfTokenizerFast\" is not",
-                "field `add_prefix_space`: it is missing, for which UnheardOfTokenizerFast puts no space before each text",
+                "field `tokenizer_class`: how transformers changes a tokenizer.json for \"UnheardOfTokenizerFast\" is unknown",
+                "field `add_prefix_space`: it is missing, for which UnheardOfTokenizerFast adds no space before each text",
             ][..],
         ),
         (
@@ -186,9 +186,9 @@ fn what_is_not_followed_is_said() {
             class("LlamaTokenizer", json!({"add_bos_token": true})),
             json!({}),
             &[
-                "field `add_bos_token`: it is true, for which LlamaTokenizer puts a special token before each text in \
+                "field `add_bos_token`: it is true, for which LlamaTokenizer adds a special token before each text in \
              transformers 4, and none in transformers 5",
-                "field `add_eos_token`: it is missing, for which LlamaTokenizer puts no special token after each text",
+                "field `add_eos_token`: it is missing, for which LlamaTokenizer adds no special token after each text",
             ],
         ),
         ("wordpiece", &Map::new(), class("GemmaTokenizer", json!({})), json!({}), &["field `add_eos_token`"]),
@@ -204,16 +204,14 @@ fn what_is_not_followed_is_said() {
             &Map::new(),
             class("PreTrainedTokenizerFast", json!({"added_tokens_decoder": {"9": token}})),
             json!({}),
-            &[
-                "field `added_tokens_decoder`: the token \"<new>\" has the id 320, as in transformers, and not 9",
-            ],
+            &["field `added_tokens_decoder`: the token \"<new>\" has the id 320, as in transformers, not 9"],
         ),
         (
             "wordpiece",
             &no_mask,
             class("PreTrainedTokenizerFast", json!({"mask_token": "[MASK]"})),
             json!({}),
-            &["field `mask_token`: transformers takes \"[MASK]\" within a text as one token"],
+            &["field `mask_token`: transformers encodes \"[MASK]\" within a text as one token"],
         ),
         (
             "wordpiece",

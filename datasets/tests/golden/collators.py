@@ -1,4 +1,4 @@
-"""What transformers' tokenizers and data collators make of small batches.
+"""Encodes and collates small batches with transformers' tokenizers and data collators.
 
 Run by hand from anywhere: python3 collators.py   (writes encodings.json and collators.json next to itself)
 Made with Python 3.11.7, transformers 5.23.0, tokenizers 0.23.3, torch 2.15.0 on the CPU.
@@ -55,7 +55,7 @@ PAIRS = [
 ]
 
 
-# T5's kind has no mask; both sides are told to take this one.
+# T5's tokenizer has no mask token; both sides use this one.
 MASKS = {"unigram": {"mask_token": "<extra_id_0>"}}
 
 
@@ -64,14 +64,14 @@ def load(name, padding_side="right", truncation_side="right", **roles):
 
 
 def to_bytes(text, offset):
-    """Offsets count characters here, bytes there."""
+    """Converts offsets, which count characters in Python and bytes in Rust."""
     return [len(text[:place].encode()) for place in offset]
 
 
 def encoded(fast, first, second, max_length, stride, truncation, special):
-    """All encodings of one input, as the Rust side has them."""
+    """Returns all encodings of one input, in the form of the Rust side."""
     words = isinstance(first, list)
-    # As a batch of one: called with one pair, it takes an empty second text for none.
+    # A batch of one pair: for a single pair, the tokenizer treats an empty second text as missing.
     result = fast(
         [first],
         None if second is None else [second],
@@ -89,7 +89,7 @@ def encoded(fast, first, second, max_length, stride, truncation, special):
     for encoding in result.encodings:
         offsets = []
         for token, offset in enumerate(encoding.offsets):
-            # What truncation leaves without a sequence has one text only.
+            # An encoding that truncation leaves without a second sequence has only one text.
             sequence = encoding.sequence_ids[token]
             source = second if sequence == 1 else first
             if encoding.special_tokens_mask[token]:
@@ -155,7 +155,7 @@ def encodings():
 
 
 def rows(batch):
-    """A batch's tensors as lists."""
+    """Returns a batch's tensors as lists."""
     return {key: value.tolist() for key, value in batch.items() if isinstance(value, torch.Tensor)}
 
 
@@ -169,9 +169,9 @@ PADDINGS = [
 ]
 
 
-# How texts are cut: not at all, at the end, at the beginning.
+# Truncation: none, at the end, at the beginning.
 LIMITS = [(None, "right"), (6, "right"), (6, "left")]
-# A batch with rows of odd lengths, one of nothing, one far too long, one with unknown characters.
+# A batch with rows of odd lengths: an empty one, one far too long, one with unknown characters.
 BATCH = [
     "the river runs",
     "bread",
@@ -205,7 +205,7 @@ TAGS = [
 
 
 def align(word_ids, tags, subwords):
-    """The recipe of the token classification guide, with its three variants."""
+    """Follows the token classification guide, in its three variants."""
     labels, before = [], None
     for word in word_ids:
         if word is None:
@@ -217,7 +217,7 @@ def align(word_ids, tags, subwords):
         elif subwords == "all":
             labels.append(tags[word])
         else:
-            # The odd labels begin an entity, the next one continues it.
+            # An odd label begins an entity; the next label continues it.
             labels.append(tags[word] + tags[word] % 2)
         before = word
     return labels
@@ -261,9 +261,9 @@ def token_classification():
     return {"names": LABEL_NAMES, "words": WORDS, "tags": TAGS, "cases": cases}
 
 
-# No punctuation and no character of several tokens: there both sides agree on what a word is.
+# No punctuation and no character of several tokens, so that both sides agree on words.
 PLAIN = ["the unbelievable river rereads", "bread", "children swim in the summer", ""]
-# A mask and an end that stand in the text.
+# A mask token and an end token within the text.
 LITERAL = {
     "wordpiece": "the [MASK] river [SEP] runs",
     "bytebpe": "the<mask> river<|endoftext|> runs",
@@ -273,7 +273,7 @@ LITERAL = {
 
 def masked_lm():
     cases = []
-    # Without chance there is all or nothing.
+    # Probabilities of 0 and 1 make the result deterministic.
     variants = [(False, 1.0, padding) for padding in PADDINGS[:4]]
     variants += [(False, 0.0, PADDINGS[1]), (True, 1.0, PADDINGS[0]), (True, 0.0, PADDINGS[0])]
     for name, (whole_words, probability, padding), (max_length, side) in itertools.product(NAMES, variants, LIMITS):
@@ -318,7 +318,7 @@ def masked_lm():
     return {"texts": BATCH, "cases": cases, "literal": literal, "groups": groups}
 
 
-# One of a single token, and with GPT-2's kind one that ends with the padding token.
+# A text of one token and, for GPT-2's tokenizer, one that ends with the padding token.
 CAUSAL = [*BATCH, "a", "the river<|endoftext|>"]
 
 
@@ -365,7 +365,7 @@ def seq2seq():
         batch = DataCollatorForSeq2Seq(fast, model=model, **settings(padding))(features)
         case = {"tokenizer": name, "start": start, "prefix": prefix, "max_source": source_length, "max_target": target_length}
         cases.append({**case, "cut": side, "pad": padding, **rows(batch)})
-    # A part that does not count: the decoder does not see it either.
+    # The unsupervised part, which the decoder does not read either.
     fast = load("unigram")
     labels = [-100, -100, *fast("the river").input_ids[2:]]
     collated = DataCollatorForSeq2Seq(fast, model=t5)([{**fast("bread"), "labels": labels}])
@@ -395,12 +395,12 @@ def sequence_classification():
     return {"pairs": PAIRS, "cases": cases}
 
 
-# The classes of each text of the batch, of three.
+# The classes of each text of the batch, out of three.
 CLASSES = [[0], [], [0, 1, 2], [2], [0, 2], [1]]
 
 
 def multi_hot():
-    """Several classes, and plain padding of single texts: the inputs are those without labels too."""
+    """Collates several classes, and pads single texts: the inputs equal those without labels."""
     cases = []
     for name, padding, (max_length, side) in itertools.product(NAMES, PADDINGS, LIMITS):
         if padding["length"] and max_length is None:
@@ -418,13 +418,13 @@ def multi_hot():
     return {"texts": BATCH, "classes": CLASSES, "cases": cases}
 
 
-# Texts that share a row, and how many tokens of each do not count.
+# Texts that share a row, and the number of unsupervised tokens of each.
 PACKS = [[0, 1, 5], [3], [2, 4, 6, 1]]
 PROMPTS = [0, 1, 0, 3, 2, 0, 0]
 
 
 def flattening():
-    """Each pack is flattened to a row; the rows are padded as the labels of tokens are."""
+    """Flattens each pack into a row and pads the rows like the labels of tokens."""
     cases = []
     variants = [(None, "right", False), (None, "right", True), (6, "right", True), (6, "left", False)]
     for name, (max_length, side, prompted), padding in itertools.product(NAMES, variants, PADDINGS[:4]):
@@ -434,7 +434,7 @@ def flattening():
             features = []
             for text in pack:
                 ids = fast(CAUSAL[text], **cut(max_length))["input_ids"]
-                # Of nothing it makes a label without a token.
+                # For an empty text, it makes a label without a token.
                 if ids:
                     prompt = min(PROMPTS[text], len(ids))
                     features.append({"input_ids": ids, **({"labels": [-100] * prompt + ids[prompt:]} if prompted else {})})

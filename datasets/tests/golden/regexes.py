@@ -1,4 +1,4 @@
-"""What Python's tokenizers makes of regular expressions, in each place that a tokenizer.json has for one.
+"""Runs regular expressions in Python's tokenizers, in each part of a tokenizer.json that takes one.
 
 Run by hand from anywhere: python3 regexes.py   (writes regexes.json next to itself)
 Made with Python 3.11.7, tokenizers 0.23.3.
@@ -28,7 +28,7 @@ TEXTS = [
     "\x00\x7f\u00ad\ue000\U000e0001",
 ]
 
-# The patterns of GPT-2, of Llama 3, and of GPT-4o.
+# The patterns of GPT-2, Llama 3 and GPT-4o.
 KNOWN = [
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
@@ -72,7 +72,7 @@ WITH_ALL_BEHAVIORS = [r"\s+", r"\b", ".$", r"\p{L}", "(?=b)", "a*", r"\X"]
 
 
 def unless_whole(pieces, text):
-    """None where nothing was cut, to keep the file small."""
+    """Returns None if the text was not cut, to keep the file small."""
     return None if pieces == [text] else pieces
 
 
@@ -84,7 +84,7 @@ def pieces(pre_tokenizer):
 def replaced(pattern):
     normalizer = normalizers.Replace(pattern, "_")
     texts = [normalizer.normalize_str(text) for text in TEXTS]
-    # The same as a decoder, which gets the texts as tokens.
+    # The same pattern as a decoder, which receives the texts as tokens.
     tokenizer = Tokenizer(models.WordLevel({text: id for id, text in enumerate(TEXTS)}, unk_token=""))
     tokenizer.decoder = decoders.Sequence([decoders.Replace(pattern, "_"), decoders.Fuse()])
     assert [tokenizer.decode([id]) for id in range(len(TEXTS))] == texts, pattern
@@ -92,7 +92,7 @@ def replaced(pattern):
 
 
 def failing(normalizer, texts):
-    """The texts that tokenizers cannot encode: it panics where nothing at all is replaced at the end of one."""
+    """Returns the texts that tokenizers cannot encode: it panics if an empty match at their end is replaced."""
     tokenizer = Tokenizer(models.BPE({byte: id for id, byte in enumerate(pre_tokenizers.ByteLevel.alphabet())}, []))
     tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)

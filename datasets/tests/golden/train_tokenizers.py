@@ -1,11 +1,11 @@
-"""Three small tokenizers, each saved as a whole folder, as `from_pretrained` reads it.
+"""Trains three small tokenizers and saves each as a folder that `from_pretrained` reads.
 
 Run by hand from the root of the repository; the tests read the folders.
 Made with Python 3.11.7, transformers 5.23.0, tokenizers 0.23.3, sentencepiece 0.2.3.
 
     wordpiece/  WordPiece with BERT's normalizer and template: [CLS] A [SEP], [CLS] A [SEP] B [SEP]
-    bytebpe/    byte-level BPE as GPT-2's: adds nothing, the end token is the padding too
-    unigram/    SentencePiece unigram as T5's: A </s>, with <extra_id_0> to <extra_id_3>
+    bytebpe/    byte-level BPE like GPT-2's: adds no tokens; the end token is also the padding token
+    unigram/    SentencePiece unigram like T5's: A </s>, with <extra_id_0> to <extra_id_3>
 """
 
 import json
@@ -129,7 +129,7 @@ def unigram():
     vocab += [(token, 0.0) for token in reversed(extra)]
     tokenizer = Tokenizer(models.Unigram(vocab, unk_id=2, byte_fallback=False))
     tokenizer.add_special_tokens(["<pad>", "</s>", "<unk>", *extra])
-    # T5's own normalizer is a map of 240 KB; this one does what matters here.
+    # T5's own normalizer is a map of 240 KB; this one has the part that the tests need.
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.NFKC(), normalizers.Strip(left=False, right=True), normalizers.Replace(Regex(" {2,}"), "▁")]
     )

@@ -25,7 +25,7 @@ fn deviations(a: &[bool], b: &[bool]) -> f64 {
 }
 
 #[test]
-fn the_share_that_is_dropped_is_p() {
+fn the_dropped_share_is_p() {
     for (p, seed) in [0.001_f64, 0.1, 0.25, 0.5, 0.9].into_iter().zip(1..) {
         let threshold = (p * 4_294_967_296.0) as u32;
         let draws = Draws { seed, ..Draws::default() };

@@ -63,7 +63,7 @@ fn values_and_slopes_are_those_of_the_function() {
 }
 
 #[test]
-fn what_is_no_number_stays_none_and_infinity_has_its_limits() {
+fn nan_propagates_and_infinities_have_their_limits() {
     let x = [f32::NAN, f32::INFINITY, 1.0];
     for form in FORMS {
         let (y, slope) = found(&x, FloatDType::F32, form, &testing::device().autodiff());
@@ -100,7 +100,7 @@ fn narrow_tensors_are_rounded_once_and_wide_ones_stay_wide() {
 }
 
 #[test]
-fn views_are_read_in_their_order_and_what_is_not_kept_is_computed_again() {
+fn views_and_recomputed_values_agree() {
     let device = testing::device().autodiff();
     let x = TensorData::new(numbers(6 * 70)[..6 * 70].to_vec(), [6, 70]);
     let slopes = |device: &Device, turn: bool| {

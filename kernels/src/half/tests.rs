@@ -239,7 +239,7 @@ fn a_frozen_operand_has_no_gradient_and_the_others_keep_theirs() {
 
 /// The backward pass keeps the operand itself, in half precision, and keeps no operand that it does not read.
 #[test]
-fn an_operand_is_kept_where_a_gradient_reads_it_and_only_there() {
+fn operands_are_kept_only_if_a_gradient_needs_them() {
     let device = Device::flex().autodiff();
     let leaf = |seed, tracked| waves([8, 8], seed, FloatDType::BF16, &device).set_require_grad(tracked);
     for (own, affine) in [(true, true), (true, false), (false, false)] {
@@ -276,7 +276,7 @@ fn gradients_are_the_same_when_burn_recomputes_operands() {
 }
 
 #[test]
-fn in_f32_it_is_burns_operation_to_the_bit() {
+fn f32_operations_equal_burns_bit_for_bit() {
     let device = Device::flex().autodiff();
     let results = |own: bool| {
         let [x, weight] = [1, 2].map(|seed| waves([30, 30], seed, FloatDType::F32, &device).require_grad());
@@ -295,7 +295,7 @@ fn in_f32_it_is_burns_operation_to_the_bit() {
 }
 
 #[test]
-fn nothing_is_lost_of_what_is_not_finite() {
+fn non_finite_values_are_preserved() {
     let device = Device::flex();
     for dtype in HALF {
         let x = Tensor::<2>::from_data([[f32::NAN, 1.0], [f32::INFINITY, 1.0], [2.0, 1.0]], &device);
@@ -310,7 +310,7 @@ fn nothing_is_lost_of_what_is_not_finite() {
 }
 
 #[test]
-fn nothing_times_something_is_nothing() {
+fn empty_products() {
     let device = Device::flex();
     for dtype in HALF {
         let product = |m, k, n| {

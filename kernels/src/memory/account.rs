@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accounts_are_distinct_and_used_again() {
+    fn accounts_are_distinct_and_reused() {
         let open: Vec<Account> = (0..ACCOUNTS - 1).map(|_| Account::new()).collect();
         let mut numbers: Vec<u8> = open.iter().map(|account| account.0).collect();
         numbers.sort_unstable();

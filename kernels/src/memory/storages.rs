@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn an_average_is_its_own_but_for_what_is_frozen() {
+    fn an_average_shares_only_frozen_parameters() {
         let model = vec![linear(), linear().no_grad()];
         let mut average = model.clone();
         average[0] = with(&model[0], |weight| weight * 1.0);
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn where_storages_are_not_shown_only_values_share_one() {
+    fn without_addresses_only_values_share_storage() {
         let model = linear();
         let (id, weight) = (model.weight.id, model.weight.val());
         let value = Storage::unseen(id, Role::Value, &weight);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the golden values: what the field's own implementations say of seeded data.
+"""Computes the golden values with the reference implementations, on seeded data.
 
     pip install seqeval==1.2.2 scikit-learn==1.9.1 sacrebleu==2.6.0 rouge-score==0.1.2 'transformers<5'
     python3 make.py
@@ -46,7 +46,7 @@ EDGES = ["", " ", "\n", ".", "the", "a", "Yes", "...", "-", "é"]
 
 
 def noisy(text: str) -> str:
-    """The text as a model might get it: words lost, doubled, swapped, changed in case."""
+    """Returns the text with errors like a model's: words lost, doubled, swapped, in another case."""
     words = text.split(" ")
     for _ in range(random.randint(0, 4)):
         at = random.randrange(len(words)) if words else 0
@@ -75,7 +75,7 @@ def corpus(size: int, most_references: int) -> dict:
 
 
 def columns(references: list) -> list:
-    """References as sacrebleu takes them: the first of all segments, the second of all, and so on."""
+    """Returns references in sacrebleu's order: the first of all segments, the second of all, and so on."""
     most = max(map(len, references))
     return [[row[i] if i < len(row) else None for row in references] for i in range(most)]
 
@@ -153,7 +153,7 @@ def bleu() -> dict:
             ("none", None, False, "13a", False), ("none", None, False, "13a", True),
         ]
     ]
-    # Where some order has no match, or no n-grams, smoothing and effective order show.
+    # Smoothing and effective order matter if an order has no match or no n-grams.
     cases = [
         {"predictions": ["a cat sat there today", "quite other words"],
          "references": [["the cat was there yesterday", "it"], ["none of these, not one"]]},
@@ -224,7 +224,7 @@ def answers() -> dict:
     case["normalized"] = [squad_metrics.normalize_answer(prediction) for prediction in case["predictions"]]
     case["scores"] = []
     for prediction, references in zip(case["predictions"], case["references"]):
-        # As `get_raw_scores` of the script does.
+        # Like `get_raw_scores` of the script.
         references = [text for text in references if squad_metrics.normalize_answer(text)] or [""]
         exact = max(squad_metrics.compute_exact(text, prediction) for text in references)
         f1 = max(squad_metrics.compute_f1(text, prediction) for text in references)

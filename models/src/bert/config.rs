@@ -225,14 +225,14 @@ mod tests {
     }
 
     #[test]
-    fn positions_of_the_kin() {
+    fn positions_by_family() {
         let roberta = config(r#"{"model_type": "roberta", "max_position_embeddings": 514}"#);
         assert_eq!((roberta.pad(), roberta.max_length()), (1, 512));
         assert_eq!((config("{}").pad(), config("{}").max_length()), (0, 512));
     }
 
     #[test]
-    fn what_is_refused_is_named() {
+    fn invalid_settings_are_named() {
         for (fields, field, found) in [
             (r#"{"num_attention_heads": 7}"#, "num_attention_heads", "7"),
             (r#"{"num_attention_heads": 0}"#, "num_attention_heads", "0"),

@@ -48,8 +48,8 @@ impl Bert {
     }
 
     /// The token embedding, `[vocabulary, hidden_size]`, which a masked LM also uses for its predictions.
-    pub(super) fn tokens(&self) -> Tensor<2> {
-        self.embeddings.tokens.weight.val()
+    pub(super) fn tokens(&self) -> &Embedding {
+        &self.embeddings.tokens
     }
 }
 

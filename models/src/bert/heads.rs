@@ -3,12 +3,13 @@
 use burn::module::{Module, Param};
 use burn::tensor::{Device, FloatDType, Int, Tensor};
 use firebrick_datasets::{Batch, IGNORE, Inputs, LabeledBatch, SequenceBatch};
-use firebrick_kernels::{cast, matmul};
+use firebrick_kernels::cast;
 use firebrick_metrics::Classification;
 use firebrick_strategies::{Dropout, Pass};
 
 use super::{Bert, BertConfig, keys};
 use crate::attention::starts_of;
+use crate::output_layer::logits;
 use crate::perplexity::{counted, perplexity};
 use crate::pretrained::{HubConfig, KeyMap, Pretrained, PretrainedError};
 use crate::{Activation, Linear, Norm, SequenceScores, TokenScores, sequence_loss, smoothed_cross_entropy};
@@ -189,9 +190,8 @@ impl BertMaskedLm {
     pub fn forward(&self, inputs: &Inputs, pass: &Pass) -> Tensor<3> {
         let x = self.transform.forward(self.bert.forward(inputs, pass));
         let x = self.norm.forward(self.activation.forward(x));
-        let weight = self.bert.tokens();
-        let dtype = FloatDType::from(weight.dtype());
-        let logits = matmul(cast(x, dtype), weight.transpose().unsqueeze());
+        let logits = logits(x, self.bert.tokens(), None);
+        let dtype = FloatDType::from(logits.dtype());
         logits + cast(self.bias.val(), dtype).unsqueeze()
     }
 }

@@ -1,57 +1,38 @@
 //! The names of BERT's parameters in files.
 
 use super::BertConfig;
-use crate::pretrained::Layout::{Same, Transposed};
+use crate::pretrained::Part::{Embedding, Linear, Norm, Param};
 use crate::pretrained::{CLASSIFIER, KeyMap, Row};
 
 const EMBEDDINGS: &[Row] = &[
-    ("embeddings.word_embeddings.weight", "bert.embeddings.tokens.weight", Same),
-    ("embeddings.position_embeddings.weight", "bert.embeddings.positions.weight", Same),
-    ("embeddings.token_type_embeddings.weight", "bert.embeddings.segments.weight", Same),
-    ("embeddings.LayerNorm.weight", "bert.embeddings.norm.scale", Same),
-    ("embeddings.LayerNorm.bias", "bert.embeddings.norm.bias", Same),
+    (Embedding, "embeddings.word_embeddings", "bert.embeddings.tokens"),
+    (Embedding, "embeddings.position_embeddings", "bert.embeddings.positions"),
+    (Embedding, "embeddings.token_type_embeddings", "bert.embeddings.segments"),
+    (Norm, "embeddings.LayerNorm", "bert.embeddings.norm"),
 ];
 const BLOCK: &[Row] = &[
-    ("encoder.layer.#.attention.self.query.weight", "bert.blocks.#.query.weight", Transposed),
-    ("encoder.layer.#.attention.self.query.bias", "bert.blocks.#.query.bias", Same),
-    ("encoder.layer.#.attention.self.key.weight", "bert.blocks.#.key.weight", Transposed),
-    ("encoder.layer.#.attention.self.key.bias", "bert.blocks.#.key.bias", Same),
-    ("encoder.layer.#.attention.self.value.weight", "bert.blocks.#.value.weight", Transposed),
-    ("encoder.layer.#.attention.self.value.bias", "bert.blocks.#.value.bias", Same),
-    ("encoder.layer.#.attention.output.dense.weight", "bert.blocks.#.output.weight", Transposed),
-    ("encoder.layer.#.attention.output.dense.bias", "bert.blocks.#.output.bias", Same),
-    ("encoder.layer.#.attention.output.LayerNorm.weight", "bert.blocks.#.attention_norm.scale", Same),
-    ("encoder.layer.#.attention.output.LayerNorm.bias", "bert.blocks.#.attention_norm.bias", Same),
-    ("encoder.layer.#.intermediate.dense.weight", "bert.blocks.#.widen.weight", Transposed),
-    ("encoder.layer.#.intermediate.dense.bias", "bert.blocks.#.widen.bias", Same),
-    ("encoder.layer.#.output.dense.weight", "bert.blocks.#.narrow.weight", Transposed),
-    ("encoder.layer.#.output.dense.bias", "bert.blocks.#.narrow.bias", Same),
-    ("encoder.layer.#.output.LayerNorm.weight", "bert.blocks.#.feed_forward_norm.scale", Same),
-    ("encoder.layer.#.output.LayerNorm.bias", "bert.blocks.#.feed_forward_norm.bias", Same),
+    (Linear, "encoder.layer.#.attention.self.query", "bert.blocks.#.query"),
+    (Linear, "encoder.layer.#.attention.self.key", "bert.blocks.#.key"),
+    (Linear, "encoder.layer.#.attention.self.value", "bert.blocks.#.value"),
+    (Linear, "encoder.layer.#.attention.output.dense", "bert.blocks.#.output"),
+    (Norm, "encoder.layer.#.attention.output.LayerNorm", "bert.blocks.#.attention_norm"),
+    (Linear, "encoder.layer.#.intermediate.dense", "bert.blocks.#.widen"),
+    (Linear, "encoder.layer.#.output.dense", "bert.blocks.#.narrow"),
+    (Norm, "encoder.layer.#.output.LayerNorm", "bert.blocks.#.feed_forward_norm"),
 ];
-const CLASSIFIER_ROWS: &[Row] =
-    &[("classifier.weight", "classifier.weight", Transposed), ("classifier.bias", "classifier.bias", Same)];
-const POOLER: &[Row] =
-    &[("pooler.dense.weight", "dense.weight", Transposed), ("pooler.dense.bias", "dense.bias", Same)];
-const ROBERTA_CLASSIFIER: &[Row] = &[
-    ("classifier.dense.weight", "dense.weight", Transposed),
-    ("classifier.dense.bias", "dense.bias", Same),
-    ("classifier.out_proj.weight", "classifier.weight", Transposed),
-    ("classifier.out_proj.bias", "classifier.bias", Same),
-];
+const CLASSIFIER_ROWS: &[Row] = &[(Linear, "classifier", "classifier")];
+const POOLER: &[Row] = &[(Linear, "pooler.dense", "dense")];
+const ROBERTA_CLASSIFIER: &[Row] =
+    &[(Linear, "classifier.dense", "dense"), (Linear, "classifier.out_proj", "classifier")];
 const MASKED_LM: &[Row] = &[
-    ("cls.predictions.transform.dense.weight", "transform.weight", Transposed),
-    ("cls.predictions.transform.dense.bias", "transform.bias", Same),
-    ("cls.predictions.transform.LayerNorm.weight", "norm.scale", Same),
-    ("cls.predictions.transform.LayerNorm.bias", "norm.bias", Same),
-    ("cls.predictions.bias", "bias", Same),
+    (Linear, "cls.predictions.transform.dense", "transform"),
+    (Norm, "cls.predictions.transform.LayerNorm", "norm"),
+    (Param, "cls.predictions.bias", "bias"),
 ];
 const ROBERTA_MASKED_LM: &[Row] = &[
-    ("lm_head.dense.weight", "transform.weight", Transposed),
-    ("lm_head.dense.bias", "transform.bias", Same),
-    ("lm_head.layer_norm.weight", "norm.scale", Same),
-    ("lm_head.layer_norm.bias", "norm.bias", Same),
-    ("lm_head.bias", "bias", Same),
+    (Linear, "lm_head.dense", "transform"),
+    (Norm, "lm_head.layer_norm", "norm"),
+    (Param, "lm_head.bias", "bias"),
 ];
 
 /// The encoder's keys. Ignored are position ids, which early files hold, and the tensors of other tasks' `heads`.

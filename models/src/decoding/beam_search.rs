@@ -167,7 +167,7 @@ mod tests {
         assert!((best.score - best.log_probability / 2.0).abs() < 1e-12);
     }
     #[test]
-    fn it_ends_where_no_beam_is_better_at_the_length_that_counts() {
+    fn the_search_ends_when_no_beam_can_improve() {
         use EarlyStopping::{Full, Impossible, Unlikely};
         // The best beam has the sum -4: its score is -2 at its 2 tokens and -0.4 at the maximum of 10, and with the
         // other penalty -8 and -40.

@@ -15,7 +15,7 @@ impl Decoding {
     /// let decoding = Decoding { beams: 4, temperature: 0.7, ..Decoding::default() };
     /// assert_eq!(
     ///     decoding.check().unwrap_err().to_string(),
-    ///     "the decoding's `temperature` is 0.7 and its `beams` 4: beam search draws nothing, so set `temperature` to 0, or `beams` to 1"
+    ///     "the decoding's `temperature` is 0.7 and its `beams` 4: beam search does not sample; set `temperature` to 0, or `beams` to 1"
     /// );
     /// ```
     pub fn check(&self) -> Result<(), DecodingError> {
@@ -59,11 +59,11 @@ impl Decoding {
         let returned = self.returned.to_string();
         if self.min_new_tokens > self.max_new_tokens {
             let (least, most) = (self.min_new_tokens.to_string(), self.max_new_tokens.to_string());
-            let instead = "no text can be so long, so lower the first or raise the second";
+            let instead = "no text satisfies both; lower the first or raise the second";
             return contradiction("min_new_tokens", least, "max_new_tokens", most, instead);
         }
         if searches && draws {
-            let instead = "beam search draws nothing, so set `temperature` to 0, or `beams` to 1";
+            let instead = "beam search does not sample; set `temperature` to 0, or `beams` to 1";
             return contradiction("temperature", temperature, "beams", beams, instead);
         }
         for (filters, field, found) in [
@@ -72,23 +72,22 @@ impl Decoding {
             (self.min_p > 0.0, "min_p", self.min_p.to_string()),
         ] {
             if filters && searches {
-                let instead = "beam search draws nothing, so leave out the first, or set `beams` to 1 and `temperature` above 0";
+                let instead = "beam search does not sample; remove the first, or set `beams` to 1 and `temperature` above 0";
                 return contradiction(field, found, "beams", beams, instead);
             }
             if filters && !draws {
-                let instead =
-                    "nothing is drawn at temperature 0, so leave out the first, or raise the second above 0";
+                let instead = "decoding does not sample at temperature 0; remove the first, or raise the second above 0";
                 return contradiction(field, found, "temperature", temperature, instead);
             }
         }
         if searches && self.returned > self.beams {
             let instead =
-                "beam search ends with as many texts as it has beams, so lower the first or raise the second";
+                "beam search returns at most one text per beam; lower the first or raise the second";
             return contradiction("returned", returned, "beams", beams, instead);
         }
         if !searches && !draws && self.returned > 1 {
             let instead =
-                "greedy decoding writes one text, so set `returned` to 1, or raise `temperature` or `beams`";
+                "greedy decoding generates one text; set `returned` to 1, or raise `temperature` or `beams`";
             return contradiction("returned", returned, "temperature", temperature, instead);
         }
         let default = Self::default();
@@ -105,7 +104,7 @@ impl Decoding {
             ),
         ] {
             if is_set && !searches {
-                let instead = "only beam search has a use for the first, so leave it out, or raise `beams`";
+                let instead = "only beam search uses the first; remove it, or raise `beams`";
                 return contradiction(field, found, "beams", beams, instead);
             }
         }
@@ -122,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_range_or_contradicts_is_told_by_name() {
+    fn invalid_or_contradictory_settings_are_named() {
         for (json, expected) in [
             (r#"{"max_new_tokens": 0}"#, "`max_new_tokens` must be at least 1, found 0"),
             (r#"{"beams": 0}"#, "`beams` must be at least 1, found 0"),
@@ -161,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_is_not_refused() {
+    fn valid_settings_pass() {
         for json in [
             "{}",
             r#"{"temperature": 0.7, "top_k": 50, "top_p": 0.9, "min_p": 0.05, "returned": 3}"#,
@@ -173,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_setting_is_refused_and_all_are_written_back() {
+    fn unknown_settings_are_errors_and_known_ones_round_trip() {
         assert!(of(r#"{"top_q": 1}"#).unwrap_err().to_string().contains("unknown field `top_q`"));
         let decoding = of(r#"{"beams": 3, "end_tokens": [2, 5]}"#).unwrap();
         assert_eq!(of(&serde_json::to_string(&decoding).unwrap()).unwrap(), decoding);

@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_impossible_is_never_drawn() {
+    fn impossible_tokens_are_never_drawn() {
         for point in [0.0, 0.5, 1.0 - f64::EPSILON / 2.0, 1.0] {
             assert_eq!(draw(&[0.0, 1.0, 0.0], point), Some(1));
         }
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn seed_row_and_copy_each_make_other_numbers() {
+    fn seed_row_and_copy_each_change_the_numbers() {
         let key = |i: u64| (i % 3, i / 3 % 3, i / 9);
         let first = |(seed, row, copy)| generator(seed, row, copy).random::<u64>();
         assert_eq!((0..27).map(|i| first(key(i))).collect::<BTreeSet<_>>().len(), 27);

@@ -40,7 +40,7 @@ pub enum DecodingError {
     },
     /// The texts do not fit in memory.
     #[error(
-        "{rows} texts of up to {tokens} tokens at once need {:.1} GB for their tokens, keys, values and logits, but this machine has {:.1} GB: lower the decoding's `beams`, `returned` or `max_new_tokens`, or write fewer texts at once",
+        "{rows} texts of up to {tokens} tokens at once need {:.1} GB for their tokens, keys, values and logits, but this machine has {:.1} GB: lower the decoding's `beams`, `returned` or `max_new_tokens`, or generate fewer texts at once",
         needed / 1e9, *available as f64 / 1e9
     )]
     TooLarge {
@@ -55,7 +55,7 @@ pub enum DecodingError {
     },
     /// The model returned a wrong number of logits.
     #[error(
-        "the model must return {rows} x {vocabulary} logits, one row after the other, found {found}: return those of each row's last token alone"
+        "the model must return {rows} x {vocabulary} logits, one row after the other, found {found}: return only those of each row's last token"
     )]
     Count {
         /// Number of requested rows.
@@ -67,7 +67,7 @@ pub enum DecodingError {
     },
     /// A logit is positive infinity or not a number.
     #[error(
-        "row {row}, after {written} tokens: the logit of token {token} must be a number or minus infinity, found {found}: the model's weights or activations have left their dtype's range"
+        "row {row}, after {written} tokens: the logit of token {token} must be a number or minus infinity, found {found}: the model's weights or activations exceed the range of their dtype"
     )]
     NotANumber {
         /// The row's [number](super::Prompt::row).
@@ -91,7 +91,7 @@ pub enum DecodingError {
     },
     /// The settings rule out every token.
     #[error(
-        "row {row}, after {written} tokens: the settings must leave a token to write, found all banned: lower `min_new_tokens` or `max_new_tokens`, or raise `no_repeat_ngram` or set it to 0"
+        "row {row}, after {written} tokens: the settings ban every token: lower `min_new_tokens` or `max_new_tokens`, or raise `no_repeat_ngram` or set it to 0"
     )]
     Banned {
         /// The row's [number](super::Prompt::row).

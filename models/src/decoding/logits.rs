@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_logit_is_refused_with_its_place() {
+    fn invalid_logits_are_reported_with_their_position() {
         let error = Logits::read(&[0.0, f32::NAN], 7, 3).unwrap_err().to_string();
         assert!(error.contains("row 7, after 3 tokens: the logit of token 1"), "{error}");
         assert!(error.contains("found NaN"), "{error}");

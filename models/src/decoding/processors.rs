@@ -55,7 +55,7 @@ mod tests {
     const BANNED: f64 = f64::NEG_INFINITY;
 
     #[test]
-    fn a_repeated_token_is_rarer_on_either_side_of_zero_and_penalized_once() {
+    fn a_repeated_token_is_penalized_once_for_either_sign() {
         let decoding = Decoding { repetition_penalty: 2.0, ..Decoding::default() };
         let mut scores = [1.0, -1.0, 4.0, -3.0];
         // The model reads token 9 but cannot write it.
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn no_sequence_is_written_twice() {
+    fn no_ngram_repeats() {
         let tokens = [0, 1, 2, 0, 1, 3, 0, 1];
         let banned = |length| repeated(&tokens, length).collect::<Vec<_>>();
         let none: [u32; 0] = [];
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_does_not_end_before_it_is_long_enough() {
+    fn texts_have_the_minimum_length() {
         let decoding = Decoding { min_new_tokens: 2, end_tokens: vec![1, 9], ..Decoding::default() };
         for (written, expected) in [(0, BANNED), (1, BANNED), (2, 5.0)] {
             let mut scores = [4.0, 5.0];

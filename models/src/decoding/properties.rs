@@ -202,7 +202,7 @@ proptest! {
     }
 
     #[test]
-    fn no_logits_make_it_panic(
+    fn no_logits_cause_a_panic(
         decoding in decodings(),
         prompts in prompts(),
         logits in prop::collection::vec(

@@ -100,7 +100,7 @@ mod tests {
     use crate::decoding::table_model::Table;
 
     #[test]
-    fn seed_row_and_place_each_make_another_text_and_the_same_make_the_same() {
+    fn texts_depend_only_on_seed_row_and_copy() {
         let table = Table { vocabulary: 9, logits: vec![0.0; 729] };
         let prompts = [4, 5].map(|row| Prompt::new(row, [1]));
         let write = |seed| {

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_have_ended_are_not_read_again() {
+    fn ended_rows_are_not_computed_again() {
         let (table, mut read) = (counting(), Vec::new());
         let prompts = [Prompt::new(0, [2]), Prompt::new(1, [0]), Prompt::new(2, [1])];
         let decoding = Decoding { end_tokens: vec![3], ..Decoding::default() };
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_is_read_once_however_many_texts_go_on_from_it() {
+    fn a_prompt_is_computed_once_for_all_its_texts() {
         let (table, mut read) = (counting(), Vec::new());
         let prompts = [Prompt::new(0, [0]), Prompt::new(1, [1])];
         let decodings = [
@@ -129,19 +129,19 @@ mod tests {
     }
 
     #[test]
-    fn ranks_make_as_many_calls_and_write_what_they_write_alone() {
+    fn ranks_make_equal_calls_and_generate_the_same_texts() {
         let table = counting();
         // One rank has nothing to write, and the ranks end one after the other.
         let prompts = [vec![], vec![Prompt::new(0, [2])], vec![Prompt::new(1, [3]), Prompt::new(2, [1])]];
         for beams in [1, 2] {
             let decoding = Decoding { end_tokens: vec![3], beams, max_new_tokens: 6, ..Decoding::default() };
-            let (barrier, said) = (Barrier::new(3), Mutex::new([false; 3]));
+            let (barrier, writing) = (Barrier::new(3), Mutex::new([false; 3]));
             let calls = Mutex::new([0; 3]);
             let on_rank = |rank: usize| {
                 let any = |here: bool| {
-                    said.lock().unwrap()[rank] = here;
+                    writing.lock().unwrap()[rank] = here;
                     barrier.wait();
-                    let any = said.lock().unwrap().contains(&true);
+                    let any = writing.lock().unwrap().contains(&true);
                     barrier.wait();
                     Ok(any)
                 };
@@ -165,14 +165,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_read_where_there_are_no_prompts() {
+    fn without_prompts_the_model_is_not_called() {
         let mut model =
             Rereading::new(&[], 4, |_: &[Row]| Err(DecodingError::NoToken { row: 0, written: 0 }));
         assert_eq!(Decoding::default().write(&mut model, &[]), Ok(Vec::new()));
     }
 
     #[test]
-    fn logits_that_are_no_numbers_end_it_and_name_the_row() {
+    fn invalid_logits_stop_decoding_and_name_the_row() {
         let prompts = [Prompt::new(5, [0]), Prompt::new(6, [1])];
         let errors = [
             (f32::NAN, "row 6, after 2 tokens: the logit of token 2 must be a number"),
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_leave_no_token_end_it_and_name_the_row() {
+    fn banning_every_token_stops_decoding_and_names_the_row() {
         let prompts = [Prompt::new(9, [0, 1])];
         for beams in [1, 2] {
             let decoding = Decoding { beams, no_repeat_ngram: 1, ..Decoding::default() };
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_ended_is_there_even_if_nothing_else_can_go_on() {
+    fn ended_texts_are_returned_if_no_beam_continues() {
         let prompts = [Prompt::new(9, [0, 1])];
         let mut table = counting();
         // After tokens 1 and 2, only token 0 is possible, and it is in the prompt.
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn another_number_of_logits_is_told() {
+    fn a_wrong_number_of_logits_is_an_error() {
         let prompts = [Prompt::new(0, [0]), Prompt::new(1, [0])];
         let mut model = Rereading::new(&prompts, 3, |_: &[Row]| Ok(vec![0.0; 7]));
         let error: DecodingError = Decoding::default().write(&mut model, &prompts).unwrap_err();
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn more_beams_than_tokens_are_refused_before_the_model_is_read() {
+    fn too_many_beams_fail_before_the_model_runs() {
         let mut model = Rereading::new(&[], 4, |_: &[Row]| Ok::<_, DecodingError>(Vec::new()));
         let with = |beams| Decoding { beams, ..Decoding::default() };
         let error = with(5).write(&mut model, &[]).unwrap_err();
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_settings_are_told_before_the_model_is_read() {
+    fn invalid_settings_fail_before_the_model_runs() {
         let mut model = Rereading::new(&[], 4, |_: &[Row]| Ok::<_, DecodingError>(Vec::new()));
         let error = Decoding { beams: 0, ..Decoding::default() }.write(&mut model, &[]).unwrap_err();
         assert!(matches!(error, DecodingError::Setting { field: "beams", .. }));

@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_refused_is_named() {
+    fn invalid_settings_are_named() {
         for (fields, field) in [
             (r#"{"num_key_value_heads": 5}"#, "num_key_value_heads"),
             (r#"{"num_attention_heads": 3}"#, "num_attention_heads"),

@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig};
 use burn::tensor::{Bool, Device, FloatDType, Int, Tensor};
 use firebrick_datasets::{Inputs, TokenBatch};
-use firebrick_kernels::{cast, matmul};
+use firebrick_kernels::cast;
 use firebrick_strategies::{Dropout, Pass};
 
 use super::rope::{Rope, rotate};
@@ -12,6 +12,7 @@ use super::{LlamaConfig, keys};
 use crate::attention::{attend, join_heads, split_heads};
 use crate::causal::{Placed, next_token_loss};
 use crate::key_value::{KeyValue, Past, behind};
+use crate::output_layer::logits;
 use crate::perplexity::{counted, perplexity};
 use crate::pretrained::{KeyMap, Pretrained};
 use crate::writing::{ReadsOn, last_column};
@@ -85,14 +86,7 @@ impl Llama {
     }
 
     fn logits(&self, x: Tensor<3>) -> Tensor<3> {
-        let x = self.norm.forward(x);
-        // A head in f32 gives logits in f32.
-        let weight = self.head.as_ref().map_or(&self.tokens.weight, |head| &head.weight).val();
-        let x = cast(x, FloatDType::from(weight.dtype()));
-        match &self.head {
-            Some(head) => head.forward(x),
-            None => matmul(x, weight.transpose().unsqueeze()),
-        }
+        logits(self.norm.forward(x), &self.tokens, self.head.as_ref())
     }
 }
 

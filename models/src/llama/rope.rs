@@ -40,15 +40,15 @@ impl Rope {
     ///
     /// The scaling is not supported, or lacks a number.
     pub fn new(settings: RopeSettings<'_>) -> Result<Self, PretrainedError> {
-        let (field, said) = match (settings.parameters, settings.scaling) {
+        let (field, given) = match (settings.parameters, settings.scaling) {
             (Some(fields), _) => ("rope_parameters", fields.clone()),
             (None, Some(fields)) => ("rope_scaling", fields.clone()),
             (None, None) => ("rope_scaling", Map::new()),
         };
-        let base = said.get("rope_theta").and_then(Value::as_f64).or(settings.theta).unwrap_or(10_000.0);
-        let scaling = scaling(said.clone()).map_err(|error| {
+        let base = given.get("rope_theta").and_then(Value::as_f64).or(settings.theta).unwrap_or(10_000.0);
+        let scaling = scaling(given.clone()).map_err(|error| {
             let expected = "one of default, linear and llama3, with its numbers";
-            PretrainedError::setting(field, expected, format!("{} ({error})", Value::Object(said)))
+            PretrainedError::setting(field, expected, format!("{} ({error})", Value::Object(given)))
         })?;
         let size = settings.head_size;
         let frequency = |pair: usize| base.powf(-((2 * pair) as f64) / size as f64);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_supported_is_named() {
+    fn unsupported_settings_are_named() {
         for (fields, named) in [
             (r#"{"rope_scaling": {"rope_type": "yarn", "factor": 4}}"#, "yarn"),
             (r#"{"rope_scaling": {"rope_type": "linear"}}"#, "factor"),

@@ -43,7 +43,7 @@ fn apart(a: &[f32], b: &[f32]) -> f32 {
 }
 
 #[test]
-fn a_token_reads_as_many_as_the_window_has() {
+fn a_token_attends_only_within_the_window() {
     let device = testing::device();
     let ids = [4, 1, 9, 2, 7, 5, 3];
     // Rotary positions are relative, so a block that reads three tokens gives the same logits for these tokens alone.
@@ -61,7 +61,7 @@ fn a_token_reads_as_many_as_the_window_has() {
 }
 
 #[test]
-fn what_is_written_behind_the_window_is_what_a_pass_over_all_says() {
+fn cached_decoding_beyond_the_window_equals_a_full_pass() {
     let device = testing::device();
     let model = mistral(2, Some(WINDOW), &device);
     let decoding = Decoding { max_new_tokens: 9, ..Decoding::default() };

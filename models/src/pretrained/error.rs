@@ -10,7 +10,7 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum PretrainedError {
     /// An operation of the file system failed.
-    #[error("{path}: {doing}: {reason}")]
+    #[error("{path}: cannot {doing}: {reason}")]
     File {
         /// The file or folder.
         path: PathBuf,
@@ -21,7 +21,7 @@ pub enum PretrainedError {
     },
     /// The folder does not exist; perhaps it is the name of a model on the Hugging Face Hub.
     #[error(
-        "{folder}: there is no such folder; a model is read from this machine: fetch its folder, such as with `hf download {folder} --local-dir {folder}`"
+        "{folder}: there is no such folder; models are read from local files: download its folder, for example with `hf download {folder} --local-dir {folder}`"
     )]
     NoFolder {
         /// The folder as given.
@@ -47,7 +47,7 @@ pub enum PretrainedError {
     },
     /// The folder has no weights in a supported format.
     #[error(
-        "{folder}: expected model.safetensors or model.safetensors.index.json, found {found}; weights in another format can be saved as safetensors with `save_pretrained` of transformers"
+        "{folder}: expected model.safetensors or model.safetensors.index.json, found {found}; convert other formats to safetensors with the `save_pretrained` of transformers"
     )]
     NoWeights {
         /// The folder.
@@ -56,7 +56,7 @@ pub enum PretrainedError {
         found: String,
     },
     /// The index of several files does not match them.
-    #[error("{path}: {reason}; fetch the folder again")]
+    #[error("{path}: {reason}; download the folder again")]
     Index {
         /// The index.
         path: PathBuf,
@@ -64,7 +64,7 @@ pub enum PretrainedError {
         reason: String,
     },
     /// A file of weights is damaged or in another format.
-    #[error("{path}: {reason}; fetch the file again")]
+    #[error("{path}: {reason}; download the file again")]
     Weights {
         /// The file.
         path: PathBuf,
@@ -120,25 +120,30 @@ impl Unfit {
 impl fmt::Display for Unfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { folder, architecture, .. } = self;
-        write!(f, "{}: its tensors are not those of {architecture} as config.json has it", folder.display())?;
+        write!(
+            f,
+            "{}: its tensors do not match {architecture} as config.json describes it",
+            folder.display()
+        )?;
         let missing = self.missing.iter().map(|(name, shape)| format!("{name}, expected {shape:?}"));
         list(f, "missing", missing)?;
         let extra = self.extra.iter().map(|(name, shape)| format!("{name}, found {shape:?}"));
-        list(f, "not of this model", extra)?;
+        list(f, "not part of this model", extra)?;
         let misshapen = self.misshapen.iter();
         let shapes = |(name, expected, found): &(String, Vec<usize>, Vec<usize>)| {
             format!("{name}, expected {expected:?}, found {found:?}")
         };
-        list(f, "of another shape", misshapen.map(shapes))?;
+        list(f, "of a different shape", misshapen.map(shapes))?;
         let mistyped = self.mistyped.iter();
         let dtypes =
             |(name, dtype): &(String, String)| format!("{name}, expected F32, F16 or BF16, found {dtype}");
-        list(f, "of another dtype", mistyped.map(dtypes))?;
+        list(f, "of a different dtype", mistyped.map(dtypes))?;
         let untied = self.untied.iter();
-        let ties =
-            |(name, to): &(String, String)| format!("{name}, expected the numbers of {to}, found others");
+        let ties = |(name, to): &(String, String)| {
+            format!("{name}, expected the values of {to}, found different ones")
+        };
         list(f, "tied in the model", untied.map(ties))?;
-        write!(f, "; load it as the model that it is, or correct config.json")
+        write!(f, "; load it as the right model, or correct config.json")
     }
 }
 

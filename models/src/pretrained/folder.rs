@@ -169,7 +169,7 @@ fn read_json(path: &Path) -> Result<Map<String, Value>, PretrainedError> {
     let reason = match serde_json::from_slice(&text) {
         _ if text.len() as u64 > MOST_JSON => format!("expected at most {MOST_JSON} bytes, found more"),
         Ok(Value::Object(fields)) => return Ok(fields),
-        Ok(_) => "expected an object, found another value".into(),
+        Ok(_) => "expected an object, found a different value".into(),
         Err(error) => error.to_string(),
     };
     Err(PretrainedError::Config { path: path.into(), reason })
@@ -218,7 +218,7 @@ fn indexed(folder: &Path) -> Result<BTreeMap<String, StoredTensor>, PretrainedEr
     let find = |(name, file): (&String, &String)| match files.get_mut(file).and_then(|file| file.remove(name))
     {
         Some(tensor) => Ok((name.clone(), tensor)),
-        None => Err(wrong(format!("it places `{name}` in {file}, which does not hold it"))),
+        None => Err(wrong(format!("it places `{name}` in {file}, which does not contain it"))),
     };
     weight_map.iter().map(find).collect()
 }

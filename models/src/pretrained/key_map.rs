@@ -7,16 +7,45 @@ pub const CLASSIFIER: &str = "classifier";
 
 /// The layout of a tensor in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Layout {
+pub(super) enum Layout {
     /// The same as in the model.
     Same,
     /// `[out, in]` in the file, as in torch's `Linear`, and `[in, out]` in the model.
     Transposed,
 }
 
-/// A row of a family's table: the name in a file, without the family's prefix; the path in the model; the layout. In
-/// name and path, `#` stands for the number of a layer.
-pub(crate) type Row = (&'static str, &'static str, Layout);
+/// A row of a family's table: a part of the model, its name in a file without the family's prefix, and its path in the
+/// model. In name and path, `#` stands for the number of a layer.
+pub(crate) type Row = (Part, &'static str, &'static str);
+
+/// The parameters of a part. A model may lack the bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// torch's `Linear`, whose weight is `[out, in]` in a file.
+    Linear,
+    /// transformers' `Conv1D`, whose weight is `[in, out]` in a file.
+    Conv1d,
+    /// A norm, whose `weight` is the model's `scale`.
+    Norm,
+    /// An embedding.
+    Embedding,
+    /// A single parameter.
+    Param,
+}
+
+impl Part {
+    /// The endings of each parameter, in a file and in the model, and its layout.
+    fn params(self) -> &'static [(&'static str, &'static str, Layout)] {
+        const BIAS: (&str, &str, Layout) = (".bias", ".bias", Layout::Same);
+        match self {
+            Self::Linear => &[(".weight", ".weight", Layout::Transposed), BIAS],
+            Self::Conv1d => &[(".weight", ".weight", Layout::Same), BIAS],
+            Self::Norm => &[(".weight", ".scale", Layout::Same), BIAS],
+            Self::Embedding => &[(".weight", ".weight", Layout::Same)],
+            Self::Param => &[("", "", Layout::Same)],
+        }
+    }
+}
 
 /// One parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,25 +117,22 @@ impl KeyMap {
         self
     }
 
-    /// Removes all biases, for a model without them.
-    pub(crate) fn without_biases(mut self) -> Self {
-        self.keys.retain(|key| !key.path.ends_with(".bias"));
-        self
-    }
-
     fn add(mut self, rows: &[Row], layer: Option<usize>, prefixed: bool, head: Option<&'static str>) -> Self {
         let numbered = |text: &str| match layer {
             Some(layer) => text.replace('#', &layer.to_string()),
             None => text.to_owned(),
         };
         let prefix = if prefixed { self.prefix } else { "" };
-        self.keys.extend(rows.iter().map(|&(name, path, layout)| Key {
-            name: format!("{prefix}{}", numbered(name)),
-            path: numbered(path),
-            layout,
-            prefixed,
-            head,
-        }));
+        for &(part, name, path) in rows {
+            let (name, path) = (numbered(name), numbered(path));
+            self.keys.extend(part.params().iter().map(|(in_file, in_model, layout)| Key {
+                name: format!("{prefix}{name}{in_file}"),
+                path: format!("{path}{in_model}"),
+                layout: *layout,
+                prefixed,
+                head,
+            }));
+        }
         self
     }
 
@@ -181,9 +207,9 @@ mod tests {
 
     fn map() -> KeyMap {
         KeyMap::new("bert.")
-            .body(&[("embeddings.LayerNorm.weight", "bert.norm.scale", Layout::Same)])
-            .layers(2, &[("layer.#.dense.weight", "bert.blocks.#.dense.weight", Layout::Transposed)])
-            .new_head("classifier", &[("classifier.bias", "classifier.bias", Layout::Same)])
+            .body(&[(Part::Norm, "embeddings.LayerNorm", "bert.norm")])
+            .layers(2, &[(Part::Linear, "layer.#.dense", "bert.blocks.#.dense")])
+            .new_head("classifier", &[(Part::Param, "classifier.bias", "classifier.bias")])
             .alias("decoder.bias", "classifier.bias")
             .ignored(&["embeddings.position_ids", "cls.*", "h.#.attn.bias"])
     }
@@ -191,7 +217,10 @@ mod tests {
     #[test]
     fn names_with_and_without_prefix_old_and_new() {
         let map = map();
-        assert_eq!(map.keys().len(), 4);
+        assert_eq!(map.keys().len(), 7);
+        assert_eq!(map.by_path()["bert.norm.scale"].layout, Layout::Same);
+        assert_eq!(map.by_path()["bert.blocks.0.dense.bias"].layout, Layout::Same);
+        assert_eq!(map.by_path()["bert.blocks.0.dense.weight"].layout, Layout::Transposed);
         assert_eq!(map.by_path()["bert.blocks.1.dense.weight"].name, "bert.layer.1.dense.weight");
         assert_eq!(
             map.names_of(&map.keys()[0]),
@@ -202,12 +231,12 @@ mod tests {
                 "embeddings.LayerNorm.gamma"
             ]
         );
-        assert_eq!(map.names_of(&map.keys()[3]), ["classifier.bias", "decoder.bias"]);
+        assert_eq!(map.names_of(&map.keys()[6]), ["classifier.bias", "decoder.bias"]);
         assert_eq!(map.alias_of("decoder.bias").unwrap().path, "classifier.bias");
     }
 
     #[test]
-    fn what_is_ignored() {
+    fn ignored_names() {
         for name in ["bert.embeddings.position_ids", "cls.predictions.bias", "h.11.attn.bias"] {
             assert!(map().ignores(name), "{name}");
         }

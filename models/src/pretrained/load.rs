@@ -225,8 +225,8 @@ impl ModuleMapper for Later {
                     Tensor::from_data(data, (device, DType::F32)).set_require_grad(require_grad)
                 }
                 Err(error) => panic!(
-                    "the tensor of `{name}` can no longer be read: {error}; leave the folder as it is until the run \
-                     has started, and start it again"
+                    "the tensor of `{name}` can no longer be read: {error}; do not change the folder until the run \
+                     has started, and start the run again"
                 ),
             }
         };

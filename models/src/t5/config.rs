@@ -92,15 +92,15 @@ impl T5Config {
     /// The activation of feed-forward layers, and whether they are gated, according to `feed_forward_proj`. As in
     /// transformers, `dense_act_fn` and `is_gated_act` take precedence.
     pub(super) fn feed_forward(&self) -> Result<(Activation, bool), PretrainedError> {
-        let said = |name| self.rest.get(name).filter(|value| !value.is_null());
+        let given = |name| self.rest.get(name).filter(|value| !value.is_null());
         let wrong = |name, expected: &str, found: &Value| PretrainedError::setting(name, expected, found);
         let (of_projection, is_gated) = self.feed_forward_projection()?;
-        let activation = match said("dense_act_fn") {
+        let activation = match given("dense_act_fn") {
             Some(name) => serde_json::from_value(name.clone())
                 .map_err(|_| wrong("dense_act_fn", "relu, gelu_new or the like", name))?,
             None => of_projection,
         };
-        let is_gated = match said("is_gated_act") {
+        let is_gated = match given("is_gated_act") {
             Some(gated) => gated.as_bool().ok_or_else(|| wrong("is_gated_act", "true or false", gated))?,
             None => is_gated,
         };
@@ -109,14 +109,15 @@ impl T5Config {
 
     /// Parses `feed_forward_proj`.
     fn feed_forward_projection(&self) -> Result<(Activation, bool), PretrainedError> {
-        let said = &*self.feed_forward_proj;
-        let (gated, name) = match said.strip_prefix("gated-") {
+        let projection = &*self.feed_forward_proj;
+        let (gated, name) = match projection.strip_prefix("gated-") {
             Some(name) => (true, name),
-            None => (false, said),
+            None => (false, projection),
         };
         let name = if (gated, name) == (true, "gelu") { "gelu_new" } else { name };
         let activation = serde_json::from_value(Value::String(name.into()));
-        let known = |_| PretrainedError::setting("feed_forward_proj", "relu, gated-gelu or the like", said);
+        let known =
+            |_| PretrainedError::setting("feed_forward_proj", "relu, gated-gelu or the like", projection);
         Ok((activation.map_err(known)?, gated))
     }
 
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_is_named() {
+    fn invalid_settings_are_named() {
         for (fields, field) in [
             (r#"{"feed_forward_proj": "gated-mish"}"#, "feed_forward_proj"),
             (r#"{"dense_act_fn": "mish"}"#, "dense_act_fn"),

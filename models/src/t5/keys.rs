@@ -1,98 +1,52 @@
 //! The names of T5's parameters in files.
 
 use super::T5Config;
-use crate::pretrained::Layout::{Same, Transposed};
+use crate::pretrained::Part::{Embedding, Linear, Norm};
 use crate::pretrained::{KeyMap, Row};
 
 const SHARED: &[Row] = &[
-    ("shared.weight", "tokens.weight", Same),
-    ("encoder.final_layer_norm.weight", "encoder.norm.scale", Same),
-    ("decoder.final_layer_norm.weight", "decoder.norm.scale", Same),
-    (
-        "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
-        "encoder.bias.table.weight",
-        Same,
-    ),
-    (
-        "decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
-        "decoder.bias.table.weight",
-        Same,
-    ),
+    (Embedding, "shared", "tokens"),
+    (Norm, "encoder.final_layer_norm", "encoder.norm"),
+    (Norm, "decoder.final_layer_norm", "decoder.norm"),
+    (Embedding, "encoder.block.0.layer.0.SelfAttention.relative_attention_bias", "encoder.bias.table"),
+    (Embedding, "decoder.block.0.layer.0.SelfAttention.relative_attention_bias", "decoder.bias.table"),
 ];
 const ENCODER: &[Row] = &[
-    ("encoder.block.#.layer.0.layer_norm.weight", "encoder.blocks.#.attention_norm.scale", Same),
-    ("encoder.block.#.layer.0.SelfAttention.q.weight", "encoder.blocks.#.attention.query.weight", Transposed),
-    ("encoder.block.#.layer.0.SelfAttention.k.weight", "encoder.blocks.#.attention.key.weight", Transposed),
-    ("encoder.block.#.layer.0.SelfAttention.v.weight", "encoder.blocks.#.attention.value.weight", Transposed),
-    (
-        "encoder.block.#.layer.0.SelfAttention.o.weight",
-        "encoder.blocks.#.attention.output.weight",
-        Transposed,
-    ),
-    ("encoder.block.#.layer.1.layer_norm.weight", "encoder.blocks.#.feed_forward.norm.scale", Same),
-    (
-        "encoder.block.#.layer.1.DenseReluDense.wo.weight",
-        "encoder.blocks.#.feed_forward.narrow.weight",
-        Transposed,
-    ),
+    (Norm, "encoder.block.#.layer.0.layer_norm", "encoder.blocks.#.attention_norm"),
+    (Linear, "encoder.block.#.layer.0.SelfAttention.q", "encoder.blocks.#.attention.query"),
+    (Linear, "encoder.block.#.layer.0.SelfAttention.k", "encoder.blocks.#.attention.key"),
+    (Linear, "encoder.block.#.layer.0.SelfAttention.v", "encoder.blocks.#.attention.value"),
+    (Linear, "encoder.block.#.layer.0.SelfAttention.o", "encoder.blocks.#.attention.output"),
+    (Norm, "encoder.block.#.layer.1.layer_norm", "encoder.blocks.#.feed_forward.norm"),
+    (Linear, "encoder.block.#.layer.1.DenseReluDense.wo", "encoder.blocks.#.feed_forward.narrow"),
 ];
-const ENCODER_PLAIN: &[Row] = &[(
-    "encoder.block.#.layer.1.DenseReluDense.wi.weight",
-    "encoder.blocks.#.feed_forward.widen.weight",
-    Transposed,
-)];
+const ENCODER_PLAIN: &[Row] =
+    &[(Linear, "encoder.block.#.layer.1.DenseReluDense.wi", "encoder.blocks.#.feed_forward.widen")];
 const ENCODER_GATED: &[Row] = &[
-    (
-        "encoder.block.#.layer.1.DenseReluDense.wi_0.weight",
-        "encoder.blocks.#.feed_forward.gate.weight",
-        Transposed,
-    ),
-    (
-        "encoder.block.#.layer.1.DenseReluDense.wi_1.weight",
-        "encoder.blocks.#.feed_forward.widen.weight",
-        Transposed,
-    ),
+    (Linear, "encoder.block.#.layer.1.DenseReluDense.wi_0", "encoder.blocks.#.feed_forward.gate"),
+    (Linear, "encoder.block.#.layer.1.DenseReluDense.wi_1", "encoder.blocks.#.feed_forward.widen"),
 ];
 const DECODER: &[Row] = &[
-    ("decoder.block.#.layer.0.layer_norm.weight", "decoder.blocks.#.attention_norm.scale", Same),
-    ("decoder.block.#.layer.0.SelfAttention.q.weight", "decoder.blocks.#.attention.query.weight", Transposed),
-    ("decoder.block.#.layer.0.SelfAttention.k.weight", "decoder.blocks.#.attention.key.weight", Transposed),
-    ("decoder.block.#.layer.0.SelfAttention.v.weight", "decoder.blocks.#.attention.value.weight", Transposed),
-    (
-        "decoder.block.#.layer.0.SelfAttention.o.weight",
-        "decoder.blocks.#.attention.output.weight",
-        Transposed,
-    ),
-    ("decoder.block.#.layer.1.layer_norm.weight", "decoder.blocks.#.source_norm.scale", Same),
-    ("decoder.block.#.layer.1.EncDecAttention.q.weight", "decoder.blocks.#.source.query.weight", Transposed),
-    ("decoder.block.#.layer.1.EncDecAttention.k.weight", "decoder.blocks.#.source.key.weight", Transposed),
-    ("decoder.block.#.layer.1.EncDecAttention.v.weight", "decoder.blocks.#.source.value.weight", Transposed),
-    ("decoder.block.#.layer.1.EncDecAttention.o.weight", "decoder.blocks.#.source.output.weight", Transposed),
-    ("decoder.block.#.layer.2.layer_norm.weight", "decoder.blocks.#.feed_forward.norm.scale", Same),
-    (
-        "decoder.block.#.layer.2.DenseReluDense.wo.weight",
-        "decoder.blocks.#.feed_forward.narrow.weight",
-        Transposed,
-    ),
+    (Norm, "decoder.block.#.layer.0.layer_norm", "decoder.blocks.#.attention_norm"),
+    (Linear, "decoder.block.#.layer.0.SelfAttention.q", "decoder.blocks.#.attention.query"),
+    (Linear, "decoder.block.#.layer.0.SelfAttention.k", "decoder.blocks.#.attention.key"),
+    (Linear, "decoder.block.#.layer.0.SelfAttention.v", "decoder.blocks.#.attention.value"),
+    (Linear, "decoder.block.#.layer.0.SelfAttention.o", "decoder.blocks.#.attention.output"),
+    (Norm, "decoder.block.#.layer.1.layer_norm", "decoder.blocks.#.source_norm"),
+    (Linear, "decoder.block.#.layer.1.EncDecAttention.q", "decoder.blocks.#.source.query"),
+    (Linear, "decoder.block.#.layer.1.EncDecAttention.k", "decoder.blocks.#.source.key"),
+    (Linear, "decoder.block.#.layer.1.EncDecAttention.v", "decoder.blocks.#.source.value"),
+    (Linear, "decoder.block.#.layer.1.EncDecAttention.o", "decoder.blocks.#.source.output"),
+    (Norm, "decoder.block.#.layer.2.layer_norm", "decoder.blocks.#.feed_forward.norm"),
+    (Linear, "decoder.block.#.layer.2.DenseReluDense.wo", "decoder.blocks.#.feed_forward.narrow"),
 ];
-const DECODER_PLAIN: &[Row] = &[(
-    "decoder.block.#.layer.2.DenseReluDense.wi.weight",
-    "decoder.blocks.#.feed_forward.widen.weight",
-    Transposed,
-)];
+const DECODER_PLAIN: &[Row] =
+    &[(Linear, "decoder.block.#.layer.2.DenseReluDense.wi", "decoder.blocks.#.feed_forward.widen")];
 const DECODER_GATED: &[Row] = &[
-    (
-        "decoder.block.#.layer.2.DenseReluDense.wi_0.weight",
-        "decoder.blocks.#.feed_forward.gate.weight",
-        Transposed,
-    ),
-    (
-        "decoder.block.#.layer.2.DenseReluDense.wi_1.weight",
-        "decoder.blocks.#.feed_forward.widen.weight",
-        Transposed,
-    ),
+    (Linear, "decoder.block.#.layer.2.DenseReluDense.wi_0", "decoder.blocks.#.feed_forward.gate"),
+    (Linear, "decoder.block.#.layer.2.DenseReluDense.wi_1", "decoder.blocks.#.feed_forward.widen"),
 ];
-const HEAD: &[Row] = &[("lm_head.weight", "head.weight", Transposed)];
+const HEAD: &[Row] = &[(Linear, "lm_head", "head")];
 
 pub(super) fn conditional_generation(config: &T5Config) -> KeyMap {
     let gated = config.feed_forward().is_ok_and(|(_, gated)| gated);

@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig};
 use burn::tensor::{Bool, Device, FloatDType, Int, Tensor};
 use firebrick_datasets::{Batch, IGNORE, Inputs, Seq2SeqBatch};
-use firebrick_kernels::{cast, matmul};
+use firebrick_kernels::cast;
 use firebrick_strategies::{Dropout, Pass};
 
 use super::block::{DecoderBlock, EncoderBlock};
@@ -14,6 +14,7 @@ use crate::attention::{causal_mask, padding_mask, starts_of};
 use crate::causal::Placed;
 use crate::decoding::{Prompt, Text};
 use crate::key_value::{KeyValue, Past, PastSource};
+use crate::output_layer::logits;
 use crate::perplexity::{counted, perplexity};
 use crate::pretrained::{KeyMap, Pretrained};
 use crate::writing::{Caching, ReadsOn, last_column};
@@ -138,13 +139,7 @@ impl T5 {
     fn logits(&self, x: Tensor<3>) -> Tensor<3> {
         let [_, _, width] = x.dims();
         let x = if self.scaled { x / (width as f64).sqrt() } else { x };
-        // A head in f32 gives logits in f32.
-        let weight = self.head.as_ref().map_or(&self.tokens.weight, |head| &head.weight).val();
-        let x = cast(x, FloatDType::from(weight.dtype()));
-        match &self.head {
-            Some(head) => head.forward(x),
-            None => matmul(x, weight.transpose().unsqueeze()),
-        }
+        logits(x, &self.tokens, self.head.as_ref())
     }
 }
 
@@ -174,7 +169,7 @@ impl ReadsOn for T5 {
             Some(Past { own, source }) => (Some(own), source),
             None => (None, source.map(|source| self.decoder.of_source(self.encode(source, pass), pass))),
         };
-        let of_source = of_source.expect("a decoder of T5 is given a source");
+        let of_source = of_source.expect("a T5 decoder has a source");
         let (x, own) = self.decoder.read_on(x, masked, &of_source, own, pass);
         (self.logits(last_column(x)).squeeze_dim(1), Past { own, source: Some(of_source) })
     }

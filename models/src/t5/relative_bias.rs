@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_are_transformers() {
+    fn buckets_match_transformers() {
         // `T5Attention._relative_position_bucket` of transformers 5.23 for these distances.
         let distances = [-200, -128, -127, -64, -32, -16, -15, -9, -8, -7, -1, 0, 1, 7, 8, 16, 64, 128, 200];
         let of = |both_ways| distances.map(|distance| bucket(distance, both_ways, 32, 128));

@@ -199,7 +199,7 @@ impl<M: ReadsOn> NextToken for Caching<'_, M> {
 
     fn any_writes(&mut self, here: bool) -> Result<bool, TrainError> {
         match self.world {
-            Some(world) => Ok(any(world, "whether a rank still writes", here)?),
+            Some(world) => Ok(any(world, "whether a rank still generates", here)?),
             None => Ok(here),
         }
     }

@@ -108,7 +108,7 @@ fn assert_alike(kept: &[Vec<Text>], again: &[Vec<Text>]) {
 }
 
 #[test]
-fn a_gpt_writes_what_it_writes_by_reading_all_again_beyond_its_context_too() {
+fn a_gpt_generates_the_same_with_a_cache() {
     let device = testing::device();
     let model = gpt(&device);
     for decoding in decodings() {
@@ -120,7 +120,7 @@ fn a_gpt_writes_what_it_writes_by_reading_all_again_beyond_its_context_too() {
 }
 
 #[test]
-fn a_llama_with_shared_keys_does_so() {
+fn a_llama_with_shared_keys_generates_the_same_with_a_cache() {
     let device = testing::device();
     let model = llama(&device);
     for decoding in decodings() {
@@ -132,7 +132,7 @@ fn a_llama_with_shared_keys_does_so() {
 }
 
 #[test]
-fn a_t5_makes_of_each_source_what_it_makes_of_it_alone() {
+fn a_t5_generates_the_same_in_any_batch() {
     let device = testing::device();
     let model = t5(&device);
     let sources = [vec![4, 5, 6, 1], vec![7, 1], vec![8, 9, 10, 11, 12, 1]];
@@ -175,7 +175,7 @@ fn an_empty_prompt_starts_from_token_0() {
 }
 
 #[test]
-fn ranks_that_share_a_model_write_what_the_whole_model_writes() {
+fn ranks_that_share_a_model_generate_the_same() {
     let device = testing::device().autodiff();
     let model = gpt(&device);
     // Some ranks write more than others, one has no prompt; and the texts exceed the context.
@@ -218,7 +218,7 @@ fn on_sharing_ranks<M: Module + Sync + 'static, T: Send>(
 }
 
 #[test]
-fn what_is_written_in_evaluation_is_scored() {
+fn texts_generated_in_evaluation_are_scored() {
     let device = testing::device().autodiff();
     let text = "abcdefghij";
     let tokenizer = Arc::new(Tokenizer::characters(text).unwrap());
@@ -286,7 +286,7 @@ fn of_decoding(error: &TrainError) -> &DecodingError {
 }
 
 #[test]
-fn more_texts_than_the_memory_holds_are_refused_before_they_are_begun() {
+fn too_many_texts_for_memory_fail_early() {
     let device = Device::flex();
     let refused = |beams, returned, temperature| {
         let decoding = Decoding { beams, returned, temperature, max_new_tokens: 3, ..Decoding::default() };

@@ -60,7 +60,7 @@ pub fn join(threads: usize, deadline: Duration) -> Result<Vec<Communicator>, Wor
     let mut variables = LAUNCHERS.iter().flat_map(|launcher| launcher.of_mpi);
     if !variables.any(|name| std::env::var_os(name).is_some()) {
         return Err(WorldError::Mpi(
-            "this process was started by no launcher, and would be alone: start it as `mpirun -n 4 PROGRAM`, or with `srun` in a Slurm job; for ranks in one process use World::threads".to_string(),
+            "no launcher started this process, so it would run alone: start it as `mpirun -n 4 PROGRAM`, or with `srun` in a Slurm job; for ranks in one process use World::threads".to_string(),
         ));
     }
     {

@@ -138,9 +138,9 @@ impl ProgressThread {
         let waited = self.changed.wait_timeout_while(state, limit + grace, open);
         let state = waited.unwrap_or_else(PoisonError::into_inner).0;
         if !state.failed && state.closed != Some(true) {
-            let told = "MPI: not all processes ended in time; this one does not wait for them";
+            let warning = "MPI: not all processes ended in time; this one does not wait for them";
             // If this fails too, there is nobody left to report to.
-            let _ = writeln!(std::io::stderr(), "{told}");
+            let _ = writeln!(std::io::stderr(), "{warning}");
         }
     }
 }
@@ -173,7 +173,7 @@ impl Drop for Thread {
         drop(state);
         self.0.changed.notify_all();
         if std::thread::panicking() {
-            let error = WorldError::Mpi("the thread that speaks MPI panicked".to_string());
+            let error = WorldError::Mpi("the MPI thread panicked".to_string());
             worlds.iter().for_each(|exchange| {
                 exchange.fail(error.clone());
             });
@@ -224,7 +224,7 @@ impl Thread {
         let mut inbound: Vec<Inbound> = (0..size).map(|_| Inbound::default()).collect();
         inbound[me].left = Some(true);
         let mut sending: Vec<Sending> = vec![];
-        let mut said = None;
+        let mut announced = None;
         let mut idle = 0;
         loop {
             let mut news = false;
@@ -237,8 +237,8 @@ impl Thread {
                 news = true;
                 post(&peers[to], &envelope, buffers, &mut sending);
             }
-            if closing.is_some() && said != Some(well) {
-                said = Some(well);
+            if closing.is_some() && announced != Some(well) {
+                announced = Some(well);
                 let others = peers.iter().enumerate().filter(|(peer, _)| *peer != me);
                 others.for_each(|(_, peer)| post(peer, &Envelope::Leaving { well }, vec![], &mut sending));
             }
@@ -343,7 +343,7 @@ impl Thread {
     fn refuse(&self, process: usize, error: &serde_json::Error) {
         let worlds: Vec<_> = self.0.lock().worlds.values().filter_map(Weak::upgrade).collect();
         let error = WorldError::Mpi(format!(
-            "process {process} sent what this one cannot read ({error}): start the same program everywhere"
+            "process {process} sent a message that this one cannot read ({error}): start the same program everywhere"
         ));
         worlds.iter().for_each(|exchange| {
             exchange.fail(error.clone());

@@ -21,7 +21,7 @@ const END: u64 = 8;
 pub(super) fn check_schema(file: &mut File, length: u64) -> Result<(), String> {
     let unreadable = |error: std::io::Error| format!("a file that cannot be read ({error})");
     let Some(end) = length.checked_sub(END) else {
-        return Err("a file too short for it".into());
+        return Err("a file that is too short".into());
     };
     file.seek(SeekFrom::Start(end)).map_err(unreadable)?;
     let mut tail = [0; END as usize];

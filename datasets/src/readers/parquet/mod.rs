@@ -19,8 +19,7 @@ use parquet::{
 
 use super::{Files, records};
 use crate::{
-    DataError, Place, ReadError, Reader, Record, Records, ordinary_file, records::brief,
-    silent_panics::caught_silently,
+    DataError, Place, Reader, Record, Records, ordinary_file, records::brief, silent_panics::caught_silently,
 };
 
 /// Reads Parquet (<https://parquet.apache.org>), row by row. Each column is a field.
@@ -93,9 +92,8 @@ fn open_rows(path: &Path, columns: Option<&[String]>) -> Result<(RowIter<'static
     footer::check_columns(inner.metadata(), length).map_err(|found| damaged(path, found))?;
 
     let schema = inner.metadata().file_metadata().schema().clone();
-    let (projection, unread) = projection(&schema, columns).map_err(|(expected, found)| {
-        DataError::Read(ReadError::File { path: path.to_owned(), expected, found })
-    })?;
+    let (projection, unread) =
+        projection(&schema, columns).map_err(|(expected, found)| DataError::file(path, expected, found))?;
     let rows = caught_silently(move || {
         RowIter::from_file_into(Box::new(pages::Guarded { inner, file: guard })).project(projection)
     });
@@ -111,7 +109,7 @@ fn projection(schema: &Type, columns: Option<&[String]>) -> Result<(Option<Type>
     sorted.sort_unstable();
     if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
         return Err((
-            "another name for each column".into(),
+            "a different name for each column".into(),
             format!("two columns called {:?}", brief(pair[0])),
         ));
     }
@@ -206,11 +204,7 @@ impl<R: Iterator<Item = parquet::errors::Result<Row>>> Rows<R> {
 }
 
 fn damaged(path: &Path, found: impl Into<String>) -> DataError {
-    DataError::Read(ReadError::File {
-        path: path.to_owned(),
-        expected: "a whole Parquet file".into(),
-        found: found.into(),
-    })
+    DataError::file(path, "a whole Parquet file", found)
 }
 
 fn failed(path: &Path) -> impl FnOnce(ParquetError) -> DataError {

@@ -79,7 +79,7 @@ fn values_of_all_kinds() {
 }
 
 #[test]
-fn columns_of_choice() {
+fn chosen_columns() {
     let bytes = example(Compression::SNAPPY);
     let rows = open(&bytes, Some(&["tags", "text"])).unwrap();
     let row = rows[0].as_ref().unwrap();
@@ -95,7 +95,7 @@ fn columns_of_choice() {
 }
 
 #[test]
-fn bytes_that_are_no_text() {
+fn bytes_that_are_not_utf_8() {
     let mut bytes = example(Compression::UNCOMPRESSED);
     // Changes only the bytes of the column without a type, which follow a length of one byte.
     for at in 0..bytes.len() - 5 {
@@ -110,13 +110,13 @@ fn bytes_that_are_no_text() {
     assert_eq!(row.text("text").unwrap(), "two");
     let error = row.text("meta.raw").unwrap_err();
     assert!(error.is_about_a_record());
-    let says = ":2, field `meta.raw`: expected a text, found bytes that are not UTF-8, which is not read";
+    let says = ":2, field `meta.raw`: expected a text, found bytes that are not UTF-8, which the reader does not support";
     assert!(error.to_string().contains(says), "{error}");
     assert!(rows[2].is_ok());
 }
 
 #[test]
-fn columns_of_types_that_are_not_read() {
+fn unsupported_column_types() {
     let schema = "message schema {
         required int32 price (DECIMAL(5, 2));
         required binary text (UTF8);
@@ -144,7 +144,7 @@ fn columns_of_types_that_are_not_read() {
     assert_eq!(row.names().collect::<Vec<_>>(), ["text"]);
     for (column, holds) in [("price", "a decimal number"), ("span", "an interval")] {
         let error = row.text(column).unwrap_err().to_string();
-        assert!(error.contains(&format!("found {holds}, which is not read")), "{error}");
+        assert!(error.contains(&format!("found {holds}, which the reader does not support")), "{error}");
         let error = open(&bytes, Some(&[column])).unwrap_err().to_string();
         assert!(error.contains(&format!("in the column `{column}`, found {holds}")), "{error}");
     }
@@ -160,7 +160,7 @@ fn truncated() {
 }
 
 #[test]
-fn what_is_no_parquet() {
+fn files_that_are_not_parquet() {
     let folder = tempfile::tempdir().unwrap();
     let error = ParquetReader::new(folder.path()).open(0).err().unwrap();
     assert!(matches!(error, DataError::Io { .. }), "{error:?}");
@@ -208,7 +208,7 @@ fn first_error(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn a_page_that_unpacks_to_far_too_much() {
+fn a_page_that_claims_a_huge_size() {
     let zstd = || WriterProperties::builder().set_compression(Compression::ZSTD(ZstdLevel::default()));
     let of = |bytes: usize| {
         let properties = zstd().set_dictionary_enabled(false).build();
@@ -220,7 +220,7 @@ fn a_page_that_unpacks_to_far_too_much() {
 }
 
 #[test]
-fn a_list_that_is_far_too_long() {
+fn a_list_beyond_the_limit() {
     let of = |values: usize| {
         let properties = WriterProperties::builder().set_data_page_size_limit(100).build();
         let mut repetition = vec![1; values];

@@ -1,54 +1,29 @@
 //! Finds column types that the parser cannot read: it panics at their values.
 
 use parquet::{
-    basic::{ConvertedType, Type as Physical},
+    basic::{ConvertedType as Converted, Type as Physical},
     schema::types::Type,
 };
 
 /// Returns the unsupported type in a column or below it, or `None` if the column can be read.
 pub(super) fn unread(column: &Type) -> Option<&'static str> {
+    use Converted::{BSON, DATE, DECIMAL, ENUM, INTERVAL, JSON, NONE, TIME_MICROS, TIME_MILLIS, UTF8};
+    use Converted::{INT_8, INT_16, INT_32, INT_64, TIMESTAMP_MICROS, TIMESTAMP_MILLIS};
+    use Converted::{UINT_8, UINT_16, UINT_32, UINT_64};
+    use Physical::{BYTE_ARRAY, FIXED_LEN_BYTE_ARRAY, INT32, INT64};
+
     if column.is_group() {
         return column.get_fields().iter().find_map(|field| unread(field));
     }
-    let info = column.get_basic_info();
-    match (column.get_physical_type(), info.converted_type()) {
-        (Physical::FIXED_LEN_BYTE_ARRAY | Physical::BYTE_ARRAY, ConvertedType::DECIMAL) => {
-            Some("a decimal number")
-        }
-        (Physical::FIXED_LEN_BYTE_ARRAY, ConvertedType::NONE) => None,
-        (Physical::FIXED_LEN_BYTE_ARRAY, ConvertedType::INTERVAL) => Some("an interval"),
-        (Physical::FIXED_LEN_BYTE_ARRAY, _) => Some("bytes of an unknown type"),
-        (Physical::BYTE_ARRAY, kind) => match kind {
-            ConvertedType::UTF8
-            | ConvertedType::ENUM
-            | ConvertedType::JSON
-            | ConvertedType::BSON
-            | ConvertedType::NONE => None,
-            _ => Some("bytes of an unknown type"),
-        },
-        (Physical::INT32, kind) => match kind {
-            ConvertedType::INT_8
-            | ConvertedType::INT_16
-            | ConvertedType::INT_32
-            | ConvertedType::NONE
-            | ConvertedType::UINT_8
-            | ConvertedType::UINT_16
-            | ConvertedType::UINT_32
-            | ConvertedType::DATE
-            | ConvertedType::TIME_MILLIS => None,
-            ConvertedType::DECIMAL => Some("a decimal number"),
-            _ => Some("a type of 32 bits that is unknown"),
-        },
-        (Physical::INT64, kind) => match kind {
-            ConvertedType::INT_64
-            | ConvertedType::NONE
-            | ConvertedType::UINT_64
-            | ConvertedType::TIME_MICROS
-            | ConvertedType::TIMESTAMP_MILLIS
-            | ConvertedType::TIMESTAMP_MICROS => None,
-            ConvertedType::DECIMAL => Some("a decimal number"),
-            _ => Some("a type of 64 bits that is unknown"),
-        },
+    match (column.get_physical_type(), column.get_basic_info().converted_type()) {
+        (FIXED_LEN_BYTE_ARRAY | BYTE_ARRAY | INT32 | INT64, DECIMAL) => Some("a decimal number"),
+        (FIXED_LEN_BYTE_ARRAY, NONE) | (BYTE_ARRAY, UTF8 | ENUM | JSON | BSON | NONE) => None,
+        (FIXED_LEN_BYTE_ARRAY, INTERVAL) => Some("an interval"),
+        (FIXED_LEN_BYTE_ARRAY | BYTE_ARRAY, _) => Some("bytes of an unknown type"),
+        (INT32, INT_8 | INT_16 | INT_32 | UINT_8 | UINT_16 | UINT_32 | NONE | DATE | TIME_MILLIS) => None,
+        (INT32, _) => Some("an unknown type of 32 bits"),
+        (INT64, INT_64 | UINT_64 | NONE | TIME_MICROS | TIMESTAMP_MILLIS | TIMESTAMP_MICROS) => None,
+        (INT64, _) => Some("an unknown type of 64 bits"),
         _ => None,
     }
 }

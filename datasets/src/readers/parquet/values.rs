@@ -41,7 +41,7 @@ pub(super) fn value(field: Field) -> Result<Value, &'static str> {
             let named = |(key, field): &(Field, Field)| match value(key.clone())? {
                 Value::Text(name) => value(field.clone()).map(|value| (name, value)),
                 Value::Integer(number) => value(field.clone()).map(|value| (number.to_string(), value)),
-                _ => Err("a map whose keys are no texts"),
+                _ => Err("a map with keys that are not texts"),
             };
             Value::Map(map.entries().iter().map(named).collect::<Result<_, _>>()?)
         }
