@@ -32,7 +32,8 @@ const WITH_FILES: [&str; 3] = ["adapter", "pretrained", best::FOLDER];
 /// A claimed folder. The claim ends when this is dropped, or with the process.
 ///
 /// An earlier run stays in the folder until the new run has made its first update. Until then, the new run writes to a
-/// folder next to it, so a start that fails or is killed changes nothing.
+/// folder next to it, so a start that fails or is killed changes nothing. If the path is a link to a folder, all of this
+/// happens next to the link's target, and the link stays.
 #[derive(Debug)]
 pub struct Output {
     folder: PathBuf,
@@ -75,8 +76,9 @@ impl Output {
         }
         let earlier = lock(folder)?;
         remove_left(folder)?;
-        let name = folder.file_name().unwrap_or_default().to_string_lossy();
-        let start = folder.with_file_name(format!(".{name}-starting"));
+        let place = followed(folder);
+        let name = place.file_name().unwrap_or_default().to_string_lossy();
+        let start = place.with_file_name(format!(".{name}-starting"));
         // The lock of the earlier run's folder proves that no process uses the remains of a killed start.
         if start.join(LOCK).exists() {
             fs::remove_dir_all(&start)
@@ -102,8 +104,9 @@ impl Output {
     pub fn settle(&self) -> Result<Option<PathBuf>, TrainError> {
         let mut start = self.started();
         let Some(Start { folder, .. }) = &*start else { return Ok(None) };
-        let kept = keep_earlier(&self.folder)?;
-        fs::rename(folder, &self.folder)
+        let place = followed(&self.folder);
+        let kept = keep_earlier(&place)?;
+        fs::rename(folder, &place)
             .map_err(|error| TrainError::file(folder, "taking the place of the earlier run", error))?;
         *start = None;
         Ok(Some(kept))
@@ -143,7 +146,9 @@ impl Output {
 
     /// Checks whether the folder can be claimed, as far as possible without changing it.
     pub fn check(folder: &Path) -> Result<(), TrainError> {
-        Folder::new(folder.join(checkpoint::FOLDER)).require_target().map_err(ResumeError::from)?;
+        for linked in [folder, &folder.join(checkpoint::FOLDER)] {
+            Folder::new(linked).require_target().map_err(ResumeError::from)?;
+        }
         let Ok(mut entries) = fs::read_dir(folder) else {
             let nearest = folder.ancestors().find(|parent| parent.exists());
             return match nearest {
@@ -267,6 +272,16 @@ pub fn is_abandoned(folder: &Path) -> bool {
     is_ours && file.try_lock_shared().is_ok()
 }
 
+/// Returns the folder that a path names, which is the target if the path is a link.
+fn followed(path: &Path) -> PathBuf {
+    // Without the trailing slash, with which the system follows the link by itself.
+    let path: PathBuf = path.components().collect();
+    match path.is_symlink() {
+        true => path.canonicalize().unwrap_or(path),
+        false => path,
+    }
+}
+
 fn keep_earlier(folder: &Path) -> Result<PathBuf, TrainError> {
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     let free = (1..)
@@ -310,6 +325,29 @@ mod tests {
         assert_eq!(names(parent.path()), ["run", "run-1", "run-2"]);
         let log = |name: &str| fs::read_to_string(parent.path().join(name).join(LOG)).unwrap();
         assert_eq!(["run-1", "run-2", "run"].map(log), ["first", "second", "third"]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_stays_and_the_earlier_run_is_kept_next_to_its_target() {
+        let parent = tempfile::tempdir().unwrap();
+        let (disk, home) = (parent.path().join("disk"), parent.path().join("home"));
+        fs::create_dir_all(disk.join("run")).unwrap();
+        fs::create_dir(&home).unwrap();
+        let link = home.join("link");
+        std::os::unix::fs::symlink("../disk/run", &link).unwrap();
+        // A shell completes the name of a folder with a slash.
+        for (folder, log) in [(link.clone(), "first"), (link.clone(), "second"), (link.join(""), "third")] {
+            run(&folder, log);
+        }
+        assert_eq!(names(&home), ["link"]);
+        assert_eq!(names(&disk), ["run", "run-1", "run-2"]);
+        assert!(link.is_symlink());
+        assert_eq!(fs::read_to_string(link.join(LOG)).unwrap(), "third");
+        // The disk may not be mounted yet.
+        fs::rename(&disk, parent.path().join("elsewhere")).unwrap();
+        let error = Output::claim(&link).unwrap_err().to_string();
+        assert!(error.contains("mount or restore the target"), "{error}");
     }
 
     #[test]
