@@ -47,7 +47,7 @@ pub(super) struct Class {
     pub(super) segments: bool,
 }
 
-const CLASSES: [Class; 9] = [
+const CLASSES: [Class; 10] = [
     Class {
         names: &["Bert", "Electra", "MobileBert", "ConvBert", "LayoutLM", "Lxmert", "SqueezeBert"],
         models: &["bert", "electra", "mobilebert", "convbert", "layoutlm", "lxmert", "squeezebert"],
@@ -104,9 +104,17 @@ const CLASSES: [Class; 9] = [
         frames: Frames::FileOrFields,
         segments: false,
     },
+    // Transformers 4 used Llama's class for Mistral, and 5 uses the file.
+    Class {
+        names: &[],
+        models: &["mistral"],
+        makes: Makes::Nothing,
+        frames: Frames::FileOrFields,
+        segments: false,
+    },
     Class {
         names: &["PreTrained", "T5"],
-        models: &["mistral", "t5", "mt5"],
+        models: &["t5", "mt5"],
         makes: Makes::Nothing,
         frames: Frames::File,
         segments: false,
