@@ -15,6 +15,7 @@ use crate::commands::exit::Exit;
 use crate::commands::run_args::print_json;
 use crate::console::{Share, print, tell};
 use firebrick::checkpoint::FOLDER;
+use firebrick::output::RUN;
 use firebrick::{ByteSize, ResumeError, TrainError, TrainerState};
 
 /// `firebrick consolidate`.
@@ -265,12 +266,11 @@ fn summary(change: &checkpoints::Change) -> String {
 /// Returns the folder of a checkpoint, or of the newest one of a run.
 fn resolved(path: &Path) -> Result<PathBuf, RunError> {
     let of_run = path.join(FOLDER);
-    if !of_run.is_dir() && !of_run.is_symlink() {
+    if !of_run.is_dir() && !of_run.is_symlink() && !path.join(RUN).is_file() {
         return Ok(path.into());
     }
-    let newest = Folder::new(&of_run).latest().map_err(files)?;
-    let newest = newest.ok_or_else(|| TrainError::from(ResumeError::NoCheckpoint { folder: of_run }))?;
-    Ok(newest.path)
+    let newest = Folder::new(of_run).latest().map_err(files)?;
+    Ok(newest.ok_or_else(|| RunError::NoCheckpoint { folder: path.into() })?.path)
 }
 
 fn open(path: &Path) -> Result<Checkpoint, RunError> {

@@ -64,6 +64,19 @@ pub enum RunError {
         /// The tokenizer's reason.
         reason: String,
     },
+    /// The sample does not fit into this machine's memory.
+    #[error(
+        "`sample.tokens` is {tokens}: a text of so many tokens needs at least {:.1} GB, but this machine has {:.1} GB: lower it",
+        needed / 1e9, *available as f64 / 1e9
+    )]
+    Sample {
+        /// Number of tokens to generate.
+        tokens: usize,
+        /// Bytes of the tokens, their keys and values.
+        needed: f64,
+        /// Bytes that the machine has.
+        available: u64,
+    },
     /// The model cannot learn the task.
     #[error("`model`: expected one that learns `{task}`: {models}; found `{found}`")]
     Task {
@@ -134,6 +147,14 @@ pub enum RunError {
         "{folder}: this run has saved no weights yet: neither `best.safetensors` of an evaluation nor a checkpoint; go on with it by `firebrick train RUN.ron --resume auto`"
     )]
     NothingSaved {
+        /// The output folder.
+        folder: PathBuf,
+    },
+    /// A run has saved no checkpoint.
+    #[error(
+        "{folder}: this run has saved no checkpoint: set `checkpoints: (every: 100)` in its run file to save one every 100 updates; `firebrick export` writes the best weights of a run without checkpoints"
+    )]
+    NoCheckpoint {
         /// The output folder.
         folder: PathBuf,
     },
