@@ -4,14 +4,12 @@ use super::draft::Item;
 use super::hugging_face_schedule;
 use super::inputs::{Inputs, Known, shown};
 use super::length::Length;
-use super::optimizer_settings::{Optimizer, RATE};
+use super::optimizer_settings::{AT_LEAST_ZERO, Optimizer, RATE, SHARE};
 use super::schedule_fields::{counted, param, taken, total, warmup_type, warmup_updates};
 use super::source::Given;
 use super::{ImportError, Outcome};
 
 const TYPE: &str = "scheduler.type";
-const AT_LEAST_ZERO: (&str, fn(f64) -> bool) = ("at least 0", |rate| rate >= 0.0);
-const SHARE: (&str, fn(f64) -> bool) = ("at least 0 and at most 1", |share| (0.0..=1.0).contains(&share));
 
 /// Reads the schedule of the ds_config, otherwise that of the training arguments, otherwise a constant rate.
 ///
@@ -158,16 +156,15 @@ fn one_cycle(inputs: &mut Inputs, optimizer: &Optimizer) -> Result<Item, ImportE
 fn range_test(inputs: &mut Inputs) -> Result<Item, ImportError> {
     let (ds, old) = (&mut inputs.ds, "lr_range_test_");
     let mut fields = Vec::new();
-    for (here, range) in [("min_lr", RATE), ("step_rate", RATE)] {
-        fields.extend(taken(ds, &format!("{old}{here}"), here, range)?.map(|rate| format!("{here}: {rate}")));
+    for here in ["min_lr", "step_rate"] {
+        fields.extend(taken(ds, &format!("{old}{here}"), here, RATE)?.map(|rate| format!("{here}: {rate}")));
     }
     fields.extend(
         counted(ds, &format!("{old}step_size"), "step_size", 1)?.map(|size| format!("step_size: {size}")),
     );
     let stairs = param(&format!("{old}staircase"));
-    if let Given::Is(stays) = ds.flag(&stairs)? {
-        ds.settle(&stairs, Outcome::Taken(format!("schedule.staircase: {stays}")));
-        fields.push(format!("staircase: {stays}"));
-    }
+    let stays = ds.flag(&stairs)?;
+    let stays = ds.taken(&stairs, stays, |stays| format!("schedule.staircase: {stays}"))?;
+    fields.extend(stays.map(|stays| format!("staircase: {stays}")));
     Ok(Item::certain(format!("LrRangeTest({})", fields.join(", "))))
 }

@@ -141,6 +141,19 @@ impl Source {
         })
     }
 
+    /// Reads one of several texts, and returns what stands for it here.
+    pub fn choice<T: Copy>(&self, path: &str, known: &[(&str, T)]) -> Result<Given<T>, ImportError> {
+        let names: Vec<_> = known.iter().map(|(name, _)| format!("{name:?}")).collect();
+        let expected = match names.split_last() {
+            Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
+            _ => names.concat(),
+        };
+        self.read(path, &expected, |value| match value {
+            Json::Text(text) => known.iter().find(|(name, _)| name == text).map(|(_, here)| *here),
+            _ => None,
+        })
+    }
+
     /// Reads the value that `pick` extracts.
     pub fn read<T>(
         &self,
@@ -153,6 +166,27 @@ impl Source {
             Some(value) => Ok(Given::Is(value)),
             None if field.value == Json::Text("auto".into()) => Ok(Given::Auto),
             None => Err(self.wrong(path, expected)),
+        }
+    }
+
+    /// Takes over a value that Trainer does not fill in, and reports it as `to`; `None` if the field is missing.
+    ///
+    /// # Errors
+    ///
+    /// The value is "auto".
+    pub fn taken<T>(
+        &mut self,
+        path: &str,
+        given: Given<T>,
+        to: impl Fn(&T) -> String,
+    ) -> Result<Option<T>, ImportError> {
+        match given {
+            Given::Missing => Ok(None),
+            Given::Auto => Err(self.wrong(path, "a value: Trainer fills in none")),
+            Given::Is(value) => {
+                self.settle(path, Outcome::Taken(to(&value)));
+                Ok(Some(value))
+            }
         }
     }
 

@@ -4,7 +4,7 @@ use super::batch::Batch;
 use super::draft::Item;
 use super::inputs::{Inputs, shown};
 use super::source::Given;
-use super::zero::{Sharing, dtype_of};
+use super::zero::{Sharing, dtype};
 use super::{ImportError, Outcome};
 
 /// Returns all strategies. Those that reduce gradients in the backward pass or copy to the host come first, `Clip`
@@ -71,23 +71,17 @@ fn recompute(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {
 fn accumulate(inputs: &mut Inputs, batch: &Batch) -> Result<Option<Item>, ImportError> {
     const PATH: &str = "data_types.grad_accum_dtype";
     let ds = &mut inputs.ds;
-    let dtype = match ds.text(PATH)? {
-        Given::Missing => "f32",
-        Given::Is(name) => dtype_of(&name).ok_or_else(|| ds.wrong(PATH, "\"fp32\", \"bf16\" or \"fp16\""))?,
-        Given::Auto => return Err(ds.wrong(PATH, "\"fp32\", \"bf16\" or \"fp16\"")),
-    };
-    let count = batch.accumulate.value;
+    let (dtype, count) = (dtype(ds, PATH)?, batch.accumulate.value);
     if count == 1 && !batch.accumulate.suggested {
         ds.settle(PATH, Outcome::no_effect("nothing is accumulated"));
         return Ok(None);
     }
-    let text = if dtype == "f32" {
-        format!("Accumulate({count})")
-    } else {
-        format!("AccumulateIn({count}, {dtype})")
+    let text = |dtype: &&str| match *dtype {
+        "f32" => format!("Accumulate({count})"),
+        dtype => format!("AccumulateIn({count}, {dtype})"),
     };
-    ds.settle(PATH, Outcome::Taken(format!("strategies: {text}")));
-    Ok(Some(Item::certain(text).left_open_if(batch.accumulate.suggested)))
+    let dtype = ds.taken(PATH, dtype, |dtype| format!("strategies: {}", text(dtype)))?;
+    Ok(Some(Item::certain(text(&dtype.unwrap_or("f32"))).left_open_if(batch.accumulate.suggested)))
 }
 
 fn clip(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {

@@ -3,7 +3,7 @@
 use super::draft::Item;
 use super::inputs::Inputs;
 use super::source::{Given, Source};
-use super::{ImportError, Outcome};
+use super::{ImportError, Json, Outcome};
 
 const STAGE: &str = "zero_optimization.stage";
 
@@ -49,30 +49,19 @@ pub(super) fn stage(ds: &mut Source) -> Result<u64, ImportError> {
         ds.settle("zero_optimization", Outcome::taken(told));
         return Ok(u64::from(on));
     }
-    let stage = match ds.count(STAGE, 0, 3)? {
-        Given::Is(stage) => stage,
-        Given::Missing => 0,
-        Given::Auto => return Err(ds.wrong(STAGE, "0, 1, 2 or 3: Trainer fills in none")),
-    };
-    let told = match stage {
+    let stage = ds.count(STAGE, 0, 3)?;
+    let to = |stage: &u64| match stage {
         0 => "ranks share nothing: without `Zero` in `strategies`, or with it in stage 0".into(),
         stage => format!("strategies: Zero(stage: {stage})"),
     };
-    ds.settle(STAGE, Outcome::Taken(told));
-    Ok(stage)
+    Ok(ds.taken(STAGE, stage, to)?.unwrap_or(0))
 }
 
 /// Reads the dtype in which gradients are sent.
 fn sum_in(ds: &mut Source) -> Result<Option<&'static str>, ImportError> {
     const PATH: &str = "communication_data_type";
-    let dtype = match ds.text(PATH)? {
-        Given::Missing => return Ok(None),
-        Given::Is(dtype) => dtype_of(&dtype),
-        Given::Auto => None,
-    };
-    let dtype = dtype.ok_or_else(|| ds.wrong(PATH, "\"fp32\", \"bf16\" or \"fp16\""))?;
-    ds.settle(PATH, Outcome::Taken(format!("Zero(sum_in: {dtype})")));
-    Ok(Some(dtype))
+    let given = dtype(ds, PATH)?;
+    ds.taken(PATH, given, |dtype| format!("Zero(sum_in: {dtype})"))
 }
 
 /// Converts DeepSpeed's name of a dtype to that of a run file.
@@ -82,6 +71,14 @@ pub(super) fn dtype_of(name: &str) -> Option<&'static str> {
         "bf16" | "bfloat16" | "torch.bfloat16" => "bf16",
         "fp16" | "float16" | "half" | "torch.float16" => "f16",
         _ => return None,
+    })
+}
+
+/// Reads the name of a dtype.
+pub(super) fn dtype(source: &Source, path: &str) -> Result<Given<&'static str>, ImportError> {
+    source.read(path, "\"fp32\", \"bf16\" or \"fp16\"", |value| match value {
+        Json::Text(name) => dtype_of(name),
+        _ => None,
     })
 }
 
@@ -152,7 +149,7 @@ fn device(
             "nvme" => (on_disk, true),
             _ => return Err(ds.wrong(&path, "\"cpu\", \"nvme\" or \"none\"")),
         },
-        Given::Auto => return Err(ds.wrong(&path, "\"cpu\", \"nvme\" or \"none\": Trainer fills in none")),
+        Given::Auto => return Err(ds.wrong(&path, "\"cpu\", \"nvme\" or \"none\"")),
     };
     ds.settle(&path, outcome);
     Ok(on || flag && stage >= least)
