@@ -144,7 +144,7 @@ impl Listing {
         let auto = automatic().ok().map(|(_, name)| name);
         let mut devices = Vec::new();
         for backend in BACKENDS {
-            for (index, device) in (backend.devices)().iter().enumerate() {
+            for (index, device) in backend.devices().iter().enumerate() {
                 let name = format!("{}:{index}", backend.name);
                 devices.push(Listed::new(device, auto.as_deref() == Some(&*name), name));
             }

@@ -41,7 +41,7 @@ impl Writes {
         let name = self.name;
         match (&self.error, &failed) {
             (None, Some(error)) if self.tells => {
-                warn!("{name} cannot be written; training goes on, and it is tried again: {error}");
+                warn!("{name} cannot be written; training continues and tries again: {error}");
             }
             (Some(_), None) if self.tells => {
                 info!("{name} is written again, after {} attempts: nothing is missing", self.failures);

@@ -270,7 +270,7 @@ fn resolved(path: &Path) -> Result<PathBuf, RunError> {
         return Ok(path.into());
     }
     let newest = Folder::new(of_run).latest().map_err(files)?;
-    Ok(newest.ok_or_else(|| RunError::NoCheckpoint { folder: path.into() })?.path)
+    Ok(newest.ok_or_else(|| RunError::NoCheckpoint(path.into()))?.path)
 }
 
 fn open(path: &Path) -> Result<Checkpoint, RunError> {

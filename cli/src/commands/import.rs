@@ -66,7 +66,7 @@ pub(crate) fn import(args: &ImportArgs) -> Result<(), RunError> {
         }
     }
     if refused {
-        return Err(RunError::NotImported { fields });
+        return Err(RunError::NotImported(fields));
     }
     checked(&imported)?;
     match &args.output {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_run_is_told_now() {
+    fn what_cannot_be_a_run_is_rejected_at_once() {
         let config = r#"{"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 100}}}"#;
         let import =
             Import::of("ds_config.json", config).training_arguments("args.json", r#"{"max_steps": 50}"#);

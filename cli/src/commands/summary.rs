@@ -36,7 +36,7 @@ pub(crate) fn trained_summary(run: &Run, launched: &Launched) -> String {
         text += &format!("writing failed   {failures} times, of {file}: {ends}\n");
     }
     if let Some(step) = report.checkpoint_step {
-        text += &format!("checkpoint       step {step}; `--resume` goes on from it\n");
+        text += &format!("checkpoint       step {step}; `--resume` continues from it\n");
     }
     text + &table_of_ranks(&report.ranks)
 }

@@ -3,10 +3,11 @@
 use std::io::{BufRead, BufWriter, Write, stdin, stdout};
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use crate::RunError;
 use crate::commands::decoding_args::DecodingArgs;
+use crate::commands::run_args::{ReportFormat, print_json};
 use crate::console::{print, tell, with_progress};
 use crate::run::{Paths, Process};
 use crate::trained_run::{Evaluated, TrainedRun};
@@ -47,8 +48,8 @@ pub(crate) struct EvalArgs {
     #[command(flatten)]
     records: RecordArgs,
     /// Format of the result: `json` makes the last line on standard output one JSON object.
-    #[arg(long, value_enum, default_value_t = Report::Text)]
-    report: Report,
+    #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
+    report: ReportFormat,
 }
 
 /// `firebrick predict`.
@@ -85,12 +86,6 @@ pub(crate) struct GenerateArgs {
     decoding: DecodingArgs,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
-enum Report {
-    Text,
-    Json,
-}
-
 impl TrainedArgs {
     fn open(&self) -> Result<TrainedRun, RunError> {
         let trained = TrainedRun::open(&self.run, self.weights.as_deref(), &self.overrides)?;
@@ -111,8 +106,8 @@ impl RecordArgs {
 pub(crate) fn eval(args: &EvalArgs) -> Result<(), RunError> {
     let evaluated = args.trained.open()?.evaluate(args.records.paths(), tell)?;
     match args.report {
-        Report::Text => print(&summary(&evaluated)),
-        Report::Json => print(&(serde_json::to_string(&evaluated).unwrap_or_default() + "\n")),
+        ReportFormat::Text => print(&summary(&evaluated)),
+        ReportFormat::Json => print_json(&evaluated),
     }
     Ok(())
 }

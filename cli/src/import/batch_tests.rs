@@ -36,7 +36,7 @@ fn what_is_not_given_follows() {
 }
 
 #[test]
-fn contradictions_are_told_with_their_numbers() {
+fn a_contradiction_has_its_numbers() {
     let said = |ds, ranks| solved(ds, None, ranks).unwrap_err();
     assert_eq!(
         said(ALL, Some(4)),

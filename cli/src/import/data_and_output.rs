@@ -114,13 +114,13 @@ fn grouped_by_length(args: &mut Source) -> Result<bool, ImportError> {
     let (flag, sampler) = (args.flag(FLAG)?, args.text(SAMPLER)?);
     let by_sampler = sampler == Given::Is(FLAG.into());
     let grouped = flag == Given::Is(true) || by_sampler;
-    let told =
+    let note =
         if grouped { Outcome::taken("data.group_by_length: true") } else { Outcome::no_effect("as here") };
-    args.settle(FLAG, told.clone());
+    args.settle(FLAG, note.clone());
     let known = by_sampler || sampler == Given::Is("random".into());
     args.settle(
         SAMPLER,
-        if known { told } else { Outcome::refused("samples in random order, or of about one length") },
+        if known { note } else { Outcome::refused("samples in random order, or of about one length") },
     );
     Ok(grouped)
 }

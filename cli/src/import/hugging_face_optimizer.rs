@@ -59,15 +59,15 @@ pub(super) fn read(inputs: &mut Inputs) -> Result<Optimizer, ImportError> {
         _ => (adam, unknown()),
     };
     let is_known = !outcome.may_change_the_result();
-    let told = |field: &str| Outcome::Taken(format!("optimizer.{field}"));
+    let note = |field: &str| Outcome::Taken(format!("optimizer.{field}"));
     let pair = format!("betas: {}", pair(betas));
     let epsilon = format!("epsilon: {}", shown(epsilon));
     for (argument, field) in [("adam_beta1", &pair), ("adam_beta2", &pair), ("adam_epsilon", &epsilon)] {
         if text.contains(field) {
-            inputs.settle_argument(argument, told(field));
+            inputs.settle_argument(argument, note(field));
         }
     }
-    inputs.settle_argument("weight_decay", told(&format!("weight_decay: {}, of matrices", shown(decay))));
+    inputs.settle_argument("weight_decay", note(&format!("weight_decay: {}, of matrices", shown(decay))));
     if name == OLD {
         inputs.settle_argument(OLD, outcome.clone());
     }

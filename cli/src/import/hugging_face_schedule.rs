@@ -117,14 +117,14 @@ pub(super) fn warmup(inputs: &mut Inputs) -> Result<String, ImportError> {
         ),
         None => (Given::Missing, Given::Missing),
     };
-    let (text, told, other) = match (updates, ratio) {
+    let (text, note, other) = match (updates, ratio) {
         (Given::Is(updates), _) if updates >= 1.0 => ((updates as u64).to_string(), UPDATES, RATIO),
         (Given::Is(share), _) if share > 0.0 => (format!("Ratio({})", shown(share)), UPDATES, RATIO),
         (_, Given::Is(share)) if share > 0.0 => (format!("Ratio({})", shown(share)), RATIO, UPDATES),
         _ => ("0".into(), UPDATES, RATIO),
     };
-    inputs.settle_argument(told, Outcome::Taken(format!("schedule.warmup: {text}")));
-    inputs.settle_argument(other, Outcome::no_effect(format!("the warmup is {text}, by `{told}`")));
+    inputs.settle_argument(note, Outcome::Taken(format!("schedule.warmup: {text}")));
+    inputs.settle_argument(other, Outcome::no_effect(format!("the warmup is {text}, by `{note}`")));
     Ok(text)
 }
 

@@ -56,21 +56,12 @@ impl fmt::Display for Json {
 /// The text is not JSON, is nested more than 127 deep, has too many fields or too long a name, or has a field twice.
 pub(super) fn parse(file: &str, text: &str) -> Result<Json, ImportError> {
     let text = text.trim_start_matches('\u{feff}');
-    let state = State { line: Cell::new(1), fields: Cell::new(0), fault: RefCell::new(None) };
+    let state = State { file, line: Cell::new(1), fields: Cell::new(0), fault: RefCell::new(None) };
     let lines = Lines { rest: text.as_bytes(), line: &state.line };
     let mut deserializer = serde_json::Deserializer::from_reader(lines);
     let value = Value { state: &state, path: "" };
     let read = value.deserialize(&mut deserializer).and_then(|json| deserializer.end().map(|()| json));
-    read.map_err(|error| match state.fault.take() {
-        Some(Fault::Twice(field)) => ImportError::Twice { file: file.into(), line: state.line.get(), field },
-        Some(Fault::TooMany) => {
-            ImportError::TooMany { file: file.into(), line: state.line.get(), most: MOST_FIELDS }
-        }
-        Some(Fault::LongName) => {
-            ImportError::LongName { file: file.into(), line: state.line.get(), most: LONGEST_NAME }
-        }
-        None => syntax(file, text, &error),
-    })
+    read.map_err(|error| state.fault.take().unwrap_or_else(|| syntax(file, text, &error)))
 }
 
 fn syntax(file: &str, text: &str, error: &serde_json::Error) -> ImportError {
@@ -110,21 +101,15 @@ impl Read for Lines<'_> {
     }
 }
 
-struct State {
+struct State<'a> {
+    file: &'a str,
     line: Cell<usize>,
     fields: Cell<usize>,
-    fault: RefCell<Option<Fault>>,
-}
-
-/// An error in text that is valid JSON.
-enum Fault {
-    Twice(String),
-    TooMany,
-    LongName,
+    fault: RefCell<Option<ImportError>>,
 }
 
 struct Value<'a> {
-    state: &'a State,
+    state: &'a State<'a>,
     path: &'a str,
 }
 
@@ -180,15 +165,20 @@ impl<'de> Visitor<'de> for Value<'_> {
         while let Some(name) = map.next_key::<String>()? {
             let (line, path) = (self.state.line.get(), joined(self.path, &name));
             self.state.fields.set(self.state.fields.get() + 1);
+            let file = self.state.file.to_string();
+            let too_large =
+                |most, what| Some(ImportError::NoConfiguration { file: file.clone(), line, most, what });
             let fault = match names.insert(name.clone()) {
-                false => Some(Fault::Twice(path.clone())),
-                true if self.state.fields.get() > MOST_FIELDS => Some(Fault::TooMany),
-                true if name.chars().nth(LONGEST_NAME).is_some() => Some(Fault::LongName),
+                false => Some(ImportError::Twice { file: file.clone(), line, field: path.clone() }),
+                true if self.state.fields.get() > MOST_FIELDS => too_large(MOST_FIELDS, "fields"),
+                true if name.chars().nth(LONGEST_NAME).is_some() => {
+                    too_large(LONGEST_NAME, "characters in a name")
+                }
                 true => None,
             };
             if fault.is_some() {
                 *self.state.fault.borrow_mut() = fault;
-                return Err(A::Error::custom("told apart"));
+                return Err(A::Error::custom("see `fault`"));
             }
             let value = map.next_value_seed(Value { state: self.state, path: &path })?;
             entries.push(Entry { name, line, value });

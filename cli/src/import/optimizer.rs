@@ -209,13 +209,13 @@ fn betas(inputs: &mut Inputs, default: [f64; 2]) -> Result<Known<[f64; 2]>, Impo
         halves[index] = half.map_or(default[index], |half| half.value);
     }
     let open = given == Given::Auto && inputs.args.is_none();
-    let told = format!("optimizer.betas: {}", pair(halves));
+    let note = format!("optimizer.betas: {}", pair(halves));
     match (given, open) {
         (Given::Auto, true) => {
-            inputs.ds.correct(PATH, Outcome::FillIn(format!("{told}, Transformers' defaults")))
+            inputs.ds.correct(PATH, Outcome::FillIn(format!("{note}, Transformers' defaults")))
         }
         (Given::Auto, false) => {
-            inputs.ds.correct(PATH, Outcome::Taken(format!("{told}, by `adam_beta1` and `adam_beta2`")))
+            inputs.ds.correct(PATH, Outcome::Taken(format!("{note}, by `adam_beta1` and `adam_beta2`")))
         }
         (Given::Is(_) | Given::Missing, _) => {}
     }

@@ -56,9 +56,9 @@ fn enabled(inputs: &mut Inputs, block: &str, arguments: &[&'static str; 2]) -> R
         (Given::Missing, Some(Some(other))) if !inputs.ds.has_below(block) => other,
         (Given::Missing, _) => false,
         (Given::Auto, None) => {
-            let told =
+            let note =
                 format!("strategies: Amp({dtype}); Transformers' default of `{}` is false", arguments[0]);
-            inputs.ds.settle(&path, Outcome::FillIn(told));
+            inputs.ds.settle(&path, Outcome::FillIn(note));
             return Ok(Enabled::Open);
         }
     };
@@ -190,8 +190,8 @@ fn autocast(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {
         Given::Is(Some("f16")) => "Amp(f16)",
         _ => return Err(ds.wrong("torch_autocast.dtype", "\"bfloat16\" or \"float16\"")),
     };
-    let told = Outcome::Taken(format!("strategies: {text}"));
-    ds.settle("torch_autocast.enabled", told.clone());
-    ds.settle("torch_autocast.dtype", told);
+    let note = Outcome::Taken(format!("strategies: {text}"));
+    ds.settle("torch_autocast.enabled", note.clone());
+    ds.settle("torch_autocast.dtype", note);
     Ok(Some(Item::certain(text)))
 }

@@ -45,9 +45,9 @@ fn evaluation(args: &mut Source, length: &Length) -> Result<(bool, Option<Item>)
         "epoch" => (Outcome::taken("at the end of each epoch, the default of `evaluate_every`"), true, None),
         "steps" => match every {
             Some(updates) => {
-                let told = format!("evaluate_every: {updates}");
-                args.settle(EVERY, Outcome::taken(told.as_str()));
-                (Outcome::Taken(told), true, Some(Item::certain(updates.to_string())))
+                let note = format!("evaluate_every: {updates}");
+                args.settle(EVERY, Outcome::taken(note.as_str()));
+                (Outcome::Taken(note), true, Some(Item::certain(updates.to_string())))
             }
             None => (Outcome::taken("at the end of each epoch"), true, None),
         },

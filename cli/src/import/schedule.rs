@@ -66,7 +66,7 @@ fn of_deepspeed(inputs: &mut Inputs, optimizer: &Optimizer, length: &Length) -> 
     );
     let begun = match inputs.ds.get(&param("last_batch_iteration")).map(|field| field.value.to_string()) {
         Some(update) if update != "-1" => {
-            Outcome::refused("a schedule from its start; `--resume` goes on with one")
+            Outcome::refused("a schedule from its start; `--resume` continues one")
         }
         _ => Outcome::no_effect("schedules start with the run"),
     };

@@ -63,12 +63,12 @@ pub(super) fn warmup_updates(inputs: &mut Inputs) -> Result<Known<String>, Impor
                 Some(_) => Known::certain(hugging_face_schedule::warmup(inputs)?),
                 None => Known::suggested("0".into()),
             };
-            let told = format!("schedule.warmup: {}", warmup.value);
+            let note = format!("schedule.warmup: {}", warmup.value);
             inputs.ds.settle(
                 &path,
                 match warmup.suggested {
-                    true => Outcome::FillIn(format!("{told}, Transformers' default of `warmup_steps`")),
-                    false => Outcome::Taken(told),
+                    true => Outcome::FillIn(format!("{note}, Transformers' default of `warmup_steps`")),
+                    false => Outcome::Taken(note),
                 },
             );
             Ok(warmup)
@@ -83,7 +83,7 @@ pub(super) fn total(inputs: &mut Inputs, length: &Length) -> Result<String, Impo
         Given::Is(updates) if length.steps != Some(updates) => Some(updates),
         _ => None,
     };
-    let told = own.map_or("the length of the run".into(), |updates| format!("schedule.total: {updates}"));
-    inputs.ds.settle(&path, Outcome::Taken(told));
+    let note = own.map_or("the length of the run".into(), |updates| format!("schedule.total: {updates}"));
+    inputs.ds.settle(&path, Outcome::Taken(note));
     Ok(own.map(|updates| format!(", total: {updates}")).unwrap_or_default())
 }

@@ -48,7 +48,7 @@ fn recompute(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {
         (true, false) => Some("Recompute(every: 1)"),
         (true, true) => Some("Recompute(every: 1, offloaded: true)"),
     };
-    let told = |text: &str| Outcome::Taken(format!("strategies: {text}"));
+    let note = |text: &str| Outcome::Taken(format!("strategies: {text}"));
     if let Some(text) = text {
         for (is_on, field) in [
             (offloaded, "cpu_checkpointing"),
@@ -56,12 +56,12 @@ fn recompute(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {
             (counted, "number_checkpoints"),
         ] {
             if is_on {
-                ds.settle(&name(field), told(text));
+                ds.settle(&name(field), note(text));
             }
         }
     }
     let argued = match text {
-        Some(text) if asked => told(text),
+        Some(text) if asked => note(text),
         _ => Outcome::no_effect("nothing is recomputed"),
     };
     inputs.settle_argument("gradient_checkpointing", argued);

@@ -45,8 +45,8 @@ pub(super) fn read(inputs: &mut Inputs) -> Result<Sharing, ImportError> {
 pub(super) fn stage(ds: &mut Source) -> Result<u64, ImportError> {
     // In older versions, `true` meant stage 1.
     if let Given::Is(on) = ds.flag("zero_optimization").unwrap_or(Given::Missing) {
-        let told = if on { "strategies: Zero(stage: 1)" } else { "no `Zero` in `strategies`" };
-        ds.settle("zero_optimization", Outcome::taken(told));
+        let note = if on { "strategies: Zero(stage: 1)" } else { "no `Zero` in `strategies`" };
+        ds.settle("zero_optimization", Outcome::taken(note));
         return Ok(u64::from(on));
     }
     let stage = ds.count(STAGE, 0, 3)?;
@@ -128,13 +128,13 @@ fn device(
     strategy: &str,
 ) -> Result<bool, ImportError> {
     let (path, old) = (format!("zero_optimization.{block}.device"), format!("zero_optimization.{old}"));
-    let told = Outcome::Taken(format!("strategies: {strategy}"));
+    let note = Outcome::Taken(format!("strategies: {strategy}"));
     let too_low = Outcome::no_effect(format!("DeepSpeed heeds it from stage {least} on"));
     let flag = ds.flag(&old)? == Given::Is(true);
     ds.settle(
         &old,
         match flag {
-            true if stage >= least => told.clone(),
+            true if stage >= least => note.clone(),
             true => too_low.clone(),
             false => Outcome::no_effect("nothing is offloaded"),
         },
@@ -145,7 +145,7 @@ fn device(
         Given::Is(device) => match device.to_ascii_lowercase().as_str() {
             "none" => (Outcome::no_effect("nothing is offloaded"), false),
             "cpu" | "nvme" if stage < least => (too_low, false),
-            "cpu" => (told, true),
+            "cpu" => (note, true),
             "nvme" => (on_disk, true),
             _ => return Err(ds.wrong(&path, "\"cpu\", \"nvme\" or \"none\"")),
         },

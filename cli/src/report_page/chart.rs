@@ -30,18 +30,10 @@ pub(crate) struct Chart<'a> {
     pub unit: Unit,
     /// The first and the last step of the page.
     pub steps: (f64, f64),
-    /// Whether the value axis starts at 0.
-    pub from_zero: bool,
     pub lines: Vec<Line>,
     pub marks: Vec<MarkRow<'a>>,
     /// The quantity shown in place of the steps, if there is one.
-    pub along: Option<Along<'a>>,
-}
-
-/// A quantity that grows with the steps, with its readings.
-pub(crate) struct Along<'a> {
-    pub name: &'a str,
-    pub readings: Vec<Point>,
+    pub along: Option<(&'a str, Vec<Point>)>,
 }
 
 /// A line with its legend entry.
@@ -87,13 +79,12 @@ impl<'a> Chart<'a> {
     /// Creates a chart without lines.
     pub fn new(id: &str, title: &'a str, unit: Unit, steps: (f64, f64)) -> Self {
         let (lines, marks) = (Vec::new(), Vec::new());
-        Self { id: id.into(), title, unit, steps, from_zero: false, lines, marks, along: None }
+        Self { id: id.into(), title, unit, steps, lines, marks, along: None }
     }
 
     /// Labels the chart by a curve's value at each step, instead of the step.
     pub fn along(mut self, name: &'a str, curve: &Curve) -> Self {
-        self.along =
-            Some(Along { name, readings: curve.points() }).filter(|along| !along.readings.is_empty());
+        self.along = Some((name, curve.points())).filter(|(_, readings)| !readings.is_empty());
         self
     }
 
@@ -101,17 +92,11 @@ impl<'a> Chart<'a> {
     fn place(&self, step: f64) -> (&str, String) {
         match &self.along {
             None => ("step", count(step.round())),
-            Some(along) => {
-                let reading = nearest(&along.readings, step).map_or(f64::NAN, |reading| reading.1);
-                (along.name, format!("{reading:.2e}"))
+            Some((name, readings)) => {
+                let reading = nearest(readings, step).map_or(f64::NAN, |reading| reading.1);
+                (name, format!("{reading:.2e}"))
             }
         }
-    }
-
-    /// Starts the value axis at 0.
-    pub fn with_zero(mut self) -> Self {
-        self.from_zero = true;
-        self
     }
 
     /// Adds a curve, if it has readings.
@@ -161,7 +146,7 @@ impl<'a> Chart<'a> {
             return String::new();
         };
         let steps = Axis::of_steps(self.steps.0, self.steps.1);
-        let bottom = if self.from_zero { lowest.min(0.0) } else { lowest };
+        let bottom = if self.unit == Unit::Plain { lowest } else { lowest.min(0.0) };
         let linear = self.plot(&steps, &Axis::linear(bottom, highest, self.unit));
         let plots = match lowest > 0.0 && highest / lowest > WIDE {
             false => linear,

@@ -176,7 +176,7 @@ impl ForModel for Launch<'_> {
             write_sample(&sampled, &writer, &parts)
         });
         launched.sample = sample.map_err(|error| match error {
-            RunError::Interrupted => RunError::NoSample { output: output.folder().into() },
+            RunError::Interrupted => RunError::NoSample(output.folder().into()),
             error => error,
         })?;
         if let Some(sample) = &launched.sample {

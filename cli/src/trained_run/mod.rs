@@ -72,11 +72,11 @@ impl TrainedRun {
             // A run that is in progress, or was killed, has its best weights and its checkpoints. With several
             // processes, none knows when another has made the folder.
             if !output.is_dir() || Process::this()?.of > 1 {
-                return Err(RunError::NotTrained { folder });
+                return Err(RunError::NotTrained(folder));
             }
             let exported = run.export_saved(&output, None, &folder)?;
             tell(&format!(
-                "{} of this run, as far as it has come, are in {}",
+                "{} of this unfinished run are in {}",
                 exported.weights,
                 folder.display()
             ));
@@ -86,7 +86,7 @@ impl TrainedRun {
         run.ranks = None;
         if folder.join("tokenizer.json").is_file() {
             if overrides.iter().any(|one| one.as_ref().trim_start().starts_with("data.tokenizer")) {
-                return Err(RunError::TrainedTokenizer { folder });
+                return Err(RunError::TrainedTokenizer(folder));
             }
             run.data.tokenizer = TokenizerConfig::File(folder.clone());
         }

@@ -29,7 +29,7 @@ impl Plain {
             writeln!(out, "waiting for the first step of {}", watched.name)?;
         }
         if news.restarted {
-            writeln!(out, "the log begins anew: the run goes on from a checkpoint, or is another")?;
+            writeln!(out, "the log starts again: the run resumed from a checkpoint, or another run replaced it")?;
         }
         let before = if is_first { news.evaluations.len().saturating_sub(1) } else { 0 };
         for line in news.evaluations.iter().skip(before) {
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_told_with_its_reason() {
+    fn the_last_line_has_the_reason() {
         let mut run = watched(STEP);
         run.finished = Some(crate::report_page::finished::Finished {
             steps: 18,
