@@ -5,7 +5,7 @@ mod number_format;
 mod table;
 
 pub use listing::{InBurn, Listed, ListedFormat, Listing, Usage};
-pub use number_format::{FormatNumbers, NumberFormat};
+pub use number_format::NumberFormat;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

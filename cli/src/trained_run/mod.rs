@@ -75,11 +75,7 @@ impl TrainedRun {
                 return Err(RunError::NotTrained(folder));
             }
             let exported = run.export_saved(&output, None, &folder)?;
-            tell(&format!(
-                "{} of this unfinished run are in {}",
-                exported.weights,
-                folder.display()
-            ));
+            tell(&format!("{} of this unfinished run are in {}", exported.weights, folder.display()));
         }
         run.model = ModelConfig::Pretrained(folder.clone());
         // These are the ranks of training; their number may differ now.

@@ -29,7 +29,10 @@ impl Plain {
             writeln!(out, "waiting for the first step of {}", watched.name)?;
         }
         if news.restarted {
-            writeln!(out, "the log starts again: the run resumed from a checkpoint, or another run replaced it")?;
+            writeln!(
+                out,
+                "the log starts again: the run resumed from a checkpoint, or another run replaced it"
+            )?;
         }
         let before = if is_first { news.evaluations.len().saturating_sub(1) } else { 0 };
         for line in news.evaluations.iter().skip(before) {
