@@ -82,7 +82,7 @@ impl Output {
         // The lock of the earlier run's folder proves that no process uses the remains of a killed start.
         if start.join(LOCK).exists() {
             fs::remove_dir_all(&start)
-                .map_err(|error| TrainError::file(&start, "removing what a killed start left", error))?;
+                .map_err(|error| TrainError::file(&start, "removing the files of a killed start", error))?;
         }
         make(&start)?;
         let lock = lock(&start)?;
@@ -220,7 +220,7 @@ impl Drop for Output {
 /// Removes half-written files of a killed run. The folder must be locked.
 fn remove_left(folder: &Path) -> Result<(), TrainError> {
     saving::remove_left(folder, &WITH_FILES)
-        .map_err(|error| TrainError::file(folder, "removing what a killed run left half written", error))
+        .map_err(|error| TrainError::file(folder, "removing the partial files of a killed run", error))
 }
 
 /// Returns whether the folder holds a run with at least one update.

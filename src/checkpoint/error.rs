@@ -16,7 +16,7 @@ pub enum ResumeError {
     Files(CheckpointError),
     /// The folder holds no checkpoint.
     #[error(
-        "{folder}: there is no complete checkpoint here to resume from; start the run without `--resume`, or let `--resume auto` decide"
+        "{folder}: there is no complete checkpoint here to resume from; start the run without `--resume`, or use `--resume auto`"
     )]
     NoCheckpoint {
         /// The folder that was searched.

@@ -8,6 +8,7 @@ use clap::Args;
 use crate::RunError;
 use crate::commands::decoding_args::DecodingArgs;
 use crate::commands::run_args::{ReportFormat, print_json};
+use crate::commands::summary::Rows;
 use crate::console::{print, tell, with_progress};
 use crate::run::{Paths, Process};
 use crate::trained_run::{Evaluated, TrainedRun};
@@ -114,10 +115,12 @@ pub(crate) fn eval(args: &EvalArgs) -> Result<(), RunError> {
 
 fn summary(evaluated: &Evaluated) -> String {
     let Evaluated { loss, scores, items, samples, tokens_per_second } = evaluated;
-    let mut text = format!("loss             {loss:.4}\n");
-    scores.iter().for_each(|(name, value)| text += &format!("{name:16} {value:.4}\n"));
-    text += &format!("samples          {samples}\nitems            {items}\n");
-    text + &format!("tokens/s         {tokens_per_second:.0}\n")
+    let mut rows = Rows::default();
+    rows.add("loss", Some(format!("{loss:.4}")));
+    rows.extend(scores.iter().map(|(name, value)| (name, format!("{value:.4}"))));
+    rows.extend([("samples", samples), ("items", items)]);
+    rows.add("tokens/s", Some(format!("{tokens_per_second:.0}")));
+    rows.text
 }
 
 /// Runs `firebrick predict`.

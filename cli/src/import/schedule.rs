@@ -26,7 +26,7 @@ pub(super) fn read(inputs: &mut Inputs, optimizer: &Optimizer, length: &Length) 
             None => Item::suggested("Constant(lr: 1e-3)").noted("the ds_config has no scheduler"),
         },
     };
-    let own = Outcome::no_effect("the ds_config has a schedule of its own, which goes before it");
+    let own = Outcome::no_effect("the schedule of the ds_config takes precedence");
     for name in ["learning_rate", "lr_scheduler_type", "warmup_steps", "warmup_ratio", "lr_scheduler_kwargs"]
     {
         inputs.settle_argument(name, own.clone());

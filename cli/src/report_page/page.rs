@@ -73,7 +73,7 @@ impl Page {
     fn state(&self, finished: Option<&Finished>) -> String {
         let last = self.record.last.as_ref().map_or(0, |line| line.step);
         let (class, words, more) = match finished.map(|report| &report.stopped) {
-            Some(None) => ("done", "Finished".into(), "All its updates are made.".into()),
+            Some(None) => ("done", "Finished".into(), "All its updates are done.".into()),
             Some(Some(reason)) => ("stopped", "Stopped early".to_string(), escape(reason)),
             None => (
                 "open",

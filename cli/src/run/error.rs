@@ -66,7 +66,7 @@ pub enum RunError {
     },
     /// The sample does not fit into this machine's memory.
     #[error(
-        "`sample.tokens` is {tokens}: a text of so many tokens needs at least {:.1} GB, but this machine has {:.1} GB: lower it",
+        "`sample.tokens` is {tokens}: a text of this length needs at least {:.1} GB, but this machine has {:.1} GB: lower it",
         needed / 1e9, *available as f64 / 1e9
     )]
     Sample {
