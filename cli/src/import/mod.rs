@@ -97,7 +97,6 @@ pub use outcome::{Outcome, Row};
 
 use draft::{Draft, Item};
 use inputs::Inputs;
-use json::Json;
 use source::Source;
 
 /// A configuration is small; anything larger is a different file, named by mistake.

@@ -1,12 +1,14 @@
 //! `optimizer` of the ds_config, or that of the training arguments.
 
+use serde_json::Value as Json;
+
 use super::draft::Item;
 use super::inputs::{Inputs, Known, shown};
 use super::optimizer_settings::{
     DECAY, EPSILON, MOMENTUM, Optimizer, RATE, Range, SHARDED, SHARE, pair, unknown, within_one,
 };
 use super::source::{Given, Source};
-use super::{ImportError, Json, Outcome, hugging_face_optimizer, zero};
+use super::{ImportError, Outcome, hugging_face_optimizer, zero};
 
 /// The optimizers of run files.
 #[derive(Clone, Copy, PartialEq)]
@@ -186,7 +188,7 @@ fn betas(inputs: &mut Inputs, default: [f64; 2]) -> Result<Known<[f64; 2]>, Impo
     const PATH: &str = "optimizer.params.betas";
     let expected = "two numbers of at least 0 and below 1";
     let given = inputs.ds.read(PATH, expected, |value| match value {
-        Json::List(list) => match list.as_slice() {
+        Json::Array(list) => match list.as_slice() {
             [Json::Number(first), Json::Number(second)] => {
                 let both = [first.as_f64()?, second.as_f64()?];
                 both.into_iter().all(within_one).then_some(both)

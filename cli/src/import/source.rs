@@ -1,7 +1,8 @@
 //! The fields of a file, each with its outcome.
 
-use super::json::{self, Json, joined};
-use super::{ImportError, Outcome, Row};
+use serde_json::Value as Json;
+
+use super::{ImportError, Outcome, Row, json};
 
 /// A file's fields.
 #[derive(Debug)]
@@ -42,31 +43,7 @@ impl<T> Given<T> {
 
 impl Source {
     pub fn parse(file: &str, text: &str) -> Result<Self, ImportError> {
-        let mut source = Self { file: file.into(), fields: Vec::new() };
-        match json::parse(file, text)? {
-            Json::Object(entries) => entries.into_iter().for_each(|entry| source.add("", entry)),
-            other => {
-                let (expected, found) = ("an object, `{..}`".into(), shortened(&other.to_string(), 40));
-                return Err(ImportError::Value {
-                    file: file.into(),
-                    line: 1,
-                    field: "the whole file".into(),
-                    expected,
-                    found,
-                });
-            }
-        }
-        Ok(source)
-    }
-
-    fn add(&mut self, parent: &str, entry: json::Entry) {
-        let path = joined(parent, &entry.name);
-        match entry.value {
-            Json::Object(entries) if !entries.is_empty() => {
-                entries.into_iter().for_each(|entry| self.add(&path, entry));
-            }
-            value => self.fields.push(Field { path, line: entry.line, value, outcome: None }),
-        }
+        Ok(Self { file: file.into(), fields: json::fields(file, text)? })
     }
 
     pub fn file(&self) -> &str {
@@ -136,7 +113,7 @@ impl Source {
 
     pub fn text(&self, path: &str) -> Result<Given<String>, ImportError> {
         self.read(path, "a text", |value| match value {
-            Json::Text(text) => Some(text.clone()),
+            Json::String(text) => Some(text.clone()),
             _ => None,
         })
     }
@@ -149,7 +126,7 @@ impl Source {
             _ => names.concat(),
         };
         self.read(path, &expected, |value| match value {
-            Json::Text(text) => known.iter().find(|(name, _)| name == text).map(|(_, here)| *here),
+            Json::String(text) => known.iter().find(|(name, _)| name == text).map(|(_, here)| *here),
             _ => None,
         })
     }
@@ -164,7 +141,7 @@ impl Source {
         let Some(field) = self.get(path) else { return Ok(Given::Missing) };
         match pick(&field.value) {
             Some(value) => Ok(Given::Is(value)),
-            None if field.value == Json::Text("auto".into()) => Ok(Given::Auto),
+            None if field.value == Json::String("auto".into()) => Ok(Given::Auto),
             None => Err(self.wrong(path, expected)),
         }
     }

@@ -1,9 +1,11 @@
 //! Reads `zero_optimization` as `Zero` and `Offload`.
 
+use serde_json::Value as Json;
+
 use super::draft::Item;
 use super::inputs::Inputs;
 use super::source::{Given, Source};
-use super::{ImportError, Json, Outcome};
+use super::{ImportError, Outcome};
 
 const STAGE: &str = "zero_optimization.stage";
 
@@ -77,7 +79,7 @@ pub(super) fn dtype_of(name: &str) -> Option<&'static str> {
 /// Reads the name of a dtype.
 pub(super) fn dtype(source: &Source, path: &str) -> Result<Given<&'static str>, ImportError> {
     source.read(path, "\"fp32\", \"bf16\" or \"fp16\"", |value| match value {
-        Json::Text(name) => dtype_of(name),
+        Json::String(name) => dtype_of(name),
         _ => None,
     })
 }

@@ -26,7 +26,7 @@ mod prepare;
 mod problem;
 mod recompute_config;
 mod ron_path;
-mod ron_scan;
+pub(crate) mod ron_scan;
 mod room;
 mod saved_weights;
 mod settled;
