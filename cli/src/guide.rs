@@ -5,67 +5,32 @@
 /// A page defines each of its links as a file of the repository, for those who read it there. The definitions here stand
 /// before the page, and of two definitions the first counts.
 macro_rules! pages {
-    ([$($page:ident),*], $links:tt) => { $(pages!($page, $links);)* };
-    ($page:ident, [$($link:literal),*]) => {
+    ([$($page:ident)*] $links:tt) => { $(pages!($page $links);)* };
+    ($page:ident [$($link:literal)*]) => {
         #[doc = concat!($("[", $link, "]: ", $link, "\n",)* "\n")]
         #[doc = include_str!(concat!("../../docs/", stringify!($page), ".md"))]
         pub mod $page {}
     };
 }
 
-pages!(
+pages! {
     [
-        run_file,
-        strategies,
-        commands,
-        causal_lm,
-        masked_lm,
-        seq2seq,
-        token_classification,
-        many_ranks,
-        checkpoints,
-        coming_over,
-        performance,
-        architecture
-    ],
-    [
-        "crate::guide::checkpoints",
-        "crate::guide::coming_over",
-        "crate::guide::many_ranks",
-        "crate::guide::strategies",
-        "crate::import",
-        "firebrick::Accumulate",
-        "firebrick::Amp",
-        "firebrick::Clip",
-        "firebrick::Data::fingerprint",
-        "firebrick::Dropout",
-        "firebrick::Freeze",
-        "firebrick::Lora",
-        "firebrick::Offload",
-        "firebrick::Recompute",
-        "firebrick::Trained::save_weights",
-        "firebrick::Trainer",
-        "firebrick::World",
-        "firebrick::World::deadline",
-        "firebrick::World::on",
-        "firebrick::Zero",
-        "firebrick::checkpoints",
-        "firebrick::datasets::Collator",
-        "firebrick::datasets::Fingerprinted",
-        "firebrick::kernels::gelu",
-        "firebrick::memory::keep_freed",
-        "firebrick::optim::Adafactor",
-        "firebrick::optim::AdamW",
-        "firebrick::optim::AdamW8bit",
-        "firebrick::optim::Groups",
-        "firebrick::optim::Lamb",
-        "firebrick::schedule",
-        "firebrick::strategies#writing-a-strategy",
-        "firebrick::strategies::Stage",
-        "firebrick_models::decoding",
-        "firebrick_models::pretrained::Folder::load_later"
+        run_file strategies commands causal_lm masked_lm seq2seq token_classification many_ranks checkpoints
+        coming_over performance architecture
     ]
-);
+    [
+        "crate::guide::checkpoints" "crate::guide::coming_over" "crate::guide::many_ranks"
+        "crate::guide::strategies" "crate::import" "firebrick::Accumulate" "firebrick::Amp" "firebrick::Clip"
+        "firebrick::Data::fingerprint" "firebrick::Dropout" "firebrick::Freeze" "firebrick::Lora"
+        "firebrick::Offload" "firebrick::Recompute" "firebrick::Trained::save_weights" "firebrick::Trainer"
+        "firebrick::World" "firebrick::World::deadline" "firebrick::World::on" "firebrick::Zero"
+        "firebrick::checkpoints" "firebrick::datasets::Collator" "firebrick::datasets::Fingerprinted"
+        "firebrick::kernels::gelu" "firebrick::memory::keep_freed" "firebrick::optim::Adafactor"
+        "firebrick::optim::AdamW" "firebrick::optim::AdamW8bit" "firebrick::optim::Groups" "firebrick::optim::Lamb"
+        "firebrick::schedule" "firebrick::strategies#writing-a-strategy" "firebrick::strategies::Stage"
+        "firebrick_models::decoding" "firebrick_models::pretrained::Folder::load_later"
+    ]
+}
 
 #[cfg(test)]
 mod tests {

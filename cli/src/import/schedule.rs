@@ -84,13 +84,8 @@ fn warmup(inputs: &mut Inputs, name: &str, decay: Option<&Length>) -> Result<Ite
     let highest = highest.unwrap_or(Known::certain(1e-3));
     // No training argument sets the lowest rate: Trainer fills in 0.
     let path = param("warmup_min_lr");
-    let lowest = match inputs
-        .ds
-        .number(&path, "at least 0 and at most warmup_max_lr", |rate| (0.0..=highest.value).contains(&rate))?
-    {
-        Given::Is(rate) => rate,
-        Given::Missing | Given::Auto => 0.0,
-    };
+    let within = |rate| (0.0..=highest.value).contains(&rate);
+    let lowest = inputs.ds.number(&path, "at least 0 and at most warmup_max_lr", within)?.or(0.0);
     inputs.ds.settle(&path, Outcome::Taken(format!("schedule.min_lr: {}", shown(lowest))));
     let total = decay.map(|length| total(inputs, length)).transpose()?.unwrap_or_default();
     let text = format!(

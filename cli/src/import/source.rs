@@ -41,6 +41,16 @@ impl<T> Given<T> {
     }
 }
 
+impl<T> Given<T> {
+    /// Returns the value, or a default if the file has none.
+    pub fn or(self, default: impl Into<T>) -> T {
+        match self {
+            Self::Is(value) => value,
+            Self::Missing | Self::Auto => default.into(),
+        }
+    }
+}
+
 impl Source {
     pub fn parse(file: &str, text: &str) -> Result<Self, ImportError> {
         Ok(Self { file: file.into(), fields: json::fields(file, text)? })
