@@ -4,8 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::Value as Json;
 
-use super::ImportError;
-use super::source::{Field, shortened};
+use super::{ImportError, Outcome};
 use crate::run::ron_scan::{self, Group, Shape, Value};
 
 /// A limit far above any configuration. So few fields can be searched one by one.
@@ -13,6 +12,16 @@ pub(super) const MOST_FIELDS: usize = 5000;
 
 /// The most characters of a field name, which paths repeat.
 const LONGEST_NAME: usize = 200;
+
+/// A value without fields of its own: text, a number, a list, or an empty object.
+#[derive(Debug)]
+pub(super) struct Field {
+    pub path: String,
+    pub line: usize,
+    pub value: Json,
+    /// `None` until an outcome is recorded.
+    pub outcome: Option<Outcome>,
+}
 
 /// Returns the fields of the object in a file. An object with fields is no field of its own.
 ///
@@ -58,6 +67,19 @@ pub(super) fn joined(path: &str, name: &str) -> String {
         false => format!("{name:?}"),
     };
     if path.is_empty() { name } else { format!("{path}.{name}") }
+}
+
+/// Returns the beginning of a value, with control characters escaped for the terminal.
+pub(super) fn shortened(json: &str, most: usize) -> String {
+    let shown = |text: &str| -> String {
+        text.chars()
+            .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
+            .collect()
+    };
+    match json.char_indices().nth(most) {
+        None => shown(json),
+        Some((end, _)) => shown(&json[..end]) + "...",
+    }
 }
 
 struct Reader<'a> {

@@ -3,7 +3,8 @@
 //! The tables are in `rules/`; each says how it is written.
 
 use super::Outcome;
-use super::source::{Field, Source, is_below};
+use super::json::Field;
+use super::source::{Source, is_below};
 
 /// The tables for the fields of a ds_config.
 pub(super) const OF_DEEPSPEED: &[&str] =

@@ -2,23 +2,14 @@
 
 use serde_json::Value as Json;
 
-use super::{ImportError, Outcome, Row, json};
+use super::json::{self, Field, shortened};
+use super::{ImportError, Outcome, Row};
 
 /// A file's fields.
 #[derive(Debug)]
 pub(super) struct Source {
     file: String,
     pub fields: Vec<Field>,
-}
-
-/// A value without fields of its own: text, a number, a list, or an empty object.
-#[derive(Debug)]
-pub(super) struct Field {
-    pub path: String,
-    pub line: usize,
-    pub value: Json,
-    /// `None` until an outcome is recorded.
-    pub outcome: Option<Outcome>,
 }
 
 /// The value of a field in a file.
@@ -214,19 +205,6 @@ pub(super) fn whole(value: &Json) -> Option<u64> {
 
 pub(super) fn is_below(path: &str, parent: &str) -> bool {
     path.strip_prefix(parent).is_some_and(|rest| rest.starts_with('.'))
-}
-
-/// Returns the beginning of a value, with control characters escaped for the terminal.
-pub(super) fn shortened(json: &str, most: usize) -> String {
-    let shown = |text: &str| -> String {
-        text.chars()
-            .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
-            .collect()
-    };
-    match json.char_indices().nth(most) {
-        None => shown(json),
-        Some((end, _)) => shown(&json[..end]) + "...",
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Formats the outcomes as a table.
 
 use super::Row;
-use super::source::shortened;
+use super::json::shortened;
 
 /// The most characters of the path column; a longer path shifts the rest of its line.
 const PATH: usize = 56;

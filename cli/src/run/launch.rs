@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use burn::train::Interrupter;
-
 use serde_json::Value;
 
 use super::attended::attended;
@@ -208,7 +207,7 @@ fn require_room_for_sample<M: Trainable>(run: &Run, parts: &Parts<M>) -> Result<
     }
 }
 
-/// Tells an interruption before the first update from an error.
+/// Converts an error of training, or an interruption before the first update.
 fn interrupted(error: TrainError) -> RunError {
     if error.is_interruption() { RunError::Interrupted } else { error.into() }
 }
