@@ -1,7 +1,5 @@
 //! `optimizer` of the ds_config, or that of the training arguments.
 
-use serde_json::Value as Json;
-
 use super::draft::Item;
 use super::inputs::{Inputs, Known, shown};
 use super::optimizer_settings::{
@@ -187,15 +185,10 @@ fn weight_decay(inputs: &mut Inputs, default: f64) -> Result<Known<f64>, ImportE
 fn betas(inputs: &mut Inputs, default: [f64; 2]) -> Result<Known<[f64; 2]>, ImportError> {
     const PATH: &str = "optimizer.params.betas";
     let expected = "two numbers of at least 0 and below 1";
-    let given = inputs.ds.read(PATH, expected, |value| match value {
-        Json::Array(list) => match list.as_slice() {
-            [Json::Number(first), Json::Number(second)] => {
-                let both = [first.as_f64()?, second.as_f64()?];
-                both.into_iter().all(within_one).then_some(both)
-            }
-            _ => None,
-        },
-        _ => None,
+    let given = inputs.ds.read(PATH, expected, |value| {
+        let [first, second] = value.as_array()?.as_slice() else { return None };
+        let both = [first.as_f64()?, second.as_f64()?];
+        both.into_iter().all(within_one).then_some(both)
     })?;
     if let Given::Is(both) = given {
         inputs.ds.settle(PATH, Outcome::Taken(format!("optimizer.betas: {}", pair(both))));

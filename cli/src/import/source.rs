@@ -93,9 +93,8 @@ impl Source {
         expected: &str,
         holds: impl Fn(f64) -> bool,
     ) -> Result<Given<f64>, ImportError> {
-        self.read(path, expected, |value| match value {
-            Json::Number(number) => number.as_f64().filter(|number| number.is_finite() && holds(*number)),
-            _ => None,
+        self.read(path, expected, |value| {
+            value.as_f64().filter(|number| number.is_finite() && holds(*number))
         })
     }
 
@@ -106,17 +105,11 @@ impl Source {
     }
 
     pub fn flag(&self, path: &str) -> Result<Given<bool>, ImportError> {
-        self.read(path, "true or false", |value| match value {
-            Json::Bool(flag) => Some(*flag),
-            _ => None,
-        })
+        self.read(path, "true or false", Json::as_bool)
     }
 
     pub fn text(&self, path: &str) -> Result<Given<String>, ImportError> {
-        self.read(path, "a text", |value| match value {
-            Json::String(text) => Some(text.clone()),
-            _ => None,
-        })
+        self.read(path, "a text", |value| value.as_str().map(str::to_owned))
     }
 
     /// Reads one of several texts, and returns what stands for it here.
@@ -126,9 +119,9 @@ impl Source {
             Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
             _ => names.concat(),
         };
-        self.read(path, &expected, |value| match value {
-            Json::String(text) => known.iter().find(|(name, _)| name == text).map(|(_, here)| *here),
-            _ => None,
+        self.read(path, &expected, |value| {
+            let found = known.iter().find(|(name, _)| value == name);
+            found.map(|(_, here)| *here)
         })
     }
 
@@ -142,7 +135,7 @@ impl Source {
         let Some(field) = self.get(path) else { return Ok(Given::Missing) };
         match pick(&field.value) {
             Some(value) => Ok(Given::Is(value)),
-            None if field.value == Json::String("auto".into()) => Ok(Given::Auto),
+            None if field.value == "auto" => Ok(Given::Auto),
             None => Err(self.wrong(path, expected)),
         }
     }
@@ -198,9 +191,8 @@ impl Source {
 
 /// Returns a non-negative number without a fraction.
 pub(super) fn whole(value: &Json) -> Option<u64> {
-    let Json::Number(number) = value else { return None };
     let exact = |number: &f64| number.fract() == 0.0 && (0.0..=2f64.powi(53)).contains(number);
-    number.as_u64().or_else(|| number.as_f64().filter(exact).map(|number| number as u64))
+    value.as_u64().or_else(|| value.as_f64().filter(exact).map(|number| number as u64))
 }
 
 pub(super) fn is_below(path: &str, parent: &str) -> bool {

@@ -1,7 +1,5 @@
 //! Reads `zero_optimization` as `Zero` and `Offload`.
 
-use serde_json::Value as Json;
-
 use super::draft::Item;
 use super::inputs::Inputs;
 use super::source::{Given, Source};
@@ -78,10 +76,7 @@ pub(super) fn dtype_of(name: &str) -> Option<&'static str> {
 
 /// Reads the name of a dtype.
 pub(super) fn dtype(source: &Source, path: &str) -> Result<Given<&'static str>, ImportError> {
-    source.read(path, "\"fp32\", \"bf16\" or \"fp16\"", |value| match value {
-        Json::String(name) => dtype_of(name),
-        _ => None,
-    })
+    source.read(path, "\"fp32\", \"bf16\" or \"fp16\"", |value| dtype_of(value.as_str()?))
 }
 
 fn replicate_below(ds: &mut Source, stage: u64) -> Result<Option<u64>, ImportError> {

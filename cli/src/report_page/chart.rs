@@ -10,6 +10,7 @@ use super::curve::{Curve, Point};
 use super::escape::{escape, json_in_script};
 use super::marks::Mark;
 use super::number::{Unit, count};
+use super::tables::table;
 
 /// The width and height of the picture in its own units.
 const SIZE: f64 = 1000.0;
@@ -277,27 +278,15 @@ impl<'a> Chart<'a> {
         let last = longest.points.len().saturating_sub(1);
         let mut rows: Vec<usize> = (0..ROWS).map(|row| last * row / (ROWS - 1)).collect();
         rows.dedup();
-        let heads: String =
-            shown.iter().map(|line| format!("<th scope=\"col\">{}</th>", escape(&line.name))).collect();
-        let body: String = rows
-            .into_iter()
-            .filter_map(|row| longest.points.get(row))
-            .map(|(step, _)| {
-                let cells: String = shown
-                    .iter()
-                    .map(|line| match nearest(&line.points, *step) {
-                        Some(point) => format!("<td>{}</td>", escape(&self.unit.format(point.1))),
-                        None => "<td></td>".into(),
-                    })
-                    .collect();
-                format!("<tr><th scope=\"row\">{}</th>{cells}</tr>", escape(&self.place(*step).1))
-            })
-            .collect();
-        format!(
-            "<details><summary>As a table</summary><div class=\"wide\"><table><thead><tr>\
-             <th scope=\"col\">{}</th>{heads}</tr></thead><tbody>{body}</tbody></table></div></details>\n",
-            escape(self.place(self.steps.0).0)
-        )
+        let names = shown.iter().map(|line| line.name.as_str());
+        let heads: Vec<&str> = std::iter::once(self.place(self.steps.0).0).chain(names).collect();
+        let near = |line: &Line, step| nearest(&line.points, step).map(|point| self.unit.format(point.1));
+        let rows = rows.into_iter().filter_map(|row| longest.points.get(row)).map(|(step, _)| {
+            let cells = shown.iter().map(|line| near(line, *step).unwrap_or_default());
+            std::iter::once(self.place(*step).1).chain(cells).collect()
+        });
+        let table = table("readings", &heads, &rows.collect::<Vec<Vec<String>>>());
+        format!("<details><summary>As a table</summary>{table}</details>\n")
     }
 
     /// The data for the readout; the script finds the point under the pointer.

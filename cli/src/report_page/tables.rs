@@ -66,7 +66,7 @@ pub(crate) fn section(title: &str, body: &str) -> String {
 }
 
 /// A table with a header; cells are text.
-fn table(class: &str, heads: &[&str], rows: &[Vec<String>]) -> String {
+pub(crate) fn table(class: &str, heads: &[&str], rows: &[Vec<String>]) -> String {
     let heads: String = heads.iter().map(|head| format!("<th scope=\"col\">{}</th>", escape(head))).collect();
     let body: String = rows
         .iter()
