@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_as_it_should_look() {
+    fn the_table_has_its_layout() {
         let all = Usage { storage: true, arithmetic: true, accelerated: true };
         let computes = Usage { accelerated: false, ..all };
         let holds = Usage { storage: true, ..Usage::default() };

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_are_counted_and_what_was_made_up_for_is_no_error() {
+    fn a_write_that_succeeds_later_is_no_error() {
         let mut writes = Writes::of("metrics.jsonl", false);
         writes.note(Ok::<_, &str>(()));
         assert_eq!(writes.failed(), None);

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mark_hides_a_line_until_it_is_taken_away() {
+    fn a_marked_line_is_a_comment() {
         let mut draft = Draft::default();
         draft.add("seed", Item::certain("42"));
         draft.add("steps", Item::suggested("10").noted("as long as\nyou like"));

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_refused_and_what_is_only_a_default_is_not() {
+    fn a_different_argument_is_refused_and_a_default_is_not() {
         let one = "{\"lr\": 0.001}";
         assert_eq!(lr(&mut inputs(one, Some("{}"))), Ok(Some(Known::certain(1e-3))));
         assert_eq!(lr(&mut inputs(one, Some("{\"learning_rate\": 1e-3}"))), Ok(Some(Known::certain(1e-3))));

@@ -66,7 +66,7 @@ pub(super) fn apply(source: &mut Source, tables: &[&'static str]) {
         .map(|field| match rule_of(&field.path, &rules) {
             _ if absent(field) => Outcome::no_effect("null counts as a missing field"),
             Some(rule) => rule.outcome_of(&field.value.to_string()),
-            None if field.value.to_string() == "{}" && first_below(&field.path, &rules).is_some() => {
+            None if field.value == serde_json::json!({}) && first_below(&field.path, &rules).is_some() => {
                 Outcome::no_effect("it is empty")
             }
             None => Outcome::Unknown(nearest(&field.path, &rules)),

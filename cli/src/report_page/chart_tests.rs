@@ -11,7 +11,7 @@ fn chart<'a>() -> Chart<'a> {
 }
 
 #[test]
-fn a_chart_without_readings_is_not_there() {
+fn a_chart_without_readings_is_left_out() {
     assert_eq!(chart().line("train", &Curve::default(), Look::First).html(), "");
 }
 
