@@ -289,6 +289,15 @@ impl From<TensorBoardError> for TrainError {
 }
 
 impl TrainError {
+    /// Returns whether the run was interrupted before its first update, so that nothing was written.
+    pub fn is_interruption(&self) -> bool {
+        match self {
+            Self::Resume(error) => matches!(**error, ResumeError::Interrupted),
+            Self::Rank { reason, .. } => reason.is_interruption(),
+            _ => false,
+        }
+    }
+
     /// Returns whether training has diverged. All ranks return such an error at the same step.
     pub(crate) fn is_divergence(&self) -> bool {
         match self {

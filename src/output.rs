@@ -33,7 +33,8 @@ const WITH_FILES: [&str; 3] = ["adapter", "pretrained", best::FOLDER];
 /// A claimed folder. The claim ends when this is dropped, or with the process.
 ///
 /// An earlier run stays in the folder until the new run has made its first update. Until then, the new run writes to a
-/// folder next to it, so a start that fails or is killed changes nothing.
+/// folder next to it, so a start that fails or is killed changes nothing. If the path is a link to a folder, all of this
+/// happens next to the link's target, and the link stays.
 #[derive(Debug)]
 pub struct Output {
     folder: PathBuf,
@@ -76,12 +77,13 @@ impl Output {
         }
         let earlier = lock(folder)?;
         remove_left(folder)?;
-        let name = folder.file_name().unwrap_or_default().to_string_lossy();
-        let start = folder.with_file_name(format!(".{name}-starting"));
+        let place = followed(folder);
+        let name = place.file_name().unwrap_or_default().to_string_lossy();
+        let start = place.with_file_name(format!(".{name}-starting"));
         // The lock of the earlier run's folder proves that no process uses the remains of a killed start.
         if start.join(LOCK).exists() {
             fs::remove_dir_all(&start)
-                .map_err(|error| TrainError::file(&start, "removing what a killed start left", error))?;
+                .map_err(|error| TrainError::file(&start, "removing the files of a killed start", error))?;
         }
         make(&start)?;
         let lock = lock(&start)?;
@@ -103,8 +105,9 @@ impl Output {
     pub fn settle(&self) -> Result<Option<PathBuf>, TrainError> {
         let mut start = self.started();
         let Some(Start { folder, .. }) = &*start else { return Ok(None) };
-        let kept = keep_earlier(&self.folder)?;
-        fs::rename(folder, &self.folder)
+        let place = followed(&self.folder);
+        let kept = keep_earlier(&place)?;
+        fs::rename(folder, &place)
             .map_err(|error| TrainError::file(folder, "taking the place of the earlier run", error))?;
         *start = None;
         Ok(Some(kept))
@@ -144,7 +147,9 @@ impl Output {
 
     /// Checks whether the folder can be claimed, as far as possible without changing it.
     pub fn check(folder: &Path) -> Result<(), TrainError> {
-        Folder::new(folder.join(checkpoint::FOLDER)).require_target().map_err(ResumeError::from)?;
+        for linked in [folder, &folder.join(checkpoint::FOLDER)] {
+            Folder::new(linked).require_target().map_err(ResumeError::from)?;
+        }
         let Ok(mut entries) = fs::read_dir(folder) else {
             let nearest = folder.ancestors().find(|parent| parent.exists());
             return match nearest {
@@ -226,7 +231,7 @@ impl Drop for Output {
 /// Removes half-written files of a killed run. The folder must be locked.
 fn remove_left(folder: &Path) -> Result<(), TrainError> {
     saving::remove_left(folder, &WITH_FILES)
-        .map_err(|error| TrainError::file(folder, "removing what a killed run left half written", error))
+        .map_err(|error| TrainError::file(folder, "removing the partial files of a killed run", error))
 }
 
 /// Returns whether the folder holds a run with at least one update.
@@ -278,6 +283,16 @@ pub fn is_abandoned(folder: &Path) -> bool {
     is_ours && file.try_lock_shared().is_ok()
 }
 
+/// Returns the folder that a path names, which is the target if the path is a link.
+fn followed(path: &Path) -> PathBuf {
+    // Without the trailing slash, with which the system follows the link by itself.
+    let path: PathBuf = path.components().collect();
+    match path.is_symlink() {
+        true => path.canonicalize().unwrap_or(path),
+        false => path,
+    }
+}
+
 fn keep_earlier(folder: &Path) -> Result<PathBuf, TrainError> {
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     let free = (1..)
@@ -292,90 +307,5 @@ fn keep_earlier(folder: &Path) -> Result<PathBuf, TrainError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Returns the names in a folder, sorted.
-    fn names(folder: &Path) -> Vec<String> {
-        let entries = fs::read_dir(folder).unwrap();
-        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
-        names.sort();
-        names.into_iter().map(|name| name.into_string().unwrap()).collect()
-    }
-
-    /// Simulates a run that makes an update.
-    fn run(folder: &Path, log: &str) {
-        let output = Output::claim(folder).unwrap();
-        fs::write(output.current().join(LOG), log).unwrap();
-        output.settle().unwrap();
-        assert_eq!(output.current(), folder);
-    }
-
-    #[test]
-    fn an_earlier_run_is_kept_under_the_next_free_number() {
-        let parent = tempfile::tempdir().unwrap();
-        let folder = parent.path().join("run");
-        for log in ["first", "second", "third"] {
-            run(&folder, log);
-        }
-        assert_eq!(names(parent.path()), ["run", "run-1", "run-2"]);
-        let log = |name: &str| fs::read_to_string(parent.path().join(name).join(LOG)).unwrap();
-        assert_eq!(["run-1", "run-2", "run"].map(log), ["first", "second", "third"]);
-    }
-
-    #[test]
-    fn a_start_that_makes_no_update_leaves_the_earlier_run_where_it_is() {
-        let parent = tempfile::tempdir().unwrap();
-        let folder = parent.path().join("run");
-        run(&folder, "good");
-        let output = Output::claim(&folder).unwrap();
-        output.save_text("run.ron", "()").unwrap();
-        assert_eq!(names(parent.path()), [".run-starting", "run"]);
-        assert!(matches!(Output::claim(&folder), Err(TrainError::OutputInUse(_))));
-        drop(output);
-        assert_eq!(names(parent.path()), ["run"]);
-        assert_eq!(fs::read_to_string(folder.join(LOG)).unwrap(), "good");
-        // The next start removes the remains of a killed one.
-        fs::write(folder.join(".staged-best.safetensors"), "half").unwrap();
-        let left = parent.path().join(".run-starting");
-        fs::create_dir(&left).unwrap();
-        fs::write(left.join(LOCK), "").unwrap();
-        fs::write(left.join("half"), "").unwrap();
-        run(&folder, "next");
-        assert_eq!(names(parent.path()), ["run", "run-1"]);
-        assert!(!folder.join("half").exists());
-        assert!(!parent.path().join("run-1/.staged-best.safetensors").exists());
-    }
-
-    #[test]
-    fn a_folder_in_use_is_refused_and_free_again_afterwards() {
-        let parent = tempfile::tempdir().unwrap();
-        let folder = parent.path().join("run");
-        let claimed = Output::claim(&folder).unwrap();
-        fs::write(folder.join(LOG), "{}").unwrap();
-        let error = Output::claim(&folder).unwrap_err().to_string();
-        assert!(error.contains("another run"), "{error}");
-        drop(claimed);
-        Output::claim(&folder).unwrap();
-    }
-
-    #[test]
-    fn a_run_that_ended_before_its_first_step_leaves_the_folder_usable() {
-        let parent = tempfile::tempdir().unwrap();
-        let folder = parent.path().join("run");
-        let output = Output::claim(&folder).unwrap();
-        output.save_text("run.ron", "()").unwrap();
-        drop(output);
-        Output::claim(&folder).unwrap();
-        assert!(!parent.path().join("run-1").exists());
-    }
-
-    #[test]
-    fn files_that_are_not_of_a_run_are_never_touched() {
-        let parent = tempfile::tempdir().unwrap();
-        fs::write(parent.path().join("run.ron"), "mine").unwrap();
-        let error = Output::claim(parent.path()).unwrap_err().to_string();
-        assert!(error.contains("run.ron") && error.contains("choose another"), "{error}");
-        assert_eq!(fs::read_to_string(parent.path().join("run.ron")).unwrap(), "mine");
-    }
-}
+#[path = "output_tests.rs"]
+mod tests;

@@ -115,6 +115,12 @@ pub enum CheckpointError {
         /// The digest of the file's bytes.
         found: Digest,
     },
+    /// The caller stopped the check.
+    #[error("{path}: stopped before all of it was checked")]
+    Stopped {
+        /// The checkpoint.
+        path: PathBuf,
+    },
     /// A file changed after its digest was checked.
     #[error("{path}: the file was changed after its sum was checked: open the checkpoint again")]
     Changed {
@@ -233,6 +239,7 @@ impl CheckpointError {
             | Self::Size { path, .. }
             | Self::Sum { path, .. }
             | Self::Changed { path }
+            | Self::Stopped { path }
             | Self::Slices { path, .. }
             | Self::NoTensor { path, .. }
             | Self::Rows { path, .. }

@@ -23,10 +23,10 @@ const CHUNK: usize = 1 << 20;
 
 /// Returns the checkpoint, or everything wrong with it, at least one error.
 ///
-/// Calls `progress` with the bytes checked so far and the total.
+/// Calls `progress` with the bytes checked so far and the total, and stops if it returns false.
 pub(crate) fn examine(
     path: &Path,
-    progress: &(impl Fn(u64, u64) + Sync),
+    progress: &(impl Fn(u64, u64) -> bool + Sync),
 ) -> std::result::Result<Checkpoint, Vec<CheckpointError>> {
     let manifest = Manifest::read(path).map_err(|error| vec![error])?;
     let total = manifest.bytes();
@@ -34,7 +34,10 @@ pub(crate) fn examine(
     progress(0, total);
     let read = |bytes| {
         let before = done.fetch_add(bytes, Ordering::Relaxed);
-        progress(before + bytes, total);
+        match progress(before + bytes, total) {
+            true => Ok(()),
+            false => Err(CheckpointError::Stopped { path: path.into() }),
+        }
     };
     let checked = manifest.files.par_iter().map(|entry| {
         let file = verified(path, entry, &read)?;
@@ -90,7 +93,11 @@ fn all<T>(results: Vec<Result<T>>) -> std::result::Result<Vec<T>, Vec<Checkpoint
 }
 
 /// Checks a file against the size and digest of the manifest.
-fn verified(folder: &Path, entry: &FileEntry, read: &(impl Fn(u64) + Sync)) -> Result<VerifiedFile> {
+fn verified(
+    folder: &Path,
+    entry: &FileEntry,
+    read: &(impl Fn(u64) -> Result<()> + Sync),
+) -> Result<VerifiedFile> {
     let path = folder.join(&entry.name);
     let (file, metadata) = regular::open(&path)?;
     if metadata.len() != entry.bytes {
@@ -128,7 +135,7 @@ fn each_chunk(
     of: &VerifiedFile,
     mut file: File,
     range: Range<u64>,
-    read: &impl Fn(u64),
+    read: &impl Fn(u64) -> Result<()>,
     mut take: impl FnMut(&[u8]),
 ) -> Result<()> {
     let mut left = range.end - range.start;
@@ -143,7 +150,7 @@ fn each_chunk(
             Ok(bytes) => {
                 take(&wanted[..bytes]);
                 left -= bytes as u64;
-                read(bytes as u64);
+                read(bytes as u64)?;
             }
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => (),
             Err(error) => return Err(CheckpointError::io("read", &of.path, error)),

@@ -25,6 +25,18 @@ impl Checkpoint {
     ///
     /// The same as [`open`](Self::open).
     pub fn open_showing(path: impl Into<PathBuf>, progress: impl Fn(u64, u64) + Sync) -> Result<Self> {
+        Self::open_while(path, |done, all| {
+            progress(done, all);
+            true
+        })
+    }
+
+    /// Like [`open_showing`](Self::open_showing), but stops as soon as `progress` returns false.
+    ///
+    /// # Errors
+    ///
+    /// The same as [`open`](Self::open), and [`CheckpointError::Stopped`](crate::CheckpointError::Stopped).
+    pub fn open_while(path: impl Into<PathBuf>, progress: impl Fn(u64, u64) -> bool + Sync) -> Result<Self> {
         examine(&path.into(), &progress).map_err(|mut errors| errors.swap_remove(0))
     }
 }

@@ -28,7 +28,11 @@ impl Report {
 /// Checks a checkpoint like [`Checkpoint::open`](crate::Checkpoint::open), but reports every wrong file,
 /// not only the first. Calls `progress` with the bytes checked so far and the total.
 pub fn verify(path: &Path, progress: impl Fn(u64, u64) + Sync) -> Report {
-    let problems = examine(path, &progress).err().unwrap_or_default();
+    let show = |done, all| {
+        progress(done, all);
+        true
+    };
+    let problems = examine(path, &show).err().unwrap_or_default();
     let manifest = Manifest::read(path).ok();
     let known = |name: &std::ffi::OsStr| {
         let files = manifest.iter().flat_map(|manifest| &manifest.files);

@@ -211,11 +211,11 @@ impl ForModel for Benched<'_> {
             report = trainer.round(bench, run, &parts)?;
             first_step.get_or_insert(report.first_step_seconds);
             if let Some((run, parts)) = &beside {
-                say("the same of the run beside it");
+                say("the same for the other run");
                 other.round(bench, run, parts)?;
             }
             if bench.raw {
-                say("the same in a loop written by hand");
+                say("the same in a plain Burn loop");
                 reset_peak();
                 let (seconds, peak) = bench.raw_round(run, &parts)?;
                 raw.add(seconds, peak, 0);

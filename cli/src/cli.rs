@@ -259,7 +259,7 @@ fn train(args: &TrainArgs) -> Result<Exit, RunError> {
         ReportFormat::Json => print_json(report),
     }
     if let Some(reason) = &report.checkpoint_error {
-        return Err(RunError::NotSaved { reason: reason.clone() });
+        return Err(RunError::NotSaved(reason.clone()));
     }
     if let Some(error) = report.failed_writes.iter().find_map(RunError::unwritten) {
         return Err(error);
@@ -272,7 +272,7 @@ fn train(args: &TrainArgs) -> Result<Exit, RunError> {
     let signal = signals::received().unwrap_or(Signal::Interrupt);
     if let Some(step) = report.checkpoint_step {
         tell(&format!(
-            "interrupted by {}; saved after update {step}: `--resume` goes on from it",
+            "interrupted by {}; saved after update {step}: `--resume` continues from it",
             signal.name()
         ));
     }

@@ -59,18 +59,18 @@ pub(crate) fn terminal_width() -> Option<u16> {
 /// Prints the progress of long work on standard error, at most one line per second. Shorter work prints nothing.
 pub(crate) struct Share {
     doing: &'static str,
-    told: Mutex<Instant>,
+    printed: Mutex<Instant>,
 }
 
 impl Share {
     pub fn of(doing: &'static str) -> Self {
-        Self { doing, told: Mutex::new(Instant::now()) }
+        Self { doing, printed: Mutex::new(Instant::now()) }
     }
 
     pub fn tell(&self, done: u64, all: u64) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.elapsed() >= Duration::from_secs(1) {
-            *told = Instant::now();
+        let mut printed = self.printed.lock().unwrap_or_else(PoisonError::into_inner);
+        if printed.elapsed() >= Duration::from_secs(1) {
+            *printed = Instant::now();
             tell(&format!("{} {:.0}%", self.doing, done as f64 / all.max(1) as f64 * 100.0));
         }
     }

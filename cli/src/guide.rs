@@ -1,26 +1,93 @@
 //! The Firebrick guide, page by page. The files are in `docs/`.
 
-#[doc = include_str!("../../docs/run_file.md")]
-pub mod run_file {}
-#[doc = include_str!("../../docs/strategies.md")]
-pub mod strategies {}
-#[doc = include_str!("../../docs/commands.md")]
-pub mod commands {}
-#[doc = include_str!("../../docs/causal_lm.md")]
-pub mod causal_lm {}
-#[doc = include_str!("../../docs/masked_lm.md")]
-pub mod masked_lm {}
-#[doc = include_str!("../../docs/seq2seq.md")]
-pub mod seq2seq {}
-#[doc = include_str!("../../docs/token_classification.md")]
-pub mod token_classification {}
-#[doc = include_str!("../../docs/many_ranks.md")]
-pub mod many_ranks {}
-#[doc = include_str!("../../docs/checkpoints.md")]
-pub mod checkpoints {}
-#[doc = include_str!("../../docs/coming_over.md")]
-pub mod coming_over {}
-#[doc = include_str!("../../docs/performance.md")]
-pub mod performance {}
-#[doc = include_str!("../../docs/architecture.md")]
-pub mod architecture {}
+/// Declares a module for each page.
+///
+/// A page defines each of its links as a file of the repository, for those who read it there. The definitions here stand
+/// before the page, and of two definitions the first counts.
+macro_rules! pages {
+    ([$($page:ident)*] $links:tt) => { $(pages!($page $links);)* };
+    ($page:ident [$($link:literal)*]) => {
+        #[doc = concat!($("[", $link, "]: ", $link, "\n",)* "\n")]
+        #[doc = include_str!(concat!("../../docs/", stringify!($page), ".md"))]
+        pub mod $page {}
+    };
+}
+
+pages! {
+    [
+        run_file strategies commands causal_lm masked_lm seq2seq token_classification many_ranks checkpoints
+        coming_over performance architecture
+    ]
+    [
+        "crate::guide::checkpoints" "crate::guide::coming_over" "crate::guide::many_ranks"
+        "crate::guide::strategies" "crate::import" "firebrick::Accumulate" "firebrick::Amp" "firebrick::Clip"
+        "firebrick::Data::fingerprint" "firebrick::Dropout" "firebrick::Freeze" "firebrick::Lora"
+        "firebrick::Offload" "firebrick::Recompute" "firebrick::Trained::save_weights" "firebrick::Trainer"
+        "firebrick::World" "firebrick::World::deadline" "firebrick::World::on" "firebrick::Zero"
+        "firebrick::checkpoints" "firebrick::datasets::Collator" "firebrick::datasets::Fingerprinted"
+        "firebrick::kernels::gelu" "firebrick::memory::keep_freed" "firebrick::optim::Adafactor"
+        "firebrick::optim::AdamW" "firebrick::optim::AdamW8bit" "firebrick::optim::Groups" "firebrick::optim::Lamb"
+        "firebrick::schedule" "firebrick::strategies#writing-a-strategy" "firebrick::strategies::Stage"
+        "firebrick_models::decoding" "firebrick_models::pretrained::Folder::load_later"
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    /// Returns the links of a page: their labels, or their targets where they have no label; and the definitions of
+    /// the labels.
+    fn links(page: &str) -> (Vec<(String, bool)>, BTreeMap<String, String>) {
+        let mut links = Vec::new();
+        for (sign, end, has_label) in [("](", ')', false), ("][", ']', true)] {
+            let rest = page.split(sign).skip(1);
+            links.extend(rest.filter_map(|rest| Some((rest.split_once(end)?.0.to_string(), has_label))));
+        }
+        let definition = |line: &str| {
+            let (label, target) = line.strip_prefix('[')?.split_once("]: ")?;
+            Some((label.to_string(), target.to_string()))
+        };
+        (links, page.lines().filter_map(definition).collect())
+    }
+
+    /// Relative links lead to files, and what rustdoc resolves by path is listed above.
+    #[test]
+    fn no_link_of_a_page_is_dead() {
+        let pages = fs::read_dir("../docs").unwrap().map(|entry| entry.unwrap().path());
+        let pages = pages.chain(
+            ["README", "CONTRIBUTING", "CHANGELOG"].map(|name| PathBuf::from(format!("../{name}.md"))),
+        );
+        let source = fs::read_to_string("src/guide.rs").unwrap();
+        let mut count = 0;
+        for path in pages {
+            let page = fs::read_to_string(&path).unwrap();
+            let (links, defined) = links(&page);
+            for (link, has_label) in links {
+                let target = match has_label {
+                    false => &link,
+                    true => defined
+                        .get(&link)
+                        .unwrap_or_else(|| panic!("{}: {link} is not defined", path.display())),
+                };
+                if has_label {
+                    assert!(
+                        source.contains(&format!("\"{link}\"")),
+                        "{}: {link} is not in guide.rs",
+                        path.display()
+                    );
+                }
+                let file = target.split('#').next().unwrap_or_default();
+                if file.starts_with("http") || file.is_empty() {
+                    continue;
+                }
+                let folder = path.parent().unwrap_or(Path::new(""));
+                assert!(folder.join(file).exists(), "{}: no file at {target}", path.display());
+                count += 1;
+            }
+        }
+        assert!(count > 50, "{count} links");
+    }
+}

@@ -55,7 +55,7 @@ pub mod watch;
 
 pub use bench::{Bench, BenchReport, BesideReport, RawReport};
 pub use plan::{FoundBatch, Plan, PlanError, Planned, Sent};
-pub use preview::{Cell, Kind, Legible, Look, Names, Numbers, Preview, Row};
+pub use preview::{Cell, Grid, Kind, Legible, Look, Names, Numbers, Preview, Row};
 pub use program::Program;
 pub use run::{
     BatchConfig, BertShape, CheckpointsConfig, Corpus, DataConfig, DataRun, LabelKind, Launched, LlamaShape,

@@ -43,11 +43,11 @@ impl Signal {
 }
 
 /// The number of the first signal; 0 before.
-static TOLD: AtomicU8 = AtomicU8::new(0);
+static FIRST: AtomicU8 = AtomicU8::new(0);
 
 /// Returns the first signal, if there was one.
 pub(crate) fn received() -> Option<Signal> {
-    let number = TOLD.load(Ordering::SeqCst);
+    let number = FIRST.load(Ordering::SeqCst);
     Signal::ALL.into_iter().find(|signal| *signal as u8 == number)
 }
 
@@ -103,7 +103,7 @@ fn listen(mut hear: impl FnMut(Signal) + Send + 'static) {
     let heard = move || {
         for number in signals.forever() {
             if let Some(signal) = Signal::ALL.into_iter().find(|signal| *signal as i32 == number) {
-                let _ = TOLD.compare_exchange(0, signal as u8, Ordering::SeqCst, Ordering::SeqCst);
+                let _ = FIRST.compare_exchange(0, signal as u8, Ordering::SeqCst, Ordering::SeqCst);
                 hear(signal);
             }
         }
@@ -114,7 +114,7 @@ fn listen(mut hear: impl FnMut(Signal) + Send + 'static) {
 #[cfg(not(unix))]
 fn listen(mut hear: impl FnMut(Signal) + Send + 'static) {
     let _ = ctrlc::set_handler(move || {
-        TOLD.store(Signal::Interrupt as u8, Ordering::SeqCst);
+        FIRST.store(Signal::Interrupt as u8, Ordering::SeqCst);
         hear(Signal::Interrupt);
     });
 }

@@ -13,10 +13,10 @@ use super::Change;
 pub enum ResumeError {
     /// The checkpoint's files are invalid, or cannot be read or written.
     #[error(transparent)]
-    Files(#[from] CheckpointError),
+    Files(CheckpointError),
     /// The folder holds no checkpoint.
     #[error(
-        "{folder}: there is no complete checkpoint here to resume from; start the run without `--resume`, or let `--resume auto` decide"
+        "{folder}: there is no complete checkpoint here to resume from; start the run without `--resume`, or use `--resume auto`"
     )]
     NoCheckpoint {
         /// The folder that was searched.
@@ -35,7 +35,11 @@ pub enum ResumeError {
     },
     /// The folder holds no checkpoint of this step.
     #[error(
-        "{folder}: there is no complete checkpoint of step {step}; there are those of the steps {steps:?}"
+        "{folder}: there is no complete checkpoint of step {step}; {}",
+        match .steps.as_slice() {
+            [] => "this run has saved none: set `checkpoints` in its run file to save some".to_string(),
+            steps => format!("there are those of the steps {steps:?}"),
+        }
     )]
     NoStep {
         /// The folder that was searched.
@@ -45,6 +49,20 @@ pub enum ResumeError {
         /// The steps of the checkpoints in the folder.
         steps: Vec<u64>,
     },
+    /// There is nothing at the path to resume from.
+    #[error(
+        "{path}: there is nothing here to resume from{}: write `latest`, `auto`, `step-N`, or the path of a checkpoint or of a run's output folder",
+        .nearest.as_ref().map_or(String::new(), |name| format!(" (did you mean `{name}`?)"))
+    )]
+    NoPath {
+        /// The path.
+        path: PathBuf,
+        /// The word that it resembles.
+        nearest: Option<String>,
+    },
+    /// The run was interrupted while it read the checkpoint.
+    #[error("interrupted before the first update; nothing was written")]
+    Interrupted,
     /// The trainer has no folder for checkpoints.
     #[error("checkpoints are kept in the output folder: give the trainer one with `.output(folder)`")]
     NoOutput,
@@ -77,4 +95,13 @@ pub enum ResumeError {
         .0.iter().map(|change| format!("  {change}")).collect::<Vec<_>>().join("\n")
     )]
     Impossible(Vec<Change>),
+}
+
+impl From<CheckpointError> for ResumeError {
+    fn from(error: CheckpointError) -> Self {
+        match error {
+            CheckpointError::Stopped { .. } => Self::Interrupted,
+            error => Self::Files(error),
+        }
+    }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Bytes, DType, Tensor, TensorData};
+use burn::train::Interrupter;
 use firebrick_checkpoints::{Dtype, Tensors};
 use firebrick_strategies::{ParamMap, Shard, map_params, relift};
 
@@ -18,10 +19,16 @@ const LISTED: usize = 10;
 ///
 /// # Errors
 ///
-/// The saved tensors differ from the model's. The error names the differences, and no tensor has been read.
-pub(crate) fn load<M: Module>(model: M, layout: &Layout, saved: &Tensors) -> Result<M, ResumeError> {
+/// The run was interrupted, or the saved tensors differ from the model's. In the latter case the error names the
+/// differences, and no tensor has been read.
+pub(crate) fn load<M: Module>(
+    model: M,
+    layout: &Layout,
+    saved: &Tensors,
+    interrupter: &Interrupter,
+) -> Result<M, ResumeError> {
     require_same(&model, layout, saved)?;
-    let mut put = Put { layout, saved, error: None };
+    let mut put = Put { layout, saved, interrupter, error: None };
     let model = map_params(model, &mut put);
     put.error.map_or(Ok(model), Err)
 }
@@ -75,6 +82,7 @@ fn require_same<M: Module>(model: &M, layout: &Layout, saved: &Tensors) -> Resul
 struct Put<'a> {
     layout: &'a Layout,
     saved: &'a Tensors,
+    interrupter: &'a Interrupter,
     error: Option<ResumeError>,
 }
 
@@ -94,12 +102,18 @@ impl Put<'_> {
     fn read<const D: usize>(&self, id: ParamId, value: &Tensor<D>) -> Result<Tensor<D>, ResumeError> {
         let Some(place) = self.layout.place(id) else { return Ok(value.clone()) };
         let Some(info) = self.saved.info(&place.path) else { return Ok(value.clone()) };
+        go_on(self.interrupter)?;
         let dtype = tensor_dtype(&place.path, info.dtype)?;
         let (shape, bytes) = read_part(self.saved, &place.path, &info.shape, place.shard.as_ref())?;
         let data = TensorData::from_bytes(Bytes::from_bytes_vec(bytes), shape, dtype);
         let data = data.convert_dtype(value.dtype());
         Ok(relift(Tensor::from_data(data, (&value.device().inner(), value.dtype())), value))
     }
+}
+
+/// Returns an error if the run is to stop. A large model takes seconds to read.
+pub(super) fn go_on(interrupter: &Interrupter) -> Result<(), ResumeError> {
+    if interrupter.should_stop() { Err(ResumeError::Interrupted) } else { Ok(()) }
 }
 
 /// Whether parameters may be saved in this dtype; converting from any other would change their values.
@@ -141,7 +155,7 @@ mod tests {
     use super::*;
 
     /// Saves a layer with 2 numbers in this dtype, and loads it.
-    fn loaded(dtype: Dtype) -> Result<Linear, ResumeError> {
+    fn loaded(dtype: Dtype, interrupter: &Interrupter) -> Result<Linear, ResumeError> {
         let model = LinearConfig::new(2, 1).with_bias(false).init(&burn::tensor::Device::flex().autodiff());
         let layout = Layout::of(&model, &mut Stages::none(), &Communicator::solo());
         let folder = tempfile::tempdir().unwrap();
@@ -151,20 +165,27 @@ mod tests {
         let state = RankState { rank: 0, ranks: 1, parameters: vec![weight], ..Default::default() };
         let manifest = Manifest::new("run", 1, 1, "0").files(staging.write_rank(&state).unwrap());
         let saved = staging.publish(manifest, "()").unwrap();
-        load(model, &layout, Checkpoint::open(saved.path).unwrap().parameters())
+        load(model, &layout, Checkpoint::open(saved.path).unwrap().parameters(), interrupter)
     }
 
     #[test]
     fn parameters_are_loaded_from_floats_only() {
         for dtype in [Dtype::F64, Dtype::F32, Dtype::F16, Dtype::BF16] {
-            loaded(dtype).unwrap();
+            loaded(dtype, &Interrupter::new()).unwrap();
         }
         for dtype in [Dtype::I64, Dtype::I32, Dtype::I8, Dtype::U8, Dtype::U32] {
-            let error = loaded(dtype).unwrap_err().to_string();
+            let error = loaded(dtype, &Interrupter::new()).unwrap_err().to_string();
             assert!(
                 error.contains(&format!("`weight` is {dtype:?} in it and a float in the model")),
                 "{error}"
             );
         }
+    }
+
+    #[test]
+    fn an_interruption_stops_the_reading() {
+        let interrupter = Interrupter::new();
+        interrupter.stop(None);
+        assert!(matches!(loaded(Dtype::F32, &interrupter), Err(ResumeError::Interrupted)));
     }
 }

@@ -8,12 +8,13 @@ use std::collections::BTreeMap;
 use burn::module::{Module, ParamId};
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Bytes, TensorData};
+use burn::train::Interrupter;
 use firebrick_checkpoints::{Piece, Scalar, Tensors};
 
 use super::ResumeError;
 use super::layout::Layout;
 use super::lender::{State, StateSize, record_of};
-use super::load::{read_part, tensor_dtype};
+use super::load::{go_on, read_part, tensor_dtype};
 use super::pieces::piece;
 
 /// The field in which Burn notes the parameter's number of axes.
@@ -56,12 +57,13 @@ fn of_place<'a, 'b>(layout: &'a Layout, name: &'b str) -> Option<(&'a super::lay
 ///
 /// # Errors
 ///
-/// The state belongs to another kind of optimizer.
+/// The run was interrupted, or the state belongs to another kind of optimizer.
 pub(crate) fn load_optimizer<M: Module>(
     optimizer: ModuleOptimizer,
     master: &M,
     layout: &Layout,
     saved: &Tensors,
+    interrupter: &Interrupter,
 ) -> Result<(ModuleOptimizer, usize), ResumeError> {
     let ids: BTreeMap<&str, ParamId> = layout.places().map(|(id, place)| (place.path.as_str(), id)).collect();
     let mut states = BTreeMap::<ParamId, State>::new();
@@ -70,6 +72,7 @@ pub(crate) fn load_optimizer<M: Module>(
         let (id, field) = of_id(&ids, name)?;
         let (place, info) = (layout.place(id), saved.info(name));
         let (Some(place), Some(info)) = (place, info) else { continue };
+        go_on(interrupter)?;
         let dtype = tensor_dtype(name, info.dtype)?;
         let (shape, bytes) = read_part(saved, name, &info.shape, place.shard.as_ref())?;
         let state = states.entry(id).or_default();

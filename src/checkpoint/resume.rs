@@ -55,7 +55,8 @@ impl Resume {
         let of_run = path.join(FOLDER);
         match of_run.is_dir() || of_run.is_symlink() {
             true => Ok(Some(newest(of_run)?.path)),
-            false => Ok(Some(path.clone())),
+            false if path.exists() => Ok(Some(path.clone())),
+            false => Err(ResumeError::NoPath { path: path.clone(), nearest: nearest_word(path) }),
         }
     }
 
@@ -97,6 +98,16 @@ impl Resume {
     }
 }
 
+/// Returns the word that is meant by a mistyped one.
+fn nearest_word(path: &Path) -> Option<String> {
+    let text = path.to_str()?.to_lowercase();
+    let digits = text.trim_start_matches(|c: char| !c.is_ascii_digit());
+    let step = format!("step-{digits}");
+    let words = ["latest", "auto", step.as_str()].map(|word| (strsim::jaro_winkler(&text, word), word));
+    let (alike, word) = words.into_iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
+    (alike > 0.8 && !word.ends_with('-')).then(|| word.to_string())
+}
+
 /// The folder of a run's checkpoints, within its output folder.
 pub const FOLDER: &str = "checkpoints";
 
@@ -109,6 +120,27 @@ fn newest(folder: PathBuf) -> Result<Saved, ResumeError> {
         (None, problems) => {
             let problems = problems.iter().map(ToString::to_string).collect();
             Err(ResumeError::NoneSound { folder, problems })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mistyped_word_has_the_nearest_one_in_its_error() {
+        for (given, meant) in [
+            ("stpe-4", "(did you mean `step-4`?)"),
+            ("step4", "(did you mean `step-4`?)"),
+            ("Latest", "(did you mean `latest`?)"),
+            ("lates", "(did you mean `latest`?)"),
+            ("atuo", "(did you mean `auto`?)"),
+            ("runs/a", "nothing here to resume from: write `latest`"),
+        ] {
+            let resume: Resume = given.parse().unwrap_or_else(|never| match never {});
+            let error = resume.find(Path::new("run")).unwrap_err().to_string();
+            assert!(error.contains(meant), "{error}");
         }
     }
 }

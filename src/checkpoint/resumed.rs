@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use burn::train::Interrupter;
 use firebrick_checkpoints::{Checkpoint, Folder, Scalar};
 use firebrick_world::Communicator;
 
@@ -51,18 +52,19 @@ impl Shared {
     ///
     /// # Errors
     ///
-    /// There is no such checkpoint, or it is invalid.
+    /// There is no such checkpoint, it is invalid, or the run was interrupted.
     pub fn open(
         &self,
         resume: &Resume,
         output: &Path,
         world: &Communicator,
+        interrupter: &Interrupter,
     ) -> Result<Option<Arc<Resumed>>, TrainError> {
         let found = match resume {
             Resume::Path(_) => resume.find(output)?,
             _ => {
                 let own = match world.rank() {
-                    0 => self.find_own(resume, output)?,
+                    0 => self.find_own(resume, output, interrupter)?,
                     _ => None,
                 };
                 let step = broadcast_scalar(world, own.map_or(-1.0, |step| step as f64))?;
@@ -74,18 +76,23 @@ impl Shared {
         if let Some(resumed) = &*shared {
             return Ok(Some(resumed.clone()));
         }
-        let resumed = Arc::new(Resumed::open(&path)?);
+        let resumed = Arc::new(Resumed::open(&path, interrupter)?);
         *shared = Some(resumed.clone());
         Ok(Some(resumed))
     }
 
     /// The step of the checkpoint in the output folder. For `auto`, the checkpoint is also opened.
-    fn find_own(&self, resume: &Resume, output: &Path) -> Result<Option<u64>, ResumeError> {
+    fn find_own(
+        &self,
+        resume: &Resume,
+        output: &Path,
+        interrupter: &Interrupter,
+    ) -> Result<Option<u64>, ResumeError> {
         let found = resume.find_own(output)?;
         if *resume != Resume::Auto || found.is_none() {
             return Ok(found.map(|saved| saved.step));
         }
-        let resumed = Resumed::newest_sound(&Folder::new(output.join(FOLDER)))?;
+        let resumed = Resumed::newest_sound(&Folder::new(output.join(FOLDER)), interrupter)?;
         let step = resumed.state.step;
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(resumed));
         Ok(Some(step))
@@ -124,8 +131,8 @@ pub(crate) fn broadcast_scalar(world: &Communicator, number: f64) -> Result<f64,
 
 impl Resumed {
     /// Opens the checkpoint in this folder.
-    fn open(path: &Path) -> Result<Self, ResumeError> {
-        let checkpoint = Checkpoint::open(path)?;
+    fn open(path: &Path, interrupter: &Interrupter) -> Result<Self, ResumeError> {
+        let checkpoint = Checkpoint::open_while(path, |_, _| !interrupter.should_stop())?;
         let state = TrainerState::parse(checkpoint.trainer())?;
         plausible(checkpoint.optimizer().scalars(), state.step)?;
         match state.step == checkpoint.manifest().step {
@@ -138,11 +145,12 @@ impl Resumed {
     }
 
     /// Opens the newest valid checkpoint of a run.
-    fn newest_sound(folder: &Folder) -> Result<Self, ResumeError> {
+    fn newest_sound(folder: &Folder, interrupter: &Interrupter) -> Result<Self, ResumeError> {
         let mut problems = Vec::new();
         for saved in folder.newest_first()? {
-            match Self::open(&saved.path) {
+            match Self::open(&saved.path, interrupter) {
                 Ok(resumed) => return Ok(Self { passed_over: problems, ..resumed }),
+                Err(ResumeError::Interrupted) => return Err(ResumeError::Interrupted),
                 Err(ResumeError::State { reason }) => {
                     problems.push(format!("{}: trainer.ron: {reason}", saved.path.display()));
                 }

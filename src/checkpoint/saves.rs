@@ -129,7 +129,7 @@ impl Saves {
     fn report(&mut self, observers: &mut Observers) {
         for Ended { step, seconds, pause, error } in self.saver.done.drain(..) {
             if let (Some(error), true) = (&error, self.tells) {
-                warn!("the checkpoint of step {step} could not be saved, training goes on: {error}");
+                warn!("the checkpoint of step {step} could not be saved, training continues: {error}");
             }
             observers.saved(&SaveNumbers { step, seconds, pause_seconds: pause, error });
         }

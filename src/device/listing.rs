@@ -8,7 +8,7 @@ use burn::tensor::quantization::{QuantScheme, QuantStore, QuantValue, ScaleDtype
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
-use super::{BACKENDS, FormatNumbers, NumberFormat, automatic, is_cube};
+use super::{BACKENDS, NumberFormat, automatic, is_cube};
 use crate::memory;
 
 /// The operations that a device supports on numbers of a format.
@@ -50,7 +50,7 @@ impl InBurn {
     pub fn of(format: NumberFormat) -> Self {
         match dtype(format) {
             None => Self::No,
-            Some(DType::QFloat(_)) if format.mantissa_bits() == 0 => Self::Scale,
+            Some(DType::QFloat(_)) if format.mantissa_bits == 0 => Self::Scale,
             Some(DType::QFloat(_)) => Self::Quantized,
             Some(_) => Self::Tensor,
         }
@@ -60,7 +60,7 @@ impl InBurn {
 /// The dtype for querying a device about a format: its own dtype, or a quantized tensor that holds it.
 fn dtype(format: NumberFormat) -> Option<DType> {
     let native = QuantScheme::default().with_store(QuantStore::Native);
-    match format.name() {
+    match format.name {
         "f64" => Some(DType::F64),
         "f32" => Some(DType::F32),
         "f16" => Some(DType::F16),
@@ -133,7 +133,7 @@ pub struct Listing {
 pub struct ListedFormat {
     /// The format's numeric limits, the same on all devices.
     #[serde(flatten)]
-    pub numbers: FormatNumbers,
+    pub numbers: NumberFormat,
     /// How tensors can hold it.
     pub in_burn: InBurn,
 }
@@ -144,14 +144,13 @@ impl Listing {
         let auto = automatic().ok().map(|(_, name)| name);
         let mut devices = Vec::new();
         for backend in BACKENDS {
-            for (index, device) in (backend.devices)().iter().enumerate() {
+            for (index, device) in backend.devices().iter().enumerate() {
                 let name = format!("{}:{index}", backend.name);
                 devices.push(Listed::new(device, auto.as_deref() == Some(&*name), name));
             }
         }
         let formats = NumberFormat::all().iter();
-        let formats =
-            formats.map(|&format| ListedFormat { numbers: format.numbers(), in_burn: InBurn::of(format) });
+        let formats = formats.map(|&numbers| ListedFormat { numbers, in_burn: InBurn::of(numbers) });
         Self { devices, formats: formats.collect() }
     }
 }
@@ -191,7 +190,7 @@ fn by_name<S: Serializer>(usage: &Option<Vec<Usage>>, serializer: S) -> Result<S
     let Some(usage) = usage else { return serializer.serialize_none() };
     let mut map = serializer.serialize_map(Some(usage.len()))?;
     for (format, usage) in NumberFormat::all().iter().zip(usage) {
-        map.serialize_entry(format.name(), &usage.names().collect::<Vec<_>>())?;
+        map.serialize_entry(format.name, &usage.names().collect::<Vec<_>>())?;
     }
     map.end()
 }

@@ -5,9 +5,11 @@ mod number_format;
 mod table;
 
 pub use listing::{InBurn, Listed, ListedFormat, Listing, Usage};
-pub use number_format::{FormatNumbers, NumberFormat};
+pub use number_format::NumberFormat;
 
-use burn::tensor::Device;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use burn::tensor::{Device, DeviceType};
 use thiserror::Error;
 
 /// A device cannot be used.
@@ -39,20 +41,40 @@ pub enum DeviceError {
     },
 }
 
-/// A backend: its name, whether it is compiled in, and its devices.
+/// A backend: its name, and the type of its devices if it is compiled in.
 struct Backend {
     name: &'static str,
-    compiled: bool,
-    devices: fn() -> Vec<Device>,
+    kind: Option<DeviceType>,
+}
+
+macro_rules! backend {
+    ($name:literal, $feature:tt, $kind:ident) => {
+        Backend {
+            name: $name,
+            #[cfg(feature = $feature)]
+            kind: Some(DeviceType::$kind),
+            #[cfg(not(feature = $feature))]
+            kind: None,
+        }
+    };
 }
 
 /// The backends, in the order in which `auto` tries them.
 const BACKENDS: [Backend; 4] = [
-    Backend { name: "cuda", compiled: cfg!(feature = "cuda"), devices: cuda },
-    Backend { name: "vulkan", compiled: cfg!(feature = "vulkan"), devices: vulkan },
-    Backend { name: "wgpu", compiled: cfg!(feature = "wgpu"), devices: wgpu },
-    Backend { name: "cpu", compiled: cfg!(feature = "cpu"), devices: cpu },
+    backend!("cuda", "cuda", Cuda),
+    backend!("vulkan", "vulkan", Vulkan),
+    backend!("wgpu", "wgpu", Wgpu),
+    backend!("cpu", "cpu", Flex),
 ];
+
+impl Backend {
+    /// The devices that are present.
+    fn devices(&self) -> Vec<Device> {
+        let Some(kind) = self.kind.clone() else { return Vec::new() };
+        // If a driver cannot be loaded, enumerating panics; then there is no device.
+        catch_unwind(AssertUnwindSafe(|| Device::enumerate(kind).to_vec())).unwrap_or_default()
+    }
+}
 
 /// Finds a device by name: `auto`, which is the first card or else the CPU, or a backend with an optional index. Also
 /// returns the device's full name.
@@ -81,13 +103,13 @@ pub fn find(name: &str) -> Result<(Device, String), DeviceError> {
     let (Some(known), Ok(index)) = (known, index.parse::<usize>()) else {
         return Err(DeviceError::Unknown(name.into()));
     };
-    if !known.compiled {
+    if known.kind.is_none() {
         return Err(DeviceError::NotCompiled {
             backend: backend.into(),
-            compiled: names(|backend| backend.compiled),
+            compiled: names(|backend| backend.kind.is_some()),
         });
     }
-    let found = (known.devices)().into_iter().nth(index);
+    let found = known.devices().into_iter().nth(index);
     found.map(|device| (device, format!("{backend}:{index}"))).ok_or_else(|| not_present(name))
 }
 
@@ -96,7 +118,7 @@ pub fn find(name: &str) -> Result<(Device, String), DeviceError> {
 pub fn alike(asked: &str, found: &str) -> Vec<Device> {
     let (backend, index) = found.split_once(':').unwrap_or((found, "0"));
     let Some(known) = BACKENDS.iter().find(|known| known.name == backend) else { return Vec::new() };
-    let devices = (known.devices)();
+    let devices = known.devices();
     match asked.contains(':') || !devices.iter().all(is_card) {
         true => devices.into_iter().skip(index.parse().unwrap_or(0)).take(1).collect(),
         false => devices,
@@ -106,7 +128,7 @@ pub fn alike(asked: &str, found: &str) -> Vec<Device> {
 /// The first card, or else the CPU.
 fn automatic() -> Result<(Device, String), DeviceError> {
     let found = BACKENDS.iter().find_map(|backend| {
-        let mut devices = (backend.devices)().into_iter().enumerate();
+        let mut devices = backend.devices().into_iter().enumerate();
         let (index, device) = devices.find(|(_, device)| backend.name == "cpu" || is_card(device))?;
         Some((device, format!("{}:{index}", backend.name)))
     });
@@ -137,7 +159,7 @@ fn is_card(device: &Device) -> bool {
 }
 
 fn not_present(asked: &str) -> DeviceError {
-    DeviceError::NotPresent { asked: asked.into(), present: names(|backend| !(backend.devices)().is_empty()) }
+    DeviceError::NotPresent { asked: asked.into(), present: names(|backend| !backend.devices().is_empty()) }
 }
 
 fn names(kept: impl Fn(&Backend) -> bool) -> String {
@@ -146,39 +168,4 @@ fn names(kept: impl Fn(&Backend) -> bool) -> String {
         true => "none".into(),
         false => names.join(", "),
     }
-}
-
-#[cfg(any(feature = "cuda", feature = "wgpu", feature = "cpu"))]
-fn present(kind: burn::tensor::DeviceType) -> Vec<Device> {
-    // If a driver cannot be loaded, enumerating panics; then there is no device.
-    let found = std::panic::catch_unwind(|| Device::enumerate(kind).to_vec());
-    found.unwrap_or_default()
-}
-
-fn cuda() -> Vec<Device> {
-    #[cfg(feature = "cuda")]
-    return present(burn::tensor::DeviceType::Cuda);
-    #[cfg(not(feature = "cuda"))]
-    Vec::new()
-}
-
-fn vulkan() -> Vec<Device> {
-    #[cfg(feature = "vulkan")]
-    return present(burn::tensor::DeviceType::Vulkan);
-    #[cfg(not(feature = "vulkan"))]
-    Vec::new()
-}
-
-fn wgpu() -> Vec<Device> {
-    #[cfg(feature = "wgpu")]
-    return present(burn::tensor::DeviceType::Wgpu);
-    #[cfg(not(feature = "wgpu"))]
-    Vec::new()
-}
-
-fn cpu() -> Vec<Device> {
-    #[cfg(feature = "cpu")]
-    return present(burn::tensor::DeviceType::Flex);
-    #[cfg(not(feature = "cpu"))]
-    Vec::new()
 }

@@ -1,5 +1,7 @@
 //! Floating-point formats: the numeric limits of their bits.
 
+use std::sync::LazyLock;
+
 use serde::Serialize;
 
 /// The meaning of a format's largest exponent.
@@ -20,160 +22,93 @@ enum TopExponent {
 /// use firebrick::device::NumberFormat;
 ///
 /// let f16 = NumberFormat::named("f16").unwrap();
-/// assert_eq!((f16.bits(), f16.exponent_bits(), f16.mantissa_bits()), (16, 5, 10));
-/// assert_eq!(f16.largest(), 65504.0);
-/// assert_eq!(f16.epsilon(), 2f64.powi(-10));
+/// assert_eq!((f16.bits, f16.exponent_bits, f16.mantissa_bits), (16, 5, 10));
+/// assert_eq!(f16.largest, 65504.0);
+/// assert_eq!(f16.epsilon, 2f64.powi(-10));
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct NumberFormat {
-    name: &'static str,
-    signed: bool,
-    exponent: u32,
-    mantissa: u32,
-    top: TopExponent,
-}
-
-/// The numeric properties of a format, as printed.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct FormatNumbers {
-    /// The name; see [`NumberFormat::name`].
+    /// Its usual name, such as `bf16` or `fp8 e4m3`.
     pub name: &'static str,
-    /// Total number of bits.
+    /// Total number of bits, including the sign.
     pub bits: u32,
     /// Number of exponent bits.
     pub exponent_bits: u32,
-    /// Number of stored mantissa bits.
+    /// Number of stored mantissa bits; a normal number has one more, which is 1.
     pub mantissa_bits: u32,
-    /// The smallest positive normal number.
+    /// The smallest positive number with full precision.
     pub smallest_normal: f64,
-    /// The smallest positive number, if the format has subnormal numbers.
+    /// The smallest positive number, with reduced precision, if the format has subnormal numbers.
     pub smallest_subnormal: Option<f64>,
     /// The largest finite number.
     pub largest: f64,
-    /// The distance from 1 to the next number.
+    /// The distance from 1 to the next number. The relative error of rounding is at most half of it.
     pub epsilon: f64,
 }
 
-const fn ieee(name: &'static str, exponent: u32, mantissa: u32) -> NumberFormat {
-    NumberFormat { name, signed: true, exponent, mantissa, top: TopExponent::Special }
-}
-
-const fn finite(name: &'static str, exponent: u32, mantissa: u32) -> NumberFormat {
-    NumberFormat { name, signed: true, exponent, mantissa, top: TopExponent::Numbers }
-}
-
 /// The formats, from the widest to the narrowest.
-const FORMATS: [NumberFormat; 10] = [
-    ieee("f64", 11, 52),
-    ieee("f32", 8, 23),
-    ieee("f16", 5, 10),
-    ieee("bf16", 8, 7),
-    NumberFormat {
-        name: "fp8 e4m3",
-        signed: true,
-        exponent: 4,
-        mantissa: 3,
-        top: TopExponent::NumbersButOne,
-    },
-    ieee("fp8 e5m2", 5, 2),
-    NumberFormat {
-        name: "fp8 e8m0",
-        signed: false,
-        exponent: 8,
-        mantissa: 0,
-        top: TopExponent::NumbersButOne,
-    },
-    finite("fp6 e2m3", 2, 3),
-    finite("fp6 e3m2", 3, 2),
-    finite("fp4 e2m1", 2, 1),
-];
+static FORMATS: LazyLock<[NumberFormat; 10]> = LazyLock::new(|| {
+    use TopExponent::{Numbers, NumbersButOne, Special};
+    [
+        NumberFormat::new("f64", 1, 11, 52, Special),
+        NumberFormat::new("f32", 1, 8, 23, Special),
+        NumberFormat::new("f16", 1, 5, 10, Special),
+        NumberFormat::new("bf16", 1, 8, 7, Special),
+        NumberFormat::new("fp8 e4m3", 1, 4, 3, NumbersButOne),
+        NumberFormat::new("fp8 e5m2", 1, 5, 2, Special),
+        NumberFormat::new("fp8 e8m0", 0, 8, 0, NumbersButOne),
+        NumberFormat::new("fp6 e2m3", 1, 2, 3, Numbers),
+        NumberFormat::new("fp6 e3m2", 1, 3, 2, Numbers),
+        NumberFormat::new("fp4 e2m1", 1, 2, 1, Numbers),
+    ]
+});
 
 impl NumberFormat {
     /// All formats in a [`Listing`](super::Listing), from the widest to the narrowest.
     pub fn all() -> &'static [Self] {
-        &FORMATS
+        &*FORMATS
     }
 
     /// The format with this name.
     pub fn named(name: &str) -> Option<Self> {
-        FORMATS.into_iter().find(|format| format.name == name)
+        FORMATS.iter().find(|format| format.name == name).copied()
     }
 
-    /// Its usual name, such as `bf16` or `fp8 e4m3`.
-    pub fn name(self) -> &'static str {
-        self.name
-    }
-
-    /// Number of exponent bits.
-    pub fn exponent_bits(self) -> u32 {
-        self.exponent
-    }
-
-    /// Number of stored mantissa bits; a normal number has one more, which is 1.
-    pub fn mantissa_bits(self) -> u32 {
-        self.mantissa
-    }
-
-    /// Total number of bits, including the sign.
-    pub fn bits(self) -> u32 {
-        u32::from(self.signed) + self.exponent + self.mantissa
-    }
-
-    /// The number with the bits `code`, not counting the sign. It does not treat infinity and NaN specially.
-    ///
-    /// With `e` bits of exponent E and `m` bits of mantissa M, and the bias `b = 2^(e-1) - 1`, the value is
-    /// `2^(E-b) (1 + M/2^m)`, or `2^(1-b) M/2^m` if E is 0. A format without mantissa is a bare power of two: it has
-    /// no 0 and no subnormal numbers.
-    fn value(self, code: u64) -> f64 {
-        let (exponent, mantissa) = (code >> self.mantissa, code & ((1 << self.mantissa) - 1));
-        let bias = (1i64 << (self.exponent - 1)) - 1;
-        let subnormal = exponent == 0 && self.mantissa > 0;
-        let (power, digits) = match subnormal {
-            true => (1, mantissa),
-            false => (exponent as i64, mantissa + (1 << self.mantissa)),
-        };
-        // Each factor is exact: digits have at most 53 bits, and the power of two is representable.
-        digits as f64 * 2f64.powf((power - bias - i64::from(self.mantissa)) as f64)
-    }
-
-    /// The largest finite number.
-    pub fn largest(self) -> f64 {
-        let end = 1 << (self.exponent + self.mantissa);
-        self.value(match self.top {
-            TopExponent::Special => end - (1 << self.mantissa) - 1,
-            TopExponent::NumbersButOne => end - 2,
-            TopExponent::Numbers => end - 1,
-        })
-    }
-
-    /// The smallest positive number with full precision.
-    pub fn smallest_normal(self) -> f64 {
-        self.value(if self.mantissa == 0 { 0 } else { 1 << self.mantissa })
-    }
-
-    /// The smallest positive number, with reduced precision, if the format has subnormal numbers.
-    pub fn smallest_subnormal(self) -> Option<f64> {
-        (self.mantissa > 0).then(|| self.value(1))
-    }
-
-    /// The distance from 1 to the next number. The relative error of rounding is at most half of it.
-    pub fn epsilon(self) -> f64 {
-        2f64.powi(-(self.mantissa as i32))
-    }
-
-    /// All numeric properties.
-    pub fn numbers(self) -> FormatNumbers {
-        FormatNumbers {
-            name: self.name,
-            bits: self.bits(),
-            exponent_bits: self.exponent,
-            mantissa_bits: self.mantissa,
-            smallest_normal: self.smallest_normal(),
-            smallest_subnormal: self.smallest_subnormal(),
-            largest: self.largest(),
-            epsilon: self.epsilon(),
+    /// The format with these numbers of bits: sign, exponent and mantissa.
+    fn new(name: &'static str, sign: u32, exponent: u32, mantissa: u32, top: TopExponent) -> Self {
+        let value = |code| value(exponent, mantissa, code);
+        let end = 1 << (exponent + mantissa);
+        Self {
+            name,
+            bits: sign + exponent + mantissa,
+            exponent_bits: exponent,
+            mantissa_bits: mantissa,
+            smallest_normal: value(if mantissa == 0 { 0 } else { 1 << mantissa }),
+            smallest_subnormal: (mantissa > 0).then(|| value(1)),
+            largest: value(match top {
+                TopExponent::Special => end - (1 << mantissa) - 1,
+                TopExponent::NumbersButOne => end - 2,
+                TopExponent::Numbers => end - 1,
+            }),
+            epsilon: 2f64.powi(-(mantissa as i32)),
         }
     }
+}
+
+/// The number with the bits `code`, not counting the sign. It does not treat infinity and NaN specially.
+///
+/// With `e` bits of exponent E and `m` bits of mantissa M, and the bias `b = 2^(e-1) - 1`, the value is
+/// `2^(E-b) (1 + M/2^m)`, or `2^(1-b) M/2^m` if E is 0. A format without mantissa is a bare power of two: it has
+/// no 0 and no subnormal numbers.
+fn value(exponent_bits: u32, mantissa_bits: u32, code: u64) -> f64 {
+    let (exponent, mantissa) = (code >> mantissa_bits, code & ((1 << mantissa_bits) - 1));
+    let bias = (1i64 << (exponent_bits - 1)) - 1;
+    let (power, digits) = match exponent == 0 && mantissa_bits > 0 {
+        true => (1, mantissa),
+        false => (exponent as i64, mantissa + (1 << mantissa_bits)),
+    };
+    // Each factor is exact: digits have at most 53 bits, and the power of two is representable.
+    digits as f64 * 2f64.powf((power - bias - i64::from(mantissa_bits)) as f64)
 }
 
 #[cfg(test)]
@@ -183,8 +118,8 @@ mod tests {
     use super::*;
 
     fn numbers(name: &str) -> (u32, f64, Option<f64>, f64, f64) {
-        let numbers = NumberFormat::named(name).unwrap().numbers();
-        let FormatNumbers { bits, smallest_normal, smallest_subnormal, largest, epsilon, .. } = numbers;
+        let numbers = NumberFormat::named(name).unwrap();
+        let NumberFormat { bits, smallest_normal, smallest_subnormal, largest, epsilon, .. } = numbers;
         (bits, smallest_normal, smallest_subnormal, largest, epsilon)
     }
 
@@ -216,8 +151,7 @@ mod tests {
 
     #[test]
     fn every_number_of_fp4_is_known() {
-        let format = NumberFormat::named("fp4 e2m1").unwrap();
-        let found: Vec<_> = (0..8).map(|code| format.value(code)).collect();
+        let found: Vec<_> = (0..8).map(|code| value(2, 1, code)).collect();
         assert_eq!(found, [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]);
     }
 }

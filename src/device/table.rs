@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_as_it_should_look() {
+    fn the_table_has_its_layout() {
         let all = Usage { storage: true, arithmetic: true, accelerated: true };
         let computes = Usage { accelerated: false, ..all };
         let holds = Usage { storage: true, ..Usage::default() };
@@ -125,9 +125,8 @@ mod tests {
         let cuda = [computes, all, all, all, tensor_core, tensor_core, holds, none, none, holds];
         let cpu = [computes, computes, computes, computes, none, none, none, none, none, none];
         let formats = NumberFormat::all().iter();
-        let formats = formats
-            .map(|&format| ListedFormat { numbers: format.numbers(), in_burn: InBurn::of(format) })
-            .collect();
+        let formats =
+            formats.map(|&numbers| ListedFormat { numbers, in_burn: InBurn::of(numbers) }).collect();
         let devices = vec![device("cuda:0", Some(cuda)), device("cuda:1", None), device("cpu:0", Some(cpu))];
         let expected = include_str!("table.txt");
         assert_eq!(Listing { devices, formats }.to_string(), expected);

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_written_is_written_later_and_in_order() {
+    fn failed_writes_are_made_up_for_in_order() {
         let folder = tempfile::tempdir().unwrap();
         let (inner, path) = (folder.path().join("inner"), folder.path().join("inner/log"));
         let place = path.clone();

@@ -276,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_killed_run_has_staged_is_removed_and_nothing_else() {
+    fn only_staged_files_of_a_killed_run_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("pretrained")).unwrap();
         for name in [".staged-best.safetensors", ".staged-12-answers.jsonl", "best.safetensors"] {
@@ -373,7 +373,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn what_holds_nothing_is_written_to_as_it_is() {
+    fn a_device_file_is_written_directly() {
         let mut file = Staged::create(Path::new("/dev/null")).unwrap();
         file.write_all(b"gone").unwrap();
         file.finish().unwrap();

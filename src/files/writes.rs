@@ -41,7 +41,7 @@ impl Writes {
         let name = self.name;
         match (&self.error, &failed) {
             (None, Some(error)) if self.tells => {
-                warn!("{name} cannot be written; training goes on, and it is tried again: {error}");
+                warn!("{name} cannot be written; training continues and tries again: {error}");
             }
             (Some(_), None) if self.tells => {
                 info!("{name} is written again, after {} attempts: nothing is missing", self.failures);
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_are_counted_and_what_was_made_up_for_is_no_error() {
+    fn a_write_that_succeeds_later_is_no_error() {
         let mut writes = Writes::of("metrics.jsonl", false);
         writes.note(Ok::<_, &str>(()));
         assert_eq!(writes.failed(), None);

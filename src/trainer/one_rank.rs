@@ -91,7 +91,7 @@ impl<S> Trainer<S> {
         let layout = session.layout().clone();
         if let Some(from) = &start.from {
             from.require_place(|epoch| data.train.samples(epoch))?;
-            session.resume(&layout, from)?;
+            session.resume(&layout, from, &self.interrupter.0)?;
         }
         dry_run(&mut session, &data, window)?;
         self.claim(&mut start, &rank)?;

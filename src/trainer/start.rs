@@ -57,7 +57,9 @@ impl<S> Trainer<S> {
             _ => None,
         };
         let from = match (&self.resume, &self.output) {
-            (Some(resume), Some(output)) => shared.open(resume, output.folder(), rank)?,
+            (Some(resume), Some(output)) => {
+                shared.open(resume, output.folder(), rank, &self.interrupter.0)?
+            }
             _ => None,
         };
         let (changes, in_place) = match (&from, &self.output) {

@@ -40,7 +40,7 @@ pub struct Way {
     pub steps: u64,
     pub resume: Option<Resume>,
     pub checkpoints: Checkpoints,
-    /// Interrupts after this many updates, or one later if this part starts there.
+    /// Interrupts after this many updates, or one later if this part starts there; 0 interrupts before the start.
     pub stop_at: Option<u64>,
     pub allow_changes: bool,
     pub seed: u64,
@@ -75,6 +75,9 @@ impl Way {
         let (sender, losses) = std::sync::mpsc::channel();
         let interrupter = Interrupter::new();
         let (stop, stop_at) = (interrupter.clone(), self.stop_at);
+        if stop_at == Some(0) {
+            stop.stop(None);
+        }
         let trainer = Trainer::new()
             .over(World::threads(self.ranks))
             .with(strategies)

@@ -61,6 +61,23 @@ fn from_any_step_without_a_strategy() {
     continues(1, 1, None::<Clip>, if is_cpu() { &every } else { &SOME[1..2] });
 }
 
+/// Reading a large checkpoint takes seconds, and a stop request ends it.
+#[test]
+fn a_run_that_is_interrupted_while_it_reads_its_checkpoint_ends_and_changes_nothing() {
+    for ranks in [1, 2] {
+        let folder = tempfile::tempdir().unwrap();
+        let way = Way { steps: 2, ..Way::on(ranks, 1) };
+        let strategies = Zero::stage(1);
+        way.train(folder.path(), strategies.clone()).unwrap();
+        let log = || std::fs::read(folder.path().join("metrics.jsonl")).unwrap();
+        let before = log();
+        let stopped = Way { steps: 3, stop_at: Some(0), ..way.from(Resume::Latest) };
+        let error = stopped.train(folder.path(), strategies).map(drop).unwrap_err();
+        assert!(error.is_interruption(), "{ranks} ranks: {error}");
+        assert_eq!(log(), before);
+    }
+}
+
 #[test]
 fn with_a_loss_scale_that_grows() {
     let scale = LossScale::dynamic(1024.0).interval(3);

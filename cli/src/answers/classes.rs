@@ -10,8 +10,7 @@ impl Answers for BertTokenClassifier {
     /// `predicted` has a label for each word, that of its first token, or `null` for a word without tokens. `scores`
     /// are the probabilities of these labels. A text longer than the model's input is read in parts.
     fn answers(&self, questions: &[Question], inference: &Inference) -> Result<Vec<Answer>, TrainError> {
-        let encoded = questions.iter().map(|question| inference.encode(question));
-        let encoded = encoded.collect::<Result<Vec<_>, _>>()?;
+        let encoded = inference.encode_each(questions)?;
         let rows: Vec<_> = encoded.iter().flatten().collect();
         let mut logits = inference.of_tokens(&rows, |inputs, pass| self.forward(inputs, pass))?.into_iter();
         let each = questions.iter().zip(&encoded).map(|(question, parts)| {
@@ -44,8 +43,7 @@ impl Answers for BertSequenceClassifier {
     /// `predicted` is a class, a list of classes, or a number; `scores` has the probability of each class. A text
     /// longer than the model's input is cut.
     fn answers(&self, questions: &[Question], inference: &Inference) -> Result<Vec<Answer>, TrainError> {
-        let encoded = questions.iter().map(|question| inference.encode(question));
-        let encoded = encoded.collect::<Result<Vec<_>, _>>()?;
+        let encoded = inference.encode_each(questions)?;
         let rows: Vec<_> = encoded.iter().filter_map(|parts| parts.first()).collect();
         let logits = inference.of_rows(&rows, |inputs, pass| self.forward(inputs, pass))?;
         Ok(logits.iter().map(|logits| of_text(logits, inference)).collect())

@@ -7,14 +7,13 @@ use firebrick::TrainError;
 use firebrick_models::BertMaskedLm;
 
 /// The number of tokens to report for each place.
-const TOLD: usize = 5;
+const LISTED: usize = 5;
 
 impl Answers for BertMaskedLm {
     /// `predicted` is the text with the most likely token at each masked place, and `hidden` has the five most likely
     /// tokens of each place, with their probabilities.
     fn answers(&self, questions: &[Question], inference: &Inference) -> Result<Vec<Answer>, TrainError> {
-        let encoded = questions.iter().map(|question| inference.encode(question));
-        let encoded = encoded.collect::<Result<Vec<_>, _>>()?;
+        let encoded = inference.encode_each(questions)?;
         let rows: Vec<_> = encoded.iter().filter_map(|parts| parts.first()).collect();
         let logits = inference.of_tokens(&rows, |inputs, pass| self.forward(inputs, pass))?;
         let mask = inference.tokenizer.special().mask;
@@ -26,10 +25,10 @@ impl Answers for BertMaskedLm {
                     (true, _) => {
                         let likeliest = likeliest(logits);
                         ids.extend(likeliest.first().map(|(id, _)| *id));
-                        let told = likeliest.into_iter().map(|(id, share)| {
+                        let listed = likeliest.into_iter().map(|(id, share)| {
                             json!({"token": inference.tokenizer.piece(id), "share": rounded(share)})
                         });
-                        hidden.push(told.collect());
+                        hidden.push(listed.collect());
                     }
                     (false, false) => ids.push(id),
                     (false, true) => {}
@@ -46,7 +45,7 @@ impl Answers for BertMaskedLm {
 fn likeliest(logits: &[f32]) -> Vec<(u32, f64)> {
     let mut shares: Vec<(u32, f64)> = (0..).zip(shares(logits)).collect();
     shares.sort_by(|(_, a), (_, b)| b.total_cmp(a));
-    shares.truncate(TOLD);
+    shares.truncate(LISTED);
     shares
 }
 

@@ -23,6 +23,11 @@ impl Inference {
         })
     }
 
+    /// Encodes each question.
+    pub fn encode_each(&self, questions: &[Question]) -> Result<Vec<Vec<Encoding>>, TrainError> {
+        questions.iter().map(|question| self.encode(question)).collect()
+    }
+
     /// The logits of each row's real tokens, `[length, classes]`, computed in batches.
     pub fn of_tokens(
         &self,
@@ -30,18 +35,14 @@ impl Inference {
         forward: impl Fn(&Inputs, &Pass) -> Tensor<3>,
     ) -> Result<Vec<Vec<Vec<f32>>>, TrainError> {
         let mut found = Vec::with_capacity(rows.len());
-        for some in rows.chunks(self.rows.max(1)) {
-            let (inputs, pass) = self.inputs(some)?;
-            let logits = cast(forward(&inputs, &pass), FloatDType::F32);
-            let [_, length, classes] = logits.dims();
-            let numbers = on_host(logits)?;
+        self.each_batch(rows, forward, |inputs, [_, length, classes], numbers| {
             let of_rows =
                 numbers.chunks((length * classes).max(1)).zip(inputs.host_mask().chunks(length.max(1)));
             found.extend(of_rows.map(|(numbers, real)| {
                 let tokens = numbers.chunks(classes.max(1)).zip(real);
                 tokens.filter(|(_, real)| **real).map(|(logits, _)| logits.to_vec()).collect::<Vec<_>>()
             }));
-        }
+        })?;
         Ok(found)
     }
 
@@ -52,25 +53,29 @@ impl Inference {
         forward: impl Fn(&Inputs, &Pass) -> Tensor<2>,
     ) -> Result<Vec<Vec<f32>>, TrainError> {
         let mut found = Vec::with_capacity(rows.len());
-        for some in rows.chunks(self.rows.max(1)) {
-            let (inputs, pass) = self.inputs(some)?;
-            let logits = cast(forward(&inputs, &pass), FloatDType::F32);
-            let [_, classes] = logits.dims();
-            let numbers = on_host(logits)?;
+        self.each_batch(rows, forward, |_, [_, classes], numbers| {
             found.extend(numbers.chunks(classes.max(1)).map(<[f32]>::to_vec));
-        }
+        })?;
         Ok(found)
     }
 
-    fn inputs(&self, rows: &[&Encoding]) -> Result<(Inputs, Pass), TrainError> {
-        let tokens: Vec<Tokens> =
-            rows.iter().map(|row| Tokens::of((*row).clone(), self.encoder.tokenizer())).collect();
-        let tokens: Vec<&Tokens> = tokens.iter().collect();
-        let pad = self.tokenizer.special().pad.unwrap_or(0);
-        Ok((Inputs::new(&tokens, &self.padding, pad)?, Pass::evaluate(&self.device)))
+    /// Calls `take` with each batch of rows and its logits, in f32 on the host.
+    fn each_batch<const D: usize>(
+        &self,
+        rows: &[&Encoding],
+        forward: impl Fn(&Inputs, &Pass) -> Tensor<D>,
+        mut take: impl FnMut(&Inputs, [usize; D], &[f32]),
+    ) -> Result<(), TrainError> {
+        let (pad, pass) = (self.tokenizer.special().pad.unwrap_or(0), Pass::evaluate(&self.device));
+        for some in rows.chunks(self.rows.max(1)) {
+            let tokens = some.iter().map(|row| Tokens::of((*row).clone(), self.encoder.tokenizer()));
+            let tokens: Vec<Tokens> = tokens.collect();
+            let inputs = Inputs::new(&tokens.iter().collect::<Vec<_>>(), &self.padding, pad)?;
+            let logits = cast(forward(&inputs, &pass), FloatDType::F32);
+            let numbers: Vec<f32> =
+                logits.clone().try_into_data().map_err(TensorReadError::from)?.iter().collect();
+            take(&inputs, logits.dims(), &numbers);
+        }
+        Ok(())
     }
-}
-
-fn on_host<const D: usize>(logits: Tensor<D>) -> Result<Vec<f32>, TensorReadError> {
-    Ok(logits.try_into_data()?.iter().collect())
 }

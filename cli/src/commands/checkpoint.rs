@@ -13,8 +13,10 @@ use serde_json::json;
 use crate::RunError;
 use crate::commands::exit::Exit;
 use crate::commands::run_args::print_json;
+use crate::commands::summary::Rows;
 use crate::console::{Share, print, tell};
 use firebrick::checkpoint::FOLDER;
+use firebrick::output::RUN;
 use firebrick::{ByteSize, ResumeError, TrainError, TrainerState};
 
 /// `firebrick consolidate`.
@@ -163,36 +165,28 @@ fn show(args: &ShowArgs) -> Result<(), RunError> {
         return Ok(());
     }
     let cursor = state.cursor();
-    let mut text = format!(
-        "checkpoint       {}\nrun              {}, saved by firebrick {}\nstep             {}\ndata             epoch {}, {} samples consumed of it\nranks            {}\n",
-        checkpoint.path().display(),
-        manifest.run,
-        manifest.program,
-        state.step(),
-        cursor.epoch,
-        cursor.consumed,
-        manifest.world_size,
-    );
-    if let Some(metric) = manifest.metric {
-        text += &format!("valid loss       {metric:.4}\n");
-    }
-    if !manifest.sound {
-        text += "not sound        weights or losses are not finite; `--resume` passes it over for an older one that is\n";
-    }
-    if let Some(scale) = manifest.lora_scale {
-        text += &format!("factors          merged by `consolidate`, scaled by {scale}\n");
-    }
-    text += &format!("format           {}, summed with {}\n", manifest.format, manifest.algorithm());
+    let mut rows = Rows::default();
+    rows.extend([
+        ("checkpoint", checkpoint.path().display().to_string()),
+        ("run", format!("{}, saved by firebrick {}", manifest.run, manifest.program)),
+        ("step", state.step().to_string()),
+        ("data", format!("epoch {}, {} samples consumed of it", cursor.epoch, cursor.consumed)),
+        ("ranks", manifest.world_size.to_string()),
+    ]);
+    rows.add("valid loss", manifest.metric.map(|metric| format!("{metric:.4}")));
+    let unsound = "weights or losses are not finite; `--resume` skips it for an older one that is sound";
+    rows.add("not sound", (!manifest.sound).then_some(unsound));
+    let merged = |scale| format!("merged by `consolidate`, scaled by {scale}");
+    rows.add("factors", manifest.lora_scale.map(merged));
+    rows.add("format", Some(format!("{}, summed with {}", manifest.format, manifest.algorithm())));
     let names: Vec<_> = state.strategies().iter().map(|state| state.stage()).collect();
-    text +=
-        &format!("strategies       {}\n", if names.is_empty() { "none".into() } else { names.join(", ") });
+    rows.add("strategies", Some(if names.is_empty() { "none".into() } else { names.join(", ") }));
     for (section, given) in sections.iter().filter_map(|(name, tensors)| Some((name, (*tensors)?))) {
         let bytes: usize = given.names().filter_map(|name| given.info(name)).map(|info| info.bytes()).sum();
-        text += &format!("{section:<16} {} tensors, {}\n", given.names().count(), ByteSize(bytes));
+        rows.add(section, Some(format!("{} tensors, {}", given.names().count(), ByteSize(bytes))));
     }
-    for (alias, path) in &manifest.aliases {
-        text += &format!("tied             {alias} is {path}\n");
-    }
+    rows.extend(manifest.aliases.iter().map(|(alias, path)| ("tied", format!("{alias} is {path}"))));
+    let mut text = rows.text;
     for file in &manifest.files {
         text +=
             &format!("  {:<44} {:>10}  {}\n", file.name, ByteSize(file.bytes as usize).to_string(), file.sum);
@@ -265,12 +259,11 @@ fn summary(change: &checkpoints::Change) -> String {
 /// Returns the folder of a checkpoint, or of the newest one of a run.
 fn resolved(path: &Path) -> Result<PathBuf, RunError> {
     let of_run = path.join(FOLDER);
-    if !of_run.is_dir() && !of_run.is_symlink() {
+    if !of_run.is_dir() && !of_run.is_symlink() && !path.join(RUN).is_file() {
         return Ok(path.into());
     }
-    let newest = Folder::new(&of_run).latest().map_err(files)?;
-    let newest = newest.ok_or_else(|| TrainError::from(ResumeError::NoCheckpoint { folder: of_run }))?;
-    Ok(newest.path)
+    let newest = Folder::new(of_run).latest().map_err(files)?;
+    Ok(newest.ok_or_else(|| RunError::NoCheckpoint(path.into()))?.path)
 }
 
 fn open(path: &Path) -> Result<Checkpoint, RunError> {

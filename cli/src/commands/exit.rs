@@ -33,7 +33,7 @@ impl Exit {
     pub fn code(result: Result<Self, RunError>) -> ExitCode {
         ExitCode::from(match result {
             Ok(exit) => exit.number_with(unprinted()),
-            Err(error @ (RunError::Interrupted | RunError::NoSample { .. })) => {
+            Err(error @ (RunError::Interrupted | RunError::NoSample(_))) => {
                 tell(&format!("error: {error}"));
                 signals::received().unwrap_or(Signal::Interrupt).exit_code()
             }

@@ -15,9 +15,9 @@ Examples:
   firebrick export runs/entities -o hub/entities       # into another folder
 
 The folder is what Hugging Face's `from_pretrained` opens, what `model: Pretrained(\"FOLDER\")` of another run starts
-from, and what `eval`, `predict` and `generate` use. They make it themselves for a run that was killed; a run that comes
-to its end has made it already. Of a run that averages its weights (`Ema`), the average is written.
-`firebrick consolidate` makes one file of a checkpoint instead, under the names of this program.";
+from, and what `eval`, `predict` and `generate` use. A finished run has written it already, and
+these commands write it for a run that was killed. If a run averages its weights (`Ema`), the average is written.
+`firebrick consolidate` writes a checkpoint as one file instead, under the names of this program.";
 
 /// `firebrick export`.
 #[derive(Debug, Args)]

@@ -4,9 +4,10 @@ use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde_json::json;
 
+use crate::commands::run_args::{ReportFormat, print_json};
 use crate::console::{print, tell};
 use crate::import::{Import, Imported, read_file};
 use crate::{Run, RunError};
@@ -32,14 +33,8 @@ pub(crate) struct ImportArgs {
     allow_unsupported: bool,
     /// Format of the report on each field: a table on standard error, or one JSON object as the last line on standard
     /// output, which contains the run file too.
-    #[arg(long, value_enum, default_value_t = Report::Text)]
-    report: Report,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
-enum Report {
-    Text,
-    Json,
+    #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
+    report: ReportFormat,
 }
 
 /// Runs `firebrick import`. Prints the report on the fields even if the import fails over some of them.
@@ -59,19 +54,19 @@ pub(crate) fn import(args: &ImportArgs) -> Result<(), RunError> {
     let fields = imported.may_change_the_result().count();
     let refused = fields > 0 && !args.allow_unsupported;
     match args.report {
-        Report::Text => tell(imported.table().trim_end()),
-        Report::Json => {
+        ReportFormat::Text => tell(imported.table().trim_end()),
+        ReportFormat::Json => {
             let run_file = (!refused).then_some(&imported.run_file);
-            print(&format!("{}\n", json!({ "run_file": run_file, "fields": imported.rows })));
+            print_json(&json!({ "run_file": run_file, "fields": imported.rows }));
         }
     }
     if refused {
-        return Err(RunError::NotImported { fields });
+        return Err(RunError::NotImported(fields));
     }
     checked(&imported)?;
     match &args.output {
         Some(path) => write(path, &imported.run_file),
-        None if args.report == Report::Text => {
+        None if args.report == ReportFormat::Text => {
             print(&imported.run_file);
             Ok(())
         }
@@ -93,7 +88,7 @@ fn write(path: &Path, text: &str) -> Result<(), RunError> {
     });
     written.map_err(|error| {
         let reason = match error.kind() {
-            ErrorKind::AlreadyExists => "it is there already: name another, or take it away".into(),
+            ErrorKind::AlreadyExists => "it already exists: name another file, or remove it".into(),
             _ => error.to_string(),
         };
         RunError::Write { path: path.into(), reason }
@@ -157,12 +152,12 @@ mod tests {
         let path = folder.path().join("run.ron");
         write(&path, "first").unwrap();
         let error = write(&path, "second").unwrap_err().to_string();
-        assert!(error.contains("it is there already"), "{error}");
+        assert!(error.contains("it already exists"), "{error}");
         assert_eq!(fs::read_to_string(path).unwrap(), "first");
     }
 
     #[test]
-    fn what_cannot_be_a_run_is_told_now() {
+    fn what_cannot_be_a_run_is_rejected_at_once() {
         let config = r#"{"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 100}}}"#;
         let import =
             Import::of("ds_config.json", config).training_arguments("args.json", r#"{"max_steps": 50}"#);

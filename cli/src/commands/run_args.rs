@@ -39,7 +39,7 @@ pub(crate) struct FileArgs {
     pub report: ReportFormat,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 pub(crate) enum ReportFormat {
     Text,
     Json,

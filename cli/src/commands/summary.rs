@@ -1,44 +1,56 @@
 //! Formats the results of commands as text.
 
+use std::fmt::Display;
+
 use crate::{BenchReport, Launched, Run, Tokenized};
-use firebrick::FailedWrites;
 use firebrick::observe::rank_report::table_of_ranks;
+use firebrick::{FailedWrites, Scores};
 
 /// Summarizes a trained run.
 pub(crate) fn trained_summary(run: &Run, launched: &Launched) -> String {
     let report = &launched.report;
-    let mut text = String::new();
-    if let Some(sample) = &launched.sample {
-        text += &format!("{sample}\n\n");
-    }
-    if let Some(stopped) = &report.stopped {
-        text += &format!("stopped early    {stopped}\n");
-    }
-    text += &format!("steps            {} ({} skipped)\n", report.steps, report.skipped_steps);
-    text += &format!("train loss       {:.4} (mean of the last 100 updates)\n", report.train_loss);
-    if let Some(loss) = report.valid_loss {
-        text += &format!("valid loss       {loss:.4}\n");
-    }
-    for (name, value) in &report.valid_scores {
-        text += &format!("{:16} {value:.4}\n", format!("valid {name}"));
-    }
+    let sample = launched.sample.as_ref().map(|sample| format!("{sample}\n\n")).unwrap_or_default();
+    let scores = |kind: &str, scores: &Scores| -> Vec<_> {
+        scores.iter().map(|(name, value)| (format!("{kind} {name}"), format!("{value:.4}"))).collect()
+    };
+    let mut rows = Rows::default();
+    rows.add("stopped early", report.stopped.as_ref());
+    rows.add("steps", Some(format!("{} ({} skipped)", report.steps, report.skipped_steps)));
+    rows.add("train loss", Some(format!("{:.4} (mean of the last 100 updates)", report.train_loss)));
+    rows.add("valid loss", report.valid_loss.map(|loss| format!("{loss:.4}")));
+    rows.extend(scores("valid", &report.valid_scores));
     if let (Some(loss), Some(step)) = (report.best_valid_loss, report.best_step) {
-        text += &format!("best valid loss  {loss:.4} at step {step}\n");
-        for (name, value) in &report.best_valid_scores {
-            text += &format!("{:16} {value:.4}\n", format!("best {name}"));
-        }
+        rows.add("best valid loss", Some(format!("{loss:.4} at step {step}")));
+        rows.extend(scores("best", &report.best_valid_scores));
     }
-    text += &format!("tokens/s         {:.0}\n", report.tokens_per_second);
-    text += &format!("peak memory      {:.1} MB\n", report.peak_bytes as f64 / 1e6);
-    text += &format!("saved in         {}\n", run.output.display());
+    rows.add("tokens/s", Some(format!("{:.0}", report.tokens_per_second)));
+    rows.add("peak memory", Some(format!("{:.1} MB", report.peak_bytes as f64 / 1e6)));
+    rows.add("saved in", Some(run.output.display()));
     for FailedWrites { file, failures, error } in &report.failed_writes {
         let ends = if error.is_some() { "it is not complete" } else { "nothing is missing" };
-        text += &format!("writing failed   {failures} times, of {file}: {ends}\n");
+        rows.add("writing failed", Some(format!("{failures} times, of {file}: {ends}")));
     }
-    if let Some(step) = report.checkpoint_step {
-        text += &format!("checkpoint       step {step}; `--resume` goes on from it\n");
+    let resumed = report.checkpoint_step.map(|step| format!("step {step}; `--resume` continues from it"));
+    rows.add("checkpoint", resumed);
+    sample + &rows.text + &table_of_ranks(&report.ranks)
+}
+
+/// Numbers with their names, one per line.
+#[derive(Default)]
+pub(crate) struct Rows {
+    pub text: String,
+}
+
+impl Rows {
+    /// Adds a row, if it has a value.
+    pub fn add(&mut self, name: &str, value: Option<impl Display>) {
+        self.text += &value.map_or(String::new(), |value| format!("{name:<16} {value}\n"));
     }
-    text + &table_of_ranks(&report.ranks)
+
+    /// Adds rows.
+    pub fn extend(&mut self, rows: impl IntoIterator<Item = (impl AsRef<str>, impl Display)>) {
+        rows.into_iter().for_each(|(name, value)| self.add(name.as_ref(), Some(value)));
+    }
 }
 
 /// Summarizes a benchmark and what it was compared with.

@@ -3,10 +3,12 @@
 use std::io::{BufRead, BufWriter, Write, stdin, stdout};
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use crate::RunError;
 use crate::commands::decoding_args::DecodingArgs;
+use crate::commands::run_args::{ReportFormat, print_json};
+use crate::commands::summary::Rows;
 use crate::console::{print, tell, with_progress};
 use crate::run::{Paths, Process};
 use crate::trained_run::{Evaluated, TrainedRun};
@@ -47,8 +49,8 @@ pub(crate) struct EvalArgs {
     #[command(flatten)]
     records: RecordArgs,
     /// Format of the result: `json` makes the last line on standard output one JSON object.
-    #[arg(long, value_enum, default_value_t = Report::Text)]
-    report: Report,
+    #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
+    report: ReportFormat,
 }
 
 /// `firebrick predict`.
@@ -85,12 +87,6 @@ pub(crate) struct GenerateArgs {
     decoding: DecodingArgs,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
-enum Report {
-    Text,
-    Json,
-}
-
 impl TrainedArgs {
     fn open(&self) -> Result<TrainedRun, RunError> {
         let trained = TrainedRun::open(&self.run, self.weights.as_deref(), &self.overrides)?;
@@ -111,18 +107,20 @@ impl RecordArgs {
 pub(crate) fn eval(args: &EvalArgs) -> Result<(), RunError> {
     let evaluated = args.trained.open()?.evaluate(args.records.paths(), tell)?;
     match args.report {
-        Report::Text => print(&summary(&evaluated)),
-        Report::Json => print(&(serde_json::to_string(&evaluated).unwrap_or_default() + "\n")),
+        ReportFormat::Text => print(&summary(&evaluated)),
+        ReportFormat::Json => print_json(&evaluated),
     }
     Ok(())
 }
 
 fn summary(evaluated: &Evaluated) -> String {
     let Evaluated { loss, scores, items, samples, tokens_per_second } = evaluated;
-    let mut text = format!("loss             {loss:.4}\n");
-    scores.iter().for_each(|(name, value)| text += &format!("{name:16} {value:.4}\n"));
-    text += &format!("samples          {samples}\nitems            {items}\n");
-    text + &format!("tokens/s         {tokens_per_second:.0}\n")
+    let mut rows = Rows::default();
+    rows.add("loss", Some(format!("{loss:.4}")));
+    rows.extend(scores.iter().map(|(name, value)| (name, format!("{value:.4}"))));
+    rows.extend([("samples", samples), ("items", items)]);
+    rows.add("tokens/s", Some(format!("{tokens_per_second:.0}")));
+    rows.text
 }
 
 /// Runs `firebrick predict`.

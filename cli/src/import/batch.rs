@@ -94,69 +94,55 @@ struct Parts {
 impl Parts {
     fn solved(&self, inputs: &Inputs) -> Result<Batch, ImportError> {
         let given = |part: Option<Known<u64>>| part.filter(|part| !part.suggested).map(|part| part.value);
-        let default = |part: Option<Known<u64>>, default| part.unwrap_or(Known::certain(default));
         let Some(global) = self.global else {
             // Without any size, suggest Transformers' default.
             let micro = self.micro.unwrap_or(Known::suggested(8));
-            let accumulate = default(self.accumulate, 1);
+            let accumulate = self.accumulate.unwrap_or(Known::certain(1));
             return Ok(Batch { micro, accumulate, ranks: self.ranks, ranks_are_assumed: false });
         };
-        let quotient = |parts: &[u64], words: String| {
-            let divisor = parts.iter().map(|part| u128::from(*part)).product::<u128>();
-            match u128::from(global) % divisor {
-                // The quotient is at most `global`, so the cast is lossless.
-                0 => Ok((u128::from(global) / divisor) as u64),
-                _ => Err(self.wrong_divisor(inputs, global, divisor, words)),
-            }
-        };
+        let (file, line) = (inputs.ds.file().into(), inputs.ds.get(GLOBAL).map_or(1, |field| field.line));
         let ranks = self.ranks.unwrap_or(1);
-        let on =
-            |words: String| if self.ranks.is_some() { format!("{words} on {ranks} rank(s)") } else { words };
-        let (micro, accumulate, ranks) = match (given(self.micro), given(self.accumulate)) {
-            (Some(micro), Some(accumulate)) => {
-                let words = format!("samples of {accumulate} micro-batch(es) of {micro}");
-                let found = match self.ranks {
-                    Some(ranks) => ranks,
-                    None => quotient(&[micro, accumulate], words)?,
-                };
-                if u128::from(micro) * u128::from(accumulate) * u128::from(found) != u128::from(global) {
-                    let (file, line) = place(inputs);
-                    return Err(ImportError::Product { file, line, global, micro, accumulate, ranks: found });
-                }
-                if found > MOST_RANKS {
-                    return Err(inputs.ds.wrong(GLOBAL, "that of at most 100000 ranks"));
-                }
-                (Known::certain(micro), Known::certain(accumulate), found)
-            }
-            (Some(micro), None) => {
-                let accumulate =
-                    quotient(&[micro, ranks], on(format!("samples of a micro-batch of {micro}")))?;
-                (Known::certain(micro), Known::certain(accumulate), ranks)
-            }
-            (None, Some(accumulate)) => {
-                let micro = quotient(&[accumulate, ranks], on(format!("{accumulate} micro-batches")))?;
-                (Known::certain(micro), Known::certain(accumulate), ranks)
-            }
-            (None, None) => {
-                let micro = quotient(&[ranks], format!("{ranks} ranks"))?;
-                let open = |part: Option<Known<u64>>| part.is_some_and(|part| part.suggested);
-                let known = |value, part| Known { value, suggested: open(part) };
-                (known(micro, self.micro), known(1, self.accumulate), ranks)
-            }
+        let (micro, accumulate) = (given(self.micro), given(self.accumulate));
+        let parts = match (micro, accumulate) {
+            (Some(micro), Some(accumulate)) => format!("samples of {accumulate} micro-batch(es) of {micro}"),
+            (Some(micro), None) => format!("samples of a micro-batch of {micro}"),
+            (None, Some(accumulate)) => format!("{accumulate} micro-batches"),
+            (None, None) => format!("{ranks} ranks"),
         };
-        let all_given = given(self.micro).is_some() && given(self.accumulate).is_some();
-        let ranks_are_assumed = self.ranks.is_none() && !all_given;
-        Ok(Batch { micro, accumulate, ranks: Some(ranks), ranks_are_assumed })
+        let known = [micro, accumulate, self.ranks].map(|part| u128::from(part.unwrap_or(1)));
+        let divisor: u128 = known.into_iter().product();
+        let whole = u128::from(global);
+        if let (Some(micro), Some(accumulate), Some(ranks)) = (micro, accumulate, self.ranks)
+            && divisor != whole
+        {
+            return Err(ImportError::Product { file, line, global, micro, accumulate, ranks });
+        }
+        if !whole.is_multiple_of(divisor) {
+            let has_ranks = self.ranks.is_some() && (micro.is_some() || accumulate.is_some());
+            let parts = if has_ranks { format!("{parts} on {ranks} rank(s)") } else { parts };
+            return Err(ImportError::Quotient { file, line, global, divisor, parts });
+        }
+        // The quotient is at most `global`, so the cast is lossless.
+        let missing = (whole / divisor) as u64;
+        let open = |part: Option<Known<u64>>, value| Known {
+            value,
+            suggested: micro.is_none() && accumulate.is_none() && part.is_some_and(|part| part.suggested),
+        };
+        let ranks = match (micro, accumulate, self.ranks) {
+            (Some(_), Some(_), None) if missing > MOST_RANKS => {
+                return Err(inputs.ds.wrong(GLOBAL, "that of at most 100000 ranks"));
+            }
+            (Some(_), Some(_), None) => missing,
+            _ => ranks,
+        };
+        let accumulated = if micro.is_some() { missing } else { 1 };
+        Ok(Batch {
+            micro: micro.map_or(open(self.micro, missing), Known::certain),
+            accumulate: accumulate.map_or(open(self.accumulate, accumulated), Known::certain),
+            ranks: Some(ranks),
+            ranks_are_assumed: self.ranks.is_none() && (micro.is_none() || accumulate.is_none()),
+        })
     }
-
-    fn wrong_divisor(&self, inputs: &Inputs, global: u64, divisor: u128, parts: String) -> ImportError {
-        let (file, line) = place(inputs);
-        ImportError::Quotient { file, line, global, divisor, parts }
-    }
-}
-
-fn place(inputs: &Inputs) -> (String, usize) {
-    (inputs.ds.file().into(), inputs.ds.get(GLOBAL).map_or(1, |field| field.line))
 }
 
 #[cfg(test)]

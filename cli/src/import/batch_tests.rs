@@ -24,7 +24,7 @@ const MICRO_GIVEN: &str = r#"{"train_batch_size": 64, "train_micro_batch_size_pe
 const COUNT_GIVEN: &str = r#"{"train_batch_size": 64, "gradient_accumulation_steps": 2}"#;
 
 #[test]
-fn what_is_not_given_follows() {
+fn missing_parts_are_derived() {
     assert_eq!(parts(ALL, None), [4, 2, 8]);
     assert_eq!(parts(ALL, Some(8)), [4, 2, 8]);
     assert_eq!(parts(MICRO_GIVEN, Some(4)), [4, 4, 4]);
@@ -36,7 +36,7 @@ fn what_is_not_given_follows() {
 }
 
 #[test]
-fn contradictions_are_told_with_their_numbers() {
+fn a_contradiction_has_its_numbers() {
     let said = |ds, ranks| solved(ds, None, ranks).unwrap_err();
     assert_eq!(
         said(ALL, Some(4)),
@@ -60,7 +60,7 @@ fn contradictions_are_told_with_their_numbers() {
 }
 
 #[test]
-fn the_training_arguments_fill_in_and_are_held_to_it() {
+fn training_arguments_fill_in_and_must_agree() {
     let auto = r#"{"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto"}"#;
     let args = r#"{"per_device_train_batch_size": 4, "gradient_accumulation_steps": 3}"#;
     let batch = solved(auto, Some(args), Some(2)).unwrap();
@@ -71,7 +71,7 @@ fn the_training_arguments_fill_in_and_are_held_to_it() {
 }
 
 #[test]
-fn auto_alone_is_left_open_unless_it_follows() {
+fn auto_alone_is_left_open_unless_it_can_be_derived() {
     let auto = r#"{"train_batch_size": 64, "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": 4}"#;
     assert_eq!(parts(auto, Some(2)), [8, 4, 2]);
     let open = r#"{"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto"}"#;

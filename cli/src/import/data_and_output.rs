@@ -34,12 +34,12 @@ pub(super) fn label_smoothing(inputs: &mut Inputs) -> Result<Option<Item>, Impor
     const NAME: &str = "label_smoothing_factor";
     let Some(args) = &mut inputs.args else { return Ok(None) };
     let within = |share: f64| (0.0..1.0).contains(&share);
-    let Given::Is(share) = args.number(NAME, "at least 0 and below 1", within)? else { return Ok(None) };
-    if share == 0.0 {
+    let share = args.number(NAME, "at least 0 and below 1", within)?;
+    if share == Given::Is(0.0) {
         return Ok(None);
     }
-    args.settle(NAME, Outcome::Taken(format!("label_smoothing: {}", shown(share))));
-    Ok(Some(Item::certain(shown(share))))
+    let share = args.taken(NAME, share.map(shown), |share| format!("label_smoothing: {share}"))?;
+    Ok(share.map(Item::certain))
 }
 
 /// Reads the output folder, or returns a placeholder for it.
@@ -50,13 +50,13 @@ pub(super) fn label_smoothing(inputs: &mut Inputs) -> Result<Option<Item>, Impor
 pub(super) fn output(inputs: &mut Inputs) -> Result<Item, ImportError> {
     let suggested = Item::suggested("\"runs/imported\"");
     let Some(args) = &mut inputs.args else { return Ok(suggested) };
-    let Given::Is(folder) = args.text("output_dir")? else { return Ok(suggested) };
-    if folder.is_empty() {
+    let folder = args.text("output_dir")?;
+    if folder == Given::Is(String::new()) {
         return Err(args.wrong("output_dir", "the path of a folder"));
     }
-    let folder = ron::to_string(&folder).unwrap_or_default();
-    args.settle("output_dir", Outcome::Taken(format!("output: {folder}")));
-    Ok(Item::certain(folder))
+    let folder = folder.map(|folder| ron::to_string(&folder).unwrap_or_default());
+    let folder = args.taken("output_dir", folder, |folder| format!("output: {folder}"))?;
+    Ok(folder.map_or(suggested, Item::certain))
 }
 
 /// Reads how long ranks wait for one another.
@@ -66,9 +66,9 @@ pub(super) fn output(inputs: &mut Inputs) -> Result<Item, ImportError> {
 /// The value is invalid.
 pub(super) fn deadline(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {
     let Some(args) = &mut inputs.args else { return Ok(None) };
-    let Given::Is(seconds) = args.count("ddp_timeout", 1, 10_000_000)? else { return Ok(None) };
-    args.settle("ddp_timeout", Outcome::Taken(format!("deadline: {seconds}")));
-    Ok(Some(Item::certain(seconds.to_string())))
+    let seconds = args.count("ddp_timeout", 1, 10_000_000)?;
+    let seconds = args.taken("ddp_timeout", seconds, |seconds| format!("deadline: {seconds}"))?;
+    Ok(seconds.map(|seconds| Item::certain(seconds.to_string())))
 }
 
 /// Returns placeholders for task, data and model, with the settings that are known.
@@ -114,13 +114,13 @@ fn grouped_by_length(args: &mut Source) -> Result<bool, ImportError> {
     let (flag, sampler) = (args.flag(FLAG)?, args.text(SAMPLER)?);
     let by_sampler = sampler == Given::Is(FLAG.into());
     let grouped = flag == Given::Is(true) || by_sampler;
-    let told =
+    let note =
         if grouped { Outcome::taken("data.group_by_length: true") } else { Outcome::no_effect("as here") };
-    args.settle(FLAG, told.clone());
+    args.settle(FLAG, note.clone());
     let known = by_sampler || sampler == Given::Is("random".into());
     args.settle(
         SAMPLER,
-        if known { told } else { Outcome::refused("samples in random order, or of about one length") },
+        if known { note } else { Outcome::refused("samples in random order, or of about one length") },
     );
     Ok(grouped)
 }

@@ -56,7 +56,7 @@ impl Draft {
         let mut text = format!("// Made of {} by `firebrick import`.\n", one_line(sources));
         let open = self.fields.iter().map(|(_, item)| item).chain(&self.strategies).chain(&self.output);
         if open.clone().any(|item| item.fill_in) {
-            text += "// Lines with a mark `fill in:` say what these files do not tell: correct each, and take its mark away.\n";
+            text += "// Lines marked `fill in:` have settings that these files lack: correct each, and remove its mark.\n";
         }
         text += "(\n";
         for (name, item) in &self.fields {
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mark_hides_a_line_until_it_is_taken_away() {
+    fn a_marked_line_is_a_comment() {
         let mut draft = Draft::default();
         draft.add("seed", Item::certain("42"));
         draft.add("steps", Item::suggested("10").noted("as long as\nyou like"));
@@ -118,7 +118,7 @@ mod tests {
         let text = draft.text("ds.json\n)");
         let expected = "\
 // Made of ds.json ) by `firebrick import`.
-// Lines with a mark `fill in:` say what these files do not tell: correct each, and take its mark away.
+// Lines marked `fill in:` have settings that these files lack: correct each, and remove its mark.
 (
     seed: 42,
     // fill in: steps: 10, // as long as you like

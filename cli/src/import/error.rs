@@ -26,29 +26,19 @@ pub enum ImportError {
         /// The file.
         file: String,
     },
-    /// The file has more fields than any configuration.
+    /// The file has more of something than any configuration.
     #[error(
-        "{file}:{line}: expected a configuration of at most {most} fields, found more: is it another file?"
+        "{file}:{line}: expected a configuration of at most {most} {what}, found more: is it another file?"
     )]
-    TooMany {
-        /// The file.
-        file: String,
-        /// The line of the first field too many, counted from 1.
-        line: usize,
-        /// The most fields that a file may have.
-        most: usize,
-    },
-    /// A name is longer than that of any field.
-    #[error(
-        "{file}:{line}: expected names of at most {most} characters, found a longer one: is it another file?"
-    )]
-    LongName {
+    NoConfiguration {
         /// The file.
         file: String,
         /// The line, counted from 1.
         line: usize,
-        /// The most characters of a name.
+        /// The limit.
         most: usize,
+        /// What is limited.
+        what: &'static str,
     },
     /// The file is not JSON.
     #[error("{file}:{line}:{column}: {reason}")]

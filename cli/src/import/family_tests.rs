@@ -72,7 +72,7 @@ fn zero_and_offload() {
 }
 
 #[test]
-fn strategies_stand_in_an_order_that_is_right() {
+fn strategies_are_in_a_valid_order() {
     let config = |stage: u8| {
         format!(
             r#"{{"zero_optimization": {{"stage": {stage}, "offload_optimizer": {{"device": "cpu"}}}},

@@ -31,18 +31,15 @@ pub(super) fn read(inputs: &mut Inputs) -> Result<Optimizer, ImportError> {
     let settings =
         format!("(betas: {}, epsilon: {}, weight_decay: {})", pair(betas), shown(epsilon), shown(decay));
     let adam = format!("AdamW{settings}");
-    let is_adam = [
-        "adamw_torch",
-        "adamw_torch_fused",
-        "adamw_hf",
-        "adamw_apex_fused",
-        "adamw_torch_xla",
-        "adamw_torch_npu_fused",
-        "paged_adamw_32bit",
-        "paged_adamw",
-    ];
     let (text, outcome) = match name.as_str() {
-        adam_w if is_adam.contains(&adam_w) => (adam, Outcome::taken("optimizer: AdamW")),
+        "adamw_torch"
+        | "adamw_torch_fused"
+        | "adamw_hf"
+        | "adamw_apex_fused"
+        | "adamw_torch_xla"
+        | "adamw_torch_npu_fused"
+        | "paged_adamw_32bit"
+        | "paged_adamw" => (adam, Outcome::taken("optimizer: AdamW")),
         "lion_32bit" | "paged_lion_32bit" => (
             format!("Lion(betas: {}, weight_decay: {})", pair(betas), shown(decay)),
             Outcome::taken("optimizer: Lion"),
@@ -59,15 +56,15 @@ pub(super) fn read(inputs: &mut Inputs) -> Result<Optimizer, ImportError> {
         _ => (adam, unknown()),
     };
     let is_known = !outcome.may_change_the_result();
-    let told = |field: &str| Outcome::Taken(format!("optimizer.{field}"));
+    let note = |field: &str| Outcome::Taken(format!("optimizer.{field}"));
     let pair = format!("betas: {}", pair(betas));
     let epsilon = format!("epsilon: {}", shown(epsilon));
     for (argument, field) in [("adam_beta1", &pair), ("adam_beta2", &pair), ("adam_epsilon", &epsilon)] {
         if text.contains(field) {
-            inputs.settle_argument(argument, told(field));
+            inputs.settle_argument(argument, note(field));
         }
     }
-    inputs.settle_argument("weight_decay", told(&format!("weight_decay: {}, of matrices", shown(decay))));
+    inputs.settle_argument("weight_decay", note(&format!("weight_decay: {}, of matrices", shown(decay))));
     if name == OLD {
         inputs.settle_argument(OLD, outcome.clone());
     }

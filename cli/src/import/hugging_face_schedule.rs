@@ -2,14 +2,11 @@
 
 use super::draft::Item;
 use super::inputs::{Inputs, shown};
-use super::optimizer_settings::Optimizer;
+use super::optimizer_settings::{AT_LEAST_ZERO, Optimizer, Range, SHARE};
 use super::source::{Given, Source};
 use super::{ImportError, Outcome};
 
 const TYPE: &str = "lr_scheduler_type";
-type Range = (&'static str, fn(f64) -> bool);
-const AT_LEAST_ZERO: Range = ("at least 0", |rate| rate >= 0.0);
-const SHARE: Range = ("at least 0 and at most 1", |share| (0.0..=1.0).contains(&share));
 
 /// Reads the schedule of the training arguments.
 ///
@@ -60,7 +57,11 @@ pub(super) fn read(inputs: &mut Inputs, optimizer: &Optimizer) -> Result<Item, I
         "warmup_stable_decay" => Some(stable(args, rate, &rise)?),
         _ => None,
     };
-    half_waves(args)?;
+    // Transformers' cosines are half a wave long by default.
+    let waves = option("num_cycles");
+    if args.number(&waves, "a number", |_| true)? == Given::Is(0.5) {
+        args.settle(&waves, Outcome::no_effect("a cosine is half a wave here too"));
+    }
     let known = "linear, cosine, cosine_with_restarts, cosine_with_min_lr, polynomial, constant, \
                  constant_with_warmup, inverse_sqrt or warmup_stable_decay";
     let Some(text) = text else {
@@ -89,15 +90,11 @@ fn stable(args: &mut Source, rate: f64, rise: &str) -> Result<String, ImportErro
     }
     for name in ["warmup_type", "decay_type"] {
         let path = option(name);
-        let Given::Is(shape) = args.text(&path)? else { continue };
-        let shape = match shape.as_str() {
-            "linear" => "Linear",
-            "cosine" => "Cosine",
-            "1-sqrt" => "OneMinusSqrt",
-            _ => return Err(args.wrong(&path, "\"linear\", \"cosine\" or \"1-sqrt\"")),
-        };
-        args.settle(&path, Outcome::Taken(format!("schedule.{name}: {shape}")));
-        text += &format!(", {name}: {shape}");
+        let known = [("linear", "Linear"), ("cosine", "Cosine"), ("1-sqrt", "OneMinusSqrt")];
+        let shape = args.choice(&path, &known)?;
+        if let Some(shape) = args.taken(&path, shape, |shape| format!("schedule.{name}: {shape}"))? {
+            text += &format!(", {name}: {shape}");
+        }
     }
     Ok(text + ")")
 }
@@ -120,24 +117,15 @@ pub(super) fn warmup(inputs: &mut Inputs) -> Result<String, ImportError> {
         ),
         None => (Given::Missing, Given::Missing),
     };
-    let (text, told, other) = match (updates, ratio) {
+    let (text, note, other) = match (updates, ratio) {
         (Given::Is(updates), _) if updates >= 1.0 => ((updates as u64).to_string(), UPDATES, RATIO),
         (Given::Is(share), _) if share > 0.0 => (format!("Ratio({})", shown(share)), UPDATES, RATIO),
         (_, Given::Is(share)) if share > 0.0 => (format!("Ratio({})", shown(share)), RATIO, UPDATES),
         _ => ("0".into(), UPDATES, RATIO),
     };
-    inputs.settle_argument(told, Outcome::Taken(format!("schedule.warmup: {text}")));
-    inputs.settle_argument(other, Outcome::no_effect(format!("the warmup is {text}, by `{told}`")));
+    inputs.settle_argument(note, Outcome::Taken(format!("schedule.warmup: {text}")));
+    inputs.settle_argument(other, Outcome::no_effect(format!("the warmup is {text}, by `{note}`")));
     Ok(text)
-}
-
-/// Transformers' cosines are half a wave long by default.
-fn half_waves(args: &mut Source) -> Result<(), ImportError> {
-    let path = option("num_cycles");
-    if args.number(&path, "a number", |_| true)? == Given::Is(0.5) {
-        args.settle(&path, Outcome::no_effect("a cosine is half a wave here too"));
-    }
-    Ok(())
 }
 
 fn option(name: &str) -> String {
@@ -152,15 +140,12 @@ fn taken(
     (expected, holds): Range,
 ) -> Result<Option<f64>, ImportError> {
     let path = option(name);
-    let Given::Is(number) = args.number(&path, expected, holds)? else { return Ok(None) };
-    let number = number * times;
-    args.settle(&path, Outcome::Taken(format!("schedule.{here}: {}", shown(number))));
-    Ok(Some(number))
+    let number = args.number(&path, expected, holds)?.map(|number| number * times);
+    args.taken(&path, number, |number| format!("schedule.{here}: {}", shown(*number)))
 }
 
 fn counted(args: &mut Source, name: &str, here: &str, least: u64) -> Result<Option<u64>, ImportError> {
     let path = option(name);
-    let Given::Is(count) = args.count(&path, least, 1 << 53)? else { return Ok(None) };
-    args.settle(&path, Outcome::Taken(format!("schedule.{here}: {count}")));
-    Ok(Some(count))
+    let count = args.count(&path, least, 1 << 53)?;
+    args.taken(&path, count, |count| format!("schedule.{here}: {count}"))
 }

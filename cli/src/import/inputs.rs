@@ -127,8 +127,8 @@ impl Inputs {
                     Ok(Some(Known::certain(value)))
                 }
                 None => {
-                    let told = format!("{}, Transformers' default of `{argument}`", to(&default));
-                    self.ds.settle(path, Outcome::FillIn(told));
+                    let note = format!("{}, Transformers' default of `{argument}`", to(&default));
+                    self.ds.settle(path, Outcome::FillIn(note));
                     Ok(Some(Known::suggested(default)))
                 }
             },
@@ -171,13 +171,13 @@ mod tests {
         assert_eq!(lr(&mut inputs(auto, Some("{}"))), Ok(Some(Known::certain(5e-5))));
         let mut alone = inputs(auto, None);
         assert_eq!(lr(&mut alone), Ok(Some(Known::suggested(5e-5))));
-        let told = "lr: 5e-5, Transformers' default of `learning_rate`".into();
-        assert_eq!(alone.ds.fields[0].outcome, Some(Outcome::FillIn(told)));
+        let note = "lr: 5e-5, Transformers' default of `learning_rate`".into();
+        assert_eq!(alone.ds.fields[0].outcome, Some(Outcome::FillIn(note)));
         assert_eq!(lr(&mut inputs("{}", Some("{\"learning_rate\": 1e-3}"))), Ok(None));
     }
 
     #[test]
-    fn what_differs_is_refused_and_what_is_only_a_default_is_not() {
+    fn a_different_argument_is_refused_and_a_default_is_not() {
         let one = "{\"lr\": 0.001}";
         assert_eq!(lr(&mut inputs(one, Some("{}"))), Ok(Some(Known::certain(1e-3))));
         assert_eq!(lr(&mut inputs(one, Some("{\"learning_rate\": 1e-3}"))), Ok(Some(Known::certain(1e-3))));

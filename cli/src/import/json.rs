@@ -1,14 +1,11 @@
-//! Parses JSON into fields with their lines, without losing any.
+//! Reads the fields of a JSON file with their lines, without losing any.
 
-use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
-use std::fmt;
-use std::io::{self, Read};
 
-use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
-use serde::{Deserializer, Serialize};
+use serde_json::Value as Json;
 
-use super::ImportError;
+use super::{ImportError, Outcome};
+use crate::run::ron_scan::{self, Group, Shape, Value};
 
 /// A limit far above any configuration. So few fields can be searched one by one.
 pub(super) const MOST_FIELDS: usize = 5000;
@@ -16,61 +13,38 @@ pub(super) const MOST_FIELDS: usize = 5000;
 /// The most characters of a field name, which paths repeat.
 const LONGEST_NAME: usize = 200;
 
-/// A JSON value.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(untagged)]
-pub(super) enum Json {
-    Null,
-    Bool(bool),
-    Number(serde_json::Number),
-    Text(String),
-    List(Vec<Json>),
-    #[serde(serialize_with = "as_map")]
-    Object(Vec<Entry>),
-}
-
-/// A field of an object.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Entry {
-    pub name: String,
-    /// The line of the name, counted from 1.
+/// A value without fields of its own: text, a number, a list, or an empty object.
+#[derive(Debug)]
+pub(super) struct Field {
+    pub path: String,
     pub line: usize,
     pub value: Json,
+    /// `None` until an outcome is recorded.
+    pub outcome: Option<Outcome>,
 }
 
-fn as_map<S: serde::Serializer>(entries: &[Entry], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(entries.iter().map(|entry| (&entry.name, &entry.value)))
-}
-
-impl fmt::Display for Json {
-    /// Writes the value as JSON in one line.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&serde_json::to_string(self).unwrap_or_default())
-    }
-}
-
-/// Parses the text of a file.
+/// Returns the fields of the object in a file. An object with fields is no field of its own.
 ///
 /// # Errors
 ///
-/// The text is not JSON, is nested more than 127 deep, has too many fields or too long a name, or has a field twice.
-pub(super) fn parse(file: &str, text: &str) -> Result<Json, ImportError> {
+/// The file is not JSON or no object, a name occurs twice in an object, or there are too many fields.
+pub(super) fn fields(file: &str, text: &str) -> Result<Vec<Field>, ImportError> {
     let text = text.trim_start_matches('\u{feff}');
-    let state = State { line: Cell::new(1), fields: Cell::new(0), fault: RefCell::new(None) };
-    let lines = Lines { rest: text.as_bytes(), line: &state.line };
-    let mut deserializer = serde_json::Deserializer::from_reader(lines);
-    let value = Value { state: &state, path: "" };
-    let read = value.deserialize(&mut deserializer).and_then(|json| deserializer.end().map(|()| json));
-    read.map_err(|error| match state.fault.take() {
-        Some(Fault::Twice(field)) => ImportError::Twice { file: file.into(), line: state.line.get(), field },
-        Some(Fault::TooMany) => {
-            ImportError::TooMany { file: file.into(), line: state.line.get(), most: MOST_FIELDS }
-        }
-        Some(Fault::LongName) => {
-            ImportError::LongName { file: file.into(), line: state.line.get(), most: LONGEST_NAME }
-        }
-        None => syntax(file, text, &error),
-    })
+    let json: Json = serde_json::from_str(text).map_err(|error| syntax(file, text, &error))?;
+    // Brackets, separators and strings of JSON are those of RON.
+    let (Json::Object(_), Ok(Value { shape: Shape::Group(group), .. })) = (&json, ron_scan::lone_value(text))
+    else {
+        return Err(ImportError::Value {
+            file: file.into(),
+            line: 1,
+            field: "the whole file".into(),
+            expected: "an object, `{..}`".into(),
+            found: shortened(&json.to_string(), 40),
+        });
+    };
+    let mut reader = Reader { file, text, at: 0, line: 1, names: 0, fields: Vec::new() };
+    reader.entries(&group, "", false)?;
+    Ok(reader.fields)
 }
 
 fn syntax(file: &str, text: &str, error: &serde_json::Error) -> ImportError {
@@ -95,105 +69,72 @@ pub(super) fn joined(path: &str, name: &str) -> String {
     if path.is_empty() { name } else { format!("{path}.{name}") }
 }
 
-/// Yields bytes one at a time and counts lines, so that the count is the line of the name just read.
-struct Lines<'a> {
-    rest: &'a [u8],
-    line: &'a Cell<usize>,
-}
-
-impl Read for Lines<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let ([byte, rest @ ..], [place, ..]) = (self.rest, buffer) else { return Ok(0) };
-        (*place, self.rest) = (*byte, rest);
-        self.line.set(self.line.get() + usize::from(*byte == b'\n'));
-        Ok(1)
+/// Returns the beginning of a value, with control characters escaped for the terminal.
+pub(super) fn shortened(json: &str, most: usize) -> String {
+    let shown = |text: &str| -> String {
+        text.chars()
+            .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
+            .collect()
+    };
+    match json.char_indices().nth(most) {
+        None => shown(json),
+        Some((end, _)) => shown(&json[..end]) + "...",
     }
 }
 
-struct State {
-    line: Cell<usize>,
-    fields: Cell<usize>,
-    fault: RefCell<Option<Fault>>,
+struct Reader<'a> {
+    file: &'a str,
+    text: &'a str,
+    /// The place up to which lines are counted.
+    at: usize,
+    /// The line there.
+    line: usize,
+    /// Names so far.
+    names: usize,
+    fields: Vec<Field>,
 }
 
-/// An error in text that is valid JSON.
-enum Fault {
-    Twice(String),
-    TooMany,
-    LongName,
-}
-
-struct Value<'a> {
-    state: &'a State,
-    path: &'a str,
-}
-
-impl<'de> DeserializeSeed<'de> for Value<'_> {
-    type Value = Json;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Json, D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Value<'_> {
-    type Value = Json;
-
-    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str("a value")
-    }
-
-    fn visit_unit<E>(self) -> Result<Json, E> {
-        Ok(Json::Null)
-    }
-
-    fn visit_bool<E>(self, value: bool) -> Result<Json, E> {
-        Ok(Json::Bool(value))
-    }
-
-    fn visit_u64<E>(self, value: u64) -> Result<Json, E> {
-        Ok(Json::Number(value.into()))
-    }
-
-    fn visit_i64<E>(self, value: i64) -> Result<Json, E> {
-        Ok(Json::Number(value.into()))
-    }
-
-    fn visit_f64<E>(self, value: f64) -> Result<Json, E> {
-        Ok(serde_json::Number::from_f64(value).map_or(Json::Null, Json::Number))
-    }
-
-    fn visit_str<E>(self, value: &str) -> Result<Json, E> {
-        Ok(Json::Text(value.into()))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Json, A::Error> {
-        let mut list = Vec::new();
-        while let Some(element) = elements.next_element_seed(Value { ..self })? {
-            list.push(element);
-        }
-        Ok(Json::List(list))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Json, A::Error> {
-        let (mut entries, mut names) = (Vec::new(), HashSet::new());
-        while let Some(name) = map.next_key::<String>()? {
-            let (line, path) = (self.state.line.get(), joined(self.path, &name));
-            self.state.fields.set(self.state.fields.get() + 1);
-            let fault = match names.insert(name.clone()) {
-                false => Some(Fault::Twice(path.clone())),
-                true if self.state.fields.get() > MOST_FIELDS => Some(Fault::TooMany),
-                true if name.chars().nth(LONGEST_NAME).is_some() => Some(Fault::LongName),
-                true => None,
-            };
-            if fault.is_some() {
-                *self.state.fault.borrow_mut() = fault;
-                return Err(A::Error::custom("told apart"));
+impl Reader<'_> {
+    /// Reads the entries of an object or a list. What is within a list belongs to the list's field.
+    fn entries(&mut self, group: &Group, parent: &str, in_list: bool) -> Result<(), ImportError> {
+        let mut names = HashSet::new();
+        for entry in &group.entries {
+            let mut path = parent.to_string();
+            if let Some(key) = &entry.key {
+                let name: String = serde_json::from_str(&self.text[key.span.clone()]).unwrap_or_default();
+                self.line += self.text[self.at..key.span.start].matches('\n').count();
+                (self.at, self.names, path) = (key.span.start, self.names + 1, joined(parent, &name));
+                let (file, line) = (self.file.to_string(), self.line);
+                if name.chars().nth(LONGEST_NAME).is_some() {
+                    let what = "characters in a name";
+                    return Err(ImportError::NoConfiguration { file, line, most: LONGEST_NAME, what });
+                }
+                if self.names > MOST_FIELDS {
+                    return Err(ImportError::NoConfiguration {
+                        file,
+                        line,
+                        most: MOST_FIELDS,
+                        what: "fields",
+                    });
+                }
+                if !names.insert(name) {
+                    return Err(ImportError::Twice { file, line, field: path });
+                }
             }
-            let value = map.next_value_seed(Value { state: self.state, path: &path })?;
-            entries.push(Entry { name, line, value });
+            let value = &entry.value;
+            let within = match &value.shape {
+                Shape::Group(within) if !within.entries.is_empty() => Some(within),
+                _ => None,
+            };
+            if !in_list && within.is_none_or(|within| within.close == ']') {
+                let value = serde_json::from_str(&self.text[value.span.clone()]).unwrap_or_default();
+                self.fields.push(Field { path: path.clone(), line: self.line, value, outcome: None });
+            }
+            if let Some(within) = within {
+                self.entries(within, &path, in_list || within.close == ']')?;
+            }
         }
-        Ok(Json::Object(entries))
+        Ok(())
     }
 }
 

@@ -32,7 +32,7 @@ pub(super) fn read(inputs: &mut Inputs) -> Result<Length, ImportError> {
     {
         let steps = steps as u64;
         args.settle(STEPS, Outcome::Taken(format!("steps: {steps}")));
-        args.settle(EPOCHS, Outcome::no_effect("`max_steps` goes before it"));
+        args.settle(EPOCHS, Outcome::no_effect("`max_steps` takes precedence"));
         return Ok(Length { steps: Some(steps), field: ("steps", Item::certain(steps.to_string())) });
     }
     args.settle(STEPS, Outcome::no_effect("the length is that of `num_train_epochs`"));

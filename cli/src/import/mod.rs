@@ -68,7 +68,6 @@
 
 mod batch;
 mod data_and_output;
-mod deepspeed_fields;
 mod draft;
 mod error;
 mod hugging_face_optimizer;
@@ -80,7 +79,6 @@ mod optimizer;
 mod optimizer_settings;
 mod outcome;
 mod precision;
-mod rule_tables;
 mod rules;
 mod saving;
 mod schedule;
@@ -88,9 +86,7 @@ mod schedule_fields;
 mod source;
 mod strategies;
 mod table;
-mod training_argument_fields;
 mod zero;
-mod zero_fields;
 
 use std::fs::File;
 use std::io::Read;
@@ -101,7 +97,6 @@ pub use outcome::{Outcome, Row};
 
 use draft::{Draft, Item};
 use inputs::Inputs;
-use json::Json;
 use source::Source;
 
 /// A configuration is small; anything larger is a different file, named by mistake.
@@ -159,11 +154,11 @@ impl<'a> Import<'a> {
         let args = self.arguments.map(read).transpose()?;
         let mut inputs = Inputs { ds: read(self.config)?, args, ranks: self.ranks };
         let draft = draft(&mut inputs)?;
-        rules::apply(&mut inputs.ds, rule_tables::OF_DEEPSPEED);
+        rules::apply(&mut inputs.ds, rules::OF_DEEPSPEED);
         let mut sources = inputs.ds.file().to_string();
         let mut rows = inputs.ds.rows();
         if let Some(mut args) = inputs.args {
-            rules::apply(&mut args, rule_tables::OF_TRAINING_ARGUMENTS);
+            rules::apply(&mut args, rules::OF_TRAINING_ARGUMENTS);
             sources += &format!(" and {}", args.file());
             rows.extend(args.rows());
         }

@@ -3,10 +3,10 @@
 use super::draft::Item;
 use super::inputs::{Inputs, Known, shown};
 use super::optimizer_settings::{
-    DECAY, EPSILON, MOMENTUM, Optimizer, RATE, Range, SHARDED, pair, unknown, within_one,
+    DECAY, EPSILON, MOMENTUM, Optimizer, RATE, Range, SHARDED, SHARE, pair, unknown, within_one,
 };
 use super::source::{Given, Source};
-use super::{ImportError, Json, Outcome, hugging_face_optimizer, zero};
+use super::{ImportError, Outcome, hugging_face_optimizer, zero};
 
 /// The optimizers of run files.
 #[derive(Clone, Copy, PartialEq)]
@@ -83,38 +83,40 @@ fn of_deepspeed(inputs: &mut Inputs) -> Result<Optimizer, ImportError> {
     Ok(Optimizer { item, rate: rate.or(Some(Known::certain(1e-3))), has_betas: kind != Kind::Sgd })
 }
 
-fn adam_w(inputs: &mut Inputs, decay: f64, coupled: bool) -> Result<Item, ImportError> {
+/// Reads betas, epsilon and weight decay, formatted as settings of an optimizer.
+fn moments(inputs: &mut Inputs, default_decay: f64) -> Result<(Item, f64), ImportError> {
     let betas = betas(inputs, [0.9, 0.999])?;
-    let epsilon =
-        inputs.number("optimizer.params.eps", ("adam_epsilon", 1e-8), EPSILON, "optimizer.epsilon: {}")?;
+    let epsilon = inputs.number(&param("eps"), ("adam_epsilon", 1e-8), EPSILON, "optimizer.epsilon: {}")?;
     let epsilon = epsilon.unwrap_or(Known::certain(1e-8));
-    let decay = weight_decay(inputs, decay)?;
+    let decay = weight_decay(inputs, default_decay)?;
+    let (betas_here, epsilon_here, decay_here) =
+        (pair(betas.value), shown(epsilon.value), shown(decay.value));
+    let text = format!("betas: {betas_here}, epsilon: {epsilon_here}, weight_decay: {decay_here}");
+    let item = Item::certain(text).left_open_if(betas.suggested || epsilon.suggested || decay.suggested);
+    Ok((item, decay.value))
+}
+
+fn adam_w(inputs: &mut Inputs, decay: f64, coupled: bool) -> Result<Item, ImportError> {
+    let (settings, decay) = moments(inputs, decay)?;
     let ds = &mut inputs.ds;
-    let mode = match coupled && decay.value > 0.0 {
+    let mode = match coupled && decay > 0.0 {
         true => Outcome::refused(
             "decay that is added to gradients: AdamW decays the weights, or set weight_decay to 0",
         ),
         false => Outcome::taken("optimizer: AdamW"),
     };
-    ds.settle("optimizer.params.adam_w_mode", mode);
+    ds.settle(&param("adam_w_mode"), mode);
     for (name, usual, instead) in [
         ("bias_correction", true, "the moments are always corrected for their start at 0"),
         ("amsgrad", false, "AdamW without AMSGrad"),
     ] {
-        let path = format!("optimizer.params.{name}");
-        let outcome = match ds.flag(&path)? {
+        let outcome = match ds.flag(&param(name))? {
             Given::Is(set) if set != usual => Outcome::refused(instead),
             _ => Outcome::no_effect("as here"),
         };
-        ds.settle(&path, outcome);
+        ds.settle(&param(name), outcome);
     }
-    let text = format!(
-        "AdamW(betas: {}, epsilon: {}, weight_decay: {})",
-        pair(betas.value),
-        shown(epsilon.value),
-        shown(decay.value)
-    );
-    Ok(Item::certain(text).left_open_if(betas.suggested || epsilon.suggested || decay.suggested))
+    Ok(Item { ron: format!("AdamW({})", settings.ron), ..settings })
 }
 
 fn lion(inputs: &mut Inputs) -> Result<Item, ImportError> {
@@ -123,54 +125,36 @@ fn lion(inputs: &mut Inputs) -> Result<Item, ImportError> {
     Ok(Item::certain(text).left_open_if(betas.suggested || decay.suggested))
 }
 
-/// Reads `Lamb`, with the names and defaults of DeepSpeed's `FusedLamb`.
 fn lamb(inputs: &mut Inputs) -> Result<Item, ImportError> {
-    let path = |name: &str| format!("optimizer.params.{name}");
-    let betas = betas(inputs, [0.9, 0.999])?;
-    let epsilon = inputs.number(&path("eps"), ("adam_epsilon", 1e-8), EPSILON, "optimizer.epsilon: {}")?;
-    let epsilon = epsilon.unwrap_or(Known::certain(1e-8));
-    let decay = weight_decay(inputs, 0.0)?;
+    let (settings, _) = moments(inputs, 0.0)?;
     let ds = &mut inputs.ds;
-    let mut text = format!(
-        "Lamb(betas: {}, epsilon: {}, weight_decay: {}",
-        pair(betas.value),
-        shown(epsilon.value),
-        shown(decay.value)
-    );
+    let mut text = settings.ron.clone();
     let mut bounds = [10.0, 0.01];
     for (bound, name) in bounds.iter_mut().zip(["max_coeff", "min_coeff"]) {
-        if let Given::Is(given) = ds.number(&path(name), DECAY.0, DECAY.1)? {
+        if let Some(given) = taken(ds, name, DECAY)? {
             *bound = given;
-            ds.settle(&path(name), Outcome::Taken(format!("optimizer.{name}: {}", shown(given))));
             text += &format!(", {name}: {}", shown(given));
         }
     }
     if bounds[0] < bounds[1] {
-        return Err(ds.wrong(&path("max_coeff"), "at least min_coeff"));
+        return Err(ds.wrong(&param("max_coeff"), "at least min_coeff"));
     }
-    if let Given::Is(corrected) = ds.flag(&path("bias_correction"))? {
-        ds.settle(
-            &path("bias_correction"),
-            Outcome::Taken(format!("optimizer.bias_correction: {corrected}")),
-        );
+    let path = param("bias_correction");
+    let corrected = ds.flag(&path)?;
+    let corrected = ds.taken(&path, corrected, |is| format!("optimizer.bias_correction: {is}"))?;
+    if let Some(corrected) = corrected {
         text += &format!(", bias_correction: {corrected}");
     }
-    Ok(Item::certain(text + ")").left_open_if(betas.suggested || epsilon.suggested || decay.suggested))
+    Ok(Item { ron: format!("Lamb({text})"), ..settings })
 }
 
 fn sgd(inputs: &mut Inputs) -> Result<Item, ImportError> {
-    let path = |name: &str| format!("optimizer.params.{name}");
     let ds = &mut inputs.ds;
-    let mut number = |name: &str, (expected, holds): Range| {
-        let (path, to) = (path(name), format!("optimizer.{name}"));
-        let Given::Is(value) = ds.number(&path, expected, holds)? else { return Ok(0.0) };
-        ds.settle(&path, Outcome::Taken(format!("{to}: {}", shown(value))));
-        Ok(value)
-    };
-    let momentum = number("momentum", MOMENTUM)?;
-    let dampening = number("dampening", ("at least 0 and at most 1", |share| (0.0..=1.0).contains(&share)))?;
-    let nesterov = ds.flag(&path("nesterov"))? == Given::Is(true);
-    ds.settle(&path("nesterov"), Outcome::Taken(format!("optimizer.nesterov: {nesterov}")));
+    let momentum = taken(ds, "momentum", MOMENTUM)?.unwrap_or(0.0);
+    let dampening = taken(ds, "dampening", SHARE)?.unwrap_or(0.0);
+    let path = param("nesterov");
+    let nesterov = ds.flag(&path)? == Given::Is(true);
+    ds.settle(&path, Outcome::Taken(format!("optimizer.nesterov: {nesterov}")));
     let decay = weight_decay(inputs, 0.0)?;
     let mut text = format!("Sgd(momentum: {}, nesterov: {nesterov}", shown(momentum));
     // Without momentum there is no velocity to dampen, as in torch.
@@ -178,6 +162,18 @@ fn sgd(inputs: &mut Inputs) -> Result<Item, ImportError> {
         text += &format!(", dampening: {}", shown(dampening));
     }
     Ok(Item::certain(format!("{text}, weight_decay: {})", shown(decay.value))).left_open_if(decay.suggested))
+}
+
+/// Returns the path of a setting.
+fn param(name: &str) -> String {
+    format!("optimizer.params.{name}")
+}
+
+/// Reads a number that has the same name here.
+fn taken(ds: &mut Source, name: &str, (expected, holds): Range) -> Result<Option<f64>, ImportError> {
+    let path = param(name);
+    let number = ds.number(&path, expected, holds)?;
+    ds.taken(&path, number, |number| format!("optimizer.{name}: {}", shown(*number)))
 }
 
 fn weight_decay(inputs: &mut Inputs, default: f64) -> Result<Known<f64>, ImportError> {
@@ -189,15 +185,10 @@ fn weight_decay(inputs: &mut Inputs, default: f64) -> Result<Known<f64>, ImportE
 fn betas(inputs: &mut Inputs, default: [f64; 2]) -> Result<Known<[f64; 2]>, ImportError> {
     const PATH: &str = "optimizer.params.betas";
     let expected = "two numbers of at least 0 and below 1";
-    let given = inputs.ds.read(PATH, expected, |value| match value {
-        Json::List(list) => match list.as_slice() {
-            [Json::Number(first), Json::Number(second)] => {
-                let both = [first.as_f64()?, second.as_f64()?];
-                both.into_iter().all(within_one).then_some(both)
-            }
-            _ => None,
-        },
-        _ => None,
+    let given = inputs.ds.read(PATH, expected, |value| {
+        let [first, second] = value.as_array()?.as_slice() else { return None };
+        let both = [first.as_f64()?, second.as_f64()?];
+        both.into_iter().all(within_one).then_some(both)
     })?;
     if let Given::Is(both) = given {
         inputs.ds.settle(PATH, Outcome::Taken(format!("optimizer.betas: {}", pair(both))));
@@ -213,13 +204,13 @@ fn betas(inputs: &mut Inputs, default: [f64; 2]) -> Result<Known<[f64; 2]>, Impo
         halves[index] = half.map_or(default[index], |half| half.value);
     }
     let open = given == Given::Auto && inputs.args.is_none();
-    let told = format!("optimizer.betas: {}", pair(halves));
+    let note = format!("optimizer.betas: {}", pair(halves));
     match (given, open) {
         (Given::Auto, true) => {
-            inputs.ds.correct(PATH, Outcome::FillIn(format!("{told}, Transformers' defaults")))
+            inputs.ds.correct(PATH, Outcome::FillIn(format!("{note}, Transformers' defaults")))
         }
         (Given::Auto, false) => {
-            inputs.ds.correct(PATH, Outcome::Taken(format!("{told}, by `adam_beta1` and `adam_beta2`")))
+            inputs.ds.correct(PATH, Outcome::Taken(format!("{note}, by `adam_beta1` and `adam_beta2`")))
         }
         (Given::Is(_) | Given::Missing, _) => {}
     }

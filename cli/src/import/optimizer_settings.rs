@@ -22,6 +22,9 @@ pub(super) const RATE: Range = ("above 0", |rate| rate > 0.0);
 // Run files store these as f32.
 pub(super) const DECAY: Range = ("at least 0", |decay| decay >= 0.0 && (decay as f32).is_finite());
 pub(super) const EPSILON: Range = ("above 0", |epsilon| epsilon as f32 > 0.0 && (epsilon as f32).is_finite());
+pub(super) const AT_LEAST_ZERO: Range = ("at least 0", |number| number >= 0.0);
+/// A share.
+pub(super) const SHARE: Range = ("at least 0 and at most 1", |share| (0.0..=1.0).contains(&share));
 pub(super) const MOMENTUM: Range = ("at least 0 and below 1", within_one);
 
 pub(super) fn within_one(beta: f64) -> bool {

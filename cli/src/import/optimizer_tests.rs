@@ -47,7 +47,7 @@ fn optimizers() {
     let amsgrad = r#"{"optimizer": {"type": "Adam", "params": {"amsgrad": true, "bias_correction": true}}}"#;
     assert_eq!(outcome("optimizer.params.amsgrad", amsgrad, None), ("not supported", true));
     assert_eq!(outcome("optimizer.params.bias_correction", amsgrad, None), ("no effect", false));
-    for (params, told) in [
+    for (params, note) in [
         (r#""betas": [0.9]"#, "must be two numbers of at least 0 and below 1, found [0.9]"),
         (r#""betas": [0.9, 0.99999999999]"#, "must be two numbers"),
         (r#""eps": 1e-60"#, "`optimizer.params.eps` must be above 0"),
@@ -55,7 +55,7 @@ fn optimizers() {
         (r#""lr": "0.1""#, "`optimizer.params.lr` must be above 0, found \"0.1\""),
     ] {
         let said = refused(&format!(r#"{{"optimizer": {{"type": "AdamW", "params": {{{params}}}}}}}"#), None);
-        assert!(said.contains(told), "{params}: {said}");
+        assert!(said.contains(note), "{params}: {said}");
     }
     let bounds = r#"{"optimizer": {"type": "Lamb", "params": {"max_coeff": 0.1, "min_coeff": 0.2}}}"#;
     assert!(

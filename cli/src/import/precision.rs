@@ -3,6 +3,7 @@
 use super::draft::Item;
 use super::inputs::{Inputs, shown};
 use super::source::{Given, Source};
+use super::zero::dtype_of;
 use super::{ImportError, Outcome};
 
 /// Whether a precision is on.
@@ -55,9 +56,9 @@ fn enabled(inputs: &mut Inputs, block: &str, arguments: &[&'static str; 2]) -> R
         (Given::Missing, Some(Some(other))) if !inputs.ds.has_below(block) => other,
         (Given::Missing, _) => false,
         (Given::Auto, None) => {
-            let told =
+            let note =
                 format!("strategies: Amp({dtype}); Transformers' default of `{}` is false", arguments[0]);
-            inputs.ds.settle(&path, Outcome::FillIn(told));
+            inputs.ds.settle(&path, Outcome::FillIn(note));
             return Ok(Enabled::Open);
         }
     };
@@ -103,16 +104,11 @@ fn brain_float(inputs: &mut Inputs, block: &str) -> Result<Item, ImportError> {
     let f32 = Outcome::no_effect("master weights, gradients' sums and moments are in f32");
     ds.settle(&master, f32.clone());
     ds.settle(&moments, f32);
-    let always = "an update with a gradient that is not finite is always skipped, and counted";
-    ds.settle(&format!("{block}.check_grad_overflow"), Outcome::no_effect(always));
-    let at_once = "a block's gradients are added up as soon as they are there";
-    ds.settle(&format!("{block}.immediate_grad_update"), Outcome::no_effect(at_once));
     Ok(Item::certain(text))
 }
 
 fn half(inputs: &mut Inputs) -> Result<Item, ImportError> {
     let ds = &mut inputs.ds;
-    ds.settle("fp16.auto_cast", Outcome::no_effect("activations have the dtype of the pass by themselves"));
     let master = "fp16.fp16_master_weights_and_grads";
     let in_f32 = match ds.flag(master)? {
         Given::Is(true) => Outcome::refused("master weights in f32, or `Amp(pure_bf16)`, which has none"),
@@ -123,63 +119,64 @@ fn half(inputs: &mut Inputs) -> Result<Item, ImportError> {
     Ok(Item::certain(format!("Amp(dtype: f16, loss_scale: ({scale}))")))
 }
 
-/// Reads the loss scale with DeepSpeed's defaults, which differ from those of `Amp`.
+/// Reads the loss scale as its settings here.
+///
+/// # Errors
+///
+/// A setting is out of range.
 fn loss_scale(ds: &mut Source) -> Result<String, ImportError> {
+    const CONSTANT: &str = "fp16.loss_scale";
     let largest = 2f64.powi(126);
-    let above_zero = |scale: f64| scale > 0.0 && scale <= largest;
-    let or = |given: Given<f64>, default: f64| match given {
-        Given::Is(value) => Ok(value),
-        Given::Missing => Ok(default),
-        Given::Auto => Err(()),
-    };
-    let constant = ds.number("fp16.loss_scale", "0 or a scale of at most 2^126", |scale| {
-        scale == 0.0 || above_zero(scale)
-    })?;
     let constant =
-        or(constant, 0.0).map_err(|()| ds.wrong("fp16.loss_scale", "a number: Trainer fills in none"))?;
-    let names = [
-        "initial_scale_power",
-        "loss_scale_window",
-        "hysteresis",
-        "min_loss_scale",
-        "consecutive_hysteresis",
-    ]
-    .map(|name| format!("fp16.{name}"));
-    let [power, window, hysteresis, minimum, consecutive] = &names;
-    if constant != 0.0 {
-        let text = format!("constant: {}", shown(constant));
-        ds.settle("fp16.loss_scale", Outcome::Taken(format!("Amp(loss_scale: ({text}))")));
-        names.iter().for_each(|name| ds.settle(name, Outcome::no_effect("the loss scale is constant")));
-        return Ok(text);
-    }
-    ds.settle("fp16.loss_scale", Outcome::taken("a loss scale that moves"));
-    let count = |name: &str, least, most, default| match ds.count(name, least, most)? {
-        Given::Is(count) => Ok(count),
-        Given::Missing => Ok(default),
-        Given::Auto => Err(ds.wrong(name, "a number: Trainer fills in none")),
+        ds.number(CONSTANT, "0 or a scale of at most 2^126", |scale| (0.0..=largest).contains(&scale))?;
+    let to = |scale: &f64| match *scale {
+        0.0 => "a loss scale that moves".into(),
+        scale => format!("Amp(loss_scale: (constant: {}))", shown(scale)),
     };
-    let initial = 2f64.powi(count(power, 0, 126, 16)? as i32);
-    let (interval, tolerance) = (count(window, 1, u64::MAX, 1000)?, count(hysteresis, 1, u64::MAX, 2)?);
+    if let Some(constant) = ds.taken(CONSTANT, constant, to)?.filter(|constant| *constant != 0.0) {
+        for name in [
+            "initial_scale_power",
+            "loss_scale_window",
+            "hysteresis",
+            "min_loss_scale",
+            "consecutive_hysteresis",
+        ] {
+            ds.settle(&format!("fp16.{name}"), Outcome::no_effect("the loss scale is constant"));
+        }
+        return Ok(format!("constant: {}", shown(constant)));
+    }
+    let path = |name: &str| format!("fp16.{name}");
+    let count = |ds: &mut Source, name: &str, least, most, default| {
+        let count = ds.count(&path(name), least, most)?;
+        Ok::<_, ImportError>(ds.taken(&path(name), count, u64::to_string)?.unwrap_or(default))
+    };
+    let initial = 2f64.powi(count(ds, "initial_scale_power", 0, 126, 16)? as i32);
+    let interval = count(ds, "loss_scale_window", 1, u64::MAX, 1000)?;
+    let hysteresis = count(ds, "hysteresis", 1, u64::MAX, 2)?;
     let range = format!("above 0 and at most the first loss scale, which is {}", shown(initial));
-    let least = ds.number(minimum, &range, |scale| scale > 0.0 && scale <= initial)?;
-    let least = or(least, 1.0).map_err(|()| ds.wrong(minimum, "a number: Trainer fills in none"))?;
-    let told = |name: &str, value: String| Outcome::Taken(format!("Amp(loss_scale: ({name}: {value}))"));
-    let refill = match ds.flag(consecutive)? {
+    let minimum = path("min_loss_scale");
+    let least = ds.number(&minimum, &range, |scale| scale > 0.0 && scale <= initial)?;
+    let least = ds.taken(&minimum, least, |least| shown(*least))?.unwrap_or(1.0);
+    let settings = [
+        ("initial_scale_power", "initial", shown(initial)),
+        ("loss_scale_window", "interval", interval.to_string()),
+        ("hysteresis", "hysteresis", hysteresis.to_string()),
+        ("min_loss_scale", "minimum", shown(least)),
+    ];
+    let settings = settings.map(|(name, here, value)| {
+        let setting = format!("{here}: {value}");
+        ds.correct(&path(name), Outcome::Taken(format!("Amp(loss_scale: ({setting}))")));
+        setting
+    });
+    let consecutive = path("consecutive_hysteresis");
+    let refill = match ds.flag(&consecutive)? {
         Given::Is(true) => Outcome::refused(
             "tolerated overflows that are counted from the last growth, not from the last good update",
         ),
         _ => Outcome::no_effect("tolerated overflows are counted from the last growth"),
     };
-    ds.settle(power, told("initial", shown(initial)));
-    ds.settle(window, told("interval", interval.to_string()));
-    ds.settle(hysteresis, told("hysteresis", tolerance.to_string()));
-    ds.settle(minimum, told("minimum", shown(least)));
-    ds.settle(consecutive, refill);
-    let initial = shown(initial);
-    Ok(format!(
-        "initial: {initial}, interval: {interval}, hysteresis: {tolerance}, minimum: {}",
-        shown(least)
-    ))
+    ds.settle(&consecutive, refill);
+    Ok(settings.join(", "))
 }
 
 fn autocast(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {
@@ -188,18 +185,13 @@ fn autocast(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {
         return Ok(None);
     }
     let dtype = ds.text("torch_autocast.dtype")?;
-    let text = match dtype {
-        Given::Missing => "Amp(bf16)",
-        Given::Is(dtype) if ["bfloat16", "bf16", "torch.bfloat16"].contains(&dtype.as_str()) => "Amp(bf16)",
-        Given::Is(dtype) if ["float16", "fp16", "half", "torch.float16"].contains(&dtype.as_str()) => {
-            "Amp(f16)"
-        }
+    let text = match dtype.map(|dtype| dtype_of(&dtype)) {
+        Given::Missing | Given::Is(Some("bf16")) => "Amp(bf16)",
+        Given::Is(Some("f16")) => "Amp(f16)",
         _ => return Err(ds.wrong("torch_autocast.dtype", "\"bfloat16\" or \"float16\"")),
     };
-    let told = Outcome::Taken(format!("strategies: {text}"));
-    ds.settle("torch_autocast.enabled", told.clone());
-    ds.settle("torch_autocast.dtype", told);
-    let modules = "matrix products are in half precision; `keep_f32` of `Amp` names what is not";
-    ds.settle("torch_autocast.lower_precision_safe_modules", Outcome::no_effect(modules));
+    let note = Outcome::Taken(format!("strategies: {text}"));
+    ds.settle("torch_autocast.enabled", note.clone());
+    ds.settle("torch_autocast.dtype", note);
     Ok(Some(Item::certain(text)))
 }

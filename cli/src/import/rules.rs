@@ -1,104 +1,121 @@
 //! Rules for fields whose name, or name and value, determines the outcome: they have no effect or are not supported.
+//!
+//! The tables are in `rules/`; each says how it is written.
 
 use super::Outcome;
-use super::source::{Field, Source, is_below};
+use super::json::Field;
+use super::source::{Source, is_below};
 
-/// Tables of rules.
-pub(super) type Rules = &'static [&'static [Rule]];
+/// The tables for the fields of a ds_config.
+pub(super) const OF_DEEPSPEED: &[&str] =
+    &[include_str!("rules/deepspeed.txt"), include_str!("rules/zero.txt")];
+
+/// The tables for the fields of training arguments.
+pub(super) const OF_TRAINING_ARGUMENTS: &[&str] = &[include_str!("rules/training_arguments.txt")];
 
 /// The outcome of a field.
-pub(super) struct Rule {
-    /// The path of the field; with `.*` at the end, all fields below it.
-    pub path: &'static str,
-    pub becomes: Becomes,
+#[derive(Debug)]
+struct Rule {
+    /// The field.
+    path: String,
+    /// Whether the rule also applies to all fields below it.
+    with_all_below: bool,
+    /// `no effect`, `refused` or `omitted`.
+    outcome: &'static str,
+    /// Values with which the field has no effect.
+    harmless: Vec<&'static str>,
+    /// The reason, or what to write instead.
+    text: &'static str,
 }
 
-/// The outcome of fields, by their values.
-pub(super) enum Becomes {
-    /// Other code reads the field if it matters, and records its outcome. Otherwise, this is the reason.
-    Read(&'static str),
-    /// The field has no effect, for this reason.
-    NoEffect(&'static str),
-    /// The field is not supported, unless it has one of these values, as JSON, which need no support.
-    Refused(&'static [&'static str], &'static str),
-    /// Like `Refused`, but the trained model is the same without the field.
-    Omitted(&'static [&'static str], &'static str),
+/// Reads tables of rules.
+fn read(tables: &[&'static str]) -> Vec<Rule> {
+    let mut rules = Vec::new();
+    for table in tables {
+        let mut section = String::new();
+        for line in table.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            if let Some(name) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
+                section = format!("{name}.");
+                continue;
+            }
+            let mut cells = line.splitn(3, " | ");
+            let (Some(names), Some(outcome), Some(text)) = (cells.next(), cells.next(), cells.next()) else {
+                continue;
+            };
+            let (outcome, harmless) = outcome.split_once(" unless ").unwrap_or((outcome, ""));
+            rules.extend(names.split(' ').map(|name| Rule {
+                path: section.clone() + name.trim_end_matches(".*"),
+                with_all_below: name.ends_with(".*"),
+                outcome,
+                harmless: harmless.split_whitespace().collect(),
+                text,
+            }));
+        }
+    }
+    rules
 }
 
-/// Sets the outcome of all fields of a file that have none yet.
-pub(super) fn apply(source: &mut Source, rules: Rules) {
+/// Sets the outcome of every open field of a file.
+pub(super) fn apply(source: &mut Source, tables: &[&'static str]) {
+    let rules = read(tables);
     let absent = |field: &Field| source.get(&field.path).is_none();
     let said: Vec<_> = source
         .fields
         .iter()
         .filter(|field| field.outcome.is_none())
-        .map(|field| match rules.iter().copied().flatten().find(|rule| rule.is_of(&field.path)) {
-            _ if absent(field) => Outcome::no_effect("null is as if it were not there"),
-            Some(rule) => rule.becomes.outcome(&field.value.to_string()),
-            None if field.value.to_string() == "{}" && first_below(&field.path, rules).is_some() => {
-                Outcome::no_effect("there is nothing in it")
+        .map(|field| match rule_of(&field.path, &rules) {
+            _ if absent(field) => Outcome::no_effect("null counts as a missing field"),
+            Some(rule) => rule.outcome_of(&field.value.to_string()),
+            None if field.value == serde_json::json!({}) && first_below(&field.path, &rules).is_some() => {
+                Outcome::no_effect("it is empty")
             }
-            None => Outcome::Unknown(nearest(&field.path, rules)),
+            None => Outcome::Unknown(nearest(&field.path, &rules)),
         })
         .collect();
     let open = source.fields.iter_mut().filter(|field| field.outcome.is_none());
     open.zip(said).for_each(|(field, outcome)| field.outcome = Some(outcome));
 }
 
-/// Creates a rule of a table.
-pub(super) const fn rule(path: &'static str, becomes: Becomes) -> Rule {
-    Rule { path, becomes }
+/// Returns the rule of a field: its own, or that of a field above it.
+fn rule_of<'a>(path: &str, rules: &'a [Rule]) -> Option<&'a Rule> {
+    let above = |rule: &&Rule| rule.with_all_below && is_below(path, &rule.path);
+    rules.iter().find(|rule| rule.path == path).or_else(|| rules.iter().find(above))
 }
 
 impl Rule {
-    fn is_of(&self, path: &str) -> bool {
-        match self.path.strip_suffix(".*") {
-            Some(parent) => path == parent || is_below(path, parent),
-            None => path == self.path,
+    fn outcome_of(&self, value: &str) -> Outcome {
+        match self.outcome {
+            "no effect" => Outcome::no_effect(self.text),
+            _ if self.harmless.contains(&value) => Outcome::no_effect("this value changes nothing"),
+            "omitted" => Outcome::omitted(self.text),
+            _ => Outcome::refused(self.text),
         }
     }
 }
 
-impl Becomes {
-    fn outcome(&self, value: &str) -> Outcome {
-        let nothing = "as it is without it";
-        match self {
-            Self::Read(why) | Self::NoEffect(why) => Outcome::no_effect(*why),
-            Self::Refused(harmless, _) | Self::Omitted(harmless, _) if harmless.contains(&value) => {
-                Outcome::no_effect(nothing)
-            }
-            Self::Refused(_, instead) => Outcome::refused(*instead),
-            Self::Omitted(_, instead) => Outcome::omitted(*instead),
-        }
-    }
+/// Returns the first known field below a path.
+fn first_below<'a>(path: &str, rules: &'a [Rule]) -> Option<&'a str> {
+    rules.iter().map(|rule| rule.path.as_str()).find(|known| is_below(known, path))
 }
 
-fn first_below(path: &str, rules: Rules) -> Option<&'static str> {
-    rules
-        .iter()
-        .copied()
-        .flatten()
-        .map(|rule| rule.path.trim_end_matches(".*"))
-        .find(|known| is_below(known, path))
-}
-
-/// Returns the known field that may be meant: one below this path, one of the same name elsewhere, or one with a
-/// similar name.
-fn nearest(path: &str, rules: Rules) -> Option<String> {
+/// Returns the known field that resembles an unknown one.
+fn nearest(path: &str, rules: &[Rule]) -> Option<String> {
     if let Some(part) = first_below(path, rules) {
         return Some(part.into());
     }
-    let last = |path: &str| path.rsplit_once('.').map_or(path.to_string(), |(_, name)| name.to_string());
-    let parent = |path: &str| path.rsplit_once('.').map_or("", |(parent, _)| parent).to_string();
-    let known = || rules.iter().copied().flatten().map(|rule| rule.path.trim_end_matches(".*"));
-    let name = last(path);
-    if let Some(elsewhere) = known().find(|known| last(known) == name) {
+    let split = |path: &str| {
+        let (parent, name) = path.rsplit_once('.').unwrap_or(("", path));
+        (parent.to_string(), name.to_string())
+    };
+    let (parent, name) = split(path);
+    let known = || rules.iter().map(|rule| rule.path.as_str());
+    if let Some(elsewhere) = known().find(|known| split(known).1 == name) {
         return Some(elsewhere.into());
     }
-    let alike = |known: &str| match parent(known) == parent(path) {
-        true => strsim::jaro_winkler(&last(known), &name),
+    let alike = |known: &str| match split(known) {
+        (same, known) if same == parent => strsim::jaro_winkler(&known, &name),
         // The typo may be in the parent, but then the rest must match closely.
-        false => strsim::normalized_damerau_levenshtein(known, path) - 0.05,
+        _ => strsim::normalized_damerau_levenshtein(known, path) - 0.05,
     };
     let alike = known().map(|known| (alike(known), known)).max_by(|(a, _), (b, _)| a.total_cmp(b));
     alike.filter(|(alike, _)| *alike > 0.8).map(|(_, known)| known.into())
@@ -106,12 +123,12 @@ fn nearest(path: &str, rules: Rules) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::rule_tables::{OF_DEEPSPEED, OF_TRAINING_ARGUMENTS};
     use super::*;
 
     #[test]
-    fn a_name_that_is_not_known_is_told_with_the_nearest() {
-        let near = |path: &str| nearest(path, OF_DEEPSPEED);
+    fn the_nearest_name_of_an_unknown_one() {
+        let rules = read(OF_DEEPSPEED);
+        let near = |path: &str| nearest(path, &rules);
         assert_eq!(near("gradient_acumulation_steps").as_deref(), Some("gradient_accumulation_steps"));
         assert_eq!(
             near("offload_optimizer.device").as_deref(),
@@ -122,7 +139,8 @@ mod tests {
         assert_eq!(near("fp16.enable").as_deref(), Some("fp16.enabled"));
         assert_eq!(near("fp16").as_deref(), Some("fp16.enabled"));
         assert_eq!([near("qwertz"), near("optimizer.params.qwertz")], [None, None]);
-        let near = |path: &str| nearest(path, OF_TRAINING_ARGUMENTS);
+        let rules = read(OF_TRAINING_ARGUMENTS);
+        let near = |path: &str| nearest(path, &rules);
         assert_eq!(near("lr").as_deref(), None);
         assert_eq!(near("learning_rates").as_deref(), Some("learning_rate"));
     }
@@ -140,12 +158,18 @@ mod tests {
     }
 
     #[test]
-    fn no_rule_hides_another() {
-        for rules in [OF_DEEPSPEED, OF_TRAINING_ARGUMENTS] {
-            let rules: Vec<_> = rules.iter().copied().flatten().collect();
+    fn each_line_of_a_table_is_a_rule_and_no_field_has_two() {
+        for tables in [OF_DEEPSPEED, OF_TRAINING_ARGUMENTS] {
+            for line in tables.iter().flat_map(|table| table.lines()) {
+                let is_rule = line.split(" | ").count() == 3;
+                assert!(is_rule || line.is_empty() || line.starts_with(['#', '[']), "{line}");
+            }
+            let rules = read(tables);
             for (index, rule) in rules.iter().enumerate() {
-                let path = rule.path.trim_end_matches(".*");
-                let first = rules.iter().position(|rule| rule.is_of(path));
+                assert!(["no effect", "refused", "omitted"].contains(&rule.outcome), "{rule:?}");
+                let first = rules.iter().position(|other| {
+                    (&other.path, other.with_all_below) == (&rule.path, rule.with_all_below)
+                });
                 assert_eq!(first, Some(index), "{}", rule.path);
             }
         }

@@ -30,10 +30,7 @@ fn evaluation(args: &mut Source, length: &Length) -> Result<(bool, Option<Item>)
     const EVERY: &str = "eval_steps";
     // The name in older versions.
     let name = if args.get("eval_strategy").is_some() { "eval_strategy" } else { "evaluation_strategy" };
-    let strategy = match args.text(name)? {
-        Given::Is(strategy) => strategy,
-        Given::Missing | Given::Auto => "no".into(),
-    };
+    let strategy = args.text(name)?.or("no");
     let every = updates(args, EVERY, length)?;
     // Trainer falls back to its logging interval.
     let every = match (strategy.as_str(), every) {
@@ -45,9 +42,9 @@ fn evaluation(args: &mut Source, length: &Length) -> Result<(bool, Option<Item>)
         "epoch" => (Outcome::taken("at the end of each epoch, the default of `evaluate_every`"), true, None),
         "steps" => match every {
             Some(updates) => {
-                let told = format!("evaluate_every: {updates}");
-                args.settle(EVERY, Outcome::taken(told.as_str()));
-                (Outcome::Taken(told), true, Some(Item::certain(updates.to_string())))
+                let note = format!("evaluate_every: {updates}");
+                args.settle(EVERY, Outcome::taken(note.as_str()));
+                (Outcome::Taken(note), true, Some(Item::certain(updates.to_string())))
             }
             None => (Outcome::taken("at the end of each epoch"), true, None),
         },
@@ -60,10 +57,7 @@ fn evaluation(args: &mut Source, length: &Length) -> Result<(bool, Option<Item>)
 
 fn checkpoints(args: &mut Source, length: &Length) -> Result<Option<Item>, ImportError> {
     const EVERY: &str = "save_steps";
-    let strategy = match args.text("save_strategy")? {
-        Given::Is(strategy) => strategy,
-        Given::Missing | Given::Auto => "steps".into(),
-    };
+    let strategy = args.text("save_strategy")?.or("steps");
     let best = "load_best_model_at_end";
     let keeps_best = args.flag(best)? == Given::Is(true);
     let limit = args.count("save_total_limit", 0, 1_000_000)?;

@@ -4,14 +4,12 @@ use super::draft::Item;
 use super::hugging_face_schedule;
 use super::inputs::{Inputs, Known, shown};
 use super::length::Length;
-use super::optimizer_settings::{Optimizer, RATE};
+use super::optimizer_settings::{AT_LEAST_ZERO, Optimizer, RATE, SHARE};
 use super::schedule_fields::{counted, param, taken, total, warmup_type, warmup_updates};
 use super::source::Given;
 use super::{ImportError, Outcome};
 
 const TYPE: &str = "scheduler.type";
-const AT_LEAST_ZERO: (&str, fn(f64) -> bool) = ("at least 0", |rate| rate >= 0.0);
-const SHARE: (&str, fn(f64) -> bool) = ("at least 0 and at most 1", |share| (0.0..=1.0).contains(&share));
 
 /// Reads the schedule of the ds_config, otherwise that of the training arguments, otherwise a constant rate.
 ///
@@ -28,7 +26,7 @@ pub(super) fn read(inputs: &mut Inputs, optimizer: &Optimizer, length: &Length) 
             None => Item::suggested("Constant(lr: 1e-3)").noted("the ds_config has no scheduler"),
         },
     };
-    let own = Outcome::no_effect("the ds_config has a schedule of its own, which goes before it");
+    let own = Outcome::no_effect("the schedule of the ds_config takes precedence");
     for name in ["learning_rate", "lr_scheduler_type", "warmup_steps", "warmup_ratio", "lr_scheduler_kwargs"]
     {
         inputs.settle_argument(name, own.clone());
@@ -68,7 +66,7 @@ fn of_deepspeed(inputs: &mut Inputs, optimizer: &Optimizer, length: &Length) -> 
     );
     let begun = match inputs.ds.get(&param("last_batch_iteration")).map(|field| field.value.to_string()) {
         Some(update) if update != "-1" => {
-            Outcome::refused("a schedule from its start; `--resume` goes on with one")
+            Outcome::refused("a schedule from its start; `--resume` continues one")
         }
         _ => Outcome::no_effect("schedules start with the run"),
     };
@@ -86,13 +84,8 @@ fn warmup(inputs: &mut Inputs, name: &str, decay: Option<&Length>) -> Result<Ite
     let highest = highest.unwrap_or(Known::certain(1e-3));
     // No training argument sets the lowest rate: Trainer fills in 0.
     let path = param("warmup_min_lr");
-    let lowest = match inputs
-        .ds
-        .number(&path, "at least 0 and at most warmup_max_lr", |rate| (0.0..=highest.value).contains(&rate))?
-    {
-        Given::Is(rate) => rate,
-        Given::Missing | Given::Auto => 0.0,
-    };
+    let within = |rate| (0.0..=highest.value).contains(&rate);
+    let lowest = inputs.ds.number(&path, "at least 0 and at most warmup_max_lr", within)?.or(0.0);
     inputs.ds.settle(&path, Outcome::Taken(format!("schedule.min_lr: {}", shown(lowest))));
     let total = decay.map(|length| total(inputs, length)).transpose()?.unwrap_or_default();
     let text = format!(
@@ -158,16 +151,15 @@ fn one_cycle(inputs: &mut Inputs, optimizer: &Optimizer) -> Result<Item, ImportE
 fn range_test(inputs: &mut Inputs) -> Result<Item, ImportError> {
     let (ds, old) = (&mut inputs.ds, "lr_range_test_");
     let mut fields = Vec::new();
-    for (here, range) in [("min_lr", RATE), ("step_rate", RATE)] {
-        fields.extend(taken(ds, &format!("{old}{here}"), here, range)?.map(|rate| format!("{here}: {rate}")));
+    for here in ["min_lr", "step_rate"] {
+        fields.extend(taken(ds, &format!("{old}{here}"), here, RATE)?.map(|rate| format!("{here}: {rate}")));
     }
     fields.extend(
         counted(ds, &format!("{old}step_size"), "step_size", 1)?.map(|size| format!("step_size: {size}")),
     );
     let stairs = param(&format!("{old}staircase"));
-    if let Given::Is(stays) = ds.flag(&stairs)? {
-        ds.settle(&stairs, Outcome::Taken(format!("schedule.staircase: {stays}")));
-        fields.push(format!("staircase: {stays}"));
-    }
+    let stays = ds.flag(&stairs)?;
+    let stays = ds.taken(&stairs, stays, |stays| format!("schedule.staircase: {stays}"))?;
+    fields.extend(stays.map(|stays| format!("staircase: {stays}")));
     Ok(Item::certain(format!("LrRangeTest({})", fields.join(", "))))
 }

@@ -2,6 +2,7 @@
 
 use super::inputs::{Inputs, Known, shown};
 use super::length::Length;
+use super::optimizer_settings::Range;
 use super::source::{Given, Source};
 use super::{ImportError, Outcome, hugging_face_schedule};
 
@@ -15,16 +16,11 @@ pub(super) fn taken(
     ds: &mut Source,
     name: &str,
     here: &str,
-    (expected, holds): (&str, fn(f64) -> bool),
+    (expected, holds): Range,
 ) -> Result<Option<String>, ImportError> {
     let path = param(name);
-    let number = match ds.number(&path, expected, holds)? {
-        Given::Is(number) => shown(number),
-        Given::Missing => return Ok(None),
-        Given::Auto => return Err(ds.wrong(&path, "a number: Trainer fills in none")),
-    };
-    ds.settle(&path, Outcome::Taken(format!("schedule.{here}: {number}")));
-    Ok(Some(number))
+    let number = ds.number(&path, expected, holds)?;
+    ds.taken(&path, number.map(shown), |number| format!("schedule.{here}: {number}"))
 }
 
 /// Like `taken`, for integers of at least `least`.
@@ -35,26 +31,15 @@ pub(super) fn counted(
     least: u64,
 ) -> Result<Option<u64>, ImportError> {
     let path = param(name);
-    let count = match ds.count(&path, least, 1 << 53)? {
-        Given::Is(count) => count,
-        Given::Missing => return Ok(None),
-        Given::Auto => return Err(ds.wrong(&path, "a number: Trainer fills in none")),
-    };
-    ds.settle(&path, Outcome::Taken(format!("schedule.{here}: {count}")));
-    Ok(Some(count))
+    let count = ds.count(&path, least, 1 << 53)?;
+    ds.taken(&path, count, |count| format!("schedule.{here}: {count}"))
 }
 
 /// Reads `log` or `linear`.
 pub(super) fn warmup_type(ds: &mut Source) -> Result<&'static str, ImportError> {
     let path = param("warmup_type");
-    let kind = match ds.text(&path)? {
-        Given::Missing => return Ok("Log"),
-        Given::Is(kind) if kind == "log" => "Log",
-        Given::Is(kind) if kind == "linear" => "Linear",
-        _ => return Err(ds.wrong(&path, "\"log\" or \"linear\"")),
-    };
-    ds.settle(&path, Outcome::Taken(format!("schedule.warmup_type: {kind}")));
-    Ok(kind)
+    let kind = ds.choice(&path, &[("log", "Log"), ("linear", "Linear")])?;
+    Ok(ds.taken(&path, kind, |kind| format!("schedule.warmup_type: {kind}"))?.unwrap_or("Log"))
 }
 
 /// Reads the warmup in updates, or as a share of the run if the training arguments give one.
@@ -78,12 +63,12 @@ pub(super) fn warmup_updates(inputs: &mut Inputs) -> Result<Known<String>, Impor
                 Some(_) => Known::certain(hugging_face_schedule::warmup(inputs)?),
                 None => Known::suggested("0".into()),
             };
-            let told = format!("schedule.warmup: {}", warmup.value);
+            let note = format!("schedule.warmup: {}", warmup.value);
             inputs.ds.settle(
                 &path,
                 match warmup.suggested {
-                    true => Outcome::FillIn(format!("{told}, Transformers' default of `warmup_steps`")),
-                    false => Outcome::Taken(told),
+                    true => Outcome::FillIn(format!("{note}, Transformers' default of `warmup_steps`")),
+                    false => Outcome::Taken(note),
                 },
             );
             Ok(warmup)
@@ -98,7 +83,7 @@ pub(super) fn total(inputs: &mut Inputs, length: &Length) -> Result<String, Impo
         Given::Is(updates) if length.steps != Some(updates) => Some(updates),
         _ => None,
     };
-    let told = own.map_or("the length of the run".into(), |updates| format!("schedule.total: {updates}"));
-    inputs.ds.settle(&path, Outcome::Taken(told));
+    let note = own.map_or("the length of the run".into(), |updates| format!("schedule.total: {updates}"));
+    inputs.ds.settle(&path, Outcome::Taken(note));
     Ok(own.map(|updates| format!(", total: {updates}")).unwrap_or_default())
 }

@@ -1,6 +1,8 @@
 //! The fields of a file, each with its outcome.
 
-use super::json::{self, Json, joined};
+use serde_json::Value as Json;
+
+use super::json::{self, Field, shortened};
 use super::{ImportError, Outcome, Row};
 
 /// A file's fields.
@@ -8,16 +10,6 @@ use super::{ImportError, Outcome, Row};
 pub(super) struct Source {
     file: String,
     pub fields: Vec<Field>,
-}
-
-/// A value without fields of its own: text, a number, a list, or an empty object.
-#[derive(Debug)]
-pub(super) struct Field {
-    pub path: String,
-    pub line: usize,
-    pub value: Json,
-    /// `None` until an outcome is recorded.
-    pub outcome: Option<Outcome>,
 }
 
 /// The value of a field in a file.
@@ -40,33 +32,19 @@ impl<T> Given<T> {
     }
 }
 
+impl<T> Given<T> {
+    /// Returns the value, or a default if the file has none.
+    pub fn or(self, default: impl Into<T>) -> T {
+        match self {
+            Self::Is(value) => value,
+            Self::Missing | Self::Auto => default.into(),
+        }
+    }
+}
+
 impl Source {
     pub fn parse(file: &str, text: &str) -> Result<Self, ImportError> {
-        let mut source = Self { file: file.into(), fields: Vec::new() };
-        match json::parse(file, text)? {
-            Json::Object(entries) => entries.into_iter().for_each(|entry| source.add("", entry)),
-            other => {
-                let (expected, found) = ("an object, `{..}`".into(), shortened(&other.to_string(), 40));
-                return Err(ImportError::Value {
-                    file: file.into(),
-                    line: 1,
-                    field: "the whole file".into(),
-                    expected,
-                    found,
-                });
-            }
-        }
-        Ok(source)
-    }
-
-    fn add(&mut self, parent: &str, entry: json::Entry) {
-        let path = joined(parent, &entry.name);
-        match entry.value {
-            Json::Object(entries) if !entries.is_empty() => {
-                entries.into_iter().for_each(|entry| self.add(&path, entry));
-            }
-            value => self.fields.push(Field { path, line: entry.line, value, outcome: None }),
-        }
+        Ok(Self { file: file.into(), fields: json::fields(file, text)? })
     }
 
     pub fn file(&self) -> &str {
@@ -115,9 +93,8 @@ impl Source {
         expected: &str,
         holds: impl Fn(f64) -> bool,
     ) -> Result<Given<f64>, ImportError> {
-        self.read(path, expected, |value| match value {
-            Json::Number(number) => number.as_f64().filter(|number| number.is_finite() && holds(*number)),
-            _ => None,
+        self.read(path, expected, |value| {
+            value.as_f64().filter(|number| number.is_finite() && holds(*number))
         })
     }
 
@@ -128,16 +105,23 @@ impl Source {
     }
 
     pub fn flag(&self, path: &str) -> Result<Given<bool>, ImportError> {
-        self.read(path, "true or false", |value| match value {
-            Json::Bool(flag) => Some(*flag),
-            _ => None,
-        })
+        self.read(path, "true or false", Json::as_bool)
     }
 
     pub fn text(&self, path: &str) -> Result<Given<String>, ImportError> {
-        self.read(path, "a text", |value| match value {
-            Json::Text(text) => Some(text.clone()),
-            _ => None,
+        self.read(path, "a text", |value| value.as_str().map(str::to_owned))
+    }
+
+    /// Reads one of several texts, and returns what stands for it here.
+    pub fn choice<T: Copy>(&self, path: &str, known: &[(&str, T)]) -> Result<Given<T>, ImportError> {
+        let names: Vec<_> = known.iter().map(|(name, _)| format!("{name:?}")).collect();
+        let expected = match names.split_last() {
+            Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
+            _ => names.concat(),
+        };
+        self.read(path, &expected, |value| {
+            let found = known.iter().find(|(name, _)| value == name);
+            found.map(|(_, here)| *here)
         })
     }
 
@@ -151,8 +135,29 @@ impl Source {
         let Some(field) = self.get(path) else { return Ok(Given::Missing) };
         match pick(&field.value) {
             Some(value) => Ok(Given::Is(value)),
-            None if field.value == Json::Text("auto".into()) => Ok(Given::Auto),
+            None if field.value == "auto" => Ok(Given::Auto),
             None => Err(self.wrong(path, expected)),
+        }
+    }
+
+    /// Takes over a value that Trainer does not fill in, and reports it as `to`; `None` if the field is missing.
+    ///
+    /// # Errors
+    ///
+    /// The value is "auto".
+    pub fn taken<T>(
+        &mut self,
+        path: &str,
+        given: Given<T>,
+        to: impl Fn(&T) -> String,
+    ) -> Result<Option<T>, ImportError> {
+        match given {
+            Given::Missing => Ok(None),
+            Given::Auto => Err(self.wrong(path, "a value: Trainer fills in none")),
+            Given::Is(value) => {
+                self.settle(path, Outcome::Taken(to(&value)));
+                Ok(Some(value))
+            }
         }
     }
 
@@ -186,26 +191,12 @@ impl Source {
 
 /// Returns a non-negative number without a fraction.
 pub(super) fn whole(value: &Json) -> Option<u64> {
-    let Json::Number(number) = value else { return None };
     let exact = |number: &f64| number.fract() == 0.0 && (0.0..=2f64.powi(53)).contains(number);
-    number.as_u64().or_else(|| number.as_f64().filter(exact).map(|number| number as u64))
+    value.as_u64().or_else(|| value.as_f64().filter(exact).map(|number| number as u64))
 }
 
 pub(super) fn is_below(path: &str, parent: &str) -> bool {
     path.strip_prefix(parent).is_some_and(|rest| rest.starts_with('.'))
-}
-
-/// Returns the beginning of a value, with control characters escaped for the terminal.
-pub(super) fn shortened(json: &str, most: usize) -> String {
-    let shown = |text: &str| -> String {
-        text.chars()
-            .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
-            .collect()
-    };
-    match json.char_indices().nth(most) {
-        None => shown(json),
-        Some((end, _)) => shown(&json[..end]) + "...",
-    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ fn source() -> Source {
 }
 
 #[test]
-fn fields_are_what_has_no_fields() {
+fn an_object_with_fields_is_no_field() {
     let paths: Vec<_> = source().fields.into_iter().map(|field| field.path).collect();
     assert_eq!(paths, ["a.b", "a.c", "a.d", "e", "g", "h"]);
 }
@@ -32,7 +32,7 @@ fn numbers_are_read_as_python_writes_them() {
 }
 
 #[test]
-fn what_is_said_first_stays() {
+fn the_first_outcome_stays() {
     let mut source = source();
     source.settle("a.b", Outcome::taken("1"));
     source.settle_below("a", &Outcome::no_effect("2"));

@@ -4,7 +4,7 @@ use super::batch::Batch;
 use super::draft::Item;
 use super::inputs::{Inputs, shown};
 use super::source::Given;
-use super::zero::{Sharing, dtype_of};
+use super::zero::{Sharing, dtype};
 use super::{ImportError, Outcome};
 
 /// Returns all strategies. Those that reduce gradients in the backward pass or copy to the host come first, `Clip`
@@ -48,7 +48,7 @@ fn recompute(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {
         (true, false) => Some("Recompute(every: 1)"),
         (true, true) => Some("Recompute(every: 1, offloaded: true)"),
     };
-    let told = |text: &str| Outcome::Taken(format!("strategies: {text}"));
+    let note = |text: &str| Outcome::Taken(format!("strategies: {text}"));
     if let Some(text) = text {
         for (is_on, field) in [
             (offloaded, "cpu_checkpointing"),
@@ -56,12 +56,12 @@ fn recompute(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {
             (counted, "number_checkpoints"),
         ] {
             if is_on {
-                ds.settle(&name(field), told(text));
+                ds.settle(&name(field), note(text));
             }
         }
     }
     let argued = match text {
-        Some(text) if asked => told(text),
+        Some(text) if asked => note(text),
         _ => Outcome::no_effect("nothing is recomputed"),
     };
     inputs.settle_argument("gradient_checkpointing", argued);
@@ -71,23 +71,17 @@ fn recompute(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {
 fn accumulate(inputs: &mut Inputs, batch: &Batch) -> Result<Option<Item>, ImportError> {
     const PATH: &str = "data_types.grad_accum_dtype";
     let ds = &mut inputs.ds;
-    let dtype = match ds.text(PATH)? {
-        Given::Missing => "f32",
-        Given::Is(name) => dtype_of(&name).ok_or_else(|| ds.wrong(PATH, "\"fp32\", \"bf16\" or \"fp16\""))?,
-        Given::Auto => return Err(ds.wrong(PATH, "\"fp32\", \"bf16\" or \"fp16\"")),
-    };
-    let count = batch.accumulate.value;
+    let (dtype, count) = (dtype(ds, PATH)?, batch.accumulate.value);
     if count == 1 && !batch.accumulate.suggested {
         ds.settle(PATH, Outcome::no_effect("nothing is accumulated"));
         return Ok(None);
     }
-    let text = if dtype == "f32" {
-        format!("Accumulate({count})")
-    } else {
-        format!("AccumulateIn({count}, {dtype})")
+    let text = |dtype: &&str| match *dtype {
+        "f32" => format!("Accumulate({count})"),
+        dtype => format!("AccumulateIn({count}, {dtype})"),
     };
-    ds.settle(PATH, Outcome::Taken(format!("strategies: {text}")));
-    Ok(Some(Item::certain(text).left_open_if(batch.accumulate.suggested)))
+    let dtype = ds.taken(PATH, dtype, |dtype| format!("strategies: {}", text(dtype)))?;
+    Ok(Some(Item::certain(text(&dtype.unwrap_or("f32"))).left_open_if(batch.accumulate.suggested)))
 }
 
 fn clip(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {

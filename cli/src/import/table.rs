@@ -1,7 +1,7 @@
 //! Formats the outcomes as a table.
 
-use super::source::shortened;
-use super::{Outcome, Row};
+use super::Row;
+use super::json::shortened;
 
 /// The most characters of the path column; a longer path shifts the rest of its line.
 const PATH: usize = 56;
@@ -35,19 +35,16 @@ pub(super) fn table(rows: &[Row]) -> String {
 
 /// Summarizes the outcomes, as in `9 fields: 5 taken, 3 without effect, 1 not supported`.
 fn summary(rows: &[Row]) -> String {
-    let count = |is: fn(&Outcome) -> bool| rows.iter().filter(|row| is(&row.outcome)).count();
     let counts = [
-        (count(|outcome| matches!(outcome, Outcome::Taken(_))), "taken"),
-        (count(|outcome| matches!(outcome, Outcome::NoEffect(_))), "without effect"),
-        (count(|outcome| matches!(outcome, Outcome::FillIn(_))), "to fill in"),
-        (count(|outcome| matches!(outcome, Outcome::NotSupported { .. })), "not supported"),
-        (count(|outcome| matches!(outcome, Outcome::Unknown(_))), "unknown"),
-    ];
-    let counts: Vec<_> = counts
-        .into_iter()
-        .filter(|(count, _)| *count > 0)
-        .map(|(count, name)| format!("{count} {name}"))
-        .collect();
+        ("taken", "taken"),
+        ("no effect", "without effect"),
+        ("fill in", "to fill in"),
+        ("not supported", "not supported"),
+        ("unknown", "unknown"),
+    ]
+    .map(|(name, shown)| (rows.iter().filter(|row| row.outcome.name() == name).count(), shown));
+    let counted = counts.into_iter().filter(|(count, _)| *count > 0);
+    let counts: Vec<_> = counted.map(|(count, shown)| format!("{count} {shown}")).collect();
     let fields = if rows.len() == 1 { "field" } else { "fields" };
     match counts.is_empty() {
         true => format!("{} {fields}\n", rows.len()),
@@ -58,6 +55,7 @@ fn summary(rows: &[Row]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::import::Outcome;
 
     #[test]
     fn rows_stand_below_their_file_and_are_counted() {

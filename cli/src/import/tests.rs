@@ -188,13 +188,13 @@ proptest! {
 
     #[test]
     fn no_text_is_a_panic(config in ".{0,200}", cut in any::<Index>(), arguments in any::<Option<String>>()) {
-        let told = |result: Result<Imported, ImportError>| {
+        let note = |result: Result<Imported, ImportError>| {
             result.err().is_none_or(|error| !error.to_string().is_empty())
         };
-        prop_assert!(told(import(&config, arguments.as_deref())));
+        prop_assert!(note(import(&config, arguments.as_deref())));
         let whole = CONFIGS[cut.index(CONFIGS.len())].1;
         let cut: String = whole.chars().take(cut.index(whole.len())).collect();
-        prop_assert!(told(import(&cut, None)));
+        prop_assert!(note(import(&cut, None)));
     }
 }
 

@@ -45,34 +45,23 @@ pub(super) fn read(inputs: &mut Inputs) -> Result<Sharing, ImportError> {
 pub(super) fn stage(ds: &mut Source) -> Result<u64, ImportError> {
     // In older versions, `true` meant stage 1.
     if let Given::Is(on) = ds.flag("zero_optimization").unwrap_or(Given::Missing) {
-        let told = if on { "strategies: Zero(stage: 1)" } else { "no `Zero` in `strategies`" };
-        ds.settle("zero_optimization", Outcome::taken(told));
+        let note = if on { "strategies: Zero(stage: 1)" } else { "no `Zero` in `strategies`" };
+        ds.settle("zero_optimization", Outcome::taken(note));
         return Ok(u64::from(on));
     }
-    let stage = match ds.count(STAGE, 0, 3)? {
-        Given::Is(stage) => stage,
-        Given::Missing => 0,
-        Given::Auto => return Err(ds.wrong(STAGE, "0, 1, 2 or 3: Trainer fills in none")),
-    };
-    let told = match stage {
+    let stage = ds.count(STAGE, 0, 3)?;
+    let to = |stage: &u64| match stage {
         0 => "ranks share nothing: without `Zero` in `strategies`, or with it in stage 0".into(),
         stage => format!("strategies: Zero(stage: {stage})"),
     };
-    ds.settle(STAGE, Outcome::Taken(told));
-    Ok(stage)
+    Ok(ds.taken(STAGE, stage, to)?.unwrap_or(0))
 }
 
 /// Reads the dtype in which gradients are sent.
 fn sum_in(ds: &mut Source) -> Result<Option<&'static str>, ImportError> {
     const PATH: &str = "communication_data_type";
-    let dtype = match ds.text(PATH)? {
-        Given::Missing => return Ok(None),
-        Given::Is(dtype) => dtype_of(&dtype),
-        Given::Auto => None,
-    };
-    let dtype = dtype.ok_or_else(|| ds.wrong(PATH, "\"fp32\", \"bf16\" or \"fp16\""))?;
-    ds.settle(PATH, Outcome::Taken(format!("Zero(sum_in: {dtype})")));
-    Ok(Some(dtype))
+    let given = dtype(ds, PATH)?;
+    ds.taken(PATH, given, |dtype| format!("Zero(sum_in: {dtype})"))
 }
 
 /// Converts DeepSpeed's name of a dtype to that of a run file.
@@ -83,6 +72,11 @@ pub(super) fn dtype_of(name: &str) -> Option<&'static str> {
         "fp16" | "float16" | "half" | "torch.float16" => "f16",
         _ => return None,
     })
+}
+
+/// Reads the name of a dtype.
+pub(super) fn dtype(source: &Source, path: &str) -> Result<Given<&'static str>, ImportError> {
+    source.read(path, "\"fp32\", \"bf16\" or \"fp16\"", |value| dtype_of(value.as_str()?))
 }
 
 fn replicate_below(ds: &mut Source, stage: u64) -> Result<Option<u64>, ImportError> {
@@ -131,13 +125,13 @@ fn device(
     strategy: &str,
 ) -> Result<bool, ImportError> {
     let (path, old) = (format!("zero_optimization.{block}.device"), format!("zero_optimization.{old}"));
-    let told = Outcome::Taken(format!("strategies: {strategy}"));
+    let note = Outcome::Taken(format!("strategies: {strategy}"));
     let too_low = Outcome::no_effect(format!("DeepSpeed heeds it from stage {least} on"));
     let flag = ds.flag(&old)? == Given::Is(true);
     ds.settle(
         &old,
         match flag {
-            true if stage >= least => told.clone(),
+            true if stage >= least => note.clone(),
             true => too_low.clone(),
             false => Outcome::no_effect("nothing is offloaded"),
         },
@@ -148,11 +142,11 @@ fn device(
         Given::Is(device) => match device.to_ascii_lowercase().as_str() {
             "none" => (Outcome::no_effect("nothing is offloaded"), false),
             "cpu" | "nvme" if stage < least => (too_low, false),
-            "cpu" => (told, true),
+            "cpu" => (note, true),
             "nvme" => (on_disk, true),
             _ => return Err(ds.wrong(&path, "\"cpu\", \"nvme\" or \"none\"")),
         },
-        Given::Auto => return Err(ds.wrong(&path, "\"cpu\", \"nvme\" or \"none\": Trainer fills in none")),
+        Given::Auto => return Err(ds.wrong(&path, "\"cpu\", \"nvme\" or \"none\"")),
     };
     ds.settle(&path, outcome);
     Ok(on || flag && stage >= least)

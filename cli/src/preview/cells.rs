@@ -162,14 +162,14 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_seen_is_shown() {
+    fn invisible_characters_are_shown() {
         assert_eq!(short(" a\n\u{7}"), "␣a⏎·");
         let long = short(&"x".repeat(100));
         assert!(long.width() <= WIDEST && long.contains('…'));
     }
 
     #[test]
-    fn colors_are_taken_back() {
+    fn colors_are_reset() {
         let lines = lines(&[cell("a", Some("B-PER")), cell("b", Some("I-PER"))], 80, true);
         assert_eq!(lines[1].matches("\u{1b}[").count(), 4);
         let styles: Vec<_> = lines[1].split(' ').map(|cell| &cell[..5]).collect();

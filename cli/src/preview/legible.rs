@@ -35,18 +35,65 @@ impl Row {
 
 /// A batch that can be shown as text.
 pub trait Legible: Batch {
-    /// `[batch, length]` of each grid of tokens.
-    fn shapes(&self) -> Vec<[usize; 2]>;
+    /// The grids of tokens, each with a row per sample.
+    fn grids(&self) -> Vec<Grid<'_>>;
+
+    /// The label of a token of a grid, as text; `None` if it does not count in the loss.
+    fn label(&self, names: &Names, grid: usize, at: usize) -> Option<String>;
+
+    /// What is said about a row as a whole.
+    fn note(&self, _names: &Names, _row: usize) -> Option<String> {
+        None
+    }
 
     /// The tokens of each row, padding left out.
-    fn lengths(&self) -> Vec<usize>;
+    fn lengths(&self) -> Vec<usize> {
+        let mut lengths = vec![0; self.samples()];
+        for Grid { mask, shape: [_, length], .. } in self.grids() {
+            for (sum, row) in lengths.iter_mut().zip(mask.chunks(length.max(1))) {
+                *sum += row.iter().filter(|&&is_real| is_real).count();
+            }
+        }
+        lengths
+    }
 
     /// The first rows, at most so many.
-    fn rows(&self, names: &Names, most: usize) -> Vec<Row>;
+    fn rows(&self, names: &Names, most: usize) -> Vec<Row> {
+        let grids = self.grids();
+        let cells = |(number, grid): (usize, &Grid<'_>), row: usize| {
+            let length = grid.shape[1];
+            let cell = |at| names.cell(grid.ids[at], grid.mask[at], self.label(names, number, at));
+            (grid.name, (row * length..(row + 1) * length).map(cell).collect())
+        };
+        let row = |row| Row {
+            sequences: grids.iter().enumerate().map(|grid| cells(grid, row)).collect(),
+            note: self.note(names, row),
+        };
+        (0..self.samples().min(most)).map(row).collect()
+    }
 
     /// The tokens of all rows, padding included.
     fn positions(&self) -> usize {
-        self.shapes().iter().map(|[rows, length]| rows * length).sum()
+        self.grids().iter().map(|grid| grid.mask.len()).sum()
+    }
+}
+
+/// Tokens in rows of one length.
+#[derive(Clone, Copy, Debug)]
+pub struct Grid<'a> {
+    /// What the tokens are, if a batch has several grids.
+    pub name: &'static str,
+    /// The ids, row by row.
+    pub ids: &'a [i32],
+    /// Whether each token is real, and not padding.
+    pub mask: &'a [bool],
+    /// `[batch, length]`.
+    pub shape: [usize; 2],
+}
+
+impl<'a> Grid<'a> {
+    fn of(name: &'static str, inputs: &'a Inputs) -> Self {
+        Self { name, ids: inputs.host_ids(), mask: inputs.host_mask(), shape: inputs.shape() }
     }
 }
 
@@ -77,124 +124,67 @@ impl Names {
             None => self.token(label),
         }
     }
-
-    /// The cells of one row of a grid.
-    fn cells(
-        &self,
-        row: usize,
-        length: usize,
-        ids: &[i32],
-        mask: &[bool],
-        label: impl Fn(usize) -> Option<String>,
-    ) -> Vec<Cell> {
-        (row * length..(row + 1) * length).map(|at| self.cell(ids[at], mask[at], label(at))).collect()
-    }
-}
-
-/// The real tokens of each row.
-fn lengths(mask: &[bool], [_, length]: [usize; 2]) -> Vec<usize> {
-    mask.chunks(length.max(1)).map(|row| row.iter().filter(|&&is_real| is_real).count()).collect()
 }
 
 impl Legible for TokenBatch {
-    fn shapes(&self) -> Vec<[usize; 2]> {
-        vec![self.shape()]
-    }
-
-    fn lengths(&self) -> Vec<usize> {
-        lengths(self.host_mask(), self.shape())
+    fn grids(&self) -> Vec<Grid<'_>> {
+        vec![Grid { name: "", ids: self.host_ids(), mask: self.host_mask(), shape: self.shape() }]
     }
 
     /// A label stands under the token that it is: the model predicts it one column before.
-    fn rows(&self, names: &Names, most: usize) -> Vec<Row> {
-        let [rows, length] = self.shape();
-        let row = |row: usize| {
-            let label = |at: usize| match at % length {
-                0 => None,
-                _ => names.token(self.host_labels()[at]),
-            };
-            let cells = names.cells(row, length, self.host_ids(), self.host_mask(), label);
-            Row { sequences: vec![("", cells)], note: None }
-        };
-        (0..rows.min(most)).map(row).collect()
+    fn label(&self, names: &Names, _: usize, at: usize) -> Option<String> {
+        match at % self.shape()[1] {
+            0 => None,
+            _ => names.token(self.host_labels()[at]),
+        }
     }
 }
 
 impl Legible for LabeledBatch {
-    fn shapes(&self) -> Vec<[usize; 2]> {
-        vec![self.inputs().shape()]
+    fn grids(&self) -> Vec<Grid<'_>> {
+        vec![Grid::of("", self.inputs())]
     }
 
-    fn lengths(&self) -> Vec<usize> {
-        lengths(self.inputs().host_mask(), self.inputs().shape())
+    fn label(&self, names: &Names, _: usize, at: usize) -> Option<String> {
+        names.label(self.host_labels()[at])
     }
-
-    fn rows(&self, names: &Names, most: usize) -> Vec<Row> {
-        let row = |row: usize| {
-            let cells = inputs(self.inputs(), names, row, |at| names.label(self.host_labels()[at]));
-            Row { sequences: vec![("", cells)], note: None }
-        };
-        (0..self.samples().min(most)).map(row).collect()
-    }
-}
-
-fn inputs(inputs: &Inputs, names: &Names, row: usize, label: impl Fn(usize) -> Option<String>) -> Vec<Cell> {
-    names.cells(row, inputs.shape()[1], inputs.host_ids(), inputs.host_mask(), label)
 }
 
 impl Legible for SequenceBatch {
-    fn shapes(&self) -> Vec<[usize; 2]> {
-        vec![self.inputs().shape()]
+    fn grids(&self) -> Vec<Grid<'_>> {
+        vec![Grid::of("", self.inputs())]
     }
 
-    fn lengths(&self) -> Vec<usize> {
-        lengths(self.inputs().host_mask(), self.inputs().shape())
+    fn label(&self, _: &Names, _: usize, _: usize) -> Option<String> {
+        None
     }
 
-    fn rows(&self, names: &Names, most: usize) -> Vec<Row> {
-        let row = |row: usize| Row {
-            sequences: vec![("", inputs(self.inputs(), names, row, |_| None))],
-            note: Some(describe_label(self, row, names)),
-        };
-        (0..self.samples().min(most)).map(row).collect()
+    /// The row's class, number, or classes.
+    fn note(&self, names: &Names, row: usize) -> Option<String> {
+        let name = |class: usize| names.label(class as i32).unwrap_or_default();
+        if let Some(classes) = self.host_classes() {
+            return Some(name(classes[row] as usize));
+        }
+        if let Some(numbers) = self.host_numbers() {
+            return Some(numbers[row].to_string());
+        }
+        let multi_hot = self.host_multi_hot().unwrap_or_default();
+        let classes = multi_hot.len() / self.samples().max(1);
+        let hot = (0..classes).filter(|class| multi_hot[row * classes + class] > 0.0).map(name);
+        Some(hot.collect::<Vec<_>>().join(", "))
     }
-}
-
-fn describe_label(batch: &SequenceBatch, row: usize, names: &Names) -> String {
-    let name = |class: usize| names.label(class as i32).unwrap_or_default();
-    if let Some(classes) = batch.host_classes() {
-        return name(classes[row] as usize);
-    }
-    if let Some(numbers) = batch.host_numbers() {
-        return numbers[row].to_string();
-    }
-    let multi_hot = batch.host_multi_hot().unwrap_or_default();
-    let classes = multi_hot.len() / batch.samples().max(1);
-    let hot = (0..classes).filter(|class| multi_hot[row * classes + class] > 0.0).map(name);
-    hot.collect::<Vec<_>>().join(", ")
 }
 
 impl Legible for Seq2SeqBatch {
-    fn shapes(&self) -> Vec<[usize; 2]> {
-        vec![self.source().shape(), self.target_shape()]
+    fn grids(&self) -> Vec<Grid<'_>> {
+        let (ids, mask) = (self.host_decoder_ids(), self.host_decoder_mask());
+        vec![
+            Grid::of("source", self.source()),
+            Grid { name: "decoder", ids, mask, shape: self.target_shape() },
+        ]
     }
 
-    /// Those of source and target together.
-    fn lengths(&self) -> Vec<usize> {
-        let sources = lengths(self.source().host_mask(), self.source().shape());
-        let targets = lengths(self.host_decoder_mask(), self.target_shape());
-        sources.into_iter().zip(targets).map(|(source, target)| source + target).collect()
-    }
-
-    /// Under what the decoder reads stands what it is to write next.
-    fn rows(&self, names: &Names, most: usize) -> Vec<Row> {
-        let [_, length] = self.target_shape();
-        let row = |row: usize| {
-            let label = |at: usize| names.token(self.host_labels()[at]);
-            let target = names.cells(row, length, self.host_decoder_ids(), self.host_decoder_mask(), label);
-            let source = inputs(self.source(), names, row, |_| None);
-            Row { sequences: vec![("source", source), ("decoder", target)], note: None }
-        };
-        (0..self.samples().min(most)).map(row).collect()
+    fn label(&self, names: &Names, grid: usize, at: usize) -> Option<String> {
+        if grid == 1 { names.token(self.host_labels()[at]) } else { None }
     }
 }

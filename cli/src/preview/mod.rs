@@ -10,7 +10,7 @@ use std::fmt::Write;
 use serde::Serialize;
 
 pub use cells::{Cell, Kind};
-pub use legible::{Legible, Names, Row};
+pub use legible::{Grid, Legible, Names, Row};
 
 /// Micro-batches that are looked at, at most: of a large corpus, the first ones tell enough.
 const MOST: usize = 5000;
@@ -106,8 +106,11 @@ impl Preview {
 
 impl ShownBatch {
     fn of<B: Legible>(batch: &B, names: &Names, number: usize, rows: usize) -> Self {
-        let shapes: Vec<String> =
-            batch.shapes().iter().map(|[rows, length]| format!("{rows} × {length}")).collect();
+        let shapes: Vec<String> = batch
+            .grids()
+            .iter()
+            .map(|Grid { shape: [rows, length], .. }| format!("{rows} × {length}"))
+            .collect();
         let head = format!(
             "batch {number}: {} tokens, {:.1}% padding, {} supervised",
             shapes.join(" and "),

@@ -10,6 +10,7 @@ use super::curve::{Curve, Point};
 use super::escape::{escape, json_in_script};
 use super::marks::Mark;
 use super::number::{Unit, count};
+use super::tables::table;
 
 /// The width and height of the picture in its own units.
 const SIZE: f64 = 1000.0;
@@ -30,18 +31,10 @@ pub(crate) struct Chart<'a> {
     pub unit: Unit,
     /// The first and the last step of the page.
     pub steps: (f64, f64),
-    /// Whether the value axis starts at 0.
-    pub from_zero: bool,
     pub lines: Vec<Line>,
     pub marks: Vec<MarkRow<'a>>,
     /// The quantity shown in place of the steps, if there is one.
-    pub along: Option<Along<'a>>,
-}
-
-/// A quantity that grows with the steps, with its readings.
-pub(crate) struct Along<'a> {
-    pub name: &'a str,
-    pub readings: Vec<Point>,
+    pub along: Option<(&'a str, Vec<Point>)>,
 }
 
 /// A line with its legend entry.
@@ -87,13 +80,12 @@ impl<'a> Chart<'a> {
     /// Creates a chart without lines.
     pub fn new(id: &str, title: &'a str, unit: Unit, steps: (f64, f64)) -> Self {
         let (lines, marks) = (Vec::new(), Vec::new());
-        Self { id: id.into(), title, unit, steps, from_zero: false, lines, marks, along: None }
+        Self { id: id.into(), title, unit, steps, lines, marks, along: None }
     }
 
     /// Labels the chart by a curve's value at each step, instead of the step.
     pub fn along(mut self, name: &'a str, curve: &Curve) -> Self {
-        self.along =
-            Some(Along { name, readings: curve.points() }).filter(|along| !along.readings.is_empty());
+        self.along = Some((name, curve.points())).filter(|(_, readings)| !readings.is_empty());
         self
     }
 
@@ -101,17 +93,11 @@ impl<'a> Chart<'a> {
     fn place(&self, step: f64) -> (&str, String) {
         match &self.along {
             None => ("step", count(step.round())),
-            Some(along) => {
-                let reading = nearest(&along.readings, step).map_or(f64::NAN, |reading| reading.1);
-                (along.name, format!("{reading:.2e}"))
+            Some((name, readings)) => {
+                let reading = nearest(readings, step).map_or(f64::NAN, |reading| reading.1);
+                (name, format!("{reading:.2e}"))
             }
         }
-    }
-
-    /// Starts the value axis at 0.
-    pub fn with_zero(mut self) -> Self {
-        self.from_zero = true;
-        self
     }
 
     /// Adds a curve, if it has readings.
@@ -161,7 +147,7 @@ impl<'a> Chart<'a> {
             return String::new();
         };
         let steps = Axis::of_steps(self.steps.0, self.steps.1);
-        let bottom = if self.from_zero { lowest.min(0.0) } else { lowest };
+        let bottom = if self.unit == Unit::Plain { lowest } else { lowest.min(0.0) };
         let linear = self.plot(&steps, &Axis::linear(bottom, highest, self.unit));
         let plots = match lowest > 0.0 && highest / lowest > WIDE {
             false => linear,
@@ -292,27 +278,15 @@ impl<'a> Chart<'a> {
         let last = longest.points.len().saturating_sub(1);
         let mut rows: Vec<usize> = (0..ROWS).map(|row| last * row / (ROWS - 1)).collect();
         rows.dedup();
-        let heads: String =
-            shown.iter().map(|line| format!("<th scope=\"col\">{}</th>", escape(&line.name))).collect();
-        let body: String = rows
-            .into_iter()
-            .filter_map(|row| longest.points.get(row))
-            .map(|(step, _)| {
-                let cells: String = shown
-                    .iter()
-                    .map(|line| match nearest(&line.points, *step) {
-                        Some(point) => format!("<td>{}</td>", escape(&self.unit.format(point.1))),
-                        None => "<td></td>".into(),
-                    })
-                    .collect();
-                format!("<tr><th scope=\"row\">{}</th>{cells}</tr>", escape(&self.place(*step).1))
-            })
-            .collect();
-        format!(
-            "<details><summary>As a table</summary><div class=\"wide\"><table><thead><tr>\
-             <th scope=\"col\">{}</th>{heads}</tr></thead><tbody>{body}</tbody></table></div></details>\n",
-            escape(self.place(self.steps.0).0)
-        )
+        let names = shown.iter().map(|line| line.name.as_str());
+        let heads: Vec<&str> = std::iter::once(self.place(self.steps.0).0).chain(names).collect();
+        let near = |line: &Line, step| nearest(&line.points, step).map(|point| self.unit.format(point.1));
+        let rows = rows.into_iter().filter_map(|row| longest.points.get(row)).map(|(step, _)| {
+            let cells = shown.iter().map(|line| near(line, *step).unwrap_or_default());
+            std::iter::once(self.place(*step).1).chain(cells).collect()
+        });
+        let table = table("readings", &heads, &rows.collect::<Vec<Vec<String>>>());
+        format!("<details><summary>As a table</summary>{table}</details>\n")
     }
 
     /// The data for the readout; the script finds the point under the pointer.

@@ -11,7 +11,7 @@ fn chart<'a>() -> Chart<'a> {
 }
 
 #[test]
-fn a_chart_without_readings_is_not_there() {
+fn a_chart_without_readings_is_left_out() {
     assert_eq!(chart().line("train", &Curve::default(), Look::First).html(), "");
 }
 
@@ -36,7 +36,7 @@ fn a_wide_range_can_be_looked_at_both_ways() {
 }
 
 #[test]
-fn the_chart_is_told_in_words_and_as_a_table() {
+fn a_chart_has_a_description_and_a_table() {
     let html = chart().line("validation", &curve(&[3.0, 1.0, 2.0]), Look::Evaluated).html();
     let words = "Loss over steps 1 to 3. validation: from 3.0000 at step 1 to 2.0000 at step 3; \
                  lowest 1.0000 at step 2, highest 3.0000 at step 1.";
@@ -46,7 +46,7 @@ fn the_chart_is_told_in_words_and_as_a_table() {
 }
 
 #[test]
-fn a_chart_along_a_rate_is_told_by_it() {
+fn a_chart_along_a_rate_has_it_on_its_axis() {
     let (loss, rate) = (curve(&[3.0, 1.0, 2.0]), curve(&[0.001, 0.002, 0.003]));
     let html = chart().line("training", &loss, Look::First).along("learning rate", &rate).html();
     let words = "Loss over learning rates 1.00e-3 to 3.00e-3. training: from 3.0000 at learning rate 1.00e-3";

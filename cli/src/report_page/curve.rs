@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_is_not_a_point() {
+    fn infinite_readings_are_left_out() {
         let curve = curve([f64::NAN, f64::INFINITY, 1e300, 2.0]);
         assert_eq!(curve.points(), [(3.0, 2.0)]);
     }

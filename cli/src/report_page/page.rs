@@ -73,7 +73,7 @@ impl Page {
     fn state(&self, finished: Option<&Finished>) -> String {
         let last = self.record.last.as_ref().map_or(0, |line| line.step);
         let (class, words, more) = match finished.map(|report| &report.stopped) {
-            Some(None) => ("done", "Finished".into(), "All its updates are made.".into()),
+            Some(None) => ("done", "Finished".into(), "All its updates are done.".into()),
             Some(Some(reason)) => ("stopped", "Stopped early".to_string(), escape(reason)),
             None => (
                 "open",
@@ -137,29 +137,23 @@ impl Page {
             .html();
         small += &one("loss-scale", "Loss scale", &record.loss_scale);
         small += &chart("throughput", "Throughput", Unit::PerSecond)
-            .with_zero()
             .noisy("tokens per second", &record.tokens_per_second)
             .html();
         small += &chart("memory", "Memory", Unit::Bytes)
-            .with_zero()
             .peaks("most so far", &record.peak, Look::First)
             .peaks("in use after the step", &record.memory, Look::Second)
             .peaks("activations of a pass, at most", &record.activations, Look::Third)
             .html();
         small += &chart("waiting", "Waiting for the slowest rank", Unit::Percent)
-            .with_zero()
             .noisy("longest wait", &record.waiting)
             .html();
         small += &chart("exchange", "Exchanged with other ranks", Unit::Bytes)
-            .with_zero()
             .peaks("sent in a step", &record.sent, Look::First)
             .peaks("received in a step", &record.received, Look::Second)
             .html();
         let (loss, reasons) = self.loss(steps);
         let range = self.range_test(steps);
-        format!(
-            "<section><h2>Curves</h2>\n{loss}{reasons}{range}<div class=\"charts\">\n{small}</div></section>\n"
-        )
+        tables::section("Curves", &format!("{loss}{reasons}{range}<div class=\"charts\">\n{small}</div>"))
     }
 
     /// The loss against the learning rates of a range test.
@@ -233,12 +227,7 @@ fn reasons(skips: &Marks) -> String {
 fn text_section(title: &str, text: Option<&str>, wraps: bool) -> String {
     let class = if wraps { " class=\"wraps\"" } else { "" };
     match text.filter(|text| !text.trim().is_empty()) {
-        Some(text) => {
-            format!(
-                "<section><h2>{title}</h2>\n<pre{class} tabindex=\"0\">{}</pre></section>\n",
-                escape(text)
-            )
-        }
+        Some(text) => tables::section(title, &format!("<pre{class} tabindex=\"0\">{}</pre>", escape(text))),
         None => String::new(),
     }
 }

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::escape::escape_start;
 use super::number::count;
+use super::tables::section;
 use firebrick::observe::log_line::for_each_line;
 
 /// The number of predictions to show.
@@ -87,11 +88,8 @@ impl Predictions {
                 format!("<ol class=\"texts\">{}</ol>\n", self.labelled.concat()),
             ),
         };
-        format!(
-            "<section><h2>Predictions</h2>\n<p>{right} of {texts} texts are right{framed}.{shown}{passed}</p>\n\
-             {list}{}</section>\n",
-            self.table()
-        )
+        let words = format!("{right} of {texts} texts are right{framed}.{shown}{passed}");
+        section("Predictions", &format!("<p>{words}</p>\n{list}{}", self.table()))
     }
 
     /// The texts with one answer; empty if there are none.

@@ -63,8 +63,13 @@ pub(crate) fn headline(record: &Record, finished: Option<&Finished>) -> String {
     format!("<dl class=\"tiles\">\n{tiles}</dl>\n")
 }
 
+/// A part of the page with a heading.
+pub(crate) fn section(title: &str, body: &str) -> String {
+    format!("<section><h2>{title}</h2>\n{body}</section>\n")
+}
+
 /// A table with a header; cells are text.
-fn table(class: &str, heads: &[&str], rows: &[Vec<String>]) -> String {
+pub(crate) fn table(class: &str, heads: &[&str], rows: &[Vec<String>]) -> String {
     let heads: String = heads.iter().map(|head| format!("<th scope=\"col\">{}</th>", escape(head))).collect();
     let body: String = rows
         .iter()
@@ -99,9 +104,7 @@ pub(crate) fn memory(finished: &Finished) -> String {
         .collect();
     match rows.is_empty() {
         true => String::new(),
-        false => {
-            format!("<section><h2>Memory</h2>\n{}</section>\n", table("numbers", &["what", "bytes"], &rows))
-        }
+        false => section("Memory", &table("numbers", &["what", "bytes"], &rows)),
     }
 }
 
@@ -126,7 +129,7 @@ pub(crate) fn checkpoints(saves: &Saves) -> String {
     }
     let rows: Vec<Vec<String>> = early_failures.chain(&saves.newest).map(save_row).collect();
     let heads = ["step", "took", "pause", "became"];
-    format!("<section><h2>Checkpoints</h2>\n<p>{words}</p>\n{}</section>\n", table("saves", &heads, &rows))
+    section("Checkpoints", &format!("<p>{words}</p>\n{}", table("saves", &heads, &rows)))
 }
 
 fn save_row(save: &SaveNumbers) -> Vec<String> {
@@ -173,7 +176,7 @@ pub(crate) fn ranks(ranks: &[Rank]) -> String {
             ]
         })
         .collect();
-    format!("<section><h2>Ranks</h2>\n{}</section>\n", table("numbers", &heads, &rows))
+    section("Ranks", &table("numbers", &heads, &rows))
 }
 
 /// The names and versions of the run's software.
@@ -181,9 +184,8 @@ pub(crate) fn versions(versions: &[(String, String)]) -> String {
     if versions.is_empty() {
         return String::new();
     }
-    let rows: Vec<Vec<String>> =
-        versions.iter().map(|(name, version)| vec![name.clone(), version.clone()]).collect();
-    format!("<section><h2>Versions</h2>\n{}</section>\n", table("versions", &["of", "version"], &rows))
+    let rows: Vec<_> = versions.iter().map(|(name, version)| vec![name.clone(), version.clone()]).collect();
+    section("Versions", &table("versions", &["of", "version"], &rows))
 }
 
 #[cfg(test)]
@@ -201,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_saves_are_told_however_old() {
+    fn failed_saves_are_listed_however_old() {
         let failed = SaveNumbers { step: 1, error: Some("<disk> full".into()), ..SaveNumbers::default() };
         let newest = SaveNumbers { step: 900, seconds: 2.0, ..SaveNumbers::default() };
         let saves = Saves {

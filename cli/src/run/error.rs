@@ -64,6 +64,19 @@ pub enum RunError {
         /// The tokenizer's reason.
         reason: String,
     },
+    /// The sample does not fit into this machine's memory.
+    #[error(
+        "`sample.tokens` is {tokens}: a text of this length needs at least {:.1} GB, but this machine has {:.1} GB: lower it",
+        needed / 1e9, *available as f64 / 1e9
+    )]
+    Sample {
+        /// Number of tokens to generate.
+        tokens: usize,
+        /// Bytes of the tokens, their keys and values.
+        needed: f64,
+        /// Bytes that the machine has.
+        available: u64,
+    },
     /// The model cannot learn the task.
     #[error("`model`: expected one that learns `{task}`: {models}; found `{found}`")]
     Task {
@@ -86,8 +99,8 @@ pub enum RunError {
     },
     /// The folder's classifier and the task have different labels.
     #[error(
-        "{folder}: its classifier has the labels {known}, but {found}: to train it on, let `task.names` and the data \
-         have these labels; to start a new one, set `task.new_head` to true"
+        "{folder}: its classifier has the labels {known}, but {found}: to train it further, use these labels in \
+         `task.names` and in the data; to start a new one, set `task.new_head` to true"
     )]
     Classifier {
         /// The folder.
@@ -99,8 +112,8 @@ pub enum RunError {
     },
     /// The tokenizer has more tokens than the model.
     #[error(
-        "the tokenizer has {tokenizer} tokens, but the model knows {model}: name the tokenizer of the model's \
-         folder as `data.tokenizer`"
+        "the tokenizer has {tokenizer} tokens, but the model knows {model}: set `data.tokenizer` to the \
+         tokenizer of the model's folder"
     )]
     Vocabulary {
         /// Vocabulary size of the tokenizer.
@@ -122,24 +135,23 @@ pub enum RunError {
     },
     /// The folder holds no weights of a trained run.
     #[error(
-        "{folder}: expected the weights of a trained run: train it to its end, make this folder of what a run has saved \
-         by `firebrick export RUN`, or name a Hugging Face folder with --weights"
+        "{0}: expected the weights of a trained run: train the run to its end, export what it has saved \
+         with `firebrick export RUN`, or name a Hugging Face folder with --weights"
     )]
-    NotTrained {
-        /// The folder where the weights should be.
-        folder: PathBuf,
-    },
+    NotTrained(PathBuf),
     /// A run has saved no weights yet.
     #[error(
-        "{folder}: this run has saved no weights yet: neither `best.safetensors` of an evaluation nor a checkpoint; go on with it by `firebrick train RUN.ron --resume auto`"
+        "{0}: this run has saved no weights yet: neither `best.safetensors` of an evaluation nor a checkpoint; continue it with `firebrick train RUN.ron --resume auto`"
     )]
-    NothingSaved {
-        /// The output folder.
-        folder: PathBuf,
-    },
+    NothingSaved(PathBuf),
+    /// A run has saved no checkpoint.
+    #[error(
+        "{0}: this run has saved no checkpoint: set `checkpoints: (every: 100)` in its run file to save one every 100 updates; `firebrick export` writes the best weights of a run without checkpoints"
+    )]
+    NoCheckpoint(PathBuf),
     /// A resumed run keeps its own tokenizer, which cannot encode the data.
     #[error(
-        "{error}; the run goes on with its own tokenizer, {tokenizer}, so this is not the data that it was saved with: resume with that data, or start a new run, in another output folder"
+        "{error}; a resumed run keeps its own tokenizer, {tokenizer}, so this is not the data that it was saved with: resume with that data, or start a new run, in another output folder"
     )]
     OwnTokenizer {
         /// The tokenizer's file.
@@ -148,22 +160,13 @@ pub enum RunError {
         error: Box<RunError>,
     },
     /// A trained run was asked to read data with another tokenizer than its own.
-    #[error(
-        "`data.tokenizer` cannot be set here: the model reads the tokens of {}; leave it out",
-        folder.display()
-    )]
-    TrainedTokenizer {
-        /// The folder of the model and its tokenizer.
-        folder: PathBuf,
-    },
+    #[error("`data.tokenizer` cannot be set here: the model reads the tokens of {0}; leave it out")]
+    TrainedTokenizer(PathBuf),
     /// The model of the task does not generate text.
     #[error(
-        "`{task}` writes no text, as `CausalLm` and `Seq2Seq` do: `firebrick predict` asks its model about records"
+        "a model of `{0}` generates no text, as those of `CausalLm` and `Seq2Seq` do: use `firebrick predict`"
     )]
-    WritesNothing {
-        /// The task.
-        task: &'static str,
-    },
+    WritesNothing(&'static str),
     /// There are no records to answer.
     #[error("the run has no validation files: name the records to answer with --data")]
     NothingAsked,
@@ -176,13 +179,8 @@ pub enum RunError {
         error: DataError,
     },
     /// The data and the task do not fit a token file.
-    #[error(
-        "a token file holds the text of `CausalLm` from `data.path`, and not that of `{task}` or of a mix"
-    )]
-    Tokenize {
-        /// The task.
-        task: &'static str,
-    },
+    #[error("a token file holds the text of `CausalLm` from `data.path`, and not that of `{0}` or of a mix")]
+    Tokenize(&'static str),
     /// The run does not fit into this machine's memory.
     #[error(
         "a model of {parameters:.3e} parameters with micro-batches of {rows} rows and {tokens} tokens needs at least {:.1} GB for its {ranks} rank(s) in this process, but this machine has {:.1} GB: lower `batch`, `data.block`, `data.max_length`, `data.padding`, `model.width`, `model.layers`, the vocabulary or `ranks`",
@@ -218,15 +216,12 @@ pub enum RunError {
     },
     /// A launcher started several processes of a program that was built without MPI.
     #[error(
-        "a launcher started {processes} processes, but this program was built without MPI: build it with `cargo build --release --features mpi`, or train with `--ranks {processes}` in one process"
+        "a launcher started {0} processes, but this program was built without MPI: build it with `cargo build --release --features mpi`, or train with `--ranks {0}` in one process"
     )]
-    NoMpi {
-        /// Number of processes.
-        processes: usize,
-    },
+    NoMpi(usize),
     /// The ranks cannot be divided evenly among the processes.
     #[error(
-        "{ranks} ranks cannot be dealt evenly to {processes} processes: let `ranks` be a multiple of {processes}"
+        "{ranks} ranks cannot be divided evenly among {processes} processes: set `ranks` to a multiple of {processes}"
     )]
     Ranks {
         /// Ranks of the run.
@@ -236,7 +231,7 @@ pub enum RunError {
     },
     /// A checkpoint differs from what was saved.
     #[error(
-        "{path}: {problems} problem(s), told above: resume from another checkpoint, or restore the files"
+        "{path}: {problems} problem(s), listed above: resume from another checkpoint, or restore the files"
     )]
     Damaged {
         /// The checkpoint's folder.
@@ -246,13 +241,10 @@ pub enum RunError {
     },
     /// An imported configuration asks for something that is not supported.
     #[error(
-        "{fields} field(s) on which the result may depend are not supported or not known, told above: change them, \
-         or go on without them with --allow-unsupported"
+        "{0} field(s) that may change the result are not supported or not known, as listed above: change them, \
+         or continue without them with --allow-unsupported"
     )]
-    NotImported {
-        /// Number of fields.
-        fields: usize,
-    },
+    NotImported(usize),
     /// A run file cannot be written.
     #[error("{path}: cannot write the run file: {reason}")]
     Write {
@@ -263,12 +255,9 @@ pub enum RunError {
     },
     /// The run is over, but its last state could not be saved.
     #[error(
-        "the last checkpoint could not be saved: {reason}; the weights are in the output folder, and `--resume` goes on from the checkpoint before"
+        "the last checkpoint could not be saved: {0}; the weights are in the output folder, and `--resume` continues from the previous checkpoint"
     )]
-    NotSaved {
-        /// The reason.
-        reason: String,
-    },
+    NotSaved(String),
     /// A file of the run could not be written completely.
     #[error(
         "the run is trained, but {file} is not complete: {failures} attempts to write it failed, the last one with: \
@@ -283,20 +272,13 @@ pub enum RunError {
         reason: String,
     },
     /// The run is trained and saved, but its description could not be written.
-    #[error("the run is trained and saved, but {reason}")]
-    Undescribed {
-        /// What is missing, and why.
-        reason: String,
-    },
+    #[error("the run is trained and saved, but {0}")]
+    Undescribed(String),
     /// The run was interrupted while the trained model wrote its sample.
     #[error(
-        "interrupted; the run is complete in {}, except for its sample: `firebrick generate` writes one",
-        output.display()
+        "interrupted; the run is complete in {0}, except for its sample: `firebrick generate` writes one"
     )]
-    NoSample {
-        /// The output folder.
-        output: PathBuf,
-    },
+    NoSample(PathBuf),
     /// The run was interrupted before there was anything to save.
     #[error("interrupted; nothing was written")]
     Interrupted,

@@ -4,8 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use burn::train::Interrupter;
+use serde_json::Value;
 
 use super::attended::attended;
+use super::family::Family;
 use super::prepare::Parts;
 use super::trainable::{ForModel, Trainable};
 use super::{Process, Run, RunError, TaskConfig, changes, export};
@@ -13,7 +15,7 @@ use crate::answers::Question;
 use crate::console::tell;
 use firebrick::checkpoint::RunText;
 use firebrick::output::{Output, RUN};
-use firebrick::{AnyModel, Report, Resume, Show, TrainError, Trained};
+use firebrick::{AnyModel, Report, Resume, Show, TrainError, Trained, memory};
 use firebrick_models::pretrained::{CONFIG, Folder, config_text, save_adapters};
 
 /// A run that has been trained.
@@ -96,6 +98,7 @@ impl ForModel for Launch<'_> {
         say(&run.batch_summary());
         let own_tokenizer = resume.as_ref().and_then(|resume| resume.tokenizer(&run.output));
         let parts = run.prepare_resumed::<M>(folder, own_tokenizer, &interrupter, say)?;
+        require_room_for_sample(run, &parts)?;
         let initializing = run.clone();
         let (parts, model, optimizer) = attended(&interrupter, "initializing the model", &say, move |say| {
             let (model, optimizer) = initializing.fresh(&parts, say)?;
@@ -116,7 +119,8 @@ impl ForModel for Launch<'_> {
         let (schedule, data) = (run.schedule, parts.data.clone());
         let model = AnyModel::new::<M::Batch>(model);
         if !leads {
-            trainer.saved_elsewhere(&run.output).fit_for_first(model, optimizer, schedule, data)?;
+            let trained = trainer.saved_elsewhere(&run.output);
+            trained.fit_for_first(model, optimizer, schedule, data).map_err(interrupted)?;
             return Ok(Launched { sample: None, report: Report::default(), best: None, pretrained: None });
         }
         let reopened = match &resume {
@@ -141,7 +145,8 @@ impl ForModel for Launch<'_> {
         if !goes_on || !tokenizer.is_file() {
             parts.tokenizer.save(tokenizer)?;
         }
-        let trained = trainer.claimed(output.clone()).fit(model, optimizer, schedule, data)?;
+        let trainer = trainer.claimed(output.clone());
+        let trained = trainer.fit(model, optimizer, schedule, data).map_err(interrupted)?;
         let mut trained: Trained<M> = trained.into_typed();
         match Report::read(output.folder()).filter(|_| !trained.has_gone_on) {
             // The run was already over: keep its report, but for how this process ended.
@@ -172,7 +177,7 @@ impl ForModel for Launch<'_> {
             write_sample(&sampled, &writer, &parts)
         });
         launched.sample = sample.map_err(|error| match error {
-            RunError::Interrupted => RunError::NoSample { output: output.folder().into() },
+            RunError::Interrupted => RunError::NoSample(output.folder().into()),
             error => error,
         })?;
         if let Some(sample) = &launched.sample {
@@ -180,6 +185,33 @@ impl ForModel for Launch<'_> {
         }
         Ok(launched)
     }
+}
+
+/// Rejects a sample whose tokens, keys and values need more memory than the machine has, before the run instead of
+/// after it.
+fn require_room_for_sample<M: Trainable>(run: &Run, parts: &Parts<M>) -> Result<(), RunError> {
+    let (Some(sample), Some(available)) = (&run.sample, memory::of_machine()) else { return Ok(()) };
+    let config: Value = serde_json::from_str(&config_text::<M>(&parts.config)?).unwrap_or_default();
+    // Heads may share keys and values. Numbers of 16 bits are the smallest.
+    let heads = |name: &str| config[name].as_f64();
+    let shared = heads("num_key_value_heads").zip(heads("num_attention_heads"));
+    let per_width = 2.0 * 2.0 * shared.map_or(1.0, |(keys, queries)| keys / queries);
+    let own = parts.config.attention().into_iter().filter(|layers| !layers.of_source && !layers.over_source);
+    let width: usize = own.map(|layers| layers.layers * layers.width).sum();
+    let cached = match parts.device_name.starts_with("cpu") {
+        true => parts.config.positions().map_or(sample.tokens, |most| sample.tokens.min(most)),
+        false => 0,
+    };
+    let needed = per_width * width as f64 * cached as f64 + 8.0 * sample.tokens as f64;
+    match needed > available as f64 {
+        true => Err(RunError::Sample { tokens: sample.tokens, needed, available }),
+        false => Ok(()),
+    }
+}
+
+/// Converts an error of training, or an interruption before the first update.
+fn interrupted(error: TrainError) -> RunError {
+    if error.is_interruption() { RunError::Interrupted } else { error.into() }
 }
 
 /// Generates the sample from its prompt.

@@ -40,7 +40,7 @@ impl Process {
     /// Checks this process against whether the program was built with MPI.
     fn with_mpi(self, has_mpi: bool) -> Result<Self, RunError> {
         match self.of > 1 && !has_mpi {
-            true => Err(RunError::NoMpi { processes: self.of }),
+            true => Err(RunError::NoMpi(self.of)),
             false => Ok(self),
         }
     }

@@ -22,7 +22,7 @@ mod parse;
 mod prepare;
 mod problem;
 mod ron_path;
-mod ron_scan;
+pub(crate) mod ron_scan;
 mod room;
 mod saved_weights;
 mod settled;

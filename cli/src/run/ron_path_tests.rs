@@ -91,7 +91,7 @@ fn finds_values_of_every_kind() {
 }
 
 #[test]
-fn tells_lines() {
+fn finds_lines() {
     assert_eq!(find(RUN, "model.width").map(|found| found.line), Ok(6));
     assert_eq!(line_of(RUN, "model.layers"), 5);
     assert_eq!(line_of(RUN, "model.nothing.more"), 4);

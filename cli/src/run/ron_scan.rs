@@ -1,4 +1,4 @@
-//! A scanner that finds the values of a RON text: it keeps byte ranges and drops nothing.
+//! A scanner that finds the values of a RON text, or of JSON: it keeps byte ranges and drops nothing.
 //!
 //! It checks that brackets, quotes and separators match. The real parser decides whether a number or an escape is
 //! valid. This scanner reads everything that `ron` reads.
@@ -10,14 +10,14 @@ const MAX_DEPTH: usize = 128;
 
 /// A value and its position.
 #[derive(Debug)]
-pub(super) struct Value {
-    pub(super) span: Range<usize>,
-    pub(super) shape: Shape,
+pub(crate) struct Value {
+    pub(crate) span: Range<usize>,
+    pub(crate) shape: Shape,
 }
 
 /// What a value looks like.
 #[derive(Debug)]
-pub(super) enum Shape {
+pub(crate) enum Shape {
     /// A lone identifier: an enum's unit variant, `true`, `None`.
     Name,
     /// A number, string, character or range.
@@ -28,52 +28,52 @@ pub(super) enum Shape {
 
 /// A struct, tuple, list or map.
 #[derive(Debug)]
-pub(super) struct Group {
+pub(crate) struct Group {
     /// The name of the struct or variant; empty if there is none.
-    pub(super) name: Range<usize>,
+    pub(crate) name: Range<usize>,
     /// The bracket that ends it: `)`, `]` or `}`.
-    pub(super) close: char,
-    pub(super) entries: Vec<Entry>,
+    pub(crate) close: char,
+    pub(crate) entries: Vec<Entry>,
     /// Whether a comma follows the last entry.
-    pub(super) comma: bool,
+    pub(crate) comma: bool,
 }
 
 /// A field, a map entry, or a list element (without a key).
 #[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) key: Option<Value>,
-    pub(super) value: Value,
+pub(crate) struct Entry {
+    pub(crate) key: Option<Value>,
+    pub(crate) value: Value,
 }
 
 /// Where a text is not RON, and why.
 #[derive(Debug)]
-pub(super) struct ScanError {
-    pub(super) at: usize,
-    pub(super) expected: String,
-    pub(super) found: String,
+pub(crate) struct ScanError {
+    pub(crate) at: usize,
+    pub(crate) expected: String,
+    pub(crate) found: String,
 }
 
 type Scan<T> = Result<T, ScanError>;
 
 /// Reads the single value of a run file, after any `#![enable(...)]`.
-pub(super) fn document(text: &str) -> Scan<Value> {
+pub(crate) fn document(text: &str) -> Scan<Value> {
     let mut scanner = Scanner::new(text);
     scanner.attributes()?;
     scanner.only_value()
 }
 
 /// Reads the single value of `text`, without attributes.
-pub(super) fn lone_value(text: &str) -> Scan<Value> {
+pub(crate) fn lone_value(text: &str) -> Scan<Value> {
     Scanner::new(text).only_value()
 }
 
 /// Returns the 1-based line of byte `at`.
-pub(super) fn line(text: &str, at: usize) -> usize {
+pub(crate) fn line(text: &str, at: usize) -> usize {
     1 + text.bytes().take(at).filter(|byte| *byte == b'\n').count()
 }
 
 /// Returns a field's name without the `r#` that RON allows before it.
-pub(super) fn plain_name(name: &str) -> &str {
+pub(crate) fn plain_name(name: &str) -> &str {
     name.strip_prefix("r#").unwrap_or(name)
 }
 

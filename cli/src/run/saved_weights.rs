@@ -44,10 +44,10 @@ impl Run {
             _ => {
                 let resume = step.map_or(Resume::Latest, Resume::Step);
                 let found = resume.find(output).map_err(|error| match error {
-                    ResumeError::NoCheckpoint { .. } => RunError::NothingSaved { folder: output.into() },
+                    ResumeError::NoCheckpoint { .. } => RunError::NothingSaved(output.into()),
                     error => TrainError::from(error).into(),
                 })?;
-                let path = found.ok_or_else(|| RunError::NothingSaved { folder: output.into() })?;
+                let path = found.ok_or_else(|| RunError::NothingSaved(output.into()))?;
                 Weights::Saved(Box::new(Checkpoint::open(path).map_err(saved)?))
             }
         };
@@ -74,7 +74,7 @@ impl ForModel for Exporting<'_> {
     fn with<M: Trainable>(self, described: Option<Folder>) -> Result<Exported, RunError> {
         let Self { run, output, weights, folder } = self;
         let Some(described) = described else {
-            return Err(RunError::NothingSaved { folder: output.into() });
+            return Err(RunError::NothingSaved(output.into()));
         };
         let config = M::config_of(&described)?;
         let failed = |error| TrainError::file(folder, "making the folder", error);

@@ -45,7 +45,7 @@ impl DataRun {
         say: impl Fn(&str),
     ) -> Result<Tokenized, RunError> {
         let (TaskConfig::CausalLm { end, .. }, Some(paths)) = (&self.task, &self.data.path) else {
-            return Err(RunError::Tokenize { task: self.task.name() });
+            return Err(RunError::Tokenize(self.task.name()));
         };
         let loading = Loading::new(self, &say);
         let plain = loading.is_plain_text(paths);

@@ -1,13 +1,9 @@
 //! The predictions and the report page of a trained run.
 
-use std::fs;
-use std::path::PathBuf;
-
 use super::TrainedRun;
 use crate::report_page;
 use crate::run::TaskConfig;
 use crate::{Launched, Run, RunError};
-use firebrick::TrainError;
 use firebrick::files::saving;
 use firebrick_models::decoding::Decoding;
 
@@ -34,7 +30,7 @@ impl Run {
         }
         match failed.is_empty() {
             true => Ok(()),
-            false => Err(RunError::Undescribed { reason: failed.join("; ") }),
+            false => Err(RunError::Undescribed(failed.join("; "))),
         }
     }
 
@@ -46,10 +42,7 @@ impl Run {
         let decoding = Decoding { max_new_tokens: 64, ..Decoding::default() };
         let mut lines = Vec::new();
         trained.predict(None, Some(SHOWN), &decoding, &mut lines, |_| {})?;
-        let path: PathBuf = self.output.join("predictions.jsonl");
-        Ok(saving::replace(&path, |staged| {
-            fs::write(staged, &lines).map_err(|error| TrainError::file(&path, "writing", error))
-        })?)
+        Ok(saving::save_text(&String::from_utf8_lossy(&lines), &self.output.join("predictions.jsonl"))?)
     }
 }
 

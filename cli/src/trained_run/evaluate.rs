@@ -55,10 +55,7 @@ impl ForModel for Evaluating<'_> {
 
     fn with<M: Trainable>(self, folder: Option<Folder>) -> Result<Evaluated, RunError> {
         let Self { run, data, say } = self;
-        let folder = match folder {
-            Some(folder) => folder,
-            None => return Err(RunError::NotTrained { folder: run.output.clone() }),
-        };
+        let folder = folder.ok_or_else(|| RunError::NotTrained(run.output.clone()))?;
         let (device, _) = device::find(&run.device)?;
         let config = M::config_of(&folder)?;
         let mut asked = DataRun::from(run);

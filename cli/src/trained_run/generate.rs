@@ -30,7 +30,7 @@ impl TrainedRun {
     /// The task generates no text, a setting is invalid, or a device or a rank fails.
     pub fn generate(&self, prompts: &[String], decoding: &Decoding) -> Result<Vec<Vec<String>>, RunError> {
         if !matches!(self.run.task, TaskConfig::CausalLm { .. } | TaskConfig::Seq2Seq { .. }) {
-            return Err(RunError::WritesNothing { task: self.run.task.name() });
+            return Err(RunError::WritesNothing(self.run.task.name()));
         }
         let generating = Generating { run: &self.run, prompts, decoding };
         self.run.for_model_of(Some(self.weights()?), generating)
@@ -48,7 +48,7 @@ impl ForModel for Generating<'_> {
 
     fn with<M: Trainable>(self, folder: Option<Folder>) -> Result<Vec<Vec<String>>, RunError> {
         let Self { run, prompts, decoding } = self;
-        let folder = folder.ok_or_else(|| RunError::NotTrained { folder: run.output.clone() })?;
+        let folder = folder.ok_or_else(|| RunError::NotTrained(run.output.clone()))?;
         let (device, name) = device::find(&run.device)?;
         let config = M::config_of(&folder)?;
         let tokenizer = Tokenizer::from_file(folder.path())?.with_special(run.data.special.clone())?;

@@ -72,21 +72,17 @@ impl TrainedRun {
             // A run that is in progress, or was killed, has its best weights and its checkpoints. With several
             // processes, none knows when another has made the folder.
             if !output.is_dir() || Process::this()?.of > 1 {
-                return Err(RunError::NotTrained { folder });
+                return Err(RunError::NotTrained(folder));
             }
             let exported = run.export_saved(&output, None, &folder)?;
-            tell(&format!(
-                "{} of this run, as far as it has come, are in {}",
-                exported.weights,
-                folder.display()
-            ));
+            tell(&format!("{} of this unfinished run are in {}", exported.weights, folder.display()));
         }
         run.model = ModelConfig::Pretrained(folder.clone());
         // These are the ranks of training; their number may differ now.
         run.ranks = None;
         if folder.join("tokenizer.json").is_file() {
             if overrides.iter().any(|one| one.as_ref().trim_start().starts_with("data.tokenizer")) {
-                return Err(RunError::TrainedTokenizer { folder });
+                return Err(RunError::TrainedTokenizer(folder));
             }
             run.data.tokenizer = TokenizerConfig::File(folder.clone());
         }

@@ -83,15 +83,11 @@ impl ForModel for Predicting<'_> {
     type Output = Predicted;
 
     fn with<M: Trainable>(mut self, folder: Option<Folder>) -> Result<Predicted, RunError> {
-        let folder = match folder {
-            Some(folder) => folder,
-            None => return Err(RunError::NotTrained { folder: self.run.output.clone() }),
-        };
+        let folder = folder.ok_or_else(|| RunError::NotTrained(self.run.output.clone()))?;
         let (device, _) = device::find(&self.run.device)?;
         let config = M::config_of(&folder)?;
-        let tokenizer = Arc::new(Tokenizer::from_file(folder.path())?);
-        let tokenizer =
-            Arc::new(Arc::unwrap_or_clone(tokenizer).with_special(self.run.data.special.clone())?);
+        let tokenizer = Tokenizer::from_file(folder.path())?.with_special(self.run.data.special.clone())?;
+        let tokenizer = Arc::new(tokenizer);
         self.run.task.require_fit(&config, &tokenizer, self.run.asked_rows(&tokenizer))?;
         (self.say)(&format!("loading {}", folder.path().display()));
         let model = folder.load::<M>(&config, &device)?.model;

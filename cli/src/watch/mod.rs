@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn watching_ends_when_it_is_told_to_or_nobody_reads() {
+    fn watching_ends_on_request_or_when_nobody_reads() {
         let folder = tempfile::tempdir().unwrap();
         let options = WatchOptions::default();
         options.stop.store(true, Ordering::Relaxed);

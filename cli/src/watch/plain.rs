@@ -15,20 +15,23 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// exist when it starts, it writes only the last.
 #[derive(Debug, Default)]
 pub(crate) struct Plain {
-    told: Option<Instant>,
+    printed: Option<Instant>,
     has_waited: bool,
 }
 
 impl Plain {
     /// Writes what is new.
     pub fn tell(&mut self, watched: &Watched, news: &News, out: &mut impl Write) -> io::Result<()> {
-        let is_first = self.told.is_none();
+        let is_first = self.printed.is_none();
         if is_first && watched.record.steps.is_none() && !self.has_waited {
             self.has_waited = true;
             writeln!(out, "waiting for the first step of {}", watched.name)?;
         }
         if news.restarted {
-            writeln!(out, "the log begins anew: the run goes on from a checkpoint, or is another")?;
+            writeln!(
+                out,
+                "the log starts again: the run resumed from a checkpoint, or another run replaced it"
+            )?;
         }
         let before = if is_first { news.evaluations.len().saturating_sub(1) } else { 0 };
         for numbers in news.evaluations.iter().skip(before) {
@@ -36,8 +39,8 @@ impl Plain {
             writeln!(out, "{}", valid_line(numbers, watched.total, scores))?;
         }
         let Some(last) = watched.record.last.as_ref().filter(|_| news.any) else { return out.flush() };
-        if watched.finished.is_some() || self.told.is_none_or(|told| told.elapsed() >= PAUSE) {
-            self.told = Some(Instant::now());
+        if watched.finished.is_some() || self.printed.is_none_or(|printed| printed.elapsed() >= PAUSE) {
+            self.printed = Some(Instant::now());
             let line = step_line(last.step, watched.total, &of_step(last));
             match watched.remaining().filter(|seconds| *seconds > 0.0 && watched.finished.is_none()) {
                 Some(seconds) => writeln!(out, "{line}  left {}", duration(seconds.round()))?,
@@ -79,7 +82,7 @@ mod tests {
         Watched { name: "run".into(), record, total: Some(120), ..Watched::default() }
     }
 
-    fn told(plain: &mut Plain, watched: &Watched, news: &News) -> String {
+    fn printed(plain: &mut Plain, watched: &Watched, news: &News) -> String {
         let mut out = Vec::new();
         plain.tell(watched, news, &mut out).unwrap();
         String::from_utf8(out).unwrap()
@@ -91,31 +94,31 @@ mod tests {
     fn lines_are_those_of_training_itself() {
         let mut plain = Plain::default();
         let mut run = watched("");
-        assert_eq!(told(&mut plain, &run, &News::default()), "waiting for the first step of run\n");
-        assert_eq!(told(&mut plain, &run, &News::default()), "");
+        assert_eq!(printed(&mut plain, &run, &News::default()), "waiting for the first step of run\n");
+        assert_eq!(printed(&mut plain, &run, &News::default()), "");
 
         run = watched(STEP);
         let news = News { any: true, ..News::default() };
         let line =
             "step     18/120  loss 6.3714  lr 7.06e-4  norm 1.1028  tok/s 1314  skipped 0  memory 6.3 MB";
-        assert_eq!(told(&mut plain, &run, &news), format!("{line}  left 3 min 24 s\n"));
+        assert_eq!(printed(&mut plain, &run, &news), format!("{line}  left 3 min 24 s\n"));
         // The next line of training is due after a pause, but an evaluation is printed at once.
         let scores = [("f1".to_string(), 0.25)].into();
         let evaluation = EvaluationNumbers { step: 20, loss: 6.2512, scores, ..Default::default() };
         let news = News { any: true, evaluations: vec![evaluation], ..News::default() };
-        assert_eq!(told(&mut plain, &run, &news), "valid    20/120  loss 6.2512  f1 0.2500\n");
+        assert_eq!(printed(&mut plain, &run, &news), "valid    20/120  loss 6.2512  f1 0.2500\n");
     }
 
     #[test]
-    fn of_a_run_that_has_been_going_on_the_last_evaluation_is_told() {
+    fn a_run_in_progress_begins_with_its_last_evaluation() {
         let evaluation = |step| EvaluationNumbers { step, loss: 1.0, ..Default::default() };
         let news = News { any: true, evaluations: vec![evaluation(10), evaluation(20)], ..News::default() };
-        let lines = told(&mut Plain::default(), &watched(STEP), &news);
+        let lines = printed(&mut Plain::default(), &watched(STEP), &news);
         assert!(!lines.contains("valid    10") && lines.contains("valid    20"), "{lines}");
     }
 
     #[test]
-    fn the_end_is_told_with_its_reason() {
+    fn the_last_line_has_the_reason() {
         let mut run = watched(STEP);
         run.finished = Some(crate::report_page::finished::Finished {
             steps: 18,
@@ -125,7 +128,7 @@ mod tests {
             best_step: Some(10),
             ..Default::default()
         });
-        let lines = told(&mut Plain::default(), &run, &News { any: true, ..News::default() });
+        let lines = printed(&mut Plain::default(), &run, &News { any: true, ..News::default() });
         let end = "stopped after 18 updates: Ctrl-C; train loss 6.5000; best valid loss 6.2500 at step 10\n";
         assert!(lines.ends_with(end), "{lines}");
     }

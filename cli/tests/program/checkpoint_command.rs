@@ -55,3 +55,30 @@ fn one_file_holds_the_weights_in_any_dtype_and_in_parts() {
     let index = fs::read_to_string(folder.path().join("parts/model.safetensors.index.json")).unwrap();
     assert!(index.contains("model-00001-of-0000"), "{index}");
 }
+
+#[test]
+fn a_run_without_checkpoints_has_what_to_do_in_its_errors() {
+    let folder = folder();
+    report(&mut train(folder.path(), &["--set", "checkpoints=()", "--set", "steps=4"]));
+    for command in
+        [&["consolidate", "out"][..], &["checkpoint", "show", "out"], &["checkpoint", "verify", "out"]]
+    {
+        firebrick(folder.path())
+            .args(command)
+            .assert()
+            .failure()
+            .stderr(contains("out: this run has saved no checkpoint: set `checkpoints: (every: 100)`"));
+    }
+    for command in [&["export", "out", "--step", "2"][..], &["train", "run.ron", "--resume", "step-2"]] {
+        firebrick(folder.path())
+            .args(command)
+            .assert()
+            .failure()
+            .stderr(contains("no complete checkpoint of step 2; this run has saved none: set `checkpoints`"));
+    }
+    firebrick(folder.path())
+        .args(["train", "run.ron", "--resume", "stpe-4"])
+        .assert()
+        .failure()
+        .stderr(contains("stpe-4: there is nothing here to resume from (did you mean `step-4`?)"));
+}

@@ -76,7 +76,7 @@ fn a_run_whose_files_are_not_complete_is_not_done_but_trained() {
     fs::write(output.join(".staged-best.safetensors"), "half").unwrap();
     let failed = firebrick(folder.path(), &["train", "run.ron"]).assert().code(1);
     failed
-        .stderr(contains("best.safetensors cannot be written; training goes on"))
+        .stderr(contains("best.safetensors cannot be written; training continues"))
         .stderr(contains("error: the run is trained, but best.safetensors is not complete"))
         .stdout(contains("times, of best.safetensors: it is not complete"));
     let report = fs::read_to_string(output.join("report.json")).unwrap();

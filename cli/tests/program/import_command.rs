@@ -62,7 +62,7 @@ fn a_ds_config_becomes_a_run_that_trains() {
     assert_eq!((&report["steps"], report["ranks"].as_array().unwrap().len()), (&Value::from(4), 2));
     assert!(report["host_bytes"].as_u64().unwrap() > 0, "moments wait on the host: {report}");
 
-    firebrick(folder, &import).failure().stderr(contains("it is there already"));
+    firebrick(folder, &import).failure().stderr(contains("it already exists"));
     assert_eq!(fs::read_to_string(folder.join("run.ron")).unwrap(), filled, "it is left as it was");
 }
 

@@ -45,6 +45,18 @@ fn a_model_that_is_being_initialized_is_abandoned_at_once() {
     assert!(!folder.path().join("out").exists());
 }
 
+/// A sample that does not fit in memory is no reason to train first.
+#[test]
+fn a_sample_that_needs_too_much_memory_is_refused_before_the_run() {
+    let folder = folder();
+    let endless = r#"sample=(prompt: "to", tokens: 1000000000)"#;
+    let model = "model=Llama(layers: 12, heads: 12, width: 768)";
+    let error = train(folder.path(), &["--set", endless, "--set", model]).assert().failure();
+    let said = String::from_utf8(error.get_output().stderr.clone()).unwrap();
+    assert!(said.contains("`sample.tokens` is 1000000000: a text of this length needs at least"), "{said}");
+    assert!(!folder.path().join("out").exists());
+}
+
 #[test]
 fn a_sample_that_is_being_written_is_abandoned_and_the_run_is_complete() {
     let folder = folder();

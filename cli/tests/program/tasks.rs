@@ -256,10 +256,10 @@ fn mistakes_are_told_with_what_to_do() {
     refused("sample=(tokens: 3)", "`sample` must be left out");
     let example = "examples/token_classification.ron";
     let nowhere = format!("output={output:?}");
-    firebrick(&["eval", example, "--set", &nowhere]).failure().stderr(contains("train it to its end"));
+    firebrick(&["eval", example, "--set", &nowhere]).failure().stderr(contains("train the run to its end"));
     firebrick(&["generate", example, "--set", &nowhere, "--prompt", "a"])
         .failure()
-        .stderr(contains("train it"));
+        .stderr(contains("train the run to its end"));
 
     trained("token_classification", "2", &output, &[]).success();
     let run = output.to_str().unwrap();

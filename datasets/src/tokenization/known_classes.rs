@@ -47,7 +47,7 @@ pub(super) struct Class {
     pub(super) segments: bool,
 }
 
-const CLASSES: [Class; 9] = [
+const CLASSES: [Class; 10] = [
     Class::of(
         &["Bert", "Electra", "MobileBert", "ConvBert", "LayoutLM", "Lxmert", "SqueezeBert"],
         &["bert", "electra", "mobilebert", "convbert", "layoutlm", "lxmert", "squeezebert"],
@@ -77,7 +77,9 @@ const CLASSES: [Class; 9] = [
         Makes::Nothing,
         Frames::FileOrFields,
     ),
-    Class::of(&["PreTrained", "T5"], &["mistral", "t5", "mt5"], Makes::Nothing, Frames::File),
+    // Transformers 4 used Llama's class for Mistral, and 5 uses the file.
+    Class::of(&[], &["mistral"], Makes::Nothing, Frames::FileOrFields),
+    Class::of(&["PreTrained", "T5"], &["t5", "mt5"], Makes::Nothing, Frames::File),
 ];
 
 impl Class {

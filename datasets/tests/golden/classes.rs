@@ -181,6 +181,13 @@ fn ignored_settings_are_warnings() {
         ),
         ("unigram", &Map::new(), json!({}), json!({"model_type": "t5"}), &[]),
         (
+            "wordpiece",
+            &Map::new(),
+            json!({"add_bos_token": false, "add_eos_token": true}),
+            json!({"model_type": "mistral"}),
+            &["field `add_bos_token`: it is false, for which mistral puts no special token before each text"],
+        ),
+        (
             "unigram",
             &Map::new(),
             class("LlamaTokenizer", json!({"add_bos_token": true})),

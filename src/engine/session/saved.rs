@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use burn::module::Module;
+use burn::train::Interrupter;
 use firebrick_strategies::{SavedStates, StageState};
 
 use super::{Session, Weights, published};
@@ -34,19 +35,24 @@ impl<M: Module> Session<M> {
     ///
     /// # Errors
     ///
-    /// The checkpoint belongs to another model or optimizer, or a rank is lost. The session is unusable afterwards.
-    pub(crate) fn resume(&mut self, layout: &Layout, from: &Resumed) -> Result<(), TrainError> {
+    /// The checkpoint belongs to another model or optimizer, the run was interrupted, or a rank is lost. The session is unusable afterwards.
+    pub(crate) fn resume(
+        &mut self,
+        layout: &Layout,
+        from: &Resumed,
+        interrupter: &Interrupter,
+    ) -> Result<(), TrainError> {
         let (checkpoint, state) = (&from.checkpoint, &from.state);
         let fresh = self.strategies();
         let Some((master, replica)) = self.weights.pair.take() else { return Ok(()) };
         drop(replica);
         let device = self.pass.device().clone();
         let reclaimed = (self.stages.unalias_master(master), checkpoint.parameters());
-        let load_master = |(master, saved)| load(master, layout, saved);
+        let load_master = |(master, saved)| load(master, layout, saved, interrupter);
         let master = device.memory_persistent_allocations(reclaimed, load_master)?;
         let optimizer = (self.optimizer.clone(), checkpoint.optimizer(), master);
         let load_state = |(optimizer, saved, master)| {
-            let loaded = load_optimizer(optimizer, &master, layout, saved)?;
+            let loaded = load_optimizer(optimizer, &master, layout, saved, interrupter)?;
             Ok::<_, TrainError>((loaded, master))
         };
         let loaded = device.memory_persistent_allocations(optimizer, load_state)?;
@@ -58,7 +64,7 @@ impl<M: Module> Session<M> {
         states.finish()?;
         if let Some(average) = self.stages.averaged() {
             let average = match checkpoint.average() {
-                Some(saved) => load(average, layout, saved)?,
+                Some(saved) => load(average, layout, saved, interrupter)?,
                 None => pair.0.clone(),
             };
             self.stages.resume_average(average);
