@@ -8,9 +8,9 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use firebrick::strategies::effects::{RecomputedBlocks, Recomputes, Sums};
 use firebrick::strategies::{
-    Adaptation, Effects, GradMap, Grads, MasterStage, Offloads, Outcome, ParamMap, Part, Paths, Reduces,
-    Setup, Shard, ShardStage, Sharding, Stage, Stages, Strategy, StrategyError, Trained, Which, conformance,
-    host, map_params, params_of, relift, trained,
+    Adaptation, BoxedStrategy, Effects, GradMap, Grads, MasterStage, Offloads, Outcome, ParamMap, Part,
+    Paths, Reduces, Setup, Shard, ShardStage, Sharding, Stage, Stages, Strategy, StrategyError, Trained,
+    Which, conformance, host, map_params, params_of, relift, trained,
 };
 use firebrick::{Accumulate, Data, Freeze, Offload, Recompute, Schedule, Trainer, World, Zero};
 
@@ -287,6 +287,10 @@ fn a_third_crate_can_write_one_of_each_kind() {
     }
 }
 
+fn boxed(strategy: impl Strategy<conformance::Probe>) -> BoxedStrategy<conformance::Probe> {
+    BoxedStrategy::new(strategy)
+}
+
 #[test]
 fn they_obey_the_laws() {
     let device = device().autodiff();
@@ -294,6 +298,9 @@ fn they_obey_the_laws() {
     conformance::check(&EverySecond, &device, 1e-4).unwrap();
     conformance::check(&ToHost, &device, 1e-4).unwrap();
     conformance::check(&ShardState(World::solo()), &device, 1e-4).unwrap();
+    for strategy in [boxed(Pairs), boxed(EverySecond), boxed(ToHost), boxed(ShardState(World::solo()))] {
+        conformance::check_on_ranks(&strategy, &device, 2, 1e-4).unwrap();
+    }
 }
 
 #[test]

@@ -39,7 +39,7 @@ pub enum Value {
 /// assert_eq!(record.text("text")?, "hello");
 ///
 /// let error = record.text("txt").unwrap_err().to_string();
-/// assert!(error.starts_with("train.jsonl:3, field `txt`: expected a text, found nothing"));
+/// assert!(error.starts_with("train.jsonl:3, field `txt`: expected a text, found no such field"));
 /// # Ok::<(), firebrick_datasets::DataError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]

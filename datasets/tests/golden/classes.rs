@@ -185,7 +185,7 @@ fn ignored_settings_are_warnings() {
             &Map::new(),
             json!({"add_bos_token": false, "add_eos_token": true}),
             json!({"model_type": "mistral"}),
-            &["field `add_bos_token`: it is false, for which mistral puts no special token before each text"],
+            &["field `add_bos_token`: it is false, for which mistral adds no special token before each text"],
         ),
         (
             "unigram",

@@ -1,7 +1,10 @@
 //! A run of the checks: windows through a composition, in the order of the trainer's calls.
 
+use std::ops::Range;
+
 use burn::optim::{GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::Device;
+use firebrick_world::Communicator;
 
 use super::Probe;
 use crate::{Grads, Outcome, Pass, Settled, Setup, SkipReason, StageState, Stages, Strategy, StrategyError};
@@ -28,6 +31,8 @@ pub struct Drive {
     pass: Pass,
     window: usize,
     sums: bool,
+    /// The samples of this rank in a window.
+    share: Range<usize>,
 }
 
 impl Drive {
@@ -40,6 +45,16 @@ impl Drive {
         Self::resume(recipe, model, device, |_| Ok(()))
     }
 
+    /// Starts the strategies on one of several ranks, each of which takes its share of every window.
+    pub fn start_among(
+        recipe: &impl Strategy<Probe>,
+        model: Probe,
+        device: &Device,
+        world: Communicator,
+    ) -> Result<Self, StrategyError> {
+        Self::begin(recipe, model, device, world, |_| Ok(()))
+    }
+
     /// Starts on a saved master, and restores the stages once they have published it.
     pub fn resume(
         recipe: &impl Strategy<Probe>,
@@ -47,14 +62,26 @@ impl Drive {
         device: &Device,
         restore: impl FnOnce(&mut Stages<Probe>) -> Result<(), StrategyError>,
     ) -> Result<Self, StrategyError> {
-        let mut setup = Setup::new(&model, device);
+        Self::begin(recipe, model, device, Communicator::solo(), restore)
+    }
+
+    fn begin(
+        recipe: &impl Strategy<Probe>,
+        model: Probe,
+        device: &Device,
+        world: Communicator,
+        restore: impl FnOnce(&mut Stages<Probe>) -> Result<(), StrategyError>,
+    ) -> Result<Self, StrategyError> {
+        let (rank, ranks) = (world.rank(), world.size());
+        let share = SAMPLES * rank / ranks..SAMPLES * (rank + 1) / ranks;
+        let mut setup = Setup::new(&model, device).among(world);
         let mut stages = recipe.start(&mut setup)?;
         let (window, sums) = (setup.order().micro_batches(), setup.order().sums_micro_batches());
         let pass = setup.into_pass();
         let master = stages.init_master(model)?;
         let pair = Some(publish(&mut stages, master)?);
         restore(&mut stages)?;
-        Ok(Self { stages, pair, optimizer: SgdConfig::new().init(), pass, window, sums })
+        Ok(Self { stages, pair, optimizer: SgdConfig::new().init(), pass, window, sums, share })
     }
 
     /// Whether a strategy sums micro-batches.
@@ -83,16 +110,17 @@ impl Drive {
         let mut outcome = Outcome::Hold;
         for micro in 0..self.window {
             let closes = micro + 1 == self.window;
+            let all = self.share.len();
             let samples = match spread {
-                Spread::Even => SAMPLES * micro / self.window..SAMPLES * (micro + 1) / self.window,
-                Spread::AtOnce => 0..if closes { SAMPLES } else { 0 },
+                Spread::Even => all * micro / self.window..all * (micro + 1) / self.window,
+                Spread::AtOnce => 0..if closes { all } else { 0 },
             };
             let (master, replica) = self.pair.as_ref().expect("both are back after each update");
             let grads = if samples.is_empty() {
                 Grads::new(GradientsParams::new(), closes)
             } else {
                 let (entered, pass) = self.pass.drawing(self.pass.draws()).enter(replica)?;
-                let first = SAMPLES * number;
+                let first = SAMPLES * number + self.share.start;
                 let loss = entered.loss(first + samples.start..first + samples.end, &pass);
                 pass.gradients((loss * scale * poison).backward(), &entered, closes)?
             };
@@ -114,6 +142,12 @@ impl Drive {
             Outcome::Hold => Settled::Skipped(SkipReason::NoItems),
         };
         self.stages.after_window(&settled)
+    }
+
+    /// Returns the whole model, on every rank.
+    pub fn whole(&mut self) -> Result<Option<Probe>, StrategyError> {
+        let master = self.master().clone();
+        self.stages.gather_full(master, None)
     }
 
     fn update(&mut self, grads: Grads) -> Result<(), StrategyError> {

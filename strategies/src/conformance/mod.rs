@@ -11,19 +11,23 @@
 //! # Ok::<(), conformance::ConformanceError>(())
 //! ```
 //!
-//! The checks train [`Probe`], a small model, on one rank. What a strategy does on several ranks, and what it does to
+//! The checks train [`Probe`], a small model, on one rank, and [`check_on_ranks`] on several. What a strategy does to
 //! memory and time, they do not see.
 
 mod drive;
 mod probe;
 
 use std::ops::Range;
+use std::panic::resume_unwind;
+use std::thread;
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
+use firebrick_world::{Communicator, World};
 
 use crate::{
-    Accumulate, Adaptation, Effects, Identity, Paths, SavedStates, Setup, Stack, Strategy, StrategyError,
+    Accumulate, Adaptation, BoxedStrategy, Effects, Identity, Paths, SavedStates, Setup, Stack, Strategy,
+    StrategyError, Zero,
 };
 use drive::{Drive, Spread};
 
@@ -45,6 +49,8 @@ pub enum Law {
     Window,
     /// A setting without effect changes no bit of the trained model.
     Identity,
+    /// Several ranks that share each window train the model that one rank trains.
+    Ranks,
 }
 
 /// A strategy breaks a law.
@@ -183,6 +189,45 @@ fn check_restore(
 pub fn check_identity(recipe: &impl Strategy<Probe>, device: &Device) -> Result<(), ConformanceError> {
     let (plain, with) = (run(&Identity, device, 0..4)?, run(recipe, device, 0..4)?);
     same(Law::Identity, plain.master(), with.master(), None, 0.0)
+}
+
+/// Checks [`Law::Ranks`]: so many ranks, as threads, train the model that one rank trains. A strategy that does not sum
+/// gradients over the ranks stands behind [`Zero::stage(0)`](Zero::stage).
+///
+/// # Errors
+///
+/// The ranks train another model, or the strategy returns an error.
+pub fn check_on_ranks(
+    recipe: &impl Strategy<Probe>,
+    device: &Device,
+    ranks: usize,
+    tolerance: f64,
+) -> Result<(), ConformanceError> {
+    let model = adapted(recipe, device)?;
+    let mut setup = Setup::new(&model, device);
+    recipe.start(&mut setup)?;
+    let recipe = match setup.order().reduces() {
+        Some(_) => BoxedStrategy::new(recipe.clone()),
+        None => BoxedStrategy::new(Stack::new(Zero::stage(0), recipe.clone())),
+    };
+    let train = |world: Communicator| {
+        let mut drive = Drive::start_among(&recipe, adapted(&recipe, device)?, device, world)?;
+        (0..4).try_for_each(|number| drive.window(number, Spread::Even))?;
+        drive.whole()
+    };
+    let alone = train(Communicator::solo())?;
+    let world = World::threads(ranks).join().map_err(StrategyError::from)?;
+    let trained: Vec<_> = thread::scope(|scope| {
+        let threads: Vec<_> = world.into_iter().map(|rank| scope.spawn(|| train(rank))).collect();
+        // A panic of a rank is a panic of the check.
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
+    });
+    for whole in trained {
+        if let (Some(alone), Some(whole)) = (&alone, whole?) {
+            same(Law::Ranks, alone, &whole, Some(&model), tolerance)?;
+        }
+    }
+    Ok(())
 }
 
 fn check_window(

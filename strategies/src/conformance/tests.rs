@@ -5,7 +5,7 @@ use burn::module::ParamId;
 use burn::tensor::FloatDType;
 
 use super::*;
-use crate::effects::Sums;
+use crate::effects::{Reduces, Sums};
 use crate::{
     Amp, BoxedStrategy, Clip, Effects, Ema, Freeze, GradMap, Grads, Lora, LossScale, MasterStage, Offload,
     Outcome, ParamMap, Recompute, Shard, ShardStage, SkipReason, Stage, StageState, Stages, Zero, map_params,
@@ -39,11 +39,14 @@ fn built_in_strategies_obey_all_laws() {
     ];
     for strategy in in_f32.into_iter().chain((0..=3).map(|stage| boxed(zero(stage)))) {
         assert_eq!(check(&strategy, &device(), 1e-4), Ok(()), "{strategy:?}");
+        assert_eq!(check_on_ranks(&strategy, &device(), 3, 1e-4), Ok(()), "{strategy:?}");
     }
     let scaled = Amp::f16().scaled_by(LossScale::dynamic(1024.0).interval(2));
     let half = [Amp::bf16(), scaled, Amp::pure_bf16()];
     for strategy in half.into_iter().filter(|_| testing::has_bf16()) {
         assert_eq!(check(&strategy, &device(), 5e-2), Ok(()), "{strategy:?}");
+        // A master in bf16 rounds each of its updates.
+        assert_eq!(check_on_ranks(&strategy, &device(), 2, 1e-1), Ok(()), "{strategy:?}");
     }
     for strategy in [boxed(Amp::f32()), boxed(Accumulate(1)), boxed(Clip::norm(1e30)), boxed(Ema::new(0.9))] {
         assert_eq!(check_identity(&strategy, &device()), Ok(()), "{strategy:?}");
@@ -169,4 +172,26 @@ fn a_broken_law_is_named_with_the_parameter() {
         };
         assert_eq!((*found, parameter.as_str()), (law, "blocks.0.weight"));
     }
+}
+
+/// Sums nothing over the ranks, although it says so.
+#[derive(Clone, Debug)]
+struct Alone;
+
+impl<M: Module> Strategy<M> for Alone {
+    fn effects(&self) -> Effects {
+        let reduces = Reduces { stage: 0, replicate_below: 1, sum_in: None };
+        Effects { reduces: Some(reduces), ..Effects::none("Alone") }
+    }
+
+    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
+        self.declare(setup)?;
+        Ok(Stages::none())
+    }
+}
+
+#[test]
+fn ranks_that_train_alone_are_found() {
+    let error = check_on_ranks(&Alone, &device(), 2, 1e-4).unwrap_err();
+    assert!(matches!(error, ConformanceError::Parameter { law: Law::Ranks, .. }), "{error}");
 }
