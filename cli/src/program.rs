@@ -5,6 +5,8 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
+use firebrick::Schedule;
+use firebrick::schedule::{ScheduleRecipe, Schedules};
 use firebrick_strategies::optim::{OptimizerRecipe, Optimizers};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -26,6 +28,7 @@ use crate::cli::Cli;
 #[derive(Clone, Debug)]
 pub struct Program {
     optimizers: Optimizers,
+    schedules: Schedules,
 }
 
 impl Default for Program {
@@ -37,7 +40,7 @@ impl Default for Program {
 impl Program {
     /// Creates the program with all built-in techniques.
     pub fn new() -> Self {
-        Self { optimizers: Optimizers::built_in() }
+        Self { optimizers: Optimizers::built_in(), schedules: Schedules::built_in() }
     }
 
     /// Adds an optimizer by the name that it has in run files. [`OptimizerRecipe`] has an example of one.
@@ -45,7 +48,15 @@ impl Program {
     where
         R: OptimizerRecipe + PartialEq + Serialize + DeserializeOwned + 'static,
     {
-        Self { optimizers: self.optimizers.optimizer::<R>(name) }
+        Self { optimizers: self.optimizers.optimizer::<R>(name), ..self }
+    }
+
+    /// Adds a kind of schedule by the name that it has in run files. [`ScheduleRecipe`] has an example of one.
+    pub fn schedule<R>(self, name: &'static str) -> Self
+    where
+        R: ScheduleRecipe + Clone + PartialEq + Serialize + DeserializeOwned + 'static,
+    {
+        Self { schedules: self.schedules.with::<R>(name, Schedule::named), ..self }
     }
 
     /// Runs the command of this process's arguments and returns its exit code. Errors go to standard error.
@@ -58,6 +69,7 @@ impl Program {
         firebrick::process_start();
         firebrick::memory::keep_freed();
         self.optimizers.install();
+        self.schedules.install();
         Cli::parse_from(arguments).run()
     }
 }

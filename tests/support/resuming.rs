@@ -87,7 +87,7 @@ impl Way {
             Some(resume) => (trainer.resume(resume.clone()), map_waves(gpt(0.1, &device))),
         };
         let optimizer = (self.optimizer)(&model);
-        let trained = trainer.fit_watched(model, optimizer, self.schedule, data, move |step| {
+        let trained = trainer.fit_watched(model, optimizer, self.schedule.clone(), data, move |step| {
             sender.send(step.loss).unwrap();
             // A step's numbers arrive during the next step.
             if stop_at.is_some_and(|at| step.step + 1 >= at) {

@@ -82,6 +82,16 @@ impl<T: Registered + ?Sized> Registry<T> {
         self
     }
 
+    /// Registers the last recipe by another name too, by which it is read but not written.
+    pub fn also(mut self, name: &'static str) -> Self {
+        if let Some(read) = self.read.last().cloned() {
+            let before = self.names.len() - 1;
+            self.names.insert(before, name);
+            self.read.insert(before, read);
+        }
+        self
+    }
+
     /// Returns the names, in the order in which they were registered.
     pub fn names(&self) -> &[&'static str] {
         &self.names
