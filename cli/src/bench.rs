@@ -170,7 +170,7 @@ impl Bench {
     /// Returns the run's schedule without its warmup, which may be longer than a benchmark. If its other phases are
     /// longer too, returns a constant schedule at its highest rate.
     fn schedule(&self, run: &Run) -> Schedule {
-        let schedule = run.schedule.warmup(0);
+        let schedule = run.schedule.clone().warmup(0);
         match schedule.check(Some(self.warmup + self.steps)) {
             Ok(()) => schedule,
             Err(_) => Schedule::constant(schedule.peak()),

@@ -5,7 +5,8 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
-use firebrick::AnyModel;
+use firebrick::schedule::{ScheduleRecipe, Schedules};
+use firebrick::{AnyModel, Schedule};
 use firebrick_strategies::optim::{OptimizerRecipe, Optimizers};
 use firebrick_strategies::{Strategies, Strategy};
 use serde::Serialize;
@@ -33,6 +34,7 @@ use crate::cli::Cli;
 pub struct Program {
     optimizers: Optimizers,
     strategies: Strategies<AnyModel>,
+    schedules: Schedules,
 }
 
 impl Default for Program {
@@ -44,7 +46,11 @@ impl Default for Program {
 impl Program {
     /// Creates the program with all built-in techniques.
     pub fn new() -> Self {
-        Self { optimizers: Optimizers::built_in(), strategies: Strategies::built_in() }
+        Self {
+            optimizers: Optimizers::built_in(),
+            strategies: Strategies::built_in(),
+            schedules: Schedules::built_in(),
+        }
     }
 
     /// Adds an optimizer by the name that it has in run files. [`OptimizerRecipe`] has an example of one.
@@ -64,6 +70,14 @@ impl Program {
         Self { strategies: self.strategies.strategy::<R>(name), ..self }
     }
 
+    /// Adds a kind of schedule by the name that it has in run files. [`ScheduleRecipe`] has an example of one.
+    pub fn schedule<R>(self, name: &'static str) -> Self
+    where
+        R: ScheduleRecipe + Clone + PartialEq + Serialize + DeserializeOwned + 'static,
+    {
+        Self { schedules: self.schedules.with::<R>(name, Schedule::named), ..self }
+    }
+
     /// Runs the command of this process's arguments and returns its exit code. Errors go to standard error.
     pub fn run(self) -> ExitCode {
         self.run_from(env::args_os())
@@ -75,6 +89,7 @@ impl Program {
         firebrick::memory::keep_freed();
         self.optimizers.install();
         self.strategies.install();
+        self.schedules.install();
         Cli::parse_from(arguments).run()
     }
 }

@@ -18,6 +18,7 @@
 //! resume.rs           Resume: which checkpoint a run continues from
 //! resumed.rs          that checkpoint, opened for all ranks of a process
 //! settings.rs         the settings that a resumed run is compared by
+//! recorded_schedule.rs the schedule in trainer.ron
 //! change.rs           settings that differ from those of the saved run
 //! lender.rs           the optimizer's state, read and restored without a second copy
 //! load.rs             saved tensors into the master of any number of ranks
@@ -36,6 +37,7 @@ mod load;
 mod optimizer_state;
 mod pieces;
 mod policy;
+mod recorded_schedule;
 mod resume;
 mod resumed;
 mod saver;

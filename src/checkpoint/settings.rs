@@ -3,6 +3,7 @@
 use firebrick_datasets::Amount;
 use serde::{Deserialize, Serialize};
 
+use super::recorded_schedule;
 use crate::Schedule;
 use crate::data::Fingerprints;
 
@@ -13,6 +14,7 @@ pub(crate) struct Settings {
     pub seed: u64,
     #[serde(default)]
     pub label_smoothing: f64,
+    #[serde(with = "recorded_schedule")]
     pub schedule: Schedule,
     /// Whether the rates come from a function instead, which cannot be compared.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

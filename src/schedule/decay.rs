@@ -2,6 +2,16 @@
 
 use std::f64::consts::PI;
 
+/// Returns the progress `done` updates after the warmup, of `rest`: 1 at the end and after it.
+pub(super) fn progress(done: u64, rest: u64) -> f64 {
+    (done as f64 / rest as f64).min(1.0)
+}
+
+/// Returns the rate at a share of the way from the lowest to the highest.
+pub(super) fn between(min_lr: f64, lr: f64, share: f64) -> f64 {
+    min_lr + (lr - min_lr) * share
+}
+
 /// `1 - p`.
 pub(super) fn linear(progress: f64) -> f64 {
     1.0 - progress

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::ScheduleError;
 use super::check::{above_zero, not_zero};
+use super::{ScheduleError, ScheduleRecipe};
 
 /// DeepSpeed's `LRRangeTest` (Smith, 2018, arXiv:1803.09820): `min_lr · (1 + step_rate · t / step_size)`, without an
 /// end.
@@ -15,7 +15,8 @@ use super::check::{above_zero, not_zero};
 /// use firebrick::Schedule;
 /// use firebrick::schedule::LrRangeTest;
 ///
-/// let test = Schedule::LrRangeTest(LrRangeTest { min_lr: 0.5, step_size: 2, ..LrRangeTest::default() });
+/// let test = LrRangeTest { min_lr: 0.5, step_size: 2, ..LrRangeTest::default() };
+/// let test = Schedule::new("LrRangeTest", test);
 /// let points: Vec<_> = test.points(4).collect();
 /// assert_eq!(points, [(0, 0.5), (1, 0.75), (2, 1.0), (3, 1.25)]);
 /// ```
@@ -43,9 +44,8 @@ impl Default for LrRangeTest {
     }
 }
 
-impl LrRangeTest {
-    /// Returns the rate of an update, in a run of any length.
-    pub(super) fn rate(&self, update: u64) -> f64 {
+impl ScheduleRecipe for LrRangeTest {
+    fn rate(&self, update: u64, _: u64) -> f64 {
         // Validation rejects a step size of 0 before any rate is computed.
         let size = self.step_size.max(1);
         let steps = match self.staircase {
@@ -55,16 +55,20 @@ impl LrRangeTest {
         self.min_lr * (1.0 + self.step_rate * steps)
     }
 
-    pub(super) fn check_numbers(&self) -> Result<(), ScheduleError> {
+    fn peak(&self) -> f64 {
+        self.min_lr
+    }
+
+    fn check_numbers(&self) -> Result<(), ScheduleError> {
         above_zero("min_lr", self.min_lr)?;
         not_zero("step_size", self.step_size)?;
         above_zero("step_rate", self.step_rate)
     }
 
     /// Checks that the highest rate is finite.
-    pub(super) fn check_last(&self, total: u64) -> Result<(), ScheduleError> {
+    fn check_length(&self, total: Option<u64>) -> Result<(), ScheduleError> {
         let expected = "so low that the rate of the last update is finite";
-        match self.rate(total).is_finite() {
+        match total.is_none_or(|total| self.rate(total, total).is_finite()) {
             true => Ok(()),
             false => Err(ScheduleError::Number { field: "step_rate", expected, found: self.step_rate }),
         }
@@ -78,15 +82,15 @@ mod tests {
     #[test]
     fn a_staircase_stays_for_a_step() {
         let test = LrRangeTest { min_lr: 1.0, step_size: 3, step_rate: 2.0, staircase: true };
-        assert_eq!([0, 2, 3, 5, 6].map(|update| test.rate(update)), [1.0, 1.0, 3.0, 3.0, 5.0]);
+        assert_eq!([0, 2, 3, 5, 6].map(|update| test.rate(update, 9)), [1.0, 1.0, 3.0, 3.0, 5.0]);
     }
 
     #[test]
     fn rates_without_a_bound_are_told() {
         let test = LrRangeTest { step_rate: 1e308, ..LrRangeTest::default() };
         assert_eq!(test.check_numbers(), Ok(()));
-        assert_eq!(test.check_last(2000), Ok(()));
-        let error = test.check_last(1 << 40).unwrap_err();
+        assert_eq!(test.check_length(Some(2000)), Ok(()));
+        let error = test.check_length(Some(1 << 40)).unwrap_err();
         assert_eq!(error.field(), "step_rate");
     }
 }

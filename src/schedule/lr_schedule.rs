@@ -58,7 +58,7 @@ impl LrSchedule for Schedule {
     }
 
     fn settings(&self) -> Option<Schedule> {
-        Some(*self)
+        Some(self.clone())
     }
 }
 

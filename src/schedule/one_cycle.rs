@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::ScheduleError;
 use super::check::{above_zero, at_most, not_zero};
+use super::{ScheduleError, ScheduleRecipe};
 
 /// DeepSpeed's `OneCycle` (Smith, 2018, arXiv:1803.09820): linearly up from `min_lr` to `lr` over `a` updates, linearly
 /// down again over `b` updates, and then, `n` updates after the cycle,
@@ -18,7 +18,8 @@ use super::check::{above_zero, at_most, not_zero};
 /// use firebrick::schedule::OneCycle;
 ///
 /// let cycle = OneCycle { first_step_size: 4, second_step_size: Some(2), ..OneCycle::new(0.25, 1.25) };
-/// let schedule = Schedule::OneCycle(OneCycle { decay_step_size: 1, decay_lr_rate: 0.5, ..cycle });
+/// let cycle = OneCycle { decay_step_size: 1, decay_lr_rate: 0.5, ..cycle };
+/// let schedule = Schedule::new("OneCycle", cycle);
 /// let rates = [0, 1, 4, 5, 6, 8].map(|update| schedule.rate(update, 10));
 /// assert_eq!(rates, [0.25, 0.5, 1.25, 0.75, 0.25, 0.125]);
 /// ```
@@ -70,8 +71,17 @@ impl OneCycle {
         }
     }
 
-    /// Returns the rate of an update, in a run of any length.
-    pub(super) fn rate(&self, update: u64) -> f64 {
+    /// Returns the rate `update` updates after the cycle.
+    fn after(&self, update: u64) -> f64 {
+        match self.decay_step_size {
+            0 => self.min_lr,
+            size => self.min_lr / (1.0 + self.decay_lr_rate * (update as f64 / size as f64)),
+        }
+    }
+}
+
+impl ScheduleRecipe for OneCycle {
+    fn rate(&self, update: u64, _: u64) -> f64 {
         let first = self.first_step_size;
         let second = self.second_step_size.unwrap_or(first);
         let cycle = first.saturating_add(second);
@@ -88,15 +98,11 @@ impl OneCycle {
         self.min_lr + (self.lr - self.min_lr) * height
     }
 
-    /// Returns the rate `update` updates after the cycle.
-    fn after(&self, update: u64) -> f64 {
-        match self.decay_step_size {
-            0 => self.min_lr,
-            size => self.min_lr / (1.0 + self.decay_lr_rate * (update as f64 / size as f64)),
-        }
+    fn peak(&self) -> f64 {
+        self.lr
     }
 
-    pub(super) fn check_numbers(&self) -> Result<(), ScheduleError> {
+    fn check_numbers(&self) -> Result<(), ScheduleError> {
         above_zero("lr", self.lr)?;
         at_most("min_lr", self.min_lr, "lr", self.lr)?;
         not_zero("first_step_size", self.first_step_size)?;
@@ -105,6 +111,14 @@ impl OneCycle {
             true => Ok(()),
             false => Err(ScheduleError::Number { field, expected: "finite and at least 0", found }),
         }
+    }
+
+    fn warmup_updates(&self, _: u64) -> u64 {
+        self.first_step_size
+    }
+
+    fn warmup_setting(&self) -> &'static str {
+        "first_step_size"
     }
 }
 
@@ -132,10 +146,10 @@ mod tests {
             first_stair_count: 3,
             ..OneCycle::new(0.0, 3.0)
         };
-        let rates: Vec<_> = (0..12).map(|update| cycle.rate(update)).collect();
+        let rates: Vec<_> = (0..12).map(|update| cycle.rate(update, 100)).collect();
         assert_eq!(rates, [0.0, 0.0, 1.0, 1.0, 2.0, 2.0, 3.0, 2.0, 1.0, 0.0, 0.0, 0.0]);
         let lines_down = OneCycle { second_stair_count: Some(0), ..cycle };
-        assert_eq!([7, 8, 9].map(|update| lines_down.rate(update)), [2.25, 1.5, 0.75]);
+        assert_eq!([7, 8, 9].map(|update| lines_down.rate(update, 100)), [2.25, 1.5, 0.75]);
     }
 
     #[test]
@@ -143,19 +157,19 @@ mod tests {
         // 49 times the float nearest to 1/49 is less than 1.
         let cycle = OneCycle { first_step_size: 49, first_stair_count: 49, ..OneCycle::new(0.0, 49.0) };
         for update in 0..49 {
-            assert_eq!(cycle.rate(update).round(), update as f64);
+            assert_eq!(cycle.rate(update, 100).round(), update as f64);
         }
     }
 
     #[test]
     fn nothing_on_the_way_down_is_straight_down() {
         let cycle = OneCycle { first_step_size: 2, second_step_size: Some(0), ..OneCycle::new(0.5, 1.0) };
-        assert_eq!([0, 1, 2, 3].map(|update| cycle.rate(update)), [0.5, 0.75, 0.5, 0.5]);
+        assert_eq!([0, 1, 2, 3].map(|update| cycle.rate(update, 100)), [0.5, 0.75, 0.5, 0.5]);
     }
 
     #[test]
     fn the_longest_cycle_is_counted() {
         let cycle = OneCycle { first_step_size: u64::MAX, ..OneCycle::new(0.0, 1.0) };
-        assert_eq!(cycle.rate(u64::MAX / 2 + 1), 0.5);
+        assert_eq!(cycle.rate(u64::MAX / 2 + 1, 100), 0.5);
     }
 }

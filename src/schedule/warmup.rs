@@ -1,6 +1,9 @@
 //! The length and shape of a warmup.
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
+
+use serde::de::{Error, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// The length of a warmup: `warmup: 50` updates in a run file, or `warmup: Ratio(0.06)` of the run.
 ///
@@ -25,8 +28,8 @@ use serde::{Deserialize, Serialize};
 /// assert_eq!([0, 1, 4].map(|update| schedule.rate(update, 100)), [0.0, 0.25, 1.0]);
 /// assert_eq!(schedule.warmup(Warmup::Ratio(0.05)).warmup_updates(90), 5);
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(from = "Written", into = "Written")]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(into = "Written")]
 pub enum Warmup {
     /// A number of updates.
     Updates(u64),
@@ -41,6 +44,30 @@ impl Warmup {
             Self::Updates(updates) => updates,
             Self::Ratio(ratio) => (total as f64 * ratio).ceil() as u64,
         }
+    }
+
+    /// Returns what to do in a run of unknown length, if the warmup depends on the length; see
+    /// [`ScheduleRecipe::needs_length`](super::ScheduleRecipe::needs_length).
+    pub fn needs_length(self) -> Option<&'static str> {
+        matches!(self, Self::Ratio(_)).then_some("give its warmup in updates")
+    }
+
+    /// Returns the rate of an update: during the warmup to `lr` its own, and later what `decay` returns for the number
+    /// of updates since the warmup and the number from the warmup to the end of the run.
+    pub fn then(
+        self,
+        lr: f64,
+        from_zero: bool,
+        update: u64,
+        total: u64,
+        decay: impl FnOnce(u64, u64) -> f64,
+    ) -> f64 {
+        let warmup = self.updates(total);
+        if update < warmup {
+            let (risen, of) = risen(update, warmup, from_zero);
+            return lr * risen / of;
+        }
+        decay(update - warmup, total.saturating_sub(warmup).max(1))
     }
 }
 
@@ -87,6 +114,35 @@ impl From<Written> for Warmup {
             Written::Updates(updates) => Self::Updates(updates),
             Written::Named(Named::Ratio(ratio)) => Self::Ratio(ratio),
         }
+    }
+}
+
+/// RON has a way to read an untagged enum that needs the type of the deserializer, which a registry erases. Therefore it
+/// is asked for the text of the value, by the name that its `RawValue` has. Other formats pass over the name.
+impl<'de> Deserialize<'de> for Warmup {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let read = deserializer.deserialize_newtype_struct("$ron::private::RawValue", TextOrValue)?;
+        read.map_err(D::Error::custom)
+    }
+}
+
+struct TextOrValue;
+
+impl<'de> Visitor<'de> for TextOrValue {
+    // RON replaces an error of the visitor with its own.
+    type Value = Result<Warmup, String>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a warmup")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+        let written: Result<Written, _> = ron::from_str(text);
+        Ok(written.map(Warmup::from).map_err(|error| error.code.to_string()))
+    }
+
+    fn visit_newtype_struct<D: Deserializer<'de>>(self, value: D) -> Result<Self::Value, D::Error> {
+        Written::deserialize(value).map(|written| Ok(written.into()))
     }
 }
 

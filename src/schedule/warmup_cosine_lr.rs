@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::check::{above_zero, ratio, share};
+use super::check::{above_zero, own_total, ratio, share};
 use super::warmup_lr::{thousand, updates};
-use super::{ScheduleError, Warmup, WarmupType, decay};
+use super::{ScheduleError, ScheduleRecipe, SharedSettings, Warmup, WarmupType, decay};
 
 /// DeepSpeed's `WarmupCosineLR`: rises from `lr · warmup_min_ratio` to `lr` as [`WarmupType`] defines, then follows
 /// `lr · (r + (1 - r) · (1 + cos πp) / 2)` with `r = cos_min_ratio` and `p = (t - w) / (total - w)`.
@@ -60,9 +60,10 @@ impl WarmupCosineLr {
             total: None,
         }
     }
+}
 
-    /// Returns the rate of an update in a run of `total`.
-    pub(super) fn rate(&self, update: u64, total: u64) -> f64 {
+impl ScheduleRecipe for WarmupCosineLr {
+    fn rate(&self, update: u64, total: u64) -> f64 {
         let (warmup, total) = (updates(self.warmup, total), self.total.unwrap_or(total));
         match self.warmup_type.risen(update, warmup) {
             Some(_) if update == 0 => 0.0,
@@ -75,10 +76,31 @@ impl WarmupCosineLr {
         }
     }
 
-    pub(super) fn check_numbers(&self) -> Result<(), ScheduleError> {
+    fn peak(&self) -> f64 {
+        self.lr
+    }
+
+    fn check_numbers(&self) -> Result<(), ScheduleError> {
         above_zero("lr", self.lr)?;
         ratio("warmup_min_ratio", self.warmup_min_ratio)?;
         ratio("cos_min_ratio", self.cos_min_ratio)?;
         share(self.warmup)
+    }
+
+    fn warmup_updates(&self, total: u64) -> u64 {
+        updates(self.warmup, total)
+    }
+
+    fn needs_length(&self) -> Option<&'static str> {
+        let end = self.total.is_none().then_some("give its `total`");
+        end.or(self.warmup.needs_length())
+    }
+
+    fn check_length(&self, total: Option<u64>) -> Result<(), ScheduleError> {
+        own_total(self.total, self.warmup_updates(total.unwrap_or(0)))
+    }
+
+    fn shared(&mut self) -> SharedSettings<'_> {
+        SharedSettings { warmup: Some(&mut self.warmup), ..SharedSettings::default() }
     }
 }

@@ -1,9 +1,9 @@
-//! DeepSpeed's warmup, by itself or with a linear decay.
+//! DeepSpeed's warmup.
 
 use serde::{Deserialize, Serialize};
 
 use super::check::{above_zero, at_most, share};
-use super::{ScheduleError, Warmup};
+use super::{ScheduleError, ScheduleRecipe, SharedSettings, Warmup};
 
 /// The shape of the warmup of DeepSpeed's schedules over `w` updates.
 ///
@@ -59,7 +59,7 @@ pub(super) fn thousand() -> Warmup {
 /// use firebrick::schedule::{WarmupLr, WarmupType};
 ///
 /// let schedule = WarmupLr { warmup_type: WarmupType::Linear, ..WarmupLr::new(1.0) };
-/// let schedule = Schedule::WarmupLr(schedule).warmup(4);
+/// let schedule = Schedule::new("WarmupLr", schedule).warmup(4);
 /// assert_eq!([0, 1, 2, 4, 5].map(|update| schedule.rate(update, 10)), [0.0, 0.0, 0.25, 0.75, 1.0]);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -84,70 +84,34 @@ impl WarmupLr {
     pub fn new(lr: f64) -> Self {
         Self { lr, min_lr: 0.0, warmup: thousand(), warmup_type: WarmupType::Log }
     }
+}
 
-    /// Returns the rate of an update in a run of `total`.
-    pub(super) fn rate(&self, update: u64, total: u64) -> f64 {
+impl ScheduleRecipe for WarmupLr {
+    fn rate(&self, update: u64, total: u64) -> f64 {
         let risen = self.warmup_type.risen(update, updates(self.warmup, total)).unwrap_or(1.0);
         self.min_lr + (self.lr - self.min_lr) * risen
     }
 
-    pub(super) fn check_numbers(&self) -> Result<(), ScheduleError> {
+    fn peak(&self) -> f64 {
+        self.lr
+    }
+
+    fn check_numbers(&self) -> Result<(), ScheduleError> {
         above_zero("lr", self.lr)?;
         at_most("min_lr", self.min_lr, "lr", self.lr)?;
         share(self.warmup)
     }
-}
 
-/// DeepSpeed's `WarmupDecayLR`: rises from `min_lr` to `lr` as [`WarmupType`] defines, then falls linearly as
-/// `min_lr + (lr - min_lr) · (total - t + 1) / (total - w)`. Because the scheduler is one behind, it would reach
-/// `min_lr` one update after the last.
-///
-/// ```
-/// use firebrick::Schedule;
-/// use firebrick::schedule::WarmupDecayLr;
-///
-/// let schedule = Schedule::WarmupDecayLr(WarmupDecayLr::new(1.0)).warmup(2);
-/// assert_eq!([2, 3, 6, 10, 11].map(|update| schedule.rate(update, 10)), [1.0, 1.0, 0.625, 0.125, 0.0]);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WarmupDecayLr {
-    /// The highest rate.
-    #[serde(alias = "warmup_max_lr")]
-    pub lr: f64,
-    /// The first and the last rate. Default: 0.
-    #[serde(default, alias = "warmup_min_lr")]
-    pub min_lr: f64,
-    /// Length of the warmup. Default: 1000 updates.
-    #[serde(default = "thousand", alias = "warmup_num_steps")]
-    pub warmup: Warmup,
-    /// Shape of the warmup. Default: `Log`.
-    #[serde(default)]
-    pub warmup_type: WarmupType,
-    /// The update at which the decay ends. Default: the length of the run.
-    #[serde(default, alias = "total_num_steps")]
-    pub total: Option<u64>,
-}
-
-impl WarmupDecayLr {
-    /// Creates a schedule with DeepSpeed's defaults: up from 0 over 1000 updates, and down to 0 at the end of the run.
-    pub fn new(lr: f64) -> Self {
-        Self { lr, min_lr: 0.0, warmup: thousand(), warmup_type: WarmupType::Log, total: None }
+    fn warmup_updates(&self, total: u64) -> u64 {
+        updates(self.warmup, total)
     }
 
-    /// Returns the rate of an update in a run of `total`.
-    pub(super) fn rate(&self, update: u64, total: u64) -> f64 {
-        let (warmup, total) = (updates(self.warmup, total), self.total.unwrap_or(total));
-        let share = self.warmup_type.risen(update, warmup).unwrap_or_else(|| {
-            let left = total.saturating_sub(update.saturating_sub(1));
-            left as f64 / total.saturating_sub(warmup).max(1) as f64
-        });
-        self.min_lr + (self.lr - self.min_lr) * share
+    fn needs_length(&self) -> Option<&'static str> {
+        self.warmup.needs_length()
     }
 
-    pub(super) fn check_numbers(&self) -> Result<(), ScheduleError> {
-        let Self { lr, min_lr, warmup, warmup_type, .. } = *self;
-        WarmupLr { lr, min_lr, warmup, warmup_type }.check_numbers()
+    fn shared(&mut self) -> SharedSettings<'_> {
+        SharedSettings { warmup: Some(&mut self.warmup), ..SharedSettings::default() }
     }
 }
 
@@ -174,19 +138,8 @@ mod tests {
         };
         assert_eq!(rates(0), [1.0; 3]);
         assert_eq!([rates(1), rates(2)], [[0.0, 0.0, 1.0]; 2]);
-        let counted = |warmup: u64| Schedule::WarmupLr(WarmupLr::new(1.0)).warmup(warmup).warmup_updates(9);
+        let counted =
+            |warmup: u64| Schedule::new("WarmupLr", WarmupLr::new(1.0)).warmup(warmup).warmup_updates(9);
         assert_eq!([0, 1, 2, 3].map(counted), [0, 2, 2, 3]);
-    }
-
-    #[test]
-    fn a_decay_without_a_warmup_starts_at_the_highest_rate_and_never_above() {
-        let schedule = WarmupDecayLr { warmup: 0.into(), ..WarmupDecayLr::new(1.0) };
-        assert_eq!([0, 1, 2].map(|update| schedule.rate(update, 10)), [1.0, 1.0, 0.9]);
-    }
-
-    #[test]
-    fn its_own_length_goes_before_that_of_the_run() {
-        let schedule = WarmupDecayLr { warmup: 2.into(), total: Some(6), ..WarmupDecayLr::new(1.0) };
-        assert_eq!([5, 6, 7, 99].map(|update| schedule.rate(update, 100)), [0.5, 0.25, 0.0, 0.0]);
     }
 }

@@ -5,7 +5,7 @@ use std::f64::consts::PI;
 use serde::{Deserialize, Serialize};
 
 use super::check::{above_zero, at_most, not_zero, share};
-use super::{ScheduleError, Warmup, decay, warmup};
+use super::{ScheduleError, ScheduleRecipe, SharedSettings, Warmup, decay, warmup};
 
 /// Warmup, stable, decay (Hu et al., 2024, arXiv:2404.06395): rises to `lr`, stays there for most of the run, and falls
 /// to `min_lr` at its end. You can continue training from a checkpoint of the stable phase.
@@ -20,7 +20,7 @@ use super::{ScheduleError, Warmup, decay, warmup};
 /// use firebrick::schedule::{Wsd, WsdShape};
 ///
 /// let schedule = Wsd { decay_type: WsdShape::OneMinusSqrt, ..Wsd::new(1.0, 100) };
-/// let schedule = Schedule::Wsd(schedule).warmup(50);
+/// let schedule = Schedule::new("Wsd", schedule).warmup(50);
 /// let rates = [50, 899, 900, 925, 1000].map(|update| schedule.rate(update, 1000));
 /// assert_eq!(rates, [1.0, 1.0, 1.0, 0.5, 0.0]);
 /// ```
@@ -89,10 +89,16 @@ impl Wsd {
         }
     }
 
-    /// Returns the rate of an update in a run of `total`.
-    pub(super) fn rate(&self, update: u64, total: u64) -> f64 {
+    fn stable_updates(&self, total: u64) -> u64 {
+        let left = || total.saturating_sub(self.warmup.updates(total)).saturating_sub(self.decay);
+        self.stable.unwrap_or_else(left)
+    }
+}
+
+impl ScheduleRecipe for Wsd {
+    fn rate(&self, update: u64, total: u64) -> f64 {
         let warmup = self.warmup.updates(total);
-        let between = |share: f64| self.min_lr + (self.lr - self.min_lr) * share;
+        let between = |share: f64| decay::between(self.min_lr, self.lr, share);
         if update < warmup {
             let (risen, of) = warmup::risen(update, warmup, self.from_zero);
             return between(self.warmup_type.up(risen / of));
@@ -104,23 +110,40 @@ impl Wsd {
         }
     }
 
-    fn stable_updates(&self, total: u64) -> u64 {
-        let left = || total.saturating_sub(self.warmup.updates(total)).saturating_sub(self.decay);
-        self.stable.unwrap_or_else(left)
+    fn peak(&self) -> f64 {
+        self.lr
     }
 
-    pub(super) fn check_numbers(&self) -> Result<(), ScheduleError> {
+    fn check_numbers(&self) -> Result<(), ScheduleError> {
         above_zero("lr", self.lr)?;
         at_most("min_lr", self.min_lr, "lr", self.lr)?;
         not_zero("decay", self.decay)?;
         share(self.warmup)
     }
 
-    pub(super) fn check_phases(&self, total: u64) -> Result<(), ScheduleError> {
+    fn warmup_updates(&self, total: u64) -> u64 {
+        self.warmup.updates(total)
+    }
+
+    fn needs_length(&self) -> Option<&'static str> {
+        let rest = self.stable.is_none().then_some("give its `stable`");
+        rest.or(self.warmup.needs_length())
+    }
+
+    fn check_length(&self, total: Option<u64>) -> Result<(), ScheduleError> {
+        let Some(total) = total else { return Ok(()) };
         let stable = self.stable.unwrap_or(0);
         let phases = self.warmup.updates(total).saturating_add(stable).saturating_add(self.decay);
         let field = if stable > 0 { "stable" } else { "decay" };
         if phases > total { Err(ScheduleError::Phases { field, phases, total }) } else { Ok(()) }
+    }
+
+    fn shared(&mut self) -> SharedSettings<'_> {
+        SharedSettings {
+            min_lr: Some(&mut self.min_lr),
+            warmup: Some(&mut self.warmup),
+            from_zero: Some(&mut self.from_zero),
+        }
     }
 }
 

@@ -100,7 +100,7 @@ impl Way {
                     stop.stop(Some("enough"));
                 }
             })
-            .fit(model, optimizer, self.schedule, data)?;
+            .fit(model, optimizer, self.schedule.clone(), data)?;
         Ok(Part {
             losses: losses.into_iter().collect(),
             parameters: super::parameters(&trained.model),

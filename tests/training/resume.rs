@@ -328,7 +328,7 @@ fn the_state_of_another_optimizer_or_model_is_refused() {
     let schedule = Schedule::constant(1e-3);
     let momentum = burn::optim::momentum::MomentumConfig::new();
     let sgd = SgdConfig::new().with_momentum(Some(momentum)).init();
-    let error = trainer("sgd").fit(support::gpt(0.1, &device), sgd, schedule, data()).err().unwrap();
+    let error = trainer("sgd").fit(support::gpt(0.1, &device), sgd, schedule.clone(), data()).err().unwrap();
     assert!(error.to_string().contains("kind of optimizer"), "{error}");
     let config = GptConfig { layers: 4, heads: 2, width: 24, dropout: 0.1, bias: true, tied: false };
     let other = config.init(support::VOCABULARY, 9, &device);

@@ -99,7 +99,7 @@ fn write(path: &Path, text: &str) -> Result<(), RunError> {
 mod tests {
     use super::*;
     use crate::RunStrategy;
-    use firebrick::Schedule;
+    use firebrick::schedule::WarmupCosineLr;
     use firebrick_strategies::Order;
 
     /// Returns the run that a folder of `tests/import` imports to.
@@ -138,7 +138,9 @@ mod tests {
         let run = run_of(&folder("megatron_gpt")).unwrap();
         assert_eq!((run.batch.micro, run.ranks, run.steps), (Some(8), Some(16), Some(100_000)));
         assert!(
-            matches!(run.schedule, Schedule::WarmupCosineLr(own) if own.lr == 6e-4 && own.cos_min_ratio == 0.1)
+            run.schedule
+                .downcast_ref::<WarmupCosineLr>()
+                .is_some_and(|own| own.lr == 6e-4 && own.cos_min_ratio == 0.1)
         );
         let order = Order::of(run.strategies.iter().map(|strategy| strategy.effects())).unwrap();
         assert_eq!((order.micro_batches(), order.stage()), (4, 1));

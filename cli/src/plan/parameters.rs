@@ -54,7 +54,7 @@ impl ParamLayout {
         let device = Some(parts.device.clone());
         let prepared =
             Prepared::new(&strategies, skeleton, device, &optimizer, Communicator::solo(), adaptation())?;
-        let session = prepared.start(optimizer, run.schedule, run.seed, 1)?;
+        let session = prepared.start(optimizer, run.schedule.clone(), run.seed, 1)?;
         let replica: HashMap<String, u64> =
             dtypes(session.replica()).into_iter().map(|(path, dtype)| (path, dtype.size() as u64)).collect();
         let of = dtypes(session.master()).into_iter().map(|(path, dtype)| {

@@ -139,7 +139,7 @@ impl<'a, M: Trainable> Tracer<'a, M> {
         let adaptation = Adaptation::seeded(run.seed).with_fresh(self.parts.fresh.clone());
         let prepared =
             Prepared::new(&recipes(strategies), model, device, &optimizer, Communicator::solo(), adaptation)?;
-        let session = prepared.start(optimizer, run.schedule, run.seed, 1)?;
+        let session = prepared.start(optimizer, run.schedule.clone(), run.seed, 1)?;
         let draws = Draws { seed: run.seed, epoch: 0, first: 0 };
         let once = || -> Result<Traced, RunError> {
             let batch = self.longest.batch()?;

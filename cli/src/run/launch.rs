@@ -116,7 +116,7 @@ impl ForModel for Launch<'_> {
             Some(resume) => trainer.resume(resume.clone()),
             None => trainer,
         };
-        let (schedule, data) = (run.schedule, parts.data.clone());
+        let (schedule, data) = (run.schedule.clone(), parts.data.clone());
         let model = AnyModel::new::<M::Batch>(model);
         if !leads {
             let trained = trainer.saved_elsewhere(&run.output);

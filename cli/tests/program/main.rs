@@ -17,6 +17,7 @@ mod import_command;
 mod interrupted;
 mod kills;
 mod own_recipes;
+mod own_schedule;
 mod plan_command;
 mod ranks_command;
 mod resume_command;

@@ -69,15 +69,31 @@ impl<T: Registered + ?Sized> Registry<T> {
         name: &'static str,
         name_it: impl Fn(&'static str, R) -> Named<T> + Send + Sync + 'static,
     ) -> Self {
-        let read: Arc<Read<T>> = Arc::new(move |deserializer| {
-            erased_serde::deserialize::<R>(deserializer).map(|recipe| name_it(name, recipe))
-        });
+        self.add(
+            name,
+            Arc::new(move |deserializer| {
+                erased_serde::deserialize::<R>(deserializer).map(|recipe| name_it(name, recipe))
+            }),
+        );
+        self
+    }
+
+    fn add(&mut self, name: &'static str, read: Arc<Read<T>>) {
         match self.names.iter().position(|known| *known == name) {
             Some(index) => self.read[index] = read,
             None => {
                 self.names.push(name);
                 self.read.push(read);
             }
+        }
+    }
+
+    /// Registers the last recipe by another name too, by which it is read but not written.
+    pub fn also(mut self, name: &'static str) -> Self {
+        if let Some(read) = self.read.last().cloned() {
+            let before = self.names.len() - 1;
+            self.names.insert(before, name);
+            self.read.insert(before, read);
         }
         self
     }
@@ -87,14 +103,18 @@ impl<T: Registered + ?Sized> Registry<T> {
         &self.names
     }
 
-    /// Makes this the registry that this process reads. Call it once, before it reads a run file.
+    /// Adds these recipes to those that this process reads. Call it once, before it reads a run file.
     pub fn install(self) {
+        let mut installed = INSTALLED.write().unwrap_or_else(PoisonError::into_inner);
+        let known = installed.get(&TypeId::of::<T>()).and_then(|registry| registry.downcast_ref::<Self>());
+        let mut registry = known.cloned().unwrap_or_default();
+        std::iter::zip(self.names, self.read).for_each(|(name, read)| registry.add(name, read));
         // Leaked, because serde's errors borrow the expected names forever.
-        let registry: &'static Self = Box::leak(Box::new(self));
-        INSTALLED.write().unwrap_or_else(PoisonError::into_inner).insert(TypeId::of::<T>(), registry);
+        let registry: &'static Self = Box::leak(Box::new(registry));
+        installed.insert(TypeId::of::<T>(), registry);
     }
 
-    /// Returns the registry that this process reads: the built-in one, unless another one was
+    /// Returns the registry that this process reads: the built-in recipes, or those that were
     /// [installed](Self::install).
     pub fn installed() -> &'static Self {
         let known = INSTALLED.read().unwrap_or_else(PoisonError::into_inner).get(&TypeId::of::<T>()).copied();

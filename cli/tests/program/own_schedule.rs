@@ -1,0 +1,78 @@
+//! A program that adds a schedule of its own to `firebrick`.
+
+use std::fs;
+use std::process::ExitCode;
+
+use firebrick::schedule::{ScheduleError, ScheduleRecipe, check};
+use firebrick_cli::{Program, Run};
+use serde::{Deserialize, Serialize};
+
+use crate::small_run::{RUN, folder_of};
+
+/// A rate that is halved every `updates` updates.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Halved {
+    lr: f64,
+    updates: u64,
+}
+
+impl ScheduleRecipe for Halved {
+    fn rate(&self, update: u64, _: u64) -> f64 {
+        self.lr * 0.5f64.powi((update / self.updates) as i32)
+    }
+
+    fn peak(&self) -> f64 {
+        self.lr
+    }
+
+    fn check_numbers(&self) -> Result<(), ScheduleError> {
+        check::above_zero("lr", self.lr)?;
+        check::not_zero("updates", self.updates)
+    }
+}
+
+#[test]
+fn a_program_trains_with_a_schedule_of_its_own() {
+    let folder = folder_of(RUN, 40);
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let program = Program::new().schedule::<Halved>("Halved");
+    let own = [
+        format!("data.path={:?}", path("text.txt")),
+        format!("output={:?}", path("out")),
+        "schedule=Halved(lr: 0.5, updates: 2)".into(),
+    ];
+    let train = |more: &[&str]| {
+        let sets = own.iter().map(String::as_str).chain(more.iter().copied());
+        let sets = sets.flat_map(|set| ["--set", set]).map(String::from);
+        let start = ["firebrick", "train", &path("run.ron"), "--plain"].map(String::from);
+        program.clone().run_from(start.into_iter().chain(sets).collect::<Vec<_>>())
+    };
+    let succeeded = |code: ExitCode| format!("{code:?}") == format!("{:?}", ExitCode::SUCCESS);
+    assert!(succeeded(train(&["steps=4", "checkpoints=(every: 2)"])));
+    let log = fs::read_to_string(folder.path().join("out/metrics.jsonl")).unwrap();
+    for rate in ["0.5", "0.25"] {
+        assert_eq!(log.matches(&format!("\"learning_rate\":{rate},")).count(), 2, "{log}");
+    }
+    assert!(!succeeded(train(&["steps=4", "schedule.updates=0"])));
+
+    // The run file in the output folder names it, and so do its checkpoints and the errors.
+    let saved = fs::read_to_string(folder.path().join("out/run.ron")).unwrap();
+    let parse = |sets: &[&str]| Run::parse("run.ron", &saved, sets).map_err(|error| error.to_string());
+    let schedule = parse(&[]).unwrap().schedule;
+    assert_eq!(schedule.downcast_ref(), Some(&Halved { lr: 0.5, updates: 2 }));
+    let state = fs::read_to_string(folder.path().join("out/checkpoints/step-00000002/trainer.ron")).unwrap();
+    let state = firebrick::checkpoint::TrainerState::parse(&state).unwrap();
+    assert!(state.to_ron().unwrap().contains("Halved("));
+    for (set, expected) in [
+        ("schedule=Havled()", "unknown name `Havled` (did you mean `Halved`?); expected one of Constant, "),
+        (
+            "schedule.updaets=2",
+            "unknown name `updaets` (did you mean `updates`?); expected one of lr, updates",
+        ),
+        ("schedule.updates=0", "`schedule.updates` must be at least 1, found 0"),
+    ] {
+        let said = parse(&[set]).unwrap_err();
+        assert!(said.contains(expected), "{said}");
+    }
+}
