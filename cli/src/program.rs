@@ -12,6 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::cli::Cli;
+use crate::{Families, Trainable};
 
 /// The program `firebrick`, whose run files can name techniques of your own. Write a `main` that runs it:
 ///
@@ -29,6 +30,7 @@ use crate::cli::Cli;
 pub struct Program {
     optimizers: Optimizers,
     schedules: Schedules,
+    families: Families,
 }
 
 impl Default for Program {
@@ -40,7 +42,11 @@ impl Default for Program {
 impl Program {
     /// Creates the program with all built-in techniques.
     pub fn new() -> Self {
-        Self { optimizers: Optimizers::built_in(), schedules: Schedules::built_in() }
+        Self {
+            optimizers: Optimizers::built_in(),
+            schedules: Schedules::built_in(),
+            families: Families::built_in(),
+        }
     }
 
     /// Adds an optimizer by the name that it has in run files. [`OptimizerRecipe`] has an example of one.
@@ -59,6 +65,12 @@ impl Program {
         Self { schedules: self.schedules.with::<R>(name, Schedule::named), ..self }
     }
 
+    /// Adds a model by the name that its family has in run files. A family has a model for each task that it learns;
+    /// [`Trainable`] lists what a model of your own implements.
+    pub fn model<M: Trainable>(self, name: &'static str) -> Self {
+        Self { families: self.families.model::<M>(name), ..self }
+    }
+
     /// Runs the command of this process's arguments and returns its exit code. Errors go to standard error.
     pub fn run(self) -> ExitCode {
         self.run_from(env::args_os())
@@ -70,6 +82,7 @@ impl Program {
         firebrick::memory::keep_freed();
         self.optimizers.install();
         self.schedules.install();
+        self.families.install();
         Cli::parse_from(arguments).run()
     }
 }
