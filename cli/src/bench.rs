@@ -10,7 +10,7 @@ use firebrick_datasets::Cursor;
 use firebrick_kernels::Draws;
 use serde::Serialize;
 
-use crate::run::{ForModel, Parts, Trainable};
+use crate::run::{Parts, Trainable};
 use crate::{DataRun, Run, RunError};
 use firebrick::engine::feed::{Feed, MicroBatch, Share};
 use firebrick::memory::{Usage, reset_peak};
@@ -117,7 +117,8 @@ impl Bench {
     ///
     /// The errors of [`Run::launch`].
     pub fn run(&self, run: &Run, beside: Option<&Run>, say: impl Fn(&str)) -> Result<BenchReport, RunError> {
-        run.for_model(Benched { bench: self, run, beside, say: &say })
+        let (model, folder) = run.named_model()?;
+        model.bench(Benched { bench: self, run, beside, say: &say }, folder)
     }
 
     fn trainer_round<M: Trainable>(
@@ -178,18 +179,16 @@ impl Bench {
     }
 }
 
-/// A benchmark of a run with a known model type.
-struct Benched<'a> {
+/// A benchmark of a run, with a model of any type.
+pub(crate) struct Benched<'a> {
     bench: &'a Bench,
     run: &'a Run,
     beside: Option<&'a Run>,
     say: &'a dyn Fn(&str),
 }
 
-impl ForModel for Benched<'_> {
-    type Output = BenchReport;
-
-    fn with<M: Trainable>(self, folder: Option<Folder>) -> Result<BenchReport, RunError> {
+impl Benched<'_> {
+    pub fn with<M: Trainable>(self, folder: Option<Folder>) -> Result<BenchReport, RunError> {
         let Self { bench, run, beside, say } = self;
         let prepare = |run: &Run, folder| {
             let mut parts = run.prepare::<M>(folder, &Interrupter::new(), say)?;

@@ -36,7 +36,7 @@
 //! log_lines.rs   prints what the libraries report
 //! ```
 
-mod answers;
+pub mod answers;
 mod bench;
 pub mod cli;
 mod commands;
@@ -58,8 +58,8 @@ pub use plan::{FoundBatch, Plan, PlanError, Planned, Sent};
 pub use preview::{Cell, Grid, Kind, Legible, Look, Names, Numbers, Preview, Row};
 pub use program::Program;
 pub use run::{
-    BatchConfig, BertShape, CheckpointsConfig, Corpus, DataConfig, DataRun, LabelKind, Launched, LlamaShape,
-    Loaded, ModelConfig, ParamGroupConfig, Paths, Rows, Run, RunError, RunStrategy, SampleConfig, T5Shape,
-    TaskConfig, TaskData, Tokenized, TokenizerConfig,
+    Attention, BatchConfig, BertShape, CheckpointsConfig, Corpus, DataConfig, DataRun, Families, Family,
+    LabelKind, Launched, LlamaShape, Loaded, ModelConfig, ParamGroupConfig, Paths, Rows, Run, RunError,
+    RunStrategy, SampleConfig, Sizes, T5Shape, TaskConfig, TaskData, Tokenized, TokenizerConfig, Trainable,
 };
 pub use trained_run::{Evaluated, Predicted, TrainedRun};

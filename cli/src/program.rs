@@ -13,6 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::cli::Cli;
+use crate::{Families, Trainable};
 
 /// The program `firebrick`, whose run files can name techniques of your own. Write a `main` that runs it:
 ///
@@ -35,6 +36,7 @@ pub struct Program {
     optimizers: Optimizers,
     strategies: Strategies<AnyModel>,
     schedules: Schedules,
+    families: Families,
 }
 
 impl Default for Program {
@@ -50,6 +52,7 @@ impl Program {
             optimizers: Optimizers::built_in(),
             strategies: Strategies::built_in(),
             schedules: Schedules::built_in(),
+            families: Families::built_in(),
         }
     }
 
@@ -78,6 +81,12 @@ impl Program {
         Self { schedules: self.schedules.with::<R>(name, Schedule::named), ..self }
     }
 
+    /// Adds a model by the name that its family has in run files. A family has a model for each task that it learns;
+    /// [`Trainable`] lists what a model of your own implements.
+    pub fn model<M: Trainable>(self, name: &'static str) -> Self {
+        Self { families: self.families.model::<M>(name), ..self }
+    }
+
     /// Runs the command of this process's arguments and returns its exit code. Errors go to standard error.
     pub fn run(self) -> ExitCode {
         self.run_from(env::args_os())
@@ -90,6 +99,7 @@ impl Program {
         self.optimizers.install();
         self.strategies.install();
         self.schedules.install();
+        self.families.install();
         Cli::parse_from(arguments).run()
     }
 }

@@ -190,7 +190,7 @@ mod zero;
 pub use accumulate::{Accumulate, AccumulateIn};
 pub use adaptation::{Adaptation, LowRank, params_of};
 pub use amp::{Amp, Keep, LossScale};
-pub use boxed::{AnyStrategy, BoxedStrategy};
+pub use boxed::BoxedStrategy;
 pub use clip::Clip;
 pub use dropout::Dropout;
 pub use dtypes::{Float, cast_params, float_name, require_dtype, supported_floats};
@@ -226,7 +226,7 @@ pub use state::{SavedStates, StageState};
 pub use strategy::Strategy;
 pub use zero::{Gathered, Part, Rows, Sharding, Zero};
 
-impl<M: burn::module::Module + 'static> registry::Registered for dyn AnyStrategy<M> {
+impl<M: burn::module::Module + 'static> registry::Registered for dyn registry::AnyStrategy<M> {
     const KIND: &'static str = "a strategy";
 
     fn built_in() -> Strategies<M> {

@@ -19,9 +19,6 @@ use crate::{Effects, Offloads, Reduces, StrategyError};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Order(Vec<Effects>);
 
-/// What becomes of one sum over the ranks, in a strategy's place.
-type Found<T> = Option<(usize, T)>;
-
 impl Order {
     /// Composes strategies with these effects.
     ///
@@ -80,7 +77,8 @@ impl Order {
         &self.0
     }
 
-    fn find<T>(&self, of: impl Fn(&Effects) -> Option<T>) -> Found<T> {
+    /// Returns the first effect of a kind, with the place of its strategy.
+    fn find<T>(&self, of: impl Fn(&Effects) -> Option<T>) -> Option<(usize, T)> {
         self.0.iter().enumerate().find_map(|(place, effects)| Some((place, of(effects)?)))
     }
 

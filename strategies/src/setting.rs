@@ -1,5 +1,6 @@
 //! The error for a setting that is out of range.
 
+use std::borrow::Cow;
 use std::fmt::Display;
 
 use thiserror::Error;
@@ -11,7 +12,7 @@ pub struct SettingError {
     /// The name of the setting; empty for a recipe that has only one value, as in `Accumulate(4)`.
     pub setting: &'static str,
     /// The allowed values. Other settings of the recipe stand in backticks, as in "0 where `momentum` is".
-    pub expected: &'static str,
+    pub expected: Cow<'static, str>,
     /// The given value.
     pub found: String,
 }
@@ -40,10 +41,14 @@ impl SettingError {
     pub fn require(
         holds: bool,
         setting: &'static str,
-        expected: &'static str,
+        expected: impl Into<Cow<'static, str>>,
         found: impl Display,
     ) -> Result<(), Self> {
-        if holds { Ok(()) } else { Err(Self { setting, expected, found: found.to_string() }) }
+        if holds {
+            Ok(())
+        } else {
+            Err(Self { setting, expected: expected.into(), found: found.to_string() })
+        }
     }
 
     /// Returns the allowed values with the paths of the settings in backticks, for a recipe at `path` of a file: "0

@@ -1,44 +1,53 @@
 //! The tokens at masked places.
 
+use burn::tensor::Tensor;
+use firebrick_datasets::Inputs;
+use firebrick_strategies::Pass;
 use serde_json::{Value, json};
 
-use super::{Answer, Answers, Inference, Question, answer, rounded, shares};
+use super::{Answer, Inference, Question, answer, rounded, shares};
 use firebrick::TrainError;
-use firebrick_models::BertMaskedLm;
 
 /// The number of tokens to report for each place.
 const LISTED: usize = 5;
 
-impl Answers for BertMaskedLm {
-    /// `predicted` is the text with the most likely token at each masked place, and `hidden` has the five most likely
-    /// tokens of each place, with their probabilities.
-    fn answers(&self, questions: &[Question], inference: &Inference) -> Result<Vec<Answer>, TrainError> {
-        let encoded = inference.encode_each(questions)?;
-        let rows: Vec<_> = encoded.iter().filter_map(|parts| parts.first()).collect();
-        let logits = inference.of_tokens(&rows, |inputs, pass| self.forward(inputs, pass))?;
-        let mask = inference.tokenizer.special().mask;
-        let each = rows.iter().zip(&logits).map(|(row, logits)| {
-            let mut ids = Vec::with_capacity(row.ids.len());
-            let mut hidden: Vec<Value> = Vec::new();
-            for ((&id, &special), logits) in row.ids.iter().zip(&row.special).zip(logits) {
-                match (Some(id) == mask, special) {
-                    (true, _) => {
-                        let likeliest = likeliest(logits);
-                        ids.extend(likeliest.first().map(|(id, _)| *id));
-                        let listed = likeliest.into_iter().map(|(id, share)| {
+/// Answers with the text, with the most likely token at each masked place, as `predicted`, and the five most likely
+/// tokens of each place with their probabilities, as `hidden`. It is [`Answers::answers`](super::Answers::answers) of a
+/// masked language model, whose `forward` returns logits `[batch, length, vocabulary]`.
+///
+/// # Errors
+///
+/// The tokenizer or the device fails.
+pub fn filled_in(
+    questions: &[Question],
+    inference: &Inference,
+    forward: impl Fn(&Inputs, &Pass) -> Tensor<3>,
+) -> Result<Vec<Answer>, TrainError> {
+    let encoded = inference.encode_each(questions)?;
+    let rows: Vec<_> = encoded.iter().filter_map(|parts| parts.first()).collect();
+    let logits = inference.of_tokens(&rows, forward)?;
+    let mask = inference.tokenizer.special().mask;
+    let each = rows.iter().zip(&logits).map(|(row, logits)| {
+        let mut ids = Vec::with_capacity(row.ids.len());
+        let mut hidden: Vec<Value> = Vec::new();
+        for ((&id, &special), logits) in row.ids.iter().zip(&row.special).zip(logits) {
+            match (Some(id) == mask, special) {
+                (true, _) => {
+                    let likeliest = likeliest(logits);
+                    ids.extend(likeliest.first().map(|(id, _)| *id));
+                    let listed = likeliest.into_iter().map(|(id, share)| {
                             json!({"token": inference.tokenizer.piece(id), "share": rounded(share)})
                         });
-                        hidden.push(listed.collect());
-                    }
-                    (false, false) => ids.push(id),
-                    (false, true) => {}
+                    hidden.push(listed.collect());
                 }
+                (false, false) => ids.push(id),
+                (false, true) => {}
             }
-            let text = inference.tokenizer.decode(&ids)?;
-            Ok(answer([("predicted", text.into()), ("hidden", hidden.into())]))
-        });
-        each.collect()
-    }
+        }
+        let text = inference.tokenizer.decode(&ids)?;
+        Ok(answer([("predicted", text.into()), ("hidden", hidden.into())]))
+    });
+    each.collect()
 }
 
 /// The most likely tokens with their probabilities, most likely first.

@@ -13,6 +13,10 @@ mod masked;
 mod rows;
 mod written;
 
+pub use classes::{text_classes, word_labels};
+pub use masked::filled_in;
+pub use written::{continued, written_from};
+
 use std::sync::Arc;
 
 use burn::module::Module;
@@ -29,7 +33,7 @@ use firebrick_models::decoding::Decoding;
 /// A text to predict for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
-pub(crate) enum Question {
+pub enum Question {
     /// A text.
     Text(String),
     /// A pair of texts.
@@ -39,17 +43,20 @@ pub(crate) enum Question {
 }
 
 /// The prediction for one text, as fields of a JSON object. `predicted` is always present.
-pub(crate) type Answer = Map<String, Value>;
+pub type Answer = Map<String, Value>;
 
 /// The settings of a prediction.
 #[derive(Clone)]
-pub(crate) struct Inference {
+pub struct Inference {
+    /// Turns texts into tokens and back.
     pub tokenizer: Arc<Tokenizer>,
     /// Encodes and cuts texts.
     pub encoder: Encoder,
+    /// How rows of a batch are padded.
     pub padding: Padding,
     /// The number of rows per batch.
     pub rows: usize,
+    /// The device of the model.
     pub device: Device,
     /// The class names, if there are any.
     pub labels: Vec<String>,
@@ -68,7 +75,7 @@ pub(crate) struct Inference {
 
 /// What the logits of a classifier score.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// One class out of all.
     Class,
     /// Each class independently.
@@ -78,7 +85,7 @@ pub(crate) enum Kind {
 }
 
 /// A model that makes predictions.
-pub(crate) trait Answers: Module {
+pub trait Answers: Module {
     /// Answers each question, in order.
     ///
     /// # Errors

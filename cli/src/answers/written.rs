@@ -3,25 +3,20 @@
 use firebrick_datasets::{Inputs, Tokens};
 use serde_json::json;
 
-use super::{Answer, Answers, Inference, Question, answer};
+use super::{Answer, Inference, Question, answer};
 use firebrick::TrainError;
 use firebrick_models::decoding::{End, Prompt, Text};
-use firebrick_models::{Continues, Gpt, Llama, T5};
+use firebrick_models::{Continues, T5};
 
-impl Answers for Gpt {
-    fn answers(&self, questions: &[Question], inference: &Inference) -> Result<Vec<Answer>, TrainError> {
-        continued(self, questions, inference)
-    }
-}
-
-impl Answers for Llama {
-    fn answers(&self, questions: &[Question], inference: &Inference) -> Result<Vec<Answer>, TrainError> {
-        continued(self, questions, inference)
-    }
-}
-
-/// `predicted` is the continuation of the text. An end token that the tokenizer adds is removed before reading.
-fn continued<M: Continues>(
+/// Answers with the continuation of each text, as `predicted`. It is
+/// [`Answers::answers`](super::Answers::answers) of a causal language model.
+///
+/// An end token that the tokenizer adds is removed before reading.
+///
+/// # Errors
+///
+/// The tokenizer or the device fails.
+pub fn continued<M: Continues>(
     model: &M,
     questions: &[Question],
     inference: &Inference,
@@ -49,33 +44,39 @@ fn continued<M: Continues>(
     Ok(answers)
 }
 
-impl Answers for T5 {
-    /// `predicted` is the text generated from the source.
-    fn answers(&self, questions: &[Question], inference: &Inference) -> Result<Vec<Answer>, TrainError> {
-        let sources = questions.iter().map(|question| {
-            let part = inference.encode(question)?.into_iter().next();
-            Ok(part.map(|part| Tokens::of(part, inference.encoder.tokenizer())).unwrap_or_default())
-        });
-        let sources = sources.collect::<Result<Vec<_>, TrainError>>()?;
-        let pad = inference.tokenizer.special().pad.unwrap_or(0);
-        let mut answers = Vec::with_capacity(sources.len());
-        for (some, first) in sources.chunks(inference.rows.max(1)).zip((0..).step_by(inference.rows.max(1))) {
-            let rows: Vec<_> = some.iter().collect();
-            let inputs = Inputs::new(&rows, &inference.padding, pad)?;
-            let prompts = (inference.first + first..).take(rows.len());
-            let prompts: Vec<_> = prompts.map(|row| Prompt::new(row, [inference.start])).collect();
-            let written = match &inference.among {
-                None => self.written_from(&inputs, &prompts, &inference.decoding)?,
-                Some((world, pass)) => {
-                    self.written_among(world, pass, &inputs, &prompts, &inference.decoding)?
-                }
-            };
-            for texts in written {
-                answers.push(of_texts(&texts, inference)?);
+/// Answers with the text generated from each source, as `predicted`.
+///
+/// # Errors
+///
+/// The tokenizer or the device fails.
+pub fn written_from(
+    model: &T5,
+    questions: &[Question],
+    inference: &Inference,
+) -> Result<Vec<Answer>, TrainError> {
+    let sources = questions.iter().map(|question| {
+        let part = inference.encode(question)?.into_iter().next();
+        Ok(part.map(|part| Tokens::of(part, inference.encoder.tokenizer())).unwrap_or_default())
+    });
+    let sources = sources.collect::<Result<Vec<_>, TrainError>>()?;
+    let pad = inference.tokenizer.special().pad.unwrap_or(0);
+    let mut answers = Vec::with_capacity(sources.len());
+    for (some, first) in sources.chunks(inference.rows.max(1)).zip((0..).step_by(inference.rows.max(1))) {
+        let rows: Vec<_> = some.iter().collect();
+        let inputs = Inputs::new(&rows, &inference.padding, pad)?;
+        let prompts = (inference.first + first..).take(rows.len());
+        let prompts: Vec<_> = prompts.map(|row| Prompt::new(row, [inference.start])).collect();
+        let written = match &inference.among {
+            None => model.written_from(&inputs, &prompts, &inference.decoding)?,
+            Some((world, pass)) => {
+                model.written_among(world, pass, &inputs, &prompts, &inference.decoding)?
             }
+        };
+        for texts in written {
+            answers.push(of_texts(&texts, inference)?);
         }
-        Ok(answers)
     }
+    Ok(answers)
 }
 
 /// The best text, and all texts if several are requested.

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::longest::Longest;
 use super::{Limit, PlanError};
 use crate::run::sum;
-use crate::run::{ForModel, Parts, Trainable};
+use crate::run::{Parts, Trainable};
 use crate::{DataRun, Run, RunError};
 use firebrick::data::Stream;
 use firebrick::engine::dry_run::caught;
@@ -39,7 +39,8 @@ impl Run {
     ///
     /// Those of [`launch`](Self::launch), and [`PlanError`].
     pub fn find_batch(&self, budget: Option<ByteSize>, say: impl Fn(&str)) -> Result<FoundBatch, RunError> {
-        self.for_model(Finding { run: self, budget, say: &say })
+        let (model, folder) = self.named_model()?;
+        model.find_batch(Finding { run: self, budget, say: &say }, folder)
     }
 
     /// Returns the same run with another micro-batch.
@@ -59,16 +60,15 @@ impl Run {
     }
 }
 
-struct Finding<'a> {
+/// A run whose batch is to be found, with a model of any type.
+pub(crate) struct Finding<'a> {
     run: &'a Run,
     budget: Option<ByteSize>,
     say: &'a dyn Fn(&str),
 }
 
-impl ForModel for Finding<'_> {
-    type Output = FoundBatch;
-
-    fn with<M: Trainable>(self, folder: Option<Folder>) -> Result<FoundBatch, RunError> {
+impl Finding<'_> {
+    pub fn with<M: Trainable>(self, folder: Option<Folder>) -> Result<FoundBatch, RunError> {
         let Self { run, budget, say } = self;
         let Some(micro) = run.batch.micro else { return Err(PlanError::BoundedByTokens.into()) };
         let of_rank = micro.saturating_mul(DataRun::from(run).micro_batches());

@@ -31,8 +31,8 @@ use firebrick_world::Kind;
 use serde::Serialize;
 
 use crate::run::{
-    Family, ForModel, Parts, Process, Shape, Trainable, data_parallel, first_effect, insert_before_window,
-    shapes, strategies_line,
+    Family, Parts, Process, Shape, Trainable, data_parallel, first_effect, insert_before_window, shapes,
+    strategies_line,
 };
 use crate::{DataRun, Run, RunError, RunStrategy};
 use firebrick::memory::of_machine;
@@ -42,6 +42,7 @@ use firebrick_strategies::Order;
 use firebrick_strategies::cost::{Held, sent};
 
 pub use error::PlanError;
+pub(crate) use find_batch::Finding;
 pub use find_batch::FoundBatch;
 pub use firebrick_strategies::cost::Sent;
 
@@ -126,20 +127,20 @@ impl Run {
     ///
     /// Those of [`launch`](Self::launch) before its first step, and [`PlanError`].
     pub fn plan(&self, budget: Option<ByteSize>, say: impl Fn(&str)) -> Result<Plan, RunError> {
-        self.for_model(Planning { run: self, budget, say: &say })
+        let (model, folder) = self.named_model()?;
+        model.plan(Planning { run: self, budget, say: &say }, folder)
     }
 }
 
-struct Planning<'a> {
+/// A run to be planned, with a model of any type.
+pub(crate) struct Planning<'a> {
     run: &'a Run,
     budget: Option<ByteSize>,
     say: &'a dyn Fn(&str),
 }
 
-impl ForModel for Planning<'_> {
-    type Output = Plan;
-
-    fn with<M: Trainable>(self, folder: Option<Folder>) -> Result<Plan, RunError> {
+impl Planning<'_> {
+    pub fn with<M: Trainable>(self, folder: Option<Folder>) -> Result<Plan, RunError> {
         let Self { run, budget, say } = self;
         let parts = run.prepare_unbounded::<M>(folder, say)?;
         let micro_batches = DataRun::from(run).micro_batches();

@@ -22,7 +22,7 @@ enum Meaning {
 }
 
 /// Fields, each with those below it; the first match counts. Any other field affects the result.
-const MEANINGS: [(&str, Meaning); 27] = [
+const MEANINGS: [(&str, Meaning); 23] = [
     ("steps", Meaning::Free),
     ("epochs", Meaning::Free),
     ("evaluate_every", Meaning::Free),
@@ -41,10 +41,6 @@ const MEANINGS: [(&str, Meaning); 27] = [
     ("data.workers", Meaning::Free),
     ("data.valid", Meaning::Free),
     ("data.malformed", Meaning::OfResult),
-    ("model.Gpt.dropout", Meaning::OfResult),
-    ("model.Llama.dropout", Meaning::OfResult),
-    ("model.Bert.dropout", Meaning::OfResult),
-    ("model.T5.dropout", Meaning::OfResult),
     ("model", Meaning::Impossible),
     // Text generated in evaluation does not affect what the model learns.
     ("task.Seq2Seq.generate", Meaning::Free),
@@ -63,9 +59,11 @@ fn meaning(path: &str) -> Meaning {
 /// Compares the texts of two run files, both with their overrides applied.
 pub(super) fn compare(saved: &str, now: &str) -> Compared {
     let parsed = |text: &str| Run::parse("the checkpoint's run file", text, &[] as &[&str]);
-    let (fixed, saved, now) = match (parsed(saved), parsed(now)) {
+    let (fixed, changeable, saved, now) = match (parsed(saved), parsed(now)) {
         (Ok(saved), Ok(now)) => {
-            ([fixed_settings(&saved), fixed_settings(&now)].concat(), fields(&saved), fields(&now))
+            let fixed = [fixed_settings(&saved), fixed_settings(&now)].concat();
+            let changeable = [changeable_settings(&saved), changeable_settings(&now)].concat();
+            (fixed, changeable, fields(&saved), fields(&now))
         }
         (Err(error), _) | (_, Err(error)) => {
             let change = Change {
@@ -86,6 +84,7 @@ pub(super) fn compare(saved: &str, now: &str) -> Compared {
         let change = Change { field: path.clone(), saved: of(&saved), now: of(&now) };
         match meaning(path) {
             _ if change.saved == change.now => {}
+            _ if changeable.contains(path) => compared.of_result.push(change),
             _ if fixed.contains(path) => compared.impossible.push(change),
             Meaning::Free => {}
             Meaning::OfResult => compared.of_result.push(change),
@@ -113,6 +112,12 @@ fn fields(run: &Run) -> BTreeMap<String, String> {
 fn fixed_settings(run: &Run) -> Vec<String> {
     let settings = run.optimizer.fixed_settings().iter();
     settings.map(|setting| format!("optimizer.{}.{setting}", run.optimizer.name())).collect()
+}
+
+/// Returns the paths of the model's settings that may change.
+fn changeable_settings(run: &Run) -> Vec<String> {
+    let settings = run.model.changeable().iter();
+    settings.map(|setting| format!("model.{}.{setting}", run.model.name())).collect()
 }
 
 /// Writes out the strategies on which the result depends in this way.
@@ -165,6 +170,23 @@ mod tests {
         let found = changed(&["model.layers=3", "optimizer=Lion()", "data.tokenizer=Bpe(vocabulary: 300)"]);
         for field in ["model.Gpt.layers", "optimizer.kind", "data.tokenizer"] {
             assert!(found[1].contains(&field.to_string()), "{field}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn dropout_may_change_and_the_shape_may_not() {
+        for model in ["Gpt", "Llama", "Bert", "T5"] {
+            let file = include_str!("../../../examples/tinyshakespeare.ron");
+            let text = |layers: usize, dropout: f64| {
+                let model =
+                    format!("model={model}(layers: {layers}, heads: 2, width: 8, dropout: {dropout})");
+                Run::parse("file", file, &[model]).unwrap().to_ron()
+            };
+            let Compared { of_result, impossible } = compare(&text(1, 0.0), &text(2, 0.5));
+            let fields =
+                |changes: Vec<Change>| changes.into_iter().map(|change| change.field).collect::<Vec<_>>();
+            assert_eq!(fields(of_result), [format!("model.{model}.dropout")]);
+            assert_eq!(fields(impossible), [format!("model.{model}.layers")]);
         }
     }
 

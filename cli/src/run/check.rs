@@ -3,8 +3,8 @@
 use super::param_group_config::param_groups;
 use super::problem::{FromRunFile, Problem, require};
 use super::{
-    BatchConfig, CheckpointsConfig, DataConfig, DataRun, LlamaShape, ModelConfig, Paths, Rows, Run, RunError,
-    RunStrategy, TaskConfig, TokenizerConfig, ron_path, written,
+    BatchConfig, CheckpointsConfig, DataConfig, DataRun, Paths, Rows, Run, RunError, RunStrategy, TaskConfig,
+    TokenizerConfig, ron_path, written,
 };
 use firebrick::ByteSize;
 
@@ -203,42 +203,7 @@ fn data(data: &DataConfig) -> Option<Problem> {
 }
 
 fn model(run: &Run) -> Option<Problem> {
-    let shape = |layers, heads, width: usize, inner: Option<usize>, dropout: f64| {
-        positive("model.layers", layers)
-            .or_else(|| positive("model.heads", heads))
-            .or_else(|| positive("model.width", width))
-            .or_else(|| positive("model.inner", inner.unwrap_or(1)))
-            .or_else(|| {
-                let expected = format!("a multiple of `model.heads`, which is {heads}");
-                require(width.is_multiple_of(heads), "model.width", &expected, width)
-            })
-            .or_else(|| {
-                let within = (0.0..1.0).contains(&dropout);
-                require(within, "model.dropout", "at least 0 and below 1", dropout)
-            })
-    };
-    match &run.model {
-        ModelConfig::Gpt(gpt) => shape(gpt.layers, gpt.heads, gpt.width, None, gpt.dropout),
-        ModelConfig::Bert(bert) => shape(bert.layers, bert.heads, bert.width, bert.inner, bert.dropout),
-        ModelConfig::T5(t5) => shape(t5.layers, t5.heads, t5.width, t5.inner, t5.dropout),
-        ModelConfig::Llama(llama) => {
-            let LlamaShape { layers, heads, width, inner, dropout, .. } = *llama;
-            shape(layers, heads, width, inner, dropout)
-                .or_else(|| {
-                    let shared = llama.key_value_heads.unwrap_or(heads);
-                    let expected = format!("a divisor of `model.heads`, which is {heads}");
-                    let divides = shared > 0 && heads.is_multiple_of(shared);
-                    require(divides, "model.key_value_heads", &expected, shared)
-                })
-                .or_else(|| {
-                    let expected = "an even multiple of `model.heads`: positions turn pairs of numbers";
-                    require((width / heads).is_multiple_of(2), "model.width", expected, width)
-                })
-        }
-        ModelConfig::Pretrained(folder) => {
-            require(!folder.as_os_str().is_empty(), "model.Pretrained", "a folder", "\"\"")
-        }
-    }
+    run.model.check().err().map(|error| Problem::of_setting("model", "model", &error))
 }
 
 fn optimizer(run: &Run) -> Option<Problem> {

@@ -83,7 +83,7 @@ pub enum RunError {
         /// The task.
         task: &'static str,
         /// The models that can learn the task.
-        models: &'static str,
+        models: String,
         /// The model that the run names.
         found: String,
     },

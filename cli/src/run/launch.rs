@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::attended::attended;
 use super::family::Family;
 use super::prepare::Parts;
-use super::trainable::{ForModel, Trainable};
+use super::trainable::Trainable;
 use super::{Process, Run, RunError, TaskConfig, changes, export};
 use crate::answers::Question;
 use crate::console::tell;
@@ -71,11 +71,13 @@ impl Run {
                 resume.find(&self.output).map_err(TrainError::from)?;
             }
         }
-        self.for_model(Launch { run: self, leads, resume, allow_changes, show, interrupter })
+        let (model, folder) = self.named_model()?;
+        model.launch(Launch { run: self, leads, resume, allow_changes, show, interrupter }, folder)
     }
 }
 
-struct Launch<'a> {
+/// A run to be launched, with a model of any type.
+pub(crate) struct Launch<'a> {
     run: &'a Run,
     /// Whether this process owns the output folder.
     leads: bool,
@@ -85,10 +87,8 @@ struct Launch<'a> {
     interrupter: Interrupter,
 }
 
-impl ForModel for Launch<'_> {
-    type Output = Launched;
-
-    fn with<M: Trainable>(self, folder: Option<Folder>) -> Result<Launched, RunError> {
+impl Launch<'_> {
+    pub fn with<M: Trainable>(self, folder: Option<Folder>) -> Result<Launched, RunError> {
         let Self { run, leads, resume, allow_changes, show, interrupter } = self;
         let say = |doing: &str| {
             if show != Show::Nothing {

@@ -1,5 +1,6 @@
 //! A run file in RON.
 
+mod any_trainable;
 mod attended;
 mod changes;
 mod check;
@@ -46,12 +47,12 @@ pub use data_config::{Corpus, DataConfig, Paths, TokenizerConfig};
 pub use data_run::DataRun;
 pub use error::RunError;
 pub(crate) use export::{PRETRAINED, is_exported};
-pub(crate) use family::{Attention, Family};
+pub use family::{Attention, BertShape, Families, Family, LlamaShape, Sizes, T5Shape};
 pub use launch::Launched;
 pub(crate) use launcher::Process;
 pub(crate) use load::open;
 pub use load::{Loaded, TaskData};
-pub use model_config::{BertShape, LlamaShape, ModelConfig, T5Shape};
+pub use model_config::ModelConfig;
 pub use param_group_config::ParamGroupConfig;
 pub(crate) use prepare::Parts;
 pub(crate) use settled::Settled;
@@ -62,7 +63,7 @@ pub(crate) use strategies::{
 };
 pub use task_config::{LabelKind, Rows, TaskConfig};
 pub use tokenize::Tokenized;
-pub(crate) use trainable::{ForModel, Trainable};
+pub use trainable::Trainable;
 
 /// Everything that describes a run: what to train, on which data, and how.
 ///

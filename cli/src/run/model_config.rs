@@ -1,12 +1,17 @@
 //! The model in a run file: a fresh one by its shape, or a Hugging Face folder.
 
-use std::path::PathBuf;
+use std::any::Any;
+use std::fmt::{self, Debug, Formatter};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use firebrick_strategies::SettingError;
+use firebrick_strategies::registry::Named;
 use serde::{Deserialize, Serialize};
 
-use firebrick_models::GptConfig;
+use super::family::{Family, Sizes};
 
-/// The model, one of [`models`](firebrick_models). The task determines its head.
+/// The model, one of the registered [families](super::Families). The task determines its head.
 ///
 /// | Task | `Gpt` | `Llama` | `Bert` | `T5` |
 /// |---|---|---|---|---|
@@ -14,97 +19,120 @@ use firebrick_models::GptConfig;
 /// | `MaskedLm`, `TokenClassification`, `SequenceClassification` | | | yes | |
 /// | `Seq2Seq` | | | | yes |
 ///
-/// The vocabulary size comes from the tokenizer, and the number of positions from the longest row.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum ModelConfig {
-    /// A decoder-only transformer with learned positions, with fresh weights.
-    Gpt(GptConfig),
-    /// A decoder-only transformer with rotated positions and a gated feed-forward layer, with fresh weights.
-    Llama(LlamaShape),
-    /// An encoder, with fresh weights.
-    Bert(BertShape),
-    /// An encoder and a decoder, with fresh weights.
-    T5(T5Shape),
-    /// The weights of a Hugging Face folder, of any family in [`pretrained`](firebrick_models::pretrained). A head that
-    /// the folder lacks is initialized.
-    Pretrained(PathBuf),
-}
-
-/// The shape of a fresh [`BertConfig`](firebrick_models::BertConfig).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct BertShape {
-    /// Transformer blocks.
-    pub layers: usize,
-    /// Number of attention heads, a divisor of `width`.
-    pub heads: usize,
-    /// Size of the hidden state.
-    pub width: usize,
-    /// The width inside a feed-forward layer. Default: 4 times `width`.
-    #[serde(default)]
-    pub inner: Option<usize>,
-    /// Dropout probability of activations and attention weights. Default: 0.
-    #[serde(default)]
-    pub dropout: f64,
-}
-
-/// The shape of a fresh [`LlamaConfig`](firebrick_models::LlamaConfig).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LlamaShape {
-    /// Transformer blocks.
-    pub layers: usize,
-    /// Number of attention heads, a divisor of `width`.
-    pub heads: usize,
-    /// Number of key and value heads, a divisor of `heads`. Default: `heads`.
-    #[serde(default)]
-    pub key_value_heads: Option<usize>,
-    /// Size of the hidden state.
-    pub width: usize,
-    /// The width inside a feed-forward layer. Default: 8/3 of `width`, rounded up to a multiple of 8.
-    #[serde(default)]
-    pub inner: Option<usize>,
-    /// Dropout probability of attention weights. Default: 0.
-    #[serde(default)]
-    pub dropout: f64,
-    /// Whether the head shares the weights of the token embedding. Default: yes.
-    #[serde(default = "super::yes")]
-    pub tied: bool,
-}
-
-/// The shape of a fresh [`T5Config`](firebrick_models::T5Config).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct T5Shape {
-    /// Number of transformer blocks of the encoder, and also of the decoder.
-    pub layers: usize,
-    /// Number of attention heads, a divisor of `width`.
-    pub heads: usize,
-    /// Size of the hidden state.
-    pub width: usize,
-    /// The width inside a feed-forward layer. Default: 4 times `width`.
-    #[serde(default)]
-    pub inner: Option<usize>,
-    /// Dropout probability of activations and attention weights. Default: 0.
-    #[serde(default)]
-    pub dropout: f64,
-    /// Whether the feed-forward layer is gated, as in T5 1.1. Default: yes.
-    #[serde(default = "super::yes")]
-    pub gated: bool,
-    /// Whether the head shares the weights of the token embedding. Default: yes.
-    #[serde(default = "super::yes")]
-    pub tied: bool,
-}
+/// These have fresh weights. The vocabulary size comes from the tokenizer, and the number of positions from the longest
+/// row. `Pretrained("folder")` has the weights of a Hugging Face folder, of any family in
+/// [`pretrained`](firebrick_models::pretrained). A head that the folder lacks is initialized.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ModelConfig(Named<dyn AnyShape>);
 
 impl ModelConfig {
-    /// Returns the model's name in a run file.
+    /// Creates the entry of a fresh model, of a family that is [registered](super::Families) by this name.
+    pub fn fresh<C: Family>(name: &'static str, shape: C::Shape) -> Self {
+        Self(named::<C>(name, shape))
+    }
+
+    /// Creates the entry of a Hugging Face folder.
+    pub fn pretrained(folder: impl Into<PathBuf>) -> Self {
+        Self(FromFolder::named("Pretrained", FromFolder(folder.into())))
+    }
+
+    /// Returns the name of the family in a run file.
     pub(crate) fn name(&self) -> &'static str {
-        match self {
-            Self::Gpt(_) => "Gpt",
-            Self::Llama(_) => "Llama",
-            Self::Bert(_) => "Bert",
-            Self::T5(_) => "T5",
-            Self::Pretrained(_) => "Pretrained",
-        }
+        self.0.name()
+    }
+
+    /// Returns the folder of the weights, unless they are fresh.
+    pub(crate) fn folder(&self) -> Option<&Path> {
+        self.0.folder()
+    }
+
+    /// Returns the configuration of fresh weights, if the model is of this family.
+    pub(super) fn config<C: Family>(&self, sizes: Sizes<'_>) -> Option<C> {
+        self.0.config(sizes)?.downcast().ok().map(|config| *config)
+    }
+
+    /// Checks the ranges of the settings.
+    pub(super) fn check(&self) -> Result<(), SettingError> {
+        self.0.check()
+    }
+
+    /// Returns the settings that a resumed run may change.
+    pub(super) fn changeable(&self) -> &'static [&'static str] {
+        self.0.changeable()
+    }
+}
+
+/// Prints the shape.
+impl Debug for ModelConfig {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}({:?})", self.name(), self.0)
+    }
+}
+
+/// The [shape](Family::Shape) of a model of any family, or a folder.
+pub(crate) trait AnyShape: Send + Sync {
+    fn check(&self) -> Result<(), SettingError>;
+
+    /// Returns the family's configuration of fresh weights; a folder has none.
+    fn config(&self, sizes: Sizes<'_>) -> Option<Box<dyn Any>>;
+
+    fn changeable(&self) -> &'static [&'static str];
+
+    fn folder(&self) -> Option<&Path> {
+        None
+    }
+}
+
+/// Names a shape of the family `C`.
+pub(super) fn named<C: Family>(name: &'static str, shape: C::Shape) -> Named<dyn AnyShape> {
+    let shape = Arc::new(shape);
+    Named::of(name, Arc::new(ShapeOf::<C>(shape.clone())), shape)
+}
+
+struct ShapeOf<C: Family>(Arc<C::Shape>);
+
+impl<C: Family> AnyShape for ShapeOf<C> {
+    fn check(&self) -> Result<(), SettingError> {
+        C::check_shape(&self.0)
+    }
+
+    fn config(&self, sizes: Sizes<'_>) -> Option<Box<dyn Any>> {
+        Some(Box::new(C::fresh(&self.0, sizes)))
+    }
+
+    fn changeable(&self) -> &'static [&'static str] {
+        C::CHANGEABLE
+    }
+}
+
+/// The weights of a Hugging Face folder.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(super) struct FromFolder(PathBuf);
+
+impl FromFolder {
+    pub fn named(name: &'static str, folder: Self) -> Named<dyn AnyShape> {
+        let folder = Arc::new(folder);
+        Named::of(name, folder.clone(), folder)
+    }
+}
+
+impl AnyShape for FromFolder {
+    fn check(&self) -> Result<(), SettingError> {
+        let is_given = !self.0.as_os_str().is_empty();
+        SettingError::require(is_given, "Pretrained", "a folder", "\"\"")
+    }
+
+    fn config(&self, _: Sizes<'_>) -> Option<Box<dyn Any>> {
+        None
+    }
+
+    fn changeable(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    fn folder(&self) -> Option<&Path> {
+        Some(&self.0)
     }
 }

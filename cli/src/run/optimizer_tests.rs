@@ -134,6 +134,17 @@ fn mistakes_are_found_where_they_stand() {
 }
 
 #[test]
+fn a_warmup_that_is_neither_a_count_nor_a_share_is_told_as_such() {
+    let file = include_str!("../../../examples/tinyshakespeare.ron");
+    let run = Run::parse("run.ron", file, &["schedule=Constant(lr: 1e-3, warmup: 0.5)"]);
+    let said = run.unwrap_err().to_string();
+    assert!(
+        said.contains("expected a warmup, as a number of updates such as 50, or a share of the run"),
+        "{said}"
+    );
+}
+
+#[test]
 fn every_setting_is_written() {
     let written = run("Adafactor(beta1: 0.9)").unwrap().to_ron();
     let expected = "

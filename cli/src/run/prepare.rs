@@ -173,7 +173,7 @@ impl Run {
     fn config<M: Trainable>(&self, folder: Option<&Folder>, sizes: Sizes<'_>) -> Result<M::Config, RunError> {
         match folder {
             Some(folder) => M::config_of(folder),
-            None => M::Config::fresh(&self.model, sizes).ok_or_else(|| self.other_task()),
+            None => self.model.config(sizes).ok_or_else(|| self.other_task()),
         }
     }
 
@@ -200,7 +200,11 @@ impl Run {
 
     /// Returns the error for data that does not fit the task of the model.
     pub(crate) fn other_task(&self) -> RunError {
-        RunError::Task { task: self.task.name(), models: "another model", found: self.model.name().into() }
+        RunError::Task {
+            task: self.task.name(),
+            models: "another model".into(),
+            found: self.model.name().into(),
+        }
     }
 
     /// Returns the model, with weights from its folder or drawn from the seed, and an optimizer without state. Reports

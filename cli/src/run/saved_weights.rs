@@ -7,8 +7,8 @@ use firebrick_checkpoints::{Checkpoint, Consolidate, What, consolidate};
 use firebrick_datasets::Tokenizer;
 
 use super::export::{known_by, mark, read, save_beside};
-use super::trainable::{ForModel, Trainable};
-use super::{ModelConfig, Run, RunError, TokenizerConfig};
+use super::trainable::Trainable;
+use super::{Run, RunError, TokenizerConfig};
 use firebrick::checkpoint::ResumeError;
 use firebrick::checkpoint::best::BEST;
 use firebrick::{Resume, TrainError};
@@ -52,7 +52,7 @@ impl Run {
             }
         };
         let described = Folder::without_weights(output)?;
-        self.for_model_of(Some(described), Exporting { run: self, output, weights, folder })
+        self.model_in(&described)?.export(Exporting { run: self, output, weights, folder }, &described)
     }
 }
 
@@ -61,22 +61,18 @@ enum Weights {
     Saved(Box<Checkpoint>),
 }
 
-struct Exporting<'a> {
+/// Weights to be exported, of a model of any type.
+pub(crate) struct Exporting<'a> {
     run: &'a Run,
     output: &'a Path,
     weights: Weights,
     folder: &'a Path,
 }
 
-impl ForModel for Exporting<'_> {
-    type Output = Exported;
-
-    fn with<M: Trainable>(self, described: Option<Folder>) -> Result<Exported, RunError> {
+impl Exporting<'_> {
+    pub fn with<M: Trainable>(self, described: &Folder) -> Result<Exported, RunError> {
         let Self { run, output, weights, folder } = self;
-        let Some(described) = described else {
-            return Err(RunError::NothingSaved(output.into()));
-        };
-        let config = M::config_of(&described)?;
+        let config = M::config_of(described)?;
         let failed = |error| TrainError::file(folder, "making the folder", error);
         fs::create_dir_all(folder).map_err(failed)?;
         // Taken before the weights are read, because a run in progress may replace them.
@@ -102,10 +98,6 @@ impl ForModel for Exporting<'_> {
             }
         };
         pretrained::save(&model, &config, folder)?;
-        let origin = match &run.model {
-            ModelConfig::Pretrained(origin) => Some(origin.as_path()),
-            _ => None,
-        };
         let tokenizer = Tokenizer::from_file(output.join("tokenizer.json"))?;
         let tokenizer = match run.data.tokenizer {
             TokenizerConfig::File(_) => tokenizer,
@@ -113,7 +105,7 @@ impl ForModel for Exporting<'_> {
                 tokenizer.with_only_special(run.data.special.clone())?
             }
         };
-        save_beside::<M>(folder, origin, &config, &tokenizer)?;
+        save_beside::<M>(folder, run.model.folder(), &config, &tokenizer)?;
         mark(folder, best)?;
         Ok(Exported { folder: folder.into(), weights: of })
     }

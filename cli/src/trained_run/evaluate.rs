@@ -8,7 +8,7 @@ use firebrick_strategies::Pass;
 use serde::Serialize;
 
 use super::TrainedRun;
-use crate::run::{DataRun, ForModel, Paths, Settled, Trainable};
+use crate::run::{DataRun, Paths, Settled, Trainable};
 use crate::{Run, RunError};
 use firebrick::engine::feed::first_epoch;
 use firebrick::engine::session::checked;
@@ -39,23 +39,22 @@ impl TrainedRun {
     pub fn evaluate(&self, data: Option<Paths>, say: impl Fn(&str)) -> Result<Evaluated, RunError> {
         let data = data.or_else(|| self.run.data.valid.clone());
         let evaluating = Evaluating { run: &self.run, data, say: &say };
-        self.run.for_model_of(Some(self.weights()?), evaluating)
+        let folder = self.weights()?;
+        self.run.model_in(&folder)?.evaluate(evaluating, folder)
     }
 }
 
-struct Evaluating<'a> {
+/// An evaluation of a model of any type.
+pub(crate) struct Evaluating<'a> {
     run: &'a Run,
     /// The files; `None` uses the end of the training data.
     data: Option<Paths>,
     say: &'a dyn Fn(&str),
 }
 
-impl ForModel for Evaluating<'_> {
-    type Output = Evaluated;
-
-    fn with<M: Trainable>(self, folder: Option<Folder>) -> Result<Evaluated, RunError> {
+impl Evaluating<'_> {
+    pub fn with<M: Trainable>(self, folder: Folder) -> Result<Evaluated, RunError> {
         let Self { run, data, say } = self;
-        let folder = folder.ok_or_else(|| RunError::NotTrained(run.output.clone()))?;
         let (device, _) = device::find(&run.device)?;
         let config = M::config_of(&folder)?;
         let mut asked = DataRun::from(run);

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{TrainedRun, shared};
 use crate::answers::{Answers, Inference, Question};
-use crate::run::{ForModel, TaskConfig, Trainable, parameters};
+use crate::run::{TaskConfig, Trainable, parameters};
 use crate::{Run, RunError};
 use firebrick::engine::gather::gather;
 use firebrick::engine::ranks::each_rank;
@@ -33,22 +33,21 @@ impl TrainedRun {
             return Err(RunError::WritesNothing(self.run.task.name()));
         }
         let generating = Generating { run: &self.run, prompts, decoding };
-        self.run.for_model_of(Some(self.weights()?), generating)
+        let folder = self.weights()?;
+        self.run.model_in(&folder)?.generate(generating, folder)
     }
 }
 
-struct Generating<'a> {
+/// Texts to be generated, by a model of any type.
+pub(crate) struct Generating<'a> {
     run: &'a Run,
     prompts: &'a [String],
     decoding: &'a Decoding,
 }
 
-impl ForModel for Generating<'_> {
-    type Output = Vec<Vec<String>>;
-
-    fn with<M: Trainable>(self, folder: Option<Folder>) -> Result<Vec<Vec<String>>, RunError> {
+impl Generating<'_> {
+    pub fn with<M: Trainable>(self, folder: Folder) -> Result<Vec<Vec<String>>, RunError> {
         let Self { run, prompts, decoding } = self;
-        let folder = folder.ok_or_else(|| RunError::NotTrained(run.output.clone()))?;
         let (device, name) = device::find(&run.device)?;
         let config = M::config_of(&folder)?;
         let tokenizer = Tokenizer::from_file(folder.path())?.with_special(run.data.special.clone())?;

@@ -24,7 +24,10 @@ use firebrick_models::pretrained::{Folder, PretrainedError};
 
 pub(crate) use described::versions;
 pub use evaluate::Evaluated;
+pub(crate) use evaluate::Evaluating;
+pub(crate) use generate::Generating;
 pub use predict::Predicted;
+pub(crate) use predict::Predicting;
 
 /// A trained run, with the Hugging Face folder of its weights.
 ///
@@ -77,7 +80,7 @@ impl TrainedRun {
             let exported = run.export_saved(&output, None, &folder)?;
             tell(&format!("{} of this unfinished run are in {}", exported.weights, folder.display()));
         }
-        run.model = ModelConfig::Pretrained(folder.clone());
+        run.model = ModelConfig::pretrained(&folder);
         // These are the ranks of training; their number may differ now.
         run.ranks = None;
         if folder.join("tokenizer.json").is_file() {

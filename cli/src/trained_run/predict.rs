@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::TrainedRun;
 use crate::answers::{Answer, Answers, Inference, Question};
-use crate::run::{ForModel, Paths, TaskConfig, Trainable, open};
+use crate::run::{Paths, TaskConfig, Trainable, open};
 use crate::{Run, RunError};
 use firebrick::{TrainError, device};
 use firebrick_models::decoding::Decoding;
@@ -57,11 +57,13 @@ impl TrainedRun {
             return Err(RunError::NothingAsked);
         };
         let predicting = Predicting { run: &self.run, data, limit, decoding, output, say: &say };
-        self.run.for_model_of(Some(self.weights()?), predicting)
+        let folder = self.weights()?;
+        self.run.model_in(&folder)?.predict(predicting, &folder)
     }
 }
 
-struct Predicting<'a> {
+/// Predictions to be made, by a model of any type.
+pub(crate) struct Predicting<'a> {
     run: &'a Run,
     data: Paths,
     limit: Option<usize>,
@@ -79,20 +81,17 @@ struct Asked {
 /// The number of records to tokenize and sort together.
 const TOGETHER: usize = 256;
 
-impl ForModel for Predicting<'_> {
-    type Output = Predicted;
-
-    fn with<M: Trainable>(mut self, folder: Option<Folder>) -> Result<Predicted, RunError> {
-        let folder = folder.ok_or_else(|| RunError::NotTrained(self.run.output.clone()))?;
+impl Predicting<'_> {
+    pub fn with<M: Trainable>(mut self, folder: &Folder) -> Result<Predicted, RunError> {
         let (device, _) = device::find(&self.run.device)?;
-        let config = M::config_of(&folder)?;
+        let config = M::config_of(folder)?;
         let tokenizer = Tokenizer::from_file(folder.path())?.with_special(self.run.data.special.clone())?;
         let tokenizer = Arc::new(tokenizer);
         self.run.task.require_fit(&config, &tokenizer, self.run.asked_rows(&tokenizer))?;
         (self.say)(&format!("loading {}", folder.path().display()));
         let model = folder.load::<M>(&config, &device)?.model;
         let inference =
-            self.run.inference::<M>(&config, Some(&folder), &tokenizer, &device, self.decoding.clone())?;
+            self.run.inference::<M>(&config, Some(folder), &tokenizer, &device, self.decoding.clone())?;
         let (mut predicted, mut waiting) = (Predicted::default(), Vec::new());
         let most = self.limit.unwrap_or(usize::MAX);
         let reader = open(&self.data, self.run.data.format.as_ref())?;

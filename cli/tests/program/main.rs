@@ -16,6 +16,8 @@ mod global_batches;
 mod import_command;
 mod interrupted;
 mod kills;
+mod own_model;
+mod own_program;
 mod own_recipes;
 mod own_schedule;
 mod plan_command;

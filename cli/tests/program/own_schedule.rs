@@ -1,18 +1,18 @@
 //! A program that adds a schedule of its own to `firebrick`.
 
 use std::fs;
-use std::process::ExitCode;
 
 use firebrick::schedule::{ScheduleError, ScheduleRecipe, check};
-use firebrick_cli::{Program, Run};
+use firebrick_cli::Run;
 use serde::{Deserialize, Serialize};
 
+use crate::own_program;
 use crate::small_run::{RUN, folder_of};
 
 /// A rate that is halved every `updates` updates.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Halved {
+pub struct Halved {
     lr: f64,
     updates: u64,
 }
@@ -36,25 +36,19 @@ impl ScheduleRecipe for Halved {
 fn a_program_trains_with_a_schedule_of_its_own() {
     let folder = folder_of(RUN, 40);
     let path = |name: &str| folder.path().join(name).display().to_string();
-    let program = Program::new().schedule::<Halved>("Halved");
-    let own = [
-        format!("data.path={:?}", path("text.txt")),
-        format!("output={:?}", path("out")),
-        "schedule=Halved(lr: 0.5, updates: 2)".into(),
-    ];
-    let train = |more: &[&str]| {
-        let sets = own.iter().map(String::as_str).chain(more.iter().copied());
-        let sets = sets.flat_map(|set| ["--set", set]).map(String::from);
-        let start = ["firebrick", "train", &path("run.ron"), "--plain"].map(String::from);
-        program.clone().run_from(start.into_iter().chain(sets).collect::<Vec<_>>())
+    let data = format!("data.path={:?}", path("text.txt"));
+    let output = format!("output={:?}", path("out"));
+    let train = |updates: &str| {
+        let own =
+            [&*data, &output, "steps=4", "checkpoints=(every: 2)", "schedule=Halved(lr: 0.5, updates: 2)"];
+        own_program::run(&["train", &path("run.ron"), "--plain"], &[&own[..], &[updates]].concat())
     };
-    let succeeded = |code: ExitCode| format!("{code:?}") == format!("{:?}", ExitCode::SUCCESS);
-    assert!(succeeded(train(&["steps=4", "checkpoints=(every: 2)"])));
+    assert!(train("schedule.updates=2"));
     let log = fs::read_to_string(folder.path().join("out/metrics.jsonl")).unwrap();
     for rate in ["0.5", "0.25"] {
         assert_eq!(log.matches(&format!("\"learning_rate\":{rate},")).count(), 2, "{log}");
     }
-    assert!(!succeeded(train(&["steps=4", "schedule.updates=0"])));
+    assert!(!train("schedule.updates=0"));
 
     // The run file in the output folder names it, and so do its checkpoints and the errors.
     let saved = fs::read_to_string(folder.path().join("out/run.ron")).unwrap();

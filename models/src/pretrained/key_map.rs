@@ -16,11 +16,11 @@ pub(super) enum Layout {
 
 /// A row of a family's table: a part of the model, its name in a file without the family's prefix, and its path in the
 /// model. In name and path, `#` stands for the number of a layer.
-pub(crate) type Row = (Part, &'static str, &'static str);
+pub type Row = (Part, &'static str, &'static str);
 
 /// The parameters of a part. A model may lack the bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub enum Part {
     /// torch's `Linear`, whose weight is `[out, in]` in a file.
     Linear,
     /// transformers' `Conv1D`, whose weight is `[in, out]` in a file.
@@ -76,43 +76,43 @@ pub struct KeyMap {
 
 impl KeyMap {
     /// Creates an empty map. In files, names of the body may have this prefix or not; they are saved with it.
-    pub(crate) fn new(prefix: &'static str) -> Self {
+    pub fn new(prefix: &'static str) -> Self {
         Self { prefix, ..Self::default() }
     }
 
     /// Adds parameters whose names have the prefix.
-    pub(crate) fn body(self, rows: &[Row]) -> Self {
+    pub fn body(self, rows: &[Row]) -> Self {
         self.add(rows, None, true, None)
     }
 
     /// Adds parameters whose names have the prefix, for each of `count` layers.
-    pub(crate) fn layers(self, count: usize, rows: &[Row]) -> Self {
+    pub fn layers(self, count: usize, rows: &[Row]) -> Self {
         (0..count).fold(self, |map, layer| map.add(rows, Some(layer), true, None))
     }
 
     /// Adds parameters whose names have no prefix.
-    pub(crate) fn head(self, rows: &[Row]) -> Self {
+    pub fn head(self, rows: &[Row]) -> Self {
         self.add(rows, None, false, None)
     }
 
     /// Adds a head that is initialized if a file lacks all of it.
-    pub(crate) fn new_head(self, head: &'static str, rows: &[Row]) -> Self {
+    pub fn new_head(self, head: &'static str, rows: &[Row]) -> Self {
         self.add(rows, None, false, Some(head))
     }
 
     /// Like [`new_head`](Self::new_head), for names with the prefix.
-    pub(crate) fn new_head_of_body(self, head: &'static str, rows: &[Row]) -> Self {
+    pub fn new_head_of_body(self, head: &'static str, rows: &[Row]) -> Self {
         self.add(rows, None, true, Some(head))
     }
 
     /// Adds a further name under which a file may hold the tied parameter named `of`.
-    pub(crate) fn alias(mut self, name: &'static str, of: &'static str) -> Self {
+    pub fn alias(mut self, name: &'static str, of: &'static str) -> Self {
         self.aliases.push((name, of));
         self
     }
 
     /// Adds names, without the prefix, to ignore. `#` stands for a number, and `*` at the end for any rest.
-    pub(crate) fn ignored(mut self, names: &[&'static str]) -> Self {
+    pub fn ignored(mut self, names: &[&'static str]) -> Self {
         self.ignored.extend(names);
         self
     }
@@ -142,7 +142,7 @@ impl KeyMap {
     }
 
     /// The name in saved files of the parameter with this path, and whether its axes are swapped there.
-    pub(crate) fn saved_as(&self, path: &str) -> Option<(&str, bool)> {
+    pub fn saved_as(&self, path: &str) -> Option<(&str, bool)> {
         let key = self.keys.iter().find(|key| key.path == path)?;
         Some((&key.name, key.layout == Layout::Transposed))
     }

@@ -172,7 +172,10 @@ impl<M: Module> Strategy<M> for Lora {
         if targets.is_empty() {
             let expected = "matrices, some of which `also` does not train whole";
             let (setting, found) = ("paths", "none".into());
-            return Err(StrategyError::setting(NAME, SettingError { setting, expected, found }));
+            return Err(StrategyError::setting(
+                NAME,
+                SettingError { setting, expected: expected.into(), found },
+            ));
         }
         adaptation.attach(self.low_rank());
         Ok(model.apply_reparameterization(Attach::new(self.low_rank(), targets, also, adaptation)))
@@ -215,7 +218,7 @@ impl<M> Stage<M> for Adapting {
         }
         let found = format!("alpha {} of rank {}, where it was {alpha} of {rank}", self.0.alpha, self.0.rank);
         let (setting, expected) = ("alpha", "that of the run that was saved");
-        Err(StrategyError::setting(NAME, SettingError { setting, expected, found }))
+        Err(StrategyError::setting(NAME, SettingError { setting, expected: expected.into(), found }))
     }
 }
 

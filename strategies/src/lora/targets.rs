@@ -31,7 +31,7 @@ pub(super) fn targets<M: Module>(
         if found.is_empty() {
             let found = format!("`{pattern}`, which means parameters of other shapes");
             let expected = "patterns of matrices, as Linear and Embedding have";
-            let error = SettingError { setting: "paths", expected, found };
+            let error = SettingError { setting: "paths", expected: expected.into(), found };
             return Err(StrategyError::setting(NAME, error));
         }
         targets.extend(found);

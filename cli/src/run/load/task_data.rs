@@ -17,3 +17,14 @@ pub enum TaskData {
     /// Batches of `Seq2Seq`.
     Seq2Seq(Data<Seq2SeqBatch>),
 }
+
+impl TaskData {
+    /// Returns the batches of `CausalLm`, which have no names of labels, or `None` for another task. It is
+    /// [`Trainable::batches`](crate::Trainable::batches) of a causal language model.
+    pub fn causal_lm(self) -> Option<(Data<TokenBatch>, Option<Labels>)> {
+        match self {
+            Self::CausalLm(data) => Some((data, None)),
+            _ => None,
+        }
+    }
+}

@@ -133,6 +133,10 @@ fn other_language(text: &str) -> Option<String> {
 
 /// Returns the error for a number with a fraction or an exponent where RON expects an integer.
 fn fraction(error: &RonError, text: &str, line: usize, column: usize) -> Option<String> {
+    // A setting that may be something else than a number says itself what it expects.
+    if error.to_string().starts_with("expected ") {
+        return None;
+    }
     let line: Vec<char> = text.lines().nth(line.checked_sub(1)?)?.chars().collect();
     let of_number = |c: &char| c.is_ascii_alphanumeric() || "._+-".contains(*c);
     let before = line.get(..column.checked_sub(1)?)?.iter().rev().take_while(|c| of_number(c)).count();

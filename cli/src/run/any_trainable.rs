@@ -1,0 +1,71 @@
+//! A model of any type, for the commands.
+
+use std::fmt::Debug;
+use std::marker::PhantomData;
+
+use firebrick_models::pretrained::Folder;
+
+use super::launch::Launch;
+use super::saved_weights::{Exported, Exporting};
+use super::{Launched, RunError, Trainable};
+use crate::bench::{BenchReport, Benched};
+use crate::plan::{Finding, FoundBatch, Plan, Planning};
+use crate::trained_run::{Evaluated, Evaluating, Generating, Predicted, Predicting};
+
+/// A [`Trainable`] whose type is only known when the run file is read. Each command is a method.
+///
+/// `folder` holds the model's weights; a run with fresh weights has none.
+pub(crate) trait AnyTrainable: Debug + Send + Sync {
+    fn launch(&self, launch: Launch<'_>, folder: Option<Folder>) -> Result<Launched, RunError>;
+    fn plan(&self, planning: Planning<'_>, folder: Option<Folder>) -> Result<Plan, RunError>;
+    fn find_batch(&self, finding: Finding<'_>, folder: Option<Folder>) -> Result<FoundBatch, RunError>;
+    fn bench(&self, benched: Benched<'_>, folder: Option<Folder>) -> Result<BenchReport, RunError>;
+    fn export(&self, exporting: Exporting<'_>, described: &Folder) -> Result<Exported, RunError>;
+    fn evaluate(&self, evaluating: Evaluating<'_>, folder: Folder) -> Result<Evaluated, RunError>;
+    fn generate(&self, generating: Generating<'_>, folder: Folder) -> Result<Vec<Vec<String>>, RunError>;
+    fn predict(&self, predicting: Predicting<'_>, folder: &Folder) -> Result<Predicted, RunError>;
+}
+
+/// The type of a model, without a model.
+#[derive(Debug)]
+pub(super) struct Typed<M>(PhantomData<fn() -> M>);
+
+impl<M> Default for Typed<M> {
+    fn default() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<M: Trainable> AnyTrainable for Typed<M> {
+    fn launch(&self, launch: Launch<'_>, folder: Option<Folder>) -> Result<Launched, RunError> {
+        launch.with::<M>(folder)
+    }
+
+    fn plan(&self, planning: Planning<'_>, folder: Option<Folder>) -> Result<Plan, RunError> {
+        planning.with::<M>(folder)
+    }
+
+    fn find_batch(&self, finding: Finding<'_>, folder: Option<Folder>) -> Result<FoundBatch, RunError> {
+        finding.with::<M>(folder)
+    }
+
+    fn bench(&self, benched: Benched<'_>, folder: Option<Folder>) -> Result<BenchReport, RunError> {
+        benched.with::<M>(folder)
+    }
+
+    fn export(&self, exporting: Exporting<'_>, described: &Folder) -> Result<Exported, RunError> {
+        exporting.with::<M>(described)
+    }
+
+    fn evaluate(&self, evaluating: Evaluating<'_>, folder: Folder) -> Result<Evaluated, RunError> {
+        evaluating.with::<M>(folder)
+    }
+
+    fn generate(&self, generating: Generating<'_>, folder: Folder) -> Result<Vec<Vec<String>>, RunError> {
+        generating.with::<M>(folder)
+    }
+
+    fn predict(&self, predicting: Predicting<'_>, folder: &Folder) -> Result<Predicted, RunError> {
+        predicting.with::<M>(folder)
+    }
+}
