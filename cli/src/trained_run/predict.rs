@@ -84,7 +84,7 @@ const TOGETHER: usize = 256;
 impl Predicting<'_> {
     pub fn with<M: Trainable>(mut self, folder: &Folder) -> Result<Predicted, RunError> {
         let (device, _) = device::find(&self.run.device)?;
-        let config = M::config_of(&folder)?;
+        let config = M::config_of(folder)?;
         let tokenizer = Arc::new(Tokenizer::from_file(folder.path())?);
         let tokenizer =
             Arc::new(Arc::unwrap_or_clone(tokenizer).with_special(self.run.data.special.clone())?);
