@@ -17,7 +17,7 @@ use super::{ScheduleError, ScheduleRecipe, SharedSettings, Warmup, WarmupType, d
 /// use firebrick::schedule::WarmupCosineLr;
 ///
 /// let schedule = WarmupCosineLr { warmup_min_ratio: 0.5, cos_min_ratio: 0.1, ..WarmupCosineLr::new(1.0) };
-/// let schedule = Schedule::WarmupCosineLr(schedule).warmup(4);
+/// let schedule = Schedule::new("WarmupCosineLr", schedule).warmup(4);
 /// let rates = [0, 1, 2, 4, 10].map(|update| schedule.rate(update, 10));
 /// assert_eq!(rates, [0.0, 0.5, 0.75, 1.0, 0.1]);
 /// ```
