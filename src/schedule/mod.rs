@@ -20,13 +20,13 @@
 //! accept the names of DeepSpeed's schedules and parameters: `WarmupLR(warmup_max_lr: 1e-3, warmup_num_steps: 100)`.
 //!
 //! ```text
-//! recipe.rs     ScheduleRecipe: what a kind of schedule says about itself
-//! builders.rs   constructors and builder methods
-//! check.rs      checks of settings
-//! warmup.rs     Warmup, and its rates
-//! decay.rs      shapes of decays
-//! lr_schedule.rs LrSchedule: schedules, functions and Burn's schedulers
-//! *.rs          one file for each kind
+//! recipe.rs       ScheduleRecipe: what a kind of schedule says about itself
+//! builders.rs     constructors and builder methods
+//! check.rs        checks of settings
+//! warmup.rs       Warmup, and its rates
+//! decay.rs        shapes of decays
+//! lr_schedule.rs  LrSchedule: schedules, functions and Burn's schedulers
+//! *.rs            one file for each kind
 //! ```
 
 mod builders;
