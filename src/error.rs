@@ -48,7 +48,7 @@ pub enum TrainError {
     },
     /// The model has no score of this name.
     #[error(
-        "no score is called `{score}`: the best evaluation can be told by {}",
+        "no score is called `{score}`: the best evaluation can be selected by {}",
         if known.is_empty() { "the loss alone, as this model has no scores".into() } else { known.join(", ") }
     )]
     Score {
@@ -72,22 +72,22 @@ pub enum TrainError {
     OptimizerClips,
     /// No parameter is trainable.
     #[error(
-        "nothing is left to train: every parameter of the model is frozen, by the model itself, by Freeze or by Lora; leave out a pattern"
+        "no parameter is trained: the model itself, Freeze or Lora froze all of them; leave out a pattern"
     )]
     NothingTrained,
     /// No gradient reached a parameter.
     #[error(
-        "the loss has no gradient of any parameter that is trained: compute it from what the model returns, and detach nothing on the way"
+        "the loss has no gradient for any trained parameter: compute it from the model's output, without detaching it"
     )]
     NoGradients,
     /// The objective does not support label smoothing.
     #[error(
-        "labels are to be smoothed, but the model's loss on this data is over no classes, or does not ask for `Pass::label_smoothing`: leave out label_smoothing, or compute the loss with `firebrick_models::smoothed_cross_entropy`"
+        "label smoothing has no effect: the model's loss on this data is not over classes, or does not read `Pass::label_smoothing`; leave out label_smoothing, or compute the loss with `firebrick_models::smoothed_cross_entropy`"
     )]
     LabelsNotSmoothed,
     /// The objective and the batch count different numbers of items.
     #[error(
-        "the objective's loss is over {loss} items, but the batch says that {batch} are supervised: both must count the labels that enter the sum"
+        "the objective's loss counts {loss} items, but the batch counts {batch} supervised ones: both must count the labels that enter the sum"
     )]
     Items {
         /// The count in [`Loss::items`](crate::Loss::items).
@@ -172,7 +172,7 @@ pub enum TrainError {
     },
     /// The validation loss is not finite at the end of the run.
     #[error(
-        "the validation loss is {loss} after update {step}, the last: the run has diverged, or the validation data makes a number that is not finite; lower the learning rate, lengthen the warmup, or clip the gradients. The weights of the best evaluation, if there was one, are in best.safetensors of the output folder"
+        "the validation loss is {loss} after update {step}, the last: the run has diverged, or the validation data leads to a number that is not finite; lower the learning rate, lengthen the warmup, or clip the gradients. The weights of the best evaluation, if there was one, are in best.safetensors of the output folder"
     )]
     NotFinite {
         /// Updates made before the last evaluation.
@@ -208,7 +208,7 @@ pub enum TrainError {
     Resume(Box<ResumeError>),
     /// Several ranks train, but no strategy sums their gradients.
     #[error(
-        "{ranks} ranks train, but no strategy sums their gradients, so that each would train a model of its own: write `.with(Zero::stage(0))` before `Clip`"
+        "{ranks} ranks train, but no strategy sums their gradients, so each would train a model of its own: write `.with(Zero::stage(0))` before `Clip`"
     )]
     NotReduced {
         /// Number of ranks.
@@ -216,7 +216,7 @@ pub enum TrainError {
     },
     /// A window holds several micro-batches per rank, but no strategy sums their gradients.
     #[error(
-        "a window holds several micro-batches on a rank, and no strategy sums their gradients, so that only those of the last would be applied: write `.with(Accumulate(1))` before `Clip`. It sums all micro-batches of a window, also where `micro_tokens` cuts a rank's part of a global batch into more than one"
+        "a window holds several micro-batches on a rank, and no strategy sums their gradients, so only those of the last one would be applied: write `.with(Accumulate(1))` before `Clip`. It sums all micro-batches of a window, also if `micro_tokens` cuts a rank's part of a global batch into more than one"
     )]
     NotSummed,
     /// A setting of the optimizer is out of range.
@@ -231,7 +231,7 @@ pub enum TrainError {
         parameter: String,
     },
     /// The trainer and a strategy name different ranks.
-    #[error("the trainer's ranks are {trainer}, those of its strategies {strategies}: name them once")]
+    #[error("the trainer's ranks are {trainer}, and those of its strategies {strategies}: define them once")]
     TwoWorlds {
         /// Ranks given to [`Trainer::over`](crate::Trainer::over).
         trainer: String,
@@ -240,7 +240,7 @@ pub enum TrainError {
     },
     /// Ranks train on different data.
     #[error(
-        "rank {rank} is elsewhere in the data than this rank: all ranks must be given the same data, seed, micro-batch and strategies"
+        "rank {rank} is at another position of the data than this rank: all ranks need the same data, seed, micro-batch and strategies"
     )]
     OtherData {
         /// The other rank.
@@ -258,10 +258,10 @@ pub enum TrainError {
     #[error("panicked: {0}")]
     Panicked(String),
     /// No strategy returned the whole trained model on the rank that asked for it.
-    #[error("no strategy returned the whole model: `Stage::gather_full` must, on the rank `root`")]
+    #[error("no strategy returned the whole model: `Stage::gather_full` must return it on the rank `root`")]
     NoModel,
     /// The system could not start a thread for a rank.
-    #[error("the system starts no thread for the rank: {0}")]
+    #[error("the system cannot start a thread for the rank: {0}")]
     NoThread(String),
 }
 

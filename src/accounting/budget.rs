@@ -196,11 +196,11 @@ mod tests {
     #[test]
     fn the_parts_are_named_with_their_bytes_and_the_largest_first() {
         let found = OnDevice { activations: 5_000_000, ..OnDevice::between_steps(&BYTES) };
-        let told = over(found);
+        let message = over(found);
         let order = ["5.00 MB of activations, the largest", "8.00 kB of optimizer", "4.00 kB of master"];
-        let places = order.map(|part| told.find(part).unwrap_or_else(|| panic!("{part}: {told}")));
-        assert!(places.is_sorted(), "{told}");
-        assert!(!told.contains("gradients"), "there are none: {told}");
+        let places = order.map(|part| message.find(part).unwrap_or_else(|| panic!("{part}: {message}")));
+        assert!(places.is_sorted(), "{message}");
+        assert!(!message.contains("gradients"), "there are none: {message}");
     }
 
     #[test]
@@ -208,10 +208,10 @@ mod tests {
         let steps = ["Recompute(every: 1)", "Offload(optimizer)", "Offload(parameters)", "Zero(stage: 3)"];
         let helps = |placement, activations| {
             let bytes = ParameterBytes { placement, ..BYTES };
-            let told = over(OnDevice { activations, ..OnDevice::between_steps(&bytes) });
-            let places = steps.map(|step| told.find(step));
+            let message = over(OnDevice { activations, ..OnDevice::between_steps(&bytes) });
+            let places = steps.map(|step| message.find(step));
             let found: Vec<_> = places.iter().flatten().collect();
-            assert!(found.is_sorted(), "in their order: {told}");
+            assert!(found.is_sorted(), "in their order: {message}");
             places.map(|place| place.is_some())
         };
         let device = Placement::default();
@@ -226,10 +226,10 @@ mod tests {
 
     #[test]
     fn each_remedy_is_told_for_run_files_and_for_rust() {
-        let told = over(OnDevice { activations: 9000, ..OnDevice::between_steps(&BYTES) });
-        for line in told.lines().filter(|line| line.contains(". `")) {
+        let message = over(OnDevice { activations: 9000, ..OnDevice::between_steps(&BYTES) });
+        for line in message.lines().filter(|line| line.contains(". `")) {
             assert!(line.contains(".with(") && line.contains("in Rust"), "{line}");
         }
-        assert!(told.contains("moves 12.4 kB to the host"), "{told}");
+        assert!(message.contains("moves 12.4 kB to the host"), "{message}");
     }
 }

@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn what_is_no_size_is_told_with_the_nearest_unit() {
-        for (text, told) in [
+        for (text, expected) in [
             ("", "found ``"),
             ("GB", "found `GB`"),
             ("-2GB", "found `-2GB`"),
@@ -156,7 +156,7 @@ mod tests {
             ("20000TiB", "at most 9007199254740992"),
         ] {
             let error = text.parse::<ByteSize>().unwrap_err();
-            assert!(error.contains(told), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
         }
     }
 

@@ -74,8 +74,8 @@ pub(crate) fn forget_others(run: &Path, best: Option<u64>) {
         let state = TrainerState::parse(&fs::read_to_string(path.join("trainer.ron")).ok()?).ok()?;
         state.progress.best.map(|best| best.step)
     };
-    let told = checkpoints.iter().filter_map(|saved| of_checkpoint(&saved.path));
-    let kept: BTreeSet<_> = told.chain(best).map(|step| of_step(run, step)).collect();
+    let referred = checkpoints.iter().filter_map(|saved| of_checkpoint(&saved.path));
+    let kept: BTreeSet<_> = referred.chain(best).map(|step| of_step(run, step)).collect();
     // Ignores a file that cannot be removed: the next call tries again.
     for entry in fs::read_dir(run.join(FOLDER)).into_iter().flatten().flatten() {
         let is_of_step = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));

@@ -24,7 +24,7 @@ pub enum ResumeError {
     },
     /// The folder holds checkpoints, but none is sound.
     #[error(
-        "{folder}: none of the checkpoints here can be resumed from:\n{}\nput back a sound copy of one, name another run's with `--resume PATH`, or start a new run without `--resume`",
+        "{folder}: no checkpoint here can be resumed:\n{}\nrestore a sound copy of one, resume another run's with `--resume PATH`, or start a new run without `--resume`",
         .problems.iter().map(|problem| format!("  {problem}")).collect::<Vec<_>>().join("\n")
     )]
     NoneSound {
@@ -85,7 +85,7 @@ pub enum ResumeError {
     },
     /// Settings that the result depends on have changed.
     #[error(
-        "the run is not the one that was saved, and would not go on as it did:\n{}\nresume with the settings that were saved, or allow the changes with `--allow-changes` (in Rust, `Trainer::allow_changes`)",
+        "the run differs from the saved one, and would not continue as that one did:\n{}\nresume with the settings that were saved, or allow the changes with `--allow-changes` (in Rust, `Trainer::allow_changes`)",
         .0.iter().map(|change| format!("  {change}")).collect::<Vec<_>>().join("\n")
     )]
     Changed(Vec<Change>),

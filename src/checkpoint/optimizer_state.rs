@@ -220,8 +220,9 @@ mod tests {
                     let mut forged = saved.clone();
                     forged.insert(name.clone(), *scalar);
                     let error = refused(&layout, &forged);
-                    let told = error.as_ref().is_some_and(|error| error.to_string().contains(name.as_str()));
-                    assert!(told, "{optimizer}: {name} is {scalar:?}: {error:?}");
+                    let is_named =
+                        error.as_ref().is_some_and(|error| error.to_string().contains(name.as_str()));
+                    assert!(is_named, "{optimizer}: {name} is {scalar:?}: {error:?}");
                 }
                 // The other parameter's number of axes is wrong for this one.
                 if name.ends_with(AXES) {

@@ -86,7 +86,7 @@ fn spawn<T: Send + 'static>(
     train: impl FnOnce(Communicator) -> Result<T, TrainError> + Send + 'static,
 ) -> Option<JoinHandle<()>> {
     let name = format!("rank {}", world.rank());
-    let (outside, told) = (world.clone(), sender.clone());
+    let (outside, ends) = (world.clone(), sender.clone());
     let thread = Builder::new().name(name).stack_size(STACK_BYTES).spawn(move || {
         let ended = on_this_thread(world, train);
         // If the rank was given up, nobody receives the result.
@@ -96,7 +96,7 @@ fn spawn<T: Send + 'static>(
         .inspect_err(|error| {
             outside.fail(&error.to_string());
             let result = Err(TrainError::NoThread(error.to_string()));
-            let _ = told.send((place, Ended { result, failure: outside.failure() }));
+            let _ = ends.send((place, Ended { result, failure: outside.failure() }));
         })
         .ok()
 }
@@ -194,10 +194,10 @@ mod tests {
 
     #[test]
     fn the_others_are_told_what_a_rank_met_unless_they_meet_it_too() {
-        let told = ended(|_| Err(TrainError::NoModel)).unwrap().to_string();
-        assert!(told.starts_with("rank 1 failed: no strategy returned"), "{told}");
-        let told = ended(|_| panic!("out of tune")).unwrap().to_string();
-        assert!(told.starts_with("rank 1 failed: panicked: out of tune"), "{told}");
+        let error = ended(|_| Err(TrainError::NoModel)).unwrap().to_string();
+        assert!(error.starts_with("rank 1 failed: no strategy returned"), "{error}");
+        let error = ended(|_| panic!("out of tune")).unwrap().to_string();
+        assert!(error.starts_with("rank 1 failed: panicked: out of tune"), "{error}");
         assert_eq!(ended(|_| Err(TrainError::Diverged { updates: 100, first: None })), None);
     }
 }

@@ -102,9 +102,9 @@ pub fn require_dtype(
 /// Returns the device's name as users write it. Burn exposes it only through `Debug`, as in
 /// `Device<Cube(Wgpu(DefaultDevice))>`.
 fn device_name(device: &Device) -> String {
-    let told = format!("{:?}", device.clone().inner());
+    let shown = format!("{:?}", device.clone().inner());
     let backends = [("Flex", "cpu"), ("Cuda", "cuda"), ("Vulkan", "vulkan"), ("Wgpu", "wgpu")];
-    backends.iter().find(|(tells, _)| told.contains(tells)).map_or(told.clone(), |(_, name)| name.to_string())
+    backends.iter().find(|(part, _)| shown.contains(part)).map_or(shown.clone(), |(_, name)| name.to_string())
 }
 
 /// Casts each float parameter to the dtype that `dtype_of` returns. A parameter that already has this dtype keeps its

@@ -109,7 +109,7 @@ fn a_mistake_in_what_all_are_given_is_told_once_and_of_no_rank() {
     let error = fit(four().with(Zero::stage(7)));
     assert_eq!(error, "Zero: `stage` must be 0, 1, 2 or 3, found 7");
     let error = fit(four().with(Zero::stage(0).over(World::threads(2))));
-    assert!(error.contains("name them once"), "{error}");
+    assert!(error.contains("define them once"), "{error}");
     let alone = four().fit(model(), adamw(), Schedule::constant(1e-2), Data::new(Rows::ragged(8)));
     let error = alone.unwrap_err().to_string();
     assert!(error.contains("4 ranks train") && error.contains(".with(Zero::stage(0))"), "{error}");

@@ -137,7 +137,7 @@ fn the_best_checkpoint_stays() {
 #[test]
 fn a_score_that_the_model_lacks_is_told_with_those_it_has() {
     let error = trained(Trainer::new().best_by("f1"), 1).err().unwrap().to_string();
-    assert_eq!(error, "no score is called `f1`: the best evaluation can be told by accuracy, hits");
+    assert_eq!(error, "no score is called `f1`: the best evaluation can be selected by accuracy, hits");
     let data = Data::new(Rows::ragged(8)).valid(Rows::ragged(8));
     let trainer = Trainer::new().best_by("f1");
     let model = Bigram::new(&device().autodiff());

@@ -56,7 +56,7 @@ impl Work {
 
 #[cfg(test)]
 mod tests {
-    use super::super::parameters::Treated;
+    use super::super::parameters::ParamBytes;
     use super::*;
     use crate::run::Family;
     use firebrick_models::T5Config;
@@ -84,7 +84,7 @@ mod tests {
         let again = 2.0 * (2.0 * 100.0 + 4.0 * 4.0 * 5.0 * 3.0);
         assert_eq!(flops(1.0), plain + again);
         assert_eq!(flops(0.5), plain + again / 2.0);
-        let frozen = Treated { master: 4, replica: 4, trained: false };
+        let frozen = ParamBytes { master: 4, replica: 4, trained: false };
         let some = ParamLayout { of: [("frozen".into(), frozen)].into() };
         let shapes = [shape(100, true), Shape { path: "frozen".into(), ..shape(10, false) }];
         assert_eq!(work.flops(&shapes, &some, 0.0), plain - 2.0 * 2.0 * 10.0);

@@ -15,7 +15,7 @@ use firebrick::engine::session::Prepared;
 
 /// How strategies treat a parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Treated {
+pub(super) struct ParamBytes {
     /// Bytes of a master element.
     pub master: u64,
     /// Bytes of a replica element.
@@ -29,7 +29,7 @@ pub(super) struct Treated {
 #[derive(Clone, Debug, Default)]
 pub(super) struct ParamLayout {
     /// The parameters by their first path.
-    pub of: HashMap<String, Treated>,
+    pub of: HashMap<String, ParamBytes>,
 }
 
 impl ParamLayout {
@@ -61,7 +61,7 @@ impl ParamLayout {
             let master = dtype.size() as u64;
             let replica = replica.get(&path).copied().unwrap_or(master);
             let trained = trains.get(&path).copied().unwrap_or(true);
-            (path, Treated { master, replica, trained })
+            (path, ParamBytes { master, replica, trained })
         });
         Ok(Self { of: of.collect() })
     }
@@ -73,7 +73,7 @@ impl ParamLayout {
 
     /// Returns a parameter with what strategies do to it.
     pub fn planned<'a>(&self, shape: &'a Shape) -> PlannedParam<'a> {
-        let Treated { master, replica, trained } = self.get(&shape.path);
+        let ParamBytes { master, replica, trained } = self.get(&shape.path);
         PlannedParam {
             shape: &shape.shape,
             master_bytes: master,
@@ -85,7 +85,7 @@ impl ParamLayout {
     }
 
     /// Returns the treatment of the parameter whose first path is this one.
-    fn get(&self, path: &str) -> Treated {
-        self.of.get(path).copied().unwrap_or(Treated { master: 4, replica: 4, trained: true })
+    fn get(&self, path: &str) -> ParamBytes {
+        self.of.get(path).copied().unwrap_or(ParamBytes { master: 4, replica: 4, trained: true })
     }
 }

@@ -21,7 +21,7 @@ impl Run {
         }
     }
 
-    /// Returns the settings for asking the model. Texts end at the end tokens of the model's folder and of the
+    /// Returns the settings of predictions. Texts end at the end tokens of the model's folder and of the
     /// tokenizer, unless `decoding` names its own.
     ///
     /// # Errors

@@ -73,8 +73,8 @@ fn what_is_not_supported_is_told_before_a_file_is_written() {
     let config = r#"{"train_batch_size": 8, "sparse_attention": {"mode": "fixed"}}"#;
     fs::write(folder.join("ds_config.json"), config).unwrap();
     let import = ["import", "ds_config.json", "-o", "run.ron"];
-    let told = contains("sparse_attention").and(contains("--allow-unsupported"));
-    firebrick(folder, &import).failure().stderr(told);
+    let expected = contains("sparse_attention").and(contains("--allow-unsupported"));
+    firebrick(folder, &import).failure().stderr(expected);
     assert!(!folder.join("run.ron").exists());
     firebrick(folder, &[&import[..], &["--allow-unsupported"]].concat()).success();
     assert!(folder.join("run.ron").exists());

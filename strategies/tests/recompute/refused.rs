@@ -15,7 +15,7 @@ fn a_captured_tensor_that_carries_a_gradient_is_told() {
     let error = pass.check().unwrap_err();
     assert_eq!(error, StrategyError::Captured { segment: "blocks.1".into() });
     assert!(error.to_string().contains("part of the input"), "{error}");
-    pass.check().expect("told once");
+    pass.check().expect("reported once");
 }
 
 #[test]
