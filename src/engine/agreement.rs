@@ -181,13 +181,13 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_are_elsewhere_in_the_data_end() {
+    fn ranks_at_another_position_of_the_data_end() {
         let errors = on_ranks(2, |world| {
             let consumed = 8 + world.rank();
             WindowOfAll::agree(&world, &window(&[3], consumed), false).unwrap_err().to_string()
         });
-        assert!(errors[0].contains("rank 1 is elsewhere"), "{}", errors[0]);
-        assert!(errors[1].contains("rank 0 is elsewhere"), "{}", errors[1]);
+        assert!(errors[0].contains("rank 1 is at another position"), "{}", errors[0]);
+        assert!(errors[1].contains("rank 0 is at another position"), "{}", errors[1]);
     }
 
     #[test]
