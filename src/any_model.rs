@@ -18,6 +18,11 @@ use crate::{Evaluation, Loss, Objective, Score};
 ///
 /// It is the same model: the parameters have the same paths, ids and values, and each call reaches the model itself.
 ///
+/// # Panics
+///
+/// Its loss and its evaluation panic if they are given batches of another type than it was made for, and its visits and
+/// maps if a parameter has more than 10 axes.
+///
 /// ```
 /// # use burn::tensor::Device;
 /// # use firebrick::*;
@@ -74,7 +79,7 @@ impl<M: Objective<B> + 'static, B: 'static> Typed<M, B> {
 
     fn batch(batch: Box<dyn Any>) -> B {
         *batch.downcast().unwrap_or_else(|_| {
-            panic!("the model learns from another type of batch than {}", std::any::type_name::<B>())
+            panic!("the model learns from batches of type {}: give it those", std::any::type_name::<B>())
         })
     }
 }
@@ -184,9 +189,6 @@ impl Module for AnyModel {
     }
 }
 
-/// # Panics
-///
-/// The model learns from another type of batch.
 impl<B: 'static> Objective<B> for AnyModel {
     fn loss(&self, batch: B, pass: &Pass) -> Loss {
         self.0.loss(Box::new(batch), pass)

@@ -146,7 +146,7 @@ impl Reader for ConllReader {
     fn open(&self, part: usize) -> Result<Records, DataError> {
         let Columns { word, label, .. } = self.columns;
         if word == label {
-            let expected = "a different column from that of the words";
+            let expected = "another column than the words";
             return Err(DataError::setting("label", expected, label.to_string()));
         }
         let mut sentences = self.sentences(part)?;

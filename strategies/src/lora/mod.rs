@@ -217,7 +217,7 @@ impl<M> Stage<M> for Adapting {
             return Ok(());
         }
         let found = format!("alpha {} of rank {}, where it was {alpha} of {rank}", self.0.alpha, self.0.rank);
-        let (setting, expected) = ("alpha", "that of the run that was saved");
+        let (setting, expected) = ("alpha", "as in the saved run");
         Err(StrategyError::setting(NAME, SettingError { setting, expected: expected.into(), found }))
     }
 }
