@@ -3,11 +3,17 @@
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use firebrick_datasets::Amount;
+use burn::train::Interrupter;
+use firebrick_datasets::{Amount, Skipped};
 
+use super::attended::attended;
 use super::launcher::number_of_ranks;
+use super::load::{Prints, tell_skipped};
 use super::settled::Settled;
-use super::{BatchConfig, DataConfig, Run, RunStrategy, TaskConfig, default_seed, first_effect};
+use super::{
+    BatchConfig, DataConfig, Loaded, Loading, Run, RunError, RunStrategy, TaskConfig, default_seed,
+    first_effect,
+};
 
 /// The data part of a [`Run`]: everything that the data depends on, without the model and the training settings. It is
 /// read from the same files, so you can inspect a data set before there is a model.
@@ -127,5 +133,42 @@ impl DataRun {
         let strategies =
             first_effect(&self.strategies, |effects| effects.sums).map(|sums| sums.micro_batches);
         self.batch.accumulate.or(strategies).unwrap_or(1)
+    }
+}
+
+impl DataRun {
+    /// Reads and tokenizes the data, and reports progress through `say`.
+    ///
+    /// # Errors
+    ///
+    /// The data cannot be read, or does not fit the task.
+    pub fn load(&self, say: impl Fn(&str)) -> Result<Loaded, RunError> {
+        self.load_until(&Interrupter::new(), say)
+    }
+
+    /// Like [`load`](Self::load), but stops immediately when `interrupter` receives a stop request.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`load`](Self::load), and [`RunError::Interrupted`].
+    pub fn load_until(&self, interrupter: &Interrupter, say: impl Fn(&str)) -> Result<Loaded, RunError> {
+        let run = self.clone();
+        let loaded = attended(interrupter, "preparing", &say, move |say| run.task.load(&run.loading(say)))?;
+        tell_skipped(&loaded.skipped, say);
+        Ok(loaded)
+    }
+
+    pub(super) fn loading<'a>(&'a self, say: &'a dyn Fn(&str)) -> Loading<'a> {
+        Loading {
+            config: &self.data,
+            settled: &self.settled,
+            seed: self.seed,
+            micro_batch: self.batch.amount(),
+            global_batch: self.global_batch(),
+            texts: &self.task,
+            say,
+            skipped: Skipped::default(),
+            prints: Prints::default(),
+        }
     }
 }

@@ -10,8 +10,7 @@ mod data_run;
 mod error;
 mod export;
 mod extensions;
-mod family;
-mod fits;
+mod families;
 mod inference;
 mod launch;
 mod launcher;
@@ -29,9 +28,8 @@ mod saved_weights;
 mod settled;
 mod shapes;
 mod strategies;
-mod task_config;
+mod task;
 mod tokenize;
-mod trainable;
 
 use std::path::PathBuf;
 
@@ -47,11 +45,11 @@ pub use data_config::{Corpus, DataConfig, Paths, TokenizerConfig};
 pub use data_run::DataRun;
 pub use error::RunError;
 pub(crate) use export::{PRETRAINED, is_exported};
-pub use family::{Attention, BertShape, Families, Family, LlamaShape, Sizes, T5Shape};
+pub use families::Families;
 pub use launch::Launched;
 pub(crate) use launcher::Process;
 pub(crate) use load::open;
-pub use load::{Loaded, TaskData};
+pub use load::{Loaded, Loading, TaskData};
 pub use model_config::ModelConfig;
 pub use param_group_config::ParamGroupConfig;
 pub(crate) use prepare::Parts;
@@ -61,9 +59,11 @@ pub use strategies::RunStrategy;
 pub(crate) use strategies::{
     data_parallel, first_effect, insert_before_window, recipes, strategies_line, sum, written,
 };
-pub use task_config::{LabelKind, Rows, TaskConfig};
+pub use task::{
+    CausalLmTask, LabelSettings, MaskedLmTask, Rows, Seq2SeqTask, SequenceClassificationTask, Task,
+    TaskConfig, Tasks, TokenClassificationTask, Writing, record_json,
+};
 pub use tokenize::Tokenized;
-pub use trainable::Trainable;
 
 /// Everything that describes a run: what to train, on which data, and how.
 ///

@@ -8,9 +8,9 @@ use firebrick::AnyModel;
 use firebrick_models::drawn_now;
 use firebrick_strategies::{Adaptation, LowRank, Paths, Place, Strategy};
 
-use super::family::Family;
-use super::trainable::Trainable;
 use super::{RunError, RunStrategy, recipes};
+use firebrick_models::family::Family;
+use firebrick_models::family::Trainable;
 
 /// A parameter of the future model. Tied parameters appear once.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,14 +1,12 @@
 //! GPT-2, a decoder with learned positions.
 
-use firebrick::{Data, TrainError};
-use firebrick_datasets::{Labels, TokenBatch};
-use firebrick_models::{Gpt, Gpt2Config, GptConfig};
+use crate::{Gpt, Gpt2Config, GptConfig};
+use firebrick::TrainError;
+use firebrick_datasets::TokenBatch;
 use firebrick_strategies::SettingError;
 
-use super::ranges::Transformer;
-use super::{Attention, Family, Sizes, ids};
-use crate::answers::{Answer, Answers, Inference, Question, continued};
-use crate::run::{TaskData, Trainable};
+use crate::family::{Attention, Family, Sizes, Trainable, Transformer, ids};
+use crate::inference::{Answer, Answers, Inference, Question, continued};
 
 impl Family for Gpt2Config {
     type Shape = GptConfig;
@@ -53,10 +51,6 @@ impl Trainable for Gpt {
     const TASK: &'static str = "CausalLm";
 
     type Batch = TokenBatch;
-
-    fn batches(data: TaskData) -> Option<(Data<TokenBatch>, Option<Labels>)> {
-        data.causal_lm()
-    }
 }
 
 impl Answers for Gpt {

@@ -1,48 +1,27 @@
-//! Families of models: what a run needs to know about one.
+//! What a run needs to know about a family of models.
 //!
 //! ```text
-//! registry.rs  Families: the families that a run file can name
-//! ranges.rs    ranges of settings that several families have
-//! *.rs         one file for each family: its entry in a run file, and its models
+//! mod.rs        Family: a configuration, and its entry in a run file
+//! trainable.rs  Trainable: a model with the head of a task
+//! ranges.rs     ranges of settings that several families have
 //! ```
 
-mod bert;
-mod gpt;
-mod llama;
 mod ranges;
-mod registry;
-mod t5;
+mod trainable;
 
 use std::fmt::Debug;
 
 use firebrick_datasets::{Labels, SpecialTokens};
-use firebrick_models::pretrained::HubConfig;
-use firebrick_models::{BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Llama, T5};
 use firebrick_strategies::SettingError;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::TaskConfig;
+use crate::inference::LabelKind;
+use crate::pretrained::HubConfig;
 
-pub use bert::BertShape;
-pub use llama::LlamaShape;
-pub use registry::Families;
-pub use t5::T5Shape;
-
-impl Families {
-    /// Returns the families that Firebrick has.
-    pub fn built_in() -> Self {
-        Self::default()
-            .model::<Gpt>("Gpt")
-            .model::<Llama>("Llama")
-            .model::<BertMaskedLm>("Bert")
-            .model::<BertTokenClassifier>("Bert")
-            .model::<BertSequenceClassifier>("Bert")
-            .model::<T5>("T5")
-            .folder("Pretrained")
-    }
-}
+pub(crate) use ranges::Transformer;
+pub use trainable::Trainable;
 
 /// What the data determines about a fresh model.
 #[derive(Clone, Copy, Debug)]
@@ -138,15 +117,15 @@ pub trait Family: HubConfig + Clone + Send + Sync + 'static {
         self
     }
 
-    /// Sets the classes of the task.
-    fn labelled(self, task: &TaskConfig, labels: Option<&Labels>) -> Self {
-        let _ = (task, labels);
+    /// Sets the names of a classifier's labels; `kind` is what a text's label is, and `None` if words have labels.
+    fn labelled(self, kind: Option<LabelKind>, labels: Option<&Labels>) -> Self {
+        let _ = (kind, labels);
         self
     }
 }
 
 /// The ids of special tokens, under the names of `transformers`.
-fn ids(special: &SpecialTokens) -> Map<String, Value> {
+pub(crate) fn ids(special: &SpecialTokens) -> Map<String, Value> {
     let roles = [
         ("pad_token_id", special.pad),
         ("bos_token_id", special.bos.or(special.cls)),
@@ -155,6 +134,6 @@ fn ids(special: &SpecialTokens) -> Map<String, Value> {
     roles.into_iter().map(|(name, id)| (name.into(), id.into())).collect()
 }
 
-fn yes() -> bool {
+pub(crate) fn yes() -> bool {
     true
 }

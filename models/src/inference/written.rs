@@ -4,9 +4,9 @@ use firebrick_datasets::{Inputs, Tokens};
 use serde_json::json;
 
 use super::{Answer, Inference, Question, answer};
+use crate::decoding::{End, Prompt, Text};
+use crate::{Continues, T5};
 use firebrick::TrainError;
-use firebrick_models::decoding::{End, Prompt, Text};
-use firebrick_models::{Continues, T5};
 
 /// Answers with the continuation of each text, as `predicted`. It is
 /// [`Answers::answers`](super::Answers::answers) of a causal language model.

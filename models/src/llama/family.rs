@@ -1,17 +1,15 @@
 //! Llama, a decoder with rotated positions, and its relatives.
 
-use firebrick::{Data, TrainError};
-use firebrick_datasets::{Labels, TokenBatch};
-use firebrick_models::{Llama, LlamaConfig};
+use crate::{Llama, LlamaConfig};
+use firebrick::TrainError;
+use firebrick_datasets::TokenBatch;
 use firebrick_strategies::SettingError;
 use serde::{Deserialize, Serialize};
 
-use super::ranges::Transformer;
-use super::{Attention, Family, Sizes, ids, yes};
-use crate::answers::{Answer, Answers, Inference, Question, continued};
-use crate::run::{TaskData, Trainable};
+use crate::family::{Attention, Family, Sizes, Trainable, Transformer, ids, yes};
+use crate::inference::{Answer, Answers, Inference, Question, continued};
 
-/// The shape of a fresh [`LlamaConfig`](firebrick_models::LlamaConfig).
+/// The shape of a fresh [`LlamaConfig`](crate::LlamaConfig).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LlamaShape {
@@ -106,10 +104,6 @@ impl Trainable for Llama {
     const TASK: &'static str = "CausalLm";
 
     type Batch = TokenBatch;
-
-    fn batches(data: TaskData) -> Option<(Data<TokenBatch>, Option<Labels>)> {
-        data.causal_lm()
-    }
 }
 
 impl Answers for Llama {

@@ -2,13 +2,14 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
+use firebrick_models::family::{Family, Trainable};
 use firebrick_models::pretrained::{Folder, HubConfig};
+use firebrick_models::{BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Llama, T5};
 use firebrick_strategies::registry::{Registered, Registry};
 
-use super::Family;
-use crate::run::any_trainable::{AnyTrainable, Typed};
-use crate::run::model_config::{AnyShape, FromFolder, named};
-use crate::run::{Run, RunError, Trainable};
+use super::any_trainable::{AnyTrainable, Typed};
+use super::model_config::{AnyShape, FromFolder, named};
+use super::{Run, RunError};
 
 /// The families of models that a run file can name, with a model for each task that a family learns.
 #[derive(Clone, Debug, Default)]
@@ -39,8 +40,20 @@ impl Registered for dyn AnyShape {
 }
 
 impl Families {
+    /// Returns the families that Firebrick has.
+    pub fn built_in() -> Self {
+        Self::default()
+            .model::<Gpt>("Gpt")
+            .model::<Llama>("Llama")
+            .model::<BertMaskedLm>("Bert")
+            .model::<BertTokenClassifier>("Bert")
+            .model::<BertSequenceClassifier>("Bert")
+            .model::<T5>("T5")
+            .folder("Pretrained")
+    }
+
     /// Registers the entry of a Hugging Face folder.
-    pub(super) fn folder(self, name: &'static str) -> Self {
+    fn folder(self, name: &'static str) -> Self {
         Self { shapes: self.shapes.with(name, FromFolder::named), ..self }
     }
 
@@ -136,11 +149,11 @@ impl Run {
         family: Option<&'static Entry>,
         found: &str,
     ) -> Result<&'static dyn AnyTrainable, RunError> {
-        let task = self.task.name();
-        let model = family.and_then(|family| family.models.iter().find(|(other, _)| *other == task));
+        let learned = self.task.learned_as().unwrap_or(self.task.name());
+        let model = family.and_then(|family| family.models.iter().find(|(task, _)| *task == learned));
         model.map(|(_, model)| &**model).ok_or_else(|| RunError::Task {
-            task,
-            models: Families::installed().that_learn(task),
+            task: self.task.name(),
+            models: Families::installed().that_learn(learned),
             found: found.into(),
         })
     }

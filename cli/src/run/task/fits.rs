@@ -1,17 +1,15 @@
 //! Checks that a model can read the rows that a tokenizer makes of the data.
 
 use firebrick_datasets::Tokenizer;
+use firebrick_models::family::Family;
 
-use super::{Family, RunError, TaskConfig};
+use super::TaskConfig;
+use crate::run::RunError;
 
 impl TaskConfig {
     /// Returns how many of a row's tokens the model reads: the last token of a causal row is only a label.
     pub(crate) fn read_of(&self, row: usize) -> usize {
         row.saturating_sub(self.unread()).max(1)
-    }
-
-    fn unread(&self) -> usize {
-        usize::from(matches!(self, Self::CausalLm { .. }))
     }
 
     /// Rejects tokens and rows that the model cannot read, before it is trained, evaluated or asked. `rows` is the most
@@ -48,6 +46,7 @@ impl TaskConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::MaskedLmTask;
     use firebrick_models::{BertConfig, Gpt2Config, LlamaConfig};
 
     #[test]
@@ -55,13 +54,8 @@ mod tests {
         let tokenizer = Tokenizer::characters("abcdef").unwrap();
         let bert = BertConfig { vocab_size: 6, max_position_embeddings: 8, ..Default::default() };
         let gpt = Gpt2Config { vocab_size: 6, n_positions: 8, ..Default::default() };
-        let words = TaskConfig::TokenClassification {
-            words: String::new(),
-            labels: String::new(),
-            subwords: Default::default(),
-            names: Vec::new(),
-            new_head: false,
-        };
+        let masked = MaskedLmTask { text: "text".into(), masking: Default::default() };
+        let words = TaskConfig::new("MaskedLm", masked);
         let causal = TaskConfig::default();
         let text = |result: Result<(), RunError>| result.unwrap_err().to_string();
         assert!(words.require_fit(&bert, &tokenizer, Some(Some(8))).is_ok());

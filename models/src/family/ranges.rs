@@ -6,7 +6,7 @@ use firebrick_strategies::SettingError;
 const MOST: usize = 1_000_000_000;
 
 /// The settings of a transformer.
-pub(super) struct Transformer {
+pub(crate) struct Transformer {
     pub layers: usize,
     pub heads: usize,
     pub width: usize,

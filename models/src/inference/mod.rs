@@ -3,17 +3,20 @@
 //! ```text
 //! mod.rs       questions, answers and settings
 //! rows.rs      tokens in batches, and logits back on the host
+//! label_kind.rs  a class, several classes or a number
 //! classes.rs   a label for each word, or a class for each text
 //! masked.rs    the tokens at masked places
 //! written.rs   texts that continue a prompt, or follow from a source
 //! ```
 
 mod classes;
+mod label_kind;
 mod masked;
 mod rows;
 mod written;
 
 pub use classes::{text_classes, word_labels};
+pub use label_kind::LabelKind;
 pub use masked::filled_in;
 pub use written::{continued, written_from};
 
@@ -27,8 +30,8 @@ use firebrick_world::Communicator;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::decoding::Decoding;
 use firebrick::TrainError;
-use firebrick_models::decoding::Decoding;
 
 /// A text to predict for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -60,8 +63,8 @@ pub struct Inference {
     pub device: Device,
     /// The class names, if there are any.
     pub labels: Vec<String>,
-    /// The kind of the classifier's logits.
-    pub kind: Kind,
+    /// What the logits of a classifier score.
+    pub kind: LabelKind,
     /// How to generate texts.
     pub decoding: Decoding,
     /// The start token of a decoder with an encoder.
@@ -71,17 +74,6 @@ pub struct Inference {
     /// The ranks that share the model, and each rank's evaluation pass, for a model that generates text. All ranks
     /// get the same number of questions.
     pub among: Option<(Communicator, Pass)>,
-}
-
-/// What the logits of a classifier score.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// One class out of all.
-    Class,
-    /// Each class independently.
-    Classes,
-    /// A number.
-    Number,
 }
 
 /// A model that makes predictions.

@@ -1,17 +1,15 @@
 //! T5, an encoder and a decoder.
 
-use firebrick::{Data, TrainError};
-use firebrick_datasets::{Labels, Seq2SeqBatch};
-use firebrick_models::{T5, T5Config, WrittenScores};
+use crate::{T5, T5Config, WrittenScores};
+use firebrick::TrainError;
+use firebrick_datasets::Seq2SeqBatch;
 use firebrick_strategies::SettingError;
 use serde::{Deserialize, Serialize};
 
-use super::ranges::Transformer;
-use super::{Attention, Family, Sizes, ids, yes};
-use crate::answers::{Answer, Answers, Inference, Question, written_from};
-use crate::run::{TaskData, Trainable};
+use crate::family::{Attention, Family, Sizes, Trainable, Transformer, ids, yes};
+use crate::inference::{Answer, Answers, Inference, Question, written_from};
 
-/// The shape of a fresh [`T5Config`](firebrick_models::T5Config).
+/// The shape of a fresh [`T5Config`](crate::T5Config).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct T5Shape {
@@ -113,13 +111,6 @@ impl Trainable for T5 {
     const TASK: &'static str = "Seq2Seq";
 
     type Batch = Seq2SeqBatch;
-
-    fn batches(data: TaskData) -> Option<(Data<Seq2SeqBatch>, Option<Labels>)> {
-        match data {
-            TaskData::Seq2Seq(data) => Some((data, None)),
-            _ => None,
-        }
-    }
 
     fn scoring(self, scores: WrittenScores) -> Self {
         T5::scoring(self, scores)

@@ -1,17 +1,17 @@
 //! BERT, an encoder, and its relatives.
 
-use firebrick::{Data, TrainError};
+use crate::{BertConfig, BertMaskedLm, BertSequenceClassifier, BertTokenClassifier};
+use firebrick::TrainError;
 use firebrick_datasets::{LabeledBatch, Labels, SequenceBatch};
-use firebrick_models::{BertConfig, BertMaskedLm, BertSequenceClassifier, BertTokenClassifier};
 use firebrick_strategies::SettingError;
 use serde::{Deserialize, Serialize};
 
-use super::ranges::Transformer;
-use super::{Attention, Family, Sizes, ids};
-use crate::answers::{Answer, Answers, Inference, Question, filled_in, text_classes, word_labels};
-use crate::run::{LabelKind, TaskConfig, TaskData, Trainable};
+use crate::family::{Attention, Family, Sizes, Trainable, Transformer, ids};
+use crate::inference::{
+    Answer, Answers, Inference, LabelKind, Question, filled_in, text_classes, word_labels,
+};
 
-/// The shape of a fresh [`BertConfig`](firebrick_models::BertConfig).
+/// The shape of a fresh [`BertConfig`](crate::BertConfig).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BertShape {
@@ -89,15 +89,15 @@ impl Family for BertConfig {
         Some(BertConfig::label_names(self))
     }
 
-    fn labelled(mut self, task: &TaskConfig, labels: Option<&Labels>) -> Self {
-        if let TaskConfig::SequenceClassification { kind, .. } = task {
+    fn labelled(mut self, kind: Option<LabelKind>, labels: Option<&Labels>) -> Self {
+        if let Some(kind) = kind {
             let problem = match kind {
                 LabelKind::Class => "single_label_classification",
                 LabelKind::Classes => "multi_label_classification",
                 LabelKind::Number => "regression",
             };
             self.rest.insert("problem_type".into(), problem.into());
-            if *kind == LabelKind::Number {
+            if kind == LabelKind::Number {
                 return self.with_labels(["LABEL_0"]);
             }
         }
@@ -112,39 +112,18 @@ impl Trainable for BertMaskedLm {
     const TASK: &'static str = "MaskedLm";
 
     type Batch = LabeledBatch;
-
-    fn batches(data: TaskData) -> Option<(Data<LabeledBatch>, Option<Labels>)> {
-        match data {
-            TaskData::MaskedLm(data) => Some((data, None)),
-            _ => None,
-        }
-    }
 }
 
 impl Trainable for BertTokenClassifier {
     const TASK: &'static str = "TokenClassification";
 
     type Batch = LabeledBatch;
-
-    fn batches(data: TaskData) -> Option<(Data<LabeledBatch>, Option<Labels>)> {
-        match data {
-            TaskData::TokenClassification(data, labels) => Some((data, Some(labels))),
-            _ => None,
-        }
-    }
 }
 
 impl Trainable for BertSequenceClassifier {
     const TASK: &'static str = "SequenceClassification";
 
     type Batch = SequenceBatch;
-
-    fn batches(data: TaskData) -> Option<(Data<SequenceBatch>, Option<Labels>)> {
-        match data {
-            TaskData::SequenceClassification(data, labels) => Some((data, labels)),
-            _ => None,
-        }
-    }
 }
 
 impl Answers for BertMaskedLm {

@@ -5,7 +5,7 @@ use firebrick_datasets::Inputs;
 use firebrick_strategies::Pass;
 use serde_json::{Value, json};
 
-use super::{Answer, Inference, Kind, Question, answer, largest, rounded, shares};
+use super::{Answer, Inference, LabelKind, Question, answer, largest, rounded, shares};
 use firebrick::TrainError;
 
 /// Answers with a label for each word, that of its first token, or `null` for a word without tokens, as `predicted`,
@@ -73,17 +73,17 @@ fn of_text(logits: &[f32], inference: &Inference) -> Answer {
         Value::Object(named.map(|(name, share)| (name.clone(), rounded(*share))).collect())
     };
     match inference.kind {
-        Kind::Class => {
+        LabelKind::Class => {
             let shares = shares(logits);
             let predicted = json!(inference.labels.get(largest(&shares)));
             answer([("predicted", predicted), ("scores", by_name(&shares))])
         }
-        Kind::Classes => {
+        LabelKind::Classes => {
             let shares: Vec<f64> = logits.iter().map(|logit| 1.0 / (1.0 + f64::from(-logit).exp())).collect();
             let named = inference.labels.iter().zip(logits);
             let predicted = named.filter(|(_, logit)| **logit > 0.0).map(|(name, _)| json!(name));
             answer([("predicted", predicted.collect()), ("scores", by_name(&shares))])
         }
-        Kind::Number => answer([("predicted", json!(logits.first()))]),
+        LabelKind::Number => answer([("predicted", json!(logits.first()))]),
     }
 }
