@@ -57,8 +57,8 @@ pub use preview::{Cell, Grid, Kind, Legible, Look, Names, Numbers, Preview, Row}
 pub use program::Program;
 pub use run::{
     BatchConfig, CausalLmTask, CheckpointsConfig, Corpus, DataConfig, DataRun, Families, LabelSettings,
-    Launched, Loaded, Loading, MaskedLmTask, ModelConfig, ParamGroupConfig, Paths, Rows, Run, RunError,
-    RunStrategy, SampleConfig, Seq2SeqTask, SequenceClassificationTask, Task, TaskConfig, TaskData, Tasks,
+    Launched, Loaded, Loading, MaskedLmTask, ModelConfig, Paths, Rows, Run, RunError, RunStrategy,
+    SampleConfig, Seq2SeqTask, SequenceClassificationTask, Task, TaskConfig, TaskData, Tasks,
     TokenClassificationTask, Tokenized, TokenizerConfig, Writing, record_json,
 };
 pub use trained_run::{Evaluated, Predicted, TrainedRun};
