@@ -6,5 +6,7 @@
 //! ```
 
 mod float;
+mod map;
 
 pub use float::Float;
+pub use map::{Wide, in_blocks, is_narrow, mapped, mapped_to_two};

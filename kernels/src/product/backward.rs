@@ -38,10 +38,25 @@ impl<B: Products> Backward<B, 2> for Matmul {
             grads.register::<B>(node.id, found);
         }
         if let (Some(node), Some(lhs)) = (to_rhs, lhs) {
-            let found = to_shape::<B>(B::float_transpose(lhs), grad, &rhs_shape);
-            grads.register::<B>(node.id, found);
+            grads.register::<B>(node.id, of_rhs::<B>(lhs, grad, rhs_shape));
         }
     }
+}
+
+/// Returns `lᵀ · g` summed over broadcast axes. If all matrices were multiplied by one, the sum is part of one product
+/// of all rows.
+fn of_rhs<B: Products>(lhs: FloatTensor<B>, grad: FloatTensor<B>, shape: Shape) -> FloatTensor<B> {
+    let (of_lhs, of_grad, axes) = (lhs.shape(), grad.shape(), shape.num_dims() - 2);
+    let one = (0..axes).all(|axis| shape[axis] == 1 && of_lhs[axis] == of_grad[axis]);
+    if axes == 0 || !one || of_grad.num_elements() == 0 || of_lhs.num_elements() == 0 {
+        return to_shape::<B>(B::float_transpose(lhs), grad, &shape);
+    }
+    let rows = |x: FloatTensor<B>, of: Shape| {
+        let cols = of[axes + 1];
+        B::float_reshape(x, Shape::new([of.num_elements() / cols, cols]))
+    };
+    let found = B::product(B::float_transpose(rows(lhs, of_lhs)), rows(grad, of_grad));
+    B::float_reshape(found, shape)
 }
 
 /// Multiplies and sums over the axes that were broadcast from `shape`, in f32 if there are any.
