@@ -45,34 +45,30 @@ impl DropMask {
         let tasks = mask.par_chunks_mut(self.length).with_min_len(TASK.div_ceil(self.length));
         tasks.enumerate().for_each(|(line, mask)| {
             for (dropped, &step) in mask.iter_mut().zip(self.steps_of(line)) {
-                *dropped = self.drops(self.keys[line], step);
+                *dropped = self.keys[line].element(step) < self.threshold;
             }
         });
         mask
     }
 
-    /// Writes the elements of `x`, which start at the element `at` of the tensor, or 0 for those that are dropped. Elements
-    /// of `x` after the end of the tensor are left out.
+    /// Writes the scaled elements of `x`, which start at the element `at` of the tensor, or 0 for those that are dropped.
     #[inline(always)]
     pub(crate) fn drop_from(&self, at: usize, x: &[f32], to: &mut [f32]) {
+        // Locals, so that the compiler knows that writing an element changes none of them.
+        let (threshold, scale) = (self.threshold, self.scale);
         let (mut at, mut from) = (at, 0);
         while from < x.len() {
             let (line, col) = (at / self.length, at % self.length);
-            let Some(&key) = self.keys.get(line) else { return };
+            let key = self.keys[line];
             let run = (self.length - col).min(x.len() - from);
             let steps = &self.steps_of(line)[col..][..run];
             let (x, to) = (&x[from..][..run], &mut to[from..][..run]);
             for ((x, to), &step) in x.iter().zip(to).zip(steps) {
                 // Chosen, not multiplied by 0: a dropped infinity becomes 0 too.
-                *to = if self.drops(key, step) { 0.0 } else { x * self.scale };
+                *to = if key.element(step) < threshold { 0.0 } else { x * scale };
             }
             (at, from) = (at + run, from + run);
         }
-    }
-
-    #[inline(always)]
-    fn drops(&self, key: Key<u32>, step: u32) -> bool {
-        key.element(step) < self.threshold
     }
 
     #[inline(always)]

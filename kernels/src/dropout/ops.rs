@@ -49,11 +49,11 @@ impl DropoutOps for burn::backend::Cube {
 #[cfg(feature = "flex")]
 impl Dropping for burn::backend::Flex {
     fn dropped(x: FloatTensor<Self>, mask: &DropMask) -> FloatTensor<Self> {
-        use crate::elements::{Wide, in_blocks};
+        use crate::elements::in_blocks;
         in_blocks(
             [x],
             #[inline(always)]
-            |at, [x]: &[Wide; 1], out: &mut Wide| mask.drop_from(at, x, out),
+            |at, [x]: [&[f32]; 1], out: &mut [f32]| mask.drop_from(at, x, out),
         )
     }
 }

@@ -12,7 +12,22 @@ pub trait Float: Element + Pod + Sync + Send {
 
     /// Rounds to nearest, ties to even.
     fn narrow(from: &[f32], to: &mut [Self]);
+
+    /// Room for the elements of a block in f32, if they are not already.
+    type Room: Copy;
+
+    /// New room.
+    const ROOM: Self::Room;
+
+    /// Returns at most a [`BLOCK`] of elements in f32.
+    fn widened<'a>(from: &'a [Self], room: &'a mut Self::Room) -> &'a [f32];
+
+    /// Writes what `write` writes to at most a [`BLOCK`] of elements, rounded.
+    fn narrowed(to: &mut [Self], write: impl FnOnce(&mut [f32]));
 }
+
+/// Elements computed at a time: they fit the L1 cache.
+pub const BLOCK: usize = 512;
 
 impl Float for f32 {
     #[inline(always)]
@@ -24,6 +39,43 @@ impl Float for f32 {
     fn narrow(from: &[f32], to: &mut [Self]) {
         to.copy_from_slice(from);
     }
+
+    type Room = ();
+
+    const ROOM: () = ();
+
+    #[inline(always)]
+    fn widened<'a>(from: &'a [Self], (): &'a mut ()) -> &'a [f32] {
+        from
+    }
+
+    #[inline(always)]
+    fn narrowed(to: &mut [Self], write: impl FnOnce(&mut [f32])) {
+        write(to);
+    }
+}
+
+macro_rules! in_room {
+    () => {
+        type Room = [f32; BLOCK];
+
+        const ROOM: Self::Room = [0.0; BLOCK];
+
+        #[inline(always)]
+        fn widened<'a>(from: &'a [Self], room: &'a mut Self::Room) -> &'a [f32] {
+            let room = &mut room[..from.len()];
+            Self::widen(from, room);
+            room
+        }
+
+        #[inline(always)]
+        fn narrowed(to: &mut [Self], write: impl FnOnce(&mut [f32])) {
+            let mut room = [0.0; BLOCK];
+            let room = &mut room[..to.len()];
+            write(room);
+            Self::narrow(room, to);
+        }
+    };
 }
 
 impl Float for bf16 {
@@ -36,6 +88,8 @@ impl Float for bf16 {
     fn narrow(from: &[f32], to: &mut [Self]) {
         crate::half::bf16::narrow(from, to);
     }
+
+    in_room!();
 }
 
 impl Float for f16 {
@@ -48,4 +102,6 @@ impl Float for f16 {
     fn narrow(from: &[f32], to: &mut [Self]) {
         to.convert_from_f32_slice(from);
     }
+
+    in_room!();
 }

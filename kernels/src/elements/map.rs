@@ -6,16 +6,10 @@ use burn::tensor::{Bytes, DType, bf16, f16};
 use pulp::{Arch, NullaryFnOnce};
 use rayon::prelude::*;
 
-use super::Float;
+use super::float::{BLOCK, Float};
 
 /// Elements that one task computes: tens of microseconds of work, so that small tensors stay on one core.
 const TASK: usize = 1 << 13;
-
-/// Elements computed at a time.
-const BLOCK: usize = 256;
-
-/// Elements of a block in f32.
-pub type Wide = [f32; BLOCK];
 
 /// Returns whether [`mapped`] computes in a dtype.
 pub fn is_narrow(dtype: DType) -> bool {
@@ -35,15 +29,17 @@ pub fn mapped<const N: usize>(
     in_blocks(
         tensors,
         #[inline(always)]
-        |_, x: &[Wide; N], y: &mut Wide| {
+        |_, x: [&[f32]; N], y: &mut [f32]| {
+            // Makes the equal lengths visible to the compiler.
+            let x = x.map(|x| &x[..y.len()]);
             for (at, y) in y.iter_mut().enumerate() {
-                *y = of(x.each_ref().map(|x| x[at]));
+                *y = of(x.map(|x| x[at]));
             }
         },
     )
 }
 
-/// Like [`mapped`], with two results, in new memory.
+/// Like [`mapped`], with two results.
 pub fn mapped_to_two<const N: usize>(
     tensors: [FlexTensor; N],
     of: impl Fn([f32; N]) -> [f32; 2] + Copy + Sync,
@@ -57,10 +53,10 @@ pub fn mapped_to_two<const N: usize>(
 }
 
 /// Computes blocks of the result: `of` has the index of a block's first element, the block of each operand and that of
-/// the result. What lies after the end of a tensor has no meaning. Place and panics are those of [`mapped`].
+/// the result. Place and panics are those of [`mapped`].
 pub fn in_blocks<const N: usize>(
     tensors: [FlexTensor; N],
-    of: impl Fn(usize, &[Wide; N], &mut Wide) + Copy + Sync,
+    of: impl Fn(usize, [&[f32]; N], &mut [f32]) + Copy + Sync,
 ) -> FlexTensor {
     match tensors[0].dtype() {
         DType::F32 => blocks::<f32, N>(tensors, of),
@@ -72,7 +68,7 @@ pub fn in_blocks<const N: usize>(
 
 fn blocks<T: Float, const N: usize>(
     tensors: [FlexTensor; N],
-    of: impl Fn(usize, &[Wide; N], &mut Wide) + Copy + Sync,
+    of: impl Fn(usize, [&[f32]; N], &mut [f32]) + Copy + Sync,
 ) -> FlexTensor {
     let arch = Arch::new();
     let tensors = prepared(tensors);
@@ -111,16 +107,28 @@ fn to_two<T: Float, const N: usize>(
 ) -> [FlexTensor; 2] {
     let arch = Arch::new();
     let tensors = prepared(tensors);
-    let slices = tensors.each_ref().map(shown::<T>);
-    let length = slices[0].len();
-    let block_at = |block: usize| {
-        let (at, end) = (block * BLOCK, ((block + 1) * BLOCK).min(length));
-        arch.dispatch(ToTwo { slices: slices.map(|slice| &slice[at..end]), of })
+    let length = tensors[0].layout().num_elements();
+    let place = tensors.iter().position(|tensor| tensor.is_unique() && fills_its_storage::<T>(tensor));
+    let mut tensors = tensors.map(Some);
+    let own = place.and_then(|place| tensors[place].take());
+    // New memory, or the operand's.
+    let mut second = own.unwrap_or_else(|| {
+        FlexTensor::new(
+            Bytes::from_elems(vec![T::default(); length]),
+            Layout::contiguous(tensors[0].as_ref().expect("none is taken").shape()),
+            T::dtype(),
+        )
+    });
+    let slices = tensors.each_ref().map(|tensor| tensor.as_ref().map(shown::<T>));
+    let mut first = Vec::with_capacity(length.div_ceil(BLOCK));
+    let blocks = second.storage_mut::<T>().par_chunks_mut(BLOCK).with_min_len(TASK / BLOCK).enumerate();
+    let compute = |(block, second): (usize, &mut [T])| {
+        let at = block * BLOCK;
+        let slices = slices.map(|slice| slice.map(|slice| &slice[at..][..second.len()]));
+        arch.dispatch(ToTwo { slices, second, of })
     };
-    let [mut first, mut second] = [(); 2].map(|()| Vec::with_capacity(length.div_ceil(BLOCK)));
-    let blocks = (0..length.div_ceil(BLOCK)).into_par_iter().with_min_len(TASK / BLOCK);
-    blocks.map(block_at).unzip_into_vecs(&mut first, &mut second);
-    [first, second].map(|blocks| joined(blocks, length, &tensors[0]))
+    blocks.map(compute).collect_into_vec(&mut first);
+    [joined(first, length, &second), second]
 }
 
 /// Makes the elements of each tensor lie in one piece, in one order.
@@ -155,47 +163,62 @@ struct InPlace<'a, T, const N: usize, F> {
     of: F,
 }
 
-impl<T: Float, const N: usize, F: Fn(usize, &[Wide; N], &mut Wide)> NullaryFnOnce for InPlace<'_, T, N, F> {
+impl<T: Float, const N: usize, F: Fn(usize, [&[f32]; N], &mut [f32])> NullaryFnOnce for InPlace<'_, T, N, F> {
     type Output = ();
 
     #[inline(always)]
     fn call(self) {
         let Self { at, slices, out, of } = self;
-        let mut wide = [[0.0; BLOCK]; N];
-        for (slice, wide) in slices.into_iter().zip(&mut wide) {
-            T::widen(slice.unwrap_or(out), &mut wide[..out.len()]);
-        }
-        let mut result = [0.0; BLOCK];
-        of(at, &wide, &mut result);
-        T::narrow(&result[..out.len()], out);
+        let (mut rooms, mut own) = ([T::ROOM; N], [0.0; BLOCK]);
+        let x = operands(&slices, out, &mut rooms, &mut own);
+        T::narrowed(out, |out| of(at, x, out));
     }
 }
 
+/// The same with two results, of which one is returned.
 struct ToTwo<'a, T, const N: usize, F> {
-    slices: [&'a [T]; N],
+    slices: [Option<&'a [T]>; N],
+    second: &'a mut [T],
     of: F,
 }
 
 impl<T: Float, const N: usize, F: Fn([f32; N]) -> [f32; 2]> NullaryFnOnce for ToTwo<'_, T, N, F> {
-    type Output = ([T; BLOCK], [T; BLOCK]);
+    type Output = [T; BLOCK];
 
     #[inline(always)]
     fn call(self) -> Self::Output {
-        let Self { slices, of } = self;
-        let length = slices[0].len();
-        let mut wide = [[0.0; BLOCK]; N];
-        for (slice, wide) in slices.into_iter().zip(&mut wide) {
-            T::widen(slice, &mut wide[..length]);
-        }
-        let mut results = [[0.0; BLOCK]; 2];
-        for at in 0..BLOCK {
-            [results[0][at], results[1][at]] = of(wide.each_ref().map(|x| x[at]));
-        }
-        let mut out = [[T::default(); BLOCK]; 2];
-        for (result, out) in results.iter().zip(&mut out) {
-            T::narrow(&result[..length], &mut out[..length]);
-        }
-        let [first, second] = out;
-        (first, second)
+        let Self { slices, second, of } = self;
+        let length = second.len();
+        let (mut rooms, mut own) = ([T::ROOM; N], [0.0; BLOCK]);
+        let x = operands(&slices, second, &mut rooms, &mut own).map(|x| &x[..length]);
+        let mut first = [T::default(); BLOCK];
+        T::narrowed(&mut first[..length], |first| {
+            T::narrowed(second, |second| {
+                for (at, (first, second)) in first.iter_mut().zip(second).enumerate() {
+                    [*first, *second] = of(x.map(|x| x[at]));
+                }
+            });
+        });
+        first
     }
+}
+
+/// Returns the operands of a block in f32. The one without a slice lies where a result will.
+#[inline(always)]
+fn operands<'a, T: Float, const N: usize>(
+    slices: &[Option<&'a [T]>; N],
+    place: &[T],
+    rooms: &'a mut [T::Room; N],
+    own: &'a mut [f32; BLOCK],
+) -> [&'a [f32]; N] {
+    let own = &mut own[..place.len()];
+    if slices.iter().any(Option::is_none) {
+        T::widen(place, own);
+    }
+    let own: &[f32] = own;
+    let mut rooms = rooms.iter_mut();
+    slices.map(|slice| match (slice, rooms.next()) {
+        (Some(slice), Some(room)) => T::widened(slice, room),
+        _ => own,
+    })
 }

@@ -9,4 +9,4 @@ mod float;
 mod map;
 
 pub use float::Float;
-pub use map::{Wide, in_blocks, is_narrow, mapped, mapped_to_two};
+pub use map::{in_blocks, is_narrow, mapped, mapped_to_two};

@@ -13,6 +13,10 @@ const TASK: usize = 1 << 20;
 /// Elements of a vector that one task computes, in a product of a vector and a matrix.
 const STRIP: usize = 512;
 
+/// Rows and columns of a block that is one call of gemmkit. A call packs an operand of all columns of its product, and in
+/// half precision with a long inner axis sums in an f32 copy of it: for a vocabulary, hundreds of megabytes.
+const EDGE: usize = 4096;
+
 /// Matrices of one shape in a slice.
 pub struct Matrices<'a, T> {
     data: &'a [T],
@@ -84,6 +88,15 @@ pub fn products<T: FusedScalar>(lhs: &Matrices<T>, rhs: &Matrices<T>, bias: Opti
     let part = |out: &mut [MaybeUninit<T>], part: Part, parallelism| {
         part.compute(lhs, rhs, bias, out, parallelism);
     };
+    let whole = |matrix, out: &mut [MaybeUninit<T>], parallelism| {
+        for (row, col) in
+            (0..rows).step_by(EDGE).flat_map(|row| (0..cols).step_by(EDGE).map(move |col| (row, col)))
+        {
+            let (height, width) = (EDGE.min(rows - row), EDGE.min(cols - col));
+            let out = &mut out[row * cols + col..][..(height - 1) * cols + width];
+            part(out, Part { matrix, row, col, rows: height, cols: width, stride: cols }, parallelism);
+        }
+    };
     let all = Parallelism::Rayon(rayon::current_num_threads());
     let work = size.saturating_mul(inner);
     if rows == 1 || cols == 1 {
@@ -94,28 +107,22 @@ pub fn products<T: FusedScalar>(lhs: &Matrices<T>, rhs: &Matrices<T>, bias: Opti
                 let at = strip * STRIP;
                 let (row, col) = if rows == 1 { (0, at) } else { (at, 0) };
                 let (rows, cols) = if rows == 1 { (1, out.len()) } else { (out.len(), 1) };
-                part(out, Part { matrix, row, col, rows, cols }, Parallelism::Serial);
+                part(out, Part { matrix, row, col, rows, cols, stride: cols }, Parallelism::Serial);
             });
         };
         match strips {
             1 => {
                 let tasks = TASK.div_ceil(work.max(1));
                 let each = spare.par_chunks_mut(size).with_min_len(tasks).enumerate();
-                each.for_each(|(matrix, out)| {
-                    part(out, Part { matrix, row: 0, col: 0, rows, cols }, Parallelism::Serial);
-                });
+                each.for_each(|(matrix, out)| whole(matrix, out, Parallelism::Serial));
             }
             _ => spare.chunks_mut(size).enumerate().for_each(cut),
         }
     } else if lhs.starts.len() >= 4 || work < TASK {
         let each = spare.par_chunks_mut(size).with_min_len(TASK.div_ceil(work.max(1))).enumerate();
-        each.for_each(|(matrix, out)| {
-            part(out, Part { matrix, row: 0, col: 0, rows, cols }, Parallelism::Serial);
-        });
+        each.for_each(|(matrix, out)| whole(matrix, out, Parallelism::Serial));
     } else {
-        for (matrix, out) in spare.chunks_mut(size).enumerate() {
-            part(out, Part { matrix, row: 0, col: 0, rows, cols }, all);
-        }
+        spare.chunks_mut(size).enumerate().for_each(|(matrix, out)| whole(matrix, out, all));
     }
     // SAFETY: the capacity is at least `length`, and the parts above cover each element of each product once: `compute`
     // writes all elements of its part.
@@ -130,10 +137,12 @@ struct Part {
     col: usize,
     rows: usize,
     cols: usize,
+    /// Elements between the rows of the product.
+    stride: usize,
 }
 
 impl Part {
-    /// Writes each element of `out`, which holds the block by rows.
+    /// Writes each element of the block to `out`, which begins with its first and ends with its last element.
     fn compute<T: FusedScalar>(
         &self,
         lhs: &Matrices<T>,
@@ -142,14 +151,15 @@ impl Part {
         out: &mut [MaybeUninit<T>],
         parallelism: Parallelism,
     ) {
-        let &Self { matrix, row, col, rows, cols } = self;
-        assert!(row + rows <= lhs.rows && col + cols <= rhs.cols && out.len() == rows * cols);
+        let &Self { matrix, row, col, rows, cols, stride } = self;
+        assert!(row + rows <= lhs.rows && col + cols <= rhs.cols);
+        assert!(cols <= stride && out.len() == (rows - 1) * stride + cols);
         let (a, b) = (lhs.at(matrix, row, 0), rhs.at(matrix, 0, col));
         let [a_row, a_col, b_row, b_col] =
             [lhs.row_stride, lhs.col_stride, rhs.row_stride, rhs.col_stride].map(|stride| stride as isize);
         let (to, inner) = (out.as_mut_ptr().cast::<T>(), lhs.cols);
-        // SAFETY: the assertion above and the one in `Matrices::new` keep each element of both operands inside its
-        // slice; strides are not negative. `out` has room for the block by rows, is borrowed mutably, and so overlaps
+        // SAFETY: the assertions above and the one in `Matrices::new` keep each element of both operands inside its
+        // slice; strides are not negative. `out` has room for the rows of the block, is borrowed mutably, and so overlaps
         // neither operand nor the bias. It is not read, because `beta` is 0. The bias has one element for each column.
         unsafe {
             match bias {
@@ -166,7 +176,7 @@ impl Part {
                     b_col,
                     T::ZERO,
                     to,
-                    cols as isize,
+                    stride as isize,
                     1,
                     parallelism,
                 ),
@@ -183,7 +193,7 @@ impl Part {
                     b_col,
                     T::ZERO,
                     to,
-                    cols as isize,
+                    stride as isize,
                     1,
                     bias[col..col + cols].as_ptr(),
                     BiasDim::PerCol,

@@ -311,6 +311,27 @@ proptest! {
     }
 }
 
+/// Products of more rows or columns than one call computes.
+#[test]
+fn large_products_are_put_together() {
+    let device = Device::flex();
+    for dtype in FLOATS {
+        for (rows, cols) in [(4100, 9), (9, 8300), (4099, 4097)] {
+            let (lhs, rhs) = (waves([rows, 3], 1, dtype, &device), waves([3, cols], 2, dtype, &device));
+            let bias = waves([cols], 3, dtype, &device);
+            let [left, right] = [lhs.clone(), rhs.clone()].map(values);
+            let added = values(bias.clone());
+            for (at, found) in values(linear(lhs, rhs, Some(bias))).into_iter().enumerate().step_by(7) {
+                let (row, col) = (at / cols, at % cols);
+                let sum: f32 = (0..3).map(|inner| left[row * 3 + inner] * right[inner * cols + col]).sum();
+                let expected = f64::from(sum + added[col]);
+                let near = 0.51 * epsilon(dtype) * expected.abs() + 1e-6;
+                assert!((f64::from(found) - expected).abs() <= near, "{found} {expected} [{row}, {col}]");
+            }
+        }
+    }
+}
+
 /// On processors whose instructions are slow in half precision.
 #[test]
 fn products_by_way_of_f32_are_rounded_once() {

@@ -7,7 +7,7 @@ use burn::backend::tensor::FloatTensor;
 
 use super::ops::Sums;
 use crate::dropout::DropMask;
-use crate::elements::{Wide, in_blocks, mapped};
+use crate::elements::{in_blocks, mapped};
 
 impl Sums for Flex {
     fn sum(x: FloatTensor<Self>, y: FloatTensor<Self>) -> FloatTensor<Self> {
@@ -23,7 +23,7 @@ impl Sums for Flex {
         in_blocks(
             [x, y],
             #[inline(always)]
-            |at, [x, y]: &[Wide; 2], sum: &mut Wide| {
+            |at, [x, y]: [&[f32]; 2], sum: &mut [f32]| {
                 mask.drop_from(at, y, sum);
                 for (sum, x) in sum.iter_mut().zip(x) {
                     *sum += x;
