@@ -1,16 +1,25 @@
-"""Training steps beside PyTorch's: time and resident memory, and the ratio of both.
+"""Steps of a GPT in firebrick and in PyTorch: same shapes, cores, optimizer and clipping, in turns in one run.
 
-    python3 benches/beside_torch.py [--cases gpt5m-8x256 ..] [--pairs 9] [--steps 10] [--threads N] [--firebrick PATH]
+    python3 benches/beside_torch.py [--cases NAME ...] [--pairs 9] [--steps 8] [--warmup 3] [--threads N]
+        [--firebrick PATH] [--list]
 
-Needs torch. Builds firebrick with cargo unless `--firebrick` names it.
+Needs torch (`pip install torch`), and builds firebrick with cargo unless `--firebrick` names it. `--list` prints the
+names of the cases. Cases that end in `recompute` compare firebrick with itself: recompute of every block with none.
 
-Both sides train the same shapes on random tokens with AdamW and clipping to a norm of 1, on the same number of threads.
-They take turns; each turn is a process of its own, which makes some steps before the timed ones, so both pay for their
-threads and memory alike. PyTorch runs eagerly and, unless `--eager` is given, compiled by `torch.compile`: the faster
-of both is what ours is compared with. In bf16 its forward pass runs under autocast, and ours with `Amp(bf16)`.
+A pair is one process of each side, one after the other, and pairs alternate which side goes first. A process makes
+`--warmup` updates that do not count and `--steps` that do; its time is the median of these. PyTorch runs eagerly and,
+if it has a compiler, through `torch.compile`; the faster of the two, measured once before the pairs, is compared.
 
-Printed are the medians, the smallest and the largest of all turns, and the ratio ours / theirs. Measure on a machine that
-does nothing else: a busy one slows the two sides differently.
+Printed for each case are the medians over the pairs, the spread (the lowest and the highest), and the ratio of
+firebrick to PyTorch, for
+
+* seconds of an update: forward, backward, clipping and AdamW, from the end of one update to the end of the next;
+* resident memory: the largest resident set of the process (`ru_maxrss`), interpreter and libraries included.
+
+What is the same: the model (pre-norm blocks, learned positions, exact GELU, biases, a head tied to the embeddings;
+both sides' number of parameters is compared), the batch's shape, f32 or bf16 with f32 master weights, AdamW with betas
+0.9 and 0.95 and a decay of 0.1, clipping to a norm of 1, no dropout, and the number of threads. PyTorch uses
+`scaled_dot_product_attention`, its fused AdamW, and in bf16 `torch.autocast`. The tokens are random on both sides.
 """
 
 import argparse
@@ -25,245 +34,227 @@ import time
 
 import firebrick
 
-# layers, width, heads, vocabulary, rows, tokens of a row, dtype
+SMALL = {"layers": 6, "heads": 8, "width": 256, "vocabulary": 1024}
+LARGE = {"layers": 12, "heads": 12, "width": 768, "vocabulary": 8000}
+
 CASES = {
-    "gpt5m-8x256": (6, 256, 8, 1024, 8, 256, "f32"),
-    "gpt5m-8x256-bf16": (6, 256, 8, 1024, 8, 256, "bf16"),
-    "gpt5m-4x512": (6, 256, 8, 1024, 4, 512, "f32"),
-    "gpt5m-2x1024": (6, 256, 8, 1024, 2, 1024, "f32"),
-    "gpt5m-1x2048": (6, 256, 8, 1024, 1, 2048, "f32"),
-    "gpt92m-4x512": (12, 768, 12, 8000, 4, 512, "f32"),
-    "gpt92m-4x512-bf16": (12, 768, 12, 8000, 4, 512, "bf16"),
-    "llama15m-4x512": (8, 384, 6, 4096, 4, 512, "f32"),
-    "llama15m-4x512-bf16": (8, 384, 6, 4096, 4, 512, "bf16"),
+    "5M-8x256-f32": SMALL | {"batch": 8, "block": 256, "dtype": "f32"},
+    "5M-8x256-bf16": SMALL | {"batch": 8, "block": 256, "dtype": "bf16"},
+    "5M-2x1024-f32": SMALL | {"batch": 2, "block": 1024, "dtype": "f32"},
+    "5M-2x1024-bf16": SMALL | {"batch": 2, "block": 1024, "dtype": "bf16"},
+    "5M-1x2048-f32": SMALL | {"batch": 1, "block": 2048, "dtype": "f32"},
+    "5M-1x2048-bf16": SMALL | {"batch": 1, "block": 2048, "dtype": "bf16"},
+    "92M-4x512-f32": LARGE | {"batch": 4, "block": 512, "dtype": "f32"},
+    "92M-4x512-bf16": LARGE | {"batch": 4, "block": 512, "dtype": "bf16"},
+    "5M-8x256-recompute": SMALL | {"batch": 8, "block": 256, "dtype": "f32", "recompute": True},
+    "92M-4x512-recompute": LARGE | {"batch": 4, "block": 512, "dtype": "f32", "recompute": True},
 }
-# Ours beside ours.
-OWN = {
-    "recompute": ("gpt5m-8x256", "strategies=[Recompute(every: 1), Clip(norm: 1.0)]"),
-    "bf16 beside f32": ("gpt5m-8x256", "strategies=[Amp(bf16), Clip(norm: 1.0)]"),
-}
-WARMUP = 3
-RATE = 3e-4
 
 RUN = """(
+    seed: 1,
     device: "cpu",
-    data: (path: {text}, tokenizer: File({tokenizer}), block: {length}, valid_fraction: 0.0),
-    model: {model},
-    optimizer: AdamW(weight_decay: 0.1),
-    schedule: Constant(lr: 3e-4),
-    batch: (micro: {rows}),
-    steps: 1000,
+    data: (path: {train}, valid: {valid}, tokenizer: Characters, block: {block}),
+    model: Gpt(layers: {layers}, heads: {heads}, width: {width}, bias: true, tied: true),
+    optimizer: AdamW(betas: (0.9, 0.95), weight_decay: 0.1),
+    schedule: Constant(lr: 1e-4),
+    batch: (micro: {batch}),
+    steps: {steps},
+    evaluate_every: 1000000, // at the end alone
     strategies: [{strategies}],
-    output: "unused",
+    output: {output},
 )
 """
 
 
-def is_llama(case):
-    return case.startswith("llama")
+# The PyTorch side, in its own process.
 
 
-def run_file(folder, case):
-    """Writes the run file of a case, a text of random words and a tokenizer that knows them."""
-    layers, width, heads, vocabulary, rows, length, dtype = CASES[case]
-    words = [f"w{word}" for word in range(vocabulary)]
-    model = {
-        "type": "WordLevel",
-        "vocab": {word: index for index, word in enumerate(words)},
-        "unk_token": words[0],
-    }
-    tokenizer = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [],
-        "normalizer": None,
-        "pre_tokenizer": {"type": "WhitespaceSplit"},
-        "post_processor": None,
-        "decoder": None,
-        "model": model,
-    }
-    names = {"text": f"{case}.txt", "tokenizer": f"{case}.json"}
-    paths = {name: os.path.join(folder, file) for name, file in names.items()}
-    with open(paths["tokenizer"], "w", encoding="utf-8") as file:
-        json.dump(tokenizer, file)
-    draw = random.Random(1)
-    with open(paths["text"], "w", encoding="utf-8") as file:
-        for _ in range(200):
-            file.write(" ".join(draw.choices(words, k=1000)) + "\n")
-    shape = f"layers: {layers}, heads: {heads}, width: {width}"
-    settings = {
-        "model": f"Llama({shape})" if is_llama(case) else f"Gpt({shape})",
-        "strategies": "Amp(bf16), Clip(norm: 1.0)" if dtype == "bf16" else "Clip(norm: 1.0)",
-        "rows": rows,
-        "length": length,
-    }
-    settings |= {name: firebrick.quoted(path) for name, path in paths.items()}
-    path = os.path.join(folder, f"{case}.ron")
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(RUN.format(**settings))
-    return path
+def torch_side(case, mode, warmup, steps, threads):
+    """Prints the seconds of each update and the number of parameters."""
+    import contextlib
 
-
-def turn(command, threads):
-    """Runs a side as a process of its own: its milliseconds per step, and its largest resident size in MB."""
-    names = ["RAYON_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"]
-    environment = os.environ | dict.fromkeys(names, str(threads))
-    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(command, stdout=output, stderr=errors, env=environment, text=True)
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        for file in [output, errors]:
-            file.seek(0)
-        if process.returncode != 0:
-            sys.exit(f"{' '.join(command)}\n{errors.read()}")
-        found = json.loads(output.read().splitlines()[-1])
-    return found, usage.ru_maxrss / 1e3
-
-
-def ours(program, run, steps, threads, *sets):
-    """A turn of ours."""
-    sets = [word for one in sets for word in ["--set", one]]
-    rounds = ["--rounds", "1", "--steps", str(steps), "--warmup", str(WARMUP)]
-    found, resident = turn([program, "bench", run, "--report", "json", *rounds, *sets], threads)
-    return 1e3 * found["step_seconds_median"], resident
-
-
-def theirs(case, steps, threads, compiled):
-    """A turn of PyTorch's."""
-    side = ["--side", case, "--steps", str(steps), "--threads", str(threads)]
-    found, resident = turn([sys.executable, __file__, *side, *(["--compiled"] if compiled else [])], threads)
-    return found["ms_per_step"], resident
-
-
-def torch_side(case, steps, threads, compiled):
-    """Trains in PyTorch and prints the median time of a step."""
     import torch
     from torch import nn
     from torch.nn import functional
 
-    layers, width, heads, vocabulary, rows, length, dtype = CASES[case]
     torch.set_num_threads(threads)
     torch.manual_seed(1)
-    llama = is_llama(case)
-    inner = (8 * width // 3 + 7) // 8 * 8 if llama else 4 * width
+    width, heads, vocabulary, block = (case[name] for name in ["width", "heads", "vocabulary", "block"])
 
     class Block(nn.Module):
         def __init__(self):
             super().__init__()
-            norm = (lambda: nn.RMSNorm(width, eps=1e-6)) if llama else (lambda: nn.LayerNorm(width))
-            self.norms = nn.ModuleList([norm(), norm()])
-            self.joint = nn.Linear(width, 3 * width, bias=not llama)
-            self.output = nn.Linear(width, width, bias=not llama)
-            self.widen = nn.Linear(width, inner, bias=not llama)
-            self.gate = nn.Linear(width, inner, bias=False) if llama else None
-            self.narrow = nn.Linear(inner, width, bias=not llama)
+            self.attention_norm, self.feed_forward_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.joint, self.output = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
-        def forward(self, x, turns):
-            split = self.joint(self.norms[0](x)).view(rows, length, 3, heads, width // heads)
-            query, key, value = split.permute(2, 0, 3, 1, 4)
-            if turns is not None:
-                query, key = rotated(query, turns), rotated(key, turns)
+        def forward(self, x):
+            rows, length, _ = x.shape
+            parts = self.joint(self.attention_norm(x)).view(rows, length, 3, heads, width // heads)
+            query, key, value = parts.permute(2, 0, 3, 1, 4)
             mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
             x = x + self.output(mixed.transpose(1, 2).reshape(rows, length, width))
-            normed = self.norms[1](x)
-            if self.gate is None:
-                return x + self.narrow(functional.gelu(self.widen(normed)))
-            return x + self.narrow(functional.silu(self.gate(normed)) * self.widen(normed))
+            return x + self.narrow(functional.gelu(self.widen(self.feed_forward_norm(x))))
 
-    def rotated(x, turns):
-        half = x.shape[-1] // 2
-        cos, sin = turns
-        return x * cos + torch.cat([-x[..., half:], x[..., :half]], -1) * sin
-
-    class Model(nn.Module):
+    class Gpt(nn.Module):
         def __init__(self):
             super().__init__()
-            self.tokens = nn.Embedding(vocabulary, width)
-            self.positions = None if llama else nn.Embedding(length, width)
-            self.blocks = nn.ModuleList([Block() for _ in range(layers)])
-            self.norm = nn.RMSNorm(width, eps=1e-6) if llama else nn.LayerNorm(width)
-            # Ours are tied in both families.
-            for parameter in self.parameters():
-                if parameter.dim() > 1:
-                    nn.init.normal_(parameter, std=0.02)
-            size = width // heads
-            angles = torch.outer(torch.arange(length), 1e4 ** (-torch.arange(0, size, 2) / size)).repeat(1, 2)
-            self.turns = (angles.cos(), angles.sin()) if llama else None
+            self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(block, width)
+            self.blocks = nn.ModuleList(Block() for _ in range(case["layers"]))
+            self.norm = nn.LayerNorm(width)
+            for weight in [self.tokens.weight, self.positions.weight]:
+                nn.init.normal_(weight, std=0.02)
 
         def forward(self, ids, labels):
-            x = self.tokens(ids)
-            if self.positions is not None:
-                x = x + self.positions.weight
+            x = self.tokens(ids) + self.positions.weight
             for block in self.blocks:
-                x = block(x, self.turns)
-            logits = functional.linear(self.norm(x), self.tokens.weight)
-            return functional.cross_entropy(logits.float().flatten(0, 1), labels.flatten())
+                x = block(x)
+            logits = self.norm(x) @ self.tokens.weight.T
+            return functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
 
-    model = Model()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.1, fused=True)
-    run = torch.compile(model) if compiled else model
-    batches = torch.randint(vocabulary, (WARMUP + steps, rows, length + 1))
-    times = []
-    for batch in batches:
-        started = time.perf_counter()
-        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bf16"):
-            loss = run(batch[:, :-1], batch[:, 1:])
+    model = Gpt()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    run = torch.compile(model) if mode == "compile" else model
+    bf16 = case["dtype"] == "bf16"
+    seconds, last = [], time.perf_counter()
+    for _ in range(warmup + steps):
+        rows = torch.randint(vocabulary, (case["batch"], block + 1))
+        with torch.autocast("cpu", torch.bfloat16) if bf16 else contextlib.nullcontext():
+            loss = run(rows[:, :-1], rows[:, 1:])
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
         loss.item()
-        times.append(time.perf_counter() - started)
-    print(json.dumps({"ms_per_step": 1e3 * statistics.median(times[WARMUP:])}))
+        now = time.perf_counter()
+        seconds.append(now - last)
+        last = now
+    print(json.dumps({"seconds": seconds, "parameters": sum(x.numel() for x in model.parameters())}))
 
 
-def spread(values):
-    return f"{statistics.median(values):9.1f} ({min(values):.1f} to {max(values):.1f})"
+# Both sides, from outside.
 
 
-def line(name, one, other):
-    """Prints both sides of a comparison, and their ratio."""
-    for what, at in [("ms/step", 0), ("resident MB", 1)]:
-        left, right = ([turn[at] for turn in turns] for turns in [one, other])
-        ratio = statistics.median(left) / statistics.median(right)
-        print(f"{name:<22}{what:<13}{spread(left):<34}{spread(right):<34}{ratio:6.2f}", flush=True)
+def finished(command, environment):
+    """Runs a process to its end: what it printed, and its largest resident set in bytes. `None` if it fails."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(command, stdout=out, stderr=errors, env=environment)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        errors.seek(0)
+        text, said = out.read(), errors.read()
+    if process.returncode != 0:
+        print(f"{' '.join(command)}\n{said[-2000:]}", file=sys.stderr)
+        return None
+    return text, usage.ru_maxrss * 1024
+
+
+def of_torch(case, mode, options):
+    command = [sys.executable, os.path.abspath(__file__), "--torch-side", json.dumps(case), "--mode", mode]
+    command += ["--steps", str(options.steps), "--warmup", str(options.warmup), "--threads", str(options.threads)]
+    done = finished(command, os.environ | {"OMP_NUM_THREADS": str(options.threads)})
+    if done is None:
+        return None
+    found = json.loads(done[0].splitlines()[-1])
+    return statistics.median(found["seconds"][options.warmup :]), done[1], found["parameters"]
+
+
+def of_firebrick(case, recompute, program, options, folder):
+    strategies = ["Amp(bf16)"] if case["dtype"] == "bf16" else []
+    strategies += ["Recompute(every: 1)"] if recompute else []
+    output = os.path.join(folder, "run")
+    train, valid = (os.path.join(folder, name) for name in ["train.txt", "valid.txt"])
+    letters = [chr(0x4E00 + at) for at in range(case["vocabulary"])]
+    draw = random.Random(1)
+    needed = (options.steps + options.warmup + 1) * case["batch"] * (case["block"] + 1)
+    with open(train, "w", encoding="utf-8") as file:
+        file.write("".join(letters) + "".join(draw.choices(letters, k=needed)))
+    with open(valid, "w", encoding="utf-8") as file:
+        file.write("".join(draw.choices(letters, k=case["block"] + 1)))
+    run = os.path.join(folder, "run.ron")
+    with open(run, "w", encoding="utf-8") as file:
+        what = {name: firebrick.quoted(path) for name, path in [("train", train), ("valid", valid), ("output", output)]}
+        what |= {"strategies": ", ".join([*strategies, "Clip(norm: 1.0)"]), "steps": options.steps + options.warmup}
+        file.write(RUN.format(**case | what))
+    command = [program, "train", run, "--plain"]
+    done = finished(command, os.environ | {"RAYON_NUM_THREADS": str(options.threads)})
+    if done is None:
+        sys.exit(1)
+    steps = firebrick.metrics(output, "train")
+    seconds = [step["seconds"] for step in steps][options.warmup :]
+    return statistics.median(seconds), done[1], steps[-1]["parameter_bytes"]
+
+
+def turns(sides, pairs):
+    """The results of both sides, whose order alternates."""
+    found = ([], [])
+    for pair in range(pairs):
+        for side in [0, 1] if pair % 2 == 0 else [1, 0]:
+            found[side].append(sides[side]())
+    return found
+
+
+def line(name, ours, theirs, unit, scale):
+    """Medians, spreads, and the median of the pairs' ratios."""
+    ratios = [our / their for our, their in zip(ours, theirs)]
+    sides = [
+        f"{statistics.median(side) * scale:9.3f} ({min(side) * scale:.3f} to {max(side) * scale:.3f}) {unit}"
+        for side in [ours, theirs]
+    ]
+    ratio = f"{statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
+    print(f"  {name:<8}{sides[0]:>42}{sides[1]:>42}    {ratio}", flush=True)
+
+
+def compare(name, case, program, options, folder):
+    case, recompute = dict(case), case.get("recompute", False)
+    case.pop("recompute", None)
+    ours = lambda: of_firebrick(case, recompute, program, options, folder)
+    if recompute:
+        print(f"{name}: firebrick with recompute, beside firebrick without", flush=True)
+        theirs = lambda: of_firebrick(case, False, program, options, folder)
+    else:
+        tried = {mode: of_torch(case, mode, options) for mode in ["eager", "compile"]}
+        tried = {mode: found for mode, found in tried.items() if found is not None}
+        if not tried:
+            sys.exit("PyTorch runs neither eagerly nor compiled: see above")
+        mode = min(tried, key=lambda mode: tried[mode][0])
+        others = ", ".join(f"{mode} {found[0]:.3f} s" for mode, found in tried.items())
+        parameters, of_theirs = ours()[2] // (2 if case["dtype"] == "bf16" else 4), tried[mode][2]
+        print(f"{name}: {of_theirs:,} parameters, beside PyTorch's {mode} ({others})", flush=True)
+        if case["dtype"] == "f32" and parameters != of_theirs:
+            sys.exit(f"firebrick's model has {parameters:,} parameters, and PyTorch's {of_theirs:,}")
+        theirs = lambda: of_torch(case, mode, options)
+    ours, theirs = turns([ours, theirs], options.pairs)
+    if None in theirs:
+        sys.exit("a run of PyTorch failed: see above")
+    line("time", *([found[0] for found in side] for side in [ours, theirs]), "s", 1)
+    line("memory", *([found[1] for found in side] for side in [ours, theirs]), "MB", 1e-6)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", nargs="+", choices=[*CASES, *OWN], default=[*CASES, *OWN])
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), metavar="NAME")
     parser.add_argument("--pairs", type=int, default=9)
-    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--warmup", type=int, default=3)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--eager", action="store_true", help="leave out torch.compile")
     parser.add_argument("--firebrick")
-    parser.add_argument("--side", choices=CASES, help=argparse.SUPPRESS)
-    parser.add_argument("--compiled", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--torch-side", type=json.loads, help=argparse.SUPPRESS)
+    parser.add_argument("--mode", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    steps, threads = options.steps, options.threads
-    if options.side:
-        return torch_side(options.side, steps, threads, options.compiled)
+    if options.list:
+        return print("\n".join(CASES))
+    if options.torch_side:
+        side = options.torch_side
+        return torch_side(side, options.mode, options.warmup, options.steps, options.threads)
     program = options.firebrick or firebrick.build()
-    print(f"{threads} threads, {options.pairs} pairs of {steps} steps: median (smallest to largest)")
-    print(f"{'':<35}{'ours':>9}{'':<25}{'theirs':>9}{'':<25}{'ratio':>6}", flush=True)
-    with tempfile.TemporaryDirectory() as folder:
-        for case in options.cases:
-            run = run_file(folder, OWN[case][0] if case in OWN else case)
-            if case in OWN:
-                turns = [
-                    (ours(program, run, steps, threads, OWN[case][1]), ours(program, run, steps, threads))
-                    for _ in range(options.pairs)
-                ]
-            else:
-                # One turn each shows which of PyTorch's ways is the faster.
-                ways = [False] if options.eager else [False, True]
-                compiled = min(ways, key=lambda compiled: theirs(case, steps, threads, compiled)[0])
-                turns = [
-                    (ours(program, run, steps, threads), theirs(case, steps, threads, compiled))
-                    for _ in range(options.pairs)
-                ]
-            line(case, *zip(*turns))
+    print(f"{options.pairs} pairs of {options.steps} updates on {options.threads} threads; median (lowest to highest)")
+    print(f"  {'':<8}{'firebrick':>42}{'beside':>42}    ratio")
+    for name in options.cases:
+        with tempfile.TemporaryDirectory() as folder:
+            compare(name, CASES[name], program, options, folder)
 
 
 if __name__ == "__main__":

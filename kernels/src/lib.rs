@@ -6,7 +6,11 @@
 //!
 //! ```text
 //! gelu/      GELU and its gradient, vectorized on the CPU
-//! half/      matmul, linear and cast in half precision, as fast as f32 on the CPU
+//! gated/     the activation of one projection times another: SwiGLU, GEGLU
+//! product/   matmul and linear, in f32 and half precision on the CPU
+//! half/      casts between half precision and f32
+//! elements/  passes over the elements of the CPU's tensors
+//! residual/  sums of a residual branch and its input, with dropout
 //! dropout/   dropout whose mask is a function of each element's position
 //! draws.rs   counter-based random numbers, without a stateful generator
 //! optim/     updates of a parameter in one pass over memory
@@ -37,14 +41,22 @@
 mod device;
 mod draws;
 mod dropout;
+#[cfg(feature = "flex")]
+mod elements;
+mod gated;
 mod gelu;
 mod half;
 pub mod memory;
 pub mod optim;
+mod product;
+mod residual;
 #[cfg(test)]
 mod testing;
 
 pub use draws::Draws;
-pub use dropout::{Site, dropout};
+pub use dropout::{DropMask, DropoutOps, Dropping, Site, dropout};
+pub use gated::{Gate, GatedOps, Gates, gated};
 pub use gelu::{Gelu, GeluOps, gelu};
-pub use half::{Convert, HalfOps, cast, linear, matmul};
+pub use half::{HalfOps, cast};
+pub use product::{ProductOps, Products, linear, matmul};
+pub use residual::{ResidualOps, Sums, add, add_dropout};

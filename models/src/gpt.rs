@@ -4,7 +4,7 @@ use burn::module::{Module, Param};
 use burn::nn::{Embedding, EmbeddingConfig};
 use burn::tensor::{Bool, Device, FloatDType, Int, Tensor};
 use firebrick_datasets::{Inputs, TokenBatch};
-use firebrick_kernels::cast;
+use firebrick_kernels::{add, cast};
 use firebrick_strategies::{Dropout, Pass};
 use serde::{Deserialize, Serialize};
 
@@ -267,13 +267,13 @@ impl Block {
     ) -> (Tensor<3>, KeyValue) {
         let (mixed, kept) =
             self.attention.read_on(self.attention_norm.forward(x.clone()), past, masked, pass);
-        (self.fed_forward(x + mixed, pass), kept)
+        (self.fed_forward(add(x, mixed), pass), kept)
     }
 
     fn fed_forward(&self, x: Tensor<3>, pass: &Pass) -> Tensor<3> {
         let widened = self.widen.forward(self.feed_forward_norm.forward(x.clone()));
         let hidden = self.activation.forward(widened);
-        x + self.dropout.forward(self.narrow.forward(hidden), pass)
+        self.dropout.forward_onto(x, self.narrow.forward(hidden), pass)
     }
 }
 

@@ -18,12 +18,13 @@ mod ops;
 #[cfg(test)]
 mod tests;
 #[cfg(feature = "flex")]
-mod vectors;
+pub(crate) mod vectors;
 
 use burn::backend::Dispatch;
 use burn::tensor::Tensor;
 
 pub use ops::{Gelu, GeluOps};
+pub(crate) use ops::{narrow, wide};
 
 /// Computes x · Φ(x) of each element, where Φ is the distribution function of the normal distribution (Hendrycks &
 /// Gimpel, 2016, arXiv:1606.08415), or its approximation. In half precision it computes in f32 and rounds once.

@@ -149,10 +149,10 @@ impl Block {
         let (query, key, value) = (part(&self.query), part(&self.key), part(&self.value));
         let query = query.clone() / (query.dims()[3] as f64).sqrt();
         let mixed = attend(query, key, value, masked, None, &self.weight_dropout, pass);
-        let attended = self.dropout.forward(self.output.forward(join_heads(mixed)), pass);
-        let x = self.attention_norm.forward(x + attended);
+        let attended = self.dropout.forward_onto(x, self.output.forward(join_heads(mixed)), pass);
+        let x = self.attention_norm.forward(attended);
         let hidden = self.activation.forward(self.widen.forward(x.clone()));
-        let fed = self.dropout.forward(self.narrow.forward(hidden), pass);
-        self.feed_forward_norm.forward(x + fed)
+        let fed = self.dropout.forward_onto(x, self.narrow.forward(hidden), pass);
+        self.feed_forward_norm.forward(fed)
     }
 }

@@ -2,6 +2,7 @@
 
 use burn::module::Module;
 use burn::tensor::{Bool, Device, Tensor};
+use firebrick_kernels::add;
 use firebrick_strategies::{Dropout, Pass};
 
 use super::T5Config;
@@ -97,11 +98,11 @@ impl FeedForward {
         let normed = self.norm.forward(x.clone());
         let widened = self.widen.forward(normed.clone());
         let hidden = match &self.gate {
-            Some(gate) => self.activation.forward(gate.forward(normed)) * widened,
+            Some(gate) => self.activation.gated(gate.forward(normed), widened),
             None => self.activation.forward(widened),
         };
         let narrowed = self.narrow.forward(self.dropout.forward(hidden, pass));
-        x + self.dropout.forward(narrowed, pass)
+        self.dropout.forward_onto(x, narrowed, pass)
     }
 }
 
@@ -125,7 +126,7 @@ impl EncoderBlock {
     /// `[batch, length, d_model]` to the same shape.
     pub fn forward(&self, x: Tensor<3>, bias: Tensor<4>, masked: Tensor<4, Bool>, pass: &Pass) -> Tensor<3> {
         let normed = self.attention_norm.forward(x.clone());
-        let x = x + self.attention.forward(normed.clone(), normed, Some(bias), masked, pass);
+        let x = add(x, self.attention.forward(normed.clone(), normed, Some(bias), masked, pass));
         self.feed_forward.forward(x, pass)
     }
 }
@@ -161,9 +162,9 @@ impl DecoderBlock {
         pass: &Pass,
     ) -> Tensor<3> {
         let normed = self.attention_norm.forward(x.clone());
-        let x = x + self.attention.forward(normed.clone(), normed, Some(bias), masked, pass);
+        let x = add(x, self.attention.forward(normed.clone(), normed, Some(bias), masked, pass));
         let normed = self.source_norm.forward(x.clone());
-        let x = x + self.source.forward(normed, source, None, source_masked, pass);
+        let x = add(x, self.source.forward(normed, source, None, source_masked, pass));
         self.feed_forward.forward(x, pass)
     }
     /// Keys and values of a source, `[batch, source length, d_model]`.
@@ -185,9 +186,9 @@ impl DecoderBlock {
         let normed = self.attention_norm.forward(x.clone());
         let (key, value) = self.attention.key_value(normed.clone());
         let own = behind(past, key, value);
-        let x = x + self.attention.attended(normed, own.clone(), Some(bias), masked, pass);
+        let x = add(x, self.attention.attended(normed, own.clone(), Some(bias), masked, pass));
         let normed = self.source_norm.forward(x.clone());
-        let x = x + self.source.attended(normed, of_source, None, source_masked, pass);
+        let x = add(x, self.source.attended(normed, of_source, None, source_masked, pass));
         (self.feed_forward.forward(x, pass), own)
     }
 }
