@@ -6,11 +6,13 @@
 //!
 //! ```text
 //! gelu/      GELU and its gradient, vectorized on the CPU
+//! norm/      layer norm and RMS norm, with the sum before them
 //! half/      matmul, linear and cast in half precision, as fast as f32 on the CPU
 //! dropout/   dropout whose mask is a function of each element's position
 //! draws.rs   counter-based random numbers, without a stateful generator
 //! optim/     updates of a parameter in one pass over memory
 //! memory/    bytes in use: by the process or a rank on the CPU, in the device's pool elsewhere
+//! flex/      what the kernels for the CPU have in common
 //! device.rs  the backend of a device
 //! ```
 //!
@@ -37,9 +39,12 @@
 mod device;
 mod draws;
 mod dropout;
+#[cfg(feature = "flex")]
+mod flex;
 mod gelu;
 mod half;
 pub mod memory;
+mod norm;
 pub mod optim;
 #[cfg(test)]
 mod testing;
@@ -48,3 +53,4 @@ pub use draws::Draws;
 pub use dropout::{Site, dropout};
 pub use gelu::{Gelu, GeluOps, gelu};
 pub use half::{Convert, HalfOps, cast, linear, matmul};
+pub use norm::{NormKind, NormOps, NormRows, norm, norm_and_input, norm_of_sum};
