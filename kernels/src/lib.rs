@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! gelu/      GELU and its gradient, vectorized on the CPU
+//! loss/      cross-entropy, and that of an output layer without all logits at once
 //! norm/      layer norm and RMS norm, with the sum before them
 //! half/      matmul, linear and cast in half precision, as fast as f32 on the CPU
 //! dropout/   dropout whose mask is a function of each element's position
@@ -43,6 +44,7 @@ mod dropout;
 mod flex;
 mod gelu;
 mod half;
+mod loss;
 pub mod memory;
 mod norm;
 pub mod optim;
@@ -53,4 +55,5 @@ pub use draws::Draws;
 pub use dropout::{Site, dropout};
 pub use gelu::{Gelu, GeluOps, gelu};
 pub use half::{Convert, HalfOps, cast, linear, matmul};
+pub use loss::{Head, HeadWeight, IGNORED, LossOps, LossRows, cross_entropy, head_loss};
 pub use norm::{NormKind, NormOps, NormRows, norm, norm_and_input, norm_of_sum};

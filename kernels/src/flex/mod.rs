@@ -45,7 +45,6 @@ pub(crate) fn widened(x: FlexTensor) -> Vec<f32> {
     }
 }
 
-
 /// Creates a tensor from its elements.
 pub(crate) fn tensor<T: Element + bytemuck::Pod>(x: Vec<T>, shape: Shape) -> FlexTensor {
     FlexTensor::new(Bytes::from_elems(x), Layout::contiguous(shape), T::dtype())
