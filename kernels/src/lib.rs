@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! gelu/      GELU and its gradient, vectorized on the CPU
+//! embedding/ rows of a table, with a gradient summed by rows
 //! loss/      cross-entropy, and that of an output layer without all logits at once
 //! norm/      layer norm and RMS norm, with the sum before them
 //! half/      matmul, linear and cast in half precision, as fast as f32 on the CPU
@@ -40,6 +41,7 @@
 mod device;
 mod draws;
 mod dropout;
+mod embedding;
 #[cfg(feature = "flex")]
 mod flex;
 mod gelu;
@@ -53,6 +55,7 @@ mod testing;
 
 pub use draws::Draws;
 pub use dropout::{Site, dropout};
+pub use embedding::{EmbeddingOps, EmbeddingRows, embedding};
 pub use gelu::{Gelu, GeluOps, gelu};
 pub use half::{Convert, HalfOps, cast, linear, matmul};
 pub use loss::{Head, HeadWeight, IGNORED, LossOps, LossRows, cross_entropy, head_loss};

@@ -32,7 +32,7 @@ pub use ops::LossOps;
 pub use rows::LossRows;
 
 use crate::device::is_flex;
-use crate::half::cast;
+use crate::half::{cast, linear};
 use ops::Form;
 
 /// The label of a row without a loss, as in PyTorch and transformers.
@@ -76,7 +76,7 @@ pub fn cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>, smoothing: f64) 
         ignored.into_dispatch(),
         smoothing,
     );
-    Tensor::from_dispatch(sum)
+    cast(Tensor::from_dispatch(sum), FloatDType::F32)
 }
 
 /// The output layer of a language model.
@@ -108,7 +108,11 @@ impl Head {
             HeadWeight::Embedding(weight) => weight.clone().transpose(),
             HeadWeight::Linear(weight) => weight.clone(),
         };
-        crate::half::linear(cast(hidden, self.dtype()), weight, self.bias.clone())
+        let mut shape = hidden.dims();
+        let rows = shape[..D - 1].iter().product();
+        let hidden = cast(hidden, self.dtype()).reshape([rows, shape[D - 1]]);
+        shape[D - 1] = self.classes();
+        linear(hidden, weight, self.bias.clone()).reshape(shape)
     }
 
     /// Returns the likeliest class of each row of `hidden`, `[rows, width]`, without all logits at once: `[rows]`.
