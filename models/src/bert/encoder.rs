@@ -150,9 +150,9 @@ impl Block {
         let query = query.clone() / (query.dims()[3] as f64).sqrt();
         let mixed = attend(query, key, value, masked, None, &self.weight_dropout, pass);
         let attended = self.dropout.forward(self.output.forward(join_heads(mixed)), pass);
-        let x = self.attention_norm.forward(x + attended);
+        let x = self.attention_norm.of_sum(x, attended).1;
         let hidden = self.activation.forward(self.widen.forward(x.clone()));
         let fed = self.dropout.forward(self.narrow.forward(hidden), pass);
-        self.feed_forward_norm.forward(x + fed)
+        self.feed_forward_norm.of_sum(x, fed).1
     }
 }
