@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::attention::Attention;
 use super::causal::{Placed, next_token_loss};
+use super::embedded::embedded;
 use super::gpt_shape::{Shape, normal};
 use super::key_value::{KeyValue, Past};
 use super::output_layer::output_layer;
@@ -162,7 +163,7 @@ impl Gpt {
 
     fn embedded(&self, tokens: Tensor<2, Int>, places: Tensor<2, Int>, pass: &Pass) -> Tensor<3> {
         let dtype = pass.dtype();
-        let x = cast(self.tokens.forward(tokens), dtype) + cast(self.positions.forward(places), dtype);
+        let x = cast(embedded(&self.tokens, tokens), dtype) + cast(embedded(&self.positions, places), dtype);
         self.dropout.forward(x, pass)
     }
 

@@ -9,6 +9,7 @@ use pulp::Arch;
 use rayon::prelude::*;
 
 use super::IGNORED;
+use super::product::add_product;
 use super::rows::{Labels, LossRows, losses, slopes, wide};
 use super::vectors::{Loss, LossAndSlope, Scaled, Slopes, Target};
 use crate::flex::{Buffer, Lane, TASK, adjacent, elements, tensor, widened};
@@ -69,6 +70,18 @@ impl LossRows for Flex {
         };
         all.with_min_len((TASK / classes).max(1)).map(of_row).collect_into_vec(&mut losses);
         (total(&losses), logits)
+    }
+
+    fn add_product(
+        total: Option<FloatTensor<Self>>,
+        lhs: FloatTensor<Self>,
+        rhs: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        match total {
+            Some(total) if total.dtype() == DType::F32 => add_product(total, lhs, rhs),
+            Some(total) => Self::float_add(total, Self::float_matmul(lhs, rhs)),
+            None => Self::float_matmul(lhs, rhs),
+        }
     }
 
     fn scaled(x: FloatTensor<Self>, by: FloatTensor<Self>, dtype: DType) -> FloatTensor<Self> {

@@ -52,7 +52,8 @@ pub(super) fn loss<B: LossRows + Convert>(
     let size = chunk(rows, classes);
 
     let mut sum: Option<FloatTensor<B>> = None;
-    let (mut of_hidden, mut of_weight, mut of_bias) = (Vec::new(), None, None);
+    let (mut of_hidden, mut of_bias) = (Vec::new(), None);
+    let mut of_weight: Option<FloatTensor<B>> = None;
     let added = |total: &mut Option<FloatTensor<B>>, more: FloatTensor<B>| {
         *total = Some(match total.take() {
             Some(total) => B::float_add(total, more),
@@ -86,11 +87,11 @@ pub(super) fn loss<B: LossRows + Convert>(
             of_hidden.push(wide::<B>(B::float_matmul(slopes.clone(), to_hidden.clone())));
         }
         if wanted[1] {
-            let product = match form.transposed {
-                true => B::float_matmul(transpose(slopes), part),
-                false => B::float_matmul(transpose(part), slopes),
+            let (lhs, rhs) = match form.transposed {
+                true => (transpose(slopes), part),
+                false => (transpose(part), slopes),
             };
-            added(&mut of_weight, wide::<B>(product));
+            of_weight = Some(B::add_product(of_weight.take(), lhs, rhs));
         }
     }
     let of_hidden = match of_hidden.len() {

@@ -11,6 +11,7 @@
 //! rows.rs       rows of logits, with Burn's operations for backends without kernels
 //! backward.rs   the gradients, once for every backend
 //! flex.rs       rows on all cores
+//! product.rs    addition of a product in place
 //! vectors.rs    one row, which the compiler turns into vectors
 //! ```
 
@@ -19,6 +20,8 @@ mod backward;
 mod flex;
 mod head;
 mod ops;
+#[cfg(feature = "flex")]
+mod product;
 mod rows;
 #[cfg(test)]
 mod tests;

@@ -79,6 +79,19 @@ pub trait LossRows: Backend {
         (sum, slopes::<Self>(logits, logarithms, labels, smoothing))
     }
 
+    /// Adds the product of `[m, k]` and `[k, n]` to `total`, in f32 or wider; `None` is zeros.
+    fn add_product(
+        total: Option<FloatTensor<Self>>,
+        lhs: FloatTensor<Self>,
+        rhs: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        let product = wide::<Self>(Self::float_matmul(lhs, rhs));
+        match total {
+            Some(total) => Self::float_add(total, product),
+            None => product,
+        }
+    }
+
     /// Multiplies each element by the only one of `by`, and returns `dtype`.
     fn scaled(x: FloatTensor<Self>, by: FloatTensor<Self>, dtype: DType) -> FloatTensor<Self> {
         let by = Self::float_reshape(cast::<Self>(by, x.dtype()), Shape::from(vec![1; x.rank()]));

@@ -9,6 +9,7 @@ use firebrick_strategies::{Dropout, Pass};
 
 use super::BertConfig;
 use crate::attention::{attend, join_heads, padding_mask, split_heads, starts_of};
+use crate::embedded::embedded;
 use crate::{Activation, Linear, Norm};
 
 /// BERT (Devlin et al., 2019, arXiv:1810.04805): post-norm, learned positions; and RoBERTa (Liu et al., 2019,
@@ -86,7 +87,7 @@ impl Embeddings {
         let one_segment = self.segments.weight.dims()[0] == 1;
         let segments = if one_segment { segments.zeros_like() } else { segments };
         let places = self.places(ids.clone());
-        let of = |embedding: &Embedding, ids| cast(embedding.forward(ids), pass.dtype());
+        let of = |embedding: &Embedding, ids| cast(embedded(embedding, ids), pass.dtype());
         let x = of(&self.tokens, ids) + of(&self.segments, segments) + of(&self.positions, places);
         self.dropout.forward(self.norm.forward(x), pass)
     }

@@ -11,6 +11,7 @@ use super::rope::{Rope, rotate};
 use super::{LlamaConfig, keys};
 use crate::attention::{attend, join_heads, split_heads};
 use crate::causal::{Placed, next_token_loss};
+use crate::embedded::embedded;
 use crate::key_value::{KeyValue, Past, behind};
 use crate::output_layer::output_layer;
 use crate::perplexity::{counted, perplexity};
@@ -80,7 +81,7 @@ impl Llama {
     /// The normalised hidden state, `[batch, length, width]`.
     fn hidden(&self, Placed { ids, places, masked }: Placed, pass: &Pass) -> Tensor<3> {
         let angles = self.rope.angles(places, &ids.device());
-        let x = cast(self.tokens.forward(ids), pass.dtype());
+        let x = cast(embedded(&self.tokens, ids), pass.dtype());
         let mut masks = Masks::of(masked);
         let x = self.blocks.iter().zip(&self.windows).fold(x, |x, (block, window)| {
             let run =
@@ -119,7 +120,7 @@ impl ReadsOn for Llama {
         let Placed { ids, places, masked } = read;
         let angles = self.rope.angles(places, &ids.device());
         let mut past = past.map(|past| past.own.into_iter());
-        let (mut x, mut own) = (cast(self.tokens.forward(ids), pass.dtype()), Vec::new());
+        let (mut x, mut own) = (cast(embedded(&self.tokens, ids), pass.dtype()), Vec::new());
         let mut masks = Masks::of(masked);
         for (block, window) in self.blocks.iter().zip(&self.windows) {
             let past = past.as_mut().and_then(Iterator::next);

@@ -13,6 +13,7 @@ use super::{T5Config, keys};
 use crate::attention::{causal_mask, padding_mask, starts_of};
 use crate::causal::Placed;
 use crate::decoding::{Prompt, Text};
+use crate::embedded::embedded;
 use crate::key_value::{KeyValue, Past, PastSource};
 use crate::output_layer::{output_layer, output_loss};
 use crate::perplexity::{counted, perplexity};
@@ -120,7 +121,7 @@ impl T5 {
         let [_, length] = source.shape();
         let pass = &pass.starting_at(starts_of(source.host_mask(), length));
         let masked = padding_mask(source, pass.device());
-        let x = cast(self.tokens.forward(source.ids(pass.device())), pass.dtype());
+        let x = cast(embedded(&self.tokens, source.ids(pass.device())), pass.dtype());
         Encoded { states: self.encoder.forward(x, masked.clone(), pass), masked }
     }
 
@@ -141,7 +142,7 @@ impl T5 {
     }
 
     fn decoded(&self, ids: Tensor<2, Int>, real: Tensor<2, Bool>, source: Encoded, pass: &Pass) -> Tensor<3> {
-        let x = cast(self.tokens.forward(ids), pass.dtype());
+        let x = cast(embedded(&self.tokens, ids), pass.dtype());
         self.scaled(self.decoder.forward(x, causal_mask(real), source, pass))
     }
 
@@ -176,7 +177,7 @@ impl ReadsOn for T5 {
         pass: &Pass,
     ) -> (Tensor<2>, Past) {
         let Placed { ids, masked, .. } = read;
-        let x = cast(self.tokens.forward(ids), pass.dtype());
+        let x = cast(embedded(&self.tokens, ids), pass.dtype());
         let (own, of_source) = match past {
             Some(Past { own, source }) => (Some(own), source),
             None => (None, source.map(|source| self.decoder.of_source(self.encode(source, pass), pass))),
