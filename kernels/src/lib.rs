@@ -11,10 +11,14 @@
 //! half/      casts between half precision and f32
 //! elements/  passes over the elements of the CPU's tensors
 //! residual/  sums of a residual branch and its input, with dropout
+//! embedding/ rows of a table, with a gradient summed by rows
+//! loss/      cross-entropy, and that of an output layer without all logits at once
+//! norm/      layer norm and RMS norm, with the sum before them
 //! dropout/   dropout whose mask is a function of each element's position
 //! draws.rs   counter-based random numbers, without a stateful generator
 //! optim/     updates of a parameter in one pass over memory
 //! memory/    bytes in use: by the process or a rank on the CPU, in the device's pool elsewhere
+//! flex/      what the kernels for the CPU have in common
 //! device.rs  the backend of a device
 //! ```
 //!
@@ -43,10 +47,15 @@ mod draws;
 mod dropout;
 #[cfg(feature = "flex")]
 mod elements;
+mod embedding;
+#[cfg(feature = "flex")]
+mod flex;
 mod gated;
 mod gelu;
 mod half;
+mod loss;
 pub mod memory;
+mod norm;
 pub mod optim;
 mod product;
 mod residual;
@@ -55,8 +64,11 @@ mod testing;
 
 pub use draws::Draws;
 pub use dropout::{DropMask, DropoutOps, Dropping, Site, dropout};
+pub use embedding::{EmbeddingOps, EmbeddingRows, embedding};
 pub use gated::{Gate, GatedOps, Gates, gated};
 pub use gelu::{Gelu, GeluOps, gelu};
 pub use half::{HalfOps, cast};
+pub use loss::{Head, HeadWeight, IGNORED, LossOps, LossRows, cross_entropy, head_loss};
+pub use norm::{NormKind, NormOps, NormRows, norm, norm_and_input, norm_of_sum};
 pub use product::{ProductOps, Products, linear, matmul};
 pub use residual::{ResidualOps, Sums, add, add_dropout};

@@ -2,10 +2,11 @@
 
 use burn::tensor::{Bool, Int, Tensor};
 use firebrick_datasets::{Batch, TokenBatch};
+use firebrick_kernels::Head;
 use firebrick_strategies::Pass;
 
 use super::attention::{future_mask, mask_of, starts_of};
-use super::smoothed_cross_entropy;
+use super::output_layer::output_loss;
 use firebrick::Loss;
 
 /// Tokens with their positions and mask.
@@ -27,25 +28,25 @@ impl Placed {
     }
 }
 
-/// The loss of predicting each next token. The last token is only a label and is not an input. `logits` is the model;
-/// it returns `[batch, length - 1, vocabulary]`.
+/// The loss of predicting each next token. The last token is only a label and is not an input. `hidden` is the model
+/// without its `head`; it returns `[batch, length - 1, width]`.
 pub(super) fn next_token_loss(
     batch: TokenBatch,
     pass: &Pass,
-    logits: impl FnOnce(Placed, &Pass) -> Tensor<3>,
+    head: &Head,
+    hidden: impl FnOnce(Placed, &Pass) -> Tensor<3>,
 ) -> Loss {
     let [rows, length] = batch.shape();
     let device = pass.device();
     let ids = batch.ids(device).slice([0..rows, 0..length - 1]);
-    let labels = batch.labels(device).slice([0..rows, 1..length]);
-    let logits = match batch.position_ids(device) {
-        None => logits(Placed::in_columns(ids), pass),
+    let labels: Vec<i32> = batch.host_labels().chunks(length).flat_map(|row| &row[1..]).copied().collect();
+    let hidden = match batch.position_ids(device) {
+        None => hidden(Placed::in_columns(ids), pass),
         Some(places) => {
             let places = places.slice([0..rows, 0..length - 1]);
             let pass = pass.starting_at(starts_of(batch.host_mask(), length));
-            logits(Placed { ids, places, masked: mask_of(&batch, device) }, &pass)
+            hidden(Placed { ids, places, masked: mask_of(&batch, device) }, &pass)
         }
     };
-    let sum = smoothed_cross_entropy(logits.flatten(0, 1), labels.flatten(0, 1), pass);
-    Loss { sum, items: batch.items() }
+    Loss { sum: output_loss(hidden, head, &labels, pass), items: batch.items() }
 }

@@ -1,16 +1,15 @@
 //! The cross-entropy loss.
 
-use burn::tensor::{FloatDType, Int, Tensor, activation::log_softmax};
-use firebrick_datasets::IGNORE;
-use firebrick_kernels::cast;
+use burn::tensor::{Int, Tensor};
+use firebrick_kernels as kernels;
 use firebrick_strategies::Pass;
 
 /// The negative log-likelihood of the labels, summed over the supervised positions, shape `[1]`, f32.
 ///
-/// `logits` is `[positions, vocabulary]` in any float dtype and is cast to f32 first. `labels` is `[positions]`, with
+/// `logits` is `[positions, vocabulary]` in any float dtype; the loss is computed in f32. `labels` is `[positions]`, with
 /// -100 for unsupervised positions, which add exactly 0 to the sum and to every gradient.
 pub fn cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>) -> Tensor<1> {
-    smoothed(logits, labels, 0.0)
+    kernels::cross_entropy(logits, labels, 0.0)
 }
 
 /// [`cross_entropy`] with smoothed labels: during training, the labels are smoothed by the pass's
@@ -23,19 +22,7 @@ pub fn cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>) -> Tensor<1> {
 /// (1 - ε) · -ln p(y)  +  ε/C · Σ -ln p(c)
 /// ```
 pub fn smoothed_cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>, pass: &Pass) -> Tensor<1> {
-    smoothed(logits, labels, pass.label_smoothing())
-}
-
-fn smoothed(logits: Tensor<2>, labels: Tensor<1, Int>, share: f64) -> Tensor<1> {
-    let ignored = labels.clone().equal_scalar(IGNORE);
-    let picked = labels.mask_fill(ignored.clone(), 0).unsqueeze_dim(1);
-    let likelihoods = log_softmax(cast(logits, FloatDType::F32), 1);
-    let of_label = likelihoods.clone().gather(1, picked).squeeze_dim::<1>(1);
-    let likelihood = match share > 0.0 {
-        true => of_label * (1.0 - share) + likelihoods.mean_dim(1).squeeze_dim::<1>(1) * share,
-        false => of_label,
-    };
-    likelihood.mask_fill(ignored, 0.0).sum().neg()
+    kernels::cross_entropy(logits, labels, pass.label_smoothing())
 }
 
 #[cfg(test)]

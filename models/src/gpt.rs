@@ -4,15 +4,16 @@ use burn::module::{Module, Param};
 use burn::nn::{Embedding, EmbeddingConfig};
 use burn::tensor::{Bool, Device, FloatDType, Int, Tensor};
 use firebrick_datasets::{Inputs, TokenBatch};
-use firebrick_kernels::{add, cast};
+use firebrick_kernels::{Head, cast};
 use firebrick_strategies::{Dropout, Pass};
 use serde::{Deserialize, Serialize};
 
 use super::attention::Attention;
 use super::causal::{Placed, next_token_loss};
+use super::embedded::embedded;
 use super::gpt_shape::{Shape, normal};
 use super::key_value::{KeyValue, Past};
-use super::output_layer::logits;
+use super::output_layer::output_layer;
 use super::perplexity::{counted, perplexity};
 use super::writing::{ReadsOn, last_column};
 use super::{Activation, Linear, Norm};
@@ -148,21 +149,26 @@ impl Gpt {
         masked: Tensor<4, Bool>,
         pass: &Pass,
     ) -> Tensor<3> {
-        let x = self.blocks.iter().fold(self.embedded(tokens, places, pass), |x, block| {
+        self.head().logits(self.hidden(Placed { ids: tokens, places, masked }, pass))
+    }
+
+    /// The normalised hidden state, `[batch, length, width]`.
+    fn hidden(&self, Placed { ids, places, masked }: Placed, pass: &Pass) -> Tensor<3> {
+        let x = self.blocks.iter().fold(self.embedded(ids, places, pass), |x, block| {
             let run = |block: &Block, (x, masked), pass: &Pass| block.forward(x, masked, pass);
             pass.segment(block, (x, masked.clone()), run)
         });
-        self.logits(x)
+        self.norm.forward(x)
     }
 
     fn embedded(&self, tokens: Tensor<2, Int>, places: Tensor<2, Int>, pass: &Pass) -> Tensor<3> {
         let dtype = pass.dtype();
-        let x = cast(self.tokens.forward(tokens), dtype) + cast(self.positions.forward(places), dtype);
+        let x = cast(embedded(&self.tokens, tokens), dtype) + cast(embedded(&self.positions, places), dtype);
         self.dropout.forward(x, pass)
     }
 
-    fn logits(&self, x: Tensor<3>) -> Tensor<3> {
-        logits(self.norm.forward(x), &self.tokens, self.head.as_ref())
+    fn head(&self) -> Head {
+        output_layer(&self.tokens, self.head.as_ref())
     }
 
     /// The maximum number of positions.
@@ -202,16 +208,15 @@ impl ReadsOn for Gpt {
             x = read;
             own.push(kept);
         }
-        (self.logits(last_column(x)).squeeze_dim(1), Past { own, source: None })
+        let logits = self.head().logits(self.norm.forward(last_column(x)));
+        (logits.squeeze_dim(1), Past { own, source: None })
     }
 }
 
 impl Objective<TokenBatch> for Gpt {
     /// Each position predicts the next token. The last token is only a label and is not an input.
     fn loss(&self, batch: TokenBatch, pass: &Pass) -> Loss {
-        next_token_loss(batch, pass, |Placed { ids, places, masked }, pass| {
-            self.forward_placed(ids, places, masked, pass)
-        })
+        next_token_loss(batch, pass, &self.head(), |placed, pass| self.hidden(placed, pass))
     }
 
     fn evaluate(&self, batch: TokenBatch, pass: &Pass) -> Evaluation {
@@ -265,15 +270,11 @@ impl Block {
         masked: Tensor<4, Bool>,
         pass: &Pass,
     ) -> (Tensor<3>, KeyValue) {
-        let (mixed, kept) =
-            self.attention.read_on(self.attention_norm.forward(x.clone()), past, masked, pass);
-        (self.fed_forward(add(x, mixed), pass), kept)
-    }
-
-    fn fed_forward(&self, x: Tensor<3>, pass: &Pass) -> Tensor<3> {
-        let widened = self.widen.forward(self.feed_forward_norm.forward(x.clone()));
-        let hidden = self.activation.forward(widened);
-        self.dropout.forward_onto(x, self.narrow.forward(hidden), pass)
+        let (x, normed) = self.attention_norm.with_input(x);
+        let (mixed, kept) = self.attention.read_on(normed, past, masked, pass);
+        let (x, normed) = self.feed_forward_norm.of_sum(x, mixed);
+        let hidden = self.activation.forward(self.widen.forward(normed));
+        (self.dropout.forward_onto(x, self.narrow.forward(hidden), pass), kept)
     }
 }
 

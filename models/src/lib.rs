@@ -18,7 +18,8 @@
 //! written_scores.rs  scores of texts that a model generates in evaluation
 //! attention.rs       scaled dot-product attention and its masks
 //! linear.rs          an affine map that is fast in half precision on the CPU
-//! output_layer.rs    logits, through a head or tied embeddings
+//! embedded.rs        lookup in an embedding
+//! output_layer.rs    logits and their loss, through a head or tied embeddings
 //! norm.rs            layer normalisation that is correct in half precision
 //! rms_norm.rs        the same without a mean
 //! activation.rs      activation functions
@@ -35,6 +36,7 @@ mod bert;
 mod causal;
 mod cross_entropy;
 pub mod decoding;
+mod embedded;
 pub mod family;
 mod gpt;
 mod gpt2;

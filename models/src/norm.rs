@@ -2,8 +2,8 @@
 
 use burn::module::{Module, Param};
 use burn::nn::Initializer;
-use burn::tensor::{Device, FloatDType, Tensor, module::layer_norm};
-use firebrick_kernels::cast;
+use burn::tensor::{Device, Tensor};
+use firebrick_kernels::{NormKind, norm, norm_and_input, norm_of_sum};
 
 /// Layer normalisation over the last axis (Ba et al., 2016, arXiv:1607.06450).
 ///
@@ -34,15 +34,36 @@ impl Norm {
 
     /// Normalises `[.., width]` to the same shape, in the dtype of `x`.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        let dtype = FloatDType::from(x.dtype());
-        let wide = |param: &Param<Tensor<1>>| cast(param.val(), FloatDType::F32);
-        let (scale, bias) = (wide(&self.scale), self.bias.as_ref().map(wide));
-        cast(layer_norm(cast(x, FloatDType::F32), scale, bias, self.epsilon), dtype)
+        norm(x, self.scale.val(), self.bias(), self.kind())
+    }
+
+    /// Returns `x`, to be used in its place, and `x` normalised: the gradients of both are added in one pass.
+    pub fn with_input<const D: usize>(&self, x: Tensor<D>) -> (Tensor<D>, Tensor<D>) {
+        norm_and_input(x, self.scale.val(), self.bias(), self.kind())
+    }
+
+    /// Returns `x + y` and that sum normalised, in one pass.
+    ///
+    /// # Panics
+    ///
+    /// If `x` and `y` differ in shape or dtype.
+    pub fn of_sum<const D: usize>(&self, x: Tensor<D>, y: Tensor<D>) -> (Tensor<D>, Tensor<D>) {
+        norm_of_sum(x, y, self.scale.val(), self.bias(), self.kind())
+    }
+
+    fn bias(&self) -> Option<Tensor<1>> {
+        self.bias.as_ref().map(|bias| bias.val())
+    }
+
+    fn kind(&self) -> NormKind {
+        NormKind::Layer { epsilon: self.epsilon }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use burn::tensor::FloatDType;
+
     use super::*;
     use crate::testing;
 

@@ -2,8 +2,8 @@
 
 use burn::module::{Module, Param};
 use burn::nn::Initializer;
-use burn::tensor::{Device, FloatDType, Tensor};
-use firebrick_kernels::cast;
+use burn::tensor::{Device, Tensor};
+use firebrick_kernels::{NormKind, norm, norm_and_input, norm_of_sum};
 
 /// `x / √(mean(x²) + ε) · scale` over the last axis, without a mean and without a bias (Zhang & Sennrich, 2019,
 /// arXiv:1910.07467).
@@ -23,15 +23,32 @@ impl RmsNorm {
 
     /// Normalises `[.., width]` to the same shape, in the dtype of `x`.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        let dtype = FloatDType::from(x.dtype());
-        let x = cast(x, FloatDType::F32);
-        let size = (x.clone().square().mean_dim(D - 1) + self.epsilon).sqrt();
-        cast(x / size * cast(self.scale.val(), FloatDType::F32).unsqueeze(), dtype)
+        norm(x, self.scale.val(), None, self.kind())
+    }
+
+    /// Returns `x`, to be used in its place, and `x` normalised: the gradients of both are added in one pass.
+    pub fn with_input<const D: usize>(&self, x: Tensor<D>) -> (Tensor<D>, Tensor<D>) {
+        norm_and_input(x, self.scale.val(), None, self.kind())
+    }
+
+    /// Returns `x + y` and that sum normalised, in one pass.
+    ///
+    /// # Panics
+    ///
+    /// If `x` and `y` differ in shape or dtype.
+    pub fn of_sum<const D: usize>(&self, x: Tensor<D>, y: Tensor<D>) -> (Tensor<D>, Tensor<D>) {
+        norm_of_sum(x, y, self.scale.val(), None, self.kind())
+    }
+
+    fn kind(&self) -> NormKind {
+        NormKind::Rms { epsilon: self.epsilon }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use burn::tensor::FloatDType;
+
     use super::*;
     use crate::testing;
 

@@ -25,6 +25,8 @@ use burn::tensor::Tensor;
 
 pub use ops::{Gelu, GeluOps};
 pub(crate) use ops::{narrow, wide};
+#[cfg(feature = "flex")]
+pub(crate) use vectors::exp;
 
 /// Computes x · Φ(x) of each element, where Φ is the distribution function of the normal distribution (Hendrycks &
 /// Gimpel, 2016, arXiv:1606.08415), or its approximation. In half precision it computes in f32 and rounds once.

@@ -7,9 +7,10 @@ use burn::tensor::{Bytes, DType, FloatDType, Shape, bf16, f16};
 use bytemuck::Pod;
 use gemmkit::FusedScalar;
 
-use super::gemm::{Matrices, products};
+use super::gemm::{self, Matrices, products};
 use super::ops::Products;
 use super::sums::column_sums;
+use crate::flex::adjacent;
 use crate::half::HalfOps;
 
 impl Products for Flex {
@@ -85,6 +86,22 @@ fn typed<T: Element + Pod + FusedScalar>(
     let out = products(&left, &right, bias);
     shape.extend([dim(&lhs, axes), dim(&rhs, axes + 1)]);
     FlexTensor::new(Bytes::from_elems(out), Layout::contiguous(Shape::from(shape)), T::dtype())
+}
+
+/// Adds the product of `[m, k]` and `[k, n]` to `total`, `[m, n]`, all in f32, in place unless others read `total`. Burn has
+/// no such operation: the product would be a second matrix, and the sum one more pass over both.
+///
+/// # Panics
+///
+/// If the shapes do not fit.
+pub(crate) fn add_product(total: FlexTensor, lhs: FlexTensor, rhs: FlexTensor) -> FlexTensor {
+    let (mut total, lhs, rhs) = (adjacent(total), forwards(lhs), forwards(rhs));
+    let [left, right] = [&lhs, &rhs].map(|x| matrices::<f32>(x, &[], None));
+    let [rows, cols]: [usize; 2] = total.layout().shape().dims();
+    assert_eq!([rows, cols], [lhs.layout().shape()[0], rhs.layout().shape()[1]], "the sum's shape differs");
+    let start = total.layout().start_offset();
+    gemm::add_product(&left, &right, &mut total.storage_mut::<f32>()[start..][..rows * cols]);
+    total
 }
 
 /// Copies a tensor that is read backwards along an axis, as after `flip`.

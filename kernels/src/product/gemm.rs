@@ -57,16 +57,19 @@ impl<'a, T> Matrices<'a, T> {
     }
 }
 
+/// gemmkit would start threads of its own for products that need few.
+fn use_rayons_pool() {
+    static OWN_POOLS: Once = Once::new();
+    OWN_POOLS.call_once(|| gemmkit::tuning::set_pool_classes(0));
+}
+
 /// Multiplies the pairs of matrices, adds `bias` to each row, and returns the products one after another, by rows.
 ///
 /// # Panics
 ///
 /// If the shapes do not fit.
 pub fn products<T: FusedScalar>(lhs: &Matrices<T>, rhs: &Matrices<T>, bias: Option<&[T]>) -> Vec<T> {
-    // gemmkit would start threads of its own for products that need few.
-    static OWN_POOLS: Once = Once::new();
-    OWN_POOLS.call_once(|| gemmkit::tuning::set_pool_classes(0));
-
+    use_rayons_pool();
     let (rows, inner, cols) = (lhs.rows, lhs.cols, rhs.cols);
     assert_eq!(inner, rhs.rows, "products: the inner axes differ");
     assert_eq!(lhs.starts.len(), rhs.starts.len(), "products: the numbers of matrices differ");
@@ -89,9 +92,7 @@ pub fn products<T: FusedScalar>(lhs: &Matrices<T>, rhs: &Matrices<T>, bias: Opti
         part.compute(lhs, rhs, bias, out, parallelism);
     };
     let whole = |matrix, out: &mut [MaybeUninit<T>], parallelism| {
-        for (row, col) in
-            (0..rows).step_by(EDGE).flat_map(|row| (0..cols).step_by(EDGE).map(move |col| (row, col)))
-        {
+        for (row, col) in blocks(rows, cols) {
             let (height, width) = (EDGE.min(rows - row), EDGE.min(cols - col));
             let out = &mut out[row * cols + col..][..(height - 1) * cols + width];
             part(out, Part { matrix, row, col, rows: height, cols: width, stride: cols }, parallelism);
@@ -128,6 +129,58 @@ pub fn products<T: FusedScalar>(lhs: &Matrices<T>, rhs: &Matrices<T>, bias: Opti
     // writes all elements of its part.
     unsafe { out.set_len(length) };
     out
+}
+
+/// Adds the product of the first matrices to `total`, which holds its rows one after another.
+///
+/// # Panics
+///
+/// If the shapes do not fit.
+pub fn add_product(lhs: &Matrices<f32>, rhs: &Matrices<f32>, total: &mut [f32]) {
+    use_rayons_pool();
+    let (rows, inner, cols) = (lhs.rows, lhs.cols, rhs.cols);
+    assert_eq!(inner, rhs.rows, "products: the inner axes differ");
+    assert_eq!(Some(total.len()), rows.checked_mul(cols), "products: the sum does not fit");
+    if total.is_empty() || inner == 0 {
+        return;
+    }
+    let parallelism = match total.len().saturating_mul(inner) < TASK {
+        true => Parallelism::Serial,
+        false => Parallelism::Rayon(rayon::current_num_threads()),
+    };
+    for (row, col) in blocks(rows, cols) {
+        let (height, width) = (EDGE.min(rows - row), EDGE.min(cols - col));
+        let (a, b) = (lhs.at(0, row, 0), rhs.at(0, 0, col));
+        let [a_row, a_col, b_row, b_col] =
+            [lhs.row_stride, lhs.col_stride, rhs.row_stride, rhs.col_stride].map(|stride| stride as isize);
+        let to = total[row * cols + col..].as_mut_ptr();
+        // SAFETY: `Matrices::new` checked that each element of both operands is inside its slice; strides are not
+        // negative. The block of `total` is inside it, is initialized, and is borrowed mutably.
+        unsafe {
+            gemmkit::gemm_unchecked(
+                height,
+                inner,
+                width,
+                1.0,
+                a,
+                a_row,
+                a_col,
+                b,
+                b_row,
+                b_col,
+                1.0,
+                to,
+                cols as isize,
+                1,
+                parallelism,
+            );
+        }
+    }
+}
+
+/// Returns the first row and column of each block of a product.
+fn blocks(rows: usize, cols: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..rows).step_by(EDGE).flat_map(move |row| (0..cols).step_by(EDGE).map(move |col| (row, col)))
 }
 
 /// A block of one product.

@@ -40,6 +40,8 @@ mod tests;
 use burn::backend::Dispatch;
 use burn::tensor::{DType, Tensor, module};
 
+#[cfg(feature = "flex")]
+pub(crate) use flex::add_product;
 pub use ops::{ProductOps, Products};
 
 /// Multiplies two matrices `[.., m, k]` and `[.., k, n]`. The product has the shape `[.., m, n]` and their dtype.

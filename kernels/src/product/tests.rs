@@ -458,3 +458,26 @@ fn empty_products() {
         assert_eq!(values(product(2, 0, 3)), [0.0; 6]);
     }
 }
+
+#[cfg(feature = "flex")]
+#[test]
+fn a_product_of_any_view_is_added_in_place() {
+    let device = Device::flex();
+    for [m, k, n] in [[1, 1, 1], [3, 5, 2], [200, 210, 220], [2, 0, 3], [0, 2, 3]] {
+        let waves = |shape: [usize; 2], seed| waves(shape, seed, FloatDType::F32, &device);
+        let operands = [
+            (waves([m, k], 1), waves([k, n], 2)),
+            (waves([k, m], 1).transpose(), waves([n, k], 2).transpose()),
+            (waves([m + 1, k + 2], 1).slice([1..m + 1, 1..k + 1]), waves([k, n], 2).flip([1])),
+        ];
+        for (lhs, rhs) in operands {
+            let total = waves([m, n], 3);
+            let of = |x: &Tensor<2>| x.clone().try_into_primitive::<Flex>().unwrap();
+            let found = super::add_product(of(&total), of(&lhs), of(&rhs));
+            let found = Tensor::<2>::from_primitive::<Flex>(found);
+            let expected = if k == 0 { total } else { total + lhs.matmul(rhs) };
+            let apart = values((found - expected).abs());
+            assert!(apart.iter().all(|apart| *apart < 1e-4), "{m} {k} {n}");
+        }
+    }
+}

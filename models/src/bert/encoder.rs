@@ -9,6 +9,7 @@ use firebrick_strategies::{Dropout, Pass};
 
 use super::BertConfig;
 use crate::attention::{attend, join_heads, padding_mask, split_heads, starts_of};
+use crate::embedded::embedded;
 use crate::{Activation, Linear, Norm};
 
 /// BERT (Devlin et al., 2019, arXiv:1810.04805): post-norm, learned positions; and RoBERTa (Liu et al., 2019,
@@ -86,7 +87,7 @@ impl Embeddings {
         let one_segment = self.segments.weight.dims()[0] == 1;
         let segments = if one_segment { segments.zeros_like() } else { segments };
         let places = self.places(ids.clone());
-        let of = |embedding: &Embedding, ids| cast(embedding.forward(ids), pass.dtype());
+        let of = |embedding: &Embedding, ids| cast(embedded(embedding, ids), pass.dtype());
         let x = of(&self.tokens, ids) + of(&self.segments, segments) + of(&self.positions, places);
         self.dropout.forward(self.norm.forward(x), pass)
     }
@@ -149,10 +150,10 @@ impl Block {
         let (query, key, value) = (part(&self.query), part(&self.key), part(&self.value));
         let query = query.clone() / (query.dims()[3] as f64).sqrt();
         let mixed = attend(query, key, value, masked, None, &self.weight_dropout, pass);
-        let attended = self.dropout.forward_onto(x, self.output.forward(join_heads(mixed)), pass);
-        let x = self.attention_norm.forward(attended);
+        let attended = self.dropout.forward(self.output.forward(join_heads(mixed)), pass);
+        let x = self.attention_norm.of_sum(x, attended).1;
         let hidden = self.activation.forward(self.widen.forward(x.clone()));
-        let fed = self.dropout.forward_onto(x, self.narrow.forward(hidden), pass);
-        self.feed_forward_norm.forward(fed)
+        let fed = self.dropout.forward(self.narrow.forward(hidden), pass);
+        self.feed_forward_norm.of_sum(x, fed).1
     }
 }

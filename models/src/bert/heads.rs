@@ -3,13 +3,13 @@
 use burn::module::{Module, Param};
 use burn::tensor::{Device, FloatDType, Int, Tensor};
 use firebrick_datasets::{Batch, IGNORE, Inputs, LabeledBatch, SequenceBatch};
-use firebrick_kernels::cast;
+use firebrick_kernels::{Head, cast};
 use firebrick_metrics::Classification;
 use firebrick_strategies::{Dropout, Pass};
 
 use super::{Bert, BertConfig, keys};
 use crate::attention::starts_of;
-use crate::output_layer::logits;
+use crate::output_layer::{output_layer, output_loss};
 use crate::perplexity::{counted, perplexity};
 use crate::pretrained::{HubConfig, KeyMap, Pretrained, PretrainedError};
 use crate::{Activation, Linear, Norm, SequenceScores, TokenScores, sequence_loss, smoothed_cross_entropy};
@@ -188,25 +188,38 @@ impl BertMaskedLm {
     ///
     /// See [`Bert::forward`].
     pub fn forward(&self, inputs: &Inputs, pass: &Pass) -> Tensor<3> {
+        self.head().logits(self.hidden(inputs, pass))
+    }
+
+    /// The input of the head, `[batch, length, hidden_size]`.
+    fn hidden(&self, inputs: &Inputs, pass: &Pass) -> Tensor<3> {
         let x = self.transform.forward(self.bert.forward(inputs, pass));
-        let x = self.norm.forward(self.activation.forward(x));
-        let logits = logits(x, self.bert.tokens(), None);
-        let dtype = FloatDType::from(logits.dtype());
-        logits + cast(self.bias.val(), dtype).unsqueeze()
+        self.norm.forward(self.activation.forward(x))
+    }
+
+    fn head(&self) -> Head {
+        let tokens = self.bert.tokens();
+        let bias = cast(self.bias.val(), FloatDType::from(tokens.weight.val().dtype()));
+        Head { bias: Some(bias), ..output_layer(tokens, None) }
     }
 }
 
 impl Objective<LabeledBatch> for BertMaskedLm {
     fn loss(&self, batch: LabeledBatch, pass: &Pass) -> Loss {
-        token_loss(self.forward(batch.inputs(), pass), &batch, pass)
+        let sum = output_loss(self.hidden(batch.inputs(), pass), &self.head(), batch.host_labels(), pass);
+        Loss { sum, items: batch.items() }
     }
 
     fn evaluate(&self, batch: LabeledBatch, pass: &Pass) -> Evaluation {
-        let logits = self.forward(batch.inputs(), pass);
-        let guesses = likeliest(logits.clone());
-        let hidden = guesses.iter().zip(batch.host_labels()).filter(|(_, label)| **label != IGNORE);
-        let right = hidden.filter(|(guess, label)| guess == label).count();
-        let Evaluation { loss, mut counts } = counted(token_loss(logits, &batch, pass));
+        let (head, x) = (self.head(), self.hidden(batch.inputs(), pass));
+        let all = batch.host_labels();
+        let masked = (0..).zip(all).filter(|(_, label)| **label != IGNORE);
+        let (places, labels): (Vec<i32>, Vec<i32>) = masked.unzip();
+        let places = Tensor::<1, Int>::from_data(places.as_slice(), &x.device());
+        let guesses = head.likeliest(x.clone().flatten::<2>(0, 1).select(0, places)).into_data();
+        let right = guesses.iter::<i32>().zip(labels).filter(|(guess, label)| guess == label).count();
+        let loss = Loss { sum: output_loss(x, &head, all, pass), items: batch.items() };
+        let Evaluation { loss, mut counts } = counted(loss);
         counts.push(right as f64);
         Evaluation { loss, counts }
     }

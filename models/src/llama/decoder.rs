@@ -4,15 +4,16 @@ use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig};
 use burn::tensor::{Bool, Device, FloatDType, Int, Tensor};
 use firebrick_datasets::{Inputs, TokenBatch};
-use firebrick_kernels::{add, cast};
+use firebrick_kernels::{Head, add, cast};
 use firebrick_strategies::{Dropout, Pass};
 
 use super::rope::{Rope, rotate};
 use super::{LlamaConfig, keys};
 use crate::attention::{attend, join_heads, split_heads};
 use crate::causal::{Placed, next_token_loss};
+use crate::embedded::embedded;
 use crate::key_value::{KeyValue, Past, behind};
-use crate::output_layer::logits;
+use crate::output_layer::output_layer;
 use crate::perplexity::{counted, perplexity};
 use crate::pretrained::{KeyMap, Pretrained};
 use crate::writing::{ReadsOn, last_column};
@@ -74,19 +75,24 @@ impl Llama {
         masked: Tensor<4, Bool>,
         pass: &Pass,
     ) -> Tensor<3> {
-        let angles = self.rope.angles(places, &tokens.device());
-        let x = cast(self.tokens.forward(tokens), pass.dtype());
+        self.head().logits(self.hidden(Placed { ids: tokens, places, masked }, pass))
+    }
+
+    /// The normalised hidden state, `[batch, length, width]`.
+    fn hidden(&self, Placed { ids, places, masked }: Placed, pass: &Pass) -> Tensor<3> {
+        let angles = self.rope.angles(places, &ids.device());
+        let x = cast(embedded(&self.tokens, ids), pass.dtype());
         let mut masks = Masks::of(masked);
         let x = self.blocks.iter().zip(&self.windows).fold(x, |x, (block, window)| {
             let run =
                 |block: &Block, (x, angles, masked), pass: &Pass| block.forward(x, angles, masked, pass);
             pass.segment(block, (x, angles.clone(), masks.within(*window)), run)
         });
-        self.logits(x)
+        self.norm.forward(x)
     }
 
-    fn logits(&self, x: Tensor<3>) -> Tensor<3> {
-        logits(self.norm.forward(x), &self.tokens, self.head.as_ref())
+    fn head(&self) -> Head {
+        output_layer(&self.tokens, self.head.as_ref())
     }
 }
 
@@ -114,7 +120,7 @@ impl ReadsOn for Llama {
         let Placed { ids, places, masked } = read;
         let angles = self.rope.angles(places, &ids.device());
         let mut past = past.map(|past| past.own.into_iter());
-        let (mut x, mut own) = (cast(self.tokens.forward(ids), pass.dtype()), Vec::new());
+        let (mut x, mut own) = (cast(embedded(&self.tokens, ids), pass.dtype()), Vec::new());
         let mut masks = Masks::of(masked);
         for (block, window) in self.blocks.iter().zip(&self.windows) {
             let past = past.as_mut().and_then(Iterator::next);
@@ -125,16 +131,15 @@ impl ReadsOn for Llama {
             x = read;
             own.push(kept);
         }
-        (self.logits(last_column(x)).squeeze_dim(1), Past { own, source: None })
+        let logits = self.head().logits(self.norm.forward(last_column(x)));
+        (logits.squeeze_dim(1), Past { own, source: None })
     }
 }
 
 impl Objective<TokenBatch> for Llama {
     /// Each position predicts the next token. The last token is only a label and is not an input.
     fn loss(&self, batch: TokenBatch, pass: &Pass) -> Loss {
-        next_token_loss(batch, pass, |Placed { ids, places, masked }, pass| {
-            self.forward_placed(ids, places, masked, pass)
-        })
+        next_token_loss(batch, pass, &self.head(), |placed, pass| self.hidden(placed, pass))
     }
 
     fn evaluate(&self, batch: TokenBatch, pass: &Pass) -> Evaluation {
@@ -278,7 +283,7 @@ impl Block {
         masked: Tensor<4, Bool>,
         pass: &Pass,
     ) -> (Tensor<3>, KeyValue) {
-        let normed = self.attention_norm.forward(x.clone());
+        let (x, normed) = self.attention_norm.with_input(x);
         let query = split_heads(self.query.forward(normed.clone()), self.heads);
         let key = split_heads(self.key.forward(normed.clone()), self.key_value_heads);
         let value = split_heads(self.value.forward(normed), self.key_value_heads);
@@ -287,8 +292,7 @@ impl Block {
         let (keys, values) = behind(past, rotate(key, angles), value);
         let (key, value) = (self.shared(keys.clone()), self.shared(values.clone()));
         let mixed = attend(query, key, value, masked, None, &self.weight_dropout, pass);
-        let x = add(x, self.output.forward(join_heads(mixed)));
-        let normed = self.feed_forward_norm.forward(x.clone());
+        let (x, normed) = self.feed_forward_norm.of_sum(x, self.output.forward(join_heads(mixed)));
         let gate = self.gate.forward(normed.clone());
         let hidden = self.activation.gated(gate, self.widen.forward(normed));
         (add(x, self.narrow.forward(hidden)), (keys, values))

@@ -94,8 +94,9 @@ impl FeedForward {
         }
     }
 
-    fn forward(&self, x: Tensor<3>, pass: &Pass) -> Tensor<3> {
-        let normed = self.norm.forward(x.clone());
+    /// The layer on the sum of `x` and `y`.
+    fn forward(&self, x: Tensor<3>, y: Tensor<3>, pass: &Pass) -> Tensor<3> {
+        let (x, normed) = self.norm.of_sum(x, y);
         let widened = self.widen.forward(normed.clone());
         let hidden = match &self.gate {
             Some(gate) => self.activation.gated(gate.forward(normed), widened),
@@ -125,9 +126,9 @@ impl EncoderBlock {
 
     /// `[batch, length, d_model]` to the same shape.
     pub fn forward(&self, x: Tensor<3>, bias: Tensor<4>, masked: Tensor<4, Bool>, pass: &Pass) -> Tensor<3> {
-        let normed = self.attention_norm.forward(x.clone());
-        let x = add(x, self.attention.forward(normed.clone(), normed, Some(bias), masked, pass));
-        self.feed_forward.forward(x, pass)
+        let (x, normed) = self.attention_norm.with_input(x);
+        let mixed = self.attention.forward(normed.clone(), normed, Some(bias), masked, pass);
+        self.feed_forward.forward(x, mixed, pass)
     }
 }
 
@@ -161,12 +162,13 @@ impl DecoderBlock {
         (source, source_masked): (Tensor<3>, Tensor<4, Bool>),
         pass: &Pass,
     ) -> Tensor<3> {
-        let normed = self.attention_norm.forward(x.clone());
-        let x = add(x, self.attention.forward(normed.clone(), normed, Some(bias), masked, pass));
-        let normed = self.source_norm.forward(x.clone());
-        let x = add(x, self.source.forward(normed, source, None, source_masked, pass));
-        self.feed_forward.forward(x, pass)
+        let (x, normed) = self.attention_norm.with_input(x);
+        let mixed = self.attention.forward(normed.clone(), normed, Some(bias), masked, pass);
+        let (x, normed) = self.source_norm.of_sum(x, mixed);
+        let mixed = self.source.forward(normed, source, None, source_masked, pass);
+        self.feed_forward.forward(x, mixed, pass)
     }
+
     /// Keys and values of a source, `[batch, source length, d_model]`.
     pub fn of_source(&self, source: Tensor<3>) -> KeyValue {
         self.source.key_value(source)
@@ -183,12 +185,12 @@ impl DecoderBlock {
         (of_source, source_masked): (KeyValue, Tensor<4, Bool>),
         pass: &Pass,
     ) -> (Tensor<3>, KeyValue) {
-        let normed = self.attention_norm.forward(x.clone());
+        let (x, normed) = self.attention_norm.with_input(x);
         let (key, value) = self.attention.key_value(normed.clone());
         let own = behind(past, key, value);
-        let x = add(x, self.attention.attended(normed, own.clone(), Some(bias), masked, pass));
-        let normed = self.source_norm.forward(x.clone());
-        let x = add(x, self.source.attended(normed, of_source, None, source_masked, pass));
-        (self.feed_forward.forward(x, pass), own)
+        let mixed = self.attention.attended(normed, own.clone(), Some(bias), masked, pass);
+        let (x, normed) = self.source_norm.of_sum(x, mixed);
+        let mixed = self.source.attended(normed, of_source, None, source_masked, pass);
+        (self.feed_forward.forward(x, mixed, pass), own)
     }
 }

@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig};
 use burn::tensor::{Bool, Device, FloatDType, Int, Tensor};
 use firebrick_datasets::{Batch, IGNORE, Inputs, Seq2SeqBatch};
-use firebrick_kernels::cast;
+use firebrick_kernels::{Head, cast};
 use firebrick_strategies::{Dropout, Pass};
 
 use super::block::{DecoderBlock, EncoderBlock};
@@ -13,12 +13,13 @@ use super::{T5Config, keys};
 use crate::attention::{causal_mask, padding_mask, starts_of};
 use crate::causal::Placed;
 use crate::decoding::{Prompt, Text};
+use crate::embedded::embedded;
 use crate::key_value::{KeyValue, Past, PastSource};
-use crate::output_layer::logits;
+use crate::output_layer::{output_layer, output_loss};
 use crate::perplexity::{counted, perplexity};
 use crate::pretrained::{KeyMap, Pretrained};
 use crate::writing::{Caching, ReadsOn, last_column};
-use crate::{Linear, RmsNorm, WrittenScores, smoothed_cross_entropy};
+use crate::{Linear, RmsNorm, WrittenScores};
 use firebrick::{Evaluation, Loss, Objective, Score, TrainError};
 
 /// T5 (Raffel et al., 2020, arXiv:1910.10683): pre-norm, relative positions: `T5ForConditionalGeneration`.
@@ -69,11 +70,16 @@ impl T5 {
     ///
     /// If an id is not in the vocabulary.
     pub fn forward(&self, batch: &Seq2SeqBatch, pass: &Pass) -> Tensor<3> {
+        self.head().logits(self.hidden(batch, pass))
+    }
+
+    /// The input of the head for each token of the target, `[batch, target length, d_model]`.
+    fn hidden(&self, batch: &Seq2SeqBatch, pass: &Pass) -> Tensor<3> {
         let device = pass.device();
         let encoded = self.encode(batch.source(), pass);
         let starts = starts_of(batch.host_decoder_mask(), batch.target_shape()[1]);
         let (ids, real) = (batch.decoder_ids(device), batch.decoder_mask(device));
-        self.decode(ids, real, encoded, &pass.starting_at(starts))
+        self.decoded(ids, real, encoded, &pass.starting_at(starts))
     }
 
     /// Makes evaluation generate and score a text for each source.
@@ -115,7 +121,7 @@ impl T5 {
         let [_, length] = source.shape();
         let pass = &pass.starting_at(starts_of(source.host_mask(), length));
         let masked = padding_mask(source, pass.device());
-        let x = cast(self.tokens.forward(source.ids(pass.device())), pass.dtype());
+        let x = cast(embedded(&self.tokens, source.ids(pass.device())), pass.dtype());
         Encoded { states: self.encoder.forward(x, masked.clone(), pass), masked }
     }
 
@@ -132,14 +138,21 @@ impl T5 {
         source: Encoded,
         pass: &Pass,
     ) -> Tensor<3> {
-        let x = cast(self.tokens.forward(ids), pass.dtype());
-        self.logits(self.decoder.forward(x, causal_mask(real), source, pass))
+        self.head().logits(self.decoded(ids, real, source, pass))
     }
 
-    fn logits(&self, x: Tensor<3>) -> Tensor<3> {
+    fn decoded(&self, ids: Tensor<2, Int>, real: Tensor<2, Bool>, source: Encoded, pass: &Pass) -> Tensor<3> {
+        let x = cast(embedded(&self.tokens, ids), pass.dtype());
+        self.scaled(self.decoder.forward(x, causal_mask(real), source, pass))
+    }
+
+    fn scaled(&self, x: Tensor<3>) -> Tensor<3> {
         let [_, _, width] = x.dims();
-        let x = if self.scaled { x / (width as f64).sqrt() } else { x };
-        logits(x, &self.tokens, self.head.as_ref())
+        if self.scaled { x / (width as f64).sqrt() } else { x }
+    }
+
+    fn head(&self) -> Head {
+        output_layer(&self.tokens, self.head.as_ref())
     }
 }
 
@@ -164,22 +177,21 @@ impl ReadsOn for T5 {
         pass: &Pass,
     ) -> (Tensor<2>, Past) {
         let Placed { ids, masked, .. } = read;
-        let x = cast(self.tokens.forward(ids), pass.dtype());
+        let x = cast(embedded(&self.tokens, ids), pass.dtype());
         let (own, of_source) = match past {
             Some(Past { own, source }) => (Some(own), source),
             None => (None, source.map(|source| self.decoder.of_source(self.encode(source, pass), pass))),
         };
         let of_source = of_source.expect("a T5 decoder has a source");
         let (x, own) = self.decoder.read_on(x, masked, &of_source, own, pass);
-        (self.logits(last_column(x)).squeeze_dim(1), Past { own, source: Some(of_source) })
+        let logits = self.head().logits(self.scaled(last_column(x)));
+        (logits.squeeze_dim(1), Past { own, source: Some(of_source) })
     }
 }
 
 impl Objective<Seq2SeqBatch> for T5 {
     fn loss(&self, batch: Seq2SeqBatch, pass: &Pass) -> Loss {
-        let logits = self.forward(&batch, pass);
-        let labels = batch.labels(pass.device());
-        let sum = smoothed_cross_entropy(logits.flatten(0, 1), labels.flatten(0, 1), pass);
+        let sum = output_loss(self.hidden(&batch, pass), &self.head(), batch.host_labels(), pass);
         Loss { sum, items: batch.items() }
     }
 

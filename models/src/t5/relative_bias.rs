@@ -5,6 +5,7 @@ use burn::nn::{Embedding, EmbeddingConfig};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use super::T5Config;
+use crate::embedded::embedded;
 
 /// A learned bias for each head and group of distances, added to attention scores (Raffel et al., 2020,
 /// arXiv:1910.10683, section 2.1). Each small distance has its own group; in the other half of the groups, a group
@@ -38,7 +39,7 @@ impl RelativeBias {
             })
             .collect();
         let groups = Tensor::<2, Int>::from_data(TensorData::new(groups, [length, length]), device);
-        self.table.forward(groups).permute([2, 0, 1]).unsqueeze()
+        embedded(&self.table, groups).permute([2, 0, 1]).unsqueeze()
     }
 }
 

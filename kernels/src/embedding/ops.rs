@@ -1,0 +1,57 @@
+//! The lookup and its gradient as operations of a backend.
+
+use burn::backend::tensor::{FloatTensor, IntTensor};
+use burn::backend::{Backend, TensorMetadata, backend_extension};
+use burn::tensor::{DType, IndexingUpdateOp, Shape};
+
+/// Lookup in tables. Call [`embedding`](crate::embedding), which takes tensors.
+#[backend_extension(
+    Flex: cfg(feature = "flex"),
+    Cube: cfg(feature = "cube"),
+    Autodiff,
+)]
+pub trait EmbeddingOps: Backend {
+    /// Selects the rows `ids`, `[batch, length]`, of `table`, `[rows, width]`.
+    fn rows_of(table: FloatTensor<Self>, ids: IntTensor<Self>) -> FloatTensor<Self>;
+}
+
+/// Rows of tables on one backend. The defaults use Burn's operations.
+pub trait EmbeddingRows: Backend {
+    /// Selects the rows `ids`, `[batch, length]`, of `table`, `[rows, width]`.
+    fn select(table: FloatTensor<Self>, ids: IntTensor<Self>) -> FloatTensor<Self> {
+        Self::embedding(table, ids)
+    }
+
+    /// Adds each row of `grad`, `[batch, length, width]`, to that of its id, among `rows` rows of zeros in `dtype`.
+    fn scatter(
+        grad: FloatTensor<Self>,
+        ids: IntTensor<Self>,
+        rows: usize,
+        dtype: DType,
+    ) -> FloatTensor<Self> {
+        let [batch, length, width] = grad.shape().dims();
+        let device = grad.device();
+        let grad = if grad.dtype() == dtype { grad } else { Self::float_cast(grad, dtype.into()) };
+        let grad = Self::float_reshape(grad, Shape::new([batch * length, width]));
+        let ids = Self::int_reshape(ids, Shape::new([batch * length]));
+        let zeros = Self::float_zeros(Shape::new([rows, width]), &device, dtype.into());
+        Self::float_select_assign(zeros, 0, ids, grad, IndexingUpdateOp::Add)
+    }
+}
+
+#[cfg(feature = "cube")]
+impl EmbeddingRows for burn::backend::Cube {}
+
+#[cfg(feature = "cube")]
+impl EmbeddingOps for burn::backend::Cube {
+    fn rows_of(table: FloatTensor<Self>, ids: IntTensor<Self>) -> FloatTensor<Self> {
+        <Self as EmbeddingRows>::select(table, ids)
+    }
+}
+
+#[cfg(feature = "flex")]
+impl EmbeddingOps for burn::backend::Flex {
+    fn rows_of(table: FloatTensor<Self>, ids: IntTensor<Self>) -> FloatTensor<Self> {
+        <Self as EmbeddingRows>::select(table, ids)
+    }
+}

@@ -1,0 +1,114 @@
+use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
+use proptest::prelude::*;
+
+use super::embedding;
+use crate::device::is_flex;
+use crate::testing;
+
+fn waves<const D: usize>(shape: [usize; D], seed: usize, device: &Device) -> Tensor<D> {
+    let count: usize = shape.iter().product();
+    let values = (0..count).map(|at| (((at + 1) * (seed + 3)) as f32 * 0.618).sin());
+    Tensor::from_data(TensorData::new(values.collect::<Vec<_>>(), shape), device)
+}
+
+fn values<const D: usize>(x: Tensor<D>) -> Vec<f32> {
+    x.into_data().iter().collect()
+}
+
+/// Rows and the gradient of the table.
+fn run(
+    [rows, width, batch, length]: [usize; 4],
+    dtype: FloatDType,
+    device: &Device,
+    of: fn(Tensor<2>, Tensor<2, Int>) -> Tensor<3>,
+) -> [Vec<f32>; 2] {
+    let ids: Vec<i32> = (0..batch * length).map(|at| (at * at % rows) as i32).collect();
+    let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [batch, length]), device);
+    let table = waves([rows, width], 1, device).cast(dtype).require_grad();
+    let found = of(table.clone(), ids);
+    let weights = waves([batch, length, width], 2, device).cast(dtype);
+    let loss = (found.clone() * weights).cast(FloatDType::F32).sum();
+    let grad = table.grad(&loss.backward()).unwrap();
+    assert_eq!((found.dtype(), grad.dtype()), (DType::from(dtype), DType::from(dtype)));
+    [values(found), values(grad)]
+}
+
+fn burns(table: Tensor<2>, ids: Tensor<2, Int>) -> Tensor<3> {
+    burn::tensor::module::embedding(table, ids)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    #[test]
+    fn rows_and_gradients_equal_burns(
+        shape in [1usize..50, 1usize..70, 1usize..9, 1usize..30],
+        dtype in 0usize..4,
+    ) {
+        let device = Device::flex().autodiff();
+        let (dtype, near) =
+            [(FloatDType::F32, 1e-5), (FloatDType::F64, 1e-6), (FloatDType::BF16, 0.1), (FloatDType::F16, 0.01)][dtype];
+        let [found, grad] = run(shape, dtype, &device, embedding);
+        let [expected, expected_grad] = run(shape, dtype, &device, burns);
+        prop_assert_eq!(found, expected);
+        let most = expected_grad.iter().fold(1f32, |most, x| most.max(x.abs()));
+        for (found, expected) in grad.into_iter().zip(expected_grad) {
+            prop_assert!((found - expected).abs() <= near * most, "{} {}", found, expected);
+        }
+    }
+}
+
+#[test]
+fn each_device_sums_the_gradients_of_a_row() {
+    let device = testing::device().autodiff();
+    let shape = [5, 8, 2, 9];
+    let [found, grad] = run(shape, FloatDType::F32, &device, embedding);
+    let [expected, expected_grad] = run(shape, FloatDType::F32, &device, burns);
+    assert_eq!(found, expected);
+    assert!(grad.iter().zip(expected_grad).all(|(found, expected)| (found - expected).abs() < 1e-5));
+}
+
+#[test]
+fn results_do_not_depend_on_the_number_of_threads() {
+    let on = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| run([300, 40, 7, 90], FloatDType::F32, &Device::flex().autodiff(), embedding))
+    };
+    let alone = on(1);
+    for threads in [2, 3, 8] {
+        assert_eq!(on(threads), alone, "{threads} threads");
+    }
+}
+
+/// 1000 gradients of 1 sum to 1000; a sum in bf16 stops at 256.
+#[test]
+fn gradients_are_summed_in_f32() {
+    if !is_flex(&testing::device()) {
+        return;
+    }
+    let device = testing::device().autodiff();
+    let table = Tensor::<2>::ones([2, 3], &device).cast(FloatDType::BF16).require_grad();
+    let rows = embedding(table.clone(), Tensor::<2, Int>::zeros([10, 100], &device));
+    let grad = table.grad(&rows.cast(FloatDType::F32).sum().backward()).unwrap();
+    assert_eq!(values(grad), [1000.0, 1000.0, 1000.0, 0.0, 0.0, 0.0]);
+}
+
+#[test]
+fn a_view_and_no_ids() {
+    let device = Device::flex().autodiff();
+    let table = waves([4, 3], 1, &device).require_grad();
+    let ids = Tensor::<2, Int>::from_data([[2, 0], [1, 2]], &device);
+    let rows = embedding(table.clone().transpose(), ids.clone().transpose());
+    let expected = burns(table.clone().transpose(), ids.transpose());
+    assert_eq!(rows.into_data(), expected.into_data());
+    let none = embedding(table.clone(), Tensor::<2, Int>::zeros([2, 0], &device));
+    assert_eq!(none.dims(), [2, 0, 3]);
+    assert_eq!(values(table.grad(&none.sum().backward()).unwrap()), [0.0; 12]);
+}
+
+#[test]
+#[should_panic(expected = "found 4")]
+fn an_id_beyond_the_table_is_refused() {
+    let device = Device::flex();
+    embedding(Tensor::ones([4, 2], &device), Tensor::<2, Int>::from_data([[4]], &device));
+}

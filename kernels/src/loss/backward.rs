@@ -1,0 +1,90 @@
+//! The gradients of the losses.
+
+use burn::backend::TensorMetadata;
+use burn::backend::autodiff::Autodiff;
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind, unary};
+use burn::backend::tensor::{BoolTensor, FloatTensor, IntTensor};
+use burn::tensor::DType;
+
+use super::head::{self, Found};
+use super::ops::{Form, LossOps};
+use super::rows::{Labels, LossRows};
+
+/// Computes the gradient from the logits.
+#[derive(Debug)]
+struct CrossEntropy;
+
+impl<B: LossRows> Backward<B, 1> for CrossEntropy {
+    type State = (FloatTensor<B>, FloatTensor<B>, Labels<B>, f64);
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let (logits, logarithms, labels, smoothing) = ops.state;
+        unary::<B, _>(ops.parents, ops.node, grads, |by| {
+            B::slopes(logits, logarithms, labels, smoothing, by)
+        });
+    }
+}
+
+/// Multiplies gradients that were computed with the loss.
+#[derive(Debug)]
+struct Known;
+
+impl<B: LossRows> Backward<B, 3> for Known {
+    type State = [(Option<FloatTensor<B>>, DType); 3];
+
+    fn backward(self, ops: Ops<Self::State, 3>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let by = grads.consume::<B>(&ops.node);
+        for (node, (gradient, dtype)) in ops.parents.into_iter().zip(ops.state) {
+            if let (Some(node), Some(gradient)) = (node, gradient) {
+                grads.register::<B>(node.id, B::scaled(gradient, by.clone(), dtype));
+            }
+        }
+    }
+}
+
+impl<B: LossRows, C: CheckpointStrategy> LossOps for Autodiff<B, C> {
+    fn cross_entropy(
+        logits: FloatTensor<Self>,
+        labels: IntTensor<Self>,
+        ignored: BoolTensor<Self>,
+        smoothing: f64,
+    ) -> FloatTensor<Self> {
+        let labels = Labels { labels, ignored };
+        let prepared = CrossEntropy.prepare::<C>([logits.node()]).compute_bound();
+        let logits = logits.into_primitive();
+        match prepared.stateful() {
+            OpsKind::Tracked(prep) => {
+                let (sum, logarithms) = B::losses(logits.clone(), labels.clone(), smoothing);
+                prep.finish((logits, logarithms, labels, smoothing), sum)
+            }
+            OpsKind::UnTracked(prep) => prep.finish(B::losses(logits, labels, smoothing).0),
+        }
+    }
+
+    fn head_loss(
+        hidden: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        labels: IntTensor<Self>,
+        ignored: BoolTensor<Self>,
+        form: Form,
+    ) -> FloatTensor<Self> {
+        let labels = Labels { labels, ignored };
+        let wanted = [hidden.is_tracked(), weight.is_tracked(), form.biased && bias.is_tracked()];
+        let prepared = Known.prepare::<C>([hidden.node(), weight.node(), bias.node()]).compute_bound();
+        let [hidden, weight, bias] = [hidden, weight, bias].map(<FloatTensor<Self>>::into_primitive);
+        let dtypes = [&hidden, &weight, &bias].map(TensorMetadata::dtype);
+        let Found { sum, gradients } = head::loss::<B>(hidden, weight, bias, labels, form, wanted);
+        match prepared.stateful() {
+            OpsKind::Tracked(prep) => {
+                let mut dtypes = dtypes.into_iter();
+                let kept = gradients.map(|kept| (kept, dtypes.next().unwrap_or(DType::F32)));
+                prep.finish(kept, sum)
+            }
+            OpsKind::UnTracked(prep) => prep.finish(sum),
+        }
+    }
+}

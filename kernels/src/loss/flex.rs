@@ -1,0 +1,188 @@
+//! Rows of logits on all cores.
+
+use burn::backend::Flex;
+use burn::backend::flex::FlexTensor;
+use burn::backend::ops::{FloatTensorOps, IntTensorOps};
+use burn::backend::tensor::FloatTensor;
+use burn::tensor::{DType, FloatDType, IntDType, Shape, bf16, f16};
+use pulp::Arch;
+use rayon::prelude::*;
+
+use super::IGNORED;
+use super::rows::{Labels, LossRows, losses, slopes, wide};
+use super::vectors::{Loss, LossAndSlope, Scaled, Slopes, Target};
+use crate::flex::{Buffer, Lane, TASK, adjacent, elements, tensor, widened};
+use crate::half::HalfOps;
+use crate::product::{Products, add_product};
+
+impl LossRows for Flex {
+    fn computes_in(dtype: DType) -> DType {
+        if matches!(dtype, DType::BF16 | DType::F16) { DType::F32 } else { dtype }
+    }
+
+    fn losses(
+        logits: FloatTensor<Self>,
+        labels: Labels<Self>,
+        smoothing: f64,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        match logits.dtype() {
+            _ if logits.layout().num_elements() == 0 => losses::<Self>(logits, labels, smoothing),
+            DType::F32 => found::<f32>(logits, labels, smoothing),
+            DType::BF16 => found::<bf16>(logits, labels, smoothing),
+            DType::F16 => found::<f16>(logits, labels, smoothing),
+            _ => losses::<Self>(logits, labels, smoothing),
+        }
+    }
+
+    fn slopes(
+        logits: FloatTensor<Self>,
+        logarithms: FloatTensor<Self>,
+        labels: Labels<Self>,
+        smoothing: f64,
+        by: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        match logits.dtype() {
+            DType::F32 => descents::<f32>(logits, logarithms, labels, smoothing, by),
+            DType::BF16 => descents::<bf16>(logits, logarithms, labels, smoothing, by),
+            DType::F16 => descents::<f16>(logits, logarithms, labels, smoothing, by),
+            dtype => Self::scaled(slopes::<Self>(logits, logarithms, labels, smoothing), by, dtype),
+        }
+    }
+
+    fn losses_and_slopes(
+        logits: FloatTensor<Self>,
+        labels: Labels<Self>,
+        smoothing: f64,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let logits = wide::<Self>(logits);
+        if logits.dtype() != DType::F32 || logits.layout().num_elements() == 0 {
+            let (sum, logarithms) = losses::<Self>(logits.clone(), labels.clone(), smoothing);
+            return (sum, slopes::<Self>(logits, logarithms, labels, smoothing));
+        }
+        let mut logits = whole(logits);
+        let [rows, classes] = logits.layout().shape().dims();
+        let targets = targets(labels, classes, smoothing);
+        let arch = Arch::new();
+        let mut losses = Vec::with_capacity(rows);
+        let all = logits.storage_mut::<f32>().par_chunks_mut(classes).zip(&targets);
+        let of_row = |(row, target): (&mut [f32], &Option<Target>)| match *target {
+            Some(target) => arch.dispatch(LossAndSlope { row, target }),
+            None => {
+                row.fill(0.0);
+                0.0
+            }
+        };
+        all.with_min_len((TASK / classes).max(1)).map(of_row).collect_into_vec(&mut losses);
+        (total(&losses), logits)
+    }
+
+    fn add_product(
+        total: Option<FloatTensor<Self>>,
+        lhs: FloatTensor<Self>,
+        rhs: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        match total {
+            Some(total) if total.dtype() == DType::F32 => add_product(total, lhs, rhs),
+            Some(total) => Self::float_add(total, Self::float_matmul(lhs, rhs)),
+            None => Self::product(lhs, rhs),
+        }
+    }
+
+    fn scaled(x: FloatTensor<Self>, by: FloatTensor<Self>, dtype: DType) -> FloatTensor<Self> {
+        if x.dtype() != DType::F32 {
+            return Self::fast_cast(Self::float_mul_scalar(x, by_of(by).into()), dtype.into());
+        }
+        let by = by_of(by);
+        let mut x = whole(x);
+        if by != 1.0 {
+            let arch = Arch::new();
+            let all = x.storage_mut::<f32>().par_chunks_mut(TASK);
+            all.for_each(|x| arch.dispatch(Scaled { x, by }));
+        }
+        Self::fast_cast(x, FloatDType::from(dtype))
+    }
+}
+
+/// Returns the only element.
+fn by_of(by: FlexTensor) -> f32 {
+    match by.dtype() {
+        DType::F64 => elements::<f64>(&adjacent(by))[0] as f32,
+        _ => widened(by)[0],
+    }
+}
+
+/// Returns the tensor as the only user of memory that holds its elements and nothing else.
+fn whole(x: FlexTensor) -> FlexTensor {
+    let x = adjacent(x);
+    match x.storage::<f32>().len() == x.layout().num_elements() {
+        true => x,
+        false => tensor(elements::<f32>(&x).to_vec(), x.layout().shape().clone()),
+    }
+}
+
+/// Sums in one order.
+fn total(losses: &[f32]) -> FlexTensor {
+    let sum: f64 = losses.iter().map(|loss| f64::from(*loss)).sum();
+    tensor(vec![sum as f32], Shape::new([1]))
+}
+
+fn targets(labels: Labels<Flex>, classes: usize, smoothing: f64) -> Vec<Option<Target>> {
+    let labels = match labels.labels.dtype() {
+        DType::I64 => labels.labels,
+        _ => Flex::int_cast(labels.labels, IntDType::I64),
+    };
+    let target = |label: &i64| {
+        (*label != i64::from(IGNORED)).then(|| {
+            let known = (0..classes as i64).contains(label);
+            assert!(known, "a label is -100 or below {classes}, the number of classes; found {label}");
+            Target { label: *label as usize, smoothing: smoothing as f32 }
+        })
+    };
+    elements::<i64>(&adjacent(labels)).iter().map(target).collect()
+}
+
+fn found<T: Lane>(logits: FlexTensor, labels: Labels<Flex>, smoothing: f64) -> (FlexTensor, FlexTensor) {
+    let logits = adjacent(logits);
+    let [rows, classes] = logits.layout().shape().dims();
+    let targets = targets(labels, classes, smoothing);
+    let arch = Arch::new();
+    let mut found = Vec::with_capacity(rows);
+    let of_row = |(row, target): (&[T], &Option<Target>)| {
+        let ignored = Target { label: 0, smoothing: 0.0 };
+        let (loss, logarithm) = arch.dispatch(Loss { row, target: target.unwrap_or(ignored) });
+        (if target.is_some() { loss } else { 0.0 }, logarithm)
+    };
+    let all = elements::<T>(&logits).par_chunks(classes).zip(&targets);
+    all.with_min_len((TASK / classes).max(1)).map(of_row).collect_into_vec(&mut found);
+    let (losses, logarithms): (Vec<f32>, Vec<f32>) = found.into_iter().unzip();
+    (total(&losses), tensor(logarithms, Shape::new([rows, 1])))
+}
+
+fn descents<T: Lane>(
+    logits: FlexTensor,
+    logarithms: FlexTensor,
+    labels: Labels<Flex>,
+    smoothing: f64,
+    by: FlexTensor,
+) -> FlexTensor {
+    let (logits, logarithms) = (adjacent(logits), adjacent(logarithms));
+    let shape = logits.layout().shape().clone();
+    let [rows, classes] = shape.dims();
+    let (targets, by) = (targets(labels, classes, smoothing), by_of(by));
+    let at_once = (TASK / classes.max(1)).max(1);
+    let (from, logarithms) = (elements::<T>(&logits), elements::<f32>(&logarithms));
+    let mut found = Buffer::<T>::new(rows * classes);
+    let arch = Arch::new();
+    found.parts(at_once * classes).enumerate().for_each(|(at, found)| {
+        let rows = at * at_once..((at + 1) * at_once).min(rows);
+        arch.dispatch(Slopes {
+            rows: &from[rows.start * classes..rows.end * classes],
+            logarithms: &logarithms[rows.clone()],
+            targets: &targets[rows],
+            by,
+            found,
+            classes,
+        });
+    });
+    tensor(found.finish(), shape)
+}

@@ -1,0 +1,222 @@
+//! The cross-entropy loss, and the output layer of a language model together with it.
+//!
+//! The logits of a language model are its largest tensor: with a vocabulary of 50,257, those of 8 rows of 256 tokens take
+//! 412 MB in f32, and Burn keeps several tensors of that size for the backward pass. [`head_loss`] computes them in
+//! chunks of rows, and turns each chunk into the gradients of the hidden state and of the head before the next, as
+//! Liger (Hsu et al., 2024, arXiv:2410.10989) does.
+//!
+//! ```text
+//! ops.rs        the losses as operations of a backend
+//! head.rs       the loss and its gradients, chunk by chunk
+//! rows.rs       rows of logits, with Burn's operations for backends without kernels
+//! backward.rs   the gradients, once for every backend
+//! flex.rs       rows on all cores
+//! vectors.rs    one row, which the compiler turns into vectors
+//! ```
+
+mod backward;
+#[cfg(feature = "flex")]
+mod flex;
+mod head;
+mod ops;
+mod rows;
+#[cfg(test)]
+mod tests;
+#[cfg(feature = "flex")]
+mod vectors;
+
+use burn::backend::Dispatch;
+use burn::tensor::{DType, FloatDType, Int, Tensor, TensorData};
+
+pub use ops::LossOps;
+pub use rows::LossRows;
+
+use crate::device::is_flex;
+use crate::half::cast;
+use crate::product::linear;
+use ops::Form;
+
+/// The label of a row without a loss, as in PyTorch and transformers.
+pub const IGNORED: i32 = -100;
+
+/// Returns the negative log-likelihood of the labels, summed over the rows: `[1]`, in f32.
+///
+/// `logits` is `[rows, classes]` in any float dtype. A row with the label -100 adds exactly 0 to the sum and to every
+/// gradient. With a share `smoothing` = ε of smoothed labels (Szegedy et al., 2016, arXiv:1512.00567) and classes of
+/// probabilities p, the loss of a row with label y is that of `torch.nn.functional.cross_entropy`:
+///
+/// ```text
+/// (1 - ε) · -ln p(y)  +  ε/C · Σ -ln p(c)
+/// ```
+///
+/// The backward pass is one pass over the logits. It keeps them in their own dtype, and 4 bytes for each row.
+///
+/// ```
+/// use burn::tensor::{Device, Int, Tensor};
+/// use firebrick_kernels::cross_entropy;
+///
+/// let device = Device::flex().autodiff();
+/// let logits = Tensor::<2>::from_data([[0.0, 0.0], [5.0, 7.0]], &device).require_grad();
+/// let labels = Tensor::<1, Int>::from_data([1, -100], &device);
+/// let loss = cross_entropy(logits.clone(), labels, 0.0);
+/// assert!((loss.clone().into_scalar::<f32>() - 2f32.ln()).abs() < 1e-6);
+/// let grad = logits.grad(&loss.backward()).unwrap();
+/// assert_eq!(grad.into_data().iter::<f32>().collect::<Vec<_>>(), [0.5, -0.5, 0.0, 0.0]);
+/// ```
+///
+/// # Panics
+///
+/// If there is not one label for each row. On the CPU, if a label is neither -100 nor below the number of classes; other
+/// backends do not check.
+pub fn cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>, smoothing: f64) -> Tensor<1> {
+    assert_eq!(logits.dims()[0], labels.dims()[0], "each row of logits has one label");
+    let ignored = labels.clone().equal_scalar(IGNORED);
+    let sum = <Dispatch as LossOps>::cross_entropy(
+        logits.into_dispatch(),
+        labels.into_dispatch(),
+        ignored.into_dispatch(),
+        smoothing,
+    );
+    cast(Tensor::from_dispatch(sum), FloatDType::F32)
+}
+
+/// The output layer of a language model.
+#[derive(Clone, Debug)]
+pub struct Head {
+    /// The weight of each class.
+    pub weight: HeadWeight,
+    /// `[classes]`, in the dtype of the weight.
+    pub bias: Option<Tensor<1>>,
+}
+
+/// The weight of a [`Head`].
+#[derive(Clone, Debug)]
+pub enum HeadWeight {
+    /// `[classes, width]`, as in an embedding.
+    Embedding(Tensor<2>),
+    /// `[width, classes]`, as in a linear layer.
+    Linear(Tensor<2>),
+}
+
+impl Head {
+    /// Computes logits `[.., classes]` of `hidden`, `[.., width]`, in the dtype of the weight.
+    ///
+    /// # Panics
+    ///
+    /// If the widths differ.
+    pub fn logits<const D: usize>(&self, hidden: Tensor<D>) -> Tensor<D> {
+        let weight = match &self.weight {
+            HeadWeight::Embedding(weight) => weight.clone().transpose(),
+            HeadWeight::Linear(weight) => weight.clone(),
+        };
+        let mut shape = hidden.dims();
+        let rows = shape[..D - 1].iter().product();
+        let hidden = cast(hidden, self.dtype()).reshape([rows, shape[D - 1]]);
+        shape[D - 1] = self.classes();
+        linear(hidden, weight, self.bias.clone()).reshape(shape)
+    }
+
+    /// Returns the likeliest class of each row of `hidden`, `[rows, width]`, without all logits at once: `[rows]`.
+    ///
+    /// # Panics
+    ///
+    /// If the widths differ.
+    pub fn likeliest(&self, hidden: Tensor<2>) -> Tensor<1, Int> {
+        let [rows, _] = hidden.dims();
+        let size = head::chunk(rows, self.classes());
+        let starts = (0..rows.max(1)).step_by(size);
+        let of_chunk = |start: usize| {
+            let chunk = hidden.clone().narrow(0, start, size.min(rows - start));
+            self.logits(chunk).argmax(1).squeeze_dim(1)
+        };
+        Tensor::cat(starts.map(of_chunk).collect(), 0)
+    }
+
+    fn classes(&self) -> usize {
+        match &self.weight {
+            HeadWeight::Embedding(weight) => weight.dims()[0],
+            HeadWeight::Linear(weight) => weight.dims()[1],
+        }
+    }
+
+    fn dtype(&self) -> FloatDType {
+        let (HeadWeight::Embedding(weight) | HeadWeight::Linear(weight)) = &self.weight;
+        FloatDType::from(weight.dtype())
+    }
+}
+
+/// Returns the [`cross_entropy`] of a head's logits for `hidden`, `[rows, width]`, without all logits at once.
+///
+/// `hidden` is cast to the dtype of the head's weight; the loss is computed in f32. If most rows have the label -100, as
+/// in masked language modelling, only the others are multiplied.
+///
+/// The gradients of the hidden state, the weight and the bias are computed in the forward pass, those that are tracked,
+/// and the backward pass multiplies them by the gradient of the sum. It keeps them: 4 bytes for each element of the
+/// hidden state (of the rows with a label), of the weight and of the bias. The chunk of logits takes 16 MiB, or 256
+/// rows if that is more; its size depends on shapes alone.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use firebrick_kernels::{Head, HeadWeight, head_loss};
+///
+/// let device = Device::flex().autodiff();
+/// let hidden = Tensor::<2>::ones([3, 2], &device).require_grad();
+/// let head = Head { weight: HeadWeight::Embedding(Tensor::ones([4, 2], &device)), bias: None };
+/// let loss = head_loss(hidden.clone(), &head, &[0, 3, -100], 0.0);
+/// assert!((loss.clone().into_scalar::<f32>() - 2.0 * 4f32.ln()).abs() < 1e-5);
+/// assert_eq!(hidden.grad(&loss.backward()).unwrap().dims(), [3, 2]);
+/// ```
+///
+/// # Panics
+///
+/// If the widths differ, if there is not one label for each row, or if a label is neither -100 nor a class.
+pub fn head_loss(hidden: Tensor<2>, head: &Head, labels: &[i32], smoothing: f64) -> Tensor<1> {
+    let ([rows, _], classes, device) = (hidden.dims(), head.classes(), hidden.device());
+    assert_eq!(rows, labels.len(), "each row of the hidden state has one label");
+    for label in labels {
+        let known = *label == IGNORED || (0..classes as i64).contains(&i64::from(*label));
+        assert!(known, "a label is -100 or below {classes}, the number of classes; found {label}");
+    }
+    let hidden = cast(hidden, head.dtype());
+    let (hidden, labels) = with_loss(hidden, labels);
+    let labels = Tensor::<1, Int>::from_data(TensorData::from(&*labels), &device);
+    if hidden.dtype() == DType::F16 && !is_flex(&device) {
+        // Gradients of a loss that is not scaled yet would be too small for products in f16.
+        return cross_entropy(head.logits(hidden), labels, smoothing);
+    }
+    let ignored = labels.clone().equal_scalar(IGNORED);
+    let (transposed, weight) = match &head.weight {
+        HeadWeight::Embedding(weight) => (true, weight.clone()),
+        HeadWeight::Linear(weight) => (false, weight.clone()),
+    };
+    let form = Form { transposed, biased: head.bias.is_some(), smoothing };
+    // Extensions take no optional tensors: `form` says whether the bias is read.
+    let bias = head.bias.clone().unwrap_or_else(|| Tensor::zeros([1], (&device, DType::from(head.dtype()))));
+    let sum = <Dispatch as LossOps>::head_loss(
+        hidden.into_dispatch(),
+        weight.into_dispatch(),
+        bias.into_dispatch(),
+        labels.into_dispatch(),
+        ignored.into_dispatch(),
+        form,
+    );
+    Tensor::from_dispatch(sum)
+}
+
+/// Rows are selected in multiples of this number, so that GPUs meet few shapes.
+const SELECTED: usize = 64;
+
+/// Selects the rows that have a label, if they are few enough that it pays.
+fn with_loss(hidden: Tensor<2>, labels: &[i32]) -> (Tensor<2>, Vec<i32>) {
+    let mut at: Vec<i32> =
+        (0..).zip(labels).filter(|(_, label)| **label != IGNORED).map(|(at, _)| at).collect();
+    let selected = at.len().div_ceil(SELECTED) * SELECTED;
+    if at.is_empty() || selected > labels.len() / 8 * 7 {
+        return (hidden, labels.to_vec());
+    }
+    let mut labels: Vec<i32> = at.iter().map(|at| labels[*at as usize]).collect();
+    labels.resize(selected, IGNORED);
+    at.resize(selected, 0);
+    let at = Tensor::<1, Int>::from_data(TensorData::from(&*at), &hidden.device());
+    (hidden.select(0, at), labels)
+}

@@ -1,0 +1,77 @@
+//! The losses as operations of a backend.
+
+use burn::backend::tensor::{BoolTensor, FloatTensor, IntTensor};
+use burn::backend::{Backend, backend_extension};
+
+use super::head;
+use super::rows::{Labels, LossRows};
+
+/// What the loss of a head is computed from.
+#[derive(Clone, Copy, Debug)]
+pub struct Form {
+    /// Whether the weight is `[classes, width]` instead of `[width, classes]`.
+    pub transposed: bool,
+    /// Whether the bias is added.
+    pub biased: bool,
+    /// The share of smoothed labels.
+    pub smoothing: f64,
+}
+
+/// Cross-entropy losses. Call [`cross_entropy`](crate::cross_entropy) or [`head_loss`](crate::head_loss), which take
+/// tensors.
+#[backend_extension(
+    Flex: cfg(feature = "flex"),
+    Cube: cfg(feature = "cube"),
+    Autodiff,
+)]
+pub trait LossOps: Backend {
+    /// Returns the loss `[1]` of `logits`, `[rows, classes]`; `ignored` is true where the label is -100.
+    fn cross_entropy(
+        logits: FloatTensor<Self>,
+        labels: IntTensor<Self>,
+        ignored: BoolTensor<Self>,
+        smoothing: f64,
+    ) -> FloatTensor<Self>;
+
+    /// Returns the loss `[1]` of the logits of `hidden`, `[rows, width]`. `bias` is read if the form is biased.
+    fn head_loss(
+        hidden: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        labels: IntTensor<Self>,
+        ignored: BoolTensor<Self>,
+        form: Form,
+    ) -> FloatTensor<Self>;
+}
+
+/// Implements the operations without gradients.
+macro_rules! plain {
+    ($backend:ty) => {
+        impl LossOps for $backend {
+            fn cross_entropy(
+                logits: FloatTensor<Self>,
+                labels: IntTensor<Self>,
+                ignored: BoolTensor<Self>,
+                smoothing: f64,
+            ) -> FloatTensor<Self> {
+                <Self as LossRows>::losses(logits, Labels { labels, ignored }, smoothing).0
+            }
+
+            fn head_loss(
+                hidden: FloatTensor<Self>,
+                weight: FloatTensor<Self>,
+                bias: FloatTensor<Self>,
+                labels: IntTensor<Self>,
+                ignored: BoolTensor<Self>,
+                form: Form,
+            ) -> FloatTensor<Self> {
+                head::loss::<Self>(hidden, weight, bias, Labels { labels, ignored }, form, [false; 3]).sum
+            }
+        }
+    };
+}
+
+#[cfg(feature = "cube")]
+plain!(burn::backend::Cube);
+#[cfg(feature = "flex")]
+plain!(burn::backend::Flex);
