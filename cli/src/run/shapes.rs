@@ -2,11 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 
-use burn::module::{ModuleVisitor, Param, ParamId};
-use burn::tensor::{Device, Tensor};
+use burn::module::ParamId;
+use burn::tensor::Device;
 use firebrick::AnyModel;
 use firebrick_models::drawn_now;
-use firebrick_strategies::{Adaptation, LowRank, Paths, Place, Strategy};
+use firebrick_strategies::{Adaptation, LowRank, Paths, Place, Strategy, each_param};
 
 use super::family::Family;
 use super::trainable::Trainable;
@@ -44,19 +44,15 @@ pub(crate) fn shapes<M: Trainable>(
     strategies: &[RunStrategy],
     fresh: &[String],
 ) -> Result<Vec<Shape>, RunError> {
-    struct Shapes(HashMap<ParamId, Vec<usize>>);
-    impl ModuleVisitor for Shapes {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.0.insert(param.id, param.lazy_shape().to_vec());
-        }
-    }
     let whole = M::init(config, &Device::flex());
-    let mut visited = Shapes(HashMap::new());
-    whole.visit(&mut visited);
+    let mut shapes = HashMap::new();
+    each_param(&whole, |param| {
+        shapes.insert(param.id(), param.shape());
+    });
     let whole: HashMap<String, Vec<usize>> = Paths::of(&whole)
         .places()
         .iter()
-        .map(|place| (place.path.clone(), visited.0[&place.id].clone()))
+        .map(|place| (place.path.clone(), shapes[&place.id].clone()))
         .collect();
     let mut adaptation = Adaptation::default().with_fresh(fresh);
     let skeleton: M = skeleton(config.clone(), &Device::flex().autodiff());

@@ -21,13 +21,12 @@ use std::ops::Range;
 use std::panic::resume_unwind;
 use std::thread;
 
-use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Device;
 use firebrick_world::{Communicator, World};
 
 use crate::{
     Accumulate, Adaptation, BoxedStrategy, Effects, Identity, Paths, SavedStates, Setup, Stack, Strategy,
-    StrategyError, Zero,
+    StrategyError, Zero, each_param,
 };
 use drive::{Drive, Spread};
 
@@ -285,15 +284,9 @@ fn same(
 
 /// Returns the values of each parameter.
 fn values(model: &Probe) -> Vec<Vec<f64>> {
-    struct Values(Vec<Vec<f64>>);
-    impl ModuleVisitor for Values {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.0.push(param.base().into_data().iter().collect());
-        }
-    }
-    let mut values = Values(Vec::new());
-    model.visit(&mut values);
-    values.0
+    let mut values = Vec::new();
+    each_param(model, |param| values.push(param.to_host().iter().collect()));
+    values
 }
 
 #[cfg(test)]
