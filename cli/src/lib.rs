@@ -59,7 +59,7 @@ pub use preview::{Cell, Grid, Kind, Legible, Look, Names, Numbers, Preview, Row}
 pub use program::Program;
 pub use run::{
     Attention, BatchConfig, BertShape, CheckpointsConfig, Corpus, DataConfig, DataRun, Families, Family,
-    LabelKind, Launched, LlamaShape, Loaded, ModelConfig, ParamGroupConfig, Paths, Rows, Run, RunError,
-    RunStrategy, SampleConfig, Sizes, T5Shape, TaskConfig, TaskData, Tokenized, TokenizerConfig, Trainable,
+    LabelKind, Launched, LlamaShape, Loaded, ModelConfig, Paths, Rows, Run, RunError, RunStrategy,
+    SampleConfig, Sizes, T5Shape, TaskConfig, TaskData, Tokenized, TokenizerConfig, Trainable,
 };
 pub use trained_run::{Evaluated, Predicted, TrainedRun};

@@ -1,6 +1,6 @@
 //! Checks values of a run file that parse but are invalid.
 
-use super::param_group_config::param_groups;
+use super::param_groups::param_groups;
 use super::problem::{FromRunFile, Problem, require};
 use super::{
     BatchConfig, CheckpointsConfig, DataConfig, DataRun, Paths, Rows, Run, RunError, RunStrategy, TaskConfig,

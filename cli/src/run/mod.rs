@@ -18,7 +18,7 @@ mod launcher;
 mod load;
 mod many_ranks;
 mod model_config;
-mod param_group_config;
+mod param_groups;
 mod parse;
 mod prepare;
 mod problem;
@@ -37,7 +37,7 @@ use std::path::PathBuf;
 
 use firebrick_datasets::Amount;
 use firebrick_strategies::Float;
-use firebrick_strategies::optim::BoxedOptimizer;
+use firebrick_strategies::optim::{BoxedOptimizer, Group};
 use serde::{Deserialize, Serialize};
 
 use firebrick::{ByteSize, Schedule};
@@ -53,7 +53,6 @@ pub(crate) use launcher::Process;
 pub(crate) use load::open;
 pub use load::{Loaded, TaskData};
 pub use model_config::ModelConfig;
-pub use param_group_config::ParamGroupConfig;
 pub(crate) use prepare::Parts;
 pub(crate) use settled::Settled;
 pub(crate) use shapes::{Shape, parameters, shapes, skeleton};
@@ -105,12 +104,12 @@ pub struct Run {
     /// The model.
     pub model: ModelConfig,
     /// One of the [registered optimizers](firebrick_strategies::optim::Optimizers). Weight decay applies to matrices;
-    /// vectors (biases and the scales of norms) decay only if a [group](ParamGroupConfig) says so.
+    /// vectors (biases and the scales of norms) decay only if a [group](Group) says so.
     pub optimizer: BoxedOptimizer,
     /// Parameters with their own learning rate or weight decay. If several groups match a parameter, the first one
     /// counts. Default: none.
     #[serde(default)]
-    pub param_groups: Vec<ParamGroupConfig>,
+    pub param_groups: Vec<Group>,
     /// The factor that multiplies the learning rates of the blocks, once more for each block nearer to the input; see
     /// [`Groups::layer_decay`](firebrick_strategies::optim::Groups::layer_decay). Default: all blocks have the same
     /// rate.

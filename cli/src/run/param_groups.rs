@@ -1,43 +1,14 @@
 //! Parameter groups in a run file.
 
-use firebrick_strategies::optim::{Group, Groups};
-use serde::{Deserialize, Serialize};
+use firebrick_strategies::optim::Groups;
 
 use super::Run;
 use super::problem::{Problem, require};
 
-/// Parameters with their own optimizer settings: `(paths: ["tokens"], lr_scale: 0.1, weight_decay: 0.0)`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ParamGroupConfig {
-    /// Paths of the parameters, or of modules that contain them; `*` stands for any characters.
-    pub paths: Vec<String>,
-    /// The factor of their learning rate. Default: 1.
-    #[serde(default = "unscaled")]
-    pub lr_scale: f64,
-    /// Their weight decay, which also applies to biases and norms. Default: the optimizer's, for matrices only.
-    #[serde(default)]
-    pub weight_decay: Option<f32>,
-}
-
-fn unscaled() -> f64 {
-    1.0
-}
-
-impl ParamGroupConfig {
-    fn group(&self) -> Group {
-        let group = Group::of(self.paths.iter().cloned()).lr_scale(self.lr_scale);
-        match self.weight_decay {
-            Some(weight_decay) => group.weight_decay(weight_decay),
-            None => group,
-        }
-    }
-}
-
 impl Run {
     /// Returns the run's parameter groups.
     pub fn groups(&self) -> Groups {
-        let groups = self.param_groups.iter().map(ParamGroupConfig::group).fold(Groups::new(), Groups::with);
+        let groups = self.param_groups.iter().cloned().fold(Groups::new(), Groups::with);
         match self.layer_decay {
             Some(decay) => groups.layer_decay(decay),
             None => groups,
@@ -63,6 +34,8 @@ pub(super) fn param_groups(run: &Run) -> Option<Problem> {
 
 #[cfg(test)]
 mod tests {
+    use firebrick_strategies::optim::Group;
+
     use super::*;
 
     fn run(sets: &[&str]) -> Result<Run, String> {
