@@ -164,21 +164,18 @@ impl Manifest {
     }
 
     /// Sets the metric, such as the validation loss. A non-finite number counts as none.
-    pub fn metric(mut self, metric: f64) -> Self {
-        self.metric = Some(metric).filter(|metric| metric.is_finite());
-        self
+    pub fn metric(self, metric: f64) -> Self {
+        Self { metric: Some(metric).filter(|metric| metric.is_finite()), ..self }
     }
 
     /// Sets the scale of the products of low-rank factors.
-    pub fn lora_scale(mut self, scale: f64) -> Self {
-        self.lora_scale = Some(scale);
-        self
+    pub fn lora_scale(self, scale: f64) -> Self {
+        Self { lora_scale: Some(scale), ..self }
     }
 
     /// Sets whether all of its numbers and losses are finite.
-    pub fn sound(mut self, sound: bool) -> Self {
-        self.sound = sound;
-        self
+    pub fn sound(self, sound: bool) -> Self {
+        Self { sound, ..self }
     }
 
     /// Returns the total bytes of its files.

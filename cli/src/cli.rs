@@ -282,10 +282,7 @@ fn train(args: &TrainArgs) -> Result<Exit, RunError> {
 fn bench(args: &BenchArgs) -> Result<(), RunError> {
     let run = args.run.read()?;
     let bench = Bench { steps: args.steps, warmup: args.warmup, rounds: args.rounds, raw: args.raw };
-    let beside = match args.beside.is_empty() {
-        true => None,
-        false => Some(args.run.read_with(&args.beside)?),
-    };
+    let beside = if args.beside.is_empty() { None } else { Some(args.run.read_with(&args.beside)?) };
     let leads = Process::this()?.leads();
     let report = bench.run(&run, beside.as_ref(), |doing| {
         if leads {

@@ -64,10 +64,7 @@ fn require_same<M: Module>(model: &M, layout: &Layout, saved: &Tensors) -> Resul
         differences.truncate(LISTED);
         differences.push(format!("and {more} more"));
     }
-    match differences.is_empty() {
-        true => Ok(()),
-        false => Err(ResumeError::OtherModel(differences)),
-    }
+    if differences.is_empty() { Ok(()) } else { Err(ResumeError::OtherModel(differences)) }
 }
 
 struct Put<'a> {

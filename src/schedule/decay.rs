@@ -78,10 +78,7 @@ impl<D: Decay> ScheduleRecipe for D {
     }
 
     fn needs_length(&self) -> Option<&'static str> {
-        match D::ENDS {
-            true => Some(check::TAKE_ONE_WITHOUT_END),
-            false => Values::of(*self).warmup.needs_length(),
-        }
+        if D::ENDS { Some(check::TAKE_ONE_WITHOUT_END) } else { Values::of(*self).warmup.needs_length() }
     }
 
     fn shared(&mut self) -> SharedSettings<'_> {

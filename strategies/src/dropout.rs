@@ -102,10 +102,7 @@ impl Dropout {
     pub fn forward_along<const D: usize>(&self, x: Tensor<D>, positions: &[usize], pass: &Pass) -> Tensor<D> {
         // Each call takes a site, so that later sites do not depend on whether it drops.
         let site = Site { draws: pass.draws(), number: pass.next_site(), starts: pass.starts() };
-        match pass.is_training() {
-            true => dropout(x, self.prob, positions, site),
-            false => x,
-        }
+        if pass.is_training() { dropout(x, self.prob, positions, site) } else { x }
     }
 }
 

@@ -85,10 +85,7 @@ impl Ema {
     /// Returns the decay of the update that follows `updates` updates.
     fn decay_after(&self, updates: u64) -> f64 {
         let updates = updates as f64;
-        match self.warmup {
-            true => self.decay.min((1.0 + updates) / (10.0 + updates)),
-            false => self.decay,
-        }
+        if self.warmup { self.decay.min((1.0 + updates) / (10.0 + updates)) } else { self.decay }
     }
 }
 

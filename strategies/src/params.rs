@@ -66,10 +66,7 @@ pub fn relift<const D: usize>(value: Tensor<D>, like: &Tensor<D>) -> Tensor<D> {
 /// Separates a lazy parameter from its clones, which share its initializer and would all get a setting made on one of
 /// them. Does not initialize it.
 pub fn apart<const D: usize>(param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-    match param.is_initialized() {
-        true => param,
-        false => param.init_mapper(|value| value),
-    }
+    if param.is_initialized() { param } else { param.init_mapper(|value| value) }
 }
 
 /// Returns whether some parameter appears at more than one place of the model.

@@ -199,10 +199,7 @@ fn largest(
     let Some(mut largest) = below else { return Ok(None) };
     while largest + 1 < above {
         let middle = largest.midpoint(above);
-        match fits(middle)? {
-            true => largest = middle,
-            false => above = middle,
-        }
+        if fits(middle)? { largest = middle } else { above = middle }
     }
     Ok(Some(largest))
 }

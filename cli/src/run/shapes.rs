@@ -63,10 +63,7 @@ pub(crate) fn shapes<M: Trainable>(
     let shape_of = |place: &Place| match (&place.reparameterizes, adaptation.low_rank()) {
         (Some(matrix), Some(LowRank { rank, .. })) => {
             let shape = &whole[matrix];
-            match place.path.ends_with(".a") {
-                true => vec![shape[0], rank],
-                false => vec![rank, shape[shape.len() - 1]],
-            }
+            if place.path.ends_with(".a") { vec![shape[0], rank] } else { vec![rank, shape[shape.len() - 1]] }
         }
         _ => whole[&place.path].clone(),
     };

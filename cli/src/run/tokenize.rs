@@ -52,10 +52,7 @@ impl DataRun {
         let (run, of) = (self.clone(), paths.clone());
         let tokenizer = attended(interrupter, "preparing", &say, move |say| {
             let loading = Loading::new(&run, say);
-            loading.tokenizer(|| match plain {
-                true => loading.text_of(&of),
-                false => loading.all_text(),
-            })
+            loading.tokenizer(|| if plain { loading.text_of(&of) } else { loading.all_text() })
         })?;
         let mut writer = TokenWriter::create(output, &tokenizer)?;
         say(&format!("tokenizing {}", paths.summary()));

@@ -108,9 +108,8 @@ impl ConllReader {
     }
 
     /// Sets the maximum number of bytes in a sentence; a longer one is malformed. Default: 64 MiB.
-    pub fn longest(mut self, bytes: usize) -> Self {
-        self.longest = bytes;
-        self
+    pub fn longest(self, bytes: usize) -> Self {
+        Self { longest: bytes, ..self }
     }
 
     fn sentences(&self, part: usize) -> Result<Sentences, DataError> {

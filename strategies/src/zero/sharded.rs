@@ -115,10 +115,7 @@ impl<M: Module> Stage<M> for Sharded {
 
 impl<M: Module> MasterStage<M> for Sharded {
     fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
-        let device = match self.master_is_away.load(Relaxed) {
-            true => host(NAME)?,
-            false => self.device.clone(),
-        };
+        let device = if self.master_is_away.load(Relaxed) { host(NAME)? } else { self.device.clone() };
         let model = self.sharding.divide(model, &device)?;
         self.trained = trained(&model);
         for parameter in &mut self.trained {
