@@ -226,7 +226,7 @@ pub use state::{SavedStates, StageState};
 pub use strategy::Strategy;
 pub use zero::{Gathered, Part, Rows, Sharding, Zero};
 
-impl<M: burn::module::Module + 'static> registry::Registered for dyn registry::AnyStrategy<M> {
+impl<M: burn::module::Module + 'static> registry::Registered for dyn Strategy<M> {
     const KIND: &'static str = "a strategy";
 
     fn built_in() -> Strategies<M> {

@@ -95,7 +95,11 @@ pub enum ConformanceError {
 /// # Errors
 ///
 /// The first law that the strategy breaks, or its own error.
-pub fn check(recipe: &impl Strategy<Probe>, device: &Device, tolerance: f64) -> Result<(), ConformanceError> {
+pub fn check(
+    recipe: &(impl Strategy<Probe> + Clone),
+    device: &Device,
+    tolerance: f64,
+) -> Result<(), ConformanceError> {
     let mut whole = run(recipe, device, 0..6)?;
     check_effects(recipe, device)?;
     // What the first run has changed in the recipe, a second one would begin with.
@@ -197,7 +201,7 @@ pub fn check_identity(recipe: &impl Strategy<Probe>, device: &Device) -> Result<
 ///
 /// The ranks train another model, or the strategy returns an error.
 pub fn check_on_ranks(
-    recipe: &impl Strategy<Probe>,
+    recipe: &(impl Strategy<Probe> + Clone),
     device: &Device,
     ranks: usize,
     tolerance: f64,
