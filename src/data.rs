@@ -41,13 +41,13 @@ pub struct Data<B> {
 #[serde(deny_unknown_fields)]
 pub struct Fingerprints {
     /// Of the training data.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub train: Option<Fingerprint>,
     /// Of the validation data, unless it is a part of the training data.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub valid: Option<Fingerprint>,
     /// Of the tokenizer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tokenizer: Option<Fingerprint>,
 }
 

@@ -38,9 +38,9 @@ pub struct FileEntry {
 struct FileFields {
     name: String,
     bytes: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     sha256: Option<Hex>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     blake3: Option<Hex>,
 }
 
@@ -116,9 +116,9 @@ fn is_yes(sound: &bool) -> bool {
 #[serde(deny_unknown_fields)]
 struct Sealed {
     manifest: Manifest,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     sha256: Option<Hex>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     blake3: Option<Hex>,
 }
 
@@ -168,9 +168,9 @@ impl Manifest {
         Self { metric: Some(metric).filter(|metric| metric.is_finite()), ..self }
     }
 
-    /// Sets the scale of the products of low-rank factors.
-    pub fn lora_scale(self, scale: f64) -> Self {
-        Self { lora_scale: Some(scale), ..self }
+    /// Sets the scale of the products of low-rank factors, if there are any.
+    pub fn lora_scale(self, scale: impl Into<Option<f64>>) -> Self {
+        Self { lora_scale: scale.into(), ..self }
     }
 
     /// Sets whether all of its numbers and losses are finite.

@@ -14,7 +14,6 @@ pub struct InverseSqrt {
     pub lr: f64,
     /// Number of updates after the warmup at which the rate is `lr / √2`. Default: the length of the warmup, or 10000
     /// without one.
-    #[serde(default)]
     pub timescale: Option<u64>,
     /// Length of the warmup. Default: no warmup.
     #[serde(default)]

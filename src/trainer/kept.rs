@@ -76,9 +76,9 @@ impl<S> Trainer<S> {
     /// You may change the number of ranks and the strategies as long as an update sees the same number of samples:
     /// the run then continues as it would on those ranks, up to rounding. You may also change the length, which
     /// changes a schedule that is stretched over it. A different seed, schedule, global batch or number of samples is
-    /// an error, unless you [allow](Self::allow_changes) it.
-    pub fn resume(self, from: Resume) -> Self {
-        Self { resume: Some(from), ..self }
+    /// an error, unless you [allow](Self::allow_changes) it. `None` starts a new run.
+    pub fn resume(self, from: impl Into<Option<Resume>>) -> Self {
+        Self { resume: from.into(), ..self }
     }
 
     /// Lets a [resumed](Self::resume) run continue with changes to settings that affect its result.

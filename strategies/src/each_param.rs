@@ -6,8 +6,6 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use firebrick_world::on_host;
 
-use crate::learns;
-
 /// A float parameter of any rank.
 pub trait AnyParam {
     /// Returns its id, which is the same at every place of a tied parameter.
@@ -81,6 +79,16 @@ impl<const D: usize> AnyParam for Param<Tensor<D>> {
     fn to_host(&self) -> TensorData {
         on_host(self.base())
     }
+}
+
+/// Returns whether the parameter requires a gradient in training. Does not initialize a lazy parameter.
+pub fn learns<const D: usize>(param: &Param<Tensor<D>>) -> bool {
+    if param.is_initialized() {
+        return param.base().is_require_grad();
+    }
+    let number = Tensor::zeros([1; D], &param.lazy_device().inner());
+    // A lazy parameter's replacement inherits its setting, which training mode then applies.
+    param.clone().transform_for_load(number, param.id).train().is_require_grad()
 }
 
 /// Calls `look` with each float parameter, in the order of the model. A tied parameter comes once for each of its

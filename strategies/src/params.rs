@@ -63,16 +63,6 @@ pub fn relift<const D: usize>(value: Tensor<D>, like: &Tensor<D>) -> Tensor<D> {
     leaf.set_require_grad(like.is_require_grad())
 }
 
-/// Returns whether the parameter requires a gradient in training. Does not initialize a lazy parameter.
-pub fn learns<const D: usize>(param: &Param<Tensor<D>>) -> bool {
-    if param.is_initialized() {
-        return param.base().is_require_grad();
-    }
-    let number = Tensor::zeros([1; D], &param.lazy_device().inner());
-    // A lazy parameter's replacement inherits its setting, which training mode then applies.
-    param.clone().transform_for_load(number, param.id).train().is_require_grad()
-}
-
 /// Separates a lazy parameter from its clones, which share its initializer and would all get a setting made on one of
 /// them. Does not initialize it.
 pub fn apart<const D: usize>(param: Param<Tensor<D>>) -> Param<Tensor<D>> {

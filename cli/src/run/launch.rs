@@ -109,12 +109,9 @@ impl Launch<'_> {
             .label(format!("{} parameters, {}", model.num_params(), parts.device_name))
             .interrupter(interrupter.clone())
             .checkpoints(run.checkpoints.policy())
+            .resume(resume.clone())
             .allow_changes(allow_changes)
             .described(RunText { text: run.to_ron(), compare: changes::compare });
-        let trainer = match &resume {
-            Some(resume) => trainer.resume(resume.clone()),
-            None => trainer,
-        };
         let (schedule, data) = (run.schedule.clone(), parts.data.clone());
         let model = AnyModel::new::<M::Batch>(model);
         if !leads {

@@ -94,7 +94,6 @@ pub struct Run {
     pub device: String,
     /// The most bytes that may be on the device, as in `"2GB"`, `"512MiB"` or `2000000000`. A run that needs more stops
     /// with an error that suggests what would help. Default: no limit.
-    #[serde(default)]
     pub device_budget: Option<ByteSize>,
     /// The task. Default: `CausalLm()`, in windows of one long text.
     #[serde(default)]
@@ -113,7 +112,6 @@ pub struct Run {
     /// The factor that multiplies the learning rates of the blocks, once more for each block nearer to the input; see
     /// [`Groups::layer_decay`](firebrick_strategies::optim::Groups::layer_decay). Default: all blocks have the same
     /// rate.
-    #[serde(default)]
     pub layer_decay: Option<f64>,
     /// The learning rate of each update.
     pub schedule: Schedule,
@@ -124,27 +122,20 @@ pub struct Run {
     /// How many samples an update takes.
     pub batch: BatchConfig,
     /// Number of updates. Either this or `epochs`.
-    #[serde(default)]
     pub steps: Option<u64>,
     /// Number of passes over the data. Either this or `steps`.
-    #[serde(default)]
     pub epochs: Option<u64>,
     /// Updates between two evaluations. Default: at the end of each epoch.
-    #[serde(default)]
     pub evaluate_every: Option<u64>,
     /// The metric that selects the best evaluation, for the best model, the best checkpoints and early stopping.
     /// Default: the validation loss.
-    #[serde(default)]
     pub best_by: Option<String>,
     /// Number of evaluations without an improvement after which the run ends. Default: never.
-    #[serde(default)]
     pub early_stopping: Option<usize>,
     /// Ranks that train together, over all processes: threads of this process, or of each one that `mpirun` started.
     /// Default: one for each process.
-    #[serde(default)]
     pub ranks: Option<usize>,
     /// Seconds that a rank waits for the others before the run ends. Default: 600.
-    #[serde(default)]
     pub deadline: Option<u64>,
     /// Whether NCCL may sum the gradients if the ranks are threads with a CUDA device each. Default: true.
     #[serde(default = "yes")]
@@ -158,7 +149,6 @@ pub struct Run {
     #[serde(default)]
     pub checkpoints: CheckpointsConfig,
     /// Text to generate at the end. Default: none.
-    #[serde(default)]
     pub sample: Option<SampleConfig>,
 }
 
@@ -179,16 +169,12 @@ fn default_device() -> String {
 #[serde(deny_unknown_fields)]
 pub struct BatchConfig {
     /// Samples in a micro-batch. Either this or `micro_tokens`.
-    #[serde(default)]
     pub micro: Option<usize>,
     /// Instead of `micro`: the most tokens of a micro-batch, padding included.
-    #[serde(default)]
     pub micro_tokens: Option<usize>,
     /// Micro-batches in an update. Default: as `strategies` say, otherwise 1.
-    #[serde(default)]
     pub accumulate: Option<usize>,
     /// The dtype in which their gradients are summed and held. Default: `f32`.
-    #[serde(default)]
     pub accumulate_dtype: Option<Float>,
 }
 
@@ -204,38 +190,23 @@ impl BatchConfig {
 
 /// Text that the trained model generates.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct SampleConfig {
     /// The prompt. Default: a newline.
-    #[serde(default = "default_prompt")]
     pub prompt: String,
     /// Number of tokens to generate. Default: 200.
-    #[serde(default = "default_sample_tokens")]
     pub tokens: usize,
     /// Sampling temperature: below 1 is more certain, above 1 more varied, and 0 takes the most likely token. Default:
     /// 0.8.
-    #[serde(default = "default_temperature")]
     pub temperature: f64,
     /// Samples from this many of the most likely tokens; 0 samples from all. Default: 0.
-    #[serde(default)]
     pub top_k: usize,
     /// Samples from the fewest most likely tokens whose probabilities sum to at least this. Default: 1, all tokens.
-    #[serde(default = "default_top_p")]
     pub top_p: f64,
 }
 
-fn default_top_p() -> f64 {
-    1.0
-}
-
-fn default_prompt() -> String {
-    "\n".into()
-}
-
-fn default_sample_tokens() -> usize {
-    200
-}
-
-fn default_temperature() -> f64 {
-    0.8
+impl Default for SampleConfig {
+    fn default() -> Self {
+        Self { prompt: "\n".into(), tokens: 200, temperature: 0.8, top_k: 0, top_p: 1.0 }
+    }
 }

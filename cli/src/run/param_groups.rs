@@ -9,10 +9,7 @@ impl Run {
     /// Returns the run's parameter groups.
     pub fn groups(&self) -> Groups {
         let groups = self.param_groups.iter().cloned().fold(Groups::new(), Groups::with);
-        match self.layer_decay {
-            Some(decay) => groups.layer_decay(decay),
-            None => groups,
-        }
+        groups.layer_decay(self.layer_decay)
     }
 }
 

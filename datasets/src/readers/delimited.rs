@@ -63,9 +63,9 @@ impl DelimitedReader {
         Self { quote, ..self }
     }
 
-    /// Sets the names of the fields, for files whose first row does not contain them.
-    pub fn names(self, names: Vec<String>) -> Self {
-        Self { names: Some(names), ..self }
+    /// Sets the names of the fields, for files whose first row does not contain them, as it does with `None`.
+    pub fn names(self, names: impl Into<Option<Vec<String>>>) -> Self {
+        Self { names: names.into(), ..self }
     }
 
     /// Sets the maximum number of bytes in a row; a longer one ends the file with an error. Default: 64 MiB.

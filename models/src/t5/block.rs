@@ -2,7 +2,6 @@
 
 use burn::module::Module;
 use burn::tensor::{Bool, Device, Tensor};
-use firebrick_kernels::add;
 use firebrick_strategies::{Dropout, Pass};
 
 use super::T5Config;

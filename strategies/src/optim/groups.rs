@@ -55,7 +55,6 @@ pub struct Group {
     #[serde(default = "unscaled")]
     pub lr_scale: f64,
     /// Their weight decay, which also applies to biases and norms. Default: the optimizer's, for matrices only.
-    #[serde(default)]
     pub weight_decay: Option<f32>,
 }
 
@@ -177,9 +176,9 @@ impl Groups {
     /// [Bao et al., 2021](https://arxiv.org/abs/2106.08254)).
     ///
     /// Blocks are the [elements of the model's lists](Paths::blocks), in order: in an encoder-decoder model, the
-    /// encoder's first.
-    pub fn layer_decay(self, decay: f64) -> Self {
-        Self { layer_decay: Some(decay), ..self }
+    /// encoder's first. `None` has all blocks train at the full rate.
+    pub fn layer_decay(self, decay: impl Into<Option<f64>>) -> Self {
+        Self { layer_decay: decay.into(), ..self }
     }
 
     /// Returns the model's parameters by learning rate factor and weight decay, in the order of the model.
