@@ -5,6 +5,7 @@
 //! training: numbers that a run depends on, such as the [`Draws`] of a dropout mask, are arguments.
 //!
 //! ```text
+//! attention/ attention in tiles, whose scores never exist as a whole on the CPU
 //! gelu/      GELU and its gradient, vectorized on the CPU
 //! half/      matmul, linear and cast in half precision, as fast as f32 on the CPU
 //! dropout/   dropout whose mask is a function of each element's position
@@ -34,6 +35,7 @@
 //!
 //! `flex` (default) is Burn's CPU backend; `cube` is every backend that runs CubeCL kernels.
 
+mod attention;
 mod device;
 mod draws;
 mod dropout;
@@ -44,6 +46,7 @@ pub mod optim;
 #[cfg(test)]
 mod testing;
 
+pub use attention::{Attending, Reads, attention, attention_of_joint};
 pub use draws::Draws;
 pub use dropout::{Site, dropout};
 pub use gelu::{Gelu, GeluOps, gelu};

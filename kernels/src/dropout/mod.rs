@@ -1,6 +1,6 @@
 //! Dropout with a mask that is a function of each element's position, not of earlier draws.
 
-mod mask;
+pub(crate) mod mask;
 
 use burn::tensor::{Bool, Device, Tensor, TensorData};
 
