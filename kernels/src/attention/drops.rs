@@ -74,10 +74,12 @@ impl DroppedKeys {
 /// The hash of [`Key::element`], of a vector of words.
 #[inline(always)]
 fn hash<S: Simd>(simd: S, x: S::u32s, key: S::u32s) -> S::u32s {
-    let mixed = |x: S::u32s, bits: u32, factor: u32| {
-        let shifted = simd.wrapping_dyn_shr_u32s(x, simd.splat_u32s(bits));
-        simd.mul_u32s(simd.xor_u32s(x, shifted), simd.splat_u32s(factor))
-    };
-    let x = simd.xor_u32s(mixed(x, 16, 0x7feb_352d), key);
-    mixed(x, 15, 0x846c_a68b)
+    let x = simd.xor_u32s(mixed(simd, x, 16, 0x7feb_352d), key);
+    mixed(simd, x, 15, 0x846c_a68b)
+}
+
+#[inline(always)]
+fn mixed<S: Simd>(simd: S, x: S::u32s, bits: u32, factor: u32) -> S::u32s {
+    let shifted = simd.wrapping_dyn_shr_u32s(x, simd.splat_u32s(bits));
+    simd.mul_u32s(simd.xor_u32s(x, shifted), simd.splat_u32s(factor))
 }

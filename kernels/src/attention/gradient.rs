@@ -71,24 +71,24 @@ impl<T: Stored> WithSimd for Unit<'_, '_, T> {
             Some(of_bias?.take(row % inputs.bias?.shape[0], head, query))
         };
         let mut of_bias: Vec<_> = steps.clone().filter_map(bias_block).collect();
-        let of_row = |row: usize| {
+        // Loops instead of closures: code of vectors must be inlined to be compiled for them.
+        let mut partials = Vec::with_capacity(rows.len());
+        for row in rows {
             let blocks: Vec<_> = steps.clone().map(|step| Block::new(inputs, place(row, step))).collect();
             let first = blocks.iter().filter_map(|block| block.tiles().next()).min().unwrap_or(0);
-            let end = blocks
-                .iter()
-                .filter_map(|block| block.tiles().last())
-                .max()
-                .map_or(first, |last| last + KEYS);
-            let zeros = |wanted: bool| vec![0.0; if wanted { (end - first) * inputs.width() } else { 0 }];
-            let (key, value) = (zeros(wanted.key), zeros(wanted.value));
-            let mut sums = Partial { row, key_head, first, key, value };
+            let end = blocks.iter().filter_map(|block| block.tiles().last()).max();
+            let keys = end.map_or(0, |last| last + KEYS - first);
+            let zeros = |wanted: bool| vec![0.0; if wanted { keys * inputs.width() } else { 0 }];
+            let mut sums =
+                Partial { row, key_head, first, key: zeros(wanted.key), value: zeros(wanted.value) };
             for (at, block) in blocks.into_iter().enumerate() {
                 let of_query = of_query.map(|rows| rows.take(block.at[0], block.at[1], block.at[2]));
-                Step { block, kept, wanted, scratch }.run(simd, of_query, of_bias.get_mut(at), &mut sums);
+                let step = Step { block, kept, wanted, scratch };
+                step.run(simd, of_query, of_bias.get_mut(at), &mut sums);
             }
-            sums
-        };
-        rows.clone().map(of_row).collect()
+            partials.push(sums);
+        }
+        partials
     }
 }
 
