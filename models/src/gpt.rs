@@ -2,9 +2,9 @@
 
 use burn::module::{Module, Param};
 use burn::nn::{Embedding, EmbeddingConfig};
-use burn::tensor::{Bool, Device, FloatDType, Int, Tensor};
+use burn::tensor::{Device, FloatDType, Int, Tensor};
 use firebrick_datasets::{Inputs, TokenBatch};
-use firebrick_kernels::cast;
+use firebrick_kernels::{Reads, cast};
 use firebrick_strategies::{Dropout, Pass};
 use serde::{Deserialize, Serialize};
 
@@ -125,16 +125,16 @@ impl Gpt {
     ///
     /// If `length` exceeds the [context](Self::context), or an id is not in the vocabulary.
     pub fn forward(&self, tokens: Tensor<2, Int>, pass: &Pass) -> Tensor<3> {
-        let Placed { ids, places, masked } = Placed::in_columns(tokens);
-        self.forward_placed(ids, places, masked, pass)
+        let Placed { ids, places, reads } = Placed::in_columns(tokens);
+        self.forward_placed(ids, places, reads, pass)
     }
 
     /// Like [`forward`](Self::forward), for rows in which a token's position in its sample differs from its column:
     /// several samples per row, or padding before the first.
     ///
     /// - `places` holds the positions from 0, `[batch, length]`, or `[1, length]` for all rows alike.
-    /// - `masked` is `[batch, 1, length, length]`, or with 1 row for all rows alike: true where a position (the third
-    ///   axis) must not read another (the fourth). Each position must read at least one.
+    /// - `reads` are the positions that each position reads, with 1 row for all rows alike, or `batch`:
+    ///   [`Reads::causal`], or a range that also starts after other samples and padding.
     /// - `pass` must know [where rows start](Pass::starting_at) if they are padded at the left; otherwise dropout
     ///   depends on the amount of padding.
     ///
@@ -145,12 +145,12 @@ impl Gpt {
         &self,
         tokens: Tensor<2, Int>,
         places: Tensor<2, Int>,
-        masked: Tensor<4, Bool>,
+        reads: Reads,
         pass: &Pass,
     ) -> Tensor<3> {
         let x = self.blocks.iter().fold(self.embedded(tokens, places, pass), |x, block| {
-            let run = |block: &Block, (x, masked), pass: &Pass| block.forward(x, masked, pass);
-            pass.segment(block, (x, masked.clone()), run)
+            let run = |block: &Block, (x, reads), pass: &Pass| block.forward(x, reads, pass);
+            pass.segment(block, (x, reads.clone()), run)
         });
         self.logits(x)
     }
@@ -192,13 +192,13 @@ impl ReadsOn for Gpt {
         past: Option<Past>,
         pass: &Pass,
     ) -> (Tensor<2>, Past) {
-        let Placed { ids, places, masked } = read;
+        let Placed { ids, places, reads } = read;
         let mut past = past.map(|past| past.own.into_iter());
         let (mut x, mut own) = (self.embedded(ids, places, pass), Vec::new());
         for block in &self.blocks {
             let past = past.as_mut().and_then(Iterator::next);
-            let run = |block: &Block, (x, past, masked), pass: &Pass| block.read_on(x, past, masked, pass);
-            let (read, kept) = pass.segment(block, (x, past, masked.clone()), run);
+            let run = |block: &Block, (x, past, reads), pass: &Pass| block.read_on(x, past, reads, pass);
+            let (read, kept) = pass.segment(block, (x, past, reads.clone()), run);
             x = read;
             own.push(kept);
         }
@@ -209,8 +209,8 @@ impl ReadsOn for Gpt {
 impl Objective<TokenBatch> for Gpt {
     /// Each position predicts the next token. The last token is only a label and is not an input.
     fn loss(&self, batch: TokenBatch, pass: &Pass) -> Loss {
-        next_token_loss(batch, pass, |Placed { ids, places, masked }, pass| {
-            self.forward_placed(ids, places, masked, pass)
+        next_token_loss(batch, pass, |Placed { ids, places, reads }, pass| {
+            self.forward_placed(ids, places, reads, pass)
         })
     }
 
@@ -252,8 +252,9 @@ impl Block {
     }
 
     /// `[batch, length, width]` to the same shape.
-    fn forward(&self, x: Tensor<3>, masked: Tensor<4, Bool>, pass: &Pass) -> Tensor<3> {
-        self.read_on(x, None, masked, pass).0
+    fn forward(&self, x: Tensor<3>, reads: Reads, pass: &Pass) -> Tensor<3> {
+        let mixed = self.attention.forward(self.attention_norm.forward(x.clone()), &reads, pass);
+        self.fed_forward(x + mixed, pass)
     }
 
     /// Like `forward`, but continues after the keys and values in `past`, and also returns the keys and values of
@@ -262,11 +263,11 @@ impl Block {
         &self,
         x: Tensor<3>,
         past: Option<KeyValue>,
-        masked: Tensor<4, Bool>,
+        reads: Reads,
         pass: &Pass,
     ) -> (Tensor<3>, KeyValue) {
         let (mixed, kept) =
-            self.attention.read_on(self.attention_norm.forward(x.clone()), past, masked, pass);
+            self.attention.read_on(self.attention_norm.forward(x.clone()), past, &reads, pass);
         (self.fed_forward(x + mixed, pass), kept)
     }
 

@@ -100,12 +100,18 @@ impl Dropout {
     ///
     /// The same as [`forward`](Self::forward).
     pub fn forward_along<const D: usize>(&self, x: Tensor<D>, positions: &[usize], pass: &Pass) -> Tensor<D> {
+        match self.at(pass) {
+            Some((prob, site)) => dropout(x, prob, positions, site),
+            None => x,
+        }
+    }
+
+    /// Takes the next site of the pass for an operation that drops by itself, such as
+    /// [`attention`](firebrick_kernels::attention()), and returns the probability. `None` if the pass doesn't train.
+    pub fn at<'a>(&self, pass: &'a Pass) -> Option<(f64, Site<'a>)> {
         // Each call takes a site, so that later sites do not depend on whether it drops.
         let site = Site { draws: pass.draws(), number: pass.next_site(), starts: pass.starts() };
-        match pass.is_training() {
-            true => dropout(x, self.prob, positions, site),
-            false => x,
-        }
+        pass.is_training().then_some((self.prob, site))
     }
 }
 

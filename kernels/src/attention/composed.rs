@@ -13,7 +13,7 @@ pub fn composed(
     bias: Option<Tensor<4>>,
     how: Attending,
 ) -> Tensor<4> {
-    let ([batch, heads, length, size], [_, key_heads, read, _]) = (query.dims(), key.dims());
+    let ([batch, heads, _, size], [_, key_heads, read, _]) = (query.dims(), key.dims());
     if query.dims().contains(&0) || read == 0 {
         return query * 0.0;
     }
@@ -22,7 +22,10 @@ pub fn composed(
     let wide = if dtype == FloatDType::F64 { dtype } else { FloatDType::F32 };
     let [key, value] = [key, value].map(|x| match heads / key_heads {
         1 => x,
-        group => x.unsqueeze_dim::<5>(2).repeat_dim(2, group).reshape([batch, heads, read, size]),
+        group => {
+            let shared = x.unsqueeze_dim::<5>(2).expand([batch, key_heads, group, read, size]);
+            shared.reshape([batch, heads, read, size])
+        }
     });
     let query = if how.scale == 1.0 { query } else { query * how.scale };
     let scores = cast(matmul(query, key.transpose()), wide);
@@ -39,9 +42,7 @@ pub fn composed(
         Some((prob, site)) => dropout(weights, prob, &[2, 3], site),
         None => weights,
     };
-    let output = matmul(weights, value);
-    debug_assert_eq!(output.dims(), [batch, heads, length, size]);
-    output
+    matmul(weights, value)
 }
 
 /// Returns whether tiles compute in this dtype.

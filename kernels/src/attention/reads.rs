@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use burn::tensor::{Bool, Device, Tensor, TensorData};
+use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
 /// The range of keys that each query of an [`attention`](crate::attention()) reads, for one row of the batch or for each.
 ///
@@ -106,19 +106,6 @@ impl Reads {
         Self::new([rows, queries.len(), keys], |row, query| self.of(row, queries.start + query))
     }
 
-    /// Selects rows by index; rows may be left out or repeated. If all rows are alike, they stay so.
-    ///
-    /// # Panics
-    ///
-    /// If there are fewer rows.
-    pub fn select(&self, rows: &[usize]) -> Self {
-        let [known, queries, keys] = self.0.shape;
-        if known == 1 {
-            return self.clone();
-        }
-        Self::new([rows.len(), queries, keys], |row, query| self.of(rows[row], query))
-    }
-
     /// The number of rows, which is 1 if all rows of a batch are alike, of queries and of keys.
     pub fn shape(&self) -> [usize; 3] {
         self.0.shape
@@ -155,13 +142,24 @@ impl Reads {
         if let Some((_, mask)) = masks.iter().find(|(known, _)| *known == device) {
             return mask.clone();
         }
-        let [rows, queries, keys] = self.0.shape;
-        let mut masked = vec![true; rows * queries * keys];
-        for (masked, [start, end]) in masked.chunks_mut(keys.max(1)).zip(&self.0.ranges) {
-            masked[*start as usize..*end as usize].fill(false);
-        }
-        let mask = Tensor::from_data(TensorData::new(masked, [rows, 1, queries, keys]), &device);
+        let mask = self.computed(&device);
         masks.push((device, mask));
         masks[masks.len() - 1].1.clone()
+    }
+
+    /// Sends the bounds to the device, which compares them with the keys.
+    fn computed(&self, device: &Device) -> Tensor<4, Bool> {
+        let [rows, queries, keys] = self.0.shape;
+        let shape = [rows, 1, queries, keys];
+        if shape.contains(&0) {
+            // Burn cannot expand to a dimension of 0.
+            return Tensor::from_data(TensorData::new(Vec::<bool>::new(), shape), device);
+        }
+        let bound = |at: usize| {
+            let bounds = self.0.ranges.iter().map(|range| i64::from(range[at])).collect::<Vec<_>>();
+            Tensor::<4, Int>::from_data(TensorData::new(bounds, [rows, 1, queries, 1]), device).expand(shape)
+        };
+        let key = Tensor::<1, Int>::arange(0..keys as i64, device).reshape([1, 1, 1, keys]).expand(shape);
+        key.clone().lower(bound(0)).bool_or(key.greater_equal(bound(1)))
     }
 }
